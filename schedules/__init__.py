@@ -1,0 +1,10 @@
+"""Schedules: how a computation is laid out on a machine.
+
+`schedules/<target>/<algorithm>.py` is a template. Each has the same five names:
+
+- `VERSION`, raised when old configurations would mean something else;
+- `Config`, the knobs, a frozen dataclass;
+- `space(workload, target)`, the configurations worth trying;
+- `default_config(workload, target)`, a legal one for every workload;
+- `schedule(workload, config, target)`, the scheduled computation.
+"""

@@ -1,0 +1,178 @@
+"""Depthwise convolution on a CPU: a task stages one padded band of an input plane, then computes it by register tiles.
+
+Vectors run over neighbouring columns, or over channels where rows are short. The staged band is laid out by the phase
+of the stride, so that every tap reads neighbouring elements.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import prod
+
+import tvm
+from tvm import te
+from tvm.s_tir import Schedule
+from tvm.target import codegen
+
+from tvmconv import compute
+from tvmconv.workload import ConvWorkload
+
+from ..space import Space, ceil_div, tile_sizes
+
+VERSION = 1
+STAGED_BYTES = 128 * 1024
+"""What the default configuration stages at once at most: a part of a core's second-level cache."""
+
+PARALLEL_FLOPS = 500_000
+"""Below this, waking threads costs more than they save."""
+
+
+@dataclass(frozen=True)
+class Config:
+    """The knobs. Sizes count outputs."""
+
+    block_y: int
+    """Rows of a task."""
+    rows: int
+    """Rows of a register tile."""
+    columns: int
+    """Columns of a register tile, in vectors where they run over columns."""
+    vector: int
+    """Lanes of a vector."""
+    over_channels: bool
+    """Vectors run over channels, else over columns."""
+    unroll: int
+    """Tap loops unrolled, from the innermost: 0 none, 1 a row of the kernel, 2 all of it."""
+    parallel: bool
+    """Spread the tasks over the threads of the machine."""
+
+    @property
+    def channels(self) -> int:
+        """Channels of a task."""
+        return self.vector if self.over_channels else 1
+
+    @property
+    def block_x(self) -> int:
+        """Columns of a register tile."""
+        return self.columns if self.over_channels else self.columns * self.vector
+
+
+def space(workload: ConvWorkload, target: tvm.target.Target) -> Space[Config]:
+    """The configurations worth trying for a workload, legal on the target."""
+    height, width = workload.output_size
+    knobs = {
+        "block_y": tile_sizes(height, height + 7),
+        "rows": tuple(range(1, 9)),
+        "columns": tuple(range(1, min(width, 8) + 1)),
+        "vector": tuple(lanes for lanes in (4, 8, 16) if lanes <= native_lanes(target)),
+        "over_channels": (False, True),
+        "unroll": (0, 1, 2),
+        "parallel": (True, False),
+    }
+    return Space(Config, knobs, constraints(workload, target))
+
+
+def constraints(workload: ConvWorkload, target: tvm.target.Target) -> dict[str, Callable[[Config], bool]]:
+    """What a configuration must meet, by name."""
+
+    def whole_rows(config: Config) -> bool:
+        return config.block_y % config.rows == 0
+
+    def whole_channels(config: Config) -> bool:
+        return not config.over_channels or (workload.multiplier == 1 and workload.out_channels % config.vector == 0)
+
+    def registers(config: Config) -> bool:
+        return config.rows * config.columns * config.vector <= 24 * native_lanes(target)
+
+    def straight_line(config: Config) -> bool:
+        unrolled = (1, workload.kernel[1], prod(workload.kernel))[config.unroll]
+        return config.rows * config.columns * unrolled <= 2048
+
+    return {check.__name__: check for check in (whole_rows, whole_channels, registers, straight_line)}
+
+
+def default_config(workload: ConvWorkload, target: tvm.target.Target) -> Config:
+    """A legal configuration that is reasonable for any workload."""
+    height, width = workload.output_size
+    native = native_lanes(target)
+    over_channels = width < 4 and workload.multiplier == 1 and workload.out_channels % native == 0
+
+    # As few vectors in a row as there can be, and no wider than they have to be.
+    lanes = native if over_channels else min((4, 8, 16), key=lambda n: (n > native, ceil_div(width, n), n))
+    columns = min(width, 4) if over_channels else 1 + (ceil_div(width, lanes) % 2 == 0)
+
+    # Rows share the input rows between them; as few as possible are computed for nothing.
+    rows = min(range(1, 8), key=lambda n: (ceil_div(height, n) * n > 1.1 * height, abs(n - 4), -n))
+
+    row_bytes = 4 * (workload.window[1] + (width - 1) * workload.stride[1]) * (lanes if over_channels else 1)
+    tiles = max(1, (STAGED_BYTES // row_bytes - workload.window[0]) // (rows * workload.stride[0]))
+    parts = ceil_div(ceil_div(height, rows), tiles)
+    unroll = 2 if prod(workload.kernel) * rows * columns <= 256 else 1
+    return Config(
+        block_y=ceil_div(ceil_div(height, rows), parts) * rows,
+        rows=rows,
+        columns=columns,
+        vector=lanes,
+        over_channels=over_channels,
+        unroll=unroll if workload.kernel[1] * rows * columns <= 1024 else 0,
+        parallel=workload.flops >= PARALLEL_FLOPS,
+    )
+
+
+def schedule(workload: ConvWorkload, config: Config, target: tvm.target.Target) -> Schedule:
+    """The workload's computation, scheduled; the config must be legal."""
+    # Step 0. The computation, rounded up to whole tiles
+    tile = (config.block_y, config.block_x)
+    sch = Schedule(te.create_prim_func(compute.depthwise(workload, tile)))
+    pad, accumulate, output = (sch.get_sblock(name) for name in ("pad", "depthwise", "output"))
+    (sw, lanes) = workload.stride[1], config.vector
+
+    # Step 1. Tile the output: a task is a band of rows of one plane, or of as many planes as a vector has lanes
+    n, k, y, x = sch.get_loops(output)
+    kb, ki = sch.split(k, [None, config.channels])
+    yb, yo, yi = sch.split(y, [None, config.block_y // config.rows, config.rows])
+    xo, xi = sch.split(x, [None, config.block_x])
+    sch.reorder(n, kb, yb, yo, xo, yi, xi, ki)
+    task = sch.fuse(n, kb, yb)
+    if config.parallel:
+        sch.parallel(task)
+
+    # Step 2. Accumulate a tile in registers; the epilogue follows
+    sch.compute_at(accumulate, xo, preserve_unit_loops=True)
+    sch.set_scope(accumulate, 0, "local")
+
+    # Step 3. Stage the padded band, so that a vector of columns, or of channels, is contiguous for every tap
+    sch.compute_at(pad, task, preserve_unit_loops=True)
+    if config.over_channels:
+        sch.transform_layout(pad, ("write", 0), lambda n, c, h, w: (n, c // lanes, h, w, c % lanes))
+        taps = sch.cache_read(accumulate, 1, "global")
+        sch.compute_at(taps, task, preserve_unit_loops=True)
+        sch.transform_layout(taps, ("write", 0), lambda c, m, r, s: (c // lanes, m, r, s, c % lanes))
+    elif sw > 1:
+        sch.transform_layout(pad, ("write", 0), lambda n, c, h, w: (n, c, h, w % sw, w // sw))
+
+    # Step 4. Taps outside, the tile inside
+    ni, ki, yi, xi, r, s = sch.get_loops(accumulate)[-6:]
+    xi, vector = (xi, ki) if config.over_channels else sch.split(xi, [None, lanes])
+    sch.reorder(r, s, yi, xi, vector)
+    for loop in (yi, xi, *((), (s,), (r, s))[config.unroll]):
+        sch.unroll(loop)
+    sch.vectorize(vector)
+    sch.decompose_reduction(accumulate, r)
+
+    # Step 5. Store
+    *_, yi, xi, ki = sch.get_loops(output)
+    xi, vector = (xi, ki) if config.over_channels else sch.split(xi, [None, lanes])
+    for loop in (yi, xi):
+        sch.unroll(loop)
+    sch.vectorize(vector)
+    return sch
+
+
+def native_lanes(target: tvm.target.Target) -> int:
+    """Float32 elements in the widest vector of the target."""
+    # llvm_get_vector_width answers 512 for every x86.
+    if not str(target.attrs.get("mtriple", "x86_64")).startswith("x86_64"):
+        return int(codegen.llvm_get_vector_width(target)) // 32
+    return 16 if codegen.target_has_features("avx512f", target) else 8 if codegen.target_has_features("avx2", target) else 4

@@ -1,0 +1,278 @@
+"""Depthwise convolution on CUDA: a block computes one tile of one or several output planes.
+
+The schedule of the TVM depthwise tutorial (blocking, thread and vthread counts, shared memory, fused epilogue), written
+for s_tir, with padding resolved while the input tile is staged and several small planes in one block.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import prod
+
+import tvm
+from tvm import te
+from tvm.s_tir import Schedule
+from tvm.s_tir.schedule import LoopRV
+
+from tvmconv import compute
+from tvmconv.errors import NoValidConfigurationError
+from tvmconv.workload import ConvWorkload
+
+from ..space import Space, ceil_div, divisors, tile_sizes, wasted
+
+VERSION = 1
+FULL_GPU_THREADS = 65536
+"""What the default configuration takes for a full GPU: 512 threads on each of some 130 multiprocessors."""
+
+BLOCK_THREADS = 128
+WASTE = 1.15
+"""How many outputs, in parts of those wanted, the default configuration may compute at the bottom of a plane."""
+
+
+@dataclass(frozen=True)
+class Config:
+    """The knobs. Sizes count outputs; a block has threads_x * threads_y * planes threads."""
+
+    planes: int
+    """Output channels a block computes, one for each thread in z."""
+    block_y: int
+    block_x: int
+    threads_y: int
+    threads_x: int
+    vthreads_y: int
+    vthreads_x: int
+    vector: int
+    """Neighbouring outputs of a thread that one store instruction writes."""
+    unroll: int
+    """Tap loops unrolled, from the innermost: 0 none, 1 a row of the kernel, 2 all of it."""
+    shared_input: bool
+    """Stage the input tile in shared memory, else read it through the cache: once into registers where all taps are
+    unrolled, so that outputs share what they read, else tap by tap."""
+    shared_filter: bool
+    """Stage the filter in shared memory, else read it through the cache."""
+
+    @property
+    def threads(self) -> int:
+        return self.planes * self.threads_y * self.threads_x
+
+    @property
+    def rows(self) -> int:
+        """Neighbouring rows a thread computes in each of its vthreads."""
+        return self.block_y // (self.vthreads_y * self.threads_y)
+
+    @property
+    def columns(self) -> int:
+        """Neighbouring columns a thread computes in each of its vthreads."""
+        return self.block_x // (self.vthreads_x * self.threads_x)
+
+
+def space(workload: ConvWorkload, target: tvm.target.Target) -> Space[Config]:
+    """The configurations worth trying for a workload, legal on the target."""
+    height, width = workload.output_size
+    lanes = 16 // workload.itemsize
+    knobs = {
+        "planes": divisors(workload.out_channels, 32),
+        "block_y": tile_sizes(height, 64),
+        "block_x": tile_sizes(width, 128),
+        "threads_y": (1, 2, 4, 7, 8, 14, 16, 32),
+        "threads_x": (4, 7, 8, 14, 16, 28, 32, 64),
+        "vthreads_y": (1, 2, 4),
+        "vthreads_x": (1, 2, 3, 4),
+        "vector": tuple(v for v in (1, 2, 4, 8) if v <= lanes),
+        "unroll": (0, 1, 2),
+        "shared_input": (True, False),
+        "shared_filter": (True, False),
+    }
+    return Space(Config, knobs, constraints(workload, target))
+
+
+def constraints(workload: ConvWorkload, target: tvm.target.Target) -> dict[str, Callable[[Config], bool]]:
+    """What a configuration must meet, by name."""
+    max_threads = int(target.attrs["max_threads_per_block"])
+    max_shared = int(target.attrs["max_shared_memory_per_block"])
+    channels, multiplier = workload.out_channels, workload.multiplier
+
+    def whole_threads(config: Config) -> bool:
+        y, x = config.vthreads_y * config.threads_y, config.vthreads_x * config.threads_x
+        return config.block_y % y == 0 and config.block_x % x == 0
+
+    def whole_channels(config: Config) -> bool:
+        p = config.planes
+        return channels % p == 0 and (p % multiplier == 0 or multiplier % p == 0)
+
+    def whole_vectors(config: Config) -> bool:
+        return config.columns % config.vector == 0 and workload.output_size[1] % config.vector == 0
+
+    def threads(config: Config) -> bool:
+        return config.threads <= max_threads and config.planes <= 64
+
+    def shared_memory(config: Config) -> bool:
+        return shared_bytes(workload, config) <= max_shared
+
+    def registers(config: Config) -> bool:
+        return accumulators(config) <= 64 and window_elements(workload, config) <= 128
+
+    def straight_line(config: Config) -> bool:
+        unrolled = (1, workload.kernel[1], prod(workload.kernel))[config.unroll]
+        return accumulators(config) * unrolled <= 4096
+
+    def grid(config: Config) -> bool:
+        return blocks(workload, config) < 2**31
+
+    return {
+        check.__name__: check
+        for check in (
+            whole_threads, whole_channels, whole_vectors, threads, shared_memory, registers, straight_line, grid
+        )
+    }  # fmt: skip
+
+
+def default_config(workload: ConvWorkload, target: tvm.target.Target) -> Config:
+    """A legal configuration that is reasonable for any workload.
+
+    Small kernels keep each thread's window in registers, which comes close to a device copy on an H100. A window too
+    large for that is staged in shared memory, and one too large for both is read through the cache.
+    """
+    height, width = workload.output_size
+    checks = constraints(workload, target).values()
+
+    # As much work for a thread as leaves enough threads to fill the GPU, in pairs of columns where rows are even.
+    share = min(16, max(1, prod(workload.output_shape) // FULL_GPU_THREADS))
+    columns = 2 if width % 2 == 0 and share > 1 else 1
+    threads_x = ceil_div(width // columns, ceil_div(width // columns, 32))
+    heights = [rows for rows in range(1, 9) if rows * columns <= share and wasted(height, rows) <= WASTE]
+
+    for shared, unroll in ((False, 2), (True, 2), (True, 1), (True, 0), (False, 1), (False, 0)):
+        for rows in reversed(heights):
+            steps = ceil_div(height, rows)
+            threads_y = ceil_div(steps, ceil_div(steps, max(1, BLOCK_THREADS // threads_x)))
+            most = max(1, BLOCK_THREADS // (threads_x * threads_y))
+            for planes in reversed(divisors(workload.out_channels, min(most, 32))):
+                config = Config(
+                    planes=planes,
+                    block_y=rows * threads_y,
+                    block_x=columns * threads_x,
+                    threads_y=threads_y,
+                    threads_x=threads_x,
+                    vthreads_y=1,
+                    vthreads_x=1,
+                    vector=columns,
+                    unroll=unroll,
+                    shared_input=shared,
+                    shared_filter=False,
+                )
+                if all(holds(config) for holds in checks):
+                    return config
+    raise NoValidConfigurationError(f"{workload}: no configuration is legal on {target}")
+
+
+def schedule(workload: ConvWorkload, config: Config, target: tvm.target.Target) -> Schedule:
+    """The workload's computation, scheduled; the config must be legal."""
+    # Step 0. The computation, rounded up to whole tiles
+    tile = (config.block_y, config.block_x)
+    sch = Schedule(te.create_prim_func(compute.depthwise(workload, tile)))
+    pad, accumulate, output = (sch.get_sblock(name) for name in ("pad", "depthwise", "output"))
+
+    # Step 1. Tile the output: blocks, vthreads (strided), threads, then what a thread owns
+    n, k, y, x = sch.get_loops(output)
+    bk, tz = sch.split(k, [None, config.planes])
+    by, vy, ty, yi = sch.split(y, [None, config.vthreads_y, config.threads_y, config.rows])
+    bx, vx, tx, xi = sch.split(x, [None, config.vthreads_x, config.threads_x, config.columns])
+    sch.reorder(n, bk, by, bx, vy, vx, tz, ty, tx, yi, xi)
+    block = sch.fuse(n, bk, by, bx)  # only blockIdx.x is wide enough for every batch and channel count
+    sch.bind(block, "blockIdx.x")
+    sch.bind(vy, "vthread.y")
+    sch.bind(vx, "vthread.x")
+    sch.bind(tz, "threadIdx.z")
+    sch.bind(ty, "threadIdx.y")
+    sch.bind(tx, "threadIdx.x")
+
+    # Step 2. Accumulate in registers; the epilogue follows in the same thread
+    sch.compute_at(accumulate, tx, preserve_unit_loops=True)
+    sch.set_scope(accumulate, 0, "local")
+
+    # Step 3. Stage the input, with the padding resolved on the way
+    if config.shared_input:
+        window = sch.cache_read(accumulate, 0, "shared")
+        sch.compute_at(window, block, preserve_unit_loops=True)
+        *_, plane, row, column = sch.get_loops(window)
+        rows = sch.fuse(plane, row)
+        steps_y, wz, wy = sch.split(rows, [None, config.planes, config.threads_y])
+        steps_x, wx = sch.split(column, [None, config.threads_x])
+        sch.reorder(steps_y, steps_x, wz, wy, wx)
+        _bind_threads(sch, wz, wy, wx)
+    elif config.unroll == 2:  # registers have no addresses: only unrolled taps can read a window there
+        window = sch.cache_read(accumulate, 0, "local")
+        sch.compute_at(window, tx, preserve_unit_loops=True)
+        for loop in sch.get_loops(window)[-4:]:
+            sch.unroll(loop)
+    sch.compute_inline(pad)
+
+    # Step 4. Stage the filter
+    if config.shared_filter:
+        taps = sch.cache_read(accumulate, 1, "shared")
+        sch.compute_at(taps, block, preserve_unit_loops=True)
+        tap = sch.fuse(*sch.get_loops(taps)[-4:])
+        _, fz, fy, fx = sch.split(tap, [None, config.planes, config.threads_y, config.threads_x])
+        _bind_threads(sch, fz, fy, fx)
+
+    # Step 5. Taps outside, the thread's outputs inside, and as much of it straight-line as asked for
+    ni, ki, yi, xi, r, s = sch.get_loops(accumulate)[-6:]
+    sch.reorder(ni, ki, r, s, yi, xi)
+    for loop in (yi, xi, *((), (s,), (r, s))[config.unroll]):
+        sch.unroll(loop)
+    sch.decompose_reduction(accumulate, r)
+
+    # Step 6. Store
+    *_, yi, xi = sch.get_loops(output)
+    sch.unroll(yi)
+    if config.vector > 1:
+        xi, lanes = sch.split(xi, [None, config.vector])
+        sch.vectorize(lanes)
+    sch.unroll(xi)
+    return sch
+
+
+def accumulators(config: Config) -> int:
+    """Outputs a thread keeps in registers."""
+    return config.block_y * config.block_x // (config.threads_y * config.threads_x)
+
+
+def window_elements(workload: ConvWorkload, config: Config) -> int:
+    """Input elements a thread stages in registers; vthreads are staged one after the other."""
+    if config.shared_input or config.unroll < 2:
+        return 0
+    return prod(input_extent(workload, (config.rows, config.columns))) * config.vthreads_y * config.vthreads_x
+
+
+def shared_bytes(workload: ConvWorkload, config: Config) -> int:
+    """Shared memory of a block, in bytes."""
+    elements = 0
+    if config.shared_input:
+        planes = ceil_div(config.planes, workload.multiplier)
+        elements += planes * prod(input_extent(workload, (config.block_y, config.block_x)))
+    if config.shared_filter:
+        elements += config.planes * prod(workload.kernel)
+    return elements * workload.itemsize
+
+
+def blocks(workload: ConvWorkload, config: Config) -> int:
+    """Blocks of the grid."""
+    height, width = workload.output_size
+    planes = workload.batch * workload.out_channels // config.planes
+    return planes * ceil_div(height, config.block_y) * ceil_div(width, config.block_x)
+
+
+def input_extent(workload: ConvWorkload, outputs: tuple[int, int]) -> tuple[int, int]:
+    """Rows and columns of input that a tile of outputs reads."""
+    rows, columns = (
+        (count - 1) * stride + window
+        for count, stride, window in zip(outputs, workload.stride, workload.window, strict=True)
+    )
+    return rows, columns
+
+
+def _bind_threads(sch: Schedule, z: LoopRV, y: LoopRV, x: LoopRV) -> None:
+    for loop, thread in ((z, "threadIdx.z"), (y, "threadIdx.y"), (x, "threadIdx.x")):
+        sch.bind(loop, thread)

@@ -1,0 +1,62 @@
+"""The space of configurations of a schedule: the values of each knob, and what makes a combination legal."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import product
+from math import prod
+from typing import Any, Generic, TypeVar
+
+C = TypeVar("C")
+
+
+@dataclass(frozen=True)
+class Space(Generic[C]):
+    """Every combination of knob values that meets the constraints.
+
+    `constraints` are named, so that what prunes a configuration can be counted and told; they are checked before
+    anything is built.
+    """
+
+    config_type: type[C]
+    knobs: Mapping[str, tuple[Any, ...]]
+    constraints: Mapping[str, Callable[[C], bool]]
+
+    def violated(self, config: C) -> list[str]:
+        """Names of the constraints that a configuration breaks; empty for a legal one."""
+        return [name for name, holds in self.constraints.items() if not holds(config)]
+
+    def __iter__(self) -> Iterator[C]:
+        """The legal configurations, the last knob varying fastest."""
+        for values in product(*self.knobs.values()):
+            config = self.config_type(*values)
+            if not self.violated(config):
+                yield config
+
+    @property
+    def combinations(self) -> int:
+        """How many combinations there are, legal or not."""
+        return prod(map(len, self.knobs.values()))
+
+
+def ceil_div(a: int, b: int) -> int:
+    """a / b, rounded up."""
+    return -(-a // b)
+
+
+def divisors(n: int, at_most: int) -> tuple[int, ...]:
+    """The divisors of n up to a bound, ascending."""
+    return tuple(d for d in range(1, min(n, at_most) + 1) if n % d == 0)
+
+
+def tile_sizes(extent: int, at_most: int) -> tuple[int, ...]:
+    """Tile sizes for an extent, ascending: its even parts, and the powers of two up to the first that covers it."""
+    even = {ceil_div(extent, parts) for parts in range(1, 17)}
+    powers = {2**exponent for exponent in range((extent - 1).bit_length() + 1)}
+    return tuple(sorted(size for size in even | powers if size <= at_most))
+
+
+def wasted(extent: int, tile: int) -> float:
+    """What whole tiles compute, in parts of the extent."""
+    return ceil_div(extent, tile) * tile / extent

@@ -1,0 +1,135 @@
+"""The command line as a whole: help, errors, exit codes, what it prints where, and what it loads."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+import warnings
+from pathlib import Path
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from tvmconv import __version__, errors
+from tvmconv.cli import Commands, main
+from tvmconv.cli.console import print_json, print_table
+from tvmconv.cli.options import OutputFile
+
+HEAVY = {"tvm", "tvm_ffi", "numpy", "torch", "onnx", "onnxruntime", "xgboost", "matplotlib", "rich"}
+HELP = [["--help"], ["--version"], *([name, "--help"] for name in main.commands)]
+
+
+def run_python(script: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-c", script, *arguments], capture_output=True, text=True, check=True)
+
+
+@pytest.mark.parametrize("arguments", HELP, ids=" ".join)
+def test_help_loads_nothing_heavy(arguments: list[str]) -> None:
+    done = run_python(
+        "import atexit, sys; atexit.register(lambda: print(*sys.modules, file=sys.stderr))\n"
+        "from tvmconv.cli import main; main()",
+        *arguments,
+    )
+    assert done.stdout
+    loaded = set(done.stderr.split())
+    assert "tvmconv.cli" in loaded
+    assert not HEAVY & loaded
+
+
+def test_help_is_quick() -> None:
+    def seconds() -> float:
+        start = time.perf_counter()
+        run_python("from tvmconv.cli import main; main()", "--help")
+        return time.perf_counter() - start
+
+    # Other work on the machine can only slow a run down, so the quickest one tells.
+    assert min(seconds() for _ in range(8)) < 0.3
+
+
+def test_version() -> None:
+    assert CliRunner().invoke(main, ["--version"]).stdout == f"tvmconv {__version__}\n"
+
+
+@pytest.mark.parametrize("name", main.commands)
+def test_every_command_takes_json(name: str) -> None:
+    assert any("--json" in option.opts for option in main.commands[name].params)
+
+
+FAILURES = [
+    (errors.TvmconvError("it broke"), 1),
+    (errors.InvalidArgumentError("stride", 0, "an integer of 1 or more"), 2),
+    (errors.UnsupportedModelError("no such operator"), 3),
+    (errors.NoValidConfigurationError("none is legal"), 4),
+    (errors.WrongResultError("they differ"), 5),
+    (errors.NoDeviceError("no GPU"), 7),
+    (errors.CompileError("NVRTC, for sm_90:\nline one\n\n  line two"), 1),
+    (errors.MissingPackageError("onnx", "onnx", "importing a model"), 1),
+]
+
+
+@pytest.mark.parametrize(("error", "code"), FAILURES, ids=[type(error).__name__ for error, _ in FAILURES])
+def test_an_error_is_one_line(error: errors.TvmconvError, code: int) -> None:
+    result = CliRunner().invoke(commands_that(error), ["command"])
+    assert result.exit_code == code == error.exit_code
+    assert result.stdout == ""
+    assert result.stderr == f"error: {' '.join(str(error).split())}\n"
+
+
+def test_interrupt() -> None:
+    result = CliRunner().invoke(commands_that(KeyboardInterrupt()), ["command"])
+    assert (result.exit_code, result.stdout, result.stderr) == (130, "", "interrupted\n")
+
+
+def test_a_bug_is_not_hidden() -> None:
+    result = CliRunner().invoke(commands_that(ZeroDivisionError("a bug")), ["command"])
+    assert isinstance(result.exception, ZeroDivisionError)
+
+
+def test_a_warning_is_one_line_on_stderr() -> None:
+    @click.command()
+    def command() -> None:
+        warnings.warn("write it\nthat way", stacklevel=2)
+        click.echo("done")
+
+    result = CliRunner().invoke(Commands(commands=[command]), ["command"])
+    assert (result.stdout, result.stderr) == ("done\n", "warning: write it that way\n")
+
+
+def test_output_file_needs_its_folder(tmp_path: Path) -> None:
+    @click.command()
+    @click.argument("path", type=OutputFile(".so"))
+    def command(path: Path) -> None:
+        click.echo(path.name)
+
+    missing = CliRunner().invoke(command, [str(tmp_path / "absent" / "file.so")])
+    assert missing.exit_code == 2
+    assert "there is no folder" in missing.stderr
+    assert CliRunner().invoke(command, [str(tmp_path / "file.so")]).stdout == "file.so\n"
+
+
+def test_a_table_in_a_pipe_is_plain_and_unfolded(capsys: pytest.CaptureFixture[str]) -> None:
+    long = "a long reason " * 30 + "[bold]as it is[/bold]"
+    print_table(["layer", "FLOPs", "share", "why"], [["a", 1234567, 0.25, long], ["bcd", 8, 12.0, ""]], ["red", "bold"])
+    header, first, second = capsys.readouterr().out.splitlines()
+    assert header.split() == ["layer", "FLOPs", "share", "why"]
+    assert first.rstrip().endswith(long)
+    assert first.startswith("a      1,234,567   0.25  a long")
+    assert second.startswith("bcd            8     12")
+
+
+def test_json_has_no_nan(capsys: pytest.CaptureFixture[str]) -> None:
+    print_json({"mean": float("nan"), "shape": (1, 2)})
+    assert json.loads(capsys.readouterr().out) == {"mean": None, "shape": [1, 2]}
+
+
+def commands_that(error: BaseException) -> Commands:
+    """A command line with one command, which raises the error."""
+
+    @click.command()
+    def command() -> None:
+        raise error
+
+    return Commands(commands=[command])

@@ -1,0 +1,1 @@
+"""Records of tuned configurations, one file a device."""

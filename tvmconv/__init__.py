@@ -1,0 +1,41 @@
+"""Convolutions for TVM: depthwise, direct, im2win and sparse, with schedules for CUDA and CPU.
+
+Public names are loaded on first use, so that `import tvmconv` brings in neither TVM nor any framework.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from .errors import TvmconvError
+from .workload import ConvWorkload, Epilogue
+
+if TYPE_CHECKING:
+    from .network import Network, build, import_model
+    from .operators import Operator, compile, depthwise  # noqa: A004
+    from .storage import load
+
+__version__ = "0.1.0"
+
+_LAZY = {
+    "Network": "network",
+    "Operator": "operators",
+    "build": "network",
+    "compile": "operators",
+    "depthwise": "operators",
+    "import_model": "network",
+    "load": "storage",
+}
+
+__all__ = ["ConvWorkload", "Epilogue", "TvmconvError", "__version__", *_LAZY]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LAZY:
+        raise AttributeError(f"module 'tvmconv' has no attribute {name!r}")
+    return getattr(import_module(f".{_LAZY[name]}", __name__), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,57 @@
+"""The command line, `tvmconv COMMAND`: one file a command, and what an error looks like.
+
+Commands import what they need when they run, so that help and completion load neither TVM nor any framework.
+"""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import click
+
+from .. import __version__
+from ..errors import TvmconvError
+from .build import build
+from .doctor import doctor
+from .inspect import inspect
+from .run import run
+from .tasks import tasks
+
+INTERRUPTED = 130
+"""Exit code after Ctrl-C, as shells have it."""
+
+
+class Commands(click.Group):
+    """A group whose commands end with one line and the error's exit code, not with a traceback."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        with warnings.catch_warnings():
+            warnings.showwarning = lambda message, *where: click.echo(f"warning: {_one_line(message)}", err=True)
+            try:
+                return super().invoke(ctx)
+            except TvmconvError as error:
+                click.echo(f"error: {_one_line(error)}", err=True)
+                ctx.exit(error.exit_code)
+            except KeyboardInterrupt:
+                click.echo("interrupted", err=True)
+                ctx.exit(INTERRUPTED)
+
+
+@click.group(
+    cls=Commands,
+    commands=[doctor, tasks, build, run, inspect],
+    context_settings={"help_option_names": ["-h", "--help"], "show_default": True},
+    epilog="Exit codes: 0 done; 1 failure; 2 usage or bad input; 3 unsupported model or operator; 4 no valid "
+    "configuration; 5 wrong results; 6 regression; 7 no device; 130 interrupted.",
+)
+@click.version_option(__version__, prog_name="tvmconv", message="%(prog)s %(version)s")
+def main() -> None:
+    """Convolutions for TVM: what a model needs, building it, running it, and reading the kernels.
+
+    Data goes to stdout, progress and notes to stderr. Every command takes --json.
+    """
+
+
+def _one_line(message: object) -> str:
+    return " ".join(str(message).split())

@@ -1,0 +1,71 @@
+"""`tvmconv build`."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from .console import print_json, print_table, progress
+from .options import OutputFile, json_option, model_argument, target_option
+
+if TYPE_CHECKING:
+    from ..network import Layer
+
+
+@click.command()
+@model_argument
+@click.option("-o", "--output", type=OutputFile(".so"), required=True, metavar="FILE.so", help="The file to write.")
+@target_option
+@json_option
+def build(model: Path, output: Path, target: str, as_json: bool) -> None:
+    """Compile MODEL, an ONNX file, into one library, and list what runs each of its convolutions.
+
+    `tvmconv run` and `tvmconv.load` take the library. A CUDA target needs no GPU.
+    """
+    from ..network import build as build_network
+    from ..targets import resolve_target
+
+    resolved = resolve_target(target)
+    start = time.perf_counter()
+    with progress(f"building {model.name}"):
+        network = build_network(str(model), resolved)
+        network.export(output)
+    seconds = time.perf_counter() - start
+
+    layers = _merged(network.layers)
+    size = output.stat().st_size
+    if as_json:
+        built = {"file": str(output), "bytes": size, "target": json.loads(str(resolved)), "seconds": seconds}
+        print_json({**built, "layers": layers})
+        return
+    print_table(
+        ["convolution", "count", "kernel", "why"],
+        [[layer["description"], layer["count"], layer["kernel"], layer["reason"]] for layer in layers],
+    )
+    click.echo(f"{output}: {size / 1e6:,.1f} MB for {resolved.kind.name}, built in {seconds:.1f} s")
+
+
+def _merged(layers: tuple[Layer, ...]) -> list[dict[str, Any]]:
+    """The layers as records, those that compute the same with the same kernel counted in one."""
+    merged: dict[tuple[str, str, str], dict[str, Any]] = {}
+    for layer in layers:
+        key = layer.convolution.description, layer.kernel, layer.reason
+        record = merged.setdefault(
+            key,
+            {
+                "description": layer.convolution.description,
+                "workload": layer.convolution.workload,
+                "kernel": layer.kernel,
+                "config": layer.config,
+                "reason": layer.reason,
+                "count": 0,
+                "names": [],
+            },
+        )
+        record["count"] += 1
+        record["names"].append(layer.convolution.name)
+    return list(merged.values())

@@ -1,0 +1,40 @@
+"""`tvmconv doctor`."""
+
+from __future__ import annotations
+
+import click
+
+from .console import print_json, print_table, progress
+from .options import json_option
+
+STYLES = {"ok": "", "missing": "dim", "wrong": "bold red"}
+
+
+@click.command()
+@json_option
+@click.pass_context
+def doctor(ctx: click.Context, as_json: bool) -> None:
+    """Check what this machine has for tvmconv, and say how to get the rest.
+
+    The exit code is 1 if something required is missing or wrong; optional parts do not count.
+    """
+    from ..doctor import OK, diagnose, is_healthy
+
+    with progress("looking around"):
+        checks = diagnose()
+    if as_json:
+        print_json({"ok": is_healthy(checks), "checks": checks})
+    else:
+        print_table(
+            ["", "what", "found", "needed for"],
+            [[check.status, check.name, check.found, check.purpose] for check in checks],
+            [STYLES[check.status] for check in checks],
+        )
+        names: dict[str, list[str]] = {}
+        for check in checks:
+            if check.status != OK and check.remedy:
+                names.setdefault(check.remedy, []).append(check.name)
+        if names:
+            click.echo()
+            print_table(["to get", "do"], [[", ".join(wanted), remedy] for remedy, wanted in names.items()])
+    ctx.exit(0 if is_healthy(checks) else 1)

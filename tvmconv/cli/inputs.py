@@ -1,0 +1,44 @@
+"""Inputs of a network: read from a file by name, the rest filled."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+from zipfile import BadZipFile
+
+import numpy as np
+
+from ..errors import InvalidArgumentError
+
+if TYPE_CHECKING:
+    from ..network import TensorSpec
+    from ..verify import Array
+
+
+def read_inputs(path: Path, specs: Sequence[TensorSpec]) -> dict[str, Array]:
+    """The arrays of an .npz file, each of which has to be an input."""
+    try:
+        archive = np.load(path)
+        if not isinstance(archive, np.lib.npyio.NpzFile):
+            raise ValueError("a single array")
+        with archive:
+            arrays = dict(archive)
+    except (ValueError, EOFError, BadZipFile) as error:
+        raise InvalidArgumentError("inputs", str(path), f"an .npz file of arrays ({error})") from None
+    for name in arrays:
+        if name not in [spec.name for spec in specs]:
+            raise InvalidArgumentError("inputs", name, f"names among {', '.join(map(str, specs))}")
+    return arrays
+
+
+def fill(spec: TensorSpec, mode: str, generator: np.random.Generator) -> Array:
+    """An array for an input: "ones", or "random", normal numbers where it holds floats and 0 or 1 where it does not."""
+    shape = [size for size in spec.shape if isinstance(size, int)]
+    if len(shape) < len(spec.shape):
+        raise InvalidArgumentError("inputs", None, f"an .npz file with {spec}, whose shape only the input decides")
+    if mode == "ones":
+        return np.ones(shape, spec.dtype)
+    if np.issubdtype(spec.dtype, np.floating):
+        return generator.standard_normal(shape).astype(spec.dtype)
+    return generator.integers(0, 2, shape).astype(spec.dtype)

@@ -1,0 +1,97 @@
+"""`tvmconv inspect`."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ..errors import InvalidArgumentError, UnsupportedModelError
+from ..workload import ConvWorkload
+from .console import print_json, print_table, progress
+from .options import json_option, target_option
+from .tasks import find_tasks
+
+if TYPE_CHECKING:
+    from ..operators import Operator
+
+VIEWS = {
+    "llvm": ("config", "tvmscript", "source", "asm"),
+    "cuda": ("config", "tvmscript", "source", "ptx", "resources"),
+}
+"""What can be shown for each kind of target."""
+
+
+@click.command()
+@click.argument("subject", metavar="WORKLOAD|MODEL")
+@click.option("--layer", type=click.IntRange(min=1), metavar="N", help="Number of the convolution in `tvmconv tasks`.")
+@target_option
+@click.option(
+    "--show",
+    type=click.Choice(list(dict.fromkeys(view for views in VIEWS.values() for view in views))),
+    default="config",
+    help="The schedule's configuration; the scheduled function as TVMScript; the CUDA or LLVM source made from it; "
+    "what a compiler makes of that, asm for a CPU and ptx for CUDA; the registers and memory that CUDA's compiler "
+    "reports.",
+)
+@json_option
+def inspect(subject: str, layer: int | None, target: str, show: str, as_json: bool) -> None:
+    """Show how one convolution is scheduled, and the code that comes out.
+
+    WORKLOAD is a workload as JSON, or a file that holds it; MODEL is an ONNX model, and --layer says which of its
+    convolutions is meant. A CUDA target needs no GPU.
+    """
+    from ..operators import compile as compile_operator
+    from ..targets import resolve_target
+
+    resolved = resolve_target(target)
+    if show not in VIEWS[resolved.kind.name]:
+        raise InvalidArgumentError("show", show, f"one of {', '.join(VIEWS[resolved.kind.name])} for target {target}")
+    with progress("compiling"):
+        operator = compile_operator(find_workload(subject, layer), resolved)
+        content = _content(operator, show)
+    selection = {"schedule": operator.selection.name, "reason": operator.selection.reason}
+    if as_json:
+        print_json({"workload": operator.workload, "target": json.loads(str(resolved)), **selection, show: content})
+    elif show == "config":
+        print_table(["workload", str(operator.workload)], [*selection.items(), *content.items()])
+    elif show == "resources":
+        print_table(list(content[0]), [list(kernel.values()) for kernel in content])
+    else:
+        click.echo(content)
+
+
+def find_workload(subject: str, layer: int | None) -> ConvWorkload:
+    """The workload that the arguments of the command name."""
+    if not subject.lstrip().startswith("{"):
+        path = Path(subject)
+        if not path.is_file():
+            raise InvalidArgumentError("WORKLOAD|MODEL", subject, "a workload as JSON, or a file with one or a model")
+        with path.open("rb") as file:
+            if not file.read(1024).lstrip().startswith(b"{"):
+                return _layer(path, layer)
+        subject = path.read_text(errors="replace")
+    if layer is not None:
+        raise InvalidArgumentError("layer", layer, "none with a single workload")
+    return ConvWorkload.from_json(subject)
+
+
+def _layer(model: Path, layer: int | None) -> ConvWorkload:
+    tasks = find_tasks(model)
+    if layer is None or layer > len(tasks):
+        raise InvalidArgumentError("layer", layer, f"a number from 1 to {len(tasks)}, as `tvmconv tasks` counts")
+    convolution = tasks[layer - 1].convolution
+    if convolution.workload is None or convolution.obstacle is not None:
+        raise UnsupportedModelError(f"layer {layer}, {convolution.description}: {convolution.obstacle}")
+    return convolution.workload
+
+
+def _content(operator: Operator, show: str) -> Any:
+    if show == "config":
+        return asdict(operator.selection.config)
+    if show == "resources":
+        return [asdict(kernel) for kernel in operator.resources()]
+    return operator.source(show)

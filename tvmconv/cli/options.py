@@ -1,0 +1,37 @@
+"""Options and arguments that several commands share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+
+class OutputFile(click.Path):
+    """A file to write: its folder and how its name ends are checked before any work, not after a long build."""
+
+    def __init__(self, suffix: str) -> None:
+        super().__init__(dir_okay=False, writable=True, path_type=Path)
+        self.suffix = suffix
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path:
+        path = Path(str(super().convert(value, param, ctx)))
+        if path.suffix != self.suffix:
+            self.fail(f"{str(path)!r} does not end in {self.suffix}", param, ctx)
+        if not path.parent.is_dir():
+            self.fail(f"there is no folder {str(path.parent)!r}", param, ctx)
+        return path
+
+
+INPUT_FILE = click.Path(exists=True, dir_okay=False, readable=True, path_type=Path)
+
+model_argument = click.argument("model", type=INPUT_FILE)
+
+json_option = click.option("--json", "as_json", is_flag=True, help="Print data as JSON on stdout, and nothing else.")
+
+target_option = click.option(
+    "--target",
+    default="llvm",
+    help="llvm, cuda, a tag of TVM such as nvidia/nvidia-h100, or a target as JSON.",
+)

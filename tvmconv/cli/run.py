@@ -1,0 +1,159 @@
+"""`tvmconv run`."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from math import nan
+from pathlib import Path
+from statistics import median
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ..errors import InvalidArgumentError, WrongResultError
+from .console import print_json, print_table, progress
+from .options import INPUT_FILE, OutputFile, json_option
+
+if TYPE_CHECKING:
+    import tvm
+
+    from ..network import Network, TensorSpec
+    from ..operators import Operator
+    from ..verify import Array
+
+LIBRARY = b"\x7fELF"
+"""How a shared library begins."""
+
+
+@click.command()
+@click.argument("file", metavar="FILE|MODEL", type=INPUT_FILE)
+@click.option("-i", "--inputs", type=INPUT_FILE, metavar="X.npz", help="Inputs by name; those it lacks are filled.")
+@click.option("-o", "--outputs", type=OutputFile(".npz"), metavar="Y.npz", help="Where to write the outputs, by name.")
+@click.option(
+    "--fill-mode",
+    type=click.Choice(["random", "ones"]),
+    default="random",
+    help="What inputs are filled with; random is normal numbers, and 0 or 1 for integers and booleans.",
+)
+@click.option("--seed", type=click.IntRange(min=0), default=0, help="Of the random inputs.")
+@click.option("--target", help="What to build MODEL for, as in `tvmconv build`; FILE has its own.  [default: llvm]")
+@click.option("--verify", type=click.Choice(["onnxruntime"]), help="Compare the outputs of MODEL with this runtime's.")
+@click.option("--print-time", is_flag=True, help="Measure, without the copies from and to a GPU.")
+@click.option("--repeat", type=click.IntRange(min=1), default=10, help="With --print-time: how many measurements.")
+@click.option("--number", type=click.IntRange(min=1), default=1, help="With --print-time: runs in each measurement.")
+@json_option
+def run(
+    file: Path,
+    inputs: Path | None,
+    outputs: Path | None,
+    fill_mode: str,
+    seed: int,
+    target: str | None,
+    verify: str | None,
+    print_time: bool,
+    repeat: int,
+    number: int,
+    as_json: bool,
+) -> None:
+    """Run FILE, a library of `tvmconv build`, or MODEL, an ONNX file, and describe its outputs.
+
+    The exit code is 5 if --verify finds a difference.
+    """
+    import numpy as np
+    import tvm
+
+    from ..targets import device_of
+    from ..verify import compare, run_onnxruntime
+    from .inputs import fill, read_inputs
+
+    network = load_network(file, target, verify)
+    device = device_of(network.target)
+    input_specs, output_specs = signature(network)
+    arrays = read_inputs(inputs, input_specs) if inputs else {}
+    generator = np.random.default_rng(seed)
+    arrays |= {spec.name: fill(spec, fill_mode, generator) for spec in input_specs if spec.name not in arrays}
+
+    operands = {name: tvm.runtime.tensor(array, device) for name, array in arrays.items()}
+    with progress("running"):
+        results = network(**operands)
+        results = results if isinstance(results, tuple) else (results,)
+        named = {spec.name: result.numpy() for spec, result in zip(output_specs, results, strict=True)}
+        seconds = measure(lambda: network(**operands), device, repeat, number) if print_time else None
+        reference = run_onnxruntime(file, arrays, list(named)) if verify else {}
+    comparisons = compare(named, reference)
+    if outputs:
+        np.savez(outputs, **named)
+
+    described = [describe(name, array) for name, array in named.items()]
+    if as_json:
+        data = {"target": json.loads(str(network.target)), "outputs": described, "seconds": seconds}
+        print_json({**data, "comparisons": [{**asdict(c), "agrees": c.agrees} for c in comparisons]})
+    else:
+        print_table(list(described[0]), [list(output.values()) for output in described])
+        if seconds is not None:
+            low, middle, high = (1000 * pick(seconds) for pick in (min, median, max))
+            click.echo(f"time: {middle:.4g} ms (median of {repeat}), {low:.4g} to {high:.4g} ms")
+        for found in comparisons:
+            click.echo(f"{verify}: {found.output} differs by at most {found.error:.3g}, allowed {found.bound:.3g}")
+    if wrong := [found.output for found in comparisons if not found.agrees]:
+        raise WrongResultError(f"{', '.join(wrong)} of {file} differs from what {verify} computes by more than allowed")
+
+
+def load_network(file: Path, target: str | None, verify: str | None) -> Network | Operator:
+    """What is in the library, or what is built from the model."""
+    from ..network import build
+    from ..storage import load
+    from ..targets import device_of, resolve_target
+
+    with file.open("rb") as opened:
+        is_library = opened.read(len(LIBRARY)) == LIBRARY
+    if not is_library:
+        resolved = resolve_target(target or "llvm")
+        device_of(resolved)  # a network that cannot run here is not worth building
+        with progress(f"building {file.name}"):
+            return build(str(file), resolved)
+    for option, value in (("target", target), ("verify", verify)):
+        if value is not None:
+            raise InvalidArgumentError(option, value, "none with a library: that takes the ONNX model")
+    with progress(f"loading {file.name}"):
+        return load(file)
+
+
+def signature(network: Network | Operator) -> tuple[Sequence[TensorSpec], Sequence[TensorSpec]]:
+    """Inputs and outputs."""
+    from ..network import Network, TensorSpec
+
+    if isinstance(network, Network):
+        return network.inputs, network.outputs
+    specs = [TensorSpec(name, shape, dtype) for name, (shape, dtype) in network.workload.operands.items()]
+    return specs[:-1], specs[-1:]
+
+
+def measure(call: Callable[[], object], device: tvm.runtime.Device, repeat: int, number: int) -> list[float]:
+    """Seconds that a call takes, `repeat` times the mean of `number` calls one after the other."""
+    seconds = []
+    for _ in range(repeat):
+        device.sync()
+        start = time.perf_counter()
+        for _ in range(number):
+            call()
+        device.sync()
+        seconds.append((time.perf_counter() - start) / number)
+    return seconds
+
+
+def describe(name: str, array: Array) -> dict[str, Any]:
+    """An output in numbers; its extremes and mean are NaN where it has no elements."""
+    values = array.astype("float64")
+    low, high, mean = (values.min(), values.max(), values.mean()) if values.size else (nan, nan, nan)
+    return {
+        "name": name,
+        "shape": array.shape,
+        "dtype": str(array.dtype),
+        "min": float(low),
+        "max": float(high),
+        "mean": float(mean),
+    }

@@ -1,0 +1,83 @@
+"""`tvmconv tasks`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from .console import note, print_json, print_table, progress
+from .options import json_option, model_argument
+
+if TYPE_CHECKING:
+    from ..network.convolutions import Convolution
+
+
+@dataclass(frozen=True)
+class Task:
+    """A convolution of a model, and the names of all the layers that compute the same."""
+
+    convolution: Convolution
+    names: list[str]
+
+
+@click.command()
+@model_argument
+@json_option
+def tasks(model: Path, as_json: bool) -> None:
+    """List the convolutions of MODEL, an ONNX file, equal ones merged: what they cost, and who has a kernel for them.
+
+    FLOPs are two for each multiply-add; the total counts every layer.
+    """
+    found = find_tasks(model)
+    total = sum((task.convolution.flops or 0) * len(task.names) for task in found)
+    if as_json:
+        print_json({"tasks": [_record(number, task) for number, task in enumerate(found, 1)], "flops": total})
+        return
+    print_table(
+        ["#", "convolution", "layout", "count", "MFLOPs", "kernel"],
+        [
+            [number, task.convolution.description, task.convolution.layout, len(task.names), _mega(task), _kernel(task)]
+            for number, task in enumerate(found, 1)
+        ],
+    )
+    layers = sum(len(task.names) for task in found)
+    click.echo(f"{layers} convolutions, {len(found)} of them different, {total / 1e6:,.1f} MFLOPs in all")
+    if any(task.convolution.flops is None for task in found):
+        note("those with sizes that are known only when the model runs are not in the total")
+
+
+def find_tasks(model: Path) -> list[Task]:
+    """The model's tasks in graph order; their numbers on the command line count from 1."""
+    from ..network import import_model
+
+    with progress(f"importing {model.name}"):
+        convolutions = import_model(model).convolutions()
+    names: dict[Convolution, list[str]] = {}
+    for convolution in convolutions:
+        names.setdefault(replace(convolution, name=""), []).append(convolution.name)
+    return [Task(convolution, same) for convolution, same in names.items()]
+
+
+def _record(number: int, task: Task) -> dict[str, object]:
+    convolution = task.convolution
+    return {
+        "number": number,
+        "description": convolution.description,
+        "workload": convolution.workload,
+        "layout": convolution.layout,
+        "flops": convolution.flops,
+        "count": len(task.names),
+        "names": task.names,
+        "obstacle": convolution.obstacle,
+    }
+
+
+def _mega(task: Task) -> float | str:
+    return "unknown" if task.convolution.flops is None else task.convolution.flops / 1e6
+
+
+def _kernel(task: Task) -> str:
+    return f"TVM: {task.convolution.obstacle}" if task.convolution.obstacle else "tvmconv"

@@ -1,0 +1,61 @@
+"""Depthwise convolution: `O[n, c*M + q, h, w] = sum over r, s of P[n, c, h*sh + r*dh, w*sw + s*dw] * F[c, q, r, s]`.
+
+The computation of the TVM depthwise tutorial, with its fused scale, shift and activation.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from tvm import te
+
+from ..workload import ConvWorkload
+from .epilogue import epilogue, epilogue_operands, epilogue_reference
+from .padding import padded_input
+
+
+def depthwise(workload: ConvWorkload, tile: tuple[int, int] = (1, 1)) -> list[te.Tensor]:
+    """The TE definition, in three stages: "pad", "depthwise" and "output".
+
+    Returns the operands in the order of `workload.operands`: x (N, C, H, W), w (C, M, R, S), scale (K,) and shift (K,)
+    where the epilogue has them, and the output (N, K, Ho, Wo). Products are summed in float32.
+
+    `tile` rounds the rows and columns of "depthwise" up to whole tiles, so that a schedule that computes tile by tile
+    needs no bounds test in its inner loops; the input reads as zero there, and "output" leaves the surplus out.
+    """
+    x = te.placeholder(workload.x_shape, workload.dtype, name="x")
+    w = te.placeholder(workload.w_shape, workload.dtype, name="w")
+    operands = epilogue_operands(workload)
+    rounded = tuple(-(-size // step) * step for size, step in zip(workload.output_size, tile, strict=True))
+    padded = padded_input(x, workload, (rounded[0], rounded[1]))
+    (sh, sw), (dh, dw), m = workload.stride, workload.dilation, workload.multiplier
+    r = te.reduce_axis((0, workload.kernel[0]), name="r")
+    s = te.reduce_axis((0, workload.kernel[1]), name="s")
+    accumulated = te.compute(
+        (workload.batch, workload.out_channels, *rounded),
+        lambda n, k, h, v: te.sum(
+            padded[n, k // m, h * sh + r * dh, v * sw + s * dw].astype("float32") * w[k // m, k % m, r, s].astype("float32"),
+            axis=[r, s],
+        ),
+        name="depthwise",
+    )
+    return [x, w, *operands.values(), epilogue(accumulated, workload, operands)]
+
+
+def depthwise_reference(
+    workload: ConvWorkload,
+    x: np.ndarray,
+    w: np.ndarray,
+    scale: np.ndarray | None = None,
+    shift: np.ndarray | None = None,
+) -> np.ndarray:
+    """The same in float64 NumPy, tap by tap; the result is (N, K, Ho, Wo) in float64."""
+    top, left, bottom, right = workload.padding
+    padded = np.pad(x.astype(np.float64), ((0, 0), (0, 0), (top, bottom), (left, right)))
+    (sh, sw), (dh, dw), (ho, wo) = workload.stride, workload.dilation, workload.output_size
+    y = np.zeros((workload.batch, workload.in_channels, workload.multiplier, ho, wo))
+    for r in range(workload.kernel[0]):
+        for s in range(workload.kernel[1]):
+            rows = slice(r * dh, r * dh + (ho - 1) * sh + 1, sh)
+            columns = slice(s * dw, s * dw + (wo - 1) * sw + 1, sw)
+            y += padded[:, :, None, rows, columns] * w[None, :, :, r, s, None, None].astype(np.float64)
+    return epilogue_reference(y.reshape(workload.output_shape), workload, scale, shift)

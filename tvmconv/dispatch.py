@@ -1,0 +1,52 @@
+"""Which schedule and which configuration a workload gets on a target, and why."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from importlib import import_module
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+from .errors import InvalidArgumentError
+from .workload import ConvWorkload
+
+if TYPE_CHECKING:
+    import tvm
+
+FOLDERS = {"cuda": "cuda", "llvm": "cpu"}
+"""Folder of `schedules/` for each kind of target."""
+
+
+@dataclass(frozen=True)
+class Selection:
+    """A template, the configuration to use it with, and the reason in words."""
+
+    template: ModuleType
+    config: Any
+    reason: str
+
+    @property
+    def name(self) -> str:
+        """Where the template is, such as "cuda/depthwise"."""
+        return "/".join(self.template.__name__.split(".")[-2:])
+
+
+def template_for(workload: ConvWorkload, target: tvm.target.Target) -> ModuleType:
+    """The module of `tvmconv.schedules` that schedules this workload on this target."""
+    if not workload.is_depthwise:
+        raise InvalidArgumentError(
+            "workload", str(workload), "a depthwise convolution (groups equal to the input channels)"
+        )
+    return import_module(f"tvmconv.schedules.{FOLDERS[target.kind.name]}.depthwise")
+
+
+def select(workload: ConvWorkload, target: tvm.target.Target, config: Any = None) -> Selection:
+    """The template and configuration for a workload; a `config` given by the caller is checked and used."""
+    template = template_for(workload, target)
+    if config is None:
+        return Selection(template, template.default_config(workload, target), "default configuration")
+    if not isinstance(config, template.Config):
+        raise InvalidArgumentError("config", config, f"a {template.__name__}.Config")
+    if broken := template.space(workload, target).violated(config):
+        raise InvalidArgumentError("config", config, f"one that meets the constraints {', '.join(broken)}")
+    return Selection(template, config, "configuration given by the caller")

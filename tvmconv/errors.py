@@ -1,0 +1,59 @@
+"""The errors tvmconv raises. Each knows the exit code that the command line answers with."""
+
+from __future__ import annotations
+
+
+class TvmconvError(Exception):
+    """Base of every error that tvmconv raises on purpose."""
+
+    exit_code = 1
+
+
+class InvalidArgumentError(TvmconvError, ValueError):
+    """An argument is wrong: the message names it, the value it had and what would be right."""
+
+    exit_code = 2
+
+    def __init__(self, argument: str, value: object, expected: str) -> None:
+        super().__init__(argument, value, expected)
+        self.argument = argument
+        self.value = value
+        self.expected = expected
+
+    def __str__(self) -> str:
+        return f"{self.argument} is {self.value!r}; expected {self.expected}"
+
+
+class UnsupportedModelError(TvmconvError):
+    """A model, or one of its operators, cannot be imported."""
+
+    exit_code = 3
+
+
+class NoValidConfigurationError(TvmconvError):
+    """No configuration of a schedule is legal for this workload and target."""
+
+    exit_code = 4
+
+
+class WrongResultError(TvmconvError):
+    """A kernel or a network disagrees with its reference."""
+
+    exit_code = 5
+
+
+class NoDeviceError(TvmconvError):
+    """The device that a target runs on is not there."""
+
+    exit_code = 7
+
+
+class CompileError(TvmconvError):
+    """A compiler refused code that tvmconv made, or no compiler was found."""
+
+
+class MissingPackageError(TvmconvError, ImportError):
+    """An optional package is not installed; the message says how to get it."""
+
+    def __init__(self, package: str, extra: str, purpose: str) -> None:
+        super().__init__(f"{purpose} needs {package}: pip install 'tvmconv[{extra}]'")

@@ -1,0 +1,58 @@
+"""The one door to TVM's compiler: from a selected schedule to a kernel, and from a module to an executable."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import tvm
+import tvm_ffi
+from tvm import tirx
+
+from .dispatch import Selection
+from .workload import ConvWorkload
+
+if TYPE_CHECKING:
+    from tvm.runtime import Executable
+
+OPAQUE = 8
+"""TVM's operator pattern for functions that its fusion leaves as they are."""
+
+CUDA_VECTOR_BYTES = 16
+"""The widest load and store of a CUDA kernel."""
+
+
+def lower(workload: ConvWorkload, selection: Selection, target: tvm.target.Target, name: str) -> tirx.PrimFunc:
+    """The workload's scheduled function, named, with its operands in the order of `workload.operands`.
+
+    It is marked as scheduled, so that TVM's own passes leave it alone inside a larger module.
+    """
+    func = selection.template.schedule(workload, selection.config, target).mod["main"]
+    func = func.with_attrs({"global_symbol": name, "tirx.is_scheduled": True, "op_pattern": OPAQUE})
+    return with_alignment(func, required_alignment(workload, target))
+
+
+def required_alignment(workload: ConvWorkload, target: tvm.target.Target) -> int:
+    """Bytes to which a kernel's operands have to be aligned: any element on a CPU, a whole vector on a GPU."""
+    return workload.itemsize if target.kind.name == "llvm" else CUDA_VECTOR_BYTES
+
+
+def with_alignment(func: tirx.PrimFunc, alignment: int) -> tirx.PrimFunc:
+    """The function with parameters that are aligned to no more than `alignment` bytes.
+
+    TVM assumes 64, and CPU code made so crashes on the arrays of NumPy and on slices, which are aligned to less.
+    Before: `x: T.Buffer((1024,), "float32")`. After: `x: T.Buffer((1024,), "float32", align=4)`.
+    """
+    fresh = {
+        old: tirx.decl_buffer(old.ty.shape, old.ty.dtype, old.name, data_alignment=alignment, offset_factor=1)
+        for old in func.params
+    }
+    body = tvm_ffi.structural_map(func.body, (tvm.ir.Var, lambda var: fresh.get(var, var)))
+    return tirx.PrimFunc([fresh[old] for old in func.params], body, func.ret_type, attrs=func.attrs)
+
+
+def build(mod: tvm.IRModule, target: tvm.target.Target) -> Executable:
+    """Compiles a module of kernels, or a Relax module, for a target."""
+    from . import cuda
+
+    cuda.use_fast_compiler()
+    return tvm.compile(mod, target)

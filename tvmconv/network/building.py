@@ -1,0 +1,32 @@
+"""From a model to a network."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tvm import relax
+
+from .. import lowering
+from ..targets import resolve_target
+from .depthwise import use_depthwise_kernels
+from .importing import import_model
+from .model import Model
+from .network import Network
+
+
+def build(model: Any, target: Any = "llvm") -> Network:
+    """Compiles a model for a target: its depthwise convolutions with the kernels of tvmconv, the rest with TVM's.
+
+    `model` is what `import_model` returns, or anything it takes without `inputs`; `target` is anything that
+    `resolve_target` takes. Building for "cuda" needs no GPU, running does.
+
+    >>> import tvmconv
+    >>> network = tvmconv.build("shufflenet.onnx", target="llvm")  # doctest: +SKIP
+    >>> network(image)  # doctest: +SKIP
+    """
+    resolved = resolve_target(target)
+    source = model if isinstance(model, Model) else import_model(model)
+    mod, layers = use_depthwise_kernels(source.mod, resolved)
+    # As one operator with three results, a batch norm is a kernel by itself and copies its statistics.
+    mod = relax.transform.DecomposeOpsForInference()(mod)
+    return Network(lowering.build(mod, resolved), resolved, source.inputs, source.outputs, layers)

@@ -1,0 +1,129 @@
+"""What a model's convolutions are, in words and numbers."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from math import prod
+
+import tvm
+from tvm import relax
+
+from ..errors import InvalidArgumentError
+from ..workload import ConvWorkload
+from .constants import constant_value, static_shape
+
+OPERATORS = tuple(f"relax.nn.conv{rank}d{kind}" for kind in ("", "_transpose") for rank in (1, 2, 3))
+
+
+@dataclass(frozen=True)
+class Convolution:
+    """One convolution of a model."""
+
+    name: str
+    """Its variable in the model's Relax module."""
+    description: str
+    """The workload in words, or as much of it as there is."""
+    layout: str
+    flops: int | None
+    """Two for each multiply-add; None where a shape is known only when the model runs."""
+    workload: ConvWorkload | None
+    """With the epilogue that the kernel takes in; None for a convolution that a workload cannot describe."""
+    obstacle: str | None
+    """Why this is left to TVM; None for one that gets a kernel of tvmconv."""
+
+
+def is_convolution(expr: relax.Expr) -> bool:
+    """Whether an expression is a convolution of Relax, of any rank, transposed or not."""
+    return isinstance(expr, relax.Call) and isinstance(expr.op, tvm.ir.Op) and expr.op.name in OPERATORS
+
+
+def describe(name: str, call: relax.Call) -> Convolution:
+    """The convolution that a call of Relax computes, without anything that precedes or follows it."""
+    workload, obstacle = None, _form_obstacle(call)
+    if obstacle is None:
+        try:
+            workload = _workload(call)
+            obstacle = _kind_obstacle(workload)
+        except InvalidArgumentError as error:
+            obstacle = str(error)
+    return Convolution(
+        name=name,
+        description=str(workload) if workload else _words(call),
+        layout=str(call.attrs.data_layout),
+        flops=_flops(call),
+        workload=workload,
+        obstacle=obstacle,
+    )
+
+
+def _form_obstacle(call: relax.Call) -> str | None:
+    """Why a ConvWorkload cannot describe the call."""
+    attrs, (x, w) = call.attrs, (argument.ty for argument in call.args)
+    kind = call.op.name.removeprefix("relax.nn.")
+    layouts = (attrs.data_layout, attrs.kernel_layout, attrs.out_layout)
+    if kind != "conv2d":
+        return f"{kind} is not supported"
+    if layouts != ("NCHW", "OIHW", "NCHW"):
+        return f"layout {' '.join(dict.fromkeys(layouts))} is not supported"
+    if static_shape(x) is None or static_shape(w) is None:
+        return f"the shape {_sizes(x)} is known only when the model runs"
+    if not x.dtype == w.dtype == call.ty.dtype:
+        return f"{x.dtype} with {w.dtype} into {call.ty.dtype} is not supported"
+    if constant_value(call.args[1]) is None:
+        return "its weight is known only when the model runs"
+    return None
+
+
+def _kind_obstacle(workload: ConvWorkload) -> str | None:
+    if workload.is_depthwise:
+        return None
+    return f"{'dense' if workload.groups == 1 else 'grouped'} convolutions are left to TVM"
+
+
+def _workload(call: relax.Call) -> ConvWorkload:
+    attrs, (x, w) = call.attrs, (argument.ty for argument in call.args)
+    batch, channels, height, width = static_shape(x) or ()
+    out_channels, _, r, s = static_shape(w) or ()
+    top, left, bottom, right = (int(n) for n in attrs.padding)
+    return ConvWorkload(
+        batch=batch,
+        in_channels=channels,
+        height=height,
+        width=width,
+        out_channels=out_channels,
+        kernel=(r, s),
+        stride=(int(attrs.strides[0]), int(attrs.strides[1])),
+        padding=(top, left, bottom, right),
+        dilation=(int(attrs.dilation[0]), int(attrs.dilation[1])),
+        groups=int(attrs.groups),
+        dtype=str(x.dtype),
+    )
+
+
+def _flops(call: relax.Call) -> int | None:
+    """Each output takes as many multiply-adds as a filter has elements; transposed, each input does."""
+    transposed = call.op.name.endswith("_transpose")
+    outputs, weight = static_shape(call.args[0].ty if transposed else call.ty), static_shape(call.args[1].ty)
+    if outputs is None or weight is None:
+        return None
+    filters = weight[str(call.attrs.kernel_layout).index("I" if transposed else "O")]
+    return 2 * prod(outputs) * prod(weight) // filters
+
+
+def _words(call: relax.Call) -> str:
+    """For example "conv2d NHWC 1x14x14x8 float32, weight HWIO 3x3x8x16, stride 1x1, padding 0,0,0,0"."""
+    attrs, (x, w) = call.attrs, (argument.ty for argument in call.args)
+    text = f"{call.op.name.removeprefix('relax.nn.')} {attrs.data_layout} {_sizes(x)} {x.dtype}"
+    text += f", weight {attrs.kernel_layout} {_sizes(w)}, stride {'x'.join(map(str, attrs.strides))}"
+    text += f", padding {','.join(map(str, attrs.padding))}"
+    return text + (f", groups {attrs.groups}" if attrs.groups > 1 else "")
+
+
+def _sizes(ty: relax.TensorType) -> str:
+    return "x".join(map(size_text, ty.shape)) if isinstance(ty.shape, relax.ShapeExpr) else f"of rank {ty.ndim}"
+
+
+def size_text(size: tvm.ir.PrimExpr) -> str:
+    """A size as TVM prints it, without the types of its numbers: "N - 2" for "N - T.int64(2)"."""
+    return re.sub(r"T\.int64\((-?\d+)\)", r"\1", str(size))

@@ -1,0 +1,137 @@
+"""What stands around a convolution and fits into its kernel: padding before it, scale, shift and activation behind it.
+
+One dataflow block is looked at at a time. A variable that is read elsewhere, or by two, has to be stored anyway, so
+whatever follows it stays as it is.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import inf
+
+import numpy as np
+import tvm
+import tvm_ffi
+from tvm import relax
+
+from .constants import Array, constant_value
+
+
+class Block:
+    """The bindings of a dataflow block in order, and who reads each of its variables."""
+
+    def __init__(self, block: relax.DataflowBlock) -> None:
+        self.values = {binding.var: binding.value for binding in block.bindings}
+        self._readers = relax.analysis.udchain(block)
+
+    def only_reader(self, var: relax.Var) -> relax.Var | None:
+        """The variable that is computed from `var`, if it is the only thing that `var` is read for."""
+        # Only a DataflowVar cannot be read outside its block.
+        if not isinstance(var, relax.DataflowVar) or len(self._readers[var]) != 1:
+            return None
+        return self._readers[var][0]
+
+
+@dataclass(frozen=True)
+class Tail:
+    """The epilogue `clip(y * scale[k] + shift[k])` behind a convolution: (K,) in float64, None for one or zero."""
+
+    output: relax.Var
+    """The variable that holds the result of it all."""
+    scale: Array | None = None
+    shift: Array | None = None
+    low: float = -inf
+    high: float = inf
+
+
+def follow(convolution: relax.Var, block: Block) -> Tail:
+    """Everything behind a convolution (N, K, H, W) that its kernel's epilogue can take in."""
+    channels = int(convolution.ty.shape[1])
+    output, scale, shift, low, high = convolution, np.ones(channels), np.zeros(channels), -inf, inf
+    has_scale = has_shift = False
+    while (reader := block.only_reader(output)) is not None:
+        value = block.values[reader]
+        unclipped = (low, high) == (-inf, inf)
+        if (bounds := clip_bounds(value)) is not None:
+            # Clips are monotonic, so one behind another clips to what it makes of the first one's bounds.
+            low, high = (min(max(bound, bounds[0]), bounds[1]) for bound in (low, high))
+        elif unclipped and (bias := bias_of(value, output)) is not None:
+            shift, has_shift = shift + bias, True
+        elif unclipped and (normalized := normalization_of(value, output)) is not None:
+            first = block.only_reader(reader)
+            if first is None or not _is_first_item(block.values[first]):
+                break
+            reader = first
+            scale, shift = scale * normalized[0], shift * normalized[0] + normalized[1]
+            has_scale = has_shift = True
+        else:
+            break
+        output = reader
+    return Tail(output, scale if has_scale else None, shift if has_shift else None, low, high)
+
+
+def clip_bounds(value: relax.Expr) -> tuple[float, float] | None:
+    """The bounds that an activation clips to, infinite where there is none; None for anything else."""
+    name = _operator(value)
+    if name == "relax.nn.relu":
+        return 0.0, inf
+    if name == "relax.nn.relu6":
+        return 0.0, 6.0
+    if name == "relax.clip":
+        low, high = (float(bound.value) for bound in value.args[1:])
+        return (low, high) if low <= high else None
+    if name in ("relax.maximum", "relax.minimum"):
+        bound = constant_value(value.args[1])
+        if bound is None or bound.size != 1 or np.isnan(bound).any():
+            return None
+        return (bound.item(), inf) if name == "relax.maximum" else (-inf, bound.item())
+    return None
+
+
+def bias_of(value: relax.Expr, y: relax.Var) -> Array | None:
+    """The (K,) vector that an addition adds to the channels of y (N, K, H, W); None for anything else."""
+    if _operator(value) != "relax.add" or not tvm_ffi.structural_equal(value.ty, y.ty):
+        return None
+    bias = next((constant_value(argument) for argument in value.args if not argument.same_as(y)), None)
+    channels = int(y.ty.shape[1])
+    if bias is None:
+        return None
+    if bias.size == 1:
+        return np.full(channels, bias.item(), np.float64)
+    # Aligned from the right, as broadcasting is: (K, 1, 1) or (1, K, 1, 1).
+    if bias.size != channels or bias.shape[-3:] != (channels, 1, 1):
+        return None
+    return bias.reshape(-1).astype(np.float64)
+
+
+def normalization_of(value: relax.Expr, y: relax.Var) -> tuple[Array, Array] | None:
+    """What inference's batch norm multiplies by and adds to the channels of y, (K,) each; None for anything else."""
+    if _operator(value) != "relax.nn.batch_norm" or not value.args[0].same_as(y):
+        return None
+    attrs = value.attrs
+    parameters = [array.astype(np.float64) for array in map(constant_value, value.args[1:]) if array is not None]
+    if attrs.training or attrs.axis != 1 or len(parameters) < 4:
+        return None
+    gamma, beta, mean, variance = parameters
+    scale = (gamma if attrs.scale else 1.0) / np.sqrt(variance + attrs.epsilon)
+    return scale, (beta if attrs.center else 0.0) - mean * scale
+
+
+def padding_before(data: relax.Expr, block: Block) -> tuple[relax.Expr, tuple[int, int, int, int]]:
+    """What a convolution's input was before it was padded with zeros, and (top, left, bottom, right) of that."""
+    value = block.values.get(data)
+    if value is None or _operator(value) != "relax.nn.pad":
+        return data, (0, 0, 0, 0)
+    *others, top, bottom, left, right = (int(n) for n in value.attrs.pad_width)
+    by_zeros = value.attrs.pad_mode == "constant" and value.attrs.pad_value == 0
+    if not by_zeros or any(others) or min(top, bottom, left, right) < 0:
+        return data, (0, 0, 0, 0)
+    return value.args[0], (top, left, bottom, right)
+
+
+def _operator(value: relax.Expr) -> str | None:
+    return str(value.op.name) if isinstance(value, relax.Call) and isinstance(value.op, tvm.ir.Op) else None
+
+
+def _is_first_item(value: relax.Expr) -> bool:
+    return isinstance(value, relax.TupleGetItem) and value.index == 0

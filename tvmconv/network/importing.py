@@ -1,0 +1,73 @@
+"""From a framework's model to a Model: which importer it goes to, and what is done to what comes back."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import tvm
+from tvm import relax
+
+from ..errors import InvalidArgumentError, UnsupportedModelError
+from .constants import fold_constants
+from .convolutions import size_text
+from .model import Model, TensorSpec
+
+SOURCES = "an ONNX file, an onnx.ModelProto, a torch.export.ExportedProgram, or a torch.nn.Module with example inputs"
+
+
+def import_model(source: Any, inputs: tuple[Any, ...] | None = None) -> Model:
+    """A model of ONNX or torch as a `Model`, its weights as constants.
+
+    `source` is the path of an ONNX file, an `onnx.ModelProto`, a `torch.export.ExportedProgram`, or a
+    `torch.nn.Module` together with `inputs`, a tuple of example tensors that it is exported with, in eval mode.
+
+    Raises `InvalidArgumentError` for a source that is none of these or is damaged, `UnsupportedModelError` for a
+    model that Relax cannot import, with the operator, `MissingPackageError` where onnx is needed and not installed.
+    """
+    # A framework's object can only be here if the framework is loaded.
+    onnx, torch = sys.modules.get("onnx"), sys.modules.get("torch")
+    if torch is not None and isinstance(source, torch.nn.Module):
+        from .torch_importer import export_module, import_program
+
+        return _finish(*import_program(export_module(source, inputs)))
+    if inputs is not None:
+        raise InvalidArgumentError("inputs", type(inputs).__name__, "None: only a torch.nn.Module needs example inputs")
+    if torch is not None and isinstance(source, torch.export.ExportedProgram):
+        from .torch_importer import import_program
+
+        return _finish(*import_program(source))
+    if isinstance(source, (str, Path)):
+        from .onnx_importer import import_onnx, read_onnx
+
+        return _finish(*import_onnx(read_onnx(Path(source))))
+    if onnx is not None and isinstance(source, onnx.ModelProto):
+        from .onnx_importer import import_onnx
+
+        return _finish(*import_onnx(source))
+    raise InvalidArgumentError("source", type(source).__name__, SOURCES)
+
+
+def _finish(mod: tvm.IRModule, inputs: list[str], outputs: list[str]) -> Model:
+    """The model of an importer's module and of the names that the framework has for its inputs and outputs."""
+    mod = relax.transform.ConvertToDataflow(min_size=1)(mod)
+    mod = relax.transform.DeadCodeElimination()(fold_constants(mod))
+    main = mod["main"]
+    result = main.ret_ty.fields if isinstance(main.ret_ty, relax.TupleType) else [main.ret_ty]
+    return Model(
+        mod,
+        tuple(_spec(name, parameter.ty) for name, parameter in zip(inputs, main.params, strict=True)),
+        tuple(_spec(name, ty) for name, ty in zip(outputs, result, strict=True)),
+    )
+
+
+def _spec(name: str, ty: tvm.ir.Type) -> TensorSpec:
+    if not isinstance(ty, relax.TensorType) or ty.dtype is None or ty.ndim < 0:
+        raise UnsupportedModelError(f"{name} is {ty}; inputs and outputs have to be tensors with known dtype and rank")
+    if not isinstance(ty.shape, relax.ShapeExpr):
+        return TensorSpec(name, ("?",) * ty.ndim, str(ty.dtype))
+    shape = tuple(int(size) if isinstance(size, tvm.tirx.IntImm) else size_text(size) for size in ty.shape)
+    if any(isinstance(size, int) and size < 0 for size in shape):
+        raise UnsupportedModelError(f"{name} would have the shape {shape}; a window is larger than what it slides over")
+    return TensorSpec(name, shape, str(ty.dtype))

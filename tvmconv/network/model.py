@@ -1,0 +1,40 @@
+"""A model as it came from a framework: a Relax module, and what goes in and out of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from .convolutions import Convolution
+
+if TYPE_CHECKING:
+    import tvm
+
+
+@dataclass(frozen=True)
+class TensorSpec:
+    """An input or output of a model."""
+
+    name: str
+    shape: tuple[int | str, ...]
+    """A size that is known only when the model runs is a name here."""
+    dtype: str
+
+    def __str__(self) -> str:
+        return f"{self.name}: {self.dtype} ({', '.join(map(str, self.shape))})"
+
+
+@dataclass(frozen=True)
+class Model:
+    """A model that `build` takes; `import_model` makes it."""
+
+    mod: tvm.IRModule
+    """Relax, with a function "main" whose parameters are the inputs; weights are constants in it."""
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+
+    def convolutions(self) -> list[Convolution]:
+        """The model's convolutions in graph order; those that compute the same have the same `workload`."""
+        from .depthwise import find_convolutions
+
+        return [found.convolution for found in find_convolutions(self.mod)]

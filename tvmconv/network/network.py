@@ -1,0 +1,136 @@
+"""A built network: call it with arrays, ask it what runs its convolutions, write it to a file."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from os import PathLike
+from typing import Any
+
+import msgspec
+import tvm
+import tvm_ffi
+from tvm import relax
+
+from .. import arrays, storage
+from ..errors import InvalidArgumentError
+from ..targets import device_of, resolve_target
+from .convolutions import Convolution
+from .model import TensorSpec
+
+ALIGNMENT = 64
+"""Bytes to which TVM's own kernels take every tensor to be aligned; they crash on others."""
+
+
+@dataclass(frozen=True)
+class Layer:
+    """One convolution of a network, and what runs it."""
+
+    convolution: Convolution
+    kernel: str
+    """The template, such as "tvmconv cuda/depthwise", or "TVM"."""
+    config: Mapping[str, Any] | None
+    """The knobs of the template; None for a kernel of TVM."""
+    reason: str
+
+
+class Network:
+    """A model compiled for one target; `tvmconv.build` makes it, `tvmconv.load` reads one from a file."""
+
+    def __init__(
+        self,
+        executable: tvm.runtime.Executable | tvm.runtime.Module,
+        target: tvm.target.Target,
+        inputs: tuple[TensorSpec, ...],
+        outputs: tuple[TensorSpec, ...],
+        layers: tuple[Layer, ...],
+    ) -> None:
+        self.target = target
+        self.inputs = inputs
+        self.outputs = outputs
+        self.layers = layers
+        self._executable = executable
+
+    def __call__(self, /, *given: Any, **named: Any) -> Any:
+        """Runs the network on its inputs, in order or by name: arrays of NumPy or torch, or any with DLPack.
+
+        The result is an array of the same kind and on the same device as the first input, or a tuple of them where
+        the model has several outputs. Arrays that are elsewhere are copied to the target's device. Raises
+        `InvalidArgumentError` for inputs that are not those of `inputs`, `NoDeviceError` where the device is missing.
+        """
+        inputs = self._in_order(given, named)
+        operands = [arrays.operand(spec.name, array) for spec, array in zip(self.inputs, inputs, strict=True)]
+        for spec, operand in zip(self.inputs, operands, strict=True):
+            _check(spec, operand)
+        result = self._machine["main"](*(_placed(operand, self._device) for operand in operands))
+        # Given a torch tensor, TVM answers with torch tensors.
+        tensors = [tvm_ffi.from_dlpack(item) for item in (result if len(self.outputs) > 1 else [result])]
+        outputs = tuple(arrays.same_kind(inputs[0], tensor) for tensor in tensors)
+        return outputs if len(outputs) > 1 else outputs[0]
+
+    def export(self, path: str | PathLike[str]) -> None:
+        """Writes the network to one file that `tvmconv.load` reads; needs a C++ compiler to link it."""
+        if not isinstance(self._executable, tvm.runtime.Executable):
+            raise InvalidArgumentError("network", "one that was loaded", "one that was built; copy the file it is in")
+        description = {
+            "target": str(self.target),
+            "inputs": msgspec.to_builtins(self.inputs),
+            "outputs": msgspec.to_builtins(self.outputs),
+            "layers": msgspec.to_builtins(self.layers),
+        }
+        storage.save(self._executable, "network", description, path)
+
+    @classmethod
+    def from_saved(cls, module: tvm.runtime.Module, description: dict[str, Any]) -> Network:
+        """The network that `export` wrote."""
+        return cls(
+            module,
+            resolve_target(description["target"]),
+            msgspec.convert(description["inputs"], tuple[TensorSpec, ...]),
+            msgspec.convert(description["outputs"], tuple[TensorSpec, ...]),
+            msgspec.convert(description["layers"], tuple[Layer, ...]),
+        )
+
+    def __repr__(self) -> str:
+        ours = sum(layer.kernel != "TVM" for layer in self.layers)
+        inputs, outputs = (", ".join(map(str, specs)) for specs in (self.inputs, self.outputs))
+        kernels = f"{ours} of {len(self.layers)} convolutions by tvmconv"
+        return f"<tvmconv.Network {inputs} -> {outputs} for {self.target.kind.name}, {kernels}>"
+
+    @cached_property
+    def _device(self) -> tvm.runtime.Device:
+        return device_of(self.target)
+
+    @cached_property
+    def _machine(self) -> relax.VirtualMachine:
+        return relax.VirtualMachine(self._executable, self._device)
+
+    def _in_order(self, given: tuple[Any, ...], named: dict[str, Any]) -> list[Any]:
+        names = [spec.name for spec in self.inputs]
+        expected = f"{len(names)} inputs: {', '.join(map(str, self.inputs))}"
+        for name in named:
+            if name not in names[len(given) :]:
+                raise InvalidArgumentError("input", name, f"{expected}, each once")
+        if len(given) + len(named) != len(names):
+            raise InvalidArgumentError("inputs", f"{len(given) + len(named)} arrays", expected)
+        return [*given, *(named[name] for name in names[len(given) :])]
+
+
+def _check(spec: TensorSpec, operand: arrays.Operand) -> None:
+    """Raises `InvalidArgumentError` unless the array is what the spec says."""
+    fits = len(operand.shape) == len(spec.shape) and all(
+        isinstance(size, str) or size == actual for size, actual in zip(spec.shape, operand.shape, strict=True)
+    )
+    if not fits:
+        raise InvalidArgumentError(spec.name, operand.shape, f"the shape of {spec}")
+    if operand.dtype != spec.dtype:
+        raise InvalidArgumentError(spec.name, operand.dtype, f"the dtype of {spec}")
+
+
+def _placed(operand: arrays.Operand, device: tvm.runtime.Device) -> Any:
+    """The array on the device and aligned, copied only where it has to be."""
+    if operand.device == device and operand.argument.data_ptr() % ALIGNMENT == 0:
+        return operand.argument
+    source = tvm_ffi.from_dlpack(operand.argument)
+    return tvm.runtime.empty(operand.shape, operand.dtype, device).copyfrom(source)

@@ -1,0 +1,93 @@
+"""From torch to Relax."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import tvm
+from tvm import relax
+from tvm.relax.expr_functor import PyExprMutator, mutator
+
+from ..errors import InvalidArgumentError, UnsupportedModelError
+from .importer_errors import IMPORT_ERRORS, node_at_fault, quiet, summary, unsupported
+
+if TYPE_CHECKING:
+    import torch
+
+HINT = "write the model without it, or with operators that Relax has"
+
+FLOAT32_ONLY = ("addmm", "baddbmm", "bmm", "convolution", "mm")
+"""Operators whose results Relax's importer makes float32, whatever they are in torch."""
+
+
+def export_module(module: torch.nn.Module, inputs: tuple[Any, ...] | None) -> torch.export.ExportedProgram:
+    """The module in eval mode, exported with example inputs; the module itself is left as it was."""
+    import torch
+
+    if not isinstance(inputs, tuple) or not all(isinstance(tensor, torch.Tensor) for tensor in inputs):
+        raise InvalidArgumentError(
+            "inputs",
+            inputs and type(inputs).__name__,
+            "a tuple of example tensors, which a torch.nn.Module is exported with",
+        )
+    training = [part for part in module.modules() if part.training]
+    module.eval()
+    try:
+        with torch.no_grad():
+            return torch.export.export(module, inputs)
+    except IMPORT_ERRORS as error:
+        raise UnsupportedModelError(
+            f"torch.export cannot export {type(module).__name__} with these inputs: {summary(error)}"
+        ) from error
+    finally:
+        for part in training:
+            part.training = True
+
+
+def import_program(program: torch.export.ExportedProgram) -> tuple[tvm.IRModule, list[str], list[str]]:
+    """The program as a Relax module, with torch's names of its inputs and outputs.
+
+    Raises `UnsupportedModelError` for one with an operator that Relax cannot import.
+    """
+    import torch
+    from tvm.relax.frontend.torch import from_exported_program
+
+    with quiet():
+        program = program.run_decompositions()
+        changed = [_words(node) for node in program.graph.nodes if _changes_dtype(node)]
+        if changed:
+            raise unsupported(changed, "Relax imports it in float32 only", "import the model in float32, or from ONNX")
+        try:
+            mod = from_exported_program(program, run_ep_decomposition=False, unwrap_unit_return_tuple=True)
+        except IMPORT_ERRORS as error:
+            at_fault = node_at_fault(error, torch.fx.Node)
+            nodes = [at_fault] if at_fault else _unknown_nodes(program, error)
+            raise unsupported([_words(node) for node in nodes], summary(error), HINT) from error
+    # The importer shares memory with the program, which may be trained on.
+    mod["main"] = _CopyConstants(mod).visit_expr(mod["main"])
+    return mod, list(program.graph_signature.user_inputs), list(program.graph_signature.user_outputs)
+
+
+@mutator
+class _CopyConstants(PyExprMutator):  # type: ignore[misc]
+    def visit_generic_const_(self, constant: tvm.ir.GenericConst) -> relax.Expr:
+        return relax.const(constant.value.copyto(tvm.cpu()))
+
+
+def _changes_dtype(node: torch.fx.Node) -> bool:
+    import torch
+
+    name = getattr(node.target, "__name__", "").removesuffix(".default")
+    return name in FLOAT32_ONLY and node.meta["val"].dtype != torch.float32
+
+
+def _unknown_nodes(program: torch.export.ExportedProgram, error: BaseException) -> list[torch.fx.Node]:
+    """The nodes of operators that the importer's error names, as in "Unsupported function types ['fft.default']"."""
+    calls = [node for node in program.graph.nodes if node.op == "call_function"]
+    return [node for node in calls if f"'{node.target.__name__}'" in str(error)]
+
+
+def _words(node: torch.fx.Node) -> str:
+    """For example "aten.fft.default (node 'fft' in encoder.0)"."""
+    modules = [path for path, _ in node.meta.get("nn_module_stack", {}).values() if path]
+    return f"{node.target} (node {node.name!r}{f' in {modules[-1]}' if modules else ''})"

@@ -1,0 +1,130 @@
+"""Which machine a kernel is made for: every way a user may name it, turned into one complete TVM target."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import warnings
+from typing import TYPE_CHECKING, Any
+
+from .errors import InvalidArgumentError, NoDeviceError
+
+if TYPE_CHECKING:
+    import tvm
+
+DEFAULT_CUDA_ARCH = "sm_90"
+"""What "cuda" means where there is no GPU to ask."""
+
+CUDA_LIMITS = {"max_threads_per_block": 1024, "max_shared_memory_per_block": 49152, "thread_warp_size": 32}
+"""What every NVIDIA GPU allows a block without opting in to more."""
+
+
+def resolve_target(target: str | dict[str, Any] | tvm.target.Target) -> tvm.target.Target:
+    """A complete TVM target from a name, a tag, JSON, a dict or a target.
+
+    - "cuda" is this machine's GPU, or sm_90 where there is none; "llvm" is this machine's CPU, all its instructions.
+    - "nvidia/nvidia-h100" and TVM's other tags, `{"kind": "cuda", "arch": "sm_80"}` as a dict or as JSON.
+    - "cuda -arch=sm_80", the form that TVM dropped, is turned into today's with a warning that shows it.
+
+    What is left out is filled in: the host, the limits of a block, the CPU's name and its number of cores. Anything
+    else raises `InvalidArgumentError`.
+    """
+    import tvm
+
+    if isinstance(target, tvm.target.Target):
+        config = json.loads(str(target))
+    elif isinstance(target, dict):
+        config = dict(target)
+    elif isinstance(target, str) and target.strip():
+        config = _parse(target.strip())
+    else:
+        raise InvalidArgumentError("target", target, _EXPECTED)
+    if config.get("kind") == "cuda":
+        config = _complete_cuda(config)
+    elif config.get("kind") == "llvm":
+        config = _complete_llvm(config)
+    else:
+        raise InvalidArgumentError("target", target, "a target of kind 'cuda' or 'llvm'")
+    try:
+        return tvm.target.Target(config)
+    except (ValueError, TypeError, RuntimeError) as error:
+        raise InvalidArgumentError("target", target, f"{_EXPECTED} ({_first_line(error)})") from None
+
+
+def device_of(target: tvm.target.Target) -> tvm.runtime.Device:
+    """The device that runs the target's kernels; `NoDeviceError` says what is missing."""
+    import tvm
+
+    if target.kind.name == "llvm":
+        return tvm.cpu(0)
+    device = tvm.cuda(0)
+    if not device.exist:
+        raise NoDeviceError(
+            "this needs an NVIDIA GPU and its driver, and none is visible here; building for 'cuda' works without. "
+            "`tvmconv doctor` says what is missing"
+        )
+    return device
+
+
+def cuda_arch(target: tvm.target.Target) -> str:
+    """The architecture of a CUDA target, such as "sm_90"."""
+    return str(target.attrs["arch"])
+
+
+_EXPECTED = "'llvm', 'cuda', a tag of TVM such as 'nvidia/nvidia-h100', or a target as JSON or a dict"
+
+
+def _parse(text: str) -> dict[str, Any]:
+    import tvm
+
+    if text.startswith("{"):
+        try:
+            return dict(json.loads(text))
+        except json.JSONDecodeError as error:
+            raise InvalidArgumentError("target", text, f"valid JSON ({error})") from None
+    kind, *options = shlex.split(text)
+    if options:
+        config = {"kind": kind, **dict(_parse_option(text, option) for option in options)}
+        warnings.warn(f"target {text!r}: TVM has dropped options in a string; write {json.dumps(config)}", stacklevel=4)
+        return config
+    if kind in ("cuda", "llvm"):
+        return {"kind": kind}
+    try:
+        return dict(json.loads(str(tvm.target.Target(kind))))
+    except ValueError:
+        raise InvalidArgumentError("target", text, _EXPECTED) from None
+
+
+def _parse_option(text: str, option: str) -> tuple[str, Any]:
+    name, equals, value = option.lstrip("-").partition("=")
+    if not option.startswith("-") or not equals:
+        raise InvalidArgumentError("target", text, "options of the form -name=value")
+    if name == "mattr":
+        return name, value.split(",")
+    return name, int(value) if value.isdigit() else value
+
+
+def _complete_cuda(config: dict[str, Any]) -> dict[str, Any]:
+    import tvm
+
+    if "arch" not in config:
+        device = tvm.cuda(0)
+        config["arch"] = "sm_" + device.compute_version.replace(".", "") if device.exist else DEFAULT_CUDA_ARCH
+    # An architecture-specific name such as sm_90a fails the version check of TVM's own schedules.
+    config["arch"] = str(config["arch"]).rstrip("af")
+    return CUDA_LIMITS | {"host": "llvm"} | config
+
+
+def _complete_llvm(config: dict[str, Any]) -> dict[str, Any]:
+    import tvm
+    from tvm.target import codegen
+
+    ours = tvm.target.Target("llvm").attrs["mtriple"]
+    if "mcpu" not in config and config.get("mtriple", ours) == ours:
+        config["mcpu"] = codegen.llvm_get_system_cpu()
+    return {"num-cores": os.cpu_count() or 1} | config
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().splitlines()[-1]

@@ -1,0 +1,63 @@
+"""Whether a network computes what another runtime computes from the same model and the same input."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from os import PathLike, fspath
+from typing import Any
+
+import numpy as np
+
+from .errors import MissingPackageError, UnsupportedModelError
+
+Array = np.ndarray[Any, Any]
+
+TOLERANCES = {"float64": 1e-9, "float32": 1e-4, "float16": 2e-2}
+"""Error allowed, as a share of the largest value of the reference: a network sums in another order than its reference.
+Integers and booleans have to be equal."""
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The largest error of one output, and how large it may be."""
+
+    output: str
+    error: float
+    bound: float
+
+    @property
+    def agrees(self) -> bool:
+        return self.error <= self.bound
+
+
+def compare(outputs: Mapping[str, Array], reference: Mapping[str, Array]) -> list[Comparison]:
+    """Each output against the reference of the same name. Infinity and NaN agree with themselves alone."""
+    return [_compare(name, outputs[name], expected) for name, expected in reference.items()]
+
+
+def run_onnxruntime(model: str | PathLike[str], inputs: Mapping[str, Array], names: list[str]) -> dict[str, Array]:
+    """The named outputs of an ONNX model on the CPU, by ONNX Runtime."""
+    try:
+        import onnxruntime
+        from onnxruntime.capi import onnxruntime_pybind11_state as state
+    except ImportError:
+        raise MissingPackageError("onnxruntime", "onnx", "comparing with ONNX Runtime") from None
+    try:
+        session = onnxruntime.InferenceSession(fspath(model), providers=["CPUExecutionProvider"])
+        results = session.run(names, dict(inputs))
+    except (state.Fail, state.InvalidArgument, state.InvalidGraph, state.NotImplemented) as error:
+        raise UnsupportedModelError(f"ONNX Runtime cannot run {fspath(model)}: {error}") from None
+    return dict(zip(names, results, strict=True))
+
+
+def _compare(name: str, output: Array, expected: Array) -> Comparison:
+    bound = TOLERANCES.get(str(expected.dtype), 0.0)
+    if output.shape != expected.shape or output.dtype != expected.dtype:
+        return Comparison(name, np.inf, bound)
+    got, wanted = output.astype(np.float64), expected.astype(np.float64)
+    same = (got == wanted) | (np.isnan(got) & np.isnan(wanted))
+    with np.errstate(invalid="ignore"):
+        errors = np.where(same, 0.0, np.abs(got - wanted))
+    finite = np.abs(wanted[np.isfinite(wanted)])
+    return Comparison(name, float(errors.max(initial=0.0)), bound * float(finite.max(initial=0.0)))

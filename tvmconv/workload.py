@@ -1,0 +1,315 @@
+"""What is computed: one convolution, described without TVM.
+
+A `ConvWorkload` is the key of everything else: it chooses the computation, the schedule, the cached kernel and the
+tuning record. Two descriptions of the same computation are equal: padding is stored as four numbers whatever way it
+was given, an activation as the bounds it clips to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+from numbers import Integral
+from typing import TypeGuard
+
+import msgspec
+
+from .errors import InvalidArgumentError
+
+DTYPES = ("float32", "float16")
+ACTIVATIONS = {"relu": (0.0, None), "relu6": (0.0, 6.0)}
+MAX_ELEMENTS = 2**31 - 1
+"""Kernels index with 32-bit integers, so no tensor may hold more elements."""
+
+Padding = str | int | Sequence[int]
+Activation = str | tuple[str, float | None, float | None] | None
+
+
+class Epilogue(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What happens to an output element in registers before its only store: `clip(y * scale[k] + shift[k])`.
+
+    `scale` and `shift` say whether a vector of that name is an operand, one float32 number for each output channel.
+    `low` and `high` are the bounds of the activation, None where there is none. NaN passes through all of it.
+    """
+
+    scale: bool = False
+    shift: bool = False
+    low: float | None = None
+    high: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.low is not None and self.high is not None and not self.low <= self.high:
+            raise InvalidArgumentError("activation", (self.low, self.high), "a lower bound that is not above the upper")
+
+    @property
+    def activation(self) -> str:
+        """The activation's name: "none", "relu", "relu6" or "clip(low,high)"."""
+        bounds = (self.low, self.high)
+        if bounds == (None, None):
+            return "none"
+        return next((name for name, known in ACTIVATIONS.items() if known == bounds), f"clip({self.low},{self.high})")
+
+    def __str__(self) -> str:
+        parts = [name for name in ("scale", "shift") if getattr(self, name)]
+        parts += [self.activation] if self.activation != "none" else []
+        return "+".join(parts) or "none"
+
+
+class ConvWorkload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One 2-D convolution: shapes in elements, padding as (top, left, bottom, right).
+
+    Build one with `ConvWorkload.depthwise`, or from JSON; the constructor takes the stored form. A workload that makes
+    no sense raises `InvalidArgumentError`.
+    """
+
+    batch: int
+    in_channels: int
+    height: int
+    width: int
+    out_channels: int
+    kernel: tuple[int, int]
+    stride: tuple[int, int] = (1, 1)
+    padding: tuple[int, int, int, int] = (0, 0, 0, 0)
+    dilation: tuple[int, int] = (1, 1)
+    groups: int = 1
+    layout: str = "NCHW"
+    dtype: str = "float32"
+    epilogue: Epilogue = Epilogue()
+
+    @classmethod
+    def depthwise(
+        cls,
+        x_shape: Sequence[int],
+        w_shape: Sequence[int],
+        *,
+        stride: int | Sequence[int] = 1,
+        padding: Padding = "SAME",
+        dilation: int | Sequence[int] = 1,
+        dtype: str = "float32",
+        scale: bool = False,
+        shift: bool = False,
+        activation: Activation = None,
+    ) -> ConvWorkload:
+        """The depthwise convolution of x (N, C, H, W) with w (C, M, R, S), M output channels for each input channel.
+
+        `padding` is "SAME" (what ONNX calls SAME_UPPER, and TensorFlow SAME: as many outputs as ceil(input / stride),
+        the odd element of padding at the bottom and right), "VALID", a number, a pair (vertical, horizontal), or
+        (top, left, bottom, right). `activation` is None, "relu", "relu6" or ("clip", low, high).
+        """
+        _rank("x", x_shape, 4, "(N, C, H, W)")
+        _rank("w", w_shape, 4, "(C, M, R, S)")
+        batch, channels, height, width = (int(n) for n in x_shape)
+        w_channels, multiplier, r, s = (int(n) for n in w_shape)
+        if w_channels != channels:
+            raise InvalidArgumentError(
+                "w", tuple(w_shape), f"{channels} channels first, as many as x {tuple(x_shape)} has: (C, M, R, S)"
+            )
+        strides, dilations = _pair("stride", stride), _pair("dilation", dilation)
+        low, high = activation_bounds(activation)
+        return cls(
+            batch=batch,
+            in_channels=channels,
+            height=height,
+            width=width,
+            out_channels=channels * multiplier,
+            kernel=(r, s),
+            stride=strides,
+            padding=resolve_padding(padding, (height, width), (r, s), strides, dilations),
+            dilation=dilations,
+            groups=channels,
+            dtype=dtype,
+            epilogue=Epilogue(scale=scale, shift=shift, low=low, high=high),
+        )
+
+    @classmethod
+    def from_json(cls, text: str | bytes) -> ConvWorkload:
+        """The workload that `to_json` wrote."""
+        try:
+            return msgspec.json.decode(text, type=cls)
+        except msgspec.MsgspecError as error:
+            raise InvalidArgumentError("workload", text, f"a ConvWorkload in JSON ({error})") from None
+
+    def to_json(self) -> str:
+        """One line of JSON with every field."""
+        return msgspec.json.encode(self).decode()
+
+    def __post_init__(self) -> None:
+        for name in ("batch", "in_channels", "height", "width", "out_channels", "groups"):
+            _positive(name, getattr(self, name))
+        for name in ("kernel", "stride", "dilation"):
+            for value in getattr(self, name):
+                _positive(name, value)
+        for value in self.padding:
+            if not _is_integer(value) or value < 0:
+                raise InvalidArgumentError("padding", self.padding, "four integers of 0 or more")
+        if self.in_channels % self.groups or self.out_channels % self.groups:
+            raise InvalidArgumentError(
+                "groups", self.groups, f"a divisor of {self.in_channels} input and {self.out_channels} output channels"
+            )
+        if self.layout != "NCHW":
+            raise InvalidArgumentError("layout", self.layout, "'NCHW'")
+        if self.dtype not in DTYPES:
+            raise InvalidArgumentError("dtype", self.dtype, " or ".join(DTYPES))
+        window, padded = self.window, self.padded_input
+        if window[0] > padded[0] or window[1] > padded[1]:
+            raise InvalidArgumentError(
+                "kernel",
+                self.kernel,
+                f"one that, dilated to {window[0]}x{window[1]}, fits the padded input of {padded[0]}x{padded[1]}",
+            )
+        for name, shape in (("x", self.x_shape), ("w", self.w_shape), ("output", self.output_shape)):
+            if prod(shape) > MAX_ELEMENTS:
+                raise InvalidArgumentError(name, shape, f"a tensor of at most {MAX_ELEMENTS} elements")
+
+    @property
+    def is_depthwise(self) -> bool:
+        """Whether each input channel is convolved by itself."""
+        return self.groups == self.in_channels
+
+    @property
+    def multiplier(self) -> int:
+        """Output channels for each group."""
+        return self.out_channels // self.groups
+
+    @property
+    def window(self) -> tuple[int, int]:
+        """Rows and columns that the dilated kernel spans."""
+        (r, s), (dh, dw) = self.kernel, self.dilation
+        return (r - 1) * dh + 1, (s - 1) * dw + 1
+
+    @property
+    def padded_input(self) -> tuple[int, int]:
+        """Height and width of the input with its padding."""
+        top, left, bottom, right = self.padding
+        return self.height + top + bottom, self.width + left + right
+
+    @property
+    def output_size(self) -> tuple[int, int]:
+        """Height and width of the output."""
+        return (
+            (self.padded_input[0] - self.window[0]) // self.stride[0] + 1,
+            (self.padded_input[1] - self.window[1]) // self.stride[1] + 1,
+        )
+
+    @property
+    def x_shape(self) -> tuple[int, int, int, int]:
+        return self.batch, self.in_channels, self.height, self.width
+
+    @property
+    def w_shape(self) -> tuple[int, int, int, int]:
+        """(C, M, R, S) for depthwise, else (K, C / groups, R, S)."""
+        if self.is_depthwise:
+            return self.in_channels, self.multiplier, *self.kernel
+        return self.out_channels, self.in_channels // self.groups, *self.kernel
+
+    @property
+    def output_shape(self) -> tuple[int, int, int, int]:
+        return self.batch, self.out_channels, *self.output_size
+
+    @property
+    def operands(self) -> dict[str, tuple[tuple[int, ...], str]]:
+        """Shape and dtype of each operand of the kernel, in order; the last one is the output."""
+        operands: dict[str, tuple[tuple[int, ...], str]] = {
+            "x": (self.x_shape, self.dtype),
+            "w": (self.w_shape, self.dtype),
+        }
+        if self.epilogue.scale:
+            operands["scale"] = ((self.out_channels,), "float32")
+        if self.epilogue.shift:
+            operands["shift"] = ((self.out_channels,), "float32")
+        operands["output"] = (self.output_shape, self.dtype)
+        return operands
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes of an element of x, w and the output."""
+        return 4 if self.dtype == "float32" else 2
+
+    @property
+    def flops(self) -> int:
+        """Two for each multiply-add of the direct algorithm; the epilogue is not counted."""
+        return 2 * prod(self.output_shape) * prod(self.kernel) * (self.in_channels // self.groups)
+
+    @property
+    def bytes_moved(self) -> int:
+        """The least memory traffic in bytes: input, weight and output once each."""
+        return self.itemsize * (prod(self.x_shape) + prod(self.w_shape) + prod(self.output_shape))
+
+    def __str__(self) -> str:
+        kind = "depthwise" if self.is_depthwise else "conv2d"
+        (r, s), (sh, sw), (dh, dw) = self.kernel, self.stride, self.dilation
+        text = f"{kind} {self.batch}x{self.in_channels}x{self.height}x{self.width} -> {self.out_channels}, {r}x{s}"
+        text += f" stride {sh}x{sw}" if (sh, sw) != (1, 1) else ""
+        text += f" dilation {dh}x{dw}" if (dh, dw) != (1, 1) else ""
+        text += f" groups {self.groups}" if self.groups > 1 and not self.is_depthwise else ""
+        text += f" padding {','.join(map(str, self.padding))}" if any(self.padding) else ""
+        text += f" {self.dtype}" if self.dtype != "float32" else ""
+        return text + (f" + {self.epilogue}" if self.epilogue != Epilogue() else "")
+
+
+def resolve_padding(
+    padding: Padding,
+    size: tuple[int, int],
+    kernel: tuple[int, int],
+    stride: tuple[int, int],
+    dilation: tuple[int, int],
+) -> tuple[int, int, int, int]:
+    """Padding in any of its forms as (top, left, bottom, right)."""
+    if isinstance(padding, str):
+        if padding.upper() == "VALID":
+            return 0, 0, 0, 0
+        if padding.upper() == "SAME":
+            before, after = zip(*map(_same_padding, size, kernel, stride, dilation), strict=True)
+            return before[0], before[1], after[0], after[1]
+    elif _is_integer(padding):
+        return (int(padding),) * 4
+    elif isinstance(padding, Sequence) and all(map(_is_integer, padding)):
+        if len(padding) == 2:
+            return int(padding[0]), int(padding[1]), int(padding[0]), int(padding[1])
+        if len(padding) == 4:
+            return int(padding[0]), int(padding[1]), int(padding[2]), int(padding[3])
+    raise InvalidArgumentError(
+        "padding", padding, "'SAME', 'VALID', an integer, a pair of integers, or four (top, left, bottom, right)"
+    )
+
+
+def activation_bounds(activation: Activation) -> tuple[float | None, float | None]:
+    """The bounds that an activation clips to."""
+    if activation is None:
+        return None, None
+    if isinstance(activation, str) and activation in ACTIVATIONS:
+        return ACTIVATIONS[activation]
+    if isinstance(activation, tuple) and len(activation) == 3 and activation[0] == "clip":
+        low, high = (None if bound is None else float(bound) for bound in activation[1:])
+        return low, high
+    raise InvalidArgumentError("activation", activation, "None, 'relu', 'relu6' or ('clip', low, high)")
+
+
+def _same_padding(size: int, kernel: int, stride: int, dilation: int) -> tuple[int, int]:
+    if min(size, kernel, stride, dilation) < 1:
+        return 0, 0  # the workload's own checks name what is wrong
+    outputs = -(-size // stride)
+    total = max((outputs - 1) * stride + (kernel - 1) * dilation + 1 - size, 0)
+    return total // 2, total - total // 2
+
+
+def _pair(name: str, value: int | Sequence[int]) -> tuple[int, int]:
+    if _is_integer(value):
+        return int(value), int(value)
+    if isinstance(value, Sequence) and len(value) == 2 and all(map(_is_integer, value)):
+        return int(value[0]), int(value[1])
+    raise InvalidArgumentError(name, value, "an integer or a pair of integers")
+
+
+def _rank(name: str, shape: Sequence[int], rank: int, meaning: str) -> None:
+    if len(shape) != rank:
+        raise InvalidArgumentError(name, tuple(shape), f"a shape of {rank} dimensions, {meaning}")
+
+
+def _is_integer(value: object) -> TypeGuard[int]:
+    return isinstance(value, Integral) and not isinstance(value, bool)
+
+
+def _positive(name: str, value: object) -> None:
+    if not _is_integer(value) or value < 1:
+        raise InvalidArgumentError(name, value, "an integer of 1 or more")
