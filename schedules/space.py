@@ -40,6 +40,11 @@ class Space(Generic[C]):
         return prod(map(len, self.knobs.values()))
 
 
+def including(knobs: Mapping[str, tuple[Any, ...]], config: object) -> dict[str, tuple[Any, ...]]:
+    """The knobs, with the values that a configuration has among theirs."""
+    return {name: tuple(sorted({*values, getattr(config, name)})) for name, values in knobs.items()}
+
+
 def ceil_div(a: int, b: int) -> int:
     """a / b, rounded up."""
     return -(-a // b)
@@ -50,11 +55,10 @@ def divisors(n: int, at_most: int) -> tuple[int, ...]:
     return tuple(d for d in range(1, min(n, at_most) + 1) if n % d == 0)
 
 
-def tile_sizes(extent: int, at_most: int) -> tuple[int, ...]:
-    """Tile sizes for an extent, ascending: its even parts, and the powers of two up to the first that covers it."""
-    even = {ceil_div(extent, parts) for parts in range(1, 17)}
-    powers = {2**exponent for exponent in range((extent - 1).bit_length() + 1)}
-    return tuple(sorted(size for size in even | powers if size <= at_most))
+def tile_sizes(extent: int) -> tuple[int, ...]:
+    """Tile sizes for an extent, ascending: its even parts, and the powers of two below it."""
+    even = {ceil_div(extent, parts) for parts in range(1, 9)}
+    return tuple(sorted(even | {2**exponent for exponent in range(extent.bit_length()) if 2**exponent < extent}))
 
 
 def wasted(extent: int, tile: int) -> float:

@@ -98,7 +98,7 @@ def test_tasks_as_a_table(model: Path) -> None:
     assert rows[1].rstrip().endswith("tvmconv")
     assert DENSE in rows[2]
     assert "TVM: " in rows[2]
-    assert total == "3 convolutions, 2 of them different, 0.0 MFLOPs in all"
+    assert total == "3 convolutions, 2 different, 0.0 MFLOPs in all"
 
 
 def test_build(library: tuple[Path, dict[str, Any]]) -> None:

@@ -55,4 +55,5 @@ def build(mod: tvm.IRModule, target: tvm.target.Target) -> Executable:
     from . import cuda
 
     cuda.use_fast_compiler()
-    return tvm.compile(mod, target)
+    # By itself TVM uses the target's own pipeline, which fuses operators, for a GPU only.
+    return tvm.compile(mod, target, relax_pipeline=tvm.relax.get_default_pipeline(target))

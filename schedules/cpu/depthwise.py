@@ -18,7 +18,7 @@ from tvm.target import codegen
 from tvmconv import compute
 from tvmconv.workload import ConvWorkload
 
-from ..space import Space, ceil_div, tile_sizes
+from ..space import Space, ceil_div, including, tile_sizes, wasted
 
 VERSION = 1
 STAGED_BYTES = 128 * 1024
@@ -32,8 +32,8 @@ PARALLEL_FLOPS = 500_000
 class Config:
     """The knobs. Sizes count outputs."""
 
-    block_y: int
-    """Rows of a task."""
+    tiles: int
+    """Register tiles of a task, one below the other."""
     rows: int
     """Rows of a register tile."""
     columns: int
@@ -46,6 +46,11 @@ class Config:
     """Tap loops unrolled, from the innermost: 0 none, 1 a row of the kernel, 2 all of it."""
     parallel: bool
     """Spread the tasks over the threads of the machine."""
+
+    @property
+    def block_y(self) -> int:
+        """Rows of a task."""
+        return self.tiles * self.rows
 
     @property
     def channels(self) -> int:
@@ -62,7 +67,7 @@ def space(workload: ConvWorkload, target: tvm.target.Target) -> Space[Config]:
     """The configurations worth trying for a workload, legal on the target."""
     height, width = workload.output_size
     knobs = {
-        "block_y": tile_sizes(height, height + 7),
+        "tiles": tile_sizes(height),
         "rows": tuple(range(1, 9)),
         "columns": tuple(range(1, min(width, 8) + 1)),
         "vector": tuple(lanes for lanes in (4, 8, 16) if lanes <= native_lanes(target)),
@@ -70,14 +75,17 @@ def space(workload: ConvWorkload, target: tvm.target.Target) -> Space[Config]:
         "unroll": (0, 1, 2),
         "parallel": (True, False),
     }
-    return Space(Config, knobs, constraints(workload, target))
+    return Space(Config, including(knobs, default_config(workload, target)), constraints(workload, target))
 
 
 def constraints(workload: ConvWorkload, target: tvm.target.Target) -> dict[str, Callable[[Config], bool]]:
     """What a configuration must meet, by name."""
 
-    def whole_rows(config: Config) -> bool:
-        return config.block_y % config.rows == 0
+    height, width = workload.output_size
+
+    def waste(config: Config) -> bool:
+        lanes = 1 if config.over_channels else config.vector
+        return wasted(height, config.block_y) <= 1.5 and wasted(ceil_div(width, lanes), config.columns) <= 1.5
 
     def whole_channels(config: Config) -> bool:
         return not config.over_channels or (workload.multiplier == 1 and workload.out_channels % config.vector == 0)
@@ -89,7 +97,7 @@ def constraints(workload: ConvWorkload, target: tvm.target.Target) -> dict[str, 
         unrolled = (1, workload.kernel[1], prod(workload.kernel))[config.unroll]
         return config.rows * config.columns * unrolled <= 2048
 
-    return {check.__name__: check for check in (whole_rows, whole_channels, registers, straight_line)}
+    return {check.__name__: check for check in (waste, whole_channels, registers, straight_line)}
 
 
 def default_config(workload: ConvWorkload, target: tvm.target.Target) -> Config:
@@ -110,7 +118,7 @@ def default_config(workload: ConvWorkload, target: tvm.target.Target) -> Config:
     parts = ceil_div(ceil_div(height, rows), tiles)
     unroll = 2 if prod(workload.kernel) * rows * columns <= 256 else 1
     return Config(
-        block_y=ceil_div(ceil_div(height, rows), parts) * rows,
+        tiles=ceil_div(ceil_div(height, rows), parts),
         rows=rows,
         columns=columns,
         vector=lanes,
@@ -131,7 +139,7 @@ def schedule(workload: ConvWorkload, config: Config, target: tvm.target.Target) 
     # Step 1. Tile the output: a task is a band of rows of one plane, or of as many planes as a vector has lanes
     n, k, y, x = sch.get_loops(output)
     kb, ki = sch.split(k, [None, config.channels])
-    yb, yo, yi = sch.split(y, [None, config.block_y // config.rows, config.rows])
+    yb, yo, yi = sch.split(y, [None, config.tiles, config.rows])
     xo, xi = sch.split(x, [None, config.block_x])
     sch.reorder(n, kb, yb, yo, xo, yi, xi, ki)
     task = sch.fuse(n, kb, yb)

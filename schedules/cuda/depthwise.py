@@ -19,7 +19,7 @@ from tvmconv import compute
 from tvmconv.errors import NoValidConfigurationError
 from tvmconv.workload import ConvWorkload
 
-from ..space import Space, ceil_div, divisors, tile_sizes, wasted
+from ..space import Space, ceil_div, divisors, including, wasted
 
 VERSION = 1
 FULL_GPU_THREADS = 65536
@@ -32,16 +32,19 @@ WASTE = 1.15
 
 @dataclass(frozen=True)
 class Config:
-    """The knobs. Sizes count outputs; a block has threads_x * threads_y * planes threads."""
+    """The knobs. A block computes `vthreads * threads * outputs of a thread` in y and in x."""
 
     planes: int
     """Output channels a block computes, one for each thread in z."""
-    block_y: int
-    block_x: int
     threads_y: int
     threads_x: int
     vthreads_y: int
+    """Strided parts of a block; each thread works in all of them."""
     vthreads_x: int
+    rows: int
+    """Neighbouring rows a thread computes in each of its vthreads."""
+    columns: int
+    """Neighbouring columns, likewise."""
     vector: int
     """Neighbouring outputs of a thread that one store instruction writes."""
     unroll: int
@@ -57,52 +60,58 @@ class Config:
         return self.planes * self.threads_y * self.threads_x
 
     @property
-    def rows(self) -> int:
-        """Neighbouring rows a thread computes in each of its vthreads."""
-        return self.block_y // (self.vthreads_y * self.threads_y)
+    def block_y(self) -> int:
+        """Rows of a block."""
+        return self.vthreads_y * self.threads_y * self.rows
 
     @property
-    def columns(self) -> int:
-        """Neighbouring columns a thread computes in each of its vthreads."""
-        return self.block_x // (self.vthreads_x * self.threads_x)
+    def block_x(self) -> int:
+        """Columns of a block."""
+        return self.vthreads_x * self.threads_x * self.columns
+
+    @property
+    def outputs(self) -> int:
+        """Outputs a thread keeps in registers."""
+        return self.vthreads_y * self.vthreads_x * self.rows * self.columns
 
 
 def space(workload: ConvWorkload, target: tvm.target.Target) -> Space[Config]:
     """The configurations worth trying for a workload, legal on the target."""
     height, width = workload.output_size
-    lanes = 16 // workload.itemsize
+
+    def upto(limit: int, *values: int) -> tuple[int, ...]:
+        return tuple(value for value in values if value <= limit)
+
     knobs = {
-        "planes": divisors(workload.out_channels, 32),
-        "block_y": tile_sizes(height, 64),
-        "block_x": tile_sizes(width, 128),
-        "threads_y": (1, 2, 4, 7, 8, 14, 16, 32),
-        "threads_x": (4, 7, 8, 14, 16, 28, 32, 64),
-        "vthreads_y": (1, 2, 4),
-        "vthreads_x": (1, 2, 3, 4),
-        "vector": tuple(v for v in (1, 2, 4, 8) if v <= lanes),
+        "planes": whole_planes(workload, 32),
+        "threads_y": upto(2 * height - 1, 1, 2, 4, 7, 8, 14, 16, 32),
+        "threads_x": upto(2 * width - 1, 1, 2, 4, 7, 8, 14, 16, 28, 32, 64),
+        "vthreads_y": upto(height, 1, 2, 4),
+        "vthreads_x": upto(width, 1, 2, 3, 4),
+        "rows": upto(height, 1, 2, 3, 4, 5, 6, 7, 8),
+        "columns": upto(width, 1, 2, 3, 4, 8),
+        "vector": tuple(n for n in upto(16 // workload.itemsize, 1, 2, 4) if width % n == 0),
         "unroll": (0, 1, 2),
         "shared_input": (True, False),
         "shared_filter": (True, False),
     }
-    return Space(Config, knobs, constraints(workload, target))
+    return Space(Config, including(knobs, default_config(workload, target)), constraints(workload, target))
 
 
 def constraints(workload: ConvWorkload, target: tvm.target.Target) -> dict[str, Callable[[Config], bool]]:
     """What a configuration must meet, by name."""
     max_threads = int(target.attrs["max_threads_per_block"])
     max_shared = int(target.attrs["max_shared_memory_per_block"])
-    channels, multiplier = workload.out_channels, workload.multiplier
-
-    def whole_threads(config: Config) -> bool:
-        y, x = config.vthreads_y * config.threads_y, config.vthreads_x * config.threads_x
-        return config.block_y % y == 0 and config.block_x % x == 0
+    height, width = workload.output_size
 
     def whole_channels(config: Config) -> bool:
-        p = config.planes
-        return channels % p == 0 and (p % multiplier == 0 or multiplier % p == 0)
+        return config.planes in whole_planes(workload, config.planes)
 
     def whole_vectors(config: Config) -> bool:
-        return config.columns % config.vector == 0 and workload.output_size[1] % config.vector == 0
+        return config.columns % config.vector == 0 and width % config.vector == 0
+
+    def waste(config: Config) -> bool:
+        return wasted(height, config.block_y) * wasted(width, config.block_x) <= 2
 
     def threads(config: Config) -> bool:
         return config.threads <= max_threads and config.planes <= 64
@@ -111,21 +120,17 @@ def constraints(workload: ConvWorkload, target: tvm.target.Target) -> dict[str, 
         return shared_bytes(workload, config) <= max_shared
 
     def registers(config: Config) -> bool:
-        return accumulators(config) <= 64 and window_elements(workload, config) <= 128
+        return config.outputs <= 64 and window_elements(workload, config) <= 128
 
     def straight_line(config: Config) -> bool:
         unrolled = (1, workload.kernel[1], prod(workload.kernel))[config.unroll]
-        return accumulators(config) * unrolled <= 4096
+        return config.outputs * unrolled <= 4096
 
     def grid(config: Config) -> bool:
         return blocks(workload, config) < 2**31
 
-    return {
-        check.__name__: check
-        for check in (
-            whole_threads, whole_channels, whole_vectors, threads, shared_memory, registers, straight_line, grid
-        )
-    }  # fmt: skip
+    checks = (whole_channels, whole_vectors, waste, threads, shared_memory, registers, straight_line, grid)
+    return {check.__name__: check for check in checks}
 
 
 def default_config(workload: ConvWorkload, target: tvm.target.Target) -> Config:
@@ -148,15 +153,15 @@ def default_config(workload: ConvWorkload, target: tvm.target.Target) -> Config:
             steps = ceil_div(height, rows)
             threads_y = ceil_div(steps, ceil_div(steps, max(1, BLOCK_THREADS // threads_x)))
             most = max(1, BLOCK_THREADS // (threads_x * threads_y))
-            for planes in reversed(divisors(workload.out_channels, min(most, 32))):
+            for planes in reversed(whole_planes(workload, min(most, 32))):
                 config = Config(
                     planes=planes,
-                    block_y=rows * threads_y,
-                    block_x=columns * threads_x,
                     threads_y=threads_y,
                     threads_x=threads_x,
                     vthreads_y=1,
                     vthreads_x=1,
+                    rows=rows,
+                    columns=columns,
                     vector=columns,
                     unroll=unroll,
                     shared_input=shared,
@@ -234,9 +239,10 @@ def schedule(workload: ConvWorkload, config: Config, target: tvm.target.Target) 
     return sch
 
 
-def accumulators(config: Config) -> int:
-    """Outputs a thread keeps in registers."""
-    return config.block_y * config.block_x // (config.threads_y * config.threads_x)
+def whole_planes(workload: ConvWorkload, at_most: int) -> tuple[int, ...]:
+    """Planes that blocks divide the output channels into, with those of an input channel together; ascending."""
+    m = workload.multiplier
+    return tuple(p for p in divisors(workload.out_channels, at_most) if p % m == 0 or m % p == 0)
 
 
 def window_elements(workload: ConvWorkload, config: Config) -> int:

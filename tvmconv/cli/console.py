@@ -44,8 +44,9 @@ def print_table(headers: Sequence[str], rows: Iterable[Sequence[object]], styles
 def progress(message: str) -> AbstractContextManager[Status]:
     """Shows what is being waited for, on a terminal, while the block runs."""
     from rich.console import Console
+    from rich.text import Text
 
-    return Console(stderr=True).status(message)
+    return Console(stderr=True).status(Text(message))
 
 
 def note(message: str) -> None:

@@ -50,14 +50,15 @@ def inspect(subject: str, layer: int | None, target: str, show: str, as_json: bo
     resolved = resolve_target(target)
     if show not in VIEWS[resolved.kind.name]:
         raise InvalidArgumentError("show", show, f"one of {', '.join(VIEWS[resolved.kind.name])} for target {target}")
-    with progress("compiling"):
-        operator = compile_operator(find_workload(subject, layer), resolved)
+    workload = find_workload(subject, layer)
+    with progress(f"compiling {workload}"):
+        operator = compile_operator(workload, resolved)
         content = _content(operator, show)
     selection = {"schedule": operator.selection.name, "reason": operator.selection.reason}
     if as_json:
-        print_json({"workload": operator.workload, "target": json.loads(str(resolved)), **selection, show: content})
+        print_json({"workload": workload, "target": json.loads(str(resolved)), **selection, show: content})
     elif show == "config":
-        print_table(["workload", str(operator.workload)], [*selection.items(), *content.items()])
+        print_table(["workload", str(workload)], [*selection.items(), *content.items()])
     elif show == "resources":
         print_table(list(content[0]), [list(kernel.values()) for kernel in content])
     else:

@@ -123,7 +123,7 @@ def load_network(file: Path, target: str | None, verify: str | None) -> Network 
 
 
 def signature(network: Network | Operator) -> tuple[Sequence[TensorSpec], Sequence[TensorSpec]]:
-    """Inputs and outputs."""
+    """What goes in and what comes out, in order."""
     from ..network import Network, TensorSpec
 
     if isinstance(network, Network):

@@ -44,7 +44,7 @@ def tasks(model: Path, as_json: bool) -> None:
         ],
     )
     layers = sum(len(task.names) for task in found)
-    click.echo(f"{layers} convolutions, {len(found)} of them different, {total / 1e6:,.1f} MFLOPs in all")
+    click.echo(f"{layers} convolutions, {len(found)} different, {total / 1e6:,.1f} MFLOPs in all")
     if any(task.convolution.flops is None for task in found):
         note("those with sizes that are known only when the model runs are not in the total")
 

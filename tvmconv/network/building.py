@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from tvm import relax
-
 from .. import lowering
 from ..targets import resolve_target
+from .batch_norm import simplify_batch_norms
 from .depthwise import use_depthwise_kernels
 from .importing import import_model
 from .model import Model
@@ -27,6 +26,5 @@ def build(model: Any, target: Any = "llvm") -> Network:
     resolved = resolve_target(target)
     source = model if isinstance(model, Model) else import_model(model)
     mod, layers = use_depthwise_kernels(source.mod, resolved)
-    # As one operator with three results, a batch norm is a kernel by itself and copies its statistics.
-    mod = relax.transform.DecomposeOpsForInference()(mod)
-    return Network(lowering.build(mod, resolved), resolved, source.inputs, source.outputs, layers)
+    executable = lowering.build(simplify_batch_norms(mod), resolved)
+    return Network(executable, resolved, source.inputs, source.outputs, layers)

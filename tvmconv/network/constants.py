@@ -16,7 +16,7 @@ from tvm.relax.expr_functor import PyExprMutator, mutator
 
 Array = np.ndarray[Any, Any]
 
-ELEMENTWISE: dict[str, Callable[..., Array]] = {
+ELEMENTWISE: dict[str, Callable[..., Any]] = {
     "relax.add": np.add,
     "relax.subtract": np.subtract,
     "relax.multiply": np.multiply,
@@ -64,11 +64,11 @@ def evaluate(call: relax.Call, values: list[Array], shape: tuple[int, ...]) -> A
     if name in ("relax.broadcast_to", "relax.full"):
         return np.broadcast_to(values[0], shape)
     if name in ("relax.reshape", "relax.expand_dims", "relax.squeeze"):
-        return values[0].reshape(shape)
+        return np.reshape(values[0], shape)
     if name == "relax.permute_dims":
-        return values[0].transpose(tuple(call.attrs.axes))
+        return np.transpose(values[0], tuple(call.attrs.axes))
     if name in ELEMENTWISE:
-        return ELEMENTWISE[name](*values)
+        return np.asarray(ELEMENTWISE[name](*values))
     return None
 
 

@@ -10,26 +10,12 @@ from dataclasses import dataclass
 from math import inf
 
 import numpy as np
-import tvm
 import tvm_ffi
 from tvm import relax
 
+from .batch_norm import normalized, scale_and_shift
 from .constants import Array, constant_value
-
-
-class Block:
-    """The bindings of a dataflow block in order, and who reads each of its variables."""
-
-    def __init__(self, block: relax.DataflowBlock) -> None:
-        self.values = {binding.var: binding.value for binding in block.bindings}
-        self._readers = relax.analysis.udchain(block)
-
-    def only_reader(self, var: relax.Var) -> relax.Var | None:
-        """The variable that is computed from `var`, if it is the only thing that `var` is read for."""
-        # Only a DataflowVar cannot be read outside its block.
-        if not isinstance(var, relax.DataflowVar) or len(self._readers[var]) != 1:
-            return None
-        return self._readers[var][0]
+from .graph import Block, operator_name
 
 
 @dataclass(frozen=True)
@@ -57,12 +43,9 @@ def follow(convolution: relax.Var, block: Block) -> Tail:
             low, high = (min(max(bound, bounds[0]), bounds[1]) for bound in (low, high))
         elif unclipped and (bias := bias_of(value, output)) is not None:
             shift, has_shift = shift + bias, True
-        elif unclipped and (normalized := normalization_of(value, output)) is not None:
-            first = block.only_reader(reader)
-            if first is None or not _is_first_item(block.values[first]):
-                break
+        elif unclipped and (factors := scale_and_shift(value)) and (first := normalized(reader, block)) is not None:
             reader = first
-            scale, shift = scale * normalized[0], shift * normalized[0] + normalized[1]
+            scale, shift = scale * factors[0], shift * factors[0] + factors[1]
             has_scale = has_shift = True
         else:
             break
@@ -72,7 +55,7 @@ def follow(convolution: relax.Var, block: Block) -> Tail:
 
 def clip_bounds(value: relax.Expr) -> tuple[float, float] | None:
     """The bounds that an activation clips to, infinite where there is none; None for anything else."""
-    name = _operator(value)
+    name = operator_name(value)
     if name == "relax.nn.relu":
         return 0.0, inf
     if name == "relax.nn.relu6":
@@ -90,7 +73,7 @@ def clip_bounds(value: relax.Expr) -> tuple[float, float] | None:
 
 def bias_of(value: relax.Expr, y: relax.Var) -> Array | None:
     """The (K,) vector that an addition adds to the channels of y (N, K, H, W); None for anything else."""
-    if _operator(value) != "relax.add" or not tvm_ffi.structural_equal(value.ty, y.ty):
+    if operator_name(value) != "relax.add" or not tvm_ffi.structural_equal(value.ty, y.ty):
         return None
     bias = next((constant_value(argument) for argument in value.args if not argument.same_as(y)), None)
     channels = int(y.ty.shape[1])
@@ -104,34 +87,13 @@ def bias_of(value: relax.Expr, y: relax.Var) -> Array | None:
     return bias.reshape(-1).astype(np.float64)
 
 
-def normalization_of(value: relax.Expr, y: relax.Var) -> tuple[Array, Array] | None:
-    """What inference's batch norm multiplies by and adds to the channels of y, (K,) each; None for anything else."""
-    if _operator(value) != "relax.nn.batch_norm" or not value.args[0].same_as(y):
-        return None
-    attrs = value.attrs
-    parameters = [array.astype(np.float64) for array in map(constant_value, value.args[1:]) if array is not None]
-    if attrs.training or attrs.axis != 1 or len(parameters) < 4:
-        return None
-    gamma, beta, mean, variance = parameters
-    scale = (gamma if attrs.scale else 1.0) / np.sqrt(variance + attrs.epsilon)
-    return scale, (beta if attrs.center else 0.0) - mean * scale
-
-
 def padding_before(data: relax.Expr, block: Block) -> tuple[relax.Expr, tuple[int, int, int, int]]:
     """What a convolution's input was before it was padded with zeros, and (top, left, bottom, right) of that."""
     value = block.values.get(data)
-    if value is None or _operator(value) != "relax.nn.pad":
+    if value is None or operator_name(value) != "relax.nn.pad":
         return data, (0, 0, 0, 0)
     *others, top, bottom, left, right = (int(n) for n in value.attrs.pad_width)
     by_zeros = value.attrs.pad_mode == "constant" and value.attrs.pad_value == 0
     if not by_zeros or any(others) or min(top, bottom, left, right) < 0:
         return data, (0, 0, 0, 0)
     return value.args[0], (top, left, bottom, right)
-
-
-def _operator(value: relax.Expr) -> str | None:
-    return str(value.op.name) if isinstance(value, relax.Call) and isinstance(value.op, tvm.ir.Op) else None
-
-
-def _is_first_item(value: relax.Expr) -> bool:
-    return isinstance(value, relax.TupleGetItem) and value.index == 0

@@ -27,7 +27,7 @@ def export_module(module: torch.nn.Module, inputs: tuple[Any, ...] | None) -> to
     if not isinstance(inputs, tuple) or not all(isinstance(tensor, torch.Tensor) for tensor in inputs):
         raise InvalidArgumentError(
             "inputs",
-            inputs and type(inputs).__name__,
+            None if inputs is None else type(inputs).__name__,
             "a tuple of example tensors, which a torch.nn.Module is exported with",
         )
     training = [part for part in module.modules() if part.training]

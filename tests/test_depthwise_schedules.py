@@ -1,0 +1,139 @@
+"""The depthwise schedules against the float64 reference: on the CPU, and on CUDA through the serial twin and cubins."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import tvm
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tvmconv import ConvWorkload, cuda
+from tvmconv.dispatch import select, template_for
+from tvmconv.lowering import build, lower
+from tvmconv.targets import resolve_target
+from tvmconv.testing import DEPTHWISE, Case, check_result, random_operands, serial_twin
+
+CPU = resolve_target("llvm")
+SM_80, SM_90 = (resolve_target({"kind": "cuda", "arch": arch}) for arch in ("sm_80", "sm_90"))
+TARGETS = {"cpu": CPU, "cuda": SM_90}
+by_id = pytest.mark.parametrize("case", DEPTHWISE, ids=lambda case: case.id)
+by_target = pytest.mark.parametrize("target", TARGETS.values(), ids=TARGETS.keys())
+
+
+def run_on_cpu(func: tvm.tirx.PrimFunc, workload: ConvWorkload) -> None:
+    """Builds a scheduled function, as its serial twin if it is for CUDA, and checks what it computes."""
+    executable = build(tvm.IRModule({"kernel": serial_twin(func)}), CPU)
+    operands = random_operands(workload)
+    tensors = [tvm.runtime.tensor(array) for array in operands.values()]
+    executable["kernel"](*tensors)
+    check_result(workload, operands, tensors[-1].numpy())
+
+
+def scheduled(workload: ConvWorkload, target: tvm.target.Target, config: Any = None) -> tvm.tirx.PrimFunc:
+    return lower(workload, select(workload, target, config), target, "kernel")
+
+
+def random_configs(workload: ConvWorkload, target: tvm.target.Target, count: int) -> list[Any]:
+    template = template_for(workload, target)
+    space, choose = template.space(workload, target), random.Random(str(workload))
+    configs: list[Any] = []
+    while len(configs) < count:
+        config = template.Config(*map(choose.choice, space.knobs.values()))
+        if not space.violated(config):
+            configs.append(config)
+    return configs
+
+
+@by_target
+@by_id
+def test_default_configuration(case: Case, target: tvm.target.Target) -> None:
+    run_on_cpu(scheduled(case.workload, target), case.workload)
+
+
+@by_target
+@by_id
+def test_random_legal_configuration(case: Case, target: tvm.target.Target) -> None:
+    for config in random_configs(case.workload, target, 2):
+        run_on_cpu(scheduled(case.workload, target, config), case.workload)
+
+
+@st.composite
+def workloads(draw: Callable[..., Any]) -> ConvWorkload:
+    def size(most: int) -> int:
+        return int(draw(st.integers(1, most)))
+
+    kernel = (size(5), size(5))
+    dilation = (size(3), size(3))
+    padding = tuple(draw(st.integers(0, 3)) for _ in range(4))
+    least = [max(1, (kernel[i] - 1) * dilation[i] + 1 - padding[i] - padding[i + 2]) for i in (0, 1)]
+    return ConvWorkload.depthwise(
+        (size(3), channels := size(9), least[0] + size(20), least[1] + size(40)),
+        (channels, size(3), *kernel),
+        stride=(size(3), size(3)),
+        padding=padding,
+        dilation=dilation,
+        dtype=draw(st.sampled_from(["float32", "float16"])),
+        scale=draw(st.booleans()),
+        shift=draw(st.booleans()),
+        activation=draw(st.sampled_from([None, "relu", "relu6", ("clip", -1.0, None)])),
+    )
+
+
+@by_target
+@settings(max_examples=25, deadline=None, derandomize=True)
+@given(workload=workloads())
+def test_any_workload(workload: ConvWorkload, target: tvm.target.Target) -> None:
+    run_on_cpu(scheduled(workload, target), workload)
+
+
+@pytest.mark.parametrize("target", [SM_80, SM_90], ids=["sm_80", "sm_90"])
+@by_id
+def test_cubin(case: Case, target: tvm.target.Target) -> None:
+    """CUDA code compiles for the architecture, and what stays in registers by design does."""
+    selection = select(case.workload, target)
+    func = lower(case.workload, selection, target, "kernel")
+    source = build(tvm.IRModule({"kernel": func}), target).mod.imports[0].inspect_source()
+    cubin = cuda.compile_source(source, str(target.attrs["arch"]))
+    (kernel,) = cubin.kernels
+    assert cubin.image[:4] == b"\x7fELF"
+    assert (kernel.stack_bytes, kernel.spill_store_bytes, kernel.spill_load_bytes) == (0, 0, 0)
+    assert kernel.registers * selection.config.threads <= 65536
+    assert kernel.shared_bytes <= 49152
+
+
+@by_target
+def test_wrong_schedule_is_caught(target: tvm.target.Target) -> None:
+    """A kernel that computes something else, here by one element of padding, fails the check that the others pass."""
+    right = ConvWorkload.depthwise((1, 4, 12, 12), (4, 1, 3, 3), padding=(1, 1, 1, 1))
+    wrong = ConvWorkload.depthwise((1, 4, 12, 12), (4, 1, 3, 3), padding=(1, 2, 1, 0))
+    func = scheduled(wrong, target)
+    assert wrong.operands == right.operands
+    run_on_cpu(func, wrong)
+    with pytest.raises(AssertionError, match="elements are wrong"):
+        run_on_cpu(func, right)
+
+
+def test_unwritten_output_is_caught() -> None:
+    workload = ConvWorkload.depthwise((1, 2, 4, 4), (2, 1, 3, 3))
+    operands = random_operands(workload)
+    with pytest.raises(AssertionError, match="NaN in the wrong places"):
+        check_result(workload, operands, operands["output"])
+
+
+@by_target
+def test_nan_and_infinity_pass_through_the_epilogue(target: tvm.target.Target) -> None:
+    workload = ConvWorkload.depthwise((1, 1, 4, 40), (1, 1, 1, 1), activation="relu6")
+    executable = build(tvm.IRModule({"kernel": serial_twin(scheduled(workload, target))}), CPU)
+    operands = random_operands(workload)
+    operands["x"][0, 0, 0, :3] = np.nan, np.inf, -np.inf
+    operands["w"][:] = 1
+    tensors = [tvm.runtime.tensor(array) for array in operands.values()]
+    executable["kernel"](*tensors)
+    assert np.isnan(tensors[-1].numpy()[0, 0, 0, 0])
+    assert list(tensors[-1].numpy()[0, 0, 0, 1:3]) == [6, 0]
+    check_result(workload, operands, tensors[-1].numpy())

@@ -1,0 +1,181 @@
+"""Built networks: right on every kind of array, honest about what runs them, and the same after a trip to a file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+import tvm
+from network_graph import Graph
+from onnx import numpy_helper
+
+import tvmconv
+from tvmconv.errors import InvalidArgumentError, NoDeviceError
+from tvmconv.network import Network, build
+
+SHUFFLENET = Path(onnx.__file__).parent / "backend/test/data/light/light_shufflenet.onnx"
+
+
+def with_random_weights(model: onnx.ModelProto) -> onnx.ModelProto:
+    """The model with other weights than its own, which are all the same and so hide every error."""
+    rng = np.random.default_rng(11)
+    shapes = {tensor.name: numpy_helper.to_array(tensor) for tensor in model.graph.initializer}
+    norms = [node for node in model.graph.node if node.op_type == "BatchNormalization"]
+    positive = {name for node in norms for name in (node.input[1], node.input[4])}
+    for node in [node for node in model.graph.node if node.op_type == "ConstantOfShape"]:
+        (name,), shape = node.output, shapes[node.input[0]]
+        values = (
+            0.5 + rng.random(shape) if name in positive else rng.standard_normal(shape) * np.prod(shape[1:]) ** -0.5
+        )
+        model.graph.initializer.append(numpy_helper.from_array(values.astype("float32"), name))
+        model.graph.node.remove(node)
+    return model
+
+
+def test_shufflenet_against_onnxruntime() -> None:
+    onnxruntime = pytest.importorskip("onnxruntime")
+    model = with_random_weights(onnx.load(SHUFFLENET))
+    network = tvmconv.build(model)
+    assert [layer.kernel for layer in network.layers].count("tvmconv cpu/depthwise") == 16
+    assert repr(network).endswith("for llvm, 16 of 49 convolutions by tvmconv>")
+    x = np.random.default_rng(3).standard_normal((1, 3, 224, 224)).astype("float32")
+    session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    (expected,) = session.run(None, {"gpu_0/data_0": x})
+    assert expected.std() > expected.mean()
+    # Both sum in float32, in other orders, through fifty layers.
+    np.testing.assert_allclose(network(x), expected, rtol=1e-4, atol=1e-9)
+
+
+@pytest.fixture(scope="module")
+def model() -> onnx.ModelProto:
+    """Two inputs, a dense and a depthwise convolution, two outputs."""
+    graph = Graph((1, 4, 9, 11))
+    graph.inputs.append(graph._value("bias/8", (8, 1, 1)))
+    y = graph.node("Add", graph.conv("x", (8, 4, 1, 1)), "bias/8")
+    z = graph.node("Relu", graph.batch_norm(graph.conv(y, (8, 1, 3, 3), group=8), 8))
+    return graph.model(y, z)
+
+
+@pytest.fixture(scope="module")
+def network(model: onnx.ModelProto) -> Network:
+    return build(model)
+
+
+@pytest.fixture(scope="module")
+def inputs() -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(3)
+    return rng.standard_normal((1, 4, 9, 11)).astype("float32"), rng.standard_normal((8, 1, 1)).astype("float32")
+
+
+@pytest.fixture(scope="module")
+def expected(model: onnx.ModelProto, inputs: tuple[np.ndarray, np.ndarray]) -> list[np.ndarray]:
+    from onnx.reference import ReferenceEvaluator
+
+    return ReferenceEvaluator(model).run(None, {"x": inputs[0], "bias/8": inputs[1]})
+
+
+def check(outputs: Any, expected: list[np.ndarray]) -> None:
+    assert isinstance(outputs, tuple)
+    for y, reference in zip(outputs, expected, strict=True):
+        np.testing.assert_allclose(np.asarray(y), reference, rtol=0, atol=4e-6 * np.abs(reference).max())
+
+
+def test_inputs_by_order_and_by_name(network: Network, inputs: Any, expected: list[np.ndarray]) -> None:
+    x, bias = inputs
+    check(network(x, bias), expected)
+    check(network(x, **{"bias/8": bias}), expected)
+    check(network(**{"bias/8": bias, "x": x}), expected)
+
+
+def test_kinds_of_arrays(network: Network, inputs: Any, expected: list[np.ndarray]) -> None:
+    x, bias = inputs
+    assert all(type(y) is np.ndarray for y in network(x, bias))
+    outputs = network(tvm.runtime.tensor(x), bias)
+    assert all(isinstance(y, tvm.runtime.Tensor) for y in outputs)
+    check(tuple(y.numpy() for y in outputs), expected)
+    torch = pytest.importorskip("torch")
+    outputs = network(torch.from_numpy(x), torch.from_numpy(bias))
+    assert all(isinstance(y, torch.Tensor) for y in outputs)
+    check(outputs, expected)
+    check(network(x, torch.from_numpy(bias)), expected)
+
+
+@pytest.mark.parametrize("offset", [4, 16, 36])
+def test_unaligned_and_strided_arrays(offset: int, network: Network, inputs: Any, expected: list[np.ndarray]) -> None:
+    x, bias = inputs
+    room = np.zeros(x.nbytes + 128, "uint8")
+    start = -room.ctypes.data % 64 + offset
+    unaligned = room[start : start + x.nbytes].view("float32").reshape(x.shape)
+    unaligned[...] = x
+    check(network(unaligned, bias), expected)
+    strided = np.asfortranarray(x)
+    strided.flags.writeable = False
+    check(network(strided, bias), expected)
+
+
+@pytest.mark.parametrize(
+    ("given", "named", "message"),
+    [
+        (("x",), {}, "inputs is '1 arrays'; expected 2 inputs: x: float32 .1, 4, 9, 11., bias/8: float32"),
+        (("x", "b", "b"), {}, "inputs is '3 arrays'"),
+        (("x", "b"), {"x": "x"}, "input is 'x'; expected .* each once"),
+        (("x",), {"y": "b"}, "input is 'y'"),
+        (("short", "b"), {}, r"x is \(1, 4, 9, 10\); expected the shape of x: float32 \(1, 4, 9, 11\)"),
+        (("flat", "b"), {}, r"x is \(396,\)"),
+        (("double", "b"), {}, "x is 'float64'; expected the dtype of x: float32"),
+        (("list", "b"), {}, "x is 'list'; expected an array"),
+    ],
+)
+def test_wrong_inputs(given: Any, named: Any, message: str, network: Network, inputs: Any) -> None:
+    x, bias = inputs
+    arrays = {"x": x, "b": bias, "short": x[..., :10], "flat": x.ravel(), "double": x.astype("float64"), "list": [1]}
+    with pytest.raises(InvalidArgumentError, match=message):
+        network(*(arrays[name] for name in given), **{name: arrays[array] for name, array in named.items()})
+
+
+def test_sizes_that_are_known_only_when_it_runs() -> None:
+    graph = Graph(("batch", 8, "height", 9))
+    network = build(graph.model(graph.node("Relu", graph.conv("x", (8, 1, 3, 3), group=8))))
+    assert [layer.kernel for layer in network.layers] == ["TVM"]
+    assert [network(np.ones(shape, "float32")).shape for shape in ((1, 8, 5, 9), (3, 8, 7, 9))] == [
+        (1, 8, 3, 7), (3, 8, 5, 7)
+    ]  # fmt: skip
+    with pytest.raises(InvalidArgumentError, match=r"the shape of x: float32 \(batch, 8, height, 9\)"):
+        network(np.ones((1, 8, 5, 8), "float32"))
+
+
+def test_layers(network: Network) -> None:
+    dense, depthwise = network.layers
+    assert (dense.kernel, dense.config, dense.reason) == ("TVM", None, "dense convolutions are left to TVM")
+    assert (depthwise.kernel, depthwise.reason) == ("tvmconv cpu/depthwise", "default configuration")
+    assert str(depthwise.convolution.workload) == "depthwise 1x8x9x11 -> 8, 3x3 + scale+shift+relu"
+    assert depthwise.config
+
+
+def test_file_holds_the_same_network(network: Network, inputs: Any, expected: list[np.ndarray], tmp_path: Path) -> None:
+    path = tmp_path / "network.so"
+    network.export(path)
+    loaded = tvmconv.load(path)
+    assert isinstance(loaded, Network)
+    for field in ("inputs", "outputs", "layers"):
+        assert getattr(loaded, field) == getattr(network, field)
+    assert str(loaded.target) == str(network.target)
+    check(loaded(*inputs), expected)
+    with pytest.raises(InvalidArgumentError, match="copy the file"):
+        loaded.export(tmp_path / "copy.so")
+
+
+def test_cuda_is_built_without_a_gpu_and_run_with_one(
+    model: onnx.ModelProto, inputs: Any, expected: list[np.ndarray]
+) -> None:
+    network = build(model, {"kind": "cuda", "arch": "sm_80"} if not tvm.cuda(0).exist else "cuda")
+    assert [layer.kernel for layer in network.layers] == ["TVM", "tvmconv cuda/depthwise"]
+    assert "tvmconv_depthwise_0_kernel" in network._executable.mod.imports[0].imports[0].inspect_source()
+    if tvm.cuda(0).exist:
+        check(network(*inputs), expected)
+    else:
+        with pytest.raises(NoDeviceError):
+            network(*inputs)

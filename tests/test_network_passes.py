@@ -1,0 +1,238 @@
+"""Which convolutions get a kernel of tvmconv, what goes into it, and whether the numbers stay right."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+import onnx
+import pytest
+import tvm
+from network_graph import Graph
+from onnx.reference import ReferenceEvaluator
+from tvm import relax
+
+from tvmconv.network import Network, build, import_model
+from tvmconv.network.batch_norm import simplify_batch_norms
+from tvmconv.network.constants import fold_constants
+from tvmconv.network.depthwise import use_depthwise_kernels
+from tvmconv.targets import resolve_target
+
+DEPTHWISE = (8, 1, 3, 3)
+
+
+@dataclass(frozen=True)
+class Case:
+    """A graph around one depthwise convolution."""
+
+    id: str
+    body: Callable[[Graph], str | tuple[str, ...]]
+    kernel: str
+    """The workload it has to become, in words."""
+    left: tuple[str, ...] = ()
+    """Operators of Relax that have to stay."""
+    opset: int = 17
+    x_shape: tuple[int, ...] = field(default=(2, 8, 9, 11))
+
+
+def conv(g: Graph, bias: bool = False) -> str:
+    return g.conv("x", DEPTHWISE, bias, group=8, pads=[1, 1, 1, 1])
+
+
+def read_twice(g: Graph) -> tuple[str, str]:
+    y = conv(g, bias=True)
+    return g.node("Relu", y), g.node("Sigmoid", y)
+
+
+def norm_read_twice(g: Graph) -> tuple[str, str]:
+    y = g.batch_norm(conv(g), 8)
+    return g.node("Relu", y), g.node("Sigmoid", y)
+
+
+def output_and_read(g: Graph) -> tuple[str, str]:
+    y = conv(g)
+    return y, g.node("Relu", y)
+
+
+PLAIN = "depthwise 2x8x9x11 -> 8, 3x3 padding 1,1,1,1"
+CASES = (
+    Case("alone", conv, PLAIN),
+    Case("bias", lambda g: conv(g, bias=True), f"{PLAIN} + shift"),
+    Case("batch-norm", lambda g: g.batch_norm(conv(g), 8, epsilon=0.1), f"{PLAIN} + scale+shift"),
+    Case("two-batch-norms", lambda g: g.batch_norm(g.batch_norm(conv(g), 8), 8), f"{PLAIN} + scale+shift"),
+    Case(
+        "bias-batch-norm-relu",
+        lambda g: g.node("Relu", g.batch_norm(conv(g, bias=True), 8)),
+        f"{PLAIN} + scale+shift+relu",
+    ),
+    Case("relu6-by-attributes", lambda g: g.clip(conv(g), 0, 6), f"{PLAIN} + relu6", opset=9),
+    Case("relu6-by-inputs", lambda g: g.clip(conv(g), 0, 6), f"{PLAIN} + relu6"),
+    Case("clip-below", lambda g: g.clip(conv(g), -0.5, None), f"{PLAIN} + clip(-0.5,None)"),
+    Case("clip-above", lambda g: g.clip(conv(g), None, 0.5), f"{PLAIN} + clip(None,0.5)"),
+    Case(
+        "clips-behind-clips",
+        lambda g: g.node("Relu", g.clip(g.clip(conv(g), -1, 2), -2, 0.5)),
+        f"{PLAIN} + clip(0.0,0.5)",
+    ),
+    Case("clips-that-leave-one-value", lambda g: g.clip(g.clip(conv(g), 1, 2), -1, 0.5), f"{PLAIN} + clip(0.5,0.5)"),
+    Case("scalar-added", lambda g: g.node("Add", g.constant(0.25), conv(g)), f"{PLAIN} + shift"),
+    Case("channels-added", lambda g: g.node("Add", conv(g), g.random(8, 1, 1)), f"{PLAIN} + shift"),
+    Case("rows-added", lambda g: g.node("Add", conv(g), g.random(9, 1)), PLAIN, left=("relax.add",)),
+    Case("residual", lambda g: g.node("Relu", g.node("Add", conv(g), "x")), PLAIN, left=("relax.add", "relax.nn.relu")),
+    Case(
+        "batch-norm-behind-relu",
+        lambda g: g.batch_norm(g.node("Relu", conv(g)), 8),
+        f"{PLAIN} + relu",
+        left=("relax.nn.batch_norm",),
+    ),
+    Case("other-activation", lambda g: g.node("LeakyRelu", conv(g)), PLAIN, left=("relax.nn.leakyrelu",)),
+    Case("read-twice", read_twice, f"{PLAIN} + shift", left=("relax.nn.relu", "relax.sigmoid")),
+    Case("norm-read-twice", norm_read_twice, f"{PLAIN} + scale+shift", left=("relax.nn.relu", "relax.sigmoid")),
+    Case("output-and-read", output_and_read, PLAIN, left=("relax.nn.relu",)),
+    Case(
+        "same-upper",
+        lambda g: g.conv("x", DEPTHWISE, group=8, auto_pad="SAME_UPPER", strides=[2, 2]),
+        "depthwise 2x8x10x12 -> 8, 3x3 stride 2x2 padding 0,0,1,1",
+        x_shape=(2, 8, 10, 12),
+    ),
+    Case(
+        "padded-before",
+        lambda g: g.conv(g.node("Pad", "x", g.constant([0, 0, 2, 0, 0, 0, 1, 3], "int64")), DEPTHWISE, group=8),
+        "depthwise 2x8x9x11 -> 8, 3x3 padding 2,0,1,3",
+    ),
+    Case(
+        "padded-by-ones",
+        lambda g: g.conv(
+            g.node("Pad", "x", g.constant([0, 0, 1, 1, 0, 0, 1, 1], "int64"), g.constant(1.0)), DEPTHWISE, group=8
+        ),
+        "depthwise 2x8x11x13 -> 8, 3x3",
+        left=("relax.nn.pad",),
+    ),
+    Case(
+        "multiplier-dilation",
+        lambda g: g.conv("x", (16, 1, 3, 2), True, group=8, dilations=[2, 3], pads=[2, 1, 0, 3]),
+        "depthwise 2x8x9x11 -> 16, 3x2 dilation 2x3 padding 2,1,0,3 + shift",
+    ),
+)
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.id)
+def test_kernel_takes_in(case: Case) -> None:
+    def model(dtype: str) -> onnx.ModelProto:
+        graph = Graph(case.x_shape, dtype, case.opset)
+        outputs = case.body(graph)
+        return graph.model(*([outputs] if isinstance(outputs, str) else outputs))
+
+    imported = import_model(model("float32"))
+    assert [found.description for found in imported.convolutions()] == [case.kernel]
+    mod, _ = use_depthwise_kernels(imported.mod, resolve_target("llvm"))
+    assert sorted(operators(mod)) == sorted(("relax.call_tir", *case.left))
+
+    x = np.random.default_rng(3).standard_normal(case.x_shape).astype("float32")
+    got = build(imported)(x)
+    expected = ReferenceEvaluator(model("float64")).run(None, {"x": x.astype("float64")})
+    for y, reference in zip(got if isinstance(got, tuple) else (got,), expected, strict=True):
+        assert y.shape == reference.shape
+        # A few dozen roundings of numbers not much larger than the result.
+        np.testing.assert_allclose(y, reference, rtol=0, atol=4e-6 * np.abs(reference).max())
+
+
+def test_half_precision() -> None:
+    def model(dtype: str) -> onnx.ModelProto:
+        graph = Graph((1, 8, 9, 11), dtype)
+        return graph.model(graph.node("Relu", graph.batch_norm(conv(graph, bias=True), 8)))
+
+    imported = import_model(model("float16"))
+    assert [str(found.workload) for found in imported.convolutions()] == [
+        "depthwise 1x8x9x11 -> 8, 3x3 padding 1,1,1,1 float16 + scale+shift+relu"
+    ]
+    x = np.random.default_rng(3).standard_normal((1, 8, 9, 11)).astype("float16")
+    (expected,) = ReferenceEvaluator(model("float64")).run(None, {"x": x.astype("float64")})
+    y = build(imported)(x)
+    assert y.dtype == np.float16
+    np.testing.assert_allclose(y, expected, rtol=2**-10, atol=1e-5)
+
+
+def test_equal_workloads_share_a_kernel() -> None:
+    graph = Graph((1, 8, 9, 11))
+    first = graph.conv("x", DEPTHWISE, group=8, pads=[1, 1, 1, 1])
+    second = graph.conv(first, DEPTHWISE, group=8, pads=[1, 1, 1, 1])
+    third = graph.conv(second, DEPTHWISE, True, group=8, pads=[1, 1, 1, 1])
+    imported = import_model(graph.model(third))
+    before = imported.mod.script(show_meta=True)
+    mod, layers = use_depthwise_kernels(imported.mod, resolve_target("llvm"))
+    assert {var.name_hint for var in mod.functions} == {"main", "tvmconv_depthwise_0", "tvmconv_depthwise_1"}
+    assert [layer.kernel for layer in layers] == ["tvmconv cpu/depthwise"] * 3
+    assert imported.mod.script(show_meta=True) == before
+
+
+@pytest.mark.parametrize("target", ["llvm", "cuda"])
+def test_tvm_leaves_the_kernels_alone(target: str) -> None:
+    graph = Graph((1, 8, 9, 11))
+    y = graph.node("Relu", graph.node("Mul", conv(graph, bias=True), graph.constant(2.0)))
+    network = build(graph.model(y), target)
+    assert kernels_called(network) == ["tvmconv_depthwise_0", "fused_multiply_relu"]
+    if target == "cuda":
+        source = network._executable.mod.imports[0].imports[0].inspect_source()
+        # Its schedule stages the input in shared memory; those that TVM would choose do not.
+        assert any("tvmconv_depthwise_0_kernel" in part and "__shared__" in part for part in source.split('extern "C"'))
+
+
+def test_batch_norm_left_alone_is_fused_with_its_convolution() -> None:
+    def model(dtype: str) -> onnx.ModelProto:
+        graph = Graph((2, 4, 9, 11), dtype)
+        return graph.model(graph.node("Relu", graph.batch_norm(graph.conv("x", (8, 4, 3, 3), True), 8)))
+
+    imported = import_model(model("float32"))
+    assert operators(simplify_batch_norms(imported.mod)) == [
+        "relax.nn.conv2d", "relax.add", "relax.multiply", "relax.add", "relax.nn.relu"
+    ]  # fmt: skip
+    network = build(imported)
+    assert kernels_called(network) == ["fused_conv2d_add_multiply_add1_relu"]
+    x = np.random.default_rng(3).standard_normal((2, 4, 9, 11)).astype("float32")
+    (expected,) = ReferenceEvaluator(model("float64")).run(None, {"x": x.astype("float64")})
+    np.testing.assert_allclose(network(x), expected, rtol=0, atol=4e-6 * expected.max())
+
+
+def test_batch_norm_with_parameters_from_outside_stays() -> None:
+    graph = Graph((2, 8, 9, 11))
+    mean = graph.node("ReduceMean", "x", axes=[0, 2, 3], keepdims=0)
+    ones = graph.constant(np.ones(8))
+    y = graph.node("BatchNormalization", conv(graph), ones, ones, mean, ones)
+    imported = import_model(graph.model(y))
+    assert [str(found.workload) for found in imported.convolutions()] == [PLAIN]
+    assert "relax.nn.batch_norm" in operators(simplify_batch_norms(imported.mod))
+
+
+def test_foldable_constants() -> None:
+    builder = relax.BlockBuilder()
+    x, two = relax.Var("x", relax.TensorType((2, 3), "float32")), relax.const(np.float32(2))
+    rows = relax.const(np.arange(6, dtype="float32").reshape(3, 2))
+    with builder.function("main", [x]):
+        with builder.dataflow():
+            spread = builder.emit(relax.op.broadcast_to(two, (2, 3)))
+            turned = builder.emit(relax.op.multiply(relax.op.permute_dims(rows, [1, 0]), spread))
+            checked = builder.emit(relax.op.where(relax.op.isnan(turned), spread, relax.op.sqrt(turned)))
+            flat = builder.emit(relax.op.astype(relax.op.reshape(checked, (6,)), "float16"))
+            kept = builder.emit(relax.op.add(x, relax.op.full((2, 3), two, "float32")))
+            outputs = builder.emit_output(relax.Tuple([flat, kept]))
+        builder.emit_func_output(outputs)
+    folded = fold_constants(builder.get())
+    constant, _ = folded["main"].body.blocks[0].bindings[-1].value
+    np.testing.assert_array_equal(constant.value.numpy(), np.sqrt([0, 4, 8, 2, 6, 10]).astype("float16"))
+    assert operators(folded) == ["relax.add"]
+
+
+def kernels_called(network: Network) -> list[str]:
+    """The names of the functions that the network's instructions call, in order, TVM's runtime left out."""
+    lines = [line.split() for line in network._executable.as_text().splitlines()]
+    return [words[1] for words in lines if words[:1] == ["call"] and not words[1].startswith("vm.")]
+
+
+def operators(mod: tvm.IRModule) -> list[str]:
+    """The names of the operators that "main" calls, in order."""
+    names = []
+    for block in mod["main"].body.blocks:
+        names += [str(binding.value.op.name) for binding in block.bindings if isinstance(binding.value, relax.Call)]
+    return names

@@ -1,0 +1,55 @@
+"""Batch norm of inference: what it multiplies by and adds, and the pass that makes just that of those that are left."""
+
+from __future__ import annotations
+
+import numpy as np
+import tvm
+from tvm import relax
+
+from .constants import Array, constant_value
+from .graph import Block, blocks_of, operator_name, rebind
+
+
+def scale_and_shift(value: relax.Expr) -> tuple[Array, Array] | None:
+    """What a batch norm multiplies each channel by and then adds, (K,) in float64; None for anything else.
+
+    It has to be one of inference, over axis 1, with parameters that are constants.
+    """
+    if operator_name(value) != "relax.nn.batch_norm":
+        return None
+    attrs = value.attrs
+    parameters = [array.astype(np.float64) for array in map(constant_value, value.args[1:]) if array is not None]
+    if attrs.training or attrs.axis != 1 or len(parameters) < 4:
+        return None
+    gamma, beta, mean, variance = parameters
+    scale = (gamma if attrs.scale else 1.0) / np.sqrt(variance + attrs.epsilon)
+    return scale, (beta if attrs.center else 0.0) - mean * scale
+
+
+def normalized(var: relax.Var, block: Block) -> relax.Var | None:
+    """The variable for the first of a batch norm's three results, if the others are not read."""
+    first = block.only_reader(var)
+    if first is None or not isinstance(block.values[first], relax.TupleGetItem) or block.values[first].index != 0:
+        return None
+    return first
+
+
+def simplify_batch_norms(mod: tvm.IRModule) -> tvm.IRModule:
+    """The module with a multiplication and an addition for each batch norm, which TVM can fuse with their neighbours.
+
+    As one operator with three results, a batch norm is a kernel by itself that also copies its statistics.
+
+    Before: `y = R.nn.batch_norm(x, gamma, beta, mean, variance)`, `z = y[0]`.
+    After: `y = R.multiply(x, scale)`, `z = R.add(y, shift)`.
+    """
+    values = {}
+    for block in blocks_of(mod):
+        for var, value in block.values.items():
+            factors, first = scale_and_shift(value), normalized(var, block)
+            if factors is None or first is None:
+                continue
+            x = value.args[0]
+            shape = (-1,) + (1,) * (x.ty.ndim - 2)
+            scale, shift = (relax.const(factor.reshape(shape), x.ty.dtype) for factor in factors)
+            values[first] = relax.op.add(relax.op.multiply(x, scale), shift)
+    return rebind(mod, values)

@@ -1,0 +1,58 @@
+"""Convolutions that every schedule has to get right: the smallest, the odd and the awkward."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ..workload import ConvWorkload
+
+
+@dataclass(frozen=True)
+class Case:
+    """A workload with a name to read in a test report."""
+
+    id: str
+    workload: ConvWorkload
+
+
+def _case(case_id: str, x: tuple[int, ...], w: tuple[int, ...], **options: object) -> Case:
+    return Case(case_id, ConvWorkload.depthwise(x, w, **options))  # type: ignore[arg-type]
+
+
+DEPTHWISE = (
+    _case("3x3", (1, 8, 24, 32), (8, 1, 3, 3)),
+    _case("1x1-kernel", (2, 3, 9, 10), (3, 1, 1, 1)),
+    _case("one-pixel", (1, 5, 1, 1), (5, 1, 3, 3)),
+    _case("one-output", (1, 4, 5, 5), (4, 1, 5, 5), padding="VALID"),
+    _case("one-channel", (1, 1, 17, 19), (1, 1, 3, 3)),
+    _case("prime-sizes", (3, 7, 29, 31), (7, 1, 3, 3)),
+    _case("row", (1, 2, 1, 100), (2, 1, 1, 5)),
+    _case("column", (1, 2, 100, 1), (2, 1, 5, 1)),
+    _case("small-planes", (2, 48, 7, 7), (48, 1, 3, 3)),
+    _case("short-rows", (2, 64, 6, 3), (64, 1, 3, 3)),
+    _case("wide", (1, 2, 5, 301), (2, 1, 3, 3)),
+    _case("stride-2", (1, 6, 28, 28), (6, 1, 3, 3), stride=2),
+    _case("stride-2-odd", (1, 6, 27, 25), (6, 1, 3, 3), stride=2),
+    _case("stride-3x1", (1, 4, 20, 21), (4, 1, 3, 3), stride=(3, 1)),
+    _case("stride-over-kernel", (1, 4, 23, 23), (4, 1, 2, 2), stride=3, padding="VALID"),
+    _case("dilation-2", (1, 4, 19, 22), (4, 1, 3, 3), dilation=2),
+    _case("dilation-1x3-stride-2", (1, 4, 19, 22), (4, 1, 3, 3), dilation=(1, 3), stride=2),
+    _case("dilated-past-shared-memory", (1, 2, 120, 121), (2, 1, 3, 3), dilation=57),
+    _case("5x2-kernel", (1, 4, 15, 16), (4, 1, 5, 2)),
+    _case("2x7-kernel", (1, 4, 15, 16), (4, 1, 2, 7)),
+    _case("7x7-kernel", (1, 12, 14, 14), (12, 1, 7, 7)),
+    _case("11x11-kernel", (1, 2, 20, 40), (2, 1, 11, 11)),
+    _case("multiplier-2", (2, 6, 14, 15), (6, 2, 3, 3)),
+    _case("multiplier-3-stride-2", (1, 5, 14, 15), (5, 3, 3, 3), stride=2),
+    _case("padding-number", (1, 3, 10, 11), (3, 1, 3, 3), padding=2),
+    _case("padding-pair", (1, 3, 10, 11), (3, 1, 3, 3), padding=(0, 2)),
+    _case("padding-four", (1, 3, 10, 11), (3, 1, 3, 3), padding=(3, 0, 1, 2)),
+    _case("padding-past-kernel", (1, 2, 4, 4), (2, 1, 3, 3), padding=5),
+    _case("scale-shift-relu", (1, 8, 21, 22), (8, 1, 3, 3), scale=True, shift=True, activation="relu"),
+    _case("shift-relu6", (1, 8, 21, 22), (8, 1, 3, 3), shift=True, activation="relu6"),
+    _case("clip-multiplier-2", (1, 4, 9, 9), (4, 2, 3, 3), scale=True, activation=("clip", -0.5, 1.5)),
+    _case("half", (2, 8, 24, 32), (8, 1, 3, 3), dtype="float16"),
+    _case("half-odd-relu", (1, 6, 13, 15), (6, 2, 5, 5), dtype="float16", stride=2, scale=True, shift=True, activation="relu"),
+    _case("batch-65", (65, 3, 8, 8), (3, 1, 3, 3)),
+)
+"""Depthwise convolutions; seconds of compile time for each target."""

@@ -1,0 +1,46 @@
+"""Comparing a result with its float64 reference, by bounds that follow from the arithmetic."""
+
+from __future__ import annotations
+
+import numpy as np
+
+FLOAT32_UNIT = 2.0**-24
+"""Relative error of one float32 operation, rounded to nearest."""
+
+UNITS = {"float32": FLOAT32_UNIT, "float16": 2.0**-11}
+SMALLEST = {"float32": 2.0**-126, "float16": 2.0**-25}
+"""Absolute error of storing a number: GPUs flush float32 numbers below the normal ones to zero."""
+
+
+def assert_close(got: np.ndarray, reference: np.ndarray, magnitude: np.ndarray, terms: int) -> None:
+    """Asserts that `got` is the float64 `reference`, computed in float32 and stored in the dtype of `got`.
+
+    `magnitude` is the reference of the absolute values of all operands, without an activation, and `terms` the number
+    of products in a sum. An element may be wrong by `terms + 3` float32 roundings of its magnitude (Higham, Accuracy
+    and Stability of Numerical Algorithms, section 3.1: any order of summation, then scale, shift and the store), and
+    the root mean square over all elements by half of what the square root of that many would give. NaN and infinity
+    have to be where the reference has them.
+    """
+    dtype = str(got.dtype)
+    assert got.shape == reference.shape, f"shape {got.shape}, expected {reference.shape}"
+    with np.errstate(over="ignore"):
+        stored = reference.astype(dtype).astype(np.float64)
+    for name, test in (("NaN", np.isnan), ("infinity", np.isinf)):
+        differs = test(got) != test(stored)
+        assert not differs.any(), f"{name} in the wrong places: {_where(differs)}"
+    finite = np.isfinite(stored)
+    roundings = terms + 3
+    unit = np.where(finite, magnitude, 0) * FLOAT32_UNIT
+    storing = np.where(finite, np.abs(stored), 0) * (UNITS[dtype] if dtype == "float16" else 0) + SMALLEST[dtype]
+    error = np.abs(np.where(finite, got.astype(np.float64) - reference, 0))
+    wrong = error > roundings * unit + storing
+    assert not wrong.any(), f"{wrong.sum()} of {wrong.size} elements are wrong: {_where(wrong, got, reference)}"
+    rms, expected_rms = (float(np.sqrt(np.mean(values**2))) for values in (error, roundings**0.5 * unit + storing))
+    assert rms <= expected_rms, f"root mean square error {rms:.3g}, expected at most {expected_rms:.3g}"
+
+
+def _where(wrong: np.ndarray, got: np.ndarray | None = None, reference: np.ndarray | None = None) -> str:
+    places = [tuple(map(int, place)) for place in np.argwhere(wrong)[:5]]
+    if got is None or reference is None:
+        return ", ".join(map(str, places))
+    return ", ".join(f"{place}: {got[place]!s} for {reference[place]:.8g}" for place in places)
