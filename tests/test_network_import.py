@@ -103,7 +103,7 @@ def test_computed_weight_is_listed() -> None:
     graph = Graph((1, 1, 9, 9))
     weight = graph.node("MaxPool", "x", kernel_shape=[7, 7])
     (layer,) = import_model(graph.model(graph.node("Conv", "x", weight))).convolutions()
-    assert layer.obstacle == "its weight is known only when the model runs"
+    assert layer.obstacle == "its weight is not a constant"
 
 
 def test_other_layouts_are_listed() -> None:

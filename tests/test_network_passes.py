@@ -13,6 +13,9 @@ from network_graph import Graph
 from onnx.reference import ReferenceEvaluator
 from tvm import relax
 
+from tvmconv.dispatch import select
+from tvmconv.lowering import build as build_module
+from tvmconv.lowering import lower
 from tvmconv.network import Network, build, import_model
 from tvmconv.network.batch_norm import simplify_batch_norms
 from tvmconv.network.constants import fold_constants
@@ -79,6 +82,13 @@ CASES = (
     Case("scalar-added", lambda g: g.node("Add", g.constant(0.25), conv(g)), f"{PLAIN} + shift"),
     Case("channels-added", lambda g: g.node("Add", conv(g), g.random(8, 1, 1)), f"{PLAIN} + shift"),
     Case("rows-added", lambda g: g.node("Add", conv(g), g.random(9, 1)), PLAIN, left=("relax.add",)),
+    Case(
+        "as-many-columns-as-channels-added",
+        lambda g: g.node("Add", conv(g), g.random(8)),
+        "depthwise 2x8x9x8 -> 8, 3x3 padding 1,1,1,1",
+        left=("relax.add",),
+        x_shape=(2, 8, 9, 8),
+    ),
     Case("residual", lambda g: g.node("Relu", g.node("Add", conv(g), "x")), PLAIN, left=("relax.add", "relax.nn.relu")),
     Case(
         "batch-norm-behind-relu",
@@ -168,15 +178,25 @@ def test_equal_workloads_share_a_kernel() -> None:
 
 
 @pytest.mark.parametrize("target", ["llvm", "cuda"])
-def test_tvm_leaves_the_kernels_alone(target: str) -> None:
+def test_tvm_fuses_around_the_kernels(target: str) -> None:
     graph = Graph((1, 8, 9, 11))
     y = graph.node("Relu", graph.node("Mul", conv(graph, bias=True), graph.constant(2.0)))
-    network = build(graph.model(y), target)
-    assert kernels_called(network) == ["tvmconv_depthwise_0", "fused_multiply_relu"]
-    if target == "cuda":
-        source = network._executable.mod.imports[0].imports[0].inspect_source()
-        # Its schedule stages the input in shared memory; those that TVM would choose do not.
-        assert any("tvmconv_depthwise_0_kernel" in part and "__shared__" in part for part in source.split('extern "C"'))
+    assert kernels_called(build(graph.model(y), target)) == ["tvmconv_depthwise_0", "fused_multiply_relu"]
+
+
+def test_tvm_leaves_the_schedule_alone() -> None:
+    graph = Graph((1, 8, 9, 11))
+    network = build(graph.model(graph.node("Sigmoid", conv(graph))), "cuda")
+    workload = network.layers[0].convolution.workload
+    name = "tvmconv_depthwise_0"
+    kernel = lower(workload, select(workload, network.target), network.target, name)
+    alone = build_module(tvm.IRModule({name: kernel}), network.target)
+    in_network, by_itself = (
+        [part for part in module.imports[0].inspect_source().split('extern "C"') if f"{name}_kernel" in part]
+        for module in (network._executable.mod.imports[0], alone.mod)
+    )
+    assert in_network == by_itself
+    assert len(in_network) == 2  # its declaration and its definition
 
 
 def test_batch_norm_left_alone_is_fused_with_its_convolution() -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import ctypes
 import re
 import shutil
 import subprocess
 import sysconfig
 import tempfile
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -72,6 +74,21 @@ def use_fast_compiler() -> None:
     @tvm.register_global_func("tvm_callback_cuda_compile", override=True)
     def compile_for_device(source: str) -> bytes:
         return compile_source(source, "sm_" + tvm.cuda(0).compute_version.replace(".", "")).image
+
+
+@cache
+def load_runtime() -> None:
+    """Loads TVM's CUDA runtime where TVM itself could not find libcudart: in the package nvidia-cuda-runtime.
+
+    Without a driver it stays unloaded, and TVM reports that there is no GPU.
+    """
+    import tvm
+
+    library = Path(sysconfig.get_paths()["purelib"], "nvidia", "cu13", "lib", "libcudart.so.13")
+    if tvm.get_global_func("device_api.cuda", allow_missing=True) is None and library.is_file():
+        with suppress(OSError):
+            ctypes.CDLL(str(library), mode=ctypes.RTLD_GLOBAL)
+            ctypes.CDLL(str(Path(tvm.__file__).parent / "lib" / "libtvm_runtime_cuda.so"))
 
 
 def without_standard_library(source: str) -> str:

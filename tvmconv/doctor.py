@@ -10,7 +10,6 @@ import os
 import platform
 import shutil
 import subprocess
-import sysconfig
 from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib import metadata
@@ -195,6 +194,9 @@ def check_cuda_runtime() -> Check:
     """TVM's CUDA runtime, a plug-in that is left out without a word where one of its libraries is missing."""
     import tvm
 
+    from .cuda import load_runtime
+
+    load_runtime()
     name, purpose = "TVM's CUDA runtime", "running CUDA kernels"
     if tvm.cuda(0).exist:
         return Check("cuda", name, OK, f"loaded, device 0 is {tvm.cuda(0).device_name}", purpose, "")
@@ -205,10 +207,8 @@ def check_cuda_runtime() -> Check:
     try:
         ctypes.CDLL(str(Path(tvm.__file__).parent / "lib" / "libtvm_runtime_cuda.so"))
     except OSError as error:
-        packaged = Path(sysconfig.get_path("purelib"), "nvidia", "cu13", "lib")
-        preload = f"export LD_LIBRARY_PATH={packaged}:$LD_LIBRARY_PATH"
-        cudart = preload if (packaged / "libcudart.so.13").exists() else INSTALL_CUDA
-        return Check("cuda", name, MISSING, str(error), purpose, cudart if "cudart" in str(error) else INSTALL_DRIVER)
+        remedy = INSTALL_CUDA if "cudart" in str(error) else INSTALL_DRIVER
+        return Check("cuda", name, MISSING, str(error), purpose, remedy)
     return Check("cuda", name, WRONG, "not loaded with TVM, though all its libraries are here", purpose, "")
 
 

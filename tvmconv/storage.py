@@ -6,6 +6,7 @@ eight bytes, and a mark. Loading such a file runs the code in it: load only what
 
 from __future__ import annotations
 
+import shutil
 import tempfile
 from os import PathLike
 from pathlib import Path
@@ -37,13 +38,17 @@ def save(executable: Executable, kind: str, metadata: dict[str, Any], path: str 
         raise InvalidArgumentError("path", str(path), "a name that ends in .so, by which TVM knows a library")
     if not path.parent.is_dir():
         raise InvalidArgumentError("path", str(path), "a file in a folder that exists")
-    if cc.get_cc() is None:
+    compiler = cc.get_cc()
+    if compiler is None or shutil.which(compiler) is None:
         raise CompileError("linking a library needs a C++ compiler: install g++ or clang++, or set CXX")
     description = {"kind": kind, "tvmconv": __version__, "tvm": tvm.__version__, **metadata}
     encoded = msgspec.json.encode(description)
     with tempfile.TemporaryDirectory(dir=path.parent) as folder:
         library = Path(folder, "library.so")
-        executable.export_library(str(library))
+        try:
+            executable.export_library(str(library))
+        except RuntimeError as error:
+            raise CompileError(f"the C++ compiler {compiler} cannot link the library: {error}") from None
         with library.open("ab") as file:
             file.write(encoded + len(encoded).to_bytes(LENGTH_BYTES, "little") + MARK)
         library.replace(path)

@@ -58,8 +58,8 @@ def device_of(target: tvm.target.Target) -> tvm.runtime.Device:
 
     if target.kind.name == "llvm":
         return tvm.cpu(0)
-    device = tvm.cuda(0)
-    if not device.exist:
+    device = _first_gpu()
+    if device is None:
         raise NoDeviceError(
             "this needs an NVIDIA GPU and its driver, and none is visible here; building for 'cuda' works without. "
             "`tvmconv doctor` says what is missing"
@@ -106,14 +106,22 @@ def _parse_option(text: str, option: str) -> tuple[str, Any]:
 
 
 def _complete_cuda(config: dict[str, Any]) -> dict[str, Any]:
-    import tvm
-
     if "arch" not in config:
-        device = tvm.cuda(0)
-        config["arch"] = "sm_" + device.compute_version.replace(".", "") if device.exist else DEFAULT_CUDA_ARCH
+        device = _first_gpu()
+        config["arch"] = "sm_" + device.compute_version.replace(".", "") if device else DEFAULT_CUDA_ARCH
     # An architecture-specific name such as sm_90a fails the version check of TVM's own schedules.
     config["arch"] = str(config["arch"]).rstrip("af")
     return CUDA_LIMITS | {"host": "llvm"} | config
+
+
+def _first_gpu() -> tvm.runtime.Device | None:
+    import tvm
+
+    from .cuda import load_runtime
+
+    load_runtime()
+    device = tvm.cuda(0)
+    return device if device.exist else None
 
 
 def _complete_llvm(config: dict[str, Any]) -> dict[str, Any]:

@@ -18,10 +18,6 @@ def build(model: Any, target: Any = "llvm") -> Network:
 
     `model` is what `import_model` returns, or anything it takes without `inputs`; `target` is anything that
     `resolve_target` takes. Building for "cuda" needs no GPU, running does.
-
-    >>> import tvmconv
-    >>> network = tvmconv.build("shufflenet.onnx", target="llvm")  # doctest: +SKIP
-    >>> network(image)  # doctest: +SKIP
     """
     resolved = resolve_target(target)
     source = model if isinstance(model, Model) else import_model(model)

@@ -14,17 +14,28 @@ import tvm
 from tvm import relax
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
+from .graph import operator_name
+
 Array = np.ndarray[Any, Any]
+
+RESHAPING: dict[str, Callable[[Array, tuple[int, ...]], Array]] = {
+    "relax.broadcast_to": np.broadcast_to,
+    "relax.expand_dims": np.reshape,
+    "relax.full": np.broadcast_to,
+    "relax.reshape": np.reshape,
+    "relax.squeeze": np.reshape,
+}
+"""Operators that are functions of their first operand and of the shape of the result."""
 
 ELEMENTWISE: dict[str, Callable[..., Any]] = {
     "relax.add": np.add,
-    "relax.subtract": np.subtract,
-    "relax.multiply": np.multiply,
-    "relax.divide": np.divide,
-    "relax.sqrt": np.sqrt,
-    "relax.isnan": np.isnan,
-    "relax.where": np.where,
     "relax.astype": np.asarray,
+    "relax.divide": np.divide,
+    "relax.isnan": np.isnan,
+    "relax.multiply": np.multiply,
+    "relax.sqrt": np.sqrt,
+    "relax.subtract": np.subtract,
+    "relax.where": np.where,
 }
 """Operators that are functions of the elements of all their operands."""
 
@@ -44,32 +55,24 @@ def fold_constants(mod: tvm.IRModule) -> tvm.IRModule:
 class _Folder(PyExprMutator):  # type: ignore[misc]
     def visit_call_(self, call: relax.Call) -> relax.Expr:
         call = super().visit_call_(call)
-        operands = [self._value(argument) for argument in call.args if not isinstance(argument, relax.ShapeExpr)]
-        values = [value for value in operands if value is not None]
-        shape = static_shape(call.ty) if isinstance(call.ty, relax.TensorType) else None
-        if len(values) < len(operands) or shape is None or not isinstance(call.op, tvm.ir.Op):
+        name = operator_name(call)
+        if name not in RESHAPING and name not in ELEMENTWISE and name != "relax.permute_dims":
             return call
-        result = evaluate(call, values, shape)
-        return call if result is None else relax.const(result, call.ty.dtype)
+        operands = [self._value(argument) for argument in call.args if not isinstance(argument, relax.ShapeExpr)]
+        values, shape = [value for value in operands if value is not None], static_shape(call.ty)
+        # Integers are divided with a rounding that NumPy does not have.
+        if len(values) < len(operands) or shape is None or (name == "relax.divide" and values[0].dtype.kind != "f"):
+            return call
+        if name in RESHAPING:
+            result = RESHAPING[name](values[0], shape)
+        elif name in ELEMENTWISE:
+            result = ELEMENTWISE[name](*values)
+        else:
+            result = np.transpose(values[0], None if call.attrs.axes is None else tuple(call.attrs.axes))
+        return relax.const(result, call.ty.dtype)
 
     def _value(self, argument: relax.Expr) -> Array | None:
-        if isinstance(argument, relax.Var):
-            argument = self.lookup_binding(argument)
-        return constant_value(argument)
-
-
-def evaluate(call: relax.Call, values: list[Array], shape: tuple[int, ...]) -> Array | None:
-    """The value of a call whose operands are constants; None for an operator that is not worth knowing."""
-    name = str(call.op.name)
-    if name in ("relax.broadcast_to", "relax.full"):
-        return np.broadcast_to(values[0], shape)
-    if name in ("relax.reshape", "relax.expand_dims", "relax.squeeze"):
-        return np.reshape(values[0], shape)
-    if name == "relax.permute_dims":
-        return np.transpose(values[0], tuple(call.attrs.axes))
-    if name in ELEMENTWISE:
-        return np.asarray(ELEMENTWISE[name](*values))
-    return None
+        return constant_value(self.lookup_binding(argument) if isinstance(argument, relax.Var) else argument)
 
 
 def constant_value(expr: relax.Expr | None) -> Array | None:

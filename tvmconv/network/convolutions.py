@@ -11,7 +11,8 @@ from tvm import relax
 
 from ..errors import InvalidArgumentError
 from ..workload import ConvWorkload
-from .constants import constant_value, static_shape
+from .constants import static_shape
+from .graph import operator_name
 
 OPERATORS = tuple(f"relax.nn.conv{rank}d{kind}" for kind in ("", "_transpose") for rank in (1, 2, 3))
 
@@ -35,7 +36,7 @@ class Convolution:
 
 def is_convolution(expr: relax.Expr) -> bool:
     """Whether an expression is a convolution of Relax, of any rank, transposed or not."""
-    return isinstance(expr, relax.Call) and isinstance(expr.op, tvm.ir.Op) and expr.op.name in OPERATORS
+    return operator_name(expr) in OPERATORS
 
 
 def describe(name: str, call: relax.Call) -> Convolution:
@@ -70,8 +71,8 @@ def _form_obstacle(call: relax.Call) -> str | None:
         return f"the shape {_sizes(x)} is known only when the model runs"
     if not x.dtype == w.dtype == call.ty.dtype:
         return f"{x.dtype} with {w.dtype} into {call.ty.dtype} is not supported"
-    if constant_value(call.args[1]) is None:
-        return "its weight is known only when the model runs"
+    if not isinstance(call.args[1], tvm.ir.GenericConst):
+        return "its weight is not a constant"
     return None
 
 

@@ -12,7 +12,6 @@ from tvm import relax
 
 from .. import dispatch, lowering
 from ..workload import ConvWorkload, Epilogue
-from .constants import constant_value
 from .convolutions import Convolution, describe, is_convolution
 from .epilogue import Tail, follow, padding_before
 from .graph import Block, blocks_of, rebind
@@ -58,6 +57,7 @@ def use_depthwise_kernels(mod: tvm.IRModule, target: tvm.target.Target) -> tuple
     for index, (workload, selection) in enumerate(selections.items()):
         name = f"tvmconv_depthwise_{index}"
         kernels[workload] = builder.add_func(lowering.lower(workload, selection, target, name), name)
+
     calls, layers = {}, []
     for site in sites:
         if site.workload is None:
@@ -71,13 +71,13 @@ def use_depthwise_kernels(mod: tvm.IRModule, target: tvm.target.Target) -> tuple
 
 
 def _site(var: relax.Var, call: relax.Call, block: Block) -> Site:
-    convolution, weight = describe(str(var.name), call), constant_value(call.args[1])
-    if convolution.workload is None or convolution.obstacle is not None or weight is None:
+    convolution = describe(str(var.name), call)
+    if convolution.workload is None or convolution.obstacle is not None:
         return Site(convolution, None, (), var)
     data, padding = padding_before(call.args[0], block)
     tail = follow(var, block)
     workload = _with_surroundings(convolution.workload, padding, tail)
-    operands = [data, relax.const(weight.reshape(workload.w_shape))]
+    operands = [data, relax.const(call.args[1].value.numpy().reshape(workload.w_shape))]
     operands += [relax.const(vector.astype(np.float32)) for vector in (tail.scale, tail.shift) if vector is not None]
     convolution = replace(convolution, description=str(workload), workload=workload)
     return Site(convolution, workload, tuple(operands), tail.output)

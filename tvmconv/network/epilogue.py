@@ -20,14 +20,17 @@ from .graph import Block, operator_name
 
 @dataclass(frozen=True)
 class Tail:
-    """The epilogue `clip(y * scale[k] + shift[k])` behind a convolution: (K,) in float64, None for one or zero."""
+    """The epilogue `clip(y * scale[k] + shift[k])` behind a convolution.
+
+    `scale` and `shift` are (K,) in float64, None for one and zero; bounds that are not there are infinite.
+    """
 
     output: relax.Var
     """The variable that holds the result of it all."""
-    scale: Array | None = None
-    shift: Array | None = None
-    low: float = -inf
-    high: float = inf
+    scale: Array | None
+    shift: Array | None
+    low: float
+    high: float
 
 
 def follow(convolution: relax.Var, block: Block) -> Tail:
@@ -37,11 +40,11 @@ def follow(convolution: relax.Var, block: Block) -> Tail:
     has_scale = has_shift = False
     while (reader := block.only_reader(output)) is not None:
         value = block.values[reader]
-        unclipped = (low, high) == (-inf, inf)
-        if (bounds := clip_bounds(value)) is not None:
+        unclipped, keeps_type = (low, high) == (-inf, inf), tvm_ffi.structural_equal(value.ty, output.ty)
+        if keeps_type and (bounds := clip_bounds(value)) is not None:
             # Clips are monotonic, so one behind another clips to what it makes of the first one's bounds.
             low, high = (min(max(bound, bounds[0]), bounds[1]) for bound in (low, high))
-        elif unclipped and (bias := bias_of(value, output)) is not None:
+        elif keeps_type and unclipped and (bias := bias_of(value, output)) is not None:
             shift, has_shift = shift + bias, True
         elif unclipped and (factors := scale_and_shift(value)) and (first := normalized(reader, block)) is not None:
             reader = first
@@ -73,7 +76,7 @@ def clip_bounds(value: relax.Expr) -> tuple[float, float] | None:
 
 def bias_of(value: relax.Expr, y: relax.Var) -> Array | None:
     """The (K,) vector that an addition adds to the channels of y (N, K, H, W); None for anything else."""
-    if operator_name(value) != "relax.add" or not tvm_ffi.structural_equal(value.ty, y.ty):
+    if operator_name(value) != "relax.add":
         return None
     bias = next((constant_value(argument) for argument in value.args if not argument.same_as(y)), None)
     channels = int(y.ty.shape[1])

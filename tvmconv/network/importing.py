@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -51,7 +52,7 @@ def import_model(source: Any, inputs: tuple[Any, ...] | None = None) -> Model:
 
 def _finish(mod: tvm.IRModule, inputs: list[str], outputs: list[str]) -> Model:
     """The model of an importer's module and of the names that the framework has for its inputs and outputs."""
-    mod = relax.transform.ConvertToDataflow(min_size=1)(mod)
+    mod = relax.transform.ConvertToDataflow(min_size=1)(_with_identifiers(mod))
     mod = relax.transform.DeadCodeElimination()(fold_constants(mod))
     main = mod["main"]
     result = main.ret_ty.fields if isinstance(main.ret_ty, relax.TupleType) else [main.ret_ty]
@@ -60,6 +61,19 @@ def _finish(mod: tvm.IRModule, inputs: list[str], outputs: list[str]) -> Model:
         tuple(_spec(name, parameter.ty) for name, parameter in zip(inputs, main.params, strict=True)),
         tuple(_spec(name, ty) for name, ty in zip(outputs, result, strict=True)),
     )
+
+
+def _with_identifiers(mod: tvm.IRModule) -> tvm.IRModule:
+    """The module with parameters whose names are C identifiers, as they end up in CUDA source unchanged.
+
+    Before: `def main(gpu_0/data_0: ...)`. After: `def main(input_0_gpu_0_data_0: ...)`.
+    """
+    main = mod["main"]
+    parameters = [relax.Var(f"input_{i}_" + re.sub(r"\W", "_", var.name), var.ty) for i, var in enumerate(main.params)]
+    body = main.bind_params(dict(zip(main.params, parameters, strict=True))).body
+    mod = mod.clone()
+    mod["main"] = relax.Function(parameters, body, main.ret_ty, main.is_pure, main.attrs)
+    return mod
 
 
 def _spec(name: str, ty: tvm.ir.Type) -> TensorSpec:

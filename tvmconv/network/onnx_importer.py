@@ -58,7 +58,7 @@ def import_onnx(model: onnx.ModelProto) -> tuple[tvm.IRModule, list[str], list[s
     from tvm.relax.frontend.onnx.onnx_frontend import ONNXGraphImporter
 
     if ignored := [node for node in model.graph.node if _has_output_shape(node)]:
-        raise _unsupported(ignored, "Relax ignores its output_shape", UNKNOWN_HINT)
+        raise _unsupported(ignored, "Relax ignores its output_shape")
     importer = ONNXGraphImporter(shape_dict=None, dtype_dict=None)
     importer.bb = _RelaxBuilder()
     opset = next((entry.version for entry in model.opset_import if entry.domain in ("", "ai.onnx")), 1)
@@ -68,7 +68,7 @@ def import_onnx(model: onnx.ModelProto) -> tuple[tvm.IRModule, list[str], list[s
     except tvm.error.OpNotImplemented as error:
         unknown = summary(error).rpartition(": ")[2].split(", ")
         nodes = [node for node in model.graph.node if node.op_type in unknown]
-        raise _unsupported(nodes, "Relax does not have it", UNKNOWN_HINT) from error
+        raise _unsupported(nodes, "Relax does not have it") from error
     except IMPORT_ERRORS as error:
         node = node_at_fault(error, onnx.NodeProto)
         raise _unsupported([node] if node else [], summary(error), FAILED_HINT) from error
@@ -81,22 +81,22 @@ class _RelaxBuilder(relax.BlockBuilder):  # type: ignore[misc]
     """Keeps clips and padding as operators of Relax, which passes can read; the importer would lower them at once."""
 
     def emit_te(self, func: Callable[..., Any], *args: Any, **kwargs: Any) -> relax.Var:
-        if func in (topi.maximum, topi.minimum):
-            x, bound = args
-            operator = relax.op.maximum if func is topi.maximum else relax.op.minimum
-            return self.emit(operator(x, relax.const(bound, x.ty.dtype) if isinstance(bound, float) else bound))
+        x = args[0]
+        if func not in (topi.maximum, topi.minimum, topi.nn.pad) or "float" not in str(x.ty.dtype):
+            return super().emit_te(func, *args, **kwargs)
         if func is topi.nn.pad:
-            x, before, after, value = args
-            pairs = [int(size) for pair in zip(before, after, strict=True) for size in pair]
-            return self.emit(relax.op.nn.pad(x, pairs, "constant", float(value)))
-        return super().emit_te(func, *args, **kwargs)
+            _, before, after, value = args
+            widths = [int(size) for pair in zip(before, after, strict=True) for size in pair]
+            return self.emit(relax.op.nn.pad(x, widths, "constant", float(value)))
+        bound = relax.const(args[1], x.ty.dtype) if isinstance(args[1], float) else args[1]
+        return self.emit(relax.op.maximum(x, bound) if func is topi.maximum else relax.op.minimum(x, bound))
 
 
 def _has_output_shape(node: onnx.NodeProto) -> bool:
     return node.op_type == "ConvTranspose" and any(attribute.name == "output_shape" for attribute in node.attribute)
 
 
-def _unsupported(nodes: list[onnx.NodeProto], problem: str, hint: str) -> UnsupportedModelError:
+def _unsupported(nodes: list[onnx.NodeProto], problem: str, hint: str | None = None) -> UnsupportedModelError:
     found = [f"{node.op_type} (node {node.name or node.output[0]!r})" for node in nodes]
-    hints = dict.fromkeys(HINTS.get(node.op_type, hint) for node in nodes) or [hint]
-    return unsupported(found, problem, "; ".join(hints))
+    hints = dict.fromkeys(HINTS.get(node.op_type, UNKNOWN_HINT) for node in nodes)
+    return unsupported(found, problem, hint or "; ".join(hints) or UNKNOWN_HINT)

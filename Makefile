@@ -1,0 +1,35 @@
+# `make demo` and `make test` set up what they need in $(VENV), from nothing but python3 and make.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+
+.PHONY: demo test lint format clean
+
+demo: $(VENV)/demo-installed
+	$(BIN)/python examples/shufflenet.py
+
+test: $(VENV)/test-installed
+	$(BIN)/python -m pytest -n auto
+
+lint: $(VENV)/test-installed
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: $(VENV)/test-installed
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info
+
+$(BIN)/python:
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/demo-installed: $(BIN)/python pyproject.toml
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[onnx]'
+	touch $@
+
+$(VENV)/test-installed: $(BIN)/python pyproject.toml
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[cuda,dev,onnx,torch]'
+	touch $@

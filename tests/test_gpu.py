@@ -1,0 +1,111 @@
+"""The CUDA schedules and the network build on a real GPU."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tvm
+
+import tvmconv
+from tvmconv import ConvWorkload
+from tvmconv.dispatch import template_for
+from tvmconv.errors import InvalidArgumentError
+from tvmconv.targets import resolve_target
+from tvmconv.testing import DEPTHWISE, Case, check_result, random_operands
+
+torch = pytest.importorskip("torch")
+pytestmark = pytest.mark.skipif(not tvm.cuda(0).exist, reason="there is no GPU here")
+by_id = pytest.mark.parametrize("case", DEPTHWISE, ids=lambda case: case.id)
+
+
+def on_gpu(arrays: dict[str, np.ndarray]) -> list[torch.Tensor]:
+    return [torch.from_numpy(array).cuda() for name, array in arrays.items() if name != "output"]
+
+
+@by_id
+def test_default_configuration(case: Case) -> None:
+    operands = random_operands(case.workload)
+    result = tvmconv.compile(case.workload, "cuda")(*_with_vectors(case.workload, operands))
+    assert result.is_cuda
+    check_result(case.workload, operands, result.cpu().numpy())
+
+
+@by_id
+def test_random_legal_configuration(case: Case) -> None:
+    target, choose = resolve_target("cuda"), random.Random(case.id)
+    template = template_for(case.workload, target)
+    space = template.space(case.workload, target)
+    operands = random_operands(case.workload)
+    tried = 0
+    while tried < 4:
+        config = template.Config(*map(choose.choice, space.knobs.values()))
+        if not space.violated(config):
+            tried += 1
+            operator = tvmconv.compile(case.workload, target, config)
+            check_result(case.workload, operands, operator(*_with_vectors(case.workload, operands)).cpu().numpy())
+
+
+def test_current_stream_is_used() -> None:
+    """A kernel waits for what its stream was given before: here, a long fill of its input."""
+    x, w = torch.zeros(1, 64, 512, 512, device="cuda"), torch.ones(64, 1, 1, 1, device="cuda")
+    tvmconv.depthwise(x, w)
+    stream = torch.cuda.Stream()
+    with torch.cuda.stream(stream):
+        torch.cuda._sleep(50_000_000)
+        x.fill_(2)
+        result = tvmconv.depthwise(x, w)
+        x.fill_(3)
+    stream.synchronize()
+    assert bool((result == 2).all())
+
+
+def test_slices_that_no_vector_is_aligned_to() -> None:
+    workload = ConvWorkload.depthwise((1, 4, 16, 16), (4, 1, 3, 3))
+    operands = random_operands(workload)
+    buffer = torch.empty(operands["x"].size + 1, device="cuda")
+    x = buffer[1:].view(workload.x_shape)
+    x.copy_(torch.from_numpy(operands["x"]))
+    check_result(workload, operands, tvmconv.depthwise(x, on_gpu(operands)[1]).cpu().numpy())
+
+
+def test_mixed_devices_are_refused() -> None:
+    x, w = torch.ones(1, 2, 8, 8), torch.ones(2, 1, 3, 3)
+    with pytest.raises(InvalidArgumentError, match="w is .* expected an array on cuda"):
+        tvmconv.depthwise(x.cuda(), w)
+    with pytest.raises(InvalidArgumentError, match="x is .* expected an array on cuda"):
+        tvmconv.depthwise(x, w, target="cuda")
+
+
+def test_saved_operator(tmp_path: Path) -> None:
+    workload = ConvWorkload.depthwise((2, 8, 14, 14), (8, 1, 3, 3), activation="relu")
+    operands = random_operands(workload)
+    tvmconv.compile(workload, "cuda").save(tmp_path / "operator.so")
+    check_result(workload, operands, tvmconv.load(tmp_path / "operator.so")(*on_gpu(operands)).cpu().numpy())
+
+
+def test_network_on_a_gpu() -> None:
+    module = torch.nn.Sequential(
+        torch.nn.Conv2d(3, 16, 1),
+        torch.nn.Conv2d(16, 16, 3, padding=1, groups=16, bias=False),
+        torch.nn.BatchNorm2d(16),
+        torch.nn.ReLU6(),
+        torch.nn.Conv2d(16, 32, 3, stride=2, groups=16),
+    ).eval()
+    x = torch.randn(2, 3, 20, 21)
+    network = tvmconv.build(tvmconv.import_model(module, (x,)), "cuda")
+    assert [layer.kernel for layer in network.layers] == ["TVM", "tvmconv cuda/depthwise", "tvmconv cuda/depthwise"]
+    with torch.no_grad():
+        expected = module.double()(x.double())
+    assert (network(x.cuda()).cpu() - expected).abs().max() < 1e-5
+    from_host = network(x.numpy())
+    assert isinstance(from_host, np.ndarray)
+    assert np.abs(from_host - expected.numpy()).max() < 1e-5
+
+
+def _with_vectors(workload: ConvWorkload, operands: dict[str, np.ndarray]) -> list[torch.Tensor | None]:
+    """The operands of a call in its order, None for a vector that the epilogue does not have."""
+    names = ("x", "w", "scale", "shift")
+    return [torch.from_numpy(operands[name]).cuda() if name in operands else None for name in names]

@@ -1,0 +1,34 @@
+"""Networks built for CUDA without a GPU: their source has to compile, kernels of TVM and ours alike."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper, numpy_helper
+
+import tvmconv
+from tvmconv import cuda, lowering
+from tvmconv.network.depthwise import use_depthwise_kernels
+from tvmconv.targets import resolve_target
+
+
+@pytest.mark.parametrize("name", ["x", "data.0", "gpu_0/data-0", "0"])
+def test_source_compiles_whatever_the_input_is_called(name: str) -> None:
+    weights = {"w": (4, 1, 3, 3), "v": (8, 4, 1, 1)}
+    graph = helper.make_graph(
+        [helper.make_node("Conv", [name, "w"], ["y"], group=4), helper.make_node("Conv", ["y", "v"], ["z"])],
+        "g",
+        [helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, (1, 4, 8, 8))],
+        [helper.make_tensor_value_info("z", onnx.TensorProto.FLOAT, (1, 8, 6, 6))],
+        [numpy_helper.from_array(np.ones(shape, "float32"), weight) for weight, shape in weights.items()],
+    )
+    model = tvmconv.import_model(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=10))
+    assert model.inputs[0].name == name
+    target = resolve_target({"kind": "cuda", "arch": "sm_90"})
+    mod, layers = use_depthwise_kernels(model.mod, target)
+    assert [layer.kernel for layer in layers] == ["tvmconv cuda/depthwise", "TVM"]
+    (device_module,) = lowering.build(mod, target).mod.imports[0].imports
+    kernels = cuda.compile_source(str(device_module.inspect_source()), "sm_90").kernels
+    assert "tvmconv_depthwise_0_kernel" in [kernel.name for kernel in kernels]
+    assert len(kernels) == 2

@@ -1,0 +1,257 @@
+"""`tvmconv.depthwise` and compiled operators on every kind of array, and what they refuse."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tvm
+
+import tvmconv
+from tvmconv import ConvWorkload, operators, storage
+from tvmconv.dispatch import template_for
+from tvmconv.errors import InvalidArgumentError, NoDeviceError
+from tvmconv.targets import resolve_target
+from tvmconv.testing import check_result, random_operands
+
+torch = pytest.importorskip("torch")
+
+WORKLOAD = ConvWorkload.depthwise(
+    (2, 6, 13, 15), (6, 2, 3, 3), stride=2, scale=True, shift=True, activation="relu6"
+)
+OPERANDS = random_operands(WORKLOAD)
+OPTIONS: dict[str, Any] = {"stride": 2, "activation": "relu6"}
+has_gpu = tvm.cuda(0).exist
+
+
+class OnlyDLPack:
+    """An array of a library that tvmconv has never heard of."""
+
+    def __init__(self, array: np.ndarray) -> None:
+        self.array = array
+
+    def __dlpack__(self, **options: Any) -> Any:
+        return self.array.__dlpack__(**options)
+
+    def __dlpack_device__(self) -> Any:
+        return self.array.__dlpack_device__()
+
+
+KINDS: dict[str, tuple[Callable[[np.ndarray], Any], type, Callable[[Any], np.ndarray]]] = {
+    "numpy": (lambda array: array, np.ndarray, lambda array: array),
+    "torch": (torch.from_numpy, torch.Tensor, lambda array: array.numpy()),
+    "tvm": (tvm.runtime.tensor, tvm.runtime.Tensor, lambda array: array.numpy()),
+    "dlpack": (OnlyDLPack, tvm.runtime.Tensor, lambda array: array.numpy()),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_result_is_of_the_kind_given(kind: str) -> None:
+    make, result_type, to_numpy = KINDS[kind]
+    x, w, scale, shift = (make(OPERANDS[name]) for name in ("x", "w", "scale", "shift"))
+    result = tvmconv.depthwise(x, w, scale=scale, shift=shift, **OPTIONS)
+    assert isinstance(result, result_type)
+    check_result(WORKLOAD, OPERANDS, to_numpy(result))
+
+
+def unaligned(array: np.ndarray) -> np.ndarray:
+    """The same numbers at an address that no vector is aligned to."""
+    buffer = np.empty(array.nbytes + 128, np.uint8)
+    offset = -buffer.ctypes.data % 64 + array.itemsize
+    copy = buffer[offset : offset + array.nbytes].view(array.dtype).reshape(array.shape)
+    copy[...] = array
+    return copy
+
+
+def read_only(array: np.ndarray) -> np.ndarray:
+    copy = array.copy()
+    copy.flags.writeable = False
+    return copy
+
+
+@pytest.mark.parametrize(
+    "disguise",
+    [unaligned, read_only, np.asfortranarray, lambda a: np.repeat(a, 2, axis=-1)[..., ::2]],
+    ids=["unaligned", "read-only", "fortran-order", "strided"],
+)
+def test_awkward_memory(disguise: Callable[[np.ndarray], np.ndarray]) -> None:
+    arrays = {name: disguise(array) for name, array in OPERANDS.items()}
+    result = tvmconv.depthwise(arrays["x"], arrays["w"], scale=arrays["scale"], shift=arrays["shift"], **OPTIONS)
+    check_result(WORKLOAD, OPERANDS, result)
+
+
+def test_channels_last_torch_tensor() -> None:
+    x, w = (torch.from_numpy(OPERANDS[name]) for name in ("x", "w"))
+    expected = tvmconv.depthwise(x, w)
+    assert torch.equal(tvmconv.depthwise(x.to(memory_format=torch.channels_last), w), expected)
+
+
+def test_half_with_vectors_in_half_or_float() -> None:
+    x, w = (OPERANDS[name].astype("float16") for name in ("x", "w"))
+    scale = OPERANDS["scale"].astype("float16")
+    result = tvmconv.depthwise(x, w, scale=scale)
+    assert result.dtype == np.float16
+    assert np.array_equal(result, tvmconv.depthwise(x, w, scale=scale.astype("float32")))
+
+
+def test_kernels_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Many threads that need one new kernel compile it once, and all get the right result."""
+    compiled: list[ConvWorkload] = []
+    original = operators.compile
+
+    def counting(workload: ConvWorkload, target: Any) -> operators.Operator:
+        compiled.append(workload)
+        return original(workload, target)
+
+    monkeypatch.setattr(operators, "compile", counting)
+    monkeypatch.setattr(operators, "_operators", {})
+    results: list[np.ndarray] = []
+
+    def call() -> None:
+        results.append(tvmconv.depthwise(OPERANDS["x"], OPERANDS["w"], activation="relu"))
+
+    threads = [threading.Thread(target=call) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(compiled) == 1
+    assert len(results) == 8
+    assert all(np.array_equal(result, results[0]) for result in results)
+
+
+X, W = OPERANDS["x"], OPERANDS["w"]
+BAD: dict[str, tuple[Callable[[], Any], str]] = {
+    "list": (lambda: tvmconv.depthwise(X.tolist(), W), "x is 'list'; expected an array"),
+    "rank": (lambda: tvmconv.depthwise(X[0], W), "x is .* expected a shape of 4 dimensions"),
+    "channels": (lambda: tvmconv.depthwise(X, W[:5]), "w is .* expected 6 channels first"),
+    "mixed-dtypes": (lambda: tvmconv.depthwise(X, W.astype("float16")), "w is 'float16'; expected the dtype float32"),
+    "integers": (lambda: tvmconv.depthwise(X.astype("int32"), W.astype("int32")), "dtype is 'int32'"),
+    "scale-length": (lambda: tvmconv.depthwise(X, W, scale=np.ones(3, "float32")), r"scale is \(3,\); .* \(12,\)"),
+    "scale-dtype": (lambda: tvmconv.depthwise(X, W, scale=np.ones(12)), "scale is 'float64'; expected the dtype"),
+    "padding": (lambda: tvmconv.depthwise(X, W, padding="FULL"), "padding is 'FULL'"),
+    "activation": (lambda: tvmconv.depthwise(X, W, activation="gelu"), "activation is 'gelu'"),
+    "target": (lambda: tvmconv.depthwise(X, W, target="vulkan"), "target is 'vulkan'"),
+    "grad": (
+        lambda: tvmconv.depthwise(torch.from_numpy(X).requires_grad_(), torch.from_numpy(W)),
+        "x is 'a tensor that requires grad'; expected one that does not",
+    ),
+}
+
+
+@pytest.mark.parametrize("bad", BAD)
+def test_bad_arguments(bad: str) -> None:
+    call, message = BAD[bad]
+    with pytest.raises(InvalidArgumentError, match=message):
+        call()
+
+
+@pytest.mark.skipif(has_gpu, reason="there is a GPU here")
+def test_cuda_operator_builds_without_a_gpu_and_says_what_running_needs() -> None:
+    operator = tvmconv.compile(WORKLOAD, "cuda")
+    (kernel,) = operator.resources()
+    assert kernel.registers > 0
+    assert kernel.spill_store_bytes == 0
+    assert "__global__" in operator.source()
+    assert ".visible .entry" in operator.source("ptx")
+    with pytest.raises(NoDeviceError, match="NVIDIA GPU"):
+        operator(X, W, OPERANDS["scale"], OPERANDS["shift"])
+
+
+def test_operator_checks_its_arrays() -> None:
+    operator = tvmconv.compile(ConvWorkload.depthwise(X.shape, W.shape, scale=True))
+    with pytest.raises(InvalidArgumentError, match="scale is None; expected an array"):
+        operator(X, W)
+    with pytest.raises(InvalidArgumentError, match="shift is 'ndarray'; expected None"):
+        operator(X, W, OPERANDS["scale"], OPERANDS["shift"])
+    with pytest.raises(InvalidArgumentError, match="expected the shape"):
+        operator(X[:1], W, OPERANDS["scale"])
+
+
+def test_sources() -> None:
+    operator = tvmconv.compile(WORKLOAD)
+    assert "T.prim_func" in operator.source("tvmscript")
+    assert "define" in operator.source()
+    assert ".text" in operator.source("asm")
+    assert operator.resources() == ()
+    with pytest.raises(InvalidArgumentError, match="kind is 'ptx'; expected one of tvmscript, source, asm"):
+        operator.source("ptx")
+
+
+def test_configuration_given_by_the_caller() -> None:
+    target = resolve_target("llvm")
+    space = template_for(WORKLOAD, target).space(WORKLOAD, target)
+    config = next(iter(space))
+    operator = tvmconv.compile(WORKLOAD, target, config)
+    assert operator.selection.config == config
+    check_result(WORKLOAD, OPERANDS, operator(*(OPERANDS[name] for name in ("x", "w", "scale", "shift"))))
+    illegal = type(config)(tiles=1, rows=64, columns=64, vector=16, over_channels=False, unroll=2, parallel=True)
+    with pytest.raises(InvalidArgumentError, match="config is .* meets the constraints .*registers"):
+        tvmconv.compile(WORKLOAD, target, illegal)
+    with pytest.raises(InvalidArgumentError, match="config is 7"):
+        tvmconv.compile(WORKLOAD, target, 7)
+
+
+def test_default_configuration_is_in_the_space() -> None:
+    for target in map(resolve_target, ("llvm", "cuda")):
+        template = template_for(WORKLOAD, target)
+        space, config = template.space(WORKLOAD, target), template.default_config(WORKLOAD, target)
+        assert space.violated(config) == []
+        assert all(getattr(config, knob) in values for knob, values in space.knobs.items())
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("saved") / "operator.so"
+    tvmconv.compile(WORKLOAD).save(path)
+    return path
+
+
+def test_save_and_load(saved: Path) -> None:
+    operator = tvmconv.load(saved)
+    assert isinstance(operator, operators.Operator)
+    assert operator.workload == WORKLOAD
+    assert operator.selection == tvmconv.compile(WORKLOAD).selection
+    check_result(WORKLOAD, OPERANDS, operator(*(OPERANDS[name] for name in ("x", "w", "scale", "shift"))))
+
+
+@pytest.mark.parametrize("keep", [0, 10, 1000, -1, -8, -20])
+def test_damaged_file_is_refused_before_it_is_run(saved: Path, tmp_path: Path, keep: int) -> None:
+    damaged = tmp_path / "damaged.so"
+    damaged.write_bytes(saved.read_bytes()[:keep])
+    with pytest.raises(InvalidArgumentError, match="a file that tvmconv exported"):
+        tvmconv.load(damaged)
+
+
+def test_file_of_another_tvm_is_refused(saved: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other.so"
+    version = tvm.__version__.encode()
+    other.write_bytes(saved.read_bytes().replace(b'"tvm":"' + version, b'"tvm":"' + b"9" * len(version)))
+    with pytest.raises(InvalidArgumentError, match="made with apache-tvm"):
+        tvmconv.load(other)
+
+
+def test_save_needs_a_folder_and_a_name(tmp_path: Path) -> None:
+    operator = tvmconv.compile(WORKLOAD)
+    with pytest.raises(InvalidArgumentError, match="a name that ends in .so"):
+        operator.save(tmp_path / "operator.bin")
+    with pytest.raises(InvalidArgumentError, match="a file in a folder that exists"):
+        operator.save(tmp_path / "nowhere" / "operator.so")
+    with pytest.raises(InvalidArgumentError, match="a file that exists"):
+        tvmconv.load(tmp_path / "missing.so")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_failed_save_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CXX", "false")
+    target = tmp_path / "operator.so"
+    target.write_text("before")
+    with pytest.raises(tvmconv.TvmconvError, match="C\\+\\+ compiler"):
+        tvmconv.compile(WORKLOAD).save(target)
+    assert target.read_text() == "before"
+    assert list(tmp_path.iterdir()) == [target]
+    assert storage.MARK not in target.read_bytes()

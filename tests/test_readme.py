@@ -1,0 +1,50 @@
+"""The README's snippets, in order, as a reader would run them."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+
+import onnx
+import pytest
+from click.testing import CliRunner
+from network_graph import Graph
+
+from tvmconv.cli import main
+
+README = (Path(__file__).parent.parent / "README.md").read_text()
+
+
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
+
+
+def test_python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    snippets = blocks("python")
+    assert len(snippets) == 4
+    names: dict[str, object] = {}
+    for snippet in snippets:
+        exec(compile(snippet, "README.md", "exec"), names)
+
+
+def test_commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    graph = Graph((1, 4, 8, 8))
+    dense = graph.conv("x", (8, 4, 3, 3))
+    second = graph.conv(dense, (8, 8, 1, 1))
+    onnx.save(graph.model(graph.conv(second, (8, 1, 3, 3), group=8)), "model.onnx")
+    (commands,) = blocks("sh")
+    assert len(commands.splitlines()) == 6
+    for line in commands.splitlines():
+        program, *arguments = shlex.split(line, comments=True)
+        result = CliRunner().invoke(main, arguments)
+        assert program == "tvmconv"
+        assert result.exit_code == 0, f"{line}\n{result.output}"
+
+
+def test_make_targets_are_there() -> None:
+    makefile = (Path(__file__).parent.parent / "Makefile").read_text()
+    for target in re.findall(r"`?make (\w+)`?", README):
+        assert f"\n{target}:" in makefile

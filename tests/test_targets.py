@@ -1,0 +1,62 @@
+"""Every way to name a target."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import tvm
+
+from tvmconv.errors import InvalidArgumentError, NoDeviceError
+from tvmconv.targets import device_of, resolve_target
+
+
+@pytest.mark.parametrize(
+    ("given", "arch"),
+    [
+        ("nvidia/nvidia-h100", "sm_90"),
+        ({"kind": "cuda", "arch": "sm_80"}, "sm_80"),
+        ('{"kind": "cuda", "arch": "sm_86"}', "sm_86"),
+        ({"kind": "cuda", "arch": "sm_90a"}, "sm_90"),
+    ],
+    ids=str,
+)
+def test_cuda_targets_are_complete(given: Any, arch: str) -> None:
+    target = resolve_target(given)
+    assert target.attrs["arch"] == arch
+    assert target.attrs["max_shared_memory_per_block"] == 49152
+    assert target.attrs["max_threads_per_block"] == 1024
+    assert target.host.kind.name == "llvm"
+    assert str(resolve_target(target)) == str(target)
+    assert str(resolve_target(str(target))) == str(target)
+
+
+@pytest.mark.parametrize("given", ["llvm", {"kind": "llvm"}, tvm.target.Target("llvm")], ids=["name", "dict", "target"])
+def test_llvm_is_this_cpu(given: Any) -> None:
+    target = resolve_target(given)
+    assert target.attrs["mcpu"] == tvm.target.codegen.llvm_get_system_cpu()
+    assert target.attrs["num-cores"] >= 1
+
+
+def test_old_strings_are_turned_into_todays_form_with_a_hint() -> None:
+    with pytest.warns(UserWarning, match=r'write \{"kind": "llvm", "mcpu": "haswell", "num-cores": 4\}'):
+        target = resolve_target("llvm -mcpu=haswell -num-cores=4")
+    assert (target.attrs["mcpu"], target.attrs["num-cores"]) == ("haswell", 4)
+    with pytest.warns(UserWarning, match="dropped options in a string"):
+        assert resolve_target("cuda -arch=sm_80").attrs["arch"] == "sm_80"
+
+
+@pytest.mark.parametrize(
+    "given",
+    ["", "vulkan", "nvidia/unheard-of", "{", "[]", "cuda -arch", {"kind": "rocm"}, {}, 7, {"kind": "cuda", "colour": 1}],
+    ids=str,
+)
+def test_bad_targets(given: Any) -> None:
+    with pytest.raises(InvalidArgumentError, match="target is "):
+        resolve_target(given)
+
+
+@pytest.mark.skipif(tvm.cuda(0).exist, reason="there is a GPU here")
+def test_missing_gpu_is_named() -> None:
+    with pytest.raises(NoDeviceError, match="NVIDIA GPU and its driver"):
+        device_of(resolve_target("cuda"))

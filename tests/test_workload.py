@@ -1,0 +1,136 @@
+"""Workloads: what they normalise, what they derive, and what they refuse."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tvmconv import ConvWorkload, Epilogue
+from tvmconv.errors import InvalidArgumentError
+
+X, W = (1, 4, 10, 12), (4, 2, 3, 3)
+
+
+@pytest.mark.parametrize(
+    ("padding", "stored"),
+    [
+        ("SAME", (1, 1, 1, 1)),
+        ("same", (1, 1, 1, 1)),
+        ("VALID", (0, 0, 0, 0)),
+        (2, (2, 2, 2, 2)),
+        (np.int64(2), (2, 2, 2, 2)),
+        ((0, 1), (0, 1, 0, 1)),
+        ([3, 0, 1, 2], (3, 0, 1, 2)),
+    ],
+    ids=str,
+)
+def test_padding_forms(padding: Any, stored: tuple[int, ...]) -> None:
+    assert ConvWorkload.depthwise(X, W, padding=padding).padding == stored
+
+
+@settings(deadline=None)
+@given(*(st.integers(1, high) for high in (40, 7, 4, 3)))
+def test_same_is_what_onnx_and_tensorflow_define(size: int, kernel: int, stride: int, dilation: int) -> None:
+    """As many outputs as ceil(size / stride), and the odd element of padding at the end."""
+    workload = ConvWorkload.depthwise((1, 1, size, size), (1, 1, kernel, kernel), stride=stride, dilation=dilation)
+    top, left, bottom, right = workload.padding
+    assert workload.output_size == (-(-size // stride),) * 2
+    assert (top, bottom) == (left, right)
+    assert 0 <= bottom - top <= 1
+    needed = (workload.output_size[0] - 1) * stride + workload.window[0]
+    assert top + bottom == max(needed - size, 0)
+
+
+def test_equal_computations_are_equal_workloads() -> None:
+    forms = [
+        ConvWorkload.depthwise(X, W, padding="SAME", activation="relu6"),
+        ConvWorkload.depthwise(X, W, padding=1, activation=("clip", 0, 6)),
+        ConvWorkload.depthwise(list(X), list(W), stride=(1, 1), padding=(1, 1), activation="relu6"),
+    ]
+    assert len(set(forms)) == 1
+    assert forms[0].epilogue.activation == "relu6"
+
+
+def test_json_round_trip() -> None:
+    workload = ConvWorkload.depthwise(X, W, stride=(2, 1), scale=True, activation=("clip", None, 2), dtype="float16")
+    again = ConvWorkload.from_json(workload.to_json())
+    assert again == workload
+    assert hash(again) == hash(workload)
+
+
+def test_derived_sizes() -> None:
+    workload = ConvWorkload.depthwise(X, W, stride=2, dilation=2, padding="VALID", shift=True)
+    assert workload.output_shape == (1, 8, 3, 4)
+    assert workload.operands == {
+        "x": (X, "float32"),
+        "w": (W, "float32"),
+        "shift": ((8,), "float32"),
+        "output": ((1, 8, 3, 4), "float32"),
+    }
+    assert workload.flops == 2 * 8 * 3 * 4 * 9
+    assert workload.bytes_moved == 4 * (4 * 10 * 12 + 4 * 2 * 9 + 8 * 3 * 4)
+    assert str(workload) == "depthwise 1x4x10x12 -> 8, 3x3 stride 2x2 dilation 2x2 + shift"
+
+
+@dataclass(frozen=True)
+class Bad:
+    id: str
+    options: dict[str, Any]
+    message: str
+
+
+BAD = [
+    Bad("rank-of-x", {"x_shape": (4, 10, 12)}, r"x is \(4, 10, 12\); expected a shape of 4 dimensions"),
+    Bad("rank-of-w", {"w_shape": (4, 3, 3)}, r"w is \(4, 3, 3\); expected a shape of 4 dimensions, \(C, M, R, S\)"),
+    Bad("channels", {"w_shape": (5, 1, 3, 3)}, r"w is \(5, 1, 3, 3\); expected 4 channels first"),
+    Bad("zero-height", {"x_shape": (1, 4, 0, 12)}, "height is 0; expected an integer of 1 or more"),
+    Bad("zero-batch", {"x_shape": (0, 4, 10, 12)}, "batch is 0"),
+    Bad("zero-kernel", {"w_shape": (4, 1, 0, 3)}, "kernel is 0"),
+    Bad("zero-multiplier", {"w_shape": (4, 0, 3, 3)}, "out_channels is 0"),
+    Bad("zero-stride", {"stride": 0}, "stride is 0"),
+    Bad("negative-dilation", {"dilation": (1, -1)}, "dilation is -1"),
+    Bad("float-stride", {"stride": 1.5}, "stride is 1.5; expected an integer or a pair"),
+    Bad("three-strides", {"stride": (1, 1, 1)}, r"stride is \(1, 1, 1\)"),
+    Bad("kernel-too-large", {"w_shape": (4, 1, 11, 3), "padding": 0}, "kernel is .* fits the padded input of 10x12"),
+    Bad("unknown-padding", {"padding": "FULL"}, "padding is 'FULL'; expected 'SAME', 'VALID'"),
+    Bad("three-paddings", {"padding": (1, 2, 3)}, r"padding is \(1, 2, 3\)"),
+    Bad("negative-padding", {"padding": -1}, r"padding is \(-1, -1, -1, -1\); expected four integers of 0 or more"),
+    Bad("unknown-activation", {"activation": "gelu"}, "activation is 'gelu'; expected None, 'relu', 'relu6'"),
+    Bad("crossed-clip", {"activation": ("clip", 2, 1)}, r"activation is \(2.0, 1.0\)"),
+    Bad("unknown-dtype", {"dtype": "float64"}, "dtype is 'float64'; expected float32 or float16"),
+    Bad("too-many-elements", {"x_shape": (2**20, 4, 100, 100)}, "x is .* expected a tensor of at most 2147483647"),
+    Bad("too-much-padding", {"padding": 100_000}, "output is .* expected a tensor of at most 2147483647"),
+]
+
+
+@pytest.mark.parametrize("bad", BAD, ids=lambda bad: bad.id)
+def test_bad_arguments(bad: Bad) -> None:
+    with pytest.raises(InvalidArgumentError, match=bad.message):
+        ConvWorkload.depthwise(**{"x_shape": X, "w_shape": W, **bad.options})
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "{", "[]", '{"batch": 1}', ConvWorkload.depthwise(X, W).to_json().replace("{", '{"colour": 1,', 1)],
+    ids=["empty", "cut", "list", "fields-missing", "field-unknown"],
+)
+def test_bad_json(text: str) -> None:
+    with pytest.raises(InvalidArgumentError, match="workload is .* expected a ConvWorkload in JSON"):
+        ConvWorkload.from_json(text)
+
+
+def test_bad_json_values() -> None:
+    text = ConvWorkload.depthwise(X, W).to_json().replace('"batch":1', '"batch":0')
+    with pytest.raises(InvalidArgumentError, match="batch is 0"):
+        ConvWorkload.from_json(text)
+
+
+def test_activation_names() -> None:
+    assert Epilogue().activation == "none"
+    assert str(Epilogue(scale=True, low=0.0)) == "scale+relu"
+    assert Epilogue(low=-1.0, high=1.0).activation == "clip(-1.0,1.0)"
