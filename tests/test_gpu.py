@@ -105,6 +105,19 @@ def test_network_on_a_gpu() -> None:
     assert np.abs(from_host - expected.numpy()).max() < 1e-5
 
 
+def test_grouped_convolution_with_batch_norm_and_relu() -> None:
+    """TVM's own schedules get this wrong when they fuse it, each time differently."""
+    module = torch.nn.Sequential(
+        torch.nn.Conv2d(272, 272, 1, groups=4, bias=False), torch.nn.BatchNorm2d(272), torch.nn.ReLU()
+    ).eval()
+    x = torch.randn(1, 272, 7, 7)
+    network = tvmconv.build(tvmconv.import_model(module, (x,)), "cuda")
+    with torch.no_grad():
+        expected = module.double()(x.double())
+    for _ in range(5):
+        assert (network(x.cuda()).cpu() - expected).abs().max() < 1e-5
+
+
 def _with_vectors(workload: ConvWorkload, operands: dict[str, np.ndarray]) -> list[torch.Tensor | None]:
     """The operands of a call in its order, None for a vector that the epilogue does not have."""
     names = ("x", "w", "scale", "shift")

@@ -5,11 +5,13 @@ from __future__ import annotations
 import numpy as np
 import onnx
 import pytest
+from network_graph import Graph
 from onnx import helper, numpy_helper
 
 import tvmconv
 from tvmconv import cuda, lowering
 from tvmconv.network.depthwise import use_depthwise_kernels
+from tvmconv.network.separation import separate_convolutions
 from tvmconv.targets import resolve_target
 
 
@@ -32,3 +34,16 @@ def test_source_compiles_whatever_the_input_is_called(name: str) -> None:
     kernels = cuda.compile_source(str(device_module.inspect_source()), "sm_90").kernels
     assert "tvmconv_depthwise_0_kernel" in [kernel.name for kernel in kernels]
     assert len(kernels) == 2
+
+
+def test_convolutions_of_tvm_are_not_fused() -> None:
+    """TVM schedules a fused grouped convolution wrong for a GPU; equal convolutions still share a function."""
+    graph = Graph((1, 8, 9, 9))
+    y = "x"
+    for _ in range(2):
+        y = graph.node("Relu", graph.batch_norm(graph.conv(y, (8, 4, 1, 1), group=2), 8))
+    target = resolve_target({"kind": "cuda", "arch": "sm_90"})
+    mod = separate_convolutions(tvmconv.import_model(graph.model(y)).mod)
+    (device_module,) = lowering.build(mod, target).mod.imports[0].imports
+    kernels = [kernel.name for kernel in cuda.compile_source(str(device_module.inspect_source()), "sm_90").kernels]
+    assert [name for name in kernels if "conv2d" in name] == ["conv2d_kernel"]

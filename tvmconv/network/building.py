@@ -11,6 +11,7 @@ from .depthwise import use_depthwise_kernels
 from .importing import import_model
 from .model import Model
 from .network import Network
+from .separation import separate_convolutions
 
 
 def build(model: Any, target: Any = "llvm") -> Network:
@@ -22,5 +23,8 @@ def build(model: Any, target: Any = "llvm") -> Network:
     resolved = resolve_target(target)
     source = model if isinstance(model, Model) else import_model(model)
     mod, layers = use_depthwise_kernels(source.mod, resolved)
-    executable = lowering.build(simplify_batch_norms(mod), resolved)
+    mod = simplify_batch_norms(mod)
+    if resolved.kind.name == "cuda":
+        mod = separate_convolutions(mod)
+    executable = lowering.build(mod, resolved)
     return Network(executable, resolved, source.inputs, source.outputs, layers)
