@@ -46,7 +46,8 @@ def show(path: Path, library: Path, target: tvm.target.Target) -> None:
     tvmconv.build(model, target).export(library)
     built = time.perf_counter()
     network = tvmconv.load(library)
-    print(f"imported in {imported - start:.1f} s, built in {built - imported:.1f} s: {library.stat().st_size / 1e6:.1f} MB")
+    megabytes = library.stat().st_size / 1e6
+    print(f"imported in {imported - start:.1f} s, built in {built - imported:.1f} s: {megabytes:.1f} MB\n")
 
     counts = Counter((layer.convolution.description, layer.kernel, layer.reason) for layer in network.layers)
     print_table(["convolution", "kernel", "why", "count"], [[*layer, count] for layer, count in counts.items()])

@@ -20,9 +20,7 @@ from tvmconv.testing import check_result, random_operands
 
 torch = pytest.importorskip("torch")
 
-WORKLOAD = ConvWorkload.depthwise(
-    (2, 6, 13, 15), (6, 2, 3, 3), stride=2, scale=True, shift=True, activation="relu6"
-)
+WORKLOAD = ConvWorkload.depthwise((2, 6, 13, 15), (6, 2, 3, 3), stride=2, scale=True, shift=True, activation="relu6")
 OPERANDS = random_operands(WORKLOAD)
 OPTIONS: dict[str, Any] = {"stride": 2, "activation": "relu6"}
 has_gpu = tvm.cuda(0).exist
@@ -134,6 +132,8 @@ BAD: dict[str, tuple[Callable[[], Any], str]] = {
     "scale-length": (lambda: tvmconv.depthwise(X, W, scale=np.ones(3, "float32")), r"scale is \(3,\); .* \(12,\)"),
     "scale-dtype": (lambda: tvmconv.depthwise(X, W, scale=np.ones(12)), "scale is 'float64'; expected the dtype"),
     "padding": (lambda: tvmconv.depthwise(X, W, padding="FULL"), "padding is 'FULL'"),
+    "nested-padding": (lambda: tvmconv.depthwise(X, W, padding=[[1, 1], [1, 1]]), r"padding is \(\(1, 1\), \(1, 1\)\)"),
+    "padding-in-an-array": (lambda: tvmconv.depthwise(X, W, padding=np.ones(2)), r"padding is 'array\(\[1., 1.\]\)'"),
     "activation": (lambda: tvmconv.depthwise(X, W, activation="gelu"), "activation is 'gelu'"),
     "target": (lambda: tvmconv.depthwise(X, W, target="vulkan"), "target is 'vulkan'"),
     "grad": (
@@ -164,9 +164,9 @@ def test_cuda_operator_builds_without_a_gpu_and_says_what_running_needs() -> Non
 
 def test_operator_checks_its_arrays() -> None:
     operator = tvmconv.compile(ConvWorkload.depthwise(X.shape, W.shape, scale=True))
-    with pytest.raises(InvalidArgumentError, match="scale is None; expected an array"):
+    with pytest.raises(InvalidArgumentError, match="operands is 'x, w'; expected the workload's: x, w, scale"):
         operator(X, W)
-    with pytest.raises(InvalidArgumentError, match="shift is 'ndarray'; expected None"):
+    with pytest.raises(InvalidArgumentError, match="operands is 'x, w, scale, shift'; expected the workload's: x, w,"):
         operator(X, W, OPERANDS["scale"], OPERANDS["shift"])
     with pytest.raises(InvalidArgumentError, match="expected the shape"):
         operator(X[:1], W, OPERANDS["scale"])

@@ -16,7 +16,11 @@ HEAVY = ("tvm", "torch", "onnx", "onnxruntime", "xgboost", "matplotlib")
 
 @pytest.mark.parametrize(
     "statement",
-    ["import tvmconv", "import tvmconv.cli", "import tvmconv; dir(tvmconv); tvmconv.ConvWorkload; tvmconv.TvmconvError"],
+    [
+        "import tvmconv",
+        "import tvmconv.cli",
+        "import tvmconv; dir(tvmconv); tvmconv.ConvWorkload; tvmconv.TvmconvError",
+    ],
 )
 def test_import_is_light(statement: str) -> None:
     code = f"import sys\n{statement}\nprint(*(name for name in {HEAVY!r} if name in sys.modules))"

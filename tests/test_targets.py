@@ -48,7 +48,18 @@ def test_old_strings_are_turned_into_todays_form_with_a_hint() -> None:
 
 @pytest.mark.parametrize(
     "given",
-    ["", "vulkan", "nvidia/unheard-of", "{", "[]", "cuda -arch", {"kind": "rocm"}, {}, 7, {"kind": "cuda", "colour": 1}],
+    [
+        "",
+        "vulkan",
+        "nvidia/unheard-of",
+        "{",
+        "[]",
+        "cuda -arch",
+        {"kind": "rocm"},
+        {},
+        7,
+        {"kind": "cuda", "colour": 1},
+    ],
     ids=str,
 )
 def test_bad_targets(given: Any) -> None:

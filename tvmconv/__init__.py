@@ -28,7 +28,19 @@ _LAZY = {
     "load": "storage",
 }
 
-__all__ = ["ConvWorkload", "Epilogue", "TvmconvError", "__version__", *_LAZY]
+__all__ = [
+    "ConvWorkload",
+    "Epilogue",
+    "Network",
+    "Operator",
+    "TvmconvError",
+    "__version__",
+    "build",
+    "compile",
+    "depthwise",
+    "import_model",
+    "load",
+]
 
 
 def __getattr__(name: str) -> Any:

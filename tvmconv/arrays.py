@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import tvm
@@ -13,8 +12,7 @@ import tvm_ffi
 from .errors import InvalidArgumentError
 
 
-@dataclass(frozen=True)
-class Operand:
+class Operand(NamedTuple):
     """An array that a kernel can be called with."""
 
     name: str
@@ -34,8 +32,14 @@ class Operand:
             raise InvalidArgumentError(self.name, str(self.device), f"an array on {device}")
 
 
-def operand(name: str, array: Any, alignment: int = 1) -> Operand:
-    """The array as an operand; copied only if it is not contiguous, read-only, or not aligned to `alignment` bytes."""
+CPU_TYPE = tvm.cpu().dlpack_device_type()
+
+GPU_ALIGNMENT = 16
+"""Bytes: the widest load and store of a CUDA kernel. On a CPU an element's own alignment is enough."""
+
+
+def operand(name: str, array: Any) -> Operand:
+    """The array as an operand; copied only if it is not contiguous, read-only, or not aligned as its device needs."""
     if isinstance(array, np.ndarray):
         if not (array.flags.c_contiguous and array.flags.writeable and array.flags.aligned):
             array = np.array(array, order="C")
@@ -43,16 +47,18 @@ def operand(name: str, array: Any, alignment: int = 1) -> Operand:
         if array.requires_grad:
             raise InvalidArgumentError(name, "a tensor that requires grad", "one that does not: pass tensor.detach()")
         array = array.contiguous()
-        if array.data_ptr() % alignment:
+        if array.is_cuda and array.data_ptr() % GPU_ALIGNMENT:
             array = array.clone()
         device = tvm.cuda(array.device.index) if array.is_cuda else tvm.cpu(0)
         return Operand(name, array, tuple(array.shape), str(array.dtype).removeprefix("torch."), device)
     elif not hasattr(array, "__dlpack__"):
         raise InvalidArgumentError(name, type(array).__name__, "an array: NumPy, torch, or one with __dlpack__")
     try:
-        tensor = tvm_ffi.from_dlpack(array, require_alignment=alignment, require_contiguous=True)
+        tensor = tvm_ffi.from_dlpack(array, require_contiguous=True)
     except (ValueError, BufferError, TypeError) as error:
         raise InvalidArgumentError(name, type(array).__name__, f"an array that DLPack can share ({error})") from None
+    if not is_cpu(tensor.device) and tensor.data_ptr() % GPU_ALIGNMENT:
+        raise InvalidArgumentError(name, "a view that is not aligned", f"an array aligned to {GPU_ALIGNMENT} bytes")
     return Operand(name, tensor, tuple(tensor.shape), str(tensor.dtype), tensor.device)
 
 
@@ -81,3 +87,8 @@ def is_torch(array: Any) -> bool:
     """Whether the array is a torch tensor; torch is not loaded to find out."""
     torch = sys.modules.get("torch")
     return torch is not None and isinstance(array, torch.Tensor)
+
+
+def is_cpu(device: tvm.runtime.Device) -> bool:
+    """Whether the device is a CPU."""
+    return bool(device.dlpack_device_type() == CPU_TYPE)

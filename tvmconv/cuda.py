@@ -71,9 +71,10 @@ def use_fast_compiler() -> None:
     """
     import tvm
 
-    @tvm.register_global_func("tvm_callback_cuda_compile", override=True)
     def compile_for_device(source: str) -> bytes:
         return compile_source(source, "sm_" + tvm.cuda(0).compute_version.replace(".", "")).image
+
+    tvm.register_global_func("tvm_callback_cuda_compile", compile_for_device, override=True)
 
 
 @cache

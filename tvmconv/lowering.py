@@ -8,6 +8,7 @@ import tvm
 import tvm_ffi
 from tvm import tirx
 
+from .arrays import GPU_ALIGNMENT
 from .dispatch import Selection
 from .workload import ConvWorkload
 
@@ -17,9 +18,6 @@ if TYPE_CHECKING:
 OPAQUE = 8
 """TVM's operator pattern for functions that its fusion leaves as they are."""
 
-CUDA_VECTOR_BYTES = 16
-"""The widest load and store of a CUDA kernel."""
-
 
 def lower(workload: ConvWorkload, selection: Selection, target: tvm.target.Target, name: str) -> tirx.PrimFunc:
     """The workload's scheduled function, named, with its operands in the order of `workload.operands`.
@@ -28,12 +26,7 @@ def lower(workload: ConvWorkload, selection: Selection, target: tvm.target.Targe
     """
     func = selection.template.schedule(workload, selection.config, target).mod["main"]
     func = func.with_attrs({"global_symbol": name, "tirx.is_scheduled": True, "op_pattern": OPAQUE})
-    return with_alignment(func, required_alignment(workload, target))
-
-
-def required_alignment(workload: ConvWorkload, target: tvm.target.Target) -> int:
-    """Bytes to which a kernel's operands have to be aligned: any element on a CPU, a whole vector on a GPU."""
-    return workload.itemsize if target.kind.name == "llvm" else CUDA_VECTOR_BYTES
+    return with_alignment(func, workload.itemsize if target.kind.name == "llvm" else GPU_ALIGNMENT)
 
 
 def with_alignment(func: tirx.PrimFunc, alignment: int) -> tirx.PrimFunc:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
+from functools import cache, cached_property
 from os import PathLike
 from typing import Any
 
@@ -12,10 +13,10 @@ import tvm
 from tvm.runtime import Executable, Module
 
 from . import cuda, storage
-from .arrays import empty_like, is_torch, operand
+from .arrays import Operand, empty_like, is_cpu, is_torch, operand
 from .dispatch import Selection, select, template_for
 from .errors import InvalidArgumentError
-from .lowering import build, lower, required_alignment
+from .lowering import build, lower
 from .targets import cuda_arch, device_of, resolve_target
 from .workload import Activation, ConvWorkload, Padding
 
@@ -36,7 +37,9 @@ class Operator:
         self.target = target
         self.selection = selection
         self._kernel = module[KERNEL_NAME]
-        self._alignment = required_alignment(workload, target)
+        *self._names, output = workload.operands
+        self._inputs = [workload.operands[name] for name in self._names]
+        self._output = workload.operands[output]
 
     def __call__(self, x: Any, w: Any, scale: Any = None, shift: Any = None) -> Any:
         """The convolution of x and w, as an array of the kind of x on the device of x.
@@ -44,19 +47,23 @@ class Operator:
         Raises `InvalidArgumentError` for an array that is not what the workload says, `NoDeviceError` where the
         target's device is missing.
         """
-        *names, _ = self.workload.operands
         given = {"x": x, "w": w, "scale": scale, "shift": shift}
-        for name, array in given.items():
-            if (array is None) == (name in names):
-                expected = "an array, as the workload's epilogue has it" if array is None else "None"
-                raise InvalidArgumentError(name, None if array is None else type(array).__name__, expected)
-        operands = [operand(name, given[name], self._alignment) for name in names]
-        kind, index = device_of(self.target).dlpack_device_type(), operands[0].device.index
-        for item in operands:
-            item.check(*self.workload.operands[item.name], tvm.runtime.device(kind, index))
-        output = empty_like(x, *self.workload.operands["output"])
+        return self.run(x, [operand(name, array) for name, array in given.items() if array is not None])
+
+    def run(self, x: Any, operands: Sequence[Operand]) -> Any:
+        """What a call does, for arrays that are operands already; the result is an array of the kind of x."""
+        if (names := [item.name for item in operands]) != self._names:
+            raise InvalidArgumentError("operands", ", ".join(names), f"the workload's: {', '.join(self._names)}")
+        device = tvm.runtime.device(self._device_type, operands[0].device.index)
+        for item, (shape, dtype) in zip(operands, self._inputs, strict=True):
+            item.check(shape, dtype, device)
+        output = empty_like(x, *self._output)
         self._kernel(*(item.argument for item in operands), operand("output", output).argument)
         return output
+
+    @cached_property
+    def _device_type(self) -> int:
+        return int(device_of(self.target).dlpack_device_type())
 
     def source(self, kind: str = "source") -> str:
         """The kernel as text.
@@ -67,7 +74,9 @@ class Operator:
         on_cpu = self.target.kind.name == "llvm"
         kinds = ("tvmscript", "source", "asm" if on_cpu else "ptx")
         if kind not in kinds:
-            raise InvalidArgumentError("kind", kind, f"one of {', '.join(kinds)} for the target {self.target.kind.name}")
+            raise InvalidArgumentError(
+                "kind", kind, f"one of {', '.join(kinds)} for the target {self.target.kind.name}"
+            )
         if kind == "tvmscript":
             return str(lower(self.workload, self.selection, self.target, KERNEL_NAME).script())
         module = _build(self.workload, self.selection, self.target).mod
@@ -108,7 +117,7 @@ class Operator:
 def compile(workload: ConvWorkload, target: Any = "llvm", config: Any = None) -> Operator:  # noqa: A001
     """The operator for a workload on a target (anything that `resolve_target` takes).
 
-    `config` is a configuration of the schedule, checked against its constraints; without one, `dispatch.select` chooses.
+    `config` is a configuration of the schedule, checked against its constraints; without one `dispatch.select` chooses.
     Building for "cuda" needs no GPU, running does.
     """
     resolved = resolve_target(target)
@@ -127,7 +136,7 @@ def depthwise(
     activation: Activation = None,
     target: Any = None,
 ) -> Any:
-    """Depthwise convolution of x (N, C, H, W) with w (C, M, R, S), as `activation(y * scale + shift)`: (N, C*M, Ho, Wo).
+    """Depthwise convolution of x (N, C, H, W) with w (C, M, R, S): `activation(y * scale + shift)`, (N, C*M, Ho, Wo).
 
     x and w are both float32 or both float16, summed in float32, and may be NumPy arrays, torch tensors (on a GPU: on
     the current stream) or any arrays with DLPack; the result is of the same kind on the same device. scale and shift
@@ -143,30 +152,58 @@ def depthwise(
     """
     image, weight = operand("x", x), operand("w", w)
     weight.check(weight.shape, image.dtype, image.device)
-    workload = ConvWorkload.depthwise(
+    vectors = {"scale": scale, "shift": shift}
+    operands = [_in_float32(name, vector, image.dtype) for name, vector in vectors.items() if vector is not None]
+    operator = _operator(
         image.shape,
         weight.shape,
-        stride=stride,
-        padding=padding,
-        dilation=dilation,
-        dtype=image.dtype,
-        scale=scale is not None,
-        shift=shift is not None,
-        activation=activation,
+        _hashable(stride),
+        _hashable(padding),
+        _hashable(dilation),
+        image.dtype,
+        scale is not None,
+        shift is not None,
+        activation,
+        str(target or ("llvm" if is_cpu(image.device) else "cuda")),
     )
-    if target is None:
-        target = "llvm" if image.device.dlpack_device_type() == tvm.cpu().dlpack_device_type() else "cuda"
-    run = _kept(workload, target)
-    return run(x, w, _in_float32("scale", scale, image.dtype), _in_float32("shift", shift, image.dtype))
+    return operator.run(x, [image, weight, *operands])
 
 
 _operators: dict[tuple[ConvWorkload, str], Operator] = {}
 _lock = threading.Lock()
 
 
-def _kept(workload: ConvWorkload, target: Any) -> Operator:
+@cache
+def _operator(
+    x_shape: tuple[int, ...],
+    w_shape: tuple[int, ...],
+    stride: int | tuple[int, ...],
+    padding: str | int | tuple[int, ...],
+    dilation: int | tuple[int, ...],
+    dtype: str,
+    scale: bool,
+    shift: bool,
+    activation: Activation,
+    target: str,
+) -> Operator:
+    """The operator for a call's arguments: what is the same in the next call is not worked out again."""
+    workload = ConvWorkload.depthwise(
+        x_shape,
+        w_shape,
+        stride=stride,
+        padding=padding,
+        dilation=dilation,
+        dtype=dtype,
+        scale=scale,
+        shift=shift,
+        activation=activation,
+    )
+    return _kept(workload, target)
+
+
+def _kept(workload: ConvWorkload, target: str) -> Operator:
     """The operator for a workload, compiled the first time that it is asked for."""
-    key = workload, str(target)
+    key = workload, target
     if key not in _operators:
         with _lock:
             if key not in _operators:
@@ -178,8 +215,16 @@ def _build(workload: ConvWorkload, selection: Selection, target: tvm.target.Targ
     return build(tvm.IRModule({KERNEL_NAME: lower(workload, selection, target, KERNEL_NAME)}), target)
 
 
-def _in_float32(name: str, vector: Any, dtype: str) -> Any:
+def _hashable(value: Any) -> Any:
+    """The value as a key; what no workload takes as a stride, a padding or a dilation becomes text that it refuses."""
+    if isinstance(value, list):
+        return tuple(map(_hashable, value))
+    return value if isinstance(value, Hashable) else repr(value)
+
+
+def _in_float32(name: str, vector: Any, dtype: str) -> Operand:
     """A vector of the epilogue, widened if it came in the dtype of x; anything else is left to fail its check."""
-    if vector is None or operand(name, vector).dtype != dtype or dtype == "float32":
-        return vector
-    return vector.float() if is_torch(vector) else vector.astype("float32")
+    given = operand(name, vector)
+    if given.dtype != dtype or dtype == "float32":
+        return given
+    return operand(name, vector.float() if is_torch(vector) else vector.astype("float32"))

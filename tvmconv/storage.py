@@ -87,7 +87,9 @@ def load(path: str | PathLike[str]) -> Operator | Network:
     import tvm
 
     if description["tvm"] != tvm.__version__:
-        raise InvalidArgumentError("path", str(path), f"a file made with apache-tvm {tvm.__version__}, not {description['tvm']}")
+        raise InvalidArgumentError(
+            "path", str(path), f"a file made with apache-tvm {tvm.__version__}, not {description['tvm']}"
+        )
     device_of(resolve_target(description["target"]))  # without its runtime TVM cannot even read the file
     module = tvm.runtime.load_module(str(Path(path).resolve()))
     if description["kind"] == "operator":

@@ -106,24 +106,24 @@ def default_config(workload: ConvWorkload, target: tvm.target.Target) -> Config:
     native = native_lanes(target)
     over_channels = width < 4 and workload.multiplier == 1 and workload.out_channels % native == 0
 
-    # As few vectors in a row as there can be, and no wider than they have to be.
-    lanes = native if over_channels else min((4, 8, 16), key=lambda n: (n > native, ceil_div(width, n), n))
-    columns = min(width, 4) if over_channels else 1 + (ceil_div(width, lanes) % 2 == 0)
+    # An idle lane at the end of a row costs part of a vector, since the rest of its vector is stored one by one.
+    lanes = native if over_channels else min((16, 8, 4), key=lambda n: (n > native, row_cost(width, n)))
+    vectors = width if over_channels else ceil_div(width, lanes)
 
-    # Rows share the input rows between them; as few as possible are computed for nothing.
-    rows = min(range(1, 8), key=lambda n: (ceil_div(height, n) * n > 1.1 * height, abs(n - 4), -n))
+    # Few sums at a time: LLVM loads ahead for all of them, and runs out of registers. A large kernel shares more.
+    columns = 2 if vectors % 2 == 0 and prod(workload.kernel) > 9 else 1
+    rows = min(range(7, 0, -1), key=lambda n: (wasted(height, n) > 1.1, abs(n * columns - 4)))
 
     row_bytes = 4 * (workload.window[1] + (width - 1) * workload.stride[1]) * (lanes if over_channels else 1)
     tiles = max(1, (STAGED_BYTES // row_bytes - workload.window[0]) // (rows * workload.stride[0]))
-    parts = ceil_div(ceil_div(height, rows), tiles)
-    unroll = 2 if prod(workload.kernel) * rows * columns <= 256 else 1
+    steps = ceil_div(height, rows)
     return Config(
-        tiles=ceil_div(ceil_div(height, rows), parts),
+        tiles=ceil_div(steps, ceil_div(steps, tiles)),
         rows=rows,
         columns=columns,
         vector=lanes,
         over_channels=over_channels,
-        unroll=unroll if workload.kernel[1] * rows * columns <= 1024 else 0,
+        unroll=1 if workload.kernel[1] * rows * columns <= 256 else 0,
         parallel=workload.flops >= PARALLEL_FLOPS,
     )
 
@@ -134,7 +134,7 @@ def schedule(workload: ConvWorkload, config: Config, target: tvm.target.Target) 
     tile = (config.block_y, config.block_x)
     sch = Schedule(te.create_prim_func(compute.depthwise(workload, tile)))
     pad, accumulate, output = (sch.get_sblock(name) for name in ("pad", "depthwise", "output"))
-    (sw, lanes) = workload.stride[1], config.vector
+    sw, lanes = workload.stride[1], config.vector
 
     # Step 1. Tile the output: a task is a band of rows of one plane, or of as many planes as a vector has lanes
     n, k, y, x = sch.get_loops(output)
@@ -161,7 +161,7 @@ def schedule(workload: ConvWorkload, config: Config, target: tvm.target.Target) 
         sch.transform_layout(pad, ("write", 0), lambda n, c, h, w: (n, c, h, w % sw, w // sw))
 
     # Step 4. Taps outside, the tile inside
-    ni, ki, yi, xi, r, s = sch.get_loops(accumulate)[-6:]
+    ki, yi, xi, r, s = sch.get_loops(accumulate)[-5:]
     xi, vector = (xi, ki) if config.over_channels else sch.split(xi, [None, lanes])
     sch.reorder(r, s, yi, xi, vector)
     for loop in (yi, xi, *((), (s,), (r, s))[config.unroll]):
@@ -178,9 +178,21 @@ def schedule(workload: ConvWorkload, config: Config, target: tvm.target.Target) 
     return sch
 
 
+def row_cost(width: int, lanes: int) -> float:
+    """What computing and storing a row takes with vectors of so many lanes, in vectors."""
+    vectors = ceil_div(width, lanes)
+    return vectors + 0.4 * (vectors * lanes - width)
+
+
 def native_lanes(target: tvm.target.Target) -> int:
     """Float32 elements in the widest vector of the target."""
     # llvm_get_vector_width answers 512 for every x86.
     if not str(target.attrs.get("mtriple", "x86_64")).startswith("x86_64"):
         return int(codegen.llvm_get_vector_width(target)) // 32
-    return 16 if codegen.target_has_features("avx512f", target) else 8 if codegen.target_has_features("avx2", target) else 4
+    return (
+        16
+        if codegen.target_has_features("avx512f", target)
+        else 8
+        if codegen.target_has_features("avx2", target)
+        else 4
+    )

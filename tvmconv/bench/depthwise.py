@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import platform
 from collections.abc import Callable
 from dataclasses import asdict
@@ -31,6 +32,7 @@ def main(suites: tuple[str, ...], target: str, threads: int, batch: int | None, 
     Results are checked against the float64 reference first. PyTorch runs in strict float32 with cuDNN's own search for
     the fastest algorithm; the copy reads and writes as many bytes as the convolution has to.
     """
+    os.environ["TVM_NUM_THREADS"] = str(threads)  # read when TVM is loaded
     import torch
 
     torch.set_num_threads(threads)
@@ -42,7 +44,11 @@ def main(suites: tuple[str, ...], target: str, threads: int, batch: int | None, 
             changed = with_batch(workload, batch) if batch else workload
             timings = measure(contenders(changed, target), target == "cuda", rounds, seconds=0.02)
             rows.append({"suite": suite, "name": name, "workload": str(changed), **_columns(timings)})
-    machine = {"device": device_name(target), "torch": str(torch.__version__), "threads": None if target == "cuda" else threads}
+    machine = {
+        "device": device_name(target),
+        "torch": str(torch.__version__),
+        "threads": None if target == "cuda" else threads,
+    }
     if as_json:
         print_json({**machine, "rows": rows})
         return

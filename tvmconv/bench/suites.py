@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from importlib.resources import files
+from typing import Any
 
 from ..errors import InvalidArgumentError
 from ..workload import ConvWorkload
@@ -32,5 +33,5 @@ def load_suite(name: str) -> dict[str, ConvWorkload]:
     }
 
 
-def _read() -> dict[str, dict[str, list[list[str | int]]]]:
-    return json.loads(files(__package__).joinpath("suites.json").read_text())
+def _read() -> dict[str, Any]:
+    return dict(json.loads(files(__package__).joinpath("suites.json").read_text()))

@@ -17,7 +17,9 @@ class Timing:
     high: float
 
 
-def measure(contenders: Mapping[str, Callable[[], object]], on_gpu: bool, rounds: int, seconds: float) -> dict[str, Timing]:
+def measure(
+    contenders: Mapping[str, Callable[[], object]], on_gpu: bool, rounds: int, seconds: float
+) -> dict[str, Timing]:
     """Times every contender once a round, each time for about `seconds`, one call after the other on the same arrays.
 
     So caches are warm, a GPU's L2 too. On a GPU the calls are captured in a CUDA graph once, and its replays are timed

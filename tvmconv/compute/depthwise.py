@@ -33,7 +33,8 @@ def depthwise(workload: ConvWorkload, tile: tuple[int, int] = (1, 1)) -> list[te
     accumulated = te.compute(
         (workload.batch, workload.out_channels, *rounded),
         lambda n, k, h, v: te.sum(
-            padded[n, k // m, h * sh + r * dh, v * sw + s * dw].astype("float32") * w[k // m, k % m, r, s].astype("float32"),
+            padded[n, k // m, h * sh + r * dh, v * sw + s * dw].astype("float32")
+            * w[k // m, k % m, r, s].astype("float32"),
             axis=[r, s],
         ),
         name="depthwise",

@@ -11,7 +11,11 @@ from ..workload import ConvWorkload
 def epilogue_operands(workload: ConvWorkload) -> dict[str, te.Tensor]:
     """Placeholders for the vectors that the epilogue reads, (K,) in float32."""
     wanted = {"scale": workload.epilogue.scale, "shift": workload.epilogue.shift}
-    return {name: te.placeholder((workload.out_channels,), "float32", name=name) for name, is_used in wanted.items() if is_used}
+    return {
+        name: te.placeholder((workload.out_channels,), "float32", name=name)
+        for name, is_used in wanted.items()
+        if is_used
+    }
 
 
 def epilogue(accumulated: te.Tensor, workload: ConvWorkload, operands: dict[str, te.Tensor]) -> te.Tensor:

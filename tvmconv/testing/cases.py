@@ -52,7 +52,16 @@ DEPTHWISE = (
     _case("shift-relu6", (1, 8, 21, 22), (8, 1, 3, 3), shift=True, activation="relu6"),
     _case("clip-multiplier-2", (1, 4, 9, 9), (4, 2, 3, 3), scale=True, activation=("clip", -0.5, 1.5)),
     _case("half", (2, 8, 24, 32), (8, 1, 3, 3), dtype="float16"),
-    _case("half-odd-relu", (1, 6, 13, 15), (6, 2, 5, 5), dtype="float16", stride=2, scale=True, shift=True, activation="relu"),
+    _case(
+        "half-odd-relu",
+        (1, 6, 13, 15),
+        (6, 2, 5, 5),
+        dtype="float16",
+        stride=2,
+        scale=True,
+        shift=True,
+        activation="relu",
+    ),
     _case("batch-65", (65, 3, 8, 8), (3, 1, 3, 3)),
 )
 """Depthwise convolutions; seconds of compile time for each target."""

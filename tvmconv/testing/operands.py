@@ -14,9 +14,7 @@ from .closeness import assert_close
 def random_operands(workload: ConvWorkload, seed: int = 0) -> dict[str, np.ndarray]:
     """Normally distributed operands by name, and the output filled with NaN, so that what is not written shows."""
     rng = np.random.default_rng(seed)
-    arrays = {
-        name: rng.standard_normal(shape).astype(dtype) for name, (shape, dtype) in workload.operands.items()
-    }
+    arrays = {name: rng.standard_normal(shape).astype(dtype) for name, (shape, dtype) in workload.operands.items()}
     arrays["output"].fill(np.nan)
     return arrays
 
