@@ -31,7 +31,7 @@ def test_source_compiles_whatever_the_input_is_called(name: str) -> None:
     mod, layers = use_depthwise_kernels(model.mod, target)
     assert [layer.kernel for layer in layers] == ["tvmconv cuda/depthwise", "TVM"]
     (device_module,) = lowering.build(mod, target).mod.imports[0].imports
-    kernels = cuda.compile_source(str(device_module.inspect_source()), "sm_90").kernels
+    kernels = cuda.kernel_resources(str(device_module.inspect_source()), "sm_90")
     assert "tvmconv_depthwise_0_kernel" in [kernel.name for kernel in kernels]
     assert len(kernels) == 2
 
@@ -45,5 +45,6 @@ def test_convolutions_of_tvm_are_not_fused() -> None:
     target = resolve_target({"kind": "cuda", "arch": "sm_90"})
     mod = separate_convolutions(tvmconv.import_model(graph.model(y)).mod)
     (device_module,) = lowering.build(mod, target).mod.imports[0].imports
-    kernels = [kernel.name for kernel in cuda.compile_source(str(device_module.inspect_source()), "sm_90").kernels]
+    source = str(device_module.inspect_source())
+    kernels = [kernel.name for kernel in cuda.kernel_resources(source, "sm_90")]
     assert [name for name in kernels if "conv2d" in name] == ["conv2d_kernel"]

@@ -39,23 +39,22 @@ class KernelResources:
     spill_load_bytes: int
 
 
-@dataclass(frozen=True)
-class Cubin:
-    """Machine code for one architecture."""
-
-    arch: str
-    image: bytes
-    kernels: tuple[KernelResources, ...]
-
-
-def compile_source(source: str, arch: str) -> Cubin:
-    """CUDA source that TVM generated, as machine code for an architecture such as "sm_90".
+def compile_source(source: str, arch: str) -> bytes:
+    """CUDA source that TVM generated, as machine code (a cubin) for an architecture such as "sm_90".
 
     Uses NVRTC where the package cuda-bindings is installed, else nvcc. `CompileError` holds the compiler's own words,
     or says how to get a compiler.
     """
-    image, log = _nvrtc(source, arch, "cubin") if has_nvrtc() else _nvcc(source, arch, "cubin")
-    return Cubin(arch, image, parse_resources(log))
+    image, _ = _nvrtc(source, arch, "cubin") if has_nvrtc() else _nvcc(source, arch, "cubin")
+    return image
+
+
+def kernel_resources(source: str, arch: str) -> tuple[KernelResources, ...]:
+    """What each kernel in the source takes on an architecture, as ptxas reports it to NVRTC or nvcc."""
+    _, log = _nvrtc(source, arch, "cubin") if has_nvrtc() else _nvcc(source, arch, "cubin")
+    if "ptxas info" not in log:  # NVRTC 13.0 keeps it to itself
+        _, log = _nvcc(source, arch, "cubin")
+    return parse_resources(log)
 
 
 def to_ptx(source: str, arch: str) -> str:
@@ -72,7 +71,7 @@ def use_fast_compiler() -> None:
     import tvm
 
     def compile_for_device(source: str) -> bytes:
-        return compile_source(source, "sm_" + tvm.cuda(0).compute_version.replace(".", "")).image
+        return compile_source(source, "sm_" + tvm.cuda(0).compute_version.replace(".", ""))
 
     tvm.register_global_func("tvm_callback_cuda_compile", compile_for_device, override=True)
 
@@ -173,7 +172,7 @@ def _nvrtc(source: str, arch: str, form: str) -> tuple[bytes, str]:
     check(error)
     try:
         (error,) = nvrtc.nvrtcCompileProgram(program, len(options), [option.encode() for option in options])
-        log = read(nvrtc.nvrtcGetProgramLogSize, nvrtc.nvrtcGetProgramLog).decode(errors="replace")
+        log = read(nvrtc.nvrtcGetProgramLogSize, nvrtc.nvrtcGetProgramLog).rstrip(b"\0").decode(errors="replace")
         if error == nvrtc.nvrtcResult.NVRTC_ERROR_COMPILATION:
             raise CompileError(f"NVRTC, for {arch}:\n{log}")
         check(error)

@@ -89,7 +89,7 @@ class Operator:
         """Registers, shared memory and spills of the kernel, as the CUDA compiler reports them; empty for a CPU."""
         if self.target.kind.name == "llvm":
             return ()
-        return cuda.compile_source(self.source(), cuda_arch(self.target)).kernels
+        return cuda.kernel_resources(self.source(), cuda_arch(self.target))
 
     def save(self, path: str | PathLike[str]) -> None:
         """Writes the operator to one file that `tvmconv.load` reads; needs a C++ compiler to link it."""
