@@ -142,8 +142,9 @@ def include_paths() -> tuple[Path, ...]:
     toolkits = [Path("/usr/local/cuda/include")]
     if nvcc := shutil.which("nvcc"):
         toolkits.insert(0, Path(nvcc).resolve().parent.parent / "include")
-    found = next((folder for folder in (package, *toolkits) if (folder / "cuda_fp16.h").is_file()), None)
-    return (found, found / "cccl") if found else ()
+    found = [folder for folder in (package, *toolkits) if (folder / "cuda_fp16.h").is_file()]
+    # The C++ standard library for devices, which few kernels use, may be in the toolkit alone.
+    return tuple(found[:1] + [folder / "cccl" for folder in found if (folder / "cccl").is_dir()][:1])
 
 
 def _nvrtc(source: str, arch: str, form: str) -> tuple[bytes, str]:
