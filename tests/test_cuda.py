@@ -6,10 +6,11 @@ import shutil
 
 import pytest
 
-from tvmconv import ConvWorkload, compile, cuda
+import tvmconv
+from tvmconv import ConvWorkload, cuda
 from tvmconv.errors import CompileError
 
-SOURCE = compile(ConvWorkload.depthwise((1, 4, 16, 16), (4, 1, 3, 3), dtype="float16"), "cuda").source()
+SOURCE = tvmconv.compile(ConvWorkload.depthwise((1, 4, 16, 16), (4, 1, 3, 3), dtype="float16"), "cuda").source()
 
 
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90"])
