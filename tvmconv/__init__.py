@@ -12,9 +12,9 @@ from .errors import TvmconvError
 from .workload import ConvWorkload, Epilogue
 
 if TYPE_CHECKING:
+    from .loading import load
     from .network import Network, build, import_model
     from .operators import Operator, compile, depthwise  # noqa: A004
-    from .storage import load
 
 __version__ = "0.1.0"
 
@@ -25,7 +25,7 @@ _LAZY = {
     "compile": "operators",
     "depthwise": "operators",
     "import_model": "network",
-    "load": "storage",
+    "load": "loading",
 }
 
 __all__ = [

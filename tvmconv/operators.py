@@ -93,22 +93,20 @@ class Operator:
 
     def save(self, path: str | PathLike[str]) -> None:
         """Writes the operator to one file that `tvmconv.load` reads; needs a C++ compiler to link it."""
-        metadata = {
+        details = {
             "workload": msgspec.to_builtins(self.workload),
-            "target": str(self.target),
             "config": msgspec.to_builtins(self.selection.config),
             "reason": self.selection.reason,
         }
-        storage.save(_build(self.workload, self.selection, self.target), "operator", metadata, path)
+        storage.save(_build(self.workload, self.selection, self.target), "operator", self.target, details, path)
 
     @classmethod
-    def from_saved(cls, module: Module, metadata: dict[str, Any]) -> Operator:
+    def from_saved(cls, module: Module, target: tvm.target.Target, details: dict[str, Any]) -> Operator:
         """The operator that `save` wrote."""
-        workload = msgspec.convert(metadata["workload"], ConvWorkload)
-        target = resolve_target(metadata["target"])
+        workload = msgspec.convert(details["workload"], ConvWorkload)
         template = template_for(workload, target)
-        config = msgspec.convert(metadata["config"], template.Config)
-        return cls(workload, target, Selection(template, config, metadata["reason"]), module)
+        config = msgspec.convert(details["config"], template.Config)
+        return cls(workload, target, Selection(template, config, details["reason"]), module)
 
     def __repr__(self) -> str:
         return f"<tvmconv.Operator {self.workload} for {self.target.kind.name} by {self.selection.name}>"

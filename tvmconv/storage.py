@@ -10,29 +10,42 @@ import shutil
 import tempfile
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, Literal
 
 import msgspec
+import tvm
+from tvm.runtime import Executable, Module
+from tvm.support import cc
 
 from . import __version__
 from .errors import CompileError, InvalidArgumentError
 from .targets import device_of, resolve_target
 
-if TYPE_CHECKING:
-    from tvm.runtime import Executable
-
-    from .network import Network
-    from .operators import Operator
-
 MARK = b"tvmconv1"
 LENGTH_BYTES = 8
 
 
-def save(executable: Executable, kind: str, metadata: dict[str, Any], path: str | PathLike[str]) -> None:
-    """Links the executable and writes it with its description; the file appears whole or not at all."""
-    import tvm
-    from tvm.support import cc
+class Description(msgspec.Struct, frozen=True):
+    """What a saved file says of itself."""
 
+    kind: Literal["operator", "network"]
+    tvmconv: str
+    """The version that made it."""
+    tvm: str
+    target: str
+    """As JSON."""
+    details: dict[str, Any]
+    """What the operator or network is made of again, beside the code."""
+
+
+def save(
+    executable: Executable,
+    kind: Literal["operator", "network"],
+    target: tvm.target.Target,
+    details: dict[str, Any],
+    path: str | PathLike[str],
+) -> None:
+    """Links the executable and writes it with its description; the file appears whole or not at all."""
     path = Path(path)
     if path.suffix != ".so":
         raise InvalidArgumentError("path", str(path), "a name that ends in .so, by which TVM knows a library")
@@ -41,8 +54,7 @@ def save(executable: Executable, kind: str, metadata: dict[str, Any], path: str 
     compiler = cc.get_cc()
     if compiler is None or shutil.which(compiler) is None:
         raise CompileError("linking a library needs a C++ compiler: install g++ or clang++, or set CXX")
-    description = {"kind": kind, "tvmconv": __version__, "tvm": tvm.__version__, **metadata}
-    encoded = msgspec.json.encode(description)
+    encoded = msgspec.json.encode(Description(kind, __version__, tvm.__version__, str(target), details))
     with tempfile.TemporaryDirectory(dir=path.parent) as folder:
         library = Path(folder, "library.so")
         try:
@@ -54,7 +66,7 @@ def save(executable: Executable, kind: str, metadata: dict[str, Any], path: str 
         library.replace(path)
 
 
-def read_description(path: str | PathLike[str]) -> dict[str, Any]:
+def read_description(path: str | PathLike[str]) -> Description:
     """What a saved file says of itself, read without running any of it.
 
     Raises `InvalidArgumentError` for a file that is missing or was not written by `save`.
@@ -72,30 +84,23 @@ def read_description(path: str | PathLike[str]) -> dict[str, Any]:
             raise InvalidArgumentError("path", str(path), "a file that tvmconv exported")
         file.seek(size - tail - length)
         try:
-            return dict(msgspec.json.decode(file.read(length), type=dict[str, Any]))
+            return msgspec.json.decode(file.read(length), type=Description)
         except msgspec.MsgspecError:
             raise InvalidArgumentError("path", str(path), "a file that tvmconv exported, undamaged") from None
 
 
-def load(path: str | PathLike[str]) -> Operator | Network:
-    """The operator or network in a file that `Operator.save` or `Network.export` wrote.
+def read(path: str | PathLike[str]) -> tuple[Module, Description]:
+    """The code in a file that `save` wrote, loaded, and its description.
 
     Raises `InvalidArgumentError` for any other file, and for one made with another version of TVM; `NoDeviceError`
-    where the device that it was built for is missing.
+    where the device that it was made for is missing. Neither runs anything of the file.
     """
     description = read_description(path)
-    import tvm
-
-    if description["tvm"] != tvm.__version__:
-        raise InvalidArgumentError(
-            "path", str(path), f"a file made with apache-tvm {tvm.__version__}, not {description['tvm']}"
-        )
-    device_of(resolve_target(description["target"]))  # without its runtime TVM cannot even read the file
-    module = tvm.runtime.load_module(str(Path(path).resolve()))
-    if description["kind"] == "operator":
-        from .operators import Operator
-
-        return Operator.from_saved(module, description)
-    from .network import Network
-
-    return Network.from_saved(module, description)
+    if description.tvm != tvm.__version__:
+        expected = f"a file made with apache-tvm {tvm.__version__}, not {description.tvm}"
+        raise InvalidArgumentError("path", str(path), expected)
+    device_of(resolve_target(description.target))  # without its runtime TVM cannot even read the file
+    try:
+        return tvm.runtime.load_module(str(Path(path).resolve())), description
+    except RuntimeError as error:
+        raise InvalidArgumentError("path", str(path), f"a library that can be loaded ({error})") from None

@@ -104,8 +104,8 @@ def run(
 
 def load_network(file: Path, target: str | None, verify: str | None) -> Network | Operator:
     """What is in the library, or what is built from the model."""
+    from ..loading import load
     from ..network import build
-    from ..storage import load
     from ..targets import device_of, resolve_target
 
     with file.open("rb") as opened:

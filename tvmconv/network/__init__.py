@@ -1,9 +1,9 @@
 """Whole models: import from ONNX and torch through Relax, kernels of tvmconv put in, compiled and run."""
 
 from .building import build
-from .convolutions import Convolution
+from .convolutions import Convolution, Layer
 from .importing import import_model
 from .model import Model, TensorSpec
-from .network import Layer, Network
+from .network import Network
 
 __all__ = ["Convolution", "Layer", "Model", "Network", "TensorSpec", "build", "import_model"]

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from math import prod
+from typing import Any
 
 import tvm
 from tvm import relax
@@ -32,6 +34,18 @@ class Convolution:
     """With the epilogue that the kernel takes in; None for a convolution that a workload cannot describe."""
     obstacle: str | None
     """Why this is left to TVM; None for one that gets a kernel of tvmconv."""
+
+
+@dataclass(frozen=True)
+class Layer:
+    """One convolution of a network, and what runs it."""
+
+    convolution: Convolution
+    kernel: str
+    """The template, such as "tvmconv cuda/depthwise", or "TVM"."""
+    config: Mapping[str, Any] | None
+    """The knobs of the template; None for a kernel of TVM."""
+    reason: str
 
 
 def is_convolution(expr: relax.Expr) -> bool:

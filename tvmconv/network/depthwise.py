@@ -12,10 +12,9 @@ from tvm import relax
 
 from .. import dispatch, lowering
 from ..workload import ConvWorkload, Epilogue
-from .convolutions import Convolution, describe, is_convolution
+from .convolutions import Convolution, Layer, describe, is_convolution
 from .epilogue import Tail, follow, padding_before
 from .graph import Block, blocks_of, rebind
-from .network import Layer
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from .convolutions import Convolution
+from .depthwise import find_convolutions
 
 if TYPE_CHECKING:
     import tvm
@@ -35,6 +36,4 @@ class Model:
 
     def convolutions(self) -> list[Convolution]:
         """The model's convolutions in graph order; those that compute the same have the same `workload`."""
-        from .depthwise import find_convolutions
-
         return [found.convolution for found in find_convolutions(self.mod)]

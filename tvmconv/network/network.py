@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cached_property
 from os import PathLike
 from typing import Any
@@ -15,24 +13,12 @@ from tvm import relax
 
 from .. import arrays, storage
 from ..errors import InvalidArgumentError
-from ..targets import device_of, resolve_target
-from .convolutions import Convolution
+from ..targets import device_of
+from .convolutions import Layer
 from .model import TensorSpec
 
 ALIGNMENT = 64
 """Bytes to which TVM's own kernels take every tensor to be aligned; they crash on others."""
-
-
-@dataclass(frozen=True)
-class Layer:
-    """One convolution of a network, and what runs it."""
-
-    convolution: Convolution
-    kernel: str
-    """The template, such as "tvmconv cuda/depthwise", or "TVM"."""
-    config: Mapping[str, Any] | None
-    """The knobs of the template; None for a kernel of TVM."""
-    reason: str
 
 
 class Network:
@@ -73,23 +59,22 @@ class Network:
         """Writes the network to one file that `tvmconv.load` reads; needs a C++ compiler to link it."""
         if not isinstance(self._executable, tvm.runtime.Executable):
             raise InvalidArgumentError("network", "one that was loaded", "one that was built; copy the file it is in")
-        description = {
-            "target": str(self.target),
+        details = {
             "inputs": msgspec.to_builtins(self.inputs),
             "outputs": msgspec.to_builtins(self.outputs),
             "layers": msgspec.to_builtins(self.layers),
         }
-        storage.save(self._executable, "network", description, path)
+        storage.save(self._executable, "network", self.target, details, path)
 
     @classmethod
-    def from_saved(cls, module: tvm.runtime.Module, description: dict[str, Any]) -> Network:
+    def from_saved(cls, module: tvm.runtime.Module, target: tvm.target.Target, details: dict[str, Any]) -> Network:
         """The network that `export` wrote."""
         return cls(
             module,
-            resolve_target(description["target"]),
-            msgspec.convert(description["inputs"], tuple[TensorSpec, ...]),
-            msgspec.convert(description["outputs"], tuple[TensorSpec, ...]),
-            msgspec.convert(description["layers"], tuple[Layer, ...]),
+            target,
+            msgspec.convert(details["inputs"], tuple[TensorSpec, ...]),
+            msgspec.convert(details["outputs"], tuple[TensorSpec, ...]),
+            msgspec.convert(details["layers"], tuple[Layer, ...]),
         )
 
     def __repr__(self) -> str:
