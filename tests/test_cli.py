@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
 import time
 import warnings
+from contextlib import suppress
 from pathlib import Path
 
 import click
@@ -83,9 +85,29 @@ def test_interrupt() -> None:
     assert (result.exit_code, result.stdout, result.stderr) == (130, "", "interrupted\n")
 
 
-def test_a_bug_is_not_hidden() -> None:
-    result = CliRunner().invoke(commands_that(ZeroDivisionError("a bug")), ["command"])
-    assert isinstance(result.exception, ZeroDivisionError)
+def test_interrupt_that_became_another_error() -> None:
+    """As in TVM, which answers a KeyboardInterrupt in one of its passes with a RuntimeError."""
+
+    @click.command()
+    def command() -> None:
+        with suppress(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+        raise RuntimeError
+
+    result = CliRunner().invoke(Commands(commands=[command]), ["command"])
+    assert (result.exit_code, result.stderr) == (130, "interrupted\n")
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_full_disk_is_one_line() -> None:
+    result = CliRunner().invoke(commands_that(OSError(28, "No space left on device")), ["command"])
+    assert (result.exit_code, result.stderr) == (1, "error: [Errno 28] No space left on device\n")
+
+
+@pytest.mark.parametrize("error", [ZeroDivisionError("a bug"), RuntimeError("a bug")])
+def test_a_bug_is_not_hidden(error: Exception) -> None:
+    result = CliRunner().invoke(commands_that(error), ["command"])
+    assert result.exception is error
 
 
 def test_a_warning_is_one_line_on_stderr() -> None:

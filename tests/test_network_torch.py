@@ -131,3 +131,22 @@ def test_modules_need_example_inputs(inputs: Any) -> None:
 def test_modules_are_imported_before_they_are_built() -> None:
     with pytest.raises(InvalidArgumentError, match="a tuple of example tensors"):
         tvmconv.build(nn.ReLU())
+
+
+MISREAD: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "aten.add.Tensor": lambda x: torch.add(x, x.sin(), alpha=2),
+    "aten.sub.Tensor": lambda x: torch.sub(x, x.sin(), alpha=3),
+    "aten.elu.default": torch.selu,
+    "aten.avg_pool2d.default": lambda x: nn.functional.avg_pool2d(x, 2, divisor_override=3),
+    "aten.clamp.default": lambda x: torch.clamp(x, 0.5, -0.5),
+}
+
+
+@pytest.mark.parametrize("operator", MISREAD)
+def test_operators_that_relax_would_misread_are_refused(operator: str) -> None:
+    class Module(nn.Module):  # type: ignore[misc,name-defined]
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return MISREAD[operator](x)
+
+    with pytest.raises(UnsupportedModelError, match=f"{operator} .*Relax ignores one of its arguments"):
+        import_model(Module(), (torch.ones(1, 4, 4, 4),))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-import shlex
+import re
 import warnings
 from typing import TYPE_CHECKING, Any
 
@@ -45,7 +45,7 @@ def resolve_target(target: str | dict[str, Any] | tvm.target.Target) -> tvm.targ
     elif config.get("kind") == "llvm":
         config = _complete_llvm(config)
     else:
-        raise InvalidArgumentError("target", target, "a target of kind 'cuda' or 'llvm'")
+        raise InvalidArgumentError("target", target, "a target whose kind is 'cuda' or 'llvm'")
     try:
         return tvm.target.Target(config)
     except (ValueError, TypeError, RuntimeError) as error:
@@ -83,7 +83,7 @@ def _parse(text: str) -> dict[str, Any]:
             return dict(json.loads(text))
         except json.JSONDecodeError as error:
             raise InvalidArgumentError("target", text, f"valid JSON ({error})") from None
-    kind, *options = shlex.split(text)
+    kind, *options = text.split()
     if options:
         config = {"kind": kind, **dict(_parse_option(text, option) for option in options)}
         warnings.warn(f"target {text!r}: TVM has dropped options in a string; write {json.dumps(config)}", stacklevel=4)
@@ -109,8 +109,10 @@ def _complete_cuda(config: dict[str, Any]) -> dict[str, Any]:
     if "arch" not in config:
         device = _first_gpu()
         config["arch"] = "sm_" + device.compute_version.replace(".", "") if device else DEFAULT_CUDA_ARCH
-    # An architecture-specific name such as sm_90a fails the version check of TVM's own schedules.
-    config["arch"] = str(config["arch"]).rstrip("af")
+    arch = re.fullmatch(r"(sm_\d+)[af]?", str(config["arch"]))
+    if arch is None:
+        raise InvalidArgumentError("target", config["arch"], "an arch such as sm_80 or sm_90")
+    config["arch"] = arch[1]  # TVM's own schedules fail their version check on a name such as sm_90a
     return CUDA_LIMITS | {"host": "llvm"} | config
 
 
@@ -128,9 +130,13 @@ def _complete_llvm(config: dict[str, Any]) -> dict[str, Any]:
     import tvm
     from tvm.target import codegen
 
-    ours = tvm.target.Target("llvm").attrs["mtriple"]
-    if "mcpu" not in config and config.get("mtriple", ours) == ours:
-        config["mcpu"] = codegen.llvm_get_system_cpu()
+    ours = str(tvm.target.Target("llvm").attrs["mtriple"])
+    triple = str(config.get("mtriple", ours))
+    if triple.partition("-")[0] != ours.partition("-")[0]:
+        raise InvalidArgumentError("target", triple, f"an mtriple of this machine's kind, such as {ours}")
+    config.setdefault("mcpu", codegen.llvm_get_system_cpu())
+    if not codegen.llvm_is_valid_cpu(config["mcpu"], triple):
+        raise InvalidArgumentError("target", config["mcpu"], "an mcpu that LLVM knows, such as haswell or znver5")
     return {"num-cores": os.cpu_count() or 1} | config
 
 

@@ -5,7 +5,12 @@ Commands import what they need when they run, so that help and completion load n
 
 from __future__ import annotations
 
+import os
+import signal
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
 from typing import Any
 
 import click
@@ -26,16 +31,22 @@ class Commands(click.Group):
     """A group whose commands end with one line and the error's exit code, not with a traceback."""
 
     def invoke(self, ctx: click.Context) -> Any:
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), _interrupts() as interrupts:
             warnings.showwarning = lambda message, *where: click.echo(f"warning: {_one_line(message)}", err=True)
             try:
                 return super().invoke(ctx)
             except TvmconvError as error:
                 click.echo(f"error: {_one_line(error)}", err=True)
                 ctx.exit(error.exit_code)
-            except KeyboardInterrupt:
+            except (KeyboardInterrupt, RuntimeError) as error:
+                # TVM makes a RuntimeError of a KeyboardInterrupt in one of its passes.
+                if not (interrupts or isinstance(error, KeyboardInterrupt)):
+                    raise
                 click.echo("interrupted", err=True)
                 ctx.exit(INTERRUPTED)
+            except OSError as error:
+                click.echo(f"error: {_one_line(error)}", err=True)
+                ctx.exit(1)
 
 
 @click.group(
@@ -51,6 +62,24 @@ def main() -> None:
 
     Data goes to stdout, progress and notes to stderr. Every command takes --json.
     """
+
+
+@contextmanager
+def _interrupts() -> Iterator[list[int]]:
+    """The Ctrl-C of the block so far: the first is a KeyboardInterrupt as ever, the second ends the process at once."""
+    seen: list[int] = []
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        if seen:
+            os._exit(INTERRUPTED)
+        seen.append(number)
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGINT, interrupt)
+    try:
+        yield seen
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def _one_line(message: object) -> str:

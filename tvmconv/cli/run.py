@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..errors import InvalidArgumentError, WrongResultError
-from .console import print_json, print_table, progress
+from .console import note, print_json, print_table, progress
 from .options import INPUT_FILE, OutputFile, json_option
 
 if TYPE_CHECKING:
@@ -98,6 +98,11 @@ def run(
             click.echo(f"time: {middle:.4g} ms (median of {repeat}), {low:.4g} to {high:.4g} ms")
         for found in comparisons:
             click.echo(f"{verify}: {found.output} differs by at most {found.error:.3g}, allowed {found.bound:.3g}")
+    for name, expected in reference.items():
+        if expected.size > 1 and (expected == expected.flat[0]).all():
+            note(
+                f"{name} is {expected.flat[0]} everywhere in {verify}'s result too: with this model that proves little"
+            )
     if wrong := [found.output for found in comparisons if not found.agrees]:
         raise WrongResultError(f"{', '.join(wrong)} of {file} differs from what {verify} computes by more than allowed")
 

@@ -20,9 +20,12 @@ HINTS = {
     "QLinearConv": "export the model in Q/DQ form (QuantizeLinear and DequantizeLinear around Conv)",
     "QLinearMatMul": "export the model in Q/DQ form (QuantizeLinear and DequantizeLinear around MatMul)",
     "ConvTranspose": "give its padding as `pads` and `output_padding`",
+    "MaxPool": "give its padding as `pads`",
+    "Upsample": "export the model with opset 11 or later, which has Resize",
 }
 """What helps with an operator that Relax does not have or gets wrong."""
 
+PADS_LOW = "Relax gets the shape of auto_pad SAME_LOWER wrong"
 UNKNOWN_HINT = "export the model without it, or replace it by operators that Relax has"
 FAILED_HINT = "export the model with static shapes, with another opset, or without this operator"
 
@@ -57,8 +60,9 @@ def import_onnx(model: onnx.ModelProto) -> tuple[tvm.IRModule, list[str], list[s
     import onnx
     from tvm.relax.frontend.onnx.onnx_frontend import ONNXGraphImporter
 
-    if ignored := [node for node in model.graph.node if _has_output_shape(node)]:
-        raise _unsupported(ignored, "Relax ignores its output_shape")
+    for has_problem, problem in ((_has_output_shape, "Relax ignores its output_shape"), (_pads_low, PADS_LOW)):
+        if nodes := [node for node in model.graph.node if has_problem(node)]:
+            raise _unsupported(nodes, problem)
     importer = ONNXGraphImporter(shape_dict=None, dtype_dict=None)
     importer.bb = _RelaxBuilder()
     opset = next((entry.version for entry in model.opset_import if entry.domain in ("", "ai.onnx")), 1)
@@ -71,7 +75,8 @@ def import_onnx(model: onnx.ModelProto) -> tuple[tvm.IRModule, list[str], list[s
         raise _unsupported(nodes, "Relax does not have it") from error
     except IMPORT_ERRORS as error:
         node = node_at_fault(error, onnx.NodeProto)
-        raise _unsupported([node] if node else [], summary(error), FAILED_HINT) from error
+        hint = HINTS.get(node.op_type, FAILED_HINT) if node else FAILED_HINT
+        raise _unsupported([node] if node else [], summary(error), hint) from error
     weights = {tensor.name for tensor in model.graph.initializer}
     inputs = [value.name for value in model.graph.input if value.name not in weights]
     return mod, inputs, [value.name for value in model.graph.output]
@@ -94,6 +99,10 @@ class _RelaxBuilder(relax.BlockBuilder):  # type: ignore[misc]
 
 def _has_output_shape(node: onnx.NodeProto) -> bool:
     return node.op_type == "ConvTranspose" and any(attribute.name == "output_shape" for attribute in node.attribute)
+
+
+def _pads_low(node: onnx.NodeProto) -> bool:
+    return node.op_type == "MaxPool" and any(attribute.s == b"SAME_LOWER" for attribute in node.attribute)
 
 
 def _unsupported(nodes: list[onnx.NodeProto], problem: str, hint: str | None = None) -> UnsupportedModelError:

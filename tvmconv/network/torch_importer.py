@@ -54,6 +54,8 @@ def import_program(program: torch.export.ExportedProgram) -> tuple[tvm.IRModule,
 
     with quiet():
         program = program.run_decompositions()
+        if misread := [_words(node) for node in program.graph.nodes if _is_misread(node)]:
+            raise unsupported(misread, "Relax ignores one of its arguments", HINT)
         changed = [_words(node) for node in program.graph.nodes if _changes_dtype(node)]
         if changed:
             raise unsupported(changed, "Relax imports it in float32 only", "import the model in float32, or from ONNX")
@@ -72,6 +74,21 @@ def import_program(program: torch.export.ExportedProgram) -> tuple[tvm.IRModule,
 class _CopyConstants(PyExprMutator):  # type: ignore[misc]
     def visit_generic_const_(self, constant: tvm.ir.GenericConst) -> relax.Expr:
         return relax.const(constant.value.copyto(tvm.cpu()))
+
+
+def _is_misread(node: torch.fx.Node) -> bool:
+    """Whether Relax's importer would make something else of the node without a word."""
+    name = getattr(node.target, "__name__", "").partition(".")[0]
+    if name in ("add", "sub", "rsub"):
+        return bool(node.kwargs.get("alpha", 1) != 1)
+    if name == "elu":  # alpha is read, scale and input_scale are not
+        return any(value != 1 for value in node.args[2:])
+    if name == "avg_pool2d":
+        return len(node.args) > 6 and node.args[6] is not None
+    if name == "clamp":
+        bounds = [bound for bound in node.args[1:] if isinstance(bound, (int, float))]
+        return len(bounds) == 2 and bounds[0] > bounds[1]
+    return False
 
 
 def _changes_dtype(node: torch.fx.Node) -> bool:
