@@ -2,11 +2,15 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
+# A C++ compiler links what is exported; where the machine has none, one comes as a Python package.
+COMPILER := $(if $(shell command -v g++ || command -v clang++),,ziglang)
+# The demo compares with ONNX Runtime on as many threads.
+THREADS ?= 2
 
 .PHONY: demo test lint format clean
 
 demo: $(VENV)/demo-installed
-	$(BIN)/python examples/shufflenet.py
+	TVM_NUM_THREADS=$(THREADS) $(BIN)/python examples/shufflenet.py
 
 test: $(VENV)/test-installed
 	$(BIN)/python -m pytest -n auto
@@ -27,9 +31,9 @@ $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
 
 $(VENV)/demo-installed: $(BIN)/python pyproject.toml
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[onnx]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[onnx]' $(COMPILER)
 	touch $@
 
 $(VENV)/test-installed: $(BIN)/python pyproject.toml
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[cuda,dev,onnx,torch]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[cuda,dev,onnx,torch]' $(COMPILER)
 	touch $@

@@ -6,6 +6,7 @@ ones here.
 
 from __future__ import annotations
 
+import os
 import tempfile
 import time
 from collections import Counter
@@ -21,12 +22,13 @@ import tvmconv
 from tvmconv import lowering
 from tvmconv.bench.timing import measure
 from tvmconv.cli.console import print_table
-from tvmconv.errors import NoDeviceError, WrongResultError
-from tvmconv.targets import device_of, resolve_target
+from tvmconv.errors import WrongResultError
+from tvmconv.targets import device_of, has_gpu, resolve_target
 from tvmconv.verify import compare, run_onnxruntime
 
 GRAPH = Path(onnx.__file__).parent / "backend" / "test" / "data" / "light" / "light_shufflenet.onnx"
-THREADS = 2
+THREADS = int(os.environ.get("TVM_NUM_THREADS", os.cpu_count() or 1))
+"""As many as TVM takes."""
 
 
 def main() -> None:
@@ -82,13 +84,8 @@ def show(path: Path, library: Path, target: tvm.target.Target) -> None:
 
 
 def find_target() -> tvm.target.Target:
-    """The GPU if there is one, else two threads of the CPU."""
-    target = resolve_target("cuda")
-    try:
-        device_of(target)
-    except NoDeviceError:
-        return resolve_target("llvm")
-    return target
+    """The GPU if there is one, else the CPU."""
+    return resolve_target("cuda" if has_gpu() else "llvm")
 
 
 def finished(output: tvm.runtime.Tensor) -> tvm.runtime.Tensor:

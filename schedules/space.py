@@ -24,7 +24,14 @@ class Space(Generic[C]):
     constraints: Mapping[str, Callable[[C], bool]]
 
     def violated(self, config: C) -> list[str]:
-        """Names of the constraints that a configuration breaks; empty for a legal one."""
+        """Names of the constraints that a configuration breaks; empty for a legal one.
+
+        A knob of another type, or below its least value, makes it "malformed", and nothing else is looked at.
+        """
+        for name, values in self.knobs.items():
+            value = getattr(config, name)
+            if type(value) is not type(values[0]) or value < min(values):
+                return ["malformed"]
         return [name for name, holds in self.constraints.items() if not holds(config)]
 
     def __iter__(self) -> Iterator[C]:

@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 from packaging.requirements import Requirement
 
-from tvmconv import doctor
+from tvmconv import doctor, storage
 from tvmconv.cli import main
 
 
@@ -111,6 +111,7 @@ def test_nothing_but_the_required(monkeypatch: pytest.MonkeyPatch, tmp_path: obj
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("CXX", raising=False)
     monkeypatch.delenv("CC", raising=False)
+    monkeypatch.setattr(storage, "find_spec", lambda name: None)
     checks = doctor.diagnose()
     found = by_name(checks)
     for name in ("C++ compiler", "nvcc", "NVIDIA driver"):

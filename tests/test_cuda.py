@@ -18,7 +18,7 @@ def test_cubin(arch: str) -> None:
     assert cuda.compile_source(SOURCE, arch)[:4] == b"\x7fELF"
 
 
-@pytest.mark.skipif(shutil.which("nvcc") is None, reason="nvcc is not installed")
+@pytest.mark.skipif(shutil.which("nvcc") is None or not cuda.has_nvrtc(), reason="not both of them are installed")
 def test_nvcc_and_nvrtc_agree(monkeypatch: pytest.MonkeyPatch) -> None:
     (by_nvrtc,) = cuda.kernel_resources(SOURCE, "sm_90")
     monkeypatch.setattr(cuda, "has_nvrtc", lambda: False)

@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import random
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
-import tvm
 
 import tvmconv
 from tvmconv import ConvWorkload
 from tvmconv.dispatch import template_for
 from tvmconv.errors import InvalidArgumentError
-from tvmconv.targets import resolve_target
+from tvmconv.targets import has_gpu, resolve_target
 from tvmconv.testing import DEPTHWISE, Case, check_result, random_operands
 
 torch = pytest.importorskip("torch")
-pytestmark = pytest.mark.skipif(not tvm.cuda(0).exist, reason="there is no GPU here")
+pytestmark = pytest.mark.skipif(not has_gpu(), reason="there is no GPU here")
 by_id = pytest.mark.parametrize("case", DEPTHWISE, ids=lambda case: case.id)
 
 
@@ -79,11 +80,29 @@ def test_mixed_devices_are_refused() -> None:
         tvmconv.depthwise(x, w, target="cuda")
 
 
+def test_nan_and_infinity_pass_through_the_epilogue() -> None:
+    """As they do on the CPU, whatever the compiler's fast math would like."""
+    workload = ConvWorkload.depthwise((1, 1, 4, 40), (1, 1, 1, 1), activation="relu6")
+    operands = random_operands(workload)
+    operands["x"][0, 0, 0, :3] = np.nan, np.inf, -np.inf
+    check_result(workload, operands, tvmconv.compile(workload, "cuda")(*on_gpu(operands)).cpu().numpy())
+
+
 def test_saved_operator(tmp_path: Path) -> None:
     workload = ConvWorkload.depthwise((2, 8, 14, 14), (8, 1, 3, 3), activation="relu")
     operands = random_operands(workload)
     tvmconv.compile(workload, "cuda").save(tmp_path / "operator.so")
-    check_result(workload, operands, tvmconv.load(tmp_path / "operator.so")(*on_gpu(operands)).cpu().numpy())
+    code = (
+        "import sys, torch, tvmconv, tvmconv.cuda as cuda;"
+        "x, w = (torch.load(path).cuda() for path in sys.argv[2:4]);"
+        "y = tvmconv.load(sys.argv[1])(x, w);"
+        "torch.save(y.cpu(), sys.argv[4])"
+    )
+    paths = [str(tmp_path / name) for name in ("operator.so", "x.pt", "w.pt", "y.pt")]
+    for path, array in zip(paths[1:3], on_gpu(operands), strict=True):
+        torch.save(array.cpu(), path)
+    subprocess.run([sys.executable, "-c", code, *paths], check=True)
+    check_result(workload, operands, torch.load(paths[3]).numpy())
 
 
 def test_network_on_a_gpu() -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,15 +17,14 @@ import tvmconv
 from tvmconv import ConvWorkload, operators, storage
 from tvmconv.dispatch import template_for
 from tvmconv.errors import InvalidArgumentError, NoDeviceError
-from tvmconv.targets import resolve_target
-from tvmconv.testing import check_result, random_operands
+from tvmconv.targets import has_gpu, resolve_target
+from tvmconv.testing import DEPTHWISE, Case, check_result, random_operands
 
 torch = pytest.importorskip("torch")
 
 WORKLOAD = ConvWorkload.depthwise((2, 6, 13, 15), (6, 2, 3, 3), stride=2, scale=True, shift=True, activation="relu6")
 OPERANDS = random_operands(WORKLOAD)
 OPTIONS: dict[str, Any] = {"stride": 2, "activation": "relu6"}
-has_gpu = tvm.cuda(0).exist
 
 
 class OnlyDLPack:
@@ -88,12 +89,23 @@ def test_channels_last_torch_tensor() -> None:
     assert torch.equal(tvmconv.depthwise(x.to(memory_format=torch.channels_last), w), expected)
 
 
+def test_torch_view_with_the_negative_bit() -> None:
+    x, w = (torch.from_numpy(OPERANDS[name]) for name in ("x", "w"))
+    assert torch.equal(tvmconv.depthwise(torch._neg_view(-x), w), tvmconv.depthwise(x, w))
+
+
+def test_target_as_a_dict() -> None:
+    assert np.array_equal(tvmconv.depthwise(X, W, target={"kind": "llvm"}), tvmconv.depthwise(X, W))
+
+
 def test_half_with_vectors_in_half_or_float() -> None:
     x, w = (OPERANDS[name].astype("float16") for name in ("x", "w"))
     scale = OPERANDS["scale"].astype("float16")
     result = tvmconv.depthwise(x, w, scale=scale)
     assert result.dtype == np.float16
     assert np.array_equal(result, tvmconv.depthwise(x, w, scale=scale.astype("float32")))
+    by_dlpack = tvmconv.depthwise(*map(OnlyDLPack, (x, w)), scale=OnlyDLPack(scale))
+    assert np.array_equal(by_dlpack.numpy(), result)
 
 
 def test_kernels_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -107,6 +119,7 @@ def test_kernels_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(operators, "compile", counting)
     monkeypatch.setattr(operators, "_operators", {})
+    operators._operator.cache_clear()
     results: list[np.ndarray] = []
 
     def call() -> None:
@@ -128,7 +141,11 @@ BAD: dict[str, tuple[Callable[[], Any], str]] = {
     "rank": (lambda: tvmconv.depthwise(X[0], W), "x is .* expected a shape of 4 dimensions"),
     "channels": (lambda: tvmconv.depthwise(X, W[:5]), "w is .* expected 6 channels first"),
     "mixed-dtypes": (lambda: tvmconv.depthwise(X, W.astype("float16")), "w is 'float16'; expected the dtype float32"),
-    "integers": (lambda: tvmconv.depthwise(X.astype("int32"), W.astype("int32")), "dtype is 'int32'"),
+    "integers": (lambda: tvmconv.depthwise(X.astype("int32"), W.astype("int32")), "x is 'int32'; expected an array of"),
+    "sparse": (lambda: tvmconv.depthwise(torch.eye(4).to_sparse(), torch.eye(4)), "x is 'torch.sparse_coo on cpu'"),
+    "meta": (lambda: tvmconv.depthwise(torch.empty(1, 2, 8, 8, device="meta"), torch.eye(4)), "x is .* on meta'"),
+    "nested-stride": (lambda: tvmconv.depthwise(X, W, stride=(1, [1])), r"stride is \(1, \(1,\)\)"),
+    "clip-of-lists": (lambda: tvmconv.depthwise(X, W, activation=("clip", [1], 2)), "activation is "),
     "scale-length": (lambda: tvmconv.depthwise(X, W, scale=np.ones(3, "float32")), r"scale is \(3,\); .* \(12,\)"),
     "scale-dtype": (lambda: tvmconv.depthwise(X, W, scale=np.ones(12)), "scale is 'float64'; expected the dtype"),
     "padding": (lambda: tvmconv.depthwise(X, W, padding="FULL"), "padding is 'FULL'"),
@@ -150,7 +167,7 @@ def test_bad_arguments(bad: str) -> None:
         call()
 
 
-@pytest.mark.skipif(has_gpu, reason="there is a GPU here")
+@pytest.mark.skipif(has_gpu(), reason="there is a GPU here")
 def test_cuda_operator_builds_without_a_gpu_and_says_what_running_needs() -> None:
     operator = tvmconv.compile(WORKLOAD, "cuda")
     (kernel,) = operator.resources()
@@ -189,6 +206,11 @@ def test_configuration_given_by_the_caller() -> None:
     operator = tvmconv.compile(WORKLOAD, target, config)
     assert operator.selection.config == config
     check_result(WORKLOAD, OPERANDS, operator(*(OPERANDS[name] for name in ("x", "w", "scale", "shift"))))
+    for knob, value in {"rows": 0, "columns": -1, "vector": 4.0, "unroll": "2", "parallel": 1, "tiles": None}.items():
+        with pytest.raises(InvalidArgumentError, match="config is .* meets the constraints malformed"):
+            tvmconv.compile(WORKLOAD, target, replace(config, **{knob: value}))
+    with pytest.raises(InvalidArgumentError, match="config is .* meets the constraints straight_line"):
+        tvmconv.compile(WORKLOAD, target, replace(config, unroll=5))
     illegal = type(config)(tiles=1, rows=64, columns=64, vector=16, over_channels=False, unroll=2, parallel=True)
     with pytest.raises(InvalidArgumentError, match="config is .* meets the constraints .*registers"):
         tvmconv.compile(WORKLOAD, target, illegal)
@@ -196,10 +218,11 @@ def test_configuration_given_by_the_caller() -> None:
         tvmconv.compile(WORKLOAD, target, 7)
 
 
-def test_default_configuration_is_in_the_space() -> None:
+@pytest.mark.parametrize("case", DEPTHWISE, ids=lambda case: case.id)
+def test_default_configuration_is_in_the_space(case: Case) -> None:
     for target in map(resolve_target, ("llvm", "cuda")):
-        template = template_for(WORKLOAD, target)
-        space, config = template.space(WORKLOAD, target), template.default_config(WORKLOAD, target)
+        template = template_for(case.workload, target)
+        space, config = template.space(case.workload, target), template.default_config(case.workload, target)
         assert space.violated(config) == []
         assert all(getattr(config, knob) in values for knob, values in space.knobs.items())
 
@@ -227,6 +250,13 @@ def test_damaged_file_is_refused_before_it_is_run(saved: Path, tmp_path: Path, k
         tvmconv.load(damaged)
 
 
+def test_file_cut_in_the_middle_is_refused_before_it_is_run(saved: Path, tmp_path: Path) -> None:
+    damaged, whole = tmp_path / "damaged.so", saved.read_bytes()
+    damaged.write_bytes(whole[: len(whole) // 2] + whole[-2000:])
+    with pytest.raises(InvalidArgumentError, match="exported, whole"):
+        tvmconv.load(damaged)
+
+
 def test_file_of_another_tvm_is_refused(saved: Path, tmp_path: Path) -> None:
     other = tmp_path / "other.so"
     version = tvm.__version__.encode()
@@ -247,7 +277,7 @@ def test_save_needs_a_folder_and_a_name(tmp_path: Path) -> None:
 
 
 def test_failed_save_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CXX", "false")
+    monkeypatch.setenv("CXX", sys.executable)  # it knows none of a compiler's options
     target = tmp_path / "operator.so"
     target.write_text("before")
     with pytest.raises(tvmconv.TvmconvError, match="C\\+\\+ compiler"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -101,10 +102,17 @@ BAD = [
     Bad("three-paddings", {"padding": (1, 2, 3)}, r"padding is \(1, 2, 3\)"),
     Bad("negative-padding", {"padding": -1}, r"padding is \(-1, -1, -1, -1\); expected four integers of 0 or more"),
     Bad("unknown-activation", {"activation": "gelu"}, "activation is 'gelu'; expected None, 'relu', 'relu6'"),
+    Bad("nan-clip", {"activation": ("clip", float("nan"), None)}, "activation is nan; expected a bound that float32"),
+    Bad("huge-clip", {"activation": ("clip", None, 1e300)}, "activation is 1e\\+300"),
+    Bad("text-clip", {"activation": ("clip", "a", 1)}, "activation is .* expected None"),
+    Bad("float-shape", {"x_shape": (1, 4.5, 10, 12)}, "x is .* expected a shape of 4 dimensions"),
+    Bad("no-shape", {"x_shape": None}, "x is None; expected a shape of 4 dimensions"),
+    Bad("huge-stride", {"stride": 2**31, "padding": 0}, "padded x is .* expected a tensor of at most"),
+    Bad("huge-dilation", {"dilation": 50_000, "padding": 50_000}, "padded x is .* expected a tensor of at most"),
     Bad("crossed-clip", {"activation": ("clip", 2, 1)}, r"activation is \(2.0, 1.0\)"),
     Bad("unknown-dtype", {"dtype": "float64"}, "dtype is 'float64'; expected float32 or float16"),
-    Bad("too-many-elements", {"x_shape": (2**20, 4, 100, 100)}, "x is .* expected a tensor of at most 2147483647"),
-    Bad("too-much-padding", {"padding": 100_000}, "output is .* expected a tensor of at most 2147483647"),
+    Bad("too-many-elements", {"x_shape": (2**20, 4, 100, 100)}, "x is .* expected a tensor of at most 1073741824"),
+    Bad("too-much-padding", {"padding": 100_000}, "output is .* expected a tensor of at most 1073741824"),
 ]
 
 
@@ -128,6 +136,20 @@ def test_bad_json_values() -> None:
     text = ConvWorkload.depthwise(X, W).to_json().replace('"batch":1', '"batch":0')
     with pytest.raises(InvalidArgumentError, match="batch is 0"):
         ConvWorkload.from_json(text)
+
+
+@pytest.mark.parametrize(
+    "field", [{"kernel": 3}, {"kernel": (3, 3, 3)}, {"padding": (1, 1)}, {"stride": [1, 1]}], ids=str
+)
+def test_the_constructor_takes_the_stored_form_only(field: dict[str, Any]) -> None:
+    fields = msgspec.to_builtins(ConvWorkload.depthwise(X, W))
+    stored = {name: tuple(value) if isinstance(value, list) else value for name, value in fields.items()}
+    with pytest.raises(InvalidArgumentError, match=f"{next(iter(field))} is "):
+        ConvWorkload(**{**stored, "epilogue": Epilogue(), **field})
+
+
+def test_infinite_bounds_are_none() -> None:
+    assert ConvWorkload.depthwise(X, W, activation=("clip", -np.inf, np.inf)).epilogue == Epilogue()
 
 
 def test_activation_names() -> None:

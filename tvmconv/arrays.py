@@ -44,9 +44,11 @@ def operand(name: str, array: Any) -> Operand:
         if not (array.flags.c_contiguous and array.flags.writeable and array.flags.aligned):
             array = np.array(array, order="C")
     elif is_torch(array):
+        if str(array.layout) != "torch.strided" or array.device.type not in ("cpu", "cuda"):
+            raise InvalidArgumentError(name, f"{array.layout} on {array.device}", "a dense tensor on a CPU or a GPU")
         if array.requires_grad:
             raise InvalidArgumentError(name, "a tensor that requires grad", "one that does not: pass tensor.detach()")
-        array = array.contiguous()
+        array = array.resolve_neg().contiguous()
         if array.is_cuda and array.data_ptr() % GPU_ALIGNMENT:
             array = array.clone()
         device = tvm.cuda(array.device.index) if array.is_cuda else tvm.cpu(0)
@@ -63,17 +65,19 @@ def operand(name: str, array: Any) -> Operand:
 
 
 def empty_like(array: Any, shape: tuple[int, ...], dtype: str) -> Any:
-    """A new array of the same kind and on the same device as `array`."""
+    """A new array on the device of `array` that a kernel can write to; `same_kind` makes the result of it."""
     if is_torch(array):
         torch = sys.modules["torch"]
         return torch.empty(shape, dtype=getattr(torch, dtype), device=array.device)
     if isinstance(array, np.ndarray):
         return np.empty(shape, dtype)
-    return same_kind(array, tvm.runtime.empty(shape, dtype, tvm_ffi.from_dlpack(array).device))
+    return tvm.runtime.empty(shape, dtype, tvm_ffi.from_dlpack(array).device)
 
 
 def same_kind(array: Any, tensor: Any) -> Any:
-    """A TVM tensor as the kind of array that `array` is, on the device of `array`."""
+    """A result as the kind of array that `array` is, on the device of `array`."""
+    if isinstance(tensor, np.ndarray) or is_torch(tensor):
+        return tensor
     if isinstance(array, np.ndarray):
         return tensor.numpy()
     if is_torch(array):

@@ -66,7 +66,8 @@ def to_ptx(source: str, arch: str) -> str:
 def use_fast_compiler() -> None:
     """Makes TVM compile its CUDA source through `compile_source`: about ten times faster for a small kernel.
 
-    TVM does so on the GPU's own machine, when a module is first run, through a function that it finds by this name.
+    TVM does so on the GPU's own machine, when a module is first run, through a function that it finds by this name. A
+    machine's GPUs are taken to be alike.
     """
     import tvm
 
@@ -109,6 +110,9 @@ def parse_resources(log: str) -> tuple[KernelResources, ...]:
         def number(pattern: str, text: str = part) -> int:
             found = re.search(pattern, text)
             return int(found.group(1)) if found else 0
+
+        if "Used" not in part or "spill stores" not in part:
+            raise CompileError(f"ptxas reports resources in a form that is not known: {part}")
 
         kernels.append(
             KernelResources(

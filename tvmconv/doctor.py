@@ -132,13 +132,12 @@ def check_cpu() -> Check:
 
 def check_cxx() -> Check:
     """The C++ compiler with which TVM links a library."""
-    from tvm.support import cc
+    from .storage import find_compiler
 
-    name = cc.get_cc()
-    path = name and shutil.which(name)
-    found = f"{_output(path, '--version').partition(chr(10))[0]}, {path}" if path else f"no {name}" if name else ""
-    status = OK if path else MISSING
-    return Check("cpu", "C++ compiler", status, found, "saving a kernel or a network", "sudo apt-get install g++")
+    command = find_compiler()
+    found = f"{_output(*command, '--version').partition(chr(10))[0]}, {' '.join(command)}" if command else ""
+    status = OK if command else MISSING
+    return Check("cpu", "C++ compiler", status, found, "saving a kernel or a network", "pip install ziglang")
 
 
 def check_nvrtc() -> Check:

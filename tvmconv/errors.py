@@ -56,4 +56,8 @@ class MissingPackageError(TvmconvError, ImportError):
     """An optional package is not installed; the message says how to get it."""
 
     def __init__(self, package: str, extra: str, purpose: str) -> None:
-        super().__init__(f"{purpose} needs {package}: pip install 'tvmconv[{extra}]'")
+        super().__init__(package, extra, purpose)
+
+    def __str__(self) -> str:
+        package, extra, purpose = self.args
+        return f"{purpose} needs {package}: pip install 'tvmconv[{extra}]'"

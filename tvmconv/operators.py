@@ -4,21 +4,22 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Hashable, Sequence
-from functools import cache, cached_property
+from functools import cached_property, lru_cache
 from os import PathLike
 from typing import Any
 
 import msgspec
+import numpy as np
 import tvm
 from tvm.runtime import Executable, Module
 
 from . import cuda, storage
-from .arrays import Operand, empty_like, is_cpu, is_torch, operand
+from .arrays import Operand, empty_like, is_cpu, is_torch, operand, same_kind
 from .dispatch import Selection, select, template_for
 from .errors import InvalidArgumentError
 from .lowering import build, lower
 from .targets import cuda_arch, device_of, resolve_target
-from .workload import Activation, ConvWorkload, Padding
+from .workload import DTYPES, Activation, ConvWorkload, Padding
 
 KERNEL_NAME = "tvmconv_kernel"
 
@@ -59,7 +60,7 @@ class Operator:
             item.check(shape, dtype, device)
         output = empty_like(x, *self._output)
         self._kernel(*(item.argument for item in operands), operand("output", output).argument)
-        return output
+        return same_kind(x, output)
 
     @cached_property
     def _device_type(self) -> int:
@@ -149,9 +150,13 @@ def depthwise(
     (1, 32, 56, 56)
     """
     image, weight = operand("x", x), operand("w", w)
+    if image.dtype not in DTYPES:
+        raise InvalidArgumentError("x", image.dtype, f"an array of {' or '.join(DTYPES)}")
     weight.check(weight.shape, image.dtype, image.device)
     vectors = {"scale": scale, "shift": shift}
     operands = [_in_float32(name, vector, image.dtype) for name, vector in vectors.items() if vector is not None]
+    if target is None:
+        target = "llvm" if is_cpu(image.device) else "cuda"
     operator = _operator(
         image.shape,
         weight.shape,
@@ -161,8 +166,8 @@ def depthwise(
         image.dtype,
         scale is not None,
         shift is not None,
-        activation,
-        str(target or ("llvm" if is_cpu(image.device) else "cuda")),
+        _hashable(activation),
+        target if isinstance(target, str) else str(resolve_target(target)),
     )
     return operator.run(x, [image, weight, *operands])
 
@@ -171,7 +176,7 @@ _operators: dict[tuple[ConvWorkload, str], Operator] = {}
 _lock = threading.Lock()
 
 
-@cache
+@lru_cache(maxsize=4096, typed=True)
 def _operator(
     x_shape: tuple[int, ...],
     w_shape: tuple[int, ...],
@@ -215,7 +220,7 @@ def _build(workload: ConvWorkload, selection: Selection, target: tvm.target.Targ
 
 def _hashable(value: Any) -> Any:
     """The value as a key; what no workload takes as a stride, a padding or a dilation becomes text that it refuses."""
-    if isinstance(value, list):
+    if isinstance(value, list | tuple):
         return tuple(map(_hashable, value))
     return value if isinstance(value, Hashable) else repr(value)
 
@@ -225,4 +230,6 @@ def _in_float32(name: str, vector: Any, dtype: str) -> Operand:
     given = operand(name, vector)
     if given.dtype != dtype or dtype == "float32":
         return given
-    return operand(name, vector.float() if is_torch(vector) else vector.astype("float32"))
+    if is_torch(vector):
+        return operand(name, vector.float())
+    return operand(name, np.from_dlpack(vector).astype("float32")) if is_cpu(given.device) else given

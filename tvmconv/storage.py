@@ -7,7 +7,11 @@ eight bytes, and a mark. Loading such a file runs the code in it: load only what
 from __future__ import annotations
 
 import shutil
+import subprocess
+import sys
 import tempfile
+from functools import partial
+from importlib.util import find_spec
 from os import PathLike
 from pathlib import Path
 from typing import Any, Literal
@@ -17,7 +21,7 @@ import tvm
 from tvm.runtime import Executable, Module
 from tvm.support import cc
 
-from . import __version__
+from . import __version__, cuda
 from .errors import CompileError, InvalidArgumentError
 from .targets import device_of, resolve_target
 
@@ -32,6 +36,7 @@ class Description(msgspec.Struct, frozen=True):
     tvmconv: str
     """The version that made it."""
     tvm: str
+    library_bytes: int
     target: str
     """As JSON."""
     details: dict[str, Any]
@@ -51,19 +56,32 @@ def save(
         raise InvalidArgumentError("path", str(path), "a name that ends in .so, by which TVM knows a library")
     if not path.parent.is_dir():
         raise InvalidArgumentError("path", str(path), "a file in a folder that exists")
-    compiler = cc.get_cc()
-    if compiler is None or shutil.which(compiler) is None:
-        raise CompileError("linking a library needs a C++ compiler: install g++ or clang++, or set CXX")
-    encoded = msgspec.json.encode(Description(kind, __version__, tvm.__version__, str(target), details))
+    compiler = find_compiler()
+    if compiler is None:
+        raise CompileError("linking a library needs a C++ compiler: install g++ or clang++, or pip install ziglang")
     with tempfile.TemporaryDirectory(dir=path.parent) as folder:
         library = Path(folder, "library.so")
-        try:
-            executable.export_library(str(library))
-        except RuntimeError as error:
-            raise CompileError(f"the C++ compiler {compiler} cannot link the library: {error}") from None
+        executable.export_library(str(library), fcompile=partial(_link, compiler))
+        size = library.stat().st_size
+        encoded = msgspec.json.encode(Description(kind, __version__, tvm.__version__, size, str(target), details))
         with library.open("ab") as file:
             file.write(encoded + len(encoded).to_bytes(LENGTH_BYTES, "little") + MARK)
         library.replace(path)
+
+
+def find_compiler() -> tuple[str, ...] | None:
+    """The command of a C++ compiler: what CXX names, g++ or clang++, or the one in the package ziglang."""
+    named = cc.get_cc()
+    if named is not None and shutil.which(named) is not None:
+        return (named,)
+    return (sys.executable, "-m", "ziglang", "cc") if find_spec("ziglang") else None
+
+
+def _link(compiler: tuple[str, ...], library: str, objects: list[str]) -> None:
+    command = [*compiler, "-shared", "-fPIC", "-o", library, *objects]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise CompileError(f"the C++ compiler {' '.join(compiler)} cannot link the library: {done.stderr}")
 
 
 def read_description(path: str | PathLike[str]) -> Description:
@@ -84,9 +102,12 @@ def read_description(path: str | PathLike[str]) -> Description:
             raise InvalidArgumentError("path", str(path), "a file that tvmconv exported")
         file.seek(size - tail - length)
         try:
-            return msgspec.json.decode(file.read(length), type=Description)
+            description = msgspec.json.decode(file.read(length), type=Description)
         except msgspec.MsgspecError:
             raise InvalidArgumentError("path", str(path), "a file that tvmconv exported, undamaged") from None
+    if description.library_bytes != size - tail - length:
+        raise InvalidArgumentError("path", str(path), "a file that tvmconv exported, whole")
+    return description
 
 
 def read(path: str | PathLike[str]) -> tuple[Module, Description]:
@@ -99,6 +120,7 @@ def read(path: str | PathLike[str]) -> tuple[Module, Description]:
     if description.tvm != tvm.__version__:
         expected = f"a file made with apache-tvm {tvm.__version__}, not {description.tvm}"
         raise InvalidArgumentError("path", str(path), expected)
+    cuda.use_fast_compiler()
     device_of(resolve_target(description.target))  # without its runtime TVM cannot even read the file
     try:
         return tvm.runtime.load_module(str(Path(path).resolve())), description

@@ -67,6 +67,11 @@ def device_of(target: tvm.target.Target) -> tvm.runtime.Device:
     return device
 
 
+def has_gpu() -> bool:
+    """Whether TVM can run kernels on a GPU here."""
+    return _first_gpu() is not None
+
+
 def cuda_arch(target: tvm.target.Target) -> str:
     """The architecture of a CUDA target, such as "sm_90"."""
     return str(target.attrs["arch"])

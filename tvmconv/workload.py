@@ -8,8 +8,8 @@ was given, an activation as the bounds it clips to.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import prod
-from numbers import Integral
+from math import inf, prod
+from numbers import Integral, Real
 from typing import TypeGuard
 
 import msgspec
@@ -18,8 +18,10 @@ from .errors import InvalidArgumentError
 
 DTYPES = ("float32", "float16")
 ACTIVATIONS = {"relu": (0.0, None), "relu6": (0.0, 6.0)}
-MAX_ELEMENTS = 2**31 - 1
-"""Kernels index with 32-bit integers, so no tensor may hold more elements."""
+MAX_ELEMENTS = 2**30
+"""Kernels index with 32-bit integers, and round sizes up to whole tiles: no tensor may hold more elements."""
+
+MAX_FLOAT32 = 3.4028235e38
 
 Padding = str | int | Sequence[int]
 Activation = str | tuple[str, float | None, float | None] | None
@@ -38,7 +40,10 @@ class Epilogue(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     high: float | None = None
 
     def __post_init__(self) -> None:
-        if self.low is not None and self.high is not None and not self.low <= self.high:
+        for bound in (self.low, self.high):
+            if bound is not None and not abs(bound) <= MAX_FLOAT32:
+                raise InvalidArgumentError("activation", bound, "a bound that float32 holds, or None")
+        if self.low is not None and self.high is not None and self.low > self.high:
             raise InvalidArgumentError("activation", (self.low, self.high), "a lower bound that is not above the upper")
 
     @property
@@ -137,11 +142,14 @@ class ConvWorkload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         for name in ("batch", "in_channels", "height", "width", "out_channels", "groups"):
             _positive(name, getattr(self, name))
         for name in ("kernel", "stride", "dilation"):
-            for value in getattr(self, name):
+            pair = getattr(self, name)
+            if not isinstance(pair, tuple) or len(pair) != 2:
+                raise InvalidArgumentError(name, pair, "a pair of integers")
+            for value in pair:
                 _positive(name, value)
-        for value in self.padding:
-            if not _is_integer(value) or value < 0:
-                raise InvalidArgumentError("padding", self.padding, "four integers of 0 or more")
+        four = isinstance(self.padding, tuple) and len(self.padding) == 4
+        if not four or not all(_is_integer(value) and value >= 0 for value in self.padding):
+            raise InvalidArgumentError("padding", self.padding, "four integers of 0 or more")
         if self.in_channels % self.groups or self.out_channels % self.groups:
             raise InvalidArgumentError(
                 "groups", self.groups, f"a divisor of {self.in_channels} input and {self.out_channels} output channels"
@@ -157,7 +165,10 @@ class ConvWorkload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
                 self.kernel,
                 f"one that, dilated to {window[0]}x{window[1]}, fits the padded input of {padded[0]}x{padded[1]}",
             )
-        for name, shape in (("x", self.x_shape), ("w", self.w_shape), ("output", self.output_shape)):
+        rounded = [-(-size // stride) * stride for size, stride in zip(padded, self.stride, strict=True)]
+        padded_x = (self.batch, self.in_channels, *rounded)
+        shapes = {"x": self.x_shape, "w": self.w_shape, "output": self.output_shape, "padded x": padded_x}
+        for name, shape in shapes.items():
             if prod(shape) > MAX_ELEMENTS:
                 raise InvalidArgumentError(name, shape, f"a tensor of at most {MAX_ELEMENTS} elements")
 
@@ -280,8 +291,12 @@ def activation_bounds(activation: Activation) -> tuple[float | None, float | Non
     if isinstance(activation, str) and activation in ACTIVATIONS:
         return ACTIVATIONS[activation]
     if isinstance(activation, tuple) and len(activation) == 3 and activation[0] == "clip":
-        low, high = (None if bound is None else float(bound) for bound in activation[1:])
-        return low, high
+        low, high = activation[1:]
+        if all(bound is None or isinstance(bound, Real) for bound in (low, high)):
+            return (
+                None if low is None or low == -inf else float(low),
+                None if high is None or high == inf else float(high),
+            )
     raise InvalidArgumentError("activation", activation, "None, 'relu', 'relu6' or ('clip', low, high)")
 
 
@@ -302,8 +317,8 @@ def _pair(name: str, value: int | Sequence[int]) -> tuple[int, int]:
 
 
 def _rank(name: str, shape: Sequence[int], rank: int, meaning: str) -> None:
-    if len(shape) != rank:
-        raise InvalidArgumentError(name, tuple(shape), f"a shape of {rank} dimensions, {meaning}")
+    if not isinstance(shape, Sequence) or len(shape) != rank or not all(map(_is_integer, shape)):
+        raise InvalidArgumentError(name, shape, f"a shape of {rank} dimensions, {meaning}")
 
 
 def _is_integer(value: object) -> TypeGuard[int]:

@@ -22,7 +22,7 @@ from ..space import Space, ceil_div, including, tile_sizes, wasted
 
 VERSION = 1
 STAGED_BYTES = 128 * 1024
-"""What the default configuration stages at once at most: a part of a core's second-level cache."""
+"""What the default configuration aims to stage at once: a part of a core's second-level cache."""
 
 PARALLEL_FLOPS = 500_000
 """Below this, waking threads costs more than they save."""
@@ -94,8 +94,8 @@ def constraints(workload: ConvWorkload, target: tvm.target.Target) -> dict[str, 
         return config.rows * config.columns * config.vector <= 24 * native_lanes(target)
 
     def straight_line(config: Config) -> bool:
-        unrolled = (1, workload.kernel[1], prod(workload.kernel))[config.unroll]
-        return config.rows * config.columns * unrolled <= 2048
+        unrolled = (1, workload.kernel[1], prod(workload.kernel))
+        return config.unroll < len(unrolled) and config.rows * config.columns * unrolled[config.unroll] <= 2048
 
     return {check.__name__: check for check in (waste, whole_channels, registers, straight_line)}
 

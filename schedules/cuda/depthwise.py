@@ -108,7 +108,7 @@ def constraints(workload: ConvWorkload, target: tvm.target.Target) -> dict[str, 
         return config.planes in whole_planes(workload, config.planes)
 
     def whole_vectors(config: Config) -> bool:
-        return config.columns % config.vector == 0 and width % config.vector == 0
+        return config.vector in (1, 2, 4) and config.columns % config.vector == 0 and width % config.vector == 0
 
     def waste(config: Config) -> bool:
         return wasted(height, config.block_y) * wasted(width, config.block_x) <= 2
@@ -123,8 +123,8 @@ def constraints(workload: ConvWorkload, target: tvm.target.Target) -> dict[str, 
         return config.outputs <= 64 and window_elements(workload, config) <= 128
 
     def straight_line(config: Config) -> bool:
-        unrolled = (1, workload.kernel[1], prod(workload.kernel))[config.unroll]
-        return config.outputs * unrolled <= 4096
+        unrolled = (1, workload.kernel[1], prod(workload.kernel))
+        return config.unroll < len(unrolled) and config.outputs * unrolled[config.unroll] <= 4096
 
     def grid(config: Config) -> bool:
         return blocks(workload, config) < 2**31
@@ -240,9 +240,13 @@ def schedule(workload: ConvWorkload, config: Config, target: tvm.target.Target) 
 
 
 def whole_planes(workload: ConvWorkload, at_most: int) -> tuple[int, ...]:
-    """Planes that blocks divide the output channels into, with those of an input channel together; ascending."""
+    """Numbers of planes that divide the output channels into blocks, ascending.
+
+    More than one has to be all of an input channel's: TVM cannot tell that a part of them reads one channel only, and
+    would stage every channel.
+    """
     m = workload.multiplier
-    return tuple(p for p in divisors(workload.out_channels, at_most) if p % m == 0 or m % p == 0)
+    return tuple(p for p in divisors(workload.out_channels, at_most) if p == 1 or p % m == 0)
 
 
 def window_elements(workload: ConvWorkload, config: Config) -> int:

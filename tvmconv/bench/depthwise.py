@@ -9,6 +9,7 @@ from dataclasses import asdict
 from typing import Any
 
 import click
+import msgspec
 import numpy as np
 
 from .. import __version__
@@ -22,10 +23,14 @@ OURS, PYTORCH, COPIES = "tvmconv", "pytorch", ("copy", "copy kernel")
 
 @click.command()
 @click.argument("suites", nargs=-1, required=True, type=click.Choice(suite_names()))
-@click.option("--target", default="llvm", show_default=True, help="llvm or cuda.")
-@click.option("--threads", default=2, show_default=True, help="On a CPU, for all contenders alike.")
+@click.option("--target", type=click.Choice(["llvm", "cuda"]), default="llvm", show_default=True)
+@click.option(
+    "--threads", type=click.IntRange(min=1), default=2, show_default=True, help="On a CPU, for all contenders alike."
+)
 @click.option("--batch", type=click.IntRange(min=1), help="Instead of the batch that the suite has.")
-@click.option("--rounds", default=9, show_default=True, help="How often each contender is timed.")
+@click.option(
+    "--rounds", type=click.IntRange(min=1), default=9, show_default=True, help="How often each contender is timed."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def main(suites: tuple[str, ...], target: str, threads: int, batch: int | None, rounds: int, as_json: bool) -> None:
     """Time the default configuration on suites of depthwise convolutions, side by side with PyTorch and a copy.
@@ -43,7 +48,7 @@ def main(suites: tuple[str, ...], target: str, threads: int, batch: int | None, 
     rows = []
     for suite in suites:
         for name, workload in load_suite(suite).items():
-            changed = with_batch(workload, batch) if batch else workload
+            changed = msgspec.structs.replace(workload, batch=batch or workload.batch)
             timings = measure(contenders(changed, target), target == "cuda", rounds, seconds=0.02)
             rows.append({"suite": suite, "name": name, "workload": str(changed), **_columns(timings)})
     machine = {**machine_facts(target), "threads": None if target == "cuda" else threads}
@@ -91,11 +96,6 @@ def contenders(workload: ConvWorkload, target: str) -> dict[str, Callable[[], ob
         "copy": lambda: other.copy_(half),
         "copy kernel": lambda: torch.mul(half, 1.0, out=other),
     }
-
-
-def with_batch(workload: ConvWorkload, batch: int) -> ConvWorkload:
-    """The workload with another batch."""
-    return ConvWorkload(**{name: getattr(workload, name) for name in workload.__struct_fields__} | {"batch": batch})
 
 
 def machine_facts(target: str) -> dict[str, str | None]:

@@ -43,6 +43,8 @@ DEPTHWISE = (
     _case("7x7-kernel", (1, 12, 14, 14), (12, 1, 7, 7)),
     _case("11x11-kernel", (1, 2, 20, 40), (2, 1, 11, 11)),
     _case("multiplier-2", (2, 6, 14, 15), (6, 2, 3, 3)),
+    _case("multiplier-4", (1, 8, 3, 40), (8, 4, 3, 3)),
+    _case("multiplier-4-dilation-7", (1, 8, 3, 40), (8, 4, 3, 3), dilation=7),
     _case("multiplier-3-stride-2", (1, 5, 14, 15), (5, 3, 3, 3), stride=2),
     _case("padding-number", (1, 3, 10, 11), (3, 1, 3, 3), padding=2),
     _case("padding-pair", (1, 3, 10, 11), (3, 1, 3, 3), padding=(0, 2)),

@@ -18,8 +18,8 @@ def assert_close(got: np.ndarray, reference: np.ndarray, magnitude: np.ndarray, 
     `magnitude` is the reference of the absolute values of all operands, without an activation, and `terms` the number
     of products in a sum. An element may be wrong by `terms + 3` float32 roundings of its magnitude (Higham, Accuracy
     and Stability of Numerical Algorithms, section 3.1: any order of summation, then scale, shift and the store), and
-    the root mean square over all elements by half of what the square root of that many would give. NaN and infinity
-    have to be where the reference has them.
+    the root mean square over all elements by what the square root of that many gives. NaN and infinity have to be where
+    the reference has them.
     """
     dtype = str(got.dtype)
     assert got.shape == reference.shape, f"shape {got.shape}, expected {reference.shape}"
@@ -28,7 +28,7 @@ def assert_close(got: np.ndarray, reference: np.ndarray, magnitude: np.ndarray, 
     for name, test in (("NaN", np.isnan), ("infinity", np.isinf)):
         differs = test(got) != test(stored)
         assert not differs.any(), f"{name} in the wrong places: {_where(differs)}"
-    finite = np.isfinite(stored)
+    finite = np.isfinite(stored) & np.isfinite(magnitude)
     roundings = terms + 3
     unit = np.where(finite, magnitude, 0) * FLOAT32_UNIT
     storing = np.where(finite, np.abs(stored), 0) * (UNITS[dtype] if dtype == "float16" else 0) + SMALLEST[dtype]
