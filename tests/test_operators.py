@@ -276,8 +276,13 @@ def test_save_needs_a_folder_and_a_name(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_failed_save_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CXX", sys.executable)  # it knows none of a compiler's options
+def test_failed_save_leaves_nothing(
+    tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compiler = tmp_path_factory.mktemp("bin") / "broken"
+    compiler.write_text(f"#!{sys.executable}\nraise SystemExit(1)\n")
+    compiler.chmod(0o755)
+    monkeypatch.setenv("CXX", str(compiler))
     target = tmp_path / "operator.so"
     target.write_text("before")
     with pytest.raises(tvmconv.TvmconvError, match="C\\+\\+ compiler"):

@@ -1,4 +1,4 @@
-"""Convolutions for TVM: depthwise, direct, im2win and sparse, with schedules for CUDA and CPU.
+"""Convolutions for TVM, with schedules for CUDA and CPU.
 
 Public names are loaded on first use, so that `import tvmconv` brings in neither TVM nor any framework.
 """
