@@ -2,6 +2,9 @@
 
 Vectors run over neighbouring columns, or over channels where rows are short. The staged band is laid out by the phase
 of the stride, so that every tap reads neighbouring elements.
+
+On two Zen 5 cores in float32 the default configuration is 3.0 times as fast as PyTorch in the geometric mean over the
+depthwise suites at batch 1; staging takes most of the time of small planes (benchmarks/depthwise-cpu-2-threads.json).
 """
 
 from __future__ import annotations

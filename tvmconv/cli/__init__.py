@@ -5,6 +5,7 @@ Commands import what they need when they run, so that help and completion load n
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import warnings
@@ -45,6 +46,8 @@ class Commands(click.Group):
                 click.echo("interrupted", err=True)
                 ctx.exit(INTERRUPTED)
             except OSError as error:
+                if error.errno == errno.EPIPE:  # click ends quietly when nobody reads on
+                    raise
                 click.echo(f"error: {_one_line(error)}", err=True)
                 ctx.exit(1)
 
