@@ -32,7 +32,7 @@ THREADS = int(os.environ.get("TVM_NUM_THREADS", os.cpu_count() or 1))
 
 
 def main() -> None:
-    target = find_target()
+    target = resolve_target("cuda" if has_gpu() else "llvm")
     print(f"tvmconv {tvmconv.__version__} on TVM {tvm.__version__}, for {target}\n")
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "shufflenet.onnx")
@@ -81,11 +81,6 @@ def show(path: Path, library: Path, target: tvm.target.Target) -> None:
             for name, t in timings.items()
         ],
     )
-
-
-def find_target() -> tvm.target.Target:
-    """The GPU if there is one, else the CPU."""
-    return resolve_target("cuda" if has_gpu() else "llvm")
 
 
 def finished(output: tvm.runtime.Tensor) -> tvm.runtime.Tensor:

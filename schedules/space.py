@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import product
-from math import prod
 from typing import Any, Generic, TypeVar
 
 C = TypeVar("C")
@@ -40,11 +39,6 @@ class Space(Generic[C]):
             config = self.config_type(*values)
             if not self.violated(config):
                 yield config
-
-    @property
-    def combinations(self) -> int:
-        """How many combinations there are, legal or not."""
-        return prod(map(len, self.knobs.values()))
 
 
 def including(knobs: Mapping[str, tuple[Any, ...]], config: object) -> dict[str, tuple[Any, ...]]:

@@ -12,9 +12,12 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .errors import CompileError
+
+if TYPE_CHECKING:
+    import tvm
 
 OPTIONS = ("--use_fast_math",)
 PTXAS_OPTIONS = ("-v", "--warn-on-local-memory-usage")
@@ -45,13 +48,13 @@ def compile_source(source: str, arch: str) -> bytes:
     Uses NVRTC where the package cuda-bindings is installed, else nvcc. `CompileError` holds the compiler's own words,
     or says how to get a compiler.
     """
-    image, _ = _nvrtc(source, arch, "cubin") if has_nvrtc() else _nvcc(source, arch, "cubin")
+    image, _ = _compile(source, arch, "cubin")
     return image
 
 
 def kernel_resources(source: str, arch: str) -> tuple[KernelResources, ...]:
     """What each kernel in the source takes on an architecture, as ptxas reports it to NVRTC or nvcc."""
-    _, log = _nvrtc(source, arch, "cubin") if has_nvrtc() else _nvcc(source, arch, "cubin")
+    _, log = _compile(source, arch, "cubin")
     if "ptxas info" not in log:  # NVRTC 13.0 keeps it to itself
         _, log = _nvcc(source, arch, "cubin")
     return parse_resources(log)
@@ -59,7 +62,7 @@ def kernel_resources(source: str, arch: str) -> tuple[KernelResources, ...]:
 
 def to_ptx(source: str, arch: str) -> str:
     """The same source as PTX."""
-    image, _ = _nvrtc(source, arch, "ptx") if has_nvrtc() else _nvcc(source, arch, "ptx")
+    image, _ = _compile(source, arch, "ptx")
     return image.decode()
 
 
@@ -72,9 +75,21 @@ def use_fast_compiler() -> None:
     import tvm
 
     def compile_for_device(source: str) -> bytes:
-        return compile_source(source, "sm_" + tvm.cuda(0).compute_version.replace(".", ""))
+        return compile_source(source, device_arch(tvm.cuda(0)))
 
     tvm.register_global_func("tvm_callback_cuda_compile", compile_for_device, override=True)
+
+
+def device_arch(device: tvm.runtime.Device) -> str:
+    """The architecture of a GPU, such as "sm_90"."""
+    return "sm_" + str(device.compute_version).replace(".", "")
+
+
+def runtime_library() -> Path:
+    """TVM's CUDA runtime, a plug-in beside its other libraries."""
+    import tvm
+
+    return Path(tvm.__file__).parent / "lib" / "libtvm_runtime_cuda.so"
 
 
 @cache
@@ -85,11 +100,11 @@ def load_runtime() -> None:
     """
     import tvm
 
-    library = Path(sysconfig.get_paths()["purelib"], "nvidia", "cu13", "lib", "libcudart.so.13")
+    library = _packaged() / "lib" / "libcudart.so.13"
     if tvm.get_global_func("device_api.cuda", allow_missing=True) is None and library.is_file():
         with suppress(OSError):
             ctypes.CDLL(str(library), mode=ctypes.RTLD_GLOBAL)
-            ctypes.CDLL(str(Path(tvm.__file__).parent / "lib" / "libtvm_runtime_cuda.so"))
+            ctypes.CDLL(str(runtime_library()))
 
 
 def without_standard_library(source: str) -> str:
@@ -106,13 +121,12 @@ def parse_resources(log: str) -> tuple[KernelResources, ...]:
     """The kernels in what ptxas prints with -v."""
     kernels = []
     for part in log.split("Compiling entry function ")[1:]:
+        if "Used" not in part or "spill stores" not in part:
+            raise CompileError(f"ptxas reports resources in a form that is not known: {part}")
 
         def number(pattern: str, text: str = part) -> int:
             found = re.search(pattern, text)
             return int(found.group(1)) if found else 0
-
-        if "Used" not in part or "spill stores" not in part:
-            raise CompileError(f"ptxas reports resources in a form that is not known: {part}")
 
         kernels.append(
             KernelResources(
@@ -142,13 +156,22 @@ def has_nvrtc() -> bool:
 @cache
 def include_paths() -> tuple[Path, ...]:
     """Folders with CUDA's headers: those of the installed NVIDIA packages, else those of the toolkit."""
-    package = Path(sysconfig.get_paths()["purelib"]) / "nvidia" / "cu13" / "include"
     toolkits = [Path("/usr/local/cuda/include")]
     if nvcc := shutil.which("nvcc"):
         toolkits.insert(0, Path(nvcc).resolve().parent.parent / "include")
-    found = [folder for folder in (package, *toolkits) if (folder / "cuda_fp16.h").is_file()]
+    found = [folder for folder in (_packaged() / "include", *toolkits) if (folder / "cuda_fp16.h").is_file()]
     # The C++ standard library for devices, which few kernels use, may be in the toolkit alone.
     return tuple(found[:1] + [folder / "cccl" for folder in found if (folder / "cccl").is_dir()][:1])
+
+
+def _packaged() -> Path:
+    """Where the packages of NVIDIA put their headers and libraries."""
+    return Path(sysconfig.get_paths()["purelib"], "nvidia", "cu13")
+
+
+def _compile(source: str, arch: str, form: str) -> tuple[bytes, str]:
+    """The source as a "cubin" or "ptx", and what the compiler said, by the compiler that is there."""
+    return _nvrtc(source, arch, form) if has_nvrtc() else _nvcc(source, arch, form)
 
 
 def _nvrtc(source: str, arch: str, form: str) -> tuple[bytes, str]:

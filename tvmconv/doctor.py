@@ -193,7 +193,7 @@ def check_cuda_runtime() -> Check:
     """TVM's CUDA runtime, a plug-in that is left out without a word where one of its libraries is missing."""
     import tvm
 
-    from .cuda import load_runtime
+    from .cuda import load_runtime, runtime_library
 
     load_runtime()
     name, purpose = "TVM's CUDA runtime", "running CUDA kernels"
@@ -204,7 +204,7 @@ def check_cuda_runtime() -> Check:
         why = "loaded, but it sees no GPU" + (f": CUDA_VISIBLE_DEVICES is {hidden!r}" if hidden is not None else "")
         return Check("cuda", name, WRONG, why, purpose, "unset CUDA_VISIBLE_DEVICES" if hidden is not None else "")
     try:
-        ctypes.CDLL(str(Path(tvm.__file__).parent / "lib" / "libtvm_runtime_cuda.so"))
+        ctypes.CDLL(str(runtime_library()))
     except OSError as error:
         remedy = INSTALL_CUDA if "cudart" in str(error) else INSTALL_DRIVER
         return Check("cuda", name, MISSING, str(error), purpose, remedy)

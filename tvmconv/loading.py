@@ -10,7 +10,6 @@ from . import storage
 from .errors import InvalidArgumentError
 from .network import Network
 from .operators import Operator
-from .targets import resolve_target
 
 
 def load(path: str | PathLike[str]) -> Operator | Network:
@@ -20,8 +19,7 @@ def load(path: str | PathLike[str]) -> Operator | Network:
     missing, damaged, of another kind or made with another version of TVM, and `NoDeviceError` where the device that it
     was made for is missing.
     """
-    module, description = storage.read(path)
-    target = resolve_target(description.target)
+    module, target, description = storage.read(path)
     try:
         if description.kind == "operator":
             return Operator.from_saved(module, target, description.details)

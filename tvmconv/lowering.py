@@ -9,6 +9,7 @@ import tvm_ffi
 from tvm import tirx
 
 from .arrays import GPU_ALIGNMENT
+from .cuda import use_fast_compiler
 from .dispatch import Selection
 from .workload import ConvWorkload
 
@@ -45,8 +46,6 @@ def with_alignment(func: tirx.PrimFunc, alignment: int) -> tirx.PrimFunc:
 
 def build(mod: tvm.IRModule, target: tvm.target.Target) -> Executable:
     """Compiles a module of kernels, or a Relax module, for a target."""
-    from . import cuda
-
-    cuda.use_fast_compiler()
+    use_fast_compiler()
     # By itself TVM uses the target's own pipeline, which fuses operators, for a GPU only.
     return tvm.compile(mod, target, relax_pipeline=tvm.relax.get_default_pipeline(target))

@@ -110,8 +110,8 @@ def read_description(path: str | PathLike[str]) -> Description:
     return description
 
 
-def read(path: str | PathLike[str]) -> tuple[Module, Description]:
-    """The code in a file that `save` wrote, loaded, and its description.
+def read(path: str | PathLike[str]) -> tuple[Module, tvm.target.Target, Description]:
+    """The code in a file that `save` wrote, loaded, the target that it is for, and the file's description.
 
     Raises `InvalidArgumentError` for any other file, and for one made with another version of TVM; `NoDeviceError`
     where the device that it was made for is missing. Neither runs anything of the file.
@@ -121,8 +121,9 @@ def read(path: str | PathLike[str]) -> tuple[Module, Description]:
         expected = f"a file made with apache-tvm {tvm.__version__}, not {description.tvm}"
         raise InvalidArgumentError("path", str(path), expected)
     cuda.use_fast_compiler()
-    device_of(resolve_target(description.target))  # without its runtime TVM cannot even read the file
+    target = resolve_target(description.target)
+    device_of(target)  # without its runtime TVM cannot even read the file
     try:
-        return tvm.runtime.load_module(str(Path(path).resolve())), description
+        return tvm.runtime.load_module(str(Path(path).resolve())), target, description
     except RuntimeError as error:
         raise InvalidArgumentError("path", str(path), f"a library that can be loaded ({error})") from None

@@ -8,6 +8,7 @@ import re
 import warnings
 from typing import TYPE_CHECKING, Any
 
+from .cuda import device_arch, load_runtime
 from .errors import InvalidArgumentError, NoDeviceError
 
 if TYPE_CHECKING:
@@ -113,7 +114,7 @@ def _parse_option(text: str, option: str) -> tuple[str, Any]:
 def _complete_cuda(config: dict[str, Any]) -> dict[str, Any]:
     if "arch" not in config:
         device = _first_gpu()
-        config["arch"] = "sm_" + device.compute_version.replace(".", "") if device else DEFAULT_CUDA_ARCH
+        config["arch"] = device_arch(device) if device else DEFAULT_CUDA_ARCH
     arch = re.fullmatch(r"(sm_\d+)[af]?", str(config["arch"]))
     if arch is None:
         raise InvalidArgumentError("target", config["arch"], "an arch such as sm_80 or sm_90")
@@ -123,8 +124,6 @@ def _complete_cuda(config: dict[str, Any]) -> dict[str, Any]:
 
 def _first_gpu() -> tvm.runtime.Device | None:
     import tvm
-
-    from .cuda import load_runtime
 
     load_runtime()
     device = tvm.cuda(0)

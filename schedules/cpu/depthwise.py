@@ -192,10 +192,5 @@ def native_lanes(target: tvm.target.Target) -> int:
     # llvm_get_vector_width answers 512 for every x86.
     if not str(target.attrs.get("mtriple", "x86_64")).startswith("x86_64"):
         return int(codegen.llvm_get_vector_width(target)) // 32
-    return (
-        16
-        if codegen.target_has_features("avx512f", target)
-        else 8
-        if codegen.target_has_features("avx2", target)
-        else 4
-    )
+    widths = (("avx512f", 16), ("avx2", 8))
+    return next((lanes for feature, lanes in widths if codegen.target_has_features(feature, target)), 4)
