@@ -1,10 +1,11 @@
 """Schedules: how a computation is laid out on a machine.
 
-`schedules/<target>/<algorithm>.py` is a template. Each has the same five names:
+`schedules/<target>/<algorithm>.py` is a template. Each has the same six names:
 
 - `VERSION`, raised when old configurations would mean something else;
 - `Config`, the knobs, a frozen dataclass;
 - `space(workload, target)`, the configurations worth trying;
 - `default_config(workload, target)`, a legal one for every workload;
+- `features(workload, config)`, what the tuner's cost model should know of a configuration beside its knobs;
 - `schedule(workload, config, target)`, the scheduled computation.
 """

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import product
 from typing import Any, Generic, TypeVar
 
@@ -12,15 +13,16 @@ C = TypeVar("C")
 
 @dataclass(frozen=True)
 class Space(Generic[C]):
-    """Every combination of knob values that meets the constraints.
+    """The combinations of knob values that are worth a trial, and the test of whether any configuration is legal.
 
-    `constraints` are named, so that what prunes a configuration can be counted and told; they are checked before
-    anything is built.
+    `constraints` are what a configuration must meet; `heuristics` say which of the legal ones are worth building. Both
+    are named, so that what prunes a configuration can be told. The default configuration always belongs to the space.
     """
 
-    config_type: type[C]
+    default: C
     knobs: Mapping[str, tuple[Any, ...]]
     constraints: Mapping[str, Callable[[C], bool]]
+    heuristics: Mapping[str, Callable[[C], bool]]
 
     def violated(self, config: C) -> list[str]:
         """Names of the constraints that a configuration breaks; empty for a legal one.
@@ -33,17 +35,28 @@ class Space(Generic[C]):
                 return ["malformed"]
         return [name for name, holds in self.constraints.items() if not holds(config)]
 
-    def __iter__(self) -> Iterator[C]:
-        """The legal configurations, the last knob varying fastest."""
+    @cached_property
+    def configs(self) -> tuple[C, ...]:
+        """Every configuration of the space: the default, then the others, the last knob varying fastest."""
+        return self.default, *(config for config in self._combinations() if config != self.default)
+
+    @cached_property
+    def index(self) -> Mapping[C, int]:
+        """The place of each configuration in `configs`."""
+        return {config: number for number, config in enumerate(self.configs)}
+
+    def _combinations(self) -> Iterator[C]:
+        checks = (*self.heuristics.values(), *self.constraints.values())
+        config_type = type(self.default)
         for values in product(*self.knobs.values()):
-            config = self.config_type(*values)
-            if not self.violated(config):
+            config = config_type(*values)
+            if all(holds(config) for holds in checks):
                 yield config
 
 
-def including(knobs: Mapping[str, tuple[Any, ...]], config: object) -> dict[str, tuple[Any, ...]]:
-    """The knobs, with the values that a configuration has among theirs."""
-    return {name: tuple(sorted({*values, getattr(config, name)})) for name, values in knobs.items()}
+def named(*checks: Callable[[C], bool]) -> dict[str, Callable[[C], bool]]:
+    """The checks by their functions' names."""
+    return {check.__name__: check for check in checks}
 
 
 def ceil_div(a: int, b: int) -> int:

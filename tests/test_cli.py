@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 import warnings
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -21,7 +22,19 @@ from tvmconv.cli.console import print_json, print_table
 from tvmconv.cli.options import OutputFile
 
 HEAVY = {"tvm", "tvm_ffi", "numpy", "torch", "onnx", "onnxruntime", "xgboost", "matplotlib", "rich"}
-HELP = [["--help"], ["--version"], *([name, "--help"] for name in main.commands)]
+
+
+def commands(group: click.Group, *path: str) -> Iterator[tuple[str, click.Command]]:
+    """The commands of a group and of the groups in it, each with its whole name."""
+    for name, command in group.commands.items():
+        if isinstance(command, click.Group):
+            yield from commands(command, *path, name)
+        else:
+            yield " ".join((*path, name)), command
+
+
+COMMANDS = dict(commands(main))
+HELP = [["--help"], ["--version"], *([*name.split(), "--help"] for name in COMMANDS)]
 
 
 def run_python(script: str, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -55,9 +68,9 @@ def test_version() -> None:
     assert CliRunner().invoke(main, ["--version"]).stdout == f"tvmconv {__version__}\n"
 
 
-@pytest.mark.parametrize("name", main.commands)
+@pytest.mark.parametrize("name", COMMANDS)
 def test_every_command_takes_json(name: str) -> None:
-    assert any("--json" in option.opts for option in main.commands[name].params)
+    assert any("--json" in option.opts for option in COMMANDS[name].params)
 
 
 FAILURES = [

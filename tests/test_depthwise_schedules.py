@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable
 from typing import Any
 
@@ -13,10 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tvmconv import ConvWorkload, cuda
-from tvmconv.dispatch import select, template_for
+from tvmconv.dispatch import select
 from tvmconv.lowering import build, lower
 from tvmconv.targets import resolve_target
-from tvmconv.testing import DEPTHWISE, Case, check_result, random_operands, serial_twin
+from tvmconv.testing import DEPTHWISE, Case, check_result, random_configs, random_operands, serial_twin
 
 CPU = resolve_target("llvm")
 SM_80, SM_90 = (resolve_target({"kind": "cuda", "arch": arch}) for arch in ("sm_80", "sm_90"))
@@ -36,17 +35,6 @@ def run_on_cpu(func: tvm.tirx.PrimFunc, workload: ConvWorkload) -> None:
 
 def scheduled(workload: ConvWorkload, target: tvm.target.Target, config: Any = None) -> tvm.tirx.PrimFunc:
     return lower(workload, select(workload, target, config), target, "kernel")
-
-
-def random_configs(workload: ConvWorkload, target: tvm.target.Target, count: int) -> list[Any]:
-    template = template_for(workload, target)
-    space, choose = template.space(workload, target), random.Random(str(workload))
-    configs: list[Any] = []
-    while len(configs) < count:
-        config = template.Config(*map(choose.choice, space.knobs.values()))
-        if not space.violated(config):
-            configs.append(config)
-    return configs
 
 
 @by_target

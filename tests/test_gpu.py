@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import subprocess
 import sys
 from pathlib import Path
@@ -12,10 +11,9 @@ import pytest
 
 import tvmconv
 from tvmconv import ConvWorkload
-from tvmconv.dispatch import template_for
 from tvmconv.errors import InvalidArgumentError
 from tvmconv.targets import has_gpu, resolve_target
-from tvmconv.testing import DEPTHWISE, Case, check_result, random_operands
+from tvmconv.testing import DEPTHWISE, Case, check_result, random_configs, random_operands
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.skipif(not has_gpu(), reason="there is no GPU here")
@@ -36,17 +34,11 @@ def test_default_configuration(case: Case) -> None:
 
 @by_id
 def test_random_legal_configuration(case: Case) -> None:
-    target, choose = resolve_target("cuda"), random.Random(case.id)
-    template = template_for(case.workload, target)
-    space = template.space(case.workload, target)
+    target = resolve_target("cuda")
     operands = random_operands(case.workload)
-    tried = 0
-    while tried < 4:
-        config = template.Config(*map(choose.choice, space.knobs.values()))
-        if not space.violated(config):
-            tried += 1
-            operator = tvmconv.compile(case.workload, target, config)
-            check_result(case.workload, operands, operator(*_with_vectors(case.workload, operands)).cpu().numpy())
+    for config in random_configs(case.workload, target, 4):
+        operator = tvmconv.compile(case.workload, target, config)
+        check_result(case.workload, operands, operator(*_with_vectors(case.workload, operands)).cpu().numpy())
 
 
 def test_current_stream_is_used() -> None:

@@ -28,7 +28,7 @@ class Selection:
     @property
     def name(self) -> str:
         """Where the template is, such as "cuda/depthwise"."""
-        return "/".join(self.template.__name__.split(".")[-2:])
+        return template_name(self.template)
 
 
 def template_for(workload: ConvWorkload, target: tvm.target.Target) -> ModuleType:
@@ -40,10 +40,24 @@ def template_for(workload: ConvWorkload, target: tvm.target.Target) -> ModuleTyp
     return import_module(f"tvmconv.schedules.{FOLDERS[target.kind.name]}.depthwise")
 
 
+def template_name(template: ModuleType) -> str:
+    """Where a template is, such as "cuda/depthwise"."""
+    return "/".join(template.__name__.split(".")[-2:])
+
+
 def select(workload: ConvWorkload, target: tvm.target.Target, config: Any = None) -> Selection:
-    """The template and configuration for a workload; a `config` given by the caller is checked and used."""
+    """The template and configuration for a workload.
+
+    A `config` given by the caller is checked and used; else the best that a tuning log has for this workload and this
+    device; else the template's default.
+    """
+    from .autotvm.history import tuned
+
     template = template_for(workload, target)
     if config is None:
+        found = tuned(workload, target, template)
+        if found is not None:
+            return Selection(template, *found)
         return Selection(template, template.default_config(workload, target), "default configuration")
     if not isinstance(config, template.Config):
         raise InvalidArgumentError("config", config, f"a {template.__name__}.Config")

@@ -16,6 +16,9 @@ from .workload import ConvWorkload
 if TYPE_CHECKING:
     from tvm.runtime import Executable
 
+KERNEL_NAME = "tvmconv_kernel"
+"""The function of a module that holds a single kernel."""
+
 OPAQUE = 8
 """TVM's operator pattern for functions that its fusion leaves as they are."""
 
@@ -49,3 +52,8 @@ def build(mod: tvm.IRModule, target: tvm.target.Target) -> Executable:
     use_fast_compiler()
     # By itself TVM uses the target's own pipeline, which fuses operators, for a GPU only.
     return tvm.compile(mod, target, relax_pipeline=tvm.relax.get_default_pipeline(target))
+
+
+def build_kernel(workload: ConvWorkload, selection: Selection, target: tvm.target.Target) -> Executable:
+    """A module with the workload's kernel alone, under `KERNEL_NAME`."""
+    return build(tvm.IRModule({KERNEL_NAME: lower(workload, selection, target, KERNEL_NAME)}), target)

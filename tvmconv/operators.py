@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Hashable, Sequence
 from functools import cached_property, lru_cache
@@ -15,13 +16,14 @@ from tvm.runtime import Executable, Module
 
 from . import cuda, storage
 from .arrays import Operand, empty_like, is_cpu, is_torch, operand, same_kind
+from .autotvm.history import History, applied
 from .dispatch import Selection, select, template_for
 from .errors import InvalidArgumentError
-from .lowering import build, lower
+from .lowering import KERNEL_NAME, build_kernel, lower
 from .targets import cuda_arch, device_of, resolve_target
 from .workload import DTYPES, Activation, ConvWorkload, Padding
 
-KERNEL_NAME = "tvmconv_kernel"
+logger = logging.getLogger(__name__)
 
 
 class Operator:
@@ -80,7 +82,7 @@ class Operator:
             )
         if kind == "tvmscript":
             return str(lower(self.workload, self.selection, self.target, KERNEL_NAME).script())
-        module = _build(self.workload, self.selection, self.target).mod
+        module = build_kernel(self.workload, self.selection, self.target).mod
         if on_cpu:
             return str(module.inspect_source("asm" if kind == "asm" else "ll"))
         source = str(module.imports[0].inspect_source())
@@ -99,7 +101,7 @@ class Operator:
             "config": msgspec.to_builtins(self.selection.config),
             "reason": self.selection.reason,
         }
-        storage.save(_build(self.workload, self.selection, self.target), "operator", self.target, details, path)
+        storage.save(build_kernel(self.workload, self.selection, self.target), "operator", self.target, details, path)
 
     @classmethod
     def from_saved(cls, module: Module, target: tvm.target.Target, details: dict[str, Any]) -> Operator:
@@ -116,12 +118,14 @@ class Operator:
 def compile(workload: ConvWorkload, target: Any = "llvm", config: Any = None) -> Operator:  # noqa: A001
     """The operator for a workload on a target (anything that `resolve_target` takes).
 
-    `config` is a configuration of the schedule, checked against its constraints; without one `dispatch.select` chooses.
+    `config` is a configuration of the schedule, checked against its constraints; without one the tuning logs choose, or
+    the schedule's default is used: `selection.reason` says which, and so does this module's logger.
     Building for "cuda" needs no GPU, running does.
     """
     resolved = resolve_target(target)
     selection = select(workload, resolved, config)
-    return Operator(workload, resolved, selection, _build(workload, selection, resolved))
+    logger.info("%s by %s: %s", workload, selection.name, selection.reason)
+    return Operator(workload, resolved, selection, build_kernel(workload, selection, resolved))
 
 
 def depthwise(
@@ -140,8 +144,8 @@ def depthwise(
     x and w are both float32 or both float16, summed in float32, and may be NumPy arrays, torch tensors (on a GPU: on
     the current stream) or any arrays with DLPack; the result is of the same kind on the same device. scale and shift
     are vectors (C*M,) in float32 or in the dtype of x. For padding, dilation and activation see
-    `ConvWorkload.depthwise`. `target` is the device of x unless it is given. Kernels are compiled on first use and
-    kept. It has no gradient.
+    `ConvWorkload.depthwise`. `target` is the device of x unless it is given. Kernels are compiled on first use, tuned
+    as `compile` says, and kept. It has no gradient.
 
     >>> import numpy as np, tvmconv
     >>> x = np.random.rand(1, 32, 112, 112).astype("float32")
@@ -168,11 +172,12 @@ def depthwise(
         shift is not None,
         _hashable(activation),
         target if isinstance(target, str) else str(resolve_target(target)),
+        applied(),
     )
     return operator.run(x, [image, weight, *operands])
 
 
-_operators: dict[tuple[ConvWorkload, str], Operator] = {}
+_operators: dict[tuple[ConvWorkload, str, tuple[History, ...]], Operator] = {}
 _lock = threading.Lock()
 
 
@@ -188,6 +193,7 @@ def _operator(
     shift: bool,
     activation: Activation,
     target: str,
+    logs: tuple[History, ...],
 ) -> Operator:
     """The operator for a call's arguments: what is the same in the next call is not worked out again."""
     workload = ConvWorkload.depthwise(
@@ -201,21 +207,17 @@ def _operator(
         shift=shift,
         activation=activation,
     )
-    return _kept(workload, target)
+    return _kept(workload, target, logs)
 
 
-def _kept(workload: ConvWorkload, target: str) -> Operator:
-    """The operator for a workload, compiled the first time that it is asked for."""
-    key = workload, target
+def _kept(workload: ConvWorkload, target: str, logs: tuple[History, ...]) -> Operator:
+    """The operator for a workload, compiled the first time that it is asked for while these logs are applied."""
+    key = workload, target, logs
     if key not in _operators:
         with _lock:
             if key not in _operators:
                 _operators[key] = compile(workload, target)
     return _operators[key]
-
-
-def _build(workload: ConvWorkload, selection: Selection, target: tvm.target.Target) -> Executable:
-    return build(tvm.IRModule({KERNEL_NAME: lower(workload, selection, target, KERNEL_NAME)}), target)
 
 
 def _hashable(value: Any) -> Any:

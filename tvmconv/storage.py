@@ -56,17 +56,22 @@ def save(
         raise InvalidArgumentError("path", str(path), "a name that ends in .so, by which TVM knows a library")
     if not path.parent.is_dir():
         raise InvalidArgumentError("path", str(path), "a file in a folder that exists")
-    compiler = find_compiler()
-    if compiler is None:
-        raise CompileError("linking a library needs a C++ compiler: install g++ or clang++, or pip install ziglang")
     with tempfile.TemporaryDirectory(dir=path.parent) as folder:
         library = Path(folder, "library.so")
-        executable.export_library(str(library), fcompile=partial(_link, compiler))
+        export(executable, library)
         size = library.stat().st_size
         encoded = msgspec.json.encode(Description(kind, __version__, tvm.__version__, size, str(target), details))
         with library.open("ab") as file:
             file.write(encoded + len(encoded).to_bytes(LENGTH_BYTES, "little") + MARK)
         library.replace(path)
+
+
+def export(executable: Executable, library: Path) -> None:
+    """Links the executable into a shared library, without a description."""
+    compiler = find_compiler()
+    if compiler is None:
+        raise CompileError("linking a library needs a C++ compiler: install g++ or clang++, or pip install ziglang")
+    executable.export_library(str(library), fcompile=partial(_link, compiler))
 
 
 def find_compiler() -> tuple[str, ...] | None:

@@ -6,7 +6,11 @@ import json
 import os
 import re
 import warnings
+from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from .cuda import device_arch, load_runtime
 from .errors import InvalidArgumentError, NoDeviceError
@@ -78,6 +82,29 @@ def cuda_arch(target: tvm.target.Target) -> str:
     return str(target.attrs["arch"])
 
 
+class DeviceFacts(msgspec.Struct, frozen=True):
+    """What a kernel was measured on: figures of one device say little about another."""
+
+    name: str
+    """As the driver, or the CPU, calls itself."""
+    driver: str | None = None
+    """Version of the NVIDIA driver; None for a CPU."""
+    threads: int | None = None
+    """Threads that kernels are spread over; None for a GPU."""
+
+    def __str__(self) -> str:
+        return self.name if self.threads is None else f"{self.name}, {self.threads} thread{'s' * (self.threads > 1)}"
+
+
+@cache
+def device_facts(kind: str) -> DeviceFacts | None:
+    """This machine's device for targets of a kind; None for "cuda" where there is no GPU."""
+    if kind == "llvm":
+        return DeviceFacts(_cpu_name(), threads=_cpu_threads())
+    device = _first_gpu()
+    return None if device is None else DeviceFacts(str(device.device_name), driver=_driver())
+
+
 _EXPECTED = "'llvm', 'cuda', a tag of TVM such as 'nvidia/nvidia-h100', or a target as JSON or a dict"
 
 
@@ -146,3 +173,25 @@ def _complete_llvm(config: dict[str, Any]) -> dict[str, Any]:
 
 def _first_line(error: Exception) -> str:
     return str(error).strip().splitlines()[-1]
+
+
+def _cpu_name() -> str:
+    """The CPU's own name, with the one that LLVM has for its kind: the first is vague on rented machines."""
+    from tvm.target import codegen
+
+    info = Path("/proc/cpuinfo")
+    model = re.search(r"^model name\s*:\s*(.*)$", info.read_text(), re.MULTILINE) if info.is_file() else None
+    return f"{model[1].strip() if model else 'CPU'} ({codegen.llvm_get_system_cpu()})"
+
+
+def _cpu_threads() -> int:
+    """Threads of TVM's pool."""
+    import tvm
+
+    return int(tvm.get_global_func("runtime.NumThreads")())
+
+
+def _driver() -> str | None:
+    version = Path("/proc/driver/nvidia/version")
+    found = re.search(r"Kernel Module.*?\s(\d+\.[\d.]+)", version.read_text()) if version.is_file() else None
+    return found[1] if found else None

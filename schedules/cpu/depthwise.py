@@ -21,7 +21,7 @@ from tvm.target import codegen
 from tvmconv import compute
 from tvmconv.workload import ConvWorkload
 
-from ..space import Space, ceil_div, including, tile_sizes, wasted
+from ..space import Space, ceil_div, named, tile_sizes, wasted
 
 VERSION = 1
 STAGED_BYTES = 128 * 1024
@@ -69,22 +69,23 @@ class Config:
 def space(workload: ConvWorkload, target: tvm.target.Target) -> Space[Config]:
     """The configurations worth trying for a workload, legal on the target."""
     height, width = workload.output_size
+    default = default_config(workload, target)
     knobs = {
         "tiles": tile_sizes(height),
-        "rows": tuple(range(1, 9)),
+        "rows": tuple(range(1, min(height, 8) + 1)),
         "columns": tuple(range(1, min(width, 8) + 1)),
         "vector": tuple(lanes for lanes in (4, 8, 16) if lanes <= native_lanes(target)),
         "over_channels": (False, True),
         "unroll": (0, 1, 2),
         "parallel": (True, False),
     }
-    return Space(Config, including(knobs, default_config(workload, target)), constraints(workload, target))
+    return Space(default, knobs, constraints(workload, target), heuristics(workload, target))
 
 
 def constraints(workload: ConvWorkload, target: tvm.target.Target) -> dict[str, Callable[[Config], bool]]:
     """What a configuration must meet, by name."""
-
     height, width = workload.output_size
+    native = native_lanes(target)
 
     def waste(config: Config) -> bool:
         lanes = 1 if config.over_channels else config.vector
@@ -94,13 +95,38 @@ def constraints(workload: ConvWorkload, target: tvm.target.Target) -> dict[str, 
         return not config.over_channels or (workload.multiplier == 1 and workload.out_channels % config.vector == 0)
 
     def registers(config: Config) -> bool:
-        return config.rows * config.columns * config.vector <= 24 * native_lanes(target)
+        return config.rows * config.columns * config.vector <= 24 * native
 
     def straight_line(config: Config) -> bool:
         unrolled = (1, workload.kernel[1], prod(workload.kernel))
         return config.unroll < len(unrolled) and config.rows * config.columns * unrolled[config.unroll] <= 2048
 
-    return {check.__name__: check for check in (waste, whole_channels, registers, straight_line)}
+    return named(waste, whole_channels, registers, straight_line)
+
+
+def heuristics(workload: ConvWorkload, target: tvm.target.Target) -> dict[str, Callable[[Config], bool]]:
+    """Which legal configurations are worth building, by name."""
+    height, width = workload.output_size
+    native = native_lanes(target)
+
+    def little_waste(config: Config) -> bool:
+        lanes = 1 if config.over_channels else config.vector
+        return wasted(height, config.block_y) <= 1.2 and wasted(ceil_div(width, lanes), config.columns) <= 1.2
+
+    def short_vectors_for_short_rows(config: Config) -> bool:
+        return config.vector == native or (not config.over_channels and wasted(width, native) > 1.1)
+
+    def some_unrolling(config: Config) -> bool:
+        return config.unroll > 0
+
+    def quick_to_compile(config: Config) -> bool:  # LLVM takes seconds for more, and at worst a minute
+        unrolled = (1, workload.kernel[1], prod(workload.kernel))[config.unroll]
+        return not config.over_channels or config.rows * config.columns * unrolled <= 96
+
+    def threads_for_work(config: Config) -> bool:
+        return config.parallel == (workload.flops >= PARALLEL_FLOPS)
+
+    return named(little_waste, short_vectors_for_short_rows, some_unrolling, quick_to_compile, threads_for_work)
 
 
 def default_config(workload: ConvWorkload, target: tvm.target.Target) -> Config:
@@ -179,6 +205,33 @@ def schedule(workload: ConvWorkload, config: Config, target: tvm.target.Target) 
         sch.unroll(loop)
     sch.vectorize(vector)
     return sch
+
+
+def features(workload: ConvWorkload, config: Config) -> dict[str, float]:
+    """What a cost model should know beside the knobs, such that workloads can be compared."""
+    height, width = workload.output_size
+    (sh, sw), (wh, ww), taps = workload.stride, workload.window, prod(workload.kernel)
+    lanes = 1 if config.over_channels else config.vector
+    vectors, bands = ceil_div(width, lanes), ceil_div(height, config.block_y)
+    tasks = workload.batch * workload.out_channels // config.channels * bands
+    band_rows = wh + (config.block_y - 1) * sh
+    band = 4 * band_rows * (ww + (vectors * lanes - 1) * sw) * config.channels
+    tile = config.rows * config.columns
+    return {
+        "tile": tile,
+        "block_y": config.block_y,
+        "waste_y": wasted(height, config.block_y),
+        "waste_x": wasted(vectors, config.columns),
+        "idle_lanes": vectors * lanes / width,
+        "band_bytes": band,
+        "halo": band_rows / (config.block_y * sh),
+        "tasks": tasks,
+        "work": 2 * taps * config.block_y * vectors * config.vector,
+        "code": tile * (1, workload.kernel[1], taps)[config.unroll],
+        "taps": taps,
+        "plane": height * width,
+        "planes": workload.batch * workload.out_channels,
+    }
 
 
 def row_cost(width: int, lanes: int) -> float:

@@ -22,7 +22,7 @@ from tvmconv import compute
 from tvmconv.errors import NoValidConfigurationError
 from tvmconv.workload import ConvWorkload
 
-from ..space import Space, ceil_div, divisors, including, wasted
+from ..space import Space, ceil_div, divisors, named, wasted
 
 VERSION = 1
 FULL_GPU_THREADS = 65536
@@ -81,24 +81,25 @@ class Config:
 def space(workload: ConvWorkload, target: tvm.target.Target) -> Space[Config]:
     """The configurations worth trying for a workload, legal on the target."""
     height, width = workload.output_size
+    default = default_config(workload, target)
 
     def upto(limit: int, *values: int) -> tuple[int, ...]:
         return tuple(value for value in values if value <= limit)
 
     knobs = {
         "planes": whole_planes(workload, 32),
-        "threads_y": upto(2 * height - 1, 1, 2, 4, 7, 8, 14, 16, 32),
-        "threads_x": upto(2 * width - 1, 1, 2, 4, 7, 8, 14, 16, 28, 32, 64),
-        "vthreads_y": upto(height, 1, 2, 4),
-        "vthreads_x": upto(width, 1, 2, 3, 4),
-        "rows": upto(height, 1, 2, 3, 4, 5, 6, 7, 8),
-        "columns": upto(width, 1, 2, 3, 4, 8),
+        "threads_y": upto(2 * height - 1, 1, 2, 4, 7, 8, 14, 16),
+        "threads_x": (1, 2) if width < 4 else upto(2 * width - 1, 4, 7, 8, 14, 16, 28, 32, 56),
+        "vthreads_y": upto(height, 1, 2),
+        "vthreads_x": upto(width, 1, 2),
+        "rows": upto(height, 1, 2, 3, 4, 6, 7, 8),
+        "columns": upto(width, 1, 2, 4),
         "vector": tuple(n for n in upto(16 // workload.itemsize, 1, 2, 4) if width % n == 0),
-        "unroll": (0, 1, 2),
+        "unroll": (default.unroll,),
         "shared_input": (True, False),
         "shared_filter": (True, False),
     }
-    return Space(Config, including(knobs, default_config(workload, target)), constraints(workload, target))
+    return Space(default, knobs, constraints(workload, target), heuristics(workload))
 
 
 def constraints(workload: ConvWorkload, target: tvm.target.Target) -> dict[str, Callable[[Config], bool]]:
@@ -132,8 +133,48 @@ def constraints(workload: ConvWorkload, target: tvm.target.Target) -> dict[str, 
     def grid(config: Config) -> bool:
         return blocks(workload, config) < 2**31
 
-    checks = (whole_channels, whole_vectors, waste, threads, shared_memory, registers, straight_line, grid)
-    return {check.__name__: check for check in checks}
+    return named(whole_channels, whole_vectors, waste, threads, shared_memory, registers, straight_line, grid)
+
+
+def heuristics(workload: ConvWorkload) -> dict[str, Callable[[Config], bool]]:
+    """Which legal configurations are worth building, by name; without them a space has some hundred times as many."""
+    height, width = workload.output_size
+    share = prod(workload.output_shape) / FULL_GPU_THREADS
+
+    def widest_stores(config: Config) -> bool:
+        return config.columns == config.vector or width % config.columns != 0
+
+    def whole_warps(config: Config) -> bool:
+        return config.threads <= 256 and wasted(config.threads, 32) <= 1.15
+
+    def enough_threads(config: Config) -> bool:
+        return config.threads >= 64 and blocks(workload, config) >= min(132, 512 * share)
+
+    def little_waste(config: Config) -> bool:
+        return wasted(height, config.block_y) <= 1.2 and wasted(width, config.block_x) <= 1.2
+
+    def few_registers(config: Config) -> bool:
+        return config.outputs <= 16
+
+    def enough_work(config: Config) -> bool:
+        return config.outputs >= min(4, share / 2)
+
+    def one_stage(config: Config) -> bool:
+        return not (config.shared_input and config.shared_filter)
+
+    def one_way_of_striding(config: Config) -> bool:
+        return config.vthreads_y * config.vthreads_x <= 2
+
+    return named(
+        widest_stores,
+        whole_warps,
+        enough_threads,
+        little_waste,
+        few_registers,
+        enough_work,
+        one_stage,
+        one_way_of_striding,
+    )
 
 
 def default_config(workload: ConvWorkload, target: tvm.target.Target) -> Config:
@@ -238,6 +279,46 @@ def schedule(workload: ConvWorkload, config: Config, target: tvm.target.Target) 
         sch.vectorize(lanes)
     sch.unroll(xi)
     return sch
+
+
+def features(workload: ConvWorkload, config: Config) -> dict[str, float]:
+    """What a cost model should know beside the knobs, such that workloads can be compared; an H100 is assumed."""
+    height, width = workload.output_size
+    grid, shared = blocks(workload, config), shared_bytes(workload, config)
+    taps, vthreads = prod(workload.kernel), config.vthreads_y * config.vthreads_x
+    own = prod(input_extent(workload, (config.rows, config.columns))) * vthreads
+    staged = prod(input_extent(workload, (config.block_y, config.block_x)))
+    registers = 24 + config.outputs + window_elements(workload, config)
+    warps = ceil_div(config.threads, 32)
+    resident = max(1, min(32, 64 // warps, 227 * 1024 // (shared + 1024), 2048 // (warps * ceil_div(registers, 8) * 8)))
+    waves = grid / (132 * resident)
+    run = min(width, config.threads_x * config.columns)
+    return {
+        "threads": config.threads,
+        "idle_lanes": warps * 32 / config.threads,
+        "blocks": grid,
+        "outputs": config.outputs,
+        "vthreads": vthreads,
+        "block_x": config.block_x,
+        "block_y": config.block_y,
+        "waste_x": wasted(width, config.block_x),
+        "waste_y": wasted(height, config.block_y),
+        "waste": wasted(width, config.block_x) * wasted(height, config.block_y),
+        "shared_bytes": shared,
+        "registers": registers,
+        "warps_per_sm": min(warps * resident, grid * warps / 132),
+        "waves": waves,
+        "last_wave": ceil_div(grid, 132 * resident) / waves,
+        "blocks_per_sm": ceil_div(grid, 132) * 132 / grid,
+        "macs_per_load": config.outputs * taps / own,
+        "halo": staged / (config.block_y * config.block_x),
+        "outputs_per_sm": config.outputs * config.threads * min(resident, grid / 132),
+        "run_bytes": run * workload.itemsize,
+        "rows_of_warp": max(1.0, 32 / config.threads_x),
+        "taps": taps,
+        "plane": height * width,
+        "planes": workload.batch * workload.out_channels,
+    }
 
 
 def whole_planes(workload: ConvWorkload, at_most: int) -> tuple[int, ...]:

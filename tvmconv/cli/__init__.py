@@ -6,12 +6,7 @@ Commands import what they need when they run, so that help and completion load n
 from __future__ import annotations
 
 import errno
-import os
-import signal
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
-from types import FrameType
 from typing import Any
 
 import click
@@ -21,18 +16,19 @@ from ..errors import TvmconvError
 from .build import build
 from .doctor import doctor
 from .inspect import inspect
+from .interrupts import INTERRUPTED, interrupts, raise_interrupt
+from .log import log
+from .rpc import rpc
 from .run import run
 from .tasks import tasks
-
-INTERRUPTED = 130
-"""Exit code after Ctrl-C, as shells have it."""
+from .tune import tune
 
 
 class Commands(click.Group):
     """A group whose commands end with one line and the error's exit code, not with a traceback."""
 
     def invoke(self, ctx: click.Context) -> Any:
-        with warnings.catch_warnings(), _interrupts() as interrupts:
+        with warnings.catch_warnings(), interrupts(raise_interrupt) as seen:
             warnings.showwarning = lambda message, *where: click.echo(f"warning: {_one_line(message)}", err=True)
             try:
                 return super().invoke(ctx)
@@ -41,7 +37,7 @@ class Commands(click.Group):
                 ctx.exit(error.exit_code)
             except (KeyboardInterrupt, RuntimeError) as error:
                 # TVM makes a RuntimeError of a KeyboardInterrupt in one of its passes.
-                if not (interrupts or isinstance(error, KeyboardInterrupt)):
+                if not (seen or isinstance(error, KeyboardInterrupt)):
                     raise
                 click.echo("interrupted", err=True)
                 ctx.exit(INTERRUPTED)
@@ -54,35 +50,17 @@ class Commands(click.Group):
 
 @click.group(
     cls=Commands,
-    commands=[doctor, tasks, build, run, inspect],
+    commands=[doctor, tasks, build, run, inspect, tune, log, rpc],
     context_settings={"help_option_names": ["-h", "--help"], "show_default": True},
     epilog="Exit codes: 0 done; 1 failure; 2 usage or bad input; 3 unsupported model or operator; 4 no valid "
     "configuration; 5 wrong results; 6 regression; 7 no device; 130 interrupted.",
 )
 @click.version_option(__version__, prog_name="tvmconv", message="%(prog)s %(version)s")
 def main() -> None:
-    """Convolutions for TVM: what a model needs, building it, running it, and reading the kernels.
+    """Convolutions for TVM: what a model needs, building and running it, reading and tuning the kernels.
 
     Data goes to stdout, progress and notes to stderr. Every command takes --json.
     """
-
-
-@contextmanager
-def _interrupts() -> Iterator[list[int]]:
-    """The Ctrl-C of the block so far: the first is a KeyboardInterrupt as ever, the second ends the process at once."""
-    seen: list[int] = []
-
-    def interrupt(number: int, frame: FrameType | None) -> None:
-        if seen:
-            os._exit(INTERRUPTED)
-        seen.append(number)
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGINT, interrupt)
-    try:
-        yield seen
-    finally:
-        signal.signal(signal.SIGINT, before)
 
 
 def _one_line(message: object) -> str:

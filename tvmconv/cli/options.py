@@ -11,17 +11,27 @@ import click
 class OutputFile(click.Path):
     """A file to write: its folder and how its name ends are checked before any work, not after a long build."""
 
-    def __init__(self, suffix: str) -> None:
+    def __init__(self, suffix: str | None = None) -> None:
         super().__init__(dir_okay=False, writable=True, path_type=Path)
         self.suffix = suffix
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path:
         path = Path(str(super().convert(value, param, ctx)))
-        if path.suffix != self.suffix:
+        if self.suffix is not None and path.suffix != self.suffix:
             self.fail(f"{str(path)!r} does not end in {self.suffix}", param, ctx)
         if not path.parent.is_dir():
             self.fail(f"there is no folder {str(path.parent)!r}", param, ctx)
         return path
+
+
+def address(ctx: click.Context, param: click.Parameter, value: str | None) -> tuple[str, int] | None:
+    """The host and the port in text such as "127.0.0.1:9190"."""
+    if value is None:
+        return None
+    host, _, port = value.rpartition(":")
+    if not host or not port.isdecimal() or not 0 < int(port) < 2**16:
+        raise click.BadParameter(f"{value!r} is not of the form HOST:PORT", ctx, param)
+    return host, int(port)
 
 
 INPUT_FILE = click.Path(exists=True, dir_okay=False, readable=True, path_type=Path)

@@ -1,8 +1,18 @@
-"""What the tests of schedules share: cases, operands, the comparison with the reference, and the serial twin."""
+"""What the tests of schedules share: cases, configurations, operands, the check against the reference, serial twins."""
 
 from .cases import DEPTHWISE, Case
 from .closeness import assert_close
-from .operands import check_result, random_operands
+from .configs import random_configs
+from .operands import check_result, check_sample, random_operands
 from .serial import serial_twin
 
-__all__ = ["DEPTHWISE", "Case", "assert_close", "check_result", "random_operands", "serial_twin"]
+__all__ = [
+    "DEPTHWISE",
+    "Case",
+    "assert_close",
+    "check_result",
+    "check_sample",
+    "random_configs",
+    "random_operands",
+    "serial_twin",
+]

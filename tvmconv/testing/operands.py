@@ -29,3 +29,27 @@ def check_result(workload: ConvWorkload, operands: dict[str, np.ndarray], got: n
     magnitude = depthwise_reference(plain, **{name: np.abs(array) for name, array in inputs.items()})
     terms = prod(workload.kernel) * (workload.in_channels // workload.groups)
     assert_close(got, reference, magnitude, terms)
+
+
+def check_sample(
+    workload: ConvWorkload, operands: dict[str, np.ndarray], got: np.ndarray, rng: np.random.Generator, outputs: int
+) -> None:
+    """Asserts that `got`, made from an output filled with NaN, is written everywhere and right in a sample.
+
+    The sample is the first, the last and random planes of a depthwise convolution, of some `outputs` elements, or all.
+    """
+    assert not np.isnan(got).any(), f"{np.isnan(got).sum()} of {got.size} elements are not written"
+    channels, m = workload.in_channels, workload.multiplier
+    planes = workload.batch * channels
+    count = max(2, outputs // (m * prod(workload.output_size)))
+    chosen = np.arange(planes)
+    if count < planes:
+        chosen = np.unique([0, planes - 1, *rng.choice(planes, count - 2, replace=False)])
+    image, channel = np.divmod(chosen, channels)
+    sampled = {"x": operands["x"][image, channel][None], "w": operands["w"][channel]}
+    for name in operands.keys() & {"scale", "shift"}:
+        sampled[name] = operands[name].reshape(channels, m)[channel].reshape(-1)
+    size = len(chosen)
+    part = msgspec.structs.replace(workload, batch=1, in_channels=size, out_channels=size * m, groups=size)
+    output = got.reshape(workload.batch, channels, m, *workload.output_size)[image, channel]
+    check_result(part, sampled, output.reshape(part.output_shape))

@@ -1,0 +1,109 @@
+"""Trials in worker processes: what builds and runs, and every way in which one may fail."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tvmconv import ConvWorkload
+from tvmconv.autotvm import task
+from tvmconv.autotvm.builder import LocalBuilder
+from tvmconv.autotvm.measure import MeasureInput, MeasureResult, Status, measure_option
+from tvmconv.autotvm.runner import LocalRunner
+from tvmconv.storage import find_compiler
+
+WORKLOAD = ConvWorkload.depthwise((1, 4, 12, 12), (4, 1, 3, 3), padding=(1, 1, 1, 1), scale=True, activation="relu")
+TASK = task.create(WORKLOAD, "llvm")
+TRIAL = MeasureInput(TASK, TASK.space.default)
+
+
+@pytest.fixture(scope="module")
+def builder() -> Iterator[LocalBuilder]:
+    builder = LocalBuilder(n_parallel=1)
+    yield builder
+    builder.close()
+
+
+@pytest.fixture(scope="module")
+def runner() -> Iterator[LocalRunner]:
+    runner = LocalRunner(number=2, repeat=3, min_repeat_ms=0, timeout=2)
+    yield runner
+    runner.close()
+
+
+def library(folder: Path, body: str) -> str:
+    """A library whose kernel is a line of C++."""
+    source, path = folder / "kernel.cc", folder / "kernel.so"
+    signature = 'extern "C" int __tvm_ffi_tvmconv_kernel(void*, void*, int, void*)'
+    source.write_text(f"#include <cstdlib>\n{signature} {{ {body} }}\n")
+    subprocess.run([*find_compiler(), "-shared", "-fPIC", "-O0", "-o", str(path), str(source)], check=True)
+    return str(path)
+
+
+def built(builder: LocalBuilder, workload: ConvWorkload) -> str:
+    other = task.create(workload, "llvm")
+    return builder.build(MeasureInput(other, other.space.default)).result().library
+
+
+def test_trials_are_built_checked_and_timed(builder: LocalBuilder, runner: LocalRunner) -> None:
+    trials = [MeasureInput(TASK, config) for config in TASK.space.configs[:3]]
+    begun: list[MeasureInput] = []
+    measured = dict(measure_option(builder, runner).measure(trials, begun.append))
+    assert begun == trials
+    assert set(measured) == set(trials)
+    for result in measured.values():
+        assert (result.status, result.reason, len(result.costs)) == (Status.OK, None, 3)
+        assert 0 < result.cost < 0.01
+        assert result.all_cost > sum(result.costs)
+
+
+@pytest.mark.parametrize(
+    ("body", "status"),
+    [
+        ("return 0;", Status.WRONG_ANSWER),
+        ("for (volatile int i = 0;; i++);", Status.RUN_TIMEOUT),
+        ("abort();", Status.CRASH),
+        ("exit(0);", Status.CRASH),
+    ],
+    ids=["writes-nothing", "hangs", "aborts", "exits"],
+)
+def test_failures_are_told_apart(tmp_path: Path, runner: LocalRunner, body: str, status: Status) -> None:
+    result = runner.run(TRIAL, library(tmp_path, body))
+    assert (result.status, result.costs) == (status, ())
+    assert result.reason
+
+
+def test_wrong_answers_and_errors_do_not_spoil_the_next_trial(builder: LocalBuilder, runner: LocalRunner) -> None:
+    shifted = ConvWorkload.depthwise((1, 4, 12, 12), (4, 1, 3, 3), padding=(1, 2, 1, 0), scale=True, activation="relu")
+    wrong = runner.run(TRIAL, built(builder, shifted))
+    assert wrong.status is Status.WRONG_ANSWER
+    assert "elements are wrong" in str(wrong.reason)
+    larger = ConvWorkload.depthwise((1, 4, 12, 13), (4, 1, 3, 3), scale=True)
+    assert runner.run(TRIAL, built(builder, larger)).status is Status.RUNTIME_ERROR
+    assert runner.run(TRIAL, built(builder, WORKLOAD)).status is Status.OK
+
+
+def test_build_failures_are_results(runner: LocalRunner) -> None:
+    def results(builder: LocalBuilder, config: object) -> MeasureResult:
+        option = measure_option(builder, runner)
+        ((_, result),) = option.measure([MeasureInput(TASK, config)], lambda trial: None)
+        builder.close()
+        return result
+
+    illegal = results(LocalBuilder(n_parallel=1), TASK.template.Config(1, 8, 8, 16, False, 2, True))
+    assert illegal.status is Status.BUILD_ERROR
+    assert "constraints" in str(illegal.reason)
+    slow = results(LocalBuilder(timeout=0.001, n_parallel=1), TASK.space.default)
+    assert slow.status is Status.BUILD_TIMEOUT
+
+
+def test_no_trial_begins_after_the_iteration_is_given_up(builder: LocalBuilder, runner: LocalRunner) -> None:
+    begun: list[MeasureInput] = []
+    trials = [MeasureInput(TASK, config) for config in TASK.space.configs[:4]]
+    iteration = measure_option(builder, runner).measure(trials, begun.append)
+    next(iteration)
+    iteration.close()
+    assert len(begun) == 1

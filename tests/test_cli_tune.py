@@ -1,0 +1,317 @@
+"""`tvmconv tune`: what it plans, logs, resumes and prints, and how it ends."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import onnx
+import pytest
+from click.testing import CliRunner, Result
+from network_graph import Graph
+
+from tvmconv import ConvWorkload
+from tvmconv.autotvm import record, session
+from tvmconv.autotvm.measure import MeasureInput, MeasureResult, Stage, Status
+from tvmconv.autotvm.task import Task, create
+from tvmconv.cli import main
+from tvmconv.cli.tune import Measuring
+from tvmconv.targets import DeviceFacts, device_facts
+
+WORKLOAD = ConvWorkload.depthwise((1, 4, 6, 6), (4, 1, 3, 3))
+TASK = create(WORKLOAD, "llvm")
+ONE = ["--workload", WORKLOAD.to_json(), "--tuner", "random"]
+
+
+class Instant:
+    """Measures by a formula: the default takes 100 µs, others more the further they are from the 7th, which takes 1 µs.
+
+    What `failing` says of a place in the space fails.
+    """
+
+    def __init__(self, failing: Callable[[int], bool] = lambda place: False, seconds: float = 0.0) -> None:
+        self.failing = failing
+        self.seconds = seconds
+        self.measured: list[int] = []
+
+    def device(self, task: Task) -> DeviceFacts:
+        facts = device_facts("llvm")
+        assert facts is not None
+        return facts
+
+    def measure(
+        self, inputs: Sequence[MeasureInput], started: Callable[[MeasureInput], None]
+    ) -> Iterator[tuple[MeasureInput, MeasureResult]]:
+        for trial in inputs:
+            started(trial)
+            time.sleep(self.seconds)
+            place = trial.task.space.index[trial.config]
+            self.measured.append(place)
+            cost = 1e-6 * (abs(place - 7) + 1 if place else 100)
+            failed = self.failing(place)
+            status = Status.CRASH if failed else Status.OK
+            costs = () if failed else (cost, 0.9 * cost, 1.1 * cost)
+            yield trial, MeasureResult(costs, status, "it died" if failed else None, 0.1, 1.0, self.device(trial.task))
+
+    def close(self) -> None:
+        pass
+
+
+@pytest.fixture
+def instant(monkeypatch: pytest.MonkeyPatch) -> Instant:
+    """What the command measures with."""
+    option = Instant()
+    monkeypatch.setattr(Measuring, "option", lambda self: option)
+    return option
+
+
+def tvmconv(*arguments: object) -> Result:
+    result = CliRunner().invoke(main, [str(argument) for argument in arguments])
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    return result
+
+
+def tune_json(*arguments: object) -> Any:
+    result = tvmconv("tune", *arguments, "--json")
+    assert result.exit_code == 0, result.stderr
+    return json.loads(result.stdout)
+
+
+def searched(log: Path) -> list[record.Entity]:
+    """The configurations of the search that the log has, in its order."""
+    return [one.config.entity for one in record.load_from_file(log).records if one.stage is Stage.SEARCH]
+
+
+def test_command_knows_the_tuners() -> None:
+    (option,) = [parameter for parameter in main.commands["tune"].params if parameter.name == "tuner"]
+    assert list(option.type.choices) == list(session.TUNERS)  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("trials", "sizes", "expected"),
+    [
+        (90, [100, 100, 100], [30, 30, 30]),
+        (100, [1000, 20, 1000], [40, 20, 40]),
+        (100, [10, 20], [10, 20]),
+        (2, [5, 5, 5], [0, 1, 1]),
+        (11, [5, 5], [5, 5]),
+    ],
+)
+def test_shares(trials: int, sizes: list[int], expected: list[int]) -> None:
+    assert session.shares(trials, sizes) == expected
+
+
+def test_tune_then_resume(tmp_path: Path, instant: Instant) -> None:
+    """Trials are a total: the same command again measures nothing, more trials measure the difference."""
+    log = tmp_path / "log.jsonl"
+    report = tune_json(*ONE, "-o", log, "--trials", 20)
+    (found,) = report["tasks"]
+    assert report["device"] == msgspec.to_builtins(device_facts("llvm"))
+    assert found["default_seconds"] == pytest.approx(100e-6)
+    assert found["times"] == pytest.approx(found["default_seconds"] / found["best_seconds"])
+    assert found["best_seconds"] <= found["default_seconds"]
+    assert found["spread"] == pytest.approx(0.2)
+    assert (found["trials"], found["failures"]) == (20, {})
+    first = searched(log)
+    assert len(first) == len(set(first)) == 20
+    assert instant.measured[0] == 0
+    confirmed = [one for one in record.load_from_file(log).records if one.stage is Stage.CONFIRM]
+    assert len(confirmed) == 6 * 3
+
+    instant.measured.clear()
+    assert tune_json(*ONE, "-o", log, "--trials", 20) == report
+    assert instant.measured == []
+    (more,) = tune_json(*ONE, "-o", log, "--trials", 1000)["tasks"]
+    every = searched(log)
+    assert every[:20] == first
+    assert len(every) == len(set(every)) == more["trials"] == len(TASK.space.configs)
+    assert more["best_seconds"] == pytest.approx(1e-6)
+    assert more["config"] == msgspec.to_builtins(TASK.space.configs[7])
+
+
+def test_display_without_a_terminal(tmp_path: Path, instant: Instant) -> None:
+    result = tvmconv("tune", *ONE, "-o", tmp_path / "log.jsonl", "--trials", 9)
+    header, row = result.stdout.splitlines()
+    assert header.split("  ")[0] == "#"
+    assert str(WORKLOAD) in row
+    measuring, begin, end = result.stderr.splitlines()
+    assert "caches are warm" in measuring
+    assert begin == f"task 1/1 {WORKLOAD}: up to 9 trials"
+    assert end.startswith(f"task 1/1 {WORKLOAD}: 9/9 trials, best ")
+    assert "default 100 µs" in end
+    assert not set(result.stderr) & {"\r", "\x1b"}
+
+
+def test_display_on_a_terminal(tmp_path: Path, instant: Instant, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("COLUMNS", "160")
+    instant.failing = lambda place: place % 2 == 1
+    instant.seconds = 0.005
+    stderr = tvmconv("tune", *ONE, "-o", tmp_path / "log.jsonl", "--trials", 9).stderr
+    assert "\x1b[" in stderr
+    for shown in ("━", "trials/s", "0:00:00 left", "crash", "measuring the best again"):
+        assert shown in stderr
+    last = re.sub(r"\x1b\[\d*[AK]", "", stderr.splitlines()[-1])
+    assert last.startswith(f"task 1/1 {WORKLOAD}: 9/9 trials, best ")
+
+
+def test_dry_run(tmp_path: Path, instant: Instant) -> None:
+    log = tmp_path / "log.jsonl"
+    suite = ["--suite", "depthwise-networks", "--batch", 1, "-o", log, "--trials", 40]
+    plan = tune_json(*suite, "--tasks", "2,5-6", "--dry-run")["tasks"]
+    assert [task["number"] for task in plan] == [2, 5, 6]
+    assert all(task["workload"]["batch"] == 1 for task in plan)
+    assert sorted(task["to_do"] for task in plan) == [13, 13, 14]
+    assert not log.exists()
+    tune_json(*suite, "--tasks", "5-6", "--tuner", "random")
+    plan = tune_json(*suite, "--tasks", "2,5-6", "--dry-run")["tasks"]
+    assert [(task["in_log"], min(task["to_do"], 1)) for task in plan] == [(0, 1), (20, 0), (20, 0)]
+    header, *rows = tvmconv("tune", *suite, "--dry-run").stdout.splitlines()
+    assert header.split()[:3] == ["#", "workload", "layers"]
+    assert len(rows) == 6
+
+
+def test_model(tmp_path: Path, instant: Instant) -> None:
+    """Equal layers are one task; a model without any that tvmconv schedules is refused."""
+    path, log = tmp_path / "model.onnx", tmp_path / "log.jsonl"
+    graph = Graph((1, 4, 8, 8))
+    onnx.save(graph.model(graph.conv("x", (8, 4, 3, 3))), path)
+    assert "expected a model with a convolution" in tvmconv("tune", path, "-o", log).stderr
+    graph = Graph((1, 4, 8, 8))
+    twice = graph.conv(graph.conv("x", (4, 1, 3, 3), group=4, pads=[1] * 4), (4, 1, 3, 3), group=4, pads=[1] * 4)
+    onnx.save(graph.model(graph.conv(twice, (4, 1, 3, 3), group=4)), path)
+    plan = tune_json(path, "-o", log, "--dry-run")["tasks"]
+    assert [(task["layers"], len(task["workload"]["padding"])) for task in plan] == [(2, 4), (1, 4)]
+
+
+def test_what_the_log_has_beside_is_told(tmp_path: Path, instant: Instant) -> None:
+    log = tmp_path / "log.jsonl"
+    tune_json(*ONE, "-o", log, "--trials", 3)
+    there = record.load_from_file(log).records
+    log.unlink()
+    begun = msgspec.structs.replace(there[2], status=Status.STARTED, result=((), 8, 0.0, 0.0))
+    other = DeviceFacts("another CPU", threads=1)
+    record.append(log, [*(msgspec.structs.replace(one, device=other) for one in there), begun])
+    with log.open("ab") as file:
+        file.write(b"{}\nno record\n" + record.encode(there[0])[:40])
+    instant.measured.clear()
+    result = tvmconv("tune", *ONE, "-o", log, "--trials", 3)
+    assert len(instant.measured) == 3 + 3 * 3
+    lines = result.stderr.splitlines()
+    assert lines[0] == f"{log}: 2 foreign and 1 torn lines left out"
+    assert lines[1].startswith(f"under way when an earlier run ended: {WORKLOAD}, tiles=")
+    assert lines[2] == f"{log}: {len(there)} records are not used: measured on another CPU, 1 thread"
+
+
+def test_time_budget(tmp_path: Path, instant: Instant) -> None:
+    """It ends the search, not the confirmation."""
+    log = tmp_path / "log.jsonl"
+    instant.seconds = 0.02
+    (found,) = tune_json(*ONE, "-o", log, "--trials", 60, "--time-budget", 0.2)["tasks"]
+    assert 2 <= found["trials"] <= 15
+    confirmed = Counter(one.config.index for one in record.load_from_file(log).records if one.stage is Stage.CONFIRM)
+    assert confirmed[0] == 3
+    assert set(confirmed.values()) == {3}
+
+
+def test_a_task_that_never_works(tmp_path: Path, instant: Instant) -> None:
+    instant.failing = lambda place: True
+    result = tvmconv("tune", *ONE, "-o", tmp_path / "log.jsonl", "--trials", 3)
+    assert result.exit_code == 4
+    assert "3 crash" in result.stdout
+    assert "error: no trial of task 1 worked" in result.stderr
+
+
+USAGE = [
+    ([], "give exactly one of MODEL, --suite and --workload"),
+    (["--suite", "depthwise-networks", "--workload", "{}"], "give exactly one of"),
+    (["--workload", "{}", "--batch", "2"], "--batch goes with --suite"),
+    (["--workload", "{}", "--rpc-key", "gpu"], "--rpc-tracker and --rpc-key go together"),
+    (["--workload", "{}", "--rpc-key", "gpu", "--rpc-tracker", "here"], "not of the form HOST:PORT"),
+    (["--workload", "{}", "--tasks", "1,x"], "not of the form 1,3-5"),
+    (["--workload", "{}", "-o", "absent/log.jsonl"], "there is no folder 'absent'"),
+    (["--workload", "{}"], "workload is '{}'"),
+    ([*ONE, "--tasks", "1-2"], "tasks is 2; expected numbers from 1 to 1"),
+    ([*ONE, "-o", "README.md"], "log is 'README.md'; expected a tuning log"),
+    ([*ONE, "-o", "log.jsonl.gz"], "which a compressed one cannot"),
+    (["--suite", "absent"], "suite is 'absent'"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "message"), USAGE, ids=[message[:30] for _, message in USAGE])
+def test_wrong_usage(
+    arguments: list[str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, instant: Instant
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "README.md").write_text("# not a log\n")
+    result = tvmconv("tune", *(["-o", "log.jsonl"] if "-o" not in arguments else []), *arguments)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert message in result.stderr
+    assert instant.measured == []
+    assert [path.name for path in tmp_path.iterdir()] == ["README.md"]
+
+
+def test_a_second_interrupt_ends_at_once() -> None:
+    script = (
+        "import signal; from tvmconv.cli.interrupts import interrupts\n"
+        "with interrupts(lambda: print('first', flush=True)) as seen:\n"
+        "    signal.raise_signal(signal.SIGINT); print(len(seen), flush=True)\n"
+        "    signal.raise_signal(signal.SIGINT); print('second')"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (130, "first\n1\n")
+
+
+def test_killed_then_interrupted_then_resumed(tmp_path: Path, instant: Instant) -> None:
+    """kill -9, then Ctrl-C, then the command that is printed: no trial is lost, and none is made twice."""
+    log = tmp_path / "log.jsonl"
+    measuring = ["--number", "1", "--repeat", "2", "--min-repeat-ms", "50", "--parallel", "1", "--trials", "14"]
+    arguments = ["tune", *ONE, "-o", str(log), *measuring]
+    (tmp_path / "torch.py").write_text("raise ImportError('TVM imports it where it can, for seconds')")
+
+    def run(until: int) -> subprocess.Popen[str]:
+        """The command, with so many trials in the log."""
+        process = subprocess.Popen(
+            [sys.executable, "-c", "from tvmconv.cli import main; main()", *arguments],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "TMPDIR": str(tmp_path), "PYTHONPATH": f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}"},
+        )
+        while process.poll() is None and not (log.exists() and len(searched(log)) >= until):
+            time.sleep(0.02)
+        return process
+
+    killed = run(3)
+    killed.kill()
+    killed.communicate()
+    first, begun = searched(log), record.load_from_file(log).under_way
+    interrupted = run(len(first) + 3)
+    interrupted.send_signal(signal.SIGINT)
+    table, notes = interrupted.communicate()
+    assert (killed.returncode, interrupted.returncode) == (-9, 130)
+    then = searched(log)
+    assert then[: len(first)] == first
+    assert len(first) + 3 <= len(set(then)) == len(then) < 14
+    assert all(one in begun for one in record.load_from_file(log).under_way)
+    assert str(WORKLOAD) in table
+    *_, resume, last = notes.splitlines()
+    assert last == "interrupted"
+    assert resume == f"to go on: {shlex.join(['tvmconv', *arguments])}"
+
+    (found,) = tune_json(*shlex.split(resume.removeprefix("to go on: tvmconv tune ")))["tasks"]
+    every = searched(log)
+    assert every[: len(then)] == then
+    assert found["trials"] == len(set(every)) == len(every) == 14

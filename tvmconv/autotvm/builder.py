@@ -1,0 +1,53 @@
+"""Building trials in worker processes."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import tempfile
+from concurrent.futures import Future
+from itertools import count
+from pathlib import Path
+
+import msgspec
+from tvm.support.popen_pool import PopenPoolExecutor
+
+from . import worker
+from .measure import BuildResult, MeasureInput
+
+
+class LocalBuilder:
+    """Builds kernels on this machine, several at a time.
+
+    MetaSchedule's builder of this name pickles modules for its workers, and starts new ones for each batch; here a
+    worker is told the workload and the configuration, and stays, since importing TVM takes it seconds. A build that
+    takes more than `timeout` seconds is killed. `n_parallel` is how many are built at once, by default one a core.
+    """
+
+    def __init__(self, timeout: float = 30.0, n_parallel: int | None = None) -> None:
+        worker.require_packages()
+        self.timeout = timeout
+        self.n_parallel = n_parallel or os.cpu_count() or 1
+        self._pool = PopenPoolExecutor(
+            max_workers=self.n_parallel,
+            timeout=timeout,
+            initializer=worker.initialize,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        self._folder = tempfile.TemporaryDirectory(prefix="tvmconv-")
+        self._numbers = count()
+
+    def build(self, trial: MeasureInput) -> Future[BuildResult]:
+        """Begins to build a trial's kernel; the future fails with what went wrong, `TimeoutError` among it."""
+        task, library = trial.task, Path(self._folder.name, f"{next(self._numbers)}.so")
+        knobs = msgspec.to_builtins(trial.config)
+        future: Future[BuildResult] = self._pool.submit(
+            worker.build, task.workload.to_json(), knobs, str(task.target), str(library)
+        )
+        return future
+
+    def close(self) -> None:
+        """Ends the workers and removes what they built; what is still to be built has to be cancelled before."""
+        self._pool.shutdown()
+        self._folder.cleanup()

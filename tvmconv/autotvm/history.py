@@ -1,0 +1,175 @@
+"""Which records may be used, and which of them is the best: where tuning logs meet the choice of a configuration."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from functools import cache
+from importlib.resources import as_file, files
+from os import PathLike
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import msgspec
+import tvm
+
+from ..dispatch import template_name
+from ..targets import DeviceFacts, device_facts
+from ..workload import ConvWorkload, Epilogue
+from .measure import Stage, Status
+from .record import Entity, Log, Record, load_from_file
+from .task import Task
+
+
+def applicable(records: Iterable[Record], task: Task, device: DeviceFacts | None) -> list[Record]:
+    """The records that say something about a task on a device: of its workload, made by what would make it now."""
+    mine = [record for record in records if record.workload == task.workload and record.template == task.name]
+    return [record for record in mine if objection(record, task.target, task.template, device) is None]
+
+
+def objection(
+    record: Record, target: tvm.target.Target, template: ModuleType, device: DeviceFacts | None
+) -> str | None:
+    """Why a record says nothing about the template's kernels for a target on a device; None if it does.
+
+    The driver may be another one. `device` is None for a kernel that is built on a machine without the device.
+    """
+    if record.tvm_version != tvm.__version__:
+        return f"made with TVM {record.tvm_version}"
+    if record.versions.template != template.VERSION:
+        return f"of version {record.versions.template} of the template"
+    if device is not None and (record.device.name, record.device.threads) != (device.name, device.threads):
+        return f"measured on {record.device}"
+    if processor(json.loads(record.target)) != processor(json.loads(str(target))):
+        return f"made for {processor(json.loads(record.target))}"
+    return None
+
+
+def best_record(records: Iterable[Record]) -> Record | None:
+    """The record to use of those that apply to one workload; its costs are all those of its configuration.
+
+    Configurations that were measured again at the end of a tuning run, the default among them, come before those that
+    were measured in the search alone. One that has failed is out.
+    """
+    trials = defaultdict[tuple[Stage, Entity], list[Record]](list)
+    failed = set()
+    for record in records:
+        trials[record.stage, record.config.entity].append(record)
+        if record.status is not Status.OK:
+            failed.add(record.config.entity)
+    for stage in (Stage.CONFIRM, Stage.SEARCH):
+        candidates = [
+            _pooled(same) for (reached, entity), same in trials.items() if reached is stage and entity not in failed
+        ]
+        if candidates:
+            return min(candidates, key=lambda record: record.cost)
+    return None
+
+
+def _pooled(records: Sequence[Record]) -> Record:
+    costs = tuple(cost for record in records for cost in record.costs)
+    last = records[-1]
+    return msgspec.structs.replace(last, result=(costs, *last.result[1:]))
+
+
+class History:
+    """The records of a log, asked for the best configuration of a workload."""
+
+    def __init__(self, log: Log, source: str) -> None:
+        self.source = source
+        self._records = defaultdict[ConvWorkload, list[Record]](list)
+        for record in log.records:
+            self._records[record.workload].append(record)
+
+    def best(
+        self, workload: ConvWorkload, target: tvm.target.Target, template: ModuleType, device: DeviceFacts | None
+    ) -> tuple[Record | None, Counter[str]]:
+        """The record to use for a workload, if there is one, and why others of the workload are left out."""
+        records, objections = [], Counter[str]()
+        for record in self._records.get(workload, ()):
+            if record.template != template_name(template):
+                continue
+            if (why := objection(record, target, template, device)) is None:
+                records.append(record)
+            else:
+                objections[why] += 1
+        return best_record(records), objections
+
+
+_applied: ContextVar[tuple[History, ...]] = ContextVar("applied", default=())
+
+
+@contextmanager
+def apply_history_best(path: str | PathLike[str]) -> Iterator[History]:
+    """Uses the best records of a log for what is compiled and built in the block, before any other's.
+
+    They have to come from the device that is there, and from this version of TVM and of the template; those that do
+    not are left out with a warning. Where a CUDA kernel is built on a machine without a GPU, records of any GPU of the
+    target's architecture are used.
+    """
+    log = load_from_file(path)
+    if log.skipped:
+        warnings.warn(f"{path}: left out lines: {dict(log.skipped)}", stacklevel=3)
+    history = History(log, str(path))
+    token = _applied.set((history, *_applied.get()))
+    try:
+        yield history
+    finally:
+        _applied.reset(token)
+
+
+def applied() -> tuple[History, ...]:
+    """The logs that `apply_history_best` applies, the innermost first."""
+    return _applied.get()
+
+
+def tuned(workload: ConvWorkload, target: tvm.target.Target, template: ModuleType) -> tuple[Any, str] | None:
+    """The best configuration that the logs have for a workload, and the reason to use it in words.
+
+    Logs that are applied come first, then those that tvmconv ships for the device that is there. A workload without
+    records of its own takes those of the same without an epilogue, which hardly changes what is fast.
+    """
+    device = _device(target)
+    plain = msgspec.structs.replace(workload, epilogue=Epilogue())
+    histories = [*applied(), *([shipped()] if device is not None else [])]
+    space = template.space(workload, target)
+    for history in histories:
+        for described, how in ((workload, "tuned"), (plain, "tuned without its epilogue")):
+            record, objections = history.best(described, target, template, device)
+            if history in applied() and objections and record is None:
+                why = ", ".join(f"{count} {text}" for text, count in objections.items())
+                warnings.warn(f"{history.source}: records of {described} are left out: {why}", stacklevel=2)
+            if record is None:
+                continue
+            config = msgspec.convert(record.knobs, template.Config)
+            if not space.violated(config):
+                return config, f"{how}: {1e6 * record.cost:.2f} µs on {record.device} ({history.source})"
+    return None
+
+
+@cache
+def shipped() -> History:
+    """The logs in `tuning_logs/`."""
+    log = Log()
+    with as_file(files("tvmconv.tuning_logs")) as folder:
+        for path in sorted(Path(folder).glob("*.jsonl")):
+            log.records += load_from_file(path).records
+    return History(log, "tuning_logs")
+
+
+def _device(target: tvm.target.Target) -> DeviceFacts | None:
+    """The device of a target, if it is here: a target may be for another kind of CPU, or of GPU."""
+    from ..targets import resolve_target
+
+    kind = str(target.kind.name)
+    same = processor(json.loads(str(resolve_target(kind)))) == processor(json.loads(str(target)))
+    return device_facts(kind) if same else None
+
+
+def processor(target: dict[str, Any]) -> str:
+    return str(target.get("arch") or target.get("mcpu"))

@@ -1,0 +1,248 @@
+"""What is measured and what comes of it: the words that builders, runners, tuners and records share."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections import deque
+from collections.abc import Callable, Generator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass
+from enum import Enum, IntEnum
+from pathlib import Path
+from statistics import median
+from typing import Any, NamedTuple, Protocol
+
+from ..targets import DeviceFacts
+from .task import Task
+
+
+class MeasureErrorNo(IntEnum):
+    """AutoTVM's numbers for what may happen to a trial."""
+
+    NO_ERROR = 0
+    INSTANTIATION_ERROR = 1
+    COMPILE_HOST = 2
+    COMPILE_DEVICE = 3
+    RUNTIME_DEVICE = 4
+    WRONG_ANSWER = 5
+    BUILD_TIMEOUT = 6
+    RUN_TIMEOUT = 7
+    UNKNOWN_ERROR = 8
+
+
+class Status(str, Enum):
+    """What happened to a trial, in the words of the records."""
+
+    OK = "ok"
+    BUILD_ERROR = "build error"
+    BUILD_TIMEOUT = "build timeout"
+    RUNTIME_ERROR = "runtime error"
+    CRASH = "crash"
+    RUN_TIMEOUT = "run timeout"
+    WRONG_ANSWER = "wrong answer"
+    STARTED = "started"
+    """Its run has begun, and nothing more is known: the line that stays when a run takes the machine with it."""
+
+    @property
+    def error_no(self) -> MeasureErrorNo:
+        return _NUMBERS[self]
+
+
+_NUMBERS = {
+    Status.OK: MeasureErrorNo.NO_ERROR,
+    Status.BUILD_ERROR: MeasureErrorNo.COMPILE_HOST,
+    Status.BUILD_TIMEOUT: MeasureErrorNo.BUILD_TIMEOUT,
+    Status.RUNTIME_ERROR: MeasureErrorNo.RUNTIME_DEVICE,
+    Status.CRASH: MeasureErrorNo.RUNTIME_DEVICE,
+    Status.RUN_TIMEOUT: MeasureErrorNo.RUN_TIMEOUT,
+    Status.WRONG_ANSWER: MeasureErrorNo.WRONG_ANSWER,
+    Status.STARTED: MeasureErrorNo.UNKNOWN_ERROR,
+}
+
+
+class Stage(str, Enum):
+    """Why a configuration is measured."""
+
+    SEARCH = "search"
+    """The tuner asked for it."""
+    CONFIRM = "confirm"
+    """It was among the best, or is the default, and is measured again: these records decide."""
+
+
+@dataclass(frozen=True)
+class MeasureInput:
+    """One trial: a configuration of a task's space."""
+
+    task: Task
+    config: Any
+    stage: Stage = Stage.SEARCH
+
+
+@dataclass(frozen=True)
+class MeasureResult:
+    """What came of a trial."""
+
+    costs: tuple[float, ...]
+    """Seconds of one call, averaged over each repeat; empty unless the status is OK."""
+    status: Status
+    reason: str | None
+    """One bounded line for a trial that failed."""
+    all_cost: float
+    """Seconds that the trial took, building included."""
+    timestamp: float
+    """When it ended, in seconds since 1970."""
+    device: DeviceFacts
+    """What it ran on."""
+
+    @property
+    def cost(self) -> float:
+        """Seconds of one call: the median of the repeats; infinite for a failure."""
+        return median(self.costs) if self.status is Status.OK else float("inf")
+
+    @property
+    def error_no(self) -> MeasureErrorNo:
+        return self.status.error_no
+
+
+class BuildResult(NamedTuple):
+    """A library with a trial's kernel, and the seconds that building took."""
+
+    library: str
+    seconds: float
+
+
+class RunResult(NamedTuple):
+    """What a runner says of a kernel: costs in seconds, or what went wrong."""
+
+    costs: tuple[float, ...]
+    status: Status = Status.OK
+    reason: str | None = None
+
+
+class MeasureOption(Protocol):
+    """Something that measures trials: `measure_option` makes one of a builder and a runner, `Simulator` is one."""
+
+    def measure(
+        self, inputs: Sequence[MeasureInput], started: Callable[[MeasureInput], None]
+    ) -> Generator[tuple[MeasureInput, MeasureResult], None, None]:
+        """Measures the trials, each as `started` is told, and yields every one when it ends, in any order.
+
+        When the iteration is given up, trials that have not begun are dropped.
+        """
+        ...
+
+    def device(self, task: Task) -> DeviceFacts:
+        """What it measures a task on; `NoDeviceError` where that is missing."""
+        ...
+
+    def close(self) -> None:
+        """Ends its processes."""
+        ...
+
+
+class Builder(Protocol):
+    """Makes libraries of trials; `LocalBuilder` is one."""
+
+    @property
+    def n_parallel(self) -> int:
+        """How many it builds at once."""
+        ...
+
+    def build(self, trial: MeasureInput) -> Future[BuildResult]: ...
+
+    def close(self) -> None: ...
+
+
+class Runner(Protocol):
+    """Checks and times what was built; `LocalRunner` and `RPCRunner` are runners."""
+
+    @property
+    def slots(self) -> int:
+        """How many trials it runs at once."""
+        ...
+
+    def device(self, task: Task) -> DeviceFacts: ...
+
+    def shares_cores(self, task: Task) -> bool:
+        """Whether builds on this machine would disturb the timing."""
+        ...
+
+    def run(self, trial: MeasureInput, library: str) -> RunResult: ...
+
+    def close(self) -> None: ...
+
+
+@dataclass(frozen=True)
+class measure_option:  # noqa: N801 (AutoTVM's name)
+    """Measures trials with a builder and a runner: `measure_option(LocalBuilder(), LocalRunner())`."""
+
+    builder: Builder
+    runner: Runner
+
+    def measure(
+        self, inputs: Sequence[MeasureInput], started: Callable[[MeasureInput], None]
+    ) -> Generator[tuple[MeasureInput, MeasureResult], None, None]:
+        """See `MeasureOption`. Trials are built while others run, unless they would share the cores with them.
+
+        Then they are built and run by turns, as many at a time as the builder builds at once.
+        """
+        waiting = deque(inputs)
+        shares_cores = bool(inputs) and self.runner.shares_cores(inputs[0].task)
+        building: dict[Future[BuildResult], MeasureInput] = {}
+        built: deque[tuple[MeasureInput, BuildResult]] = deque()
+        running: dict[Future[RunResult], tuple[MeasureInput, BuildResult, float]] = {}
+        runs = ThreadPoolExecutor(self.runner.slots)
+        try:
+            while waiting or building or built or running:
+                if not (building or built or (running and shares_cores)):
+                    for _ in range(min(len(waiting), self.builder.n_parallel) if shares_cores else len(waiting)):
+                        trial = waiting.popleft()
+                        building[self.builder.build(trial)] = trial
+                while built and not (building and shares_cores) and len(running) < self.runner.slots:
+                    trial, build = built.popleft()
+                    started(trial)
+                    running[runs.submit(self.runner.run, trial, build.library)] = trial, build, time.perf_counter()
+                pending: list[Future[Any]] = [*building, *running]
+                ended = wait(pending, return_when=FIRST_COMPLETED).done
+                for built_future in ended & building.keys():
+                    trial = building.pop(built_future)
+                    if (error := built_future.exception()) is None:
+                        built.append((trial, built_future.result()))
+                    else:
+                        yield trial, self._result(trial, _failed_build(error), 0.0)
+                for run_future in ended & running.keys():
+                    trial, build, start = running.pop(run_future)
+                    Path(build.library).unlink(missing_ok=True)
+                    seconds = build.seconds + time.perf_counter() - start
+                    yield trial, self._result(trial, run_future.result(), seconds)
+        finally:
+            for left in building:
+                left.cancel()
+            runs.shutdown(wait=False, cancel_futures=True)
+
+    def device(self, task: Task) -> DeviceFacts:
+        """See `MeasureOption`."""
+        return self.runner.device(task)
+
+    def close(self) -> None:
+        """See `MeasureOption`."""
+        self.runner.close()
+        self.builder.close()
+
+    def _result(self, trial: MeasureInput, run: RunResult, seconds: float) -> MeasureResult:
+        return MeasureResult(run.costs, run.status, run.reason, seconds, time.time(), self.device(trial.task))
+
+
+def last_error(traceback: str) -> str:
+    """What the last error in a traceback says."""
+    errors = list(re.finditer(r"^(?:\w+\.)*\w*(?:Error|Exception)\b:? ?", traceback, re.MULTILINE))
+    return traceback[errors[-1].end() :] if errors else traceback
+
+
+def _failed_build(error: BaseException) -> RunResult:
+    if isinstance(error, TimeoutError):
+        return RunResult((), Status.BUILD_TIMEOUT, "killed")
+    if isinstance(error, ChildProcessError):
+        return RunResult((), Status.CRASH, "the process that built it died")
+    return RunResult((), Status.BUILD_ERROR, last_error(str(error)))

@@ -1,0 +1,230 @@
+"""Tuning logs: one line of JSON a trial, in the layout of AutoTVM's log version 0.2 with more beside it.
+
+`input`, `config`, `result`, `version` and `tvm_version` are AutoTVM's: the target, the template's name and the
+workload as its only argument; knobs as `[name, "ot", value]`; costs in seconds, error number, seconds of the trial and
+the time of day. `device`, `versions`, `status`, `reason` and `stage` are what AutoTVM left out.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import gzip
+import os
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cache
+from os import PathLike
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import msgspec
+
+from .. import __version__
+from ..errors import InvalidArgumentError
+from ..targets import DeviceFacts
+from ..workload import ConvWorkload
+from .measure import MeasureInput, MeasureResult, Stage, Status
+
+LAYOUT = 0.2
+REASON_CHARACTERS = 300
+
+Entity = tuple[tuple[str, str, Any], ...]
+Input = tuple[str, str, tuple[ConvWorkload], dict[str, Any]]
+Result = tuple[tuple[float, ...], int, float, float]
+
+
+class Config(msgspec.Struct, frozen=True):
+    """A configuration as AutoTVM writes it."""
+
+    index: int | None
+    """Its place in the space."""
+    code_hash: str | None
+    entity: Entity
+
+
+class Versions(msgspec.Struct, frozen=True):
+    """What made the kernel, beside TVM itself."""
+
+    tvmconv: str
+    ffi: str
+    template: int
+    """The `VERSION` of the template: its knobs mean the same as long as it is the same."""
+
+
+class Record(msgspec.Struct, frozen=True):
+    """One line of a log; `Record.of` makes it from a trial."""
+
+    input: Input
+    config: Config
+    result: Result
+    version: float
+    tvm_version: str
+    device: DeviceFacts
+    versions: Versions
+    status: Status
+    stage: Stage
+    reason: str | None = None
+
+    @classmethod
+    def of(cls, trial: MeasureInput, result: MeasureResult) -> Record:
+        """What is written of a trial."""
+        task, knobs = trial.task, msgspec.to_builtins(trial.config)
+        reason = None if result.reason is None else bounded(result.reason)
+        return cls(
+            input=(str(task.target), task.name, (task.workload,), {}),
+            config=Config(
+                task.space.index.get(trial.config), None, tuple((name, "ot", value) for name, value in knobs.items())
+            ),
+            result=(result.costs, int(result.error_no), round(result.all_cost, 3), round(result.timestamp, 3)),
+            version=LAYOUT,
+            tvm_version=_tvm_version(),
+            device=result.device,
+            versions=Versions(__version__, _ffi_version(), task.template.VERSION),
+            status=result.status,
+            stage=trial.stage,
+            reason=reason,
+        )
+
+    @property
+    def target(self) -> str:
+        """The target as JSON."""
+        return self.input[0]
+
+    @property
+    def template(self) -> str:
+        """The template's name, such as "cuda/depthwise"."""
+        return self.input[1]
+
+    @property
+    def workload(self) -> ConvWorkload:
+        return self.input[2][0]
+
+    @property
+    def knobs(self) -> dict[str, Any]:
+        """The configuration's knobs by name."""
+        return {name: value for name, _, value in self.config.entity}
+
+    @property
+    def costs(self) -> tuple[float, ...]:
+        """Seconds of one call, averaged over each repeat."""
+        return self.result[0]
+
+    @property
+    def cost(self) -> float:
+        """The median of the costs; infinite for a trial that failed."""
+        return median(self.costs) if self.status is Status.OK else float("inf")
+
+    @property
+    def outcome(self) -> MeasureResult:
+        """What came of the trial, as tuners are told."""
+        return MeasureResult(self.costs, self.status, self.reason, self.result[2], self.timestamp, self.device)
+
+    @property
+    def timestamp(self) -> float:
+        """When the trial ended, in seconds since 1970."""
+        return self.result[3]
+
+
+@dataclass
+class Log:
+    """What a log holds."""
+
+    records: list[Record] = field(default_factory=list)
+    """Trials that ended, in the order of the file."""
+    under_way: list[Record] = field(default_factory=list)
+    """Trials that began, and of which no end was written."""
+    skipped: Counter[str] = field(default_factory=Counter)
+    """Lines that are no records: "torn" ones, of a writer that was killed, and "foreign" ones."""
+
+
+def encode(record: Record) -> bytes:
+    """One line of JSON, with its end."""
+    return msgspec.json.encode(record) + b"\n"
+
+
+def decode(line: bytes) -> Record:
+    """The record in a line; `msgspec.DecodeError` for one that is torn, `ValidationError` for a foreign one."""
+    record = msgspec.json.decode(line, type=Record)
+    if record.version != LAYOUT:
+        raise msgspec.ValidationError(f"layout {record.version}")
+    return record
+
+
+def load_from_file(path: str | PathLike[str]) -> Log:
+    """The log in a file, plain or with a name that ends in .gz; lines that are no records are counted."""
+    log = Log()
+    started: dict[tuple[Any, ...], Record] = {}
+    for line in _lines(Path(path)):
+        try:
+            record = decode(line)
+        except msgspec.ValidationError:
+            log.skipped["foreign"] += 1
+        except (msgspec.DecodeError, UnicodeDecodeError, InvalidArgumentError):
+            log.skipped["torn" if line.lstrip().startswith(b"{") else "foreign"] += 1
+        else:
+            key = (record.input[:2], record.workload, record.config.entity, record.stage)
+            if record.status is Status.STARTED:
+                started[key] = record
+            else:
+                started.pop(key, None)
+                log.records.append(record)
+    log.under_way = list(started.values())
+    return log
+
+
+def append(path: str | PathLike[str], records: Iterable[Record]) -> None:
+    """Writes records behind what a log has, whole lines even when several processes write to it.
+
+    They are on their way to the disk when it returns. Behind a torn line a new one is begun.
+    """
+    lines = b"".join(map(encode, records))
+    with locked(Path(path)) as descriptor:
+        size = os.fstat(descriptor).st_size
+        if size and os.pread(descriptor, 1, size - 1) != b"\n":
+            lines = b"\n" + lines
+        while lines:
+            lines = lines[os.write(descriptor, lines) :]
+
+
+@contextmanager
+def locked(path: Path) -> Iterator[int]:
+    """The file, made if there is none, open for appending and locked against other writers."""
+    while True:
+        descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o644)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            if os.path.samestat(os.fstat(descriptor), path.stat()):  # else it was replaced in the meantime
+                yield descriptor
+                return
+        finally:
+            os.close(descriptor)
+
+
+def bounded(reason: str) -> str:
+    """A reason as one line of at most `REASON_CHARACTERS`."""
+    line = " ".join(reason.split())
+    return line if len(line) <= REASON_CHARACTERS else line[: REASON_CHARACTERS - 1] + "…"
+
+
+def _lines(path: Path) -> list[bytes]:
+    if not path.is_file():
+        raise InvalidArgumentError("log", str(path), "a file that exists")
+    content = path.read_bytes()
+    return [line for line in (gzip.decompress(content) if path.suffix == ".gz" else content).split(b"\n") if line]
+
+
+@cache
+def _tvm_version() -> str:
+    import tvm
+
+    return str(tvm.__version__)
+
+
+@cache
+def _ffi_version() -> str:
+    import tvm_ffi
+
+    return str(tvm_ffi.__version__)

@@ -1,0 +1,220 @@
+"""Devices of other machines: TVM's RPC tracker and servers, in processes that are started again when they die.
+
+A server forks a process for each session. Where a kernel kills that one, TVM's listening thread dies too, and its
+clients would wait for ever; here the server's process ends with the thread, and is forked again from one that has
+imported everything.
+
+TVM's RPC has no authentication: whoever reaches a port can run code on the machine.
+"""
+
+from __future__ import annotations
+
+import logging
+import multiprocessing
+import os
+import shutil
+import signal
+import socket
+import sys
+import tempfile
+import threading
+import time
+import warnings
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from ipaddress import ip_address
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import msgspec
+import tvm
+from tvm.rpc.server import PopenRPCServerState
+from tvm.s_tir.meta_schedule.runner import EvaluatorConfig
+
+from .. import __version__
+from ..cuda import device_arch
+from ..errors import InvalidArgumentError, MissingPackageError, TvmconvError
+from ..targets import DeviceFacts, device_facts
+from . import worker
+from .runner import TVM_DEVICES
+
+EVALUATE = "tvmconv.evaluate"
+"""The server's function that checks and times a kernel."""
+
+DESCRIBE = "tvmconv.device"
+"""The server's function that says what it is."""
+
+PAUSE = 0.5
+"""Seconds before a process is started again."""
+
+FORK = multiprocessing.get_context("fork")
+
+Service = Callable[[], Any]
+"""Begins to listen in a thread; returns TVM's state of a tracker or a server, with `port` and `thread`."""
+
+
+class ServerFacts(msgspec.Struct, frozen=True):
+    """What a server says of itself. Those of one key are alike but for the host."""
+
+    host: str
+    device: DeviceFacts | None
+    """None where the kind of device that was asked for is missing."""
+    arch: str | None
+    """A GPU's architecture, such as "sm_90"."""
+    tvmconv: str
+    tvm: str
+
+    def __str__(self) -> str:
+        return f"{self.device or 'no GPU'} with tvmconv {self.tvmconv} and TVM {self.tvm} on {self.host}"
+
+
+def tracker(host: str, port: int) -> Service:
+    """TVM's tracker, which keeps the list of servers and hands them out."""
+    _check_host(host)
+    try:
+        from tvm.rpc.tracker import PopenTrackerServerState
+    except ImportError:
+        raise MissingPackageError("tornado", "tune", "an RPC tracker") from None
+    return lambda: PopenTrackerServerState(host, port, port + 1, silent=True)
+
+
+def server(tracker: tuple[str, int], key: str, host: str, port: int, port_end: int, device: int | None) -> Service:
+    """TVM's server, with the functions that `RPCRunner` calls, on the first free port from `port` to before `port_end`.
+
+    `device` is the number of the GPU, of several in this machine.
+    """
+    _check_host(host)
+    if not key or set(key) & set(": \t\n"):
+        raise InvalidArgumentError("key", key, "a name without spaces and colons")
+
+    def listen() -> Any:
+        if device is not None:
+            os.environ["CUDA_VISIBLE_DEVICES"] = str(device)
+        tvm.register_global_func(EVALUATE, _evaluate, override=True)
+        tvm.register_global_func(DESCRIBE, _describe, override=True)
+        logging.getLogger("RPCServer").setLevel(logging.WARNING)
+        return PopenRPCServerState(host, port, port_end, tracker_addr=tracker, key=key)
+
+    return listen
+
+
+class Supervisor:
+    """Runs services, each in a process of its own, from `with` to the end of the block; SIGTERM ends the block too."""
+
+    def __init__(self, services: Mapping[str, Service]) -> None:
+        self._services = services
+        self._children: dict[str, _Child] = {}
+
+    @property
+    def ports(self) -> dict[str, int]:
+        """Where each service listens."""
+        return {name: child.port for name, child in self._children.items()}
+
+    def __enter__(self) -> Supervisor:
+        signal.signal(signal.SIGTERM, _terminated)
+        with ExitStack() as undo:
+            undo.callback(self.__exit__)
+            for name, service in self._services.items():
+                self._children[name] = _Child(service)
+            undo.pop_all()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        for child in self._children.values():
+            child.end()
+
+    def watch(self, died: Callable[[str], None]) -> None:
+        """Starts again what dies, and tells its name, until the process is interrupted."""
+        while True:
+            wait([child.process.sentinel for child in self._children.values()])
+            time.sleep(PAUSE)
+            for name, child in self._children.items():
+                if not child.process.is_alive():
+                    child.end()
+                    died(name)
+                    self._children[name] = _Child(self._services[name])
+
+
+class _Child:
+    """A process in which a service listens, and a folder for what its sessions leave in temporary ones."""
+
+    def __init__(self, service: Service) -> None:
+        self._folder = tempfile.mkdtemp(prefix="tvmconv-rpc-")
+        receiver, sender = FORK.Pipe(duplex=False)
+        self.process: BaseProcess = FORK.Process(target=_serve, args=(service, self._folder, sender))
+        with ExitStack() as undo, receiver:
+            self.process.start()
+            undo.callback(self.end)
+            sender.close()
+            try:
+                answer = receiver.recv()
+            except EOFError:
+                raise TvmconvError("the process died before it could listen") from None
+            if isinstance(answer, str):
+                raise TvmconvError(f"cannot listen there: {answer}")
+            self.port: int = answer
+            undo.pop_all()
+
+    def end(self) -> None:
+        """Kills the process, and its sessions with it."""
+        self.process.kill()
+        self.process.join()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+
+def _serve(service: Service, folder: str, ready: Connection) -> None:
+    """The life of a child: until TVM's thread ends, as it does with a session that died."""
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # by which TVM ends a session that takes too long
+    worker.initialize()
+    os.register_at_fork(after_in_child=_initialize_session)
+    multiprocessing.set_start_method("fork", force=True)  # for sessions: newer Pythons have another default
+    threading.excepthook = lambda failure: print(failure.exc_value, file=sys.stderr, flush=True)
+    tempfile.tempdir = folder
+    try:
+        listening = service()
+    except (OSError, ValueError) as error:
+        ready.send(str(error))
+        return
+    ready.send(listening.port)
+    listening.thread.join()
+
+
+def _initialize_session() -> None:
+    worker.initialize()
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # TVM prints the stack of a kernel that crashes
+
+
+def _evaluate(
+    workload: str, module: tvm.runtime.Module, kind: str, number: int, repeat: int, min_repeat_ms: int
+) -> str:
+    """Checks and times the kernel of an uploaded module; returns seconds of a call as JSON."""
+    device, config = tvm.device(TVM_DEVICES[kind]), EvaluatorConfig(number, repeat, min_repeat_ms)
+    costs = worker.evaluate(workload, str(Path.cwd()), module, device, config, [])
+    return msgspec.json.encode(costs).decode()
+
+
+def _describe(kind: str) -> str:
+    """What this server is, for targets of a kind, as JSON."""
+    device = device_facts(kind)
+    arch = device_arch(tvm.cuda(0)) if kind == "cuda" and device is not None else None
+    facts = ServerFacts(socket.gethostname(), device, arch, __version__, tvm.__version__)
+    return msgspec.json.encode(facts).decode()
+
+
+def _check_host(host: str) -> None:
+    try:
+        address = socket.getaddrinfo(host, None)[0][4][0]
+    except socket.gaierror as error:
+        raise InvalidArgumentError("host", host, f"an address of this machine ({error})") from None
+    if not ip_address(address).is_loopback:
+        warnings.warn(
+            f"TVM's RPC has no authentication: whoever reaches {host} on its port can run code on this machine",
+            stacklevel=3,
+        )
+
+
+def _terminated(number: int, frame: FrameType | None) -> None:
+    sys.exit(128 + number)

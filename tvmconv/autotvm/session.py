@@ -1,0 +1,166 @@
+"""A tuning run: tasks one after the other, every trial in a log, from which the next run goes on."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from math import inf
+from os import PathLike
+from pathlib import Path
+from statistics import median, quantiles
+from typing import Any
+
+import msgspec
+
+from ..errors import InvalidArgumentError
+from ..targets import DeviceFacts
+from .callback import log_to_file, progress_bar
+from .history import applicable, best_record
+from .measure import MeasureInput, MeasureOption, MeasureResult, Stage, Status
+from .record import Record, append, load_from_file
+from .task import Task
+from .tidy import default_record, writable
+from .tuner.ga_tuner import GATuner
+from .tuner.grid_tuner import GridSearchTuner
+from .tuner.random_tuner import RandomTuner
+from .tuner.tuner import Callback, Tuner, never
+from .tuner.xgb_tuner import XGBTuner
+
+TUNERS: dict[str, type[Tuner]] = {"xgb": XGBTuner, "ga": GATuner, "random": RandomTuner, "grid": GridSearchTuner}
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What the log has of a task on a device. Costs are seconds of a call, infinite where nothing works."""
+
+    task: Task
+    default_cost: float
+    best_cost: float
+    """The confirmed one, if there is one: never above that of the default."""
+    best_config: Any
+    """None where nothing works."""
+    spread: float | None
+    """Noise of the best's costs: the range of their middle half, in parts of their median."""
+    trials: int
+    """Different configurations searched."""
+    failures: Counter[Status]
+
+    @classmethod
+    def of(cls, task: Task, records: Sequence[Record]) -> Summary:
+        """The summary of the records that apply to a task."""
+        best, default = best_record(records), default_record(records)
+        return cls(
+            task=task,
+            default_cost=inf if default is None else default.cost,
+            best_cost=inf if best is None else best.cost,
+            best_config=None if best is None else msgspec.convert(best.knobs, task.template.Config),
+            spread=None if best is None else spread(best.costs),
+            trials=searched(records),
+            failures=Counter(record.status for record in records if record.status is not Status.OK),
+        )
+
+
+def tune_tasks(
+    tasks: Sequence[Task],
+    log: str | PathLike[str],
+    measure_option: MeasureOption,
+    *,
+    tuner: str = "xgb",
+    trials: int = 1000,
+    early_stopping: int | None = None,
+    time_budget: float = inf,
+    seed: int | None = None,
+    callbacks: Sequence[Callback] = (),
+    stop: Callable[[], bool] = never,
+) -> list[Summary]:
+    """Tunes tasks one after the other, shows progress on stderr, and says what the log has of each at the end.
+
+    The log is added to trial by trial, and what it has of a task on this device counts: a run that was ended in any way
+    goes on where it was. Records of other workloads teach tuners that learn. `trials` is the total, shared equally,
+    see `shares`; what a task leaves over by `early_stopping` goes to the later ones. So it is with `time_budget`, in
+    seconds, which ends the search of a task, but not the confirmation of its best. `stop` is asked after every trial,
+    and ends the run.
+    """
+    if tuner not in TUNERS:
+        raise InvalidArgumentError("tuner", tuner, f"one of {', '.join(TUNERS)}")
+    check_log(log)
+    append(log, [])  # a log that cannot be written is found before any work
+    until = time.monotonic() + time_budget
+    write = log_to_file(log)
+
+    def keep(tuner: Tuner, inputs: Sequence[MeasureInput], results: Sequence[MeasureResult]) -> None:
+        if not (stop() and results[0].status is Status.CRASH):  # a Ctrl-C may have ended a worker that just began
+            write(tuner, inputs, results)
+
+    sizes = [len(task.space.configs) for task in tasks]
+    for i, task in enumerate(tasks):
+        now = time.monotonic()
+        if stop() or now >= until:
+            break
+        ends = now + (until - now) / len(sizes[i:])
+        records, device = load_from_file(log).records, measure_option.device(task)
+        share, *later = shares(trials, sizes[i:])
+        search = TUNERS[tuner](task, seed)
+        search.load_history(similar(records, task, device))
+        search.resume(applicable(records, task, device))
+
+        def ended(search: Tuner = search, share: int = share, ends: float = ends) -> bool:
+            return stop() or (search.trials < share and time.monotonic() >= ends)
+
+        with progress_bar(share, f"task {i + 1}/{len(tasks)} {task.workload}", sum(later), until) as shown:
+            each: tuple[Callback, ...] = (keep, shown, *callbacks)
+            search.tune(share, measure_option, early_stopping, each, ended)
+            if ended():  # by time: what was found is still to be confirmed
+                search.tune(min(share, search.trials), measure_option, early_stopping, each, stop)
+        trials -= min(share, search.trials)
+    records = load_from_file(log).records
+    return [Summary.of(task, applicable(records, task, measure_option.device(task))) for task in tasks]
+
+
+def shares(trials: int, sizes: Sequence[int]) -> list[int]:
+    """Equal shares of trials for spaces of these sizes; what a small one leaves over goes to the others.
+
+    >>> shares(100, [20, 1000, 1000])
+    [20, 40, 40]
+    """
+    given = [0] * len(sizes)
+    smallest_first = sorted(range(len(sizes)), key=lambda i: sizes[i])
+    for taken, i in enumerate(smallest_first):
+        given[i] = min(sizes[i], trials // (len(sizes) - taken))
+        trials -= given[i]
+    return given
+
+
+def searched(records: Iterable[Record]) -> int:
+    """How many different configurations the records of a task have searched."""
+    return len({record.config.entity for record in records if record.stage is Stage.SEARCH})
+
+
+def similar(records: Iterable[Record], task: Task, device: DeviceFacts) -> list[Record]:
+    """The records of other workloads that the same would make on the same device."""
+    others: dict[Any, list[Record]] = {}
+    for record in records:
+        if record.template == task.name and record.workload != task.workload:
+            others.setdefault(record.workload, []).append(record)
+    return [
+        record
+        for workload, same in others.items()
+        for record in applicable(same, replace(task, workload=workload), device)
+    ]
+
+
+def spread(costs: Sequence[float]) -> float | None:
+    """The range of the middle half of costs, in parts of their median; None for a single one."""
+    if len(costs) < 2:
+        return None
+    low, _, high = quantiles(costs, method="inclusive")
+    return (high - low) / median(costs)
+
+
+def check_log(path: str | PathLike[str]) -> None:
+    """Refuses a file that cannot be added to, before any work."""
+    if Path(path).suffix == ".gz":
+        raise InvalidArgumentError("log", str(path), "a file that can be added to, which a compressed one cannot")
+    writable(path)

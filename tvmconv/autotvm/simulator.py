@@ -1,0 +1,48 @@
+"""Replays an exhaustive log instead of measuring: tuners are compared, and tested, without the device."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Sequence
+from typing import Any
+
+import msgspec
+
+from ..errors import InvalidArgumentError
+from ..targets import DeviceFacts
+from ..workload import ConvWorkload
+from .measure import MeasureInput, MeasureResult, Stage
+from .record import Record
+from .task import Task
+
+
+class Simulator:
+    """Answers every trial at once with what a log has of its configuration: a `MeasureOption` like any other."""
+
+    def __init__(self, records: Sequence[Record]) -> None:
+        searched = [record for record in records if record.stage is Stage.SEARCH]
+        if not searched:
+            raise InvalidArgumentError("records", len(records), "records of a search")
+        self._outcomes = {_key(record.workload, record.knobs): record.outcome for record in searched}
+        self._device = searched[0].device
+
+    def device(self, task: Task) -> DeviceFacts:
+        """What the log was measured on, whatever the task."""
+        return self._device
+
+    def measure(
+        self, inputs: Sequence[MeasureInput], started: Callable[[MeasureInput], None]
+    ) -> Generator[tuple[MeasureInput, MeasureResult], None, None]:
+        """The trials with their results, in order; InvalidArgumentError for one that the log does not have."""
+        for trial in inputs:
+            outcome = self._outcomes.get(_key(trial.task.workload, msgspec.to_builtins(trial.config)))
+            if outcome is None:
+                raise InvalidArgumentError("config", trial.config, f"one that the log has of {trial.task.workload}")
+            started(trial)
+            yield trial, outcome
+
+    def close(self) -> None:
+        """Nothing to end."""
+
+
+def _key(workload: ConvWorkload, knobs: dict[str, Any]) -> tuple[ConvWorkload, frozenset[tuple[str, Any]]]:
+    return workload, frozenset(knobs.items())

@@ -1,0 +1,75 @@
+"""What is tuned: a workload on a target, with the space of its template."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from types import ModuleType
+from typing import Any
+
+import msgspec
+import tvm
+
+from ..bench.suites import load_suite
+from ..dispatch import template_for, template_name
+from ..schedules.space import Space
+from ..targets import resolve_target
+from ..workload import ConvWorkload
+
+
+@dataclass(frozen=True)
+class Task:
+    """A workload to tune for a target; `create`, `extract_from_suite` and `extract_from_model` make them."""
+
+    workload: ConvWorkload
+    target: tvm.target.Target
+    weight: int = 1
+    """How many layers of the model compute this."""
+
+    @cached_property
+    def template(self) -> ModuleType:
+        """The module of `tvmconv.schedules` that schedules the workload."""
+        return template_for(self.workload, self.target)
+
+    @cached_property
+    def name(self) -> str:
+        """The template's name, such as "cuda/depthwise"."""
+        return template_name(self.template)
+
+    @cached_property
+    def space(self) -> Space[Any]:
+        """The configurations to choose from; the first is the default."""
+        space: Space[Any] = self.template.space(self.workload, self.target)
+        return space
+
+    def __str__(self) -> str:
+        return f"{self.workload} by {self.name}"
+
+
+def create(workload: ConvWorkload, target: Any) -> Task:
+    """The task of tuning one workload for a target, anything that `resolve_target` takes."""
+    return Task(workload, resolve_target(target))
+
+
+def extract_from_suite(name: str, target: Any, batch: int | None = None) -> list[Task]:
+    """A task for each workload of a suite, with another batch size if one is given."""
+    resolved = resolve_target(target)
+    return [
+        Task(msgspec.structs.replace(workload, batch=batch or workload.batch), resolved)
+        for workload in load_suite(name).values()
+    ]
+
+
+def extract_from_model(model: Any, target: Any) -> list[Task]:
+    """A task for each different convolution of a model that has a template, in the order of the model.
+
+    `model` is what `tvmconv.import_model` returns, or anything it takes without `inputs`. A task's workload has the
+    epilogue that the network's kernel will have, and its weight is the number of layers with that workload.
+    """
+    from ..network import Model, import_model
+    from ..network.depthwise import find_convolutions
+
+    resolved = resolve_target(target)
+    source = model if isinstance(model, Model) else import_model(model)
+    workloads = [site.workload for site in find_convolutions(source.mod) if site.workload is not None]
+    return [Task(workload, resolved, workloads.count(workload)) for workload in dict.fromkeys(workloads)]

@@ -1,0 +1,111 @@
+"""Tuning logs merged, pruned, compacted, and put in the place of what they were made of. No record is changed."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import tempfile
+from collections.abc import Callable, Iterable, Sequence
+from importlib import import_module
+from os import PathLike
+from pathlib import Path
+from typing import NamedTuple
+
+import tvm
+
+from ..errors import InvalidArgumentError
+from ..workload import ConvWorkload
+from .history import best_record, processor
+from .measure import Status
+from .record import Log, Record, encode, load_from_file, locked
+
+
+class Made(NamedTuple):
+    """What a kernel was made of and measured on: costs compare, and one configuration is best, where all is equal."""
+
+    workload: ConvWorkload
+    template: str
+    version: int
+    """Of the template."""
+    processor: str
+    """What the target was: an architecture of GPUs, or a kind of CPU."""
+    device: str
+    tvm: str
+
+
+def by_making(records: Iterable[Record]) -> dict[Made, list[Record]]:
+    """The records of each workload, target, device, and versions of TVM and of the template."""
+    groups: dict[Made, list[Record]] = {}
+    for record in records:
+        made = Made(
+            record.workload,
+            record.template,
+            record.versions.template,
+            processor(json.loads(record.target)),
+            str(record.device),
+            record.tvm_version,
+        )
+        groups.setdefault(made, []).append(record)
+    return groups
+
+
+def default_record(records: Iterable[Record]) -> Record | None:
+    """Of records of one making, the default configuration's, as `best_record` has it."""
+    return best_record(record for record in records if record.config.index == 0)
+
+
+def merged(logs: Iterable[Log]) -> list[Record]:
+    """The records of several logs in the order of time, each once; trials that have no end are among them."""
+    lines = {encode(record): record for log in logs for record in (*log.records, *log.under_way)}
+    return sorted(lines.values(), key=lambda record: record.timestamp)
+
+
+def pruned(log: Log) -> list[Record]:
+    """The records that worked, and that the installed versions of TVM and of the templates may use."""
+    return [record for record in log.records if record.status is Status.OK and _is_current(record)]
+
+
+def compacted(log: Log) -> list[Record]:
+    """The records that decide: those of the best configuration, and beside them those of the default."""
+    kept: list[Record] = []
+    for records in by_making(log.records).values():
+        if (best := best_record(records)) is not None:
+            kept += [record for record in records if record.stage is best.stage and _decides(record, best)]
+    return kept
+
+
+def writable(path: str | PathLike[str]) -> Log:
+    """The log in a file that is to be written to, an empty one if there is no file; refuses one of anything else."""
+    log = load_from_file(path) if Path(path).exists() else Log()
+    if log.skipped["foreign"] and not log.records:
+        raise InvalidArgumentError("log", str(path), "a tuning log, or a file that does not exist yet")
+    return log
+
+
+def rewrite(path: str | PathLike[str], edit: Callable[[Log], Sequence[Record]]) -> Sequence[Record]:
+    """Puts what `edit` makes of a log, an empty one if there is no file, in its place, and returns it.
+
+    The file changes at once or not at all, and writers of other processes wait; a name that ends in .gz is compressed.
+    """
+    path = Path(path).resolve()
+    writable(path)
+    with locked(path):
+        records = edit(load_from_file(path))
+        content = b"".join(map(encode, records))
+        with tempfile.TemporaryDirectory(dir=path.parent) as folder:
+            written = Path(folder, path.name)
+            written.write_bytes(gzip.compress(content, mtime=0) if path.suffix == ".gz" else content)
+            written.replace(path)
+    return records
+
+
+def _decides(record: Record, best: Record) -> bool:
+    return record.status is Status.OK and (record.config.entity == best.config.entity or record.config.index == 0)
+
+
+def _is_current(record: Record) -> bool:
+    try:
+        template = import_module(f"tvmconv.schedules.{record.template.replace('/', '.')}")
+    except ModuleNotFoundError:
+        return False
+    return bool(record.versions.template == template.VERSION and record.tvm_version == tvm.__version__)

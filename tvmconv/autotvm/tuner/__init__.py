@@ -1,0 +1,9 @@
+"""Tuners: ways to search the space of a task."""
+
+from .ga_tuner import GATuner
+from .grid_tuner import GridSearchTuner
+from .random_tuner import RandomTuner
+from .tuner import Callback, Tuner
+from .xgb_tuner import XGBTuner
+
+__all__ = ["Callback", "GATuner", "GridSearchTuner", "RandomTuner", "Tuner", "XGBTuner"]

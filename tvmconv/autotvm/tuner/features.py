@@ -1,0 +1,20 @@
+"""What the cost model sees of a configuration: its knobs, and what the template derives from them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..task import Task
+
+Matrix = NDArray[np.float32]
+
+
+def matrix(task: Task, configs: Sequence[Any]) -> Matrix:
+    """One row for each configuration, log2(1 + value) of each of its knobs and features."""
+    workload, features = task.workload, task.template.features
+    rows = [(*vars(config).values(), *features(workload, config).values()) for config in configs]
+    return np.log2(1 + np.array(rows, np.float32))

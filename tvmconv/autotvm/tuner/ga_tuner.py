@@ -1,0 +1,54 @@
+"""Genetic search: good configurations have children that mix their knobs."""
+
+from __future__ import annotations
+
+from math import inf
+from typing import Any
+
+from .tuner import Tuner
+
+
+class GATuner(Tuner):
+    """Crosses the best configurations so far, with a mutation now and then.
+
+    The first `population` trials are random. From then on each batch is a generation: its parents are the best
+    `population` of all trials, the faster the likelier, and a child that is illegal or known is not born.
+    """
+
+    population = 32
+    mutation = 0.1
+    """How likely each knob of a child has any of its values instead of a parent's."""
+
+    attempts = 20
+    """Children tried for each that is wanted, before random ones take their place."""
+
+    @property
+    def batch_size(self) -> int:
+        """A generation."""
+        return self.population
+
+    def next_batch(self, size: int) -> list[Any]:
+        works = [config for config, cost in self.costs.items() if cost < inf]
+        parents = sorted(works, key=self.costs.__getitem__)[: self.population]
+        if self.trials < self.population or len(parents) < 2:
+            return self.sample(size)
+        speeds = [1 / self.costs[parent] for parent in parents]
+        odds = [speed / sum(speeds) for speed in speeds]
+        born: dict[Any, None] = {}
+        for _ in range(self.attempts * size):
+            mother, father = self.rng.choice(len(parents), size=2, replace=False, p=odds)
+            child = self._child(parents[mother], parents[father])
+            if child in self.unmeasured:
+                born[child] = None
+            if len(born) == size:
+                break
+        strangers = (config for config in self.sample(2 * size) if config not in born)
+        return [*born, *strangers][:size]
+
+    def _child(self, mother: Any, father: Any) -> Any:
+        def knob(name: str, values: tuple[Any, ...]) -> Any:
+            if self.rng.random() < self.mutation:
+                return values[self.rng.integers(len(values))]
+            return getattr(mother if self.rng.random() < 0.5 else father, name)
+
+        return type(mother)(**{name: knob(name, values) for name, values in self.space.knobs.items()})

@@ -1,0 +1,159 @@
+"""What tuners share: the run from the default configuration to the confirmation of the best few."""
+
+from __future__ import annotations
+
+import time
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from math import inf
+from typing import Any
+
+import numpy as np
+
+from ..measure import MeasureInput, MeasureOption, MeasureResult, Stage, Status
+from ..record import Record
+from ..task import Task
+
+FINALISTS = 5
+"""How many of the best are measured again at the end."""
+
+ROUNDS = 3
+"""How often each of them is."""
+
+
+def never() -> bool:
+    """The `stop` of a run that nothing stops."""
+    return False
+
+
+class Tuner(ABC):
+    """Searches the space of a task; each subclass has its own idea of what to try next.
+
+    The same seed and the same results bring the same trials in the same order.
+    """
+
+    def __init__(self, task: Task, seed: int | None = None) -> None:
+        self.task = task
+        self.space = task.space
+        self.rng = np.random.default_rng(seed)
+        self.unmeasured: dict[Any, None] = dict.fromkeys(self.space.configs)
+        """The configurations not searched yet, in the order of the space."""
+        self.costs: dict[Any, float] = {}
+        """Seconds of a call for the configurations searched, in the order of their trials; infinite for a failure."""
+        self.best: tuple[Any, MeasureResult] | None = None
+        """The fastest configuration of the search."""
+        self.failures: Counter[Status] = Counter()
+        self._best_trial = 0
+        self._confirmed: Counter[Any] = Counter()
+
+    @property
+    def trials(self) -> int:
+        """Search trials that ended, resumed ones included."""
+        return len(self.costs)
+
+    @property
+    def default_cost(self) -> float:
+        """Seconds of a call with the default configuration; infinite while unknown."""
+        return self.costs.get(self.space.default, inf)
+
+    @property
+    def batch_size(self) -> int:
+        """How many trials are proposed at once."""
+        return 16
+
+    @abstractmethod
+    def next_batch(self, size: int) -> list[Any]:
+        """What to try next: different ones of `unmeasured`, `size` of them or all that are left."""
+
+    def has_next(self) -> bool:
+        """Whether something is left to try."""
+        return bool(self.unmeasured)
+
+    def resume(self, records: Sequence[Record]) -> None:
+        """Goes on from earlier records of this task: their trials count, and are not made again."""
+        for record in records:
+            config = type(self.space.default)(**record.knobs)
+            self.update([MeasureInput(self.task, config, record.stage)], [record.outcome])
+
+    def load_history(self, records: Sequence[Record]) -> None:
+        """Learns from records of similar tasks, if the tuner can."""
+        _ = records
+
+    def update(self, inputs: Sequence[MeasureInput], results: Sequence[MeasureResult]) -> None:
+        """Takes note of trials that ended."""
+        for trial, result in zip(inputs, results, strict=True):
+            if result.status is not Status.OK:
+                self.failures[result.status] += 1
+            if trial.stage is Stage.CONFIRM:
+                self._confirmed[trial.config] += 1
+                continue
+            self.unmeasured.pop(trial.config, None)
+            self.costs[trial.config] = min(result.cost, self.costs.get(trial.config, inf))
+            if result.status is Status.OK and (self.best is None or result.cost < self.best[1].cost):
+                self.best, self._best_trial = (trial.config, result), self.trials
+
+    def tune(
+        self,
+        n_trial: int,
+        measure_option: MeasureOption,
+        early_stopping: int | None = None,
+        callbacks: Sequence[Callback] = (),
+        stop: Callable[[], bool] = never,
+    ) -> None:
+        """Measures the default configuration, then what the tuner proposes, and the best few again at the end.
+
+        The search ends after `n_trial` trials, resumed ones included, when the space is exhausted, or when the last
+        `early_stopping` trials brought nothing better. `stop` is asked after every trial; once it is true, no other
+        trial begins, not even to confirm. Each callback is told of every trial when it starts and when it ends.
+        """
+
+        def announce(trial: MeasureInput, result: MeasureResult) -> None:
+            for callback in callbacks:
+                callback(self, [trial], [result])
+
+        def started(trial: MeasureInput) -> None:
+            device = measure_option.device(trial.task)
+            announce(trial, MeasureResult((), Status.STARTED, None, 0.0, time.time(), device))
+
+        def measure(configs: Sequence[Any], stage: Stage, over: Callable[[], bool]) -> None:
+            inputs = [MeasureInput(self.task, config, stage) for config in configs]
+            with closing(measure_option.measure(inputs, started)) as ended:
+                for trial, result in ended:
+                    self.update([trial], [result])
+                    announce(trial, result)
+                    if over():
+                        return
+
+        def over() -> bool:
+            stale = early_stopping is not None and self.trials - self._best_trial >= early_stopping
+            return self.trials >= n_trial or stale or not self.has_next() or stop()
+
+        while not over():
+            measure(self._propose(min(self.batch_size, n_trial - self.trials)), Stage.SEARCH, over)
+        finalists = self._finalists()
+        if not stop() and any(self._confirmed[config] < ROUNDS for config in finalists):
+            measure(finalists * ROUNDS, Stage.CONFIRM, stop)  # interleaved: what disturbs a round disturbs all alike
+
+    def sample(self, size: int) -> list[Any]:
+        """Random ones of `unmeasured`, `size` of them or all that are left."""
+        configs = list(self.unmeasured)
+        return [configs[i] for i in self.rng.permutation(len(configs))[:size]]
+
+    def _propose(self, size: int) -> list[Any]:
+        batch = self.next_batch(size)
+        default = self.space.default
+        if default in self.unmeasured:
+            batch = [default, *(config for config in batch if config != default)][:size]
+        return batch
+
+    def _finalists(self) -> list[Any]:
+        """The best few and the default, without those that failed, best first."""
+        ranked = sorted((config for config, cost in self.costs.items() if cost < inf), key=self.costs.__getitem__)
+        default = self.space.default
+        return [config for place, config in enumerate(ranked) if place < FINALISTS or config == default]
+
+
+Callback = Callable[[Tuner, Sequence[MeasureInput], Sequence[MeasureResult]], None]
+"""Told of trials, as AutoTVM's callbacks are; one that begins has a result of `Status.STARTED`."""

@@ -1,0 +1,124 @@
+"""Search by a cost model: gradient-boosted trees that learn which of two configurations is faster."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...errors import MissingPackageError
+from ..measure import Stage
+from ..record import Record
+from ..task import Task
+from .features import Matrix, matrix
+from .tuner import Tuner
+
+Vector = NDArray[np.float32]
+
+TREES = 40
+PARAMETERS = {
+    "objective": "rank:pairwise",
+    "lambdarank_pair_method": "mean",
+    "lambdarank_num_pair_per_sample": 32,
+    "max_depth": 4,
+    "eta": 0.2,
+    "min_child_weight": 0,  # pairs weigh little: the usual 1 would stop a tree of few trials early
+    "nthread": 1,  # so few rows are not worth more, and sums would depend on their number
+    "verbosity": 0,
+}
+
+
+class XGBTuner(Tuner):
+    """Tries what a model of all trials so far ranks highest; a failure ranks last.
+
+    The first batch is random, unless there are records of similar tasks. A space is small enough to score all of it
+    each time, where AutoTVM had to search for the model's maximum.
+    """
+
+    random_share = 0.1
+    """How likely a place in a batch goes to a random configuration."""
+
+    diversity = 2.0
+    """What a configuration loses that equals another of its batch in all knobs, in standard deviations of the score."""
+
+    history_size = 64
+    """Records of each similar task that the model learns from, from its best to its worst."""
+
+    def __init__(self, task: Task, seed: int | None = None) -> None:
+        super().__init__(task, seed)
+        try:
+            import xgboost
+        except ImportError:
+            raise MissingPackageError("xgboost", "tune", "XGBTuner") from None
+        self._xgboost: Any = xgboost
+        self._model_seed = int(self.rng.integers(2**31))
+        self._similar: list[tuple[Matrix, Vector]] = []
+
+    def load_history(self, records: Sequence[Record]) -> None:
+        """Learns from records of other workloads, or other devices; those of another template are left out."""
+        groups = defaultdict[Any, list[Record]](list)
+        for record in records:
+            mine = (record.template, record.versions.template) == (self.task.name, self.task.template.VERSION)
+            if mine and record.stage is Stage.SEARCH:
+                groups[record.workload, record.device].append(record)
+        for (workload, _), group in groups.items():
+            ranked = sorted(group, key=lambda record: record.cost)[:: -(-len(group) // self.history_size)]
+            configs = [type(self.space.default)(**record.knobs) for record in ranked]
+            rows = matrix(Task(workload, self.task.target), configs)
+            self._similar.append((rows, _speeds(record.cost for record in ranked)))
+
+    @property
+    def batch_size(self) -> int:
+        """Few at first, when the model learns most from each."""
+        return min(max(8, self.trials // 4), 64)
+
+    def next_batch(self, size: int) -> list[Any]:
+        if not (self.costs or self._similar):
+            return self.sample(size)
+        configs = list(self.unmeasured)
+        rows = self._rows[[self.space.index[config] for config in configs]]
+        strangers = self.sample(int(self.rng.binomial(size, self.random_share)))
+        chosen = [configs[i] for i in self._pick(rows, size)]
+        return list(dict.fromkeys([*strangers, *chosen]))[:size]
+
+    @cached_property
+    def _rows(self) -> Matrix:
+        return matrix(self.task, self.space.configs)
+
+    def _pick(self, rows: Matrix, size: int) -> list[int]:
+        """The rows to try next: with a high score, and unlike each other."""
+        scores = self._scores(rows)
+        pool = np.argsort(-scores, kind="stable")[: 4 * size]
+        values = scores[pool] / (scores[pool].std() + 1e-6)
+        knobs = rows[pool, : len(self.space.knobs)]
+        likeness = np.zeros(len(pool))
+        picked = []
+        for _ in range(min(size, len(pool))):
+            best = int(np.argmax(values - self.diversity * likeness))
+            picked.append(int(pool[best]))
+            values[best] = -np.inf
+            likeness = np.maximum(likeness, (knobs == knobs[best]).mean(axis=1))
+        return picked
+
+    def _scores(self, rows: Matrix) -> Vector:
+        """What the model, trained anew, says of each row: the higher the faster."""
+        groups = [*self._similar, (matrix(self.task, list(self.costs)), _speeds(self.costs.values()))]
+        groups = [group for group in groups if len(group[1])]
+        features, speeds = (np.concatenate(parts) for parts in zip(*groups, strict=True))
+        task_of_row = np.repeat(np.arange(len(groups)), [len(known) for _, known in groups])
+        known = self._xgboost.DMatrix(features, speeds, qid=task_of_row)
+        model = self._xgboost.train({**PARAMETERS, "seed": self._model_seed}, known, TREES)
+        scores: Vector = model.inplace_predict(rows)
+        return scores
+
+
+def _speeds(costs: Iterable[float]) -> Vector:
+    """The speeds that go with costs: 1 for the fastest, 0 for a failure."""
+    seconds = np.fromiter(costs, np.float64)
+    speeds = np.zeros(len(seconds), np.float32)
+    np.divide(seconds.min(initial=np.inf), seconds, out=speeds, where=np.isfinite(seconds), casting="same_kind")
+    return speeds

@@ -1,0 +1,129 @@
+"""What runs in the worker processes: building one kernel, and checking and timing one.
+
+A worker is told a workload and a configuration, and makes everything else itself.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import signal
+import sys
+import time
+from dataclasses import dataclass
+from functools import lru_cache, partial
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import tvm
+from tvm.runtime import Device, Module, Tensor
+from tvm.s_tir.meta_schedule.runner import EvaluatorConfig
+
+from .. import cuda, storage
+from ..arrays import is_cpu
+from ..dispatch import select, template_for
+from ..errors import MissingPackageError, TvmconvError
+from ..lowering import KERNEL_NAME, build_kernel
+from ..targets import cuda_arch
+from ..testing import check_sample, random_operands
+from ..workload import ConvWorkload
+from .measure import BuildResult
+from .timing import graph_costs
+
+CHECKED_OUTPUTS = 2**16
+"""How many outputs of a trial are compared with the reference; all of them have to be written."""
+
+WRONG_ANSWER = "[wrong answer]"
+"""Begins the message of the error for a kernel that computes something else."""
+
+PR_SET_PDEATHSIG = 1
+
+
+def require_packages() -> None:
+    """Refuses to go on without the packages of TVM's worker processes: TVM itself notices too late, or never."""
+    for package in ("cloudpickle", "psutil"):
+        if find_spec(package) is None:
+            raise MissingPackageError(package, "tune", "tuning")
+
+
+def initialize() -> None:
+    """Readies a new worker: Ctrl-C is for the tuner, not for its workers, and none outlives the tuner."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    cuda.load_runtime()
+
+
+def build(workload: str, knobs: dict[str, Any], target: str, library: str) -> BuildResult:
+    """Builds a kernel and links it into a library; its CUDA code is compiled into the library's folder."""
+    start = time.perf_counter()
+    try:
+        described, device = ConvWorkload.from_json(workload), tvm.target.Target(target)
+        config = msgspec.convert(knobs, template_for(described, device).Config)
+        executable = build_kernel(described, select(described, device, config), device)
+        storage.export(executable, Path(library))
+        if device.kind.name == "cuda":
+            source = str(executable.mod.imports[0].inspect_source())
+            cuda.precompile(source, cuda_arch(device), Path(library).parent)
+    except TvmconvError as error:
+        raise RuntimeError(str(error)) from None  # other errors do not survive the way back, or lose their message
+    return BuildResult(library, time.perf_counter() - start)
+
+
+def no_arguments(device: Device, infos: Any, repeat: int) -> list[Any]:
+    """Takes the place of MetaSchedule's random arguments: a worker makes its own, which it can check."""
+    return []
+
+
+def evaluate(
+    workload: str, kernels: str, module: Module, device: Device, config: EvaluatorConfig, arguments: list[Any]
+) -> list[float]:
+    """What MetaSchedule's runner calls with a loaded library: checks its kernel, then times it.
+
+    `kernels` is the folder of the CUDA code that `build` compiled. Returns seconds of one call, averaged over each
+    repeat. The filter is drawn anew each time; the input stays, and so caches are warm, a GPU's L2 too.
+    """
+    cuda.use_fast_compiler(Path(kernels))
+    arguments = _checked(ConvWorkload.from_json(workload), module, device)
+    if is_cpu(device):
+        evaluator = module.time_evaluator(
+            KERNEL_NAME, device, number=config.number, repeat=config.repeat, min_repeat_ms=config.min_repeat_ms
+        )
+        return [float(cost) for cost in evaluator(*arguments).results]
+    call = partial(module[KERNEL_NAME], *arguments)
+    return graph_costs(call, device, config.number, config.repeat, config.min_repeat_ms)
+
+
+def _checked(workload: ConvWorkload, module: Module, device: Device) -> list[Tensor]:
+    """Arguments for a workload's kernel, which has been right on them."""
+    memory, rng = _memory(workload, device), np.random.default_rng()
+    operands = memory.operands
+    for name in operands.keys() - {"x", "output"}:
+        operands[name] = rng.standard_normal(operands[name].shape).astype(operands[name].dtype)
+        memory.tensors[name].copyfrom(operands[name])
+    memory.unwritten.copyto(memory.tensors["output"])
+    arguments = list(memory.tensors.values())
+    module[KERNEL_NAME](*arguments)
+    try:
+        check_sample(workload, operands, memory.tensors["output"].numpy(), rng, CHECKED_OUTPUTS)
+    except AssertionError as error:
+        raise RuntimeError(f"{WRONG_ANSWER} {error}") from None
+    return arguments
+
+
+@dataclass(frozen=True)
+class _Memory:
+    """Operands of a workload by name, here and on a device, and an output there in which every element is NaN."""
+
+    operands: dict[str, np.ndarray[Any, Any]]
+    tensors: dict[str, Tensor]
+    unwritten: Tensor
+
+
+@lru_cache(maxsize=1)
+def _memory(workload: ConvWorkload, device: Device) -> _Memory:
+    operands = random_operands(workload)
+    tensors = {name: tvm.runtime.tensor(array, device) for name, array in operands.items()}
+    return _Memory(operands, tensors, tvm.runtime.tensor(operands["output"], device))

@@ -1,0 +1,116 @@
+"""How many trials each tuner needs, replayed from exhaustive logs: `python -m tvmconv.bench.tuners LOG...`."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import click
+import numpy as np
+import tvm
+
+from ..autotvm.measure import Stage
+from ..autotvm.record import Record, load_from_file
+from ..autotvm.session import TUNERS
+from ..autotvm.simulator import Simulator
+from ..autotvm.task import Task
+from ..autotvm.tuner import Tuner, XGBTuner
+from ..cli.console import print_json, print_table
+from ..workload import ConvWorkload
+
+WARM = "xgb, warm"
+WITHIN = 1.05
+"""Of the best of the space: what a tuner has to reach."""
+
+HISTORY = 64
+"""Random records of each other workload that the warm start learns from."""
+
+
+@click.command()
+@click.argument("logs", nargs=-1, required=True, type=click.Path(exists=True, dir_okay=False))
+@click.option("--seeds", type=click.IntRange(min=1), default=20, show_default=True, help="Runs of each tuner.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def main(logs: tuple[str, ...], seeds: int, as_json: bool) -> None:
+    """Count the trials that each tuner needs to find a configuration within 5% of the best of a space.
+
+    Each log holds a trial of every configuration of its workloads. A tuner starts from nothing, but "xgb, warm" from
+    64 random records of each of the other workloads. The default configuration is the first trial of all, and does not
+    count as found.
+    """
+    spaces = defaultdict[ConvWorkload, list[Record]](list)
+    for log in logs:
+        for record in load_from_file(log).records:
+            if record.stage is Stage.SEARCH:
+                spaces[record.workload].append(record)
+    rows = [row for workload in spaces for row in compare(workload, spaces, range(seeds))]
+    if as_json:
+        print_json({"seeds": seeds, "within": WITHIN, "rows": rows})
+        return
+    print_table(
+        ["workload", "space", "within 5%", "tuner", "trials", "lower quartile", "upper quartile", "% of the space"],
+        [
+            [row["workload"], row["space"], row["good"], row["tuner"]]
+            + [row[quartile] for quartile in ("median", "lower", "upper")]
+            + [100 * row["share"]]
+            for row in rows
+        ],
+    )
+    medians = {(row["workload"], row["tuner"]): row["median"] for row in rows}
+    fewer = sum(medians[str(workload), "xgb"] < medians[str(workload), "random"] for workload in spaces)
+    share = max(row["share"] for row in rows if row["tuner"] == "xgb")
+    click.echo(
+        f"medians of {seeds} seeds: xgb needs fewer trials than random on {fewer} of {len(spaces)} workloads, "
+        f"and {100 * share:.1f}% of a space at most"
+    )
+
+
+def compare(
+    workload: ConvWorkload, spaces: Mapping[ConvWorkload, Sequence[Record]], seeds: Sequence[int]
+) -> list[dict[str, Any]]:
+    """A row for each tuner: quartiles over the seeds of the trials it needs for one of the workloads."""
+    records = spaces[workload]
+    task = Task(workload, tvm.target.Target(records[0].target))
+    goal = WITHIN * min(record.cost for record in records)
+    others = [records for other, records in spaces.items() if other != workload]
+    rows = []
+    for name in (*TUNERS, *([WARM] if others else [])):
+        trials = []
+        for seed in seeds:
+            tuner = TUNERS.get(name, XGBTuner)(task, seed)
+            if name == WARM:
+                random = np.random.default_rng(seed)
+                tuner.load_history([same[i] for same in others for i in random.permutation(len(same))[:HISTORY]])
+            trials.append(trials_to_reach(goal, tuner, Simulator(records)))
+        lower, median, upper = (float(q) for q in np.quantile(trials, (0.25, 0.5, 0.75)))
+        rows.append(
+            {
+                "workload": str(workload),
+                "space": len(records),
+                "good": sum(record.cost <= goal for record in records),
+                "tuner": name,
+                "median": median,
+                "lower": lower,
+                "upper": upper,
+                "share": median / len(records),
+            }
+        )
+    return rows
+
+
+def trials_to_reach(goal: float, tuner: Tuner, simulator: Simulator) -> int:
+    """How many trials a tuner makes until it finds a configuration that takes no more seconds than the goal.
+
+    The default counts as a trial, but not as found, good as it may be.
+    """
+
+    def reached() -> bool:
+        config, cost = next(reversed(tuner.costs.items()), (tuner.space.default, goal))
+        return cost <= goal and config != tuner.space.default
+
+    tuner.tune(len(tuner.space.configs), simulator, stop=reached)
+    return tuner.trials
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,217 @@
+"""`tvmconv log`."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from .console import note, print_json, print_table
+from .options import INPUT_FILE, OutputFile, json_option
+
+if TYPE_CHECKING:
+    from ..autotvm.record import Log, Record
+    from ..autotvm.tidy import Made
+
+STATUSES = ("ok", "build error", "build timeout", "runtime error", "crash", "run timeout", "wrong answer")
+
+log_argument = click.argument("path", metavar="LOG", type=INPUT_FILE)
+output_option = click.option(
+    "-o", "--output", type=OutputFile(), metavar="OUT", help="Write there, and leave LOG as is."
+)
+
+
+@click.group()
+def log() -> None:
+    """Look into tuning logs, and tidy them.
+
+    Logs are plain or have a name that ends in .gz. A file is replaced whole or not at all, and `tvmconv tune` may be
+    adding to it meanwhile.
+    """
+
+
+@log.command()
+@click.argument("paths", metavar="LOG...", type=INPUT_FILE, nargs=-1, required=True)
+@json_option
+def best(paths: Sequence[Path], as_json: bool) -> None:
+    """Show the best configurations.
+
+    There is one for each workload, target and device, as measured again at the end of its tuning. It is compared with
+    the default configuration where the log has that too. Records of different versions of TVM or of a schedule do not
+    compete.
+    """
+    from ..autotvm.history import best_record
+    from ..autotvm.tidy import by_making, default_record
+
+    rows: list[list[object]] = []
+    found: list[Record] = []
+    for made, records in by_making(read(paths)).items():
+        record, default = best_record(records), default_record(records)
+        if record is None:
+            continue
+        found.append(record)
+        gain = "" if default is None else default.cost / record.cost
+        rows.append([*making(made), 1e6 * record.cost, gain, knobs_text(record)])
+    if as_json:
+        print_json({"records": found})
+    elif rows:
+        print_table(["workload", "schedule", "for", "device", "TVM", "µs", "times default", "configuration"], rows)
+    else:
+        note("no records of trials that worked")
+
+
+@log.command()
+@log_argument
+@click.option("--workload", metavar="TEXT", help="Only workloads with this in their description.")
+@click.option("--status", type=click.Choice(STATUSES), help="Only trials that ended so.")
+@click.option("--plot", type=OutputFile(".png"), metavar="FILE.png", help="Draw the best so far against the trials.")
+@json_option
+def show(path: Path, workload: str | None, status: str | None, plot: Path | None, as_json: bool) -> None:
+    """List trials, and count them.
+
+    The counts are of how the trials ended, of devices, and of versions.
+    """
+    from ..autotvm.plot import plot_convergence
+    from ..autotvm.record import load_from_file
+    from ..autotvm.tidy import by_making
+
+    held = load_from_file(path)
+    tell_skipped(path, held.skipped)
+    records = [record for record in held.records if workload is None or workload in str(record.workload)]
+    if plot is not None:
+        runs = {", ".join(map(str, making(made))): same for made, same in by_making(records).items()}
+        plot_convergence(runs, plot, "--plot")
+    records = [record for record in records if status is None or record.status.value == status]
+    counts = Counter(record.status.value for record in records)
+    devices = Counter(str(record.device) for record in records)
+    versions = Counter(versions_text(record) for record in records)
+    if as_json:
+        summary = {"statuses": counts, "devices": devices, "versions": versions, "skipped": held.skipped}
+        print_json({"records": records, "under_way": held.under_way, **summary})
+        return
+    if not records:
+        note(f"{path}: no records" if not held.records else f"{path}: none of {len(held.records)} records is meant")
+        return
+    print_table(
+        ["#", "workload", "stage", "status", "µs", "configuration", "reason"],
+        [
+            [
+                number,
+                str(record.workload),
+                record.stage.value,
+                record.status.value,
+                1e6 * record.cost,
+                knobs_text(record),
+                record.reason or "",
+            ]
+            for number, record in enumerate(records, 1)
+        ],
+    )
+    for title, counted in (("trials", counts), ("devices", devices), ("versions", versions)):
+        click.echo(f"{title}: {'; '.join(f'{count} {what}' for what, count in counted.most_common())}")
+    for record in held.under_way:
+        click.echo(f"without an end: {record.workload}, {knobs_text(record)}")
+
+
+@log.command()
+@click.argument("output", metavar="OUT", type=OutputFile())
+@click.argument("paths", metavar="IN...", type=INPUT_FILE, nargs=-1, required=True)
+@json_option
+def merge(output: Path, paths: Sequence[Path], as_json: bool) -> None:
+    """Put several logs together.
+
+    OUT has the records of all of them, each once, in the order of time; what it had before stays in it.
+    """
+    from ..autotvm.record import load_from_file
+    from ..autotvm.tidy import merged
+
+    logs = [load_from_file(path) for path in paths]
+    for path, held in zip(paths, logs, strict=True):
+        tell_skipped(path, held.skipped)
+    write(output, lambda there: merged([there, *logs]), sum(len(held.records) for held in logs), as_json)
+
+
+@log.command()
+@log_argument
+@output_option
+@json_option
+def prune(path: Path, output: Path | None, as_json: bool) -> None:
+    """Drop what cannot be used.
+
+    That is trials that failed or have no end, and records of other versions of TVM or of a schedule. `tvmconv tune`
+    forgets what has failed, and may try it again.
+    """
+    from ..autotvm.tidy import pruned
+
+    tidy(path, output, pruned, as_json)
+
+
+@log.command()
+@log_argument
+@output_option
+@json_option
+def compact(path: Path, output: Path | None, as_json: bool) -> None:
+    """Keep the records that decide.
+
+    Those are the best configurations', and the default's, to tell what they are worth. `tvmconv log best` shows the
+    same afterwards. `tvmconv tune` would begin its search anew.
+    """
+    from ..autotvm.tidy import compacted
+
+    tidy(path, output, compacted, as_json)
+
+
+def tidy(path: Path, output: Path | None, kept: Callable[[Log], list[Record]], as_json: bool) -> None:
+    """Puts what is kept of a log in its place, or elsewhere."""
+    from ..autotvm.record import load_from_file
+
+    held = load_from_file(path)
+    tell_skipped(path, held.skipped)
+    write(output or path, kept if output is None else lambda there: kept(held), len(held.records), as_json)
+
+
+def write(path: Path, content: Callable[[Log], list[Record]], read: int, as_json: bool) -> None:
+    """Puts the content into a log, and says how many of the records that were read it has."""
+    from ..autotvm.tidy import rewrite
+
+    written = len(rewrite(path, content))
+    if as_json:
+        print_json({"file": str(path), "read": read, "written": written})
+    else:
+        click.echo(f"{path}: {written} records of {read}")
+
+
+def read(paths: Iterable[Path]) -> list[Record]:
+    """The records of several logs; lines that are none are told."""
+    from ..autotvm.record import load_from_file
+
+    records = []
+    for path in paths:
+        held = load_from_file(path)
+        tell_skipped(path, held.skipped)
+        records += held.records
+    return records
+
+
+def tell_skipped(path: Path, skipped: Mapping[str, int]) -> None:
+    """Says how many lines of a log are no records."""
+    if skipped:
+        kinds = " and ".join(f"{count} {kind}" for kind, count in skipped.items())
+        note(f"{path}: {kinds} line{'s' * (sum(skipped.values()) > 1)} left out")
+
+
+def making(made: Made) -> list[object]:
+    """What a kernel was made of, in words: workload, schedule, target, device, version of TVM."""
+    return [str(made.workload), f"{made.template} {made.version}", made.processor, made.device, made.tvm]
+
+
+def versions_text(record: Record) -> str:
+    return f"{record.template} {record.versions.template}, tvmconv {record.versions.tvmconv}, TVM {record.tvm_version}"
+
+
+def knobs_text(record: Record) -> str:
+    """A configuration in one line."""
+    return " ".join(f"{name}={value}" for name, value in record.knobs.items())

@@ -1,0 +1,87 @@
+"""`tvmconv rpc`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from .console import note, print_json
+from .options import address, json_option
+
+if TYPE_CHECKING:
+    from ..autotvm.rpc import Service
+
+PORT = click.IntRange(1, 65535)
+
+host_option = click.option(
+    "--host",
+    default="127.0.0.1",
+    help="Address to listen on; 0.0.0.0 for other machines, all of which must be trusted.",
+)
+
+
+@click.group()
+def rpc() -> None:
+    """Tune on several devices, of this machine or others: a tracker, and a server for each device.
+
+    Both run until Ctrl-C or SIGTERM. `tvmconv tune --rpc-tracker HOST:PORT --rpc-key KEY` makes use of them.
+    """
+
+
+@rpc.command()
+@host_option
+@click.option("--port", type=PORT, default=9190)
+@json_option
+def tracker(host: str, port: int, as_json: bool) -> None:
+    """Keep the list of servers, and hand them out."""
+    from ..autotvm.rpc import tracker
+
+    serve({"tracker": tracker(host, port)}, host, as_json)
+
+
+@rpc.command()
+@click.option(
+    "--tracker", required=True, callback=address, metavar="HOST:PORT", help="Where `tvmconv rpc tracker` listens."
+)
+@click.option("--key", required=True, help="What devices of this kind are called, such as h100.")
+@host_option
+@click.option("--port", type=PORT, default=9091, help="First to try.")
+@click.option("--port-end", type=PORT, default=9199, help="First not to try.")
+@click.option(
+    "--device",
+    "devices",
+    type=click.IntRange(min=0),
+    multiple=True,
+    help="Number of a GPU; give it several times for a server each.  [default: the first]",
+)
+@json_option
+def server(
+    tracker: tuple[str, int], key: str, host: str, port: int, port_end: int, devices: tuple[int, ...], as_json: bool
+) -> None:
+    """Check and time kernels on this machine for whoever asks the tracker.
+
+    A server that dies, as by a kernel's fault, is started again.
+    """
+    from ..autotvm.rpc import server
+    from ..autotvm.rpc_runner import count_servers
+
+    count_servers(key, *tracker)  # a tracker that is not there is better found now
+    services = {
+        "server" if device is None else f"server of device {device}": server(tracker, key, host, port, port_end, device)
+        for device in devices or (None,)
+    }
+    serve(services, host, as_json)
+
+
+def serve(services: dict[str, Service], host: str, as_json: bool) -> None:
+    """Runs services until interrupted."""
+    from ..autotvm.rpc import Supervisor
+
+    with Supervisor(services) as supervisor:
+        if as_json:
+            print_json([{"name": name, "host": host, "port": port} for name, port in supervisor.ports.items()])
+        else:
+            for name, port in supervisor.ports.items():
+                click.echo(f"{name}: {host}:{port}")
+        supervisor.watch(lambda name: note(f"{name} died, and is started again"))

@@ -1,0 +1,185 @@
+"""`tvmconv tune`."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import sys
+from contextlib import closing
+from dataclasses import dataclass
+from math import inf
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ..errors import InvalidArgumentError, NoValidConfigurationError
+from ..workload import ConvWorkload
+from .console import note, progress
+from .interrupts import interrupts
+from .options import INPUT_FILE, OutputFile, address, json_option, target_option
+from .tune_report import never_worked, print_plan, print_summaries, tell_log
+
+if TYPE_CHECKING:
+    from ..autotvm.measure import MeasureOption
+    from ..autotvm.task import Task
+
+POSITIVE = click.IntRange(min=1)
+SECONDS = click.FloatRange(min=0, min_open=True)
+FINISHING = b"finishing the trial under way; Ctrl-C again ends at once\n"
+
+
+def numbers(ctx: click.Context, param: click.Parameter, value: str | None) -> frozenset[int] | None:
+    """The numbers in text such as "1,3-5"."""
+    if value is None:
+        return None
+    found: set[int] = set()
+    for part in value.split(","):
+        match = re.fullmatch(r"(\d+)(?:-(\d+))?", part.strip())
+        if match is None:
+            raise click.BadParameter(f"{value!r} is not of the form 1,3-5", ctx, param)
+        found.update(range(int(match[1]), int(match[2] or match[1]) + 1))
+    return frozenset(found)
+
+
+@dataclass(frozen=True)
+class Measuring:
+    """The options that say how a trial is measured, and where."""
+
+    number: int
+    repeat: int
+    min_repeat_ms: int
+    timeout: float
+    parallel: int | None
+    rpc_tracker: tuple[str, int] | None
+    rpc_key: str | None
+
+    def option(self) -> MeasureOption:
+        """What measures so."""
+        from ..autotvm.builder import LocalBuilder
+        from ..autotvm.measure import measure_option
+        from ..autotvm.rpc_runner import RPCRunner
+        from ..autotvm.runner import LocalRunner
+
+        how = (self.number, self.repeat, self.min_repeat_ms, self.timeout)
+        if self.rpc_tracker is None or self.rpc_key is None:
+            return measure_option(LocalBuilder(n_parallel=self.parallel), LocalRunner(*how))
+        host, port = self.rpc_tracker
+        return measure_option(LocalBuilder(n_parallel=self.parallel), RPCRunner(self.rpc_key, host, port, *how))
+
+
+@click.command()
+@click.argument("model", type=INPUT_FILE, required=False)
+@click.option("--suite", metavar="NAME", help="Tune the workloads of a suite instead of a model's.")
+@click.option("--workload", metavar="JSON", help="Tune one workload instead.")
+@click.option("--batch", type=POSITIVE, help="With --suite: another batch size.")
+@click.option("--tasks", "only", callback=numbers, metavar="1,3-5", help="Only these, as --dry-run numbers them.")
+@click.option("-o", "--output", "log", type=OutputFile(), required=True, metavar="LOG", help="The log to add to.")
+@target_option
+@click.option("--trials", type=POSITIVE, default=1000, help="In all, those that LOG has included; shared equally.")
+@click.option("--time-budget", type=SECONDS, metavar="SECONDS", help="For the searches of this run, shared equally.")
+@click.option("--tuner", type=click.Choice(["xgb", "ga", "random", "grid"]), default="xgb", help="How to search.")
+@click.option("--early-stopping", type=POSITIVE, metavar="N", help="Leave a task after N trials without a better one.")
+@click.option("--number", type=POSITIVE, default=10, help="Calls in a repeat, at least.")
+@click.option("--repeat", type=POSITIVE, default=5, help="Repeats of a trial.")
+@click.option(
+    "--min-repeat-ms", type=click.IntRange(min=0), default=10, help="Calls are added until a repeat takes it."
+)
+@click.option("--timeout", type=SECONDS, default=10.0, help="Seconds that a run may take.")
+@click.option("--parallel", type=POSITIVE, help="Builds at once.  [default: one a core]")
+@click.option("--seed", type=click.IntRange(min=0), default=0, help="Of the search.")
+@click.option("--dry-run", is_flag=True, help="List the tasks, their spaces and what is to do; measure nothing.")
+@click.option(
+    "--rpc-tracker", callback=address, metavar="HOST:PORT", help="Measure on the servers of `tvmconv rpc tracker`."
+)
+@click.option("--rpc-key", metavar="KEY", help="With --rpc-tracker: the servers' key.")
+@json_option
+def tune(
+    model: Path | None,
+    suite: str | None,
+    workload: str | None,
+    batch: int | None,
+    only: frozenset[int] | None,
+    log: Path,
+    target: str,
+    trials: int,
+    time_budget: float | None,
+    tuner: str,
+    early_stopping: int | None,
+    seed: int,
+    dry_run: bool,
+    as_json: bool,
+    **measuring: Any,
+) -> None:
+    """Find fast configurations for the convolutions of MODEL, an ONNX file, and log every trial.
+
+    What LOG already has of a task on this device counts, so the same command goes on where it was ended, in whatever
+    way. Ctrl-C finishes the trial under way and says what was found; a second one ends at once. The default
+    configuration is measured too, and it and the best few again at the end: what is kept is never slower.
+    """
+    how = Measuring(**measuring)
+    if sum(source is not None for source in (model, suite, workload)) != 1:
+        raise click.UsageError("give exactly one of MODEL, --suite and --workload")
+    if batch is not None and suite is None:
+        raise click.UsageError("--batch goes with --suite")
+    if (how.rpc_tracker is None) != (how.rpc_key is None):
+        raise click.UsageError("--rpc-tracker and --rpc-key go together")
+
+    from ..autotvm.session import check_log, tune_tasks
+    from ..targets import device_facts
+
+    check_log(log)
+    found = find_tasks(model, suite, workload, batch, target)
+    chosen = {number: task for number, task in enumerate(found, 1) if only is None or number in only}
+    if only is not None and (absent := only - chosen.keys()):
+        raise InvalidArgumentError("tasks", min(absent), f"numbers from 1 to {len(found)}, as --dry-run lists them")
+    tasks = list(chosen.values())
+    if dry_run:
+        device = None if how.rpc_tracker else device_facts(tasks[0].target.kind.name)
+        tell_log(log, tasks, device)
+        print_plan(chosen, log, device, trials, as_json)
+        return
+
+    with closing(how.option()) as option, interrupts(lambda: os.write(2, FINISHING)) as pressed:
+        device = option.device(tasks[0])
+        tell_log(log, tasks, device)
+        note(f"measuring on {device}: medians of repeated calls on the same arrays, so caches are warm, a GPU's L2 too")
+        summaries = tune_tasks(
+            tasks,
+            log,
+            option,
+            tuner=tuner,
+            trials=trials,
+            early_stopping=early_stopping,
+            time_budget=time_budget or inf,
+            seed=seed,
+            stop=lambda: bool(pressed),
+        )
+    print_summaries(dict(zip(chosen, summaries, strict=True)), log, device, as_json)
+    if pressed:
+        note(f"to go on: {shlex.join(['tvmconv', *sys.argv[1:]])}")
+        raise KeyboardInterrupt
+    if broken := [number for number, summary in zip(chosen, summaries, strict=True) if never_worked(summary)]:
+        raise NoValidConfigurationError(
+            f"no trial of task {', '.join(map(str, broken))} worked; `tvmconv log show {log}`"
+        )
+
+
+def find_tasks(
+    model: Path | None, suite: str | None, workload: str | None, batch: int | None, target: str
+) -> list[Task]:
+    """The tasks of the one source that is given."""
+    from ..autotvm import task
+
+    if suite is not None:
+        return task.extract_from_suite(suite, target, batch)
+    if workload is not None:
+        return [task.create(ConvWorkload.from_json(workload), target)]
+    assert model is not None
+    with progress(f"importing {model.name}"):
+        tasks = task.extract_from_model(str(model), target)
+    if not tasks:
+        expected = "a model with a convolution that tvmconv has a kernel for; `tvmconv tasks` lists them"
+        raise InvalidArgumentError("MODEL", str(model), expected)
+    return tasks

@@ -1,0 +1,125 @@
+"""What `tvmconv tune` says: of the log before it begins, of what it would do, and of what it found."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from math import inf
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ..workload import ConvWorkload
+from .console import note, print_json, print_table
+from .log import knobs_text, tell_skipped
+
+if TYPE_CHECKING:
+    from ..autotvm.session import Summary
+    from ..autotvm.task import Task
+    from ..targets import DeviceFacts
+
+
+def tell_log(path: Path, tasks: list[Task], device: DeviceFacts | None) -> None:
+    """Says what a log has that will not be used, and which trials were under way when its last run ended."""
+    from ..autotvm.history import objection
+    from ..autotvm.record import load_from_file
+
+    if not path.exists():
+        return
+    log = load_from_file(path)
+    tell_skipped(path, log.skipped)
+    for record in log.under_way:
+        note(f"under way when an earlier run ended: {record.workload}, {knobs_text(record)}")
+    objections: Counter[str] = Counter()
+    by_workload = {(task.workload, task.name): task for task in tasks}
+    for record in log.records:
+        task = by_workload.get((record.workload, record.template))
+        if task is not None and (why := objection(record, task.target, task.template, device)) is not None:
+            objections[why] += 1
+    for why, count in objections.items():
+        note(f"{path}: {count} records are not used: {why}")
+
+
+def print_plan(tasks: dict[int, Task], path: Path, device: DeviceFacts | None, trials: int, as_json: bool) -> None:
+    """What a run would do."""
+    from ..autotvm.history import applicable
+    from ..autotvm.record import load_from_file
+    from ..autotvm.session import searched, shares
+
+    if device is None and path.exists():
+        note("the device is not here: records of any are counted")
+    records = load_from_file(path).records if path.exists() else []
+    plan = []
+    for (number, task), share in zip(
+        tasks.items(), shares(trials, [len(task.space.configs) for task in tasks.values()]), strict=True
+    ):
+        known = searched(applicable(records, task, device))
+        plan.append(
+            {
+                "number": number,
+                "workload": task.workload,
+                "layers": task.weight,
+                "schedule": task.name,
+                "space": len(task.space.configs),
+                "in_log": known,
+                "to_do": max(0, share - known),
+            }
+        )
+    if as_json:
+        print_json({"log": str(path), "tasks": plan})
+        return
+    print_table(
+        ["#", "workload", "layers", "schedule", "space", "in the log", "to do"],
+        [[str(value) if isinstance(value, ConvWorkload) else value for value in row.values()] for row in plan],
+    )
+
+
+def print_summaries(summaries: dict[int, Summary], log: Path, device: DeviceFacts, as_json: bool) -> None:
+    """What the log has of each task at the end."""
+    if as_json:
+        records = [_record(number, summary) for number, summary in summaries.items()]
+        print_json({"log": str(log), "device": device, "tasks": records})
+        return
+    print_table(
+        ["#", "workload", "default µs", "best µs", "times", "spread", "trials", "failures"],
+        [
+            [
+                number,
+                str(summary.task.workload),
+                _micros(summary.default_cost),
+                _micros(summary.best_cost),
+                _gain(summary) or "",
+                "" if summary.spread is None else f"{summary.spread:.1%}",
+                summary.trials,
+                ", ".join(f"{count} {status.value}" for status, count in summary.failures.items()),
+            ]
+            for number, summary in summaries.items()
+        ],
+    )
+
+
+def never_worked(summary: Summary) -> bool:
+    """Whether a task was tried in vain."""
+    return summary.trials > 0 and summary.best_cost == inf
+
+
+def _micros(cost: float) -> float | str:
+    return 1e6 * cost if cost < inf else ""
+
+
+def _gain(summary: Summary) -> float | None:
+    return summary.default_cost / summary.best_cost if summary.default_cost < inf else None
+
+
+def _record(number: int, summary: Summary) -> dict[str, object]:
+    return {
+        "number": number,
+        "workload": summary.task.workload,
+        "target": json.loads(str(summary.task.target)),
+        "default_seconds": summary.default_cost,
+        "best_seconds": summary.best_cost,
+        "times": _gain(summary),
+        "spread": summary.spread,
+        "config": summary.best_config,
+        "trials": summary.trials,
+        "failures": {status.value: count for status, count in summary.failures.items()},
+    }
