@@ -20,6 +20,8 @@ class Space(Generic[C]):
     """
 
     default: C
+    least: C
+    """The least value that each knob may have; what is in the space may begin above it."""
     knobs: Mapping[str, tuple[Any, ...]]
     constraints: Mapping[str, Callable[[C], bool]]
     heuristics: Mapping[str, Callable[[C], bool]]
@@ -29,9 +31,9 @@ class Space(Generic[C]):
 
         A knob of another type, or below its least value, makes it "malformed", and nothing else is looked at.
         """
-        for name, values in self.knobs.items():
+        for name, least in vars(self.least).items():
             value = getattr(config, name)
-            if type(value) is not type(values[0]) or value < min(values):
+            if type(value) is not type(least) or value < least:
                 return ["malformed"]
         return [name for name, holds in self.constraints.items() if not holds(config)]
 

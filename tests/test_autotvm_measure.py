@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 import subprocess
+import sys
+import time
 from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from itertools import count
 from pathlib import Path
 
 import pytest
 
-from tvmconv import ConvWorkload
+from tvmconv import ConvWorkload, storage
+from tvmconv.autotvm import runner as runner_module
 from tvmconv.autotvm import task
 from tvmconv.autotvm.builder import LocalBuilder
-from tvmconv.autotvm.measure import MeasureInput, MeasureResult, Status, measure_option
+from tvmconv.autotvm.measure import BuildResult, MeasureInput, MeasureResult, RunResult, Status, measure_option
 from tvmconv.autotvm.runner import LocalRunner
+from tvmconv.errors import CompileError, MissingPackageError
 from tvmconv.storage import find_compiler
+from tvmconv.targets import DeviceFacts
 
 WORKLOAD = ConvWorkload.depthwise((1, 4, 12, 12), (4, 1, 3, 3), padding=(1, 1, 1, 1), scale=True, activation="relu")
 TASK = task.create(WORKLOAD, "llvm")
@@ -100,6 +108,43 @@ def test_build_failures_are_results(runner: LocalRunner) -> None:
     assert slow.status is Status.BUILD_TIMEOUT
 
 
+@dataclass
+class Instant:
+    """A builder that builds nothing, and a runner of two slots of which every other run takes longer."""
+
+    n_parallel = slots = 2
+    pool: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(2))
+    runs: Iterator[int] = field(default_factory=count)
+
+    def build(self, trial: MeasureInput) -> Future[BuildResult]:
+        return self.pool.submit(BuildResult, "/nowhere/kernel.so", 0.0)
+
+    def run(self, trial: MeasureInput, library: str) -> RunResult:
+        time.sleep(0.05 * (1 + next(self.runs) % 2))
+        return RunResult((1e-6,))
+
+    def device(self, of: task.Task) -> DeviceFacts:
+        return DeviceFacts("none")
+
+    def shares_cores(self, of: task.Task) -> bool:
+        return False
+
+    def close(self) -> None:
+        self.pool.shutdown()
+
+
+def test_trials_that_run_when_the_tuner_stops_are_waited_for() -> None:
+    instant = Instant()
+    begun: list[MeasureInput] = []
+    ended: list[MeasureInput] = []
+    trials = [MeasureInput(TASK, config) for config in TASK.space.configs[:20]]
+    for trial, _ in measure_option(instant, instant).measure(trials, begun.append, lambda: len(ended) >= 3):
+        ended.append(trial)
+    instant.close()
+    assert set(begun) == set(ended)
+    assert len(begun) == 4, "another one runs when the third has ended"
+
+
 def test_no_trial_begins_after_the_iteration_is_given_up(builder: LocalBuilder, runner: LocalRunner) -> None:
     begun: list[MeasureInput] = []
     trials = [MeasureInput(TASK, config) for config in TASK.space.configs[:4]]
@@ -107,3 +152,13 @@ def test_no_trial_begins_after_the_iteration_is_given_up(builder: LocalBuilder, 
     next(iteration)
     iteration.close()
     assert len(begun) == 1
+
+
+def test_what_would_fail_in_every_trial_is_refused_before_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runner_module, "device_facts", lambda kind: DeviceFacts("a GPU"))
+    monkeypatch.setitem(sys.modules, "cuda.bindings", None)
+    with pytest.raises(MissingPackageError, match="cuda-bindings"):
+        LocalRunner().device(task.create(WORKLOAD, "cuda"))
+    monkeypatch.setattr(storage, "find_compiler", lambda: None)
+    with pytest.raises(CompileError, match="needs a C\\+\\+ compiler"):
+        LocalBuilder()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import subprocess
 import sys
@@ -94,6 +95,13 @@ def test_a_log_that_is_missing_is_named() -> None:
         load_from_file("nowhere.jsonl")
 
 
+@pytest.mark.parametrize("content", [gzip.compress(bytes(1000))[:15], b"plain"], ids=["torn", "not-compressed"])
+def test_a_damaged_compressed_log_is_named(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "log.gz").write_bytes(content)
+    with pytest.raises(InvalidArgumentError, match=r"log\.gz"):
+        load_from_file(tmp_path / "log.gz")
+
+
 def test_confirmed_records_decide() -> None:
     lucky, steady = record(1, [1e-6]), record(2, [2e-6])
     again = [record(1, [4e-6], stage=Stage.CONFIRM), record(2, [3e-6, 2e-6], stage=Stage.CONFIRM)]
@@ -132,6 +140,7 @@ OTHERS = {
         {"input": (record().target.replace(str(TASK.target.attrs["mcpu"]), "atom"), *record().input[1:])},
         "made for atom",
     ),
+    "knobs": ({"config": msgspec.structs.replace(record().config, entity=(("rows", "ot", 1),))}, "with other knobs"),
 }
 
 
@@ -141,8 +150,9 @@ def test_records_of_something_else_are_left_out_with_a_warning(
 ) -> None:
     log = tmp_path / "log.jsonl"
     append(log, [msgspec.structs.replace(record(5), **changes)])
-    with apply_history_best(log), pytest.warns(UserWarning, match=objection):
+    with apply_history_best(log), pytest.warns(UserWarning, match=objection) as warned:
         assert tvmconv.compile(WORKLOAD).selection.reason == "default configuration"
+    assert len(warned) == 1
 
 
 def test_an_illegal_configuration_is_not_applied(tmp_path: Path) -> None:
@@ -152,3 +162,17 @@ def test_an_illegal_configuration_is_not_applied(tmp_path: Path) -> None:
     append(log, [msgspec.structs.replace(good, config=msgspec.structs.replace(good.config, entity=entity))])
     with apply_history_best(log):
         assert tvmconv.compile(WORKLOAD).selection.reason == "default configuration"
+
+
+def test_a_log_that_is_applied_again_finds_its_kernels(tmp_path: Path) -> None:
+    log = tmp_path / "log.jsonl"
+    append(log, [record(5)])
+    with apply_history_best(log) as first:
+        pass
+    with apply_history_best(log) as second:
+        assert second is first
+    append(log, [record(6)])
+    with apply_history_best(log) as grown:
+        assert grown is not first
+    with pytest.raises(InvalidArgumentError, match=r"nowhere\.jsonl"), apply_history_best("nowhere.jsonl"):
+        pass

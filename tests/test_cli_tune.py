@@ -51,9 +51,11 @@ class Instant:
         return facts
 
     def measure(
-        self, inputs: Sequence[MeasureInput], started: Callable[[MeasureInput], None]
+        self, inputs: Sequence[MeasureInput], started: Callable[[MeasureInput], None], stop: Callable[[], bool]
     ) -> Iterator[tuple[MeasureInput, MeasureResult]]:
         for trial in inputs:
+            if stop():
+                return
             started(trial)
             time.sleep(self.seconds)
             place = trial.task.space.index[trial.config]
@@ -241,6 +243,8 @@ USAGE = [
     (["--workload", "{}", "--rpc-key", "gpu"], "--rpc-tracker and --rpc-key go together"),
     (["--workload", "{}", "--rpc-key", "gpu", "--rpc-tracker", "here"], "not of the form HOST:PORT"),
     (["--workload", "{}", "--tasks", "1,x"], "not of the form 1,3-5"),
+    (["--workload", "{}", "--tasks", "5-3"], "'5-3' is not of the form"),
+    (["--workload", "{}", "--tasks", "1-99999999999"], "'1-99999999999' is not of the form"),
     (["--workload", "{}", "-o", "absent/log.jsonl"], "there is no folder 'absent'"),
     (["--workload", "{}"], "workload is '{}'"),
     ([*ONE, "--tasks", "1-2"], "tasks is 2; expected numbers from 1 to 1"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tvmconv import ConvWorkload, cuda
-from tvmconv.dispatch import select
+from tvmconv.dispatch import select, template_for
 from tvmconv.lowering import build, lower
 from tvmconv.targets import resolve_target
 from tvmconv.testing import DEPTHWISE, Case, check_result, random_configs, random_operands, serial_twin
@@ -48,6 +49,15 @@ def test_default_configuration(case: Case, target: tvm.target.Target) -> None:
 def test_random_legal_configuration(case: Case, target: tvm.target.Target) -> None:
     for config in random_configs(case.workload, target, 2):
         run_on_cpu(scheduled(case.workload, target, config), case.workload)
+
+
+@by_target
+@pytest.mark.parametrize("size", [1, 2, 3, 4, 5, 6, 7, 33])
+def test_the_default_and_less_unrolling_are_legal(target: tvm.target.Target, size: int) -> None:
+    workload = ConvWorkload.depthwise((32, 960, size, size), (960, 1, 3, 3))
+    space = template_for(workload, target).space(workload, target)
+    for unroll in (0, 1, space.default.unroll):
+        assert space.violated(replace(space.default, unroll=unroll)) == []
 
 
 @st.composite

@@ -84,8 +84,14 @@ def use_fast_compiler(kernels: Path | None = None) -> None:
 
 
 def precompile(source: str, arch: str, kernels: Path) -> None:
-    """Compiles CUDA source ahead of the process that will run it, into a folder that `use_fast_compiler` is told."""
-    _kernel_file(source, kernels).write_bytes(compile_source(source, arch))
+    """Compiles CUDA source ahead of the process that will run it, into a folder that `use_fast_compiler` is told.
+
+    Several processes may do so with the same source while another runs it: the file appears whole.
+    """
+    image = compile_source(source, arch)
+    with tempfile.TemporaryDirectory(dir=kernels) as folder:
+        Path(folder, "kernel.cubin").write_bytes(image)
+        Path(folder, "kernel.cubin").replace(_kernel_file(source, kernels))
 
 
 def _kernel_file(source: str, kernels: Path) -> Path:
@@ -106,16 +112,17 @@ def runtime_library() -> Path:
 
 @cache
 def load_runtime() -> None:
-    """Loads TVM's CUDA runtime where TVM itself could not find libcudart: in the package nvidia-cuda-runtime.
+    """Loads TVM's CUDA runtime where TVM itself did not: libcudart may be in the package nvidia-cuda-runtime.
 
     Without a driver it stays unloaded, and TVM reports that there is no GPU.
     """
     import tvm
 
     library = _packaged() / "lib" / "libcudart.so.13"
-    if tvm.get_global_func("device_api.cuda", allow_missing=True) is None and library.is_file():
+    if tvm.get_global_func("device_api.cuda", allow_missing=True) is None:
         with suppress(OSError):
-            ctypes.CDLL(str(library), mode=ctypes.RTLD_GLOBAL)
+            if library.is_file():
+                ctypes.CDLL(str(library), mode=ctypes.RTLD_GLOBAL)
             ctypes.CDLL(str(runtime_library()))
 
 

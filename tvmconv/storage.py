@@ -68,10 +68,7 @@ def save(
 
 def export(executable: Executable, library: Path) -> None:
     """Links the executable into a shared library, without a description."""
-    compiler = find_compiler()
-    if compiler is None:
-        raise CompileError("linking a library needs a C++ compiler: install g++ or clang++, or pip install ziglang")
-    executable.export_library(str(library), fcompile=partial(_link, compiler))
+    executable.export_library(str(library), fcompile=partial(_link, require_compiler()))
 
 
 def find_compiler() -> tuple[str, ...] | None:
@@ -80,6 +77,14 @@ def find_compiler() -> tuple[str, ...] | None:
     if named is not None and shutil.which(named) is not None:
         return (named,)
     return (sys.executable, "-m", "ziglang", "cc") if find_spec("ziglang") else None
+
+
+def require_compiler() -> tuple[str, ...]:
+    """That command; `CompileError` where there is none."""
+    compiler = find_compiler()
+    if compiler is None:
+        raise CompileError("linking a library needs a C++ compiler: install g++ or clang++, or pip install ziglang")
+    return compiler
 
 
 def _link(compiler: tuple[str, ...], library: str, objects: list[str]) -> None:

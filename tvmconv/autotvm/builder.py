@@ -12,6 +12,7 @@ from pathlib import Path
 import msgspec
 from tvm.support.popen_pool import PopenPoolExecutor
 
+from .. import storage
 from . import worker
 from .measure import BuildResult, MeasureInput
 
@@ -26,6 +27,7 @@ class LocalBuilder:
 
     def __init__(self, timeout: float = 30.0, n_parallel: int | None = None) -> None:
         worker.require_packages()
+        storage.require_compiler()  # without one every trial would fail
         self.timeout = timeout
         self.n_parallel = n_parallel or os.cpu_count() or 1
         self._pool = PopenPoolExecutor(

@@ -8,7 +8,8 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from functools import cache
+from dataclasses import fields
+from functools import cache, lru_cache
 from importlib.resources import as_file, files
 from os import PathLike
 from pathlib import Path
@@ -19,6 +20,7 @@ import msgspec
 import tvm
 
 from ..dispatch import template_name
+from ..errors import InvalidArgumentError
 from ..targets import DeviceFacts, device_facts
 from ..workload import ConvWorkload, Epilogue
 from .measure import Stage, Status
@@ -45,8 +47,10 @@ def objection(
         return f"of version {record.versions.template} of the template"
     if device is not None and (record.device.name, record.device.threads) != (device.name, device.threads):
         return f"measured on {record.device}"
-    if processor(json.loads(record.target)) != processor(json.loads(str(target))):
-        return f"made for {processor(json.loads(record.target))}"
+    if processor(record.target) != processor(str(target)):
+        return f"made for {processor(record.target)}"
+    if record.knobs.keys() != {field.name for field in fields(template.Config)}:
+        return "with other knobs"
     return None
 
 
@@ -82,6 +86,7 @@ class History:
 
     def __init__(self, log: Log, source: str) -> None:
         self.source = source
+        self.skipped = log.skipped
         self._records = defaultdict[ConvWorkload, list[Record]](list)
         for record in log.records:
             self._records[record.workload].append(record)
@@ -112,15 +117,23 @@ def apply_history_best(path: str | PathLike[str]) -> Iterator[History]:
     not are left out with a warning. Where a CUDA kernel is built on a machine without a GPU, records of any GPU of the
     target's architecture are used.
     """
-    log = load_from_file(path)
-    if log.skipped:
-        warnings.warn(f"{path}: left out lines: {dict(log.skipped)}", stacklevel=3)
-    history = History(log, str(path))
+    if not Path(path).is_file():
+        raise InvalidArgumentError("path", str(path), "a tuning log that exists")
+    state = Path(path).stat()
+    history = _history(str(path), state.st_mtime_ns, state.st_size)
+    if history.skipped:
+        warnings.warn(f"{path}: left out lines: {dict(history.skipped)}", stacklevel=3)
     token = _applied.set((history, *_applied.get()))
     try:
         yield history
     finally:
         _applied.reset(token)
+
+
+@lru_cache(maxsize=16)
+def _history(path: str, changed: int, size: int) -> History:
+    """A log as it was at a time: applied again, it finds the kernels that were compiled with it."""
+    return History(load_from_file(path), path)
 
 
 def applied() -> tuple[History, ...]:
@@ -136,14 +149,16 @@ def tuned(workload: ConvWorkload, target: tvm.target.Target, template: ModuleTyp
     """
     device = _device(target)
     plain = msgspec.structs.replace(workload, epilogue=Epilogue())
+    described = {workload: "tuned"}
+    described.setdefault(plain, "tuned without its epilogue")
     histories = [*applied(), *([shipped()] if device is not None else [])]
     space = template.space(workload, target)
     for history in histories:
-        for described, how in ((workload, "tuned"), (plain, "tuned without its epilogue")):
-            record, objections = history.best(described, target, template, device)
+        for same, how in described.items():
+            record, objections = history.best(same, target, template, device)
             if history in applied() and objections and record is None:
                 why = ", ".join(f"{count} {text}" for text, count in objections.items())
-                warnings.warn(f"{history.source}: records of {described} are left out: {why}", stacklevel=2)
+                warnings.warn(f"{history.source}: records of {same} are left out: {why}", stacklevel=2)
             if record is None:
                 continue
             config = msgspec.convert(record.knobs, template.Config)
@@ -167,9 +182,11 @@ def _device(target: tvm.target.Target) -> DeviceFacts | None:
     from ..targets import resolve_target
 
     kind = str(target.kind.name)
-    same = processor(json.loads(str(resolve_target(kind)))) == processor(json.loads(str(target)))
+    same = processor(str(resolve_target(kind))) == processor(str(target))
     return device_facts(kind) if same else None
 
 
-def processor(target: dict[str, Any]) -> str:
-    return str(target.get("arch") or target.get("mcpu"))
+def processor(target: str) -> str:
+    """What a target, as JSON, makes code for: an architecture of GPU, or a CPU and the features it is said to have."""
+    config = json.loads(target)
+    return " ".join([str(config.get("arch") or config.get("mcpu")), *sorted(config.get("mattr", ()))])

@@ -42,7 +42,7 @@ class Status(str, Enum):
     RUN_TIMEOUT = "run timeout"
     WRONG_ANSWER = "wrong answer"
     STARTED = "started"
-    """Its run has begun, and nothing more is known: the line that stays when a run takes the machine with it."""
+    """Its run has begun, and nothing more is known: the line that stays when the tuner is killed meanwhile."""
 
     @property
     def error_no(self) -> MeasureErrorNo:
@@ -68,6 +68,11 @@ class Stage(str, Enum):
     """The tuner asked for it."""
     CONFIRM = "confirm"
     """It was among the best, or is the default, and is measured again: these records decide."""
+
+
+def never() -> bool:
+    """The `stop` of a run that nothing stops."""
+    return False
 
 
 @dataclass(frozen=True)
@@ -124,11 +129,14 @@ class MeasureOption(Protocol):
     """Something that measures trials: `measure_option` makes one of a builder and a runner, `Simulator` is one."""
 
     def measure(
-        self, inputs: Sequence[MeasureInput], started: Callable[[MeasureInput], None]
+        self,
+        inputs: Sequence[MeasureInput],
+        started: Callable[[MeasureInput], None],
+        stop: Callable[[], bool] = never,
     ) -> Generator[tuple[MeasureInput, MeasureResult], None, None]:
         """Measures the trials, each as `started` is told, and yields every one when it ends, in any order.
 
-        When the iteration is given up, trials that have not begun are dropped.
+        `stop` is asked when a trial has ended. Once it is true no other begins to run; those that run are waited for.
         """
         ...
 
@@ -181,7 +189,10 @@ class measure_option:  # noqa: N801 (AutoTVM's name)
     runner: Runner
 
     def measure(
-        self, inputs: Sequence[MeasureInput], started: Callable[[MeasureInput], None]
+        self,
+        inputs: Sequence[MeasureInput],
+        started: Callable[[MeasureInput], None],
+        stop: Callable[[], bool] = never,
     ) -> Generator[tuple[MeasureInput, MeasureResult], None, None]:
         """See `MeasureOption`. Trials are built while others run, unless they would share the cores with them.
 
@@ -195,6 +206,11 @@ class measure_option:  # noqa: N801 (AutoTVM's name)
         runs = ThreadPoolExecutor(self.runner.slots)
         try:
             while waiting or building or built or running:
+                if stop():
+                    for left in building:
+                        left.cancel()
+                    for dropped in (waiting, building, built):
+                        dropped.clear()
                 if not (building or built or (running and shares_cores)):
                     for _ in range(min(len(waiting), self.builder.n_parallel) if shares_cores else len(waiting)):
                         trial = waiting.popleft()

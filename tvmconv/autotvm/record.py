@@ -10,6 +10,7 @@ from __future__ import annotations
 import fcntl
 import gzip
 import os
+import zlib
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -78,7 +79,12 @@ class Record(msgspec.Struct, frozen=True):
             config=Config(
                 task.space.index.get(trial.config), None, tuple((name, "ot", value) for name, value in knobs.items())
             ),
-            result=(result.costs, int(result.error_no), round(result.all_cost, 3), round(result.timestamp, 3)),
+            result=(
+                tuple(float(f"{cost:.6g}") for cost in result.costs),
+                int(result.error_no),
+                round(result.all_cost, 3),
+                round(result.timestamp, 3),
+            ),
             version=LAYOUT,
             tvm_version=_tvm_version(),
             device=result.device,
@@ -162,7 +168,7 @@ def load_from_file(path: str | PathLike[str]) -> Log:
             record = decode(line)
         except msgspec.ValidationError:
             log.skipped["foreign"] += 1
-        except (msgspec.DecodeError, UnicodeDecodeError, InvalidArgumentError):
+        except (msgspec.DecodeError, UnicodeDecodeError):
             log.skipped["torn" if line.lstrip().startswith(b"{") else "foreign"] += 1
         else:
             key = (record.input[:2], record.workload, record.config.entity, record.stage)
@@ -213,7 +219,12 @@ def _lines(path: Path) -> list[bytes]:
     if not path.is_file():
         raise InvalidArgumentError("log", str(path), "a file that exists")
     content = path.read_bytes()
-    return [line for line in (gzip.decompress(content) if path.suffix == ".gz" else content).split(b"\n") if line]
+    if path.suffix == ".gz":
+        try:
+            content = gzip.decompress(content)
+        except (gzip.BadGzipFile, EOFError, zlib.error):
+            raise InvalidArgumentError("log", str(path), "a whole file that gzip has compressed") from None
+    return [line for line in content.split(b"\n") if line]
 
 
 @cache

@@ -4,6 +4,9 @@ A server forks a process for each session. Where a kernel kills that one, TVM's 
 clients would wait for ever; here the server's process ends with the thread, and is forked again from one that has
 imported everything.
 
+Importing TVM begins to use CUDA, which no fork survives. So `tvmconv rpc server` has TVM load no runtime of a device,
+and not ask torch for one; each session loads CUDA's for itself.
+
 TVM's RPC has no authentication: whoever reaches a port can run code on the machine.
 """
 
@@ -37,7 +40,7 @@ from tvm.s_tir.meta_schedule.runner import EvaluatorConfig
 from .. import __version__
 from ..cuda import device_arch
 from ..errors import InvalidArgumentError, MissingPackageError, TvmconvError
-from ..targets import DeviceFacts, device_facts
+from ..targets import DeviceFacts, device_facts, has_gpu
 from . import worker
 from .runner import TVM_DEVICES
 
@@ -168,7 +171,7 @@ class _Child:
 def _serve(service: Service, folder: str, ready: Connection) -> None:
     """The life of a child: until TVM's thread ends, as it does with a session that died."""
     signal.signal(signal.SIGTERM, signal.SIG_DFL)  # by which TVM ends a session that takes too long
-    worker.initialize()
+    worker.follow_parent()
     os.register_at_fork(after_in_child=_initialize_session)
     multiprocessing.set_start_method("fork", force=True)  # for sessions: newer Pythons have another default
     threading.excepthook = lambda failure: print(failure.exc_value, file=sys.stderr, flush=True)
@@ -198,6 +201,8 @@ def _evaluate(
 
 def _describe(kind: str) -> str:
     """What this server is, for targets of a kind, as JSON."""
+    if kind == "cuda" and has_gpu():
+        tvm.cuda(0).sync()  # begins to use the driver, which TVM asks for the device's name
     device = device_facts(kind)
     arch = device_arch(tvm.cuda(0)) if kind == "cuda" and device is not None else None
     facts = ServerFacts(socket.gethostname(), device, arch, __version__, tvm.__version__)

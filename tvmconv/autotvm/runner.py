@@ -14,6 +14,7 @@ from ..targets import DeviceFacts, device_facts
 from . import worker
 from .measure import MeasureInput, RunResult, Status, last_error
 from .task import Task
+from .timing import cuda_driver
 
 TVM_DEVICES = {"cuda": "cuda", "llvm": "cpu"}
 """TVM's device for each kind of target."""
@@ -40,10 +41,13 @@ class LocalRunner:
         self._runner: Any = None
 
     def device(self, task: Task) -> DeviceFacts:
-        """This machine's device for a task."""
-        facts = device_facts(task.target.kind.name)
+        """This machine's device for a task; `NoDeviceError` or `MissingPackageError` where it cannot be measured."""
+        kind = task.target.kind.name
+        facts = device_facts(kind)
         if facts is None:
             raise NoDeviceError(f"measuring {task} needs an NVIDIA GPU and its driver, and none is visible here")
+        if kind == "cuda":
+            cuda_driver()  # without it every trial would fail in its worker
         return facts
 
     def shares_cores(self, task: Task) -> bool:

@@ -18,14 +18,14 @@ from ..errors import InvalidArgumentError
 from ..targets import DeviceFacts
 from .callback import log_to_file, progress_bar
 from .history import applicable, best_record
-from .measure import MeasureInput, MeasureOption, MeasureResult, Stage, Status
+from .measure import MeasureInput, MeasureOption, MeasureResult, Stage, Status, never
 from .record import Record, append, load_from_file
 from .task import Task
 from .tidy import default_record, writable
 from .tuner.ga_tuner import GATuner
 from .tuner.grid_tuner import GridSearchTuner
 from .tuner.random_tuner import RandomTuner
-from .tuner.tuner import Callback, Tuner, never
+from .tuner.tuner import Callback, Tuner
 from .tuner.xgb_tuner import XGBTuner
 
 TUNERS: dict[str, type[Tuner]] = {"xgb": XGBTuner, "ga": GATuner, "random": RandomTuner, "grid": GridSearchTuner}

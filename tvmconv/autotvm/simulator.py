@@ -10,7 +10,7 @@ import msgspec
 from ..errors import InvalidArgumentError
 from ..targets import DeviceFacts
 from ..workload import ConvWorkload
-from .measure import MeasureInput, MeasureResult, Stage
+from .measure import MeasureInput, MeasureResult, Stage, never
 from .record import Record
 from .task import Task
 
@@ -30,10 +30,15 @@ class Simulator:
         return self._device
 
     def measure(
-        self, inputs: Sequence[MeasureInput], started: Callable[[MeasureInput], None]
+        self,
+        inputs: Sequence[MeasureInput],
+        started: Callable[[MeasureInput], None],
+        stop: Callable[[], bool] = never,
     ) -> Generator[tuple[MeasureInput, MeasureResult], None, None]:
         """The trials with their results, in order; InvalidArgumentError for one that the log does not have."""
         for trial in inputs:
+            if stop():
+                return
             outcome = self._outcomes.get(_key(trial.task.workload, msgspec.to_builtins(trial.config)))
             if outcome is None:
                 raise InvalidArgumentError("config", trial.config, f"one that the log has of {trial.task.workload}")

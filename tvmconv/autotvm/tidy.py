@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import json
 import tempfile
 from collections.abc import Callable, Iterable, Sequence
 from importlib import import_module
@@ -41,7 +40,7 @@ def by_making(records: Iterable[Record]) -> dict[Made, list[Record]]:
             record.workload,
             record.template,
             record.versions.template,
-            processor(json.loads(record.target)),
+            processor(record.target),
             str(record.device),
             record.tvm_version,
         )

@@ -11,6 +11,15 @@ from tvm.runtime import Device
 from ..errors import MissingPackageError
 
 
+def cuda_driver() -> Any:
+    """The CUDA driver's functions; `MissingPackageError` where the package that has them is not installed."""
+    try:
+        from cuda.bindings import driver
+    except ImportError:
+        raise MissingPackageError("cuda-bindings", "cuda", "timing kernels on a GPU") from None
+    return driver
+
+
 def graph_costs(
     call: Callable[[], object], device: Device, number: int, repeat: int, min_repeat_ms: float
 ) -> list[float]:
@@ -19,10 +28,7 @@ def graph_costs(
     `number` calls are captured in a CUDA graph. Each measurement replays it, between two events, for `min_repeat_ms`
     at least: a small kernel is over before Python, or TVM, could launch the next one.
     """
-    try:
-        from cuda.bindings import driver
-    except ImportError:
-        raise MissingPackageError("cuda-bindings", "cuda", "timing kernels on a GPU") from None
+    driver = cuda_driver()
 
     def done(answer: tuple[Any, ...]) -> Any:
         if answer[0] != driver.CUresult.CUDA_SUCCESS:
@@ -36,7 +42,9 @@ def graph_costs(
         done(driver.cuStreamBeginCapture(stream, driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_THREAD_LOCAL))
         for _ in range(number):
             call()
-        graph = done(driver.cuGraphInstantiate(done(driver.cuStreamEndCapture(stream)), 0))
+        captured = done(driver.cuStreamEndCapture(stream))
+    graph = done(driver.cuGraphInstantiate(captured, 0))
+    done(driver.cuGraphDestroy(captured))
 
     def seconds(replays: int) -> float:
         done(driver.cuEventRecord(start, stream))

@@ -49,11 +49,16 @@ def require_packages() -> None:
 
 
 def initialize() -> None:
-    """Readies a new worker: Ctrl-C is for the tuner, not for its workers, and none outlives the tuner."""
+    """Readies a new worker."""
+    follow_parent()
+    cuda.load_runtime()
+
+
+def follow_parent() -> None:
+    """Leaves Ctrl-C to the process that began this one, and ends with it."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    cuda.load_runtime()
 
 
 def build(workload: str, knobs: dict[str, Any], target: str, library: str) -> BuildResult:

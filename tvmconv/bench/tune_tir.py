@@ -19,6 +19,10 @@ from .suites import load_suite, suite_names
 TRIALS = 1_000_000
 """More than either does in the time given."""
 
+BUILD_SECONDS = 120
+"""What one of MetaSchedule's builds may take: its workers import TVM's tensor intrinsics for half a minute, which is
+all that it gives them itself."""
+
 
 @click.command()
 @click.argument("name")
@@ -96,7 +100,14 @@ def _search(workload: ConvWorkload, target: str, folder: str) -> None:
 
     from ..targets import resolve_target
 
-    meta_schedule.tune_tir(_module(workload), resolve_target(target), folder, TRIALS, num_tuning_cores="logical")
+    meta_schedule.tune_tir(
+        _module(workload),
+        resolve_target(target),
+        folder,
+        TRIALS,
+        builder=meta_schedule.builder.LocalBuilder(timeout_sec=BUILD_SECONDS),
+        num_tuning_cores="logical",
+    )
 
 
 def _module(workload: ConvWorkload) -> Any:

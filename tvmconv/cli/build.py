@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from .console import print_json, print_table, progress
-from .options import OutputFile, json_option, model_argument, target_option
+from .options import OutputFile, json_option, model_argument, records_option, target_option
 
 if TYPE_CHECKING:
     from ..network import Layer
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 @model_argument
 @click.option("-o", "--output", type=OutputFile(".so"), required=True, metavar="FILE.so", help="The file to write.")
 @target_option
+@records_option
 @json_option
 def build(model: Path, output: Path, target: str, as_json: bool) -> None:
     """Compile MODEL, an ONNX file, into one library, and list what runs each of its convolutions.

@@ -12,7 +12,7 @@ import click
 from ..errors import InvalidArgumentError, UnsupportedModelError
 from ..workload import ConvWorkload
 from .console import print_json, print_table, progress
-from .options import json_option, target_option
+from .options import json_option, records_option, target_option
 from .tasks import find_tasks
 
 if TYPE_CHECKING:
@@ -37,6 +37,7 @@ VIEWS = {
     "what a compiler makes of that, asm for a CPU and ptx for CUDA; the registers and memory that CUDA's compiler "
     "reports.",
 )
+@records_option
 @json_option
 def inspect(subject: str, layer: int | None, target: str, show: str, as_json: bool) -> None:
     """Show how one convolution is scheduled, and the code that comes out.

@@ -11,6 +11,9 @@ from types import FrameType
 INTERRUPTED = 130
 """Exit code after Ctrl-C, as shells have it."""
 
+SHOW_CURSOR = b"\x1b[?25h"
+"""A terminal whose cursor a display has hidden shows it again."""
+
 
 @contextmanager
 def interrupts(first: Callable[[], object]) -> Iterator[list[int]]:
@@ -19,6 +22,8 @@ def interrupts(first: Callable[[], object]) -> Iterator[list[int]]:
 
     def interrupt(number: int, frame: FrameType | None) -> None:
         if seen:
+            if os.isatty(2):
+                os.write(2, SHOW_CURSOR)
             os._exit(INTERRUPTED)
         seen.append(number)
         first()

@@ -34,6 +34,14 @@ def address(ctx: click.Context, param: click.Parameter, value: str | None) -> tu
     return host, int(port)
 
 
+def apply_records(ctx: click.Context, param: click.Parameter, value: Path | None) -> None:
+    """Applies a tuning log until the command ends."""
+    if value is not None:
+        from ..autotvm.history import apply_history_best
+
+        ctx.with_resource(apply_history_best(value))
+
+
 INPUT_FILE = click.Path(exists=True, dir_okay=False, readable=True, path_type=Path)
 
 model_argument = click.argument("model", type=INPUT_FILE)
@@ -44,4 +52,13 @@ target_option = click.option(
     "--target",
     default="llvm",
     help="llvm, cuda, a tag of TVM such as nvidia/nvidia-h100, or a target as JSON.",
+)
+
+records_option = click.option(
+    "--tuning-records",
+    type=INPUT_FILE,
+    metavar="LOG",
+    expose_value=False,
+    callback=apply_records,
+    help="Use the best configurations of a log of `tvmconv tune`, before those that tvmconv has.",
 )

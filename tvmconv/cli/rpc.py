@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 
 import click
@@ -13,6 +14,9 @@ if TYPE_CHECKING:
     from ..autotvm.rpc import Service
 
 PORT = click.IntRange(1, 65535)
+
+WITHOUT_CUDA = {"TVM_DEVICE_BACKEND_AUTOLOAD": "0", "TVM_FFI_DISABLE_TORCH_C_DLPACK": "1"}
+"""Keeps `import tvm` from beginning to use CUDA; `tvmconv.autotvm.rpc` says why."""
 
 host_option = click.option(
     "--host",
@@ -47,7 +51,7 @@ def tracker(host: str, port: int, as_json: bool) -> None:
 @click.option("--key", required=True, help="What devices of this kind are called, such as h100.")
 @host_option
 @click.option("--port", type=PORT, default=9091, help="First to try.")
-@click.option("--port-end", type=PORT, default=9199, help="First not to try.")
+@click.option("--port-end", type=PORT, help="First not to try.  [default: 100 after the first to try]")
 @click.option(
     "--device",
     "devices",
@@ -57,18 +61,26 @@ def tracker(host: str, port: int, as_json: bool) -> None:
 )
 @json_option
 def server(
-    tracker: tuple[str, int], key: str, host: str, port: int, port_end: int, devices: tuple[int, ...], as_json: bool
+    tracker: tuple[str, int],
+    key: str,
+    host: str,
+    port: int,
+    port_end: int | None,
+    devices: tuple[int, ...],
+    as_json: bool,
 ) -> None:
     """Check and time kernels on this machine for whoever asks the tracker.
 
     A server that dies, as by a kernel's fault, is started again.
     """
+    os.environ.update(WITHOUT_CUDA)
     from ..autotvm.rpc import server
     from ..autotvm.rpc_runner import count_servers
 
     count_servers(key, *tracker)  # a tracker that is not there is better found now
+    end = port_end or port + 100
     services = {
-        "server" if device is None else f"server of device {device}": server(tracker, key, host, port, port_end, device)
+        "server" if device is None else f"server of device {device}": server(tracker, key, host, port, end, device)
         for device in devices or (None,)
     }
     serve(services, host, as_json)

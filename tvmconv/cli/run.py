@@ -15,7 +15,7 @@ import click
 
 from ..errors import InvalidArgumentError, WrongResultError
 from .console import note, print_json, print_table, progress
-from .options import INPUT_FILE, OutputFile, json_option
+from .options import INPUT_FILE, OutputFile, json_option, records_option
 
 if TYPE_CHECKING:
     import tvm
@@ -44,6 +44,7 @@ LIBRARY = b"\x7fELF"
 @click.option("--print-time", is_flag=True, help="Measure, without the copies from and to a GPU.")
 @click.option("--repeat", type=click.IntRange(min=1), default=10, help="With --print-time: how many measurements.")
 @click.option("--number", type=click.IntRange(min=1), default=1, help="With --print-time: runs in each measurement.")
+@records_option
 @json_option
 def run(
     file: Path,

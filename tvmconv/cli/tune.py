@@ -36,10 +36,11 @@ def numbers(ctx: click.Context, param: click.Parameter, value: str | None) -> fr
         return None
     found: set[int] = set()
     for part in value.split(","):
-        match = re.fullmatch(r"(\d+)(?:-(\d+))?", part.strip())
-        if match is None:
+        match = re.fullmatch(r"(\d{1,4})(?:-(\d{1,4}))?", part.strip())
+        span = range(int(match[1]), int(match[2] or match[1]) + 1) if match else range(0)
+        if not span:
             raise click.BadParameter(f"{value!r} is not of the form 1,3-5", ctx, param)
-        found.update(range(int(match[1]), int(match[2] or match[1]) + 1))
+        found.update(span)
     return frozenset(found)
 
 

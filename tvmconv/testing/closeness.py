@@ -1,4 +1,7 @@
-"""Comparing a result with its float64 reference, by bounds that follow from the arithmetic."""
+"""Comparing a result with its float64 reference, by bounds that follow from the arithmetic.
+
+The checks raise AssertionError themselves: tuning relies on them under `python -O` too, which drops assertions.
+"""
 
 from __future__ import annotations
 
@@ -22,21 +25,26 @@ def assert_close(got: np.ndarray, reference: np.ndarray, magnitude: np.ndarray, 
     the reference has them.
     """
     dtype = str(got.dtype)
-    assert got.shape == reference.shape, f"shape {got.shape}, expected {reference.shape}"
+    if got.shape != reference.shape:
+        raise AssertionError(f"shape {got.shape}, expected {reference.shape}")
     with np.errstate(over="ignore"):
         stored = reference.astype(dtype).astype(np.float64)
     for name, test in (("NaN", np.isnan), ("infinity", np.isinf)):
         differs = test(got) != test(stored)
-        assert not differs.any(), f"{name} in the wrong places: {_where(differs)}"
+        if differs.any():
+            raise AssertionError(f"{name} in the wrong places: {_where(differs)}")
     finite = np.isfinite(stored) & np.isfinite(magnitude)
     roundings = terms + 3
     unit = np.where(finite, magnitude, 0) * FLOAT32_UNIT
     storing = np.where(finite, np.abs(stored), 0) * (UNITS[dtype] if dtype == "float16" else 0) + SMALLEST[dtype]
     error = np.abs(np.where(finite, got.astype(np.float64) - reference, 0))
     wrong = error > roundings * unit + storing
-    assert not wrong.any(), f"{wrong.sum()} of {wrong.size} elements are wrong: {_where(wrong, got, reference)}"
+    if wrong.any():
+        where = _where(wrong, got, reference)
+        raise AssertionError(f"{wrong.sum()} of {wrong.size} elements are wrong: {where}")
     rms, expected_rms = (float(np.sqrt(np.mean(values**2))) for values in (error, roundings**0.5 * unit + storing))
-    assert rms <= expected_rms, f"root mean square error {rms:.3g}, expected at most {expected_rms:.3g}"
+    if rms > expected_rms:
+        raise AssertionError(f"root mean square error {rms:.3g}, expected at most {expected_rms:.3g}")
 
 
 def _where(wrong: np.ndarray, got: np.ndarray | None = None, reference: np.ndarray | None = None) -> str:

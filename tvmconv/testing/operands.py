@@ -15,14 +15,15 @@ from .closeness import assert_close
 def random_operands(workload: ConvWorkload, seed: int = 0) -> dict[str, np.ndarray]:
     """Normally distributed operands by name, and the output filled with NaN, so that what is not written shows."""
     rng = np.random.default_rng(seed)
-    arrays = {name: rng.standard_normal(shape).astype(dtype) for name, (shape, dtype) in workload.operands.items()}
-    arrays["output"].fill(np.nan)
-    return arrays
+    *inputs, (output, (output_shape, output_dtype)) = workload.operands.items()
+    arrays = {name: rng.standard_normal(shape).astype(dtype) for name, (shape, dtype) in inputs}
+    return {**arrays, output: np.full(output_shape, np.nan, output_dtype)}
 
 
 def check_result(workload: ConvWorkload, operands: dict[str, np.ndarray], got: np.ndarray) -> None:
     """Asserts that `got` is the workload's convolution of the operands."""
-    assert str(got.dtype) == workload.dtype, f"dtype {got.dtype}, expected {workload.dtype}"
+    if str(got.dtype) != workload.dtype:
+        raise AssertionError(f"dtype {got.dtype}, expected {workload.dtype}")
     inputs = {name: array for name, array in operands.items() if name != "output"}
     reference = depthwise_reference(workload, **inputs)
     plain = msgspec.structs.replace(workload, epilogue=msgspec.structs.replace(workload.epilogue, low=None, high=None))
@@ -38,7 +39,8 @@ def check_sample(
 
     The sample is the first, the last and random planes of a depthwise convolution, of some `outputs` elements, or all.
     """
-    assert not np.isnan(got).any(), f"{np.isnan(got).sum()} of {got.size} elements are not written"
+    if unwritten := int(np.isnan(got).sum()):
+        raise AssertionError(f"{unwritten} of {got.size} elements are not written")
     channels, m = workload.in_channels, workload.multiplier
     planes = workload.batch * channels
     count = max(2, outputs // (m * prod(workload.output_size)))

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from ..measure import MeasureInput, MeasureOption, MeasureResult, Stage, Status
+from ..measure import MeasureInput, MeasureOption, MeasureResult, Stage, Status, never
 from ..record import Record
 from ..task import Task
 
@@ -21,11 +21,6 @@ FINALISTS = 5
 
 ROUNDS = 3
 """How often each of them is."""
-
-
-def never() -> bool:
-    """The `stop` of a run that nothing stops."""
-    return False
 
 
 class Tuner(ABC):
@@ -106,7 +101,8 @@ class Tuner(ABC):
 
         The search ends after `n_trial` trials, resumed ones included, when the space is exhausted, or when the last
         `early_stopping` trials brought nothing better. `stop` is asked after every trial; once it is true, no other
-        trial begins, not even to confirm. Each callback is told of every trial when it starts and when it ends.
+        trial begins, not even to confirm. Each callback is told of every trial when it starts to run, which one that
+        cannot be built never does, and when it ends.
         """
 
         def announce(trial: MeasureInput, result: MeasureResult) -> None:
@@ -119,12 +115,10 @@ class Tuner(ABC):
 
         def measure(configs: Sequence[Any], stage: Stage, over: Callable[[], bool]) -> None:
             inputs = [MeasureInput(self.task, config, stage) for config in configs]
-            with closing(measure_option.measure(inputs, started)) as ended:
+            with closing(measure_option.measure(inputs, started, over)) as ended:
                 for trial, result in ended:
                     self.update([trial], [result])
                     announce(trial, result)
-                    if over():
-                        return
 
         def over() -> bool:
             stale = early_stopping is not None and self.trials - self._best_trial >= early_stopping
