@@ -245,6 +245,7 @@ USAGE = [
     (["--workload", "{}", "--tasks", "1,x"], "not of the form 1,3-5"),
     (["--workload", "{}", "--tasks", "5-3"], "'5-3' is not of the form"),
     (["--workload", "{}", "--tasks", "1-99999999999"], "'1-99999999999' is not of the form"),
+    (["--workload", "{}", "--time-budget", "nan"], "'nan' is not a number"),
     (["--workload", "{}", "-o", "absent/log.jsonl"], "there is no folder 'absent'"),
     (["--workload", "{}"], "workload is '{}'"),
     ([*ONE, "--tasks", "1-2"], "tasks is 2; expected numbers from 1 to 1"),

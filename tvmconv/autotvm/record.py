@@ -187,12 +187,16 @@ def append(path: str | PathLike[str], records: Iterable[Record]) -> None:
     They are on their way to the disk when it returns. Behind a torn line a new one is begun.
     """
     lines = b"".join(map(encode, records))
-    with locked(Path(path)) as descriptor:
-        size = os.fstat(descriptor).st_size
-        if size and os.pread(descriptor, 1, size - 1) != b"\n":
-            lines = b"\n" + lines
-        while lines:
-            lines = lines[os.write(descriptor, lines) :]
+    try:
+        with locked(Path(path)) as descriptor:
+            size = os.fstat(descriptor).st_size
+            if size and os.pread(descriptor, 1, size - 1) != b"\n":
+                lines = b"\n" + lines
+            while lines:
+                lines = lines[os.write(descriptor, lines) :]
+    except OSError as error:
+        error.filename = os.fspath(path)  # a full disk does not say which
+        raise
 
 
 @contextmanager

@@ -8,7 +8,7 @@ import shlex
 import sys
 from contextlib import closing
 from dataclasses import dataclass
-from math import inf
+from math import inf, isnan
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,8 +26,20 @@ if TYPE_CHECKING:
     from ..autotvm.task import Task
 
 POSITIVE = click.IntRange(min=1)
-SECONDS = click.FloatRange(min=0, min_open=True)
 FINISHING = b"finishing the trial under way; Ctrl-C again ends at once\n"
+
+
+class Seconds(click.FloatRange):
+    """A time that is not zero, and a number: NaN is within any bounds."""
+
+    def __init__(self) -> None:
+        super().__init__(min=0, min_open=True)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        seconds = float(super().convert(value, param, ctx))
+        if isnan(seconds):
+            self.fail(f"{value!r} is not a number", param, ctx)
+        return seconds
 
 
 def numbers(ctx: click.Context, param: click.Parameter, value: str | None) -> frozenset[int] | None:
@@ -79,7 +91,7 @@ class Measuring:
 @click.option("-o", "--output", "log", type=OutputFile(), required=True, metavar="LOG", help="The log to add to.")
 @target_option
 @click.option("--trials", type=POSITIVE, default=1000, help="In all, those that LOG has included; shared equally.")
-@click.option("--time-budget", type=SECONDS, metavar="SECONDS", help="For the searches of this run, shared equally.")
+@click.option("--time-budget", type=Seconds(), metavar="SECONDS", help="For the searches of this run, shared equally.")
 @click.option("--tuner", type=click.Choice(["xgb", "ga", "random", "grid"]), default="xgb", help="How to search.")
 @click.option("--early-stopping", type=POSITIVE, metavar="N", help="Leave a task after N trials without a better one.")
 @click.option("--number", type=POSITIVE, default=10, help="Calls in a repeat, at least.")
@@ -87,7 +99,7 @@ class Measuring:
 @click.option(
     "--min-repeat-ms", type=click.IntRange(min=0), default=10, help="Calls are added until a repeat takes it."
 )
-@click.option("--timeout", type=SECONDS, default=10.0, help="Seconds that a run may take.")
+@click.option("--timeout", type=Seconds(), default=10.0, help="Seconds that a run may take.")
 @click.option("--parallel", type=POSITIVE, help="Builds at once.  [default: one a core]")
 @click.option("--seed", type=click.IntRange(min=0), default=0, help="Of the search.")
 @click.option("--dry-run", is_flag=True, help="List the tasks, their spaces and what is to do; measure nothing.")
