@@ -221,8 +221,8 @@ def test_time_budget(tmp_path: Path, instant: Instant) -> None:
     """It ends the search, not the confirmation."""
     log = tmp_path / "log.jsonl"
     instant.seconds = 0.02
-    (found,) = tune_json(*ONE, "-o", log, "--trials", 60, "--time-budget", 0.2)["tasks"]
-    assert 2 <= found["trials"] <= 15
+    (found,) = tune_json(*ONE, "-o", log, "--trials", 60, "--time-budget", 0.4)["tasks"]
+    assert 1 <= found["trials"] < 60
     confirmed = Counter(one.config.index for one in record.load_from_file(log).records if one.stage is Stage.CONFIRM)
     assert confirmed[0] == 3
     assert set(confirmed.values()) == {3}
@@ -295,7 +295,9 @@ def test_killed_then_interrupted_then_resumed(tmp_path: Path, instant: Instant) 
             text=True,
             env={**os.environ, "TMPDIR": str(tmp_path), "PYTHONPATH": f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}"},
         )
+        deadline = time.monotonic() + 120
         while process.poll() is None and not (log.exists() and len(searched(log)) >= until):
+            assert time.monotonic() < deadline, "no trial came to its end"
             time.sleep(0.02)
         return process
 
