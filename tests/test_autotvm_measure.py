@@ -17,7 +17,15 @@ from tvmconv import ConvWorkload, storage
 from tvmconv.autotvm import runner as runner_module
 from tvmconv.autotvm import task
 from tvmconv.autotvm.builder import LocalBuilder
-from tvmconv.autotvm.measure import BuildResult, MeasureInput, MeasureResult, RunResult, Status, measure_option
+from tvmconv.autotvm.measure import (
+    BuildResult,
+    MeasureInput,
+    MeasureResult,
+    Runner,
+    RunResult,
+    Status,
+    measure_option,
+)
 from tvmconv.autotvm.runner import LocalRunner
 from tvmconv.errors import CompileError, MissingPackageError
 from tvmconv.storage import find_compiler
@@ -40,6 +48,24 @@ def runner() -> Iterator[LocalRunner]:
     runner = LocalRunner(number=2, repeat=3, min_repeat_ms=0, timeout=2)
     yield runner
     runner.close()
+
+
+by_fault = pytest.mark.parametrize(
+    ("body", "status"),
+    [
+        ("return 0;", Status.WRONG_ANSWER),
+        ("for (volatile int i = 0;; i++);", Status.RUN_TIMEOUT),
+        ("abort();", Status.CRASH),
+        ("exit(0);", Status.CRASH),
+    ],
+    ids=["writes-nothing", "hangs", "aborts", "exits"],
+)
+
+
+def assert_told_apart(runner: Runner, library: str, status: Status) -> None:
+    result = runner.run(TRIAL, library)
+    assert (result.status, result.costs) == (status, ())
+    assert result.reason
 
 
 def library(folder: Path, body: str) -> str:
@@ -68,20 +94,9 @@ def test_trials_are_built_checked_and_timed(builder: LocalBuilder, runner: Local
         assert result.all_cost > sum(result.costs)
 
 
-@pytest.mark.parametrize(
-    ("body", "status"),
-    [
-        ("return 0;", Status.WRONG_ANSWER),
-        ("for (volatile int i = 0;; i++);", Status.RUN_TIMEOUT),
-        ("abort();", Status.CRASH),
-        ("exit(0);", Status.CRASH),
-    ],
-    ids=["writes-nothing", "hangs", "aborts", "exits"],
-)
+@by_fault
 def test_failures_are_told_apart(tmp_path: Path, runner: LocalRunner, body: str, status: Status) -> None:
-    result = runner.run(TRIAL, library(tmp_path, body))
-    assert (result.status, result.costs) == (status, ())
-    assert result.reason
+    assert_told_apart(runner, library(tmp_path, body), status)
 
 
 def test_wrong_answers_and_errors_do_not_spoil_the_next_trial(builder: LocalBuilder, runner: LocalRunner) -> None:

@@ -20,7 +20,7 @@ import psutil
 import pytest
 import tvm
 from click.testing import CliRunner
-from test_autotvm_measure import TASK, TRIAL, WORKLOAD, library
+from test_autotvm_measure import TASK, WORKLOAD, assert_told_apart, by_fault, library
 from tvm.rpc.server import PopenRPCServerState
 
 from tvmconv import __version__
@@ -151,20 +151,9 @@ def test_nothing_is_lost_with_a_server(tracker: int, supervisor: psutil.Process,
     assert "died, and is started again" in log.read_text()
 
 
-@pytest.mark.parametrize(
-    ("body", "status"),
-    [
-        ("return 0;", Status.WRONG_ANSWER),
-        ("for (volatile int i = 0;; i++);", Status.RUN_TIMEOUT),
-        ("abort();", Status.CRASH),
-        ("exit(0);", Status.CRASH),
-    ],
-    ids=["writes-nothing", "hangs", "aborts", "exits"],
-)
+@by_fault
 def test_failures_are_told_apart(tmp_path: Path, runner: RPCRunner, body: str, status: Status) -> None:
-    result = runner.run(TRIAL, library(tmp_path, body))
-    assert (result.status, result.costs) == (status, ())
-    assert result.reason
+    assert_told_apart(runner, library(tmp_path, body), status)
 
 
 @pytest.mark.skipif(not has_gpu(), reason="there is no GPU here")

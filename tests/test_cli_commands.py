@@ -9,10 +9,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from click.testing import CliRunner, Result
+from command_line import tvmconv, tvmconv_json
 
 from tvmconv import ConvWorkload, verify
-from tvmconv.cli import main
 from tvmconv.targets import has_gpu
 
 onnx = pytest.importorskip("onnx")
@@ -62,19 +61,6 @@ def library(model: Path) -> tuple[Path, dict[str, Any]]:
     """The model as a library, and what `tvmconv build --json` said of it."""
     path = model.with_name("small.so")
     return path, tvmconv_json("build", model, "-o", path)
-
-
-def tvmconv(*arguments: object) -> Result:
-    result = CliRunner().invoke(main, [str(argument) for argument in arguments])
-    if result.exception is not None and not isinstance(result.exception, SystemExit):
-        raise result.exception
-    return result
-
-
-def tvmconv_json(*arguments: object) -> Any:
-    result = tvmconv(*arguments, "--json")
-    assert result.exit_code == 0, result.stderr
-    return json.loads(result.stdout)
 
 
 def test_tasks(model: Path) -> None:

@@ -3,39 +3,23 @@
 from __future__ import annotations
 
 import gzip
-import json
 import sys
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import pytest
-from click.testing import CliRunner, Result
+from command_line import tvmconv, tvmconv_json
 
 from tvmconv import ConvWorkload
 from tvmconv.autotvm import record, task, tidy
 from tvmconv.autotvm.measure import MeasureInput, MeasureResult, Stage, Status
 from tvmconv.autotvm.record import Record
-from tvmconv.cli import main
 from tvmconv.targets import DeviceFacts
 
 SMALL, LARGE = (
     task.create(ConvWorkload.depthwise((1, 4, size, size), (4, 1, 3, 3), padding="VALID"), "llvm") for size in (6, 9)
 )
 HERE = DeviceFacts("a CPU", threads=2)
-
-
-def tvmconv(*arguments: object) -> Result:
-    result = CliRunner().invoke(main, [str(argument) for argument in arguments])
-    if result.exception is not None and not isinstance(result.exception, SystemExit):
-        raise result.exception
-    return result
-
-
-def log_json(*arguments: object) -> Any:
-    result = tvmconv("log", *arguments, "--json")
-    assert result.exit_code == 0, result.stderr
-    return json.loads(result.stdout)
 
 
 def trial(
@@ -80,7 +64,7 @@ def log(tmp_path: Path) -> Path:
 
 def test_best(log: Path) -> None:
     """The confirmed median decides, not the luckiest trial, and devices do not compete."""
-    small, large, elsewhere = log_json("best", log)["records"]
+    small, large, elsewhere = tvmconv_json("log", "best", log)["records"]
     assert [found["config"]["index"] for found in (small, large, elsewhere)] == [2, 5, 4]
     assert small["result"][0] == [3e-6, 3.5e-6, 4.5e-6]
     table = tvmconv("log", "best", log)
@@ -93,13 +77,13 @@ def test_best(log: Path) -> None:
 
 
 def test_show(log: Path) -> None:
-    report = log_json("show", log)
+    report = tvmconv_json("log", "show", log)
     assert len(report["records"]) == len(SEARCH + CONFIRM + OTHERS)
     assert report["statuses"] == {"ok": 14, "crash": 1}
     assert report["devices"] == {"a CPU, 2 threads": 14, "another, 2 threads": 1}
     assert report["skipped"] == {"foreign": 1, "torn": 1}
     assert [found["config"]["index"] for found in report["under_way"]] == [6]
-    (failed,) = log_json("show", log, "--status", "crash", "--workload", "6x6")["records"]
+    (failed,) = tvmconv_json("log", "show", log, "--status", "crash", "--workload", "6x6")["records"]
     assert failed["config"]["index"] == 3
     *rows, trials, devices, versions, begun = tvmconv("log", "show", log).stdout.splitlines()
     assert len(rows) == 1 + 15
@@ -135,9 +119,9 @@ def test_merge(log: Path, tmp_path: Path) -> None:
     """Each record once, in the order of time; what is there already stays."""
     merged, later = tmp_path / "merged.jsonl.gz", tmp_path / "later.jsonl"
     record.append(later, [trial(LARGE, 1, 9.0, at=0), SEARCH[0]])
-    first = log_json("merge", merged, log)
+    first = tvmconv_json("log", "merge", merged, log)
     assert first == {"file": str(merged), "read": 15, "written": 16}  # the trial without an end is kept
-    assert log_json("merge", merged, later, log)["written"] == 17
+    assert tvmconv_json("log", "merge", merged, later, log)["written"] == 17
     held = record.load_from_file(merged)
     assert held.records == [trial(LARGE, 1, 9.0, at=0), *SEARCH, *CONFIRM, *OTHERS]
     assert held.under_way == [BEGUN]
@@ -153,7 +137,7 @@ def test_prune(log: Path) -> None:
     record.append(log, old)
     before = log.read_bytes()
     elsewhere = log.with_name("pruned.jsonl")
-    assert log_json("prune", log, "-o", elsewhere)["written"] == 14
+    assert tvmconv_json("log", "prune", log, "-o", elsewhere)["written"] == 14
     assert log.read_bytes() == before
     assert tvmconv("log", "prune", log).stdout == f"{log}: 14 records of 18\n"
     kept = [one for one in (*SEARCH, *CONFIRM, *OTHERS) if one.status is Status.OK]
@@ -162,13 +146,13 @@ def test_prune(log: Path) -> None:
 
 
 def test_compact_keeps_what_decides(log: Path) -> None:
-    best = log_json("best", log)
-    assert log_json("compact", log)["written"] == 3 + 3 + 2
+    best = tvmconv_json("log", "best", log)
+    assert tvmconv_json("log", "compact", log)["written"] == 3 + 3 + 2
     kept = record.load_from_file(log).records
     assert {(one.config.index, one.stage) for one in kept if one.workload == SMALL.workload} == {
         (0, Stage.CONFIRM), (2, Stage.CONFIRM), (4, Stage.SEARCH)
     }  # fmt: skip
-    assert log_json("best", log) == best
+    assert tvmconv_json("log", "best", log) == best
 
 
 @pytest.mark.parametrize("command", [["prune", "FILE"], ["compact", "LOG", "-o", "FILE"], ["merge", "FILE", "LOG"]])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shlex
@@ -13,12 +12,11 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import onnx
 import pytest
-from click.testing import CliRunner, Result
+from command_line import tvmconv, tvmconv_json
 from network_graph import Graph
 
 from tvmconv import ConvWorkload
@@ -78,19 +76,6 @@ def instant(monkeypatch: pytest.MonkeyPatch) -> Instant:
     return option
 
 
-def tvmconv(*arguments: object) -> Result:
-    result = CliRunner().invoke(main, [str(argument) for argument in arguments])
-    if result.exception is not None and not isinstance(result.exception, SystemExit):
-        raise result.exception
-    return result
-
-
-def tune_json(*arguments: object) -> Any:
-    result = tvmconv("tune", *arguments, "--json")
-    assert result.exit_code == 0, result.stderr
-    return json.loads(result.stdout)
-
-
 def searched(log: Path) -> list[record.Entity]:
     """The configurations of the search that the log has, in its order."""
     return [one.config.entity for one in record.load_from_file(log).records if one.stage is Stage.SEARCH]
@@ -118,7 +103,7 @@ def test_shares(trials: int, sizes: list[int], expected: list[int]) -> None:
 def test_tune_then_resume(tmp_path: Path, instant: Instant) -> None:
     """Trials are a total: the same command again measures nothing, more trials measure the difference."""
     log = tmp_path / "log.jsonl"
-    report = tune_json(*ONE, "-o", log, "--trials", 20)
+    report = tvmconv_json("tune", *ONE, "-o", log, "--trials", 20)
     (found,) = report["tasks"]
     assert report["device"] == msgspec.to_builtins(device_facts("llvm"))
     assert found["default_seconds"] == pytest.approx(100e-6)
@@ -133,9 +118,9 @@ def test_tune_then_resume(tmp_path: Path, instant: Instant) -> None:
     assert len(confirmed) == 6 * 3
 
     instant.measured.clear()
-    assert tune_json(*ONE, "-o", log, "--trials", 20) == report
+    assert tvmconv_json("tune", *ONE, "-o", log, "--trials", 20) == report
     assert instant.measured == []
-    (more,) = tune_json(*ONE, "-o", log, "--trials", 1000)["tasks"]
+    (more,) = tvmconv_json("tune", *ONE, "-o", log, "--trials", 1000)["tasks"]
     every = searched(log)
     assert every[:20] == first
     assert len(every) == len(set(every)) == more["trials"] == len(TASK.space.configs)
@@ -172,13 +157,13 @@ def test_display_on_a_terminal(tmp_path: Path, instant: Instant, monkeypatch: py
 def test_dry_run(tmp_path: Path, instant: Instant) -> None:
     log = tmp_path / "log.jsonl"
     suite = ["--suite", "depthwise-networks", "--batch", 1, "-o", log, "--trials", 40]
-    plan = tune_json(*suite, "--tasks", "2,5-6", "--dry-run")["tasks"]
+    plan = tvmconv_json("tune", *suite, "--tasks", "2,5-6", "--dry-run")["tasks"]
     assert [task["number"] for task in plan] == [2, 5, 6]
     assert all(task["workload"]["batch"] == 1 for task in plan)
     assert sorted(task["to_do"] for task in plan) == [13, 13, 14]
     assert not log.exists()
-    tune_json(*suite, "--tasks", "5-6", "--tuner", "random")
-    plan = tune_json(*suite, "--tasks", "2,5-6", "--dry-run")["tasks"]
+    tvmconv_json("tune", *suite, "--tasks", "5-6", "--tuner", "random")
+    plan = tvmconv_json("tune", *suite, "--tasks", "2,5-6", "--dry-run")["tasks"]
     assert [(task["in_log"], min(task["to_do"], 1)) for task in plan] == [(0, 1), (20, 0), (20, 0)]
     header, *rows = tvmconv("tune", *suite, "--dry-run").stdout.splitlines()
     assert header.split()[:3] == ["#", "workload", "layers"]
@@ -194,13 +179,13 @@ def test_model(tmp_path: Path, instant: Instant) -> None:
     graph = Graph((1, 4, 8, 8))
     twice = graph.conv(graph.conv("x", (4, 1, 3, 3), group=4, pads=[1] * 4), (4, 1, 3, 3), group=4, pads=[1] * 4)
     onnx.save(graph.model(graph.conv(twice, (4, 1, 3, 3), group=4)), path)
-    plan = tune_json(path, "-o", log, "--dry-run")["tasks"]
+    plan = tvmconv_json("tune", path, "-o", log, "--dry-run")["tasks"]
     assert [(task["layers"], len(task["workload"]["padding"])) for task in plan] == [(2, 4), (1, 4)]
 
 
 def test_what_the_log_has_beside_is_told(tmp_path: Path, instant: Instant) -> None:
     log = tmp_path / "log.jsonl"
-    tune_json(*ONE, "-o", log, "--trials", 3)
+    tvmconv_json("tune", *ONE, "-o", log, "--trials", 3)
     there = record.load_from_file(log).records
     log.unlink()
     begun = msgspec.structs.replace(there[2], status=Status.STARTED, result=((), 8, 0.0, 0.0))
@@ -221,7 +206,7 @@ def test_time_budget(tmp_path: Path, instant: Instant) -> None:
     """It ends the search, not the confirmation."""
     log = tmp_path / "log.jsonl"
     instant.seconds = 0.02
-    (found,) = tune_json(*ONE, "-o", log, "--trials", 60, "--time-budget", 0.4)["tasks"]
+    (found,) = tvmconv_json("tune", *ONE, "-o", log, "--trials", 60, "--time-budget", 0.4)["tasks"]
     assert 1 <= found["trials"] < 60
     confirmed = Counter(one.config.index for one in record.load_from_file(log).records if one.stage is Stage.CONFIRM)
     assert confirmed[0] == 3
@@ -318,7 +303,7 @@ def test_killed_then_interrupted_then_resumed(tmp_path: Path, instant: Instant) 
     assert last == "interrupted"
     assert resume == f"to go on: {shlex.join(['tvmconv', *arguments])}"
 
-    (found,) = tune_json(*shlex.split(resume.removeprefix("to go on: tvmconv tune ")))["tasks"]
+    (found,) = tvmconv_json("tune", *shlex.split(resume.removeprefix("to go on: tvmconv tune ")))["tasks"]
     every = searched(log)
     assert every[: len(then)] == then
     assert found["trials"] == len(set(every)) == len(every) == 14

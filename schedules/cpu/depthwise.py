@@ -87,12 +87,10 @@ def space(workload: ConvWorkload, target: tvm.target.Target) -> Space[Config]:
 
 def constraints(workload: ConvWorkload, target: tvm.target.Target) -> dict[str, Callable[[Config], bool]]:
     """What a configuration must meet, by name."""
-    height, width = workload.output_size
     native = native_lanes(target)
 
     def waste(config: Config) -> bool:
-        lanes = 1 if config.over_channels else config.vector
-        return wasted(height, config.block_y) <= 1.5 and wasted(ceil_div(width, lanes), config.columns) <= 1.5
+        return max(surplus(workload, config)) <= 1.5
 
     def whole_channels(config: Config) -> bool:
         return not config.over_channels or (workload.multiplier == 1 and workload.out_channels % config.vector == 0)
@@ -101,20 +99,17 @@ def constraints(workload: ConvWorkload, target: tvm.target.Target) -> dict[str, 
         return config.rows * config.columns * config.vector <= 24 * native
 
     def straight_line(config: Config) -> bool:
-        unrolled = (1, workload.kernel[1], prod(workload.kernel))
-        return config.unroll < len(unrolled) and config.rows * config.columns * unrolled[config.unroll] <= 2048
+        return config.unroll <= 2 and unrolled(workload, config) <= 2048
 
     return named(waste, whole_channels, registers, straight_line)
 
 
 def heuristics(workload: ConvWorkload, target: tvm.target.Target) -> dict[str, Callable[[Config], bool]]:
     """Which legal configurations are worth building, by name."""
-    height, width = workload.output_size
-    native = native_lanes(target)
+    width, native = workload.output_size[1], native_lanes(target)
 
     def little_waste(config: Config) -> bool:
-        lanes = 1 if config.over_channels else config.vector
-        return wasted(height, config.block_y) <= 1.2 and wasted(ceil_div(width, lanes), config.columns) <= 1.2
+        return max(surplus(workload, config)) <= 1.2
 
     def short_vectors_for_short_rows(config: Config) -> bool:
         return config.vector == native or (not config.over_channels and wasted(width, native) > 1.1)
@@ -123,8 +118,7 @@ def heuristics(workload: ConvWorkload, target: tvm.target.Target) -> dict[str, C
         return config.unroll > 0
 
     def quick_to_compile(config: Config) -> bool:  # LLVM takes seconds for more, and at worst a minute
-        unrolled = (1, workload.kernel[1], prod(workload.kernel))[config.unroll]
-        return not config.over_channels or config.rows * config.columns * unrolled <= 96
+        return not config.over_channels or unrolled(workload, config) <= 96
 
     def threads_for_work(config: Config) -> bool:
         return config.parallel == (workload.flops >= PARALLEL_FLOPS)
@@ -216,25 +210,37 @@ def features(workload: ConvWorkload, config: Config) -> dict[str, float]:
     (sh, sw), (wh, ww), taps = workload.stride, workload.window, prod(workload.kernel)
     lanes = 1 if config.over_channels else config.vector
     vectors, bands = ceil_div(width, lanes), ceil_div(height, config.block_y)
+    waste_y, waste_x = surplus(workload, config)
     tasks = workload.batch * workload.out_channels // config.channels * bands
     band_rows = wh + (config.block_y - 1) * sh
     band = 4 * band_rows * (ww + (vectors * lanes - 1) * sw) * config.channels
-    tile = config.rows * config.columns
     return {
-        "tile": tile,
+        "tile": config.rows * config.columns,
         "block_y": config.block_y,
-        "waste_y": wasted(height, config.block_y),
-        "waste_x": wasted(vectors, config.columns),
+        "waste_y": waste_y,
+        "waste_x": waste_x,
         "idle_lanes": vectors * lanes / width,
         "band_bytes": band,
         "halo": band_rows / (config.block_y * sh),
         "tasks": tasks,
         "work": 2 * taps * config.block_y * vectors * config.vector,
-        "code": tile * (1, workload.kernel[1], taps)[config.unroll],
+        "code": unrolled(workload, config),
         "taps": taps,
         "plane": height * width,
         "planes": workload.batch * workload.out_channels,
     }
+
+
+def surplus(workload: ConvWorkload, config: Config) -> tuple[float, float]:
+    """What a plane's whole tasks and tiles compute, in parts of its rows and of its vectors in a row."""
+    height, width = workload.output_size
+    lanes = 1 if config.over_channels else config.vector
+    return wasted(height, config.block_y), wasted(ceil_div(width, lanes), config.columns)
+
+
+def unrolled(workload: ConvWorkload, config: Config) -> int:
+    """Vector multiply-adds of a thread that follow each other without a loop."""
+    return config.rows * config.columns * (1, workload.kernel[1], prod(workload.kernel))[config.unroll]
 
 
 def row_cost(width: int, lanes: int) -> float:

@@ -30,8 +30,23 @@ from .task import Task
 
 def applicable(records: Iterable[Record], task: Task, device: DeviceFacts | None) -> list[Record]:
     """The records that say something about a task on a device: of its workload, made by what would make it now."""
-    mine = [record for record in records if record.workload == task.workload and record.template == task.name]
-    return [record for record in mine if objection(record, task.target, task.template, device) is None]
+    mine = (record for record in records if record.workload == task.workload)
+    return sifted(mine, task.target, task.template, device)[0]
+
+
+def sifted(
+    records: Iterable[Record], target: tvm.target.Target, template: ModuleType, device: DeviceFacts | None
+) -> tuple[list[Record], Counter[str]]:
+    """Those of a template's records that say something about its kernels now, and why how many others do not."""
+    usable, objections = [], Counter[str]()
+    for record in records:
+        if record.template != template_name(template):
+            continue
+        if (why := objection(record, target, template, device)) is None:
+            usable.append(record)
+        else:
+            objections[why] += 1
+    return usable, objections
 
 
 def objection(
@@ -95,14 +110,7 @@ class History:
         self, workload: ConvWorkload, target: tvm.target.Target, template: ModuleType, device: DeviceFacts | None
     ) -> tuple[Record | None, Counter[str]]:
         """The record to use for a workload, if there is one, and why others of the workload are left out."""
-        records, objections = [], Counter[str]()
-        for record in self._records.get(workload, ()):
-            if record.template != template_name(template):
-                continue
-            if (why := objection(record, target, template, device)) is None:
-                records.append(record)
-            else:
-                objections[why] += 1
+        records, objections = sifted(self._records.get(workload, ()), target, template, device)
         return best_record(records), objections
 
 
@@ -152,7 +160,6 @@ def tuned(workload: ConvWorkload, target: tvm.target.Target, template: ModuleTyp
     described = {workload: "tuned"}
     described.setdefault(plain, "tuned without its epilogue")
     histories = [*applied(), *([shipped()] if device is not None else [])]
-    space = template.space(workload, target)
     for history in histories:
         for same, how in described.items():
             record, objections = history.best(same, target, template, device)
@@ -162,7 +169,7 @@ def tuned(workload: ConvWorkload, target: tvm.target.Target, template: ModuleTyp
             if record is None:
                 continue
             config = msgspec.convert(record.knobs, template.Config)
-            if not space.violated(config):
+            if not template.space(workload, target).violated(config):
                 return config, f"{how}: {1e6 * record.cost:.2f} µs on {record.device} ({history.source})"
     return None
 

@@ -207,10 +207,9 @@ class measure_option:  # noqa: N801 (AutoTVM's name)
         try:
             while waiting or building or built or running:
                 if stop():
-                    for left in building:
-                        left.cancel()
-                    for dropped in (waiting, building, built):
-                        dropped.clear()
+                    waiting.clear()
+                    built.clear()
+                    _cancel(building)
                 if not (building or built or (running and shares_cores)):
                     for _ in range(min(len(waiting), self.builder.n_parallel) if shares_cores else len(waiting)):
                         trial = waiting.popleft()
@@ -233,8 +232,7 @@ class measure_option:  # noqa: N801 (AutoTVM's name)
                     seconds = build.seconds + time.perf_counter() - start
                     yield trial, self._result(trial, run_future.result(), seconds)
         finally:
-            for left in building:
-                left.cancel()
+            _cancel(building)
             runs.shutdown(wait=False, cancel_futures=True)
 
     def device(self, task: Task) -> DeviceFacts:
@@ -254,6 +252,12 @@ def last_error(traceback: str) -> str:
     """What the last error in a traceback says."""
     errors = list(re.finditer(r"^(?:\w+\.)*\w*(?:Error|Exception)\b:? ?", traceback, re.MULTILINE))
     return traceback[errors[-1].end() :] if errors else traceback
+
+
+def _cancel(building: dict[Future[BuildResult], MeasureInput]) -> None:
+    """Gives up what is not built yet."""
+    while building:
+        building.popitem()[0].cancel()
 
 
 def _failed_build(error: BaseException) -> RunResult:

@@ -18,7 +18,6 @@ from dataclasses import dataclass, field
 from functools import cache
 from os import PathLike
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 import msgspec
@@ -121,7 +120,7 @@ class Record(msgspec.Struct, frozen=True):
     @property
     def cost(self) -> float:
         """The median of the costs; infinite for a trial that failed."""
-        return median(self.costs) if self.status is Status.OK else float("inf")
+        return self.outcome.cost
 
     @property
     def outcome(self) -> MeasureResult:

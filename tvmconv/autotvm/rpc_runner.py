@@ -7,9 +7,11 @@ import struct
 import subprocess
 from pathlib import Path
 from threading import Lock
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
+import tvm
+from tvm.rpc import base
 from tvm.s_tir.meta_schedule.runner import EvaluatorConfig, RPCConfig
 from tvm.support.popen_pool import PopenPoolExecutor
 
@@ -18,11 +20,9 @@ from ..errors import InvalidArgumentError, NoDeviceError
 from ..targets import DeviceFacts, cuda_arch
 from . import worker
 from .measure import MeasureInput, RunResult, Status, last_error
+from .rpc import DESCRIBE, EVALUATE, ServerFacts
 from .runner import failure
 from .task import Task
-
-if TYPE_CHECKING:
-    from .rpc import ServerFacts
 
 PATIENCE = 60.0
 """Seconds that a trial waits for a server, beside those that it may run."""
@@ -142,10 +142,6 @@ class RPCRunner:
 
 def alike(key: str, answers: list[str]) -> list[ServerFacts]:
     """What servers have said of themselves; refuses those that differ from each other or are of other versions."""
-    import tvm
-
-    from .rpc import ServerFacts
-
     servers = [msgspec.json.decode(answer, type=ServerFacts) for answer in answers]
     expected = msgspec.structs.replace(servers[0], host="", tvmconv=__version__, tvm=tvm.__version__)
     if any(msgspec.structs.replace(server, host="") != expected for server in servers):
@@ -163,8 +159,6 @@ def count_servers(key: str, host: str, port: int) -> int:
 
     TVM's own client waits a minute for one to appear, and for ever for an answer.
     """
-    from tvm.rpc import base
-
     try:
         with socket.create_connection((host, port), TRACKER_SECONDS) as connection:
             connection.sendall(struct.pack("<i", base.RPC_TRACKER_MAGIC))
@@ -188,8 +182,6 @@ def _connect(rpc: Any) -> Any:
 
 def _evaluate(rpc: Any, workload: str, kind: str, library: str, config: Any) -> list[float]:
     """Has a server check and time a kernel, in a session of its own: seconds of a call."""
-    from .rpc import EVALUATE
-
     session, name = _connect(rpc), Path(library).name
     session.upload(library, name)
     evaluate = session.get_function(EVALUATE)
@@ -199,8 +191,6 @@ def _evaluate(rpc: Any, workload: str, kind: str, library: str, config: Any) -> 
 
 def _describe(rpc: Any, kind: str, servers: int) -> list[str]:
     """What each server says of itself, asked while the others are held."""
-    from .rpc import DESCRIBE
-
     sessions, answers = [], []
     for _ in range(servers):
         sessions.append(_connect(rpc))

@@ -1,14 +1,17 @@
-"""Timing a kernel on a GPU without the time that launching it takes."""
+"""Timing a kernel, on a GPU without the time that launching it takes."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import tvm_ffi
-from tvm.runtime import Device
+from tvm.runtime import Device, Module, Tensor
 
+from ..arrays import is_cpu
 from ..errors import MissingPackageError
+from ..lowering import KERNEL_NAME
 
 
 def cuda_driver() -> Any:
@@ -18,6 +21,21 @@ def cuda_driver() -> Any:
     except ImportError:
         raise MissingPackageError("cuda-bindings", "cuda", "timing kernels on a GPU") from None
     return driver
+
+
+def kernel_costs(
+    module: Module, arguments: Sequence[Tensor], device: Device, number: int, repeat: int, min_repeat_ms: int
+) -> list[float]:
+    """Seconds of one call of a module's kernel on its arguments, averaged over each of `repeat` measurements.
+
+    Each has `number` calls, or as many as take `min_repeat_ms`; the kernel has run once before.
+    """
+    if is_cpu(device):
+        evaluator = module.time_evaluator(
+            KERNEL_NAME, device, number=number, repeat=repeat, min_repeat_ms=min_repeat_ms
+        )
+        return [float(cost) for cost in evaluator(*arguments).results]
+    return graph_costs(partial(module[KERNEL_NAME], *arguments), device, number, repeat, min_repeat_ms)
 
 
 def graph_costs(

@@ -10,7 +10,7 @@ import signal
 import sys
 import time
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import lru_cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,6 @@ from tvm.runtime import Device, Module, Tensor
 from tvm.s_tir.meta_schedule.runner import EvaluatorConfig
 
 from .. import cuda, storage
-from ..arrays import is_cpu
 from ..dispatch import select, template_for
 from ..errors import MissingPackageError, TvmconvError
 from ..lowering import KERNEL_NAME, build_kernel
@@ -30,7 +29,7 @@ from ..targets import cuda_arch
 from ..testing import check_sample, random_operands
 from ..workload import ConvWorkload
 from .measure import BuildResult
-from .timing import graph_costs
+from .timing import kernel_costs
 
 CHECKED_OUTPUTS = 2**16
 """How many outputs of a trial are compared with the reference; all of them have to be written."""
@@ -92,13 +91,7 @@ def evaluate(
     """
     cuda.use_fast_compiler(Path(kernels))
     arguments = _checked(ConvWorkload.from_json(workload), module, device)
-    if is_cpu(device):
-        evaluator = module.time_evaluator(
-            KERNEL_NAME, device, number=config.number, repeat=config.repeat, min_repeat_ms=config.min_repeat_ms
-        )
-        return [float(cost) for cost in evaluator(*arguments).results]
-    call = partial(module[KERNEL_NAME], *arguments)
-    return graph_costs(call, device, config.number, config.repeat, config.min_repeat_ms)
+    return kernel_costs(module, arguments, device, config.number, config.repeat, config.min_repeat_ms)
 
 
 def _checked(workload: ConvWorkload, module: Module, device: Device) -> list[Tensor]:

@@ -59,7 +59,6 @@ def main(name: str, seconds: int, target: str, as_json: bool) -> None:
 
 def _tune(workload: ConvWorkload, target: str, seconds: float, log: Path) -> dict[str, Any]:
     from .. import autotvm, lowering
-    from ..autotvm.measure import Status
     from ..dispatch import select
 
     end = time.monotonic() + seconds
@@ -70,8 +69,12 @@ def _tune(workload: ConvWorkload, target: str, seconds: float, log: Path) -> dic
     with autotvm.apply_history_best(log):
         selection = select(workload, tuner.task.target)
     module = lowering.build_kernel(workload, selection, tuner.task.target)
-    failed = sum(count for status, count in tuner.failures.items() if status is not Status.OK)
-    return {"trials": tuner.trials, "failed": failed, "per_second": tuner.trials / seconds, "kernel": module}
+    return {
+        "trials": tuner.trials,
+        "failed": tuner.failures.total(),
+        "per_second": tuner.trials / seconds,
+        "kernel": module,
+    }
 
 
 def _tune_tir(workload: ConvWorkload, target: str, seconds: float, folder: str) -> dict[str, Any]:
@@ -143,12 +146,10 @@ def _kernel(workload: ConvWorkload, target: str, folder: str) -> Any:
 
 def _costs(workload: ConvWorkload, target: str, kernels: dict[str, Any]) -> dict[str, list[float]]:
     """Microseconds of each kernel: the least, the median and the most of interleaved rounds."""
-    from functools import partial
-
     import numpy as np
     import tvm
 
-    from ..autotvm.timing import graph_costs
+    from ..autotvm.timing import kernel_costs
     from ..lowering import KERNEL_NAME
     from ..targets import device_of, resolve_target
     from ..testing import check_result, random_operands
@@ -158,14 +159,11 @@ def _costs(workload: ConvWorkload, target: str, kernels: dict[str, Any]) -> dict
     samples: dict[str, list[float]] = {}
     for _ in range(5):
         for who, kernel in kernels.items():
+            module = kernel.jit()
             arguments = [tvm.runtime.tensor(array, device) for array in operands.values()]
-            kernel[KERNEL_NAME](*arguments)
+            module[KERNEL_NAME](*arguments)
             check_result(workload, operands, arguments[-1].numpy())
-            if target == "cuda":
-                costs = graph_costs(partial(kernel[KERNEL_NAME], *arguments), device, 20, 3, 10)
-            else:
-                evaluator = kernel.mod.time_evaluator(KERNEL_NAME, device, number=10, repeat=3, min_repeat_ms=20)
-                costs = list(map(float, evaluator(*arguments).results))
+            costs = kernel_costs(module, arguments, device, number=20, repeat=3, min_repeat_ms=10)
             samples.setdefault(who, []).extend(costs)
     return {who: [round(1e6 * float(np.quantile(costs, q)), 2) for q in (0, 0.5, 1)] for who, costs in samples.items()}
 

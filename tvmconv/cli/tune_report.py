@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 def tell_log(path: Path, tasks: list[Task], device: DeviceFacts | None) -> None:
     """Says what a log has that will not be used, and which trials were under way when its last run ended."""
-    from ..autotvm.history import objection
+    from ..autotvm.history import sifted
     from ..autotvm.record import load_from_file
 
     if not path.exists():
@@ -30,11 +30,9 @@ def tell_log(path: Path, tasks: list[Task], device: DeviceFacts | None) -> None:
     for record in log.under_way:
         note(f"under way when an earlier run ended: {record.workload}, {knobs_text(record)}")
     objections: Counter[str] = Counter()
-    by_workload = {(task.workload, task.name): task for task in tasks}
-    for record in log.records:
-        task = by_workload.get((record.workload, record.template))
-        if task is not None and (why := objection(record, task.target, task.template, device)) is not None:
-            objections[why] += 1
+    for task in tasks:
+        mine = (record for record in log.records if record.workload == task.workload)
+        objections += sifted(mine, task.target, task.template, device)[1]
     for why, count in objections.items():
         note(f"{path}: {count} records are not used: {why}")
 
