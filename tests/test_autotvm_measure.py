@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import time
+import threading
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
-from itertools import count
 from pathlib import Path
 
 import pytest
@@ -125,17 +124,19 @@ def test_build_failures_are_results(runner: LocalRunner) -> None:
 
 @dataclass
 class Instant:
-    """A builder that builds nothing, and a runner of two slots of which every other run takes longer."""
+    """A builder that builds nothing, and a runner of two slots; the first run lasts until the tuner stops."""
 
     n_parallel = slots = 2
     pool: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(2))
-    runs: Iterator[int] = field(default_factory=count)
+    begun: list[MeasureInput] = field(default_factory=list)
+    stopped: threading.Event = field(default_factory=threading.Event)
 
     def build(self, trial: MeasureInput) -> Future[BuildResult]:
         return self.pool.submit(BuildResult, "/nowhere/kernel.so", 0.0)
 
     def run(self, trial: MeasureInput, library: str) -> RunResult:
-        time.sleep(0.05 * (1 + next(self.runs) % 2))
+        if trial == self.begun[0]:
+            assert self.stopped.wait(timeout=60)
         return RunResult((1e-6,))
 
     def device(self, of: task.Task) -> DeviceFacts:
@@ -150,14 +151,20 @@ class Instant:
 
 def test_trials_that_run_when_the_tuner_stops_are_waited_for() -> None:
     instant = Instant()
-    begun: list[MeasureInput] = []
     ended: list[MeasureInput] = []
     trials = [MeasureInput(TASK, config) for config in TASK.space.configs[:20]]
-    for trial, _ in measure_option(instant, instant).measure(trials, begun.append, lambda: len(ended) >= 3):
+
+    def stop() -> bool:
+        if len(ended) >= 3:
+            instant.stopped.set()
+        return instant.stopped.is_set()
+
+    for trial, _ in measure_option(instant, instant).measure(trials, instant.begun.append, stop):
         ended.append(trial)
     instant.close()
-    assert set(begun) == set(ended)
-    assert len(begun) == 4, "another one runs when the third has ended"
+    assert len(instant.begun) == 4, "the first one runs on when three others have ended"
+    assert set(ended) == set(instant.begun)
+    assert ended[-1] == instant.begun[0]
 
 
 def test_no_trial_begins_after_the_iteration_is_given_up(builder: LocalBuilder, runner: LocalRunner) -> None:
