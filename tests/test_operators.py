@@ -94,6 +94,12 @@ def test_torch_view_with_the_negative_bit() -> None:
     assert torch.equal(tvmconv.depthwise(torch._neg_view(-x), w), tvmconv.depthwise(x, w))
 
 
+def test_view_of_a_tensor_at_an_offset() -> None:
+    storage = tvm.runtime.tensor(np.concatenate([np.zeros(4, "float32"), X.ravel()]))
+    view = storage._create_view(X.shape, "float32", relative_byte_offset=16)
+    assert np.array_equal(tvmconv.depthwise(view, W).numpy(), tvmconv.depthwise(X, W))
+
+
 def test_target_as_a_dict() -> None:
     assert np.array_equal(tvmconv.depthwise(X, W, target={"kind": "llvm"}), tvmconv.depthwise(X, W))
 

@@ -59,6 +59,9 @@ def operand(name: str, array: Any) -> Operand:
         tensor = tvm_ffi.from_dlpack(array, require_contiguous=True)
     except (ValueError, BufferError, TypeError) as error:
         raise InvalidArgumentError(name, type(array).__name__, f"an array that DLPack can share ({error})") from None
+    if is_cpu(tensor.device) and not isinstance(array, np.ndarray):
+        # Kernels refuse a view that begins at an offset; NumPy adds it to the pointer.
+        tensor = tvm_ffi.from_dlpack(np.from_dlpack(tensor))
     if not is_cpu(tensor.device) and tensor.data_ptr() % GPU_ALIGNMENT:
         raise InvalidArgumentError(name, "a view that is not aligned", f"an array aligned to {GPU_ALIGNMENT} bytes")
     return Operand(name, tensor, tuple(tensor.shape), str(tensor.dtype), tensor.device)

@@ -40,8 +40,7 @@ def with_alignment(func: tirx.PrimFunc, alignment: int) -> tirx.PrimFunc:
     Before: `x: T.Buffer((1024,), "float32")`. After: `x: T.Buffer((1024,), "float32", align=4)`.
     """
     fresh = {
-        old: tirx.decl_buffer(old.ty.shape, old.ty.dtype, old.name, data_alignment=alignment, offset_factor=1)
-        for old in func.params
+        old: tirx.decl_buffer(old.ty.shape, old.ty.dtype, old.name, data_alignment=alignment) for old in func.params
     }
     body = tvm_ffi.structural_map(func.body, (tvm.ir.Var, lambda var: fresh.get(var, var)))
     return tirx.PrimFunc([fresh[old] for old in func.params], body, func.ret_type, attrs=func.attrs)

@@ -174,7 +174,6 @@ def schedule(workload: ConvWorkload, config: Config, target: tvm.target.Target) 
 
     # Step 2. Accumulate a tile in registers; the epilogue follows
     sch.compute_at(accumulate, xo, preserve_unit_loops=True)
-    sch.set_scope(accumulate, 0, "local")
 
     # Step 3. Stage the padded band, so that a vector of columns, or of channels, is contiguous for every tap
     sch.compute_at(pad, task, preserve_unit_loops=True)

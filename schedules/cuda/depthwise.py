@@ -16,7 +16,7 @@ from math import prod
 import tvm
 from tvm import te
 from tvm.s_tir import Schedule
-from tvm.s_tir.schedule import LoopRV
+from tvm.s_tir.schedule import LoopRV, SBlockRV
 
 from tvmconv import compute
 from tvmconv.errors import NoValidConfigurationError
@@ -29,6 +29,9 @@ FULL_GPU_THREADS = 65536
 """What the default configuration takes for a full GPU: 512 threads on each of some 130 multiprocessors."""
 
 BLOCK_THREADS = 128
+SHARED_ALIGNMENT = 64
+"""Bytes to which TVM aligns each buffer in shared memory."""
+
 WASTE = 1.15
 """How many outputs, in parts of those wanted, the default configuration may compute at the bottom of a plane."""
 
@@ -38,7 +41,7 @@ class Config:
     """The knobs. A block computes `vthreads * threads * outputs of a thread` in y and in x."""
 
     planes: int
-    """Output channels a block computes, one for each thread in z."""
+    """Output channels a block computes."""
     threads_y: int
     threads_x: int
     vthreads_y: int
@@ -57,10 +60,20 @@ class Config:
     unrolled, so that outputs share what they read, else tap by tap."""
     shared_filter: bool
     """Stage the filter in shared memory, else read it through the cache."""
+    load: int = 1
+    """Neighbouring elements of the input that one load instruction reads, where it is staged."""
+    siblings: int = 1
+    """Output channels of one input channel that a thread computes from the same window: one of them or all."""
+    flat: bool = False
+    """Copy whole planes into shared memory and out of it as they lie in memory, so that any width is coalesced."""
+
+    @property
+    def threads_z(self) -> int:
+        return self.planes // self.siblings
 
     @property
     def threads(self) -> int:
-        return self.planes * self.threads_y * self.threads_x
+        return self.threads_z * self.threads_y * self.threads_x
 
     @property
     def block_y(self) -> int:
@@ -75,10 +88,12 @@ class Config:
     @property
     def outputs(self) -> int:
         """Outputs a thread keeps in registers."""
-        return self.vthreads_y * self.vthreads_x * self.rows * self.columns
+        return self.siblings * self.vthreads_y * self.vthreads_x * self.rows * self.columns
 
 
-LEAST = Config(1, 1, 1, 1, 1, 1, 1, 1, unroll=0, shared_input=False, shared_filter=False)
+LEAST = Config(
+    1, 1, 1, 1, 1, 1, 1, 1, unroll=0, shared_input=False, shared_filter=False, load=1, siblings=1, flat=False
+)
 
 
 def space(workload: ConvWorkload, target: tvm.target.Target) -> Space[Config]:
@@ -101,6 +116,9 @@ def space(workload: ConvWorkload, target: tvm.target.Target) -> Space[Config]:
         "unroll": (default.unroll,),
         "shared_input": (True, False),
         "shared_filter": (True, False),
+        "load": (default.load,),
+        "siblings": (default.siblings,),
+        "flat": (default.flat,),
     }
     return Space(default, LEAST, knobs, constraints(workload, target), heuristics(workload))
 
@@ -117,11 +135,29 @@ def constraints(workload: ConvWorkload, target: tvm.target.Target) -> dict[str, 
     def whole_vectors(config: Config) -> bool:
         return config.vector in (1, 2, 4) and config.columns % config.vector == 0 and width % config.vector == 0
 
+    def whole_loads(config: Config) -> bool:
+        return (
+            config.load in (1, 2, 4, 8) and workload.width % config.load == 0 and config.load * workload.itemsize <= 16
+        )
+
+    def aligned_loads(config: Config) -> bool:
+        """What is staged begins at a whole load, whatever thread or block stages it."""
+        staged = config.block_x if config.shared_input else config.columns if config.unroll == 2 else 0
+        return config.load == 1 or (staged > 0 and staged * workload.stride[1] % config.load == 0)
+
+    def whole_siblings(config: Config) -> bool:
+        return config.siblings in (1, workload.multiplier) and config.planes % config.siblings == 0
+
+    def whole_planes_in_registers(config: Config) -> bool:
+        one_block = config.block_y >= height and config.block_x >= width
+        window = config.unroll == 2 and not config.shared_input and config.load == 1
+        return not config.flat or (one_block and window)
+
     def waste(config: Config) -> bool:
         return wasted(height, config.block_y) * wasted(width, config.block_x) <= 2
 
     def threads(config: Config) -> bool:
-        return config.threads <= max_threads and config.planes <= 64
+        return config.threads <= max_threads and config.threads_z <= 64
 
     def shared_memory(config: Config) -> bool:
         return shared_bytes(workload, config) <= max_shared
@@ -136,7 +172,20 @@ def constraints(workload: ConvWorkload, target: tvm.target.Target) -> dict[str, 
     def grid(config: Config) -> bool:
         return blocks(workload, config) < 2**31
 
-    return named(whole_channels, whole_vectors, waste, threads, shared_memory, registers, straight_line, grid)
+    return named(
+        whole_channels,
+        whole_vectors,
+        whole_loads,
+        aligned_loads,
+        whole_siblings,
+        whole_planes_in_registers,
+        waste,
+        threads,
+        shared_memory,
+        registers,
+        straight_line,
+        grid,
+    )
 
 
 def heuristics(workload: ConvWorkload) -> dict[str, Callable[[Config], bool]]:
@@ -223,59 +272,68 @@ def schedule(workload: ConvWorkload, config: Config, target: tvm.target.Target) 
     """The workload's computation, scheduled; the config must be legal."""
     # Step 0. The computation, rounded up to whole tiles
     tile = (config.block_y, config.block_x)
-    sch = Schedule(te.create_prim_func(compute.depthwise(workload, tile)))
+    sch = Schedule(te.create_prim_func(compute.depthwise(workload, tile, config.load)))
     pad, accumulate, output = (sch.get_sblock(name) for name in ("pad", "depthwise", "output"))
+    copies = (sch.cache_read(pad, 0, "shared"), sch.cache_write(output, 0, "shared")) if config.flat else None
 
     # Step 1. Tile the output: blocks, vthreads (strided), threads, then what a thread owns
     n, k, y, x = sch.get_loops(output)
-    bk, tz = sch.split(k, [None, config.planes])
+    bk, tz, ki = sch.split(k, [None, config.threads_z, config.siblings])
     by, vy, ty, yi = sch.split(y, [None, config.vthreads_y, config.threads_y, config.rows])
     bx, vx, tx, xi = sch.split(x, [None, config.vthreads_x, config.threads_x, config.columns])
-    sch.reorder(n, bk, by, bx, vy, vx, tz, ty, tx, yi, xi)
+    sch.reorder(n, bk, by, bx, vy, vx, tz, ty, tx, ki, yi, xi)
     block = sch.fuse(n, bk, by, bx)  # only blockIdx.x is wide enough for every batch and channel count
     sch.bind(block, "blockIdx.x")
     sch.bind(vy, "vthread.y")
     sch.bind(vx, "vthread.x")
-    _bind_threads(sch, tz, ty, tx)
 
     # Step 2. Accumulate in registers; the epilogue follows in the same thread
     sch.compute_at(accumulate, tx, preserve_unit_loops=True)
     sch.set_scope(accumulate, 0, "local")
 
     # Step 3. Stage the input, with the padding resolved on the way
-    if config.shared_input:
-        window = sch.cache_read(accumulate, 0, "shared")
-        sch.compute_at(window, block, preserve_unit_loops=True)
-        *_, plane, row, column = sch.get_loops(window)
-        rows = sch.fuse(plane, row)
-        steps_y, wz, wy = sch.split(rows, [None, config.planes, config.threads_y])
-        steps_x, wx = sch.split(column, [None, config.threads_x])
-        sch.reorder(steps_y, steps_x, wz, wy, wx)
-        _bind_threads(sch, wz, wy, wx)
-    elif config.unroll == 2:  # registers have no addresses: only unrolled taps can read a window there
-        window = sch.cache_read(accumulate, 0, "local")
-        sch.compute_at(window, tx, preserve_unit_loops=True)
-        for loop in sch.get_loops(window)[-4:]:
-            sch.unroll(loop)
-    sch.compute_inline(pad)
+    if config.shared_input or config.unroll == 2:  # registers have no addresses: only unrolled taps can read them
+        sch.compute_at(pad, block if config.shared_input else tx, preserve_unit_loops=True)
+        sch.set_scope(pad, 0, "shared" if config.shared_input else "local")
+        plane, row, column, *lanes = sch.get_loops(pad)[-4 if config.load > 1 else -3 :]
+        if config.shared_input:
+            rows = sch.fuse(plane, row)
+            steps_y, wz, wy = sch.split(rows, [None, config.threads_z, config.threads_y])
+            steps_x, wx = sch.split(column, [None, config.threads_x])
+            sch.reorder(steps_y, steps_x, wz, wy, wx)
+            _bind_threads(sch, config, wz, wy, wx)
+        else:
+            for loop in (plane, row, column):
+                sch.unroll(loop)
+        for lane in lanes:
+            sch.vectorize(lane)
+    else:
+        sch.compute_inline(pad)
+    if copies is not None:
+        copy_in, copy_out = copies
+        sch.compute_at(copy_in, block, preserve_unit_loops=True)
+        sch.reverse_compute_at(copy_out, block, preserve_unit_loops=True)
+        for copy in copies:
+            _spread_over_threads(sch, copy, config)
 
     # Step 4. Stage the filter
     if config.shared_filter:
         taps = sch.cache_read(accumulate, 1, "shared")
         sch.compute_at(taps, block, preserve_unit_loops=True)
-        tap = sch.fuse(*sch.get_loops(taps)[-4:])
-        _, fz, fy, fx = sch.split(tap, [None, config.planes, config.threads_y, config.threads_x])
-        _bind_threads(sch, fz, fy, fx)
+        _spread_over_threads(sch, taps, config)
+
+    _bind_threads(sch, config, tz, ty, tx)
 
     # Step 5. Taps outside, the thread's outputs inside, and as much of it straight-line as asked for
     ni, ki, yi, xi, r, s = sch.get_loops(accumulate)[-6:]
-    sch.reorder(ni, ki, r, s, yi, xi)
-    for loop in (yi, xi, *((), (s,), (r, s))[config.unroll]):
+    sch.reorder(ni, r, s, ki, yi, xi)
+    for loop in (ki, yi, xi, *((), (s,), (r, s))[config.unroll]):
         sch.unroll(loop)
     sch.decompose_reduction(accumulate, r)
 
     # Step 6. Store
-    *_, yi, xi = sch.get_loops(output)
+    *_, ki, yi, xi = sch.get_loops(output)
+    sch.unroll(ki)
     sch.unroll(yi)
     if config.vector > 1:
         xi, lanes = sch.split(xi, [None, config.vector])
@@ -341,15 +399,25 @@ def window_elements(workload: ConvWorkload, config: Config) -> int:
     return prod(input_extent(workload, (config.rows, config.columns))) * config.vthreads_y * config.vthreads_x
 
 
+def staged_elements(workload: ConvWorkload, config: Config, outputs: tuple[int, int]) -> int:
+    """Input elements that are staged for a tile of outputs of a channel, in whole loads."""
+    rows, columns = input_extent(workload, outputs)
+    surplus = -workload.padding[1] % config.load
+    return rows * ceil_div(surplus + columns, config.load) * config.load
+
+
 def shared_bytes(workload: ConvWorkload, config: Config) -> int:
-    """Shared memory of a block, in bytes."""
-    elements = 0
+    """Shared memory of a block, in bytes; where planes go through it, TVM may need less."""
+    channels = ceil_div(config.planes, workload.multiplier)
+    buffers = []
     if config.shared_input:
-        planes = ceil_div(config.planes, workload.multiplier)
-        elements += planes * prod(input_extent(workload, (config.block_y, config.block_x)))
+        buffers.append(channels * staged_elements(workload, config, (config.block_y, config.block_x)))
+    if config.flat:
+        buffers += [channels * workload.height * workload.width, config.planes * prod(workload.output_size)]
     if config.shared_filter:
-        elements += config.planes * prod(workload.kernel)
-    return elements * workload.itemsize
+        buffers.append(config.planes * prod(workload.kernel))
+    *aligned, last = [workload.itemsize * elements for elements in buffers] or [0]
+    return sum(ceil_div(size, SHARED_ALIGNMENT) * SHARED_ALIGNMENT for size in aligned) + last
 
 
 def blocks(workload: ConvWorkload, config: Config) -> int:
@@ -368,6 +436,15 @@ def input_extent(workload: ConvWorkload, outputs: tuple[int, int]) -> tuple[int,
     return rows, columns
 
 
-def _bind_threads(sch: Schedule, z: LoopRV, y: LoopRV, x: LoopRV) -> None:
-    for loop, thread in ((z, "threadIdx.z"), (y, "threadIdx.y"), (x, "threadIdx.x")):
+def _spread_over_threads(sch: Schedule, copy: SBlockRV, config: Config) -> None:
+    """Element after element of a block's copy to thread after thread."""
+    elements = sch.fuse(*sch.get_loops(copy)[-4:])
+    _, z, y, x = sch.split(elements, [None, config.threads_z, config.threads_y, config.threads_x])
+    _bind_threads(sch, config, z, y, x)
+
+
+def _bind_threads(sch: Schedule, config: Config, z: LoopRV, y: LoopRV, x: LoopRV) -> None:
+    """Makes threads of three loops; in one dimension where planes are flat, for TVM to see that they are contiguous."""
+    loops = (sch.fuse(z, y, x),) if config.flat else (x, y, z)
+    for loop, thread in zip(loops, ("threadIdx.x", "threadIdx.y", "threadIdx.z"), strict=False):
         sch.bind(loop, thread)

@@ -6,14 +6,14 @@ The computation of the TVM depthwise tutorial, with its fused scale, shift and a
 from __future__ import annotations
 
 import numpy as np
-from tvm import te
+from tvm import te, tirx
 
 from ..workload import ConvWorkload
 from .epilogue import epilogue, epilogue_operands, epilogue_reference
 from .padding import padded_input
 
 
-def depthwise(workload: ConvWorkload, tile: tuple[int, int] = (1, 1)) -> list[te.Tensor]:
+def depthwise(workload: ConvWorkload, tile: tuple[int, int] = (1, 1), lanes: int = 1) -> list[te.Tensor]:
     """The TE definition, in three stages: "pad", "depthwise" and "output".
 
     Returns the operands in the order of `workload.operands`: x (N, C, H, W), w (C, M, R, S), scale (K,) and shift (K,)
@@ -21,24 +21,24 @@ def depthwise(workload: ConvWorkload, tile: tuple[int, int] = (1, 1)) -> list[te
 
     `tile` rounds the rows and columns of "depthwise" up to whole tiles, so that a schedule that computes tile by tile
     needs no bounds test in its inner loops; the input reads as zero there, and "output" leaves the surplus out.
+    `lanes` lays the columns of "pad" out in vectors, as `padded_input` says.
     """
     x = te.placeholder(workload.x_shape, workload.dtype, name="x")
     w = te.placeholder(workload.w_shape, workload.dtype, name="w")
     operands = epilogue_operands(workload)
     rounded = tuple(-(-size // step) * step for size, step in zip(workload.output_size, tile, strict=True))
-    padded = padded_input(x, workload, (rounded[0], rounded[1]))
+    padded, surplus = padded_input(x, workload, (rounded[0], rounded[1]), lanes)
     (sh, sw), (dh, dw), m = workload.stride, workload.dilation, workload.multiplier
     r = te.reduce_axis((0, workload.kernel[0]), name="r")
     s = te.reduce_axis((0, workload.kernel[1]), name="s")
-    accumulated = te.compute(
-        (workload.batch, workload.out_channels, *rounded),
-        lambda n, k, h, v: te.sum(
-            padded[n, k // m, h * sh + r * dh, v * sw + s * dw].astype("float32")
-            * w[k // m, k % m, r, s].astype("float32"),
-            axis=[r, s],
-        ),
-        name="depthwise",
-    )
+
+    def accumulate(n: tirx.Var, k: tirx.Var, h: tirx.Var, v: tirx.Var) -> tirx.PrimExpr:
+        column = surplus + v * sw + s * dw
+        place = (n, k // m, h * sh + r * dh, *((column // lanes, column % lanes) if lanes > 1 else (column,)))
+        element = padded[place]
+        return te.sum(element.astype("float32") * w[k // m, k % m, r, s].astype("float32"), axis=[r, s])
+
+    accumulated = te.compute((workload.batch, workload.out_channels, *rounded), accumulate, name="depthwise")
     return [x, w, *operands.values(), epilogue(accumulated, workload, operands)]
 
 

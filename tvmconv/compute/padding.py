@@ -7,30 +7,40 @@ from tvm import te, tirx
 from ..workload import ConvWorkload
 
 
-def padded_input(x: te.Tensor, workload: ConvWorkload, output_size: tuple[int, int]) -> te.Tensor:
+def padded_input(
+    x: te.Tensor, workload: ConvWorkload, output_size: tuple[int, int], lanes: int = 1
+) -> tuple[te.Tensor, int]:
     """The stage "pad": x with zeros around it, as many rows and columns as `output_size` outputs read.
 
-    Schedules inline it where the input is staged, so that no padded tensor is ever stored. x has shape (N, C, H, W).
-    An `output_size` beyond the workload's makes the stage read as zero there too. Rows and columns come in whole
-    strides, so that a schedule can lay them out by their phase.
+    Schedules inline it, or stage a tile of it, so that no padded tensor is ever stored. x has shape (N, C, H, W). An
+    `output_size` beyond the workload's makes the stage read as zero there too. Rows and columns come in whole strides,
+    so that a schedule can lay them out by their phase.
+
+    With more than one of `lanes`, which have to divide the input's width, the stage has shape (N, C, H, W / lanes,
+    lanes): each of its vectors is all input, and aligned as the input is, or all zeros. For that it may begin some
+    columns further left; they are the second result.
     """
     top, left, _, _ = workload.padding
+    surplus = -left % lanes
+    left += surplus
     height, width = (
         -(-((outputs - 1) * stride + window) // stride) * stride
         for outputs, stride, window in zip(output_size, workload.stride, workload.window, strict=True)
     )
+    vectors = -(-(surplus + width) // lanes)
 
-    def value(n: tirx.Var, c: tirx.Var, h: tirx.Var, w: tirx.Var) -> tirx.PrimExpr:
+    def value(n: tirx.Var, c: tirx.Var, h: tirx.Var, w: tirx.Var, *lane: tirx.Var) -> tirx.PrimExpr:
         tests = []
         if top:
             tests.append(h >= top)
         if height - top > workload.height:
             tests.append(h - top < workload.height)
         if left:
-            tests.append(w >= left)
-        if width - left > workload.width:
-            tests.append(w - left < workload.width)
-        element = x[n, c, h - top, w - left]
+            tests.append(w >= left // lanes)
+        if vectors * lanes - left > workload.width:
+            tests.append(w - left // lanes < workload.width // lanes)
+        element = x[n, c, h - top, sum(lane, w * lanes) - left]
         return tirx.if_then_else(tirx.all(*tests), element, tirx.const(0, x.dtype)) if tests else element
 
-    return te.compute((workload.batch, workload.in_channels, height, width), value, name="pad")
+    vector = (lanes,) if lanes > 1 else ()
+    return te.compute((workload.batch, workload.in_channels, height, vectors, *vector), value, name="pad"), surplus

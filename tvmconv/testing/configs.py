@@ -12,11 +12,15 @@ if TYPE_CHECKING:
     import tvm
 
 
+RARE = {"unroll": (0, 1, 2), "load": (1, 2, 4), "siblings": (1, 2, 4), "flat": (False, True)}
+"""Knobs that have more values than a space tries."""
+
+
 def random_configs(workload: ConvWorkload, target: tvm.target.Target, count: int) -> list[Any]:
     """Legal configurations, the same for the same workload: also such as no tuner would try."""
     template = template_for(workload, target)
     space, choose = template.space(workload, target), random.Random(str(workload))
-    knobs = {**space.knobs, "unroll": (0, 1, 2)}
+    knobs = {name: RARE.get(name, values) for name, values in space.knobs.items()}
     configs: list[Any] = []
     while len(configs) < count:
         config = template.Config(*map(choose.choice, knobs.values()))
