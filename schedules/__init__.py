@@ -3,7 +3,8 @@
 `schedules/<target>/<algorithm>.py` is a template. Each has the same six names:
 
 - `VERSION`, raised when old configurations would mean something else;
-- `Config`, the knobs, a frozen dataclass;
+- `Config`, the knobs, a frozen dataclass; one added later has a default that means what was before, so that older
+  records stay true;
 - `space(workload, target)`, the configurations worth trying;
 - `default_config(workload, target)`, a legal one for every workload;
 - `features(workload, config)`, what the tuner's cost model should know of a configuration beside its knobs;

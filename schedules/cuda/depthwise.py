@@ -116,9 +116,6 @@ def space(workload: ConvWorkload, target: tvm.target.Target) -> Space[Config]:
         "unroll": (default.unroll,),
         "shared_input": (True, False),
         "shared_filter": (True, False),
-        "load": (default.load,),
-        "siblings": (default.siblings,),
-        "flat": (default.flat,),
     }
     return Space(default, LEAST, knobs, constraints(workload, target), heuristics(workload))
 

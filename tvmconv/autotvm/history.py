@@ -8,7 +8,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import fields
+from dataclasses import MISSING, fields
 from functools import cache, lru_cache
 from importlib.resources import as_file, files
 from os import PathLike
@@ -64,7 +64,8 @@ def objection(
         return f"measured on {record.device}"
     if processor(record.target) != processor(str(target)):
         return f"made for {processor(record.target)}"
-    if record.knobs.keys() != {field.name for field in fields(template.Config)}:
+    knobs = {field.name: field.default is MISSING for field in fields(template.Config)}
+    if not {name for name, is_needed in knobs.items() if is_needed} <= record.knobs.keys() <= knobs.keys():
         return "with other knobs"
     return None
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Sequence
 from typing import Any
 
-import msgspec
+import tvm
 
+from ..dispatch import template_for
 from ..errors import InvalidArgumentError
 from ..targets import DeviceFacts
-from ..workload import ConvWorkload
 from .measure import MeasureInput, MeasureResult, Stage, never
 from .record import Record
 from .task import Task
@@ -22,7 +22,7 @@ class Simulator:
         searched = [record for record in records if record.stage is Stage.SEARCH]
         if not searched:
             raise InvalidArgumentError("records", len(records), "records of a search")
-        self._outcomes = {_key(record.workload, record.knobs): record.outcome for record in searched}
+        self._outcomes = {(record.workload, _config(record)): record.outcome for record in searched}
         self._device = searched[0].device
 
     def device(self, task: Task) -> DeviceFacts:
@@ -39,7 +39,7 @@ class Simulator:
         for trial in inputs:
             if stop():
                 return
-            outcome = self._outcomes.get(_key(trial.task.workload, msgspec.to_builtins(trial.config)))
+            outcome = self._outcomes.get((trial.task.workload, trial.config))
             if outcome is None:
                 raise InvalidArgumentError("config", trial.config, f"one that the log has of {trial.task.workload}")
             started(trial)
@@ -49,5 +49,7 @@ class Simulator:
         """Nothing to end."""
 
 
-def _key(workload: ConvWorkload, knobs: dict[str, Any]) -> tuple[ConvWorkload, frozenset[tuple[str, Any]]]:
-    return workload, frozenset(knobs.items())
+def _config(record: Record) -> Any:
+    """The record's configuration; knobs that its template got later have the values that mean what was before."""
+    template = template_for(record.workload, tvm.target.Target(record.target))
+    return template.Config(**record.knobs)

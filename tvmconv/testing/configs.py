@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 from ..dispatch import template_for
@@ -13,14 +14,14 @@ if TYPE_CHECKING:
 
 
 RARE = {"unroll": (0, 1, 2), "load": (1, 2, 4), "siblings": (1, 2, 4), "flat": (False, True)}
-"""Knobs that have more values than a space tries."""
+"""More values of knobs than a space tries."""
 
 
 def random_configs(workload: ConvWorkload, target: tvm.target.Target, count: int) -> list[Any]:
     """Legal configurations, the same for the same workload: also such as no tuner would try."""
     template = template_for(workload, target)
     space, choose = template.space(workload, target), random.Random(str(workload))
-    knobs = {name: RARE.get(name, values) for name, values in space.knobs.items()}
+    knobs = {field.name: RARE.get(field.name) or space.knobs[field.name] for field in fields(template.Config)}
     configs: list[Any] = []
     while len(configs) < count:
         config = template.Config(*map(choose.choice, knobs.values()))
