@@ -23,9 +23,12 @@ from tvmconv.workload import ConvWorkload
 
 from ..space import Space, ceil_div, named, tile_sizes, wasted
 
-VERSION = 1
-STAGED_BYTES = 128 * 1024
-"""What the default configuration aims to stage at once: a part of a core's second-level cache."""
+VERSION = 2
+STAGED_BYTES = 32 * 1024
+"""What the default configuration aims to stage at once: most of a core's first-level cache."""
+
+SHORT_ROW = 13
+"""Outputs: LLVM shuffles rows shorter than this together where a tile has several, which takes longer."""
 
 PARALLEL_FLOPS = 500_000
 """Below this, waking threads costs more than they save."""
@@ -46,7 +49,7 @@ class Config:
     over_channels: bool
     """Vectors run over channels, else over columns."""
     unroll: int
-    """Tap loops unrolled, from the innermost: 0 none, 1 a row of the kernel, 2 all of it."""
+    """Tap loops unrolled, from the innermost: 0 none, 1 a column of the kernel, 2 all of it."""
     parallel: bool
     """Spread the tasks over the threads of the machine."""
 
@@ -75,7 +78,7 @@ def space(workload: ConvWorkload, target: tvm.target.Target) -> Space[Config]:
     default = default_config(workload, target)
     knobs = {
         "tiles": tile_sizes(height),
-        "rows": tuple(range(1, min(height, 8) + 1)),
+        "rows": tuple(rows for rows in (*range(1, 9), 10, 12, 14, 16) if rows <= height),
         "columns": tuple(range(1, min(width, 8) + 1)),
         "vector": tuple(lanes for lanes in (4, 8, 16) if lanes <= native_lanes(target)),
         "over_channels": (False, True),
@@ -132,13 +135,11 @@ def default_config(workload: ConvWorkload, target: tvm.target.Target) -> Config:
     native = native_lanes(target)
     over_channels = width < 4 and workload.multiplier == 1 and workload.out_channels % native == 0
 
-    # An idle lane at the end of a row costs part of a vector, since the rest of its vector is stored one by one.
     lanes = native if over_channels else min((16, 8, 4), key=lambda n: (n > native, row_cost(width, n)))
-    vectors = width if over_channels else ceil_div(width, lanes)
 
-    # Few sums at a time: LLVM loads ahead for all of them, and runs out of registers. A large kernel shares more.
-    columns = 2 if vectors % 2 == 0 and prod(workload.kernel) > 9 else 1
-    rows = min(range(7, 0, -1), key=lambda n: (wasted(height, n) > 1.1, abs(n * columns - 4)))
+    # All sums of a tile stay in registers. A larger kernel shares more between its rows; AVX-512 has 32 registers.
+    aim = 1 if width < SHORT_ROW else 12 if native == 16 and prod(workload.kernel) > 9 else 7
+    rows = min(range(14, 0, -1), key=lambda n: (wasted(height, n) > 1.1, abs(n - aim) + 2 * (height % n > 0)))
 
     row_bytes = 4 * (workload.window[1] + (width - 1) * workload.stride[1]) * (lanes if over_channels else 1)
     tiles = max(1, (STAGED_BYTES // row_bytes - workload.window[0]) // (rows * workload.stride[0]))
@@ -146,10 +147,10 @@ def default_config(workload: ConvWorkload, target: tvm.target.Target) -> Config:
     return Config(
         tiles=ceil_div(steps, ceil_div(steps, tiles)),
         rows=rows,
-        columns=columns,
+        columns=width if over_channels else 1,
         vector=lanes,
         over_channels=over_channels,
-        unroll=1 if workload.kernel[1] * rows * columns <= 256 else 0,
+        unroll=1 if workload.kernel[0] * rows <= 256 else 0,
         parallel=workload.flops >= PARALLEL_FLOPS,
     )
 
@@ -188,11 +189,11 @@ def schedule(workload: ConvWorkload, config: Config, target: tvm.target.Target) 
     # Step 4. Taps outside, the tile inside
     ki, yi, xi, r, s = sch.get_loops(accumulate)[-5:]
     xi, vector = (xi, ki) if config.over_channels else sch.split(xi, [None, lanes])
-    sch.reorder(r, s, yi, xi, vector)
-    for loop in (yi, xi, *((), (s,), (r, s))[config.unroll]):
+    sch.reorder(s, r, yi, xi, vector)  # so an input vector is used by all rows of the kernel while it is in a register
+    for loop in (yi, xi, *((), (r,), (s, r))[config.unroll]):
         sch.unroll(loop)
     sch.vectorize(vector)
-    sch.decompose_reduction(accumulate, r)
+    sch.decompose_reduction(accumulate, s)
 
     # Step 5. Store
     *_, yi, xi, ki = sch.get_loops(output)
@@ -239,13 +240,13 @@ def surplus(workload: ConvWorkload, config: Config) -> tuple[float, float]:
 
 def unrolled(workload: ConvWorkload, config: Config) -> int:
     """Vector multiply-adds of a thread that follow each other without a loop."""
-    return config.rows * config.columns * (1, workload.kernel[1], prod(workload.kernel))[config.unroll]
+    return config.rows * config.columns * (1, workload.kernel[0], prod(workload.kernel))[config.unroll]
 
 
 def row_cost(width: int, lanes: int) -> float:
     """What computing and storing a row takes with vectors of so many lanes, in vectors."""
     vectors = ceil_div(width, lanes)
-    return vectors + 0.4 * (vectors * lanes - width)
+    return vectors + 0.1 * (vectors * lanes - width)
 
 
 def native_lanes(target: tvm.target.Target) -> int:
