@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Sequence
 from functools import cache
@@ -12,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
+from command_line import tvmconv_json
 
 from tvmconv import ConvWorkload
 from tvmconv.autotvm.measure import MeasureInput, MeasureResult, Stage, Status
@@ -23,7 +22,6 @@ from tvmconv.autotvm.tuner import GATuner, GridSearchTuner, RandomTuner, Tuner, 
 from tvmconv.autotvm.tuner.features import matrix
 from tvmconv.autotvm.tuner.tuner import FINALISTS, ROUNDS
 from tvmconv.bench.tuners import WITHIN, trials_to_reach
-from tvmconv.bench.tuners import main as bench_tuners
 from tvmconv.errors import InvalidArgumentError, MissingPackageError
 from tvmconv.targets import DeviceFacts, resolve_target
 
@@ -188,9 +186,7 @@ def test_the_cost_model_needs_fewer_trials_than_chance_and_fewer_still_with_hist
 @pytest.mark.parametrize("name", ["mb-512x14", "mb-960x7"])
 def test_what_was_measured_on_an_h100_is_found_in_a_tenth_of_the_space(name: str) -> None:
     log = Path(__file__).parents[1] / "tuning_logs" / "exhaustive" / f"{name}.jsonl.gz"
-    result = CliRunner().invoke(bench_tuners, [str(log), "--seeds", "5", "--json"])
-    assert result.exit_code == 0, result.output
-    rows = {row["tuner"]: row for row in json.loads(result.stdout)["rows"]}
+    rows = {row["tuner"]: row for row in tvmconv_json("bench", "tuners", log, "--seeds", 5)["rows"]}
     assert rows["xgb"]["share"] <= 0.1
     assert rows["xgb"]["median"] < rows["random"]["median"]
 

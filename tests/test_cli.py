@@ -80,6 +80,7 @@ FAILURES = [
     (errors.UnsupportedModelError("no such operator"), 3),
     (errors.NoValidConfigurationError("none is legal"), 4),
     (errors.WrongResultError("they differ"), 5),
+    (errors.RegressionError("slower"), 6),
     (errors.NoDeviceError("no GPU"), 7),
     (errors.CompileError("NVRTC, for sm_90:\nline one\n\n  line two"), 1),
     (errors.MissingPackageError("onnx", "onnx", "importing a model"), 1),

@@ -78,6 +78,30 @@ def test_derived_sizes() -> None:
     assert str(workload) == "depthwise 1x4x10x12 -> 8, 3x3 stride 2x2 dilation 2x2 + shift"
 
 
+def test_dense_and_grouped() -> None:
+    dense = ConvWorkload.conv2d((2, 6, 10, 12), (8, 6, 3, 3), stride=2, padding=1, shift=True, activation="relu")
+    assert (dense.groups, dense.is_depthwise, dense.w_shape) == (1, False, (8, 6, 3, 3))
+    assert dense.output_shape == (2, 8, 5, 6)
+    assert dense.flops == 2 * 2 * 8 * 5 * 6 * 6 * 9
+    grouped = ConvWorkload.conv2d((2, 6, 10, 12), (8, 3, 3, 3), groups=2)
+    assert (grouped.multiplier, grouped.w_shape) == (4, (8, 3, 3, 3))
+    assert str(grouped) == "conv2d 2x6x10x12 -> 8, 3x3 groups 2 padding 1,1,1,1"
+    assert ConvWorkload.conv2d(X, (8, 1, 3, 3), groups=4) == ConvWorkload.depthwise(X, W)
+
+
+@pytest.mark.parametrize(
+    ("w_shape", "groups"), [((8, 6, 3, 3), 2), ((8, 2, 3, 3), 0), ((8, 6, 3, 3), 1.0), ((8, 6, 3, 3), None)], ids=str
+)
+def test_weight_that_does_not_fit_the_groups(w_shape: tuple[int, ...], groups: Any) -> None:
+    with pytest.raises(InvalidArgumentError, match=r"expected \(K, C / groups, R, S\) where x .* has C"):
+        ConvWorkload.conv2d((1, 6, 8, 8), w_shape, groups=groups)
+
+
+def test_groups_divide_the_output_channels() -> None:
+    with pytest.raises(InvalidArgumentError, match="groups is 3; expected a divisor of 6 input and 8 output channels"):
+        ConvWorkload.conv2d((1, 6, 8, 8), (8, 2, 3, 3), groups=3)
+
+
 @dataclass(frozen=True)
 class Bad:
     id: str

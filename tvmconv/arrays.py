@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -25,7 +26,7 @@ class Operand(NamedTuple):
     def check(self, shape: tuple[int, ...], dtype: str, device: tvm.runtime.Device) -> None:
         """Raises `InvalidArgumentError` unless the array is exactly this."""
         if self.shape != shape:
-            raise InvalidArgumentError(self.name, self.shape, f"the shape {shape}")
+            raise InvalidArgumentError(self.name, tuple(self.shape), f"the shape {shape}")
         if self.dtype != dtype:
             raise InvalidArgumentError(self.name, self.dtype, f"the dtype {dtype}")
         if self.device != device:
@@ -44,15 +45,7 @@ def operand(name: str, array: Any) -> Operand:
         if not (array.flags.c_contiguous and array.flags.writeable and array.flags.aligned):
             array = np.array(array, order="C")
     elif is_torch(array):
-        if str(array.layout) != "torch.strided" or array.device.type not in ("cpu", "cuda"):
-            raise InvalidArgumentError(name, f"{array.layout} on {array.device}", "a dense tensor on a CPU or a GPU")
-        if array.requires_grad:
-            raise InvalidArgumentError(name, "a tensor that requires grad", "one that does not: pass tensor.detach()")
-        array = array.resolve_neg().contiguous()
-        if array.is_cuda and array.data_ptr() % GPU_ALIGNMENT:
-            array = array.clone()
-        device = tvm.cuda(array.device.index) if array.is_cuda else tvm.cpu(0)
-        return Operand(name, array, tuple(array.shape), str(array.dtype).removeprefix("torch."), device)
+        return _torch_operand(name, array)
     elif not hasattr(array, "__dlpack__"):
         raise InvalidArgumentError(name, type(array).__name__, "an array: NumPy, torch, or one with __dlpack__")
     try:
@@ -65,6 +58,30 @@ def operand(name: str, array: Any) -> Operand:
     if not is_cpu(tensor.device) and tensor.data_ptr() % GPU_ALIGNMENT:
         raise InvalidArgumentError(name, "a view that is not aligned", f"an array aligned to {GPU_ALIGNMENT} bytes")
     return Operand(name, tensor, tuple(tensor.shape), str(tensor.dtype), tensor.device)
+
+
+def _torch_operand(name: str, array: Any) -> Operand:
+    kind, index = array.device.type, array.device.index
+    if array.layout is not sys.modules["torch"].strided or kind not in ("cpu", "cuda"):
+        raise InvalidArgumentError(name, f"{array.layout} on {array.device}", "a dense tensor on a CPU or a GPU")
+    if array.requires_grad:
+        raise InvalidArgumentError(name, "a tensor that requires grad", "one that does not: pass tensor.detach()")
+    if array.is_neg() or not array.is_contiguous():
+        array = array.resolve_neg().contiguous()
+    if kind == "cuda" and array.data_ptr() % GPU_ALIGNMENT:
+        array = array.clone()
+    return Operand(name, array, array.shape, _dtype_name(array.dtype), _device(kind, index or 0))
+
+
+@cache
+def _dtype_name(dtype: Any) -> str:
+    """TVM's name of torch's dtype."""
+    return str(dtype).removeprefix("torch.")
+
+
+@cache
+def _device(kind: str, index: int) -> tvm.runtime.Device:
+    return tvm.runtime.device(kind, index)
 
 
 def empty_like(array: Any, shape: tuple[int, ...], dtype: str) -> Any:

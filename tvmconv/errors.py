@@ -42,6 +42,12 @@ class WrongResultError(TvmconvError):
     exit_code = 5
 
 
+class RegressionError(TvmconvError):
+    """Something is slower than it was by more than allowed."""
+
+    exit_code = 6
+
+
 class NoDeviceError(TvmconvError):
     """The device that a target runs on is not there."""
 

@@ -63,8 +63,8 @@ class Epilogue(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class ConvWorkload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One 2-D convolution: shapes in elements, padding as (top, left, bottom, right).
 
-    Build one with `ConvWorkload.depthwise`, or from JSON; the constructor takes the stored form. A workload that makes
-    no sense raises `InvalidArgumentError`.
+    Build one with `ConvWorkload.depthwise` or `conv2d`, or from JSON; the constructor takes the stored form. A workload
+    that makes no sense raises `InvalidArgumentError`.
     """
 
     batch: int
@@ -103,11 +103,50 @@ class ConvWorkload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         """
         _rank("x", x_shape, 4, "(N, C, H, W)")
         _rank("w", w_shape, 4, "(C, M, R, S)")
-        batch, channels, height, width = (int(n) for n in x_shape)
-        w_channels, multiplier, r, s = (int(n) for n in w_shape)
+        channels, (w_channels, multiplier, *kernel) = x_shape[1], w_shape
         if w_channels != channels:
             raise InvalidArgumentError(
                 "w", tuple(w_shape), f"{channels} channels first, as many as x {tuple(x_shape)} has: (C, M, R, S)"
+            )
+        return cls.conv2d(
+            x_shape,
+            (channels * multiplier, 1, *kernel),
+            stride=stride,
+            padding=padding,
+            dilation=dilation,
+            groups=channels,
+            dtype=dtype,
+            scale=scale,
+            shift=shift,
+            activation=activation,
+        )
+
+    @classmethod
+    def conv2d(
+        cls,
+        x_shape: Sequence[int],
+        w_shape: Sequence[int],
+        *,
+        stride: int | Sequence[int] = 1,
+        padding: Padding = "SAME",
+        dilation: int | Sequence[int] = 1,
+        groups: int = 1,
+        dtype: str = "float32",
+        scale: bool = False,
+        shift: bool = False,
+        activation: Activation = None,
+    ) -> ConvWorkload:
+        """The convolution of x (N, C, H, W) with w (K, C / groups, R, S); the rest is as for `depthwise`.
+
+        With as many groups as input channels it is the depthwise one, whose weight is w as (C, K / C, R, S).
+        """
+        _rank("x", x_shape, 4, "(N, C, H, W)")
+        _rank("w", w_shape, 4, "(K, C / groups, R, S)")
+        batch, channels, height, width = (int(n) for n in x_shape)
+        out_channels, w_channels, r, s = (int(n) for n in w_shape)
+        if not _is_integer(groups) or w_channels * groups != channels:
+            raise InvalidArgumentError(
+                "w", tuple(w_shape), f"(K, C / groups, R, S) where x {tuple(x_shape)} has C, and groups is {groups!r}"
             )
         strides, dilations = _pair("stride", stride), _pair("dilation", dilation)
         low, high = activation_bounds(activation)
@@ -116,12 +155,12 @@ class ConvWorkload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
             in_channels=channels,
             height=height,
             width=width,
-            out_channels=channels * multiplier,
+            out_channels=out_channels,
             kernel=(r, s),
             stride=strides,
             padding=resolve_padding(padding, (height, width), (r, s), strides, dilations),
             dilation=dilations,
-            groups=channels,
+            groups=int(groups),
             dtype=dtype,
             epilogue=Epilogue(scale=scale, shift=shift, low=low, high=high),
         )

@@ -24,8 +24,8 @@ from tvmconv.workload import ConvWorkload
 from ..space import Space, ceil_div, named, tile_sizes, wasted
 
 VERSION = 2
-STAGED_BYTES = 32 * 1024
-"""What the default configuration aims to stage at once: most of a core's first-level cache."""
+STAGED_BYTES = 16 * 1024
+"""What the default configuration aims to stage at once, so that reading and computing take turns often."""
 
 SHORT_ROW = 13
 """Outputs: LLVM shuffles rows shorter than this together where a tile has several, which takes longer."""

@@ -7,11 +7,11 @@ from functools import cached_property
 from types import ModuleType
 from typing import Any
 
-import msgspec
 import tvm
 
 from ..bench.suites import load_suite
 from ..dispatch import template_for, template_name
+from ..errors import UnsupportedModelError
 from ..schedules.space import Space
 from ..targets import resolve_target
 from ..workload import ConvWorkload
@@ -52,12 +52,17 @@ def create(workload: ConvWorkload, target: Any) -> Task:
 
 
 def extract_from_suite(name: str, target: Any, batch: int | None = None) -> list[Task]:
-    """A task for each workload of a suite, with another batch size if one is given."""
+    """A task for each workload of a suite, with another batch size if one is given.
+
+    A suite with a convolution that has no template raises `UnsupportedModelError`.
+    """
     resolved = resolve_target(target)
-    return [
-        Task(msgspec.structs.replace(workload, batch=batch or workload.batch), resolved)
-        for workload in load_suite(name).values()
-    ]
+    workloads = load_suite(name, resolved.kind.name, batch)
+    if unsupported := [short for short, workload in workloads.items() if not workload.is_depthwise]:
+        raise UnsupportedModelError(
+            f"suite {name}: there is no template to tune for {', '.join(unsupported)}; only depthwise has one"
+        )
+    return [Task(workload, resolved) for workload in workloads.values()]
 
 
 def extract_from_model(model: Any, target: Any) -> list[Task]:

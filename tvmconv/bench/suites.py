@@ -15,22 +15,33 @@ def suite_names() -> list[str]:
     return list(_read())
 
 
-def load_suite(name: str) -> dict[str, ConvWorkload]:
-    """The float32 workloads of a suite by their short names."""
+def load_suite(name: str, kind: str, batch: int | None = None) -> dict[str, ConvWorkload]:
+    """The float32 workloads of a suite by their short names, with the suite's batch for a kind of target, or another.
+
+    `kind` is "cuda" or "llvm". The workloads of "sparse-paper" are dense: the shares of zeros that its paper has
+    measured are only in the file.
+    """
     suites = _read()
     if name not in suites:
         raise InvalidArgumentError("suite", name, f"one of {', '.join(suites)}")
     suite = suites[name]
-    rows = [dict(zip(suite["columns"], row, strict=True)) for row in suite["rows"]]
-    return {
-        row["name"]: ConvWorkload.depthwise(
-            (row["batch"], row["in_channels"], row["height"], row["width"]),
-            (row["in_channels"], row["channel_multiplier"], row["kernel"], row["kernel"]),
-            stride=row["stride"],
-            padding=suite["padding"],
-        )
-        for row in rows
-    }
+    rows = ({**suite, **dict(zip(suite["columns"], row, strict=True))} for row in suite["rows"])
+    return {row["name"]: _workload(row, batch or _batch(row["batch"], kind)) for row in rows}
+
+
+def _workload(row: dict[str, Any], batch: int) -> ConvWorkload:
+    """The workload of a row, which is what the suite says of all its rows and what the row says itself."""
+    channels, kernel = row["in_channels"], (row["kernel"], row["kernel"])
+    x_shape = (batch, channels, row["height"], row["width"])
+    stride, padding = row["stride"], row["padding"]
+    if "channel_multiplier" in row:
+        w_shape = (channels, row["channel_multiplier"], *kernel)
+        return ConvWorkload.depthwise(x_shape, w_shape, stride=stride, padding=padding)
+    return ConvWorkload.conv2d(x_shape, (row["out_channels"], channels, *kernel), stride=stride, padding=padding)
+
+
+def _batch(batch: int | dict[str, int], kind: str) -> int:
+    return batch if isinstance(batch, int) else batch[kind]
 
 
 def _read() -> dict[str, Any]:

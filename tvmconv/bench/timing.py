@@ -3,9 +3,16 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import cycle
+from pathlib import Path
 from statistics import median
+
+from ..errors import TvmconvError
+
+Call = Callable[[], object]
 
 
 @dataclass(frozen=True)
@@ -17,30 +24,75 @@ class Timing:
     high: float
 
 
-def measure(
-    contenders: Mapping[str, Callable[[], object]], on_gpu: bool, rounds: int, seconds: float
-) -> dict[str, Timing]:
+def measure(contenders: Mapping[str, Call], on_gpu: bool, rounds: int, seconds: float) -> dict[str, Timing]:
     """Times every contender once a round, each time for about `seconds`, one call after the other on the same arrays.
 
     So caches are warm, a GPU's L2 too. On a GPU the calls are captured in a CUDA graph once, and its replays are timed
     with events; so launches from Python are not in the figures.
     """
-    timers = {name: (_GraphTimer if on_gpu else _WallTimer)(call, seconds) for name, call in contenders.items()}
+    return interleave({name: timer([call], on_gpu, seconds) for name, call in contenders.items()}, rounds)
+
+
+Timer = Callable[[], float]
+"""Measures once: seconds of one call, on average."""
+
+
+def timer(calls: Sequence[Call], on_gpu: bool, seconds: float) -> Timer:
+    """What times a contender for about `seconds`; its calls, each on arrays of its own, are made in turn.
+
+    With as many as `sets_beyond_cache` says, no call finds its arrays in a cache.
+    """
+    return (_GraphTimer if on_gpu else _WallTimer)(calls, seconds).sample
+
+
+def interleave(timers: Mapping[str, Timer], rounds: int) -> dict[str, Timing]:
+    """Measures with every timer once a round."""
     samples: dict[str, list[float]] = {name: [] for name in timers}
     for _ in range(rounds):
-        for name, timer in timers.items():
-            samples[name].append(timer.sample())
+        for name, sample in timers.items():
+            samples[name].append(sample())
     return {name: Timing(median(values), min(values), max(values)) for name, values in samples.items()}
+
+
+def sets_beyond_cache(nbytes: int, on_gpu: bool) -> int:
+    """How many sets of arrays of `nbytes` are more than twice the last cache in front of memory."""
+    return 2 * last_level_cache(on_gpu) // nbytes + 1
+
+
+def last_level_cache(on_gpu: bool) -> int:
+    """Bytes of the GPU's L2, or of the largest cache that a CPU has."""
+    if on_gpu:
+        import torch
+
+        return int(torch.cuda.get_device_properties(0).L2_cache_size)
+    sizes = Path("/sys/devices/system/cpu/cpu0/cache").glob("index*/size")
+    units = {"K": 2**10, "M": 2**20}
+    found = [int(text[:-1]) * units[text[-1]] for text in (size.read_text().strip() for size in sizes)]
+    if not found:
+        raise TvmconvError("this system does not tell how large the caches of its CPU are, so they cannot be kept cold")
+    return max(found)
+
+
+class _InTurn:
+    """The next of several calls each time; all outputs but the oldest are kept, so that they change places too."""
+
+    def __init__(self, calls: Sequence[Call]) -> None:
+        self.calls = cycle(calls)
+        self.outputs = deque[object](maxlen=len(calls) - 1)
+
+    def __call__(self) -> None:
+        self.outputs.append(next(self.calls)())
 
 
 class _WallTimer:
     SETTLE = 0.02
     """Seconds of untimed calls: the threads of the contender before go on spinning for a while."""
 
-    def __init__(self, call: Callable[[], object], seconds: float) -> None:
-        self.call = call
-        self.number = 1
-        self.number = max(1, int(seconds / min(self.sample() for _ in range(3))))
+    def __init__(self, calls: Sequence[Call], seconds: float) -> None:
+        self.call = _InTurn(calls) if len(calls) > 1 else calls[0]
+        self.number = len(calls)
+        quickest = min(self.sample() for _ in range(3))
+        self.number = len(calls) * max(1, int(seconds / (len(calls) * quickest)))
 
     def sample(self) -> float:
         settled = time.perf_counter() + self.SETTLE
@@ -54,10 +106,13 @@ class _WallTimer:
 
 class _GraphTimer:
     CALLS = 20
+    """At least, in a graph."""
 
-    def __init__(self, call: Callable[[], object], seconds: float) -> None:
+    def __init__(self, calls: Sequence[Call], seconds: float) -> None:
         import torch
 
+        call = _InTurn(calls)
+        self.captured = len(calls) * -(-self.CALLS // len(calls))
         self.stream = torch.cuda.Stream()
         self.graph = torch.cuda.CUDAGraph()
         with torch.cuda.stream(self.stream):
@@ -65,11 +120,11 @@ class _GraphTimer:
                 call()
             torch.cuda.synchronize()
             with torch.cuda.graph(self.graph, stream=self.stream):
-                for _ in range(self.CALLS):
+                for _ in range(self.captured):
                     call()
         self.replays = 1
         self.sample()
-        self.replays = max(1, int(seconds / (self.CALLS * self.sample())))
+        self.replays = max(1, int(seconds / (self.captured * self.sample())))
 
     def sample(self) -> float:
         import torch
@@ -81,4 +136,4 @@ class _GraphTimer:
                 self.graph.replay()
             end.record()
         end.synchronize()
-        return float(start.elapsed_time(end)) / 1000 / (self.replays * self.CALLS)
+        return float(start.elapsed_time(end)) / 1000 / (self.replays * self.captured)

@@ -1,20 +1,17 @@
-"""Our tuner beside MetaSchedule's `tune_tir`: `python -m tvmconv.bench.tune_tir NAME --seconds 90 --target cuda`."""
+"""Our tuner beside MetaSchedule's `tune_tir`."""
 
 from __future__ import annotations
 
 import multiprocessing
 import os
+import sys
 import tempfile
 import time
+from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any
 
-import click
-
-from ..cli.console import print_json, print_table
 from ..workload import ConvWorkload
-from .depthwise import machine_facts
-from .suites import load_suite, suite_names
 
 TRIALS = 1_000_000
 """More than either does in the time given."""
@@ -24,37 +21,15 @@ BUILD_SECONDS = 120
 all that it gives them itself."""
 
 
-@click.command()
-@click.argument("name")
-@click.option("--seconds", type=click.IntRange(min=10), default=90, show_default=True, help="What each may take.")
-@click.option("--target", type=click.Choice(["llvm", "cuda"]), default="cuda", show_default=True)
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def main(name: str, seconds: int, target: str, as_json: bool) -> None:
-    """Tune the workload NAME of a suite twice in the same wall time, and time the best kernel of each in turn.
-
-    Both use all cores to build. Both kernels are checked against the float64 reference first; they are timed by CUDA
-    graphs on a GPU, on the same arrays, caches warm.
-    """
-    workload = {short: found for suite in suite_names() for short, found in load_suite(suite).items()}[name]
+def race(workload: ConvWorkload, target: str, seconds: int) -> list[dict[str, Any]]:
+    """Tunes the workload twice in the same wall time, and times the best kernels in turn: a row for each tuner."""
     with tempfile.TemporaryDirectory() as folder:
         theirs = _tune_tir(workload, target, seconds, folder)
         ours = _tune(workload, target, seconds, Path(folder, "log.jsonl"))
-        kernels = {"tvmconv": ours.pop("kernel"), "tune_tir": _kernel(workload, target, folder)}
+        kernels = {"tvmconv": ours.pop("kernel"), "tune_tir": best_kernel(workload, target, folder)}
     costs = _costs(workload, target, {who: kernel for who, kernel in kernels.items() if kernel is not None})
     trials = {"tvmconv": ours, "tune_tir": theirs}
-    rows = [{"tuner": who, "seconds": seconds, **trials[who], "us": costs.get(who)} for who in trials]
-    if as_json:
-        print_json(
-            {
-                **machine_facts(target),
-                "cores": os.cpu_count(),
-                "workload": str(workload),
-                "seconds": seconds,
-                "rows": rows,
-            }
-        )
-        return
-    print_table(list(rows[0]), [list(row.values()) for row in rows])
+    return [{"tuner": who, "seconds": seconds, **trials[who], "us": costs.get(who)} for who in trials]
 
 
 def _tune(workload: ConvWorkload, target: str, seconds: float, log: Path) -> dict[str, Any]:
@@ -79,7 +54,7 @@ def _tune(workload: ConvWorkload, target: str, seconds: float, log: Path) -> dic
 
 def _tune_tir(workload: ConvWorkload, target: str, seconds: float, folder: str) -> dict[str, Any]:
     """Runs it in a process of its own, which is ended when the time is over: it knows trials only."""
-    process = multiprocessing.get_context("spawn").Process(target=_search, args=(workload, target, folder))
+    process = multiprocessing.get_context("spawn").Process(target=search, args=(workload, target, folder, TRIALS))
     process.start()
     process.join(seconds)
     for child in _children(process.pid):
@@ -98,19 +73,21 @@ def _children(pid: int | None) -> list[Any]:
     return [process, *process.children(recursive=True)]
 
 
-def _search(workload: ConvWorkload, target: str, folder: str) -> None:
+def search(workload: ConvWorkload, target: str, folder: str, trials: int) -> None:
+    """Runs MetaSchedule on the TE definition of a workload, with its database in the folder."""
     from tvm.s_tir import meta_schedule
 
     from ..targets import resolve_target
 
-    meta_schedule.tune_tir(
-        _module(workload),
-        resolve_target(target),
-        folder,
-        TRIALS,
-        builder=meta_schedule.builder.LocalBuilder(timeout_sec=BUILD_SECONDS),
-        num_tuning_cores="logical",
-    )
+    with redirect_stdout(sys.stderr):  # where its progress belongs
+        meta_schedule.tune_tir(
+            _module(workload),
+            resolve_target(target),
+            folder,
+            trials,
+            builder=meta_schedule.builder.LocalBuilder(timeout_sec=BUILD_SECONDS),
+            num_tuning_cores="logical",
+        )
 
 
 def _module(workload: ConvWorkload) -> Any:
@@ -121,7 +98,7 @@ def _module(workload: ConvWorkload) -> Any:
     return te.create_prim_func(compute.depthwise(workload))
 
 
-def _kernel(workload: ConvWorkload, target: str, folder: str) -> Any:
+def best_kernel(workload: ConvWorkload, target: str, folder: str) -> Any:
     """The best that MetaSchedule's database holds, compiled; None where no trial succeeded."""
     import tvm
     from tvm.s_tir import meta_schedule
@@ -166,7 +143,3 @@ def _costs(workload: ConvWorkload, target: str, kernels: dict[str, Any]) -> dict
             costs = kernel_costs(module, arguments, device, number=20, repeat=3, min_repeat_ms=10)
             samples.setdefault(who, []).extend(costs)
     return {who: [round(1e6 * float(np.quantile(costs, q)), 2) for q in (0, 0.5, 1)] for who, costs in samples.items()}
-
-
-if __name__ == "__main__":
-    main()

@@ -1,12 +1,12 @@
-"""How many trials each tuner needs, replayed from exhaustive logs: `python -m tvmconv.bench.tuners LOG...`."""
+"""How many trials each tuner needs, replayed from exhaustive logs."""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from os import PathLike
 from typing import Any
 
-import click
 import numpy as np
 import tvm
 
@@ -16,7 +16,6 @@ from ..autotvm.session import TUNERS
 from ..autotvm.simulator import Simulator
 from ..autotvm.task import Task
 from ..autotvm.tuner import Tuner, XGBTuner
-from ..cli.console import print_json, print_table
 from ..workload import ConvWorkload
 
 WARM = "xgb, warm"
@@ -27,42 +26,14 @@ HISTORY = 64
 """Random records of each other workload that the warm start learns from."""
 
 
-@click.command()
-@click.argument("logs", nargs=-1, required=True, type=click.Path(exists=True, dir_okay=False))
-@click.option("--seeds", type=click.IntRange(min=1), default=20, show_default=True, help="Runs of each tuner.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def main(logs: tuple[str, ...], seeds: int, as_json: bool) -> None:
-    """Count the trials that each tuner needs to find a configuration within 5% of the best of a space.
-
-    Each log holds a trial of every configuration of its workloads. A tuner starts from nothing, but "xgb, warm" from
-    64 random records of each of the other workloads. The default configuration is the first trial of all, and does not
-    count as found.
-    """
+def replay(logs: Iterable[PathLike[str]], seeds: int) -> list[dict[str, Any]]:
+    """A row for each workload of the logs, which hold a trial of every configuration, and each tuner."""
     spaces = defaultdict[ConvWorkload, list[Record]](list)
     for log in logs:
         for record in load_from_file(log).records:
             if record.stage is Stage.SEARCH:
                 spaces[record.workload].append(record)
-    rows = [row for workload in spaces for row in compare(workload, spaces, range(seeds))]
-    if as_json:
-        print_json({"seeds": seeds, "within": WITHIN, "rows": rows})
-        return
-    print_table(
-        ["workload", "space", "within 5%", "tuner", "trials", "lower quartile", "upper quartile", "% of the space"],
-        [
-            [row["workload"], row["space"], row["good"], row["tuner"]]
-            + [row[quartile] for quartile in ("median", "lower", "upper")]
-            + [100 * row["share"]]
-            for row in rows
-        ],
-    )
-    medians = {(row["workload"], row["tuner"]): row["median"] for row in rows}
-    fewer = sum(medians[str(workload), "xgb"] < medians[str(workload), "random"] for workload in spaces)
-    share = max(row["share"] for row in rows if row["tuner"] == "xgb")
-    click.echo(
-        f"medians of {seeds} seeds: xgb needs fewer trials than random on {fewer} of {len(spaces)} workloads, "
-        f"and {100 * share:.1f}% of a space at most"
-    )
+    return [row for workload in spaces for row in compare(workload, spaces, range(seeds))]
 
 
 def compare(
@@ -110,7 +81,3 @@ def trials_to_reach(goal: float, tuner: Tuner, simulator: Simulator) -> int:
 
     tuner.tune(len(tuner.space.configs), simulator, stop=reached)
     return tuner.trials
-
-
-if __name__ == "__main__":
-    main()

@@ -13,6 +13,7 @@ import click
 
 from .. import __version__
 from ..errors import TvmconvError
+from .bench import bench
 from .build import build
 from .doctor import doctor
 from .inspect import inspect
@@ -50,7 +51,7 @@ class Commands(click.Group):
 
 @click.group(
     cls=Commands,
-    commands=[doctor, tasks, build, run, inspect, tune, log, rpc],
+    commands=[doctor, tasks, build, run, inspect, tune, log, rpc, bench],
     context_settings={"help_option_names": ["-h", "--help"], "show_default": True},
     epilog="Exit codes: 0 done; 1 failure; 2 usage or bad input; 3 unsupported model or operator; 4 no valid "
     "configuration; 5 wrong results; 6 regression; 7 no device; 130 interrupted.",

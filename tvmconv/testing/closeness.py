@@ -15,14 +15,17 @@ SMALLEST = {"float32": 2.0**-126, "float16": 2.0**-25}
 """Absolute error of storing a number: GPUs flush float32 numbers below the normal ones to zero."""
 
 
-def assert_close(got: np.ndarray, reference: np.ndarray, magnitude: np.ndarray, terms: int) -> None:
+def assert_close(
+    got: np.ndarray, reference: np.ndarray, magnitude: np.ndarray, terms: int, rounding: float = 0.0
+) -> None:
     """Asserts that `got` is the float64 `reference`, computed in float32 and stored in the dtype of `got`.
 
     `magnitude` is the reference of the absolute values of all operands, without an activation, and `terms` the number
     of products in a sum. An element may be wrong by `terms + 3` float32 roundings of its magnitude (Higham, Accuracy
     and Stability of Numerical Algorithms, section 3.1: any order of summation, then scale, shift and the store), and
     the root mean square over all elements by what the square root of that many gives. NaN and infinity have to be where
-    the reference has them.
+    the reference has them. By `rounding`, a share of the magnitude, an element may be wrong on top of that: where
+    operands, or results between two operations, are rounded to less than float32.
     """
     dtype = str(got.dtype)
     if got.shape != reference.shape:
@@ -35,8 +38,10 @@ def assert_close(got: np.ndarray, reference: np.ndarray, magnitude: np.ndarray, 
             raise AssertionError(f"{name} in the wrong places: {_where(differs)}")
     finite = np.isfinite(stored) & np.isfinite(magnitude)
     roundings = terms + 3
-    unit = np.where(finite, magnitude, 0) * FLOAT32_UNIT
+    magnitude = np.where(finite, magnitude, 0)
+    unit = magnitude * FLOAT32_UNIT
     storing = np.where(finite, np.abs(stored), 0) * (UNITS[dtype] if dtype == "float16" else 0) + SMALLEST[dtype]
+    storing += rounding * magnitude
     error = np.abs(np.where(finite, got.astype(np.float64) - reference, 0))
     wrong = error > roundings * unit + storing
     if wrong.any():

@@ -1,0 +1,148 @@
+"""`tvmconv bench defaults`: the random workloads, and what is said of the log of their tuning."""
+
+from __future__ import annotations
+
+import shlex
+import signal
+import sys
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+from math import prod
+from pathlib import Path
+
+import msgspec
+import pytest
+from command_line import tvmconv, tvmconv_json
+from test_cli_tune import Instant
+
+from tvmconv import autotvm
+from tvmconv.autotvm.measure import Stage
+from tvmconv.autotvm.record import load_from_file
+from tvmconv.bench import defaults
+from tvmconv.cli.bench_defaults import report
+from tvmconv.targets import has_gpu
+from tvmconv.workload import ConvWorkload
+
+WORKLOADS = [ConvWorkload.depthwise((1, 4, size, size), (4, 1, 3, 3)) for size in (6, 7)]
+
+
+@pytest.fixture
+def instant(monkeypatch: pytest.MonkeyPatch) -> Instant:
+    """What the command measures with, on two small workloads: defaults take 100 µs, the best 1 µs."""
+    option = Instant()
+    for name, made in {"LocalBuilder": None, "LocalRunner": None, "measure_option": option}.items():
+        monkeypatch.setattr(autotvm, name, lambda *parts, made=made: made, raising=False)
+    monkeypatch.setattr(defaults, "random_workloads", lambda count, seed: WORKLOADS[:count])
+    return option
+
+
+def test_random_workloads_are_the_same_everywhere() -> None:
+    workloads = defaults.random_workloads(100, 0)
+    first, last = "depthwise 44x16x14x25 -> 48, 9x9", "depthwise 16x78x90x27 -> 156, 6x6 stride 2x2 dilation 3x3"
+    assert (str(workloads[0]), str(workloads[99])) == (first, last)
+    assert defaults.random_workloads(10, 0) == workloads[:10]
+    assert defaults.random_workloads(10, 1) != workloads[:10]
+
+
+def test_random_workloads_are_of_every_kind() -> None:
+    workloads = defaults.random_workloads(300, 0)
+    assert len(set(workloads)) == 300
+
+    def seen(of: Callable[[ConvWorkload], int]) -> set[int]:
+        return set(Counter(map(of, workloads)))
+
+    assert seen(lambda workload: workload.kernel[0]) == set(range(1, 12))
+    assert seen(lambda workload: workload.stride[0]) == seen(lambda workload: workload.dilation[0]) == {1, 2, 3}
+    assert seen(lambda workload: workload.multiplier) == {1, 2, 3, 4}
+    assert seen(lambda workload: workload.output_size[1] % 2) == {0, 1}
+    assert {1, 64} <= seen(lambda workload: workload.batch) <= set(range(1, 65))
+    for workload in workloads:
+        tensors = sum(map(prod, (workload.x_shape, workload.w_shape, workload.output_shape)))
+        assert 2**20 <= 4 * tensors <= 2**26
+
+
+def test_distribution() -> None:
+    assert defaults.quantiles([1.0, 3.0, 2.0]) == pytest.approx(
+        {"0%": 1, "25%": 1.5, "50%": 2, "75%": 2.5, "90%": 2.8, "100%": 3}
+    )
+
+
+def test_tuned_then_resumed(tmp_path: Path, instant: Instant) -> None:
+    """What was measured again at the end is reported; the same command again measures nothing."""
+    log = tmp_path / "log.jsonl"
+    command = ["bench", "defaults", "--workloads", 2, "--trials", 400, "-o", log]
+    told = tvmconv_json(*command)
+    assert told["geometric_mean"] == pytest.approx(100)
+    assert told["quantiles"] == pytest.approx(dict.fromkeys(["0%", "25%", "50%", "75%", "90%", "100%"], 100))
+    assert [msgspec.convert(row["workload"], ConvWorkload) for row in told["rows"]] == WORKLOADS
+    for row, workload in zip(told["rows"], WORKLOADS, strict=True):
+        space = autotvm.create(workload, "llvm").space
+        assert row["space"] == len(space.configs)
+        assert (row["default"], row["best"]) == tuple(map(msgspec.to_builtins, (space.default, space.configs[7])))
+        assert (row["default_seconds"], row["best_seconds"]) == pytest.approx((100e-6, 1e-6))
+
+    instant.measured.clear()
+    assert tvmconv_json(*command) == told
+    assert instant.measured == []
+    header, *rows, said = tvmconv(*command).stdout.splitlines()
+    assert header.split()[:2] == ["workload", "space"]
+    assert [row.split("  ")[0] for row in rows] == [str(workload) for workload in WORKLOADS]
+    assert said.startswith("times as long as the best, over 2 workloads on ")
+    assert said.endswith(
+        "geometric mean 100.000, 0% 100.000, 25% 100.000, 50% 100.000, 75% 100.000, "
+        "90% 100.000, 100% 100.000; 0 have the default configuration alone"
+    )
+
+
+def test_gaps(tmp_path: Path, instant: Instant, capsys: pytest.CaptureFixture[str]) -> None:
+    """The largest is the first, and a search that was ended before its best was measured again has none."""
+    log = tmp_path / "log.jsonl"
+    tvmconv_json("bench", "defaults", "--workloads", 2, "--trials", 400, "-o", log)
+    tasks = [autotvm.create(workload, "llvm") for workload in WORKLOADS]
+    records, device = load_from_file(log).records, instant.device(tasks[0])
+    slower = [
+        msgspec.structs.replace(one, result=((2e-4,), *one.result[1:]))
+        if one.workload == WORKLOADS[1] and one.config.index == 0
+        else one
+        for one in records
+    ]
+    large, small = defaults.gaps(tasks, slower, device)
+    assert (large.workload, large.times) == (WORKLOADS[1], pytest.approx(200))
+    assert (small.workload, small.times) == (WORKLOADS[0], pytest.approx(100))
+
+    report([large, replace(small, space=1)], {"device": device}, as_json=False)
+    assert capsys.readouterr().out.endswith("; 1 have the default configuration alone\n")
+    ended = [one for one in records if one.workload == WORKLOADS[1] or one.stage is Stage.SEARCH]
+    assert [gap.workload for gap in defaults.gaps(tasks, ended, device)] == [WORKLOADS[1]]
+
+
+def test_a_default_that_fails(tmp_path: Path, instant: Instant) -> None:
+    instant.failing = lambda place: place == 0
+    result = tvmconv("bench", "defaults", "--workloads", 1, "--trials", 9, "-o", tmp_path / "log.jsonl")
+    assert (result.exit_code, result.stdout) == (4, "")
+    assert f"the default configuration failed on 1 of 1 workloads, the first of them {WORKLOADS[0]}" in result.stderr
+
+
+def test_interrupted(tmp_path: Path, instant: Instant, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What there is is told, and how to go on."""
+    arguments = ["bench", "defaults", "--workloads", "2", "--trials", "9", "-o", str(tmp_path / "log.jsonl")]
+    monkeypatch.setattr(sys, "argv", ["tvmconv", *arguments])
+
+    def interrupt(place: int) -> bool:
+        if instant.measured.count(0) == 5:  # once in the search of the first workload, three times at its end
+            signal.raise_signal(signal.SIGINT)
+        return False
+
+    instant.failing = interrupt
+    result = tvmconv(*arguments)
+    assert result.exit_code == 130
+    assert " over 1 workloads on " in result.stdout
+    assert result.stderr.splitlines()[-2:] == [f"to go on: {shlex.join(['tvmconv', *arguments])}", "interrupted"]
+
+
+def test_without_a_gpu(tmp_path: Path) -> None:
+    if has_gpu():
+        pytest.skip("there is a GPU here")
+    result = tvmconv("bench", "defaults", "--target", "cuda", "--workloads", 1, "-o", tmp_path / "log.jsonl")
+    assert (result.exit_code, result.stdout) == (7, "")

@@ -1,0 +1,89 @@
+"""How far default configurations are from tuned ones, over random depthwise workloads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from random import Random
+
+import numpy as np
+
+from ..autotvm.history import applicable, best_record
+from ..autotvm.measure import Stage
+from ..autotvm.record import Record
+from ..autotvm.task import Task
+from ..autotvm.tidy import default_record
+from ..targets import DeviceFacts
+from ..workload import ConvWorkload
+
+LEAST_BYTES, MOST_BYTES = 2**20, 2**26
+"""Of the tensors of a random workload: work enough for a GPU, little enough to make and to check quickly."""
+
+QUANTILES = (0.0, 0.25, 0.5, 0.75, 0.9, 1.0)
+
+
+@dataclass(frozen=True)
+class Gap:
+    """A workload's default configuration beside its tuned one, as the end of its tuning measured them again."""
+
+    workload: ConvWorkload
+    default: Record
+    best: Record
+    space: int
+    """How many configurations there are: where it is the default alone, there is nothing to tell."""
+
+    @property
+    def times(self) -> float:
+        """How many times as long the default takes: 1 where nothing is better."""
+        return self.default.cost / self.best.cost
+
+
+def random_workloads(count: int, seed: int) -> list[ConvWorkload]:
+    """Depthwise workloads in float32, the same for the same seed everywhere; a longer list begins with a shorter one.
+
+    Batches up to 64, channels up to 1024 and sides up to 256 are uniform in their logarithms; strides 1 to 3, dilations
+    1 to 3, kernels 1x1 to 11x11, multipliers 1 to 4 and both paddings are equally likely. The dilated kernel fits the
+    image, and the tensors hold `LEAST_BYTES` to `MOST_BYTES`; what does not is drawn again.
+    """
+    random = Random(seed).random  # the one function of it that no version of Python may change
+
+    def uniform(low: int, high: int) -> int:
+        return low + int(random() * (high - low + 1))
+
+    def logarithmic(low: int, high: int) -> int:
+        return int(low * ((high + 1) / low) ** random())
+
+    workloads: list[ConvWorkload] = []
+    while len(workloads) < count:
+        channels, kernel, dilation = logarithmic(1, 1024), uniform(1, 11), uniform(1, 3)
+        height, width = logarithmic(1, 256), logarithmic(1, 256)
+        if (kernel - 1) * dilation >= min(height, width):
+            continue
+        workload = ConvWorkload.depthwise(
+            (logarithmic(1, 64), channels, height, width),
+            (channels, uniform(1, 4), kernel, kernel),
+            stride=uniform(1, 3),
+            padding=("SAME", "VALID")[uniform(0, 1)],
+            dilation=dilation,
+        )
+        if LEAST_BYTES <= workload.bytes_moved <= MOST_BYTES:
+            workloads.append(workload)
+    return workloads
+
+
+def gaps(tasks: Iterable[Task], records: Sequence[Record], device: DeviceFacts) -> list[Gap]:
+    """The gap of each task whose default and best were confirmed on the device, the largest first."""
+    found = []
+    for task in tasks:
+        confirmed = [record for record in applicable(records, task, device) if record.stage is Stage.CONFIRM]
+        default, best = default_record(confirmed), best_record(confirmed)
+        if default is not None and best is not None:
+            found.append(Gap(task.workload, default, best, len(task.space.configs)))
+    return sorted(found, key=lambda gap: -gap.times)
+
+
+def quantiles(values: Iterable[float]) -> dict[str, float]:
+    """The `QUANTILES` of values, by name."""
+    return {
+        f"{share:.0%}": float(value) for share, value in zip(QUANTILES, np.quantile([*values], QUANTILES), strict=True)
+    }

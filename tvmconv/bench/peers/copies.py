@@ -1,0 +1,43 @@
+"""The limit: a convolution cannot be faster than a copy of what it has to read and write."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from ...workload import ConvWorkload
+from .peer import Call, Operands, Peer
+
+if TYPE_CHECKING:
+    import tvm
+
+LINE = 512
+"""Bytes that the halves are rounded up to."""
+
+
+@dataclass(frozen=True)
+class Copy(Peer):
+    """Reads half of `workload.bytes_moved`, and writes the other half."""
+
+    name: str
+    by_kernel: bool
+    """With an elementwise kernel instead of the device's own copy, which is slow for some sizes."""
+
+    def obstacle(self, workload: ConvWorkload, target: tvm.target.Target) -> str | None:
+        return None
+
+    def prepare(self, workload: ConvWorkload, target: tvm.target.Target, sets: Sequence[Operands]) -> list[Call]:
+        return [self.call(workload.bytes_moved, operands["x"].device) for operands in sets]
+
+    def call(self, nbytes: int, device: Any) -> Callable[[], Any]:
+        """A copy that moves so many bytes."""
+        import torch
+
+        source = torch.randn(-(-nbytes // 2 // LINE) * LINE // 4, device=device)
+        target = torch.empty_like(source)
+        return partial(torch.mul, source, 1.0, out=target) if self.by_kernel else partial(target.copy_, source)
+
+    def computes(self, workload: ConvWorkload) -> None:
+        return None

@@ -1,0 +1,51 @@
+"""tvmconv itself, as a user gets it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from ...workload import ConvWorkload, Epilogue
+from .peer import Call, Operands, Peer
+
+if TYPE_CHECKING:
+    import tvm
+
+
+class Tvmconv(Peer):
+    """The configuration of a log that tvmconv ships, or the default."""
+
+    name = "tvmconv"
+
+    def obstacle(self, workload: ConvWorkload, target: tvm.target.Target) -> str | None:
+        return None if workload.is_depthwise else "tvmconv has schedules for depthwise convolutions only"
+
+    def prepare(self, workload: ConvWorkload, target: tvm.target.Target, sets: Sequence[Operands]) -> list[Call]:
+        from ... import operators
+
+        operator = operators.compile(workload, target)
+        return [partial(operator, **operands) for operands in sets]
+
+    def unit(self, workload: ConvWorkload) -> float:
+        return 0.0
+
+
+class Plain(Tvmconv):
+    """The convolution without its epilogue: what fusing the epilogue costs."""
+
+    name = "tvmconv-plain"
+
+    def obstacle(self, workload: ConvWorkload, target: tvm.target.Target) -> str | None:
+        if workload.epilogue == Epilogue():
+            return "the convolution has no epilogue to leave out"
+        return super().obstacle(workload, target)
+
+    def prepare(self, workload: ConvWorkload, target: tvm.target.Target, sets: Sequence[Operands]) -> list[Call]:
+        plain = [{name: operands[name] for name in ("x", "w")} for operands in sets]
+        return super().prepare(self.computes(workload), target, plain)
+
+    def computes(self, workload: ConvWorkload) -> ConvWorkload:
+        return msgspec.structs.replace(workload, epilogue=Epilogue())

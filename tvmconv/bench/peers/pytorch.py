@@ -1,0 +1,135 @@
+"""PyTorch: cuDNN and its own kernels on a GPU, oneDNN on a CPU; eager, and compiled by its own compiler."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from importlib.util import find_spec
+from shutil import which
+from typing import TYPE_CHECKING, Any
+
+from ...workload import ConvWorkload
+from .peer import Call, Operands, Peer
+
+if TYPE_CHECKING:
+    import tvm
+
+TEN_BITS = 2.0**-10
+"""What is left of a number in float16 and in TF32, whose conversion may cut bits off."""
+
+
+@dataclass(frozen=True)
+class PyTorch(Peer):
+    """Eager PyTorch, with cuDNN's own search for the fastest algorithm: an epilogue comes operation by operation."""
+
+    name: str = "pytorch"
+    channels_last: bool = False
+    tf32: bool = False
+    half: bool = False
+
+    def obstacle(self, workload: ConvWorkload, target: tvm.target.Target) -> str | None:
+        if (self.tf32 or self.half) and (target.kind.name != "cuda" or workload.dtype != "float32"):
+            return "for float32 on a GPU"
+        return None
+
+    def prepare(self, workload: ConvWorkload, target: tvm.target.Target, sets: Sequence[Operands]) -> list[Call]:
+        import torch
+
+        torch.backends.cudnn.benchmark = True
+        torch.backends.cudnn.allow_tf32 = False
+        converted = [self._convert(padded(workload, operands)) for operands in sets]
+        forward = self._forward(workload, target)
+        return [partial(forward, **operands) for operands in converted]
+
+    def unit(self, workload: ConvWorkload) -> float:
+        return TEN_BITS if self.tf32 or self.half else super().unit(workload)
+
+    def _convert(self, operands: Operands) -> Operands:
+        import torch
+
+        dtype = torch.float16 if self.half else operands["x"].dtype
+        layout = torch.channels_last if self.channels_last else torch.contiguous_format
+        return {
+            name: tensor.to(dtype, memory_format=layout) if tensor.dim() == 4 else tensor.to(dtype)
+            for name, tensor in operands.items()
+        }
+
+    def _forward(self, workload: ConvWorkload, target: tvm.target.Target) -> Callable[..., Any]:
+        import torch
+
+        forward = convolution(workload)
+        if not self.tf32:
+            return forward
+
+        def with_tf32(**operands: Any) -> Any:
+            with torch.backends.cudnn.flags(enabled=True, benchmark=True, allow_tf32=True):
+                return forward(**operands)
+
+        return with_tf32
+
+
+@dataclass(frozen=True)
+class Compiled(PyTorch):
+    """`torch.compile`, of the convolution and its epilogue together."""
+
+    name: str = "torch-compile"
+
+    def obstacle(self, workload: ConvWorkload, target: tvm.target.Target) -> str | None:
+        if target.kind.name == "cuda" and find_spec("triton") is None:
+            return "triton is not installed"
+        return None if which("g++") or which("clang++") else "it needs a C++ compiler"
+
+    def _forward(self, workload: ConvWorkload, target: tvm.target.Target) -> Callable[..., Any]:
+        import torch
+
+        torch._dynamo.reset()  # after some shapes it would leave the function as it is
+        mode = "max-autotune-no-cudagraphs" if target.kind.name == "cuda" else None
+        compiled: Callable[..., Any] = torch.compile(convolution(workload), mode=mode)
+        return compiled
+
+
+def padded(workload: ConvWorkload, operands: Operands) -> Operands:
+    """The operands as PyTorch takes them: w as (K, C / groups, R, S), vectors as (K, 1, 1) in the dtype of x.
+
+    x has its padding, where that is not the same on opposite sides: PyTorch could not add it.
+    """
+    import torch
+
+    x = operands["x"]
+    vectors = {name: operands[name][:, None, None].to(x.dtype) for name in operands if name in ("scale", "shift")}
+    top, left, bottom, right = workload.padding
+    if (top, left) != (bottom, right):
+        x = torch.nn.functional.pad(x, (left, right, top, bottom))
+    return {"x": x, "w": operands["w"].reshape(workload.out_channels, -1, *workload.kernel), **vectors}
+
+
+def own_padding(workload: ConvWorkload) -> tuple[int, int]:
+    """The padding that is left to PyTorch, after `padded`."""
+    top, left, bottom, right = workload.padding
+    return (top, left) if (top, left) == (bottom, right) else (0, 0)
+
+
+def convolution(workload: ConvWorkload) -> Callable[..., Any]:
+    """The workload as a function of tensors, as one would write it in PyTorch."""
+    import torch
+
+    padding = own_padding(workload)
+
+    def forward(x: Any, w: Any, **vectors: Any) -> Any:
+        y = torch.nn.functional.conv2d(x, w, None, workload.stride, padding, workload.dilation, workload.groups)
+        return epilogue(workload, y, **vectors)
+
+    return forward
+
+
+def epilogue(workload: ConvWorkload, y: Any, scale: Any = None, shift: Any = None) -> Any:
+    """The workload's epilogue of y (N, K, H, W), one operation after the other."""
+    low, high = workload.epilogue.low, workload.epilogue.high
+    if scale is not None:
+        y = y * scale
+    if shift is not None:
+        y = y + shift
+    if (low, high) == (0.0, None):
+        return y.relu()
+    return y if (low, high) == (None, None) else y.clamp(low, high)

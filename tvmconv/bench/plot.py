@@ -1,0 +1,78 @@
+"""A report as a picture: bars of how far everything is from the limit, and a roofline.
+
+Importing it needs matplotlib, so that a missing one is found before anything is measured.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from ..errors import MissingPackageError
+from .peers import OURS, PEERS
+from .report import Report, Roofs, Row
+
+try:
+    from matplotlib import colormaps
+    from matplotlib.figure import Figure
+except ImportError:
+    raise MissingPackageError("matplotlib", "plot", "tvmconv bench suite --plot") from None
+
+ON_ROOFLINE = (OURS.name, "pytorch")
+
+
+def draw(report: Report, path: Path) -> None:
+    """Writes a PNG of a report that has roofs."""
+    assert report.roofs is not None
+    names = [OURS.name, *PEERS]
+    found = [name for name in names if any(name in row.times for row in report.rows)]
+    colours = dict(zip(names, [colormaps["tab20"](i) for i in range(len(names))], strict=True))
+    figure = Figure(figsize=(max(10, 3 + 1.1 * len(report.rows)), 12), layout="constrained")
+    figure.suptitle(f"{report.device}, {report.cache} caches, medians of {report.rounds} rounds")
+    upper, lower = figure.subplots(2)
+    _bars(upper, report.rows, found, colours)
+    _roofline(lower, report.rows, report.roofs, colours)
+    figure.legend(*upper.get_legend_handles_labels(), loc="outside lower center", ncols=6)
+    figure.savefig(path, dpi=120)
+
+
+def _bars(axes: Any, rows: list[Row], names: list[str], colours: dict[str, Any]) -> None:
+    """A group of bars for each workload, from the copy up, or down where the copy is slower."""
+    width = 0.85 / len(names)
+    for i, name in enumerate(names):
+        there = [(place, row) for place, row in enumerate(rows) if name in row.times]
+        places = [place + (i - (len(names) - 1) / 2) * width for place, _ in there]
+        heights = [row.times[name].median / row.limit - 1 for _, row in there]
+        axes.bar(places, heights, width, bottom=1, label=name, color=colours[name])
+    axes.set_yscale("log")
+    axes.axhline(1, color="black", linewidth=0.8)
+    axes.set_xticks(range(len(rows)), [row.name for row in rows], rotation=30, ha="right")
+    axes.set_ylabel("time of a call, as a multiple of a copy's")
+    axes.grid(axis="y", which="both", alpha=0.3)
+    axes.set_axisbelow(True)
+
+
+def _roofline(axes: Any, rows: list[Row], roofs: Roofs, colours: dict[str, Any]) -> None:
+    """Rates against operations for each byte that has to be moved, below the roofs measured on the device."""
+    intensities = [row.flops / row.bytes for row in rows]
+    ridge = roofs.flops / roofs.bandwidth
+    ends = sorted({min(*intensities, ridge) / 2, ridge, max(*intensities, ridge) * 2})
+    axes.plot(
+        ends,
+        [min(x * roofs.bandwidth, roofs.flops) / 1e9 for x in ends],
+        color="black",
+        label="roofs: copy in memory, GEMM",
+    )
+    for name, marker in zip(ON_ROOFLINE, "os", strict=True):
+        there = [(x, row) for x, row in zip(intensities, rows, strict=True) if name in row.times]
+        rates = [row.flops / row.times[name].median / 1e9 for _, row in there]
+        axes.plot([x for x, _ in there], rates, marker, color=colours[name], label=name)
+        if name == OURS.name:
+            for rate, (x, row) in zip(rates, there, strict=True):
+                axes.annotate(row.name, (x, rate), xytext=(5, -3), textcoords="offset points", fontsize=8)
+    axes.set_xscale("log")
+    axes.set_yscale("log")
+    axes.set_xlabel("FLOP for each byte of input, weight and output")
+    axes.set_ylabel("GFLOP/s")
+    axes.grid(which="both", alpha=0.3)
+    axes.legend()

@@ -1,0 +1,162 @@
+"""Timing a workload beside its peers, all of them checked first."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ..dispatch import select
+from ..errors import InvalidArgumentError, WrongResultError
+from ..targets import device_facts
+from ..testing import check_sample, random_operands
+from ..workload import ConvWorkload
+from .peers import DEFAULT_PEERS, LIMITS, OURS, PEERS
+from .peers.ours import Tvmconv
+from .peers.peer import Call, Operands, Peer
+from .report import Report, Roofs, Row, versions
+from .timing import Timer, interleave, measure, sets_beyond_cache, timer
+
+if TYPE_CHECKING:
+    import tvm
+
+SECONDS = 0.02
+"""That a contender is timed for in each round."""
+
+CHECKED_OUTPUTS = 2**18
+"""How many outputs are compared with the reference, where there are more."""
+
+ROUNDINGS = 6
+"""Of x, of w, of the scale, and of what comes before the scale, before the shift and before the store."""
+
+ROOF_BYTES = 2**30
+GEMM_SIZES = {"cuda": 8192, "llvm": 2048}
+
+
+def choose_peers(names: str | None) -> list[Peer]:
+    """The peers in text such as "pytorch,tvm"; the default ones where there is none."""
+    chosen = DEFAULT_PEERS if names is None else tuple(name.strip() for name in names.split(","))
+    if unknown := [name for name in chosen if name not in PEERS]:
+        raise InvalidArgumentError("peers", unknown[0], f"some of {', '.join(PEERS)}")
+    return [peer for name, peer in PEERS.items() if name in chosen]
+
+
+def measure_suites(
+    workloads: Mapping[tuple[str, str], ConvWorkload],
+    target: tvm.target.Target,
+    peers: Sequence[Peer],
+    rounds: int,
+    cold: bool,
+    roofs: bool,
+    started: Callable[[str], None],
+) -> Report:
+    """Measures workloads, whose keys are a suite and a name; `started` hears of each before it begins.
+
+    PyTorch and all other libraries have as many threads on a CPU as TVM.
+    """
+    import torch
+
+    kind = target.kind.name
+    device = device_facts(kind)
+    assert device is not None  # the target's device is there
+    if device.threads is not None:
+        torch.set_num_threads(device.threads)
+    rows = []
+    for (suite, name), workload in workloads.items():
+        started(f"{suite} {name}: {workload}")
+        rows.append(measure_row(suite, name, workload, target, peers, rounds, cold))
+    return Report(
+        target=json.loads(str(target)),
+        device=device,
+        versions=versions(kind),
+        cache="cold" if cold else "warm",
+        rounds=rounds,
+        roofs=measure_roofs(target) if roofs else None,
+        rows=rows,
+    )
+
+
+def measure_row(
+    suite: str,
+    name: str,
+    workload: ConvWorkload,
+    target: tvm.target.Target,
+    peers: Sequence[Peer],
+    rounds: int,
+    cold: bool,
+) -> Row:
+    """A workload of a suite beside its peers and the copies, on arrays that all of them share.
+
+    Raises `WrongResultError` where tvmconv is wrong. A peer that is wrong or fails is left out, and the row says why.
+    """
+    on_gpu = target.kind.name == "cuda"
+    arrays = random_operands(workload)
+    count = sets_beyond_cache(workload.bytes_moved, on_gpu) if cold else 1
+    sets = [_tensors(arrays, _device(target)) for _ in range(count)]
+    timers: dict[str, Timer] = {}
+    skipped, failed = {}, {}
+    for peer in (OURS, *peers, *LIMITS):
+        if reason := peer.obstacle(workload, target):
+            skipped[peer.name] = reason
+            continue
+        try:
+            calls = peer.prepare(workload, target, sets)
+            _check(peer, workload, arrays, calls[0])
+            timers[peer.name] = timer(calls, on_gpu, SECONDS)
+        except AssertionError as error:
+            if isinstance(peer, Tvmconv):
+                raise WrongResultError(f"{peer.name} computes {workload} wrongly: {error}") from None
+            failed[peer.name] = f"wrong: {error}"
+        except RuntimeError as error:
+            if isinstance(peer, Tvmconv):
+                raise
+            failed[peer.name] = str(error).strip().partition("\n")[0]
+    return Row(
+        suite=suite,
+        name=name,
+        workload=str(workload),
+        flops=workload.flops,
+        bytes=workload.bytes_moved,
+        selection=select(workload, target).reason if OURS.name in timers else None,
+        times=interleave(timers, rounds),
+        skipped=skipped,
+        failed=failed,
+    )
+
+
+def measure_roofs(target: tvm.target.Target) -> Roofs:
+    """What the device can do: the bandwidth of a large copy, and the rate of a large matrix product in float32."""
+    import torch
+
+    device, size = _device(target), GEMM_SIZES[target.kind.name]
+    matrix = torch.randn(size, size, device=device)
+    calls: dict[str, Call] = {limit.name: limit.call(ROOF_BYTES, device) for limit in LIMITS}
+    calls["gemm"] = lambda: matrix @ matrix
+    timings = measure(calls, target.kind.name == "cuda", rounds=3, seconds=SECONDS)
+    copy = min(timings[limit.name].median for limit in LIMITS)
+    return Roofs(bandwidth=ROOF_BYTES / copy, flops=2 * size**3 / timings["gemm"].median)
+
+
+def _device(target: tvm.target.Target) -> str:
+    return "cuda" if target.kind.name == "cuda" else "cpu"
+
+
+def _tensors(arrays: dict[str, np.ndarray[Any, Any]], device: str) -> Operands:
+    """The operands in memory that torch has allocated, which is aligned as every library wants it."""
+    import torch
+
+    return {name: torch.from_numpy(array).to(device, copy=True) for name, array in arrays.items() if name != "output"}
+
+
+def _check(peer: Peer, workload: ConvWorkload, arrays: dict[str, np.ndarray[Any, Any]], call: Call) -> None:
+    import torch
+
+    computed = peer.computes(workload)
+    if computed is None:
+        return
+    got = call().to(getattr(torch, workload.dtype)).cpu().numpy()
+    operands = {name: arrays[name] for name in computed.operands}
+    rng = np.random.default_rng(0)
+    check_sample(computed, operands, got, rng, CHECKED_OUTPUTS, ROUNDINGS * peer.unit(workload))

@@ -1,0 +1,19 @@
+"""`tvmconv bench`: each of its commands is in a file of its own."""
+
+from __future__ import annotations
+
+import click
+
+from .bench_defaults import defaults
+from .bench_suite import suite
+from .bench_tune_tir import tune_tir
+from .bench_tuners import tuners
+from .bench_tutorial import tutorial
+
+
+@click.group(commands=[suite, tutorial, defaults, tuners, tune_tir])
+def bench() -> None:
+    """Measure kernels beside their peers, and tuners beside each other.
+
+    Results are checked against the float64 reference before anything is timed.
+    """

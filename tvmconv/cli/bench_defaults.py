@@ -1,0 +1,116 @@
+"""`tvmconv bench defaults`."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+from collections.abc import Sequence
+from contextlib import closing
+from pathlib import Path
+from statistics import geometric_mean
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ..errors import NoValidConfigurationError
+from .console import note, print_json, print_table
+from .interrupts import interrupts
+from .log import knobs_text
+from .options import OutputFile, json_option, target_option
+from .tune import FINISHING, POSITIVE
+from .tune_report import tell_log
+
+if TYPE_CHECKING:
+    from ..bench.defaults import Gap
+
+WORST = 10
+"""How many workloads the table shows."""
+
+
+@click.command()
+@target_option
+@click.option("--workloads", "count", type=POSITIVE, default=100, help="How many; more of them begin with the same.")
+@click.option("--trials", type=POSITIVE, default=32, help="For each workload, those that LOG has included.")
+@click.option("--seed", type=click.IntRange(min=0), default=0, help="Of the workloads, and of the search.")
+@click.option("-o", "--output", "log", type=OutputFile(), required=True, metavar="LOG", help="The log to add to.")
+@json_option
+def defaults(target: str, count: int, trials: int, seed: int, log: Path, as_json: bool) -> None:
+    """Compare default configurations with tuned ones, over random depthwise workloads.
+
+    Each workload is tuned, and its default and its best few configurations are measured again at the end. How many
+    times as long the default takes then is reported: the geometric mean, the quantiles, and the worst workloads. What
+    small spaces leave of the trials goes to the others. The same command goes on where it was ended, as `tvmconv tune`
+    does.
+    """
+    from .. import autotvm
+    from ..autotvm.record import load_from_file
+    from ..autotvm.session import tune_tasks
+    from ..bench.defaults import gaps, random_workloads
+
+    tasks = [autotvm.create(workload, target) for workload in random_workloads(count, seed)]
+    option = autotvm.measure_option(autotvm.LocalBuilder(), autotvm.LocalRunner())
+    with closing(option), interrupts(lambda: os.write(2, FINISHING)) as pressed:
+        device = option.device(tasks[0])
+        tell_log(log, tasks, device)
+        tune_tasks(tasks, log, option, trials=trials * count, seed=seed, stop=lambda: bool(pressed))
+    found = gaps(tasks, load_from_file(log).records, device)
+    facts = {"device": device, "target": str(tasks[0].target), "workloads": count, "trials": trials, "seed": seed}
+    report(found, facts, as_json)
+    if pressed:
+        note(f"to go on: {shlex.join(['tvmconv', *sys.argv[1:]])}")
+        raise KeyboardInterrupt
+    measured = {gap.workload for gap in found}
+    if failed := [str(task.workload) for task in tasks if task.workload not in measured]:
+        raise NoValidConfigurationError(
+            f"the default configuration failed on {len(failed)} of {count} workloads, the first of them {failed[0]}; "
+            f"`tvmconv log show {log}`"
+        )
+
+
+def report(found: Sequence[Gap], facts: dict[str, Any], as_json: bool) -> None:
+    """Prints how far the defaults are from the best, the worst first."""
+    from ..bench.defaults import quantiles
+
+    if not found:
+        note("nothing was measured to the end")
+        return
+    times = [gap.times for gap in found]
+    mean, shares = geometric_mean(times), quantiles(times)
+    if as_json:
+        rows = [_record(gap) for gap in found]
+        print_json({**facts, "geometric_mean": mean, "quantiles": shares, "rows": rows})
+        return
+    print_table(
+        ["workload", "space", "default µs", "best µs", "times", "default configuration", "best configuration"],
+        [
+            [
+                str(gap.workload),
+                gap.space,
+                1e6 * gap.default.cost,
+                1e6 * gap.best.cost,
+                gap.times,
+                knobs_text(gap.default),
+                knobs_text(gap.best),
+            ]
+            for gap in found[:WORST]
+        ],
+    )
+    alone = sum(gap.space == 1 for gap in found)
+    click.echo(
+        f"times as long as the best, over {len(found)} workloads on {facts['device']}: geometric mean {mean:.3f}, "
+        f"{', '.join(f'{share} {value:.3f}' for share, value in shares.items())}; "
+        f"{alone} have the default configuration alone"
+    )
+
+
+def _record(gap: Gap) -> dict[str, object]:
+    return {
+        "workload": gap.workload,
+        "space": gap.space,
+        "default_seconds": gap.default.cost,
+        "best_seconds": gap.best.cost,
+        "times": gap.times,
+        "default": gap.default.knobs,
+        "best": gap.best.knobs,
+    }

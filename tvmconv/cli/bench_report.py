@@ -1,0 +1,140 @@
+"""What `tvmconv bench suite` prints of a report."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from statistics import geometric_mean
+from typing import TYPE_CHECKING
+
+import click
+
+from ..errors import RegressionError
+from .console import print_table
+
+if TYPE_CHECKING:
+    from ..bench.report import Change, Report, Row
+    from ..bench.timing import Timing
+
+
+def print_report(report: Report) -> None:
+    """A table for each suite, with its geometric means and who took no part, and the means over all suites."""
+    packages = ", ".join(f"{package} {version}" for package, version in report.versions.items())
+    click.echo(f"{report.device}, {report.cache} caches, medians of {report.rounds} rounds; {packages}")
+    suites = list(dict.fromkeys(row.suite for row in report.rows))
+    for suite in suites:
+        rows = [row for row in report.rows if row.suite == suite]
+        click.echo(f"\n{suite}")
+        _print_rows(rows)
+        _print_means(rows)
+        _print_absent(rows)
+    if len(suites) > 1:
+        click.echo("\nall suites")
+        _print_means(report.rows)
+
+
+def _print_rows(rows: Sequence[Row]) -> None:
+    """Ratios to tvmconv, or times where tvmconv has not all of the rows."""
+    peers = _peers(rows)
+    if all(row.ours for row in rows):
+        headers = ["name", "µs", "spread", "GFLOP/s", "GB/s", "copy, µs", "% of copy", *(f"x {peer}" for peer in peers)]
+        print_table(headers, [[*_ours(row), *(_cell(row.times_faster(peer)) for peer in peers)] for row in rows])
+        return
+    contenders = [name for name in ("tvmconv", *peers) if any(name in row.times for row in rows)]
+    print_table(
+        ["name", "copy, µs", *(f"{name}, µs" for name in contenders)],
+        [
+            [row.name, _micro(row.limit)]
+            + [_micro(row.times[name].median) if name in row.times else "" for name in contenders]
+            for row in rows
+        ],
+    )
+
+
+def _ours(row: Row) -> list[object]:
+    assert row.ours is not None
+    seconds = row.ours.median
+    return [
+        row.name,
+        _micro(seconds),
+        _spread(row.ours),
+        row.flops / seconds / 1e9,
+        row.bytes / seconds / 1e9,
+        _micro(row.limit),
+        100 * row.limit / seconds,
+    ]
+
+
+def _print_means(rows: Sequence[Row]) -> None:
+    from ..bench.report import geometric_means
+
+    ours = [row.limit / row.ours.median for row in rows if row.ours]
+    if not ours:
+        return
+    means = [f"{100 * geometric_mean(ours):.3g}% of copy ({len(ours)})"]
+    means += [f"{mean:.3g} x {peer} ({count})" for peer, (mean, count) in geometric_means(rows, _peers(rows)).items()]
+    click.echo(f"geometric means (of so many): {', '.join(means)}")
+
+
+def _print_absent(rows: Sequence[Row]) -> None:
+    """Who took no part, or failed, and in which rows if not in all."""
+    reasons = defaultdict[str, list[str]](list)
+    for row in rows:
+        for kind, absent in (("skipped", row.skipped), ("failed", row.failed)):
+            for peer, reason in absent.items():
+                reasons[f"{peer} {kind}: {reason}"].append(row.name)
+    for reason, names in reasons.items():
+        click.echo(reason if len(names) == len(rows) else f"{reason} ({', '.join(names)})")
+
+
+def print_changes(changes: Sequence[Change]) -> None:
+    """tvmconv's times before and now."""
+    click.echo("\ncompared with the older report")
+    print_table(
+        ["suite", "name", "µs before", "spread", "µs now", "spread", "now / before"],
+        [
+            [
+                change.suite,
+                change.name,
+                _micro(change.old.median),
+                _spread(change.old),
+                _micro(change.new.median),
+                _spread(change.new),
+                change.ratio,
+            ]
+            for change in changes
+        ],
+    )
+    mean = geometric_mean(change.ratio for change in changes)
+    click.echo(f"geometric mean of {len(changes)}: {mean:.3g} times as long as before")
+
+
+def require_no_regression(changes: Sequence[Change], allowed: float) -> None:
+    """Raises `RegressionError` with the workloads that take longer than before by more than the allowed share."""
+    slower = [change for change in changes if change.is_regression(allowed)]
+    if slower:
+        rows = ", ".join(
+            f"{change.name} ({_micro(change.new.median)} µs, before {_micro(change.old.median)})" for change in slower
+        )
+        raise RegressionError(f"slower than before by more than {100 * allowed:g}%: {rows}")
+
+
+def _peers(rows: Sequence[Row]) -> list[str]:
+    """Those that have run on a row, in their order."""
+    from ..bench.peers import PEERS
+
+    return [name for name in PEERS if any(name in row.times for row in rows)]
+
+
+def _micro(seconds: float) -> float:
+    """Microseconds in four digits, or whole ones."""
+    micro = 1e6 * seconds
+    return round(micro) if micro >= 1000 else float(f"{micro:.4g}")
+
+
+def _spread(timing: Timing) -> str:
+    return f"{_micro(timing.low)}-{_micro(timing.high)}"
+
+
+def _cell(ratio: float | None) -> float | str:
+    return "" if ratio is None else ratio

@@ -1,0 +1,107 @@
+"""`tvmconv bench suite`."""
+
+from __future__ import annotations
+
+import os
+import re
+from importlib.util import find_spec
+from pathlib import Path
+
+import click
+
+from ..bench.suites import load_suite
+from ..errors import MissingPackageError
+from ..workload import DTYPES, Epilogue
+from .bench_report import print_changes, print_report, require_no_regression
+from .console import note, print_json
+from .options import INPUT_FILE, OutputFile, json_option, target_option
+
+POSITIVE = click.IntRange(min=1)
+
+
+def share(ctx: click.Context, param: click.Parameter, value: str | None) -> float | None:
+    """The share in text such as "5%"."""
+    if value is None:
+        return None
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)%?", value.strip())
+    if match is None:
+        raise click.BadParameter(f"{value!r} is not of the form 5%", ctx, param)
+    return float(match[1]) / 100
+
+
+@click.command()
+@click.argument("names", nargs=-1, required=True, metavar="NAME...")
+@target_option
+@click.option("--threads", type=POSITIVE, help="On a CPU, for all alike.  [default: TVM's number]")
+@click.option("--batch", type=POSITIVE, help="Instead of the batch that a suite has.")
+@click.option("--dtype", type=click.Choice(DTYPES), default="float32")
+@click.option("--epilogue", is_flag=True, help="Scale, shift and ReLU after each convolution.")
+@click.option("--peers", metavar="A,B", help="Only these, and the copies.  [default: all but metaschedule]")
+@click.option("--cold", is_flag=True, help="Other arrays in each call, so that none is in the GPU's L2, or a CPU's L3.")
+@click.option("--rounds", type=POSITIVE, default=9, help="How often each contender is timed.")
+@click.option("--plot", type=OutputFile(".png"), metavar="FILE.png", help="Draw bars and a roofline.")
+@click.option("--compare", type=INPUT_FILE, metavar="OLD.json", help="Compare tvmconv with what --json printed before.")
+@click.option("--fail-on-regress", callback=share, metavar="P%", help="With --compare: what may be lost.")
+@json_option
+def suite(
+    names: tuple[str, ...],
+    target: str,
+    threads: int | None,
+    batch: int | None,
+    dtype: str,
+    epilogue: bool,
+    peers: str | None,
+    cold: bool,
+    rounds: int,
+    plot: Path | None,
+    compare: Path | None,
+    fail_on_regress: float | None,
+    as_json: bool,
+) -> None:
+    """Time the convolutions of suites beside other libraries, and beside a copy of the same bytes.
+
+    The suites are depthwise-tutorial, depthwise-networks, im2win-thesis and sparse-paper. Contenders are called in
+    turn, on a GPU in CUDA graphs; times are medians of the rounds. A peer that cannot take part is listed with the
+    reason. "x PEER" is how many times as long as tvmconv the peer takes. The exit code is 5 if tvmconv computes
+    something wrong, and 6 if a workload takes longer than --fail-on-regress allows, in the median and, beyond noise, in
+    every round.
+    """
+    if fail_on_regress is not None and compare is None:
+        raise click.UsageError("--fail-on-regress goes with --compare")
+    if threads is not None:
+        os.environ["TVM_NUM_THREADS"] = str(threads)  # read when TVM is loaded
+    if find_spec("torch") is None:
+        raise MissingPackageError("torch", "torch", "tvmconv bench suite")
+
+    import msgspec
+
+    from ..bench.report import changes, read_report, require_comparable
+    from ..bench.suite import choose_peers, measure_suites
+    from ..targets import device_facts, device_of, resolve_target
+
+    if plot is not None:
+        from ..bench.plot import draw
+    resolved = resolve_target(target)
+    device_of(resolved)
+    chosen = choose_peers(peers)
+    changed = {"dtype": dtype, "epilogue": Epilogue(scale=True, shift=True, low=0.0) if epilogue else Epilogue()}
+    workloads = {
+        (suite, name): msgspec.structs.replace(workload, **changed)
+        for suite in names
+        for name, workload in load_suite(suite, resolved.kind.name, batch).items()
+    }
+    old = read_report(compare) if compare else None
+    if old:
+        require_comparable(old, workloads, device_facts(resolved.kind.name), "cold" if cold else "warm")
+    report = measure_suites(workloads, resolved, chosen, rounds, cold, roofs=plot is not None, started=note)
+    found = changes(report.rows, old) if old else []
+    if plot:
+        draw(report, plot)
+    if as_json:
+        print_json({**msgspec.to_builtins(report), "comparison": msgspec.to_builtins(found)})
+    else:
+        print_report(report)
+        if found:
+            print_changes(found)
+    if fail_on_regress is not None:
+        require_no_regression(found, fail_on_regress)
