@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from tvmconv import ConvWorkload
+from tvmconv.compute import conv2d_reference
 from tvmconv.testing import Case, check_result, check_sample, random_operands
-from tvmconv.testing.reference import conv2d_reference
 
 torch = pytest.importorskip("torch")
 

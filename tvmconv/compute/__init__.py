@@ -1,5 +1,6 @@
 """TE definitions of the convolutions, each beside its float64 NumPy reference."""
 
-from .depthwise import depthwise, depthwise_reference
+from .depthwise import depthwise
+from .reference import conv2d_reference
 
-__all__ = ["depthwise", "depthwise_reference"]
+__all__ = ["conv2d_reference", "depthwise"]

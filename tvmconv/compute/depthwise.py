@@ -5,11 +5,10 @@ The computation of the TVM depthwise tutorial, with its fused scale, shift and a
 
 from __future__ import annotations
 
-import numpy as np
 from tvm import te, tirx
 
 from ..workload import ConvWorkload
-from .epilogue import epilogue, epilogue_operands, epilogue_reference
+from .epilogue import epilogue, epilogue_operands
 from .padding import padded_input
 
 
@@ -40,23 +39,3 @@ def depthwise(workload: ConvWorkload, tile: tuple[int, int] = (1, 1), lanes: int
 
     accumulated = te.compute((workload.batch, workload.out_channels, *rounded), accumulate, name="depthwise")
     return [x, w, *operands.values(), epilogue(accumulated, workload, operands)]
-
-
-def depthwise_reference(
-    workload: ConvWorkload,
-    x: np.ndarray,
-    w: np.ndarray,
-    scale: np.ndarray | None = None,
-    shift: np.ndarray | None = None,
-) -> np.ndarray:
-    """The same in float64 NumPy, tap by tap; the result is (N, K, Ho, Wo) in float64."""
-    top, left, bottom, right = workload.padding
-    padded = np.pad(x.astype(np.float64), ((0, 0), (0, 0), (top, bottom), (left, right)))
-    (sh, sw), (dh, dw), (ho, wo) = workload.stride, workload.dilation, workload.output_size
-    y = np.zeros((workload.batch, workload.in_channels, workload.multiplier, ho, wo))
-    for r in range(workload.kernel[0]):
-        for s in range(workload.kernel[1]):
-            rows = slice(r * dh, r * dh + (ho - 1) * sh + 1, sh)
-            columns = slice(s * dw, s * dw + (wo - 1) * sw + 1, sw)
-            y += padded[:, :, None, rows, columns] * w[None, :, :, r, s, None, None].astype(np.float64)
-    return epilogue_reference(y.reshape(workload.output_shape), workload, scale, shift)

@@ -8,9 +8,9 @@ from math import prod
 import msgspec
 import numpy as np
 
+from ..compute import conv2d_reference
 from ..workload import ConvWorkload
 from .closeness import assert_close
-from .reference import conv2d_reference
 
 
 def random_operands(workload: ConvWorkload, seed: int = 0) -> dict[str, np.ndarray]:

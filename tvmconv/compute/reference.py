@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..compute.epilogue import epilogue_reference
 from ..workload import ConvWorkload
+from .epilogue import epilogue_reference
 
 
 def conv2d_reference(
