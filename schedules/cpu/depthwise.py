@@ -3,8 +3,8 @@
 Vectors run over neighbouring columns, or over channels where rows are short. The staged band is laid out by the phase
 of the stride, so that every tap reads neighbouring elements.
 
-On Zen 5 in float32 at batch 1 it is, tuned, 3.3 times as fast as PyTorch's NCHW convolutions with one thread in the
-geometric mean over the depthwise suites, and 1.6 times as its channels-last ones, which win on large planes
+On Zen 5 in float32 at batch 1 it is, tuned, about 4 times as fast as PyTorch's NCHW convolutions with one thread in the
+geometric mean over the depthwise suites, and 1.8 times as its channels-last ones, which win on the largest planes
 (benchmarks/depthwise-cpu-1-thread.json).
 """
 
