@@ -99,7 +99,7 @@ def test_peers_compute_the_convolution(workload: ConvWorkload) -> None:
             calls = peer.prepare(workload, target, sets)
             assert len(calls) == 2
             for call in calls:
-                suite._check(peer, workload, arrays, call)
+                suite._check(peer, workload, arrays, call, "cpu")
     absent = set() if workload.is_depthwise else {"tvmconv", "tvmconv-plain"}
     absent |= {"onnxruntime"} if workload.is_depthwise else set()
     assert took_part == set(ON_CPU) - absent
@@ -111,7 +111,7 @@ def test_compiled_pytorch() -> None:
     if reason := peer.obstacle(workload, target):
         pytest.skip(reason)
     (call,) = peer.prepare(workload, target, [suite._tensors(arrays, "cpu")])
-    suite._check(peer, workload, arrays, call)
+    suite._check(peer, workload, arrays, call, "cpu")
 
 
 def test_peers_for_gpus_and_the_slow_one() -> None:

@@ -77,7 +77,11 @@ def test_a_configuration_is_measured_as_it_is(monkeypatch: pytest.MonkeyPatch) -
     assert config in [operator.selection.config for operator in used]
 
     other = msgspec.structs.replace(SMALL, padding=(0, 1, 2, 1))
-    monkeypatch.setattr(operators, "compile", lambda workload, *rest: compiled(other if rest[1:] else workload, *rest))
+
+    def wrong_where_configured(workload: ConvWorkload, target: Any, config: Any) -> operators.Operator:
+        return compiled(other if config else workload, target, config)
+
+    monkeypatch.setattr(operators, "compile", wrong_where_configured)
     with pytest.raises(WrongResultError, match=r"Config\(.*\) computes depthwise 1x2x9x9 .* elements are wrong"):
         tutorial.measure_tables(CPU, rounds=1)
 

@@ -90,7 +90,7 @@ def test_show(log: Path) -> None:
     assert "a reason" in rows[2]
     assert trials == "trials: 14 ok; 1 crash"
     assert devices.startswith("devices: 14 a CPU")
-    assert versions.startswith("versions: 15 cpu/depthwise 1, tvmconv ")
+    assert versions.startswith(f"versions: 15 cpu/depthwise {SMALL.template.VERSION}, tvmconv ")
     assert begun.startswith("without an end: depthwise 1x4x6x6")
 
 

@@ -11,6 +11,7 @@ import pytest
 import tvm
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tvmconv.schedules.cuda.depthwise import LEAST, Config, shared_bytes
 
 from tvmconv import ConvWorkload, cuda
 from tvmconv.dispatch import select, template_for
@@ -51,6 +52,58 @@ def test_random_legal_configuration(case: Case, target: tvm.target.Target) -> No
         run_on_cpu(scheduled(case.workload, target, config), case.workload)
 
 
+def config(**knobs: Any) -> Config:
+    return replace(LEAST, unroll=2, **knobs)
+
+
+CONFIGURED = {
+    "flat": (
+        ConvWorkload.depthwise((2, 16, 7, 7), (16, 1, 3, 3)),
+        config(planes=8, threads_y=7, columns=7, flat=True),
+    ),
+    "flat-multiplier-2-half": (
+        ConvWorkload.depthwise((1, 8, 9, 6), (8, 2, 3, 3), scale=True, activation="relu", dtype="float16"),
+        config(planes=4, threads_y=3, rows=3, columns=6, flat=True, shared_filter=True),
+    ),
+    "load-2": (
+        ConvWorkload.depthwise((1, 8, 14, 14), (8, 1, 5, 5)),
+        config(planes=4, threads_y=2, threads_x=7, rows=7, columns=2, vector=2, load=2),
+    ),
+    "load-4-stride-2": (
+        ConvWorkload.depthwise((1, 4, 16, 32), (4, 1, 3, 3), stride=2),
+        config(planes=2, threads_y=4, threads_x=4, rows=2, columns=4, load=4),
+    ),
+    "load-8-half": (
+        ConvWorkload.depthwise((1, 4, 8, 32), (4, 1, 3, 3), dtype="float16"),
+        config(planes=2, threads_y=4, threads_x=4, rows=2, columns=8, vector=4, load=8),
+    ),
+    "load-4-shared": (
+        ConvWorkload.depthwise((1, 4, 16, 16), (4, 1, 3, 3)),
+        config(planes=2, threads_y=4, threads_x=8, rows=4, columns=2, shared_input=True, shared_filter=True, load=4),
+    ),
+    "siblings-3": (
+        ConvWorkload.depthwise((1, 4, 10, 12), (4, 3, 3, 3)),
+        config(planes=6, threads_y=5, threads_x=6, rows=2, columns=2, siblings=3, load=2),
+    ),
+}
+"""CUDA configurations with the knobs that random ones seldom combine."""
+
+by_configured = pytest.mark.parametrize(("workload", "config"), CONFIGURED.values(), ids=CONFIGURED.keys())
+
+
+@by_configured
+def test_configuration(workload: ConvWorkload, config: Config) -> None:
+    run_on_cpu(scheduled(workload, SM_90, config), workload)
+
+
+@by_configured
+def test_cubin_of_configuration(workload: ConvWorkload, config: Config) -> None:
+    kernel = resources(workload, SM_90, config)
+    assert (kernel.stack_bytes, kernel.spill_store_bytes, kernel.spill_load_bytes) == (0, 0, 0)
+    estimate = shared_bytes(workload, config)
+    assert kernel.shared_bytes <= estimate if config.flat else kernel.shared_bytes == estimate
+
+
 @by_target
 @pytest.mark.parametrize("size", [1, 2, 3, 4, 5, 6, 7, 33])
 def test_the_default_and_less_unrolling_are_legal(target: tvm.target.Target, size: int) -> None:
@@ -89,14 +142,17 @@ def test_any_workload(workload: ConvWorkload, target: tvm.target.Target) -> None
     run_on_cpu(scheduled(workload, target), workload)
 
 
+def resources(workload: ConvWorkload, target: tvm.target.Target, config: Any = None) -> cuda.KernelResources:
+    module = build(tvm.IRModule({"kernel": scheduled(workload, target, config)}), target)
+    (kernel,) = cuda.kernel_resources(module.mod.imports[0].inspect_source(), str(target.attrs["arch"]))
+    return kernel
+
+
 @pytest.mark.parametrize("target", [SM_80, SM_90], ids=["sm_80", "sm_90"])
 @by_id
 def test_cubin(case: Case, target: tvm.target.Target) -> None:
     """CUDA code compiles for the architecture, and what stays in registers by design does."""
-    selection = select(case.workload, target)
-    func = lower(case.workload, selection, target, "kernel")
-    source = build(tvm.IRModule({"kernel": func}), target).mod.imports[0].inspect_source()
-    (kernel,) = cuda.kernel_resources(source, str(target.attrs["arch"]))
+    selection, kernel = select(case.workload, target), resources(case.workload, target)
     assert (kernel.stack_bytes, kernel.spill_store_bytes, kernel.spill_load_bytes) == (0, 0, 0)
     assert kernel.registers * selection.config.threads <= 65536
     assert kernel.shared_bytes == selection.template.shared_bytes(case.workload, selection.config)

@@ -50,11 +50,11 @@ def operand(name: str, array: Any) -> Operand:
         raise InvalidArgumentError(name, type(array).__name__, "an array: NumPy, torch, or one with __dlpack__")
     try:
         tensor = tvm_ffi.from_dlpack(array, require_contiguous=True)
-    except (ValueError, BufferError, TypeError) as error:
+        if is_cpu(tensor.device) and not isinstance(array, np.ndarray):
+            # Kernels refuse a view that begins at an offset; NumPy adds it to the pointer.
+            tensor = tvm_ffi.from_dlpack(np.from_dlpack(tensor))
+    except (ValueError, BufferError, TypeError, RuntimeError) as error:
         raise InvalidArgumentError(name, type(array).__name__, f"an array that DLPack can share ({error})") from None
-    if is_cpu(tensor.device) and not isinstance(array, np.ndarray):
-        # Kernels refuse a view that begins at an offset; NumPy adds it to the pointer.
-        tensor = tvm_ffi.from_dlpack(np.from_dlpack(tensor))
     if not is_cpu(tensor.device) and tensor.data_ptr() % GPU_ALIGNMENT:
         raise InvalidArgumentError(name, "a view that is not aligned", f"an array aligned to {GPU_ALIGNMENT} bytes")
     return Operand(name, tensor, tuple(tensor.shape), str(tensor.dtype), tensor.device)

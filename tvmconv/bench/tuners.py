@@ -43,6 +43,7 @@ def compare(
     records = spaces[workload]
     task = Task(workload, tvm.target.Target(records[0].target))
     goal = WITHIN * min(record.cost for record in records)
+    simulator = Simulator(records)
     others = [records for other, records in spaces.items() if other != workload]
     rows = []
     for name in (*TUNERS, *([WARM] if others else [])):
@@ -52,7 +53,7 @@ def compare(
             if name == WARM:
                 random = np.random.default_rng(seed)
                 tuner.load_history([same[i] for same in others for i in random.permutation(len(same))[:HISTORY]])
-            trials.append(trials_to_reach(goal, tuner, Simulator(records)))
+            trials.append(trials_to_reach(goal, tuner, simulator))
         lower, median, upper = (float(q) for q in np.quantile(trials, (0.25, 0.5, 0.75)))
         rows.append(
             {

@@ -9,20 +9,16 @@ too small for them.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 
 import tvm
 
 from tvmconv.schedules.cuda.depthwise import LEAST, Config
 from tvmconv.schedules.space import ceil_div
 
-from .. import operators
 from ..workload import ConvWorkload
 from .peers import LIMITS, OURS
 from .peers.ours import Tvmconv
-from .peers.peer import Call, Operands
 from .peers.pytorch import PyTorch
 from .report import Row
 from .suite import measure_row
@@ -110,15 +106,11 @@ TABLES = {
 
 
 class Configured(Tvmconv):
-    """A configuration, whatever tvmconv itself would choose."""
+    """tvmconv with one configuration."""
 
     def __init__(self, config: Config) -> None:
         self.config = config
         self.name = str(config)
-
-    def prepare(self, workload: ConvWorkload, target: tvm.target.Target, sets: Sequence[Operands]) -> list[Call]:
-        operator = operators.compile(workload, target, self.config)
-        return [partial(operator, **operands) for operands in sets]
 
 
 def measure_tables(target: tvm.target.Target, rounds: int) -> dict[ConvWorkload, Row]:

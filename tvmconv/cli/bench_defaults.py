@@ -17,8 +17,8 @@ from ..errors import NoValidConfigurationError
 from .console import note, print_json, print_table
 from .interrupts import interrupts
 from .log import knobs_text
-from .options import OutputFile, json_option, target_option
-from .tune import FINISHING, POSITIVE
+from .options import POSITIVE, OutputFile, json_option, target_option
+from .tune import FINISHING
 from .tune_report import tell_log
 
 if TYPE_CHECKING:

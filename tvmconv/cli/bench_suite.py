@@ -14,9 +14,7 @@ from ..errors import MissingPackageError
 from ..workload import DTYPES, Epilogue
 from .bench_report import print_changes, print_report, require_no_regression
 from .console import note, print_json
-from .options import INPUT_FILE, OutputFile, json_option, target_option
-
-POSITIVE = click.IntRange(min=1)
+from .options import INPUT_FILE, POSITIVE, OutputFile, json_option, target_option
 
 
 def share(ctx: click.Context, param: click.Parameter, value: str | None) -> float | None:

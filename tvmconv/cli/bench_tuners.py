@@ -7,12 +7,12 @@ from pathlib import Path
 import click
 
 from .console import print_json, print_table
-from .options import INPUT_FILE, json_option
+from .options import INPUT_FILE, POSITIVE, json_option
 
 
 @click.command()
 @click.argument("logs", nargs=-1, required=True, type=INPUT_FILE, metavar="LOG...")
-@click.option("--seeds", type=click.IntRange(min=1), default=20, help="Runs of each tuner.")
+@click.option("--seeds", type=POSITIVE, default=20, help="Runs of each tuner.")
 @json_option
 def tuners(logs: tuple[Path, ...], seeds: int, as_json: bool) -> None:
     """Count the trials that each tuner needs to find a configuration within 5% of the best of a space.

@@ -9,7 +9,7 @@ import click
 
 from ..errors import InvalidArgumentError, MissingPackageError
 from .console import note, print_json, print_table
-from .options import json_option
+from .options import POSITIVE, json_option
 
 if TYPE_CHECKING:
     from ..bench.report import Row
@@ -35,7 +35,7 @@ HEADERS = (
 
 @click.command()
 @click.option("--target", default="cuda", help="cuda, a tag of TVM such as nvidia/nvidia-h100, or a target as JSON.")
-@click.option("--rounds", type=click.IntRange(min=1), default=9, help="How often each kernel is timed.")
+@click.option("--rounds", type=POSITIVE, default=9, help="How often each kernel is timed.")
 @json_option
 def tutorial(target: str, rounds: int, as_json: bool) -> None:
     """Measure the tables of TVM's tutorial on depthwise convolution on a GPU of today.

@@ -12,7 +12,7 @@ import click
 from ..errors import InvalidArgumentError, UnsupportedModelError
 from ..workload import ConvWorkload
 from .console import print_json, print_table, progress
-from .options import json_option, records_option, target_option
+from .options import POSITIVE, json_option, records_option, target_option
 from .tasks import find_tasks
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ VIEWS = {
 
 @click.command()
 @click.argument("subject", metavar="WORKLOAD|MODEL")
-@click.option("--layer", type=click.IntRange(min=1), metavar="N", help="Number of the convolution in `tvmconv tasks`.")
+@click.option("--layer", type=POSITIVE, metavar="N", help="Number of the convolution in `tvmconv tasks`.")
 @target_option
 @click.option(
     "--show",

@@ -42,6 +42,8 @@ def apply_records(ctx: click.Context, param: click.Parameter, value: Path | None
         ctx.with_resource(apply_history_best(value))
 
 
+POSITIVE = click.IntRange(min=1)
+
 INPUT_FILE = click.Path(exists=True, dir_okay=False, readable=True, path_type=Path)
 
 model_argument = click.argument("model", type=INPUT_FILE)

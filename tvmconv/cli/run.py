@@ -15,7 +15,7 @@ import click
 
 from ..errors import InvalidArgumentError, WrongResultError
 from .console import note, print_json, print_table, progress
-from .options import INPUT_FILE, OutputFile, json_option, records_option
+from .options import INPUT_FILE, POSITIVE, OutputFile, json_option, records_option
 
 if TYPE_CHECKING:
     import tvm
@@ -42,8 +42,8 @@ LIBRARY = b"\x7fELF"
 @click.option("--target", help="What to build MODEL for, as in `tvmconv build`; FILE has its own.  [default: llvm]")
 @click.option("--verify", type=click.Choice(["onnxruntime"]), help="Compare the outputs of MODEL with this runtime's.")
 @click.option("--print-time", is_flag=True, help="Measure, without the copies from and to a GPU.")
-@click.option("--repeat", type=click.IntRange(min=1), default=10, help="With --print-time: how many measurements.")
-@click.option("--number", type=click.IntRange(min=1), default=1, help="With --print-time: runs in each measurement.")
+@click.option("--repeat", type=POSITIVE, default=10, help="With --print-time: how many measurements.")
+@click.option("--number", type=POSITIVE, default=1, help="With --print-time: runs in each measurement.")
 @records_option
 @json_option
 def run(

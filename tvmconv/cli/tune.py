@@ -18,14 +18,13 @@ from ..errors import InvalidArgumentError, NoValidConfigurationError
 from ..workload import ConvWorkload
 from .console import note, progress
 from .interrupts import interrupts
-from .options import INPUT_FILE, OutputFile, address, json_option, target_option
+from .options import INPUT_FILE, POSITIVE, OutputFile, address, json_option, target_option
 from .tune_report import never_worked, print_plan, print_summaries, tell_log
 
 if TYPE_CHECKING:
     from ..autotvm.measure import MeasureOption
     from ..autotvm.task import Task
 
-POSITIVE = click.IntRange(min=1)
 FINISHING = b"finishing the trial under way; Ctrl-C again ends at once\n"
 
 

@@ -25,7 +25,12 @@ class OnnxRuntime(Peer):
         return f"{' and '.join(missing)} not installed" if missing else None
 
     def prepare(self, workload: ConvWorkload, target: tvm.target.Target, sets: Sequence[Operands]) -> list[Call]:
-        return [_call(workload, operands) for operands in sets]
+        from onnxruntime.capi import onnxruntime_pybind11_state as errors
+
+        try:
+            return [_call(workload, operands) for operands in sets]
+        except (errors.Fail, errors.InvalidArgument, errors.NotImplemented, errors.RuntimeException) as error:
+            raise RuntimeError(str(error)) from None
 
 
 def _call(workload: ConvWorkload, operands: Operands) -> Call:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -19,6 +19,8 @@ class Tvmconv(Peer):
     """The configuration of a log that tvmconv ships, or the default."""
 
     name = "tvmconv"
+    config: Any = None
+    """A configuration, whatever tvmconv itself would choose."""
 
     def obstacle(self, workload: ConvWorkload, target: tvm.target.Target) -> str | None:
         return None if workload.is_depthwise else "tvmconv has schedules for depthwise convolutions only"
@@ -26,7 +28,7 @@ class Tvmconv(Peer):
     def prepare(self, workload: ConvWorkload, target: tvm.target.Target, sets: Sequence[Operands]) -> list[Call]:
         from ... import operators
 
-        operator = operators.compile(workload, target)
+        operator = operators.compile(workload, target, self.config)
         return [partial(operator, **operands) for operands in sets]
 
     def unit(self, workload: ConvWorkload) -> float:
