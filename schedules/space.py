@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from copy import copy
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import product
@@ -49,11 +50,15 @@ class Space(Generic[C]):
 
     def _combinations(self) -> Iterator[C]:
         checks = (*self.heuristics.values(), *self.constraints.values())
-        config_type = type(self.default)
+        config_type, names = type(self.default), tuple(self.knobs)
+        trial = copy(self.default)
+        knobs = vars(
+            trial
+        )  # written past the class, which is frozen: a new object for each would take most of the time
         for values in product(*self.knobs.values()):
-            config = config_type(*values)
-            if all(holds(config) for holds in checks):
-                yield config
+            knobs.update(zip(names, values, strict=True))
+            if all(holds(trial) for holds in checks):
+                yield config_type(*values)
 
 
 def named(*checks: Callable[[C], bool]) -> dict[str, Callable[[C], bool]]:

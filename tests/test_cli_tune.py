@@ -159,7 +159,9 @@ def test_dry_run(tmp_path: Path, instant: Instant) -> None:
     suite = ["--suite", "depthwise-networks", "--batch", 1, "-o", log, "--trials", 40]
     plan = tvmconv_json("tune", *suite, "--tasks", "2,5-6", "--dry-run")["tasks"]
     assert [task["number"] for task in plan] == [2, 5, 6]
-    assert all(task["workload"]["batch"] == 1 for task in plan)
+    assert all((task["workload"]["batch"], task["workload"]["dtype"]) == (1, "float32") for task in plan)
+    (half,) = tvmconv_json("tune", *suite, "--dtype", "float16", "--tasks", 1, "--dry-run")["tasks"]
+    assert half["workload"]["dtype"] == "float16"
     assert sorted(task["to_do"] for task in plan) == [13, 13, 14]
     assert not log.exists()
     tvmconv_json("tune", *suite, "--tasks", "5-6", "--tuner", "random")
@@ -225,6 +227,7 @@ USAGE = [
     ([], "give exactly one of MODEL, --suite and --workload"),
     (["--suite", "depthwise-networks", "--workload", "{}"], "give exactly one of"),
     (["--workload", "{}", "--batch", "2"], "--batch goes with --suite"),
+    (["--workload", "{}", "--dtype", "float16"], "--dtype goes with --suite"),
     (["--workload", "{}", "--rpc-key", "gpu"], "--rpc-tracker and --rpc-key go together"),
     (["--workload", "{}", "--rpc-key", "gpu", "--rpc-tracker", "here"], "not of the form HOST:PORT"),
     (["--workload", "{}", "--tasks", "1,x"], "not of the form 1,3-5"),

@@ -9,8 +9,8 @@ On an H100 in float32 it takes, tuned, as long as a copy of the same bytes for l
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from math import prod
 
 import tvm
@@ -29,6 +29,9 @@ FULL_GPU_THREADS = 65536
 """What the default configuration takes for a full GPU: 512 threads on each of some 130 multiprocessors."""
 
 BLOCK_THREADS = 128
+NARROW = 8
+"""Columns of a plane up to which a thread of the default configuration takes whole rows."""
+
 SHARED_ALIGNMENT = 64
 """Bytes to which TVM aligns each buffer in shared memory."""
 
@@ -69,7 +72,7 @@ class Config:
 
     @property
     def threads_z(self) -> int:
-        return self.planes // self.siblings
+        return ceil_div(self.planes, self.siblings)
 
     @property
     def threads(self) -> int:
@@ -101,23 +104,32 @@ def space(workload: ConvWorkload, target: tvm.target.Target) -> Space[Config]:
     height, width = workload.output_size
     default = default_config(workload, target)
 
-    def upto(limit: int, *values: int) -> tuple[int, ...]:
-        return tuple(value for value in values if value <= limit)
+    def upto(limit: int, *values: int) -> set[int]:
+        return {value for value in values if value <= limit}
 
+    rows, columns = upto(height, 1, 2, 3, 4, 6, 7, 8), upto(width, 1, 2, 4, 7)
+    whole_height = upto(64, *(ceil_div(height, n) for n in rows))
+    whole_width = upto(64, *(ceil_div(width, n) for n in columns))
+    # What of the input fits into registers belongs there; only what does not is staged.
+    staged = default.shared_input
     knobs = {
-        "planes": whole_planes(workload, 32),
-        "threads_y": upto(2 * height - 1, 1, 2, 4, 7, 8, 14, 16),
-        "threads_x": (1, 2) if width < 4 else upto(2 * width - 1, 4, 7, 8, 14, 16, 28, 32, 56),
-        "vthreads_y": upto(height, 1, 2),
-        "vthreads_x": upto(width, 1, 2),
-        "rows": upto(height, 1, 2, 3, 4, 6, 7, 8),
-        "columns": upto(width, 1, 2, 4),
-        "vector": tuple(n for n in upto(16 // workload.itemsize, 1, 2, 4) if width % n == 0),
-        "unroll": (default.unroll,),
-        "shared_input": (True, False),
-        "shared_filter": (True, False),
+        "planes": {*whole_planes(workload, 64)},
+        "threads_y": upto(2 * height - 1, 1, 2, 4, 8, 16) | whole_height,
+        "threads_x": upto(2 * width - 1, 1, 4, 8, 16, 32, 56) | whole_width,
+        "vthreads_y": upto(height, 1, 2) if staged else {1},
+        "vthreads_x": upto(width, 1, 2) if staged else {1},
+        "rows": rows,
+        "columns": columns,
+        "vector": upto(16 // workload.itemsize, 1, 2, 4),
+        "unroll": {default.unroll},
+        "shared_input": {staged, False},
+        "shared_filter": {False, True},
+        "load": upto(16 // workload.itemsize, 1, 2, 4, 8),
+        "siblings": {1, workload.multiplier},
+        "flat": {False, True},
     }
-    return Space(default, LEAST, knobs, constraints(workload, target), heuristics(workload))
+    values = {name: tuple(sorted(several | {getattr(default, name)})) for name, several in knobs.items()}
+    return Space(default, LEAST, values, constraints(workload, target), heuristics(workload))
 
 
 def constraints(workload: ConvWorkload, target: tvm.target.Target) -> dict[str, Callable[[Config], bool]]:
@@ -191,19 +203,24 @@ def heuristics(workload: ConvWorkload) -> dict[str, Callable[[Config], bool]]:
     share = prod(workload.output_shape) / FULL_GPU_THREADS
 
     def widest_stores(config: Config) -> bool:
+        if config.flat:
+            return config.vector == 1
         return config.columns == config.vector or width % config.columns != 0
 
+    def neighbours_read_together(config: Config) -> bool:
+        return config.flat or (config.columns <= 4 and config.threads_x > 1)
+
     def whole_warps(config: Config) -> bool:
-        return config.threads <= 256 and wasted(config.threads, 32) <= 1.15
+        return config.threads <= 256 and wasted(config.threads, 32) <= 1.35
 
     def enough_threads(config: Config) -> bool:
-        return config.threads >= 64 and blocks(workload, config) >= min(132, 512 * share)
+        return config.threads >= 32 and blocks(workload, config) >= min(132, 512 * share)
 
     def little_waste(config: Config) -> bool:
         return wasted(height, config.block_y) <= 1.2 and wasted(width, config.block_x) <= 1.2
 
     def few_registers(config: Config) -> bool:
-        return config.outputs <= 16
+        return config.outputs <= 32
 
     def enough_work(config: Config) -> bool:
         return config.outputs >= min(4, share / 2)
@@ -216,6 +233,7 @@ def heuristics(workload: ConvWorkload) -> dict[str, Callable[[Config], bool]]:
 
     return named(
         widest_stores,
+        neighbours_read_together,
         whole_warps,
         enough_threads,
         little_waste,
@@ -229,40 +247,64 @@ def heuristics(workload: ConvWorkload) -> dict[str, Callable[[Config], bool]]:
 def default_config(workload: ConvWorkload, target: tvm.target.Target) -> Config:
     """A legal configuration that is reasonable for any workload.
 
-    Small kernels keep each thread's window in registers, which comes close to a device copy on an H100. A window too
-    large for that is staged in shared memory, and one too large for both is read through the cache.
+    What was fast on an H100: a window in registers, read once by loads as wide as stores; one block as wide as the
+    plane; all outputs of a channel in one thread. Planes too narrow for that go through shared memory as they lie. So
+    does the tile of a window too large for registers, and one too large for both is read through the cache.
     """
-    height, width = workload.output_size
     checks = constraints(workload, target).values()
-
-    # As much work for a thread as leaves enough threads to fill the GPU, in pairs of columns where rows are even.
-    share = min(16, max(1, prod(workload.output_shape) // FULL_GPU_THREADS))
-    columns = 2 if width % 2 == 0 and share > 1 else 1
-    threads_x = ceil_div(width // columns, ceil_div(width // columns, 32))
-    heights = [rows for rows in range(1, 9) if rows * columns <= share and wasted(height, rows) <= WASTE]
-
-    for shared, unroll in ((False, 2), (True, 2), (True, 1), (True, 0), (False, 1), (False, 0)):
-        for rows in reversed(heights):
-            steps = ceil_div(height, rows)
-            threads_y = ceil_div(steps, ceil_div(steps, max(1, BLOCK_THREADS // threads_x)))
-            most = max(1, BLOCK_THREADS // (threads_x * threads_y))
-            for planes in reversed(whole_planes(workload, min(most, 32))):
-                config = Config(
-                    planes=planes,
-                    threads_y=threads_y,
-                    threads_x=threads_x,
-                    vthreads_y=1,
-                    vthreads_x=1,
-                    rows=rows,
-                    columns=columns,
-                    vector=columns,
-                    unroll=unroll,
-                    shared_input=shared,
-                    shared_filter=False,
-                )
-                if all(holds(config) for holds in checks):
-                    return config
+    for config in _candidates(workload):
+        if all(holds(config) for holds in checks):
+            return config
     raise NoValidConfigurationError(f"{workload}: no configuration is legal on {target}")
+
+
+def _candidates(workload: ConvWorkload) -> Iterator[Config]:
+    """Configurations for the default, the best first; not all are legal."""
+    height, width = workload.output_size
+    m, share = workload.multiplier, prod(workload.output_shape) // FULL_GPU_THREADS
+    if width <= NARROW:
+        for planes in reversed(whole_planes(workload, min(64, ceil_div(2 * BLOCK_THREADS, height)))):
+            if planes * height >= 32:
+                yield replace(
+                    LEAST, planes=planes, threads_y=height, columns=width, unroll=2, shared_filter=True, flat=True
+                )
+
+    most = max(4, min(16, share))  # outputs of a thread, of one channel
+    widest = 4 if share >= 32 else 2
+    ways = ((False, 2, 4), (True, 2, 1), (True, 1, 1), (False, 2, 1), (True, 0, 1), (False, 0, 1))
+    for shared, unroll, least in ways:
+        for columns in (n for n in (4, 2, 1) if n <= widest and width % n == 0):
+            threads_x = _threads(ceil_div(width, columns))
+            heights = [n for n in range(1, 9) if least <= n * columns <= most and wasted(height, n) <= WASTE]
+            for rows in reversed(heights or [1]):
+                steps = ceil_div(height, rows)
+                threads_y = ceil_div(steps, ceil_div(steps, max(1, BLOCK_THREADS // threads_x)))
+                siblings = m if m <= 4 and m * rows * columns <= 32 else 1
+                room = max(1, BLOCK_THREADS // (threads_x * threads_y)) * siblings
+                for planes in reversed(whole_planes(workload, min(room, 64))):
+                    for load in (columns, 1):
+                        yield Config(
+                            planes=planes,
+                            threads_y=threads_y,
+                            threads_x=threads_x,
+                            vthreads_y=1,
+                            vthreads_x=1,
+                            rows=rows,
+                            columns=columns,
+                            vector=columns,
+                            unroll=unroll,
+                            shared_input=shared,
+                            shared_filter=not shared and prod(workload.kernel) * m > 9,
+                            load=load,
+                            siblings=siblings,
+                        )
+
+
+def _threads(columns: int) -> int:
+    """Threads for the columns of a row: all in one block if 64 do, and a power of two if that wastes little."""
+    threads = ceil_div(columns, ceil_div(columns, 64))
+    rounded = 1 << (threads - 1).bit_length()
+    return rounded if rounded <= 1.2 * threads else threads
 
 
 def schedule(workload: ConvWorkload, config: Config, target: tvm.target.Target) -> Schedule:

@@ -3,16 +3,40 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import tvm
 
 from ..dispatch import template_for
 from ..errors import InvalidArgumentError
+from ..schedules.space import Space
 from ..targets import DeviceFacts
 from .measure import MeasureInput, MeasureResult, Stage, never
 from .record import Record
 from .task import Task
+
+
+@dataclass(frozen=True)
+class ReplayedTask(Task):
+    """A task whose space is what a log has tried of it, whatever its template tries today."""
+
+    configs: tuple[Any, ...] = ()
+    """The default at that time, then the others."""
+
+    @classmethod
+    def of(cls, records: Sequence[Record]) -> ReplayedTask:
+        """The task that records of one workload and one target are of."""
+        target, inorder = tvm.target.Target(records[0].target), sorted(records, key=lambda record: record.config.index or 0)
+        return cls(records[0].workload, target, configs=tuple(map(_config, inorder)))
+
+    @cached_property
+    def space(self) -> Space[Any]:
+        today: Space[Any] = self.template.space(self.workload, self.target)
+        knobs = {name: tuple(sorted({getattr(config, name) for config in self.configs})) for name in today.knobs}
+        tried = {"tried": frozenset(self.configs).__contains__}
+        return replace(today, default=self.configs[0], knobs=knobs, heuristics=tried)
 
 
 class Simulator:

@@ -51,13 +51,13 @@ def create(workload: ConvWorkload, target: Any) -> Task:
     return Task(workload, resolve_target(target))
 
 
-def extract_from_suite(name: str, target: Any, batch: int | None = None) -> list[Task]:
-    """A task for each workload of a suite, with another batch size if one is given.
+def extract_from_suite(name: str, target: Any, batch: int | None = None, dtype: str = "float32") -> list[Task]:
+    """A task for each workload of a suite, with another batch size if one is given, in float32 or float16.
 
     A suite with a convolution that has no template raises `UnsupportedModelError`.
     """
     resolved = resolve_target(target)
-    workloads = load_suite(name, resolved.kind.name, batch)
+    workloads = load_suite(name, resolved.kind.name, batch, dtype)
     if unsupported := [short for short, workload in workloads.items() if not workload.is_depthwise]:
         raise UnsupportedModelError(
             f"suite {name}: there is no template to tune for {', '.join(unsupported)}; only depthwise has one"

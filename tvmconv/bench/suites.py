@@ -15,8 +15,8 @@ def suite_names() -> list[str]:
     return list(_read())
 
 
-def load_suite(name: str, kind: str, batch: int | None = None) -> dict[str, ConvWorkload]:
-    """The float32 workloads of a suite by their short names, with the suite's batch for a kind of target, or another.
+def load_suite(name: str, kind: str, batch: int | None = None, dtype: str = "float32") -> dict[str, ConvWorkload]:
+    """The workloads of a suite by their short names, with the suite's batch for a kind of target, or another.
 
     `kind` is "cuda" or "llvm". The workloads of "sparse-paper" are dense: the shares of zeros that its paper has
     measured are only in the file.
@@ -26,18 +26,18 @@ def load_suite(name: str, kind: str, batch: int | None = None) -> dict[str, Conv
         raise InvalidArgumentError("suite", name, f"one of {', '.join(suites)}")
     suite = suites[name]
     rows = ({**suite, **dict(zip(suite["columns"], row, strict=True))} for row in suite["rows"])
-    return {row["name"]: _workload(row, batch or _batch(row["batch"], kind)) for row in rows}
+    return {row["name"]: _workload(row, batch or _batch(row["batch"], kind), dtype) for row in rows}
 
 
-def _workload(row: dict[str, Any], batch: int) -> ConvWorkload:
+def _workload(row: dict[str, Any], batch: int, dtype: str) -> ConvWorkload:
     """The workload of a row, which is what the suite says of all its rows and what the row says itself."""
     channels, kernel = row["in_channels"], (row["kernel"], row["kernel"])
     x_shape = (batch, channels, row["height"], row["width"])
-    stride, padding = row["stride"], row["padding"]
+    how = {"stride": row["stride"], "padding": row["padding"], "dtype": dtype}
     if "channel_multiplier" in row:
         w_shape = (channels, row["channel_multiplier"], *kernel)
-        return ConvWorkload.depthwise(x_shape, w_shape, stride=stride, padding=padding)
-    return ConvWorkload.conv2d(x_shape, (row["out_channels"], channels, *kernel), stride=stride, padding=padding)
+        return ConvWorkload.depthwise(x_shape, w_shape, **how)
+    return ConvWorkload.conv2d(x_shape, (row["out_channels"], channels, *kernel), **how)
 
 
 def _batch(batch: int | dict[str, int], kind: str) -> int:

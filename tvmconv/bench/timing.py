@@ -111,17 +111,17 @@ class _GraphTimer:
     def __init__(self, calls: Sequence[Call], seconds: float) -> None:
         import torch
 
-        call = _InTurn(calls)
+        self.call = _InTurn(calls)  # kept: a graph does not keep the kernels that it calls
         self.captured = len(calls) * -(-self.CALLS // len(calls))
         self.stream = torch.cuda.Stream()
         self.graph = torch.cuda.CUDAGraph()
         with torch.cuda.stream(self.stream):
             for _ in range(3):
-                call()
+                self.call()
             torch.cuda.synchronize()
             with torch.cuda.graph(self.graph, stream=self.stream):
                 for _ in range(self.captured):
-                    call()
+                    self.call()
         self.replays = 1
         self.sample()
         self.replays = max(1, int(seconds / (self.captured * self.sample())))

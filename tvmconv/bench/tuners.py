@@ -8,13 +8,11 @@ from os import PathLike
 from typing import Any
 
 import numpy as np
-import tvm
 
 from ..autotvm.measure import Stage
 from ..autotvm.record import Record, load_from_file
 from ..autotvm.session import TUNERS
-from ..autotvm.simulator import Simulator
-from ..autotvm.task import Task
+from ..autotvm.simulator import ReplayedTask, Simulator
 from ..autotvm.tuner import Tuner, XGBTuner
 from ..workload import ConvWorkload
 
@@ -41,7 +39,7 @@ def compare(
 ) -> list[dict[str, Any]]:
     """A row for each tuner: quartiles over the seeds of the trials it needs for one of the workloads."""
     records = spaces[workload]
-    task = Task(workload, tvm.target.Target(records[0].target))
+    task = ReplayedTask.of(records)
     goal = WITHIN * min(record.cost for record in records)
     simulator = Simulator(records)
     others = [records for other, records in spaces.items() if other != workload]

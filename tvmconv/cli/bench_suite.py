@@ -82,11 +82,11 @@ def suite(
     resolved = resolve_target(target)
     device_of(resolved)
     chosen = choose_peers(peers)
-    changed = {"dtype": dtype, "epilogue": Epilogue(scale=True, shift=True, low=0.0) if epilogue else Epilogue()}
+    tail = Epilogue(scale=True, shift=True, low=0.0) if epilogue else Epilogue()
     workloads = {
-        (suite, name): msgspec.structs.replace(workload, **changed)
+        (suite, name): msgspec.structs.replace(workload, epilogue=tail)
         for suite in names
-        for name, workload in load_suite(suite, resolved.kind.name, batch).items()
+        for name, workload in load_suite(suite, resolved.kind.name, batch, dtype).items()
     }
     old = read_report(compare) if compare else None
     if old:

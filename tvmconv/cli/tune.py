@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..errors import InvalidArgumentError, NoValidConfigurationError
-from ..workload import ConvWorkload
+from ..workload import DTYPES, ConvWorkload
 from .console import note, progress
 from .interrupts import interrupts
 from .options import INPUT_FILE, POSITIVE, OutputFile, address, json_option, target_option
@@ -86,6 +86,7 @@ class Measuring:
 @click.option("--suite", metavar="NAME", help="Tune the workloads of a suite instead of a model's.")
 @click.option("--workload", metavar="JSON", help="Tune one workload instead.")
 @click.option("--batch", type=POSITIVE, help="With --suite: another batch size.")
+@click.option("--dtype", type=click.Choice(DTYPES), help="With --suite.  [default: float32]")
 @click.option("--tasks", "only", callback=numbers, metavar="1,3-5", help="Only these, as --dry-run numbers them.")
 @click.option("-o", "--output", "log", type=OutputFile(), required=True, metavar="LOG", help="The log to add to.")
 @target_option
@@ -112,6 +113,7 @@ def tune(
     suite: str | None,
     workload: str | None,
     batch: int | None,
+    dtype: str | None,
     only: frozenset[int] | None,
     log: Path,
     target: str,
@@ -133,8 +135,9 @@ def tune(
     how = Measuring(**measuring)
     if sum(source is not None for source in (model, suite, workload)) != 1:
         raise click.UsageError("give exactly one of MODEL, --suite and --workload")
-    if batch is not None and suite is None:
-        raise click.UsageError("--batch goes with --suite")
+    for flag, value in {"--batch": batch, "--dtype": dtype}.items():
+        if value is not None and suite is None:
+            raise click.UsageError(f"{flag} goes with --suite")
     if (how.rpc_tracker is None) != (how.rpc_key is None):
         raise click.UsageError("--rpc-tracker and --rpc-key go together")
 
@@ -142,7 +145,7 @@ def tune(
     from ..targets import device_facts
 
     check_log(log)
-    found = find_tasks(model, suite, workload, batch, target)
+    found = find_tasks(model, suite, workload, batch, dtype or "float32", target)
     chosen = {number: task for number, task in enumerate(found, 1) if only is None or number in only}
     if only is not None and (absent := only - chosen.keys()):
         raise InvalidArgumentError("tasks", min(absent), f"numbers from 1 to {len(found)}, as --dry-run lists them")
@@ -179,13 +182,13 @@ def tune(
 
 
 def find_tasks(
-    model: Path | None, suite: str | None, workload: str | None, batch: int | None, target: str
+    model: Path | None, suite: str | None, workload: str | None, batch: int | None, dtype: str, target: str
 ) -> list[Task]:
     """The tasks of the one source that is given."""
     from ..autotvm import task
 
     if suite is not None:
-        return task.extract_from_suite(suite, target, batch)
+        return task.extract_from_suite(suite, target, batch, dtype)
     if workload is not None:
         return [task.create(ConvWorkload.from_json(workload), target)]
     assert model is not None
