@@ -28,8 +28,8 @@ class ReplayedTask(Task):
     @classmethod
     def of(cls, records: Sequence[Record]) -> ReplayedTask:
         """The task that records of one workload and one target are of."""
-        target, inorder = tvm.target.Target(records[0].target), sorted(records, key=lambda record: record.config.index or 0)
-        return cls(records[0].workload, target, configs=tuple(map(_config, inorder)))
+        inorder = sorted(records, key=lambda record: record.config.index or 0)
+        return cls(records[0].workload, tvm.target.Target(records[0].target), configs=tuple(map(_config, inorder)))
 
     @cached_property
     def space(self) -> Space[Any]:

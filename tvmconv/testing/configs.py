@@ -13,7 +13,15 @@ if TYPE_CHECKING:
     import tvm
 
 
-RARE = {"unroll": (0, 1, 2), "load": (1, 2, 4), "siblings": (1, 2, 4), "flat": (False, True)}
+RARE = {
+    "vthreads_y": (1, 2),
+    "vthreads_x": (1, 2),
+    "unroll": (0, 1, 2),
+    "shared_input": (False, True),
+    "load": (1, 2, 4),
+    "siblings": (1, 2, 4),
+    "flat": (False, True),
+}
 """More values of knobs than a space tries."""
 
 
