@@ -65,6 +65,10 @@ CONFIGURED = {
         ConvWorkload.depthwise((1, 8, 9, 6), (8, 2, 3, 3), scale=True, activation="relu", dtype="float16"),
         config(planes=4, threads_y=3, rows=3, columns=6, flat=True, shared_filter=True),
     ),
+    "flat-vectors": (
+        ConvWorkload.depthwise((1, 8, 9, 12), (8, 1, 3, 3), shift=True),
+        config(planes=4, threads_y=3, threads_x=6, rows=3, columns=2, vector=4, flat=True, load=2),
+    ),
     "load-2": (
         ConvWorkload.depthwise((1, 8, 14, 14), (8, 1, 5, 5)),
         config(planes=4, threads_y=2, threads_x=7, rows=7, columns=2, vector=2, load=2),

@@ -55,7 +55,7 @@ class Config:
     columns: int
     """Neighbouring columns, likewise."""
     vector: int
-    """Neighbouring outputs of a thread that one store instruction writes."""
+    """Neighbouring outputs that one store instruction writes."""
     unroll: int
     """Tap loops unrolled, from the innermost: 0 none, 1 a row of the kernel, 2 all of it."""
     shared_input: bool
@@ -64,7 +64,7 @@ class Config:
     shared_filter: bool
     """Stage the filter in shared memory, else read it through the cache."""
     load: int = 1
-    """Neighbouring elements of the input that one load instruction reads, where it is staged."""
+    """Neighbouring elements of the input that one load instruction reads, where it is staged or copied."""
     siblings: int = 1
     """Output channels of one input channel that a thread computes from the same window: one of them or all."""
     flat: bool = False
@@ -142,7 +142,8 @@ def constraints(workload: ConvWorkload, target: tvm.target.Target) -> dict[str, 
         return config.planes in whole_planes(workload, config.planes)
 
     def whole_vectors(config: Config) -> bool:
-        return config.vector in (1, 2, 4) and config.columns % config.vector == 0 and width % config.vector == 0
+        own = config.flat or config.columns % config.vector == 0
+        return config.vector in (1, 2, 4) and own and width % config.vector == 0
 
     def whole_loads(config: Config) -> bool:
         return (
@@ -152,15 +153,16 @@ def constraints(workload: ConvWorkload, target: tvm.target.Target) -> dict[str, 
     def aligned_loads(config: Config) -> bool:
         """What is staged begins at a whole load, whatever thread or block stages it."""
         staged = config.block_x if config.shared_input else config.columns if config.unroll == 2 else 0
-        return config.load == 1 or (staged > 0 and staged * workload.stride[1] % config.load == 0)
+        return config.load == 1 or config.flat or (staged > 0 and staged * workload.stride[1] % config.load == 0)
 
     def whole_siblings(config: Config) -> bool:
         return config.siblings in (1, workload.multiplier) and config.planes % config.siblings == 0
 
     def whole_planes_in_registers(config: Config) -> bool:
-        one_block = config.block_y >= height and config.block_x >= width
-        window = config.unroll == 2 and not config.shared_input and config.load == 1
-        return not config.flat or (one_block and window)
+        """In one piece, too: with vthreads TVM's kernels are wrong on a GPU, though not their serial twins."""
+        whole = config.block_y >= height and config.block_x >= width
+        window = config.unroll == 2 and not config.shared_input
+        return not config.flat or (whole and window and config.vthreads_y == config.vthreads_x == 1)
 
     def waste(config: Config) -> bool:
         return wasted(height, config.block_y) * wasted(width, config.block_x) <= 2
@@ -203,9 +205,7 @@ def heuristics(workload: ConvWorkload) -> dict[str, Callable[[Config], bool]]:
     share = prod(workload.output_shape) / FULL_GPU_THREADS
 
     def widest_stores(config: Config) -> bool:
-        if config.flat:
-            return config.vector == 1
-        return config.columns == config.vector or width % config.columns != 0
+        return config.flat or config.columns == config.vector or width % config.columns != 0
 
     def neighbours_read_together(config: Config) -> bool:
         return config.flat or (config.columns <= 4 and config.threads_x > 1)
@@ -311,8 +311,11 @@ def schedule(workload: ConvWorkload, config: Config, target: tvm.target.Target) 
     """The workload's computation, scheduled; the config must be legal."""
     # Step 0. The computation, rounded up to whole tiles
     tile = (config.block_y, config.block_x)
-    sch = Schedule(te.create_prim_func(compute.depthwise(workload, tile, config.load)))
+    lanes = 1 if config.flat else config.load
+    sch = Schedule(te.create_prim_func(compute.depthwise(workload, tile, lanes)))
     pad, accumulate, output = (sch.get_sblock(name) for name in ("pad", "depthwise", "output"))
+    operands = range(1, len(sch.get(output).reads))
+    vectors = [sch.cache_read(output, operand, "local") for operand in operands]
     copies = (sch.cache_read(pad, 0, "shared"), sch.cache_write(output, 0, "shared")) if config.flat else None
 
     # Step 1. Tile the output: blocks, vthreads (strided), threads, then what a thread owns
@@ -330,11 +333,15 @@ def schedule(workload: ConvWorkload, config: Config, target: tvm.target.Target) 
     sch.compute_at(accumulate, tx, preserve_unit_loops=True)
     sch.set_scope(accumulate, 0, "local")
 
+    # What the epilogue reads comes first: the end of the kernel is too late to begin waiting for it.
+    for vector in vectors:
+        sch.compute_at(vector, tx, preserve_unit_loops=True, index=0)
+
     # Step 3. Stage the input, with the padding resolved on the way
     if config.shared_input or config.unroll == 2:  # registers have no addresses: only unrolled taps can read them
         sch.compute_at(pad, block if config.shared_input else tx, preserve_unit_loops=True)
         sch.set_scope(pad, 0, "shared" if config.shared_input else "local")
-        plane, row, column, *lanes = sch.get_loops(pad)[-4 if config.load > 1 else -3 :]
+        plane, row, column, *lane = sch.get_loops(pad)[-4 if lanes > 1 else -3 :]
         if config.shared_input:
             rows = sch.fuse(plane, row)
             steps_y, wz, wy = sch.split(rows, [None, config.threads_z, config.threads_y])
@@ -344,22 +351,22 @@ def schedule(workload: ConvWorkload, config: Config, target: tvm.target.Target) 
         else:
             for loop in (plane, row, column):
                 sch.unroll(loop)
-        for lane in lanes:
-            sch.vectorize(lane)
+        for loop in lane:
+            sch.vectorize(loop)
     else:
         sch.compute_inline(pad)
     if copies is not None:
         copy_in, copy_out = copies
         sch.compute_at(copy_in, block, preserve_unit_loops=True)
         sch.reverse_compute_at(copy_out, block, preserve_unit_loops=True)
-        for copy in copies:
-            _spread_over_threads(sch, copy, config)
+        _spread_over_threads(sch, copy_in, config, config.load)
+        _spread_over_threads(sch, copy_out, config, config.vector)
 
     # Step 4. Stage the filter
     if config.shared_filter:
         taps = sch.cache_read(accumulate, 1, "shared")
         sch.compute_at(taps, block, preserve_unit_loops=True)
-        _spread_over_threads(sch, taps, config)
+        _spread_over_threads(sch, taps, config, 1)
 
     _bind_threads(sch, config, tz, ty, tx)
 
@@ -374,9 +381,9 @@ def schedule(workload: ConvWorkload, config: Config, target: tvm.target.Target) 
     *_, ki, yi, xi = sch.get_loops(output)
     sch.unroll(ki)
     sch.unroll(yi)
-    if config.vector > 1:
-        xi, lanes = sch.split(xi, [None, config.vector])
-        sch.vectorize(lanes)
+    if config.vector > 1 and not config.flat:
+        xi, vector = sch.split(xi, [None, config.vector])
+        sch.vectorize(vector)
     sch.unroll(xi)
     return sch
 
@@ -475,11 +482,14 @@ def input_extent(workload: ConvWorkload, outputs: tuple[int, int]) -> tuple[int,
     return rows, columns
 
 
-def _spread_over_threads(sch: Schedule, copy: SBlockRV, config: Config) -> None:
-    """Element after element of a block's copy to thread after thread."""
-    elements = sch.fuse(*sch.get_loops(copy)[-4:])
+def _spread_over_threads(sch: Schedule, copy: SBlockRV, config: Config, vector: int) -> None:
+    """Vector after vector of a block's copy to thread after thread."""
+    *outer, column = sch.get_loops(copy)[-4:]
+    column, lane = sch.split(column, [None, vector])
+    elements = sch.fuse(*outer, column)
     _, z, y, x = sch.split(elements, [None, config.threads_z, config.threads_y, config.threads_x])
     _bind_threads(sch, config, z, y, x)
+    sch.vectorize(lane)
 
 
 def _bind_threads(sch: Schedule, config: Config, z: LoopRV, y: LoopRV, x: LoopRV) -> None:
