@@ -31,13 +31,18 @@ class Selection:
         return template_name(self.template)
 
 
-def template_for(workload: ConvWorkload, target: tvm.target.Target) -> ModuleType:
-    """The module of `tvmconv.schedules` that schedules this workload on this target."""
-    if not workload.is_depthwise:
-        raise InvalidArgumentError(
-            "workload", str(workload), "a depthwise convolution (groups equal to the input channels)"
-        )
-    return import_module(f"tvmconv.schedules.{FOLDERS[target.kind.name]}.depthwise")
+def algorithms(workload: ConvWorkload) -> tuple[str, ...]:
+    """The algorithms that compute a workload; what chooses itself takes the first."""
+    return ("depthwise",) if workload.is_depthwise else ("direct",)
+
+
+def template_for(workload: ConvWorkload, target: tvm.target.Target, algorithm: str = "auto") -> ModuleType:
+    """The module of `tvmconv.schedules` that schedules this workload on this target by this algorithm."""
+    known = algorithms(workload)
+    if algorithm not in ("auto", *known):
+        raise InvalidArgumentError("algorithm", algorithm, f"auto or {' or '.join(known)} for {workload}")
+    name = known[0] if algorithm == "auto" else algorithm
+    return import_module(f"tvmconv.schedules.{FOLDERS[target.kind.name]}.{name}")
 
 
 def template_name(template: ModuleType) -> str:
@@ -45,7 +50,7 @@ def template_name(template: ModuleType) -> str:
     return "/".join(template.__name__.split(".")[-2:])
 
 
-def select(workload: ConvWorkload, target: tvm.target.Target, config: Any = None) -> Selection:
+def select(workload: ConvWorkload, target: tvm.target.Target, config: Any = None, algorithm: str = "auto") -> Selection:
     """The template and configuration for a workload.
 
     A `config` given by the caller is checked and used; else the best that a tuning log has for this workload and this
@@ -53,7 +58,7 @@ def select(workload: ConvWorkload, target: tvm.target.Target, config: Any = None
     """
     from .autotvm.history import tuned
 
-    template = template_for(workload, target)
+    template = template_for(workload, target, algorithm)
     if config is None:
         found = tuned(workload, target, template)
         if found is not None:

@@ -1,6 +1,7 @@
 """TE definitions of the convolutions, each beside its float64 NumPy reference."""
 
 from .depthwise import depthwise
+from .direct import direct
 from .reference import conv2d_reference
 
-__all__ = ["conv2d_reference", "depthwise"]
+__all__ = ["conv2d_reference", "depthwise", "direct"]
