@@ -2,6 +2,7 @@
 
 from .depthwise import depthwise
 from .direct import direct
+from .implicit_gemm import implicit_gemm
 from .reference import conv2d_reference
 
-__all__ = ["conv2d_reference", "depthwise", "direct"]
+__all__ = ["conv2d_reference", "depthwise", "direct", "implicit_gemm"]
