@@ -20,16 +20,23 @@ from tvmconv.workload import ConvWorkload
 
 from ..space import Space, ceil_div, divisors, named, tile_sizes, wasted
 from .machine import FMA_LATENCY, FMA_UNITS, L1_BYTES, L2_BYTES, PARALLEL_FLOPS, native_lanes, vector_registers
+from .transposition import has_transposition, transposition
 
 VERSION = 1
 CHANNELS = 16
 """Input channels of the innermost loop: few enough for their rows to stay in the first cache while the taps go over
 them, and too many for LLVM to unroll, which would keep inputs for the next taps in registers that there are not."""
 
-TILE_CYCLES = 40
-"""What a register tile takes beside its multiply-adds."""
+LOOP_CYCLES = 0.5
+"""What a turn of the innermost loop takes beside its multiply-adds."""
 
-STAGED_BYTES = 256 * 1024
+STACK_BYTES, BEYOND_STACK_CYCLES = 1024, 250
+"""A tile of so many bytes is on the stack, and so in registers alone; what a larger one takes to be in memory too."""
+
+TURNS = 32
+"""Parts of the work for the threads to share, at least: enough of them to end together."""
+
+STAGED_BYTES = 512 * 1024
 """What the default configuration aims to stage for a task, so that it stays in the second cache beside the weight."""
 
 
@@ -134,16 +141,16 @@ def heuristics(workload: ConvWorkload, target: tvm.target.Target) -> dict[str, C
 def default_config(workload: ConvWorkload, target: tvm.target.Target) -> Config:
     """A legal configuration that is reasonable for any workload."""
     best = min(register_tiles(workload, target), key=lambda config: cost(workload, config, target))
-    height, width = workload.output_size
-    channels = min(divisors(workload.w_shape[1], 64), key=lambda count: abs(count - CHANNELS))
-    if not any(workload.padding) and width % best.columns == 0 and height % best.rows == 0:
-        return replace(best, channels=channels)
-    if 4 * workload.in_channels * prod(workload.padded_input) <= L2_BYTES:
-        return replace(best, channels=channels, staged=2)
-    row_bytes = 4 * workload.w_shape[1] * workload.padded_input[1]
-    most = max(1, STAGED_BYTES // row_bytes // (best.rows * workload.stride[0]))
-    steps = ceil_div(height, best.rows)
-    return replace(best, channels=channels, staged=1, tiles=ceil_div(steps, ceil_div(steps, most)))
+    best = replace(best, channels=divisors(workload.w_shape[1], CHANNELS)[-1])
+    if not any(workload.padding):
+        return best
+    height, width = workload.padded_input
+    if 4 * workload.in_channels * height * width <= STAGED_BYTES:
+        return replace(best, staged=2)
+    rows = max(1, STAGED_BYTES // (4 * workload.w_shape[1] * width) - workload.window[0]) // workload.stride[0]
+    turns = ceil_div(TURNS, ceil_div(workload.out_channels, best.block) * workload.batch)
+    steps = ceil_div(workload.output_size[0], best.rows)
+    return replace(best, staged=1, tiles=max(1, min(rows // best.rows, steps // turns)))
 
 
 def schedule(workload: ConvWorkload, config: Config, target: tvm.target.Target) -> Schedule:
@@ -153,13 +160,14 @@ def schedule(workload: ConvWorkload, config: Config, target: tvm.target.Target) 
     rows = config.rows * config.tiles
     sch = Schedule(te.create_prim_func(compute.direct(workload, (block, rows, config.columns))))
     pad, packed, accumulate, output = (sch.get_sblock(name) for name in ("pad", "packed", "direct", "output"))
+    transposed = sch.cache_read(output, 0, "global")
 
     # Step 1. A task is a band of rows of one image, for the channels of one tile: consecutive ones share their weight
     n, k, y, x = sch.get_loops(output)
     kb, ki = sch.split(k, [None, block])
     yb, yo, yi = sch.split(y, [None, config.tiles, config.rows])
     xo, xi = sch.split(x, [None, config.columns])
-    sch.reorder(kb, n, yb, yo, xo, yi, xi, ki)
+    sch.reorder(kb, n, yb, yo, xo, yi, ki, xi)
     task = sch.fuse(kb, n, yb)
 
     # Step 2. Pack the weight: what a step of the innermost loop reads is contiguous, and so is what follows it
@@ -171,7 +179,8 @@ def schedule(workload: ConvWorkload, config: Config, target: tvm.target.Target) 
     loops = [task, sch.fuse(b, ki)]
 
     # Step 3. The padded input: read in place, or copied
-    sch.compute_at(accumulate, xo, preserve_unit_loops=True)
+    for stage in (transposed, accumulate):
+        sch.compute_at(stage, xo, preserve_unit_loops=True)
     if config.staged == 0:
         sch.compute_inline(pad)
     elif config.staged == 1:
@@ -184,6 +193,7 @@ def schedule(workload: ConvWorkload, config: Config, target: tvm.target.Target) 
 
     # Step 4. Sum a tile in registers, input channels inside the taps
     sch.transform_layout(accumulate, ("write", 0), lambda n, k, h, w: (n, k // block, h, w, k % block))
+    sch.transform_layout(transposed, ("write", 0), lambda n, k, h, w: (n, h, k, w))
     ki, yi, xi, c, r, s = sch.get_loops(accumulate)[-6:]
     co, ci = sch.split(c, [None, channels])
     ki, vector = sch.split(ki, [None, lanes])
@@ -193,12 +203,18 @@ def schedule(workload: ConvWorkload, config: Config, target: tvm.target.Target) 
     sch.vectorize(vector)
     sch.decompose_reduction(accumulate, co)
 
-    # Step 5. The epilogue on vectors of channels, whose lanes go to a plane each
-    yi, xi, ki = sch.get_loops(output)[-3:]
+    # Step 5. Transpose the tile, so that the epilogue and the stores see rows of the output
+    ki, yi, xi = sch.get_loops(transposed)[-3:]
     ki, vector = sch.split(ki, [None, lanes])
-    for loop in (yi, xi, ki):
+    sch.reorder(yi, ki, vector, xi)
+    if has_transposition(config.columns, lanes):
+        sch.tensorize(vector, transposition(config.columns, lanes))
+    for loop in (yi, ki):
         sch.unroll(loop)
-    sch.vectorize(vector)
+    yi, ki, xi = sch.get_loops(output)[-3:]
+    sch.unroll(yi)
+    sch.vectorize(xi)
+    sch.annotate(xo, "pragma_loop_partition_hint", True)  # only the last tile of a row tests where the row ends
     return sch
 
 
@@ -231,11 +247,36 @@ def cost(workload: ConvWorkload, config: Config, target: tvm.target.Target) -> f
         (config.vectors + config.outputs) / FMA_UNITS,
         4 * config.block / bandwidth,
     )
-    blocks = ceil_div(workload.out_channels, config.block)
-    return blocks * tiles * (taps * step + TILE_CYCLES)
+    beyond_stack = BEYOND_STACK_CYCLES if 4 * config.block * config.outputs > STACK_BYTES else 0
+    return ceil_div(workload.out_channels, config.block) * tiles * (taps * (step + LOOP_CYCLES) + beyond_stack)
 
 
 def surplus(workload: ConvWorkload, config: Config) -> tuple[float, float]:
     """What whole tiles compute of rows and of columns, in parts of those there are."""
     height, width = workload.output_size
     return wasted(height, config.rows * config.tiles), wasted(width, config.columns)
+
+
+def features(workload: ConvWorkload, config: Config) -> dict[str, float]:
+    """What a cost model should know beside the knobs, such that workloads can be compared."""
+    height, width = workload.output_size
+    taps, channels = prod(workload.kernel), workload.w_shape[1]
+    waste_y, waste_x = surplus(workload, config)
+    rows = workload.window[0] + (config.rows * config.tiles - 1) * workload.stride[0]
+    blocks = ceil_div(workload.out_channels, config.block)
+    return {
+        "tile": config.vectors * config.outputs,
+        "loads": (config.vectors + config.outputs) / (config.vectors * config.outputs),
+        "waste_y": waste_y,
+        "waste_x": waste_x,
+        "waste_channels": wasted(workload.out_channels, config.block),
+        "weight_bytes": 4 * config.block * channels * taps,
+        "chunk_bytes": 4 * config.block * config.channels * taps,
+        "band_bytes": 4 * channels * rows * workload.padded_input[1],
+        "halo": rows / (config.rows * config.tiles * workload.stride[0]),
+        "tasks": workload.batch * blocks * ceil_div(height, config.rows * config.tiles),
+        "reduction": channels * taps,
+        "taps": taps,
+        "plane": height * width,
+        "out_channels": workload.out_channels,
+    }
