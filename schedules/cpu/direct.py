@@ -117,17 +117,14 @@ def constraints(workload: ConvWorkload, target: tvm.target.Target) -> dict[str, 
 
 def heuristics(workload: ConvWorkload, target: tvm.target.Target) -> dict[str, Callable[[Config], bool]]:
     """Which legal configurations are worth building, by name."""
-    least = min(cost(workload, config, target) for config in register_tiles(workload, target))
-    padded = any(workload.padding)
+    costs = {shape(config): cost(workload, config, target) for config in register_tiles(workload, target)}
+    promising = {tile for tile, cycles in costs.items() if cycles <= 1.25 * min(costs.values())}
 
     def promising_tile(config: Config) -> bool:
-        return cost(workload, config, target) <= 1.25 * least
-
-    def one_row_unless_short(config: Config) -> bool:
-        return config.rows == 1 or config.columns == workload.output_size[1]
+        return shape(config) in promising
 
     def padding_is_staged(config: Config) -> bool:
-        return config.staged > 0 or not padded
+        return config.staged > 0 or not any(workload.padding)
 
     def tiles_for_staging(config: Config) -> bool:
         return config.tiles == 1 or config.staged == 1
@@ -135,7 +132,7 @@ def heuristics(workload: ConvWorkload, target: tvm.target.Target) -> dict[str, C
     def threads_for_work(config: Config) -> bool:
         return config.parallel == (workload.flops >= PARALLEL_FLOPS)
 
-    return named(promising_tile, one_row_unless_short, padding_is_staged, tiles_for_staging, threads_for_work)
+    return named(promising_tile, padding_is_staged, tiles_for_staging, threads_for_work)
 
 
 def default_config(workload: ConvWorkload, target: tvm.target.Target) -> Config:
@@ -222,8 +219,7 @@ def register_tiles(workload: ConvWorkload, target: tvm.target.Target) -> Iterato
     """The tiles that registers hold beside a weight for each vector and an input, reading in place."""
     height, width = workload.output_size
     native, registers = native_lanes(target), vector_registers(target)
-    groups_lanes = divisors(workload.multiplier, native)
-    lanes = native if workload.groups == 1 else groups_lanes[-1]
+    lanes = native if workload.groups == 1 else divisors(workload.multiplier, native)[-1]
     parallel = workload.flops >= PARALLEL_FLOPS
     for vectors in range(1, ceil_div(workload.multiplier, lanes) + 1):
         if workload.groups > 1 and workload.multiplier % (vectors * lanes):
@@ -232,6 +228,11 @@ def register_tiles(workload: ConvWorkload, target: tvm.target.Target) -> Iterato
         for columns in range(1, min(width, most) + 1):
             for rows in range(1, min(height, most // columns if columns == width else 1) + 1):
                 yield Config(vectors, lanes, rows, columns, channels=1, tiles=1, staged=0, parallel=parallel)
+
+
+def shape(config: Config) -> tuple[int, ...]:
+    """What makes a register tile."""
+    return config.vectors, config.vector, config.rows, config.columns
 
 
 def cost(workload: ConvWorkload, config: Config, target: tvm.target.Target) -> float:

@@ -11,7 +11,6 @@ import tvm
 
 from ..bench.suites import load_suite
 from ..dispatch import template_for, template_name
-from ..errors import UnsupportedModelError
 from ..schedules.space import Space
 from ..targets import resolve_target
 from ..workload import ConvWorkload
@@ -25,11 +24,13 @@ class Task:
     target: tvm.target.Target
     weight: int = 1
     """How many layers of the model compute this."""
+    algorithm: str = "auto"
+    """The algorithm to tune; "auto" is the one that dispatch takes where nothing has been measured."""
 
     @cached_property
     def template(self) -> ModuleType:
         """The module of `tvmconv.schedules` that schedules the workload."""
-        return template_for(self.workload, self.target)
+        return template_for(self.workload, self.target, self.algorithm)
 
     @cached_property
     def name(self) -> str:
@@ -46,23 +47,15 @@ class Task:
         return f"{self.workload} by {self.name}"
 
 
-def create(workload: ConvWorkload, target: Any) -> Task:
-    """The task of tuning one workload for a target, anything that `resolve_target` takes."""
-    return Task(workload, resolve_target(target))
+def create(workload: ConvWorkload, target: Any, algorithm: str = "auto") -> Task:
+    """The task of tuning one workload for a target, anything that `resolve_target` takes, by an algorithm."""
+    return Task(workload, resolve_target(target), algorithm=algorithm)
 
 
 def extract_from_suite(name: str, target: Any, batch: int | None = None) -> list[Task]:
-    """A task for each workload of a suite, with another batch size if one is given.
-
-    A suite with a convolution that has no template raises `UnsupportedModelError`.
-    """
+    """A task for each workload of a suite, with another batch size if one is given."""
     resolved = resolve_target(target)
-    workloads = load_suite(name, resolved.kind.name, batch)
-    if unsupported := [short for short, workload in workloads.items() if not workload.is_depthwise]:
-        raise UnsupportedModelError(
-            f"suite {name}: there is no template to tune for {', '.join(unsupported)}; only depthwise has one"
-        )
-    return [Task(workload, resolved) for workload in workloads.values()]
+    return [Task(workload, resolved) for workload in load_suite(name, resolved.kind.name, batch).values()]
 
 
 def extract_from_model(model: Any, target: Any) -> list[Task]:
