@@ -1,14 +1,15 @@
-"""Direct convolution on CUDA: a matrix product of the weight with columns of the input that exist in shared memory only.
+"""Direct convolution on CUDA: a matrix product of the weight with columns of the input, made in shared memory only.
 
-A block computes a tile of output channels (rows of the product) by pixels of all images (its columns); a thread computes
-a micro-tile of it in registers. The reduction goes chunk by chunk through shared memory, the next chunks being on their
+A block computes a tile of output channels (rows of the product) by pixels of all images (its columns), and a thread a
+micro-tile of it in registers. The reduction goes chunk by chunk through shared memory, the next chunks being on their
 way while one is used. Where the tiles are too few for the GPU, blocks share the reduction and a second kernel adds up.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import product
 from math import prod
 
 import tvm
@@ -26,6 +27,13 @@ VERSION = 1
 WARP = 32
 VECTOR = 4
 COPY_THREADS = 256
+"""Threads of a block that lays out the weight, or adds up the parts."""
+SHARED_ALIGNMENT = 64
+"""Bytes to which TVM aligns each buffer in shared memory."""
+SMALLEST_TILE = 32
+"""Channels and pixels of the smallest block that is worth a trial."""
+MULTIPROCESSORS = 132
+"""Of an H100, for which the default configuration is chosen."""
 
 
 @dataclass(frozen=True)
@@ -106,23 +114,22 @@ LEAST = Config(
 def space(workload: ConvWorkload, target: tvm.target.Target) -> Space[Config]:
     """The configurations that are worth a trial on this target."""
     channels, (r, s) = workload.w_shape[1], workload.kernel
-    plane = prod(workload.output_size)
     knobs = {
-        "threads_m": (2, 4, 8, 12, 16),
-        "threads_n": (4, 8, 16, 32),
-        "lanes_m": (2, 4, 8),
+        "threads_m": (4, 8, 12, 16),
+        "threads_n": (8, 16, 32),
+        "lanes_m": (4,),
         "vthreads_m": (1, 2, 3, 4),
         "vthreads_n": (1, 2, 4),
-        "channels": (4,),
-        "pixels": (4,),
+        "channels": (VECTOR,),
+        "pixels": (VECTOR,),
         "chunk_c": divisors(channels, 16),
         "chunk_r": tuple(sorted({1, r})),
         "chunk_s": tuple(sorted({1, s})),
-        "stages": (1, 2, 3, 4),
+        "stages": (1, 2, 3),
         "asynchronous": (False, True),
-        "packed": (False, True),
-        "load": (1, 4),
-        "store": tuple(width for width in (1, 2, 4) if plane % width == 0)[-1:],
+        "packed": (True,),
+        "load": (VECTOR,),
+        "store": (widest_store(workload, VECTOR),),
         "parts": divisors(channels, 32),
     }
     default = default_config(workload, target)
@@ -171,7 +178,11 @@ def constraints(workload: ConvWorkload, target: tvm.target.Target) -> dict[str, 
         return shared_bytes(workload, config) <= max_shared
 
     def registers(config: Config) -> bool:
-        return config.outputs <= 144
+        """Beside the outputs, what a thread copies: addresses, and elements where they go through registers."""
+        copies = config.chunk * (config.block_m / config.load + config.block_n) / config.threads
+        held = config.chunk * (config.block_m + config.block_n) / config.threads
+        through = not config.asynchronous and config.stages > 1
+        return config.outputs <= 144 and copies <= 64 and (held <= 24 or not through)
 
     def straight_line(config: Config) -> bool:
         return config.outputs * config.chunk * config.stages <= 8192
@@ -198,14 +209,80 @@ def heuristics(workload: ConvWorkload) -> dict[str, Callable[[Config], bool]]:
 
     def little_waste(config: Config) -> bool:
         pixels = workload.batch * prod(workload.output_size)
-        return wasted(workload.multiplier, config.block_m) * wasted(pixels, config.block_n) <= 1.25
+        return wasted(workload.multiplier, config.block_m) * wasted(pixels, config.block_n) <= max(
+            1.25, wasted(workload.multiplier, SMALLEST_TILE) * wasted(pixels, SMALLEST_TILE)
+        )
 
-    return named(little_waste)
+    def short_chunks(config: Config) -> bool:
+        return 6 <= config.chunk <= 24 or config.chunk == workload.w_shape[1] * prod(workload.kernel)
+
+    def whole_gpu(config: Config) -> bool:
+        count = blocks(workload, config)
+        return config.parts == 1 or 132 <= count <= 1056
+
+    return named(little_waste, short_chunks, whole_gpu)
 
 
 def default_config(workload: ConvWorkload, target: tvm.target.Target) -> Config:
-    """A legal configuration that is reasonable for any workload."""
-    raise NoValidConfigurationError(f"{workload}: no configuration is legal on {target}")
+    """The legal configuration, of a few, that a simple model of an H100 finds the fastest."""
+    checks = constraints(workload, target).values()
+    channels = workload.w_shape[1]
+    padded = any(workload.padding) or workload.dtype != "float32"
+    best, least = None, float("inf")
+    for threads_m, threads_n, lanes_m, vthreads_m, vthreads_n, width, parts in product(
+        (16, 8, 4, 2, 1), (32, 16, 8, 4), (4, 2, 1), (2, 1), (2, 1), (4, 2, 1), divisors(channels, 32)
+    ):
+        chunk = _chunk(workload, parts)
+        config = Config(
+            threads_m=threads_m,
+            threads_n=threads_n,
+            lanes_m=lanes_m,
+            vthreads_m=vthreads_m,
+            vthreads_n=vthreads_n,
+            channels=width,
+            pixels=VECTOR,
+            chunk_c=chunk[0],
+            chunk_r=chunk[1],
+            chunk_s=chunk[2],
+            packed=True,
+            load=width,
+            store=widest_store(workload, VECTOR),
+            parts=parts,
+        )
+        # A predicated cp.async is a branch, a predicated load is not: padding goes through registers.
+        count = chunks(workload, config)
+        config = replace(config, stages=min(count, 2 if padded else 3), asynchronous=not padded and count > 1)
+        estimate = _estimate(workload, config)
+        if estimate < least and all(holds(config) for holds in checks):
+            best, least = config, estimate
+    if best is None:
+        raise NoValidConfigurationError(f"{workload}: no configuration is legal on {target}")
+    return best
+
+
+def _chunk(workload: ConvWorkload, parts: int) -> tuple[int, int, int]:
+    """A chunk of some eight terms: input channels for one tap, and more taps where channels are too few."""
+    r, s = workload.kernel
+    sizes = product(divisors(workload.w_shape[1] // parts, 8), {1, r}, {1, s})
+    return min(sizes, key=lambda size: (abs(prod(size) - 8), -size[0]))
+
+
+def _estimate(workload: ConvWorkload, config: Config) -> float:
+    """Clocks of an H100, roughly: what the busiest multiprocessor computes, and what goes through memory."""
+    terms = workload.w_shape[1] * prod(workload.kernel) // config.parts
+    loads = config.vthreads_m * config.channels + config.vthreads_n * config.pixels
+    share = ceil_div(blocks(workload, config), MULTIPROCESSORS)
+    warps = min(16, share * config.threads / WARP)  # fewer than some eight do not hide the latency of shared memory
+    rate = 128 * min(1.0, warps / 8) * config.outputs / (config.outputs + 1.25 * loads)
+    outputs = prod(workload.output_shape) * (1 if config.parts == 1 else 2 * config.parts)
+    staging = (config.block_n + config.block_m / config.load) / WARP  # instructions of a term, four in a clock
+    computing = share * (terms + 100) * (config.block_m * config.block_n / rate + staging)
+    return computing + outputs * workload.itemsize / 1500 + (2000 if config.parts > 1 else 0)
+
+
+def widest_store(workload: ConvWorkload, pixels: int) -> int:
+    """Neighbouring pixels, of so many, that one instruction can store wherever they begin."""
+    return next(width for width in (4, 2, 1) if pixels % width == 0 and prod(workload.output_size) % width == 0)
 
 
 def chunks(workload: ConvWorkload, config: Config) -> int:
@@ -220,9 +297,10 @@ def blocks(workload: ConvWorkload, config: Config) -> int:
 
 
 def shared_bytes(workload: ConvWorkload, config: Config) -> int:
-    """Shared memory of a block, in bytes."""
+    """Shared memory of a block, in bytes; of weights that are not packed TVM leaves out the end of the last row."""
     row = config.block_m if config.packed else ceil_div(config.block_m - VECTOR, WARP) * WARP + VECTOR
-    return (row + config.block_n) * config.chunk * config.stages * workload.itemsize
+    buffers = (width * config.chunk * config.stages * workload.itemsize for width in (row, config.block_n))
+    return sum(ceil_div(size, SHARED_ALIGNMENT) * SHARED_ALIGNMENT for size in buffers)
 
 
 def schedule(workload: ConvWorkload, config: Config, target: tvm.target.Target) -> Schedule:
@@ -230,13 +308,13 @@ def schedule(workload: ConvWorkload, config: Config, target: tvm.target.Target) 
     # Step 0. The computation, rounded up to whole tiles
     tile = (config.block_m, config.block_n)
     sch = Schedule(te.create_prim_func(compute.implicit_gemm(workload, tile, config.parts)))
-    pad, columns, weight, product, planes, output = (
+    pad, columns, weight, accumulate, planes, output = (
         sch.get_sblock(name) for name in ("pad", "columns", "packed", "direct", "planes", "output")
     )
     sch.compute_inline(pad)
 
     # Step 1. What a block computes goes through registers to the output, or to a kernel that adds up the parts
-    result = sch.cache_write(product, 0, "local")
+    result = sch.cache_write(accumulate, 0, "local")
     if config.parts > 1:
         thread = _spread(sch, sch.get_loops(output), COPY_THREADS, 1, "blockIdx.x")
         sch.compute_at(planes, thread, preserve_unit_loops=True)
@@ -260,8 +338,8 @@ def schedule(workload: ConvWorkload, config: Config, target: tvm.target.Target) 
     sch.bind(thread, "threadIdx.x")
 
     # Step 3. Accumulate in registers, chunk by chunk
-    sch.compute_at(product, thread, preserve_unit_loops=True)
-    *_, mi, ni, c, r, s = sch.get_loops(product)
+    sch.compute_at(accumulate, thread, preserve_unit_loops=True)
+    *_, mi, ni, c, r, s = sch.get_loops(accumulate)
     co, ci = sch.split(c, [None, config.chunk_c])
     ro, ri = sch.split(r, [None, config.chunk_r])
     so, si = sch.split(s, [None, config.chunk_s])
@@ -273,7 +351,7 @@ def schedule(workload: ConvWorkload, config: Config, target: tvm.target.Target) 
     # Step 4. Stage each chunk in shared memory, where pixels find their places and padding
     if config.packed:
         _spread(sch, sch.get_loops(weight), COPY_THREADS, 1, "blockIdx.x")
-        weight = sch.cache_read(product, 0, "shared")
+        weight = sch.cache_read(accumulate, 0, "shared")
     sch.set_scope(weight, 0, "shared")
     sch.set_scope(columns, 0, "shared")
     for stage in (weight, columns):
@@ -286,7 +364,7 @@ def schedule(workload: ConvWorkload, config: Config, target: tvm.target.Target) 
         sch.storage_align(weight, 0, -2, WARP, VECTOR)
     _spread(sch, copied, config.threads, config.load)
     _spread(sch, sch.get_loops(columns)[-5:], config.threads, 1)
-    sch.decompose_reduction(product, chunk)
+    sch.decompose_reduction(accumulate, chunk)
     _pipeline(sch, config, chunk, weight, columns)
 
     # Step 5. Store

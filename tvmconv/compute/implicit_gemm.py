@@ -1,7 +1,7 @@
 """Direct convolution as a matrix product: `O[k, p] = sum over c, r, s of F[k, c, r, s] * I[c, r, s, p]`.
 
-p counts the output pixels of all images, and I[c, r, s, p] is the input that pixel p reads under tap (r, s): what im2col
-stores, here a stage that a schedule computes tile by tile where it is needed.
+p counts the output pixels of all images, and I[c, r, s, p] is the input that pixel p reads under tap (r, s): what
+im2col stores, here a stage that a schedule computes tile by tile where it is needed.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from .padding import padded_input
 def implicit_gemm(workload: ConvWorkload, tile: tuple[int, int] = (1, 1), parts: int = 1) -> list[te.Tensor]:
     """The TE definition, in six stages: "pad", "columns", "packed", "direct", "planes" and "output".
 
-    Operands and result are those of `direct`. `tile` rounds the output channels and the pixels of all images up to whole
-    tiles, so that the product needs no bounds tests: "packed" is zero there, the last pixel is computed again, and
-    "planes", which gives the product the shape of the output, leaves the surplus out. "packed" is the weight in blocks
-    of the tile's channels, as `packed_weight` says.
+    Operands and result are those of `direct`. `tile` rounds the output channels and the pixels of all images up to
+    whole tiles, so that the product needs no bounds tests: "packed" is zero there, the last pixel is computed again,
+    and "planes", which gives the product the shape of the output, leaves the surplus out. "packed" is the weight in
+    blocks of the tile's channels, as `packed_weight` says.
 
     "direct" has shape (parts, output channels, pixels): each part is the sum over as many input channels,
     which `parts` has to divide, and "planes" adds them up.
