@@ -34,6 +34,17 @@ def test_direct_in_whole_tiles(case: Case) -> None:
     run(compute.direct(case.workload, (block, 3, 4)), case)
 
 
+@pytest.mark.parametrize("case", CONV2D, ids=lambda case: case.id)
+def test_im2win(case: Case) -> None:
+    run(compute.im2win(case.workload), case)
+
+
+@pytest.mark.parametrize("case", CONV2D, ids=lambda case: case.id)
+def test_im2win_in_whole_tiles(case: Case) -> None:
+    block = 5 if case.workload.groups == 1 else case.workload.multiplier
+    run(compute.im2win(case.workload, (block, 3, 4)), case)
+
+
 def test_a_residual_that_is_left_out_is_caught() -> None:
     (case,) = (case for case in CONV2D if case.id == "shift-residual-relu")
     operands = random_operands(case.workload)

@@ -242,9 +242,19 @@ DENSE_OPERANDS = random_operands(DENSE)
 def test_conv2d(kind: str) -> None:
     make, result_type, to_numpy = KINDS[kind]
     x, w, shift, residual = (make(DENSE_OPERANDS[name]) for name in ("x", "w", "shift", "residual"))
-    result = tvmconv.conv2d(x, w, groups=2, shift=shift, residual=residual, activation="relu", algorithm="direct")
+    result = tvmconv.conv2d(x, w, groups=2, shift=shift, residual=residual, activation="relu")
     assert isinstance(result, result_type)
     check_result(DENSE, DENSE_OPERANDS, to_numpy(result))
+
+
+def test_algorithm_given_by_the_caller() -> None:
+    operator = tvmconv.compile(DENSE, algorithm="im2win")
+    assert operator.selection.name == "cpu/im2win"
+    assert tvmconv.compile(DENSE, config=operator.selection.config).selection.name == "cpu/im2win"
+    x, w = (DENSE_OPERANDS[name] for name in ("x", "w"))
+    by_name = [tvmconv.conv2d(x, w, groups=2, algorithm=name) for name in ("auto", "direct", "im2win")]
+    assert np.array_equal(by_name[0], by_name[1])
+    assert np.allclose(by_name[1], by_name[2], atol=1e-5)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -255,7 +265,9 @@ def test_conv2d_with_a_group_for_each_channel_is_depthwise(kind: str) -> None:
 
 
 def test_algorithms_that_do_not_compute_a_convolution() -> None:
-    with pytest.raises(InvalidArgumentError, match="algorithm is 'depthwise'; expected auto or direct"):
+    with pytest.raises(
+        InvalidArgumentError, match="algorithm is 'depthwise'; expected auto or direct or im2win, for conv2d"
+    ):
         tvmconv.conv2d(X, W.reshape(2, 6, 3, 3), algorithm="depthwise")
     with pytest.raises(InvalidArgumentError, match="algorithm is 'direct'; expected auto or depthwise"):
         tvmconv.conv2d(X, W.reshape(12, 1, 3, 3), groups=6, algorithm="direct")

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 FOLDERS = {"cuda": "cuda", "llvm": "cpu"}
 """Folder of `schedules/` for each kind of target."""
 
-ALGORITHMS = ("direct",)
-"""What computes convolutions whose channels meet; the first where nothing else decides."""
+ALGORITHMS = {"cuda": ("direct",), "llvm": ("direct", "im2win")}
+"""What computes convolutions whose channels meet; the first where nothing has been measured."""
 
 
 @dataclass(frozen=True)
@@ -34,18 +34,13 @@ class Selection:
         return template_name(self.template)
 
 
-def algorithms(workload: ConvWorkload) -> tuple[str, ...]:
-    """The algorithms that compute a workload; the first is the choice where nothing has been measured."""
-    return ("depthwise",) if workload.is_depthwise else ALGORITHMS
-
-
 def templates_for(workload: ConvWorkload, target: tvm.target.Target, algorithm: str = "auto") -> tuple[ModuleType, ...]:
     """The modules of `tvmconv.schedules` that schedule this workload on this target: all, or an algorithm's."""
-    known = algorithms(workload)
+    kind = target.kind.name
+    known = ("depthwise",) if workload.is_depthwise else ALGORITHMS[kind]
     if algorithm not in ("auto", *known):
         raise InvalidArgumentError("algorithm", algorithm, f"auto or {' or '.join(known)}, for {workload}")
-    folder = FOLDERS[target.kind.name]
-    return tuple(template_named(f"{folder}/{name}") for name in known if algorithm in ("auto", name))
+    return tuple(template_named(f"{FOLDERS[kind]}/{name}") for name in known if algorithm in ("auto", name))
 
 
 def template_for(workload: ConvWorkload, target: tvm.target.Target, algorithm: str = "auto") -> ModuleType:

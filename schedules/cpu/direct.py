@@ -1,13 +1,7 @@
-"""Direct convolution on a CPU: vectors run over output channels, and a register tile of outputs is summed at once.
-
-Each weight vector that is loaded serves all outputs of the tile, and each input that is broadcast all of its vectors of
-channels. How large a tile has to be follows from the analysis of the im2win thesis (section 3.2): at least as many
-vectors as multiply-adds are under way at once, and no more than there are registers.
-"""
+"""Direct convolution on a CPU: tiles of outputs in registers read the input in place, or a padded copy of it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from math import prod
 
@@ -18,58 +12,30 @@ from tvm.s_tir import Schedule
 from tvmconv import compute
 from tvmconv.workload import ConvWorkload
 
-from ..space import Space, ceil_div, divisors, named, tile_sizes, wasted
-from .machine import FMA_LATENCY, FMA_UNITS, L1_BYTES, L2_BYTES, PARALLEL_FLOPS, native_lanes, vector_registers
-from .transposition import has_transposition, transposition
+from ..space import Space, divisors
+from .register_tiles import (
+    STAGED_BYTES,
+    TileConfig,
+    best_tile,
+    constraints,
+    features,
+    heuristics,
+    schedule_tiles,
+    tile_knobs,
+    tiles_to_stage,
+)
+
+__all__ = ["LEAST", "VERSION", "Config", "default_config", "features", "schedule", "space"]
 
 VERSION = 1
 CHANNELS = 16
 """Input channels of the innermost loop: few enough for their rows to stay in the first cache while the taps go over
 them, and too many for LLVM to unroll, which would keep inputs for the next taps in registers that there are not."""
 
-LOOP_CYCLES = 0.5
-"""What a turn of the innermost loop takes beside its multiply-adds."""
-
-STACK_BYTES, BEYOND_STACK_CYCLES = 1024, 250
-"""A tile of so many bytes is on the stack, and so in registers alone; what a larger one takes to be in memory too."""
-
-TURNS = 32
-"""Parts of the work for the threads to share, at least: enough of them to end together."""
-
-STAGED_BYTES = 512 * 1024
-"""What the default configuration aims to stage for a task, so that it stays in the second cache beside the weight."""
-
 
 @dataclass(frozen=True)
-class Config:
-    """The knobs. Sizes count outputs, where nothing else is said."""
-
-    vectors: int
-    """Vectors of output channels in a register tile."""
-    vector: int
-    """Lanes of a vector."""
-    rows: int
-    """Rows of a register tile."""
-    columns: int
-    """Columns of a register tile."""
-    channels: int
-    """Input channels that the innermost loop runs over; the taps are around it."""
-    tiles: int
-    """Register tiles of a task, one below the other."""
-    staged: int
-    """Where the input with its padding is copied to: 0 nowhere, 1 a band for each task, 2 as a whole ahead."""
-    parallel: bool
-    """Spread the work over the threads of the machine."""
-
-    @property
-    def block(self) -> int:
-        """Output channels of a task."""
-        return self.vectors * self.vector
-
-    @property
-    def outputs(self) -> int:
-        """Outputs of a channel in a register tile."""
-        return self.rows * self.columns
+class Config(TileConfig):
+    """The knobs, which are those of `TileConfig`."""
 
 
 LEAST = Config(1, 1, 1, 1, 1, 1, staged=0, parallel=False)
@@ -77,207 +43,25 @@ LEAST = Config(1, 1, 1, 1, 1, 1, staged=0, parallel=False)
 
 def space(workload: ConvWorkload, target: tvm.target.Target) -> Space[Config]:
     """The configurations worth trying for a workload, legal on the target."""
-    height, width = workload.output_size
-    default = default_config(workload, target)
-    native = native_lanes(target)
-    knobs = {
-        "vectors": tuple(range(1, 7)),
-        "vector": divisors(workload.multiplier, native) if workload.groups > 1 else (native,),
-        "rows": tuple(rows for rows in range(1, 9) if rows <= height),
-        "columns": tuple(range(1, min(width, 28) + 1)),
-        "channels": tuple(count for count in divisors(workload.w_shape[1], 64)),
-        "tiles": tile_sizes(height),
-        "staged": (0, 1, 2),
-        "parallel": (True, False),
-    }
+    default, knobs = default_config(workload, target), tile_knobs(workload, target)
     return Space(default, LEAST, knobs, constraints(workload, target), heuristics(workload, target))
-
-
-def constraints(workload: ConvWorkload, target: tvm.target.Target) -> dict[str, Callable[[Config], bool]]:
-    """What a configuration must meet, by name."""
-
-    def whole_groups(config: Config) -> bool:
-        return workload.groups == 1 or workload.multiplier % config.block == 0
-
-    def whole_channels(config: Config) -> bool:
-        return workload.w_shape[1] % config.channels == 0
-
-    def registers(config: Config) -> bool:
-        vectors = config.vectors * ceil_div(config.vector, native_lanes(target))
-        return config.vector <= 64 and vectors * config.outputs <= vector_registers(target)
-
-    def waste(config: Config) -> bool:
-        return max(surplus(workload, config)) <= 2 and config.block <= max(64, 2 * workload.multiplier)
-
-    def places(config: Config) -> bool:
-        return config.staged <= 2
-
-    return named(whole_groups, whole_channels, registers, waste, places)
-
-
-def heuristics(workload: ConvWorkload, target: tvm.target.Target) -> dict[str, Callable[[Config], bool]]:
-    """Which legal configurations are worth building, by name."""
-    costs = {shape(config): cost(workload, config, target) for config in register_tiles(workload, target)}
-    promising = {tile for tile, cycles in costs.items() if cycles <= 1.25 * min(costs.values())}
-
-    def promising_tile(config: Config) -> bool:
-        return shape(config) in promising
-
-    def padding_is_staged(config: Config) -> bool:
-        return config.staged > 0 or not any(workload.padding)
-
-    def tiles_for_staging(config: Config) -> bool:
-        return config.tiles == 1 or config.staged == 1
-
-    def threads_for_work(config: Config) -> bool:
-        return config.parallel == (workload.flops >= PARALLEL_FLOPS)
-
-    return named(promising_tile, padding_is_staged, tiles_for_staging, threads_for_work)
 
 
 def default_config(workload: ConvWorkload, target: tvm.target.Target) -> Config:
     """A legal configuration that is reasonable for any workload."""
-    best = min(register_tiles(workload, target), key=lambda config: cost(workload, config, target))
+    best = Config(**vars(best_tile(workload, target)))
     best = replace(best, channels=divisors(workload.w_shape[1], CHANNELS)[-1])
     if not any(workload.padding):
         return best
-    height, width = workload.padded_input
-    if 4 * workload.in_channels * height * width <= STAGED_BYTES:
+    if 4 * workload.in_channels * prod(workload.padded_input) <= STAGED_BYTES:
         return replace(best, staged=2)
-    rows = max(1, STAGED_BYTES // (4 * workload.w_shape[1] * width) - workload.window[0]) // workload.stride[0]
-    turns = ceil_div(TURNS, ceil_div(workload.out_channels, best.block) * workload.batch)
-    steps = ceil_div(workload.output_size[0], best.rows)
-    return replace(best, staged=1, tiles=max(1, min(rows // best.rows, steps // turns)))
+    row_bytes = 4 * workload.w_shape[1] * workload.padded_input[1]
+    return replace(best, staged=1, tiles=tiles_to_stage(workload, best, row_bytes))
 
 
 def schedule(workload: ConvWorkload, config: Config, target: tvm.target.Target) -> Schedule:
     """The workload's computation, scheduled; the config must be legal."""
-    # Step 0. The computation, rounded up to whole tiles
-    block, channels, lanes = config.block, config.channels, config.vector
-    rows = config.rows * config.tiles
-    sch = Schedule(te.create_prim_func(compute.direct(workload, (block, rows, config.columns))))
-    pad, packed, accumulate, output = (sch.get_sblock(name) for name in ("pad", "packed", "direct", "output"))
-    transposed = sch.cache_read(output, 0, "global")
-
-    # Step 1. A task is a band of rows of one image, for the channels of one tile: consecutive ones share their weight
-    n, k, y, x = sch.get_loops(output)
-    kb, ki = sch.split(k, [None, block])
-    yb, yo, yi = sch.split(y, [None, config.tiles, config.rows])
-    xo, xi = sch.split(x, [None, config.columns])
-    sch.reorder(kb, n, yb, yo, xo, yi, ki, xi)
-    task = sch.fuse(kb, n, yb)
-
-    # Step 2. Pack the weight: what a step of the innermost loop reads is contiguous, and so is what follows it
-    sch.transform_layout(packed, ("write", 0), lambda b, c, r, s, k: (b, c // channels, r, s, c % channels, k))
-    b, *taps, ki = sch.get_loops(packed)
-    ki, vector = sch.split(ki, [None, lanes])
-    sch.reorder(b, ki, *taps, vector)
-    sch.vectorize(vector)
-    loops = [task, sch.fuse(b, ki)]
-
-    # Step 3. The padded input: read in place, or copied
-    for stage in (transposed, accumulate):
-        sch.compute_at(stage, xo, preserve_unit_loops=True)
-    if config.staged == 0:
-        sch.compute_inline(pad)
-    elif config.staged == 1:
-        sch.compute_at(pad, task, preserve_unit_loops=True)
-    else:
-        loops.append(sch.fuse(*sch.get_loops(pad)[:2]))
-    if config.parallel:
-        for loop in loops:
-            sch.parallel(loop)
-
-    # Step 4. Sum a tile in registers, input channels inside the taps
-    sch.transform_layout(accumulate, ("write", 0), lambda n, k, h, w: (n, k // block, h, w, k % block))
-    sch.transform_layout(transposed, ("write", 0), lambda n, k, h, w: (n, h, k, w))
-    ki, yi, xi, c, r, s = sch.get_loops(accumulate)[-6:]
-    co, ci = sch.split(c, [None, channels])
-    ki, vector = sch.split(ki, [None, lanes])
-    sch.reorder(co, r, s, ci, yi, xi, ki, vector)
-    for loop in (yi, xi, ki):
-        sch.unroll(loop)
-    sch.vectorize(vector)
-    sch.decompose_reduction(accumulate, co)
-
-    # Step 5. Transpose the tile, so that the epilogue and the stores see rows of the output
-    ki, yi, xi = sch.get_loops(transposed)[-3:]
-    ki, vector = sch.split(ki, [None, lanes])
-    sch.reorder(yi, ki, vector, xi)
-    if has_transposition(config.columns, lanes):
-        sch.tensorize(vector, transposition(config.columns, lanes))
-    for loop in (yi, ki):
-        sch.unroll(loop)
-    yi, ki, xi = sch.get_loops(output)[-3:]
-    sch.unroll(yi)
-    sch.vectorize(xi)
-    sch.annotate(xo, "pragma_loop_partition_hint", True)  # only the last tile of a row tests where the row ends
+    tile = (config.block, config.rows * config.tiles, config.columns)
+    sch = Schedule(te.create_prim_func(compute.direct(workload, tile)))
+    schedule_tiles(sch, config, "direct", staged="pad")
     return sch
-
-
-def register_tiles(workload: ConvWorkload, target: tvm.target.Target) -> Iterator[Config]:
-    """The tiles that registers hold beside a weight for each vector and an input, reading in place."""
-    height, width = workload.output_size
-    native, registers = native_lanes(target), vector_registers(target)
-    lanes = native if workload.groups == 1 else divisors(workload.multiplier, native)[-1]
-    parallel = workload.flops >= PARALLEL_FLOPS
-    for vectors in range(1, ceil_div(workload.multiplier, lanes) + 1):
-        if workload.groups > 1 and workload.multiplier % (vectors * lanes):
-            continue
-        most = (registers - 1 - vectors) // vectors
-        for columns in range(1, min(width, most) + 1):
-            for rows in range(1, min(height, most // columns if columns == width else 1) + 1):
-                yield Config(vectors, lanes, rows, columns, channels=1, tiles=1, staged=0, parallel=parallel)
-
-
-def shape(config: Config) -> tuple[int, ...]:
-    """What makes a register tile."""
-    return config.vectors, config.vector, config.rows, config.columns
-
-
-def cost(workload: ConvWorkload, config: Config, target: tvm.target.Target) -> float:
-    """Cycles that a core takes for an image, by its units for multiply-adds and loads and by its caches."""
-    height, width = workload.output_size
-    taps = workload.w_shape[1] * prod(workload.kernel)
-    tiles = ceil_div(height, config.rows) * ceil_div(width, config.columns)
-    weight_bytes = 4 * taps * config.block
-    bandwidth = 64 if weight_bytes <= L1_BYTES else 32 if weight_bytes <= L2_BYTES or tiles == 1 else 8
-    step = max(
-        config.vectors * config.outputs / FMA_UNITS,
-        FMA_LATENCY,
-        (config.vectors + config.outputs) / FMA_UNITS,
-        4 * config.block / bandwidth,
-    )
-    beyond_stack = BEYOND_STACK_CYCLES if 4 * config.block * config.outputs > STACK_BYTES else 0
-    return ceil_div(workload.out_channels, config.block) * tiles * (taps * (step + LOOP_CYCLES) + beyond_stack)
-
-
-def surplus(workload: ConvWorkload, config: Config) -> tuple[float, float]:
-    """What whole tiles compute of rows and of columns, in parts of those there are."""
-    height, width = workload.output_size
-    return wasted(height, config.rows * config.tiles), wasted(width, config.columns)
-
-
-def features(workload: ConvWorkload, config: Config) -> dict[str, float]:
-    """What a cost model should know beside the knobs, such that workloads can be compared."""
-    height, width = workload.output_size
-    taps, channels = prod(workload.kernel), workload.w_shape[1]
-    waste_y, waste_x = surplus(workload, config)
-    rows = workload.window[0] + (config.rows * config.tiles - 1) * workload.stride[0]
-    blocks = ceil_div(workload.out_channels, config.block)
-    return {
-        "tile": config.vectors * config.outputs,
-        "loads": (config.vectors + config.outputs) / (config.vectors * config.outputs),
-        "waste_y": waste_y,
-        "waste_x": waste_x,
-        "waste_channels": wasted(workload.out_channels, config.block),
-        "weight_bytes": 4 * config.block * channels * taps,
-        "chunk_bytes": 4 * config.block * config.channels * taps,
-        "band_bytes": 4 * channels * rows * workload.padded_input[1],
-        "halo": rows / (config.rows * config.tiles * workload.stride[0]),
-        "tasks": workload.batch * blocks * ceil_div(height, config.rows * config.tiles),
-        "reduction": channels * taps,
-        "taps": taps,
-        "plane": height * width,
-        "out_channels": workload.out_channels,
-    }

@@ -1,4 +1,4 @@
-"""The direct schedules against the float64 reference."""
+"""The CPU schedules of convolutions whose channels meet, against the float64 reference."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ import pytest
 import tvm
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tvmconv.schedules.cpu.direct import Config
+from tvmconv.schedules.cpu import direct, im2win
+from tvmconv.schedules.cpu.register_tiles import TileConfig
 
 from tvmconv import ConvWorkload
 from tvmconv.bench.suites import load_suite
@@ -21,35 +22,40 @@ from tvmconv.targets import resolve_target
 from tvmconv.testing import CONV2D, Case, check_result, random_configs, random_operands
 
 CPU = resolve_target("llvm")
+by_algorithm = pytest.mark.parametrize("algorithm", ["direct", "im2win"])
 by_id = pytest.mark.parametrize("case", CONV2D, ids=lambda case: case.id)
 
 
-def result(workload: ConvWorkload, operands: dict[str, np.ndarray], config: Any = None) -> np.ndarray:
-    func = lower(workload, select(workload, CPU, config), CPU, "kernel")
+def result(
+    workload: ConvWorkload, operands: dict[str, np.ndarray], config: Any = None, algorithm: str = "auto"
+) -> np.ndarray:
+    func = lower(workload, select(workload, CPU, config, algorithm), CPU, "kernel")
     executable = build(tvm.IRModule({"kernel": func}), CPU)
     tensors = [tvm.runtime.tensor(array) for array in operands.values()]
     executable["kernel"](*tensors)
     return np.asarray(tensors[-1].numpy())
 
 
-def run(workload: ConvWorkload, config: Any = None) -> None:
+def run(workload: ConvWorkload, config: Any = None, algorithm: str = "auto") -> None:
     operands = random_operands(workload)
-    check_result(workload, operands, result(workload, operands, config))
+    check_result(workload, operands, result(workload, operands, config, algorithm))
 
 
+@by_algorithm
 @by_id
-def test_default_configuration(case: Case) -> None:
-    run(case.workload)
+def test_default_configuration(case: Case, algorithm: str) -> None:
+    run(case.workload, algorithm=algorithm)
 
 
+@by_algorithm
 @by_id
-def test_random_legal_configuration(case: Case) -> None:
-    for config in random_configs(case.workload, CPU, 2):
+def test_random_legal_configuration(case: Case, algorithm: str) -> None:
+    for config in random_configs(case.workload, CPU, 2, algorithm):
         run(case.workload, config)
 
 
 WORKLOAD = ConvWorkload.conv2d((2, 8, 10, 13), (32, 8, 3, 3), shift=True, residual=True)
-SMALL = Config(vectors=1, vector=16, rows=1, columns=4, channels=4, tiles=1, staged=0, parallel=False)
+SMALL = TileConfig(vectors=1, vector=16, rows=1, columns=4, channels=4, tiles=1, staged=0, parallel=False)
 CONFIGURED = {
     "ragged-everywhere": replace(SMALL, rows=3, columns=5, tiles=2, staged=1),
     "columns-past-lanes": replace(SMALL, vector=8, columns=13, staged=2),
@@ -60,8 +66,9 @@ CONFIGURED = {
 
 
 @pytest.mark.parametrize("config", CONFIGURED.values(), ids=CONFIGURED.keys())
-def test_configuration(config: Config) -> None:
-    run(WORKLOAD, config)
+def test_configuration(config: TileConfig) -> None:
+    run(WORKLOAD, direct.Config(**vars(config)))
+    run(WORKLOAD, im2win.Config(**vars(replace(config, staged=max(1, config.staged)))))
 
 
 @st.composite
@@ -89,10 +96,22 @@ def workloads(draw: Callable[..., Any]) -> ConvWorkload:
     )
 
 
-@settings(max_examples=25, deadline=None, derandomize=True)
+@by_algorithm
+@settings(max_examples=20, deadline=None, derandomize=True)
 @given(workload=workloads())
-def test_any_workload(workload: ConvWorkload) -> None:
-    run(workload)
+def test_any_workload(workload: ConvWorkload, algorithm: str) -> None:
+    run(workload, algorithm="auto" if workload.is_depthwise else algorithm)
+
+
+@by_algorithm
+@by_id
+def test_space_begins_with_the_default_and_is_legal(case: Case, algorithm: str) -> None:
+    template = template_for(case.workload, CPU, algorithm)
+    space = template.space(case.workload, CPU)
+    assert space.configs[0] == template.default_config(case.workload, CPU)
+    assert len(set(space.configs)) == len(space.configs)
+    assert [config for config in space.configs if space.violated(config)] == []
+    assert template.features(case.workload, space.default).keys() == template.features(WORKLOAD, SMALL).keys()
 
 
 @pytest.mark.parametrize("mcpu", ["haswell", "x86-64", "znver5"])
