@@ -12,7 +12,7 @@ from tvm.s_tir import Schedule
 from tvmconv import compute
 from tvmconv.workload import ConvWorkload
 
-from ..space import Space, divisors
+from ..space import Space
 from .register_tiles import (
     STAGED_BYTES,
     TileConfig,
@@ -20,6 +20,7 @@ from .register_tiles import (
     constraints,
     features,
     heuristics,
+    inner_channels,
     schedule_tiles,
     tile_knobs,
     tiles_to_stage,
@@ -28,9 +29,6 @@ from .register_tiles import (
 __all__ = ["LEAST", "VERSION", "Config", "default_config", "features", "schedule", "space"]
 
 VERSION = 1
-CHANNELS = 16
-"""Input channels of the innermost loop: few enough for their rows to stay in the first cache while the taps go over
-them, and too many for LLVM to unroll, which would keep inputs for the next taps in registers that there are not."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +48,7 @@ def space(workload: ConvWorkload, target: tvm.target.Target) -> Space[Config]:
 def default_config(workload: ConvWorkload, target: tvm.target.Target) -> Config:
     """A legal configuration that is reasonable for any workload."""
     best = Config(**vars(best_tile(workload, target)))
-    best = replace(best, channels=divisors(workload.w_shape[1], CHANNELS)[-1])
+    best = replace(best, channels=inner_channels(workload))
     if not any(workload.padding):
         return best
     if 4 * workload.in_channels * prod(workload.padded_input) <= STAGED_BYTES:

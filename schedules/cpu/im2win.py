@@ -14,14 +14,23 @@ from tvm.s_tir import Schedule
 from tvmconv import compute
 from tvmconv.workload import ConvWorkload
 
-from ..space import Space, divisors
-from . import register_tiles
-from .register_tiles import STAGED_BYTES, TileConfig, best_tile, features, heuristics, schedule_tiles, tiles_to_stage
+from ..space import Space
+from .register_tiles import (
+    STAGED_BYTES,
+    TileConfig,
+    best_tile,
+    constraints,
+    features,
+    heuristics,
+    inner_channels,
+    schedule_tiles,
+    tile_knobs,
+    tiles_to_stage,
+)
 
 __all__ = ["LEAST", "VERSION", "Config", "default_config", "features", "schedule", "space"]
 
 VERSION = 1
-CHANNELS = 16
 
 
 @dataclass(frozen=True)
@@ -34,16 +43,14 @@ LEAST = Config(1, 1, 1, 1, 1, 1, staged=1, parallel=False)
 
 def space(workload: ConvWorkload, target: tvm.target.Target) -> Space[Config]:
     """The configurations worth trying for a workload, legal on the target."""
-    default, knobs = default_config(workload, target), register_tiles.tile_knobs(workload, target)
-    knobs["staged"] = (1, 2)
-    checks = register_tiles.constraints(workload, target)
-    return Space(default, LEAST, knobs, checks, heuristics(workload, target))
+    default, knobs = default_config(workload, target), {**tile_knobs(workload, target), "staged": (1, 2)}
+    return Space(default, LEAST, knobs, constraints(workload, target), heuristics(workload, target))
 
 
 def default_config(workload: ConvWorkload, target: tvm.target.Target) -> Config:
     """A legal configuration that is reasonable for any workload."""
     best = Config(**vars(replace(best_tile(workload, target), staged=2)))
-    best = replace(best, channels=divisors(workload.w_shape[1], CHANNELS)[-1])
+    best = replace(best, channels=inner_channels(workload))
     row_bytes = 4 * workload.w_shape[1] * workload.padded_input[1] * workload.kernel[0]
     if row_bytes * workload.output_size[0] * workload.groups <= STAGED_BYTES:
         return best

@@ -21,6 +21,11 @@ from ..space import ceil_div, divisors, named, tile_sizes, wasted
 from .machine import FMA_LATENCY, FMA_UNITS, L1_BYTES, L2_BYTES, PARALLEL_FLOPS, native_lanes, vector_registers
 from .transposition import has_transposition, transposition
 
+CHANNELS, LARGE_KERNEL = 16, 32
+"""Input channels of the innermost loop: few enough for their rows to stay in the first cache while the taps go over
+them, and too many for LLVM to unroll, which would keep inputs for the next taps in registers that there are not. A
+kernel of more taps goes over the rows of one channel at a time."""
+
 LOOP_CYCLES = 0.5
 """What a turn of the innermost loop takes beside its multiply-adds."""
 
@@ -127,6 +132,12 @@ def heuristics(workload: ConvWorkload, target: tvm.target.Target) -> dict[str, C
 def best_tile(workload: ConvWorkload, target: tvm.target.Target) -> TileConfig:
     """The register tile that should take least time, reading in place."""
     return min(register_tiles(workload, target), key=lambda config: cost(workload, config, target))
+
+
+def inner_channels(workload: ConvWorkload) -> int:
+    """Input channels that the innermost loop should run over."""
+    most = CHANNELS if prod(workload.kernel) <= LARGE_KERNEL else 1
+    return divisors(workload.w_shape[1], most)[-1]
 
 
 def tiles_to_stage(workload: ConvWorkload, config: TileConfig, row_bytes: int) -> int:
