@@ -107,7 +107,8 @@ def test_network_on_a_gpu() -> None:
     ).eval()
     x = torch.randn(2, 3, 20, 21)
     network = tvmconv.build(tvmconv.import_model(module, (x,)), "cuda")
-    assert [layer.kernel for layer in network.layers] == ["TVM", "tvmconv cuda/depthwise", "tvmconv cuda/depthwise"]
+    direct, depthwise = "tvmconv cuda/direct", "tvmconv cuda/depthwise"
+    assert [layer.kernel for layer in network.layers] == [direct, depthwise, depthwise]
     with torch.no_grad():
         expected = module.double()(x.double())
     assert (network(x.cuda()).cpu() - expected).abs().max() < 1e-5

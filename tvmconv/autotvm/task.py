@@ -52,22 +52,34 @@ def create(workload: ConvWorkload, target: Any, algorithm: str = "auto") -> Task
     return Task(workload, resolve_target(target), algorithm=algorithm)
 
 
-def extract_from_suite(name: str, target: Any, batch: int | None = None) -> list[Task]:
-    """A task for each workload of a suite, with another batch size if one is given."""
+def extract_from_suite(name: str, target: Any, batch: int | None = None, algorithm: str = "auto") -> list[Task]:
+    """A task for each workload of a suite, with another batch size if one is given.
+
+    `algorithm` is for the workloads that are not depthwise, which have one of their own.
+    """
     resolved = resolve_target(target)
-    return [Task(workload, resolved) for workload in load_suite(name, resolved.kind.name, batch).values()]
+    workloads = load_suite(name, resolved.kind.name, batch).values()
+    return [Task(workload, resolved, 1, _for(workload, algorithm)) for workload in workloads]
 
 
-def extract_from_model(model: Any, target: Any) -> list[Task]:
+def extract_from_model(model: Any, target: Any, algorithm: str = "auto") -> list[Task]:
     """A task for each different convolution of a model that has a template, in the order of the model.
 
     `model` is what `tvmconv.import_model` returns, or anything it takes without `inputs`. A task's workload has the
-    epilogue that the network's kernel will have, and its weight is the number of layers with that workload.
+    epilogue that the network's kernel will have, and its weight is the number of layers with that workload. For
+    `algorithm` see `extract_from_suite`.
     """
     from ..network import Model, import_model
-    from ..network.depthwise import find_convolutions
+    from ..network.kernels import find_convolutions
 
     resolved = resolve_target(target)
     source = model if isinstance(model, Model) else import_model(model)
     workloads = [site.workload for site in find_convolutions(source.mod) if site.workload is not None]
-    return [Task(workload, resolved, workloads.count(workload)) for workload in dict.fromkeys(workloads)]
+    return [
+        Task(workload, resolved, workloads.count(workload), _for(workload, algorithm))
+        for workload in dict.fromkeys(workloads)
+    ]
+
+
+def _for(workload: ConvWorkload, algorithm: str) -> str:
+    return "auto" if workload.is_depthwise else algorithm

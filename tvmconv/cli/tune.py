@@ -86,6 +86,12 @@ class Measuring:
 @click.option("--suite", metavar="NAME", help="Tune the workloads of a suite instead of a model's.")
 @click.option("--workload", metavar="JSON", help="Tune one workload instead.")
 @click.option("--batch", type=POSITIVE, help="With --suite: another batch size.")
+@click.option(
+    "--algorithm",
+    type=click.Choice(["auto", "direct", "im2win"]),
+    default="auto",
+    help="What is tuned of convolutions that are not depthwise; auto is what they get without records.",
+)
 @click.option("--tasks", "only", callback=numbers, metavar="1,3-5", help="Only these, as --dry-run numbers them.")
 @click.option("-o", "--output", "log", type=OutputFile(), required=True, metavar="LOG", help="The log to add to.")
 @target_option
@@ -112,6 +118,7 @@ def tune(
     suite: str | None,
     workload: str | None,
     batch: int | None,
+    algorithm: str,
     only: frozenset[int] | None,
     log: Path,
     target: str,
@@ -142,7 +149,7 @@ def tune(
     from ..targets import device_facts
 
     check_log(log)
-    found = find_tasks(model, suite, workload, batch, target)
+    found = find_tasks(model, suite, workload, batch, target, algorithm)
     chosen = {number: task for number, task in enumerate(found, 1) if only is None or number in only}
     if only is not None and (absent := only - chosen.keys()):
         raise InvalidArgumentError("tasks", min(absent), f"numbers from 1 to {len(found)}, as --dry-run lists them")
@@ -179,18 +186,18 @@ def tune(
 
 
 def find_tasks(
-    model: Path | None, suite: str | None, workload: str | None, batch: int | None, target: str
+    model: Path | None, suite: str | None, workload: str | None, batch: int | None, target: str, algorithm: str
 ) -> list[Task]:
     """The tasks of the one source that is given."""
     from ..autotvm import task
 
     if suite is not None:
-        return task.extract_from_suite(suite, target, batch)
+        return task.extract_from_suite(suite, target, batch, algorithm)
     if workload is not None:
-        return [task.create(ConvWorkload.from_json(workload), target)]
+        return [task.create(ConvWorkload.from_json(workload), target, algorithm)]
     assert model is not None
     with progress(f"importing {model.name}"):
-        tasks = task.extract_from_model(str(model), target)
+        tasks = task.extract_from_model(str(model), target, algorithm)
     if not tasks:
         expected = "a model with a convolution that tvmconv has a kernel for; `tvmconv tasks` lists them"
         raise InvalidArgumentError("MODEL", str(model), expected)
