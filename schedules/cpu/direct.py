@@ -61,5 +61,5 @@ def schedule(workload: ConvWorkload, config: Config, target: tvm.target.Target) 
     """The workload's computation, scheduled; the config must be legal."""
     tile = (config.block, config.rows * config.tiles, config.columns)
     sch = Schedule(te.create_prim_func(compute.direct(workload, tile)))
-    schedule_tiles(sch, config, "direct", staged="pad")
+    schedule_tiles(sch, workload, config, "direct", staged="pad")
     return sch

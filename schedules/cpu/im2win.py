@@ -62,6 +62,6 @@ def schedule(workload: ConvWorkload, config: Config, target: tvm.target.Target) 
     tile = (config.block, config.rows * config.tiles, config.columns)
     sch = Schedule(te.create_prim_func(compute.im2win(workload, tile)))
     sch.compute_inline(sch.get_sblock("pad"))
-    schedule_tiles(sch, config, "im2win", staged="windows")
+    schedule_tiles(sch, workload, config, "im2win", staged="windows")
     sch.unroll(sch.get_loops(sch.get_sblock("windows"))[-1])
     return sch

@@ -77,7 +77,7 @@ def tile_knobs(workload: ConvWorkload, target: tvm.target.Target) -> dict[str, t
     native = native_lanes(target)
     return {
         "vectors": tuple(range(1, 7)),
-        "vector": divisors(workload.multiplier, native) if workload.groups > 1 else (native,),
+        "vector": (native,),
         "rows": tuple(rows for rows in range(1, 9) if rows <= height),
         "columns": tuple(range(1, min(width, 28) + 1)),
         "channels": divisors(workload.w_shape[1], 64),
@@ -89,9 +89,6 @@ def tile_knobs(workload: ConvWorkload, target: tvm.target.Target) -> dict[str, t
 
 def constraints(workload: ConvWorkload, target: tvm.target.Target) -> dict[str, Callable[[TileConfig], bool]]:
     """What a configuration must meet, by name."""
-
-    def whole_groups(config: TileConfig) -> bool:
-        return workload.groups == 1 or workload.multiplier % config.block == 0
 
     def whole_channels(config: TileConfig) -> bool:
         return workload.w_shape[1] % config.channels == 0
@@ -106,7 +103,7 @@ def constraints(workload: ConvWorkload, target: tvm.target.Target) -> dict[str, 
     def places(config: TileConfig) -> bool:
         return config.staged <= 2
 
-    return named(whole_groups, whole_channels, registers, waste, places)
+    return named(whole_channels, registers, waste, places)
 
 
 def heuristics(workload: ConvWorkload, target: tvm.target.Target) -> dict[str, Callable[[TileConfig], bool]]:
@@ -143,22 +140,26 @@ def inner_channels(workload: ConvWorkload) -> int:
 def tiles_to_stage(workload: ConvWorkload, config: TileConfig, row_bytes: int) -> int:
     """Tiles of a task, so that it stages not too much, with `row_bytes` for a row of input, and tasks are enough."""
     rows = max(1, STAGED_BYTES // row_bytes - workload.window[0]) // workload.stride[0]
-    turns = ceil_div(TURNS, ceil_div(workload.out_channels, config.block) * workload.batch)
+    turns = ceil_div(TURNS, blocks(workload, config) * workload.batch)
     steps = ceil_div(workload.output_size[0], config.rows)
     return max(1, min(rows // config.rows, steps // turns))
 
 
-def schedule_tiles(sch: Schedule, config: TileConfig, name: str, staged: str) -> None:
-    """Schedules a computation whose sums are in the stage `name`, rounded up to whole tiles, and read from `staged`.
+def schedule_tiles(sch: Schedule, workload: ConvWorkload, config: TileConfig, name: str, staged: str) -> None:
+    """Schedules a workload's computation, which sums in the stage `name`, in whole tiles, what it reads from `staged`.
 
     What a step of the innermost loop reads of the weight is contiguous, and so is what follows it.
     """
     # Step 1. A task is a band of rows of one image, for the channels of one tile: consecutive ones share their weight
     block, channels, lanes = config.block, config.channels, config.vector
     stage, packed, accumulate, output = (sch.get_sblock(each) for each in (staged, "packed", name, "output"))
+    if workload.groups > 1:
+        sch.reverse_compute_inline(output)
+        output = sch.get_sblock("groups")
     transposed = sch.cache_read(output, 0, "global")
-    n, k, y, x = sch.get_loops(output)
+    n, *group, k, y, x = sch.get_loops(output)
     kb, ki = sch.split(k, [None, block])
+    kb = sch.fuse(*group, kb)
     yb, yo, yi = sch.split(y, [None, config.tiles, config.rows])
     xo, xi = sch.split(x, [None, config.columns])
     sch.reorder(kb, n, yb, yo, xo, yi, ki, xi)
@@ -220,15 +221,12 @@ def register_tiles(workload: ConvWorkload, target: tvm.target.Target) -> Iterato
     """The tiles that registers hold beside a weight for each vector and an input, reading in place."""
     height, width = workload.output_size
     native, registers = native_lanes(target), vector_registers(target)
-    lanes = native if workload.groups == 1 else divisors(workload.multiplier, native)[-1]
     parallel = workload.flops >= PARALLEL_FLOPS
-    for vectors in range(1, ceil_div(workload.multiplier, lanes) + 1):
-        if workload.groups > 1 and workload.multiplier % (vectors * lanes):
-            continue
+    for vectors in range(1, ceil_div(workload.multiplier, native) + 1):
         most = (registers - 1 - vectors) // vectors
         for columns in range(1, min(width, most) + 1):
             for rows in range(1, min(height, most // columns if columns == width else 1) + 1):
-                yield TileConfig(vectors, lanes, rows, columns, channels=1, tiles=1, staged=0, parallel=parallel)
+                yield TileConfig(vectors, native, rows, columns, channels=1, tiles=1, staged=0, parallel=parallel)
 
 
 def shape(config: TileConfig) -> tuple[int, ...]:
@@ -250,7 +248,12 @@ def cost(workload: ConvWorkload, config: TileConfig, target: tvm.target.Target) 
         4 * config.block / bandwidth,
     )
     beyond_stack = BEYOND_STACK_CYCLES if 4 * config.block * config.outputs > STACK_BYTES else 0
-    return ceil_div(workload.out_channels, config.block) * tiles * (taps * (step + LOOP_CYCLES) + beyond_stack)
+    return blocks(workload, config) * tiles * (taps * (step + LOOP_CYCLES) + beyond_stack)
+
+
+def blocks(workload: ConvWorkload, config: TileConfig) -> int:
+    """Blocks of output channels; none reaches into another group."""
+    return workload.groups * ceil_div(workload.multiplier, config.block)
 
 
 def surplus(workload: ConvWorkload, config: TileConfig) -> tuple[float, float]:
@@ -265,18 +268,17 @@ def features(workload: ConvWorkload, config: TileConfig) -> dict[str, float]:
     taps, channels = prod(workload.kernel), workload.w_shape[1]
     waste_y, waste_x = surplus(workload, config)
     rows = workload.window[0] + (config.rows * config.tiles - 1) * workload.stride[0]
-    blocks = ceil_div(workload.out_channels, config.block)
     return {
         "tile": config.vectors * config.outputs,
         "loads": (config.vectors + config.outputs) / (config.vectors * config.outputs),
         "waste_y": waste_y,
         "waste_x": waste_x,
-        "waste_channels": wasted(workload.out_channels, config.block),
+        "waste_channels": wasted(workload.multiplier, config.block),
         "weight_bytes": 4 * config.block * channels * taps,
         "chunk_bytes": 4 * config.block * config.channels * taps,
         "band_bytes": 4 * channels * rows * workload.padded_input[1],
         "halo": rows / (config.rows * config.tiles * workload.stride[0]),
-        "tasks": workload.batch * blocks * ceil_div(height, config.rows * config.tiles),
+        "tasks": workload.batch * blocks(workload, config) * ceil_div(height, config.rows * config.tiles),
         "reduction": channels * taps,
         "taps": taps,
         "plane": height * width,

@@ -20,11 +20,14 @@ def epilogue_operands(workload: ConvWorkload) -> dict[str, te.Tensor]:
 def epilogue(accumulated: te.Tensor, workload: ConvWorkload, operands: dict[str, te.Tensor]) -> te.Tensor:
     """The stage "output": `clip(y * scale[k] + shift[k] + residual)` in float32, then cast to the workload's dtype.
 
-    It has the workload's exact output shape, also where `accumulated` was rounded up to whole tiles.
+    It has the workload's exact output shape, also where `accumulated` was rounded up to whole tiles. `accumulated` is
+    (N, K, H, W) or (N, groups, K / groups, H, W).
     """
 
     def value(n: tirx.Var, k: tirx.Var, h: tirx.Var, w: tirx.Var) -> tirx.PrimExpr:
-        y = accumulated[n, k, h, w]
+        channel = (k,) if len(accumulated.shape) == 4 else (k // workload.multiplier, k % workload.multiplier)
+        place = (n, *channel, h, w)
+        y = accumulated[place]
         if "scale" in operands:
             y = y * operands["scale"][k]
         if "shift" in operands:

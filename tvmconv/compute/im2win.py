@@ -11,12 +11,12 @@ from tvm import te, tirx
 
 from ..workload import ConvWorkload
 from .epilogue import epilogue, epilogue_operands
-from .packing import packed_weight
+from .packing import in_groups, packed_weight
 from .padding import padded_input
 
 
 def im2win(workload: ConvWorkload, tile: tuple[int, int, int] = (1, 1, 1)) -> list[te.Tensor]:
-    """The TE definition, in five stages: "pad", "windows", "packed", "im2win" and "output".
+    """The TE definition, in the stages "pad", "windows", "packed", "im2win", "groups" where there are any, "output".
 
     Operands, result and `tile` are as for `direct`. "windows" is the transform, (N, C, Ho, W, R), where W counts padded
     columns: a column's R elements are one dimension, in the same place in memory as `x*R + r`. With kernel height and
@@ -29,6 +29,7 @@ def im2win(workload: ConvWorkload, tile: tuple[int, int, int] = (1, 1, 1)) -> li
     height, width = (-(-size // step) * step for size, step in zip(workload.output_size, rows_columns, strict=True))
     padded, _ = padded_input(x, workload, (height, width))
     packed = packed_weight(w, workload, block)
+    channels = int(packed.shape[0]) * block
     (sh, sw), (dh, dw) = workload.stride, workload.dilation
 
     def window(n: tirx.Var, c: tirx.Var, h: tirx.Var, v: tirx.Var, r: tirx.Var) -> tirx.PrimExpr:
@@ -41,10 +42,10 @@ def im2win(workload: ConvWorkload, tile: tuple[int, int, int] = (1, 1, 1)) -> li
     r = te.reduce_axis((0, workload.kernel[0]), name="r")
 
     def accumulate(n: tirx.Var, k: tirx.Var, h: tirx.Var, v: tirx.Var) -> tirx.PrimExpr:
-        channel = c if workload.groups == 1 else k // workload.multiplier * w.shape[1] + c
+        channel = c if workload.groups == 1 else k // (channels // workload.groups) * w.shape[1] + c
         element = windows[n, channel, h, v * sw + s * dw, r].astype("float32")
         return te.sum(element * packed[k // block, c, r, s, k % block].astype("float32"), axis=[c, s, r])
 
-    sums = (workload.batch, packed.shape[0] * block, height, width)
+    sums = (workload.batch, channels, height, width)
     accumulated = te.compute(sums, accumulate, name="im2win")
-    return [x, w, *operands.values(), epilogue(accumulated, workload, operands)]
+    return [x, w, *operands.values(), epilogue(in_groups(accumulated, workload), workload, operands)]
