@@ -17,19 +17,19 @@ from tvmconv.targets import has_gpu
 onnx = pytest.importorskip("onnx")
 
 DEPTHWISE = ConvWorkload.depthwise((1, 8, 12, 10), (8, 1, 3, 3), shift=True, activation="relu")
-DENSE = "conv2d 1x8x12x10 -> 5, 1x1"
+TRANSPOSED = "conv2d_transpose NCHW 1x8x12x10 float32, weight IOHW 8x5x1x1, stride 1x1, padding 0,0,0,0"
 
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two depthwise convolutions that are the same to a kernel, and a dense one."""
+    """Two depthwise convolutions that are the same to a kernel, and a transposed one."""
     generator = np.random.default_rng(0)
     weights = {
         "w0": generator.standard_normal((8, 1, 3, 3)),
         "b0": generator.standard_normal(8),
         "w1": generator.standard_normal((8, 1, 3, 3)),
         "b1": generator.standard_normal(8),
-        "w2": generator.standard_normal((5, 8, 1, 1)),
+        "w2": generator.standard_normal((8, 5, 1, 1)),
     }
     depthwise = {"kernel_shape": [3, 3], "pads": [1, 1, 1, 1], "group": 8}
     nodes = [
@@ -37,7 +37,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
         onnx.helper.make_node("Relu", ["c0"], ["r0"]),
         onnx.helper.make_node("Conv", ["r0", "w1", "b1"], ["c1"], **depthwise),
         onnx.helper.make_node("Relu", ["c1"], ["r1"]),
-        onnx.helper.make_node("Conv", ["r1", "w2"], ["y"], kernel_shape=[1, 1]),
+        onnx.helper.make_node("ConvTranspose", ["r1", "w2"], ["y"], kernel_shape=[1, 1]),
         onnx.helper.make_node("ArgMax", ["y"], ["best"], axis=1),
     ]
     graph = onnx.helper.make_graph(
@@ -65,16 +65,16 @@ def library(model: Path) -> tuple[Path, dict[str, Any]]:
 
 def test_tasks(model: Path) -> None:
     report = tvmconv_json("tasks", model)
-    depthwise, dense = report["tasks"]
+    depthwise, transposed = report["tasks"]
     assert depthwise.keys() == {
         "number", "description", "workload", "layout", "flops", "count", "names", "obstacle"
     }  # fmt: skip
     assert ConvWorkload.from_json(json.dumps(depthwise["workload"])) == DEPTHWISE
     assert (depthwise["number"], depthwise["count"], len(depthwise["names"])) == (1, 2, 2)
     assert depthwise["obstacle"] is None
-    assert dense["description"] == DENSE
-    assert (dense["number"], dense["count"]) == (2, 1)
-    assert dense["obstacle"]
+    assert transposed["description"] == TRANSPOSED
+    assert (transposed["number"], transposed["count"]) == (2, 1)
+    assert transposed["obstacle"]
     assert report["flops"] == 2 * (2 * 9 * 8 * 120) + 2 * 8 * 5 * 120
 
 
@@ -83,7 +83,7 @@ def test_tasks_as_a_table(model: Path) -> None:
     assert len(rows) == 3
     assert str(DEPTHWISE) in rows[1]
     assert rows[1].rstrip().endswith("tvmconv")
-    assert DENSE in rows[2]
+    assert TRANSPOSED in rows[2]
     assert "TVM: " in rows[2]
     assert total == "3 convolutions, 2 different, 0.0 MFLOPs in all"
 
@@ -93,13 +93,13 @@ def test_build(library: tuple[Path, dict[str, Any]]) -> None:
     assert report.keys() == {"file", "bytes", "target", "seconds", "layers"}
     assert (report["file"], report["bytes"]) == (str(path), path.stat().st_size)
     assert report["target"]["kind"] == "llvm"
-    depthwise, dense = report["layers"]
+    depthwise, transposed = report["layers"]
     assert depthwise.keys() == {"description", "workload", "kernel", "config", "reason", "count", "names"}
     assert (depthwise["description"], depthwise["count"]) == (str(DEPTHWISE), 2)
     assert depthwise["kernel"] == "tvmconv cpu/depthwise"
     assert depthwise["config"]
     assert depthwise["reason"]
-    assert (dense["description"], dense["kernel"], dense["count"]) == (DENSE, "TVM", 1)
+    assert (transposed["description"], transposed["kernel"], transposed["count"]) == (TRANSPOSED, "TVM", 1)
 
 
 def test_build_for_cuda_needs_no_gpu(model: Path, tmp_path: Path) -> None:
@@ -263,7 +263,7 @@ FAILURES = [
     (["inspect", WORKLOAD, "--show", "asm", "--target", "cuda"], 2, "show is 'asm'; expected one of config, "),
     (["inspect", "MODEL"], 2, "layer is None; expected a number from 1 to 2"),
     (["inspect", "MODEL", "--layer", "3"], 2, "layer is 3; expected a number from 1 to 2"),
-    (["inspect", "MODEL", "--layer", "2"], 3, f"layer 2, {DENSE}: "),
+    (["inspect", "MODEL", "--layer", "2"], 3, f"layer 2, {TRANSPOSED}: "),
 ]
 
 

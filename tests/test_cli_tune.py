@@ -176,13 +176,23 @@ def test_model(tmp_path: Path, instant: Instant) -> None:
     """Equal layers are one task; a model without any that tvmconv schedules is refused."""
     path, log = tmp_path / "model.onnx", tmp_path / "log.jsonl"
     graph = Graph((1, 4, 8, 8))
-    onnx.save(graph.model(graph.conv("x", (8, 4, 3, 3))), path)
+    onnx.save(graph.model(graph.node("ConvTranspose", "x", graph.random(4, 8, 3, 3))), path)
     assert "expected a model with a convolution" in tvmconv("tune", path, "-o", log).stderr
     graph = Graph((1, 4, 8, 8))
     twice = graph.conv(graph.conv("x", (4, 1, 3, 3), group=4, pads=[1] * 4), (4, 1, 3, 3), group=4, pads=[1] * 4)
     onnx.save(graph.model(graph.conv(twice, (4, 1, 3, 3), group=4)), path)
     plan = tvmconv_json("tune", path, "-o", log, "--dry-run")["tasks"]
     assert [(task["layers"], len(task["workload"]["padding"])) for task in plan] == [(2, 4), (1, 4)]
+
+
+def test_algorithm(tmp_path: Path) -> None:
+    """It is for convolutions whose channels meet; depthwise ones keep theirs."""
+    path, log = tmp_path / "model.onnx", tmp_path / "log.jsonl"
+    graph = Graph((1, 4, 8, 8))
+    onnx.save(graph.model(graph.conv(graph.conv("x", (4, 1, 3, 3), group=4), (8, 4, 1, 1))), path)
+    for algorithm, name in (("auto", "direct"), ("direct", "direct"), ("im2win", "im2win")):
+        plan = tvmconv_json("tune", path, "-o", log, "--dry-run", "--algorithm", algorithm)["tasks"]
+        assert [task["schedule"] for task in plan] == ["cpu/depthwise", f"cpu/{name}"]
 
 
 def test_what_the_log_has_beside_is_told(tmp_path: Path, instant: Instant) -> None:

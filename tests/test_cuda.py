@@ -47,3 +47,9 @@ def test_standard_library_is_kept_where_it_is_used() -> None:
     used = SOURCE + "\nstatic_assert(std::is_same<int, int>::value);\n"
     assert cuda.without_standard_library(used) == used
     assert cuda.compile_source(used, "sm_90")[:4] == b"\x7fELF"
+
+
+def test_inline_ptx_as_tvm_writes_it() -> None:
+    """Its predicated cp.async does; what NVRTC would not know of it stood among the includes."""
+    written = SOURCE + '\n__device__ void fence() { __asm__ __volatile__("membar.gl;"); }\n'
+    assert cuda.compile_source(written, "sm_90")[:4] == b"\x7fELF"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -40,8 +41,9 @@ def test_shufflenet_against_onnxruntime() -> None:
     onnxruntime = pytest.importorskip("onnxruntime")
     model = with_random_weights(onnx.load(SHUFFLENET))
     network = tvmconv.build(model)
-    assert [layer.kernel for layer in network.layers].count("tvmconv cpu/depthwise") == 16
-    assert repr(network).endswith("for llvm, 16 of 49 convolutions by tvmconv>")
+    kernels = Counter(layer.kernel for layer in network.layers)
+    assert kernels == {"tvmconv cpu/direct": 33, "tvmconv cpu/depthwise": 16}
+    assert repr(network).endswith("for llvm, 49 of 49 convolutions by tvmconv>")
     x = np.random.default_rng(3).standard_normal((1, 3, 224, 224)).astype("float32")
     session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
     (expected,) = session.run(None, {"gpu_0/data_0": x})
@@ -150,8 +152,9 @@ def test_sizes_that_are_known_only_when_it_runs() -> None:
 
 def test_layers(network: Network) -> None:
     dense, depthwise = network.layers
-    assert (dense.kernel, dense.config, dense.reason) == ("TVM", None, "dense convolutions are left to TVM")
-    assert (depthwise.kernel, depthwise.reason) == ("tvmconv cpu/depthwise", "default configuration")
+    for layer, kernel in ((dense, "tvmconv cpu/direct"), (depthwise, "tvmconv cpu/depthwise")):
+        assert (layer.kernel, layer.reason) == (kernel, "default configuration")
+    assert str(dense.convolution.workload) == "conv2d 1x4x9x11 -> 8, 1x1"
     assert str(depthwise.convolution.workload) == "depthwise 1x8x9x11 -> 8, 3x3 + scale+shift+relu"
     assert depthwise.config
 
@@ -173,8 +176,8 @@ def test_cuda_is_built_without_a_gpu_and_run_with_one(
     model: onnx.ModelProto, inputs: Any, expected: list[np.ndarray]
 ) -> None:
     network = build(model, {"kind": "cuda", "arch": "sm_80"} if not has_gpu() else "cuda")
-    assert [layer.kernel for layer in network.layers] == ["TVM", "tvmconv cuda/depthwise"]
-    assert "tvmconv_depthwise_0_kernel" in network._executable.mod.imports[0].imports[0].inspect_source()
+    assert [layer.kernel for layer in network.layers] == ["tvmconv cuda/direct", "tvmconv cuda/depthwise"]
+    assert "tvmconv_depthwise_1_kernel" in network._executable.mod.imports[0].imports[0].inspect_source()
     if has_gpu():
         check(network(*inputs), expected)
     else:

@@ -1,18 +1,41 @@
-"""Networks built for CUDA without a GPU: their source has to compile, kernels of TVM and ours alike."""
+"""Networks built for CUDA without a GPU: their source has to compile."""
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 import numpy as np
 import onnx
 import pytest
+import tvm
 from network_graph import Graph
 from onnx import helper, numpy_helper
 
 import tvmconv
-from tvmconv import cuda, lowering
-from tvmconv.network.depthwise import use_depthwise_kernels
+from tvmconv import ConvWorkload, cuda, lowering
+from tvmconv.dispatch import select
+from tvmconv.network.kernels import use_kernels
+from tvmconv.network.packing import split_packing
 from tvmconv.network.separation import separate_convolutions
 from tvmconv.targets import resolve_target
+from tvmconv.testing import check_result, random_operands, serial_twin
+
+
+@pytest.mark.parametrize("parts", [1, 2])
+def test_kernel_with_the_weight_packed_ahead(parts: int) -> None:
+    workload = ConvWorkload.conv2d((2, 16, 9, 11), (24, 16, 3, 3), padding=1, shift=True, residual=True)
+    target, name = resolve_target({"kind": "cuda", "arch": "sm_90"}), lowering.KERNEL_NAME
+    selection = select(workload, target)
+    selection = select(workload, target, replace(selection.config, parts=parts))
+    kernel, packing = split_packing(lowering.lower(workload, selection, target, name))
+    assert packing is not None
+    operands = random_operands(workload)
+    packed = packing(operands["w"])
+    assert packed.shape != workload.w_shape
+    tensors = {key: tvm.runtime.tensor(array) for key, array in operands.items()}
+    executable = lowering.build(tvm.IRModule({name: serial_twin(kernel)}), resolve_target("llvm"))
+    executable[name](*{**tensors, "w": packed}.values())
+    check_result(workload, operands, tensors["output"].numpy())
 
 
 @pytest.mark.parametrize("name", ["x", "data.0", "gpu_0/data-0", "0"])
@@ -28,12 +51,11 @@ def test_source_compiles_whatever_the_input_is_called(name: str) -> None:
     model = tvmconv.import_model(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=10))
     assert model.inputs[0].name == name
     target = resolve_target({"kind": "cuda", "arch": "sm_90"})
-    mod, layers = use_depthwise_kernels(model.mod, target)
-    assert [layer.kernel for layer in layers] == ["tvmconv cuda/depthwise", "TVM"]
+    mod, layers = use_kernels(model.mod, target)
+    assert [layer.kernel for layer in layers] == ["tvmconv cuda/depthwise", "tvmconv cuda/direct"]
     (device_module,) = lowering.build(mod, target).mod.imports[0].imports
     kernels = cuda.kernel_resources(str(device_module.inspect_source()), "sm_90")
-    assert "tvmconv_depthwise_0_kernel" in [kernel.name for kernel in kernels]
-    assert len(kernels) == 2
+    assert {kernel.name for kernel in kernels} == {"tvmconv_depthwise_0_kernel", "tvmconv_direct_1_kernel"}
 
 
 def test_convolutions_of_tvm_are_not_fused() -> None:

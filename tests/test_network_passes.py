@@ -10,6 +10,7 @@ import onnx
 import pytest
 import tvm
 from network_graph import Graph
+from onnx import numpy_helper
 from onnx.reference import ReferenceEvaluator
 from tvm import relax
 
@@ -18,8 +19,9 @@ from tvmconv.lowering import build as build_module
 from tvmconv.lowering import lower
 from tvmconv.network import Network, build, import_model
 from tvmconv.network.batch_norm import simplify_batch_norms
-from tvmconv.network.constants import fold_constants
-from tvmconv.network.depthwise import use_depthwise_kernels
+from tvmconv.network.constants import constant_value, fold_constants
+from tvmconv.network.graph import operator_name
+from tvmconv.network.kernels import use_kernels
 from tvmconv.targets import resolve_target
 
 DEPTHWISE = (8, 1, 3, 3)
@@ -27,12 +29,12 @@ DEPTHWISE = (8, 1, 3, 3)
 
 @dataclass(frozen=True)
 class Case:
-    """A graph around one depthwise convolution."""
+    """A graph around a convolution."""
 
     id: str
     body: Callable[[Graph], str | tuple[str, ...]]
     kernel: str
-    """The workload it has to become, in words."""
+    """The workload it has to become, in words; several in graph order behind one another, with "; "."""
     left: tuple[str, ...] = ()
     """Operators of Relax that have to stay."""
     opset: int = 17
@@ -56,6 +58,11 @@ def norm_read_twice(g: Graph) -> tuple[str, str]:
 def output_and_read(g: Graph) -> tuple[str, str]:
     y = conv(g)
     return y, g.node("Relu", y)
+
+
+def added_to_itself(g: Graph) -> str:
+    y = conv(g)
+    return g.node("Add", y, y)
 
 
 PLAIN = "depthwise 2x8x9x11 -> 8, 3x3 padding 1,1,1,1"
@@ -89,7 +96,69 @@ CASES = (
         left=("relax.add",),
         x_shape=(2, 8, 9, 8),
     ),
-    Case("residual", lambda g: g.node("Relu", g.node("Add", conv(g), "x")), PLAIN, left=("relax.add", "relax.nn.relu")),
+    Case("residual", lambda g: g.node("Relu", g.node("Add", conv(g), "x")), f"{PLAIN} + residual+relu"),
+    Case(
+        "residual-between-bias-and-bias",
+        lambda g: g.node("Add", g.node("Add", "x", conv(g, bias=True)), g.random(8, 1, 1)),
+        f"{PLAIN} + shift+residual",
+    ),
+    Case(
+        "batch-norm-behind-residual",
+        lambda g: g.batch_norm(g.node("Add", conv(g), "x"), 8),
+        f"{PLAIN} + residual",
+        left=("relax.nn.batch_norm",),
+    ),
+    Case("two-residuals", lambda g: g.node("Sum", conv(g), "x", "x"), f"{PLAIN} + residual", left=("relax.add",)),
+    Case("added-to-itself", added_to_itself, PLAIN, left=("relax.add",)),
+    Case(
+        "residual-that-is-broadcast",
+        lambda g: g.node("Add", conv(g), g.node("ReduceMax", "x", axes=[2])),
+        PLAIN,
+        left=("relax.max", "relax.add"),
+    ),
+    Case(
+        "residual-behind-relu",
+        lambda g: g.node("Add", g.node("Relu", conv(g)), "x"),
+        f"{PLAIN} + relu",
+        left=("relax.add",),
+    ),
+    Case(
+        "convolutions-added",
+        lambda g: g.node("Relu", g.node("Sum", g.batch_norm(conv(g), 8), conv(g, bias=True))),
+        f"{PLAIN} + scale+shift+residual+relu; {PLAIN} + shift",
+    ),
+    Case(
+        "dense",
+        lambda g: g.node("Relu", g.batch_norm(g.conv("x", (5, 8, 3, 3), strides=[2, 1]), 5)),
+        "conv2d 2x8x9x11 -> 5, 3x3 stride 2x1 + scale+shift+relu",
+    ),
+    Case(
+        "grouped",
+        lambda g: g.conv(g.conv("x", (12, 2, 3, 3), group=4), (6, 6, 1, 1), True, group=2),
+        "conv2d 2x8x9x11 -> 12, 3x3 groups 4; conv2d 2x12x7x9 -> 6, 1x1 groups 2 + shift",
+    ),
+    Case(
+        "1d",
+        lambda g: g.node("Relu", g.batch_norm(g.conv("x", (6, 8, 3), pads=[2, 1], strides=[2], dilations=[3]), 6)),
+        "conv2d 2x8x1x30 -> 6, 1x3 stride 1x2 dilation 1x3 padding 0,2,0,1 + scale+shift+relu",
+        left=("relax.reshape", "relax.reshape"),
+        x_shape=(2, 8, 30),
+    ),
+    Case(
+        "1d-depthwise-padded-before-residual",
+        lambda g: g.node(
+            "Add", "x", g.conv(g.node("Pad", "x", g.constant([0, 0, 1, 0, 0, 1], "int64")), (8, 1, 3), True, group=8)
+        ),
+        "depthwise 2x8x1x30 -> 8, 1x3 padding 0,1,0,1 + shift+residual",
+        left=("relax.reshape", "relax.reshape", "relax.reshape"),
+        x_shape=(2, 8, 30),
+    ),
+    Case(
+        "computed-weight",
+        lambda g: g.node("Conv", "x", g.node("Relu", g.node("ReduceMean", "x", axes=[0], keepdims=1))),
+        "conv2d 2x8x9x11 -> 1, 9x11",
+        left=("relax.mean", "relax.nn.relu"),
+    ),
     Case(
         "batch-norm-behind-relu",
         lambda g: g.batch_norm(g.node("Relu", conv(g)), 8),
@@ -135,9 +204,10 @@ def test_kernel_takes_in(case: Case) -> None:
         return graph.model(*([outputs] if isinstance(outputs, str) else outputs))
 
     imported = import_model(model("float32"))
-    assert [found.description for found in imported.convolutions()] == [case.kernel]
-    mod, _ = use_depthwise_kernels(imported.mod, resolve_target("llvm"))
-    assert sorted(operators(mod)) == sorted(("relax.call_tir", *case.left))
+    kernels = case.kernel.split("; ")
+    assert [found.description for found in imported.convolutions()] == kernels
+    mod, _ = use_kernels(imported.mod, resolve_target("llvm"))
+    assert sorted(operators(mod)) == sorted(["relax.call_tir"] * len(kernels) + [*case.left])
 
     x = np.random.default_rng(3).standard_normal(case.x_shape).astype("float32")
     got = build(imported)(x)
@@ -164,6 +234,30 @@ def test_half_precision() -> None:
     np.testing.assert_allclose(y, expected, rtol=2**-10, atol=1e-5)
 
 
+def test_weights_are_packed_when_the_network_is_built() -> None:
+    """A weight that is computed is packed in each call, by another kernel for the same workload."""
+    graph = Graph((1, 8, 9, 11))
+    y = graph.conv(graph.conv("x", (8, 8, 1, 1)), (8, 8, 1, 1))
+    computed = graph.node("ReduceMax", "x", axes=[0, 2, 3], keepdims=1)
+    model = graph.model(graph.node("Conv", y, graph.node("Mul", computed, graph.random(8, 1, 1, 1))))
+    imported = import_model(model)
+    assert [str(found.workload) for found in imported.convolutions()] == ["conv2d 1x8x9x11 -> 8, 1x1"] * 3
+    mod, _ = use_kernels(imported.mod, resolve_target("llvm"))
+    bindings = [binding.value for block in mod["main"].body.blocks for binding in block.bindings]
+    calls = [value for value in bindings if operator_name(value) == "relax.call_tir"]
+    assert [call.args[0].name_hint for call in calls] == ["tvmconv_direct_0"] * 2 + ["tvmconv_direct_1"]
+    *packed, left = (call.args[1][1] for call in calls)
+    assert constant_value(left) is None
+    for operand, weight in zip(packed, model.graph.initializer, strict=False):
+        value = constant_value(operand)
+        assert value is not None
+        assert value.ndim > 4
+        assert sorted(value[value != 0]) == sorted(numpy_helper.to_array(weight).ravel())
+    x = np.random.default_rng(3).standard_normal((1, 8, 9, 11)).astype("float32")
+    (expected,) = ReferenceEvaluator(model).run(None, {"x": x})
+    np.testing.assert_allclose(build(imported)(x), expected, rtol=0, atol=4e-6 * np.abs(expected).max())
+
+
 def test_equal_workloads_share_a_kernel() -> None:
     graph = Graph((1, 8, 9, 11))
     first = graph.conv("x", DEPTHWISE, group=8, pads=[1, 1, 1, 1])
@@ -171,7 +265,7 @@ def test_equal_workloads_share_a_kernel() -> None:
     third = graph.conv(second, DEPTHWISE, True, group=8, pads=[1, 1, 1, 1])
     imported = import_model(graph.model(third))
     before = imported.mod.script(show_meta=True)
-    mod, layers = use_depthwise_kernels(imported.mod, resolve_target("llvm"))
+    mod, layers = use_kernels(imported.mod, resolve_target("llvm"))
     assert {var.name_hint for var in mod.functions} == {"main", "tvmconv_depthwise_0", "tvmconv_depthwise_1"}
     assert [layer.kernel for layer in layers] == ["tvmconv cpu/depthwise"] * 3
     assert imported.mod.script(show_meta=True) == before
@@ -202,14 +296,15 @@ def test_tvm_leaves_the_schedule_alone() -> None:
 def test_batch_norm_left_alone_is_fused_with_its_convolution() -> None:
     def model(dtype: str) -> onnx.ModelProto:
         graph = Graph((2, 4, 9, 11), dtype)
-        return graph.model(graph.node("Relu", graph.batch_norm(graph.conv("x", (8, 4, 3, 3), True), 8)))
+        weight, bias = graph.random(4, 8, 3, 3, scale=6**-1), graph.random(8)
+        return graph.model(graph.node("Relu", graph.batch_norm(graph.node("ConvTranspose", "x", weight, bias), 8)))
 
     imported = import_model(model("float32"))
     assert operators(simplify_batch_norms(imported.mod)) == [
-        "relax.nn.conv2d", "relax.add", "relax.multiply", "relax.add", "relax.nn.relu"
+        "relax.nn.conv2d_transpose", "relax.add", "relax.multiply", "relax.add", "relax.nn.relu"
     ]  # fmt: skip
     network = build(imported)
-    assert kernels_called(network) == ["fused_conv2d_add_multiply_add1_relu"]
+    assert kernels_called(network) == ["fused_conv2d_transpose_add_multiply_add1_relu"]
     x = np.random.default_rng(3).standard_normal((2, 4, 9, 11)).astype("float32")
     (expected,) = ReferenceEvaluator(model("float64")).run(None, {"x": x.astype("float64")})
     np.testing.assert_allclose(network(x), expected, rtol=0, atol=4e-6 * expected.max())

@@ -55,7 +55,9 @@ def test_network_against_torch(exported: bool) -> None:
         network = build(import_model(module, (IMAGE,)))
         assert all(part.training for part in module.modules())
     assert [layer.convolution.description for layer in network.layers if layer.kernel != "TVM"] == [
+        "conv2d 2x3x24x20 -> 16, 3x3 stride 2x2 padding 1,1,1,1 + scale+shift+relu6",
         "depthwise 2x16x12x10 -> 16, 3x3 padding 1,1,1,1 + scale+shift+relu6",
+        "conv2d 2x16x12x10 -> 16, 1x1 + scale+shift+residual",
         "depthwise 2x16x12x10 -> 32, 5x5 stride 2x2 padding 2,2,2,2 + shift+clip(-1.0,2.0)",
     ]
     with torch.no_grad():

@@ -119,9 +119,9 @@ def test_kernels_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     compiled: list[ConvWorkload] = []
     original = operators.compile
 
-    def counting(workload: ConvWorkload, target: Any) -> operators.Operator:
+    def counting(workload: ConvWorkload, target: Any, algorithm: str) -> operators.Operator:
         compiled.append(workload)
-        return original(workload, target)
+        return original(workload, target, algorithm=algorithm)
 
     monkeypatch.setattr(operators, "compile", counting)
     monkeypatch.setattr(operators, "_operators", {})
@@ -232,6 +232,57 @@ def test_space_begins_with_the_default_and_is_legal(case: Case) -> None:
         assert space.configs[0] == template.default_config(case.workload, target)
         assert len(set(space.configs)) == len(space.configs) == len(space.index)
         assert [config for config in space.configs if space.violated(config)] == []
+
+
+DENSE = ConvWorkload.conv2d((2, 6, 9, 11), (8, 3, 3, 3), groups=2, shift=True, residual=True, activation="relu")
+DENSE_OPERANDS = random_operands(DENSE)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_conv2d(kind: str) -> None:
+    make, result_type, to_numpy = KINDS[kind]
+    x, w, shift, residual = (make(DENSE_OPERANDS[name]) for name in ("x", "w", "shift", "residual"))
+    result = tvmconv.conv2d(x, w, groups=2, shift=shift, residual=residual, activation="relu")
+    assert isinstance(result, result_type)
+    check_result(DENSE, DENSE_OPERANDS, to_numpy(result))
+
+
+def test_algorithm_given_by_the_caller() -> None:
+    operator = tvmconv.compile(DENSE, algorithm="im2win")
+    assert operator.selection.name == "cpu/im2win"
+    assert tvmconv.compile(DENSE, config=operator.selection.config).selection.name == "cpu/im2win"
+    x, w = (DENSE_OPERANDS[name] for name in ("x", "w"))
+    by_name = [tvmconv.conv2d(x, w, groups=2, algorithm=name) for name in ("auto", "direct", "im2win")]
+    assert np.array_equal(by_name[0], by_name[1])
+    assert np.allclose(by_name[1], by_name[2], atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_conv2d_with_a_group_for_each_channel_is_depthwise(kind: str) -> None:
+    make, _, to_numpy = KINDS[kind]
+    got = to_numpy(tvmconv.conv2d(make(X), make(W.reshape(12, 1, 3, 3)), groups=6, stride=2))
+    assert np.array_equal(got, tvmconv.depthwise(X, W, stride=2))
+
+
+def test_algorithms_that_do_not_compute_a_convolution() -> None:
+    with pytest.raises(
+        InvalidArgumentError, match="algorithm is 'depthwise'; expected auto or direct or im2win, for conv2d"
+    ):
+        tvmconv.conv2d(X, W.reshape(2, 6, 3, 3), algorithm="depthwise")
+    with pytest.raises(InvalidArgumentError, match="algorithm is 'direct'; expected auto or depthwise"):
+        tvmconv.conv2d(X, W.reshape(12, 1, 3, 3), groups=6, algorithm="direct")
+    with pytest.raises(InvalidArgumentError, match=r"residual is \(2, 12, 13, 14\); expected the shape"):
+        tvmconv.conv2d(X, np.ones((12, 6, 1, 1), "float32"), residual=np.ones((2, 12, 13, 14), "float32"))
+
+
+def test_conv2d_operator_is_saved_with_its_template(tmp_path: Path) -> None:
+    operator = tvmconv.compile(DENSE)
+    operator.save(tmp_path / "conv2d.so")
+    loaded = tvmconv.load(tmp_path / "conv2d.so")
+    assert loaded.selection.name == "cpu/direct"
+    assert loaded.selection.config == operator.selection.config
+    inputs = {name: array for name, array in DENSE_OPERANDS.items() if name != "output"}
+    check_result(DENSE, DENSE_OPERANDS, loaded(**inputs))
 
 
 @pytest.fixture(scope="module")

@@ -14,7 +14,7 @@ from .workload import ConvWorkload, Epilogue
 if TYPE_CHECKING:
     from .loading import load
     from .network import Network, build, import_model
-    from .operators import Operator, compile, depthwise  # noqa: A004
+    from .operators import Operator, compile, conv2d, depthwise  # noqa: A004
 
 __version__ = "0.1.0"
 
@@ -23,6 +23,7 @@ _LAZY = {
     "Operator": "operators",
     "build": "network",
     "compile": "operators",
+    "conv2d": "operators",
     "depthwise": "operators",
     "import_model": "network",
     "load": "loading",
@@ -37,6 +38,7 @@ __all__ = [
     "__version__",
     "build",
     "compile",
+    "conv2d",
     "depthwise",
     "import_model",
     "load",

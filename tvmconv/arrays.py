@@ -32,6 +32,13 @@ class Operand(NamedTuple):
         if self.device != device:
             raise InvalidArgumentError(self.name, str(self.device), f"an array on {device}")
 
+    def reshaped(self, shape: tuple[int, ...]) -> Operand:
+        """The same elements in another shape."""
+        if self.shape == shape:
+            return self
+        argument = self.argument.reshape(shape) if is_torch(self.argument) else self.argument._create_view(shape)
+        return self._replace(argument=argument, shape=shape)
+
 
 CPU_TYPE = tvm.cpu().dlpack_device_type()
 

@@ -28,6 +28,8 @@ typedef signed char int8_t; typedef unsigned char uint8_t;
 typedef short int16_t; typedef unsigned short uint16_t;
 typedef int int32_t; typedef unsigned int uint32_t;
 typedef long long int64_t; typedef unsigned long long uint64_t;
+#define __asm__ asm
+#define __volatile__ volatile
 """
 
 
@@ -127,7 +129,7 @@ def load_runtime() -> None:
 
 
 def without_standard_library(source: str) -> str:
-    """The source for NVRTC, with the includes of the C++ standard library replaced by the types that kernels use.
+    """The source for NVRTC, with the includes of the C++ standard library replaced by the words that kernels use.
 
     The includes are most of the compile time of a small kernel. A source that uses the library elsewhere keeps them.
     """

@@ -17,7 +17,7 @@ from tvm.runtime import Executable, Module
 from . import cuda, storage
 from .arrays import Operand, empty_like, is_cpu, is_torch, operand, same_kind
 from .autotvm.history import History, applied
-from .dispatch import Selection, select, template_for
+from .dispatch import Selection, select, template_named
 from .errors import InvalidArgumentError
 from .lowering import KERNEL_NAME, build_kernel, lower
 from .targets import cuda_arch, device_of, resolve_target
@@ -30,7 +30,7 @@ class Operator:
     """A convolution compiled for one workload and one target; `tvmconv.compile` makes it.
 
     Call it with the arrays of `workload.operands` but the last, the output, which it returns: x (N, C, H, W),
-    w (C, M, R, S), and the vectors (K,) in float32 that the epilogue has.
+    w (`workload.w_shape`), and what the epilogue has of vectors (K,) in float32 and of a residual (N, K, Ho, Wo).
     """
 
     def __init__(
@@ -44,13 +44,13 @@ class Operator:
         self._inputs = [workload.operands[name] for name in self._names]
         self._output = workload.operands[output]
 
-    def __call__(self, x: Any, w: Any, scale: Any = None, shift: Any = None) -> Any:
+    def __call__(self, x: Any, w: Any, scale: Any = None, shift: Any = None, residual: Any = None) -> Any:
         """The convolution of x and w, as an array of the kind of x on the device of x.
 
         Raises `InvalidArgumentError` for an array that is not what the workload says, `NoDeviceError` where the
         target's device is missing.
         """
-        given = {"x": x, "w": w, "scale": scale, "shift": shift}
+        given = {"x": x, "w": w, "scale": scale, "shift": shift, "residual": residual}
         return self.run(x, [operand(name, array) for name, array in given.items() if array is not None])
 
     def run(self, x: Any, operands: Sequence[Operand]) -> Any:
@@ -98,6 +98,7 @@ class Operator:
         """Writes the operator to one file that `tvmconv.load` reads; needs a C++ compiler to link it."""
         details = {
             "workload": msgspec.to_builtins(self.workload),
+            "template": self.selection.name,
             "config": msgspec.to_builtins(self.selection.config),
             "reason": self.selection.reason,
         }
@@ -107,7 +108,7 @@ class Operator:
     def from_saved(cls, module: Module, target: tvm.target.Target, details: dict[str, Any]) -> Operator:
         """The operator that `save` wrote."""
         workload = msgspec.convert(details["workload"], ConvWorkload)
-        template = template_for(workload, target)
+        template = template_named(details["template"])
         config = msgspec.convert(details["config"], template.Config)
         return cls(workload, target, Selection(template, config, details["reason"]), module)
 
@@ -115,15 +116,18 @@ class Operator:
         return f"<tvmconv.Operator {self.workload} for {self.target.kind.name} by {self.selection.name}>"
 
 
-def compile(workload: ConvWorkload, target: Any = "llvm", config: Any = None) -> Operator:  # noqa: A001
+def compile(  # noqa: A001
+    workload: ConvWorkload, target: Any = "llvm", config: Any = None, algorithm: str = "auto"
+) -> Operator:
     """The operator for a workload on a target (anything that `resolve_target` takes).
 
-    `config` is a configuration of the schedule, checked against its constraints; without one the tuning logs choose, or
-    the schedule's default is used: `selection.reason` says which, and so does this module's logger.
+    `config` is a configuration of a schedule, checked against its constraints; without one the tuning logs choose, or
+    the schedule's default is used: `selection.reason` says which, and so does this module's logger. `algorithm` is
+    "auto", or the one to use: "depthwise" for depthwise workloads, else "direct" or, on a CPU, "im2win".
     Building for "cuda" needs no GPU, running does.
     """
     resolved = resolve_target(target)
-    selection = select(workload, resolved, config)
+    selection = select(workload, resolved, config, algorithm)
     logger.info("%s by %s: %s", workload, selection.name, selection.reason)
     return Operator(workload, resolved, selection, build_kernel(workload, selection, resolved))
 
@@ -153,70 +157,129 @@ def depthwise(
     >>> tvmconv.depthwise(x, w, stride=2, activation="relu").shape
     (1, 32, 56, 56)
     """
+    return _call(
+        "depthwise",
+        x,
+        w,
+        target,
+        stride=stride,
+        padding=padding,
+        dilation=dilation,
+        scale=scale,
+        shift=shift,
+        activation=activation,
+    )
+
+
+def conv2d(
+    x: Any,
+    w: Any,
+    stride: int | Sequence[int] = 1,
+    padding: Padding = "SAME",
+    dilation: int | Sequence[int] = 1,
+    groups: int = 1,
+    scale: Any = None,
+    shift: Any = None,
+    residual: Any = None,
+    activation: Activation = None,
+    algorithm: str = "auto",
+    target: Any = None,
+) -> Any:
+    """Convolution of x (N, C, H, W) with w (K, C/groups, R, S): `activation(y * scale + shift + residual)`.
+
+    The result is (N, K, Ho, Wo); a residual has its shape and dtype, scale and shift are vectors (K,). `algorithm` is
+    "auto", which takes what a tuning log has found fastest, or else "direct"; "direct"; or, on a CPU, "im2win". With as
+    many groups as input channels a convolution is depthwise. The rest is as for `depthwise`.
+
+    >>> import numpy as np, tvmconv
+    >>> x = np.random.rand(1, 64, 56, 56).astype("float32")
+    >>> w = np.random.rand(128, 64, 3, 3).astype("float32")
+    >>> tvmconv.conv2d(x, w, stride=2, activation="relu").shape
+    (1, 128, 28, 28)
+    """
+    return _call(
+        "conv2d",
+        x,
+        w,
+        target,
+        stride=stride,
+        padding=padding,
+        dilation=dilation,
+        groups=groups,
+        scale=scale,
+        shift=shift,
+        residual=residual,
+        activation=activation,
+        algorithm=algorithm,
+    )
+
+
+def _call(
+    kind: str,
+    x: Any,
+    w: Any,
+    target: Any,
+    *,
+    scale: Any,
+    shift: Any,
+    residual: Any = None,
+    algorithm: str = "auto",
+    **options: Any,
+) -> Any:
+    """The convolution of arrays that `ConvWorkload.<kind>` describes."""
     image, weight = operand("x", x), operand("w", w)
     if image.dtype not in DTYPES:
         raise InvalidArgumentError("x", image.dtype, f"an array of {' or '.join(DTYPES)}")
     weight.check(weight.shape, image.dtype, image.device)
     vectors = {"scale": scale, "shift": shift}
     operands = [_in_float32(name, vector, image.dtype) for name, vector in vectors.items() if vector is not None]
+    if residual is not None:
+        operands.append(operand("residual", residual))
     if target is None:
         target = "llvm" if is_cpu(image.device) else "cuda"
     operator = _operator(
+        kind,
         image.shape,
         weight.shape,
-        _hashable(stride),
-        _hashable(padding),
-        _hashable(dilation),
+        tuple((name, _hashable(value)) for name, value in options.items()),
         image.dtype,
-        scale is not None,
-        shift is not None,
-        _hashable(activation),
+        tuple(item.name for item in operands),
+        algorithm,
         target if isinstance(target, str) else str(resolve_target(target)),
         applied(),
     )
-    return operator.run(x, [image, weight, *operands])
+    return operator.run(x, [image, weight.reshaped(operator.workload.w_shape), *operands])
 
 
-_operators: dict[tuple[ConvWorkload, str, tuple[History, ...]], Operator] = {}
+_operators: dict[tuple[ConvWorkload, str, str, tuple[History, ...]], Operator] = {}
 _lock = threading.Lock()
 
 
 @lru_cache(maxsize=4096, typed=True)
 def _operator(
+    kind: str,
     x_shape: tuple[int, ...],
     w_shape: tuple[int, ...],
-    stride: int | tuple[int, ...],
-    padding: str | int | tuple[int, ...],
-    dilation: int | tuple[int, ...],
+    options: tuple[tuple[str, Any], ...],
     dtype: str,
-    scale: bool,
-    shift: bool,
-    activation: Activation,
+    epilogue: tuple[str, ...],
+    algorithm: str,
     target: str,
     logs: tuple[History, ...],
 ) -> Operator:
     """The operator for a call's arguments: what is the same in the next call is not worked out again."""
-    workload = ConvWorkload.depthwise(
-        x_shape,
-        w_shape,
-        stride=stride,
-        padding=padding,
-        dilation=dilation,
-        dtype=dtype,
-        scale=scale,
-        shift=shift,
-        activation=activation,
-    )
-    return _kept(workload, target, logs)
+    describe = getattr(ConvWorkload, kind)
+    workload = describe(x_shape, w_shape, dtype=dtype, **dict(options), **dict.fromkeys(epilogue, True))
+    return _kept(workload, algorithm, target, logs)
 
 
-def _kept(workload: ConvWorkload, target: str, logs: tuple[History, ...]) -> Operator:
+def _kept(workload: ConvWorkload, algorithm: str, target: str, logs: tuple[History, ...]) -> Operator:
     """The operator for a workload, compiled the first time that it is asked for while these logs are applied."""
-    key = workload, target, logs
+    key = workload, algorithm, target, logs
     if key not in _operators:
         with _lock:
             if key not in _operators:
-                _operators[key] = compile(workload, target)
+                _operators[key] = compile(workload, target, algorithm=algorithm)
     return _operators[key]
 
 

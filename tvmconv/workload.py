@@ -28,14 +28,16 @@ Activation = str | tuple[str, float | None, float | None] | None
 
 
 class Epilogue(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What happens to an output element in registers before its only store: `clip(y * scale[k] + shift[k])`.
+    """What happens to an output element in registers before its only store: `clip(y * scale[k] + shift[k] + residual)`.
 
-    `scale` and `shift` say whether a vector of that name is an operand, one float32 number for each output channel.
+    `scale` and `shift` say whether a vector of that name is an operand, one float32 number for each output channel;
+    `residual` whether a tensor of the output's shape and dtype is one, which is added element by element.
     `low` and `high` are the bounds of the activation, None where there is none. NaN passes through all of it.
     """
 
     scale: bool = False
     shift: bool = False
+    residual: bool = False
     low: float | None = None
     high: float | None = None
 
@@ -55,7 +57,7 @@ class Epilogue(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return next((name for name, known in ACTIVATIONS.items() if known == bounds), f"clip({self.low},{self.high})")
 
     def __str__(self) -> str:
-        parts = [name for name in ("scale", "shift") if getattr(self, name)]
+        parts = [name for name in ("scale", "shift", "residual") if getattr(self, name)]
         parts += [self.activation] if self.activation != "none" else []
         return "+".join(parts) or "none"
 
@@ -93,6 +95,7 @@ class ConvWorkload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         dtype: str = "float32",
         scale: bool = False,
         shift: bool = False,
+        residual: bool = False,
         activation: Activation = None,
     ) -> ConvWorkload:
         """The depthwise convolution of x (N, C, H, W) with w (C, M, R, S), M output channels for each input channel.
@@ -118,6 +121,7 @@ class ConvWorkload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
             dtype=dtype,
             scale=scale,
             shift=shift,
+            residual=residual,
             activation=activation,
         )
 
@@ -134,6 +138,7 @@ class ConvWorkload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         dtype: str = "float32",
         scale: bool = False,
         shift: bool = False,
+        residual: bool = False,
         activation: Activation = None,
     ) -> ConvWorkload:
         """The convolution of x (N, C, H, W) with w (K, C / groups, R, S); the rest is as for `depthwise`.
@@ -162,7 +167,7 @@ class ConvWorkload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
             dilation=dilations,
             groups=int(groups),
             dtype=dtype,
-            epilogue=Epilogue(scale=scale, shift=shift, low=low, high=high),
+            epilogue=Epilogue(scale=scale, shift=shift, residual=residual, low=low, high=high),
         )
 
     @classmethod
@@ -267,6 +272,8 @@ class ConvWorkload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
             operands["scale"] = ((self.out_channels,), "float32")
         if self.epilogue.shift:
             operands["shift"] = ((self.out_channels,), "float32")
+        if self.epilogue.residual:
+            operands["residual"] = (self.output_shape, self.dtype)
         operands["output"] = (self.output_shape, self.dtype)
         return operands
 
@@ -282,8 +289,9 @@ class ConvWorkload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
     @property
     def bytes_moved(self) -> int:
-        """The least memory traffic in bytes: input, weight and output once each."""
-        return self.itemsize * (prod(self.x_shape) + prod(self.w_shape) + prod(self.output_shape))
+        """The least memory traffic in bytes: input, weight, output and residual once each."""
+        outputs = prod(self.output_shape) * (2 if self.epilogue.residual else 1)
+        return self.itemsize * (prod(self.x_shape) + prod(self.w_shape) + outputs)
 
     def __str__(self) -> str:
         kind = "depthwise" if self.is_depthwise else "conv2d"

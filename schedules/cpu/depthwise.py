@@ -17,12 +17,12 @@ from math import prod
 import tvm
 from tvm import te
 from tvm.s_tir import Schedule
-from tvm.target import codegen
 
 from tvmconv import compute
 from tvmconv.workload import ConvWorkload
 
 from ..space import Space, ceil_div, divisors, named, tile_sizes, wasted
+from .machine import PARALLEL_FLOPS, native_lanes
 
 VERSION = 2
 STAGED_BYTES = 16 * 1024
@@ -33,9 +33,6 @@ SHORT_ROW = 13
 
 TURNS = 32
 """Parts of the work for the threads to share, at least: enough of them to end together."""
-
-PARALLEL_FLOPS = 500_000
-"""Below this, waking threads costs more than they save."""
 
 
 @dataclass(frozen=True)
@@ -264,12 +261,3 @@ def row_cost(width: int, lanes: int) -> float:
     """What computing and storing a row takes with vectors of so many lanes, in vectors."""
     vectors = ceil_div(width, lanes)
     return vectors + 0.1 * (vectors * lanes - width)
-
-
-def native_lanes(target: tvm.target.Target) -> int:
-    """Float32 elements in the widest vector of the target."""
-    # llvm_get_vector_width answers 512 for every x86.
-    if not str(target.attrs.get("mtriple", "x86_64")).startswith("x86_64"):
-        return int(codegen.llvm_get_vector_width(target)) // 32
-    widths = (("avx512f", 16), ("avx2", 8))
-    return next((lanes for feature, lanes in widths if codegen.target_has_features(feature, target)), 4)

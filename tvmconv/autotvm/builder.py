@@ -45,7 +45,7 @@ class LocalBuilder:
         task, library = trial.task, Path(self._folder.name, f"{next(self._numbers)}.so")
         knobs = msgspec.to_builtins(trial.config)
         future: Future[BuildResult] = self._pool.submit(
-            worker.build, task.workload.to_json(), knobs, str(task.target), str(library)
+            worker.build, task.workload.to_json(), task.name, knobs, str(task.target), str(library)
         )
         return future
 

@@ -14,12 +14,11 @@ from importlib.resources import as_file, files
 from os import PathLike
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 
 import msgspec
 import tvm
 
-from ..dispatch import template_name
+from ..dispatch import Selection, template_name
 from ..errors import InvalidArgumentError
 from ..targets import DeviceFacts, device_facts
 from ..workload import ConvWorkload, Epilogue
@@ -150,8 +149,8 @@ def applied() -> tuple[History, ...]:
     return _applied.get()
 
 
-def tuned(workload: ConvWorkload, target: tvm.target.Target, template: ModuleType) -> tuple[Any, str] | None:
-    """The best configuration that the logs have for a workload, and the reason to use it in words.
+def tuned(workload: ConvWorkload, target: tvm.target.Target, templates: Sequence[ModuleType]) -> Selection | None:
+    """The best configuration that the logs have for a workload by any of the templates, and the reason to use it.
 
     Logs that are applied come first, then those that tvmconv ships for the device that is there. A workload without
     records of its own takes those of the same without an epilogue, which hardly changes what is fast.
@@ -163,15 +162,21 @@ def tuned(workload: ConvWorkload, target: tvm.target.Target, template: ModuleTyp
     histories = [*applied(), *([shipped()] if device is not None else [])]
     for history in histories:
         for same, how in described.items():
-            record, objections = history.best(same, target, template, device)
-            if history in applied() and objections and record is None:
-                why = ", ".join(f"{count} {text}" for text, count in objections.items())
+            found, left_out = [], Counter[str]()
+            for template in templates:
+                record, objections = history.best(same, target, template, device)
+                if record is None:
+                    left_out += objections
+                else:
+                    found.append((record, template))
+            if history in applied() and left_out and not found:
+                why = ", ".join(f"{count} {text}" for text, count in left_out.items())
                 warnings.warn(f"{history.source}: records of {same} are left out: {why}", stacklevel=2)
-            if record is None:
-                continue
-            config = msgspec.convert(record.knobs, template.Config)
-            if not template.space(workload, target).violated(config):
-                return config, f"{how}: {1e6 * record.cost:.2f} µs on {record.device} ({history.source})"
+            for record, template in sorted(found, key=lambda pair: pair[0].cost):
+                config = msgspec.convert(record.knobs, template.Config)
+                if not template.space(workload, target).violated(config):
+                    reason = f"{how}: {1e6 * record.cost:.2f} µs on {record.device} ({history.source})"
+                    return Selection(template, config, reason)
     return None
 
 

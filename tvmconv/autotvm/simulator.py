@@ -9,7 +9,7 @@ from typing import Any
 
 import tvm
 
-from ..dispatch import template_for
+from ..dispatch import template_named
 from ..errors import InvalidArgumentError
 from ..schedules.space import Space
 from ..targets import DeviceFacts
@@ -75,5 +75,4 @@ class Simulator:
 
 def _config(record: Record) -> Any:
     """The record's configuration; knobs that its template got later have the values that mean what was before."""
-    template = template_for(record.workload, tvm.target.Target(record.target))
-    return template.Config(**record.knobs)
+    return template_named(record.template).Config(**record.knobs)

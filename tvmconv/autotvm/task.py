@@ -11,7 +11,6 @@ import tvm
 
 from ..bench.suites import load_suite
 from ..dispatch import template_for, template_name
-from ..errors import UnsupportedModelError
 from ..schedules.space import Space
 from ..targets import resolve_target
 from ..workload import ConvWorkload
@@ -25,11 +24,13 @@ class Task:
     target: tvm.target.Target
     weight: int = 1
     """How many layers of the model compute this."""
+    algorithm: str = "auto"
+    """The algorithm to tune; "auto" is the one that dispatch takes where nothing has been measured."""
 
     @cached_property
     def template(self) -> ModuleType:
         """The module of `tvmconv.schedules` that schedules the workload."""
-        return template_for(self.workload, self.target)
+        return template_for(self.workload, self.target, self.algorithm)
 
     @cached_property
     def name(self) -> str:
@@ -46,35 +47,41 @@ class Task:
         return f"{self.workload} by {self.name}"
 
 
-def create(workload: ConvWorkload, target: Any) -> Task:
-    """The task of tuning one workload for a target, anything that `resolve_target` takes."""
-    return Task(workload, resolve_target(target))
+def create(workload: ConvWorkload, target: Any, algorithm: str = "auto") -> Task:
+    """The task of tuning one workload for a target, anything that `resolve_target` takes, by an algorithm."""
+    return Task(workload, resolve_target(target), algorithm=algorithm)
 
 
-def extract_from_suite(name: str, target: Any, batch: int | None = None, dtype: str = "float32") -> list[Task]:
+def extract_from_suite(
+    name: str, target: Any, batch: int | None = None, dtype: str = "float32", algorithm: str = "auto"
+) -> list[Task]:
     """A task for each workload of a suite, with another batch size if one is given, in float32 or float16.
 
-    A suite with a convolution that has no template raises `UnsupportedModelError`.
+    `algorithm` is for the workloads that are not depthwise, which have one of their own.
     """
     resolved = resolve_target(target)
-    workloads = load_suite(name, resolved.kind.name, batch, dtype)
-    if unsupported := [short for short, workload in workloads.items() if not workload.is_depthwise]:
-        raise UnsupportedModelError(
-            f"suite {name}: there is no template to tune for {', '.join(unsupported)}; only depthwise has one"
-        )
-    return [Task(workload, resolved) for workload in workloads.values()]
+    workloads = load_suite(name, resolved.kind.name, batch, dtype).values()
+    return [Task(workload, resolved, 1, _for(workload, algorithm)) for workload in workloads]
 
 
-def extract_from_model(model: Any, target: Any) -> list[Task]:
+def extract_from_model(model: Any, target: Any, algorithm: str = "auto") -> list[Task]:
     """A task for each different convolution of a model that has a template, in the order of the model.
 
     `model` is what `tvmconv.import_model` returns, or anything it takes without `inputs`. A task's workload has the
-    epilogue that the network's kernel will have, and its weight is the number of layers with that workload.
+    epilogue that the network's kernel will have, and its weight is the number of layers with that workload. For
+    `algorithm` see `extract_from_suite`.
     """
     from ..network import Model, import_model
-    from ..network.depthwise import find_convolutions
+    from ..network.kernels import find_convolutions
 
     resolved = resolve_target(target)
     source = model if isinstance(model, Model) else import_model(model)
     workloads = [site.workload for site in find_convolutions(source.mod) if site.workload is not None]
-    return [Task(workload, resolved, workloads.count(workload)) for workload in dict.fromkeys(workloads)]
+    return [
+        Task(workload, resolved, workloads.count(workload), _for(workload, algorithm))
+        for workload in dict.fromkeys(workloads)
+    ]
+
+
+def _for(workload: ConvWorkload, algorithm: str) -> str:
+    return "auto" if workload.is_depthwise else algorithm

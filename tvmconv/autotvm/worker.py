@@ -22,7 +22,7 @@ from tvm.runtime import Device, Module, Tensor
 from tvm.s_tir.meta_schedule.runner import EvaluatorConfig
 
 from .. import cuda, storage
-from ..dispatch import select, template_for
+from ..dispatch import select, template_named
 from ..errors import MissingPackageError, TvmconvError
 from ..lowering import KERNEL_NAME, build_kernel
 from ..targets import cuda_arch
@@ -60,12 +60,12 @@ def follow_parent() -> None:
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
-def build(workload: str, knobs: dict[str, Any], target: str, library: str) -> BuildResult:
+def build(workload: str, template: str, knobs: dict[str, Any], target: str, library: str) -> BuildResult:
     """Builds a kernel and links it into a library; its CUDA code is compiled into the library's folder."""
     start = time.perf_counter()
     try:
         described, device = ConvWorkload.from_json(workload), tvm.target.Target(target)
-        config = msgspec.convert(knobs, template_for(described, device).Config)
+        config = msgspec.convert(knobs, template_named(template).Config)
         executable = build_kernel(described, select(described, device, config), device)
         storage.export(executable, Path(library))
         if device.kind.name == "cuda":

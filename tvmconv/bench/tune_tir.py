@@ -95,7 +95,8 @@ def _module(workload: ConvWorkload) -> Any:
 
     from .. import compute
 
-    return te.create_prim_func(compute.depthwise(workload))
+    define = compute.depthwise if workload.is_depthwise else compute.direct
+    return te.create_prim_func(define(workload))
 
 
 def best_kernel(workload: ConvWorkload, target: str, folder: str) -> Any:

@@ -87,6 +87,12 @@ class Measuring:
 @click.option("--workload", metavar="JSON", help="Tune one workload instead.")
 @click.option("--batch", type=POSITIVE, help="With --suite: another batch size.")
 @click.option("--dtype", type=click.Choice(DTYPES), help="With --suite.  [default: float32]")
+@click.option(
+    "--algorithm",
+    type=click.Choice(["auto", "direct", "im2win"]),
+    default="auto",
+    help="What is tuned of convolutions that are not depthwise; auto is what they get without records.",
+)
 @click.option("--tasks", "only", callback=numbers, metavar="1,3-5", help="Only these, as --dry-run numbers them.")
 @click.option("-o", "--output", "log", type=OutputFile(), required=True, metavar="LOG", help="The log to add to.")
 @target_option
@@ -114,6 +120,7 @@ def tune(
     workload: str | None,
     batch: int | None,
     dtype: str | None,
+    algorithm: str,
     only: frozenset[int] | None,
     log: Path,
     target: str,
@@ -145,7 +152,7 @@ def tune(
     from ..targets import device_facts
 
     check_log(log)
-    found = find_tasks(model, suite, workload, batch, dtype or "float32", target)
+    found = find_tasks(model, suite, workload, batch, dtype or "float32", target, algorithm)
     chosen = {number: task for number, task in enumerate(found, 1) if only is None or number in only}
     if only is not None and (absent := only - chosen.keys()):
         raise InvalidArgumentError("tasks", min(absent), f"numbers from 1 to {len(found)}, as --dry-run lists them")
@@ -182,18 +189,24 @@ def tune(
 
 
 def find_tasks(
-    model: Path | None, suite: str | None, workload: str | None, batch: int | None, dtype: str, target: str
+    model: Path | None,
+    suite: str | None,
+    workload: str | None,
+    batch: int | None,
+    dtype: str,
+    target: str,
+    algorithm: str,
 ) -> list[Task]:
     """The tasks of the one source that is given."""
     from ..autotvm import task
 
     if suite is not None:
-        return task.extract_from_suite(suite, target, batch, dtype)
+        return task.extract_from_suite(suite, target, batch, dtype, algorithm)
     if workload is not None:
-        return [task.create(ConvWorkload.from_json(workload), target)]
+        return [task.create(ConvWorkload.from_json(workload), target, algorithm)]
     assert model is not None
     with progress(f"importing {model.name}"):
-        tasks = task.extract_from_model(str(model), target)
+        tasks = task.extract_from_model(str(model), target, algorithm)
     if not tasks:
         expected = "a model with a convolution that tvmconv has a kernel for; `tvmconv tasks` lists them"
         raise InvalidArgumentError("MODEL", str(model), expected)

@@ -1,6 +1,9 @@
 """TE definitions of the convolutions, each beside its float64 NumPy reference."""
 
 from .depthwise import depthwise
+from .direct import direct
+from .im2win import im2win
+from .implicit_gemm import implicit_gemm
 from .reference import conv2d_reference
 
-__all__ = ["conv2d_reference", "depthwise"]
+__all__ = ["conv2d_reference", "depthwise", "direct", "im2win", "implicit_gemm"]

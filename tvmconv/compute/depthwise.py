@@ -15,8 +15,8 @@ from .padding import padded_input
 def depthwise(workload: ConvWorkload, tile: tuple[int, int] = (1, 1), lanes: int = 1) -> list[te.Tensor]:
     """The TE definition, in three stages: "pad", "depthwise" and "output".
 
-    Returns the operands in the order of `workload.operands`: x (N, C, H, W), w (C, M, R, S), scale (K,) and shift (K,)
-    where the epilogue has them, and the output (N, K, Ho, Wo). Products are summed in float32.
+    Returns the operands in the order of `workload.operands`: x (N, C, H, W), w (C, M, R, S), what the epilogue
+    reads, and the output (N, K, Ho, Wo). Products are summed in float32.
 
     `tile` rounds the rows and columns of "depthwise" up to whole tiles, so that a schedule that computes tile by tile
     needs no bounds test in its inner loops; the input reads as zero there, and "output" leaves the surplus out.

@@ -9,27 +9,31 @@ from ..workload import ConvWorkload
 
 
 def epilogue_operands(workload: ConvWorkload) -> dict[str, te.Tensor]:
-    """Placeholders for the vectors that the epilogue reads, (K,) in float32."""
-    wanted = {"scale": workload.epilogue.scale, "shift": workload.epilogue.shift}
+    """Placeholders for what the epilogue reads: vectors (K,) in float32, and the residual (N, K, Ho, Wo)."""
     return {
-        name: te.placeholder((workload.out_channels,), "float32", name=name)
-        for name, is_used in wanted.items()
-        if is_used
+        name: te.placeholder(shape, dtype, name=name)
+        for name, (shape, dtype) in workload.operands.items()
+        if name in ("scale", "shift", "residual")
     }
 
 
 def epilogue(accumulated: te.Tensor, workload: ConvWorkload, operands: dict[str, te.Tensor]) -> te.Tensor:
-    """The stage "output": `clip(y * scale[k] + shift[k])` in float32, then cast to the workload's dtype.
+    """The stage "output": `clip(y * scale[k] + shift[k] + residual)` in float32, then cast to the workload's dtype.
 
-    It has the workload's exact output shape, also where `accumulated` was rounded up to whole tiles.
+    It has the workload's exact output shape, also where `accumulated` was rounded up to whole tiles. `accumulated` is
+    (N, K, H, W) or (N, groups, K / groups, H, W).
     """
 
     def value(n: tirx.Var, k: tirx.Var, h: tirx.Var, w: tirx.Var) -> tirx.PrimExpr:
-        y = accumulated[n, k, h, w]
+        channel = (k,) if len(accumulated.shape) == 4 else (k // workload.multiplier, k % workload.multiplier)
+        place = (n, *channel, h, w)
+        y = accumulated[place]
         if "scale" in operands:
             y = y * operands["scale"][k]
         if "shift" in operands:
             y = y + operands["shift"][k]
+        if "residual" in operands:
+            y = y + operands["residual"][n, k, h, w].astype("float32")
         # Comparisons with the value on the left are false for NaN, so NaN passes through.
         if workload.epilogue.low is not None:
             low = tirx.const(workload.epilogue.low, "float32")
@@ -43,13 +47,19 @@ def epilogue(accumulated: te.Tensor, workload: ConvWorkload, operands: dict[str,
 
 
 def epilogue_reference(
-    y: np.ndarray, workload: ConvWorkload, scale: np.ndarray | None = None, shift: np.ndarray | None = None
+    y: np.ndarray,
+    workload: ConvWorkload,
+    scale: np.ndarray | None = None,
+    shift: np.ndarray | None = None,
+    residual: np.ndarray | None = None,
 ) -> np.ndarray:
-    """The epilogue in float64 NumPy; y is (N, K, H, W), scale and shift are (K,)."""
+    """The epilogue in float64 NumPy; y and residual are (N, K, H, W), scale and shift are (K,)."""
     if scale is not None:
         y = y * scale.astype(np.float64)[:, None, None]
     if shift is not None:
         y = y + shift.astype(np.float64)[:, None, None]
+    if residual is not None:
+        y = y + residual.astype(np.float64)
     bounds = workload.epilogue
     if bounds.low is not None:
         y = np.where(y < bounds.low, bounds.low, y)

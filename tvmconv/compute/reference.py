@@ -14,10 +14,12 @@ def conv2d_reference(
     w: np.ndarray,
     scale: np.ndarray | None = None,
     shift: np.ndarray | None = None,
+    residual: np.ndarray | None = None,
 ) -> np.ndarray:
     """The convolution in float64 NumPy: for each tap of the kernel a matrix product of each group's channels.
 
-    x is (N, C, H, W), w is `workload.w_shape`, scale and shift are (K,); the result is (N, K, Ho, Wo) in float64.
+    x is (N, C, H, W), w is `workload.w_shape`, scale and shift are (K,); residual and the result, in
+    float64, are (N, K, Ho, Wo).
     """
     top, left, bottom, right = workload.padding
     padded = np.pad(x.astype(np.float64), ((0, 0), (0, 0), (top, bottom), (left, right)))
@@ -31,4 +33,4 @@ def conv2d_reference(
             columns = slice(s * dw, s * dw + (wo - 1) * sw + 1, sw)
             read = padded[..., rows, columns].reshape(workload.batch, workload.groups, -1, ho * wo)
             y += np.ascontiguousarray(taps[..., r, s]) @ read
-    return epilogue_reference(y.reshape(workload.output_shape), workload, scale, shift)
+    return epilogue_reference(y.reshape(workload.output_shape), workload, scale, shift, residual)

@@ -7,22 +7,22 @@ from typing import Any
 from .. import lowering
 from ..targets import resolve_target
 from .batch_norm import simplify_batch_norms
-from .depthwise import use_depthwise_kernels
 from .importing import import_model
+from .kernels import use_kernels
 from .model import Model
 from .network import Network
 from .separation import separate_convolutions
 
 
 def build(model: Any, target: Any = "llvm") -> Network:
-    """Compiles a model for a target: its depthwise convolutions with the kernels of tvmconv, the rest with TVM's.
+    """Compiles a model for a target: its convolutions with the kernels of tvmconv, the rest with TVM's.
 
     `model` is what `import_model` returns, or anything it takes without `inputs`; `target` is anything that
     `resolve_target` takes. Building for "cuda" needs no GPU, running does.
     """
     resolved = resolve_target(target)
     source = model if isinstance(model, Model) else import_model(model)
-    mod, layers = use_depthwise_kernels(source.mod, resolved)
+    mod, layers = use_kernels(source.mod, resolved)
     mod = simplify_batch_norms(mod)
     if resolved.kind.name == "cuda":
         mod = separate_convolutions(mod)

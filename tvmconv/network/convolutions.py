@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Any
@@ -17,6 +17,9 @@ from .constants import static_shape
 from .graph import operator_name
 
 OPERATORS = tuple(f"relax.nn.conv{rank}d{kind}" for kind in ("", "_transpose") for rank in (1, 2, 3))
+
+LAYOUTS = {"conv1d": ("NCW", "OIW", "NCW"), "conv2d": ("NCHW", "OIHW", "NCHW")}
+"""What a workload can describe: the layouts of data, weight and output for each kind."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +62,6 @@ def describe(name: str, call: relax.Call) -> Convolution:
     if obstacle is None:
         try:
             workload = _workload(call)
-            obstacle = _kind_obstacle(workload)
         except InvalidArgumentError as error:
             obstacle = str(error)
     return Convolution(
@@ -77,40 +79,40 @@ def _form_obstacle(call: relax.Call) -> str | None:
     attrs, (x, w) = call.attrs, (argument.ty for argument in call.args)
     kind = call.op.name.removeprefix("relax.nn.")
     layouts = (attrs.data_layout, attrs.kernel_layout, attrs.out_layout)
-    if kind != "conv2d":
+    if kind not in LAYOUTS:
         return f"{kind} is not supported"
-    if layouts != ("NCHW", "OIHW", "NCHW"):
+    if layouts != LAYOUTS[kind]:
         return f"layout {' '.join(dict.fromkeys(layouts))} is not supported"
     if static_shape(x) is None or static_shape(w) is None:
         return f"the shape {_sizes(x)} is known only when the model runs"
     if not x.dtype == w.dtype == call.ty.dtype:
         return f"{x.dtype} with {w.dtype} into {call.ty.dtype} is not supported"
-    if not isinstance(call.args[1], tvm.ir.GenericConst):
-        return "its weight is not a constant"
     return None
 
 
-def _kind_obstacle(workload: ConvWorkload) -> str | None:
-    if workload.is_depthwise:
-        return None
-    return f"{'dense' if workload.groups == 1 else 'grouped'} convolutions are left to TVM"
-
-
 def _workload(call: relax.Call) -> ConvWorkload:
+    """The workload of a call; a convolution with one spatial axis has a first one of size 1."""
     attrs, (x, w) = call.attrs, (argument.ty for argument in call.args)
-    batch, channels, height, width = static_shape(x) or ()
-    out_channels, _, r, s = static_shape(w) or ()
-    top, left, bottom, right = (int(n) for n in attrs.padding)
+    batch, channels, *size = static_shape(x) or ()
+    out_channels, _, *kernel = static_shape(w) or ()
+    padding = [int(n) for n in attrs.padding]
+    before, after = padding[: len(size)], padding[len(size) :]
+
+    def pair(values: Sequence[int], missing: int) -> tuple[int, int]:
+        first, second = (missing, *values)[-2:]
+        return int(first), int(second)
+
+    height, width = pair(size, 1)
     return ConvWorkload(
         batch=batch,
         in_channels=channels,
         height=height,
         width=width,
         out_channels=out_channels,
-        kernel=(r, s),
-        stride=(int(attrs.strides[0]), int(attrs.strides[1])),
-        padding=(top, left, bottom, right),
-        dilation=(int(attrs.dilation[0]), int(attrs.dilation[1])),
+        kernel=pair(kernel, 1),
+        stride=pair(attrs.strides, 1),
+        padding=(*pair(before, 0), *pair(after, 0)),
+        dilation=pair(attrs.dilation, 1),
         groups=int(attrs.groups),
         dtype=str(x.dtype),
     )

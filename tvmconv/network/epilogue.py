@@ -1,4 +1,4 @@
-"""What stands around a convolution and fits into its kernel: padding before it, scale, shift and activation behind it.
+"""What stands around a convolution and fits into its kernel: padding before it, and the epilogue behind it.
 
 One dataflow block is looked at at a time. A variable that is read elsewhere, or by two, has to be stored anyway, so
 whatever follows it stays as it is.
@@ -6,6 +6,7 @@ whatever follows it stays as it is.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from math import inf
 
@@ -20,7 +21,7 @@ from .graph import Block, operator_name
 
 @dataclass(frozen=True)
 class Tail:
-    """The epilogue `clip(y * scale[k] + shift[k])` behind a convolution.
+    """The epilogue `clip(y * scale[k] + shift[k] + residual)` behind a convolution.
 
     `scale` and `shift` are (K,) in float64, None for one and zero; bounds that are not there are infinite.
     """
@@ -29,31 +30,47 @@ class Tail:
     """The variable that holds the result of it all."""
     scale: Array | None
     shift: Array | None
+    residual: relax.Expr | None
+    addition: relax.Var | None
+    """The variable that holds the sum with the residual."""
     low: float
     high: float
 
 
-def follow(convolution: relax.Var, block: Block) -> Tail:
-    """Everything behind a convolution (N, K, H, W) that its kernel's epilogue can take in."""
+def follow(convolution: relax.Var, block: Block, taken: Collection[relax.Var] = ()) -> Tail:
+    """Everything behind a convolution (N, K, ...) that its kernel's epilogue can take in.
+
+    Where two convolutions are added, either could take the other's result as its residual: the variables in `taken`
+    are additions that others have taken in.
+    """
     channels = int(convolution.ty.shape[1])
     output, scale, shift, low, high = convolution, np.ones(channels), np.zeros(channels), -inf, inf
     has_scale = has_shift = False
-    while (reader := block.only_reader(output)) is not None:
+    residual, addition = None, None
+    while (reader := block.only_reader(output)) is not None and reader not in taken:
         value = block.values[reader]
         unclipped, keeps_type = (low, high) == (-inf, inf), tvm_ffi.structural_equal(value.ty, output.ty)
         if keeps_type and (bounds := clip_bounds(value)) is not None:
             # Clips are monotonic, so one behind another clips to what it makes of the first one's bounds.
             low, high = (min(max(bound, bounds[0]), bounds[1]) for bound in (low, high))
-        elif keeps_type and unclipped and (bias := bias_of(value, output)) is not None:
+        elif not unclipped:
+            break
+        elif keeps_type and (bias := bias_of(value, output)) is not None:
             shift, has_shift = shift + bias, True
-        elif unclipped and (factors := scale_and_shift(value)) and (first := normalized(reader, block)) is not None:
+        elif (
+            residual is None
+            and (factors := scale_and_shift(value))
+            and (first := normalized(reader, block)) is not None
+        ):
             reader = first
             scale, shift = scale * factors[0], shift * factors[0] + factors[1]
             has_scale = has_shift = True
+        elif residual is None and keeps_type and (other := residual_of(value, output)) is not None:
+            residual, addition = other, reader
         else:
             break
         output = reader
-    return Tail(output, scale if has_scale else None, shift if has_shift else None, low, high)
+    return Tail(output, scale if has_scale else None, shift if has_shift else None, residual, addition, low, high)
 
 
 def clip_bounds(value: relax.Expr) -> tuple[float, float] | None:
@@ -75,7 +92,7 @@ def clip_bounds(value: relax.Expr) -> tuple[float, float] | None:
 
 
 def bias_of(value: relax.Expr, y: relax.Var) -> Array | None:
-    """The (K,) vector that an addition adds to the channels of y (N, K, H, W); None for anything else."""
+    """The (K,) vector that an addition adds to the channels of y (N, K, ...); None for anything else."""
     if operator_name(value) != "relax.add":
         return None
     bias = next((constant_value(argument) for argument in value.args if not argument.same_as(y)), None)
@@ -85,9 +102,18 @@ def bias_of(value: relax.Expr, y: relax.Var) -> Array | None:
     if bias.size == 1:
         return np.full(channels, bias.item(), np.float64)
     # Aligned from the right, as broadcasting is: (K, 1, 1) or (1, K, 1, 1).
-    if bias.size != channels or bias.shape[-3:] != (channels, 1, 1):
+    rank = y.ty.ndim - 1
+    if bias.size != channels or bias.shape[-rank:] != (channels, *(1,) * (rank - 1)):
         return None
     return bias.reshape(-1).astype(np.float64)
+
+
+def residual_of(value: relax.Expr, y: relax.Var) -> relax.Expr | None:
+    """The tensor of the type of y that an addition adds to y; None for anything else."""
+    if operator_name(value) != "relax.add":
+        return None
+    others = [argument for argument in value.args if not argument.same_as(y)]
+    return others[0] if len(others) == 1 and tvm_ffi.structural_equal(others[0].ty, y.ty) else None
 
 
 def padding_before(data: relax.Expr, block: Block) -> tuple[relax.Expr, tuple[int, int, int, int]]:
@@ -95,8 +121,9 @@ def padding_before(data: relax.Expr, block: Block) -> tuple[relax.Expr, tuple[in
     value = block.values.get(data)
     if value is None or operator_name(value) != "relax.nn.pad":
         return data, (0, 0, 0, 0)
-    *others, top, bottom, left, right = (int(n) for n in value.attrs.pad_width)
+    widths = [int(n) for n in value.attrs.pad_width]
+    top, bottom, left, right = (0, 0, *widths[4:])[-4:]
     by_zeros = value.attrs.pad_mode == "constant" and value.attrs.pad_value == 0
-    if not by_zeros or any(others) or min(top, bottom, left, right) < 0:
+    if not by_zeros or any(widths[:4]) or min(widths) < 0:
         return data, (0, 0, 0, 0)
     return value.args[0], (top, left, bottom, right)

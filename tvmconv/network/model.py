@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from .convolutions import Convolution
-from .depthwise import find_convolutions
+from .kernels import find_convolutions
 
 if TYPE_CHECKING:
     import tvm

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import reduce
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -63,7 +64,16 @@ def import_onnx(model: onnx.ModelProto) -> tuple[tvm.IRModule, list[str], list[s
     for has_problem, problem in ((_has_output_shape, "Relax ignores its output_shape"), (_pads_low, PADS_LOW)):
         if nodes := [node for node in model.graph.node if has_problem(node)]:
             raise _unsupported(nodes, problem)
-    importer = ONNXGraphImporter(shape_dict=None, dtype_dict=None)
+
+    class Importer(ONNXGraphImporter):  # type: ignore[misc]
+        """Adds up pair by pair, which kernels can take in, where TVM's would stack all that is to be added."""
+
+        def _convert_operator(self, name: str, inputs: Any, attrs: dict[str, Any], opset: int) -> relax.Expr:
+            if name == "Sum":
+                return reduce(lambda x, y: self.bb.normalize(relax.op.add(x, y)), inputs)
+            return super()._convert_operator(name, inputs, attrs, opset)
+
+    importer = Importer(shape_dict=None, dtype_dict=None)
     importer.bb = _RelaxBuilder()
     opset = next((entry.version for entry in model.opset_import if entry.domain in ("", "ai.onnx")), 1)
     try:

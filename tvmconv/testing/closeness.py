@@ -21,11 +21,11 @@ def assert_close(
     """Asserts that `got` is the float64 `reference`, computed in float32 and stored in the dtype of `got`.
 
     `magnitude` is the reference of the absolute values of all operands, without an activation, and `terms` the number
-    of products in a sum. An element may be wrong by `terms + 3` float32 roundings of its magnitude (Higham, Accuracy
-    and Stability of Numerical Algorithms, section 3.1: any order of summation, then scale, shift and the store), and
-    the root mean square over all elements by what the square root of that many gives. NaN and infinity have to be where
-    the reference has them. By `rounding`, a share of the magnitude, an element may be wrong on top of that: where
-    operands, or results between two operations, are rounded to less than float32.
+    of products in a sum. An element may be wrong by `terms + 4` float32 roundings of its magnitude (Higham, Accuracy
+    and Stability of Numerical Algorithms, section 3.1: any order of summation, then scale, shift, residual and the
+    store), and the root mean square over all elements by what the square root of that many gives. NaN and infinity have
+    to be where the reference has them. By `rounding`, a share of the magnitude, an element may be wrong on top of that:
+    where operands, or results between two operations, are rounded to less than float32.
     """
     dtype = str(got.dtype)
     if got.shape != reference.shape:
@@ -37,7 +37,7 @@ def assert_close(
         if differs.any():
             raise AssertionError(f"{name} in the wrong places: {_where(differs)}")
     finite = np.isfinite(stored) & np.isfinite(magnitude)
-    roundings = terms + 3
+    roundings = terms + 4
     magnitude = np.where(finite, magnitude, 0)
     unit = magnitude * FLOAT32_UNIT
     storing = np.where(finite, np.abs(stored), 0) * (UNITS[dtype] if dtype == "float16" else 0) + SMALLEST[dtype]

@@ -25,9 +25,9 @@ RARE = {
 """More values of knobs than a space tries."""
 
 
-def random_configs(workload: ConvWorkload, target: tvm.target.Target, count: int) -> list[Any]:
+def random_configs(workload: ConvWorkload, target: tvm.target.Target, count: int, algorithm: str = "auto") -> list[Any]:
     """Legal configurations, the same for the same workload: also such as no tuner would try."""
-    template = template_for(workload, target)
+    template = template_for(workload, target, algorithm)
     space, choose = template.space(workload, target), random.Random(str(workload))
     knobs = {field.name: RARE.get(field.name) or space.knobs[field.name] for field in fields(template.Config)}
     configs: list[Any] = []

@@ -71,8 +71,14 @@ def _planes(
         sampled[name] = operands[name].reshape(channels, m)[channel].reshape(-1)
     size = len(chosen)
     part = msgspec.structs.replace(workload, batch=1, in_channels=size, out_channels=size * m, groups=size)
-    output = got.reshape(workload.batch, channels, m, *workload.output_size)[image, channel]
-    return part, sampled, output.reshape(part.output_shape)
+
+    def chosen_outputs(array: np.ndarray) -> np.ndarray:
+        planes = array.reshape(workload.batch, channels, m, *workload.output_size)[image, channel]
+        return planes.reshape(part.output_shape)
+
+    if "residual" in operands:
+        sampled["residual"] = chosen_outputs(operands["residual"])
+    return part, sampled, chosen_outputs(got)
 
 
 def _positions(
@@ -104,5 +110,7 @@ def _positions(
         padding=(0, 0, 0, 0),
         dilation=(1, 1),
     )
-    output = got[image, :, position[0], position[1]].reshape(part.output_shape)
-    return part, {**operands, "x": patches.astype(workload.dtype)}, output
+    sampled = {**operands, "x": patches.astype(workload.dtype)}
+    if "residual" in operands:
+        sampled["residual"] = operands["residual"][image, :, position[0], position[1]].reshape(part.output_shape)
+    return part, sampled, got[image, :, position[0], position[1]].reshape(part.output_shape)

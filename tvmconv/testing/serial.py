@@ -5,6 +5,8 @@ from __future__ import annotations
 import tvm_ffi
 from tvm import tirx
 
+ASYNCHRONOUS = "software_pipeline_async_stages"
+
 
 def serial_twin(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """The same scheduled function with its thread bindings, vthreads too, as serial loops.
@@ -12,12 +14,17 @@ def serial_twin(func: tirx.PrimFunc) -> tirx.PrimFunc:
     It builds for the CPU and gives the same numbers, shared and local buffers included. What it cannot show is a
     missing barrier or a race.
 
+    Copies that are asynchronous on a GPU are made on the spot, still in the order of their software pipeline.
+
     Before: `for tx in T.thread_binding(32, thread="threadIdx.x")`. After: `for tx in range(32)`.
     """
 
     def serial(loop: tirx.For) -> tirx.For:
-        if loop.kind != tirx.ForKind.THREAD_BINDING:
+        annotations = {name: value for name, value in loop.annotations.items() if name != ASYNCHRONOUS}
+        if loop.kind == tirx.ForKind.THREAD_BINDING:
+            return tirx.For(loop.loop_var, loop.min, loop.extent, tirx.ForKind.SERIAL, loop.body, None, annotations)
+        if len(annotations) == len(loop.annotations):
             return loop
-        return tirx.For(loop.loop_var, loop.min, loop.extent, tirx.ForKind.SERIAL, loop.body)
+        return tirx.For(loop.loop_var, loop.min, loop.extent, loop.kind, loop.body, None, annotations)
 
     return tvm_ffi.structural_map(func, (tirx.For, serial))

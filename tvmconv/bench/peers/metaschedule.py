@@ -23,8 +23,6 @@ class MetaSchedule(Peer):
     name = "metaschedule"
 
     def obstacle(self, workload: ConvWorkload, target: tvm.target.Target) -> str | None:
-        if not workload.is_depthwise:
-            return "tvmconv has no definition of dense convolutions to give it"
         missing = [package for package in ("cloudpickle", "psutil", "xgboost") if find_spec(package) is None]
         return f"{', '.join(missing)} not installed" if missing else None
 

@@ -23,7 +23,7 @@ class Tvmconv(Peer):
     """A configuration, whatever tvmconv itself would choose."""
 
     def obstacle(self, workload: ConvWorkload, target: tvm.target.Target) -> str | None:
-        return None if workload.is_depthwise else "tvmconv has schedules for depthwise convolutions only"
+        return None
 
     def prepare(self, workload: ConvWorkload, target: tvm.target.Target, sets: Sequence[Operands]) -> list[Call]:
         from ... import operators

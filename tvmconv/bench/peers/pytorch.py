@@ -101,11 +101,13 @@ def padded(workload: ConvWorkload, operands: Operands) -> Operands:
     import torch
 
     x = operands["x"]
-    vectors = {name: operands[name][:, None, None].to(x.dtype) for name in operands if name in ("scale", "shift")}
+    others = {name: operands[name][:, None, None].to(x.dtype) for name in operands if name in ("scale", "shift")}
+    if "residual" in operands:
+        others["residual"] = operands["residual"]
     top, left, bottom, right = workload.padding
     if (top, left) != (bottom, right):
         x = torch.nn.functional.pad(x, (left, right, top, bottom))
-    return {"x": x, "w": operands["w"].reshape(workload.out_channels, -1, *workload.kernel), **vectors}
+    return {"x": x, "w": operands["w"].reshape(workload.out_channels, -1, *workload.kernel), **others}
 
 
 def own_padding(workload: ConvWorkload) -> tuple[int, int]:
@@ -120,20 +122,22 @@ def convolution(workload: ConvWorkload) -> Callable[..., Any]:
 
     padding = own_padding(workload)
 
-    def forward(x: Any, w: Any, **vectors: Any) -> Any:
+    def forward(x: Any, w: Any, **others: Any) -> Any:
         y = torch.nn.functional.conv2d(x, w, None, workload.stride, padding, workload.dilation, workload.groups)
-        return epilogue(workload, y, **vectors)
+        return epilogue(workload, y, **others)
 
     return forward
 
 
-def epilogue(workload: ConvWorkload, y: Any, scale: Any = None, shift: Any = None) -> Any:
+def epilogue(workload: ConvWorkload, y: Any, scale: Any = None, shift: Any = None, residual: Any = None) -> Any:
     """The workload's epilogue of y (N, K, H, W), one operation after the other."""
     low, high = workload.epilogue.low, workload.epilogue.high
     if scale is not None:
         y = y * scale
     if shift is not None:
         y = y + shift
+    if residual is not None:
+        y = y + residual
     if (low, high) == (0.0, None):
         return y.relu()
     return y if (low, high) == (None, None) else y.clamp(low, high)

@@ -77,6 +77,7 @@ def _module(workload: ConvWorkload) -> tvm.IRModule:
             )
             y = relax.op.multiply(y, operands["scale"]) if bounds.scale else y
             y = relax.op.add(y, operands["shift"]) if bounds.shift else y
+            y = relax.op.add(y, relax.op.astype(operands["residual"], "float32")) if bounds.residual else y
             y = y if bounds.low is None else relax.op.maximum(y, relax.const(bounds.low, "float32"))
             y = y if bounds.high is None else relax.op.minimum(y, relax.const(bounds.high, "float32"))
             result = builder.emit_output(relax.op.astype(y, workload.dtype))
@@ -86,8 +87,8 @@ def _module(workload: ConvWorkload) -> tvm.IRModule:
 
 def _shapes(workload: ConvWorkload) -> dict[str, tuple[int, ...]]:
     """Shapes of the operands as Relax takes them: w (K, C / groups, R, S), vectors that broadcast over (N, K, H, W)."""
-    *inputs, _ = workload.operands
     vector = (workload.out_channels, 1, 1)
-    shapes = dict.fromkeys(inputs, vector)
     w_shape = workload.out_channels, workload.in_channels // workload.groups, *workload.kernel
-    return shapes | {"x": workload.x_shape, "w": w_shape}
+    whole = {"x": workload.x_shape, "w": w_shape, "residual": workload.output_shape}
+    *inputs, _ = workload.operands
+    return {name: whole.get(name, vector) for name in inputs}

@@ -1,0 +1,67 @@
+"""Convolution over im2win's windows on a CPU: tiles of outputs in registers read windows that are contiguous.
+
+The windows are laid out in a band for each task, beside the weight in the second cache, or as a whole ahead.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import tvm
+from tvm import te
+from tvm.s_tir import Schedule
+
+from tvmconv import compute
+from tvmconv.workload import ConvWorkload
+
+from ..space import Space
+from .register_tiles import (
+    STAGED_BYTES,
+    TileConfig,
+    best_tile,
+    constraints,
+    features,
+    heuristics,
+    inner_channels,
+    schedule_tiles,
+    tile_knobs,
+    tiles_to_stage,
+)
+
+__all__ = ["LEAST", "VERSION", "Config", "default_config", "features", "schedule", "space"]
+
+VERSION = 1
+
+
+@dataclass(frozen=True)
+class Config(TileConfig):
+    """The knobs, which are those of `TileConfig`; windows are always staged."""
+
+
+LEAST = Config(1, 1, 1, 1, 1, 1, staged=1, parallel=False)
+
+
+def space(workload: ConvWorkload, target: tvm.target.Target) -> Space[Config]:
+    """The configurations worth trying for a workload, legal on the target."""
+    default, knobs = default_config(workload, target), {**tile_knobs(workload, target), "staged": (1, 2)}
+    return Space(default, LEAST, knobs, constraints(workload, target), heuristics(workload, target))
+
+
+def default_config(workload: ConvWorkload, target: tvm.target.Target) -> Config:
+    """A legal configuration that is reasonable for any workload."""
+    best = Config(**vars(replace(best_tile(workload, target), staged=2)))
+    best = replace(best, channels=inner_channels(workload))
+    row_bytes = 4 * workload.w_shape[1] * workload.padded_input[1] * workload.kernel[0]
+    if row_bytes * workload.output_size[0] * workload.groups <= STAGED_BYTES:
+        return best
+    return replace(best, staged=1, tiles=tiles_to_stage(workload, best, row_bytes))
+
+
+def schedule(workload: ConvWorkload, config: Config, target: tvm.target.Target) -> Schedule:
+    """The workload's computation, scheduled; the config must be legal."""
+    tile = (config.block, config.rows * config.tiles, config.columns)
+    sch = Schedule(te.create_prim_func(compute.im2win(workload, tile)))
+    sch.compute_inline(sch.get_sblock("pad"))
+    schedule_tiles(sch, workload, config, "im2win", staged="windows")
+    sch.unroll(sch.get_loops(sch.get_sblock("windows"))[-1])
+    return sch

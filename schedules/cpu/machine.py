@@ -1,0 +1,33 @@
+"""What the schedules for CPUs assume of the machine."""
+
+from __future__ import annotations
+
+import tvm
+from tvm.target import codegen
+
+PARALLEL_FLOPS = 500_000
+"""Below this, waking threads costs more than they save."""
+
+FMA_UNITS = 2
+"""Vector multiply-adds, and vector loads, that begin in a cycle."""
+
+FMA_LATENCY = 4
+"""Cycles until the result of a multiply-add can be added to."""
+
+L1_BYTES, L2_BYTES = 32 * 1024, 768 * 1024
+"""How much of the first and second cache a schedule counts on for what it reads again and again."""
+
+
+def native_lanes(target: tvm.target.Target) -> int:
+    """Float32 elements in the widest vector of the target."""
+    # llvm_get_vector_width answers 512 for every x86.
+    if not str(target.attrs.get("mtriple", "x86_64")).startswith("x86_64"):
+        return int(codegen.llvm_get_vector_width(target)) // 32
+    widths = (("avx512f", 16), ("avx2", 8))
+    return next((lanes for feature, lanes in widths if codegen.target_has_features(feature, target)), 4)
+
+
+def vector_registers(target: tvm.target.Target) -> int:
+    """Vector registers of the target: AVX-512 and the 64-bit ARM have 32, what came before on x86 has 16."""
+    x86 = str(target.attrs.get("mtriple", "x86_64")).startswith("x86_64")
+    return 16 if x86 and native_lanes(target) < 16 else 32

@@ -1,0 +1,286 @@
+"""What the CPU schedules of convolutions share: tiles of outputs that are summed in registers.
+
+Vectors run over output channels. Each weight vector that is loaded serves all outputs of the tile, and each input that
+is broadcast all of its vectors of channels. How large a tile has to be follows from the analysis of the im2win thesis
+(section 3.2): at least as many vectors as multiply-adds are under way at once, and no more than there are registers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import tvm
+from tvm.s_tir import Schedule
+
+from tvmconv.workload import ConvWorkload
+
+from ..space import ceil_div, divisors, named, tile_sizes, wasted
+from .machine import FMA_LATENCY, FMA_UNITS, L1_BYTES, L2_BYTES, PARALLEL_FLOPS, native_lanes, vector_registers
+from .transposition import has_transposition, transposition
+
+CHANNELS, LARGE_KERNEL = 16, 32
+"""Input channels of the innermost loop: few enough for their rows to stay in the first cache while the taps go over
+them, and too many for LLVM to unroll, which would keep inputs for the next taps in registers that there are not. A
+kernel of more taps goes over the rows of one channel at a time."""
+
+LOOP_CYCLES = 0.5
+"""What a turn of the innermost loop takes beside its multiply-adds."""
+
+STACK_BYTES, BEYOND_STACK_CYCLES = 1024, 250
+"""A tile of so many bytes is on the stack, and so in registers alone; what a larger one takes to be in memory too."""
+
+TURNS = 32
+"""Parts of the work for the threads to share, at least: enough of them to end together."""
+
+STAGED_BYTES = 512 * 1024
+"""What the default configuration aims to stage for a task, so that it stays in the second cache beside the weight."""
+
+
+@dataclass(frozen=True)
+class TileConfig:
+    """The knobs. Sizes count outputs, where nothing else is said."""
+
+    vectors: int
+    """Vectors of output channels in a register tile."""
+    vector: int
+    """Lanes of a vector."""
+    rows: int
+    """Rows of a register tile."""
+    columns: int
+    """Columns of a register tile."""
+    channels: int
+    """Input channels that the innermost loop runs over; the taps are around it."""
+    tiles: int
+    """Register tiles of a task, one below the other."""
+    staged: int
+    """Where the input with its padding is copied to: 0 nowhere, 1 a band for each task, 2 as a whole ahead."""
+    parallel: bool
+    """Spread the work over the threads of the machine."""
+
+    @property
+    def block(self) -> int:
+        """Output channels of a task."""
+        return self.vectors * self.vector
+
+    @property
+    def outputs(self) -> int:
+        """Outputs of a channel in a register tile."""
+        return self.rows * self.columns
+
+
+def tile_knobs(workload: ConvWorkload, target: tvm.target.Target) -> dict[str, tuple[Any, ...]]:
+    """Values of the knobs."""
+    height, width = workload.output_size
+    native = native_lanes(target)
+    return {
+        "vectors": tuple(range(1, 7)),
+        "vector": (native,),
+        "rows": tuple(rows for rows in range(1, 9) if rows <= height),
+        "columns": tuple(range(1, min(width, 28) + 1)),
+        "channels": divisors(workload.w_shape[1], 64),
+        "tiles": tile_sizes(height),
+        "staged": (0, 1, 2),
+        "parallel": (True, False),
+    }
+
+
+def constraints(workload: ConvWorkload, target: tvm.target.Target) -> dict[str, Callable[[TileConfig], bool]]:
+    """What a configuration must meet, by name."""
+
+    def whole_channels(config: TileConfig) -> bool:
+        return workload.w_shape[1] % config.channels == 0
+
+    def registers(config: TileConfig) -> bool:
+        vectors = config.vectors * ceil_div(config.vector, native_lanes(target))
+        return config.vector <= 64 and vectors * config.outputs <= vector_registers(target)
+
+    def waste(config: TileConfig) -> bool:
+        return max(surplus(workload, config)) <= 2 and config.block <= max(64, 2 * workload.multiplier)
+
+    def places(config: TileConfig) -> bool:
+        return config.staged <= 2
+
+    return named(whole_channels, registers, waste, places)
+
+
+def heuristics(workload: ConvWorkload, target: tvm.target.Target) -> dict[str, Callable[[TileConfig], bool]]:
+    """Which legal configurations are worth building, by name."""
+    costs = {shape(config): cost(workload, config, target) for config in register_tiles(workload, target)}
+    promising = {tile for tile, cycles in costs.items() if cycles <= 1.25 * min(costs.values())}
+
+    def promising_tile(config: TileConfig) -> bool:
+        return shape(config) in promising
+
+    def padding_is_staged(config: TileConfig) -> bool:
+        return config.staged > 0 or not any(workload.padding)
+
+    def tiles_for_staging(config: TileConfig) -> bool:
+        return config.tiles == 1 or config.staged == 1
+
+    def threads_for_work(config: TileConfig) -> bool:
+        return config.parallel == (workload.flops >= PARALLEL_FLOPS)
+
+    return named(promising_tile, padding_is_staged, tiles_for_staging, threads_for_work)
+
+
+def best_tile(workload: ConvWorkload, target: tvm.target.Target) -> TileConfig:
+    """The register tile that should take least time, reading in place."""
+    return min(register_tiles(workload, target), key=lambda config: cost(workload, config, target))
+
+
+def inner_channels(workload: ConvWorkload) -> int:
+    """Input channels that the innermost loop should run over."""
+    most = CHANNELS if prod(workload.kernel) <= LARGE_KERNEL else 1
+    return divisors(workload.w_shape[1], most)[-1]
+
+
+def tiles_to_stage(workload: ConvWorkload, config: TileConfig, row_bytes: int) -> int:
+    """Tiles of a task, so that it stages not too much, with `row_bytes` for a row of input, and tasks are enough."""
+    rows = max(1, STAGED_BYTES // row_bytes - workload.window[0]) // workload.stride[0]
+    turns = ceil_div(TURNS, blocks(workload, config) * workload.batch)
+    steps = ceil_div(workload.output_size[0], config.rows)
+    return max(1, min(rows // config.rows, steps // turns))
+
+
+def schedule_tiles(sch: Schedule, workload: ConvWorkload, config: TileConfig, name: str, staged: str) -> None:
+    """Schedules a workload's computation, which sums in the stage `name`, in whole tiles, what it reads from `staged`.
+
+    What a step of the innermost loop reads of the weight is contiguous, and so is what follows it.
+    """
+    # Step 1. A task is a band of rows of one image, for the channels of one tile: consecutive ones share their weight
+    block, channels, lanes = config.block, config.channels, config.vector
+    stage, packed, accumulate, output = (sch.get_sblock(each) for each in (staged, "packed", name, "output"))
+    if workload.groups > 1:
+        sch.reverse_compute_inline(output)
+        output = sch.get_sblock("groups")
+    transposed = sch.cache_read(output, 0, "global")
+    n, *group, k, y, x = sch.get_loops(output)
+    kb, ki = sch.split(k, [None, block])
+    kb = sch.fuse(*group, kb)
+    yb, yo, yi = sch.split(y, [None, config.tiles, config.rows])
+    xo, xi = sch.split(x, [None, config.columns])
+    sch.reorder(kb, n, yb, yo, xo, yi, ki, xi)
+    task = sch.fuse(kb, n, yb)
+
+    # Step 2. Pack the weight, in the order of the reduction
+    columns_first = name == "im2win"
+    sch.transform_layout(
+        packed,
+        ("write", 0),
+        lambda b, c, r, s, k: (b, c // channels, *((s, r) if columns_first else (r, s)), c % channels, k),
+    )
+    b, *taps, ki = sch.get_loops(packed)
+    ki, vector = sch.split(ki, [None, lanes])
+    sch.reorder(b, ki, *taps, vector)
+    sch.vectorize(vector)
+    loops = [task, sch.fuse(b, ki)]
+
+    # Step 3. The input: read in place, or copied
+    for tile in (transposed, accumulate):
+        sch.compute_at(tile, xo, preserve_unit_loops=True)
+    if config.staged == 0:
+        sch.compute_inline(stage)
+    elif config.staged == 1:
+        sch.compute_at(stage, task, preserve_unit_loops=True)
+    else:
+        loops.append(sch.fuse(*sch.get_loops(stage)[:2]))
+    if config.parallel:
+        for loop in loops:
+            sch.parallel(loop)
+
+    # Step 4. Sum a tile in registers, input channels inside the taps
+    sch.transform_layout(accumulate, ("write", 0), lambda n, k, h, w: (n, k // block, h, w, k % block))
+    sch.transform_layout(transposed, ("write", 0), lambda n, k, h, w: (n, h, k, w))
+    ki, yi, xi, c, *taps = sch.get_loops(accumulate)[-6:]
+    co, ci = sch.split(c, [None, channels])
+    ki, vector = sch.split(ki, [None, lanes])
+    sch.reorder(co, *taps, ci, yi, xi, ki, vector)
+    for loop in (yi, xi, ki):
+        sch.unroll(loop)
+    sch.vectorize(vector)
+    sch.decompose_reduction(accumulate, co)
+
+    # Step 5. Transpose the tile, so that the epilogue and the stores see rows of the output
+    ki, yi, xi = sch.get_loops(transposed)[-3:]
+    ki, vector = sch.split(ki, [None, lanes])
+    sch.reorder(yi, ki, vector, xi)
+    if has_transposition(config.columns, lanes):
+        sch.tensorize(vector, transposition(config.columns, lanes))
+    for loop in (yi, ki):
+        sch.unroll(loop)
+    yi, ki, xi = sch.get_loops(output)[-3:]
+    sch.unroll(yi)
+    sch.vectorize(xi)
+    sch.annotate(xo, "pragma_loop_partition_hint", True)  # only the last tile of a row tests where the row ends
+
+
+def register_tiles(workload: ConvWorkload, target: tvm.target.Target) -> Iterator[TileConfig]:
+    """The tiles that registers hold beside a weight for each vector and an input, reading in place."""
+    height, width = workload.output_size
+    native, registers = native_lanes(target), vector_registers(target)
+    parallel = workload.flops >= PARALLEL_FLOPS
+    for vectors in range(1, ceil_div(workload.multiplier, native) + 1):
+        most = (registers - 1 - vectors) // vectors
+        for columns in range(1, min(width, most) + 1):
+            for rows in range(1, min(height, most // columns if columns == width else 1) + 1):
+                yield TileConfig(vectors, native, rows, columns, channels=1, tiles=1, staged=0, parallel=parallel)
+
+
+def shape(config: TileConfig) -> tuple[int, ...]:
+    """What makes a register tile."""
+    return config.vectors, config.vector, config.rows, config.columns
+
+
+def cost(workload: ConvWorkload, config: TileConfig, target: tvm.target.Target) -> float:
+    """Cycles that a core takes for an image, by its units for multiply-adds and loads and by its caches."""
+    height, width = workload.output_size
+    taps = workload.w_shape[1] * prod(workload.kernel)
+    tiles = ceil_div(height, config.rows) * ceil_div(width, config.columns)
+    weight_bytes = 4 * taps * config.block
+    bandwidth = 64 if weight_bytes <= L1_BYTES else 32 if weight_bytes <= L2_BYTES or tiles == 1 else 8
+    step = max(
+        config.vectors * config.outputs / FMA_UNITS,
+        FMA_LATENCY,
+        (config.vectors + config.outputs) / FMA_UNITS,
+        4 * config.block / bandwidth,
+    )
+    beyond_stack = BEYOND_STACK_CYCLES if 4 * config.block * config.outputs > STACK_BYTES else 0
+    return blocks(workload, config) * tiles * (taps * (step + LOOP_CYCLES) + beyond_stack)
+
+
+def blocks(workload: ConvWorkload, config: TileConfig) -> int:
+    """Blocks of output channels; none reaches into another group."""
+    return workload.groups * ceil_div(workload.multiplier, config.block)
+
+
+def surplus(workload: ConvWorkload, config: TileConfig) -> tuple[float, float]:
+    """What whole tiles compute of rows and of columns, in parts of those there are."""
+    height, width = workload.output_size
+    return wasted(height, config.rows * config.tiles), wasted(width, config.columns)
+
+
+def features(workload: ConvWorkload, config: TileConfig) -> dict[str, float]:
+    """What a cost model should know beside the knobs, such that workloads can be compared."""
+    height, width = workload.output_size
+    taps, channels = prod(workload.kernel), workload.w_shape[1]
+    waste_y, waste_x = surplus(workload, config)
+    rows = workload.window[0] + (config.rows * config.tiles - 1) * workload.stride[0]
+    return {
+        "tile": config.vectors * config.outputs,
+        "loads": (config.vectors + config.outputs) / (config.vectors * config.outputs),
+        "waste_y": waste_y,
+        "waste_x": waste_x,
+        "waste_channels": wasted(workload.multiplier, config.block),
+        "weight_bytes": 4 * config.block * channels * taps,
+        "chunk_bytes": 4 * config.block * config.channels * taps,
+        "band_bytes": 4 * channels * rows * workload.padded_input[1],
+        "halo": rows / (config.rows * config.tiles * workload.stride[0]),
+        "tasks": workload.batch * blocks(workload, config) * ceil_div(height, config.rows * config.tiles),
+        "reduction": channels * taps,
+        "taps": taps,
+        "plane": height * width,
+        "out_channels": workload.out_channels,
+    }

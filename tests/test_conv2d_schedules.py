@@ -1,0 +1,138 @@
+"""The CPU schedules of convolutions whose channels meet, against the float64 reference."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import tvm
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tvmconv.schedules.cpu import direct, im2win
+from tvmconv.schedules.cpu.register_tiles import TileConfig
+
+from tvmconv import ConvWorkload
+from tvmconv.bench.suites import load_suite
+from tvmconv.dispatch import select, template_for
+from tvmconv.lowering import build, lower
+from tvmconv.targets import resolve_target
+from tvmconv.testing import CONV2D, Case, check_result, random_configs, random_operands
+
+CPU = resolve_target("llvm")
+by_algorithm = pytest.mark.parametrize("algorithm", ["direct", "im2win"])
+by_id = pytest.mark.parametrize("case", CONV2D, ids=lambda case: case.id)
+
+
+def result(
+    workload: ConvWorkload, operands: dict[str, np.ndarray], config: Any = None, algorithm: str = "auto"
+) -> np.ndarray:
+    func = lower(workload, select(workload, CPU, config, algorithm), CPU, "kernel")
+    executable = build(tvm.IRModule({"kernel": func}), CPU)
+    tensors = [tvm.runtime.tensor(array) for array in operands.values()]
+    executable["kernel"](*tensors)
+    return np.asarray(tensors[-1].numpy())
+
+
+def run(workload: ConvWorkload, config: Any = None, algorithm: str = "auto") -> None:
+    operands = random_operands(workload)
+    check_result(workload, operands, result(workload, operands, config, algorithm))
+
+
+@by_algorithm
+@by_id
+def test_default_configuration(case: Case, algorithm: str) -> None:
+    run(case.workload, algorithm=algorithm)
+
+
+@by_algorithm
+@by_id
+def test_random_legal_configuration(case: Case, algorithm: str) -> None:
+    for config in random_configs(case.workload, CPU, 2, algorithm):
+        run(case.workload, config)
+
+
+WORKLOAD = ConvWorkload.conv2d((2, 8, 10, 13), (32, 8, 3, 3), shift=True, residual=True)
+SMALL = TileConfig(vectors=1, vector=16, rows=1, columns=4, channels=4, tiles=1, staged=0, parallel=False)
+CONFIGURED = {
+    "ragged-everywhere": replace(SMALL, rows=3, columns=5, tiles=2, staged=1),
+    "columns-past-lanes": replace(SMALL, vector=8, columns=13, staged=2),
+    "channels-past-the-last": replace(SMALL, vectors=3, staged=1),
+    "lanes-of-no-power-of-two": replace(SMALL, vector=6, parallel=True),
+    "one-column": replace(SMALL, columns=1, rows=2, channels=1),
+}
+
+
+@pytest.mark.parametrize("config", CONFIGURED.values(), ids=CONFIGURED.keys())
+def test_configuration(config: TileConfig) -> None:
+    run(WORKLOAD, direct.Config(**vars(config)))
+    run(WORKLOAD, im2win.Config(**vars(replace(config, staged=max(1, config.staged)))))
+
+
+@st.composite
+def workloads(draw: Callable[..., Any]) -> ConvWorkload:
+    def size(most: int) -> int:
+        return int(draw(st.integers(1, most)))
+
+    kernel = (size(4), size(4))
+    dilation = (size(2), size(2))
+    padding = tuple(draw(st.integers(0, 3)) for _ in range(4))
+    least = [max(1, (kernel[i] - 1) * dilation[i] + 1 - padding[i] - padding[i + 2]) for i in (0, 1)]
+    groups = size(3)
+    return ConvWorkload.conv2d(
+        (size(3), groups * (1 + (channels := size(12))), least[0] + size(12), least[1] + size(24)),
+        (groups * size(20), 1 + channels, *kernel),
+        stride=(size(3), size(3)),
+        padding=padding,
+        dilation=dilation,
+        groups=groups,
+        dtype=draw(st.sampled_from(["float32", "float16"])),
+        scale=draw(st.booleans()),
+        shift=draw(st.booleans()),
+        residual=draw(st.booleans()),
+        activation=draw(st.sampled_from([None, "relu", "relu6", ("clip", -1.0, None)])),
+    )
+
+
+@by_algorithm
+@settings(max_examples=20, deadline=None, derandomize=True)
+@given(workload=workloads())
+def test_any_workload(workload: ConvWorkload, algorithm: str) -> None:
+    run(workload, algorithm="auto" if workload.is_depthwise else algorithm)
+
+
+@by_algorithm
+@by_id
+def test_space_begins_with_the_default_and_is_legal(case: Case, algorithm: str) -> None:
+    template = template_for(case.workload, CPU, algorithm)
+    space = template.space(case.workload, CPU)
+    assert space.configs[0] == template.default_config(case.workload, CPU)
+    assert len(set(space.configs)) == len(space.configs)
+    assert [config for config in space.configs if space.violated(config)] == []
+    assert template.features(case.workload, space.default).keys() == template.features(WORKLOAD, SMALL).keys()
+
+
+@pytest.mark.parametrize("mcpu", ["haswell", "x86-64", "znver5"])
+@pytest.mark.parametrize("name", load_suite("im2win-thesis", "llvm"))
+def test_registers_hold_the_default_tile(name: str, mcpu: str) -> None:
+    """The sums of a tile, a weight for each of its vectors and an input; enough sums to keep the units busy."""
+    target = resolve_target({"kind": "llvm", "mcpu": mcpu})
+    registers, lanes = {"haswell": (16, 8), "x86-64": (16, 4), "znver5": (32, 16)}[mcpu]
+    workload = load_suite("im2win-thesis", "llvm")[name]
+    space = template_for(workload, target).space(workload, target)
+    config = space.default
+    assert space.violated(config) == []
+    assert config.vector == lanes
+    assert config.vectors * config.outputs >= 8
+    assert config.vectors * (config.outputs + 1) + 1 <= registers
+
+
+def test_wrong_schedule_is_caught() -> None:
+    """A kernel that computes something else, here by one element of padding, fails the check that the others pass."""
+    right = ConvWorkload.conv2d((1, 4, 12, 12), (8, 4, 3, 3), padding=(1, 1, 1, 1))
+    wrong = ConvWorkload.conv2d((1, 4, 12, 12), (8, 4, 3, 3), padding=(1, 2, 1, 0))
+    operands = random_operands(right)
+    with pytest.raises(AssertionError, match="elements are wrong"):
+        check_result(right, operands, result(wrong, operands))

@@ -1,0 +1,96 @@
+"""The direct CUDA schedule against the float64 reference through its serial twin, and what its kernels take."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import tvm
+from tvmconv.schedules.cuda.direct import Config, shared_bytes
+
+from tvmconv import ConvWorkload, cuda
+from tvmconv.bench.suites import load_suite
+from tvmconv.dispatch import select
+from tvmconv.lowering import KERNEL_NAME, build, build_kernel, lower
+from tvmconv.targets import resolve_target
+from tvmconv.testing import CONV2D, Case, check_result, random_configs, random_operands, serial_twin
+
+CPU, SM_90 = resolve_target("llvm"), resolve_target({"kind": "cuda", "arch": "sm_90"})
+by_id = pytest.mark.parametrize("case", CONV2D, ids=lambda case: case.id)
+
+
+def run_on_cpu(workload: ConvWorkload, config: Config | None = None) -> None:
+    """Builds the serial twin of a scheduled function, and checks what it computes."""
+    func = lower(workload, select(workload, SM_90, config), SM_90, KERNEL_NAME)
+    executable = build(tvm.IRModule({KERNEL_NAME: serial_twin(func)}), CPU)
+    operands = random_operands(workload)
+    tensors = [tvm.runtime.tensor(array) for array in operands.values()]
+    executable[KERNEL_NAME](*tensors)
+    check_result(workload, operands, tensors[-1].numpy())
+
+
+def main_kernel(workload: ConvWorkload, config: Config | None = None) -> tuple[cuda.KernelResources, str]:
+    """What the kernel that computes the product takes, and the source of all kernels."""
+    executable = build_kernel(workload, select(workload, SM_90, config), SM_90)
+    source = str(executable.mod.imports[0].inspect_source())
+    return max(cuda.kernel_resources(source, "sm_90"), key=lambda kernel: kernel.shared_bytes), source
+
+
+def config(**knobs: Any) -> Config:
+    tile = {"threads_m": 4, "threads_n": 8, "lanes_m": 4, "vthreads_m": 2, "vthreads_n": 2, "channels": 4, "pixels": 4}
+    return Config(**{**tile, "chunk_c": 8, "chunk_r": 1, "chunk_s": 1, **knobs})
+
+
+LAYER = ConvWorkload.conv2d((2, 16, 9, 11), (24, 16, 3, 3), padding=1, shift=True, residual=True, activation="relu")
+GROUPED = ConvWorkload.conv2d((2, 16, 12, 12), (64, 8, 3, 3), stride=2, dilation=2, groups=2, scale=True)
+PLAIN = ConvWorkload.conv2d((4, 16, 10, 10), (40, 16, 3, 3), padding=0)
+FEW = ConvWorkload.conv2d((1, 3, 27, 27), (41, 3, 7, 7), stride=2, padding=0, activation="relu")
+HALF = ConvWorkload.conv2d((2, 16, 12, 12), (64, 16, 3, 3), dtype="float16")
+
+CONFIGURED = {
+    "single-buffer": (LAYER, config()),
+    "through-registers": (LAYER, config(stages=2, packed=True, load=4)),
+    "cp-async": (LAYER, config(stages=3, asynchronous=True, packed=True, load=4)),
+    "window-chunks": (LAYER, config(chunk_c=2, chunk_r=3, chunk_s=3, stages=2, asynchronous=True)),
+    "parts": (LAYER, config(stages=2, packed=True, parts=2)),
+    "micro-tile-8x16": (PLAIN, config(threads_n=16, vthreads_n=4, stages=2, asynchronous=True, packed=True)),
+    "groups": (GROUPED, config(stages=2, asynchronous=True, packed=True, load=4, store=4)),
+    "groups-parts": (GROUPED, config(chunk_c=2, chunk_s=3, stages=4, asynchronous=True, parts=2, packed=True)),
+    "row-chunks": (FEW, config(chunk_c=3, chunk_s=7, stages=2, asynchronous=True, packed=True, load=4)),
+    "unpacked-parts": (FEW, config(chunk_c=1, chunk_s=7, stages=2, asynchronous=True, parts=3)),
+    "one-pixel": (FEW, config(chunk_c=3, chunk_s=7, pixels=1, channels=1, packed=True)),
+    "half": (HALF, config(stages=2, packed=True, load=8, store=4)),
+}
+by_configured = pytest.mark.parametrize(("workload", "config"), CONFIGURED.values(), ids=CONFIGURED.keys())
+
+
+@by_id
+def test_default_configuration(case: Case) -> None:
+    run_on_cpu(case.workload)
+
+
+@pytest.mark.parametrize("case", CONV2D[::6], ids=lambda case: case.id)
+def test_random_legal_configuration(case: Case) -> None:
+    for chosen in random_configs(case.workload, SM_90, 1):
+        run_on_cpu(case.workload, chosen)
+
+
+@by_configured
+def test_configuration(workload: ConvWorkload, config: Config) -> None:
+    run_on_cpu(workload, config)
+
+
+@by_configured
+def test_cubin_of_configuration(workload: ConvWorkload, config: Config) -> None:
+    kernel, source = main_kernel(workload, config)
+    assert (kernel.stack_bytes, kernel.spill_store_bytes, kernel.spill_load_bytes) == (0, 0, 0)
+    assert 0.9 * shared_bytes(workload, config) < kernel.shared_bytes <= shared_bytes(workload, config)
+    assert ("cp.async" in source) == config.asynchronous
+
+
+@pytest.mark.parametrize("batch", [1, 128])
+@pytest.mark.parametrize("layer", ["conv1", "conv8"])
+def test_suite_does_not_spill(layer: str, batch: int) -> None:
+    workload = load_suite("im2win-thesis", "cuda", batch)[layer]
+    kernel, _ = main_kernel(workload)
+    assert (kernel.stack_bytes, kernel.spill_store_bytes, kernel.spill_load_bytes) == (0, 0, 0)

@@ -1,0 +1,133 @@
+"""The pass that gives convolutions the kernels of tvmconv."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from math import isfinite
+
+import msgspec
+import numpy as np
+import tvm
+from tvm import relax
+
+from .. import dispatch, lowering
+from ..workload import ConvWorkload, Epilogue
+from .constants import constant_value, static_shape
+from .convolutions import Convolution, Layer, describe, is_convolution
+from .epilogue import Tail, follow, padding_before
+from .graph import Block, blocks_of, rebind
+from .packing import Packing, split_packing
+
+
+@dataclass(frozen=True)
+class Site:
+    """Where a convolution stands in a module."""
+
+    convolution: Convolution
+    workload: ConvWorkload | None
+    """What a kernel is made for; None for a convolution that is left to TVM."""
+    operands: tuple[relax.Expr, ...]
+    """What the kernel reads, in the order of `workload.operands`, but maybe in another shape."""
+    output: relax.Var
+    """The variable that it computes."""
+
+    @property
+    def weight(self) -> np.ndarray | None:
+        """The weight in the workload's shape, None for one that is computed."""
+        if self.workload is None or (weight := constant_value(self.operands[1])) is None:
+            return None
+        return weight.reshape(self.workload.w_shape)
+
+
+def find_convolutions(mod: tvm.IRModule) -> list[Site]:
+    """The convolutions of "main" in graph order, each with everything that its kernel can take in."""
+    sites = []
+    for block in blocks_of(mod):
+        taken: set[relax.Var] = set()
+        sites += [_site(var, value, block, taken) for var, value in block.values.items() if is_convolution(value)]
+    return sites
+
+
+def use_kernels(mod: tvm.IRModule, target: tvm.target.Target) -> tuple[tvm.IRModule, tuple[Layer, ...]]:
+    """The module with a scheduled kernel for each convolution that can have one, and what every convolution got.
+
+    Padding with zeros before a convolution goes into its kernel, and so do bias, batch norm, an addition of another
+    tensor and clips behind it. Convolutions with equal workloads share a kernel. Weights that are constants are laid
+    out here and now as the kernel wants them.
+
+    Before: `y = R.nn.conv2d(x, w)`, `z = R.add(y, bias)`, `output = R.nn.relu(z)`.
+    After: `output = R.call_tir(tvmconv_direct_0, (x, packed, shift))`.
+    """
+    sites = find_convolutions(mod)
+    builder = relax.BlockBuilder(mod)
+    selections: dict[ConvWorkload, dispatch.Selection] = {}
+    kernels: dict[tuple[ConvWorkload, bool], tuple[relax.GlobalVar, Packing | None]] = {}
+    calls, layers = {}, []
+    for site in sites:
+        if site.workload is None:
+            layers.append(Layer(site.convolution, "TVM", None, str(site.convolution.obstacle)))
+            continue
+        workload, weight = site.workload, site.weight
+        if workload not in selections:
+            selections[workload] = dispatch.select(workload, target)
+        selection, key = selections[workload], (workload, weight is not None)
+        if key not in kernels:
+            name = f"tvmconv_{selection.name.split('/')[1]}_{len(kernels)}"
+            kernel, packing = lowering.lower(workload, selection, target, name), None
+            if weight is not None:
+                kernel, packing = split_packing(kernel)
+            kernels[key] = builder.add_func(kernel, name), packing
+        calls[site.output] = _call(site, *kernels[key])
+        config = msgspec.to_builtins(selection.config)
+        layers.append(Layer(site.convolution, f"tvmconv {selection.name}", config, selection.reason))
+    return rebind(builder.get(), calls), tuple(layers)
+
+
+def _call(site: Site, kernel: relax.GlobalVar, packing: Packing | None) -> relax.Expr:
+    """What computes a site's output; tensors with one spatial axis get a second one of size 1 for the kernel."""
+    assert site.workload is not None
+    *shapes, (output_shape, dtype) = site.workload.operands.values()
+    operands = [_shaped(operand, shape) for operand, (shape, _) in zip(site.operands, shapes, strict=True)]
+    if site.weight is not None:
+        operands[1] = relax.const(packing(site.weight) if packing else site.weight)
+    call = relax.call_tir(kernel, operands, relax.TensorType(output_shape, dtype))
+    return call if static_shape(site.output.ty) == output_shape else relax.op.reshape(call, site.output.ty.shape)
+
+
+def _shaped(operand: relax.Expr, shape: tuple[int, ...]) -> relax.Expr:
+    return operand if static_shape(operand.ty) == shape else relax.op.reshape(operand, shape)
+
+
+def _site(var: relax.Var, call: relax.Call, block: Block, taken: set[relax.Var]) -> Site:
+    """The site of a convolution; `taken` has the additions that kernels have taken in, and gets this one's."""
+    convolution = describe(str(var.name), call)
+    if convolution.workload is None:
+        return Site(convolution, None, (), var)
+    data, padding = padding_before(call.args[0], block)
+    tail = follow(var, block, taken)
+    if tail.addition is not None:
+        taken.add(tail.addition)
+    workload = _with_surroundings(convolution.workload, padding, tail)
+    operands = [data, call.args[1]]
+    operands += [relax.const(vector.astype(np.float32)) for vector in (tail.scale, tail.shift) if vector is not None]
+    operands += [tail.residual] if tail.residual is not None else []
+    convolution = replace(convolution, description=str(workload), workload=workload)
+    return Site(convolution, workload, tuple(operands), tail.output)
+
+
+def _with_surroundings(workload: ConvWorkload, padding: tuple[int, int, int, int], tail: Tail) -> ConvWorkload:
+    top, left, bottom, right = padding
+    epilogue = Epilogue(
+        scale=tail.scale is not None,
+        shift=tail.shift is not None,
+        residual=tail.residual is not None,
+        low=tail.low if isfinite(tail.low) else None,
+        high=tail.high if isfinite(tail.high) else None,
+    )
+    return msgspec.structs.replace(
+        workload,
+        height=workload.height - top - bottom,
+        width=workload.width - left - right,
+        padding=tuple(a + b for a, b in zip(workload.padding, padding, strict=True)),
+        epilogue=epilogue,
+    )

@@ -1,0 +1,74 @@
+"""Weights laid out ahead of time.
+
+The templates of convolutions whose channels meet lay the weight out at the start of each call, in a stage "packed". A
+network's weights are constants: the stage runs once, when the network is built, and the kernel reads its result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import tvm
+import tvm_ffi
+from tvm import tirx
+from tvm.s_tir.stmt import SBlock, SBlockRealize
+
+from .. import lowering
+from ..targets import resolve_target
+from ..testing import serial_twin
+from .constants import Array
+
+Packing = Callable[[Array], tvm.runtime.Tensor]
+"""Lays out a weight, here and now."""
+
+PACKED = "packed"
+"""The stage's name, and its buffer's."""
+
+
+def split_packing(func: tirx.PrimFunc) -> tuple[tirx.PrimFunc, Packing | None]:
+    """A scheduled kernel that reads the weight laid out, and what lays it out; None where nothing does ahead.
+
+    Before: `def kernel(x, w, output): for ...: packed[...] = w[...]; for ...: output[...] = ... packed[...]`.
+    After: `def kernel(x, packed, output): for ...: output[...] = ... packed[...]`.
+    """
+    root = func.body.block
+    steps = list(root.body.seq) if isinstance(root.body, tirx.SeqStmt) else [root.body]
+    stage = next((step for step in steps if _stages(step) == [PACKED]), None)
+    if stage is None:
+        return func, None
+    packed = next(buffer for buffer in root.alloc_buffers if buffer.name == PACKED)
+    weight = func.params[1]
+
+    def function(
+        params: Sequence[tvm.ir.Var], body: Sequence[tirx.Stmt], buffers: Sequence[tvm.ir.Var]
+    ) -> tirx.PrimFunc:
+        block = SBlock([], [], [], root.name_hint, tirx.stmt_seq(*body), alloc_buffers=buffers)
+        return tirx.PrimFunc(params, SBlockRealize([], True, block), func.ret_type, attrs=func.attrs)
+
+    kernel = function(
+        [packed if param.same_as(weight) else param for param in func.params],
+        [step for step in steps if not step.same_as(stage)],
+        [buffer for buffer in root.alloc_buffers if not buffer.same_as(packed)],
+    )
+    return kernel, _compiled(function([weight, packed], [stage], []))
+
+
+def _stages(step: tirx.Stmt) -> list[str]:
+    """The names of the stages that a statement computes."""
+    names: list[str] = []
+    tvm_ffi.structural_walk(step, [(SBlock, lambda block: names.append(str(block.name_hint)))])
+    return names
+
+
+def _compiled(stage: tirx.PrimFunc) -> Packing:
+    """The stage as a function on this machine's CPU, whatever it was scheduled for."""
+    stage = serial_twin(stage).with_attr("global_symbol", PACKED)
+    executable = lowering.build(tvm.IRModule({PACKED: stage}), resolve_target("llvm"))
+    shape, dtype = [int(size) for size in stage.params[1].ty.shape], str(stage.params[1].ty.dtype)
+
+    def packing(weight: Array) -> tvm.runtime.Tensor:
+        laid_out = tvm.runtime.empty(shape, dtype)
+        executable[PACKED](tvm.runtime.tensor(weight), laid_out)
+        return laid_out
+
+    return packing
