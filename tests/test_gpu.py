@@ -13,11 +13,11 @@ import tvmconv
 from tvmconv import ConvWorkload
 from tvmconv.errors import InvalidArgumentError
 from tvmconv.targets import has_gpu, resolve_target
-from tvmconv.testing import DEPTHWISE, Case, check_result, random_configs, random_operands
+from tvmconv.testing import CONV2D, DEPTHWISE, Case, check_result, random_configs, random_operands
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.skipif(not has_gpu(), reason="there is no GPU here")
-by_id = pytest.mark.parametrize("case", DEPTHWISE, ids=lambda case: case.id)
+by_id = pytest.mark.parametrize("case", [*DEPTHWISE, *CONV2D], ids=lambda case: case.id)
 
 
 def on_gpu(arrays: dict[str, np.ndarray]) -> list[torch.Tensor]:
@@ -132,6 +132,6 @@ def test_grouped_convolution_with_batch_norm_and_relu() -> None:
 
 
 def _with_vectors(workload: ConvWorkload, operands: dict[str, np.ndarray]) -> list[torch.Tensor | None]:
-    """The operands of a call in its order, None for a vector that the epilogue does not have."""
-    names = ("x", "w", "scale", "shift")
+    """The operands of a call in its order, None for what the epilogue does not have."""
+    names = ("x", "w", "scale", "shift", "residual")
     return [torch.from_numpy(operands[name]).cuda() if name in operands else None for name in names]

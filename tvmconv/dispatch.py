@@ -17,7 +17,7 @@ FOLDERS = {"cuda": "cuda", "llvm": "cpu"}
 """Folder of `schedules/` for each kind of target."""
 
 ALGORITHMS = {"cuda": ("direct",), "llvm": ("direct", "im2win")}
-"""What computes convolutions whose channels meet; the first where nothing has been measured."""
+"""The templates for convolutions whose channels meet; the first is taken where nothing has been measured."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ def templates_for(workload: ConvWorkload, target: tvm.target.Target, algorithm: 
     kind = target.kind.name
     known = ("depthwise",) if workload.is_depthwise else ALGORITHMS[kind]
     if algorithm not in ("auto", *known):
-        raise InvalidArgumentError("algorithm", algorithm, f"auto or {' or '.join(known)}, for {workload}")
+        raise InvalidArgumentError("algorithm", algorithm, f"auto or {' or '.join(known)}, for {workload} on {kind}")
     return tuple(template_named(f"{FOLDERS[kind]}/{name}") for name in known if algorithm in ("auto", name))
 
 

@@ -189,7 +189,7 @@ def conv2d(
 
     The result is (N, K, Ho, Wo); a residual has its shape and dtype, scale and shift are vectors (K,). `algorithm` is
     "auto", which takes what a tuning log has found fastest, or else "direct"; "direct"; or, on a CPU, "im2win". With as
-    many groups as input channels a convolution is depthwise. The rest is as for `depthwise`.
+    many groups as input channels, so with a single one too, a convolution is depthwise. The rest is as for `depthwise`.
 
     >>> import numpy as np, tvmconv
     >>> x = np.random.rand(1, 64, 56, 56).astype("float32")
@@ -244,7 +244,7 @@ def _call(
         tuple((name, _hashable(value)) for name, value in options.items()),
         image.dtype,
         tuple(item.name for item in operands),
-        algorithm,
+        _hashable(algorithm),
         target if isinstance(target, str) else str(resolve_target(target)),
         applied(),
     )

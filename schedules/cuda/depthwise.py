@@ -4,7 +4,7 @@ The schedule of the TVM depthwise tutorial (blocking, thread and vthread counts,
 for s_tir, with padding resolved while the input tile is staged and several small planes in one block.
 
 On an H100 in float32 it takes, tuned, as long as a copy of the same bytes for large planes with 3x3 kernels, up to 1.25
-times as long for smaller planes, and 1.4 times for the largest kernels (benchmarks/depthwise-h100.json).
+times as long for most others, and 1.45 times for the largest kernels (benchmarks/depthwise-h100.json).
 """
 
 from __future__ import annotations

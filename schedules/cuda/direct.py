@@ -169,7 +169,8 @@ def constraints(workload: ConvWorkload, target: tvm.target.Target) -> dict[str, 
         return fits and (config.stages > 1 or not config.asynchronous) and chunks(workload, config) >= config.stages
 
     def whole_loads(config: Config) -> bool:
-        return config.load == 1 or (config.packed and config.load in (2, 4, 8) and config.block_m % config.load == 0)
+        whole = config.block_m % config.load == 0 and config.load * workload.itemsize <= 16
+        return config.load == 1 or (config.packed and config.load in (2, 4, 8) and whole)
 
     def whole_stores(config: Config) -> bool:
         return config.store in (1, 2, 4) and plane % config.store == 0 and config.pixels % config.store == 0
@@ -218,7 +219,7 @@ def heuristics(workload: ConvWorkload) -> dict[str, Callable[[Config], bool]]:
 
     def whole_gpu(config: Config) -> bool:
         count = blocks(workload, config)
-        return config.parts == 1 or 132 <= count <= 1056
+        return config.parts == 1 or MULTIPROCESSORS <= count <= 8 * MULTIPROCESSORS
 
     return named(little_waste, short_chunks, whole_gpu)
 
@@ -249,12 +250,12 @@ def default_config(workload: ConvWorkload, target: tvm.target.Target) -> Config:
             store=widest_store(workload, VECTOR),
             parts=parts,
         )
-        # A predicated cp.async is a branch, a predicated load is not: padding goes through registers.
-        count = chunks(workload, config)
-        config = replace(config, stages=min(count, 2 if padded else 3), asynchronous=not padded and count > 1)
-        estimate = _estimate(workload, config)
-        if estimate < least and all(holds(config) for holds in checks):
-            best, least = config, estimate
+        # A predicated cp.async is a branch, a predicated load is not: padding goes through registers, if they do.
+        for stages in {min(chunks(workload, config), 2 if padded else 3), 1}:
+            config = replace(config, stages=stages, asynchronous=not padded and stages > 1)
+            estimate = _estimate(workload, config)
+            if estimate < least and all(holds(config) for holds in checks):
+                best, least = config, estimate
     if best is None:
         raise NoValidConfigurationError(f"{workload}: no configuration is legal on {target}")
     return best
@@ -274,10 +275,11 @@ def _estimate(workload: ConvWorkload, config: Config) -> float:
     share = ceil_div(blocks(workload, config), MULTIPROCESSORS)
     warps = min(16, share * config.threads / WARP)  # fewer than some eight do not hide the latency of shared memory
     rate = 128 * min(1.0, warps / 8) * config.outputs / (config.outputs + 1.25 * loads)
-    outputs = prod(workload.output_shape) * (1 if config.parts == 1 else 2 * config.parts)
+    stored = prod(workload.output_shape) * (workload.itemsize + (8 * config.parts if config.parts > 1 else 0))
     staging = (config.block_n + config.block_m / config.load) / WARP  # instructions of a term, four in a clock
-    computing = share * (terms + 100) * (config.block_m * config.block_n / rate + staging)
-    return computing + outputs * workload.itemsize / 1500 + (2000 if config.parts > 1 else 0)
+    waiting = 2 if config.stages == 1 and chunks(workload, config) > 1 else 1
+    computing = waiting * share * (terms + 100) * (config.block_m * config.block_n / rate + staging)
+    return computing + stored / 1500 + (2000 if config.parts > 1 else 0)
 
 
 def widest_store(workload: ConvWorkload, pixels: int) -> int:

@@ -29,7 +29,9 @@ class ReplayedTask(Task):
     def of(cls, records: Sequence[Record]) -> ReplayedTask:
         """The task that records of one workload and one target are of."""
         inorder = sorted(records, key=lambda record: record.config.index or 0)
-        return cls(records[0].workload, tvm.target.Target(records[0].target), configs=tuple(map(_config, inorder)))
+        configs, target = tuple(map(_config, inorder)), tvm.target.Target(records[0].target)
+        _, algorithm = records[0].template.split("/")
+        return cls(records[0].workload, target, algorithm=algorithm, configs=configs)
 
     @cached_property
     def space(self) -> Space[Any]:

@@ -26,23 +26,23 @@ HISTORY = 64
 
 def replay(logs: Iterable[PathLike[str]], seeds: int) -> list[dict[str, Any]]:
     """A row for each workload of the logs, which hold a trial of every configuration, and each tuner."""
-    spaces = defaultdict[ConvWorkload, list[Record]](list)
+    spaces = defaultdict[tuple[ConvWorkload, str], list[Record]](list)
     for log in logs:
         for record in load_from_file(log).records:
             if record.stage is Stage.SEARCH:
-                spaces[record.workload].append(record)
-    return [row for workload in spaces for row in compare(workload, spaces, range(seeds))]
+                spaces[record.workload, record.template].append(record)
+    return [row for space in spaces for row in compare(space, spaces, range(seeds))]
 
 
 def compare(
-    workload: ConvWorkload, spaces: Mapping[ConvWorkload, Sequence[Record]], seeds: Sequence[int]
+    space: tuple[ConvWorkload, str], spaces: Mapping[tuple[ConvWorkload, str], Sequence[Record]], seeds: Sequence[int]
 ) -> list[dict[str, Any]]:
-    """A row for each tuner: quartiles over the seeds of the trials it needs for one of the workloads."""
-    records = spaces[workload]
+    """A row for each tuner: quartiles over the seeds of the trials it needs in a workload's space of a template."""
+    records = spaces[space]
     task = ReplayedTask.of(records)
     goal = WITHIN * min(record.cost for record in records)
     simulator = Simulator(records)
-    others = [records for other, records in spaces.items() if other != workload]
+    others = [records for other, records in spaces.items() if other != space]
     rows = []
     for name in (*TUNERS, *([WARM] if others else [])):
         trials = []
@@ -55,7 +55,7 @@ def compare(
         lower, median, upper = (float(q) for q in np.quantile(trials, (0.25, 0.5, 0.75)))
         rows.append(
             {
-                "workload": str(workload),
+                "workload": str(space[0]),
                 "space": len(records),
                 "good": sum(record.cost <= goal for record in records),
                 "tuner": name,

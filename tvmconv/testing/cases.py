@@ -98,6 +98,8 @@ CONV2D = (
     _dense("groups-4-of-16", (2, 32, 7, 7), (64, 8, 3, 3), groups=4),
     _dense("groups-3-1x1", (1, 12, 8, 8), (15, 4, 1, 1), groups=3),
     _dense("groups-2-of-36", (1, 6, 9, 9), (72, 3, 1, 1), groups=2),
+    _dense("groups-2-of-3", (1, 128, 7, 9), (6, 64, 3, 3), groups=2),
+    _dense("groups-2-of-3-half", (1, 256, 5, 5), (6, 128, 1, 1), groups=2, dtype="float16"),
     _dense("padding-number", (1, 3, 10, 11), (8, 3, 3, 3), padding=2),
     _dense("padding-pair", (1, 3, 10, 11), (8, 3, 3, 3), padding=(0, 2)),
     _dense("padding-four", (1, 3, 10, 11), (8, 3, 3, 3), padding=(3, 0, 1, 2)),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any
 
 from ..dispatch import template_for
@@ -26,13 +26,17 @@ RARE = {
 
 
 def random_configs(workload: ConvWorkload, target: tvm.target.Target, count: int, algorithm: str = "auto") -> list[Any]:
-    """Legal configurations, the same for the same workload: also such as no tuner would try."""
+    """Legal configurations, the same for the same workload: also such as no tuner would try.
+
+    About half of the knobs are as in the default one: where few combinations are legal, they are near it.
+    """
     template = template_for(workload, target, algorithm)
     space, choose = template.space(workload, target), random.Random(str(workload))
     knobs = {field.name: RARE.get(field.name) or space.knobs[field.name] for field in fields(template.Config)}
     configs: list[Any] = []
     while len(configs) < count:
-        config = template.Config(*map(choose.choice, knobs.values()))
+        drawn = {name: choose.choice(values) for name, values in knobs.items() if choose.random() < 0.5}
+        config = replace(space.default, **drawn)
         if not space.violated(config):
             configs.append(config)
     return configs
