@@ -52,9 +52,7 @@ class Space(Generic[C]):
         checks = (*self.heuristics.values(), *self.constraints.values())
         config_type, names = type(self.default), tuple(self.knobs)
         trial = copy(self.default)
-        knobs = vars(
-            trial
-        )  # written past the class, which is frozen: a new object for each would take most of the time
+        knobs = vars(trial)  # written past the frozen class: new objects would take most of the time
         for values in product(*self.knobs.values()):
             knobs.update(zip(names, values, strict=True))
             if all(holds(trial) for holds in checks):

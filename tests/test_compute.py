@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 import tvm
 from tvm import te
 
-from tvmconv import compute
+from tvmconv import ConvWorkload, compute
 from tvmconv.lowering import build
 from tvmconv.targets import resolve_target
 from tvmconv.testing import CONV2D, Case, check_result, random_operands
@@ -15,32 +17,19 @@ from tvmconv.testing import CONV2D, Case, check_result, random_operands
 CPU = resolve_target("llvm")
 
 
-def run(tensors: list[te.Tensor], case: Case) -> None:
-    executable = build(tvm.IRModule({"main": te.create_prim_func(tensors)}), CPU)
+@pytest.mark.parametrize("case", CONV2D, ids=lambda case: case.id)
+@pytest.mark.parametrize("tile", [(1, 1, 1), (5, 3, 4)], ids=["exact", "whole-tiles"])
+@pytest.mark.parametrize("definition", [compute.direct, compute.im2win], ids=["direct", "im2win"])
+def test_definition(
+    definition: Callable[[ConvWorkload, tuple[int, int, int]], list[te.Tensor]],
+    tile: tuple[int, int, int],
+    case: Case,
+) -> None:
+    executable = build(tvm.IRModule({"main": te.create_prim_func(definition(case.workload, tile))}), CPU)
     operands = random_operands(case.workload)
     arrays = [tvm.runtime.tensor(array) for array in operands.values()]
     executable["main"](*arrays)
     check_result(case.workload, operands, arrays[-1].numpy())
-
-
-@pytest.mark.parametrize("case", CONV2D, ids=lambda case: case.id)
-def test_direct(case: Case) -> None:
-    run(compute.direct(case.workload), case)
-
-
-@pytest.mark.parametrize("case", CONV2D, ids=lambda case: case.id)
-def test_direct_in_whole_tiles(case: Case) -> None:
-    run(compute.direct(case.workload, (5, 3, 4)), case)
-
-
-@pytest.mark.parametrize("case", CONV2D, ids=lambda case: case.id)
-def test_im2win(case: Case) -> None:
-    run(compute.im2win(case.workload), case)
-
-
-@pytest.mark.parametrize("case", CONV2D, ids=lambda case: case.id)
-def test_im2win_in_whole_tiles(case: Case) -> None:
-    run(compute.im2win(case.workload, (5, 3, 4)), case)
 
 
 def test_a_residual_that_is_left_out_is_caught() -> None:

@@ -22,7 +22,7 @@ from tvmconv import compute
 from tvmconv.workload import ConvWorkload
 
 from ..space import Space, ceil_div, divisors, named, tile_sizes, wasted
-from .machine import PARALLEL_FLOPS, native_lanes
+from .machine import PARALLEL_FLOPS, TURNS, native_lanes
 
 VERSION = 2
 STAGED_BYTES = 16 * 1024
@@ -30,9 +30,6 @@ STAGED_BYTES = 16 * 1024
 
 SHORT_ROW = 13
 """Outputs: LLVM shuffles rows shorter than this together where a tile has several, which takes longer."""
-
-TURNS = 32
-"""Parts of the work for the threads to share, at least: enough of them to end together."""
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,6 @@ from .register_tiles import (
     constraints,
     features,
     heuristics,
-    inner_channels,
     schedule_tiles,
     tile_knobs,
     tiles_to_stage,
@@ -48,7 +47,6 @@ def space(workload: ConvWorkload, target: tvm.target.Target) -> Space[Config]:
 def default_config(workload: ConvWorkload, target: tvm.target.Target) -> Config:
     """A legal configuration that is reasonable for any workload."""
     best = Config(**vars(best_tile(workload, target)))
-    best = replace(best, channels=inner_channels(workload))
     if not any(workload.padding):
         return best
     if 4 * workload.in_channels * prod(workload.padded_input) <= STAGED_BYTES:

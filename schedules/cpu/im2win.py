@@ -22,7 +22,6 @@ from .register_tiles import (
     constraints,
     features,
     heuristics,
-    inner_channels,
     schedule_tiles,
     tile_knobs,
     tiles_to_stage,
@@ -50,7 +49,6 @@ def space(workload: ConvWorkload, target: tvm.target.Target) -> Space[Config]:
 def default_config(workload: ConvWorkload, target: tvm.target.Target) -> Config:
     """A legal configuration that is reasonable for any workload."""
     best = Config(**vars(replace(best_tile(workload, target), staged=2)))
-    best = replace(best, channels=inner_channels(workload))
     row_bytes = 4 * workload.w_shape[1] * workload.padded_input[1] * workload.kernel[0]
     if row_bytes * workload.output_size[0] * workload.groups <= STAGED_BYTES:
         return best

@@ -8,6 +8,9 @@ from tvm.target import codegen
 PARALLEL_FLOPS = 500_000
 """Below this, waking threads costs more than they save."""
 
+TURNS = 32
+"""Parts of the work for the threads to share, at least: enough of them to end together."""
+
 FMA_UNITS = 2
 """Vector multiply-adds, and vector loads, that begin in a cycle."""
 

@@ -8,7 +8,7 @@ is broadcast all of its vectors of channels. How large a tile has to be follows 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
 
@@ -18,7 +18,7 @@ from tvm.s_tir import Schedule
 from tvmconv.workload import ConvWorkload
 
 from ..space import ceil_div, divisors, named, tile_sizes, wasted
-from .machine import FMA_LATENCY, FMA_UNITS, L1_BYTES, L2_BYTES, PARALLEL_FLOPS, native_lanes, vector_registers
+from .machine import FMA_LATENCY, FMA_UNITS, L1_BYTES, L2_BYTES, PARALLEL_FLOPS, TURNS, native_lanes, vector_registers
 from .transposition import has_transposition, transposition
 
 CHANNELS, LARGE_KERNEL = 16, 32
@@ -31,9 +31,6 @@ LOOP_CYCLES = 0.5
 
 STACK_BYTES, BEYOND_STACK_CYCLES = 1024, 250
 """A tile of so many bytes is on the stack, and so in registers alone; what a larger one takes to be in memory too."""
-
-TURNS = 32
-"""Parts of the work for the threads to share, at least: enough of them to end together."""
 
 STAGED_BYTES = 512 * 1024
 """What the default configuration aims to stage for a task, so that it stays in the second cache beside the weight."""
@@ -127,14 +124,10 @@ def heuristics(workload: ConvWorkload, target: tvm.target.Target) -> dict[str, C
 
 
 def best_tile(workload: ConvWorkload, target: tvm.target.Target) -> TileConfig:
-    """The register tile that should take least time, reading in place."""
-    return min(register_tiles(workload, target), key=lambda config: cost(workload, config, target))
-
-
-def inner_channels(workload: ConvWorkload) -> int:
-    """Input channels that the innermost loop should run over."""
+    """The register tile that should take least time, reading in place, and how far its innermost loop should run."""
+    best = min(register_tiles(workload, target), key=lambda config: cost(workload, config, target))
     most = CHANNELS if prod(workload.kernel) <= LARGE_KERNEL else 1
-    return divisors(workload.w_shape[1], most)[-1]
+    return replace(best, channels=divisors(workload.w_shape[1], most)[-1])
 
 
 def tiles_to_stage(workload: ConvWorkload, config: TileConfig, row_bytes: int) -> int:

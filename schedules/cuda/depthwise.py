@@ -23,6 +23,7 @@ from tvmconv.errors import NoValidConfigurationError
 from tvmconv.workload import ConvWorkload
 
 from ..space import Space, ceil_div, divisors, named, wasted
+from .machine import MULTIPROCESSORS, SHARED_ALIGNMENT
 
 VERSION = 1
 FULL_GPU_THREADS = 65536
@@ -31,9 +32,6 @@ FULL_GPU_THREADS = 65536
 BLOCK_THREADS = 128
 NARROW = 8
 """Columns of a plane up to which a thread of the default configuration takes whole rows."""
-
-SHARED_ALIGNMENT = 64
-"""Bytes to which TVM aligns each buffer in shared memory."""
 
 WASTE = 1.15
 """How many outputs, in parts of those wanted, the default configuration may compute at the bottom of a plane."""
@@ -214,7 +212,7 @@ def heuristics(workload: ConvWorkload) -> dict[str, Callable[[Config], bool]]:
         return config.threads <= 256 and wasted(config.threads, 32) <= 1.35
 
     def enough_threads(config: Config) -> bool:
-        return config.threads >= 32 and blocks(workload, config) >= min(132, 512 * share)
+        return config.threads >= 32 and blocks(workload, config) >= min(MULTIPROCESSORS, 512 * share)
 
     def little_waste(config: Config) -> bool:
         return wasted(height, config.block_y) <= 1.2 and wasted(width, config.block_x) <= 1.2
@@ -283,12 +281,11 @@ def _candidates(workload: ConvWorkload) -> Iterator[Config]:
                 room = max(1, BLOCK_THREADS // (threads_x * threads_y)) * siblings
                 for planes in reversed(whole_planes(workload, min(room, 64))):
                     for load in (columns, 1):
-                        yield Config(
+                        yield replace(
+                            LEAST,
                             planes=planes,
                             threads_y=threads_y,
                             threads_x=threads_x,
-                            vthreads_y=1,
-                            vthreads_x=1,
                             rows=rows,
                             columns=columns,
                             vector=columns,
@@ -398,7 +395,7 @@ def features(workload: ConvWorkload, config: Config) -> dict[str, float]:
     registers = 24 + config.outputs + window_elements(workload, config)
     warps = ceil_div(config.threads, 32)
     resident = max(1, min(32, 64 // warps, 227 * 1024 // (shared + 1024), 2048 // (warps * ceil_div(registers, 8) * 8)))
-    waves = grid / (132 * resident)
+    waves = grid / (MULTIPROCESSORS * resident)
     run = min(width, config.threads_x * config.columns)
     return {
         "threads": config.threads,
@@ -413,13 +410,13 @@ def features(workload: ConvWorkload, config: Config) -> dict[str, float]:
         "waste": wasted(width, config.block_x) * wasted(height, config.block_y),
         "shared_bytes": shared,
         "registers": registers,
-        "warps_per_sm": min(warps * resident, grid * warps / 132),
+        "warps_per_sm": min(warps * resident, grid * warps / MULTIPROCESSORS),
         "waves": waves,
-        "last_wave": ceil_div(grid, 132 * resident) / waves,
-        "blocks_per_sm": ceil_div(grid, 132) * 132 / grid,
+        "last_wave": ceil_div(grid, MULTIPROCESSORS * resident) / waves,
+        "blocks_per_sm": ceil_div(grid, MULTIPROCESSORS) * MULTIPROCESSORS / grid,
         "macs_per_load": config.outputs * taps / own,
         "halo": staged / (config.block_y * config.block_x),
-        "outputs_per_sm": config.outputs * config.threads * min(resident, grid / 132),
+        "outputs_per_sm": config.outputs * config.threads * min(resident, grid / MULTIPROCESSORS),
         "run_bytes": run * workload.itemsize,
         "rows_of_warp": max(1.0, 32 / config.threads_x),
         "taps": taps,

@@ -22,18 +22,15 @@ from tvmconv.errors import NoValidConfigurationError
 from tvmconv.workload import ConvWorkload
 
 from ..space import Space, ceil_div, divisors, named, wasted
+from .machine import MULTIPROCESSORS, SHARED_ALIGNMENT
 
 VERSION = 1
 WARP = 32
 VECTOR = 4
 COPY_THREADS = 256
 """Threads of a block that lays out the weight, or adds up the parts."""
-SHARED_ALIGNMENT = 64
-"""Bytes to which TVM aligns each buffer in shared memory."""
 SMALLEST_TILE = 32
 """Channels and pixels of the smallest block that is worth a trial."""
-MULTIPROCESSORS = 132
-"""Of an H100, for which the default configuration is chosen."""
 
 
 @dataclass(frozen=True)

@@ -10,9 +10,7 @@ from __future__ import annotations
 from tvm import te, tirx
 
 from ..workload import ConvWorkload
-from .epilogue import epilogue, epilogue_operands
-from .packing import in_groups, packed_weight
-from .padding import padded_input
+from .tiles import Element, summed_in_tiles
 
 
 def im2win(workload: ConvWorkload, tile: tuple[int, int, int] = (1, 1, 1)) -> list[te.Tensor]:
@@ -22,30 +20,18 @@ def im2win(workload: ConvWorkload, tile: tuple[int, int, int] = (1, 1, 1)) -> li
     columns: a column's R elements are one dimension, in the same place in memory as `x*R + r`. With kernel height and
     stride alike it is as large as the input, else R / sh times that.
     """
-    x = te.placeholder(workload.x_shape, workload.dtype, name="x")
-    w = te.placeholder(workload.w_shape, workload.dtype, name="w")
-    operands = epilogue_operands(workload)
-    block, *rows_columns = tile
-    height, width = (-(-size // step) * step for size, step in zip(workload.output_size, rows_columns, strict=True))
-    padded, _ = padded_input(x, workload, (height, width))
-    packed = packed_weight(w, workload, block)
-    channels = int(packed.shape[0]) * block
     (sh, sw), (dh, dw) = workload.stride, workload.dilation
 
-    def window(n: tirx.Var, c: tirx.Var, h: tirx.Var, v: tirx.Var, r: tirx.Var) -> tirx.PrimExpr:
-        return padded[n, c, h * sh + r * dh, v]
+    def reads(padded: te.Tensor, height: int) -> Element:
+        def window(n: tirx.Var, c: tirx.Var, h: tirx.Var, v: tirx.Var, r: tirx.Var) -> tirx.PrimExpr:
+            return padded[n, c, h * sh + r * dh, v]
 
-    shape = (workload.batch, workload.in_channels, height, padded.shape[3], workload.kernel[0])
-    windows = te.compute(shape, window, name="windows")
-    c = te.reduce_axis((0, workload.in_channels // workload.groups), name="c")
-    s = te.reduce_axis((0, workload.kernel[1]), name="s")
-    r = te.reduce_axis((0, workload.kernel[0]), name="r")
+        shape = (workload.batch, workload.in_channels, height, padded.shape[3], workload.kernel[0])
+        windows = te.compute(shape, window, name="windows")
 
-    def accumulate(n: tirx.Var, k: tirx.Var, h: tirx.Var, v: tirx.Var) -> tirx.PrimExpr:
-        channel = c if workload.groups == 1 else k // (channels // workload.groups) * w.shape[1] + c
-        element = windows[n, channel, h, v * sw + s * dw, r].astype("float32")
-        return te.sum(element * packed[k // block, c, r, s, k % block].astype("float32"), axis=[c, s, r])
+        def element(n: tirx.Var, c: tirx.PrimExpr, h: tirx.Var, v: tirx.Var, r: tirx.Var, s: tirx.Var) -> tirx.PrimExpr:
+            return windows[n, c, h, v * sw + s * dw, r]
 
-    sums = (workload.batch, channels, height, width)
-    accumulated = te.compute(sums, accumulate, name="im2win")
-    return [x, w, *operands.values(), epilogue(in_groups(accumulated, workload), workload, operands)]
+        return element
+
+    return summed_in_tiles(workload, tile, "im2win", "sr", reads)

@@ -77,19 +77,19 @@ def use_kernels(mod: tvm.IRModule, target: tvm.target.Target) -> tuple[tvm.IRMod
             if weight is not None:
                 kernel, packing = split_packing(kernel)
             kernels[key] = builder.add_func(kernel, name), packing
-        calls[site.output] = _call(site, *kernels[key])
+        calls[site.output] = _call(site, weight, *kernels[key])
         config = msgspec.to_builtins(selection.config)
         layers.append(Layer(site.convolution, f"tvmconv {selection.name}", config, selection.reason))
     return rebind(builder.get(), calls), tuple(layers)
 
 
-def _call(site: Site, kernel: relax.GlobalVar, packing: Packing | None) -> relax.Expr:
+def _call(site: Site, weight: np.ndarray | None, kernel: relax.GlobalVar, packing: Packing | None) -> relax.Expr:
     """What computes a site's output; tensors with one spatial axis get a second one of size 1 for the kernel."""
     assert site.workload is not None
     *shapes, (output_shape, dtype) = site.workload.operands.values()
     operands = [_shaped(operand, shape) for operand, (shape, _) in zip(site.operands, shapes, strict=True)]
-    if site.weight is not None:
-        operands[1] = relax.const(packing(site.weight) if packing else site.weight)
+    if weight is not None:
+        operands[1] = relax.const(packing(weight) if packing else weight)
     call = relax.call_tir(kernel, operands, relax.TensorType(output_shape, dtype))
     return call if static_shape(site.output.ty) == output_shape else relax.op.reshape(call, site.output.ty.shape)
 

@@ -14,8 +14,8 @@ from tvm import tirx
 from tvm.s_tir.stmt import SBlock, SBlockRealize
 
 from .. import lowering
+from ..serial import serial_twin
 from ..targets import resolve_target
-from ..testing import serial_twin
 from .constants import Array
 
 Packing = Callable[[Array], tvm.runtime.Tensor]

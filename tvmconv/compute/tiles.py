@@ -1,0 +1,50 @@
+"""What the direct and the im2win convolution share: sums in whole tiles of outputs, with the weight in blocks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from tvm import te, tirx
+
+from ..workload import ConvWorkload
+from .epilogue import epilogue, epilogue_operands
+from .packing import in_groups, packed_weight
+from .padding import padded_input
+
+Element = Callable[..., "tirx.PrimExpr"]
+"""The element of the input that output (n, h, v) reads from channel c under tap (r, s), of (n, c, h, v, r, s)."""
+
+
+def summed_in_tiles(
+    workload: ConvWorkload,
+    tile: tuple[int, int, int],
+    name: str,
+    taps: str,
+    reads: Callable[[te.Tensor, int], Element],
+) -> list[te.Tensor]:
+    """The TE definition with the sums in the stage `name`, operands first and the output last, as `direct` says.
+
+    `taps` is "rs" or "sr", the order of the reduction behind the channels; `reads` is told the padded input and the
+    rows of output in whole tiles.
+    """
+    x = te.placeholder(workload.x_shape, workload.dtype, name="x")
+    w = te.placeholder(workload.w_shape, workload.dtype, name="w")
+    operands = epilogue_operands(workload)
+    block, *rows_columns = tile
+    height, width = (-(-size // step) * step for size, step in zip(workload.output_size, rows_columns, strict=True))
+    padded, _ = padded_input(x, workload, (height, width))
+    element = reads(padded, height)
+    packed = packed_weight(w, workload, block)
+    channels = int(packed.shape[0]) * block
+    c = te.reduce_axis((0, workload.in_channels // workload.groups), name="c")
+    r = te.reduce_axis((0, workload.kernel[0]), name="r")
+    s = te.reduce_axis((0, workload.kernel[1]), name="s")
+
+    def accumulate(n: tirx.Var, k: tirx.Var, h: tirx.Var, v: tirx.Var) -> tirx.PrimExpr:
+        channel = c if workload.groups == 1 else k // (channels // workload.groups) * w.shape[1] + c
+        factor = packed[k // block, c, r, s, k % block].astype("float32")
+        axes = [c, *({"r": r, "s": s}[tap] for tap in taps)]
+        return te.sum(element(n, channel, h, v, r, s).astype("float32") * factor, axis=axes)
+
+    accumulated = te.compute((workload.batch, channels, height, width), accumulate, name=name)
+    return [x, w, *operands.values(), epilogue(in_groups(accumulated, workload), workload, operands)]
