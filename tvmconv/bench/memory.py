@@ -73,7 +73,7 @@ def can_measure(on_gpu: bool) -> bool:
 
 
 def workspace_on_gpu(call: Call) -> int:
-    """Peak of torch's allocator in a call that is not the first, without its output.
+    """Most that is asked of torch's allocator at once in a call that is not the first, without its output.
 
     tvmconv, cuDNN and all of PyTorch take their workspaces there; not counted is what was taken once for all calls,
     such as the 32 MiB of cuBLAS, and what TVM's own kernels take.
@@ -83,10 +83,13 @@ def workspace_on_gpu(call: Call) -> int:
     call()
     torch.cuda.synchronize()
     torch.cuda.reset_peak_memory_stats()
-    before = torch.cuda.memory_allocated()
     output = call()
     torch.cuda.synchronize()
-    return max(0, int(torch.cuda.max_memory_allocated()) - int(before) - int(output.nbytes))
+    requested = torch.cuda.memory_stats()
+    # With the output there is now what was there before: what the call took beside it has been given back.
+    taken = int(requested["requested_bytes.all.peak"]) - int(requested["requested_bytes.all.current"])
+    del output
+    return taken
 
 
 def workspace_on_cpu(peer: Peer, workload: ConvWorkload, target: tvm.target.Target) -> int:

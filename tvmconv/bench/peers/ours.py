@@ -40,8 +40,9 @@ class Tvmconv(Peer):
 class Configured(Tvmconv):
     """With one configuration."""
 
-    def __init__(self, config: Any) -> None:
+    def __init__(self, config: Any, algorithm: str = "auto") -> None:
         self.config = config
+        self.algorithm = algorithm
         self.name = str(config)
 
 
