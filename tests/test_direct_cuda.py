@@ -31,7 +31,7 @@ def run_on_cpu(workload: ConvWorkload, config: Config | None = None) -> None:
 
 def main_kernel(workload: ConvWorkload, config: Config | None = None) -> tuple[cuda.KernelResources, str]:
     """What the kernel that computes the product takes, and the source of all kernels."""
-    executable = build_kernel(workload, select(workload, SM_90, config), SM_90)
+    executable, _ = build_kernel(workload, select(workload, SM_90, config), SM_90)
     source = str(executable.mod.imports[0].inspect_source())
     return max(cuda.kernel_resources(source, "sm_90"), key=lambda kernel: kernel.shared_bytes), source
 

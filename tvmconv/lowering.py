@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import tvm
 import tvm_ffi
@@ -12,6 +12,7 @@ from .arrays import GPU_ALIGNMENT
 from .cuda import use_fast_compiler
 from .dispatch import Selection
 from .workload import ConvWorkload
+from .workspace import Workspace, take_out
 
 if TYPE_CHECKING:
     from tvm.runtime import Executable
@@ -21,6 +22,14 @@ KERNEL_NAME = "tvmconv_kernel"
 
 OPAQUE = 8
 """TVM's operator pattern for functions that its fusion leaves as they are."""
+
+
+class Kernel(NamedTuple):
+    """A workload's kernel, compiled: it is called with the operands and the workspace's parameters."""
+
+    executable: Executable
+    """With the kernel alone, under `KERNEL_NAME`."""
+    workspace: Workspace
 
 
 def lower(workload: ConvWorkload, selection: Selection, target: tvm.target.Target, name: str) -> tirx.PrimFunc:
@@ -57,6 +66,7 @@ def build(mod: tvm.IRModule, target: tvm.target.Target) -> Executable:
         return tvm.compile(mod, target, relax_pipeline=tvm.relax.get_default_pipeline(target))
 
 
-def build_kernel(workload: ConvWorkload, selection: Selection, target: tvm.target.Target) -> Executable:
-    """A module with the workload's kernel alone, under `KERNEL_NAME`."""
-    return build(tvm.IRModule({KERNEL_NAME: lower(workload, selection, target, KERNEL_NAME)}), target)
+def build_kernel(workload: ConvWorkload, selection: Selection, target: tvm.target.Target) -> Kernel:
+    """The workload's kernel, in a module of its own."""
+    func, workspace = take_out(lower(workload, selection, target, KERNEL_NAME), target)
+    return Kernel(build(tvm.IRModule({KERNEL_NAME: func}), target), workspace)

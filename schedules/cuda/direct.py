@@ -258,6 +258,21 @@ def default_config(workload: ConvWorkload, target: tvm.target.Target) -> Config:
     return best
 
 
+def ablations(config: Config) -> dict[str, Config]:
+    """The configuration without each of its optimizations in turn, by the name of what is missing.
+
+    Without the micro-kernel a thread computes a single output. Not all are legal for every workload, or differ from
+    the configuration.
+    """
+    single = {"vthreads_m": 1, "vthreads_n": 1, "channels": 1, "pixels": 1, "store": 1}
+    return {
+        "micro-kernel": replace(config, threads_m=16, threads_n=32, lanes_m=4, load=min(config.load, VECTOR), **single),
+        "vector loads": replace(config, load=1, store=1),
+        "prefetch": replace(config, stages=1, asynchronous=False),
+        "packing": replace(config, packed=False, load=1),
+    }
+
+
 def _chunk(workload: ConvWorkload, parts: int) -> tuple[int, int, int]:
     """A chunk of some eight terms: input channels for one tap, and more taps where channels are too few."""
     r, s = workload.kernel
