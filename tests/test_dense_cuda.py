@@ -65,6 +65,7 @@ CONFIGURED = {
     "channels-past-the-last": (UNEVEN, config(chunk_c=8, stages=2)),
     "parts-past-the-last": (UNEVEN, config(chunk_c=2, stages=2, packed=True, load=4, parts=4)),
     "chunks-past-the-last": (UNEVEN, config(chunk_c=5, chunk_s=3, stages=3, asynchronous=True, packed=True, parts=2)),
+    "room-for-more": (PLAIN, config(threads_m=8, threads_n=16, stages=2, packed=True, load=4, resident=4)),
     "half": (HALF, config(stages=2, packed=True, load=8, store=4)),
 }
 by_configured = pytest.mark.parametrize(("workload", "config"), CONFIGURED.values(), ids=CONFIGURED.keys())
@@ -113,6 +114,7 @@ def test_cubin_of_configuration(workload: ConvWorkload, config: Config) -> None:
     assert (kernel.stack_bytes, kernel.spill_store_bytes, kernel.spill_load_bytes) == (0, 0, 0)
     assert 0.9 * shared_bytes(workload, config) < kernel.shared_bytes <= shared_bytes(workload, config)
     assert ("cp.async" in source) == config.asynchronous
+    assert kernel.registers * config.threads * config.resident <= 65536
 
 
 def test_windows_are_a_kernel_of_their_own() -> None:

@@ -139,6 +139,10 @@ def search_space(
     def whole_gpu(config: GemmConfig) -> bool:
         return config.parts == 1 or MULTIPROCESSORS <= blocks(workload, config) <= 12 * MULTIPROCESSORS
 
+    def register_limit_that_matters(config: GemmConfig) -> bool:
+        """It may take a few from a kernel that would go just past what lets so many blocks in."""
+        return config.resident == 1 or config.resident * config.threads * 2 * config.outputs == REGISTERS
+
     def promising(config: GemmConfig) -> bool:
         return clocks(workload, config) <= bound
 
@@ -159,8 +163,9 @@ def search_space(
         "load": (VECTOR,),
         "store": (widest_store(workload, VECTOR),),
         "parts": PARTS,
+        "resident": (1, 2, 4, 8),
     }
-    return Space(default, least, knobs, checks, named(short_chunks, whole_gpu, promising))
+    return Space(default, least, knobs, checks, named(short_chunks, whole_gpu, register_limit_that_matters, promising))
 
 
 def features(workload: ConvWorkload, config: GemmConfig) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from tvm.s_tir.schedule import LoopRV, SBlockRV
 
 from tvmconv import compute
 from tvmconv.compute.tiles import Elements
+from tvmconv.lowering import MIN_BLOCKS
 from tvmconv.workload import ConvWorkload
 
 from .gemm_tiles import VECTOR, GemmConfig
@@ -54,6 +55,8 @@ def schedule_gemm(workload: ConvWorkload, config: GemmConfig, elements: Elements
     sch.bind(vn, "vthread.x")
     thread = sch.fuse(wm, wn, lm, ln)
     sch.bind(thread, "threadIdx.x")
+    if config.resident > 1:
+        sch.annotate(thread, MIN_BLOCKS, config.resident)
 
     # Step 3. Accumulate in registers, chunk by chunk
     sch.compute_at(accumulate, thread, preserve_unit_loops=True)

@@ -15,7 +15,7 @@ import tvm
 from tvmconv.workload import ConvWorkload
 
 from ..space import ceil_div, named
-from .machine import SHARED_ALIGNMENT, WARP
+from .machine import REGISTERS, SHARED_ALIGNMENT, SHARED_BYTES, WARP
 
 VECTOR = 4
 
@@ -55,6 +55,8 @@ class GemmConfig:
     """Neighbouring pixels that one store instruction writes."""
     parts: int = 1
     """Parts of the reduction that blocks share."""
+    resident: int = 1
+    """Blocks that a multiprocessor has to have room for: the compiler keeps to the registers that this leaves it."""
 
     @property
     def threads(self) -> int:
@@ -140,6 +142,12 @@ def constraints(workload: ConvWorkload, target: tvm.target.Target) -> dict[str, 
         through = not config.asynchronous and config.stages > 1
         return config.outputs <= 144 and copies <= 64 and (held <= 24 or not through)
 
+    def room(config: GemmConfig) -> bool:
+        """What is left has to hold the outputs, and about as much beside them."""
+        left = REGISTERS // (config.threads * config.resident)
+        fits = config.resident * shared_bytes(workload, config) <= SHARED_BYTES
+        return config.resident == 1 or (fits and left >= max(2 * config.outputs, config.outputs + 64))
+
     def straight_line(config: GemmConfig) -> bool:
         return config.outputs * config.chunk * config.stages <= 8192
 
@@ -161,6 +169,7 @@ def constraints(workload: ConvWorkload, target: tvm.target.Target) -> dict[str, 
         whole_stores,
         shared_memory,
         registers,
+        room,
         straight_line,
         grid,
         indices,
