@@ -22,12 +22,13 @@ from .gemm_tiles import (
     GemmConfig,
     blocks,
     chunks,
+    fragments,
     part_channels,
     reads_zeros,
     shared_bytes,
     widest_store,
 )
-from .machine import MULTIPROCESSORS, REGISTERS, SHARED_BYTES, WARP, WARPS
+from .machine import BLOCK_BYTES, MULTIPROCESSORS, REGISTERS, SHARED_BYTES, WARP, WARPS
 
 C = TypeVar("C", bound=GemmConfig)
 
@@ -49,9 +50,8 @@ def clocks(workload: ConvWorkload, config: GemmConfig) -> float:
     """What the busiest multiprocessor takes."""
     share = ceil_div(blocks(workload, config), MULTIPROCESSORS)
     together = min(share, resident_blocks(workload, config))
-    loads = (config.vthreads_m * config.channels + config.vthreads_n * config.pixels) / VECTOR
     copies = config.chunk * (config.block_m / config.load + config.block_n) / config.threads
-    busy = (config.chunk * (config.outputs + loads) + COPY * copies) * config.threads / WARP / 4
+    busy = (config.chunk * (config.outputs + fragments(config) / VECTOR) + COPY * copies) * config.threads / WARP / 4
     alone = busy + WAIT + (COLD_WAIT if config.stages == 1 else 0)
     computing = share / together * chunks(workload, config) * hypot(together * busy, alone)
     if config.parts == 1:
@@ -62,9 +62,8 @@ def clocks(workload: ConvWorkload, config: GemmConfig) -> float:
 
 def resident_blocks(workload: ConvWorkload, config: GemmConfig) -> int:
     """Blocks that a multiprocessor has room for at once."""
-    fragments = config.vthreads_m * config.channels + config.vthreads_n * config.pixels
-    registers = min(255, config.outputs + fragments + 20) * config.threads
-    shared = shared_bytes(workload, config) + 1024
+    registers = min(255, config.outputs + fragments(config) + 20) * config.threads
+    shared = shared_bytes(workload, config) + BLOCK_BYTES
     return max(1, min(REGISTERS // registers, SHARED_BYTES // shared, WARPS * WARP // config.threads))
 
 

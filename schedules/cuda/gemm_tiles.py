@@ -15,7 +15,7 @@ import tvm
 from tvmconv.workload import ConvWorkload
 
 from ..space import ceil_div, named
-from .machine import REGISTERS, SHARED_ALIGNMENT, SHARED_BYTES, WARP
+from .machine import BLOCK_BYTES, REGISTERS, SHARED_ALIGNMENT, SHARED_BYTES, WARP
 
 VECTOR = 4
 
@@ -135,18 +135,22 @@ def constraints(workload: ConvWorkload, target: tvm.target.Target) -> dict[str, 
     def shared_memory(config: GemmConfig) -> bool:
         return shared_bytes(workload, config) <= max_shared
 
+    def held(config: GemmConfig) -> float:
+        """Elements of a chunk that a thread has in registers on their way."""
+        through = not config.asynchronous and config.stages > 1
+        return config.chunk * (config.block_m + config.block_n) / config.threads if through else 0
+
     def registers(config: GemmConfig) -> bool:
         """Beside the outputs, what a thread copies: addresses, and elements where they go through registers."""
         copies = config.chunk * (config.block_m / config.load + config.block_n) / config.threads
-        held = config.chunk * (config.block_m + config.block_n) / config.threads
-        through = not config.asynchronous and config.stages > 1
-        return config.outputs <= 144 and copies <= 64 and (held <= 24 or not through)
+        return config.outputs <= 144 and copies <= 64 and held(config) <= 24
 
     def room(config: GemmConfig) -> bool:
-        """What is left has to hold the outputs, and about as much beside them."""
+        """What is left of the registers has to hold the outputs, and about as much beside them."""
         left = REGISTERS // (config.threads * config.resident)
-        fits = config.resident * shared_bytes(workload, config) <= SHARED_BYTES
-        return config.resident == 1 or (fits and left >= max(2 * config.outputs, config.outputs + 64))
+        least = max(2 * config.outputs, config.outputs + fragments(config) + held(config) + 32)
+        shared = config.resident * (shared_bytes(workload, config) + BLOCK_BYTES)
+        return config.resident == 1 or (left >= least and shared <= SHARED_BYTES)
 
     def straight_line(config: GemmConfig) -> bool:
         return config.outputs * config.chunk * config.stages <= 8192
@@ -174,6 +178,11 @@ def constraints(workload: ConvWorkload, target: tvm.target.Target) -> dict[str, 
         grid,
         indices,
     )
+
+
+def fragments(config: GemmConfig) -> int:
+    """Elements of both factors that a thread multiplies at a time."""
+    return config.vthreads_m * config.channels + config.vthreads_n * config.pixels
 
 
 def widest_store(workload: ConvWorkload, pixels: int) -> int:

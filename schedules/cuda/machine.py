@@ -11,3 +11,6 @@ WARP = 32
 
 REGISTERS, SHARED_BYTES, WARPS = 65536, 227 * 1024, 64
 """Of a multiprocessor: what its blocks have between them, in registers, bytes of shared memory and warps."""
+
+BLOCK_BYTES = 1024
+"""Of shared memory, which each block takes beside its own."""
