@@ -35,7 +35,7 @@ TILE = Config(4, 8, 4, 2, 2, 4, 4, 8, 1, 1)
 Parameters = tuple[tuple[tuple[int, ...], str], ...]
 
 PACKED = ((1, 16, 3, 3, 32), "float32")  # 24 channels in a block of 32
-SUMS = ((2, 32, 256), "float32")  # 2 parts, 2 * 9 * 11 pixels in blocks of 64
+SUMS = ((2, 1, 24, 198), "float32")  # 2 parts, 1 group, 2 * 9 * 11 pixels
 CASES = {
     "nothing": (DENSE, TILE, ()),
     "packed": (DENSE, replace(TILE, packed=True), (PACKED,)),

@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 KERNEL_NAME = "tvmconv_kernel"
 """The function of a module that holds a single kernel."""
 
+MIN_BLOCKS = "tvmconv.min_blocks"
+"""Annotation of a loop of CUDA threads: so many blocks are to share a multiprocessor, and its registers."""
+
 OPAQUE = 8
 """TVM's operator pattern for functions that its fusion leaves as they are."""
 
@@ -39,7 +42,25 @@ def lower(workload: ConvWorkload, selection: Selection, target: tvm.target.Targe
     """
     func = selection.template.schedule(workload, selection.config, target).mod["main"]
     func = func.with_attrs({"global_symbol": name, "tirx.is_scheduled": True, "op_pattern": OPAQUE})
+    func = with_launch_bounds(func)
     return with_alignment(func, workload.itemsize if target.kind.name == "llvm" else GPU_ALIGNMENT)
+
+
+def with_launch_bounds(func: tirx.PrimFunc) -> tirx.PrimFunc:
+    """The function with `MIN_BLOCKS` as TVM's attribute of a kernel, which no schedule primitive can set.
+
+    Before: `for tx in T.thread_binding(256, ..., annotations={"tvmconv.min_blocks": 2}): ...`.
+    After: `for tx in T.thread_binding(256, ...): with T.attr(0, "tirx.launch_bounds_min_blocks_per_sm", 2): ...`.
+    """
+
+    def bounded(loop: tirx.For) -> tirx.For:
+        annotations = dict(loop.annotations)
+        if (blocks := annotations.pop(MIN_BLOCKS, None)) is None:
+            return loop
+        body = tirx.AttrStmt(0, "tirx.launch_bounds_min_blocks_per_sm", blocks, loop.body)
+        return tirx.For(loop.loop_var, loop.min, loop.extent, loop.kind, body, loop.thread_binding, annotations)
+
+    return tvm_ffi.structural_map(func, (tirx.For, bounded))
 
 
 def with_alignment(func: tirx.PrimFunc, alignment: int) -> tirx.PrimFunc:

@@ -144,7 +144,7 @@ def compile(  # noqa: A001
 
     `config` is a configuration of a schedule, checked against its constraints; without one the tuning logs choose, or
     the schedule's default is used: `selection.reason` says which, and so does this module's logger. `algorithm` is
-    "auto", or the one to use: "depthwise" for depthwise workloads, else "direct" or, on a CPU, "im2win".
+    "auto", or the one to use: "depthwise" for depthwise workloads, else "direct" or "im2win".
     Building for "cuda" needs no GPU, running does.
     """
     resolved = resolve_target(target)
@@ -209,7 +209,7 @@ def conv2d(
     """Convolution of x (N, C, H, W) with w (K, C/groups, R, S): `activation(y * scale + shift + residual)`.
 
     The result is (N, K, Ho, Wo); a residual has its shape and dtype, scale and shift are vectors (K,). `algorithm` is
-    "auto", which takes what a tuning log has found fastest, or else "direct"; "direct"; or, on a CPU, "im2win". With as
+    "auto", which takes what a tuning log has found fastest, or else "direct"; "direct"; or "im2win". With as
     many groups as input channels, so with a single one too, a convolution is depthwise. The rest is as for `depthwise`.
 
     >>> import numpy as np, tvmconv
