@@ -46,14 +46,14 @@ def test_shufflenet() -> None:
     assert layers[0].flops == 2 * (24 * 112 * 112) * (3 * 3 * 3)
 
 
-def test_same_model_from_path_string_and_proto(tmp_path: Path) -> None:
+def test_same_model_from_path_string_bytes_and_proto(tmp_path: Path) -> None:
     path = tmp_path / "small.onnx"
     onnx.save(small(), path)
-    models = [import_model(source) for source in (path, str(path), onnx.load(path))]
-    assert [model.convolutions() for model in models] == [models[0].convolutions()] * 3
+    models = [import_model(source) for source in (path, str(path), path.read_bytes(), onnx.load(path))]
+    assert [model.convolutions() for model in models] == [models[0].convolutions()] * 4
     assert [model.inputs + model.outputs for model in models] == [
         (TensorSpec("x", (1, 8, 9, 11), "float32"), TensorSpec("v1", (1, 8, 7, 9), "float32"))
-    ] * 3
+    ] * 4
 
 
 @dataclass(frozen=True)
@@ -135,6 +135,8 @@ def test_damaged_file(damage: Callable[[bytes], bytes], tmp_path: Path) -> None:
     with pytest.raises(InvalidArgumentError, match=r"model\.onnx.*ONNX file") as caught:
         import_model(path)
     assert caught.value.exit_code == 2
+    with pytest.raises(InvalidArgumentError, match=r"source is '\d+ bytes'; expected .*ONNX file"):
+        import_model(path.read_bytes())
 
 
 def test_missing_files(tmp_path: Path) -> None:
@@ -149,7 +151,7 @@ def test_missing_files(tmp_path: Path) -> None:
         import_model(path)
 
 
-@pytest.mark.parametrize("source", [3, None, b"model.onnx"], ids=str)
+@pytest.mark.parametrize("source", [3, None, bytearray(3)], ids=str)
 def test_unknown_source(source: Any) -> None:
     with pytest.raises(InvalidArgumentError, match=f"source is '{type(source).__name__}'; expected an ONNX file"):
         import_model(source)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from functools import reduce
+from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import tvm
@@ -12,6 +14,7 @@ from tvm import relax, topi
 
 from ..errors import InvalidArgumentError, MissingPackageError, UnsupportedModelError
 from .importer_errors import IMPORT_ERRORS, node_at_fault, quiet, summary, unsupported
+from .onnx_constants import fold_nodes
 
 if TYPE_CHECKING:
     import onnx
@@ -33,30 +36,51 @@ FAILED_HINT = "export the model with static shapes, with another opset, or witho
 
 def read_onnx(path: Path) -> onnx.ModelProto:
     """The model in an ONNX file; `InvalidArgumentError` for one that is missing or damaged."""
-    try:
-        import onnx
-    except ImportError:
-        raise MissingPackageError("onnx", "onnx", "importing an ONNX file") from None
-    from google.protobuf.message import DecodeError
-
+    onnx = require_onnx()
     if not path.is_file():
         raise InvalidArgumentError("source", str(path), "an ONNX file that exists")
+    model = _parsed(path.read_bytes(), str(path))
     try:
-        model = onnx.load(path, format="protobuf")
-    except DecodeError:
-        raise InvalidArgumentError("source", str(path), "an ONNX file; this is another format, or damaged") from None
+        onnx.external_data_helper.load_external_data_for_model(model, str(path.parent))
     except (onnx.checker.ValidationError, OSError) as error:
         raise InvalidArgumentError("source", str(path), f"an ONNX file with its data ({summary(error)})") from None
-    # Bytes that end between two fields still parse; no bytes at all do too.
-    if not (model.ir_version and model.opset_import and model.graph.output):
-        raise InvalidArgumentError("source", str(path), "a whole ONNX file; this one is empty or cut off")
     return model
 
 
-def import_onnx(model: onnx.ModelProto) -> tuple[tvm.IRModule, list[str], list[str]]:
+def parse_onnx(data: bytes) -> onnx.ModelProto:
+    """The model in what an ONNX file holds; `InvalidArgumentError` for anything else."""
+    return _parsed(data, f"{len(data)} bytes")
+
+
+def require_onnx() -> ModuleType:
+    """The package onnx; `MissingPackageError` where it is not installed."""
+    try:
+        return import_module("onnx")
+    except ImportError:
+        raise MissingPackageError("onnx", "onnx", "importing an ONNX file") from None
+
+
+def _parsed(data: bytes, source: str) -> onnx.ModelProto:
+    onnx = require_onnx()
+    from google.protobuf.message import DecodeError
+
+    try:
+        model = onnx.load_model_from_string(data)
+    except DecodeError:
+        raise InvalidArgumentError("source", source, "an ONNX file; this is another format, or damaged") from None
+    # Bytes that end between two fields still parse; no bytes at all do too.
+    if not (model.ir_version and model.opset_import and model.graph.output):
+        raise InvalidArgumentError("source", source, "a whole ONNX file; this one is empty or cut off")
+    return model
+
+
+def import_onnx(
+    model: onnx.ModelProto, shapes: Mapping[str, Sequence[int]]
+) -> tuple[tvm.IRModule, list[str], list[str]]:
     """The model as a Relax module, with ONNX's names of its inputs and outputs.
 
-    Raises `UnsupportedModelError` for a model with an operator that Relax cannot import.
+    `shapes` is what inputs have in place of their own shapes. Raises `UnsupportedModelError` for a model with an
+    operator that Relax cannot import.
     """
     import onnx
     from tvm.relax.frontend.onnx.onnx_frontend import ONNXGraphImporter
@@ -73,12 +97,17 @@ def import_onnx(model: onnx.ModelProto) -> tuple[tvm.IRModule, list[str], list[s
                 return reduce(lambda x, y: self.bb.normalize(relax.op.add(x, y)), inputs)
             return super()._convert_operator(name, inputs, attrs, opset)
 
-    importer = Importer(shape_dict=None, dtype_dict=None)
+    weights = {tensor.name for tensor in model.graph.initializer}
+    inputs = [value for value in model.graph.input if value.name not in weights]
+    importer = Importer(shape_dict=_checked(shapes, inputs), dtype_dict=None)
     importer.bb = _RelaxBuilder()
     opset = next((entry.version for entry in model.opset_import if entry.domain in ("", "ai.onnx")), 1)
     try:
         with quiet():
-            mod = importer.from_onnx(model.graph, opset)
+            graph, constants = fold_nodes(model.graph, opset)
+            importer._parse_graph_initializers(model.graph)
+            importer._nodes.update({name: relax.const(value) for name, value in constants.items()})
+            mod = importer.from_onnx(graph, opset)
     except tvm.error.OpNotImplemented as error:
         unknown = summary(error).rpartition(": ")[2].split(", ")
         nodes = [node for node in model.graph.node if node.op_type in unknown]
@@ -87,9 +116,18 @@ def import_onnx(model: onnx.ModelProto) -> tuple[tvm.IRModule, list[str], list[s
         node = node_at_fault(error, onnx.NodeProto)
         hint = HINTS.get(node.op_type, FAILED_HINT) if node else FAILED_HINT
         raise _unsupported([node] if node else [], summary(error), hint) from error
-    weights = {tensor.name for tensor in model.graph.initializer}
-    inputs = [value.name for value in model.graph.input if value.name not in weights]
-    return mod, inputs, [value.name for value in model.graph.output]
+    return mod, [value.name for value in inputs], [value.name for value in model.graph.output]
+
+
+def _checked(shapes: Mapping[str, Sequence[int]], inputs: list[onnx.ValueInfoProto]) -> dict[str, list[int]]:
+    """The shapes, each for an input of as many axes; `InvalidArgumentError` for others."""
+    axes = {value.name: len(value.type.tensor_type.shape.dim) for value in inputs}
+    for name, shape in shapes.items():
+        if name not in axes:
+            raise InvalidArgumentError("shapes", name, f"inputs of the model: {', '.join(axes)}")
+        if len(shape) != axes[name] or not all(isinstance(size, int) and size > 0 for size in shape):
+            raise InvalidArgumentError("shapes", shape, f"{axes[name]} sizes for {name}")
+    return {name: list(shape) for name, shape in shapes.items()}
 
 
 class _RelaxBuilder(relax.BlockBuilder):  # type: ignore[misc]
