@@ -80,7 +80,7 @@ LEFT = (
          "conv2d_transpose is not supported", 2 * (8 * 5 * 5) * (2 * 9), operator="ConvTranspose"),
     Left("unknown-batch", ("batch", 8, 9, 9), (8, 1, 3, 3),
          "conv2d NCHW batchx8x9x9 float32, weight OIHW 8x1x3x3, stride 1x1, padding 0,0,0,0, groups 8",
-         "the shape batchx8x9x9 is known only when the model runs", None),
+         "the shape batchx8x9x9 is known only when the model runs; give it as `shapes` (--input-shapes)", None),
     Left("double", (1, 8, 9, 9), (8, 1, 3, 3),
          "conv2d NCHW 1x8x9x9 float64, weight OIHW 8x1x3x3, stride 1x1, padding 0,0,0,0, groups 8",
          "dtype is 'float64'; expected float32 or float16", 2 * (8 * 7 * 7) * 9, dtype="float64"),
@@ -176,10 +176,6 @@ def quantized(graph: Graph) -> str:
     return graph.node("QLinearConv", *["x"] * 8)
 
 
-def output_shape(graph: Graph) -> str:
-    return graph.node("ConvTranspose", "x", graph.random(8, 1, 3, 3), group=8, strides=[2, 2], output_shape=[20, 20])
-
-
 def same_lower(graph: Graph) -> str:
     return graph.node("MaxPool", "x", kernel_shape=[2, 2], strides=[2, 2], auto_pad="SAME_LOWER")
 
@@ -199,7 +195,6 @@ def window_too_large(graph: Graph) -> str:
 UNSUPPORTED: dict[Callable[[Graph], str], str] = {
     unknown: r"Swirl \(node 'swirl0'\), Swirl \(node 'swirl1'\): Relax does not have it.*without it",
     quantized: r"QLinearConv \(node 'qlinearconv0'\).*Q/DQ form",
-    output_shape: r"ConvTranspose \(node 'convtranspose0'\): Relax ignores its output_shape.*`pads`",
     same_lower: r"MaxPool \(node 'maxpool0'\): Relax gets the shape.*`pads`",
     wrong_channels: r"Conv \(node 'conv1'\): The channel size.*static shapes",
     undefined: r"Relu \(node 'relu0'\): there is no 'nothing'",

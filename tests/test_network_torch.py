@@ -67,6 +67,18 @@ def test_network_against_torch(exported: bool) -> None:
         np.testing.assert_allclose(y, reference, rtol=0, atol=4e-6 * float(reference.abs().max()))
 
 
+def test_batch_that_is_left_open() -> None:
+    module = separable().eval()
+    batch = torch.export.Dim("batch", min=1, max=8)
+    network = build(torch.export.export(module, (IMAGE,), dynamic_shapes=({0: batch},)))
+    assert {layer.kernel for layer in network.layers} == {"TVM"}
+    for image in (IMAGE[:1], IMAGE, torch.cat([IMAGE, IMAGE[:1]])):
+        with torch.no_grad():
+            expected = module(image)
+        for y, reference in zip(network(image), expected, strict=True):
+            np.testing.assert_allclose(y, reference, rtol=0, atol=1e-5 * float(reference.abs().max()))
+
+
 def test_training_on_does_not_change_the_model() -> None:
     module = nn.Conv2d(4, 4, 3, groups=4)
     model = import_model(module, (torch.ones(1, 4, 5, 5),))

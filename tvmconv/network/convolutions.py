@@ -84,7 +84,7 @@ def _form_obstacle(call: relax.Call) -> str | None:
     if layouts != LAYOUTS[kind]:
         return f"layout {' '.join(dict.fromkeys(layouts))} is not supported"
     if static_shape(x) is None or static_shape(w) is None:
-        return f"the shape {_sizes(x)} is known only when the model runs"
+        return f"the shape {_sizes(x)} is known only when the model runs; give it as `shapes` (--input-shapes)"
     if not x.dtype == w.dtype == call.ty.dtype:
         return f"{x.dtype} with {w.dtype} into {call.ty.dtype} is not supported"
     return None

@@ -12,26 +12,15 @@ from typing import TYPE_CHECKING, Any
 import tvm
 from tvm import relax, topi
 
-from ..errors import InvalidArgumentError, MissingPackageError, UnsupportedModelError
-from .importer_errors import IMPORT_ERRORS, node_at_fault, quiet, summary, unsupported
+from ..errors import InvalidArgumentError, MissingPackageError
+from .constants import static_shape
+from .importer_errors import IMPORT_ERRORS, node_at_fault, quiet, summary
 from .onnx_constants import fold_nodes
+from .onnx_functions import inline_functions
+from .onnx_refusals import FAILED_HINT, HINTS, refuse_misread, unsupported_nodes
 
 if TYPE_CHECKING:
     import onnx
-
-HINTS = {
-    "ConvInteger": "export the model in Q/DQ form (QuantizeLinear and DequantizeLinear around Conv)",
-    "QLinearConv": "export the model in Q/DQ form (QuantizeLinear and DequantizeLinear around Conv)",
-    "QLinearMatMul": "export the model in Q/DQ form (QuantizeLinear and DequantizeLinear around MatMul)",
-    "ConvTranspose": "give its padding as `pads` and `output_padding`",
-    "MaxPool": "give its padding as `pads`",
-    "Upsample": "export the model with opset 11 or later, which has Resize",
-}
-"""What helps with an operator that Relax does not have or gets wrong."""
-
-PADS_LOW = "Relax gets the shape of auto_pad SAME_LOWER wrong"
-UNKNOWN_HINT = "export the model without it, or replace it by operators that Relax has"
-FAILED_HINT = "export the model with static shapes, with another opset, or without this operator"
 
 
 def read_onnx(path: Path) -> onnx.ModelProto:
@@ -85,16 +74,21 @@ def import_onnx(
     import onnx
     from tvm.relax.frontend.onnx.onnx_frontend import ONNXGraphImporter
 
-    for has_problem, problem in ((_has_output_shape, "Relax ignores its output_shape"), (_pads_low, PADS_LOW)):
-        if nodes := [node for node in model.graph.node if has_problem(node)]:
-            raise _unsupported(nodes, problem)
+    model = inline_functions(model)
+    refuse_misread(model.graph)
 
     class Importer(ONNXGraphImporter):  # type: ignore[misc]
-        """Adds up pair by pair, which kernels can take in, where TVM's would stack all that is to be added."""
+        """TVM's importer, but for two operators.
+
+        It adds up pair by pair, which kernels can take in, where TVM's would stack all that is to be added. It gives
+        transposed convolutions the padding that makes their output_shape, which TVM's ignores.
+        """
 
         def _convert_operator(self, name: str, inputs: Any, attrs: dict[str, Any], opset: int) -> relax.Expr:
             if name == "Sum":
                 return reduce(lambda x, y: self.bb.normalize(relax.op.add(x, y)), inputs)
+            if name == "ConvTranspose" and "output_shape" in attrs:
+                attrs = _with_pads(attrs, static_shape(inputs[0].ty), static_shape(inputs[1].ty))
             return super()._convert_operator(name, inputs, attrs, opset)
 
     weights = {tensor.name for tensor in model.graph.initializer}
@@ -104,18 +98,18 @@ def import_onnx(
     opset = next((entry.version for entry in model.opset_import if entry.domain in ("", "ai.onnx")), 1)
     try:
         with quiet():
-            graph, constants = fold_nodes(model.graph, opset)
+            graph, constants = fold_nodes(model, opset, shapes)
             importer._parse_graph_initializers(model.graph)
-            importer._nodes.update({name: relax.const(value) for name, value in constants.items()})
+            importer._nodes.update({name: relax.const(value, str(value.dtype)) for name, value in constants.items()})
             mod = importer.from_onnx(graph, opset)
     except tvm.error.OpNotImplemented as error:
         unknown = summary(error).rpartition(": ")[2].split(", ")
         nodes = [node for node in model.graph.node if node.op_type in unknown]
-        raise _unsupported(nodes, "Relax does not have it") from error
+        raise unsupported_nodes(nodes, "Relax does not have it") from error
     except IMPORT_ERRORS as error:
         node = node_at_fault(error, onnx.NodeProto)
         hint = HINTS.get(node.op_type, FAILED_HINT) if node else FAILED_HINT
-        raise _unsupported([node] if node else [], summary(error), hint) from error
+        raise unsupported_nodes([node] if node else [], summary(error), hint) from error
     return mod, [value.name for value in inputs], [value.name for value in model.graph.output]
 
 
@@ -145,15 +139,26 @@ class _RelaxBuilder(relax.BlockBuilder):  # type: ignore[misc]
         return self.emit(relax.op.maximum(x, bound) if func is topi.maximum else relax.op.minimum(x, bound))
 
 
-def _has_output_shape(node: onnx.NodeProto) -> bool:
-    return node.op_type == "ConvTranspose" and any(attribute.name == "output_shape" for attribute in node.attribute)
+def _with_pads(
+    attrs: dict[str, Any], x_shape: tuple[int, ...] | None, w_shape: tuple[int, ...] | None
+) -> dict[str, Any]:
+    """The attributes of a ConvTranspose with the padding that makes its output_shape, as ONNX's specification has it.
 
-
-def _pads_low(node: onnx.NodeProto) -> bool:
-    return node.op_type == "MaxPool" and any(attribute.s == b"SAME_LOWER" for attribute in node.attribute)
-
-
-def _unsupported(nodes: list[onnx.NodeProto], problem: str, hint: str | None = None) -> UnsupportedModelError:
-    found = [f"{node.op_type} (node {node.name or node.output[0]!r})" for node in nodes]
-    hints = dict.fromkeys(HINTS.get(node.op_type, UNKNOWN_HINT) for node in nodes)
-    return unsupported(found, problem, hint or "; ".join(hints) or UNKNOWN_HINT)
+    Before: `{"output_shape": (10, 8), "strides": (3, 2)}` for x (1, 1, 3, 3) and 3x3 kernels.
+    After: `{"strides": (3, 2), "pads": [0, 0, 0, 0], "output_padding": [1, 1]}`.
+    """
+    if x_shape is None or w_shape is None:
+        raise ValueError("its output_shape is for an input of known size")
+    rest = {key: value for key, value in attrs.items() if key not in ("output_shape", "auto_pad")}
+    axes = range(len(x_shape) - 2)
+    strides, dilations = (attrs.get(key, [1 for _ in axes]) for key in ("strides", "dilations"))
+    more = list(attrs.get("output_padding", [0 for _ in axes]))
+    before, after = [], []
+    for i, target in enumerate(attrs["output_shape"][-len(axes) :]):
+        size = strides[i] * (x_shape[i + 2] - 1) + (w_shape[i + 2] - 1) * dilations[i] + 1 + more[i]
+        more[i] += max(target - size, 0)
+        less = max(size - target, 0)
+        first = less // 2 if attrs.get("auto_pad") == b"SAME_UPPER" else less - less // 2
+        before.append(first)
+        after.append(less - first)
+    return {**rest, "pads": before + after, "output_padding": more}
