@@ -183,6 +183,11 @@ def expanded(g: Graph) -> str:
     return g.node("Expand", "x", "shape")
 
 
+def masked(g: Graph) -> str:
+    g.nodes.append(helper.make_node("Dropout", ["x"], ["y", "mask"], name="dropout0"))
+    return g.node("Cast", "mask", to=1)
+
+
 def blocked(g: Graph) -> str:
     return g.node("SpaceToDepth", "x", blocksize=1, mode="CRD")
 
@@ -190,6 +195,7 @@ def blocked(g: Graph) -> str:
 MISREAD = {
     training: r"BatchNormalization \(node 'batchnormalization0'\): Relax ignores its training_mode.*in eval mode",
     infinite: r"IsInf \(node 'isinf0'\): Relax ignores its detect_negative",
+    masked: r"Dropout \(node 'dropout0'\): Relax has its first output only.*in eval mode",
     expanded: r"Expand \(node 'expand0'\): Relax needs constants where the model has inputs",
     blocked: r"SpaceToDepth \(node 'spacetodepth0'\): Relax ignores its mode",
 }
@@ -201,6 +207,12 @@ def test_nodes_that_relax_would_misread_are_refused(body: Callable[[Graph], str]
     with pytest.raises(UnsupportedModelError, match=MISREAD[body]) as caught:
         import_model(graph.model(body(graph)))
     assert caught.value.exit_code == 3
+
+
+def test_a_mask_that_nobody_reads() -> None:
+    graph = Graph(X)
+    graph.nodes.append(helper.make_node("Dropout", ["x"], ["y", "mask"]))
+    check(graph.model("y"))
 
 
 def test_models_that_tvm_cannot_compile() -> None:

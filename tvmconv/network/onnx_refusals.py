@@ -36,18 +36,12 @@ def _attribute(node: onnx.NodeProto, name: str) -> object:
     return onnx.helper.get_attribute_value(found[0]) if found else None
 
 
-def _has_more_outputs(node: onnx.NodeProto) -> bool:
-    return sum(map(bool, node.output)) > 1
-
-
 Misread = tuple[str, Callable[["onnx.NodeProto"], bool], str]
 
 MISREAD: tuple[Misread, ...] = (
     ("BatchNormalization", lambda node: _attribute(node, "training_mode") == 1, "Relax ignores its training_mode"),
-    ("Dropout", _has_more_outputs, "Relax has its first output only"),
     ("IsInf", lambda node: _attribute(node, "detect_negative") == 0, "Relax ignores its detect_negative"),
     ("IsInf", lambda node: _attribute(node, "detect_positive") == 0, "Relax ignores its detect_positive"),
-    ("LayerNormalization", _has_more_outputs, "Relax has its first output only"),
     (
         "MaxPool",
         lambda node: _attribute(node, "auto_pad") == b"SAME_LOWER",
@@ -58,6 +52,9 @@ MISREAD: tuple[Misread, ...] = (
 )
 """An operator, whether Relax misreads a node of it, and how."""
 
+FIRST_OUTPUT = ("Dropout", "LayerNormalization")
+"""Operators whose further outputs Relax gets wrong."""
+
 BY_VALUE = {"Expand": (1,), "NonMaxSuppression": (2, 3, 4)}
 """Operators and those of their operands that Relax gets wrong where they are inputs of the model."""
 
@@ -67,6 +64,10 @@ def refuse_misread(graph: onnx.GraphProto) -> None:
     for operator, is_misread, problem in MISREAD:
         if nodes := [node for node in graph.node if node.op_type == operator and is_misread(node)]:
             raise unsupported_nodes(nodes, problem)
+    read = {name for node in graph.node for name in node.input} | {value.name for value in graph.output}
+    of_kind = [node for node in graph.node if node.op_type in FIRST_OUTPUT]
+    if nodes := [node for node in of_kind if read & set(node.output[1:]) - {""}]:
+        raise unsupported_nodes(nodes, "Relax has its first output only")
     inputs = {value.name for value in graph.input}
     for operator, operands in BY_VALUE.items():
         of_kind = [node for node in graph.node if node.op_type == operator]
