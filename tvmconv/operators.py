@@ -102,15 +102,18 @@ class Operator:
             "config": msgspec.to_builtins(self.selection.config),
             "reason": self.selection.reason,
         }
-        storage.save(build_kernel(self.workload, self.selection, self.target), "operator", self.target, details, path)
+        storage.save(
+            build_kernel(self.workload, self.selection, self.target), "operator", str(self.target), details, path
+        )
 
     @classmethod
-    def from_saved(cls, module: Module, target: tvm.target.Target, details: dict[str, Any]) -> Operator:
+    def from_saved(cls, module: Module, target: str, details: dict[str, Any]) -> Operator:
         """The operator that `save` wrote."""
         workload = msgspec.convert(details["workload"], ConvWorkload)
         template = template_named(details["template"])
         config = msgspec.convert(details["config"], template.Config)
-        return cls(workload, target, Selection(template, config, details["reason"]), module)
+        selection = Selection(template, config, details["reason"])
+        return cls(workload, resolve_target(target), selection, module)
 
     def __repr__(self) -> str:
         return f"<tvmconv.Operator {self.workload} for {self.target.kind.name} by {self.selection.name}>"

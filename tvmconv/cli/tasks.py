@@ -12,7 +12,7 @@ from .console import note, print_json, print_table, progress
 from .options import input_shapes_option, json_option, model_argument
 
 if TYPE_CHECKING:
-    from ..network.convolutions import Convolution
+    from ..network import Convolution
 
 
 @dataclass(frozen=True)

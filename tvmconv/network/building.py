@@ -34,4 +34,4 @@ def build(model: Any, target: Any = "llvm") -> Network:
     except IMPORT_ERRORS as error:
         problem = f"TVM cannot compile it for {resolved.kind.name}: {summary(error)}"
         raise UnsupportedModelError(f"{problem}. What would help: static shapes, or other operators") from error
-    return Network(executable, resolved, source.inputs, source.outputs, layers)
+    return Network(executable, str(resolved), source.inputs, source.outputs, layers)

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from math import prod
-from typing import Any
 
 import tvm
 from tvm import relax
@@ -15,40 +13,12 @@ from ..errors import InvalidArgumentError
 from ..workload import ConvWorkload
 from .constants import static_shape
 from .graph import operator_name
+from .layers import Convolution
 
 OPERATORS = tuple(f"relax.nn.conv{rank}d{kind}" for kind in ("", "_transpose") for rank in (1, 2, 3))
 
 LAYOUTS = {"conv1d": ("NCW", "OIW", "NCW"), "conv2d": ("NCHW", "OIHW", "NCHW")}
 """What a workload can describe: the layouts of data, weight and output for each kind."""
-
-
-@dataclass(frozen=True)
-class Convolution:
-    """One convolution of a model."""
-
-    name: str
-    """Its variable in the model's Relax module."""
-    description: str
-    """The workload in words, or as much of it as there is."""
-    layout: str
-    flops: int | None
-    """Two for each multiply-add; None where a shape is known only when the model runs."""
-    workload: ConvWorkload | None
-    """With the epilogue that the kernel takes in; None for a convolution that a workload cannot describe."""
-    obstacle: str | None
-    """Why this is left to TVM; None for one that gets a kernel of tvmconv."""
-
-
-@dataclass(frozen=True)
-class Layer:
-    """One convolution of a network, and what runs it."""
-
-    convolution: Convolution
-    kernel: str
-    """The template, such as "tvmconv cuda/depthwise", or "TVM"."""
-    config: Mapping[str, Any] | None
-    """The knobs of the template; None for a kernel of TVM."""
-    reason: str
 
 
 def is_convolution(expr: relax.Expr) -> bool:

@@ -14,7 +14,8 @@ from tvm import relax
 from ..errors import InvalidArgumentError, UnsupportedModelError
 from .constants import fold_constants
 from .convolutions import size_text
-from .model import Model, TensorSpec
+from .layers import TensorSpec
+from .model import Model
 
 SOURCES = (
     "an ONNX file or its bytes, an onnx.ModelProto, a torch.export.ExportedProgram, "

@@ -13,9 +13,10 @@ from tvm import relax
 from .. import dispatch, lowering
 from ..workload import ConvWorkload, Epilogue
 from .constants import constant_value, static_shape
-from .convolutions import Convolution, Layer, describe, is_convolution
+from .convolutions import describe, is_convolution
 from .epilogue import Tail, follow, padding_before
 from .graph import Block, blocks_of, rebind
+from .layers import Convolution, Layer
 from .packing import Packing, split_packing
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from functools import cached_property
 from os import PathLike
 from typing import Any
@@ -13,26 +14,28 @@ from tvm.runtime.vm import VirtualMachine
 
 from .. import arrays, storage
 from ..errors import InvalidArgumentError
-from ..targets import device_of
-from .convolutions import Layer
-from .model import TensorSpec
+from ..targets import device_for
+from .layers import Layer, TensorSpec
 
 ALIGNMENT = 64
 """Bytes to which TVM's own kernels take every tensor to be aligned; they crash on others."""
 
 
 class Network:
-    """A model compiled for one target; `tvmconv.build` makes it, `tvmconv.load` reads one from a file."""
+    """A model compiled for one target; `tvmconv.build` makes it, `tvmconv.load` reads one from a file.
+
+    A process with TVM's runtime alone, without its compiler, can run it. `target` is JSON.
+    """
 
     def __init__(
         self,
         executable: tvm.runtime.Executable | tvm.runtime.Module,
-        target: tvm.target.Target,
+        target: str,
         inputs: tuple[TensorSpec, ...],
         outputs: tuple[TensorSpec, ...],
         layers: tuple[Layer, ...],
     ) -> None:
-        self.target = target
+        self._target = target
         self.inputs = inputs
         self.outputs = outputs
         self.layers = layers
@@ -62,10 +65,10 @@ class Network:
             "outputs": msgspec.to_builtins(self.outputs),
             "layers": msgspec.to_builtins(self.layers),
         }
-        storage.save(self._executable, "network", self.target, details, path)
+        storage.save(self._executable, "network", self._target, details, path)
 
     @classmethod
-    def from_saved(cls, module: tvm.runtime.Module, target: tvm.target.Target, details: dict[str, Any]) -> Network:
+    def from_saved(cls, module: tvm.runtime.Module, target: str, details: dict[str, Any]) -> Network:
         """The network that `export` wrote."""
         return cls(
             module,
@@ -79,12 +82,21 @@ class Network:
         ours = sum(layer.kernel != "TVM" for layer in self.layers)
         inputs, outputs = (", ".join(map(str, specs)) for specs in (self.inputs, self.outputs))
         kernels = f"{ours} of {len(self.layers)} convolutions by tvmconv"
-        return f"<tvmconv.Network {inputs} -> {outputs} for {self.target.kind.name}, {kernels}>"
+        return f"<tvmconv.Network {inputs} -> {outputs} for {self._kind}, {kernels}>"
+
+    @cached_property
+    def target(self) -> tvm.target.Target:
+        """What the network was built for."""
+        return tvm.target.Target(json.loads(self._target))
+
+    @cached_property
+    def _kind(self) -> str:
+        return str(json.loads(self._target)["kind"])
 
     @cached_property
     def device(self) -> tvm.runtime.Device:
         """What the network runs on; `NoDeviceError` where that is missing."""
-        return device_of(self.target)
+        return device_for(self._kind)
 
     @cached_property
     def machine(self) -> VirtualMachine:
