@@ -26,8 +26,8 @@ def test_shufflenet_against_onnxruntime() -> None:
     example = zoo.light("shufflenet")
     network = tvmconv.build(example.model)
     kernels = Counter(layer.kernel for layer in network.layers)
-    assert kernels == {"tvmconv cpu/direct": 33, "tvmconv cpu/depthwise": 16}
-    assert repr(network).endswith("for llvm, 49 of 49 convolutions by tvmconv>")
+    assert kernels == {"tvmconv cpu/direct": 34, "tvmconv cpu/depthwise": 16}
+    assert repr(network).endswith("for llvm, 50 of 50 convolutions by tvmconv>")
     example.check(network(example.x))
 
 

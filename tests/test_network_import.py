@@ -32,7 +32,7 @@ def test_shufflenet() -> None:
     assert model.outputs == (TensorSpec("gpu_0/softmax_1", (1, 1000), "float32"),)
     assert len(model.mod["main"].params) == 1
     layers = model.convolutions()
-    assert [layer.obstacle for layer in layers] == [None] * 49
+    assert [layer.obstacle for layer in layers] == [None] * 50
     assert Counter(layer.description for layer in layers if layer.description.startswith("depthwise")) == {
         "depthwise 1x112x56x56 -> 112, 3x3 stride 2x2 padding 1,1,1,1 + scale+shift": 1,
         "depthwise 1x136x28x28 -> 136, 3x3 padding 1,1,1,1 + scale+shift": 3,

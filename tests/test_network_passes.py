@@ -154,6 +154,26 @@ CASES = (
         x_shape=(2, 8, 30),
     ),
     Case(
+        "linear",
+        lambda g: g.node("Relu", g.node("Gemm", g.node("Flatten", "x"), g.random(8, 6, scale=0.3), g.random(6))),
+        "conv2d 2x8x1x1 -> 6, 1x1 + shift+relu",
+        left=("relax.reshape", "relax.reshape", "relax.reshape"),
+        x_shape=(2, 8, 1, 1),
+    ),
+    Case(
+        "linear-transposed-residual",
+        lambda g: g.node("Add", "x", g.node("Gemm", "x", g.random(8, 8, scale=0.3), transB=1)),
+        "conv2d 3x8x1x1 -> 8, 1x1 + residual",
+        left=("relax.reshape", "relax.reshape", "relax.reshape"),
+        x_shape=(3, 8),
+    ),
+    Case(
+        "products-of-other-ranks",
+        lambda g: g.conv(g.node("MatMul", "x", g.random(11, 9, scale=0.3)), DEPTHWISE, group=8),
+        "depthwise 2x8x9x9 -> 8, 3x3",
+        left=("relax.matmul",),
+    ),
+    Case(
         "computed-weight",
         lambda g: g.node("Conv", "x", g.node("Relu", g.node("ReduceMean", "x", axes=[0], keepdims=1))),
         "conv2d 2x8x9x11 -> 1, 9x11",

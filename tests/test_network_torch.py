@@ -59,6 +59,7 @@ def test_network_against_torch(exported: bool) -> None:
         "depthwise 2x16x12x10 -> 16, 3x3 padding 1,1,1,1 + scale+shift+relu6",
         "conv2d 2x16x12x10 -> 16, 1x1 + scale+shift+residual",
         "depthwise 2x16x12x10 -> 32, 5x5 stride 2x2 padding 2,2,2,2 + shift+clip(-1.0,2.0)",
+        "conv2d 2x32x1x1 -> 10, 1x1 + shift",
     ]
     with torch.no_grad():
         expected = module.eval().double()(IMAGE.double())

@@ -10,8 +10,8 @@ import tvm
 from tvm import relax
 
 from ..errors import InvalidArgumentError
-from ..workload import ConvWorkload
-from .constants import static_shape
+from ..workload import DTYPES, ConvWorkload
+from .constants import constant_value, static_shape
 from .graph import operator_name
 from .layers import Convolution
 
@@ -24,6 +24,22 @@ LAYOUTS = {"conv1d": ("NCW", "OIW", "NCW"), "conv2d": ("NCHW", "OIHW", "NCHW")}
 def is_convolution(expr: relax.Expr) -> bool:
     """Whether an expression is a convolution of Relax, of any rank, transposed or not."""
     return operator_name(expr) in OPERATORS
+
+
+def is_linear(expr: relax.Expr) -> bool:
+    """Whether an expression is a linear layer that a workload can describe: x (N, C) by a constant weight (C, K)."""
+    if operator_name(expr) != "relax.matmul" or constant_value(expr.args[1]) is None:
+        return False
+    x, w = (argument.ty for argument in expr.args)
+    is_static = x.ndim == w.ndim == 2 and static_shape(x) is not None
+    return is_static and x.dtype == w.dtype == expr.ty.dtype and x.dtype in DTYPES
+
+
+def describe_linear(name: str, call: relax.Call) -> Convolution:
+    """A linear layer as the convolution that it is, with kernels and images of one element."""
+    x, (channels, outputs) = call.args[0].ty, static_shape(call.args[1].ty) or ()
+    workload = ConvWorkload.conv2d((*(static_shape(x) or ()), 1, 1), (outputs, channels, 1, 1), dtype=str(x.dtype))
+    return Convolution(name, str(workload), "NC", workload.flops, workload, None)
 
 
 def describe(name: str, call: relax.Call) -> Convolution:
