@@ -13,7 +13,9 @@ from .importing import import_model
 from .kernels import use_kernels
 from .model import Model
 from .network import Network
+from .powers import simplify_powers
 from .separation import separate_convolutions
+from .spreading import spread_over_threads
 
 
 def build(model: Any, target: Any = "llvm") -> Network:
@@ -26,10 +28,12 @@ def build(model: Any, target: Any = "llvm") -> Network:
     resolved = resolve_target(target)
     source = model if isinstance(model, Model) else import_model(model)
     mod, layers = use_kernels(source.mod, resolved)
-    mod = simplify_batch_norms(mod)
+    mod = simplify_powers(simplify_batch_norms(mod))
     if resolved.kind.name == "cuda":
         mod = separate_convolutions(mod)
     try:
+        if resolved.kind.name == "llvm":
+            mod = spread_over_threads(mod, resolved)
         executable = lowering.build(mod, resolved)
     except IMPORT_ERRORS as error:
         problem = f"TVM cannot compile it for {resolved.kind.name}: {summary(error)}"
