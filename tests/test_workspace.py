@@ -94,7 +94,7 @@ def test_in_a_network_it_is_planned_with_all_other_memory(monkeypatch: pytest.Mo
     for name, func in mod.functions.items():
         if isinstance(func, tirx.PrimFunc):
             mod[name] = serial_twin(func)
-    network = tvmconv.network.Network(build(mod, CPU), CPU, model.inputs, model.outputs, layers)
+    network = tvmconv.network.Network(build(mod, CPU), str(CPU), model.inputs, model.outputs, layers)
     np.testing.assert_allclose(network(x), expected, rtol=0, atol=1e-5 * np.abs(expected).max())
 
 
@@ -112,5 +112,5 @@ def test_it_is_saved(tmp_path: Path) -> None:
 def test_saved_for_a_gpu_it_says_what_it_wants() -> None:
     executable, workspace = build_kernel(DENSE, select(DENSE, SM_90, replace(TILE, parts=2)), SM_90)
     operator = tvmconv.Operator(DENSE, SM_90, select(DENSE, SM_90), executable, workspace)
-    assert operator.workspace_bytes == 4 * 2 * 32 * 256
-    assert workspace == Workspace(4 * 2 * 32 * 256, (SUMS,))
+    assert operator.workspace_bytes == 4 * 2 * 24 * 198
+    assert workspace == Workspace(4 * 2 * 24 * 198, (SUMS,))

@@ -122,16 +122,17 @@ class Operator:
             "workspace": msgspec.to_builtins(self._workspace),
         }
         kernel = build_kernel(self.workload, self.selection, self.target)
-        storage.save(kernel.executable, "operator", self.target, details, path)
+        storage.save(kernel.executable, "operator", str(self.target), details, path)
 
     @classmethod
-    def from_saved(cls, module: Module, target: tvm.target.Target, details: dict[str, Any]) -> Operator:
+    def from_saved(cls, module: Module, target: str, details: dict[str, Any]) -> Operator:
         """The operator that `save` wrote."""
         workload = msgspec.convert(details["workload"], ConvWorkload)
         template = template_named(details["template"])
         config = msgspec.convert(details["config"], template.Config)
+        selection = Selection(template, config, details["reason"])
         workspace = msgspec.convert(details["workspace"], Workspace)
-        return cls(workload, target, Selection(template, config, details["reason"]), module, workspace)
+        return cls(workload, resolve_target(target), selection, module, workspace)
 
     def __repr__(self) -> str:
         return f"<tvmconv.Operator {self.workload} for {self.target.kind.name} by {self.selection.name}>"

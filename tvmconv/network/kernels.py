@@ -14,9 +14,10 @@ from .. import dispatch, lowering
 from ..workload import ConvWorkload, Epilogue
 from ..workspace import Workspace, take_out
 from .constants import constant_value, static_shape
-from .convolutions import Convolution, Layer, describe, is_convolution
+from .convolutions import describe, describe_linear, is_convolution, is_linear
 from .epilogue import Tail, follow, padding_before
 from .graph import Block, blocks_of, rebind
+from .layers import Convolution, Layer
 from .packing import Packing, split_packing
 
 
@@ -31,35 +32,46 @@ class Site:
     """What the kernel reads, in the order of `workload.operands`, but maybe in another shape."""
     output: relax.Var
     """The variable that it computes."""
+    linear: bool = False
+    """Whether it is a linear layer, whose weight is (C, K)."""
 
     @property
     def weight(self) -> np.ndarray | None:
         """The weight in the workload's shape, None for one that is computed."""
         if self.workload is None or (weight := constant_value(self.operands[1])) is None:
             return None
-        return weight.reshape(self.workload.w_shape)
+        return (weight.T if self.linear else weight).reshape(self.workload.w_shape)
 
 
 def find_convolutions(mod: tvm.IRModule) -> list[Site]:
-    """The convolutions of "main" in graph order, each with everything that its kernel can take in."""
+    """The convolutions and linear layers of "main" in graph order, each with everything that its kernel can take in."""
     sites = []
     for block in blocks_of(mod):
         taken: set[relax.Var] = set()
-        sites += [_site(var, value, block, taken) for var, value in block.values.items() if is_convolution(value)]
+        for var, value in block.values.items():
+            if is_convolution(value):
+                sites.append(_site(var, value, describe(str(var.name), value), block, taken))
+            elif is_linear(value):
+                sites.append(_site(var, value, describe_linear(str(var.name), value), block, taken))
     return sites
+
+
+def sites_for(mod: tvm.IRModule, target: tvm.target.Target) -> list[Site]:
+    """Those that get kernels on a target, and the convolutions that do not: on a GPU linear layers are TVM's."""
+    return [site for site in find_convolutions(mod) if not (site.linear and target.kind.name == "cuda")]
 
 
 def use_kernels(mod: tvm.IRModule, target: tvm.target.Target) -> tuple[tvm.IRModule, tuple[Layer, ...]]:
     """The module with a scheduled kernel for each convolution that can have one, and what every convolution got.
 
     Padding with zeros before a convolution goes into its kernel, and so do bias, batch norm, an addition of another
-    tensor and clips behind it. Convolutions with equal workloads share a kernel. Weights that are constants are laid
-    out here and now as the kernel wants them.
+    tensor and clips behind it. A linear layer is a convolution with kernels and images of one element. Convolutions
+    with equal workloads share a kernel. Weights that are constants are laid out here and now as the kernel wants them.
 
     Before: `y = R.nn.conv2d(x, w)`, `z = R.add(y, bias)`, `output = R.nn.relu(z)`.
     After: `output = R.call_tir(tvmconv_direct_0, (x, packed, shift))`.
     """
-    sites = find_convolutions(mod)
+    sites = sites_for(mod, target)
     builder = relax.BlockBuilder(mod)
     selections: dict[ConvWorkload, dispatch.Selection] = {}
     kernels: dict[tuple[ConvWorkload, bool], tuple[relax.GlobalVar, Packing | None, Workspace]] = {}
@@ -108,9 +120,8 @@ def _shaped(operand: relax.Expr, shape: tuple[int, ...]) -> relax.Expr:
     return operand if static_shape(operand.ty) == shape else relax.op.reshape(operand, shape)
 
 
-def _site(var: relax.Var, call: relax.Call, block: Block, taken: set[relax.Var]) -> Site:
-    """The site of a convolution; `taken` has the additions that kernels have taken in, and gets this one's."""
-    convolution = describe(str(var.name), call)
+def _site(var: relax.Var, call: relax.Call, convolution: Convolution, block: Block, taken: set[relax.Var]) -> Site:
+    """The site of a call; `taken` has the additions that kernels have taken in, and gets this one's."""
     if convolution.workload is None:
         return Site(convolution, None, (), var)
     data, padding = padding_before(call.args[0], block)
@@ -122,7 +133,7 @@ def _site(var: relax.Var, call: relax.Call, block: Block, taken: set[relax.Var])
     operands += [relax.const(vector.astype(np.float32)) for vector in (tail.scale, tail.shift) if vector is not None]
     operands += [tail.residual] if tail.residual is not None else []
     convolution = replace(convolution, description=str(workload), workload=workload)
-    return Site(convolution, workload, tuple(operands), tail.output)
+    return Site(convolution, workload, tuple(operands), tail.output, is_linear(call))
 
 
 def _with_surroundings(workload: ConvWorkload, padding: tuple[int, int, int, int], tail: Tail) -> ConvWorkload:
