@@ -23,6 +23,7 @@ from .rpc import rpc
 from .run import run
 from .tasks import tasks
 from .tune import tune
+from .verify import verify
 
 
 class Commands(click.Group):
@@ -51,7 +52,7 @@ class Commands(click.Group):
 
 @click.group(
     cls=Commands,
-    commands=[doctor, tasks, build, run, inspect, tune, log, rpc, bench],
+    commands=[doctor, tasks, build, run, inspect, tune, log, rpc, bench, verify],
     context_settings={"help_option_names": ["-h", "--help"], "show_default": True},
     epilog="Exit codes: 0 done; 1 failure; 2 usage or bad input; 3 unsupported model or operator; 4 no valid "
     "configuration; 5 wrong results; 6 regression; 7 no device; 130 interrupted.",
