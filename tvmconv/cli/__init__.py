@@ -26,6 +26,9 @@ from .tasks import tasks
 from .tune import tune
 from .verify import verify
 
+FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+"""What writing to a full disk answers."""
+
 
 class Commands(click.Group):
     """A group whose commands end with one line and the error's exit code, not with a traceback."""
@@ -47,7 +50,8 @@ class Commands(click.Group):
             except OSError as error:
                 if error.errno == errno.EPIPE:  # click ends quietly when nobody reads on
                     raise
-                click.echo(f"error: {_one_line(error)}", err=True)
+                hint = "; free some space, then run the command again" if error.errno in FULL else ""
+                click.echo(f"error: {_one_line(error)}{hint}", err=True)
                 ctx.exit(1)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import click
 
@@ -28,7 +29,11 @@ def report(paths: tuple[Path, ...], output: Path, title: str, as_json: bool) -> 
     from ..report.page import page
 
     sources = [read(path) for path in paths]
-    output.write_text(page(title, sources), encoding="utf-8")
+    html = page(title, sources)
+    with TemporaryDirectory(dir=output.parent) as folder:  # the page appears whole or not at all
+        written = Path(folder, output.name)
+        written.write_text(html, encoding="utf-8")
+        written.replace(output)
     if as_json:
         kinds = {source.name: type(source.content).__name__.lower() for source in sources}
         print_json({"output": str(output), "files": kinds})
