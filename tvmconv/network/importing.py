@@ -14,6 +14,7 @@ from ..errors import InvalidArgumentError, UnsupportedModelError
 from .constants import fold_constants
 from .convolutions import size_text
 from .model import Model, TensorSpec
+from .windows import require_sliding
 
 SOURCES = "an ONNX file, an onnx.ModelProto, a torch.export.ExportedProgram, or a torch.nn.Module with example inputs"
 
@@ -53,6 +54,7 @@ def import_model(source: Any, inputs: tuple[Any, ...] | None = None) -> Model:
 def _finish(mod: tvm.IRModule, inputs: list[str], outputs: list[str]) -> Model:
     """The model of an importer's module and of the names that the framework has for its inputs and outputs."""
     mod = relax.transform.ConvertToDataflow(min_size=1)(_with_identifiers(mod))
+    require_sliding(mod)
     mod = relax.transform.DeadCodeElimination()(fold_constants(mod))
     main = mod["main"]
     result = main.ret_ty.fields if isinstance(main.ret_ty, relax.TupleType) else [main.ret_ty]

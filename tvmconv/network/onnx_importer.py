@@ -75,7 +75,11 @@ def import_onnx(model: onnx.ModelProto) -> tuple[tvm.IRModule, list[str], list[s
 
     importer = Importer(shape_dict=None, dtype_dict=None)
     importer.bb = _RelaxBuilder()
-    opset = next((entry.version for entry in model.opset_import if entry.domain in ("", "ai.onnx")), 1)
+    opset = next((entry.version for entry in model.opset_import if entry.domain in ("", "ai.onnx")), None)
+    if opset is None:  # Relax would take its operators for those of the first
+        raise InvalidArgumentError(
+            "opset_import", [entry.domain for entry in model.opset_import], "ONNX's own domain, ''"
+        )
     try:
         with quiet():
             mod = importer.from_onnx(model.graph, opset)
