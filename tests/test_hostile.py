@@ -23,7 +23,9 @@ from tvmconv.dispatch import select, template_named
 from tvmconv.errors import InvalidArgumentError, UnsupportedModelError
 from tvmconv.lowering import KERNEL_NAME, build_kernel
 from tvmconv.targets import resolve_target
-from tvmconv.testing import CONV2D, DEPTHWISE, Case, check_result, random_operands
+from tvmconv.testing import CONV2D, DEPTHWISE, check_result, random_operands
+from tvmconv.testing.conformance import How, conformance
+from tvmconv.testing.trials import Trial
 
 
 def test_some_seconds_of_damaged_files() -> None:
@@ -121,8 +123,30 @@ def test_absurd_but_legal(name: str) -> None:
     run(ABSURD[name])
 
 
-@pytest.mark.parametrize("case", [*DEPTHWISE[::4], *CONV2D[::4]], ids=lambda case: case.id)
-def test_no_access_is_out_of_bounds(case: Case) -> None:
-    """The code checks each index; the random convolutions of `tvmconv verify --bounds` do too."""
-    with tvm.transform.PassContext(config={"tirx.instrument_bound_checkers": True}):
-        run(case.workload)
+def test_no_access_is_out_of_bounds() -> None:
+    """Operands lie beside memory that may not be touched; `tvmconv verify --bounds` does so with random ones."""
+    trials = [
+        Trial(case.workload, "auto", None, operands)
+        for number, case in enumerate((*DEPTHWISE, *CONV2D))
+        for operands in (0, 1)
+        if number % 4 == 0
+    ]
+    how = How(str(resolve_target("llvm")), bounds=True)
+    outcomes = [*conformance(how, trials, 0, jobs=1, timeout=60)]
+    assert len(outcomes) == len(trials)
+    assert [outcome for outcome in outcomes if outcome.failure] == []
+
+
+@pytest.mark.parametrize("step", [1, -1])
+def test_accesses_past_an_array_are_deadly(step: int) -> None:
+    script = (
+        "import sys; sys.modules['torch'] = None; import numpy as np, tvm; from tvm import te\n"
+        "from tvmconv.arrays import operand; from tvmconv.testing.guarded import guarded\n"
+        f"step = {step}; x = te.placeholder((10,), 'float32', 'x')\n"
+        "y = te.compute((10,), lambda i: x[i + step], name='y')\n"
+        "kernel = tvm.compile(tvm.IRModule({'main': te.create_prim_func([x, y])}), 'llvm')['main']\n"
+        "arrays = [guarded(np.ones(10, 'float32'), at_end=step > 0) for _ in range(2)]\n"
+        "print('before', flush=True); kernel(*(operand(name, array).argument for name, array in zip('xy', arrays)))"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (-11, "before\n"), done.stderr[-500:]

@@ -30,7 +30,7 @@ QUIET_SECONDS = 10.0
 @click.option("--count", type=POSITIVE, default=200, help="How many; more of them begin with the same.")
 @click.option("--seed", type=click.IntRange(min=0), default=0, help="Of the convolutions.")
 @click.option("--serial-twin", "twin", is_flag=True, help="Run CUDA kernels on the CPU, their threads one by one.")
-@click.option("--bounds", is_flag=True, help="Let the code of CPU kernels check that each access is within its array.")
+@click.option("--bounds", is_flag=True, help="On a CPU: let each access past an array be a crash.")
 @click.option("--case", metavar="JSON", help="Try this one, from the line that a failure prints.")
 @click.option("--timeout", type=Seconds(), default=60.0, help="Seconds that one may take.")
 @click.option("--parallel", type=POSITIVE, help="Worker processes.  [default: one a core]")
