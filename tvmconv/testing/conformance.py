@@ -13,7 +13,7 @@ import numpy as np
 import tvm
 from tvm.support.popen_pool import PopenPoolExecutor
 
-from ..arrays import operand
+from ..arrays import GPU_ALIGNMENT, operand
 from ..autotvm import worker
 from ..autotvm.measure import last_error
 from ..dispatch import select, template_for
@@ -137,7 +137,13 @@ def check(how: How, trial: Trial) -> None:
     operands = random_operands(workload, trial.operands)
     if trial.nonfinite:
         _spoil(operands["x"], trial.operands)
-    got = _run(executable[KERNEL_NAME], operands, device_of(target), how.bounds, at_end=trial.operands % 2 == 0)
+    kernel = executable[KERNEL_NAME]
+    if how.bounds:
+        got = _run_guarded(kernel, operands, trial.operands % 2 == 0, GPU_ALIGNMENT if how.twin else 1)
+    else:
+        tensors = [tvm.runtime.tensor(array, device_of(target)) for array in operands.values()]
+        kernel(*tensors)
+        got = tensors[-1].numpy()
     try:
         with np.errstate(invalid="ignore"):
             check_result(workload, operands, got)
@@ -145,17 +151,13 @@ def check(how: How, trial: Trial) -> None:
         raise WrongResultError(str(error)) from None
 
 
-def _run(
-    kernel: Any, operands: dict[str, np.ndarray[Any, Any]], device: tvm.runtime.Device, bounds: bool, at_end: bool
+def _run_guarded(
+    kernel: Any, operands: dict[str, np.ndarray[Any, Any]], at_end: bool, alignment: int
 ) -> np.ndarray[Any, Any]:
-    """What a kernel makes of its operands, in memory whose edges may not be passed if `bounds` is true."""
-    if bounds:
-        arrays = {name: guarded(array, at_end) for name, array in operands.items()}
-        kernel(*(operand(name, array).argument for name, array in arrays.items()))
-        return arrays["output"]
-    tensors = [tvm.runtime.tensor(array, device) for array in operands.values()]
-    kernel(*tensors)
-    return np.asarray(tensors[-1].numpy())
+    """What a kernel makes of its operands in memory whose edges, one of them or the other, may not be passed."""
+    arrays = {name: guarded(array, at_end, alignment) for name, array in operands.items()}
+    kernel(*(operand(name, array).argument for name, array in arrays.items()))
+    return arrays["output"]
 
 
 def _spoil(x: np.ndarray[Any, Any], seed: int) -> None:
