@@ -198,7 +198,7 @@ UNSUPPORTED: dict[Callable[[Graph], str], str] = {
     same_lower: r"MaxPool \(node 'maxpool0'\): Relax gets the shape.*`pads`",
     wrong_channels: r"Conv \(node 'conv1'\): The channel size.*static shapes",
     undefined: r"Relu \(node 'relu0'\): there is no 'nothing'",
-    window_too_large: r"v0 would have the shape \(1, 8, -1, -1\)",
+    window_too_large: r"nn.conv2d would have the shape \(1, 8, -1, -1\)",
 }
 
 

@@ -36,7 +36,7 @@ def test_commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     second = graph.conv(dense, (8, 8, 1, 1))
     onnx.save(graph.model(graph.conv(second, (8, 1, 3, 3), group=8)), "model.onnx")
     (commands,) = blocks("sh")
-    assert len(commands.splitlines()) == 9
+    assert len(commands.splitlines()) == 11
     for line in commands.splitlines():
         program, *arguments = shlex.split(line, comments=True)
         result = CliRunner().invoke(main, arguments)

@@ -6,6 +6,7 @@ eight bytes, and a mark. Loading such a file runs the code in it: load only what
 
 from __future__ import annotations
 
+import errno
 import shutil
 import subprocess
 import sys
@@ -27,6 +28,9 @@ from .targets import device_for
 
 MARK = b"tvmconv1"
 LENGTH_BYTES = 8
+
+LEAST_FREE = 64 * 2**20
+"""Bytes that have to be free on a disk before anything is exported to it."""
 
 
 class Description(msgspec.Struct, frozen=True):
@@ -59,6 +63,8 @@ def save(
         raise InvalidArgumentError("path", str(path), "a name that ends in .so, by which TVM knows a library")
     if not path.parent.is_dir():
         raise InvalidArgumentError("path", str(path), "a file in a folder that exists")
+    for needed in (path.parent, tempfile.gettempdir()):
+        require_space(needed)
     with tempfile.TemporaryDirectory(dir=path.parent) as folder:
         library = Path(folder, "library.so")
         export(executable, library)
@@ -72,6 +78,12 @@ def save(
 def export(executable: Executable, library: Path) -> None:
     """Links the executable into a shared library, without a description."""
     executable.export_library(str(library), fcompile=partial(_link, require_compiler()))
+
+
+def require_space(folder: str | PathLike[str]) -> None:
+    """Refuses a full disk with `OSError`: LLVM would end the whole process where it cannot write an object file."""
+    if shutil.disk_usage(folder).free < LEAST_FREE:
+        raise OSError(errno.ENOSPC, f"less than {LEAST_FREE // 2**20} MiB are free", str(folder))
 
 
 def find_compiler() -> tuple[str, ...] | None:

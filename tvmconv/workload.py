@@ -191,6 +191,8 @@ class ConvWorkload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
                 raise InvalidArgumentError(name, pair, "a pair of integers")
             for value in pair:
                 _positive(name, value)
+        if max(self.dilation) > MAX_ELEMENTS:  # a kernel of one element fits with any
+            raise InvalidArgumentError("dilation", self.dilation, f"integers of at most {MAX_ELEMENTS}")
         four = isinstance(self.padding, tuple) and len(self.padding) == 4
         if not four or not all(_is_integer(value) and value >= 0 for value in self.padding):
             raise InvalidArgumentError("padding", self.padding, "four integers of 0 or more")

@@ -41,7 +41,11 @@ class LocalBuilder:
         self._numbers = count()
 
     def build(self, trial: MeasureInput) -> Future[BuildResult]:
-        """Begins to build a trial's kernel; the future fails with what went wrong, `TimeoutError` among it."""
+        """Begins to build a trial's kernel; the future fails with what went wrong, `TimeoutError` among it.
+
+        A full disk raises `OSError`: it says nothing about a trial.
+        """
+        storage.require_space(self._folder.name)
         task, library = trial.task, Path(self._folder.name, f"{next(self._numbers)}.so")
         knobs = msgspec.to_builtins(trial.config)
         future: Future[BuildResult] = self._pool.submit(

@@ -8,7 +8,6 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import MISSING, fields
 from functools import cache, lru_cache
 from importlib.resources import as_file, files
 from os import PathLike
@@ -63,8 +62,11 @@ def objection(
         return f"measured on {record.device}"
     if processor(record.target) != processor(str(target)):
         return f"made for {processor(record.target)}"
-    knobs = {field.name: field.default is MISSING for field in fields(template.Config)}
-    if not {name for name, is_needed in knobs.items() if is_needed} <= record.knobs.keys() <= knobs.keys():
+    try:
+        knobs = msgspec.convert(record.knobs, template.Config)
+    except msgspec.ValidationError:
+        return "with other knobs"
+    if not record.knobs.keys() <= vars(knobs).keys():
         return "with other knobs"
     return None
 

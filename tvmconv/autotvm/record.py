@@ -31,7 +31,7 @@ from .measure import MeasureInput, MeasureResult, Stage, Status
 LAYOUT = 0.2
 REASON_CHARACTERS = 300
 
-Entity = tuple[tuple[str, str, Any], ...]
+Entity = tuple[tuple[str, str, bool | int | float | str], ...]
 Input = tuple[str, str, tuple[ConvWorkload], dict[str, Any]]
 Result = tuple[tuple[float, ...], int, float, float]
 
@@ -145,6 +145,13 @@ class Log:
     """Lines that are no records: "torn" ones, of a writer that was killed, and "foreign" ones."""
 
 
+class _Target(msgspec.Struct):
+    """What is read of a record's target."""
+
+    kind: str
+    mattr: tuple[str, ...] = ()
+
+
 def encode(record: Record) -> bytes:
     """One line of JSON, with its end."""
     return msgspec.json.encode(record) + b"\n"
@@ -155,6 +162,12 @@ def decode(line: bytes) -> Record:
     record = msgspec.json.decode(line, type=Record)
     if record.version != LAYOUT:
         raise msgspec.ValidationError(f"layout {record.version}")
+    if record.status is Status.OK and not (record.costs and min(record.costs) > 0):
+        raise msgspec.ValidationError(f"costs {record.costs}")
+    try:
+        msgspec.json.decode(record.target, type=_Target)
+    except msgspec.DecodeError:
+        raise msgspec.ValidationError(f"target {record.target}") from None
     return record
 
 

@@ -13,6 +13,7 @@ from ..errors import NoDeviceError
 from ..targets import DeviceFacts, device_facts
 from . import worker
 from .measure import BuildResult, MeasureInput, RunResult, Status, last_error
+from .record import bounded
 from .task import Task
 from .timing import cuda_driver
 
@@ -55,7 +56,19 @@ class LocalRunner:
         return bool(task.target.kind.name == "llvm")
 
     def run(self, trial: MeasureInput, build: BuildResult) -> RunResult:
-        """Checks and times a trial's kernel."""
+        """Checks and times a trial's kernel; `NoDeviceError` where the device is gone: the trial may be sound."""
+        self._start()
+        folder, workload = str(Path(build.library).parent), trial.task.workload.to_json()
+        self._runner.f_run_evaluator = partial(worker.evaluate, workload, build.workspace, folder)
+        (future,) = self._runner.run([RunnerInput(build.library, TVM_DEVICES[trial.task.target.kind.name], [])])
+        result = interpreted(future.result())
+        if result.status is not Status.OK:
+            self.close()
+            self._require_device(TVM_DEVICES[trial.task.target.kind.name])
+        return result
+
+    def _start(self) -> None:
+        """Makes a worker if there is none."""
         if self._runner is None:
             self._runner = MetaScheduleRunner(
                 timeout_sec=self.timeout,
@@ -63,13 +76,17 @@ class LocalRunner:
                 f_alloc_argument=worker.no_arguments,
                 initializer=worker.initialize,
             )
-        folder, workload = str(Path(build.library).parent), trial.task.workload.to_json()
-        self._runner.f_run_evaluator = partial(worker.evaluate, workload, build.workspace, folder)
-        (future,) = self._runner.run([RunnerInput(build.library, TVM_DEVICES[trial.task.target.kind.name], [])])
-        result = interpreted(future.result())
-        if result.status is not Status.OK:
+
+    def _require_device(self, device: str) -> None:
+        """Has a new worker use the device."""
+        self._start()
+        error = self._runner.pool.submit(worker.touch, device).exception()
+        if error is not None:
             self.close()
-        return result
+            raise NoDeviceError(
+                f"the {device} device does not answer any more ({bounded(last_error(str(error)))}); "
+                "when it does, the same command goes on where it was"
+            )
 
     def close(self) -> None:
         """Ends the worker."""

@@ -77,6 +77,11 @@ def build(workload: str, template: str, knobs: dict[str, Any], target: str, libr
     return BuildResult(library, workspace, time.perf_counter() - start)
 
 
+def touch(device: str) -> None:
+    """Writes a number to a device and reads it; fails where that does not work."""
+    tvm.runtime.tensor(np.zeros(1, "float32"), tvm.runtime.device(device, 0)).numpy()
+
+
 def no_arguments(device: Device, infos: Any, repeat: int) -> list[Any]:
     """Takes the place of MetaSchedule's random arguments: a worker makes its own, which it can check."""
     return []

@@ -19,10 +19,15 @@ from .doctor import doctor
 from .inspect import inspect
 from .interrupts import INTERRUPTED, interrupts, raise_interrupt
 from .log import log
+from .report import report
 from .rpc import rpc
 from .run import run
 from .tasks import tasks
 from .tune import tune
+from .verify import verify
+
+FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+"""What writing to a full disk answers."""
 
 
 class Commands(click.Group):
@@ -45,13 +50,14 @@ class Commands(click.Group):
             except OSError as error:
                 if error.errno == errno.EPIPE:  # click ends quietly when nobody reads on
                     raise
-                click.echo(f"error: {_one_line(error)}", err=True)
+                hint = "; free some space, then run the command again" if error.errno in FULL else ""
+                click.echo(f"error: {_one_line(error)}{hint}", err=True)
                 ctx.exit(1)
 
 
 @click.group(
     cls=Commands,
-    commands=[doctor, tasks, build, run, inspect, tune, log, rpc, bench],
+    commands=[doctor, tasks, build, run, inspect, tune, log, rpc, bench, verify, report],
     context_settings={"help_option_names": ["-h", "--help"], "show_default": True},
     epilog="Exit codes: 0 done; 1 failure; 2 usage or bad input; 3 unsupported model or operator; 4 no valid "
     "configuration; 5 wrong results; 6 regression; 7 no device; 130 interrupted.",

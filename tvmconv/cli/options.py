@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from math import isnan
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,19 @@ class OutputFile(click.Path):
         if not path.parent.is_dir():
             self.fail(f"there is no folder {str(path.parent)!r}", param, ctx)
         return path
+
+
+class Seconds(click.FloatRange):
+    """A time that is not zero, and a number: NaN is within any bounds."""
+
+    def __init__(self) -> None:
+        super().__init__(min=0, min_open=True)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        seconds = float(super().convert(value, param, ctx))
+        if isnan(seconds):
+            self.fail(f"{value!r} is not a number", param, ctx)
+        return seconds
 
 
 def address(ctx: click.Context, param: click.Parameter, value: str | None) -> tuple[str, int] | None:

@@ -8,7 +8,7 @@ import shlex
 import sys
 from contextlib import closing
 from dataclasses import dataclass
-from math import inf, isnan
+from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +18,7 @@ from ..errors import InvalidArgumentError, NoValidConfigurationError
 from ..workload import DTYPES, ConvWorkload
 from .console import note, progress
 from .interrupts import interrupts
-from .options import INPUT_FILE, POSITIVE, OutputFile, address, input_shapes_option, json_option, target_option
+from .options import INPUT_FILE, POSITIVE, OutputFile, Seconds, address, input_shapes_option, json_option, target_option
 from .tune_report import never_worked, print_plan, print_summaries, tell_log
 
 if TYPE_CHECKING:
@@ -26,19 +26,6 @@ if TYPE_CHECKING:
     from ..autotvm.task import Task
 
 FINISHING = b"finishing the trial under way; Ctrl-C again ends at once\n"
-
-
-class Seconds(click.FloatRange):
-    """A time that is not zero, and a number: NaN is within any bounds."""
-
-    def __init__(self) -> None:
-        super().__init__(min=0, min_open=True)
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        seconds = float(super().convert(value, param, ctx))
-        if isnan(seconds):
-            self.fail(f"{value!r} is not a number", param, ctx)
-        return seconds
 
 
 def numbers(ctx: click.Context, param: click.Parameter, value: str | None) -> frozenset[int] | None:

@@ -16,6 +16,7 @@ from .constants import fold_constants
 from .convolutions import size_text
 from .layers import TensorSpec
 from .model import Model
+from .windows import require_sliding
 
 SOURCES = (
     "an ONNX file or its bytes, an onnx.ModelProto, a torch.export.ExportedProgram, "
@@ -69,6 +70,7 @@ def _refuse_shapes(shapes: object) -> None:
 def _finish(mod: tvm.IRModule, inputs: list[str], outputs: list[str]) -> Model:
     """The model of an importer's module and of the names that the framework has for its inputs and outputs."""
     mod = relax.transform.ConvertToDataflow(min_size=1)(_with_identifiers(mod))
+    require_sliding(mod)
     mod = relax.transform.DeadCodeElimination()(fold_constants(mod))
     main = mod["main"]
     result = main.ret_ty.fields if isinstance(main.ret_ty, relax.TupleType) else [main.ret_ty]

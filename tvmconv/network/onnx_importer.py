@@ -95,7 +95,11 @@ def import_onnx(
     inputs = [value for value in model.graph.input if value.name not in weights]
     importer = Importer(shape_dict=_checked(shapes, inputs), dtype_dict=None)
     importer.bb = _RelaxBuilder()
-    opset = next((entry.version for entry in model.opset_import if entry.domain in ("", "ai.onnx")), 1)
+    opset = next((entry.version for entry in model.opset_import if entry.domain in ("", "ai.onnx")), None)
+    if opset is None:  # Relax would take its operators for those of the first
+        raise InvalidArgumentError(
+            "opset_import", [entry.domain for entry in model.opset_import], "ONNX's own domain, ''"
+        )
     try:
         with quiet():
             graph, constants = fold_nodes(model, opset, shapes)

@@ -1,0 +1,239 @@
+"""Damaged models and logs, for as long as one likes: `python tests/hostile.py --seconds 60 --seed 0`.
+
+What tvmconv makes of them is a `TvmconvError` or a right result. A file is kept until that is known, so that the one
+that ends the process stays; its name says how to make it again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import resource
+import sys
+import time
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from random import Random
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import msgspec
+import numpy as np
+import onnx
+from network_graph import Graph
+
+import tvmconv
+from tvmconv import ConvWorkload, TvmconvError, autotvm
+from tvmconv.autotvm import record
+from tvmconv.autotvm.measure import MeasureInput, MeasureResult, Stage, Status
+from tvmconv.autotvm.tidy import compacted, merged, pruned
+from tvmconv.report.files import read
+from tvmconv.report.page import page
+from tvmconv.targets import device_facts
+from tvmconv.testing import check_result, random_operands
+from tvmconv.verify import compare, run_onnxruntime
+
+MEMORY = 12 * 2**30
+EXTREMES = (0, 1, -1, 2, 3, 7, 255, 65536, 2**31 - 1, 2**31, -(2**31), 2**32 + 1, 2**62, 2**63 - 1, -(2**63))
+NAMES = ("", "x", "y", "Conv", "\x00", "v0")
+
+SMALL = 2**20
+"""Elements of inputs up to which a network is run."""
+
+
+def models() -> list[bytes]:
+    """Small networks with what tvmconv treats in a way of its own."""
+    plain = Graph((1, 4, 9, 9))
+    dense = plain.conv("x", (8, 4, 3, 3), pads=[1] * 4, strides=[2, 2])
+    tail = Graph((1, 4, 8, 8))
+    shifted = tail.node("Add", tail.conv("x", (4, 1, 3, 3), group=4, pads=[1] * 4), tail.random(1, 4, 1, 1))
+    summed = tail.node("Add", tail.node("Relu", shifted), "x")
+    clipped = tail.node("Clip", summed, tail.random(), tail.random())
+    return [
+        plain.model(plain.node("Relu", plain.conv(dense, (8, 1, 3, 3), group=8, dilations=[1, 2]))).SerializeToString(),
+        tail.model(tail.node("MaxPool", clipped, kernel_shape=[2, 2])).SerializeToString(),
+    ]
+
+
+def damaged(data: bytes, random: Random) -> bytes:
+    """Bytes flipped, replaced, cut out, repeated, or cut off."""
+    changed = bytearray(data)
+    for _ in range(random.choice((1, 1, 2, 5))):
+        place, length = random.randrange(len(changed)), random.choice((1, 1, 2, 8, 40))
+        part = slice(place, place + length)
+        way = random.randrange(5)
+        if way == 0:
+            changed[place] ^= 1 << random.randrange(8)
+        elif way == 1:
+            changed[part] = random.randbytes(length)
+        elif way == 2:
+            del changed[part]
+        elif way == 3:
+            changed[place:place] = changed[part]
+        elif random.random() < 0.3:
+            del changed[place:]
+        if not changed:
+            break
+    return bytes(changed)
+
+
+def distorted(data: bytes, random: Random) -> bytes:
+    """A model that is one still, in which a few fields have other values."""
+    model = onnx.load_model_from_string(data)
+    for _ in range(random.choice((1, 1, 2))):
+        fields = [*_fields(model)]
+        message, name, index = random.choice(fields)
+        value = getattr(message, name)
+        old = value[index] if index is not None else value
+        new: Any = random.choice(EXTREMES if isinstance(old, int) else NAMES)
+        if name in ("data_type", "elem_type", "type"):
+            new = random.randrange(24)
+        try:
+            if index is None:
+                setattr(message, name, new)
+            elif random.random() < 0.3:
+                del value[index]
+            else:
+                value[index] = new
+        except (ValueError, TypeError):
+            continue
+    return bytes(model.SerializeToString())
+
+
+def _fields(message: Any) -> Iterator[tuple[Any, str, int | None]]:
+    """Every integer and text of a protobuf message, as its owner, its name, and its place in a list."""
+    for field, value in message.ListFields():
+        if hasattr(value, "ListFields"):
+            yield from _fields(value)
+        elif isinstance(value, int | str):
+            yield message, field.name, None
+        elif not isinstance(value, float | bytes):
+            for index, item in enumerate(value):
+                if hasattr(item, "ListFields"):
+                    yield from _fields(item)
+                elif isinstance(item, int | str):
+                    yield message, field.name, index
+
+
+def try_model(path: Path) -> str:
+    """Imports, builds and runs a model, and compares it with what ONNX Runtime makes of it, where that takes it."""
+    model = tvmconv.import_model(path)
+    model.convolutions()
+    sizes = [spec.shape for spec in model.inputs]
+    if not all(isinstance(side, int) and side > 0 for shape in sizes for side in shape):
+        return "imported"
+    if any(np.prod(shape, dtype=float) > SMALL for shape in sizes):
+        return "imported, too large to run"
+    network = tvmconv.build(model)
+    rng = np.random.default_rng(0)
+    inputs = {spec.name: rng.standard_normal(spec.shape).astype(spec.dtype) for spec in model.inputs}
+    results = network(**inputs)
+    results = results if isinstance(results, tuple) else (results,)
+    named = {spec.name: np.asarray(result) for spec, result in zip(model.outputs, results, strict=True)}
+    try:
+        expected = run_onnxruntime(path, inputs, list(named))
+    except TvmconvError:
+        return "run, refused by ONNX Runtime"
+    for found in compare(named, expected):
+        assert found.agrees, f"{found.output} differs by {found.error}, allowed {found.bound}"
+    return "run and right"
+
+
+def try_log(path: Path) -> str:
+    """Reads, tidies, shows and applies a log; a kernel that is compiled with it is right."""
+    log = record.load_from_file(path)
+    merged([log, log])
+    pruned(log)
+    compacted(log)
+    if log.records:
+        page("log", [read(path)])
+    with autotvm.apply_history_best(path):
+        operator = tvmconv.compile(WORKLOAD)
+    if "tuned" not in operator.selection.reason:
+        return "left out"
+    operands = random_operands(WORKLOAD)
+    check_result(WORKLOAD, operands, operator(operands["x"], operands["w"]))
+    return "applied and right"
+
+
+WORKLOAD = ConvWorkload.depthwise((1, 8, 10, 10), (8, 1, 3, 3))
+
+
+def logs() -> list[bytes]:
+    """Records that this machine applies to one workload."""
+    task = autotvm.create(WORKLOAD, "llvm")
+    device = device_facts("llvm")
+    assert device is not None
+    made = [
+        MeasureResult((1e-6 * (9 - place),), Status.OK, None, 0.1, 1.0 + place, device)
+        for place in range(len(task.space.configs[:5]))
+    ]
+    trials = [MeasureInput(task, config, Stage.CONFIRM) for config in task.space.configs]
+    return [b"".join(record.encode(record.Record.of(*one)) for one in zip(trials, made, strict=False))]
+
+
+def twisted(data: bytes, random: Random) -> bytes:
+    """A log in which a few numbers, names or words of its JSON are others."""
+    lines = [msgspec.json.decode(line) for line in data.splitlines()]
+    for line in lines:
+        if random.random() < 0.5:
+            _twist(line, random)
+    return b"".join(msgspec.json.encode(line) + b"\n" for line in lines)
+
+
+def _twist(value: Any, random: Random) -> None:
+    keys = list(value) if isinstance(value, dict) else list(range(len(value)))
+    if not keys:
+        return
+    key = random.choice(keys)
+    new = random.choice([None, True, "", "x", [], {}, -1, 0, 1, 2, 16, 1e300, 1e-300, -1.5, *EXTREMES[7:11], 10**17])
+    if isinstance(value[key], dict | list) and random.random() < 0.9:
+        _twist(value[key], random)
+    elif isinstance(value, list) and random.random() < 0.2:
+        value.append(new)
+    else:
+        value[key] = new
+
+
+def main(arguments: list[str]) -> int:
+    """Tries damaged files until the time is over, and counts what came of them."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seconds", type=float, default=60.0)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--keep", type=Path, help="The folder in which files are kept that were too much.")
+    given = parser.parse_args(arguments)
+    resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
+    warnings.simplefilter("ignore")
+    kinds: list[tuple[str, list[bytes], list[Callable[[bytes, Random], bytes]], Callable[[Path], str]]] = [
+        (".onnx", models(), [damaged, distorted, distorted], try_model),
+        (".jsonl", logs(), [damaged, twisted], try_log),
+    ]
+    outcomes, until, failures = Counter[str](), time.monotonic() + given.seconds, 0
+    with TemporaryDirectory() as scratch:
+        folder = given.keep or Path(scratch)
+        folder.mkdir(parents=True, exist_ok=True)
+        number = 0
+        while time.monotonic() < until:
+            random = Random(f"{given.seed}/{number}")
+            suffix, sources, ways, attempt = random.choice(kinds)
+            path = folder / f"hostile-{given.seed}-{number}{suffix}"
+            path.write_bytes(random.choice(ways)(random.choice(sources), random))
+            number += 1
+            try:
+                outcome = attempt(path)
+            except TvmconvError as error:
+                outcome = type(error).__name__
+            except Exception as error:
+                failures += 1
+                print(f"{path.name}: {type(error).__name__}: {' '.join(str(error).split())[-300:]}", flush=True)
+                continue
+            outcomes[f"{suffix[1:]}: {outcome}"] += 1
+            path.unlink()
+    told = ", ".join(f"{count} {what}" for what, count in outcomes.most_common())
+    print(f"{number} files, {failures} failures; {told}")
+    return bool(failures)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

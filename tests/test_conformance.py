@@ -1,0 +1,136 @@
+"""`tvmconv verify`: what it draws, what it says of kernels that are right, and of every way in which one may not be."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import time
+from collections import Counter
+from pathlib import Path
+
+import msgspec
+import pytest
+from command_line import tvmconv, tvmconv_json
+
+from tvmconv import ConvWorkload
+from tvmconv.errors import WrongResultError
+from tvmconv.testing import conformance
+from tvmconv.testing.conformance import How
+from tvmconv.testing.trials import Draw, Trial, random_trial
+
+SM_90 = '{"kind": "cuda", "arch": "sm_90"}'
+
+
+def drawn(count: int) -> list[ConvWorkload]:
+    return [random_trial(Draw(0, number), "llvm")[0] for number in range(count)]
+
+
+def test_trials_are_the_same_everywhere() -> None:
+    assert drawn(20) == drawn(20)
+    workload, algorithm, is_default = random_trial(Draw(3, 1), "llvm")
+    assert (str(workload), algorithm) == ("conv2d 1x61x7x6 -> 32, 5x2 padding 2,2,2,2 + shift", "im2win")
+    assert not is_default
+
+
+def test_trials_are_of_every_kind() -> None:
+    tally = Counter[str]()
+    for workload in drawn(400):
+        (r, s), (top, left, bottom, right), epilogue = workload.kernel, workload.padding, workload.epilogue
+        kinds = {
+            "depthwise": workload.is_depthwise,
+            "multiplier": workload.is_depthwise and workload.multiplier > 1,
+            "groups": not workload.is_depthwise and workload.groups > 1,
+            "dense": workload.groups == 1,
+            "one pixel": (workload.height, workload.width) == (1, 1),
+            "1x1 kernel": (r, s) == (1, 1),
+            "another kernel": r != s,
+            "large kernel": max(r, s) > 7,
+            "larger than the image": workload.window[0] > workload.height or workload.window[1] > workload.width,
+            "stride past kernel": workload.stride[0] > workload.window[0],
+            "dilation": max(workload.dilation) > 1,
+            "one-sided padding": (top == 0) != (bottom == 0) and (left == 0) != (right == 0),
+            "padding past kernel": max(top, bottom) > workload.window[0],
+            "batch": workload.batch > 1,
+            "float16": workload.dtype == "float16",
+            "scale": epilogue.scale,
+            "shift": epilogue.shift,
+            "residual": epilogue.residual,
+            "half-bounded": (epilogue.low is None) != (epilogue.high is None),
+        }
+        tally.update(kind for kind, holds in kinds.items() if holds)
+    assert len(tally) == len(kinds)
+    assert min(tally.values()) >= 4, tally
+
+
+@pytest.mark.parametrize("options", [["--bounds"], ["--target", SM_90, "--serial-twin"]], ids=["cpu", "serial-twin"])
+def test_kernels_are_right(options: list[str]) -> None:
+    found = tvmconv_json("verify", *options, "--count", 8, "--seed", 5, "--parallel", 1)
+    assert sum(found["tried"].values()) == 8
+    assert found["failures"] == []
+
+
+FAULTS = {1: "wrong result", 2: "crash", 3: "timeout", 4: "error"}
+
+
+def test_failures_are_told_and_end_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "torch.py").write_text("raise ImportError('TVM imports it where it can, for seconds')")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
+    sound, described = conformance.attempt, conformance.described
+
+    def attempt(how: How, source: int | Trial, seed: int) -> Trial:
+        number = source if isinstance(source, int) else source.operands
+        if number == 1:
+            raise WrongResultError("3 of 4 elements are wrong")
+        if number == 2:
+            os.abort()
+        if number == 3:
+            time.sleep(60)
+        if number == 4 and isinstance(source, int):
+            raise RuntimeError("out of luck")
+        return described(how, source, seed)
+
+    monkeypatch.setattr(conformance, "attempt", attempt)
+    result = tvmconv("verify", "--count", 6, "--parallel", 1, "--timeout", 3)
+    assert result.exit_code == 5
+    assert "error: 1 x wrong result, 1 x crash, 1 x timeout, 1 x error" in result.stderr
+    *lines, last = result.stdout.splitlines()
+    assert "6 convolutions" in last
+    for line, kind in zip(lines[::2], FAULTS.values(), strict=True):
+        assert line.startswith(kind)
+    assert "3 of 4 elements are wrong" in lines[0]
+    assert "once: right when it was tried again" in lines[6]
+    monkeypatch.setattr(conformance, "attempt", sound)
+    program, *arguments = shlex.split(lines[1])
+    assert program == "tvmconv"
+    alone = tvmconv(*arguments)
+    assert alone.exit_code == 0, alone.output
+    assert "1 convolutions" in alone.stdout
+
+
+def test_a_wrong_kernel_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Here by one element of padding."""
+    right, wrong = (
+        Trial(ConvWorkload.depthwise((1, 4, 6, 6), (4, 1, 3, 3), padding=padding), "depthwise", None, 1, nonfinite=True)
+        for padding in [(1, 1, 1, 1), (1, 2, 1, 0)]
+    )
+    how = How('{"kind": "llvm"}')
+    conformance.check(how, right)
+    build = conformance.build_kernel
+    monkeypatch.setattr(conformance, "build_kernel", lambda workload, *rest: build(right.workload, *rest))
+    with pytest.raises(WrongResultError, match="in the wrong places"):
+        conformance.check(how, wrong)
+    with pytest.raises(WrongResultError, match="elements are wrong"):
+        conformance.check(how, msgspec.structs.replace(wrong, nonfinite=False))
+
+
+def test_wrong_usage() -> None:
+    case = msgspec.json.encode({"workload": {}}).decode()
+    for arguments, message in [
+        (["--serial-twin"], "expected a CUDA target, with --serial-twin"),
+        (["--target", SM_90], "needs an NVIDIA GPU"),
+        (["--target", SM_90, "--bounds"], "a CPU, or --serial-twin, with --bounds"),
+        (["--case", case], "expected the JSON that `tvmconv verify` prints"),
+    ]:
+        result = tvmconv("verify", *arguments)
+        assert result.exit_code in (2, 7)
+        assert message in result.stderr

@@ -1,0 +1,217 @@
+"""What may happen to a machine while tvmconv works on it: nothing is lost, and the message says what to do."""
+
+from __future__ import annotations
+
+import errno
+import os
+import resource
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import onnx
+import pytest
+from command_line import tvmconv
+from network_graph import Graph
+from test_autotvm_record import record
+from test_cli_tune import TASK, WORKLOAD, Instant
+
+import tvmconv as library
+from tvmconv import storage
+from tvmconv.autotvm import session, worker
+from tvmconv.autotvm.builder import LocalBuilder
+from tvmconv.autotvm.measure import MeasureInput, Stage, Status
+from tvmconv.autotvm.record import append, load_from_file
+from tvmconv.autotvm.runner import LocalRunner
+from tvmconv.errors import NoDeviceError
+from tvmconv.testing import check_result, random_operands
+
+TESTS = Path(__file__).parent
+
+
+def killed(script: str, *arguments: object) -> None:
+    """Runs a script that ends itself by kill -9."""
+    path = f"import os, sys; sys.path.insert(0, {str(TESTS)!r}); sys.modules['torch'] = None"  # TVM would import it
+    header = f"{path}; die = lambda: os.kill(os.getpid(), 9)\n"
+    command = [sys.executable, "-c", header + script, *map(str, arguments)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == -9, done.stderr
+
+
+@pytest.mark.parametrize(("write", "stage"), [(3, "started"), (9, "search"), (70, "confirm")])
+def test_killed_while_a_line_is_written(write: int, stage: str, tmp_path: Path) -> None:
+    """The line is torn; the next run loses nothing else, and makes no trial of the search twice that had its end."""
+    log = tmp_path / "log.jsonl"
+    killed(
+        "from test_cli_tune import TASK, Instant; from tvmconv.autotvm import record, session\n"
+        "writes, whole = iter(range(10**6)), os.write\n"
+        "def torn(descriptor, data):\n"
+        "    if len(data) < 100 or next(writes) < int(sys.argv[2]): return whole(descriptor, data)\n"
+        "    whole(descriptor, data[:len(data) // 2]); die()\n"
+        "record.os.write = torn\n"
+        "session.tune_tasks([TASK], sys.argv[1], Instant(), tuner='random', trials=30, seed=0)",
+        log,
+        write,
+    )
+    before = load_from_file(log)
+    assert before.skipped == {"torn": 1}
+    stages = {one.stage.value for one in before.records} | {one.status.value for one in before.under_way}
+    assert stage in stages
+    option = Instant()
+    (summary,) = session.tune_tasks([TASK], log, option, tuner="random", trials=30, seed=0)
+    after = load_from_file(log)
+    assert after.records[: len(before.records)] == before.records
+    searched = [one.config.entity for one in after.records if one.stage is Stage.SEARCH]
+    assert len(searched) == len(set(searched)) == summary.trials == 30
+
+
+@pytest.mark.parametrize("stage", ["storage._link", "Path.replace"])
+def test_killed_while_exporting(stage: str, tmp_path: Path) -> None:
+    path = tmp_path / "operator.so"
+    path.write_text("before")
+    killed(
+        "from pathlib import Path; import tvmconv; from tvmconv import storage; from test_cli_tune import WORKLOAD\n"
+        f"{stage} = lambda *given: die()\n"
+        "tvmconv.compile(WORKLOAD).save(sys.argv[1])",
+        path,
+    )
+    assert path.read_text() == "before"
+    library.compile(WORKLOAD).save(path)
+    operands = random_operands(WORKLOAD)
+    check_result(WORKLOAD, operands, library.load(path)(operands["x"], operands["w"]))
+
+
+@contextmanager
+def largest_file(size: int) -> Iterator[None]:
+    """A limit on the size of files, which fails as a full disk does."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def test_a_disk_that_fills_up_while_tuning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = tmp_path / "log.jsonl"
+    append(log, [record(place) for place in range(3)])
+    with largest_file(log.stat().st_size + 100), pytest.raises(OSError, match="log.jsonl") as caught:
+        append(log, [record(3)])
+    assert caught.value.errno == errno.EFBIG
+    append(log, [record(4)])
+    found = load_from_file(log)
+    assert [one.config.index for one in found.records] == [0, 1, 2, 4]
+    assert found.skipped == {"torn": 1}
+
+
+def test_a_report_that_finds_no_space(tmp_path: Path) -> None:
+    log, page = tmp_path / "log.jsonl", tmp_path / "page.html"
+    append(log, [record(0)])
+    page.write_text("before")
+    with largest_file(1000):
+        result = tvmconv("report", log, "-o", page)
+    assert result.exit_code == 1
+    assert "free some space, then run the command again" in result.stderr
+    assert page.read_text() == "before"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["log.jsonl", "page.html"]
+
+
+class Usage(NamedTuple):
+    free: int
+
+
+def test_a_full_disk_is_found_before_the_compiler_meets_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """LLVM would end the process."""
+    graph, model = Graph((1, 4, 8, 8)), tmp_path / "model.onnx"
+    onnx.save(graph.model(graph.conv("x", (4, 1, 3, 3), group=4)), model)
+    builder = LocalBuilder(n_parallel=1)
+    monkeypatch.setattr(storage.shutil, "disk_usage", lambda folder: Usage(2**20))
+    result = tvmconv("build", model, "-o", tmp_path / "model.so")
+    assert result.exit_code == 1
+    assert "less than 64 MiB are free" in result.stderr
+    assert "free some space, then run the command again" in result.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["model.onnx"]
+    with pytest.raises(OSError, match="64 MiB"):
+        builder.build(MeasureInput(TASK, TASK.space.default))
+    builder.close()
+
+
+def test_a_builder_that_runs_out_of_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is one failed trial, and the next one is built."""
+    flag, sound = tmp_path / "poor", worker.initialize
+    flag.touch()
+
+    def initialize() -> None:
+        sound()
+        if os.path.exists(flag):  # noqa: PTH110 (no name of this module is there)
+            used = int(open("/proc/self/statm").read().split()[0]) * 4096  # noqa: PTH123, SIM115
+            resource.setrlimit(resource.RLIMIT_AS, (used + 2**20, used + 2**20))
+
+    monkeypatch.setattr(worker, "initialize", initialize)
+    builder, trial = LocalBuilder(n_parallel=1), MeasureInput(TASK, TASK.space.default)
+    assert builder.build(trial).exception() is not None
+    flag.unlink()
+    builder.close()
+    builder = LocalBuilder(n_parallel=1)
+    assert Path(builder.build(trial).result().library).stat().st_size > 1000
+    builder.close()
+
+
+def test_a_device_that_disappears(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is not taken for the failure of a configuration."""
+
+    def touch(device: str) -> None:
+        raise RuntimeError("CUDA: device lost")
+
+    monkeypatch.setattr(worker, "touch", touch)
+    (tmp_path / "kernel.so").write_text("what fails when it is run")
+    runner = LocalRunner(number=1, repeat=1, min_repeat_ms=0)
+    with pytest.raises(NoDeviceError, match="device lost.*the same command goes on where it was"):
+        runner.run(MeasureInput(TASK, TASK.space.default), str(tmp_path / "kernel.so"))
+    runner.close()
+
+
+def test_two_tuners_on_one_log(tmp_path: Path) -> None:
+    log = tmp_path / "log.jsonl"
+    options = [Instant(seconds=0.002) for _ in range(2)]
+    summaries: list[Any] = []
+
+    def tune(seed: int) -> None:
+        summaries.extend(session.tune_tasks([TASK], log, options[seed], tuner="random", trials=25, seed=seed))
+
+    threads = [threading.Thread(target=tune, args=(seed,)) for seed in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    found = load_from_file(log)
+    assert (found.skipped, found.under_way) == ({}, [])
+    assert len(found.records) == sum(len(option.measured) for option in options)
+    assert len(summaries) == 2
+    assert all(one.status is Status.OK for one in found.records)
+
+
+def test_many_callers_of_one_operator() -> None:
+    operator = library.compile(WORKLOAD)
+    wrong: list[str] = []
+
+    def call(seed: int) -> None:
+        operands = random_operands(WORKLOAD, seed)
+        for _ in range(30):
+            try:
+                check_result(WORKLOAD, operands, operator(operands["x"], operands["w"]))
+            except AssertionError as error:
+                wrong.append(str(error))
+
+    threads = [threading.Thread(target=call, args=(seed,)) for seed in range(24)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert wrong == []
+    assert np.isfinite(operator(np.ones((1, 4, 6, 6), "float32"), np.ones((4, 1, 3, 3), "float32"))).all()

@@ -1,0 +1,136 @@
+"""`tvmconv verify`."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import closing
+from typing import TYPE_CHECKING
+
+import click
+
+from ..errors import InvalidArgumentError, WrongResultError
+from .console import note, print_json, progress
+from .options import POSITIVE, Seconds, json_option, target_option
+
+if TYPE_CHECKING:
+    from ..testing.conformance import How, Outcome
+    from ..testing.trials import Trial
+
+QUIET_SECONDS = 10.0
+"""Between two lines of progress where there is no terminal."""
+
+
+@click.command()
+@target_option
+@click.option("--count", type=POSITIVE, default=200, help="How many; more of them begin with the same.")
+@click.option("--seed", type=click.IntRange(min=0), default=0, help="Of the convolutions.")
+@click.option("--serial-twin", "twin", is_flag=True, help="Run CUDA kernels on the CPU, their threads one by one.")
+@click.option("--bounds", is_flag=True, help="On a CPU: let each access past an array be a crash.")
+@click.option("--case", metavar="JSON", help="Try this one, from the line that a failure prints.")
+@click.option("--timeout", type=Seconds(), default=60.0, help="Seconds that one may take.")
+@click.option("--parallel", type=POSITIVE, help="Worker processes.  [default: one a core]")
+@json_option
+def verify(
+    target: str,
+    count: int,
+    seed: int,
+    twin: bool,
+    bounds: bool,
+    case: str | None,
+    timeout: float,
+    parallel: int | None,
+    as_json: bool,
+) -> None:
+    """Compare kernels of random convolutions with the float64 reference.
+
+    Depthwise, grouped and dense ones of any stride, dilation, padding, dtype and epilogue, by each algorithm that the
+    target has, in default and in random configurations. Each failure prints the command that tries it alone. A kernel
+    that crashes or hangs is one, and ends nothing. The exit code is 5 if there are any.
+    """
+    from ..targets import device_of, resolve_target
+    from ..testing.conformance import How, conformance
+
+    resolved = resolve_target(target)
+    kind = resolved.kind.name
+    if twin and kind != "cuda":
+        raise InvalidArgumentError("target", target, "a CUDA target, with --serial-twin")
+    if bounds and kind == "cuda" and not twin:
+        raise InvalidArgumentError(
+            "target", target, "a CPU, or --serial-twin, with --bounds: a GPU's code has no checks"
+        )
+    if not twin:
+        device_of(resolved)
+    how = How(str(resolved), twin, bounds)
+    given = read_case(case) if case is not None else None
+    sources: list[int | Trial] = list(range(count)) if given is None else [given]
+    jobs = min(len(sources), parallel or os.cpu_count() or 1)
+
+    start = time.monotonic()
+    tally = Counter[str]()
+    failures: list[Outcome] = []
+    with closing(conformance(how, sources, seed, jobs, timeout)) as outcomes:
+        for outcome in shown(outcomes, len(sources)):
+            tally[kind_of(outcome.trial)] += 1
+            if outcome.failure is not None:
+                failures.append(outcome)
+                if not as_json:
+                    print_failure(outcome, how, target)
+    seconds = time.monotonic() - start
+    if as_json:
+        facts = {"target": target, "serial_twin": twin, "bounds": bounds, "seed": seed, "seconds": round(seconds, 1)}
+        print_json({**facts, "tried": dict(tally), "failures": failures})
+    else:
+        kinds = ", ".join(f"{number} {name}" for name, number in sorted(tally.items()))
+        click.echo(f"{tally.total()} convolutions in {seconds:.0f} s, {len(failures)} failures: {kinds}")
+    if failures:
+        found = Counter(outcome.failure for outcome in failures)
+        raise WrongResultError(", ".join(f"{number} x {failure}" for failure, number in found.items()))
+
+
+def read_case(text: str) -> Trial:
+    """The trial that a failure has printed."""
+    import msgspec
+
+    from ..testing.trials import Trial
+
+    try:
+        return msgspec.json.decode(text, type=Trial)
+    except msgspec.MsgspecError as error:
+        raise InvalidArgumentError("case", text, f"the JSON that `tvmconv verify` prints ({error})") from None
+
+
+def shown(outcomes: Iterator[Outcome], count: int) -> Iterator[Outcome]:
+    """The outcomes, while progress is shown: on a terminal always, elsewhere in a line now and then."""
+    said, failed = time.monotonic(), 0
+    with progress(f"0/{count}") as display:
+        for done, outcome in enumerate(outcomes, 1):
+            failed += outcome.failure is not None
+            text = f"{done}/{count}, {failed} failures"
+            display.update(text)
+            if not sys.stderr.isatty() and time.monotonic() - said > QUIET_SECONDS:
+                said = time.monotonic()
+                note(text)
+            yield outcome
+
+
+def print_failure(outcome: Outcome, how: How, target: str) -> None:
+    """What failed and how, and the command that tries it alone."""
+    import msgspec
+
+    trial = outcome.trial
+    once = "" if outcome.again else " (once: right when it was tried again)"
+    knobs = "default configuration" if trial.knobs is None else f"knobs {trial.knobs}"
+    click.echo(f"{outcome.failure}{once}: {trial.workload} by {trial.algorithm}, {knobs}: {outcome.reason}")
+    flags = [flag for flag, is_set in (("--serial-twin", how.twin), ("--bounds", how.bounds)) if is_set]
+    case = msgspec.json.encode(trial).decode()
+    click.echo(f"  {shlex.join(['tvmconv', 'verify', '--target', target, *flags, '--case', case])}")
+
+
+def kind_of(trial: Trial) -> str:
+    """What was tried, for the sum at the end."""
+    return f"{trial.algorithm} {'default' if trial.knobs is None else 'random'}"

@@ -1,0 +1,68 @@
+"""What the files of a report are: found by their content, whatever their names."""
+
+from __future__ import annotations
+
+import gzip
+import zlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from ..autotvm.record import Log, load_from_file
+from ..bench.report import Report
+from ..errors import InvalidArgumentError
+
+EXPECTED = "a tuning log, or what a command of tvmconv printed with --json"
+
+
+@dataclass(frozen=True)
+class Source:
+    """A file, and what is in it: a benchmark of suites, a tuning log, or other JSON documents."""
+
+    path: Path
+    content: Report | Log | list[dict[str, Any]]
+
+    @property
+    def name(self) -> str:
+        return self.path.name
+
+
+def read(path: Path) -> Source:
+    """The content of a file; `InvalidArgumentError` for one that is none of them."""
+    data = path.read_bytes()
+    if path.suffix == ".gz":
+        try:
+            data = gzip.decompress(data)
+        except (gzip.BadGzipFile, EOFError, zlib.error):
+            raise InvalidArgumentError("file", str(path), "a whole file that gzip has compressed") from None
+    log = load_from_file(path)
+    if log.records or log.under_way:
+        return Source(path, log)
+    documents = _documents(data)
+    if len(documents) == 1:
+        try:
+            return Source(path, msgspec.convert(documents[0], Report))
+        except msgspec.ValidationError:
+            pass
+    if not documents:
+        raise InvalidArgumentError("file", str(path), EXPECTED)
+    return Source(path, documents)
+
+
+def _documents(data: bytes) -> list[dict[str, Any]]:
+    """The JSON objects in a file: one, one a line, or one behind other lines, which a command has printed before it."""
+    start = 0 if data.startswith(b"{") else data.find(b"\n{\n") + 1
+    for candidates in ([data[start:]], data.splitlines()):
+        found = [document for text in candidates if (document := _object(text)) is not None]
+        if found:
+            return found
+    return []
+
+
+def _object(text: bytes) -> dict[str, Any] | None:
+    try:
+        return msgspec.json.decode(text, type=dict[str, Any])
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return None

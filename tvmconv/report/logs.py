@@ -1,0 +1,88 @@
+"""A tuning log: what tuning brought, how it converged, and what failed."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from math import inf, isfinite
+from statistics import geometric_mean
+
+from ..autotvm.history import best_record
+from ..autotvm.measure import Status
+from ..autotvm.plot import best_so_far
+from ..autotvm.record import Log, Record
+from ..autotvm.tidy import Made, by_making, default_record
+from . import charts
+from .files import Source
+from .markup import Cell, Markup, details, facts, join, section, table, tag
+
+REASONS = 12
+"""How many different reasons of failures are listed."""
+
+
+def tuning(source: Source, log: Log) -> Markup:
+    """The section of a log."""
+    groups = by_making(log.records)
+    skipped = ", ".join(f"{count} {kind}" for kind, count in log.skipped.items())
+    head = facts(
+        [
+            ("trials", len(log.records)),
+            ("workloads", len({made.workload for made in groups})),
+            ("devices", ", ".join(dict.fromkeys(made.device for made in groups))),
+            ("under way when a run ended", len(log.under_way) or None),
+            ("lines left out", skipped),
+        ]
+    )
+    rows = [_row(made, records) for made, records in groups.items()]
+    gains = [row[4] for row in rows if isinstance(row[4], float)]
+    mean = f"geometric mean of {len(gains)}: {geometric_mean(gains):.3g} times as long as the best" if gains else ""
+    means = tag("p", f"Default configurations: {mean}") if mean else Markup()
+    headers = [
+        "workload",
+        "template",
+        "default, µs",
+        "best, µs",
+        "times",
+        "trials",
+        "failed",
+        "best configuration",
+        "device",
+    ]
+    return section(source.name, head, _convergence(groups), means, table(headers, rows), _failures(log.records))
+
+
+def _row(made: Made, records: Sequence[Record]) -> list[Cell]:
+    best, default = best_record(records), default_record(records)
+    failed = sum(record.status is not Status.OK for record in records)
+    knobs = "" if best is None else ", ".join(f"{name}={value}" for name, value in best.knobs.items())
+    costs = [None if record is None else 1e6 * record.cost for record in (default, best)]
+    gain = None if default is None or best is None else default.cost / best.cost
+    return [str(made.workload), made.template, *costs, gain, len(records), failed, knobs, made.device]
+
+
+def _convergence(groups: dict[Made, list[Record]]) -> Markup:
+    """The best so far, as a multiple of the best of all, over the trials of each workload's search."""
+    series: dict[str, list[float]] = {}
+    for made, records in groups.items():
+        curve = best_so_far(records)
+        least = min((cost for cost in curve if isfinite(cost)), default=inf)
+        if len(curve) > 1 and isfinite(least):
+            name = f"{made.workload} ({made.template}, {made.device})"
+            series[name] = [cost / least for cost in curve]
+    if not series:
+        return Markup()
+    return tag("div", charts.curves(series, ("trial", "best so far / best")), class_="charts")
+
+
+def _failures(records: Sequence[Record]) -> Markup:
+    failed = [record for record in records if record.status is not Status.OK]
+    if not failed:
+        return tag("p", "No trial failed.")
+    classes = Counter((record.status.value, record.template) for record in failed)
+    reasons = Counter((record.status.value, record.reason or "") for record in failed)
+    shares: list[list[Cell]] = [[*key, count, f"{count / len(records):.2%}"] for key, count in classes.most_common()]
+    listed: list[list[Cell]] = [[count, *key] for key, count in reasons.most_common(REASONS)]
+    more = details(
+        f"reasons, the {len(listed)} most frequent of {len(reasons)}", table(["trials", "class", "reason"], listed)
+    )
+    return join([tag("h3", "Failures"), table(["class", "template", "trials", "share"], shares), more])

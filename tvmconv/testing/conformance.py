@@ -1,0 +1,195 @@
+"""Random convolutions built, run, and compared with the float64 reference, thousands of them, in worker processes."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Generator, Iterable
+from concurrent.futures import FIRST_COMPLETED, Future, wait
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+import numpy as np
+import tvm
+from tvm.support.popen_pool import PopenPoolExecutor
+
+from ..arrays import GPU_ALIGNMENT, operand
+from ..autotvm import worker
+from ..autotvm.measure import last_error
+from ..dispatch import select, template_for
+from ..errors import TvmconvError, WrongResultError
+from ..lowering import KERNEL_NAME, build, build_kernel, lower
+from ..serial import serial_twin
+from ..targets import device_of, resolve_target
+from .configs import random_configs
+from .guarded import guarded
+from .operands import check_result, random_operands
+from .trials import Draw, Trial, random_trial
+
+NONFINITE = (np.nan, np.inf, -np.inf)
+
+
+@dataclass(frozen=True)
+class How:
+    """Where and how trials are run."""
+
+    target: str
+    """As JSON."""
+    twin: bool = False
+    """Whether CUDA kernels are run as their serial twins, on the CPU."""
+    bounds: bool = False
+    """Whether what CPU kernels read and write lies at the edge of memory that nothing may touch."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of a trial."""
+
+    trial: Trial
+    failure: str | None = None
+    """What kind of failure: "wrong result", "crash", "timeout" or "error"; None where the result is right."""
+    reason: str = ""
+    again: bool = False
+    """Whether it failed once more, alone in a new process."""
+
+
+@dataclass(frozen=True)
+class Slot:
+    """A worker process, and what it is trying."""
+
+    pool: PopenPoolExecutor
+    source: int | Trial
+
+
+def conformance(
+    how: How, sources: Iterable[int | Trial], seed: int, jobs: int, timeout: float
+) -> Generator[Outcome, None, None]:
+    """Tries each of the sources, given trials or numbers of random ones, and yields what came of it, in any order.
+
+    A trial that fails, or takes more than `timeout` seconds, is tried again in a new process, so that what a kernel has
+    done to its process is not taken for another one's failure.
+    """
+    worker.require_packages()
+    waiting, running = iter(sources), dict[Future[Trial], Slot]()
+
+    def begin(pool: PopenPoolExecutor) -> None:
+        if (source := next(waiting, None)) is None:
+            pool.shutdown()
+        else:
+            running[pool.submit(attempt, how, source, seed)] = Slot(pool, source)
+
+    try:
+        for _ in range(jobs):
+            begin(_worker(timeout))
+        while running:
+            for future in wait(running, return_when=FIRST_COMPLETED).done:
+                slot = running.pop(future)
+                if (error := future.exception()) is None:
+                    yield Outcome(future.result())
+                    begin(slot.pool)
+                    continue
+                slot.pool.shutdown()
+                yield _failed(how, slot.source, seed, error, timeout)
+                begin(_worker(timeout))
+    finally:
+        for slot in running.values():
+            slot.pool.shutdown()
+
+
+def attempt(how: How, source: int | Trial, seed: int) -> Trial:
+    """Builds and runs a trial's kernel, and returns the trial if its result is right; runs in a worker process."""
+    try:
+        trial = described(how, source, seed)
+        check(how, trial)
+    except TvmconvError as error:
+        # Others do not survive the way back, or lose their message.
+        kind = WrongResultError if isinstance(error, WrongResultError) else RuntimeError
+        raise kind(str(error)) from None
+    return trial
+
+
+def described(how: How, source: int | Trial, seed: int) -> Trial:
+    """The random trial with a number, which is the same for the same seed; or the one that is given."""
+    if isinstance(source, Trial):
+        return source
+    target, draw = tvm.target.Target(how.target), Draw(seed, source)
+    workload, algorithm, is_default = random_trial(draw, target.kind.name)
+    knobs = None
+    if not is_default:
+        (config,) = random_configs(workload, target, 1, algorithm)
+        knobs = msgspec.to_builtins(config)
+    return Trial(workload, algorithm, knobs, source, nonfinite=draw.chance(0.1))
+
+
+def check(how: How, trial: Trial) -> None:
+    """Raises `WrongResultError` if the trial's kernel does not compute its workload."""
+    target, workload = tvm.target.Target(how.target), trial.workload
+    config = None
+    if trial.knobs is not None:
+        config = msgspec.convert(trial.knobs, template_for(workload, target, trial.algorithm).Config)
+    selection = select(workload, target, config, trial.algorithm)
+    if how.twin:
+        twin = serial_twin(lower(workload, selection, target, KERNEL_NAME))
+        target = resolve_target("llvm")
+        executable = build(tvm.IRModule({KERNEL_NAME: twin}), target)
+    else:
+        executable = build_kernel(workload, selection, target)
+    operands = random_operands(workload, trial.operands)
+    if trial.nonfinite:
+        _spoil(operands["x"], trial.operands)
+    kernel = executable[KERNEL_NAME]
+    if how.bounds:
+        got = _run_guarded(kernel, operands, trial.operands % 2 == 0, GPU_ALIGNMENT if how.twin else 1)
+    else:
+        tensors = [tvm.runtime.tensor(array, device_of(target)) for array in operands.values()]
+        kernel(*tensors)
+        got = tensors[-1].numpy()
+    try:
+        with np.errstate(invalid="ignore"):
+            check_result(workload, operands, got)
+    except AssertionError as error:
+        raise WrongResultError(str(error)) from None
+
+
+def _run_guarded(
+    kernel: Any, operands: dict[str, np.ndarray[Any, Any]], at_end: bool, alignment: int
+) -> np.ndarray[Any, Any]:
+    """What a kernel makes of its operands in memory whose edges, one of them or the other, may not be passed."""
+    arrays = {name: guarded(array, at_end, alignment) for name, array in operands.items()}
+    kernel(*(operand(name, array).argument for name, array in arrays.items()))
+    return arrays["output"]
+
+
+def _spoil(x: np.ndarray[Any, Any], seed: int) -> None:
+    """Puts a few numbers that are not finite into x."""
+    rng = np.random.default_rng(seed)
+    x.reshape(-1)[rng.integers(0, x.size, len(NONFINITE))] = NONFINITE
+
+
+def _failed(how: How, source: int | Trial, seed: int, error: BaseException, timeout: float) -> Outcome:
+    """The outcome of a trial that has failed, tried again in a new process."""
+    pool = _worker(timeout)
+    drawing: Future[Trial] = pool.submit(described, how, source, seed)
+    if drawing.exception() is None:
+        trial = drawing.result()
+        again = pool.submit(attempt, how, trial, seed).exception()
+    else:  # not even its configuration is known
+        assert isinstance(source, int)
+        workload, algorithm, _ = random_trial(Draw(seed, source), tvm.target.Target(how.target).kind.name)
+        trial, again = Trial(workload, algorithm, None, source), drawing.exception()
+    pool.shutdown()
+    return Outcome(trial, *_told(error if again is None else again, timeout), again is not None)
+
+
+def _told(error: BaseException, timeout: float) -> tuple[str, str]:
+    if isinstance(error, TimeoutError):
+        return "timeout", f"killed after {timeout:g} s"
+    if isinstance(error, ChildProcessError):
+        return "crash", "the process died"
+    kind = "wrong result" if isinstance(error, WrongResultError) else "error"
+    return kind, " ".join(last_error(str(error)).split())
+
+
+def _worker(timeout: float) -> PopenPoolExecutor:
+    quiet = subprocess.DEVNULL
+    return PopenPoolExecutor(1, timeout, worker.initialize, stdout=quiet, stderr=quiet, maximum_process_uses=500)

@@ -1,0 +1,120 @@
+"""Random convolutions of every kind that a workload may describe, small enough to try thousands of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+from random import Random
+from typing import Any, TypeVar
+
+import msgspec
+
+from ..dispatch import ALGORITHMS
+from ..errors import InvalidArgumentError
+from ..workload import Activation, ConvWorkload, Padding
+
+MOST_FLOPS = 2**26
+MOST_ELEMENTS = 2**19
+"""Of one operand, padding included. Both bound the time that the reference takes."""
+
+ACTIVATIONS: tuple[Activation, ...] = ("relu", "relu6", ("clip", -0.5, 1.5), ("clip", None, 0.25), ("clip", 0.5, None))
+
+T = TypeVar("T")
+
+
+class Trial(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A convolution to try, and how: its JSON is all that is needed to try it again."""
+
+    workload: ConvWorkload
+    algorithm: str
+    knobs: dict[str, Any] | None
+    """None for the default configuration."""
+    operands: int
+    """The seed of the operands."""
+    nonfinite: bool = False
+    """Whether NaN and infinities are among the elements of x."""
+
+
+class Draw:
+    """Choices that depend on the seed and the number of a trial alone."""
+
+    def __init__(self, seed: int, number: int) -> None:
+        self._random = Random(f"{seed}/{number}").random  # the one function that no version of Python may change
+
+    def chance(self, probability: float) -> bool:
+        return self._random() < probability
+
+    def uniform(self, low: int, high: int) -> int:
+        return low + int(self._random() * (high - low + 1))
+
+    def logarithmic(self, low: int, high: int) -> int:
+        return int(low * ((high + 1) / low) ** self._random())
+
+    def of(self, values: Sequence[T]) -> T:
+        return values[self.uniform(0, len(values) - 1)]
+
+    def pair(self, low: int, high: int) -> tuple[int, int]:
+        return self.uniform(low, high), self.uniform(low, high)
+
+
+def random_trial(draw: Draw, kind: str) -> tuple[ConvWorkload, str, bool]:
+    """A workload, an algorithm for it on a kind of target, and whether to take the default configuration."""
+    while (workload := _attempt(draw)) is None:
+        pass
+    algorithm = "depthwise" if workload.is_depthwise else draw.of(ALGORITHMS[kind])
+    return workload, algorithm, draw.chance(1 / 3)
+
+
+def _attempt(draw: Draw) -> ConvWorkload | None:
+    """A workload; None where the kernel does not fit the padded image, or where it would take too long to check."""
+    depthwise = draw.chance(0.4)
+    groups = draw.logarithmic(1, 64) if depthwise else draw.of((1, 1, 1, 2, 3, 4, 8))
+    outputs = draw.logarithmic(1, 4) if depthwise else draw.logarithmic(1, 80)
+    inputs = 1 if depthwise else draw.logarithmic(1, 80)
+    size = draw.logarithmic(1, 64), draw.logarithmic(1, 64)
+    if draw.chance(0.1):
+        size = draw.of([(1, draw.logarithmic(1, 400)), (draw.logarithmic(1, 400), 1), (1, 1)])
+    kernel = _kernel(draw)
+    dilation = draw.pair(1, 5) if draw.chance(0.3) else (1, 1)
+    batch = draw.logarithmic(1, 33) if draw.chance(0.3) else 1
+    try:
+        workload = ConvWorkload.conv2d(
+            (batch, groups * inputs, *size),
+            (groups * outputs, inputs, *kernel),
+            stride=draw.pair(1, 4) if draw.chance(0.5) else 1,
+            padding=_padding(draw, kernel, dilation),
+            dilation=dilation,
+            groups=groups,
+            dtype="float16" if draw.chance(0.3) else "float32",
+            scale=draw.chance(0.3),
+            shift=draw.chance(0.4),
+            residual=draw.chance(0.2),
+            activation=draw.of(ACTIVATIONS) if draw.chance(0.4) else None,
+        )
+    except InvalidArgumentError:
+        return None
+    padded = prod(workload.padded_input) * workload.batch * workload.in_channels
+    largest = max(padded, prod(workload.output_shape), prod(workload.w_shape))
+    return workload if workload.flops <= MOST_FLOPS and largest <= MOST_ELEMENTS else None
+
+
+def _kernel(draw: Draw) -> tuple[int, int]:
+    if draw.chance(0.5):
+        side = draw.of((1, 3, 3, 5, 7))
+        return side, side
+    most = 13 if draw.chance(0.2) else 6
+    return draw.pair(1, most)
+
+
+def _padding(draw: Draw, kernel: tuple[int, int], dilation: tuple[int, int]) -> Padding:
+    """Every way to give it; also such as reaches past the kernel, and lets one fit that is larger than the image."""
+    wide = tuple((side - 1) * step + 2 for side, step in zip(kernel, dilation, strict=True))
+    choices: tuple[Padding, ...] = (
+        "SAME",
+        "SAME",
+        "VALID",
+        draw.uniform(0, 3),
+        draw.pair(0, 3),
+        tuple(draw.uniform(0, wide[side % 2]) for side in range(4)),
+    )
+    return draw.of(choices)
