@@ -11,7 +11,7 @@ import pytest
 import tvm
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tvmconv.schedules.cuda.depthwise import LEAST, Config, shared_bytes
+from tvmconv.schedules.cuda.depthwise_tiles import LEAST, Config, shared_bytes
 
 from tvmconv import ConvWorkload, cuda
 from tvmconv.dispatch import select, template_for
