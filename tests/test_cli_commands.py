@@ -170,6 +170,35 @@ def test_run_as_text(library: tuple[Path, dict[str, Any]]) -> None:
     assert "ms (median of 10)" in times
 
 
+def test_sizes_that_are_left_open(model: Path, tmp_path: Path) -> None:
+    """Every command that takes a model takes the shapes of its inputs."""
+    proto = onnx.load(model)
+    for axis, name in ((0, "batch"), (2, "height")):
+        proto.graph.input[0].type.tensor_type.shape.dim[axis].dim_param = name
+    open_model, library = tmp_path / "open.onnx", tmp_path / "open.so"
+    onnx.save(proto, open_model)
+    (first, _) = tvmconv_json("tasks", open_model)["tasks"]
+    assert "give it as `shapes` (--input-shapes)" in first["obstacle"]
+    shape = ("--input-shapes", "x:[1,8,12,10]")
+    (first, _) = tvmconv_json("tasks", open_model, *shape)["tasks"]
+    assert (first["description"], first["obstacle"]) == (str(DEPTHWISE), None)
+    built = tvmconv_json("build", open_model, "-o", library, *shape)
+    assert built["layers"][0]["kernel"] == "tvmconv cpu/depthwise"
+    assert tvmconv("run", open_model, "--verify", "onnxruntime", *shape).exit_code == 0
+    assert tvmconv("inspect", open_model, "--layer", 1, *shape).exit_code == 0
+    plan = tvmconv_json("tune", open_model, "-o", tmp_path / "log", "--dry-run", *shape)
+    assert len(plan["tasks"]) == 1
+    for arguments, message in (
+        (("tasks", open_model, "--input-shapes", "x=1,8"), "is not of the form NAME:[1,3,224,224]"),
+        (("tasks", open_model, "--input-shapes", "y:[1,8]"), "shapes is 'y'; expected inputs of the model: x"),
+        (("run", library, *shape), "input-shapes is"),
+        (("tune", "--suite", "networks", "-o", tmp_path / "log", *shape), "--input-shapes goes with MODEL"),
+    ):
+        result = tvmconv(*arguments)
+        assert result.exit_code == 2
+        assert message in result.output
+
+
 def test_run_that_disagrees(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     right = verify.run_onnxruntime
 

@@ -22,6 +22,8 @@ from tvmconv.network.batch_norm import simplify_batch_norms
 from tvmconv.network.constants import constant_value, fold_constants
 from tvmconv.network.graph import operator_name
 from tvmconv.network.kernels import use_kernels
+from tvmconv.network.powers import simplify_powers
+from tvmconv.network.spreading import spread_over_threads
 from tvmconv.targets import resolve_target
 
 DEPTHWISE = (8, 1, 3, 3)
@@ -152,6 +154,26 @@ CASES = (
         "depthwise 2x8x1x30 -> 8, 1x3 padding 0,1,0,1 + shift+residual",
         left=("relax.reshape", "relax.reshape", "relax.reshape"),
         x_shape=(2, 8, 30),
+    ),
+    Case(
+        "linear",
+        lambda g: g.node("Relu", g.node("Gemm", g.node("Flatten", "x"), g.random(8, 6, scale=0.3), g.random(6))),
+        "conv2d 2x8x1x1 -> 6, 1x1 + shift+relu",
+        left=("relax.reshape", "relax.reshape", "relax.reshape"),
+        x_shape=(2, 8, 1, 1),
+    ),
+    Case(
+        "linear-transposed-residual",
+        lambda g: g.node("Add", "x", g.node("Gemm", "x", g.random(8, 8, scale=0.3), transB=1)),
+        "conv2d 3x8x1x1 -> 8, 1x1 + residual",
+        left=("relax.reshape", "relax.reshape", "relax.reshape"),
+        x_shape=(3, 8),
+    ),
+    Case(
+        "products-of-other-ranks",
+        lambda g: g.conv(g.node("MatMul", "x", g.random(11, 9, scale=0.3)), DEPTHWISE, group=8),
+        "depthwise 2x8x9x9 -> 8, 3x3",
+        left=("relax.matmul",),
     ),
     Case(
         "computed-weight",
@@ -318,6 +340,36 @@ def test_batch_norm_with_parameters_from_outside_stays() -> None:
     imported = import_model(graph.model(y))
     assert [str(found.workload) for found in imported.convolutions()] == [PLAIN]
     assert "relax.nn.batch_norm" in operators(simplify_batch_norms(imported.mod))
+
+
+@pytest.mark.parametrize("beta", [0.75, 0.5, 0.7])
+def test_powers_of_local_response_normalization(beta: float) -> None:
+    graph = Graph((2, 8, 9, 11))
+    imported = import_model(graph.model(graph.node("LRN", "x", size=5, alpha=0.3, beta=beta, bias=2.0)))
+    assert operators(imported.mod).count("relax.power") == 1
+    roots = {0.75: 2, 0.5: 1, 0.7: 0}[beta]
+    simplified = operators(simplify_powers(imported.mod))
+    assert (simplified.count("relax.sqrt"), simplified.count("relax.power")) == (roots, int(roots == 0))
+    x = np.random.default_rng(3).standard_normal((2, 8, 9, 11))
+    squares = np.pad(x**2, ((0, 0), (2, 2), (0, 0), (0, 0)))
+    expected = x / (2 + 0.3 / 5 * sum(squares[:, i : i + 8] for i in range(5))) ** beta
+    np.testing.assert_allclose(build(imported)(x.astype("float32")), expected, rtol=0, atol=4e-6)
+
+
+def test_threads_for_pooling() -> None:
+    """Large loops are spread over threads, the innermost stays whole; small ones are left alone."""
+    graph = Graph((2, 16, 30, 31))
+    large = graph.node("MaxPool", "x", kernel_shape=[3, 3], strides=[2, 2], pads=[1, 1, 1, 1])
+    small = graph.node("AveragePool", large, kernel_shape=[15, 15])
+    model = graph.model(large, small, graph.node("Softmax", graph.node("Flatten", large)))
+    imported = import_model(model)
+    mod = spread_over_threads(imported.mod, resolve_target("llvm"))
+    loops = {var.name_hint: str(func) for var, func in mod.functions.items() if var.name_hint != "main"}
+    assert "for ax0_ax1_ax2_fused in T.parallel(T.int64(480)):" in loops["max_pool2d"]
+    assert "parallel" not in loops["softmax"]
+    x = np.random.default_rng(3).standard_normal((2, 16, 30, 31)).astype("float32")
+    for y, expected in zip(build(imported)(x), ReferenceEvaluator(model).run(None, {"x": x}), strict=True):
+        np.testing.assert_allclose(y, expected, rtol=1e-5, atol=1e-6)
 
 
 def test_foldable_constants() -> None:

@@ -59,12 +59,25 @@ def test_network_against_torch(exported: bool) -> None:
         "depthwise 2x16x12x10 -> 16, 3x3 padding 1,1,1,1 + scale+shift+relu6",
         "conv2d 2x16x12x10 -> 16, 1x1 + scale+shift+residual",
         "depthwise 2x16x12x10 -> 32, 5x5 stride 2x2 padding 2,2,2,2 + shift+clip(-1.0,2.0)",
+        "conv2d 2x32x1x1 -> 10, 1x1 + shift",
     ]
     with torch.no_grad():
         expected = module.eval().double()(IMAGE.double())
     for y, reference in zip(network(IMAGE), expected, strict=True):
         assert isinstance(y, torch.Tensor)
         np.testing.assert_allclose(y, reference, rtol=0, atol=4e-6 * float(reference.abs().max()))
+
+
+def test_batch_that_is_left_open() -> None:
+    module = separable().eval()
+    batch = torch.export.Dim("batch", min=1, max=8)
+    network = build(torch.export.export(module, (IMAGE,), dynamic_shapes=({0: batch},)))
+    assert {layer.kernel for layer in network.layers} == {"TVM"}
+    for image in (IMAGE[:1], IMAGE, torch.cat([IMAGE, IMAGE[:1]])):
+        with torch.no_grad():
+            expected = module(image)
+        for y, reference in zip(network(image), expected, strict=True):
+            np.testing.assert_allclose(y, reference, rtol=0, atol=1e-5 * float(reference.abs().max()))
 
 
 def test_training_on_does_not_change_the_model() -> None:

@@ -3,27 +3,36 @@
 from __future__ import annotations
 
 from os import PathLike
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from . import storage
 from .errors import InvalidArgumentError
 from .network import Network
-from .operators import Operator
+from .targets import require_tvm_compiler
+
+if TYPE_CHECKING:
+    from .operators import Operator
 
 
 def load(path: str | PathLike[str]) -> Operator | Network:
     """The operator or network in a file that `Operator.save` or `Network.export` wrote.
 
+    A network runs in a process with TVM's runtime alone (`TVM_USE_RUNTIME_LIB=1`), an operator needs its compiler.
     Loading runs the code in the file: load only what you trust. Raises `InvalidArgumentError` for a file that is
     missing, damaged, of another kind or made with another version of TVM, and `NoDeviceError` where the device that it
     was made for is missing.
     """
-    module, target, description = storage.read(path)
+    module, description = storage.read(path)
     try:
         if description.kind == "operator":
-            return Operator.from_saved(module, target, description.details)
-        return Network.from_saved(module, target, description.details)
-    except (msgspec.ValidationError, KeyError) as error:
+            require_tvm_compiler()
+            from .operators import Operator
+
+            return Operator.from_saved(module, description.target, description.details)
+        return Network.from_saved(module, description.target, description.details)
+    except (msgspec.ValidationError, KeyError) as problem:
+        error = f"it lacks the {problem.args[0]}" if isinstance(problem, KeyError) else problem
         expected = f"a file that this version understands; tvmconv {description.tvmconv} made it ({error})"
         raise InvalidArgumentError("path", str(path), expected) from None

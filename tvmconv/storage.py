@@ -24,7 +24,7 @@ from tvm.support import cc
 
 from . import __version__, cuda
 from .errors import CompileError, InvalidArgumentError
-from .targets import device_of, resolve_target
+from .targets import device_for
 
 MARK = b"tvmconv1"
 LENGTH_BYTES = 8
@@ -50,11 +50,14 @@ class Description(msgspec.Struct, frozen=True):
 def save(
     executable: Executable,
     kind: Literal["operator", "network"],
-    target: tvm.target.Target,
+    target: str,
     details: dict[str, Any],
     path: str | PathLike[str],
 ) -> None:
-    """Links the executable and writes it with its description; the file appears whole or not at all."""
+    """Links the executable and writes it with its description; the file appears whole or not at all.
+
+    `target`, as JSON, is what it was built for.
+    """
     path = Path(path)
     if path.suffix != ".so":
         raise InvalidArgumentError("path", str(path), "a name that ends in .so, by which TVM knows a library")
@@ -66,7 +69,7 @@ def save(
         library = Path(folder, "library.so")
         export(executable, library)
         size = library.stat().st_size
-        encoded = msgspec.json.encode(Description(kind, __version__, tvm.__version__, size, str(target), details))
+        encoded = msgspec.json.encode(Description(kind, __version__, tvm.__version__, size, target, details))
         with library.open("ab") as file:
             file.write(encoded + len(encoded).to_bytes(LENGTH_BYTES, "little") + MARK)
         library.replace(path)
@@ -132,8 +135,8 @@ def read_description(path: str | PathLike[str]) -> Description:
     return description
 
 
-def read(path: str | PathLike[str]) -> tuple[Module, tvm.target.Target, Description]:
-    """The code in a file that `save` wrote, loaded, the target that it is for, and the file's description.
+def read(path: str | PathLike[str]) -> tuple[Module, Description]:
+    """The code in a file that `save` wrote, loaded, and the file's description.
 
     Raises `InvalidArgumentError` for any other file, and for one made with another version of TVM; `NoDeviceError`
     where the device that it was made for is missing. Neither runs anything of the file.
@@ -143,9 +146,8 @@ def read(path: str | PathLike[str]) -> tuple[Module, tvm.target.Target, Descript
         expected = f"a file made with apache-tvm {tvm.__version__}, not {description.tvm}"
         raise InvalidArgumentError("path", str(path), expected)
     cuda.use_fast_compiler()
-    target = resolve_target(description.target)
-    device_of(target)  # without its runtime TVM cannot even read the file
+    device_for(msgspec.json.decode(description.target)["kind"])  # without its runtime TVM cannot even read the file
     try:
-        return tvm.runtime.load_module(str(Path(path).resolve())), target, description
+        return tvm.runtime.load_module(str(Path(path).resolve())), description
     except RuntimeError as error:
         raise InvalidArgumentError("path", str(path), f"a library that can be loaded ({error})") from None

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from .cuda import device_arch, load_runtime
-from .errors import InvalidArgumentError, NoDeviceError
+from .errors import CompileError, InvalidArgumentError, NoDeviceError
 
 if TYPE_CHECKING:
     import tvm
@@ -57,11 +57,24 @@ def resolve_target(target: str | dict[str, Any] | tvm.target.Target) -> tvm.targ
         raise InvalidArgumentError("target", target, f"{_EXPECTED} ({_first_line(error)})") from None
 
 
+def require_tvm_compiler() -> None:
+    """Raises `CompileError` in a process that has loaded TVM's runtime alone, which runs networks and no more."""
+    from tvm.base import _RUNTIME_ONLY
+
+    if _RUNTIME_ONLY:
+        raise CompileError("this needs TVM's compiler, and TVM has loaded its runtime alone (TVM_USE_RUNTIME_LIB)")
+
+
 def device_of(target: tvm.target.Target) -> tvm.runtime.Device:
     """The device that runs the target's kernels; `NoDeviceError` says what is missing."""
+    return device_for(str(target.kind.name))
+
+
+def device_for(kind: str) -> tvm.runtime.Device:
+    """The same for a kind of target, "llvm" or "cuda"."""
     import tvm
 
-    if target.kind.name == "llvm":
+    if kind == "llvm":
         return tvm.cpu(0)
     device = _first_gpu()
     if device is None:

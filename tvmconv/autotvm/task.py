@@ -65,18 +65,18 @@ def extract_from_suite(
 
 
 def extract_from_model(model: Any, target: Any, algorithm: str = "auto") -> list[Task]:
-    """A task for each different convolution of a model that has a template, in the order of the model.
+    """A task for each different convolution and linear layer of a model that has a template, in the model's order.
 
     `model` is what `tvmconv.import_model` returns, or anything it takes without `inputs`. A task's workload has the
     epilogue that the network's kernel will have, and its weight is the number of layers with that workload. For
     `algorithm` see `extract_from_suite`.
     """
     from ..network import Model, import_model
-    from ..network.kernels import find_convolutions
+    from ..network.kernels import sites_for
 
     resolved = resolve_target(target)
     source = model if isinstance(model, Model) else import_model(model)
-    workloads = [site.workload for site in find_convolutions(source.mod) if site.workload is not None]
+    workloads = [site.workload for site in sites_for(source.mod, resolved) if site.workload is not None]
     return [
         Task(workload, resolved, workloads.count(workload), _for(workload, algorithm))
         for workload in dict.fromkeys(workloads)

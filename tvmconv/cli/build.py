@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from .console import print_json, print_table, progress
-from .options import OutputFile, json_option, model_argument, records_option, target_option
+from .options import OutputFile, input_shapes_option, json_option, model_argument, records_option, target_option
 
 if TYPE_CHECKING:
     from ..network import Layer
@@ -20,20 +20,22 @@ if TYPE_CHECKING:
 @model_argument
 @click.option("-o", "--output", type=OutputFile(".so"), required=True, metavar="FILE.so", help="The file to write.")
 @target_option
+@input_shapes_option
 @records_option
 @json_option
-def build(model: Path, output: Path, target: str, as_json: bool) -> None:
+def build(model: Path, output: Path, target: str, shapes: dict[str, list[int]] | None, as_json: bool) -> None:
     """Compile MODEL, an ONNX file, into one library, and list what runs each of its convolutions.
 
     `tvmconv run` and `tvmconv.load` take the library. A CUDA target needs no GPU.
     """
     from ..network import build as build_network
+    from ..network import import_model
     from ..targets import resolve_target
 
     resolved = resolve_target(target)
     start = time.perf_counter()
     with progress(f"building {model.name}"):
-        network = build_network(str(model), resolved)
+        network = build_network(import_model(model, shapes=shapes), resolved)
         network.export(output)
     seconds = time.perf_counter() - start
 

@@ -12,7 +12,7 @@ import click
 from ..errors import InvalidArgumentError, UnsupportedModelError
 from ..workload import ConvWorkload
 from .console import print_json, print_table, progress
-from .options import POSITIVE, json_option, records_option, target_option
+from .options import POSITIVE, input_shapes_option, json_option, records_option, target_option
 from .tasks import find_tasks
 
 if TYPE_CHECKING:
@@ -37,9 +37,12 @@ VIEWS = {
     "what a compiler makes of that, asm for a CPU and ptx for CUDA; the registers and memory that CUDA's compiler "
     "reports.",
 )
+@input_shapes_option
 @records_option
 @json_option
-def inspect(subject: str, layer: int | None, target: str, show: str, as_json: bool) -> None:
+def inspect(
+    subject: str, layer: int | None, target: str, show: str, shapes: dict[str, list[int]] | None, as_json: bool
+) -> None:
     """Show how one convolution is scheduled, and the code that comes out.
 
     WORKLOAD is a workload as JSON, or a file that holds it; MODEL is an ONNX model, and --layer says which of its
@@ -51,7 +54,7 @@ def inspect(subject: str, layer: int | None, target: str, show: str, as_json: bo
     resolved = resolve_target(target)
     if show not in VIEWS[resolved.kind.name]:
         raise InvalidArgumentError("show", show, f"one of {', '.join(VIEWS[resolved.kind.name])} for target {target}")
-    workload = find_workload(subject, layer)
+    workload = find_workload(subject, layer, shapes)
     with progress(f"compiling {workload}"):
         operator = compile_operator(workload, resolved)
         content = _content(operator, show)
@@ -66,7 +69,7 @@ def inspect(subject: str, layer: int | None, target: str, show: str, as_json: bo
         click.echo(content)
 
 
-def find_workload(subject: str, layer: int | None) -> ConvWorkload:
+def find_workload(subject: str, layer: int | None, shapes: dict[str, list[int]] | None) -> ConvWorkload:
     """The workload that the arguments of the command name."""
     if not subject.lstrip().startswith("{"):
         path = Path(subject)
@@ -74,15 +77,15 @@ def find_workload(subject: str, layer: int | None) -> ConvWorkload:
             raise InvalidArgumentError("WORKLOAD|MODEL", subject, "a workload as JSON, or a file with one or a model")
         with path.open("rb") as file:
             if not file.read(1024).lstrip().startswith(b"{"):
-                return _layer(path, layer)
+                return _layer(path, layer, shapes)
         subject = path.read_text(errors="replace")
     if layer is not None:
         raise InvalidArgumentError("layer", layer, "none with a single workload")
     return ConvWorkload.from_json(subject)
 
 
-def _layer(model: Path, layer: int | None) -> ConvWorkload:
-    tasks = find_tasks(model)
+def _layer(model: Path, layer: int | None, shapes: dict[str, list[int]] | None) -> ConvWorkload:
+    tasks = find_tasks(model, shapes)
     if layer is None or layer > len(tasks):
         raise InvalidArgumentError("layer", layer, f"a number from 1 to {len(tasks)}, as `tvmconv tasks` counts")
     convolution = tasks[layer - 1].convolution

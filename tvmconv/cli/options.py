@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from math import isnan
 from pathlib import Path
 from typing import Any
@@ -48,6 +49,17 @@ def address(ctx: click.Context, param: click.Parameter, value: str | None) -> tu
     return host, int(port)
 
 
+def input_shapes(ctx: click.Context, param: click.Parameter, value: tuple[str, ...]) -> dict[str, list[int]] | None:
+    """The shapes in texts such as "x:[1,3,224,224]", by name; None where there are none."""
+    shapes = {}
+    for text in value:
+        found = re.fullmatch(r"(.+):\[\s*(\d+(?:\s*,\s*\d+)*)\s*\]", text.strip())
+        if found is None:
+            raise click.BadParameter(f"{text!r} is not of the form NAME:[1,3,224,224]", ctx, param)
+        shapes[found[1]] = [int(size) for size in found[2].split(",")]
+    return shapes or None
+
+
 def apply_records(ctx: click.Context, param: click.Parameter, value: Path | None) -> None:
     """Applies a tuning log until the command ends."""
     if value is not None:
@@ -61,6 +73,15 @@ POSITIVE = click.IntRange(min=1)
 INPUT_FILE = click.Path(exists=True, dir_okay=False, readable=True, path_type=Path)
 
 model_argument = click.argument("model", type=INPUT_FILE)
+
+input_shapes_option = click.option(
+    "--input-shapes",
+    "shapes",
+    multiple=True,
+    metavar="NAME:[N,...]",
+    callback=input_shapes,
+    help="The shape of an input of MODEL, for sizes that it leaves open; once for each such input.",
+)
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print data as JSON on stdout, and nothing else.")
 

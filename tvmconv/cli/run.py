@@ -15,7 +15,7 @@ import click
 
 from ..errors import InvalidArgumentError, WrongResultError
 from .console import note, print_json, print_table, progress
-from .options import INPUT_FILE, POSITIVE, OutputFile, json_option, records_option
+from .options import INPUT_FILE, POSITIVE, OutputFile, input_shapes_option, json_option, records_option
 
 if TYPE_CHECKING:
     import tvm
@@ -44,6 +44,7 @@ LIBRARY = b"\x7fELF"
 @click.option("--print-time", is_flag=True, help="Measure, without the copies from and to a GPU.")
 @click.option("--repeat", type=POSITIVE, default=10, help="With --print-time: how many measurements.")
 @click.option("--number", type=POSITIVE, default=1, help="With --print-time: runs in each measurement.")
+@input_shapes_option
 @records_option
 @json_option
 def run(
@@ -57,6 +58,7 @@ def run(
     print_time: bool,
     repeat: int,
     number: int,
+    shapes: dict[str, list[int]] | None,
     as_json: bool,
 ) -> None:
     """Run FILE, a library of `tvmconv build`, or MODEL, an ONNX file, and describe its outputs.
@@ -70,7 +72,7 @@ def run(
     from ..verify import compare, run_onnxruntime
     from .inputs import fill, read_inputs
 
-    network = load_network(file, target, verify)
+    network = load_network(file, target, verify, shapes)
     device = device_of(network.target)
     input_specs, output_specs = signature(network)
     arrays = read_inputs(inputs, input_specs) if inputs else {}
@@ -108,10 +110,12 @@ def run(
         raise WrongResultError(f"{', '.join(wrong)} of {file} differs from what {verify} computes by more than allowed")
 
 
-def load_network(file: Path, target: str | None, verify: str | None) -> Network | Operator:
+def load_network(
+    file: Path, target: str | None, verify: str | None, shapes: dict[str, list[int]] | None
+) -> Network | Operator:
     """What is in the library, or what is built from the model."""
     from ..loading import load
-    from ..network import build
+    from ..network import build, import_model
     from ..targets import device_of, resolve_target
 
     with file.open("rb") as opened:
@@ -120,8 +124,8 @@ def load_network(file: Path, target: str | None, verify: str | None) -> Network 
         resolved = resolve_target(target or "llvm")
         device_of(resolved)  # a network that cannot run here is not worth building
         with progress(f"building {file.name}"):
-            return build(str(file), resolved)
-    for option, value in (("target", target), ("verify", verify)):
+            return build(import_model(file, shapes=shapes), resolved)
+    for option, value in (("target", target), ("verify", verify), ("input-shapes", shapes)):
         if value is not None:
             raise InvalidArgumentError(option, value, "none with a library: that takes the ONNX model")
     with progress(f"loading {file.name}"):

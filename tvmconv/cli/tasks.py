@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 import click
 
 from .console import note, print_json, print_table, progress
-from .options import json_option, model_argument
+from .options import input_shapes_option, json_option, model_argument
 
 if TYPE_CHECKING:
-    from ..network.convolutions import Convolution
+    from ..network import Convolution
 
 
 @dataclass(frozen=True)
@@ -25,13 +25,14 @@ class Task:
 
 @click.command()
 @model_argument
+@input_shapes_option
 @json_option
-def tasks(model: Path, as_json: bool) -> None:
+def tasks(model: Path, shapes: dict[str, list[int]] | None, as_json: bool) -> None:
     """List the convolutions of MODEL, an ONNX file, equal ones merged: what they cost, and who has a kernel for them.
 
     FLOPs are two for each multiply-add; the total counts every layer.
     """
-    found = find_tasks(model)
+    found = find_tasks(model, shapes)
     total = sum((task.convolution.flops or 0) * len(task.names) for task in found)
     if as_json:
         print_json({"tasks": [_record(number, task) for number, task in enumerate(found, 1)], "flops": total})
@@ -49,12 +50,12 @@ def tasks(model: Path, as_json: bool) -> None:
         note("those with sizes that are known only when the model runs are not in the total")
 
 
-def find_tasks(model: Path) -> list[Task]:
+def find_tasks(model: Path, shapes: dict[str, list[int]] | None) -> list[Task]:
     """The model's tasks in graph order; their numbers on the command line count from 1."""
     from ..network import import_model
 
     with progress(f"importing {model.name}"):
-        convolutions = import_model(model).convolutions()
+        convolutions = import_model(model, shapes=shapes).convolutions()
     names: dict[Convolution, list[str]] = {}
     for convolution in convolutions:
         names.setdefault(replace(convolution, name=""), []).append(convolution.name)

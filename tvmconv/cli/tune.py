@@ -18,7 +18,7 @@ from ..errors import InvalidArgumentError, NoValidConfigurationError
 from ..workload import DTYPES, ConvWorkload
 from .console import note, progress
 from .interrupts import interrupts
-from .options import INPUT_FILE, POSITIVE, OutputFile, Seconds, address, json_option, target_option
+from .options import INPUT_FILE, POSITIVE, OutputFile, Seconds, address, input_shapes_option, json_option, target_option
 from .tune_report import never_worked, print_plan, print_summaries, tell_log
 
 if TYPE_CHECKING:
@@ -83,6 +83,7 @@ class Measuring:
 @click.option("--tasks", "only", callback=numbers, metavar="1,3-5", help="Only these, as --dry-run numbers them.")
 @click.option("-o", "--output", "log", type=OutputFile(), required=True, metavar="LOG", help="The log to add to.")
 @target_option
+@input_shapes_option
 @click.option("--trials", type=POSITIVE, default=1000, help="In all, those that LOG has included; shared equally.")
 @click.option("--time-budget", type=Seconds(), metavar="SECONDS", help="For the searches of this run, shared equally.")
 @click.option("--tuner", type=click.Choice(["xgb", "ga", "random", "grid"]), default="xgb", help="How to search.")
@@ -111,6 +112,7 @@ def tune(
     only: frozenset[int] | None,
     log: Path,
     target: str,
+    shapes: dict[str, list[int]] | None,
     trials: int,
     time_budget: float | None,
     tuner: str,
@@ -132,6 +134,8 @@ def tune(
     for flag, value in {"--batch": batch, "--dtype": dtype}.items():
         if value is not None and suite is None:
             raise click.UsageError(f"{flag} goes with --suite")
+    if shapes is not None and model is None:
+        raise click.UsageError("--input-shapes goes with MODEL")
     if (how.rpc_tracker is None) != (how.rpc_key is None):
         raise click.UsageError("--rpc-tracker and --rpc-key go together")
 
@@ -139,7 +143,7 @@ def tune(
     from ..targets import device_facts
 
     check_log(log)
-    found = find_tasks(model, suite, workload, batch, dtype or "float32", target, algorithm)
+    found = find_tasks(model, suite, workload, batch, dtype or "float32", target, algorithm, shapes)
     chosen = {number: task for number, task in enumerate(found, 1) if only is None or number in only}
     if only is not None and (absent := only - chosen.keys()):
         raise InvalidArgumentError("tasks", min(absent), f"numbers from 1 to {len(found)}, as --dry-run lists them")
@@ -183,9 +187,11 @@ def find_tasks(
     dtype: str,
     target: str,
     algorithm: str,
+    shapes: dict[str, list[int]] | None,
 ) -> list[Task]:
     """The tasks of the one source that is given."""
     from ..autotvm import task
+    from ..network import import_model
 
     if suite is not None:
         return task.extract_from_suite(suite, target, batch, dtype, algorithm)
@@ -193,7 +199,7 @@ def find_tasks(
         return [task.create(ConvWorkload.from_json(workload), target, algorithm)]
     assert model is not None
     with progress(f"importing {model.name}"):
-        tasks = task.extract_from_model(str(model), target, algorithm)
+        tasks = task.extract_from_model(import_model(model, shapes=shapes), target, algorithm)
     if not tasks:
         expected = "a model with a convolution that tvmconv has a kernel for; `tvmconv tasks` lists them"
         raise InvalidArgumentError("MODEL", str(model), expected)

@@ -1,9 +1,27 @@
-"""Whole models: import from ONNX and torch through Relax, kernels of tvmconv put in, compiled and run."""
+"""Whole models: import from ONNX and torch through Relax, kernels of tvmconv put in, compiled and run.
 
-from .building import build
-from .convolutions import Convolution, Layer
-from .importing import import_model
-from .model import Model, TensorSpec
-from .network import Network
+Names are loaded on first use: running a network that was exported needs nothing of TVM's compiler.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from .layers import Convolution, Layer, TensorSpec
+
+if TYPE_CHECKING:
+    from .building import build
+    from .importing import import_model
+    from .model import Model
+    from .network import Network
+
+_LAZY = {"Model": "model", "Network": "network", "build": "building", "import_model": "importing"}
 
 __all__ = ["Convolution", "Layer", "Model", "Network", "TensorSpec", "build", "import_model"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LAZY:
+        raise AttributeError(f"module 'tvmconv.network' has no attribute {name!r}")
+    return getattr(import_module(f".{_LAZY[name]}", __name__), name)

@@ -5,26 +5,37 @@ from __future__ import annotations
 from typing import Any
 
 from .. import lowering
+from ..errors import UnsupportedModelError
 from ..targets import resolve_target
 from .batch_norm import simplify_batch_norms
+from .importer_errors import IMPORT_ERRORS, summary
 from .importing import import_model
 from .kernels import use_kernels
 from .model import Model
 from .network import Network
+from .powers import simplify_powers
 from .separation import separate_convolutions
+from .spreading import spread_over_threads
 
 
 def build(model: Any, target: Any = "llvm") -> Network:
     """Compiles a model for a target: its convolutions with the kernels of tvmconv, the rest with TVM's.
 
     `model` is what `import_model` returns, or anything it takes without `inputs`; `target` is anything that
-    `resolve_target` takes. Building for "cuda" needs no GPU, running does.
+    `resolve_target` takes. Building for "cuda" needs no GPU, running does. Raises `UnsupportedModelError` for a model
+    that can be imported and that TVM cannot compile.
     """
     resolved = resolve_target(target)
     source = model if isinstance(model, Model) else import_model(model)
     mod, layers = use_kernels(source.mod, resolved)
-    mod = simplify_batch_norms(mod)
+    mod = simplify_powers(simplify_batch_norms(mod))
     if resolved.kind.name == "cuda":
         mod = separate_convolutions(mod)
-    executable = lowering.build(mod, resolved)
-    return Network(executable, resolved, source.inputs, source.outputs, layers)
+    try:
+        if resolved.kind.name == "llvm":
+            mod = spread_over_threads(mod, resolved)
+        executable = lowering.build(mod, resolved)
+    except IMPORT_ERRORS as error:
+        problem = f"TVM cannot compile it for {resolved.kind.name}: {summary(error)}"
+        raise UnsupportedModelError(f"{problem}. What would help: static shapes, or other operators") from error
+    return Network(executable, str(resolved), source.inputs, source.outputs, layers)

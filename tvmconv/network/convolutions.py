@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from math import prod
-from typing import Any
 
 import tvm
 from tvm import relax
 
 from ..errors import InvalidArgumentError
-from ..workload import ConvWorkload
-from .constants import static_shape
+from ..workload import DTYPES, ConvWorkload
+from .constants import constant_value, static_shape
 from .graph import operator_name
+from .layers import Convolution
 
 OPERATORS = tuple(f"relax.nn.conv{rank}d{kind}" for kind in ("", "_transpose") for rank in (1, 2, 3))
 
@@ -22,38 +21,25 @@ LAYOUTS = {"conv1d": ("NCW", "OIW", "NCW"), "conv2d": ("NCHW", "OIHW", "NCHW")}
 """What a workload can describe: the layouts of data, weight and output for each kind."""
 
 
-@dataclass(frozen=True)
-class Convolution:
-    """One convolution of a model."""
-
-    name: str
-    """Its variable in the model's Relax module."""
-    description: str
-    """The workload in words, or as much of it as there is."""
-    layout: str
-    flops: int | None
-    """Two for each multiply-add; None where a shape is known only when the model runs."""
-    workload: ConvWorkload | None
-    """With the epilogue that the kernel takes in; None for a convolution that a workload cannot describe."""
-    obstacle: str | None
-    """Why this is left to TVM; None for one that gets a kernel of tvmconv."""
-
-
-@dataclass(frozen=True)
-class Layer:
-    """One convolution of a network, and what runs it."""
-
-    convolution: Convolution
-    kernel: str
-    """The template, such as "tvmconv cuda/depthwise", or "TVM"."""
-    config: Mapping[str, Any] | None
-    """The knobs of the template; None for a kernel of TVM."""
-    reason: str
-
-
 def is_convolution(expr: relax.Expr) -> bool:
     """Whether an expression is a convolution of Relax, of any rank, transposed or not."""
     return operator_name(expr) in OPERATORS
+
+
+def is_linear(expr: relax.Expr) -> bool:
+    """Whether an expression is a linear layer that a workload can describe: x (N, C) by a constant weight (C, K)."""
+    if operator_name(expr) != "relax.matmul" or constant_value(expr.args[1]) is None:
+        return False
+    x, w = (argument.ty for argument in expr.args)
+    is_static = x.ndim == w.ndim == 2 and static_shape(x) is not None
+    return is_static and x.dtype == w.dtype == expr.ty.dtype and x.dtype in DTYPES
+
+
+def describe_linear(name: str, call: relax.Call) -> Convolution:
+    """A linear layer as the convolution that it is, with kernels and images of one element."""
+    x, (channels, outputs) = call.args[0].ty, static_shape(call.args[1].ty) or ()
+    workload = ConvWorkload.conv2d((*(static_shape(x) or ()), 1, 1), (outputs, channels, 1, 1), dtype=str(x.dtype))
+    return Convolution(name, str(workload), "NC", workload.flops, workload, None)
 
 
 def describe(name: str, call: relax.Call) -> Convolution:
@@ -84,7 +70,7 @@ def _form_obstacle(call: relax.Call) -> str | None:
     if layouts != LAYOUTS[kind]:
         return f"layout {' '.join(dict.fromkeys(layouts))} is not supported"
     if static_shape(x) is None or static_shape(w) is None:
-        return f"the shape {_sizes(x)} is known only when the model runs"
+        return f"the shape {_sizes(x)} is known only when the model runs; give it as `shapes` (--input-shapes)"
     if not x.dtype == w.dtype == call.ty.dtype:
         return f"{x.dtype} with {w.dtype} into {call.ty.dtype} is not supported"
     return None

@@ -1,4 +1,4 @@
-"""What Relax's importers raise and print, made fit to be told."""
+"""What Relax's importers and its compiler raise and print, made fit to be told."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ NAMED = 5
 """As many nodes are named in an error."""
 
 IMPORT_ERRORS = (RuntimeError, ValueError, TypeError, LookupError, AttributeError, AssertionError)
-"""What the importers have been seen to raise for a model they cannot import; they have no error of their own."""
+"""What they have been seen to raise for a model that they cannot take; they have no error of their own."""
 
 
 @contextmanager

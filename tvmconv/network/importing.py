@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,17 +14,24 @@ from tvm import relax
 from ..errors import InvalidArgumentError, UnsupportedModelError
 from .constants import fold_constants
 from .convolutions import size_text
-from .model import Model, TensorSpec
+from .layers import TensorSpec
+from .model import Model
 from .windows import require_sliding
 
-SOURCES = "an ONNX file, an onnx.ModelProto, a torch.export.ExportedProgram, or a torch.nn.Module with example inputs"
+SOURCES = (
+    "an ONNX file or its bytes, an onnx.ModelProto, a torch.export.ExportedProgram, "
+    "or a torch.nn.Module with example inputs"
+)
 
 
-def import_model(source: Any, inputs: tuple[Any, ...] | None = None) -> Model:
+def import_model(
+    source: Any, inputs: tuple[Any, ...] | None = None, shapes: Mapping[str, Sequence[int]] | None = None
+) -> Model:
     """A model of ONNX or torch as a `Model`, its weights as constants.
 
-    `source` is the path of an ONNX file, an `onnx.ModelProto`, a `torch.export.ExportedProgram`, or a
+    `source` is the path or the bytes of an ONNX file, an `onnx.ModelProto`, a `torch.export.ExportedProgram`, or a
     `torch.nn.Module` together with `inputs`, a tuple of example tensors that it is exported with, in eval mode.
+    `shapes` gives inputs of an ONNX model other shapes than it has by itself, for one with sizes left open.
 
     Raises `InvalidArgumentError` for a source that is none of these or is damaged, `UnsupportedModelError` for a
     model that Relax cannot import, with the operator, `MissingPackageError` where onnx is needed and not installed.
@@ -33,22 +41,30 @@ def import_model(source: Any, inputs: tuple[Any, ...] | None = None) -> Model:
     if torch is not None and isinstance(source, torch.nn.Module):
         from .torch_importer import export_module, import_program
 
+        _refuse_shapes(shapes)
         return _finish(*import_program(export_module(source, inputs)))
     if inputs is not None:
         raise InvalidArgumentError("inputs", type(inputs).__name__, "None: only a torch.nn.Module needs example inputs")
     if torch is not None and isinstance(source, torch.export.ExportedProgram):
         from .torch_importer import import_program
 
+        _refuse_shapes(shapes)
         return _finish(*import_program(source))
-    if isinstance(source, (str, Path)):
-        from .onnx_importer import import_onnx, read_onnx
+    if isinstance(source, (str, Path, bytes)):
+        from .onnx_importer import import_onnx, parse_onnx, read_onnx
 
-        return _finish(*import_onnx(read_onnx(Path(source))))
+        proto = parse_onnx(source) if isinstance(source, bytes) else read_onnx(Path(source))
+        return _finish(*import_onnx(proto, shapes or {}))
     if onnx is not None and isinstance(source, onnx.ModelProto):
         from .onnx_importer import import_onnx
 
-        return _finish(*import_onnx(source))
+        return _finish(*import_onnx(source, shapes or {}))
     raise InvalidArgumentError("source", type(source).__name__, SOURCES)
+
+
+def _refuse_shapes(shapes: object) -> None:
+    if shapes is not None:
+        raise InvalidArgumentError("shapes", shapes, "None: a model of torch has those that it was exported with")
 
 
 def _finish(mod: tvm.IRModule, inputs: list[str], outputs: list[str]) -> Model:

@@ -12,10 +12,12 @@ from tvm import relax
 
 from .. import dispatch, lowering
 from ..workload import ConvWorkload, Epilogue
+from ..workspace import Workspace, take_out
 from .constants import constant_value, static_shape
-from .convolutions import Convolution, Layer, describe, is_convolution
+from .convolutions import describe, describe_linear, is_convolution, is_linear
 from .epilogue import Tail, follow, padding_before
 from .graph import Block, blocks_of, rebind
+from .layers import Convolution, Layer
 from .packing import Packing, split_packing
 
 
@@ -30,38 +32,49 @@ class Site:
     """What the kernel reads, in the order of `workload.operands`, but maybe in another shape."""
     output: relax.Var
     """The variable that it computes."""
+    linear: bool = False
+    """Whether it is a linear layer, whose weight is (C, K)."""
 
     @property
     def weight(self) -> np.ndarray | None:
         """The weight in the workload's shape, None for one that is computed."""
         if self.workload is None or (weight := constant_value(self.operands[1])) is None:
             return None
-        return weight.reshape(self.workload.w_shape)
+        return (weight.T if self.linear else weight).reshape(self.workload.w_shape)
 
 
 def find_convolutions(mod: tvm.IRModule) -> list[Site]:
-    """The convolutions of "main" in graph order, each with everything that its kernel can take in."""
+    """The convolutions and linear layers of "main" in graph order, each with everything that its kernel can take in."""
     sites = []
     for block in blocks_of(mod):
         taken: set[relax.Var] = set()
-        sites += [_site(var, value, block, taken) for var, value in block.values.items() if is_convolution(value)]
+        for var, value in block.values.items():
+            if is_convolution(value):
+                sites.append(_site(var, value, describe(str(var.name), value), block, taken))
+            elif is_linear(value):
+                sites.append(_site(var, value, describe_linear(str(var.name), value), block, taken))
     return sites
+
+
+def sites_for(mod: tvm.IRModule, target: tvm.target.Target) -> list[Site]:
+    """Those that get kernels on a target, and the convolutions that do not: on a GPU linear layers are TVM's."""
+    return [site for site in find_convolutions(mod) if not (site.linear and target.kind.name == "cuda")]
 
 
 def use_kernels(mod: tvm.IRModule, target: tvm.target.Target) -> tuple[tvm.IRModule, tuple[Layer, ...]]:
     """The module with a scheduled kernel for each convolution that can have one, and what every convolution got.
 
     Padding with zeros before a convolution goes into its kernel, and so do bias, batch norm, an addition of another
-    tensor and clips behind it. Convolutions with equal workloads share a kernel. Weights that are constants are laid
-    out here and now as the kernel wants them.
+    tensor and clips behind it. A linear layer is a convolution with kernels and images of one element. Convolutions
+    with equal workloads share a kernel. Weights that are constants are laid out here and now as the kernel wants them.
 
     Before: `y = R.nn.conv2d(x, w)`, `z = R.add(y, bias)`, `output = R.nn.relu(z)`.
     After: `output = R.call_tir(tvmconv_direct_0, (x, packed, shift))`.
     """
-    sites = find_convolutions(mod)
+    sites = sites_for(mod, target)
     builder = relax.BlockBuilder(mod)
     selections: dict[ConvWorkload, dispatch.Selection] = {}
-    kernels: dict[tuple[ConvWorkload, bool], tuple[relax.GlobalVar, Packing | None]] = {}
+    kernels: dict[tuple[ConvWorkload, bool], tuple[relax.GlobalVar, Packing | None, Workspace]] = {}
     calls, layers = {}, []
     for site in sites:
         if site.workload is None:
@@ -76,21 +89,30 @@ def use_kernels(mod: tvm.IRModule, target: tvm.target.Target) -> tuple[tvm.IRMod
             kernel, packing = lowering.lower(workload, selection, target, name), None
             if weight is not None:
                 kernel, packing = split_packing(kernel)
-            kernels[key] = builder.add_func(kernel, name), packing
+            kernel, workspace = take_out(kernel, target)
+            kernels[key] = builder.add_func(kernel, name), packing, workspace
         calls[site.output] = _call(site, weight, *kernels[key])
         config = msgspec.to_builtins(selection.config)
         layers.append(Layer(site.convolution, f"tvmconv {selection.name}", config, selection.reason))
     return rebind(builder.get(), calls), tuple(layers)
 
 
-def _call(site: Site, weight: np.ndarray | None, kernel: relax.GlobalVar, packing: Packing | None) -> relax.Expr:
-    """What computes a site's output; tensors with one spatial axis get a second one of size 1 for the kernel."""
+def _call(
+    site: Site, weight: np.ndarray | None, kernel: relax.GlobalVar, packing: Packing | None, workspace: Workspace
+) -> relax.Expr:
+    """What computes a site's output; tensors with one spatial axis get a second one of size 1 for the kernel.
+
+    To Relax the workspace is further outputs that nobody reads: it plans their memory with all other.
+    """
     assert site.workload is not None
     *shapes, (output_shape, dtype) = site.workload.operands.values()
     operands = [_shaped(operand, shape) for operand, (shape, _) in zip(site.operands, shapes, strict=True)]
     if weight is not None:
         operands[1] = relax.const(packing(weight) if packing else weight)
-    call = relax.call_tir(kernel, operands, relax.TensorType(output_shape, dtype))
+    outputs = [relax.TensorType(*output) for output in ((output_shape, dtype), *workspace.parameters)]
+    call = relax.call_tir(kernel, operands, outputs)
+    if workspace.parameters:
+        call = relax.TupleGetItem(call, 0)
     return call if static_shape(site.output.ty) == output_shape else relax.op.reshape(call, site.output.ty.shape)
 
 
@@ -98,9 +120,8 @@ def _shaped(operand: relax.Expr, shape: tuple[int, ...]) -> relax.Expr:
     return operand if static_shape(operand.ty) == shape else relax.op.reshape(operand, shape)
 
 
-def _site(var: relax.Var, call: relax.Call, block: Block, taken: set[relax.Var]) -> Site:
-    """The site of a convolution; `taken` has the additions that kernels have taken in, and gets this one's."""
-    convolution = describe(str(var.name), call)
+def _site(var: relax.Var, call: relax.Call, convolution: Convolution, block: Block, taken: set[relax.Var]) -> Site:
+    """The site of a call; `taken` has the additions that kernels have taken in, and gets this one's."""
     if convolution.workload is None:
         return Site(convolution, None, (), var)
     data, padding = padding_before(call.args[0], block)
@@ -112,7 +133,7 @@ def _site(var: relax.Var, call: relax.Call, block: Block, taken: set[relax.Var])
     operands += [relax.const(vector.astype(np.float32)) for vector in (tail.scale, tail.shift) if vector is not None]
     operands += [tail.residual] if tail.residual is not None else []
     convolution = replace(convolution, description=str(workload), workload=workload)
-    return Site(convolution, workload, tuple(operands), tail.output)
+    return Site(convolution, workload, tuple(operands), tail.output, is_linear(call))
 
 
 def _with_surroundings(workload: ConvWorkload, padding: tuple[int, int, int, int], tail: Tail) -> ConvWorkload:

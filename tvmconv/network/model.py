@@ -5,24 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from .convolutions import Convolution
 from .kernels import find_convolutions
+from .layers import Convolution, TensorSpec
 
 if TYPE_CHECKING:
     import tvm
-
-
-@dataclass(frozen=True)
-class TensorSpec:
-    """An input or output of a model."""
-
-    name: str
-    shape: tuple[int | str, ...]
-    """A size that is known only when the model runs is a name here."""
-    dtype: str
-
-    def __str__(self) -> str:
-        return f"{self.name}: {self.dtype} ({', '.join(map(str, self.shape))})"
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from functools import cached_property
 from os import PathLike
 from typing import Any
@@ -9,30 +10,32 @@ from typing import Any
 import msgspec
 import tvm
 import tvm_ffi
-from tvm import relax
+from tvm.runtime.vm import VirtualMachine
 
 from .. import arrays, storage
 from ..errors import InvalidArgumentError
-from ..targets import device_of
-from .convolutions import Layer
-from .model import TensorSpec
+from ..targets import device_for
+from .layers import Layer, TensorSpec
 
 ALIGNMENT = 64
 """Bytes to which TVM's own kernels take every tensor to be aligned; they crash on others."""
 
 
 class Network:
-    """A model compiled for one target; `tvmconv.build` makes it, `tvmconv.load` reads one from a file."""
+    """A model compiled for one target; `tvmconv.build` makes it, `tvmconv.load` reads one from a file.
+
+    A process with TVM's runtime alone, without its compiler, can run it. `target` is JSON.
+    """
 
     def __init__(
         self,
         executable: tvm.runtime.Executable | tvm.runtime.Module,
-        target: tvm.target.Target,
+        target: str,
         inputs: tuple[TensorSpec, ...],
         outputs: tuple[TensorSpec, ...],
         layers: tuple[Layer, ...],
     ) -> None:
-        self.target = target
+        self._target = target
         self.inputs = inputs
         self.outputs = outputs
         self.layers = layers
@@ -42,14 +45,13 @@ class Network:
         """Runs the network on its inputs, in order or by name: arrays of NumPy or torch, or any with DLPack.
 
         The result is an array of the same kind and on the same device as the first input, or a tuple of them where
-        the model has several outputs. Arrays that are elsewhere are copied to the target's device. Raises
+        the model has several outputs. Arrays that are elsewhere are copied to the target's device. Intermediate
+        tensors are in TVM's pool, which knows nothing of streams: call on one stream at a time. Raises
         `InvalidArgumentError` for inputs that are not those of `inputs`, `NoDeviceError` where the device is missing.
         """
         inputs = self._in_order(given, named)
-        operands = [arrays.operand(spec.name, array) for spec, array in zip(self.inputs, inputs, strict=True)]
-        for spec, operand in zip(self.inputs, operands, strict=True):
-            _check(spec, operand)
-        result = self._machine["main"](*(_placed(operand, self._device) for operand in operands))
+        operands = [input_operand(spec, array) for spec, array in zip(self.inputs, inputs, strict=True)]
+        result = self.machine["main"](*(_placed(operand, self.device) for operand in operands))
         # Given a torch tensor, TVM answers with torch tensors.
         tensors = [tvm_ffi.from_dlpack(item) for item in (result if len(self.outputs) > 1 else [result])]
         outputs = tuple(arrays.same_kind(inputs[0], tensor) for tensor in tensors)
@@ -64,10 +66,10 @@ class Network:
             "outputs": msgspec.to_builtins(self.outputs),
             "layers": msgspec.to_builtins(self.layers),
         }
-        storage.save(self._executable, "network", self.target, details, path)
+        storage.save(self._executable, "network", self._target, details, path)
 
     @classmethod
-    def from_saved(cls, module: tvm.runtime.Module, target: tvm.target.Target, details: dict[str, Any]) -> Network:
+    def from_saved(cls, module: tvm.runtime.Module, target: str, details: dict[str, Any]) -> Network:
         """The network that `export` wrote."""
         return cls(
             module,
@@ -81,15 +83,26 @@ class Network:
         ours = sum(layer.kernel != "TVM" for layer in self.layers)
         inputs, outputs = (", ".join(map(str, specs)) for specs in (self.inputs, self.outputs))
         kernels = f"{ours} of {len(self.layers)} convolutions by tvmconv"
-        return f"<tvmconv.Network {inputs} -> {outputs} for {self.target.kind.name}, {kernels}>"
+        return f"<tvmconv.Network {inputs} -> {outputs} for {self._kind}, {kernels}>"
 
     @cached_property
-    def _device(self) -> tvm.runtime.Device:
-        return device_of(self.target)
+    def target(self) -> tvm.target.Target:
+        """What the network was built for."""
+        return tvm.target.Target(json.loads(self._target))
 
     @cached_property
-    def _machine(self) -> relax.VirtualMachine:
-        return relax.VirtualMachine(self._executable, self._device)
+    def _kind(self) -> str:
+        return str(json.loads(self._target)["kind"])
+
+    @cached_property
+    def device(self) -> tvm.runtime.Device:
+        """What the network runs on; `NoDeviceError` where that is missing."""
+        return device_for(self._kind)
+
+    @cached_property
+    def machine(self) -> VirtualMachine:
+        """TVM's virtual machine with the network's code; its function "main" takes tensors that are on the device."""
+        return VirtualMachine(self._executable, self.device)
 
     def _in_order(self, given: tuple[Any, ...], named: dict[str, Any]) -> list[Any]:
         names = [spec.name for spec in self.inputs]
@@ -102,20 +115,27 @@ class Network:
         return [*given, *(named[name] for name in names[len(given) :])]
 
 
-def _check(spec: TensorSpec, operand: arrays.Operand) -> None:
-    """Raises `InvalidArgumentError` unless the array is what the spec says."""
+def input_operand(spec: TensorSpec, array: Any) -> arrays.Operand:
+    """The array as an operand; `InvalidArgumentError` unless it is what the spec says."""
+    operand = arrays.operand(spec.name, array)
     fits = len(operand.shape) == len(spec.shape) and all(
         isinstance(size, str) or size == actual for size, actual in zip(spec.shape, operand.shape, strict=True)
     )
     if not fits:
-        raise InvalidArgumentError(spec.name, operand.shape, f"the shape of {spec}")
+        raise InvalidArgumentError(spec.name, tuple(operand.shape), f"the shape of {spec}")
     if operand.dtype != spec.dtype:
         raise InvalidArgumentError(spec.name, operand.dtype, f"the dtype of {spec}")
+    return operand
+
+
+def copied(operand: arrays.Operand, device: tvm.runtime.Device) -> tvm.runtime.Tensor:
+    """A new tensor on the device with what the operand holds."""
+    source = tvm_ffi.from_dlpack(operand.argument)
+    return tvm.runtime.empty(operand.shape, operand.dtype, device).copyfrom(source)
 
 
 def _placed(operand: arrays.Operand, device: tvm.runtime.Device) -> Any:
     """The array on the device and aligned, copied only where it has to be."""
     if operand.device == device and operand.argument.data_ptr() % ALIGNMENT == 0:
         return operand.argument
-    source = tvm_ffi.from_dlpack(operand.argument)
-    return tvm.runtime.empty(operand.shape, operand.dtype, device).copyfrom(source)
+    return copied(operand, device)

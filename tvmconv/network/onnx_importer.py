@@ -2,78 +2,98 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from functools import reduce
+from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import tvm
 from tvm import relax, topi
 
-from ..errors import InvalidArgumentError, MissingPackageError, UnsupportedModelError
-from .importer_errors import IMPORT_ERRORS, node_at_fault, quiet, summary, unsupported
+from ..errors import InvalidArgumentError, MissingPackageError
+from .constants import static_shape
+from .importer_errors import IMPORT_ERRORS, node_at_fault, quiet, summary
+from .onnx_constants import fold_nodes
+from .onnx_functions import inline_functions
+from .onnx_refusals import FAILED_HINT, HINTS, refuse_misread, unsupported_nodes
 
 if TYPE_CHECKING:
     import onnx
 
-HINTS = {
-    "ConvInteger": "export the model in Q/DQ form (QuantizeLinear and DequantizeLinear around Conv)",
-    "QLinearConv": "export the model in Q/DQ form (QuantizeLinear and DequantizeLinear around Conv)",
-    "QLinearMatMul": "export the model in Q/DQ form (QuantizeLinear and DequantizeLinear around MatMul)",
-    "ConvTranspose": "give its padding as `pads` and `output_padding`",
-    "MaxPool": "give its padding as `pads`",
-    "Upsample": "export the model with opset 11 or later, which has Resize",
-}
-"""What helps with an operator that Relax does not have or gets wrong."""
-
-PADS_LOW = "Relax gets the shape of auto_pad SAME_LOWER wrong"
-UNKNOWN_HINT = "export the model without it, or replace it by operators that Relax has"
-FAILED_HINT = "export the model with static shapes, with another opset, or without this operator"
-
 
 def read_onnx(path: Path) -> onnx.ModelProto:
     """The model in an ONNX file; `InvalidArgumentError` for one that is missing or damaged."""
-    try:
-        import onnx
-    except ImportError:
-        raise MissingPackageError("onnx", "onnx", "importing an ONNX file") from None
-    from google.protobuf.message import DecodeError
-
+    onnx = require_onnx()
     if not path.is_file():
         raise InvalidArgumentError("source", str(path), "an ONNX file that exists")
+    model = _parsed(path.read_bytes(), str(path))
     try:
-        model = onnx.load(path, format="protobuf")
-    except DecodeError:
-        raise InvalidArgumentError("source", str(path), "an ONNX file; this is another format, or damaged") from None
+        onnx.external_data_helper.load_external_data_for_model(model, str(path.parent))
     except (onnx.checker.ValidationError, OSError) as error:
         raise InvalidArgumentError("source", str(path), f"an ONNX file with its data ({summary(error)})") from None
-    # Bytes that end between two fields still parse; no bytes at all do too.
-    if not (model.ir_version and model.opset_import and model.graph.output):
-        raise InvalidArgumentError("source", str(path), "a whole ONNX file; this one is empty or cut off")
     return model
 
 
-def import_onnx(model: onnx.ModelProto) -> tuple[tvm.IRModule, list[str], list[str]]:
+def parse_onnx(data: bytes) -> onnx.ModelProto:
+    """The model in what an ONNX file holds; `InvalidArgumentError` for anything else."""
+    return _parsed(data, f"{len(data)} bytes")
+
+
+def require_onnx() -> ModuleType:
+    """The package onnx; `MissingPackageError` where it is not installed."""
+    try:
+        return import_module("onnx")
+    except ImportError:
+        raise MissingPackageError("onnx", "onnx", "importing an ONNX file") from None
+
+
+def _parsed(data: bytes, source: str) -> onnx.ModelProto:
+    onnx = require_onnx()
+    from google.protobuf.message import DecodeError
+
+    try:
+        model = onnx.load_model_from_string(data)
+    except DecodeError:
+        raise InvalidArgumentError("source", source, "an ONNX file; this is another format, or damaged") from None
+    # Bytes that end between two fields still parse; no bytes at all do too.
+    if not (model.ir_version and model.opset_import and model.graph.output):
+        raise InvalidArgumentError("source", source, "a whole ONNX file; this one is empty or cut off")
+    return model
+
+
+def import_onnx(
+    model: onnx.ModelProto, shapes: Mapping[str, Sequence[int]]
+) -> tuple[tvm.IRModule, list[str], list[str]]:
     """The model as a Relax module, with ONNX's names of its inputs and outputs.
 
-    Raises `UnsupportedModelError` for a model with an operator that Relax cannot import.
+    `shapes` is what inputs have in place of their own shapes. Raises `UnsupportedModelError` for a model with an
+    operator that Relax cannot import.
     """
     import onnx
     from tvm.relax.frontend.onnx.onnx_frontend import ONNXGraphImporter
 
-    for has_problem, problem in ((_has_output_shape, "Relax ignores its output_shape"), (_pads_low, PADS_LOW)):
-        if nodes := [node for node in model.graph.node if has_problem(node)]:
-            raise _unsupported(nodes, problem)
+    model = inline_functions(model)
+    refuse_misread(model.graph)
 
     class Importer(ONNXGraphImporter):  # type: ignore[misc]
-        """Adds up pair by pair, which kernels can take in, where TVM's would stack all that is to be added."""
+        """TVM's importer, but for two operators.
+
+        It adds up pair by pair, which kernels can take in, where TVM's would stack all that is to be added. It gives
+        transposed convolutions the padding that makes their output_shape, which TVM's ignores.
+        """
 
         def _convert_operator(self, name: str, inputs: Any, attrs: dict[str, Any], opset: int) -> relax.Expr:
             if name == "Sum":
                 return reduce(lambda x, y: self.bb.normalize(relax.op.add(x, y)), inputs)
+            if name == "ConvTranspose" and "output_shape" in attrs:
+                attrs = _with_pads(attrs, static_shape(inputs[0].ty), static_shape(inputs[1].ty))
             return super()._convert_operator(name, inputs, attrs, opset)
 
-    importer = Importer(shape_dict=None, dtype_dict=None)
+    weights = {tensor.name for tensor in model.graph.initializer}
+    inputs = [value for value in model.graph.input if value.name not in weights]
+    importer = Importer(shape_dict=_checked(shapes, inputs), dtype_dict=None)
     importer.bb = _RelaxBuilder()
     opset = next((entry.version for entry in model.opset_import if entry.domain in ("", "ai.onnx")), None)
     if opset is None:  # Relax would take its operators for those of the first
@@ -82,18 +102,30 @@ def import_onnx(model: onnx.ModelProto) -> tuple[tvm.IRModule, list[str], list[s
         )
     try:
         with quiet():
-            mod = importer.from_onnx(model.graph, opset)
+            graph, constants = fold_nodes(model, opset, shapes)
+            importer._parse_graph_initializers(model.graph)
+            importer._nodes.update({name: relax.const(value, str(value.dtype)) for name, value in constants.items()})
+            mod = importer.from_onnx(graph, opset)
     except tvm.error.OpNotImplemented as error:
         unknown = summary(error).rpartition(": ")[2].split(", ")
         nodes = [node for node in model.graph.node if node.op_type in unknown]
-        raise _unsupported(nodes, "Relax does not have it") from error
+        raise unsupported_nodes(nodes, "Relax does not have it") from error
     except IMPORT_ERRORS as error:
         node = node_at_fault(error, onnx.NodeProto)
         hint = HINTS.get(node.op_type, FAILED_HINT) if node else FAILED_HINT
-        raise _unsupported([node] if node else [], summary(error), hint) from error
-    weights = {tensor.name for tensor in model.graph.initializer}
-    inputs = [value.name for value in model.graph.input if value.name not in weights]
-    return mod, inputs, [value.name for value in model.graph.output]
+        raise unsupported_nodes([node] if node else [], summary(error), hint) from error
+    return mod, [value.name for value in inputs], [value.name for value in model.graph.output]
+
+
+def _checked(shapes: Mapping[str, Sequence[int]], inputs: list[onnx.ValueInfoProto]) -> dict[str, list[int]]:
+    """The shapes, each for an input of as many axes; `InvalidArgumentError` for others."""
+    axes = {value.name: len(value.type.tensor_type.shape.dim) for value in inputs}
+    for name, shape in shapes.items():
+        if name not in axes:
+            raise InvalidArgumentError("shapes", name, f"inputs of the model: {', '.join(axes)}")
+        if len(shape) != axes[name] or not all(isinstance(size, int) and size > 0 for size in shape):
+            raise InvalidArgumentError("shapes", shape, f"{axes[name]} sizes for {name}")
+    return {name: list(shape) for name, shape in shapes.items()}
 
 
 class _RelaxBuilder(relax.BlockBuilder):  # type: ignore[misc]
@@ -111,15 +143,26 @@ class _RelaxBuilder(relax.BlockBuilder):  # type: ignore[misc]
         return self.emit(relax.op.maximum(x, bound) if func is topi.maximum else relax.op.minimum(x, bound))
 
 
-def _has_output_shape(node: onnx.NodeProto) -> bool:
-    return node.op_type == "ConvTranspose" and any(attribute.name == "output_shape" for attribute in node.attribute)
+def _with_pads(
+    attrs: dict[str, Any], x_shape: tuple[int, ...] | None, w_shape: tuple[int, ...] | None
+) -> dict[str, Any]:
+    """The attributes of a ConvTranspose with the padding that makes its output_shape, as ONNX's specification has it.
 
-
-def _pads_low(node: onnx.NodeProto) -> bool:
-    return node.op_type == "MaxPool" and any(attribute.s == b"SAME_LOWER" for attribute in node.attribute)
-
-
-def _unsupported(nodes: list[onnx.NodeProto], problem: str, hint: str | None = None) -> UnsupportedModelError:
-    found = [f"{node.op_type} (node {node.name or node.output[0]!r})" for node in nodes]
-    hints = dict.fromkeys(HINTS.get(node.op_type, UNKNOWN_HINT) for node in nodes)
-    return unsupported(found, problem, hint or "; ".join(hints) or UNKNOWN_HINT)
+    Before: `{"output_shape": (10, 8), "strides": (3, 2)}` for x (1, 1, 3, 3) and 3x3 kernels.
+    After: `{"strides": (3, 2), "pads": [0, 0, 0, 0], "output_padding": [1, 1]}`.
+    """
+    if x_shape is None or w_shape is None:
+        raise ValueError("its output_shape is for an input of known size")
+    rest = {key: value for key, value in attrs.items() if key not in ("output_shape", "auto_pad")}
+    axes = range(len(x_shape) - 2)
+    strides, dilations = (attrs.get(key, [1 for _ in axes]) for key in ("strides", "dilations"))
+    more = list(attrs.get("output_padding", [0 for _ in axes]))
+    before, after = [], []
+    for i, target in enumerate(attrs["output_shape"][-len(axes) :]):
+        size = strides[i] * (x_shape[i + 2] - 1) + (w_shape[i + 2] - 1) * dilations[i] + 1 + more[i]
+        more[i] += max(target - size, 0)
+        less = max(size - target, 0)
+        first = less // 2 if attrs.get("auto_pad") == b"SAME_UPPER" else less - less // 2
+        before.append(first)
+        after.append(less - first)
+    return {**rest, "pads": before + after, "output_padding": more}

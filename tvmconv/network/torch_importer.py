@@ -54,11 +54,13 @@ def import_program(program: torch.export.ExportedProgram) -> tuple[tvm.IRModule,
 
     with quiet():
         program = program.run_decompositions()
+        signature = program.graph_signature
+        if changed := [*signature.buffers_to_mutate.values(), *signature.user_inputs_to_mutate.values()]:
+            raise unsupported(changed, "the model changes them, as in training", "export it in eval mode")
         if misread := [_words(node) for node in program.graph.nodes if _is_misread(node)]:
             raise unsupported(misread, "Relax ignores one of its arguments", HINT)
-        changed = [_words(node) for node in program.graph.nodes if _changes_dtype(node)]
-        if changed:
-            raise unsupported(changed, "Relax imports it in float32 only", "import the model in float32, or from ONNX")
+        if other := [_words(node) for node in program.graph.nodes if _changes_dtype(node)]:
+            raise unsupported(other, "Relax imports it in float32 only", "import the model in float32, or from ONNX")
         try:
             mod = from_exported_program(program, run_ep_decomposition=False, unwrap_unit_return_tuple=True)
         except IMPORT_ERRORS as error:

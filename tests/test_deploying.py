@@ -1,0 +1,88 @@
+"""An exported network in processes that have less and less of what built it, as the page on deploying has them."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tvm
+from network_graph import Graph
+
+import tvmconv
+from tvmconv.network import Network
+
+PAGE = (Path(__file__).parent.parent / "docs" / "deploying.md").read_text()
+SNIPPETS = re.findall(r"^```python\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
+RUNTIME = Path(tvm.__file__).parent / "lib" / "libtvm_runtime.so"
+
+REPORT = """
+import sys
+np.save("y.npy", np.asarray(y))
+maps = open("/proc/self/maps").read()
+print(*(name for name in ("libtvm_ffi.so", "libtvm_runtime.so", "libtvm_compiler.so") if f"/{name}" in maps))
+print(*(name for name in ("tvm", "tvm.relax", "tvmconv") if name in sys.modules))
+"""
+
+
+@dataclass(frozen=True)
+class Process:
+    """A snippet of the page, and what of TVM and tvmconv its process has in the end."""
+
+    id: str
+    snippet: str
+    runtime_only: bool
+    loaded: set[str]
+
+
+FFI = {"libtvm_ffi.so", "libtvm_runtime.so"}
+PROCESSES = (
+    Process("tvmconv", SNIPPETS[0], True, FFI | {"tvm", "tvmconv"}),
+    Process("tvm", SNIPPETS[1], True, FFI | {"tvm"}),
+    Process("tvm-whole", SNIPPETS[1], False, FFI | {"tvm", "tvm.relax", "libtvm_compiler.so"}),
+    Process("ffi", SNIPPETS[2], False, FFI),
+)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """With net.so, a network that has kernels of tvmconv and of TVM, and what it computes from ones."""
+    graph = Graph((1, 3, 32, 32))
+    y = graph.conv(graph.node("Relu", graph.conv("x", (8, 3, 3, 3), True)), (8, 1, 3, 3), group=8)
+    network = tvmconv.build(graph.model(graph.node("Sigmoid", graph.node("GlobalAveragePool", y))))
+    path = tmp_path_factory.mktemp("deployed")
+    network.export(path / "net.so")
+    np.save(path / "expected.npy", network(np.ones((1, 3, 32, 32), "float32")))
+    return path
+
+
+@pytest.mark.parametrize("process", PROCESSES, ids=lambda process: process.id)
+def test_process(process: Process, folder: Path) -> None:
+    environment = {**os.environ, "LIBTVM_RUNTIME": str(RUNTIME), "TVM_USE_RUNTIME_LIB": str(int(process.runtime_only))}
+    command = [sys.executable, "-c", process.snippet + REPORT]
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert set(done.stdout.split()) == process.loaded
+    np.testing.assert_array_equal(np.load(folder / "y.npy"), np.load(folder / "expected.npy"))
+    (folder / "y.npy").unlink()
+
+
+def test_what_the_runtime_lacks_is_said(folder: Path) -> None:
+    """Building needs the compiler, and so does an operator."""
+    tvmconv.compile(tvmconv.ConvWorkload.depthwise((1, 2, 4, 4), (2, 1, 3, 3))).save(folder / "operator.so")
+    environment = {**os.environ, "TVM_USE_RUNTIME_LIB": "1"}
+    for call in ("tvmconv.build", "tvmconv.compile", "tvmconv.load('operator.so')"):
+        command = [sys.executable, "-c", f"import tvmconv; {call}"]
+        done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+        assert "CompileError: this needs TVM's compiler" in done.stderr
+
+
+def test_description_is_that_of_the_network(folder: Path) -> None:
+    loaded = tvmconv.load(folder / "net.so")
+    assert isinstance(loaded, Network)
+    assert [layer.kernel for layer in loaded.layers] == ["tvmconv cpu/direct", "tvmconv cpu/depthwise"]

@@ -1,0 +1,30 @@
+"""The snippets of the pages in docs/, in order, as a reader would run them."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import onnx
+import pytest
+from network_graph import Graph
+
+DOCS = Path(__file__).parent.parent / "docs"
+
+
+def snippets(page: str) -> list[str]:
+    return re.findall(r"^```python\n(.*?)^```", (DOCS / page).read_text(), re.MULTILINE | re.DOTALL)
+
+
+def test_networks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("torch")
+    monkeypatch.chdir(tmp_path)
+    for name, batch in (("model.onnx", "batch"), ("static.onnx", 1)):
+        graph = Graph((batch, 3, 32, 32))
+        model = graph.model(graph.node("Relu", graph.conv("x", (8, 3, 3, 3))))
+        onnx.save(onnx.shape_inference.infer_shapes(model), name)
+    found = snippets("networks.md")
+    assert len(found) == 3
+    names: dict[str, object] = {}
+    for snippet in found:
+        exec(compile(snippet, "networks.md", "exec"), names)

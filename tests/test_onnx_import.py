@@ -1,0 +1,223 @@
+"""What is done to an ONNX model before Relax imports it, and what is refused because Relax would misread it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from network_graph import Graph
+from onnx import helper
+from onnx.reference import ReferenceEvaluator
+
+from tvmconv.errors import InvalidArgumentError, UnsupportedModelError
+from tvmconv.network import TensorSpec, build, import_model
+from tvmconv.network.onnx_constants import fold_nodes
+from tvmconv.network.onnx_functions import inline_functions
+
+X = (2, 8, 9, 11)
+
+
+def check(model: onnx.ModelProto, x_shape: Sequence[int] = X, **arguments: Any) -> None:
+    x = np.random.default_rng(3).standard_normal(x_shape).astype("float32")
+    (expected,) = ReferenceEvaluator(model).run(None, {"x": x})
+    y = build(import_model(model, **arguments))(x)
+    assert y.shape == expected.shape
+    np.testing.assert_allclose(y, expected, rtol=0, atol=4e-6 * np.abs(expected).max())
+
+
+def transposed(g: Graph) -> str:
+    return g.node("Conv", "x", g.node("Transpose", g.random(3, 3, 8, 4, scale=0.1), perm=[3, 2, 0, 1]))
+
+
+def dequantized(g: Graph) -> str:
+    values = np.arange(4 * 8 * 9).reshape(4, 8, 3, 3) % 255 - 127
+    scales = g.constant([1e-3, 2e-3, 3e-3, 4e-3])
+    return g.node("Conv", "x", g.node("DequantizeLinear", g.constant(values, "int8"), scales, axis=0))
+
+
+def from_a_number(g: Graph) -> str:
+    value = helper.make_tensor("value", onnx.TensorProto.FLOAT, [1], [0.25])
+    return g.node("Conv", "x", g.node("ConstantOfShape", g.constant([4, 8, 3, 3], "int64"), value=value))
+
+
+def flattened(g: Graph) -> str:
+    """As torch exports x.view(x.size(0), -1), behind a convolution."""
+    y = g.conv("x", (4, 8, 3, 3))
+    batch = g.node("Gather", g.node("Shape", y), g.constant(0, "int64"), axis=0)
+    sizes = [g.node("Unsqueeze", batch, g.constant([0], "int64")), g.constant([-1], "int64")]
+    return g.node("Reshape", y, g.node("Concat", *sizes, axis=0))
+
+
+@pytest.mark.parametrize("body", [transposed, dequantized, from_a_number, flattened], ids=lambda body: body.__name__)
+def test_nodes_that_compute_constants(body: Callable[[Graph], str]) -> None:
+    graph = Graph(X)
+    model = graph.model(body(graph))
+    left, _ = fold_nodes(model, 17, {})
+    assert [node.op_type for node in left.node if node.op_type != "Reshape"] == ["Conv"]
+    (convolution,) = import_model(model).convolutions()
+    assert convolution.workload is not None
+    x = np.random.default_rng(3).standard_normal(X).astype("float32")
+    model.opset_import[0].version = 19  # the reference has DequantizeLinear from there on
+    (expected,) = ReferenceEvaluator(model).run(None, {"x": x})
+    np.testing.assert_allclose(build(model)(x), expected, rtol=0, atol=4e-6 * np.abs(expected).max())
+
+
+def test_what_is_no_constant_stays() -> None:
+    graph = Graph(("batch", 8, 9, 11))
+    noise = graph.node("RandomNormal", shape=[1])
+    batch = graph.node("Shape", "x", start=0, end=1)
+    kept = graph.node("Add", graph.node("Mul", "x", noise), graph.node("Cast", batch, to=onnx.TensorProto.FLOAT))
+    left, values = fold_nodes(graph.model(kept), 17, {})
+    assert [node.op_type for node in left.node] == ["RandomNormal", "Shape", "Mul", "Cast", "Add"]
+    assert values == {}
+    left, values = fold_nodes(graph.model(kept), 17, {"x": X})
+    assert [node.op_type for node in left.node] == ["RandomNormal", "Mul", "Add"]
+    assert values[graph.nodes[3].output[0]].tolist() == [2]
+
+
+def test_sizes_left_open_are_given() -> None:
+    graph = Graph(("batch", 8, "height", 11))
+    model = graph.model(flattened(graph))
+    (left_open,) = import_model(model).convolutions()
+    assert left_open.obstacle == (
+        "the shape batchx8xheightx11 is known only when the model runs; give it as `shapes` (--input-shapes)"
+    )
+    imported = import_model(model, shapes={"x": X})
+    assert imported.inputs == (TensorSpec("x", X, "float32"),)
+    assert imported.outputs[0].shape == (2, 4 * 7 * 9)
+    assert [str(found.workload) for found in imported.convolutions()] == ["conv2d 2x8x9x11 -> 4, 3x3"]
+    check(model, shapes={"x": X})
+
+
+def test_another_batch_than_the_models() -> None:
+    graph = Graph((1, 8, 9, 11))
+    check(graph.model(flattened(graph)), shapes={"x": X})
+
+
+@pytest.mark.parametrize(
+    ("shapes", "message"),
+    [
+        ({"y": X}, "shapes is 'y'; expected inputs of the model: x"),
+        ({"x": (2, 8)}, "shapes is .2, 8.; expected 4 sizes for x"),
+        ({"x": (2, 8, 9, 0)}, "expected 4 sizes for x"),
+        ({"x": (2, 8, 9, "w")}, "expected 4 sizes for x"),
+    ],
+)
+def test_wrong_shapes(shapes: dict[str, Any], message: str) -> None:
+    graph = Graph(("batch", 8, 9, 11))
+    with pytest.raises(InvalidArgumentError, match=message):
+        import_model(graph.model(graph.node("Relu", "x")), shapes=shapes)
+
+
+def test_functions() -> None:
+    """Of the model, and of ONNX, whose GroupNormalization Relax has not."""
+    graph = Graph(X)
+    y = graph.node("Block", "x", graph.random(4, 8, 3, 3, scale=0.1), domain="mine")
+    y = graph.node("GroupNormalization", y, graph.random(4), graph.random(4), num_groups=2)
+    graph.opset = 21
+    model = graph.model(y)
+    nodes = [helper.make_node("Conv", ["a", "w"], ["b"]), helper.make_node("Relu", ["b"], ["c"])]
+    opsets = [helper.make_opsetid("", 21)]
+    model.functions.append(helper.make_function("mine", "Block", ["a", "w"], ["c"], nodes, opsets))
+    model.opset_import.append(helper.make_opsetid("mine", 1))
+    assert [found.description for found in import_model(model).convolutions()] == ["conv2d 2x8x9x11 -> 4, 3x3 + relu"]
+    check(model)
+    plain = graph.model("x")
+    plain.graph.ClearField("node")
+    assert inline_functions(plain) is plain
+
+
+@dataclass(frozen=True)
+class Transposed:
+    """A transposed convolution of X that says how large its output is to be."""
+
+    id: str
+    output_shape: tuple[int, ...]
+    pads: tuple[int, ...]
+    output_padding: tuple[int, ...] = (0, 0)
+    attributes: tuple[tuple[str, Any], ...] = ()
+
+
+TRANSPOSED = (
+    Transposed("smaller", (16, 19), (2, 3, 1, 2)),
+    Transposed("smaller-low", (16, 19), (2, 3, 1, 2), attributes=(("auto_pad", "SAME_LOWER"),)),
+    Transposed("smaller-high", (16, 19), (1, 2, 2, 3), attributes=(("auto_pad", "SAME_UPPER"),)),
+    Transposed("larger", (20, 24), (0, 0, 0, 0), (1, 0)),
+    Transposed("with-output-padding", (19, 22), (1, 2, 0, 1), (1, 1), (("output_padding", [1, 1]),)),
+)
+
+
+@pytest.mark.parametrize("case", TRANSPOSED, ids=lambda case: case.id)
+def test_output_shape(case: Transposed) -> None:
+    """The same as with the padding in its place, by the specification's formula."""
+
+    def model(**attributes: Any) -> onnx.ModelProto:
+        graph = Graph(X)
+        weight = graph.random(8, 2, 3, 4, scale=0.1)
+        return graph.model(graph.node("ConvTranspose", "x", weight, strides=[2, 2], **attributes))
+
+    x = np.random.default_rng(3).standard_normal(X).astype("float32")
+    y = build(model(output_shape=case.output_shape, **dict(case.attributes)))(x)
+    assert y.shape == (2, 2, *case.output_shape)
+    padded = model(pads=case.pads, output_padding=case.output_padding)
+    np.testing.assert_array_equal(y, build(padded)(x))
+    (expected,) = ReferenceEvaluator(padded).run(None, {"x": x})
+    np.testing.assert_allclose(y, expected, rtol=0, atol=1e-5)
+
+
+def training(g: Graph) -> str:
+    vectors = [g.constant(np.ones(8)) for _ in range(4)]
+    return g.node("BatchNormalization", "x", *vectors, training_mode=1)
+
+
+def infinite(g: Graph) -> str:
+    return g.node("Cast", g.node("IsInf", "x", detect_negative=0), to=1)
+
+
+def expanded(g: Graph) -> str:
+    g.inputs.append(helper.make_tensor_value_info("shape", onnx.TensorProto.INT64, [4]))
+    return g.node("Expand", "x", "shape")
+
+
+def masked(g: Graph) -> str:
+    g.nodes.append(helper.make_node("Dropout", ["x"], ["y", "mask"], name="dropout0"))
+    return g.node("Cast", "mask", to=1)
+
+
+def blocked(g: Graph) -> str:
+    return g.node("SpaceToDepth", "x", blocksize=1, mode="CRD")
+
+
+MISREAD = {
+    training: r"BatchNormalization \(node 'batchnormalization0'\): Relax ignores its training_mode.*in eval mode",
+    infinite: r"IsInf \(node 'isinf0'\): Relax ignores its detect_negative",
+    masked: r"Dropout \(node 'dropout0'\): Relax has its first output only.*in eval mode",
+    expanded: r"Expand \(node 'expand0'\): Relax needs constants where the model has inputs",
+    blocked: r"SpaceToDepth \(node 'spacetodepth0'\): Relax ignores its mode",
+}
+
+
+@pytest.mark.parametrize("body", MISREAD, ids=lambda body: body.__name__)
+def test_nodes_that_relax_would_misread_are_refused(body: Callable[[Graph], str]) -> None:
+    graph = Graph(X)
+    with pytest.raises(UnsupportedModelError, match=MISREAD[body]) as caught:
+        import_model(graph.model(body(graph)))
+    assert caught.value.exit_code == 3
+
+
+def test_a_mask_that_nobody_reads() -> None:
+    graph = Graph(X)
+    graph.nodes.append(helper.make_node("Dropout", ["x"], ["y", "mask"]))
+    check(graph.model("y"))
+
+
+def test_models_that_tvm_cannot_compile() -> None:
+    graph = Graph((2, 3, 4), opset=6)
+    model = import_model(graph.model(graph.node("PRelu", "x", graph.random(3))))
+    with pytest.raises(UnsupportedModelError, match="TVM cannot compile it for llvm: .*What would help") as caught:
+        build(model)
+    assert caught.value.exit_code == 3

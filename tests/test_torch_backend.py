@@ -1,0 +1,132 @@
+"""torch.compile with the backend of tvmconv."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tvmconv.errors import InvalidArgumentError, UnsupportedModelError
+
+torch = pytest.importorskip("torch")
+
+from tvmconv import torch_backend  # noqa: E402
+from tvmconv.network import Network  # noqa: E402
+
+nn = torch.nn
+IMAGE = torch.linspace(-2, 2, 4 * 3 * 10 * 9).reshape(4, 3, 10, 9).sin()
+
+
+class Small(nn.Module):  # type: ignore[misc,name-defined]
+    """A convolution with batch norm, and outputs that are no tensors."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.norm = nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8)
+
+    def forward(self, x: torch.Tensor, times: int = 2) -> tuple[torch.Tensor, int, torch.Tensor]:
+        y = self.norm(self.conv(x)).relu()
+        return y.reshape(y.size(0), -1) * times, y.size(0), y
+
+
+@pytest.fixture(autouse=True)
+def fresh() -> Iterator[None]:
+    torch.manual_seed(3)
+    torch._dynamo.reset()
+    yield
+    torch._dynamo.reset()
+
+
+@pytest.fixture
+def networks(monkeypatch: pytest.MonkeyPatch) -> list[Network]:
+    """The networks that are built, in order."""
+    built = []
+
+    def build(*arguments: Any) -> Network:
+        built.append(network := original(*arguments))
+        return network
+
+    original = torch_backend.build
+    monkeypatch.setattr(torch_backend, "build", build)
+    return built
+
+
+def check(compiled: Any, module: nn.Module, *inputs: Any) -> None:
+    with torch.no_grad():
+        (flat, batch, y), (expected_flat, expected_batch, expected) = compiled(*inputs), module(*inputs)
+    assert batch == expected_batch
+    torch.testing.assert_close(flat, expected_flat, rtol=0, atol=1e-5)
+    torch.testing.assert_close(y, expected, rtol=0, atol=1e-5)
+
+
+def test_shapes_that_change(networks: list[Network]) -> None:
+    """Each batch has a network with kernels of tvmconv, though torch leaves the batch open from the second one on."""
+    module = Small().eval()
+    compiled = torch.compile(module, backend="tvmconv")
+    for batch in (1, 2, 3, 2, 1):
+        check(compiled, module, IMAGE[:batch])
+    assert [network.inputs[0].shape[0] for network in networks] == [1, 2, 3]
+    assert {layer.kernel for network in networks for layer in network.layers} == {"tvmconv cpu/direct"}
+    assert [str(network.layers[0].convolution.workload) for network in networks[:1]] == [
+        "conv2d 1x3x10x9 -> 8, 3x3 + scale+shift+relu"
+    ]
+    check(compiled, module, IMAGE[:1], 3)
+    check(compiled, module, IMAGE[:1].contiguous(memory_format=torch.channels_last))
+
+
+def test_weights_that_change(networks: list[Network]) -> None:
+    module = Small().eval()
+    compiled = torch.compile(module, backend="tvmconv")
+    check(compiled, module, IMAGE)
+    with torch.no_grad():
+        module.conv.weight.mul_(2)
+    check(compiled, module, IMAGE)
+    module.conv.weight = nn.Parameter(torch.randn(8, 3, 3, 3))
+    check(compiled, module, IMAGE)
+    module.norm.running_mean.add_(1)
+    check(compiled, module, IMAGE)
+    check(compiled, module, IMAGE)
+    assert len(networks) == 4
+
+
+def test_no_copies(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the network is given and gives is the memory of torch's tensors."""
+    seen = []
+    original = Network.__call__
+
+    def call(self: Network, *inputs: torch.Tensor) -> Any:
+        results = original(self, *inputs)
+        seen.append((inputs[0].data_ptr(), results.data_ptr()))
+        return results
+
+    monkeypatch.setattr(Network, "__call__", call)
+    compiled = torch.compile(nn.Conv2d(3, 8, 3).eval(), backend="tvmconv")
+    with torch.inference_mode():
+        y = compiled(IMAGE)
+    assert seen == [(IMAGE.data_ptr(), y.data_ptr())]
+
+
+def test_training_is_refused() -> None:
+    compiled = torch.compile(Small().eval(), backend="tvmconv")
+    with pytest.raises(InvalidArgumentError, match="for inference"):
+        compiled(IMAGE)
+    training = torch.compile(Small(), backend="tvmconv")
+    with torch.no_grad(), pytest.raises(UnsupportedModelError, match="running_mean.*as in training.*eval mode"):
+        training(IMAGE)
+
+
+def test_unsupported_operators_are_refused() -> None:
+    compiled = torch.compile(lambda x: torch.fft.fft2(x).real, backend="tvmconv")
+    with torch.no_grad(), pytest.raises(UnsupportedModelError, match="_fft_c2c"):
+        compiled(IMAGE)
+
+
+def test_graph_breaks() -> None:
+    def function(x: torch.Tensor) -> torch.Tensor:
+        y = nn.functional.avg_pool2d(x, 2)
+        return y.relu() if y.sum() > 1e9 else y.sigmoid()
+
+    with torch.no_grad():
+        result = torch.compile(function, backend="tvmconv")(IMAGE)
+        torch.testing.assert_close(result, function(IMAGE))

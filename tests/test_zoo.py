@@ -1,0 +1,53 @@
+"""Nineteen whole networks: right on the CPU, and compiled for CUDA, where they are right as serial code.
+
+They take some minutes, so they run when they are asked for: `pytest -m zoo`.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+pytest.importorskip("torch")
+pytest.importorskip("onnxruntime")
+
+from zoo import NETWORKS, Example, serial_network
+
+import tvmconv
+from tvmconv import cuda
+from tvmconv.targets import has_gpu
+
+pytestmark = pytest.mark.zoo
+
+CUDA = {"kind": "cuda", "arch": "sm_90"}
+
+
+@pytest.fixture(scope="module", params=NETWORKS)
+def example(request: pytest.FixtureRequest) -> Example:
+    return NETWORKS[request.param]()
+
+
+def test_on_the_cpu(example: Example) -> None:
+    network = tvmconv.build(example.model)
+    assert all(layer.kernel.startswith("tvmconv cpu/") for layer in network.layers)
+    example.check(network(example.x))
+
+
+def test_cuda_kernels_as_serial_code(example: Example) -> None:
+    example.check(serial_network(example.model, CUDA)(example.x))
+
+
+def test_cuda_source_compiles(example: Example) -> None:
+    network = tvmconv.build(example.model, CUDA)
+    assert all(layer.kernel.startswith("tvmconv cuda/") for layer in network.layers)
+    (module,) = network._executable.mod.imports[0].imports
+    kernels = cuda.kernel_resources(module.inspect_source(), CUDA["arch"])
+    ours = [kernel for kernel in kernels if kernel.name.startswith("tvmconv")]
+    assert ours
+    assert not [kernel for kernel in ours if kernel.spill_store_bytes or kernel.spill_load_bytes]
+
+
+@pytest.mark.skipif(not has_gpu(), reason="there is no GPU here")
+def test_on_a_gpu(example: Example) -> None:
+    network = tvmconv.build(example.model, "cuda")
+    for _ in range(3):
+        example.check(network(example.x))

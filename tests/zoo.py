@@ -1,0 +1,112 @@
+"""Whole networks with random weights for tests: the graphs inside the onnx package, and the networks of cnns.py."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import cnns
+import numpy as np
+import onnx
+import torch
+import tvm
+from onnx import numpy_helper
+
+import tvmconv
+from tvmconv import lowering
+from tvmconv.network import Model
+from tvmconv.network.batch_norm import simplify_batch_norms
+from tvmconv.network.kernels import use_kernels
+from tvmconv.serial import serial_twin
+from tvmconv.targets import resolve_target
+from tvmconv.verify import TOLERANCES
+
+LIGHT = Path(onnx.__file__).parent / "backend/test/data/light"
+SIZE = 64
+"""Height and width of the images for the networks of torch, which is enough for each of their layers to have work."""
+
+
+@dataclass(frozen=True)
+class Example:
+    """A network, an input, and what is to come out."""
+
+    model: Model
+    x: np.ndarray[Any, Any]
+    expected: np.ndarray[Any, Any]
+
+    def check(self, y: np.ndarray[Any, Any]) -> None:
+        assert y.shape == self.expected.shape
+        error = np.abs(y - self.expected).max()
+        assert error <= TOLERANCES["float32"] * np.abs(self.expected).max(), error
+        assert self.expected.std() > 10 * error
+
+
+def with_random_weights(model: onnx.ModelProto) -> onnx.ModelProto:
+    """The model with other weights than its own, which are all the same and so hide every error.
+
+    A softmax at its end, which hides what is not the largest, is left out.
+    """
+    pool = np.random.default_rng(11).standard_normal(2**20 + 7).astype("float32")
+    shapes = {tensor.name: numpy_helper.to_array(tensor) for tensor in model.graph.initializer}
+    norms = [node for node in model.graph.node if node.op_type == "BatchNormalization"]
+    positive = {name for node in norms for name in (node.input[1], node.input[4])}
+    for node in [node for node in model.graph.node if node.op_type == "ConstantOfShape"]:
+        (name,), shape = node.output, shapes[node.input[0]]
+        values = np.resize(pool, shape)
+        values = 0.5 + np.abs(values) / 4 if name in positive else values * np.prod(shape[1:], initial=1.0) ** -0.5
+        model.graph.initializer.append(numpy_helper.from_array(values.astype("float32"), name))
+        model.graph.node.remove(node)
+    last = model.graph.node[-1]
+    if last.op_type == "Softmax":
+        model.graph.output[0].name = last.input[0]
+        model.graph.node.remove(last)
+    return model
+
+
+def light(name: str) -> Example:
+    """One of the nine graphs, against ONNX Runtime."""
+    import onnxruntime
+
+    model = with_random_weights(onnx.load(LIGHT / f"light_{name}.onnx"))
+    imported = tvmconv.import_model(model)
+    (spec,) = imported.inputs
+    x = np.random.default_rng(3).standard_normal(spec.shape).astype("float32")
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 3
+    session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    (expected,) = session.run(None, {spec.name: x})
+    return Example(imported, x, expected)
+
+
+def of_torch(network: Callable[[], torch.nn.Module]) -> Example:
+    """One of the networks of torch, against itself in float64."""
+    module = cnns.randomized(network)
+    assert sum(parameter.numel() for parameter in module.parameters()) == cnns.PARAMETERS[network]
+    x = torch.randn(1, 3, SIZE, SIZE)
+    model = tvmconv.import_model(module, (x,))
+    with torch.no_grad():
+        return Example(model, x.numpy(), module.double()(x.double()).numpy())
+
+
+NETWORKS: dict[str, Callable[[], Example]] = {
+    **{f"light-{name}": lambda name=name: light(name) for name in (
+        "bvlc_alexnet", "densenet121", "inception_v1", "inception_v2", "resnet50", "shufflenet", "squeezenet", "vgg19",
+        "zfnet512",
+    )},
+    **{network.__name__: lambda network=network: of_torch(network) for network in cnns.PARAMETERS},
+}  # fmt: skip
+
+
+def serial_network(model: Model, target: Any) -> Callable[[np.ndarray[Any, Any]], np.ndarray[Any, Any]]:
+    """The model with tvmconv's CUDA kernels as serial code on the CPU, and the rest as TVM makes it for a CPU."""
+    mod, layers = use_kernels(model.mod, resolve_target(target))
+    assert all(layer.kernel.startswith("tvmconv cuda/") for layer in layers)
+    for var, func in mod.functions.items():
+        if isinstance(func, tvm.tirx.PrimFunc):
+            mod[var] = serial_twin(func)
+    machine = tvm.runtime.vm.VirtualMachine(
+        lowering.build(simplify_batch_norms(mod), resolve_target("llvm")), tvm.cpu()
+    )
+    return lambda x: machine["main"](tvm.runtime.tensor(x)).numpy()

@@ -1,0 +1,1 @@
+"""Where Relay's scripts look for the graph executor."""

@@ -1,0 +1,51 @@
+"""What a network says of itself, without TVM: its inputs and outputs, its convolutions, and what runs them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ..workload import ConvWorkload
+
+
+@dataclass(frozen=True)
+class TensorSpec:
+    """An input or output of a model."""
+
+    name: str
+    shape: tuple[int | str, ...]
+    """A size that is known only when the model runs is a name here."""
+    dtype: str
+
+    def __str__(self) -> str:
+        return f"{self.name}: {self.dtype} ({', '.join(map(str, self.shape))})"
+
+
+@dataclass(frozen=True)
+class Convolution:
+    """One convolution of a model."""
+
+    name: str
+    """Its variable in the model's Relax module."""
+    description: str
+    """The workload in words, or as much of it as there is."""
+    layout: str
+    flops: int | None
+    """Two for each multiply-add; None where a shape is known only when the model runs."""
+    workload: ConvWorkload | None
+    """With the epilogue that the kernel takes in; None for a convolution that a workload cannot describe."""
+    obstacle: str | None
+    """Why this is left to TVM; None for one that gets a kernel of tvmconv."""
+
+
+@dataclass(frozen=True)
+class Layer:
+    """One convolution of a network, and what runs it."""
+
+    convolution: Convolution
+    kernel: str
+    """The template, such as "tvmconv cpu/depthwise", or "TVM"."""
+    config: Mapping[str, Any] | None
+    """The knobs of the template; None for a kernel of TVM."""
+    reason: str

@@ -1,0 +1,58 @@
+"""Relay's importers: each returns a model and its parameters, of which there are none, since weights are constants."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from ..errors import InvalidArgumentError
+from ..network import Model, TensorSpec, import_model
+
+if TYPE_CHECKING:
+    import onnx
+    import torch
+
+Parameters = dict[str, Any]
+"""Always empty: what scripts pass on to `relay.build` and to `set_input`."""
+
+
+def from_onnx(model: onnx.ModelProto, shape: Mapping[str, Sequence[int]] | None = None) -> tuple[Model, Parameters]:
+    """An ONNX model, with the given shapes for the inputs that are named."""
+    return import_model(model, shapes=shape), {}
+
+
+def from_pytorch(
+    script_module: torch.nn.Module, input_infos: Sequence[tuple[str, Any]], default_dtype: str = "float32"
+) -> tuple[Model, Parameters]:
+    """A module of torch, or what `torch.jit.trace` made of one, whose inputs get the names that they are given here.
+
+    `input_infos` has (name, shape) or (name, (shape, dtype)) for each input, in order.
+    """
+    import torch
+
+    specs = tuple(_spec(info, default_dtype) for info in input_infos)
+    inputs = tuple(torch.zeros(spec.shape, dtype=getattr(torch, spec.dtype)) for spec in specs)
+    if isinstance(script_module, torch.jit.ScriptModule):
+        model = import_model(_exported(script_module, inputs))
+    else:
+        model = import_model(script_module, inputs)
+    if len(model.inputs) != len(specs):
+        raise InvalidArgumentError("input_infos", input_infos, f"{len(model.inputs)} inputs")
+    return Model(model.mod, specs, model.outputs), {}
+
+
+def _spec(info: tuple[str, Any], default_dtype: str) -> TensorSpec:
+    name, shape = info
+    dtype = default_dtype
+    if len(shape) == 2 and isinstance(shape[1], str):
+        shape, dtype = shape
+    return TensorSpec(name, tuple(int(size) for size in shape), dtype)
+
+
+def _exported(module: torch.jit.ScriptModule, inputs: tuple[torch.Tensor, ...]) -> torch.export.ExportedProgram:
+    """What torch.export, which refuses a ScriptModule, makes of it by the converter that its refusal recommends."""
+    import torch
+    from torch._export.converter import TS2EPConverter
+
+    # The converter leaves every size open; exported again, the program has those of the inputs.
+    return torch.export.export(TS2EPConverter(module.eval(), inputs).convert().module(), inputs)

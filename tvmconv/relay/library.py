@@ -1,0 +1,56 @@
+"""What `relay.build` returned: a library of one network, which is started on a device."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from os import PathLike
+from typing import Any
+
+import tvm
+
+from ..errors import InvalidArgumentError
+from ..loading import load
+from ..network import Model, Network
+from ..network import build as build_network
+
+NAME = "default"
+"""The name of the network in its library, which Relay's `mod_name` could change."""
+
+
+class Library:
+    """A built network under Relay's interface: `library["default"](device)` is what a `GraphModule` runs."""
+
+    def __init__(self, network: Network) -> None:
+        self.network = network
+
+    def __getitem__(self, name: str) -> Callable[[tvm.runtime.Device], Network]:
+        if name != NAME:
+            raise InvalidArgumentError("name", name, repr(NAME))
+        return self._on
+
+    def export_library(self, path: str | PathLike[str]) -> None:
+        """Writes the network to one file; `load_module` and `tvmconv.load` read it."""
+        self.network.export(path)
+
+    def _on(self, device: tvm.runtime.Device) -> Network:
+        if device != self.network.device:
+            raise InvalidArgumentError("device", str(device), f"{self.network.device}, which it was built for")
+        return self.network
+
+
+def build(mod: Model, target: Any = "llvm", params: Mapping[str, Any] | None = None) -> Library:
+    """Compiles what `relay.frontend` returned, for anything that `tvmconv.targets.resolve_target` takes.
+
+    `params` has to be what the frontend returned with the model, which is nothing: weights are in the model itself.
+    """
+    if params:
+        raise InvalidArgumentError("params", list(params), "none: weights are constants of the model")
+    return Library(build_network(mod, target))
+
+
+def load_module(path: str | PathLike[str]) -> Library:
+    """The library in a file that `export_library` wrote, as `tvm.runtime.load_module` was used."""
+    network = load(path)
+    if not isinstance(network, Network):
+        raise InvalidArgumentError("path", str(path), "a file with a network; this one holds an operator")
+    return Library(network)
