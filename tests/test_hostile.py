@@ -111,10 +111,10 @@ ABSURD: dict[str, ConvWorkload] = {
 
 def run(workload: ConvWorkload) -> None:
     target = resolve_target("llvm")
-    executable = build_kernel(workload, select(workload, target), target)
+    executable, workspace = build_kernel(workload, select(workload, target), target)
     operands = random_operands(workload)
     tensors = [tvm.runtime.tensor(array) for array in operands.values()]
-    executable[KERNEL_NAME](*tensors)
+    executable[KERNEL_NAME](*tensors, *(tvm.runtime.empty(*parameter) for parameter in workspace.parameters))
     check_result(workload, operands, tensors[-1].numpy())
 
 

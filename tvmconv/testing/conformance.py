@@ -21,6 +21,7 @@ from ..errors import TvmconvError, WrongResultError
 from ..lowering import KERNEL_NAME, build, build_kernel, lower
 from ..serial import serial_twin
 from ..targets import device_of, resolve_target
+from ..workspace import Workspace
 from .configs import random_configs
 from .guarded import guarded
 from .operands import check_result, random_operands
@@ -128,21 +129,24 @@ def check(how: How, trial: Trial) -> None:
     if trial.knobs is not None:
         config = msgspec.convert(trial.knobs, template_for(workload, target, trial.algorithm).Config)
     selection = select(workload, target, config, trial.algorithm)
+    workspace = Workspace(0, ())
     if how.twin:
         twin = serial_twin(lower(workload, selection, target, KERNEL_NAME))
         target = resolve_target("llvm")
         executable = build(tvm.IRModule({KERNEL_NAME: twin}), target)
     else:
-        executable = build_kernel(workload, selection, target)
+        executable, workspace = build_kernel(workload, selection, target)
     operands = random_operands(workload, trial.operands)
     if trial.nonfinite:
         _spoil(operands["x"], trial.operands)
+    device = device_of(target)
+    memory = [tvm.runtime.empty(*parameter, device) for parameter in workspace.parameters]
     kernel = executable[KERNEL_NAME]
     if how.bounds:
-        got = _run_guarded(kernel, operands, trial.operands % 2 == 0, GPU_ALIGNMENT if how.twin else 1)
+        got = _run_guarded(kernel, operands, memory, trial.operands % 2 == 0, GPU_ALIGNMENT if how.twin else 1)
     else:
-        tensors = [tvm.runtime.tensor(array, device_of(target)) for array in operands.values()]
-        kernel(*tensors)
+        tensors = [tvm.runtime.tensor(array, device) for array in operands.values()]
+        kernel(*tensors, *memory)
         got = tensors[-1].numpy()
     try:
         with np.errstate(invalid="ignore"):
@@ -152,11 +156,11 @@ def check(how: How, trial: Trial) -> None:
 
 
 def _run_guarded(
-    kernel: Any, operands: dict[str, np.ndarray[Any, Any]], at_end: bool, alignment: int
+    kernel: Any, operands: dict[str, np.ndarray[Any, Any]], memory: list[Any], at_end: bool, alignment: int
 ) -> np.ndarray[Any, Any]:
     """What a kernel makes of its operands in memory whose edges, one of them or the other, may not be passed."""
     arrays = {name: guarded(array, at_end, alignment) for name, array in operands.items()}
-    kernel(*(operand(name, array).argument for name, array in arrays.items()))
+    kernel(*(operand(name, array).argument for name, array in arrays.items()), *memory)
     return arrays["output"]
 
 
