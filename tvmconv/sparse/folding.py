@@ -1,0 +1,99 @@
+"""Binding a weight to a template: each non-zero becomes an immediate operand, and of a zero nothing is left."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import count
+from typing import Any
+
+import numpy as np
+import tvm
+import tvm_ffi
+from tvm import tirx
+from tvm.ir.expr import TensorLoad
+from tvm.sym import Analyzer
+
+from .hoisting import substitute
+from .template import Always, PerOutput, Products, Staging, Template, is_thread
+
+
+def bind(template: Template, weight: np.ndarray, blocks: Sequence[Sequence[int]]) -> tirx.PrimFunc:
+    """The template's function for a weight (K, C, R, S), whose parameter it loses.
+
+    Each of the blocks, lists of output channels, is code of its own; on a GPU they are numbered by blockIdx.y.
+    """
+    rows = np.asarray(weight, np.float32).reshape(len(weight), -1)
+    bodies = [
+        tirx.SeqStmt(list(_body(template, rows, np.asarray(block), weight.shape[2] * weight.shape[3])))
+        for block in blocks
+    ]
+    number = tirx.Var("block", "int32")
+
+    unused, names = (tirx.DeclBuffer, tirx.AllocBuffer), ("w", template.sums.name)
+
+    def instead(stmt: tirx.SeqStmt, mutator: Any) -> tirx.Stmt:
+        if is_thread(stmt):
+            return tirx.SeqStmt([*template.common, *([_choose(number, bodies)] if on_gpu else bodies)])
+        parts = [part for part in stmt.seq if not (isinstance(part, unused) and part.buffer.name in names)]
+        return tirx.SeqStmt([mutator.mutate(part) for part in parts])
+
+    def launch(stmt: tirx.AttrStmt, mutator: Any) -> tirx.Stmt:
+        stmt = mutator.default_mutate(stmt)
+        if stmt.attr_key != "thread_extent" or stmt.node.thread_tag != "blockIdx.x":
+            return stmt
+        axis = tirx.IterVar((0, len(blocks)), number, tirx.IterVar.ThreadIndex, "blockIdx.y")
+        return tirx.AttrStmt(axis, "thread_extent", tirx.IntImm("int32", len(blocks)), stmt)
+
+    func = template.func
+    on_gpu = func.attrs["target"].kind.name != "llvm"
+    body = tvm_ffi.structural_mutate(func.body, [(tirx.SeqStmt, instead), (tirx.AttrStmt, launch)])
+    params = [param for param in func.params if param.name != "w"]
+    return tirx.PrimFunc(params, body, func.ret_type, attrs=func.attrs)
+
+
+def _choose(number: tirx.Var, bodies: Sequence[tirx.Stmt]) -> tirx.Stmt:
+    """The body with a number."""
+    chosen = bodies[-1]
+    for place in reversed(range(len(bodies) - 1)):
+        chosen = tirx.IfThenElse(number == place, bodies[place], chosen)
+    return chosen
+
+
+def _body(template: Template, rows: np.ndarray, block: np.ndarray, taps: int) -> Iterator[tirx.Stmt]:
+    """What a thread does for a block of output channels.
+
+    A sum is a new variable after each product, not a place in an array: compilers take a tenth of the time over it.
+    """
+    own = rows[block]
+    nonzero = own != 0
+    read = nonzero.any(axis=0).reshape(-1, taps).any(axis=1)
+    sums: dict[int, tirx.PrimExpr] = {}
+    analyzer = Analyzer()
+    number = count()  # TVM itself would take long to tell apart so many variables of one name
+    zero = tirx.FloatImm("float32", 0.0)
+
+    def summed(load: TensorLoad) -> tirx.PrimExpr:
+        place = load.indices[0]
+        return sums.get(int(analyzer.simplify(place)), zero) if load.source.same_as(template.sums) else load
+
+    for step in template.steps:
+        match step:
+            case Always(stmt):
+                yield stmt
+            case Staging(channel, stmt):
+                if read[channel]:
+                    yield stmt
+            case Products(place):
+                chosen = np.flatnonzero(nonzero[:, place])
+                if chosen.size:
+                    element = tirx.Var(f"x{next(number)}", "float32")
+                    yield tirx.Bind(element, step.element)
+                for row, weight in zip(chosen.tolist(), own[chosen, place].tolist(), strict=True):
+                    index = step.first + int(block[row]) * step.step
+                    total = tirx.Var(f"y{next(number)}", "float32")
+                    product = tirx.Mul(element, tirx.FloatImm("float32", weight))
+                    yield tirx.Bind(total, tirx.Add(sums[index], product) if index in sums else product)
+                    sums[index] = total
+            case PerOutput():
+                for k in block.tolist():
+                    yield tvm_ffi.structural_map(substitute(step.stmt, {step.k: k}), (TensorLoad, summed))
