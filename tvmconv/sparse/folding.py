@@ -24,7 +24,7 @@ def bind(template: Template, weight: np.ndarray, blocks: Sequence[Sequence[int]]
     """
     rows = np.asarray(weight, np.float32).reshape(len(weight), -1)
     bodies = [
-        tirx.SeqStmt(list(_body(template, rows, np.asarray(block), weight.shape[2] * weight.shape[3])))
+        tirx.stmt_seq(*_body(template, rows, np.asarray(block), weight.shape[2] * weight.shape[3]))
         for block in blocks
     ]
     number = tirx.Var("block", "int32")
@@ -33,9 +33,9 @@ def bind(template: Template, weight: np.ndarray, blocks: Sequence[Sequence[int]]
 
     def instead(stmt: tirx.SeqStmt, mutator: Any) -> tirx.Stmt:
         if is_thread(stmt):
-            return tirx.SeqStmt([*template.common, *([_choose(number, bodies)] if on_gpu else bodies)])
+            return tirx.stmt_seq(*template.common, *([_choose(number, bodies)] if on_gpu else bodies))
         parts = [part for part in stmt.seq if not (isinstance(part, unused) and part.buffer.name in names)]
-        return tirx.SeqStmt([mutator.mutate(part) for part in parts])
+        return tirx.stmt_seq(*(mutator.mutate(part) for part in parts))
 
     def launch(stmt: tirx.AttrStmt, mutator: Any) -> tirx.Stmt:
         stmt = mutator.default_mutate(stmt)

@@ -21,22 +21,22 @@ class Hoisting:
     """Rewrites statements of a thread; `bindings` are what has to stand in front of them."""
 
     def __init__(self, analyzer: Analyzer) -> None:
-        self.bindings: list[tirx.Bind] = []
+        self.bindings: list[tirx.Stmt] = []
         self._analyzer = analyzer
-        self._variables: dict[tvm_ffi.StructuralKey, tirx.Var] = {}
+        self._tests: dict[tvm_ffi.StructuralKey, tirx.Var] = {}
+        self._variables: dict[tuple[tirx.Buffer, tvm_ffi.StructuralKey], tirx.Buffer] = {}
+        self._parts: set[tirx.Buffer] = set()
 
     def rewrite(self, node: Any, k: tirx.Var | None = None) -> Any:
-        """A statement or an expression, which may depend on k; one that has loops of its own stays as it is."""
-        loops: list[tirx.For] = []
-        tvm_ffi.structural_walk(node, (tirx.For, loops.append))
-        if loops:
-            return node
+        """A statement or an expression, which may depend on k."""
 
         def load(expr: TensorLoad) -> tirx.PrimExpr:
-            return expr.source[(self._place(expr.indices[0], k),)]
+            buffer, index = self._place(expr.source, expr.indices[0], k)
+            return buffer[(index,)]
 
         def store(stmt: tirx.BufferStore) -> tirx.Stmt:
-            return tirx.BufferStore(stmt.buffer, stmt.value, [self._place(stmt.indices[0], k)])
+            buffer, index = self._place(stmt.buffer, stmt.indices[0], k)
+            return tirx.BufferStore(buffer, stmt.value, [index])
 
         def branch(stmt: tirx.IfThenElse) -> tirx.Stmt:
             test = self._test(stmt.condition)
@@ -53,35 +53,48 @@ class Hoisting:
             node, [(TensorLoad, load), (tirx.BufferStore, store), (tirx.IfThenElse, branch), (tvm.ir.Call, choice)]
         )
 
-    def _place(self, index: tirx.PrimExpr, k: tirx.Var | None) -> tirx.PrimExpr:
-        """The index as a variable and a constant, and what k adds to it."""
+    def _place(
+        self, buffer: tirx.Buffer, index: tirx.PrimExpr, k: tirx.Var | None
+    ) -> tuple[tirx.Buffer, tirx.PrimExpr]:
+        """The element as one of a part of the buffer that begins where the thread's does, at a constant and k's part."""
         if k is not None:
             start, after = (self._analyzer.simplify(substitute(index, {k: at})) for at in (0, 1))
-            slope = self._analyzer.simplify(after - start)
-            return self._place(start, None) + k * slope if int(slope) else self._place(start, None)
+            slope = int(self._analyzer.simplify(after - start))
+            buffer, place = self._place(buffer, start, None)
+            return buffer, place + k * slope if slope else place
         index, constant = self._analyzer.simplify(index), 0
         if isinstance(index, tirx.Add | tirx.Sub) and isinstance(index.b, tirx.IntImm):
             constant = int(index.b) if isinstance(index, tirx.Add) else -int(index.b)
             index = index.a
         if isinstance(index, tirx.IntImm):
-            return index
-        return self._variable("place", index) + constant if constant else self._variable("place", index)
+            return buffer, index
+        return self._part(buffer, index), tirx.IntImm("int32", constant)
+
+    def _part(self, buffer: tirx.Buffer, start: tirx.PrimExpr) -> tirx.Buffer:
+        """The buffer from a place on."""
+        if buffer in self._parts:
+            return buffer
+        key = buffer, tvm_ffi.StructuralKey(start)
+        if key not in self._variables:
+            name = f"{buffer.name}_{len(self._variables)}"
+            part = tirx.decl_buffer(buffer.shape, buffer.dtype, name, scope=buffer.scope())
+            self._variables[key] = part
+            self._parts.add(part)
+            self.bindings.append(tirx.DeclBuffer(part, data=tirx.address_of(buffer[(start,)])))
+        return self._variables[key]
 
     def _test(self, condition: tirx.PrimExpr) -> tirx.PrimExpr:
         condition = self._analyzer.simplify(condition)
         reads: list[TensorLoad] = []
         tvm_ffi.structural_walk(condition, (TensorLoad, reads.append))
-        return condition if reads or isinstance(condition, tirx.IntImm) else self._variable("test", condition)
-
-    def _variable(self, name: str, value: tirx.PrimExpr) -> tirx.PrimExpr:
-        if isinstance(value, tirx.Var):
-            return value
-        key = tvm_ffi.StructuralKey(value)
-        if key not in self._variables:
-            variable = tirx.Var(f"{name}{len(self._variables)}", value.ty.dtype)
-            self._variables[key] = variable
-            self.bindings.append(tirx.Bind(variable, value))
-        return self._variables[key]
+        if reads or isinstance(condition, tirx.IntImm | tirx.Var):
+            return condition
+        key = tvm_ffi.StructuralKey(condition)
+        if key not in self._tests:
+            test = tirx.Var(f"test{len(self._tests)}", "bool")
+            self._tests[key] = test
+            self.bindings.append(tirx.Bind(test, condition))
+        return self._tests[key]
 
 
 def substitute(node: Any, values: Mapping[tirx.Var, int]) -> Any:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import tvm
@@ -77,7 +77,7 @@ class Template:
     """The lowered function, its loops still rolled, with the weight as the parameter "w"."""
     sums: tirx.Buffer
     """The thread's sums, which are zero at first."""
-    common: tuple[tirx.Bind, ...]
+    common: tuple[tirx.Stmt, ...]
     """What a thread works out first, whatever its output channels are."""
     steps: tuple[Step, ...]
     """What a thread does, unrolled."""
@@ -131,15 +131,20 @@ class _Unroller:
         self.hoisting = Hoisting(self._analyzer)
         self._staged: Counter[tirx.Buffer] = Counter()
         self.sums: set[tirx.Buffer] = set()
-        for extent in thread_extents(func):
+        self._extents = thread_extents(func)
+        for extent in self._extents:
             self._analyzer.bind(extent.node.var, tvm.ir.Range(0, extent.value))
 
     def steps(self, stmt: tirx.Stmt, values: Values) -> Iterator[Step]:
         if isinstance(stmt, tirx.SeqStmt):
             for part in stmt.seq:
                 yield from self.steps(part, values)
+        elif isinstance(stmt, tirx.IfThenElse) and isinstance(stmt.then_case, tirx.For):
+            for step in self.steps(stmt.then_case, values):
+                inside = tirx.IfThenElse(substitute(stmt.condition, values), step.stmt, None)
+                yield replace(step, stmt=self._hoisted(inside, getattr(step, "k", None)))
         elif not isinstance(stmt, tirx.For) or UNROLLED not in stmt.annotations:
-            yield Always(self.hoisting.rewrite(substitute(stmt, values)))
+            yield Always(self._hoisted(substitute(stmt, values)))
         elif stmt.annotations[UNROLLED] == "k":
             yield self._per_output(stmt, values)
         elif stmt.annotations[UNROLLED] == "c":
@@ -157,8 +162,8 @@ class _Unroller:
                 first, second = (self._constant(stmt.indices[0], k, at) for at in (0, 1))
                 place = self._constant(product.b.indices[0], k, 0)
                 self.sums.add(stmt.buffer)
-                return Products(place, self.hoisting.rewrite(product.a), first, second - first)
-        return PerOutput(k, self.hoisting.rewrite(stmt, k))
+                return Products(place, self._hoisted(product.a), first, second - first)
+        return PerOutput(k, self._hoisted(stmt, k))
 
     def _staging(self, loop: tirx.For, values: Values) -> Iterator[Step]:
         """What stands in a loop over the channels of a chunk: chunks are staged in the order of their channels."""
@@ -169,18 +174,24 @@ class _Unroller:
             for step in self.steps(loop.body, {**values, loop.loop_var: channel}):
                 yield Staging(first + channel, step.stmt)
 
+    def _hoisted(self, node: Any, k: tirx.Var | None = None) -> Any:
+        # LLVM does it by itself, and to TVM's code for it two parts of a buffer are different buffers.
+        return self.hoisting.rewrite(node, k) if self._extents else node
+
     def _constant(self, index: tirx.PrimExpr, k: tirx.Var, value: int) -> int:
         return int(self._analyzer.simplify(substitute(index, {k: value})))
 
 
-def _with_intrinsics(bindings: list[tirx.Bind], func: tirx.PrimFunc) -> tuple[tirx.Bind, ...]:
+def _with_intrinsics(bindings: list[tirx.Stmt], func: tirx.PrimFunc) -> tuple[tirx.Stmt, ...]:
     """The statements with what the target has for divisions; nothing else of a thread has any, once it is hoisted."""
-    lowered: list[tirx.Bind] = []
+    if not bindings:
+        return ()
+    lowered: list[tirx.Stmt] = []
     body: tirx.Stmt = tirx.SeqStmt([*bindings, tirx.Evaluate(0)])
     for extent in thread_extents(func):  # they tell that nothing is negative
         body = tirx.AttrStmt(extent.node, extent.attr_key, extent.value, body)
     part = tirx.transform.LowerIntrin()(tvm.IRModule({"part": tirx.PrimFunc([], body, attrs=func.attrs)}))["part"]
-    tvm_ffi.structural_walk(part.body, (tirx.Bind, lowered.append))
+    tvm_ffi.structural_walk(part.body, ((tirx.Bind, tirx.DeclBuffer), lowered.append))
     return tuple(lowered)
 
 
