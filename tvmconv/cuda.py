@@ -20,7 +20,6 @@ from .errors import CompileError
 if TYPE_CHECKING:
     import tvm
 
-OPTIONS = ("--use_fast_math",)
 PTXAS_OPTIONS = ("-v", "--warn-on-local-memory-usage")
 
 STANDARD_TYPES = """\
@@ -213,7 +212,6 @@ def _nvrtc(source: str, arch: str, form: str) -> tuple[bytes, str]:
         f"--gpu-architecture={arch if form == 'cubin' else arch.replace('sm_', 'compute_')}",
         "--device-int128",
         "--diag-suppress=177",  # TVM declares common subexpressions that it does not use
-        *OPTIONS,
         *(f"--ptxas-options={option}" for option in PTXAS_OPTIONS),
         *(f"--include-path={folder}" for folder in include_paths()),
     ]
@@ -238,7 +236,7 @@ def _nvcc(source: str, arch: str, form: str) -> tuple[bytes, str]:
     with tempfile.TemporaryDirectory() as folder:
         code, output = Path(folder, "tvmconv.cu"), Path(folder, f"tvmconv.{form}")
         code.write_text(source)
-        options = [*OPTIONS, "--diag-suppress=177", f"--ptxas-options={','.join(PTXAS_OPTIONS)}"]
+        options = ["--diag-suppress=177", f"--ptxas-options={','.join(PTXAS_OPTIONS)}"]
         command = ["nvcc", f"--{form}", f"-arch={arch}", *options, "-o", str(output), str(code)]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode:

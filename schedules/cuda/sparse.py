@@ -8,8 +8,9 @@ becomes code of its own, and the blocks of pixels that run the same code are nei
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import product
 from math import prod
 
 import tvm
@@ -22,13 +23,29 @@ from tvmconv.errors import NoValidConfigurationError
 from tvmconv.sparse.template import UNROLLED
 from tvmconv.workload import ConvWorkload
 
-from ..space import Space, ceil_div, divisors, named, tile_sizes, wasted
+from ..space import Space, ceil_div, ceil_to, divisors, named, tile_sizes, wasted
 from .machine import MULTIPROCESSORS, SHARED_ALIGNMENT
 
 VERSION = 1
 BANKS = 32
+WARP = 32
 REGISTERS = 65536
 """Of a multiprocessor."""
+
+MOST_REGISTERS = 255
+"""Of a thread."""
+
+SHARED_MEMORY = 228 * 1024
+"""Of a multiprocessor, in bytes."""
+
+CODE_BYTES = 48 * 1024
+"""What multiprocessors fetch at their full rate."""
+
+MOST_INSTRUCTIONS = 48000
+"""Of all blocks of output channels: more take compilers longer than a configuration is worth."""
+
+DENSITY = 0.1
+"""Share of non-zeros that configurations are chosen for where none is given."""
 
 SPARE_REGISTERS = 24
 """What a thread takes beside its outputs and what it stages."""
@@ -70,6 +87,165 @@ class Config:
 LEAST = Config(1, 1, 1, 1, 1, 1, 1, ahead=False)
 
 
+def constraints(workload: ConvWorkload, target: tvm.target.Target) -> dict[str, Callable[[Config], bool]]:
+    """What a configuration must meet, by name."""
+    max_threads = int(target.attrs["max_threads_per_block"])
+    max_shared = int(target.attrs["max_shared_memory_per_block"])
+
+    def whole_chunks(config: Config) -> bool:
+        return workload.in_channels % config.chunk == 0
+
+    def several_chunks_ahead(config: Config) -> bool:
+        return not config.ahead or config.chunk < workload.in_channels
+
+    def whole_images(config: Config) -> bool:
+        return workload.batch % config.images == 0
+
+    def threads(config: Config) -> bool:
+        return config.threads <= max_threads
+
+    def waste(config: Config) -> bool:
+        return prod(map(wasted, workload.output_size, config.tile)) <= 2
+
+    def shared_memory(config: Config) -> bool:
+        return shared_bytes(workload, config) <= max_shared
+
+    def fits_registers(config: Config) -> bool:
+        return registers(workload, config) <= min(MOST_REGISTERS, REGISTERS // ceil_to(config.threads, WARP))
+
+    def grid(config: Config) -> bool:
+        return blocks(workload, config) < 2**31 and ceil_div(workload.out_channels, config.channels) < 2**16
+
+    return named(whole_chunks, several_chunks_ahead, whole_images, threads, waste, shared_memory, fits_registers, grid)
+
+
+def space(workload: ConvWorkload, target: tvm.target.Target, density: float = DENSITY) -> Space[Config]:
+    """The configurations worth trying for a workload and a share of non-zeros, legal on the target."""
+    height, width = workload.output_size
+
+    def few_tiles(extent: int, least: int, most: int) -> tuple[int, ...]:
+        return tuple(size for size in tile_sizes(extent) if least <= size <= most and wasted(extent, size) <= 1.15)
+
+    knobs = {
+        "channels": tuple(
+            sorted({ceil_div(workload.out_channels, parts) for parts in (1, 2, 3, 4, 5, 8, 10, 16, 32, 64)})
+        ),
+        "images": divisors(workload.batch, 8) if height * width <= 256 else (1,),
+        "threads_y": few_tiles(height, 1, 32),
+        "threads_x": few_tiles(width, min(width, 8), 256),
+        "rows": (1, 2, 4),
+        "columns": (1,),
+        "chunk": divisors(workload.in_channels, 32),
+        "ahead": (False, True),
+    }
+    legal = constraints(workload, target)
+
+    def whole_warps(config: Config) -> bool:
+        return 64 <= config.threads <= 1024 and wasted(config.threads, WARP) <= 1.15
+
+    def little_waste(config: Config) -> bool:
+        return prod(map(wasted, workload.output_size, config.tile)) <= 1.15
+
+    def little_code(config: Config) -> bool:
+        bodies = ceil_div(workload.out_channels, config.channels)
+        return bodies * instructions(workload, config, density) <= MOST_INSTRUCTIONS
+
+    heuristics = named(whole_warps, little_waste, little_code)
+    possible = [config for config in _all(knobs) if all(holds(config) for holds in legal.values())]
+    likely = [config for config in possible if all(holds(config) for holds in heuristics.values())]
+    if not possible:
+        raise NoValidConfigurationError(f"{workload}: no configuration is legal on {target}")
+    default = min(likely or possible, key=lambda config: estimate(workload, config, density))
+    return Space(default, LEAST, knobs, legal, heuristics)
+
+
+def _all(knobs: dict[str, tuple[int, ...]]) -> Iterator[Config]:
+    return (Config(*values) for values in product(*knobs.values()))
+
+
+def default_config(workload: ConvWorkload, target: tvm.target.Target, density: float = DENSITY) -> Config:
+    """The configuration that should be the fastest for a share of non-zeros."""
+    return space(workload, target, density).default
+
+
+def estimate(workload: ConvWorkload, config: Config, density: float = DENSITY) -> float:
+    """Clocks of an H100, roughly: what the busiest multiprocessor computes, and what goes through memory."""
+    body = instructions(workload, config, density)
+    warps = ceil_div(config.threads, WARP)
+    room = min(
+        REGISTERS // (registers(workload, config) * warps * WARP),
+        SHARED_MEMORY // (shared_bytes(workload, config) + 1024),
+        64 // warps,
+    )
+    share = ceil_div(blocks(workload, config) * ceil_div(workload.out_channels, config.channels), MULTIPROCESSORS)
+    resident = min(room, share) * warps
+    fetching = 1.0 if 16 * body <= CODE_BYTES else 0.7
+    rate = 4 * min(1.0, (resident / 8) ** 0.7) * fetching
+    chunks = workload.in_channels // config.chunk
+    waiting = chunks * (150 if config.ahead else 900) * ceil_div(share, room)
+    computing = share * warps * max(body / rate, loads(workload, config, density))
+    return max(computing, workload.bytes_moved / MULTIPROCESSORS / 12) + waiting
+
+
+def instructions(workload: ConvWorkload, config: Config, density: float) -> float:
+    """Instructions of a thread, which has no loops: as many are the code of a block of output channels."""
+    products = density * config.outputs * workload.in_channels // workload.groups * prod(workload.kernel)
+    rows, columns = window(workload, config)
+    staging = workload.in_channels * ceil_div(config.images * rows * columns, config.threads)
+    return products + loads(workload, config, density) + 5 * staging + 2 * config.outputs
+
+
+def loads(workload: ConvWorkload, config: Config, density: float) -> float:
+    """Elements that a thread reads from shared memory: those that one of its products needs."""
+    shared = zip((config.rows, config.columns), workload.kernel, strict=True)
+    elements = prod(min(size + span - 1, size * span) for size, span in shared)
+    return workload.in_channels * elements * (1 - (1 - density) ** config.channels)
+
+
+def blocks(workload: ConvWorkload, config: Config) -> int:
+    """Blocks of pixels: as many thread blocks has each block of output channels."""
+    tiles = prod(map(ceil_div, workload.output_size, config.tile))
+    return workload.batch // config.images * tiles
+
+
+def registers(workload: ConvWorkload, config: Config) -> int:
+    """Registers of a thread, roughly."""
+    rows, columns = window(workload, config)
+    staged = config.chunk * ceil_div(config.images * rows * columns, config.threads) if config.ahead else 0
+    return config.outputs + staged + SPARE_REGISTERS
+
+
+def shared_bytes(workload: ConvWorkload, config: Config) -> int:
+    """Shared memory of a block, in bytes."""
+    buffers = 2 if config.ahead and workload.in_channels > config.chunk else 1
+    rows, _ = window(workload, config)
+    size = buffers * config.chunk * config.images * rows * pitch(workload, config) * workload.itemsize
+    return ceil_to(size, SHARED_ALIGNMENT)
+
+
+def window(workload: ConvWorkload, config: Config) -> tuple[int, int]:
+    """Rows and columns of the input that a tile reads."""
+    rows, columns = (
+        (size - 1) * stride + span
+        for size, stride, span in zip(config.tile, workload.stride, workload.window, strict=True)
+    )
+    return rows, columns
+
+
+def pitch(workload: ConvWorkload, config: Config) -> int:
+    """Elements of a row in shared memory.
+
+    Where rows of threads are no whole warps there are some to spare, so that those at the end of one row and at the
+    beginning of the next find their pixels in different banks.
+    """
+    _, columns = window(workload, config)
+    if config.threads_x % BANKS == 0:
+        return columns
+    below, beside = config.rows * workload.stride[0], config.threads_x * config.columns * workload.stride[1]
+    spared = (columns + more for more in range(BANKS) if ((columns + more) * below - beside) % BANKS == 0)
+    return next(spared, columns)
+
+
 def schedule(workload: ConvWorkload, config: Config, target: tvm.target.Target) -> Schedule:
     """The workload's computation, scheduled with all output channels in a thread; the config must be legal."""
     # Step 0. The computation, rounded up to whole tiles
@@ -98,8 +274,7 @@ def schedule(workload: ConvWorkload, config: Config, target: tvm.target.Target) 
     sch.set_scope(pad, 0, "shared")
     sch.compute_at(pad, co, preserve_unit_loops=True)
     images, channels, rows, columns = sch.get_loops(pad)[-4:]
-    # Rows so long that threads side by side, over the end of a row too, find their pixels in different banks.
-    sch.storage_align(pad, 0, -2, BANKS, config.tile[1] * workload.stride[1] % BANKS)
+    sch.storage_align(pad, 0, -2, BANKS, pitch(workload, config) % BANKS)
     sch.reorder(channels, images, rows, columns)
     steps, lane = sch.split(sch.fuse(images, rows, columns), [None, config.threads])
     sch.bind(lane, "threadIdx.x")

@@ -7,12 +7,13 @@ from itertools import count
 from typing import Any
 
 import numpy as np
-import tvm
 import tvm_ffi
 from tvm import tirx
 from tvm.ir.expr import TensorLoad
 from tvm.sym import Analyzer
 
+from ..errors import InvalidArgumentError
+from ..workload import ConvWorkload
 from .hoisting import substitute
 from .template import Always, PerOutput, Products, Staging, Template, is_thread
 
@@ -22,10 +23,9 @@ def bind(template: Template, weight: np.ndarray, blocks: Sequence[Sequence[int]]
 
     Each of the blocks, lists of output channels, is code of its own; on a GPU they are numbered by blockIdx.y.
     """
-    rows = np.asarray(weight, np.float32).reshape(len(weight), -1)
+    rows = weight.reshape(len(weight), -1)
     bodies = [
-        tirx.stmt_seq(*_body(template, rows, np.asarray(block), weight.shape[2] * weight.shape[3]))
-        for block in blocks
+        tirx.stmt_seq(*_body(template, rows, np.asarray(block), weight.shape[2] * weight.shape[3])) for block in blocks
     ]
     number = tirx.Var("block", "int32")
 
@@ -49,6 +49,23 @@ def bind(template: Template, weight: np.ndarray, blocks: Sequence[Sequence[int]]
     body = tvm_ffi.structural_mutate(func.body, [(tirx.SeqStmt, instead), (tirx.AttrStmt, launch)])
     params = [param for param in func.params if param.name != "w"]
     return tirx.PrimFunc(params, body, func.ret_type, attrs=func.attrs)
+
+
+def expanded(workload: ConvWorkload, weight: np.ndarray) -> np.ndarray:
+    """The weight `workload.w_shape` as (K, C, R, S) in float32, with zeros for the channels of other groups.
+
+    A weight that is not finite is refused: a product with it is NaN or infinite wherever the input is, padding
+    included, and leaving out the zeros beside it would keep none of that.
+    """
+    if weight.shape != workload.w_shape:
+        raise InvalidArgumentError("weight", weight.shape, f"the shape {workload.w_shape} of {workload}")
+    if not np.isfinite(weight).all():
+        raise InvalidArgumentError("weight", "NaN or infinite in places", "finite numbers: they are compiled in")
+    grouped = np.asarray(weight, np.float32).reshape(workload.groups, workload.multiplier, -1, *workload.kernel)
+    dense = np.zeros((workload.groups, workload.multiplier, workload.groups, *grouped.shape[2:]), np.float32)
+    every = np.arange(workload.groups)
+    dense[every, :, every] = grouped
+    return dense.reshape(workload.out_channels, workload.in_channels, *workload.kernel)
 
 
 def _choose(number: tirx.Var, bodies: Sequence[tirx.Stmt]) -> tirx.Stmt:

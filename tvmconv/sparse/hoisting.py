@@ -56,7 +56,7 @@ class Hoisting:
     def _place(
         self, buffer: tirx.Buffer, index: tirx.PrimExpr, k: tirx.Var | None
     ) -> tuple[tirx.Buffer, tirx.PrimExpr]:
-        """The element as one of a part of the buffer that begins where the thread's does, at a constant and k's part."""
+        """The element as one of the buffer from the thread's own place on: at a constant, and what k adds to it."""
         if k is not None:
             start, after = (self._analyzer.simplify(substitute(index, {k: at})) for at in (0, 1))
             slope = int(self._analyzer.simplify(after - start))

@@ -141,6 +141,7 @@ class _Unroller:
                 yield from self.steps(part, values)
         elif isinstance(stmt, tirx.IfThenElse) and isinstance(stmt.then_case, tirx.For):
             for step in self.steps(stmt.then_case, values):
+                assert not isinstance(step, Products)
                 inside = tirx.IfThenElse(substitute(stmt.condition, values), step.stmt, None)
                 yield replace(step, stmt=self._hoisted(inside, getattr(step, "k", None)))
         elif not isinstance(stmt, tirx.For) or UNROLLED not in stmt.annotations:
@@ -172,6 +173,7 @@ class _Unroller:
         self._staged[target] += int(loop.extent)
         for channel in range(int(loop.extent)):
             for step in self.steps(loop.body, {**values, loop.loop_var: channel}):
+                assert not isinstance(step, Products)
                 yield Staging(first + channel, step.stmt)
 
     def _hoisted(self, node: Any, k: tirx.Var | None = None) -> Any:
@@ -206,4 +208,3 @@ def _stored_to(stmt: tirx.Stmt) -> tirx.Buffer:
     found: list[tirx.Buffer] = []
     tvm_ffi.structural_walk(stmt, (tirx.BufferStore, lambda store: found.append(store.buffer)))
     return found[0]
-
