@@ -18,37 +18,60 @@ from .hoisting import substitute
 from .template import Always, PerOutput, Products, Staging, Template, is_thread
 
 
+PRODUCTS_OF_A_LAUNCH = 16384
+"""Multiply-adds of the kernels that compilers do not take unduly long over."""
+
+
 def bind(template: Template, weight: np.ndarray, blocks: Sequence[Sequence[int]]) -> tirx.PrimFunc:
-    """The template's function for a weight (K, C, R, S), whose parameter it loses.
+    """The template's function for a weight (K, C, R, S) in float32, whose parameter it loses.
 
-    Each of the blocks, lists of output channels, is code of its own; on a GPU they are numbered by blockIdx.y.
+    Each of the blocks, lists of output channels, is code of its own; on a GPU they are numbered by blockIdx.y, and a
+    kernel takes as many of them as have `PRODUCTS_OF_A_LAUNCH` together: one launch then follows the other.
     """
-    rows = weight.reshape(len(weight), -1)
-    bodies = [
-        tirx.stmt_seq(*_body(template, rows, np.asarray(block), weight.shape[2] * weight.shape[3])) for block in blocks
-    ]
-    number = tirx.Var("block", "int32")
+    rows, taps = weight.reshape(len(weight), -1), weight.shape[2] * weight.shape[3]
+    names = ("w", template.sums.name)
 
-    unused, names = (tirx.DeclBuffer, tirx.AllocBuffer), ("w", template.sums.name)
-
-    def instead(stmt: tirx.SeqStmt, mutator: Any) -> tirx.Stmt:
+    def thread(stmt: tirx.SeqStmt, mutator: Any) -> tirx.Stmt:
         if is_thread(stmt):
-            return tirx.stmt_seq(*template.common, *([_choose(number, bodies)] if on_gpu else bodies))
-        parts = [part for part in stmt.seq if not (isinstance(part, unused) and part.buffer.name in names)]
-        return tirx.stmt_seq(*(mutator.mutate(part) for part in parts))
+            bodies = [tirx.stmt_seq(*_body(template, rows, np.asarray(block), taps)) for block in current]
+            return tirx.stmt_seq(*template.common, *([_choose(number, bodies)] if template.extents else bodies))
+        return tirx.stmt_seq(*(mutator.mutate(part) for part in stmt.seq if not _declares(part, names)))
 
     def launch(stmt: tirx.AttrStmt, mutator: Any) -> tirx.Stmt:
-        stmt = mutator.default_mutate(stmt)
+        nonlocal current, number
         if stmt.attr_key != "thread_extent" or stmt.node.thread_tag != "blockIdx.x":
-            return stmt
-        axis = tirx.IterVar((0, len(blocks)), number, tirx.IterVar.ThreadIndex, "blockIdx.y")
-        return tirx.AttrStmt(axis, "thread_extent", tirx.IntImm("int32", len(blocks)), stmt)
+            return mutator.default_mutate(stmt)
+        launches = []
+        for current in _launches(blocks, np.count_nonzero(rows, axis=1) * template.pixels):
+            number = tirx.Var("block", "int32")
+            axis = tirx.IterVar((0, len(current)), number, tirx.IterVar.ThreadIndex, "blockIdx.y")
+            extent = tirx.IntImm("int32", len(current))
+            launches.append(tirx.AttrStmt(axis, "thread_extent", extent, mutator.default_mutate(stmt)))
+        return tirx.stmt_seq(*launches)
 
+    current, number = blocks, tirx.Var("block", "int32")
     func = template.func
-    on_gpu = func.attrs["target"].kind.name != "llvm"
-    body = tvm_ffi.structural_mutate(func.body, [(tirx.SeqStmt, instead), (tirx.AttrStmt, launch)])
+    body = tvm_ffi.structural_mutate(func.body, [(tirx.SeqStmt, thread), (tirx.AttrStmt, launch)])
     params = [param for param in func.params if param.name != "w"]
     return tirx.PrimFunc(params, body, func.ret_type, attrs=func.attrs)
+
+
+def _declares(stmt: tirx.Stmt, names: Sequence[str]) -> bool:
+    return isinstance(stmt, tirx.DeclBuffer | tirx.AllocBuffer) and stmt.buffer.name in names
+
+
+def _launches(blocks: Sequence[Sequence[int]], products: np.ndarray) -> list[list[Sequence[int]]]:
+    """The blocks by launches, given the multiply-adds of each output channel."""
+    launches: list[list[Sequence[int]]] = []
+    room = 0
+    for block in blocks:
+        size = int(products[list(block)].sum())
+        if size > room or not launches:
+            launches.append([])
+            room = PRODUCTS_OF_A_LAUNCH
+        launches[-1].append(block)
+        room -= size
+    return launches
 
 
 def expanded(workload: ConvWorkload, weight: np.ndarray) -> np.ndarray:

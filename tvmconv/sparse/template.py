@@ -77,15 +77,18 @@ class Template:
     """The lowered function, its loops still rolled, with the weight as the parameter "w"."""
     sums: tirx.Buffer
     """The thread's sums, which are zero at first."""
+    extents: tuple[tirx.AttrStmt, ...]
+    """How many blocks and threads there are; empty for a CPU."""
     common: tuple[tirx.Stmt, ...]
     """What a thread works out first, whatever its output channels are."""
     steps: tuple[Step, ...]
     """What a thread does, unrolled."""
 
     @property
-    def multiply_adds(self) -> int:
-        """Multiply-adds of a thread for one output channel."""
-        return sum(isinstance(step, Products) for step in self.steps)
+    def pixels(self) -> int:
+        """Pixels of a thread: so many multiply-adds it has for each weight."""
+        places = [step.place for step in self.steps if isinstance(step, Products)]
+        return len(places) // len(set(places))
 
 
 @pass_instrument
@@ -115,7 +118,8 @@ def make_template(func: tirx.PrimFunc, target: tvm.target.Target) -> Template:
     tvm_ffi.structural_mutate(lowered.body, (tirx.SeqStmt, unroll))
     (sums,) = unroller.sums
     own = [step for step in steps if not (isinstance(step, PerOutput) and _stored_to(step.stmt).same_as(sums))]
-    return Template(lowered, sums, _with_intrinsics(unroller.hoisting.bindings, lowered), tuple(own))
+    extents = thread_extents(lowered)
+    return Template(lowered, sums, extents, _with_intrinsics(unroller.hoisting.bindings, lowered, extents), tuple(own))
 
 
 def is_thread(stmt: tirx.Stmt) -> bool:
@@ -184,24 +188,26 @@ class _Unroller:
         return int(self._analyzer.simplify(substitute(index, {k: value})))
 
 
-def _with_intrinsics(bindings: list[tirx.Stmt], func: tirx.PrimFunc) -> tuple[tirx.Stmt, ...]:
+def _with_intrinsics(
+    bindings: list[tirx.Stmt], func: tirx.PrimFunc, extents: tuple[tirx.AttrStmt, ...]
+) -> tuple[tirx.Stmt, ...]:
     """The statements with what the target has for divisions; nothing else of a thread has any, once it is hoisted."""
     if not bindings:
         return ()
     lowered: list[tirx.Stmt] = []
     body: tirx.Stmt = tirx.SeqStmt([*bindings, tirx.Evaluate(0)])
-    for extent in thread_extents(func):  # they tell that nothing is negative
+    for extent in extents:  # they tell that nothing is negative
         body = tirx.AttrStmt(extent.node, extent.attr_key, extent.value, body)
     part = tirx.transform.LowerIntrin()(tvm.IRModule({"part": tirx.PrimFunc([], body, attrs=func.attrs)}))["part"]
     tvm_ffi.structural_walk(part.body, ((tirx.Bind, tirx.DeclBuffer), lowered.append))
     return tuple(lowered)
 
 
-def thread_extents(func: tirx.PrimFunc) -> list[tirx.AttrStmt]:
+def thread_extents(func: tirx.PrimFunc) -> tuple[tirx.AttrStmt, ...]:
     """The statements that say how many blocks and threads there are."""
     found: list[tirx.AttrStmt] = []
     tvm_ffi.structural_walk(func.body, (tirx.AttrStmt, found.append))
-    return [stmt for stmt in found if stmt.attr_key == "thread_extent"]
+    return tuple(stmt for stmt in found if stmt.attr_key == "thread_extent")
 
 
 def _stored_to(stmt: tirx.Stmt) -> tirx.Buffer:
