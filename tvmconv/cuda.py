@@ -72,14 +72,18 @@ def use_fast_compiler(kernels: Path | None = None) -> None:
     """Makes TVM compile its CUDA source through `compile_source`: about ten times faster for a small kernel.
 
     TVM does so on the GPU's own machine, when a module is first run, through a function that it finds by this name. A
-    machine's GPUs are taken to be alike. What `precompile` left in the folder `kernels` is not compiled again.
+    machine's GPUs are taken to be alike. What `precompile` left in the folder `kernels` is not compiled again, nor
+    what `kernel_cache` knows.
     """
     import tvm
+
+    from . import kernel_cache
 
     def compile_for_device(source: str) -> bytes:
         if kernels is not None and (image := _kernel_file(source, kernels)).is_file():
             return image.read_bytes()
-        return compile_source(source, device_arch(tvm.cuda(0)))
+        arch = device_arch(tvm.cuda(0))
+        return kernel_cache.known(source, arch) or compile_source(source, arch)
 
     tvm.register_global_func("tvm_callback_cuda_compile", compile_for_device, override=True)
 

@@ -7,6 +7,7 @@ from tvm import tirx
 from tvm.runtime import Executable
 from tvm.tirx.build import codegen_build, split_host_device_mods
 
+from ..cuda import use_fast_compiler
 from ..lowering import KERNEL_NAME
 
 
@@ -16,6 +17,7 @@ def build(func: tirx.PrimFunc, target: tvm.target.Target) -> Executable:
     Each of its launches is a CUDA module of its own, since compilers take longer over one large function than over two
     halves, and can compile them side by side.
     """
+    use_fast_compiler()
     func = func.with_attrs({"global_symbol": KERNEL_NAME, "tirx.is_entry_func": True})
     passes = tvm.ir.transform.Sequential([tirx.transform.SplitHostDevice(), tirx.transform.MakePackedAPI()])
     host, devices = split_host_device_mods(passes(tvm.IRModule({KERNEL_NAME: func})))

@@ -17,7 +17,6 @@ from ..workload import ConvWorkload
 from .hoisting import substitute
 from .template import Always, PerOutput, Products, Staging, Template, is_thread
 
-
 PRODUCTS_OF_A_LAUNCH = 16384
 """Multiply-adds of the kernels that compilers do not take unduly long over."""
 
@@ -31,29 +30,39 @@ def bind(template: Template, weight: np.ndarray, blocks: Sequence[Sequence[int]]
     rows, taps = weight.reshape(len(weight), -1), weight.shape[2] * weight.shape[3]
     names = ("w", template.sums.name)
 
-    def thread(stmt: tirx.SeqStmt, mutator: Any) -> tirx.Stmt:
-        if is_thread(stmt):
-            bodies = [tirx.stmt_seq(*_body(template, rows, np.asarray(block), taps)) for block in current]
-            return tirx.stmt_seq(*template.common, *([_choose(number, bodies)] if template.extents else bodies))
-        return tirx.stmt_seq(*(mutator.mutate(part) for part in stmt.seq if not _declares(part, names)))
+    def thread(chosen: Sequence[Sequence[int]], number: tirx.Var) -> tirx.Stmt:
+        bodies = [tirx.stmt_seq(*_body(template, rows, np.asarray(block), taps)) for block in chosen]
+        return tirx.stmt_seq(*template.common, *([_choose(number, bodies)] if template.extents else bodies))
 
-    def launch(stmt: tirx.AttrStmt, mutator: Any) -> tirx.Stmt:
-        nonlocal current, number
-        if stmt.attr_key != "thread_extent" or stmt.node.thread_tag != "blockIdx.x":
-            return mutator.default_mutate(stmt)
-        launches = []
-        for current in _launches(blocks, np.count_nonzero(rows, axis=1) * template.pixels):
-            number = tirx.Var("block", "int32")
-            axis = tirx.IterVar((0, len(current)), number, tirx.IterVar.ThreadIndex, "blockIdx.y")
-            extent = tirx.IntImm("int32", len(current))
-            launches.append(tirx.AttrStmt(axis, "thread_extent", extent, mutator.default_mutate(stmt)))
-        return tirx.stmt_seq(*launches)
+    def bound(root: tirx.Stmt, chosen: Sequence[Sequence[int]], number: tirx.Var) -> tirx.Stmt:
+        def sequence(stmt: tirx.SeqStmt, mutator: Any) -> tirx.Stmt:
+            if is_thread(stmt):
+                return thread(chosen, number)
+            return tirx.stmt_seq(*(mutator.mutate(part) for part in stmt.seq if not _declares(part, names)))
 
-    current, number = blocks, tirx.Var("block", "int32")
+        def launch(stmt: tirx.AttrStmt, mutator: Any) -> tirx.Stmt:
+            if not _is_launch(stmt):
+                return mutator.default_mutate(stmt)
+            return tirx.stmt_seq(*(one_launch(stmt, group) for group in groups))
+
+        return tvm_ffi.structural_mutate(root, [(tirx.SeqStmt, sequence), (tirx.AttrStmt, launch)])
+
+    def one_launch(stmt: tirx.AttrStmt, group: Sequence[Sequence[int]]) -> tirx.Stmt:
+        number = tirx.Var("block", "int32")
+        axis = tirx.IterVar((0, len(group)), number, tirx.IterVar.ThreadIndex, "blockIdx.y")
+        body = bound(stmt.body, group, number)
+        inner = tirx.AttrStmt(stmt.node, stmt.attr_key, stmt.value, body)
+        return tirx.AttrStmt(axis, "thread_extent", tirx.IntImm("int32", len(group)), inner)
+
+    groups = _launches(blocks, np.count_nonzero(rows, axis=1) * template.pixels)
     func = template.func
-    body = tvm_ffi.structural_mutate(func.body, [(tirx.SeqStmt, thread), (tirx.AttrStmt, launch)])
+    body = bound(func.body, blocks, tirx.Var("block", "int32"))
     params = [param for param in func.params if param.name != "w"]
     return tirx.PrimFunc(params, body, func.ret_type, attrs=func.attrs)
+
+
+def _is_launch(stmt: tirx.AttrStmt) -> bool:
+    return bool(stmt.attr_key == "thread_extent" and stmt.node.thread_tag == "blockIdx.x")
 
 
 def _declares(stmt: tirx.Stmt, names: Sequence[str]) -> bool:
