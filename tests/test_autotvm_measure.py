@@ -29,6 +29,7 @@ from tvmconv.autotvm.runner import LocalRunner
 from tvmconv.errors import CompileError, MissingPackageError
 from tvmconv.storage import find_compiler
 from tvmconv.targets import DeviceFacts
+from tvmconv.workspace import Workspace
 
 WORKLOAD = ConvWorkload.depthwise((1, 4, 12, 12), (4, 1, 3, 3), padding=(1, 1, 1, 1), scale=True, activation="relu")
 TASK = task.create(WORKLOAD, "llvm")
@@ -61,24 +62,24 @@ by_fault = pytest.mark.parametrize(
 )
 
 
-def assert_told_apart(runner: Runner, library: str, status: Status) -> None:
+def assert_told_apart(runner: Runner, library: BuildResult, status: Status) -> None:
     result = runner.run(TRIAL, library)
     assert (result.status, result.costs) == (status, ())
     assert result.reason
 
 
-def library(folder: Path, body: str) -> str:
+def library(folder: Path, body: str) -> BuildResult:
     """A library whose kernel is a line of C++."""
     source, path = folder / "kernel.cc", folder / "kernel.so"
     signature = 'extern "C" int __tvm_ffi_tvmconv_kernel(void*, void*, int, void*)'
     source.write_text(f"#include <cstdlib>\n{signature} {{ {body} }}\n")
     subprocess.run([*find_compiler(), "-shared", "-fPIC", "-O0", "-o", str(path), str(source)], check=True)
-    return str(path)
+    return BuildResult(str(path), Workspace(0, ()), 0.0)
 
 
-def built(builder: LocalBuilder, workload: ConvWorkload) -> str:
+def built(builder: LocalBuilder, workload: ConvWorkload) -> BuildResult:
     other = task.create(workload, "llvm")
-    return builder.build(MeasureInput(other, other.space.default)).result().library
+    return builder.build(MeasureInput(other, other.space.default)).result()
 
 
 def test_trials_are_built_checked_and_timed(builder: LocalBuilder, runner: LocalRunner) -> None:
@@ -132,9 +133,9 @@ class Instant:
     stopped: threading.Event = field(default_factory=threading.Event)
 
     def build(self, trial: MeasureInput) -> Future[BuildResult]:
-        return self.pool.submit(BuildResult, "/nowhere/kernel.so", 0.0)
+        return self.pool.submit(BuildResult, "/nowhere/kernel.so", Workspace(0, ()), 0.0)
 
-    def run(self, trial: MeasureInput, library: str) -> RunResult:
+    def run(self, trial: MeasureInput, build: BuildResult) -> RunResult:
         if trial == self.begun[0]:
             assert self.stopped.wait(timeout=60)
         return RunResult((1e-6,))

@@ -13,7 +13,7 @@ import msgspec
 import pytest
 from command_line import tvmconv, tvmconv_json
 
-from tvmconv import ConvWorkload, Epilogue
+from tvmconv import ConvWorkload, Epilogue, dispatch, operators
 from tvmconv.bench import suite, suites, timing
 from tvmconv.bench.peers import DEFAULT_PEERS, OURS, PEERS
 from tvmconv.bench.peers.ours import Tvmconv
@@ -79,7 +79,9 @@ WORKLOADS = [
     conv2d((2, 6, 9, 11), (8, 3, 3, 2), groups=2, padding=(0, 1, 2, 1)),
     conv2d((1, 6, 9, 11), (8, 6, 3, 3), shift=True, residual=True, activation="relu"),
 ]
-ON_CPU = ["pytorch", "pytorch-channels-last", "im2col-gemm", "onnxruntime", "tvm", "tvmconv-plain", "tvmconv"]
+ALGORITHMS = {"tvmconv-direct", "tvmconv-im2win"}
+OTHERS = ["pytorch", "pytorch-channels-last", "im2col-gemm", "onnxruntime", "tvm", "tvmconv-plain", "tvmconv"]
+ON_CPU = [*sorted(ALGORITHMS), *OTHERS]
 
 
 @pytest.mark.parametrize("workload", WORKLOADS, ids=str)
@@ -95,7 +97,26 @@ def test_peers_compute_the_convolution(workload: ConvWorkload) -> None:
             assert len(calls) == 2
             for call in calls:
                 suite._check(peer, workload, arrays, call, "cpu")
-    assert took_part == set(ON_CPU) - {"tvmconv-plain" if workload.epilogue == Epilogue() else "onnxruntime"}
+    absent = {"tvmconv-plain" if workload.epilogue == Epilogue() else "onnxruntime"}
+    assert took_part == set(ON_CPU) - absent - (ALGORITHMS if workload.is_depthwise else set())
+
+
+def test_algorithms_of_tvmconv_side_by_side(monkeypatch: pytest.MonkeyPatch) -> None:
+    used, compiled = [], operators.compile
+
+    def recording(*arguments: Any) -> operators.Operator:
+        used.append(compiled(*arguments))
+        return used[-1]
+
+    monkeypatch.setattr(operators, "compile", recording)
+    for name in sorted(ALGORITHMS):
+        PEERS[name].prepare(WORKLOADS[-1], resolve_target("llvm"), [])
+        assert PEERS[name].obstacle(WORKLOADS[0], resolve_target("llvm")) == "for convolutions whose channels meet"
+    assert [operator.selection.name for operator in used] == ["cpu/direct", "cpu/im2win"]
+    monkeypatch.setitem(dispatch.ALGORITHMS, "cuda", ("direct",))
+    cuda = resolve_target({"kind": "cuda", "arch": "sm_90"})
+    assert PEERS["tvmconv-direct"].obstacle(WORKLOADS[-1], cuda) is None
+    assert PEERS["tvmconv-im2win"].obstacle(WORKLOADS[-1], cuda) == "tvmconv has no im2win for cuda"
 
 
 def test_compiled_pytorch() -> None:
@@ -116,7 +137,7 @@ def test_peers_for_gpus_and_the_slow_one() -> None:
         assert PEERS[name].unit(plain) == 2**-10
     assert PEERS["onnxruntime"].obstacle(plain, cuda) is not None
     assert "metaschedule" not in DEFAULT_PEERS
-    with pytest.raises(InvalidArgumentError, match="peers is 'tensorflow'; expected some of tvmconv-plain, pytorch"):
+    with pytest.raises(InvalidArgumentError, match="peers is 'tensorflow'; expected some of tvmconv-plain"):
         suite.choose_peers("pytorch,tensorflow")
 
 
@@ -338,6 +359,18 @@ def test_calls_are_made_in_turn_and_their_outputs_kept() -> None:
         outputs()
         places.add(outputs.outputs[-1].data_ptr())
     assert len(places) >= 3
+
+
+def test_slow_contenders_have_fewer_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[str] = []
+    monkeypatch.setattr(timing._WallTimer, "SLOW", 0.0)
+    slow = timing.timer([lambda: calls.append("slow")], on_gpu=False, seconds=0.0)
+    assert calls == ["slow"]
+    slow()
+    assert calls == ["slow"] * 2
+    monkeypatch.setattr(timing, "PATIENCE", 0.0)
+    timing.interleave({"slow": slow}, rounds=9)
+    assert len(calls) == 2 + timing.FEWEST
 
 
 def test_sets_are_more_than_twice_the_cache(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -78,8 +78,8 @@ def test_a_configuration_is_measured_as_it_is(monkeypatch: pytest.MonkeyPatch) -
 
     other = msgspec.structs.replace(SMALL, padding=(0, 1, 2, 1))
 
-    def wrong_where_configured(workload: ConvWorkload, target: Any, config: Any) -> operators.Operator:
-        return compiled(other if config else workload, target, config)
+    def wrong_where_configured(workload: ConvWorkload, target: Any, config: Any, *rest: Any) -> operators.Operator:
+        return compiled(other if config else workload, target, config, *rest)
 
     monkeypatch.setattr(operators, "compile", wrong_where_configured)
     with pytest.raises(WrongResultError, match=r"Config\(.*\) computes depthwise 1x2x9x9 .* elements are wrong"):

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import replace
+from functools import partial
+from math import prod
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +14,8 @@ import pytest
 
 import tvmconv
 from tvmconv import ConvWorkload
+from tvmconv.bench.memory import workspace_on_gpu
+from tvmconv.dispatch import template_for
 from tvmconv.errors import InvalidArgumentError
 from tvmconv.targets import has_gpu, resolve_target
 from tvmconv.testing import CONV2D, DEPTHWISE, Case, check_result, random_configs, random_operands
@@ -53,6 +58,56 @@ def test_current_stream_is_used() -> None:
         x.fill_(3)
     stream.synchronize()
     assert bool((result == 2).all())
+
+
+DENSE = ConvWorkload.conv2d((8, 64, 56, 56), (64, 64, 3, 3), padding=1)
+
+
+def dense_operands() -> tuple[tvmconv.Operator, list[tuple[torch.Tensor, torch.Tensor]], list[torch.Tensor]]:
+    """A kernel with a workspace, two pairs of x and w, and what it computes of each pair alone."""
+    target = resolve_target("cuda")
+    template = template_for(DENSE, target)
+    config = replace(template.default_config(DENSE, target), packed=True, parts=2)
+    operator = tvmconv.compile(DENSE, target, config)
+    assert operator.workspace_bytes >= 4 * 64 * 64 * 9 + 2 * 4 * prod(DENSE.output_shape)
+    pairs = [(torch.randn(DENSE.x_shape, device="cuda"), torch.randn(DENSE.w_shape, device="cuda")) for _ in range(2)]
+    results = [operator(*pair) for pair in pairs]
+    torch.cuda.synchronize()
+    return operator, pairs, results
+
+
+def test_streams_of_a_thread_do_not_share_a_workspace() -> None:
+    operator, pairs, expected = dense_operands()
+    streams = [torch.cuda.Stream() for _ in pairs]
+    computed = []
+    for _ in range(50):
+        for stream, pair, result in zip(streams, pairs, expected, strict=True):
+            with torch.cuda.stream(stream):
+                computed.append((operator(*pair), result))
+    torch.cuda.synchronize()
+    assert all(torch.equal(got, result) for got, result in computed)
+
+
+def test_a_captured_graph_has_a_workspace_of_its_own() -> None:
+    operator, pairs, expected = dense_operands()
+    graph, stream = torch.cuda.CUDAGraph(), torch.cuda.Stream()
+    with torch.cuda.graph(graph):
+        result = operator(*pairs[0])
+    torch.cuda.empty_cache()
+    full = torch.full((2**28,), torch.nan, device="cuda")  # what the graph has not kept is overwritten
+    for _ in range(50):
+        graph.replay()
+        with torch.cuda.stream(stream):
+            other = operator(*pairs[1])
+    torch.cuda.synchronize()
+    assert bool(full.isnan().all())
+    assert torch.equal(result, expected[0])
+    assert torch.equal(other, expected[1])
+
+
+def test_memory_of_a_call_is_what_it_says() -> None:
+    operator, pairs, _ = dense_operands()
+    assert workspace_on_gpu(partial(operator, *pairs[0])) == operator.workspace_bytes
 
 
 def test_slices_that_no_vector_is_aligned_to() -> None:

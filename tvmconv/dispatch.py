@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 FOLDERS = {"cuda": "cuda", "llvm": "cpu"}
 """Folder of `schedules/` for each kind of target."""
 
-ALGORITHMS = {"cuda": ("direct",), "llvm": ("direct", "im2win")}
+ALGORITHMS = {"cuda": ("direct", "im2win"), "llvm": ("direct", "im2win")}
 """The templates for convolutions whose channels meet; the first is taken where nothing has been measured."""
 
 

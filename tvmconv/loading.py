@@ -24,6 +24,7 @@ def load(path: str | PathLike[str]) -> Operator | Network:
         if description.kind == "operator":
             return Operator.from_saved(module, target, description.details)
         return Network.from_saved(module, target, description.details)
-    except (msgspec.ValidationError, KeyError) as error:
+    except (msgspec.ValidationError, KeyError) as problem:
+        error = f"it lacks the {problem.args[0]}" if isinstance(problem, KeyError) else problem
         expected = f"a file that this version understands; tvmconv {description.tvmconv} made it ({error})"
         raise InvalidArgumentError("path", str(path), expected) from None

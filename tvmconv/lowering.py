@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import tvm
 import tvm_ffi
@@ -12,6 +12,7 @@ from .arrays import GPU_ALIGNMENT
 from .cuda import use_fast_compiler
 from .dispatch import Selection
 from .workload import ConvWorkload
+from .workspace import Workspace, take_out
 
 if TYPE_CHECKING:
     from tvm.runtime import Executable
@@ -19,8 +20,19 @@ if TYPE_CHECKING:
 KERNEL_NAME = "tvmconv_kernel"
 """The function of a module that holds a single kernel."""
 
+MIN_BLOCKS = "tvmconv.min_blocks"
+"""Annotation of a loop of CUDA threads: so many blocks are to share a multiprocessor, and its registers."""
+
 OPAQUE = 8
 """TVM's operator pattern for functions that its fusion leaves as they are."""
+
+
+class Kernel(NamedTuple):
+    """A workload's kernel, compiled: it is called with the operands and the workspace's parameters."""
+
+    executable: Executable
+    """With the kernel alone, under `KERNEL_NAME`."""
+    workspace: Workspace
 
 
 def lower(workload: ConvWorkload, selection: Selection, target: tvm.target.Target, name: str) -> tirx.PrimFunc:
@@ -30,7 +42,25 @@ def lower(workload: ConvWorkload, selection: Selection, target: tvm.target.Targe
     """
     func = selection.template.schedule(workload, selection.config, target).mod["main"]
     func = func.with_attrs({"global_symbol": name, "tirx.is_scheduled": True, "op_pattern": OPAQUE})
+    func = with_launch_bounds(func)
     return with_alignment(func, workload.itemsize if target.kind.name == "llvm" else GPU_ALIGNMENT)
+
+
+def with_launch_bounds(func: tirx.PrimFunc) -> tirx.PrimFunc:
+    """The function with `MIN_BLOCKS` as TVM's attribute of a kernel, which no schedule primitive can set.
+
+    Before: `for tx in T.thread_binding(256, ..., annotations={"tvmconv.min_blocks": 2}): ...`.
+    After: `for tx in T.thread_binding(256, ...): with T.attr(0, "tirx.launch_bounds_min_blocks_per_sm", 2): ...`.
+    """
+
+    def bounded(loop: tirx.For) -> tirx.For:
+        annotations = dict(loop.annotations)
+        if (blocks := annotations.pop(MIN_BLOCKS, None)) is None:
+            return loop
+        body = tirx.AttrStmt(0, "tirx.launch_bounds_min_blocks_per_sm", blocks, loop.body)
+        return tirx.For(loop.loop_var, loop.min, loop.extent, loop.kind, body, loop.thread_binding, annotations)
+
+    return tvm_ffi.structural_map(func, (tirx.For, bounded))
 
 
 def with_alignment(func: tirx.PrimFunc, alignment: int) -> tirx.PrimFunc:
@@ -57,6 +87,7 @@ def build(mod: tvm.IRModule, target: tvm.target.Target) -> Executable:
         return tvm.compile(mod, target, relax_pipeline=tvm.relax.get_default_pipeline(target))
 
 
-def build_kernel(workload: ConvWorkload, selection: Selection, target: tvm.target.Target) -> Executable:
-    """A module with the workload's kernel alone, under `KERNEL_NAME`."""
-    return build(tvm.IRModule({KERNEL_NAME: lower(workload, selection, target, KERNEL_NAME)}), target)
+def build_kernel(workload: ConvWorkload, selection: Selection, target: tvm.target.Target) -> Kernel:
+    """The workload's kernel, in a module of its own."""
+    func, workspace = take_out(lower(workload, selection, target, KERNEL_NAME), target)
+    return Kernel(build(tvm.IRModule({KERNEL_NAME: func}), target), workspace)

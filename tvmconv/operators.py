@@ -22,6 +22,7 @@ from .errors import InvalidArgumentError
 from .lowering import KERNEL_NAME, build_kernel, lower
 from .targets import cuda_arch, device_of, resolve_target
 from .workload import DTYPES, Activation, ConvWorkload, Padding
+from .workspace import Workspace, take_out
 
 logger = logging.getLogger(__name__)
 
@@ -34,12 +35,18 @@ class Operator:
     """
 
     def __init__(
-        self, workload: ConvWorkload, target: tvm.target.Target, selection: Selection, module: Executable | Module
+        self,
+        workload: ConvWorkload,
+        target: tvm.target.Target,
+        selection: Selection,
+        module: Executable | Module,
+        workspace: Workspace,
     ) -> None:
         self.workload = workload
         self.target = target
         self.selection = selection
         self._kernel = module[KERNEL_NAME]
+        self._workspace = workspace
         *self._names, output = workload.operands
         self._inputs = [workload.operands[name] for name in self._names]
         self._output = workload.operands[output]
@@ -61,8 +68,18 @@ class Operator:
         for item, (shape, dtype) in zip(operands, self._inputs, strict=True):
             item.check(shape, dtype, device)
         output = empty_like(x, *self._output)
-        self._kernel(*(item.argument for item in operands), operand("output", output).argument)
+        workspace = (empty_like(x, *parameter) for parameter in self._workspace.parameters)
+        self._kernel(*(item.argument for item in operands), operand("output", output).argument, *workspace)
         return same_kind(x, output)
+
+    @property
+    def workspace_bytes(self) -> int:
+        """Memory that a call takes beside its operands and its output, and gives back.
+
+        On a GPU it is allocated as the output is: for a torch tensor by torch, on the current stream. On a CPU TVM
+        allocates it and keeps it for the thread's next calls; what threads take for single tasks comes on top.
+        """
+        return self._workspace.nbytes
 
     @cached_property
     def _device_type(self) -> int:
@@ -81,8 +98,9 @@ class Operator:
                 "kind", kind, f"one of {', '.join(kinds)} for the target {self.target.kind.name}"
             )
         if kind == "tvmscript":
-            return str(lower(self.workload, self.selection, self.target, KERNEL_NAME).script())
-        module = build_kernel(self.workload, self.selection, self.target).mod
+            func, _ = take_out(lower(self.workload, self.selection, self.target, KERNEL_NAME), self.target)
+            return str(func.script())
+        module = build_kernel(self.workload, self.selection, self.target).executable.mod
         if on_cpu:
             return str(module.inspect_source("asm" if kind == "asm" else "ll"))
         source = str(module.imports[0].inspect_source())
@@ -101,8 +119,10 @@ class Operator:
             "template": self.selection.name,
             "config": msgspec.to_builtins(self.selection.config),
             "reason": self.selection.reason,
+            "workspace": msgspec.to_builtins(self._workspace),
         }
-        storage.save(build_kernel(self.workload, self.selection, self.target), "operator", self.target, details, path)
+        kernel = build_kernel(self.workload, self.selection, self.target)
+        storage.save(kernel.executable, "operator", self.target, details, path)
 
     @classmethod
     def from_saved(cls, module: Module, target: tvm.target.Target, details: dict[str, Any]) -> Operator:
@@ -110,7 +130,8 @@ class Operator:
         workload = msgspec.convert(details["workload"], ConvWorkload)
         template = template_named(details["template"])
         config = msgspec.convert(details["config"], template.Config)
-        return cls(workload, target, Selection(template, config, details["reason"]), module)
+        workspace = msgspec.convert(details["workspace"], Workspace)
+        return cls(workload, target, Selection(template, config, details["reason"]), module, workspace)
 
     def __repr__(self) -> str:
         return f"<tvmconv.Operator {self.workload} for {self.target.kind.name} by {self.selection.name}>"
@@ -123,13 +144,13 @@ def compile(  # noqa: A001
 
     `config` is a configuration of a schedule, checked against its constraints; without one the tuning logs choose, or
     the schedule's default is used: `selection.reason` says which, and so does this module's logger. `algorithm` is
-    "auto", or the one to use: "depthwise" for depthwise workloads, else "direct" or, on a CPU, "im2win".
+    "auto", or the one to use: "depthwise" for depthwise workloads, else "direct" or "im2win".
     Building for "cuda" needs no GPU, running does.
     """
     resolved = resolve_target(target)
     selection = select(workload, resolved, config, algorithm)
     logger.info("%s by %s: %s", workload, selection.name, selection.reason)
-    return Operator(workload, resolved, selection, build_kernel(workload, selection, resolved))
+    return Operator(workload, resolved, selection, *build_kernel(workload, selection, resolved))
 
 
 def depthwise(
@@ -188,7 +209,7 @@ def conv2d(
     """Convolution of x (N, C, H, W) with w (K, C/groups, R, S): `activation(y * scale + shift + residual)`.
 
     The result is (N, K, Ho, Wo); a residual has its shape and dtype, scale and shift are vectors (K,). `algorithm` is
-    "auto", which takes what a tuning log has found fastest, or else "direct"; "direct"; or, on a CPU, "im2win". With as
+    "auto", which takes what a tuning log has found fastest, or else "direct"; "direct"; or "im2win". With as
     many groups as input channels, so with a single one too, a convolution is depthwise. The rest is as for `depthwise`.
 
     >>> import numpy as np, tvmconv

@@ -18,6 +18,7 @@ from ..space import Space
 from .register_tiles import (
     STAGED_BYTES,
     TileConfig,
+    ablations,
     best_tile,
     constraints,
     features,
@@ -27,7 +28,7 @@ from .register_tiles import (
     tiles_to_stage,
 )
 
-__all__ = ["LEAST", "VERSION", "Config", "default_config", "features", "schedule", "space"]
+__all__ = ["LEAST", "VERSION", "Config", "ablations", "default_config", "features", "schedule", "space"]
 
 VERSION = 1
 

@@ -130,6 +130,20 @@ def best_tile(workload: ConvWorkload, target: tvm.target.Target) -> TileConfig:
     return replace(best, channels=divisors(workload.w_shape[1], most)[-1])
 
 
+def ablations(config: TileConfig) -> dict[str, TileConfig]:
+    """The configuration without each of its optimizations in turn, by the name of what is missing.
+
+    Without the micro-kernel registers hold a single vector of outputs. Not all are legal for every workload, or differ
+    from the configuration.
+    """
+    return {
+        "micro-kernel": replace(config, vectors=1, rows=1, columns=1, tiles=config.rows * config.tiles),
+        "vectors": replace(config, vector=1),
+        "staging": replace(config, staged=0, tiles=1),
+        "threads": replace(config, parallel=False),
+    }
+
+
 def tiles_to_stage(workload: ConvWorkload, config: TileConfig, row_bytes: int) -> int:
     """Tiles of a task, so that it stages not too much, with `row_bytes` for a row of input, and tasks are enough."""
     rows = max(1, STAGED_BYTES // row_bytes - workload.window[0]) // workload.stride[0]

@@ -14,6 +14,7 @@ from statistics import median
 from typing import Any, NamedTuple, Protocol
 
 from ..targets import DeviceFacts
+from ..workspace import Workspace
 from .task import Task
 
 
@@ -111,9 +112,10 @@ class MeasureResult:
 
 
 class BuildResult(NamedTuple):
-    """A library with a trial's kernel, and the seconds that building took."""
+    """A library with a trial's kernel, the workspace that the kernel wants, and the seconds that building took."""
 
     library: str
+    workspace: Workspace
     seconds: float
 
 
@@ -176,7 +178,7 @@ class Runner(Protocol):
         """Whether builds on this machine would disturb the timing."""
         ...
 
-    def run(self, trial: MeasureInput, library: str) -> RunResult: ...
+    def run(self, trial: MeasureInput, build: BuildResult) -> RunResult: ...
 
     def close(self) -> None: ...
 
@@ -217,7 +219,7 @@ class measure_option:  # noqa: N801 (AutoTVM's name)
                 while built and not (building and shares_cores) and len(running) < self.runner.slots:
                     trial, build = built.popleft()
                     started(trial)
-                    running[runs.submit(self.runner.run, trial, build.library)] = trial, build, time.perf_counter()
+                    running[runs.submit(self.runner.run, trial, build)] = trial, build, time.perf_counter()
                 pending: list[Future[Any]] = [*building, *running]
                 ended = wait(pending, return_when=FIRST_COMPLETED).done
                 for built_future in ended & building.keys():

@@ -41,6 +41,7 @@ from .. import __version__
 from ..cuda import device_arch
 from ..errors import InvalidArgumentError, MissingPackageError, TvmconvError
 from ..targets import DeviceFacts, device_facts, has_gpu
+from ..workspace import Workspace
 from . import worker
 from .runner import TVM_DEVICES
 
@@ -191,11 +192,18 @@ def _initialize_session() -> None:
 
 
 def _evaluate(
-    workload: str, module: tvm.runtime.Module, kind: str, number: int, repeat: int, min_repeat_ms: int
+    workload: str,
+    workspace: str,
+    module: tvm.runtime.Module,
+    kind: str,
+    number: int,
+    repeat: int,
+    min_repeat_ms: int,
 ) -> str:
     """Checks and times the kernel of an uploaded module; returns seconds of a call as JSON."""
     device, config = tvm.device(TVM_DEVICES[kind]), EvaluatorConfig(number, repeat, min_repeat_ms)
-    costs = worker.evaluate(workload, str(Path.cwd()), module, device, config, [])
+    wanted = msgspec.json.decode(workspace, type=Workspace)
+    costs = worker.evaluate(workload, wanted, str(Path.cwd()), module, device, config, [])
     return msgspec.json.encode(costs).decode()
 
 

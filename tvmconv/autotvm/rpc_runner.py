@@ -19,7 +19,7 @@ from .. import __version__
 from ..errors import InvalidArgumentError, NoDeviceError
 from ..targets import DeviceFacts, cuda_arch
 from . import worker
-from .measure import MeasureInput, RunResult, Status, last_error
+from .measure import BuildResult, MeasureInput, RunResult, Status, last_error
 from .rpc import DESCRIBE, EVALUATE, ServerFacts
 from .runner import failure
 from .task import Task
@@ -95,11 +95,11 @@ class RPCRunner:
         here = socket.gethostname()
         return bool(task.target.kind.name == "llvm") and any(server.host == here for server in self._servers(task))
 
-    def run(self, trial: MeasureInput, library: str) -> RunResult:
+    def run(self, trial: MeasureInput, build: BuildResult) -> RunResult:
         """Checks and times a trial's kernel on the next server that is free."""
-        result = self._run(trial, library)
+        result = self._run(trial, build)
         if result is None or result.status is Status.CRASH:
-            result = self._run(trial, library)
+            result = self._run(trial, build)
         if result is None:
             raise NoDeviceError(f"no server of key {self.key!r} answers any more")
         return result
@@ -108,11 +108,11 @@ class RPCRunner:
         """Ends the processes that talk to the servers, when what they do has ended."""
         self._pool.shutdown()
 
-    def _run(self, trial: MeasureInput, library: str) -> RunResult | None:
+    def _run(self, trial: MeasureInput, build: BuildResult) -> RunResult | None:
         """What a server says of a kernel, a crash if it says no more; None if there is no server to be had."""
         kind, workload = trial.task.target.kind.name, trial.task.workload.to_json()
         try:
-            costs = self._pool.submit(_evaluate, self._rpc, workload, kind, library, self._evaluator).result()
+            costs = self._pool.submit(_evaluate, self._rpc, workload, kind, build, self._evaluator).result()
             return RunResult(tuple(costs))
         except (OSError, RuntimeError) as error:
             message = str(error)
@@ -180,12 +180,13 @@ def _connect(rpc: Any) -> Any:
         raise RuntimeError(f"{NO_SERVER} {error}") from None
 
 
-def _evaluate(rpc: Any, workload: str, kind: str, library: str, config: Any) -> list[float]:
+def _evaluate(rpc: Any, workload: str, kind: str, build: BuildResult, config: Any) -> list[float]:
     """Has a server check and time a kernel, in a session of its own: seconds of a call."""
-    session, name = _connect(rpc), Path(library).name
-    session.upload(library, name)
-    evaluate = session.get_function(EVALUATE)
-    costs = evaluate(workload, session.load_module(name), kind, config.number, config.repeat, config.min_repeat_ms)
+    session, name = _connect(rpc), Path(build.library).name
+    session.upload(build.library, name)
+    evaluate, workspace = session.get_function(EVALUATE), msgspec.json.encode(build.workspace).decode()
+    numbers = config.number, config.repeat, config.min_repeat_ms
+    costs = evaluate(workload, workspace, session.load_module(name), kind, *numbers)
     return msgspec.json.decode(str(costs), type=list[float])
 
 

@@ -12,7 +12,7 @@ from tvm.s_tir.meta_schedule.runner import LocalRunner as MetaScheduleRunner
 from ..errors import NoDeviceError
 from ..targets import DeviceFacts, device_facts
 from . import worker
-from .measure import MeasureInput, RunResult, Status, last_error
+from .measure import BuildResult, MeasureInput, RunResult, Status, last_error
 from .task import Task
 from .timing import cuda_driver
 
@@ -54,7 +54,7 @@ class LocalRunner:
         """Whether builds on this machine would disturb the timing."""
         return bool(task.target.kind.name == "llvm")
 
-    def run(self, trial: MeasureInput, library: str) -> RunResult:
+    def run(self, trial: MeasureInput, build: BuildResult) -> RunResult:
         """Checks and times a trial's kernel."""
         if self._runner is None:
             self._runner = MetaScheduleRunner(
@@ -63,9 +63,9 @@ class LocalRunner:
                 f_alloc_argument=worker.no_arguments,
                 initializer=worker.initialize,
             )
-        folder = str(Path(library).parent)
-        self._runner.f_run_evaluator = partial(worker.evaluate, trial.task.workload.to_json(), folder)
-        (future,) = self._runner.run([RunnerInput(library, TVM_DEVICES[trial.task.target.kind.name], [])])
+        folder, workload = str(Path(build.library).parent), trial.task.workload.to_json()
+        self._runner.f_run_evaluator = partial(worker.evaluate, workload, build.workspace, folder)
+        (future,) = self._runner.run([RunnerInput(build.library, TVM_DEVICES[trial.task.target.kind.name], [])])
         result = interpreted(future.result())
         if result.status is not Status.OK:
             self.close()

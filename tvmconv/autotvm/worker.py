@@ -28,6 +28,7 @@ from ..lowering import KERNEL_NAME, build_kernel
 from ..targets import cuda_arch
 from ..testing import check_sample, random_operands
 from ..workload import ConvWorkload
+from ..workspace import Workspace
 from .measure import BuildResult
 from .timing import kernel_costs
 
@@ -66,14 +67,14 @@ def build(workload: str, template: str, knobs: dict[str, Any], target: str, libr
     try:
         described, device = ConvWorkload.from_json(workload), tvm.target.Target(target)
         config = msgspec.convert(knobs, template_named(template).Config)
-        executable = build_kernel(described, select(described, device, config), device)
+        executable, workspace = build_kernel(described, select(described, device, config), device)
         storage.export(executable, Path(library))
         if device.kind.name == "cuda":
             source = str(executable.mod.imports[0].inspect_source())
             cuda.precompile(source, cuda_arch(device), Path(library).parent)
     except TvmconvError as error:
         raise RuntimeError(str(error)) from None  # other errors do not survive the way back, or lose their message
-    return BuildResult(library, time.perf_counter() - start)
+    return BuildResult(library, workspace, time.perf_counter() - start)
 
 
 def no_arguments(device: Device, infos: Any, repeat: int) -> list[Any]:
@@ -82,7 +83,13 @@ def no_arguments(device: Device, infos: Any, repeat: int) -> list[Any]:
 
 
 def evaluate(
-    workload: str, kernels: str, module: Module, device: Device, config: EvaluatorConfig, arguments: list[Any]
+    workload: str,
+    workspace: Workspace,
+    kernels: str,
+    module: Module,
+    device: Device,
+    config: EvaluatorConfig,
+    arguments: list[Any],
 ) -> list[float]:
     """What MetaSchedule's runner calls with a loaded library: checks its kernel, then times it.
 
@@ -90,11 +97,11 @@ def evaluate(
     repeat. The filter is drawn anew each time; the input stays, and so caches are warm, a GPU's L2 too.
     """
     cuda.use_fast_compiler(Path(kernels))
-    arguments = _checked(ConvWorkload.from_json(workload), module, device)
+    arguments = _checked(ConvWorkload.from_json(workload), workspace, module, device)
     return kernel_costs(module, arguments, device, config.number, config.repeat, config.min_repeat_ms)
 
 
-def _checked(workload: ConvWorkload, module: Module, device: Device) -> list[Tensor]:
+def _checked(workload: ConvWorkload, workspace: Workspace, module: Module, device: Device) -> list[Tensor]:
     """Arguments for a workload's kernel, which has been right on them."""
     memory, rng = _memory(workload, device), np.random.default_rng()
     operands = memory.operands
@@ -102,7 +109,8 @@ def _checked(workload: ConvWorkload, module: Module, device: Device) -> list[Ten
         operands[name] = rng.standard_normal(operands[name].shape).astype(operands[name].dtype)
         memory.tensors[name].copyfrom(operands[name])
     memory.unwritten.copyto(memory.tensors["output"])
-    arguments = list(memory.tensors.values())
+    arguments = [*memory.tensors.values()]
+    arguments += [tvm.runtime.empty(*parameter, device) for parameter in workspace.parameters]
     module[KERNEL_NAME](*arguments)
     try:
         check_sample(workload, operands, memory.tensors["output"].numpy(), rng, CHECKED_OUTPUTS)

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from statistics import geometric_mean
+from statistics import fmean, geometric_mean
 from typing import Any
 
 import msgspec
@@ -14,6 +14,7 @@ import msgspec
 from ..errors import InvalidArgumentError
 from ..targets import DeviceFacts
 from ..workload import ConvWorkload
+from .memory import Memory
 from .peers import LIMITS, OURS
 from .timing import Timing
 
@@ -36,6 +37,8 @@ class Row(msgspec.Struct, frozen=True):
     """Why peers took no part."""
     failed: dict[str, str]
     """What was wrong with peers that took part."""
+    memory: Memory | None = None
+    """Beside operands and output, which are `bytes`; None where it was not asked for."""
 
     @property
     def key(self) -> tuple[str, str, str]:
@@ -56,6 +59,12 @@ class Row(msgspec.Struct, frozen=True):
         if self.ours is None or peer not in self.times:
             return None
         return self.times[peer].median / self.ours.median
+
+    def memory_of(self, contender: str) -> int | None:
+        """Bytes that a contender takes in all, operands and output too; None where it was not measured."""
+        if self.memory is None or contender not in self.memory.measured:
+            return None
+        return self.bytes + self.memory.measured[contender]
 
 
 class Roofs(msgspec.Struct, frozen=True):
@@ -113,6 +122,19 @@ def geometric_means(rows: Iterable[Row], peers: Iterable[str]) -> dict[str, tupl
     """How many times as fast as each peer tvmconv is, and on how many rows both have run; without such rows, none."""
     ratios = {peer: [ratio for row in rows if (ratio := row.times_faster(peer)) is not None] for peer in peers}
     return {peer: (geometric_mean(found), len(found)) for peer, found in ratios.items() if found}
+
+
+def memory_means(rows: Iterable[Row], contender: str, peers: Iterable[str]) -> dict[str, tuple[float, int]]:
+    """Memory of a contender in parts of each peer's, in all: the mean, and of how many rows; without rows, none."""
+    shares = {
+        peer: [
+            ours / theirs
+            for row in rows
+            if (ours := row.memory_of(contender)) is not None and (theirs := row.memory_of(peer)) is not None
+        ]
+        for peer in peers
+    }
+    return {peer: (fmean(found), len(found)) for peer, found in shares.items() if found}
 
 
 def read_report(path: Path) -> Report:

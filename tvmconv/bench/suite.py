@@ -13,6 +13,7 @@ from ..errors import InvalidArgumentError, WrongResultError
 from ..targets import device_facts
 from ..testing import check_sample, random_operands
 from ..workload import ConvWorkload
+from .memory import FORMULAS, Memory, workspace_on_cpu, workspace_on_gpu
 from .peers import DEFAULT_PEERS, LIMITS, OURS, PEERS
 from .peers.copies import Copy
 from .peers.ours import Tvmconv
@@ -51,6 +52,7 @@ def measure_suites(
     rounds: int,
     cold: bool,
     roofs: bool,
+    memory: bool,
     started: Callable[[str], None],
 ) -> Report:
     """Measures workloads, whose keys are a suite and a name; `started` hears of each before it begins.
@@ -67,7 +69,7 @@ def measure_suites(
     rows = []
     for (suite, name), workload in workloads.items():
         started(f"{suite} {name}: {workload}")
-        rows.append(measure_row(suite, name, workload, target, peers, rounds, cold))
+        rows.append(measure_row(suite, name, workload, target, peers, rounds, cold, memory))
     return Report(
         target=json.loads(str(target)),
         device=device,
@@ -87,6 +89,7 @@ def measure_row(
     peers: Sequence[Peer],
     rounds: int,
     cold: bool,
+    memory: bool = False,
 ) -> Row:
     """A workload of a suite beside its peers and the copies, on arrays that all of them share.
 
@@ -97,6 +100,7 @@ def measure_row(
     count = sets_beyond_cache(workload.bytes_moved, on_gpu) if cold else 1
     sets = [_tensors(arrays, _device(target)) for _ in range(count)]
     timers: dict[str, Timer] = {}
+    workspaces: dict[str, int] = {}
     skipped, failed = {}, {}
     for peer in (OURS, *peers, *LIMITS):
         if reason := peer.obstacle(workload, target):
@@ -105,6 +109,10 @@ def measure_row(
         try:
             calls = peer.prepare(workload, target, sets)
             _check(peer, workload, arrays, calls[0], _device(target))
+            if memory and peer not in LIMITS:
+                workspaces[peer.name] = (
+                    workspace_on_gpu(calls[0]) if on_gpu else workspace_on_cpu(peer, workload, target)
+                )
             timers[peer.name] = timer(calls, on_gpu, SECONDS)
         except AssertionError as error:
             if isinstance(peer, Tvmconv):
@@ -124,6 +132,7 @@ def measure_row(
         times=interleave(timers, rounds),
         skipped=skipped,
         failed=failed,
+        memory=Memory({name: formula(workload) for name, formula in FORMULAS.items()}, workspaces) if memory else None,
     )
 
 

@@ -45,12 +45,20 @@ def timer(calls: Sequence[Call], on_gpu: bool, seconds: float) -> Timer:
     return (_GraphTimer if on_gpu else _WallTimer)(calls, seconds).sample
 
 
+PATIENCE, FEWEST = 10.0, 3
+"""Seconds after which a contender has no more rounds, and the rounds that it has in any case."""
+
+
 def interleave(timers: Mapping[str, Timer], rounds: int) -> dict[str, Timing]:
-    """Measures with every timer once a round."""
+    """Measures with every timer once a round; a very slow one has fewer rounds than the others."""
     samples: dict[str, list[float]] = {name: [] for name in timers}
-    for _ in range(rounds):
+    spent = dict.fromkeys(timers, 0.0)
+    for done in range(rounds):
         for name, sample in timers.items():
-            samples[name].append(sample())
+            if done < FEWEST or spent[name] < PATIENCE:
+                start = time.perf_counter()
+                samples[name].append(sample())
+                spent[name] += time.perf_counter() - start
     return {name: Timing(median(values), min(values), max(values)) for name, values in samples.items()}
 
 
@@ -87,15 +95,20 @@ class _InTurn:
 class _WallTimer:
     SETTLE = 0.02
     """Seconds of untimed calls: the threads of the contender before go on spinning for a while."""
+    SLOW = 0.5
+    """Seconds of a call that is not made untimed: it is much longer than the spinning."""
 
     def __init__(self, calls: Sequence[Call], seconds: float) -> None:
         self.call = _InTurn(calls) if len(calls) > 1 else calls[0]
-        self.number = len(calls)
-        quickest = min(self.sample() for _ in range(3))
+        self.number, self.settle = len(calls), 0.0
+        quickest = self.sample()
+        if quickest < self.SLOW:
+            self.settle = self.SETTLE
+            quickest = min(self.sample() for _ in range(3))
         self.number = len(calls) * max(1, int(seconds / (len(calls) * quickest)))
 
     def sample(self) -> float:
-        settled = time.perf_counter() + self.SETTLE
+        settled = time.perf_counter() + self.settle
         while time.perf_counter() < settled:
             self.call()
         start = time.perf_counter()

@@ -18,7 +18,7 @@ from tvmconv.schedules.space import ceil_div
 
 from ..workload import ConvWorkload
 from .peers import LIMITS, OURS
-from .peers.ours import Tvmconv
+from .peers.ours import Configured
 from .peers.pytorch import PyTorch
 from .report import Row
 from .suite import measure_row
@@ -103,14 +103,6 @@ TABLES = {
         Entry(_square(96, fused=True), BEST, 91.5, 419.9),
     ),
 }
-
-
-class Configured(Tvmconv):
-    """tvmconv with one configuration."""
-
-    def __init__(self, config: Config) -> None:
-        self.config = config
-        self.name = str(config)
 
 
 def measure_tables(target: tvm.target.Target, rounds: int) -> dict[ConvWorkload, Row]:

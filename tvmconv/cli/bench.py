@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from .bench_ablation import ablation
 from .bench_defaults import defaults
 from .bench_suite import suite
 from .bench_tune_tir import tune_tir
@@ -11,7 +12,7 @@ from .bench_tuners import tuners
 from .bench_tutorial import tutorial
 
 
-@click.group(commands=[suite, tutorial, defaults, tuners, tune_tir])
+@click.group(commands=[suite, tutorial, ablation, defaults, tuners, tune_tir])
 def bench() -> None:
     """Measure kernels beside their peers, and tuners beside each other.
 

@@ -27,6 +27,7 @@ def print_report(report: Report) -> None:
         click.echo(f"\n{suite}")
         _print_rows(rows)
         _print_means(rows)
+        _print_memory(rows)
         _print_absent(rows)
     if len(suites) > 1:
         click.echo("\nall suites")
@@ -74,6 +75,32 @@ def _print_means(rows: Sequence[Row]) -> None:
     means = [f"{100 * geometric_mean(ours):.3g}% of copy ({len(ours)})"]
     means += [f"{mean:.3g} x {peer} ({count})" for peer, (mean, count) in geometric_means(rows, _peers(rows)).items()]
     click.echo(f"geometric means (of so many): {', '.join(means)}")
+
+
+def _print_memory(rows: Sequence[Row]) -> None:
+    """Bytes beside operands and output, and how much less tvmconv and its algorithms take than others in all."""
+    from ..bench.report import memory_means
+
+    measured = [(row, row.memory) for row in rows if row.memory is not None]
+    if not measured:
+        return
+    formulas = list(dict.fromkeys(name for _, memory in measured for name in memory.formulas))
+    contenders = list(dict.fromkeys(name for _, memory in measured for name in memory.measured))
+    click.echo("\nMB beside operands and output: by formula (*), and measured")
+    print_table(
+        ["name", "operands and output", *(f"{name}*" for name in formulas), *contenders],
+        [
+            [row.name, row.bytes / 1e6, *(memory.formulas[name] / 1e6 for name in formulas)]
+            + [memory.measured[name] / 1e6 if name in memory.measured else "" for name in contenders]
+            for row, memory in measured
+        ],
+    )
+    others = [name for name in contenders if not name.startswith("tvmconv")]
+    for ours in (name for name in contenders if name.startswith("tvmconv")):
+        means = memory_means(rows, ours, others).items()
+        found = [f"{100 * abs(share - 1):.3g}% {_less(share)} than {peer} ({count})" for peer, (share, count) in means]
+        if found:
+            click.echo(f"{ours} takes, operands and output included, on average (of so many): {', '.join(found)}")
 
 
 def _print_absent(rows: Sequence[Row]) -> None:
@@ -124,6 +151,10 @@ def _peers(rows: Sequence[Row]) -> list[str]:
     from ..bench.peers import PEERS
 
     return [name for name in PEERS if any(name in row.times for row in rows)]
+
+
+def _less(share: float) -> str:
+    return "less" if share <= 1 else "more"
 
 
 def _micro(seconds: float) -> float:

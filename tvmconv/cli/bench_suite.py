@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 
 from ..bench.suites import load_suite
-from ..errors import MissingPackageError
+from ..errors import InvalidArgumentError, MissingPackageError
 from ..workload import DTYPES, Epilogue
 from .bench_report import print_changes, print_report, require_no_regression
 from .console import note, print_json
@@ -37,6 +37,7 @@ def share(ctx: click.Context, param: click.Parameter, value: str | None) -> floa
 @click.option("--peers", metavar="A,B", help="Only these, and the copies.  [default: all but metaschedule]")
 @click.option("--cold", is_flag=True, help="Other arrays in each call, so that none is in the GPU's L2, or a CPU's L3.")
 @click.option("--rounds", type=POSITIVE, default=9, help="How often each contender is timed.")
+@click.option("--memory", is_flag=True, help="Measure the memory that each takes, too; on a CPU this needs Linux.")
 @click.option("--plot", type=OutputFile(".png"), metavar="FILE.png", help="Draw bars and a roofline.")
 @click.option("--compare", type=INPUT_FILE, metavar="OLD.json", help="Compare tvmconv with what --json printed before.")
 @click.option("--fail-on-regress", callback=share, metavar="P%", help="With --compare: what may be lost.")
@@ -51,6 +52,7 @@ def suite(
     peers: str | None,
     cold: bool,
     rounds: int,
+    memory: bool,
     plot: Path | None,
     compare: Path | None,
     fail_on_regress: float | None,
@@ -60,9 +62,10 @@ def suite(
 
     The suites are depthwise-tutorial, depthwise-networks, im2win-thesis and sparse-paper. Contenders are called in
     turn, on a GPU in CUDA graphs; times are medians of the rounds. A peer that cannot take part is listed with the
-    reason. "x PEER" is how many times as long as tvmconv the peer takes. The exit code is 5 if tvmconv computes
-    something wrong, and 6 if a workload takes longer than --fail-on-regress allows, in the median and, beyond noise, in
-    every round.
+    reason. "x PEER" is how many times as long as tvmconv the peer takes; tvmconv-direct and
+    tvmconv-im2win are its algorithms side by side, and on a CPU tvm is the naive direct convolution. The exit code is 5
+    if tvmconv computes something wrong, and 6 if a workload takes longer than --fail-on-regress allows, in the median
+    and, beyond noise, in every round.
     """
     if fail_on_regress is not None and compare is None:
         raise click.UsageError("--fail-on-regress goes with --compare")
@@ -73,6 +76,7 @@ def suite(
 
     import msgspec
 
+    from ..bench.memory import can_measure
     from ..bench.report import changes, read_report, require_comparable
     from ..bench.suite import choose_peers, measure_suites
     from ..targets import device_facts, device_of, resolve_target
@@ -88,10 +92,13 @@ def suite(
         for suite in names
         for name, workload in load_suite(suite, resolved.kind.name, batch, dtype).items()
     }
+    if memory and not can_measure(resolved.kind.name == "cuda"):
+        raise InvalidArgumentError("memory", True, "a GPU, or Linux, which tells how much memory a process has held")
     old = read_report(compare) if compare else None
     if old:
         require_comparable(old, workloads, device_facts(resolved.kind.name), "cold" if cold else "warm")
-    report = measure_suites(workloads, resolved, chosen, rounds, cold, roofs=plot is not None, started=note)
+    roofs = plot is not None
+    report = measure_suites(workloads, resolved, chosen, rounds, cold, roofs, memory, started=note)
     found = changes(report.rows, old) if old else []
     if plot:
         draw(report, plot)

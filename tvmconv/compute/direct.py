@@ -21,12 +21,16 @@ def direct(workload: ConvWorkload, tile: tuple[int, int, int] = (1, 1, 1)) -> li
     tile needs no bounds test in its inner loops; input and weight read as zero there, and "output" leaves the surplus
     out. "packed" is the weight in blocks of the tile's channels, and "direct" has whole blocks for each group.
     """
+    return summed_in_tiles(workload, tile, "direct", "rs", input_elements)
+
+
+def input_elements(workload: ConvWorkload, padded: te.Tensor, height: int) -> Element:
+    """Reads the padded input where it lies; `height` is not looked at."""
     (sh, sw), (dh, dw) = workload.stride, workload.dilation
 
-    def reads(padded: te.Tensor, height: int) -> Element:
-        def element(n: tirx.Var, c: tirx.PrimExpr, h: tirx.Var, v: tirx.Var, r: tirx.Var, s: tirx.Var) -> tirx.PrimExpr:
-            return padded[n, c, h * sh + r * dh, v * sw + s * dw]
+    def element(
+        n: tirx.PrimExpr, c: tirx.PrimExpr, h: tirx.PrimExpr, v: tirx.PrimExpr, r: tirx.Var, s: tirx.Var
+    ) -> tirx.PrimExpr:
+        return padded[n, c, h * sh + r * dh, v * sw + s * dw]
 
-        return element
-
-    return summed_in_tiles(workload, tile, "direct", "rs", reads)
+    return element

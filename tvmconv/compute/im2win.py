@@ -20,18 +20,22 @@ def im2win(workload: ConvWorkload, tile: tuple[int, int, int] = (1, 1, 1)) -> li
     columns: a column's R elements are one dimension, in the same place in memory as `x*R + r`. With kernel height and
     stride alike it is as large as the input, else R / sh times that.
     """
+    return summed_in_tiles(workload, tile, "im2win", "sr", window_elements)
+
+
+def window_elements(workload: ConvWorkload, padded: te.Tensor, height: int) -> Element:
+    """Reads the stage "windows", which it defines, for so many rows of output."""
     (sh, sw), (dh, dw) = workload.stride, workload.dilation
 
-    def reads(padded: te.Tensor, height: int) -> Element:
-        def window(n: tirx.Var, c: tirx.Var, h: tirx.Var, v: tirx.Var, r: tirx.Var) -> tirx.PrimExpr:
-            return padded[n, c, h * sh + r * dh, v]
+    def window(n: tirx.Var, c: tirx.Var, h: tirx.Var, v: tirx.Var, r: tirx.Var) -> tirx.PrimExpr:
+        return padded[n, c, h * sh + r * dh, v]
 
-        shape = (workload.batch, workload.in_channels, height, padded.shape[3], workload.kernel[0])
-        windows = te.compute(shape, window, name="windows")
+    shape = (workload.batch, workload.in_channels, height, padded.shape[3], workload.kernel[0])
+    windows = te.compute(shape, window, name="windows")
 
-        def element(n: tirx.Var, c: tirx.PrimExpr, h: tirx.Var, v: tirx.Var, r: tirx.Var, s: tirx.Var) -> tirx.PrimExpr:
-            return windows[n, c, h, v * sw + s * dw, r]
+    def element(
+        n: tirx.PrimExpr, c: tirx.PrimExpr, h: tirx.PrimExpr, v: tirx.PrimExpr, r: tirx.Var, s: tirx.Var
+    ) -> tirx.PrimExpr:
+        return windows[n, c, h, v * sw + s * dw, r]
 
-        return element
-
-    return summed_in_tiles(workload, tile, "im2win", "sr", reads)
+    return element

@@ -7,21 +7,22 @@ from tvm import te, tirx
 from ..workload import ConvWorkload
 
 
-def packed_weight(w: te.Tensor, workload: ConvWorkload, block: int) -> te.Tensor:
-    """The stage "packed": w (K, C / groups, R, S) as (blocks, C / groups, R, S, block).
+def packed_weight(w: te.Tensor, workload: ConvWorkload, block: int, depth: int | None = None) -> te.Tensor:
+    """The stage "packed": w (K, C / groups, R, S) as (blocks, depth, R, S, block), with the depth C / groups or more.
 
-    A block does not reach into another group: the last one of each is filled up with zeros.
+    A block does not reach into another group: the last one of each is filled up with zeros, and so is the depth.
     """
-    channels = workload.multiplier
+    channels, own_depth = workload.multiplier, workload.w_shape[1]
+    depth = own_depth if depth is None else depth
     blocks = -(-channels // block)
 
     def value(b: tirx.Var, c: tirx.Var, r: tirx.Var, s: tirx.Var, ki: tirx.Var) -> tirx.PrimExpr:
-        if channels % block == 0:
-            return w[b * block + ki, c, r, s]
         q = b % blocks * block + ki
-        return tirx.if_then_else(q < channels, w[b // blocks * channels + q, c, r, s], tirx.const(0, w.dtype))
+        k = b * block + ki if channels % block == 0 else b // blocks * channels + q
+        tests = ([] if channels % block == 0 else [q < channels]) + ([] if depth == own_depth else [c < own_depth])
+        return tirx.if_then_else(tirx.all(*tests), w[k, c, r, s], tirx.const(0, w.dtype)) if tests else w[k, c, r, s]
 
-    return te.compute((workload.groups * blocks, *workload.w_shape[1:], block), value, name="packed")
+    return te.compute((workload.groups * blocks, depth, *workload.kernel, block), value, name="packed")
 
 
 def in_groups(accumulated: te.Tensor, workload: ConvWorkload) -> te.Tensor:

@@ -14,18 +14,21 @@ from .padding import padded_input
 Element = Callable[..., "tirx.PrimExpr"]
 """The element of the input that output (n, h, v) reads from channel c under tap (r, s), of (n, c, h, v, r, s)."""
 
+Elements = Callable[[ConvWorkload, te.Tensor, int], Element]
+"""What makes one, of the workload, the padded input and the rows of output."""
+
 
 def summed_in_tiles(
     workload: ConvWorkload,
     tile: tuple[int, int, int],
     name: str,
     taps: str,
-    reads: Callable[[te.Tensor, int], Element],
+    elements: Elements,
 ) -> list[te.Tensor]:
     """The TE definition with the sums in the stage `name`, operands first and the output last, as `direct` says.
 
-    `taps` is "rs" or "sr", the order of the reduction behind the channels; `reads` is told the padded input and the
-    rows of output in whole tiles.
+    `taps` is "rs" or "sr", the order of the reduction behind the channels; `elements` is told the rows of output in
+    whole tiles.
     """
     x = te.placeholder(workload.x_shape, workload.dtype, name="x")
     w = te.placeholder(workload.w_shape, workload.dtype, name="w")
@@ -33,7 +36,7 @@ def summed_in_tiles(
     block, *rows_columns = tile
     height, width = (-(-size // step) * step for size, step in zip(workload.output_size, rows_columns, strict=True))
     padded, _ = padded_input(x, workload, (height, width))
-    element = reads(padded, height)
+    element = elements(workload, padded, height)
     packed = packed_weight(w, workload, block)
     channels = int(packed.shape[0]) * block
     c = te.reduce_axis((0, workload.in_channels // workload.groups), name="c")

@@ -12,6 +12,7 @@ from tvm import relax
 
 from .. import dispatch, lowering
 from ..workload import ConvWorkload, Epilogue
+from ..workspace import Workspace, take_out
 from .constants import constant_value, static_shape
 from .convolutions import Convolution, Layer, describe, is_convolution
 from .epilogue import Tail, follow, padding_before
@@ -61,7 +62,7 @@ def use_kernels(mod: tvm.IRModule, target: tvm.target.Target) -> tuple[tvm.IRMod
     sites = find_convolutions(mod)
     builder = relax.BlockBuilder(mod)
     selections: dict[ConvWorkload, dispatch.Selection] = {}
-    kernels: dict[tuple[ConvWorkload, bool], tuple[relax.GlobalVar, Packing | None]] = {}
+    kernels: dict[tuple[ConvWorkload, bool], tuple[relax.GlobalVar, Packing | None, Workspace]] = {}
     calls, layers = {}, []
     for site in sites:
         if site.workload is None:
@@ -76,21 +77,30 @@ def use_kernels(mod: tvm.IRModule, target: tvm.target.Target) -> tuple[tvm.IRMod
             kernel, packing = lowering.lower(workload, selection, target, name), None
             if weight is not None:
                 kernel, packing = split_packing(kernel)
-            kernels[key] = builder.add_func(kernel, name), packing
+            kernel, workspace = take_out(kernel, target)
+            kernels[key] = builder.add_func(kernel, name), packing, workspace
         calls[site.output] = _call(site, weight, *kernels[key])
         config = msgspec.to_builtins(selection.config)
         layers.append(Layer(site.convolution, f"tvmconv {selection.name}", config, selection.reason))
     return rebind(builder.get(), calls), tuple(layers)
 
 
-def _call(site: Site, weight: np.ndarray | None, kernel: relax.GlobalVar, packing: Packing | None) -> relax.Expr:
-    """What computes a site's output; tensors with one spatial axis get a second one of size 1 for the kernel."""
+def _call(
+    site: Site, weight: np.ndarray | None, kernel: relax.GlobalVar, packing: Packing | None, workspace: Workspace
+) -> relax.Expr:
+    """What computes a site's output; tensors with one spatial axis get a second one of size 1 for the kernel.
+
+    To Relax the workspace is further outputs that nobody reads: it plans their memory with all other.
+    """
     assert site.workload is not None
     *shapes, (output_shape, dtype) = site.workload.operands.values()
     operands = [_shaped(operand, shape) for operand, (shape, _) in zip(site.operands, shapes, strict=True)]
     if weight is not None:
         operands[1] = relax.const(packing(weight) if packing else weight)
-    call = relax.call_tir(kernel, operands, relax.TensorType(output_shape, dtype))
+    outputs = [relax.TensorType(*output) for output in ((output_shape, dtype), *workspace.parameters)]
+    call = relax.call_tir(kernel, operands, outputs)
+    if workspace.parameters:
+        call = relax.TupleGetItem(call, 0)
     return call if static_shape(site.output.ty) == output_shape else relax.op.reshape(call, site.output.ty.shape)
 
 

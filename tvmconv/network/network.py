@@ -42,7 +42,8 @@ class Network:
         """Runs the network on its inputs, in order or by name: arrays of NumPy or torch, or any with DLPack.
 
         The result is an array of the same kind and on the same device as the first input, or a tuple of them where
-        the model has several outputs. Arrays that are elsewhere are copied to the target's device. Raises
+        the model has several outputs. Arrays that are elsewhere are copied to the target's device. Intermediate
+        tensors are in TVM's pool, which knows nothing of streams: call on one stream at a time. Raises
         `InvalidArgumentError` for inputs that are not those of `inputs`, `NoDeviceError` where the device is missing.
         """
         inputs = self._in_order(given, named)

@@ -16,6 +16,7 @@ from tvm.s_tir.stmt import SBlock, SBlockRealize
 from .. import lowering
 from ..serial import serial_twin
 from ..targets import resolve_target
+from ..workspace import steps
 from .constants import Array
 
 Packing = Callable[[Array], tvm.runtime.Tensor]
@@ -32,8 +33,7 @@ def split_packing(func: tirx.PrimFunc) -> tuple[tirx.PrimFunc, Packing | None]:
     After: `def kernel(x, packed, output): for ...: output[...] = ... packed[...]`.
     """
     root = func.body.block
-    steps = list(root.body.seq) if isinstance(root.body, tirx.SeqStmt) else [root.body]
-    stage = next((step for step in steps if _stages(step) == [PACKED]), None)
+    stage = next((step for step in steps(root) if _stages(step) == [PACKED]), None)
     if stage is None:
         return func, None
     packed = next(buffer for buffer in root.alloc_buffers if buffer.name == PACKED)
@@ -47,7 +47,7 @@ def split_packing(func: tirx.PrimFunc) -> tuple[tirx.PrimFunc, Packing | None]:
 
     kernel = function(
         [packed if param.same_as(weight) else param for param in func.params],
-        [step for step in steps if not step.same_as(stage)],
+        [step for step in steps(root) if not step.same_as(stage)],
         [buffer for buffer in root.alloc_buffers if not buffer.same_as(packed)],
     )
     return kernel, _compiled(function([weight, packed], [stage], []))

@@ -6,7 +6,7 @@ from .copies import Copy
 from .im2col import Im2colGemm
 from .metaschedule import MetaSchedule
 from .onnxruntime import OnnxRuntime
-from .ours import Plain, Tvmconv
+from .ours import Algorithm, Plain, Tvmconv
 from .peer import Peer
 from .pytorch import Compiled, PyTorch
 from .tvm import Tvm
@@ -18,6 +18,8 @@ PEERS: dict[str, Peer] = {
     peer.name: peer
     for peer in (
         Plain(),
+        Algorithm("direct"),
+        Algorithm("im2win"),
         PyTorch(),
         PyTorch("pytorch-channels-last", channels_last=True),
         PyTorch("pytorch-tf32", tf32=True),

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from ...dispatch import ALGORITHMS
 from ...workload import ConvWorkload, Epilogue
 from .peer import Call, Operands, Peer
 
@@ -19,6 +20,7 @@ class Tvmconv(Peer):
     """The configuration of a log that tvmconv ships, or the default."""
 
     name = "tvmconv"
+    algorithm = "auto"
     config: Any = None
     """A configuration, whatever tvmconv itself would choose."""
 
@@ -28,11 +30,34 @@ class Tvmconv(Peer):
     def prepare(self, workload: ConvWorkload, target: tvm.target.Target, sets: Sequence[Operands]) -> list[Call]:
         from ... import operators
 
-        operator = operators.compile(workload, target, self.config)
+        operator = operators.compile(workload, target, self.config, self.algorithm)
         return [partial(operator, **operands) for operands in sets]
 
     def unit(self, workload: ConvWorkload) -> float:
         return 0.0
+
+
+class Configured(Tvmconv):
+    """With one configuration."""
+
+    def __init__(self, config: Any, algorithm: str = "auto") -> None:
+        self.config = config
+        self.algorithm = algorithm
+        self.name = str(config)
+
+
+class Algorithm(Tvmconv):
+    """By one of the algorithms for convolutions whose channels meet: to see them side by side."""
+
+    def __init__(self, algorithm: str) -> None:
+        self.algorithm = algorithm
+        self.name = f"tvmconv-{algorithm}"
+
+    def obstacle(self, workload: ConvWorkload, target: tvm.target.Target) -> str | None:
+        if workload.is_depthwise:
+            return "for convolutions whose channels meet"
+        kind = target.kind.name
+        return None if self.algorithm in ALGORITHMS[kind] else f"tvmconv has no {self.algorithm} for {kind}"
 
 
 class Plain(Tvmconv):

@@ -15,7 +15,10 @@ if TYPE_CHECKING:
 
 
 class Tvm(Peer):
-    """The one kernel that Relax's default passes make of the convolution and its epilogue, called without Relax."""
+    """The one kernel that Relax's default passes make of the convolution and its epilogue, called without Relax.
+
+    On a CPU it is the naive direct convolution: the seven loops as they are defined, for one thread.
+    """
 
     name = "tvm"
 

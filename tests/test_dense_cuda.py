@@ -1,4 +1,4 @@
-"""The direct CUDA schedule against the float64 reference through its serial twin, and what its kernels take."""
+"""The CUDA schedules of dense convolutions: numbers through serial twins, and what their kernels take."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ from typing import Any
 
 import pytest
 import tvm
-from tvmconv.schedules.cuda.direct import Config, shared_bytes
+from tvmconv.schedules.cuda import direct, im2win
+from tvmconv.schedules.cuda.direct import Config
+from tvmconv.schedules.cuda.gemm_tiles import GemmConfig, shared_bytes
 
 from tvmconv import ConvWorkload, cuda
 from tvmconv.bench.suites import load_suite
@@ -19,9 +21,9 @@ CPU, SM_90 = resolve_target("llvm"), resolve_target({"kind": "cuda", "arch": "sm
 by_id = pytest.mark.parametrize("case", CONV2D, ids=lambda case: case.id)
 
 
-def run_on_cpu(workload: ConvWorkload, config: Config | None = None) -> None:
+def run_on_cpu(workload: ConvWorkload, config: GemmConfig | None = None, algorithm: str = "auto") -> None:
     """Builds the serial twin of a scheduled function, and checks what it computes."""
-    func = lower(workload, select(workload, SM_90, config), SM_90, KERNEL_NAME)
+    func = lower(workload, select(workload, SM_90, config, algorithm), SM_90, KERNEL_NAME)
     executable = build(tvm.IRModule({KERNEL_NAME: serial_twin(func)}), CPU)
     operands = random_operands(workload)
     tensors = [tvm.runtime.tensor(array) for array in operands.values()]
@@ -29,9 +31,9 @@ def run_on_cpu(workload: ConvWorkload, config: Config | None = None) -> None:
     check_result(workload, operands, tensors[-1].numpy())
 
 
-def main_kernel(workload: ConvWorkload, config: Config | None = None) -> tuple[cuda.KernelResources, str]:
+def main_kernel(workload: ConvWorkload, config: GemmConfig | None = None) -> tuple[cuda.KernelResources, str]:
     """What the kernel that computes the product takes, and the source of all kernels."""
-    executable = build_kernel(workload, select(workload, SM_90, config), SM_90)
+    executable, _ = build_kernel(workload, select(workload, SM_90, config), SM_90)
     source = str(executable.mod.imports[0].inspect_source())
     return max(cuda.kernel_resources(source, "sm_90"), key=lambda kernel: kernel.shared_bytes), source
 
@@ -45,6 +47,7 @@ LAYER = ConvWorkload.conv2d((2, 16, 9, 11), (24, 16, 3, 3), padding=1, shift=Tru
 GROUPED = ConvWorkload.conv2d((2, 16, 12, 12), (64, 8, 3, 3), stride=2, dilation=2, groups=2, scale=True)
 PLAIN = ConvWorkload.conv2d((4, 16, 10, 10), (40, 16, 3, 3), padding=0)
 FEW = ConvWorkload.conv2d((1, 3, 27, 27), (41, 3, 7, 7), stride=2, padding=0, activation="relu")
+UNEVEN = ConvWorkload.conv2d((1, 38, 9, 9), (34, 19, 3, 3), groups=2, padding=(0, 1, 2, 0), shift=True)
 HALF = ConvWorkload.conv2d((2, 16, 12, 12), (64, 16, 3, 3), dtype="float16")
 
 CONFIGURED = {
@@ -59,6 +62,10 @@ CONFIGURED = {
     "row-chunks": (FEW, config(chunk_c=3, chunk_s=7, stages=2, asynchronous=True, packed=True, load=4)),
     "unpacked-parts": (FEW, config(chunk_c=1, chunk_s=7, stages=2, asynchronous=True, parts=3)),
     "one-pixel": (FEW, config(chunk_c=3, chunk_s=7, pixels=1, channels=1, packed=True)),
+    "channels-past-the-last": (UNEVEN, config(chunk_c=8, stages=2)),
+    "parts-past-the-last": (UNEVEN, config(chunk_c=2, stages=2, packed=True, load=4, parts=4)),
+    "chunks-past-the-last": (UNEVEN, config(chunk_c=5, chunk_s=3, stages=3, asynchronous=True, packed=True, parts=2)),
+    "room-for-more": (PLAIN, config(threads_m=8, threads_n=16, stages=2, packed=True, load=4, resident=4)),
     "half": (HALF, config(stages=2, packed=True, load=8, store=4)),
 }
 by_configured = pytest.mark.parametrize(("workload", "config"), CONFIGURED.values(), ids=CONFIGURED.keys())
@@ -69,9 +76,15 @@ def test_default_configuration(case: Case) -> None:
     run_on_cpu(case.workload)
 
 
+@pytest.mark.parametrize("case", CONV2D[::3], ids=lambda case: case.id)
+def test_im2win_default_configuration(case: Case) -> None:
+    run_on_cpu(case.workload, algorithm="im2win")
+
+
+@pytest.mark.parametrize("algorithm", ["direct", "im2win"])
 @pytest.mark.parametrize("case", CONV2D[::6], ids=lambda case: case.id)
-def test_random_legal_configuration(case: Case) -> None:
-    for chosen in random_configs(case.workload, SM_90, 1):
+def test_random_legal_configuration(case: Case, algorithm: str) -> None:
+    for chosen in random_configs(case.workload, SM_90, 1, algorithm):
         run_on_cpu(case.workload, chosen)
 
 
@@ -80,12 +93,50 @@ def test_configuration(workload: ConvWorkload, config: Config) -> None:
     run_on_cpu(workload, config)
 
 
+@pytest.mark.parametrize("name", ["through-registers", "parts", "groups-parts", "parts-past-the-last", "half"])
+def test_im2win_configuration(name: str) -> None:
+    workload, chosen = CONFIGURED[name]
+    run_on_cpu(workload, im2win.Config(**vars(chosen)))
+
+
 @by_configured
 def test_cubin_of_configuration(workload: ConvWorkload, config: Config) -> None:
     kernel, source = main_kernel(workload, config)
     assert (kernel.stack_bytes, kernel.spill_store_bytes, kernel.spill_load_bytes) == (0, 0, 0)
     assert 0.9 * shared_bytes(workload, config) < kernel.shared_bytes <= shared_bytes(workload, config)
     assert ("cp.async" in source) == config.asynchronous
+    assert kernel.registers * config.threads * config.resident <= 65536
+
+
+def test_windows_are_a_kernel_of_their_own() -> None:
+    chosen = im2win.Config(**vars(config(stages=2, packed=True, load=4)))
+    executable, _ = build_kernel(LAYER, select(LAYER, SM_90, chosen), SM_90)
+    kernels = cuda.kernel_resources(str(executable.mod.imports[0].inspect_source()), "sm_90")
+    assert sorted(kernel.shared_bytes > 0 for kernel in kernels) == [False, False, True]
+    assert {kernel.spill_store_bytes for kernel in kernels} == {0}
+
+
+def test_windows_beyond_32_bits_are_refused() -> None:
+    workload = ConvWorkload.conv2d((96, 64, 256, 256), (64, 64, 7, 7), padding=3)
+    default = direct.default_config(workload, SM_90)
+    assert direct.space(workload, SM_90).violated(default) == []
+    assert "indices_of_windows" in im2win.constraints(workload, SM_90)
+    assert not im2win.constraints(workload, SM_90)["indices_of_windows"](default)
+
+
+@by_id
+def test_space_begins_with_the_default_and_is_legal(case: Case) -> None:
+    space = direct.space(case.workload, SM_90)
+    assert space.configs[0] == direct.default_config(case.workload, SM_90)
+    assert len(set(space.configs)) == len(space.configs)
+    assert [config for config in space.configs if space.violated(config)] == []
+    assert direct.features(case.workload, space.default).keys() == direct.features(LAYER, config()).keys()
+
+
+def test_groups_of_few_channels_fill_blocks() -> None:
+    """34 output channels of a group are no reason for blocks of 2."""
+    workload = ConvWorkload.conv2d((1, 136, 28, 28), (136, 34, 1, 1), groups=4)
+    assert direct.default_config(workload, SM_90).block_m >= 16
 
 
 @pytest.mark.parametrize("batch", [1, 128])

@@ -1,0 +1,199 @@
+"""A model of how long a matrix product's tiles take on an H100: the default configuration, and what is worth a trial.
+
+Its numbers were fitted to some 480 configurations of 12 layers that were measured there, at batch 128 and 1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from itertools import product
+from math import hypot, prod
+from typing import Any
+
+import tvm
+
+from tvmconv.errors import NoValidConfigurationError
+from tvmconv.workload import ConvWorkload
+
+from ..space import Space, ceil_div, divisors, named, wasted
+from .gemm_tiles import (
+    VECTOR,
+    C,
+    GemmConfig,
+    blocks,
+    chunks,
+    fragments,
+    part_channels,
+    reads_zeros,
+    shared_bytes,
+    widest_store,
+)
+from .machine import BLOCK_BYTES, MULTIPROCESSORS, REGISTERS, SHARED_BYTES, WARP, WARPS
+
+PARTS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32)
+"""Numbers of parts to try; they need not divide the input channels."""
+
+COPY, WAIT, COLD_WAIT, START, SECOND_KERNEL = 20, 450, 650, 8000, 4000
+"""Issue slots that a copied element or vector takes in all. Clocks: those of a chunk in which a block alone waits, for
+shared memory and its barriers; more where it waits for memory too; of a launch; of a kernel that adds up the parts."""
+
+BYTES_PER_CLOCK = 1700
+"""Of the memory, for parts on their way out and in again."""
+
+WORTH_A_TRIAL = 1.5
+"""How much slower than the default the model may find a configuration of the space."""
+
+
+def clocks(workload: ConvWorkload, config: GemmConfig) -> float:
+    """What the busiest multiprocessor takes."""
+    share = ceil_div(blocks(workload, config), MULTIPROCESSORS)
+    together = min(share, resident_blocks(workload, config))
+    copies = config.chunk * (config.block_m / config.load + config.block_n) / config.threads
+    busy = (config.chunk * (config.outputs + fragments(config) / VECTOR) + COPY * copies) * config.threads / WARP / 4
+    alone = busy + WAIT + (COLD_WAIT if config.stages == 1 else 0)
+    computing = share / together * chunks(workload, config) * hypot(together * busy, alone)
+    if config.parts == 1:
+        return START + computing
+    moved = 8 * config.parts * prod(workload.output_shape)
+    return START + computing + SECOND_KERNEL + moved / BYTES_PER_CLOCK
+
+
+def resident_blocks(workload: ConvWorkload, config: GemmConfig) -> int:
+    """Blocks that a multiprocessor has room for at once."""
+    registers = min(255, config.outputs + fragments(config) + 20) * config.threads
+    shared = shared_bytes(workload, config) + BLOCK_BYTES
+    return max(1, min(REGISTERS // registers, SHARED_BYTES // shared, WARPS * WARP // config.threads))
+
+
+def best_config(
+    workload: ConvWorkload, target: tvm.target.Target, checks: dict[str, Callable[[GemmConfig], bool]]
+) -> GemmConfig:
+    """The legal configuration, of a few, that the model finds the fastest."""
+    best, least = None, float("inf")
+    for config in _candidates(workload):
+        estimate = clocks(workload, config)
+        if estimate < least and all(holds(config) for holds in checks.values()):
+            best, least = config, estimate
+    if best is None:
+        raise NoValidConfigurationError(f"{workload}: no configuration is legal on {target}")
+    return best
+
+
+def _candidates(workload: ConvWorkload) -> Iterator[GemmConfig]:
+    """Configurations for the default; not all are legal."""
+    narrow = (VECTOR,) if workload.multiplier > 16 else (4, 2, 1)
+    for threads_m, threads_n, vthreads_m, vthreads_n, channels, parts in product(
+        (1, 2, 4, 8, 12, 16, 32), (4, 8, 16, 32), (1, 2, 3), (1, 2), narrow, PARTS
+    ):
+        chunk_c, chunk_r, chunk_s = _chunk(workload, parts)
+        config = GemmConfig(
+            threads_m=threads_m,
+            threads_n=threads_n,
+            lanes_m=min(4, threads_m & -threads_m),
+            vthreads_m=vthreads_m,
+            vthreads_n=vthreads_n,
+            channels=channels,
+            pixels=VECTOR,
+            chunk_c=chunk_c,
+            chunk_r=chunk_r,
+            chunk_s=chunk_s,
+            packed=True,
+            load=channels,
+            store=widest_store(workload, VECTOR),
+            parts=parts,
+        )
+        # A predicated cp.async is a branch, a predicated load is not: padding goes through registers, if they do.
+        padded = reads_zeros(workload, config) or workload.dtype != "float32"
+        stages = min(chunks(workload, config), 2 if padded else 3)
+        yield replace(config, stages=stages, asynchronous=not padded and stages > 1)
+        if stages > 1:
+            yield replace(config, stages=1)
+
+
+def _chunk(workload: ConvWorkload, parts: int) -> tuple[int, int, int]:
+    """A chunk of some eight terms: input channels for one tap, and more taps where channels are too few."""
+    share = ceil_div(workload.w_shape[1], parts)
+
+    def badness(size: tuple[int, int, int]) -> float:
+        surplus = parts * ceil_div(share, size[0]) * size[0] / workload.w_shape[1] - 1
+        return abs(prod(size) - 8) + 20 * surplus + (surplus > 0)
+
+    r, s = workload.kernel
+    return min(product(range(min(16, share), 0, -1), sorted({1, r}), sorted({1, s})), key=badness)
+
+
+def search_space(
+    default: C, least: C, workload: ConvWorkload, checks: dict[str, Callable[[GemmConfig], bool]]
+) -> Space[C]:
+    """The configurations that are worth a trial: the model does not find them much slower than the default."""
+    channels, (r, s) = workload.w_shape[1], workload.kernel
+    bound = WORTH_A_TRIAL * clocks(workload, default)
+
+    def short_chunks(config: GemmConfig) -> bool:
+        whole_rows = config.chunk_s == s or config.chunk_r == 1
+        return (7 <= config.chunk <= 18 and whole_rows) or config.chunk in (channels * r * s, default.chunk)
+
+    def whole_gpu(config: GemmConfig) -> bool:
+        return config.parts == 1 or MULTIPROCESSORS <= blocks(workload, config) <= 12 * MULTIPROCESSORS
+
+    def register_limit_that_matters(config: GemmConfig) -> bool:
+        """It may take a few from a kernel that would go just past what lets so many blocks in."""
+        return config.resident == 1 or config.resident * config.threads * 2 * config.outputs == REGISTERS
+
+    def promising(config: GemmConfig) -> bool:
+        return clocks(workload, config) <= bound
+
+    knobs = {
+        "threads_m": (4, 8, 12, 16, 32),
+        "threads_n": (8, 16, 32),
+        "lanes_m": (4,),
+        "vthreads_m": (1, 2, 3),
+        "vthreads_n": (1, 2, 4),
+        "channels": (VECTOR,),
+        "pixels": (VECTOR,),
+        "chunk_c": tuple(sorted({default.chunk_c, *divisors(channels, 16)})),
+        "chunk_r": tuple(sorted({1, r})),
+        "chunk_s": tuple(sorted({1, s})),
+        "stages": (2, 3) if channels * r * s > 24 else (1, 2, 3),
+        "asynchronous": (False, True),
+        "packed": (True,),
+        "load": (VECTOR,),
+        "store": (widest_store(workload, VECTOR),),
+        "parts": PARTS,
+        "resident": (1, 2, 4, 8),
+    }
+    return Space(default, least, knobs, checks, named(short_chunks, whole_gpu, register_limit_that_matters, promising))
+
+
+def features(workload: ConvWorkload, config: GemmConfig) -> dict[str, Any]:
+    """What a cost model should know beside the knobs, such that workloads can be compared; an H100 is assumed."""
+    grid, resident = blocks(workload, config), resident_blocks(workload, config)
+    pixels, terms = workload.batch * prod(workload.output_size), workload.w_shape[1] * prod(workload.kernel)
+    summed = part_channels(workload, config) * config.parts * prod(workload.kernel)
+    share = ceil_div(grid, MULTIPROCESSORS)
+    return {
+        "clocks": clocks(workload, config),
+        "block_m": config.block_m,
+        "block_n": config.block_n,
+        "outputs": config.outputs,
+        "threads": config.threads,
+        "chunk": config.chunk,
+        "chunks": chunks(workload, config),
+        "blocks": grid,
+        "resident": resident,
+        "warps": min(share, resident) * config.threads / WARP,
+        "balance": share * MULTIPROCESSORS / grid,
+        "waste_m": wasted(workload.multiplier, config.block_m),
+        "waste_n": wasted(pixels, config.block_n),
+        "waste_terms": summed / terms,
+        "copied": config.chunk * (config.block_m / config.load + config.block_n) / config.threads,
+        "copied_bytes": (1 / config.block_m + 1 / config.block_n) * summed,
+        "shared_bytes": shared_bytes(workload, config),
+        "zeros": reads_zeros(workload, config),
+        "row": min(WARP, workload.output_size[1]),
+        "terms": terms,
+        "pixels": pixels,
+        "rows": workload.multiplier,
+        "groups": workload.groups,
+    }

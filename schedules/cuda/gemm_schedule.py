@@ -1,0 +1,131 @@
+"""A convolution on CUDA as a matrix product of the weight with columns of the input, made in shared memory only.
+
+A block computes a tile of output channels (rows of the product) by pixels of all images (its columns), and a thread a
+micro-tile of it in registers. The reduction goes chunk by chunk through shared memory, the next chunks being on their
+way while one is used. Where the tiles are too few for the GPU, blocks share the reduction and a second kernel adds up.
+"""
+
+from __future__ import annotations
+
+from tvm import te
+from tvm.s_tir import Schedule
+from tvm.s_tir.schedule import LoopRV, SBlockRV
+
+from tvmconv import compute
+from tvmconv.compute.tiles import Elements
+from tvmconv.lowering import MIN_BLOCKS
+from tvmconv.workload import ConvWorkload
+
+from .gemm_tiles import VECTOR, GemmConfig
+from .machine import WARP
+
+COPY_THREADS = 256
+"""Threads of a block that lays out the weight, or adds up the parts."""
+
+
+def schedule_gemm(workload: ConvWorkload, config: GemmConfig, elements: Elements) -> Schedule:
+    """The workload's computation, scheduled; the config must be legal."""
+    # Step 0. The computation, rounded up to whole tiles
+    tile = (config.block_m, config.block_n, config.chunk_c)
+    sch = Schedule(te.create_prim_func(compute.implicit_gemm(workload, tile, config.parts, elements)))
+    pad, columns, weight, accumulate, result, planes, output = (
+        sch.get_sblock(name) for name in ("pad", "columns", "packed", "product", "sums", "planes", "output")
+    )
+    sch.compute_inline(pad)
+
+    # Step 1. What a block computes goes through registers to the output, or to a kernel that adds up the parts
+    sch.set_scope(accumulate, 0, "local")
+    if config.parts > 1:
+        sch.compute_at(planes, spread_over_grid(sch, output), preserve_unit_loops=True)
+        sch.set_scope(planes, 0, "local")
+    else:
+        sch.compute_inline(planes)
+        sch.reverse_compute_inline(output)
+    part, g, m, p = sch.get_loops(result)
+
+    # Step 2. Tile the output: blocks, vthreads (strided), warps, the lanes of a warp, then what a thread owns
+    bn, vn, tn, ni = sch.split(p, [None, config.vthreads_n, config.threads_n, config.pixels])
+    bm, vm, tm, mi = sch.split(m, [None, config.vthreads_m, config.threads_m, config.channels])
+    wm, lm = sch.split(tm, [None, config.lanes_m])
+    wn, ln = sch.split(tn, [None, WARP // config.lanes_m])
+    sch.reorder(part, bn, g, bm, vm, vn, wm, wn, lm, ln, mi, ni)
+    sch.bind(sch.fuse(bn, g, bm), "blockIdx.x")  # blocks that read the same input run side by side
+    sch.bind(part, "blockIdx.y")
+    sch.bind(vm, "vthread.y")
+    sch.bind(vn, "vthread.x")
+    thread = sch.fuse(wm, wn, lm, ln)
+    sch.bind(thread, "threadIdx.x")
+    if config.resident > 1:
+        sch.annotate(thread, MIN_BLOCKS, config.resident)
+
+    # Step 3. Accumulate in registers, chunk by chunk
+    sch.compute_at(accumulate, thread, preserve_unit_loops=True)
+    *_, mi, ni, c, r, s = sch.get_loops(accumulate)
+    co, ci = sch.split(c, [None, config.chunk_c])
+    ro, ri = sch.split(r, [None, config.chunk_r])
+    so, si = sch.split(s, [None, config.chunk_s])
+    sch.reorder(co, ro, so, ci, ri, si, mi, ni)
+    chunk, term = sch.fuse(co, ro, so), sch.fuse(ci, ri, si)
+    for loop in (term, mi, ni):
+        sch.unroll(loop)
+
+    # Step 4. Stage each chunk in shared memory, where pixels find their places and padding
+    if config.packed:
+        spread_over_grid(sch, weight)
+        weight = sch.cache_read(accumulate, 0, "shared")
+    sch.set_scope(weight, 0, "shared")
+    sch.set_scope(columns, 0, "shared")
+    for stage in (weight, columns):
+        sch.compute_at(stage, chunk, preserve_unit_loops=True)
+    copied = sch.get_loops(weight)[-5:]
+    if not config.packed:
+        # Along the terms the weight lies in memory; rows four banks apart let them be stored side by side.
+        copied = [copied[-1], *copied[:-1]]
+        sch.reorder(*copied)
+        sch.storage_align(weight, 0, -2, WARP, VECTOR)
+    _spread(sch, copied, config.threads, config.load)
+    _spread(sch, sch.get_loops(columns)[-5:], config.threads, 1)
+    sch.decompose_reduction(accumulate, chunk)
+    _pipeline(sch, config, chunk, weight, columns)
+
+    # Step 5. Store
+    *_, mi, ni = sch.get_loops(result)
+    sch.unroll(mi)
+    if config.store > 1:
+        ni, lanes = sch.split(ni, [None, config.store])
+        sch.vectorize(lanes)
+    sch.unroll(ni)
+    return sch
+
+
+def _pipeline(sch: Schedule, config: GemmConfig, chunk: LoopRV, *stages: SBlockRV) -> None:
+    """Copies chunks while another is computed: with cp.async, or through registers into the other buffer of two."""
+    if config.stages == 1:
+        return
+    if config.asynchronous:
+        sch.annotate(chunk, "software_pipeline_stage", [0, 0, config.stages - 1])
+        sch.annotate(chunk, "software_pipeline_order", [0, 1, 2])
+        sch.annotate(chunk, "software_pipeline_async_stages", [0])
+    else:
+        for stage in stages:
+            sch.annotate(stage, "tirx.manifest_shared_memory_local_stage", 1)
+            sch.annotate(stage, "double_buffer_scope", 0)
+        # Load, load, compute, store, store: the loads have all of the computation to arrive in.
+        sch.annotate(chunk, "software_pipeline_stage", [0, 0, 0, 0, 1])
+        sch.annotate(chunk, "software_pipeline_order", [0, 3, 1, 4, 2])
+
+
+def spread_over_grid(sch: Schedule, stage: SBlockRV) -> LoopRV:
+    """A stage as a kernel of its own, an element a thread; the loop of threads."""
+    block, thread = sch.split(sch.fuse(*sch.get_loops(stage)), [None, COPY_THREADS])
+    sch.bind(block, "blockIdx.x")
+    sch.bind(thread, "threadIdx.x")
+    return thread
+
+
+def _spread(sch: Schedule, loops: list[LoopRV], threads: int, vector: int) -> None:
+    """Vector after vector of a copy to thread after thread."""
+    _, thread, lanes = sch.split(sch.fuse(*loops), [None, threads, vector])
+    sch.bind(thread, "threadIdx.x")
+    if vector > 1:
+        sch.vectorize(lanes)

@@ -1,0 +1,223 @@
+"""What the CUDA schedules of dense convolutions share: the tiles of a matrix product, and which of them are legal.
+
+Rows of the product are output channels of a group, columns are pixels of all images, and its terms are input channels
+and taps. A block computes a tile of it, and a thread a micro-tile in registers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from math import prod
+from typing import TypeVar
+
+import tvm
+
+from tvmconv.workload import ConvWorkload
+
+from ..space import ceil_div, named
+from .machine import BLOCK_BYTES, REGISTERS, SHARED_ALIGNMENT, SHARED_BYTES, WARP
+
+VECTOR = 4
+
+
+@dataclass(frozen=True)
+class GemmConfig:
+    """The knobs. A block computes `vthreads * threads * outputs of a thread` channels and pixels."""
+
+    threads_m: int
+    """Threads of a block along the output channels."""
+    threads_n: int
+    """Threads of a block along the pixels."""
+    lanes_m: int
+    """Threads of a warp along the output channels; the others of its 32 lie along the pixels."""
+    vthreads_m: int
+    """Strided parts of a block; each thread works in all of them."""
+    vthreads_n: int
+    channels: int
+    """Neighbouring output channels a thread computes in each of its vthreads."""
+    pixels: int
+    """Neighbouring pixels, likewise."""
+    chunk_c: int
+    """Input channels of a chunk of the reduction."""
+    chunk_r: int
+    """Rows of the kernel in a chunk."""
+    chunk_s: int
+    """Columns of the kernel in a chunk."""
+    stages: int = 1
+    """Chunks in shared memory: 1 computes after each copy, more copy the next ones meanwhile."""
+    asynchronous: bool = False
+    """Copy the next chunks with cp.async, else one through registers."""
+    packed: bool = False
+    """Lay the weight out in tiles first, else read it as it is."""
+    load: int = 1
+    """Neighbouring elements of the packed weight that one load instruction reads."""
+    store: int = 1
+    """Neighbouring pixels that one store instruction writes."""
+    parts: int = 1
+    """Parts of the reduction that blocks share."""
+    resident: int = 1
+    """Blocks that a multiprocessor has to have room for: the compiler keeps to the registers that this leaves it."""
+
+    @property
+    def threads(self) -> int:
+        return self.threads_m * self.threads_n
+
+    @property
+    def block_m(self) -> int:
+        """Output channels of a block."""
+        return self.vthreads_m * self.threads_m * self.channels
+
+    @property
+    def block_n(self) -> int:
+        """Pixels of a block."""
+        return self.vthreads_n * self.threads_n * self.pixels
+
+    @property
+    def outputs(self) -> int:
+        """Outputs of a thread."""
+        return self.vthreads_m * self.channels * self.vthreads_n * self.pixels
+
+    @property
+    def chunk(self) -> int:
+        """Terms of the reduction in a chunk."""
+        return self.chunk_c * self.chunk_r * self.chunk_s
+
+
+C = TypeVar("C", bound=GemmConfig)
+
+
+def ablations(config: C) -> dict[str, C]:
+    """The configuration without each of its optimizations in turn, by the name of what is missing.
+
+    They are those whose worth the im2win thesis measures (figure 4-9), and the packed weight. Without vectors a thread
+    has as many outputs, and without the micro-kernel it has one. Not all are legal for every workload, or differ.
+    """
+    apart = {"vthreads_m": config.vthreads_m * config.channels, "vthreads_n": config.vthreads_n * config.pixels}
+    single = {"vthreads_m": 1, "vthreads_n": 1, "channels": 1, "pixels": 1, "store": 1}
+    return {
+        "micro-kernel": replace(config, threads_m=16, threads_n=32, lanes_m=4, load=min(config.load, VECTOR), **single),
+        "vector loads": replace(config, **apart, channels=1, pixels=1, load=1, store=1),
+        "prefetch": replace(config, stages=1, asynchronous=False),
+        "packing": replace(config, packed=False, load=1),
+    }
+
+
+def constraints(workload: ConvWorkload, target: tvm.target.Target) -> dict[str, Callable[[GemmConfig], bool]]:
+    """What a configuration must meet, by name."""
+    max_threads = int(target.attrs["max_threads_per_block"])
+    max_shared = int(target.attrs["max_shared_memory_per_block"])
+    channels, kernel = workload.w_shape[1], workload.kernel
+    plane = prod(workload.output_size)
+
+    def whole_warps(config: GemmConfig) -> bool:
+        lanes_n = WARP // config.lanes_m
+        return (
+            WARP % config.lanes_m == 0
+            and config.threads_m % config.lanes_m == 0
+            and config.threads_n % lanes_n == 0
+            and config.threads <= max_threads
+        )
+
+    def whole_chunks(config: GemmConfig) -> bool:
+        return kernel[0] % config.chunk_r == 0 and kernel[1] % config.chunk_s == 0
+
+    def parts_with_terms(config: GemmConfig) -> bool:
+        return (config.parts - 1) * part_channels(workload, config) < channels
+
+    def pipeline(config: GemmConfig) -> bool:
+        """cp.async copies 4 bytes at least; registers hold one chunk; and a pipeline has as many chunks as stages."""
+        fits = workload.dtype == "float32" if config.asynchronous else config.stages <= 2
+        return fits and (config.stages > 1 or not config.asynchronous) and chunks(workload, config) >= config.stages
+
+    def whole_loads(config: GemmConfig) -> bool:
+        whole = config.block_m % config.load == 0 and config.load * workload.itemsize <= 16
+        return config.load == 1 or (config.packed and config.load in (2, 4, 8) and whole)
+
+    def whole_stores(config: GemmConfig) -> bool:
+        return config.store in (1, 2, 4) and plane % config.store == 0 and config.pixels % config.store == 0
+
+    def shared_memory(config: GemmConfig) -> bool:
+        return shared_bytes(workload, config) <= max_shared
+
+    def held(config: GemmConfig) -> float:
+        """Elements of a chunk that a thread has in registers on their way."""
+        through = not config.asynchronous and config.stages > 1
+        return config.chunk * (config.block_m + config.block_n) / config.threads if through else 0
+
+    def registers(config: GemmConfig) -> bool:
+        """Beside the outputs, what a thread copies: addresses, and elements where they go through registers."""
+        copies = config.chunk * (config.block_m / config.load + config.block_n) / config.threads
+        return config.outputs <= 144 and copies <= 64 and held(config) <= 24
+
+    def room(config: GemmConfig) -> bool:
+        """What is left of the registers has to hold the outputs, and about as much beside them."""
+        left = REGISTERS // (config.threads * config.resident)
+        least = max(2 * config.outputs, config.outputs + fragments(config) + held(config) + 32)
+        shared = config.resident * (shared_bytes(workload, config) + BLOCK_BYTES)
+        return config.resident == 1 or (left >= least and shared <= SHARED_BYTES)
+
+    def straight_line(config: GemmConfig) -> bool:
+        return config.outputs * config.chunk * config.stages <= 8192
+
+    def grid(config: GemmConfig) -> bool:
+        return blocks(workload, config) < 2**31 and config.parts < 2**16
+
+    def indices(config: GemmConfig) -> bool:
+        """TVM counts elements in 32 bits, those of the sums and of the packed weight too."""
+        rows = workload.groups * ceil_div(workload.multiplier, config.block_m) * config.block_m
+        depth = config.parts * part_channels(workload, config) * prod(kernel)
+        return config.parts * prod(workload.output_shape) < 2**31 and rows * depth < 2**31
+
+    return named(
+        whole_warps,
+        whole_chunks,
+        parts_with_terms,
+        pipeline,
+        whole_loads,
+        whole_stores,
+        shared_memory,
+        registers,
+        room,
+        straight_line,
+        grid,
+        indices,
+    )
+
+
+def fragments(config: GemmConfig) -> int:
+    """Elements of both factors that a thread multiplies at a time."""
+    return config.vthreads_m * config.channels + config.vthreads_n * config.pixels
+
+
+def widest_store(workload: ConvWorkload, pixels: int) -> int:
+    """Neighbouring pixels, of so many, that one instruction can store wherever they begin."""
+    return next(width for width in (4, 2, 1) if pixels % width == 0 and prod(workload.output_size) % width == 0)
+
+
+def part_channels(workload: ConvWorkload, config: GemmConfig) -> int:
+    """Input channels that a block sums over, rounded up to whole chunks."""
+    return ceil_div(workload.w_shape[1], config.parts * config.chunk_c) * config.chunk_c
+
+
+def reads_zeros(workload: ConvWorkload, config: GemmConfig) -> bool:
+    """Whether copies of the input have to test what they read: for padding, or past the last channel."""
+    return any(workload.padding) or part_channels(workload, config) * config.parts != workload.w_shape[1]
+
+
+def chunks(workload: ConvWorkload, config: GemmConfig) -> int:
+    """Chunks that a block goes through."""
+    return part_channels(workload, config) * prod(workload.kernel) // config.chunk
+
+
+def blocks(workload: ConvWorkload, config: GemmConfig) -> int:
+    """Blocks of the grid, without those that lay out the weight or add up the parts."""
+    rows = workload.groups * ceil_div(workload.multiplier, config.block_m)
+    return config.parts * rows * ceil_div(workload.batch * prod(workload.output_size), config.block_n)
+
+
+def shared_bytes(workload: ConvWorkload, config: GemmConfig) -> int:
+    """Shared memory of a block, in bytes; of weights that are not packed TVM leaves out the end of the last row."""
+    row = config.block_m if config.packed else ceil_div(config.block_m - VECTOR, WARP) * WARP + VECTOR
+    buffers = (width * config.chunk * config.stages * workload.itemsize for width in (row, config.block_n))
+    return sum(ceil_div(size, SHARED_ALIGNMENT) * SHARED_ALIGNMENT for size in buffers)

@@ -1,0 +1,122 @@
+"""`tvmconv bench ablation`: what the configurations lack, that they are right, and what is printed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import tvm
+from command_line import tvmconv, tvmconv_json
+
+from tvmconv import ConvWorkload, targets
+from tvmconv.bench import ablation, suite, timing
+from tvmconv.bench.peers import Peer
+from tvmconv.bench.report import Row
+from tvmconv.bench.suites import load_suite
+from tvmconv.bench.timing import Timing
+from tvmconv.dispatch import ALGORITHMS, select, template_named
+from tvmconv.lowering import build, lower
+from tvmconv.targets import DeviceFacts, resolve_target
+from tvmconv.testing import check_result, random_operands, serial_twin
+
+CPU, H100 = resolve_target("llvm"), resolve_target("nvidia/nvidia-h100")
+LAYER = ConvWorkload.conv2d((2, 16, 9, 12), (32, 16, 3, 3), padding=1, shift=True, activation="relu")
+SWITCHES = {
+    "cuda": ["micro-kernel", "vector loads", "prefetch", "packing"],
+    "llvm": ["micro-kernel", "vectors", "staging", "threads"],
+}
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS["cuda"])
+def test_a_thesis_layer_has_every_switch(algorithm: str) -> None:
+    template = template_named(f"cuda/{algorithm}")
+    for workload in load_suite("im2win-thesis", "cuda").values():
+        default = template.default_config(workload, H100)
+        found = template.ablations(default)
+        assert list(found) == SWITCHES["cuda"]
+        assert not any(template.space(workload, H100).violated(config) for config in found.values())
+        assert found["micro-kernel"].outputs == 1
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS["cuda"])
+def test_configurations_compute_the_layer(algorithm: str) -> None:
+    """Through their serial twins, in one module."""
+    template = template_named(f"cuda/{algorithm}")
+    configs = template.ablations(template.default_config(LAYER, H100))
+    kernels = {
+        f"kernel{i}": serial_twin(lower(LAYER, select(LAYER, H100, config, algorithm), H100, f"kernel{i}"))
+        for i, config in enumerate(configs.values())
+    }
+    executable = build(tvm.IRModule(kernels), CPU)
+    for kernel in kernels:
+        operands = random_operands(LAYER)
+        tensors = [tvm.runtime.tensor(array) for array in operands.values()]
+        executable[kernel](*tensors)
+        check_result(LAYER, operands, tensors[-1].numpy())
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS["llvm"])
+def test_measured_on_a_cpu(algorithm: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("torch")
+    monkeypatch.setattr(suite, "SECONDS", 0.001)
+    monkeypatch.setattr(timing._WallTimer, "SETTLE", 0.001)
+    found = ablation.measure_ablation("layer", LAYER, CPU, algorithm, rounds=1)
+    assert found.selection.name == f"cpu/{algorithm}"
+    assert {"micro-kernel", "vectors"} <= found.without.keys() <= set(SWITCHES["llvm"])
+    assert ("staging" in found.without) == (algorithm == "direct")  # im2win has no windows without it
+    assert found.times.keys() == found.shares.keys() == found.without.keys()
+    assert found.shares["micro-kernel"] == found.whole.median / found.times["micro-kernel"].median
+
+
+@pytest.fixture
+def gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A GPU on which every output of a thread saves time."""
+
+    def measured(
+        suite: str, name: str, workload: ConvWorkload, target: object, peers: list[Peer], rounds: int, cold: bool
+    ) -> Row:
+        assert (rounds, cold) == (3, False)
+        costs: dict[str, Any] = {peer.name: 1e-3 / getattr(peer, "config").outputs for peer in peers}  # noqa: B009
+        times = {name: Timing(cost, 0.9 * cost, 1.1 * cost) for name, cost in costs.items()}
+        return Row(suite, name, str(workload), workload.flops, 1, "", times, {}, {})
+
+    monkeypatch.setattr(ablation, "measure_row", measured)
+    monkeypatch.setattr(targets, "device_of", lambda target: None)
+    monkeypatch.setattr(targets, "device_facts", lambda kind: DeviceFacts("a GPU"))
+
+
+def test_table(gpu: None) -> None:
+    pytest.importorskip("torch")
+    options = ["--target", "nvidia/nvidia-h100", "--rounds", 3, "--algorithm", "direct"]
+    lines = tvmconv("bench", "ablation", *options).stdout.splitlines()
+    switches = " ".join(f"% without {name}" for name in SWITCHES["cuda"])
+    assert " ".join(lines[0].split()) == f"name template µs GFLOP/s {switches}"
+    workload = load_suite("im2win-thesis", "cuda")["conv1"]
+    outputs = template_named("cuda/direct").default_config(workload, H100).outputs
+    assert float(lines[1].split()[4]) == pytest.approx(100 / outputs, rel=1e-3)
+    assert lines[1].split()[5:] == ["100", "100", "100"]
+    assert len(lines) == 1 + 12 + 2
+    assert "100% without prefetch (12)" in lines[-2]
+    assert lines[-1].startswith("a GPU, warm caches, medians of 3 rounds; tvmconv ")
+
+
+def test_json(gpu: None) -> None:
+    pytest.importorskip("torch")
+    options = ["--target", "nvidia/nvidia-h100", "--rounds", 3, "--algorithm", "direct", "--batch", 1]
+    report = tvmconv_json("bench", "ablation", *options)
+    assert (report["rounds"], report["suite"], len(report["rows"])) == (3, "im2win-thesis", 12)
+    row = report["rows"][3]
+    workload = load_suite("im2win-thesis", "cuda", 1)["conv4"]
+    assert (row["name"], row["template"], row["flops"]) == ("conv4", "cuda/direct", workload.flops)
+    assert list(row["without"]) == SWITCHES["cuda"]
+    assert row["without"]["prefetch"]["config"]["stages"] == 1
+    assert row["without"]["prefetch"]["time"] == row["time"]
+
+
+@pytest.mark.skipif(targets.has_gpu(), reason="there is a GPU here")
+def test_without_a_gpu() -> None:
+    assert tvmconv("bench", "ablation", "--target", "cuda").exit_code == 7
+
+
+def test_an_algorithm_that_there_is_not() -> None:
+    assert tvmconv("bench", "ablation", "--algorithm", "winograd").exit_code == 2

@@ -1,0 +1,116 @@
+"""What kernels keep beside their operands: passed with the call on a GPU, known in bytes everywhere."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tvm
+from network_graph import Graph
+from tvm import tirx
+from tvmconv.schedules.cpu import direct as direct_on_cpu
+from tvmconv.schedules.cpu import im2win as im2win_on_cpu
+from tvmconv.schedules.cuda.direct import Config
+
+import tvmconv
+from tvmconv import ConvWorkload
+from tvmconv.dispatch import select
+from tvmconv.errors import InvalidArgumentError
+from tvmconv.lowering import KERNEL_NAME, build, build_kernel, lower
+from tvmconv.network import kernels
+from tvmconv.targets import resolve_target
+from tvmconv.testing import check_result, random_operands, serial_twin
+from tvmconv.workspace import Workspace, take_out
+
+CPU, SM_90 = resolve_target("llvm"), resolve_target({"kind": "cuda", "arch": "sm_90"})
+AVX_512 = resolve_target({"kind": "llvm", "mcpu": "skylake-avx512"})
+POOL = "TVMBackendAllocWorkspace"
+"""How code that TVM makes takes memory from its pool."""
+
+DENSE = ConvWorkload.conv2d((2, 16, 9, 11), (24, 16, 3, 3), padding=1, shift=True)
+HALF = ConvWorkload.conv2d((2, 16, 12, 12), (64, 16, 3, 3), dtype="float16")
+TILE = Config(4, 8, 4, 2, 2, 4, 4, 8, 1, 1)
+Parameters = tuple[tuple[tuple[int, ...], str], ...]
+
+PACKED = ((1, 16, 3, 3, 32), "float32")  # 24 channels in a block of 32
+SUMS = ((2, 1, 24, 198), "float32")  # 2 parts, 1 group, 2 * 9 * 11 pixels
+CASES = {
+    "nothing": (DENSE, TILE, ()),
+    "packed": (DENSE, replace(TILE, packed=True), (PACKED,)),
+    "parts": (DENSE, replace(TILE, parts=2), (SUMS,)),
+    "packed-parts": (DENSE, replace(TILE, packed=True, parts=2, stages=2), (PACKED, SUMS)),
+    "half-packed": (HALF, replace(TILE, packed=True), (((2, 16, 3, 3, 32), "float16"),)),
+}
+
+
+@pytest.mark.parametrize(("workload", "config", "parameters"), CASES.values(), ids=CASES.keys())
+def test_on_a_gpu_it_comes_with_the_call(
+    workload: ConvWorkload, config: Config, parameters: tuple[object, ...]
+) -> None:
+    executable, workspace = build_kernel(workload, select(workload, SM_90, config), SM_90)
+    assert workspace.parameters == parameters
+    assert POOL not in str(executable.mod.inspect_source("ll"))
+    func, _ = take_out(lower(workload, select(workload, SM_90, config), SM_90, KERNEL_NAME), SM_90)
+    twin = build(tvm.IRModule({KERNEL_NAME: serial_twin(func)}), CPU)
+    operands = random_operands(workload)
+    tensors = [tvm.runtime.tensor(array) for array in operands.values()]
+    # What was in it before does not matter.
+    twin[KERNEL_NAME](*tensors, *(tvm.runtime.tensor(np.full(shape, np.nan, dtype)) for shape, dtype in parameters))
+    check_result(workload, operands, tensors[-1].numpy())
+
+
+def test_on_a_cpu_its_bytes_are_known() -> None:
+    """The weight, 24 channels in a block of 32, and the input with its padding or its windows where they are whole."""
+    direct, im2win = direct_on_cpu.Config, im2win_on_cpu.Config
+    tile, packed = {"vectors": 2, "vector": 16, "rows": 1, "columns": 11, "channels": 4, "tiles": 1}, 4 * 32 * 16 * 9
+    for config, staged in (
+        (direct(**tile, staged=0, parallel=False), 0),
+        (direct(**tile, staged=1, parallel=False), 0),
+        (direct(**tile, staged=2, parallel=False), 2 * 16 * 11 * 13),
+        (im2win(**tile, staged=1, parallel=False), 0),
+        (im2win(**tile, staged=2, parallel=False), 2 * 16 * 9 * 13 * 3),
+    ):
+        assert tvmconv.compile(DENSE, AVX_512, config).workspace_bytes == packed + 4 * staged, config
+    assert tvmconv.compile(ConvWorkload.depthwise((1, 4, 9, 9), (4, 1, 3, 3)), CPU).workspace_bytes == 0
+
+
+def test_in_a_network_it_is_planned_with_all_other_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a constant weight that is laid out ahead, and with one that is computed; numbers by the serial twins."""
+    graph = Graph((2, 16, 9, 11))
+    y = graph.node("Relu", graph.conv("x", (24, 16, 3, 3), pads=[1] * 4))
+    weight = graph.node("Mul", graph.random(8, 24, 1, 1), graph.node("ReduceMean", "x", keepdims=1))
+    model = tvmconv.import_model(graph.model(graph.node("Conv", y, weight)))
+    x = np.random.default_rng(0).standard_normal((2, 16, 9, 11)).astype("float32")
+    expected = tvmconv.build(model, CPU)(x)
+    chosen = {24: replace(TILE, packed=True, parts=2), 8: replace(TILE, packed=True, vthreads_m=1)}
+    monkeypatch.setattr(
+        kernels.dispatch, "select", lambda workload, target: select(workload, target, chosen[workload.out_channels])
+    )
+    mod, layers = kernels.use_kernels(model.mod, SM_90)
+    assert [layer.kernel for layer in layers] == ["tvmconv cuda/direct"] * 2
+    assert POOL not in str(build(mod, SM_90).mod.imports[0].inspect_source("ll"))
+    for name, func in mod.functions.items():
+        if isinstance(func, tirx.PrimFunc):
+            mod[name] = serial_twin(func)
+    network = tvmconv.network.Network(build(mod, CPU), CPU, model.inputs, model.outputs, layers)
+    np.testing.assert_allclose(network(x), expected, rtol=0, atol=1e-5 * np.abs(expected).max())
+
+
+def test_it_is_saved(tmp_path: Path) -> None:
+    path = tmp_path / "operator.so"
+    operator = tvmconv.compile(DENSE)
+    operator.save(path)
+    assert tvmconv.load(path).workspace_bytes == operator.workspace_bytes > 0
+    older = tmp_path / "older.so"
+    older.write_bytes(path.read_bytes().replace(b'"workspace"', b'"something"'))
+    with pytest.raises(InvalidArgumentError, match="a file that this version understands; .* made it .it lacks"):
+        tvmconv.load(older)
+
+
+def test_saved_for_a_gpu_it_says_what_it_wants() -> None:
+    executable, workspace = build_kernel(DENSE, select(DENSE, SM_90, replace(TILE, parts=2)), SM_90)
+    operator = tvmconv.Operator(DENSE, SM_90, select(DENSE, SM_90), executable, workspace)
+    assert operator.workspace_bytes == 4 * 2 * 32 * 256
+    assert workspace == Workspace(4 * 2 * 32 * 256, (SUMS,))

@@ -1,0 +1,176 @@
+"""The memory that convolutions take beside their operands and output: by formula, and measured.
+
+The formulas are those of the im2win thesis, chapter 2.3, in the bytes of the workload's dtype. What is measured has all
+that a library takes: data laid out anew, scratch memory, weights in another order.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import multiprocessing
+from collections.abc import Callable
+from functools import cache
+from math import prod
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from ..workload import ConvWorkload
+from .peers.peer import Call, Peer
+
+if TYPE_CHECKING:
+    import tvm
+
+STATUS, CLEAR_REFS = Path("/proc/self/status"), Path("/proc/self/clear_refs")
+RESET_PEAK = "5"
+
+
+class Memory(msgspec.Struct, frozen=True):
+    """Bytes beside operands and output."""
+
+    formulas: dict[str, int]
+    """What each algorithm makes of the input."""
+    measured: dict[str, int]
+    """What each contender takes."""
+
+
+def direct_bytes(workload: ConvWorkload) -> int:
+    """The direct algorithm reads the input where it is."""
+    return 0
+
+
+def im2win_bytes(workload: ConvWorkload) -> int:
+    """The windows of im2win: for each output row, the R input rows that it reads, in whole padded width.
+
+    N * C * Ho * R * W elements; with R equal to the stride and no padding as many as the input has.
+    """
+    rows, columns = workload.output_size[0] * workload.kernel[0], workload.padded_input[1]
+    return workload.itemsize * workload.batch * workload.in_channels * rows * columns
+
+
+def im2col_bytes(workload: ConvWorkload) -> int:
+    """The matrix of im2col: for each output, the R * S elements that it reads of each channel.
+
+    N * C * Ho * Wo * R * S elements.
+    """
+    taps = prod(workload.output_size) * prod(workload.kernel)
+    return workload.itemsize * workload.batch * workload.in_channels * taps
+
+
+FORMULAS: dict[str, Callable[[ConvWorkload], int]] = {
+    "direct": direct_bytes,
+    "im2win": im2win_bytes,
+    "im2col": im2col_bytes,
+}
+
+
+def can_measure(on_gpu: bool) -> bool:
+    """Whether this system tells how much memory a call takes: a GPU's does, of the others Linux."""
+    return on_gpu or CLEAR_REFS.exists()
+
+
+def workspace_on_gpu(call: Call) -> int:
+    """Most that is asked of torch's allocator at once in a call that is not the first, without its output.
+
+    tvmconv, cuDNN and all of PyTorch take their workspaces there; not counted is what was taken once for all calls,
+    such as the 32 MiB of cuBLAS, and what TVM's own kernels take.
+    """
+    import torch
+
+    call()
+    torch.cuda.synchronize()
+    torch.cuda.reset_peak_memory_stats()
+    output = call()
+    torch.cuda.synchronize()
+    requested = torch.cuda.memory_stats()
+    # With the output there is now what was there before: what the call took beside it has been given back.
+    taken = int(requested["requested_bytes.all.peak"]) - int(requested["requested_bytes.all.current"])
+    del output
+    return taken
+
+
+def workspace_on_cpu(peer: Peer, workload: ConvWorkload, target: tvm.target.Target) -> int:
+    """How much the first call adds to a process's resident memory at most, without its output.
+
+    It is a process of its own, in which no pool has pages yet that would hide what the call takes. The library has
+    computed something tiny before, so that its code is loaded. What a library prepares once for all calls is not in it.
+    Raises RuntimeError where the library fails.
+    """
+    import torch
+
+    ours, theirs = multiprocessing.Pipe(duplex=False)
+    process = _server().Process(target=_report, args=(theirs, peer, workload, str(target), torch.get_num_threads()))
+    process.start()
+    theirs.close()
+    with ours:
+        try:
+            answer = ours.recv()
+        except EOFError:
+            answer = "the process died"
+    process.join()
+    if isinstance(answer, str):
+        raise RuntimeError(answer)
+    return int(answer)
+
+
+@cache
+def _server() -> multiprocessing.context.ForkServerContext:
+    """What forks such processes: it has imported everything, and computed nothing, so it has no threads."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["torch", "tvmconv.bench.suite", "tvmconv.operators"])
+    return context
+
+
+def _report(answer: Connection, peer: Peer, workload: ConvWorkload, target: str, threads: int) -> None:
+    """The life of such a process."""
+    import torch
+
+    from ..errors import TvmconvError
+    from ..targets import resolve_target
+
+    torch.set_num_threads(threads)
+    try:
+        _prepared(peer, tiny(workload), resolve_target(target))()
+        call = _prepared(peer, workload, resolve_target(target))
+        answer.send(_growth(call))
+    except (RuntimeError, TvmconvError) as error:
+        answer.send(str(error).strip().partition("\n")[0])
+
+
+def _prepared(peer: Peer, workload: ConvWorkload, target: tvm.target.Target) -> Call:
+    import torch
+
+    from ..testing import random_operands
+
+    *inputs, _ = workload.operands
+    arrays = random_operands(workload)
+    calls = peer.prepare(workload, target, [{name: torch.from_numpy(arrays[name]).clone() for name in inputs}])
+    return calls[0]
+
+
+def _growth(call: Call) -> int:
+    gc.collect()
+    ctypes.CDLL(None).malloc_trim(0)  # memory that is free, but resident, would hide what the call takes
+    CLEAR_REFS.write_text(RESET_PEAK)
+    before = _status("VmRSS")
+    output = call()
+    return max(0, _status("VmHWM") - before - int(output.nbytes))
+
+
+def _status(name: str) -> int:
+    """Bytes of a line of the process's status."""
+    (line,) = (line for line in STATUS.read_text().splitlines() if line.startswith(f"{name}:"))
+    return 1024 * int(line.split()[1])
+
+
+def tiny(workload: ConvWorkload) -> ConvWorkload:
+    """A convolution of the same form, for which the same code is loaded, with next to no data."""
+    groups = 1 if workload.groups == 1 else 2
+    channels = groups if workload.is_depthwise else 2 * groups
+    height, width = (max(window, 8) for window in workload.window)
+    return msgspec.structs.replace(
+        workload, batch=1, in_channels=channels, out_channels=channels, groups=groups, height=height, width=width
+    )

@@ -1,0 +1,60 @@
+"""The memory that a kernel takes beside its operands while it runs: a weight laid out, windows, the sums of parts.
+
+On a GPU it belongs to the call, as the output does, and so to the stream or the CUDA graph that the call is made in:
+TVM's own pool knows of neither. On a CPU TVM has a pool for each thread, whose pages stay warm.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+
+import numpy as np
+import tvm
+import tvm_ffi
+from tvm import tirx
+from tvm.s_tir.stmt import SBlock, SBlockRealize
+
+
+@dataclass(frozen=True)
+class Workspace:
+    """How much memory a kernel takes, and what of it a call has to pass."""
+
+    nbytes: int
+    """In all, without what single threads of a CPU take for the task that they are at."""
+    parameters: tuple[tuple[tuple[int, ...], str], ...]
+    """Shape and dtype of each array that the kernel wants behind its output: all on a GPU, none on a CPU."""
+
+
+def take_out(func: tirx.PrimFunc, target: tvm.target.Target) -> tuple[tirx.PrimFunc, Workspace]:
+    """A scheduled function with its workspace as parameters behind the output, on a GPU, and what the workspace is.
+
+    Before: `def kernel(x, w, output): packed = alloc(); for ...: packed[...] = ...; for ...: output[...] = ...`.
+    After: `def kernel(x, w, output, packed): for ...: packed[...] = ...; for ...: output[...] = ...`.
+    """
+    root = func.body.block
+    taken = _shared(root)
+    parameters = tuple((tuple(int(size) for size in buffer.ty.shape), str(buffer.ty.dtype)) for buffer in taken)
+    nbytes = sum(prod(shape) * np.dtype(dtype).itemsize for shape, dtype in parameters)
+    if target.kind.name == "llvm":
+        return func, Workspace(nbytes, ())
+    kept = [buffer for buffer in root.alloc_buffers if buffer not in taken]
+    body = SBlockRealize([], True, SBlock([], [], [], root.name_hint, root.body, alloc_buffers=kept))
+    return tirx.PrimFunc([*func.params, *taken], body, func.ret_type, attrs=func.attrs), Workspace(nbytes, parameters)
+
+
+def steps(root: SBlock) -> list[tirx.Stmt]:
+    """What a scheduled function does one after the other; on a GPU each step is a kernel."""
+    return list(root.body.seq) if isinstance(root.body, tirx.SeqStmt) else [root.body]
+
+
+def _shared(root: SBlock) -> list[tvm.ir.Var]:
+    """The buffers that one step leaves to another. Those of a single step are registers, shared memory, or a task's."""
+    users = [_variables(step) for step in steps(root)]
+    return [buffer for buffer in root.alloc_buffers if sum(buffer in used for used in users) > 1]
+
+
+def _variables(step: tirx.Stmt) -> set[tvm.ir.Var]:
+    found: set[tvm.ir.Var] = set()
+    tvm_ffi.structural_walk(step, [(tvm.ir.Var, found.add)])
+    return found
