@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from hashlib import sha256
@@ -51,6 +51,16 @@ def known(source: str, arch: str) -> bytes | None:
         with suppress(OSError):
             _compiled[name] = (folder() / name).read_bytes()
     return _compiled.get(name)
+
+
+def collected(sources: Sequence[str], arch: str) -> dict[str, bytes]:
+    """The machine code of sources by names that `remember` takes, to be kept in a file with them."""
+    return {_name(source, arch): compiled(source, arch) for source in sources}
+
+
+def remember(images: Mapping[str, bytes]) -> None:
+    """Takes what `collected` gave: these sources are known from now on."""
+    _compiled.update(images)
 
 
 def _write(path: Path, image: bytes) -> None:

@@ -10,6 +10,7 @@ from . import storage
 from .errors import InvalidArgumentError
 from .network import Network
 from .operators import Operator
+from .sparse.operator import SparseOperator
 
 
 def load(path: str | PathLike[str]) -> Operator | Network:
@@ -23,6 +24,8 @@ def load(path: str | PathLike[str]) -> Operator | Network:
     try:
         if description.kind == "operator":
             return Operator.from_saved(module, target, description.details)
+        if description.kind == "sparse":
+            return SparseOperator.from_saved(module, target, description.details)
         return Network.from_saved(module, target, description.details)
     except (msgspec.ValidationError, KeyError) as problem:
         error = f"it lacks the {problem.args[0]}" if isinstance(problem, KeyError) else problem

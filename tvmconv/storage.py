@@ -32,7 +32,7 @@ LENGTH_BYTES = 8
 class Description(msgspec.Struct, frozen=True):
     """What a saved file says of itself."""
 
-    kind: Literal["operator", "network"]
+    kind: Literal["operator", "sparse", "network"]
     tvmconv: str
     """The version that made it."""
     tvm: str
@@ -45,7 +45,7 @@ class Description(msgspec.Struct, frozen=True):
 
 def save(
     executable: Executable,
-    kind: Literal["operator", "network"],
+    kind: Literal["operator", "sparse", "network"],
     target: tvm.target.Target,
     details: dict[str, Any],
     path: str | PathLike[str],
