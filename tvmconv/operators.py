@@ -108,17 +108,20 @@ class Operator:
             return str(self._lowered().script())
         if on_cpu:
             return str(self._compiled().mod.inspect_source("asm" if kind == "asm" else "ll"))
-        sources = self._cuda_sources()
+        sources = self.sources()
         if kind == "ptx":
             sources = [cuda.to_ptx(each, cuda_arch(self.target)) for each in sources]
         return "\n".join(sources)
 
+    def sources(self) -> list[str]:
+        """The CUDA source by translation units; none for a CPU."""
+        return [str(module.inspect_source()) for module in self._compiled().mod.imports]
+
     def resources(self) -> tuple[cuda.KernelResources, ...]:
         """Registers, shared memory and spills of the kernel, as the CUDA compiler reports them; empty for a CPU."""
-        if self.target.kind.name == "llvm":
-            return ()
-        arch = cuda_arch(self.target)
-        return tuple(kernel for each in self._cuda_sources() for kernel in cuda.kernel_resources(each, arch))
+        return tuple(
+            kernel for each in self.sources() for kernel in cuda.kernel_resources(each, cuda_arch(self.target))
+        )
 
     def save(self, path: str | PathLike[str]) -> None:
         """Writes the operator to one file that `tvmconv.load` reads; needs a C++ compiler to link it."""
@@ -132,10 +135,6 @@ class Operator:
     def _compiled(self) -> Executable:
         """The kernel, built again: a loaded one has no source."""
         return build_kernel(self.workload, self.selection, self.target).executable
-
-    def _cuda_sources(self) -> list[str]:
-        """The translation units of the kernel."""
-        return [str(module.inspect_source()) for module in self._compiled().mod.imports]
 
     def _details(self) -> dict[str, Any]:
         """What the file holds beside the code."""

@@ -79,7 +79,7 @@ class SparseOperator(Operator):
         return compile_sparse(self.workload, self.weight, self.target, self.selection.config).executable
 
     def _details(self) -> dict[str, Any]:
-        sources = [] if self.target.kind.name == "llvm" else self._cuda_sources()
+        sources = self.sources()
         constants = {"weight": self.weight} | ({} if self._shift is None else {"shift": self._shift})
         return {
             **super()._details(),
