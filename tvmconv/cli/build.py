@@ -21,8 +21,14 @@ if TYPE_CHECKING:
 @click.option("-o", "--output", type=OutputFile(".so"), required=True, metavar="FILE.so", help="The file to write.")
 @target_option
 @records_option
+@click.option(
+    "--sparse",
+    type=click.Choice(("auto", "always", "never")),
+    default="auto",
+    help="Which weights are compiled into their kernels, where nothing is left of their zeros.",
+)
 @json_option
-def build(model: Path, output: Path, target: str, as_json: bool) -> None:
+def build(model: Path, output: Path, target: str, sparse: str, as_json: bool) -> None:
     """Compile MODEL, an ONNX file, into one library, and list what runs each of its convolutions.
 
     `tvmconv run` and `tvmconv.load` take the library. A CUDA target needs no GPU.
@@ -33,7 +39,7 @@ def build(model: Path, output: Path, target: str, as_json: bool) -> None:
     resolved = resolve_target(target)
     start = time.perf_counter()
     with progress(f"building {model.name}"):
-        network = build_network(str(model), resolved)
+        network = build_network(str(model), resolved, sparse)
         network.export(output)
     seconds = time.perf_counter() - start
 

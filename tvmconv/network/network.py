@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import cached_property
 from os import PathLike
 from typing import Any
@@ -11,7 +12,7 @@ import tvm
 import tvm_ffi
 from tvm import relax
 
-from .. import arrays, storage
+from .. import arrays, kernel_cache, storage
 from ..errors import InvalidArgumentError
 from ..targets import device_of
 from .convolutions import Layer
@@ -31,12 +32,14 @@ class Network:
         inputs: tuple[TensorSpec, ...],
         outputs: tuple[TensorSpec, ...],
         layers: tuple[Layer, ...],
+        kernels: Mapping[str, bytes],
     ) -> None:
         self.target = target
         self.inputs = inputs
         self.outputs = outputs
         self.layers = layers
         self._executable = executable
+        self._kernels = kernels
 
     def __call__(self, /, *given: Any, **named: Any) -> Any:
         """Runs the network on its inputs, in order or by name: arrays of NumPy or torch, or any with DLPack.
@@ -64,18 +67,22 @@ class Network:
             "inputs": msgspec.to_builtins(self.inputs),
             "outputs": msgspec.to_builtins(self.outputs),
             "layers": msgspec.to_builtins(self.layers),
+            "kernels": msgspec.to_builtins(self._kernels),
         }
         storage.save(self._executable, "network", self.target, details, path)
 
     @classmethod
     def from_saved(cls, module: tvm.runtime.Module, target: tvm.target.Target, details: dict[str, Any]) -> Network:
         """The network that `export` wrote."""
+        kernels = msgspec.convert(details["kernels"], dict[str, bytes])
+        kernel_cache.remember(kernels)
         return cls(
             module,
             target,
             msgspec.convert(details["inputs"], tuple[TensorSpec, ...]),
             msgspec.convert(details["outputs"], tuple[TensorSpec, ...]),
             msgspec.convert(details["layers"], tuple[Layer, ...]),
+            kernels,
         )
 
     def __repr__(self) -> str:

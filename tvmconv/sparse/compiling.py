@@ -14,7 +14,7 @@ from tvm.runtime import Executable
 
 from .. import kernel_cache
 from ..dispatch import FOLDERS, template_named
-from ..lowering import with_alignment
+from ..lowering import KERNEL_NAME, with_alignment
 from ..targets import cuda_arch, resolve_target
 from ..workload import ConvWorkload
 from .blocks import output_blocks
@@ -29,7 +29,7 @@ class SparseKernel:
     """A convolution with its weight compiled in."""
 
     executable: Executable
-    """The module; its function `KERNEL_NAME` takes the operands of the workload but for w."""
+    """The module; its one function takes the operands of the workload but for w."""
     config: Any
     report: SparseReport
 
@@ -58,9 +58,11 @@ def lower_sparse(
 
 
 def compile_sparse(
-    workload: ConvWorkload, weight: np.ndarray, target: tvm.target.Target, config: Any = None
+    workload: ConvWorkload, weight: np.ndarray, target: tvm.target.Target, config: Any = None, name: str = KERNEL_NAME
 ) -> SparseKernel:
     """The kernel of a workload for one weight `workload.w_shape`, by the default configuration unless one is given.
+
+    `name` is that of the function: functions of one network need different ones.
 
     Raises `InvalidArgumentError` for a weight of another shape, or with NaN or infinity in it.
     """
@@ -68,7 +70,7 @@ def compile_sparse(
         density = np.count_nonzero(weight) / weight.size
         config = sparse_schedules(target).default_config(workload, target, density)
     func, template, blocks = lower_sparse(workload, weight, config, target)
-    executable = build(func, target)
+    executable = build(func, target, name)
     sources = [str(module.inspect_source()) for module in executable.mod.imports]
     images = kernel_cache.compile_all(sources, cuda_arch(target)) if sources else []
     return SparseKernel(executable, config, make_report(weight, template.pixels, len(blocks), images))
