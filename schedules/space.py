@@ -69,6 +69,11 @@ def ceil_div(a: int, b: int) -> int:
     return -(-a // b)
 
 
+def ceil_to(a: int, b: int) -> int:
+    """a rounded up to a multiple of b."""
+    return ceil_div(a, b) * b
+
+
 def divisors(n: int, at_most: int) -> tuple[int, ...]:
     """The divisors of n up to a bound, ascending."""
     return tuple(d for d in range(1, min(n, at_most) + 1) if n % d == 0)

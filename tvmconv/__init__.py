@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from .loading import load
     from .network import Network, build, import_model
     from .operators import Operator, compile, conv2d, depthwise  # noqa: A004
+    from .sparse.convolution import SparseConv2d, sparse_conv2d
+    from .sparse.operator import SparseOperator
 
 __version__ = "0.1.0"
 
@@ -23,12 +25,15 @@ _NEED_COMPILER = ("Operator", "build", "compile", "conv2d", "depthwise", "import
 _LAZY = {
     "Network": "network",
     "Operator": "operators",
+    "SparseConv2d": "sparse.convolution",
+    "SparseOperator": "sparse.operator",
     "build": "network",
     "compile": "operators",
     "conv2d": "operators",
     "depthwise": "operators",
     "import_model": "network",
     "load": "loading",
+    "sparse_conv2d": "sparse.convolution",
 }
 
 __all__ = [
@@ -36,6 +41,8 @@ __all__ = [
     "Epilogue",
     "Network",
     "Operator",
+    "SparseConv2d",
+    "SparseOperator",
     "TvmconvError",
     "__version__",
     "build",
@@ -44,6 +51,7 @@ __all__ = [
     "depthwise",
     "import_model",
     "load",
+    "sparse_conv2d",
 ]
 
 

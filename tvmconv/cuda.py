@@ -20,7 +20,6 @@ from .errors import CompileError
 if TYPE_CHECKING:
     import tvm
 
-OPTIONS = ("--use_fast_math",)
 PTXAS_OPTIONS = ("-v", "--warn-on-local-memory-usage")
 
 STANDARD_TYPES = """\
@@ -73,14 +72,18 @@ def use_fast_compiler(kernels: Path | None = None) -> None:
     """Makes TVM compile its CUDA source through `compile_source`: about ten times faster for a small kernel.
 
     TVM does so on the GPU's own machine, when a module is first run, through a function that it finds by this name. A
-    machine's GPUs are taken to be alike. What `precompile` left in the folder `kernels` is not compiled again.
+    machine's GPUs are taken to be alike. What `precompile` left in the folder `kernels` is not compiled again, nor
+    what `kernel_cache` knows.
     """
     import tvm
+
+    from . import kernel_cache
 
     def compile_for_device(source: str) -> bytes:
         if kernels is not None and (image := _kernel_file(source, kernels)).is_file():
             return image.read_bytes()
-        return compile_source(source, device_arch(tvm.cuda(0)))
+        arch = device_arch(tvm.cuda(0))
+        return kernel_cache.known(source, arch) or compile_source(source, arch)
 
     tvm.register_global_func("tvm_callback_cuda_compile", compile_for_device, override=True)
 
@@ -213,7 +216,6 @@ def _nvrtc(source: str, arch: str, form: str) -> tuple[bytes, str]:
         f"--gpu-architecture={arch if form == 'cubin' else arch.replace('sm_', 'compute_')}",
         "--device-int128",
         "--diag-suppress=177",  # TVM declares common subexpressions that it does not use
-        *OPTIONS,
         *(f"--ptxas-options={option}" for option in PTXAS_OPTIONS),
         *(f"--include-path={folder}" for folder in include_paths()),
     ]
@@ -238,7 +240,7 @@ def _nvcc(source: str, arch: str, form: str) -> tuple[bytes, str]:
     with tempfile.TemporaryDirectory() as folder:
         code, output = Path(folder, "tvmconv.cu"), Path(folder, f"tvmconv.{form}")
         code.write_text(source)
-        options = [*OPTIONS, "--diag-suppress=177", f"--ptxas-options={','.join(PTXAS_OPTIONS)}"]
+        options = ["--diag-suppress=177", f"--ptxas-options={','.join(PTXAS_OPTIONS)}"]
         command = ["nvcc", f"--{form}", f"-arch={arch}", *options, "-o", str(output), str(code)]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode:

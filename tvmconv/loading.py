@@ -31,6 +31,11 @@ def load(path: str | PathLike[str]) -> Operator | Network:
             from .operators import Operator
 
             return Operator.from_saved(module, description.target, description.details)
+        if description.kind == "sparse":
+            require_tvm_compiler()
+            from .sparse.operator import SparseOperator
+
+            return SparseOperator.from_saved(module, description.target, description.details)
         return Network.from_saved(module, description.target, description.details)
     except (msgspec.ValidationError, KeyError) as problem:
         error = f"it lacks the {problem.args[0]}" if isinstance(problem, KeyError) else problem

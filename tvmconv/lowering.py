@@ -42,8 +42,7 @@ def lower(workload: ConvWorkload, selection: Selection, target: tvm.target.Targe
     """
     func = selection.template.schedule(workload, selection.config, target).mod["main"]
     func = func.with_attrs({"global_symbol": name, "tirx.is_scheduled": True, "op_pattern": OPAQUE})
-    func = with_launch_bounds(func)
-    return with_alignment(func, workload.itemsize if target.kind.name == "llvm" else GPU_ALIGNMENT)
+    return with_alignment(with_launch_bounds(func), workload, target)
 
 
 def with_launch_bounds(func: tirx.PrimFunc) -> tirx.PrimFunc:
@@ -63,12 +62,13 @@ def with_launch_bounds(func: tirx.PrimFunc) -> tirx.PrimFunc:
     return tvm_ffi.structural_map(func, (tirx.For, bounded))
 
 
-def with_alignment(func: tirx.PrimFunc, alignment: int) -> tirx.PrimFunc:
-    """The function with parameters that are aligned to no more than `alignment` bytes.
+def with_alignment(func: tirx.PrimFunc, workload: ConvWorkload, target: tvm.target.Target) -> tirx.PrimFunc:
+    """The function with parameters that are aligned to no more than arrays are: `GPU_ALIGNMENT`, or an element.
 
-    TVM assumes 64, and CPU code made so crashes on the arrays of NumPy and on slices, which are aligned to less.
+    TVM assumes 64 bytes, and CPU code made so crashes on the arrays of NumPy and on slices, which are aligned to less.
     Before: `x: T.Buffer((1024,), "float32")`. After: `x: T.Buffer((1024,), "float32", align=4)`.
     """
+    alignment = workload.itemsize if target.kind.name == "llvm" else GPU_ALIGNMENT
     fresh = {
         old: tirx.decl_buffer(old.ty.shape, old.ty.dtype, old.name, data_alignment=alignment) for old in func.params
     }

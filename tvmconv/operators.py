@@ -7,11 +7,12 @@ import threading
 from collections.abc import Hashable, Sequence
 from functools import cached_property, lru_cache
 from os import PathLike
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 import numpy as np
 import tvm
+from tvm import tirx
 from tvm.runtime import Executable, Module
 
 from . import cuda, storage
@@ -34,6 +35,12 @@ class Operator:
     w (`workload.w_shape`), and what the epilogue has of vectors (K,) in float32 and of a residual (N, K, Ho, Wo).
     """
 
+    KIND: Literal["operator", "sparse"] = "operator"
+    """Which kind of file `save` writes."""
+
+    COMPILED_IN: tuple[str, ...] = ()
+    """Operands of the workload that the kernel does not take."""
+
     def __init__(
         self,
         workload: ConvWorkload,
@@ -47,7 +54,7 @@ class Operator:
         self.selection = selection
         self._kernel = module[KERNEL_NAME]
         self._workspace = workspace
-        *self._names, output = workload.operands
+        *self._names, output = (name for name in workload.operands if name not in self.COMPILED_IN)
         self._inputs = [workload.operands[name] for name in self._names]
         self._output = workload.operands[output]
 
@@ -98,41 +105,58 @@ class Operator:
                 "kind", kind, f"one of {', '.join(kinds)} for the target {self.target.kind.name}"
             )
         if kind == "tvmscript":
-            func, _ = take_out(lower(self.workload, self.selection, self.target, KERNEL_NAME), self.target)
-            return str(func.script())
-        module = build_kernel(self.workload, self.selection, self.target).executable.mod
+            return str(self._lowered().script())
         if on_cpu:
-            return str(module.inspect_source("asm" if kind == "asm" else "ll"))
-        source = str(module.imports[0].inspect_source())
-        return cuda.to_ptx(source, cuda_arch(self.target)) if kind == "ptx" else source
+            return str(self._compiled().mod.inspect_source("asm" if kind == "asm" else "ll"))
+        sources = self.sources()
+        if kind == "ptx":
+            sources = [cuda.to_ptx(each, cuda_arch(self.target)) for each in sources]
+        return "\n".join(sources)
+
+    def sources(self) -> list[str]:
+        """The CUDA source by translation units; none for a CPU."""
+        return [str(module.inspect_source()) for module in self._compiled().mod.imports]
 
     def resources(self) -> tuple[cuda.KernelResources, ...]:
         """Registers, shared memory and spills of the kernel, as the CUDA compiler reports them; empty for a CPU."""
-        if self.target.kind.name == "llvm":
-            return ()
-        return cuda.kernel_resources(self.source(), cuda_arch(self.target))
+        return tuple(
+            kernel for each in self.sources() for kernel in cuda.kernel_resources(each, cuda_arch(self.target))
+        )
 
     def save(self, path: str | PathLike[str]) -> None:
         """Writes the operator to one file that `tvmconv.load` reads; needs a C++ compiler to link it."""
-        details = {
+        storage.save(self._compiled(), self.KIND, str(self.target), self._details(), path)
+
+    def _lowered(self) -> tirx.PrimFunc:
+        """The scheduled function."""
+        func, _ = take_out(lower(self.workload, self.selection, self.target, KERNEL_NAME), self.target)
+        return func
+
+    def _compiled(self) -> Executable:
+        """The kernel, built again: a loaded one has no source."""
+        return build_kernel(self.workload, self.selection, self.target).executable
+
+    def _details(self) -> dict[str, Any]:
+        """What the file holds beside the code."""
+        return {
             "workload": msgspec.to_builtins(self.workload),
             "template": self.selection.name,
             "config": msgspec.to_builtins(self.selection.config),
             "reason": self.selection.reason,
             "workspace": msgspec.to_builtins(self._workspace),
         }
-        kernel = build_kernel(self.workload, self.selection, self.target)
-        storage.save(kernel.executable, "operator", str(self.target), details, path)
 
     @classmethod
     def from_saved(cls, module: Module, target: str, details: dict[str, Any]) -> Operator:
         """The operator that `save` wrote."""
-        workload = msgspec.convert(details["workload"], ConvWorkload)
+        workload, selection = cls._saved_choice(details)
+        return cls(workload, resolve_target(target), selection, module, msgspec.convert(details["workspace"], Workspace))
+
+    @staticmethod
+    def _saved_choice(details: dict[str, Any]) -> tuple[ConvWorkload, Selection]:
         template = template_named(details["template"])
         config = msgspec.convert(details["config"], template.Config)
-        selection = Selection(template, config, details["reason"])
-        workspace = msgspec.convert(details["workspace"], Workspace)
-        return cls(workload, resolve_target(target), selection, module, workspace)
+        return msgspec.convert(details["workload"], ConvWorkload), Selection(template, config, details["reason"])
 
     def __repr__(self) -> str:
         return f"<tvmconv.Operator {self.workload} for {self.target.kind.name} by {self.selection.name}>"

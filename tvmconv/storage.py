@@ -36,7 +36,7 @@ LEAST_FREE = 64 * 2**20
 class Description(msgspec.Struct, frozen=True):
     """What a saved file says of itself."""
 
-    kind: Literal["operator", "network"]
+    kind: Literal["operator", "sparse", "network"]
     tvmconv: str
     """The version that made it."""
     tvm: str
@@ -49,7 +49,7 @@ class Description(msgspec.Struct, frozen=True):
 
 def save(
     executable: Executable,
-    kind: Literal["operator", "network"],
+    kind: Literal["operator", "sparse", "network"],
     target: str,
     details: dict[str, Any],
     path: str | PathLike[str],

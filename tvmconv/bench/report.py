@@ -16,6 +16,7 @@ from ..targets import DeviceFacts
 from ..workload import ConvWorkload
 from .memory import Memory
 from .peers import LIMITS, OURS
+from .sparsity import Code
 from .timing import Timing
 
 PACKAGES = ("tvmconv", "apache-tvm", "apache-tvm-ffi", "torch", "triton", "onnxruntime")
@@ -39,6 +40,10 @@ class Row(msgspec.Struct, frozen=True):
     """What was wrong with peers that took part."""
     memory: Memory | None = None
     """Beside operands and output, which are `bytes`; None where it was not asked for."""
+    sparsity: float | None = None
+    """Share of zeros in the weight; None for a dense one, which tvmconv's dense kernels take."""
+    code: Code | None = None
+    """Of the sparse kernel."""
 
     @property
     def key(self) -> tuple[str, str, str]:
@@ -147,8 +152,17 @@ def read_report(path: Path) -> Report:
         ) from None
 
 
+def described(workload: ConvWorkload, sparsity: float | None) -> str:
+    """A row's workload in words."""
+    return str(workload) if sparsity is None else f"{workload}, {100 * sparsity:g}% zeros"
+
+
 def require_comparable(
-    old: Report, workloads: Mapping[tuple[str, str], ConvWorkload], device: DeviceFacts | None, cache: str
+    old: Report,
+    workloads: Mapping[tuple[str, str], ConvWorkload],
+    device: DeviceFacts | None,
+    cache: str,
+    sparsity: float | None = None,
 ) -> None:
     """Raises `InvalidArgumentError` for a report of other conditions, or with none of the workloads.
 
@@ -157,7 +171,7 @@ def require_comparable(
     then, now = (f"{facts}, {state} caches" for facts, state in ((old.device, old.cache), (device, cache)))
     if then != now:
         raise InvalidArgumentError("compare", then, f"a report measured as this run is: {now}")
-    keys = {(*names, str(workload)) for names, workload in workloads.items()}
+    keys = {(*names, described(workload, sparsity)) for names, workload in workloads.items()}
     if not any(row.key in keys for row in old.rows if row.ours):
         raise InvalidArgumentError("compare", [row.name for row in old.rows], "a report with a workload of this run")
 

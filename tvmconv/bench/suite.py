@@ -14,11 +14,13 @@ from ..targets import device_facts
 from ..testing import check_sample, random_operands
 from ..workload import ConvWorkload
 from .memory import FORMULAS, Memory, workspace_on_cpu, workspace_on_gpu
-from .peers import DEFAULT_PEERS, LIMITS, OURS, PEERS
+from .peers import DEFAULT_PEERS, LIMITS, OURS, PEERS, SPARSE_PEERS
 from .peers.copies import Copy
 from .peers.ours import Tvmconv
 from .peers.peer import Call, Operands, Peer
-from .report import Report, Roofs, Row, versions
+from .peers.sparse import Sparse
+from .report import Report, Roofs, Row, described, versions
+from .sparsity import code_of, pruned
 from .timing import Timer, interleave, measure, sets_beyond_cache, timer
 
 if TYPE_CHECKING:
@@ -37,9 +39,10 @@ ROOF_BYTES = 2**30
 GEMM_SIZES = {"cuda": 8192, "llvm": 2048}
 
 
-def choose_peers(names: str | None) -> list[Peer]:
-    """The peers in text such as "pytorch,tvm"; the default ones where there is none."""
-    chosen = DEFAULT_PEERS if names is None else tuple(name.strip() for name in names.split(","))
+def choose_peers(names: str | None, sparse: bool = False) -> list[Peer]:
+    """The peers in text such as "pytorch,tvm"; the default ones, for a sparse weight or not, where there is none."""
+    default = SPARSE_PEERS if sparse else DEFAULT_PEERS
+    chosen = default if names is None else tuple(name.strip() for name in names.split(","))
     if unknown := [name for name in chosen if name not in PEERS]:
         raise InvalidArgumentError("peers", unknown[0], f"some of {', '.join(PEERS)}")
     return [peer for name, peer in PEERS.items() if name in chosen]
@@ -54,8 +57,11 @@ def measure_suites(
     roofs: bool,
     memory: bool,
     started: Callable[[str], None],
+    sparsity: float | None = None,
 ) -> Report:
     """Measures workloads, whose keys are a suite and a name; `started` hears of each before it begins.
+
+    With a sparsity, weights have that share of zeros, and tvmconv is its sparse kernels.
 
     PyTorch and all other libraries have as many threads on a CPU as TVM.
     """
@@ -69,7 +75,7 @@ def measure_suites(
     rows = []
     for (suite, name), workload in workloads.items():
         started(f"{suite} {name}: {workload}")
-        rows.append(measure_row(suite, name, workload, target, peers, rounds, cold, memory))
+        rows.append(measure_row(suite, name, workload, target, peers, rounds, cold, memory, sparsity))
     return Report(
         target=json.loads(str(target)),
         device=device,
@@ -90,19 +96,25 @@ def measure_row(
     rounds: int,
     cold: bool,
     memory: bool = False,
+    sparsity: float | None = None,
 ) -> Row:
     """A workload of a suite beside its peers and the copies, on arrays that all of them share.
+
+    With a sparsity the weight has that share of zeros, and tvmconv is its sparse kernel.
 
     Raises `WrongResultError` where tvmconv is wrong. A peer that is wrong or fails is left out, and the row says why.
     """
     on_gpu = target.kind.name == "cuda"
     arrays = random_operands(workload)
+    ours = OURS if sparsity is None else Sparse()
+    if sparsity is not None:
+        arrays["w"] = pruned(arrays["w"], sparsity)
     count = sets_beyond_cache(workload.bytes_moved, on_gpu) if cold else 1
     sets = [_tensors(arrays, _device(target)) for _ in range(count)]
     timers: dict[str, Timer] = {}
     workspaces: dict[str, int] = {}
     skipped, failed = {}, {}
-    for peer in (OURS, *peers, *LIMITS):
+    for peer in (ours, *peers, *LIMITS):
         if reason := peer.obstacle(workload, target):
             skipped[peer.name] = reason
             continue
@@ -125,15 +137,22 @@ def measure_row(
     return Row(
         suite=suite,
         name=name,
-        workload=str(workload),
+        workload=described(workload, sparsity),
         flops=workload.flops,
         bytes=workload.bytes_moved,
-        selection=select(workload, target).reason if OURS.name in timers else None,
+        selection=_reason(ours, workload, target) if ours.name in timers else None,
         times=interleave(timers, rounds),
         skipped=skipped,
         failed=failed,
         memory=Memory({name: formula(workload) for name, formula in FORMULAS.items()}, workspaces) if memory else None,
+        sparsity=sparsity,
+        code=code_of(ours.operator) if isinstance(ours, Sparse) else None,
     )
+
+
+def _reason(ours: Tvmconv, workload: ConvWorkload, target: tvm.target.Target) -> str:
+    selection = ours.operator.selection if isinstance(ours, Sparse) else select(workload, target)
+    return selection.reason
 
 
 def measure_roofs(target: tvm.target.Target) -> Roofs:
@@ -171,6 +190,7 @@ def _check(
     # Memory that a right result has just left would hide elements that are not written.
     torch.full(computed.output_shape, torch.nan, dtype=getattr(torch, workload.dtype), device=device)
     got = call().to(getattr(torch, workload.dtype)).cpu().numpy()
-    operands = {name: arrays[name] for name in computed.operands}
+    # Structured pruning leaves the first channels.
+    operands = {name: arrays[name][tuple(map(slice, shape))] for name, (shape, _) in computed.operands.items()}
     rng = np.random.default_rng(0)
     check_sample(computed, operands, got, rng, CHECKED_OUTPUTS, ROUNDINGS * peer.unit(workload))

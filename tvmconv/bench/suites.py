@@ -18,8 +18,7 @@ def suite_names() -> list[str]:
 def load_suite(name: str, kind: str, batch: int | None = None, dtype: str = "float32") -> dict[str, ConvWorkload]:
     """The workloads of a suite by their short names, with the suite's batch for a kind of target, or another.
 
-    `kind` is "cuda" or "llvm". The workloads of "sparse-paper" are dense: the shares of zeros that its paper has
-    measured are only in the file.
+    `kind` is "cuda" or "llvm". What share of a weight is zero is not part of a workload: see `sparsity.pruned`.
     """
     suites = _read()
     if name not in suites:

@@ -6,13 +6,14 @@ import click
 
 from .bench_ablation import ablation
 from .bench_defaults import defaults
+from .bench_sparsity import sparsity
 from .bench_suite import suite
 from .bench_tune_tir import tune_tir
 from .bench_tuners import tuners
 from .bench_tutorial import tutorial
 
 
-@click.group(commands=[suite, tutorial, ablation, defaults, tuners, tune_tir])
+@click.group(commands=[suite, sparsity, tutorial, ablation, defaults, tuners, tune_tir])
 def bench() -> None:
     """Measure kernels beside their peers, and tuners beside each other.
 

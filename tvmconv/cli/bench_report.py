@@ -28,6 +28,7 @@ def print_report(report: Report) -> None:
         _print_rows(rows)
         _print_means(rows)
         _print_memory(rows)
+        print_code(rows)
         _print_absent(rows)
     if len(suites) > 1:
         click.echo("\nall suites")
@@ -101,6 +102,31 @@ def _print_memory(rows: Sequence[Row]) -> None:
         found = [f"{100 * abs(share - 1):.3g}% {_less(share)} than {peer} ({count})" for peer, (share, count) in means]
         if found:
             click.echo(f"{ours} takes, operands and output included, on average (of so many): {', '.join(found)}")
+
+
+def print_code(rows: Sequence[Row]) -> None:
+    """What the weights of sparse kernels were compiled into."""
+    found = [(row.name, row.code) for row in rows if row.code is not None]
+    if not found:
+        return
+    click.echo("\nmultiply-adds of a thread, and the code")
+    print_table(
+        ["name", "% zeros", "non-zeros", "template", "removed", "left", "instructions", "PTX, KB", "cubin, KB"],
+        [
+            [
+                name,
+                100 * code.sparsity,
+                code.nonzeros,
+                code.template,
+                code.removed,
+                code.left,
+                code.instructions,
+                code.ptx_bytes / 1000,
+                code.cubin_bytes / 1000,
+            ]
+            for name, code in found
+        ],
+    )
 
 
 def _print_absent(rows: Sequence[Row]) -> None:

@@ -33,6 +33,12 @@ def share(ctx: click.Context, param: click.Parameter, value: str | None) -> floa
 @click.option("--threads", type=POSITIVE, help="On a CPU, for all alike.  [default: TVM's number]")
 @click.option("--batch", type=POSITIVE, help="Instead of the batch that a suite has.")
 @click.option("--dtype", type=click.Choice(DTYPES), default="float32")
+@click.option(
+    "--sparsity",
+    type=click.FloatRange(0, 1, max_open=True),
+    metavar="S",
+    help="Share of zeros in the weights: tvmconv is its sparse kernels, with other peers by default.",
+)
 @click.option("--epilogue", is_flag=True, help="Scale, shift and ReLU after each convolution.")
 @click.option("--peers", metavar="A,B", help="Only these, and the copies.  [default: all but metaschedule]")
 @click.option("--cold", is_flag=True, help="Other arrays in each call, so that none is in the GPU's L2, or a CPU's L3.")
@@ -48,6 +54,7 @@ def suite(
     threads: int | None,
     batch: int | None,
     dtype: str,
+    sparsity: float | None,
     epilogue: bool,
     peers: str | None,
     cold: bool,
@@ -63,12 +70,15 @@ def suite(
     The suites are depthwise-tutorial, depthwise-networks, im2win-thesis and sparse-paper. Contenders are called in
     turn, on a GPU in CUDA graphs; times are medians of the rounds. A peer that cannot take part is listed with the
     reason. "x PEER" is how many times as long as tvmconv the peer takes; tvmconv-direct and
-    tvmconv-im2win are its algorithms side by side, and on a CPU tvm is the naive direct convolution. The exit code is 5
+    tvmconv-im2win are its algorithms side by side, and on a CPU tvm is the naive direct convolution. With --sparsity a
+    second table counts multiply-adds of a thread, machine instructions and bytes of code. The exit code is 5
     if tvmconv computes something wrong, and 6 if a workload takes longer than --fail-on-regress allows, in the median
     and, beyond noise, in every round.
     """
     if fail_on_regress is not None and compare is None:
         raise click.UsageError("--fail-on-regress goes with --compare")
+    if sparsity is not None and memory:
+        raise click.UsageError("--memory goes with dense weights")
     if threads is not None:
         os.environ["TVM_NUM_THREADS"] = str(threads)  # read when TVM is loaded
     if find_spec("torch") is None:
@@ -85,7 +95,7 @@ def suite(
         from ..bench.plot import draw
     resolved = resolve_target(target)
     device_of(resolved)
-    chosen = choose_peers(peers)
+    chosen = choose_peers(peers, sparse=sparsity is not None)
     tail = Epilogue(scale=True, shift=True, low=0.0) if epilogue else Epilogue()
     workloads = {
         (suite, name): msgspec.structs.replace(workload, epilogue=tail)
@@ -96,9 +106,9 @@ def suite(
         raise InvalidArgumentError("memory", True, "a GPU, or Linux, which tells how much memory a process has held")
     old = read_report(compare) if compare else None
     if old:
-        require_comparable(old, workloads, device_facts(resolved.kind.name), "cold" if cold else "warm")
+        require_comparable(old, workloads, device_facts(resolved.kind.name), "cold" if cold else "warm", sparsity)
     roofs = plot is not None
-    report = measure_suites(workloads, resolved, chosen, rounds, cold, roofs, memory, started=note)
+    report = measure_suites(workloads, resolved, chosen, rounds, cold, roofs, memory, note, sparsity)
     found = changes(report.rows, old) if old else []
     if plot:
         draw(report, plot)

@@ -22,8 +22,16 @@ if TYPE_CHECKING:
 @target_option
 @input_shapes_option
 @records_option
+@click.option(
+    "--sparse",
+    type=click.Choice(("auto", "always", "never")),
+    default="auto",
+    help="Which weights are compiled into their kernels, where nothing is left of their zeros.",
+)
 @json_option
-def build(model: Path, output: Path, target: str, shapes: dict[str, list[int]] | None, as_json: bool) -> None:
+def build(
+    model: Path, output: Path, target: str, shapes: dict[str, list[int]] | None, sparse: str, as_json: bool
+) -> None:
     """Compile MODEL, an ONNX file, into one library, and list what runs each of its convolutions.
 
     `tvmconv run` and `tvmconv.load` take the library. A CUDA target needs no GPU.
@@ -35,7 +43,7 @@ def build(model: Path, output: Path, target: str, shapes: dict[str, list[int]] |
     resolved = resolve_target(target)
     start = time.perf_counter()
     with progress(f"building {model.name}"):
-        network = build_network(import_model(model, shapes=shapes), resolved)
+        network = build_network(import_model(model, shapes=shapes), resolved, sparse)
         network.export(output)
     seconds = time.perf_counter() - start
 

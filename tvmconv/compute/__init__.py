@@ -5,5 +5,6 @@ from .direct import direct
 from .im2win import im2win
 from .implicit_gemm import implicit_gemm
 from .reference import conv2d_reference
+from .sparse import sparse
 
-__all__ = ["conv2d_reference", "depthwise", "direct", "im2win", "implicit_gemm"]
+__all__ = ["conv2d_reference", "depthwise", "direct", "im2win", "implicit_gemm", "sparse"]

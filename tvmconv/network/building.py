@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from .. import lowering
+import tvm
+
+from .. import kernel_cache, lowering
 from ..errors import UnsupportedModelError
-from ..targets import resolve_target
+from ..targets import cuda_arch, resolve_target
 from .batch_norm import simplify_batch_norms
 from .importer_errors import IMPORT_ERRORS, summary
 from .importing import import_model
@@ -18,16 +20,19 @@ from .separation import separate_convolutions
 from .spreading import spread_over_threads
 
 
-def build(model: Any, target: Any = "llvm") -> Network:
+def build(model: Any, target: Any = "llvm", sparse: str = "auto") -> Network:
     """Compiles a model for a target: its convolutions with the kernels of tvmconv, the rest with TVM's.
 
     `model` is what `import_model` returns, or anything it takes without `inputs`; `target` is anything that
     `resolve_target` takes. Building for "cuda" needs no GPU, running does. Raises `UnsupportedModelError` for a model
     that can be imported and that TVM cannot compile.
+
+    `sparse` says which weights are compiled into their kernels, where nothing is left of their zeros: "auto", those
+    with many zeros; "always", all; or "never".
     """
     resolved = resolve_target(target)
     source = model if isinstance(model, Model) else import_model(model)
-    mod, layers = use_kernels(source.mod, resolved)
+    mod, layers = use_kernels(source.mod, resolved, sparse)
     mod = simplify_powers(simplify_batch_norms(mod))
     if resolved.kind.name == "cuda":
         mod = separate_convolutions(mod)
@@ -38,4 +43,12 @@ def build(model: Any, target: Any = "llvm") -> Network:
     except IMPORT_ERRORS as error:
         problem = f"TVM cannot compile it for {resolved.kind.name}: {summary(error)}"
         raise UnsupportedModelError(f"{problem}. What would help: static shapes, or other operators") from error
-    return Network(executable, str(resolved), source.inputs, source.outputs, layers)
+    kernels = _machine_code(mod, resolved)
+    return Network(executable, str(resolved), source.inputs, source.outputs, layers, kernels)
+
+
+def _machine_code(mod: tvm.IRModule, target: tvm.target.Target) -> dict[str, bytes]:
+    """That of the kernels with weights in them, as `kernel_cache` knows it: it takes long to make again."""
+    modules = mod.attrs.get("external_mods", []) if mod.attrs else []
+    sources = [str(device.inspect_source()) for module in modules for device in module.imports]
+    return kernel_cache.collected(sources, cuda_arch(target)) if sources else {}

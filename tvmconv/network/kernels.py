@@ -19,6 +19,7 @@ from .epilogue import Tail, follow, padding_before
 from .graph import Block, blocks_of, rebind
 from .layers import Convolution, Layer
 from .packing import Packing, split_packing
+from .sparse_kernels import SparseChoice, SparseKernels
 
 
 @dataclass(frozen=True)
@@ -61,12 +62,16 @@ def sites_for(mod: tvm.IRModule, target: tvm.target.Target) -> list[Site]:
     return [site for site in find_convolutions(mod) if not (site.linear and target.kind.name == "cuda")]
 
 
-def use_kernels(mod: tvm.IRModule, target: tvm.target.Target) -> tuple[tvm.IRModule, tuple[Layer, ...]]:
+def use_kernels(
+    mod: tvm.IRModule, target: tvm.target.Target, sparse: str = "auto"
+) -> tuple[tvm.IRModule, tuple[Layer, ...]]:
     """The module with a scheduled kernel for each convolution that can have one, and what every convolution got.
 
     Padding with zeros before a convolution goes into its kernel, and so do bias, batch norm, an addition of another
     tensor and clips behind it. A linear layer is a convolution with kernels and images of one element. Convolutions
     with equal workloads share a kernel. Weights that are constants are laid out here and now as the kernel wants them.
+    Where `sparse`, one of `MODES`, says so, they are compiled in: such kernels are modules of their own, in the
+    attribute "external_mods".
 
     Before: `y = R.nn.conv2d(x, w)`, `z = R.add(y, bias)`, `output = R.nn.relu(z)`.
     After: `output = R.call_tir(tvmconv_direct_0, (x, packed, shift))`.
@@ -75,12 +80,18 @@ def use_kernels(mod: tvm.IRModule, target: tvm.target.Target) -> tuple[tvm.IRMod
     builder = relax.BlockBuilder(mod)
     selections: dict[ConvWorkload, dispatch.Selection] = {}
     kernels: dict[tuple[ConvWorkload, bool], tuple[relax.GlobalVar, Packing | None, Workspace]] = {}
+    sparse_kernels = SparseKernels(target, sparse)
     calls, layers = {}, []
     for site in sites:
         if site.workload is None:
             layers.append(Layer(site.convolution, "TVM", None, str(site.convolution.obstacle)))
             continue
         workload, weight = site.workload, site.weight
+        scale = constant_value(site.operands[2]) if workload.epilogue.scale else None
+        if choice := sparse_kernels.choose(site.convolution.name, workload, weight, scale):
+            calls[site.output] = _sparse_call(site, choice)
+            layers.append(Layer(site.convolution, f"tvmconv {choice.template}", choice.config, choice.reason))
+            continue
         if workload not in selections:
             selections[workload] = dispatch.select(workload, target)
         selection, key = selections[workload], (workload, weight is not None)
@@ -94,7 +105,10 @@ def use_kernels(mod: tvm.IRModule, target: tvm.target.Target) -> tuple[tvm.IRMod
         calls[site.output] = _call(site, weight, *kernels[key])
         config = msgspec.to_builtins(selection.config)
         layers.append(Layer(site.convolution, f"tvmconv {selection.name}", config, selection.reason))
-    return rebind(builder.get(), calls), tuple(layers)
+    mod = rebind(builder.get(), calls)
+    if sparse_kernels.modules:
+        mod = mod.with_attr("external_mods", sparse_kernels.modules)
+    return mod, tuple(layers)
 
 
 def _call(
@@ -105,15 +119,32 @@ def _call(
     To Relax the workspace is further outputs that nobody reads: it plans their memory with all other.
     """
     assert site.workload is not None
-    *shapes, (output_shape, dtype) = site.workload.operands.values()
+    *shapes, output = site.workload.operands.values()
     operands = [_shaped(operand, shape) for operand, (shape, _) in zip(site.operands, shapes, strict=True)]
     if weight is not None:
         operands[1] = relax.const(packing(weight) if packing else weight)
-    outputs = [relax.TensorType(*output) for output in ((output_shape, dtype), *workspace.parameters)]
+    outputs = [relax.TensorType(*each) for each in (output, *workspace.parameters)]
     call = relax.call_tir(kernel, operands, outputs)
     if workspace.parameters:
         call = relax.TupleGetItem(call, 0)
-    return call if static_shape(site.output.ty) == output_shape else relax.op.reshape(call, site.output.ty.shape)
+    return _reshaped(call, site)
+
+
+def _sparse_call(site: Site, choice: SparseChoice) -> relax.Expr:
+    """The same for a kernel that has the weight and the scale in it."""
+    assert site.workload is not None
+    *names, output = site.workload.operands
+    operands = dict(zip(names, site.operands, strict=True))
+    wanted = choice.workload.operands
+    taken = [_shaped(operand, wanted[name][0]) for name, operand in operands.items() if name not in ("w", "scale")]
+    return _reshaped(relax.call_dps_packed(choice.name, taken, relax.TensorType(*wanted[output])), site)
+
+
+def _reshaped(call: relax.Expr, site: Site) -> relax.Expr:
+    """A kernel's output as the model has it."""
+    assert site.workload is not None
+    shape = static_shape(site.output.ty)
+    return call if shape == site.workload.output_shape else relax.op.reshape(call, site.output.ty.shape)
 
 
 def _shaped(operand: relax.Expr, shape: tuple[int, ...]) -> relax.Expr:

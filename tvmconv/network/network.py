@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from functools import cached_property
 from os import PathLike
 from typing import Any
@@ -12,7 +13,7 @@ import tvm
 import tvm_ffi
 from tvm.runtime.vm import VirtualMachine
 
-from .. import arrays, storage
+from .. import arrays, kernel_cache, storage
 from ..errors import InvalidArgumentError
 from ..targets import device_for
 from .layers import Layer, TensorSpec
@@ -34,12 +35,14 @@ class Network:
         inputs: tuple[TensorSpec, ...],
         outputs: tuple[TensorSpec, ...],
         layers: tuple[Layer, ...],
+        kernels: Mapping[str, bytes],
     ) -> None:
         self._target = target
         self.inputs = inputs
         self.outputs = outputs
         self.layers = layers
         self._executable = executable
+        self._kernels = kernels
 
     def __call__(self, /, *given: Any, **named: Any) -> Any:
         """Runs the network on its inputs, in order or by name: arrays of NumPy or torch, or any with DLPack.
@@ -65,18 +68,22 @@ class Network:
             "inputs": msgspec.to_builtins(self.inputs),
             "outputs": msgspec.to_builtins(self.outputs),
             "layers": msgspec.to_builtins(self.layers),
+            "kernels": msgspec.to_builtins(self._kernels),
         }
         storage.save(self._executable, "network", self._target, details, path)
 
     @classmethod
     def from_saved(cls, module: tvm.runtime.Module, target: str, details: dict[str, Any]) -> Network:
         """The network that `export` wrote."""
+        kernels = msgspec.convert(details["kernels"], dict[str, bytes])
+        kernel_cache.remember(kernels)
         return cls(
             module,
             target,
             msgspec.convert(details["inputs"], tuple[TensorSpec, ...]),
             msgspec.convert(details["outputs"], tuple[TensorSpec, ...]),
             msgspec.convert(details["layers"], tuple[Layer, ...]),
+            kernels,
         )
 
     def __repr__(self) -> str:

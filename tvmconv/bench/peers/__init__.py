@@ -9,6 +9,7 @@ from .onnxruntime import OnnxRuntime
 from .ours import Algorithm, Plain, Tvmconv
 from .peer import Peer
 from .pytorch import Compiled, PyTorch
+from .sparse import Dense, Im2colSpmm, Structured
 from .tvm import Tvm
 
 OURS = Tvmconv()
@@ -18,14 +19,19 @@ PEERS: dict[str, Peer] = {
     peer.name: peer
     for peer in (
         Plain(),
+        Dense(),
         Algorithm("direct"),
         Algorithm("im2win"),
         PyTorch(),
         PyTorch("pytorch-channels-last", channels_last=True),
         PyTorch("pytorch-tf32", tf32=True),
         PyTorch("pytorch-fp16", half=True),
+        Structured("pytorch-half-channels", channels=True),
+        Structured("pytorch-half-filters", filters=True),
+        Structured("pytorch-quarter", channels=True, filters=True),
         Compiled(),
         Im2colGemm(),
+        Im2colSpmm(),
         OnnxRuntime(),
         Tvm(),
         MetaSchedule(),
@@ -33,5 +39,15 @@ PEERS: dict[str, Peer] = {
 }
 """Every peer by its name, in the order of the columns."""
 
-DEFAULT_PEERS = tuple(name for name in PEERS if name != MetaSchedule.name)
-"""All but the one that takes minutes for a workload."""
+FOR_SPARSE = ("tvmconv-dense", "pytorch-half-channels", "pytorch-half-filters", "pytorch-quarter", "im2col-spmm")
+"""Those that say something only where much of the weight is zero."""
+
+DEFAULT_PEERS = tuple(name for name in PEERS if name != MetaSchedule.name and name not in FOR_SPARSE)
+"""All for a dense weight but the one that takes minutes for a workload."""
+
+SPARSE_PEERS = tuple(
+    name
+    for name in PEERS
+    if name in FOR_SPARSE or name.startswith("pytorch") or name in (Im2colGemm.name, OnnxRuntime.name)
+)
+"""Those beside a sparse weight."""

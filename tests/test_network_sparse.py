@@ -1,0 +1,138 @@
+"""Networks whose weights are compiled into their kernels: which ones, and that results stay what they are."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from command_line import tvmconv, tvmconv_json
+from network_graph import Graph
+from onnx import numpy_helper
+from sparse_stand_in import use_sparse_on_cpu
+
+import tvmconv as library
+from tvmconv import cuda
+from tvmconv.bench.sparsity import pruned
+from tvmconv.errors import InvalidArgumentError
+from tvmconv.network import sparse_kernels
+from tvmconv.targets import resolve_target
+
+use_sparse_on_cpu()
+
+
+def network() -> Graph:
+    """Four convolutions: two with batch norm, one of them depthwise and in another branch, with a residual behind."""
+    graph = Graph((2, 4, 8, 8))
+    first = graph.node("Relu", graph.batch_norm(graph.conv("x", (8, 4, 3, 3), pads=[1, 1, 1, 1]), 8))
+    second = graph.conv(first, (8, 8, 1, 1), bias=True)
+    third = graph.batch_norm(graph.conv(first, (8, 1, 3, 3), group=8, pads=[1, 1, 1, 1]), 8)
+    graph.conv(graph.clip(graph.node("Add", second, third), -1.0, 1.0), (4, 8, 3, 3), strides=[2, 2])
+    return graph
+
+
+def model(sparsity: dict[tuple[int, ...], float]) -> onnx.ModelProto:
+    """The network with so many zeros in the weights of these shapes."""
+    graph = network()
+    for number, tensor in enumerate(graph.weights):
+        array = numpy_helper.to_array(tensor)
+        if array.shape in sparsity:
+            graph.weights[number] = numpy_helper.from_array(pruned(array, sparsity[array.shape]), tensor.name)
+    return graph.model(graph.nodes[-1].output[0])
+
+
+MIXED = {(8, 4, 3, 3): 0.9, (8, 8, 1, 1): 0.5, (8, 1, 3, 3): 0.75, (4, 8, 3, 3): 1.0}
+X = np.random.default_rng(0).standard_normal((2, 4, 8, 8)).astype("float32")
+
+
+def kernels(built: library.Network) -> list[str]:
+    return [layer.kernel.removeprefix("tvmconv cpu/") for layer in built.layers]
+
+
+def test_many_zeros_make_a_sparse_kernel() -> None:
+    source = model(MIXED)
+    dense, auto, every = (library.build(source, sparse=mode) for mode in ("never", "auto", "always"))
+    assert kernels(dense) == ["direct", "direct", "depthwise", "direct"]
+    assert kernels(auto) == ["sparse", "direct", "sparse", "sparse"]
+    assert kernels(every) == ["sparse"] * 4
+    assert auto.layers[0].reason == "89.9% of the weight is zero"
+    assert auto.layers[0].config is not None
+    for built in (auto, every):
+        assert np.allclose(built(X), dense(X), atol=1e-5)
+
+
+def test_batch_norm_is_in_the_weight(monkeypatch: pytest.MonkeyPatch) -> None:
+    taken: list[Any] = []
+    compile_sparse = sparse_kernels.compile_sparse
+
+    def recording(workload: Any, *others: Any, **named: Any) -> Any:
+        taken.append(workload)
+        return compile_sparse(workload, *others, **named)
+
+    monkeypatch.setattr(sparse_kernels, "compile_sparse", recording)
+    library.build(model(MIXED))
+    assert [str(workload.epilogue) for workload in taken] == ["shift+relu", "shift", "none"]
+
+
+def test_equal_weights_share_a_kernel() -> None:
+    graph = Graph((1, 4, 8, 8))
+    weight = graph.constant(pruned(np.random.default_rng(1).standard_normal((4, 4, 3, 3)), 0.8))
+    y = "x"
+    for _ in range(3):
+        y = graph.node("Conv", y, weight, pads=[1, 1, 1, 1])
+    mod = library.import_model(graph.model(y)).mod
+    lowered, layers = library.network.kernels.use_kernels(mod, resolve_target("llvm"))
+    assert [layer.kernel for layer in layers] == ["tvmconv cpu/sparse"] * 3
+    assert len(lowered.attrs["external_mods"]) == 1
+
+
+def test_dense_weights_and_too_many_weights_stay_dense(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "sparse" not in kernels(library.build(model({})))
+    monkeypatch.setattr(sparse_kernels, "MOST_NONZEROS", 20)
+    assert kernels(library.build(model(MIXED))) == ["direct", "direct", "sparse", "sparse"]
+
+
+def test_weights_that_are_not_finite_stay_dense() -> None:
+    graph = Graph((1, 2, 6, 6))
+    weight = np.zeros((2, 2, 3, 3))
+    weight[0, 0, 0, 0] = np.inf
+    built = library.build(graph.model(graph.node("Conv", "x", graph.constant(weight))), sparse="always")
+    assert kernels(built) == ["direct"]
+
+
+def test_a_weight_that_is_computed() -> None:
+    graph = Graph((1, 2, 6, 6))
+    graph.inputs.append(graph._value("w", (3, 2, 3, 3)))
+    source = graph.model(graph.node("Conv", "x", "w"))
+    assert kernels(library.build(source)) == ["direct"]
+    with pytest.raises(InvalidArgumentError, match="sparse is 'always'; expected auto or never: the weight of .* comp"):
+        library.build(source, sparse="always")
+    with pytest.raises(InvalidArgumentError, match="sparse is 'sometimes'; expected one of auto, always, never"):
+        library.build(source, sparse="sometimes")
+
+
+def test_export(tmp_path: Path) -> None:
+    built = library.build(model(MIXED))
+    built.export(tmp_path / "network.so")
+    loaded = library.load(tmp_path / "network.so")
+    assert np.array_equal(loaded(X), built(X))
+    assert loaded.layers == built.layers
+
+
+def test_command_line(tmp_path: Path) -> None:
+    onnx.save(model(MIXED), tmp_path / "model.onnx")
+    command = ["build", tmp_path / "model.onnx", "-o", tmp_path / "network.so"]
+    layers = tvmconv_json(*command)["layers"]
+    assert sum(layer["count"] for layer in layers if layer["kernel"] == "tvmconv cpu/sparse") == 3
+    assert "sparse" not in tvmconv(*command, "--sparse", "never").stdout
+
+
+def test_cuda_source_compiles_and_is_kept_with_the_network(tmp_path: Path) -> None:
+    built = library.build(model(MIXED), {"kind": "cuda", "arch": "sm_90"})
+    assert [layer.kernel for layer in built.layers].count("tvmconv cuda/sparse") == 3
+    built.export(tmp_path / "network.so")
+    details = library.storage.read_description(tmp_path / "network.so").details
+    assert len(details["kernels"]) == 3
+    assert cuda.kernel_resources(str(built._executable.mod.imports[0].imports[0].inspect_source()), "sm_90")

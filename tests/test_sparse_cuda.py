@@ -1,0 +1,125 @@
+"""The sparse CUDA template against the float64 reference through its serial twin, and what its kernels are made of."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pytest
+import tvm
+from tvmconv.schedules.cuda import sparse as template
+from tvmconv.schedules.cuda.sparse import Config
+
+from tvmconv import ConvWorkload, cuda
+from tvmconv.lowering import KERNEL_NAME
+from tvmconv.serial import serial_twin
+from tvmconv.sparse.blocks import output_blocks
+from tvmconv.sparse.building import build
+from tvmconv.sparse.folding import bind, expanded
+from tvmconv.sparse.template import Template, make_template
+from tvmconv.targets import resolve_target
+from tvmconv.testing import check_result, random_operands
+
+CPU, SM_90 = resolve_target("llvm"), resolve_target({"kind": "cuda", "arch": "sm_90"})
+
+
+def config(**knobs: object) -> Config:
+    plain = Config(8, images=1, threads_y=4, threads_x=5, rows=1, columns=1, chunk=2, ahead=True)
+    return replace(plain, **knobs)  # type: ignore[arg-type]
+
+
+def twin(workload: ConvWorkload, chosen: Config) -> Template:
+    assert not template.space(workload, SM_90).violated(chosen)
+    return make_template(serial_twin(template.schedule(workload, chosen, SM_90).mod["main"]), CPU)
+
+
+def check(workload: ConvWorkload, made: Template, weight: np.ndarray, channels: int) -> None:
+    """Runs the twin of the template with a weight, and checks what it computes."""
+    operands = {**random_operands(workload), "w": weight.astype(workload.dtype)}
+    dense = expanded(workload, operands["w"])
+    executable = build(bind(made, dense, output_blocks(dense, channels)), CPU)
+    tensors = [tvm.runtime.tensor(array) for name, array in operands.items() if name != "w"]
+    executable[KERNEL_NAME](*tensors)
+    check_result(workload, operands, tensors[-1].numpy())
+
+
+def pruned(workload: ConvWorkload, density: float = 0.1) -> np.ndarray:
+    rng = np.random.default_rng(1)
+    return np.where(rng.random(workload.w_shape) < density, rng.standard_normal(workload.w_shape), 0)
+
+
+@dataclass(frozen=True)
+class Case:
+    id: str
+    workload: ConvWorkload
+    config: Config
+
+
+CASES = (
+    Case("3x3", ConvWorkload.conv2d((1, 6, 9, 10), (12, 6, 3, 3)), config()),
+    Case("one-buffer", ConvWorkload.conv2d((1, 6, 9, 10), (12, 6, 3, 3)), config(ahead=False)),
+    Case("1x1", ConvWorkload.conv2d((2, 12, 5, 5), (10, 12, 1, 1)), config(images=2, chunk=4)),
+    Case("one-channel", ConvWorkload.conv2d((1, 1, 8, 10), (4, 1, 3, 3)), config(chunk=1, ahead=False)),
+    Case(
+        "rows-columns-epilogue",
+        ConvWorkload.conv2d(
+            (1, 4, 8, 10), (7, 4, 3, 3), scale=True, shift=True, residual=True, activation=("clip", -0.5, 1.5)
+        ),
+        config(rows=2, columns=2, threads_x=3, channels=3),
+    ),
+    Case(
+        "stride-dilation-padding",
+        ConvWorkload.conv2d((1, 4, 13, 14), (6, 4, 3, 2), stride=2, dilation=(2, 1), padding=(1, 0, 2, 3)),
+        config(threads_y=3, threads_x=4),
+    ),
+    Case("groups", ConvWorkload.conv2d((1, 8, 8, 10), (12, 4, 3, 3), groups=2), config(channels=5, chunk=4)),
+    Case("depthwise", ConvWorkload.depthwise((1, 6, 8, 10), (6, 2, 3, 3), shift=True), config()),
+    Case("half", ConvWorkload.conv2d((1, 6, 8, 10), (12, 6, 3, 3), dtype="float16", activation="relu"), config()),
+)
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.id)
+def test_configuration(case: Case) -> None:
+    check(case.workload, twin(case.workload, case.config), pruned(case.workload, 0.3), case.config.channels)
+
+
+LAYER = ConvWorkload.conv2d((1, 6, 9, 10), (12, 6, 3, 3), shift=True)
+
+
+def test_template_is_reused_for_other_weights() -> None:
+    made, weight = twin(LAYER, config()), pruned(LAYER, 0.5)
+    single = np.zeros(LAYER.w_shape)
+    single[5, 3, 1, 2] = 2.0
+    holes = weight.copy()
+    holes[3], holes[:, 4], holes[:, 2:4] = 0, 0, 0
+    negative_zeros = np.where(weight == 0, -0.0, weight)
+    for each in (weight, single, holes, negative_zeros, np.zeros(LAYER.w_shape), np.ones(LAYER.w_shape)):
+        check(LAYER, made, each, 8)
+
+
+def cuda_source(workload: ConvWorkload, chosen: Config, weight: np.ndarray) -> str:
+    made = make_template(template.schedule(workload, chosen, SM_90).mod["main"], SM_90)
+    dense = expanded(workload, weight)
+    executable = build(bind(made, dense, output_blocks(dense, chosen.channels)), SM_90)
+    return str(executable.mod.imports[0].inspect_source())
+
+
+def test_nothing_is_left_of_zeros() -> None:
+    weight = pruned(LAYER)
+    weight[:, 4] = 0
+    source = cuda_source(LAYER, config(chunk=1, channels=12), weight)
+    products = source.count("* 0x") + source.count("* -0x")
+    assert products == np.count_nonzero(weight)
+    reads = np.count_nonzero(weight.any(axis=0))
+    assert source.count("float x") == reads
+    assert source.count("pad_shared_local_ptr[0] = ") == 5
+
+
+def test_cubin() -> None:
+    workload = ConvWorkload.conv2d((1, 16, 14, 28), (64, 16, 3, 3), shift=True, activation="relu")
+    chosen = config(channels=32, threads_y=7, threads_x=28, chunk=4)
+    (kernel,) = cuda.kernel_resources(cuda_source(workload, chosen, pruned(workload)), "sm_90")
+    assert (kernel.stack_bytes, kernel.spill_store_bytes, kernel.spill_load_bytes) == (0, 0, 0)
+    assert 0.9 * template.shared_bytes(workload, chosen) < kernel.shared_bytes
+    assert kernel.shared_bytes <= template.shared_bytes(workload, chosen)
+    assert kernel.registers <= template.registers(workload, chosen) + 16

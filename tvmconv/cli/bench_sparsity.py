@@ -1,0 +1,95 @@
+"""`tvmconv bench sparsity`."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+
+import click
+
+from ..errors import InvalidArgumentError, MissingPackageError
+from .bench_report import print_code
+from .console import note, print_json, print_table
+from .options import POSITIVE, json_option, target_option
+
+SUITE = "sparse-paper"
+
+
+@click.command()
+@click.argument("names", nargs=-1, metavar="[OPERATOR]...")
+@target_option
+@click.option("--batch", type=POSITIVE, help="Instead of 64 on a GPU, and 1 on a CPU.")
+@click.option("--sparsities", metavar="A,B", help="Shares of zeros.  [default: 0 to 0.9 in steps of 0.1]")
+@click.option("--peers", metavar="A,B", default="pytorch,pytorch-tf32", help="As for `tvmconv bench suite`.")
+@click.option("--rounds", type=POSITIVE, default=5, help="How often each contender is timed.")
+@json_option
+def sparsity(
+    names: tuple[str, ...],
+    target: str,
+    batch: int | None,
+    sparsities: str | None,
+    peers: str,
+    rounds: int,
+    as_json: bool,
+) -> None:
+    """Measure operators of the sparse code-generation paper, or some of them, over shares of zeros.
+
+    "x PEER" is how many times as long as tvmconv's sparse kernel the peer takes; behind a table is from which share on
+    tvmconv is faster. Zeros are at random places. Results are checked first; times are medians of rounds in which all
+    take turns, with warm caches.
+    """
+    if find_spec("torch") is None:
+        raise MissingPackageError("torch", "torch", "tvmconv bench sparsity")
+
+    from ..bench.report import versions
+    from ..bench.sparsity import STEPS, crossover, measure_sparsities
+    from ..bench.suite import choose_peers
+    from ..bench.suites import load_suite
+    from ..targets import device_facts, device_of, resolve_target
+
+    resolved = resolve_target(target)
+    kind = resolved.kind.name
+    device_of(resolved)
+    chosen = choose_peers(peers, sparse=True)
+    shares = STEPS if sparsities is None else _shares(sparsities)
+    workloads = load_suite(SUITE, kind, batch)
+    for name in names:
+        if name not in workloads:
+            raise InvalidArgumentError("operator", name, f"some of {', '.join(workloads)}")
+    wanted = {name: workload for name, workload in workloads.items() if not names or name in names}
+    rows = measure_sparsities(SUITE, wanted, resolved, chosen, shares, rounds, note)
+    crossovers = {name: {peer.name: crossover(own, peer.name) for peer in chosen} for name, own in rows.items()}
+    device, packages = device_facts(kind), versions(kind)
+    if as_json:
+        facts = {"device": device, "versions": packages, "rounds": rounds, "suite": SUITE}
+        print_json({**facts, "rows": [row for own in rows.values() for row in own], "crossovers": crossovers})
+        return
+    present = [peer.name for peer in chosen if any(peer.name in row.times for own in rows.values() for row in own)]
+    for name, own in rows.items():
+        click.echo(f"{name}: {wanted[name]}")
+        print_table(
+            ["% zeros", "µs", *(f"x {peer}" for peer in present)],
+            [
+                [100 * (row.sparsity or 0), 1e6 * row.ours.median if row.ours else ""]
+                + [row.times_faster(peer) or "" for peer in present]
+                for row in own
+            ],
+        )
+        found = {peer: crossovers[name][peer] for peer in present}
+        click.echo(", ".join(f"faster than {peer} {_from(share)}" for peer, share in found.items()))
+        print_code(own)
+        click.echo()
+    click.echo(f"{device}, warm caches, medians of {rounds} rounds; {', '.join(map(' '.join, packages.items()))}")
+
+
+def _from(share: float | None) -> str:
+    return "nowhere" if share is None else f"from {100 * share:g}% zeros on"
+
+
+def _shares(text: str) -> tuple[float, ...]:
+    try:
+        shares = tuple(float(part) for part in text.split(","))
+    except ValueError:
+        shares = ()
+    if not shares or not all(0 <= share < 1 for share in shares):
+        raise InvalidArgumentError("sparsities", text, "shares such as 0,0.5,0.9")
+    return shares

@@ -1,0 +1,76 @@
+"""Machine code that is kept between processes, by the content of the source that it was compiled from.
+
+It is for kernels that take seconds to compile and are compiled again as they are: a sparse convolution of the same
+weight. They lie in `TVMCONV_CACHE_DIR`, by default `tvmconv` in the user's folder for caches; a folder that cannot be
+written to keeps nothing, and nobody minds. Files may be removed at any time.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from hashlib import sha256
+from pathlib import Path
+
+from . import __version__, cuda
+
+_compiled: dict[str, bytes] = {}
+
+
+def folder() -> Path:
+    """Where the files are."""
+    if named := os.environ.get("TVMCONV_CACHE_DIR"):
+        return Path(named)
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "tvmconv"
+
+
+def compile_all(sources: Sequence[str], arch: str) -> list[bytes]:
+    """CUDA sources as machine code for an architecture, compiled side by side unless they are known."""
+    with ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:
+        return list(pool.map(lambda source: compiled(source, arch), sources))
+
+
+def compiled(source: str, arch: str) -> bytes:
+    """One source as machine code."""
+    image = known(source, arch)
+    if image is None:
+        image = cuda.compile_source(source, arch)
+        _compiled[_name(source, arch)] = image
+        with suppress(OSError):
+            _write(folder() / _name(source, arch), image)
+    return image
+
+
+def known(source: str, arch: str) -> bytes | None:
+    """The machine code of a source that was compiled before, in this process or in another."""
+    name = _name(source, arch)
+    if name not in _compiled:
+        with suppress(OSError):
+            _compiled[name] = (folder() / name).read_bytes()
+    return _compiled.get(name)
+
+
+def collected(sources: Sequence[str], arch: str) -> dict[str, bytes]:
+    """The machine code of sources by names that `remember` takes, to be kept in a file with them."""
+    return {_name(source, arch): compiled(source, arch) for source in sources}
+
+
+def remember(images: Mapping[str, bytes]) -> None:
+    """Takes what `collected` gave: these sources are known from now on."""
+    _compiled.update(images)
+
+
+def _write(path: Path, image: bytes) -> None:
+    """Writes a file that appears whole, also where several processes write it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=path.parent) as scratch:
+        Path(scratch, path.name).write_bytes(image)
+        Path(scratch, path.name).replace(path)
+
+
+def _name(source: str, arch: str) -> str:
+    key = "\n".join((__version__, arch, *cuda.PTXAS_OPTIONS, source))
+    return f"{sha256(key.encode()).hexdigest()}.cubin"

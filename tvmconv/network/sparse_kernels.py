@@ -1,0 +1,91 @@
+"""Which convolutions of a network get kernels with their weights compiled in, and those kernels."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from hashlib import sha256
+from typing import Any
+
+import msgspec
+import numpy as np
+import tvm
+from tvm.runtime import Module
+
+from ..dispatch import template_name
+from ..errors import InvalidArgumentError
+from ..sparse.compiling import compile_sparse, sparse_schedules
+from ..workload import ConvWorkload
+from .constants import Array
+
+MODES = ("auto", "always", "never")
+
+THRESHOLD = 0.7
+"""Share of zeros from which on "auto" takes a sparse kernel; `tvmconv bench sparsity` says where it should be."""
+
+MOST_NONZEROS = 32768
+"""Of a weight that "auto" compiles in: compilers take minutes over more, and no cache holds the code."""
+
+
+@dataclass(frozen=True)
+class SparseChoice:
+    """A sparse kernel for one convolution."""
+
+    name: str
+    """Of the function in its module."""
+    workload: ConvWorkload
+    """Without the scale, which is in the weight."""
+    template: str
+    config: dict[str, Any]
+    reason: str
+
+
+class SparseKernels:
+    """Makes the sparse kernels of one network; equal weights of equal workloads share one."""
+
+    def __init__(self, target: tvm.target.Target, mode: str) -> None:
+        if mode not in MODES:
+            raise InvalidArgumentError("sparse", mode, f"one of {', '.join(MODES)}")
+        self._target = target
+        self._mode = mode
+        self._kernels: dict[str, tuple[Module, dict[str, Any]]] = {}
+
+    @property
+    def modules(self) -> list[Module]:
+        """What the network has to be linked with."""
+        return [module for module, _ in self._kernels.values()]
+
+    def choose(
+        self, name: str, workload: ConvWorkload, weight: Array | None, scale: Array | None
+    ) -> SparseChoice | None:
+        """The kernel for a convolution with a weight `workload.w_shape` and a scale (K,); None for a dense one.
+
+        A weight that is not finite has none. Raises `InvalidArgumentError` where every convolution is to have one and
+        a weight, None here, is computed.
+        """
+        if self._mode == "never":
+            return None
+        if weight is None:
+            if self._mode == "always":
+                expected = f"auto or never: the weight of {name} is computed, and sparse kernels have theirs in them"
+                raise InvalidArgumentError("sparse", self._mode, expected)
+            return None
+        if scale is not None:
+            shape = workload.out_channels, -1, *workload.kernel
+            weight = (weight.reshape(shape) * scale.reshape(-1, 1, 1, 1)).reshape(workload.w_shape)
+        zeros = 1 - np.count_nonzero(weight) / weight.size
+        if not np.isfinite(weight).all() or (self._mode == "auto" and not _pays(weight, zeros)):
+            return None
+        plain = msgspec.structs.replace(workload, epilogue=msgspec.structs.replace(workload.epilogue, scale=False))
+        # Equal sources are compiled once, and are known to the next build: so the name says what is in it.
+        key = sha256(plain.to_json().encode() + np.ascontiguousarray(weight, np.float32).tobytes()).hexdigest()
+        function = f"tvmconv_sparse_{key[:16]}"
+        if function not in self._kernels:
+            kernel = compile_sparse(plain, weight, self._target, name=function)
+            self._kernels[function] = kernel.executable.mod, msgspec.to_builtins(kernel.config)
+        _, config = self._kernels[function]
+        template = template_name(sparse_schedules(self._target))
+        return SparseChoice(function, plain, template, config, f"{100 * zeros:.3g}% of the weight is zero")
+
+
+def _pays(weight: Array, zeros: float) -> bool:
+    return zeros >= THRESHOLD and (1 - zeros) * weight.size <= MOST_NONZEROS

@@ -1,0 +1,29 @@
+"""From a bound template to machine code: what is left of lowering, and one translation unit for each launch."""
+
+from __future__ import annotations
+
+import tvm
+from tvm import tirx
+from tvm.runtime import Executable
+from tvm.tirx.build import codegen_build, split_host_device_mods
+
+from ..cuda import use_fast_compiler
+from ..lowering import KERNEL_NAME
+
+
+def build(func: tirx.PrimFunc, target: tvm.target.Target, name: str = KERNEL_NAME) -> Executable:
+    """The module with a function that `folding.bind` made, named.
+
+    Each of its launches is a CUDA module of its own, since compilers take longer over one large function than over two
+    halves, and can compile them side by side.
+    """
+    use_fast_compiler()
+    func = func.with_attrs({"global_symbol": name, "tirx.is_entry_func": True})
+    passes = tvm.ir.transform.Sequential([tirx.transform.SplitHostDevice(), tirx.transform.MakePackedAPI()])
+    host, devices = split_host_device_mods(passes(tvm.IRModule({name: func})))
+    _, finalize_host, _ = tirx.get_default_tir_pipeline(target)
+    module = codegen_build(finalize_host()(host), target if target.host is None else target.host)
+    for device, kernels in devices.items():
+        for launch, kernel in kernels.functions.items():
+            module.import_module(codegen_build(tvm.IRModule({launch: kernel}), device))
+    return Executable(module)

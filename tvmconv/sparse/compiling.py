@@ -1,0 +1,76 @@
+"""From a workload and a weight to a kernel: what everything outside this package calls."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import tvm
+from tvm import tirx
+from tvm.runtime import Executable
+
+from .. import kernel_cache
+from ..dispatch import FOLDERS, template_named
+from ..lowering import KERNEL_NAME, with_alignment
+from ..targets import cuda_arch, resolve_target
+from ..workload import ConvWorkload
+from .blocks import output_blocks
+from .building import build
+from .folding import bind, expanded
+from .report import SparseReport, make_report
+from .template import Template, make_template
+
+
+@dataclass(frozen=True)
+class SparseKernel:
+    """A convolution with its weight compiled in."""
+
+    executable: Executable
+    """The module; its one function takes the operands of the workload but for w."""
+    config: Any
+    report: SparseReport
+
+
+def sparse_schedules(target: tvm.target.Target) -> ModuleType:
+    """The module of `tvmconv.schedules` that schedules sparse convolutions on a target."""
+    return template_named(f"{FOLDERS[target.kind.name]}/sparse")
+
+
+@lru_cache(maxsize=64)
+def kept_template(workload: ConvWorkload, config: Any, target: str) -> Template:
+    """The template of a workload, made once: any weight can be bound to it."""
+    resolved = resolve_target(target)
+    func = sparse_schedules(resolved).schedule(workload, config, resolved).mod["main"]
+    return make_template(with_alignment(func, workload, resolved), resolved)
+
+
+def lower_sparse(
+    workload: ConvWorkload, weight: np.ndarray, config: Any, target: tvm.target.Target
+) -> tuple[tirx.PrimFunc, Template, list[list[int]]]:
+    """The function with the weight bound, its template, and the blocks of output channels; for `building.build`."""
+    template = kept_template(workload, config, str(target))
+    dense = expanded(workload, weight)
+    blocks = output_blocks(dense, config.channels)
+    return bind(template, dense, blocks), template, blocks
+
+
+def compile_sparse(
+    workload: ConvWorkload, weight: np.ndarray, target: tvm.target.Target, config: Any = None, name: str = KERNEL_NAME
+) -> SparseKernel:
+    """The kernel of a workload for one weight `workload.w_shape`, by the default configuration unless one is given.
+
+    `name` is that of the function: functions of one network need different ones.
+
+    Raises `InvalidArgumentError` for a weight of another shape, or with NaN or infinity in it.
+    """
+    if config is None:
+        density = np.count_nonzero(weight) / weight.size
+        config = sparse_schedules(target).default_config(workload, target, density)
+    func, template, blocks = lower_sparse(workload, weight, config, target)
+    executable = build(func, target, name)
+    sources = [str(module.inspect_source()) for module in executable.mod.imports]
+    images = kernel_cache.compile_all(sources, cuda_arch(target)) if sources else []
+    return SparseKernel(executable, config, make_report(weight, template.pixels, len(blocks), images))

@@ -1,0 +1,164 @@
+"""Sparse convolutions as users make them: from a weight, for whatever input comes."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from functools import cached_property
+from os import PathLike
+from typing import Any
+
+import numpy as np
+import tvm
+
+from ..arrays import is_cpu, operand
+from ..errors import InvalidArgumentError
+from ..targets import resolve_target
+from ..workload import DTYPES, Activation, ConvWorkload, Padding
+from .operator import SparseOperator, compile_operator
+from .report import SparseReport
+from .weights import as_layer, require_finite, vector
+
+DEFAULTS: dict[str, Any] = {"stride": 1, "padding": "SAME", "dilation": 1, "groups": 1}
+
+
+class SparseConv2d:
+    """A convolution with one weight, compiled for each shape of input that it meets; `sparse_conv2d` makes it."""
+
+    def __init__(
+        self,
+        weight: np.ndarray,
+        shift: np.ndarray | None,
+        residual: bool,
+        activation: Activation,
+        options: dict[str, Any],
+        target: Any,
+    ) -> None:
+        self.weight = weight
+        """(K, C / groups, R, S) in float32, with the scale in it."""
+        self._shift = shift
+        self._epilogue: dict[str, Any] = {"shift": shift is not None, "residual": residual, "activation": activation}
+        self._options = options
+        self._target = None if target is None else resolve_target(target)
+        self._operators: dict[tuple[tuple[int, ...], str, str], SparseOperator] = {}
+        self._lock = threading.Lock()
+
+    def __call__(self, x: Any, residual: Any = None) -> Any:
+        """The convolution of x (N, C, H, W), as an array of the kind of x on the device of x.
+
+        x is float32 or float16, a NumPy array, a torch tensor (on a GPU: on the current stream) or any array with
+        DLPack; a residual has the shape and dtype of the result. The first call with a shape compiles for it.
+        """
+        image = operand("x", x)
+        target = self._target or _default_target(is_cpu(image.device))
+        return self._kept(image.shape, image.dtype, target).run_on(x, image, residual)
+
+    def operator(self, x_shape: Sequence[int], dtype: str = "float32", target: Any = None) -> SparseOperator:
+        """What a call with such an x uses, compiled now if it was not; `target` is "llvm" unless one was given."""
+        resolved = resolve_target(target) if target is not None else self._target or _default_target(on_cpu=True)
+        return self._kept(tuple(x_shape), dtype, resolved)
+
+    @property
+    def operators(self) -> tuple[SparseOperator, ...]:
+        """What has been compiled so far."""
+        return tuple(self._operators.values())
+
+    @cached_property
+    def nonzeros(self) -> int:
+        """Weights that are not zero."""
+        return int(np.count_nonzero(self.weight))
+
+    @property
+    def sparsity(self) -> float:
+        """Share of zeros in the weight."""
+        return 1 - self.nonzeros / self.weight.size
+
+    @property
+    def report(self) -> SparseReport:
+        """What the weight left of the template, where one shape has been compiled; else see `operators`."""
+        return self._only().report
+
+    def source(self, kind: str = "source") -> str:
+        """The kernel as text, as `Operator.source`, where one shape has been compiled; else see `operators`."""
+        return self._only().source(kind)
+
+    def save(self, path: str | PathLike[str]) -> None:
+        """Writes the operator of the one shape that has been compiled; `tvmconv.load` reads it."""
+        self._only().save(path)
+
+    def __repr__(self) -> str:
+        shape = "x".join(map(str, self.weight.shape))
+        return f"<tvmconv.SparseConv2d {shape}, {100 * self.sparsity:.4g}% zeros, {len(self._operators)} compiled>"
+
+    def _only(self) -> SparseOperator:
+        if len(self._operators) != 1:
+            shapes = [operator.workload.x_shape for operator in self.operators]
+            raise InvalidArgumentError("x_shape", shapes, "one shape compiled: choose with operator(x_shape)")
+        return self.operators[0]
+
+    def _kept(self, x_shape: tuple[int, ...], dtype: str, target: tvm.target.Target) -> SparseOperator:
+        key = x_shape, dtype, str(target)
+        if key not in self._operators:
+            with self._lock:
+                if key not in self._operators:
+                    self._operators[key] = self._compile(x_shape, dtype, target)
+        return self._operators[key]
+
+    def _compile(self, x_shape: tuple[int, ...], dtype: str, target: tvm.target.Target) -> SparseOperator:
+        if dtype not in DTYPES:
+            raise InvalidArgumentError("x", dtype, f"an array of {' or '.join(DTYPES)}")
+        workload = ConvWorkload.conv2d(x_shape, self.weight.shape, dtype=dtype, **self._options, **self._epilogue)
+        return compile_operator(workload, self.weight.reshape(workload.w_shape), self._shift, target)
+
+
+def sparse_conv2d(
+    weight: Any,
+    stride: int | Sequence[int] | None = None,
+    padding: Padding | None = None,
+    dilation: int | Sequence[int] | None = None,
+    groups: int | None = None,
+    scale: Any = None,
+    shift: Any = None,
+    residual: bool = False,
+    activation: Activation = None,
+    kernel: Sequence[int] | None = None,
+    x_shape: Sequence[int] | None = None,
+    target: Any = None,
+) -> SparseConv2d:
+    """The convolution with a weight of which much is zero: `activation(y * scale + shift + residual)`.
+
+    The weight is compiled in: every non-zero is a number in the code, and nothing is left of the zeros. It is
+    (K, C / groups, R, S), a NumPy array, a torch tensor or any array with DLPack; a matrix (K, C / groups * R * S),
+    also one of scipy.sparse or a sparse one of torch, with `kernel=(R, S)`; or a torch.nn.Conv2d, pruned with
+    torch.nn.utils.prune or not, whose bias, stride, padding, dilation and groups are taken unless others are given.
+    Stride, dilation and groups are 1 by default, and the padding is "SAME", as for `tvmconv.conv2d`.
+
+    scale and shift are vectors (K,), constants like the weight; `residual` says whether calls bring one. `target` is
+    the device of x unless it is given. Compiling takes seconds and is kept on disk for equal weights; it happens in
+    the first call with a shape, or now for `x_shape`. NaN and infinity are refused, and -0.0 is a zero: what x holds
+    there, NaN too, is not seen. There is no gradient, and a weight that changes needs a new operator.
+
+    >>> import numpy as np, tvmconv
+    >>> x = np.random.rand(1, 16, 14, 14).astype("float32")
+    >>> w = np.random.randn(32, 16, 3, 3) * (np.random.rand(32, 16, 3, 3) < 0.1)
+    >>> conv = tvmconv.sparse_conv2d(w, activation="relu")
+    >>> conv(x).shape
+    (1, 32, 14, 14)
+    """
+    layer = as_layer(weight, kernel)
+    given = {"stride": stride, "padding": padding, "dilation": dilation, "groups": groups}
+    options = {**DEFAULTS, **(layer.options or {}), **{name: each for name, each in given.items() if each is not None}}
+    channels = len(layer.weight)
+    factors = np.ones(channels) if scale is None else vector("scale", scale, channels)
+    shifts = [] if layer.bias is None else [vector("weight", layer.bias, channels) * factors]
+    shifts += [] if shift is None else [vector("shift", shift, channels)]
+    total = require_finite("shift", np.sum(shifts, axis=0)).astype(np.float32) if shifts else None
+    folded = require_finite("weight", layer.weight * factors[:, None, None, None]).astype(np.float32)
+    made = SparseConv2d(folded, total, residual, activation, options, target)
+    if x_shape is not None:
+        made.operator(x_shape)
+    return made
+
+
+def _default_target(on_cpu: bool) -> tvm.target.Target:
+    return resolve_target("llvm" if on_cpu else "cuda")

@@ -1,0 +1,121 @@
+"""A sparse convolution compiled for one shape of input."""
+
+from __future__ import annotations
+
+from functools import cache
+from io import BytesIO
+from typing import Any
+
+import msgspec
+import numpy as np
+import tvm
+from tvm import tirx
+from tvm.runtime import Executable, Module
+
+from .. import kernel_cache
+from ..arrays import Operand, operand
+from ..dispatch import Selection
+from ..lowering import KERNEL_NAME
+from ..operators import Operator
+from ..targets import cuda_arch, device_of, resolve_target
+from ..workload import ConvWorkload
+from ..workspace import Workspace
+from .compiling import compile_sparse, lower_sparse, sparse_schedules
+from .report import SparseReport
+
+
+class SparseOperator(Operator):
+    """A convolution whose weight is compiled in; `SparseConv2d.operator` makes it, `tvmconv.load` reads one.
+
+    Call it with x (N, C, H, W), and with a residual (N, K, Ho, Wo) where the workload has one. The rest, `source`,
+    `resources`, `save`, is as for `Operator`.
+    """
+
+    KIND = "sparse"
+    COMPILED_IN = ("w",)
+
+    def __init__(
+        self,
+        workload: ConvWorkload,
+        target: tvm.target.Target,
+        selection: Selection,
+        module: Executable | Module,
+        weight: np.ndarray,
+        shift: np.ndarray | None,
+        report: SparseReport,
+    ) -> None:
+        super().__init__(workload, target, selection, module, Workspace(0, ()))
+        self.weight = weight
+        """(K, C / groups, R, S), or the depthwise form, as `workload.w_shape` says."""
+        self.report = report
+        """What the weight left of the template."""
+        self._shift = shift
+        self._constants = cache(self._on_device)
+
+    def __call__(self, x: Any, residual: Any = None) -> Any:  # type: ignore[override]
+        """The convolution of x, as an array of the kind of x on the device of x; errors are those of `Operator`."""
+        return self.run_on(x, operand("x", x), residual)
+
+    def run_on(self, x: Any, image: Operand, residual: Any) -> Any:
+        """What a call does, for an x that is an operand already."""
+        image.check(self.workload.x_shape, self.workload.dtype, self._device(image.device.index))
+        others = [] if residual is None else [operand("residual", residual)]
+        return self.run(x, [image, *self._constants(image.device.index), *others])
+
+    def _device(self, index: int) -> tvm.runtime.Device:
+        return tvm.runtime.device(device_of(self.target).dlpack_device_type(), index)
+
+    def _on_device(self, index: int) -> list[Operand]:
+        """The operands that never change, on one of the target's devices."""
+        if self._shift is None:
+            return []
+        return [operand("shift", tvm.runtime.tensor(self._shift, self._device(index)))]
+
+    def _lowered(self) -> tirx.PrimFunc:
+        func, _, _ = lower_sparse(self.workload, self.weight, self.selection.config, self.target)
+        return func.with_attr("global_symbol", KERNEL_NAME)
+
+    def _compiled(self) -> Executable:
+        return compile_sparse(self.workload, self.weight, self.target, self.selection.config).executable
+
+    def _details(self) -> dict[str, Any]:
+        sources = self.sources()
+        constants = {"weight": self.weight} | ({} if self._shift is None else {"shift": self._shift})
+        return {
+            **super()._details(),
+            "report": msgspec.to_builtins(self.report),
+            "constants": _packed(constants),
+            "kernels": kernel_cache.collected(sources, cuda_arch(self.target)) if sources else {},
+        }
+
+    @classmethod
+    def from_saved(cls, module: Module, target: str, details: dict[str, Any]) -> SparseOperator:
+        """The operator that `save` wrote, whose kernels are not compiled again."""
+        workload, selection = cls._saved_choice(details)
+        constants = _unpacked(msgspec.convert(details["constants"], bytes))
+        kernel_cache.remember(msgspec.convert(details["kernels"], dict[str, bytes]))
+        report = msgspec.convert(details["report"], SparseReport)
+        return cls(workload, resolve_target(target), selection, module, constants["weight"], constants.get("shift"), report)
+
+
+def compile_operator(
+    workload: ConvWorkload, weight: np.ndarray, shift: np.ndarray | None, target: tvm.target.Target
+) -> SparseOperator:
+    """The operator of a workload for a weight `workload.w_shape`, with the shift that its epilogue has, if any."""
+    kernel = compile_sparse(workload, weight, target)
+    density = 100 * (1 - kernel.report.sparsity)
+    selection = Selection(
+        sparse_schedules(target), kernel.config, f"default configuration for {density:.3g}% non-zeros"
+    )
+    return SparseOperator(workload, target, selection, kernel.executable, weight, shift, kernel.report)
+
+
+def _packed(arrays: dict[str, np.ndarray]) -> bytes:
+    file = BytesIO()
+    np.savez_compressed(file, **arrays)  # type: ignore[arg-type]
+    return file.getvalue()
+
+
+def _unpacked(data: bytes) -> dict[str, np.ndarray]:
+    with np.load(BytesIO(data)) as archive:
+        return dict(archive)

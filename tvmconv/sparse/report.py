@@ -1,0 +1,69 @@
+"""What binding a weight removed, and what is left."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+INSTRUCTION_BYTES = 16
+"""Of NVIDIA's GPUs from Volta on."""
+
+
+@dataclass(frozen=True)
+class SparseReport:
+    """Counts of one compiled weight. Multiply-adds are those of one thread for each block of output channels."""
+
+    weights: int
+    nonzeros: int
+    blocks: int
+    """Blocks of output channels, each with code of its own."""
+    launches: int
+    """Kernels that run one after the other."""
+    multiply_adds: int
+    """In the template, zeros of groups not among them."""
+    left: int
+    """Multiply-adds left of it, each with a weight as its immediate operand."""
+    code_bytes: int
+    """Of machine code; 0 for a CPU."""
+
+    @property
+    def sparsity(self) -> float:
+        """Share of zeros."""
+        return 1 - self.nonzeros / self.weights
+
+    @property
+    def removed(self) -> int:
+        """Multiply-adds that are gone."""
+        return self.multiply_adds - self.left
+
+    @property
+    def instructions(self) -> int:
+        """Machine instructions."""
+        return self.code_bytes // INSTRUCTION_BYTES
+
+
+def make_report(weight: np.ndarray, pixels: int, blocks: int, images: Sequence[bytes]) -> SparseReport:
+    """The counts of a weight compiled for so many pixels a thread, into these images."""
+    nonzeros = int(np.count_nonzero(weight))
+    return SparseReport(
+        weights=weight.size,
+        nonzeros=nonzeros,
+        blocks=blocks,
+        launches=len(images),
+        multiply_adds=weight.size * pixels,
+        left=nonzeros * pixels,
+        code_bytes=sum(map(code_bytes, images)),
+    )
+
+
+def code_bytes(cubin: bytes) -> int:
+    """Bytes of machine code in a cubin, which is an ELF file: its sections that can be executed."""
+    (start,), (size, count) = struct.unpack_from("<Q", cubin, 0x28), struct.unpack_from("<HH", cubin, 0x3A)
+    total = 0
+    for number in range(count):
+        flags, _, _, length = struct.unpack_from("<4Q", cubin, start + number * size + 8)
+        total += length if flags & 0x4 else 0
+    return total

@@ -1,0 +1,216 @@
+"""The template of a sparse convolution: lowered and unrolled, but for the output channels, and still without a weight.
+
+It takes what a schedule marks: each loop annotated with `UNROLLED` is unrolled, and the annotation says what it runs
+over: "k" for output channels, "c" for the input channels that are staged, "other" for the rest.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import tvm
+import tvm_ffi
+from tvm import tirx
+from tvm.ir.expr import TensorLoad
+from tvm.ir.instrument import pass_instrument
+from tvm.sym import Analyzer
+
+from .hoisting import Hoisting, substitute
+
+UNROLLED = "tvmconv.unrolled"
+
+AFTER_UNROLLING = frozenset(
+    ("tirx.SplitHostDevice", "tirx.MakePackedAPI", "tirx.FP8StorageLegalize", "tirx.BF16StorageLegalize")
+)
+"""Passes at the end of TVM's pipeline that a template has not gone through yet."""
+
+Values = Mapping[tirx.Var, int]
+
+
+@dataclass(frozen=True)
+class Always:
+    """A statement that does not depend on the weight."""
+
+    stmt: tirx.Stmt
+
+
+@dataclass(frozen=True)
+class Staging:
+    """A statement that stages a part of one input channel."""
+
+    channel: int
+    stmt: tirx.Stmt
+
+
+@dataclass(frozen=True)
+class PerOutput:
+    """A statement for each output channel k, which reads its sums."""
+
+    k: tirx.Var
+    stmt: tirx.Stmt
+
+
+@dataclass(frozen=True)
+class Products:
+    """One element of the input times the weight of every output channel.
+
+    `sums[k * step + first] += element * weight[k, place]`, place counting c, r and s in one.
+    """
+
+    place: int
+    element: tirx.PrimExpr
+    first: int
+    step: int
+
+
+Step = Always | Staging | PerOutput | Products
+
+
+@dataclass(frozen=True)
+class Template:
+    """What of a kernel is the same for all weights of a shape."""
+
+    func: tirx.PrimFunc
+    """The lowered function, its loops still rolled, with the weight as the parameter "w"."""
+    sums: tirx.Buffer
+    """The thread's sums, which are zero at first."""
+    extents: tuple[tirx.AttrStmt, ...]
+    """How many blocks and threads there are; empty for a CPU."""
+    common: tuple[tirx.Stmt, ...]
+    """What a thread works out first, whatever its output channels are."""
+    steps: tuple[Step, ...]
+    """What a thread does, unrolled."""
+
+    @property
+    def pixels(self) -> int:
+        """Pixels of a thread: so many multiply-adds it has for each weight."""
+        places = [step.place for step in self.steps if isinstance(step, Products)]
+        return len(places) // len(set(places))
+
+
+@pass_instrument
+class _UpToUnrolling:
+    def should_run(self, _mod: tvm.IRModule, info: Any) -> bool:
+        return info.name not in AFTER_UNROLLING
+
+
+def make_template(func: tirx.PrimFunc, target: tvm.target.Target) -> Template:
+    """The template of a scheduled function that computes `compute.sparse`."""
+    whole = target if target.host is not None else target.with_host(target)
+    mod = tvm.IRModule({"template": func.with_attr("global_symbol", "template")})
+    mod = tirx.transform.BindTarget(whole)(mod)
+    pipeline, _, _ = tirx.get_default_tir_pipeline(target)
+    # Common subexpressions would be variables, which unrolling would define again and again.
+    with tvm.transform.PassContext(instruments=[_UpToUnrolling()], config={"tirx.disable_cse_tir": True}):
+        lowered = pipeline(mod)["template"]
+    unroller = _Unroller(lowered)
+    steps: list[Step] = []
+
+    def unroll(stmt: tirx.SeqStmt, mutator: Any) -> tirx.Stmt:
+        if not is_thread(stmt):
+            return mutator.default_mutate(stmt)
+        steps.extend(unroller.steps(stmt, {}))
+        return stmt
+
+    tvm_ffi.structural_mutate(lowered.body, (tirx.SeqStmt, unroll))
+    (sums,) = unroller.sums
+    own = [step for step in steps if not (isinstance(step, PerOutput) and _stored_to(step.stmt).same_as(sums))]
+    extents = thread_extents(lowered)
+    return Template(lowered, sums, extents, _with_intrinsics(unroller.hoisting.bindings, lowered, extents), tuple(own))
+
+
+def is_thread(stmt: tirx.Stmt) -> bool:
+    """Whether a statement is what a thread does: the smallest that has all loops to unroll."""
+    return any(isinstance(part, tirx.For) and UNROLLED in part.annotations for part in stmt.seq)
+
+
+class _Unroller:
+    """Unrolls statements in the order of their execution."""
+
+    def __init__(self, func: tirx.PrimFunc) -> None:
+        self._analyzer = Analyzer()
+        self.hoisting = Hoisting(self._analyzer)
+        self._staged: Counter[tirx.Buffer] = Counter()
+        self.sums: set[tirx.Buffer] = set()
+        self._extents = thread_extents(func)
+        for extent in self._extents:
+            self._analyzer.bind(extent.node.var, tvm.ir.Range(0, extent.value))
+
+    def steps(self, stmt: tirx.Stmt, values: Values) -> Iterator[Step]:
+        if isinstance(stmt, tirx.SeqStmt):
+            for part in stmt.seq:
+                yield from self.steps(part, values)
+        elif isinstance(stmt, tirx.IfThenElse) and isinstance(stmt.then_case, tirx.For):
+            for step in self.steps(stmt.then_case, values):
+                assert not isinstance(step, Products)
+                inside = tirx.IfThenElse(substitute(stmt.condition, values), step.stmt, None)
+                yield replace(step, stmt=self._hoisted(inside, getattr(step, "k", None)))
+        elif not isinstance(stmt, tirx.For) or UNROLLED not in stmt.annotations:
+            yield Always(self._hoisted(substitute(stmt, values)))
+        elif stmt.annotations[UNROLLED] == "k":
+            yield self._per_output(stmt, values)
+        elif stmt.annotations[UNROLLED] == "c":
+            yield from self._staging(stmt, values)
+        else:
+            for value in range(int(stmt.extent)):
+                yield from self.steps(stmt.body, {**values, stmt.loop_var: value})
+
+    def _per_output(self, loop: tirx.For, values: Values) -> Step:
+        """What stands in a loop over output channels, which is the innermost one."""
+        stmt, k = substitute(loop.body, values), loop.loop_var
+        if isinstance(stmt, tirx.BufferStore) and isinstance(stmt.value, tirx.Add):
+            before, product = stmt.value.a, stmt.value.b
+            if isinstance(before, TensorLoad) and before.source.same_as(stmt.buffer) and isinstance(product, tirx.Mul):
+                first, second = (self._constant(stmt.indices[0], k, at) for at in (0, 1))
+                place = self._constant(product.b.indices[0], k, 0)
+                self.sums.add(stmt.buffer)
+                return Products(place, self._hoisted(product.a), first, second - first)
+        return PerOutput(k, self._hoisted(stmt, k))
+
+    def _staging(self, loop: tirx.For, values: Values) -> Iterator[Step]:
+        """What stands in a loop over the channels of a chunk: chunks are staged in the order of their channels."""
+        target = _stored_to(loop.body)
+        first = self._staged[target]
+        self._staged[target] += int(loop.extent)
+        for channel in range(int(loop.extent)):
+            for step in self.steps(loop.body, {**values, loop.loop_var: channel}):
+                assert not isinstance(step, Products)
+                yield Staging(first + channel, step.stmt)
+
+    def _hoisted(self, node: Any, k: tirx.Var | None = None) -> Any:
+        # LLVM does it by itself, and to TVM's code for it two parts of a buffer are different buffers.
+        return self.hoisting.rewrite(node, k) if self._extents else node
+
+    def _constant(self, index: tirx.PrimExpr, k: tirx.Var, value: int) -> int:
+        return int(self._analyzer.simplify(substitute(index, {k: value})))
+
+
+def _with_intrinsics(
+    bindings: list[tirx.Stmt], func: tirx.PrimFunc, extents: tuple[tirx.AttrStmt, ...]
+) -> tuple[tirx.Stmt, ...]:
+    """The statements with what the target has for divisions; nothing else of a thread has any, once it is hoisted."""
+    if not bindings:
+        return ()
+    lowered: list[tirx.Stmt] = []
+    body: tirx.Stmt = tirx.SeqStmt([*bindings, tirx.Evaluate(0)])
+    for extent in extents:  # they tell that nothing is negative
+        body = tirx.AttrStmt(extent.node, extent.attr_key, extent.value, body)
+    part = tirx.transform.LowerIntrin()(tvm.IRModule({"part": tirx.PrimFunc([], body, attrs=func.attrs)}))["part"]
+    tvm_ffi.structural_walk(part.body, ((tirx.Bind, tirx.DeclBuffer), lowered.append))
+    return tuple(lowered)
+
+
+def thread_extents(func: tirx.PrimFunc) -> tuple[tirx.AttrStmt, ...]:
+    """The statements that say how many blocks and threads there are."""
+    found: list[tirx.AttrStmt] = []
+    tvm_ffi.structural_walk(func.body, (tirx.AttrStmt, found.append))
+    return tuple(stmt for stmt in found if stmt.attr_key == "thread_extent")
+
+
+def _stored_to(stmt: tirx.Stmt) -> tirx.Buffer:
+    found: list[tirx.Buffer] = []
+    tvm_ffi.structural_walk(stmt, (tirx.BufferStore, lambda store: found.append(store.buffer)))
+    return found[0]
