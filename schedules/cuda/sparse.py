@@ -20,6 +20,7 @@ from tvm.s_tir.schedule import LoopRV
 
 from tvmconv import compute
 from tvmconv.errors import NoValidConfigurationError
+from tvmconv.sparse.copying import COPIED
 from tvmconv.sparse.template import UNROLLED
 from tvmconv.workload import ConvWorkload
 
@@ -66,8 +67,8 @@ class Config:
     """Neighbouring columns of a thread."""
     chunk: int
     """Input channels staged at a time."""
-    ahead: bool
-    """Stage a chunk while the one before is computed, through registers into the other buffer of two."""
+    buffers: int
+    """Chunks that shared memory has room for: while one is computed, the others are on their way."""
 
     @property
     def threads(self) -> int:
@@ -84,7 +85,7 @@ class Config:
         return self.channels * self.rows * self.columns
 
 
-LEAST = Config(1, 1, 1, 1, 1, 1, 1, ahead=False)
+LEAST = Config(1, 1, 1, 1, 1, 1, 1, buffers=1)
 
 
 def constraints(workload: ConvWorkload, target: tvm.target.Target) -> dict[str, Callable[[Config], bool]]:
@@ -95,8 +96,11 @@ def constraints(workload: ConvWorkload, target: tvm.target.Target) -> dict[str, 
     def whole_chunks(config: Config) -> bool:
         return workload.in_channels % config.chunk == 0
 
-    def several_chunks_ahead(config: Config) -> bool:
-        return not config.ahead or config.chunk < workload.in_channels
+    def chunks_for_buffers(config: Config) -> bool:
+        return config.buffers * config.chunk <= workload.in_channels
+
+    def copied_behind(config: Config) -> bool:
+        return config.buffers == 1 or copies(workload)
 
     def whole_images(config: Config) -> bool:
         return workload.batch % config.images == 0
@@ -116,7 +120,17 @@ def constraints(workload: ConvWorkload, target: tvm.target.Target) -> dict[str, 
     def grid(config: Config) -> bool:
         return blocks(workload, config) < 2**31 and ceil_div(workload.out_channels, config.channels) < 2**16
 
-    return named(whole_chunks, several_chunks_ahead, whole_images, threads, waste, shared_memory, fits_registers, grid)
+    return named(
+        whole_chunks,
+        chunks_for_buffers,
+        copied_behind,
+        whole_images,
+        threads,
+        waste,
+        shared_memory,
+        fits_registers,
+        grid,
+    )
 
 
 def space(workload: ConvWorkload, target: tvm.target.Target, density: float = DENSITY) -> Space[Config]:
@@ -136,7 +150,7 @@ def space(workload: ConvWorkload, target: tvm.target.Target, density: float = DE
         "rows": (1, 2, 4),
         "columns": (1,),
         "chunk": divisors(workload.in_channels, 32),
-        "ahead": (False, True),
+        "buffers": (1, 2, 3, 4),
     }
     legal = constraints(workload, target)
 
@@ -182,7 +196,7 @@ def estimate(workload: ConvWorkload, config: Config, density: float = DENSITY) -
     fetching = 1.0 if 16 * body <= CODE_BYTES else 0.7
     rate = 4 * min(1.0, (resident / 8) ** 0.7) * fetching
     chunks = workload.in_channels // config.chunk
-    waiting = chunks * (150 if config.ahead else 900) * ceil_div(share, room)
+    waiting = chunks * (150 if config.buffers > 1 else 900) * ceil_div(share, room)
     computing = share * warps * max(body / rate, loads(workload, config, density))
     return max(computing, workload.bytes_moved / MULTIPROCESSORS / 12) + waiting
 
@@ -211,15 +225,20 @@ def blocks(workload: ConvWorkload, config: Config) -> int:
 def registers(workload: ConvWorkload, config: Config) -> int:
     """Registers of a thread, roughly."""
     rows, columns = window(workload, config)
-    staged = config.chunk * ceil_div(config.images * rows * columns, config.threads) if config.ahead else 0
+    places = ceil_div(config.images * rows * columns, config.threads)
+    staged = 2 * places if copies(workload) else config.chunk * places
     return config.outputs + staged + SPARE_REGISTERS
+
+
+def copies(workload: ConvWorkload) -> bool:
+    """Whether the input is staged by copies that run behind the computation: they take four bytes at least."""
+    return workload.itemsize == 4
 
 
 def shared_bytes(workload: ConvWorkload, config: Config) -> int:
     """Shared memory of a block, in bytes."""
-    buffers = 2 if config.ahead and workload.in_channels > config.chunk else 1
     rows, _ = window(workload, config)
-    size = buffers * config.chunk * config.images * rows * pitch(workload, config) * workload.itemsize
+    size = config.buffers * config.chunk * config.images * rows * pitch(workload, config) * workload.itemsize
     return ceil_to(size, SHARED_ALIGNMENT)
 
 
@@ -278,12 +297,11 @@ def schedule(workload: ConvWorkload, config: Config, target: tvm.target.Target) 
     sch.reorder(channels, images, rows, columns)
     steps, lane = sch.split(sch.fuse(images, rows, columns), [None, config.threads])
     sch.bind(lane, "threadIdx.x")
-    if config.ahead:
-        sch.annotate(pad, "tirx.manifest_shared_memory_local_stage", 1)
-        sch.annotate(pad, "double_buffer_scope", 0)
-        # Load, compute, store: the loads have all of the computation to arrive in.
-        sch.annotate(co, "software_pipeline_stage", [0, 0, 1])
-        sch.annotate(co, "software_pipeline_order", [0, 2, 1])
+    if copies(workload):
+        sch.annotate(channels, COPIED, config.buffers)
+    if config.buffers > 1:
+        sch.annotate(co, "software_pipeline_stage", [0, config.buffers - 1])
+        sch.annotate(co, "software_pipeline_order", [0, 1])
 
     # Step 4. Mark what the weight unrolls
     init = sch.decompose_reduction(accumulate, co)
