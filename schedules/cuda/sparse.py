@@ -9,7 +9,7 @@ becomes code of its own, and the blocks of pixels that run the same code are nei
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from math import prod
 
@@ -69,6 +69,8 @@ class Config:
     """Input channels staged at a time."""
     buffers: int
     """Chunks that shared memory has room for: while one is computed, the others are on their way."""
+    tiles: int = 1
+    """Tiles that a block computes one after the other, by the same code."""
 
     @property
     def threads(self) -> int:
@@ -102,6 +104,9 @@ def constraints(workload: ConvWorkload, target: tvm.target.Target) -> dict[str, 
     def copied_behind(config: Config) -> bool:
         return config.buffers == 1 or copies(workload)
 
+    def whole_blocks(config: Config) -> bool:
+        return blocks(workload, replace(config, tiles=1)) % config.tiles == 0
+
     def whole_images(config: Config) -> bool:
         return workload.batch % config.images == 0
 
@@ -124,6 +129,7 @@ def constraints(workload: ConvWorkload, target: tvm.target.Target) -> dict[str, 
         whole_chunks,
         chunks_for_buffers,
         copied_behind,
+        whole_blocks,
         whole_images,
         threads,
         waste,
@@ -151,6 +157,7 @@ def space(workload: ConvWorkload, target: tvm.target.Target, density: float = DE
         "columns": (1,),
         "chunk": divisors(workload.in_channels, 32),
         "buffers": (1, 2, 3, 4),
+        "tiles": (1,),
     }
     legal = constraints(workload, target)
 
@@ -237,7 +244,7 @@ def loads(workload: ConvWorkload, config: Config, density: float) -> float:
 def blocks(workload: ConvWorkload, config: Config) -> int:
     """Blocks of pixels: as many thread blocks has each block of output channels."""
     tiles = prod(map(ceil_div, workload.output_size, config.tile))
-    return workload.batch // config.images * tiles
+    return workload.batch // config.images * tiles // config.tiles
 
 
 def registers(workload: ConvWorkload, config: Config) -> int:
@@ -293,7 +300,8 @@ def schedule(workload: ConvWorkload, config: Config, target: tvm.target.Target) 
     by, ty, yi = sch.split(y, [None, config.threads_y, config.rows])
     bx, tx, xi = sch.split(x, [None, config.threads_x, config.columns])
     sch.reorder(bn, by, bx, tn, ty, tx, yi, xi, k)
-    sch.bind(sch.fuse(bn, by, bx), "blockIdx.x")
+    block, _ = sch.split(sch.fuse(bn, by, bx), [None, config.tiles])
+    sch.bind(block, "blockIdx.x")
     thread = sch.fuse(tn, ty, tx)
     sch.bind(thread, "threadIdx.x")
     _unroll(sch, k=[k], other=[yi, xi])

@@ -81,8 +81,8 @@ class Copies:
             elif isinstance(step, Products) and step.place // taps // self.chunk > ready:
                 ready = step.place // taps // self.chunk
                 yield from _ready(started - ready)
-            if not (isinstance(step, Always) and _is_barrier(step.stmt)):
-                yield step
+            if started < 0 or not (isinstance(step, Always) and _is_barrier(step.stmt)):
+                yield step  # a barrier in front of everything tells one tile of a block from the next
 
 
 def _ready(behind: int) -> Iterator[Always]:

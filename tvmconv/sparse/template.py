@@ -104,6 +104,8 @@ class _Unroller:
         self._extents = thread_extents(func)
         for extent in self._extents:
             self._analyzer.bind(extent.node.var, tvm.ir.Range(0, extent.value))
+        for loop in rolled_loops(func):
+            self._analyzer.bind(loop.loop_var, tvm.ir.Range(loop.min, loop.extent))
 
     def steps(self, stmt: tirx.Stmt, values: Values) -> Iterator[Step]:
         if isinstance(stmt, tirx.SeqStmt):
@@ -167,9 +169,18 @@ def _with_intrinsics(
     body: tirx.Stmt = tirx.SeqStmt([*bindings, tirx.Evaluate(0)])
     for extent in extents:  # they tell that nothing is negative
         body = tirx.AttrStmt(extent.node, extent.attr_key, extent.value, body)
+    for loop in rolled_loops(func):
+        body = tirx.For(loop.loop_var, loop.min, loop.extent, tirx.ForKind.SERIAL, body)
     part = tirx.transform.LowerIntrin()(tvm.IRModule({"part": tirx.PrimFunc([], body, attrs=func.attrs)}))["part"]
     tvm_ffi.structural_walk(part.body, ((tirx.Bind, tirx.DeclBuffer), lowered.append))
     return tuple(lowered)
+
+
+def rolled_loops(func: tirx.PrimFunc) -> list[tirx.For]:
+    """The loops around what a thread unrolls."""
+    found: list[tirx.For] = []
+    tvm_ffi.structural_walk(func.body, (tirx.For, found.append))
+    return [loop for loop in found if UNROLLED not in loop.annotations]
 
 
 def thread_extents(func: tirx.PrimFunc) -> tuple[tirx.AttrStmt, ...]:
