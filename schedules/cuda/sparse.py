@@ -194,7 +194,7 @@ def estimate(workload: ConvWorkload, config: Config, density: float = DENSITY) -
 
     The numbers are fitted to 188 measurements at 90% zeros. Code comes in more slowly the more there is of it on a
     multiprocessor at a time, and each warp that is at the same place needs it only once: both show as powers of bytes
-    and warps. What a multiprocessor runs for the first time costs half a clock an instruction on top.
+    and warps. What a multiprocessor runs for the first time costs a part of a clock an instruction on top.
     """
     body = instructions(workload, config, density)
     bodies = ceil_div(workload.out_channels, config.channels)
@@ -210,15 +210,15 @@ def estimate(workload: ConvWorkload, config: Config, density: float = DENSITY) -
     share = ceil_div(blocks(workload, config) * bodies, MULTIPROCESSORS)
     resident = min(room, share)
     at_a_time = min(bodies, max(1.0, resident * MULTIPROCESSORS / blocks(workload, config)))
-    fetching = max(1.0, 16 * body * at_a_time / CODE_BYTES) ** -0.38
-    rate = 4 * min(1.0, 0.44 * (resident * warps) ** 0.17 * fetching)
-    read = loads(workload, config, density) + staged(workload, config) / 8
-    computing = share * warps * max(body / rate, read)
+    fetching = max(1.0, 16 * body * at_a_time / CODE_BYTES) ** -0.45
+    rate = 4 * min(1.0, 0.44 * (resident * warps) ** 0.28 * fetching)
+    shared = loads(workload, config, density) + staged(workload, config)
+    computing = share * warps * (body / rate + 0.05 * shared)
     chunks = workload.in_channels // config.chunk
-    waiting = ceil_div(share, room) * (620 + chunks * (910 if config.buffers == 1 else 50))
-    starting = 0.5 * min(bodies, share) * body
-    less, more = sorted((computing + waiting + starting, workload.bytes_moved / MULTIPROCESSORS / 10.5))
-    return more + less / 8 + 1270
+    waiting = ceil_div(share, room) * (1400 + chunks * (500 if config.buffers == 1 else 107))
+    starting = 0.37 * min(bodies, share) * body
+    less, more = sorted((computing + waiting + starting, workload.bytes_moved / MULTIPROCESSORS / 10.9))
+    return more + less / 8 + 850
 
 
 def instructions(workload: ConvWorkload, config: Config, density: float) -> float:
