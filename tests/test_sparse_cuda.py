@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,12 +12,15 @@ import tvm
 from tvmconv.schedules.cuda import sparse as template
 from tvmconv.schedules.cuda.sparse import Config
 
-from tvmconv import ConvWorkload, cuda
+from tvmconv import ConvWorkload, cuda, kernel_cache
+from tvmconv.errors import InvalidArgumentError
 from tvmconv.lowering import KERNEL_NAME
 from tvmconv.serial import serial_twin
 from tvmconv.sparse.blocks import output_blocks
 from tvmconv.sparse.building import build
+from tvmconv.sparse.compiling import compile_sparse
 from tvmconv.sparse.folding import bind, expanded
+from tvmconv.sparse.report import SparseReport
 from tvmconv.sparse.template import Template, make_template
 from tvmconv.targets import resolve_target
 from tvmconv.testing import check_result, random_operands
@@ -24,7 +29,7 @@ CPU, SM_90 = resolve_target("llvm"), resolve_target({"kind": "cuda", "arch": "sm
 
 
 def config(**knobs: object) -> Config:
-    plain = Config(8, images=1, threads_y=4, threads_x=5, rows=1, columns=1, chunk=2, ahead=True)
+    plain = Config(8, images=1, threads_y=4, threads_x=5, rows=1, columns=1, chunk=2, buffers=2)
     return replace(plain, **knobs)  # type: ignore[arg-type]
 
 
@@ -57,9 +62,11 @@ class Case:
 
 CASES = (
     Case("3x3", ConvWorkload.conv2d((1, 6, 9, 10), (12, 6, 3, 3)), config()),
-    Case("one-buffer", ConvWorkload.conv2d((1, 6, 9, 10), (12, 6, 3, 3)), config(ahead=False)),
+    Case("one-buffer", ConvWorkload.conv2d((1, 6, 9, 10), (12, 6, 3, 3)), config(buffers=1)),
+    Case("three-buffers", ConvWorkload.conv2d((1, 6, 9, 10), (12, 6, 3, 3)), config(buffers=3)),
+    Case("tiles", ConvWorkload.conv2d((1, 6, 8, 10), (12, 6, 3, 3)), config(tiles=2)),
     Case("1x1", ConvWorkload.conv2d((2, 12, 5, 5), (10, 12, 1, 1)), config(images=2, chunk=4)),
-    Case("one-channel", ConvWorkload.conv2d((1, 1, 8, 10), (4, 1, 3, 3)), config(chunk=1, ahead=False)),
+    Case("one-channel", ConvWorkload.conv2d((1, 1, 8, 10), (4, 1, 3, 3)), config(chunk=1, buffers=1)),
     Case(
         "rows-columns-epilogue",
         ConvWorkload.conv2d(
@@ -74,7 +81,9 @@ CASES = (
     ),
     Case("groups", ConvWorkload.conv2d((1, 8, 8, 10), (12, 4, 3, 3), groups=2), config(channels=5, chunk=4)),
     Case("depthwise", ConvWorkload.depthwise((1, 6, 8, 10), (6, 2, 3, 3), shift=True), config()),
-    Case("half", ConvWorkload.conv2d((1, 6, 8, 10), (12, 6, 3, 3), dtype="float16", activation="relu"), config()),
+    Case(
+        "half", ConvWorkload.conv2d((1, 6, 8, 10), (12, 6, 3, 3), dtype="float16", activation="relu"), config(buffers=1)
+    ),
 )
 
 
@@ -112,7 +121,71 @@ def test_nothing_is_left_of_zeros() -> None:
     assert products == np.count_nonzero(weight)
     reads = np.count_nonzero(weight.any(axis=0))
     assert source.count("float x") == reads
-    assert source.count("pad_shared_local_ptr[0] = ") == 5
+    assert source.count(" tvmconv_copy(pad") == 5 * 3  # channels that are read, and places of a thread
+
+
+@pytest.mark.parametrize("buffers", [1, 2, 3])
+def test_copies_are_waited_for(buffers: int) -> None:
+    """A chunk's copies have arrived before its products, and start when all threads have done with what was there."""
+    source = cuda_source(LAYER, config(buffers=buffers, channels=12), np.ones(LAYER.w_shape))
+    copied = committed = arrived = read = finished = 0
+    for line in source.splitlines():
+        if line.strip().startswith("tvmconv_copy("):
+            copied += 1
+            assert committed - finished < buffers
+        elif line.strip().startswith("tvmconv_commit("):
+            committed += 1
+        elif found := re.search(r" tvmconv_wait\((\d+)\);", line):
+            arrived = committed - int(found[1])
+        elif "__syncthreads();" in line:
+            finished = read // PLACES
+        elif re.search(r"float x\d+ = ", line):
+            assert arrived > read // PLACES
+            read += 1
+    assert (committed, read) == (3, 3 * PLACES)
+    assert copied % committed == 0
+
+
+PLACES = 2 * 9
+"""Elements of a chunk that a pixel reads."""
+
+
+def test_denormal_weight_counts() -> None:
+    weight = np.zeros(LAYER.w_shape, np.float32)
+    weight[2, 1, 0, 1] = 1e-42
+    assert "* 0x1.65p-140f" in cuda_source(LAYER, config(), weight)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_weight_must_be_finite(value: float) -> None:
+    weight = pruned(LAYER)
+    weight[0, 0, 0, 0] = value
+    with pytest.raises(InvalidArgumentError, match="weight"):
+        compile_sparse(LAYER, weight, SM_90)
+
+
+def test_report_and_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a kernel reports, and that it is compiled once for a folder, and without complaint where none can be."""
+    weight, chosen = pruned(LAYER), config(buffers=1)
+    compiled: list[str] = []
+    compile_source = cuda.compile_source
+    monkeypatch.setattr(cuda, "compile_source", lambda *args: compiled.append(args[0]) or compile_source(*args))
+
+    def report() -> SparseReport:
+        monkeypatch.setattr(kernel_cache, "_compiled", {})  # as in a new process
+        return compile_sparse(LAYER, weight, SM_90, chosen).report
+
+    monkeypatch.setenv("TVMCONV_CACHE_DIR", str(tmp_path))
+    first = report()
+    nonzeros = np.count_nonzero(weight)
+    assert (first.weights, first.nonzeros, first.blocks, first.launches) == (weight.size, nonzeros, 2, 1)
+    assert (first.left, first.removed) == (nonzeros, weight.size - nonzeros)
+    assert first.sparsity == pytest.approx(1 - nonzeros / weight.size)
+    assert 16 * nonzeros < first.code_bytes < 64 * 1024
+    assert (report(), len(compiled)) == (first, 1)
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("TVMCONV_CACHE_DIR", str(tmp_path / "file"))  # no folder, not even for the superuser
+    assert (report(), len(compiled)) == (first, 2)
 
 
 def test_cubin() -> None:

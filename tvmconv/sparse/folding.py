@@ -15,7 +15,8 @@ from tvm.sym import Analyzer
 from ..errors import InvalidArgumentError
 from ..workload import ConvWorkload
 from .hoisting import substitute
-from .template import Always, PerOutput, Products, Staging, Template, is_thread
+from .steps import Always, PerOutput, Products, Staging
+from .template import Template, is_thread
 
 PRODUCTS_OF_A_LAUNCH = 16384
 """Multiply-adds of the kernels that compilers do not take unduly long over."""

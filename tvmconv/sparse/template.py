@@ -18,7 +18,9 @@ from tvm.ir.expr import TensorLoad
 from tvm.ir.instrument import pass_instrument
 from tvm.sym import Analyzer
 
+from .copying import COPIED, Copies, committed, copied
 from .hoisting import Hoisting, substitute
+from .steps import Always, PerOutput, Products, Staging, Step
 
 UNROLLED = "tvmconv.unrolled"
 
@@ -28,45 +30,6 @@ AFTER_UNROLLING = frozenset(
 """Passes at the end of TVM's pipeline that a template has not gone through yet."""
 
 Values = Mapping[tirx.Var, int]
-
-
-@dataclass(frozen=True)
-class Always:
-    """A statement that does not depend on the weight."""
-
-    stmt: tirx.Stmt
-
-
-@dataclass(frozen=True)
-class Staging:
-    """A statement that stages a part of one input channel."""
-
-    channel: int
-    stmt: tirx.Stmt
-
-
-@dataclass(frozen=True)
-class PerOutput:
-    """A statement for each output channel k, which reads its sums."""
-
-    k: tirx.Var
-    stmt: tirx.Stmt
-
-
-@dataclass(frozen=True)
-class Products:
-    """One element of the input times the weight of every output channel.
-
-    `sums[k * step + first] += element * weight[k, place]`, place counting c, r and s in one.
-    """
-
-    place: int
-    element: tirx.PrimExpr
-    first: int
-    step: int
-
-
-Step = Always | Staging | PerOutput | Products
 
 
 @dataclass(frozen=True)
@@ -118,6 +81,8 @@ def make_template(func: tirx.PrimFunc, target: tvm.target.Target) -> Template:
     tvm_ffi.structural_mutate(lowered.body, (tirx.SeqStmt, unroll))
     (sums,) = unroller.sums
     own = [step for step in steps if not (isinstance(step, PerOutput) and _stored_to(step.stmt).same_as(sums))]
+    if unroller.copies:
+        own = list(unroller.copies.synchronized(own))
     extents = thread_extents(lowered)
     return Template(lowered, sums, extents, _with_intrinsics(unroller.hoisting.bindings, lowered, extents), tuple(own))
 
@@ -135,9 +100,12 @@ class _Unroller:
         self.hoisting = Hoisting(self._analyzer)
         self._staged: Counter[tirx.Buffer] = Counter()
         self.sums: set[tirx.Buffer] = set()
+        self.copies: Copies | None = None
         self._extents = thread_extents(func)
         for extent in self._extents:
             self._analyzer.bind(extent.node.var, tvm.ir.Range(0, extent.value))
+        for loop in rolled_loops(func):
+            self._analyzer.bind(loop.loop_var, tvm.ir.Range(loop.min, loop.extent))
 
     def steps(self, stmt: tirx.Stmt, values: Values) -> Iterator[Step]:
         if isinstance(stmt, tirx.SeqStmt):
@@ -172,13 +140,16 @@ class _Unroller:
 
     def _staging(self, loop: tirx.For, values: Values) -> Iterator[Step]:
         """What stands in a loop over the channels of a chunk: chunks are staged in the order of their channels."""
-        target = _stored_to(loop.body)
+        target, copies = _stored_to(loop.body), self._extents and loop.annotations.get(COPIED)
         first = self._staged[target]
         self._staged[target] += int(loop.extent)
         for channel in range(int(loop.extent)):
             for step in self.steps(loop.body, {**values, loop.loop_var: channel}):
                 assert not isinstance(step, Products)
-                yield Staging(first + channel, step.stmt)
+                yield Staging(first + channel, copied(step.stmt) if copies else step.stmt)
+        if copies:
+            self.copies = Copies(int(copies), int(loop.extent), self._staged[target])
+            yield committed()
 
     def _hoisted(self, node: Any, k: tirx.Var | None = None) -> Any:
         # LLVM does it by itself, and to TVM's code for it two parts of a buffer are different buffers.
@@ -198,9 +169,18 @@ def _with_intrinsics(
     body: tirx.Stmt = tirx.SeqStmt([*bindings, tirx.Evaluate(0)])
     for extent in extents:  # they tell that nothing is negative
         body = tirx.AttrStmt(extent.node, extent.attr_key, extent.value, body)
+    for loop in rolled_loops(func):
+        body = tirx.For(loop.loop_var, loop.min, loop.extent, tirx.ForKind.SERIAL, body)
     part = tirx.transform.LowerIntrin()(tvm.IRModule({"part": tirx.PrimFunc([], body, attrs=func.attrs)}))["part"]
     tvm_ffi.structural_walk(part.body, ((tirx.Bind, tirx.DeclBuffer), lowered.append))
     return tuple(lowered)
+
+
+def rolled_loops(func: tirx.PrimFunc) -> list[tirx.For]:
+    """The loops around what a thread unrolls."""
+    found: list[tirx.For] = []
+    tvm_ffi.structural_walk(func.body, (tirx.For, found.append))
+    return [loop for loop in found if UNROLLED not in loop.annotations]
 
 
 def thread_extents(func: tirx.PrimFunc) -> tuple[tirx.AttrStmt, ...]:

@@ -1,0 +1,101 @@
+"""Staging by copies to shared memory that run behind the computation, several chunks ahead of it.
+
+Such a copy takes one instruction and no register, where a load and a store take ten with their addresses. Offsets are
+immediate operands of it: left to compilers they become additions of 64 bits, again for each copy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import tvm_ffi
+from tvm import tirx
+from tvm.backend.cuda.op import cuda_func_call
+from tvm.ir import Call
+from tvm.ir.expr import TensorLoad
+
+from .steps import Always, Products, Staging, Step
+
+COPIED = "tvmconv.copied"
+"""What schedules annotate a loop over staged channels with, and how many chunks shared memory has room for."""
+
+_COPY = """
+#define tvmconv_copy(to, to_bytes, from, from_bytes, inside) \\
+  asm volatile("{ .reg .pred p; setp.eq.u32 p, %4, 0; cp.async.ca.shared.global [%0+%1], [%2+%3], 4, p; }" \\
+    :: "r"((unsigned)__cvta_generic_to_shared(to)), "n"(to_bytes), "l"(from), "n"(from_bytes), \\
+       "r"((unsigned)(inside)) : "memory")
+"""
+_COMMIT = '\n#define tvmconv_commit() asm volatile("cp.async.commit_group;" ::: "memory")\n'
+_WAIT = '\n#define tvmconv_wait(left) asm volatile("cp.async.wait_group %0;" :: "n"(left) : "memory")\n'
+
+
+def copied(stmt: tirx.Stmt) -> tirx.Stmt:
+    """A statement that stages an element, once hoisted, with a copy for its load and store; zero outside the input."""
+
+    def copy(store: tirx.BufferStore) -> tirx.Stmt:
+        inside, load = tirx.const(True, "bool"), store.value
+        if isinstance(load, Call):
+            inside, load, _ = load.args
+        assert isinstance(load, TensorLoad), load
+        to, source = store.buffer, load.source
+        places = (to.data, 4 * store.indices[0], source.data, 4 * load.indices[0])
+        return tirx.Evaluate(cuda_func_call("tvmconv_copy", *places, inside, source_code=_COPY))
+
+    return tvm_ffi.structural_map(stmt, (tirx.BufferStore, copy))
+
+
+def committed() -> Always:
+    """Ends the copies of a chunk."""
+    return Always(tirx.Evaluate(cuda_func_call("tvmconv_commit", source_code=_COMMIT)))
+
+
+@dataclass(frozen=True)
+class Copies:
+    """How a kernel copies its input."""
+
+    buffers: int
+    """Chunks that shared memory has room for."""
+    chunk: int
+    """Channels of a chunk."""
+    channels: int
+
+    def synchronized(self, steps: Sequence[Step]) -> Iterator[Step]:
+        """The steps with a wait and a barrier before each chunk's products, in place of TVM's barriers.
+
+        One is enough: behind it all threads have the chunk, and have done with the one before, where the next copies
+        go.
+        """
+        places = 1 + max(step.place for step in steps if isinstance(step, Products))
+        taps = places // self.channels
+        started = ready = -1  # the last chunk that copies were started for, and that the threads have waited for
+        for step in steps:
+            if isinstance(step, Staging) and step.channel // self.chunk > started:
+                started = step.channel // self.chunk
+                if self.buffers == 1 and started > 0:
+                    yield Always(_barrier())
+                elif started >= self.buffers:
+                    ready = started - self.buffers + 1
+                    yield from _ready(started - 1 - ready)
+            elif isinstance(step, Products) and step.place // taps // self.chunk > ready:
+                ready = step.place // taps // self.chunk
+                yield from _ready(started - ready)
+            if started < 0 or not (isinstance(step, Always) and _is_barrier(step.stmt)):
+                yield step  # a barrier in front of everything tells one tile of a block from the next
+
+
+def _ready(behind: int) -> Iterator[Always]:
+    """Waits for all copies but those of the last chunks."""
+    yield Always(tirx.Evaluate(cuda_func_call("tvmconv_wait", behind, source_code=_WAIT)))
+    yield Always(_barrier())
+
+
+def _barrier() -> tirx.Stmt:
+    return tirx.Evaluate(tirx.call_intrin("int32", "tirx.tvm_storage_sync", "shared"))
+
+
+def _is_barrier(stmt: Any) -> bool:
+    return (
+        isinstance(stmt, tirx.Evaluate) and isinstance(stmt.value, Call) and stmt.value.op.name.endswith("storage_sync")
+    )
