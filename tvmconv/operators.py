@@ -150,7 +150,8 @@ class Operator:
     def from_saved(cls, module: Module, target: str, details: dict[str, Any]) -> Operator:
         """The operator that `save` wrote."""
         workload, selection = cls._saved_choice(details)
-        return cls(workload, resolve_target(target), selection, module, msgspec.convert(details["workspace"], Workspace))
+        workspace = msgspec.convert(details["workspace"], Workspace)
+        return cls(workload, resolve_target(target), selection, module, workspace)
 
     @staticmethod
     def _saved_choice(details: dict[str, Any]) -> tuple[ConvWorkload, Selection]:

@@ -95,7 +95,8 @@ class SparseOperator(Operator):
         constants = _unpacked(msgspec.convert(details["constants"], bytes))
         kernel_cache.remember(msgspec.convert(details["kernels"], dict[str, bytes]))
         report = msgspec.convert(details["report"], SparseReport)
-        return cls(workload, resolve_target(target), selection, module, constants["weight"], constants.get("shift"), report)
+        weight, shift = constants["weight"], constants.get("shift")
+        return cls(workload, resolve_target(target), selection, module, weight, shift, report)
 
 
 def compile_operator(
