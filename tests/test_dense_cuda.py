@@ -13,6 +13,7 @@ from tvmconv.schedules.cuda.gemm_tiles import GemmConfig, shared_bytes
 from tvmconv import ConvWorkload, cuda
 from tvmconv.bench.suites import load_suite
 from tvmconv.dispatch import select
+from tvmconv.errors import NoValidConfigurationError
 from tvmconv.lowering import KERNEL_NAME, build, build_kernel, lower
 from tvmconv.targets import resolve_target
 from tvmconv.testing import CONV2D, Case, check_result, random_configs, random_operands, serial_twin
@@ -120,8 +121,20 @@ def test_windows_beyond_32_bits_are_refused() -> None:
     workload = ConvWorkload.conv2d((96, 64, 256, 256), (64, 64, 7, 7), padding=3)
     default = direct.default_config(workload, SM_90)
     assert direct.space(workload, SM_90).violated(default) == []
-    assert "indices_of_windows" in im2win.constraints(workload, SM_90)
-    assert not im2win.constraints(workload, SM_90)["indices_of_windows"](default)
+    with pytest.raises(NoValidConfigurationError, match="no configuration is legal"):
+        im2win.default_config(workload, SM_90)
+
+
+def test_nothing_is_copied_behind_from_beyond_2_gib() -> None:
+    """TVM multiplies the place of what cp.async reads by 4 in 32 bits."""
+    near, far = (
+        ConvWorkload.conv2d((batch, 64, 224, 224), (64, 64, 7, 7), stride=2, padding=0) for batch in (128, 168)
+    )
+    assert direct.default_config(near, SM_90).asynchronous
+    chosen = direct.default_config(far, SM_90)
+    assert (chosen.asynchronous, chosen.stages) == (False, 2)
+    assert "pipeline" in direct.space(far, SM_90).violated(direct.default_config(near, SM_90))
+    assert not im2win.default_config(near, SM_90).asynchronous  # its windows are 5.6 GB
 
 
 @by_id

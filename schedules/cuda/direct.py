@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import prod
 
 import tvm
 from tvm.s_tir import Schedule
@@ -13,7 +14,7 @@ from tvmconv.workload import ConvWorkload
 from ..space import Space
 from .gemm_model import best_config, features, search_space
 from .gemm_schedule import schedule_gemm
-from .gemm_tiles import GemmConfig, ablations, constraints
+from .gemm_tiles import GemmConfig, ablations
 
 __all__ = ["LEAST", "VERSION", "Config", "ablations", "default_config", "features", "schedule", "space"]
 
@@ -30,12 +31,12 @@ LEAST = Config(1, 1, 1, 1, 1, 1, 1, 1, 1, 1)
 
 def space(workload: ConvWorkload, target: tvm.target.Target) -> Space[Config]:
     """The configurations that are worth a trial on this target."""
-    return search_space(default_config(workload, target), LEAST, workload, constraints(workload, target))
+    return search_space(default_config(workload, target), LEAST, workload, target, prod(workload.x_shape))
 
 
 def default_config(workload: ConvWorkload, target: tvm.target.Target) -> Config:
     """A legal configuration that is reasonable for any workload."""
-    return Config(**vars(best_config(workload, target, constraints(workload, target))))
+    return Config(**vars(best_config(workload, target, prod(workload.x_shape))))
 
 
 def schedule(workload: ConvWorkload, config: Config, target: tvm.target.Target) -> Schedule:

@@ -5,7 +5,7 @@ Its numbers were fitted to some 480 configurations of 12 layers that were measur
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from itertools import product
 from math import hypot, prod
@@ -23,6 +23,8 @@ from .gemm_tiles import (
     GemmConfig,
     blocks,
     chunks,
+    constraints,
+    copies_behind,
     fragments,
     part_channels,
     reads_zeros,
@@ -66,22 +68,22 @@ def resident_blocks(workload: ConvWorkload, config: GemmConfig) -> int:
     return max(1, min(REGISTERS // registers, SHARED_BYTES // shared, WARPS * WARP // config.threads))
 
 
-def best_config(
-    workload: ConvWorkload, target: tvm.target.Target, checks: dict[str, Callable[[GemmConfig], bool]]
-) -> GemmConfig:
-    """The legal configuration, of a few, that the model finds the fastest."""
+def best_config(workload: ConvWorkload, target: tvm.target.Target, elements: int) -> GemmConfig:
+    """The legal configuration, of a few, that the model finds the fastest, reading from so many elements."""
     best, least = None, float("inf")
-    for config in _candidates(workload):
+    checks = constraints(workload, target, elements).values()
+    for config in _candidates(workload, elements):
         estimate = clocks(workload, config)
-        if estimate < least and all(holds(config) for holds in checks.values()):
+        if estimate < least and all(holds(config) for holds in checks):
             best, least = config, estimate
     if best is None:
         raise NoValidConfigurationError(f"{workload}: no configuration is legal on {target}")
     return best
 
 
-def _candidates(workload: ConvWorkload) -> Iterator[GemmConfig]:
+def _candidates(workload: ConvWorkload, elements: int) -> Iterator[GemmConfig]:
     """Configurations for the default; not all are legal."""
+    far = not copies_behind(workload, elements)
     narrow = (VECTOR,) if workload.multiplier > 16 else (4, 2, 1)
     for threads_m, threads_n, vthreads_m, vthreads_n, channels, parts in product(
         (1, 2, 4, 8, 12, 16, 32), (4, 8, 16, 32), (1, 2, 3), (1, 2), narrow, PARTS
@@ -104,9 +106,9 @@ def _candidates(workload: ConvWorkload) -> Iterator[GemmConfig]:
             parts=parts,
         )
         # A predicated cp.async is a branch, a predicated load is not: padding goes through registers, if they do.
-        padded = reads_zeros(workload, config) or workload.dtype != "float32"
-        stages = min(chunks(workload, config), 2 if padded else 3)
-        yield replace(config, stages=stages, asynchronous=not padded and stages > 1)
+        registers = far or reads_zeros(workload, config)
+        stages = min(chunks(workload, config), 2 if registers else 3)
+        yield replace(config, stages=stages, asynchronous=not registers and stages > 1)
         if stages > 1:
             yield replace(config, stages=1)
 
@@ -123,9 +125,7 @@ def _chunk(workload: ConvWorkload, parts: int) -> tuple[int, int, int]:
     return min(product(range(min(16, share), 0, -1), sorted({1, r}), sorted({1, s})), key=badness)
 
 
-def search_space(
-    default: C, least: C, workload: ConvWorkload, checks: dict[str, Callable[[GemmConfig], bool]]
-) -> Space[C]:
+def search_space(default: C, least: C, workload: ConvWorkload, target: tvm.target.Target, elements: int) -> Space[C]:
     """The configurations that are worth a trial: the model does not find them much slower than the default."""
     channels, (r, s) = workload.w_shape[1], workload.kernel
     bound = WORTH_A_TRIAL * clocks(workload, default)
@@ -163,6 +163,7 @@ def search_space(
         "parts": PARTS,
         "resident": (1, 2, 4, 8),
     }
+    checks = constraints(workload, target, elements)
     return Space(default, least, knobs, checks, named(short_chunks, whole_gpu, register_limit_that_matters, promising))
 
 

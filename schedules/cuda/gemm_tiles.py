@@ -103,8 +103,10 @@ def ablations(config: C) -> dict[str, C]:
     }
 
 
-def constraints(workload: ConvWorkload, target: tvm.target.Target) -> dict[str, Callable[[GemmConfig], bool]]:
-    """What a configuration must meet, by name."""
+def constraints(
+    workload: ConvWorkload, target: tvm.target.Target, elements: int
+) -> dict[str, Callable[[GemmConfig], bool]]:
+    """What a configuration must meet, by name, where columns are read from so many elements."""
     max_threads = int(target.attrs["max_threads_per_block"])
     max_shared = int(target.attrs["max_shared_memory_per_block"])
     channels, kernel = workload.w_shape[1], workload.kernel
@@ -126,8 +128,8 @@ def constraints(workload: ConvWorkload, target: tvm.target.Target) -> dict[str, 
         return (config.parts - 1) * part_channels(workload, config) < channels
 
     def pipeline(config: GemmConfig) -> bool:
-        """cp.async copies 4 bytes at least; registers hold one chunk; and a pipeline has as many chunks as stages."""
-        fits = workload.dtype == "float32" if config.asynchronous else config.stages <= 2
+        """Registers hold one chunk, and a pipeline has as many chunks as stages."""
+        fits = copies_behind(workload, elements) if config.asynchronous else config.stages <= 2
         return fits and (config.stages > 1 or not config.asynchronous) and chunks(workload, config) >= config.stages
 
     def whole_loads(config: GemmConfig) -> bool:
@@ -167,7 +169,7 @@ def constraints(workload: ConvWorkload, target: tvm.target.Target) -> dict[str, 
         """TVM counts elements in 32 bits, those of the sums and of the packed weight too."""
         rows = workload.groups * ceil_div(workload.multiplier, config.block_m) * config.block_m
         depth = config.parts * part_channels(workload, config) * prod(kernel)
-        return config.parts * prod(workload.output_shape) < 2**31 and rows * depth < 2**31
+        return max(elements, config.parts * prod(workload.output_shape), rows * depth) < 2**31
 
     return named(
         whole_warps,
@@ -198,6 +200,11 @@ def widest_store(workload: ConvWorkload, pixels: int) -> int:
 def part_channels(workload: ConvWorkload, config: GemmConfig) -> int:
     """Input channels that a block sums over, rounded up to whole chunks."""
     return ceil_div(workload.w_shape[1], config.parts * config.chunk_c) * config.chunk_c
+
+
+def copies_behind(workload: ConvWorkload, elements: int) -> bool:
+    """Whether cp.async can copy from so many elements: of 4 bytes at least, and TVM counts bytes there in 32 bits."""
+    return workload.itemsize == 4 and elements * workload.itemsize < 2**31
 
 
 def reads_zeros(workload: ConvWorkload, config: GemmConfig) -> bool:

@@ -5,7 +5,6 @@ As the im2win thesis has it (algorithms 2, 3 and 9): the windows are the input a
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from math import prod
 
@@ -15,8 +14,7 @@ from tvm.s_tir import Schedule
 from tvmconv.compute.im2win import window_elements
 from tvmconv.workload import ConvWorkload
 
-from ..space import Space, named
-from . import gemm_tiles
+from ..space import Space
 from .gemm_model import best_config, features, search_space
 from .gemm_schedule import schedule_gemm, spread_over_grid
 from .gemm_tiles import GemmConfig, ablations
@@ -36,24 +34,18 @@ LEAST = Config(1, 1, 1, 1, 1, 1, 1, 1, 1, 1)
 
 def space(workload: ConvWorkload, target: tvm.target.Target) -> Space[Config]:
     """The configurations that are worth a trial on this target."""
-    return search_space(default_config(workload, target), LEAST, workload, constraints(workload, target))
-
-
-def constraints(workload: ConvWorkload, target: tvm.target.Target) -> dict[str, Callable[[GemmConfig], bool]]:
-    """What a configuration must meet, by name."""
-
-    def indices_of_windows(config: GemmConfig) -> bool:
-        """TVM counts elements in 32 bits."""
-        columns = workload.padded_input[1] + workload.stride[1]
-        rows = prod(workload.x_shape[:2]) * workload.output_size[0] * workload.kernel[0]
-        return rows * columns < 2**31
-
-    return {**gemm_tiles.constraints(workload, target), **named(indices_of_windows)}
+    return search_space(default_config(workload, target), LEAST, workload, target, _windows(workload))
 
 
 def default_config(workload: ConvWorkload, target: tvm.target.Target) -> Config:
     """A legal configuration that is reasonable for any workload."""
-    return Config(**vars(best_config(workload, target, constraints(workload, target))))
+    return Config(**vars(best_config(workload, target, _windows(workload))))
+
+
+def _windows(workload: ConvWorkload) -> int:
+    """Elements of the windows, which have whole strides of columns."""
+    columns = workload.padded_input[1] + workload.stride[1]
+    return prod(workload.x_shape[:2]) * workload.output_size[0] * workload.kernel[0] * columns
 
 
 def schedule(workload: ConvWorkload, config: Config, target: tvm.target.Target) -> Schedule:
