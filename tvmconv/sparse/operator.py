@@ -50,6 +50,7 @@ class SparseOperator(Operator):
         self.report = report
         """What the weight left of the template."""
         self._shift = shift
+        self._module = module
         self._constants = cache(self._on_device)
 
     def __call__(self, x: Any, residual: Any = None) -> Any:  # type: ignore[override]
@@ -76,6 +77,8 @@ class SparseOperator(Operator):
         return func.with_attr("global_symbol", KERNEL_NAME)
 
     def _compiled(self) -> Executable:
+        if isinstance(self._module, Executable):
+            return self._module
         return compile_sparse(self.workload, self.weight, self.target, self.selection.config).executable
 
     def _details(self) -> dict[str, Any]:
