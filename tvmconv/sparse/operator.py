@@ -17,7 +17,7 @@ from ..arrays import Operand, operand
 from ..dispatch import Selection
 from ..lowering import KERNEL_NAME
 from ..operators import Operator
-from ..targets import cuda_arch, device_of
+from ..targets import cuda_arch
 from ..workload import ConvWorkload
 from ..workspace import Workspace
 from .compiling import compile_sparse, lower_sparse, sparse_schedules
@@ -64,7 +64,7 @@ class SparseOperator(Operator):
         return self.run(x, [image, *self._constants(image.device.index), *others])
 
     def _device(self, index: int) -> tvm.runtime.Device:
-        return tvm.runtime.device(device_of(self.target).dlpack_device_type(), index)
+        return tvm.runtime.device(self._device_type, index)
 
     def _on_device(self, index: int) -> list[Operand]:
         """The operands that never change, on one of the target's devices."""
