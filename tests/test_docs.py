@@ -28,3 +28,14 @@ def test_networks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     names: dict[str, object] = {}
     for snippet in found:
         exec(compile(snippet, "networks.md", "exec"), names)
+
+
+def test_sparse(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("torch")
+    monkeypatch.chdir(tmp_path)
+    found = snippets("sparse.md")
+    assert found
+    names: dict[str, object] = {}
+    for snippet in found:
+        exec(compile(snippet, "sparse.md", "exec"), names)
+    assert capsys.readouterr().out.endswith("finite numbers: they are compiled in\n")

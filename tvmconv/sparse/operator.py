@@ -17,7 +17,7 @@ from ..arrays import Operand, operand
 from ..dispatch import Selection
 from ..lowering import KERNEL_NAME
 from ..operators import Operator
-from ..targets import cuda_arch, device_of, resolve_target
+from ..targets import cuda_arch, resolve_target
 from ..workload import ConvWorkload
 from ..workspace import Workspace
 from .compiling import compile_sparse, lower_sparse, sparse_schedules
@@ -50,6 +50,7 @@ class SparseOperator(Operator):
         self.report = report
         """What the weight left of the template."""
         self._shift = shift
+        self._module = module
         self._constants = cache(self._on_device)
 
     def __call__(self, x: Any, residual: Any = None) -> Any:  # type: ignore[override]
@@ -63,7 +64,7 @@ class SparseOperator(Operator):
         return self.run(x, [image, *self._constants(image.device.index), *others])
 
     def _device(self, index: int) -> tvm.runtime.Device:
-        return tvm.runtime.device(device_of(self.target).dlpack_device_type(), index)
+        return tvm.runtime.device(self._device_type, index)
 
     def _on_device(self, index: int) -> list[Operand]:
         """The operands that never change, on one of the target's devices."""
@@ -76,6 +77,8 @@ class SparseOperator(Operator):
         return func.with_attr("global_symbol", KERNEL_NAME)
 
     def _compiled(self) -> Executable:
+        if isinstance(self._module, Executable):
+            return self._module
         return compile_sparse(self.workload, self.weight, self.target, self.selection.config).executable
 
     def _details(self) -> dict[str, Any]:

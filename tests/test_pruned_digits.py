@@ -1,0 +1,29 @@
+"""The example that prunes a network whose weights training has shaped: the sparse kernels change nothing."""
+
+from __future__ import annotations
+
+import runpy
+from pathlib import Path
+
+import numpy as np
+import pytest
+from sparse_stand_in import use_sparse_on_cpu
+
+pytest.importorskip("torch")
+pytest.importorskip("sklearn")
+use_sparse_on_cpu()
+
+EXAMPLE = Path(__file__).parent.parent / "examples" / "pruned_digits.py"
+
+
+def test_example() -> None:
+    result = runpy.run_path(str(EXAMPLE))["run"](channels=16, epochs=6)
+    first, *others = result.network.layers
+    assert "sparse" not in first.kernel
+    assert [layer.kernel for layer in others] == ["tvmconv cpu/sparse"] * 2
+    assert all(layer.reason == "90% of the weight is zero" for layer in others)
+    assert result.before > 0.9
+    assert result.pruned > 0.85
+    assert result.sparse == result.dense == pytest.approx(result.pruned, abs=0.005)
+    assert 0 <= result.difference < 1e-5
+    assert np.isfinite(result.difference)
