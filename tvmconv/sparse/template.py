@@ -7,8 +7,9 @@ over: "k" for output channels, "c" for the input channels that are staged, "othe
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import takewhile
 from typing import Any
 
 import tvm
@@ -21,6 +22,9 @@ from tvm.sym import Analyzer
 from .hoisting import Hoisting, substitute
 
 UNROLLED = "tvmconv.unrolled"
+
+SHARES = "tvmconv.shares"
+"""Annotation of the parallel loop of a CPU: in so many tasks for each turn, with a share of the blocks each."""
 
 AFTER_UNROLLING = frozenset(
     ("tirx.SplitHostDevice", "tirx.MakePackedAPI", "tirx.FP8StorageLegalize", "tirx.BF16StorageLegalize")
@@ -66,7 +70,15 @@ class Products:
     step: int
 
 
-Step = Always | Staging | PerOutput | Products
+@dataclass(frozen=True)
+class Loop:
+    """Steps that a loop repeats, which stays one; the sums are zero at the beginning of each turn."""
+
+    loop: tirx.For
+    steps: tuple[Step, ...]
+
+
+Step = Always | Staging | PerOutput | Products | Loop
 
 
 @dataclass(frozen=True)
@@ -87,7 +99,7 @@ class Template:
     @property
     def pixels(self) -> int:
         """Pixels of a thread: so many multiply-adds it has for each weight."""
-        places = [step.place for step in self.steps if isinstance(step, Products)]
+        places = [step.place for step in _flat(self.steps) if isinstance(step, Products)]
         return len(places) // len(set(places))
 
 
@@ -117,9 +129,34 @@ def make_template(func: tirx.PrimFunc, target: tvm.target.Target) -> Template:
 
     tvm_ffi.structural_mutate(lowered.body, (tirx.SeqStmt, unroll))
     (sums,) = unroller.sums
-    own = [step for step in steps if not (isinstance(step, PerOutput) and _stored_to(step.stmt).same_as(sums))]
+    own = list(_without(steps, sums))
     extents = thread_extents(lowered)
-    return Template(lowered, sums, extents, _with_intrinsics(unroller.hoisting.bindings, lowered, extents), tuple(own))
+    common = _with_intrinsics(unroller.hoisting.bindings, lowered, extents)
+    if not extents:  # its blocks follow one another, and read what is staged before the first
+        staged = list(takewhile(lambda step: isinstance(step, Always), own))
+        common, own = tuple(step.stmt for step in staged), own[len(staged) :]
+    return Template(lowered, sums, extents, common, tuple(own))
+
+
+def _flat(steps: Iterable[Step]) -> Iterator[Step]:
+    for step in steps:
+        yield from _flat(step.steps) if isinstance(step, Loop) else (step,)
+
+
+def _without(steps: Iterable[Step], sums: tirx.Buffer) -> Iterator[Step]:
+    """The steps but for those that declare the sums and make them zero."""
+    for step in steps:
+        if isinstance(step, Loop):
+            yield replace(step, steps=tuple(_without(step.steps, sums)))
+        elif isinstance(step, Always) and declares(step.stmt, (sums.name,)):
+            continue
+        elif not (isinstance(step, PerOutput) and _stored_to(step.stmt).same_as(sums)):
+            yield step
+
+
+def declares(stmt: tirx.Stmt, names: Sequence[str]) -> bool:
+    """Whether a statement declares a buffer with one of the names."""
+    return isinstance(stmt, tirx.DeclBuffer | tirx.AllocBuffer) and stmt.buffer.name in names
 
 
 def is_thread(stmt: tirx.Stmt) -> bool:
@@ -148,6 +185,8 @@ class _Unroller:
                 assert not isinstance(step, Products)
                 inside = tirx.IfThenElse(substitute(stmt.condition, values), step.stmt, None)
                 yield replace(step, stmt=self._hoisted(inside, getattr(step, "k", None)))
+        elif isinstance(stmt, tirx.For) and UNROLLED not in stmt.annotations and _has_unrolled(stmt):
+            yield Loop(stmt, tuple(self.steps(stmt.body, values)))
         elif not isinstance(stmt, tirx.For) or UNROLLED not in stmt.annotations:
             yield Always(self._hoisted(substitute(stmt, values)))
         elif stmt.annotations[UNROLLED] == "k":
@@ -165,7 +204,8 @@ class _Unroller:
             before, product = stmt.value.a, stmt.value.b
             if isinstance(before, TensorLoad) and before.source.same_as(stmt.buffer) and isinstance(product, tirx.Mul):
                 first, second = (self._constant(stmt.indices[0], k, at) for at in (0, 1))
-                place = self._constant(product.b.indices[0], k, 0)
+                weight = product.b.value if isinstance(product.b, tirx.Broadcast) else product.b
+                place = self._constant(weight.indices[0], k, 0)
                 self.sums.add(stmt.buffer)
                 return Products(place, self._hoisted(product.a), first, second - first)
         return PerOutput(k, self._hoisted(stmt, k))
@@ -185,7 +225,18 @@ class _Unroller:
         return self.hoisting.rewrite(node, k) if self._extents else node
 
     def _constant(self, index: tirx.PrimExpr, k: tirx.Var, value: int) -> int:
-        return int(self._analyzer.simplify(substitute(index, {k: value})))
+        return int(self._analyzer.simplify(substitute(first_lane(index), {k: value})))
+
+
+def first_lane(index: tirx.PrimExpr) -> tirx.PrimExpr:
+    """The index of a vector's first element."""
+    return index.base if isinstance(index, tirx.Ramp) else index
+
+
+def _has_unrolled(loop: tirx.For) -> bool:
+    found: list[tirx.For] = []
+    tvm_ffi.structural_walk(loop.body, (tirx.For, found.append))
+    return any(UNROLLED in inner.annotations for inner in found)
 
 
 def _with_intrinsics(
