@@ -13,7 +13,9 @@ from tvm import tirx
 from tvm.runtime import Executable
 
 from .. import kernel_cache
+from ..arrays import GPU_ALIGNMENT
 from ..dispatch import FOLDERS, template_named
+from ..lowering import with_alignment
 from ..targets import cuda_arch, resolve_target
 from ..workload import ConvWorkload
 from .blocks import output_blocks
@@ -42,7 +44,9 @@ def sparse_schedules(target: tvm.target.Target) -> ModuleType:
 def kept_template(workload: ConvWorkload, config: Any, target: str) -> Template:
     """The template of a workload, made once: any weight can be bound to it."""
     resolved = resolve_target(target)
-    return make_template(sparse_schedules(resolved).schedule(workload, config, resolved).mod["main"], resolved)
+    scheduled = sparse_schedules(resolved).schedule(workload, config, resolved).mod["main"]
+    alignment = workload.itemsize if resolved.kind.name == "llvm" else GPU_ALIGNMENT
+    return make_template(with_alignment(scheduled, alignment), resolved)
 
 
 def lower_sparse(

@@ -33,12 +33,15 @@ def bind(template: Template, weight: np.ndarray, blocks: Sequence[Sequence[int]]
     """
     rows, taps = weight.reshape(len(weight), -1), weight.shape[2] * weight.shape[3]
     names = ("w", template.sums.name)
+    tasks = _has_parallel_loop(template.func)
 
-    def body(block: Sequence[int]) -> Iterator[tirx.Stmt]:
-        return _body(template, template.steps, rows, np.asarray(block), taps)
+    def body(block: Sequence[int]) -> tirx.Stmt:
+        stmt = tirx.stmt_seq(*_body(template, template.steps, rows, np.asarray(block), taps))
+        # A function of its own in the tasks of a CPU, since LLVM takes longer over one large function than over many.
+        return tirx.AttrStmt(0, "compute_scope", tvm.ir.StringImm("block"), stmt) if tasks else stmt
 
     def thread(choices: Choices, number: tirx.PrimExpr) -> tirx.Stmt:
-        bodies = [tirx.stmt_seq(*(stmt for block in choice for stmt in body(block))) for choice in choices]
+        bodies = [tirx.stmt_seq(*map(body, choice)) for choice in choices]
         return tirx.stmt_seq(*template.common, _choose(number, bodies))
 
     def bound(root: tirx.Stmt, chosen: Choices, number: tirx.PrimExpr) -> tirx.Stmt:
@@ -76,6 +79,12 @@ def bind(template: Template, weight: np.ndarray, blocks: Sequence[Sequence[int]]
     root = bound(func.body, [blocks], tirx.Var("block", "int32"))
     params = [param for param in func.params if param.name != "w"]
     return tirx.PrimFunc(params, root, func.ret_type, attrs=func.attrs)
+
+
+def _has_parallel_loop(func: tirx.PrimFunc) -> bool:
+    found: list[tirx.For] = []
+    tvm_ffi.structural_walk(func.body, (tirx.For, found.append))
+    return any(loop.kind == tirx.ForKind.PARALLEL for loop in found)
 
 
 def _is_launch(stmt: tirx.AttrStmt) -> bool:

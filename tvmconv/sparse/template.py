@@ -221,8 +221,14 @@ class _Unroller:
                 yield Staging(first + channel, step.stmt)
 
     def _hoisted(self, node: Any, k: tirx.Var | None = None) -> Any:
-        # LLVM does it by itself, and to TVM's code for it two parts of a buffer are different buffers.
-        return self.hoisting.rewrite(node, k) if self._extents else node
+        if self._extents:
+            return self.hoisting.rewrite(node, k)
+        # LLVM hoists by itself, and to TVM's code for it two parts of a buffer are different buffers. But a place has
+        # to be plainly a variable one and a constant, or its arithmetic in 32 bits remains.
+        return tvm_ffi.structural_map(node, (TensorLoad, self._simplified))
+
+    def _simplified(self, load: TensorLoad) -> TensorLoad:
+        return load.source[tuple(self._analyzer.simplify(index) for index in load.indices)]
 
     def _constant(self, index: tirx.PrimExpr, k: tirx.Var, value: int) -> int:
         return int(self._analyzer.simplify(substitute(first_lane(index), {k: value})))
