@@ -120,7 +120,7 @@ def schedule(workload: ConvWorkload, config: Config, target: tvm.target.Target) 
     """The workload's computation, scheduled with all output channels in a block; the config must be legal."""
     # Step 0. The computation, in bands of rows and whole tiles of pixels
     lanes = native_lanes(target)
-    sch = Schedule(te.create_prim_func(compute.sparse_rows(workload, config.rows, config.vectors * lanes)))
+    sch = Schedule(te.create_prim_func(compute.sparse_rows(workload, config.rows, config.vectors, lanes)))
     pad, accumulate, rows, output = (sch.get_sblock(name) for name in ("pad", "sparse", "rows", "output"))
 
     # Step 1. A band is a task, or several with a share of the output channels each
@@ -137,27 +137,23 @@ def schedule(workload: ConvWorkload, config: Config, target: tvm.target.Target) 
     # Step 2. Sum the pixels of a tile in registers, and keep those of the band
     sch.compute_at(accumulate, task, preserve_unit_loops=True)
     keep = sch.cache_write(accumulate, 0, "local")
-    k, tile, pixel = sch.get_loops(keep)[-3:]
-    vector, lane = sch.split(pixel, [None, lanes])
+    k, tile, vector, lane = sch.get_loops(keep)[-4:]
     sch.reorder(tile, vector, k, lane)
     sch.compute_at(accumulate, tile, preserve_unit_loops=True)
     sch.vectorize(lane)
     _unroll(sch, vector, k=k)
 
     # Step 3. Tap by tap; each vector of the input meets the weights of all output channels
-    k, _, pixel, c, r, s = sch.get_loops(accumulate)[-6:]
-    vector, lane = sch.split(pixel, [None, lanes])
+    k, _, vector, lane, c, r, s = sch.get_loops(accumulate)[-7:]
     sch.reorder(c, r, s, vector, k, lane)
     sch.vectorize(lane)
     init = sch.decompose_reduction(accumulate, c)
     _unroll(sch, c, r, s, vector, k=k)
-    vector, k, _ = sch.get_loops(init)[-3:]
+    vector, k, lane = sch.get_loops(init)[-3:]
     _unroll(sch, vector, k=k)
 
     # Step 4. Stage the band
     sch.compute_at(pad, task, preserve_unit_loops=True)
-    place = sch.get_loops(pad)[-1]
-    sch.split(place, [None, compute.band_pitch(workload)])
     return sch
 
 

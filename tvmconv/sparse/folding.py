@@ -16,7 +16,19 @@ from tvm.sym import Analyzer
 from ..errors import InvalidArgumentError
 from ..workload import ConvWorkload
 from .hoisting import substitute
-from .template import SHARES, Always, Loop, PerOutput, Products, Staging, Step, Template, declares, first_lane, is_thread
+from .template import (
+    SHARES,
+    Always,
+    Loop,
+    PerOutput,
+    Products,
+    Staging,
+    Step,
+    Template,
+    declares,
+    first_lane,
+    is_thread,
+)
 
 Choices = Sequence[Sequence[Sequence[int]]]
 """Blocks of output channels, lists of which follow one another: a thread does one list."""
@@ -33,7 +45,7 @@ def bind(template: Template, weight: np.ndarray, blocks: Sequence[Sequence[int]]
     """
     rows, taps = weight.reshape(len(weight), -1), weight.shape[2] * weight.shape[3]
     names = ("w", template.sums.name)
-    tasks = _has_parallel_loop(template.func)
+    tasks = _has_tasks(template.func)
 
     def body(block: Sequence[int]) -> tirx.Stmt:
         stmt = tirx.stmt_seq(*_body(template, template.steps, rows, np.asarray(block), taps))
@@ -81,10 +93,12 @@ def bind(template: Template, weight: np.ndarray, blocks: Sequence[Sequence[int]]
     return tirx.PrimFunc(params, root, func.ret_type, attrs=func.attrs)
 
 
-def _has_parallel_loop(func: tirx.PrimFunc) -> bool:
+def _has_tasks(func: tirx.PrimFunc) -> bool:
+    """Whether there is a parallel loop, with more than the one turn that TVM makes no loop of."""
     found: list[tirx.For] = []
     tvm_ffi.structural_walk(func.body, (tirx.For, found.append))
-    return any(loop.kind == tirx.ForKind.PARALLEL for loop in found)
+    parallel = (loop for loop in found if loop.kind == tirx.ForKind.PARALLEL)
+    return any(int(loop.extent) * int(loop.annotations.get(SHARES, 1)) > 1 for loop in parallel)
 
 
 def _is_launch(stmt: tirx.AttrStmt) -> bool:

@@ -116,7 +116,9 @@ def make_template(func: tirx.PrimFunc, target: tvm.target.Target) -> Template:
     mod = tirx.transform.BindTarget(whole)(mod)
     pipeline, _, _ = tirx.get_default_tir_pipeline(target)
     # Common subexpressions would be variables, which unrolling would define again and again.
-    with tvm.transform.PassContext(instruments=[_UpToUnrolling()], config={"tirx.disable_cse_tir": True}):
+    # On a CPU each block would overwrite the input of the next one if they were to share memory with its sums.
+    options = {"tirx.disable_cse_tir": True, "tirx.disable_storage_rewrite": target.kind.name == "llvm"}
+    with tvm.transform.PassContext(instruments=[_UpToUnrolling()], config=options):
         lowered = pipeline(mod)["template"]
     unroller = _Unroller(lowered)
     steps: list[Step] = []
@@ -133,7 +135,7 @@ def make_template(func: tirx.PrimFunc, target: tvm.target.Target) -> Template:
     extents = thread_extents(lowered)
     common = _with_intrinsics(unroller.hoisting.bindings, lowered, extents)
     if not extents:  # its blocks follow one another, and read what is staged before the first
-        staged = list(takewhile(lambda step: isinstance(step, Always), own))
+        staged = [step for step in takewhile(lambda step: isinstance(step, Always), own) if isinstance(step, Always)]
         common, own = tuple(step.stmt for step in staged), own[len(staged) :]
     return Template(lowered, sums, extents, common, tuple(own))
 
@@ -182,7 +184,7 @@ class _Unroller:
                 yield from self.steps(part, values)
         elif isinstance(stmt, tirx.IfThenElse) and isinstance(stmt.then_case, tirx.For):
             for step in self.steps(stmt.then_case, values):
-                assert not isinstance(step, Products)
+                assert not isinstance(step, Products | Loop)
                 inside = tirx.IfThenElse(substitute(stmt.condition, values), step.stmt, None)
                 yield replace(step, stmt=self._hoisted(inside, getattr(step, "k", None)))
         elif isinstance(stmt, tirx.For) and UNROLLED not in stmt.annotations and _has_unrolled(stmt):
@@ -217,7 +219,7 @@ class _Unroller:
         self._staged[target] += int(loop.extent)
         for channel in range(int(loop.extent)):
             for step in self.steps(loop.body, {**values, loop.loop_var: channel}):
-                assert not isinstance(step, Products)
+                assert not isinstance(step, Products | Loop)
                 yield Staging(first + channel, step.stmt)
 
     def _hoisted(self, node: Any, k: tirx.Var | None = None) -> Any:
