@@ -45,12 +45,12 @@ def bind(template: Template, weight: np.ndarray, blocks: Sequence[Sequence[int]]
     """
     rows, taps = weight.reshape(len(weight), -1), weight.shape[2] * weight.shape[3]
     names = ("w", template.sums.name)
-    tasks = _has_tasks(template.func)
+    outlined = _can_outline(template)
 
     def body(block: Sequence[int]) -> tirx.Stmt:
         stmt = tirx.stmt_seq(*_body(template, template.steps, rows, np.asarray(block), taps))
         # A function of its own in the tasks of a CPU, since LLVM takes longer over one large function than over many.
-        return tirx.AttrStmt(0, "compute_scope", tvm.ir.StringImm("block"), stmt) if tasks else stmt
+        return tirx.AttrStmt(0, "compute_scope", tvm.ir.StringImm("block"), stmt) if outlined else stmt
 
     def thread(choices: Choices, number: tirx.PrimExpr) -> tirx.Stmt:
         bodies = [tirx.stmt_seq(*map(body, choice)) for choice in choices]
@@ -93,12 +93,26 @@ def bind(template: Template, weight: np.ndarray, blocks: Sequence[Sequence[int]]
     return tirx.PrimFunc(params, root, func.ret_type, attrs=func.attrs)
 
 
-def _has_tasks(func: tirx.PrimFunc) -> bool:
-    """Whether there is a parallel loop, with more than the one turn that TVM makes no loop of."""
+STACK_BYTES = 1024
+"""Buffers up to this TVM keeps on the stack; it takes memory for larger ones, and releases it after their last use."""
+
+
+def _can_outline(template: Template) -> bool:
+    """Whether blocks can be functions of their own.
+
+    LLVM refuses TVM's debug information for what follows such a function in the one around it, but for the release of
+    memory in the turns of a parallel loop; and TVM makes no loop of a single turn.
+    """
     found: list[tirx.For] = []
-    tvm_ffi.structural_walk(func.body, (tirx.For, found.append))
+    tvm_ffi.structural_walk(template.func.body, (tirx.For, found.append))
     parallel = (loop for loop in found if loop.kind == tirx.ForKind.PARALLEL)
-    return any(int(loop.extent) * int(loop.annotations.get(SHARES, 1)) > 1 for loop in parallel)
+    tasks = any(int(loop.extent) * int(loop.annotations.get(SHARES, 1)) > 1 for loop in parallel)
+    return tasks and any(4 * int(buffer.shape[0]) > STACK_BYTES for buffer in _private(template))
+
+
+def _private(template: Template) -> list[tirx.Buffer]:
+    """What a task stages its input and keeps its sums in."""
+    return [stmt.buffer for stmt in template.common if isinstance(stmt, tirx.AllocBuffer)]
 
 
 def _is_launch(stmt: tirx.AttrStmt) -> bool:
@@ -155,7 +169,7 @@ def _body(
     nonzero = own != 0
     read = nonzero.any(axis=0).reshape(-1, taps).any(axis=1)
     sums: dict[int, tirx.PrimExpr] = {}
-    private = [stmt.buffer for stmt in template.common if isinstance(stmt, tirx.AllocBuffer)]
+    private = _private(template)
     analyzer = Analyzer()
     number = count()  # TVM itself would take long to tell apart so many variables of one name
 
