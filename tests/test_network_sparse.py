@@ -11,7 +11,6 @@ import pytest
 from command_line import tvmconv, tvmconv_json
 from network_graph import Graph
 from onnx import numpy_helper
-from sparse_stand_in import use_sparse_on_cpu
 
 import tvmconv as library
 from tvmconv import cuda
@@ -19,8 +18,6 @@ from tvmconv.bench.sparsity import pruned
 from tvmconv.errors import InvalidArgumentError
 from tvmconv.network import sparse_kernels
 from tvmconv.targets import resolve_target
-
-use_sparse_on_cpu()
 
 
 def network() -> Graph:

@@ -7,11 +7,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from sparse_stand_in import use_sparse_on_cpu
 
 pytest.importorskip("torch")
 pytest.importorskip("sklearn")
-use_sparse_on_cpu()
 
 EXAMPLE = Path(__file__).parent.parent / "examples" / "pruned_digits.py"
 

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 import tvm
-from sparse_stand_in import use_sparse_on_cpu
 
 import tvmconv
 from tvmconv import ConvWorkload
@@ -18,7 +17,6 @@ from tvmconv.targets import has_gpu
 from tvmconv.testing import check_result, random_operands
 
 torch = pytest.importorskip("torch")
-use_sparse_on_cpu()
 
 RNG = np.random.default_rng(3)
 WORKLOAD = ConvWorkload.conv2d((1, 4, 6, 8), (6, 4, 3, 3), stride=2, shift=True, residual=True, activation="relu")

@@ -6,5 +6,15 @@ from .im2win import im2win
 from .implicit_gemm import implicit_gemm
 from .reference import conv2d_reference
 from .sparse import sparse
+from .sparse_rows import band_pitch, sparse_rows
 
-__all__ = ["conv2d_reference", "depthwise", "direct", "im2win", "implicit_gemm", "sparse"]
+__all__ = [
+    "band_pitch",
+    "conv2d_reference",
+    "depthwise",
+    "direct",
+    "im2win",
+    "implicit_gemm",
+    "sparse",
+    "sparse_rows",
+]

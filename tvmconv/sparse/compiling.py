@@ -67,7 +67,7 @@ def compile_sparse(
     Raises `InvalidArgumentError` for a weight of another shape, or with NaN or infinity in it.
     """
     if config is None:
-        density = np.count_nonzero(weight) / weight.size
+        density = float(np.count_nonzero(weight) / weight.size)
         config = sparse_schedules(target).default_config(workload, target, density)
     func, template, blocks = lower_sparse(workload, weight, config, target)
     executable = build(func, target, name)

@@ -32,12 +32,17 @@ _WAIT = '\n#define tvmconv_wait(left) asm volatile("cp.async.wait_group %0;" :: 
 
 
 def copied(stmt: tirx.Stmt) -> tirx.Stmt:
-    """A statement that stages an element, once hoisted, with a copy for its load and store; zero outside the input."""
+    """A statement that stages an element, once hoisted, with a copy for its load and store; zero outside the input.
+
+    What is padding wherever the thread is remains a store.
+    """
 
     def copy(store: tirx.BufferStore) -> tirx.Stmt:
         inside, load = tirx.const(True, "bool"), store.value
         if isinstance(load, Call):
             inside, load, _ = load.args
+        if isinstance(load, tirx.FloatImm):
+            return store
         assert isinstance(load, TensorLoad), load
         to, source = store.buffer, load.source
         places = (to.data, 4 * store.indices[0], source.data, 4 * load.indices[0])

@@ -7,6 +7,7 @@ from itertools import count
 from typing import Any
 
 import numpy as np
+import tvm
 import tvm_ffi
 from tvm import tirx
 from tvm.ir.expr import TensorLoad
@@ -15,8 +16,11 @@ from tvm.sym import Analyzer
 from ..errors import InvalidArgumentError
 from ..workload import ConvWorkload
 from .hoisting import substitute
-from .steps import Always, PerOutput, Products, Staging
-from .template import Template, is_thread
+from .steps import Always, Loop, PerOutput, Products, Staging, Step
+from .template import SHARES, Template, declares, first_lane, is_thread
+
+Choices = Sequence[Sequence[Sequence[int]]]
+"""Blocks of output channels, lists of which follow one another: a thread does one list."""
 
 PRODUCTS_OF_A_LAUNCH = 16384
 """Multiply-adds of the kernels that compilers do not take unduly long over."""
@@ -30,44 +34,78 @@ def bind(template: Template, weight: np.ndarray, blocks: Sequence[Sequence[int]]
     """
     rows, taps = weight.reshape(len(weight), -1), weight.shape[2] * weight.shape[3]
     names = ("w", template.sums.name)
+    outlined = _can_outline(template)
 
-    def thread(chosen: Sequence[Sequence[int]], number: tirx.Var) -> tirx.Stmt:
-        bodies = [tirx.stmt_seq(*_body(template, rows, np.asarray(block), taps)) for block in chosen]
-        return tirx.stmt_seq(*template.common, *([_choose(number, bodies)] if template.extents else bodies))
+    def body(block: Sequence[int]) -> tirx.Stmt:
+        stmt = tirx.stmt_seq(*_body(template, template.steps, rows, np.asarray(block), taps))
+        # A function of its own in the tasks of a CPU, since LLVM takes longer over one large function than over many.
+        return tirx.AttrStmt(0, "compute_scope", tvm.ir.StringImm("block"), stmt) if outlined else stmt
 
-    def bound(root: tirx.Stmt, chosen: Sequence[Sequence[int]], number: tirx.Var) -> tirx.Stmt:
+    def thread(choices: Choices, number: tirx.PrimExpr) -> tirx.Stmt:
+        bodies = [tirx.stmt_seq(*map(body, choice)) for choice in choices]
+        return tirx.stmt_seq(*template.common, _choose(number, bodies))
+
+    def bound(root: tirx.Stmt, chosen: Choices, number: tirx.PrimExpr) -> tirx.Stmt:
         def sequence(stmt: tirx.SeqStmt, mutator: Any) -> tirx.Stmt:
             if is_thread(stmt):
                 return thread(chosen, number)
-            return tirx.stmt_seq(*(mutator.mutate(part) for part in stmt.seq if not _declares(part, names)))
+            return tirx.stmt_seq(*(mutator.mutate(part) for part in stmt.seq if not declares(part, names)))
 
         def launch(stmt: tirx.AttrStmt, mutator: Any) -> tirx.Stmt:
             if not _is_launch(stmt):
                 return mutator.default_mutate(stmt)
             return tirx.stmt_seq(*(one_launch(stmt, group) for group in groups))
 
-        return tvm_ffi.structural_mutate(root, [(tirx.SeqStmt, sequence), (tirx.AttrStmt, launch)])
+        def loop(stmt: tirx.For, mutator: Any) -> tirx.Stmt:
+            return shared(stmt) if SHARES in stmt.annotations else mutator.default_mutate(stmt)
+
+        return tvm_ffi.structural_mutate(root, [(tirx.SeqStmt, sequence), (tirx.AttrStmt, launch), (tirx.For, loop)])
+
+    def shared(stmt: tirx.For) -> tirx.Stmt:
+        task, shares = tirx.Var("task", "int32"), min(int(stmt.annotations[SHARES]), len(blocks))
+        body = bound(stmt.body, [blocks[share::shares] for share in range(shares)], task % shares)
+        turn = {stmt.loop_var: task // shares}
+        body = tvm_ffi.structural_map(body, (tvm.ir.Var, lambda var: turn.get(var, var)))
+        return tirx.For(task, 0, int(stmt.extent) * shares, stmt.kind, body)
 
     def one_launch(stmt: tirx.AttrStmt, group: Sequence[Sequence[int]]) -> tirx.Stmt:
         number = tirx.Var("block", "int32")
         axis = tirx.IterVar((0, len(group)), number, tirx.IterVar.ThreadIndex, "blockIdx.y")
-        body = bound(stmt.body, group, number)
+        body = bound(stmt.body, [[block] for block in group], number)
         inner = tirx.AttrStmt(stmt.node, stmt.attr_key, stmt.value, body)
         return tirx.AttrStmt(axis, "thread_extent", tirx.IntImm("int32", len(group)), inner)
 
     groups = _launches(blocks, np.count_nonzero(rows, axis=1) * template.pixels)
     func = template.func
-    body = bound(func.body, blocks, tirx.Var("block", "int32"))
+    root = bound(func.body, [blocks], tirx.Var("block", "int32"))
     params = [param for param in func.params if param.name != "w"]
-    return tirx.PrimFunc(params, body, func.ret_type, attrs=func.attrs)
+    return tirx.PrimFunc(params, root, func.ret_type, attrs=func.attrs)
+
+
+STACK_BYTES = 1024
+"""Buffers up to this TVM keeps on the stack; it takes memory for larger ones, and releases it after their last use."""
+
+
+def _can_outline(template: Template) -> bool:
+    """Whether blocks can be functions of their own.
+
+    LLVM refuses TVM's debug information for what follows such a function in the one around it, but for the release of
+    memory in the turns of a parallel loop; and TVM makes no loop of a single turn.
+    """
+    found: list[tirx.For] = []
+    tvm_ffi.structural_walk(template.func.body, (tirx.For, found.append))
+    parallel = (loop for loop in found if loop.kind == tirx.ForKind.PARALLEL)
+    tasks = any(int(loop.extent) * int(loop.annotations.get(SHARES, 1)) > 1 for loop in parallel)
+    return tasks and any(4 * int(buffer.shape[0]) > STACK_BYTES for buffer in _private(template))
+
+
+def _private(template: Template) -> list[tirx.Buffer]:
+    """What a task stages its input and keeps its sums in."""
+    return [stmt.buffer for stmt in template.common if isinstance(stmt, tirx.AllocBuffer)]
 
 
 def _is_launch(stmt: tirx.AttrStmt) -> bool:
     return bool(stmt.attr_key == "thread_extent" and stmt.node.thread_tag == "blockIdx.x")
-
-
-def _declares(stmt: tirx.Stmt, names: Sequence[str]) -> bool:
-    return isinstance(stmt, tirx.DeclBuffer | tirx.AllocBuffer) and stmt.buffer.name in names
 
 
 def _launches(blocks: Sequence[Sequence[int]], products: np.ndarray) -> list[list[Sequence[int]]]:
@@ -109,8 +147,10 @@ def _choose(number: tirx.Var, bodies: Sequence[tirx.Stmt]) -> tirx.Stmt:
     return chosen
 
 
-def _body(template: Template, rows: np.ndarray, block: np.ndarray, taps: int) -> Iterator[tirx.Stmt]:
-    """What a thread does for a block of output channels.
+def _body(
+    template: Template, steps: Sequence[Step], rows: np.ndarray, block: np.ndarray, taps: int
+) -> Iterator[tirx.Stmt]:
+    """What steps do for a block of output channels.
 
     A sum is a new variable after each product, not a place in an array: compilers take a tenth of the time over it.
     """
@@ -118,15 +158,16 @@ def _body(template: Template, rows: np.ndarray, block: np.ndarray, taps: int) ->
     nonzero = own != 0
     read = nonzero.any(axis=0).reshape(-1, taps).any(axis=1)
     sums: dict[int, tirx.PrimExpr] = {}
+    private = _private(template)
     analyzer = Analyzer()
     number = count()  # TVM itself would take long to tell apart so many variables of one name
-    zero = tirx.FloatImm("float32", 0.0)
 
     def summed(load: TensorLoad) -> tirx.PrimExpr:
-        place = load.indices[0]
-        return sums.get(int(analyzer.simplify(place)), zero) if load.source.same_as(template.sums) else load
+        if not load.source.same_as(template.sums):
+            return load
+        return sums.get(int(analyzer.simplify(first_lane(load.indices[0]))), _constant(0.0, load))
 
-    for step in template.steps:
+    for step in steps:
         match step:
             case Always(stmt):
                 yield stmt
@@ -136,14 +177,41 @@ def _body(template: Template, rows: np.ndarray, block: np.ndarray, taps: int) ->
             case Products(place):
                 chosen = np.flatnonzero(nonzero[:, place])
                 if chosen.size:
-                    element = tirx.Var(f"x{next(number)}", "float32")
+                    element = tirx.Var(f"x{next(number)}", step.element.ty)
                     yield tirx.Bind(element, step.element)
                 for row, weight in zip(chosen.tolist(), own[chosen, place].tolist(), strict=True):
                     index = step.first + int(block[row]) * step.step
-                    total = tirx.Var(f"y{next(number)}", "float32")
-                    product = tirx.Mul(element, tirx.FloatImm("float32", weight))
+                    total = tirx.Var(f"y{next(number)}", element.ty)
+                    product = tirx.Mul(element, _constant(weight, element))
                     yield tirx.Bind(total, tirx.Add(sums[index], product) if index in sums else product)
                     sums[index] = total
             case PerOutput():
-                for k in block.tolist():
-                    yield tvm_ffi.structural_map(substitute(step.stmt, {step.k: k}), (TensorLoad, summed))
+                for place, k in enumerate(block.tolist()):
+                    stmt = _in_places(step, place, private)
+                    yield tvm_ffi.structural_map(substitute(stmt, {step.k: k}), (TensorLoad, summed))
+            case Loop(loop, inner):
+                repeated = tirx.stmt_seq(*_body(template, inner, rows, block, taps))
+                yield tirx.For(loop.loop_var, loop.min, loop.extent, loop.kind, repeated)
+
+
+def _in_places(step: PerOutput, place: int, private: Sequence[tirx.Buffer]) -> tirx.Stmt:
+    """The statement with an output channel's place in its block, where it reads or stores private buffers.
+
+    So these are no larger than a block, and stay in a near cache.
+    """
+
+    def load(expr: TensorLoad) -> TensorLoad:
+        return substitute(expr, {step.k: place}) if expr.source in private else expr
+
+    def store(stmt: tirx.BufferStore) -> tirx.Stmt:
+        if stmt.buffer not in private:
+            return stmt
+        return tirx.BufferStore(stmt.buffer, stmt.value, [substitute(index, {step.k: place}) for index in stmt.indices])
+
+    return tvm_ffi.structural_map(step.stmt, [(TensorLoad, load), (tirx.BufferStore, store)])
+
+
+def _constant(value: float, like: tirx.PrimExpr) -> tirx.PrimExpr:
+    """A number, as many times as an expression has lanes."""
+    number, lanes = tirx.FloatImm("float32", value), tvm_ffi.dtype(like.ty.dtype).lanes
+    return tirx.Broadcast(number, lanes) if lanes > 1 else number

@@ -43,4 +43,12 @@ class Products:
     step: int
 
 
-Step = Always | Staging | PerOutput | Products
+@dataclass(frozen=True)
+class Loop:
+    """Steps that a loop repeats, which stays one; the sums are zero at the beginning of each turn."""
+
+    loop: tirx.For
+    steps: tuple[Step, ...]
+
+
+Step = Always | Staging | PerOutput | Products | Loop

@@ -7,8 +7,9 @@ over: "k" for output channels, "c" for the input channels that are staged, "othe
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import takewhile
 from typing import Any
 
 import tvm
@@ -20,9 +21,12 @@ from tvm.sym import Analyzer
 
 from .copying import COPIED, Copies, committed, copied
 from .hoisting import Hoisting, substitute
-from .steps import Always, PerOutput, Products, Staging, Step
+from .steps import Always, Loop, PerOutput, Products, Staging, Step
 
 UNROLLED = "tvmconv.unrolled"
+
+SHARES = "tvmconv.shares"
+"""Annotation of the parallel loop of a CPU: in so many tasks for each turn, with a share of the blocks each."""
 
 AFTER_UNROLLING = frozenset(
     ("tirx.SplitHostDevice", "tirx.MakePackedAPI", "tirx.FP8StorageLegalize", "tirx.BF16StorageLegalize")
@@ -50,7 +54,7 @@ class Template:
     @property
     def pixels(self) -> int:
         """Pixels of a thread: so many multiply-adds it has for each weight."""
-        places = [step.place for step in self.steps if isinstance(step, Products)]
+        places = [step.place for step in _flat(self.steps) if isinstance(step, Products)]
         return len(places) // len(set(places))
 
 
@@ -67,7 +71,9 @@ def make_template(func: tirx.PrimFunc, target: tvm.target.Target) -> Template:
     mod = tirx.transform.BindTarget(whole)(mod)
     pipeline, _, _ = tirx.get_default_tir_pipeline(target)
     # Common subexpressions would be variables, which unrolling would define again and again.
-    with tvm.transform.PassContext(instruments=[_UpToUnrolling()], config={"tirx.disable_cse_tir": True}):
+    # On a CPU each block would overwrite the input of the next one if they were to share memory with its sums.
+    options = {"tirx.disable_cse_tir": True, "tirx.disable_storage_rewrite": target.kind.name == "llvm"}
+    with tvm.transform.PassContext(instruments=[_UpToUnrolling()], config=options):
         lowered = pipeline(mod)["template"]
     unroller = _Unroller(lowered)
     steps: list[Step] = []
@@ -80,11 +86,36 @@ def make_template(func: tirx.PrimFunc, target: tvm.target.Target) -> Template:
 
     tvm_ffi.structural_mutate(lowered.body, (tirx.SeqStmt, unroll))
     (sums,) = unroller.sums
-    own = [step for step in steps if not (isinstance(step, PerOutput) and _stored_to(step.stmt).same_as(sums))]
+    own = list(_without(steps, sums))
     if unroller.copies:
         own = list(unroller.copies.synchronized(own))
     extents = thread_extents(lowered)
-    return Template(lowered, sums, extents, _with_intrinsics(unroller.hoisting.bindings, lowered, extents), tuple(own))
+    common = _with_intrinsics(unroller.hoisting.bindings, lowered, extents)
+    if not extents:  # its blocks follow one another, and read what is staged before the first
+        staged = [step for step in takewhile(lambda step: isinstance(step, Always), own) if isinstance(step, Always)]
+        common, own = tuple(step.stmt for step in staged), own[len(staged) :]
+    return Template(lowered, sums, extents, common, tuple(own))
+
+
+def _flat(steps: Iterable[Step]) -> Iterator[Step]:
+    for step in steps:
+        yield from _flat(step.steps) if isinstance(step, Loop) else (step,)
+
+
+def _without(steps: Iterable[Step], sums: tirx.Buffer) -> Iterator[Step]:
+    """The steps but for those that declare the sums and make them zero."""
+    for step in steps:
+        if isinstance(step, Loop):
+            yield replace(step, steps=tuple(_without(step.steps, sums)))
+        elif isinstance(step, Always) and declares(step.stmt, (sums.name,)):
+            continue
+        elif not (isinstance(step, PerOutput) and _stored_to(step.stmt).same_as(sums)):
+            yield step
+
+
+def declares(stmt: tirx.Stmt, names: Sequence[str]) -> bool:
+    """Whether a statement declares a buffer with one of the names."""
+    return isinstance(stmt, tirx.DeclBuffer | tirx.AllocBuffer) and stmt.buffer.name in names
 
 
 def is_thread(stmt: tirx.Stmt) -> bool:
@@ -113,9 +144,11 @@ class _Unroller:
                 yield from self.steps(part, values)
         elif isinstance(stmt, tirx.IfThenElse) and isinstance(stmt.then_case, tirx.For):
             for step in self.steps(stmt.then_case, values):
-                assert not isinstance(step, Products)
+                assert not isinstance(step, Products | Loop)
                 inside = tirx.IfThenElse(substitute(stmt.condition, values), step.stmt, None)
                 yield replace(step, stmt=self._hoisted(inside, getattr(step, "k", None)))
+        elif isinstance(stmt, tirx.For) and UNROLLED not in stmt.annotations and _has_unrolled(stmt):
+            yield Loop(stmt, tuple(self.steps(stmt.body, values)))
         elif not isinstance(stmt, tirx.For) or UNROLLED not in stmt.annotations:
             yield Always(self._hoisted(substitute(stmt, values)))
         elif stmt.annotations[UNROLLED] == "k":
@@ -133,7 +166,8 @@ class _Unroller:
             before, product = stmt.value.a, stmt.value.b
             if isinstance(before, TensorLoad) and before.source.same_as(stmt.buffer) and isinstance(product, tirx.Mul):
                 first, second = (self._constant(stmt.indices[0], k, at) for at in (0, 1))
-                place = self._constant(product.b.indices[0], k, 0)
+                weight = product.b.value if isinstance(product.b, tirx.Broadcast) else product.b
+                place = self._constant(weight.indices[0], k, 0)
                 self.sums.add(stmt.buffer)
                 return Products(place, self._hoisted(product.a), first, second - first)
         return PerOutput(k, self._hoisted(stmt, k))
@@ -145,18 +179,35 @@ class _Unroller:
         self._staged[target] += int(loop.extent)
         for channel in range(int(loop.extent)):
             for step in self.steps(loop.body, {**values, loop.loop_var: channel}):
-                assert not isinstance(step, Products)
+                assert not isinstance(step, Products | Loop)
                 yield Staging(first + channel, copied(step.stmt) if copies else step.stmt)
         if copies:
             self.copies = Copies(int(copies), int(loop.extent), self._staged[target])
             yield committed()
 
     def _hoisted(self, node: Any, k: tirx.Var | None = None) -> Any:
-        # LLVM does it by itself, and to TVM's code for it two parts of a buffer are different buffers.
-        return self.hoisting.rewrite(node, k) if self._extents else node
+        if self._extents:
+            return self.hoisting.rewrite(node, k)
+        # LLVM hoists by itself, and to TVM's code for it two parts of a buffer are different buffers. But a place has
+        # to be plainly a variable one and a constant, or its arithmetic in 32 bits remains.
+        return tvm_ffi.structural_map(node, (TensorLoad, self._simplified))
+
+    def _simplified(self, load: TensorLoad) -> TensorLoad:
+        return load.source[tuple(self._analyzer.simplify(index) for index in load.indices)]
 
     def _constant(self, index: tirx.PrimExpr, k: tirx.Var, value: int) -> int:
-        return int(self._analyzer.simplify(substitute(index, {k: value})))
+        return int(self._analyzer.simplify(substitute(first_lane(index), {k: value})))
+
+
+def first_lane(index: tirx.PrimExpr) -> tirx.PrimExpr:
+    """The index of a vector's first element."""
+    return index.base if isinstance(index, tirx.Ramp) else index
+
+
+def _has_unrolled(loop: tirx.For) -> bool:
+    found: list[tirx.For] = []
+    tvm_ffi.structural_walk(loop.body, (tirx.For, found.append))
+    return any(UNROLLED in inner.annotations for inner in found)
 
 
 def _with_intrinsics(

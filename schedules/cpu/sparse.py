@@ -1,0 +1,163 @@
+"""Convolution by a sparse weight on a CPU: the template in which every weight becomes an immediate, or nothing.
+
+A task stages a padded band of the input, in which the pixels of all rows are numbered through; then each block of
+output channels goes over the band's pixels, so many vectors at a time, in code of its own whose sums are in registers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import prod
+
+import tvm
+from tvm import te
+from tvm.s_tir import Schedule
+from tvm.s_tir.schedule import LoopRV
+
+from tvmconv import compute
+from tvmconv.sparse.template import SHARES, UNROLLED
+from tvmconv.workload import ConvWorkload
+
+from ..space import Space, ceil_div, ceil_to, named, tile_sizes
+from .machine import L2_BYTES, PARALLEL_FLOPS, native_lanes, vector_registers
+
+VERSION = 1
+
+
+@dataclass(frozen=True)
+class Config:
+    """The knobs."""
+
+    channels: int
+    """Output channels of a block, whose sums are in registers."""
+    vectors: int
+    """Vectors of pixels that a block computes at a time."""
+    rows: int
+    """Rows of output of a band."""
+    shares: int
+    """Tasks of a band, which stages it each for itself and does its share of the blocks."""
+    parallel: bool
+    """Spread the tasks over the threads of the machine."""
+
+
+LEAST = Config(1, 1, 1, 1, parallel=False)
+DENSITY = 0.1
+"""Share of non-zeros that configurations are chosen for where none is given."""
+
+FEW_TILES = 4
+"""Tiles of a band that are too few for what its code takes to read."""
+
+SUMS = 24
+"""Vectors of sums that are in registers, of 32; of 16 it is half."""
+
+
+def space(workload: ConvWorkload, target: tvm.target.Target, density: float = DENSITY) -> Space[Config]:
+    """The configurations worth trying for a workload and a share of non-zeros, legal on the target."""
+    height = workload.output_size[0]
+    knobs = {
+        "channels": (2, 3, 4, 6, 8, 12, 16, 24),
+        "vectors": (1, 2, 3, 4, 6),
+        "rows": tile_sizes(height),
+        "shares": (1, 2, 4),
+        "parallel": (False, True),
+    }
+    default = default_config(workload, target, density)
+
+    def registers_used(config: Config) -> bool:
+        return config.channels * config.vectors >= _sums(target) // 2
+
+    def threads_for_work(config: Config) -> bool:
+        return config.parallel or config.shares == 1
+
+    return Space(default, LEAST, knobs, constraints(workload, target), named(registers_used, threads_for_work))
+
+
+def constraints(workload: ConvWorkload, target: tvm.target.Target) -> dict[str, Callable[[Config], bool]]:
+    """What a configuration must meet, by name."""
+
+    def registers(config: Config) -> bool:
+        return config.channels * config.vectors <= _sums(target)
+
+    def rows(config: Config) -> bool:
+        return config.rows <= workload.output_size[0]
+
+    def shares(config: Config) -> bool:
+        return config.shares <= ceil_div(workload.out_channels, config.channels)
+
+    return named(registers, rows, shares)
+
+
+def default_config(workload: ConvWorkload, target: tvm.target.Target, density: float = DENSITY) -> Config:
+    """The configuration that should be the fastest for a share of non-zeros."""
+    height, width = workload.output_size
+    lanes, pitch = native_lanes(target), compute.band_pitch(workload)
+    parallel = density * workload.flops >= PARALLEL_FLOPS
+    vectors = min(3, ceil_div((height - 1) * pitch + width, lanes))
+    channels = min(_sums(target) // vectors, workload.out_channels)
+
+    # Bands that stay in the second cache; several tiles each, or the code of all channels is read for a few pixels
+    row_bytes = 4 * workload.in_channels * prod(workload.stride) * pitch
+    most = max(1, L2_BYTES // row_bytes - workload.window[0] // workload.stride[0])
+    threads = int(target.attrs.get("num-cores", 1)) if parallel else 1
+    bands = max(ceil_div(height, most), 1)
+    shares = 1
+    if workload.batch * bands < threads:
+        if pitch * height >= threads * FEW_TILES * vectors * lanes:
+            bands = ceil_div(threads, workload.batch)
+        else:
+            shares = min(ceil_div(threads, workload.batch * bands), ceil_div(workload.out_channels, channels))
+    elif workload.batch * bands % threads:
+        bands = min(ceil_to(bands, threads), height)
+    return Config(channels, vectors, ceil_div(height, bands), shares, parallel)
+
+
+def _sums(target: tvm.target.Target) -> int:
+    return SUMS * vector_registers(target) // 32
+
+
+def schedule(workload: ConvWorkload, config: Config, target: tvm.target.Target) -> Schedule:
+    """The workload's computation, scheduled with all output channels in a block; the config must be legal."""
+    # Step 0. The computation, in bands of rows and whole tiles of pixels
+    lanes = native_lanes(target)
+    sch = Schedule(te.create_prim_func(compute.sparse_rows(workload, config.rows, config.vectors, lanes)))
+    pad, accumulate, rows, output = (sch.get_sblock(name) for name in ("pad", "sparse", "rows", "output"))
+
+    # Step 1. A band is a task, or several with a share of the output channels each
+    sch.compute_inline(rows)
+    n, k, y, _ = sch.get_loops(output)
+    band, yi = sch.split(y, [None, config.rows])
+    sch.reorder(n, band, k, yi)
+    task = sch.fuse(n, band)
+    sch.annotate(task, SHARES, config.shares)
+    if config.parallel:
+        sch.parallel(task)
+    sch.annotate(k, UNROLLED, "k")
+
+    # Step 2. Sum the pixels of a tile in registers, and keep those of the band
+    sch.compute_at(accumulate, task, preserve_unit_loops=True)
+    keep = sch.cache_write(accumulate, 0, "local")
+    k, tile, vector, lane = sch.get_loops(keep)[-4:]
+    sch.reorder(tile, vector, k, lane)
+    sch.compute_at(accumulate, tile, preserve_unit_loops=True)
+    sch.vectorize(lane)
+    _unroll(sch, vector, k=k)
+
+    # Step 3. Tap by tap; each vector of the input meets the weights of all output channels
+    k, _, vector, lane, c, r, s = sch.get_loops(accumulate)[-7:]
+    sch.reorder(c, r, s, vector, k, lane)
+    sch.vectorize(lane)
+    init = sch.decompose_reduction(accumulate, c)
+    _unroll(sch, c, r, s, vector, k=k)
+    vector, k, lane = sch.get_loops(init)[-3:]
+    _unroll(sch, vector, k=k)
+
+    # Step 4. Stage the band
+    sch.compute_at(pad, task, preserve_unit_loops=True)
+    return sch
+
+
+def _unroll(sch: Schedule, *others: LoopRV, k: LoopRV) -> None:
+    for loop in others:
+        sch.annotate(loop, UNROLLED, "other")
+    sch.annotate(k, UNROLLED, "k")

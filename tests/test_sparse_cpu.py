@@ -1,0 +1,135 @@
+"""Sparse convolutions on the CPU against the float64 reference, and what their machine code is made of."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pytest
+import tvm
+from tvmconv.schedules.cpu import sparse as template
+from tvmconv.schedules.cpu.sparse import Config
+
+from tvmconv import ConvWorkload
+from tvmconv.arrays import operand
+from tvmconv.lowering import KERNEL_NAME
+from tvmconv.sparse.compiling import SparseKernel, compile_sparse
+from tvmconv.targets import resolve_target
+from tvmconv.testing import check_result, random_operands
+
+CPU, AVX2 = resolve_target("llvm"), resolve_target({"kind": "llvm", "mcpu": "haswell"})
+
+
+def config(**knobs: object) -> Config:
+    return replace(Config(channels=4, vectors=2, rows=3, shares=1, parallel=True), **knobs)  # type: ignore[arg-type]
+
+
+def pruned(workload: ConvWorkload, density: float = 0.1) -> np.ndarray:
+    rng = np.random.default_rng(1)
+    return np.where(rng.random(workload.w_shape) < density, rng.standard_normal(workload.w_shape), 0)
+
+
+def check(workload: ConvWorkload, weight: np.ndarray, chosen: Config | None = None) -> SparseKernel:
+    operands = {**random_operands(workload), "w": weight.astype(workload.dtype)}
+    kernel = compile_sparse(workload, operands["w"], CPU, chosen)
+    tensors = [tvm.runtime.tensor(array) for name, array in operands.items() if name != "w"]
+    kernel.executable[KERNEL_NAME](*tensors)
+    check_result(workload, operands, tensors[-1].numpy())
+    return kernel
+
+
+@dataclass(frozen=True)
+class Case:
+    id: str
+    workload: ConvWorkload
+    config: Config
+
+
+CASES = (
+    Case("3x3", ConvWorkload.conv2d((1, 6, 9, 10), (12, 6, 3, 3), padding=1), config()),
+    Case("shares", ConvWorkload.conv2d((1, 6, 9, 10), (10, 6, 3, 3), padding=1), config(shares=3)),
+    Case("ragged-bands", ConvWorkload.conv2d((2, 5, 11, 19), (7, 5, 3, 3), padding=1), config(rows=4)),
+    Case("serial", ConvWorkload.conv2d((2, 5, 11, 19), (7, 5, 3, 3), padding=1), config(parallel=False)),
+    Case("one-band", ConvWorkload.conv2d((1, 3, 7, 33), (5, 3, 3, 3)), config(rows=5, vectors=3, channels=5)),
+    Case("1x1", ConvWorkload.conv2d((2, 12, 5, 7), (10, 12, 1, 1)), config()),
+    Case("one-pixel", ConvWorkload.conv2d((1, 12, 3, 3), (10, 12, 3, 3)), config(rows=1, vectors=1)),
+    Case("strided-1x1", ConvWorkload.conv2d((1, 12, 9, 9), (10, 12, 1, 1), stride=2), config()),
+    Case(
+        "epilogue",
+        ConvWorkload.conv2d(
+            (1, 4, 8, 10), (7, 4, 3, 3), scale=True, shift=True, residual=True, activation=("clip", -0.5, 1.5)
+        ),
+        config(channels=3),
+    ),
+    Case(
+        "stride-dilation-padding",
+        ConvWorkload.conv2d((1, 4, 13, 14), (6, 4, 3, 2), stride=2, dilation=(2, 1), padding=(1, 0, 2, 3)),
+        config(),
+    ),
+    Case("unequal-strides", ConvWorkload.conv2d((1, 4, 13, 14), (6, 4, 3, 5), stride=(3, 2), padding=2), config()),
+    Case("groups", ConvWorkload.conv2d((1, 8, 8, 10), (12, 4, 3, 3), groups=2, padding=1), config(channels=5)),
+    Case("depthwise", ConvWorkload.depthwise((1, 6, 8, 10), (6, 2, 3, 3), shift=True), config()),
+    Case("one-channel", ConvWorkload.conv2d((1, 1, 8, 10), (4, 1, 3, 3)), config()),
+    Case("half", ConvWorkload.conv2d((1, 6, 8, 10), (12, 6, 3, 3), dtype="float16", activation="relu"), config()),
+)
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.id)
+def test_configuration(case: Case) -> None:
+    assert not template.space(case.workload, CPU).violated(case.config)
+    check(case.workload, pruned(case.workload, 0.3), case.config)
+
+
+LAYER = ConvWorkload.conv2d((1, 6, 9, 17), (12, 6, 3, 3), padding=1, shift=True)
+
+
+def weights() -> dict[str, np.ndarray]:
+    single = np.zeros(LAYER.w_shape)
+    single[5, 3, 1, 2] = 2.0
+    holes = pruned(LAYER, 0.5)
+    holes[3], holes[:, 4] = 0, 0
+    return {
+        "random": pruned(LAYER),
+        "single": single,
+        "zero-filter-and-channel": holes,
+        "all-zero": np.zeros(LAYER.w_shape),
+        "dense": pruned(LAYER, 1.0),
+        "ones": np.ones(LAYER.w_shape),
+        "denormal": np.full(LAYER.w_shape, 1e-41),
+    }
+
+
+@pytest.mark.parametrize("name", weights())
+def test_weight(name: str) -> None:
+    check(LAYER, weights()[name])
+
+
+def test_inputs_need_no_alignment() -> None:
+    operands = random_operands(LAYER)
+    kernel = compile_sparse(LAYER, pruned(LAYER).astype("float32"), CPU)
+    x = np.empty(operands["x"].size + 1, "float32")[1:].reshape(operands["x"].shape)
+    x[:] = operands["x"]
+    outputs = []
+    for each in (x, operands["x"]):
+        output = tvm.runtime.empty(LAYER.output_shape)
+        kernel.executable[KERNEL_NAME](operand("x", each).argument, tvm.runtime.tensor(operands["shift"]), output)
+        outputs.append(output.numpy())
+    np.testing.assert_array_equal(*outputs)
+
+
+@pytest.mark.parametrize(("target", "register"), [(CPU, "zmm"), (AVX2, "ymm")], ids=["avx512", "avx2"])
+def test_machine_code(target: tvm.target.Target, register: str) -> None:
+    """One multiply-add for each non-zero and vector of pixels, and hardly a sum that leaves its register."""
+    if target is CPU and template.native_lanes(CPU) != 16:
+        pytest.skip("this machine has no AVX-512")
+    workload = ConvWorkload.conv2d((1, 32, 16, 16), (24, 32, 3, 3), padding=1)
+    weight = pruned(workload).astype("float32")
+    kernel = compile_sparse(workload, weight, target)
+    lines = kernel.executable.mod.inspect_source("asm").splitlines()
+    products = [line for line in lines if re.search(rf"v(fmadd|mul)\w*ps.*{register}", line)]
+    left = kernel.report.left
+    assert left == np.count_nonzero(weight) * kernel.config.vectors
+    assert left <= len(products) <= 1.05 * left
+    spills = [line for line in lines if re.search(rf"{register}.*\(%[er]sp|\(%[er]sp.*{register}", line)]
+    assert len(spills) < 0.2 * left
