@@ -117,7 +117,8 @@ def test_interrupt_that_became_another_error() -> None:
 
 def test_full_disk_is_one_line() -> None:
     result = CliRunner().invoke(commands_that(OSError(28, "No space left on device")), ["command"])
-    assert (result.exit_code, result.stderr) == (1, "error: [Errno 28] No space left on device\n")
+    told = "error: [Errno 28] No space left on device; free some space, then run the command again\n"
+    assert (result.exit_code, result.stderr) == (1, told)
 
 
 @pytest.mark.parametrize("error", [ZeroDivisionError("a bug"), RuntimeError("a bug")])
