@@ -25,11 +25,12 @@ import tvmconv as library
 from tvmconv import storage
 from tvmconv.autotvm import session, worker
 from tvmconv.autotvm.builder import LocalBuilder
-from tvmconv.autotvm.measure import MeasureInput, Stage, Status
+from tvmconv.autotvm.measure import BuildResult, MeasureInput, Stage, Status
 from tvmconv.autotvm.record import append, load_from_file
 from tvmconv.autotvm.runner import LocalRunner
 from tvmconv.errors import NoDeviceError
 from tvmconv.testing import check_result, random_operands
+from tvmconv.workspace import Workspace
 
 TESTS = Path(__file__).parent
 
@@ -170,9 +171,10 @@ def test_a_device_that_disappears(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr(worker, "touch", touch)
     (tmp_path / "kernel.so").write_text("what fails when it is run")
+    build = BuildResult(str(tmp_path / "kernel.so"), Workspace(0, ()), 0.0)
     runner = LocalRunner(number=1, repeat=1, min_repeat_ms=0)
     with pytest.raises(NoDeviceError, match="device lost.*the same command goes on where it was"):
-        runner.run(MeasureInput(TASK, TASK.space.default), str(tmp_path / "kernel.so"))
+        runner.run(MeasureInput(TASK, TASK.space.default), build)
     runner.close()
 
 
