@@ -14,7 +14,7 @@ import pytest
 import tvm
 
 import tvmconv
-from tvmconv import ConvWorkload, operators, storage
+from tvmconv import ConvWorkload, arrays, operators, storage
 from tvmconv.dispatch import template_for
 from tvmconv.errors import InvalidArgumentError, NoDeviceError
 from tvmconv.targets import has_gpu, resolve_target
@@ -87,6 +87,15 @@ def test_channels_last_torch_tensor() -> None:
     x, w = (torch.from_numpy(OPERANDS[name]) for name in ("x", "w"))
     expected = tvmconv.depthwise(x, w)
     assert torch.equal(tvmconv.depthwise(x.to(memory_format=torch.channels_last), w), expected)
+
+
+def test_large_torch_output_is_on_huge_pages_as_numpys_are() -> None:
+    """And is a tensor like any other: torch does not own its memory, which lives as long as it does."""
+    x, w = torch.randn(1, 4, 520, 520), torch.randn(4, 1, 3, 3)
+    result = tvmconv.depthwise(x, w, padding=1)
+    assert result.nbytes > arrays.HUGE
+    torch.testing.assert_close(result, torch.nn.functional.conv2d(x, w, padding=1, groups=4), rtol=1e-4, atol=1e-5)
+    assert torch.equal(tvmconv.depthwise(x, w, padding=1), result)
 
 
 def test_torch_view_with_the_negative_bit() -> None:

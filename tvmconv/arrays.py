@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from functools import cache
+from math import prod
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -44,6 +45,10 @@ CPU_TYPE = tvm.cpu().dlpack_device_type()
 
 GPU_ALIGNMENT = 16
 """Bytes: the widest load and store of a CUDA kernel. On a CPU an element's own alignment is enough."""
+
+HUGE = 2**22
+"""Bytes from which on NumPy asks for huge pages, which torch does not: a store to a new small page costs more than the
+convolution of what is in it."""
 
 
 def operand(name: str, array: Any) -> Operand:
@@ -95,6 +100,8 @@ def empty_like(array: Any, shape: tuple[int, ...], dtype: str) -> Any:
     """A new array on the device of `array` that a kernel can write to; `same_kind` makes the result of it."""
     if is_torch(array):
         torch = sys.modules["torch"]
+        if array.device.type == "cpu" and prod(shape) * np.dtype(dtype).itemsize >= HUGE:
+            return torch.from_numpy(np.empty(shape, dtype))
         return torch.empty(shape, dtype=getattr(torch, dtype), device=array.device)
     if isinstance(array, np.ndarray):
         return np.empty(shape, dtype)

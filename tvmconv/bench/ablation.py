@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -46,16 +46,16 @@ class Ablation:
 
 def measure_ablations(
     target: tvm.target.Target, batch: int | None, algorithm: str, rounds: int, started: Callable[[str], None]
-) -> list[Ablation]:
-    """Measures the layers; `started` hears of each before it begins, and `algorithm` is that of `tvmconv.compile`.
+) -> Iterator[Ablation]:
+    """Measures the layers one by one; `started` hears of each before it begins.
+
+    `algorithm` is that of `tvmconv.compile`.
 
     All configurations of a layer are checked, and take turns. Raises `WrongResultError` for a wrong result.
     """
-    found = []
     for name, workload in load_suite(SUITE, target.kind.name, batch).items():
         started(f"{name}: {workload}")
-        found.append(measure_ablation(name, workload, target, algorithm, rounds))
-    return found
+        yield measure_ablation(name, workload, target, algorithm, rounds)
 
 
 def measure_ablation(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
@@ -83,17 +83,14 @@ def measure_sparsities(
     sparsities: Sequence[float],
     rounds: int,
     started: Callable[[str], None],
-) -> dict[str, list[Row]]:
+) -> Iterator[Row]:
     """Each workload with each share of zeros, beside the peers; `started` hears of each before it begins."""
     from .suite import measure_row
 
-    rows: dict[str, list[Row]] = {}
     for name, workload in workloads.items():
         for sparsity in sparsities:
             started(f"{name} with {100 * sparsity:g}% zeros: {workload}")
-            row = measure_row(suite, name, workload, target, peers, rounds, cold=False, sparsity=sparsity)
-            rows.setdefault(name, []).append(row)
-    return rows
+            yield measure_row(suite, name, workload, target, peers, rounds, cold=False, sparsity=sparsity)
 
 
 def crossover(rows: Iterable[Row], peer: str) -> float | None:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,7 +18,7 @@ from .peers.copies import Copy
 from .peers.ours import Tvmconv
 from .peers.peer import Call, Operands, Peer
 from .peers.sparse import Sparse
-from .report import Report, Roofs, Row, described, versions
+from .report import Roofs, Row, described
 from .sparsity import code_of, pruned
 from .timing import Timer, interleave, measure, sets_beyond_cache, timer
 
@@ -54,12 +53,11 @@ def measure_suites(
     peers: Sequence[Peer],
     rounds: int,
     cold: bool,
-    roofs: bool,
     memory: bool,
     started: Callable[[str], None],
     sparsity: float | None = None,
-) -> Report:
-    """Measures workloads, whose keys are a suite and a name; `started` hears of each before it begins.
+) -> Iterator[Row]:
+    """Measures workloads one by one, whose keys are a suite and a name; `started` hears of each before it begins.
 
     With a sparsity, weights have that share of zeros, and tvmconv is its sparse kernels.
 
@@ -67,24 +65,13 @@ def measure_suites(
     """
     import torch
 
-    kind = target.kind.name
-    device = device_facts(kind)
-    assert device is not None  # the target's device is there
+    device = device_facts(target.kind.name)
+    assert device is not None  # it was asked for
     if device.threads is not None:
         torch.set_num_threads(device.threads)
-    rows = []
     for (suite, name), workload in workloads.items():
         started(f"{suite} {name}: {workload}")
-        rows.append(measure_row(suite, name, workload, target, peers, rounds, cold, memory, sparsity))
-    return Report(
-        target=json.loads(str(target)),
-        device=device,
-        versions=versions(kind),
-        cache="cold" if cold else "warm",
-        rounds=rounds,
-        roofs=measure_roofs(target) if roofs else None,
-        rows=rows,
-    )
+        yield measure_row(suite, name, workload, target, peers, rounds, cold, memory, sparsity)
 
 
 def measure_row(

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from importlib.util import find_spec
 from statistics import geometric_mean
+from typing import TYPE_CHECKING
 
 import click
 import msgspec
 
 from ..errors import MissingPackageError
+from .bench_report import collect, conditions
 from .console import note, print_json, print_table
 from .options import POSITIVE, json_option, target_option
+
+if TYPE_CHECKING:
+    from ..bench.ablation import Ablation
 
 
 @click.command()
@@ -36,7 +42,7 @@ def ablation(target: str, batch: int | None, algorithm: str, rounds: int, as_jso
     resolved = resolve_target(target)
     device_of(resolved)
     kind = resolved.kind.name
-    found = measure_ablations(resolved, batch, algorithm, rounds, note)
+    found, ended = collect(measure_ablations(resolved, batch, algorithm, rounds, note))
     device, packages = device_facts(kind), versions(kind)
     if as_json:
         rows = [
@@ -55,7 +61,14 @@ def ablation(target: str, batch: int | None, algorithm: str, rounds: int, as_jso
             for each in found
         ]
         print_json({"device": device, "versions": packages, "rounds": rounds, "suite": SUITE, "rows": rows})
-        return
+    else:
+        _print(found)
+        click.echo(conditions(device, packages, rounds))
+    if ended:
+        raise ended
+
+
+def _print(found: Sequence[Ablation]) -> None:
     names = list(dict.fromkeys(name for each in found for name in each.without))
     print_table(
         ["name", "template", "µs", "GFLOP/s", *(f"% without {name}" for name in names)],
@@ -68,4 +81,3 @@ def ablation(target: str, batch: int | None, algorithm: str, rounds: int, as_jso
     means = {name: [each.shares[name] for each in found if name in each.shares] for name in names}
     texts = [f"{100 * geometric_mean(shares):.3g}% without {name} ({len(shares)})" for name, shares in means.items()]
     click.echo(f"geometric means (of so many): {', '.join(texts)}")
-    click.echo(f"{device}, warm caches, medians of {rounds} rounds; {', '.join(map(' '.join, packages.items()))}")

@@ -1,11 +1,11 @@
-"""What `tvmconv bench suite` prints of a report."""
+"""What the commands under `tvmconv bench` share, and what `tvmconv bench suite` prints of a report."""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from statistics import geometric_mean
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import click
 
@@ -15,12 +15,30 @@ from .console import print_table
 if TYPE_CHECKING:
     from ..bench.report import Change, Report, Row
     from ..bench.timing import Timing
+    from ..targets import DeviceFacts
+
+T = TypeVar("T")
+
+
+def collect(rows: Iterable[T]) -> tuple[list[T], BaseException | None]:
+    """All rows, or those before the error or the Ctrl-C that ended them, and that: it must not cost a long run."""
+    found: list[T] = []
+    try:
+        found.extend(rows)
+    except (Exception, KeyboardInterrupt) as ended:
+        return found, ended
+    return found, None
+
+
+def conditions(device: DeviceFacts | None, versions: Mapping[str, str], rounds: int, cache: str = "warm") -> str:
+    """What figures depend on, as a line."""
+    packages = ", ".join(f"{package} {version}" for package, version in versions.items())
+    return f"{device}, {cache} caches, medians of {rounds} rounds; {packages}"
 
 
 def print_report(report: Report) -> None:
     """A table for each suite, with its geometric means and who took no part, and the means over all suites."""
-    packages = ", ".join(f"{package} {version}" for package, version in report.versions.items())
-    click.echo(f"{report.device}, {report.cache} caches, medians of {report.rounds} rounds; {packages}")
+    click.echo(conditions(report.device, report.versions, report.rounds, report.cache))
     suites = list(dict.fromkeys(row.suite for row in report.rows))
     for suite in suites:
         rows = [row for row in report.rows if row.suite == suite]

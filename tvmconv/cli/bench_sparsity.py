@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
+from typing import TYPE_CHECKING
 
 import click
 
 from ..errors import InvalidArgumentError, MissingPackageError
-from .bench_report import print_code
+from .bench_report import collect, conditions, print_code
 from .console import note, print_json, print_table
 from .options import POSITIVE, json_option, target_option
+
+if TYPE_CHECKING:
+    from ..bench.report import Row
+    from ..workload import ConvWorkload
 
 SUITE = "sparse-paper"
 
@@ -56,16 +62,30 @@ def sparsity(
         if name not in workloads:
             raise InvalidArgumentError("operator", name, f"some of {', '.join(workloads)}")
     wanted = {name: workload for name, workload in workloads.items() if not names or name in names}
-    rows = measure_sparsities(SUITE, wanted, resolved, chosen, shares, rounds, note)
+    found, ended = collect(measure_sparsities(SUITE, wanted, resolved, chosen, shares, rounds, note))
+    rows = {name: [row for row in found if row.name == name] for name in wanted}
+    rows = {name: own for name, own in rows.items() if len(own) == len(shares)}
     crossovers = {name: {peer.name: crossover(own, peer.name) for peer in chosen} for name, own in rows.items()}
     device, packages = device_facts(kind), versions(kind)
     if as_json:
         facts = {"device": device, "versions": packages, "rounds": rounds, "suite": SUITE}
-        print_json({**facts, "rows": [row for own in rows.values() for row in own], "crossovers": crossovers})
-        return
-    present = [peer.name for peer in chosen if any(peer.name in row.times for own in rows.values() for row in own)]
+        print_json({**facts, "rows": found, "crossovers": crossovers})
+    else:
+        _print(rows, crossovers, wanted)
+        click.echo(conditions(device, packages, rounds))
+    if ended:
+        raise ended
+
+
+def _print(
+    rows: Mapping[str, Sequence[Row]],
+    crossovers: Mapping[str, Mapping[str, float | None]],
+    workloads: Mapping[str, ConvWorkload],
+) -> None:
+    peers = dict.fromkeys(peer for found in crossovers.values() for peer in found)
+    present = [peer for peer in peers if any(peer in row.times for own in rows.values() for row in own)]
     for name, own in rows.items():
-        click.echo(f"{name}: {wanted[name]}")
+        click.echo(f"{name}: {workloads[name]}")
         print_table(
             ["% zeros", "µs", *(f"x {peer}" for peer in present)],
             [
@@ -78,7 +98,6 @@ def sparsity(
         click.echo(", ".join(f"faster than {peer} {_from(share)}" for peer, share in found.items()))
         print_code(own)
         click.echo()
-    click.echo(f"{device}, warm caches, medians of {rounds} rounds; {', '.join(map(' '.join, packages.items()))}")
 
 
 def _from(share: float | None) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from importlib.util import find_spec
@@ -12,7 +13,7 @@ import click
 from ..bench.suites import load_suite
 from ..errors import InvalidArgumentError, MissingPackageError
 from ..workload import DTYPES, Epilogue
-from .bench_report import print_changes, print_report, require_no_regression
+from .bench_report import collect, print_changes, print_report, require_no_regression
 from .console import note, print_json
 from .options import INPUT_FILE, POSITIVE, OutputFile, json_option, target_option
 
@@ -69,11 +70,11 @@ def suite(
 
     The suites are depthwise-tutorial, depthwise-networks, im2win-thesis and sparse-paper. Contenders are called in
     turn, on a GPU in CUDA graphs; times are medians of the rounds. A peer that cannot take part is listed with the
-    reason. "x PEER" is how many times as long as tvmconv the peer takes; tvmconv-direct and
-    tvmconv-im2win are its algorithms side by side, and on a CPU tvm is the naive direct convolution. With --sparsity a
-    second table counts multiply-adds of a thread, machine instructions and bytes of code. The exit code is 5
-    if tvmconv computes something wrong, and 6 if a workload takes longer than --fail-on-regress allows, in the median
-    and, beyond noise, in every round.
+    reason. "x PEER" is how many times as long as tvmconv the peer takes; tvmconv-direct and tvmconv-im2win are its
+    algorithms side by side, and on a CPU tvm is the naive direct convolution. With --sparsity a second table counts
+    multiply-adds of a thread, machine instructions and bytes of code. Ctrl-C and errors end the run with the rows
+    before them. The exit code is 5 if tvmconv computes something wrong, and 6 if a workload takes longer than --fail-
+    on-regress allows, in the median and, beyond noise, in every round.
     """
     if fail_on_regress is not None and compare is None:
         raise click.UsageError("--fail-on-regress goes with --compare")
@@ -87,30 +88,41 @@ def suite(
     import msgspec
 
     from ..bench.memory import can_measure
-    from ..bench.report import changes, read_report, require_comparable
-    from ..bench.suite import choose_peers, measure_suites
+    from ..bench.report import Report, changes, read_report, require_comparable, versions
+    from ..bench.suite import choose_peers, measure_roofs, measure_suites
     from ..targets import device_facts, device_of, resolve_target
 
     if plot is not None:
         from ..bench.plot import draw
     resolved = resolve_target(target)
     device_of(resolved)
+    kind, cache = resolved.kind.name, "cold" if cold else "warm"
+    device = device_facts(kind)
+    assert device is not None  # device_of has found it
     chosen = choose_peers(peers, sparse=sparsity is not None)
     tail = Epilogue(scale=True, shift=True, low=0.0) if epilogue else Epilogue()
     workloads = {
         (suite, name): msgspec.structs.replace(workload, epilogue=tail)
         for suite in names
-        for name, workload in load_suite(suite, resolved.kind.name, batch, dtype).items()
+        for name, workload in load_suite(suite, kind, batch, dtype).items()
     }
-    if memory and not can_measure(resolved.kind.name == "cuda"):
+    if memory and not can_measure(kind == "cuda"):
         raise InvalidArgumentError("memory", True, "a GPU, or Linux, which tells how much memory a process has held")
     old = read_report(compare) if compare else None
     if old:
-        require_comparable(old, workloads, device_facts(resolved.kind.name), "cold" if cold else "warm", sparsity)
-    roofs = plot is not None
-    report = measure_suites(workloads, resolved, chosen, rounds, cold, roofs, memory, note, sparsity)
+        require_comparable(old, workloads, device, cache, sparsity)
+    rows, ended = collect(measure_suites(workloads, resolved, chosen, rounds, cold, memory, note, sparsity))
+    report = Report(
+        target=json.loads(str(resolved)),
+        device=device,
+        versions=versions(kind),
+        cache=cache,
+        rounds=rounds,
+        roofs=measure_roofs(resolved) if plot and not ended else None,
+        rows=rows,
+    )
     found = changes(report.rows, old) if old else []
-    if plot:
+    if plot and not ended:
         draw(report, plot)
     if as_json:
         print_json({**msgspec.to_builtins(report), "comparison": msgspec.to_builtins(found)})
@@ -118,5 +130,7 @@ def suite(
         print_report(report)
         if found:
             print_changes(found)
+    if ended:
+        raise ended
     if fail_on_regress is not None:
         require_no_regression(found, fail_on_regress)

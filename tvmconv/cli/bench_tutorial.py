@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from ..errors import InvalidArgumentError, MissingPackageError
+from .bench_report import conditions
 from .console import note, print_json, print_table
 from .options import POSITIVE, json_option
 
@@ -74,8 +75,7 @@ def tutorial(target: str, rounds: int, as_json: bool) -> None:
         for name, reason in row.failed.items():
             note(f"{name} on {row.workload}: {reason}")
     click.echo(f"* {SOURCE}")
-    versions_text = ", ".join(f"{package} {version}" for package, version in packages.items())
-    click.echo(f"the others: {device}, warm caches, medians of {rounds} rounds; {versions_text}")
+    click.echo(f"the others: {conditions(device, packages, rounds)}")
 
 
 def _cells(entry: Entry, row: Row) -> list[object]:
