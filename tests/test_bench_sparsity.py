@@ -57,12 +57,12 @@ WORKLOADS = [
 def test_peers_compute_the_convolution(workload: ConvWorkload) -> None:
     target, arrays = resolve_target("llvm"), random_operands(workload)
     arrays["w"] = pruned(arrays["w"], 0.7)
-    sets = [suite._tensors(arrays, "cpu")]
+    sets, check = [suite._tensors(arrays, "cpu")], suite._Check(arrays, "cpu")
     took_part = 0
     for peer in (Sparse(), *(PEERS[name] for name in SPARSE_PEERS)):
         if peer.obstacle(workload, target) is None:
             (call,) = peer.prepare(workload, target, sets)
-            suite._check(peer, workload, arrays, call, "cpu")
+            check(peer, workload, call)
             took_part += 1
     assert took_part == (9 if workload.epilogue.scale else 10)
 

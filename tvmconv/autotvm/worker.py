@@ -26,7 +26,7 @@ from ..dispatch import select, template_named
 from ..errors import MissingPackageError, TvmconvError
 from ..lowering import KERNEL_NAME, build_kernel
 from ..targets import cuda_arch
-from ..testing import check_sample, random_operands
+from ..testing import Sample, random_operands
 from ..workload import ConvWorkload
 from ..workspace import Workspace
 from .measure import BuildResult
@@ -118,7 +118,7 @@ def _checked(workload: ConvWorkload, workspace: Workspace, module: Module, devic
     arguments += [tvm.runtime.empty(*parameter, device) for parameter in workspace.parameters]
     module[KERNEL_NAME](*arguments)
     try:
-        check_sample(workload, operands, memory.tensors["output"].numpy(), rng, CHECKED_OUTPUTS)
+        Sample(workload, operands, rng, CHECKED_OUTPUTS).check(memory.tensors["output"].numpy())
     except AssertionError as error:
         raise RuntimeError(f"{WRONG_ANSWER} {error}") from None
     return arguments
