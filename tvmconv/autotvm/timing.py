@@ -15,8 +15,8 @@ from ..errors import MissingPackageError
 from ..lowering import KERNEL_NAME
 
 SPINNING, SETTLE = 0.1, 0.02
-"""Seconds on a CPU before a kernel is timed: of rest, because the threads of the BLAS that computed its reference spin on
-its cores for a while, and of untimed calls, in which its own threads find a core each."""
+"""Seconds on a CPU before a kernel is timed: of rest, because the threads of the BLAS that computed its reference spin
+on its cores for a while, and of untimed calls, in which its own threads find a core each."""
 
 
 def cuda_driver() -> Any:
