@@ -18,6 +18,7 @@ from ..workload import ConvWorkload
 from .hoisting import substitute
 from .steps import Always, Loop, PerOutput, Products, Staging, Step
 from .template import SHARES, Template, declares, first_lane, is_thread
+from .weights import require_finite
 
 Choices = Sequence[Sequence[Sequence[int]]]
 """Blocks of output channels, lists of which follow one another: a thread does one list."""
@@ -130,8 +131,7 @@ def expanded(workload: ConvWorkload, weight: np.ndarray) -> np.ndarray:
     """
     if weight.shape != workload.w_shape:
         raise InvalidArgumentError("weight", weight.shape, f"the shape {workload.w_shape} of {workload}")
-    if not np.isfinite(weight).all():
-        raise InvalidArgumentError("weight", "NaN or infinite in places", "finite numbers: they are compiled in")
+    require_finite("weight", weight)
     grouped = np.asarray(weight, np.float32).reshape(workload.groups, workload.multiplier, -1, *workload.kernel)
     dense = np.zeros((workload.groups, workload.multiplier, workload.groups, *grouped.shape[2:]), np.float32)
     every = np.arange(workload.groups)
