@@ -130,6 +130,7 @@ def test_save_and_load(tmp_path: Path) -> None:
     loaded = tvmconv.load(tmp_path / "sparse.so")
     assert isinstance(loaded, tvmconv.SparseOperator)
     assert loaded.report == conv.report
+    assert repr(loaded).startswith("<tvmconv.SparseOperator conv2d 1x4x6x8 ")
     assert loaded.selection == conv.operators[0].selection
     check_result(WORKLOAD, OPERANDS, loaded(X, RESIDUAL))
     loaded.save(tmp_path / "again.so")

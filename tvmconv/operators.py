@@ -161,7 +161,7 @@ class Operator:
         return msgspec.convert(details["workload"], ConvWorkload), Selection(template, config, details["reason"])
 
     def __repr__(self) -> str:
-        return f"<tvmconv.Operator {self.workload} for {self.target.kind.name} by {self.selection.name}>"
+        return f"<tvmconv.{type(self).__name__} {self.workload} for {self.target.kind.name} by {self.selection.name}>"
 
 
 def compile(  # noqa: A001

@@ -26,6 +26,9 @@ Choices = Sequence[Sequence[Sequence[int]]]
 PRODUCTS_OF_A_LAUNCH = 16384
 """Multiply-adds of the kernels that compilers do not take unduly long over."""
 
+STACK_BYTES = 1024
+"""Buffers up to this TVM keeps on the stack; it takes memory for larger ones, and releases it after their last use."""
+
 
 def bind(template: Template, weight: np.ndarray, blocks: Sequence[Sequence[int]]) -> tirx.PrimFunc:
     """The template's function for a weight (K, C, R, S) in float32, whose parameter it loses.
@@ -81,10 +84,6 @@ def bind(template: Template, weight: np.ndarray, blocks: Sequence[Sequence[int]]
     root = bound(func.body, [blocks], tirx.Var("block", "int32"))
     params = [param for param in func.params if param.name != "w"]
     return tirx.PrimFunc(params, root, func.ret_type, attrs=func.attrs)
-
-
-STACK_BYTES = 1024
-"""Buffers up to this TVM keeps on the stack; it takes memory for larger ones, and releases it after their last use."""
 
 
 def _can_outline(template: Template) -> bool:
