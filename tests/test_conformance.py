@@ -22,12 +22,12 @@ SM_90 = '{"kind": "cuda", "arch": "sm_90"}'
 
 
 def drawn(count: int) -> list[ConvWorkload]:
-    return [random_trial(Draw(0, number), "llvm")[0] for number in range(count)]
+    return [random_trial(Draw(f"0/{number}"), "llvm")[0] for number in range(count)]
 
 
 def test_trials_are_the_same_everywhere() -> None:
     assert drawn(20) == drawn(20)
-    workload, algorithm, is_default = random_trial(Draw(3, 1), "llvm")
+    workload, algorithm, is_default = random_trial(Draw("3/1"), "llvm")
     assert (str(workload), algorithm) == ("conv2d 1x61x7x6 -> 32, 5x2 padding 2,2,2,2 + shift", "im2win")
     assert not is_default
 

@@ -99,6 +99,14 @@ def test_weights_that_are_not_finite_stay_dense() -> None:
     assert kernels(built) == ["direct"]
 
 
+def test_a_weight_that_its_scale_makes_infinite_stays_dense() -> None:
+    workload = library.ConvWorkload.conv2d((1, 2, 6, 6), (2, 2, 3, 3), scale=True)
+    weight, scale = np.full(workload.w_shape, 1e30, "float32"), np.full(2, 1e30)
+    found = sparse_kernels.SparseKernels(resolve_target("llvm"), "always")
+    assert found.choose("conv", workload, weight, scale) is None
+    assert found.choose("conv", workload, weight, 1e-30 * scale) is not None
+
+
 def test_a_weight_that_is_computed() -> None:
     graph = Graph((1, 2, 6, 6))
     graph.inputs.append(graph._value("w", (3, 2, 3, 3)))

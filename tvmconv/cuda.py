@@ -44,6 +44,11 @@ class KernelResources:
     spill_load_bytes: int
 
 
+def sources(module: tvm.runtime.Module) -> list[str]:
+    """The CUDA source of a built module by translation units; none where it is all for a CPU."""
+    return [str(unit.inspect_source()) for unit in module.imports]
+
+
 def compile_source(source: str, arch: str) -> bytes:
     """CUDA source that TVM generated, as machine code (a cubin) for an architecture such as "sm_90".
 

@@ -248,6 +248,11 @@ class ConvWorkload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
             (self.padded_input[1] - self.window[1]) // self.stride[1] + 1,
         )
 
+    def read_by(self, outputs: tuple[int, int]) -> tuple[int, int]:
+        """Rows and columns of the padded input that so many rows and columns of the output read."""
+        (rows, columns), (sh, sw), window = outputs, self.stride, self.window
+        return (rows - 1) * sh + window[0], (columns - 1) * sw + window[1]
+
     @property
     def x_shape(self) -> tuple[int, int, int, int]:
         return self.batch, self.in_channels, self.height, self.width

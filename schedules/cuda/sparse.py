@@ -267,11 +267,7 @@ def shared_bytes(workload: ConvWorkload, config: Config) -> int:
 
 def window(workload: ConvWorkload, config: Config) -> tuple[int, int]:
     """Rows and columns of the input that a tile reads."""
-    rows, columns = (
-        (size - 1) * stride + span
-        for size, stride, span in zip(config.tile, workload.stride, workload.window, strict=True)
-    )
-    return rows, columns
+    return workload.read_by(config.tile)
 
 
 def pitch(workload: ConvWorkload, config: Config) -> int:

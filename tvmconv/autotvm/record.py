@@ -175,7 +175,7 @@ def load_from_file(path: str | PathLike[str]) -> Log:
     """The log in a file, plain or with a name that ends in .gz; lines that are no records are counted."""
     log = Log()
     started: dict[tuple[Any, ...], Record] = {}
-    for line in _lines(Path(path)):
+    for line in filter(None, read_unpacked("log", Path(path)).split(b"\n")):
         try:
             record = decode(line)
         except msgspec.ValidationError:
@@ -231,16 +231,17 @@ def bounded(reason: str) -> str:
     return line if len(line) <= REASON_CHARACTERS else line[: REASON_CHARACTERS - 1] + "…"
 
 
-def _lines(path: Path) -> list[bytes]:
+def read_unpacked(argument: str, path: Path) -> bytes:
+    """The content of the file that an argument names, plain or with a name that ends in .gz."""
     if not path.is_file():
-        raise InvalidArgumentError("log", str(path), "a file that exists")
+        raise InvalidArgumentError(argument, str(path), "a file that exists")
     content = path.read_bytes()
-    if path.suffix == ".gz":
-        try:
-            content = gzip.decompress(content)
-        except (gzip.BadGzipFile, EOFError, zlib.error):
-            raise InvalidArgumentError("log", str(path), "a whole file that gzip has compressed") from None
-    return [line for line in content.split(b"\n") if line]
+    if path.suffix != ".gz":
+        return content
+    try:
+        return gzip.decompress(content)
+    except (gzip.BadGzipFile, EOFError, zlib.error):
+        raise InvalidArgumentError(argument, str(path), "a whole file that gzip has compressed") from None
 
 
 @cache

@@ -70,8 +70,8 @@ def build(workload: str, template: str, knobs: dict[str, Any], target: str, libr
         executable, workspace = build_kernel(described, select(described, device, config), device)
         storage.export(executable, Path(library))
         if device.kind.name == "cuda":
-            source = str(executable.mod.imports[0].inspect_source())
-            cuda.precompile(source, cuda_arch(device), Path(library).parent)
+            for source in cuda.sources(executable.mod):
+                cuda.precompile(source, cuda_arch(device), Path(library).parent)
     except TvmconvError as error:
         raise RuntimeError(str(error)) from None  # other errors do not survive the way back, or lose their message
     return BuildResult(library, workspace, time.perf_counter() - start)

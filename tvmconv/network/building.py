@@ -6,7 +6,7 @@ from typing import Any
 
 import tvm
 
-from .. import kernel_cache, lowering
+from .. import cuda, kernel_cache, lowering
 from ..errors import UnsupportedModelError
 from ..targets import cuda_arch, resolve_target
 from .batch_norm import simplify_batch_norms
@@ -50,5 +50,5 @@ def build(model: Any, target: Any = "llvm", sparse: str = "auto") -> Network:
 def _machine_code(mod: tvm.IRModule, target: tvm.target.Target) -> dict[str, bytes]:
     """That of the kernels with weights in them, as `kernel_cache` knows it: it takes long to make again."""
     modules = mod.attrs.get("external_mods", []) if mod.attrs else []
-    sources = [str(device.inspect_source()) for module in modules for device in module.imports]
+    sources = [source for module in modules for source in cuda.sources(module)]
     return kernel_cache.collected(sources, cuda_arch(target)) if sources else {}

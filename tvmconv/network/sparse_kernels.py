@@ -14,6 +14,7 @@ from tvm.runtime import Module
 from ..dispatch import template_name
 from ..errors import InvalidArgumentError
 from ..sparse.compiling import compile_sparse, sparse_schedules
+from ..sparse.weights import is_finite
 from ..workload import ConvWorkload
 from .constants import Array
 
@@ -73,7 +74,7 @@ class SparseKernels:
             shape = workload.out_channels, -1, *workload.kernel
             weight = (weight.reshape(shape) * scale.reshape(-1, 1, 1, 1)).reshape(workload.w_shape)
         zeros = 1 - np.count_nonzero(weight) / weight.size
-        if not np.isfinite(weight).all() or (self._mode == "auto" and not _pays(weight, zeros)):
+        if not is_finite(weight) or (self._mode == "auto" and not _pays(weight, zeros)):
             return None
         plain = msgspec.structs.replace(workload, epilogue=msgspec.structs.replace(workload.epilogue, scale=False))
         # Equal sources are compiled once, and are known to the next build: so the name says what is in it.

@@ -12,7 +12,7 @@ import tvm
 from tvm import tirx
 from tvm.runtime import Executable
 
-from .. import kernel_cache
+from .. import cuda, kernel_cache
 from ..dispatch import FOLDERS, template_named
 from ..lowering import KERNEL_NAME, with_alignment
 from ..targets import cuda_arch, resolve_target
@@ -71,6 +71,6 @@ def compile_sparse(
         config = sparse_schedules(target).default_config(workload, target, density)
     func, template, blocks = lower_sparse(workload, weight, config, target)
     executable = build(func, target, name)
-    sources = [str(module.inspect_source()) for module in executable.mod.imports]
+    sources = cuda.sources(executable.mod)
     images = kernel_cache.compile_all(sources, cuda_arch(target)) if sources else []
     return SparseKernel(executable, config, make_report(weight, template.pixels, len(blocks), images))

@@ -12,7 +12,7 @@ import tvm
 from tvm import tirx
 from tvm.runtime import Executable, Module
 
-from .. import kernel_cache
+from .. import cuda, kernel_cache
 from ..arrays import Operand, operand
 from ..dispatch import Selection
 from ..lowering import KERNEL_NAME
@@ -81,11 +81,11 @@ class SparseOperator(Operator):
             return self._module
         return compile_sparse(self.workload, self.weight, self.target, self.selection.config).executable
 
-    def _details(self) -> dict[str, Any]:
-        sources = self.sources()
+    def _details(self, executable: Executable) -> dict[str, Any]:
+        sources = cuda.sources(executable.mod)
         constants = {"weight": self.weight} | ({} if self._shift is None else {"shift": self._shift})
         return {
-            **super()._details(),
+            **super()._details(executable),
             "report": msgspec.to_builtins(self.report),
             "constants": _packed(constants),
             "kernels": kernel_cache.collected(sources, cuda_arch(self.target)) if sources else {},

@@ -113,7 +113,7 @@ def described(how: How, source: int | Trial, seed: int) -> Trial:
     """The random trial with a number, which is the same for the same seed; or the one that is given."""
     if isinstance(source, Trial):
         return source
-    target, draw = tvm.target.Target(how.target), Draw(seed, source)
+    target, draw = tvm.target.Target(how.target), Draw(f"{seed}/{source}")
     workload, algorithm, is_default = random_trial(draw, target.kind.name)
     knobs = None
     if not is_default:
@@ -179,7 +179,7 @@ def _failed(how: How, source: int | Trial, seed: int, error: BaseException, time
         again = pool.submit(attempt, how, trial, seed).exception()
     else:  # not even its configuration is known
         assert isinstance(source, int)
-        workload, algorithm, _ = random_trial(Draw(seed, source), tvm.target.Target(how.target).kind.name)
+        workload, algorithm, _ = random_trial(Draw(f"{seed}/{source}"), tvm.target.Target(how.target).kind.name)
         trial, again = Trial(workload, algorithm, None, source), drawing.exception()
     pool.shutdown()
     return Outcome(trial, *_told(error if again is None else again, timeout), again is not None)

@@ -36,10 +36,10 @@ class Trial(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Draw:
-    """Choices that depend on the seed and the number of a trial alone."""
+    """Choices that depend on the seed alone."""
 
-    def __init__(self, seed: int, number: int) -> None:
-        self._random = Random(f"{seed}/{number}").random  # the one function that no version of Python may change
+    def __init__(self, seed: int | str) -> None:
+        self._random = Random(seed).random  # the one function that no version of Python may change
 
     def chance(self, probability: float) -> bool:
         return self._random() < probability
