@@ -12,10 +12,12 @@ import numpy as np
 from .. import cuda, kernel_cache
 from ..sparse.report import SparseReport
 from ..targets import cuda_arch
+from ..testing import random_operands
 
 if TYPE_CHECKING:
     import tvm
 
+    from ..autotvm.task import Problem
     from ..sparse.operator import SparseOperator
     from ..workload import ConvWorkload
     from .peers.peer import Peer
@@ -50,6 +52,14 @@ def pruned(weight: Array, sparsity: float, seed: int = 0) -> Array:
     left: Array = weight.copy()
     left.flat[zeros] = 0
     return left
+
+
+def operands_for(problem: Problem) -> dict[str, Array]:
+    """Random operands by name, see `random_operands`, with as many zeros in the weight as the problem has."""
+    arrays = random_operands(problem.workload)
+    if problem.sparsity is not None:
+        arrays["w"] = pruned(arrays["w"], problem.sparsity)
+    return arrays
 
 
 def code_of(operator: SparseOperator) -> Code:
