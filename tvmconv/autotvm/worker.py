@@ -23,7 +23,7 @@ from tvm.runtime import Device, Module, Tensor
 from tvm.s_tir.meta_schedule.runner import EvaluatorConfig
 
 from .. import cuda, storage
-from ..bench.sparsity import operands_for
+from ..bench.sparsity import operands_for, random_weight
 from ..dispatch import select, select_sparse, template_named
 from ..errors import MissingPackageError, TvmconvError
 from ..lowering import KERNEL_NAME, Kernel, build_kernel
@@ -87,14 +87,9 @@ def _built(problem: Problem, config: Any, target: tvm.target.Target) -> Kernel:
     if sparsity is None:
         return build_kernel(workload, select(workload, target, config), target)
     select_sparse(workload, target, sparsity, config)
-    func, _, _ = lower_sparse(workload, _weight(problem), config, target)
+    func, _, _ = lower_sparse(workload, random_weight(workload, sparsity), config, target)
     kept_template.cache_clear()  # the next trial has another template
     return Kernel(build_launches(func, target), Workspace(0, ()))
-
-
-@lru_cache(maxsize=1)
-def _weight(problem: Problem) -> np.ndarray[Any, Any]:
-    return operands_for(problem)["w"]
 
 
 def touch(device: str) -> None:

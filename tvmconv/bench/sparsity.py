@@ -54,11 +54,17 @@ def pruned(weight: Array, sparsity: float, seed: int = 0) -> Array:
     return left
 
 
+def random_weight(workload: ConvWorkload, sparsity: float) -> Array:
+    """A random weight with a share of zeros, always the same one, drawn without the images that are to meet it."""
+    shape, dtype = workload.operands["w"]
+    return pruned(np.random.default_rng(0).standard_normal(shape).astype(dtype), sparsity)
+
+
 def operands_for(problem: Problem) -> dict[str, Array]:
-    """Random operands by name, see `random_operands`, with as many zeros in the weight as the problem has."""
+    """Random operands by name, see `random_operands`; the weight is `random_weight` for a sparse kernel."""
     arrays = random_operands(problem.workload)
     if problem.sparsity is not None:
-        arrays["w"] = pruned(arrays["w"], problem.sparsity)
+        arrays["w"] = random_weight(problem.workload, problem.sparsity)
     return arrays
 
 
