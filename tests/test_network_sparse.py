@@ -54,7 +54,7 @@ def test_many_zeros_make_a_sparse_kernel() -> None:
     assert kernels(dense) == ["direct", "direct", "depthwise", "direct"]
     assert kernels(auto) == ["sparse", "direct", "sparse", "sparse"]
     assert kernels(every) == ["sparse"] * 4
-    assert auto.layers[0].reason == "89.9% of the weight is zero"
+    assert auto.layers[0].reason == "89.9% of the weight is zero; default configuration for 10.1% non-zeros"
     assert auto.layers[0].config is not None
     for built in (auto, every):
         assert np.allclose(built(X), dense(X), atol=1e-5)

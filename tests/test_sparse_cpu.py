@@ -131,7 +131,7 @@ def test_machine_code(target: tvm.target.Target, register: str) -> None:
     lines = kernel.executable.mod.inspect_source("asm").splitlines()
     products = [line for line in lines if re.search(rf"v(fmadd|mul)\w*ps.*{register}", line)]
     left = kernel.report.left
-    assert left == np.count_nonzero(weight) * kernel.config.vectors
+    assert left == np.count_nonzero(weight) * kernel.selection.config.vectors
     assert left <= len(products) <= 1.05 * left
     spills = [line for line in lines if re.search(rf"{register}.*\(%[er]sp|\(%[er]sp.*{register}", line)]
     assert len(spills) < 0.2 * left

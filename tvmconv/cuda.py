@@ -96,8 +96,11 @@ def use_fast_compiler(kernels: Path | None = None) -> None:
 def precompile(source: str, arch: str, kernels: Path) -> None:
     """Compiles CUDA source ahead of the process that will run it, into a folder that `use_fast_compiler` is told.
 
-    Several processes may do so with the same source while another runs it: the file appears whole.
+    Several processes may do so with the same source while another runs it: the file appears whole. One that is there
+    is not made again.
     """
+    if _kernel_file(source, kernels).is_file():
+        return
     image = compile_source(source, arch)
     with tempfile.TemporaryDirectory(dir=kernels) as folder:
         Path(folder, "kernel.cubin").write_bytes(image)

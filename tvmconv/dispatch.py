@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from importlib import import_module
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -12,6 +14,8 @@ from .workload import ConvWorkload
 
 if TYPE_CHECKING:
     import tvm
+
+    from .schedules.space import Space
 
 FOLDERS = {"cuda": "cuda", "llvm": "cpu"}
 """Folder of `schedules/` for each kind of target."""
@@ -48,6 +52,11 @@ def template_for(workload: ConvWorkload, target: tvm.target.Target, algorithm: s
     return templates_for(workload, target, algorithm)[0]
 
 
+def sparse_template(target: tvm.target.Target) -> ModuleType:
+    """The module of `tvmconv.schedules` that schedules convolutions whose weight is compiled in."""
+    return template_named(f"{FOLDERS[target.kind.name]}/sparse")
+
+
 def template_named(name: str) -> ModuleType:
     """The template with a name, such as "cuda/depthwise"."""
     return import_module(f"tvmconv.schedules.{name.replace('/', '.')}")
@@ -69,11 +78,42 @@ def select(workload: ConvWorkload, target: tvm.target.Target, config: Any = None
     templates = templates_for(workload, target, algorithm)
     if config is None:
         if found := tuned(workload, target, templates):
-            return found
+            return found.selection
         return Selection(templates[0], templates[0].default_config(workload, target), "default configuration")
+    return _given(config, workload, target, templates)
+
+
+def select_sparse(workload: ConvWorkload, target: tvm.target.Target, sparsity: float, config: Any = None) -> Selection:
+    """The same for a workload whose weight, with this share of zeros, is compiled in.
+
+    Records are those of shares near to it: see `autotvm.history.serves`.
+    """
+    from .autotvm.history import tuned
+
+    template, density = sparse_template(target), 1 - sparsity
+    if config is not None:
+        return _given(config, workload, target, [template])
+    if found := tuned(workload, target, [template], sparsity):
+        return found.selection
+    reason = f"default configuration for {100 * density:.3g}% non-zeros"
+    return Selection(template, template.default_config(workload, target, density), reason)
+
+
+@lru_cache(maxsize=64)
+def kept_space(template: ModuleType, workload: ConvWorkload, target: str) -> Space[Any]:
+    """A template's space, to look up what is legal in it: that of a sparse kernel takes up to a second to make."""
+    from .targets import resolve_target
+
+    space: Space[Any] = template.space(workload, resolve_target(target))
+    return space
+
+
+def _given(
+    config: Any, workload: ConvWorkload, target: tvm.target.Target, templates: Sequence[ModuleType]
+) -> Selection:
     template = next((each for each in templates if each.Config is type(config)), None)
     if template is None:
         raise InvalidArgumentError("config", config, " or ".join(f"a {each.__name__}.Config" for each in templates))
-    if broken := template.space(workload, target).violated(config):
+    if broken := kept_space(template, workload, str(target)).violated(config):
         raise InvalidArgumentError("config", config, f"one that meets the constraints {', '.join(broken)}")
     return Selection(template, config, "configuration given by the caller")

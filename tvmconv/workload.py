@@ -218,6 +218,10 @@ class ConvWorkload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
             if prod(shape) > MAX_ELEMENTS:
                 raise InvalidArgumentError(name, shape, f"a tensor of at most {MAX_ELEMENTS} elements")
 
+    def without_scale(self) -> ConvWorkload:
+        """The same for a weight that has the scale in it."""
+        return msgspec.structs.replace(self, epilogue=msgspec.structs.replace(self.epilogue, scale=False))
+
     @property
     def is_depthwise(self) -> bool:
         """Whether each input channel is convolved by itself."""

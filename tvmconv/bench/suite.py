@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ..autotvm.task import Problem
 from ..dispatch import select
 from ..errors import InvalidArgumentError, WrongResultError
 from ..targets import device_facts
-from ..testing import Sample, random_operands
+from ..testing import Sample
 from ..workload import ConvWorkload
 from .memory import FORMULAS, Memory, workspace_on_cpu, workspace_on_gpu
 from .peers import DEFAULT_PEERS, LIMITS, OURS, PEERS, SPARSE_PEERS
@@ -18,8 +19,8 @@ from .peers.copies import Copy
 from .peers.ours import Tvmconv
 from .peers.peer import Call, Operands, Peer
 from .peers.sparse import Sparse
-from .report import Roofs, Row, described
-from .sparsity import code_of, pruned
+from .report import Roofs, Row
+from .sparsity import code_of, operands_for
 from .timing import Timer, interleave, measure, sets_beyond_cache, timer
 
 if TYPE_CHECKING:
@@ -92,10 +93,8 @@ def measure_row(
     Raises `WrongResultError` where tvmconv is wrong. A peer that is wrong or fails is left out, and the row says why.
     """
     on_gpu = target.kind.name == "cuda"
-    arrays = random_operands(workload)
+    arrays = operands_for(Problem(workload, sparsity))
     ours = OURS if sparsity is None else Sparse()
-    if sparsity is not None:
-        arrays["w"] = pruned(arrays["w"], sparsity)
     count = sets_beyond_cache(workload.bytes_moved, on_gpu) if cold else 1
     sets = [_tensors(arrays, _device(target)) for _ in range(count)]
     timers: dict[str, Timer] = {}
@@ -125,7 +124,7 @@ def measure_row(
     return Row(
         suite=suite,
         name=name,
-        workload=described(workload, sparsity),
+        workload=str(Problem(workload, sparsity)),
         flops=workload.flops,
         bytes=workload.bytes_moved,
         selection=_reason(ours, workload, target) if ours.name in timers else None,

@@ -20,7 +20,7 @@ from ..operators import Operator
 from ..targets import cuda_arch, resolve_target
 from ..workload import ConvWorkload
 from ..workspace import Workspace
-from .compiling import compile_sparse, lower_sparse, sparse_schedules
+from .compiling import compile_sparse, lower_sparse
 from .report import SparseReport
 
 
@@ -107,11 +107,7 @@ def compile_operator(
 ) -> SparseOperator:
     """The operator of a workload for a weight `workload.w_shape`, with the shift that its epilogue has, if any."""
     kernel = compile_sparse(workload, weight, target)
-    density = 100 * (1 - kernel.report.sparsity)
-    selection = Selection(
-        sparse_schedules(target), kernel.config, f"default configuration for {density:.3g}% non-zeros"
-    )
-    return SparseOperator(workload, target, selection, kernel.executable, weight, shift, kernel.report)
+    return SparseOperator(workload, target, kernel.selection, kernel.executable, weight, shift, kernel.report)
 
 
 def _packed(arrays: dict[str, np.ndarray]) -> bytes:
