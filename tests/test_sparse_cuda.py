@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import tvm
 from tvmconv.schedules.cuda import sparse as template
+from tvmconv.schedules.cuda import sparse_tiles
 from tvmconv.schedules.cuda.sparse import Config
 
 from tvmconv import ConvWorkload, cuda, kernel_cache
@@ -193,6 +194,6 @@ def test_cubin() -> None:
     chosen = config(channels=32, threads_y=7, threads_x=28, chunk=4)
     (kernel,) = cuda.kernel_resources(cuda_source(workload, chosen, pruned(workload)), "sm_90")
     assert (kernel.stack_bytes, kernel.spill_store_bytes, kernel.spill_load_bytes) == (0, 0, 0)
-    assert 0.9 * template.shared_bytes(workload, chosen) < kernel.shared_bytes
-    assert kernel.shared_bytes <= template.shared_bytes(workload, chosen)
-    assert kernel.registers <= template.registers(workload, chosen) + 16
+    assert 0.9 * sparse_tiles.shared_bytes(workload, chosen) < kernel.shared_bytes
+    assert kernel.shared_bytes <= sparse_tiles.shared_bytes(workload, chosen)
+    assert kernel.registers <= sparse_tiles.registers(workload, chosen) + 16
