@@ -14,9 +14,10 @@ from tvmconv.schedules.cuda import sparse_tiles
 from tvmconv.schedules.cuda.sparse import Config
 
 from tvmconv import ConvWorkload, cuda, kernel_cache
-from tvmconv.errors import InvalidArgumentError
+from tvmconv.errors import CodeSizeError, InvalidArgumentError
 from tvmconv.lowering import KERNEL_NAME
 from tvmconv.serial import serial_twin
+from tvmconv.sparse import compiling
 from tvmconv.sparse.blocks import output_blocks
 from tvmconv.sparse.building import build
 from tvmconv.sparse.compiling import compile_sparse
@@ -163,6 +164,13 @@ def test_weight_must_be_finite(value: float) -> None:
     weight[0, 0, 0, 0] = value
     with pytest.raises(InvalidArgumentError, match="weight"):
         compile_sparse(LAYER, weight, SM_90)
+
+
+def test_too_much_code_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    weight = np.ones(LAYER.w_shape)
+    monkeypatch.setattr(compiling, "MOST_PRODUCTS", weight.size - 1)
+    with pytest.raises(CodeSizeError, match=f"{weight.size} multiply-adds of a thread; at most {weight.size - 1}"):
+        compile_sparse(LAYER, weight, SM_90, config())
 
 
 def test_report_and_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,6 +14,7 @@ from tvm.runtime import Executable
 
 from .. import kernel_cache
 from ..dispatch import FOLDERS, template_named
+from ..errors import CodeSizeError
 from ..lowering import KERNEL_NAME, with_alignment
 from ..targets import cuda_arch, resolve_target
 from ..workload import ConvWorkload
@@ -22,6 +23,9 @@ from .building import build
 from .folding import bind, expanded
 from .report import SparseReport, make_report
 from .template import Template, make_template
+
+MOST_PRODUCTS = 200_000
+"""Multiply-adds of a thread: so many take about a minute to compile with two cores, on CUDA and on CPUs."""
 
 
 @dataclass(frozen=True)
@@ -50,9 +54,17 @@ def kept_template(workload: ConvWorkload, config: Any, target: str) -> Template:
 def lower_sparse(
     workload: ConvWorkload, weight: np.ndarray, config: Any, target: tvm.target.Target
 ) -> tuple[tirx.PrimFunc, Template, list[list[int]]]:
-    """The function with the weight bound, its template, and the blocks of output channels; for `building.build`."""
+    """The function with the weight bound, its template, and the blocks of output channels; for `building.build`.
+
+    Raises `CodeSizeError` where the weight is too much to be compiled in.
+    """
     template = kept_template(workload, config, str(target))
     dense = expanded(workload, weight)
+    products = template.pixels * int(np.count_nonzero(dense))
+    if products > MOST_PRODUCTS:
+        raise CodeSizeError(
+            f"{workload}: {products} multiply-adds of a thread; at most {MOST_PRODUCTS} are compiled in"
+        )
     blocks = output_blocks(dense, config.channels)
     return bind(template, dense, blocks), template, blocks
 
@@ -64,7 +76,7 @@ def compile_sparse(
 
     `name` is that of the function: functions of one network need different ones.
 
-    Raises `InvalidArgumentError` for a weight of another shape, or with NaN or infinity in it.
+    Raises `InvalidArgumentError` for a weight of another shape, or with NaN or infinity in it, and `CodeSizeError`.
     """
     if config is None:
         density = float(np.count_nonzero(weight) / weight.size)
