@@ -168,7 +168,7 @@ def test_weight_must_be_finite(value: float) -> None:
 
 def test_too_much_code_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     weight = np.ones(LAYER.w_shape)
-    monkeypatch.setattr(compiling, "MOST_PRODUCTS", weight.size - 1)
+    monkeypatch.setitem(compiling.MOST_PRODUCTS, "cuda", weight.size - 1)
     with pytest.raises(CodeSizeError, match=f"{weight.size} multiply-adds of a thread; at most {weight.size - 1}"):
         compile_sparse(LAYER, weight, SM_90, config())
 
