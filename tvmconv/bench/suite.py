@@ -9,7 +9,7 @@ import numpy as np
 
 from ..autotvm.task import Problem
 from ..dispatch import select
-from ..errors import InvalidArgumentError, WrongResultError
+from ..errors import CodeSizeError, InvalidArgumentError, WrongResultError
 from ..targets import device_facts
 from ..testing import Sample
 from ..workload import ConvWorkload
@@ -117,6 +117,8 @@ def measure_row(
             if isinstance(peer, Tvmconv):
                 raise WrongResultError(f"{peer.name} computes {workload} wrongly: {error}") from None
             failed[peer.name] = f"wrong: {error}"
+        except CodeSizeError as error:
+            skipped[peer.name] = str(error)
         except RuntimeError as error:
             if isinstance(peer, Tvmconv | Copy):
                 raise
@@ -133,7 +135,7 @@ def measure_row(
         failed=failed,
         memory=Memory({name: formula(workload) for name, formula in FORMULAS.items()}, workspaces) if memory else None,
         sparsity=sparsity,
-        code=code_of(ours.operator) if isinstance(ours, Sparse) else None,
+        code=code_of(ours.operator) if isinstance(ours, Sparse) and ours.name in timers else None,
     )
 
 

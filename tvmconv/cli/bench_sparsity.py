@@ -82,6 +82,8 @@ def _print(
     crossovers: Mapping[str, Mapping[str, float | None]],
     workloads: Mapping[str, ConvWorkload],
 ) -> None:
+    from ..bench.peers import OURS
+
     peers = dict.fromkeys(peer for found in crossovers.values() for peer in found)
     present = [peer for peer in peers if any(peer in row.times for own in rows.values() for row in own)]
     for name, own in rows.items():
@@ -94,6 +96,9 @@ def _print(
                 for row in own
             ],
         )
+        for row in own:
+            if reason := row.skipped.get(OURS.name):
+                click.echo(f"no kernel with {100 * (row.sparsity or 0):g}% zeros: {reason}")
         found = {peer: crossovers[name][peer] for peer in present}
         click.echo(", ".join(f"faster than {peer} {_from(share)}" for peer, share in found.items()))
         print_code(own)

@@ -13,6 +13,7 @@ from tvm.runtime import Executable
 
 from .. import cuda, kernel_cache
 from ..dispatch import Selection, select_sparse, sparse_template
+from ..errors import CodeSizeError
 from ..lowering import KERNEL_NAME, with_alignment
 from ..targets import cuda_arch, resolve_target
 from ..workload import ConvWorkload
@@ -21,6 +22,9 @@ from .building import build
 from .folding import bind, expanded
 from .report import SparseReport, make_report
 from .template import Template, make_template
+
+MOST_PRODUCTS = {"cuda": 200_000, "llvm": 60_000}
+"""Multiply-adds of a thread, by kind of target: so many take two cores about a minute to compile."""
 
 
 @dataclass(frozen=True)
@@ -49,9 +53,15 @@ def kept_template(workload: ConvWorkload, config: Any, target: str) -> Template:
 def lower_sparse(
     workload: ConvWorkload, weight: np.ndarray, config: Any, target: tvm.target.Target
 ) -> tuple[tirx.PrimFunc, Template, list[list[int]]]:
-    """The function with the weight bound, its template, and the blocks of output channels; for `building.build`."""
+    """The function with the weight bound, its template, and the blocks of output channels; for `building.build`.
+
+    Raises `CodeSizeError` where the weight is too much to be compiled in.
+    """
     template = kept_template(workload, config, str(target))
     dense = expanded(workload, weight)
+    products, most = template.pixels * int(np.count_nonzero(dense)), MOST_PRODUCTS[target.kind.name]
+    if products > most:
+        raise CodeSizeError(f"{workload}: {products} multiply-adds of a thread; at most {most} are compiled in")
     blocks = output_blocks(dense, config.channels)
     return bind(template, dense, blocks), template, blocks
 
@@ -63,7 +73,7 @@ def compile_sparse(
 
     `name` is that of the function: functions of one network need different ones.
 
-    Raises `InvalidArgumentError` for a weight of another shape, or with NaN or infinity in it.
+    Raises `InvalidArgumentError` for a weight of another shape, or with NaN or infinity in it, and `CodeSizeError`.
     """
     selection = select_sparse(workload, target, sparsity_of(weight), config)
     func, template, blocks = lower_sparse(workload, weight, selection.config, target)

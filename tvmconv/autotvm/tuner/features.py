@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,6 @@ Matrix = NDArray[np.float32]
 
 def matrix(task: Task, configs: Sequence[Any]) -> Matrix:
     """One row for each configuration, log2(1 + value) of each of its knobs and features."""
-    features: Callable[..., dict[str, float]] = getattr(task.template, "features", lambda *_: {})
+    features = task.template.features
     rows = [(*vars(config).values(), *features(task.workload, config).values()) for config in configs]
     return np.log2(1 + np.array(rows, np.float32))
