@@ -7,13 +7,16 @@ COMPILER := $(if $(shell command -v g++ || command -v clang++),,ziglang)
 # The demo compares with ONNX Runtime on as many threads.
 THREADS ?= 2
 
-.PHONY: demo test lint format clean
+.PHONY: demo test coverage lint format clean
 
 demo: $(VENV)/demo-installed
 	TVM_NUM_THREADS=$(THREADS) $(BIN)/python examples/shufflenet.py
 
 test: $(VENV)/test-installed
 	$(BIN)/python -m pytest -n auto
+
+coverage: $(VENV)/test-installed
+	$(BIN)/python -m pytest -n auto --cov --cov-report=term-missing
 
 lint: $(VENV)/test-installed
 	$(BIN)/ruff check .

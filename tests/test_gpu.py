@@ -6,9 +6,11 @@ import subprocess
 import sys
 from dataclasses import replace
 from functools import partial
+from itertools import islice
 from math import prod
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -18,7 +20,9 @@ from tvmconv.bench.memory import workspace_on_gpu
 from tvmconv.dispatch import template_for
 from tvmconv.errors import InvalidArgumentError
 from tvmconv.targets import has_gpu, resolve_target
-from tvmconv.testing import CONV2D, DEPTHWISE, Case, check_result, random_configs, random_operands
+from tvmconv.testing import CONV2D, DEPTHWISE, Case, check_result, conformance, kernels, random_configs, random_operands
+from tvmconv.testing.conformance import How
+from tvmconv.testing.trials import Trial
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.skipif(not has_gpu(), reason="there is no GPU here")
@@ -44,6 +48,21 @@ def test_random_legal_configuration(case: Case) -> None:
     for config in random_configs(case.workload, target, 4):
         operator = tvmconv.compile(case.workload, target, config)
         check_result(case.workload, operands, operator(*_with_vectors(case.workload, operands)).cpu().numpy())
+
+
+SPARSE = [*((case, 0.8) for case in (*DEPTHWISE, *CONV2D))]
+SPARSE += [(Case("several-launches", ConvWorkload.conv2d((1, 64, 14, 14), (96, 64, 3, 3))), 0.5)]
+
+
+@pytest.mark.parametrize(("case", "sparsity"), SPARSE, ids=[case.id for case, _ in SPARSE])
+def test_sparse_configurations(case: Case, sparsity: float) -> None:
+    """The default one and random ones, for a weight of which a share is zero."""
+    target = resolve_target("cuda")
+    trial = Trial(case.workload, "sparse", None, operands=1, sparsity=sparsity)
+    how = How(str(target))
+    conformance.check(how, trial)
+    for config in islice(kernels.configs(trial, target), 2):
+        conformance.check(how, msgspec.structs.replace(trial, knobs=msgspec.to_builtins(config)))
 
 
 def test_current_stream_is_used() -> None:
