@@ -94,7 +94,7 @@ def browser(folder: Path) -> Iterator[Browser]:
     (its_commands, commands), (answers, its_answers) = os.pipe(), os.pipe()
     # The browser reads from descriptor 3 and writes to 4.
     shell = f'exec "$0" "$@" 3<&{its_commands} 4>&{its_answers}'
-    arguments = ["sh", "-c", shell, CHROMIUM, *OPTIONS, f"--user-data-dir={folder / 'browser'}"]
+    arguments = ["bash", "-c", shell, CHROMIUM, *OPTIONS, f"--user-data-dir={folder / 'browser'}"]
     quiet = subprocess.DEVNULL
     process = subprocess.Popen(arguments, pass_fds=(its_commands, its_answers), stdout=quiet, stderr=quiet)
     os.close(its_commands)

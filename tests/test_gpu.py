@@ -17,7 +17,7 @@ import pytest
 import tvmconv
 from tvmconv import ConvWorkload
 from tvmconv.bench.memory import workspace_on_gpu
-from tvmconv.dispatch import template_for
+from tvmconv.dispatch import ALGORITHMS, template_for
 from tvmconv.errors import InvalidArgumentError
 from tvmconv.targets import has_gpu, resolve_target
 from tvmconv.testing import CONV2D, DEPTHWISE, Case, check_result, conformance, kernels, random_configs, random_operands
@@ -41,16 +41,27 @@ def test_default_configuration(case: Case) -> None:
     check_result(case.workload, operands, result.cpu().numpy())
 
 
-@by_id
-def test_random_legal_configuration(case: Case) -> None:
+def algorithms(case: Case) -> list[str]:
+    return ["depthwise"] if case.workload.is_depthwise else [*ALGORITHMS["cuda"]]
+
+
+@pytest.mark.parametrize(
+    ("case", "algorithm"),
+    [(case, algorithm) for case in (*DEPTHWISE, *CONV2D) for algorithm in algorithms(case)],
+    ids=lambda given: given if isinstance(given, str) else given.id,
+)
+def test_legal_configurations(case: Case, algorithm: str) -> None:
+    """Of each algorithm its default one, and random ones."""
     target = resolve_target("cuda")
     operands = random_operands(case.workload)
-    for config in random_configs(case.workload, target, 4):
+    default = template_for(case.workload, target, algorithm).default_config(case.workload, target)
+    for config in (default, *random_configs(case.workload, target, 3, algorithm)):
         operator = tvmconv.compile(case.workload, target, config)
         check_result(case.workload, operands, operator(*_with_vectors(case.workload, operands)).cpu().numpy())
 
 
-SPARSE = [*((case, 0.8) for case in (*DEPTHWISE, *CONV2D))]
+# Sparse kernels stage all that a tile reads, dilated or not.
+SPARSE = [(case, 0.8) for case in (*DEPTHWISE, *CONV2D) if case.id != "dilated-past-shared-memory"]
 SPARSE += [(Case("several-launches", ConvWorkload.conv2d((1, 64, 14, 14), (96, 64, 3, 3))), 0.5)]
 
 
