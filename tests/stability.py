@@ -20,14 +20,14 @@ import tvmconv
 from tvmconv import ConvWorkload
 from tvmconv.testing import random_operands
 
-GROWTH = 2**20
-"""Bytes that may come and go by themselves."""
+GROWTH = 2**21
+"""Bytes that may come and go by themselves, some for each thread."""
 
 THREADS = 24
 
 DEPTHWISE = ConvWorkload.depthwise((1, 8, 14, 14), (8, 1, 3, 3), shift=True, activation="relu")
-DENSE = ConvWorkload.conv2d((2, 32, 28, 28), (48, 32, 3, 3))
-"""Large enough for the threads of the machine."""
+DENSE = ConvWorkload.conv2d((1, 16, 14, 14), (32, 16, 3, 3))
+"""Just large enough for the threads of the machine."""
 
 SPARSE = ConvWorkload.conv2d((1, 8, 14, 14), (16, 8, 3, 3))
 

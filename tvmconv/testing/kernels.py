@@ -27,6 +27,9 @@ from .trials import Trial
 
 NOTHING = Workspace(0, ())
 
+TWIN_TARGET = {"kind": "llvm", "opt-level": 0}
+"""LLVM takes minutes to optimise what a thread of a sparse kernel does, which is a second's work as it is."""
+
 
 @dataclass(frozen=True)
 class TrialKernel:
@@ -46,7 +49,7 @@ def configs(trial: Trial, target: tvm.target.Target) -> Iterator[Any]:
 
 def kernel_of(trial: Trial, target: tvm.target.Target, twin: bool, weight: np.ndarray[Any, Any]) -> TrialKernel:
     """The kernel of a trial; a `weight` is compiled in where the trial says so."""
-    template, device = _template(trial, target), device_of(resolve_target("llvm") if twin else target)
+    template, device = _template(trial, target), device_of(resolve_target(TWIN_TARGET) if twin else target)
     config = None if trial.knobs is None else msgspec.convert(trial.knobs, template.Config)
     if trial.sparsity is not None:
         if twin:
@@ -57,7 +60,7 @@ def kernel_of(trial: Trial, target: tvm.target.Target, twin: bool, weight: np.nd
     selection = select(trial.workload, target, config, trial.algorithm)
     if twin:
         func = serial_twin(lower(trial.workload, selection, target, KERNEL_NAME))
-        return TrialKernel(build(tvm.IRModule({KERNEL_NAME: func}), resolve_target("llvm")), device, NOTHING)
+        return TrialKernel(build(tvm.IRModule({KERNEL_NAME: func}), resolve_target(TWIN_TARGET)), device, NOTHING)
     executable, workspace = build_kernel(trial.workload, selection, target)
     return TrialKernel(executable, device, workspace)
 
@@ -69,7 +72,7 @@ def _template(trial: Trial, target: tvm.target.Target) -> ModuleType:
 
 
 def _sparse_twin(trial: Trial, weight: np.ndarray[Any, Any], config: Any, target: tvm.target.Target) -> Executable:
-    schedules, workload, cpu = sparse_schedules(target), trial.workload, resolve_target("llvm")
+    schedules, workload, cpu = sparse_schedules(target), trial.workload, resolve_target(TWIN_TARGET)
     config = config or schedules.default_config(workload, target, np.count_nonzero(weight) / weight.size)
     func = with_alignment(schedules.schedule(workload, config, target).mod["main"], workload, target)
     template, dense = make_template(serial_twin(func), cpu), expanded(workload, weight)
