@@ -103,7 +103,7 @@ def _flat(steps: Iterable[Step]) -> Iterator[Step]:
 
 
 def _without(steps: Iterable[Step], sums: tirx.Buffer) -> Iterator[Step]:
-    """The steps but for those that declare the sums, make them zero, or, where all is one thread, declare the weight."""
+    """The steps but for those that declare the sums, make them zero, or, in a lone thread, declare the weight."""
     for step in steps:
         if isinstance(step, Loop):
             yield replace(step, steps=tuple(_without(step.steps, sums)))
