@@ -113,6 +113,15 @@ def test_json(gpu: None) -> None:
     assert row["without"]["prefetch"]["time"] == row["time"]
 
 
+def test_some_layers(gpu: None) -> None:
+    pytest.importorskip("torch")
+    report = tvmconv_json("bench", "ablation", "conv9", "conv4", "--target", "nvidia/nvidia-h100", "--rounds", 3)
+    assert [row["name"] for row in report["rows"]] == ["conv4", "conv9"]
+    result = tvmconv("bench", "ablation", "conv13", "--target", "nvidia/nvidia-h100")
+    assert result.exit_code == 2
+    assert "layer is 'conv13'; expected some of conv1, conv2" in result.stderr
+
+
 @pytest.mark.skipif(targets.has_gpu(), reason="there is a GPU here")
 def test_without_a_gpu() -> None:
     assert tvmconv("bench", "ablation", "--target", "cuda").exit_code == 7

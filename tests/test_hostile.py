@@ -71,6 +71,14 @@ def test_a_model_without_an_opset() -> None:
         tvmconv.import_model(model)
 
 
+@pytest.mark.parametrize("text", [b"Conv", b"v0"])
+def test_texts_that_are_no_text(text: bytes) -> None:
+    data = conv().SerializeToString()
+    assert text in data
+    with pytest.raises(InvalidArgumentError, match="texts in UTF-8"):
+        tvmconv.import_model(data.replace(text, b"\xff" * len(text)))
+
+
 LINES: dict[str, Callable[[dict[str, Any]], None]] = {
     "target-that-is-no-json": lambda line: line["input"].__setitem__(0, '{"kind"'),
     "target-with-other-features": lambda line: line["input"].__setitem__(0, '{"kind": "llvm", "mattr": 3}'),

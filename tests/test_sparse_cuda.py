@@ -68,6 +68,7 @@ CASES = (
     Case("three-buffers", ConvWorkload.conv2d((1, 6, 9, 10), (12, 6, 3, 3)), config(buffers=3)),
     Case("tiles", ConvWorkload.conv2d((1, 6, 8, 10), (12, 6, 3, 3)), config(tiles=2)),
     Case("1x1", ConvWorkload.conv2d((2, 12, 5, 5), (10, 12, 1, 1)), config(images=2, chunk=4)),
+    Case("one-thread", ConvWorkload.conv2d((1, 2, 1, 1), (5, 2, 3, 3)), config(threads_y=1, threads_x=1, chunk=1)),
     Case("one-channel", ConvWorkload.conv2d((1, 1, 8, 10), (4, 1, 3, 3)), config(chunk=1, buffers=1)),
     Case(
         "rows-columns-epilogue",
