@@ -23,6 +23,10 @@ ALIGNMENT = 64
 """Bytes to which TVM's own kernels take every tensor to be aligned; they crash on others."""
 
 
+IN_CAPTURE = "main_in_capture"
+"""A network's function for a call that a caller captures in a CUDA graph: "main" has graphs of its own."""
+
+
 class Network:
     """A model compiled for one target; `tvmconv.build` makes it, `tvmconv.load` reads one from a file.
 
@@ -50,16 +54,19 @@ class Network:
         """Runs the network on its inputs, in order or by name: arrays of NumPy or torch, or any with DLPack.
 
         The result is an array of the same kind and on the same device as the first input, or a tuple of them where
-        the model has several outputs. Arrays that are elsewhere are copied to the target's device. Intermediate
-        tensors are in TVM's pool, which knows nothing of streams: call on one stream at a time. Threads take turns, as
-        TVM's virtual machine confuses calls that are under way together. Raises `InvalidArgumentError` for inputs that
-        are not those of `inputs`, `NoDeviceError` where the device is missing.
+        the model has several outputs. Arrays that are elsewhere are copied to the target's device. Raises
+        `InvalidArgumentError` for inputs that are not those of `inputs`, `NoDeviceError` where the device is missing.
+
+        Intermediate tensors are the network's, the same in all calls: on a GPU, call on one stream at a time. Threads
+        take turns, as TVM's virtual machine confuses calls that are under way together. A call that torch captures in
+        a CUDA graph has its launches in that: keep the network as long as the graph.
         """
         inputs = self._in_order(given, named)
         operands = [input_operand(spec, array) for spec, array in zip(self.inputs, inputs, strict=True)]
         placed = [_placed(operand, self.device) for operand in operands]
+        captured = self._kind == "cuda" and any(arrays.is_in_capture(array) for array in inputs)
         with self._turn:
-            result = self.machine["main"](*placed)
+            result = self.machine[IN_CAPTURE if captured else "main"](*placed)
         # Given a torch tensor, TVM answers with torch tensors.
         tensors = [tvm_ffi.from_dlpack(item) for item in (result if len(self.outputs) > 1 else [result])]
         outputs = tuple(arrays.same_kind(inputs[0], tensor) for tensor in tensors)
