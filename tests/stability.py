@@ -20,7 +20,7 @@ import tvmconv
 from tvmconv import ConvWorkload
 from tvmconv.testing import random_operands
 
-GROWTH = 2**21
+GROWTH = 2**22
 """Bytes that may come and go by themselves, some for each thread."""
 
 THREADS = 24
