@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from copy import deepcopy
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from importlib.util import find_spec
 from pathlib import Path
 from shutil import which
@@ -30,7 +30,7 @@ class Prepared(NamedTuple):
     call: Call
     """Runs it once on the images that it was prepared with: returns a tensor that torch takes, on the same device."""
     save: Callable[[Path], object]
-    """Writes it to a file, as one deploys it."""
+    """Writes it to a file, as one deploys it; before the first call, after which TVM warns of every constant."""
     kernels: Mapping[str, int] = MappingProxyType({})
     """How many of its convolutions run on what, as far as it tells."""
 
@@ -151,8 +151,8 @@ class Tvm(Contender):
         from ..targets import device_of
 
         executable = lowering.build(import_model(module, (x.cpu(),)).mod, target)
-        main = VirtualMachine(executable, device_of(target))["main"]
-        return Prepared(partial(main, x), lambda path: export(executable, path))
+        machine = cache(lambda: VirtualMachine(executable, device_of(target))["main"])
+        return Prepared(lambda: machine()(x), lambda path: export(executable, path))
 
 
 OURS, DENSE = Tvmconv(), Tvmconv("tvmconv-dense", "never")
