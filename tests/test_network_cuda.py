@@ -20,6 +20,7 @@ from tvm.relax.backend.cuda.pipeline import finalize_passes
 import tvmconv
 from tvmconv import ConvWorkload, cuda, lowering
 from tvmconv.dispatch import select
+from tvmconv.errors import InvalidArgumentError
 from tvmconv.network.cuda_graphs import cuda_pipeline, with_cuda_graphs
 from tvmconv.network.kernels import use_kernels
 from tvmconv.network.network import IN_CAPTURE
@@ -153,6 +154,13 @@ def test_users_ask_for_graphs() -> None:
     assert "run_or_capture" not in tvmconv.build(five_layers(), target)._executable.as_text()
     with tvm.transform.PassContext(config=GRAPHS):
         assert "run_or_capture" in tvmconv.build(five_layers(), target)._executable.as_text()
+
+
+def test_a_capture_is_refused_where_memory_may_move(monkeypatch: pytest.MonkeyPatch) -> None:
+    network = tvmconv.build(five_layers())
+    monkeypatch.setattr("tvmconv.arrays.is_in_capture", lambda array: True)
+    with pytest.raises(InvalidArgumentError, match="one built with TVM's option relax.backend.use_cuda_graph"):
+        network(np.zeros((1, 4, 12, 12), "float32"))
 
 
 def test_both_functions_compute_the_same(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -57,9 +57,10 @@ def use_cuda_graphs(mod: tvm.IRModule) -> tvm.IRModule:
     After: `def main(x): y = conv(x); z = run_or_capture(main_cuda_graph_capture, y); return conv(z)`, and
     `def main_in_capture(x): y = conv(x); z = main_cuda_graph_capture(y); return conv(z)`.
     """
-    if not any(has_workspace(func) for func in mod.functions.values() if isinstance(func, tvm.tirx.PrimFunc)):
-        mod = relax.transform.RewriteCUDAGraph()(mod)
-    mod = mod.clone()
+    wanted = tvm.transform.PassContext.current().config.get("relax.backend.use_cuda_graph", False)
+    if not wanted or any(map(has_workspace, (f for f in mod.functions.values() if isinstance(f, tvm.tirx.PrimFunc)))):
+        return mod
+    mod = relax.transform.RewriteCUDAGraph()(mod).clone()
     one_by_one = _OneByOne(mod).visit_expr(copy_with_new_vars(mod["main"]))
     mod[IN_CAPTURE] = one_by_one.with_attr("global_symbol", IN_CAPTURE)
     return mod

@@ -59,14 +59,20 @@ class Network:
 
         Intermediate tensors are the network's, the same in all calls: on a GPU, call on one stream at a time. Threads
         take turns, as TVM's virtual machine confuses calls that are under way together. A call that torch captures in
-        a CUDA graph has its launches in that: keep the network as long as the graph.
+        a CUDA graph needs a network with CUDA graphs of its own, see docs/networks.md, and has its launches in that.
         """
         inputs = self._in_order(given, named)
         operands = [input_operand(spec, array) for spec, array in zip(self.inputs, inputs, strict=True)]
         placed = [_placed(operand, self.device) for operand in operands]
-        captured = self._kind == "cuda" and any(arrays.is_in_capture(array) for array in inputs)
+        main = IN_CAPTURE if any(arrays.is_in_capture(array) for array in inputs) else "main"
         with self._turn:
-            result = self.machine[IN_CAPTURE if captured else "main"](*placed)
+            if not self.machine.module.implements_function(main):
+                raise InvalidArgumentError(
+                    "network",
+                    "one whose memory may move, in a CUDA graph that is being captured",
+                    "one built with TVM's option relax.backend.use_cuda_graph",
+                )
+            result = self.machine[main](*placed)
         # Given a torch tensor, TVM answers with torch tensors.
         tensors = [tvm_ffi.from_dlpack(item) for item in (result if len(self.outputs) > 1 else [result])]
         outputs = tuple(arrays.same_kind(inputs[0], tensor) for tensor in tensors)
