@@ -28,9 +28,18 @@ from tvmconv.testing.conformance import How, conformance
 from tvmconv.testing.trials import Trial
 
 
-def test_some_seconds_of_damaged_files() -> None:
+def test_some_damaged_files() -> None:
     """More of it: `python tests/hostile.py --seconds 3600 --seed 1`."""
-    command = [sys.executable, str(Path(__file__).parent / "hostile.py"), "--seconds", "8", "--seed", "4"]
+    command = [
+        sys.executable,
+        str(Path(__file__).parent / "hostile.py"),
+        "--files",
+        "60",
+        "--seconds",
+        "600",
+        "--seed",
+        "4",
+    ]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr[-2000:]
     assert "run and right" in done.stdout
