@@ -1,8 +1,9 @@
 """A model of how long sparse convolutions take on an H100: the default configuration, and what is worth a trial.
 
-Its ten numbers were fitted to 219 configurations of 10 operators that were measured there with 90% zeros, at batch 64
-and 1. It is 12% off in the mean; the configuration that it finds the fastest of those measured takes 1.04 times as long
-as the fastest in the mean, and 1.12 times at most. With any operator left out of the fit, 1.04 and 1.12 times.
+Its ten numbers were fitted to some 220 configurations of 10 operators that were measured there with 90% zeros, at
+batch 64 and 1. It is 12% off in the mean; the configuration that it finds the fastest of those measured takes 1.04
+times as long as the fastest in the mean, and 1.12 times at most. With any operator left out of the fit, 1.04 and 1.12
+times.
 """
 
 from __future__ import annotations
