@@ -116,14 +116,10 @@ def calls(mod: tvm.IRModule, function: str) -> list[str]:
     return found
 
 
-GRAPHS = {"relax.backend.use_cuda_graph": True}
-
-
 def test_launches_in_between_are_one_graph() -> None:
     """All but those that read the input or write the output; a caller's capture has them one by one."""
     target = resolve_target({"kind": "cuda", "arch": "sm_90"})
-    with tvm.transform.PassContext(config=GRAPHS):
-        mod = cuda_pipeline(target)(use_kernels(five_layers().mod, target)[0])
+    mod = cuda_pipeline(target)(use_kernels(five_layers().mod, target)[0])
     memory, first, graph, last = calls(mod, "main")
     assert (memory, graph) == ("get_cached_alloc", "run_or_capture")
     assert calls(mod, IN_CAPTURE) == [memory, first, "main_cuda_graph_capture", last]
@@ -134,8 +130,7 @@ def test_launches_in_between_are_one_graph() -> None:
 
 def test_sizes_known_only_at_run_time_are_in_no_graph() -> None:
     target = resolve_target({"kind": "cuda", "arch": "sm_90"})
-    with tvm.transform.PassContext(config=GRAPHS):
-        network = tvmconv.build(five_layers("n"), target)
+    network = tvmconv.build(five_layers("n"), target)
     assert "run_or_capture" not in network._executable.as_text()
 
 
@@ -144,22 +139,21 @@ def test_sorting_is_in_no_graph() -> None:
     graph = Graph((1, 4, 9, 9))
     y = graph.node("Relu", graph.conv("x", (8, 4, 3, 3)))
     model = graph.model(graph.node("Relu", graph.node("CumSum", y, graph.constant(1, "int64"))))
-    with tvm.transform.PassContext(config=GRAPHS):
-        network = tvmconv.build(tvmconv.import_model(model), {"kind": "cuda", "arch": "sm_90"})
+    network = tvmconv.build(tvmconv.import_model(model), {"kind": "cuda", "arch": "sm_90"})
     assert "run_or_capture" not in network._executable.as_text()
 
 
-def test_users_ask_for_graphs() -> None:
+def test_users_may_do_without_graphs() -> None:
     target = resolve_target({"kind": "cuda", "arch": "sm_90"})
-    assert "run_or_capture" not in tvmconv.build(five_layers(), target)._executable.as_text()
-    with tvm.transform.PassContext(config=GRAPHS):
-        assert "run_or_capture" in tvmconv.build(five_layers(), target)._executable.as_text()
+    assert "run_or_capture" in tvmconv.build(five_layers(), target)._executable.as_text()
+    with tvm.transform.PassContext(config={"relax.backend.use_cuda_graph": False}):
+        assert "run_or_capture" not in tvmconv.build(five_layers(), target)._executable.as_text()
 
 
 def test_a_capture_is_refused_where_memory_may_move(monkeypatch: pytest.MonkeyPatch) -> None:
     network = tvmconv.build(five_layers())
     monkeypatch.setattr("tvmconv.arrays.is_in_capture", lambda array: True)
-    with pytest.raises(InvalidArgumentError, match="one built with TVM's option relax.backend.use_cuda_graph"):
+    with pytest.raises(InvalidArgumentError, match="one with CUDA graphs of its own"):
         network(np.zeros((1, 4, 12, 12), "float32"))
 
 
@@ -182,8 +176,7 @@ def test_both_functions_compute_the_same(monkeypatch: pytest.MonkeyPatch) -> Non
     model, target = five_layers(), resolve_target("llvm")
     passes = [*cpu.library_dispatch_passes(target), *cpu.legalize_passes(target), *cpu.dataflow_lower_passes(target)]
     pipeline = tvm.transform.Sequential([*passes, *with_cuda_graphs(finalize_passes(target))])
-    with tvm.transform.PassContext(config=GRAPHS):
-        executable = lowering.build(use_kernels(model.mod, target)[0], target, pipeline)
+    executable = lowering.build(use_kernels(model.mod, target)[0], target, pipeline)
     with registered({"run_or_capture": run_or_capture, "get_cached_alloc": get_cached_alloc}):
         machine = tvm.runtime.vm.VirtualMachine(executable, tvm.cpu())
     reference = tvmconv.build(model)

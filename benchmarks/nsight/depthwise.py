@@ -5,10 +5,10 @@ docs/benchmarks.md has the commands, and the table that comes of them.
 
 from __future__ import annotations
 
-import csv
 from pathlib import Path
 
 import click
+from metrics import DURATION, INSTRUCTIONS, ISSUE_SLOTS, L2, MEMORY, MULTIPLY_ADDS, read_kernels, stalled
 
 from tvmconv.cli import Commands
 from tvmconv.cli.console import note, print_table
@@ -31,17 +31,15 @@ CALLS = 3
 """Of each kernel: the first ones find caches and clocks as they are, the last one is told."""
 
 SHARES = {
-    "issue slots": "smsp__issue_active.avg.pct_of_peak_sustained_active",
-    "L2": "lts__throughput.avg.pct_of_peak_sustained_elapsed",
-    "memory": "dram__throughput.avg.pct_of_peak_sustained_elapsed",
+    "issue slots": ISSUE_SLOTS,
+    "L2": L2,
+    "memory": MEMORY,
     "warps active": "sm__warps_active.avg.pct_of_peak_sustained_active",
 }
 """Columns of the table, in percent."""
 
-INSTRUCTIONS, MULTIPLY_ADDS = "smsp__inst_executed.sum", "smsp__inst_executed_pipe_fma.sum"
 WAVES = "launch__waves_per_multiprocessor"
 
-STALL = "smsp__average_warps_issue_stalled_{}_per_issue_active.ratio"
 STALLS = {
     "loads": ("long_scoreboard",),
     "shared memory": ("short_scoreboard", "mio_throttle"),
@@ -53,7 +51,7 @@ STALLS = {
 """What warps wait for, and Nsight's names of it."""
 
 OTHERS = (
-    "gpu__time_duration.sum",
+    DURATION,
     "l1tex__throughput.avg.pct_of_peak_sustained_elapsed",
     "sm__inst_executed.avg.per_cycle_elapsed",
     "launch__registers_per_thread",
@@ -71,7 +69,7 @@ def main() -> None:
 @main.command()
 def metrics() -> None:
     """Print what `ncu --metrics` is to measure."""
-    stalls = [STALL.format(name) for names in STALLS.values() for name in names]
+    stalls = [stalled(name) for names in STALLS.values() for name in names]
     click.echo(",".join((*SHARES.values(), INSTRUCTIONS, MULTIPLY_ADDS, WAVES, *stalls, *OTHERS)))
 
 
@@ -101,15 +99,10 @@ def run() -> None:
 @click.argument("path", metavar="FILE", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 def table(path: Path) -> None:
     """Print the table of what `ncu --csv` printed; FILE may be compressed."""
-    from tvmconv.autotvm.record import read_unpacked
-
-    lines = read_unpacked("file", path).decode().splitlines()
-    kernels: dict[str, dict[str, float]] = {}
-    for row in csv.DictReader(line for line in lines if line.startswith('"')):
-        kernels.setdefault(row["ID"], {})[row["Metric Name"]] = float(row["Metric Value"].replace(",", ""))
+    kernels = read_kernels(path)
     if len(kernels) != CALLS * len(WORKLOADS):
         raise InvalidArgumentError("file", str(path), f"{CALLS * len(WORKLOADS)} calls, not {len(kernels)}")
-    told = list(kernels.values())[CALLS - 1 :: CALLS]
+    told = [values for _, values in kernels[CALLS - 1 :: CALLS]]
     print_table(
         ["workload", *SHARES, "multiply-adds", "waves", "most waiting"],
         [
@@ -127,7 +120,7 @@ def table(path: Path) -> None:
 
 def waiting(found: dict[str, float]) -> str:
     """How many warps wait for what in a slot that issues: for what most do, and for what nearly as many do."""
-    stalls = {what: sum(found[STALL.format(name)] for name in names) for what, names in STALLS.items()}
+    stalls = {what: sum(found[stalled(name)] for name in names) for what, names in STALLS.items()}
     most = max(stalls.values())
     return "; ".join(f"{what}, {warps:.1f}" for what, warps in stalls.items() if warps > 0.75 * most)
 

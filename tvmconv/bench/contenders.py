@@ -50,14 +50,13 @@ class Contender(ABC):
 
 @dataclass(frozen=True)
 class Tvmconv(Contender):
-    """tvmconv as a user gets it, on a GPU with CUDA graphs: without, it could not be captured as the others are."""
+    """tvmconv as a user gets it."""
 
     name: str = "tvmconv"
     sparse: str = "auto"
 
     def prepare(self, module: Any, x: Any, target: tvm.target.Target) -> Prepared:
-        with tvm.transform.PassContext(config={"relax.backend.use_cuda_graph": target.kind.name == "cuda"}):
-            network = build(import_model(module, (x.cpu(),)), target, self.sparse)
+        network = build(import_model(module, (x.cpu(),)), target, self.sparse)
         return Prepared(partial(network, x), network.export, Counter(layer.kernel for layer in network.layers))
 
 

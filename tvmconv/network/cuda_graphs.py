@@ -17,6 +17,7 @@ from ..workspace import has_workspace
 from .graph import operator_name
 from .network import IN_CAPTURE
 
+OPTION = "relax.backend.use_cuda_graph"
 RUN_OR_CAPTURE = "vm.builtin.cuda_graph.run_or_capture"
 
 
@@ -45,7 +46,7 @@ def with_cuda_graphs(passes: list[tvm.transform.Pass]) -> list[tvm.transform.Pas
 def use_cuda_graphs(mod: tvm.IRModule) -> tvm.IRModule:
     """The module whose "main" captures its launches in CUDA graphs when it is first run, and replays them from then on.
 
-    It does so where TVM's option `relax.backend.use_cuda_graph` says so; nothing is in a graph otherwise.
+    Where TVM's option `relax.backend.use_cuda_graph` is set to False, nothing is in a graph.
 
     In a graph are the launches that read and write nothing but the network's own memory; outside of it are those that
     read the inputs or write the outputs, and all whose sizes are known only at run time. A network that sorts has none:
@@ -57,10 +58,11 @@ def use_cuda_graphs(mod: tvm.IRModule) -> tvm.IRModule:
     After: `def main(x): y = conv(x); z = run_or_capture(main_cuda_graph_capture, y); return conv(z)`, and
     `def main_in_capture(x): y = conv(x); z = main_cuda_graph_capture(y); return conv(z)`.
     """
-    wanted = tvm.transform.PassContext.current().config.get("relax.backend.use_cuda_graph", False)
+    wanted = tvm.transform.PassContext.current().config.get(OPTION, True)
     if not wanted or any(map(has_workspace, (f for f in mod.functions.values() if isinstance(f, tvm.tirx.PrimFunc)))):
         return mod
-    mod = relax.transform.RewriteCUDAGraph()(mod).clone()
+    with tvm.transform.PassContext(config={OPTION: True}):  # without, TVM's pass does nothing
+        mod = relax.transform.RewriteCUDAGraph()(mod).clone()
     one_by_one = _OneByOne(mod).visit_expr(copy_with_new_vars(mod["main"]))
     mod[IN_CAPTURE] = one_by_one.with_attr("global_symbol", IN_CAPTURE)
     return mod

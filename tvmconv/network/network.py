@@ -59,7 +59,7 @@ class Network:
 
         Intermediate tensors are the network's, the same in all calls: on a GPU, call on one stream at a time. Threads
         take turns, as TVM's virtual machine confuses calls that are under way together. A call that torch captures in
-        a CUDA graph needs a network with CUDA graphs of its own, see docs/networks.md, and has its launches in that.
+        a CUDA graph has its launches in that; docs/networks.md says which networks refuse.
         """
         inputs = self._in_order(given, named)
         operands = [input_operand(spec, array) for spec, array in zip(self.inputs, inputs, strict=True)]
@@ -70,7 +70,7 @@ class Network:
                 raise InvalidArgumentError(
                     "network",
                     "one whose memory may move, in a CUDA graph that is being captured",
-                    "one built with TVM's option relax.backend.use_cuda_graph",
+                    "one with CUDA graphs of its own; docs/networks.md says which have none",
                 )
             result = self.machine[main](*placed)
         # Given a torch tensor, TVM answers with torch tensors.
