@@ -190,7 +190,7 @@ def test_algorithm(tmp_path: Path) -> None:
     path, log = tmp_path / "model.onnx", tmp_path / "log.jsonl"
     graph = Graph((1, 4, 8, 8))
     onnx.save(graph.model(graph.conv(graph.conv("x", (4, 1, 3, 3), group=4), (8, 4, 1, 1))), path)
-    for algorithm, name in (("auto", "direct"), ("direct", "direct"), ("im2win", "im2win")):
+    for algorithm, name in (("auto", "pointwise"), ("direct", "direct"), ("im2win", "im2win")):
         plan = tvmconv_json("tune", path, "-o", log, "--dry-run", "--algorithm", algorithm)["tasks"]
         assert [task["schedule"] for task in plan] == ["cpu/depthwise", f"cpu/{name}"]
 

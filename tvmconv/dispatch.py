@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from importlib import import_module
+from math import inf, prod
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +19,9 @@ FOLDERS = {"cuda": "cuda", "llvm": "cpu"}
 
 ALGORITHMS = {"cuda": ("direct", "im2win"), "llvm": ("direct", "im2win")}
 """The templates for convolutions whose channels meet; the first is taken where nothing has been measured."""
+
+POINTWISE_PIXELS = 16
+"""The least plane for CPU's template for 1x1 convolutions: that many are in a vector."""
 
 
 @dataclass(frozen=True)
@@ -35,12 +39,29 @@ class Selection:
 
 
 def templates_for(workload: ConvWorkload, target: tvm.target.Target, algorithm: str = "auto") -> tuple[ModuleType, ...]:
-    """The modules of `tvmconv.schedules` that schedule this workload on this target: all, or an algorithm's."""
+    """The modules of `tvmconv.schedules` that schedule this workload on this target: all, or an algorithm's.
+
+    The first is the one that is taken where nothing has been measured.
+    """
     kind = target.kind.name
-    known = ("depthwise",) if workload.is_depthwise else ALGORITHMS[kind]
+    known = algorithms_for(workload, kind)
     if algorithm not in ("auto", *known):
         raise InvalidArgumentError("algorithm", algorithm, f"auto or {' or '.join(known)}, for {workload} on {kind}")
-    return tuple(template_named(f"{FOLDERS[kind]}/{name}") for name in known if algorithm in ("auto", name))
+    templates = [template_named(f"{FOLDERS[kind]}/{name}") for name in known if algorithm in ("auto", name)]
+    if "pointwise" in known and algorithm == "auto":
+        estimates = {each: each.estimate(workload, target) for each in templates if hasattr(each, "estimate")}
+        templates.sort(key=lambda each: estimates.get(each, inf))
+    return tuple(templates)
+
+
+def algorithms_for(workload: ConvWorkload, kind: str) -> tuple[str, ...]:
+    """The names of the templates for a workload on a kind of target."""
+    if workload.is_depthwise:
+        return ("depthwise",)
+    is_pointwise = workload.kernel == workload.stride == (1, 1) and not any(workload.padding)
+    if kind == "llvm" and is_pointwise and prod(workload.output_size) >= POINTWISE_PIXELS:
+        return (*ALGORITHMS[kind], "pointwise")
+    return ALGORITHMS[kind]
 
 
 def template_for(workload: ConvWorkload, target: tvm.target.Target, algorithm: str = "auto") -> ModuleType:

@@ -20,6 +20,9 @@ FMA_LATENCY = 4
 L1_BYTES, L2_BYTES = 32 * 1024, 768 * 1024
 """How much of the first and second cache a schedule counts on for what it reads again and again."""
 
+PAGE_BYTES = 4096
+"""Elements so far apart, or a multiple of it, are in the same set of the first cache."""
+
 
 def native_lanes(target: tvm.target.Target) -> int:
     """Float32 elements in the widest vector of the target."""

@@ -113,13 +113,14 @@ def _spread_block(sch: Schedule, block: SBlockRV) -> LoopRV | None:
 
     # The fewest outer loops that are turns enough; the innermost is for LLVM to make vectors of, except of a sum.
     most = spatial - 1 if slides or spatial == len(loops) else spatial
+    inner = 0
     if (found := _taken_apart(value)) is not None and found[0] < most:
         axis, parts = found
         loops[axis], part = sch.split(loops[axis], [None, parts])
         sch.unroll(part)
-        most = axis + 1
+        most = inner = axis + 1
     outer = next((count for count in range(1, most) if prod(sizes[:count]) >= TURNS), most)
-    if (joined := min(_joined(value), spatial - most if found else spatial - outer)) > 1:
+    if (joined := min(_joined(value), spatial - max(outer, inner))) > 1:
         sch.fuse(*loops[spatial - joined : spatial])
     if outer < 1 or prod(sizes) < LEAST_WORK:
         return None

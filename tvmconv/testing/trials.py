@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from ..dispatch import ALGORITHMS
+from ..dispatch import algorithms_for
 from ..errors import InvalidArgumentError
 from ..workload import Activation, ConvWorkload, Padding
 
@@ -61,8 +61,8 @@ def random_trial(draw: Draw, kind: str) -> tuple[ConvWorkload, str, bool]:
     """A workload, an algorithm for it on a kind of target, and whether to take the default configuration."""
     while (workload := _attempt(draw)) is None:
         pass
-    algorithm = "depthwise" if workload.is_depthwise else draw.of(ALGORITHMS[kind])
-    return workload, algorithm, draw.chance(1 / 3)
+    algorithms = algorithms_for(workload, kind)
+    return workload, algorithms[0] if len(algorithms) == 1 else draw.of(algorithms), draw.chance(1 / 3)
 
 
 def _attempt(draw: Draw) -> ConvWorkload | None:
