@@ -7,13 +7,25 @@ COMPILER := $(if $(shell command -v g++ || command -v clang++),,ziglang)
 # The demo compares with ONNX Runtime on as many threads.
 THREADS ?= 2
 
-.PHONY: demo test lint format clean
+# Every kernel of the cases is tried under each; operands lie in memory of their own, where accesses past them show.
+SANITIZERS := memcheck racecheck initcheck synccheck
+
+.PHONY: demo test coverage sanitize $(SANITIZERS) lint format clean
 
 demo: $(VENV)/demo-installed
 	TVM_NUM_THREADS=$(THREADS) $(BIN)/python examples/shufflenet.py
 
 test: $(VENV)/test-installed
 	$(BIN)/python -m pytest -n auto
+
+coverage: $(VENV)/test-installed
+	$(BIN)/python -m pytest -n auto --cov --cov-report=term-missing
+
+sanitize: $(SANITIZERS)
+
+$(SANITIZERS): $(VENV)/test-installed
+	PYTORCH_NO_CUDA_MEMORY_CACHING=1 compute-sanitizer --tool $@ --error-exitcode 9 \
+	  $(BIN)/python -m pytest -k configuration tests/test_gpu.py
 
 lint: $(VENV)/test-installed
 	$(BIN)/ruff check .

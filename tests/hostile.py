@@ -13,6 +13,7 @@ import time
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator
+from math import inf
 from pathlib import Path
 from random import Random
 from tempfile import TemporaryDirectory
@@ -197,9 +198,10 @@ def _twist(value: Any, random: Random) -> None:
 
 
 def main(arguments: list[str]) -> int:
-    """Tries damaged files until the time is over, and counts what came of them."""
+    """Tries damaged files until the time is over, or so many, and counts what came of them."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seconds", type=float, default=60.0)
+    parser.add_argument("--files", type=float, default=inf)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--keep", type=Path, help="The folder in which files are kept that were too much.")
     given = parser.parse_args(arguments)
@@ -214,7 +216,7 @@ def main(arguments: list[str]) -> int:
         folder = given.keep or Path(scratch)
         folder.mkdir(parents=True, exist_ok=True)
         number = 0
-        while time.monotonic() < until:
+        while number < given.files and time.monotonic() < until:
             random = Random(f"{given.seed}/{number}")
             suffix, sources, ways, attempt = random.choice(kinds)
             path = folder / f"hostile-{given.seed}-{number}{suffix}"

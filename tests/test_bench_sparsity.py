@@ -15,6 +15,7 @@ from tvmconv.bench.peers.sparse import Sparse
 from tvmconv.bench.report import Row
 from tvmconv.bench.sparsity import code_of, crossover, pruned
 from tvmconv.bench.timing import Timing
+from tvmconv.sparse import compiling
 from tvmconv.targets import resolve_target
 from tvmconv.testing import random_operands
 
@@ -57,12 +58,12 @@ WORKLOADS = [
 def test_peers_compute_the_convolution(workload: ConvWorkload) -> None:
     target, arrays = resolve_target("llvm"), random_operands(workload)
     arrays["w"] = pruned(arrays["w"], 0.7)
-    sets = [suite._tensors(arrays, "cpu")]
+    sets, check = [suite._tensors(arrays, "cpu")], suite._Check(arrays, "cpu")
     took_part = 0
     for peer in (Sparse(), *(PEERS[name] for name in SPARSE_PEERS)):
         if peer.obstacle(workload, target) is None:
             (call,) = peer.prepare(workload, target, sets)
-            suite._check(peer, workload, arrays, call, "cpu")
+            check(peer, workload, call)
             took_part += 1
     assert took_part == (9 if workload.epilogue.scale else 10)
 
@@ -107,6 +108,17 @@ def test_code_on_a_gpu() -> None:
     assert code.sparsity == 0.5
     assert code.instructions > code.left == code.removed > 0
     assert code.ptx_bytes > code.cubin_bytes > 16 * code.instructions
+
+
+def test_weight_that_is_too_much_code(tiny: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A share of zeros that leaves too much to compile is a row without a kernel, and others are measured."""
+    monkeypatch.setitem(compiling.MOST_PRODUCTS, "llvm", 200)
+    options = ["bench", "sparsity", "even", "--sparsities", "0,0.9", "--peers", "pytorch", "--rounds", 1]
+    dense, sparse = tvmconv_json(*options)["rows"]
+    assert "multiply-adds of a thread; at most 200 are compiled in" in dense["skipped"]["tvmconv"]
+    assert (set(dense["times"]), dense["code"]) == ({"pytorch", "copy", "copy-kernel"}, None)
+    assert "tvmconv" in sparse["times"]
+    assert "no kernel with 0% zeros: conv2d" in tvmconv(*options).stdout
 
 
 def canned(sparsity: float, ours: float, theirs: float) -> Row:

@@ -87,7 +87,7 @@ ON_CPU = [*sorted(ALGORITHMS), *OTHERS]
 @pytest.mark.parametrize("workload", WORKLOADS, ids=str)
 def test_peers_compute_the_convolution(workload: ConvWorkload) -> None:
     target, arrays = resolve_target("llvm"), random_operands(workload)
-    sets = [suite._tensors(arrays, "cpu") for _ in range(2)]
+    sets, check = [suite._tensors(arrays, "cpu") for _ in range(2)], suite._Check(arrays, "cpu")
     took_part = set()
     for name in ON_CPU:
         peer = OURS if name == OURS.name else PEERS[name]
@@ -96,7 +96,7 @@ def test_peers_compute_the_convolution(workload: ConvWorkload) -> None:
             calls = peer.prepare(workload, target, sets)
             assert len(calls) == 2
             for call in calls:
-                suite._check(peer, workload, arrays, call, "cpu")
+                check(peer, workload, call)
     absent = {"tvmconv-plain" if workload.epilogue == Epilogue() else "onnxruntime"}
     assert took_part == set(ON_CPU) - absent - (ALGORITHMS if workload.is_depthwise else set())
 
@@ -125,7 +125,7 @@ def test_compiled_pytorch() -> None:
     if reason := peer.obstacle(workload, target):
         pytest.skip(reason)
     (call,) = peer.prepare(workload, target, [suite._tensors(arrays, "cpu")])
-    suite._check(peer, workload, arrays, call, "cpu")
+    suite._Check(arrays, "cpu")(peer, workload, call)
 
 
 def test_peers_for_gpus_and_the_slow_one() -> None:

@@ -14,7 +14,7 @@ from command_line import tvmconv, tvmconv_json
 
 from tvmconv import ConvWorkload
 from tvmconv.errors import WrongResultError
-from tvmconv.testing import conformance
+from tvmconv.testing import conformance, kernels
 from tvmconv.testing.conformance import How
 from tvmconv.testing.trials import Draw, Trial, random_trial
 
@@ -22,13 +22,13 @@ SM_90 = '{"kind": "cuda", "arch": "sm_90"}'
 
 
 def drawn(count: int) -> list[ConvWorkload]:
-    return [random_trial(Draw(0, number), "llvm")[0] for number in range(count)]
+    return [random_trial(Draw(f"0/{number}"), "llvm", number)[0].workload for number in range(count)]
 
 
 def test_trials_are_the_same_everywhere() -> None:
     assert drawn(20) == drawn(20)
-    workload, algorithm, is_default = random_trial(Draw(3, 1), "llvm")
-    assert (str(workload), algorithm) == ("conv2d 1x61x7x6 -> 32, 5x2 padding 2,2,2,2 + shift", "im2win")
+    trial, is_default = random_trial(Draw("3/1"), "llvm", 1)
+    assert (str(trial.workload), trial.algorithm) == ("conv2d 1x61x7x6 -> 32, 5x2 padding 2,2,2,2 + shift", "im2win")
     assert not is_default
 
 
@@ -115,8 +115,8 @@ def test_a_wrong_kernel_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     )
     how = How('{"kind": "llvm"}')
     conformance.check(how, right)
-    build = conformance.build_kernel
-    monkeypatch.setattr(conformance, "build_kernel", lambda workload, *rest: build(right.workload, *rest))
+    build = kernels.build_kernel
+    monkeypatch.setattr(kernels, "build_kernel", lambda workload, *rest: build(right.workload, *rest))
     with pytest.raises(WrongResultError, match="in the wrong places"):
         conformance.check(how, wrong)
     with pytest.raises(WrongResultError, match="elements are wrong"):

@@ -24,7 +24,7 @@ def test_networks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         model = graph.model(graph.node("Relu", graph.conv("x", (8, 3, 3, 3))))
         onnx.save(onnx.shape_inference.infer_shapes(model), name)
     found = snippets("networks.md")
-    assert len(found) == 3
+    assert len(found) == 4
     names: dict[str, object] = {}
     for snippet in found:
         exec(compile(snippet, "networks.md", "exec"), names)

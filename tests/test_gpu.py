@@ -6,19 +6,23 @@ import subprocess
 import sys
 from dataclasses import replace
 from functools import partial
+from itertools import islice
 from math import prod
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 
 import tvmconv
 from tvmconv import ConvWorkload
 from tvmconv.bench.memory import workspace_on_gpu
-from tvmconv.dispatch import template_for
+from tvmconv.dispatch import ALGORITHMS, template_for
 from tvmconv.errors import InvalidArgumentError
 from tvmconv.targets import has_gpu, resolve_target
-from tvmconv.testing import CONV2D, DEPTHWISE, Case, check_result, random_configs, random_operands
+from tvmconv.testing import CONV2D, DEPTHWISE, Case, check_result, conformance, kernels, random_configs, random_operands
+from tvmconv.testing.conformance import How
+from tvmconv.testing.trials import Trial
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.skipif(not has_gpu(), reason="there is no GPU here")
@@ -37,13 +41,39 @@ def test_default_configuration(case: Case) -> None:
     check_result(case.workload, operands, result.cpu().numpy())
 
 
-@by_id
-def test_random_legal_configuration(case: Case) -> None:
+def algorithms(case: Case) -> list[str]:
+    return ["depthwise"] if case.workload.is_depthwise else [*ALGORITHMS["cuda"]]
+
+
+@pytest.mark.parametrize(
+    ("case", "algorithm"),
+    [(case, algorithm) for case in (*DEPTHWISE, *CONV2D) for algorithm in algorithms(case)],
+    ids=lambda given: given if isinstance(given, str) else given.id,
+)
+def test_legal_configurations(case: Case, algorithm: str) -> None:
+    """Of each algorithm its default one, and random ones."""
     target = resolve_target("cuda")
     operands = random_operands(case.workload)
-    for config in random_configs(case.workload, target, 4):
+    default = template_for(case.workload, target, algorithm).default_config(case.workload, target)
+    for config in (default, *random_configs(case.workload, target, 3, algorithm)):
         operator = tvmconv.compile(case.workload, target, config)
         check_result(case.workload, operands, operator(*_with_vectors(case.workload, operands)).cpu().numpy())
+
+
+# Sparse kernels stage all that a tile reads, dilated or not.
+SPARSE = [(case, 0.8) for case in (*DEPTHWISE, *CONV2D) if case.id != "dilated-past-shared-memory"]
+SPARSE += [(Case("several-launches", ConvWorkload.conv2d((1, 64, 14, 14), (96, 64, 3, 3))), 0.5)]
+
+
+@pytest.mark.parametrize(("case", "sparsity"), SPARSE, ids=[case.id for case, _ in SPARSE])
+def test_sparse_configurations(case: Case, sparsity: float) -> None:
+    """The default one and random ones, for a weight of which a share is zero."""
+    target = resolve_target("cuda")
+    trial = Trial(case.workload, "sparse", None, operands=1, sparsity=sparsity)
+    how = How(str(target))
+    conformance.check(how, trial)
+    for config in islice(kernels.configs(trial, target), 2):
+        conformance.check(how, msgspec.structs.replace(trial, knobs=msgspec.to_builtins(config)))
 
 
 def test_current_stream_is_used() -> None:

@@ -12,7 +12,7 @@ from tvmconv.cli import main
 
 ROOT = Path(__file__).parent.parent
 GUIDES = ("concepts", "tuning", "troubleshooting")
-PAGES = [*(f"docs/{name}.md" for name in GUIDES), "CONTRIBUTING.md"]
+PAGES = [*(f"docs/{name}.md" for name in GUIDES), "docs/networks.md", "CONTRIBUTING.md"]
 by_guide = pytest.mark.parametrize("name", GUIDES)
 
 

@@ -28,9 +28,18 @@ from tvmconv.testing.conformance import How, conformance
 from tvmconv.testing.trials import Trial
 
 
-def test_some_seconds_of_damaged_files() -> None:
+def test_some_damaged_files() -> None:
     """More of it: `python tests/hostile.py --seconds 3600 --seed 1`."""
-    command = [sys.executable, str(Path(__file__).parent / "hostile.py"), "--seconds", "8", "--seed", "4"]
+    command = [
+        sys.executable,
+        str(Path(__file__).parent / "hostile.py"),
+        "--files",
+        "60",
+        "--seconds",
+        "600",
+        "--seed",
+        "4",
+    ]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr[-2000:]
     assert "run and right" in done.stdout
@@ -69,6 +78,14 @@ def test_a_model_without_an_opset() -> None:
     model.opset_import[0].domain = "elsewhere"
     with pytest.raises(InvalidArgumentError, match=r"opset_import is \['elsewhere'\]; expected ONNX's own domain"):
         tvmconv.import_model(model)
+
+
+@pytest.mark.parametrize("text", [b"Conv", b"v0"])
+def test_texts_that_are_no_text(text: bytes) -> None:
+    data = conv().SerializeToString()
+    assert text in data
+    with pytest.raises(InvalidArgumentError, match="texts in UTF-8"):
+        tvmconv.import_model(data.replace(text, b"\xff" * len(text)))
 
 
 LINES: dict[str, Callable[[dict[str, Any]], None]] = {

@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 
 import numpy as np
 import onnx
 import pytest
 import tvm
+import tvm_ffi
 from network_graph import Graph
 from onnx import helper, numpy_helper
+from tvm import relax
+from tvm.relax.backend.cpu_generic import pipeline as cpu
+from tvm.relax.backend.cuda.pipeline import finalize_passes
 
 import tvmconv
 from tvmconv import ConvWorkload, cuda, lowering
 from tvmconv.dispatch import select
+from tvmconv.errors import InvalidArgumentError
+from tvmconv.network.cuda_graphs import cuda_pipeline, with_cuda_graphs
 from tvmconv.network.kernels import use_kernels
+from tvmconv.network.network import IN_CAPTURE
 from tvmconv.network.packing import split_packing
 from tvmconv.network.separation import separate_convolutions
 from tvmconv.targets import resolve_target
@@ -70,3 +79,116 @@ def test_convolutions_of_tvm_are_not_fused() -> None:
     source = str(device_module.inspect_source())
     kernels = [kernel.name for kernel in cuda.kernel_resources(source, "sm_90")]
     assert [name for name in kernels if "conv2d" in name] == ["conv2d_kernel"]
+
+
+@contextmanager
+def registered(functions: dict[str, Callable[..., object]]) -> Iterator[None]:
+    """TVM's functions for graphs, which only a GPU has, are these for virtual machines made within."""
+    names = {f"vm.builtin.cuda_graph.{name}": function for name, function in functions.items()}
+    before = {name: tvm.get_global_func(name, allow_missing=True) for name in names}
+    for name, function in names.items():
+        tvm.register_global_func(name, function, override=True)
+    yield
+    for name, old in before.items():
+        if old is None:
+            tvm_ffi.registry.remove_global_func(name)
+        else:
+            tvm.register_global_func(name, old, override=True)
+
+
+def five_layers(batch: int | str = 1) -> tvmconv.Model:
+    graph = Graph((batch, 4, 12, 12))
+    y = "x"
+    for _ in range(5):
+        y = graph.node("Relu", graph.conv(y, (4, 4, 3, 3)))
+    return tvmconv.import_model(graph.model(y))
+
+
+def calls(mod: tvm.IRModule, function: str) -> list[str]:
+    """What a function calls, as far as it is a function of the module, or of TVM's for graphs."""
+    found = []
+    for block in mod[function].body.blocks:
+        for value in (binding.value for binding in block.bindings if isinstance(binding.value, relax.Call)):
+            if isinstance(value.op, tvm.ir.GlobalVar):
+                found.append(value.op.name_hint)
+            elif isinstance(value.op, tvm.ir.Op) and value.op.name == "relax.call_builtin_with_ctx":
+                found.append(str(value.args[0].global_symbol).removeprefix("vm.builtin.cuda_graph."))
+    return found
+
+
+GRAPHS = {"relax.backend.use_cuda_graph": True}
+
+
+def test_launches_in_between_are_one_graph() -> None:
+    """All but those that read the input or write the output; a caller's capture has them one by one."""
+    target = resolve_target({"kind": "cuda", "arch": "sm_90"})
+    with tvm.transform.PassContext(config=GRAPHS):
+        mod = cuda_pipeline(target)(use_kernels(five_layers().mod, target)[0])
+    memory, first, graph, last = calls(mod, "main")
+    assert (memory, graph) == ("get_cached_alloc", "run_or_capture")
+    assert calls(mod, IN_CAPTURE) == [memory, first, "main_cuda_graph_capture", last]
+    captured = calls(mod, "main_cuda_graph_capture")
+    assert len(captured) == 3
+    assert all(name.startswith("tvmconv_direct") for name in (first, *captured, last))
+
+
+def test_sizes_known_only_at_run_time_are_in_no_graph() -> None:
+    target = resolve_target({"kind": "cuda", "arch": "sm_90"})
+    with tvm.transform.PassContext(config=GRAPHS):
+        network = tvmconv.build(five_layers("n"), target)
+    assert "run_or_capture" not in network._executable.as_text()
+
+
+def test_sorting_is_in_no_graph() -> None:
+    """TVM's kernels for it have a workspace in its pool, whose pages do not stay where they are."""
+    graph = Graph((1, 4, 9, 9))
+    y = graph.node("Relu", graph.conv("x", (8, 4, 3, 3)))
+    model = graph.model(graph.node("Relu", graph.node("CumSum", y, graph.constant(1, "int64"))))
+    with tvm.transform.PassContext(config=GRAPHS):
+        network = tvmconv.build(tvmconv.import_model(model), {"kind": "cuda", "arch": "sm_90"})
+    assert "run_or_capture" not in network._executable.as_text()
+
+
+def test_users_ask_for_graphs() -> None:
+    target = resolve_target({"kind": "cuda", "arch": "sm_90"})
+    assert "run_or_capture" not in tvmconv.build(five_layers(), target)._executable.as_text()
+    with tvm.transform.PassContext(config=GRAPHS):
+        assert "run_or_capture" in tvmconv.build(five_layers(), target)._executable.as_text()
+
+
+def test_a_capture_is_refused_where_memory_may_move(monkeypatch: pytest.MonkeyPatch) -> None:
+    network = tvmconv.build(five_layers())
+    monkeypatch.setattr("tvmconv.arrays.is_in_capture", lambda array: True)
+    with pytest.raises(InvalidArgumentError, match="one built with TVM's option relax.backend.use_cuda_graph"):
+        network(np.zeros((1, 4, 12, 12), "float32"))
+
+
+def test_both_functions_compute_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On the CPU, with the graph's launches in the place of the graph; there, workspaces would do no harm."""
+    monkeypatch.setattr("tvmconv.network.cuda_graphs.has_workspace", lambda func: False)
+    replayed: list[int] = []
+    kept: dict[int, object] = {}
+    invoke = tvm.get_global_func("vm.builtin.invoke_closure")
+
+    def run_or_capture(context: object, function: object, arguments: list[object], index: int) -> object:
+        replayed.append(index)
+        return invoke(context, function, *arguments)
+
+    def get_cached_alloc(context: object, function: object, index: int) -> object:
+        if index not in kept:
+            kept[index] = invoke(context, function)
+        return kept[index]
+
+    model, target = five_layers(), resolve_target("llvm")
+    passes = [*cpu.library_dispatch_passes(target), *cpu.legalize_passes(target), *cpu.dataflow_lower_passes(target)]
+    pipeline = tvm.transform.Sequential([*passes, *with_cuda_graphs(finalize_passes(target))])
+    with tvm.transform.PassContext(config=GRAPHS):
+        executable = lowering.build(use_kernels(model.mod, target)[0], target, pipeline)
+    with registered({"run_or_capture": run_or_capture, "get_cached_alloc": get_cached_alloc}):
+        machine = tvm.runtime.vm.VirtualMachine(executable, tvm.cpu())
+    reference = tvmconv.build(model)
+    for seed in range(3):
+        x = np.random.default_rng(seed).standard_normal((1, 4, 12, 12)).astype("float32")
+        for function in ("main", IN_CAPTURE):
+            np.testing.assert_array_equal(machine[function](tvm.runtime.tensor(x)).numpy(), reference(x))
+    assert replayed == [0] * 3

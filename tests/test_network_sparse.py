@@ -54,7 +54,7 @@ def test_many_zeros_make_a_sparse_kernel() -> None:
     assert kernels(dense) == ["direct", "direct", "depthwise", "direct"]
     assert kernels(auto) == ["sparse", "direct", "sparse", "sparse"]
     assert kernels(every) == ["sparse"] * 4
-    assert auto.layers[0].reason == "89.9% of the weight is zero"
+    assert auto.layers[0].reason == "89.9% of the weight is zero; default configuration for 10.1% non-zeros"
     assert auto.layers[0].config is not None
     for built in (auto, every):
         assert np.allclose(built(X), dense(X), atol=1e-5)
@@ -97,6 +97,14 @@ def test_weights_that_are_not_finite_stay_dense() -> None:
     weight[0, 0, 0, 0] = np.inf
     built = library.build(graph.model(graph.node("Conv", "x", graph.constant(weight))), sparse="always")
     assert kernels(built) == ["direct"]
+
+
+def test_a_weight_that_its_scale_makes_infinite_stays_dense() -> None:
+    workload = library.ConvWorkload.conv2d((1, 2, 6, 6), (2, 2, 3, 3), scale=True)
+    weight, scale = np.full(workload.w_shape, 1e30, "float32"), np.full(2, 1e30)
+    found = sparse_kernels.SparseKernels(resolve_target("llvm"), "always")
+    assert found.choose("conv", workload, weight, scale) is None
+    assert found.choose("conv", workload, weight, 1e-30 * scale) is not None
 
 
 def test_a_weight_that_is_computed() -> None:

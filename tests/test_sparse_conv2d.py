@@ -13,6 +13,8 @@ import tvm
 import tvmconv
 from tvmconv import ConvWorkload
 from tvmconv.errors import InvalidArgumentError, NoDeviceError
+from tvmconv.sparse import operator
+from tvmconv.sparse.compiling import compile_sparse
 from tvmconv.targets import has_gpu
 from tvmconv.testing import check_result, random_operands
 
@@ -124,15 +126,19 @@ def test_report_and_sources() -> None:
     assert ".text" in conv.source("asm")
 
 
-def test_save_and_load(tmp_path: Path) -> None:
+def test_save_and_load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     conv = tvmconv.sparse_conv2d(W, 2, shift=SHIFT, residual=True, activation="relu", x_shape=X.shape)
     conv.save(tmp_path / "sparse.so")
     loaded = tvmconv.load(tmp_path / "sparse.so")
     assert isinstance(loaded, tvmconv.SparseOperator)
     assert loaded.report == conv.report
+    assert repr(loaded).startswith("<tvmconv.SparseOperator conv2d 1x4x6x8 ")
     assert loaded.selection == conv.operators[0].selection
     check_result(WORKLOAD, OPERANDS, loaded(X, RESIDUAL))
+    built: list[Any] = []
+    monkeypatch.setattr(operator, "compile_sparse", lambda *what: built.append(what) or compile_sparse(*what))
     loaded.save(tmp_path / "again.so")
+    assert len(built) == 1
     assert np.array_equal(tvmconv.load(tmp_path / "again.so")(X, RESIDUAL), loaded(X, RESIDUAL))
 
 

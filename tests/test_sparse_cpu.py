@@ -13,8 +13,10 @@ from tvmconv.schedules.cpu.sparse import Config
 
 from tvmconv import ConvWorkload
 from tvmconv.arrays import operand
+from tvmconv.errors import InvalidArgumentError
 from tvmconv.lowering import KERNEL_NAME
 from tvmconv.sparse.compiling import SparseKernel, compile_sparse
+from tvmconv.sparse.folding import expanded
 from tvmconv.targets import resolve_target
 from tvmconv.testing import check_result, random_operands
 
@@ -129,7 +131,14 @@ def test_machine_code(target: tvm.target.Target, register: str) -> None:
     lines = kernel.executable.mod.inspect_source("asm").splitlines()
     products = [line for line in lines if re.search(rf"v(fmadd|mul)\w*ps.*{register}", line)]
     left = kernel.report.left
-    assert left == np.count_nonzero(weight) * kernel.config.vectors
+    assert left == np.count_nonzero(weight) * kernel.selection.config.vectors
     assert left <= len(products) <= 1.05 * left
     spills = [line for line in lines if re.search(rf"{register}.*\(%[er]sp|\(%[er]sp.*{register}", line)]
     assert len(spills) < 0.2 * left
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, 1e39], ids=str)
+def test_weight_that_is_not_finite_in_float32(value: float) -> None:
+    workload = ConvWorkload.conv2d((1, 2, 4, 4), (2, 2, 1, 1))
+    with pytest.raises(InvalidArgumentError, match="weight is 'NaN or infinite in places'"):
+        expanded(workload, np.full(workload.w_shape, value))

@@ -10,12 +10,14 @@ import numpy as np
 import pytest
 import tvm
 from tvmconv.schedules.cuda import sparse as template
+from tvmconv.schedules.cuda import sparse_tiles
 from tvmconv.schedules.cuda.sparse import Config
 
 from tvmconv import ConvWorkload, cuda, kernel_cache
-from tvmconv.errors import InvalidArgumentError
+from tvmconv.errors import CodeSizeError, InvalidArgumentError
 from tvmconv.lowering import KERNEL_NAME
 from tvmconv.serial import serial_twin
+from tvmconv.sparse import compiling
 from tvmconv.sparse.blocks import output_blocks
 from tvmconv.sparse.building import build
 from tvmconv.sparse.compiling import compile_sparse
@@ -66,6 +68,7 @@ CASES = (
     Case("three-buffers", ConvWorkload.conv2d((1, 6, 9, 10), (12, 6, 3, 3)), config(buffers=3)),
     Case("tiles", ConvWorkload.conv2d((1, 6, 8, 10), (12, 6, 3, 3)), config(tiles=2)),
     Case("1x1", ConvWorkload.conv2d((2, 12, 5, 5), (10, 12, 1, 1)), config(images=2, chunk=4)),
+    Case("one-thread", ConvWorkload.conv2d((1, 2, 1, 1), (5, 2, 3, 3)), config(threads_y=1, threads_x=1, chunk=1)),
     Case("one-channel", ConvWorkload.conv2d((1, 1, 8, 10), (4, 1, 3, 3)), config(chunk=1, buffers=1)),
     Case(
         "rows-columns-epilogue",
@@ -164,6 +167,13 @@ def test_weight_must_be_finite(value: float) -> None:
         compile_sparse(LAYER, weight, SM_90)
 
 
+def test_too_much_code_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    weight = np.ones(LAYER.w_shape)
+    monkeypatch.setitem(compiling.MOST_PRODUCTS, "cuda", weight.size - 1)
+    with pytest.raises(CodeSizeError, match=f"{weight.size} multiply-adds of a thread; at most {weight.size - 1}"):
+        compile_sparse(LAYER, weight, SM_90, config())
+
+
 def test_report_and_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What a kernel reports, and that it is compiled once for a folder, and without complaint where none can be."""
     weight, chosen = pruned(LAYER), config(buffers=1)
@@ -193,6 +203,6 @@ def test_cubin() -> None:
     chosen = config(channels=32, threads_y=7, threads_x=28, chunk=4)
     (kernel,) = cuda.kernel_resources(cuda_source(workload, chosen, pruned(workload)), "sm_90")
     assert (kernel.stack_bytes, kernel.spill_store_bytes, kernel.spill_load_bytes) == (0, 0, 0)
-    assert 0.9 * template.shared_bytes(workload, chosen) < kernel.shared_bytes
-    assert kernel.shared_bytes <= template.shared_bytes(workload, chosen)
-    assert kernel.registers <= template.registers(workload, chosen) + 16
+    assert 0.9 * sparse_tiles.shared_bytes(workload, chosen) < kernel.shared_bytes
+    assert kernel.shared_bytes <= sparse_tiles.shared_bytes(workload, chosen)
+    assert kernel.registers <= sparse_tiles.registers(workload, chosen) + 16

@@ -67,6 +67,8 @@ def test_json_round_trip() -> None:
 def test_derived_sizes() -> None:
     workload = ConvWorkload.depthwise(X, W, stride=2, dilation=2, padding="VALID", shift=True)
     assert workload.output_shape == (1, 8, 3, 4)
+    assert workload.read_by((1, 1)) == workload.window == (5, 5)
+    assert workload.read_by(workload.output_size) == (9, 11)
     assert workload.operands == {
         "x": (X, "float32"),
         "w": (W, "float32"),

@@ -1,4 +1,4 @@
-"""Whole networks with random weights for tests: the graphs inside the onnx package, and the networks of cnns.py."""
+"""Whole networks with random weights for tests: the graphs inside the onnx package, and the networks of torch."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import cnns
 import numpy as np
 import onnx
 import torch
@@ -16,6 +15,8 @@ from onnx import numpy_helper
 
 import tvmconv
 from tvmconv import lowering
+from tvmconv.bench.networks import NETWORKS as OF_TORCH
+from tvmconv.bench.weights import randomized
 from tvmconv.network import Model
 from tvmconv.network.batch_norm import simplify_batch_norms
 from tvmconv.network.kernels import use_kernels
@@ -80,10 +81,25 @@ def light(name: str) -> Example:
     return Example(imported, x, expected)
 
 
-def of_torch(network: Callable[[], torch.nn.Module]) -> Example:
+PARAMETERS = {
+    "alexnet": 61_100_840,
+    "vgg16": 138_357_544,
+    "resnet18": 11_689_512,
+    "resnet50": 25_557_032,
+    "squeezenet": 1_235_496,
+    "densenet121": 7_978_856,
+    "mobilenet_v2": 3_504_872,
+    "mobilenet_v3": 2_542_856,
+    "shufflenet_v2": 2_278_604,
+    "efficientnet_b0": 5_288_548,
+}
+"""How many parameters each network is known to have."""
+
+
+def of_torch(name: str) -> Example:
     """One of the networks of torch, against itself in float64."""
-    module = cnns.randomized(network)
-    assert sum(parameter.numel() for parameter in module.parameters()) == cnns.PARAMETERS[network]
+    module = randomized(OF_TORCH[name])
+    assert sum(parameter.numel() for parameter in module.parameters()) == PARAMETERS[name]
     x = torch.randn(1, 3, SIZE, SIZE)
     model = tvmconv.import_model(module, (x,))
     with torch.no_grad():
@@ -95,7 +111,7 @@ NETWORKS: dict[str, Callable[[], Example]] = {
         "bvlc_alexnet", "densenet121", "inception_v1", "inception_v2", "resnet50", "shufflenet", "squeezenet", "vgg19",
         "zfnet512",
     )},
-    **{network.__name__: lambda network=network: of_torch(network) for network in cnns.PARAMETERS},
+    **{name: lambda name=name: of_torch(name) for name in OF_TORCH},
 }  # fmt: skip
 
 

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-_NEED_COMPILER = ("Operator", "build", "compile", "conv2d", "depthwise", "import_model")
+_RUNTIME_ALONE = ("Network", "load")
+"""What TVM's runtime is enough for; the rest needs its compiler."""
 
 _LAZY = {
     "Network": "network",
@@ -58,7 +59,7 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     if name not in _LAZY:
         raise AttributeError(f"module 'tvmconv' has no attribute {name!r}")
-    if name in _NEED_COMPILER:
+    if name not in _RUNTIME_ALONE:
         import_module(".targets", __name__).require_tvm_compiler()
     return getattr(import_module(f".{_LAZY[name]}", __name__), name)
 

@@ -127,6 +127,11 @@ def is_torch(array: Any) -> bool:
     return torch is not None and isinstance(array, torch.Tensor)
 
 
+def is_in_capture(array: Any) -> bool:
+    """Whether torch captures what is launched for the array now in a CUDA graph, instead of running it."""
+    return is_torch(array) and array.is_cuda and bool(sys.modules["torch"].cuda.is_current_stream_capturing())
+
+
 def is_cpu(device: tvm.runtime.Device) -> bool:
     """Whether the device is a CPU."""
     return bool(device.dlpack_device_type() == CPU_TYPE)

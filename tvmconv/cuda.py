@@ -44,6 +44,11 @@ class KernelResources:
     spill_load_bytes: int
 
 
+def sources(module: tvm.runtime.Module) -> list[str]:
+    """The CUDA source of a built module by translation units; none where it is all for a CPU."""
+    return [str(unit.inspect_source()) for unit in module.imports]
+
+
 def compile_source(source: str, arch: str) -> bytes:
     """CUDA source that TVM generated, as machine code (a cubin) for an architecture such as "sm_90".
 
@@ -91,8 +96,11 @@ def use_fast_compiler(kernels: Path | None = None) -> None:
 def precompile(source: str, arch: str, kernels: Path) -> None:
     """Compiles CUDA source ahead of the process that will run it, into a folder that `use_fast_compiler` is told.
 
-    Several processes may do so with the same source while another runs it: the file appears whole.
+    Several processes may do so with the same source while another runs it: the file appears whole. One that is there
+    is not made again.
     """
+    if _kernel_file(source, kernels).is_file():
+        return
     image = compile_source(source, arch)
     with tempfile.TemporaryDirectory(dir=kernels) as folder:
         Path(folder, "kernel.cubin").write_bytes(image)

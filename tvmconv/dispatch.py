@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from importlib import import_module
-from math import inf, prod
+from math import inf
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -14,14 +16,13 @@ from .workload import ConvWorkload
 if TYPE_CHECKING:
     import tvm
 
+    from .schedules.space import Space
+
 FOLDERS = {"cuda": "cuda", "llvm": "cpu"}
 """Folder of `schedules/` for each kind of target."""
 
-ALGORITHMS = {"cuda": ("direct", "im2win"), "llvm": ("direct", "im2win")}
-"""The templates for convolutions whose channels meet; the first is taken where nothing has been measured."""
-
-POINTWISE_PIXELS = 16
-"""The least plane for CPU's template for 1x1 convolutions: that many are in a vector."""
+ALGORITHMS = {"cuda": ("direct", "im2win"), "llvm": ("direct", "im2win", "pointwise")}
+"""The templates for convolutions whose channels meet."""
 
 
 @dataclass(frozen=True)
@@ -41,32 +42,36 @@ class Selection:
 def templates_for(workload: ConvWorkload, target: tvm.target.Target, algorithm: str = "auto") -> tuple[ModuleType, ...]:
     """The modules of `tvmconv.schedules` that schedule this workload on this target: all, or an algorithm's.
 
-    The first is the one that is taken where nothing has been measured.
+    The first is the one that is taken where nothing has been measured: that of the least estimate, if they have any.
     """
     kind = target.kind.name
     known = algorithms_for(workload, kind)
     if algorithm not in ("auto", *known):
         raise InvalidArgumentError("algorithm", algorithm, f"auto or {' or '.join(known)}, for {workload} on {kind}")
     templates = [template_named(f"{FOLDERS[kind]}/{name}") for name in known if algorithm in ("auto", name)]
-    if "pointwise" in known and algorithm == "auto":
-        estimates = {each: each.estimate(workload, target) for each in templates if hasattr(each, "estimate")}
-        templates.sort(key=lambda each: estimates.get(each, inf))
-    return tuple(templates)
+
+    def cycles(template: ModuleType) -> float:
+        return float(template.estimate(workload, target)) if hasattr(template, "estimate") else inf
+
+    return tuple(sorted(templates, key=cycles))
 
 
 def algorithms_for(workload: ConvWorkload, kind: str) -> tuple[str, ...]:
-    """The names of the templates for a workload on a kind of target."""
+    """The names of the templates that take a workload on a kind of target."""
     if workload.is_depthwise:
         return ("depthwise",)
-    is_pointwise = workload.kernel == workload.stride == (1, 1) and not any(workload.padding)
-    if kind == "llvm" and is_pointwise and prod(workload.output_size) >= POINTWISE_PIXELS:
-        return (*ALGORITHMS[kind], "pointwise")
-    return ALGORITHMS[kind]
+    templates = {name: template_named(f"{FOLDERS[kind]}/{name}") for name in ALGORITHMS[kind]}
+    return tuple(name for name, each in templates.items() if not hasattr(each, "supports") or each.supports(workload))
 
 
 def template_for(workload: ConvWorkload, target: tvm.target.Target, algorithm: str = "auto") -> ModuleType:
     """The first of `templates_for`."""
     return templates_for(workload, target, algorithm)[0]
+
+
+def sparse_template(target: tvm.target.Target) -> ModuleType:
+    """The module of `tvmconv.schedules` that schedules convolutions whose weight is compiled in."""
+    return template_named(f"{FOLDERS[target.kind.name]}/sparse")
 
 
 def template_named(name: str) -> ModuleType:
@@ -90,11 +95,42 @@ def select(workload: ConvWorkload, target: tvm.target.Target, config: Any = None
     templates = templates_for(workload, target, algorithm)
     if config is None:
         if found := tuned(workload, target, templates):
-            return found
+            return found.selection
         return Selection(templates[0], templates[0].default_config(workload, target), "default configuration")
+    return _given(config, workload, target, templates)
+
+
+def select_sparse(workload: ConvWorkload, target: tvm.target.Target, sparsity: float, config: Any = None) -> Selection:
+    """The same for a workload whose weight, with this share of zeros, is compiled in.
+
+    Records are those of shares near to it: see `autotvm.history.serves`.
+    """
+    from .autotvm.history import tuned
+
+    template, density = sparse_template(target), 1 - sparsity
+    if config is not None:
+        return _given(config, workload, target, [template])
+    if found := tuned(workload, target, [template], sparsity):
+        return found.selection
+    reason = f"default configuration for {100 * density:.3g}% non-zeros"
+    return Selection(template, template.default_config(workload, target, density), reason)
+
+
+@lru_cache(maxsize=64)
+def kept_space(template: ModuleType, workload: ConvWorkload, target: str) -> Space[Any]:
+    """A template's space, to look up what is legal in it: that of a sparse kernel takes up to a second to make."""
+    from .targets import resolve_target
+
+    space: Space[Any] = template.space(workload, resolve_target(target))
+    return space
+
+
+def _given(
+    config: Any, workload: ConvWorkload, target: tvm.target.Target, templates: Sequence[ModuleType]
+) -> Selection:
     template = next((each for each in templates if each.Config is type(config)), None)
     if template is None:
         raise InvalidArgumentError("config", config, " or ".join(f"a {each.__name__}.Config" for each in templates))
-    if broken := template.space(workload, target).violated(config):
+    if broken := kept_space(template, workload, str(target)).violated(config):
         raise InvalidArgumentError("config", config, f"one that meets the constraints {', '.join(broken)}")
     return Selection(template, config, "configuration given by the caller")

@@ -58,6 +58,12 @@ class CompileError(TvmconvError):
     """A compiler refused code that tvmconv made, or no compiler was found."""
 
 
+class CodeSizeError(TvmconvError):
+    """A weight has more non-zeros than compilers take as code in reasonable time."""
+
+    exit_code = 3
+
+
 class MissingPackageError(TvmconvError, ImportError):
     """An optional package is not installed; the message says how to get it."""
 

@@ -26,17 +26,14 @@ def load(path: str | PathLike[str]) -> Operator | Network:
     """
     module, description = storage.read(path)
     try:
-        if description.kind == "operator":
-            require_tvm_compiler()
-            from .operators import Operator
+        if description.kind == "network":
+            return Network.from_saved(module, description.target, description.details)
+        require_tvm_compiler()
+        from .operators import Operator
+        from .sparse.operator import SparseOperator
 
-            return Operator.from_saved(module, description.target, description.details)
-        if description.kind == "sparse":
-            require_tvm_compiler()
-            from .sparse.operator import SparseOperator
-
-            return SparseOperator.from_saved(module, description.target, description.details)
-        return Network.from_saved(module, description.target, description.details)
+        kinds = {kind.KIND: kind for kind in (Operator, SparseOperator)}
+        return kinds[description.kind].from_saved(module, description.target, description.details)
     except (msgspec.ValidationError, KeyError) as problem:
         error = f"it lacks the {problem.args[0]}" if isinstance(problem, KeyError) else problem
         expected = f"a file that this version understands; tvmconv {description.tvmconv} made it ({error})"

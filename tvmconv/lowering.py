@@ -93,15 +93,15 @@ def _with_parameters(func: tirx.PrimFunc, fresh: dict[tvm.ir.Var, tvm.ir.Var]) -
     return tirx.PrimFunc([fresh[old] for old in func.params], body, func.ret_type, attrs=func.attrs)
 
 
-def build(mod: tvm.IRModule, target: tvm.target.Target) -> Executable:
-    """Compiles a module of kernels, or a Relax module, for a target."""
+def build(mod: tvm.IRModule, target: tvm.target.Target, pipeline: tvm.transform.Pass | None = None) -> Executable:
+    """Compiles a module of kernels, or a Relax module, for a target; by TVM's default pipeline for it unless told."""
     use_fast_compiler()
     current = tvm.transform.PassContext.current()
     # What schedules mark as asynchronous becomes cp.async; without this they would be ordinary copies.
     config = {**current.config, "tirx.use_async_copy": target.kind.name == "cuda"}
     # By itself TVM uses the target's own pipeline, which fuses operators, for a GPU only.
     with tvm.transform.PassContext(current.opt_level, config=config):
-        return tvm.compile(mod, target, relax_pipeline=tvm.relax.get_default_pipeline(target))
+        return tvm.compile(mod, target, relax_pipeline=pipeline or tvm.relax.get_default_pipeline(target))
 
 
 def build_kernel(workload: ConvWorkload, selection: Selection, target: tvm.target.Target) -> Kernel:

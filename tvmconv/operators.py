@@ -115,7 +115,7 @@ class Operator:
 
     def sources(self) -> list[str]:
         """The CUDA source by translation units; none for a CPU."""
-        return [str(module.inspect_source()) for module in self._compiled().mod.imports]
+        return [] if self.target.kind.name == "llvm" else cuda.sources(self._compiled().mod)
 
     def resources(self) -> tuple[cuda.KernelResources, ...]:
         """Registers, shared memory and spills of the kernel, as the CUDA compiler reports them; empty for a CPU."""
@@ -125,7 +125,8 @@ class Operator:
 
     def save(self, path: str | PathLike[str]) -> None:
         """Writes the operator to one file that `tvmconv.load` reads; needs a C++ compiler to link it."""
-        storage.save(self._compiled(), self.KIND, str(self.target), self._details(), path)
+        executable = self._compiled()
+        storage.save(executable, self.KIND, str(self.target), self._details(executable), path)
 
     def _lowered(self) -> tirx.PrimFunc:
         """The scheduled function."""
@@ -136,8 +137,8 @@ class Operator:
         """The kernel, built again: a loaded one has no source."""
         return build_kernel(self.workload, self.selection, self.target).executable
 
-    def _details(self) -> dict[str, Any]:
-        """What the file holds beside the code."""
+    def _details(self, executable: Executable) -> dict[str, Any]:
+        """What the file holds beside the code of the executable."""
         return {
             "workload": msgspec.to_builtins(self.workload),
             "template": self.selection.name,
@@ -160,7 +161,7 @@ class Operator:
         return msgspec.convert(details["workload"], ConvWorkload), Selection(template, config, details["reason"])
 
     def __repr__(self) -> str:
-        return f"<tvmconv.Operator {self.workload} for {self.target.kind.name} by {self.selection.name}>"
+        return f"<tvmconv.{type(self).__name__} {self.workload} for {self.target.kind.name} by {self.selection.name}>"
 
 
 def compile(  # noqa: A001

@@ -33,10 +33,14 @@ LEAST_FREE = 64 * 2**20
 """Bytes that have to be free on a disk before anything is exported to it."""
 
 
+Kind = Literal["operator", "sparse", "network"]
+"""What a file holds."""
+
+
 class Description(msgspec.Struct, frozen=True):
     """What a saved file says of itself."""
 
-    kind: Literal["operator", "sparse", "network"]
+    kind: Kind
     tvmconv: str
     """The version that made it."""
     tvm: str
@@ -49,7 +53,7 @@ class Description(msgspec.Struct, frozen=True):
 
 def save(
     executable: Executable,
-    kind: Literal["operator", "sparse", "network"],
+    kind: Kind,
     target: str,
     details: dict[str, Any],
     path: str | PathLike[str],

@@ -218,6 +218,10 @@ class ConvWorkload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
             if prod(shape) > MAX_ELEMENTS:
                 raise InvalidArgumentError(name, shape, f"a tensor of at most {MAX_ELEMENTS} elements")
 
+    def without_scale(self) -> ConvWorkload:
+        """The same for a weight that has the scale in it."""
+        return msgspec.structs.replace(self, epilogue=msgspec.structs.replace(self.epilogue, scale=False))
+
     @property
     def is_depthwise(self) -> bool:
         """Whether each input channel is convolved by itself."""
@@ -247,6 +251,11 @@ class ConvWorkload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
             (self.padded_input[0] - self.window[0]) // self.stride[0] + 1,
             (self.padded_input[1] - self.window[1]) // self.stride[1] + 1,
         )
+
+    def read_by(self, outputs: tuple[int, int]) -> tuple[int, int]:
+        """Rows and columns of the padded input that so many rows and columns of the output read."""
+        (rows, columns), (sh, sw), window = outputs, self.stride, self.window
+        return (rows - 1) * sh + window[0], (columns - 1) * sw + window[1]
 
     @property
     def x_shape(self) -> tuple[int, int, int, int]:

@@ -43,6 +43,11 @@ def take_out(func: tirx.PrimFunc, target: tvm.target.Target) -> tuple[tirx.PrimF
     return tirx.PrimFunc([*func.params, *taken], body, func.ret_type, attrs=func.attrs), Workspace(nbytes, parameters)
 
 
+def has_workspace(func: tirx.PrimFunc) -> bool:
+    """Whether a scheduled function still has a workspace in it, which it takes from TVM's pool while it runs."""
+    return not isinstance(func.body, SBlockRealize) or bool(_shared(func.body.block))
+
+
 def steps(root: SBlock) -> list[tirx.Stmt]:
     """What a scheduled function does one after the other; on a GPU each step is a kernel."""
     return list(root.body.seq) if isinstance(root.body, tirx.SeqStmt) else [root.body]

@@ -139,7 +139,7 @@ def default_config(workload: ConvWorkload, target: tvm.target.Target) -> Config:
     aim = 3 if width < SHORT_ROW else 12 if native == 16 and prod(workload.kernel) > 9 else 7
     rows = min(range(14, 0, -1), key=lambda n: (wasted(height, n) > 1.1, abs(n - aim) + 2 * (height % n > 0)))
 
-    row_bytes = 4 * (workload.window[1] + (width - 1) * workload.stride[1]) * (lanes if over_channels else 1)
+    row_bytes = 4 * workload.read_by((rows, width))[1] * (lanes if over_channels else 1)
     tiles = max(1, (STAGED_BYTES // row_bytes - workload.window[0]) // (rows * workload.stride[0]))
     steps = ceil_div(height, rows)
     return Config(

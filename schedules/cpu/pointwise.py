@@ -18,7 +18,7 @@ from tvmconv import compute
 from tvmconv.workload import ConvWorkload
 
 from ..space import Space, ceil_div, named, tile_sizes, wasted
-from .machine import FMA_LATENCY, FMA_UNITS, PARALLEL_FLOPS, native_lanes, vector_registers
+from .machine import FMA_LATENCY, FMA_UNITS, MOST_LANES, PARALLEL_FLOPS, native_lanes, vector_registers
 from .tile_cost import STACK_BYTES
 
 VERSION = 1
@@ -50,6 +50,12 @@ class Config:
 
 
 LEAST = Config(1, 1, 1, 1, parallel=False)
+
+
+def supports(workload: ConvWorkload) -> bool:
+    """Whether an output's input is the pixel at its place, and a plane has enough of them for any target's vector."""
+    in_place = workload.kernel == workload.stride == (1, 1) and not any(workload.padding)
+    return in_place and prod(workload.output_size) >= MOST_LANES
 
 
 def space(workload: ConvWorkload, target: tvm.target.Target) -> Space[Config]:

@@ -219,7 +219,7 @@ def features(workload: ConvWorkload, config: TileConfig) -> dict[str, float]:
     height, width = workload.output_size
     taps, channels = prod(workload.kernel), workload.w_shape[1]
     waste_y, waste_x = surplus(workload, config)
-    rows = workload.window[0] + (config.rows * config.tiles - 1) * workload.stride[0]
+    rows, _ = workload.read_by((config.rows * config.tiles, width))
     return {
         "tile": config.vectors * config.outputs,
         "loads": (config.vectors + config.outputs) / (config.vectors * config.outputs),

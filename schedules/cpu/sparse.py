@@ -19,7 +19,7 @@ from tvmconv import compute
 from tvmconv.sparse.template import SHARES, UNROLLED
 from tvmconv.workload import ConvWorkload
 
-from ..space import Space, ceil_div, ceil_to, named, tile_sizes
+from ..space import Space, ceil_div, ceil_to, named, tile_sizes, wasted
 from .machine import L2_BYTES, PARALLEL_FLOPS, native_lanes, vector_registers
 
 VERSION = 1
@@ -114,6 +114,24 @@ def default_config(workload: ConvWorkload, target: tvm.target.Target, density: f
 
 def _sums(target: tvm.target.Target) -> int:
     return SUMS * vector_registers(target) // 32
+
+
+def features(workload: ConvWorkload, config: Config) -> dict[str, float]:
+    """What a cost model should know beside the knobs, such that workloads can be compared."""
+    height, _ = workload.output_size
+    pitch, (stride, _) = compute.band_pitch(workload), workload.stride
+    read = (config.rows - 1) * stride + workload.window[0]
+    return {
+        "sums": config.channels * config.vectors,
+        "blocks": ceil_div(workload.out_channels, config.channels),
+        "tasks": workload.batch * ceil_div(height, config.rows) * config.shares,
+        "tile": config.vectors / (pitch * config.rows),
+        "code": config.vectors * workload.out_channels * workload.w_shape[1] * prod(workload.kernel),
+        "band_bytes": 4 * workload.in_channels * read * workload.stride[1] * pitch,
+        "halo": read / (config.rows * stride),
+        "waste_rows": wasted(height, config.rows),
+        "waste_channels": wasted(workload.out_channels, config.channels),
+    }
 
 
 def schedule(workload: ConvWorkload, config: Config, target: tvm.target.Target) -> Schedule:

@@ -17,7 +17,6 @@ from .depthwise_tiles import (
     Config,
     blocks,
     constraints,
-    input_extent,
     shared_bytes,
     whole_planes,
     window_elements,
@@ -180,8 +179,8 @@ def features(workload: ConvWorkload, config: Config) -> dict[str, float]:
     height, width = workload.output_size
     grid, shared = blocks(workload, config), shared_bytes(workload, config)
     taps, vthreads = prod(workload.kernel), config.vthreads_y * config.vthreads_x
-    own = prod(input_extent(workload, (config.rows, config.columns))) * vthreads
-    staged = prod(input_extent(workload, (config.block_y, config.block_x)))
+    own = prod(workload.read_by((config.rows, config.columns))) * vthreads
+    staged = prod(workload.read_by((config.block_y, config.block_x)))
     registers = 24 + config.outputs + window_elements(workload, config)
     warps = ceil_div(config.threads, 32)
     resident = max(1, min(32, 64 // warps, 227 * 1024 // (shared + 1024), 2048 // (warps * ceil_div(registers, 8) * 8)))

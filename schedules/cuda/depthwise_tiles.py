@@ -158,12 +158,12 @@ def window_elements(workload: ConvWorkload, config: Config) -> int:
     """Input elements a thread stages in registers, for all its vthreads."""
     if config.shared_input or config.unroll < 2:
         return 0
-    return prod(input_extent(workload, (config.rows, config.columns))) * config.vthreads_y * config.vthreads_x
+    return prod(workload.read_by((config.rows, config.columns))) * config.vthreads_y * config.vthreads_x
 
 
 def staged_elements(workload: ConvWorkload, config: Config, outputs: tuple[int, int]) -> int:
     """Input elements that are staged for a tile of outputs of a channel, in whole loads."""
-    rows, columns = input_extent(workload, outputs)
+    rows, columns = workload.read_by(outputs)
     surplus = -workload.padding[1] % config.load
     return rows * ceil_div(surplus + columns, config.load) * config.load
 
@@ -187,12 +187,3 @@ def blocks(workload: ConvWorkload, config: Config) -> int:
     height, width = workload.output_size
     planes = workload.batch * workload.out_channels // config.planes
     return planes * ceil_div(height, config.block_y) * ceil_div(width, config.block_x)
-
-
-def input_extent(workload: ConvWorkload, outputs: tuple[int, int]) -> tuple[int, int]:
-    """Rows and columns of input that a tile of outputs reads."""
-    rows, columns = (
-        (count - 1) * stride + window
-        for count, stride, window in zip(outputs, workload.stride, workload.window, strict=True)
-    )
-    return rows, columns

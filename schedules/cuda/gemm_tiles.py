@@ -94,7 +94,7 @@ def ablations(config: C) -> dict[str, C]:
     has as many outputs, and without the micro-kernel it has one. Not all are legal for every workload, or differ.
     """
     apart = {"vthreads_m": config.vthreads_m * config.channels, "vthreads_n": config.vthreads_n * config.pixels}
-    single = {"vthreads_m": 1, "vthreads_n": 1, "channels": 1, "pixels": 1, "store": 1}
+    single = {"vthreads_m": 1, "vthreads_n": 1, "channels": 1, "pixels": 1, "store": 1, "resident": 1}
     return {
         "micro-kernel": replace(config, threads_m=16, threads_n=32, lanes_m=4, load=min(config.load, VECTOR), **single),
         "vector loads": replace(config, **apart, channels=1, pixels=1, load=1, store=1),

@@ -21,7 +21,7 @@ class LocalBuilder:
     """Builds kernels on this machine, several at a time.
 
     MetaSchedule's builder of this name pickles modules for its workers, and starts new ones for each batch; here a
-    worker is told the workload and the configuration, and stays, since importing TVM takes it seconds. A build that
+    worker is told the problem and the configuration, and stays, since importing TVM takes it seconds. A build that
     takes more than `timeout` seconds is killed. `n_parallel` is how many are built at once, by default one a core.
     """
 
@@ -49,7 +49,7 @@ class LocalBuilder:
         task, library = trial.task, Path(self._folder.name, f"{next(self._numbers)}.so")
         knobs = msgspec.to_builtins(trial.config)
         future: Future[BuildResult] = self._pool.submit(
-            worker.build, task.workload.to_json(), task.name, knobs, str(task.target), str(library)
+            worker.build, task.problem.to_json(), task.name, knobs, str(task.target), str(library)
         )
         return future
 

@@ -13,22 +13,34 @@ from importlib.resources import as_file, files
 from os import PathLike
 from pathlib import Path
 from types import ModuleType
+from typing import NamedTuple
 
 import msgspec
 import tvm
 
-from ..dispatch import Selection, template_name
+from ..dispatch import Selection, kept_space, template_name
 from ..errors import InvalidArgumentError
 from ..targets import DeviceFacts, device_facts
 from ..workload import ConvWorkload, Epilogue
 from .measure import Stage, Status
 from .record import Entity, Log, Record, load_from_file
-from .task import Task
+from .task import Problem, Task
+
+NEAR = 1.5
+"""How many times as many non-zeros as another weight one may have, and use what was measured with that."""
+
+
+class Found(NamedTuple):
+    """What a log has for a workload."""
+
+    selection: Selection
+    record: Record
+    """The one that it is from."""
 
 
 def applicable(records: Iterable[Record], task: Task, device: DeviceFacts | None) -> list[Record]:
-    """The records that say something about a task on a device: of its workload, made by what would make it now."""
-    mine = (record for record in records if record.workload == task.workload)
+    """The records that say something about a task on a device: of its problem, made by what would make it now."""
+    mine = (record for record in records if record.problem == task.problem)
     return sifted(mine, task.target, task.template, device)[0]
 
 
@@ -71,8 +83,21 @@ def objection(
     return None
 
 
+def serves(measured: float | None, sparsity: float | None) -> bool:
+    """Whether records of one share of zeros choose for a weight with another; None stands for dense kernels.
+
+    What they weigh against each other is code, which is as long as there are non-zeros, and staging, which is the same
+    for all. So it is the ratio of non-zeros that has to be near, at most `NEAR`: from 90% zeros to 85% or 93%, but
+    from 50% to 25% or 67%.
+    """
+    if measured is None or sparsity is None:
+        return measured is sparsity
+    fewer, more = sorted((1 - measured, 1 - sparsity))
+    return more <= NEAR * fewer + 1e-9
+
+
 def best_record(records: Iterable[Record]) -> Record | None:
-    """The record to use of those that apply to one workload; its costs are all those of its configuration.
+    """The record to use of those that apply to one problem; its costs are all those of its configuration.
 
     Configurations that were measured again at the end of a tuning run, the default among them, come before those that
     were measured in the search alone. One that has failed is out.
@@ -104,16 +129,27 @@ class History:
     def __init__(self, log: Log, source: str) -> None:
         self.source = source
         self.skipped = log.skipped
-        self._records = defaultdict[ConvWorkload, list[Record]](list)
+        self._records = defaultdict[ConvWorkload, defaultdict[float | None, list[Record]]](lambda: defaultdict(list))
         for record in log.records:
-            self._records[record.workload].append(record)
+            workload, sparsity = record.problem
+            self._records[workload][sparsity].append(record)
 
     def best(
-        self, workload: ConvWorkload, target: tvm.target.Target, template: ModuleType, device: DeviceFacts | None
+        self, problem: Problem, target: tvm.target.Target, template: ModuleType, device: DeviceFacts | None
     ) -> tuple[Record | None, Counter[str]]:
-        """The record to use for a workload, if there is one, and why others of the workload are left out."""
-        records, objections = sifted(self._records.get(workload, ()), target, template, device)
-        return best_record(records), objections
+        """The record to use for a problem, if there is one, and why others of the problem are left out.
+
+        For a sparse kernel it is one of the nearest share of zeros.
+        """
+        workload, sparsity = problem
+        shares = [share for share in self._records[workload] if serves(share, sparsity)]
+        left_out = Counter[str]()
+        for share in sorted(shares, key=lambda share: abs((share or 0.0) - (sparsity or 0.0))):
+            records, objections = sifted(self._records[workload][share], target, template, device)
+            left_out += objections
+            if (record := best_record(records)) is not None:
+                return record, left_out
+        return None, left_out
 
 
 _applied: ContextVar[tuple[History, ...]] = ContextVar("applied", default=())
@@ -151,8 +187,12 @@ def applied() -> tuple[History, ...]:
     return _applied.get()
 
 
-def tuned(workload: ConvWorkload, target: tvm.target.Target, templates: Sequence[ModuleType]) -> Selection | None:
+def tuned(
+    workload: ConvWorkload, target: tvm.target.Target, templates: Sequence[ModuleType], sparsity: float | None = None
+) -> Found | None:
     """The best configuration that the logs have for a workload by any of the templates, and the reason to use it.
+
+    With a `sparsity` it is for the sparse kernel of a weight with that share of zeros.
 
     Logs that are applied come first, then those that tvmconv ships for the device that is there. A workload without
     records of its own takes those of the same without an epilogue, which hardly changes what is fast.
@@ -166,7 +206,7 @@ def tuned(workload: ConvWorkload, target: tvm.target.Target, templates: Sequence
         for same, how in described.items():
             found, left_out = [], Counter[str]()
             for template in templates:
-                record, objections = history.best(same, target, template, device)
+                record, objections = history.best(Problem(same, sparsity), target, template, device)
                 if record is None:
                     left_out += objections
                 else:
@@ -176,9 +216,10 @@ def tuned(workload: ConvWorkload, target: tvm.target.Target, templates: Sequence
                 warnings.warn(f"{history.source}: records of {same} are left out: {why}", stacklevel=2)
             for record, template in sorted(found, key=lambda pair: pair[0].cost):
                 config = msgspec.convert(record.knobs, template.Config)
-                if not template.space(workload, target).violated(config):
-                    reason = f"{how}: {1e6 * record.cost:.2f} µs on {record.device} ({history.source})"
-                    return Selection(template, config, reason)
+                if not kept_space(template, workload, str(target)).violated(config):
+                    zeros = "" if (share := record.problem.sparsity) is None else f" for {100 * share:.4g}% zeros"
+                    reason = f"{how}{zeros}: {1e6 * record.cost:.2f} µs on {record.device} ({history.source})"
+                    return Found(Selection(template, config, reason), record)
     return None
 
 

@@ -1,8 +1,9 @@
 """Tuning logs: one line of JSON a trial, in the layout of AutoTVM's log version 0.2 with more beside it.
 
-`input`, `config`, `result`, `version` and `tvm_version` are AutoTVM's: the target, the template's name and the
-workload as its only argument; knobs as `[name, "ot", value]`; costs in seconds, error number, seconds of the trial and
-the time of day. `device`, `versions`, `status`, `reason` and `stage` are what AutoTVM left out.
+`input`, `config`, `result`, `version` and `tvm_version` are AutoTVM's: the target, the template's name, the workload as
+its only argument, and for a sparse kernel the share of zeros as its only keyword argument; knobs as
+`[name, "ot", value]`; costs in seconds, error number, seconds of the trial and the time of day. `device`, `versions`,
+`status`, `reason` and `stage` are what AutoTVM left out.
 """
 
 from __future__ import annotations
@@ -27,13 +28,22 @@ from ..errors import InvalidArgumentError
 from ..targets import DeviceFacts
 from ..workload import ConvWorkload
 from .measure import MeasureInput, MeasureResult, Stage, Status
+from .task import Problem
 
 LAYOUT = 0.2
 REASON_CHARACTERS = 300
 
 Entity = tuple[tuple[str, str, bool | int | float | str], ...]
-Input = tuple[str, str, tuple[ConvWorkload], dict[str, Any]]
 Result = tuple[tuple[float, ...], int, float, float]
+
+
+class Keywords(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+    """What a template is told beside the workload: `{}`, or `{"sparsity": 0.9}`."""
+
+    sparsity: float | None = None
+
+
+Input = tuple[str, str, tuple[ConvWorkload], Keywords]
 
 
 class Config(msgspec.Struct, frozen=True):
@@ -74,7 +84,7 @@ class Record(msgspec.Struct, frozen=True):
         task, knobs = trial.task, msgspec.to_builtins(trial.config)
         reason = None if result.reason is None else bounded(result.reason)
         return cls(
-            input=(str(task.target), task.name, (task.workload,), {}),
+            input=(str(task.target), task.name, (task.workload,), Keywords(task.sparsity)),
             config=Config(
                 task.space.index.get(trial.config), None, tuple((name, "ot", value) for name, value in knobs.items())
             ),
@@ -106,6 +116,11 @@ class Record(msgspec.Struct, frozen=True):
     @property
     def workload(self) -> ConvWorkload:
         return self.input[2][0]
+
+    @property
+    def problem(self) -> Problem:
+        """The workload, with the share of zeros for a sparse kernel."""
+        return Problem(self.workload, self.input[3].sparsity)
 
     @property
     def knobs(self) -> dict[str, Any]:
@@ -175,7 +190,7 @@ def load_from_file(path: str | PathLike[str]) -> Log:
     """The log in a file, plain or with a name that ends in .gz; lines that are no records are counted."""
     log = Log()
     started: dict[tuple[Any, ...], Record] = {}
-    for line in _lines(Path(path)):
+    for line in filter(None, read_unpacked("log", Path(path)).split(b"\n")):
         try:
             record = decode(line)
         except msgspec.ValidationError:
@@ -183,7 +198,7 @@ def load_from_file(path: str | PathLike[str]) -> Log:
         except (msgspec.DecodeError, UnicodeDecodeError):
             log.skipped["torn" if line.lstrip().startswith(b"{") else "foreign"] += 1
         else:
-            key = (record.input[:2], record.workload, record.config.entity, record.stage)
+            key = (record.input[:2], record.problem, record.config.entity, record.stage)
             if record.status is Status.STARTED:
                 started[key] = record
             else:
@@ -231,16 +246,17 @@ def bounded(reason: str) -> str:
     return line if len(line) <= REASON_CHARACTERS else line[: REASON_CHARACTERS - 1] + "…"
 
 
-def _lines(path: Path) -> list[bytes]:
+def read_unpacked(argument: str, path: Path) -> bytes:
+    """The content of the file that an argument names, plain or with a name that ends in .gz."""
     if not path.is_file():
-        raise InvalidArgumentError("log", str(path), "a file that exists")
+        raise InvalidArgumentError(argument, str(path), "a file that exists")
     content = path.read_bytes()
-    if path.suffix == ".gz":
-        try:
-            content = gzip.decompress(content)
-        except (gzip.BadGzipFile, EOFError, zlib.error):
-            raise InvalidArgumentError("log", str(path), "a whole file that gzip has compressed") from None
-    return [line for line in content.split(b"\n") if line]
+    if path.suffix != ".gz":
+        return content
+    try:
+        return gzip.decompress(content)
+    except (gzip.BadGzipFile, EOFError, zlib.error):
+        raise InvalidArgumentError(argument, str(path), "a whole file that gzip has compressed") from None
 
 
 @cache

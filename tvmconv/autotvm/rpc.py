@@ -192,7 +192,7 @@ def _initialize_session() -> None:
 
 
 def _evaluate(
-    workload: str,
+    problem: str,
     workspace: str,
     module: tvm.runtime.Module,
     kind: str,
@@ -203,7 +203,7 @@ def _evaluate(
     """Checks and times the kernel of an uploaded module; returns seconds of a call as JSON."""
     device, config = tvm.device(TVM_DEVICES[kind]), EvaluatorConfig(number, repeat, min_repeat_ms)
     wanted = msgspec.json.decode(workspace, type=Workspace)
-    costs = worker.evaluate(workload, wanted, str(Path.cwd()), module, device, config, [])
+    costs = worker.evaluate(problem, wanted, str(Path.cwd()), module, device, config, [])
     return msgspec.json.encode(costs).decode()
 
 

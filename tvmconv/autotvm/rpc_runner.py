@@ -110,9 +110,9 @@ class RPCRunner:
 
     def _run(self, trial: MeasureInput, build: BuildResult) -> RunResult | None:
         """What a server says of a kernel, a crash if it says no more; None if there is no server to be had."""
-        kind, workload = trial.task.target.kind.name, trial.task.workload.to_json()
+        kind, problem = trial.task.target.kind.name, trial.task.problem.to_json()
         try:
-            costs = self._pool.submit(_evaluate, self._rpc, workload, kind, build, self._evaluator).result()
+            costs = self._pool.submit(_evaluate, self._rpc, problem, kind, build, self._evaluator).result()
             return RunResult(tuple(costs))
         except (OSError, RuntimeError) as error:
             message = str(error)
@@ -180,13 +180,13 @@ def _connect(rpc: Any) -> Any:
         raise RuntimeError(f"{NO_SERVER} {error}") from None
 
 
-def _evaluate(rpc: Any, workload: str, kind: str, build: BuildResult, config: Any) -> list[float]:
+def _evaluate(rpc: Any, problem: str, kind: str, build: BuildResult, config: Any) -> list[float]:
     """Has a server check and time a kernel, in a session of its own: seconds of a call."""
     session, name = _connect(rpc), Path(build.library).name
     session.upload(build.library, name)
     evaluate, workspace = session.get_function(EVALUATE), msgspec.json.encode(build.workspace).decode()
     numbers = config.number, config.repeat, config.min_repeat_ms
-    costs = evaluate(workload, workspace, session.load_module(name), kind, *numbers)
+    costs = evaluate(problem, workspace, session.load_module(name), kind, *numbers)
     return msgspec.json.decode(str(costs), type=list[float])
 
 

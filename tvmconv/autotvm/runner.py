@@ -58,8 +58,8 @@ class LocalRunner:
     def run(self, trial: MeasureInput, build: BuildResult) -> RunResult:
         """Checks and times a trial's kernel; `NoDeviceError` where the device is gone: the trial may be sound."""
         self._start()
-        folder, workload = str(Path(build.library).parent), trial.task.workload.to_json()
-        self._runner.f_run_evaluator = partial(worker.evaluate, workload, build.workspace, folder)
+        folder, problem = str(Path(build.library).parent), trial.task.problem.to_json()
+        self._runner.f_run_evaluator = partial(worker.evaluate, problem, build.workspace, folder)
         (future,) = self._runner.run([RunnerInput(build.library, TVM_DEVICES[trial.task.target.kind.name], [])])
         result = interpreted(future.result())
         if result.status is not Status.OK:

@@ -20,7 +20,7 @@ from .callback import log_to_file, progress_bar
 from .history import applicable, best_record
 from .measure import MeasureInput, MeasureOption, MeasureResult, Stage, Status, never
 from .record import Record, append, load_from_file
-from .task import Task
+from .task import Problem, Task
 from .tidy import default_record, writable
 from .tuner.ga_tuner import GATuner
 from .tuner.grid_tuner import GridSearchTuner
@@ -109,7 +109,7 @@ def tune_tasks(
         def ended(search: Tuner = search, share: int = share, ends: float = ends) -> bool:
             return stop() or (search.trials < share and time.monotonic() >= ends)
 
-        with progress_bar(share, f"task {i + 1}/{len(tasks)} {task.workload}", sum(later), until) as shown:
+        with progress_bar(share, f"task {i + 1}/{len(tasks)} {task.problem}", sum(later), until) as shown:
             each: tuple[Callback, ...] = (keep, shown, *callbacks)
             search.tune(share, measure_option, early_stopping, each, ended)
             if ended():  # by time: what was found is still to be confirmed
@@ -139,15 +139,15 @@ def searched(records: Iterable[Record]) -> int:
 
 
 def similar(records: Iterable[Record], task: Task, device: DeviceFacts) -> list[Record]:
-    """The records of other workloads that the same would make on the same device."""
-    others: dict[Any, list[Record]] = {}
+    """The records of other problems that the same would make on the same device."""
+    others: dict[Problem, list[Record]] = {}
     for record in records:
-        if record.template == task.name and record.workload != task.workload:
-            others.setdefault(record.workload, []).append(record)
+        if record.template == task.name and record.problem != task.problem:
+            others.setdefault(record.problem, []).append(record)
     return [
         record
-        for workload, same in others.items()
-        for record in applicable(same, replace(task, workload=workload), device)
+        for problem, same in others.items()
+        for record in applicable(same, replace(task, **problem._asdict()), device)
     ]
 
 

@@ -27,15 +27,16 @@ class ReplayedTask(Task):
 
     @classmethod
     def of(cls, records: Sequence[Record]) -> ReplayedTask:
-        """The task that records of one workload and one target are of."""
+        """The task that records of one problem and one target are of."""
         inorder = sorted(records, key=lambda record: record.config.index or 0)
         configs, target = tuple(map(_config, inorder)), tvm.target.Target(records[0].target)
-        _, algorithm = records[0].template.split("/")
-        return cls(records[0].workload, target, algorithm=algorithm, configs=configs)
+        workload, sparsity = records[0].problem
+        algorithm = "auto" if sparsity is not None else records[0].template.split("/")[1]
+        return cls(workload, target, algorithm=algorithm, sparsity=sparsity, configs=configs)
 
     @cached_property
     def space(self) -> Space[Any]:
-        today: Space[Any] = self.template.space(self.workload, self.target)
+        today = super().space
         knobs = {name: tuple(sorted({getattr(config, name) for config in self.configs})) for name in today.knobs}
         tried = {"tried": frozenset(self.configs).__contains__}
         return replace(today, default=self.configs[0], knobs=knobs, heuristics=tried)
@@ -48,7 +49,7 @@ class Simulator:
         searched = [record for record in records if record.stage is Stage.SEARCH]
         if not searched:
             raise InvalidArgumentError("records", len(records), "records of a search")
-        self._outcomes = {(record.workload, _config(record)): record.outcome for record in searched}
+        self._outcomes = {(record.problem, _config(record)): record.outcome for record in searched}
         self._device = searched[0].device
 
     def device(self, task: Task) -> DeviceFacts:
@@ -65,9 +66,9 @@ class Simulator:
         for trial in inputs:
             if stop():
                 return
-            outcome = self._outcomes.get((trial.task.workload, trial.config))
+            outcome = self._outcomes.get((trial.task.problem, trial.config))
             if outcome is None:
-                raise InvalidArgumentError("config", trial.config, f"one that the log has of {trial.task.workload}")
+                raise InvalidArgumentError("config", trial.config, f"one that the log has of {trial.task.problem}")
             started(trial)
             yield trial, outcome
 

@@ -13,16 +13,16 @@ from typing import NamedTuple
 import tvm
 
 from ..errors import InvalidArgumentError
-from ..workload import ConvWorkload
 from .history import best_record, processor
 from .measure import Status
 from .record import Log, Record, encode, load_from_file, locked
+from .task import Problem
 
 
 class Made(NamedTuple):
     """What a kernel was made of and measured on: costs compare, and one configuration is best, where all is equal."""
 
-    workload: ConvWorkload
+    problem: Problem
     template: str
     version: int
     """Of the template."""
@@ -33,11 +33,11 @@ class Made(NamedTuple):
 
 
 def by_making(records: Iterable[Record]) -> dict[Made, list[Record]]:
-    """The records of each workload, target, device, and versions of TVM and of the template."""
+    """The records of each problem, target, device, and versions of TVM and of the template."""
     groups: dict[Made, list[Record]] = {}
     for record in records:
         made = Made(
-            record.workload,
+            record.problem,
             record.template,
             record.versions.template,
             processor(record.target),

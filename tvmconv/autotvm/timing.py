@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -12,6 +13,10 @@ from tvm.runtime import Device, Module, Tensor
 from ..arrays import is_cpu
 from ..errors import MissingPackageError
 from ..lowering import KERNEL_NAME
+
+SPINNING, SETTLE = 0.1, 0.02
+"""Seconds on a CPU before a kernel is timed: of rest, because the threads of the BLAS that computed its reference spin
+on its cores for a while, and of untimed calls, in which its own threads find a core each."""
 
 
 def cuda_driver() -> Any:
@@ -31,6 +36,10 @@ def kernel_costs(
     Each has `number` calls, or as many as take `min_repeat_ms`; the kernel has run once before.
     """
     if is_cpu(device):
+        time.sleep(SPINNING)
+        settled = time.perf_counter() + SETTLE
+        while time.perf_counter() < settled:
+            module[KERNEL_NAME](*arguments)
         evaluator = module.time_evaluator(
             KERNEL_NAME, device, number=number, repeat=repeat, min_repeat_ms=min_repeat_ms
         )

@@ -1,6 +1,6 @@
 """What runs in the worker processes: building one kernel, and checking and timing one.
 
-A worker is told a workload and a configuration, and makes everything else itself.
+A worker is told a problem and a configuration, and makes everything else itself.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ import ctypes
 import signal
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib.util import find_spec
@@ -22,14 +23,17 @@ from tvm.runtime import Device, Module, Tensor
 from tvm.s_tir.meta_schedule.runner import EvaluatorConfig
 
 from .. import cuda, storage
-from ..dispatch import select, template_named
+from ..bench.sparsity import operands_for, random_weight
+from ..dispatch import select, select_sparse, template_named
 from ..errors import MissingPackageError, TvmconvError
-from ..lowering import KERNEL_NAME, build_kernel
+from ..lowering import KERNEL_NAME, Kernel, build_kernel
+from ..sparse.building import build as build_launches
+from ..sparse.compiling import kept_template, lower_sparse
 from ..targets import cuda_arch
-from ..testing import check_sample, random_operands
-from ..workload import ConvWorkload
+from ..testing import Sample
 from ..workspace import Workspace
 from .measure import BuildResult
+from .task import Problem
 from .timing import kernel_costs
 
 CHECKED_OUTPUTS = 2**16
@@ -61,20 +65,32 @@ def follow_parent() -> None:
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
-def build(workload: str, template: str, knobs: dict[str, Any], target: str, library: str) -> BuildResult:
+def build(problem: str, template: str, knobs: dict[str, Any], target: str, library: str) -> BuildResult:
     """Builds a kernel and links it into a library; its CUDA code is compiled into the library's folder."""
     start = time.perf_counter()
     try:
-        described, device = ConvWorkload.from_json(workload), tvm.target.Target(target)
+        device = tvm.target.Target(target)
         config = msgspec.convert(knobs, template_named(template).Config)
-        executable, workspace = build_kernel(described, select(described, device, config), device)
+        executable, workspace = _built(Problem.from_json(problem), config, device)
         storage.export(executable, Path(library))
         if device.kind.name == "cuda":
-            source = str(executable.mod.imports[0].inspect_source())
-            cuda.precompile(source, cuda_arch(device), Path(library).parent)
+            folder = Path(library).parent
+            with ThreadPoolExecutor() as pool:
+                sources = cuda.sources(executable.mod)
+                list(pool.map(lambda source: cuda.precompile(source, cuda_arch(device), folder), sources))
     except TvmconvError as error:
         raise RuntimeError(str(error)) from None  # other errors do not survive the way back, or lose their message
     return BuildResult(library, workspace, time.perf_counter() - start)
+
+
+def _built(problem: Problem, config: Any, target: tvm.target.Target) -> Kernel:
+    workload, sparsity = problem
+    if sparsity is None:
+        return build_kernel(workload, select(workload, target, config), target)
+    select_sparse(workload, target, sparsity, config)
+    func, _, _ = lower_sparse(workload, random_weight(workload, sparsity), config, target)
+    kept_template.cache_clear()  # the next trial has another template
+    return Kernel(build_launches(func, target), Workspace(0, ()))
 
 
 def touch(device: str) -> None:
@@ -88,7 +104,7 @@ def no_arguments(device: Device, infos: Any, repeat: int) -> list[Any]:
 
 
 def evaluate(
-    workload: str,
+    problem: str,
     workspace: Workspace,
     kernels: str,
     module: Module,
@@ -99,18 +115,19 @@ def evaluate(
     """What MetaSchedule's runner calls with a loaded library: checks its kernel, then times it.
 
     `kernels` is the folder of the CUDA code that `build` compiled. Returns seconds of one call, averaged over each
-    repeat. The filter is drawn anew each time; the input stays, and so caches are warm, a GPU's L2 too.
+    repeat. The filter is drawn anew each time, unless it is in the kernel; the input stays, and so caches are warm, a
+    GPU's L2 too.
     """
     cuda.use_fast_compiler(Path(kernels))
-    arguments = _checked(ConvWorkload.from_json(workload), workspace, module, device)
+    arguments = _checked(Problem.from_json(problem), workspace, module, device)
     return kernel_costs(module, arguments, device, config.number, config.repeat, config.min_repeat_ms)
 
 
-def _checked(workload: ConvWorkload, workspace: Workspace, module: Module, device: Device) -> list[Tensor]:
-    """Arguments for a workload's kernel, which has been right on them."""
-    memory, rng = _memory(workload, device), np.random.default_rng()
+def _checked(problem: Problem, workspace: Workspace, module: Module, device: Device) -> list[Tensor]:
+    """Arguments for a problem's kernel, which has been right on them."""
+    memory, rng = _memory(problem, device), np.random.default_rng()
     operands = memory.operands
-    for name in operands.keys() - {"x", "output"}:
+    for name in memory.tensors.keys() - {"x", "output"}:
         operands[name] = rng.standard_normal(operands[name].shape).astype(operands[name].dtype)
         memory.tensors[name].copyfrom(operands[name])
     memory.unwritten.copyto(memory.tensors["output"])
@@ -118,7 +135,7 @@ def _checked(workload: ConvWorkload, workspace: Workspace, module: Module, devic
     arguments += [tvm.runtime.empty(*parameter, device) for parameter in workspace.parameters]
     module[KERNEL_NAME](*arguments)
     try:
-        check_sample(workload, operands, memory.tensors["output"].numpy(), rng, CHECKED_OUTPUTS)
+        Sample(problem.workload, operands, rng, CHECKED_OUTPUTS).check(memory.tensors["output"].numpy())
     except AssertionError as error:
         raise RuntimeError(f"{WRONG_ANSWER} {error}") from None
     return arguments
@@ -126,15 +143,17 @@ def _checked(workload: ConvWorkload, workspace: Workspace, module: Module, devic
 
 @dataclass(frozen=True)
 class _Memory:
-    """Operands of a workload by name, here and on a device, and an output there in which every element is NaN."""
+    """Operands of a problem by name, here and on a device, and an output there in which every element is NaN."""
 
     operands: dict[str, np.ndarray[Any, Any]]
     tensors: dict[str, Tensor]
+    """What the kernel is called with: without a weight that it has in it."""
     unwritten: Tensor
 
 
 @lru_cache(maxsize=1)
-def _memory(workload: ConvWorkload, device: Device) -> _Memory:
-    operands = random_operands(workload)
-    tensors = {name: tvm.runtime.tensor(array, device) for name, array in operands.items()}
+def _memory(problem: Problem, device: Device) -> _Memory:
+    operands = operands_for(problem)
+    passed = operands.keys() - ({"w"} if problem.sparsity is not None else set())
+    tensors = {name: tvm.runtime.tensor(array, device) for name, array in operands.items() if name in passed}
     return _Memory(operands, tensors, tvm.runtime.tensor(operands["output"], device))

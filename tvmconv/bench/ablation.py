@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +13,6 @@ from ..workload import ConvWorkload
 from .peers.ours import Configured
 from .report import Row
 from .suite import measure_row
-from .suites import load_suite
 from .timing import Timing
 
 SUITE = "im2win-thesis"
@@ -45,7 +44,11 @@ class Ablation:
 
 
 def measure_ablations(
-    target: tvm.target.Target, batch: int | None, algorithm: str, rounds: int, started: Callable[[str], None]
+    workloads: Mapping[str, ConvWorkload],
+    target: tvm.target.Target,
+    algorithm: str,
+    rounds: int,
+    started: Callable[[str], None],
 ) -> Iterator[Ablation]:
     """Measures the layers one by one; `started` hears of each before it begins.
 
@@ -53,7 +56,7 @@ def measure_ablations(
 
     All configurations of a layer are checked, and take turns. Raises `WrongResultError` for a wrong result.
     """
-    for name, workload in load_suite(SUITE, target.kind.name, batch).items():
+    for name, workload in workloads.items():
         started(f"{name}: {workload}")
         yield measure_ablation(name, workload, target, algorithm, rounds)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from random import Random
 
 import numpy as np
 
@@ -14,6 +13,7 @@ from ..autotvm.record import Record
 from ..autotvm.task import Task
 from ..autotvm.tidy import default_record
 from ..targets import DeviceFacts
+from ..testing.trials import Draw
 from ..workload import ConvWorkload
 
 LEAST_BYTES, MOST_BYTES = 2**20, 2**26
@@ -45,25 +45,17 @@ def random_workloads(count: int, seed: int) -> list[ConvWorkload]:
     1 to 3, kernels 1x1 to 11x11, multipliers 1 to 4 and both paddings are equally likely. The dilated kernel fits the
     image, and the tensors hold `LEAST_BYTES` to `MOST_BYTES`; what does not is drawn again.
     """
-    random = Random(seed).random  # the one function of it that no version of Python may change
-
-    def uniform(low: int, high: int) -> int:
-        return low + int(random() * (high - low + 1))
-
-    def logarithmic(low: int, high: int) -> int:
-        return int(low * ((high + 1) / low) ** random())
-
-    workloads: list[ConvWorkload] = []
+    draw, workloads = Draw(seed), list[ConvWorkload]()
     while len(workloads) < count:
-        channels, kernel, dilation = logarithmic(1, 1024), uniform(1, 11), uniform(1, 3)
-        height, width = logarithmic(1, 256), logarithmic(1, 256)
+        channels, kernel, dilation = draw.logarithmic(1, 1024), draw.uniform(1, 11), draw.uniform(1, 3)
+        height, width = draw.logarithmic(1, 256), draw.logarithmic(1, 256)
         if (kernel - 1) * dilation >= min(height, width):
             continue
         workload = ConvWorkload.depthwise(
-            (logarithmic(1, 64), channels, height, width),
-            (channels, uniform(1, 4), kernel, kernel),
-            stride=uniform(1, 3),
-            padding=("SAME", "VALID")[uniform(0, 1)],
+            (draw.logarithmic(1, 64), channels, height, width),
+            (channels, draw.uniform(1, 4), kernel, kernel),
+            stride=draw.uniform(1, 3),
+            padding=draw.of(("SAME", "VALID")),
             dilation=dilation,
         )
         if LEAST_BYTES <= workload.bytes_moved <= MOST_BYTES:

@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from ..autotvm.task import Problem
 from ..errors import InvalidArgumentError
 from ..targets import DeviceFacts
 from ..workload import ConvWorkload
@@ -152,11 +153,6 @@ def read_report(path: Path) -> Report:
         ) from None
 
 
-def described(workload: ConvWorkload, sparsity: float | None) -> str:
-    """A row's workload in words."""
-    return str(workload) if sparsity is None else f"{workload}, {100 * sparsity:g}% zeros"
-
-
 def require_comparable(
     old: Report,
     workloads: Mapping[tuple[str, str], ConvWorkload],
@@ -171,7 +167,7 @@ def require_comparable(
     then, now = (f"{facts}, {state} caches" for facts, state in ((old.device, old.cache), (device, cache)))
     if then != now:
         raise InvalidArgumentError("compare", then, f"a report measured as this run is: {now}")
-    keys = {(*names, described(workload, sparsity)) for names, workload in workloads.items()}
+    keys = {(*names, str(Problem(workload, sparsity))) for names, workload in workloads.items()}
     if not any(row.key in keys for row in old.rows if row.ours):
         raise InvalidArgumentError("compare", [row.name for row in old.rows], "a report with a workload of this run")
 

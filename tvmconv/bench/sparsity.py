@@ -12,10 +12,12 @@ import numpy as np
 from .. import cuda, kernel_cache
 from ..sparse.report import SparseReport
 from ..targets import cuda_arch
+from ..testing import random_operands
 
 if TYPE_CHECKING:
     import tvm
 
+    from ..autotvm.task import Problem
     from ..sparse.operator import SparseOperator
     from ..workload import ConvWorkload
     from .peers.peer import Peer
@@ -50,6 +52,20 @@ def pruned(weight: Array, sparsity: float, seed: int = 0) -> Array:
     left: Array = weight.copy()
     left.flat[zeros] = 0
     return left
+
+
+def random_weight(workload: ConvWorkload, sparsity: float) -> Array:
+    """A random weight with a share of zeros, always the same one, drawn without the images that are to meet it."""
+    shape, dtype = workload.operands["w"]
+    return pruned(np.random.default_rng(0).standard_normal(shape).astype(dtype), sparsity)
+
+
+def operands_for(problem: Problem) -> dict[str, Array]:
+    """Random operands by name, see `random_operands`; the weight is `random_weight` for a sparse kernel."""
+    arrays = random_operands(problem.workload)
+    if problem.sparsity is not None:
+        arrays["w"] = random_weight(problem.workload, problem.sparsity)
+    return arrays
 
 
 def code_of(operator: SparseOperator) -> Code:

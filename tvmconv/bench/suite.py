@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ..autotvm.task import Problem
 from ..dispatch import select
-from ..errors import InvalidArgumentError, WrongResultError
+from ..errors import CodeSizeError, InvalidArgumentError, WrongResultError
 from ..targets import device_facts
-from ..testing import check_sample, random_operands
+from ..testing import Sample
 from ..workload import ConvWorkload
 from .memory import FORMULAS, Memory, workspace_on_cpu, workspace_on_gpu
 from .peers import DEFAULT_PEERS, LIMITS, OURS, PEERS, SPARSE_PEERS
@@ -18,8 +19,8 @@ from .peers.copies import Copy
 from .peers.ours import Tvmconv
 from .peers.peer import Call, Operands, Peer
 from .peers.sparse import Sparse
-from .report import Roofs, Row, described
-from .sparsity import code_of, pruned
+from .report import Roofs, Row
+from .sparsity import code_of, operands_for
 from .timing import Timer, interleave, measure, sets_beyond_cache, timer
 
 if TYPE_CHECKING:
@@ -92,14 +93,13 @@ def measure_row(
     Raises `WrongResultError` where tvmconv is wrong. A peer that is wrong or fails is left out, and the row says why.
     """
     on_gpu = target.kind.name == "cuda"
-    arrays = random_operands(workload)
+    arrays = operands_for(Problem(workload, sparsity))
     ours = OURS if sparsity is None else Sparse()
-    if sparsity is not None:
-        arrays["w"] = pruned(arrays["w"], sparsity)
     count = sets_beyond_cache(workload.bytes_moved, on_gpu) if cold else 1
     sets = [_tensors(arrays, _device(target)) for _ in range(count)]
     timers: dict[str, Timer] = {}
     workspaces: dict[str, int] = {}
+    check = _Check(arrays, _device(target))
     skipped, failed = {}, {}
     for peer in (ours, *peers, *LIMITS):
         if reason := peer.obstacle(workload, target):
@@ -107,7 +107,7 @@ def measure_row(
             continue
         try:
             calls = peer.prepare(workload, target, sets)
-            _check(peer, workload, arrays, calls[0], _device(target))
+            check(peer, workload, calls[0])
             if memory and peer not in LIMITS:
                 workspaces[peer.name] = (
                     workspace_on_gpu(calls[0]) if on_gpu else workspace_on_cpu(peer, workload, target)
@@ -117,6 +117,8 @@ def measure_row(
             if isinstance(peer, Tvmconv):
                 raise WrongResultError(f"{peer.name} computes {workload} wrongly: {error}") from None
             failed[peer.name] = f"wrong: {error}"
+        except CodeSizeError as error:
+            skipped[peer.name] = str(error)
         except RuntimeError as error:
             if isinstance(peer, Tvmconv | Copy):
                 raise
@@ -124,7 +126,7 @@ def measure_row(
     return Row(
         suite=suite,
         name=name,
-        workload=described(workload, sparsity),
+        workload=str(Problem(workload, sparsity)),
         flops=workload.flops,
         bytes=workload.bytes_moved,
         selection=_reason(ours, workload, target) if ours.name in timers else None,
@@ -133,7 +135,7 @@ def measure_row(
         failed=failed,
         memory=Memory({name: formula(workload) for name, formula in FORMULAS.items()}, workspaces) if memory else None,
         sparsity=sparsity,
-        code=code_of(ours.operator) if isinstance(ours, Sparse) else None,
+        code=code_of(ours.operator) if isinstance(ours, Sparse) and ours.name in timers else None,
     )
 
 
@@ -166,18 +168,28 @@ def _tensors(arrays: dict[str, np.ndarray[Any, Any]], device: str) -> Operands:
     return {name: torch.from_numpy(array).to(device, copy=True) for name, array in arrays.items() if name != "output"}
 
 
-def _check(
-    peer: Peer, workload: ConvWorkload, arrays: dict[str, np.ndarray[Any, Any]], call: Call, device: str
-) -> None:
-    import torch
+class _Check:
+    """Compares peers' results on the same arrays with a reference, which is computed once."""
 
-    computed = peer.computes(workload)
-    if computed is None:
-        return
-    # Memory that a right result has just left would hide elements that are not written.
-    torch.full(computed.output_shape, torch.nan, dtype=getattr(torch, workload.dtype), device=device)
-    got = call().to(getattr(torch, workload.dtype)).cpu().numpy()
-    # Structured pruning leaves the first channels.
-    operands = {name: arrays[name][tuple(map(slice, shape))] for name, (shape, _) in computed.operands.items()}
-    rng = np.random.default_rng(0)
-    check_sample(computed, operands, got, rng, CHECKED_OUTPUTS, ROUNDINGS * peer.unit(workload))
+    def __init__(self, arrays: dict[str, np.ndarray[Any, Any]], device: str) -> None:
+        self._arrays, self._device = arrays, device
+        self._samples: dict[ConvWorkload, Sample] = {}
+
+    def __call__(self, peer: Peer, workload: ConvWorkload, call: Call) -> None:
+        import torch
+
+        computed = peer.computes(workload)
+        if computed is None:
+            return
+        dtype = getattr(torch, workload.dtype)
+        # Memory that a right result has just left would hide elements that are not written.
+        torch.full(computed.output_shape, torch.nan, dtype=dtype, device=self._device)
+        self._sample(computed).check(call().to(dtype).cpu().numpy(), ROUNDINGS * peer.unit(workload))
+
+    def _sample(self, workload: ConvWorkload) -> Sample:
+        if workload not in self._samples:
+            # Structured pruning leaves the first channels.
+            shapes = {name: shape for name, (shape, _) in workload.operands.items()}
+            operands = {name: self._arrays[name][tuple(map(slice, shape))] for name, shape in shapes.items()}
+            self._samples[workload] = Sample(workload, operands, np.random.default_rng(0), CHECKED_OUTPUTS)
+        return self._samples[workload]

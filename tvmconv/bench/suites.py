@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from importlib.resources import files
 from typing import Any
 
@@ -26,6 +27,14 @@ def load_suite(name: str, kind: str, batch: int | None = None, dtype: str = "flo
     suite = suites[name]
     rows = ({**suite, **dict(zip(suite["columns"], row, strict=True))} for row in suite["rows"])
     return {row["name"]: _workload(row, batch or _batch(row["batch"], kind), dtype) for row in rows}
+
+
+def choose(workloads: dict[str, ConvWorkload], names: Sequence[str], argument: str) -> dict[str, ConvWorkload]:
+    """The workloads with these names, in their own order; all where none is given."""
+    for name in names:
+        if name not in workloads:
+            raise InvalidArgumentError(argument, name, f"some of {', '.join(workloads)}")
+    return {name: workload for name, workload in workloads.items() if not names or name in names}
 
 
 def _workload(row: dict[str, Any], batch: int, dtype: str) -> ConvWorkload:

@@ -13,8 +13,8 @@ from ..autotvm.measure import Stage
 from ..autotvm.record import Record, load_from_file
 from ..autotvm.session import TUNERS
 from ..autotvm.simulator import ReplayedTask, Simulator
+from ..autotvm.task import Problem
 from ..autotvm.tuner import Tuner, XGBTuner
-from ..workload import ConvWorkload
 
 WARM = "xgb, warm"
 WITHIN = 1.05
@@ -25,19 +25,19 @@ HISTORY = 64
 
 
 def replay(logs: Iterable[PathLike[str]], seeds: int) -> list[dict[str, Any]]:
-    """A row for each workload of the logs, which hold a trial of every configuration, and each tuner."""
-    spaces = defaultdict[tuple[ConvWorkload, str], list[Record]](list)
+    """A row for each problem of the logs, which hold a trial of every configuration, and each tuner."""
+    spaces = defaultdict[tuple[Problem, str], list[Record]](list)
     for log in logs:
         for record in load_from_file(log).records:
             if record.stage is Stage.SEARCH:
-                spaces[record.workload, record.template].append(record)
+                spaces[record.problem, record.template].append(record)
     return [row for space in spaces for row in compare(space, spaces, range(seeds))]
 
 
 def compare(
-    space: tuple[ConvWorkload, str], spaces: Mapping[tuple[ConvWorkload, str], Sequence[Record]], seeds: Sequence[int]
+    space: tuple[Problem, str], spaces: Mapping[tuple[Problem, str], Sequence[Record]], seeds: Sequence[int]
 ) -> list[dict[str, Any]]:
-    """A row for each tuner: quartiles over the seeds of the trials it needs in a workload's space of a template."""
+    """A row for each tuner: quartiles over the seeds of the trials it needs in a problem's space of a template."""
     records = spaces[space]
     task = ReplayedTask.of(records)
     goal = WITHIN * min(record.cost for record in records)

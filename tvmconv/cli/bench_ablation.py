@@ -20,13 +20,16 @@ if TYPE_CHECKING:
 
 
 @click.command()
+@click.argument("names", nargs=-1, metavar="[LAYER]...")
 @target_option
 @click.option("--batch", type=POSITIVE, help="Instead of the thesis's 128 on a GPU, and 1 on a CPU.")
 @click.option("--algorithm", default="auto", help="auto, direct or im2win.")
 @click.option("--rounds", type=POSITIVE, default=9, help="How often each kernel is timed.")
 @json_option
-def ablation(target: str, batch: int | None, algorithm: str, rounds: int, as_json: bool) -> None:
-    """Measure the layers of the im2win thesis without each optimization in turn.
+def ablation(
+    names: tuple[str, ...], target: str, batch: int | None, algorithm: str, rounds: int, as_json: bool
+) -> None:
+    """Measure the layers of the im2win thesis, or some of them, without each optimization in turn.
 
     The configuration that tvmconv chooses for a layer loses its micro-kernel, its vector loads, its prefetch and its
     packed weight, or what a CPU has of the like; "without" is the speed that is left, in percent. Results are checked
@@ -37,12 +40,14 @@ def ablation(target: str, batch: int | None, algorithm: str, rounds: int, as_jso
 
     from ..bench.ablation import SUITE, measure_ablations
     from ..bench.report import versions
+    from ..bench.suites import choose, load_suite
     from ..targets import device_facts, device_of, resolve_target
 
     resolved = resolve_target(target)
     device_of(resolved)
     kind = resolved.kind.name
-    found, ended = collect(measure_ablations(resolved, batch, algorithm, rounds, note))
+    workloads = choose(load_suite(SUITE, kind, batch), names, "layer")
+    found, ended = collect(measure_ablations(workloads, resolved, algorithm, rounds, note))
     device, packages = device_facts(kind), versions(kind)
     if as_json:
         rows = [

@@ -49,7 +49,7 @@ def sparsity(
     from ..bench.report import versions
     from ..bench.sparsity import STEPS, crossover, measure_sparsities
     from ..bench.suite import choose_peers
-    from ..bench.suites import load_suite
+    from ..bench.suites import choose, load_suite
     from ..targets import device_facts, device_of, resolve_target
 
     resolved = resolve_target(target)
@@ -57,11 +57,7 @@ def sparsity(
     device_of(resolved)
     chosen = choose_peers(peers, sparse=True)
     shares = STEPS if sparsities is None else _shares(sparsities)
-    workloads = load_suite(SUITE, kind, batch)
-    for name in names:
-        if name not in workloads:
-            raise InvalidArgumentError("operator", name, f"some of {', '.join(workloads)}")
-    wanted = {name: workload for name, workload in workloads.items() if not names or name in names}
+    wanted = choose(load_suite(SUITE, kind, batch), names, "operator")
     found, ended = collect(measure_sparsities(SUITE, wanted, resolved, chosen, shares, rounds, note))
     rows = {name: [row for row in found if row.name == name] for name in wanted}
     rows = {name: own for name, own in rows.items() if len(own) == len(shares)}
@@ -82,6 +78,8 @@ def _print(
     crossovers: Mapping[str, Mapping[str, float | None]],
     workloads: Mapping[str, ConvWorkload],
 ) -> None:
+    from ..bench.peers import OURS
+
     peers = dict.fromkeys(peer for found in crossovers.values() for peer in found)
     present = [peer for peer in peers if any(peer in row.times for own in rows.values() for row in own)]
     for name, own in rows.items():
@@ -94,6 +92,9 @@ def _print(
                 for row in own
             ],
         )
+        for row in own:
+            if reason := row.skipped.get(OURS.name):
+                click.echo(f"no kernel with {100 * (row.sparsity or 0):g}% zeros: {reason}")
         found = {peer: crossovers[name][peer] for peer in present}
         click.echo(", ".join(f"faster than {peer} {_from(share)}" for peer, share in found.items()))
         print_code(own)

@@ -80,7 +80,7 @@ def show(path: Path, workload: str | None, status: str | None, plot: Path | None
 
     held = load_from_file(path)
     tell_skipped(path, held.skipped)
-    records = [record for record in held.records if workload is None or workload in str(record.workload)]
+    records = [record for record in held.records if workload is None or workload in str(record.problem)]
     if plot is not None:
         runs = {", ".join(map(str, making(made))): same for made, same in by_making(records).items()}
         plot_convergence(runs, plot, "--plot")
@@ -100,7 +100,7 @@ def show(path: Path, workload: str | None, status: str | None, plot: Path | None
         [
             [
                 number,
-                str(record.workload),
+                str(record.problem),
                 record.stage.value,
                 record.status.value,
                 1e6 * record.cost,
@@ -113,7 +113,7 @@ def show(path: Path, workload: str | None, status: str | None, plot: Path | None
     for title, counted in (("trials", counts), ("devices", devices), ("versions", versions)):
         click.echo(f"{title}: {'; '.join(f'{count} {what}' for what, count in counted.most_common())}")
     for record in held.under_way:
-        click.echo(f"without an end: {record.workload}, {knobs_text(record)}")
+        click.echo(f"without an end: {record.problem}, {knobs_text(record)}")
 
 
 @log.command()
@@ -205,7 +205,7 @@ def tell_skipped(path: Path, skipped: Mapping[str, int]) -> None:
 
 def making(made: Made) -> list[object]:
     """What a kernel was made of, in words: workload, schedule, target, device, version of TVM."""
-    return [str(made.workload), f"{made.template} {made.version}", made.processor, made.device, made.tvm]
+    return [str(made.problem), f"{made.template} {made.version}", made.processor, made.device, made.tvm]
 
 
 def versions_text(record: Record) -> str:

@@ -80,6 +80,12 @@ class Measuring:
     default="auto",
     help="What is tuned of convolutions that are not depthwise; auto is what they get without records.",
 )
+@click.option(
+    "--sparsity",
+    type=click.FloatRange(0, 1, max_open=True),
+    metavar="S",
+    help="Tune sparse kernels, for weights with this share of zeros at random places.",
+)
 @click.option("--tasks", "only", callback=numbers, metavar="1,3-5", help="Only these, as --dry-run numbers them.")
 @click.option("-o", "--output", "log", type=OutputFile(), required=True, metavar="LOG", help="The log to add to.")
 @target_option
@@ -109,6 +115,7 @@ def tune(
     batch: int | None,
     dtype: str | None,
     algorithm: str,
+    sparsity: float | None,
     only: frozenset[int] | None,
     log: Path,
     target: str,
@@ -136,6 +143,8 @@ def tune(
             raise click.UsageError(f"{flag} goes with --suite")
     if shapes is not None and model is None:
         raise click.UsageError("--input-shapes goes with MODEL")
+    if sparsity is not None and algorithm != "auto":
+        raise click.UsageError("--algorithm goes with dense weights")
     if (how.rpc_tracker is None) != (how.rpc_key is None):
         raise click.UsageError("--rpc-tracker and --rpc-key go together")
 
@@ -143,7 +152,7 @@ def tune(
     from ..targets import device_facts
 
     check_log(log)
-    found = find_tasks(model, suite, workload, batch, dtype or "float32", target, algorithm, shapes)
+    found = find_tasks(model, suite, workload, batch, dtype or "float32", target, algorithm, sparsity, shapes)
     chosen = {number: task for number, task in enumerate(found, 1) if only is None or number in only}
     if only is not None and (absent := only - chosen.keys()):
         raise InvalidArgumentError("tasks", min(absent), f"numbers from 1 to {len(found)}, as --dry-run lists them")
@@ -187,6 +196,7 @@ def find_tasks(
     dtype: str,
     target: str,
     algorithm: str,
+    sparsity: float | None,
     shapes: dict[str, list[int]] | None,
 ) -> list[Task]:
     """The tasks of the one source that is given."""
@@ -194,12 +204,12 @@ def find_tasks(
     from ..network import import_model
 
     if suite is not None:
-        return task.extract_from_suite(suite, target, batch, dtype, algorithm)
+        return task.extract_from_suite(suite, target, batch, dtype, algorithm, sparsity)
     if workload is not None:
-        return [task.create(ConvWorkload.from_json(workload), target, algorithm)]
+        return [task.create(ConvWorkload.from_json(workload), target, algorithm, sparsity)]
     assert model is not None
     with progress(f"importing {model.name}"):
-        tasks = task.extract_from_model(import_model(model, shapes=shapes), target, algorithm)
+        tasks = task.extract_from_model(import_model(model, shapes=shapes), target, algorithm, sparsity)
     if not tasks:
         expected = "a model with a convolution that tvmconv has a kernel for; `tvmconv tasks` lists them"
         raise InvalidArgumentError("MODEL", str(model), expected)

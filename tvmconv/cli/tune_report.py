@@ -8,7 +8,6 @@ from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..workload import ConvWorkload
 from .console import note, print_json, print_table
 from .log import knobs_text, tell_skipped
 
@@ -28,10 +27,10 @@ def tell_log(path: Path, tasks: list[Task], device: DeviceFacts | None) -> None:
     log = load_from_file(path)
     tell_skipped(path, log.skipped)
     for record in log.under_way:
-        note(f"under way when an earlier run ended: {record.workload}, {knobs_text(record)}")
+        note(f"under way when an earlier run ended: {record.problem}, {knobs_text(record)}")
     objections: Counter[str] = Counter()
     for task in tasks:
-        mine = (record for record in log.records if record.workload == task.workload)
+        mine = (record for record in log.records if record.problem == task.problem)
         objections += sifted(mine, task.target, task.template, device)[1]
     for why, count in objections.items():
         note(f"{path}: {count} records are not used: {why}")
@@ -46,28 +45,25 @@ def print_plan(tasks: dict[int, Task], path: Path, device: DeviceFacts | None, t
     if device is None and path.exists():
         note("the device is not here: records of any are counted")
     records = load_from_file(path).records if path.exists() else []
-    plan = []
+    plan: dict[int, dict[str, object]] = {}
     for (number, task), share in zip(
         tasks.items(), shares(trials, [len(task.space.configs) for task in tasks.values()]), strict=True
     ):
         known = searched(applicable(records, task, device))
-        plan.append(
-            {
-                "number": number,
-                "workload": task.workload,
-                "layers": task.weight,
-                "schedule": task.name,
-                "space": len(task.space.configs),
-                "in_log": known,
-                "to_do": max(0, share - known),
-            }
-        )
+        plan[number] = {
+            "layers": task.weight,
+            "schedule": task.name,
+            "space": len(task.space.configs),
+            "in_log": known,
+            "to_do": max(0, share - known),
+        }
     if as_json:
-        print_json({"log": str(path), "tasks": plan})
+        listed = [{"number": number, **tasks[number].problem._asdict(), **figures} for number, figures in plan.items()]
+        print_json({"log": str(path), "tasks": listed})
         return
     print_table(
         ["#", "workload", "layers", "schedule", "space", "in the log", "to do"],
-        [[str(value) if isinstance(value, ConvWorkload) else value for value in row.values()] for row in plan],
+        [[number, str(tasks[number].problem), *figures.values()] for number, figures in plan.items()],
     )
 
 
@@ -82,7 +78,7 @@ def print_summaries(summaries: dict[int, Summary], log: Path, device: DeviceFact
         [
             [
                 number,
-                str(summary.task.workload),
+                str(summary.task.problem),
                 _micros(summary.default_cost),
                 _micros(summary.best_cost),
                 _gain(summary) or "",
@@ -112,6 +108,7 @@ def _record(number: int, summary: Summary) -> dict[str, object]:
     return {
         "number": number,
         "workload": summary.task.workload,
+        "sparsity": summary.task.sparsity,
         "target": json.loads(str(summary.task.target)),
         "default_seconds": summary.default_cost,
         "best_seconds": summary.best_cost,

@@ -49,8 +49,9 @@ def verify(
     """Compare kernels of random convolutions with the float64 reference.
 
     Depthwise, grouped and dense ones of any stride, dilation, padding, dtype and epilogue, by each algorithm that the
-    target has, in default and in random configurations. Each failure prints the command that tries it alone. A kernel
-    that crashes or hangs is one, and ends nothing. The exit code is 5 if there are any.
+    target has, and with sparse weights compiled in, in default and in random configurations. Each failure prints the
+    command that tries it alone. A kernel that crashes or hangs is one, and ends nothing. The exit code is 5 if there
+    are any.
     """
     from ..targets import device_of, resolve_target
     from ..testing.conformance import How, conformance

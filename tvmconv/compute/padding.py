@@ -24,8 +24,7 @@ def padded_input(
     surplus = -left % lanes
     left += surplus
     height, width = (
-        -(-((outputs - 1) * stride + window) // stride) * stride
-        for outputs, stride, window in zip(output_size, workload.stride, workload.window, strict=True)
+        -(-size // stride) * stride for size, stride in zip(workload.read_by(output_size), workload.stride, strict=True)
     )
     vectors = -(-(surplus + width) // lanes)
 

@@ -16,7 +16,7 @@ from .epilogue import epilogue, epilogue_operands
 
 def band_pitch(workload: ConvWorkload) -> int:
     """Places of a row, of each phase."""
-    return -(-((workload.output_size[1] - 1) * workload.stride[1] + workload.window[1]) // workload.stride[1])
+    return -(-workload.read_by(workload.output_size)[1] // workload.stride[1])
 
 
 def band_pixels(workload: ConvWorkload, rows: int, tile: int) -> int:

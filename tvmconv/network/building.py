@@ -6,10 +6,11 @@ from typing import Any
 
 import tvm
 
-from .. import kernel_cache, lowering
+from .. import cuda, kernel_cache, lowering
 from ..errors import UnsupportedModelError
 from ..targets import cuda_arch, resolve_target
 from .batch_norm import simplify_batch_norms
+from .cuda_graphs import cuda_pipeline
 from .importer_errors import IMPORT_ERRORS, summary
 from .importing import import_model
 from .kernels import use_kernels
@@ -34,12 +35,13 @@ def build(model: Any, target: Any = "llvm", sparse: str = "auto") -> Network:
     source = model if isinstance(model, Model) else import_model(model)
     mod, layers = use_kernels(source.mod, resolved, sparse)
     mod = simplify_powers(simplify_batch_norms(mod))
+    pipeline = None
     if resolved.kind.name == "cuda":
-        mod = separate_convolutions(mod)
+        mod, pipeline = separate_convolutions(mod), cuda_pipeline(resolved)
     try:
         if resolved.kind.name == "llvm":
             mod = spread_over_threads(mod, resolved)
-        executable = lowering.build(mod, resolved)
+        executable = lowering.build(mod, resolved, pipeline)
     except IMPORT_ERRORS as error:
         problem = f"TVM cannot compile it for {resolved.kind.name}: {summary(error)}"
         raise UnsupportedModelError(f"{problem}. What would help: static shapes, or other operators") from error
@@ -50,5 +52,5 @@ def build(model: Any, target: Any = "llvm", sparse: str = "auto") -> Network:
 def _machine_code(mod: tvm.IRModule, target: tvm.target.Target) -> dict[str, bytes]:
     """That of the kernels with weights in them, as `kernel_cache` knows it: it takes long to make again."""
     modules = mod.attrs.get("external_mods", []) if mod.attrs else []
-    sources = [str(device.inspect_source()) for module in modules for device in module.imports]
+    sources = [source for module in modules for source in cuda.sources(module)]
     return kernel_cache.collected(sources, cuda_arch(target)) if sources else {}

@@ -24,7 +24,7 @@ class TensorSpec:
 
 @dataclass(frozen=True)
 class Convolution:
-    """One convolution of a model."""
+    """One convolution of a model, or a linear layer as the convolution that it is."""
 
     name: str
     """Its variable in the model's Relax module."""

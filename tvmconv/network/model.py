@@ -22,5 +22,5 @@ class Model:
     outputs: tuple[TensorSpec, ...]
 
     def convolutions(self) -> list[Convolution]:
-        """The model's convolutions in graph order; those that compute the same have the same `workload`."""
+        """The model's convolutions and linear layers in graph order; equal ones have the same `workload`."""
         return [found.convolution for found in find_convolutions(self.mod)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Mapping
 from functools import cached_property
 from os import PathLike
@@ -20,6 +21,10 @@ from .layers import Layer, TensorSpec
 
 ALIGNMENT = 64
 """Bytes to which TVM's own kernels take every tensor to be aligned; they crash on others."""
+
+
+IN_CAPTURE = "main_in_capture"
+"""A network's function for a call that a caller captures in a CUDA graph: "main" has graphs of its own."""
 
 
 class Network:
@@ -43,18 +48,31 @@ class Network:
         self.layers = layers
         self._executable = executable
         self._kernels = kernels
+        self._turn = threading.Lock()
 
     def __call__(self, /, *given: Any, **named: Any) -> Any:
         """Runs the network on its inputs, in order or by name: arrays of NumPy or torch, or any with DLPack.
 
         The result is an array of the same kind and on the same device as the first input, or a tuple of them where
-        the model has several outputs. Arrays that are elsewhere are copied to the target's device. Intermediate
-        tensors are in TVM's pool, which knows nothing of streams: call on one stream at a time. Raises
+        the model has several outputs. Arrays that are elsewhere are copied to the target's device. Raises
         `InvalidArgumentError` for inputs that are not those of `inputs`, `NoDeviceError` where the device is missing.
+
+        Intermediate tensors are the network's, the same in all calls: on a GPU, call on one stream at a time. Threads
+        take turns, as TVM's virtual machine confuses calls that are under way together. A call that torch captures in
+        a CUDA graph needs a network with CUDA graphs of its own, see docs/networks.md, and has its launches in that.
         """
         inputs = self._in_order(given, named)
         operands = [input_operand(spec, array) for spec, array in zip(self.inputs, inputs, strict=True)]
-        result = self.machine["main"](*(_placed(operand, self.device) for operand in operands))
+        placed = [_placed(operand, self.device) for operand in operands]
+        main = IN_CAPTURE if any(arrays.is_in_capture(array) for array in inputs) else "main"
+        with self._turn:
+            if not self.machine.module.implements_function(main):
+                raise InvalidArgumentError(
+                    "network",
+                    "one whose memory may move, in a CUDA graph that is being captured",
+                    "one built with TVM's option relax.backend.use_cuda_graph",
+                )
+            result = self.machine[main](*placed)
         # Given a torch tensor, TVM answers with torch tensors.
         tensors = [tvm_ffi.from_dlpack(item) for item in (result if len(self.outputs) > 1 else [result])]
         outputs = tuple(arrays.same_kind(inputs[0], tensor) for tensor in tensors)

@@ -60,7 +60,20 @@ def _parsed(data: bytes, source: str) -> onnx.ModelProto:
     # Bytes that end between two fields still parse; no bytes at all do too.
     if not (model.ir_version and model.opset_import and model.graph.output):
         raise InvalidArgumentError("source", source, "a whole ONNX file; this one is empty or cut off")
+    if not _has_text(model):
+        raise InvalidArgumentError("source", source, "an ONNX file with its texts in UTF-8; this one is damaged")
     return model
+
+
+def _has_text(message: Any) -> bool:
+    """Whether every text in a message is one: what is no UTF-8 protobuf reads as bytes, which nothing expects."""
+    for field, value in message.ListFields():
+        parts = [value] if isinstance(value, str | bytes) or hasattr(value, "ListFields") else value
+        if field.type == field.TYPE_STRING and not all(isinstance(part, str) for part in parts):
+            return False
+        if field.type == field.TYPE_MESSAGE and not all(map(_has_text, parts)):
+            return False
+    return True
 
 
 def import_onnx(

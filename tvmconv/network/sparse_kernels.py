@@ -11,19 +11,21 @@ import numpy as np
 import tvm
 from tvm.runtime import Module
 
-from ..dispatch import template_name
+from ..autotvm.history import tuned
+from ..dispatch import Selection, sparse_template, templates_for
 from ..errors import InvalidArgumentError
-from ..sparse.compiling import compile_sparse, sparse_schedules
+from ..sparse.compiling import compile_sparse, sparsity_of
+from ..sparse.weights import is_finite
 from ..workload import ConvWorkload
 from .constants import Array
 
 MODES = ("auto", "always", "never")
 
 THRESHOLD = 0.7
-"""Share of zeros from which on "auto" takes a sparse kernel; `tvmconv bench sparsity` says where it should be."""
+"""Share of zeros from which on "auto" takes a sparse kernel without records: see `tvmconv bench sparsity`."""
 
 MOST_NONZEROS = 32768
-"""Of a weight that "auto" compiles in: compilers take minutes over more, and no cache holds the code."""
+"""Of such a weight that "auto" compiles in: compilers take minutes over more, and no cache holds the code."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +49,7 @@ class SparseKernels:
             raise InvalidArgumentError("sparse", mode, f"one of {', '.join(MODES)}")
         self._target = target
         self._mode = mode
-        self._kernels: dict[str, tuple[Module, dict[str, Any]]] = {}
+        self._kernels: dict[str, tuple[Module, Selection]] = {}
 
     @property
     def modules(self) -> list[Module]:
@@ -59,8 +61,9 @@ class SparseKernels:
     ) -> SparseChoice | None:
         """The kernel for a convolution with a weight `workload.w_shape` and a scale (K,); None for a dense one.
 
-        A weight that is not finite has none. Raises `InvalidArgumentError` where every convolution is to have one and
-        a weight, None here, is computed.
+        Where logs have records of both, "auto" takes the one that took less time, and else a sparse one from
+        `THRESHOLD` on. A weight that is not finite has none. Raises `InvalidArgumentError` where every convolution is
+        to have one and a weight, None here, is computed.
         """
         if self._mode == "never":
             return None
@@ -72,20 +75,24 @@ class SparseKernels:
         if scale is not None:
             shape = workload.out_channels, -1, *workload.kernel
             weight = (weight.reshape(shape) * scale.reshape(-1, 1, 1, 1)).reshape(workload.w_shape)
-        zeros = 1 - np.count_nonzero(weight) / weight.size
-        if not np.isfinite(weight).all() or (self._mode == "auto" and not _pays(weight, zeros)):
+        if not is_finite(weight) or (self._mode == "auto" and not self._pays(workload, weight)):
             return None
-        plain = msgspec.structs.replace(workload, epilogue=msgspec.structs.replace(workload.epilogue, scale=False))
+        plain = workload.without_scale()
         # Equal sources are compiled once, and are known to the next build: so the name says what is in it.
         key = sha256(plain.to_json().encode() + np.ascontiguousarray(weight, np.float32).tobytes()).hexdigest()
         function = f"tvmconv_sparse_{key[:16]}"
         if function not in self._kernels:
             kernel = compile_sparse(plain, weight, self._target, name=function)
-            self._kernels[function] = kernel.executable.mod, msgspec.to_builtins(kernel.config)
-        _, config = self._kernels[function]
-        template = template_name(sparse_schedules(self._target))
-        return SparseChoice(function, plain, template, config, f"{100 * zeros:.3g}% of the weight is zero")
+            self._kernels[function] = kernel.executable.mod, kernel.selection
+        _, selection = self._kernels[function]
+        reason = f"{100 * sparsity_of(weight):.3g}% of the weight is zero; {selection.reason}"
+        return SparseChoice(function, plain, selection.name, msgspec.to_builtins(selection.config), reason)
 
-
-def _pays(weight: Array, zeros: float) -> bool:
-    return zeros >= THRESHOLD and (1 - zeros) * weight.size <= MOST_NONZEROS
+    def _pays(self, workload: ConvWorkload, weight: Array) -> bool:
+        """Whether the sparse kernel should be the faster one."""
+        zeros = sparsity_of(weight)
+        if sparse := tuned(workload.without_scale(), self._target, [sparse_template(self._target)], zeros):
+            dense = tuned(workload, self._target, templates_for(workload, self._target))
+            if dense and str(dense.record.device) == str(sparse.record.device):
+                return sparse.record.cost < dense.record.cost
+        return zeros >= THRESHOLD and int(np.count_nonzero(weight)) <= MOST_NONZEROS

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import gzip
-import zlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from ..autotvm.record import Log, load_from_file
+from ..autotvm.record import Log, load_from_file, read_unpacked
 from ..bench.report import Report
 from ..errors import InvalidArgumentError
 
@@ -31,12 +29,7 @@ class Source:
 
 def read(path: Path) -> Source:
     """The content of a file; `InvalidArgumentError` for one that is none of them."""
-    data = path.read_bytes()
-    if path.suffix == ".gz":
-        try:
-            data = gzip.decompress(data)
-        except (gzip.BadGzipFile, EOFError, zlib.error):
-            raise InvalidArgumentError("file", str(path), "a whole file that gzip has compressed") from None
+    data = read_unpacked("file", path)
     log = load_from_file(path)
     if log.records or log.under_way:
         return Source(path, log)

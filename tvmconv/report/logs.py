@@ -27,7 +27,7 @@ def tuning(source: Source, log: Log) -> Markup:
     head = facts(
         [
             ("trials", len(log.records)),
-            ("workloads", len({made.workload for made in groups})),
+            ("workloads", len({made.problem for made in groups})),
             ("devices", ", ".join(dict.fromkeys(made.device for made in groups))),
             ("under way when a run ended", len(log.under_way) or None),
             ("lines left out", skipped),
@@ -57,7 +57,7 @@ def _row(made: Made, records: Sequence[Record]) -> list[Cell]:
     knobs = "" if best is None else ", ".join(f"{name}={value}" for name, value in best.knobs.items())
     costs = [None if record is None else 1e6 * record.cost for record in (default, best)]
     gain = None if default is None or best is None else default.cost / best.cost
-    return [str(made.workload), made.template, *costs, gain, len(records), failed, knobs, made.device]
+    return [str(made.problem), made.template, *costs, gain, len(records), failed, knobs, made.device]
 
 
 def _convergence(groups: dict[Made, list[Record]]) -> Markup:
@@ -67,7 +67,7 @@ def _convergence(groups: dict[Made, list[Record]]) -> Markup:
         curve = best_so_far(records)
         least = min((cost for cost in curve if isfinite(cost)), default=inf)
         if len(curve) > 1 and isfinite(least):
-            name = f"{made.workload} ({made.template}, {made.device})"
+            name = f"{made.problem} ({made.template}, {made.device})"
             series[name] = [cost / least for cost in curve]
     if not series:
         return Markup()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -12,8 +11,9 @@ import tvm
 from tvm import tirx
 from tvm.runtime import Executable
 
-from .. import kernel_cache
-from ..dispatch import FOLDERS, template_named
+from .. import cuda, kernel_cache
+from ..dispatch import Selection, select_sparse, sparse_template
+from ..errors import CodeSizeError
 from ..lowering import KERNEL_NAME, with_alignment
 from ..targets import cuda_arch, resolve_target
 from ..workload import ConvWorkload
@@ -23,6 +23,9 @@ from .folding import bind, expanded
 from .report import SparseReport, make_report
 from .template import Template, make_template
 
+MOST_PRODUCTS = {"cuda": 200_000, "llvm": 60_000}
+"""Multiply-adds of a thread, by kind of target: so many take two cores about a minute to compile."""
+
 
 @dataclass(frozen=True)
 class SparseKernel:
@@ -30,29 +33,35 @@ class SparseKernel:
 
     executable: Executable
     """The module; its one function takes the operands of the workload but for w."""
-    config: Any
+    selection: Selection
     report: SparseReport
 
 
-def sparse_schedules(target: tvm.target.Target) -> ModuleType:
-    """The module of `tvmconv.schedules` that schedules sparse convolutions on a target."""
-    return template_named(f"{FOLDERS[target.kind.name]}/sparse")
+def sparsity_of(weight: np.ndarray) -> float:
+    """Share of zeros."""
+    return 1 - float(np.count_nonzero(weight) / weight.size)
 
 
 @lru_cache(maxsize=64)
 def kept_template(workload: ConvWorkload, config: Any, target: str) -> Template:
     """The template of a workload, made once: any weight can be bound to it."""
     resolved = resolve_target(target)
-    func = sparse_schedules(resolved).schedule(workload, config, resolved).mod["main"]
+    func = sparse_template(resolved).schedule(workload, config, resolved).mod["main"]
     return make_template(with_alignment(func, workload, resolved), resolved)
 
 
 def lower_sparse(
     workload: ConvWorkload, weight: np.ndarray, config: Any, target: tvm.target.Target
 ) -> tuple[tirx.PrimFunc, Template, list[list[int]]]:
-    """The function with the weight bound, its template, and the blocks of output channels; for `building.build`."""
+    """The function with the weight bound, its template, and the blocks of output channels; for `building.build`.
+
+    Raises `CodeSizeError` where the weight is too much to be compiled in.
+    """
     template = kept_template(workload, config, str(target))
     dense = expanded(workload, weight)
+    products, most = template.pixels * int(np.count_nonzero(dense)), MOST_PRODUCTS[target.kind.name]
+    if products > most:
+        raise CodeSizeError(f"{workload}: {products} multiply-adds of a thread; at most {most} are compiled in")
     blocks = output_blocks(dense, config.channels)
     return bind(template, dense, blocks), template, blocks
 
@@ -60,17 +69,15 @@ def lower_sparse(
 def compile_sparse(
     workload: ConvWorkload, weight: np.ndarray, target: tvm.target.Target, config: Any = None, name: str = KERNEL_NAME
 ) -> SparseKernel:
-    """The kernel of a workload for one weight `workload.w_shape`, by the default configuration unless one is given.
+    """The kernel of a workload for one weight `workload.w_shape`, by the configuration of `select_sparse`.
 
     `name` is that of the function: functions of one network need different ones.
 
-    Raises `InvalidArgumentError` for a weight of another shape, or with NaN or infinity in it.
+    Raises `InvalidArgumentError` for a weight of another shape, or with NaN or infinity in it, and `CodeSizeError`.
     """
-    if config is None:
-        density = float(np.count_nonzero(weight) / weight.size)
-        config = sparse_schedules(target).default_config(workload, target, density)
-    func, template, blocks = lower_sparse(workload, weight, config, target)
+    selection = select_sparse(workload, target, sparsity_of(weight), config)
+    func, template, blocks = lower_sparse(workload, weight, selection.config, target)
     executable = build(func, target, name)
-    sources = [str(module.inspect_source()) for module in executable.mod.imports]
+    sources = cuda.sources(executable.mod)
     images = kernel_cache.compile_all(sources, cuda_arch(target)) if sources else []
-    return SparseKernel(executable, config, make_report(weight, template.pixels, len(blocks), images))
+    return SparseKernel(executable, selection, make_report(weight, template.pixels, len(blocks), images))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
-from functools import cached_property
+from functools import cache, cached_property
 from os import PathLike
 from typing import Any
 
@@ -42,6 +42,7 @@ class SparseConv2d:
         self._target = None if target is None else resolve_target(target)
         self._operators: dict[tuple[tuple[int, ...], str, str], SparseOperator] = {}
         self._lock = threading.Lock()
+        self._called = cache(self._for_call)
 
     def __call__(self, x: Any, residual: Any = None) -> Any:
         """The convolution of x (N, C, H, W), as an array of the kind of x on the device of x.
@@ -50,8 +51,7 @@ class SparseConv2d:
         DLPack; a residual has the shape and dtype of the result. The first call with a shape compiles for it.
         """
         image = operand("x", x)
-        target = self._target or _default_target(is_cpu(image.device))
-        return self._kept(image.shape, image.dtype, target).run_on(x, image, residual)
+        return self._called(image.shape, image.dtype, is_cpu(image.device)).run_on(x, image, residual)
 
     def operator(self, x_shape: Sequence[int], dtype: str = "float32", target: Any = None) -> SparseOperator:
         """What a call with such an x uses, compiled now if it was not; `target` is "llvm" unless one was given."""
@@ -95,6 +95,10 @@ class SparseConv2d:
             shapes = [operator.workload.x_shape for operator in self.operators]
             raise InvalidArgumentError("x_shape", shapes, "one shape compiled: choose with operator(x_shape)")
         return self.operators[0]
+
+    def _for_call(self, x_shape: tuple[int, ...], dtype: str, on_cpu: bool) -> SparseOperator:
+        """What a call uses, looked up once: resolving a target takes longer than many a kernel."""
+        return self._kept(x_shape, dtype, self._target or _default_target(on_cpu))
 
     def _kept(self, x_shape: tuple[int, ...], dtype: str, target: tvm.target.Target) -> SparseOperator:
         key = x_shape, dtype, str(target)

@@ -65,6 +65,7 @@ class Copies:
     chunk: int
     """Channels of a chunk."""
     channels: int
+    """Channels in all."""
 
     def synchronized(self, steps: Sequence[Step]) -> Iterator[Step]:
         """The steps with a wait and a barrier before each chunk's products, in place of TVM's barriers.

@@ -18,12 +18,16 @@ from ..workload import ConvWorkload
 from .hoisting import substitute
 from .steps import Always, Loop, PerOutput, Products, Staging, Step
 from .template import SHARES, Template, declares, first_lane, is_thread
+from .weights import require_finite
 
 Choices = Sequence[Sequence[Sequence[int]]]
 """Blocks of output channels, lists of which follow one another: a thread does one list."""
 
 PRODUCTS_OF_A_LAUNCH = 16384
 """Multiply-adds of the kernels that compilers do not take unduly long over."""
+
+STACK_BYTES = 1024
+"""Buffers up to this TVM keeps on the stack; it takes memory for larger ones, and releases it after their last use."""
 
 
 def bind(template: Template, weight: np.ndarray, blocks: Sequence[Sequence[int]]) -> tirx.PrimFunc:
@@ -82,10 +86,6 @@ def bind(template: Template, weight: np.ndarray, blocks: Sequence[Sequence[int]]
     return tirx.PrimFunc(params, root, func.ret_type, attrs=func.attrs)
 
 
-STACK_BYTES = 1024
-"""Buffers up to this TVM keeps on the stack; it takes memory for larger ones, and releases it after their last use."""
-
-
 def _can_outline(template: Template) -> bool:
     """Whether blocks can be functions of their own.
 
@@ -130,8 +130,7 @@ def expanded(workload: ConvWorkload, weight: np.ndarray) -> np.ndarray:
     """
     if weight.shape != workload.w_shape:
         raise InvalidArgumentError("weight", weight.shape, f"the shape {workload.w_shape} of {workload}")
-    if not np.isfinite(weight).all():
-        raise InvalidArgumentError("weight", "NaN or infinite in places", "finite numbers: they are compiled in")
+    require_finite("weight", weight)
     grouped = np.asarray(weight, np.float32).reshape(workload.groups, workload.multiplier, -1, *workload.kernel)
     dense = np.zeros((workload.groups, workload.multiplier, workload.groups, *grouped.shape[2:]), np.float32)
     every = np.arange(workload.groups)

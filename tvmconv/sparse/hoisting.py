@@ -1,8 +1,8 @@
 """What the statements of a thread have in common: places in memory, but for a constant, and tests of them.
 
 Once unrolled they say so hundreds of times, in branches that no compiler looks across: here each is worked out once, in
-front of them. Before: `if t // 8 < 60: shared[t % 30 + 960] = ...`. After: `where0 = t % 30`, `test0 = t // 8 < 60`,
-`if test0: shared[where0 + 960] = ...`.
+front of them. Before: `if t // 8 < 60: shared[t % 30 + 960] = ...`. After: `test0 = t // 8 < 60`, `shared_0` is the
+buffer from `shared[t % 30]` on, `if test0: shared_0[960] = ...`.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ import tvm
 from tvm import tirx
 from tvm.runtime import Executable, Module
 
-from .. import kernel_cache
+from .. import cuda, kernel_cache
 from ..arrays import Operand, operand
 from ..dispatch import Selection
 from ..lowering import KERNEL_NAME
@@ -20,7 +20,7 @@ from ..operators import Operator
 from ..targets import cuda_arch, resolve_target
 from ..workload import ConvWorkload
 from ..workspace import Workspace
-from .compiling import compile_sparse, lower_sparse, sparse_schedules
+from .compiling import compile_sparse, lower_sparse
 from .report import SparseReport
 
 
@@ -81,11 +81,11 @@ class SparseOperator(Operator):
             return self._module
         return compile_sparse(self.workload, self.weight, self.target, self.selection.config).executable
 
-    def _details(self) -> dict[str, Any]:
-        sources = self.sources()
+    def _details(self, executable: Executable) -> dict[str, Any]:
+        sources = cuda.sources(executable.mod)
         constants = {"weight": self.weight} | ({} if self._shift is None else {"shift": self._shift})
         return {
-            **super()._details(),
+            **super()._details(executable),
             "report": msgspec.to_builtins(self.report),
             "constants": _packed(constants),
             "kernels": kernel_cache.collected(sources, cuda_arch(self.target)) if sources else {},
@@ -107,11 +107,7 @@ def compile_operator(
 ) -> SparseOperator:
     """The operator of a workload for a weight `workload.w_shape`, with the shift that its epilogue has, if any."""
     kernel = compile_sparse(workload, weight, target)
-    density = 100 * (1 - kernel.report.sparsity)
-    selection = Selection(
-        sparse_schedules(target), kernel.config, f"default configuration for {density:.3g}% non-zeros"
-    )
-    return SparseOperator(workload, target, selection, kernel.executable, weight, shift, kernel.report)
+    return SparseOperator(workload, target, kernel.selection, kernel.executable, weight, shift, kernel.report)
 
 
 def _packed(arrays: dict[str, np.ndarray]) -> bytes:

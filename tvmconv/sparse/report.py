@@ -21,7 +21,7 @@ class SparseReport:
     blocks: int
     """Blocks of output channels, each with code of its own."""
     launches: int
-    """Kernels that run one after the other."""
+    """Kernels that run one after the other; 0 for a CPU."""
     multiply_adds: int
     """In the template, zeros of groups not among them."""
     left: int

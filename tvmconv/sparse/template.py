@@ -103,11 +103,11 @@ def _flat(steps: Iterable[Step]) -> Iterator[Step]:
 
 
 def _without(steps: Iterable[Step], sums: tirx.Buffer) -> Iterator[Step]:
-    """The steps but for those that declare the sums and make them zero."""
+    """The steps but for those that declare the sums, make them zero, or, in a lone thread, declare the weight."""
     for step in steps:
         if isinstance(step, Loop):
             yield replace(step, steps=tuple(_without(step.steps, sums)))
-        elif isinstance(step, Always) and declares(step.stmt, (sums.name,)):
+        elif isinstance(step, Always) and declares(step.stmt, (sums.name, "w")):
             continue
         elif not (isinstance(step, PerOutput) and _stored_to(step.stmt).same_as(sums)):
             yield step

@@ -48,11 +48,16 @@ def vector(name: str, values: Any, channels: int) -> np.ndarray:
 
 
 def require_finite(name: str, array: np.ndarray) -> np.ndarray:
-    """The array; raises `InvalidArgumentError` where float32 would make NaN or infinity of it."""
-    with np.errstate(over="ignore"):
-        if not np.isfinite(array.astype(np.float32)).all():
-            raise InvalidArgumentError(name, "NaN or infinite in places", "finite numbers: they are compiled in")
+    """The array; raises `InvalidArgumentError` if it is not finite."""
+    if not is_finite(array):
+        raise InvalidArgumentError(name, "NaN or infinite in places", "finite numbers: they are compiled in")
     return array
+
+
+def is_finite(array: np.ndarray) -> bool:
+    """Whether float32 makes neither NaN nor infinity of any number."""
+    with np.errstate(over="ignore"):
+        return bool(np.isfinite(array.astype(np.float32)).all())
 
 
 def _pruned(module: Any, name: str) -> Any:

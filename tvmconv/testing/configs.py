@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator
 from dataclasses import fields, replace
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from ..dispatch import template_for
@@ -30,13 +32,16 @@ def random_configs(workload: ConvWorkload, target: tvm.target.Target, count: int
 
     About half of the knobs are as in the default one: where few combinations are legal, they are near it.
     """
-    template = template_for(workload, target, algorithm)
-    space, choose = template.space(workload, target), random.Random(str(workload))
-    knobs = {field.name: RARE.get(field.name) or space.knobs[field.name] for field in fields(template.Config)}
-    configs: list[Any] = []
-    while len(configs) < count:
+    space = template_for(workload, target, algorithm).space(workload, target)
+    return list(islice(legal_configs(space, str(workload)), count))
+
+
+def legal_configs(space: Any, seed: str) -> Iterator[Any]:
+    """Such configurations of a `Space`, without end."""
+    choose = random.Random(seed)
+    knobs = {field.name: RARE.get(field.name) or space.knobs[field.name] for field in fields(space.default)}
+    while True:
         drawn = {name: choose.choice(values) for name, values in knobs.items() if choose.random() < 0.5}
         config = replace(space.default, **drawn)
         if not space.violated(config):
-            configs.append(config)
-    return configs
+            yield config

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 from collections.abc import Generator, Iterable
 from concurrent.futures import FIRST_COMPLETED, Future, wait
@@ -16,14 +17,10 @@ from tvm.support.popen_pool import PopenPoolExecutor
 from ..arrays import GPU_ALIGNMENT, operand
 from ..autotvm import worker
 from ..autotvm.measure import last_error
-from ..dispatch import select, template_for
 from ..errors import TvmconvError, WrongResultError
-from ..lowering import KERNEL_NAME, build, build_kernel, lower
-from ..serial import serial_twin
-from ..targets import device_of, resolve_target
-from ..workspace import Workspace
-from .configs import random_configs
+from ..lowering import KERNEL_NAME
 from .guarded import guarded
+from .kernels import configs, kernel_of
 from .operands import check_result, random_operands
 from .trials import Draw, Trial, random_trial
 
@@ -113,44 +110,33 @@ def described(how: How, source: int | Trial, seed: int) -> Trial:
     """The random trial with a number, which is the same for the same seed; or the one that is given."""
     if isinstance(source, Trial):
         return source
-    target, draw = tvm.target.Target(how.target), Draw(seed, source)
-    workload, algorithm, is_default = random_trial(draw, target.kind.name)
-    knobs = None
-    if not is_default:
-        (config,) = random_configs(workload, target, 1, algorithm)
-        knobs = msgspec.to_builtins(config)
-    return Trial(workload, algorithm, knobs, source, nonfinite=draw.chance(0.1))
+    target = tvm.target.Target(how.target)
+    trial, is_default = random_trial(Draw(f"{seed}/{source}"), target.kind.name, source)
+    if is_default:
+        return trial
+    return msgspec.structs.replace(trial, knobs=msgspec.to_builtins(next(configs(trial, target))))
 
 
 def check(how: How, trial: Trial) -> None:
     """Raises `WrongResultError` if the trial's kernel does not compute its workload."""
-    target, workload = tvm.target.Target(how.target), trial.workload
-    config = None
-    if trial.knobs is not None:
-        config = msgspec.convert(trial.knobs, template_for(workload, target, trial.algorithm).Config)
-    selection = select(workload, target, config, trial.algorithm)
-    workspace = Workspace(0, ())
-    if how.twin:
-        twin = serial_twin(lower(workload, selection, target, KERNEL_NAME))
-        target = resolve_target("llvm")
-        executable = build(tvm.IRModule({KERNEL_NAME: twin}), target)
-    else:
-        executable, workspace = build_kernel(workload, selection, target)
-    operands = random_operands(workload, trial.operands)
+    operands = random_operands(trial.workload, trial.operands)
     if trial.nonfinite:
         _spoil(operands["x"], trial.operands)
-    device = device_of(target)
-    memory = [tvm.runtime.empty(*parameter, device) for parameter in workspace.parameters]
-    kernel = executable[KERNEL_NAME]
+    if trial.sparsity is not None:
+        _prune(operands["w"], trial.sparsity, trial.operands)
+    made = kernel_of(trial, tvm.target.Target(how.target), how.twin, operands["w"])
+    kernel = made.executable[KERNEL_NAME]
+    memory = [tvm.runtime.empty(*parameter, made.device) for parameter in made.workspace.parameters]
+    passed = {name: array for name, array in operands.items() if name != "w" or trial.sparsity is None}
     if how.bounds:
-        got = _run_guarded(kernel, operands, memory, trial.operands % 2 == 0, GPU_ALIGNMENT if how.twin else 1)
+        got = _run_guarded(kernel, passed, memory, trial.operands % 2 == 0, GPU_ALIGNMENT if how.twin else 1)
     else:
-        tensors = [tvm.runtime.tensor(array, device) for array in operands.values()]
+        tensors = [tvm.runtime.tensor(array, made.device) for array in passed.values()]
         kernel(*tensors, *memory)
         got = tensors[-1].numpy()
     try:
         with np.errstate(invalid="ignore"):
-            check_result(workload, operands, got)
+            check_result(trial.workload, operands, got)
     except AssertionError as error:
         raise WrongResultError(str(error)) from None
 
@@ -170,6 +156,12 @@ def _spoil(x: np.ndarray[Any, Any], seed: int) -> None:
     x.reshape(-1)[rng.integers(0, x.size, len(NONFINITE))] = NONFINITE
 
 
+def _prune(w: np.ndarray[Any, Any], sparsity: float, seed: int) -> None:
+    """Makes a share of a weight zero, of either sign."""
+    zeros = np.random.default_rng(seed).random(w.shape) < sparsity
+    w[zeros] *= 0
+
+
 def _failed(how: How, source: int | Trial, seed: int, error: BaseException, timeout: float) -> Outcome:
     """The outcome of a trial that has failed, tried again in a new process."""
     pool = _worker(timeout)
@@ -179,8 +171,8 @@ def _failed(how: How, source: int | Trial, seed: int, error: BaseException, time
         again = pool.submit(attempt, how, trial, seed).exception()
     else:  # not even its configuration is known
         assert isinstance(source, int)
-        workload, algorithm, _ = random_trial(Draw(seed, source), tvm.target.Target(how.target).kind.name)
-        trial, again = Trial(workload, algorithm, None, source), drawing.exception()
+        trial, _ = random_trial(Draw(f"{seed}/{source}"), tvm.target.Target(how.target).kind.name, source)
+        again = drawing.exception()
     pool.shutdown()
     return Outcome(trial, *_told(error if again is None else again, timeout), again is not None)
 
@@ -196,4 +188,10 @@ def _told(error: BaseException, timeout: float) -> tuple[str, str]:
 
 def _worker(timeout: float) -> PopenPoolExecutor:
     quiet = subprocess.DEVNULL
-    return PopenPoolExecutor(1, timeout, worker.initialize, stdout=quiet, stderr=quiet, maximum_process_uses=500)
+    return PopenPoolExecutor(1, timeout, _initialize, stdout=quiet, stderr=quiet, maximum_process_uses=500)
+
+
+def _initialize() -> None:
+    """Readies a new worker, which keeps no machine code: nobody needs these kernels again."""
+    worker.initialize()
+    os.environ["TVMCONV_CACHE_DIR"] = os.devnull

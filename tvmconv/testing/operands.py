@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import product
 from math import prod
 
@@ -12,12 +13,22 @@ from ..compute import conv2d_reference
 from ..workload import ConvWorkload
 from .closeness import assert_close
 
+DISTINCT = 4_000_037
+"""Elements of an operand before they repeat: to draw more takes longer than to time a kernel on them. It is prime, so
+that no stride of an array is a multiple, and an element that is read in the place of another one is another number."""
+
 
 def random_operands(workload: ConvWorkload, seed: int = 0) -> dict[str, np.ndarray]:
-    """Normally distributed operands by name, and the output filled with NaN, so that what is not written shows."""
+    """Normally distributed operands by name, and the output filled with NaN, so that what is not written shows.
+
+    After `DISTINCT` elements an operand repeats.
+    """
     rng = np.random.default_rng(seed)
     *inputs, (output, (output_shape, output_dtype)) = workload.operands.items()
-    arrays = {name: rng.standard_normal(shape).astype(dtype) for name, (shape, dtype) in inputs}
+    arrays = {}
+    for name, (shape, dtype) in inputs:
+        drawn = rng.standard_normal(min(prod(shape), DISTINCT)).astype(dtype)
+        arrays[name] = np.resize(drawn, shape)
     return {**arrays, output: np.full(output_shape, np.nan, output_dtype)}
 
 
@@ -27,39 +38,58 @@ def check_result(
     """Asserts that `got` is the workload's convolution of the operands; for `rounding` see `assert_close`."""
     if str(got.dtype) != workload.dtype:
         raise AssertionError(f"dtype {got.dtype}, expected {workload.dtype}")
+    assert_close(got, *_reference(workload, operands), rounding)
+
+
+def _reference(workload: ConvWorkload, operands: dict[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray, int]:
+    """The convolution in float64, its magnitude, and the terms of a sum, as `assert_close` wants them."""
     inputs = {name: array for name, array in operands.items() if name != "output"}
     reference = conv2d_reference(workload, **inputs)
     plain = msgspec.structs.replace(workload, epilogue=msgspec.structs.replace(workload.epilogue, low=None, high=None))
     magnitude = conv2d_reference(plain, **{name: np.abs(array) for name, array in inputs.items()})
-    terms = prod(workload.kernel) * (workload.in_channels // workload.groups)
-    assert_close(got, reference, magnitude, terms, rounding)
+    return reference, magnitude, prod(workload.kernel) * (workload.in_channels // workload.groups)
 
 
-def check_sample(
-    workload: ConvWorkload,
-    operands: dict[str, np.ndarray],
-    got: np.ndarray,
-    rng: np.random.Generator,
-    outputs: int,
-    rounding: float = 0.0,
-) -> None:
-    """Asserts that `got`, made from an output filled with NaN, is written everywhere and right in a sample.
+class Sample:
+    """What a convolution of finite operands has to be in some `outputs` elements, or in all.
 
-    The sample is of some `outputs` elements, or all. Of a depthwise convolution it is the first, the last and random
-    planes; of another one all channels at the corners of the first and the last image and at random positions, half of
-    them on the edges.
+    Of a depthwise convolution these are the first, the last and random planes; of another one all channels at the
+    corners of the first and the last image and at random positions, half of them on the edges. The reference is
+    computed once, for all results that are checked.
     """
-    if unwritten := int(np.isnan(got).sum()):
-        raise AssertionError(f"{unwritten} of {got.size} elements are not written")
-    if got.size > outputs and got.shape == workload.output_shape:
-        sample = _planes if workload.is_depthwise else _positions
-        workload, operands, got = sample(workload, operands, got, rng, outputs)
-    check_result(workload, operands, got, rounding)
+
+    def __init__(
+        self, workload: ConvWorkload, operands: dict[str, np.ndarray], rng: np.random.Generator, outputs: int
+    ) -> None:
+        self.workload = workload
+        part = workload
+        self._chosen: Choice = _everything
+        if prod(workload.output_shape) > outputs:
+            choose = _planes if workload.is_depthwise else _positions
+            part, operands, self._chosen = choose(workload, operands, rng, outputs)
+        self._expected = _reference(part, operands)
+
+    def check(self, got: np.ndarray, rounding: float = 0.0) -> None:
+        """Asserts that `got`, made from an output filled with NaN, is written everywhere, and right in the sample."""
+        is_, wanted = (str(got.dtype), got.shape), (self.workload.dtype, self.workload.output_shape)
+        if is_ != wanted:
+            raise AssertionError(f"{' '.join(map(str, is_))}, expected {' '.join(map(str, wanted))}")
+        if unwritten := int(np.isnan(got).sum()):
+            raise AssertionError(f"{unwritten} of {got.size} elements are not written")
+        assert_close(self._chosen(got), *self._expected, rounding)
+
+
+Choice = Callable[[np.ndarray], np.ndarray]
+"""Of the elements of an output."""
+
+
+def _everything(array: np.ndarray) -> np.ndarray:
+    return array
 
 
 def _planes(
-    workload: ConvWorkload, operands: dict[str, np.ndarray], got: np.ndarray, rng: np.random.Generator, outputs: int
-) -> tuple[ConvWorkload, dict[str, np.ndarray], np.ndarray]:
+    workload: ConvWorkload, operands: dict[str, np.ndarray], rng: np.random.Generator, outputs: int
+) -> tuple[ConvWorkload, dict[str, np.ndarray], Choice]:
     """A sample of the planes of a depthwise convolution, as one of a single image."""
     channels, m = workload.in_channels, workload.multiplier
     planes = workload.batch * channels
@@ -78,12 +108,12 @@ def _planes(
 
     if "residual" in operands:
         sampled["residual"] = chosen_outputs(operands["residual"])
-    return part, sampled, chosen_outputs(got)
+    return part, sampled, chosen_outputs
 
 
 def _positions(
-    workload: ConvWorkload, operands: dict[str, np.ndarray], got: np.ndarray, rng: np.random.Generator, outputs: int
-) -> tuple[ConvWorkload, dict[str, np.ndarray], np.ndarray]:
+    workload: ConvWorkload, operands: dict[str, np.ndarray], rng: np.random.Generator, outputs: int
+) -> tuple[ConvWorkload, dict[str, np.ndarray], Choice]:
     """A sample of the positions of any convolution, as one whose images are what the kernel reads there."""
     ends = [(0, size - 1) for size in (workload.batch, *workload.output_size)]
     chosen = rng.integers(0, [[last + 1] for _, last in ends], (3, max(16, outputs // workload.out_channels)))
@@ -111,6 +141,10 @@ def _positions(
         dilation=(1, 1),
     )
     sampled = {**operands, "x": patches.astype(workload.dtype)}
+
+    def chosen_outputs(array: np.ndarray) -> np.ndarray:
+        return array[image, :, position[0], position[1]].reshape(part.output_shape)
+
     if "residual" in operands:
-        sampled["residual"] = operands["residual"][image, :, position[0], position[1]].reshape(part.output_shape)
-    return part, sampled, got[image, :, position[0], position[1]].reshape(part.output_shape)
+        sampled["residual"] = chosen_outputs(operands["residual"])
+    return part, sampled, chosen_outputs

@@ -17,6 +17,12 @@ MOST_FLOPS = 2**26
 MOST_ELEMENTS = 2**19
 """Of one operand, padding included. Both bound the time that the reference takes."""
 
+MOST_NONZEROS = 2**10
+MOST_PLACES = 2**9
+"""Non-zeros of a weight that is compiled in, and elements of the input at a pixel: all of it is unrolled."""
+
+SPARSITIES = (0.0, 0.5, 0.8, 0.9, 0.9, 0.95, 0.99, 1.0)
+
 ACTIVATIONS: tuple[Activation, ...] = ("relu", "relu6", ("clip", -0.5, 1.5), ("clip", None, 0.25), ("clip", 0.5, None))
 
 T = TypeVar("T")
@@ -33,13 +39,15 @@ class Trial(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The seed of the operands."""
     nonfinite: bool = False
     """Whether NaN and infinities are among the elements of x."""
+    sparsity: float | None = None
+    """Share of zeros in a weight that is compiled in; None for a kernel of any weight."""
 
 
 class Draw:
-    """Choices that depend on the seed and the number of a trial alone."""
+    """Choices that depend on the seed alone."""
 
-    def __init__(self, seed: int, number: int) -> None:
-        self._random = Random(f"{seed}/{number}").random  # the one function that no version of Python may change
+    def __init__(self, seed: int | str) -> None:
+        self._random = Random(seed).random  # the one function that no version of Python may change
 
     def chance(self, probability: float) -> bool:
         return self._random() < probability
@@ -57,12 +65,17 @@ class Draw:
         return self.uniform(low, high), self.uniform(low, high)
 
 
-def random_trial(draw: Draw, kind: str) -> tuple[ConvWorkload, str, bool]:
-    """A workload, an algorithm for it on a kind of target, and whether to take the default configuration."""
+def random_trial(draw: Draw, kind: str, operands: int) -> tuple[Trial, bool]:
+    """A trial on a kind of target in the default configuration, and whether it is to be made in that one."""
     while (workload := _attempt(draw)) is None:
         pass
-    algorithms = algorithms_for(workload, kind)
-    return workload, algorithms[0] if len(algorithms) == 1 else draw.of(algorithms), draw.chance(1 / 3)
+    algorithm = draw.of(algorithms_for(workload, kind))
+    is_default, nonfinite = draw.chance(1 / 3), draw.chance(0.1)
+    if draw.chance(0.3) and workload.in_channels * prod(workload.kernel) <= MOST_PLACES:
+        sparsity = max(draw.of(SPARSITIES), 1 - MOST_NONZEROS / prod(workload.w_shape))
+        # A product with a zero is left out, also with NaN.
+        return Trial(workload, "sparse", None, operands, sparsity=round(sparsity, 4)), is_default
+    return Trial(workload, algorithm, None, operands, nonfinite), is_default
 
 
 def _attempt(draw: Draw) -> ConvWorkload | None:

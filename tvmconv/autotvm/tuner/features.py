@@ -1,4 +1,4 @@
-"""What the cost model sees of a configuration: its knobs, and what the template derives from them."""
+"""What the cost model sees of a configuration: its knobs, and what the template derives from them, if anything."""
 
 from __future__ import annotations
 
@@ -15,6 +15,6 @@ Matrix = NDArray[np.float32]
 
 def matrix(task: Task, configs: Sequence[Any]) -> Matrix:
     """One row for each configuration, log2(1 + value) of each of its knobs and features."""
-    workload, features = task.workload, task.template.features
-    rows = [(*vars(config).values(), *features(workload, config).values()) for config in configs]
+    features = task.template.features
+    rows = [(*vars(config).values(), *features(task.workload, config).values()) for config in configs]
     return np.log2(1 + np.array(rows, np.float32))

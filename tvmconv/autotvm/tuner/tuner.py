@@ -125,7 +125,11 @@ class Tuner(ABC):
             return self.trials >= n_trial or stale or not self.has_next() or stop()
 
         while not over():
-            measure(self._propose(min(self.batch_size, n_trial - self.trials)), Stage.SEARCH, over)
+            batch = self._propose(min(self.batch_size, n_trial - self.trials))
+            if batch[0] == self.space.default:  # alone: a search that is cut short must not know slower ones only
+                measure([batch.pop(0)], Stage.SEARCH, over)
+            if not stop():
+                measure(batch, Stage.SEARCH, over)
         finalists = self._finalists()
         if not stop() and any(self._confirmed[config] < ROUNDS for config in finalists):
             measure(finalists * ROUNDS, Stage.CONFIRM, stop)  # interleaved: what disturbs a round disturbs all alike

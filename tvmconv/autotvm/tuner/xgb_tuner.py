@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
@@ -59,16 +60,16 @@ class XGBTuner(Tuner):
         self._similar: list[tuple[Matrix, Vector]] = []
 
     def load_history(self, records: Sequence[Record]) -> None:
-        """Learns from records of other workloads, or other devices; those of another template are left out."""
+        """Learns from records of other problems, or other devices; those of another template are left out."""
         groups = defaultdict[Any, list[Record]](list)
         for record in records:
             mine = (record.template, record.versions.template) == (self.task.name, self.task.template.VERSION)
             if mine and record.stage is Stage.SEARCH:
-                groups[record.workload, record.device].append(record)
-        for (workload, _), group in groups.items():
+                groups[record.problem, record.device].append(record)
+        for (problem, _), group in groups.items():
             ranked = sorted(group, key=lambda record: record.cost)[:: -(-len(group) // self.history_size)]
             configs = [type(self.space.default)(**record.knobs) for record in ranked]
-            rows = matrix(Task(workload, self.task.target), configs)
+            rows = matrix(replace(self.task, **problem._asdict()), configs)
             self._similar.append((rows, _speeds(record.cost for record in ranked)))
 
     @property

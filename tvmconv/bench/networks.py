@@ -1,4 +1,7 @@
-"""Ten networks from the papers that describe them, in torch, with the layers of torchvision's models."""
+"""Ten networks from the papers that describe them, in torch, with the layers of torchvision's models.
+
+Importing this module loads torch.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 
-class Residual(nn.Module):
+class Residual(nn.Module):  # type: ignore[misc]
     """activation(body(x) + shortcut(x))."""
 
     def __init__(self, body: nn.Module, shortcut: nn.Module | None = None, activation: nn.Module | None = None) -> None:
@@ -19,7 +22,7 @@ class Residual(nn.Module):
         return self.activation(self.body(x) + self.shortcut(x))
 
 
-class Concat(nn.Module):
+class Concat(nn.Module):  # type: ignore[misc]
     """The results of several modules behind one another, by channels."""
 
     def __init__(self, *branches: nn.Module) -> None:
@@ -30,7 +33,7 @@ class Concat(nn.Module):
         return torch.cat([branch(x) for branch in self.branches], 1)
 
 
-class SqueezeExcite(nn.Module):
+class SqueezeExcite(nn.Module):  # type: ignore[misc]
     """Each channel scaled by a gate that is computed from the means of all."""
 
     def __init__(self, channels: int, squeezed: int, activation: nn.Module, gate: nn.Module) -> None:
@@ -47,7 +50,7 @@ class SqueezeExcite(nn.Module):
         return x * self.gate(x)
 
 
-class ChannelShuffle(nn.Module):
+class ChannelShuffle(nn.Module):  # type: ignore[misc]
     """Half of the channels through a branch, then the channels of both halves in turns."""
 
     def __init__(self, branch: nn.Module) -> None:
@@ -59,7 +62,7 @@ class ChannelShuffle(nn.Module):
         return interleave(kept, self.branch(worked))
 
 
-class ShuffleDown(nn.Module):
+class ShuffleDown(nn.Module):  # type: ignore[misc]
     """Both branches from all channels, then the channels of both in turns."""
 
     def __init__(self, left: nn.Module, right: nn.Module) -> None:
@@ -244,31 +247,19 @@ def efficientnet_b0() -> nn.Module:
     return nn.Sequential(*layers, conv_bn(320, 1280, act=nn.SiLU), *classifier(1280))
 
 
-PARAMETERS = {
-    alexnet: 61_100_840,
-    vgg16: 138_357_544,
-    resnet18: 11_689_512,
-    resnet50: 25_557_032,
-    squeezenet: 1_235_496,
-    densenet121: 7_978_856,
-    mobilenet_v2: 3_504_872,
-    mobilenet_v3: 2_542_856,
-    shufflenet_v2: 2_278_604,
-    efficientnet_b0: 5_288_548,
+NETWORKS: dict[str, Callable[[], nn.Module]] = {
+    network.__name__: network
+    for network in (
+        resnet18,
+        resnet50,
+        mobilenet_v2,
+        mobilenet_v3,
+        vgg16,
+        shufflenet_v2,
+        squeezenet,
+        alexnet,
+        densenet121,
+        efficientnet_b0,
+    )
 }
-"""Each network, and how many parameters it is known to have."""
-
-
-def randomized(network: Callable[[], nn.Module]) -> nn.Module:
-    """The network in eval mode, with weights that keep the size of what goes through, and batch norms of their own."""
-    torch.manual_seed(7)
-    module = network().eval()
-    for part in module.modules():
-        if isinstance(part, (nn.Conv2d, nn.Linear)):
-            nn.init.kaiming_uniform_(part.weight, nonlinearity="relu")
-        elif isinstance(part, nn.BatchNorm2d):
-            nn.init.uniform_(part.weight, 0.5, 1.0)
-            nn.init.uniform_(part.running_var, 0.5, 2.0)
-            nn.init.normal_(part.bias, std=0.1)
-            nn.init.normal_(part.running_mean, std=0.1)
-    return module
+"""Each network by its name."""

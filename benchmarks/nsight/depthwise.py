@@ -1,0 +1,136 @@
+"""What bounds the depthwise kernels that are furthest from a copy: they are called under Nsight Compute, then told.
+
+docs/benchmarks.md has the commands, and the table that comes of them.
+"""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+
+import click
+
+from tvmconv.cli import Commands
+from tvmconv.cli.console import note, print_table
+from tvmconv.errors import InvalidArgumentError
+
+SUITES = ("depthwise-tutorial", "depthwise-networks")
+
+WORKLOADS = (
+    ("float32", "t96-k5-m2"),
+    ("float32", "k7-384x14"),
+    ("float32", "t64"),
+    ("float32", "t96"),
+    ("float32", "mb-512x14"),
+    ("float16", "mb-512x14"),
+    ("float16", "mb-960x7"),
+    ("float16", "k7-384x14"),
+)
+
+CALLS = 3
+"""Of each kernel: the first ones find caches and clocks as they are, the last one is told."""
+
+SHARES = {
+    "issue slots": "smsp__issue_active.avg.pct_of_peak_sustained_active",
+    "L2": "lts__throughput.avg.pct_of_peak_sustained_elapsed",
+    "memory": "dram__throughput.avg.pct_of_peak_sustained_elapsed",
+    "warps active": "sm__warps_active.avg.pct_of_peak_sustained_active",
+}
+"""Columns of the table, in percent."""
+
+INSTRUCTIONS, MULTIPLY_ADDS = "smsp__inst_executed.sum", "smsp__inst_executed_pipe_fma.sum"
+WAVES = "launch__waves_per_multiprocessor"
+
+STALL = "smsp__average_warps_issue_stalled_{}_per_issue_active.ratio"
+STALLS = {
+    "loads": ("long_scoreboard",),
+    "shared memory": ("short_scoreboard", "mio_throttle"),
+    "the multipliers": ("math_pipe_throttle",),
+    "barriers": ("barrier",),
+    "the queue of loads": ("lg_throttle",),
+    "code": ("no_instruction",),
+}
+"""What warps wait for, and Nsight's names of it."""
+
+OTHERS = (
+    "gpu__time_duration.sum",
+    "l1tex__throughput.avg.pct_of_peak_sustained_elapsed",
+    "sm__inst_executed.avg.per_cycle_elapsed",
+    "launch__registers_per_thread",
+    "launch__grid_size",
+    "launch__block_size",
+)
+"""What is measured beside the table."""
+
+
+@click.group(cls=Commands)
+def main() -> None:
+    """Profile depthwise kernels."""
+
+
+@main.command()
+def metrics() -> None:
+    """Print what `ncu --metrics` is to measure."""
+    stalls = [STALL.format(name) for names in STALLS.values() for name in names]
+    click.echo(",".join((*SHARES.values(), INSTRUCTIONS, MULTIPLY_ADDS, WAVES, *stalls, *OTHERS)))
+
+
+@main.command()
+def run() -> None:
+    """Call each kernel on this machine's GPU, with the configuration that is tuned for it."""
+    import tvm
+
+    import tvmconv
+    from tvmconv.bench.suites import load_suite
+    from tvmconv.targets import device_of, resolve_target
+    from tvmconv.testing import random_operands
+
+    device = device_of(resolve_target("cuda"))
+    for dtype, name in WORKLOADS:
+        (workload,) = (found[name] for suite in SUITES if name in (found := load_suite(suite, "cuda", dtype=dtype)))
+        operator = tvmconv.compile(workload, "cuda")
+        note(f"{dtype} {name}: {operator.selection.reason}")
+        operands = random_operands(workload)
+        x, w = (tvm.runtime.tensor(operands[operand], device) for operand in ("x", "w"))
+        for _ in range(CALLS):
+            operator(x, w)
+        device.sync()
+
+
+@main.command()
+@click.argument("path", metavar="FILE", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+def table(path: Path) -> None:
+    """Print the table of what `ncu --csv` printed; FILE may be compressed."""
+    from tvmconv.autotvm.record import read_unpacked
+
+    lines = read_unpacked("file", path).decode().splitlines()
+    kernels: dict[str, dict[str, float]] = {}
+    for row in csv.DictReader(line for line in lines if line.startswith('"')):
+        kernels.setdefault(row["ID"], {})[row["Metric Name"]] = float(row["Metric Value"].replace(",", ""))
+    if len(kernels) != CALLS * len(WORKLOADS):
+        raise InvalidArgumentError("file", str(path), f"{CALLS * len(WORKLOADS)} calls, not {len(kernels)}")
+    told = list(kernels.values())[CALLS - 1 :: CALLS]
+    print_table(
+        ["workload", *SHARES, "multiply-adds", "waves", "most waiting"],
+        [
+            [
+                f"{dtype} {name}",
+                *(f"{found[metric]:.0f}%" for metric in SHARES.values()),
+                f"{found[MULTIPLY_ADDS] / found[INSTRUCTIONS]:.0%}",
+                f"{found[WAVES]:.2g}",
+                waiting(found),
+            ]
+            for (dtype, name), found in zip(WORKLOADS, told, strict=True)
+        ],
+    )
+
+
+def waiting(found: dict[str, float]) -> str:
+    """How many warps wait for what in a slot that issues: for what most do, and for what nearly as many do."""
+    stalls = {what: sum(found[STALL.format(name)] for name in names) for what, names in STALLS.items()}
+    most = max(stalls.values())
+    return "; ".join(f"{what}, {warps:.1f}" for what, warps in stalls.items() if warps > 0.75 * most)
+
+
+if __name__ == "__main__":
+    main()

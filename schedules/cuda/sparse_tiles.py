@@ -1,0 +1,176 @@
+"""The knobs of sparse convolutions on CUDA, what makes them legal, and what follows from them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import gcd, prod
+
+import tvm
+
+from tvmconv.workload import ConvWorkload
+
+from ..space import ceil_div, ceil_to, named, wasted
+from .machine import REGISTERS, SHARED_ALIGNMENT, WARP
+
+BANKS = 32
+"""Of shared memory."""
+
+MOST_REGISTERS = 255
+"""Of a thread."""
+
+SPARE_REGISTERS = 24
+"""What a thread takes beside its outputs and what it stages."""
+
+
+@dataclass(frozen=True)
+class Config:
+    """The knobs. A block computes `images * threads_y * rows * threads_x * columns` pixels."""
+
+    channels: int
+    """Output channels of a block, and of each of its threads."""
+    images: int
+    threads_y: int
+    threads_x: int
+    rows: int
+    """Neighbouring rows of a thread."""
+    columns: int
+    """Neighbouring columns of a thread."""
+    chunk: int
+    """Input channels staged at a time."""
+    buffers: int
+    """Chunks that shared memory has room for: while one is computed, the others are on their way."""
+    tiles: int = 1
+    """Tiles that a block computes one after the other, by the same code. On an H100 one was the fastest everywhere."""
+
+    @property
+    def threads(self) -> int:
+        return self.images * self.threads_y * self.threads_x
+
+    @property
+    def tile(self) -> tuple[int, int]:
+        """Rows and columns of a block."""
+        return self.threads_y * self.rows, self.threads_x * self.columns
+
+    @property
+    def outputs(self) -> int:
+        """Outputs a thread keeps in registers."""
+        return self.channels * self.rows * self.columns
+
+
+LEAST = Config(1, 1, 1, 1, 1, 1, 1, buffers=1)
+
+
+def constraints(workload: ConvWorkload, target: tvm.target.Target) -> dict[str, Callable[[Config], bool]]:
+    """What a configuration must meet, by name."""
+    max_threads = int(target.attrs["max_threads_per_block"])
+    max_shared = int(target.attrs["max_shared_memory_per_block"])
+
+    def whole_chunks(config: Config) -> bool:
+        return workload.in_channels % config.chunk == 0
+
+    def chunks_for_buffers(config: Config) -> bool:
+        return config.buffers * config.chunk <= workload.in_channels
+
+    def copied_behind(config: Config) -> bool:
+        return config.buffers == 1 or copies(workload)
+
+    def whole_blocks(config: Config) -> bool:
+        """The tiles of a block end with a row of tiles, or such rows with an image: else no loops number them."""
+        left = config.tiles
+        for extent in reversed(grid_of_tiles(workload, config)):
+            common = gcd(left, extent)
+            left //= common
+            if common < extent:
+                break
+        return left == 1
+
+    def whole_images(config: Config) -> bool:
+        return workload.batch % config.images == 0
+
+    def threads(config: Config) -> bool:
+        return config.threads <= max_threads
+
+    def waste(config: Config) -> bool:
+        return prod(map(wasted, workload.output_size, config.tile)) <= 2
+
+    def shared_memory(config: Config) -> bool:
+        return shared_bytes(workload, config) <= max_shared
+
+    def fits_registers(config: Config) -> bool:
+        return registers(workload, config) <= min(MOST_REGISTERS, REGISTERS // ceil_to(config.threads, WARP))
+
+    def grid(config: Config) -> bool:
+        return blocks(workload, config) < 2**31 and ceil_div(workload.out_channels, config.channels) < 2**16
+
+    return named(
+        whole_chunks,
+        chunks_for_buffers,
+        copied_behind,
+        whole_blocks,
+        whole_images,
+        threads,
+        waste,
+        shared_memory,
+        fits_registers,
+        grid,
+    )
+
+
+def blocks(workload: ConvWorkload, config: Config) -> int:
+    """Blocks of pixels: as many thread blocks has each block of output channels."""
+    return prod(grid_of_tiles(workload, config)) // config.tiles
+
+
+def grid_of_tiles(workload: ConvWorkload, config: Config) -> tuple[int, int, int]:
+    """Tiles over the batch, the rows and the columns of the output."""
+    down, across = map(ceil_div, workload.output_size, config.tile)
+    return workload.batch // config.images, down, across
+
+
+def registers(workload: ConvWorkload, config: Config) -> int:
+    """Registers of a thread, roughly: its outputs, or all that it reads if that is less, and what it stages."""
+    held = (2 if copies(workload) else config.chunk) * places(workload, config)
+    return min(config.outputs, workload.in_channels * elements(workload, config)) + held + SPARE_REGISTERS
+
+
+def elements(workload: ConvWorkload, config: Config) -> int:
+    """Elements of a channel that a thread reads for its pixels, if it needs them all."""
+    shared = zip((config.rows, config.columns), workload.kernel, strict=True)
+    return prod(min(size + span - 1, size * span) for size, span in shared)
+
+
+def places(workload: ConvWorkload, config: Config) -> int:
+    """Elements of a channel that a thread stages."""
+    return ceil_div(config.images * prod(window(workload, config)), config.threads)
+
+
+def copies(workload: ConvWorkload) -> bool:
+    """Whether the input is staged by copies that run behind the computation: they take four bytes at least."""
+    return workload.itemsize == 4
+
+
+def shared_bytes(workload: ConvWorkload, config: Config) -> int:
+    """Shared memory of a block, in bytes."""
+    rows, _ = window(workload, config)
+    size = config.buffers * config.chunk * config.images * rows * pitch(workload, config) * workload.itemsize
+    return ceil_to(size, SHARED_ALIGNMENT)
+
+
+def window(workload: ConvWorkload, config: Config) -> tuple[int, int]:
+    """Rows and columns of the input that a tile reads."""
+    return workload.read_by(config.tile)
+
+
+def pitch(workload: ConvWorkload, config: Config) -> int:
+    """Elements of a row in shared memory.
+
+    Where rows of threads are no whole warps there are some to spare, so that those at the end of one row and at the
+    beginning of the next find their pixels in different banks.
+    """
+    _, columns = window(workload, config)
+    if config.threads_x % BANKS == 0:
+        return columns
+    below, beside = config.rows * workload.stride[0], config.threads_x * config.columns * workload.stride[1]
+    spared = (columns + more for more in range(BANKS) if ((columns + more) * below - beside) % BANKS == 0)
+    return next(spared, columns)

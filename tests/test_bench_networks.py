@@ -1,0 +1,111 @@
+"""`tvmconv bench networks`: who takes part, what is checked, and what is told of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from command_line import tvmconv, tvmconv_json
+
+pytest.importorskip("torch")
+
+import torch
+
+from tvmconv.bench import contenders, network, networks, timing
+from tvmconv.bench.contenders import PEERS, PyTorch
+from tvmconv.bench.weights import prune, randomized
+from tvmconv.errors import InvalidArgumentError
+from tvmconv.targets import resolve_target
+
+
+def tiny() -> torch.nn.Module:
+    layers = [torch.nn.Conv2d(3, 8, 3, padding=1), torch.nn.BatchNorm2d(8), torch.nn.ReLU()]
+    return torch.nn.Sequential(*layers, torch.nn.AdaptiveAvgPool2d(1), torch.nn.Flatten(), torch.nn.Linear(8, 5))
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A tiny network instead of the real ones, timed for a moment."""
+    monkeypatch.setattr(networks, "NETWORKS", {"tiny": tiny})
+    monkeypatch.setattr(network, "SECONDS", 0.001)
+    monkeypatch.setattr(timing._WallTimer, "SETTLE", 0.001)
+
+
+def test_all_contenders(monkeypatch: pytest.MonkeyPatch) -> None:
+    report = tvmconv_json("bench", "networks", "tiny", "--batch", 3, "--size", 64, "--rounds", 2)
+    (row,) = report["rows"]
+    assert (row["name"], row["batch"], row["size"], row["sparsity"]) == ("tiny", 3, 64, None)
+    assert list(row["times"]) == ["tvmconv", "pytorch", "torch-compile", "onnxruntime", "tvm"]
+    assert (row["skipped"], row["failed"], row["memory"]) == ({}, {}, {})
+    for name, times in row["times"].items():
+        assert 0 < times["low"] <= times["median"] <= times["high"] < 1
+        assert row["errors"][name] < 1e-5
+        assert row["build_seconds"][name] > 0
+        assert row["file_bytes"][name] > 4 * sum(weight.numel() for weight in tiny().parameters())
+    assert row["kernels"] == {"tvmconv cpu/direct": 2}
+
+
+def test_pruned_beside_its_dense_self() -> None:
+    result = tvmconv("bench", "networks", "tiny", "--size", 64, "--rounds", 1, "--sparsity", 0.9, "--peers", "pytorch")
+    assert result.exit_code == 0, result.stderr
+    lines = [" ".join(line.split()) for line in result.stdout.splitlines()]
+    assert lines[2:4] == ["tiny, 1 x 3 x 64 x 64, 90% zeros", "ms spread x tvmconv error build, s memory, MB file, MB"]
+    assert [line.split()[0] for line in lines[4:7]] == ["tvmconv", "tvmconv-dense", "pytorch"]
+    assert lines[7].startswith("convolutions of tvmconv: ")
+    assert "tvmconv cpu/sparse" in lines[7]
+
+
+def test_weights_are_pruned_by_magnitude() -> None:
+    module, whole = randomized(tiny), randomized(tiny)
+    prune(module, 0.75)
+    for part, before in zip(module, whole, strict=True):
+        if hasattr(part, "weight") and part.weight.dim() > 1:
+            zero = part.weight == 0
+            assert int(zero.sum()) == round(0.75 * zero.numel())
+            assert before.weight.abs()[zero].max() <= before.weight.abs()[~zero].min()
+            assert part.weight.norm().item() == pytest.approx(before.weight.norm().item(), rel=1e-5)
+
+
+def test_those_that_fail_and_those_that_are_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Wrong(PyTorch):
+        def prepare(self, *given: Any) -> contenders.Prepared:
+            prepared = super().prepare(*given)
+            return prepared._replace(call=lambda: 1.01 * prepared.call())
+
+    class Broken(PyTorch):
+        def prepare(self, *given: Any) -> contenders.Prepared:
+            raise RuntimeError("no kernel\nand a long trace")
+
+    monkeypatch.setattr(network, "PEERS", {"wrong": Wrong("wrong"), "broken": Broken("broken")})
+    (row,) = tvmconv_json("bench", "networks", "tiny", "--size", 64, "--rounds", 1)["rows"]
+    assert list(row["times"]) == ["tvmconv"]
+    assert row["failed"]["broken"] == "no kernel"
+    assert row["failed"]["wrong"].startswith("wrong computes tiny wrongly: it differs by ")
+
+    monkeypatch.setattr(network, "OURS", replace(network.OURS, sparse="nonsense"))
+    assert tvmconv("bench", "networks", "tiny", "--peers", "wrong").exit_code == 2
+
+
+def test_rows_before_an_error_are_printed(monkeypatch: pytest.MonkeyPatch) -> None:
+    measured = network.measure_networks
+
+    def ending(names: Any, *others: Any) -> Iterator[network.NetworkRow]:
+        yield from measured(names, *others)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(network, "measure_networks", ending)
+    result = tvmconv("bench", "networks", "tiny", "--size", 64, "--rounds", 1, "--peers", "pytorch")
+    assert result.exit_code == 130
+    assert "tiny, 1 x 3 x 64 x 64\n" in result.stdout
+
+
+def test_names() -> None:
+    with pytest.raises(InvalidArgumentError, match="network is 'vgg'; expected some of tiny"):
+        network.choose(["vgg"])
+    with pytest.raises(InvalidArgumentError, match="peers is 'tensorflow'; expected some of pytorch, torch-compile"):
+        network.choose_peers("pytorch,tensorflow")
+    cuda = resolve_target({"kind": "cuda", "arch": "sm_90"})
+    assert PEERS["onnxruntime"].obstacle(cuda) == "on a CPU"
+    assert PEERS["onnxruntime"].obstacle(resolve_target("llvm")) is None

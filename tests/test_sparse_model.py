@@ -1,0 +1,67 @@
+"""The model that chooses default configurations of sparse CUDA kernels, on what was measured on an H100."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections import defaultdict
+from functools import cache
+from pathlib import Path
+from statistics import geometric_mean
+
+import pytest
+from tvmconv.schedules.cuda import sparse
+from tvmconv.schedules.cuda.sparse_model import DENSITY, MOST_INSTRUCTIONS, clocks, instructions
+
+from tvmconv import ConvWorkload
+from tvmconv.bench.suites import load_suite
+from tvmconv.targets import resolve_target
+
+SM_90 = resolve_target({"kind": "cuda", "arch": "sm_90"})
+MEASURED = Path(__file__).parents[1] / "benchmarks"
+
+
+@cache
+def measured(batch: int) -> dict[str, dict[sparse.Config, float]]:
+    """Microseconds of the configurations of each operator of the suite sparse-paper."""
+    found = defaultdict[str, dict[sparse.Config, float]](dict)
+    with gzip.open(MEASURED / f"sparse-h100-batch-{batch}.jsonl.gz", "rt") as lines:
+        for line in map(json.loads, lines):
+            if "us" in line and "best" not in line:
+                found[line["op"]][sparse.Config(**line["config"])] = line["us"]
+    return found
+
+
+@pytest.mark.parametrize("batch", [64, 1])
+def test_choice_among_measured(batch: int) -> None:
+    """The fastest by the model is nearly the fastest; and the fastest of all is in the space."""
+    workloads, losses = load_suite("sparse-paper", "cuda", batch), []
+    for name, times in measured(batch).items():
+        workload = workloads[name]
+        space, best = sparse.space(workload, SM_90), min(times, key=times.__getitem__)
+        checks = (*space.heuristics.values(), *space.constraints.values())
+        assert all(getattr(best, knob) in values for knob, values in space.knobs.items()), (name, best)
+        assert all(holds(best) for holds in checks), (name, best)
+        legal = [config for config in times if not space.violated(config)]
+        chosen = min(legal, key=lambda config: clocks(workload, config, DENSITY))
+        losses.append(times[chosen] / times[best])
+    assert geometric_mean(losses) < 1.05
+    assert max(losses) < 1.15
+
+
+@pytest.mark.parametrize("name", ["alexnet-conv3", "resnet-conv2"])
+@pytest.mark.parametrize("density", [0.1, 0.3, 0.9, 1.0])
+def test_no_block_is_too_much_for_compilers(name: str, density: float) -> None:
+    workload = load_suite("sparse-paper", "cuda", 64)[name]
+    assert instructions(workload, sparse.default_config(workload, SM_90, density), density) <= MOST_INSTRUCTIONS
+
+
+@pytest.mark.parametrize("tiles", [2, 3, 4, 6, 7, 12])
+def test_tiles_that_are_legal_can_be_scheduled(tiles: int) -> None:
+    """Of 2 images with 3 rows of 4 tiles each."""
+    workload = ConvWorkload.conv2d((2, 2, 6, 32), (4, 2, 3, 3))
+    config = sparse.Config(4, 1, threads_y=2, threads_x=8, rows=1, columns=1, chunk=1, buffers=1, tiles=tiles)
+    broken = sparse.space(workload, SM_90).violated(config)
+    assert broken == (["whole_blocks"] if tiles in (3, 6, 7) else [])
+    if not broken:
+        sparse.schedule(workload, config, SM_90)

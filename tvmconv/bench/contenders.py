@@ -1,0 +1,161 @@
+"""What is timed on whole networks: tvmconv, and others that run the same module of torch."""
+
+from __future__ import annotations
+
+import io
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Callable, Mapping
+from copy import deepcopy
+from dataclasses import dataclass
+from functools import cache, partial
+from importlib.util import find_spec
+from pathlib import Path
+from shutil import which
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+import tvm
+
+from .. import lowering
+from ..network import build, import_model
+from ..storage import export
+from .timing import Call
+
+
+class Prepared(NamedTuple):
+    """A network in a contender's hands."""
+
+    call: Call
+    """Runs it once on the images that it was prepared with: returns a tensor that torch takes, on the same device."""
+    save: Callable[[Path], object]
+    """Writes it to a file, as one deploys it; before the first call, after which TVM warns of every constant."""
+    kernels: Mapping[str, int] = MappingProxyType({})
+    """How many of its convolutions run on what, as far as it tells."""
+
+
+class Contender(ABC):
+    """One way to run networks."""
+
+    name: str
+
+    def obstacle(self, target: tvm.target.Target) -> str | None:
+        """Why it cannot take part; None where it can."""
+        return None
+
+    @abstractmethod
+    def prepare(self, module: Any, x: Any, target: tvm.target.Target) -> Prepared:
+        """A module of torch on the CPU, for images (N, 3, H, W) that are where the target's kernels run."""
+
+
+@dataclass(frozen=True)
+class Tvmconv(Contender):
+    """tvmconv as a user gets it, on a GPU with CUDA graphs: without, it could not be captured as the others are."""
+
+    name: str = "tvmconv"
+    sparse: str = "auto"
+
+    def prepare(self, module: Any, x: Any, target: tvm.target.Target) -> Prepared:
+        with tvm.transform.PassContext(config={"relax.backend.use_cuda_graph": target.kind.name == "cuda"}):
+            network = build(import_model(module, (x.cpu(),)), target, self.sparse)
+        return Prepared(partial(network, x), network.export, Counter(layer.kernel for layer in network.layers))
+
+
+@dataclass(frozen=True)
+class PyTorch(Contender):
+    """Eager PyTorch in strict float32, with cuDNN's own search for the fastest algorithms."""
+
+    name: str = "pytorch"
+
+    def prepare(self, module: Any, x: Any, target: tvm.target.Target) -> Prepared:
+        import torch
+
+        torch.backends.cudnn.benchmark = True
+        torch.backends.cudnn.allow_tf32 = False
+        torch.backends.cuda.matmul.allow_tf32 = False
+        placed = deepcopy(module).to(x.device)
+        forward = self._forward(placed)
+
+        def call() -> Any:
+            with torch.inference_mode():
+                return forward(x)
+
+        return Prepared(call, partial(torch.save, placed.state_dict()))
+
+    def _forward(self, module: Any) -> Callable[[Any], Any]:
+        return partial(module)
+
+
+@dataclass(frozen=True)
+class Compiled(PyTorch):
+    """`torch.compile` as it is by default; CUDA graphs, which it has for itself, are captured around all alike."""
+
+    name: str = "torch-compile"
+
+    def obstacle(self, target: tvm.target.Target) -> str | None:
+        if target.kind.name == "cuda" and find_spec("triton") is None:
+            return "triton is not installed"
+        return None if which("g++") or which("clang++") else "it needs a C++ compiler"
+
+    def _forward(self, module: Any) -> Callable[[Any], Any]:
+        import torch
+
+        torch._dynamo.reset()
+        compiled: Callable[[Any], Any] = torch.compile(module)
+        return compiled
+
+
+class OnnxRuntime(Contender):
+    """ONNX Runtime on a CPU, on as many threads as PyTorch has; its arrays are bound, so that nothing is copied."""
+
+    name = "onnxruntime"
+
+    def obstacle(self, target: tvm.target.Target) -> str | None:
+        if target.kind.name != "llvm":
+            return "on a CPU"
+        missing = [package for package in ("onnx", "onnxruntime") if find_spec(package) is None]
+        return f"{' and '.join(missing)} not installed" if missing else None
+
+    def prepare(self, module: Any, x: Any, target: tvm.target.Target) -> Prepared:
+        import numpy as np
+        import onnxruntime
+        import torch
+
+        buffer = io.BytesIO()
+        # The exporter through TorchScript, which needs no further package.
+        torch.onnx.export(module, (x,), buffer, input_names=["x"], output_names=["y"], dynamo=False)
+        model = buffer.getvalue()
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = torch.get_num_threads()
+        session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+        output = torch.empty(session.get_outputs()[0].shape)
+        binding = session.io_binding()
+        binding.bind_input("x", "cpu", 0, np.float32, tuple(x.shape), x.data_ptr())
+        binding.bind_output("y", "cpu", 0, np.float32, tuple(output.shape), output.data_ptr())
+
+        def call() -> Any:
+            session.run_with_iobinding(binding)
+            return output
+
+        return Prepared(call, lambda path: path.write_bytes(model))
+
+
+class Tvm(Contender):
+    """TVM as it is: its importer, and its default pipeline with fusion for the target."""
+
+    name = "tvm"
+
+    def prepare(self, module: Any, x: Any, target: tvm.target.Target) -> Prepared:
+        from tvm.runtime.vm import VirtualMachine
+
+        from ..targets import device_of
+
+        executable = lowering.build(import_model(module, (x.cpu(),)).mod, target)
+        machine = cache(lambda: VirtualMachine(executable, device_of(target))["main"])
+        return Prepared(lambda: machine()(x), lambda path: export(executable, path))
+
+
+OURS, DENSE = Tvmconv(), Tvmconv("tvmconv-dense", "never")
+
+PEERS: dict[str, Contender] = {peer.name: peer for peer in (PyTorch(), Compiled(), OnnxRuntime(), Tvm())}
+"""Every peer by its name, in the order of the rows."""

@@ -1,0 +1,230 @@
+"""Timing a whole network beside its peers, all of them checked first."""
+
+from __future__ import annotations
+
+import gc
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from copy import deepcopy
+from pathlib import Path
+from statistics import geometric_mean
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from ..errors import InvalidArgumentError, TvmconvError, WrongResultError
+from ..network.importer_errors import IMPORT_ERRORS
+from ..targets import device_facts
+from ..verify import compare
+from .contenders import DENSE, OURS, PEERS, Contender, Prepared, Tvmconv
+from .timing import Call, Timer, Timing, interleave, timer
+
+if TYPE_CHECKING:
+    import tvm
+
+SECONDS = 0.2
+"""That a contender is timed for in each round."""
+
+DEFAULT = ("resnet50", "mobilenet_v2", "vgg16", "shufflenet_v2", "squeezenet")
+
+
+class NetworkRow(msgspec.Struct, frozen=True):
+    """A network beside its peers, each figure by contender; times are seconds of one call."""
+
+    name: str
+    batch: int
+    size: int
+    """Height and width of the images."""
+    sparsity: float | None
+    """Share of zeros in the weights; None where they were left as they are."""
+    times: dict[str, Timing]
+    errors: dict[str, float]
+    """Largest error, as a share of the largest output."""
+    build_seconds: dict[str, float]
+    """From the module of torch to the end of the first call."""
+    memory: dict[str, int]
+    """Bytes of the GPU that are taken after some calls: weights, intermediate tensors, code. None of a CPU."""
+    file_bytes: dict[str, int]
+    kernels: dict[str, int]
+    """How many convolutions of the network run on each of tvmconv's templates, or on TVM's loops."""
+    skipped: dict[str, str]
+    """Why contenders took no part."""
+    failed: dict[str, str]
+    """What was wrong with contenders that took part."""
+
+    def times_faster(self, peer: str) -> float | None:
+        """How many times as long the peer takes as tvmconv; None unless both have run."""
+        if OURS.name not in self.times or peer not in self.times:
+            return None
+        return self.times[peer].median / self.times[OURS.name].median
+
+
+def choose(names: Sequence[str]) -> Sequence[str]:
+    """The networks of these names, or the default ones where there are none."""
+    from .networks import NETWORKS
+
+    if unknown := [name for name in names if name not in NETWORKS]:
+        raise InvalidArgumentError("network", unknown[0], f"some of {', '.join(NETWORKS)}")
+    return names or DEFAULT
+
+
+def choose_peers(names: str | None) -> list[Contender]:
+    """The peers in text such as "pytorch,tvm"; all where there is none."""
+    chosen = list(PEERS) if names is None else [name.strip() for name in names.split(",")]
+    if unknown := [name for name in chosen if name not in PEERS]:
+        raise InvalidArgumentError("peers", unknown[0], f"some of {', '.join(PEERS)}")
+    return [peer for name, peer in PEERS.items() if name in chosen]
+
+
+def measure_networks(
+    names: Iterable[str],
+    target: tvm.target.Target,
+    peers: Sequence[Contender],
+    rounds: int,
+    batch: int,
+    size: int,
+    sparsity: float | None,
+    started: Callable[[str], None],
+) -> Iterator[NetworkRow]:
+    """Measures networks one by one, with random weights and images (batch, 3, size, size); `started` hears of each.
+
+    With a sparsity, that share of the weights is zero, and tvmconv's dense kernels are a contender, too. PyTorch and
+    all other libraries have as many threads on a CPU as TVM.
+    """
+    import torch
+
+    from .networks import NETWORKS
+    from .weights import prune, randomized
+
+    device = device_facts(target.kind.name)
+    assert device is not None  # it was asked for
+    if device.threads is not None:
+        torch.set_num_threads(device.threads)
+    contenders = [OURS, *([DENSE] if sparsity is not None else []), *peers]
+    for name in names:
+        started(f"{name}, batch {batch}")
+        module = randomized(NETWORKS[name])
+        if sparsity is not None:
+            prune(module, sparsity)
+        x = torch.randn(batch, 3, size, size, generator=torch.Generator().manual_seed(3))
+        yield measure_network(name, module, x, target, contenders, rounds, sparsity)
+
+
+def measure_network(
+    name: str,
+    module: Any,
+    x: Any,
+    target: tvm.target.Target,
+    contenders: Sequence[Contender],
+    rounds: int,
+    sparsity: float | None,
+) -> NetworkRow:
+    """One network, a module of torch, on images (N, 3, H, W), both on the CPU.
+
+    Raises `WrongResultError` where tvmconv is wrong. A peer that is wrong or fails is left out, and the row says why.
+    """
+    on_gpu = target.kind.name == "cuda"
+    x = x.to("cuda" if on_gpu else "cpu")
+    expected = _reference(module, x)
+    row = NetworkRow(name, x.shape[0], x.shape[2], sparsity, {}, {}, {}, {}, {}, {}, {}, {})
+    calls: dict[str, Call] = {}
+    timers: dict[str, Timer] = {}
+    for contender in contenders:
+        if reason := contender.obstacle(target):
+            row.skipped[contender.name] = reason
+            continue
+        with _unless_it_fails(contender, row):
+            prepared = _prepared(contender, module, x, target, row)
+            _check(contender, prepared.call(), expected, row)
+            calls[contender.name] = prepared.call
+    # Not before: a graph that was captured of TVM as it is needs memory that TVM's pool would give back above.
+    for contender in contenders:
+        if contender.name in calls:
+            with _unless_it_fails(contender, row):
+                timers[contender.name] = timer([calls[contender.name]], on_gpu, SECONDS)
+    row.times.update(interleave(timers, rounds))
+    return row
+
+
+@contextmanager
+def _unless_it_fails(contender: Contender, row: NetworkRow) -> Iterator[None]:
+    """Notes in the row what goes wrong with a peer; tvmconv may not fail."""
+    try:
+        yield
+    except (*IMPORT_ERRORS, TvmconvError) as error:
+        if isinstance(contender, Tvmconv):
+            raise
+        row.failed[contender.name] = str(error).strip().partition("\n")[0]
+
+
+def geometric_means(rows: Iterable[NetworkRow], contenders: Iterable[str]) -> dict[str, tuple[float, int]]:
+    """How many times as fast as each contender tvmconv is, and on how many networks both have run."""
+    ratios = {name: [ratio for row in rows if (ratio := row.times_faster(name)) is not None] for name in contenders}
+    return {name: (geometric_mean(found), len(found)) for name, found in ratios.items() if found}
+
+
+def _reference(module: Any, x: Any) -> Any:
+    """What float64 computes of the first and the last image."""
+    import torch
+
+    with torch.no_grad():
+        return deepcopy(module).to(x.device, torch.float64)(_ends(x).double()).cpu()
+
+
+def _ends(images: Any) -> Any:
+    return images[:: max(len(images) - 1, 1)]
+
+
+def _prepared(contender: Contender, module: Any, x: Any, target: tvm.target.Target, row: NetworkRow) -> Prepared:
+    """The contender after its first calls; the row gets what that took."""
+    before = _taken() if x.is_cuda else 0
+    start = time.perf_counter()
+    prepared = contender.prepare(module, x, target)
+    built = time.perf_counter()
+    row.file_bytes[contender.name] = _file_bytes(prepared)
+    saved = time.perf_counter()
+    prepared.call()
+    if x.is_cuda:
+        _taken()  # without what the first call alone has taken
+    row.build_seconds[contender.name] = time.perf_counter() - saved + built - start
+    if x.is_cuda:
+        prepared.call()
+        row.memory[contender.name] = _taken(release=False) - before
+    if contender is OURS:
+        row.kernels.update(prepared.kernels)
+    return prepared
+
+
+def _taken(release: bool = True) -> int:
+    """Bytes of the GPU that are in use, once it is done, with or without what torch and TVM keep for later."""
+    import torch
+    import tvm
+
+    torch.cuda.synchronize()
+    if release:
+        gc.collect()
+        torch.cuda.empty_cache()
+        tvm.get_global_func("vm.builtin.memory_manager.clear")()
+    free, total = torch.cuda.mem_get_info()
+    return int(total - free)
+
+
+def _check(contender: Contender, y: Any, expected: Any, row: NetworkRow) -> None:
+    """Notes the error of an output; raises `WrongResultError` where it is too large."""
+    import torch
+
+    got = _ends(torch.from_dlpack(y)).cpu().numpy()
+    (found,) = compare({"y": got}, {"y": expected.float().numpy()})
+    row.errors[contender.name] = found.error / float(expected.abs().max())
+    if not found.agrees:
+        problem = f"{contender.name} computes {row.name} wrongly"
+        raise WrongResultError(f"{problem}: it differs by {found.error:.3g}, allowed {found.bound:.3g}")
+
+
+def _file_bytes(prepared: Prepared) -> int:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "network.so")
+        prepared.save(path)
+        return path.stat().st_size

@@ -1,0 +1,121 @@
+"""`tvmconv bench networks`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from importlib.util import find_spec
+from typing import TYPE_CHECKING
+
+import click
+
+from ..errors import MissingPackageError
+from .bench_report import collect, conditions
+from .console import note, print_json, print_table
+from .options import POSITIVE, json_option, target_option
+
+if TYPE_CHECKING:
+    from ..bench.network import NetworkRow
+
+
+@click.command()
+@click.argument("names", nargs=-1, metavar="[NAME]...")
+@target_option
+@click.option("--threads", type=POSITIVE, help="On a CPU, for all alike.  [default: TVM's number]")
+@click.option("--batch", type=POSITIVE, default=1, help="Images in a call.")
+@click.option("--size", type=click.IntRange(min=64), default=224, help="Height and width of the images.")
+@click.option(
+    "--sparsity",
+    type=click.FloatRange(0, 1, max_open=True),
+    metavar="S",
+    help="Share of each layer's weights that is zero, the smallest ones; tvmconv's dense kernels take part, too.",
+)
+@click.option("--peers", metavar="A,B", help="Only these.  [default: pytorch,torch-compile,onnxruntime,tvm]")
+@click.option("--rounds", type=POSITIVE, default=9, help="How often each contender is timed.")
+@json_option
+def networks(
+    names: tuple[str, ...],
+    target: str,
+    threads: int | None,
+    batch: int,
+    size: int,
+    sparsity: float | None,
+    peers: str | None,
+    rounds: int,
+    as_json: bool,
+) -> None:
+    """Time whole networks, by default five, beside others that run the same module of torch.
+
+    Weights are random. Every contender's output is compared with float64 first; then they are called in turn, on a GPU
+    each in a CUDA graph of all its launches, and times are medians of the rounds. "build" is from the module to the end
+    of the first call, "memory" what the GPU has less then, and "file" what one deploys. "x tvmconv" is how many times
+    as long as tvmconv it takes. A peer that cannot take part is listed with the reason. Ctrl-C and errors end the run
+    with the networks before them. The exit code is 5 if tvmconv computes something wrong.
+    """
+    if threads is not None:
+        os.environ["TVM_NUM_THREADS"] = str(threads)  # read when TVM is loaded
+    if find_spec("torch") is None:
+        raise MissingPackageError("torch", "torch", "tvmconv bench networks")
+
+    from ..bench.network import choose, choose_peers, measure_networks
+    from ..bench.report import versions
+    from ..targets import device_facts, device_of, resolve_target
+
+    resolved = resolve_target(target)
+    device_of(resolved)
+    kind = resolved.kind.name
+    chosen = choose_peers(peers)
+    device, packages = device_facts(kind), versions(kind)
+    measured = measure_networks(choose(names), resolved, chosen, rounds, batch, size, sparsity, note)
+    if not as_json:
+        click.echo(conditions(device, packages, rounds))
+    rows, ended = collect(measured if as_json else _printed(measured))
+    if as_json:
+        print_json({"device": device, "versions": packages, "rounds": rounds, "rows": rows})
+    elif len(rows) > 1:
+        _print_means(rows)
+    if ended:
+        raise ended
+
+
+def _printed(rows: Iterable[NetworkRow]) -> Iterator[NetworkRow]:
+    """The rows, each printed as soon as it is there."""
+    for row in rows:
+        zeros = "" if row.sparsity is None else f", {100 * row.sparsity:g}% zeros"
+        click.echo(f"\n{row.name}, {row.batch} x 3 x {row.size} x {row.size}{zeros}")
+        print_table(
+            ["", "ms", "spread", "x tvmconv", "error", "build, s", "memory, MB", "file, MB"],
+            [
+                [
+                    name,
+                    _milli(timing.median),
+                    f"{_milli(timing.low)}-{_milli(timing.high)}",
+                    row.times_faster(name) or "",
+                    f"{row.errors[name]:.1e}",
+                    round(row.build_seconds[name], 1),
+                    round(row.memory[name] / 1e6, 1) if name in row.memory else "",
+                    round(row.file_bytes[name] / 1e6, 1),
+                ]
+                for name, timing in row.times.items()
+            ],
+        )
+        kernels = ", ".join(f"{count} by {kernel}" for kernel, count in row.kernels.items())
+        click.echo(f"convolutions of tvmconv: {kernels}")
+        for kind, absent in (("skipped", row.skipped), ("failed", row.failed)):
+            for name, reason in absent.items():
+                click.echo(f"{name} {kind}: {reason}")
+        yield row
+
+
+def _print_means(rows: Sequence[NetworkRow]) -> None:
+    from ..bench.network import geometric_means
+
+    contenders = dict.fromkeys(name for row in rows for name in row.times if name != "tvmconv")
+    means = geometric_means(rows, contenders)
+    click.echo("\ngeometric means (of so many), times as long as tvmconv:")
+    click.echo(", ".join(f"{mean:.3g} {name} ({count})" for name, (mean, count) in means.items()))
+
+
+def _milli(seconds: float) -> float:
+    """Milliseconds in four digits."""
+    return float(f"{1000 * seconds:.4g}")

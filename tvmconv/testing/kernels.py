@@ -1,0 +1,79 @@
+"""The kernels of trials: for any weight or with one compiled in, on their target or, as serial twins, on the CPU."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any
+
+import msgspec
+import numpy as np
+import tvm
+from tvm.runtime import Device, Executable
+
+from ..dispatch import select, sparse_template, template_for
+from ..lowering import KERNEL_NAME, build, build_kernel, lower, with_alignment
+from ..serial import serial_twin
+from ..sparse import building
+from ..sparse.blocks import output_blocks
+from ..sparse.compiling import compile_sparse
+from ..sparse.folding import bind, expanded
+from ..sparse.template import make_template
+from ..targets import device_of, resolve_target
+from ..workspace import Workspace
+from .configs import legal_configs
+from .trials import Trial
+
+NOTHING = Workspace(0, ())
+
+TWIN_TARGET = {"kind": "llvm", "opt-level": 0}
+"""LLVM takes minutes to optimise what a thread of a sparse kernel does, which is a second's work as it is."""
+
+
+@dataclass(frozen=True)
+class TrialKernel:
+    """The kernel of a trial, and where it runs."""
+
+    executable: Executable
+    device: Device
+    workspace: Workspace
+
+
+def configs(trial: Trial, target: tvm.target.Target) -> Iterator[Any]:
+    """Legal configurations for a trial, the same for the same workload."""
+    template, workload = _template(trial, target), trial.workload
+    density = () if trial.sparsity is None else (1 - trial.sparsity,)
+    return legal_configs(template.space(workload, target, *density), str(workload))
+
+
+def kernel_of(trial: Trial, target: tvm.target.Target, twin: bool, weight: np.ndarray[Any, Any]) -> TrialKernel:
+    """The kernel of a trial; a `weight` is compiled in where the trial says so."""
+    template, device = _template(trial, target), device_of(resolve_target(TWIN_TARGET) if twin else target)
+    config = None if trial.knobs is None else msgspec.convert(trial.knobs, template.Config)
+    if trial.sparsity is not None:
+        if twin:
+            executable = _sparse_twin(trial, weight, config, target)
+        else:
+            executable = compile_sparse(trial.workload, weight, target, config).executable
+        return TrialKernel(executable, device, NOTHING)
+    selection = select(trial.workload, target, config, trial.algorithm)
+    if twin:
+        func = serial_twin(lower(trial.workload, selection, target, KERNEL_NAME))
+        return TrialKernel(build(tvm.IRModule({KERNEL_NAME: func}), resolve_target(TWIN_TARGET)), device, NOTHING)
+    executable, workspace = build_kernel(trial.workload, selection, target)
+    return TrialKernel(executable, device, workspace)
+
+
+def _template(trial: Trial, target: tvm.target.Target) -> ModuleType:
+    if trial.sparsity is not None:
+        return sparse_template(target)
+    return template_for(trial.workload, target, trial.algorithm)
+
+
+def _sparse_twin(trial: Trial, weight: np.ndarray[Any, Any], config: Any, target: tvm.target.Target) -> Executable:
+    schedules, workload, cpu = sparse_template(target), trial.workload, resolve_target(TWIN_TARGET)
+    config = config or schedules.default_config(workload, target, np.count_nonzero(weight) / weight.size)
+    func = with_alignment(schedules.schedule(workload, config, target).mod["main"], workload, target)
+    template, dense = make_template(serial_twin(func), cpu), expanded(workload, weight)
+    return building.build(bind(template, dense, output_blocks(dense, config.channels)), cpu)
