@@ -14,12 +14,10 @@ from tvm.s_tir.stmt import SBlock
 from tvm.sym import Analyzer
 
 from ..lowering import OPAQUE
+from ..schedules.cpu.machine import TURNS
 
 LEAST_WORK = 2**14
 """Steps of a loop nest that are worth more than to wake the threads."""
-
-TURNS = 32
-"""Parts of the work for the threads to share, at least: enough of them to end together."""
 
 WINDOW = 64
 """Elements of a window that are straight-line code: between them LLVM then makes vectors of the outputs."""
