@@ -9,4 +9,10 @@
 - `default_config(workload, target)`, a legal one for every workload;
 - `features(workload, config)`, what the tuner's cost model should know of a configuration beside its knobs;
 - `schedule(workload, config, target)`, the scheduled computation.
+
+Some have more of these:
+
+- `supports(workload)`, for a template that does not take all convolutions whose channels meet;
+- `estimate(workload, target)`, cycles of a core, by which one of several templates is taken where nothing is measured;
+- `ablations(config)`, the configuration without each of its optimizations in turn.
 """

@@ -21,6 +21,7 @@ from tvmconv.testing import check_result, random_operands, serial_twin
 
 CPU, H100 = resolve_target("llvm"), resolve_target("nvidia/nvidia-h100")
 LAYER = ConvWorkload.conv2d((2, 16, 9, 12), (32, 16, 3, 3), padding=1, shift=True, activation="relu")
+POINTWISE = ConvWorkload.conv2d((2, 16, 9, 12), (32, 16, 1, 1), shift=True, activation="relu")
 SWITCHES = {
     "cuda": ["micro-kernel", "vector loads", "prefetch", "packing"],
     "llvm": ["micro-kernel", "vectors", "staging", "threads"],
@@ -57,13 +58,14 @@ def test_configurations_compute_the_layer(algorithm: str) -> None:
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS["llvm"])
 def test_measured_on_a_cpu(algorithm: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    layer = POINTWISE if algorithm == "pointwise" else LAYER
     pytest.importorskip("torch")
     monkeypatch.setattr(suite, "SECONDS", 0.001)
     monkeypatch.setattr(timing._WallTimer, "SETTLE", 0.001)
-    found = ablation.measure_ablation("layer", LAYER, CPU, algorithm, rounds=1)
+    found = ablation.measure_ablation("layer", layer, CPU, algorithm, rounds=1)
     assert found.selection.name == f"cpu/{algorithm}"
     assert {"micro-kernel", "vectors"} <= found.without.keys() <= set(SWITCHES["llvm"])
-    assert ("staging" in found.without) == (algorithm == "direct")  # im2win has no windows without it
+    assert ("staging" in found.without) == (algorithm == "direct")  # the others have no windows, or none without it
     assert found.times.keys() == found.shares.keys() == found.without.keys()
     assert found.shares["micro-kernel"] == found.whole.median / found.times["micro-kernel"].median
 

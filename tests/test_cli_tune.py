@@ -186,13 +186,19 @@ def test_model(tmp_path: Path, instant: Instant) -> None:
 
 
 def test_algorithm(tmp_path: Path) -> None:
-    """It is for convolutions whose channels meet; depthwise ones keep theirs."""
+    """It is for convolutions whose channels meet, and that it takes; the others keep theirs."""
     path, log = tmp_path / "model.onnx", tmp_path / "log.jsonl"
     graph = Graph((1, 4, 8, 8))
-    onnx.save(graph.model(graph.conv(graph.conv("x", (4, 1, 3, 3), group=4), (8, 4, 1, 1))), path)
-    for algorithm, name in (("auto", "direct"), ("direct", "direct"), ("im2win", "im2win")):
+    depthwise = graph.conv("x", (4, 1, 3, 3), group=4)
+    onnx.save(graph.model(graph.conv(graph.conv(depthwise, (8, 4, 1, 1)), (4, 8, 3, 3))), path)
+    for algorithm, *names in (
+        ("auto", "pointwise", "direct"),
+        ("direct", "direct", "direct"),
+        ("im2win", "im2win", "im2win"),
+        ("pointwise", "pointwise", "direct"),
+    ):
         plan = tvmconv_json("tune", path, "-o", log, "--dry-run", "--algorithm", algorithm)["tasks"]
-        assert [task["schedule"] for task in plan] == ["cpu/depthwise", f"cpu/{name}"]
+        assert [task["schedule"] for task in plan] == ["cpu/depthwise", *(f"cpu/{name}" for name in names)]
 
 
 def test_what_the_log_has_beside_is_told(tmp_path: Path, instant: Instant) -> None:

@@ -12,7 +12,7 @@ import tvm
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tvmconv.schedules.cpu import direct, im2win
-from tvmconv.schedules.cpu.register_tiles import TileConfig
+from tvmconv.schedules.cpu.tile_cost import TileConfig
 
 from tvmconv import ConvWorkload
 from tvmconv.bench.suites import load_suite

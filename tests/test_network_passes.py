@@ -267,7 +267,7 @@ def test_weights_are_packed_when_the_network_is_built() -> None:
     mod, _ = use_kernels(imported.mod, resolve_target("llvm"))
     bindings = [binding.value for block in mod["main"].body.blocks for binding in block.bindings]
     calls = [value for value in bindings if operator_name(value) == "relax.call_tir"]
-    assert [call.args[0].name_hint for call in calls] == ["tvmconv_direct_0"] * 2 + ["tvmconv_direct_1"]
+    assert [call.args[0].name_hint for call in calls] == ["tvmconv_pointwise_0"] * 2 + ["tvmconv_pointwise_1"]
     *packed, left = (call.args[1][1] for call in calls)
     assert constant_value(left) is None
     for operand, weight in zip(packed, model.graph.initializer, strict=False):
@@ -357,7 +357,7 @@ def test_powers_of_local_response_normalization(beta: float) -> None:
 
 
 def test_threads_for_pooling() -> None:
-    """Large loops are spread over threads, the innermost stays whole; small ones are left alone."""
+    """Large loops are spread over threads, a plane with its padding for each; small ones are left alone."""
     graph = Graph((2, 16, 30, 31))
     large = graph.node("MaxPool", "x", kernel_shape=[3, 3], strides=[2, 2], pads=[1, 1, 1, 1])
     small = graph.node("AveragePool", large, kernel_shape=[15, 15])
@@ -365,11 +365,30 @@ def test_threads_for_pooling() -> None:
     imported = import_model(model)
     mod = spread_over_threads(imported.mod, resolve_target("llvm"))
     loops = {var.name_hint: str(func) for var, func in mod.functions.items() if var.name_hint != "main"}
-    assert "for ax0_ax1_ax2_fused in T.parallel(T.int64(480)):" in loops["max_pool2d"]
+    assert loops["max_pool2d"].count("for ax0_ax1_fused in T.parallel(T.int64(32)):") == 1
+    assert "in T.unroll(T.int64(3)):" in loops["max_pool2d"]
     assert "parallel" not in loops["softmax"]
     x = np.random.default_rng(3).standard_normal((2, 16, 30, 31)).astype("float32")
     for y, expected in zip(build(imported)(x), ReferenceEvaluator(model).run(None, {"x": x}), strict=True):
         np.testing.assert_allclose(y, expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("groups", [2, 3], ids=["halves", "thirds"])
+def test_channels_in_turns(groups: int) -> None:
+    """What is moved and computed element by element takes one loop nest, with no tensors in between."""
+    graph = Graph((1, 96, 14, 13))
+    parts = [graph.node("Mul", "x", graph.constant(np.float32(2 + i))) for i in range(groups)]
+    shape, axis = graph.constant([1, 96 * groups, 14, 13], "int64"), graph.constant([2], "int64")
+    turns = graph.node("Concat", *(graph.node("Unsqueeze", part, axis) for part in parts), axis=2)
+    model = graph.model(graph.node("Sigmoid", graph.node("Reshape", turns, shape)))
+    imported = import_model(model)
+    mod = spread_over_threads(imported.mod, resolve_target("llvm"))
+    (moved,) = (str(func) for func in mod.functions.values() if isinstance(func, tvm.tirx.PrimFunc))
+    assert "alloc_buffer" not in moved
+    assert "T.parallel(T.int64(96))" in moved
+    x = np.random.default_rng(3).standard_normal((1, 96, 14, 13)).astype("float32")
+    (expected,) = ReferenceEvaluator(model).run(None, {"x": x})
+    np.testing.assert_allclose(build(imported)(x), expected, rtol=1e-5, atol=1e-6)
 
 
 def test_foldable_constants() -> None:

@@ -51,8 +51,8 @@ def kernels(built: library.Network) -> list[str]:
 def test_many_zeros_make_a_sparse_kernel() -> None:
     source = model(MIXED)
     dense, auto, every = (library.build(source, sparse=mode) for mode in ("never", "auto", "always"))
-    assert kernels(dense) == ["direct", "direct", "depthwise", "direct"]
-    assert kernels(auto) == ["sparse", "direct", "sparse", "sparse"]
+    assert kernels(dense) == ["direct", "pointwise", "depthwise", "direct"]
+    assert kernels(auto) == ["sparse", "pointwise", "sparse", "sparse"]
     assert kernels(every) == ["sparse"] * 4
     assert auto.layers[0].reason == "89.9% of the weight is zero; default configuration for 10.1% non-zeros"
     assert auto.layers[0].config is not None
@@ -88,7 +88,7 @@ def test_equal_weights_share_a_kernel() -> None:
 def test_dense_weights_and_too_many_weights_stay_dense(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "sparse" not in kernels(library.build(model({})))
     monkeypatch.setattr(sparse_kernels, "MOST_NONZEROS", 20)
-    assert kernels(library.build(model(MIXED))) == ["direct", "direct", "sparse", "sparse"]
+    assert kernels(library.build(model(MIXED))) == ["direct", "pointwise", "sparse", "sparse"]
 
 
 def test_weights_that_are_not_finite_stay_dense() -> None:

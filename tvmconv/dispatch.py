@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib import import_module
+from math import inf
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -20,8 +21,8 @@ if TYPE_CHECKING:
 FOLDERS = {"cuda": "cuda", "llvm": "cpu"}
 """Folder of `schedules/` for each kind of target."""
 
-ALGORITHMS = {"cuda": ("direct", "im2win"), "llvm": ("direct", "im2win")}
-"""The templates for convolutions whose channels meet; the first is taken where nothing has been measured."""
+ALGORITHMS = {"cuda": ("direct", "im2win"), "llvm": ("direct", "im2win", "pointwise")}
+"""The templates for convolutions whose channels meet."""
 
 
 @dataclass(frozen=True)
@@ -39,12 +40,28 @@ class Selection:
 
 
 def templates_for(workload: ConvWorkload, target: tvm.target.Target, algorithm: str = "auto") -> tuple[ModuleType, ...]:
-    """The modules of `tvmconv.schedules` that schedule this workload on this target: all, or an algorithm's."""
+    """The modules of `tvmconv.schedules` that schedule this workload on this target: all, or an algorithm's.
+
+    The first is the one that is taken where nothing has been measured: that of the least estimate, if they have any.
+    """
     kind = target.kind.name
-    known = ("depthwise",) if workload.is_depthwise else ALGORITHMS[kind]
+    known = algorithms_for(workload, kind)
     if algorithm not in ("auto", *known):
         raise InvalidArgumentError("algorithm", algorithm, f"auto or {' or '.join(known)}, for {workload} on {kind}")
-    return tuple(template_named(f"{FOLDERS[kind]}/{name}") for name in known if algorithm in ("auto", name))
+    templates = [template_named(f"{FOLDERS[kind]}/{name}") for name in known if algorithm in ("auto", name)]
+
+    def cycles(template: ModuleType) -> float:
+        return float(template.estimate(workload, target)) if hasattr(template, "estimate") else inf
+
+    return tuple(sorted(templates, key=cycles))
+
+
+def algorithms_for(workload: ConvWorkload, kind: str) -> tuple[str, ...]:
+    """The names of the templates that take a workload on a kind of target."""
+    if workload.is_depthwise:
+        return ("depthwise",)
+    templates = {name: template_named(f"{FOLDERS[kind]}/{name}") for name in ALGORITHMS[kind]}
+    return tuple(name for name, each in templates.items() if not hasattr(each, "supports") or each.supports(workload))
 
 
 def template_for(workload: ConvWorkload, target: tvm.target.Target, algorithm: str = "auto") -> ModuleType:

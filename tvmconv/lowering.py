@@ -42,7 +42,20 @@ def lower(workload: ConvWorkload, selection: Selection, target: tvm.target.Targe
     """
     func = selection.template.schedule(workload, selection.config, target).mod["main"]
     func = func.with_attrs({"global_symbol": name, "tirx.is_scheduled": True, "op_pattern": OPAQUE})
-    return with_alignment(with_launch_bounds(func), workload, target)
+    return with_alignment(with_launch_bounds(with_operands(func, workload)), workload, target)
+
+
+def with_operands(func: tirx.PrimFunc, workload: ConvWorkload) -> tirx.PrimFunc:
+    """The function with parameters in the shapes of the workload's operands, for a template that takes planes as rows.
+
+    An index beyond the end of a row then is one in the next, which is where it lies.
+    Before: `x: T.Buffer((1, 8, 1, 196), "float32")`. After: `x: T.Buffer((1, 8, 14, 14), "float32")`.
+    """
+    shapes = [shape for shape, _ in workload.operands.values()]
+    if shapes == [tuple(map(int, old.ty.shape)) for old in func.params]:
+        return func
+    parameters = zip(func.params, shapes, strict=True)
+    return _with_parameters(func, {old: tirx.decl_buffer(shape, old.ty.dtype, old.name) for old, shape in parameters})
 
 
 def with_launch_bounds(func: tirx.PrimFunc) -> tirx.PrimFunc:
@@ -72,6 +85,10 @@ def with_alignment(func: tirx.PrimFunc, workload: ConvWorkload, target: tvm.targ
     fresh = {
         old: tirx.decl_buffer(old.ty.shape, old.ty.dtype, old.name, data_alignment=alignment) for old in func.params
     }
+    return _with_parameters(func, fresh)
+
+
+def _with_parameters(func: tirx.PrimFunc, fresh: dict[tvm.ir.Var, tvm.ir.Var]) -> tirx.PrimFunc:
     body = tvm_ffi.structural_map(func.body, (tvm.ir.Var, lambda var: fresh.get(var, var)))
     return tirx.PrimFunc([fresh[old] for old in func.params], body, func.ret_type, attrs=func.attrs)
 

@@ -171,8 +171,8 @@ def compile(  # noqa: A001
 
     `config` is a configuration of a schedule, checked against its constraints; without one the tuning logs choose, or
     the schedule's default is used: `selection.reason` says which, and so does this module's logger. `algorithm` is
-    "auto", or the one to use: "depthwise" for depthwise workloads, else "direct" or "im2win".
-    Building for "cuda" needs no GPU, running does.
+    "auto", or the one to use: "depthwise" for depthwise workloads, else "direct", "im2win", or on a CPU "pointwise" for
+    1x1 ones. Building for "cuda" needs no GPU, running does.
     """
     resolved = resolve_target(target)
     selection = select(workload, resolved, config, algorithm)
@@ -236,8 +236,9 @@ def conv2d(
     """Convolution of x (N, C, H, W) with w (K, C/groups, R, S): `activation(y * scale + shift + residual)`.
 
     The result is (N, K, Ho, Wo); a residual has its shape and dtype, scale and shift are vectors (K,). `algorithm` is
-    "auto", which takes what a tuning log has found fastest, or else "direct"; "direct"; or "im2win". With as
-    many groups as input channels, so with a single one too, a convolution is depthwise. The rest is as for `depthwise`.
+    "auto", which takes what a tuning log has found fastest, or else what should be; "direct"; "im2win"; or on a CPU
+    "pointwise", for 1x1 kernels. With as many groups as input channels, so with a single one too, a convolution is
+    depthwise. The rest is as for `depthwise`.
 
     >>> import numpy as np, tvmconv
     >>> x = np.random.rand(1, 64, 56, 56).astype("float32")

@@ -192,7 +192,9 @@ def schedule(workload: ConvWorkload, config: Config, target: tvm.target.Target) 
     elif sw > 1:
         band = sch.get_loops(pad)[-4]
         if sch.can_decompose_padding(pad, band):  # copies without tests, so that LLVM makes vectors of each phase
-            sch.decompose_padding(pad, band)
+            zeros = sch.decompose_padding(pad, band)
+            columns, phase = sch.split(sch.get_loops(zeros)[-1], [None, sw])
+            sch.reorder(phase, columns)
         _, phase = sch.split(sch.get_loops(pad)[-1], [None, sw])
         sch.unroll(phase)
         sch.transform_layout(pad, ("write", 0), lambda n, c, h, w: (n, c, h, w % sw, w // sw))

@@ -15,18 +15,19 @@ from tvmconv.workload import ConvWorkload
 from ..space import Space
 from .register_tiles import (
     STAGED_BYTES,
-    TileConfig,
     ablations,
     best_tile,
     constraints,
+    estimate,
     features,
     heuristics,
     schedule_tiles,
     tile_knobs,
     tiles_to_stage,
 )
+from .tile_cost import TileConfig
 
-__all__ = ["LEAST", "VERSION", "Config", "ablations", "default_config", "features", "schedule", "space"]
+__all__ = ["LEAST", "VERSION", "Config", "ablations", "default_config", "estimate", "features", "schedule", "space"]
 
 VERSION = 1
 

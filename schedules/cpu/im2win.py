@@ -17,7 +17,6 @@ from tvmconv.workload import ConvWorkload
 from ..space import Space
 from .register_tiles import (
     STAGED_BYTES,
-    TileConfig,
     ablations,
     best_tile,
     constraints,
@@ -27,6 +26,7 @@ from .register_tiles import (
     tile_knobs,
     tiles_to_stage,
 )
+from .tile_cost import TileConfig
 
 __all__ = ["LEAST", "VERSION", "Config", "ablations", "default_config", "features", "schedule", "space"]
 

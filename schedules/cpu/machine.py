@@ -17,8 +17,14 @@ FMA_UNITS = 2
 FMA_LATENCY = 4
 """Cycles until the result of a multiply-add can be added to."""
 
+MOST_LANES = 16
+"""Float32 elements in the widest vector there is: AVX-512's."""
+
 L1_BYTES, L2_BYTES = 32 * 1024, 768 * 1024
 """How much of the first and second cache a schedule counts on for what it reads again and again."""
+
+PAGE_BYTES = 4096
+"""Elements so far apart, or a multiple of it, are in the same set of the first cache."""
 
 
 def native_lanes(target: tvm.target.Target) -> int:

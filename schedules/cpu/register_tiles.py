@@ -1,14 +1,13 @@
 """What the CPU schedules of convolutions share: tiles of outputs that are summed in registers.
 
 Vectors run over output channels. Each weight vector that is loaded serves all outputs of the tile, and each input that
-is broadcast all of its vectors of channels. How large a tile has to be follows from the analysis of the im2win thesis
-(section 3.2): at least as many vectors as multiply-adds are under way at once, and no more than there are registers.
+is broadcast all of its vectors of channels.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import prod
 from typing import Any
 
@@ -18,7 +17,8 @@ from tvm.s_tir import Schedule
 from tvmconv.workload import ConvWorkload
 
 from ..space import ceil_div, divisors, named, tile_sizes, wasted
-from .machine import FMA_LATENCY, FMA_UNITS, L1_BYTES, L2_BYTES, PARALLEL_FLOPS, TURNS, native_lanes, vector_registers
+from .machine import PARALLEL_FLOPS, TURNS, native_lanes, vector_registers
+from .tile_cost import TileConfig, blocks, cost
 from .transposition import has_transposition, transposition
 
 CHANNELS, LARGE_KERNEL = 16, 32
@@ -26,46 +26,8 @@ CHANNELS, LARGE_KERNEL = 16, 32
 them, and too many for LLVM to unroll, which would keep inputs for the next taps in registers that there are not. A
 kernel of more taps goes over the rows of one channel at a time."""
 
-LOOP_CYCLES = 0.5
-"""What a turn of the innermost loop takes beside its multiply-adds."""
-
-STACK_BYTES, BEYOND_STACK_CYCLES = 1024, 250
-"""A tile of so many bytes is on the stack, and so in registers alone; what a larger one takes to be in memory too."""
-
 STAGED_BYTES = 512 * 1024
 """What the default configuration aims to stage for a task, so that it stays in the second cache beside the weight."""
-
-
-@dataclass(frozen=True)
-class TileConfig:
-    """The knobs. Sizes count outputs, where nothing else is said."""
-
-    vectors: int
-    """Vectors of output channels in a register tile."""
-    vector: int
-    """Lanes of a vector."""
-    rows: int
-    """Rows of a register tile."""
-    columns: int
-    """Columns of a register tile."""
-    channels: int
-    """Input channels that the innermost loop runs over; the taps are around it."""
-    tiles: int
-    """Register tiles of a task, one below the other."""
-    staged: int
-    """Where the input with its padding is copied to: 0 nowhere, 1 a band for each task, 2 as a whole ahead."""
-    parallel: bool
-    """Spread the work over the threads of the machine."""
-
-    @property
-    def block(self) -> int:
-        """Output channels of a task."""
-        return self.vectors * self.vector
-
-    @property
-    def outputs(self) -> int:
-        """Outputs of a channel in a register tile."""
-        return self.rows * self.columns
 
 
 def tile_knobs(workload: ConvWorkload, target: tvm.target.Target) -> dict[str, tuple[Any, ...]]:
@@ -241,26 +203,9 @@ def shape(config: TileConfig) -> tuple[int, ...]:
     return config.vectors, config.vector, config.rows, config.columns
 
 
-def cost(workload: ConvWorkload, config: TileConfig, target: tvm.target.Target) -> float:
-    """Cycles that a core takes for an image, by its units for multiply-adds and loads and by its caches."""
-    height, width = workload.output_size
-    taps = workload.w_shape[1] * prod(workload.kernel)
-    tiles = ceil_div(height, config.rows) * ceil_div(width, config.columns)
-    weight_bytes = 4 * taps * config.block
-    bandwidth = 64 if weight_bytes <= L1_BYTES else 32 if weight_bytes <= L2_BYTES or tiles == 1 else 8
-    step = max(
-        config.vectors * config.outputs / FMA_UNITS,
-        FMA_LATENCY,
-        (config.vectors + config.outputs) / FMA_UNITS,
-        4 * config.block / bandwidth,
-    )
-    beyond_stack = BEYOND_STACK_CYCLES if 4 * config.block * config.outputs > STACK_BYTES else 0
-    return blocks(workload, config) * tiles * (taps * (step + LOOP_CYCLES) + beyond_stack)
-
-
-def blocks(workload: ConvWorkload, config: TileConfig) -> int:
-    """Blocks of output channels; none reaches into another group."""
-    return workload.groups * ceil_div(workload.multiplier, config.block)
+def estimate(workload: ConvWorkload, target: tvm.target.Target) -> float:
+    """Cycles that a core should take for an image with the best tile."""
+    return cost(workload, best_tile(workload, target), target)
 
 
 def surplus(workload: ConvWorkload, config: TileConfig) -> tuple[float, float]:

@@ -12,7 +12,7 @@ import msgspec
 import tvm
 
 from ..bench.suites import load_suite
-from ..dispatch import sparse_template, template_for, template_name
+from ..dispatch import ALGORITHMS, algorithms_for, sparse_template, template_for, template_name
 from ..errors import InvalidArgumentError
 from ..schedules.space import Space
 from ..targets import resolve_target
@@ -105,11 +105,12 @@ def extract_from_suite(
 ) -> list[Task]:
     """A task for each workload of a suite, with another batch size if one is given, in float32 or float16.
 
-    `algorithm` is for the workloads that are not depthwise, which have one of their own; for `sparsity` see `create`.
+    `algorithm` is for the workloads that it takes, not for depthwise ones, for which it is "auto"; for `sparsity` see
+    `create`.
     """
     resolved = resolve_target(target)
     workloads = load_suite(name, resolved.kind.name, batch, dtype).values()
-    return [create(workload, resolved, _for(workload, algorithm), sparsity) for workload in workloads]
+    return [create(workload, resolved, _for(workload, algorithm, resolved), sparsity) for workload in workloads]
 
 
 def extract_from_model(model: Any, target: Any, algorithm: str = "auto", sparsity: float | None = None) -> list[Task]:
@@ -126,7 +127,7 @@ def extract_from_model(model: Any, target: Any, algorithm: str = "auto", sparsit
     resolved = resolve_target(target)
     source = model if isinstance(model, Model) else import_model(model)
     tasks = [
-        create(site.workload, resolved, _for(site.workload, algorithm), sparsity)
+        create(site.workload, resolved, _for(site.workload, algorithm, resolved), sparsity)
         for site in sites_for(source.mod, resolved)
         if site.workload is not None and (sparsity is None or site.weight is not None)
     ]
@@ -135,5 +136,7 @@ def extract_from_model(model: Any, target: Any, algorithm: str = "auto", sparsit
     return [replace(task, weight=layers[problem]) for problem, task in different.items()]
 
 
-def _for(workload: ConvWorkload, algorithm: str) -> str:
-    return "auto" if workload.is_depthwise else algorithm
+def _for(workload: ConvWorkload, algorithm: str, target: tvm.target.Target) -> str:
+    kind = target.kind.name
+    is_for_others = algorithm in ALGORITHMS[kind] and algorithm not in algorithms_for(workload, kind)
+    return "auto" if is_for_others else algorithm

@@ -76,9 +76,9 @@ class Measuring:
 @click.option("--dtype", type=click.Choice(DTYPES), help="With --suite.  [default: float32]")
 @click.option(
     "--algorithm",
-    type=click.Choice(["auto", "direct", "im2win"]),
+    type=click.Choice(["auto", "direct", "im2win", "pointwise"]),
     default="auto",
-    help="What is tuned of convolutions that are not depthwise; auto is what they get without records.",
+    help="What is tuned of convolutions that are not depthwise, where it takes them; auto: as without records.",
 )
 @click.option(
     "--sparsity",

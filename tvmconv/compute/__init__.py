@@ -4,6 +4,7 @@ from .depthwise import depthwise
 from .direct import direct
 from .im2win import im2win
 from .implicit_gemm import implicit_gemm
+from .pointwise import pointwise
 from .reference import conv2d_reference
 from .sparse import sparse
 from .sparse_rows import band_pitch, sparse_rows
@@ -15,6 +16,7 @@ __all__ = [
     "direct",
     "im2win",
     "implicit_gemm",
+    "pointwise",
     "sparse",
     "sparse_rows",
 ]

@@ -1,4 +1,4 @@
-"""Threads for what TVM computes between the convolutions on a CPU, which it leaves as plain loops on one."""
+"""Loops of what TVM computes between the convolutions on a CPU, which it leaves one element after the other."""
 
 from __future__ import annotations
 
@@ -6,21 +6,34 @@ from itertools import takewhile
 from math import prod
 
 import tvm
+import tvm_ffi
 from tvm import relax, tirx
 from tvm.s_tir import Schedule
-from tvm.s_tir.schedule import SBlockRV
+from tvm.s_tir.schedule import LoopRV, SBlockRV
+from tvm.s_tir.stmt import SBlock
+from tvm.sym import Analyzer
 
 from ..lowering import OPAQUE
+from ..schedules.cpu.machine import TURNS
 
 LEAST_WORK = 2**14
 """Steps of a loop nest that are worth more than to wake the threads."""
 
+WINDOW = 64
+"""Elements of a window that are straight-line code: between them LLVM then makes vectors of the outputs."""
+
+MOST_PARTS = 8
+"""Channels that a shuffle takes in turns, at most, for a copy of the loop for each."""
+
 
 def spread_over_threads(mod: tvm.IRModule, target: tvm.target.Target) -> tvm.IRModule:
-    """The module with its operators lowered and fused as TVM does, and their loops spread over the CPU's threads.
+    """The module with its operators lowered and fused as TVM does, and their loops scheduled for the CPU.
 
-    Before: `y = R.nn.max_pool2d(x)`, lowered to `for n, c, h, w, r, s`.
-    After: `y = R.call_tir(max_pool2d, (x,))` with `for nch in parallel: for w, r, s`.
+    What is fused is computed element by element in one loop nest, without tensors in between; a padded plane is made
+    by the thread that slides windows over it. Outer loops run in parallel, and inner ones such that LLVM sees vectors.
+
+    Before: `y = R.nn.max_pool2d(x)`, lowered to `for n, c, h, w: pad`, `for n, c, h, w, r, s`.
+    After: `y = R.call_tir(max_pool2d, (x,))` with `for nc in parallel: (for h, w: pad), for h, w, unrolled r, s`.
     """
     passes = relax.transform
     with target:
@@ -40,19 +53,112 @@ def spread_over_threads(mod: tvm.IRModule, target: tvm.target.Target) -> tvm.IRM
 
 
 def _spread(func: tirx.PrimFunc) -> tirx.PrimFunc:
-    sch = Schedule(func)
-    for block in sch.get_child_blocks(sch.get_sblock("root")):
-        _spread_block(sch, block)
+    sch = Schedule(_fused(func))
+    tasks: dict[str, LoopRV] = {}
+    for block in reversed(sch.get_child_blocks(sch.get_sblock("root"))):
+        readers = [str(sch.get(each).name_hint) for each in sch.get_consumers(block)]
+        if len(readers) == 1 and readers[0] in tasks and _is_map(sch, block):
+            sch.compute_at(block, tasks[readers[0]], preserve_unit_loops=True)
+        elif (task := _spread_block(sch, block)) is not None:
+            tasks[str(sch.get(block).name_hint)] = task
     return sch.mod["main"].with_attrs({"op_pattern": OPAQUE, "tirx.is_scheduled": True})
 
 
-def _spread_block(sch: Schedule, block: SBlockRV) -> None:
-    """Runs the outer loops of a block in parallel, all but the innermost of those that are no reduction."""
-    loops, axes = sch.get_loops(block), sch.get(block).iter_vars
+def _fused(func: tirx.PrimFunc) -> tirx.PrimFunc:
+    """The function without what is computed element by element for others that are, and with simple indices."""
+    sch = Schedule(func)
+    for block in sch.get_child_blocks(sch.get_sblock("root")):
+        readers = sch.get_consumers(block)
+        if readers and all(_is_map(sch, each) for each in (block, *readers)):
+            sch.compute_inline(block)
+    return tvm_ffi.structural_map(sch.mod["main"], (SBlock, _simplified))
+
+
+def _simplified(block: SBlock) -> SBlock:
+    """A block that stores one element, with indices and conditions as simple as its axes' sizes let them be."""
+    store = block.body
+    if not isinstance(store, tirx.BufferStore) or block.init is not None:
+        return block
+    analyzer = Analyzer()
+    for axis in block.iter_vars:
+        analyzer.bind(axis.var, axis.dom)
+    indices = [analyzer.simplify(index) for index in store.indices]
+    body = tirx.BufferStore(store.buffer, analyzer.simplify(store.value), indices)
+    reads, writes = block.reads, block.writes
+    return SBlock(block.iter_vars, reads, writes, block.name_hint, body, annotations=block.annotations)
+
+
+def _is_map(sch: Schedule, block: SBlockRV) -> bool:
+    """Whether each element that a block writes is an expression of elements that others have written."""
+    value, loops = sch.get(block), sch.get_loops(block)
+    is_parallel = all(axis.iter_type == tirx.IterVar.DataPar for axis in value.iter_vars)
+    return is_parallel and len(loops) == len(value.iter_vars) and isinstance(value.body, tirx.BufferStore)
+
+
+def _spread_block(sch: Schedule, block: SBlockRV) -> LoopRV | None:
+    """Schedules the loops of a block; the result is the parallel one, where windows slide over planes inside it."""
+    loops, value = list(sch.get_loops(block)), sch.get(block)
     extents = [sch.get(loop).extent for loop in loops]
-    if len(loops) != len(axes) or not all(isinstance(extent, tirx.IntImm) for extent in extents):
-        return
-    spatial = list(takewhile(lambda pair: pair[1].iter_type == tirx.IterVar.DataPar, zip(loops, axes, strict=True)))
-    if len(spatial) < 2 or prod(map(int, extents)) < LEAST_WORK:
-        return
-    sch.parallel(sch.fuse(*(loop for loop, _ in spatial[:-1])))
+    if len(loops) != len(value.iter_vars) or not all(isinstance(extent, tirx.IntImm) for extent in extents):
+        return None
+    sizes = [int(extent) for extent in extents]
+    kinds = [axis.iter_type for axis in value.iter_vars]
+    spatial = sum(1 for _ in takewhile(lambda kind: kind == tirx.IterVar.DataPar, kinds))
+    slides = spatial < len(loops) and prod(sizes[spatial:]) <= WINDOW
+    if slides:
+        for loop in loops[spatial:]:
+            sch.unroll(loop)
+
+    # The fewest outer loops that are turns enough; the innermost is for LLVM to make vectors of, except of a sum.
+    most = spatial - 1 if slides or spatial == len(loops) else spatial
+    inner = 0
+    if (found := _taken_apart(value)) is not None and found[0] < most:
+        axis, parts = found
+        loops[axis], part = sch.split(loops[axis], [None, parts])
+        sch.unroll(part)
+        most = inner = axis + 1
+    outer = next((count for count in range(1, most) if prod(sizes[:count]) >= TURNS), most)
+    if (joined := min(_joined(value), spatial - max(outer, inner))) > 1:
+        sch.fuse(*loops[spatial - joined : spatial])
+    if outer < 1 or prod(sizes) < LEAST_WORK:
+        return None
+    task = sch.fuse(*loops[:outer])
+    sch.parallel(task)
+    return task if slides and outer == spatial - 2 else None
+
+
+def _taken_apart(block: SBlock) -> tuple[int, int] | None:
+    """An axis of which an index or a condition takes the remainder by some small number, and that number.
+
+    With a loop over the remainders that is unrolled, such as over the channels that a shuffle takes in turns,
+    conditions and indices are constant in what is left for LLVM.
+    """
+    remainders: list[tirx.FloorMod] = []
+    tvm_ffi.structural_walk(block.body, [(tirx.FloorMod, remainders.append)])
+    for remainder in remainders:
+        for place, axis in enumerate(block.iter_vars):
+            if remainder.a.same_as(axis.var) and isinstance(remainder.b, tirx.IntImm):
+                parts = int(remainder.b)
+                if parts <= MOST_PARTS and int(axis.dom.extent) % parts == 0:
+                    return place, parts
+    return None
+
+
+def _joined(block: SBlock) -> int:
+    """How many of a block's last axes every tensor is gone over from end to end along, so that they may be one."""
+    if not isinstance(block.body, tirx.BufferStore) or block.init is not None:
+        return 0
+    accesses = [(block.body.buffer, block.body.indices)]
+    load = tvm.ir.expr.TensorLoad
+    tvm_ffi.structural_walk(block.body, [(load, lambda each: accesses.append((each.source, each.indices)))])
+
+    def goes_along(place: int, axis: tirx.IterVar) -> bool:
+        return all(
+            len(indices) >= place
+            and indices[-place].same_as(axis.var)
+            and tvm_ffi.structural_equal(tensor.ty.shape[-place], axis.dom.extent)
+            for tensor, indices in accesses
+        )
+
+    axes = enumerate(reversed(block.iter_vars), start=1)
+    return sum(takewhile(bool, (goes_along(place, axis) for place, axis in axes)))

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from ..dispatch import ALGORITHMS
+from ..dispatch import algorithms_for
 from ..errors import InvalidArgumentError
 from ..workload import Activation, ConvWorkload, Padding
 
@@ -69,7 +69,7 @@ def random_trial(draw: Draw, kind: str, operands: int) -> tuple[Trial, bool]:
     """A trial on a kind of target in the default configuration, and whether it is to be made in that one."""
     while (workload := _attempt(draw)) is None:
         pass
-    algorithm = "depthwise" if workload.is_depthwise else draw.of(ALGORITHMS[kind])
+    algorithm = draw.of(algorithms_for(workload, kind))
     is_default, nonfinite = draw.chance(1 / 3), draw.chance(0.1)
     if draw.chance(0.3) and workload.in_channels * prod(workload.kernel) <= MOST_PLACES:
         sparsity = max(draw.of(SPARSITIES), 1 - MOST_NONZEROS / prod(workload.w_shape))

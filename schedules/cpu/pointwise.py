@@ -1,0 +1,211 @@
+"""1x1 convolution on a CPU: vectors run over a plane's pixels, so that results are stored as they are summed.
+
+The tiles of `direct` have their vectors over output channels and are transposed before they are stored, which takes as
+long as the sums of some hundred channels. On Zen 5 16 to 96 channels at 112x112 take 200 µs here, and 410 there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from math import prod
+
+import tvm
+from tvm import te
+from tvm.s_tir import Schedule
+
+from tvmconv import compute
+from tvmconv.workload import ConvWorkload
+
+from ..space import Space, ceil_div, named, tile_sizes, wasted
+from .machine import FMA_LATENCY, FMA_UNITS, MOST_LANES, PARALLEL_FLOPS, native_lanes, vector_registers
+from .tile_cost import STACK_BYTES
+
+VERSION = 1
+
+FEW_TILES = 4
+"""Tiles of a task, at most, where a plane is whole vectors."""
+
+STEP_CYCLES, BROADCAST_CYCLES = 0.14, 0.02
+"""What an input channel, and what each weight that is broadcast for it, takes beside the multiply-adds."""
+
+STORE_CYCLES = 1.5
+"""What it takes to finish a vector of results and to store it."""
+
+
+@dataclass(frozen=True)
+class Config:
+    """The knobs."""
+
+    vectors: int
+    """Vectors of pixels in a register tile."""
+    vector: int
+    """Lanes of a vector."""
+    block: int
+    """Output channels of a register tile."""
+    tiles: int
+    """Register tiles of a task, one behind the other in a plane."""
+    parallel: bool
+    """Spread the tasks over the threads of the machine."""
+
+
+LEAST = Config(1, 1, 1, 1, parallel=False)
+
+
+def supports(workload: ConvWorkload) -> bool:
+    """Whether an output's input is the pixel at its place, and a plane has enough of them for any target's vector."""
+    in_place = workload.kernel == workload.stride == (1, 1) and not any(workload.padding)
+    return in_place and prod(workload.output_size) >= MOST_LANES
+
+
+def space(workload: ConvWorkload, target: tvm.target.Target) -> Space[Config]:
+    """The configurations worth trying for a workload, legal on the target."""
+    native = native_lanes(target)
+    knobs = {
+        "vectors": tuple(range(1, 8)),
+        "vector": (native,),
+        "block": tuple(range(1, 17)),
+        "tiles": tile_sizes(ceil_div(prod(workload.output_size), native)),
+        "parallel": (True, False),
+    }
+    default = default_config(workload, target)
+    return Space(default, LEAST, knobs, constraints(workload, target), heuristics(workload, target))
+
+
+def constraints(workload: ConvWorkload, target: tvm.target.Target) -> dict[str, Callable[[Config], bool]]:
+    """What a configuration must meet, by name."""
+
+    def one_vector(config: Config) -> bool:
+        return config.vector <= min(native_lanes(target), prod(workload.output_size))
+
+    def registers(config: Config) -> bool:
+        return config.vectors * (config.block + 1) + 1 <= vector_registers(target)
+
+    def waste(config: Config) -> bool:
+        pixels = config.vector * config.vectors * config.tiles
+        return wasted(prod(workload.output_size), pixels) <= 2 and config.block <= max(8, 2 * workload.multiplier)
+
+    return named(one_vector, registers, waste)
+
+
+def heuristics(workload: ConvWorkload, target: tvm.target.Target) -> dict[str, Callable[[Config], bool]]:
+    """Which legal configurations are worth building, by name."""
+    plane = prod(workload.output_size)
+
+    def enough_sums(config: Config) -> bool:
+        return config.vectors * config.block >= FMA_UNITS * FMA_LATENCY
+
+    def little_waste(config: Config) -> bool:
+        pixels = config.vector * config.vectors * config.tiles
+        return wasted(plane, pixels) <= 1.3 and wasted(workload.multiplier, config.block) <= 1.3
+
+    def threads_for_work(config: Config) -> bool:
+        return config.parallel == (workload.flops >= PARALLEL_FLOPS)
+
+    return named(enough_sums, little_waste, threads_for_work)
+
+
+def default_config(workload: ConvWorkload, target: tvm.target.Target) -> Config:
+    """A legal configuration that is reasonable for any workload."""
+    native, plane = native_lanes(target), prod(workload.output_size)
+    lanes = min(native, 1 << plane.bit_length() - 1)
+    parallel = workload.flops >= PARALLEL_FLOPS
+
+    def config(vectors: int) -> Config:
+        # Sums that are in registers alone, beside the pixels, a weight, and one to spare.
+        sums = min(STACK_BYTES // (4 * lanes), vector_registers(target) - vectors - 2)
+        block = min(sums // vectors, workload.multiplier)
+        # Where a plane has a part of a vector at its end, the loop over all its tiles has a copy for the last. Else a
+        # task is a few tiles, which read what is still in the first cache and store more than a line of each channel.
+        tiles = ceil_div(plane, vectors * lanes)
+        if plane % lanes == 0:
+            tiles = max(each for each in range(1, FEW_TILES + 1) if wasted(tiles, each) <= 1.02)
+        return Config(vectors, lanes, block, tiles, parallel)
+
+    most = ceil_div(plane, lanes)
+    return min((config(min(vectors, most)) for vectors in (2, 3)), key=lambda each: cycles(workload, each))
+
+
+def estimate(workload: ConvWorkload, target: tvm.target.Target) -> float:
+    """Cycles that a core should take for an image with the default configuration."""
+    return cycles(workload, default_config(workload, target))
+
+
+def cycles(workload: ConvWorkload, config: Config) -> float:
+    """Cycles that a core takes for an image, by its units for multiply-adds and loads."""
+    tile = config.vectors * config.block
+    tiles = ceil_div(ceil_div(prod(workload.output_size), config.vector), config.vectors)
+    blocks = workload.groups * ceil_div(workload.multiplier, config.block)
+    step = max(tile / FMA_UNITS, FMA_LATENCY) + STEP_CYCLES + BROADCAST_CYCLES * config.block
+    return blocks * tiles * (workload.w_shape[1] * step + STORE_CYCLES * tile)
+
+
+def schedule(workload: ConvWorkload, config: Config, target: tvm.target.Target) -> Schedule:
+    """The workload's computation, scheduled; the config must be legal."""
+    # Step 1. A task is a band of a plane's pixels, for a block of channels: consecutive ones share their pixels
+    lanes, plane = config.vector, prod(workload.output_size)
+    function = compute.pointwise(workload, config.block, config.vectors * config.tiles, lanes)
+    sch = Schedule(te.create_prim_func(function))
+    packed, accumulate, output = (sch.get_sblock(name) for name in ("packed", "pointwise", "output"))
+    sch.compute_inline(sch.get_sblock("pixels"))
+    if workload.groups > 1:
+        sch.reverse_compute_inline(output)
+        output = sch.get_sblock("groups")
+    n, *group, k, _, p = sch.get_loops(output)
+    kb, ki = sch.split(k, [None, config.block])
+    kb = sch.fuse(*group, kb)
+    if config.vectors * config.tiles * lanes < plane:
+        pb, po, pi, vector = sch.split(p, [None, config.tiles, config.vectors, lanes])
+        sch.reorder(n, pb, kb, po, ki, pi, vector)
+        task = sch.fuse(n, pb, kb)
+    else:
+        po, pi, vector = sch.split(p, [None, config.vectors, lanes])
+        sch.reorder(n, kb, po, ki, pi, vector)
+        task = sch.fuse(n, kb)
+    block = sch.get_loops(packed)[0]
+    if config.parallel:
+        sch.parallel(task)
+        sch.parallel(block)
+
+    # Step 2. Sum a tile in registers, and store it
+    sch.compute_at(accumulate, po, preserve_unit_loops=True)
+    sch.annotate(po, "pragma_loop_partition_hint", True)  # only the last tile tests where the plane ends
+    sums = sch.get_loops(accumulate)[-4:]
+    sch.reorder(sums[3], *sums[:3])
+    for loop in (ki, pi, *sums[:2]):
+        sch.unroll(loop)
+    for loop in (vector, sums[2]):
+        sch.vectorize(loop)
+    sch.decompose_reduction(accumulate, sums[3])
+    return sch
+
+
+def ablations(config: Config) -> dict[str, Config]:
+    """The configuration without each of its optimizations in turn, by the name of what is missing."""
+    return {
+        "micro-kernel": replace(config, vectors=1, block=1, tiles=config.vectors * config.tiles),
+        "vectors": replace(config, vector=1, tiles=config.vector * config.tiles),
+        "threads": replace(config, parallel=False),
+    }
+
+
+def features(workload: ConvWorkload, config: Config) -> dict[str, float]:
+    """What a cost model should know beside the knobs, such that workloads can be compared."""
+    plane, tile = prod(workload.output_size), config.vectors * config.block
+    pixels = config.vectors * config.vector
+    return {
+        "tile": tile,
+        "loads": (config.vectors + config.block) / tile,
+        "waste_pixels": wasted(plane, pixels * config.tiles),
+        "waste_channels": wasted(workload.multiplier, config.block),
+        "cycles": cycles(workload, config),
+        "tile_bytes": 4 * pixels * workload.w_shape[1],
+        "weight_bytes": 4 * config.block * workload.w_shape[1],
+        "ragged": float(plane % config.vector > 0),
+        "tasks": workload.batch
+        * ceil_div(workload.out_channels, config.block)
+        * ceil_div(plane, pixels * config.tiles),
+        "reduction": workload.w_shape[1],
+        "plane": plane,
+        "out_channels": workload.out_channels,
+    }
