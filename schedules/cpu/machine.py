@@ -20,6 +20,10 @@ FMA_LATENCY = 4
 L1_BYTES, L2_BYTES = 32 * 1024, 768 * 1024
 """How much of the first and second cache a schedule counts on for what it reads again and again."""
 
+L3_BYTES = 16 * 1024 * 1024
+"""Of weights that stay in the last cache from one call of a network to the next; those of a larger one come from memory
+each time."""
+
 
 def native_lanes(target: tvm.target.Target) -> int:
     """Float32 elements in the widest vector of the target."""

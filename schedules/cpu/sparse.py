@@ -20,7 +20,7 @@ from tvmconv.sparse.template import SHARES, UNROLLED
 from tvmconv.workload import ConvWorkload
 
 from ..space import Space, ceil_div, ceil_to, divisors, named, tile_sizes, wasted
-from .machine import L2_BYTES, PARALLEL_FLOPS, native_lanes, vector_registers
+from .machine import L2_BYTES, L3_BYTES, PARALLEL_FLOPS, native_lanes, vector_registers
 
 VERSION = 1
 
@@ -50,6 +50,13 @@ FEW_TILES = 12
 
 ROW_PIECE = 64
 """Pixels of a row that are stored at once, at most: LLVM makes vectors of the target's size of them."""
+
+FASTER = 0.4
+"""Share of non-zeros at which the sparse kernel takes as long for a pixel as the dense one."""
+
+CODE_PIXELS, WEIGHT_PIXELS = 600, 64
+"""For so many pixels a kernel computes in the time in which the code of a weight, or a weight, comes from memory. Code
+takes four times the bytes, and is fetched a line at a time, where processors read ahead of what loads data."""
 
 SUMS = 24
 """Vectors of sums that are in registers, of 32; of 16 it is half."""
@@ -114,6 +121,17 @@ def default_config(workload: ConvWorkload, target: tvm.target.Target, density: f
     elif workload.batch * bands % threads:
         bands = min(ceil_to(bands, threads), height)
     return Config(channels, 1, ceil_div(height, bands), shares, parallel)
+
+
+def pays(workload: ConvWorkload, config: Config, target: tvm.target.Target, density: float, weight_bytes: int) -> bool:
+    """Whether the kernel should be faster than the dense one, in a network that has weights of so many bytes.
+
+    In a small network, what counts is the arithmetic. In a large one code and weights come from memory in each call:
+    where there are few pixels to compute, that takes longer than all else.
+    """
+    pixels = workload.batch * prod(workload.output_size)
+    read, weight = (CODE_PIXELS, WEIGHT_PIXELS) if weight_bytes > L3_BYTES else (0, 0)
+    return density * (pixels + read) < FASTER * (pixels + weight)
 
 
 def _sums(target: tvm.target.Target) -> int:
