@@ -62,13 +62,13 @@ def test_many_zeros_make_a_sparse_kernel() -> None:
 
 def test_batch_norm_is_in_the_weight(monkeypatch: pytest.MonkeyPatch) -> None:
     taken: list[Any] = []
-    compile_sparse = sparse_kernels.compile_sparse
+    compile_selected = sparse_kernels.compile_selected
 
     def recording(workload: Any, *others: Any, **named: Any) -> Any:
         taken.append(workload)
-        return compile_sparse(workload, *others, **named)
+        return compile_selected(workload, *others, **named)
 
-    monkeypatch.setattr(sparse_kernels, "compile_sparse", recording)
+    monkeypatch.setattr(sparse_kernels, "compile_selected", recording)
     library.build(model(MIXED))
     assert [str(workload.epilogue) for workload in taken] == ["shift+relu", "shift", "none"]
 
@@ -91,6 +91,25 @@ def test_dense_weights_and_too_many_weights_stay_dense(monkeypatch: pytest.Monke
     assert kernels(library.build(model(MIXED))) == ["direct", "pointwise", "sparse", "sparse"]
 
 
+@pytest.mark.parametrize(("size", "pays"), [(1, False), (7, False), (14, True), (56, True)])
+def test_few_pixels_do_not_pay_in_a_large_network_on_a_cpu(size: int, pays: bool) -> None:
+    """There the code of a layer comes from memory in each call; in a small one, from a cache."""
+    workload = library.ConvWorkload.conv2d((1, 64, size, size), (64, 64, 3, 3), padding=1)
+    large = library.ConvWorkload.conv2d((1, 2048, 1, 1), (4096, 2048, 1, 1))
+    weight = pruned(np.random.default_rng(0).standard_normal(workload.w_shape), 0.9)
+    for others, expected in (([large], pays), ([], True)):
+        found = sparse_kernels.SparseKernels(resolve_target("llvm"), "auto", [workload, *others])
+        assert (found.choose("conv", workload, weight, None) is not None) == expected
+
+
+@pytest.mark.parametrize(("channels", "outputs", "pays"), [(256, 1024, True), (1024, 256, False)])
+def test_models_of_both_decide_on_a_gpu(channels: int, outputs: int, pays: bool) -> None:
+    workload = library.ConvWorkload.conv2d((1, channels, 14, 14), (outputs, channels, 1, 1))
+    weight = pruned(np.random.default_rng(0).standard_normal(workload.w_shape), 0.9)
+    found = sparse_kernels.SparseKernels(resolve_target({"kind": "cuda", "arch": "sm_90"}), "auto", [workload])
+    assert (found.choose("conv", workload, weight, None) is not None) == pays
+
+
 def test_weights_that_are_not_finite_stay_dense() -> None:
     graph = Graph((1, 2, 6, 6))
     weight = np.zeros((2, 2, 3, 3))
@@ -102,7 +121,7 @@ def test_weights_that_are_not_finite_stay_dense() -> None:
 def test_a_weight_that_its_scale_makes_infinite_stays_dense() -> None:
     workload = library.ConvWorkload.conv2d((1, 2, 6, 6), (2, 2, 3, 3), scale=True)
     weight, scale = np.full(workload.w_shape, 1e30, "float32"), np.full(2, 1e30)
-    found = sparse_kernels.SparseKernels(resolve_target("llvm"), "always")
+    found = sparse_kernels.SparseKernels(resolve_target("llvm"), "always", [workload])
     assert found.choose("conv", workload, weight, scale) is None
     assert found.choose("conv", workload, weight, 1e-30 * scale) is not None
 

@@ -137,6 +137,15 @@ def test_machine_code(target: tvm.target.Target, register: str) -> None:
     assert len(spills) < 0.2 * left
 
 
+@pytest.mark.parametrize(("target", "lanes"), [(CPU, template.native_lanes(CPU)), (AVX2, 8)], ids=["native", "avx2"])
+@pytest.mark.parametrize("missing", [0, 1, 2])
+def test_vectors_are_whole(target: tvm.target.Target, lanes: int, missing: int) -> None:
+    """Also where rows have fewer pixels than lanes and begin at the same lane each: LLVM takes other sizes badly."""
+    workload = ConvWorkload.conv2d((1, 4, 6, lanes - missing), (6, 4, 3, 3), padding=1)
+    kernel = compile_sparse(workload, pruned(workload).astype("float32"), target)
+    assert set(re.findall(r"fmuladd\.v(\d+)f32\(<", kernel.executable.mod.inspect_source("ll"))) == {str(lanes)}
+
+
 @pytest.mark.parametrize("value", [np.nan, np.inf, 1e39], ids=str)
 def test_weight_that_is_not_finite_in_float32(value: float) -> None:
     workload = ConvWorkload.conv2d((1, 2, 4, 4), (2, 2, 1, 1))

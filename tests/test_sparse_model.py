@@ -49,6 +49,17 @@ def test_choice_among_measured(batch: int) -> None:
     assert max(losses) < 1.15
 
 
+@pytest.mark.parametrize("batch", [64, 1])
+def test_choice_between_sparse_and_dense(batch: int) -> None:
+    """By the models of both it is the faster one by measurement, or one of two that are nearly as fast."""
+    workloads = load_suite("sparse-paper", "cuda", batch)
+    for row in json.loads((MEASURED / f"sparse-h100-batch-{batch}.json").read_text())["rows"]:
+        workload, times = workloads[row["name"]], row["times"]
+        faster = times["tvmconv-dense"]["median"] / times["tvmconv"]["median"]
+        pays = sparse.pays(workload, sparse.default_config(workload, SM_90), SM_90, DENSITY, weight_bytes=0)
+        assert workload.is_depthwise or pays == (faster > 1.05), row["name"]
+
+
 @pytest.mark.parametrize("name", ["alexnet-conv3", "resnet-conv2"])
 @pytest.mark.parametrize("density", [0.1, 0.3, 0.9, 1.0])
 def test_no_block_is_too_much_for_compilers(name: str, density: float) -> None:

@@ -26,6 +26,10 @@ L1_BYTES, L2_BYTES = 32 * 1024, 768 * 1024
 PAGE_BYTES = 4096
 """Elements so far apart, or a multiple of it, are in the same set of the first cache."""
 
+L3_BYTES = 16 * 1024 * 1024
+"""Of weights that stay in the last cache from one call of a network to the next; those of a larger one come from memory
+each time."""
+
 
 def native_lanes(target: tvm.target.Target) -> int:
     """Float32 elements in the widest vector of the target."""

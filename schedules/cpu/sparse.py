@@ -19,8 +19,8 @@ from tvmconv import compute
 from tvmconv.sparse.template import SHARES, UNROLLED
 from tvmconv.workload import ConvWorkload
 
-from ..space import Space, ceil_div, ceil_to, named, tile_sizes, wasted
-from .machine import L2_BYTES, PARALLEL_FLOPS, native_lanes, vector_registers
+from ..space import Space, ceil_div, ceil_to, divisors, named, tile_sizes, wasted
+from .machine import L2_BYTES, L3_BYTES, PARALLEL_FLOPS, native_lanes, vector_registers
 
 VERSION = 1
 
@@ -45,8 +45,18 @@ LEAST = Config(1, 1, 1, 1, parallel=False)
 DENSITY = 0.1
 """Share of non-zeros that configurations are chosen for where none is given."""
 
-FEW_TILES = 4
+FEW_TILES = 12
 """Tiles of a band that are too few for what its code takes to read."""
+
+ROW_PIECE = 64
+"""Pixels of a row that are stored at once, at most: LLVM makes vectors of the target's size of them."""
+
+FASTER = 0.4
+"""Share of non-zeros at which the sparse kernel takes as long for a pixel as the dense one."""
+
+CODE_PIXELS, WEIGHT_PIXELS = 600, 64
+"""For so many pixels a kernel computes in the time in which the code of a weight, or a weight, comes from memory. Code
+takes four times the bytes, and is fetched a line at a time, where processors read ahead of what loads data."""
 
 SUMS = 24
 """Vectors of sums that are in registers, of 32; of 16 it is half."""
@@ -90,11 +100,12 @@ def constraints(workload: ConvWorkload, target: tvm.target.Target) -> dict[str, 
 
 def default_config(workload: ConvWorkload, target: tvm.target.Target, density: float = DENSITY) -> Config:
     """The configuration that should be the fastest for a share of non-zeros."""
-    height, width = workload.output_size
+    height, _ = workload.output_size
     lanes, pitch = native_lanes(target), compute.band_pitch(workload)
     parallel = density * workload.flops >= PARALLEL_FLOPS
-    vectors = min(3, ceil_div((height - 1) * pitch + width, lanes))
-    channels = min(_sums(target) // vectors, workload.out_channels)
+    # A second vector would share only the weights with the first, which instructions read on the way: for as many sums
+    # fewer channels would share an element of the input, and the code would be longer.
+    channels = min(_sums(target), workload.out_channels)
 
     # Bands that stay in the second cache; several tiles each, or the code of all channels is read for a few pixels
     row_bytes = 4 * workload.in_channels * prod(workload.stride) * pitch
@@ -103,13 +114,24 @@ def default_config(workload: ConvWorkload, target: tvm.target.Target, density: f
     bands = max(ceil_div(height, most), 1)
     shares = 1
     if workload.batch * bands < threads:
-        if pitch * height >= threads * FEW_TILES * vectors * lanes:
+        if pitch * height >= threads * FEW_TILES * lanes:
             bands = ceil_div(threads, workload.batch)
         else:
             shares = min(ceil_div(threads, workload.batch * bands), ceil_div(workload.out_channels, channels))
     elif workload.batch * bands % threads:
         bands = min(ceil_to(bands, threads), height)
-    return Config(channels, vectors, ceil_div(height, bands), shares, parallel)
+    return Config(channels, 1, ceil_div(height, bands), shares, parallel)
+
+
+def pays(workload: ConvWorkload, config: Config, target: tvm.target.Target, density: float, weight_bytes: int) -> bool:
+    """Whether the kernel should be faster than the dense one, in a network that has weights of so many bytes.
+
+    In a small network, what counts is the arithmetic. In a large one code and weights come from memory in each call:
+    where there are few pixels to compute, that takes longer than all else.
+    """
+    pixels = workload.batch * prod(workload.output_size)
+    read, weight = (CODE_PIXELS, WEIGHT_PIXELS) if weight_bytes > L3_BYTES else (0, 0)
+    return density * (pixels + read) < FASTER * (pixels + weight)
 
 
 def _sums(target: tvm.target.Target) -> int:
@@ -145,7 +167,7 @@ def schedule(workload: ConvWorkload, config: Config, target: tvm.target.Target) 
     sch.compute_inline(rows)
     n, k, y, _ = sch.get_loops(output)
     band, yi = sch.split(y, [None, config.rows])
-    sch.reorder(n, band, k, yi)
+    sch.reorder(n, band, yi, k)
     task = sch.fuse(n, band)
     sch.annotate(task, SHARES, config.shares)
     if config.parallel:
@@ -170,7 +192,12 @@ def schedule(workload: ConvWorkload, config: Config, target: tvm.target.Target) 
     vector, k, lane = sch.get_loops(init)[-3:]
     _unroll(sch, vector, k=k)
 
-    # Step 4. Stage the band
+    # Step 4. Store the band, in vectors that divide its rows
+    column = sch.get_loops(output)[-1]
+    _, lane = sch.split(column, [None, max(divisors(workload.output_size[1], ROW_PIECE))])
+    sch.vectorize(lane)
+
+    # Step 5. Stage the band
     sch.compute_at(pad, task, preserve_unit_loops=True)
     return sch
 

@@ -18,10 +18,10 @@ from tvmconv.sparse.copying import COPIED
 from tvmconv.sparse.template import UNROLLED
 from tvmconv.workload import ConvWorkload
 
-from .sparse_model import default_config, features, space
+from .sparse_model import default_config, features, pays, space
 from .sparse_tiles import BANKS, LEAST, Config, copies, pitch
 
-__all__ = ["LEAST", "VERSION", "Config", "default_config", "features", "schedule", "space"]
+__all__ = ["LEAST", "VERSION", "Config", "default_config", "features", "pays", "schedule", "space"]
 
 VERSION = 1
 

@@ -17,6 +17,7 @@ from tvmconv.errors import NoValidConfigurationError
 from tvmconv.workload import ConvWorkload
 
 from ..space import Space, ceil_div, ceil_to, divisors, named, tile_sizes, wasted
+from . import direct
 from .machine import BLOCK_BYTES, MULTIPROCESSORS, REGISTERS, SHARED_BYTES, WARP, WARPS
 from .sparse_tiles import LEAST, Config, blocks, constraints, copies, elements, places, registers, shared_bytes, window
 
@@ -55,6 +56,9 @@ ROW_ENDS, SECTOR = 17, 32
 
 CACHED_SHARED_BYTES = 196 * 1024
 """Of shared memory: where blocks have more together, almost nothing of a multiprocessor is left for its L1 cache."""
+
+FLATTERED = 1.2
+"""How many times better than measured sparse kernels come out beside dense ones, in the mean of 18 operators."""
 
 
 def clocks(workload: ConvWorkload, config: Config, density: float = DENSITY) -> float:
@@ -137,7 +141,7 @@ def space(workload: ConvWorkload, target: tvm.target.Target, density: float = DE
         ),
         "images": divisors(workload.batch, 8) if height * width <= 256 else (1,),
         "threads_y": few_tiles(height, 1, 32),
-        "threads_x": few_tiles(width, min(width, 8), 256),
+        "threads_x": few_tiles(width, min(width, 8), 256) + ((WARP,) if height * width < WARP else ()),
         "rows": (1, 2, 4),
         "columns": (1,),
         "chunk": divisors(workload.in_channels, 32),
@@ -171,6 +175,17 @@ def space(workload: ConvWorkload, target: tvm.target.Target, density: float = DE
 def default_config(workload: ConvWorkload, target: tvm.target.Target, density: float = DENSITY) -> Config:
     """The configuration that should be the fastest for a share of non-zeros."""
     return space(workload, target, density).default
+
+
+def pays(workload: ConvWorkload, config: Config, target: tvm.target.Target, density: float, weight_bytes: int) -> bool:
+    """Whether the kernel should be faster than the dense one, by the models of both, whatever else is in the network.
+
+    Depthwise kernels have no such model: there a sparse one is taken to pay.
+    """
+    if workload.is_depthwise:
+        return True
+    dense = direct.default_config(workload, target)
+    return FLATTERED * clocks(workload, config, density) < direct.features(workload, dense)["clocks"]
 
 
 def features(workload: ConvWorkload, config: Config, density: float = DENSITY) -> dict[str, float]:

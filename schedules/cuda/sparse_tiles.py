@@ -92,7 +92,8 @@ def constraints(workload: ConvWorkload, target: tvm.target.Target) -> dict[str, 
         return config.threads <= max_threads
 
     def waste(config: Config) -> bool:
-        return prod(map(wasted, workload.output_size, config.tile)) <= 2
+        # A warp's threads are there in any case, and stage together what a small plane's window has.
+        return prod(map(wasted, workload.output_size, config.tile)) <= 2 or prod(config.tile) <= WARP
 
     def shared_memory(config: Config) -> bool:
         return shared_bytes(workload, config) <= max_shared

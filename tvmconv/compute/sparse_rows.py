@@ -15,8 +15,13 @@ from .epilogue import epilogue, epilogue_operands
 
 
 def band_pitch(workload: ConvWorkload) -> int:
-    """Places of a row, of each phase."""
-    return -(-workload.read_by(workload.output_size)[1] // workload.stride[1])
+    """Places of a row, of each phase: an odd number where some are in none of the pixels.
+
+    Else TVM may find that some lanes of all vectors are in none, and make vectors of a size that no target has.
+    """
+    width = workload.output_size[1]
+    pitch = -(-workload.read_by((1, width))[1] // workload.stride[1])
+    return pitch if pitch == width else pitch | 1
 
 
 def band_pixels(workload: ConvWorkload, rows: int, tile: int) -> int:

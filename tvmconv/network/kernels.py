@@ -80,7 +80,7 @@ def use_kernels(
     builder = relax.BlockBuilder(mod)
     selections: dict[ConvWorkload, dispatch.Selection] = {}
     kernels: dict[tuple[ConvWorkload, bool], tuple[relax.GlobalVar, Packing | None, Workspace]] = {}
-    sparse_kernels = SparseKernels(target, sparse)
+    sparse_kernels = SparseKernels(target, sparse, [site.workload for site in sites if site.workload is not None])
     calls, layers = {}, []
     for site in sites:
         if site.workload is None:
@@ -106,8 +106,8 @@ def use_kernels(
         config = msgspec.to_builtins(selection.config)
         layers.append(Layer(site.convolution, f"tvmconv {selection.name}", config, selection.reason))
     mod = rebind(builder.get(), calls)
-    if sparse_kernels.modules:
-        mod = mod.with_attr("external_mods", sparse_kernels.modules)
+    if modules := sparse_kernels.compiled():
+        mod = mod.with_attr("external_mods", modules)
     return mod, tuple(layers)
 
 

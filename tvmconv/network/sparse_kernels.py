@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import cache
 from hashlib import sha256
+from math import prod
 from typing import Any
 
 import msgspec
@@ -12,9 +17,9 @@ import tvm
 from tvm.runtime import Module
 
 from ..autotvm.history import tuned
-from ..dispatch import Selection, sparse_template, templates_for
+from ..dispatch import Selection, select_sparse, sparse_template, templates_for
 from ..errors import InvalidArgumentError
-from ..sparse.compiling import compile_sparse, sparsity_of
+from ..sparse.compiling import compile_selected, sparsity_of
 from ..sparse.weights import is_finite
 from ..workload import ConvWorkload
 from .constants import Array
@@ -22,7 +27,7 @@ from .constants import Array
 MODES = ("auto", "always", "never")
 
 THRESHOLD = 0.7
-"""Share of zeros from which on "auto" takes a sparse kernel without records: see `tvmconv bench sparsity`."""
+"""Share of zeros below which "auto" takes no sparse kernel without records: see `tvmconv bench sparsity`."""
 
 MOST_NONZEROS = 32768
 """Of such a weight that "auto" compiles in: compilers take minutes over more, and no cache holds the code."""
@@ -44,26 +49,36 @@ class SparseChoice:
 class SparseKernels:
     """Makes the sparse kernels of one network; equal weights of equal workloads share one."""
 
-    def __init__(self, target: tvm.target.Target, mode: str) -> None:
+    def __init__(self, target: tvm.target.Target, mode: str, workloads: Sequence[ConvWorkload]) -> None:
+        """`workloads` are all of the network."""
         if mode not in MODES:
             raise InvalidArgumentError("sparse", mode, f"one of {', '.join(MODES)}")
         self._target = target
         self._mode = mode
-        self._kernels: dict[str, tuple[Module, Selection]] = {}
+        self._weight_bytes = sum(workload.itemsize * prod(workload.w_shape) for workload in workloads)
+        self._chosen: dict[str, tuple[ConvWorkload, Array, Selection]] = {}
+        # Layers of a network are alike, and models of devices take a while.
+        self._select = cache(self._selection)
+        self._is_faster = cache(self._faster)
 
-    @property
-    def modules(self) -> list[Module]:
-        """What the network has to be linked with."""
-        return [module for module, _ in self._kernels.values()]
+    def compiled(self) -> list[Module]:
+        """What the network has to be linked with, compiled side by side."""
+
+        def compile_one(name: str) -> Module:
+            workload, weight, selection = self._chosen[name]
+            return compile_selected(workload, weight, self._target, selection, name).executable.mod
+
+        with ThreadPoolExecutor(os.cpu_count()) as pool:
+            return list(pool.map(compile_one, self._chosen))
 
     def choose(
         self, name: str, workload: ConvWorkload, weight: Array | None, scale: Array | None
     ) -> SparseChoice | None:
         """The kernel for a convolution with a weight `workload.w_shape` and a scale (K,); None for a dense one.
 
-        Where logs have records of both, "auto" takes the one that took less time, and else a sparse one from
-        `THRESHOLD` on. A weight that is not finite has none. Raises `InvalidArgumentError` where every convolution is
-        to have one and a weight, None here, is computed.
+        Where logs have records of both, "auto" takes the one that took less time, and else a sparse one where the
+        template says that it pays. A weight that is not finite has none. Raises `InvalidArgumentError` where every
+        convolution is to have one and a weight, None here, is computed.
         """
         if self._mode == "never":
             return None
@@ -81,10 +96,8 @@ class SparseKernels:
         # Equal sources are compiled once, and are known to the next build: so the name says what is in it.
         key = sha256(plain.to_json().encode() + np.ascontiguousarray(weight, np.float32).tobytes()).hexdigest()
         function = f"tvmconv_sparse_{key[:16]}"
-        if function not in self._kernels:
-            kernel = compile_sparse(plain, weight, self._target, name=function)
-            self._kernels[function] = kernel.executable.mod, kernel.selection
-        _, selection = self._kernels[function]
+        selection = self._select(plain, sparsity_of(weight))
+        self._chosen.setdefault(function, (plain, weight, selection))
         reason = f"{100 * sparsity_of(weight):.3g}% of the weight is zero; {selection.reason}"
         return SparseChoice(function, plain, selection.name, msgspec.to_builtins(selection.config), reason)
 
@@ -95,4 +108,13 @@ class SparseKernels:
             dense = tuned(workload, self._target, templates_for(workload, self._target))
             if dense and str(dense.record.device) == str(sparse.record.device):
                 return sparse.record.cost < dense.record.cost
-        return zeros >= THRESHOLD and int(np.count_nonzero(weight)) <= MOST_NONZEROS
+        if zeros < THRESHOLD or int(np.count_nonzero(weight)) > MOST_NONZEROS:
+            return False
+        return self._is_faster(workload.without_scale(), zeros)
+
+    def _selection(self, workload: ConvWorkload, zeros: float) -> Selection:
+        return select_sparse(workload, self._target, zeros)
+
+    def _faster(self, workload: ConvWorkload, zeros: float) -> bool:
+        config = self._select(workload, zeros).config
+        return bool(sparse_template(self._target).pays(workload, config, self._target, 1 - zeros, self._weight_bytes))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
+from threading import Lock
 from typing import Any
 
 import numpy as np
@@ -25,6 +26,10 @@ from .template import Template, make_template
 
 MOST_PRODUCTS = {"cuda": 200_000, "llvm": 60_000}
 """Multiply-adds of a thread, by kind of target: so many take two cores about a minute to compile."""
+
+
+_front_end = Lock()
+"""Held while Python lowers a kernel: other threads would wait anyway, and would make the same templates."""
 
 
 @dataclass(frozen=True)
@@ -76,7 +81,15 @@ def compile_sparse(
     Raises `InvalidArgumentError` for a weight of another shape, or with NaN or infinity in it, and `CodeSizeError`.
     """
     selection = select_sparse(workload, target, sparsity_of(weight), config)
-    func, template, blocks = lower_sparse(workload, weight, selection.config, target)
+    return compile_selected(workload, weight, target, selection, name)
+
+
+def compile_selected(
+    workload: ConvWorkload, weight: np.ndarray, target: tvm.target.Target, selection: Selection, name: str
+) -> SparseKernel:
+    """The same by a selection that was made before; threads may compile several kernels side by side."""
+    with _front_end:
+        func, template, blocks = lower_sparse(workload, weight, selection.config, target)
     executable = build(func, target, name)
     sources = cuda.sources(executable.mod)
     images = kernel_cache.compile_all(sources, cuda_arch(target)) if sources else []

@@ -119,8 +119,11 @@ def declares(stmt: tirx.Stmt, names: Sequence[str]) -> bool:
 
 
 def is_thread(stmt: tirx.Stmt) -> bool:
-    """Whether a statement is what a thread does: the smallest that has all loops to unroll."""
-    return any(isinstance(part, tirx.For) and UNROLLED in part.annotations for part in stmt.seq)
+    """Whether a statement is what a thread does: the smallest that has all loops to unroll.
+
+    Some of them may stand in loops that stay.
+    """
+    return any(is_unrolled(part) for part in stmt.seq) or sum(map(_has_unrolled, stmt.seq)) > 1
 
 
 class _Unroller:
@@ -147,9 +150,9 @@ class _Unroller:
                 assert not isinstance(step, Products | Loop)
                 inside = tirx.IfThenElse(substitute(stmt.condition, values), step.stmt, None)
                 yield replace(step, stmt=self._hoisted(inside, getattr(step, "k", None)))
-        elif isinstance(stmt, tirx.For) and UNROLLED not in stmt.annotations and _has_unrolled(stmt):
+        elif isinstance(stmt, tirx.For) and not is_unrolled(stmt) and _has_unrolled(stmt):
             yield Loop(stmt, tuple(self.steps(stmt.body, values)))
-        elif not isinstance(stmt, tirx.For) or UNROLLED not in stmt.annotations:
+        elif not is_unrolled(stmt):
             yield Always(self._hoisted(substitute(stmt, values)))
         elif stmt.annotations[UNROLLED] == "k":
             yield self._per_output(stmt, values)
@@ -204,10 +207,15 @@ def first_lane(index: tirx.PrimExpr) -> tirx.PrimExpr:
     return index.base if isinstance(index, tirx.Ramp) else index
 
 
-def _has_unrolled(loop: tirx.For) -> bool:
+def is_unrolled(stmt: tirx.Stmt) -> bool:
+    """Whether a statement is a loop that is to be unrolled."""
+    return isinstance(stmt, tirx.For) and UNROLLED in stmt.annotations
+
+
+def _has_unrolled(stmt: tirx.Stmt) -> bool:
     found: list[tirx.For] = []
-    tvm_ffi.structural_walk(loop.body, (tirx.For, found.append))
-    return any(UNROLLED in inner.annotations for inner in found)
+    tvm_ffi.structural_walk(stmt, (tirx.For, found.append))
+    return any(map(is_unrolled, found))
 
 
 def _with_intrinsics(
