@@ -109,6 +109,16 @@ def test_wrong_answers_and_errors_do_not_spoil_the_next_trial(builder: LocalBuil
     assert runner.run(TRIAL, built(builder, WORKLOAD)).status is Status.OK
 
 
+def test_a_kernel_that_corrupts_memory_spoils_no_other_trial(
+    builder: LocalBuilder, runner: LocalRunner, tmp_path: Path
+) -> None:
+    """It writes over what lies behind its own memory: it fails, whatever comes of it, in a process of its own."""
+    body = "volatile char* own = (char*)malloc(16); for (int i = 0; i < 100000; i++) own[i] = i;"
+    corrupt = runner.run(TRIAL, library(tmp_path, f"{body} return 0;"))
+    assert corrupt.status in (Status.CRASH, Status.WRONG_ANSWER, Status.RUNTIME_ERROR)
+    assert runner.run(TRIAL, built(builder, WORKLOAD)).status is Status.OK
+
+
 def test_build_failures_are_results(runner: LocalRunner) -> None:
     def results(builder: LocalBuilder, config: object) -> MeasureResult:
         option = measure_option(builder, runner)

@@ -279,7 +279,7 @@ FAILURES = [
     (["run", "NOT_OURS"], 2, "a file that tvmconv exported"),
     (["run", "MODEL", "--target", "cudax"], 2, "target is 'cudax'"),
     (["run", "MODEL", "-i", "NOT_ONNX"], 2, "an .npz file of arrays"),
-    (["run", "MODEL", "-i", "NPY"], 2, "an .npz file of arrays (a single array)"),
+    (["run", "MODEL", "-i", "NPY"], 2, "an .npz file of arrays, as numpy.savez writes it"),
     (["run", "MODEL", "-i", "NPZ"], 2, "inputs is 'z'; expected names among x: float32 (1, 8, 12, 10)"),
     (["run", "LIBRARY", "--verify", "onnxruntime"], 2, "verify is 'onnxruntime'; expected none with a library"),
     (["run", "LIBRARY", "--target", "llvm"], 2, "target is 'llvm'; expected none with a library"),

@@ -23,9 +23,9 @@ from test_cli_tune import TASK, WORKLOAD, Instant
 
 import tvmconv as library
 from tvmconv import storage
-from tvmconv.autotvm import session, worker
+from tvmconv.autotvm import session, tidy, worker
 from tvmconv.autotvm.builder import LocalBuilder
-from tvmconv.autotvm.measure import BuildResult, MeasureInput, Stage, Status
+from tvmconv.autotvm.measure import BuildResult, MeasureInput, Stage, Status, measure_option
 from tvmconv.autotvm.record import append, load_from_file
 from tvmconv.autotvm.runner import LocalRunner
 from tvmconv.errors import NoDeviceError
@@ -85,6 +85,19 @@ def test_killed_while_exporting(stage: str, tmp_path: Path) -> None:
     library.compile(WORKLOAD).save(path)
     operands = random_operands(WORKLOAD)
     check_result(WORKLOAD, operands, library.load(path)(operands["x"], operands["w"]))
+
+
+def test_killed_while_a_log_is_compacted(tmp_path: Path) -> None:
+    log = tmp_path / "log.jsonl"
+    append(log, [record(place) for place in range(3)])
+    before = log.read_bytes()
+    killed(
+        "from pathlib import Path; from tvmconv.autotvm import tidy; Path.replace = lambda *given: die()\n"
+        "tidy.rewrite(sys.argv[1], tidy.compacted)",
+        log,
+    )
+    assert log.read_bytes() == before
+    assert tidy.rewrite(log, tidy.compacted) == [record(0)]
 
 
 @contextmanager
@@ -161,6 +174,28 @@ def test_a_builder_that_runs_out_of_memory(tmp_path: Path, monkeypatch: pytest.M
     builder = LocalBuilder(n_parallel=1)
     assert Path(builder.build(trial).result().library).stat().st_size > 1000
     builder.close()
+
+
+def test_a_builder_that_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the system, where memory is short: one failed trial, too, and the next one is built and run."""
+    flag, sound = tmp_path / "short", worker.initialize
+    flag.touch()
+
+    def initialize() -> None:
+        sound()
+        if os.path.exists(flag):  # noqa: PTH110 (no name of this module is there)
+            os.kill(os.getpid(), 9)
+
+    monkeypatch.setattr(worker, "initialize", initialize)
+    option = measure_option(LocalBuilder(n_parallel=1), LocalRunner(number=1, repeat=1, min_repeat_ms=0))
+    results = []
+    for _ in range(2):
+        ((_, result),) = option.measure([MeasureInput(TASK, TASK.space.default)], lambda trial: None)
+        results.append(result)
+        flag.unlink(missing_ok=True)
+    option.close()
+    assert [one.status for one in results] == [Status.CRASH, Status.OK]
+    assert results[0].reason == "the process that built it died"
 
 
 def test_a_device_that_disappears(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,7 +18,9 @@ from test_autotvm_record import record
 import tvmconv
 from tvmconv import ConvWorkload
 from tvmconv.autotvm.history import best_record, objection
-from tvmconv.autotvm.record import encode, load_from_file
+from tvmconv.autotvm.record import append, encode, load_from_file
+from tvmconv.autotvm.simulator import Simulator
+from tvmconv.autotvm.tidy import pruned
 from tvmconv.dispatch import select, template_named
 from tvmconv.errors import InvalidArgumentError, UnsupportedModelError
 from tvmconv.lowering import KERNEL_NAME, build_kernel
@@ -114,6 +116,21 @@ def test_knobs_of_another_type_are_not_applied() -> None:
     other = msgspec.structs.replace(one, config=msgspec.structs.replace(one.config, entity=entity))
     template, target = template_named(one.template), resolve_target("llvm")
     assert objection(other, target, template, None) == "with other knobs"
+
+
+TEMPLATES = ("space", "cpu", "cpu/machine", "cpu/nothing", "..", "")
+
+
+@pytest.mark.parametrize("name", TEMPLATES)
+def test_a_log_that_names_another_module(name: str, tmp_path: Path) -> None:
+    """It is imported as a schedule, and is none."""
+    one = record()
+    other = msgspec.structs.replace(one, input=(one.target, name, *one.input[2:]))
+    append(tmp_path / "log.jsonl", [one, other])
+    log = load_from_file(tmp_path / "log.jsonl")
+    assert pruned(log) == [one]
+    with pytest.raises(InvalidArgumentError, match="expected those of a schedule that is here"):
+        Simulator([other])
 
 
 ABSURD: dict[str, ConvWorkload] = {
