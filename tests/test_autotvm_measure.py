@@ -29,7 +29,7 @@ from tvmconv.autotvm.runner import LocalRunner
 from tvmconv.errors import CompileError, MissingPackageError
 from tvmconv.storage import find_compiler
 from tvmconv.targets import DeviceFacts
-from tvmconv.workspace import Workspace
+from tvmconv.workspace import NO_WORKSPACE
 
 WORKLOAD = ConvWorkload.depthwise((1, 4, 12, 12), (4, 1, 3, 3), padding=(1, 1, 1, 1), scale=True, activation="relu")
 TASK = task.create(WORKLOAD, "llvm")
@@ -74,7 +74,7 @@ def library(folder: Path, body: str) -> BuildResult:
     signature = 'extern "C" int __tvm_ffi_tvmconv_kernel(void*, void*, int, void*)'
     source.write_text(f"#include <cstdlib>\n{signature} {{ {body} }}\n")
     subprocess.run([*find_compiler(), "-shared", "-fPIC", "-O0", "-o", str(path), str(source)], check=True)
-    return BuildResult(str(path), Workspace(0, ()), 0.0)
+    return BuildResult(str(path), NO_WORKSPACE, 0.0)
 
 
 def built(builder: LocalBuilder, workload: ConvWorkload) -> BuildResult:
@@ -143,7 +143,7 @@ class Instant:
     stopped: threading.Event = field(default_factory=threading.Event)
 
     def build(self, trial: MeasureInput) -> Future[BuildResult]:
-        return self.pool.submit(BuildResult, "/nowhere/kernel.so", Workspace(0, ()), 0.0)
+        return self.pool.submit(BuildResult, "/nowhere/kernel.so", NO_WORKSPACE, 0.0)
 
     def run(self, trial: MeasureInput, build: BuildResult) -> RunResult:
         if trial == self.begun[0]:

@@ -30,7 +30,7 @@ from tvmconv.autotvm.record import append, load_from_file
 from tvmconv.autotvm.runner import LocalRunner
 from tvmconv.errors import NoDeviceError
 from tvmconv.testing import check_result, random_operands
-from tvmconv.workspace import Workspace
+from tvmconv.workspace import NO_WORKSPACE
 
 TESTS = Path(__file__).parent
 
@@ -206,7 +206,7 @@ def test_a_device_that_disappears(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr(worker, "touch", touch)
     (tmp_path / "kernel.so").write_text("what fails when it is run")
-    build = BuildResult(str(tmp_path / "kernel.so"), Workspace(0, ()), 0.0)
+    build = BuildResult(str(tmp_path / "kernel.so"), NO_WORKSPACE, 0.0)
     runner = LocalRunner(number=1, repeat=1, min_repeat_ms=0)
     with pytest.raises(NoDeviceError, match="device lost.*the same command goes on where it was"):
         runner.run(MeasureInput(TASK, TASK.space.default), build)
