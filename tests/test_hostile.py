@@ -74,6 +74,20 @@ def test_windows_that_cannot_slide(name: str) -> None:
         tvmconv.import_model(model)
 
 
+@pytest.mark.parametrize("size", [2**45, 2**62], ids=["128-tebibytes", "past-64-bits"])
+def test_constants_that_fit_no_memory(size: int) -> None:
+    graph = Graph((1, 4, 9, 9))
+    huge = graph.node("ConstantOfShape", graph.constant([size], "int64"))
+    with pytest.raises(UnsupportedModelError, match=r"ConstantOfShape \(node .*(Unable to allocate|array is too big)"):
+        tvmconv.import_model(graph.model(graph.node("Add", "x", huge)))
+
+
+@pytest.mark.parametrize("padding", [2**31, 2**62])
+def test_padding_past_any_tensor(padding: int) -> None:
+    with pytest.raises(UnsupportedModelError, match=r"Conv \(node 'conv0'\)"):
+        tvmconv.import_model(conv(pads=[0, 0, 0, padding]))
+
+
 def test_a_model_without_an_opset() -> None:
     """Relax would take its operators for those of the first opset, and Clip's bounds would be gone."""
     model = conv()
