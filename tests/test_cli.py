@@ -121,6 +121,11 @@ def test_full_disk_is_one_line() -> None:
     assert (result.exit_code, result.stderr) == (1, told)
 
 
+def test_nobody_reads_on() -> None:
+    result = CliRunner().invoke(commands_that(BrokenPipeError(32, "Broken pipe")), ["command"])
+    assert (result.exit_code, result.stderr) == (1, "")
+
+
 @pytest.mark.parametrize(
     "error", [MemoryError("Unable to allocate\n9 TiB"), RuntimeError("std::bad_alloc"), RuntimeError("out of memory")]
 )

@@ -179,6 +179,11 @@ def test_sizes_that_are_left_open(model: Path, tmp_path: Path) -> None:
     onnx.save(proto, open_model)
     (first, _) = tvmconv_json("tasks", open_model)["tasks"]
     assert "give it as `shapes` (--input-shapes)" in first["obstacle"]
+    assert "known only when the model runs are not in the total" in tvmconv("tasks", open_model).stderr
+    (line,) = tvmconv("run", open_model).stderr.splitlines()
+    assert line.endswith(
+        "expected an .npz file with x: float32 (batch, 8, height, 10), whose shape only the input decides"
+    )
     shape = ("--input-shapes", "x:[1,8,12,10]")
     (first, _) = tvmconv_json("tasks", open_model, *shape)["tasks"]
     assert (first["description"], first["obstacle"]) == (str(DEPTHWISE), None)
