@@ -188,7 +188,9 @@ def _twist(value: Any, random: Random) -> None:
     if not keys:
         return
     key = random.choice(keys)
-    new = random.choice([None, True, "", "x", [], {}, -1, 0, 1, 2, 16, 1e300, 1e-300, -1.5, *EXTREMES[7:11], 10**17])
+    new = random.choice(
+        [None, True, "", "x", "space", [], {}, -1, 0, 1, 2, 16, 1e300, 1e-300, -1.5, *EXTREMES[7:11], 10**17]
+    )
     if isinstance(value[key], dict | list) and random.random() < 0.9:
         _twist(value[key], random)
     elif isinstance(value, list) and random.random() < 0.2:

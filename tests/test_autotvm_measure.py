@@ -29,7 +29,7 @@ from tvmconv.autotvm.runner import LocalRunner
 from tvmconv.errors import CompileError, MissingPackageError
 from tvmconv.storage import find_compiler
 from tvmconv.targets import DeviceFacts
-from tvmconv.workspace import Workspace
+from tvmconv.workspace import NO_WORKSPACE
 
 WORKLOAD = ConvWorkload.depthwise((1, 4, 12, 12), (4, 1, 3, 3), padding=(1, 1, 1, 1), scale=True, activation="relu")
 TASK = task.create(WORKLOAD, "llvm")
@@ -74,7 +74,7 @@ def library(folder: Path, body: str) -> BuildResult:
     signature = 'extern "C" int __tvm_ffi_tvmconv_kernel(void*, void*, int, void*)'
     source.write_text(f"#include <cstdlib>\n{signature} {{ {body} }}\n")
     subprocess.run([*find_compiler(), "-shared", "-fPIC", "-O0", "-o", str(path), str(source)], check=True)
-    return BuildResult(str(path), Workspace(0, ()), 0.0)
+    return BuildResult(str(path), NO_WORKSPACE, 0.0)
 
 
 def built(builder: LocalBuilder, workload: ConvWorkload) -> BuildResult:
@@ -109,6 +109,16 @@ def test_wrong_answers_and_errors_do_not_spoil_the_next_trial(builder: LocalBuil
     assert runner.run(TRIAL, built(builder, WORKLOAD)).status is Status.OK
 
 
+def test_a_kernel_that_corrupts_memory_spoils_no_other_trial(
+    builder: LocalBuilder, runner: LocalRunner, tmp_path: Path
+) -> None:
+    """It writes over what lies behind its own memory: it fails, whatever comes of it, in a process of its own."""
+    body = "volatile char* own = (char*)malloc(16); for (int i = 0; i < 100000; i++) own[i] = i;"
+    corrupt = runner.run(TRIAL, library(tmp_path, f"{body} return 0;"))
+    assert corrupt.status in (Status.CRASH, Status.WRONG_ANSWER, Status.RUNTIME_ERROR)
+    assert runner.run(TRIAL, built(builder, WORKLOAD)).status is Status.OK
+
+
 def test_build_failures_are_results(runner: LocalRunner) -> None:
     def results(builder: LocalBuilder, config: object) -> MeasureResult:
         option = measure_option(builder, runner)
@@ -133,7 +143,7 @@ class Instant:
     stopped: threading.Event = field(default_factory=threading.Event)
 
     def build(self, trial: MeasureInput) -> Future[BuildResult]:
-        return self.pool.submit(BuildResult, "/nowhere/kernel.so", Workspace(0, ()), 0.0)
+        return self.pool.submit(BuildResult, "/nowhere/kernel.so", NO_WORKSPACE, 0.0)
 
     def run(self, trial: MeasureInput, build: BuildResult) -> RunResult:
         if trial == self.begun[0]:

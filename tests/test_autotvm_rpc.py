@@ -20,6 +20,7 @@ import psutil
 import pytest
 import tvm
 from click.testing import CliRunner
+from command_line import tvmconv_json
 from test_autotvm_measure import TASK, WORKLOAD, assert_told_apart, by_fault, library
 from tvm.rpc.server import PopenRPCServerState
 
@@ -149,6 +150,26 @@ def test_nothing_is_lost_with_a_server(tracker: int, supervisor: psutil.Process,
     now = set(supervisor.children())
     assert (len(now), len(now & before)) == (2, 1)
     assert "died, and is started again" in log.read_text()
+
+
+def test_the_command_tunes_through_a_tracker(tracker: int, runner: RPCRunner, tmp_path: Path) -> None:
+    where = ("--rpc-tracker", f"{HOST}:{tracker}", "--rpc-key", KEY, "--parallel", 1)
+    measuring = ("--number", 1, "--repeat", 1, "--min-repeat-ms", 0)
+    tuning = (
+        "tune",
+        "--workload",
+        WORKLOAD.to_json(),
+        "-o",
+        tmp_path / "log.jsonl",
+        "--trials",
+        3,
+        "--tuner",
+        "random",
+    )
+    report = tvmconv_json(*tuning, *where, *measuring)
+    (tuned,) = report["tasks"]
+    assert (tuned["trials"], tuned["failures"]) == (3, {})
+    assert report["device"] == msgspec.to_builtins(device_facts("llvm"))
 
 
 @by_fault

@@ -267,7 +267,7 @@ def test_missing_packages_are_named_before_anything_is_measured(tiny: None, monk
     monkeypatch.delitem(sys.modules, "tvmconv.bench.plot", raising=False)
     result = tvmconv("bench", "suite", "tiny", "--plot", "bars.png")
     assert (result.exit_code, "pip install 'tvmconv[plot]'" in result.stderr) == (1, True)
-    monkeypatch.setattr("tvmconv.cli.bench_suite.find_spec", lambda name: None)
+    monkeypatch.setattr("tvmconv.cli.bench_report.find_spec", lambda name: None)
     result = tvmconv("bench", "suite", "tiny")
     assert (result.exit_code, "pip install 'tvmconv[torch]'" in result.stderr) == (1, True)
 

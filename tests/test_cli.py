@@ -121,6 +121,20 @@ def test_full_disk_is_one_line() -> None:
     assert (result.exit_code, result.stderr) == (1, told)
 
 
+def test_nobody_reads_on() -> None:
+    result = CliRunner().invoke(commands_that(BrokenPipeError(32, "Broken pipe")), ["command"])
+    assert (result.exit_code, result.stderr) == (1, "")
+
+
+@pytest.mark.parametrize(
+    "error", [MemoryError("Unable to allocate\n9 TiB"), RuntimeError("std::bad_alloc"), RuntimeError("out of memory")]
+)
+def test_no_memory_is_one_line(error: Exception) -> None:
+    result = CliRunner().invoke(commands_that(error), ["command"])
+    told = f"error: not enough memory ({' '.join(str(error).split())}); smaller inputs take less\n"
+    assert (result.exit_code, result.stderr) == (1, told)
+
+
 @pytest.mark.parametrize("error", [ZeroDivisionError("a bug"), RuntimeError("a bug")])
 def test_a_bug_is_not_hidden(error: Exception) -> None:
     result = CliRunner().invoke(commands_that(error), ["command"])

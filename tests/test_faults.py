@@ -23,14 +23,14 @@ from test_cli_tune import TASK, WORKLOAD, Instant
 
 import tvmconv as library
 from tvmconv import storage
-from tvmconv.autotvm import session, worker
+from tvmconv.autotvm import session, tidy, worker
 from tvmconv.autotvm.builder import LocalBuilder
-from tvmconv.autotvm.measure import BuildResult, MeasureInput, Stage, Status
+from tvmconv.autotvm.measure import BuildResult, MeasureInput, Stage, Status, measure_option
 from tvmconv.autotvm.record import append, load_from_file
 from tvmconv.autotvm.runner import LocalRunner
 from tvmconv.errors import NoDeviceError
 from tvmconv.testing import check_result, random_operands
-from tvmconv.workspace import Workspace
+from tvmconv.workspace import NO_WORKSPACE
 
 TESTS = Path(__file__).parent
 
@@ -85,6 +85,19 @@ def test_killed_while_exporting(stage: str, tmp_path: Path) -> None:
     library.compile(WORKLOAD).save(path)
     operands = random_operands(WORKLOAD)
     check_result(WORKLOAD, operands, library.load(path)(operands["x"], operands["w"]))
+
+
+def test_killed_while_a_log_is_compacted(tmp_path: Path) -> None:
+    log = tmp_path / "log.jsonl"
+    append(log, [record(place) for place in range(3)])
+    before = log.read_bytes()
+    killed(
+        "from pathlib import Path; from tvmconv.autotvm import tidy; Path.replace = lambda *given: die()\n"
+        "tidy.rewrite(sys.argv[1], tidy.compacted)",
+        log,
+    )
+    assert log.read_bytes() == before
+    assert tidy.rewrite(log, tidy.compacted) == [record(0)]
 
 
 @contextmanager
@@ -163,6 +176,28 @@ def test_a_builder_that_runs_out_of_memory(tmp_path: Path, monkeypatch: pytest.M
     builder.close()
 
 
+def test_a_builder_that_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the system, where memory is short: one failed trial, too, and the next one is built and run."""
+    flag, sound = tmp_path / "short", worker.initialize
+    flag.touch()
+
+    def initialize() -> None:
+        sound()
+        if os.path.exists(flag):  # noqa: PTH110 (no name of this module is there)
+            os.kill(os.getpid(), 9)
+
+    monkeypatch.setattr(worker, "initialize", initialize)
+    option = measure_option(LocalBuilder(n_parallel=1), LocalRunner(number=1, repeat=1, min_repeat_ms=0))
+    results = []
+    for _ in range(2):
+        ((_, result),) = option.measure([MeasureInput(TASK, TASK.space.default)], lambda trial: None)
+        results.append(result)
+        flag.unlink(missing_ok=True)
+    option.close()
+    assert [one.status for one in results] == [Status.CRASH, Status.OK]
+    assert results[0].reason == "the process that built it died"
+
+
 def test_a_device_that_disappears(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is not taken for the failure of a configuration."""
 
@@ -171,7 +206,7 @@ def test_a_device_that_disappears(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr(worker, "touch", touch)
     (tmp_path / "kernel.so").write_text("what fails when it is run")
-    build = BuildResult(str(tmp_path / "kernel.so"), Workspace(0, ()), 0.0)
+    build = BuildResult(str(tmp_path / "kernel.so"), NO_WORKSPACE, 0.0)
     runner = LocalRunner(number=1, repeat=1, min_repeat_ms=0)
     with pytest.raises(NoDeviceError, match="device lost.*the same command goes on where it was"):
         runner.run(MeasureInput(TASK, TASK.space.default), build)

@@ -18,7 +18,9 @@ from test_autotvm_record import record
 import tvmconv
 from tvmconv import ConvWorkload
 from tvmconv.autotvm.history import best_record, objection
-from tvmconv.autotvm.record import encode, load_from_file
+from tvmconv.autotvm.record import append, encode, load_from_file
+from tvmconv.autotvm.simulator import Simulator
+from tvmconv.autotvm.tidy import pruned
 from tvmconv.dispatch import select, template_named
 from tvmconv.errors import InvalidArgumentError, UnsupportedModelError
 from tvmconv.lowering import KERNEL_NAME, build_kernel
@@ -72,6 +74,20 @@ def test_windows_that_cannot_slide(name: str) -> None:
         tvmconv.import_model(model)
 
 
+@pytest.mark.parametrize("size", [2**45, 2**62], ids=["128-tebibytes", "past-64-bits"])
+def test_constants_that_fit_no_memory(size: int) -> None:
+    graph = Graph((1, 4, 9, 9))
+    huge = graph.node("ConstantOfShape", graph.constant([size], "int64"))
+    with pytest.raises(UnsupportedModelError, match=r"ConstantOfShape \(node .*(Unable to allocate|array is too big)"):
+        tvmconv.import_model(graph.model(graph.node("Add", "x", huge)))
+
+
+@pytest.mark.parametrize("padding", [2**31, 2**62])
+def test_padding_past_any_tensor(padding: int) -> None:
+    with pytest.raises(UnsupportedModelError, match=r"Conv \(node 'conv0'\)"):
+        tvmconv.import_model(conv(pads=[0, 0, 0, padding]))
+
+
 def test_a_model_without_an_opset() -> None:
     """Relax would take its operators for those of the first opset, and Clip's bounds would be gone."""
     model = conv()
@@ -114,6 +130,21 @@ def test_knobs_of_another_type_are_not_applied() -> None:
     other = msgspec.structs.replace(one, config=msgspec.structs.replace(one.config, entity=entity))
     template, target = template_named(one.template), resolve_target("llvm")
     assert objection(other, target, template, None) == "with other knobs"
+
+
+TEMPLATES = ("space", "cpu", "cpu/machine", "cpu/nothing", "..", "")
+
+
+@pytest.mark.parametrize("name", TEMPLATES)
+def test_a_log_that_names_another_module(name: str, tmp_path: Path) -> None:
+    """It is imported as a schedule, and is none."""
+    one = record()
+    other = msgspec.structs.replace(one, input=(one.target, name, *one.input[2:]))
+    append(tmp_path / "log.jsonl", [one, other])
+    log = load_from_file(tmp_path / "log.jsonl")
+    assert pruned(log) == [one]
+    with pytest.raises(InvalidArgumentError, match="expected those of a schedule that is here"):
+        Simulator([other])
 
 
 ABSURD: dict[str, ConvWorkload] = {

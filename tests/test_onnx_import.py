@@ -103,7 +103,8 @@ def test_another_batch_than_the_models() -> None:
     [
         ({"y": X}, "shapes is 'y'; expected inputs of the model: x"),
         ({"x": (2, 8)}, "shapes is .2, 8.; expected 4 sizes for x"),
-        ({"x": (2, 8, 9, 0)}, "expected 4 sizes for x"),
+        ({"x": (2, 8, 9, 0)}, "expected 4 sizes for x, from 1 to 2147483647"),
+        ({"x": (2, 8, 9, 10**20)}, "expected 4 sizes for x"),
         ({"x": (2, 8, 9, "w")}, "expected 4 sizes for x"),
     ],
 )

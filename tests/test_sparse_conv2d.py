@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +51,15 @@ def test_each_shape_is_compiled_once() -> None:
     assert [operator.workload.x_shape for operator in conv.operators] == [X.shape, (1, 4, 5, 8), X.shape]
     with pytest.raises(InvalidArgumentError, match=r"x_shape is \[.*; expected one shape compiled"):
         conv.source()
+
+
+def test_many_callers_compile_once() -> None:
+    conv = tvmconv.sparse_conv2d(W)
+    with ThreadPoolExecutor(8) as pool:
+        results = list(pool.map(lambda _: conv(X), range(16)))
+    assert len(conv.operators) == 1
+    assert np.allclose(results[0], plain(X, W), atol=1e-5)
+    assert all(np.array_equal(result, results[0]) for result in results)
 
 
 def matrix() -> np.ndarray:

@@ -193,9 +193,19 @@ def test_report_and_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     assert first.sparsity == pytest.approx(1 - nonzeros / weight.size)
     assert 16 * nonzeros < first.code_bytes < 64 * 1024
     assert (report(), len(compiled)) == (first, 1)
+    for file in tmp_path.glob("*.cubin"):
+        file.write_bytes(file.read_bytes()[:-1000])  # as a power cut may leave it
+    assert (report(), len(compiled)) == (first, 2)
+    assert (report(), len(compiled)) == (first, 2)
     (tmp_path / "file").touch()
     monkeypatch.setenv("TVMCONV_CACHE_DIR", str(tmp_path / "file"))  # no folder, not even for the superuser
-    assert (report(), len(compiled)) == (first, 2)
+    assert (report(), len(compiled)) == (first, 3)
+    for name in ("TVMCONV_CACHE_DIR", "XDG_CACHE_HOME", "HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr("os.getuid", lambda: 2**31 - 7)  # a user of a container alone
+    with pytest.raises(RuntimeError, match="home directory"):
+        kernel_cache.folder()
+    assert (report(), len(compiled)) == (first, 4)
 
 
 def test_cubin() -> None:

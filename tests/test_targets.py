@@ -62,6 +62,8 @@ def test_old_strings_are_turned_into_todays_form_with_a_hint() -> None:
         7,
         {"kind": "cuda", "colour": 1},
         {"kind": "cuda", "arch": "banana"},
+        {"kind": "cuda", "arch": "sm_9"},
+        {"kind": "cuda", "arch": "sm_9000"},
         {"kind": "llvm", "mcpu": "banana"},
         {"kind": "llvm", "mtriple": "riscv64-linux-gnu"},
     ],

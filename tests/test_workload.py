@@ -138,6 +138,8 @@ BAD = [
     Bad("crossed-clip", {"activation": ("clip", 2, 1)}, r"activation is \(2.0, 1.0\)"),
     Bad("unknown-dtype", {"dtype": "float64"}, "dtype is 'float64'; expected float32 or float16"),
     Bad("too-many-elements", {"x_shape": (2**20, 4, 100, 100)}, "x is .* expected a tensor of at most 1073741824"),
+    Bad("elements-past-64-bits", {"x_shape": (2**62, 4, 2**40, 12)}, "x is .* expected a tensor of at most 1073741824"),
+    Bad("padding-past-64-bits", {"padding": 2**70}, "output is .* expected a tensor of at most"),
     Bad("too-much-padding", {"padding": 100_000}, "output is .* expected a tensor of at most 1073741824"),
 ]
 

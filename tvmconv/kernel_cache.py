@@ -2,7 +2,8 @@
 
 It is for kernels that take seconds to compile and are compiled again as they are: a sparse convolution of the same
 weight. They lie in `TVMCONV_CACHE_DIR`, by default `tvmconv` in the user's folder for caches; a folder that cannot be
-written to keeps nothing, and nobody minds. Files may be removed at any time.
+written to keeps nothing, and nobody minds. Files may be removed at any time; one that a full disk or a power cut has
+damaged is made again, as its end is a digest of the rest.
 """
 
 from __future__ import annotations
@@ -18,6 +19,9 @@ from pathlib import Path
 from . import __version__, cuda
 
 _compiled: dict[str, bytes] = {}
+
+UNUSABLE = (OSError, RuntimeError)
+"""What a folder raises that cannot be used: `Path.home` a RuntimeError where the user has none."""
 
 
 def folder() -> Path:
@@ -39,8 +43,8 @@ def compiled(source: str, arch: str) -> bytes:
     if image is None:
         image = cuda.compile_source(source, arch)
         _compiled[_name(source, arch)] = image
-        with suppress(OSError):
-            _write(folder() / _name(source, arch), image)
+        with suppress(*UNUSABLE):
+            _write(folder() / _name(source, arch), image + sha256(image).digest())
     return image
 
 
@@ -48,8 +52,11 @@ def known(source: str, arch: str) -> bytes | None:
     """The machine code of a source that was compiled before, in this process or in another."""
     name = _name(source, arch)
     if name not in _compiled:
-        with suppress(OSError):
-            _compiled[name] = (folder() / name).read_bytes()
+        with suppress(*UNUSABLE):
+            content = (folder() / name).read_bytes()
+            image, digest = content[: -sha256().digest_size], content[-sha256().digest_size :]
+            if digest == sha256(image).digest():
+                _compiled[name] = image
     return _compiled.get(name)
 
 
@@ -63,11 +70,11 @@ def remember(images: Mapping[str, bytes]) -> None:
     _compiled.update(images)
 
 
-def _write(path: Path, image: bytes) -> None:
+def _write(path: Path, content: bytes) -> None:
     """Writes a file that appears whole, also where several processes write it."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=path.parent) as scratch:
-        Path(scratch, path.name).write_bytes(image)
+        Path(scratch, path.name).write_bytes(content)
         Path(scratch, path.name).replace(path)
 
 

@@ -155,7 +155,7 @@ def _complete_cuda(config: dict[str, Any]) -> dict[str, Any]:
     if "arch" not in config:
         device = _first_gpu()
         config["arch"] = device_arch(device) if device else DEFAULT_CUDA_ARCH
-    arch = re.fullmatch(r"(sm_\d+)[af]?", str(config["arch"]))
+    arch = re.fullmatch(r"(sm_[1-9]\d{1,2})[af]?", str(config["arch"]))
     if arch is None:
         raise InvalidArgumentError("target", config["arch"], "an arch such as sm_80 or sm_90")
     config["arch"] = arch[1]  # TVM's own schedules fail their version check on a name such as sm_90a

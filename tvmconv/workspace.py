@@ -26,6 +26,10 @@ class Workspace:
     """Shape and dtype of each array that the kernel wants behind its output: all on a GPU, none on a CPU."""
 
 
+NO_WORKSPACE = Workspace(0, ())
+"""Of sparse kernels, and of serial twins, which have all in themselves."""
+
+
 def take_out(func: tirx.PrimFunc, target: tvm.target.Target) -> tuple[tirx.PrimFunc, Workspace]:
     """A scheduled function with its workspace as parameters behind the output, on a GPU, and what the workspace is.
 

@@ -23,7 +23,7 @@ from ..errors import InvalidArgumentError
 from ..targets import DeviceFacts, device_facts
 from ..workload import ConvWorkload, Epilogue
 from .measure import Stage, Status
-from .record import Entity, Log, Record, load_from_file
+from .record import Entity, Log, Record, load_from_file, skipped_text
 from .task import Problem, Task
 
 NEAR = 1.5
@@ -168,7 +168,7 @@ def apply_history_best(path: str | PathLike[str]) -> Iterator[History]:
     state = Path(path).stat()
     history = _history(str(path), state.st_mtime_ns, state.st_size)
     if history.skipped:
-        warnings.warn(f"{path}: left out lines: {dict(history.skipped)}", stacklevel=3)
+        warnings.warn(f"{path}: {skipped_text(history.skipped)}", stacklevel=3)
     token = _applied.set((history, *_applied.get()))
     try:
         yield history

@@ -13,7 +13,7 @@ import gzip
 import os
 import zlib
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
@@ -206,6 +206,12 @@ def load_from_file(path: str | PathLike[str]) -> Log:
                 log.records.append(record)
     log.under_way = list(started.values())
     return log
+
+
+def skipped_text(skipped: Mapping[str, int]) -> str:
+    """How many lines of a log are no records."""
+    kinds = " and ".join(f"{count} {kind}" for kind, count in skipped.items())
+    return f"{kinds} line{'s' * (sum(skipped.values()) > 1)} left out"
 
 
 def append(path: str | PathLike[str], records: Iterable[Record]) -> None:

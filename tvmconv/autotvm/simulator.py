@@ -78,4 +78,8 @@ class Simulator:
 
 def _config(record: Record) -> Any:
     """The record's configuration; knobs that its template got later have the values that mean what was before."""
-    return template_named(record.template).Config(**record.knobs)
+    try:
+        return template_named(record.template).Config(**record.knobs)
+    except (ModuleNotFoundError, AttributeError, TypeError):
+        made = f"{record.template} with {', '.join(record.knobs)}"
+        raise InvalidArgumentError("records", made, "those of a schedule that is here, with its knobs") from None

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import gzip
+import os
 import tempfile
 from collections.abc import Callable, Iterable, Sequence
-from importlib import import_module
 from os import PathLike
 from pathlib import Path
 from typing import NamedTuple
 
 import tvm
 
+from ..dispatch import template_named
 from ..errors import InvalidArgumentError
 from .history import best_record, processor
 from .measure import Status
@@ -93,7 +94,10 @@ def rewrite(path: str | PathLike[str], edit: Callable[[Log], Sequence[Record]]) 
         content = b"".join(map(encode, records))
         with tempfile.TemporaryDirectory(dir=path.parent) as folder:
             written = Path(folder, path.name)
-            written.write_bytes(gzip.compress(content, mtime=0) if path.suffix == ".gz" else content)
+            with written.open("wb") as file:
+                file.write(gzip.compress(content, mtime=0) if path.suffix == ".gz" else content)
+                file.flush()
+                os.fsync(file.fileno())  # before it takes the place of what is on the disk
             written.replace(path)
     return records
 
@@ -104,7 +108,7 @@ def _decides(record: Record, best: Record) -> bool:
 
 def _is_current(record: Record) -> bool:
     try:
-        template = import_module(f"tvmconv.schedules.{record.template.replace('/', '.')}")
+        version = getattr(template_named(record.template), "VERSION", None)  # a log may name any module
     except ModuleNotFoundError:
         return False
-    return bool(record.versions.template == template.VERSION and record.tvm_version == tvm.__version__)
+    return bool(record.versions.template == version and record.tvm_version == tvm.__version__)

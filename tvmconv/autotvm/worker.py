@@ -31,7 +31,7 @@ from ..sparse.building import build as build_launches
 from ..sparse.compiling import kept_template, lower_sparse
 from ..targets import cuda_arch
 from ..testing import Sample
-from ..workspace import Workspace
+from ..workspace import NO_WORKSPACE, Workspace
 from .measure import BuildResult
 from .task import Problem
 from .timing import kernel_costs
@@ -90,7 +90,7 @@ def _built(problem: Problem, config: Any, target: tvm.target.Target) -> Kernel:
     select_sparse(workload, target, sparsity, config)
     func, _, _ = lower_sparse(workload, random_weight(workload, sparsity), config, target)
     kept_template.cache_clear()  # the next trial has another template
-    return Kernel(build_launches(func, target), Workspace(0, ()))
+    return Kernel(build_launches(func, target), NO_WORKSPACE)
 
 
 def touch(device: str) -> None:

@@ -6,6 +6,7 @@ Commands import what they need when they run, so that help and completion load n
 from __future__ import annotations
 
 import errno
+import re
 import warnings
 from typing import Any
 
@@ -29,6 +30,9 @@ from .verify import verify
 FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 """What writing to a full disk answers."""
 
+EXHAUSTED = re.compile("bad_alloc|out of memory")
+"""What the message of TVM, CUDA or torch has when memory is."""
+
 
 class Commands(click.Group):
     """A group whose commands end with one line and the error's exit code, not with a traceback."""
@@ -41,12 +45,15 @@ class Commands(click.Group):
             except TvmconvError as error:
                 click.echo(f"error: {_one_line(error)}", err=True)
                 ctx.exit(error.exit_code)
-            except (KeyboardInterrupt, RuntimeError) as error:
+            except (KeyboardInterrupt, MemoryError, RuntimeError) as error:
                 # TVM makes a RuntimeError of a KeyboardInterrupt in one of its passes.
-                if not (seen or isinstance(error, KeyboardInterrupt)):
+                if seen or isinstance(error, KeyboardInterrupt):
+                    click.echo("interrupted", err=True)
+                    ctx.exit(INTERRUPTED)
+                if not (isinstance(error, MemoryError) or EXHAUSTED.search(str(error))):
                     raise
-                click.echo("interrupted", err=True)
-                ctx.exit(INTERRUPTED)
+                click.echo(f"error: not enough memory ({_one_line(error)}); smaller inputs take less", err=True)
+                ctx.exit(1)
             except OSError as error:
                 if error.errno == errno.EPIPE:  # click ends quietly when nobody reads on
                     raise

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from importlib.util import find_spec
 from statistics import geometric_mean
 from typing import TYPE_CHECKING
 
 import click
 import msgspec
 
-from ..errors import MissingPackageError
-from .bench_report import collect, conditions
+from .bench_report import collect, conditions, require_torch
 from .console import note, print_json, print_table
 from .options import POSITIVE, json_option, target_option
 
@@ -35,8 +33,7 @@ def ablation(
     packed weight, or what a CPU has of the like; "without" is the speed that is left, in percent. Results are checked
     first; times are medians of rounds in which all kernels of a layer take turns, with warm caches.
     """
-    if find_spec("torch") is None:
-        raise MissingPackageError("torch", "torch", "tvmconv bench ablation")
+    require_torch("tvmconv bench ablation")
 
     from ..bench.ablation import SUITE, measure_ablations
     from ..bench.report import versions

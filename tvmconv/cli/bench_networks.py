@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Iterator, Sequence
-from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 import click
 
-from ..errors import MissingPackageError
-from .bench_report import collect, conditions
+from .bench_report import collect, conditions, require_torch
 from .console import note, print_json, print_table
-from .options import POSITIVE, json_option, target_option
+from .options import POSITIVE, json_option, target_option, threads_option
 
 if TYPE_CHECKING:
     from ..bench.network import NetworkRow
@@ -21,7 +18,7 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("names", nargs=-1, metavar="[NAME]...")
 @target_option
-@click.option("--threads", type=POSITIVE, help="On a CPU, for all alike.  [default: TVM's number]")
+@threads_option
 @click.option("--batch", type=POSITIVE, default=1, help="Images in a call.")
 @click.option("--size", type=click.IntRange(min=64), default=224, help="Height and width of the images.")
 @click.option(
@@ -36,7 +33,6 @@ if TYPE_CHECKING:
 def networks(
     names: tuple[str, ...],
     target: str,
-    threads: int | None,
     batch: int,
     size: int,
     sparsity: float | None,
@@ -52,10 +48,7 @@ def networks(
     as long as tvmconv it takes. A peer that cannot take part is listed with the reason. Ctrl-C and errors end the run
     with the networks before them. The exit code is 5 if tvmconv computes something wrong.
     """
-    if threads is not None:
-        os.environ["TVM_NUM_THREADS"] = str(threads)  # read when TVM is loaded
-    if find_spec("torch") is None:
-        raise MissingPackageError("torch", "torch", "tvmconv bench networks")
+    require_torch("tvmconv bench networks")
 
     from ..bench.network import choose, choose_peers, measure_networks
     from ..bench.report import versions

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from importlib.util import find_spec
 from statistics import geometric_mean
 from typing import TYPE_CHECKING, TypeVar
 
 import click
 
-from ..errors import RegressionError
+from ..errors import MissingPackageError, RegressionError
 from .console import print_table
 
 if TYPE_CHECKING:
@@ -18,6 +19,12 @@ if TYPE_CHECKING:
     from ..targets import DeviceFacts
 
 T = TypeVar("T")
+
+
+def require_torch(command: str) -> None:
+    """Raises `MissingPackageError` where a command has not what it measures beside."""
+    if find_spec("torch") is None:
+        raise MissingPackageError("torch", "torch", command)
 
 
 def collect(rows: Iterable[T]) -> tuple[list[T], BaseException | None]:

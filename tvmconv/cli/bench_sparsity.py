@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 import click
 
-from ..errors import InvalidArgumentError, MissingPackageError
-from .bench_report import collect, conditions, print_code
+from ..errors import InvalidArgumentError
+from .bench_report import collect, conditions, print_code, require_torch
 from .console import note, print_json, print_table
 from .options import POSITIVE, json_option, target_option
 
@@ -43,8 +42,7 @@ def sparsity(
     tvmconv is faster. Zeros are at random places. Results are checked first; times are medians of rounds in which all
     take turns, with warm caches.
     """
-    if find_spec("torch") is None:
-        raise MissingPackageError("torch", "torch", "tvmconv bench sparsity")
+    require_torch("tvmconv bench sparsity")
 
     from ..bench.report import versions
     from ..bench.sparsity import STEPS, crossover, measure_sparsities

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-from importlib.util import find_spec
 from pathlib import Path
 
 import click
 
 from ..bench.suites import load_suite
-from ..errors import InvalidArgumentError, MissingPackageError
+from ..errors import InvalidArgumentError
 from ..workload import DTYPES, Epilogue
-from .bench_report import collect, print_changes, print_report, require_no_regression
+from .bench_report import collect, print_changes, print_report, require_no_regression, require_torch
 from .console import note, print_json
-from .options import INPUT_FILE, POSITIVE, OutputFile, json_option, target_option
+from .options import INPUT_FILE, POSITIVE, OutputFile, json_option, target_option, threads_option
 
 
 def share(ctx: click.Context, param: click.Parameter, value: str | None) -> float | None:
@@ -31,7 +29,7 @@ def share(ctx: click.Context, param: click.Parameter, value: str | None) -> floa
 @click.command()
 @click.argument("names", nargs=-1, required=True, metavar="NAME...")
 @target_option
-@click.option("--threads", type=POSITIVE, help="On a CPU, for all alike.  [default: TVM's number]")
+@threads_option
 @click.option("--batch", type=POSITIVE, help="Instead of the batch that a suite has.")
 @click.option("--dtype", type=click.Choice(DTYPES), default="float32")
 @click.option(
@@ -52,7 +50,6 @@ def share(ctx: click.Context, param: click.Parameter, value: str | None) -> floa
 def suite(
     names: tuple[str, ...],
     target: str,
-    threads: int | None,
     batch: int | None,
     dtype: str,
     sparsity: float | None,
@@ -80,10 +77,7 @@ def suite(
         raise click.UsageError("--fail-on-regress goes with --compare")
     if sparsity is not None and memory:
         raise click.UsageError("--memory goes with dense weights")
-    if threads is not None:
-        os.environ["TVM_NUM_THREADS"] = str(threads)  # read when TVM is loaded
-    if find_spec("torch") is None:
-        raise MissingPackageError("torch", "torch", "tvmconv bench suite")
+    require_torch("tvmconv bench suite")
 
     import msgspec
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 import click
 
-from ..errors import InvalidArgumentError, MissingPackageError
-from .bench_report import conditions
+from ..errors import InvalidArgumentError
+from .bench_report import conditions, require_torch
 from .console import note, print_json, print_table
 from .options import POSITIVE, json_option
 
@@ -46,8 +45,7 @@ def tutorial(target: str, rounds: int, as_json: bool) -> None:
     reference first. Times are in µs, medians of rounds in which all kernels of a workload take turns, with warm caches,
     the L2 too.
     """
-    if find_spec("torch") is None:
-        raise MissingPackageError("torch", "torch", "tvmconv bench tutorial")
+    require_torch("tvmconv bench tutorial")
 
     from ..bench.report import versions
     from ..bench.tutorial import SOURCE, TABLES, measure_tables

@@ -24,8 +24,8 @@ def read_inputs(path: Path, specs: Sequence[TensorSpec]) -> dict[str, Array]:
             raise ValueError("a single array")
         with archive:
             arrays = dict(archive)
-    except (ValueError, EOFError, BadZipFile) as error:
-        raise InvalidArgumentError("inputs", str(path), f"an .npz file of arrays ({error})") from None
+    except (ValueError, EOFError, BadZipFile):  # NumPy's message advises to unpickle
+        raise InvalidArgumentError("inputs", str(path), "an .npz file of arrays, as numpy.savez writes it") from None
     for name in arrays:
         if name not in [spec.name for spec in specs]:
             raise InvalidArgumentError("inputs", name, f"names among {', '.join(map(str, specs))}")

@@ -197,10 +197,11 @@ def read(paths: Iterable[Path]) -> list[Record]:
 
 
 def tell_skipped(path: Path, skipped: Mapping[str, int]) -> None:
-    """Says how many lines of a log are no records."""
+    """Says how many lines of a log are no records, if any."""
+    from ..autotvm.record import skipped_text
+
     if skipped:
-        kinds = " and ".join(f"{count} {kind}" for kind, count in skipped.items())
-        note(f"{path}: {kinds} line{'s' * (sum(skipped.values()) > 1)} left out")
+        note(f"{path}: {skipped_text(skipped)}")
 
 
 def making(made: Made) -> list[object]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from math import isnan
 from pathlib import Path
@@ -68,6 +69,12 @@ def apply_records(ctx: click.Context, param: click.Parameter, value: Path | None
         ctx.with_resource(apply_history_best(value))
 
 
+def use_threads(ctx: click.Context, param: click.Parameter, value: int | None) -> None:
+    """Has TVM, which is loaded later, compute with so many threads."""
+    if value is not None:
+        os.environ["TVM_NUM_THREADS"] = str(value)
+
+
 POSITIVE = click.IntRange(min=1)
 
 INPUT_FILE = click.Path(exists=True, dir_okay=False, readable=True, path_type=Path)
@@ -89,6 +96,14 @@ target_option = click.option(
     "--target",
     default="llvm",
     help="llvm, cuda, a tag of TVM such as nvidia/nvidia-h100, or a target as JSON.",
+)
+
+threads_option = click.option(
+    "--threads",
+    type=POSITIVE,
+    expose_value=False,
+    callback=use_threads,
+    help="On a CPU, for all alike.  [default: TVM's number]",
 )
 
 records_option = click.option(

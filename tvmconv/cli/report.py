@@ -38,4 +38,4 @@ def report(paths: tuple[Path, ...], output: Path, title: str, as_json: bool) -> 
         kinds = {source.name: type(source.content).__name__.lower() for source in sources}
         print_json({"output": str(output), "files": kinds})
     else:
-        note(f"{output}: {len(sources)} files, {output.stat().st_size / 1024:.0f} KiB")
+        note(f"{output}: {len(sources)} file{'s' * (len(sources) > 1)}, {output.stat().st_size / 1024:.0f} KiB")

@@ -16,7 +16,7 @@ N = TypeVar("N")
 NAMED = 5
 """As many nodes are named in an error."""
 
-IMPORT_ERRORS = (RuntimeError, ValueError, TypeError, LookupError, AttributeError, AssertionError)
+IMPORT_ERRORS = (RuntimeError, ValueError, TypeError, LookupError, AttributeError, AssertionError, MemoryError)
 """What they have been seen to raise for a model that they cannot take; they have no error of their own."""
 
 

@@ -29,7 +29,7 @@ LONGEST_SHAPE = 64
 EVALUATED_SINCE = {"DequantizeLinear": 19, "QuantizeLinear": 19}
 """Operators that the reference evaluator has from an opset on that means the same as earlier ones."""
 
-UNKNOWN = (NotImplementedError, RuntimeError, TypeError, ValueError, LookupError, AttributeError)
+UNKNOWN = (NotImplementedError, RuntimeError, TypeError, ValueError, LookupError, AttributeError, MemoryError)
 """What the reference evaluator has been seen to raise for what it cannot compute."""
 
 

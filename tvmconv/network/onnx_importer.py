@@ -136,8 +136,8 @@ def _checked(shapes: Mapping[str, Sequence[int]], inputs: list[onnx.ValueInfoPro
     for name, shape in shapes.items():
         if name not in axes:
             raise InvalidArgumentError("shapes", name, f"inputs of the model: {', '.join(axes)}")
-        if len(shape) != axes[name] or not all(isinstance(size, int) and size > 0 for size in shape):
-            raise InvalidArgumentError("shapes", shape, f"{axes[name]} sizes for {name}")
+        if len(shape) != axes[name] or not all(isinstance(size, int) and 0 < size < 2**31 for size in shape):
+            raise InvalidArgumentError("shapes", shape, f"{axes[name]} sizes for {name}, from 1 to {2**31 - 1}")
     return {name: list(shape) for name, shape in shapes.items()}
 
 

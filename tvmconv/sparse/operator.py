@@ -19,7 +19,7 @@ from ..lowering import KERNEL_NAME
 from ..operators import Operator
 from ..targets import cuda_arch, resolve_target
 from ..workload import ConvWorkload
-from ..workspace import Workspace
+from ..workspace import NO_WORKSPACE
 from .compiling import compile_sparse, lower_sparse
 from .report import SparseReport
 
@@ -44,7 +44,7 @@ class SparseOperator(Operator):
         shift: np.ndarray | None,
         report: SparseReport,
     ) -> None:
-        super().__init__(workload, target, selection, module, Workspace(0, ()))
+        super().__init__(workload, target, selection, module, NO_WORKSPACE)
         self.weight = weight
         """(K, C / groups, R, S), or the depthwise form, as `workload.w_shape` says."""
         self.report = report

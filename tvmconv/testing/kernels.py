@@ -21,11 +21,9 @@ from ..sparse.compiling import compile_sparse
 from ..sparse.folding import bind, expanded
 from ..sparse.template import make_template
 from ..targets import device_of, resolve_target
-from ..workspace import Workspace
+from ..workspace import NO_WORKSPACE, Workspace
 from .configs import legal_configs
 from .trials import Trial
-
-NOTHING = Workspace(0, ())
 
 TWIN_TARGET = {"kind": "llvm", "opt-level": 0}
 """LLVM takes minutes to optimise what a thread of a sparse kernel does, which is a second's work as it is."""
@@ -56,11 +54,11 @@ def kernel_of(trial: Trial, target: tvm.target.Target, twin: bool, weight: np.nd
             executable = _sparse_twin(trial, weight, config, target)
         else:
             executable = compile_sparse(trial.workload, weight, target, config).executable
-        return TrialKernel(executable, device, NOTHING)
+        return TrialKernel(executable, device, NO_WORKSPACE)
     selection = select(trial.workload, target, config, trial.algorithm)
     if twin:
         func = serial_twin(lower(trial.workload, selection, target, KERNEL_NAME))
-        return TrialKernel(build(tvm.IRModule({KERNEL_NAME: func}), resolve_target(TWIN_TARGET)), device, NOTHING)
+        return TrialKernel(build(tvm.IRModule({KERNEL_NAME: func}), resolve_target(TWIN_TARGET)), device, NO_WORKSPACE)
     executable, workspace = build_kernel(trial.workload, selection, target)
     return TrialKernel(executable, device, workspace)
 
