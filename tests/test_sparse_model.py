@@ -76,3 +76,16 @@ def test_tiles_that_are_legal_can_be_scheduled(tiles: int) -> None:
     assert broken == (["whole_blocks"] if tiles in (3, 6, 7) else [])
     if not broken:
         sparse.schedule(workload, config, SM_90)
+
+
+@pytest.mark.parametrize(
+    "workload",
+    [
+        ConvWorkload.conv2d((1, 5, 1, 2), (33, 5, 7, 7), stride=(1, 2), padding=(12, 8, 12, 9), dilation=(4, 3)),
+        ConvWorkload.conv2d((1, 1, 2, 1), (7, 1, 7, 7), padding=(15, 6, 15, 6), dilation=(5, 2), scale=True),
+    ],
+    ids=str,
+)
+def test_few_outputs_of_a_large_window_have_a_warp(workload: ConvWorkload) -> None:
+    """Fewer threads would each have more elements to stage than registers."""
+    assert sparse.default_config(workload, SM_90).threads == 32
