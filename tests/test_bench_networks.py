@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -23,6 +24,32 @@ from tvmconv.targets import resolve_target
 def tiny() -> torch.nn.Module:
     layers = [torch.nn.Conv2d(3, 8, 3, padding=1), torch.nn.BatchNorm2d(8), torch.nn.ReLU()]
     return torch.nn.Sequential(*layers, torch.nn.AdaptiveAvgPool2d(1), torch.nn.Flatten(), torch.nn.Linear(8, 5))
+
+
+PARAMETERS = {
+    "alexnet": 61_100_840,
+    "densenet121": 7_978_856,
+    "efficientnet_b0": 5_288_548,
+    "mobilenet_v2": 3_504_872,
+    "mobilenet_v3": 2_542_856,
+    "resnet18": 11_689_512,
+    "resnet50": 25_557_032,
+    "shufflenet_v2": 2_278_604,
+    "squeezenet": 1_235_496,
+    "vgg16": 138_357_544,
+}
+"""Of torchvision's networks of these names, as its documentation has them."""
+
+REAL = networks.NETWORKS
+
+
+def test_networks_are_those_of_the_papers() -> None:
+    assert REAL.keys() == PARAMETERS.keys()
+    for name, make in REAL.items():
+        with torch.device("meta"):
+            module = make().eval()
+            assert module(torch.empty(2, 3, 224, 224)).shape == (2, 1000)
+        assert (name, sum(weight.numel() for weight in module.parameters())) == (name, PARAMETERS[name])
 
 
 @pytest.fixture(autouse=True)
@@ -68,6 +95,13 @@ def test_weights_are_pruned_by_magnitude() -> None:
             assert part.weight.norm().item() == pytest.approx(before.weight.norm().item(), rel=1e-5)
 
 
+def test_the_means_of_several(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(networks, "NETWORKS", {"tiny": tiny, "small": tiny})
+    result = tvmconv("bench", "networks", "tiny", "small", "--size", 64, "--rounds", 1, "--peers", "pytorch")
+    means = result.stdout.splitlines()[-1]
+    assert float(means.removesuffix(" pytorch (2)")) > 0
+
+
 def test_those_that_fail_and_those_that_are_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
     class Wrong(PyTorch):
         def prepare(self, *given: Any) -> contenders.Prepared:
@@ -83,6 +117,10 @@ def test_those_that_fail_and_those_that_are_wrong(monkeypatch: pytest.MonkeyPatc
     assert list(row["times"]) == ["tvmconv"]
     assert row["failed"]["broken"] == "no kernel"
     assert row["failed"]["wrong"].startswith("wrong computes tiny wrongly: it differs by ")
+    monkeypatch.setenv("TVM_NUM_THREADS", "2")
+    text = tvmconv("bench", "networks", "tiny", "--size", 64, "--rounds", 1, "--threads", 1).stdout
+    assert os.environ["TVM_NUM_THREADS"] == "1"
+    assert "\nbroken failed: no kernel\n" in text
 
     monkeypatch.setattr(network, "OURS", replace(network.OURS, sparse="nonsense"))
     assert tvmconv("bench", "networks", "tiny", "--peers", "wrong").exit_code == 2
