@@ -87,7 +87,7 @@ class VectorCode:
                 yield int(self._simplified(column, at)) if is_there else None
 
         windows = [list(window(output)) for output in range(outputs)]
-        stride = max(1, *_steps(windows))
+        stride = max([1, *_steps(windows)])
         lanes = most_lanes
         while lanes > outputs or _width(lanes, stride) > row:
             lanes //= 2
