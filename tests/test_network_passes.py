@@ -357,18 +357,17 @@ def test_powers_of_local_response_normalization(beta: float) -> None:
 
 
 def test_threads_for_pooling() -> None:
-    """Large loops are spread over threads, a plane with its padding for each; small ones are left alone."""
-    graph = Graph((2, 16, 30, 31))
+    """Large loops are spread over threads, a plane for each; small ones are left alone."""
+    graph = Graph((2, 16, 60, 61))
     large = graph.node("MaxPool", "x", kernel_shape=[3, 3], strides=[2, 2], pads=[1, 1, 1, 1])
     small = graph.node("AveragePool", large, kernel_shape=[15, 15])
-    model = graph.model(large, small, graph.node("Softmax", graph.node("Flatten", large)))
+    model = graph.model(large, small, graph.node("Softmax", graph.node("Flatten", small)))
     imported = import_model(model)
     mod = spread_over_threads(imported.mod, resolve_target("llvm"))
     loops = {var.name_hint: str(func) for var, func in mod.functions.items() if var.name_hint != "main"}
     assert loops["max_pool2d"].count("for ax0_ax1_fused in T.parallel(T.int64(32)):") == 1
-    assert "in T.unroll(T.int64(3)):" in loops["max_pool2d"]
     assert "parallel" not in loops["softmax"]
-    x = np.random.default_rng(3).standard_normal((2, 16, 30, 31)).astype("float32")
+    x = np.random.default_rng(3).standard_normal((2, 16, 60, 61)).astype("float32")
     for y, expected in zip(build(imported)(x), ReferenceEvaluator(model).run(None, {"x": x}), strict=True):
         np.testing.assert_allclose(y, expected, rtol=1e-5, atol=1e-6)
 

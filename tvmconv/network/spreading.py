@@ -14,7 +14,8 @@ from tvm.s_tir.stmt import SBlock
 from tvm.sym import Analyzer
 
 from ..lowering import OPAQUE
-from ..schedules.cpu.machine import TURNS
+from ..schedules.cpu.machine import TURNS, native_lanes
+from .reductions import LANES, mark_for_vectors, with_vectors
 
 LEAST_WORK = 2**14
 """Steps of a loop nest that are worth more than to wake the threads."""
@@ -48,20 +49,25 @@ def spread_over_threads(mod: tvm.IRModule, target: tvm.target.Target) -> tvm.IRM
         )(mod)
     for var, func in mod.functions.items():
         if isinstance(func, tirx.PrimFunc) and not (func.attrs and "tirx.is_scheduled" in func.attrs):
-            mod[var] = _spread(func)
+            mod[var] = _spread(func, native_lanes(target))
     return mod
 
 
-def _spread(func: tirx.PrimFunc) -> tirx.PrimFunc:
+def _spread(func: tirx.PrimFunc, lanes: int) -> tirx.PrimFunc:
     sch = Schedule(_fused(func))
+    for block in sch.get_child_blocks(sch.get_sblock("root")):
+        mark_for_vectors(sch, block, lanes)
     tasks: dict[str, LoopRV] = {}
     for block in reversed(sch.get_child_blocks(sch.get_sblock("root"))):
         readers = [str(sch.get(each).name_hint) for each in sch.get_consumers(block)]
         if len(readers) == 1 and readers[0] in tasks and _is_map(sch, block):
             sch.compute_at(block, tasks[readers[0]], preserve_unit_loops=True)
+        elif LANES in sch.get(block).annotations:
+            _spread_vectors(sch, block)
         elif (task := _spread_block(sch, block)) is not None:
             tasks[str(sch.get(block).name_hint)] = task
-    return sch.mod["main"].with_attrs({"op_pattern": OPAQUE, "tirx.is_scheduled": True})
+    func = tvm_ffi.structural_map(sch.mod["main"], (SBlock, with_vectors))
+    return func.with_attrs({"op_pattern": OPAQUE, "tirx.is_scheduled": True})
 
 
 def _fused(func: tirx.PrimFunc) -> tirx.PrimFunc:
@@ -125,6 +131,16 @@ def _spread_block(sch: Schedule, block: SBlockRV) -> LoopRV | None:
     task = sch.fuse(*loops[:outer])
     sch.parallel(task)
     return task if slides and outer == spatial - 2 else None
+
+
+def _spread_vectors(sch: Schedule, block: SBlockRV) -> None:
+    """Schedules the loops around a block that is going to take vectors, which are a step each."""
+    loops, (inner,) = sch.get_loops(block), sch.get_child_blocks(block)
+    sizes, steps = ([int(sch.get(loop).extent) for loop in sch.get_loops(each)] for each in (block, inner))
+    if prod(sizes) * prod(steps) < LEAST_WORK * int(sch.get(block).annotations[LANES]):
+        return
+    outer = next((count for count in range(1, len(loops)) if prod(sizes[:count]) >= TURNS), len(loops))
+    sch.parallel(sch.fuse(*loops[:outer]))
 
 
 def _taken_apart(block: SBlock) -> tuple[int, int] | None:

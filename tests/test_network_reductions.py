@@ -1,0 +1,134 @@
+"""Pooling and means on a CPU: which of them take vectors, and whether the numbers stay right."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+import tvm_ffi
+from network_graph import Graph
+from onnx.reference import ReferenceEvaluator
+from tvm import tirx
+from tvm.ir.expr import TensorLoad
+
+from tvmconv.network import build, import_model
+from tvmconv.network.spreading import spread_over_threads
+from tvmconv.targets import resolve_target
+
+LOWEST = np.finfo("float32").min
+
+
+@dataclass(frozen=True)
+class Case:
+    """An operator that reduces, and what it is to be computed with."""
+
+    id: str
+    operator: str
+    x_shape: tuple[int, ...]
+    attributes: dict[str, Any] = field(default_factory=dict)
+    lanes: int | None = 16
+    """Of the vectors that are stored, or that a plane is loaded in; None where there are to be none."""
+
+    def model(self, dtype: str = "float32") -> onnx.ModelProto:
+        graph = Graph(self.x_shape, dtype)
+        return graph.model(graph.node(self.operator, "x", **self.attributes))
+
+
+def window(kernel: int, stride: int, padding: int = 0, **attributes: Any) -> dict[str, Any]:
+    return {"kernel_shape": [kernel] * 2, "strides": [stride] * 2, "pads": [padding] * 4, **attributes}
+
+
+CASES = (
+    Case("3x3-stride-2", "MaxPool", (1, 3, 33, 35), window(3, 2)),
+    Case("3x3-stride-2-padding", "MaxPool", (2, 3, 32, 34), window(3, 2, 1)),
+    Case("2x2-stride-2", "MaxPool", (1, 3, 32, 32), window(2, 2)),
+    Case("fewer-outputs-than-lanes", "MaxPool", (1, 3, 27, 27), window(3, 2), lanes=8),
+    Case("as-many-outputs-as-lanes", "MaxPool", (1, 3, 9, 9), window(3, 2), lanes=4),
+    Case("too-few-outputs", "MaxPool", (1, 3, 7, 7), window(3, 2), lanes=None),
+    Case("one-column", "MaxPool", (1, 3, 9, 3), window(2, 3), lanes=None),
+    Case("rows-shorter-than-vectors", "MaxPool", (1, 3, 9, 15), window(3, 4, 1), lanes=None),
+    Case("stride-1", "MaxPool", (1, 3, 17, 19), window(3, 1, 1)),
+    Case("stride-beyond-the-window", "MaxPool", (1, 3, 70, 70), window(2, 3)),
+    Case("wide-window", "MaxPool", (1, 3, 40, 43), window(6, 2, 2)),
+    Case("ceil-mode", "MaxPool", (1, 3, 34, 36), window(3, 2, ceil_mode=1)),
+    Case("dilation", "MaxPool", (1, 3, 40, 41), window(3, 2, 2, dilations=[2, 2])),
+    Case(
+        "not-square",
+        "MaxPool",
+        (1, 3, 21, 40),
+        {"kernel_shape": [2, 5], "strides": [3, 1], "pads": [1, 0, 0, 3]},
+    ),
+    Case("too-much-code", "MaxPool", (1, 1, 12, 1000), window(3, 2), lanes=None),
+    Case("average", "AveragePool", (1, 3, 33, 35), window(3, 2)),
+    Case("average-without-padding", "AveragePool", (1, 3, 33, 35), window(3, 2, 1)),
+    Case("average-with-padding", "AveragePool", (1, 3, 33, 35), window(3, 2, 1, count_include_pad=1)),
+    Case("average-ceil-mode", "AveragePool", (1, 3, 34, 36), window(3, 2, ceil_mode=1)),
+    Case("mean-of-whole-vectors", "GlobalAveragePool", (2, 5, 8, 8)),
+    Case("mean-with-a-rest", "GlobalAveragePool", (2, 5, 7, 7)),
+    Case("mean-of-small-planes", "GlobalAveragePool", (2, 5, 3, 3), lanes=8),
+    Case("mean-of-tiny-planes", "GlobalAveragePool", (2, 5, 1, 3), lanes=None),
+    Case("greatest-of-planes", "GlobalMaxPool", (2, 5, 13, 13)),
+    Case("least-of-rows", "ReduceMin", (2, 5, 6, 21), {"axes": [3]}),
+    Case("sum-of-everything-else", "ReduceSum", (2, 5, 6, 21)),
+)
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.id)
+def test_vectors(case: Case) -> None:
+    mod = spread_over_threads(
+        import_model(case.model()).mod, resolve_target({"kind": "llvm", "mcpu": "skylake-avx512"})
+    )
+    lanes: set[int] = set()
+
+    def add(access: tirx.BufferStore | TensorLoad) -> None:
+        lanes.update(int(index.lanes) for index in access.indices if isinstance(index, tirx.Ramp))
+
+    for func in mod.functions.values():
+        if isinstance(func, tirx.PrimFunc):
+            tvm_ffi.structural_walk(func.body, [((tirx.BufferStore, TensorLoad), add)])
+            assert "pad_temp" not in str(func) or case.lanes is None
+    assert min(lanes, default=None) == case.lanes
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.id)
+def test_numbers(case: Case) -> None:
+    x = np.random.default_rng(3).standard_normal(case.x_shape).astype("float32")
+    (expected,) = ReferenceEvaluator(case.model()).run(None, {"x": x})
+    y = build(import_model(case.model()))(x)
+    assert y.shape == expected.shape
+    np.testing.assert_allclose(y, expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "case",
+    [each for each in CASES if each.id in ("3x3-stride-2-padding", "average-with-padding", "mean-with-a-rest")],
+    ids=lambda case: case.id,
+)
+def test_half_precision(case: Case) -> None:
+    x = np.random.default_rng(3).standard_normal(case.x_shape).astype("float16")
+    (expected,) = ReferenceEvaluator(case.model()).run(None, {"x": x.astype("float32")})
+    y = build(import_model(case.model("float16")))(x)
+    assert y.dtype == np.float16
+    np.testing.assert_allclose(y, expected, rtol=2**-9, atol=2**-9)
+
+
+@pytest.mark.parametrize("case", CASES[:4], ids=lambda case: case.id)
+def test_infinities_and_nan_stay_in_their_windows(case: Case) -> None:
+    """Padding is less than whatever is finite; what is made of a NaN is not defined."""
+    rng = np.random.default_rng(3)
+    x = rng.standard_normal(case.x_shape).astype("float32")
+    x[0, 0], x[0, 1, :2, :2], x[0, 2, -1] = -np.inf, -np.inf, np.inf
+    network = build(import_model(case.model()))
+    (expected,) = ReferenceEvaluator(case.model()).run(None, {"x": x})
+    np.testing.assert_array_equal(np.maximum(network(x), LOWEST), np.maximum(expected, LOWEST))
+
+    holes = rng.random(case.x_shape) < 0.02
+    (holed,) = ReferenceEvaluator(case.model()).run(None, {"x": holes.astype("float32")})
+    touched = holed > 0
+    (expected,) = ReferenceEvaluator(case.model()).run(None, {"x": np.where(holes, 0, x)})
+    y = network(np.where(holes, np.float32("nan"), x))
+    assert 0 < np.count_nonzero(touched) < touched.size
+    np.testing.assert_array_equal(np.maximum(y, LOWEST)[~touched], np.maximum(expected, LOWEST)[~touched])

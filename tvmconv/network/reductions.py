@@ -1,0 +1,141 @@
+"""Reductions that take vectors on a CPU: windows that slide along rows, and planes.
+
+By itself LLVM makes no vectors of a sum, nor of outputs that are fewer in a row than a vector has lanes, and what is
+left over of longer rows it computes one by one.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import tvm
+import tvm_ffi
+from tvm import tirx
+from tvm.ir import Expr
+from tvm.ir.expr import TensorLoad
+from tvm.s_tir import Schedule
+from tvm.s_tir.schedule import SBlockRV
+from tvm.s_tir.stmt import SBlock
+
+from .vector_code import Reduction, VectorCode, variables
+
+LANES = "tvmconv.lanes"
+"""Annotation of a block that is to be computed with vectors: the lanes of the longest."""
+
+JOINS: dict[type, Callable[[Expr, Expr], Expr]] = {tirx.Add: operator.add, tirx.Max: tirx.Max, tirx.Min: tirx.Min}
+"""How a reduction joins two values, by the node of its update."""
+
+CHOICE = tvm.ir.Op.get("prim.if_then_else")
+
+
+class Update(NamedTuple):
+    """`y[...] = join(y[...], load if condition else fill)`."""
+
+    join: Callable[[Expr, Expr], Expr]
+    load: TensorLoad
+    condition: Expr
+    fill: Expr
+
+
+def mark_for_vectors(sch: Schedule, block: SBlockRV, lanes: int) -> None:
+    """Puts a block around a reduction that takes vectors, for `with_vectors` to fill when the loops are scheduled.
+
+    Padding is not stored any more: where a window reads it is constant, or of a whole row.
+
+    Before: `for n, c, h, w: pad`, and `for n, c, h, w, r, s: block`.
+    After: `for n, c, h: marked`, in which is `for w, r, s: block`.
+    """
+    trial = sch.copy()
+    if (marked := _mark(trial, block, lanes)) is not None and _statements(trial.get(marked)):
+        _mark(sch, block, lanes)
+
+
+def with_vectors(block: SBlock) -> SBlock:
+    """A block that is marked, with vectors for its loops; any other is left alone.
+
+    Before, with a window of 3x3 and a stride of 2: `for w in range(13): for r, s: y[h, w] = max(y[h, w], x[...])`.
+    After: `a = max(x[2 * h, 0:16], x[2 * h + 1, 0:16], x[2 * h + 2, 0:16])` and `b`, the same of columns 11 to 26, then
+    `y[h, 0:8] = max((a[0], a[2], ...), (a[1], a[3], ...), (a[2], a[4], ..., b[5]))`, and the same for `y[h, 5:13]`.
+    """
+    if LANES not in block.annotations:
+        return block
+    body = tirx.SeqStmt(_statements(block))
+    return SBlock(block.iter_vars, block.reads, block.writes, block.name_hint, body, annotations=block.annotations)
+
+
+def _mark(sch: Schedule, block: SBlockRV, lanes: int) -> SBlockRV | None:
+    """The block put around a reduction with constant sizes; None for anything else."""
+    loops, axes = sch.get_loops(block), sch.get(block).iter_vars
+    first = sum(axis.iter_type == tirx.IterVar.DataPar for axis in axes)
+    if len(loops) != len(axes) or first in (0, len(axes)) or not all(_is_constant(axis.dom.extent) for axis in axes):
+        return None
+    for producer in sch.get_producers(block):
+        if len(sch.get_consumers(producer)) == 1 and _is_padding(sch.get(producer)):
+            sch.compute_inline(producer)
+    if (update := _update(sch.get(block))) is None or not all(map(_is_constant, update.load.source.ty.shape)):
+        return None
+    # A row of outputs where windows slide along one, a single output elsewhere.
+    slides = sch.get(block).iter_vars[first - 1].var in variables(update.load.indices[-1])
+    if slides and first == 1:
+        return None
+    marked = sch.blockize(loops[first - slides])
+    sch.annotate(marked, LANES, lanes)
+    return marked
+
+
+def _statements(marked: SBlock) -> list[tirx.Stmt]:
+    """What computes a marked block with vectors; nothing where it does not take them."""
+    inside: list[SBlock] = []
+    tvm_ffi.structural_walk(marked.body, [(SBlock, inside.append)])
+    (block,) = inside
+    update = _update(block)
+    assert update is not None
+    sizes = {axis.var: int(axis.dom.extent) for axis in block.iter_vars}
+    outputs = [axis.var for axis in block.iter_vars if axis.iter_type == tirx.IterVar.DataPar]
+    reduction = Reduction(
+        target=block.body,
+        join=update.join,
+        load=update.load,
+        conditions=list(_conjuncts(update.condition)),
+        fill=update.fill,
+        outputs={var: sizes.pop(var) for var in outputs},
+        reduced=sizes,
+        outer={axis.var: axis.dom for axis in marked.iter_vars},
+    )
+    code, lanes = VectorCode(reduction), int(marked.annotations[LANES])
+    return code.row(lanes) if outputs else code.plane(lanes)
+
+
+def _update(block: SBlock) -> Update | None:
+    """What a block joins its output with, if it does and loads it from elsewhere as it is."""
+    value: Any = getattr(block.body, "value", None)
+    if type(value) not in JOINS or not isinstance(value.a, TensorLoad):
+        return None
+    condition, load, fill = tirx.const(True), value.b, None
+    if isinstance(load, tvm.ir.Call) and load.op.same_as(CHOICE):
+        condition, load, fill = load.args
+    if not isinstance(load, TensorLoad) or not value.a.source.same_as(block.body.buffer):
+        return None
+    return Update(JOINS[type(value)], load, condition, fill)
+
+
+def _is_padding(block: SBlock) -> bool:
+    """Whether a block copies elements to where they are in a larger array, with a constant around them."""
+    value = getattr(block.body, "value", None)
+    if not isinstance(value, tvm.ir.Call) or not value.op.same_as(CHOICE):
+        return False
+    return isinstance(value.args[1], TensorLoad) and isinstance(value.args[2], tvm.ir.Constant)
+
+
+def _is_constant(size: Expr) -> bool:
+    return isinstance(size, tirx.IntImm)
+
+
+def _conjuncts(condition: Expr) -> Iterator[Expr]:
+    if isinstance(condition, tirx.And):
+        yield from _conjuncts(condition.a)
+        yield from _conjuncts(condition.b)
+    elif not _is_constant(condition):
+        yield condition
