@@ -107,6 +107,13 @@ def test_weight(name: str) -> None:
     check(LAYER, weights()[name])
 
 
+def test_weights_stay_where_they_are_used() -> None:
+    """LLVM would move them out of the loop over tiles; the module keeps the option for when its code is made."""
+    workload = ConvWorkload.conv2d((1, 4, 8, 8), (8, 4, 3, 3))
+    kernel = check(workload, pruned(workload), config())
+    assert "-disable-machine-licm" in kernel.executable.mod.inspect_source("ll")
+
+
 def test_inputs_need_no_alignment() -> None:
     operands = random_operands(LAYER)
     kernel = compile_sparse(LAYER, pruned(LAYER).astype("float32"), CPU)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import tvm
 from tvm import tirx
 from tvm.runtime import Executable
@@ -9,6 +11,10 @@ from tvm.tirx.build import codegen_build, split_host_device_mods
 
 from ..cuda import use_fast_compiler
 from ..lowering import KERNEL_NAME
+
+AS_WRITTEN = "-disable-machine-licm:bool=true"
+"""LLVM's option against moving what is constant out of loops: it would read thousands of weights ahead, and put them, a
+whole vector each, into memory until they are used. Machine code that is loaded at run time was twice as slow for it."""
 
 
 def build(func: tirx.PrimFunc, target: tvm.target.Target, name: str = KERNEL_NAME) -> Executable:
@@ -22,8 +28,14 @@ def build(func: tirx.PrimFunc, target: tvm.target.Target, name: str = KERNEL_NAM
     passes = tvm.ir.transform.Sequential([tirx.transform.SplitHostDevice(), tirx.transform.MakePackedAPI()])
     host, devices = split_host_device_mods(passes(tvm.IRModule({name: func})))
     _, finalize_host, _ = tirx.get_default_tir_pipeline(target)
-    module = codegen_build(finalize_host()(host), target if target.host is None else target.host)
+    module = codegen_build(finalize_host()(host), _as_written(target) if target.host is None else target.host)
     for device, kernels in devices.items():
         for launch, kernel in kernels.functions.items():
             module.import_module(codegen_build(tvm.IRModule({launch: kernel}), device))
     return Executable(module)
+
+
+def _as_written(target: tvm.target.Target) -> tvm.target.Target:
+    """The same processor, with `AS_WRITTEN`."""
+    config = json.loads(str(target))
+    return tvm.target.Target({**config, "cl-opt": [*config.get("cl-opt", ()), AS_WRITTEN]})
