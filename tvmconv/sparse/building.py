@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from threading import Lock
 
 import tvm
 from tvm import tirx
@@ -16,6 +17,9 @@ AS_WRITTEN = "-disable-machine-licm:bool=true"
 """LLVM's option against moving what is constant out of loops: it would read thousands of weights ahead, and put them, a
 whole vector each, into memory until they are used. Machine code that is loaded at run time was twice as slow for it."""
 
+_llvm_options = Lock()
+"""Held while LLVM's options are others: a process has them once."""
+
 
 def build(func: tirx.PrimFunc, target: tvm.target.Target, name: str = KERNEL_NAME) -> Executable:
     """The module with a function that `folding.bind` made, named.
@@ -28,7 +32,13 @@ def build(func: tirx.PrimFunc, target: tvm.target.Target, name: str = KERNEL_NAM
     passes = tvm.ir.transform.Sequential([tirx.transform.SplitHostDevice(), tirx.transform.MakePackedAPI()])
     host, devices = split_host_device_mods(passes(tvm.IRModule({name: func})))
     _, finalize_host, _ = tirx.get_default_tir_pipeline(target)
-    module = codegen_build(finalize_host()(host), _as_written(target) if target.host is None else target.host)
+    lowered = finalize_host()(host)
+    if target.kind.name == "llvm":
+        with _llvm_options:
+            module = codegen_build(lowered, _as_written(target))
+            module[name]  # makes the machine code, which would else be made in the first call
+    else:
+        module = codegen_build(lowered, target.host)
     for device, kernels in devices.items():
         for launch, kernel in kernels.functions.items():
             module.import_module(codegen_build(tvm.IRModule({launch: kernel}), device))
