@@ -62,7 +62,7 @@ class SparseKernels:
         self._is_faster = cache(self._faster)
 
     def compiled(self) -> list[Module]:
-        """What the network has to be linked with, compiled side by side."""
+        """What the network has to be linked with; what is not LLVM's work is done side by side."""
 
         def compile_one(name: str) -> Module:
             workload, weight, selection = self._chosen[name]
