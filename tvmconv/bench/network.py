@@ -9,17 +9,16 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
 from pathlib import Path
-from statistics import geometric_mean
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from ..errors import InvalidArgumentError, TvmconvError, WrongResultError
+from ..errors import TvmconvError, WrongResultError
 from ..network.importer_errors import IMPORT_ERRORS
-from ..targets import device_facts
 from ..verify import compare
+from . import suites
 from .contenders import DENSE, OURS, PEERS, Contender, Prepared, Tvmconv
-from .timing import Call, Timer, Timing, interleave, timer
+from .timing import Call, Timer, Timing, interleave, timer, times_as_long, use_threads_of_tvm
 
 if TYPE_CHECKING:
     import tvm
@@ -56,26 +55,20 @@ class NetworkRow(msgspec.Struct, frozen=True):
 
     def times_faster(self, peer: str) -> float | None:
         """How many times as long the peer takes as tvmconv; None unless both have run."""
-        if OURS.name not in self.times or peer not in self.times:
-            return None
-        return self.times[peer].median / self.times[OURS.name].median
+        return times_as_long(self.times, peer, OURS.name)
 
 
 def choose(names: Sequence[str]) -> Sequence[str]:
     """The networks of these names, or the default ones where there are none."""
     from .networks import NETWORKS
 
-    if unknown := [name for name in names if name not in NETWORKS]:
-        raise InvalidArgumentError("network", unknown[0], f"some of {', '.join(NETWORKS)}")
+    suites.choose(NETWORKS, names, "network")
     return names or DEFAULT
 
 
 def choose_peers(names: str | None) -> list[Contender]:
     """The peers in text such as "pytorch,tvm"; all where there is none."""
-    chosen = list(PEERS) if names is None else [name.strip() for name in names.split(",")]
-    if unknown := [name for name in chosen if name not in PEERS]:
-        raise InvalidArgumentError("peers", unknown[0], f"some of {', '.join(PEERS)}")
-    return [peer for name, peer in PEERS.items() if name in chosen]
+    return list(suites.choose(PEERS, [] if names is None else suites.split_names(names), "peers").values())
 
 
 def measure_networks(
@@ -98,10 +91,7 @@ def measure_networks(
     from .networks import NETWORKS
     from .weights import prune, randomized
 
-    device = device_facts(target.kind.name)
-    assert device is not None  # it was asked for
-    if device.threads is not None:
-        torch.set_num_threads(device.threads)
+    use_threads_of_tvm(target)
     contenders = [OURS, *([DENSE] if sparsity is not None else []), *peers]
     for name in names:
         started(f"{name}, batch {batch}")
@@ -157,12 +147,6 @@ def _unless_it_fails(contender: Contender, row: NetworkRow) -> Iterator[None]:
         if isinstance(contender, Tvmconv):
             raise
         row.failed[contender.name] = str(error).strip().partition("\n")[0]
-
-
-def geometric_means(rows: Iterable[NetworkRow], contenders: Iterable[str]) -> dict[str, tuple[float, int]]:
-    """How many times as fast as each contender tvmconv is, and on how many networks both have run."""
-    ratios = {name: [ratio for row in rows if (ratio := row.times_faster(name)) is not None] for name in contenders}
-    return {name: (geometric_mean(found), len(found)) for name, found in ratios.items() if found}
 
 
 def _reference(module: Any, x: Any) -> Any:

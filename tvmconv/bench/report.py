@@ -7,7 +7,7 @@ from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from statistics import fmean, geometric_mean
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 
@@ -18,7 +18,7 @@ from ..workload import ConvWorkload
 from .memory import Memory
 from .peers import LIMITS, OURS
 from .sparsity import Code
-from .timing import Timing
+from .timing import Timing, times_as_long
 
 PACKAGES = ("tvmconv", "apache-tvm", "apache-tvm-ffi", "torch", "triton", "onnxruntime")
 
@@ -62,9 +62,7 @@ class Row(msgspec.Struct, frozen=True):
 
     def times_faster(self, peer: str) -> float | None:
         """How many times as long the peer takes as tvmconv; None unless both have run."""
-        if self.ours is None or peer not in self.times:
-            return None
-        return self.times[peer].median / self.ours.median
+        return times_as_long(self.times, peer, OURS.name)
 
     def memory_of(self, contender: str) -> int | None:
         """Bytes that a contender takes in all, operands and output too; None where it was not measured."""
@@ -124,7 +122,13 @@ def versions(kind: str) -> dict[str, str]:
     return found
 
 
-def geometric_means(rows: Iterable[Row], peers: Iterable[str]) -> dict[str, tuple[float, int]]:
+class Compared(Protocol):
+    """What was timed beside peers."""
+
+    def times_faster(self, peer: str) -> float | None: ...
+
+
+def geometric_means(rows: Iterable[Compared], peers: Iterable[str]) -> dict[str, tuple[float, int]]:
     """How many times as fast as each peer tvmconv is, and on how many rows both have run; without such rows, none."""
     ratios = {peer: [ratio for row in rows if (ratio := row.times_faster(peer)) is not None] for peer in peers}
     return {peer: (geometric_mean(found), len(found)) for peer, found in ratios.items() if found}

@@ -9,8 +9,7 @@ import numpy as np
 
 from ..autotvm.task import Problem
 from ..dispatch import select
-from ..errors import CodeSizeError, InvalidArgumentError, WrongResultError
-from ..targets import device_facts
+from ..errors import CodeSizeError, WrongResultError
 from ..testing import Sample
 from ..workload import ConvWorkload
 from .memory import FORMULAS, Memory, workspace_on_cpu, workspace_on_gpu
@@ -21,7 +20,8 @@ from .peers.peer import Call, Operands, Peer
 from .peers.sparse import Sparse
 from .report import Roofs, Row
 from .sparsity import code_of, operands_for
-from .timing import Timer, interleave, measure, sets_beyond_cache, timer
+from .suites import choose, split_names
+from .timing import Timer, interleave, measure, sets_beyond_cache, timer, use_threads_of_tvm
 
 if TYPE_CHECKING:
     import tvm
@@ -42,10 +42,7 @@ GEMM_SIZES = {"cuda": 8192, "llvm": 2048}
 def choose_peers(names: str | None, sparse: bool = False) -> list[Peer]:
     """The peers in text such as "pytorch,tvm"; the default ones, for a sparse weight or not, where there is none."""
     default = SPARSE_PEERS if sparse else DEFAULT_PEERS
-    chosen = default if names is None else tuple(name.strip() for name in names.split(","))
-    if unknown := [name for name in chosen if name not in PEERS]:
-        raise InvalidArgumentError("peers", unknown[0], f"some of {', '.join(PEERS)}")
-    return [peer for name, peer in PEERS.items() if name in chosen]
+    return list(choose(PEERS, default if names is None else split_names(names), "peers").values())
 
 
 def measure_suites(
@@ -64,12 +61,7 @@ def measure_suites(
 
     PyTorch and all other libraries have as many threads on a CPU as TVM.
     """
-    import torch
-
-    device = device_facts(target.kind.name)
-    assert device is not None  # it was asked for
-    if device.threads is not None:
-        torch.set_num_threads(device.threads)
+    use_threads_of_tvm(target)
     for (suite, name), workload in workloads.items():
         started(f"{suite} {name}: {workload}")
         yield measure_row(suite, name, workload, target, peers, rounds, cold, memory, sparsity)

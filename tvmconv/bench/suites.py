@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib.resources import files
-from typing import Any
+from typing import Any, TypeVar
 
 from ..errors import InvalidArgumentError
 from ..workload import ConvWorkload
+
+T = TypeVar("T")
 
 
 def suite_names() -> list[str]:
@@ -29,12 +31,17 @@ def load_suite(name: str, kind: str, batch: int | None = None, dtype: str = "flo
     return {row["name"]: _workload(row, batch or _batch(row["batch"], kind), dtype) for row in rows}
 
 
-def choose(workloads: dict[str, ConvWorkload], names: Sequence[str], argument: str) -> dict[str, ConvWorkload]:
-    """The workloads with these names, in their own order; all where none is given."""
+def choose(known: Mapping[str, T], names: Sequence[str], argument: str) -> dict[str, T]:
+    """The known ones with these names, in their own order; all where none is given."""
     for name in names:
-        if name not in workloads:
-            raise InvalidArgumentError(argument, name, f"some of {', '.join(workloads)}")
-    return {name: workload for name, workload in workloads.items() if not names or name in names}
+        if name not in known:
+            raise InvalidArgumentError(argument, name, f"some of {', '.join(known)}")
+    return {name: each for name, each in known.items() if not names or name in names}
+
+
+def split_names(text: str) -> list[str]:
+    """The names in text such as "pytorch,tvm"."""
+    return [name.strip() for name in text.split(",")]
 
 
 def _workload(row: dict[str, Any], batch: int, dtype: str) -> ConvWorkload:

@@ -9,8 +9,13 @@ from dataclasses import dataclass
 from itertools import cycle
 from pathlib import Path
 from statistics import median
+from typing import TYPE_CHECKING
 
 from ..errors import TvmconvError
+from ..targets import device_facts
+
+if TYPE_CHECKING:
+    import tvm
 
 Call = Callable[[], object]
 
@@ -22,6 +27,23 @@ class Timing:
     median: float
     low: float
     high: float
+
+
+def times_as_long(times: Mapping[str, Timing], peer: str, ours: str) -> float | None:
+    """How many times as long the peer takes as we do, in the median; None unless both have run."""
+    if ours not in times or peer not in times:
+        return None
+    return times[peer].median / times[ours].median
+
+
+def use_threads_of_tvm(target: tvm.target.Target) -> None:
+    """Gives PyTorch as many threads on a CPU as TVM has on the target."""
+    import torch
+
+    device = device_facts(target.kind.name)
+    assert device is not None  # it was asked for
+    if device.threads is not None:
+        torch.set_num_threads(device.threads)
 
 
 def measure(contenders: Mapping[str, Call], on_gpu: bool, rounds: int, seconds: float) -> dict[str, Timing]:

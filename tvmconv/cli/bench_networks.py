@@ -101,7 +101,7 @@ def _printed(rows: Iterable[NetworkRow]) -> Iterator[NetworkRow]:
 
 
 def _print_means(rows: Sequence[NetworkRow]) -> None:
-    from ..bench.network import geometric_means
+    from ..bench.report import geometric_means
 
     contenders = dict.fromkeys(name for row in rows for name in row.times if name != "tvmconv")
     means = geometric_means(rows, contenders)

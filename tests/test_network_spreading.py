@@ -1,0 +1,47 @@
+"""The loops of what TVM computes between convolutions on a CPU: threads, fusion, and the same numbers."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import tvm
+from network_graph import Graph
+from onnx.reference import ReferenceEvaluator
+
+from tvmconv.network import build, import_model
+from tvmconv.network.spreading import spread_over_threads
+from tvmconv.targets import resolve_target
+
+
+def test_threads_for_pooling() -> None:
+    """Large loops are spread over threads, a plane for each; small ones are left alone."""
+    graph = Graph((2, 16, 60, 61))
+    large = graph.node("MaxPool", "x", kernel_shape=[3, 3], strides=[2, 2], pads=[1, 1, 1, 1])
+    small = graph.node("AveragePool", large, kernel_shape=[15, 15])
+    model = graph.model(large, small, graph.node("Softmax", graph.node("Flatten", small)))
+    imported = import_model(model)
+    mod = spread_over_threads(imported.mod, resolve_target("llvm"))
+    loops = {var.name_hint: str(func) for var, func in mod.functions.items() if var.name_hint != "main"}
+    assert loops["max_pool2d"].count("for ax0_ax1_fused in T.parallel(T.int64(32)):") == 1
+    assert "parallel" not in loops["softmax"]
+    x = np.random.default_rng(3).standard_normal((2, 16, 60, 61)).astype("float32")
+    for y, expected in zip(build(imported)(x), ReferenceEvaluator(model).run(None, {"x": x}), strict=True):
+        np.testing.assert_allclose(y, expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("groups", [2, 3], ids=["halves", "thirds"])
+def test_channels_in_turns(groups: int) -> None:
+    """What is moved and computed element by element takes one loop nest, with no tensors in between."""
+    graph = Graph((1, 96, 14, 13))
+    parts = [graph.node("Mul", "x", graph.constant(np.float32(2 + i))) for i in range(groups)]
+    shape, axis = graph.constant([1, 96 * groups, 14, 13], "int64"), graph.constant([2], "int64")
+    turns = graph.node("Concat", *(graph.node("Unsqueeze", part, axis) for part in parts), axis=2)
+    model = graph.model(graph.node("Sigmoid", graph.node("Reshape", turns, shape)))
+    imported = import_model(model)
+    mod = spread_over_threads(imported.mod, resolve_target("llvm"))
+    (moved,) = (str(func) for func in mod.functions.values() if isinstance(func, tvm.tirx.PrimFunc))
+    assert "alloc_buffer" not in moved
+    assert "T.parallel(T.int64(96))" in moved
+    x = np.random.default_rng(3).standard_normal((1, 96, 14, 13)).astype("float32")
+    (expected,) = ReferenceEvaluator(model).run(None, {"x": x})
+    np.testing.assert_allclose(build(imported)(x), expected, rtol=1e-5, atol=1e-6)
