@@ -123,6 +123,22 @@ def test_a_wrong_kernel_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
         conformance.check(how, msgspec.structs.replace(wrong, nonfinite=False))
 
 
+def test_workers_use_all_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    """TVM binds the threads of a kernel to cores, and then those of every process to the same ones."""
+    monkeypatch.setenv("TVM_NUM_THREADS", "2")
+    trial = Trial(ConvWorkload.conv2d((1, 16, 20, 20), (32, 16, 3, 3)), "direct", None, 1)  # spread over threads
+
+    def cores_after() -> list[set[int]]:
+        conformance.attempt(How('{"kind": "llvm"}'), trial, 0)
+        return [os.sched_getaffinity(int(thread)) for thread in os.listdir("/proc/self/task")]
+
+    pool = conformance._worker(60)
+    try:
+        assert all(cores == os.sched_getaffinity(0) for cores in pool.submit(cores_after).result())
+    finally:
+        pool.shutdown()
+
+
 def test_wrong_usage() -> None:
     case = msgspec.json.encode({"workload": {}}).decode()
     for arguments, message in [

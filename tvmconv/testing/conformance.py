@@ -192,6 +192,10 @@ def _worker(timeout: float) -> PopenPoolExecutor:
 
 
 def _initialize() -> None:
-    """Readies a new worker, which keeps no machine code: nobody needs these kernels again."""
+    """Readies a new worker, which keeps no machine code: nobody needs these kernels again.
+
+    TVM binds a process that has run a kernel to the first cores, the same ones for all workers.
+    """
     worker.initialize()
+    os.environ["TVM_BIND_THREADS"] = "0"
     os.environ["TVMCONV_CACHE_DIR"] = os.devnull
