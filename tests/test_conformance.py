@@ -130,7 +130,7 @@ def test_workers_use_all_cores(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def cores_after() -> list[set[int]]:
         conformance.attempt(How('{"kind": "llvm"}'), trial, 0)
-        return [os.sched_getaffinity(int(thread)) for thread in os.listdir("/proc/self/task")]
+        return [os.sched_getaffinity(int(thread.name)) for thread in Path("/proc/self/task").iterdir()]
 
     pool = conformance._worker(60)
     try:

@@ -89,6 +89,14 @@ CASES = (
     Case("clips-that-leave-one-value", lambda g: g.clip(g.clip(conv(g), 1, 2), -1, 0.5), f"{PLAIN} + clip(0.5,0.5)"),
     Case("scalar-added", lambda g: g.node("Add", g.constant(0.25), conv(g)), f"{PLAIN} + shift"),
     Case("channels-added", lambda g: g.node("Add", conv(g), g.random(8, 1, 1)), f"{PLAIN} + shift"),
+    Case("scalar-factor", lambda g: g.node("Mul", g.constant(0.25), conv(g, bias=True)), f"{PLAIN} + scale+shift"),
+    Case(
+        "factors-and-bias",
+        lambda g: g.node(
+            "Mul", g.node("Add", g.node("Mul", conv(g), g.random(8, 1, 1)), g.constant(2.0)), g.constant(3.0)
+        ),
+        f"{PLAIN} + scale+shift",
+    ),
     Case("rows-added", lambda g: g.node("Add", conv(g), g.random(9, 1)), PLAIN, left=("relax.add",)),
     Case(
         "as-many-columns-as-channels-added",
@@ -108,6 +116,12 @@ CASES = (
         lambda g: g.batch_norm(g.node("Add", conv(g), "x"), 8),
         f"{PLAIN} + residual",
         left=("relax.nn.batch_norm",),
+    ),
+    Case(
+        "factor-behind-residual",
+        lambda g: g.node("Mul", g.node("Add", conv(g), "x"), g.constant(0.5)),
+        f"{PLAIN} + residual",
+        left=("relax.multiply",),
     ),
     Case("two-residuals", lambda g: g.node("Sum", conv(g), "x", "x"), f"{PLAIN} + residual", left=("relax.add",)),
     Case("added-to-itself", added_to_itself, PLAIN, left=("relax.add",)),
@@ -295,8 +309,8 @@ def test_equal_workloads_share_a_kernel() -> None:
 @pytest.mark.parametrize("target", ["llvm", "cuda"])
 def test_tvm_fuses_around_the_kernels(target: str) -> None:
     graph = Graph((1, 8, 9, 11))
-    y = graph.node("Relu", graph.node("Mul", conv(graph, bias=True), graph.constant(2.0)))
-    assert kernels_called(build(graph.model(y), target)) == ["tvmconv_depthwise_0", "fused_multiply_relu"]
+    y = graph.node("Relu", graph.node("Sigmoid", conv(graph, bias=True)))
+    assert kernels_called(build(graph.model(y), target)) == ["tvmconv_depthwise_0", "fused_tir_sigmoid_relu"]
 
 
 def test_tvm_leaves_the_schedule_alone() -> None:

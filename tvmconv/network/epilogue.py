@@ -55,8 +55,10 @@ def follow(convolution: relax.Var, block: Block, taken: Collection[relax.Var] = 
             low, high = (min(max(bound, bounds[0]), bounds[1]) for bound in (low, high))
         elif not unclipped:
             break
-        elif keeps_type and (bias := bias_of(value, output)) is not None:
+        elif keeps_type and (bias := vector_of("relax.add", value, output)) is not None:
             shift, has_shift = shift + bias, True
+        elif residual is None and keeps_type and (factor := vector_of("relax.multiply", value, output)) is not None:
+            scale, shift, has_scale = scale * factor, shift * factor, True
         elif (
             residual is None
             and (factors := scale_and_shift(value))
@@ -91,21 +93,21 @@ def clip_bounds(value: relax.Expr) -> tuple[float, float] | None:
     return None
 
 
-def bias_of(value: relax.Expr, y: relax.Var) -> Array | None:
-    """The (K,) vector that an addition adds to the channels of y (N, K, ...); None for anything else."""
-    if operator_name(value) != "relax.add":
+def vector_of(operator: str, value: relax.Expr, y: relax.Var) -> Array | None:
+    """The (K,) constant that a call of an operator joins with the channels of y (N, K, ...); None for anything else."""
+    if operator_name(value) != operator:
         return None
-    bias = next((constant_value(argument) for argument in value.args if not argument.same_as(y)), None)
+    vector = next((constant_value(argument) for argument in value.args if not argument.same_as(y)), None)
     channels = int(y.ty.shape[1])
-    if bias is None:
+    if vector is None:
         return None
-    if bias.size == 1:
-        return np.full(channels, bias.item(), np.float64)
+    if vector.size == 1:
+        return np.full(channels, vector.item(), np.float64)
     # Aligned from the right, as broadcasting is: (K, 1, 1) or (1, K, 1, 1).
     rank = y.ty.ndim - 1
-    if bias.size != channels or bias.shape[-rank:] != (channels, *(1,) * (rank - 1)):
+    if vector.size != channels or vector.shape[-rank:] != (channels, *(1,) * (rank - 1)):
         return None
-    return bias.reshape(-1).astype(np.float64)
+    return vector.reshape(-1).astype(np.float64)
 
 
 def residual_of(value: relax.Expr, y: relax.Var) -> relax.Expr | None:

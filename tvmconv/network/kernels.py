@@ -67,11 +67,11 @@ def use_kernels(
 ) -> tuple[tvm.IRModule, tuple[Layer, ...]]:
     """The module with a scheduled kernel for each convolution that can have one, and what every convolution got.
 
-    Padding with zeros before a convolution goes into its kernel, and so do bias, batch norm, an addition of another
-    tensor and clips behind it. A linear layer is a convolution with kernels and images of one element. Convolutions
-    with equal workloads share a kernel. Weights that are constants are laid out here and now as the kernel wants them.
-    Where `sparse`, one of `MODES`, says so, they are compiled in: such kernels are modules of their own, in the
-    attribute "external_mods".
+    Padding with zeros before a convolution goes into its kernel, and so do bias, factors, batch norm, an addition of
+    another tensor and clips behind it. A linear layer is a convolution with kernels and images of one element.
+    Convolutions with equal workloads share a kernel. Weights that are constants are laid out here and now as the kernel
+    wants them. Where `sparse`, one of `MODES`, says so, they are compiled in: such kernels are modules of their own, in
+    the attribute "external_mods".
 
     Before: `y = R.nn.conv2d(x, w)`, `z = R.add(y, bias)`, `output = R.nn.relu(z)`.
     After: `output = R.call_tir(tvmconv_direct_0, (x, packed, shift))`.
