@@ -12,7 +12,7 @@
 
 Some have more of these:
 
-- `supports(workload)`, for a template that does not take all convolutions whose channels meet;
+- `supports(workload)`, for a template that does not take all convolutions of its kind, or takes channels in blocks;
 - `estimate(workload, target)`, cycles of a core, by which one of several templates is taken where nothing is measured;
 - `pays(workload, config, target, density, weight_bytes)`, of a sparse template: whether the dense one is slower;
 - `ablations(config)`, the configuration without each of its optimizations in turn.

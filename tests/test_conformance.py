@@ -55,6 +55,7 @@ def test_trials_are_of_every_kind() -> None:
             "scale": epilogue.scale,
             "shift": epilogue.shift,
             "residual": epilogue.residual,
+            "blocks": not workload.is_in_nchw,
             "half-bounded": (epilogue.low is None) != (epilogue.high is None),
         }
         tally.update(kind for kind, holds in kinds.items() if holds)

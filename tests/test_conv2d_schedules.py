@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 import tvm
@@ -16,7 +17,8 @@ from tvmconv.schedules.cpu.tile_cost import TileConfig
 
 from tvmconv import ConvWorkload
 from tvmconv.bench.suites import load_suite
-from tvmconv.dispatch import select, template_for
+from tvmconv.dispatch import algorithms_for, select, template_for
+from tvmconv.errors import InvalidArgumentError
 from tvmconv.lowering import build, lower
 from tvmconv.targets import resolve_target
 from tvmconv.testing import CONV2D, Case, check_result, random_configs, random_operands
@@ -55,10 +57,10 @@ def test_random_legal_configuration(case: Case, algorithm: str) -> None:
 
 
 WORKLOAD = ConvWorkload.conv2d((2, 8, 10, 13), (32, 8, 3, 3), shift=True, residual=True)
-SMALL = TileConfig(vectors=1, vector=16, rows=1, columns=4, channels=4, tiles=1, staged=0, parallel=False)
+SMALL = TileConfig(vectors=1, vector=8, rows=1, columns=4, channels=4, tiles=1, staged=0, parallel=False)
 CONFIGURED = {
     "ragged-everywhere": replace(SMALL, rows=3, columns=5, tiles=2, staged=1),
-    "columns-past-lanes": replace(SMALL, vector=8, columns=13, staged=2),
+    "columns-past-lanes": replace(SMALL, columns=13, staged=2),
     "channels-past-the-last": replace(SMALL, vectors=3, staged=1),
     "lanes-of-no-power-of-two": replace(SMALL, vector=6, parallel=True),
     "one-column": replace(SMALL, columns=1, rows=2, channels=1),
@@ -69,6 +71,35 @@ CONFIGURED = {
 def test_configuration(config: TileConfig) -> None:
     run(WORKLOAD, direct.Config(**vars(config)))
     run(WORKLOAD, im2win.Config(**vars(replace(config, staged=max(1, config.staged)))))
+
+
+BLOCKED = {
+    "3x3": ConvWorkload.conv2d((2, 16, 9, 11), (48, 16, 3, 3), shift=True, residual=True, activation="relu"),
+    "1x1": ConvWorkload.conv2d((1, 48, 13, 13), (80, 48, 1, 1), scale=True),
+    "stride-2-half": ConvWorkload.conv2d((1, 16, 15, 14), (16, 16, 5, 3), stride=2, dtype="float16"),
+    "dilation": ConvWorkload.conv2d((1, 16, 12, 17), (48, 16, 3, 3), dilation=(1, 2), residual=True),
+}
+
+
+@pytest.mark.parametrize(
+    ("layout", "out_layout"),
+    [("NCHW8c", "NCHW8c"), ("NCHW", "NCHW8c"), ("NCHW8c", "NCHW"), ("NCHW4c", "NCHW16c")],
+)
+@pytest.mark.parametrize("name", BLOCKED)
+def test_blocks_of_channels(name: str, layout: str, out_layout: str) -> None:
+    workload = msgspec.structs.replace(BLOCKED[name], layout=layout, out_layout=out_layout)
+    for config in (None, *random_configs(workload, CPU, 2)):
+        run(workload, config)
+
+
+@pytest.mark.parametrize(("kind", "groups"), [("cuda", 1), ("llvm", 2)])
+def test_blocks_are_for_templates_that_take_them(kind: str, groups: int) -> None:
+    target = resolve_target({"kind": "cuda", "arch": "sm_90"} if kind == "cuda" else kind)
+    workload = ConvWorkload.conv2d((1, 16, 9, 9), (16, 16 // groups, 1, 1), groups=groups)
+    blocked = msgspec.structs.replace(workload, layout="NCHW8c", out_layout="NCHW8c")
+    assert algorithms_for(blocked, kind) == ()
+    with pytest.raises(InvalidArgumentError, match=f"layout is 'NCHW8c to NCHW8c'; expected NCHW, on {kind}"):
+        select(blocked, target)
 
 
 @st.composite

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 import tvm
@@ -50,6 +51,22 @@ def test_default_configuration(case: Case, target: tvm.target.Target) -> None:
 def test_random_legal_configuration(case: Case, target: tvm.target.Target) -> None:
     for config in random_configs(case.workload, target, 2):
         run_on_cpu(scheduled(case.workload, target, config), case.workload)
+
+
+BLOCKED = {
+    "3x3": ConvWorkload.depthwise((2, 24, 9, 13), (24, 1, 3, 3), shift=True, residual=True, activation="relu6"),
+    "stride-2": ConvWorkload.depthwise((1, 16, 15, 14), (16, 1, 3, 3), stride=2, scale=True),
+    "dilation-half": ConvWorkload.depthwise((1, 8, 12, 17), (8, 1, 5, 2), dilation=(1, 2), dtype="float16"),
+}
+
+
+@pytest.mark.parametrize("block", [4, 8])
+@pytest.mark.parametrize("name", BLOCKED)
+def test_blocks_of_channels(name: str, block: int) -> None:
+    layout = f"NCHW{block}c"
+    workload = msgspec.structs.replace(BLOCKED[name], layout=layout, out_layout=layout)
+    for config in (None, *random_configs(workload, CPU, 2)):
+        run_on_cpu(scheduled(workload, CPU, config), workload)
 
 
 def config(**knobs: Any) -> Config:

@@ -132,8 +132,9 @@ def test_sizes_that_are_known_only_when_it_runs() -> None:
 
 def test_layers(network: Network) -> None:
     dense, depthwise = network.layers
-    for layer, kernel in ((dense, "tvmconv cpu/pointwise"), (depthwise, "tvmconv cpu/depthwise")):
-        assert (layer.kernel, layer.reason) == (kernel, "default configuration")
+    for layer, kernels in ((dense, ["direct", "pointwise"]), (depthwise, ["depthwise"])):
+        assert layer.kernel in [f"tvmconv cpu/{kernel}" for kernel in kernels]  # the first depends on the machine
+        assert layer.reason == "default configuration"
     assert str(dense.convolution.workload) == "conv2d 1x4x9x11 -> 8, 1x1"
     assert str(depthwise.convolution.workload) == "depthwise 1x8x9x11 -> 8, 3x3 + scale+shift+relu"
     assert depthwise.config

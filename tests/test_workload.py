@@ -80,6 +80,29 @@ def test_derived_sizes() -> None:
     assert str(workload) == "depthwise 1x4x10x12 -> 8, 3x3 stride 2x2 dilation 2x2 + shift"
 
 
+def test_blocks_of_channels() -> None:
+    workload = ConvWorkload.conv2d((2, 16, 10, 12), (24, 16, 3, 3), residual=True)
+    blocked = msgspec.structs.replace(workload, layout="NCHW16c", out_layout="NCHW8c")
+    assert ConvWorkload.from_json(blocked.to_json()) == blocked
+    assert (blocked.x_shape, blocked.output_shape) == (workload.x_shape, workload.output_shape)
+    assert {name: shape for name, (shape, _) in blocked.operands.items()} == {
+        "x": (2, 1, 10, 12, 16),
+        "w": (24, 16, 3, 3),
+        "residual": (2, 3, 10, 12, 8),
+        "output": (2, 3, 10, 12, 8),
+    }
+    assert str(blocked) == "conv2d 2x16x10x12 -> 24, 3x3 padding 1,1,1,1 NCHW16c to NCHW8c + residual"
+    assert (blocked.is_in_nchw, blocked.in_nchw()) == (False, workload)
+
+
+@pytest.mark.parametrize("layout", ["NHWC", "NCHW0c", "NCHW8", "NCHW8cc", "NCHW5c", "NCHW8c ", ""])
+def test_bad_layouts(layout: str) -> None:
+    workload = ConvWorkload.conv2d((2, 16, 10, 12), (24, 16, 3, 3))
+    for name in ("layout", "out_layout"):
+        with pytest.raises(InvalidArgumentError, match=f"^{name} is .*expected 'NCHW', or such as 'NCHW8c'"):
+            msgspec.structs.replace(workload, **{name: layout})
+
+
 def test_dense_and_grouped() -> None:
     dense = ConvWorkload.conv2d((2, 6, 10, 12), (8, 6, 3, 3), stride=2, padding=1, shift=True, activation="relu")
     assert (dense.groups, dense.is_depthwise, dense.w_shape) == (1, False, (8, 6, 3, 3))

@@ -46,6 +46,8 @@ def templates_for(workload: ConvWorkload, target: tvm.target.Target, algorithm: 
     """
     kind = target.kind.name
     known = algorithms_for(workload, kind)
+    if not known:
+        raise InvalidArgumentError("layout", f"{workload.layout} to {workload.out_layout}", f"NCHW, on {kind}")
     if algorithm not in ("auto", *known):
         raise InvalidArgumentError("algorithm", algorithm, f"auto or {' or '.join(known)}, for {workload} on {kind}")
     templates = [template_named(f"{FOLDERS[kind]}/{name}") for name in known if algorithm in ("auto", name)]
@@ -58,10 +60,13 @@ def templates_for(workload: ConvWorkload, target: tvm.target.Target, algorithm: 
 
 def algorithms_for(workload: ConvWorkload, kind: str) -> tuple[str, ...]:
     """The names of the templates that take a workload on a kind of target."""
-    if workload.is_depthwise:
-        return ("depthwise",)
-    templates = {name: template_named(f"{FOLDERS[kind]}/{name}") for name in ALGORITHMS[kind]}
-    return tuple(name for name, each in templates.items() if not hasattr(each, "supports") or each.supports(workload))
+    names = ("depthwise",) if workload.is_depthwise else ALGORITHMS[kind]
+    templates = {name: template_named(f"{FOLDERS[kind]}/{name}") for name in names}
+
+    def supports(template: ModuleType) -> bool:
+        return bool(template.supports(workload)) if hasattr(template, "supports") else workload.is_in_nchw
+
+    return tuple(name for name, each in templates.items() if supports(each))
 
 
 def template_for(workload: ConvWorkload, target: tvm.target.Target, algorithm: str = "auto") -> ModuleType:

@@ -7,6 +7,7 @@ was given, an activation as the bounds it clips to.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from math import inf, prod
 from numbers import Integral, Real
@@ -22,6 +23,8 @@ MAX_ELEMENTS = 2**30
 """Kernels index with 32-bit integers, and round sizes up to whole tiles: no tensor may hold more elements."""
 
 MAX_FLOAT32 = 3.4028235e38
+
+LAYOUT = re.compile(r"NCHW([1-9][0-9]?c)?")
 
 Padding = str | int | Sequence[int]
 Activation = str | tuple[str, float | None, float | None] | None
@@ -80,6 +83,9 @@ class ConvWorkload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     dilation: tuple[int, int] = (1, 1)
     groups: int = 1
     layout: str = "NCHW"
+    """Of x in memory: "NCHW", or such as "NCHW8c", (N, C / 8, H, W, 8): its channels in blocks."""
+    out_layout: str = "NCHW"
+    """Of the output and the residual."""
     dtype: str = "float32"
     epilogue: Epilogue = Epilogue()
 
@@ -200,8 +206,12 @@ class ConvWorkload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
             raise InvalidArgumentError(
                 "groups", self.groups, f"a divisor of {self.in_channels} input and {self.out_channels} output channels"
             )
-        if self.layout != "NCHW":
-            raise InvalidArgumentError("layout", self.layout, "'NCHW'")
+        for name, channels in (("layout", self.in_channels), ("out_layout", self.out_channels)):
+            layout = getattr(self, name)
+            if not LAYOUT.fullmatch(layout) or channels % channel_block(layout):
+                raise InvalidArgumentError(
+                    name, layout, f"'NCHW', or such as 'NCHW8c', in blocks that divide {channels} channels"
+                )
         if self.dtype not in DTYPES:
             raise InvalidArgumentError("dtype", self.dtype, " or ".join(DTYPES))
         window, padded = self.window, self.padded_input
@@ -221,6 +231,15 @@ class ConvWorkload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     def without_scale(self) -> ConvWorkload:
         """The same for a weight that has the scale in it."""
         return msgspec.structs.replace(self, epilogue=msgspec.structs.replace(self.epilogue, scale=False))
+
+    def in_nchw(self) -> ConvWorkload:
+        """The same for operands that are not in blocks."""
+        return msgspec.structs.replace(self, layout="NCHW", out_layout="NCHW")
+
+    @property
+    def is_in_nchw(self) -> bool:
+        """Whether no operand is in blocks of channels."""
+        return self.layout == self.out_layout == "NCHW"
 
     @property
     def is_depthwise(self) -> bool:
@@ -274,9 +293,10 @@ class ConvWorkload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
     @property
     def operands(self) -> dict[str, tuple[tuple[int, ...], str]]:
-        """Shape and dtype of each operand of the kernel, in order; the last one is the output."""
+        """Shape in memory and dtype of each operand of the kernel, in order; the last one is the output."""
+        output_shape = in_layout(self.output_shape, self.out_layout)
         operands: dict[str, tuple[tuple[int, ...], str]] = {
-            "x": (self.x_shape, self.dtype),
+            "x": (in_layout(self.x_shape, self.layout), self.dtype),
             "w": (self.w_shape, self.dtype),
         }
         if self.epilogue.scale:
@@ -284,8 +304,8 @@ class ConvWorkload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         if self.epilogue.shift:
             operands["shift"] = ((self.out_channels,), "float32")
         if self.epilogue.residual:
-            operands["residual"] = (self.output_shape, self.dtype)
-        operands["output"] = (self.output_shape, self.dtype)
+            operands["residual"] = (output_shape, self.dtype)
+        operands["output"] = (output_shape, self.dtype)
         return operands
 
     @property
@@ -312,8 +332,20 @@ class ConvWorkload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         text += f" dilation {dh}x{dw}" if (dh, dw) != (1, 1) else ""
         text += f" groups {self.groups}" if self.groups > 1 and not self.is_depthwise else ""
         text += f" padding {','.join(map(str, self.padding))}" if any(self.padding) else ""
+        text += f" {self.layout} to {self.out_layout}" if not self.is_in_nchw else ""
         text += f" {self.dtype}" if self.dtype != "float32" else ""
         return text + (f" + {self.epilogue}" if self.epilogue != Epilogue() else "")
+
+
+def channel_block(layout: str) -> int:
+    """Channels of a block of a layout; 1 for "NCHW"."""
+    return int(layout[len("NCHW") : -1] or 1)
+
+
+def in_layout(shape: tuple[int, int, int, int], layout: str) -> tuple[int, ...]:
+    """The shape in memory of a tensor (N, C, H, W)."""
+    (n, c, *size), block = shape, channel_block(layout)
+    return (n, c // block, *size, block) if block > 1 else shape
 
 
 def resolve_padding(

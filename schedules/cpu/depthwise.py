@@ -19,10 +19,10 @@ from tvm import te
 from tvm.s_tir import Schedule
 
 from tvmconv import compute
-from tvmconv.workload import ConvWorkload
+from tvmconv.workload import ConvWorkload, channel_block
 
 from ..space import Space, ceil_div, divisors, named, tile_sizes, wasted
-from .machine import PARALLEL_FLOPS, TURNS, native_lanes
+from .machine import PARALLEL_FLOPS, TURNS, native_lanes, vector_registers
 
 VERSION = 2
 STAGED_BYTES = 16 * 1024
@@ -70,15 +70,20 @@ class Config:
 LEAST = Config(1, 1, 1, vector=4, over_channels=False, unroll=0, parallel=False)
 
 
+def supports(workload: ConvWorkload) -> bool:
+    """Whether x and output are alike, each channel of one made of that of the other where they are in blocks."""
+    return workload.is_in_nchw or (workload.layout == workload.out_layout and workload.multiplier == 1)
+
+
 def space(workload: ConvWorkload, target: tvm.target.Target) -> Space[Config]:
     """The configurations worth trying for a workload, legal on the target."""
     height, width = workload.output_size
-    default = default_config(workload, target)
+    default, block = default_config(workload, target), channel_block(workload.layout)
     knobs = {
         "tiles": tile_sizes(height),
         "rows": tuple(rows for rows in (*range(1, 9), 10, 12, 14, 16) if rows <= height),
         "columns": tuple(range(1, min(width, 8) + 1)),
-        "vector": tuple(lanes for lanes in (4, 8, 16) if lanes <= native_lanes(target)),
+        "vector": (block,) if block > 1 else tuple(lanes for lanes in (4, 8, 16) if lanes <= native_lanes(target)),
         "over_channels": (False, True),
         "unroll": (0, 1, 2),
         "parallel": (True, False),
@@ -88,7 +93,7 @@ def space(workload: ConvWorkload, target: tvm.target.Target) -> Space[Config]:
 
 def constraints(workload: ConvWorkload, target: tvm.target.Target) -> dict[str, Callable[[Config], bool]]:
     """What a configuration must meet, by name."""
-    native = native_lanes(target)
+    native, block = native_lanes(target), channel_block(workload.layout)
 
     def waste(config: Config) -> bool:
         return max(surplus(workload, config)) <= 1.5
@@ -96,13 +101,16 @@ def constraints(workload: ConvWorkload, target: tvm.target.Target) -> dict[str, 
     def whole_channels(config: Config) -> bool:
         return not config.over_channels or (workload.multiplier == 1 and workload.out_channels % config.vector == 0)
 
+    def stored_blocks(config: Config) -> bool:
+        return block == 1 or (config.over_channels and config.vector == block)
+
     def registers(config: Config) -> bool:
         return config.rows * config.columns * config.vector <= 24 * native
 
     def straight_line(config: Config) -> bool:
         return config.unroll <= 2 and unrolled(workload, config) <= 2048
 
-    return named(waste, whole_channels, registers, straight_line)
+    return named(waste, whole_channels, stored_blocks, registers, straight_line)
 
 
 def heuristics(workload: ConvWorkload, target: tvm.target.Target) -> dict[str, Callable[[Config], bool]]:
@@ -131,6 +139,8 @@ def default_config(workload: ConvWorkload, target: tvm.target.Target) -> Config:
     """A legal configuration that is reasonable for any workload."""
     height, width = workload.output_size
     native = native_lanes(target)
+    if (block := channel_block(workload.layout)) > 1:
+        return _config_in_blocks(workload, block, target)
     over_channels = width < 4 and workload.multiplier == 1 and workload.out_channels % native == 0
 
     lanes = native if over_channels else min((16, 8, 4), key=lambda n: (n > native, row_cost(width, n)))
@@ -139,11 +149,8 @@ def default_config(workload: ConvWorkload, target: tvm.target.Target) -> Config:
     aim = 3 if width < SHORT_ROW else 12 if native == 16 and prod(workload.kernel) > 9 else 7
     rows = min(range(14, 0, -1), key=lambda n: (wasted(height, n) > 1.1, abs(n - aim) + 2 * (height % n > 0)))
 
-    row_bytes = 4 * workload.read_by((rows, width))[1] * (lanes if over_channels else 1)
-    tiles = max(1, (STAGED_BYTES // row_bytes - workload.window[0]) // (rows * workload.stride[0]))
-    steps = ceil_div(height, rows)
     return Config(
-        tiles=ceil_div(steps, ceil_div(steps, tiles)),
+        tiles=_tiles(workload, rows, lanes if over_channels else 1),
         rows=rows,
         columns=width if over_channels else 1,
         vector=lanes,
@@ -151,6 +158,40 @@ def default_config(workload: ConvWorkload, target: tvm.target.Target) -> Config:
         unroll=1 if workload.kernel[0] * rows <= 256 else 0,
         parallel=workload.flops >= PARALLEL_FLOPS,
     )
+
+
+def _config_in_blocks(workload: ConvWorkload, block: int, target: tvm.target.Target) -> Config:
+    """The same where channels are in blocks."""
+    height, width = workload.output_size
+    wide = ceil_div(block, native_lanes(target))  # registers of a vector
+    sums = max(1, 3 * vector_registers(target) // 4 // wide)
+
+    def cost(tile: tuple[int, int]) -> float:
+        # A vector of the input is read for all rows of the kernel that it is used by.
+        rows, columns = tile
+        reads = (rows - 1) * workload.stride[0] + workload.window[0]
+        return wasted(height, rows) * wasted(width, columns) * (1 + reads / (rows * workload.kernel[0])) / columns**0.1
+
+    tiles = [(rows, columns) for columns in range(1, min(width, 8) + 1) for rows in range(1, min(height, 8) + 1)]
+    rows, columns = min((tile for tile in tiles if prod(tile) <= sums), key=cost)
+    return Config(
+        tiles=_tiles(workload, rows, block),
+        rows=rows,
+        columns=columns,
+        vector=block,
+        over_channels=True,
+        unroll=1 if prod(workload.kernel) * rows * columns <= 256 else 0,
+        parallel=workload.flops >= PARALLEL_FLOPS,
+    )
+
+
+def _tiles(workload: ConvWorkload, rows: int, channels: int) -> int:
+    """Tiles of so many rows in a task, such that it stages not too much of so many channels."""
+    height, width = workload.output_size
+    row_bytes = 4 * workload.read_by((rows, width))[1] * channels
+    tiles = max(1, (STAGED_BYTES // row_bytes - workload.window[0]) // (rows * workload.stride[0]))
+    steps = ceil_div(height, rows)
+    return ceil_div(steps, ceil_div(steps, tiles))
 
 
 def schedule(workload: ConvWorkload, config: Config, target: tvm.target.Target) -> Schedule:
@@ -162,8 +203,9 @@ def schedule(workload: ConvWorkload, config: Config, target: tvm.target.Target) 
     sw, lanes = workload.stride[1], config.vector
 
     # Step 1. Tile the output: a task is a band of rows of one plane, or of as many planes as a vector has lanes
-    n, k, y, x = sch.get_loops(output)
-    kb, ki = sch.split(k, [None, config.channels])
+    block = channel_block(workload.layout)
+    n, k, y, x, *channel = sch.get_loops(output)
+    kb, ki = (k, *channel) if block > 1 else sch.split(k, [None, config.channels])
     yb, yo, yi = sch.split(y, [None, config.tiles, config.rows])
     xo, xi = sch.split(x, [None, config.block_x])
     sch.reorder(n, kb, yb, yo, xo, yi, xi, ki)
@@ -184,8 +226,13 @@ def schedule(workload: ConvWorkload, config: Config, target: tvm.target.Target) 
 
     # Step 3. Stage the padded band, so that a vector of columns, or of channels, is contiguous for every tap
     sch.compute_at(pad, task, preserve_unit_loops=True)
-    if config.over_channels:
+    if block > 1:
+        *_, column, channel = sch.get_loops(pad)
+        sch.annotate(column, "pragma_loop_partition_hint", True)  # only the ends of a row are tested
+        sch.vectorize(channel)
+    elif config.over_channels:
         sch.transform_layout(pad, ("write", 0), lambda n, c, h, w: (n, c // lanes, h, w, c % lanes))
+    if config.over_channels:
         taps = sch.cache_read(accumulate, 1, "global")
         sch.compute_at(taps, task, preserve_unit_loops=True)
         sch.transform_layout(taps, ("write", 0), lambda c, m, r, s: (c // lanes, m, r, s, c % lanes))

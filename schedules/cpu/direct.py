@@ -27,9 +27,25 @@ from .register_tiles import (
 )
 from .tile_cost import TileConfig
 
-__all__ = ["LEAST", "VERSION", "Config", "ablations", "default_config", "estimate", "features", "schedule", "space"]
+__all__ = [
+    "LEAST",
+    "VERSION",
+    "Config",
+    "ablations",
+    "default_config",
+    "estimate",
+    "features",
+    "schedule",
+    "space",
+    "supports",
+]
 
 VERSION = 1
+
+
+def supports(workload: ConvWorkload) -> bool:
+    """Whether a tile is in blocks of channels where they are: none reaches into another group."""
+    return workload.groups == 1 or workload.is_in_nchw
 
 
 @dataclass(frozen=True)

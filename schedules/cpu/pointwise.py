@@ -19,7 +19,7 @@ from tvmconv.workload import ConvWorkload
 
 from ..space import Space, ceil_div, named, tile_sizes, wasted
 from .machine import FMA_LATENCY, FMA_UNITS, MOST_LANES, PARALLEL_FLOPS, native_lanes, vector_registers
-from .tile_cost import STACK_BYTES
+from .tile_cost import STACK_BYTES, STORE_CYCLES
 
 VERSION = 1
 
@@ -28,9 +28,6 @@ FEW_TILES = 4
 
 STEP_CYCLES, BROADCAST_CYCLES = 0.14, 0.02
 """What an input channel, and what each weight that is broadcast for it, takes beside the multiply-adds."""
-
-STORE_CYCLES = 1.5
-"""What it takes to finish a vector of results and to store it."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +52,7 @@ LEAST = Config(1, 1, 1, 1, parallel=False)
 def supports(workload: ConvWorkload) -> bool:
     """Whether an output's input is the pixel at its place, and a plane has enough of them for any target's vector."""
     in_place = workload.kernel == workload.stride == (1, 1) and not any(workload.padding)
-    return in_place and prod(workload.output_size) >= MOST_LANES
+    return workload.is_in_nchw and in_place and prod(workload.output_size) >= MOST_LANES
 
 
 def space(workload: ConvWorkload, target: tvm.target.Target) -> Space[Config]:

@@ -13,8 +13,9 @@ from typing import Any
 
 import tvm
 from tvm.s_tir import Schedule
+from tvm.s_tir.schedule import SBlockRV
 
-from tvmconv.workload import ConvWorkload
+from tvmconv.workload import ConvWorkload, channel_block
 
 from ..space import ceil_div, divisors, named, tile_sizes, wasted
 from .machine import PARALLEL_FLOPS, TURNS, native_lanes, vector_registers
@@ -26,6 +27,9 @@ CHANNELS, LARGE_KERNEL = 16, 32
 them, and too many for LLVM to unroll, which would keep inputs for the next taps in registers that there are not. A
 kernel of more taps goes over the rows of one channel at a time."""
 
+SPARE = {16: 4, 32: 1}
+"""Registers that sums leave, of so many: of few LLVM takes some for what it reads ahead, and sums would be stored."""
+
 STAGED_BYTES = 512 * 1024
 """What the default configuration aims to stage for a task, so that it stays in the second cache beside the weight."""
 
@@ -33,13 +37,13 @@ STAGED_BYTES = 512 * 1024
 def tile_knobs(workload: ConvWorkload, target: tvm.target.Target) -> dict[str, tuple[Any, ...]]:
     """Values of the knobs."""
     height, width = workload.output_size
-    native = native_lanes(target)
+    block = channel_block(workload.layout)
     return {
         "vectors": tuple(range(1, 7)),
-        "vector": (native,),
+        "vector": (lanes_of(workload, target),),
         "rows": tuple(rows for rows in range(1, 9) if rows <= height),
         "columns": tuple(range(1, min(width, 28) + 1)),
-        "channels": divisors(workload.w_shape[1], 64),
+        "channels": divisors(workload.w_shape[1], 64) if block == 1 else divisors(block, block),
         "tiles": tile_sizes(height),
         "staged": (0, 1, 2),
         "parallel": (True, False),
@@ -62,7 +66,10 @@ def constraints(workload: ConvWorkload, target: tvm.target.Target) -> dict[str, 
     def places(config: TileConfig) -> bool:
         return config.staged <= 2
 
-    return named(whole_channels, registers, waste, places)
+    def stored_blocks(config: TileConfig) -> bool:
+        return channel_block(workload.out_layout) in (1, config.vector)
+
+    return named(whole_channels, registers, waste, places, stored_blocks)
 
 
 def heuristics(workload: ConvWorkload, target: tvm.target.Target) -> dict[str, Callable[[TileConfig], bool]]:
@@ -88,6 +95,8 @@ def heuristics(workload: ConvWorkload, target: tvm.target.Target) -> dict[str, C
 def best_tile(workload: ConvWorkload, target: tvm.target.Target) -> TileConfig:
     """The register tile that should take least time, reading in place, and how far its innermost loop should run."""
     best = min(register_tiles(workload, target), key=lambda config: cost(workload, config, target))
+    if (block := channel_block(workload.layout)) > 1:
+        return replace(best, channels=block)
     most = CHANNELS if prod(workload.kernel) <= LARGE_KERNEL else 1
     return replace(best, channels=divisors(workload.w_shape[1], most)[-1])
 
@@ -117,7 +126,8 @@ def tiles_to_stage(workload: ConvWorkload, config: TileConfig, row_bytes: int) -
 def schedule_tiles(sch: Schedule, workload: ConvWorkload, config: TileConfig, name: str, staged: str) -> None:
     """Schedules a workload's computation, which sums in the stage `name`, in whole tiles, what it reads from `staged`.
 
-    What a step of the innermost loop reads of the weight is contiguous, and so is what follows it.
+    What a step of the innermost loop reads of the weight is contiguous, and so is what follows it. An output in blocks
+    of channels is stored as it is summed, one in NCHW is transposed first.
     """
     # Step 1. A task is a band of rows of one image, for the channels of one tile: consecutive ones share their weight
     block, channels, lanes = config.block, config.channels, config.vector
@@ -125,13 +135,14 @@ def schedule_tiles(sch: Schedule, workload: ConvWorkload, config: TileConfig, na
     if workload.groups > 1:
         sch.reverse_compute_inline(output)
         output = sch.get_sblock("groups")
-    transposed = sch.cache_read(output, 0, "global")
-    n, *group, k, y, x = sch.get_loops(output)
-    kb, ki = sch.split(k, [None, block])
+    in_blocks = channel_block(workload.out_layout) > 1
+    tiles = [accumulate] if in_blocks else [sch.cache_read(output, 0, "global"), accumulate]
+    n, *group, k, y, x = sch.get_loops(output)[: 4 + (workload.groups > 1)]
+    kb, ki = sch.split(k, [None, config.vectors if in_blocks else block])
     kb = sch.fuse(*group, kb)
     yb, yo, yi = sch.split(y, [None, config.tiles, config.rows])
     xo, xi = sch.split(x, [None, config.columns])
-    sch.reorder(kb, n, yb, yo, xo, yi, ki, xi)
+    sch.reorder(kb, n, yb, yo, xo, yi, *((xi, ki) if in_blocks else (ki, xi)))
     task = sch.fuse(kb, n, yb)
 
     # Step 2. Pack the weight, in the order of the reduction
@@ -148,7 +159,7 @@ def schedule_tiles(sch: Schedule, workload: ConvWorkload, config: TileConfig, na
     loops = [task, sch.fuse(b, ki)]
 
     # Step 3. The input: read in place, or copied
-    for tile in (transposed, accumulate):
+    for tile in tiles:
         sch.compute_at(tile, xo, preserve_unit_loops=True)
     if config.staged == 0:
         sch.compute_inline(stage)
@@ -156,13 +167,16 @@ def schedule_tiles(sch: Schedule, workload: ConvWorkload, config: TileConfig, na
         sch.compute_at(stage, task, preserve_unit_loops=True)
     else:
         loops.append(sch.fuse(*sch.get_loops(stage)[:2]))
+    if config.staged and channel_block(workload.layout) > 1:
+        *_, column, channel = sch.get_loops(stage)
+        sch.annotate(column, "pragma_loop_partition_hint", True)  # only the ends of a row are tested
+        sch.vectorize(channel)
     if config.parallel:
         for loop in loops:
             sch.parallel(loop)
 
     # Step 4. Sum a tile in registers, input channels inside the taps
     sch.transform_layout(accumulate, ("write", 0), lambda n, k, h, w: (n, k // block, h, w, k % block))
-    sch.transform_layout(transposed, ("write", 0), lambda n, k, h, w: (n, h, k, w))
     ki, yi, xi, c, *taps = sch.get_loops(accumulate)[-6:]
     co, ci = sch.split(c, [None, channels])
     ki, vector = sch.split(ki, [None, lanes])
@@ -172,30 +186,50 @@ def schedule_tiles(sch: Schedule, workload: ConvWorkload, config: TileConfig, na
     sch.vectorize(vector)
     sch.decompose_reduction(accumulate, co)
 
-    # Step 5. Transpose the tile, so that the epilogue and the stores see rows of the output
-    ki, yi, xi = sch.get_loops(transposed)[-3:]
-    ki, vector = sch.split(ki, [None, lanes])
+    # Step 5. Store the tile; in rows of the output, as the epilogue is to see them, it is transposed
+    if in_blocks:
+        yi, xi, ki, vector = sch.get_loops(output)[-4:]
+        for loop in (yi, xi, ki):
+            sch.unroll(loop)
+        sch.vectorize(vector)
+    else:
+        _transpose(sch, tiles[0], config)
+        yi, ki, xi = sch.get_loops(output)[-3:]
+        sch.unroll(yi)
+        sch.vectorize(xi)
+    sch.annotate(xo, "pragma_loop_partition_hint", True)  # only the last tile of a row tests where the row ends
+
+
+def _transpose(sch: Schedule, tile: SBlockRV, config: TileConfig) -> None:
+    """Schedules the copy of a tile into rows of its channels."""
+    sch.transform_layout(tile, ("write", 0), lambda n, k, h, w: (n, h, k, w))
+    ki, yi, xi = sch.get_loops(tile)[-3:]
+    ki, vector = sch.split(ki, [None, config.vector])
     sch.reorder(yi, ki, vector, xi)
-    if has_transposition(config.columns, lanes):
-        sch.tensorize(vector, transposition(config.columns, lanes))
+    if has_transposition(config.columns, config.vector):
+        sch.tensorize(vector, transposition(config.columns, config.vector))
     for loop in (yi, ki):
         sch.unroll(loop)
-    yi, ki, xi = sch.get_loops(output)[-3:]
-    sch.unroll(yi)
-    sch.vectorize(xi)
-    sch.annotate(xo, "pragma_loop_partition_hint", True)  # only the last tile of a row tests where the row ends
 
 
 def register_tiles(workload: ConvWorkload, target: tvm.target.Target) -> Iterator[TileConfig]:
     """The tiles that registers hold beside a weight for each vector and an input, reading in place."""
     height, width = workload.output_size
-    native, registers = native_lanes(target), vector_registers(target)
+    lanes, registers = lanes_of(workload, target), vector_registers(target)
+    wide = ceil_div(lanes, native_lanes(target))  # registers of a vector
     parallel = workload.flops >= PARALLEL_FLOPS
-    for vectors in range(1, ceil_div(workload.multiplier, native) + 1):
-        most = (registers - 1 - vectors) // vectors
+    for vectors in range(1, ceil_div(workload.multiplier, lanes) + 1):
+        sums = min(registers - 1 - wide * vectors, registers - SPARE[registers])
+        most = max(1, sums // (wide * vectors))
         for columns in range(1, min(width, most) + 1):
             for rows in range(1, min(height, most // columns if columns == width else 1) + 1):
-                yield TileConfig(vectors, native, rows, columns, channels=1, tiles=1, staged=0, parallel=parallel)
+                yield TileConfig(vectors, lanes, rows, columns, channels=1, tiles=1, staged=0, parallel=parallel)
+
+
+def lanes_of(workload: ConvWorkload, target: tvm.target.Target) -> int:
+    """Output channels of a vector: the native ones, or those of a block in which they are stored."""
+    block = channel_block(workload.out_layout)
+    return block if block > 1 else native_lanes(target)
 
 
 def shape(config: TileConfig) -> tuple[int, ...]:

@@ -11,19 +11,25 @@ from math import prod
 
 import tvm
 
-from tvmconv.workload import ConvWorkload
+from tvmconv.workload import ConvWorkload, channel_block
 
 from ..space import ceil_div
-from .machine import FMA_LATENCY, FMA_UNITS, L1_BYTES, L2_BYTES, PAGE_BYTES
+from .machine import FMA_LATENCY, FMA_UNITS, L1_BYTES, L2_BYTES, PAGE_BYTES, vector_registers
 
 WEIGHT_CYCLES, INPUT_CYCLES = 0.16, 0.05
 """What a vector of the weight, and what an input that is broadcast, takes beside the multiply-adds."""
+
+BROADCAST_CYCLES = 0.15
+"""The same for an input before AVX-512, where no multiply-add broadcasts it by itself; measured on Zen 3."""
 
 STACK_BYTES, BEYOND_STACK_CYCLES = 1024, 250
 """A tile of so many bytes is on the stack, and so in registers alone; what a larger one takes to be in memory too."""
 
 FINISH_CYCLES = 0.22
 """What it takes to transpose, finish and store an output, for each vector of the tile."""
+
+STORE_CYCLES = 1.5
+"""What it takes to finish a vector of results and to store it as it is."""
 
 CONFLICT_CYCLES, CONFLICTING = 11, 16
 """What it takes more for each row of a channel where channels lie whole pages apart, and so in one set of the first
@@ -71,10 +77,13 @@ def cost(workload: ConvWorkload, config: TileConfig, target: tvm.target.Target) 
     bandwidth = 64 if weight_bytes <= L1_BYTES else 21 if weight_bytes <= L2_BYTES or tiles == 1 else 8
     units = max(config.vectors * config.outputs, config.vectors + config.outputs) / FMA_UNITS
     step = max(units, FMA_LATENCY, 4 * config.block / bandwidth)
-    step += WEIGHT_CYCLES * config.vectors + INPUT_CYCLES * config.outputs
+    broadcast = INPUT_CYCLES if vector_registers(target) == 32 else BROADCAST_CYCLES
+    step += WEIGHT_CYCLES * config.vectors + broadcast * config.outputs
     beyond_stack = BEYOND_STACK_CYCLES if 4 * config.block * config.outputs > STACK_BYTES else 0
     finish = FINISH_CYCLES * config.vectors * config.block * config.outputs
-    if 4 * height * width % PAGE_BYTES == 0 and config.block > CONFLICTING:
+    if channel_block(workload.out_layout) > 1:
+        finish = STORE_CYCLES * config.vectors * config.outputs
+    elif 4 * height * width % PAGE_BYTES == 0 and config.block > CONFLICTING:
         finish += CONFLICT_CYCLES * config.block * config.rows
     return blocks(workload, config) * tiles * (taps * step + beyond_stack + finish)
 

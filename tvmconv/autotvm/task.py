@@ -117,18 +117,22 @@ def extract_from_model(model: Any, target: Any, algorithm: str = "auto", sparsit
     """A task for each different convolution and linear layer of a model that has a template, in the model's order.
 
     `model` is what `tvmconv.import_model` returns, or anything it takes without `inputs`. A task's workload has the
-    epilogue that the network's kernel will have, and its weight is the number of layers with that workload. For
-    `algorithm` see `extract_from_suite`. With a `sparsity`, see `create`, the tasks are those of the layers whose
-    weights are constants, whatever zeros these have.
+    epilogue and the layouts that the network's kernel will have, and its weight is the number of layers with that
+    workload. For `algorithm` see `extract_from_suite`. With a `sparsity`, see `create`, the tasks are those of the
+    layers whose weights are constants, whatever zeros these have.
     """
     from ..network import Model, import_model
     from ..network.kernels import sites_for
+    from ..network.layouts import choose_layouts
 
     resolved = resolve_target(target)
     source = model if isinstance(model, Model) else import_model(model)
+    sites = sites_for(source.mod, resolved)
+    if sparsity is None:  # sparse kernels read and write NCHW
+        sites, _ = choose_layouts(source.mod, sites, resolved)
     tasks = [
         create(site.workload, resolved, _for(site.workload, algorithm, resolved), sparsity)
-        for site in sites_for(source.mod, resolved)
+        for site in sites
         if site.workload is not None and (sparsity is None or site.weight is not None)
     ]
     layers = Counter(task.problem for task in tasks)

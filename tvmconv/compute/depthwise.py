@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from tvm import te, tirx
 
-from ..workload import ConvWorkload
+from ..workload import ConvWorkload, channel_block
 from .epilogue import epilogue, epilogue_operands
 from .padding import padded_input
 
@@ -16,24 +16,27 @@ def depthwise(workload: ConvWorkload, tile: tuple[int, int] = (1, 1), lanes: int
     """The TE definition, in three stages: "pad", "depthwise" and "output".
 
     Returns the operands in the order of `workload.operands`: x (N, C, H, W), w (C, M, R, S), what the epilogue
-    reads, and the output (N, K, Ho, Wo). Products are summed in float32.
+    reads, and the output (N, K, Ho, Wo), x and output in the workload's layouts. Products are summed in float32.
 
     `tile` rounds the rows and columns of "depthwise" up to whole tiles, so that a schedule that computes tile by tile
     needs no bounds test in its inner loops; the input reads as zero there, and "output" leaves the surplus out.
     `lanes` lays the columns of "pad" out in vectors, as `padded_input` says.
     """
-    x = te.placeholder(workload.x_shape, workload.dtype, name="x")
+    x = te.placeholder(*workload.operands["x"], name="x")
     w = te.placeholder(workload.w_shape, workload.dtype, name="w")
     operands = epilogue_operands(workload)
     rounded = tuple(-(-size // step) * step for size, step in zip(workload.output_size, tile, strict=True))
     padded, surplus = padded_input(x, workload, (rounded[0], rounded[1]), lanes)
     (sh, sw), (dh, dw), m = workload.stride, workload.dilation, workload.multiplier
+    block = channel_block(workload.layout)
     r = te.reduce_axis((0, workload.kernel[0]), name="r")
     s = te.reduce_axis((0, workload.kernel[1]), name="s")
 
     def accumulate(n: tirx.Var, k: tirx.Var, h: tirx.Var, v: tirx.Var) -> tirx.PrimExpr:
-        column = surplus + v * sw + s * dw
-        place = (n, k // m, h * sh + r * dh, *((column // lanes, column % lanes) if lanes > 1 else (column,)))
+        c, row, column = k // m, h * sh + r * dh, surplus + v * sw + s * dw
+        place = (n, c, row, *((column // lanes, column % lanes) if lanes > 1 else (column,)))
+        if block > 1:
+            place = (n, c // block, row, column, c % block)
         element = padded[place]
         return te.sum(element.astype("float32") * w[k // m, k % m, r, s].astype("float32"), axis=[r, s])
 

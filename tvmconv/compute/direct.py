@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from tvm import te, tirx
 
-from ..workload import ConvWorkload
+from ..workload import ConvWorkload, channel_block
 from .tiles import Element, summed_in_tiles
 
 
@@ -15,7 +15,7 @@ def direct(workload: ConvWorkload, tile: tuple[int, int, int] = (1, 1, 1)) -> li
     """The TE definition, in the stages "pad", "packed", "direct", "groups" where there are any, "output".
 
     Returns the operands in the order of `workload.operands`: x (N, C, H, W), w (K, C / groups, R, S), what the epilogue
-    reads, and the output (N, K, Ho, Wo). Products are summed in float32.
+    reads, and the output (N, K, Ho, Wo), x and output in the workload's layouts. Products are summed in float32.
 
     `tile` rounds the channels, rows and columns of "direct" up to whole tiles, so that a schedule that computes tile by
     tile needs no bounds test in its inner loops; input and weight read as zero there, and "output" leaves the surplus
@@ -26,11 +26,12 @@ def direct(workload: ConvWorkload, tile: tuple[int, int, int] = (1, 1, 1)) -> li
 
 def input_elements(workload: ConvWorkload, padded: te.Tensor, height: int) -> Element:
     """Reads the padded input where it lies; `height` is not looked at."""
-    (sh, sw), (dh, dw) = workload.stride, workload.dilation
+    (sh, sw), (dh, dw), block = workload.stride, workload.dilation, channel_block(workload.layout)
 
     def element(
         n: tirx.PrimExpr, c: tirx.PrimExpr, h: tirx.PrimExpr, v: tirx.PrimExpr, r: tirx.Var, s: tirx.Var
     ) -> tirx.PrimExpr:
-        return padded[n, c, h * sh + r * dh, v * sw + s * dw]
+        row, column = h * sh + r * dh, v * sw + s * dw
+        return padded[(n, c // block, row, column, c % block) if block > 1 else (n, c, row, column)]
 
     return element

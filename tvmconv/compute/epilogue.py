@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 from tvm import te, tirx
 
-from ..workload import ConvWorkload
+from ..workload import ConvWorkload, channel_block
 
 
 def epilogue_operands(workload: ConvWorkload) -> dict[str, te.Tensor]:
-    """Placeholders for what the epilogue reads: vectors (K,) in float32, and the residual (N, K, Ho, Wo)."""
+    """Placeholders for what the epilogue reads: vectors (K,) in float32, and the residual, as the output is."""
     return {
         name: te.placeholder(shape, dtype, name=name)
         for name, (shape, dtype) in workload.operands.items()
@@ -20,20 +20,23 @@ def epilogue_operands(workload: ConvWorkload) -> dict[str, te.Tensor]:
 def epilogue(accumulated: te.Tensor, workload: ConvWorkload, operands: dict[str, te.Tensor]) -> te.Tensor:
     """The stage "output": `clip(y * scale[k] + shift[k] + residual)` in float32, then cast to the workload's dtype.
 
-    It has the workload's exact output shape, also where `accumulated` was rounded up to whole tiles. `accumulated` is
-    (N, K, H, W) or (N, groups, K / groups, H, W).
+    It has the workload's exact output shape and layout, also where `accumulated` was rounded up to whole tiles.
+    `accumulated` is (N, K, H, W) or (N, groups, K / groups, H, W).
     """
+    block = channel_block(workload.out_layout)
 
-    def value(n: tirx.Var, k: tirx.Var, h: tirx.Var, w: tirx.Var) -> tirx.PrimExpr:
+    def value(*place: tirx.Var) -> tirx.PrimExpr:
+        n, k, h, w, *inner = place
+        k = k if block == 1 else k * block + inner[0]
         channel = (k,) if len(accumulated.shape) == 4 else (k // workload.multiplier, k % workload.multiplier)
-        place = (n, *channel, h, w)
-        y = accumulated[place]
+        inside = (n, *channel, h, w)
+        y = accumulated[inside]
         if "scale" in operands:
             y = y * operands["scale"][k]
         if "shift" in operands:
             y = y + operands["shift"][k]
         if "residual" in operands:
-            y = y + operands["residual"][n, k, h, w].astype("float32")
+            y = y + operands["residual"][place].astype("float32")
         # Comparisons with the value on the left are false for NaN, so NaN passes through.
         if workload.epilogue.low is not None:
             low = tirx.const(workload.epilogue.low, "float32")
@@ -43,7 +46,7 @@ def epilogue(accumulated: te.Tensor, workload: ConvWorkload, operands: dict[str,
             y = tirx.Select(y > high, high, y)
         return y.astype(workload.dtype)
 
-    return te.compute(workload.output_shape, value, name="output")
+    return te.compute(workload.operands["output"][0], value, name="output")
 
 
 def epilogue_reference(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tvm import te, tirx
 
-from ..workload import ConvWorkload
+from ..workload import ConvWorkload, channel_block
 
 
 def padded_input(
@@ -12,13 +12,13 @@ def padded_input(
 ) -> tuple[te.Tensor, int]:
     """The stage "pad": x with zeros around it, as many rows and columns as `output_size` outputs read.
 
-    Schedules inline it, or stage a tile of it, so that no padded tensor is ever stored. x has shape (N, C, H, W). An
-    `output_size` beyond the workload's makes the stage read as zero there too. Rows and columns come in whole strides,
-    so that a schedule can lay them out by their phase.
+    Schedules inline it, or stage a tile of it, so that no padded tensor is ever stored. x has shape (N, C, H, W), or
+    that in the workload's layout, and so has the stage. An `output_size` beyond the workload's makes the stage read as
+    zero there too. Rows and columns come in whole strides, so that a schedule can lay them out by their phase.
 
-    With more than one of `lanes`, which have to divide the input's width, the stage has shape (N, C, H, W / lanes,
-    lanes): each of its vectors is all input, and aligned as the input is, or all zeros. For that it may begin some
-    columns further left; they are the second result.
+    With more than one of `lanes`, which have to divide the width of an input in NCHW, the stage has shape (N, C, H,
+    W / lanes, lanes): each of its vectors is all input, and aligned as the input is, or all zeros. For that it may
+    begin some columns further left; they are the second result.
     """
     top, left, _, _ = workload.padding
     surplus = -left % lanes
@@ -27,8 +27,9 @@ def padded_input(
         -(-size // stride) * stride for size, stride in zip(workload.read_by(output_size), workload.stride, strict=True)
     )
     vectors = -(-(surplus + width) // lanes)
+    block = channel_block(workload.layout)
 
-    def value(n: tirx.Var, c: tirx.Var, h: tirx.Var, w: tirx.Var, *lane: tirx.Var) -> tirx.PrimExpr:
+    def value(n: tirx.Var, c: tirx.Var, h: tirx.Var, w: tirx.Var, *inner: tirx.Var) -> tirx.PrimExpr:
         tests = []
         if top:
             tests.append(h >= top)
@@ -38,8 +39,9 @@ def padded_input(
             tests.append(w >= left // lanes)
         if vectors * lanes - left > workload.width:
             tests.append(w - left // lanes < workload.width // lanes)
-        element = x[n, c, h - top, sum(lane, w * lanes) - left]
+        element = x[(n, c, h - top, w - left, *inner) if block > 1 else (n, c, h - top, sum(inner, w * lanes) - left)]
         return tirx.if_then_else(tirx.all(*tests), element, tirx.const(0, x.dtype)) if tests else element
 
-    vector = (lanes,) if lanes > 1 else ()
-    return te.compute((workload.batch, workload.in_channels, height, vectors, *vector), value, name="pad"), surplus
+    inner = tuple(size for size in (lanes, block) if size > 1)
+    shape = (workload.batch, workload.in_channels // block, height, vectors, *inner)
+    return te.compute(shape, value, name="pad"), surplus

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..workload import ConvWorkload
+from ..workload import ConvWorkload, channel_block
 from .epilogue import epilogue_reference
 
 
@@ -19,8 +19,10 @@ def conv2d_reference(
     """The convolution in float64 NumPy: for each tap of the kernel a matrix product of each group's channels.
 
     x is (N, C, H, W), w is `workload.w_shape`, scale and shift are (K,); residual and the result, in
-    float64, are (N, K, Ho, Wo).
+    float64, are (N, K, Ho, Wo); all of these in the workload's layouts.
     """
+    x = to_nchw(x, workload.layout)
+    residual = None if residual is None else to_nchw(residual, workload.out_layout)
     top, left, bottom, right = workload.padding
     padded = np.pad(x.astype(np.float64), ((0, 0), (0, 0), (top, bottom), (left, right)))
     padded = padded.reshape(workload.batch, workload.groups, -1, *padded.shape[2:])
@@ -33,4 +35,21 @@ def conv2d_reference(
             columns = slice(s * dw, s * dw + (wo - 1) * sw + 1, sw)
             read = padded[..., rows, columns].reshape(workload.batch, workload.groups, -1, ho * wo)
             y += np.ascontiguousarray(taps[..., r, s]) @ read
-    return epilogue_reference(y.reshape(workload.output_shape), workload, scale, shift, residual)
+    y = epilogue_reference(y.reshape(workload.output_shape), workload, scale, shift, residual)
+    return from_nchw(y, workload.out_layout)
+
+
+def to_nchw(array: np.ndarray, layout: str) -> np.ndarray:
+    """A tensor in a layout as (N, C, H, W)."""
+    if channel_block(layout) == 1:
+        return array
+    n, blocks, h, w, block = array.shape
+    return np.ascontiguousarray(array.transpose(0, 1, 4, 2, 3)).reshape(n, blocks * block, h, w)
+
+
+def from_nchw(array: np.ndarray, layout: str) -> np.ndarray:
+    """A tensor (N, C, H, W) in a layout."""
+    if (block := channel_block(layout)) == 1:
+        return array
+    n, _, h, w = array.shape
+    return np.ascontiguousarray(array.reshape(n, -1, block, h, w).transpose(0, 1, 3, 4, 2))

@@ -30,7 +30,7 @@ def summed_in_tiles(
     `taps` is "rs" or "sr", the order of the reduction behind the channels; `elements` is told the rows of output in
     whole tiles.
     """
-    x = te.placeholder(workload.x_shape, workload.dtype, name="x")
+    x = te.placeholder(*workload.operands["x"], name="x")
     w = te.placeholder(workload.w_shape, workload.dtype, name="w")
     operands = epilogue_operands(workload)
     block, *rows_columns = tile

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import tvm
 from tvm import relax
@@ -23,6 +23,21 @@ class Block:
             return None
         return self._readers[var][0]
 
+    def live(self, values: Mapping[relax.Var, Sequence[relax.Expr]]) -> list[relax.Var]:
+        """The variables that the block's outputs are computed from, in order, where some are made of other values."""
+        waiting = [var for var in self.values if not isinstance(var, relax.DataflowVar)]
+        found = set[relax.Var]()
+        while waiting:
+            if (var := waiting.pop()) not in found and var in self.values:
+                found.add(var)
+                waiting += variables(*values.get(var, [self.values[var]]))
+        return [var for var in self.values if var in found]
+
+
+def variables(*expressions: relax.Expr) -> list[relax.Var]:
+    """Those that are in some expressions."""
+    return [var for each in expressions for var in relax.analysis.free_vars(each)]
+
 
 def blocks_of(mod: tvm.IRModule) -> list[Block]:
     """The dataflow blocks of "main" in order, those in the branches of an If too."""
@@ -38,12 +53,22 @@ def blocks_of(mod: tvm.IRModule) -> list[Block]:
 
 
 def rebind(mod: tvm.IRModule, values: Mapping[relax.Var, relax.Expr]) -> tvm.IRModule:
-    """The module with other values for some variables of "main", and without what only the old ones needed."""
+    """The module with other values for some variables of "main", and without what only the old ones needed.
+
+    A value may have another type than the old one: then so has what is computed from it.
+    """
+    made_of = {var: [value] for var, value in values.items()}
+    live = {var for block in blocks_of(mod) for var in block.live(made_of)}
 
     @mutator
     class Rebind(PyExprMutator):  # type: ignore[misc]
         def visit_var_binding_(self, binding: relax.VarBinding) -> None:
-            super().visit_var_binding_(relax.VarBinding(binding.var, values.get(binding.var, binding.value)))
+            if isinstance(binding.var, relax.DataflowVar) and binding.var not in live:
+                return
+            value = self.builder_.normalize(self.visit_expr(values.get(binding.var, binding.value)))
+            var = self.with_type(self.visit_var_def(binding.var), value.ty)
+            self.builder_.emit_normalized(relax.VarBinding(var, value))
+            self.set_var_remap(binding.var, var)
 
     mod = mod.clone()
     mod["main"] = Rebind(mod).visit_expr(mod["main"])

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from math import isfinite
+from collections.abc import Sequence
 
 import msgspec
 import numpy as np
@@ -11,50 +10,15 @@ import tvm
 from tvm import relax
 
 from .. import dispatch, lowering
-from ..workload import ConvWorkload, Epilogue
+from ..workload import ConvWorkload
 from ..workspace import Workspace, take_out
 from .constants import constant_value, static_shape
-from .convolutions import describe, describe_linear, is_convolution, is_linear
-from .epilogue import Tail, follow, padding_before
-from .graph import Block, blocks_of, rebind
-from .layers import Convolution, Layer
+from .graph import rebind
+from .layers import Layer
+from .layouts import choose_layouts
 from .packing import Packing, split_packing
+from .sites import Site, find_convolutions
 from .sparse_kernels import SparseChoice, SparseKernels
-
-
-@dataclass(frozen=True)
-class Site:
-    """Where a convolution stands in a module."""
-
-    convolution: Convolution
-    workload: ConvWorkload | None
-    """What a kernel is made for; None for a convolution that is left to TVM."""
-    operands: tuple[relax.Expr, ...]
-    """What the kernel reads, in the order of `workload.operands`, but maybe in another shape."""
-    output: relax.Var
-    """The variable that it computes."""
-    linear: bool = False
-    """Whether it is a linear layer, whose weight is (C, K)."""
-
-    @property
-    def weight(self) -> np.ndarray | None:
-        """The weight in the workload's shape, None for one that is computed."""
-        if self.workload is None or (weight := constant_value(self.operands[1])) is None:
-            return None
-        return (weight.T if self.linear else weight).reshape(self.workload.w_shape)
-
-
-def find_convolutions(mod: tvm.IRModule) -> list[Site]:
-    """The convolutions and linear layers of "main" in graph order, each with everything that its kernel can take in."""
-    sites = []
-    for block in blocks_of(mod):
-        taken: set[relax.Var] = set()
-        for var, value in block.values.items():
-            if is_convolution(value):
-                sites.append(_site(var, value, describe(str(var.name), value), block, taken))
-            elif is_linear(value):
-                sites.append(_site(var, value, describe_linear(str(var.name), value), block, taken))
-    return sites
 
 
 def sites_for(mod: tvm.IRModule, target: tvm.target.Target) -> list[Site]:
@@ -73,6 +37,8 @@ def use_kernels(
     wants them. Where `sparse`, one of `MODES`, says so, they are compiled in: such kernels are modules of their own, in
     the attribute "external_mods".
 
+    On a CPU, what convolutions hand to each other is in blocks of channels, as `choose_layouts` says.
+
     Before: `y = R.nn.conv2d(x, w)`, `z = R.add(y, bias)`, `output = R.nn.relu(z)`.
     After: `output = R.call_tir(tvmconv_direct_0, (x, packed, shift))`.
     """
@@ -81,17 +47,18 @@ def use_kernels(
     selections: dict[ConvWorkload, dispatch.Selection] = {}
     kernels: dict[tuple[ConvWorkload, bool], tuple[relax.GlobalVar, Packing | None, Workspace]] = {}
     sparse_kernels = SparseKernels(target, sparse, [site.workload for site in sites if site.workload is not None])
-    calls, layers = {}, []
-    for site in sites:
+    chosen = _choose_sparse(sites, sparse_kernels)
+    sites, calls = choose_layouts(mod, sites, target, [sites[place].output for place in chosen])
+    layers = []
+    for place, site in enumerate(sites):
         if site.workload is None:
             layers.append(Layer(site.convolution, "TVM", None, str(site.convolution.obstacle)))
             continue
-        workload, weight = site.workload, site.weight
-        scale = constant_value(site.operands[2]) if workload.epilogue.scale else None
-        if choice := sparse_kernels.choose(site.convolution.name, workload, weight, scale):
+        if choice := chosen.get(place):
             calls[site.output] = _sparse_call(site, choice)
             layers.append(Layer(site.convolution, f"tvmconv {choice.template}", choice.config, choice.reason))
             continue
+        workload, weight = site.workload, site.weight
         if workload not in selections:
             selections[workload] = dispatch.select(workload, target)
         selection, key = selections[workload], (workload, weight is not None)
@@ -111,6 +78,18 @@ def use_kernels(
     return mod, tuple(layers)
 
 
+def _choose_sparse(sites: Sequence[Site], kernels: SparseKernels) -> dict[int, SparseChoice]:
+    """The sparse kernels, by the places of their sites."""
+    chosen = {}
+    for place, site in enumerate(sites):
+        if site.workload is None:
+            continue
+        scale = constant_value(site.operands[2]) if site.workload.epilogue.scale else None
+        if choice := kernels.choose(site.convolution.name, site.workload, site.weight, scale):
+            chosen[place] = choice
+    return chosen
+
+
 def _call(
     site: Site, weight: np.ndarray | None, kernel: relax.GlobalVar, packing: Packing | None, workspace: Workspace
 ) -> relax.Expr:
@@ -118,11 +97,11 @@ def _call(
 
     To Relax the workspace is further outputs that nobody reads: it plans their memory with all other.
     """
-    assert site.workload is not None
-    *shapes, output = site.workload.operands.values()
+    *shapes, _ = site.described.in_nchw().operands.values()
     operands = [_shaped(operand, shape) for operand, (shape, _) in zip(site.operands, shapes, strict=True)]
     if weight is not None:
         operands[1] = relax.const(packing(weight) if packing else weight)
+    output = site.described.operands["output"]
     outputs = [relax.TensorType(*each) for each in (output, *workspace.parameters)]
     call = relax.call_tir(kernel, operands, outputs)
     if workspace.parameters:
@@ -132,8 +111,7 @@ def _call(
 
 def _sparse_call(site: Site, choice: SparseChoice) -> relax.Expr:
     """The same for a kernel that has the weight and the scale in it."""
-    assert site.workload is not None
-    *names, output = site.workload.operands
+    *names, output = site.described.operands
     operands = dict(zip(names, site.operands, strict=True))
     wanted = choice.workload.operands
     taken = [_shaped(operand, wanted[name][0]) for name, operand in operands.items() if name not in ("w", "scale")]
@@ -142,44 +120,9 @@ def _sparse_call(site: Site, choice: SparseChoice) -> relax.Expr:
 
 def _reshaped(call: relax.Expr, site: Site) -> relax.Expr:
     """A kernel's output as the model has it."""
-    assert site.workload is not None
     shape = static_shape(site.output.ty)
-    return call if shape == site.workload.output_shape else relax.op.reshape(call, site.output.ty.shape)
+    return call if shape == site.described.output_shape else relax.op.reshape(call, site.output.ty.shape)
 
 
 def _shaped(operand: relax.Expr, shape: tuple[int, ...]) -> relax.Expr:
     return operand if static_shape(operand.ty) == shape else relax.op.reshape(operand, shape)
-
-
-def _site(var: relax.Var, call: relax.Call, convolution: Convolution, block: Block, taken: set[relax.Var]) -> Site:
-    """The site of a call; `taken` has the additions that kernels have taken in, and gets this one's."""
-    if convolution.workload is None:
-        return Site(convolution, None, (), var)
-    data, padding = padding_before(call.args[0], block)
-    tail = follow(var, block, taken)
-    if tail.addition is not None:
-        taken.add(tail.addition)
-    workload = _with_surroundings(convolution.workload, padding, tail)
-    operands = [data, call.args[1]]
-    operands += [relax.const(vector.astype(np.float32)) for vector in (tail.scale, tail.shift) if vector is not None]
-    operands += [tail.residual] if tail.residual is not None else []
-    convolution = replace(convolution, description=str(workload), workload=workload)
-    return Site(convolution, workload, tuple(operands), tail.output, is_linear(call))
-
-
-def _with_surroundings(workload: ConvWorkload, padding: tuple[int, int, int, int], tail: Tail) -> ConvWorkload:
-    top, left, bottom, right = padding
-    epilogue = Epilogue(
-        scale=tail.scale is not None,
-        shift=tail.shift is not None,
-        residual=tail.residual is not None,
-        low=tail.low if isfinite(tail.low) else None,
-        high=tail.high if isfinite(tail.high) else None,
-    )
-    return msgspec.structs.replace(
-        workload,
-        height=workload.height - top - bottom,
-        width=workload.width - left - right,
-        padding=tuple(a + b for a, b in zip(workload.padding, padding, strict=True)),
-        epilogue=epilogue,
-    )

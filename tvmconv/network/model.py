@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from .kernels import find_convolutions
 from .layers import Convolution, TensorSpec
+from .sites import find_convolutions
 
 if TYPE_CHECKING:
     import tvm

@@ -9,7 +9,7 @@ from math import prod
 import msgspec
 import numpy as np
 
-from ..compute import conv2d_reference
+from ..compute import conv2d_reference, to_nchw
 from ..workload import ConvWorkload
 from .closeness import assert_close
 
@@ -61,8 +61,10 @@ class Sample:
     def __init__(
         self, workload: ConvWorkload, operands: dict[str, np.ndarray], rng: np.random.Generator, outputs: int
     ) -> None:
-        self.workload = workload
-        part = workload
+        self._operand, self._layout = workload.operands["output"], workload.out_layout
+        layouts = {"x": workload.layout, "residual": workload.out_layout}
+        operands = {name: to_nchw(array, layouts.get(name, "NCHW")) for name, array in operands.items()}
+        part = workload = workload.in_nchw()
         self._chosen: Choice = _everything
         if prod(workload.output_shape) > outputs:
             choose = _planes if workload.is_depthwise else _positions
@@ -71,12 +73,12 @@ class Sample:
 
     def check(self, got: np.ndarray, rounding: float = 0.0) -> None:
         """Asserts that `got`, made from an output filled with NaN, is written everywhere, and right in the sample."""
-        is_, wanted = (str(got.dtype), got.shape), (self.workload.dtype, self.workload.output_shape)
-        if is_ != wanted:
-            raise AssertionError(f"{' '.join(map(str, is_))}, expected {' '.join(map(str, wanted))}")
+        is_ = (got.shape, str(got.dtype))
+        if is_ != self._operand:
+            raise AssertionError(f"{' '.join(map(str, is_))}, expected {' '.join(map(str, self._operand))}")
         if unwritten := int(np.isnan(got).sum()):
             raise AssertionError(f"{unwritten} of {got.size} elements are not written")
-        assert_close(self._chosen(got), *self._expected, rounding)
+        assert_close(self._chosen(to_nchw(got, self._layout)), *self._expected, rounding)
 
 
 Choice = Callable[[np.ndarray], np.ndarray]

@@ -23,6 +23,9 @@ MOST_PLACES = 2**9
 
 SPARSITIES = (0.0, 0.5, 0.8, 0.9, 0.9, 0.95, 0.99, 1.0)
 
+BLOCKS = (4, 8, 16)
+"""Channels of a block, in vectors of the CPUs there are."""
+
 ACTIVATIONS: tuple[Activation, ...] = ("relu", "relu6", ("clip", -0.5, 1.5), ("clip", None, 0.25), ("clip", 0.5, None))
 
 T = TypeVar("T")
@@ -75,6 +78,8 @@ def random_trial(draw: Draw, kind: str, operands: int) -> tuple[Trial, bool]:
         sparsity = max(draw.of(SPARSITIES), 1 - MOST_NONZEROS / prod(workload.w_shape))
         # A product with a zero is left out, also with NaN.
         return Trial(workload, "sparse", None, operands, sparsity=round(sparsity, 4)), is_default
+    if draw.chance(0.3):
+        workload = _in_blocks(draw, workload, algorithm, kind)
     return Trial(workload, algorithm, None, operands, nonfinite), is_default
 
 
@@ -106,9 +111,35 @@ def _attempt(draw: Draw) -> ConvWorkload | None:
         )
     except InvalidArgumentError:
         return None
+    return workload if _is_small(workload) else None
+
+
+def _in_blocks(draw: Draw, workload: ConvWorkload, algorithm: str, kind: str) -> ConvWorkload:
+    """The workload with channels in blocks, and as many as make them whole, where the algorithm takes that."""
+    if not (workload.is_depthwise or workload.groups == 1):
+        return workload
+    read, written = draw.of((1, *BLOCKS)), draw.of((1, *BLOCKS))
+    if workload.is_depthwise:
+        written = read
+    inputs, outputs = (
+        -(-channels // block) * block
+        for channels, block in ((workload.in_channels, read), (workload.out_channels, written))
+    )
+    blocked = msgspec.structs.replace(
+        workload,
+        in_channels=inputs,
+        out_channels=inputs * workload.multiplier if workload.is_depthwise else outputs,
+        groups=inputs if workload.is_depthwise else 1,
+        layout=f"NCHW{read}c" if read > 1 else "NCHW",
+        out_layout=f"NCHW{written}c" if written > 1 else "NCHW",
+    )
+    return blocked if algorithm in algorithms_for(blocked, kind) and _is_small(blocked) else workload
+
+
+def _is_small(workload: ConvWorkload) -> bool:
     padded = prod(workload.padded_input) * workload.batch * workload.in_channels
     largest = max(padded, prod(workload.output_shape), prod(workload.w_shape))
-    return workload if workload.flops <= MOST_FLOPS and largest <= MOST_ELEMENTS else None
+    return workload.flops <= MOST_FLOPS and largest <= MOST_ELEMENTS
 
 
 def _kernel(draw: Draw) -> tuple[int, int]:

@@ -1,0 +1,156 @@
+"""Which tensors of a network are in blocks of channels, and whether the numbers stay right."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import onnx
+import pytest
+from network_graph import Graph
+from onnx.reference import ReferenceEvaluator
+
+from tvmconv.autotvm import extract_from_model
+from tvmconv.network import build, import_model
+from tvmconv.network.layouts import choose_layouts
+from tvmconv.network.sites import Site, find_convolutions
+from tvmconv.targets import resolve_target
+
+AVX2 = resolve_target({"kind": "llvm", "mcpu": "haswell"})
+"""Eight lanes to a vector."""
+
+X_SHAPE = (2, 16, 9, 10)
+
+
+@dataclass(frozen=True)
+class Case:
+    """A graph, and the layouts that its convolutions read and write: "p" NCHW, "b" in blocks."""
+
+    id: str
+    body: Callable[[Graph], str]
+    layouts: str
+
+
+def conv(g: Graph, x: str, out: int = 16, inputs: int = 16, size: int = 3) -> str:
+    return g.conv(x, (out, inputs, size, size), True, pads=[size // 2] * 4)
+
+
+def depthwise(g: Graph, x: str) -> str:
+    return g.conv(x, (16, 1, 3, 3), group=16, pads=[1, 1, 1, 1])
+
+
+def ends(g: Graph, middle: Callable[[str], str], channels: int = 16) -> str:
+    """What is between two convolutions."""
+    return conv(g, middle(conv(g, "x")), inputs=channels)
+
+
+def residual(g: Graph) -> str:
+    first = conv(g, "x")
+    return conv(g, g.node("Relu", g.node("Add", conv(g, conv(g, first)), first)))
+
+
+def gated(g: Graph, x: str) -> str:
+    return g.node("Mul", x, g.node("Sigmoid", conv(g, g.node("GlobalAveragePool", x), size=1)))
+
+
+def pooled(kind: str) -> Callable[[Graph], str]:
+    return lambda g: ends(g, lambda x: g.node(kind, x, kernel_shape=[3, 3], strides=[2, 2], pads=[1, 0, 1, 1]))
+
+
+def output_of_a_branch(g: Graph) -> str:
+    y = conv(g, conv(g, "x"))
+    return g.node("Concat", g.node("GlobalAveragePool", y), g.node("GlobalMaxPool", y), axis=1)
+
+
+CASES = (
+    Case("two", lambda g: conv(g, conv(g, "x")), "pb bp"),
+    Case("three", lambda g: conv(g, g.node("Relu", conv(g, conv(g, "x")))), "pb bb bp"),
+    Case("alone", lambda g: conv(g, "x"), "pp"),
+    Case("read-in-nchw", lambda g: conv(g, g.node("Transpose", conv(g, "x"), perm=[0, 1, 3, 2])), "pp pp"),
+    Case("channels-of-no-blocks", lambda g: conv(g, conv(g, "x", out=12), inputs=12), "pp pp"),
+    Case("one-by-one-between", lambda g: ends(g, lambda x: conv(g, x, size=1)), "pb bb bp"),
+    Case("one-by-one-first", lambda g: conv(g, conv(g, "x", size=1)), "pp pp"),
+    Case("one-by-one-last", lambda g: conv(g, conv(g, "x"), size=1), "pp pp"),
+    Case("depthwise-between", lambda g: ends(g, lambda x: depthwise(g, x)), "pb bb bp"),
+    Case("depthwise-last", lambda g: depthwise(g, conv(g, "x")), "pp pp"),
+    Case("groups", lambda g: ends(g, lambda x: g.conv(x, (16, 8, 1, 1), group=2)), "pp pp pp"),
+    Case("residual", residual, "pb bb bb bp"),
+    Case("max-pool", pooled("MaxPool"), "pb bp"),
+    Case("average-pool", pooled("AveragePool"), "pb bp"),
+    Case("pool-of-the-input", lambda g: conv(g, g.node("MaxPool", "x", kernel_shape=[2, 2])), "pp"),
+    Case("elementwise", lambda g: ends(g, lambda x: g.node("Mul", x, g.node("Sigmoid", x))), "pb bp"),
+    Case("scalar", lambda g: ends(g, lambda x: g.node("Mul", g.node("Relu", x), g.constant(0.5))), "pb bp"),
+    Case("vector", lambda g: ends(g, lambda x: g.node("Mul", g.node("Relu", x), g.random(16, 1, 1))), "pb bp"),
+    Case("rows", lambda g: ends(g, lambda x: g.node("Mul", x, g.random(9, 1))), "pp pp"),
+    Case("constant-tensor", lambda g: ends(g, lambda x: g.node("Mul", x, g.random(2, 16, 9, 10))), "pp pp"),
+    Case("batch-norm", lambda g: ends(g, lambda x: g.batch_norm(g.node("Relu", x), 16)), "pp pp"),
+    Case("gate", lambda g: ends(g, lambda x: gated(g, x)), "pb pp bp"),
+    Case("means", output_of_a_branch, "pb bp"),
+    Case(
+        "concatenation",
+        lambda g: ends(g, lambda x: g.node("Concat", conv(g, x, 8), conv(g, x, 24), axis=1), 32),
+        "pb bb bb bp",
+    ),
+    Case(
+        "concatenation-of-no-blocks",
+        lambda g: ends(g, lambda x: g.node("Concat", conv(g, x, 4), conv(g, x, 12), axis=1)),
+        "pb bp bp pp",
+    ),
+    Case("concatenation-with-the-input", lambda g: ends(g, lambda x: g.node("Concat", x, "x", axis=1), 32), "pp pp"),
+    Case(
+        "computed-weight",
+        lambda g: conv(g, g.node("Conv", conv(g, "x"), conv(g, "x")), inputs=2),
+        "pb pp bp pp",
+    ),
+)
+
+
+def layouts(model: onnx.ModelProto) -> str:
+    source = import_model(model).mod
+    return described(choose_layouts(source, find_convolutions(source), AVX2)[0])
+
+
+def described(sites: list[Site]) -> str:
+    letters = {"NCHW": "p", "NCHW8c": "b"}
+    return " ".join(letters[site.described.layout] + letters[site.described.out_layout] for site in sites)
+
+
+def test_sparse_kernels_read_and_write_nchw() -> None:
+    graph = Graph(X_SHAPE)
+    y = conv(graph, conv(graph, conv(graph, conv(graph, "x"))))
+    source = import_model(graph.model(y)).mod
+    sites = find_convolutions(source)
+    chosen, _ = choose_layouts(source, sites, AVX2, [sites[1].output])
+    assert described(chosen) == "pp pp pb bp"
+    assert chosen[1] == sites[1]
+
+
+def test_tasks_are_what_the_network_needs() -> None:
+    graph = Graph(X_SHAPE)
+    source = import_model(graph.model(conv(graph, conv(graph, conv(graph, conv(graph, "x"))))))
+    needed = Counter(layer.convolution.workload for layer in build(source, AVX2).layers)
+    assert {task.problem.workload: task.weight for task in extract_from_model(source, AVX2)} == needed
+    assert len(needed) == 3
+
+
+def test_other_targets_keep_nchw() -> None:
+    graph = Graph(X_SHAPE)
+    source = import_model(graph.model(conv(graph, conv(graph, "x")))).mod
+    sites = find_convolutions(source)
+    assert choose_layouts(source, sites, resolve_target({"kind": "cuda", "arch": "sm_90"})) == (sites, {})
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.id)
+def test_layouts(case: Case) -> None:
+    def model(dtype: str) -> onnx.ModelProto:
+        graph = Graph(X_SHAPE, dtype)
+        return graph.model(case.body(graph))
+
+    assert layouts(model("float32")) == case.layouts
+    x = np.random.default_rng(3).standard_normal(X_SHAPE).astype("float32")
+    (expected,) = ReferenceEvaluator(model("float64")).run(None, {"x": x.astype("float64")})
+    y = build(model("float32"), AVX2)(x)
+    assert y.shape == expected.shape
+    np.testing.assert_allclose(y, expected, rtol=0, atol=1e-5 * np.abs(expected).max())

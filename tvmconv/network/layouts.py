@@ -1,0 +1,218 @@
+"""Which tensors of a network are in blocks of channels on a CPU, (N, C / 8, H, W, 8) in vectors of 8.
+
+What one convolution stores so the next reads without gaps, and stores vectors as they were summed. No tensor is copied
+from one layout into another: convolutions at the ends of such parts read or write NCHW.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+from math import prod
+
+import msgspec
+import tvm
+from tvm import relax
+
+from ..dispatch import algorithms_for
+from ..schedules.cpu import pointwise
+from ..schedules.cpu.machine import native_lanes
+from ..workload import channel_block, in_layout
+from .constants import static_shape
+from .graph import Block, blocks_of, operator_name, variables
+from .sites import Site
+
+ELEMENTWISE = (
+    *(
+        "add",
+        "clip",
+        "divide",
+        "exp",
+        "maximum",
+        "minimum",
+        "multiply",
+        "negative",
+        "sigmoid",
+        "sqrt",
+        "subtract",
+        "tanh",
+    ),
+    *("nn.gelu", "nn.leakyrelu", "nn.relu", "nn.relu6", "nn.silu"),
+)
+"""Operators of Relax that look at one element of each tensor, wherever it is."""
+
+POOLING = {"relax.nn.avg_pool2d": relax.op.nn.avg_pool2d, "relax.nn.max_pool2d": relax.op.nn.max_pool2d}
+
+
+def choose_layouts(
+    mod: tvm.IRModule, sites: Sequence[Site], target: tvm.target.Target, in_nchw: Collection[relax.Var] = ()
+) -> tuple[list[Site], dict[relax.Var, relax.Expr]]:
+    """The sites with the layouts of their operands, and what computes other variables with those that are in blocks.
+
+    A tensor is in blocks if all that writes and reads it can do that: convolutions, unless their output is one of
+    `in_nchw`, pooling, means of planes, concatenations and what is computed element by element. A 1x1 convolution has
+    both ends in blocks or none.
+
+    Before: `y = conv(x)`, `z = R.nn.max_pool2d(y)`, `output = conv(z)`, all NCHW.
+    After: `y` from NCHW to NCHW8c, `z = R.nn.max_pool2d(y, layout="NCHW8c")`, and `output` from NCHW8c to NCHW.
+    """
+    if target.kind.name != "llvm":
+        return list(sites), {}
+    layout = f"NCHW{native_lanes(target)}c"
+    by_output = {site.output: site for site in sites if site.workload is not None}
+    others: dict[relax.Var, relax.Expr] = {}
+    chosen: dict[relax.Var, Site] = {}
+    for block in blocks_of(mod):
+        part = Part(block, by_output, layout)
+        in_blocks = part.in_blocks(in_nchw)
+        for var in part.live:
+            if (site := by_output.get(var)) is not None:
+                chosen[var] = _with_layouts(site, in_blocks, layout)
+            elif (value := _in_blocks(var, block.values[var], in_blocks, layout)) is not None:
+                others[var] = value
+    return [chosen.get(site.output, site) for site in sites], others
+
+
+class Part:
+    """The tensors of a dataflow block, in groups that have one layout."""
+
+    def __init__(self, block: Block, by_output: Mapping[relax.Var, Site], layout: str) -> None:
+        self._values, self._by_output, self._layout = block.values, by_output, layout
+        self._parents: dict[relax.Var, relax.Var] = {}
+        self.live = block.live({var: site.operands for var, site in by_output.items()})
+
+    def in_blocks(self, in_nchw: Collection[relax.Var]) -> set[relax.Var]:
+        """The variables that are in blocks: of groups that a convolution writes, and another one reads."""
+        fixed, written, read = set[relax.Var](in_nchw), set[relax.Var](), set[relax.Var]()
+        for var in self.live:
+            if not isinstance(var, relax.DataflowVar) or not _divides(var, self._layout):
+                fixed.add(var)
+            value, site = self._values[var], self._by_output.get(var)
+            if site is None:
+                fixed.update(self._joined(var, value))
+            elif var in in_nchw or not _takes_blocks(site, self._layout):
+                fixed.update([var, *variables(*site.operands)])
+            else:
+                operands = dict(zip(site.described.operands, site.operands, strict=False))
+                self._join(var, *variables(*(operands[name] for name in operands if name == "residual")))
+                fixed.update(variables(operands["w"]))
+                written.add(var)
+                read.update(variables(operands["x"]))
+                if site.described.is_depthwise or pointwise.supports(site.described):
+                    self._join(var, *variables(operands["x"]))
+        fixed.update(var for var in self._parents if var not in self._values)  # from elsewhere
+        roots = [{self._root(var) for var in each} for each in (written, read, fixed)]
+        return {var for var in self.live if self._root(var) in (roots[0] & roots[1]) - roots[2]}
+
+    def _joined(self, var: relax.Var, value: relax.Expr) -> list[relax.Var]:
+        """Joins what has to have one layout with a variable that is not a convolution's; the result is what stays."""
+        arguments = variables(value)
+        if _is_mean(value):
+            return [var]
+        if _is_concatenation(value) or operator_name(value) in POOLING or _is_elementwise(value):
+            vectors = [each for each in arguments if _vector_shape(each, value)]
+            self._join(var, *(each for each in arguments if each not in vectors))
+            return vectors
+        return [var, *arguments]
+
+    def _join(self, *variables: relax.Var) -> None:
+        for var in variables:
+            self._parents[self._root(var)] = self._root(variables[0])
+
+    def _root(self, var: relax.Var) -> relax.Var:
+        while not (parent := self._parents.setdefault(var, var)).same_as(var):
+            var = parent
+        return var
+
+
+def _takes_blocks(site: Site, layout: str) -> bool:
+    """Whether there is a template for a convolution with both ends in blocks, as far as they can be."""
+    workload, x = site.described, site.operands[0]
+    if static_shape(x.ty) != workload.x_shape or static_shape(site.output.ty) != workload.output_shape:
+        return False  # one with a single spatial axis, or a linear layer
+    ends = {
+        name: layout
+        for name, channels in (("layout", workload.in_channels), ("out_layout", workload.out_channels))
+        if channels % channel_block(layout) == 0
+    }
+    return bool(algorithms_for(msgspec.structs.replace(workload, **ends), "llvm"))
+
+
+def _with_layouts(site: Site, in_blocks: Collection[relax.Var], layout: str) -> Site:
+    """A site whose x and output are in blocks where those variables are."""
+    ends = {"layout": site.operands[0], "out_layout": site.output}
+    chosen = {name: layout for name, var in ends.items() if var in in_blocks}
+    if not chosen:
+        return site
+    workload = msgspec.structs.replace(site.described, **chosen)
+    convolution = replace(site.convolution, description=str(workload), workload=workload)
+    return replace(site, convolution=convolution, workload=workload)
+
+
+def _in_blocks(var: relax.Var, value: relax.Expr, in_blocks: Collection[relax.Var], layout: str) -> relax.Expr | None:
+    """What computes a variable of tensors in blocks; None where that looks the same."""
+    if _is_mean(value) and value.args[0] in in_blocks:
+        # Of one pixel both layouts are the same.
+        return relax.op.reshape(relax.op.mean(value.args[0], [2, 3], keepdims=True), var.ty.shape)
+    if var not in in_blocks or not isinstance(value, relax.Call):
+        return None
+    if (pool := POOLING.get(value.op.name)) is not None:
+        attrs = value.attrs
+        how = attrs.pool_size, attrs.strides, attrs.padding, attrs.dilation, attrs.ceil_mode, attrs.count_include_pad
+        return pool(value.args[0], *how, layout, layout)
+    vectors = [(each, _vector_shape(each, value)) for each in value.args]
+    arguments = [relax.op.reshape(each, in_layout(shape, layout)) if shape else each for each, shape in vectors]
+    return relax.Call(value.op, arguments, value.attrs) if any(shape for _, shape in vectors) else None
+
+
+def _is_mean(value: relax.Expr) -> bool:
+    """Whether a value is of the means of planes."""
+    name = operator_name(value)
+    if name == "relax.nn.adaptive_avg_pool2d":
+        return [int(size) for size in value.attrs.output_size] == [1, 1] and value.attrs.layout == "NCHW"
+    return (
+        name == "relax.mean"
+        and value.args[0].ty.ndim == 4
+        and sorted(int(axis) % 4 for axis in value.attrs.axis) == [2, 3]
+    )
+
+
+def _is_concatenation(value: relax.Expr) -> bool:
+    """Whether a value is of tensors one behind another by channels."""
+    return operator_name(value) == "relax.concat" and isinstance(value.args[0], relax.Tuple) and value.attrs.axis == 1
+
+
+def _is_elementwise(value: relax.Expr) -> bool:
+    """Whether an element of a value is made of those at its place, of scalars, and of vectors for its channels."""
+    if (operator_name(value) or "").removeprefix("relax.") not in ELEMENTWISE:
+        return False
+    shape = static_shape(value.ty)
+    arguments = [each for each in value.args if isinstance(each.ty, relax.TensorType)]
+    return shape is not None and all(
+        (isinstance(each, relax.Var) and static_shape(each.ty) == shape)
+        or _is_scalar(each)
+        or _vector_shape(each, value)
+        for each in arguments
+    )
+
+
+def _is_scalar(argument: relax.Expr) -> bool:
+    shape = static_shape(argument.ty)
+    return shape is not None and prod(shape) == 1
+
+
+def _vector_shape(argument: relax.Expr, value: relax.Expr) -> tuple[int, int, int, int] | None:
+    """The shape (N or 1, C, 1, 1) of an argument that has a number for each channel of a value (N, C, H, W)."""
+    if not all(isinstance(each.ty, relax.TensorType) for each in (argument, value)):
+        return None
+    given, shape = static_shape(argument.ty), static_shape(value.ty)
+    if given is None or shape is None or len(shape) != 4 or given == shape or len(given) not in (3, 4):
+        return None
+    n, *rest = (1, *given)[-4:]
+    return (n, shape[1], 1, 1) if n in (1, shape[0]) and rest == [shape[1], 1, 1] and shape[1] > 1 else None
+
+
+def _divides(var: relax.Var, layout: str) -> bool:
+    """Whether a variable is a tensor (N, C, H, W) whose channels make whole blocks."""
+    shape = static_shape(var.ty) if isinstance(var.ty, relax.TensorType) else None
+    return shape is not None and len(shape) == 4 and shape[1] % channel_block(layout) == 0

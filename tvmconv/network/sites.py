@@ -1,0 +1,93 @@
+"""Where convolutions stand in a network, and what around them their kernels can take in."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from math import isfinite
+
+import msgspec
+import numpy as np
+import tvm
+from tvm import relax
+
+from ..workload import ConvWorkload, Epilogue
+from .constants import constant_value
+from .convolutions import describe, describe_linear, is_convolution, is_linear
+from .epilogue import Tail, follow, padding_before
+from .graph import Block, blocks_of
+from .layers import Convolution
+
+
+@dataclass(frozen=True)
+class Site:
+    """Where a convolution stands in a module."""
+
+    convolution: Convolution
+    workload: ConvWorkload | None
+    """What a kernel is made for; None for a convolution that is left to TVM."""
+    operands: tuple[relax.Expr, ...]
+    """What the kernel reads, in the order of `workload.operands`, but maybe in another shape."""
+    output: relax.Var
+    """The variable that it computes."""
+    linear: bool = False
+    """Whether it is a linear layer, whose weight is (C, K)."""
+
+    @property
+    def described(self) -> ConvWorkload:
+        """The workload of a convolution that gets a kernel."""
+        assert self.workload is not None
+        return self.workload
+
+    @property
+    def weight(self) -> np.ndarray | None:
+        """The weight in the workload's shape, None for one that is computed."""
+        if self.workload is None or (weight := constant_value(self.operands[1])) is None:
+            return None
+        return (weight.T if self.linear else weight).reshape(self.workload.w_shape)
+
+
+def find_convolutions(mod: tvm.IRModule) -> list[Site]:
+    """The convolutions and linear layers of "main" in graph order, each with everything that its kernel can take in."""
+    sites = []
+    for block in blocks_of(mod):
+        taken: set[relax.Var] = set()
+        for var, value in block.values.items():
+            if is_convolution(value):
+                sites.append(_site(var, value, describe(str(var.name), value), block, taken))
+            elif is_linear(value):
+                sites.append(_site(var, value, describe_linear(str(var.name), value), block, taken))
+    return sites
+
+
+def _site(var: relax.Var, call: relax.Call, convolution: Convolution, block: Block, taken: set[relax.Var]) -> Site:
+    """The site of a call; `taken` has the additions that kernels have taken in, and gets this one's."""
+    if convolution.workload is None:
+        return Site(convolution, None, (), var)
+    data, padding = padding_before(call.args[0], block)
+    tail = follow(var, block, taken)
+    if tail.addition is not None:
+        taken.add(tail.addition)
+    workload = _with_surroundings(convolution.workload, padding, tail)
+    operands = [data, call.args[1]]
+    operands += [relax.const(vector.astype(np.float32)) for vector in (tail.scale, tail.shift) if vector is not None]
+    operands += [tail.residual] if tail.residual is not None else []
+    convolution = replace(convolution, description=str(workload), workload=workload)
+    return Site(convolution, workload, tuple(operands), tail.output, is_linear(call))
+
+
+def _with_surroundings(workload: ConvWorkload, padding: tuple[int, int, int, int], tail: Tail) -> ConvWorkload:
+    top, left, bottom, right = padding
+    epilogue = Epilogue(
+        scale=tail.scale is not None,
+        shift=tail.shift is not None,
+        residual=tail.residual is not None,
+        low=tail.low if isfinite(tail.low) else None,
+        high=tail.high if isfinite(tail.high) else None,
+    )
+    return msgspec.structs.replace(
+        workload,
+        height=workload.height - top - bottom,
+        width=workload.width - left - right,
+        padding=tuple(a + b for a, b in zip(workload.padding, padding, strict=True)),
+        epilogue=epilogue,
+    )
