@@ -13,6 +13,7 @@ from .batch_norm import simplify_batch_norms
 from .cuda_graphs import cuda_pipeline
 from .importer_errors import IMPORT_ERRORS, summary
 from .importing import import_model
+from .joining import join_outputs
 from .kernels import use_kernels
 from .model import Model
 from .network import Network
@@ -40,7 +41,7 @@ def build(model: Any, target: Any = "llvm", sparse: str = "auto") -> Network:
         mod, pipeline = separate_convolutions(mod), cuda_pipeline(resolved)
     try:
         if resolved.kind.name == "llvm":
-            mod = spread_over_threads(mod, resolved)
+            mod = spread_over_threads(join_outputs(mod), resolved)
         executable = lowering.build(mod, resolved, pipeline)
     except IMPORT_ERRORS as error:
         problem = f"TVM cannot compile it for {resolved.kind.name}: {summary(error)}"
