@@ -17,7 +17,7 @@ from tvmconv.schedules.cpu.tile_cost import TileConfig
 
 from tvmconv import ConvWorkload
 from tvmconv.bench.suites import load_suite
-from tvmconv.dispatch import algorithms_for, select, template_for
+from tvmconv.dispatch import algorithms_for, select, select_sparse, template_for
 from tvmconv.errors import InvalidArgumentError
 from tvmconv.lowering import build, lower
 from tvmconv.targets import resolve_target
@@ -100,6 +100,8 @@ def test_blocks_are_for_templates_that_take_them(kind: str, groups: int) -> None
     assert algorithms_for(blocked, kind) == ()
     with pytest.raises(InvalidArgumentError, match=f"layout is 'NCHW8c to NCHW8c'; expected NCHW, on {kind}"):
         select(blocked, target)
+    with pytest.raises(InvalidArgumentError, match="expected NCHW, with a sparse weight"):
+        select_sparse(blocked, target, 0.9)
 
 
 @st.composite
@@ -158,6 +160,17 @@ def test_registers_hold_the_default_tile(name: str, mcpu: str) -> None:
     assert config.vector == lanes
     assert config.vectors * config.outputs >= 8
     assert config.vectors * (config.outputs + 1) + 1 <= registers
+
+
+@pytest.mark.parametrize("mcpu", ["haswell", "x86-64", "znver5"])
+def test_default_configurations_are_legal(mcpu: str) -> None:
+    """Those of linear layers have one column."""
+    target = resolve_target({"kind": "llvm", "mcpu": mcpu})
+    for outputs, size, layout in ((1000, 1, "NCHW"), (512, 7, "NCHW4c"), (512, 7, "NCHW16c"), (24, 28, "NCHW8c")):
+        workload = ConvWorkload.conv2d((1, 2048, size, size), (outputs, 2048, 1, 1))
+        workload = msgspec.structs.replace(workload, layout=layout, out_layout=layout)
+        space = direct.space(workload, target)
+        assert (workload, space.violated(space.default)) == (workload, [])
 
 
 def test_wrong_schedule_is_caught() -> None:

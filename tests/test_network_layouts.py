@@ -85,9 +85,17 @@ CASES = (
     Case("vector", lambda g: ends(g, lambda x: g.node("Mul", g.node("Relu", x), g.random(16, 1, 1))), "pb bp"),
     Case("rows", lambda g: ends(g, lambda x: g.node("Mul", x, g.random(9, 1))), "pp pp"),
     Case("constant-tensor", lambda g: ends(g, lambda x: g.node("Mul", x, g.random(2, 16, 9, 10))), "pp pp"),
+    Case(
+        "constant-residual",
+        lambda g: ends(g, lambda x: conv(g, g.node("Add", conv(g, x), g.random(2, 16, 9, 10)))),
+        "pp pp pb bp",
+    ),
     Case("batch-norm", lambda g: ends(g, lambda x: g.batch_norm(g.node("Relu", x), 16)), "pp pp"),
     Case("gate", lambda g: ends(g, lambda x: gated(g, x)), "pb pp bp"),
     Case("means", output_of_a_branch, "pb bp"),
+    Case("mean-of-a-block", lambda g: ends(g, lambda x: g.node("Mul", x, g.node("GlobalAveragePool", x))), "pb bp"),
+    Case("mean-of-all", lambda g: ends(g, lambda x: g.node("Mul", x, g.node("ReduceMean", x))), "pp pp"),
+    Case("mean-of-channels", lambda g: ends(g, lambda x: g.node("Mul", x, g.node("ReduceMean", x, axes=[1]))), "pp pp"),
     Case(
         "concatenation",
         lambda g: ends(g, lambda x: g.node("Concat", conv(g, x, 8), conv(g, x, 24), axis=1), 32),
@@ -97,6 +105,11 @@ CASES = (
         "concatenation-of-no-blocks",
         lambda g: ends(g, lambda x: g.node("Concat", conv(g, x, 4), conv(g, x, 12), axis=1)),
         "pb bp bp pp",
+    ),
+    Case(
+        "concatenation-with-a-constant",
+        lambda g: ends(g, lambda x: g.node("Concat", x, g.random(2, 16, 9, 10), axis=1), 32),
+        "pp pp",
     ),
     Case("concatenation-with-the-input", lambda g: ends(g, lambda x: g.node("Concat", x, "x", axis=1), 32), "pp pp"),
     Case(

@@ -20,7 +20,7 @@ from tvmconv.lowering import lower
 from tvmconv.network import Network, build, import_model
 from tvmconv.network.batch_norm import simplify_batch_norms
 from tvmconv.network.constants import constant_value, fold_constants
-from tvmconv.network.graph import operator_name
+from tvmconv.network.graph import operator_name, rebind
 from tvmconv.network.kernels import use_kernels
 from tvmconv.network.powers import simplify_powers
 from tvmconv.targets import resolve_target
@@ -368,6 +368,20 @@ def test_powers_of_local_response_normalization(beta: float) -> None:
     squares = np.pad(x**2, ((0, 0), (2, 2), (0, 0), (0, 0)))
     expected = x / (2 + 0.3 / 5 * sum(squares[:, i : i + 8] for i in range(5))) ** beta
     np.testing.assert_allclose(build(imported)(x.astype("float32")), expected, rtol=0, atol=4e-6)
+
+
+def test_sizes_that_are_matched_stay_defined() -> None:
+    builder = relax.BlockBuilder()
+    x = relax.Var("x", relax.TensorType((2, 3), "float32"))
+    with builder.function("main", [x]):
+        with builder.dataflow():
+            matched = builder.emit(relax.op.add(x, x))
+            builder.match_cast(matched, relax.TensorType((2, 3), "float32"))
+            output = builder.emit_output(relax.op.multiply(x, x))
+        builder.emit_func_output(output)
+    mod = rebind(builder.get(), {})
+    relax.analysis.well_formed(mod)  # raises where a variable is not defined
+    assert operators(mod)[-1] == "relax.multiply"
 
 
 def test_foldable_constants() -> None:

@@ -112,6 +112,10 @@ def select_sparse(workload: ConvWorkload, target: tvm.target.Target, sparsity: f
     """
     from .autotvm.history import tuned
 
+    if not workload.is_in_nchw:
+        raise InvalidArgumentError(
+            "layout", f"{workload.layout} to {workload.out_layout}", "NCHW, with a sparse weight"
+        )
     template, density = sparse_template(target), 1 - sparsity
     if config is not None:
         return _given(config, workload, target, [template])

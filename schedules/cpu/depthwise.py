@@ -84,7 +84,7 @@ def space(workload: ConvWorkload, target: tvm.target.Target) -> Space[Config]:
         "rows": tuple(rows for rows in (*range(1, 9), 10, 12, 14, 16) if rows <= height),
         "columns": tuple(range(1, min(width, 8) + 1)),
         "vector": (block,) if block > 1 else tuple(lanes for lanes in (4, 8, 16) if lanes <= native_lanes(target)),
-        "over_channels": (False, True),
+        "over_channels": (False, True) if block == 1 else (True,),
         "unroll": (0, 1, 2),
         "parallel": (True, False),
     }
@@ -276,6 +276,7 @@ def features(workload: ConvWorkload, config: Config) -> dict[str, float]:
     band = 4 * band_rows * (ww + (vectors * lanes - 1) * sw) * config.channels
     return {
         "tile": config.rows * config.columns,
+        "block": channel_block(workload.layout),
         "block_y": config.block_y,
         "waste_y": waste_y,
         "waste_x": waste_x,

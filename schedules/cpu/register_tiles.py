@@ -25,7 +25,8 @@ from .transposition import has_transposition, transposition
 CHANNELS, LARGE_KERNEL = 16, 32
 """Input channels of the innermost loop: few enough for their rows to stay in the first cache while the taps go over
 them, and too many for LLVM to unroll, which would keep inputs for the next taps in registers that there are not. A
-kernel of more taps goes over the rows of one channel at a time."""
+kernel of more taps goes over the rows of one channel at a time. Channels that are in blocks lie side by side: there it
+goes over a block."""
 
 SPARE = {16: 4, 32: 1}
 """Registers that sums leave, of so many: of few LLVM takes some for what it reads ahead, and sums would be stored."""
@@ -220,7 +221,7 @@ def register_tiles(workload: ConvWorkload, target: tvm.target.Target) -> Iterato
     parallel = workload.flops >= PARALLEL_FLOPS
     for vectors in range(1, ceil_div(workload.multiplier, lanes) + 1):
         sums = min(registers - 1 - wide * vectors, registers - SPARE[registers])
-        most = max(1, sums // (wide * vectors))
+        most = max(vectors == 1, sums // (wide * vectors))
         for columns in range(1, min(width, most) + 1):
             for rows in range(1, min(height, most // columns if columns == width else 1) + 1):
                 yield TileConfig(vectors, lanes, rows, columns, channels=1, tiles=1, staged=0, parallel=parallel)
@@ -256,6 +257,8 @@ def features(workload: ConvWorkload, config: TileConfig) -> dict[str, float]:
     rows, _ = workload.read_by((config.rows * config.tiles, width))
     return {
         "tile": config.vectors * config.outputs,
+        "block_read": channel_block(workload.layout),
+        "block_written": channel_block(workload.out_layout),
         "loads": (config.vectors + config.outputs) / (config.vectors * config.outputs),
         "waste_y": waste_y,
         "waste_x": waste_x,

@@ -19,7 +19,7 @@ from .machine import FMA_LATENCY, FMA_UNITS, L1_BYTES, L2_BYTES, PAGE_BYTES, vec
 WEIGHT_CYCLES, INPUT_CYCLES = 0.16, 0.05
 """What a vector of the weight, and what an input that is broadcast, takes beside the multiply-adds."""
 
-BROADCAST_CYCLES = 0.15
+LOADED_INPUT_CYCLES = 0.15
 """The same for an input before AVX-512, where no multiply-add broadcasts it by itself; measured on Zen 3."""
 
 STACK_BYTES, BEYOND_STACK_CYCLES = 1024, 250
@@ -77,7 +77,7 @@ def cost(workload: ConvWorkload, config: TileConfig, target: tvm.target.Target) 
     bandwidth = 64 if weight_bytes <= L1_BYTES else 21 if weight_bytes <= L2_BYTES or tiles == 1 else 8
     units = max(config.vectors * config.outputs, config.vectors + config.outputs) / FMA_UNITS
     step = max(units, FMA_LATENCY, 4 * config.block / bandwidth)
-    broadcast = INPUT_CYCLES if vector_registers(target) == 32 else BROADCAST_CYCLES
+    broadcast = INPUT_CYCLES if vector_registers(target) == 32 else LOADED_INPUT_CYCLES
     step += WEIGHT_CYCLES * config.vectors + broadcast * config.outputs
     beyond_stack = BEYOND_STACK_CYCLES if 4 * config.block * config.outputs > STACK_BYTES else 0
     finish = FINISH_CYCLES * config.vectors * config.block * config.outputs

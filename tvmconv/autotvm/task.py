@@ -117,9 +117,9 @@ def extract_from_model(model: Any, target: Any, algorithm: str = "auto", sparsit
     """A task for each different convolution and linear layer of a model that has a template, in the model's order.
 
     `model` is what `tvmconv.import_model` returns, or anything it takes without `inputs`. A task's workload has the
-    epilogue and the layouts that the network's kernel will have, and its weight is the number of layers with that
-    workload. For `algorithm` see `extract_from_suite`. With a `sparsity`, see `create`, the tasks are those of the
-    layers whose weights are constants, whatever zeros these have.
+    epilogue and the layouts that the network's kernel will have where no layer is sparse, and its weight is the number
+    of layers with that workload. For `algorithm` see `extract_from_suite`. With a `sparsity`, see `create`, the tasks
+    are those of the layers whose weights are constants, whatever zeros these have.
     """
     from ..network import Model, import_model
     from ..network.kernels import sites_for

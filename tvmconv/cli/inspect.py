@@ -43,7 +43,7 @@ VIEWS = {
 def inspect(
     subject: str, layer: int | None, target: str, show: str, shapes: dict[str, list[int]] | None, as_json: bool
 ) -> None:
-    """Show how one convolution is scheduled, and the code that comes out.
+    """Show how one convolution is scheduled, with operands in NCHW, and the code that comes out.
 
     WORKLOAD is a workload as JSON, or a file that holds it; MODEL is an ONNX model, and --layer says which of its
     convolutions is meant. A CUDA target needs no GPU.

@@ -14,6 +14,12 @@ class Block:
 
     def __init__(self, block: relax.DataflowBlock) -> None:
         self.values = {binding.var: binding.value for binding in block.bindings}
+        # What is read outside, and what defines the sizes of others.
+        self._ends = [
+            binding.var
+            for binding in block.bindings
+            if isinstance(binding, relax.MatchCast) or not isinstance(binding.var, relax.DataflowVar)
+        ]
         self._readers = relax.analysis.udchain(block)
 
     def only_reader(self, var: relax.Var) -> relax.Var | None:
@@ -25,16 +31,15 @@ class Block:
 
     def live(self, values: Mapping[relax.Var, Sequence[relax.Expr]]) -> list[relax.Var]:
         """The variables that the block's outputs are computed from, in order, where some are made of other values."""
-        waiting = [var for var in self.values if not isinstance(var, relax.DataflowVar)]
-        found = set[relax.Var]()
+        waiting, found = list(self._ends), set[relax.Var]()
         while waiting:
             if (var := waiting.pop()) not in found and var in self.values:
                 found.add(var)
-                waiting += variables(*values.get(var, [self.values[var]]))
+                waiting += free_variables(*values.get(var, [self.values[var]]))
         return [var for var in self.values if var in found]
 
 
-def variables(*expressions: relax.Expr) -> list[relax.Var]:
+def free_variables(*expressions: relax.Expr) -> list[relax.Var]:
     """Those that are in some expressions."""
     return [var for each in expressions for var in relax.analysis.free_vars(each)]
 

@@ -19,26 +19,13 @@ from ..schedules.cpu import pointwise
 from ..schedules.cpu.machine import native_lanes
 from ..workload import channel_block, in_layout
 from .constants import static_shape
-from .graph import Block, blocks_of, operator_name, variables
+from .graph import Block, blocks_of, free_variables, operator_name
 from .sites import Site
 
-ELEMENTWISE = (
-    *(
-        "add",
-        "clip",
-        "divide",
-        "exp",
-        "maximum",
-        "minimum",
-        "multiply",
-        "negative",
-        "sigmoid",
-        "sqrt",
-        "subtract",
-        "tanh",
-    ),
-    *("nn.gelu", "nn.leakyrelu", "nn.relu", "nn.relu6", "nn.silu"),
-)
+BY_ELEMENT = (
+    "add", "clip", "divide", "exp", "maximum", "minimum", "multiply", "negative", "nn.gelu", "nn.leakyrelu", "nn.relu",
+    "nn.relu6", "nn.silu", "sigmoid", "sqrt", "subtract", "tanh",
+)  # fmt: skip
 """Operators of Relax that look at one element of each tensor, wherever it is."""
 
 POOLING = {"relax.nn.avg_pool2d": relax.op.nn.avg_pool2d, "relax.nn.max_pool2d": relax.op.nn.max_pool2d}
@@ -50,8 +37,8 @@ def choose_layouts(
     """The sites with the layouts of their operands, and what computes other variables with those that are in blocks.
 
     A tensor is in blocks if all that writes and reads it can do that: convolutions, unless their output is one of
-    `in_nchw`, pooling, means of planes, concatenations and what is computed element by element. A 1x1 convolution has
-    both ends in blocks or none.
+    `in_nchw`, pooling, means of planes, concatenations and what is computed element by element. 1x1 and depthwise
+    convolutions have both ends in blocks or none: with one they would be slower than with none.
 
     Before: `y = conv(x)`, `z = R.nn.max_pool2d(y)`, `output = conv(z)`, all NCHW.
     After: `y` from NCHW to NCHW8c, `z = R.nn.max_pool2d(y, layout="NCHW8c")`, and `output` from NCHW8c to NCHW.
@@ -91,22 +78,24 @@ class Part:
             if site is None:
                 fixed.update(self._joined(var, value))
             elif var in in_nchw or not _takes_blocks(site, self._layout):
-                fixed.update([var, *variables(*site.operands)])
+                fixed.update([var, *free_variables(*site.operands)])
             else:
                 operands = dict(zip(site.described.operands, site.operands, strict=False))
-                self._join(var, *variables(*(operands[name] for name in operands if name == "residual")))
-                fixed.update(variables(operands["w"]))
+                x = free_variables(operands["x"])
+                read.update(x)
                 written.add(var)
-                read.update(variables(operands["x"]))
+                fixed.update(free_variables(operands["w"]))
+                if "residual" in operands:
+                    self._join(var, operands["residual"])
                 if site.described.is_depthwise or pointwise.supports(site.described):
-                    self._join(var, *variables(operands["x"]))
+                    self._join(var, *x)
         fixed.update(var for var in self._parents if var not in self._values)  # from elsewhere
         roots = [{self._root(var) for var in each} for each in (written, read, fixed)]
         return {var for var in self.live if self._root(var) in (roots[0] & roots[1]) - roots[2]}
 
     def _joined(self, var: relax.Var, value: relax.Expr) -> list[relax.Var]:
         """Joins what has to have one layout with a variable that is not a convolution's; the result is what stays."""
-        arguments = variables(value)
+        arguments = free_variables(value)
         if _is_mean(value):
             return [var]
         if _is_concatenation(value) or operator_name(value) in POOLING or _is_elementwise(value):
@@ -115,9 +104,9 @@ class Part:
             return vectors
         return [var, *arguments]
 
-    def _join(self, *variables: relax.Var) -> None:
-        for var in variables:
-            self._parents[self._root(var)] = self._root(variables[0])
+    def _join(self, first: relax.Var, *others: relax.Var) -> None:
+        for var in others:
+            self._parents[self._root(var)] = self._root(first)
 
     def _root(self, var: relax.Var) -> relax.Var:
         while not (parent := self._parents.setdefault(var, var)).same_as(var):
@@ -130,6 +119,8 @@ def _takes_blocks(site: Site, layout: str) -> bool:
     workload, x = site.described, site.operands[0]
     if static_shape(x.ty) != workload.x_shape or static_shape(site.output.ty) != workload.output_shape:
         return False  # one with a single spatial axis, or a linear layer
+    if workload.epilogue.residual and not isinstance(site.operands[-1], relax.Var):
+        return False  # a constant, which is in NCHW
     ends = {
         name: layout
         for name, channels in (("layout", workload.in_channels), ("out_layout", workload.out_channels))
@@ -169,22 +160,22 @@ def _is_mean(value: relax.Expr) -> bool:
     """Whether a value is of the means of planes."""
     name = operator_name(value)
     if name == "relax.nn.adaptive_avg_pool2d":
-        return [int(size) for size in value.attrs.output_size] == [1, 1] and value.attrs.layout == "NCHW"
-    return (
-        name == "relax.mean"
-        and value.args[0].ty.ndim == 4
-        and sorted(int(axis) % 4 for axis in value.attrs.axis) == [2, 3]
-    )
+        return [int(size) for size in value.attrs.output_size or ()] == [1, 1] and value.attrs.layout == "NCHW"
+    if name != "relax.mean" or value.args[0].ty.ndim != 4:
+        return False
+    return sorted(int(axis) % 4 for axis in value.attrs.axis or ()) == [2, 3]
 
 
 def _is_concatenation(value: relax.Expr) -> bool:
     """Whether a value is of tensors one behind another by channels."""
-    return operator_name(value) == "relax.concat" and isinstance(value.args[0], relax.Tuple) and value.attrs.axis == 1
+    if operator_name(value) != "relax.concat" or value.attrs.axis != 1:
+        return False
+    return isinstance(value.args[0], relax.Tuple) and all(isinstance(each, relax.Var) for each in value.args[0].fields)
 
 
 def _is_elementwise(value: relax.Expr) -> bool:
     """Whether an element of a value is made of those at its place, of scalars, and of vectors for its channels."""
-    if (operator_name(value) or "").removeprefix("relax.") not in ELEMENTWISE:
+    if (operator_name(value) or "").removeprefix("relax.") not in BY_ELEMENT:
         return False
     shape = static_shape(value.ty)
     arguments = [each for each in value.args if isinstance(each.ty, relax.TensorType)]
