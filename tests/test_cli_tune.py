@@ -192,7 +192,6 @@ def test_algorithm(tmp_path: Path) -> None:
     depthwise = graph.conv("x", (4, 1, 3, 3), group=4)
     onnx.save(graph.model(graph.conv(graph.conv(depthwise, (8, 4, 1, 1)), (4, 8, 3, 3))), path)
     for algorithm, *names in (
-        ("auto", "pointwise", "direct"),
         ("direct", "direct", "direct"),
         ("im2win", "im2win", "im2win"),
         ("pointwise", "pointwise", "direct"),
