@@ -192,11 +192,13 @@ def test_algorithm(tmp_path: Path) -> None:
     depthwise = graph.conv("x", (4, 1, 3, 3), group=4)
     onnx.save(graph.model(graph.conv(graph.conv(depthwise, (8, 4, 1, 1)), (4, 8, 3, 3))), path)
     for algorithm, *names in (
+        ("auto", "pointwise", "direct"),
         ("direct", "direct", "direct"),
         ("im2win", "im2win", "im2win"),
         ("pointwise", "pointwise", "direct"),
     ):
-        plan = tvmconv_json("tune", path, "-o", log, "--dry-run", "--algorithm", algorithm)["tasks"]
+        how = ["--dry-run", "--algorithm", algorithm, "--target", '{"kind": "llvm", "mcpu": "znver5"}']
+        plan = tvmconv_json("tune", path, "-o", log, *how)["tasks"]
         assert [task["schedule"] for task in plan] == ["cpu/depthwise", *(f"cpu/{name}" for name in names)]
 
 

@@ -53,7 +53,7 @@ CASES = (
     Case("shares", ConvWorkload.conv2d((1, 6, 9, 10), (10, 6, 3, 3), padding=1), config(shares=3)),
     Case("ragged-bands", ConvWorkload.conv2d((2, 5, 11, 19), (7, 5, 3, 3), padding=1), config(rows=4)),
     Case("serial", ConvWorkload.conv2d((2, 5, 11, 19), (7, 5, 3, 3), padding=1), config(parallel=False)),
-    Case("one-band", ConvWorkload.conv2d((1, 3, 7, 33), (5, 3, 3, 3)), config(rows=5, vectors=3, channels=4)),
+    Case("one-band", ConvWorkload.conv2d((1, 3, 7, 33), (4, 3, 3, 3)), config(rows=5, vectors=3, channels=4)),
     Case("1x1", ConvWorkload.conv2d((2, 12, 5, 7), (10, 12, 1, 1)), config()),
     Case("one-pixel", ConvWorkload.conv2d((1, 12, 3, 3), (10, 12, 3, 3)), config(rows=1, vectors=1)),
     Case("strided-1x1", ConvWorkload.conv2d((1, 12, 9, 9), (10, 12, 1, 1), stride=2), config()),
