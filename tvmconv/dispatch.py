@@ -47,7 +47,7 @@ def templates_for(workload: ConvWorkload, target: tvm.target.Target, algorithm: 
     kind = target.kind.name
     known = algorithms_for(workload, kind)
     if not known:
-        raise InvalidArgumentError("layout", f"{workload.layout} to {workload.out_layout}", f"NCHW, on {kind}")
+        raise InvalidArgumentError("layout", workload.layouts, f"NCHW, on {kind}")
     if algorithm not in ("auto", *known):
         raise InvalidArgumentError("algorithm", algorithm, f"auto or {' or '.join(known)}, for {workload} on {kind}")
     templates = [template_named(f"{FOLDERS[kind]}/{name}") for name in known if algorithm in ("auto", name)]
@@ -113,9 +113,7 @@ def select_sparse(workload: ConvWorkload, target: tvm.target.Target, sparsity: f
     from .autotvm.history import tuned
 
     if not workload.is_in_nchw:
-        raise InvalidArgumentError(
-            "layout", f"{workload.layout} to {workload.out_layout}", "NCHW, with a sparse weight"
-        )
+        raise InvalidArgumentError("layout", workload.layouts, "NCHW, with a sparse weight")
     template, density = sparse_template(target), 1 - sparsity
     if config is not None:
         return _given(config, workload, target, [template])

@@ -237,6 +237,11 @@ class ConvWorkload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         return msgspec.structs.replace(self, layout="NCHW", out_layout="NCHW")
 
     @property
+    def layouts(self) -> str:
+        """Of x and of the output, in words."""
+        return f"{self.layout} to {self.out_layout}"
+
+    @property
     def is_in_nchw(self) -> bool:
         """Whether no operand is in blocks of channels."""
         return self.layout == self.out_layout == "NCHW"
@@ -332,7 +337,7 @@ class ConvWorkload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         text += f" dilation {dh}x{dw}" if (dh, dw) != (1, 1) else ""
         text += f" groups {self.groups}" if self.groups > 1 and not self.is_depthwise else ""
         text += f" padding {','.join(map(str, self.padding))}" if any(self.padding) else ""
-        text += f" {self.layout} to {self.out_layout}" if not self.is_in_nchw else ""
+        text += f" {self.layouts}" if not self.is_in_nchw else ""
         text += f" {self.dtype}" if self.dtype != "float32" else ""
         return text + (f" + {self.epilogue}" if self.epilogue != Epilogue() else "")
 
