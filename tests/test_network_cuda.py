@@ -67,6 +67,14 @@ def test_source_compiles_whatever_the_input_is_called(name: str) -> None:
     assert {kernel.name for kernel in kernels} == {"tvmconv_depthwise_0_kernel", "tvmconv_direct_1_kernel"}
 
 
+@pytest.mark.parametrize(("rows", "kernels"), [(1, []), (2, ["tvmconv cuda/direct"])])
+def test_linear_layers_of_several_rows_get_kernels(rows: int, kernels: list[str]) -> None:
+    graph = Graph((rows, 8))
+    model = tvmconv.import_model(graph.model(graph.node("Relu", graph.node("Gemm", "x", graph.random(8, 6)))))
+    _, layers = use_kernels(model.mod, resolve_target({"kind": "cuda", "arch": "sm_90"}))
+    assert [layer.kernel for layer in layers] == kernels
+
+
 def test_convolutions_of_tvm_are_not_fused() -> None:
     """TVM schedules a fused grouped convolution wrong for a GPU; equal convolutions still share a function."""
     graph = Graph((1, 8, 9, 9))

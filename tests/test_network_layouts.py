@@ -31,6 +31,7 @@ class Case:
     id: str
     body: Callable[[Graph], str]
     layouts: str
+    x_shape: tuple[int, ...] = X_SHAPE
 
 
 def conv(g: Graph, x: str, out: int = 16, inputs: int = 16, size: int = 3) -> str:
@@ -49,6 +50,11 @@ def ends(g: Graph, middle: Callable[[str], str], channels: int = 16) -> str:
 def residual(g: Graph) -> str:
     first = conv(g, "x")
     return conv(g, g.node("Relu", g.node("Add", conv(g, conv(g, first)), first)))
+
+
+def slower_in_blocks(g: Graph) -> str:
+    """1x1 convolutions, of which the second has to write NCHW, and would have to transpose what it writes."""
+    return conv(g, conv(g, "x", out=96, size=1), out=20, inputs=96, size=1)
 
 
 def gated(g: Graph, x: str) -> str:
@@ -71,8 +77,9 @@ CASES = (
     Case("read-in-nchw", lambda g: conv(g, g.node("Transpose", conv(g, "x"), perm=[0, 1, 3, 2])), "pp pp"),
     Case("channels-of-no-blocks", lambda g: conv(g, conv(g, "x", out=12), inputs=12), "pp pp"),
     Case("one-by-one-between", lambda g: ends(g, lambda x: conv(g, x, size=1)), "pb bb bp"),
-    Case("one-by-one-first", lambda g: conv(g, conv(g, "x", size=1)), "pp pp"),
-    Case("one-by-one-last", lambda g: conv(g, conv(g, "x"), size=1), "pp pp"),
+    Case("one-by-one-first", lambda g: conv(g, conv(g, "x", size=1)), "pb bp"),
+    Case("one-by-one-last", lambda g: conv(g, conv(g, "x"), size=1), "pb bp"),
+    Case("slower-in-blocks", slower_in_blocks, "pp pp", (1, 16, 56, 56)),
     Case("depthwise-between", lambda g: ends(g, lambda x: depthwise(g, x)), "pb bb bp"),
     Case("depthwise-last", lambda g: depthwise(g, conv(g, "x")), "pp pp"),
     Case("groups", lambda g: ends(g, lambda x: g.conv(x, (16, 8, 1, 1), group=2)), "pp pp pp"),
@@ -158,11 +165,11 @@ def test_other_targets_keep_nchw() -> None:
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.id)
 def test_layouts(case: Case) -> None:
     def model(dtype: str) -> onnx.ModelProto:
-        graph = Graph(X_SHAPE, dtype)
+        graph = Graph(case.x_shape, dtype)
         return graph.model(case.body(graph))
 
     assert layouts(model("float32")) == case.layouts
-    x = np.random.default_rng(3).standard_normal(X_SHAPE).astype("float32")
+    x = np.random.default_rng(3).standard_normal(case.x_shape).astype("float32")
     (expected,) = ReferenceEvaluator(model("float64")).run(None, {"x": x.astype("float64")})
     y = build(model("float32"), AVX2)(x)
     assert y.shape == expected.shape

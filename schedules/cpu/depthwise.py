@@ -23,6 +23,7 @@ from tvmconv.workload import ConvWorkload, channel_block
 
 from ..space import Space, ceil_div, divisors, named, tile_sizes, wasted
 from .machine import PARALLEL_FLOPS, TURNS, native_lanes, vector_registers
+from .tile_cost import STACK_BYTES
 
 VERSION = 2
 STAGED_BYTES = 16 * 1024
@@ -164,7 +165,8 @@ def _config_in_blocks(workload: ConvWorkload, block: int, target: tvm.target.Tar
     """The same where channels are in blocks."""
     height, width = workload.output_size
     wide = ceil_div(block, native_lanes(target))  # registers of a vector
-    sums = max(1, 3 * vector_registers(target) // 4 // wide)
+    most = (STACK_BYTES - 1) // (4 * block)  # sums of more bytes are in memory
+    sums = max(1, min(most, 3 * vector_registers(target) // 4 // wide))
 
     def cost(tile: tuple[int, int]) -> float:
         # A vector of the input is read for all rows of the kernel that it is used by.

@@ -26,7 +26,7 @@ VERSION = 1
 FEW_TILES = 4
 """Tiles of a task, at most, where a plane is whole vectors."""
 
-STEP_CYCLES, BROADCAST_CYCLES = 0.14, 0.02
+STEP_CYCLES, BROADCAST_CYCLES = 0.6, 0.02
 """What an input channel, and what each weight that is broadcast for it, takes beside the multiply-adds."""
 
 

@@ -60,9 +60,15 @@ CACHED_SHARED_BYTES = 196 * 1024
 FLATTERED = 1.2
 """How many times better than measured sparse kernels come out beside dense ones, in the mean of 18 operators."""
 
+LARGE_CODE, FROM_MEMORY = 64 * 1024, 16
+"""Bytes of a kernel from which on, and clocks of an instruction, where code comes from memory in each call."""
 
-def clocks(workload: ConvWorkload, config: Config, density: float = DENSITY) -> float:
-    """What the busiest multiprocessor takes, or the memory."""
+
+def clocks(workload: ConvWorkload, config: Config, density: float = DENSITY, evicted: bool = False) -> float:
+    """What the busiest multiprocessor takes, or the memory.
+
+    `evicted` says that the L2 cache has lost the code since the last call, as it does in a large network.
+    """
     body, warps = instructions(workload, config, density), ceil_div(config.threads, WARP)
     grid, bodies = blocks(workload, config), ceil_div(workload.out_channels, config.channels)
     share = ceil_div(grid * bodies, MULTIPROCESSORS)
@@ -77,7 +83,10 @@ def clocks(workload: ConvWorkload, config: Config, density: float = DENSITY) -> 
     waiting = chunks * BARRIER + LATENCY + (chunks - 1) * behind
     computing = share / together * hypot(together * busy, busy + MISSED * missed + waiting)
     starting = COLD * body * min(bodies, share) * (1 + FAR_COLD * _missed(running * code, FAR_CODE))
-    return START + _overlapped(config.tiles * computing + starting, *_moving(workload, config, together))
+    busiest = config.tiles * computing + starting
+    if evicted and bodies * code > LARGE_CODE:
+        busiest = hypot(config.tiles * computing, FROM_MEMORY * body * min(bodies, share))
+    return START + _overlapped(busiest, *_moving(workload, config, together))
 
 
 def _missed(size: float, room: float) -> float:
@@ -101,6 +110,7 @@ def _moving(workload: ConvWorkload, config: Config, together: int) -> tuple[floa
         windows = windows * 3 // 2
     row = config.tile[1] * size
     cut = row % SECTOR > 0 and config.tile[1] < workload.output_size[1]
+    written *= 1 + workload.epilogue.residual  # which is read where the output is written
     stored = written * (1 + (ROW_ENDS + SECTOR * cut) / row)
     again = (bodies - 1) * max(0.0, 1 - 25e6 / read)
     beyond = max(0.0, 1 - L2_ROOM / (read + written))
@@ -120,7 +130,9 @@ def instructions(workload: ConvWorkload, config: Config, density: float) -> floa
     """Instructions of a thread, which has no loops: as many are the code of a block of output channels."""
     products = density * config.outputs * (workload.in_channels // workload.groups) * prod(workload.kernel)
     staging = (3 if copies(workload) else 6) * workload.in_channels * places(workload, config)
-    return products + loads(workload, config, density) + staging + 2 * config.outputs
+    end = workload.epilogue
+    operations = sum((end.shift, end.residual, end.low is not None, end.high is not None))
+    return products + loads(workload, config, density) + staging + (2 + 2 * operations) * config.outputs
 
 
 def loads(workload: ConvWorkload, config: Config, density: float) -> float:
@@ -178,14 +190,16 @@ def default_config(workload: ConvWorkload, target: tvm.target.Target, density: f
 
 
 def pays(workload: ConvWorkload, config: Config, target: tvm.target.Target, density: float, weight_bytes: int) -> bool:
-    """Whether the kernel should be faster than the dense one, by the models of both, whatever else is in the network.
+    """Whether the kernel should be faster than the dense one, by the models of both.
 
-    Depthwise kernels have no such model: there a sparse one is taken to pay.
+    In a network whose weights are more than the L2 cache has room for, code has left it before the kernel runs again;
+    dense weights have too, but are read ahead. Depthwise kernels have no such model: a sparse one is taken to pay.
     """
     if workload.is_depthwise:
         return True
+    time = FLATTERED * clocks(workload, config, density, evicted=weight_bytes > L2_ROOM)
     dense = direct.default_config(workload, target)
-    return FLATTERED * clocks(workload, config, density) < direct.features(workload, dense)["clocks"]
+    return time < direct.features(workload, dense)["clocks"]
 
 
 def features(workload: ConvWorkload, config: Config, density: float = DENSITY) -> dict[str, float]:

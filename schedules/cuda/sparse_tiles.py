@@ -130,9 +130,9 @@ def grid_of_tiles(workload: ConvWorkload, config: Config) -> tuple[int, int, int
 
 
 def registers(workload: ConvWorkload, config: Config) -> int:
-    """Registers of a thread, roughly: its outputs, or all that it reads if that is less, and what it stages."""
+    """Registers of a thread, roughly: its outputs, or twice all that it reads if that is less, and what it stages."""
     held = (2 if copies(workload) else config.chunk) * places(workload, config)
-    return min(config.outputs, workload.in_channels * elements(workload, config)) + held + SPARE_REGISTERS
+    return min(config.outputs, 2 * workload.in_channels * elements(workload, config)) + held + SPARE_REGISTERS
 
 
 def elements(workload: ConvWorkload, config: Config) -> int:

@@ -22,8 +22,12 @@ from .sparse_kernels import SparseChoice, SparseKernels
 
 
 def sites_for(mod: tvm.IRModule, target: tvm.target.Target) -> list[Site]:
-    """Those that get kernels on a target, and the convolutions that do not: on a GPU linear layers are TVM's."""
-    return [site for site in find_convolutions(mod) if not (site.linear and target.kind.name == "cuda")]
+    """Those that get kernels on a target, and the convolutions that do not.
+
+    On a GPU a linear layer of a single row is TVM's, which reads the weight of such a product faster.
+    """
+    on_gpu = target.kind.name == "cuda"
+    return [site for site in find_convolutions(mod) if not (on_gpu and site.linear and site.described.batch == 1)]
 
 
 def use_kernels(

@@ -6,18 +6,18 @@ from one layout into another: convolutions at the ends of such parts read or wri
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import cache
 from math import prod
 
 import msgspec
 import tvm
 from tvm import relax
 
-from ..dispatch import algorithms_for
-from ..schedules.cpu import pointwise
+from ..dispatch import algorithms_for, templates_for
 from ..schedules.cpu.machine import native_lanes
-from ..workload import channel_block, in_layout
+from ..workload import ConvWorkload, channel_block, in_layout
 from .constants import static_shape
 from .graph import Block, blocks_of, free_variables, operator_name
 from .sites import Site
@@ -36,9 +36,9 @@ def choose_layouts(
 ) -> tuple[list[Site], dict[relax.Var, relax.Expr]]:
     """The sites with the layouts of their operands, and what computes other variables with those that are in blocks.
 
-    A tensor is in blocks if all that writes and reads it can do that: convolutions, unless their output is one of
-    `in_nchw`, pooling, means of planes, concatenations and what is computed element by element. 1x1 and depthwise
-    convolutions have both ends in blocks or none: with one they would be slower than with none.
+    A tensor can be in blocks if all that writes and reads it can do that: convolutions, unless their output is one of
+    `in_nchw`, pooling, means of planes, concatenations and what is computed element by element. Those are in blocks
+    with which the convolutions take the least time by the estimates of their templates.
 
     Before: `y = conv(x)`, `z = R.nn.max_pool2d(y)`, `output = conv(z)`, all NCHW.
     After: `y` from NCHW to NCHW8c, `z = R.nn.max_pool2d(y, layout="NCHW8c")`, and `output` from NCHW8c to NCHW.
@@ -46,11 +46,17 @@ def choose_layouts(
     if target.kind.name != "llvm":
         return list(sites), {}
     layout = f"NCHW{native_lanes(target)}c"
+
+    @cache
+    def cycles(workload: ConvWorkload) -> float:
+        template = templates_for(workload, target)[0]
+        return float(template.estimate(workload, target)) if hasattr(template, "estimate") else 0.0
+
     by_output = {site.output: site for site in sites if site.workload is not None}
     others: dict[relax.Var, relax.Expr] = {}
     chosen: dict[relax.Var, Site] = {}
     for block in blocks_of(mod):
-        part = Part(block, by_output, layout)
+        part = Part(block, by_output, layout, cycles)
         in_blocks = part.in_blocks(in_nchw)
         for var in part.live:
             if (site := by_output.get(var)) is not None:
@@ -63,14 +69,17 @@ def choose_layouts(
 class Part:
     """The tensors of a dataflow block, in groups that have one layout."""
 
-    def __init__(self, block: Block, by_output: Mapping[relax.Var, Site], layout: str) -> None:
-        self._values, self._by_output, self._layout = block.values, by_output, layout
+    def __init__(
+        self, block: Block, by_output: Mapping[relax.Var, Site], layout: str, cycles: Callable[[ConvWorkload], float]
+    ) -> None:
+        self._values, self._by_output, self._layout, self._cycles = block.values, by_output, layout, cycles
         self._parents: dict[relax.Var, relax.Var] = {}
         self.live = block.live({var: site.operands for var, site in by_output.items()})
 
     def in_blocks(self, in_nchw: Collection[relax.Var]) -> set[relax.Var]:
         """The variables that are in blocks: of groups that a convolution writes, and another one reads."""
         fixed, written, read = set[relax.Var](in_nchw), set[relax.Var](), set[relax.Var]()
+        sites = []
         for var in self.live:
             if not isinstance(var, relax.DataflowVar) or not _divides(var, self._layout):
                 fixed.add(var)
@@ -80,6 +89,7 @@ class Part:
             elif var in in_nchw or not _takes_blocks(site, self._layout):
                 fixed.update([var, *free_variables(*site.operands)])
             else:
+                sites.append(site)
                 operands = dict(zip(site.described.operands, site.operands, strict=False))
                 x = free_variables(operands["x"])
                 read.update(x)
@@ -87,11 +97,37 @@ class Part:
                 fixed.update(free_variables(operands["w"]))
                 if "residual" in operands:
                     self._join(var, operands["residual"])
-                if site.described.is_depthwise or pointwise.supports(site.described):
+                if site.described.is_depthwise:  # there is a template for both ends in blocks, and for none
                     self._join(var, *x)
         fixed.update(var for var in self._parents if var not in self._values)  # from elsewhere
         roots = [{self._root(var) for var in each} for each in (written, read, fixed)]
-        return {var for var in self.live if self._root(var) in (roots[0] & roots[1]) - roots[2]}
+        chosen = self._fastest(sites, (roots[0] & roots[1]) - roots[2])
+        return {var for var in self.live if self._root(var) in chosen}
+
+    def _fastest(self, sites: Sequence[Site], groups: set[relax.Var]) -> set[relax.Var]:
+        """Those of the groups, by their roots, that should be in blocks: changing any one of them costs time."""
+        ends = [(self._root_of(site.operands[0]), self._root(site.output)) for site in sites]
+        touching = {root: [place for place, roots in enumerate(ends) if root in roots] for root in groups}
+
+        def cycles(places: Iterable[int], chosen: set[relax.Var]) -> float:
+            return sum(self._cycles(in_layouts(place, chosen)) for place in places)
+
+        def in_layouts(place: int, chosen: set[relax.Var]) -> ConvWorkload:
+            layout, out_layout = (self._layout if root in chosen else "NCHW" for root in ends[place])
+            return msgspec.structs.replace(sites[place].described, layout=layout, out_layout=out_layout)
+
+        def improved(chosen: set[relax.Var]) -> set[relax.Var]:
+            while better := [
+                root for root, places in touching.items() if cycles(places, chosen ^ {root}) < cycles(places, chosen)
+            ]:
+                chosen = chosen ^ {better[0]}
+            return chosen
+
+        starts = groups, set[relax.Var]()
+        return min(map(improved, starts), key=lambda chosen: cycles(range(len(ends)), chosen))
+
+    def _root_of(self, x: relax.Expr) -> relax.Var | None:
+        return self._root(x) if isinstance(x, relax.Var) else None
 
     def _joined(self, var: relax.Var, value: relax.Expr) -> list[relax.Var]:
         """Joins what has to have one layout with a variable that is not a convolution's; the result is what stays."""
