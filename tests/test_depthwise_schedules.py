@@ -12,6 +12,7 @@ import pytest
 import tvm
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tvmconv.schedules.cpu import depthwise
 from tvmconv.schedules.cuda.depthwise_tiles import LEAST, Config, shared_bytes
 
 from tvmconv import ConvWorkload, cuda
@@ -67,6 +68,15 @@ def test_blocks_of_channels(name: str, block: int) -> None:
     workload = msgspec.structs.replace(BLOCKED[name], layout=layout, out_layout=layout)
     for config in (None, *random_configs(workload, CPU, 2)):
         run_on_cpu(scheduled(workload, CPU, config), workload)
+
+
+@pytest.mark.parametrize("size", [7, 14, 28, 56, 112])
+def test_sums_in_blocks_stay_on_the_stack(size: int) -> None:
+    """TVM takes memory for those of 1024 bytes: 32 channels at 112x112 then take 620 µs on Zen 5 instead of 34."""
+    plain = ConvWorkload.depthwise((1, 32, size, size), (32, 1, 3, 3), padding=1)
+    workload = msgspec.structs.replace(plain, layout="NCHW16c", out_layout="NCHW16c")
+    chosen = depthwise.default_config(workload, resolve_target({"kind": "llvm", "mcpu": "znver5"}))
+    assert 4 * chosen.rows * chosen.columns * chosen.vector < 1024
 
 
 def config(**knobs: Any) -> Config:

@@ -116,6 +116,23 @@ def test_models_of_both_decide_on_a_gpu(channels: int, outputs: int, pays: bool)
     assert (found.choose("conv", workload, weight, None) is not None) == pays
 
 
+@pytest.mark.parametrize(("channels", "outputs", "kernel", "pays"), [(64, 64, 3, False), (256, 64, 1, True)])
+def test_much_code_does_not_pay_in_a_large_network_on_a_gpu(
+    channels: int, outputs: int, kernel: int, pays: bool
+) -> None:
+    """As a batch of one in ResNet-50 on an H200: 15.0 µs instead of 12.2, and 4.0 instead of 6.8."""
+    workload = library.ConvWorkload.conv2d(
+        (1, channels, 56, 56), (outputs, channels, kernel, kernel), padding=kernel // 2, shift=True, activation="relu"
+    )
+    large = library.ConvWorkload.conv2d((1, 2048, 1, 1), (8192, 2048, 1, 1))
+    weight = pruned(np.random.default_rng(0).standard_normal(workload.w_shape), 0.9)
+    for others, expected in (([large], pays), ([], True)):
+        found = sparse_kernels.SparseKernels(
+            resolve_target({"kind": "cuda", "arch": "sm_90"}), "auto", [workload, *others]
+        )
+        assert (found.choose("conv", workload, weight, None) is not None) == expected
+
+
 def test_weights_that_are_not_finite_stay_dense() -> None:
     graph = Graph((1, 2, 6, 6))
     weight = np.zeros((2, 2, 3, 3))
