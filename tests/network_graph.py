@@ -8,7 +8,9 @@ from typing import Any
 
 import numpy as np
 import onnx
+import tvm
 from onnx import helper, numpy_helper
+from tvm import relax
 
 
 class Graph:
@@ -64,3 +66,11 @@ class Graph:
 
     def _value(self, name: str, shape: Sequence[int | str] | None) -> onnx.ValueInfoProto:
         return helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(np.dtype(self.dtype)), shape)
+
+
+def operators(mod: tvm.IRModule) -> list[str]:
+    """The names of the operators that "main" calls, in order."""
+    names = []
+    for block in mod["main"].body.blocks:
+        names += [str(binding.value.op.name) for binding in block.bindings if isinstance(binding.value, relax.Call)]
+    return names

@@ -9,7 +9,7 @@ import numpy as np
 import onnx
 import pytest
 import tvm
-from network_graph import Graph
+from network_graph import Graph, operators
 from onnx import numpy_helper
 from onnx.reference import ReferenceEvaluator
 from tvm import relax
@@ -19,7 +19,7 @@ from tvmconv.lowering import build as build_module
 from tvmconv.lowering import lower
 from tvmconv.network import Network, build, import_model
 from tvmconv.network.batch_norm import simplify_batch_norms
-from tvmconv.network.constants import constant_value, fold_constants
+from tvmconv.network.constants import constant_value
 from tvmconv.network.graph import operator_name, rebind
 from tvmconv.network.kernels import use_kernels
 from tvmconv.network.powers import simplify_powers
@@ -385,35 +385,8 @@ def test_sizes_that_are_matched_stay_defined() -> None:
     assert operators(mod)[-1] == "relax.multiply"
 
 
-def test_foldable_constants() -> None:
-    builder = relax.BlockBuilder()
-    x, two = relax.Var("x", relax.TensorType((2, 3), "float32")), relax.const(np.float32(2))
-    rows = relax.const(np.arange(6, dtype="float32").reshape(3, 2))
-    with builder.function("main", [x]):
-        with builder.dataflow():
-            spread = builder.emit(relax.op.broadcast_to(two, (2, 3)))
-            turned = builder.emit(relax.op.multiply(relax.op.permute_dims(rows, [1, 0]), spread))
-            checked = builder.emit(relax.op.where(relax.op.isnan(turned), spread, relax.op.sqrt(turned)))
-            flat = builder.emit(relax.op.astype(relax.op.reshape(checked, (6,)), "float16"))
-            kept = builder.emit(relax.op.add(x, relax.op.full((2, 3), two, "float32")))
-            outputs = builder.emit_output(relax.Tuple([flat, kept]))
-        builder.emit_func_output(outputs)
-    folded = fold_constants(builder.get())
-    constant, _ = folded["main"].body.blocks[0].bindings[-1].value
-    np.testing.assert_array_equal(constant.value.numpy(), np.sqrt([0, 4, 8, 2, 6, 10]).astype("float16"))
-    assert operators(folded) == ["relax.add"]
-
-
 def kernels_called(network: Network) -> list[str]:
     """The functions that the network's instructions call, in the order of the first calls, TVM's runtime left out."""
     lines = [line.split() for line in network._executable.as_text().splitlines()]
     called = [words[1] for words in lines if words[:1] == ["call"] and not words[1].startswith("vm.")]
     return list(dict.fromkeys(called))
-
-
-def operators(mod: tvm.IRModule) -> list[str]:
-    """The names of the operators that "main" calls, in order."""
-    names = []
-    for block in mod["main"].body.blocks:
-        names += [str(binding.value.op.name) for binding in block.bindings if isinstance(binding.value, relax.Call)]
-    return names

@@ -21,8 +21,9 @@ from .autotvm.history import History, applied
 from .dispatch import Selection, select, template_named
 from .errors import InvalidArgumentError
 from .lowering import KERNEL_NAME, build_kernel, lower
+from .parameters import Activation, Padding
 from .targets import cuda_arch, device_of, resolve_target
-from .workload import DTYPES, Activation, ConvWorkload, Padding
+from .workload import DTYPES, ConvWorkload
 from .workspace import Workspace, take_out
 
 logger = logging.getLogger(__name__)

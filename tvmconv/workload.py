@@ -9,25 +9,30 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from math import inf, prod
-from numbers import Integral, Real
-from typing import TypeGuard
+from math import prod
 
 import msgspec
 
 from .errors import InvalidArgumentError
+from .parameters import (
+    ACTIVATIONS,
+    Activation,
+    Padding,
+    activation_bounds,
+    is_integer,
+    pair,
+    require_positive,
+    require_rank,
+    resolve_padding,
+)
 
 DTYPES = ("float32", "float16")
-ACTIVATIONS = {"relu": (0.0, None), "relu6": (0.0, 6.0)}
 MAX_ELEMENTS = 2**30
 """Kernels index with 32-bit integers, and round sizes up to whole tiles: no tensor may hold more elements."""
 
 MAX_FLOAT32 = 3.4028235e38
 
 LAYOUT = re.compile(r"NCHW([1-9][0-9]?c)?")
-
-Padding = str | int | Sequence[int]
-Activation = str | tuple[str, float | None, float | None] | None
 
 
 class Epilogue(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -110,8 +115,8 @@ class ConvWorkload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         the odd element of padding at the bottom and right), "VALID", a number, a pair (vertical, horizontal), or
         (top, left, bottom, right). `activation` is None, "relu", "relu6" or ("clip", low, high).
         """
-        _rank("x", x_shape, 4, "(N, C, H, W)")
-        _rank("w", w_shape, 4, "(C, M, R, S)")
+        require_rank("x", x_shape, 4, "(N, C, H, W)")
+        require_rank("w", w_shape, 4, "(C, M, R, S)")
         channels, (w_channels, multiplier, *kernel) = x_shape[1], w_shape
         if w_channels != channels:
             raise InvalidArgumentError(
@@ -151,15 +156,15 @@ class ConvWorkload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
         With as many groups as input channels it is the depthwise one, whose weight is w as (C, K / C, R, S).
         """
-        _rank("x", x_shape, 4, "(N, C, H, W)")
-        _rank("w", w_shape, 4, "(K, C / groups, R, S)")
+        require_rank("x", x_shape, 4, "(N, C, H, W)")
+        require_rank("w", w_shape, 4, "(K, C / groups, R, S)")
         batch, channels, height, width = (int(n) for n in x_shape)
         out_channels, w_channels, r, s = (int(n) for n in w_shape)
-        if not _is_integer(groups) or w_channels * groups != channels:
+        if not is_integer(groups) or w_channels * groups != channels:
             raise InvalidArgumentError(
                 "w", tuple(w_shape), f"(K, C / groups, R, S) where x {tuple(x_shape)} has C, and groups is {groups!r}"
             )
-        strides, dilations = _pair("stride", stride), _pair("dilation", dilation)
+        strides, dilations = pair("stride", stride), pair("dilation", dilation)
         low, high = activation_bounds(activation)
         return cls(
             batch=batch,
@@ -190,17 +195,17 @@ class ConvWorkload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
     def __post_init__(self) -> None:
         for name in ("batch", "in_channels", "height", "width", "out_channels", "groups"):
-            _positive(name, getattr(self, name))
+            require_positive(name, getattr(self, name))
         for name in ("kernel", "stride", "dilation"):
             pair = getattr(self, name)
             if not isinstance(pair, tuple) or len(pair) != 2:
                 raise InvalidArgumentError(name, pair, "a pair of integers")
             for value in pair:
-                _positive(name, value)
+                require_positive(name, value)
         if max(self.dilation) > MAX_ELEMENTS:  # a kernel of one element fits with any
             raise InvalidArgumentError("dilation", self.dilation, f"integers of at most {MAX_ELEMENTS}")
         four = isinstance(self.padding, tuple) and len(self.padding) == 4
-        if not four or not all(_is_integer(value) and value >= 0 for value in self.padding):
+        if not four or not all(is_integer(value) and value >= 0 for value in self.padding):
             raise InvalidArgumentError("padding", self.padding, "four integers of 0 or more")
         if self.in_channels % self.groups or self.out_channels % self.groups:
             raise InvalidArgumentError(
@@ -351,75 +356,3 @@ def in_layout(shape: tuple[int, int, int, int], layout: str) -> tuple[int, ...]:
     """The shape in memory of a tensor (N, C, H, W)."""
     (n, c, *size), block = shape, channel_block(layout)
     return (n, c // block, *size, block) if block > 1 else shape
-
-
-def resolve_padding(
-    padding: Padding,
-    size: tuple[int, int],
-    kernel: tuple[int, int],
-    stride: tuple[int, int],
-    dilation: tuple[int, int],
-) -> tuple[int, int, int, int]:
-    """Padding in any of its forms as (top, left, bottom, right)."""
-    if isinstance(padding, str):
-        if padding.upper() == "VALID":
-            return 0, 0, 0, 0
-        if padding.upper() == "SAME":
-            before, after = zip(*map(_same_padding, size, kernel, stride, dilation), strict=True)
-            return before[0], before[1], after[0], after[1]
-    elif _is_integer(padding):
-        return (int(padding),) * 4
-    elif isinstance(padding, Sequence) and all(map(_is_integer, padding)):
-        if len(padding) == 2:
-            return int(padding[0]), int(padding[1]), int(padding[0]), int(padding[1])
-        if len(padding) == 4:
-            return int(padding[0]), int(padding[1]), int(padding[2]), int(padding[3])
-    raise InvalidArgumentError(
-        "padding", padding, "'SAME', 'VALID', an integer, a pair of integers, or four (top, left, bottom, right)"
-    )
-
-
-def activation_bounds(activation: Activation) -> tuple[float | None, float | None]:
-    """The bounds that an activation clips to."""
-    if activation is None:
-        return None, None
-    if isinstance(activation, str) and activation in ACTIVATIONS:
-        return ACTIVATIONS[activation]
-    if isinstance(activation, tuple) and len(activation) == 3 and activation[0] == "clip":
-        low, high = activation[1:]
-        if all(bound is None or isinstance(bound, Real) for bound in (low, high)):
-            return (
-                None if low is None or low == -inf else float(low),
-                None if high is None or high == inf else float(high),
-            )
-    raise InvalidArgumentError("activation", activation, "None, 'relu', 'relu6' or ('clip', low, high)")
-
-
-def _same_padding(size: int, kernel: int, stride: int, dilation: int) -> tuple[int, int]:
-    if min(size, kernel, stride, dilation) < 1:
-        return 0, 0  # the workload's own checks name what is wrong
-    outputs = -(-size // stride)
-    total = max((outputs - 1) * stride + (kernel - 1) * dilation + 1 - size, 0)
-    return total // 2, total - total // 2
-
-
-def _pair(name: str, value: int | Sequence[int]) -> tuple[int, int]:
-    if _is_integer(value):
-        return int(value), int(value)
-    if isinstance(value, Sequence) and len(value) == 2 and all(map(_is_integer, value)):
-        return int(value[0]), int(value[1])
-    raise InvalidArgumentError(name, value, "an integer or a pair of integers")
-
-
-def _rank(name: str, shape: Sequence[int], rank: int, meaning: str) -> None:
-    if not isinstance(shape, Sequence) or len(shape) != rank or not all(map(_is_integer, shape)):
-        raise InvalidArgumentError(name, shape, f"a shape of {rank} dimensions, {meaning}")
-
-
-def _is_integer(value: object) -> TypeGuard[int]:
-    return isinstance(value, Integral) and not isinstance(value, bool)
-
-
-def _positive(name: str, value: object) -> None:
-    if not _is_integer(value) or value < 1:
-        raise InvalidArgumentError(name, value, "an integer of 1 or more")

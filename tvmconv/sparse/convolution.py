@@ -13,8 +13,9 @@ import tvm
 
 from ..arrays import is_cpu, operand
 from ..errors import InvalidArgumentError
+from ..parameters import Activation, Padding
 from ..targets import resolve_target
-from ..workload import DTYPES, Activation, ConvWorkload, Padding
+from ..workload import DTYPES, ConvWorkload
 from .operator import SparseOperator, compile_operator
 from .report import SparseReport
 from .weights import as_layer, require_finite, vector

@@ -11,7 +11,8 @@ import msgspec
 
 from ..dispatch import algorithms_for
 from ..errors import InvalidArgumentError
-from ..workload import Activation, ConvWorkload, Padding
+from ..parameters import Activation, Padding
+from ..workload import ConvWorkload
 
 MOST_FLOPS = 2**26
 MOST_ELEMENTS = 2**19

@@ -1,0 +1,94 @@
+"""What callers give for a convolution's parameters, as a workload stores it.
+
+Each function raises `InvalidArgumentError` for what it does not take.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import inf
+from numbers import Integral, Real
+from typing import TypeGuard
+
+from .errors import InvalidArgumentError
+
+ACTIVATIONS = {"relu": (0.0, None), "relu6": (0.0, 6.0)}
+
+Padding = str | int | Sequence[int]
+Activation = str | tuple[str, float | None, float | None] | None
+
+
+def resolve_padding(
+    padding: Padding,
+    size: tuple[int, int],
+    kernel: tuple[int, int],
+    stride: tuple[int, int],
+    dilation: tuple[int, int],
+) -> tuple[int, int, int, int]:
+    """Padding in any of its forms as (top, left, bottom, right)."""
+    if isinstance(padding, str):
+        if padding.upper() == "VALID":
+            return 0, 0, 0, 0
+        if padding.upper() == "SAME":
+            before, after = zip(*map(_same_padding, size, kernel, stride, dilation), strict=True)
+            return before[0], before[1], after[0], after[1]
+    elif is_integer(padding):
+        return (int(padding),) * 4
+    elif isinstance(padding, Sequence) and all(map(is_integer, padding)):
+        if len(padding) == 2:
+            return int(padding[0]), int(padding[1]), int(padding[0]), int(padding[1])
+        if len(padding) == 4:
+            return int(padding[0]), int(padding[1]), int(padding[2]), int(padding[3])
+    raise InvalidArgumentError(
+        "padding", padding, "'SAME', 'VALID', an integer, a pair of integers, or four (top, left, bottom, right)"
+    )
+
+
+def activation_bounds(activation: Activation) -> tuple[float | None, float | None]:
+    """The bounds that an activation clips to."""
+    if activation is None:
+        return None, None
+    if isinstance(activation, str) and activation in ACTIVATIONS:
+        return ACTIVATIONS[activation]
+    if isinstance(activation, tuple) and len(activation) == 3 and activation[0] == "clip":
+        low, high = activation[1:]
+        if all(bound is None or isinstance(bound, Real) for bound in (low, high)):
+            return (
+                None if low is None or low == -inf else float(low),
+                None if high is None or high == inf else float(high),
+            )
+    raise InvalidArgumentError("activation", activation, "None, 'relu', 'relu6' or ('clip', low, high)")
+
+
+def _same_padding(size: int, kernel: int, stride: int, dilation: int) -> tuple[int, int]:
+    if min(size, kernel, stride, dilation) < 1:
+        return 0, 0  # the workload's own checks name what is wrong
+    outputs = -(-size // stride)
+    total = max((outputs - 1) * stride + (kernel - 1) * dilation + 1 - size, 0)
+    return total // 2, total - total // 2
+
+
+def pair(name: str, value: int | Sequence[int]) -> tuple[int, int]:
+    """Two integers, of which one stands for both."""
+    if is_integer(value):
+        return int(value), int(value)
+    if isinstance(value, Sequence) and len(value) == 2 and all(map(is_integer, value)):
+        return int(value[0]), int(value[1])
+    raise InvalidArgumentError(name, value, "an integer or a pair of integers")
+
+
+def require_rank(name: str, shape: Sequence[int], rank: int, meaning: str) -> None:
+    """Refuses what is no shape of so many dimensions."""
+    if not isinstance(shape, Sequence) or len(shape) != rank or not all(map(is_integer, shape)):
+        raise InvalidArgumentError(name, shape, f"a shape of {rank} dimensions, {meaning}")
+
+
+def is_integer(value: object) -> TypeGuard[int]:
+    """Whether a value is an integer of any library; True and False are none."""
+    return isinstance(value, Integral) and not isinstance(value, bool)
+
+
+def require_positive(name: str, value: object) -> None:
+    """Refuses what is no integer of 1 or more."""
+    if not is_integer(value) or value < 1:
+        raise InvalidArgumentError(name, value, "an integer of 1 or more")
