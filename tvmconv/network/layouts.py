@@ -107,7 +107,8 @@ class Part:
     def _fastest(self, sites: Sequence[Site], groups: set[relax.Var]) -> set[relax.Var]:
         """Those of the groups, by their roots, that should be in blocks: changing any one of them costs time."""
         ends = [(self._root_of(site.operands[0]), self._root(site.output)) for site in sites]
-        touching = {root: [place for place, roots in enumerate(ends) if root in roots] for root in groups}
+        ordered = [root for root in dict.fromkeys(map(self._root, self.live)) if root in groups]
+        touching = {root: [place for place, roots in enumerate(ends) if root in roots] for root in ordered}
 
         def cycles(places: Iterable[int], chosen: set[relax.Var]) -> float:
             return sum(self._cycles(in_layouts(place, chosen)) for place in places)
