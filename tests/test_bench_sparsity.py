@@ -13,11 +13,12 @@ from tvmconv.bench import suite, suites, timing
 from tvmconv.bench.peers import PEERS, SPARSE_PEERS
 from tvmconv.bench.peers.sparse import Sparse
 from tvmconv.bench.report import Row
-from tvmconv.bench.sparsity import code_of, crossover, pruned
+from tvmconv.bench.sparsity import code_of, crossover
 from tvmconv.bench.timing import Timing
 from tvmconv.sparse import compiling
 from tvmconv.targets import resolve_target
 from tvmconv.testing import random_operands
+from tvmconv.testing.pruning import pruned
 
 pytest.importorskip("torch")
 

@@ -23,7 +23,6 @@ from tvm.runtime import Device, Module, Tensor
 from tvm.s_tir.meta_schedule.runner import EvaluatorConfig
 
 from .. import cuda, storage
-from ..bench.sparsity import operands_for, random_weight
 from ..dispatch import select, select_sparse, template_named
 from ..errors import MissingPackageError, TvmconvError
 from ..lowering import KERNEL_NAME, Kernel, build_kernel
@@ -31,6 +30,7 @@ from ..sparse.building import build as build_launches
 from ..sparse.compiling import kept_template, lower_sparse
 from ..targets import cuda_arch
 from ..testing import Sample
+from ..testing.pruning import operands_for, random_weight
 from ..workspace import NO_WORKSPACE, Workspace
 from .measure import BuildResult
 from .task import Problem

@@ -1,29 +1,24 @@
-"""Weights with zeros in them: how they are made, what code comes of them, and from what share on they pay."""
+"""Weights with zeros in them: what code comes of them, and from what share on they pay."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
-import numpy as np
 
 from .. import cuda, kernel_cache
 from ..sparse.report import SparseReport
 from ..targets import cuda_arch
-from ..testing import random_operands
 
 if TYPE_CHECKING:
     import tvm
 
-    from ..autotvm.task import Problem
     from ..sparse.operator import SparseOperator
     from ..workload import ConvWorkload
     from .peers.peer import Peer
     from .report import Row
-
-Array = np.ndarray[Any, Any]
 
 STEPS = tuple(step / 10 for step in range(10))
 """The shares of zeros in figure 11 of the sparse code-generation paper."""
@@ -44,28 +39,6 @@ class Code(msgspec.Struct, frozen=True):
     """Of the machine code."""
     ptx_bytes: int
     cubin_bytes: int
-
-
-def pruned(weight: Array, sparsity: float, seed: int = 0) -> Array:
-    """The weight with a share of zeros at random places; those of a smaller share are zero for a larger one, too."""
-    zeros = np.random.default_rng(seed).permutation(weight.size)[: round(sparsity * weight.size)]
-    left: Array = weight.copy()
-    left.flat[zeros] = 0
-    return left
-
-
-def random_weight(workload: ConvWorkload, sparsity: float) -> Array:
-    """A random weight with a share of zeros, always the same one, drawn without the images that are to meet it."""
-    shape, dtype = workload.operands["w"]
-    return pruned(np.random.default_rng(0).standard_normal(shape).astype(dtype), sparsity)
-
-
-def operands_for(problem: Problem) -> dict[str, Array]:
-    """Random operands by name, see `random_operands`; the weight is `random_weight` for a sparse kernel."""
-    arrays = random_operands(problem.workload)
-    if problem.sparsity is not None:
-        arrays["w"] = random_weight(problem.workload, problem.sparsity)
-    return arrays
 
 
 def code_of(operator: SparseOperator) -> Code:

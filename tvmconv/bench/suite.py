@@ -11,6 +11,7 @@ from ..autotvm.task import Problem
 from ..dispatch import select
 from ..errors import CodeSizeError, WrongResultError
 from ..testing import Sample
+from ..testing.pruning import operands_for
 from ..workload import ConvWorkload
 from .memory import FORMULAS, Memory, workspace_on_cpu, workspace_on_gpu
 from .peers import DEFAULT_PEERS, LIMITS, OURS, PEERS, SPARSE_PEERS
@@ -19,7 +20,7 @@ from .peers.ours import Tvmconv
 from .peers.peer import Call, Operands, Peer
 from .peers.sparse import Sparse
 from .report import Roofs, Row
-from .sparsity import code_of, operands_for
+from .sparsity import code_of
 from .suites import choose, split_names
 from .timing import Timer, interleave, measure, sets_beyond_cache, timer, use_threads_of_tvm
 
