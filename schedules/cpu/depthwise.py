@@ -108,10 +108,14 @@ def constraints(workload: ConvWorkload, target: tvm.target.Target) -> dict[str, 
     def registers(config: Config) -> bool:
         return config.rows * config.columns * config.vector <= 24 * native
 
+    def sums_on_the_stack(config: Config) -> bool:
+        # TVM takes memory for others: in blocks LLVM takes a minute over them, and they are ten times as slow.
+        return block == 1 or 4 * config.rows * config.columns * config.vector < STACK_BYTES
+
     def straight_line(config: Config) -> bool:
         return config.unroll <= 2 and unrolled(workload, config) <= 2048
 
-    return named(waste, whole_channels, stored_blocks, registers, straight_line)
+    return named(waste, whole_channels, stored_blocks, registers, sums_on_the_stack, straight_line)
 
 
 def heuristics(workload: ConvWorkload, target: tvm.target.Target) -> dict[str, Callable[[Config], bool]]:
