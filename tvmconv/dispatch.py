@@ -51,11 +51,12 @@ def templates_for(workload: ConvWorkload, target: tvm.target.Target, algorithm: 
     if algorithm not in ("auto", *known):
         raise InvalidArgumentError("algorithm", algorithm, f"auto or {' or '.join(known)}, for {workload} on {kind}")
     templates = [template_named(f"{FOLDERS[kind]}/{name}") for name in known if algorithm in ("auto", name)]
+    return tuple(sorted(templates, key=lambda template: estimated_cycles(template, workload, target)))
 
-    def cycles(template: ModuleType) -> float:
-        return float(template.estimate(workload, target)) if hasattr(template, "estimate") else inf
 
-    return tuple(sorted(templates, key=cycles))
+def estimated_cycles(template: ModuleType, workload: ConvWorkload, target: tvm.target.Target) -> float:
+    """Cycles that a core should take by a template's default configuration; infinite for one without an estimate."""
+    return float(template.estimate(workload, target)) if hasattr(template, "estimate") else inf
 
 
 def algorithms_for(workload: ConvWorkload, kind: str) -> tuple[str, ...]:

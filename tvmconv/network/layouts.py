@@ -15,7 +15,7 @@ import msgspec
 import tvm
 from tvm import relax
 
-from ..dispatch import algorithms_for, templates_for
+from ..dispatch import algorithms_for, estimated_cycles, template_for
 from ..schedules.cpu.machine import native_lanes
 from ..workload import ConvWorkload, channel_block, in_layout
 from .constants import static_shape
@@ -49,8 +49,7 @@ def choose_layouts(
 
     @cache
     def cycles(workload: ConvWorkload) -> float:
-        template = templates_for(workload, target)[0]
-        return float(template.estimate(workload, target)) if hasattr(template, "estimate") else 0.0
+        return estimated_cycles(template_for(workload, target), workload, target)
 
     by_output = {site.output: site for site in sites if site.workload is not None}
     others: dict[relax.Var, relax.Expr] = {}
@@ -89,7 +88,6 @@ class Part:
             elif var in in_nchw or not _takes_blocks(site, self._layout):
                 fixed.update([var, *free_variables(*site.operands)])
             else:
-                sites.append(site)
                 operands = dict(zip(site.described.operands, site.operands, strict=False))
                 x = free_variables(operands["x"])
                 read.update(x)
@@ -99,6 +97,8 @@ class Part:
                     self._join(var, operands["residual"])
                 if site.described.is_depthwise:  # there is a template for both ends in blocks, and for none
                     self._join(var, *x)
+                else:
+                    sites.append(site)
         fixed.update(var for var in self._parents if var not in self._values)  # from elsewhere
         roots = [{self._root(var) for var in each} for each in (written, read, fixed)]
         chosen = self._fastest(sites, (roots[0] & roots[1]) - roots[2])

@@ -24,7 +24,7 @@ Choices = Sequence[Sequence[Sequence[int]]]
 """Blocks of output channels, lists of which follow one another: a thread does one list."""
 
 PRODUCTS_OF_A_LAUNCH = 32768
-"""Multiply-adds of a launch that compilers do not take unduly long over: a third longer than over two halves."""
+"""Multiply-adds of a launch that compilers do not take unduly long over: a sixth longer than over two halves."""
 
 STACK_BYTES = 1024
 """Buffers up to this TVM keeps on the stack; it takes memory for larger ones, and releases it after their last use."""
