@@ -105,7 +105,7 @@ def test_few_pixels_do_not_pay_in_a_large_network_on_a_cpu(size: int, pays: bool
     weight = pruned(np.random.default_rng(0).standard_normal(workload.w_shape), 0.9)
     for others, expected in (([large], pays), ([], True)):
         found = sparse_kernels.SparseKernels(resolve_target("llvm"), "auto", [workload, *others])
-        assert (found.choose("conv", workload, weight, None) is not None) == expected
+        assert (found.choose("conv", workload, weight, {}) is not None) == expected
 
 
 @pytest.mark.parametrize(("channels", "outputs", "pays"), [(256, 1024, True), (1024, 256, False)])
@@ -113,7 +113,7 @@ def test_models_of_both_decide_on_a_gpu(channels: int, outputs: int, pays: bool)
     workload = library.ConvWorkload.conv2d((1, channels, 14, 14), (outputs, channels, 1, 1))
     weight = pruned(np.random.default_rng(0).standard_normal(workload.w_shape), 0.9)
     found = sparse_kernels.SparseKernels(resolve_target({"kind": "cuda", "arch": "sm_90"}), "auto", [workload])
-    assert (found.choose("conv", workload, weight, None) is not None) == pays
+    assert (found.choose("conv", workload, weight, {}) is not None) == pays
 
 
 @pytest.mark.parametrize(("channels", "outputs", "kernel", "pays"), [(64, 64, 3, False), (256, 64, 1, True)])
@@ -130,7 +130,20 @@ def test_much_code_does_not_pay_in_a_large_network_on_a_gpu(
         found = sparse_kernels.SparseKernels(
             resolve_target({"kind": "cuda", "arch": "sm_90"}), "auto", [workload, *others]
         )
-        assert (found.choose("conv", workload, weight, None) is not None) == expected
+        assert (found.choose("conv", workload, weight, {}) is not None) == expected
+
+
+def test_shifts_are_in_the_kernels() -> None:
+    """So one weight with two biases is two kernels; a bias that is not finite stays out of them."""
+    graph = Graph((1, 2, 6, 6))
+    weight = graph.constant(pruned(np.random.default_rng(0).standard_normal((2, 2, 3, 3)), 0.8))
+    biases = [graph.constant(np.array(values)) for values in ([1.0, 2.0], [3.0, 4.0], [np.inf, 0.0])]
+    first, second, third = (graph.node("Conv", "x", weight, bias) for bias in biases)
+    source = graph.model(graph.node("Add", first, graph.node("Add", second, third)))
+    dense, every = (library.build(source, sparse=mode) for mode in ("never", "always"))
+    assert kernels(every) == ["sparse", "sparse", "direct"]
+    x = np.random.default_rng(1).standard_normal((1, 2, 6, 6)).astype("float32")
+    assert np.allclose(every(x), dense(x), atol=1e-5)
 
 
 def test_weights_that_are_not_finite_stay_dense() -> None:
@@ -145,8 +158,8 @@ def test_a_weight_that_its_scale_makes_infinite_stays_dense() -> None:
     workload = library.ConvWorkload.conv2d((1, 2, 6, 6), (2, 2, 3, 3), scale=True)
     weight, scale = np.full(workload.w_shape, 1e30, "float32"), np.full(2, 1e30)
     found = sparse_kernels.SparseKernels(resolve_target("llvm"), "always", [workload])
-    assert found.choose("conv", workload, weight, scale) is None
-    assert found.choose("conv", workload, weight, 1e-30 * scale) is not None
+    assert found.choose("conv", workload, weight, {"scale": scale}) is None
+    assert found.choose("conv", workload, weight, {"scale": 1e-30 * scale}) is not None
 
 
 def test_a_weight_that_is_computed() -> None:

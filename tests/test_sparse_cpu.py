@@ -17,6 +17,7 @@ from tvmconv.errors import InvalidArgumentError
 from tvmconv.lowering import KERNEL_NAME
 from tvmconv.sparse.compiling import SparseKernel, compile_sparse
 from tvmconv.sparse.folding import expanded
+from tvmconv.sparse.weights import COMPILED_IN, constants_of
 from tvmconv.targets import resolve_target
 from tvmconv.testing import check_result, random_operands
 
@@ -34,8 +35,8 @@ def pruned(workload: ConvWorkload, density: float = 0.1) -> np.ndarray:
 
 def check(workload: ConvWorkload, weight: np.ndarray, chosen: Config | None = None) -> SparseKernel:
     operands = {**random_operands(workload), "w": weight.astype(workload.dtype)}
-    kernel = compile_sparse(workload, operands["w"], CPU, chosen)
-    tensors = [tvm.runtime.tensor(array) for name, array in operands.items() if name != "w"]
+    kernel = compile_sparse(workload, constants_of(operands), CPU, chosen)
+    tensors = [tvm.runtime.tensor(array) for name, array in operands.items() if name not in COMPILED_IN]
     kernel.executable[KERNEL_NAME](*tensors)
     check_result(workload, operands, tensors[-1].numpy())
     return kernel
@@ -116,13 +117,13 @@ def test_weights_stay_where_they_are_used() -> None:
 
 def test_inputs_need_no_alignment() -> None:
     operands = random_operands(LAYER)
-    kernel = compile_sparse(LAYER, pruned(LAYER).astype("float32"), CPU)
+    kernel = compile_sparse(LAYER, {**constants_of(operands), "w": pruned(LAYER).astype("float32")}, CPU)
     x = np.empty(operands["x"].size + 1, "float32")[1:].reshape(operands["x"].shape)
     x[:] = operands["x"]
     outputs = []
     for each in (x, operands["x"]):
         output = tvm.runtime.empty(LAYER.output_shape)
-        kernel.executable[KERNEL_NAME](operand("x", each).argument, tvm.runtime.tensor(operands["shift"]), output)
+        kernel.executable[KERNEL_NAME](operand("x", each).argument, output)
         outputs.append(output.numpy())
     np.testing.assert_array_equal(*outputs)
 
@@ -134,7 +135,7 @@ def test_machine_code(target: tvm.target.Target, register: str) -> None:
         pytest.skip("this machine has no AVX-512")
     workload = ConvWorkload.conv2d((1, 32, 16, 16), (24, 32, 3, 3), padding=1)
     weight = pruned(workload).astype("float32")
-    kernel = compile_sparse(workload, weight, target)
+    kernel = compile_sparse(workload, {"w": weight}, target)
     lines = kernel.executable.mod.inspect_source("asm").splitlines()
     products = [line for line in lines if re.search(rf"v(fmadd|mul)\w*ps.*{register}", line)]
     left = kernel.report.left
@@ -149,7 +150,7 @@ def test_machine_code(target: tvm.target.Target, register: str) -> None:
 def test_vectors_are_whole(target: tvm.target.Target, lanes: int, missing: int) -> None:
     """Also where rows have fewer pixels than lanes and begin at the same lane each: LLVM takes other sizes badly."""
     workload = ConvWorkload.conv2d((1, 4, 6, lanes - missing), (6, 4, 3, 3), padding=1)
-    kernel = compile_sparse(workload, pruned(workload).astype("float32"), target)
+    kernel = compile_sparse(workload, {"w": pruned(workload).astype("float32")}, target)
     assert set(re.findall(r"fmuladd\.v(\d+)f32\(<", kernel.executable.mod.inspect_source("ll"))) == {str(lanes)}
 
 
@@ -157,4 +158,4 @@ def test_vectors_are_whole(target: tvm.target.Target, lanes: int, missing: int) 
 def test_weight_that_is_not_finite_in_float32(value: float) -> None:
     workload = ConvWorkload.conv2d((1, 2, 4, 4), (2, 2, 1, 1))
     with pytest.raises(InvalidArgumentError, match="weight is 'NaN or infinite in places'"):
-        expanded(workload, np.full(workload.w_shape, value))
+        expanded(workload, {"w": np.full(workload.w_shape, value)})

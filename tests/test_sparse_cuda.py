@@ -24,6 +24,7 @@ from tvmconv.sparse.compiling import compile_sparse
 from tvmconv.sparse.folding import bind, expanded
 from tvmconv.sparse.report import SparseReport
 from tvmconv.sparse.template import Template, make_template
+from tvmconv.sparse.weights import COMPILED_IN, Constants, constants_of
 from tvmconv.targets import resolve_target
 from tvmconv.testing import check_result, random_operands
 
@@ -43,9 +44,9 @@ def twin(workload: ConvWorkload, chosen: Config) -> Template:
 def check(workload: ConvWorkload, made: Template, weight: np.ndarray, channels: int) -> None:
     """Runs the twin of the template with a weight, and checks what it computes."""
     operands = {**random_operands(workload), "w": weight.astype(workload.dtype)}
-    dense = expanded(workload, operands["w"])
-    executable = build(bind(made, dense, output_blocks(dense, channels)), CPU)
-    tensors = [tvm.runtime.tensor(array) for name, array in operands.items() if name != "w"]
+    dense = expanded(workload, constants_of(operands))
+    executable = build(bind(made, dense, output_blocks(dense["w"], channels)), CPU)
+    tensors = [tvm.runtime.tensor(array) for name, array in operands.items() if name not in COMPILED_IN]
     executable[KERNEL_NAME](*tensors)
     check_result(workload, operands, tensors[-1].numpy())
 
@@ -109,10 +110,14 @@ def test_template_is_reused_for_other_weights() -> None:
         check(LAYER, made, each, 8)
 
 
-def cuda_source(workload: ConvWorkload, chosen: Config, weight: np.ndarray) -> str:
+def constants(weight: np.ndarray, workload: ConvWorkload = LAYER, **vectors: np.ndarray) -> Constants:
+    return constants_of({**random_operands(workload), "w": weight, **vectors})
+
+
+def cuda_source(workload: ConvWorkload, chosen: Config, weight: np.ndarray, **vectors: np.ndarray) -> str:
     made = make_template(template.schedule(workload, chosen, SM_90).mod["main"], SM_90)
-    dense = expanded(workload, weight)
-    executable = build(bind(made, dense, output_blocks(dense, chosen.channels)), SM_90)
+    dense = expanded(workload, constants(weight, workload, **vectors))
+    executable = build(bind(made, dense, output_blocks(dense["w"], chosen.channels)), SM_90)
     return str(executable.mod.imports[0].inspect_source())
 
 
@@ -125,6 +130,15 @@ def test_nothing_is_left_of_zeros() -> None:
     reads = np.count_nonzero(weight.any(axis=0))
     assert source.count("float x") == reads
     assert source.count(" tvmconv_copy(pad") == 5 * 3  # channels that are read, and places of a thread
+
+
+def test_vectors_are_immediates() -> None:
+    workload = ConvWorkload.conv2d((1, 2, 8, 10), (3, 2, 3, 3), scale=True, shift=True)
+    scale, shift = np.array([2, 3, 5], "float32"), np.array([7, 11, 13], "float32")
+    source = cuda_source(workload, config(), np.ones(workload.w_shape), scale=scale, shift=shift)
+    assert re.findall(r"(\w+)_ptr\)? \{", source) == ["x"], "the last parameter"
+    found = re.findall(r"\* \S+/\*(\S+)\*/\) \+ \S+/\*(\S+)\*/\)", source)
+    assert np.array_equal(np.array(found, "float32"), np.stack([scale, shift], axis=1))
 
 
 @pytest.mark.parametrize("buffers", [1, 2, 3])
@@ -164,14 +178,14 @@ def test_weight_must_be_finite(value: float) -> None:
     weight = pruned(LAYER)
     weight[0, 0, 0, 0] = value
     with pytest.raises(InvalidArgumentError, match="weight"):
-        compile_sparse(LAYER, weight, SM_90)
+        compile_sparse(LAYER, constants(weight), SM_90)
 
 
 def test_too_much_code_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     weight = np.ones(LAYER.w_shape)
     monkeypatch.setitem(compiling.MOST_PRODUCTS, "cuda", weight.size - 1)
     with pytest.raises(CodeSizeError, match=f"{weight.size} multiply-adds of a thread; at most {weight.size - 1}"):
-        compile_sparse(LAYER, weight, SM_90, config())
+        compile_sparse(LAYER, constants(weight), SM_90, config())
 
 
 def test_report_and_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -183,7 +197,7 @@ def test_report_and_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
 
     def report() -> SparseReport:
         monkeypatch.setattr(kernel_cache, "_compiled", {})  # as in a new process
-        return compile_sparse(LAYER, weight, SM_90, chosen).report
+        return compile_sparse(LAYER, constants(weight), SM_90, chosen).report
 
     monkeypatch.setenv("TVMCONV_CACHE_DIR", str(tmp_path))
     first = report()

@@ -131,8 +131,8 @@ def instructions(workload: ConvWorkload, config: Config, density: float) -> floa
     products = density * config.outputs * (workload.in_channels // workload.groups) * prod(workload.kernel)
     staging = (3 if copies(workload) else 6) * workload.in_channels * places(workload, config)
     end = workload.epilogue
-    operations = sum((end.shift, end.residual, end.low is not None, end.high is not None))
-    return products + loads(workload, config, density) + staging + (2 + 2 * operations) * config.outputs
+    epilogue = 2 * end.residual + end.shift + (end.low is not None) + (end.high is not None)
+    return products + loads(workload, config, density) + staging + (2 + epilogue) * config.outputs
 
 
 def loads(workload: ConvWorkload, config: Config, density: float) -> float:

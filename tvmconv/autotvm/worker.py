@@ -28,9 +28,10 @@ from ..errors import MissingPackageError, TvmconvError
 from ..lowering import KERNEL_NAME, Kernel, build_kernel
 from ..sparse.building import build as build_launches
 from ..sparse.compiling import kept_template, lower_sparse
+from ..sparse.weights import COMPILED_IN
 from ..targets import cuda_arch
 from ..testing import Sample
-from ..testing.pruning import operands_for, random_weight
+from ..testing.pruning import operands_for, random_constants
 from ..workspace import NO_WORKSPACE, Workspace
 from .measure import BuildResult
 from .task import Problem
@@ -88,7 +89,7 @@ def _built(problem: Problem, config: Any, target: tvm.target.Target) -> Kernel:
     if sparsity is None:
         return build_kernel(workload, select(workload, target, config), target)
     select_sparse(workload, target, sparsity, config)
-    func, _, _ = lower_sparse(workload, random_weight(workload, sparsity), config, target)
+    func, _, _ = lower_sparse(workload, random_constants(workload, sparsity), config, target)
     kept_template.cache_clear()  # the next trial has another template
     return Kernel(build_launches(func, target), NO_WORKSPACE)
 
@@ -115,8 +116,7 @@ def evaluate(
     """What MetaSchedule's runner calls with a loaded library: checks its kernel, then times it.
 
     `kernels` is the folder of the CUDA code that `build` compiled. Returns seconds of one call, averaged over each
-    repeat. The filter is drawn anew each time, unless it is in the kernel; the input stays, and so caches are warm, a
-    GPU's L2 too.
+    repeat. All that is not in the kernel is drawn anew each time but the input, and so caches are warm, a GPU's L2 too.
     """
     cuda.use_fast_compiler(Path(kernels))
     arguments = _checked(Problem.from_json(problem), workspace, module, device)
@@ -147,13 +147,13 @@ class _Memory:
 
     operands: dict[str, np.ndarray[Any, Any]]
     tensors: dict[str, Tensor]
-    """What the kernel is called with: without a weight that it has in it."""
+    """What the kernel is called with: without what it has in it."""
     unwritten: Tensor
 
 
 @lru_cache(maxsize=1)
 def _memory(problem: Problem, device: Device) -> _Memory:
     operands = operands_for(problem)
-    passed = operands.keys() - ({"w"} if problem.sparsity is not None else set())
+    passed = operands.keys() - (set() if problem.sparsity is None else COMPILED_IN)
     tensors = {name: tvm.runtime.tensor(array, device) for name, array in operands.items() if name in passed}
     return _Memory(operands, tensors, tvm.runtime.tensor(operands["output"], device))

@@ -10,9 +10,10 @@ import tvm
 from tvm import relax
 
 from .. import dispatch, lowering
+from ..sparse.weights import COMPILED_IN
 from ..workload import ConvWorkload
 from ..workspace import Workspace, take_out
-from .constants import constant_value, static_shape
+from .constants import static_shape
 from .graph import rebind
 from .layers import Layer
 from .layouts import choose_layouts
@@ -88,8 +89,7 @@ def _choose_sparse(sites: Sequence[Site], kernels: SparseKernels) -> dict[int, S
     for place, site in enumerate(sites):
         if site.workload is None:
             continue
-        scale = constant_value(site.operands[2]) if site.workload.epilogue.scale else None
-        if choice := kernels.choose(site.convolution.name, site.workload, site.weight, scale):
+        if choice := kernels.choose(site.convolution.name, site.workload, site.weight, site.vectors):
             chosen[place] = choice
     return chosen
 
@@ -114,11 +114,11 @@ def _call(
 
 
 def _sparse_call(site: Site, choice: SparseChoice) -> relax.Expr:
-    """The same for a kernel that has the weight and the scale in it."""
+    """The same for a kernel that has the constants in it."""
     *names, output = site.described.operands
     operands = dict(zip(names, site.operands, strict=True))
     wanted = choice.workload.operands
-    taken = [_shaped(operand, wanted[name][0]) for name, operand in operands.items() if name not in ("w", "scale")]
+    taken = [_shaped(operand, wanted[name][0]) for name, operand in operands.items() if name not in COMPILED_IN]
     return _reshaped(relax.call_dps_packed(choice.name, taken, relax.TensorType(*wanted[output])), site)
 
 

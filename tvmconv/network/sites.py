@@ -45,6 +45,12 @@ class Site:
             return None
         return (weight.T if self.linear else weight).reshape(self.workload.w_shape)
 
+    @property
+    def vectors(self) -> dict[str, np.ndarray]:
+        """The scale and the shift, by name, where the workload has them."""
+        named = zip(self.described.operands, self.operands, strict=False)  # the last is the output
+        return {name: np.asarray(operand.value.numpy()) for name, operand in named if name in ("scale", "shift")}
+
 
 def find_convolutions(mod: tvm.IRModule) -> list[Site]:
     """The convolutions and linear layers of "main" in graph order, each with everything that its kernel can take in."""

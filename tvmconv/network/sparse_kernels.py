@@ -20,7 +20,7 @@ from ..autotvm.history import tuned
 from ..dispatch import Selection, select_sparse, sparse_template, templates_for
 from ..errors import InvalidArgumentError
 from ..sparse.compiling import compile_selected, sparsity_of
-from ..sparse.weights import is_finite
+from ..sparse.weights import Constants, is_finite
 from ..workload import ConvWorkload
 from .constants import Array
 
@@ -40,14 +40,14 @@ class SparseChoice:
     name: str
     """Of the function in its module."""
     workload: ConvWorkload
-    """Without the scale, which is in the weight."""
+    """Without the scale, which is in the weight; the shift is in the kernel, too."""
     template: str
     config: dict[str, Any]
     reason: str
 
 
 class SparseKernels:
-    """Makes the sparse kernels of one network; equal weights of equal workloads share one."""
+    """Makes the sparse kernels of one network; equal constants of equal workloads share one."""
 
     def __init__(self, target: tvm.target.Target, mode: str, workloads: Sequence[ConvWorkload]) -> None:
         """`workloads` are all of the network."""
@@ -56,7 +56,7 @@ class SparseKernels:
         self._target = target
         self._mode = mode
         self._weight_bytes = sum(workload.itemsize * prod(workload.w_shape) for workload in workloads)
-        self._chosen: dict[str, tuple[ConvWorkload, Array, Selection]] = {}
+        self._chosen: dict[str, tuple[ConvWorkload, Constants, Selection]] = {}
         # Layers of a network are alike, and models of devices take a while.
         self._select = cache(self._selection)
         self._is_faster = cache(self._faster)
@@ -65,20 +65,20 @@ class SparseKernels:
         """What the network has to be linked with; what is not LLVM's work is done side by side."""
 
         def compile_one(name: str) -> Module:
-            workload, weight, selection = self._chosen[name]
-            return compile_selected(workload, weight, self._target, selection, name).executable.mod
+            workload, constants, selection = self._chosen[name]
+            return compile_selected(workload, constants, self._target, selection, name).executable.mod
 
         with ThreadPoolExecutor(os.cpu_count()) as pool:
             return list(pool.map(compile_one, self._chosen))
 
     def choose(
-        self, name: str, workload: ConvWorkload, weight: Array | None, scale: Array | None
+        self, name: str, workload: ConvWorkload, weight: Array | None, vectors: Constants
     ) -> SparseChoice | None:
-        """The kernel for a convolution with a weight `workload.w_shape` and a scale (K,); None for a dense one.
+        """The kernel for a convolution with a weight `workload.w_shape` and what the epilogue has of vectors.
 
-        Where logs have records of both, "auto" takes the one that took less time, and else a sparse one where the
-        template says that it pays. A weight that is not finite has none. Raises `InvalidArgumentError` where every
-        convolution is to have one and a weight, None here, is computed.
+        None for a dense one. Where logs have records of both, "auto" takes the one that took less time, and else a
+        sparse one where the template says that it pays. Constants that are not finite have none. Raises
+        `InvalidArgumentError` where every convolution is to have one and a weight, None here, is computed.
         """
         if self._mode == "never":
             return None
@@ -87,17 +87,20 @@ class SparseKernels:
                 expected = f"auto or never: the weight of {name} is computed, and sparse kernels have theirs in them"
                 raise InvalidArgumentError("sparse", self._mode, expected)
             return None
-        if scale is not None:
+        if "scale" in vectors:
             shape = workload.out_channels, -1, *workload.kernel
-            weight = (weight.reshape(shape) * scale.reshape(-1, 1, 1, 1)).reshape(workload.w_shape)
-        if not is_finite(weight) or (self._mode == "auto" and not self._pays(workload, weight)):
+            weight = (weight.reshape(shape) * vectors["scale"].reshape(-1, 1, 1, 1)).reshape(workload.w_shape)
+        constants = {"w": weight, **{name: array for name, array in vectors.items() if name != "scale"}}
+        if not all(map(is_finite, constants.values())) or (self._mode == "auto" and not self._pays(workload, weight)):
             return None
         plain = workload.without_scale()
         # Equal sources are compiled once, and are known to the next build: so the name says what is in it.
-        key = sha256(plain.to_json().encode() + np.ascontiguousarray(weight, np.float32).tobytes()).hexdigest()
-        function = f"tvmconv_sparse_{key[:16]}"
+        key = sha256(plain.to_json().encode())
+        for array in constants.values():
+            key.update(np.ascontiguousarray(array, np.float32).tobytes())
+        function = f"tvmconv_sparse_{key.hexdigest()[:16]}"
         selection = self._select(plain, sparsity_of(weight))
-        self._chosen.setdefault(function, (plain, weight, selection))
+        self._chosen.setdefault(function, (plain, constants, selection))
         reason = f"{100 * sparsity_of(weight):.3g}% of the weight is zero; {selection.reason}"
         return SparseChoice(function, plain, selection.name, msgspec.to_builtins(selection.config), reason)
 

@@ -113,7 +113,10 @@ class SparseConv2d:
         if dtype not in DTYPES:
             raise InvalidArgumentError("x", dtype, f"an array of {' or '.join(DTYPES)}")
         workload = ConvWorkload.conv2d(x_shape, self.weight.shape, dtype=dtype, **self._options, **self._epilogue)
-        return compile_operator(workload, self.weight.reshape(workload.w_shape), self._shift, target)
+        constants = {"w": self.weight.reshape(workload.w_shape)}
+        if self._shift is not None:
+            constants["shift"] = self._shift
+        return compile_operator(workload, constants, target)
 
 
 def sparse_conv2d(

@@ -1,4 +1,4 @@
-"""Binding a weight to a template: each non-zero becomes an immediate operand, and of a zero nothing is left."""
+"""Binding constants to a template: each becomes an immediate operand, and of a zero in the weight nothing is left."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ..workload import ConvWorkload
 from .hoisting import substitute
 from .steps import Always, Loop, PerOutput, Products, Staging, Step
 from .template import SHARES, Template, declares, first_lane, is_thread
-from .weights import require_finite
+from .weights import Constants, require_finite
 
 Choices = Sequence[Sequence[Sequence[int]]]
 """Blocks of output channels, lists of which follow one another: a thread does one list."""
@@ -30,18 +30,17 @@ STACK_BYTES = 1024
 """Buffers up to this TVM keeps on the stack; it takes memory for larger ones, and releases it after their last use."""
 
 
-def bind(template: Template, weight: np.ndarray, blocks: Sequence[Sequence[int]]) -> tirx.PrimFunc:
-    """The template's function for a weight (K, C, R, S) in float32, whose parameter it loses.
+def bind(template: Template, constants: Constants, blocks: Sequence[Sequence[int]]) -> tirx.PrimFunc:
+    """The template's function for what `expanded` returns, without the parameters that these are.
 
     Each of the blocks, lists of output channels, is code of its own; on a GPU they are numbered by blockIdx.y, and a
     kernel takes as many of them as have `PRODUCTS_OF_A_LAUNCH` together: one launch then follows the other.
     """
-    rows, taps = weight.reshape(len(weight), -1), weight.shape[2] * weight.shape[3]
-    names = ("w", template.sums.name)
+    names = (*constants, template.sums.name)
     outlined = _can_outline(template)
 
     def body(block: Sequence[int]) -> tirx.Stmt:
-        stmt = tirx.stmt_seq(*_body(template, template.steps, rows, np.asarray(block), taps))
+        stmt = tirx.stmt_seq(*_body(template, template.steps, constants, block))
         # A function of its own in the tasks of a CPU, since LLVM takes longer over one large function than over many.
         return tirx.AttrStmt(0, "compute_scope", tvm.ir.StringImm("block"), stmt) if outlined else stmt
 
@@ -79,10 +78,10 @@ def bind(template: Template, weight: np.ndarray, blocks: Sequence[Sequence[int]]
         inner = tirx.AttrStmt(stmt.node, stmt.attr_key, stmt.value, body)
         return tirx.AttrStmt(axis, "thread_extent", tirx.IntImm("int32", len(group)), inner)
 
-    groups = _launches(blocks, np.count_nonzero(rows, axis=1) * template.pixels)
+    groups = _launches(blocks, np.count_nonzero(constants["w"], axis=(1, 2, 3)) * template.pixels)
     func = template.func
     root = bound(func.body, [blocks], tirx.Var("block", "int32"))
-    params = [param for param in func.params if param.name != "w"]
+    params = [param for param in func.params if param.name not in constants]
     return tirx.PrimFunc(params, root, func.ret_type, attrs=func.attrs)
 
 
@@ -122,12 +121,13 @@ def _launches(blocks: Sequence[Sequence[int]], products: np.ndarray) -> list[lis
     return launches
 
 
-def expanded(workload: ConvWorkload, weight: np.ndarray) -> np.ndarray:
-    """The weight `workload.w_shape` as (K, C, R, S) in float32, with zeros for the channels of other groups.
+def expanded(workload: ConvWorkload, constants: Constants) -> Constants:
+    """The constants with the weight as (K, C, R, S) in float32, with zeros for the channels of other groups.
 
     A weight that is not finite is refused: a product with it is NaN or infinite wherever the input is, padding
     included, and leaving out the zeros beside it would keep none of that.
     """
+    weight = constants["w"]
     if weight.shape != workload.w_shape:
         raise InvalidArgumentError("weight", weight.shape, f"the shape {workload.w_shape} of {workload}")
     require_finite("weight", weight)
@@ -135,7 +135,7 @@ def expanded(workload: ConvWorkload, weight: np.ndarray) -> np.ndarray:
     dense = np.zeros((workload.groups, workload.multiplier, workload.groups, *grouped.shape[2:]), np.float32)
     every = np.arange(workload.groups)
     dense[every, :, every] = grouped
-    return dense.reshape(workload.out_channels, workload.in_channels, *workload.kernel)
+    return {**constants, "w": dense.reshape(workload.out_channels, workload.in_channels, *workload.kernel)}
 
 
 def _choose(number: tirx.Var, bodies: Sequence[tirx.Stmt]) -> tirx.Stmt:
@@ -146,32 +146,36 @@ def _choose(number: tirx.Var, bodies: Sequence[tirx.Stmt]) -> tirx.Stmt:
     return chosen
 
 
-def _body(
-    template: Template, steps: Sequence[Step], rows: np.ndarray, block: np.ndarray, taps: int
-) -> Iterator[tirx.Stmt]:
+def _body(template: Template, steps: Sequence[Step], constants: Constants, block: Sequence[int]) -> Iterator[tirx.Stmt]:
     """What steps do for a block of output channels.
 
     A sum is a new variable after each product, not a place in an array: compilers take a tenth of the time over it.
     """
-    own = rows[block]
+    filters = constants["w"][list(block)]
+    read = set(np.flatnonzero(filters.any(axis=(0, 2, 3))).tolist())
+    own = filters.reshape(len(block), -1)
     nonzero = own != 0
-    read = nonzero.any(axis=0).reshape(-1, taps).any(axis=1)
     sums: dict[int, tirx.PrimExpr] = {}
     private = _private(template)
     analyzer = Analyzer()
     number = count()  # TVM itself would take long to tell apart so many variables of one name
 
-    def summed(load: TensorLoad) -> tirx.PrimExpr:
-        if not load.source.same_as(template.sums):
-            return load
-        return sums.get(int(analyzer.simplify(first_lane(load.indices[0]))), _constant(0.0, load))
+    def known(load: TensorLoad) -> tirx.PrimExpr:
+        if load.source.same_as(template.sums):
+            return sums.get(place_of(load), _constant(0.0, load))
+        if load.source.name in constants:
+            return _constant(float(constants[load.source.name][place_of(load)]), load)
+        return load
+
+    def place_of(load: TensorLoad) -> int:
+        return int(analyzer.simplify(first_lane(load.indices[0])))
 
     for step in steps:
         match step:
             case Always(stmt):
                 yield stmt
             case Staging(channel, stmt):
-                if read[channel]:
+                if channel in read:
                     yield stmt
             case Products(place):
                 chosen = np.flatnonzero(nonzero[:, place])
@@ -179,17 +183,17 @@ def _body(
                     element = tirx.Var(f"x{next(number)}", step.element.ty)
                     yield tirx.Bind(element, step.element)
                 for row, weight in zip(chosen.tolist(), own[chosen, place].tolist(), strict=True):
-                    index = step.first + int(block[row]) * step.step
+                    index = step.first + block[row] * step.step
                     total = tirx.Var(f"y{next(number)}", element.ty)
                     product = tirx.Mul(element, _constant(weight, element))
                     yield tirx.Bind(total, tirx.Add(sums[index], product) if index in sums else product)
                     sums[index] = total
             case PerOutput():
-                for place, k in enumerate(block.tolist()):
+                for place, k in enumerate(block):
                     stmt = _in_places(step, place, private)
-                    yield tvm_ffi.structural_map(substitute(stmt, {step.k: k}), (TensorLoad, summed))
+                    yield tvm_ffi.structural_map(substitute(stmt, {step.k: k}), (TensorLoad, known))
             case Loop(loop, inner):
-                repeated = tirx.stmt_seq(*_body(template, inner, rows, block, taps))
+                repeated = tirx.stmt_seq(*_body(template, inner, constants, block))
                 yield tirx.For(loop.loop_var, loop.min, loop.extent, loop.kind, repeated)
 
 

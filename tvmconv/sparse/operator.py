@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import cache
 from io import BytesIO
 from typing import Any
 
@@ -22,17 +21,18 @@ from ..workload import ConvWorkload
 from ..workspace import NO_WORKSPACE
 from .compiling import compile_sparse, lower_sparse
 from .report import SparseReport
+from .weights import COMPILED_IN, Constants
 
 
 class SparseOperator(Operator):
-    """A convolution whose weight is compiled in; `SparseConv2d.operator` makes it, `tvmconv.load` reads one.
+    """A convolution whose weight and shift are compiled in; `SparseConv2d.operator` makes it, `tvmconv.load` reads one.
 
     Call it with x (N, C, H, W), and with a residual (N, K, Ho, Wo) where the workload has one. The rest, `source`,
     `resources`, `save`, is as for `Operator`.
     """
 
     KIND = "sparse"
-    COMPILED_IN = ("w",)
+    COMPILED_IN = COMPILED_IN
 
     def __init__(
         self,
@@ -40,18 +40,15 @@ class SparseOperator(Operator):
         target: tvm.target.Target,
         selection: Selection,
         module: Executable | Module,
-        weight: np.ndarray,
-        shift: np.ndarray | None,
+        constants: Constants,
         report: SparseReport,
     ) -> None:
         super().__init__(workload, target, selection, module, NO_WORKSPACE)
-        self.weight = weight
-        """(K, C / groups, R, S), or the depthwise form, as `workload.w_shape` says."""
+        self.constants = constants
+        """w (K, C / groups, R, S), or in the depthwise form, as `workload.w_shape` says, and the shift (K,), if any."""
         self.report = report
         """What the weight left of the template."""
-        self._shift = shift
         self._module = module
-        self._constants = cache(self._on_device)
 
     def __call__(self, x: Any, residual: Any = None) -> Any:  # type: ignore[override]
         """The convolution of x, as an array of the kind of x on the device of x; errors are those of `Operator`."""
@@ -59,35 +56,24 @@ class SparseOperator(Operator):
 
     def run_on(self, x: Any, image: Operand, residual: Any) -> Any:
         """What a call does, for an x that is an operand already."""
-        image.check(self.workload.x_shape, self.workload.dtype, self._device(image.device.index))
         others = [] if residual is None else [operand("residual", residual)]
-        return self.run(x, [image, *self._constants(image.device.index), *others])
-
-    def _device(self, index: int) -> tvm.runtime.Device:
-        return tvm.runtime.device(self._device_type, index)
-
-    def _on_device(self, index: int) -> list[Operand]:
-        """The operands that never change, on one of the target's devices."""
-        if self._shift is None:
-            return []
-        return [operand("shift", tvm.runtime.tensor(self._shift, self._device(index)))]
+        return self.run(x, [image, *others])
 
     def _lowered(self) -> tirx.PrimFunc:
-        func, _, _ = lower_sparse(self.workload, self.weight, self.selection.config, self.target)
+        func, _, _ = lower_sparse(self.workload, self.constants, self.selection.config, self.target)
         return func.with_attr("global_symbol", KERNEL_NAME)
 
     def _compiled(self) -> Executable:
         if isinstance(self._module, Executable):
             return self._module
-        return compile_sparse(self.workload, self.weight, self.target, self.selection.config).executable
+        return compile_sparse(self.workload, self.constants, self.target, self.selection.config).executable
 
     def _details(self, executable: Executable) -> dict[str, Any]:
         sources = cuda.sources(executable.mod)
-        constants = {"weight": self.weight} | ({} if self._shift is None else {"shift": self._shift})
         return {
             **super()._details(executable),
             "report": msgspec.to_builtins(self.report),
-            "constants": _packed(constants),
+            "constants": _packed(self.constants),
             "kernels": kernel_cache.collected(sources, cuda_arch(self.target)) if sources else {},
         }
 
@@ -98,24 +84,21 @@ class SparseOperator(Operator):
         constants = _unpacked(msgspec.convert(details["constants"], bytes))
         kernel_cache.remember(msgspec.convert(details["kernels"], dict[str, bytes]))
         report = msgspec.convert(details["report"], SparseReport)
-        weight, shift = constants["weight"], constants.get("shift")
-        return cls(workload, resolve_target(target), selection, module, weight, shift, report)
+        return cls(workload, resolve_target(target), selection, module, constants, report)
 
 
-def compile_operator(
-    workload: ConvWorkload, weight: np.ndarray, shift: np.ndarray | None, target: tvm.target.Target
-) -> SparseOperator:
-    """The operator of a workload for a weight `workload.w_shape`, with the shift that its epilogue has, if any."""
-    kernel = compile_sparse(workload, weight, target)
-    return SparseOperator(workload, target, kernel.selection, kernel.executable, weight, shift, kernel.report)
+def compile_operator(workload: ConvWorkload, constants: Constants, target: tvm.target.Target) -> SparseOperator:
+    """The operator of a workload for its constants."""
+    kernel = compile_sparse(workload, constants, target)
+    return SparseOperator(workload, target, kernel.selection, kernel.executable, constants, kernel.report)
 
 
-def _packed(arrays: dict[str, np.ndarray]) -> bytes:
+def _packed(arrays: Constants) -> bytes:
     file = BytesIO()
     np.savez_compressed(file, **arrays)  # type: ignore[arg-type]
     return file.getvalue()
 
 
-def _unpacked(data: bytes) -> dict[str, np.ndarray]:
+def _unpacked(data: bytes) -> Constants:
     with np.load(BytesIO(data)) as archive:
         return dict(archive)

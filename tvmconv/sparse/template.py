@@ -22,6 +22,7 @@ from tvm.sym import Analyzer
 from .copying import COPIED, Copies, committed, copied
 from .hoisting import Hoisting, substitute
 from .steps import Always, Loop, PerOutput, Products, Staging, Step
+from .weights import COMPILED_IN
 
 UNROLLED = "tvmconv.unrolled"
 
@@ -41,7 +42,7 @@ class Template:
     """What of a kernel is the same for all weights of a shape."""
 
     func: tirx.PrimFunc
-    """The lowered function, its loops still rolled, with the weight as the parameter "w"."""
+    """The lowered function, its loops still rolled, with the constants as parameters."""
     sums: tirx.Buffer
     """The thread's sums, which are zero at first."""
     extents: tuple[tirx.AttrStmt, ...]
@@ -103,11 +104,11 @@ def _flat(steps: Iterable[Step]) -> Iterator[Step]:
 
 
 def _without(steps: Iterable[Step], sums: tirx.Buffer) -> Iterator[Step]:
-    """The steps but for those that declare the sums, make them zero, or, in a lone thread, declare the weight."""
+    """The steps but for those that declare the sums, make them zero, or, in a lone thread, declare a constant."""
     for step in steps:
         if isinstance(step, Loop):
             yield replace(step, steps=tuple(_without(step.steps, sums)))
-        elif isinstance(step, Always) and declares(step.stmt, (sums.name, "w")):
+        elif isinstance(step, Always) and declares(step.stmt, (sums.name, *COMPILED_IN)):
             continue
         elif not (isinstance(step, PerOutput) and _stored_to(step.stmt).same_as(sums)):
             yield step

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Any
@@ -12,6 +12,12 @@ import numpy as np
 
 from ..arrays import is_torch
 from ..errors import InvalidArgumentError
+
+COMPILED_IN = ("w", "scale", "shift")
+"""Operands of a workload that its sparse kernels have in them."""
+
+Constants = Mapping[str, np.ndarray]
+"""Those of a workload, by name: w of the shape `workload.w_shape`, scale and shift (K,)."""
 
 MEANING = "(K, C / groups, R, S), or (K, C / groups * R * S) with kernel=(R, S)"
 
@@ -24,6 +30,11 @@ class Layer:
     bias: np.ndarray | None = None
     options: dict[str, Any] | None = None
     """stride, padding, dilation and groups; None for a bare weight."""
+
+
+def constants_of(operands: Mapping[str, np.ndarray]) -> Constants:
+    """Those of a workload's operands that are compiled in."""
+    return {name: operands[name] for name in COMPILED_IN if name in operands}
 
 
 def as_layer(weight: Any, kernel: Sequence[int] | None) -> Layer:

@@ -19,6 +19,7 @@ from ..autotvm import worker
 from ..autotvm.measure import last_error
 from ..errors import TvmconvError, WrongResultError
 from ..lowering import KERNEL_NAME
+from ..sparse.weights import COMPILED_IN, constants_of
 from .guarded import guarded
 from .kernels import configs, kernel_of
 from .operands import check_result, random_operands
@@ -124,10 +125,10 @@ def check(how: How, trial: Trial) -> None:
         _spoil(operands["x"], trial.operands)
     if trial.sparsity is not None:
         _prune(operands["w"], trial.sparsity, trial.operands)
-    made = kernel_of(trial, tvm.target.Target(how.target), how.twin, operands["w"])
+    made = kernel_of(trial, tvm.target.Target(how.target), how.twin, constants_of(operands))
     kernel = made.executable[KERNEL_NAME]
     memory = [tvm.runtime.empty(*parameter, made.device) for parameter in made.workspace.parameters]
-    passed = {name: array for name, array in operands.items() if name != "w" or trial.sparsity is None}
+    passed = {name: array for name, array in operands.items() if trial.sparsity is None or name not in COMPILED_IN}
     if how.bounds:
         got = _run_guarded(kernel, passed, memory, trial.operands % 2 == 0, GPU_ALIGNMENT if how.twin else 1)
     else:

@@ -8,7 +8,6 @@ from types import ModuleType
 from typing import Any
 
 import msgspec
-import numpy as np
 import tvm
 from tvm.runtime import Device, Executable
 
@@ -17,9 +16,10 @@ from ..lowering import KERNEL_NAME, build, build_kernel, lower, with_alignment
 from ..serial import serial_twin
 from ..sparse import building
 from ..sparse.blocks import output_blocks
-from ..sparse.compiling import compile_sparse
+from ..sparse.compiling import compile_sparse, sparsity_of
 from ..sparse.folding import bind, expanded
 from ..sparse.template import make_template
+from ..sparse.weights import Constants
 from ..targets import device_of, resolve_target
 from ..workspace import NO_WORKSPACE, Workspace
 from .configs import legal_configs
@@ -45,15 +45,15 @@ def configs(trial: Trial, target: tvm.target.Target) -> Iterator[Any]:
     return legal_configs(template.space(workload, target, *density), str(workload))
 
 
-def kernel_of(trial: Trial, target: tvm.target.Target, twin: bool, weight: np.ndarray[Any, Any]) -> TrialKernel:
-    """The kernel of a trial; a `weight` is compiled in where the trial says so."""
+def kernel_of(trial: Trial, target: tvm.target.Target, twin: bool, constants: Constants) -> TrialKernel:
+    """The kernel of a trial; the constants are compiled in where the trial says so."""
     template, device = _template(trial, target), device_of(resolve_target(TWIN_TARGET) if twin else target)
     config = None if trial.knobs is None else msgspec.convert(trial.knobs, template.Config)
     if trial.sparsity is not None:
         if twin:
-            executable = _sparse_twin(trial, weight, config, target)
+            executable = _sparse_twin(trial, constants, config, target)
         else:
-            executable = compile_sparse(trial.workload, weight, target, config).executable
+            executable = compile_sparse(trial.workload, constants, target, config).executable
         return TrialKernel(executable, device, NO_WORKSPACE)
     selection = select(trial.workload, target, config, trial.algorithm)
     if twin:
@@ -69,9 +69,9 @@ def _template(trial: Trial, target: tvm.target.Target) -> ModuleType:
     return template_for(trial.workload, target, trial.algorithm)
 
 
-def _sparse_twin(trial: Trial, weight: np.ndarray[Any, Any], config: Any, target: tvm.target.Target) -> Executable:
+def _sparse_twin(trial: Trial, constants: Constants, config: Any, target: tvm.target.Target) -> Executable:
     schedules, workload, cpu = sparse_template(target), trial.workload, resolve_target(TWIN_TARGET)
-    config = config or schedules.default_config(workload, target, np.count_nonzero(weight) / weight.size)
+    config = config or schedules.default_config(workload, target, 1 - sparsity_of(constants["w"]))
     func = with_alignment(schedules.schedule(workload, config, target).mod["main"], workload, target)
-    template, dense = make_template(serial_twin(func), cpu), expanded(workload, weight)
-    return building.build(bind(template, dense, output_blocks(dense, config.channels)), cpu)
+    template, dense = make_template(serial_twin(func), cpu), expanded(workload, constants)
+    return building.build(bind(template, dense, output_blocks(dense["w"], config.channels)), cpu)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ..sparse.weights import COMPILED_IN, Constants
 from ..workload import ConvWorkload
 from .operands import random_operands
 
@@ -23,15 +24,20 @@ def pruned(weight: Array, sparsity: float, seed: int = 0) -> Array:
     return left
 
 
-def random_weight(workload: ConvWorkload, sparsity: float) -> Array:
-    """A random weight with a share of zeros, always the same one, drawn without the images that are to meet it."""
-    shape, dtype = workload.operands["w"]
-    return pruned(np.random.default_rng(0).standard_normal(shape).astype(dtype), sparsity)
+def random_constants(workload: ConvWorkload, sparsity: float) -> Constants:
+    """What a sparse kernel has in it, random, with a share of zeros in the weight; always the same.
+
+    It is drawn without the images that are to meet it.
+    """
+    rng, operands = np.random.default_rng(0), workload.operands
+    wanted = ((name, *operands[name]) for name in COMPILED_IN if name in operands)
+    drawn = {name: rng.standard_normal(shape).astype(dtype) for name, shape, dtype in wanted}
+    return {**drawn, "w": pruned(drawn["w"], sparsity)}
 
 
 def operands_for(problem: Problem) -> dict[str, Array]:
-    """Random operands by name, see `random_operands`; the weight is `random_weight` for a sparse kernel."""
+    """Random operands by name, see `random_operands`, with `random_constants` for a sparse kernel."""
     arrays = random_operands(problem.workload)
     if problem.sparsity is not None:
-        arrays["w"] = random_weight(problem.workload, problem.sparsity)
+        arrays.update(random_constants(problem.workload, problem.sparsity))
     return arrays
