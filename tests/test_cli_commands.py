@@ -182,7 +182,8 @@ def test_sizes_that_are_left_open(model: Path, tmp_path: Path) -> None:
     assert "known only when the model runs are not in the total" in tvmconv("tasks", open_model).stderr
     (line,) = tvmconv("run", open_model).stderr.splitlines()
     assert line.endswith(
-        "expected an .npz file with x: float32 (batch, 8, height, 10), whose shape only the input decides"
+        "expected an .npz file with x: float32 (batch, 8, height, 10), some of whose sizes are open; of a model, "
+        "--input-shapes gives them"
     )
     shape = ("--input-shapes", "x:[1,8,12,10]")
     (first, _) = tvmconv_json("tasks", open_model, *shape)["tasks"]

@@ -88,7 +88,7 @@ def test_show(log: Path) -> None:
     *rows, trials, devices, versions, begun = tvmconv("log", "show", log).stdout.splitlines()
     assert len(rows) == 1 + 15
     assert "a reason" in rows[2]
-    assert trials == "trials: 14 ok; 1 crash"
+    assert trials == "records: 14 ok; 1 crash"
     assert devices.startswith("devices: 14 a CPU")
     assert versions.startswith(f"versions: 15 cpu/depthwise {SMALL.template.VERSION}, tvmconv ")
     assert begun.startswith("without an end: depthwise 1x4x6x6")
@@ -119,9 +119,9 @@ def test_merge(log: Path, tmp_path: Path) -> None:
     """Each record once, in the order of time; what is there already stays."""
     merged, later = tmp_path / "merged.jsonl.gz", tmp_path / "later.jsonl"
     record.append(later, [trial(LARGE, 1, 9.0, at=0), SEARCH[0]])
-    first = tvmconv_json("log", "merge", merged, log)
+    first = tvmconv_json("log", "merge", log, "-o", merged)
     assert first == {"file": str(merged), "read": 15, "written": 16}  # the trial without an end is kept
-    assert tvmconv_json("log", "merge", merged, later, log)["written"] == 17
+    assert tvmconv_json("log", "merge", later, log, "-o", merged)["written"] == 17
     held = record.load_from_file(merged)
     assert held.records == [trial(LARGE, 1, 9.0, at=0), *SEARCH, *CONFIRM, *OTHERS]
     assert held.under_way == [BEGUN]
@@ -155,7 +155,9 @@ def test_compact_keeps_what_decides(log: Path) -> None:
     assert tvmconv_json("log", "best", log) == best
 
 
-@pytest.mark.parametrize("command", [["prune", "FILE"], ["compact", "LOG", "-o", "FILE"], ["merge", "FILE", "LOG"]])
+@pytest.mark.parametrize(
+    "command", [["prune", "FILE"], ["compact", "LOG", "-o", "FILE"], ["merge", "LOG", "-o", "FILE"]]
+)
 def test_what_is_no_log_is_not_replaced(command: list[str], log: Path, tmp_path: Path) -> None:
     file = tmp_path / "README.md"
     file.write_text("# not a log\n")

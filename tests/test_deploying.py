@@ -76,10 +76,34 @@ def test_what_the_runtime_lacks_is_said(folder: Path) -> None:
     """Building needs the compiler, and so does an operator."""
     tvmconv.compile(tvmconv.ConvWorkload.depthwise((1, 2, 4, 4), (2, 1, 3, 3))).save(folder / "operator.so")
     environment = {**os.environ, "TVM_USE_RUNTIME_LIB": "1"}
-    for call in ("tvmconv.build", "tvmconv.compile", "tvmconv.sparse_conv2d", "tvmconv.load('operator.so')"):
+    calls = ("tvmconv.build", "tvmconv.compile", "tvmconv.sparse_conv2d", "tvmconv.load('operator.so')")
+    for call in (*calls, "import tvmconv.relay"):
         command = [sys.executable, "-c", f"import tvmconv; {call}"]
         done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
         assert "CompileError: this needs TVM's compiler" in done.stderr
+
+
+@pytest.mark.parametrize(
+    "arguments", [["build", "net.onnx", "-o", "other.so"], ["tasks", "net.onnx"], ["verify", "--count", "1"]], ids=str
+)
+def test_commands_say_what_the_runtime_lacks(arguments: list[str], folder: Path) -> None:
+    (folder / "net.onnx").write_bytes(b"a model that nobody gets to read")
+    done = command_with_runtime_alone(arguments, folder)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith("error: this needs TVM's compiler, and TVM has loaded its runtime alone")
+
+
+def test_command_line_runs_a_network(folder: Path) -> None:
+    done = command_with_runtime_alone(["run", "net.so", "--fill-mode", "ones", "-o", "outputs.npz"], folder)
+    assert done.returncode == 0, done.stderr
+    (output,) = np.load(folder / "outputs.npz").values()
+    np.testing.assert_array_equal(output, np.load(folder / "expected.npy"))
+
+
+def command_with_runtime_alone(arguments: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", "from tvmconv.cli import main; main()", *arguments]
+    environment = {**os.environ, "TVM_USE_RUNTIME_LIB": "1"}
+    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
 
 
 def test_description_is_that_of_the_network(folder: Path) -> None:

@@ -18,6 +18,7 @@ from tvmconv.autotvm.measure import MeasureInput, MeasureResult, Stage, Status
 from tvmconv.autotvm.task import create
 from tvmconv.bench.report import Report, Roofs, Row
 from tvmconv.bench.timing import Timing
+from tvmconv.report.charts import LogAxis
 from tvmconv.report.markup import tag
 from tvmconv.targets import DeviceFacts
 
@@ -25,6 +26,20 @@ ROOT = Path(__file__).parent.parent
 VOID = {"meta", "br"}
 HOSTILE = "</script><script>alert('1')</script>&\"<img src=x onerror=alert(1)>"
 TASK = create(ConvWorkload.depthwise((1, 4, 6, 6), (4, 1, 3, 3)), "llvm")
+
+
+@pytest.mark.parametrize(
+    ("values", "whole", "expected"),
+    [
+        ((1, 1000), False, [1, 10, 100, 1000]),
+        ((1.0, 1.43), False, [1.0, 1.1, 1.2, 1.3, 1.4]),
+        ((1.0, 4.0), True, [1, 2, 3]),
+        ((0.98, 1.0), False, [0.8, 0.9, 1.0, 1.1, 1.2]),
+    ],
+    ids=str,
+)
+def test_axes_have_round_numbers(values: tuple[float, ...], whole: bool, expected: list[float]) -> None:
+    assert LogAxis(values, 0, 100).ticks(whole) == pytest.approx(expected)
 
 
 class Page(HTMLParser):

@@ -175,6 +175,8 @@ def compile(  # noqa: A001
     "auto", or the one to use: "depthwise" for depthwise workloads, else "direct", "im2win", or on a CPU "pointwise" for
     1x1 ones. Building for "cuda" needs no GPU, running does.
     """
+    if not isinstance(workload, ConvWorkload):
+        raise InvalidArgumentError("workload", workload, "a ConvWorkload, such as ConvWorkload.conv2d makes")
     resolved = resolve_target(target)
     selection = select(workload, resolved, config, algorithm)
     logger.info("%s by %s: %s", workload, selection.name, selection.reason)

@@ -41,7 +41,7 @@ class Commands(click.Group):
         with warnings.catch_warnings(), interrupts(raise_interrupt) as seen:
             warnings.showwarning = lambda message, *where: click.echo(f"warning: {_one_line(message)}", err=True)
             try:
-                return super().invoke(ctx)
+                return self._with_compiler(ctx)
             except TvmconvError as error:
                 click.echo(f"error: {_one_line(error)}", err=True)
                 ctx.exit(error.exit_code)
@@ -60,6 +60,16 @@ class Commands(click.Group):
                 hint = "; free some space, then run the command again" if error.errno in FULL else ""
                 click.echo(f"error: {_one_line(error)}{hint}", err=True)
                 ctx.exit(1)
+
+    def _with_compiler(self, ctx: click.Context) -> Any:
+        """Runs the command; one that misses names of TVM because its runtime alone is loaded ends by saying so."""
+        try:
+            return super().invoke(ctx)
+        except (AttributeError, ImportError):
+            from ..targets import require_tvm_compiler
+
+            require_tvm_compiler()
+            raise
 
 
 @click.group(

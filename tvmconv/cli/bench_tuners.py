@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from .console import print_json, print_table
+from .console import print_json, print_table, progress
 from .options import INPUT_FILE, POSITIVE, json_option
 
 
@@ -23,7 +23,8 @@ def tuners(logs: tuple[Path, ...], seeds: int, as_json: bool) -> None:
     """
     from ..bench.tuners import WITHIN, replay
 
-    rows = replay(logs, seeds)
+    with progress(f"replaying {seeds} runs of each tuner on each space, which takes minutes"):
+        rows = replay(logs, seeds)
     if as_json:
         print_json({"seeds": seeds, "within": WITHIN, "rows": rows})
         return

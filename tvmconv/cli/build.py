@@ -53,10 +53,11 @@ def build(
         built = {"file": str(output), "bytes": size, "target": json.loads(str(resolved)), "seconds": seconds}
         print_json({**built, "layers": layers})
         return
-    print_table(
-        ["convolution", "count", "kernel", "why"],
-        [[layer["description"], layer["count"], layer["kernel"], layer["reason"]] for layer in layers],
-    )
+    if layers:
+        print_table(
+            ["convolution", "count", "kernel", "why"],
+            [[layer["description"], layer["count"], layer["kernel"], layer["reason"]] for layer in layers],
+        )
     click.echo(f"{output}: {size / 1e6:,.1f} MB for {resolved.kind.name}, built in {seconds:.1f} s")
 
 

@@ -36,7 +36,8 @@ def fill(spec: TensorSpec, mode: str, generator: np.random.Generator) -> Array:
     """An array for an input: "ones", or "random", normal numbers where it holds floats and 0 or 1 where it does not."""
     shape = [size for size in spec.shape if isinstance(size, int)]
     if len(shape) < len(spec.shape):
-        raise InvalidArgumentError("inputs", None, f"an .npz file with {spec}, whose shape only the input decides")
+        expected = f"an .npz file with {spec}, some of whose sizes are open; of a model, --input-shapes gives them"
+        raise InvalidArgumentError("inputs", None, expected)
     if mode == "ones":
         return np.ones(shape, spec.dtype)
     if np.issubdtype(spec.dtype, np.floating):

@@ -110,17 +110,17 @@ def show(path: Path, workload: str | None, status: str | None, plot: Path | None
             for number, record in enumerate(records, 1)
         ],
     )
-    for title, counted in (("trials", counts), ("devices", devices), ("versions", versions)):
+    for title, counted in (("records", counts), ("devices", devices), ("versions", versions)):
         click.echo(f"{title}: {'; '.join(f'{count} {what}' for what, count in counted.most_common())}")
     for record in held.under_way:
         click.echo(f"without an end: {record.problem}, {knobs_text(record)}")
 
 
 @log.command()
-@click.argument("output", metavar="OUT", type=OutputFile())
-@click.argument("paths", metavar="IN...", type=INPUT_FILE, nargs=-1, required=True)
+@click.argument("paths", metavar="LOG...", type=INPUT_FILE, nargs=-1, required=True)
+@click.option("-o", "--output", type=OutputFile(), metavar="OUT", required=True, help="Where to put them.")
 @json_option
-def merge(output: Path, paths: Sequence[Path], as_json: bool) -> None:
+def merge(paths: Sequence[Path], output: Path, as_json: bool) -> None:
     """Put several logs together.
 
     OUT has the records of all of them, each once, in the order of time; what it had before stays in it.

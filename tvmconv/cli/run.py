@@ -114,13 +114,12 @@ def load_network(
     file: Path, target: str | None, verify: str | None, shapes: dict[str, list[int]] | None
 ) -> Network | Operator:
     """What is in the library, or what is built from the model."""
-    from ..loading import load
-    from ..network import build, import_model
-    from ..targets import device_of, resolve_target
-
     with file.open("rb") as opened:
         is_library = opened.read(len(LIBRARY)) == LIBRARY
     if not is_library:
+        from ..network import build, import_model
+        from ..targets import device_of, resolve_target
+
         resolved = resolve_target(target or "llvm")
         device_of(resolved)  # a network that cannot run here is not worth building
         with progress(f"building {file.name}"):
@@ -128,6 +127,8 @@ def load_network(
     for option, value in (("target", target), ("verify", verify), ("input-shapes", shapes)):
         if value is not None:
             raise InvalidArgumentError(option, value, "none with a library: that takes the ONNX model")
+    from ..loading import load
+
     with progress(f"loading {file.name}"):
         return load(file)
 

@@ -24,4 +24,6 @@ __all__ = ["Convolution", "Layer", "Model", "Network", "TensorSpec", "build", "i
 def __getattr__(name: str) -> Any:
     if name not in _LAZY:
         raise AttributeError(f"module 'tvmconv.network' has no attribute {name!r}")
+    if name != "Network":
+        import_module("..targets", __name__).require_tvm_compiler()
     return getattr(import_module(f".{_LAZY[name]}", __name__), name)

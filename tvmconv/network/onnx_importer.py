@@ -126,6 +126,9 @@ def import_onnx(
     except IMPORT_ERRORS as error:
         node = node_at_fault(error, onnx.NodeProto)
         hint = HINTS.get(node.op_type, FAILED_HINT) if node else FAILED_HINT
+        if shapes:
+            given = ", ".join(f"{name} {tuple(shape)}" for name, shape in shapes.items())
+            hint = f"other shapes than those given, {given}, or {hint}"
         raise unsupported_nodes([node] if node else [], summary(error), hint) from error
     return mod, [value.name for value in inputs], [value.name for value in model.graph.output]
 

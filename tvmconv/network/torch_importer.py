@@ -24,12 +24,12 @@ def export_module(module: torch.nn.Module, inputs: tuple[Any, ...] | None) -> to
     """The module in eval mode, exported with example inputs; the module itself is left as it was."""
     import torch
 
-    if not isinstance(inputs, tuple) or not all(isinstance(tensor, torch.Tensor) for tensor in inputs):
-        raise InvalidArgumentError(
-            "inputs",
-            None if inputs is None else type(inputs).__name__,
-            "a tuple of example tensors, which a torch.nn.Module is exported with",
-        )
+    expected = "a tuple of example tensors of torch, which a torch.nn.Module is exported with"
+    if not isinstance(inputs, tuple):
+        raise InvalidArgumentError("inputs", None if inputs is None else type(inputs).__name__, expected)
+    for place, example in enumerate(inputs):
+        if not isinstance(example, torch.Tensor):
+            raise InvalidArgumentError(f"inputs[{place}]", type(example).__name__, expected)
     training = [part for part in module.modules() if part.training]
     module.eval()
     try:

@@ -26,15 +26,25 @@ class LogAxis:
     def __call__(self, value: float) -> float:
         return round(self._start + self._step * (log10(value) - self.low), 1)
 
-    def ticks(self) -> list[float]:
-        """Round numbers within the axis, some three to eight."""
+    def ticks(self, whole: bool = False) -> list[float]:
+        """Round numbers within the axis, some three to eight; `whole` leaves out those with a fraction."""
         decades = range(floor(self.low), ceil(self.high) + 1)
         for steps in ((1,), (1, 3), (1, 2, 5), (1, 1.5, 2, 3, 5, 7)):
             ticks = [step * 10.0**decade for decade in decades for step in steps]
             inside = [tick for tick in ticks if self.low - 1e-9 <= log10(tick) <= self.high + 1e-9]
             if len(inside) >= 3:
                 break
+        else:  # a short axis, on which equal steps are round
+            inside = self._equal_steps()
+        inside = [tick for tick in inside if not whole or tick == int(tick)]
         return inside[:: ceil(len(inside) / 8)] if inside else []
+
+    def _equal_steps(self) -> list[float]:
+        low, high = 10**self.low, 10**self.high
+        decade = 10.0 ** floor(log10((high - low) / 3))
+        step = decade * max(size for size in (1, 2, 5) if size * decade <= (high - low) / 3)
+        first, last = ceil(low / step - 1e-9), floor(high / step + 1e-9)
+        return [round(number * step, 12) for number in range(first, last + 1)]
 
 
 def bars(rows: Mapping[str, Mapping[str, float]], unit: str, first: int) -> Markup:
@@ -73,7 +83,7 @@ def points(
     height = 300
     x = LogAxis([x for x, _ in [*every, *roofs]], LEFT, WIDTH - RIGHT)
     y = LogAxis([y for _, y in [*every, *roofs]], height - BOTTOM, TOP)
-    parts = _frame(x, y, height, axes)
+    parts = _frame(x.ticks(), x, y, height, axes)
     line = " ".join(f"{x(a)},{y(b)}" for a, b in roofs)
     parts.append(tag("polyline", points=line, class_="axis"))
     for number, (name, marks) in enumerate(series.items()):
@@ -94,7 +104,7 @@ def curves(series: Mapping[str, Sequence[float]], axes: tuple[str, str]) -> Mark
     height = 260
     x = LogAxis([1.0, max(a for a, _ in every)], LEFT, WIDTH - RIGHT)
     y = LogAxis([b for _, b in every], height - BOTTOM, TOP)
-    parts = _frame(x, y, height, axes)
+    parts = _frame(x.ticks(whole=True), x, y, height, axes)
     alike = len(lines) > COLOURS
     for number, (name, line) in enumerate(lines.items()):
         corners = [f"{x(a)},{y(b)}" for a, b in _stairs(line)]
@@ -116,9 +126,10 @@ def _stairs(line: Sequence[tuple[int, float]]) -> list[Point]:
     return corners
 
 
-def _frame(x: LogAxis, y: LogAxis, height: float, axes: tuple[str, str]) -> list[Markup]:
+def _frame(ticks: Sequence[float], x: LogAxis, y: LogAxis, height: float, axes: tuple[str, str]) -> list[Markup]:
+    """The grid with its numbers, `ticks` on the x axis, and what the axes are."""
     parts = []
-    for tick in x.ticks():
+    for tick in ticks:
         parts += [_line(x(tick), TOP, x(tick), height - BOTTOM, "grid")]
         parts += [_text(x(tick), height - BOTTOM + 12, _number(tick), "middle")]
     for tick in y.ticks():

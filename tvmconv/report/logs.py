@@ -8,7 +8,7 @@ from math import inf, isfinite
 from statistics import geometric_mean
 
 from ..autotvm.history import best_record
-from ..autotvm.measure import Status
+from ..autotvm.measure import Stage, Status
 from ..autotvm.plot import best_so_far
 from ..autotvm.record import Log, Record
 from ..autotvm.tidy import Made, by_making, default_record
@@ -26,7 +26,7 @@ def tuning(source: Source, log: Log) -> Markup:
     skipped = ", ".join(f"{count} {kind}" for kind, count in log.skipped.items())
     head = facts(
         [
-            ("trials", len(log.records)),
+            ("trials", sum(map(_is_trial, log.records))),
             ("workloads", len({made.problem for made in groups})),
             ("devices", ", ".join(dict.fromkeys(made.device for made in groups))),
             ("under way when a run ended", len(log.under_way) or None),
@@ -35,8 +35,10 @@ def tuning(source: Source, log: Log) -> Markup:
     )
     rows = [_row(made, records) for made, records in groups.items()]
     gains = [row[4] for row in rows if isinstance(row[4], float)]
-    mean = f"geometric mean of {len(gains)}: {geometric_mean(gains):.3g} times as long as the best" if gains else ""
-    means = tag("p", f"Default configurations: {mean}") if mean else Markup()
+    mean = (
+        f"{geometric_mean(gains or [1.0]):.3g} times as long as the best (geometric mean over {len(gains)} workloads)"
+    )
+    means = tag("p", f"Default configurations take {mean}.") if len(gains) > 1 else Markup()
     headers = [
         "workload",
         "template",
@@ -57,7 +59,12 @@ def _row(made: Made, records: Sequence[Record]) -> list[Cell]:
     knobs = "" if best is None else ", ".join(f"{name}={value}" for name, value in best.knobs.items())
     costs = [None if record is None else 1e6 * record.cost for record in (default, best)]
     gain = None if default is None or best is None else default.cost / best.cost
-    return [str(made.problem), made.template, *costs, gain, len(records), failed, knobs, made.device]
+    return [str(made.problem), made.template, *costs, gain, sum(map(_is_trial, records)), failed, knobs, made.device]
+
+
+def _is_trial(record: Record) -> bool:
+    """Whether a record is of the search, not of the measurements at its end."""
+    return record.stage is Stage.SEARCH
 
 
 def _convergence(groups: dict[Made, list[Record]]) -> Markup:
