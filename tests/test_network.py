@@ -86,6 +86,38 @@ def test_kinds_of_arrays(network: Network, inputs: Any, expected: list[np.ndarra
     check(network(x, torch.from_numpy(bias)), expected)
 
 
+@pytest.mark.parametrize("exported", [False, True], ids=["built", "exported"])
+def test_outputs_share_their_memory_with_nothing(exported: bool, tmp_path: Path) -> None:
+    """Not with the input, not with each other, and not with weights, which are the network's."""
+    torch = pytest.importorskip("torch")
+    graph = Graph((1, 2, 4, 4))
+    weight = graph.constant(np.eye(4))
+    product = graph.node("MatMul", "x", weight)
+    shape = graph.constant([2, 16], "int64")
+    network = build(
+        graph.model(product, graph.node("Reshape", product, shape), weight, graph.node("Reshape", "x", shape), "x")
+    )
+    if exported:
+        network.export(tmp_path / "network.so")
+        network = tvmconv.load(tmp_path / "network.so")
+    x = torch.arange(32.0).reshape(1, 2, 4, 4)
+    for kind in (lambda: x, lambda: tvm.runtime.tensor(x.numpy())):
+        given = kind()
+        for output in network(given):
+            torch.from_dlpack(output).zero_()
+        results = [torch.from_dlpack(output) for output in network(given)]
+        for result, expected in zip(results, (x, x, torch.eye(4), x, x), strict=True):
+            assert torch.equal(result.reshape(expected.shape), expected)
+
+
+def test_a_network_without_inputs() -> None:
+    graph = Graph((1,))
+    graph.inputs.clear()
+    y = build(graph.model(graph.node("Relu", graph.constant([-1.0, 2.0]))))()
+    assert isinstance(y, np.ndarray)
+    assert y.tolist() == [0.0, 2.0]
+
+
 @pytest.mark.parametrize("offset", [4, 16, 36])
 def test_unaligned_and_strided_arrays(offset: int, network: Network, inputs: Any, expected: list[np.ndarray]) -> None:
     x, bias = inputs

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import onnx
 import pytest
 import tvm
 from network_graph import Graph
@@ -45,3 +46,16 @@ def test_channels_in_turns(groups: int) -> None:
     x = np.random.default_rng(3).standard_normal((1, 96, 14, 13)).astype("float32")
     (expected,) = ReferenceEvaluator(model).run(None, {"x": x})
     np.testing.assert_allclose(build(imported)(x), expected, rtol=1e-5, atol=1e-6)
+
+
+def test_what_has_no_loops_of_blocks_stays_as_it_is() -> None:
+    """TVM has written a scatter by hand; and a slice may begin where only an input says."""
+    graph = Graph((1, 4, 3, 5))
+    graph.inputs.append(onnx.helper.make_tensor_value_info("start", onnx.TensorProto.INT64, (1,)))
+    indices, updates = graph.constant(np.full((1, 1, 1, 2), 2), "int64"), graph.constant([[[[7.0, 8.0]]]])
+    scattered = graph.node("ScatterElements", graph.node("Relu", "x"), indices, updates, axis=1)
+    ends = (graph.constant([9], "int64"), graph.constant([3], "int64"))
+    model = graph.model(graph.node("Neg", graph.node("Slice", scattered, "start", *ends)))
+    x, start = np.random.default_rng(3).standard_normal((1, 4, 3, 5)).astype("float32"), np.array([2])
+    (expected,) = ReferenceEvaluator(model).run(None, {"x": x, "start": start})
+    np.testing.assert_allclose(build(model)(x, start), expected, rtol=1e-6)

@@ -18,6 +18,7 @@ from .kernels import use_kernels
 from .model import Model
 from .network import Network
 from .powers import simplify_powers
+from .precision import sum_in_float32
 from .separation import separate_convolutions
 from .spreading import spread_over_threads
 
@@ -35,7 +36,7 @@ def build(model: Any, target: Any = "llvm", sparse: str = "auto") -> Network:
     resolved = resolve_target(target)
     source = model if isinstance(model, Model) else import_model(model)
     mod, layers = use_kernels(source.mod, resolved, sparse)
-    mod = simplify_powers(simplify_batch_norms(mod))
+    mod = sum_in_float32(simplify_powers(simplify_batch_norms(mod)))
     pipeline = None
     if resolved.kind.name == "cuda":
         mod, pipeline = separate_convolutions(mod), cuda_pipeline(resolved)
@@ -47,7 +48,7 @@ def build(model: Any, target: Any = "llvm", sparse: str = "auto") -> Network:
         problem = f"TVM cannot compile it for {resolved.kind.name}: {summary(error)}"
         raise UnsupportedModelError(f"{problem}. What would help: static shapes, or other operators") from error
     kernels = _machine_code(mod, resolved)
-    return Network(executable, str(resolved), source.inputs, source.outputs, layers, kernels)
+    return Network(executable, str(resolved), source.inputs, source.outputs, layers, kernels, source.constant_outputs())
 
 
 def _machine_code(mod: tvm.IRModule, target: tvm.target.Target) -> dict[str, bytes]:

@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from tvm import relax
+
+from .graph import blocks_of, free_variables
 from .layers import Convolution, TensorSpec
 from .sites import find_convolutions
 
@@ -20,6 +23,18 @@ class Model:
     """Relax, with a function "main" whose parameters are the inputs; weights are constants in it."""
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
+
+    def constant_outputs(self) -> tuple[int, ...]:
+        """The places of the outputs that are the same for all inputs."""
+        main = self.mod["main"]
+        values = {var: value for block in blocks_of(self.mod) for var, value in block.values.items()}
+        varies = set(main.params)
+        for var, value in values.items():
+            if not varies.isdisjoint(free_variables(value)):
+                varies.add(var)
+        result = values.get(main.body.body, main.body.body)
+        outputs = result.fields if isinstance(result, relax.Tuple) else [result]
+        return tuple(place for place, output in enumerate(outputs) if varies.isdisjoint(free_variables(output)))
 
     def convolutions(self) -> list[Convolution]:
         """The model's convolutions and linear layers in graph order; equal ones have the same `workload`."""

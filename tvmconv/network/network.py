@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from copy import deepcopy
 from functools import cached_property
 from os import PathLike
 from typing import Any
 
 import msgspec
+import numpy as np
 import tvm
 import tvm_ffi
 from tvm.runtime.vm import VirtualMachine
@@ -41,21 +43,25 @@ class Network:
         outputs: tuple[TensorSpec, ...],
         layers: tuple[Layer, ...],
         kernels: Mapping[str, bytes],
+        constants: tuple[int, ...],
     ) -> None:
+        """`constants` are the places of outputs that are the same for all inputs."""
         self._target = target
         self.inputs = inputs
         self.outputs = outputs
         self.layers = layers
         self._executable = executable
         self._kernels = kernels
+        self._constants = constants
         self._turn = threading.Lock()
 
     def __call__(self, /, *given: Any, **named: Any) -> Any:
         """Runs the network on its inputs, in order or by name: arrays of NumPy or torch, or any with DLPack.
 
-        The result is an array of the same kind and on the same device as the first input, or a tuple of them where
-        the model has several outputs. Arrays that are elsewhere are copied to the target's device. Raises
-        `InvalidArgumentError` for inputs that are not those of `inputs`, `NoDeviceError` where the device is missing.
+        The result is an array of the same kind and on the same device as the first input, of NumPy where there is
+        none, or a tuple of them where the model has several outputs. It shares its memory with nothing. Arrays that
+        are elsewhere are copied to the target's device. Raises `InvalidArgumentError` for inputs that are not those of
+        `inputs`, `NoDeviceError` where the device is missing.
 
         Intermediate tensors are the network's, the same in all calls: on a GPU, call on one stream at a time. Threads
         take turns, as TVM's virtual machine confuses calls that are under way together. A call that torch captures in
@@ -75,8 +81,17 @@ class Network:
             result = self.machine[main](*placed)
         # Given a torch tensor, TVM answers with torch tensors.
         tensors = [tvm_ffi.from_dlpack(item) for item in (result if len(self.outputs) > 1 else [result])]
-        outputs = tuple(arrays.same_kind(inputs[0], tensor) for tensor in tensors)
+        outputs = tuple(self._own(inputs, placed, tensors))
         return outputs if len(outputs) > 1 else outputs[0]
+
+    def _own(self, inputs: Sequence[Any], placed: Sequence[Any], tensors: Sequence[Any]) -> Iterator[Any]:
+        """The results as the caller's kind of arrays, copied where TVM's are an input, a constant or one another."""
+        like, taken = (inputs[0] if inputs else np.empty(0)), {tensor.data_ptr() for tensor in placed}
+        for place, tensor in enumerate(tensors):
+            array, address = arrays.same_kind(like, tensor), tensor.data_ptr()
+            is_others = place in self._constants or address in taken
+            taken.add(address)
+            yield _copy(array) if is_others else array
 
     def export(self, path: str | PathLike[str]) -> None:
         """Writes the network to one file that `tvmconv.load` reads; needs a C++ compiler to link it."""
@@ -87,6 +102,7 @@ class Network:
             "outputs": msgspec.to_builtins(self.outputs),
             "layers": msgspec.to_builtins(self.layers),
             "kernels": msgspec.to_builtins(self._kernels),
+            "constants": self._constants,
         }
         storage.save(self._executable, "network", self._target, details, path)
 
@@ -102,6 +118,7 @@ class Network:
             msgspec.convert(details["outputs"], tuple[TensorSpec, ...]),
             msgspec.convert(details["layers"], tuple[Layer, ...]),
             kernels,
+            msgspec.convert(details["constants"], tuple[int, ...]),
         )
 
     def __repr__(self) -> str:
@@ -157,6 +174,10 @@ def copied(operand: arrays.Operand, device: tvm.runtime.Device) -> tvm.runtime.T
     """A new tensor on the device with what the operand holds."""
     source = tvm_ffi.from_dlpack(operand.argument)
     return tvm.runtime.empty(operand.shape, operand.dtype, device).copyfrom(source)
+
+
+def _copy(array: Any) -> Any:
+    return array.copyto(array.device) if isinstance(array, tvm.runtime.Tensor) else deepcopy(array)
 
 
 def _placed(operand: arrays.Operand, device: tvm.runtime.Device) -> Any:

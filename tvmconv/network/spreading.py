@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from itertools import takewhile
 from math import prod
 
@@ -9,8 +10,8 @@ import tvm
 import tvm_ffi
 from tvm import relax, tirx
 from tvm.s_tir import Schedule
-from tvm.s_tir.schedule import LoopRV, SBlockRV
-from tvm.s_tir.stmt import SBlock
+from tvm.s_tir.schedule import LoopRV, SBlockRV, ScheduleError
+from tvm.s_tir.stmt import SBlock, SBlockRealize
 from tvm.sym import Analyzer
 
 from ..lowering import OPAQUE
@@ -48,9 +49,14 @@ def spread_over_threads(mod: tvm.IRModule, target: tvm.target.Target) -> tvm.IRM
             ]
         )(mod)
     for var, func in mod.functions.items():
-        if isinstance(func, tirx.PrimFunc) and not (func.attrs and "tirx.is_scheduled" in func.attrs):
+        if isinstance(func, tirx.PrimFunc) and _has_blocks(func) and "tirx.is_scheduled" not in (func.attrs or {}):
             mod[var] = _spread(func, native_lanes(target))
     return mod
+
+
+def _has_blocks(func: tirx.PrimFunc) -> bool:
+    """Whether there are loops to schedule: what TVM has written by hand, such as a scatter, is one block in all."""
+    return isinstance(func.body, SBlockRealize) and str(func.body.block.name_hint) == "root"
 
 
 def _spread(func: tirx.PrimFunc, lanes: int) -> tirx.PrimFunc:
@@ -76,7 +82,8 @@ def _fused(func: tirx.PrimFunc) -> tirx.PrimFunc:
     for block in sch.get_child_blocks(sch.get_sblock("root")):
         readers = sch.get_consumers(block)
         if readers and all(_is_map(sch, each) for each in (block, *readers)):
-            sch.compute_inline(block)
+            with suppress(ScheduleError):  # such as for one that is read at places that TVM does not see through
+                sch.compute_inline(block)
     return tvm_ffi.structural_map(sch.mod["main"], (SBlock, _simplified))
 
 

@@ -1,0 +1,47 @@
+"""Sums of float16 in float32, as convolutions have them: TVM adds up in the dtype of the operands."""
+
+from __future__ import annotations
+
+import tvm
+from tvm import relax
+
+from .graph import blocks_of, operator_name, rebind
+
+SUMMING = frozenset(
+    (
+        "mean", "nn.adaptive_avg_pool1d", "nn.adaptive_avg_pool2d", "nn.adaptive_avg_pool3d", "nn.avg_pool1d",
+        "nn.avg_pool2d", "nn.avg_pool3d", "nn.conv1d", "nn.conv1d_transpose", "nn.conv2d", "nn.conv2d_transpose",
+        "nn.conv3d", "nn.conv3d_transpose", "nn.group_norm", "nn.instance_norm", "nn.layer_norm", "nn.log_softmax",
+        "nn.rms_norm", "nn.softmax", "std", "sum", "variance",
+    )
+)  # fmt: skip
+"""Operators of Relax that add up many elements of their operands."""
+
+
+def sum_in_float32(mod: tvm.IRModule) -> tvm.IRModule:
+    """The module with operators of float16 that add up computed in float32.
+
+    In float16 the mean of a plane of 112x112 is a third of what it should be: from 2048 on, ones that are added are
+    lost.
+
+    Before: `y = R.mean(x, axis=[2, 3])`. After: `y = R.astype(R.mean(R.astype(x, "float32"), axis=[2, 3]), "float16")`.
+    """
+    values = {}
+    for block in blocks_of(mod):
+        for var, value in block.values.items():
+            name = (operator_name(value) or "").removeprefix("relax.")
+            if not isinstance(value.ty, relax.TensorType) or value.ty.dtype != "float16":
+                continue
+            if name == "matmul":  # which need not have its operands in float32
+                wider = relax.op.matmul(*value.args, out_dtype="float32")
+            elif name in SUMMING:
+                wider = relax.Call(value.op, [_in_float32(each) for each in value.args], value.attrs)
+            else:
+                continue
+            values[var] = relax.op.astype(wider, "float16")
+    return rebind(mod, values)
+
+
+def _in_float32(argument: relax.Expr) -> relax.Expr:
+    is_half = isinstance(argument.ty, relax.TensorType) and argument.ty.dtype == "float16"
+    return relax.op.astype(argument, "float32") if is_half else argument
