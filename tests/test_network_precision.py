@@ -1,0 +1,59 @@
+"""Networks in which numbers would get lost, or take long: sums of float16, and powers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from network_graph import Graph, operators
+from onnx.reference import ReferenceEvaluator
+
+from tvmconv.network import build, import_model
+from tvmconv.network.powers import simplify_powers
+
+HALF: dict[str, Callable[[Graph], str]] = {
+    "mean of planes": lambda graph: graph.node("GlobalAveragePool", "x"),
+    "mean of images": lambda graph: graph.node("ReduceMean", "x", axes=[1, 2, 3]),
+    "pooling": lambda graph: graph.node("AveragePool", "x", kernel_shape=[60, 64]),
+    "matrix product": lambda graph: graph.node(
+        "MatMul", graph.node("Flatten", "x"), graph.constant(np.full((2 * 64 * 64, 2), 1 / 1024))
+    ),
+    "batched product": lambda graph: graph.node("MatMul", "x", graph.constant(np.full((2, 64, 64), 1 / 64))),
+    "convolution left to TVM": lambda graph: graph.node(
+        "ConvTranspose", "x", graph.constant(np.full((2, 1, 64, 64), 1 / 1024)), pads=[32, 32, 31, 31]
+    ),
+}
+
+
+@pytest.mark.parametrize("name", HALF)
+def test_half_precision_is_summed_in_single(name: str) -> None:
+    """In float16 a sum of ones ends at 2048."""
+    half, double = (Graph((1, 2, 64, 64), dtype, opset=13) for dtype in ("float16", "float64"))
+    x = np.random.default_rng(3).uniform(0.5, 1.5, (1, 2, 64, 64)).astype("float16")
+    (expected,) = ReferenceEvaluator(double.model(HALF[name](double))).run(None, {"x": x.astype("float64")})
+    y = build(half.model(HALF[name](half)))(x)
+    assert y.dtype == np.float16
+    np.testing.assert_allclose(y, expected, rtol=2**-10)
+
+
+@pytest.mark.parametrize("beta", [0.75, 0.5, 0.7])
+def test_powers_of_local_response_normalization(beta: float) -> None:
+    graph = Graph((2, 8, 9, 11))
+    imported = import_model(graph.model(graph.node("LRN", "x", size=5, alpha=0.3, beta=beta, bias=2.0)))
+    assert operators(imported.mod).count("relax.power") == 1
+    roots = {0.75: 2, 0.5: 1, 0.7: 0}[beta]
+    simplified = operators(simplify_powers(imported.mod))
+    assert (simplified.count("relax.sqrt"), simplified.count("relax.power")) == (roots, int(roots == 0))
+    x = np.random.default_rng(3).standard_normal((2, 8, 9, 11))
+    squares = np.pad(x**2, ((0, 0), (2, 2), (0, 0), (0, 0)))
+    expected = x / (2 + 0.3 / 5 * sum(squares[:, i : i + 8] for i in range(5))) ** beta
+    np.testing.assert_allclose(build(imported)(x.astype("float32")), expected, rtol=0, atol=4e-6)
+
+
+def test_a_power_may_have_more_axes_than_what_it_is_of() -> None:
+    graph = Graph((2, 3))
+    built = build(graph.model(graph.node("Pow", "x", graph.constant([[[0.5]]]))))
+    x = np.array([[1, 4, 9], [16, 25, 36]], "float32")
+    assert built.outputs[0].shape == (1, 2, 3)
+    np.testing.assert_allclose(built(x), [[[1, 2, 3], [4, 5, 6]]], rtol=1e-6)
