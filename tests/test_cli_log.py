@@ -156,14 +156,24 @@ def test_compact_keeps_what_decides(log: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "command", [["prune", "FILE"], ["compact", "LOG", "-o", "FILE"], ["merge", "LOG", "-o", "FILE"]]
+    "command",
+    [
+        ["show", "FILE"],
+        ["best", "LOG", "FILE"],
+        ["merge", "FILE", "-o", "LOG"],
+        ["prune", "FILE"],
+        ["compact", "LOG", "-o", "FILE"],
+        ["merge", "LOG", "-o", "FILE"],
+    ],
+    ids=" ".join,
 )
-def test_what_is_no_log_is_not_replaced(command: list[str], log: Path, tmp_path: Path) -> None:
+def test_what_is_no_log_is_refused(command: list[str], log: Path, tmp_path: Path) -> None:
     file = tmp_path / "README.md"
     file.write_text("# not a log\n")
     result = tvmconv("log", *({"FILE": file, "LOG": log}.get(argument, argument) for argument in command))
     assert result.exit_code == 2
     assert "README.md'; expected a tuning log" in result.stderr
+    assert result.stdout == ""
     assert file.read_text() == "# not a log\n"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -94,8 +95,9 @@ def test_commands_say_what_the_runtime_lacks(arguments: list[str], folder: Path)
 
 
 def test_command_line_runs_a_network(folder: Path) -> None:
-    done = command_with_runtime_alone(["run", "net.so", "--fill-mode", "ones", "-o", "outputs.npz"], folder)
+    done = command_with_runtime_alone(["run", "net.so", "--fill-mode", "ones", "-o", "outputs.npz", "--json"], folder)
     assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["target"]["kind"] == "llvm"
     (output,) = np.load(folder / "outputs.npz").values()
     np.testing.assert_array_equal(output, np.load(folder / "expected.npy"))
 

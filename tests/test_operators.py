@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import tvm
+from network_graph import Graph
 
 import tvmconv
 from tvmconv import ConvWorkload, arrays, operators, storage
@@ -151,12 +152,34 @@ def test_kernels_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 X, W = OPERANDS["x"], OPERANDS["w"]
+
+
+def fake() -> Any:
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    with FakeTensorMode():
+        return torch.empty(X.shape)
+
+
 BAD: dict[str, tuple[Callable[[], Any], str]] = {
     "list": (lambda: tvmconv.depthwise(X.tolist(), W), "x is 'list'; expected an array"),
     "rank": (lambda: tvmconv.depthwise(X[0], W), "x is .* expected a shape of 4 dimensions"),
     "channels": (lambda: tvmconv.depthwise(X, W[:5]), "w is .* expected 6 channels first"),
     "mixed-dtypes": (lambda: tvmconv.depthwise(X, W.astype("float16")), "w is 'float16'; expected the dtype float32"),
     "integers": (lambda: tvmconv.depthwise(X.astype("int32"), W.astype("int32")), "x is 'int32'; expected an array of"),
+    "complex": (
+        lambda: tvmconv.depthwise(X.astype("complex64"), W),
+        r"x is 'ndarray of complex64'; expected an array that DLPack can share, such as x.astype\('float32'\)",
+    ),
+    "big-endian": (lambda: tvmconv.depthwise(X.astype(">f2"), W), r"x is 'ndarray of >f2'; .*x.astype\('float16'\)"),
+    "objects": (lambda: tvmconv.depthwise(X, W.astype(object)), r"w is 'ndarray of object'; .*w.astype\('float32'\)"),
+    "texts": (lambda: tvmconv.depthwise(X.astype("U"), W), r"x is 'ndarray of <U.*x.astype\('float32'\)"),
+    "complex-dlpack": (lambda: tvmconv.depthwise(OnlyDLPack(X.astype("complex64")), W), "x is 'OnlyDLPack'; expected"),
+    "fake": (lambda: tvmconv.depthwise(fake(), torch.from_numpy(W)), "x is 'a tensor without data'; expected one with"),
+    "vmap": (
+        lambda: torch.vmap(lambda x: tvmconv.depthwise(x, torch.from_numpy(W)))(torch.from_numpy(X)[None]),
+        "x is 'a tensor without data'; expected one with",
+    ),
     "sparse": (lambda: tvmconv.depthwise(torch.eye(4).to_sparse(), torch.eye(4)), "x is 'torch.sparse_coo on cpu'"),
     "meta": (lambda: tvmconv.depthwise(torch.empty(1, 2, 8, 8, device="meta"), torch.eye(4)), "x is .* on meta'"),
     "nested-stride": (lambda: tvmconv.depthwise(X, W, stride=(1, [1])), r"stride is \(1, \(1,\)\)"),
@@ -180,6 +203,42 @@ def test_bad_arguments(bad: str) -> None:
     call, message = BAD[bad]
     with pytest.raises(InvalidArgumentError, match=message):
         call()
+
+
+LIKE_ONE: dict[str, dict[str, Any]] = {
+    "stride": {"stride": 1.0},
+    "stride-in-a-pair": {"stride": (1, True), "dilation": (1, 1)},
+    "padding": {"padding": True},
+    "dilation-in-a-pair": {"stride": (1, 1), "dilation": [1.0, 1]},
+}
+
+
+@pytest.mark.parametrize("name", LIKE_ONE)
+def test_what_equals_an_earlier_calls_argument_is_checked_all_the_same(name: str) -> None:
+    tvmconv.depthwise(X, W, stride=1, padding=1, dilation=1)
+    tvmconv.depthwise(X, W, stride=(1, 1), padding=1, dilation=(1, 1))
+    with pytest.raises(InvalidArgumentError, match=f"{name.split('-')[0]} is .*(1.0|True).*; expected"):
+        tvmconv.depthwise(X, W, **{"stride": 1, "padding": 1, "dilation": 1, **LIKE_ONE[name]})
+
+
+EMPTY: dict[str, Callable[[], Any]] = {
+    "numpy": lambda: np.ones((0, 2, 4, 4), "float32"),
+    "dlpack": lambda: OnlyDLPack(np.ones((0, 2, 4, 4), "float32")),
+    "torch": lambda: torch.ones(0, 4, 4, 2).permute(0, 3, 1, 2),
+}
+
+
+@pytest.mark.parametrize("kind", EMPTY)
+def test_empty_arrays_have_the_strides_that_kernels_want(kind: str) -> None:
+    argument = arrays.operand("x", EMPTY[kind]()).argument
+    strides = argument.stride() if kind == "torch" else argument.strides
+    assert (tuple(argument.shape), tuple(strides)) == ((0, 2, 4, 4), (32, 16, 4, 1))
+
+
+def test_a_network_on_an_empty_batch() -> None:
+    graph = Graph(("n", 2, 4, 4))
+    network = tvmconv.build(graph.model(graph.conv("x", (3, 2, 3, 3))))
+    assert [tuple(network(EMPTY[kind]()).shape) for kind in EMPTY] == [(0, 3, 2, 2)] * 3
 
 
 @pytest.mark.skipif(has_gpu(), reason="there is a GPU here")
@@ -322,6 +381,15 @@ def test_file_cut_in_the_middle_is_refused_before_it_is_run(saved: Path, tmp_pat
     damaged.write_bytes(whole[: len(whole) // 2] + whole[-2000:])
     with pytest.raises(InvalidArgumentError, match="exported, whole"):
         tvmconv.load(damaged)
+
+
+def test_library_that_cannot_be_loaded_is_named_as_it_is(saved: Path, tmp_path: Path) -> None:
+    damaged = tmp_path / "damaged.so"
+    damaged.write_bytes(b"none" + saved.read_bytes()[4:])
+    with pytest.raises(InvalidArgumentError, match=r"a library that can be loaded .*: invalid ELF header") as caught:
+        tvmconv.load(damaged)
+    assert str(caught.value).count(str(damaged)) == 3
+    assert "/./" not in str(caught.value)
 
 
 def test_file_of_another_tvm_is_refused(saved: Path, tmp_path: Path) -> None:

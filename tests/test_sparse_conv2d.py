@@ -76,6 +76,8 @@ WEIGHTS: dict[str, tuple[Callable[[], Any], dict[str, Any]]] = {
     "torch": (lambda: torch.from_numpy(W).requires_grad_(), {}),
     "dlpack": (lambda: tvm.runtime.tensor(W), {}),
     "matrix": (matrix, {"kernel": (3, 3)}),
+    "matrix-of-square-kernels": (matrix, {"kernel": 3}),
+    "kernel-beside": (lambda: W, {"kernel": [3, 3]}),
     "scipy": (scipy_matrix, {"kernel": (3, 3)}),
     "torch-csr": (lambda: torch.from_numpy(matrix()).to_sparse_csr(), {"kernel": (3, 3)}),
 }
@@ -181,6 +183,8 @@ BAD: dict[str, tuple[Callable[[], Any], str]] = {
     ),
     "matrix": (lambda: tvmconv.sparse_conv2d(matrix()), "weight is .* with kernel=\\(R, S\\)"),
     "kernel": (lambda: tvmconv.sparse_conv2d(matrix(), kernel=(5, 5)), r"kernel is \(5, 5\); expected .* divides 36"),
+    "kernel-text": (lambda: tvmconv.sparse_conv2d(matrix(), kernel="3"), "kernel is '3'; expected an integer or"),
+    "kernel-of-zero": (lambda: tvmconv.sparse_conv2d(matrix(), kernel=0), r"kernel is \(0, 0\); expected .* divides"),
     "kernel-of-four": (lambda: tvmconv.sparse_conv2d(W, kernel=(1, 1)), r"weight is .* with kernel \(1, 1\)'"),
     "module": (lambda: tvmconv.sparse_conv2d(torch.nn.Linear(4, 4)), "weight is .* of torch's modules a Conv2d"),
     "text": (lambda: tvmconv.sparse_conv2d("weight"), "weight is 'str of <U6'; expected real numbers"),

@@ -65,11 +65,25 @@ def operand(name: str, array: Any) -> Operand:
         if is_cpu(tensor.device) and not isinstance(array, np.ndarray):
             # Kernels refuse a view that begins at an offset; NumPy adds it to the pointer.
             tensor = tvm_ffi.from_dlpack(np.from_dlpack(tensor))
+        dtype = str(tensor.dtype)  # complex numbers have no name in TVM
     except (ValueError, BufferError, TypeError, RuntimeError) as error:
-        raise InvalidArgumentError(name, type(array).__name__, f"an array that DLPack can share ({error})") from None
+        raise _not_shared(name, array, error) from None
     if not is_cpu(tensor.device) and tensor.data_ptr() % GPU_ALIGNMENT:
         raise InvalidArgumentError(name, "a view that is not aligned", f"an array aligned to {GPU_ALIGNMENT} bytes")
-    return Operand(name, tensor, tuple(tensor.shape), str(tensor.dtype), tensor.device)
+    shape = tuple(tensor.shape)
+    if 0 in shape:
+        tensor = tvm.runtime.empty(shape, dtype, tensor.device)  # NumPy has strides of 0 there, which kernels refuse
+    return Operand(name, tensor, shape, dtype, tensor.device)
+
+
+def _not_shared(name: str, array: Any, error: Exception) -> InvalidArgumentError:
+    """The error for an array that DLPack or TVM refuses; NumPy's are refused for their dtype."""
+    if not isinstance(array, np.ndarray):
+        return InvalidArgumentError(name, type(array).__name__, f"an array that DLPack can share ({error})")
+    swapped = array.dtype.kind in "fiu" and not array.dtype.isnative
+    helpful = array.dtype.newbyteorder("=").name if swapped else "float32"
+    expected = f"an array that DLPack can share, such as {name}.astype('{helpful}') ({error})"
+    return InvalidArgumentError(name, f"{type(array).__name__} of {array.dtype}", expected)
 
 
 def _torch_operand(name: str, array: Any) -> Operand:
@@ -80,7 +94,15 @@ def _torch_operand(name: str, array: Any) -> Operand:
         raise InvalidArgumentError(name, "a tensor that requires grad", "one that does not: pass tensor.detach()")
     if array.is_neg() or not array.is_contiguous():
         array = array.resolve_neg().contiguous()
-    if kind == "cuda" and array.data_ptr() % GPU_ALIGNMENT:
+    try:
+        pointer = array.data_ptr()
+    except RuntimeError:  # torch.vmap's
+        pointer = 0
+    if not pointer:
+        if array.numel():
+            raise InvalidArgumentError(name, "a tensor without data", "one with data: no fake one, none of torch.vmap")
+        array = array.new_empty(array.shape)  # an empty one may have strides that kernels refuse
+    if kind == "cuda" and pointer % GPU_ALIGNMENT:
         array = array.clone()
     return Operand(name, array, array.shape, _dtype_name(array.dtype), _device(kind, index or 0))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from functools import cached_property, lru_cache
 from os import PathLike
 from typing import Any, Literal
@@ -289,16 +289,18 @@ def _call(
         operands.append(operand("residual", residual))
     if target is None:
         target = "llvm" if is_cpu(image.device) else "cuda"
+    described = {name: _hashable(value) for name, value in options.items()}
     operator = _operator(
         kind,
         image.shape,
         weight.shape,
-        tuple((name, _hashable(value)) for name, value in options.items()),
         image.dtype,
         tuple(item.name for item in operands),
         _hashable(algorithm),
         target if isinstance(target, str) else str(resolve_target(target)),
         applied(),
+        tuple([type(item) for value in described.values() if isinstance(value, tuple) for item in value]),
+        **described,
     )
     return operator.run(x, [image, weight.reshaped(operator.workload.w_shape), *operands])
 
@@ -312,16 +314,21 @@ def _operator(
     kind: str,
     x_shape: tuple[int, ...],
     w_shape: tuple[int, ...],
-    options: tuple[tuple[str, Any], ...],
     dtype: str,
     epilogue: tuple[str, ...],
     algorithm: str,
     target: str,
     logs: tuple[History, ...],
+    item_types: tuple[type, ...],
+    **options: Any,
 ) -> Operator:
-    """The operator for a call's arguments: what is the same in the next call is not worked out again."""
+    """The operator for a call's arguments: what is the same in the next call is not worked out again.
+
+    The same are values of the same type: True == 1 == 1.0, of which a workload takes one. `item_types` are those of
+    what is in tuples, which the cache does not look into.
+    """
     describe = getattr(ConvWorkload, kind)
-    workload = describe(x_shape, w_shape, dtype=dtype, **dict(options), **dict.fromkeys(epilogue, True))
+    workload = describe(x_shape, w_shape, dtype=dtype, **options, **dict.fromkeys(epilogue, True))
     return _kept(workload, algorithm, target, logs)
 
 
@@ -337,9 +344,10 @@ def _kept(workload: ConvWorkload, algorithm: str, target: str, logs: tuple[Histo
 
 def _hashable(value: Any) -> Any:
     """The value as a key; what no workload takes as a stride, a padding or a dilation becomes text that it refuses."""
-    if isinstance(value, list | tuple):
-        return tuple(map(_hashable, value))
-    return value if isinstance(value, Hashable) else repr(value)
+    if isinstance(value, (list, tuple)):
+        return tuple([_hashable(item) for item in value])
+    # What isinstance(value, Hashable) looks at, in a third of the time.
+    return repr(value) if type(value).__hash__ is None else value
 
 
 def _in_float32(name: str, vector: Any, dtype: str) -> Operand:

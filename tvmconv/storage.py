@@ -13,12 +13,14 @@ import sys
 import tempfile
 from functools import partial
 from importlib.util import find_spec
+from itertools import count
 from os import PathLike
 from pathlib import Path
 from typing import Any, Literal
 
 import msgspec
 import tvm
+import tvm_ffi
 from tvm.runtime import Executable, Module
 from tvm.support import cc
 
@@ -32,6 +34,8 @@ LENGTH_BYTES = 8
 LEAST_FREE = 64 * 2**20
 """Bytes that have to be free on a disk before anything is exported to it."""
 
+
+_loads = count(1)
 
 Kind = Literal["operator", "sparse", "network"]
 """What a file holds."""
@@ -151,7 +155,20 @@ def read(path: str | PathLike[str]) -> tuple[Module, Description]:
         raise InvalidArgumentError("path", str(path), expected)
     cuda.use_fast_compiler()
     device_for(msgspec.json.decode(description.target)["kind"])  # without its runtime TVM cannot even read the file
+    resolved = Path(path).resolve()
+    spelled = _spelled_anew(resolved)
     try:
-        return tvm.runtime.load_module(str(Path(path).resolve())), description
+        return tvm_ffi.load_module(spelled), description  # TVM's own would spell the path as it always does
     except RuntimeError as error:
-        raise InvalidArgumentError("path", str(path), f"a library that can be loaded ({error})") from None
+        said = str(error).replace(spelled, str(resolved))
+        raise InvalidArgumentError("path", str(path), f"a library that can be loaded ({said})") from None
+
+
+def _spelled_anew(path: Path) -> str:
+    """The path, spelled as in no load before: "/" and "./" between folder and name are the load's number in binary.
+
+    The system's loader first looks for a library that it loaded by this very name, whatever file has the name now; by
+    another name it finds it only if it is the same file.
+    """
+    number = f"{next(_loads):b}".replace("0", "/").replace("1", "./")
+    return f"{path.parent}/{number}{path.name}"

@@ -74,12 +74,17 @@ def compacted(log: Log) -> list[Record]:
     return kept
 
 
+def readable(path: str | PathLike[str], expected: str = "a tuning log") -> Log:
+    """The log in a file; refuses a file of anything else."""
+    log = load_from_file(path)
+    if log.skipped["foreign"] and not (log.records or log.under_way):
+        raise InvalidArgumentError("log", str(path), expected)
+    return log
+
+
 def writable(path: str | PathLike[str]) -> Log:
     """The log in a file that is to be written to, an empty one if there is no file; refuses one of anything else."""
-    log = load_from_file(path) if Path(path).exists() else Log()
-    if log.skipped["foreign"] and not log.records:
-        raise InvalidArgumentError("log", str(path), "a tuning log, or a file that does not exist yet")
-    return log
+    return readable(path, "a tuning log, or a file that does not exist yet") if Path(path).exists() else Log()
 
 
 def rewrite(path: str | PathLike[str], edit: Callable[[Log], Sequence[Record]]) -> Sequence[Record]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -48,7 +48,8 @@ def best(paths: Sequence[Path], as_json: bool) -> None:
 
     rows: list[list[object]] = []
     found: list[Record] = []
-    for made, records in by_making(read(paths)).items():
+    held = [record for path in paths for record in opened(path).records]
+    for made, records in by_making(held).items():
         record, default = best_record(records), default_record(records)
         if record is None:
             continue
@@ -75,11 +76,9 @@ def show(path: Path, workload: str | None, status: str | None, plot: Path | None
     The counts are of how the trials ended, of devices, and of versions.
     """
     from ..autotvm.plot import plot_convergence
-    from ..autotvm.record import load_from_file
     from ..autotvm.tidy import by_making
 
-    held = load_from_file(path)
-    tell_skipped(path, held.skipped)
+    held = opened(path)
     records = [record for record in held.records if workload is None or workload in str(record.problem)]
     if plot is not None:
         runs = {", ".join(map(str, making(made))): same for made, same in by_making(records).items()}
@@ -125,12 +124,9 @@ def merge(paths: Sequence[Path], output: Path, as_json: bool) -> None:
 
     OUT has the records of all of them, each once, in the order of time; what it had before stays in it.
     """
-    from ..autotvm.record import load_from_file
     from ..autotvm.tidy import merged
 
-    logs = [load_from_file(path) for path in paths]
-    for path, held in zip(paths, logs, strict=True):
-        tell_skipped(path, held.skipped)
+    logs = [opened(path) for path in paths]
     write(output, lambda there: merged([there, *logs]), sum(len(held.records) for held in logs), as_json)
 
 
@@ -166,10 +162,7 @@ def compact(path: Path, output: Path | None, as_json: bool) -> None:
 
 def tidy(path: Path, output: Path | None, kept: Callable[[Log], list[Record]], as_json: bool) -> None:
     """Puts what is kept of a log in its place, or elsewhere."""
-    from ..autotvm.record import load_from_file
-
-    held = load_from_file(path)
-    tell_skipped(path, held.skipped)
+    held = opened(path)
     write(output or path, kept if output is None else lambda there: kept(held), len(held.records), as_json)
 
 
@@ -184,16 +177,13 @@ def write(path: Path, content: Callable[[Log], list[Record]], read: int, as_json
         click.echo(f"{path}: {written} records of {read}")
 
 
-def read(paths: Iterable[Path]) -> list[Record]:
-    """The records of several logs; lines that are none are told."""
-    from ..autotvm.record import load_from_file
+def opened(path: Path) -> Log:
+    """The log in a file, which has to be one; lines that are no records are told."""
+    from ..autotvm.tidy import readable
 
-    records = []
-    for path in paths:
-        held = load_from_file(path)
-        tell_skipped(path, held.skipped)
-        records += held.records
-    return records
+    held = readable(path)
+    tell_skipped(path, held.skipped)
+    return held
 
 
 def tell_skipped(path: Path, skipped: Mapping[str, int]) -> None:

@@ -68,12 +68,13 @@ def run(
     import numpy as np
     import tvm
 
+    from ..network import Network
     from ..targets import device_of
     from ..verify import compare, run_onnxruntime
     from .inputs import fill, read_inputs
 
     network = load_network(file, target, verify, shapes)
-    device = device_of(network.target)
+    device = network.device if isinstance(network, Network) else device_of(network.target)
     input_specs, output_specs = signature(network)
     arrays = read_inputs(inputs, input_specs) if inputs else {}
     generator = np.random.default_rng(seed)
@@ -92,7 +93,8 @@ def run(
 
     described = [describe(name, array) for name, array in named.items()]
     if as_json:
-        data = {"target": json.loads(str(network.target)), "outputs": described, "seconds": seconds}
+        target = network.target_json if isinstance(network, Network) else str(network.target)
+        data = {"target": json.loads(target), "outputs": described, "seconds": seconds}
         print_json({**data, "comparisons": [{**asdict(c), "agrees": c.agrees} for c in comparisons]})
     else:
         print_table(list(described[0]), [list(output.values()) for output in described])

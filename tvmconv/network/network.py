@@ -46,7 +46,8 @@ class Network:
         constants: tuple[int, ...],
     ) -> None:
         """`constants` are the places of outputs that are the same for all inputs."""
-        self._target = target
+        self.target_json = target
+        """What the network was built for, as JSON."""
         self.inputs = inputs
         self.outputs = outputs
         self.layers = layers
@@ -104,7 +105,7 @@ class Network:
             "kernels": msgspec.to_builtins(self._kernels),
             "constants": self._constants,
         }
-        storage.save(self._executable, "network", self._target, details, path)
+        storage.save(self._executable, "network", self.target_json, details, path)
 
     @classmethod
     def from_saved(cls, module: tvm.runtime.Module, target: str, details: dict[str, Any]) -> Network:
@@ -129,12 +130,12 @@ class Network:
 
     @cached_property
     def target(self) -> tvm.target.Target:
-        """What the network was built for."""
-        return tvm.target.Target(json.loads(self._target))
+        """What the network was built for; needs TVM's compiler."""
+        return tvm.target.Target(json.loads(self.target_json))
 
     @cached_property
     def _kind(self) -> str:
-        return str(json.loads(self._target)["kind"])
+        return str(json.loads(self.target_json)["kind"])
 
     @cached_property
     def device(self) -> tvm.runtime.Device:

@@ -129,7 +129,7 @@ def sparse_conv2d(
     shift: Any = None,
     residual: bool = False,
     activation: Activation = None,
-    kernel: Sequence[int] | None = None,
+    kernel: int | Sequence[int] | None = None,
     x_shape: Sequence[int] | None = None,
     target: Any = None,
 ) -> SparseConv2d:

@@ -12,6 +12,7 @@ import numpy as np
 
 from ..arrays import is_torch
 from ..errors import InvalidArgumentError
+from ..parameters import pair
 
 COMPILED_IN = ("w", "scale", "shift")
 """Operands of a workload that its sparse kernels have in them."""
@@ -37,8 +38,9 @@ def constants_of(operands: Mapping[str, np.ndarray]) -> Constants:
     return {name: operands[name] for name in COMPILED_IN if name in operands}
 
 
-def as_layer(weight: Any, kernel: Sequence[int] | None) -> Layer:
+def as_layer(weight: Any, kernel: int | Sequence[int] | None) -> Layer:
     """A weight in any of its forms: those of `sparse_conv2d`."""
+    kernel = None if kernel is None else pair("kernel", kernel)
     torch = sys.modules.get("torch")
     if torch is None or not isinstance(weight, torch.nn.Module):
         return Layer(_in_four(_array("weight", weight), kernel))
@@ -94,11 +96,11 @@ def _array(name: str, values: Any) -> np.ndarray:
     return array
 
 
-def _in_four(array: np.ndarray, kernel: Sequence[int] | None) -> np.ndarray:
+def _in_four(array: np.ndarray, kernel: tuple[int, int] | None) -> np.ndarray:
     if array.ndim == 2 and kernel is not None:
-        if len(kernel) != 2 or min(kernel) < 1 or array.shape[1] % prod(kernel):
+        if min(kernel) < 1 or array.shape[1] % prod(kernel):
             raise InvalidArgumentError("kernel", kernel, f"(R, S) whose product divides {array.shape[1]}")
         array = array.reshape(len(array), -1, *kernel)
-    if array.ndim != 4 or (kernel is not None and array.shape[2:] != tuple(kernel)) or not array.size:
+    if array.ndim != 4 or (kernel is not None and array.shape[2:] != kernel) or not array.size:
         raise InvalidArgumentError("weight", f"of shape {array.shape} with kernel {kernel}", MEANING)
     return require_finite("weight", array)
