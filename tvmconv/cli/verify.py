@@ -32,7 +32,7 @@ QUIET_SECONDS = 10.0
 @click.option("--serial-twin", "twin", is_flag=True, help="Run CUDA kernels on the CPU, their threads one by one.")
 @click.option("--bounds", is_flag=True, help="On a CPU: let each access past an array be a crash.")
 @click.option("--case", metavar="JSON", help="Try this one, from the line that a failure prints.")
-@click.option("--timeout", type=Seconds(), default=60.0, help="Seconds that one may take.")
+@click.option("--timeout", type=Seconds(), default=300.0, help="Seconds that one may take: twins are slow.")
 @click.option("--parallel", type=POSITIVE, help="Worker processes.  [default: one a core]")
 @json_option
 def verify(
