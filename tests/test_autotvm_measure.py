@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 import threading
@@ -117,6 +118,13 @@ def test_a_kernel_that_corrupts_memory_spoils_no_other_trial(
     corrupt = runner.run(TRIAL, library(tmp_path, f"{body} return 0;"))
     assert corrupt.status in (Status.CRASH, Status.WRONG_ANSWER, Status.RUNTIME_ERROR)
     assert runner.run(TRIAL, built(builder, WORKLOAD)).status is Status.OK
+
+
+def test_a_segmentation_fault_ends_a_worker_without_another_word() -> None:
+    """What describes it would wait for ever, if it happened in the allocator."""
+    script = "import ctypes; from tvmconv.autotvm import worker; worker.initialize(); ctypes.string_at(0)"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (-signal.SIGSEGV, "")
 
 
 def test_build_failures_are_results(runner: LocalRunner) -> None:

@@ -54,7 +54,12 @@ def require_packages() -> None:
 
 
 def initialize() -> None:
-    """Readies a new worker."""
+    """Readies a new worker.
+
+    A segmentation fault ends it at once: TVM's handler allocates memory to describe it, and waits for ever where the
+    allocator is what a kernel has corrupted, with Python's lock, so that no time limit ends the worker either.
+    """
+    signal.signal(signal.SIGSEGV, signal.SIG_DFL)
     follow_parent()
     cuda.load_runtime()
 
