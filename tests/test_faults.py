@@ -87,30 +87,6 @@ def test_killed_while_exporting(stage: str, tmp_path: Path) -> None:
     check_result(WORKLOAD, operands, library.load(path)(operands["x"], operands["w"]))
 
 
-def test_an_operator_that_is_saved_again_where_one_was_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each is what was saved, also where it is loaded twice, or by a relative path."""
-    monkeypatch.chdir(tmp_path)
-    x, w = np.full((1, 4, 6, 6), -1, "float32"), np.ones((4, 1, 1, 1), "float32")
-    loaded = []
-    for low, path in ((-5, "operator.so"), (0, tmp_path / "operator.so"), (3, "operator.so")):
-        workload = library.ConvWorkload.depthwise(x.shape, w.shape, activation=("clip", low, 9))
-        library.compile(workload).save(path)
-        loaded += [library.load(path), library.load(path)]
-    assert [float(operator(x, w)[0, 0, 0, 0]) for operator in loaded] == [-1, -1, 0, 0, 3, 3]
-
-
-def test_a_network_that_is_exported_again_where_one_was_loaded(tmp_path: Path) -> None:
-    path, loaded = tmp_path / "network.so", []
-    for weight in (1, 3):
-        graph = Graph((1, 4, 5, 5))
-        scaled = graph.node("Conv", "x", graph.constant(np.full((4, 1, 1, 1), weight)), group=4)
-        library.build(graph.model(graph.node("Sigmoid", scaled))).export(path)
-        loaded.append(library.load(path))
-    x = np.ones((1, 4, 5, 5), "float32")
-    for weight, network in zip((1, 3), loaded, strict=True):
-        np.testing.assert_allclose(network(x), 1 / (1 + np.exp(-weight * x)), rtol=1e-5)
-
-
 def test_killed_while_a_log_is_compacted(tmp_path: Path) -> None:
     log = tmp_path / "log.jsonl"
     append(log, [record(place) for place in range(3)])

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import sys
 import threading
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,7 +13,7 @@ import tvm
 from network_graph import Graph
 
 import tvmconv
-from tvmconv import ConvWorkload, arrays, operators, storage
+from tvmconv import ConvWorkload, arrays, operators
 from tvmconv.dispatch import template_for
 from tvmconv.errors import InvalidArgumentError, NoDeviceError
 from tvmconv.targets import has_gpu, resolve_target
@@ -341,87 +339,3 @@ def test_algorithms_that_do_not_compute_a_convolution() -> None:
         tvmconv.conv2d(X, W.reshape(12, 1, 3, 3), groups=6, algorithm="direct")
     with pytest.raises(InvalidArgumentError, match=r"residual is \(2, 12, 13, 14\); expected the shape"):
         tvmconv.conv2d(X, np.ones((12, 6, 1, 1), "float32"), residual=np.ones((2, 12, 13, 14), "float32"))
-
-
-def test_conv2d_operator_is_saved_with_its_template(tmp_path: Path) -> None:
-    operator = tvmconv.compile(DENSE)
-    operator.save(tmp_path / "conv2d.so")
-    loaded = tvmconv.load(tmp_path / "conv2d.so")
-    assert loaded.selection.name == "cpu/direct"
-    assert loaded.selection.config == operator.selection.config
-    inputs = {name: array for name, array in DENSE_OPERANDS.items() if name != "output"}
-    check_result(DENSE, DENSE_OPERANDS, loaded(**inputs))
-
-
-@pytest.fixture(scope="module")
-def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("saved") / "operator.so"
-    tvmconv.compile(WORKLOAD).save(path)
-    return path
-
-
-def test_save_and_load(saved: Path) -> None:
-    operator = tvmconv.load(saved)
-    assert isinstance(operator, operators.Operator)
-    assert operator.workload == WORKLOAD
-    assert operator.selection == tvmconv.compile(WORKLOAD).selection
-    check_result(WORKLOAD, OPERANDS, operator(*(OPERANDS[name] for name in ("x", "w", "scale", "shift"))))
-
-
-@pytest.mark.parametrize("keep", [0, 10, 1000, -1, -8, -20])
-def test_damaged_file_is_refused_before_it_is_run(saved: Path, tmp_path: Path, keep: int) -> None:
-    damaged = tmp_path / "damaged.so"
-    damaged.write_bytes(saved.read_bytes()[:keep])
-    with pytest.raises(InvalidArgumentError, match="a file that tvmconv exported"):
-        tvmconv.load(damaged)
-
-
-def test_file_cut_in_the_middle_is_refused_before_it_is_run(saved: Path, tmp_path: Path) -> None:
-    damaged, whole = tmp_path / "damaged.so", saved.read_bytes()
-    damaged.write_bytes(whole[: len(whole) // 2] + whole[-2000:])
-    with pytest.raises(InvalidArgumentError, match="exported, whole"):
-        tvmconv.load(damaged)
-
-
-def test_library_that_cannot_be_loaded_is_named_as_it_is(saved: Path, tmp_path: Path) -> None:
-    damaged = tmp_path / "damaged.so"
-    damaged.write_bytes(b"none" + saved.read_bytes()[4:])
-    with pytest.raises(InvalidArgumentError, match=r"a library that can be loaded .*: invalid ELF header") as caught:
-        tvmconv.load(damaged)
-    assert str(caught.value).count(str(damaged)) == 3
-    assert "/./" not in str(caught.value)
-
-
-def test_file_of_another_tvm_is_refused(saved: Path, tmp_path: Path) -> None:
-    other = tmp_path / "other.so"
-    version = tvm.__version__.encode()
-    other.write_bytes(saved.read_bytes().replace(b'"tvm":"' + version, b'"tvm":"' + b"9" * len(version)))
-    with pytest.raises(InvalidArgumentError, match="made with apache-tvm"):
-        tvmconv.load(other)
-
-
-def test_save_needs_a_folder_and_a_name(tmp_path: Path) -> None:
-    operator = tvmconv.compile(WORKLOAD)
-    with pytest.raises(InvalidArgumentError, match="a name that ends in .so"):
-        operator.save(tmp_path / "operator.bin")
-    with pytest.raises(InvalidArgumentError, match="a file in a folder that exists"):
-        operator.save(tmp_path / "nowhere" / "operator.so")
-    with pytest.raises(InvalidArgumentError, match="a file that exists"):
-        tvmconv.load(tmp_path / "missing.so")
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_failed_save_leaves_nothing(
-    tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    compiler = tmp_path_factory.mktemp("bin") / "broken"
-    compiler.write_text(f"#!{sys.executable}\nraise SystemExit(1)\n")
-    compiler.chmod(0o755)
-    monkeypatch.setenv("CXX", str(compiler))
-    target = tmp_path / "operator.so"
-    target.write_text("before")
-    with pytest.raises(tvmconv.TvmconvError, match="C\\+\\+ compiler"):
-        tvmconv.compile(WORKLOAD).save(target)
-    assert target.read_text() == "before"
-    assert list(tmp_path.iterdir()) == [target]
-    assert storage.MARK not in target.read_bytes()

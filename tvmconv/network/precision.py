@@ -5,17 +5,17 @@ from __future__ import annotations
 import tvm
 from tvm import relax
 
+from .convolutions import is_convolution
 from .graph import blocks_of, operator_name, rebind
 
 SUMMING = frozenset(
     (
         "mean", "nn.adaptive_avg_pool1d", "nn.adaptive_avg_pool2d", "nn.adaptive_avg_pool3d", "nn.avg_pool1d",
-        "nn.avg_pool2d", "nn.avg_pool3d", "nn.conv1d", "nn.conv1d_transpose", "nn.conv2d", "nn.conv2d_transpose",
-        "nn.conv3d", "nn.conv3d_transpose", "nn.group_norm", "nn.instance_norm", "nn.layer_norm", "nn.log_softmax",
+        "nn.avg_pool2d", "nn.avg_pool3d", "nn.group_norm", "nn.instance_norm", "nn.layer_norm", "nn.log_softmax",
         "nn.rms_norm", "nn.softmax", "std", "sum", "variance",
     )
 )  # fmt: skip
-"""Operators of Relax that add up many elements of their operands."""
+"""Operators of Relax that add up many elements of their operands, beside convolutions and products."""
 
 
 def sum_in_float32(mod: tvm.IRModule) -> tvm.IRModule:
@@ -34,7 +34,7 @@ def sum_in_float32(mod: tvm.IRModule) -> tvm.IRModule:
                 continue
             if name == "matmul":  # which need not have its operands in float32
                 wider = relax.op.matmul(*value.args, out_dtype="float32")
-            elif name in SUMMING:
+            elif name in SUMMING or is_convolution(value):
                 wider = relax.Call(value.op, [_in_float32(each) for each in value.args], value.attrs)
             else:
                 continue

@@ -35,10 +35,10 @@ def tuning(source: Source, log: Log) -> Markup:
     )
     rows = [_row(made, records) for made, records in groups.items()]
     gains = [row[4] for row in rows if isinstance(row[4], float)]
-    mean = (
-        f"{geometric_mean(gains or [1.0]):.3g} times as long as the best (geometric mean over {len(gains)} workloads)"
-    )
-    means = tag("p", f"Default configurations take {mean}.") if len(gains) > 1 else Markup()
+    means = Markup()
+    if len(gains) > 1:
+        mean = f"{geometric_mean(gains):.3g} times as long as the best (geometric mean over {len(gains)} workloads)"
+        means = tag("p", f"Default configurations take {mean}.")
     headers = [
         "workload",
         "template",

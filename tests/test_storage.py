@@ -1,0 +1,129 @@
+"""Operators and networks in files: saved and loaded, saved again, damaged, and of other versions."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tvm
+from network_graph import Graph
+
+import tvmconv
+from tvmconv import ConvWorkload, operators, storage
+from tvmconv.errors import InvalidArgumentError
+from tvmconv.testing import check_result, random_operands
+
+WORKLOAD = ConvWorkload.depthwise((2, 6, 13, 15), (6, 2, 3, 3), stride=2, scale=True, shift=True, activation="relu6")
+OPERANDS = random_operands(WORKLOAD)
+DENSE = ConvWorkload.conv2d((2, 6, 9, 11), (8, 3, 3, 3), groups=2, shift=True, residual=True, activation="relu")
+DENSE_OPERANDS = random_operands(DENSE)
+
+
+def test_conv2d_operator_is_saved_with_its_template(tmp_path: Path) -> None:
+    operator = tvmconv.compile(DENSE)
+    operator.save(tmp_path / "conv2d.so")
+    loaded = tvmconv.load(tmp_path / "conv2d.so")
+    assert loaded.selection.name == "cpu/direct"
+    assert loaded.selection.config == operator.selection.config
+    inputs = {name: array for name, array in DENSE_OPERANDS.items() if name != "output"}
+    check_result(DENSE, DENSE_OPERANDS, loaded(**inputs))
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("saved") / "operator.so"
+    tvmconv.compile(WORKLOAD).save(path)
+    return path
+
+
+def test_save_and_load(saved: Path) -> None:
+    operator = tvmconv.load(saved)
+    assert isinstance(operator, operators.Operator)
+    assert operator.workload == WORKLOAD
+    assert operator.selection == tvmconv.compile(WORKLOAD).selection
+    check_result(WORKLOAD, OPERANDS, operator(*(OPERANDS[name] for name in ("x", "w", "scale", "shift"))))
+
+
+@pytest.mark.parametrize("keep", [0, 10, 1000, -1, -8, -20])
+def test_damaged_file_is_refused_before_it_is_run(saved: Path, tmp_path: Path, keep: int) -> None:
+    damaged = tmp_path / "damaged.so"
+    damaged.write_bytes(saved.read_bytes()[:keep])
+    with pytest.raises(InvalidArgumentError, match="a file that tvmconv exported"):
+        tvmconv.load(damaged)
+
+
+def test_file_cut_in_the_middle_is_refused_before_it_is_run(saved: Path, tmp_path: Path) -> None:
+    damaged, whole = tmp_path / "damaged.so", saved.read_bytes()
+    damaged.write_bytes(whole[: len(whole) // 2] + whole[-2000:])
+    with pytest.raises(InvalidArgumentError, match="exported, whole"):
+        tvmconv.load(damaged)
+
+
+def test_library_that_cannot_be_loaded_is_named_as_it_is(saved: Path, tmp_path: Path) -> None:
+    damaged = tmp_path / "damaged.so"
+    damaged.write_bytes(b"none" + saved.read_bytes()[4:])
+    with pytest.raises(InvalidArgumentError, match=r"a library that can be loaded .*: invalid ELF header") as caught:
+        tvmconv.load(damaged)
+    assert str(caught.value).count(str(damaged)) == 3
+    assert "/./" not in str(caught.value)
+
+
+def test_file_of_another_tvm_is_refused(saved: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other.so"
+    version = tvm.__version__.encode()
+    other.write_bytes(saved.read_bytes().replace(b'"tvm":"' + version, b'"tvm":"' + b"9" * len(version)))
+    with pytest.raises(InvalidArgumentError, match="made with apache-tvm"):
+        tvmconv.load(other)
+
+
+def test_save_needs_a_folder_and_a_name(tmp_path: Path) -> None:
+    operator = tvmconv.compile(WORKLOAD)
+    with pytest.raises(InvalidArgumentError, match="a name that ends in .so"):
+        operator.save(tmp_path / "operator.bin")
+    with pytest.raises(InvalidArgumentError, match="a file in a folder that exists"):
+        operator.save(tmp_path / "nowhere" / "operator.so")
+    with pytest.raises(InvalidArgumentError, match="a file that exists"):
+        tvmconv.load(tmp_path / "missing.so")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_failed_save_leaves_nothing(
+    tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compiler = tmp_path_factory.mktemp("bin") / "broken"
+    compiler.write_text(f"#!{sys.executable}\nraise SystemExit(1)\n")
+    compiler.chmod(0o755)
+    monkeypatch.setenv("CXX", str(compiler))
+    target = tmp_path / "operator.so"
+    target.write_text("before")
+    with pytest.raises(tvmconv.TvmconvError, match="C\\+\\+ compiler"):
+        tvmconv.compile(WORKLOAD).save(target)
+    assert target.read_text() == "before"
+    assert list(tmp_path.iterdir()) == [target]
+    assert storage.MARK not in target.read_bytes()
+
+
+def test_an_operator_that_is_saved_again_where_one_was_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each is what was saved, also where it is loaded twice, or by a relative path."""
+    monkeypatch.chdir(tmp_path)
+    x, w = np.full((1, 4, 6, 6), -1, "float32"), np.ones((4, 1, 1, 1), "float32")
+    loaded = []
+    for low, path in ((-5, "operator.so"), (0, tmp_path / "operator.so"), (3, "operator.so")):
+        workload = tvmconv.ConvWorkload.depthwise(x.shape, w.shape, activation=("clip", low, 9))
+        tvmconv.compile(workload).save(path)
+        loaded += [tvmconv.load(path), tvmconv.load(path)]
+    assert [float(operator(x, w)[0, 0, 0, 0]) for operator in loaded] == [-1, -1, 0, 0, 3, 3]
+
+
+def test_a_network_that_is_exported_again_where_one_was_loaded(tmp_path: Path) -> None:
+    path, loaded = tmp_path / "network.so", []
+    for weight in (1, 3):
+        graph = Graph((1, 4, 5, 5))
+        scaled = graph.node("Conv", "x", graph.constant(np.full((4, 1, 1, 1), weight)), group=4)
+        tvmconv.build(graph.model(graph.node("Sigmoid", scaled))).export(path)
+        loaded.append(tvmconv.load(path))
+    x = np.ones((1, 4, 5, 5), "float32")
+    for weight, network in zip((1, 3), loaded, strict=True):
+        np.testing.assert_allclose(network(x), 1 / (1 + np.exp(-weight * x)), rtol=1e-5)
