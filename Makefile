@@ -4,8 +4,6 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 # A C++ compiler links what is exported; where the machine has none, one comes as a Python package.
 COMPILER := $(if $(shell command -v g++ || command -v clang++),,ziglang)
-# The demo compares with ONNX Runtime on as many threads.
-THREADS ?= 2
 
 # Every kernel of the cases is tried under each; operands lie in memory of their own, where accesses past them show.
 SANITIZERS := memcheck racecheck initcheck synccheck
@@ -13,7 +11,7 @@ SANITIZERS := memcheck racecheck initcheck synccheck
 .PHONY: demo test coverage sanitize $(SANITIZERS) lint format clean
 
 demo: $(VENV)/demo-installed
-	TVM_NUM_THREADS=$(THREADS) $(BIN)/python examples/shufflenet.py
+	$(BIN)/python examples/shufflenet.py
 
 test: $(VENV)/test-installed
 	$(BIN)/python -m pytest -n auto

@@ -6,7 +6,6 @@ ones here.
 
 from __future__ import annotations
 
-import os
 import tempfile
 import time
 from collections import Counter
@@ -27,7 +26,7 @@ from tvmconv.targets import device_of, has_gpu, resolve_target
 from tvmconv.verify import compare, run_onnxruntime
 
 GRAPH = Path(onnx.__file__).parent / "backend" / "test" / "data" / "light" / "light_shufflenet.onnx"
-THREADS = int(os.environ.get("TVM_NUM_THREADS", os.cpu_count() or 1))
+THREADS = tvmconv.get_num_threads()
 """As many as TVM takes."""
 
 

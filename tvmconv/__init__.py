@@ -8,7 +8,9 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from . import threads
 from .errors import TvmconvError
+from .threads import get_num_threads, set_num_threads
 from .workload import ConvWorkload, Epilogue
 
 if TYPE_CHECKING:
@@ -19,6 +21,8 @@ if TYPE_CHECKING:
     from .sparse.operator import SparseOperator
 
 __version__ = "0.1.0"
+
+threads.configure()
 
 _RUNTIME_ALONE = ("Network", "load")
 """What TVM's runtime is enough for; the rest needs its compiler."""
@@ -50,8 +54,10 @@ __all__ = [
     "compile",
     "conv2d",
     "depthwise",
+    "get_num_threads",
     "import_model",
     "load",
+    "set_num_threads",
     "sparse_conv2d",
 ]
 

@@ -18,6 +18,8 @@ from pathlib import Path
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
+from .threads import NUMBER, choose, get_num_threads
+
 OK, MISSING, WRONG = "ok", "missing", "wrong"
 
 EXTRAS = {
@@ -57,6 +59,7 @@ def diagnose() -> list[Check]:
     """Every check, the required ones first. Where TVM cannot be loaded, what only TVM knows is left out."""
     tvm = check_tvm()
     checks = [*check_required(), tvm, *check_extras()]
+    checks.append(check_threads())
     if tvm.status == OK:
         checks += [check_cpu(), check_cxx()]
     checks += [check_nvrtc(), check_nvcc(), check_headers(), *check_gpus()]
@@ -126,8 +129,18 @@ def check_cpu() -> Check:
     """The CPU, as LLVM names it."""
     from tvm.target import codegen
 
-    found = f"{codegen.llvm_get_system_cpu()}, {os.cpu_count()} cores, LLVM {codegen.llvm_version_major()}"
+    found = f"{codegen.llvm_get_system_cpu()}, LLVM {codegen.llvm_version_major()}"
     return Check("cpu", "CPU", OK, found, "the target llvm", "")
+
+
+def check_threads() -> Check:
+    """How many threads kernels on a CPU are spread over, and why so many."""
+    wanted, reason, _ = choose()
+    threads = get_num_threads()
+    if threads != wanted:
+        reason = f"what TVM's pool has, instead of {wanted} ({reason})"
+    found = f"{threads}: {reason}; {os.cpu_count()} logical processors"
+    return Check("cpu", "threads", OK, found, "kernels on the CPU", f"set {NUMBER}, or call tvmconv.set_num_threads")
 
 
 def check_cxx() -> Check:

@@ -17,6 +17,7 @@ from hashlib import sha256
 from pathlib import Path
 
 from . import __version__, cuda
+from .threads import usable_cpus
 
 _compiled: dict[str, bytes] = {}
 
@@ -33,7 +34,7 @@ def folder() -> Path:
 
 def compile_all(sources: Sequence[str], arch: str) -> list[bytes]:
     """CUDA sources as machine code for an architecture, compiled side by side unless they are known."""
-    with ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:
+    with ThreadPoolExecutor(usable_cpus()) as pool:
         return list(pool.map(lambda source: compiled(source, arch), sources))
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import warnings
 from functools import cache
@@ -14,6 +13,7 @@ import msgspec
 
 from .cuda import device_arch, load_runtime
 from .errors import CompileError, InvalidArgumentError, NoDeviceError
+from .threads import get_num_threads
 
 if TYPE_CHECKING:
     import tvm
@@ -32,8 +32,8 @@ def resolve_target(target: str | dict[str, Any] | tvm.target.Target) -> tvm.targ
     - "nvidia/nvidia-h100" and TVM's other tags, `{"kind": "cuda", "arch": "sm_80"}` as a dict or as JSON.
     - "cuda -arch=sm_80", the form that TVM dropped, is turned into today's with a warning that shows it.
 
-    What is left out is filled in: the host, the limits of a block, the CPU's name and its number of cores. Anything
-    else raises `InvalidArgumentError`.
+    What is left out is filled in: the host, the limits of a block, the CPU's name, and as its cores the threads that
+    kernels run on. Anything else raises `InvalidArgumentError`.
     """
     import tvm
 
@@ -109,11 +109,13 @@ class DeviceFacts(msgspec.Struct, frozen=True):
         return self.name if self.threads is None else f"{self.name}, {self.threads} thread{'s' * (self.threads > 1)}"
 
 
-@cache
 def device_facts(kind: str) -> DeviceFacts | None:
     """This machine's device for targets of a kind; None for "cuda" where there is no GPU."""
-    if kind == "llvm":
-        return DeviceFacts(_cpu_name(), threads=_cpu_threads())
+    return DeviceFacts(_cpu_name(), threads=get_num_threads()) if kind == "llvm" else _gpu_facts()
+
+
+@cache
+def _gpu_facts() -> DeviceFacts | None:
     device = _first_gpu()
     return None if device is None else DeviceFacts(str(device.device_name), driver=_driver())
 
@@ -181,13 +183,14 @@ def _complete_llvm(config: dict[str, Any]) -> dict[str, Any]:
     config.setdefault("mcpu", codegen.llvm_get_system_cpu())
     if not codegen.llvm_is_valid_cpu(config["mcpu"], triple):
         raise InvalidArgumentError("target", config["mcpu"], "an mcpu that LLVM knows, such as haswell or znver5")
-    return {"num-cores": os.cpu_count() or 1} | config
+    return {"num-cores": get_num_threads()} | config
 
 
 def _first_line(error: Exception) -> str:
     return str(error).strip().splitlines()[-1]
 
 
+@cache
 def _cpu_name() -> str:
     """The CPU's own name, with the one that LLVM has for its kind: the first is vague on rented machines."""
     from tvm.target import codegen
@@ -195,13 +198,6 @@ def _cpu_name() -> str:
     info = Path("/proc/cpuinfo")
     model = re.search(r"^model name\s*:\s*(.*)$", info.read_text(), re.MULTILINE) if info.is_file() else None
     return f"{model[1].strip() if model else 'CPU'} ({codegen.llvm_get_system_cpu()})"
-
-
-def _cpu_threads() -> int:
-    """Threads of TVM's pool."""
-    import tvm
-
-    return int(tvm.get_global_func("runtime.NumThreads")())
 
 
 def _driver() -> str | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import tempfile
 from concurrent.futures import Future
@@ -13,6 +12,7 @@ import msgspec
 from tvm.support.popen_pool import PopenPoolExecutor
 
 from .. import storage
+from ..threads import usable_cpus
 from . import worker
 from .measure import BuildResult, MeasureInput
 
@@ -29,7 +29,7 @@ class LocalBuilder:
         worker.require_packages()
         storage.require_compiler()  # without one every trial would fail
         self.timeout = timeout
-        self.n_parallel = n_parallel or os.cpu_count() or 1
+        self.n_parallel = n_parallel or usable_cpus()
         self._pool = PopenPoolExecutor(
             max_workers=self.n_parallel,
             timeout=timeout,

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
-
 import click
 
 from ..bench.suites import load_suite, suite_names
 from ..errors import InvalidArgumentError
+from ..threads import usable_cpus
 from .console import print_json, print_table
 from .options import json_option, target_option
 
@@ -40,7 +39,7 @@ def tune_tir(name: str, seconds: int, target: str, as_json: bool) -> None:
         raise InvalidArgumentError("NAME", name, f"one of {', '.join(workloads)}")
     rows = race(workloads[name], target, seconds)
     if as_json:
-        where = {"device": device_facts(kind), "versions": versions(kind), "cores": os.cpu_count()}
+        where = {"device": device_facts(kind), "versions": versions(kind), "cores": usable_cpus()}
         print_json({**where, "workload": str(workloads[name]), "seconds": seconds, "rows": rows})
         return
     print_table(list(rows[0]), [list(row.values()) for row in rows])

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import re
 from math import isnan
 from pathlib import Path
 from typing import Any
 
 import click
+
+from ..threads import set_num_threads
 
 
 class OutputFile(click.Path):
@@ -70,9 +71,9 @@ def apply_records(ctx: click.Context, param: click.Parameter, value: Path | None
 
 
 def use_threads(ctx: click.Context, param: click.Parameter, value: int | None) -> None:
-    """Has TVM, which is loaded later, compute with so many threads."""
+    """Has TVM compute with so many threads."""
     if value is not None:
-        os.environ["TVM_NUM_THREADS"] = str(value)
+        set_num_threads(value)
 
 
 POSITIVE = click.IntRange(min=1)
@@ -103,7 +104,7 @@ threads_option = click.option(
     type=POSITIVE,
     expose_value=False,
     callback=use_threads,
-    help="On a CPU, for all alike.  [default: TVM's number]",
+    help="On a CPU, for all alike.  [default: one for each physical core]",
 )
 
 records_option = click.option(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shlex
 import sys
 import time
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING
 import click
 
 from ..errors import InvalidArgumentError, WrongResultError
+from ..threads import usable_cpus
 from .console import note, print_json, progress
 from .options import POSITIVE, Seconds, json_option, target_option
 
@@ -69,7 +69,7 @@ def verify(
     how = How(str(resolved), twin, bounds)
     given = read_case(case) if case is not None else None
     sources: list[int | Trial] = list(range(count)) if given is None else [given]
-    jobs = min(len(sources), parallel or os.cpu_count() or 1)
+    jobs = min(len(sources), parallel or usable_cpus())
 
     start = time.monotonic()
     tally = Counter[str]()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -21,6 +20,7 @@ from ..dispatch import Selection, select_sparse, sparse_template, templates_for
 from ..errors import InvalidArgumentError
 from ..sparse.compiling import compile_selected, sparsity_of
 from ..sparse.weights import Constants, is_finite
+from ..threads import usable_cpus
 from ..workload import ConvWorkload
 from .constants import Array
 
@@ -68,7 +68,7 @@ class SparseKernels:
             workload, constants, selection = self._chosen[name]
             return compile_selected(workload, constants, self._target, selection, name).executable.mod
 
-        with ThreadPoolExecutor(os.cpu_count()) as pool:
+        with ThreadPoolExecutor(usable_cpus()) as pool:
             return list(pool.map(compile_one, self._chosen))
 
     def choose(
