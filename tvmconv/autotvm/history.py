@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import cache, lru_cache
 from importlib.resources import as_file, files
+from itertools import product
 from os import PathLike
 from pathlib import Path
 from types import ModuleType
@@ -24,7 +25,11 @@ from ..targets import DeviceFacts, device_facts
 from ..workload import ConvWorkload, Epilogue
 from .measure import Stage, Status
 from .record import Entity, Log, Record, load_from_file, skipped_text
+from .siblings import are_siblings, distance, expected_gain
 from .task import Problem, Task
+
+LEAST_GAIN = 1.02
+"""How many times as fast as the default a sibling's record has to be to serve: less is noise."""
 
 NEAR = 1.5
 """How many times as many non-zeros as another weight one may have, and use what was measured with that."""
@@ -141,15 +146,46 @@ class History:
 
         For a sparse kernel it is one of the nearest share of zeros.
         """
-        workload, sparsity = problem
-        shares = [share for share in self._records[workload] if serves(share, sparsity)]
         left_out = Counter[str]()
-        for share in sorted(shares, key=lambda share: abs((share or 0.0) - (sparsity or 0.0))):
-            records, objections = sifted(self._records[workload][share], target, template, device)
+        for share in self._shares(problem):
+            records, objections = sifted(self._records[problem.workload][share], target, template, device)
             left_out += objections
             if (record := best_record(records)) is not None:
                 return record, left_out
         return None, left_out
+
+    def best_of_sibling(
+        self, problem: Problem, target: tvm.target.Target, template: ModuleType, device: DeviceFacts | None
+    ) -> tuple[Record | None, Counter[str]]:
+        """The same from the nearest device that is like the one that is there, if it should beat the default here."""
+        if device is None:
+            return None, Counter()
+        records = [record for share in self._shares(problem) for record in self._records[problem.workload][share]]
+        others = {record.device for record in records if are_siblings(record.device, device)} - {device}
+        for other in sorted(others, key=lambda other: distance(device, other)):
+            record, _ = self.best(problem, target, template, other)
+            if record is not None and self._pays(record, target, template, device):
+                return record, Counter()
+        return None, Counter()
+
+    def _pays(self, record: Record, target: tvm.target.Target, template: ModuleType, device: DeviceFacts) -> bool:
+        """Whether a sibling's record should be faster on a device than the default, as both were measured there."""
+        workload, sparsity = record.problem
+        density = () if sparsity is None else (1 - sparsity,)
+        config = template.default_config(workload, target, *density)
+        same, _ = sifted(self._records[workload][sparsity], target, template, record.device)
+        default = best_record(each for each in same if msgspec.convert(each.knobs, template.Config) == config)
+        if default is None:
+            return False
+        best = msgspec.convert(record.knobs, template.Config), record.cost
+        gain = expected_gain(best, (config, default.cost), workload, template, record.device, device)
+        return gain > LEAST_GAIN
+
+    def _shares(self, problem: Problem) -> list[float | None]:
+        """The shares of zeros with records that serve a problem, the nearest first; None is that of dense kernels."""
+        workload, sparsity = problem
+        shares = [share for share in self._records[workload] if serves(share, sparsity)]
+        return sorted(shares, key=lambda share: abs((share or 0.0) - (sparsity or 0.0)))
 
 
 _applied: ContextVar[tuple[History, ...]] = ContextVar("applied", default=())
@@ -195,32 +231,37 @@ def tuned(
     With a `sparsity` it is for the sparse kernel of a weight with that share of zeros.
 
     Logs that are applied come first, then those that tvmconv ships for the device that is there. A workload without
-    records of its own takes those of the same without an epilogue, which hardly changes what is fast.
+    records of its own takes those of the same without an epilogue, which hardly changes what is fast. Where no log has
+    records of the device itself, those of a device like it serve: see `siblings`.
     """
     device = _device(target)
     plain = msgspec.structs.replace(workload, epilogue=Epilogue())
     described = {workload: "tuned"}
     described.setdefault(plain, "tuned without its epilogue")
     histories = [*applied(), *([shipped()] if device is not None else [])]
-    for history in histories:
-        for same, how in described.items():
-            found, left_out = [], Counter[str]()
-            for template in templates:
-                record, objections = history.best(Problem(same, sparsity), target, template, device)
-                if record is None:
-                    left_out += objections
-                else:
-                    found.append((record, template))
-            if history in applied() and left_out and not found:
+    complaints: dict[History, str] = {}
+    for search, whose in ((History.best, ""), (History.best_of_sibling, ", by a sibling")):
+        for history, (same, how) in product(histories, described.items()):
+            answers = [search(history, Problem(same, sparsity), target, template, device) for template in templates]
+            found = [(each[0], template) for each, template in zip(answers, templates, strict=True) if each[0]]
+            if history in applied() and not found and (left_out := sum((each[1] for each in answers), Counter[str]())):
                 why = ", ".join(f"{count} {text}" for text, count in left_out.items())
-                warnings.warn(f"{history.source}: records of {same} are left out: {why}", stacklevel=2)
+                complaints[history] = f"{history.source}: records of {same} are left out: {why}"
             for record, template in sorted(found, key=lambda pair: pair[0].cost):
                 config = msgspec.convert(record.knobs, template.Config)
                 if not kept_space(template, workload, str(target)).violated(config):
+                    complaints.pop(history, None)
+                    _warn_of(complaints.values())
                     zeros = "" if (share := record.problem.sparsity) is None else f" for {100 * share:.4g}% zeros"
-                    reason = f"{how}{zeros}: {1e6 * record.cost:.2f} µs on {record.device} ({history.source})"
-                    return Found(Selection(template, config, reason), record)
+                    cost = f"{1e6 * record.cost:.2f} µs on {record.device}"
+                    return Found(Selection(template, config, f"{how}{zeros}{whose}: {cost} ({history.source})"), record)
+    _warn_of(complaints.values())
     return None
+
+
+def _warn_of(complaints: Iterable[str]) -> None:
+    for complaint in complaints:
+        warnings.warn(complaint, stacklevel=3)
 
 
 @cache

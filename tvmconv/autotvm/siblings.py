@@ -1,0 +1,54 @@
+"""Devices that are so alike that records of one serve on another, where none of its own say more."""
+
+from __future__ import annotations
+
+from math import ceil, log2
+from types import ModuleType
+from typing import Any
+
+from ..targets import DeviceFacts
+from ..workload import ConvWorkload
+
+FAMILIES = (("NVIDIA H100 80GB HBM3", "NVIDIA H200"),)
+"""GPUs with the same multiprocessors, as many of them, and other memory; docs/tuning.md has what records of one brought
+on the other."""
+
+
+def are_siblings(one: DeviceFacts, other: DeviceFacts) -> bool:
+    """Whether two devices are GPUs of one family, or CPUs with the same core, on however many threads."""
+    if one.threads is not None and other.threads is not None:
+        return _core(one) == _core(other)
+    return any(one.name in family and other.name in family for family in FAMILIES)
+
+
+def distance(one: DeviceFacts, other: DeviceFacts) -> tuple[float, bool]:
+    """How far siblings are apart: by the ratio of their threads first, then by name."""
+    return abs(log2((one.threads or 1) / (other.threads or 1))), one.name != other.name
+
+
+def expected_gain(
+    best: tuple[Any, float],
+    default: tuple[Any, float],
+    workload: ConvWorkload,
+    template: ModuleType,
+    measured_on: DeviceFacts,
+    device: DeviceFacts,
+) -> float:
+    """How many times as fast as the default a configuration should be on a device, from both on its sibling.
+
+    Both are given with seconds of a call. On a CPU each takes as long as the thread with the most tasks, so what has
+    too few tasks for many threads, or does not divide well among them, loses what it has won on few.
+    """
+
+    def seconds(config: Any, cost: float) -> float:
+        if device.threads is None or measured_on.threads is None:
+            return cost
+        tasks = int(template.features(workload, config)["tasks"]) if config.parallel else 1
+        return cost * ceil(tasks / device.threads) / ceil(tasks / measured_on.threads)
+
+    return seconds(*default) / seconds(*best)
+
+
+def _core(cpu: DeviceFacts) -> str:
+    """LLVM's name of a CPU's core, which `device_facts` puts behind the CPU's own."""
+    return cpu.name.rpartition("(")[2]
