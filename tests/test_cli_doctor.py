@@ -12,6 +12,7 @@ from packaging.requirements import Requirement
 
 from tvmconv import doctor, storage
 from tvmconv.cli import main
+from tvmconv.threads import get_num_threads
 
 
 @pytest.fixture
@@ -43,7 +44,7 @@ def test_json() -> None:
     assert checks["Python"]["found"].startswith(f"{sys.version_info.major}.{sys.version_info.minor}.")
     assert checks["apache-tvm"]["found"] == metadata.version("apache-tvm")
     assert checks["TVM"]["status"] == "ok"
-    assert "cores" in checks["CPU"]["found"]
+    assert checks["threads"]["found"].startswith(f"{get_num_threads()}: ")
     assert {"C++ compiler", "NVRTC", "nvcc", "CUDA headers", "NVIDIA driver", "TVM's CUDA runtime"} <= checks.keys()
     for check in report["checks"]:
         assert check.keys() == {"group", "name", "status", "found", "purpose", "remedy", "extra"}

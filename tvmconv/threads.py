@@ -83,7 +83,7 @@ def choose(environment: Mapping[str, str] = os.environ, root: Path = ROOT) -> Ch
 
 def get_num_threads() -> int:
     """How many threads a kernel on a CPU is spread over, where this thread calls it."""
-    if "tvm" not in sys.modules:
+    if sys.modules.get("tvm") is None:
         return choose().threads
     import tvm
 
@@ -104,7 +104,7 @@ def set_num_threads(threads: int) -> None:
     os.environ[CHOSEN] = ",".join(f"{name}={value}" for name, value in _chosen(before).items() if name != NUMBER)
     if BINDING in _chosen(before):
         os.environ[BINDING] = choose().binding
-    if "tvm" not in sys.modules:
+    if sys.modules.get("tvm") is None:
         return
     import tvm
 

@@ -1,0 +1,11 @@
+"""What holds for all tests."""
+
+from __future__ import annotations
+
+import os
+
+import tvmconv
+
+if workers := int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "0")):
+    # Processes that run tests side by side share the cores: TVM's threads spin while they wait, each on one.
+    tvmconv.set_num_threads(max(1, tvmconv.get_num_threads() // workers))
