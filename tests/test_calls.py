@@ -153,7 +153,8 @@ def prepared(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
         found.append(about)
         return original(about, *rest)
 
-    monkeypatch.setattr(operators, "_calls", calls.Calls(counting))
+    monkeypatch.setattr(operators, "_prepare", counting)
+    monkeypatch.setattr(operators, "_calls", calls.Calls())
     return found
 
 

@@ -89,16 +89,19 @@ TAKERS = _Takers()
 
 
 def taken_to_write(name: str, array: Any) -> tuple[Any, Hashable]:
-    """The same for an array of the caller's that a kernel writes to: raises `InvalidArgumentError` rather than copy."""
-    if isinstance(array, np.ndarray):
+    """The same for an array of the caller's that a kernel writes to: raises `InvalidArgumentError` rather than copy.
+
+    A tensor of torch is passed as it is, any other array as another object.
+    """
+    take = TAKERS[type(array)]
+    if take is _taken_from_numpy and not array.flags.carray:
         flags = array.flags
-        if not flags.carray:
-            what = "not contiguous" if not flags.c_contiguous else "not aligned" if not flags.aligned else "read-only"
-            raise InvalidArgumentError(name, f"an array that is {what}", "one in C order, aligned and writable")
-    elif not (is_torch(array) or isinstance(array, tvm_ffi.Tensor)):
+        what = "not contiguous" if not flags.c_contiguous else "not aligned" if not flags.aligned else "read-only"
+        raise InvalidArgumentError(name, f"an array that is {what}", "one in C order, aligned and writable")
+    if take is _taken_by_dlpack and not isinstance(array, tvm_ffi.Tensor):
         raise InvalidArgumentError(name, type(array).__name__, "an array of NumPy, a tensor of torch or one of TVM")
-    argument, facts = taken(name, array)
-    if is_torch(array) and argument is not array:
+    argument, facts = take(name, array)
+    if take is _taken_from_torch and argument is not array:
         expected = f"one that is contiguous, and on a GPU aligned to {GPU_ALIGNMENT} bytes"
         raise InvalidArgumentError(name, f"a tensor with strides {array.stride()}", expected)
     return argument, facts

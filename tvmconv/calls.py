@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import tvm
 
-from .arrays import TAKERS, Operand, allocator, is_torch, operand, result_type, same_kind, taken_to_write
+from .arrays import TAKERS, Operand, allocator, operand, result_type, same_kind, taken_to_write
 from .errors import InvalidArgumentError
 
 KEPT = 4096
@@ -58,28 +58,28 @@ class Launch:
         first = target.data_ptr()
         last = first + self.output_bytes
         for argument, (name, nbytes) in zip(arguments, self.extents, strict=True):
-            if argument.data_ptr() < last and first < argument.data_ptr() + nbytes:
+            start = argument.data_ptr()
+            if start < last and first < start + nbytes:
                 raise InvalidArgumentError("out", f"memory of {name}", "memory that no operand is in")
 
 
-Prepare = Callable[[Any, Any, list[Operand]], Launch]
-"""Checks operands and says how to run a kernel on their like: given what else the call is about, x, and them."""
+Prepare = Callable[[Any, list[Operand]], Launch]
+"""Checks operands, and says how to run a kernel on their like for an x of the kind that is given beside them."""
 
 
 class Calls:
     """Makes calls. Those that differ in nothing but in what is in their arrays are prepared once."""
 
-    def __init__(self, prepare: Prepare) -> None:
-        self._prepare = prepare
+    def __init__(self) -> None:
         self.known: dict[tuple[Hashable, ...], Launch] = {}
 
-    def __call__(self, about: Hashable, arrays: dict[str, Any], out: Any) -> Any:
+    def __call__(self, prepare: Prepare, about: Hashable, arrays: dict[str, Any], out: Any) -> Any:
         """The result for the operands, x first, as an array of the kind of x, or in `out` if that is not None.
 
-        `about` is all that decides on the kernel beside the operands.
+        `about` is all that decides what to prepare beside the operands.
         """
         arguments: list[Any] = []
-        key = [about]
+        key: list[Hashable] = [about]
         for name, array in arrays.items():
             argument, facts = TAKERS[type(array)](name, array)
             arguments.append(argument)
@@ -87,7 +87,7 @@ class Calls:
         if out is not None:
             target, facts = taken_to_write("out", out)
             key.append(facts)
-        launch = self.known.get(tuple(key)) or self._prepared(tuple(key), arrays, out)
+        launch = self.known.get(tuple(key)) or self._prepared(prepare, tuple(key), arrays, out)
         for place, convert in launch.conversions:
             arguments[place] = convert(arguments[place])
         if out is None:
@@ -103,13 +103,13 @@ class Calls:
         launch.kernel(*arguments)
         if out is None:
             return same_kind(arrays["x"], target) if launch.result is None else target
-        if is_torch(out):
-            sys.modules["torch"].autograd.graph.increment_version(out)  # what autograd has saved of it is gone
+        if target is out:  # of torch, whose autograd may have saved what it was
+            sys.modules["torch"].autograd.graph.increment_version(out)
         return out
 
-    def _prepared(self, key: tuple[Any, ...], arrays: dict[str, Any], out: Any) -> Launch:
+    def _prepared(self, prepare: Prepare, key: tuple[Hashable, ...], arrays: dict[str, Any], out: Any) -> Launch:
         operands = [operand(name, array) for name, array in arrays.items()]
-        launch = self._prepare(key[0], arrays["x"], operands)
+        launch = prepare(arrays["x"], operands)
         if out is not None:
             operand("out", out).check(*launch.output, launch.device)
         if len(self.known) >= KEPT:

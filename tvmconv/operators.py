@@ -61,7 +61,7 @@ class Operator:
         operands = {name: spec for name, spec in workload.operands.items() if name not in self.COMPILED_IN}
         self._output = operands.pop("output")
         self._inputs = operands
-        self._calls = Calls(lambda _, x, operands: self.launch(x, operands))
+        self._calls = Calls()
 
     def __call__(
         self, x: Any, w: Any, scale: Any = None, shift: Any = None, residual: Any = None, *, out: Any = None
@@ -72,7 +72,7 @@ class Operator:
         operand is. Raises `InvalidArgumentError` for an array that is not what the workload says, `NoDeviceError`
         where the target's device is missing.
         """
-        return self._calls((), given(x, w, scale, shift, residual), out)
+        return self._calls(self.launch, (), given(x, w, scale, shift, residual), out)
 
     def launch(self, x: Any, operands: Sequence[Operand]) -> Launch:
         """How to run the kernel on arrays like these, which are checked; the result is an array of the kind of x."""
@@ -267,7 +267,8 @@ def _call(kind: str, options: tuple[Any, ...], algorithm: str, target: Any, arra
         types = tuple(map(_types, options))
     if target is not None and type(target) is not str:
         target = _as_text(target)
-    return _calls((kind, options, types, algorithm, target, applied()), arrays, out)
+    about = kind, options, types, algorithm, target, applied()
+    return _calls(lambda x, operands: _prepare(about, x, operands), about, arrays, out)
 
 
 def _prepare(about: tuple[Any, ...], x: Any, operands: list[Operand]) -> Launch:
@@ -290,7 +291,7 @@ def _prepare(about: tuple[Any, ...], x: Any, operands: list[Operand]) -> Launch:
     return replace(operator.launch(x, operands), conversions=tuple(conversions.items()))
 
 
-_calls = Calls(_prepare)
+_calls = Calls()
 _operators: dict[tuple[ConvWorkload, str, str, tuple[History, ...]], Operator] = {}
 _lock = threading.Lock()
 

@@ -44,7 +44,7 @@ class SparseConv2d:
         self._target = None if target is None else resolve_target(target)
         self._operators: dict[tuple[tuple[int, ...], str, str], SparseOperator] = {}
         self._lock = threading.Lock()
-        self._calls = Calls(self._prepare)
+        self._calls = Calls()
 
     def __call__(self, x: Any, residual: Any = None, *, out: Any = None) -> Any:
         """The convolution of x (N, C, H, W), as an array of the kind of x on the device of x.
@@ -54,7 +54,7 @@ class SparseConv2d:
         new one, as for `tvmconv.Operator`. The first call with a shape compiles for it.
         """
         arrays = {"x": x} if residual is None else {"x": x, "residual": residual}
-        return self._calls((), arrays, out)
+        return self._calls(self._prepare, (), arrays, out)
 
     def operator(self, x_shape: Sequence[int], dtype: str = "float32", target: Any = None) -> SparseOperator:
         """What a call with such an x uses, compiled now if it was not; `target` is "llvm" unless one was given."""
@@ -99,7 +99,7 @@ class SparseConv2d:
             raise InvalidArgumentError("x_shape", shapes, "one shape compiled: choose with operator(x_shape)")
         return self.operators[0]
 
-    def _prepare(self, _: tuple[Any, ...], x: Any, operands: list[Operand]) -> Launch:
+    def _prepare(self, x: Any, operands: list[Operand]) -> Launch:
         """How to launch the kernel for arrays like these, compiled if it was not."""
         image = operands[0]
         target = self._target or _default_target(is_cpu(image.device))

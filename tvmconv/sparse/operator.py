@@ -52,7 +52,7 @@ class SparseOperator(Operator):
     def __call__(self, x: Any, residual: Any = None, *, out: Any = None) -> Any:  # type: ignore[override]
         """The convolution of x, as an array of the kind of x on the device of x; `out`, errors: as for `Operator`."""
         arrays = {"x": x} if residual is None else {"x": x, "residual": residual}
-        return self._calls((), arrays, out)
+        return self._calls(self.launch, (), arrays, out)
 
     def _lowered(self) -> tirx.PrimFunc:
         func, _, _ = lower_sparse(self.workload, self.constants, self.selection.config, self.target)
