@@ -64,6 +64,7 @@ def _calls(arrays: dict[str, Any], target: tvm.target.Target, on_gpu: bool) -> d
     """The ways to call, each of which returns its result, by name and kind of arrays."""
     import torch
 
+    torch.backends.cudnn.allow_tf32 = False
     device = "cuda" if on_gpu else "cpu"
     tensors = {name: torch.from_numpy(array).to(device, copy=True) for name, array in arrays.items()}
     x, w = tensors["x"], tensors["w"]
