@@ -13,6 +13,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 import pytest
+from command_line import tvmconv_json
 
 import tvmconv
 from tvmconv import ConvWorkload
@@ -135,6 +136,34 @@ def test_a_captured_graph_has_a_workspace_of_its_own() -> None:
     assert torch.equal(other, expected[1])
 
 
+def test_out() -> None:
+    """On the current stream, in a graph too, with a workspace."""
+    operator, pairs, expected = dense_operands()
+    out, stream = torch.full_like(expected[0], torch.nan), torch.cuda.Stream()
+    with torch.cuda.stream(stream):
+        torch.cuda._sleep(50_000_000)
+        out.fill_(2)
+        assert operator(*pairs[0], out=out) is out
+    stream.synchronize()
+    assert torch.equal(out, expected[0])
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        operator(*pairs[1], out=out)
+    out.fill_(torch.nan)
+    graph.replay()
+    torch.cuda.synchronize()
+    assert torch.equal(out, expected[1])
+    with pytest.raises(InvalidArgumentError, match="out is 'memory of x'; expected memory that no operand is in"):
+        operator(*pairs[0], out=pairs[0][0])
+    with pytest.raises(InvalidArgumentError, match="out is 'cpu:0'; expected an array on cuda:0"):
+        operator(*pairs[0], out=out.cpu())
+
+
+def test_what_a_call_costs() -> None:
+    result = tvmconv_json("bench", "overhead", "--target", "cuda", "--rounds", 1)
+    assert len(result["rows"]) == 7
+
+
 def test_memory_of_a_call_is_what_it_says() -> None:
     operator, pairs, _ = dense_operands()
     assert workspace_on_gpu(partial(operator, *pairs[0])) == operator.workspace_bytes
@@ -146,7 +175,11 @@ def test_slices_that_no_vector_is_aligned_to() -> None:
     buffer = torch.empty(operands["x"].size + 1, device="cuda")
     x = buffer[1:].view(workload.x_shape)
     x.copy_(torch.from_numpy(operands["x"]))
-    check_result(workload, operands, tvmconv.depthwise(x, on_gpu(operands)[1]).cpu().numpy())
+    aligned, w = on_gpu(operands)
+    for image in (aligned, x, aligned):
+        check_result(workload, operands, tvmconv.depthwise(image, w).cpu().numpy())
+    with pytest.raises(InvalidArgumentError, match="out is 'a tensor with strides .*on a GPU aligned to 16 bytes"):
+        tvmconv.depthwise(aligned, w, out=x)
 
 
 def test_mixed_devices_are_refused() -> None:

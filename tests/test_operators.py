@@ -133,7 +133,7 @@ def test_kernels_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(operators, "compile", counting)
     monkeypatch.setattr(operators, "_operators", {})
-    operators._operator.cache_clear()
+    operators._calls.known.clear()
     results: list[np.ndarray] = []
 
     def call() -> None:

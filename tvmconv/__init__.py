@@ -67,7 +67,9 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module 'tvmconv' has no attribute {name!r}")
     if name not in _RUNTIME_ALONE:
         import_module(".targets", __name__).require_tvm_compiler()
-    return getattr(import_module(f".{_LAZY[name]}", __name__), name)
+    value = getattr(import_module(f".{_LAZY[name]}", __name__), name)
+    globals()[name] = value  # or each use would come through here
+    return value
 
 
 def __dir__() -> list[str]:

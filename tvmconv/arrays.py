@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from functools import cache
+from collections.abc import Callable, Hashable
+from functools import cache, partial
 from math import prod
 from typing import Any, NamedTuple
 
@@ -33,13 +34,6 @@ class Operand(NamedTuple):
         if self.device != device:
             raise InvalidArgumentError(self.name, str(self.device), f"an array on {device}")
 
-    def reshaped(self, shape: tuple[int, ...]) -> Operand:
-        """The same elements in another shape."""
-        if self.shape == shape:
-            return self
-        argument = self.argument.reshape(shape) if is_torch(self.argument) else self.argument._create_view(shape)
-        return self._replace(argument=argument, shape=shape)
-
 
 CPU_TYPE = tvm.cpu().dlpack_device_type()
 
@@ -53,27 +47,122 @@ convolution of what is in it."""
 
 def operand(name: str, array: Any) -> Operand:
     """The array as an operand; copied only if it is not contiguous, read-only, or not aligned as its device needs."""
-    if isinstance(array, np.ndarray):
-        if not (array.flags.c_contiguous and array.flags.writeable and array.flags.aligned):
-            array = np.array(array, order="C")
-    elif is_torch(array):
-        return _torch_operand(name, array)
-    elif not hasattr(array, "__dlpack__"):
+    argument, _ = taken(name, array)
+    if is_torch(argument):
+        _require_dense(name, argument)
+        device = _device(argument.device.type, argument.device.index or 0)
+        return Operand(name, argument, argument.shape, _dtype_name(argument.dtype), device)
+    try:
+        shape, dtype = tuple(argument.shape), str(argument.dtype)
+    except ValueError as error:  # complex numbers have no name in TVM
+        raise _not_shared(name, array, error) from None
+    if 0 in shape:
+        argument = tvm.runtime.empty(shape, dtype, argument.device)  # NumPy has strides of 0, which kernels refuse
+    return Operand(name, argument, shape, dtype, argument.device)
+
+
+def taken(name: str, array: Any) -> tuple[Any, Hashable]:
+    """What to pass to a kernel for the array, and what the array is: the same for all that it can be called with alike.
+
+    Only what may differ between such arrays is looked at here, since it is in every call; `operand` says the rest.
+    """
+    return TAKERS[type(array)](name, array)
+
+
+Taker = Callable[[str, Any], tuple[Any, Hashable]]
+
+
+class _Takers(dict[type, Taker]):
+    def __missing__(self, kind: type) -> Taker:
+        torch = sys.modules.get("torch")
+        if issubclass(kind, np.ndarray):
+            self[kind] = _taken_from_numpy
+        elif torch is not None and issubclass(kind, torch.Tensor):
+            self[kind] = _taken_from_torch
+        else:
+            self[kind] = _taken_by_dlpack
+        return self[kind]
+
+
+TAKERS = _Takers()
+"""What does the work of `taken` for each type of arrays."""
+
+
+def taken_to_write(name: str, array: Any) -> tuple[Any, Hashable]:
+    """The same for an array of the caller's that a kernel writes to: raises `InvalidArgumentError` rather than copy.
+
+    A tensor of torch is passed as it is, any other array as another object.
+    """
+    take = TAKERS[type(array)]
+    if take is _taken_from_numpy and not array.flags.carray:
+        flags = array.flags
+        what = "not contiguous" if not flags.c_contiguous else "not aligned" if not flags.aligned else "read-only"
+        raise InvalidArgumentError(name, f"an array that is {what}", "one in C order, aligned and writable")
+    if take is _taken_by_dlpack and not isinstance(array, tvm_ffi.Tensor):
+        raise InvalidArgumentError(name, type(array).__name__, "an array of NumPy, a tensor of torch or one of TVM")
+    argument, facts = take(name, array)
+    if take is _taken_from_torch and argument is not array:
+        expected = f"one that is contiguous, and on a GPU aligned to {GPU_ALIGNMENT} bytes"
+        raise InvalidArgumentError(name, f"a tensor with strides {array.stride()}", expected)
+    return argument, facts
+
+
+def _taken_from_numpy(name: str, array: Any) -> tuple[Any, Hashable]:
+    facts = name, array.shape, array.dtype
+    if not array.flags.carray:  # contiguous, aligned and writable
+        array = np.array(array, order="C")
+    try:
+        return tvm_ffi.from_dlpack(array), facts
+    except (ValueError, BufferError, TypeError, RuntimeError) as error:
+        raise _not_shared(name, array, error) from None
+
+
+def _taken_from_torch(name: str, array: Any) -> tuple[Any, Hashable]:
+    if array.requires_grad:
+        raise InvalidArgumentError(name, "a tensor that requires grad", "one that does not: pass tensor.detach()")
+    try:
+        pointer = array.data_ptr()
+    except RuntimeError:  # torch.vmap's, and sparse ones
+        pointer = 0
+    if not pointer:
+        array = _empty(name, array)
+    elif array.is_neg() or not array.is_contiguous():
+        array = array.resolve_neg().contiguous()
+    elif pointer % GPU_ALIGNMENT and array.is_cuda:
+        array = array.clone()
+    if array.is_cpu:
+        return array, (name, array.shape, array.dtype)
+    return array, (name, array.shape, array.dtype, array.device)
+
+
+def _empty(name: str, array: Any) -> Any:
+    """A tensor of torch that has no data because it has no elements; it may have strides that kernels refuse."""
+    _require_dense(name, array)
+    if array.numel():
+        raise InvalidArgumentError(name, "a tensor without data", "one with data: no fake one, none of torch.vmap")
+    return array.new_empty(array.shape)
+
+
+def _require_dense(name: str, array: Any) -> None:
+    if array.layout is not sys.modules["torch"].strided or array.device.type not in ("cpu", "cuda"):
+        raise InvalidArgumentError(name, f"{array.layout} on {array.device}", "a dense tensor on a CPU or a GPU")
+
+
+def _taken_by_dlpack(name: str, array: Any) -> tuple[Any, Hashable]:
+    if not hasattr(array, "__dlpack__"):
         raise InvalidArgumentError(name, type(array).__name__, "an array: NumPy, torch, or one with __dlpack__")
     try:
         tensor = tvm_ffi.from_dlpack(array, require_contiguous=True)
-        if is_cpu(tensor.device) and not isinstance(array, np.ndarray):
+        on_cpu = is_cpu(tensor.device)
+        if on_cpu:
             # Kernels refuse a view that begins at an offset; NumPy adds it to the pointer.
             tensor = tvm_ffi.from_dlpack(np.from_dlpack(tensor))
-        dtype = str(tensor.dtype)  # complex numbers have no name in TVM
+        facts = name, tensor.shape, tensor.dtype, tensor.device
     except (ValueError, BufferError, TypeError, RuntimeError) as error:
         raise _not_shared(name, array, error) from None
-    if not is_cpu(tensor.device) and tensor.data_ptr() % GPU_ALIGNMENT:
+    if not on_cpu and tensor.data_ptr() % GPU_ALIGNMENT:
         raise InvalidArgumentError(name, "a view that is not aligned", f"an array aligned to {GPU_ALIGNMENT} bytes")
-    shape = tuple(tensor.shape)
-    if 0 in shape:
-        tensor = tvm.runtime.empty(shape, dtype, tensor.device)  # NumPy has strides of 0 there, which kernels refuse
-    return Operand(name, tensor, shape, dtype, tensor.device)
+    return tensor, facts
 
 
 def _not_shared(name: str, array: Any, error: Exception) -> InvalidArgumentError:
@@ -84,27 +173,6 @@ def _not_shared(name: str, array: Any, error: Exception) -> InvalidArgumentError
     helpful = array.dtype.newbyteorder("=").name if swapped else "float32"
     expected = f"an array that DLPack can share, such as {name}.astype('{helpful}') ({error})"
     return InvalidArgumentError(name, f"{type(array).__name__} of {array.dtype}", expected)
-
-
-def _torch_operand(name: str, array: Any) -> Operand:
-    kind, index = array.device.type, array.device.index
-    if array.layout is not sys.modules["torch"].strided or kind not in ("cpu", "cuda"):
-        raise InvalidArgumentError(name, f"{array.layout} on {array.device}", "a dense tensor on a CPU or a GPU")
-    if array.requires_grad:
-        raise InvalidArgumentError(name, "a tensor that requires grad", "one that does not: pass tensor.detach()")
-    if array.is_neg() or not array.is_contiguous():
-        array = array.resolve_neg().contiguous()
-    try:
-        pointer = array.data_ptr()
-    except RuntimeError:  # torch.vmap's
-        pointer = 0
-    if not pointer:
-        if array.numel():
-            raise InvalidArgumentError(name, "a tensor without data", "one with data: no fake one, none of torch.vmap")
-        array = array.new_empty(array.shape)  # an empty one may have strides that kernels refuse
-    if kind == "cuda" and pointer % GPU_ALIGNMENT:
-        array = array.clone()
-    return Operand(name, array, array.shape, _dtype_name(array.dtype), _device(kind, index or 0))
 
 
 @cache
@@ -118,22 +186,40 @@ def _device(kind: str, index: int) -> tvm.runtime.Device:
     return tvm.runtime.device(kind, index)
 
 
-def empty_like(array: Any, shape: tuple[int, ...], dtype: str) -> Any:
-    """A new array on the device of `array` that a kernel can write to; `same_kind` makes the result of it."""
+def reshaped(argument: Any, shape: tuple[int, ...]) -> Any:
+    """The elements of what `taken` gave in another shape."""
+    return argument.reshape(shape) if is_torch(argument) else argument._create_view(shape)
+
+
+def in_float32(argument: Any) -> Any:
+    """What `taken` gave in float32; where TVM has it on a GPU, as it is."""
+    if is_torch(argument):
+        return argument.float()
+    return tvm_ffi.from_dlpack(np.from_dlpack(argument).astype("float32")) if is_cpu(argument.device) else argument
+
+
+def allocator(array: Any, shape: tuple[int, ...], dtype: str) -> Callable[[], Any]:
+    """What makes new arrays on the device of `array` that a kernel can write to; `same_kind` makes a result of one."""
     if is_torch(array):
         torch = sys.modules["torch"]
-        if array.device.type == "cpu" and prod(shape) * np.dtype(dtype).itemsize >= HUGE:
-            return torch.from_numpy(np.empty(shape, dtype))
-        return torch.empty(shape, dtype=getattr(torch, dtype), device=array.device)
+        if array.is_cpu and prod(shape) * np.dtype(dtype).itemsize >= HUGE:
+            return lambda: torch.from_numpy(np.empty(shape, dtype))
+        # Sizes one by one are read faster than a tuple of them.
+        return partial(torch.empty, *shape, dtype=getattr(torch, dtype), device=array.device)
     if isinstance(array, np.ndarray):
-        return np.empty(shape, dtype)
-    return tvm.runtime.empty(shape, dtype, tvm_ffi.from_dlpack(array).device)
+        return partial(np.empty, shape, np.dtype(dtype))
+    return partial(tvm.runtime.empty, shape, dtype, tvm_ffi.from_dlpack(array).device)
 
 
-def same_kind(array: Any, tensor: Any) -> Any:
-    """A result as the kind of array that `array` is, on the device of `array`."""
-    if isinstance(tensor, np.ndarray) or is_torch(tensor):
-        return tensor
+def result_type(array: Any) -> type | None:
+    """What an allocator for the array makes if `same_kind` has nothing to do with it, else None."""
+    if isinstance(array, np.ndarray):
+        return np.ndarray
+    return sys.modules["torch"].Tensor if is_torch(array) else None
+
+
+def same_kind(array: Any, tensor: tvm.runtime.Tensor) -> Any:
+    """A tensor of TVM as the kind of array that `array` is, on the device of `array`."""
     if isinstance(array, np.ndarray):
         return tensor.numpy()
     if is_torch(array):

@@ -5,19 +5,22 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Sequence
-from functools import cached_property, lru_cache
+from contextlib import suppress
+from dataclasses import replace
+from functools import cached_property, partial
+from json import dumps
 from os import PathLike
 from typing import Any, Literal
 
 import msgspec
-import numpy as np
 import tvm
 from tvm import tirx
 from tvm.runtime import Executable, Module
 
 from . import cuda, storage
-from .arrays import Operand, empty_like, is_cpu, is_torch, operand, same_kind
+from .arrays import Operand, in_float32, is_cpu, operand, reshaped
 from .autotvm.history import History, applied
+from .calls import Calls, Launch, given
 from .dispatch import Selection, select, template_named
 from .errors import InvalidArgumentError
 from .lowering import KERNEL_NAME, build_kernel, lower
@@ -55,30 +58,31 @@ class Operator:
         self.selection = selection
         self._kernel = module[KERNEL_NAME]
         self._workspace = workspace
-        *self._names, output = (name for name in workload.operands if name not in self.COMPILED_IN)
-        self._inputs = [workload.operands[name] for name in self._names]
-        self._output = workload.operands[output]
+        operands = {name: spec for name, spec in workload.operands.items() if name not in self.COMPILED_IN}
+        self._output = operands.pop("output")
+        self._inputs = operands
+        self._calls = Calls()
 
-    def __call__(self, x: Any, w: Any, scale: Any = None, shift: Any = None, residual: Any = None) -> Any:
+    def __call__(
+        self, x: Any, w: Any, scale: Any = None, shift: Any = None, residual: Any = None, *, out: Any = None
+    ) -> Any:
         """The convolution of x and w, as an array of the kind of x on the device of x.
 
-        Raises `InvalidArgumentError` for an array that is not what the workload says, `NoDeviceError` where the
-        target's device is missing.
+        `out` is an array to write to and return instead of a new one: of NumPy, torch or TVM, contiguous, where no
+        operand is. Raises `InvalidArgumentError` for an array that is not what the workload says, `NoDeviceError`
+        where the target's device is missing.
         """
-        given = {"x": x, "w": w, "scale": scale, "shift": shift, "residual": residual}
-        return self.run(x, [operand(name, array) for name, array in given.items() if array is not None])
+        return self._calls(self.launch, (), given(x, w, scale, shift, residual), out)
 
-    def run(self, x: Any, operands: Sequence[Operand]) -> Any:
-        """What a call does, for arrays that are operands already; the result is an array of the kind of x."""
-        if (names := [item.name for item in operands]) != self._names:
-            raise InvalidArgumentError("operands", ", ".join(names), f"the workload's: {', '.join(self._names)}")
+    def launch(self, x: Any, operands: Sequence[Operand]) -> Launch:
+        """How to run the kernel on arrays like these, which are checked; the result is an array of the kind of x."""
+        names, expected = [item.name for item in operands], list(self._inputs)
+        if names != expected:
+            raise InvalidArgumentError("operands", ", ".join(names), f"the workload's: {', '.join(expected)}")
         device = tvm.runtime.device(self._device_type, operands[0].device.index)
-        for item, (shape, dtype) in zip(operands, self._inputs, strict=True):
-            item.check(shape, dtype, device)
-        output = empty_like(x, *self._output)
-        workspace = (empty_like(x, *parameter) for parameter in self._workspace.parameters)
-        self._kernel(*(item.argument for item in operands), operand("output", output).argument, *workspace)
-        return same_kind(x, output)
+        for item in operands:
+            item.check(*self._inputs[item.name], device)
+        return Launch.prepare(self._kernel, x, self._inputs, self._output, self._workspace.parameters, device)
 
     @property
     def workspace_bytes(self) -> int:
@@ -193,14 +197,17 @@ def depthwise(
     shift: Any = None,
     activation: Activation = None,
     target: Any = None,
+    *,
+    out: Any = None,
 ) -> Any:
     """Depthwise convolution of x (N, C, H, W) with w (C, M, R, S): `activation(y * scale + shift)`, (N, C*M, Ho, Wo).
 
     x and w are both float32 or both float16, summed in float32, and may be NumPy arrays, torch tensors (on a GPU: on
     the current stream) or any arrays with DLPack; the result is of the same kind on the same device. scale and shift
     are vectors (C*M,) in float32 or in the dtype of x. For padding, dilation and activation see
-    `ConvWorkload.depthwise`. `target` is the device of x unless it is given. Kernels are compiled on first use, tuned
-    as `compile` says, and kept. It has no gradient.
+    `ConvWorkload.depthwise`. `target` is the device of x unless it is given. `out` is an array to write to and return
+    instead of a new one, as for `Operator`. Kernels are compiled on first use, tuned as `compile` says, and kept. It
+    has no gradient.
 
     >>> import numpy as np, tvmconv
     >>> x = np.random.rand(1, 32, 112, 112).astype("float32")
@@ -208,18 +215,8 @@ def depthwise(
     >>> tvmconv.depthwise(x, w, stride=2, activation="relu").shape
     (1, 32, 56, 56)
     """
-    return _call(
-        "depthwise",
-        x,
-        w,
-        target,
-        stride=stride,
-        padding=padding,
-        dilation=dilation,
-        scale=scale,
-        shift=shift,
-        activation=activation,
-    )
+    options = stride, padding, dilation, activation
+    return _call("depthwise", options, "auto", target, given(x, w, scale, shift, None), out)
 
 
 def conv2d(
@@ -235,6 +232,8 @@ def conv2d(
     activation: Activation = None,
     algorithm: str = "auto",
     target: Any = None,
+    *,
+    out: Any = None,
 ) -> Any:
     """Convolution of x (N, C, H, W) with w (K, C/groups, R, S): `activation(y * scale + shift + residual)`.
 
@@ -249,87 +248,52 @@ def conv2d(
     >>> tvmconv.conv2d(x, w, stride=2, activation="relu").shape
     (1, 128, 28, 28)
     """
-    return _call(
-        "conv2d",
-        x,
-        w,
-        target,
-        stride=stride,
-        padding=padding,
-        dilation=dilation,
-        groups=groups,
-        scale=scale,
-        shift=shift,
-        residual=residual,
-        activation=activation,
-        algorithm=algorithm,
-    )
+    options = stride, padding, dilation, activation, groups
+    return _call("conv2d", options, algorithm, target, given(x, w, scale, shift, residual), out)
 
 
-def _call(
-    kind: str,
-    x: Any,
-    w: Any,
-    target: Any,
-    *,
-    scale: Any,
-    shift: Any,
-    residual: Any = None,
-    algorithm: str = "auto",
-    **options: Any,
-) -> Any:
+OPTIONS = ("stride", "padding", "dilation", "activation", "groups")
+"""Of a call, in the order in which the functions pass them on; a depthwise one has no groups."""
+
+PLAIN = frozenset({int, str, type(None)})
+"""Types whose values are equal only to values of the same type among these."""
+
+
+def _call(kind: str, options: tuple[Any, ...], algorithm: str, target: Any, arrays: dict[str, Any], out: Any) -> Any:
     """The convolution of arrays that `ConvWorkload.<kind>` describes."""
-    image, weight = operand("x", x), operand("w", w)
+    types = tuple(map(type, options))
+    if not PLAIN.issuperset(types) or type(algorithm) is not str:
+        options, algorithm = tuple(map(_hashable, options)), _hashable(algorithm)
+        types = tuple(map(_types, options))
+    if target is not None and type(target) is not str:
+        target = _as_text(target)
+    about = kind, options, types, algorithm, target, applied()
+    return _calls(lambda x, operands: _prepare(about, x, operands), about, arrays, out)
+
+
+def _prepare(about: tuple[Any, ...], x: Any, operands: list[Operand]) -> Launch:
+    """How to launch the kernel for a call's options and arrays."""
+    kind, options, _, algorithm, target, logs = about
+    image, weight, *others = operands
     if image.dtype not in DTYPES:
         raise InvalidArgumentError("x", image.dtype, f"an array of {' or '.join(DTYPES)}")
     weight.check(weight.shape, image.dtype, image.device)
-    vectors = {"scale": scale, "shift": shift}
-    operands = [_in_float32(name, vector, image.dtype) for name, vector in vectors.items() if vector is not None]
-    if residual is not None:
-        operands.append(operand("residual", residual))
+    described = dict(zip(OPTIONS, options, strict=False)) | {item.name: True for item in others}
+    workload = getattr(ConvWorkload, kind)(image.shape, weight.shape, dtype=image.dtype, **described)
     if target is None:
         target = "llvm" if is_cpu(image.device) else "cuda"
-    described = {name: _hashable(value) for name, value in options.items()}
-    operator = _operator(
-        kind,
-        image.shape,
-        weight.shape,
-        image.dtype,
-        tuple(item.name for item in operands),
-        _hashable(algorithm),
-        target if isinstance(target, str) else str(resolve_target(target)),
-        applied(),
-        tuple([type(item) for value in described.values() if isinstance(value, tuple) for item in value]),
-        **described,
-    )
-    return operator.run(x, [image, weight.reshaped(operator.workload.w_shape), *operands])
+    operator = _kept(workload, algorithm, target, logs)
+    conversions = {place: in_float32 for place, item in enumerate(operands) if _is_narrow(item, image.dtype)}
+    if weight.shape != workload.w_shape:
+        conversions[1] = partial(reshaped, shape=workload.w_shape)
+    for place, convert in conversions.items():
+        operands[place] = operand(operands[place].name, convert(operands[place].argument))
+    return replace(operator.launch(x, operands), conversions=tuple(conversions.items()))
 
 
+_calls = Calls()
 _operators: dict[tuple[ConvWorkload, str, str, tuple[History, ...]], Operator] = {}
 _lock = threading.Lock()
-
-
-@lru_cache(maxsize=4096, typed=True)
-def _operator(
-    kind: str,
-    x_shape: tuple[int, ...],
-    w_shape: tuple[int, ...],
-    dtype: str,
-    epilogue: tuple[str, ...],
-    algorithm: str,
-    target: str,
-    logs: tuple[History, ...],
-    item_types: tuple[type, ...],
-    **options: Any,
-) -> Operator:
-    """The operator for a call's arguments: what is the same in the next call is not worked out again.
-
-    The same are values of the same type: True == 1 == 1.0, of which a workload takes one. `item_types` are those of
-    what is in tuples, which the cache does not look into.
-    """
-    describe = getattr(ConvWorkload, kind)
-    workload = describe(x_shape, w_shape, dtype=dtype, **options, **dict.fromkeys(epilogue, True))
-    return _kept(workload, algorithm, target, logs)
 
 
 def _kept(workload: ConvWorkload, algorithm: str, target: str, logs: tuple[History, ...]) -> Operator:
@@ -342,19 +306,32 @@ def _kept(workload: ConvWorkload, algorithm: str, target: str, logs: tuple[Histo
     return _operators[key]
 
 
+def _is_narrow(item: Operand, dtype: str) -> bool:
+    """Whether it is a vector in the dtype of an x that is not in float32; any other is left to fail its check."""
+    return item.name in ("scale", "shift") and item.dtype == dtype != "float32"
+
+
 def _hashable(value: Any) -> Any:
     """The value as a key; what no workload takes as a stride, a padding or a dilation becomes text that it refuses."""
     if isinstance(value, (list, tuple)):
-        return tuple([_hashable(item) for item in value])
+        return tuple(value) if PLAIN.issuperset(map(type, value)) else tuple(map(_hashable, value))
     # What isinstance(value, Hashable) looks at, in a third of the time.
     return repr(value) if type(value).__hash__ is None else value
 
 
-def _in_float32(name: str, vector: Any, dtype: str) -> Operand:
-    """A vector of the epilogue, widened if it came in the dtype of x; anything else is left to fail its check."""
-    given = operand(name, vector)
-    if given.dtype != dtype or dtype == "float32":
-        return given
-    if is_torch(vector):
-        return operand(name, vector.float())
-    return operand(name, np.from_dlpack(vector).astype("float32")) if is_cpu(given.device) else given
+def _types(value: Any) -> Any:
+    """The type of a value, or those of what is in a tuple: True == 1 == 1.0, of which a workload takes one."""
+    if not isinstance(value, tuple):
+        return type(value)
+    types = tuple(map(type, value))
+    return types if PLAIN.issuperset(types) else tuple(map(_types, value))
+
+
+def _as_text(target: Any) -> str:
+    """A target that is no text as one that `resolve_target` takes; resolving takes longer than many a kernel."""
+    if isinstance(target, tvm.target.Target):
+        return str(target)
+    if isinstance(target, dict):
+        with suppress(TypeError):  # targets in it
+            return dumps(target)
+    return str(resolve_target(target))

@@ -7,6 +7,7 @@ import click
 from .bench_ablation import ablation
 from .bench_defaults import defaults
 from .bench_networks import networks
+from .bench_overhead import overhead
 from .bench_sparsity import sparsity
 from .bench_suite import suite
 from .bench_tune_tir import tune_tir
@@ -14,7 +15,7 @@ from .bench_tuners import tuners
 from .bench_tutorial import tutorial
 
 
-@click.group(commands=[suite, networks, sparsity, tutorial, ablation, defaults, tuners, tune_tir])
+@click.group(commands=[suite, networks, sparsity, tutorial, ablation, defaults, tuners, tune_tir, overhead])
 def bench() -> None:
     """Measure kernels and networks beside their peers, and tuners beside each other.
 

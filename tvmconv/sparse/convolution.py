@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
-from functools import cache, cached_property
+from functools import cached_property
 from os import PathLike
 from typing import Any
 
 import numpy as np
 import tvm
 
-from ..arrays import is_cpu, operand
+from ..arrays import Operand, is_cpu
+from ..calls import Calls, Launch
 from ..errors import InvalidArgumentError
 from ..parameters import Activation, Padding
 from ..targets import resolve_target
@@ -43,16 +44,17 @@ class SparseConv2d:
         self._target = None if target is None else resolve_target(target)
         self._operators: dict[tuple[tuple[int, ...], str, str], SparseOperator] = {}
         self._lock = threading.Lock()
-        self._called = cache(self._for_call)
+        self._calls = Calls()
 
-    def __call__(self, x: Any, residual: Any = None) -> Any:
+    def __call__(self, x: Any, residual: Any = None, *, out: Any = None) -> Any:
         """The convolution of x (N, C, H, W), as an array of the kind of x on the device of x.
 
         x is float32 or float16, a NumPy array, a torch tensor (on a GPU: on the current stream) or any array with
-        DLPack; a residual has the shape and dtype of the result. The first call with a shape compiles for it.
+        DLPack; a residual has the shape and dtype of the result. `out` is an array to write to and return instead of a
+        new one, as for `tvmconv.Operator`. The first call with a shape compiles for it.
         """
-        image = operand("x", x)
-        return self._called(image.shape, image.dtype, is_cpu(image.device)).run_on(x, image, residual)
+        arrays = {"x": x} if residual is None else {"x": x, "residual": residual}
+        return self._calls(self._prepare, (), arrays, out)
 
     def operator(self, x_shape: Sequence[int], dtype: str = "float32", target: Any = None) -> SparseOperator:
         """What a call with such an x uses, compiled now if it was not; `target` is "llvm" unless one was given."""
@@ -97,9 +99,11 @@ class SparseConv2d:
             raise InvalidArgumentError("x_shape", shapes, "one shape compiled: choose with operator(x_shape)")
         return self.operators[0]
 
-    def _for_call(self, x_shape: tuple[int, ...], dtype: str, on_cpu: bool) -> SparseOperator:
-        """What a call uses, looked up once: resolving a target takes longer than many a kernel."""
-        return self._kept(x_shape, dtype, self._target or _default_target(on_cpu))
+    def _prepare(self, x: Any, operands: list[Operand]) -> Launch:
+        """How to launch the kernel for arrays like these, compiled if it was not."""
+        image = operands[0]
+        target = self._target or _default_target(is_cpu(image.device))
+        return self._kept(tuple(image.shape), image.dtype, target).launch(x, operands)
 
     def _kept(self, x_shape: tuple[int, ...], dtype: str, target: tvm.target.Target) -> SparseOperator:
         key = x_shape, dtype, str(target)

@@ -12,7 +12,6 @@ from tvm import tirx
 from tvm.runtime import Executable, Module
 
 from .. import cuda, kernel_cache
-from ..arrays import Operand, operand
 from ..dispatch import Selection
 from ..lowering import KERNEL_NAME
 from ..operators import Operator
@@ -50,14 +49,10 @@ class SparseOperator(Operator):
         """What the weight left of the template."""
         self._module = module
 
-    def __call__(self, x: Any, residual: Any = None) -> Any:  # type: ignore[override]
-        """The convolution of x, as an array of the kind of x on the device of x; errors are those of `Operator`."""
-        return self.run_on(x, operand("x", x), residual)
-
-    def run_on(self, x: Any, image: Operand, residual: Any) -> Any:
-        """What a call does, for an x that is an operand already."""
-        others = [] if residual is None else [operand("residual", residual)]
-        return self.run(x, [image, *others])
+    def __call__(self, x: Any, residual: Any = None, *, out: Any = None) -> Any:  # type: ignore[override]
+        """The convolution of x, as an array of the kind of x on the device of x; `out`, errors: as for `Operator`."""
+        arrays = {"x": x} if residual is None else {"x": x, "residual": residual}
+        return self._calls(self.launch, (), arrays, out)
 
     def _lowered(self) -> tirx.PrimFunc:
         func, _, _ = lower_sparse(self.workload, self.constants, self.selection.config, self.target)

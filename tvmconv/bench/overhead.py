@@ -1,0 +1,115 @@
+"""What a call costs: a convolution of next to nothing, called from Python in every way there is, beside PyTorch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+import tvm
+
+from .. import operators
+from ..dispatch import select
+from ..errors import WrongResultError
+from ..lowering import KERNEL_NAME, build_kernel
+from ..network import build, import_model
+from ..testing import check_result, random_operands
+from ..workload import ConvWorkload
+from .timing import Call, Timer, Timing, interleave, timer, use_threads_of_tvm
+
+WORKLOAD = ConvWorkload.depthwise((1, 4, 4, 4), (4, 1, 3, 3), padding=1)
+"""So small that its arithmetic takes a fraction of a microsecond."""
+
+SECONDS = 0.02
+"""How long a call is repeated in each round."""
+
+PYTORCH = "torch.conv2d"
+KERNEL = "the kernel itself"
+"""With the arrays that it takes, as TVM calls it: nothing is checked but by the kernel, and nothing allocated."""
+
+
+@dataclass(frozen=True)
+class Way:
+    """A way to call the convolution, and what a call takes."""
+
+    name: str
+    arrays: str
+    """Whose arrays it is given: "numpy" or "torch"."""
+    time: Timing
+    """On a GPU until the call returns, whose work goes on."""
+
+
+def measure_overhead(target: tvm.target.Target, rounds: int) -> list[Way]:
+    """Times the ways to call `WORKLOAD`, PyTorch's first; they take turns.
+
+    Results are compared with the float64 reference first: raises `WrongResultError` for one that is wrong.
+    """
+    use_threads_of_tvm(target)
+    on_gpu = target.kind.name == "cuda"
+    arrays = random_operands(WORKLOAD)
+    calls = _calls(arrays, target, on_gpu)
+    for (name, kind), call in calls.items():
+        try:
+            check_result(WORKLOAD, arrays, _on_host(call()))
+        except AssertionError as error:
+            raise WrongResultError(f"{name} of arrays of {kind} computes {WORKLOAD} wrongly: {error}") from None
+    keys = {" ".join(key): key for key in calls}
+    times = interleave({text: _timer(calls[key], on_gpu) for text, key in keys.items()}, rounds)
+    return [Way(*key, times[text]) for text, key in keys.items()]
+
+
+def _calls(arrays: dict[str, Any], target: tvm.target.Target, on_gpu: bool) -> dict[tuple[str, str], Call]:
+    """The ways to call, each of which returns its result, by name and kind of arrays."""
+    import torch
+
+    torch.backends.cudnn.allow_tf32 = False
+    device = "cuda" if on_gpu else "cpu"
+    tensors = {name: torch.from_numpy(array).to(device, copy=True) for name, array in arrays.items()}
+    x, w = tensors["x"], tensors["w"]
+    channels = WORKLOAD.in_channels, WORKLOAD.out_channels
+    module = torch.nn.Conv2d(*channels, WORKLOAD.kernel, padding=1, groups=WORKLOAD.groups, bias=False)
+    module.load_state_dict({"weight": w.cpu()})
+    network = build(import_model(module.eval(), (x.cpu(),)), target)
+    operator = operators.compile(WORKLOAD, target)
+    kernel = build_kernel(WORKLOAD, select(WORKLOAD, target), target).executable[KERNEL_NAME]
+
+    calls: dict[tuple[str, str], Call] = {
+        (PYTORCH, "torch"): partial(torch.conv2d, x, w, padding=1, groups=WORKLOAD.groups)
+    }
+    for kind, given in {"torch": tensors, **({} if on_gpu else {"numpy": arrays})}.items():
+        operands, output = (given["x"], given["w"]), given["output"]
+        depthwise = partial(operators.depthwise, *operands, padding=1)
+        calls |= {
+            ("tvmconv.depthwise", kind): depthwise,
+            ("tvmconv.depthwise, out=", kind): partial(depthwise, out=output),
+            ("operator", kind): partial(operator, *operands),
+            ("operator, out=", kind): partial(operator, *operands, out=output),
+            ("network", kind): partial(network, given["x"]),
+            (KERNEL, kind): partial(_returning, output, partial(kernel, *operands, output)),
+        }
+    return calls
+
+
+def _returning(output: Any, call: Callable[[], object]) -> Any:
+    call()
+    return output
+
+
+def _timer(call: Call, on_gpu: bool) -> Timer:
+    """What times the call until it returns. A GPU is idle when the time begins, and quicker than the calls."""
+    sample = timer([call], on_gpu=False, seconds=SECONDS)
+    if not on_gpu:
+        return sample
+    import torch
+
+    def sample_of_idle_gpu() -> float:
+        torch.cuda.synchronize()
+        return sample()
+
+    return sample_of_idle_gpu
+
+
+def _on_host(result: Any) -> np.ndarray[Any, Any]:
+    return result if isinstance(result, np.ndarray) else result.cpu().numpy()

@@ -1,0 +1,135 @@
+"""Calls of kernels: what is the same for all arrays that are alike is checked and worked out in their first call."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import numpy as np
+import tvm
+
+from .arrays import TAKERS, Operand, allocator, operand, result_type, same_kind, taken_to_write
+from .errors import InvalidArgumentError
+
+KEPT = 4096
+"""Kinds of calls that are remembered at once."""
+
+Spec = tuple[tuple[int, ...], str]
+"""Shape and dtype of an array."""
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """A kernel with all that a call of it needs, for arrays that have been checked and for those that are like them."""
+
+    kernel: Any
+    extents: tuple[tuple[str, int], ...]
+    """Name and bytes of each operand, in order."""
+    output: Spec
+    output_bytes: int
+    device: tvm.runtime.Device
+    new_output: Callable[[], Any]
+    new_workspace: tuple[Callable[[], Any], ...]
+    result: type | None
+    """What new outputs are when they are results as they are; None where a result is made of them."""
+    conversions: tuple[tuple[int, Callable[[Any], Any]], ...] = ()
+    """Places of operands that the kernel takes in another form than they come in, and what brings them into it."""
+
+    @classmethod
+    def prepare(
+        cls,
+        kernel: Any,
+        x: Any,
+        inputs: Mapping[str, Spec],
+        output: Spec,
+        workspace: Sequence[Spec],
+        device: tvm.runtime.Device,
+    ) -> Launch:
+        """The launch for arrays of the kind of x on a device."""
+        new_output, *new_workspace = (allocator(x, *spec) for spec in (output, *workspace))
+        extents = tuple((name, _nbytes(spec)) for name, spec in inputs.items())
+        return cls(kernel, extents, output, _nbytes(output), device, new_output, tuple(new_workspace), result_type(x))
+
+    def require_apart(self, target: Any, arguments: list[Any]) -> None:
+        """Raises `InvalidArgumentError` if an argument is in the memory that the kernel is to write to."""
+        first = target.data_ptr()
+        last = first + self.output_bytes
+        for argument, (name, nbytes) in zip(arguments, self.extents, strict=True):
+            start = argument.data_ptr()
+            if start < last and first < start + nbytes:
+                raise InvalidArgumentError("out", f"memory of {name}", "memory that no operand is in")
+
+
+Prepare = Callable[[Any, list[Operand]], Launch]
+"""Checks operands, and says how to run a kernel on their like for an x of the kind that is given beside them."""
+
+
+class Calls:
+    """Makes calls. Those that differ in nothing but in what is in their arrays are prepared once."""
+
+    def __init__(self) -> None:
+        self.known: dict[tuple[Hashable, ...], Launch] = {}
+
+    def __call__(self, prepare: Prepare, about: Hashable, arrays: dict[str, Any], out: Any) -> Any:
+        """The result for the operands, x first, as an array of the kind of x, or in `out` if that is not None.
+
+        `about` is all that decides what to prepare beside the operands.
+        """
+        arguments: list[Any] = []
+        key: list[Hashable] = [about]
+        for name, array in arrays.items():
+            argument, facts = TAKERS[type(array)](name, array)
+            arguments.append(argument)
+            key.append(facts)
+        if out is not None:
+            target, facts = taken_to_write("out", out)
+            key.append(facts)
+        launch = self.known.get(tuple(key)) or self._prepared(prepare, tuple(key), arrays, out)
+        for place, convert in launch.conversions:
+            arguments[place] = convert(arguments[place])
+        if out is None:
+            target = launch.new_output()
+            if launch.result is not None and type(target) is not launch.result:
+                expected = "one with data: call outside of FakeTensorMode"
+                raise InvalidArgumentError("output", "a tensor without data", expected)
+        else:
+            launch.require_apart(target, arguments)
+        arguments.append(target)
+        for new in launch.new_workspace:
+            arguments.append(new())
+        launch.kernel(*arguments)
+        if out is None:
+            return same_kind(arrays["x"], target) if launch.result is None else target
+        if target is out:  # of torch, whose autograd may have saved what it was
+            sys.modules["torch"].autograd.graph.increment_version(out)
+        return out
+
+    def _prepared(self, prepare: Prepare, key: tuple[Hashable, ...], arrays: dict[str, Any], out: Any) -> Launch:
+        operands = [operand(name, array) for name, array in arrays.items()]
+        launch = prepare(arrays["x"], operands)
+        if out is not None:
+            operand("out", out).check(*launch.output, launch.device)
+        if len(self.known) >= KEPT:
+            self.known.clear()
+        self.known[key] = launch
+        return launch
+
+
+def given(x: Any, w: Any, scale: Any, shift: Any, residual: Any) -> dict[str, Any]:
+    """The operands of a convolution that are there, in order."""
+    arrays = {"x": x, "w": w}
+    if scale is not None:
+        arrays["scale"] = scale
+    if shift is not None:
+        arrays["shift"] = shift
+    if residual is not None:
+        arrays["residual"] = residual
+    return arrays
+
+
+def _nbytes(spec: Spec) -> int:
+    shape, dtype = spec
+    return prod(shape) * np.dtype(dtype).itemsize
