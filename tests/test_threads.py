@@ -243,3 +243,18 @@ def test_doctor_says_how_many_and_why(monkeypatch: pytest.MonkeyPatch) -> None:
     assert check_threads().found.startswith(f"{tvmconv.get_num_threads()}: ")
     monkeypatch.setenv(NUMBER, "700")
     assert "instead of 700 (set by TVM_NUM_THREADS)" in check_threads().found
+
+
+def test_functions_choose_anew_for_another_number() -> None:
+    import numpy as np
+
+    from tvmconv import operators
+
+    x, w = np.ones((1, 3, 5, 5), "float32"), np.ones((3, 1, 3, 3), "float32")
+    tvmconv.depthwise(x, w)
+    kept = len(operators._operators)
+    tvmconv.depthwise(x, w)
+    assert len(operators._operators) == kept
+    tvmconv.set_num_threads(tvmconv.get_num_threads())
+    tvmconv.depthwise(x, w)
+    assert len(operators._operators) == kept + 1

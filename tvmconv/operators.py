@@ -17,7 +17,7 @@ import tvm
 from tvm import tirx
 from tvm.runtime import Executable, Module
 
-from . import cuda, storage
+from . import cuda, storage, threads
 from .arrays import Operand, in_float32, is_cpu, operand, reshaped
 from .autotvm.history import History, applied
 from .calls import Calls, Launch, given
@@ -267,13 +267,13 @@ def _call(kind: str, options: tuple[Any, ...], algorithm: str, target: Any, arra
         types = tuple(map(_types, options))
     if target is not None and type(target) is not str:
         target = _as_text(target)
-    about = kind, options, types, algorithm, target, applied()
+    about = kind, options, types, algorithm, target, (threads.changes, applied())
     return _calls(lambda x, operands: _prepare(about, x, operands), about, arrays, out)
 
 
 def _prepare(about: tuple[Any, ...], x: Any, operands: list[Operand]) -> Launch:
     """How to launch the kernel for a call's options and arrays."""
-    kind, options, _, algorithm, target, logs = about
+    kind, options, _, algorithm, target, state = about
     image, weight, *others = operands
     if image.dtype not in DTYPES:
         raise InvalidArgumentError("x", image.dtype, f"an array of {' or '.join(DTYPES)}")
@@ -282,7 +282,7 @@ def _prepare(about: tuple[Any, ...], x: Any, operands: list[Operand]) -> Launch:
     workload = getattr(ConvWorkload, kind)(image.shape, weight.shape, dtype=image.dtype, **described)
     if target is None:
         target = "llvm" if is_cpu(image.device) else "cuda"
-    operator = _kept(workload, algorithm, target, logs)
+    operator = _kept(workload, algorithm, target, state)
     conversions = {place: in_float32 for place, item in enumerate(operands) if _is_narrow(item, image.dtype)}
     if weight.shape != workload.w_shape:
         conversions[1] = partial(reshaped, shape=workload.w_shape)
@@ -292,13 +292,16 @@ def _prepare(about: tuple[Any, ...], x: Any, operands: list[Operand]) -> Launch:
 
 
 _calls = Calls()
-_operators: dict[tuple[ConvWorkload, str, str, tuple[History, ...]], Operator] = {}
+State = tuple[int, tuple[History, ...]]
+"""What decides on configurations beside a call: changes of the number of threads, and the logs that are applied."""
+
+_operators: dict[tuple[ConvWorkload, str, str, State], Operator] = {}
 _lock = threading.Lock()
 
 
-def _kept(workload: ConvWorkload, algorithm: str, target: str, logs: tuple[History, ...]) -> Operator:
-    """The operator for a workload, compiled the first time that it is asked for while these logs are applied."""
-    key = workload, algorithm, target, logs
+def _kept(workload: ConvWorkload, algorithm: str, target: str, state: State) -> Operator:
+    """The operator for a workload, compiled the first time that it is asked for in this state."""
+    key = workload, algorithm, target, state
     if key not in _operators:
         with _lock:
             if key not in _operators:

@@ -28,6 +28,9 @@ CHOSEN = "TVMCONV_CHOSE"
 
 ROOT = Path("/")
 
+changes = 0
+"""How often `set_num_threads` has been called: kernels that were chosen before are not those that would be now."""
+
 MODE_BIG = 1
 """TVM's word for a pool on a machine's fastest cores, which is how it makes every pool."""
 
@@ -95,10 +98,13 @@ def set_num_threads(threads: int) -> None:
 
     It holds for this thread, for all that have not yet called a kernel, and for processes that are started later. TVM's
     pool of a thread can be made smaller and not larger: `InvalidArgumentError` says so where this thread has called
-    kernels with fewer threads. Records and kernels that were chosen for another number stay with what was compiled.
+    kernels with fewer threads. Operators and networks that are built already keep the configurations that were chosen
+    for another number; functions on arrays choose anew.
     """
+    global changes
     if not isinstance(threads, int) or isinstance(threads, bool) or threads < 1:
         raise InvalidArgumentError("threads", threads, "a positive number of threads")
+    changes += 1
     before = dict(os.environ)
     os.environ[NUMBER] = str(threads)
     os.environ[CHOSEN] = ",".join(f"{name}={value}" for name, value in _chosen(before).items() if name != NUMBER)
