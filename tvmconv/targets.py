@@ -110,11 +110,11 @@ class DeviceFacts(msgspec.Struct, frozen=True):
 
 
 @cache
-def device_facts(kind: str) -> DeviceFacts | None:
-    """This machine's device for targets of a kind; None for "cuda" where there is no GPU."""
+def device_facts(kind: str, number: int = 0) -> DeviceFacts | None:
+    """This machine's device for targets of a kind, of several GPUs the one of a number; None where it is not there."""
     if kind == "llvm":
         return DeviceFacts(_cpu_name(), threads=_cpu_threads())
-    device = _first_gpu()
+    device = _gpu(number)
     return None if device is None else DeviceFacts(str(device.device_name), driver=_driver())
 
 
@@ -163,10 +163,14 @@ def _complete_cuda(config: dict[str, Any]) -> dict[str, Any]:
 
 
 def _first_gpu() -> tvm.runtime.Device | None:
+    return _gpu(0)
+
+
+def _gpu(number: int) -> tvm.runtime.Device | None:
     import tvm
 
     load_runtime()
-    device = tvm.cuda(0)
+    device = tvm.cuda(number)
     return device if device.exist else None
 
 
