@@ -55,8 +55,8 @@ DESCRIBE = "tvmconv.device"
 PAUSE = 0.5
 """Seconds before a process is started again."""
 
-IDLE = 120.0
-"""Seconds without a trial after which a session ends: one whose client was cut off would keep the server for ever."""
+IDLE = 30.0
+"""Seconds without a trial after which a session ends, so that others, too, have the server."""
 
 FORK = multiprocessing.get_context("fork")
 

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import suppress
-from functools import cache
+from functools import lru_cache
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from threading import Lock, Thread
@@ -26,7 +26,7 @@ from ..errors import InvalidArgumentError, NoDeviceError
 from ..targets import DeviceFacts, cuda_arch
 from . import worker
 from .measure import BuildResult, Calls, MeasureInput, RunResult, Status, last_error
-from .rpc import DESCRIBE, EVALUATE, PAUSE, Job, ServerFacts
+from .rpc import DESCRIBE, EVALUATE, IDLE, PAUSE, Job, ServerFacts
 from .task import Task
 
 PATIENCE = 60.0
@@ -110,6 +110,7 @@ class RPCRunner:
                 kind = trial.task.target.kind.name
                 Thread(target=self._begin_again, args=(client, kind), daemon=True).start()
             if isinstance(answer, _Answer):
+                self._require_alike(answer.server, trial.task.target.kind.name)
                 return answer.result
         return RunResult((), Status.CRASH, f"two servers were lost with it: {answer}")
 
@@ -148,13 +149,16 @@ class RPCRunner:
             if not self._busy:
                 raise NoDeviceError(f"no server of key {self.key!r} answers any more")
 
+    def _require_alike(self, server: str, kind: str) -> None:
+        """Refuses a server that came later and differs from the first."""
+        alike(self.key, [msgspec.json.encode(self._facts[kind][0]).decode(), server])
+
     def _begin_again(self, client: _Client, kind: str) -> None:
         """Has a client get a server anew, the same or another, and be free then; meanwhile the other ones go on."""
         while not self._closed:
             with suppress(OSError, RuntimeError, AttributeError, InvalidArgumentError):
                 client.close()
-                known = msgspec.json.encode(self._facts[kind][0]).decode()
-                alike(self.key, [known, client.describe(kind).result()])
+                self._require_alike(client.describe(kind).result(), kind)
                 self._free.put(client)
                 return
             time.sleep(PAUSE)
@@ -169,9 +173,10 @@ class _Tracker(NamedTuple):
 
 
 class _Answer(NamedTuple):
-    """What comes of a trial, and whether others wait for its server, which was held long."""
+    """What comes of a trial, what its server says of itself, and whether others wait for it, which was held long."""
 
     result: RunResult
+    server: str
     others_wait: bool
 
 
@@ -194,7 +199,8 @@ class _Client:
         files = {Path(file).name: Path(file).read_bytes() for file in (build.library, *build.kernels)}
         task = trial.task
         job = Job(task.target.kind.name, task.problem.to_json(), build.workspace, files, calls, self._timeout)
-        answer = self._submit(_evaluate, self._tracker, msgspec.msgpack.encode(job), HOLD)
+        message = msgspec.msgpack.encode(job)
+        answer = self._submit(_evaluate, self._tracker, job.kind, self._timeout, message, HOLD)
         error = answer.exception()
         return answer.result() if error is None else last_error(str(error)) or type(error).__name__
 
@@ -262,34 +268,46 @@ def _summary(host: str, port: int) -> dict[str, Any]:
 class _Session:
     """A session with the next server that is free; what follows is what a client's process does."""
 
-    def __init__(self, tracker: _Tracker) -> None:
-        self.tracker = tracker
-        self.since = time.monotonic()
+    def __init__(self, tracker: _Tracker, kind: str, timeout: float) -> None:
+        self._tracker = tracker
+        self._since = self._used = time.monotonic()
         session = rpc.connect_tracker(tracker.host, tracker.port).request(tracker.key)
-        self.evaluate, self.describe = map(session.get_function, (EVALUATE, DESCRIBE))
+        self._evaluate = session.get_function(EVALUATE)
+        self.server = str(session.get_function(DESCRIBE)(kind, timeout))
+
+    @property
+    def is_fresh(self) -> bool:
+        """Whether the server will not end it soon for being idle."""
+        return time.monotonic() < self._used + IDLE / 2
+
+    def evaluate(self, job: bytes) -> RunResult:
+        """What comes of a `Job`."""
+        result = msgspec.json.decode(str(self._evaluate(job)), type=RunResult)
+        self._used = time.monotonic()
+        return result
 
     def others_wait(self, hold: float) -> bool:
         """Whether the session is older than `hold` seconds, and somebody waits for a server."""
-        if time.monotonic() < self.since + hold:
+        if time.monotonic() < self._since + hold:
             return False
         with suppress(NoDeviceError):
-            return bool(_summary(self.tracker.host, self.tracker.port)["queue_info"][self.tracker.key]["pending"])
+            return bool(_summary(self._tracker.host, self._tracker.port)["queue_info"][self._tracker.key]["pending"])
         return False
 
 
-@cache
-def _session(tracker: _Tracker) -> _Session:
-    """The one session of this process."""
-    return _Session(tracker)
+_session = lru_cache(maxsize=1)(_Session)
+"""The one session of this process."""
 
 
 def _describe(tracker: _Tracker, kind: str, timeout: float) -> str:
-    """What the server says of itself."""
-    return str(_session(tracker).describe(kind, timeout))
+    """Begins a session; what the server says of itself."""
+    _session.cache_clear()  # which ends the one for another kind of target
+    return _session(tracker, kind, timeout).server
 
 
-def _evaluate(tracker: _Tracker, job: bytes, hold: float) -> _Answer:
+def _evaluate(tracker: _Tracker, kind: str, timeout: float, job: bytes, hold: float) -> _Answer:
     """Has the server check and time a kernel."""
-    session = _session(tracker)
-    answer = str(session.evaluate(job))
-    return _Answer(msgspec.json.decode(answer, type=RunResult), session.others_wait(hold))
+    if not _session(tracker, kind, timeout).is_fresh:
+        _session.cache_clear()
+    session = _session(tracker, kind, timeout)
+    return _Answer(session.evaluate(job), session.server, session.others_wait(hold))
