@@ -101,6 +101,8 @@ def measured(options: argparse.Namespace, devices: tuple[int, ...], by_rpc: bool
         records = [record for record in load_from_file(log).records if record.stage is Stage.SEARCH]
     # The time budget begins after the imports, of which `begun` knows nothing: the last record ends it.
     ends = sorted(record.timestamp for record in records)
+    if len(ends) < 10:
+        sys.exit(f"{len(ends)} trials are too few to tell a rate: give more --seconds")
     late = [end for end in ends if end > ends[-1] - (1 - WARM_UP) * seconds]
     return {
         "trials": len(records),

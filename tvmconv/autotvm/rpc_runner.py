@@ -156,7 +156,8 @@ class RPCRunner:
     def _begin_again(self, client: _Client, kind: str) -> None:
         """Has a client get a server anew, the same or another, and be free then; meanwhile the other ones go on."""
         while not self._closed:
-            with suppress(OSError, RuntimeError, AttributeError, InvalidArgumentError):
+            # ValueError: the pool writes to a process that `close` has just ended.
+            with suppress(OSError, RuntimeError, ValueError, AttributeError, InvalidArgumentError):
                 client.close()
                 self._require_alike(client.describe(kind).result(), kind)
                 self._free.put(client)
