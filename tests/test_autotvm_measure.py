@@ -145,13 +145,16 @@ def test_build_failures_are_results(runner: LocalRunner) -> None:
 class Instant:
     """A builder that builds nothing, and a runner of two slots; the first run lasts until the tuner stops."""
 
-    n_parallel = slots = 2
+    n_parallel = 2
     pool: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(2))
     begun: list[MeasureInput] = field(default_factory=list)
     stopped: threading.Event = field(default_factory=threading.Event)
 
     def build(self, trial: MeasureInput) -> Future[BuildResult]:
         return self.pool.submit(BuildResult, "/nowhere/kernel.so", NO_WORKSPACE, 0.0)
+
+    def begin(self, of: task.Task) -> int:
+        return 2
 
     def run(self, trial: MeasureInput, build: BuildResult) -> RunResult:
         if trial == self.begun[0]:
@@ -196,7 +199,7 @@ def test_no_trial_begins_after_the_iteration_is_given_up(builder: LocalBuilder, 
 
 
 def test_what_would_fail_in_every_trial_is_refused_before_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runner_module, "device_facts", lambda kind: DeviceFacts("a GPU"))
+    monkeypatch.setattr(runner_module, "device_facts", lambda kind, number: None if number else DeviceFacts("a GPU"))
     monkeypatch.setitem(sys.modules, "cuda.bindings", None)
     with pytest.raises(MissingPackageError, match="cuda-bindings"):
         LocalRunner().device(task.create(WORKLOAD, "cuda"))

@@ -120,7 +120,7 @@ def test_servers_are_known(runner: RPCRunner) -> None:
 
 
 def kill_a_busy_server(supervisor: psutil.Process) -> None:
-    """Kills the first server that is in a session, which it forks a process for."""
+    """Kills a server that is in a session, which it forks a process for."""
     while True:
         for server in supervisor.children():
             if server.children():
@@ -150,6 +150,39 @@ def test_nothing_is_lost_with_a_server(tracker: int, supervisor: psutil.Process,
     now = set(supervisor.children())
     assert (len(now), len(now & before)) == (2, 1)
     assert "died, and is started again" in log.read_text()
+
+
+def test_a_kernel_that_crashes_ends_no_server(supervisor: psutil.Process, runner: RPCRunner, tmp_path: Path) -> None:
+    """But the process that ran it alone."""
+    servers = set(supervisor.children())
+    builder = LocalBuilder(n_parallel=1)
+    for _ in range(2):
+        assert runner.run(MeasureInput(TASK, TASK.space.default), library(tmp_path, "abort();")).status is Status.CRASH
+        sound = builder.build(MeasureInput(TASK, TASK.space.default)).result()
+        assert runner.run(MeasureInput(TASK, TASK.space.default), sound).status is Status.OK
+    builder.close()
+    assert set(supervisor.children()) == servers
+
+
+def test_a_server_that_others_wait_for_is_let_go(tracker: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two runners share the one server there is."""
+    monkeypatch.setattr(rpc_runner, "HOLD", 0.0)
+    trial, builder = MeasureInput(TASK, TASK.space.default), LocalBuilder(n_parallel=1)
+    with serving(tracker, "one", (0,), tmp_path / "log"):
+        first, second = (RPCRunner("one", HOST, tracker, 1, 1, 0) for _ in range(2))
+        assert first.begin(TASK) == 1
+        waiting = Thread(target=second.begin, args=(TASK,), daemon=True)
+        waiting.start()
+        sound = builder.build(trial).result()
+        until = time.monotonic() + 60
+        while waiting.is_alive():
+            assert first.run(trial, sound).status is Status.OK
+            assert time.monotonic() < until
+        assert second.run(trial, sound).status is Status.OK
+        second.close()
+        assert first.run(trial, sound).status is Status.OK
+        first.close()
+    builder.close()
 
 
 def test_the_command_tunes_through_a_tracker(tracker: int, runner: RPCRunner, tmp_path: Path) -> None:

@@ -247,6 +247,11 @@ USAGE = [
     (["--workload", "{}", "--dtype", "float16"], "--dtype goes with --suite"),
     (["--workload", "{}", "--rpc-key", "gpu"], "--rpc-tracker and --rpc-key go together"),
     (["--workload", "{}", "--rpc-key", "gpu", "--rpc-tracker", "here"], "not of the form HOST:PORT"),
+    (["--workload", "{}", "--devices", "0;1"], "not of the form 1,3-5"),
+    (
+        ["--workload", "{}", "--devices", "0", "--rpc-tracker", "here:9190", "--rpc-key", "gpu"],
+        "--devices goes without --rpc-tracker",
+    ),
     (["--workload", "{}", "--tasks", "1,x"], "not of the form 1,3-5"),
     (["--workload", "{}", "--tasks", "5-3"], "'5-3' is not of the form"),
     (["--workload", "{}", "--tasks", "1-99999999999"], "'1-99999999999' is not of the form"),

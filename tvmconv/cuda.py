@@ -93,18 +93,19 @@ def use_fast_compiler(kernels: Path | None = None) -> None:
     tvm.register_global_func("tvm_callback_cuda_compile", compile_for_device, override=True)
 
 
-def precompile(source: str, arch: str, kernels: Path) -> None:
+def precompile(source: str, arch: str, kernels: Path) -> Path:
     """Compiles CUDA source ahead of the process that will run it, into a folder that `use_fast_compiler` is told.
 
-    Several processes may do so with the same source while another runs it: the file appears whole. One that is there
-    is not made again.
+    Returns the file. Several processes may do so with the same source while another runs it: it appears whole. One that
+    is there is not made again.
     """
-    if _kernel_file(source, kernels).is_file():
-        return
-    image = compile_source(source, arch)
-    with tempfile.TemporaryDirectory(dir=kernels) as folder:
-        Path(folder, "kernel.cubin").write_bytes(image)
-        Path(folder, "kernel.cubin").replace(_kernel_file(source, kernels))
+    path = _kernel_file(source, kernels)
+    if not path.is_file():
+        image = compile_source(source, arch)
+        with tempfile.TemporaryDirectory(dir=kernels) as folder:
+            Path(folder, "kernel.cubin").write_bytes(image)
+            Path(folder, "kernel.cubin").replace(path)
+    return path
 
 
 def _kernel_file(source: str, kernels: Path) -> Path:

@@ -109,14 +109,14 @@ class DeviceFacts(msgspec.Struct, frozen=True):
         return self.name if self.threads is None else f"{self.name}, {self.threads} thread{'s' * (self.threads > 1)}"
 
 
-def device_facts(kind: str) -> DeviceFacts | None:
-    """This machine's device for targets of a kind; None for "cuda" where there is no GPU."""
-    return DeviceFacts(_cpu_name(), threads=get_num_threads()) if kind == "llvm" else _gpu_facts()
+def device_facts(kind: str, number: int = 0) -> DeviceFacts | None:
+    """This machine's device for targets of a kind, of several GPUs the one of a number; None where it is not there."""
+    return DeviceFacts(_cpu_name(), threads=get_num_threads()) if kind == "llvm" else _gpu_facts(number)
 
 
 @cache
-def _gpu_facts() -> DeviceFacts | None:
-    device = _first_gpu()
+def _gpu_facts(number: int) -> DeviceFacts | None:
+    device = _gpu(number)
     return None if device is None else DeviceFacts(str(device.device_name), driver=_driver())
 
 
@@ -165,10 +165,14 @@ def _complete_cuda(config: dict[str, Any]) -> dict[str, Any]:
 
 
 def _first_gpu() -> tvm.runtime.Device | None:
+    return _gpu(0)
+
+
+def _gpu(number: int) -> tvm.runtime.Device | None:
     import tvm
 
     load_runtime()
-    device = tvm.cuda(0)
+    device = tvm.cuda(number)
     return device if device.exist else None
 
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 import time
 from collections import deque
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from enum import Enum, IntEnum
+from itertools import islice
 from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple, Protocol
@@ -60,6 +61,11 @@ _NUMBERS = {
     Status.WRONG_ANSWER: MeasureErrorNo.WRONG_ANSWER,
     Status.STARTED: MeasureErrorNo.UNKNOWN_ERROR,
 }
+
+
+AHEAD = 8
+"""How many trials are built, or wait to be run, for each that runs, at first: about as many as one builds in the time
+of the others. Where that is too few and a runner had to wait, it grows up to what the builder builds at once."""
 
 
 class Stage(str, Enum):
@@ -117,6 +123,17 @@ class BuildResult(NamedTuple):
     library: str
     workspace: Workspace
     seconds: float
+    kernels: tuple[str, ...] = ()
+    """The files beside the library with its machine code for a GPU."""
+
+
+class Calls(NamedTuple):
+    """How a kernel is timed: a cost is the average over `number` calls, or as many as take `min_repeat_ms`."""
+
+    number: int
+    repeat: int
+    """How many costs there are."""
+    min_repeat_ms: int
 
 
 class RunResult(NamedTuple):
@@ -132,11 +149,14 @@ class MeasureOption(Protocol):
 
     def measure(
         self,
-        inputs: Sequence[MeasureInput],
+        inputs: Iterable[MeasureInput | None],
         started: Callable[[MeasureInput], None],
         stop: Callable[[], bool] = never,
     ) -> Generator[tuple[MeasureInput, MeasureResult], None, None]:
         """Measures the trials, each as `started` is told, and yields every one when it ends, in any order.
+
+        The inputs are asked for the next trial when there is room for one, while others are under way. None means that
+        they are to be asked again when one of those has ended. The first trial begins to run before any other.
 
         `stop` is asked when a trial has ended. Once it is true no other begins to run; those that run are waited for.
         """
@@ -167,9 +187,8 @@ class Builder(Protocol):
 class Runner(Protocol):
     """Checks and times what was built; `LocalRunner` and `RPCRunner` are runners."""
 
-    @property
-    def slots(self) -> int:
-        """How many trials it runs at once."""
+    def begin(self, task: Task) -> int:
+        """Begins to start what runs the trials of a task, and tells how many of them it runs at once."""
         ...
 
     def device(self, task: Task) -> DeviceFacts: ...
@@ -192,7 +211,7 @@ class measure_option:  # noqa: N801 (AutoTVM's name)
 
     def measure(
         self,
-        inputs: Sequence[MeasureInput],
+        inputs: Iterable[MeasureInput | None],
         started: Callable[[MeasureInput], None],
         stop: Callable[[], bool] = never,
     ) -> Generator[tuple[MeasureInput, MeasureResult], None, None]:
@@ -200,32 +219,44 @@ class measure_option:  # noqa: N801 (AutoTVM's name)
 
         Then they are built and run by turns, as many at a time as the builder builds at once.
         """
-        waiting = deque(inputs)
-        shares_cores = bool(inputs) and self.runner.shares_cores(inputs[0].task)
-        building: dict[Future[BuildResult], MeasureInput] = {}
+        waiting = iter(inputs)
+        if (lead := next(waiting, None)) is None:
+            return
+        shares_cores, slots = self.runner.shares_cores(lead.task), self.runner.begin(lead.task)
+        ahead = AHEAD * slots
+        leading = self.builder.build(lead)
+        building: dict[Future[BuildResult], MeasureInput] = {leading: lead}
         built: deque[tuple[MeasureInput, BuildResult]] = deque()
         running: dict[Future[RunResult], tuple[MeasureInput, BuildResult, float]] = {}
-        runs = ThreadPoolExecutor(self.runner.slots)
+        runs = ThreadPoolExecutor(slots)
         try:
-            while waiting or building or built or running:
+            while True:
                 if stop():
-                    waiting.clear()
+                    waiting = iter(())
                     built.clear()
                     _cancel(building)
-                if not (building or built or (running and shares_cores)):
-                    for _ in range(min(len(waiting), self.builder.n_parallel) if shares_cores else len(waiting)):
-                        trial = waiting.popleft()
-                        building[self.builder.build(trial)] = trial
-                while built and not (building and shares_cores) and len(running) < self.runner.slots:
+                held = bool(building) if shares_cores else leading in building
+                while built and not held and len(running) < slots:
                     trial, build = built.popleft()
                     started(trial)
                     running[runs.submit(self.runner.run, trial, build)] = trial, build, time.perf_counter()
+                if shares_cores:
+                    room = self.builder.n_parallel - len(building) if not (built or running) else 0
+                else:
+                    if len(running) < slots and ahead < self.builder.n_parallel:
+                        ahead += 1
+                    room = ahead - len(building) - len(built)
+                for trial in _taken(waiting, room):
+                    building[self.builder.build(trial)] = trial
+                if not (building or running):
+                    return
                 pending: list[Future[Any]] = [*building, *running]
                 ended = wait(pending, return_when=FIRST_COMPLETED).done
                 for built_future in ended & building.keys():
                     trial = building.pop(built_future)
                     if (error := built_future.exception()) is None:
-                        built.append((trial, built_future.result()))
+                        place = 0 if built_future is leading else len(built)
+                        built.insert(place, (trial, built_future.result()))
                     else:
                         yield trial, self._result(trial, _failed_build(error), 0.0)
                 for run_future in ended & running.keys():
@@ -254,6 +285,14 @@ def last_error(traceback: str) -> str:
     """What the last error in a traceback says."""
     errors = list(re.finditer(r"^(?:\w+\.)*\w*(?:Error|Exception)\b:? ?", traceback, re.MULTILINE))
     return traceback[errors[-1].end() :] if errors else traceback
+
+
+def _taken(waiting: Iterator[MeasureInput | None], room: int) -> Iterator[MeasureInput]:
+    """The next trials, as many as there is room for, up to the None with which there are no more for now."""
+    for trial in islice(waiting, max(0, room)):
+        if trial is None:
+            return
+        yield trial
 
 
 def _cancel(building: dict[Future[BuildResult], MeasureInput]) -> None:

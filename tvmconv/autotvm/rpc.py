@@ -1,11 +1,12 @@
 """Devices of other machines: TVM's RPC tracker and servers, in processes that are started again when they die.
 
-A server forks a process for each session. Where a kernel kills that one, TVM's listening thread dies too, and its
-clients would wait for ever; here the server's process ends with the thread, and is forked again from one that has
-imported everything.
+A server forks a process for each session, in which a client has trial after trial measured. Kernels run in another
+process, which the session starts and keeps, with its use of the GPU, until one fails: see `runner.DeviceProcess`. Where
+the session's own process dies, TVM's listening thread dies too, and its clients would wait for ever; here the server's
+process ends with the thread, and is forked again from one that has imported everything.
 
 Importing TVM begins to use CUDA, which no fork survives. So `tvmconv rpc server` has TVM load no runtime of a device,
-and not ask torch for one; each session loads CUDA's for itself.
+and not ask torch for one; the process that runs kernels loads CUDA's for itself.
 
 TVM's RPC has no authentication: whoever reaches a port can run code on the machine.
 """
@@ -23,8 +24,9 @@ import tempfile
 import threading
 import time
 import warnings
-from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from functools import cache
 from ipaddress import ip_address
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
@@ -35,15 +37,14 @@ from typing import Any
 import msgspec
 import tvm
 from tvm.rpc.server import PopenRPCServerState
-from tvm.s_tir.meta_schedule.runner import EvaluatorConfig
 
 from .. import __version__
-from ..cuda import device_arch
 from ..errors import InvalidArgumentError, MissingPackageError, TvmconvError
-from ..targets import DeviceFacts, device_facts, has_gpu
+from ..targets import DeviceFacts
 from ..workspace import Workspace
 from . import worker
-from .runner import TVM_DEVICES
+from .measure import Calls
+from .runner import TVM_DEVICES, DeviceProcess
 
 EVALUATE = "tvmconv.evaluate"
 """The server's function that checks and times a kernel."""
@@ -54,10 +55,26 @@ DESCRIBE = "tvmconv.device"
 PAUSE = 0.5
 """Seconds before a process is started again."""
 
+IDLE = 30.0
+"""Seconds without a trial after which a session ends, so that others, too, have the server."""
+
 FORK = multiprocessing.get_context("fork")
 
 Service = Callable[[], Any]
 """Begins to listen in a thread; returns TVM's state of a tracker or a server, with `port` and `thread`."""
+
+
+class Job(msgspec.Struct, frozen=True):
+    """A trial as a server is told of it, in one message."""
+
+    kind: str
+    """Of the target."""
+    problem: str
+    workspace: Workspace
+    files: dict[str, bytes]
+    """The library, which comes first, and its machine code, by the names of the files."""
+    calls: Calls
+    timeout: float
 
 
 class ServerFacts(msgspec.Struct, frozen=True):
@@ -187,34 +204,53 @@ def _serve(service: Service, folder: str, ready: Connection) -> None:
 
 
 def _initialize_session() -> None:
-    worker.initialize()
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # TVM prints the stack of a kernel that crashes
+    worker.follow_parent()
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # TVM prints the stack of what crashes
 
 
-def _evaluate(
-    problem: str,
-    workspace: str,
-    module: tvm.runtime.Module,
-    kind: str,
-    number: int,
-    repeat: int,
-    min_repeat_ms: int,
-) -> str:
-    """Checks and times the kernel of an uploaded module; returns seconds of a call as JSON."""
-    device, config = tvm.device(TVM_DEVICES[kind]), EvaluatorConfig(number, repeat, min_repeat_ms)
-    wanted = msgspec.json.decode(workspace, type=Workspace)
-    costs = worker.evaluate(problem, wanted, str(Path.cwd()), module, device, config, [])
-    return msgspec.json.encode(costs).decode()
+@cache
+def _process(kind: str, timeout: float) -> DeviceProcess:
+    """The session's process for kernels of a kind of target."""
+    return DeviceProcess(f"{TVM_DEVICES[kind]}:0", timeout)
 
 
-def _describe(kind: str) -> str:
-    """What this server is, for targets of a kind, as JSON."""
-    if kind == "cuda" and has_gpu():
-        tvm.cuda(0).sync()  # begins to use the driver, which TVM asks for the device's name
-    device = device_facts(kind)
-    arch = device_arch(tvm.cuda(0)) if kind == "cuda" and device is not None else None
-    facts = ServerFacts(socket.gethostname(), device, arch, __version__, tvm.__version__)
-    return msgspec.json.encode(facts).decode()
+@contextmanager
+def _used() -> Iterator[None]:
+    """Has the session end when it is used no more."""
+    global _end
+    _end.cancel()
+    try:
+        yield
+    finally:
+        _end = threading.Timer(IDLE, os._exit, (0,))
+        _end.daemon = True
+        _end.start()
+
+
+_end = threading.Timer(IDLE, os._exit, (0,))
+
+
+def _evaluate(encoded: bytes) -> str:
+    """What comes of the kernel of a `Job`, as JSON."""
+    job = msgspec.msgpack.decode(encoded, type=Job)
+    with _used(), tempfile.TemporaryDirectory() as folder:
+        paths = [Path(folder, Path(name).name) for name in job.files]
+        for path, content in zip(paths, job.files.values(), strict=True):
+            path.write_bytes(content)
+        result = _process(job.kind, job.timeout).run(job.problem, job.workspace, str(paths[0]), job.calls)
+        return msgspec.json.encode(result).decode()
+
+
+def _describe(kind: str, timeout: float) -> str:
+    """What this server is, for targets of a kind, as JSON; its device answers."""
+    with _used():
+        process = _process(kind, timeout)
+        device, arch = process.start().submit(worker.describe, kind).result()
+        if device is not None:
+            process.require_device()
+        return msgspec.json.encode(
+            ServerFacts(socket.gethostname(), device, arch, __version__, tvm.__version__)
+        ).decode()
 
 
 def _check_host(host: str) -> None:

@@ -1,18 +1,22 @@
-"""Running trials in a worker process, by MetaSchedule's runner."""
+"""Running trials in worker processes, one for each device."""
 
 from __future__ import annotations
 
-from functools import partial
-from pathlib import Path
-from typing import Any
+import subprocess
+import warnings
+from collections.abc import Sequence
+from queue import SimpleQueue
+from threading import Lock
 
-from tvm.s_tir.meta_schedule.runner import EvaluatorConfig, RunnerInput
-from tvm.s_tir.meta_schedule.runner import LocalRunner as MetaScheduleRunner
+import tvm
+from tvm.support.popen_pool import PopenPoolExecutor
 
-from ..errors import NoDeviceError
-from ..targets import DeviceFacts, device_facts
+from ..cuda import device_arch
+from ..errors import InvalidArgumentError, NoDeviceError
+from ..targets import DeviceFacts, cuda_arch, device_facts
+from ..workspace import Workspace
 from . import worker
-from .measure import BuildResult, MeasureInput, RunResult, Status, last_error
+from .measure import BuildResult, Calls, MeasureInput, RunResult, Status, last_error
 from .record import bounded
 from .task import Task
 from .timing import cuda_driver
@@ -22,89 +26,174 @@ TVM_DEVICES = {"cuda": "cuda", "llvm": "cpu"}
 
 
 class LocalRunner:
-    """Checks and times kernels on this machine's device, one at a time, through MetaSchedule's `LocalRunner`.
+    """Checks and times kernels on this machine's devices, one at a time on each.
 
-    A kernel runs in a worker process. One in which a trial has failed, however it failed, is not used again, so what a
-    kernel does to its process or to the GPU's context touches no other trial.
+    `devices` are the numbers of GPUs; by default all that CUDA shows and that are of the same model as the first, as
+    costs of different ones do not belong into one search. A CPU is one device, which all its cores are for.
+
+    A kernel runs in a worker process of its device. One in which a trial has failed, however it failed, is not used
+    again, so what a kernel does to its process or to the GPU's context touches no other trial.
 
     A cost is the average over `number` calls or more, as many as take `min_repeat_ms`; there are `repeat` of them. The
     arrays stay the same, so caches are warm, a GPU's L2 too. A run that takes more than `timeout` seconds, checking
     included, is killed.
     """
 
-    slots = 1
-    """How many trials run at once."""
-
-    def __init__(self, number: int = 10, repeat: int = 5, min_repeat_ms: int = 10, timeout: float = 10.0) -> None:
+    def __init__(
+        self,
+        number: int = 10,
+        repeat: int = 5,
+        min_repeat_ms: int = 10,
+        timeout: float = 10.0,
+        devices: Sequence[int] | None = None,
+    ) -> None:
         worker.require_packages()
         self.timeout = timeout
-        self._evaluator = EvaluatorConfig(number, repeat, min_repeat_ms)
-        self._runner: Any = None
+        self.devices = None if devices is None else tuple(devices)
+        self._calls = Calls(number, repeat, min_repeat_ms)
+        self._lock = Lock()
+        self._numbers: dict[str, tuple[int, ...]] = {}
+        self._processes: dict[str, list[DeviceProcess]] = {}
+        self._free: dict[str, SimpleQueue[DeviceProcess]] = {}
 
     def device(self, task: Task) -> DeviceFacts:
         """This machine's device for a task; `NoDeviceError` or `MissingPackageError` where it cannot be measured."""
-        kind = task.target.kind.name
-        facts = device_facts(kind)
+        kind, numbers = task.target.kind.name, self._chosen(task)
+        facts = device_facts(kind, numbers[0]) if numbers else None
         if facts is None:
             raise NoDeviceError(f"measuring {task} needs an NVIDIA GPU and its driver, and none is visible here")
         if kind == "cuda":
             cuda_driver()  # without it every trial would fail in its worker
+            if (arch := device_arch(tvm.cuda(numbers[0]))) != cuda_arch(task.target):
+                raise InvalidArgumentError("target", str(task.target), f"one of arch {arch}, as {facts} has")
         return facts
 
     def shares_cores(self, task: Task) -> bool:
         """Whether builds on this machine would disturb the timing."""
         return bool(task.target.kind.name == "llvm")
 
+    def begin(self, task: Task) -> int:
+        """Begins to start the workers for a task, unless they are there; returns how many trials they run at once."""
+        kind = task.target.kind.name
+        with self._lock:
+            if kind not in self._processes:
+                self._processes[kind] = [
+                    DeviceProcess(f"{TVM_DEVICES[kind]}:{number}", self.timeout) for number in self._chosen(task)
+                ]
+                self._free[kind] = SimpleQueue()
+                for process in self._processes[kind]:
+                    process.start()
+                    self._free[kind].put(process)
+            return len(self._processes[kind])
+
     def run(self, trial: MeasureInput, build: BuildResult) -> RunResult:
         """Checks and times a trial's kernel; `NoDeviceError` where the device is gone: the trial may be sound."""
-        self._start()
-        folder, problem = str(Path(build.library).parent), trial.task.problem.to_json()
-        self._runner.f_run_evaluator = partial(worker.evaluate, problem, build.workspace, folder)
-        (future,) = self._runner.run([RunnerInput(build.library, TVM_DEVICES[trial.task.target.kind.name], [])])
-        result = interpreted(future.result())
-        if result.status is not Status.OK:
-            self.close()
-            self._require_device(TVM_DEVICES[trial.task.target.kind.name])
-        return result
+        self.begin(trial.task)
+        free = self._free[trial.task.target.kind.name]
+        process = free.get()
+        try:
+            return process.run(trial.task.problem.to_json(), build.workspace, build.library, self._calls)
+        finally:
+            free.put(process)
 
-    def _start(self) -> None:
-        """Makes a worker if there is none."""
-        if self._runner is None:
-            self._runner = MetaScheduleRunner(
-                timeout_sec=self.timeout,
-                evaluator_config=self._evaluator,
-                f_alloc_argument=worker.no_arguments,
+    def _chosen(self, task: Task) -> tuple[int, ...]:
+        """The numbers of the devices for a task, chosen once."""
+        kind = task.target.kind.name
+        if kind not in self._numbers:
+            self._numbers[kind] = chosen_devices(kind, self.devices)
+        return self._numbers[kind]
+
+    def close(self) -> None:
+        """Ends the workers."""
+        with self._lock:
+            for processes in self._processes.values():
+                for process in processes:
+                    process.close()
+            self._processes.clear()
+            self._free.clear()
+
+
+class DeviceProcess:
+    """A worker process that checks and times kernels on one device, such as "cuda:1", and is made anew when one fails.
+
+    What takes more than `timeout` seconds is killed.
+    """
+
+    def __init__(self, device: str, timeout: float) -> None:
+        self.device = device
+        self.timeout = timeout
+        self._pool: PopenPoolExecutor | None = None
+
+    def start(self) -> PopenPoolExecutor:
+        """The process, which begins to use the device if it is new: meanwhile others may do something else."""
+        if self._pool is None:
+            self._pool = PopenPoolExecutor(
+                max_workers=1,
+                timeout=self.timeout,
                 initializer=worker.initialize,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
             )
+            self._pool.submit(worker.touch, self.device)
+        return self._pool
 
-    def _require_device(self, device: str) -> None:
-        """Has a new worker use the device."""
-        self._start()
-        error = self._runner.pool.submit(worker.touch, device).exception()
+    def run(self, problem: str, workspace: Workspace, library: str, calls: Calls) -> RunResult:
+        """What comes of the kernel in a library; `NoDeviceError` where it failed, and the device fails everything."""
+        future = self.start().submit(worker.evaluate, problem, workspace, library, self.device, calls)
+        error = future.exception()
+        if error is None:
+            return RunResult(tuple(future.result()))
+        self.close()
+        self.require_device()
+        if isinstance(error, TimeoutError):
+            return RunResult((), Status.RUN_TIMEOUT, f"killed after {self.timeout:g} seconds")
+        if isinstance(error, ChildProcessError):
+            return RunResult((), Status.CRASH, "the process died")
+        return failure(str(error))
+
+    def require_device(self) -> None:
+        """Has a process, a new one after a failure, use the device."""
+        error = self.start().submit(worker.touch, self.device).exception()
         if error is not None:
             self.close()
             raise NoDeviceError(
-                f"the {device} device does not answer any more ({bounded(last_error(str(error)))}); "
+                f"the device {self.device} does not answer any more ({bounded(last_error(str(error)))}); "
                 "when it does, the same command goes on where it was"
             )
 
     def close(self) -> None:
-        """Ends the worker."""
-        if self._runner is not None:
-            self._runner.pool.shutdown()
-            self._runner = None
+        """Ends the process."""
+        if self._pool is not None:
+            self._pool.shutdown()
+            self._pool = None
 
 
-def interpreted(result: Any) -> RunResult:
-    """What MetaSchedule's runner answered, in our words."""
-    if result.error_msg is None:
-        return RunResult(tuple(float(cost) for cost in result.run_secs))
-    message = str(result.error_msg)
-    if "Timeout, killed after" in message:
-        return RunResult((), Status.RUN_TIMEOUT, message)
-    if "Subprocess terminated" in message:
-        return RunResult((), Status.CRASH, "the process died")
-    return failure(message)
+def chosen_devices(kind: str, chosen: Sequence[int] | None) -> tuple[int, ...]:
+    """The numbers of the devices that measure for targets of a kind: the chosen ones, or all that are like the first.
+
+    There are none where there is no GPU.
+    """
+    if kind == "llvm":
+        if chosen is not None:
+            raise InvalidArgumentError("devices", chosen, "None for a CPU, which is one device")
+        return (0,)
+    there: list[DeviceFacts] = []
+    while (facts := device_facts(kind, len(there))) is not None:
+        there.append(facts)
+    listed = ", ".join(f"{number}: {facts}" for number, facts in enumerate(there))
+    if chosen is None:
+        alike = tuple(number for number, facts in enumerate(there) if facts == there[0])
+        if len(alike) < len(there):
+            warnings.warn(
+                f"measuring on GPU {', '.join(map(str, alike))} alone, as others differ: {listed}", stacklevel=2
+            )
+        return alike
+    expected = f"different numbers of GPUs of one model; there are {listed}"
+    if there and not (chosen and set(chosen) <= set(range(len(there))) and len(set(chosen)) == len(chosen)):
+        raise InvalidArgumentError("devices", chosen, expected)
+    if len({there[number] for number in chosen if there}) > 1:
+        raise InvalidArgumentError("devices", chosen, expected)
+    return tuple(chosen) if there else ()
 
 
 def failure(message: str) -> RunResult:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -58,12 +58,12 @@ class Simulator:
 
     def measure(
         self,
-        inputs: Sequence[MeasureInput],
+        inputs: Iterable[MeasureInput | None],
         started: Callable[[MeasureInput], None],
         stop: Callable[[], bool] = never,
     ) -> Generator[tuple[MeasureInput, MeasureResult], None, None]:
         """The trials with their results, in order; InvalidArgumentError for one that the log does not have."""
-        for trial in inputs:
+        for trial in filter(None, inputs):
             if stop():
                 return
             outcome = self._outcomes.get((trial.task.problem, trial.config))

@@ -20,7 +20,6 @@ import msgspec
 import numpy as np
 import tvm
 from tvm.runtime import Device, Module, Tensor
-from tvm.s_tir.meta_schedule.runner import EvaluatorConfig
 
 from .. import cuda, storage
 from ..dispatch import select, select_sparse, template_named
@@ -29,11 +28,11 @@ from ..lowering import KERNEL_NAME, Kernel, build_kernel
 from ..sparse.building import build as build_launches
 from ..sparse.compiling import kept_template, lower_sparse
 from ..sparse.weights import COMPILED_IN
-from ..targets import cuda_arch
+from ..targets import DeviceFacts, cuda_arch, device_facts, has_gpu
 from ..testing import Sample
 from ..testing.pruning import operands_for, random_constants
 from ..workspace import NO_WORKSPACE, Workspace
-from .measure import BuildResult
+from .measure import BuildResult, Calls
 from .task import Problem
 from .timing import kernel_costs
 
@@ -79,14 +78,15 @@ def build(problem: str, template: str, knobs: dict[str, Any], target: str, libra
         config = msgspec.convert(knobs, template_named(template).Config)
         executable, workspace = _built(Problem.from_json(problem), config, device)
         storage.export(executable, Path(library))
+        kernels: list[Path] = []
         if device.kind.name == "cuda":
             folder = Path(library).parent
             with ThreadPoolExecutor() as pool:
                 sources = cuda.sources(executable.mod)
-                list(pool.map(lambda source: cuda.precompile(source, cuda_arch(device), folder), sources))
+                kernels += pool.map(lambda source: cuda.precompile(source, cuda_arch(device), folder), sources)
     except TvmconvError as error:
         raise RuntimeError(str(error)) from None  # other errors do not survive the way back, or lose their message
-    return BuildResult(library, workspace, time.perf_counter() - start)
+    return BuildResult(library, workspace, time.perf_counter() - start, tuple(map(str, kernels)))
 
 
 def _built(problem: Problem, config: Any, target: tvm.target.Target) -> Kernel:
@@ -100,32 +100,29 @@ def _built(problem: Problem, config: Any, target: tvm.target.Target) -> Kernel:
 
 
 def touch(device: str) -> None:
-    """Writes a number to a device and reads it; fails where that does not work."""
-    tvm.runtime.tensor(np.zeros(1, "float32"), tvm.runtime.device(device, 0)).numpy()
+    """Writes a number to a device, such as "cuda:1", and reads it; fails where that does not work."""
+    tvm.runtime.tensor(np.zeros(1, "float32"), tvm.runtime.device(device)).numpy()
 
 
-def no_arguments(device: Device, infos: Any, repeat: int) -> list[Any]:
-    """Takes the place of MetaSchedule's random arguments: a worker makes its own, which it can check."""
-    return []
+def describe(kind: str) -> tuple[DeviceFacts | None, str | None]:
+    """This machine's device for targets of a kind, if there is one, and a GPU's architecture."""
+    if kind == "cuda" and has_gpu():
+        tvm.cuda(0).sync()  # begins to use the driver, which TVM asks for the device's name
+    with ThreadPoolExecutor(1) as pool:  # TVM's pool, which is asked for its threads, binds the one that asks to a core
+        device = pool.submit(device_facts, kind).result()
+    return device, cuda.device_arch(tvm.cuda(0)) if kind == "cuda" and device is not None else None
 
 
-def evaluate(
-    problem: str,
-    workspace: Workspace,
-    kernels: str,
-    module: Module,
-    device: Device,
-    config: EvaluatorConfig,
-    arguments: list[Any],
-) -> list[float]:
-    """What MetaSchedule's runner calls with a loaded library: checks its kernel, then times it.
+def evaluate(problem: str, workspace: Workspace, library: str, device: str, calls: Calls) -> list[float]:
+    """Checks the kernel in a library, then times it on a device: seconds of one call, averaged over each repeat.
 
-    `kernels` is the folder of the CUDA code that `build` compiled. Returns seconds of one call, averaged over each
-    repeat. All that is not in the kernel is drawn anew each time but the input, and so caches are warm, a GPU's L2 too.
+    The CUDA code that `build` compiled lies beside the library. All that is not in the kernel is drawn anew each time
+    but the input, and so caches are warm, a GPU's L2 too.
     """
-    cuda.use_fast_compiler(Path(kernels))
-    arguments = _checked(Problem.from_json(problem), workspace, module, device)
-    return kernel_costs(module, arguments, device, config.number, config.repeat, config.min_repeat_ms)
+    cuda.use_fast_compiler(Path(library).parent)
+    module, place = tvm.runtime.load_module(library), tvm.runtime.device(device)
+    arguments = _checked(Problem.from_json(problem), workspace, module, place)
+    return kernel_costs(module, arguments, place, *calls)
 
 
 def _checked(problem: Problem, workspace: Workspace, module: Module, device: Device) -> list[Tensor]:

@@ -42,6 +42,12 @@ def numbers(ctx: click.Context, param: click.Parameter, value: str | None) -> fr
     return frozenset(found)
 
 
+def device_numbers(ctx: click.Context, param: click.Parameter, value: str | None) -> tuple[int, ...] | None:
+    """The numbers in text such as "0,1", in order."""
+    found = numbers(ctx, param, value)
+    return None if found is None else tuple(sorted(found))
+
+
 @dataclass(frozen=True)
 class Measuring:
     """The options that say how a trial is measured, and where."""
@@ -51,6 +57,7 @@ class Measuring:
     min_repeat_ms: int
     timeout: float
     parallel: int | None
+    devices: tuple[int, ...] | None
     rpc_tracker: tuple[str, int] | None
     rpc_key: str | None
 
@@ -63,7 +70,7 @@ class Measuring:
 
         how = (self.number, self.repeat, self.min_repeat_ms, self.timeout)
         if self.rpc_tracker is None or self.rpc_key is None:
-            return measure_option(LocalBuilder(n_parallel=self.parallel), LocalRunner(*how))
+            return measure_option(LocalBuilder(n_parallel=self.parallel), LocalRunner(*how, devices=self.devices))
         host, port = self.rpc_tracker
         return measure_option(LocalBuilder(n_parallel=self.parallel), RPCRunner(self.rpc_key, host, port, *how))
 
@@ -101,6 +108,12 @@ class Measuring:
 )
 @click.option("--timeout", type=Seconds(), default=10.0, help="Seconds that a run may take.")
 @click.option("--parallel", type=POSITIVE, help="Builds at once.  [default: one a core]")
+@click.option(
+    "--devices",
+    callback=device_numbers,
+    metavar="0,1",
+    help="The GPUs to measure on, several at once.  [default: all like the first]",
+)
 @click.option("--seed", type=click.IntRange(min=0), default=0, help="Of the search.")
 @click.option("--dry-run", is_flag=True, help="List the tasks, their spaces and what is to do; measure nothing.")
 @click.option(
@@ -147,6 +160,8 @@ def tune(
         raise click.UsageError("--algorithm goes with dense weights")
     if (how.rpc_tracker is None) != (how.rpc_key is None):
         raise click.UsageError("--rpc-tracker and --rpc-key go together")
+    if how.devices is not None and how.rpc_tracker is not None:
+        raise click.UsageError("--devices goes without --rpc-tracker: `tvmconv rpc server --device` chooses them there")
 
     from ..autotvm.session import check_log, tune_tasks
     from ..targets import device_facts
@@ -158,7 +173,8 @@ def tune(
         raise InvalidArgumentError("tasks", min(absent), f"numbers from 1 to {len(found)}, as --dry-run lists them")
     tasks = list(chosen.values())
     if dry_run:
-        device = None if how.rpc_tracker else device_facts(tasks[0].target.kind.name)
+        number = how.devices[0] if how.devices else 0
+        device = None if how.rpc_tracker else device_facts(tasks[0].target.kind.name, number)
         tell_log(log, tasks, device)
         print_plan(chosen, log, device, trials, as_json)
         return

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from math import inf
 from typing import Any
@@ -34,12 +34,14 @@ class Tuner(ABC):
         self.space = task.space
         self.rng = np.random.default_rng(seed)
         self.unmeasured: dict[Any, None] = dict.fromkeys(self.space.configs)
-        """The configurations not searched yet, in the order of the space."""
+        """The configurations neither searched nor proposed yet, in the order of the space."""
         self.costs: dict[Any, float] = {}
         """Seconds of a call for the configurations searched, in the order of their trials; infinite for a failure."""
         self.best: tuple[Any, MeasureResult] | None = None
         """The fastest configuration of the search."""
         self.failures: Counter[Status] = Counter()
+        self._under_way: set[Any] = set()
+        """The configurations that are proposed, and whose trials have not ended."""
         self._best_trial = 0
         self._confirmed: Counter[Any] = Counter()
 
@@ -85,6 +87,7 @@ class Tuner(ABC):
                 self._confirmed[trial.config] += 1
                 continue
             self.unmeasured.pop(trial.config, None)
+            self._under_way.discard(trial.config)
             self.costs[trial.config] = min(result.cost, self.costs.get(trial.config, inf))
             if result.status is Status.OK and (self.best is None or result.cost < self.best[1].cost):
                 self.best, self._best_trial = (trial.config, result), self.trials
@@ -113,8 +116,7 @@ class Tuner(ABC):
             device = measure_option.device(trial.task)
             announce(trial, MeasureResult((), Status.STARTED, None, 0.0, time.time(), device))
 
-        def measure(configs: Sequence[Any], stage: Stage, over: Callable[[], bool]) -> None:
-            inputs = [MeasureInput(self.task, config, stage) for config in configs]
+        def measure(inputs: Iterable[MeasureInput | None], over: Callable[[], bool]) -> None:
             with closing(measure_option.measure(inputs, started, over)) as ended:
                 for trial, result in ended:
                     self.update([trial], [result])
@@ -122,24 +124,48 @@ class Tuner(ABC):
 
         def over() -> bool:
             stale = early_stopping is not None and self.trials - self._best_trial >= early_stopping
-            return self.trials >= n_trial or stale or not self.has_next() or stop()
+            return self.trials >= n_trial or stale or stop()
 
-        while not over():
-            batch = self._propose(min(self.batch_size, n_trial - self.trials))
-            if batch[0] == self.space.default:  # alone: a search that is cut short must not know slower ones only
-                measure([batch.pop(0)], Stage.SEARCH, over)
-            if not stop():
-                measure(batch, Stage.SEARCH, over)
+        if not over():
+            try:
+                measure(self._proposals(n_trial), over)
+            finally:
+                self._take_back()
         finalists = self._finalists()
         if not stop() and any(self._confirmed[config] < ROUNDS for config in finalists):
-            measure(finalists * ROUNDS, Stage.CONFIRM, stop)  # interleaved: what disturbs a round disturbs all alike
+            again = finalists * ROUNDS  # interleaved: what disturbs a round disturbs all alike
+            measure([MeasureInput(self.task, config, Stage.CONFIRM) for config in again], stop)
 
     def sample(self, size: int) -> list[Any]:
         """Random ones of `unmeasured`, `size` of them or all that are left."""
         configs = list(self.unmeasured)
         return [configs[i] for i in self.rng.permutation(len(configs))[:size]]
 
+    def _proposals(self, n_trial: int) -> Iterator[MeasureInput | None]:
+        """Trials until there are `n_trial`, those under way included, batch by batch, the default first of all.
+
+        A batch is proposed when it is asked for, by what is known then; None while no fewer than a batch are under way.
+        """
+        while self.has_next() and (left := n_trial - self.trials - len(self._under_way)) > 0:
+            if len(self._under_way) >= self.batch_size:
+                yield None
+                continue
+            batch = self._propose(min(self.batch_size, left))
+            self._under_way.update(batch)
+            for config in batch:
+                del self.unmeasured[config]
+            for config in batch:
+                yield MeasureInput(self.task, config)
+
+    def _take_back(self) -> None:
+        """Has what was proposed and never measured wait for its turn again."""
+        if self._under_way:
+            left = self.unmeasured.keys() | self._under_way
+            self.unmeasured = {config: None for config in self.space.configs if config in left}
+            self._under_way.clear()
+
     def _propose(self, size: int) -> list[Any]:
+        """The next batch; the default comes first, as a search that is cut short must not know slower ones only."""
         batch = self.next_batch(size)
         default = self.space.default
         if default in self.unmeasured:

@@ -1,0 +1,164 @@
+"""Trials a second of `tvmconv tune`: on one device, on several of this machine, and through a tracker with servers.
+
+    python benchmarks/tuning_farm.py --seconds 45                   # all GPUs
+    python benchmarks/tuning_farm.py --seconds 45 --devices 0,1 -o farm.json
+    python benchmarks/tuning_farm.py --seconds 30 --target llvm     # a CPU, which is one device
+
+Each way searches the same space anew for the same time. "trials" are those that ended in it, the start of all processes
+included; "a second" is the rate from the fifth part of the time on, when everything runs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import tvm
+
+from tvmconv import ConvWorkload, __version__
+from tvmconv.autotvm.measure import Stage
+from tvmconv.autotvm.record import load_from_file
+from tvmconv.autotvm.runner import chosen_devices
+from tvmconv.targets import device_facts, resolve_target
+
+HOST, KEY = "127.0.0.1", "farm"
+COMMAND = (sys.executable, "-c", "from tvmconv.cli import main; main()")
+WORKLOADS = {
+    "cuda": ConvWorkload.depthwise((1, 512, 96, 96), (512, 1, 3, 3), padding="SAME"),
+    "llvm": ConvWorkload.depthwise((1, 32, 28, 28), (32, 1, 3, 3), padding="SAME"),
+}
+WARM_UP = 0.2
+"""The share of the time that is no part of the rate."""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seconds", type=float, default=45.0, help="for each way")
+    parser.add_argument("--target", choices=["cuda", "llvm"], default="cuda")
+    parser.add_argument("--devices", help="numbers of GPUs, such as 0,1; by default all that are like the first")
+    parser.add_argument("--tuner", default="xgb", help="random tries the same configurations each way")
+    parser.add_argument("-o", "--output", type=Path, help="a JSON file to write")
+    options = parser.parse_args()
+    given = tuple(map(int, options.devices.split(","))) if options.devices else None
+    numbers = chosen_devices(options.target, given)
+    if not numbers:
+        parser.error("there is no GPU here")
+    rows = []
+    for name, devices, by_rpc in ways(numbers):
+        rows.append({"way": name, **measured(options, devices, by_rpc)})
+        rows[-1]["times"] = round(rows[-1]["trials"] / rows[0]["trials"], 2)
+        rows[-1]["rate_times"] = round(rows[-1]["rate"] / rows[0]["rate"], 2)
+        print(
+            f"{name:24s} {rows[-1]['trials']:5d} trials ({rows[-1]['times']:.2f} times), "
+            f"{rows[-1]['rate']:6.2f} a second ({rows[-1]['rate_times']:.2f} times), failures {rows[-1]['failures']}",
+            flush=True,
+        )
+    if options.output:
+        device = device_facts(options.target, numbers[0])
+        report = {
+            "workload": json.loads(WORKLOADS[options.target].to_json()),
+            "space": space_size(options.target),
+            "device": str(device),
+            "seconds": options.seconds,
+            "tuner": options.tuner,
+            "versions": {"tvmconv": __version__, "tvm": tvm.__version__},
+            "rows": rows,
+        }
+        options.output.write_text(json.dumps(report, indent=1) + "\n")
+
+
+def ways(numbers: tuple[int, ...]) -> Iterator[tuple[str, tuple[int, ...], bool]]:
+    """A name for each way, the devices, and whether servers have them."""
+    for by_rpc in (False, True):
+        for count in sorted({1, len(numbers)}):
+            devices = f"{count} device{'s' * (count > 1)}"
+            yield f"{devices}, {'by RPC' if by_rpc else 'local'}", numbers[:count], by_rpc
+
+
+def measured(options: argparse.Namespace, devices: tuple[int, ...], by_rpc: bool) -> dict[str, Any]:
+    """What a search of so many seconds makes on devices."""
+    target, seconds = options.target, options.seconds
+    with tempfile.TemporaryDirectory() as folder:
+        log = Path(folder, "log.jsonl")
+        tune = ["tune", "--workload", WORKLOADS[target].to_json(), "--target", target, "-o", str(log)]
+        tune += ["--trials", str(space_size(target)), "--time-budget", str(seconds), "--tuner", options.tuner]
+        if by_rpc:
+            with farm(devices, target) as address:
+                begun = run([*tune, "--rpc-tracker", address, "--rpc-key", KEY])
+        else:
+            begun = run(tune if target == "llvm" else [*tune, "--devices", ",".join(map(str, devices))])
+        records = [record for record in load_from_file(log).records if record.stage is Stage.SEARCH]
+    # The time budget begins after the imports, of which `begun` knows nothing: the last record ends it.
+    ends = sorted(record.timestamp for record in records)
+    if len(ends) < 10:
+        sys.exit(f"{len(ends)} trials are too few to tell a rate: give more --seconds")
+    late = [end for end in ends if end > ends[-1] - (1 - WARM_UP) * seconds]
+    return {
+        "trials": len(records),
+        "rate": round((len(late) - 1) / (late[-1] - late[0]), 3),
+        "first_seconds": round(ends[0] - begun, 2),
+        "failures": dict(Counter(record.status.value for record in records if not record.costs)),
+    }
+
+
+def run(arguments: list[str]) -> float:
+    """Runs the command; returns when it began."""
+    begun = time.time()
+    done = subprocess.run([*COMMAND, *arguments], capture_output=True, text=True, check=False)
+    if done.returncode:
+        sys.exit(f"{' '.join(arguments)}\n{done.stderr}")
+    return begun
+
+
+@contextmanager
+def farm(devices: tuple[int, ...], target: str) -> Iterator[str]:
+    """The address of a tracker with a server for each device."""
+    address = f"{HOST}:{free_port()}"
+    server = ["--tracker", address, "--key", KEY, "--port", str(free_port())]
+    if target == "cuda":
+        server += [word for number in devices for word in ("--device", str(number))]
+    tracker = ["rpc", "tracker", "--port", address.rpartition(":")[2]]
+    with serving(tracker, 1), serving(["rpc", "server", *server], len(devices)):
+        time.sleep(1)  # until the tracker knows all of them
+        yield address
+
+
+@contextmanager
+def serving(arguments: list[str], lines: int) -> Iterator[None]:
+    """The command, from when it has said where it listens."""
+    process = subprocess.Popen([*COMMAND, *arguments], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    try:
+        if not all(process.stdout.readline() for _ in range(lines)):
+            sys.exit(f"{' '.join(arguments)} has ended")
+        yield
+    finally:
+        process.send_signal(signal.SIGTERM)
+        process.wait()
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind((HOST, 0))
+        return int(probe.getsockname()[1])
+
+
+def space_size(target: str) -> int:
+    from tvmconv.autotvm.task import create
+
+    return len(create(WORKLOADS[target], resolve_target(target)).space.configs)
+
+
+if __name__ == "__main__":
+    main()
