@@ -13,6 +13,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple, Protocol
 
+from ..errors import InvalidArgumentError
 from ..targets import DeviceFacts
 from ..workspace import Workspace
 from .task import Task
@@ -183,12 +184,21 @@ class Runner(Protocol):
     def close(self) -> None: ...
 
 
-@dataclass(frozen=True)
 class measure_option:  # noqa: N801 (AutoTVM's name)
-    """Measures trials with a builder and a runner: `measure_option(LocalBuilder(), LocalRunner())`."""
+    """Measures trials with a builder and a runner: `measure_option(LocalBuilder(), LocalRunner())`.
 
-    builder: Builder
-    runner: Runner
+    "local" stands for either of these.
+    """
+
+    def __init__(self, builder: Builder | str, runner: Runner | str) -> None:
+        from .builder import LocalBuilder
+        from .runner import LocalRunner
+
+        for name, given in (("builder", builder), ("runner", runner)):
+            if isinstance(given, str) and given != "local":
+                raise InvalidArgumentError(name, given, f"'local' or a {name}")
+        self.builder: Builder = LocalBuilder() if isinstance(builder, str) else builder
+        self.runner: Runner = LocalRunner() if isinstance(runner, str) else runner
 
     def measure(
         self,
@@ -248,6 +258,18 @@ class measure_option:  # noqa: N801 (AutoTVM's name)
 
     def _result(self, trial: MeasureInput, run: RunResult, seconds: float) -> MeasureResult:
         return MeasureResult(run.costs, run.status, run.reason, seconds, time.time(), self.device(trial.task))
+
+
+def create_measure_batch(task: Task, option: MeasureOption) -> Callable[[Sequence[MeasureInput]], list[MeasureResult]]:
+    """A function that measures trials of a task, and returns their results in the order of the trials."""
+
+    def measure_batch(inputs: Sequence[MeasureInput]) -> list[MeasureResult]:
+        if others := [str(trial.task) for trial in inputs if trial.task != task]:
+            raise InvalidArgumentError("inputs", others[0], f"trials of {task}")
+        results = dict(option.measure(inputs, lambda trial: None))
+        return [results[trial] for trial in inputs]
+
+    return measure_batch
 
 
 def last_error(traceback: str) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 from tvm.s_tir.meta_schedule.runner import EvaluatorConfig, RunnerInput
 from tvm.s_tir.meta_schedule.runner import LocalRunner as MetaScheduleRunner
 
-from ..errors import NoDeviceError
+from ..errors import InvalidArgumentError, NoDeviceError
 from ..targets import DeviceFacts, device_facts
 from . import worker
 from .measure import BuildResult, MeasureInput, RunResult, Status, last_error
@@ -28,17 +28,29 @@ class LocalRunner:
     kernel does to its process or to the GPU's context touches no other trial.
 
     A cost is the average over `number` calls or more, as many as take `min_repeat_ms`; there are `repeat` of them. The
-    arrays stay the same, so caches are warm, a GPU's L2 too. A run that takes more than `timeout` seconds, checking
-    included, is killed.
+    arrays stay the same, so caches are warm, a GPU's L2 too. With `enable_cpu_cache_flush` a CPU's caches hold none of
+    a kernel's arguments but the first when a repeat begins; on a GPU it does nothing. A run that takes more than
+    `timeout` seconds, checking included, is killed.
     """
 
     slots = 1
     """How many trials run at once."""
 
-    def __init__(self, number: int = 10, repeat: int = 5, min_repeat_ms: int = 10, timeout: float = 10.0) -> None:
+    def __init__(
+        self,
+        number: int = 10,
+        repeat: int = 5,
+        min_repeat_ms: int = 10,
+        timeout: float = 10.0,
+        *,
+        enable_cpu_cache_flush: bool = False,
+    ) -> None:
         worker.require_packages()
+        if enable_cpu_cache_flush and (number, min_repeat_ms) != (1, 0):
+            expected = "False, or number=1 and min_repeat_ms=0: the second call of a repeat finds its caches warm"
+            raise InvalidArgumentError("enable_cpu_cache_flush", enable_cpu_cache_flush, expected)
         self.timeout = timeout
-        self._evaluator = EvaluatorConfig(number, repeat, min_repeat_ms)
+        self._evaluator = EvaluatorConfig(number, repeat, min_repeat_ms, enable_cpu_cache_flush)
         self._runner: Any = None
 
     def device(self, task: Task) -> DeviceFacts:
