@@ -264,7 +264,7 @@ def create_measure_batch(task: Task, option: MeasureOption) -> Callable[[Sequenc
     """A function that measures trials of a task, and returns their results in the order of the trials."""
 
     def measure_batch(inputs: Sequence[MeasureInput]) -> list[MeasureResult]:
-        if others := [str(trial.task) for trial in inputs if trial.task != task]:
+        if others := [str(trial.task) for trial in inputs if trial.task.problem != task.problem]:
             raise InvalidArgumentError("inputs", others[0], f"trials of {task}")
         results = dict(option.measure(inputs, lambda trial: None))
         return [results[trial] for trial in inputs]

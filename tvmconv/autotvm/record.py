@@ -2,9 +2,9 @@
 
 `input`, `config`, `result`, `version` and `tvm_version` are AutoTVM's: the target, the template's name, the workload as
 its only argument, and for a sparse kernel the share of zeros as its only keyword argument, or the arguments of a
-template of one's own; knobs as `[name, "ot", value]`, of such a template also of the kinds "sp", "re" and "an"; costs in
-seconds, error number, seconds of the trial and the time of day. `device`, `versions`, `status`, `reason` and `stage` are
-what AutoTVM left out.
+template of one's own; knobs as `[name, "ot", value]`, of such a template also of the kinds "sp", "re" and "an"; costs
+in seconds, error number, seconds of the trial and the time of day. `device`, `versions`, `status`, `reason` and `stage`
+are what AutoTVM left out.
 """
 
 from __future__ import annotations

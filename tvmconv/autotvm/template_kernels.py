@@ -25,7 +25,7 @@ from ..workspace import NO_WORKSPACE, Workspace
 from .config_space import ConfigEntity
 from .knobs import Value
 from .task import Call
-from .templates import TemplateTask
+from .templates import TemplateTask, function_of
 
 ROUNDINGS, GROWTH = 32, 8
 """By how many roundings of its dtype an element may differ, of its own size and of the root mean square of all: some
@@ -49,14 +49,12 @@ def scheduled(task: TemplateTask, config: ConfigEntity) -> tirx.PrimFunc:
 
 def checked(call: Call, workspace: Workspace, module: Module, device: Device) -> list[Tensor]:
     """Arguments for a call's kernel, which has been right on them; AssertionError says where it was not."""
-    task = TemplateTask(call, resolve_target("llvm" if is_cpu(device) else "cuda"))
-    expected = _expected(task)
+    expected = _expected(call, "llvm" if is_cpu(device) else "cuda", function_of(call))
     arguments = [tvm.runtime.tensor(array, device) for array in expected.arrays]
     given = arguments + [tvm.runtime.empty(*parameter, device) for parameter in workspace.parameters]
     module[KERNEL_NAME](*given)
-    for tensor, each in zip(task.computation, arguments, strict=True):
-        if tensor.name in expected.outputs:
-            assert_same(tensor.name, each.numpy(), expected.outputs[tensor.name], expected.tolerance)
+    for name, place in expected.places.items():
+        assert_same(name, arguments[place].numpy(), expected.results[place], expected.tolerance)
     return given
 
 
@@ -80,15 +78,18 @@ class _Expected:
 
     arrays: list[np.ndarray[Any, Any]]
     """For each argument of the kernel; outputs hold what no kernel has written."""
-    outputs: dict[str, np.ndarray[Any, Any]]
-    """By the names of tensors."""
+    results: list[np.ndarray[Any, Any]]
+    """The same after the computation."""
+    places: dict[str, int]
+    """Where outputs are among them, by their names."""
     tolerance: float
     """See `assert_same`."""
 
 
 @lru_cache(maxsize=1)
-def _expected(task: TemplateTask) -> _Expected:
-    """Computed on a CPU by the unscheduled computation, in its own dtypes."""
+def _expected(call: Call, kind: str, function: Any) -> _Expected:
+    """Computed on a CPU by the unscheduled computation, in its own dtypes; kept for the template that there is now."""
+    task = TemplateTask(call, resolve_target(kind))
     func = task.unscheduled()
     kernel = with_alignment(as_scheduled(func, KERNEL_NAME), cpu := resolve_target("llvm"))
     module = build(tvm.IRModule({KERNEL_NAME: kernel}), cpu)
@@ -97,14 +98,11 @@ def _expected(task: TemplateTask) -> _Expected:
         arrays = [_operand(tensor, draw, rng) for tensor in task.computation]
         tensors = [tvm.runtime.tensor(array, tvm.cpu()) for array in arrays]
         module[KERNEL_NAME](*tensors)
-        results = {
-            tensor.name: each.numpy()
-            for tensor, each in zip(task.computation, tensors, strict=True)
-            if _is_output(tensor)
-        }
-        if all(np.isfinite(result).all() for result in results.values()):
+        results = [each.numpy() for each in tensors]
+        if all(np.isfinite(result).all() for result in results):
             break  # else there may be a logarithm, or a root, of what is negative
-    return _Expected(arrays, results, _tolerance(func))
+    places = {tensor.name: place for place, tensor in enumerate(task.computation) if _is_output(tensor)}
+    return _Expected(arrays, results, places, _tolerance(func))
 
 
 def assert_same(name: str, got: np.ndarray, reference: np.ndarray, tolerance: float) -> None:
@@ -118,7 +116,9 @@ def assert_same(name: str, got: np.ndarray, reference: np.ndarray, tolerance: fl
         wide, exact = got.astype(np.float64), reference.astype(np.float64)
         finite = np.isfinite(exact)
         size = np.abs(np.where(finite, exact, 0))
-        near = np.abs(np.where(finite, wide - exact, 0)) <= tolerance * (size + np.sqrt(np.mean(size**2)))
+        with np.errstate(invalid="ignore"):
+            difference = np.abs(np.where(finite, wide - exact, 0))
+        near = difference <= tolerance * (size + np.sqrt(np.mean(size**2)))
         wrong = ~np.where(finite, near, (wide == exact) | (np.isnan(wide) & np.isnan(exact)))
     if wrong.any():
         places = [tuple(map(int, place)) for place in np.argwhere(wrong)[:3]]

@@ -209,12 +209,17 @@ class TemplateTask(Task):
         return space, tuple(tensors)
 
     def _called(self, config: ConfigSpace | ConfigEntity) -> tuple[Schedule, list[te.Tensor]]:
-        function = _templates.get(self.call.template)
-        if function is None:
-            known = ", ".join(_templates) or "none is there"
-            raise InvalidArgumentError("task_name", self.call.template, f"a template that is defined: {known}")
+        function = function_of(self.call)
         with applied_config(config), self.target:
             return _checked(self.call.template, function(*self.args))
+
+
+def function_of(call: Call) -> Callable[..., Any]:
+    """The function of a call's template, undecorated."""
+    if call.template not in _templates:
+        known = ", ".join(_templates) or "none is there"
+        raise InvalidArgumentError("task_name", call.template, f"a template that is defined: {known}")
+    return _templates[call.template]
 
 
 def query(target: Any, workload: Any) -> Any:
@@ -271,9 +276,8 @@ def sent(call: Call) -> str:
         import cloudpickle
     except ImportError:
         raise MissingPackageError("cloudpickle", "tune", "tuning") from None
-    function = _templates[call.template]
     try:
-        pickled = cloudpickle.dumps(function)
+        pickled = cloudpickle.dumps(function_of(call))
     except (TypeError, ValueError, AttributeError) as error:
         expected = f"one that uses what can be sent to another process ({error})"
         raise InvalidArgumentError("template", call.template, expected) from None
