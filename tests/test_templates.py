@@ -257,6 +257,23 @@ def test_a_twin_that_is_wrong_is_found() -> None:
         wrong.check()
 
 
+def test_blocks_of_too_many_threads_are_refused_before_they_are_built() -> None:
+    def bound(threads: int) -> tuple[Schedule, list[te.Tensor]]:
+        a = te.placeholder((8, 4096), name="A")
+        b = te.compute((8, 4096), lambda i, j: a[i, j] + 1, name="B")
+        sch = Schedule(te.create_prim_func([a, b]))
+        row, column = sch.get_loops(sch.get_sblock("B"))
+        sch.bind(row, "threadIdx.y")
+        sch.bind(sch.split(column, factors=[None, threads])[1], "threadIdx.x")
+        return sch, [a, b]
+
+    defined(bound, "test/bound")
+    target = {"kind": "cuda", "arch": "sm_90"}
+    create_task("test/bound", (128,), target).check()
+    with pytest.raises(InvalidArgumentError, match="threads of a block is 2048; expected at most 1024"):
+        create_task("test/bound", (256,), target).check()
+
+
 DTYPES = ["float16", "float64", "int8", "int32", "uint8"]
 
 

@@ -46,17 +46,19 @@ class progress_bar:  # noqa: N801 (AutoTVM's name)
         from rich.console import Console
         from rich.live import Live
 
-        scale_of(si_prefix)
         self.n_trial = n_trial
         self.si_prefix = si_prefix
         self.prefix = prefix
         self.later = later
         self.until = until
+        self._live: Any = None
         self._begun: tuple[float, int] | None = None
         self._said = -inf
         self._figures = ""
+        scale_of(si_prefix)
         console = Console(stderr=True)
-        self._live = Live(console=console, auto_refresh=False, transient=True) if console.is_terminal else None
+        if console.is_terminal:
+            self._live = Live(console=console, auto_refresh=False, transient=True)
 
     def __call__(self, tuner: Tuner, inputs: Sequence[MeasureInput], results: Sequence[MeasureResult]) -> None:
         now = time.monotonic()

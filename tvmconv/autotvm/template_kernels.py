@@ -21,7 +21,7 @@ from ..lowering import KERNEL_NAME, Kernel, as_scheduled, build, build_function,
 from ..serial import serial_twin
 from ..targets import device_of, has_gpu, resolve_target
 from ..testing.operands import DISTINCT
-from ..workspace import NO_WORKSPACE, Workspace
+from ..workspace import NO_WORKSPACE, Workspace, steps
 from .config_space import ConfigEntity
 from .knobs import Value
 from .task import Call
@@ -44,7 +44,13 @@ def built(call: Call, knobs: Mapping[str, Value], target: tvm.target.Target) -> 
 def scheduled(task: TemplateTask, config: ConfigEntity) -> tirx.PrimFunc:
     """The function that a template has scheduled, ready to be built."""
     schedule, _ = task.instantiate(config)
-    return with_alignment(as_scheduled(schedule.mod["main"], KERNEL_NAME), task.target)
+    func = schedule.mod["main"]
+    limit = task.target.attrs.get("max_threads_per_block")
+    if limit is not None and (threads := _most_threads(func)) > int(
+        limit
+    ):  # it would fail no earlier than at its start
+        raise InvalidArgumentError("threads of a block", threads, f"at most {limit}")
+    return with_alignment(as_scheduled(func, KERNEL_NAME), task.target)
 
 
 def checked(call: Call, workspace: Workspace, module: Module, device: Device) -> list[Tensor]:
@@ -53,7 +59,7 @@ def checked(call: Call, workspace: Workspace, module: Module, device: Device) ->
     arguments = [tvm.runtime.tensor(array, device) for array in expected.arrays]
     given = arguments + [tvm.runtime.empty(*parameter, device) for parameter in workspace.parameters]
     module[KERNEL_NAME](*given)
-    for name, place in expected.places.items():
+    for place, name in expected.places.items():
         assert_same(name, arguments[place].numpy(), expected.results[place], expected.tolerance)
     return given
 
@@ -80,8 +86,8 @@ class _Expected:
     """For each argument of the kernel; outputs hold what no kernel has written."""
     results: list[np.ndarray[Any, Any]]
     """The same after the computation."""
-    places: dict[str, int]
-    """Where outputs are among them, by their names."""
+    places: dict[int, str]
+    """Where outputs are among them, and their names."""
     tolerance: float
     """See `assert_same`."""
 
@@ -101,7 +107,7 @@ def _expected(call: Call, kind: str, function: Any) -> _Expected:
         results = [each.numpy() for each in tensors]
         if all(np.isfinite(result).all() for result in results):
             break  # else there may be a logarithm, or a root, of what is negative
-    places = {tensor.name: place for place, tensor in enumerate(task.computation) if _is_output(tensor)}
+    places = {place: tensor.name for place, tensor in enumerate(task.computation) if _is_output(tensor)}
     return _Expected(arrays, results, places, _tolerance(func))
 
 
@@ -141,6 +147,21 @@ def _operand(tensor: te.Tensor, draw: Any, rng: np.random.Generator) -> np.ndarr
     count = min(prod(shape), DISTINCT)
     drawn = draw(count) if kind == "float" else rng.integers(0, 2 if kind == "bool" else 8, count)
     return np.resize(drawn.astype(dtype), shape)
+
+
+def _most_threads(func: tirx.PrimFunc) -> int:
+    """The threads of a block in the kernel of a function that has most."""
+    most = 1
+    for step in steps(func.body.block):
+        extents: dict[str, int] = {}
+
+        def visit(loop: tirx.For, extents: dict[str, int] = extents) -> None:
+            if loop.thread_binding is not None and loop.thread_binding.thread_tag.startswith("threadIdx"):
+                extents[str(loop.thread_binding.thread_tag)] = int(loop.extent)
+
+        tvm_ffi.structural_walk(step, [(tirx.For, visit)])
+        most = max(most, prod(extents.values()))
+    return most
 
 
 def _tolerance(func: tirx.PrimFunc) -> float:
