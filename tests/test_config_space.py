@@ -9,7 +9,7 @@ import pytest
 from tvm import te
 from tvm.s_tir import Schedule
 
-from tvmconv.autotvm import ConfigSpace
+from tvmconv.autotvm import ConfigSpace, FallbackConfigEntity, OtherOptionEntity
 from tvmconv.autotvm.config_space import LISTED
 from tvmconv.errors import InvalidArgumentError
 
@@ -167,6 +167,21 @@ def test_knobs_of_a_record_have_to_be_those_of_the_space() -> None:
     ):
         with pytest.raises(InvalidArgumentError, match=message):
             space.configured(wrong)
+
+
+def test_what_a_template_chooses_without_a_record() -> None:
+    cfg = FallbackConfigEntity()
+    for extent in (128, 49):
+        cfg.define_split(f"of_{extent}", extent, num_outputs=3)
+        cfg.fallback_split(f"of_{extent}", [-1, 8, 4])
+    cfg.define_knob("unroll", [0, 16])
+    assert (cfg["of_128"].size, cfg["of_49"].size, cfg["unroll"].val) == ((4, 8, 4), (7, 7, 1), 0)
+    cfg["unroll"] = OtherOptionEntity(16)
+    assert (cfg["unroll"].val, cfg.is_fallback, cfg.get(0).is_fallback) == (16, True, False)
+    with pytest.raises(InvalidArgumentError, match=r"constraints of 'unroll' is \[1\]; expected one for each loop"):
+        cfg.fallback_split("unroll", [1])
+    with pytest.raises(InvalidArgumentError, match="knob is 'nope'"):
+        cfg["nope"] = OtherOptionEntity(16)
 
 
 def test_the_values_of_a_template_that_runs_with_a_configuration_stay() -> None:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from .builder import LocalBuilder
     from .config_space import ConfigEntity, ConfigSpace, FallbackConfigEntity
     from .history import ApplyHistoryBest, FallbackContext, apply_history_best
+    from .knobs import AnnotateEntity, OtherOptionEntity, ReorderEntity, SplitEntity
     from .measure import MeasureErrorNo, MeasureInput, MeasureResult, Stage, Status, measure_option
     from .rpc_runner import RPCRunner
     from .runner import LocalRunner
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 _MODULES = ("callback", "measure", "record", "task", "tuner")
 
 _LAZY = {
+    "AnnotateEntity": "knobs",
     "ApplyHistoryBest": "history",
     "ConfigEntity": "config_space",
     "ConfigSpace": "config_space",
@@ -41,9 +43,12 @@ _LAZY = {
     "MeasureErrorNo": "measure",
     "MeasureInput": "measure",
     "MeasureResult": "measure",
+    "OtherOptionEntity": "knobs",
     "RPCRunner": "rpc_runner",
     "RandomTuner": "tuner",
+    "ReorderEntity": "knobs",
     "Simulator": "simulator",
+    "SplitEntity": "knobs",
     "Stage": "measure",
     "Status": "measure",
     "Task": "task",
@@ -60,6 +65,7 @@ _LAZY = {
 }
 
 __all__ = [
+    "AnnotateEntity",
     "ApplyHistoryBest",
     "ConfigEntity",
     "ConfigSpace",
@@ -72,9 +78,12 @@ __all__ = [
     "MeasureErrorNo",
     "MeasureInput",
     "MeasureResult",
+    "OtherOptionEntity",
     "RPCRunner",
     "RandomTuner",
+    "ReorderEntity",
     "Simulator",
+    "SplitEntity",
     "Stage",
     "Status",
     "Task",

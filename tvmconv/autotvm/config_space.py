@@ -18,6 +18,7 @@ from .knobs import (
     SplitEntity,
     Value,
     annotate_values,
+    extent_of,
     reorder_values,
     split_values,
 )
@@ -38,6 +39,8 @@ class ConfigSpace:
     def __init__(self) -> None:
         self.knobs: dict[str, tuple[Any, ...]] = {}
         """The values of each knob."""
+        self._extents: dict[str, int] = {}
+        """Of what is split."""
         self.flop = 0.0
         """What the template has said by `add_flop`."""
 
@@ -68,7 +71,8 @@ class ConfigSpace:
         which is what is left. Values for which `filter` is false, and sizes above `max_factor`, are left out; with
         `no_tail` also those that do not divide, as they are by themselves for "factors".
         """
-        values = split_values(name, axis, policy, num_outputs, candidate, filter, max_factor, no_tail)
+        self._extents[name] = extent_of(name, axis)
+        values = split_values(name, self._extents[name], policy, num_outputs, candidate, filter, max_factor, no_tail)
         return self._define(name, values, len(values[0].size))
 
     def define_reorder(self, name: str, axes: Sequence[Any], policy: str, **options: Any) -> list[Axis]:
@@ -192,9 +196,37 @@ class ConfigSpace:
 
 
 class FallbackConfigEntity(ConfigSpace):
-    """What a template gets that is called without a record for it: the default configuration."""
+    """What a template gets that is called without a record for it: the default configuration.
+
+    The template may choose another one, by `fallback_split` or `cfg[name] = OtherOptionEntity(4)`.
+    """
 
     is_fallback = True
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._chosen: dict[str, Entity] = {}
+
+    def fallback_split(self, name: str, constraints: Sequence[int]) -> None:
+        """Splits from inside into the largest factors that are within the constraints, of which -1 is none.
+
+        An extent of 128 by [-1, 8, 4] is split into [4, 8, 4], and one of 49 into [7, 7, 1].
+        """
+        values = self._values_of(name)
+        if not isinstance(values[0], SplitEntity) or len(constraints) != len(values[0].size):
+            raise InvalidArgumentError(f"constraints of {name!r}", list(constraints), "one for each loop of a split")
+        rest, size = self._extents[name], list[int]()
+        for most in reversed(constraints):
+            size.append(max(factor for factor in range(1, rest + 1) if rest % factor == 0 and factor <= (most % 2**63)))
+            rest //= size[-1]
+        self._chosen[name] = SplitEntity(tuple(size[::-1]))
+
+    def __getitem__(self, name: str) -> Any:
+        return self._chosen.get(name, super().__getitem__(name))
+
+    def __setitem__(self, name: str, entity: Entity) -> None:
+        self._values_of(name)
+        self._chosen[name] = entity
 
 
 class ConfigEntity:
@@ -202,6 +234,8 @@ class ConfigEntity:
 
     Given to the template, its definitions change nothing more.
     """
+
+    is_fallback = False
 
     def __init__(self, space: ConfigSpace, index: int, places: tuple[int, ...]) -> None:
         self.space = space
@@ -254,7 +288,11 @@ class ConfigEntity:
         """Nothing: the space has counted."""
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, ConfigEntity) and self.places == other.places and self.entity == other.entity
+        return (
+            isinstance(other, ConfigEntity)
+            and self.places == other.places
+            and (self.space is other.space or self.entity == other.entity)
+        )
 
     def __hash__(self) -> int:
         return self.index

@@ -182,7 +182,7 @@ class OtherOptionEntity(Entity):
 
 def split_values(
     name: str,
-    axis: Any,
+    extent: int,
     policy: str,
     num_outputs: int | None,
     candidate: Sequence[Sequence[int]] | None,
@@ -190,8 +190,7 @@ def split_values(
     max_factor: int | None,
     no_tail: bool | None,
 ) -> tuple[SplitEntity, ...]:
-    """The values of a knob that splits a loop, or an extent; see `ConfigSpace.define_split`."""
-    extent = extent_of(name, axis)
+    """The values of a knob that splits a loop of an extent; see `ConfigSpace.define_split`."""
     if policy == "candidate":
         if not candidate:
             raise InvalidArgumentError(f"candidate of {name!r}", candidate, "a list of splits")

@@ -13,6 +13,7 @@ import tvm
 import tvm_ffi
 from tvm import te, tirx
 from tvm.runtime import Device, Module, Tensor
+from tvm.s_tir import Schedule
 from tvm.s_tir.stmt import SBlock
 
 from ..arrays import is_cpu
@@ -97,7 +98,7 @@ def _expected(call: Call, kind: str, function: Any) -> _Expected:
     """Computed on a CPU by the unscheduled computation, in its own dtypes; kept for the template that there is now."""
     task = TemplateTask(call, resolve_target(kind))
     func = task.unscheduled()
-    kernel = with_alignment(as_scheduled(func, KERNEL_NAME), cpu := resolve_target("llvm"))
+    kernel = with_alignment(as_scheduled(_quick(func), KERNEL_NAME), cpu := resolve_target("llvm"))
     module = build(tvm.IRModule({KERNEL_NAME: kernel}), cpu)
     rng = np.random.default_rng(0)
     for draw in (rng.standard_normal, lambda count: rng.uniform(0.5, 1.5, count)):
@@ -130,6 +131,24 @@ def assert_same(name: str, got: np.ndarray, reference: np.ndarray, tolerance: fl
         places = [tuple(map(int, place)) for place in np.argwhere(wrong)[:3]]
         shown = ", ".join(f"{place}: {got[place]!s} for {reference[place]!s}" for place in places)
         raise AssertionError(f"{wrong.sum()} of {wrong.size} elements of {name} are wrong: {shown}")
+
+
+def _quick(func: tirx.PrimFunc) -> tirx.PrimFunc:
+    """A computation with its sums inside all loops but the last, and the first spread over threads.
+
+    So a matrix product of 1024x1024 takes 0.14 s instead of 4 s. The terms of each sum keep their order.
+    Before: `for i, j, k: C[i, j] += A[i, k] * B[k, j]`. After: `for i in parallel: for k, j: C[i, j] += ...`.
+    """
+    schedule = Schedule(func)
+    for block in schedule.get_child_blocks(schedule.get_sblock("root")):
+        loops, kinds = schedule.get_loops(block), [int(each.iter_type) for each in schedule.get(block).iter_vars]
+        if len(loops) == len(kinds) and set(kinds) <= {tirx.IterVar.DataPar, tirx.IterVar.CommReduce}:
+            outer = [loop for loop, kind in zip(loops, kinds, strict=True) if kind == tirx.IterVar.DataPar]
+            terms = [loop for loop, kind in zip(loops, kinds, strict=True) if kind == tirx.IterVar.CommReduce]
+            if len(outer) > 1:
+                schedule.reorder(*outer[:-1], *terms, outer[-1])
+                schedule.parallel(outer[0])
+    return schedule.mod["main"]
 
 
 def _is_output(tensor: te.Tensor) -> bool:
