@@ -23,8 +23,9 @@ from ..errors import InvalidArgumentError
 from ..targets import DeviceFacts, device_facts
 from ..workload import ConvWorkload, Epilogue
 from .measure import Stage, Status
+from .problem import Call, Problem
 from .record import Log, Record, load_from_file, skipped_text
-from .task import Call, Entity, Maker, Problem, Task
+from .task import Entity, Maker, Task
 
 if TYPE_CHECKING:
     from typing_extensions import Self

@@ -29,7 +29,8 @@ from ..errors import InvalidArgumentError
 from ..targets import DeviceFacts
 from ..workload import ConvWorkload
 from .measure import MeasureInput, MeasureResult, Stage, Status
-from .task import Call, Entity, Problem
+from .problem import Call, Problem
+from .task import Entity
 
 LAYOUT = 0.2
 REASON_CHARACTERS = 300

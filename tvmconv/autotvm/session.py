@@ -17,8 +17,9 @@ from ..targets import DeviceFacts
 from .callback import log_to_file, progress_bar
 from .history import applicable, best_record
 from .measure import MeasureInput, MeasureOption, MeasureResult, Stage, Status, never
+from .problem import Call, Problem
 from .record import Record, append, load_from_file
-from .task import Call, Problem, Task
+from .task import Task
 from .tidy import default_record, writable
 from .tuner.ga_tuner import GATuner
 from .tuner.grid_tuner import GridSearchTuner

@@ -14,8 +14,9 @@ from ..errors import InvalidArgumentError
 from ..schedules.space import Space
 from ..targets import DeviceFacts
 from .measure import MeasureInput, MeasureResult, Stage, never
+from .problem import Problem
 from .record import Record
-from .task import ConvTask, Problem, Task
+from .task import ConvTask, Task
 
 
 @dataclass(frozen=True)

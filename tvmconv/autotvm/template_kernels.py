@@ -25,7 +25,7 @@ from ..testing.operands import DISTINCT
 from ..workspace import NO_WORKSPACE, Workspace, steps
 from .config_space import ConfigEntity
 from .knobs import Value
-from .task import Call
+from .problem import Call
 from .templates import TemplateTask, function_of
 
 ROUNDINGS, GROWTH = 32, 8

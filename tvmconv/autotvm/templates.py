@@ -42,7 +42,8 @@ from ..workload import ConvWorkload
 from .config_space import ConfigEntity, ConfigSpace, FallbackConfigEntity
 from .history import applied, device_here
 from .knobs import Value
-from .task import Call, Entity, Maker, Problem, Task, tuples
+from .problem import Call, Problem, tuples
+from .task import Entity, Maker, Task
 
 VERSION = 1
 """In the records of such templates: what their knobs mean is the user's affair, and a knob or value that is gone is

@@ -16,8 +16,8 @@ from ..dispatch import template_named
 from ..errors import InvalidArgumentError
 from .history import best_record, processor
 from .measure import Status
+from .problem import Call, Problem
 from .record import Log, Record, encode, load_from_file, locked
-from .task import Call, Problem
 from .templates import VERSION
 
 

@@ -35,7 +35,7 @@ from ..testing.pruning import operands_for, random_constants
 from ..workspace import NO_WORKSPACE, Workspace
 from . import template_kernels
 from .measure import BuildResult
-from .task import Call, Problem
+from .problem import Call, Problem
 from .templates import problem_from
 from .timing import kernel_costs
 

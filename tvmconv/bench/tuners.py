@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 
 from ..autotvm.measure import Stage
+from ..autotvm.problem import Problem
 from ..autotvm.record import Record, load_from_file
 from ..autotvm.session import TUNERS
 from ..autotvm.simulator import ReplayedTask, Simulator
-from ..autotvm.task import Problem
 from ..autotvm.tuner import Tuner, XGBTuner
 
 WARM = "xgb, warm"
