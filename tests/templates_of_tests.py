@@ -53,3 +53,26 @@ def large(n: int) -> tuple[Schedule, list[te.Tensor]]:
         cfg.define_knob(name, list(range(10)))
     cfg.define_knob("word", ["none", "some"])
     return Schedule(te.create_prim_func(arguments)), arguments
+
+
+class OwnError(Exception):
+    """What no worker of TVM knows."""
+
+
+@autotvm.template("test/raises")
+def raises(n: int) -> tuple[Schedule, list[te.Tensor]]:
+    """Its default is right, and each of the others fails in another way."""
+    arguments = product(n, "float32")
+    sch = Schedule(te.create_prim_func(arguments))
+    cfg = autotvm.get_config()
+    cfg.define_knob("how", ["right", "schedule", "lookup", "own", "unknown knob"])
+    how = cfg["how"].val
+    if how == "schedule":
+        sch.vectorize(sch.get_loops(sch.get_sblock("C"))[-1])  # the terms of a sum
+    elif how == "lookup":
+        raise KeyError(how)
+    elif how == "own":
+        raise OwnError(how)
+    elif how == "unknown knob":
+        cfg["nope"]
+    return sch, arguments

@@ -226,6 +226,17 @@ def test_trials_are_built_checked_and_timed_in_processes(option: autotvm.measure
         measure([MeasureInput(wrong, wrong.space.default)])
 
 
+def test_what_a_template_raises_is_a_result(option: autotvm.measure_option) -> None:
+    task = create_task("test/raises", (16,), "llvm")
+    measure = autotvm.measure.create_measure_batch(task, option)
+    right, *others = measure([MeasureInput(task, config) for config in task.space.configs])
+    assert right.status is Status.OK
+    reasons = ["not a data parallel block iter", "lookup", "own", "knob is 'nope'; expected one of how"]
+    for result, reason in zip(others, reasons, strict=True):
+        assert result.status is Status.BUILD_ERROR
+        assert reason in str(result.reason)
+
+
 def test_a_template_of_a_script_is_tuned(tmp_path: Path) -> None:
     """What is defined in `__main__` no worker can import."""
     command = [sys.executable, str(ROOT / "examples/matmul_template.py"), "64", "4"]
