@@ -107,6 +107,7 @@ REFUSED: dict[str, tuple[Callable[[], object], str]] = {
         "enable_cpu_cache_flush is True; expected False, or number=1 and min_repeat_ms=0",
     ),
     "workload": (lambda: autotvm.create(WORKLOAD.operands, "llvm"), "workload is .*; expected a ConvWorkload, or the"),  # type: ignore[call-overload]
+    "no-records": (lambda: autotvm.apply_history_best(None), "records is None; expected a tuning log, or a list"),  # type: ignore[arg-type]
     "no-log": (
         lambda: autotvm.apply_history_best("nowhere"),
         "records is 'nowhere'; expected a tuning log that exists",

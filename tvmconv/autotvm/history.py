@@ -195,6 +195,8 @@ class ApplyHistoryBest(DispatchContext):
 
     def __init__(self, records: str | PathLike[str] | Sequence[str | PathLike[str]]) -> None:
         super().__init__()
+        if not isinstance(records, str | PathLike | Sequence):
+            raise InvalidArgumentError("records", records, "a tuning log, or a list of them")
         paths = [records] if isinstance(records, str | PathLike) else list(records)
         for path in paths:
             if not Path(path).is_file():

@@ -21,6 +21,7 @@ from ..errors import InvalidArgumentError, WrongResultError
 from ..lowering import KERNEL_NAME, Kernel, as_scheduled, build, build_function, with_alignment
 from ..serial import serial_twin
 from ..targets import device_of, has_gpu, resolve_target
+from ..testing.kernels import TWIN_TARGET
 from ..testing.operands import DISTINCT
 from ..workspace import NO_WORKSPACE, Workspace, steps
 from .config_space import ConfigEntity
@@ -31,9 +32,6 @@ from .templates import TemplateTask, function_of
 ROUNDINGS, GROWTH = 32, 8
 """By how many roundings of its dtype an element may differ, of its own size and of the root mean square of all: some
 for what functions such as exp err, and so many times the square root of the terms in a sum, whose order is free."""
-
-TWIN_TARGET = {"kind": "llvm", "opt-level": 0}
-"""What is run once had better be built quickly."""
 
 
 def built(call: Call, knobs: Mapping[str, Value], target: tvm.target.Target) -> Kernel:
@@ -47,9 +45,7 @@ def scheduled(task: TemplateTask, config: ConfigEntity) -> tirx.PrimFunc:
     schedule, _ = task.instantiate(config)
     func = schedule.mod["main"]
     limit = task.target.attrs.get("max_threads_per_block")
-    if limit is not None and (threads := _most_threads(func)) > int(
-        limit
-    ):  # it would fail no earlier than at its start
+    if limit is not None and (threads := _most_threads(func)) > int(limit):  # it would not start
         raise InvalidArgumentError("threads of a block", threads, f"at most {limit}")
     return with_alignment(as_scheduled(func, KERNEL_NAME), task.target)
 
