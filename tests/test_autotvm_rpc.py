@@ -248,7 +248,10 @@ def test_a_key_is_one_word() -> None:
 
 def test_templates_of_ones_own_are_sent_along(runner: RPCRunner) -> None:
     """A server has never heard of them."""
-    right, wrong = create_task("test/matmul", (32, "float32"), "llvm"), create_task("test/another-product", (16,), "llvm")
+    right, wrong = (
+        create_task("test/matmul", (32, "float32"), "llvm"),
+        create_task("test/another-product", (16,), "llvm"),
+    )
     builder = LocalBuilder(n_parallel=1)
     trials = [MeasureInput(each, each.space.get(1)) for each in (right, wrong)]
     results = dict(measure_option(builder, runner).measure(trials, lambda trial: None))

@@ -333,6 +333,12 @@ def with_other_arguments() -> tuple[Schedule, list[te.Tensor]]:
     return Schedule(te.create_prim_func(product(8, "float32"))), product(9, "float32")
 
 
+def with_a_size_left_open() -> tuple[Schedule, list[te.Tensor]]:
+    a = te.placeholder((te.var("n"),), name="A")
+    b = te.compute(a.shape, lambda i: a[i] + 1, name="B")
+    return Schedule(te.create_prim_func([a, b])), [a, b]
+
+
 def with_inputs_alone() -> tuple[Schedule, list[te.Tensor]]:
     return Schedule(te.create_prim_func(product(8, "float32"))), product(8, "float32")[:2]
 
@@ -354,6 +360,7 @@ def with_a_loop_of_another_block() -> tuple[Schedule, list[te.Tensor]]:
         (without_a_result, r"result is None; expected .s_tir.Schedule, .te.Tensor, ....."),
         (without_arguments, r"result is 'Schedule'; expected"),
         (with_other_arguments, r"arguments is .* expected those of the schedule of test/refused"),
+        (with_a_size_left_open, r"shape of A is \['n'\]; expected sizes that are numbers"),
         (with_inputs_alone, r"arguments is \['A', 'B'\]; expected an output"),
         (with_a_loop_of_another_block, r"loop is 'i'; expected a loop around C"),
     ],

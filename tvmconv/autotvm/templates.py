@@ -314,6 +314,9 @@ def _checked(name: str, result: Any) -> tuple[Schedule, list[te.Tensor]]:
         raise InvalidArgumentError("arguments", tensors, expected)
     if all(isinstance(each.op, te.PlaceholderOp) for each in tensors):
         raise InvalidArgumentError("arguments", [each.name for each in tensors], f"an output in the list {expected}")
+    for each in tensors:
+        if not all(isinstance(size, int | tirx.IntImm) for size in each.shape):
+            raise InvalidArgumentError(f"shape of {each.name}", list(map(str, each.shape)), "sizes that are numbers")
     shapes = [[(tuple(each.shape), str(each.dtype)) for each in tensors]]
     shapes += [[(tuple(each.ty.shape), str(each.ty.dtype)) for each in schedule.mod["main"].params]]
     given, scheduled = ([(list(map(int, shape)), dtype) for shape, dtype in each] for each in shapes)
