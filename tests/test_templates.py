@@ -21,7 +21,7 @@ from tvm.s_tir import Schedule
 
 import tvmconv as library
 from tvmconv import autotvm
-from tvmconv.autotvm import record, tidy
+from tvmconv.autotvm import record, template_kernels, tidy
 from tvmconv.autotvm.builder import LocalBuilder
 from tvmconv.autotvm.measure import MeasureInput, MeasureResult, Stage, Status
 from tvmconv.autotvm.record import Record, decode, encode, load_from_file
@@ -252,6 +252,7 @@ def test_softmax_on_cuda_is_right_as_its_serial_twin(monkeypatch: pytest.MonkeyP
     monkeypatch.syspath_prepend(str(ROOT / "examples"))
     import softmax_template  # noqa: F401 (it defines the template)
 
+    monkeypatch.setattr(template_kernels, "has_gpu", lambda: False)
     task = create_task("example/softmax", (6, 256), {"kind": "cuda", "arch": "sm_90"})
     assert task.flop == 6 * 256 * 4
     for config in (task.space.configs[0], task.space.configs[7]):
@@ -262,13 +263,16 @@ def test_softmax_on_cuda_is_right_as_its_serial_twin(monkeypatch: pytest.MonkeyP
     builder.close()
 
 
-def test_a_twin_that_is_wrong_is_found() -> None:
+def test_a_twin_that_is_wrong_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(template_kernels, "has_gpu", lambda: False)
     wrong = create_task("test/another-product", (16,), {"kind": "cuda", "arch": "sm_90"})
     with pytest.raises(WrongResultError, match=r"test/another-product\(16\) with k=1: .* elements of C are wrong"):
         wrong.check()
 
 
-def test_blocks_of_too_many_threads_are_refused_before_they_are_built() -> None:
+def test_blocks_of_too_many_threads_are_refused_before_they_are_built(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(template_kernels, "has_gpu", lambda: False)
+
     def bound(threads: int) -> tuple[Schedule, list[te.Tensor]]:
         a = te.placeholder((8, 4096), name="A")
         b = te.compute((8, 4096), lambda i, j: a[i, j] + 1, name="B")
