@@ -48,6 +48,30 @@ class Space(Generic[C]):
         """The place of each configuration in `configs`."""
         return {config: number for number, config in enumerate(self.configs)}
 
+    def __len__(self) -> int:
+        return len(self.configs)
+
+    def __contains__(self, config: object) -> bool:
+        return config in self.index
+
+    def __str__(self) -> str:
+        knobs = [
+            f"  {name}: {len(values)} values, {', '.join(map(str, values))}" for name, values in self.knobs.items()
+        ]
+        return "\n".join([f"space of {len(self)} configurations", *knobs])
+
+    def number(self, config: C) -> int | None:
+        """The place of a configuration in `configs`, which a log has beside it; None for one that is not in them."""
+        return self.index.get(config)
+
+    def values(self, config: C) -> Mapping[str, Any]:
+        """The value of each knob in a configuration."""
+        return vars(config)
+
+    def config(self, values: Mapping[str, Any]) -> C:
+        """The configuration with these values of the knobs."""
+        return type(self.default)(**values)
+
     def _combinations(self) -> Iterator[C]:
         checks = (*self.heuristics.values(), *self.constraints.values())
         config_type, names = type(self.default), tuple(self.knobs)

@@ -22,12 +22,14 @@ from typing import Any
 import msgspec
 import numpy as np
 import onnx
+import templates_of_tests  # noqa: F401 (it defines a template)
 from network_graph import Graph
 
 import tvmconv
 from tvmconv import ConvWorkload, TvmconvError, autotvm
 from tvmconv.autotvm import record
 from tvmconv.autotvm.measure import MeasureInput, MeasureResult, Stage, Status
+from tvmconv.autotvm.templates import create_task
 from tvmconv.autotvm.tidy import compacted, merged, pruned
 from tvmconv.report.files import read
 from tvmconv.report.page import page
@@ -149,8 +151,11 @@ def try_log(path: Path) -> str:
     compacted(log)
     if log.records:
         page("log", [read(path)])
-    with autotvm.apply_history_best(path):
+    with autotvm.apply_history_best(path) as context:
         operator = tvmconv.compile(WORKLOAD)
+        config = context.query("llvm", TEMPLATE.workload)
+    if not config.is_fallback:
+        TEMPLATE.instantiate(config)
     if "tuned" not in operator.selection.reason:
         return "left out"
     operands = random_operands(WORKLOAD)
@@ -159,19 +164,18 @@ def try_log(path: Path) -> str:
 
 
 WORKLOAD = ConvWorkload.depthwise((1, 8, 10, 10), (8, 1, 3, 3))
+TEMPLATE = create_task("test/matmul", (32, "float32"), "llvm")
 
 
 def logs() -> list[bytes]:
-    """Records that this machine applies to one workload."""
-    task = autotvm.create(WORKLOAD, "llvm")
+    """Records that this machine applies to one workload, and to a template."""
+    tasks = [autotvm.create(WORKLOAD, "llvm"), TEMPLATE]
     device = device_facts("llvm")
     assert device is not None
-    made = [
-        MeasureResult((1e-6 * (9 - place),), Status.OK, None, 0.1, 1.0 + place, device)
-        for place in range(len(task.space.configs[:5]))
-    ]
-    trials = [MeasureInput(task, config, Stage.CONFIRM) for config in task.space.configs]
-    return [b"".join(record.encode(record.Record.of(*one)) for one in zip(trials, made, strict=False))]
+    made = [MeasureResult((1e-6 * (9 - place),), Status.OK, None, 0.1, 1.0 + place, device) for place in range(5)]
+    trials = [[MeasureInput(task, config, Stage.CONFIRM) for config in task.space.configs[:5]] for task in tasks]
+    lines = [[record.encode(record.Record.of(*one)) for one in zip(each, made, strict=True)] for each in trials]
+    return [b"".join(each) for each in (*lines, lines[0] + lines[1])]
 
 
 def twisted(data: bytes, random: Random) -> bytes:

@@ -170,9 +170,9 @@ def test_a_log_that_is_applied_again_finds_its_kernels(tmp_path: Path) -> None:
     with apply_history_best(log) as first:
         pass
     with apply_history_best(log) as second:
-        assert second is first
+        assert second.history is first.history
     append(log, [record(6)])
     with apply_history_best(log) as grown:
-        assert grown is not first
+        assert grown.history is not first.history
     with pytest.raises(InvalidArgumentError, match=r"nowhere\.jsonl"), apply_history_best("nowhere.jsonl"):
         pass

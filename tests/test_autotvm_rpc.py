@@ -18,6 +18,7 @@ from threading import Thread
 import msgspec
 import psutil
 import pytest
+import templates_of_tests  # noqa: F401 (it defines templates)
 import tvm
 from click.testing import CliRunner
 from command_line import tvmconv_json
@@ -29,6 +30,7 @@ from tvmconv.autotvm import rpc, rpc_runner, task
 from tvmconv.autotvm.builder import LocalBuilder
 from tvmconv.autotvm.measure import MeasureInput, Status, measure_option
 from tvmconv.autotvm.rpc_runner import RPCRunner, alike, count_servers
+from tvmconv.autotvm.templates import create_task
 from tvmconv.cli import main
 from tvmconv.errors import InvalidArgumentError, NoDeviceError
 from tvmconv.targets import DeviceFacts, device_facts, has_gpu
@@ -275,3 +277,16 @@ def test_listening_to_other_machines_is_warned_of() -> None:
 def test_a_key_is_one_word() -> None:
     with pytest.raises(InvalidArgumentError, match="key is 'an h100'"):
         rpc.server((HOST, 9190), "an h100", HOST, 9091, 9199, None)
+
+
+def test_templates_of_ones_own_are_sent_along(runner: RPCRunner) -> None:
+    """A server has never heard of them."""
+    right, wrong = (
+        create_task("test/matmul", (32, "float32"), "llvm"),
+        create_task("test/another-product", (16,), "llvm"),
+    )
+    builder = LocalBuilder(n_parallel=1)
+    trials = [MeasureInput(each, each.space.get(1)) for each in (right, wrong)]
+    results = dict(measure_option(builder, runner).measure(trials, lambda trial: None))
+    builder.close()
+    assert [results[trial].status for trial in trials] == [Status.OK, Status.WRONG_ANSWER], results

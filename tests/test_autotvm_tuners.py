@@ -17,7 +17,7 @@ from tvmconv import ConvWorkload
 from tvmconv.autotvm.measure import MeasureInput, MeasureResult, Stage, Status
 from tvmconv.autotvm.record import Record
 from tvmconv.autotvm.simulator import Simulator
-from tvmconv.autotvm.task import Task
+from tvmconv.autotvm.task import ConvTask, Task
 from tvmconv.autotvm.tuner import GATuner, GridSearchTuner, RandomTuner, Tuner, XGBTuner
 from tvmconv.autotvm.tuner.features import matrix
 from tvmconv.autotvm.tuner.tuner import FINALISTS, ROUNDS
@@ -26,8 +26,8 @@ from tvmconv.errors import InvalidArgumentError, MissingPackageError
 from tvmconv.targets import DeviceFacts, resolve_target
 
 SM_90 = resolve_target({"kind": "cuda", "arch": "sm_90"})
-SMALL = Task(ConvWorkload.depthwise((1, 32, 7, 7), (32, 1, 3, 3)), SM_90)
-LARGE, SIMILAR = (Task(ConvWorkload.depthwise((32, c, 7, 7), (c, 1, 3, 3)), SM_90) for c in (960, 576))
+SMALL = ConvTask(ConvWorkload.depthwise((1, 32, 7, 7), (32, 1, 3, 3)), SM_90)
+LARGE, SIMILAR = (ConvTask(ConvWorkload.depthwise((32, c, 7, 7), (c, 1, 3, 3)), SM_90) for c in (960, 576))
 DEVICE = DeviceFacts("a device that does not exist")
 TUNERS = [XGBTuner, GATuner, RandomTuner, GridSearchTuner]
 
@@ -192,14 +192,14 @@ def test_what_was_measured_on_an_h100_is_found_in_a_tenth_of_the_space(name: str
 
 
 def test_history_of_another_template_is_left_out() -> None:
-    other = Task(LARGE.workload, resolve_target("llvm"))
+    other = ConvTask(LARGE.workload, resolve_target("llvm"))
     result = MeasureResult((1e-6,), Status.OK, None, 0.1, 1e9, DEVICE)
     tuner, plain = XGBTuner(LARGE, seed=1), XGBTuner(LARGE, seed=1)
     tuner.load_history([Record.of(MeasureInput(other, config), result) for config in other.space.configs[:20]])
     assert tuner.next_batch(8) == plain.next_batch(8)
 
 
-@pytest.mark.parametrize("task", [LARGE, Task(LARGE.workload, resolve_target("llvm"))], ids=["cuda", "cpu"])
+@pytest.mark.parametrize("task", [LARGE, ConvTask(LARGE.workload, resolve_target("llvm"))], ids=["cuda", "cpu"])
 def test_features_are_numbers_that_tell_configurations_apart(task: Task) -> None:
     rows = matrix(task, task.space.configs)
     assert rows.shape[0] == len(task.space.configs)

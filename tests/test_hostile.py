@@ -20,6 +20,7 @@ from tvmconv import ConvWorkload
 from tvmconv.autotvm.history import best_record, objection
 from tvmconv.autotvm.record import append, encode, load_from_file
 from tvmconv.autotvm.simulator import Simulator
+from tvmconv.autotvm.task import Maker
 from tvmconv.autotvm.tidy import pruned
 from tvmconv.dispatch import select, template_named
 from tvmconv.errors import InvalidArgumentError, UnsupportedModelError
@@ -129,7 +130,7 @@ def test_knobs_of_another_type_are_not_applied() -> None:
     entity = tuple((name, "ot", str(value)) for name, _, value in one.config.entity)
     other = msgspec.structs.replace(one, config=msgspec.structs.replace(one.config, entity=entity))
     template, target = template_named(one.template), resolve_target("llvm")
-    assert objection(other, target, template, None) == "with other knobs"
+    assert objection(other, target, Maker.of(template), None) == "with other knobs"
 
 
 TEMPLATES = ("space", "cpu", "cpu/machine", "cpu/nothing", "..", "")

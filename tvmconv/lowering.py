@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import tvm
 import tvm_ffi
@@ -41,8 +41,13 @@ def lower(workload: ConvWorkload, selection: Selection, target: tvm.target.Targe
     It is marked as scheduled, so that TVM's own passes leave it alone inside a larger module.
     """
     func = selection.template.schedule(workload, selection.config, target).mod["main"]
-    func = func.with_attrs({"global_symbol": name, "tirx.is_scheduled": True, "op_pattern": OPAQUE})
-    return with_alignment(with_launch_bounds(with_operands(func, workload)), workload, target)
+    func = as_scheduled(func, name)
+    return with_alignment(with_launch_bounds(with_operands(func, workload)), target)
+
+
+def as_scheduled(func: tirx.PrimFunc, name: str) -> tirx.PrimFunc:
+    """The function named, and marked as scheduled."""
+    return func.with_attrs({"global_symbol": name, "tirx.is_scheduled": True, "op_pattern": OPAQUE})
 
 
 def with_operands(func: tirx.PrimFunc, workload: ConvWorkload) -> tirx.PrimFunc:
@@ -75,17 +80,23 @@ def with_launch_bounds(func: tirx.PrimFunc) -> tirx.PrimFunc:
     return tvm_ffi.structural_map(func, (tirx.For, bounded))
 
 
-def with_alignment(func: tirx.PrimFunc, workload: ConvWorkload, target: tvm.target.Target) -> tirx.PrimFunc:
+def with_alignment(func: tirx.PrimFunc, target: tvm.target.Target) -> tirx.PrimFunc:
     """The function with parameters that are aligned to no more than arrays are: `GPU_ALIGNMENT`, or an element.
 
     TVM assumes 64 bytes, and CPU code made so crashes on the arrays of NumPy and on slices, which are aligned to less.
     Before: `x: T.Buffer((1024,), "float32")`. After: `x: T.Buffer((1024,), "float32", align=4)`.
     """
-    alignment = workload.itemsize if target.kind.name == "llvm" else GPU_ALIGNMENT
-    fresh = {
-        old: tirx.decl_buffer(old.ty.shape, old.ty.dtype, old.name, data_alignment=alignment) for old in func.params
-    }
-    return _with_parameters(func, fresh)
+
+    def aligned(old: tvm.ir.Var) -> tvm.ir.Var:
+        alignment = itemsize(old.ty.dtype) if target.kind.name == "llvm" else GPU_ALIGNMENT
+        return tirx.decl_buffer(old.ty.shape, old.ty.dtype, old.name, data_alignment=alignment)
+
+    return _with_parameters(func, {old: aligned(old) for old in func.params})
+
+
+def itemsize(dtype: Any) -> int:
+    """Bytes of an element."""
+    return -(-int(tvm.DataType(str(dtype)).bits) // 8)
 
 
 def _with_parameters(func: tirx.PrimFunc, fresh: dict[tvm.ir.Var, tvm.ir.Var]) -> tirx.PrimFunc:
@@ -106,5 +117,10 @@ def build(mod: tvm.IRModule, target: tvm.target.Target, pipeline: tvm.transform.
 
 def build_kernel(workload: ConvWorkload, selection: Selection, target: tvm.target.Target) -> Kernel:
     """The workload's kernel, in a module of its own."""
-    func, workspace = take_out(lower(workload, selection, target, KERNEL_NAME), target)
+    return build_function(lower(workload, selection, target, KERNEL_NAME), target)
+
+
+def build_function(func: tirx.PrimFunc, target: tvm.target.Target) -> Kernel:
+    """The kernel of a scheduled function of the name `KERNEL_NAME`."""
+    func, workspace = take_out(func, target)
     return Kernel(build(tvm.IRModule({KERNEL_NAME: func}), target), workspace)

@@ -13,27 +13,42 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from . import callback, record
+    from . import callback, measure, record, task, tuner
     from .builder import LocalBuilder
-    from .history import apply_history_best
-    from .measure import MeasureInput, MeasureResult, Stage, Status, measure_option
+    from .config_space import ConfigEntity, ConfigSpace, FallbackConfigEntity
+    from .history import ApplyHistoryBest, FallbackContext, apply_history_best
+    from .knobs import AnnotateEntity, OtherOptionEntity, ReorderEntity, SplitEntity
+    from .measure import MeasureErrorNo, MeasureInput, MeasureResult, Stage, Status, measure_option
     from .rpc_runner import RPCRunner
     from .runner import LocalRunner
     from .session import tune_tasks
     from .simulator import Simulator
-    from .task import Task, create, extract_from_model, extract_from_suite
+    from .task import Task, create, extract_from_model, extract_from_program, extract_from_suite
+    from .templates import get_config, template
     from .tuner import GATuner, GridSearchTuner, RandomTuner, XGBTuner
 
+_MODULES = ("callback", "measure", "record", "task", "tuner")
+
 _LAZY = {
+    "AnnotateEntity": "knobs",
+    "ApplyHistoryBest": "history",
+    "ConfigEntity": "config_space",
+    "ConfigSpace": "config_space",
+    "FallbackConfigEntity": "config_space",
+    "FallbackContext": "history",
     "GATuner": "tuner",
     "GridSearchTuner": "tuner",
     "LocalBuilder": "builder",
     "LocalRunner": "runner",
+    "MeasureErrorNo": "measure",
     "MeasureInput": "measure",
     "MeasureResult": "measure",
+    "OtherOptionEntity": "knobs",
     "RPCRunner": "rpc_runner",
     "RandomTuner": "tuner",
+    "ReorderEntity": "knobs",
     "Simulator": "simulator",
+    "SplitEntity": "knobs",
     "Stage": "measure",
     "Status": "measure",
     "Task": "task",
@@ -41,21 +56,34 @@ _LAZY = {
     "apply_history_best": "history",
     "create": "task",
     "extract_from_model": "task",
+    "extract_from_program": "task",
     "extract_from_suite": "task",
+    "get_config": "templates",
     "measure_option": "measure",
+    "template": "templates",
     "tune_tasks": "session",
 }
 
 __all__ = [
+    "AnnotateEntity",
+    "ApplyHistoryBest",
+    "ConfigEntity",
+    "ConfigSpace",
+    "FallbackConfigEntity",
+    "FallbackContext",
     "GATuner",
     "GridSearchTuner",
     "LocalBuilder",
     "LocalRunner",
+    "MeasureErrorNo",
     "MeasureInput",
     "MeasureResult",
+    "OtherOptionEntity",
     "RPCRunner",
     "RandomTuner",
+    "ReorderEntity",
     "Simulator",
+    "SplitEntity",
     "Stage",
     "Status",
     "Task",
@@ -64,15 +92,21 @@ __all__ = [
     "callback",
     "create",
     "extract_from_model",
+    "extract_from_program",
     "extract_from_suite",
+    "get_config",
+    "measure",
     "measure_option",
     "record",
+    "task",
+    "template",
     "tune_tasks",
+    "tuner",
 ]
 
 
 def __getattr__(name: str) -> Any:
-    if name in ("callback", "record"):
+    if name in _MODULES:
         return import_module(f".{name}", __name__)
     if name not in _LAZY:
         raise AttributeError(f"module 'tvmconv.autotvm' has no attribute {name!r}")

@@ -8,7 +8,6 @@ from concurrent.futures import Future
 from itertools import count
 from pathlib import Path
 
-import msgspec
 from tvm.support.popen_pool import PopenPoolExecutor
 
 from .. import storage
@@ -47,9 +46,8 @@ class LocalBuilder:
         """
         storage.require_space(self._folder.name)
         task, library = trial.task, Path(self._folder.name, f"{next(self._numbers)}.so")
-        knobs = msgspec.to_builtins(trial.config)
         future: Future[BuildResult] = self._pool.submit(
-            worker.build, task.problem.to_json(), task.name, knobs, str(task.target), str(library)
+            worker.build, task.problem.to_json(), task.name, task.knobs(trial.config), str(task.target), str(library)
         )
         return future
 

@@ -10,6 +10,7 @@ from math import inf
 from os import PathLike
 from typing import TYPE_CHECKING, Any
 
+from .flops import rate, scale_of
 from .measure import MeasureInput, MeasureResult, Stage, Status
 from .record import Record, append
 
@@ -34,24 +35,30 @@ def log_to_file(path: str | PathLike[str]) -> Callback:
 class progress_bar:  # noqa: N801 (AutoTVM's name)
     """A callback that shows on stderr how a task's tuning goes: a bar on a terminal, elsewhere a line now and then.
 
-    `n_trial` is what `tune` was given. `later` trials of other tasks follow, and all ends at the time `until` of
-    `time.monotonic`: both matter to the time left alone. It ends with a line that stays, when its `with` block does,
-    or else when nothing refers to it any more.
+    `n_trial` is what `tune` was given, and `si_prefix` the unit of FLOPS. `later` trials of other tasks follow, and all
+    ends at the time `until` of `time.monotonic`: both matter to the time left alone. It ends with a line that stays,
+    when its `with` block does, or else when nothing refers to it any more.
     """
 
-    def __init__(self, n_trial: int, prefix: str = "", later: int = 0, until: float = inf) -> None:
+    def __init__(
+        self, n_trial: int, prefix: str = "", si_prefix: str = "G", *, later: int = 0, until: float = inf
+    ) -> None:
         from rich.console import Console
         from rich.live import Live
 
         self.n_trial = n_trial
+        self.si_prefix = si_prefix
         self.prefix = prefix
         self.later = later
         self.until = until
+        self._live: Any = None
         self._begun: tuple[float, int] | None = None
         self._said = -inf
         self._figures = ""
+        scale_of(si_prefix)
         console = Console(stderr=True)
-        self._live = Live(console=console, auto_refresh=False, transient=True) if console.is_terminal else None
+        if console.is_terminal:
+            self._live = Live(console=console, auto_refresh=False, transient=True)
 
     def __call__(self, tuner: Tuner, inputs: Sequence[MeasureInput], results: Sequence[MeasureResult]) -> None:
         now = time.monotonic()
@@ -59,7 +66,7 @@ class progress_bar:  # noqa: N801 (AutoTVM's name)
             self._begun = now, tuner.trials - (results[0].status is not Status.STARTED)
         begun, resumed = self._begun
         rate = (tuner.trials - resumed) / max(now - begun, 1e-9)
-        self._figures = ", ".join(_figures(tuner, self.n_trial))
+        self._figures = ", ".join(_figures(tuner, self.n_trial, self.si_prefix))
         if inputs[0].stage is Stage.CONFIRM:
             state = "measuring the best again"
         else:
@@ -111,9 +118,11 @@ class progress_bar:  # noqa: N801 (AutoTVM's name)
         return Group(Text(self.prefix), line)
 
 
-def _figures(tuner: Tuner, n_trial: int) -> list[str]:
+def _figures(tuner: Tuner, n_trial: int, si_prefix: str) -> list[str]:
     figures = [f"{tuner.trials}/{n_trial} trials"]
-    figures += [f"best {_micros(tuner.best[1].cost)}"] if tuner.best else []
+    if tuner.best:
+        cost = tuner.best[1].cost
+        figures += [f"best {_micros(cost)}", f"{rate(tuner.task.flop, cost, si_prefix):.4g} {si_prefix.strip()}FLOPS"]
     figures += [f"default {_micros(tuner.default_cost)}"] if tuner.default_cost < inf else []
     figures += [f"{count} {status.value}" for status, count in tuner.failures.most_common()]
     return figures

@@ -4,29 +4,33 @@ from __future__ import annotations
 
 import json
 import warnings
+from abc import ABC, abstractmethod
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Iterable, Sequence
+from contextvars import ContextVar, Token
 from functools import cache, lru_cache
 from importlib.resources import as_file, files
 from itertools import product
 from os import PathLike
 from pathlib import Path
 from types import ModuleType
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 import tvm
 
-from ..dispatch import Selection, kept_space, template_name
+from ..dispatch import Selection, kept_space
 from ..errors import InvalidArgumentError
 from ..targets import DeviceFacts, device_facts
 from ..workload import ConvWorkload, Epilogue
 from .measure import Stage, Status
-from .record import Entity, Log, Record, load_from_file, skipped_text
+from .problem import Call, Problem
+from .record import Log, Record, load_from_file, skipped_text
 from .siblings import are_siblings, distance, expected_gain
-from .task import Problem, Task
+from .task import Entity, Maker, Task
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 LEAST_GAIN = 1.02
 """How many times as fast as the default a sibling's record has to be to serve: less is noise."""
@@ -46,46 +50,38 @@ class Found(NamedTuple):
 def applicable(records: Iterable[Record], task: Task, device: DeviceFacts | None) -> list[Record]:
     """The records that say something about a task on a device: of its problem, made by what would make it now."""
     mine = (record for record in records if record.problem == task.problem)
-    return sifted(mine, task.target, task.template, device)[0]
+    return sifted(mine, task.target, task.maker, device)[0]
 
 
 def sifted(
-    records: Iterable[Record], target: tvm.target.Target, template: ModuleType, device: DeviceFacts | None
+    records: Iterable[Record], target: tvm.target.Target, maker: Maker, device: DeviceFacts | None
 ) -> tuple[list[Record], Counter[str]]:
     """Those of a template's records that say something about its kernels now, and why how many others do not."""
     usable, objections = [], Counter[str]()
     for record in records:
-        if record.template != template_name(template):
+        if record.template != maker.name:
             continue
-        if (why := objection(record, target, template, device)) is None:
+        if (why := objection(record, target, maker, device)) is None:
             usable.append(record)
         else:
             objections[why] += 1
     return usable, objections
 
 
-def objection(
-    record: Record, target: tvm.target.Target, template: ModuleType, device: DeviceFacts | None
-) -> str | None:
+def objection(record: Record, target: tvm.target.Target, maker: Maker, device: DeviceFacts | None) -> str | None:
     """Why a record says nothing about the template's kernels for a target on a device; None if it does.
 
     The driver may be another one. `device` is None for a kernel that is built on a machine without the device.
     """
     if record.tvm_version != tvm.__version__:
         return f"made with TVM {record.tvm_version}"
-    if record.versions.template != template.VERSION:
+    if record.versions.template != maker.version:
         return f"of version {record.versions.template} of the template"
     if device is not None and (record.device.name, record.device.threads) != (device.name, device.threads):
         return f"measured on {record.device}"
     if processor(record.target) != processor(str(target)):
         return f"made for {processor(record.target)}"
-    try:
-        knobs = msgspec.convert(record.knobs, template.Config)
-    except msgspec.ValidationError:
-        return "with other knobs"
-    if not record.knobs.keys() <= vars(knobs).keys():
-        return "with other knobs"
-    return None
+    return None if maker.accepts(record.knobs) else "with other knobs"
 
 
 def serves(measured: float | None, sparsity: float | None) -> bool:
@@ -135,9 +131,12 @@ class History:
         self.source = source
         self.skipped = log.skipped
         self._records = defaultdict[ConvWorkload, defaultdict[float | None, list[Record]]](lambda: defaultdict(list))
+        self._calls = defaultdict[Call, list[Record]](list)
         for record in log.records:
-            workload, sparsity = record.problem
-            self._records[workload][sparsity].append(record)
+            if isinstance(problem := record.problem, Call):
+                self._calls[problem].append(record)
+            else:
+                self._records[problem.workload][problem.sparsity].append(record)
 
     def best(
         self, problem: Problem, target: tvm.target.Target, template: ModuleType, device: DeviceFacts | None
@@ -148,7 +147,7 @@ class History:
         """
         left_out = Counter[str]()
         for share in self._shares(problem):
-            records, objections = sifted(self._records[problem.workload][share], target, template, device)
+            records, objections = sifted(self._records[problem.workload][share], target, Maker.of(template), device)
             left_out += objections
             if (record := best_record(records)) is not None:
                 return record, left_out
@@ -164,16 +163,22 @@ class History:
         others = {record.device for record in records if are_siblings(record.device, device)} - {device}
         for other in sorted(others, key=lambda other: distance(device, other)):
             record, _ = self.best(problem, target, template, other)
-            if record is not None and self._pays(record, target, template, device):
+            if record is not None and self._pays(record, problem.workload, target, template, device):
                 return record, Counter()
         return None, Counter()
 
-    def _pays(self, record: Record, target: tvm.target.Target, template: ModuleType, device: DeviceFacts) -> bool:
+    def _pays(
+        self,
+        record: Record,
+        workload: ConvWorkload,
+        target: tvm.target.Target,
+        template: ModuleType,
+        device: DeviceFacts,
+    ) -> bool:
         """Whether a sibling's record should be faster on a device than the default, as both were measured there."""
-        workload, sparsity = record.problem
-        density = () if sparsity is None else (1 - sparsity,)
+        density = () if record.sparsity is None else (1 - record.sparsity,)
         config = template.default_config(workload, target, *density)
-        same, _ = sifted(self._records[workload][sparsity], target, template, record.device)
+        same, _ = sifted(self._records[workload][record.sparsity], target, Maker.of(template), record.device)
         default = best_record(each for each in same if msgspec.convert(each.knobs, template.Config) == config)
         if default is None:
             return False
@@ -187,35 +192,85 @@ class History:
         shares = [share for share in self._records[workload] if serves(share, sparsity)]
         return sorted(shares, key=lambda share: abs((share or 0.0) - (sparsity or 0.0)))
 
+    def best_of_task(self, task: Task, device: DeviceFacts | None) -> tuple[Record | None, Counter[str]]:
+        """The same for a task of a template of one's own."""
+        records = self._calls.get(task.problem, []) if isinstance(task.problem, Call) else []
+        usable, left_out = sifted(records, task.target, task.maker, device)
+        return best_record(usable), left_out
+
 
 _applied: ContextVar[tuple[History, ...]] = ContextVar("applied", default=())
 
 
-@contextmanager
-def apply_history_best(path: str | PathLike[str]) -> Iterator[History]:
-    """Uses the best records of a log for what is compiled and built in the block, before any other's.
+class DispatchContext(ABC):
+    """Says in a `with` block which logs are applied."""
+
+    def __init__(self) -> None:
+        self._tokens: list[Token[tuple[History, ...]]] = []
+
+    @abstractmethod
+    def _within(self, outer: tuple[History, ...]) -> tuple[History, ...]:
+        """The logs that are applied in the block, where `outer` are applied around it."""
+
+    def __enter__(self) -> Self:
+        self._tokens.append(_applied.set(self._within(_applied.get())))
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        _applied.reset(self._tokens.pop())
+
+    def query(self, target: Any, workload: Any) -> Any:
+        """The configuration that a task's `workload` gets in the block on a target."""
+        from .templates import query
+
+        with self:
+            return query(target, workload)
+
+
+class ApplyHistoryBest(DispatchContext):
+    """Uses the best records of a log, or of several, for what is compiled and built in the block, before any other's.
 
     They have to come from the device that is there, and from this version of TVM and of the template; those that do
     not are left out with a warning. Where a CUDA kernel is built on a machine without a GPU, records of any GPU of the
     target's architecture are used.
     """
-    if not Path(path).is_file():
-        raise InvalidArgumentError("path", str(path), "a tuning log that exists")
-    state = Path(path).stat()
-    history = _history(str(path), state.st_mtime_ns, state.st_size)
-    if history.skipped:
-        warnings.warn(f"{path}: {skipped_text(history.skipped)}", stacklevel=3)
-    token = _applied.set((history, *_applied.get()))
-    try:
-        yield history
-    finally:
-        _applied.reset(token)
+
+    def __init__(self, records: str | PathLike[str] | Sequence[str | PathLike[str]]) -> None:
+        super().__init__()
+        if not isinstance(records, str | PathLike | Sequence):
+            raise InvalidArgumentError("records", records, "a tuning log, or a list of them")
+        paths = [records] if isinstance(records, str | PathLike) else list(records)
+        for path in paths:
+            if not Path(path).is_file():
+                raise InvalidArgumentError("records", str(path), "a tuning log that exists")
+        states = [(str(path), (stat := Path(path).stat()).st_mtime_ns, stat.st_size) for path in paths]
+        self.history = _history(*states)
+        if self.history.skipped:
+            warnings.warn(f"{self.history.source}: {skipped_text(self.history.skipped)}", stacklevel=2)
+
+    def _within(self, outer: tuple[History, ...]) -> tuple[History, ...]:
+        return self.history, *outer
+
+
+apply_history_best = ApplyHistoryBest
+
+
+class FallbackContext(DispatchContext):
+    """In its block no log is applied but those that tvmconv ships: templates get their default configurations."""
+
+    def _within(self, outer: tuple[History, ...]) -> tuple[History, ...]:
+        return ()
 
 
 @lru_cache(maxsize=16)
-def _history(path: str, changed: int, size: int) -> History:
-    """A log as it was at a time: applied again, it finds the kernels that were compiled with it."""
-    return History(load_from_file(path), path)
+def _history(*states: tuple[str, int, int]) -> History:
+    """Logs as they were at a time, with their sizes: applied again, they find the kernels compiled with them."""
+    whole = Log()
+    for path, _, _ in states:
+        log = load_from_file(path)
+        whole.records += log.records
+        whole.skipped += log.skipped
+    return History(whole, ", ".join(path for path, _, _ in states))
 
 
 def applied() -> tuple[History, ...]:
@@ -234,7 +289,7 @@ def tuned(
     records of its own takes those of the same without an epilogue, which hardly changes what is fast. Where no log has
     records of the device itself, those of a device like it serve: see `siblings`.
     """
-    device = _device(target)
+    device = device_here(target)
     plain = msgspec.structs.replace(workload, epilogue=Epilogue())
     described = {workload: "tuned"}
     described.setdefault(plain, "tuned without its epilogue")
@@ -252,7 +307,7 @@ def tuned(
                 if not kept_space(template, workload, str(target)).violated(config):
                     complaints.pop(history, None)
                     _warn_of(complaints.values())
-                    zeros = "" if (share := record.problem.sparsity) is None else f" for {100 * share:.4g}% zeros"
+                    zeros = "" if (share := record.sparsity) is None else f" for {100 * share:.4g}% zeros"
                     cost = f"{1e6 * record.cost:.2f} µs on {record.device}"
                     return Found(Selection(template, config, f"{how}{zeros}{whose}: {cost} ({history.source})"), record)
     _warn_of(complaints.values())
@@ -274,7 +329,7 @@ def shipped() -> History:
     return History(log, "tuning_logs")
 
 
-def _device(target: tvm.target.Target) -> DeviceFacts | None:
+def device_here(target: tvm.target.Target) -> DeviceFacts | None:
     """The device of a target, if it is here: a target may be for another kind of CPU, or of GPU."""
     from ..targets import resolve_target
 

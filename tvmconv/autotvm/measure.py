@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import time
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from enum import Enum, IntEnum
@@ -14,6 +14,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple, Protocol
 
+from ..errors import InvalidArgumentError
 from ..targets import DeviceFacts
 from ..workspace import Workspace
 from .task import Task
@@ -134,6 +135,8 @@ class Calls(NamedTuple):
     repeat: int
     """How many costs there are."""
     min_repeat_ms: int
+    flush: bool = False
+    """A CPU's caches lose all arguments of the kernel but the first before each cost is taken."""
 
 
 class RunResult(NamedTuple):
@@ -149,14 +152,14 @@ class MeasureOption(Protocol):
 
     def measure(
         self,
-        inputs: Iterable[MeasureInput | None],
+        inputs: Iterable[MeasureInput],
         started: Callable[[MeasureInput], None],
         stop: Callable[[], bool] = never,
     ) -> Generator[tuple[MeasureInput, MeasureResult], None, None]:
         """Measures the trials, each as `started` is told, and yields every one when it ends, in any order.
 
-        The inputs are asked for the next trial when there is room for one, while others are under way. None means that
-        they are to be asked again when one of those has ended. The first trial begins to run before any other.
+        The inputs are asked for the next trial when there is room for one, while others are under way. The first trial
+        begins to run before any other.
 
         `stop` is asked when a trial has ended. Once it is true no other begins to run; those that run are waited for.
         """
@@ -202,16 +205,25 @@ class Runner(Protocol):
     def close(self) -> None: ...
 
 
-@dataclass(frozen=True)
 class measure_option:  # noqa: N801 (AutoTVM's name)
-    """Measures trials with a builder and a runner: `measure_option(LocalBuilder(), LocalRunner())`."""
+    """Measures trials with a builder and a runner: `measure_option(LocalBuilder(), LocalRunner())`.
 
-    builder: Builder
-    runner: Runner
+    "local" stands for either of these.
+    """
+
+    def __init__(self, builder: Builder | str, runner: Runner | str) -> None:
+        from .builder import LocalBuilder
+        from .runner import LocalRunner
+
+        for name, given in (("builder", builder), ("runner", runner)):
+            if isinstance(given, str) and given != "local":
+                raise InvalidArgumentError(name, given, f"'local' or a {name}")
+        self.builder: Builder = LocalBuilder() if isinstance(builder, str) else builder
+        self.runner: Runner = LocalRunner() if isinstance(runner, str) else runner
 
     def measure(
         self,
-        inputs: Iterable[MeasureInput | None],
+        inputs: Iterable[MeasureInput],
         started: Callable[[MeasureInput], None],
         stop: Callable[[], bool] = never,
     ) -> Generator[tuple[MeasureInput, MeasureResult], None, None]:
@@ -236,7 +248,8 @@ class measure_option:  # noqa: N801 (AutoTVM's name)
                     built.clear()
                     _cancel(building)
                 held = bool(building) if shares_cores else leading in building
-                while built and not held and len(running) < slots:
+                # One waits for each that runs: no device is idle while the tuner proposes.
+                while built and not held and len(running) < (1 if shares_cores else 2 * slots):
                     trial, build = built.popleft()
                     started(trial)
                     running[runs.submit(self.runner.run, trial, build)] = trial, build, time.perf_counter()
@@ -246,7 +259,7 @@ class measure_option:  # noqa: N801 (AutoTVM's name)
                     if len(running) < slots and ahead < self.builder.n_parallel:
                         ahead += 1
                     room = ahead - len(building) - len(built)
-                for trial in _taken(waiting, room):
+                for trial in islice(waiting, max(0, room)):
                     building[self.builder.build(trial)] = trial
                 if not (building or running):
                     return
@@ -281,18 +294,22 @@ class measure_option:  # noqa: N801 (AutoTVM's name)
         return MeasureResult(run.costs, run.status, run.reason, seconds, time.time(), self.device(trial.task))
 
 
+def create_measure_batch(task: Task, option: MeasureOption) -> Callable[[Sequence[MeasureInput]], list[MeasureResult]]:
+    """A function that measures trials of a task, and returns their results in the order of the trials."""
+
+    def measure_batch(inputs: Sequence[MeasureInput]) -> list[MeasureResult]:
+        if others := [str(trial.task) for trial in inputs if trial.task.problem != task.problem]:
+            raise InvalidArgumentError("inputs", others[0], f"trials of {task}")
+        results = dict(option.measure(inputs, lambda trial: None))
+        return [results[trial] for trial in inputs]
+
+    return measure_batch
+
+
 def last_error(traceback: str) -> str:
     """What the last error in a traceback says."""
     errors = list(re.finditer(r"^(?:\w+\.)*\w*(?:Error|Exception)\b:? ?", traceback, re.MULTILINE))
     return traceback[errors[-1].end() :] if errors else traceback
-
-
-def _taken(waiting: Iterator[MeasureInput | None], room: int) -> Iterator[MeasureInput]:
-    """The next trials, as many as there is room for, up to the None with which there are no more for now."""
-    for trial in islice(waiting, max(0, room)):
-        if trial is None:
-            return
-        yield trial
 
 
 def _cancel(building: dict[Future[BuildResult], MeasureInput]) -> None:

@@ -1,9 +1,10 @@
 """Tuning logs: one line of JSON a trial, in the layout of AutoTVM's log version 0.2 with more beside it.
 
 `input`, `config`, `result`, `version` and `tvm_version` are AutoTVM's: the target, the template's name, the workload as
-its only argument, and for a sparse kernel the share of zeros as its only keyword argument; knobs as
-`[name, "ot", value]`; costs in seconds, error number, seconds of the trial and the time of day. `device`, `versions`,
-`status`, `reason` and `stage` are what AutoTVM left out.
+its only argument, and for a sparse kernel the share of zeros as its only keyword argument, or the arguments of a
+template of one's own; knobs as `[name, "ot", value]`, of such a template also of the kinds "sp", "re" and "an"; costs
+in seconds, error number, seconds of the trial and the time of day. `device`, `versions`, `status`, `reason` and `stage`
+are what AutoTVM left out.
 """
 
 from __future__ import annotations
@@ -28,12 +29,14 @@ from ..errors import InvalidArgumentError
 from ..targets import DeviceFacts
 from ..workload import ConvWorkload
 from .measure import MeasureInput, MeasureResult, Stage, Status
-from .task import Problem
+from .problem import Call, Problem
+from .task import Entity
 
 LAYOUT = 0.2
 REASON_CHARACTERS = 300
+KINDS = frozenset({"sp", "re", "an", "ot"})
+"""What a template of one's own may have of knobs; tvmconv's own have "ot" alone."""
 
-Entity = tuple[tuple[str, str, bool | int | float | str], ...]
 Result = tuple[tuple[float, ...], int, float, float]
 
 
@@ -43,7 +46,7 @@ class Keywords(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_f
     sparsity: float | None = None
 
 
-Input = tuple[str, str, tuple[ConvWorkload], Keywords]
+Input = tuple[str, str, tuple[ConvWorkload | bool | int | float | str | tuple[Any, ...] | None, ...], Keywords]
 
 
 class Config(msgspec.Struct, frozen=True):
@@ -81,13 +84,11 @@ class Record(msgspec.Struct, frozen=True):
     @classmethod
     def of(cls, trial: MeasureInput, result: MeasureResult) -> Record:
         """What is written of a trial."""
-        task, knobs = trial.task, msgspec.to_builtins(trial.config)
+        task = trial.task
         reason = None if result.reason is None else bounded(result.reason)
         return cls(
-            input=(str(task.target), task.name, (task.workload,), Keywords(task.sparsity)),
-            config=Config(
-                task.space.index.get(trial.config), None, tuple((name, "ot", value) for name, value in knobs.items())
-            ),
+            input=(str(task.target), task.name, *_passed(task.problem)),
+            config=Config(task.space.number(trial.config), None, task.entity(trial.config)),
             result=(
                 tuple(float(f"{cost:.6g}") for cost in result.costs),
                 int(result.error_no),
@@ -97,7 +98,7 @@ class Record(msgspec.Struct, frozen=True):
             version=LAYOUT,
             tvm_version=_tvm_version(),
             device=result.device,
-            versions=Versions(__version__, _ffi_version(), task.template.VERSION),
+            versions=Versions(__version__, _ffi_version(), task.maker.version),
             status=result.status,
             stage=trial.stage,
             reason=reason,
@@ -114,13 +115,25 @@ class Record(msgspec.Struct, frozen=True):
         return self.input[1]
 
     @property
-    def workload(self) -> ConvWorkload:
-        return self.input[2][0]
+    def problem(self) -> Problem | Call:
+        """The workload, with the share of zeros for a sparse kernel, or the call of a template of one's own."""
+        arguments = self.input[2]
+        if arguments and isinstance(arguments[0], ConvWorkload):
+            return Problem(arguments[0], self.sparsity)
+        return Call(self.template, msgspec.json.encode(arguments).decode())
 
     @property
-    def problem(self) -> Problem:
-        """The workload, with the share of zeros for a sparse kernel."""
-        return Problem(self.workload, self.input[3].sparsity)
+    def workload(self) -> ConvWorkload:
+        """The convolution's; there is none in a record of a template of one's own."""
+        problem = self.problem
+        if isinstance(problem, Call):
+            raise InvalidArgumentError("record", str(problem), "one of a convolution")
+        return problem.workload
+
+    @property
+    def sparsity(self) -> float | None:
+        """The share of zeros for a sparse kernel."""
+        return self.input[3].sparsity
 
     @property
     def knobs(self) -> dict[str, Any]:
@@ -159,12 +172,25 @@ class Log:
     skipped: Counter[str] = field(default_factory=Counter)
     """Lines that are no records: "torn" ones, of a writer that was killed, and "foreign" ones."""
 
+    def __iter__(self) -> Iterator[Record]:
+        return iter(self.records)
+
+    def __len__(self) -> int:
+        return len(self.records)
+
 
 class _Target(msgspec.Struct):
     """What is read of a record's target."""
 
     kind: str
     mattr: tuple[str, ...] = ()
+
+
+def _passed(problem: Problem | Call) -> tuple[tuple[Any, ...], Keywords]:
+    """The arguments of a template for a problem."""
+    if isinstance(problem, Call):
+        return problem.args, Keywords()
+    return (problem.workload,), Keywords(problem.sparsity)
 
 
 def encode(record: Record) -> bytes:
@@ -179,6 +205,12 @@ def decode(line: bytes) -> Record:
         raise msgspec.ValidationError(f"layout {record.version}")
     if record.status is Status.OK and not (record.costs and min(record.costs) > 0):
         raise msgspec.ValidationError(f"costs {record.costs}")
+    is_convolution = any(isinstance(argument, ConvWorkload) for argument in record.input[2])
+    if is_convolution and len(record.input[2]) > 1:
+        raise msgspec.ValidationError(f"arguments {record.input[2]}")
+    for name, kind, value in record.config.entity:
+        if kind not in ({"ot"} if is_convolution else KINDS) or isinstance(value, tuple) is (kind == "ot"):
+            raise msgspec.ValidationError(f"knob {name} of kind {kind}")
     try:
         msgspec.json.decode(record.target, type=_Target)
     except msgspec.DecodeError:
@@ -230,6 +262,17 @@ def append(path: str | PathLike[str], records: Iterable[Record]) -> None:
     except OSError as error:
         error.filename = os.fspath(path)  # a full disk does not say which
         raise
+
+
+def pick_best(in_file: str | PathLike[str], out_file: str | PathLike[str]) -> None:
+    """Writes the best records of a log to another, whose own compete with them: what is worth applying.
+
+    There is a best configuration for each problem, target, device and version, which has as many records as decide.
+    """
+    from .tidy import picked, readable, rewrite
+
+    given = readable(in_file)
+    rewrite(out_file, lambda there: picked([there, given]))
 
 
 @contextmanager

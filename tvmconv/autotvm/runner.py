@@ -35,8 +35,9 @@ class LocalRunner:
     again, so what a kernel does to its process or to the GPU's context touches no other trial.
 
     A cost is the average over `number` calls or more, as many as take `min_repeat_ms`; there are `repeat` of them. The
-    arrays stay the same, so caches are warm, a GPU's L2 too. A run that takes more than `timeout` seconds, checking
-    included, is killed.
+    arrays stay the same, so caches are warm, a GPU's L2 too. With `enable_cpu_cache_flush` a CPU's caches hold none of
+    a kernel's arguments but the first when a repeat begins; on a GPU it does nothing. A run that takes more than
+    `timeout` seconds, checking included, is killed.
     """
 
     def __init__(
@@ -46,11 +47,15 @@ class LocalRunner:
         min_repeat_ms: int = 10,
         timeout: float = 10.0,
         devices: Sequence[int] | None = None,
+        enable_cpu_cache_flush: bool = False,
     ) -> None:
         worker.require_packages()
+        if enable_cpu_cache_flush and (number, min_repeat_ms) != (1, 0):
+            expected = "False, or number=1 and min_repeat_ms=0: the second call of a repeat finds its caches warm"
+            raise InvalidArgumentError("enable_cpu_cache_flush", enable_cpu_cache_flush, expected)
         self.timeout = timeout
         self.devices = None if devices is None else tuple(devices)
-        self._calls = Calls(number, repeat, min_repeat_ms)
+        self._calls = Calls(number, repeat, min_repeat_ms, enable_cpu_cache_flush)
         self._lock = Lock()
         self._numbers: dict[str, tuple[int, ...]] = {}
         self._processes: dict[str, list[DeviceProcess]] = {}

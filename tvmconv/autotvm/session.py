@@ -5,22 +5,21 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import inf
 from os import PathLike
 from pathlib import Path
 from statistics import median, quantiles
 from typing import Any
 
-import msgspec
-
 from ..errors import InvalidArgumentError
 from ..targets import DeviceFacts
 from .callback import log_to_file, progress_bar
 from .history import applicable, best_record
 from .measure import MeasureInput, MeasureOption, MeasureResult, Stage, Status, never
+from .problem import Call, Problem
 from .record import Record, append, load_from_file
-from .task import Problem, Task
+from .task import Task
 from .tidy import default_record, writable
 from .tuner.ga_tuner import GATuner
 from .tuner.grid_tuner import GridSearchTuner
@@ -55,7 +54,7 @@ class Summary:
             task=task,
             default_cost=inf if default is None else default.cost,
             best_cost=inf if best is None else best.cost,
-            best_config=None if best is None else msgspec.convert(best.knobs, task.template.Config),
+            best_config=None if best is None else task.config(best.knobs),
             spread=None if best is None else spread(best.costs),
             trials=searched(records),
             failures=Counter(record.status for record in records if record.status is not Status.OK),
@@ -109,7 +108,7 @@ def tune_tasks(
         def ended(search: Tuner = search, share: int = share, ends: float = ends) -> bool:
             return stop() or (search.trials < share and time.monotonic() >= ends)
 
-        with progress_bar(share, f"task {i + 1}/{len(tasks)} {task.problem}", sum(later), until) as shown:
+        with progress_bar(share, f"task {i + 1}/{len(tasks)} {task.problem}", later=sum(later), until=until) as shown:
             each: tuple[Callback, ...] = (keep, shown, *callbacks)
             search.tune(share, measure_option, early_stopping, each, ended)
             if ended():  # by time: what was found is still to be confirmed
@@ -140,14 +139,12 @@ def searched(records: Iterable[Record]) -> int:
 
 def similar(records: Iterable[Record], task: Task, device: DeviceFacts) -> list[Record]:
     """The records of other problems that the same would make on the same device."""
-    others: dict[Problem, list[Record]] = {}
+    others: dict[Problem | Call, list[Record]] = {}
     for record in records:
         if record.template == task.name and record.problem != task.problem:
             others.setdefault(record.problem, []).append(record)
     return [
-        record
-        for problem, same in others.items()
-        for record in applicable(same, replace(task, **problem._asdict()), device)
+        record for problem, same in others.items() for record in applicable(same, task.for_problem(problem), device)
     ]
 
 

@@ -14,12 +14,13 @@ from ..errors import InvalidArgumentError
 from ..schedules.space import Space
 from ..targets import DeviceFacts
 from .measure import MeasureInput, MeasureResult, Stage, never
+from .problem import Problem
 from .record import Record
-from .task import Task
+from .task import ConvTask, Task
 
 
 @dataclass(frozen=True)
-class ReplayedTask(Task):
+class ReplayedTask(ConvTask):
     """A task whose space is what a log has tried of it, whatever its template tries today."""
 
     configs: tuple[Any, ...] = ()
@@ -30,7 +31,9 @@ class ReplayedTask(Task):
         """The task that records of one problem and one target are of."""
         inorder = sorted(records, key=lambda record: record.config.index or 0)
         configs, target = tuple(map(_config, inorder)), tvm.target.Target(records[0].target)
-        workload, sparsity = records[0].problem
+        if not isinstance(problem := records[0].problem, Problem):
+            raise InvalidArgumentError("records", str(problem), "records of a convolution")
+        workload, sparsity = problem
         algorithm = "auto" if sparsity is not None else records[0].template.split("/")[1]
         return cls(workload, target, algorithm=algorithm, sparsity=sparsity, configs=configs)
 
@@ -58,12 +61,12 @@ class Simulator:
 
     def measure(
         self,
-        inputs: Iterable[MeasureInput | None],
+        inputs: Iterable[MeasureInput],
         started: Callable[[MeasureInput], None],
         stop: Callable[[], bool] = never,
     ) -> Generator[tuple[MeasureInput, MeasureResult], None, None]:
         """The trials with their results, in order; InvalidArgumentError for one that the log does not have."""
-        for trial in filter(None, inputs):
+        for trial in inputs:
             if stop():
                 return
             outcome = self._outcomes.get((trial.task.problem, trial.config))

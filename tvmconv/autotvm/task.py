@@ -1,12 +1,18 @@
-"""What is tuned: a problem on a target, with the space of its template."""
+"""What is tuned: a problem on a target, with the space of its template.
+
+`Task` is what tuners, measuring and records know. `ConvTask` is one of tvmconv's own kernels; `templates.TemplateTask`
+one of a template of one's own.
+"""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from types import ModuleType
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, overload
 
 import msgspec
 import tvm
@@ -17,36 +23,140 @@ from ..errors import InvalidArgumentError
 from ..schedules.space import Space
 from ..targets import resolve_target
 from ..workload import ConvWorkload
+from .knobs import Value
+from .problem import Call, Problem
+
+if TYPE_CHECKING:
+    from .templates import TemplateTask
 
 
-class Problem(NamedTuple):
-    """What a kernel is for; one configuration is the best of each."""
+OP_LAYOUTS = {"nn.conv1d": "NCW", "nn.conv2d": "NCHW", "nn.dense": "NC"}
+"""Relay's names of the operators that are tuned, and the layout of what each reads in an imported model."""
 
-    workload: ConvWorkload
-    sparsity: float | None = None
-    """Share of zeros in the weight, which is compiled in; None for a dense kernel, which has the weight as operand."""
+Entity = tuple[tuple[str, str, Value], ...]
+"""The knobs of a configuration in a log: name, kind and value of each."""
 
-    def __str__(self) -> str:
-        return str(self.workload) if self.sparsity is None else f"{self.workload}, {100 * self.sparsity:g}% zeros"
 
-    def to_json(self) -> str:
-        """One line of JSON, for another process."""
-        return msgspec.json.encode(self).decode()
+class SearchSpace(Protocol):
+    """The configurations that a tuner chooses from: a `Space` of tvmconv's templates, or a `ConfigSpace`."""
+
+    @property
+    def default(self) -> Any: ...
+
+    @property
+    def knobs(self) -> Mapping[str, tuple[Any, ...]]:
+        """The values of each knob."""
+        ...
+
+    @property
+    def configs(self) -> tuple[Any, ...]:
+        """What is worth a trial, the default first."""
+        ...
+
+    def __len__(self) -> int: ...
+
+    def __contains__(self, config: object) -> bool: ...
+
+    def number(self, config: Any) -> int | None:
+        """What a log has beside a configuration; 0 for the default."""
+        ...
+
+    def values(self, config: Any) -> Mapping[str, Any]:
+        """The value of each knob in a configuration."""
+        ...
+
+    def config(self, values: Mapping[str, Any]) -> Any:
+        """The configuration with these values."""
+        ...
+
+
+class Maker(NamedTuple):
+    """What makes kernels of knobs, as far as records have to fit it."""
+
+    name: str
+    version: int
+    accepts: Callable[[Mapping[str, Value]], bool]
+    """Whether knobs of a record are those that it has."""
 
     @classmethod
-    def from_json(cls, text: str) -> Problem:
-        """The problem that `to_json` wrote."""
-        return msgspec.json.decode(text, type=cls)
+    def of(cls, template: ModuleType) -> Maker:
+        """A module of `tvmconv.schedules`."""
+
+        def accepts(knobs: Mapping[str, Value]) -> bool:
+            try:
+                config = msgspec.convert(knobs, template.Config)
+            except msgspec.ValidationError:
+                return False
+            return bool(knobs.keys() <= vars(config).keys())
+
+        return cls(template_name(template), template.VERSION, accepts)
+
+
+class Task(ABC):
+    """A problem to tune for a target; `create` and the functions whose names begin with `extract` make them."""
+
+    target: tvm.target.Target
+    weight: int
+    """How many layers of the model compute this."""
+
+    @property
+    @abstractmethod
+    def problem(self) -> Problem | Call:
+        """What the kernel is for."""
+
+    @property
+    @abstractmethod
+    def maker(self) -> Maker:
+        """What makes the kernel."""
+
+    @property
+    @abstractmethod
+    def space(self) -> SearchSpace:
+        """The configurations to choose from; the first is the default."""
+
+    @property
+    def config_space(self) -> SearchSpace:
+        """AutoTVM's name of `space`."""
+        return self.space
+
+    @property
+    def name(self) -> str:
+        """The template's name, such as "cuda/depthwise"."""
+        return self.maker.name
+
+    @property
+    @abstractmethod
+    def flop(self) -> float:
+        """Floating-point operations of a call."""
+
+    @abstractmethod
+    def entity(self, config: Any) -> Entity:
+        """A configuration as a log has it."""
+
+    def knobs(self, config: Any) -> dict[str, Value]:
+        """The values of the knobs that a log has of a configuration."""
+        return {name: value for name, _, value in self.entity(config)}
+
+    @abstractmethod
+    def config(self, knobs: Mapping[str, Value]) -> Any:
+        """The configuration with knobs that a log has, and that the maker accepts."""
+
+    @abstractmethod
+    def features(self, config: Any) -> tuple[float, ...]:
+        """What the cost model sees of a configuration: a number for each knob, then others; none is negative."""
+
+    @abstractmethod
+    def for_problem(self, problem: Any) -> Task:
+        """The same task for another problem of its kind."""
 
 
 @dataclass(frozen=True)
-class Task:
-    """A workload to tune for a target; `create`, `extract_from_suite` and `extract_from_model` make them."""
+class ConvTask(Task):
+    """A workload to tune for a target, by a schedule of tvmconv's."""
 
     workload: ConvWorkload
     target: tvm.target.Target
     weight: int = 1
-    """How many layers of the model compute this."""
     algorithm: str = "auto"
     """The algorithm to tune; "auto" is the one that dispatch takes where nothing has been measured."""
     sparsity: float | None = None
@@ -65,34 +175,69 @@ class Task:
         return template_for(self.workload, self.target, self.algorithm)
 
     @cached_property
-    def name(self) -> str:
-        """The template's name, such as "cuda/depthwise"."""
-        return template_name(self.template)
+    def maker(self) -> Maker:
+        return Maker.of(self.template)
 
     @cached_property
     def space(self) -> Space[Any]:
-        """The configurations to choose from; the first is the default."""
         density = () if self.sparsity is None else (1 - self.sparsity,)
         space: Space[Any] = self.template.space(self.workload, self.target, *density)
         return space
+
+    @property
+    def flop(self) -> float:
+        return float(self.workload.flops)
+
+    def entity(self, config: Any) -> Entity:
+        return tuple((name, "ot", value) for name, value in msgspec.to_builtins(config).items())
+
+    def config(self, knobs: Mapping[str, Value]) -> Any:
+        return msgspec.convert(knobs, self.template.Config)
+
+    def features(self, config: Any) -> tuple[float, ...]:
+        return (*vars(config).values(), *self.template.features(self.workload, config).values())
+
+    def for_problem(self, problem: Problem) -> ConvTask:
+        return replace(self, workload=problem.workload, sparsity=problem.sparsity)
 
     def __str__(self) -> str:
         return f"{self.problem} by {self.name}"
 
 
-def create(workload: ConvWorkload, target: Any, algorithm: str = "auto", sparsity: float | None = None) -> Task:
+@overload
+def create(workload: ConvWorkload, target: Any, algorithm: str = "auto", sparsity: float | None = None) -> ConvTask: ...
+
+
+@overload
+def create(task_name: str, args: Sequence[Any], target: Any) -> TemplateTask: ...
+
+
+def create(*what: Any, **options: Any) -> Task:
     """The task of tuning one workload for a target, anything that `resolve_target` takes, by an algorithm.
 
-    With a `sparsity` it is the sparse kernel for a weight with that share of zeros: it has no other algorithm, and the
-    workload's scale is in the weight.
+    `create(workload, target, algorithm="auto", sparsity=None)`: with a `sparsity` it is the sparse kernel for a weight
+    with that share of zeros: it has no other algorithm, and the workload's scale is in the weight.
+
+    `create(task_name, args, target)`: the task of a template of one's own that has that name, called with `args`:
+    numbers, strings, True, False, None, and tuples of them.
     """
+    from .templates import create_task
+
+    named = options.get("task_name", what[0] if what else None)
+    task: Task = (create_task if isinstance(named, str) else _create)(*what, **options)
+    return task
+
+
+def _create(workload: ConvWorkload, target: Any, algorithm: str = "auto", sparsity: float | None = None) -> ConvTask:
+    if not isinstance(workload, ConvWorkload):
+        raise InvalidArgumentError("workload", workload, "a ConvWorkload, or the name of a template")
     if sparsity is None:
-        return Task(workload, resolve_target(target), algorithm=algorithm)
+        return ConvTask(workload, resolve_target(target), algorithm=algorithm)
     if algorithm != "auto":
         raise InvalidArgumentError("algorithm", algorithm, "auto for a sparse kernel")
     if not 0 <= sparsity <= 1:
         raise InvalidArgumentError("sparsity", sparsity, "a share of zeros from 0 to 1")
-    return Task(workload.without_scale(), resolve_target(target), sparsity=sparsity)
+    return ConvTask(workload.without_scale(), resolve_target(target), sparsity=sparsity)
 
 
 def extract_from_suite(
@@ -102,7 +247,7 @@ def extract_from_suite(
     dtype: str = "float32",
     algorithm: str = "auto",
     sparsity: float | None = None,
-) -> list[Task]:
+) -> list[ConvTask]:
     """A task for each workload of a suite, with another batch size if one is given, in float32 or float16.
 
     `algorithm` is for the workloads that it takes, not for depthwise ones, for which it is "auto"; for `sparsity` see
@@ -113,7 +258,9 @@ def extract_from_suite(
     return [create(workload, resolved, _for(workload, algorithm, resolved), sparsity) for workload in workloads]
 
 
-def extract_from_model(model: Any, target: Any, algorithm: str = "auto", sparsity: float | None = None) -> list[Task]:
+def extract_from_model(
+    model: Any, target: Any, algorithm: str = "auto", sparsity: float | None = None
+) -> list[ConvTask]:
     """A task for each different convolution and linear layer of a model that has a template, in the model's order.
 
     `model` is what `tvmconv.import_model` returns, or anything it takes without `inputs`. A task's workload has the
@@ -121,6 +268,31 @@ def extract_from_model(model: Any, target: Any, algorithm: str = "auto", sparsit
     of layers with that workload. For `algorithm` see `extract_from_suite`. With a `sparsity`, see `create`, the tasks
     are those of the layers whose weights are constants, whatever zeros these have.
     """
+    return _extracted(model, target, algorithm, sparsity, OP_LAYOUTS.values())
+
+
+def extract_from_program(
+    mod: Any, params: Mapping[str, Any] | None = None, target: Any = None, ops: Sequence[Any] | None = None
+) -> list[ConvTask]:
+    """`extract_from_model` under AutoTVM's name, for what `relay.frontend` returned, or its function "main".
+
+    `ops` are the operators to tune, of `OP_LAYOUTS`, as `relay.op.get` returns them or by their names.
+    Parameters are in the model: `params` are what the frontend returned, which are none.
+    """
+    if params:
+        raise InvalidArgumentError("params", list(params), "none: weights are constants of the model")
+    if target is None:
+        raise InvalidArgumentError("target", target, "what the model is tuned for, such as 'llvm' or 'cuda'")
+    names = OP_LAYOUTS if ops is None else [getattr(op, "name", op) for op in ops]
+    if unknown := [name for name in names if name not in OP_LAYOUTS]:
+        raise InvalidArgumentError("ops", unknown[0], f"operators that are tuned: {', '.join(OP_LAYOUTS)}")
+    return _extracted(mod, target, "auto", None, [OP_LAYOUTS[name] for name in names])
+
+
+def _extracted(
+    model: Any, target: Any, algorithm: str, sparsity: float | None, layouts: Collection[str]
+) -> list[ConvTask]:
+    """`extract_from_model` for the convolutions whose data came in one of some layouts."""
     from ..network import Model, import_model
     from ..network.kernels import sites_for
     from ..network.layouts import choose_layouts
@@ -133,7 +305,9 @@ def extract_from_model(model: Any, target: Any, algorithm: str = "auto", sparsit
     tasks = [
         create(site.workload, resolved, _for(site.workload, algorithm, resolved), sparsity)
         for site in sites
-        if site.workload is not None and (sparsity is None or site.weight is not None)
+        if site.workload is not None
+        and site.convolution.layout in layouts
+        and (sparsity is None or site.weight is not None)
     ]
     layers = Counter(task.problem for task in tasks)
     different = {task.problem: task for task in tasks}

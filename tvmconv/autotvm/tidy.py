@@ -8,7 +8,7 @@ import tempfile
 from collections.abc import Callable, Iterable, Sequence
 from os import PathLike
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import tvm
 
@@ -16,14 +16,15 @@ from ..dispatch import template_named
 from ..errors import InvalidArgumentError
 from .history import best_record, processor
 from .measure import Status
+from .problem import Call, Problem
 from .record import Log, Record, encode, load_from_file, locked
-from .task import Problem
+from .templates import VERSION
 
 
 class Made(NamedTuple):
     """What a kernel was made of and measured on: costs compare, and one configuration is best, where all is equal."""
 
-    problem: Problem
+    problem: Problem | Call
     template: str
     version: int
     """Of the template."""
@@ -74,6 +75,17 @@ def compacted(log: Log) -> list[Record]:
     return kept
 
 
+def picked(logs: Iterable[Log]) -> list[Record]:
+    """The records of the best configurations of several logs, each once."""
+    ended = merged(Log(log.records) for log in logs)
+    kept: list[Record] = []
+    for records in by_making(ended).values():
+        if (best := best_record(records)) is not None:
+            entity, stage = best.config.entity, best.stage
+            kept += [record for record in records if (record.config.entity, record.stage) == (entity, stage)]
+    return kept
+
+
 def readable(path: str | PathLike[str], expected: str = "a tuning log") -> Log:
     """The log in a file; refuses a file of anything else."""
     log = load_from_file(path)
@@ -112,8 +124,11 @@ def _decides(record: Record, best: Record) -> bool:
 
 
 def _is_current(record: Record) -> bool:
-    try:
-        version = getattr(template_named(record.template), "VERSION", None)  # a log may name any module
-    except ModuleNotFoundError:
-        return False
+    if isinstance(record.problem, Call):
+        version: Any = VERSION
+    else:
+        try:
+            version = getattr(template_named(record.template), "VERSION", None)  # a log may name any module
+        except ModuleNotFoundError:
+            return False
     return bool(record.versions.template == version and record.tvm_version == tvm.__version__)

@@ -29,11 +29,18 @@ def cuda_driver() -> Any:
 
 
 def kernel_costs(
-    module: Module, arguments: Sequence[Tensor], device: Device, number: int, repeat: int, min_repeat_ms: int
+    module: Module,
+    arguments: Sequence[Tensor],
+    device: Device,
+    number: int,
+    repeat: int,
+    min_repeat_ms: int,
+    flush: bool = False,
 ) -> list[float]:
     """Seconds of one call of a module's kernel on its arguments, averaged over each of `repeat` measurements.
 
-    Each has `number` calls, or as many as take `min_repeat_ms`; the kernel has run once before.
+    Each has `number` calls, or as many as take `min_repeat_ms`; the kernel has run once before. With `flush` a CPU's
+    caches lose all arguments but the first before each.
     """
     if is_cpu(device):
         time.sleep(SPINNING)
@@ -41,7 +48,12 @@ def kernel_costs(
         while time.perf_counter() < settled:
             module[KERNEL_NAME](*arguments)
         evaluator = module.time_evaluator(
-            KERNEL_NAME, device, number=number, repeat=repeat, min_repeat_ms=min_repeat_ms
+            KERNEL_NAME,
+            device,
+            number=number,
+            repeat=repeat,
+            min_repeat_ms=min_repeat_ms,
+            f_preproc="cache_flush_cpu_non_first_arg" if flush else "",
         )
         return [float(cost) for cost in evaluator(*arguments).results]
     return graph_costs(partial(module[KERNEL_NAME], *arguments), device, number, repeat, min_repeat_ms)

@@ -32,8 +32,10 @@ from ..targets import DeviceFacts, cuda_arch, device_facts, has_gpu
 from ..testing import Sample
 from ..testing.pruning import operands_for, random_constants
 from ..workspace import NO_WORKSPACE, Workspace
+from . import template_kernels
 from .measure import BuildResult, Calls
-from .task import Problem
+from .problem import Call, Problem
+from .templates import problem_from
 from .timing import kernel_costs
 
 CHECKED_OUTPUTS = 2**16
@@ -75,8 +77,7 @@ def build(problem: str, template: str, knobs: dict[str, Any], target: str, libra
     start = time.perf_counter()
     try:
         device = tvm.target.Target(target)
-        config = msgspec.convert(knobs, template_named(template).Config)
-        executable, workspace = _built(Problem.from_json(problem), config, device)
+        executable, workspace = _built(problem_from(problem), template, knobs, device)
         storage.export(executable, Path(library))
         kernels: list[Path] = []
         if device.kind.name == "cuda":
@@ -89,8 +90,11 @@ def build(problem: str, template: str, knobs: dict[str, Any], target: str, libra
     return BuildResult(library, workspace, time.perf_counter() - start, tuple(map(str, kernels)))
 
 
-def _built(problem: Problem, config: Any, target: tvm.target.Target) -> Kernel:
+def _built(problem: Problem | Call, template: str, knobs: dict[str, Any], target: tvm.target.Target) -> Kernel:
+    if isinstance(problem, Call):
+        return template_kernels.built(problem, knobs, target)
     workload, sparsity = problem
+    config = msgspec.convert(knobs, template_named(template).Config)
     if sparsity is None:
         return build_kernel(workload, select(workload, target, config), target)
     select_sparse(workload, target, sparsity, config)
@@ -121,12 +125,21 @@ def evaluate(problem: str, workspace: Workspace, library: str, device: str, call
     """
     cuda.use_fast_compiler(Path(library).parent)
     module, place = tvm.runtime.load_module(library), tvm.runtime.device(device)
-    arguments = _checked(Problem.from_json(problem), workspace, module, place)
+    arguments = _checked(problem_from(problem), workspace, module, place)
     return kernel_costs(module, arguments, place, *calls)
 
 
-def _checked(problem: Problem, workspace: Workspace, module: Module, device: Device) -> list[Tensor]:
+def _checked(problem: Problem | Call, workspace: Workspace, module: Module, device: Device) -> list[Tensor]:
     """Arguments for a problem's kernel, which has been right on them."""
+    try:
+        if isinstance(problem, Call):
+            return template_kernels.checked(problem, workspace, module, device)
+        return _checked_convolution(problem, workspace, module, device)
+    except AssertionError as error:
+        raise RuntimeError(f"{WRONG_ANSWER} {error}") from None
+
+
+def _checked_convolution(problem: Problem, workspace: Workspace, module: Module, device: Device) -> list[Tensor]:
     memory, rng = _memory(problem, device), np.random.default_rng()
     operands = memory.operands
     for name in memory.tensors.keys() - {"x", "output"}:
@@ -136,10 +149,7 @@ def _checked(problem: Problem, workspace: Workspace, module: Module, device: Dev
     arguments = [*memory.tensors.values()]
     arguments += [tvm.runtime.empty(*parameter, device) for parameter in workspace.parameters]
     module[KERNEL_NAME](*arguments)
-    try:
-        Sample(problem.workload, operands, rng, CHECKED_OUTPUTS).check(memory.tensors["output"].numpy())
-    except AssertionError as error:
-        raise RuntimeError(f"{WRONG_ANSWER} {error}") from None
+    Sample(problem.workload, operands, rng, CHECKED_OUTPUTS).check(memory.tensors["output"].numpy())
     return arguments
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from ..autotvm.history import applicable, best_record
 from ..autotvm.measure import Stage
 from ..autotvm.record import Record
-from ..autotvm.task import Task
+from ..autotvm.task import ConvTask
 from ..autotvm.tidy import default_record
 from ..targets import DeviceFacts
 from ..testing.trials import Draw
@@ -63,7 +63,7 @@ def random_workloads(count: int, seed: int) -> list[ConvWorkload]:
     return workloads
 
 
-def gaps(tasks: Iterable[Task], records: Sequence[Record], device: DeviceFacts) -> list[Gap]:
+def gaps(tasks: Iterable[ConvTask], records: Sequence[Record], device: DeviceFacts) -> list[Gap]:
     """The gap of each task whose default and best were confirmed on the device, the largest first."""
     found = []
     for task in tasks:

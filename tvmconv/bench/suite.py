@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..autotvm.task import Problem
+from ..autotvm.problem import Problem
 from ..dispatch import select
 from ..errors import CodeSizeError, WrongResultError
 from ..testing import Sample

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 
 from ..autotvm.measure import Stage
+from ..autotvm.problem import Problem
 from ..autotvm.record import Record, load_from_file
 from ..autotvm.session import TUNERS
 from ..autotvm.simulator import ReplayedTask, Simulator
-from ..autotvm.task import Problem
 from ..autotvm.tuner import Tuner, XGBTuner
 
 WARM = "xgb, warm"
@@ -29,8 +29,9 @@ def replay(logs: Iterable[PathLike[str]], seeds: int) -> list[dict[str, Any]]:
     spaces = defaultdict[tuple[Problem, str], list[Record]](list)
     for log in logs:
         for record in load_from_file(log).records:
-            if record.stage is Stage.SEARCH:
-                spaces[record.problem, record.template].append(record)
+            problem = record.problem
+            if record.stage is Stage.SEARCH and isinstance(problem, Problem):
+                spaces[problem, record.template].append(record)
     return [row for space in spaces for row in compare(space, spaces, range(seeds))]
 
 

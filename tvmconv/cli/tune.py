@@ -23,7 +23,7 @@ from .tune_report import never_worked, print_plan, print_summaries, tell_log
 
 if TYPE_CHECKING:
     from ..autotvm.measure import MeasureOption
-    from ..autotvm.task import Task
+    from ..autotvm.task import ConvTask
 
 FINISHING = b"finishing the trial under way; Ctrl-C again ends at once\n"
 
@@ -214,7 +214,7 @@ def find_tasks(
     algorithm: str,
     sparsity: float | None,
     shapes: dict[str, list[int]] | None,
-) -> list[Task]:
+) -> list[ConvTask]:
     """The tasks of the one source that is given."""
     from ..autotvm import task
     from ..network import import_model

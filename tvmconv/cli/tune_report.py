@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from ..targets import DeviceFacts
 
 
-def tell_log(path: Path, tasks: list[Task], device: DeviceFacts | None) -> None:
+def tell_log(path: Path, tasks: Sequence[Task], device: DeviceFacts | None) -> None:
     """Says what a log has that will not be used, and which trials were under way when its last run ended."""
     from ..autotvm.history import sifted
     from ..autotvm.record import load_from_file
@@ -31,12 +32,12 @@ def tell_log(path: Path, tasks: list[Task], device: DeviceFacts | None) -> None:
     objections: Counter[str] = Counter()
     for task in tasks:
         mine = (record for record in log.records if record.problem == task.problem)
-        objections += sifted(mine, task.target, task.template, device)[1]
+        objections += sifted(mine, task.target, task.maker, device)[1]
     for why, count in objections.items():
         note(f"{path}: {count} records are not used: {why}")
 
 
-def print_plan(tasks: dict[int, Task], path: Path, device: DeviceFacts | None, trials: int, as_json: bool) -> None:
+def print_plan(tasks: Mapping[int, Task], path: Path, device: DeviceFacts | None, trials: int, as_json: bool) -> None:
     """What a run would do."""
     from ..autotvm.history import applicable
     from ..autotvm.record import load_from_file
@@ -107,8 +108,7 @@ def _gain(summary: Summary) -> float | None:
 def _record(number: int, summary: Summary) -> dict[str, object]:
     return {
         "number": number,
-        "workload": summary.task.workload,
-        "sparsity": summary.task.sparsity,
+        **summary.task.problem._asdict(),
         "target": json.loads(str(summary.task.target)),
         "default_seconds": summary.default_cost,
         "best_seconds": summary.best_cost,

@@ -11,7 +11,8 @@ module = graph_executor.GraphModule(library["default"](tvm.cuda()))
 
 from __future__ import annotations
 
-from . import frontend
+from . import frontend, op
+from . import library as build_module
 from .library import Library, build, load_module
 
-__all__ = ["Library", "build", "frontend", "load_module"]
+__all__ = ["Library", "build", "build_module", "frontend", "load_module", "op"]

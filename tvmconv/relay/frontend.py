@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ..errors import InvalidArgumentError
@@ -12,18 +13,30 @@ if TYPE_CHECKING:
     import onnx
     import torch
 
+
+@dataclass(frozen=True)
+class Program(Model):
+    """A model as Relay's module of functions: it has one, "main", which is the model itself."""
+
+    def __getitem__(self, name: str) -> Program:
+        if name != "main":
+            raise InvalidArgumentError("name", name, "'main'")
+        return self
+
+
 Parameters = dict[str, Any]
 """Always empty: what scripts pass on to `relay.build` and to `set_input`."""
 
 
-def from_onnx(model: onnx.ModelProto, shape: Mapping[str, Sequence[int]] | None = None) -> tuple[Model, Parameters]:
+def from_onnx(model: onnx.ModelProto, shape: Mapping[str, Sequence[int]] | None = None) -> tuple[Program, Parameters]:
     """An ONNX model, with the given shapes for the inputs that are named."""
-    return import_model(model, shapes=shape), {}
+    imported = import_model(model, shapes=shape)
+    return Program(imported.mod, imported.inputs, imported.outputs), {}
 
 
 def from_pytorch(
     script_module: torch.nn.Module, input_infos: Sequence[tuple[str, Any]], default_dtype: str = "float32"
-) -> tuple[Model, Parameters]:
+) -> tuple[Program, Parameters]:
     """A module of torch, or what `torch.jit.trace` made of one, whose inputs get the names that they are given here.
 
     `input_infos` has (name, shape) or (name, (shape, dtype)) for each input, in order.
@@ -38,7 +51,7 @@ def from_pytorch(
         model = import_model(script_module, inputs)
     if len(model.inputs) != len(specs):
         raise InvalidArgumentError("input_infos", input_infos, f"{len(model.inputs)} inputs")
-    return Model(model.mod, specs, model.outputs), {}
+    return Program(model.mod, specs, model.outputs), {}
 
 
 def _spec(info: tuple[str, Any], default_dtype: str) -> TensorSpec:

@@ -53,7 +53,7 @@ def kept_template(workload: ConvWorkload, config: Any, target: str) -> Template:
     """The template of a workload, made once: any constants can be bound to it."""
     resolved = resolve_target(target)
     func = sparse_template(resolved).schedule(workload, config, resolved).mod["main"]
-    return make_template(with_alignment(func, workload, resolved), resolved)
+    return make_template(with_alignment(func, resolved), resolved)
 
 
 def lower_sparse(

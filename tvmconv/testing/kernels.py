@@ -72,6 +72,6 @@ def _template(trial: Trial, target: tvm.target.Target) -> ModuleType:
 def _sparse_twin(trial: Trial, constants: Constants, config: Any, target: tvm.target.Target) -> Executable:
     schedules, workload, cpu = sparse_template(target), trial.workload, resolve_target(TWIN_TARGET)
     config = config or schedules.default_config(workload, target, 1 - sparsity_of(constants["w"]))
-    func = with_alignment(schedules.schedule(workload, config, target).mod["main"], workload, target)
+    func = with_alignment(schedules.schedule(workload, config, target).mod["main"], target)
     template, dense = make_template(serial_twin(func), cpu), expanded(workload, constants)
     return building.build(bind(template, dense, output_blocks(dense["w"], config.channels)), cpu)

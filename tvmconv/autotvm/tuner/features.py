@@ -15,6 +15,4 @@ Matrix = NDArray[np.float32]
 
 def matrix(task: Task, configs: Sequence[Any]) -> Matrix:
     """One row for each configuration, log2(1 + value) of each of its knobs and features."""
-    features = task.template.features
-    rows = [(*vars(config).values(), *features(task.workload, config).values()) for config in configs]
-    return np.log2(1 + np.array(rows, np.float32))
+    return np.log2(1 + np.array([task.features(config) for config in configs], np.float32))

@@ -5,6 +5,8 @@ from __future__ import annotations
 from math import inf
 from typing import Any
 
+from ...errors import InvalidArgumentError
+from ..task import Task
 from .tuner import Tuner
 
 
@@ -15,12 +17,18 @@ class GATuner(Tuner):
     `population` of all trials, the faster the likelier, and a child that is illegal or known is not born.
     """
 
-    population = 32
-    mutation = 0.1
-    """How likely each knob of a child has any of its values instead of a parent's."""
-
     attempts = 20
     """Children tried for each that is wanted, before random ones take their place."""
+
+    def __init__(self, task: Task, seed: int | None = None, *, pop_size: int = 32, mutation_prob: float = 0.1) -> None:
+        super().__init__(task, seed)
+        if pop_size < 2:
+            raise InvalidArgumentError("pop_size", pop_size, "at least 2")
+        if not 0 <= mutation_prob <= 1:
+            raise InvalidArgumentError("mutation_prob", mutation_prob, "a probability")
+        self.population = pop_size
+        self.mutation = mutation_prob
+        """How likely each knob of a child has any of its values instead of a parent's."""
 
     @property
     def batch_size(self) -> int:
@@ -38,7 +46,7 @@ class GATuner(Tuner):
         for _ in range(self.attempts * size):
             mother, father = self.rng.choice(len(parents), size=2, replace=False, p=odds)
             child = self._child(parents[mother], parents[father])
-            if child in self.unmeasured:
+            if child in self.space and child not in self.costs:
                 born[child] = None
             if len(born) == size:
                 break
@@ -46,9 +54,11 @@ class GATuner(Tuner):
         return [*born, *strangers][:size]
 
     def _child(self, mother: Any, father: Any) -> Any:
+        parents = self.space.values(mother), self.space.values(father)
+
         def knob(name: str, values: tuple[Any, ...]) -> Any:
             if self.rng.random() < self.mutation:
                 return values[self.rng.integers(len(values))]
-            return getattr(mother if self.rng.random() < 0.5 else father, name)
+            return parents[0 if self.rng.random() < 0.5 else 1][name]
 
-        return type(mother)(**{name: knob(name, values) for name, values in self.space.knobs.items()})
+        return self.space.config({name: knob(name, values) for name, values in self.space.knobs.items()})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from abc import ABC, abstractmethod
 from collections import Counter
@@ -12,9 +13,12 @@ from typing import Any
 
 import numpy as np
 
+from ..flops import rate, scale_of
 from ..measure import MeasureInput, MeasureOption, MeasureResult, Stage, Status, never
 from ..record import Record
 from ..task import Task
+
+logger = logging.getLogger("autotvm")
 
 FINALISTS = 5
 """How many of the best are measured again at the end."""
@@ -68,13 +72,13 @@ class Tuner(ABC):
         """Whether something is left to try."""
         return bool(self.unmeasured)
 
-    def resume(self, records: Sequence[Record]) -> None:
+    def resume(self, records: Iterable[Record]) -> None:
         """Goes on from earlier records of this task: their trials count, and are not made again."""
         for record in records:
-            config = type(self.space.default)(**record.knobs)
-            self.update([MeasureInput(self.task, config, record.stage)], [record.outcome])
+            trial = MeasureInput(self.task, self.task.config(record.knobs), record.stage)
+            self.update([trial], [record.outcome])
 
-    def load_history(self, records: Sequence[Record]) -> None:
+    def load_history(self, records: Iterable[Record]) -> None:
         """Learns from records of similar tasks, if the tuner can."""
         _ = records
 
@@ -99,14 +103,18 @@ class Tuner(ABC):
         early_stopping: int | None = None,
         callbacks: Sequence[Callback] = (),
         stop: Callable[[], bool] = never,
+        *,
+        si_prefix: str = "G",
     ) -> None:
         """Measures the default configuration, then what the tuner proposes, and the best few again at the end.
 
         The search ends after `n_trial` trials, resumed ones included, when the space is exhausted, or when the last
         `early_stopping` trials brought nothing better. `stop` is asked after every trial; once it is true, no other
         trial begins, not even to confirm. Each callback is told of every trial when it starts to run, which one that
-        cannot be built never does, and when it ends.
+        cannot be built never does, and when it ends. The logger "autotvm" tells each trial that ended, at its level
+        DEBUG, with its rate in the unit that `si_prefix` makes of FLOPS.
         """
+        scale_of(si_prefix)
 
         def announce(trial: MeasureInput, result: MeasureResult) -> None:
             for callback in callbacks:
@@ -116,10 +124,11 @@ class Tuner(ABC):
             device = measure_option.device(trial.task)
             announce(trial, MeasureResult((), Status.STARTED, None, 0.0, time.time(), device))
 
-        def measure(inputs: Iterable[MeasureInput | None], over: Callable[[], bool]) -> None:
+        def measure(inputs: Iterable[MeasureInput], over: Callable[[], bool]) -> None:
             with closing(measure_option.measure(inputs, started, over)) as ended:
                 for trial, result in ended:
                     self.update([trial], [result])
+                    self._log(trial, result, si_prefix)
                     announce(trial, result)
 
         def over() -> bool:
@@ -141,15 +150,12 @@ class Tuner(ABC):
         configs = list(self.unmeasured)
         return [configs[i] for i in self.rng.permutation(len(configs))[:size]]
 
-    def _proposals(self, n_trial: int) -> Iterator[MeasureInput | None]:
+    def _proposals(self, n_trial: int) -> Iterator[MeasureInput]:
         """Trials until there are `n_trial`, those under way included, batch by batch, the default first of all.
 
-        A batch is proposed when it is asked for, by what is known then; None while no fewer than a batch are under way.
+        A batch is proposed when it is asked for, by what is known then.
         """
         while self.has_next() and (left := n_trial - self.trials - len(self._under_way)) > 0:
-            if len(self._under_way) >= self.batch_size:
-                yield None
-                continue
             batch = self._propose(min(self.batch_size, left))
             self._under_way.update(batch)
             for config in batch:
@@ -163,6 +169,16 @@ class Tuner(ABC):
             left = self.unmeasured.keys() | self._under_way
             self.unmeasured = {config: None for config in self.space.configs if config in left}
             self._under_way.clear()
+
+    def _log(self, trial: MeasureInput, result: MeasureResult, si_prefix: str) -> None:
+        if logger.isEnabledFor(logging.DEBUG):
+            best = inf if self.best is None else self.best[1].cost
+            current, most = (rate(self.task.flop, cost, si_prefix) for cost in (result.cost, best))
+            what = result.reason or f"{1e6 * result.cost:.4g} µs"
+            unit, place = f"{si_prefix.strip()}FLOPS", f"{trial.stage.value} {self.trials}"
+            logger.debug(
+                "%s\t%s: %.2f/%.2f\t%s: %s\t%s", place, unit, current, most, result.status.value, what, trial.config
+            )
 
     def _propose(self, size: int) -> list[Any]:
         """The next batch; the default comes first, as a search that is cut short must not know slower ones only."""

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from collections.abc import Iterable
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ...errors import MissingPackageError
+from ...errors import InvalidArgumentError, MissingPackageError
 from ..measure import Stage
 from ..record import Record
 from ..task import Task
@@ -21,8 +20,10 @@ from .tuner import Tuner
 Vector = NDArray[np.float32]
 
 TREES = 40
+OBJECTIVES = {"rank": "rank:pairwise", "reg": "reg:squarederror"}
+"""What xgboost calls each of AutoTVM's losses."""
+
 PARAMETERS = {
-    "objective": "rank:pairwise",
     "lambdarank_pair_method": "mean",
     "lambdarank_num_pair_per_sample": 32,
     "max_depth": 4,
@@ -49,8 +50,28 @@ class XGBTuner(Tuner):
     history_size = 64
     """Records of each similar task that the model learns from, from its best to its worst."""
 
-    def __init__(self, task: Task, seed: int | None = None) -> None:
+    def __init__(
+        self,
+        task: Task,
+        seed: int | None = None,
+        *,
+        loss_type: str = "rank",
+        feature_type: str = "knob",
+        plan_size: int | None = None,
+    ) -> None:
+        """`loss_type` is what the model learns: "rank", which of two is faster, or "reg", speeds themselves.
+
+        `feature_type` is "knob": of AutoTVM's others, which looked into lowered code, nothing is here. A batch has
+        `plan_size` trials, by default few at first.
+        """
         super().__init__(task, seed)
+        if loss_type not in OBJECTIVES:
+            raise InvalidArgumentError("loss_type", loss_type, f"one of {', '.join(OBJECTIVES)}")
+        if feature_type != "knob":
+            raise InvalidArgumentError("feature_type", feature_type, "knob")
+        if plan_size is not None and plan_size < 1:
+            raise InvalidArgumentError("plan_size", plan_size, "at least 1")
+        self._objective, self._plan_size = OBJECTIVES[loss_type], plan_size
         try:
             import xgboost
         except ImportError:
@@ -59,29 +80,33 @@ class XGBTuner(Tuner):
         self._model_seed = int(self.rng.integers(2**31))
         self._similar: list[tuple[Matrix, Vector]] = []
 
-    def load_history(self, records: Sequence[Record]) -> None:
+    def load_history(self, records: Iterable[Record]) -> None:
         """Learns from records of other problems, or other devices; those of another template are left out."""
         groups = defaultdict[Any, list[Record]](list)
         for record in records:
-            mine = (record.template, record.versions.template) == (self.task.name, self.task.template.VERSION)
+            mine = (record.template, record.versions.template) == (self.task.name, self.task.maker.version)
             if mine and record.stage is Stage.SEARCH:
                 groups[record.problem, record.device].append(record)
         for (problem, _), group in groups.items():
             ranked = sorted(group, key=lambda record: record.cost)[:: -(-len(group) // self.history_size)]
-            configs = [type(self.space.default)(**record.knobs) for record in ranked]
-            rows = matrix(replace(self.task, **problem._asdict()), configs)
-            self._similar.append((rows, _speeds(record.cost for record in ranked)))
+            other = self.task.for_problem(problem)
+            ranked = [record for record in ranked if other.maker.accepts(record.knobs)]
+            rows = matrix(other, [other.config(record.knobs) for record in ranked])
+            if rows.shape[1:] == self._rows.shape[1:]:  # a template may have other knobs for other arguments
+                self._similar.append((rows, _speeds(record.cost for record in ranked)))
 
     @property
     def batch_size(self) -> int:
         """Few at first, when the model learns most from each."""
+        if self._plan_size is not None:
+            return self._plan_size
         return min(max(8, self.trials // 4), 64)
 
     def next_batch(self, size: int) -> list[Any]:
         if not (self.costs or self._similar):
             return self.sample(size)
         configs = list(self.unmeasured)
-        rows = self._rows[[self.space.index[config] for config in configs]]
+        rows = self._rows[[self._places[config] for config in configs]]
         strangers = self.sample(int(self.rng.binomial(size, self.random_share)))
         chosen = [configs[i] for i in self._pick(rows, size)]
         return list(dict.fromkeys([*strangers, *chosen]))[:size]
@@ -89,6 +114,11 @@ class XGBTuner(Tuner):
     @cached_property
     def _rows(self) -> Matrix:
         return matrix(self.task, self.space.configs)
+
+    @cached_property
+    def _places(self) -> dict[Any, int]:
+        """The row of each configuration."""
+        return {config: place for place, config in enumerate(self.space.configs)}
 
     def _pick(self, rows: Matrix, size: int) -> list[int]:
         """The rows to try next: with a high score, and unlike each other."""
@@ -112,7 +142,9 @@ class XGBTuner(Tuner):
         features, speeds = (np.concatenate(parts) for parts in zip(*groups, strict=True))
         task_of_row = np.repeat(np.arange(len(groups)), [len(known) for _, known in groups])
         known = self._xgboost.DMatrix(features, speeds, qid=task_of_row)
-        model = self._xgboost.train({**PARAMETERS, "seed": self._model_seed}, known, TREES)
+        model = self._xgboost.train(
+            {**PARAMETERS, "objective": self._objective, "seed": self._model_seed}, known, TREES
+        )
         scores: Vector = model.inplace_predict(rows)
         return scores
 

@@ -1,0 +1,19 @@
+"""Floating-point operations a second, with the prefixes that AutoTVM shows them by."""
+
+from __future__ import annotations
+
+from ..errors import InvalidArgumentError
+
+SI_PREFIXES = {" ": 1.0, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15}
+
+
+def scale_of(si_prefix: str) -> float:
+    """What a prefix stands for."""
+    if si_prefix not in SI_PREFIXES:
+        raise InvalidArgumentError("si_prefix", si_prefix, f"one of {', '.join(map(repr, SI_PREFIXES))}")
+    return SI_PREFIXES[si_prefix]
+
+
+def rate(flop: float, seconds: float, si_prefix: str) -> float:
+    """Operations a second, in the unit of the prefix; 0 for a call that never ends."""
+    return flop / seconds / scale_of(si_prefix)
