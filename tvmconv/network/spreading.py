@@ -28,18 +28,11 @@ MOST_PARTS = 8
 """Channels that a shuffle takes in turns, at most, for a copy of the loop for each."""
 
 
-def spread_over_threads(mod: tvm.IRModule, target: tvm.target.Target) -> tvm.IRModule:
-    """The module with its operators lowered and fused as TVM does, and their loops scheduled for the CPU.
-
-    What is fused is computed element by element in one loop nest, without tensors in between; a padded plane is made
-    by the thread that slides windows over it. Outer loops run in parallel, and inner ones such that LLVM sees vectors.
-
-    Before: `y = R.nn.max_pool2d(x)`, lowered to `for n, c, h, w: pad`, `for n, c, h, w, r, s`.
-    After: `y = R.call_tir(max_pool2d, (x,))` with `for nc in parallel: (for h, w: pad), for h, w, unrolled r, s`.
-    """
+def lower_and_fuse(mod: tvm.IRModule, target: tvm.target.Target) -> tvm.IRModule:
+    """The module with its operators lowered and fused as TVM does."""
     passes = relax.transform
     with target:
-        mod = tvm.transform.Sequential(
+        return tvm.transform.Sequential(
             [
                 passes.LegalizeOps(),
                 passes.AnnotateTIROpPattern(),
@@ -48,6 +41,18 @@ def spread_over_threads(mod: tvm.IRModule, target: tvm.target.Target) -> tvm.IRM
                 passes.FuseTIR(),
             ]
         )(mod)
+
+
+def spread_over_threads(mod: tvm.IRModule, target: tvm.target.Target) -> tvm.IRModule:
+    """The module that is lowered and fused, with its loops scheduled for the CPU.
+
+    What is fused is computed element by element in one loop nest, without tensors in between; a padded plane is made
+    by the thread that slides windows over it. Outer loops run in parallel, and inner ones such that LLVM sees vectors.
+
+    Before: `y = R.nn.max_pool2d(x)`, lowered to `for n, c, h, w: pad`, `for n, c, h, w, r, s`.
+    After: `y = R.call_tir(max_pool2d, (x,))` with `for nc in parallel: (for h, w: pad), for h, w, unrolled r, s`.
+    """
+    mod = mod.clone()
     for var, func in mod.functions.items():
         if isinstance(func, tirx.PrimFunc) and _has_blocks(func) and "tirx.is_scheduled" not in (func.attrs or {}):
             mod[var] = _spread(func, native_lanes(target))

@@ -1,0 +1,135 @@
+"""ONNX's own tests against tvmconv: `python tests/onnx_conformance.py --jobs 16` runs all of them and writes their page.
+
+Each one is answered right, or refused by an error that names the node; an answer that is wrong and an error that is not
+tvmconv's are failures. They run in processes of their own; what came of each is kept in the file that `--results`
+names, and a run that was ended goes on from there.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import sys
+import warnings
+from collections import Counter
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+from isolation import isolated
+from onnx.backend.test.loader import load_model_tests
+from onnx.backend.test.runner import Runner, _normalize_tensor
+
+from tvmconv import onnx_backend
+from tvmconv.errors import TvmconvError
+
+KINDS = ("node", "simple", "pytorch-converted", "pytorch-operator")
+"""All of ONNX's tests but "real", which are networks of some hundred megabytes."""
+
+SECONDS = 120.0
+"""A test may take, with the start of its process."""
+
+RIGHT, REFUSED, WRONG, RAW = "right", "refused", "wrong", "raw"
+"""What may come of a test; the last are an error that is not tvmconv's or does not name the node, and a crash."""
+
+
+@cache
+def cases() -> dict[str, Any]:
+    """ONNX's tests by their names."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of the reference implementations, which it runs
+        return {case.name: case for kind in KINDS for case in load_model_tests(kind=kind)}
+
+
+def model_and_data(case: Any) -> tuple[onnx.ModelProto, list[tuple[list[Any], list[Any]]]]:
+    """The model of a test, and its inputs with their outputs, which may be in files."""
+    if case.model is not None:
+        return case.model, [tuple([_normalize_tensor(each) for each in side] for side in data) for data in case.data_sets]
+    folder = Path(case.model_dir)
+    model = onnx.load(folder / "model.onnx")
+    sets = [
+        tuple([_tensor(file) for file in sorted(data.glob(f"{side}_*.pb"))] for side in ("input", "output"))
+        for data in sorted(folder.glob("test_data_set_*"))
+    ]
+    return model, sets
+
+
+def _tensor(path: Path) -> np.ndarray[Any, Any]:
+    return onnx.numpy_helper.to_array(onnx.load_tensor(path))
+
+
+CONSTANTS = ", constants"
+"""Behind the name of a test whose model has all inputs but the first as constants, as exporters leave them."""
+
+
+def names() -> list[str]:
+    """Of all tests, and of those again that can have constants."""
+    found = []
+    for name, case in cases().items():
+        found.append(name)
+        if len(model_and_data(case)[0].graph.input) > 1:
+            found.append(name + CONSTANTS)
+    return found
+
+
+def with_constants(model: onnx.ModelProto, inputs: list[Any]) -> onnx.ModelProto:
+    """The model with all inputs but the first as constants, where these are tensors."""
+    model = onnx.ModelProto.FromString(model.SerializeToString())
+    for value, array in zip(model.graph.input[1:], inputs[1:], strict=False):
+        if isinstance(array, np.ndarray):
+            model.graph.initializer.append(onnx.numpy_helper.from_array(array, value.name))
+    # Old models have their constants among the inputs as well.
+    made = {tensor.name for tensor in model.graph.initializer if model.ir_version > 3}
+    kept = [value for value in model.graph.input if value.name not in made]
+    del model.graph.input[:]
+    model.graph.input.extend(kept)
+    return model
+
+
+def result(name: str) -> str:
+    """What becomes of a test, as JSON: its outcome, and why."""
+    case = cases()[name.removesuffix(CONSTANTS)]
+    model, sets = model_and_data(case)
+    if name.endswith(CONSTANTS):
+        inputs, expected = sets[0]
+        model = with_constants(model, inputs)
+        sets = [(inputs[:1], expected)]
+    outcome, why = RIGHT, ""
+    try:
+        prepared = onnx_backend.prepare(model)
+        for inputs, expected in sets:
+            outputs = prepared.run(inputs)
+            try:
+                Runner.assert_similar_outputs(expected, outputs, case.rtol, case.atol)
+            except (AssertionError, TypeError, AttributeError) as error:
+                outcome, why = WRONG, str(error)
+    except TvmconvError as error:
+        names = {part for node in model.graph.node for part in (node.op_type, node.name) if part}
+        outcome, why = REFUSED if any(part in str(error) for part in names) else RAW, str(error)
+    except Exception as error:
+        outcome, why = RAW, f"{type(error).__name__}: {error}"
+    return json.dumps([name, outcome, why])
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--tests", default="")
+    parser.add_argument("--results", type=Path, default=Path("onnx-conformance.jsonl"))
+    given = parser.parse_args()
+    import onnx_conformance
+
+    found = {}
+    if given.results.exists():
+        found = {json.loads(line)[0]: json.loads(line) for line in given.results.read_text().splitlines()}
+    wanted = [name for name in names() if re.search(given.tests, name) and name not in found]
+    with given.results.open("a") as file:
+        for name, answer in isolated(onnx_conformance.result, wanted, given.jobs, SECONDS):
+            answer = answer or json.dumps([name, RAW, "the process died or took too long"])
+            file.write(answer + "\n")
+            file.flush()
+            found[name] = json.loads(answer)
+    print(Counter(outcome for _, outcome, _ in found.values()))
