@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 import tvm
@@ -19,6 +20,9 @@ from .spreading import lower_and_fuse, spread_over_threads
 
 if TYPE_CHECKING:
     from tvm.runtime import Executable
+
+UNNAMED = re.compile(r"(lv|gv)\d*")
+"""The names of variables for which Relax is given none."""
 
 HINT = "static shapes, or other operators"
 
@@ -44,8 +48,7 @@ def _compiled(mod: tvm.IRModule, target: tvm.target.Target) -> Executable:
             mod = lower_and_fuse(mod, target)
         mod = spread_over_threads(mod, target)
     else:
-        with tvm_at_work():
-            mod = separate_convolutions(mod)
+        mod = separate_convolutions(mod)
         pipeline = cuda_pipeline(target)
     with tvm_at_work():
         return lowering.build(mod, target, pipeline)
@@ -58,14 +61,17 @@ def operator_at_fault(mod: tvm.IRModule, target: tvm.target.Target) -> tuple[str
     """
     tried = set()
     for block in blocks_of(mod):
-        for var, value in block.values.items():
+        variables = list(block.values)
+        for place, (var, value) in enumerate(block.values.items()):
             if (alone := _alone(mod, value)) is None or (key := tvm_ffi.structural_hash(alone)) in tried:
                 continue
             tried.add(key)
             try:
                 _compiled(alone, target)
             except Refused as refusal:
-                return _words(var, value), refusal.problem
+                # What importers give no name belongs to the next node that has one.
+                named = next((each for each in variables[place:] if not UNNAMED.fullmatch(each.name)), var)
+                return f"{_called(value)} (node {named.name!r})", refusal.problem
     return None
 
 
@@ -87,8 +93,9 @@ def _alone(mod: tvm.IRModule, value: relax.Expr) -> tvm.IRModule | None:
     return relax.transform.DeadCodeElimination()(alone)
 
 
-def _words(var: relax.Var, value: relax.Call) -> str:
-    """For example "power (node 'Pow_pow1')": the operator or function, and the variable that is named for the node."""
-    is_function = operator_name(value) in ("relax.call_tir", "relax.call_tir_inplace")
-    name = value.args[0].name_hint if is_function else operator_name(value).removeprefix("relax.")
-    return f"{name} (node {var.name!r})"
+def _called(call: relax.Call) -> str:
+    """The name of the operator or the function that is called."""
+    name = operator_name(call)
+    if name in ("relax.call_tir", "relax.call_tir_inplace"):
+        return str(call.args[0].name_hint)
+    return str(name).removeprefix("relax.")

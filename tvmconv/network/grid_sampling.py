@@ -23,7 +23,7 @@ class Tap(NamedTuple):
     weight: Expr
 
 
-def grid_sample(
+def sample(
     builder: relax.BlockBuilder, x: relax.Expr, grid: relax.Expr, mode: str, padding: str, align_corners: bool
 ) -> relax.Expr:
     """x (N, C, *sizes) at the places of grid (N, *outputs, axes), -1 to 1 from end to end, last axis of x first.

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
+import numpy as np
 import onnx
 from tvm import relax, topi
 from tvm.relax.frontend.onnx.onnx_frontend import ONNXGraphImporter, _get_convert_map
 
 from .faults import tvm_at_work
+from .graph import operator_name
 from .onnx_converters import CONVERTERS
 from .onnx_node import Node
 from .onnx_refusals import refuse_dtype, refuse_misread
+
+OF_SHAPES = ("relax.shape_to_tensor", "relax.tensor_to_shape")
 
 DIRECT = ("Constant", "If")
 """Operators that the importer takes without a converter."""
@@ -25,29 +29,41 @@ class Importer(ONNXGraphImporter):  # type: ignore[misc]
     operators = frozenset((*_get_convert_map(), *DIRECT, *CONVERTERS))
     """Those that can be imported."""
 
-    def __init__(self, shapes: dict[str, list[int]]) -> None:
+    def __init__(self, shapes: dict[str, list[int]], nodes: Mapping[str, onnx.NodeProto]) -> None:
+        """`nodes` are the model's, by what they or those make that were inlined for them."""
         super().__init__(shape_dict=shapes, dtype_dict=None)
         self.bb = _RelaxBuilder()
+        self._nodes_of_model = nodes
 
     def _check_for_unsupported_ops(self, graph: onnx.GraphProto) -> None:
         """Is done before."""
 
     def _construct_nodes(self, graph: onnx.GraphProto) -> None:
         for node in graph.node:
-            self.bb.name = variable_name(node)
-            super()._construct_nodes(onnx.GraphProto(node=[node]))
+            self.bb.name = variable_name(self._nodes_of_model.get(next(iter(node.output), ""), node))
+            with tvm_at_work():
+                super()._construct_nodes(onnx.GraphProto(node=[node]))
         self.bb.name = ""
 
     def _convert_operator(self, name: str, inputs: Any, attrs: dict[str, Any], opset: int) -> relax.Expr:
         node = Node(self.bb, name, inputs, attrs, opset, attrs["tvm_custom"]["num_outputs"])
         refuse_misread(node)
+        if (
+            name == "NonMaxSuppression"
+            and len(inputs) > 3
+            and (threshold := node.constant(3, "iou_threshold")) is not None
+        ):
+            # Relax drops boxes that reach the threshold, and ONNX those that exceed it.
+            inputs[3] = relax.const(np.nextafter(threshold.astype("float32"), np.float32(np.inf)))
         if (converter := CONVERTERS.get(name)) is not None:
             result = self.bb.normalize(converter(node))
         else:
             with tvm_at_work():
                 result = super()._convert_operator(name, inputs, attrs, opset)
         refuse_dtype(result)
-        return result
+        is_computed = isinstance(result, relax.Call) and isinstance(result.ty, relax.TensorType)
+        # What computes shapes the importer looks through.
+        return self.bb.emit(result) if is_computed and operator_name(result) not in OF_SHAPES else result
 
 
 def variable_name(node: onnx.NodeProto) -> str:
@@ -66,6 +82,11 @@ class _RelaxBuilder(relax.BlockBuilder):  # type: ignore[misc]
 
     def emit(self, expr: relax.Expr, name_hint: str = "") -> relax.Var:
         return super().emit(expr, name_hint or self.name)
+
+    def emit_output(self, output: relax.Expr, name_hint: str = "") -> relax.Var:
+        return super().emit_output(
+            output, name_hint or (f"{output.name}_output" if isinstance(output, relax.Var) else "")
+        )
 
     def emit_te(self, func: Callable[..., Any], *args: Any, **kwargs: Any) -> relax.Var:
         x = args[0]

@@ -2,40 +2,53 @@
 
 from __future__ import annotations
 
-from functools import reduce
-
-from tvm import relax
-
-from .grid_sampling import MODES, PADDINGS, grid_sample
-from .faults import Refused
 from .onnx_convolution import conv_transpose
-from .onnx_node import Converter, Node
+from .onnx_elementwise import (
+    add_up,
+    bit_shift,
+    dropout,
+    elu,
+    is_inf,
+    mish,
+    modulo,
+    one_hot,
+    power,
+    prelu,
+    selu,
+    sign,
+    softplus,
+    thresholded_relu,
+)
+from .onnx_node import Converter
+from .onnx_normalization import group_normalization, layer_normalization, rms_normalization
 from .onnx_pooling import average_pool, lp_pool, max_pool
-from .onnx_resize import resize, upsample
-
-
-def add_up(node: Node) -> relax.Expr:
-    """Sum, pair by pair, which kernels can take in; Relax's importer would stack all that is to be added."""
-    return reduce(lambda x, y: node.builder.normalize(relax.op.add(x, y)), node.operands)
-
-
-def sample(node: Node) -> relax.Expr:
-    """GridSample, of planes and of volumes."""
-    mode = node.text("mode", "linear").removeprefix("bi")
-    padding = node.text("padding_mode", "zeros")
-    if mode not in MODES or padding not in PADDINGS:
-        raise Refused(f"the mode {mode} with {padding} is unknown")
-    align_corners = bool(node.attributes.get("align_corners", 0))
-    return grid_sample(node.builder, *node.operands, mode, padding, align_corners)
-
+from .onnx_reductions import REDUCTIONS, reduction
+from .onnx_resize import grid_sample, resize, upsample
 
 CONVERTERS: dict[str, Converter] = {
+    **{operator: reduction(how) for operator, how in REDUCTIONS.items()},
     "AveragePool": average_pool,
+    "BitShift": bit_shift,
     "ConvTranspose": conv_transpose,
-    "GridSample": sample,
+    "Dropout": dropout,
+    "Elu": elu,
+    "GridSample": grid_sample,
+    "GroupNormalization": group_normalization,
+    "IsInf": is_inf,
+    "LayerNormalization": layer_normalization,
     "LpPool": lp_pool,
     "MaxPool": max_pool,
+    "Mish": mish,
+    "Mod": modulo,
+    "OneHot": one_hot,
+    "PRelu": prelu,
+    "Pow": power,
+    "RMSNormalization": rms_normalization,
     "Resize": resize,
+    "Selu": selu,
+    "Sign": sign,
+    "Softplus": softplus,
     "Sum": add_up,
+    "ThresholdedRelu": thresholded_relu,
     "Upsample": upsample,
 }

@@ -92,8 +92,9 @@ def import_onnx(
     opset = next((entry.version for entry in model.opset_import if entry.domain in ("", "ai.onnx")), None)
     weights = {tensor.name for tensor in model.graph.initializer}
     inputs = [value for value in model.graph.input if value.name not in weights]
-    importer = Importer(_checked(shapes, inputs))
-    inlined = inline_functions(model, importer.operators)
+    inlined = inline_functions(model, Importer.operators)
+    nodes = nodes_by_output(model, inlined)
+    importer = Importer(_checked(shapes, inputs), nodes)
     try:
         if opset is None:
             refuse_unknown(model.graph, ())
@@ -106,7 +107,7 @@ def import_onnx(
         if shapes and refusal.hint is None:
             given = ", ".join(f"{name} {tuple(shape)}" for name, shape in shapes.items())
             refusal.hint = f"other shapes than those given, {given}, or {FAILED_HINT}"
-        raise unsupported_nodes(refusal, nodes_by_output(model, inlined)) from refusal.__cause__
+        raise unsupported_nodes(refusal, nodes) from refusal.__cause__
     return mod, [value.name for value in inputs], [value.name for value in model.graph.output]
 
 
@@ -136,5 +137,3 @@ def _checked(shapes: Mapping[str, Sequence[int]], inputs: list[onnx.ValueInfoPro
         if len(shape) != axes[name] or not all(isinstance(size, int) and 0 < size < 2**31 for size in shape):
             raise InvalidArgumentError("shapes", shape, f"{axes[name]} sizes for {name}, from 1 to {2**31 - 1}")
     return {name: list(shape) for name, shape in shapes.items()}
-
-

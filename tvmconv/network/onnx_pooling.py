@@ -54,7 +54,9 @@ def windows(node: Node) -> list[Window]:
     if len(sizes) != len(kernel) or not all(isinstance(size, tirx.IntImm) for size in sizes):
         raise Refused("the size of its input is known only when the model runs", OPEN_HINT)
     if min(*kernel, *strides, *dilations) < 1 or min(pads) < 0:
-        raise Refused(f"its kernel_shape {kernel}, strides {strides}, dilations {dilations} or pads {pads} are too small")
+        raise Refused(
+            f"its kernel_shape {kernel}, strides {strides}, dilations {dilations} or pads {pads} are too small"
+        )
     found = []
     for axis, (size, stride, dilation) in enumerate(zip(kernel, strides, dilations, strict=True)):
         inputs, extent = int(sizes[axis]), (size - 1) * dilation + 1
@@ -135,9 +137,7 @@ def _indices(node: Node, y: relax.Expr, axes: list[Window], by_columns: bool) ->
                 output * axis.stride + r * axis.dilation - axis.before
                 for output, r, axis in zip(at[2:], reduced, axes, strict=True)
             ]
-            inside = [
-                te.all(place >= 0, place < axis.inputs) for place, axis in zip(places, axes, strict=True)
-            ]
+            inside = [te.all(place >= 0, place < axis.inputs) for place, axis in zip(places, axes, strict=True)]
             flat = reduce(lambda flat, each: flat * each[1] + each[0], zip(places, steps, strict=True), 0)
             nowhere = tirx.const(plane, "int64")
             found = tirx.Select(x[(*at[:2], *places)] == y[at], flat.astype("int64"), nowhere)

@@ -57,7 +57,7 @@ MISREAD: tuple[Misread, ...] = (
 )
 """An operator, whether Relax misreads a node of it, and how."""
 
-BY_VALUE = {"Expand": (1,), "NonMaxSuppression": (2, 3, 4)}
+BY_VALUE = {"ConstantOfShape": (0,), "Expand": (1,), "NonMaxSuppression": (2, 3, 4), "Range": (0, 1, 2)}
 """Operators and those of their operands that Relax gets wrong where they are no constants."""
 
 
@@ -110,7 +110,11 @@ def _words(element: int) -> str:
     from onnx import TensorProto
 
     name = TensorProto.DataType.Name(element).lower()
-    return "" if {"float": "float32", "double": "float64"}.get(name, name) in (*ELEMENT_TYPES, "undefined") else f"of {name}"
+    return (
+        ""
+        if {"float": "float32", "double": "float64"}.get(name, name) in (*ELEMENT_TYPES, "undefined")
+        else f"of {name}"
+    )
 
 
 def refuse_unknown(graph: onnx.GraphProto, operators: Collection[str]) -> None:

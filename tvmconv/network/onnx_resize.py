@@ -1,4 +1,4 @@
-"""Resize and Upsample: Relax knows one way of rounding and integer multiples, and asks for constants by itself."""
+"""Resize and Upsample in all modes, and GridSample: Relax is right for integer multiples and one way of rounding."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from tvm import relax, tirx
 
 from .constants import Array
 from .faults import Refused
+from .grid_sampling import MODES, PADDINGS, sample
 from .onnx_node import OPEN_HINT, Node
 from .resampling import cubic_taps, gather, interpolate, linear_taps
 
@@ -43,6 +44,15 @@ def upsample(node: Node) -> relax.Expr:
     """Upsample, up to opset 9."""
     scales = node.attributes.get("scales") or node.constant(1, "scales")
     return _resized(node, _axes(node, np.array(scales), None, None), "asymmetric", "floor")
+
+
+def grid_sample(node: Node) -> relax.Expr:
+    """GridSample, of planes and of volumes."""
+    mode, padding = node.text("mode", "linear").removeprefix("bi"), node.text("padding_mode", "zeros")
+    if mode not in MODES or padding not in PADDINGS:
+        raise Refused(f"the mode {mode} with {padding} is unknown")
+    align_corners = bool(node.attributes.get("align_corners", 0))
+    return sample(node.builder, *node.operands, mode, padding, align_corners)
 
 
 def _axes(node: Node, scales: Array | None, sizes: Array | None, roi: Array | None) -> list[Axis]:
