@@ -10,10 +10,12 @@ from __future__ import annotations
 import argparse
 import json
 import re
+import sys
 import warnings
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +28,8 @@ from onnx.reference import ReferenceEvaluator
 
 from tvmconv import onnx_backend
 from tvmconv.errors import TvmconvError
+
+PAGE = Path(__file__).parent.parent / "docs" / "onnx-conformance.md"
 
 KINDS = ("node", "simple", "pytorch-converted", "pytorch-operator")
 """All of ONNX's tests but "real", which are networks of some hundred megabytes."""
@@ -160,22 +164,75 @@ def result(name: str) -> str:
     return json.dumps([name, outcome, why])
 
 
-if __name__ == "__main__":
+HEAD = """\
+# ONNX's own tests
+
+`tvmconv.onnx_backend` is a backend of ONNX (`onnx.backend.base`), and these are the tests of onnx {version}, on the CPU:
+each is answered right, in dtype and shape as well, or refused by an error that names the node. {summary}.
+
+Most models of these tests have all operands as inputs, where those of exporters have constants. So each is tried twice,
+the second time with all inputs but the first as constants ("constants"). `python tests/onnx_conformance.py --jobs 16`
+runs all of them and writes this page; `tests/test_onnx_conformance.py` runs a part and holds the page to what it finds.
+
+| test | as it is | constants |
+| --- | --- | --- |
+"""
+
+
+def page(found: Mapping[str, Sequence[str]]) -> str:
+    """The page of the documentation for all results by name."""
+    counts = Counter(outcome for outcome, _ in found.values())
+    summary = ", ".join(f"{counts[each]} {each}" for each in (RIGHT, REFUSED, WRONG, RAW))
+    rows = [
+        f"| {name} | {_cell(found.get(name))} | {_cell(found.get(name + CONSTANTS))} |\n" for name in sorted(cases())
+    ]
+    return HEAD.format(version=onnx.__version__, summary=summary) + "".join(rows)
+
+
+def _cell(found: Sequence[str] | None) -> str:
+    """Right, or why it is refused, in short; nothing for a test that there is not."""
+    if found is None:
+        return ""
+    outcome, why = found
+    reason = " ".join(re.sub(r"^the model cannot be imported: | What would help: .*", "", why, flags=re.S).split())
+    return outcome if outcome == RIGHT else f"{outcome}: {reason[:120]}".replace("|", "/")
+
+
+def read_page(text: str) -> dict[str, str]:
+    """The outcomes of a page, by name."""
+    listed = {}
+    for name, plain, constants in re.findall(r"^\| (test_\w+) \| (.*?) \| (.*?) ?\|$", text, re.MULTILINE):
+        listed[name] = plain.partition(":")[0]
+        if constants:
+            listed[name + CONSTANTS] = constants.partition(":")[0]
+    return listed
+
+
+def main() -> int:
+    """Runs the tests that have no result yet, tells what fails, and writes the page."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--jobs", type=int, default=2)
-    parser.add_argument("--tests", default="")
+    parser.add_argument("--tests", default="", help="A regular expression; the page is written when all have run.")
     parser.add_argument("--results", type=Path, default=Path("onnx-conformance.jsonl"))
     given = parser.parse_args()
-    import onnx_conformance
-
-    found = {}
-    if given.results.exists():
-        found = {json.loads(line)[0]: json.loads(line) for line in given.results.read_text().splitlines()}
+    lines = given.results.read_text().splitlines() if given.results.exists() else []
+    found = {name: tuple(rest) for name, *rest in map(json.loads, lines)}
     wanted = [name for name in names() if re.search(given.tests, name) and name not in found]
     with given.results.open("a") as file:
-        for name, answer in isolated(onnx_conformance.result, wanted, given.jobs, SECONDS):
-            answer = answer or json.dumps([name, RAW, "the process died or took too long"])
-            file.write(answer + "\n")
+        for name, answer in isolated(import_module("onnx_conformance").result, wanted, given.jobs, SECONDS):
+            line = answer or json.dumps([name, RAW, "the process died or took too long"])
+            file.write(line + "\n")
             file.flush()
-            found[name] = json.loads(answer)
-    print(Counter(outcome for _, outcome, _ in found.values()))
+            found[name] = tuple(json.loads(line)[1:])
+    for name, (outcome, why) in found.items():
+        if outcome in (WRONG, RAW):
+            print(f"{outcome}: {name}: {' '.join(why.split())[:200]}")
+    counts = Counter(outcome for outcome, _ in found.values())
+    print(", ".join(f"{count} {outcome}" for outcome, count in counts.items()))
+    if not given.tests:
+        PAGE.write_text(page(found))
+    return 1 if counts[WRONG] + counts[RAW] else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

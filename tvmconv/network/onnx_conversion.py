@@ -48,13 +48,10 @@ class Importer(ONNXGraphImporter):  # type: ignore[misc]
     def _convert_operator(self, name: str, inputs: Any, attrs: dict[str, Any], opset: int) -> relax.Expr:
         node = Node(self.bb, name, inputs, attrs, opset, attrs["tvm_custom"]["num_outputs"])
         refuse_misread(node)
-        if (
-            name == "NonMaxSuppression"
-            and len(inputs) > 3
-            and (threshold := node.constant(3, "iou_threshold")) is not None
-        ):
+        if name == "NonMaxSuppression" and node.operand(3) is not None:
             # Relax drops boxes that reach the threshold, and ONNX those that exceed it.
-            inputs[3] = relax.const(np.nextafter(threshold.astype("float32"), np.float32(np.inf)))
+            threshold = np.float32(node.constant(3, "iou_threshold"))
+            inputs[3] = relax.const(np.nextafter(threshold, np.float32(np.inf)))
         if (converter := CONVERTERS.get(name)) is not None:
             result = self.bb.normalize(converter(node))
         else:

@@ -119,7 +119,8 @@ def _converted(
 
     graph, constants = fold_nodes(model, opset, shapes)
     refuse_unknown(graph, importer.operators)
-    read = {name for node in graph.node for name in node.input} | {value.name for value in graph.output}
+    read = {name for node in graph.node for name in node.input}
+    read |= {value.name for value in (*graph.input, *graph.output)}
     tensors = [tensor for tensor in model.graph.initializer if tensor.name in read]
     refuse_types(graph, tensors)
     with quiet(), tvm_at_work():

@@ -105,7 +105,7 @@ def _extreme(largest: bool) -> Callable[[Node, relax.Expr, Sequence[int]], relax
             return relax.op.astype(y, "bool")
         if "float" not in dtype:
             return relax.op.max(x, axes, keepdims=True) if largest else relax.op.min(x, axes, keepdims=True)
-        reducer = te.comm_reducer(join, lambda dtype: tirx.const(end, dtype), "extreme")
+        reducer = te.comm_reducer(lambda a, b: join(a, b), lambda dtype: tirx.const(end, dtype), "extreme")
 
         def compute(x: te.Tensor) -> te.Tensor:
             steps = {axis: te.reduce_axis((0, x.shape[axis]), f"r{axis}") for axis in sorted(axes)}

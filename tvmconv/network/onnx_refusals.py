@@ -50,8 +50,18 @@ OTHERS = ("Attention",)
 
 Misread = tuple[str, Callable[[Node], bool], str]
 
+SORTED = ("float16", "float32", "float64", "int8", "int32", "int64", "uint8")
+"""Types of elements that TVM sorts."""
+
 MISREAD: tuple[Misread, ...] = (
     ("BatchNormalization", lambda node: node.attributes.get("training_mode") == 1, "Relax ignores its training_mode"),
+    ("SequenceErase", lambda node: True, "Relax confuses the positions of sequences"),
+    ("SequenceInsert", lambda node: True, "Relax confuses the positions of sequences"),
+    (
+        "TopK",
+        lambda node: str(node.operands[0].ty.dtype) not in SORTED,
+        "TVM does not sort elements of this type",
+    ),
     ("RoiAlign", lambda node: node.text("mode", "avg") == "max", "Relax ignores its mode"),
     ("SpaceToDepth", lambda node: node.text("mode", "DCR") == "CRD", "Relax ignores its mode"),
 )

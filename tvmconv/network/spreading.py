@@ -156,14 +156,15 @@ def _spread_vectors(sch: Schedule, block: SBlockRV) -> None:
 
 
 def _taken_apart(block: SBlock) -> tuple[int, int] | None:
-    """An axis of which an index or a condition takes the remainder by some small number, and that number.
+    """The one axis of which an index or a condition takes the remainder by some small number, and that number.
 
     With a loop over the remainders that is unrolled, such as over the channels that a shuffle takes in turns,
     conditions and indices are constant in what is left for LLVM.
     """
     remainders: list[tirx.FloorMod] = []
     tvm_ffi.structural_walk(block.body, [(tirx.FloorMod, remainders.append)])
-    for remainder in remainders:
+    # Of several TVM's lowering loses some once a loop is unrolled.
+    for remainder in remainders if len({str(each) for each in remainders}) == 1 else []:
         for place, axis in enumerate(block.iter_vars):
             if remainder.a.same_as(axis.var) and isinstance(remainder.b, tirx.IntImm):
                 parts = int(remainder.b)
