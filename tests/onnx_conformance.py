@@ -167,7 +167,7 @@ def result(name: str) -> str:
 HEAD = """\
 # ONNX's own tests
 
-`tvmconv.onnx_backend` is a backend of ONNX (`onnx.backend.base`), and these are the tests of onnx {version}, on the CPU:
+`tvmconv.onnx_backend` is a backend of ONNX (`onnx.backend.base`). These are the tests of onnx {version}, on the CPU:
 each is answered right, in dtype and shape as well, or refused by an error that names the node. {summary}.
 
 Most models of these tests have all operands as inputs, where those of exporters have constants. So each is tried twice,

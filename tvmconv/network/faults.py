@@ -5,12 +5,16 @@ from __future__ import annotations
 import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from itertools import dropwhile
 from pathlib import Path
 from typing import Any
+
+import tvm
 
 from ..errors import TvmconvError
 from .importer_errors import summary
 
+TVMS = str(Path(tvm.__file__).parent)
 OURS = str(Path(__file__).parent.parent)
 
 
@@ -37,9 +41,12 @@ def tvm_at_work() -> Iterator[None]:
     except (TvmconvError, Refused):
         raise
     except Exception as error:
-        # The first two are this function and the one that calls TVM.
-        _, _, *called = [frame.f_code.co_filename for frame, _ in traceback.walk_tb(error.__traceback__)]
-        if any(file.startswith(OURS) for file in called) and not is_compiled(called[-1]):
+        called = [frame.f_code.co_filename for frame, _ in traceback.walk_tb(error.__traceback__)]
+        # Before TVM are the frames that called it.
+        inside = dropwhile(lambda file: not file.startswith(TVMS), called)
+        if any(file.startswith(OURS) for file in inside) and not is_compiled(called[-1]):
+            raise
+        if not any(file.startswith(TVMS) for file in called):  # it was not TVM that was called
             raise
         raise Refused(summary(error)) from error
 
