@@ -8,8 +8,8 @@ from math import prod
 from typing import NamedTuple
 
 from tvm import relax, te, tirx
+from tvm.ir import Expr
 
-Expr = tirx.Expr
 MODES, PADDINGS = ("nearest", "linear", "cubic"), ("zeros", "border", "reflection")
 CUBIC = -0.75
 """The coefficient of cubic convolution."""
@@ -38,7 +38,7 @@ def sample(
         def element(n: Expr, c: Expr, *at: Expr) -> Expr:
             taps = []
             for axis, size in enumerate(sizes):
-                place = grid[(n, *at, len(sizes) - 1 - axis)].astype("float32")
+                place = grid(n, *at, len(sizes) - 1 - axis).astype("float32")
                 length = size.astype("float32")
                 place = (place + 1.0) / 2.0 * (length - 1.0) if align_corners else ((place + 1.0) * length - 1.0) / 2.0
                 if padding != "zeros" and mode == "linear":
@@ -88,7 +88,7 @@ def _element(x: te.Tensor, first: Sequence[Expr], taps: Sequence[Tap], padding: 
         else:
             place = _inside(place, length, padding, align_corners)
         places.append(_clamped(place, length).astype("int32"))
-    value = x[(*first, *places)].astype("float32")
+    value = x(*first, *places).astype("float32")
     return tirx.Select(te.all(*conditions), value, tirx.const(0.0, "float32")) if conditions else value
 
 

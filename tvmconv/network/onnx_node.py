@@ -21,14 +21,14 @@ class Node:
 
     builder: relax.BlockBuilder
     operator: str
-    operands: Sequence[relax.Expr | None]
+    operands: Sequence[Any]
     """None for one that is left out; those at the end may also be missing."""
     attributes: Mapping[str, Any]
     opset: int
     outputs: int
     """How many the node has, with those that are left out."""
 
-    def operand(self, place: int) -> relax.Expr | None:
+    def operand(self, place: int) -> Any:
         """None for one that is left out."""
         return self.operands[place] if place < len(self.operands) else None
 

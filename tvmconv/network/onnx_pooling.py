@@ -40,7 +40,8 @@ class Window:
         first, last = (-self.before, self.inputs + self.after) if include_padding else (0, self.inputs)
         start = np.arange(self.outputs) * self.stride - self.before
         places = start[:, None] + np.arange(self.size) * self.dilation
-        return ((places >= first) & (places < last)).sum(axis=1)
+        inside: Array = ((places >= first) & (places < last)).sum(axis=1)
+        return inside
 
 
 def windows(node: Node) -> list[Window]:
@@ -138,9 +139,11 @@ def _indices(node: Node, y: relax.Expr, axes: list[Window], by_columns: bool) ->
                 for output, r, axis in zip(at[2:], reduced, axes, strict=True)
             ]
             inside = [te.all(place >= 0, place < axis.inputs) for place, axis in zip(places, axes, strict=True)]
-            flat = reduce(lambda flat, each: flat * each[1] + each[0], zip(places, steps, strict=True), 0)
+            flat = reduce(
+                lambda flat, each: flat * each[1] + each[0], zip(places, steps, strict=True), tirx.const(0, "int64")
+            )
             nowhere = tirx.const(plane, "int64")
-            found = tirx.Select(x[(*at[:2], *places)] == y[at], flat.astype("int64"), nowhere)
+            found = tirx.Select(x(*at[:2], *places) == y[at], flat, nowhere)
             return te.min(te.if_then_else(te.all(*inside), found, nowhere), axis=reduced)
 
         first = te.compute(y.shape, candidate, "first")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -52,7 +53,8 @@ def grid_sample(node: Node) -> relax.Expr:
     if mode not in MODES or padding not in PADDINGS:
         raise Refused(f"the mode {mode} with {padding} is unknown")
     align_corners = bool(node.attributes.get("align_corners", 0))
-    return sample(node.builder, *node.operands, mode, padding, align_corners)
+    x, grid = node.operands
+    return sample(node.builder, x, grid, mode, padding, align_corners)
 
 
 def _axes(node: Node, scales: Array | None, sizes: Array | None, roi: Array | None) -> list[Axis]:
@@ -152,7 +154,7 @@ def _half(at: Array, up: bool) -> Array:
     return np.floor(at + 0.5) if up else np.ceil(at - 0.5)
 
 
-ROUNDINGS = {
+ROUNDINGS: dict[str, Callable[[Array], Array]] = {
     "round_prefer_floor": partial(_half, up=False),
     "round_prefer_ceil": partial(_half, up=True),
     "floor": np.floor,

@@ -28,7 +28,7 @@ def gather(builder: relax.BlockBuilder, x: relax.Expr, axis: int, places: Array)
     def compute(x: te.Tensor, *tables: te.Tensor) -> te.Tensor:
         def element(*at: tirx.Var) -> tirx.Expr:
             place = tables[0][at[axis]] if tables else at[axis] * inputs // outputs
-            return x[(*at[:axis], place, *at[axis + 1 :])]
+            return x(*at[:axis], place, *at[axis + 1 :])
 
         return te.compute(_resized(x.shape, axis, outputs), element, tag=topi.tag.INJECTIVE)
 
@@ -47,7 +47,7 @@ def interpolate(builder: relax.BlockBuilder, x: relax.Expr, axis: int, places: A
         def element(*at: tirx.Var) -> tirx.Expr:
             output = at[axis]
             terms = [
-                x[(*at[:axis], places[output, tap], *at[axis + 1 :])] * weights[output, tap].astype(x.dtype)
+                x(*at[:axis], places[output, tap], *at[axis + 1 :]) * weights[output, tap].astype(x.dtype)
                 for tap in taps
             ]
             return reduce(lambda a, b: a + b, terms)
