@@ -97,7 +97,7 @@ def import_onnx(
     importer = Importer(_checked(shapes, inputs), nodes)
     try:
         if opset is None:
-            refuse_unknown(model.graph, ())
+            refuse_unknown(model.graph, Importer.operators)
             raise InvalidArgumentError("opset_import", [each.domain for each in model.opset_import], "ONNX's own, ''")
         mod = _converted(inlined, opset, shapes, importer)
     except Refused as refusal:
