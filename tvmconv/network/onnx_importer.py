@@ -98,7 +98,8 @@ def import_onnx(
     try:
         if opset is None:
             refuse_unknown(model.graph, Importer.operators)
-            raise InvalidArgumentError("opset_import", [each.domain for each in model.opset_import], "ONNX's own, ''")
+            domains = [each.domain for each in model.opset_import]
+            raise InvalidArgumentError("opset_import", domains, "ONNX's own domain, ''")
         mod = _converted(inlined, opset, shapes, importer)
     except Refused as refusal:
         errors = [error for error in (refusal, refusal.__cause__) if error is not None]
