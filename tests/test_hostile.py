@@ -64,7 +64,7 @@ WINDOWS: dict[str, tuple[onnx.ModelProto, str]] = {
     "negative-padding": (conv(pads=[0, -1, 0, 0]), r"nn\.conv2d has padding .*; expected 0"),
     "no-output": (conv(dilations=[5, 1]), r"nn\.conv2d would have the shape \(1, 8, -1, 7\)"),
     "empty-output": (conv(pads=[0, 0, 0, 0], dilations=[1, 5], strides=[1, 2]), r"would have the shape \(1, 8, 7, 0\)"),
-    "pool-dilation": (pool(dilations=[-3, 1]), r"nn\.max_pool2d has dilation"),
+    "pool-dilation": (pool(dilations=[-3, 1]), r"MaxPool \(node .*dilations \(-3, 1\)"),
 }
 
 

@@ -176,10 +176,6 @@ def quantized(graph: Graph) -> str:
     return graph.node("QLinearConv", *["x"] * 8)
 
 
-def same_lower(graph: Graph) -> str:
-    return graph.node("MaxPool", "x", kernel_shape=[2, 2], strides=[2, 2], auto_pad="SAME_LOWER")
-
-
 def wrong_channels(graph: Graph) -> str:
     return graph.node("Conv", graph.node("Relu", "x"), graph.random(8, 1, 3, 3), group=4)
 
@@ -195,7 +191,6 @@ def window_too_large(graph: Graph) -> str:
 UNSUPPORTED: dict[Callable[[Graph], str], str] = {
     unknown: r"Swirl \(node 'swirl0'\), Swirl \(node 'swirl1'\): Relax does not have it.*without it",
     quantized: r"QLinearConv \(node 'qlinearconv0'\).*Q/DQ form",
-    same_lower: r"MaxPool \(node 'maxpool0'\): Relax gets the shape.*`pads`",
     wrong_channels: r"Conv \(node 'conv1'\): The channel size.*static shapes",
     undefined: r"Relu \(node 'relu0'\): there is no 'nothing'",
     window_too_large: r"nn.conv2d would have the shape \(1, 8, -1, -1\)",

@@ -128,9 +128,9 @@ CASES = (
     Case("added-to-itself", added_to_itself, PLAIN, left=("relax.add",)),
     Case(
         "residual-that-is-broadcast",
-        lambda g: g.node("Add", conv(g), g.node("ReduceMax", "x", axes=[2])),
+        lambda g: g.node("Add", conv(g), g.node("ReduceProd", "x", axes=[2])),
         PLAIN,
-        left=("relax.max", "relax.add"),
+        left=("relax.prod", "relax.add"),
     ),
     Case(
         "residual-behind-relu",
@@ -274,7 +274,7 @@ def test_weights_are_packed_when_the_network_is_built() -> None:
     """A weight that is computed is packed in each call, by another kernel for the same workload."""
     graph = Graph((1, 8, 9, 11))
     y = graph.conv(graph.conv("x", (8, 8, 1, 1)), (8, 8, 1, 1))
-    computed = graph.node("ReduceMax", "x", axes=[0, 2, 3], keepdims=1)
+    computed = graph.node("ReduceProd", "x", axes=[0, 2, 3], keepdims=1)
     model = graph.model(graph.node("Conv", y, graph.node("Mul", computed, graph.random(8, 1, 1, 1))))
     imported = import_model(model)
     assert [str(found.workload) for found in imported.convolutions()] == ["conv2d 1x8x9x11 -> 8, 1x1"] * 3

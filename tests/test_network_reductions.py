@@ -15,7 +15,7 @@ from tvm import tirx
 from tvm.ir.expr import TensorLoad
 
 from tvmconv.network import build, import_model
-from tvmconv.network.spreading import spread_over_threads
+from tvmconv.network.spreading import lower_and_fuse, spread_over_threads
 from tvmconv.targets import resolve_target
 
 LOWEST = np.finfo("float32").min
@@ -78,9 +78,8 @@ CASES = (
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.id)
 def test_vectors(case: Case) -> None:
-    mod = spread_over_threads(
-        import_model(case.model()).mod, resolve_target({"kind": "llvm", "mcpu": "skylake-avx512"})
-    )
+    target = resolve_target({"kind": "llvm", "mcpu": "skylake-avx512"})
+    mod = spread_over_threads(lower_and_fuse(import_model(case.model()).mod, target), target)
     lanes: set[int] = set()
 
     def add(access: tirx.BufferStore | TensorLoad) -> None:

@@ -10,8 +10,10 @@ from network_graph import Graph
 from onnx.reference import ReferenceEvaluator
 
 from tvmconv.network import build, import_model
-from tvmconv.network.spreading import spread_over_threads
+from tvmconv.network.spreading import lower_and_fuse, spread_over_threads
 from tvmconv.targets import resolve_target
+
+LLVM = resolve_target("llvm")
 
 
 def test_threads_for_pooling() -> None:
@@ -21,7 +23,7 @@ def test_threads_for_pooling() -> None:
     small = graph.node("AveragePool", large, kernel_shape=[15, 15])
     model = graph.model(large, small, graph.node("Softmax", graph.node("Flatten", small)))
     imported = import_model(model)
-    mod = spread_over_threads(imported.mod, resolve_target("llvm"))
+    mod = spread_over_threads(lower_and_fuse(imported.mod, LLVM), LLVM)
     loops = {var.name_hint: str(func) for var, func in mod.functions.items() if var.name_hint != "main"}
     assert loops["max_pool2d"].count("for ax0_ax1_fused in T.parallel(T.int64(32)):") == 1
     assert "parallel" not in loops["softmax"]
@@ -39,7 +41,7 @@ def test_channels_in_turns(groups: int) -> None:
     turns = graph.node("Concat", *(graph.node("Unsqueeze", part, axis) for part in parts), axis=2)
     model = graph.model(graph.node("Sigmoid", graph.node("Reshape", turns, shape)))
     imported = import_model(model)
-    mod = spread_over_threads(imported.mod, resolve_target("llvm"))
+    mod = spread_over_threads(lower_and_fuse(imported.mod, LLVM), LLVM)
     (moved,) = (str(func) for func in mod.functions.values() if isinstance(func, tvm.tirx.PrimFunc))
     assert "alloc_buffer" not in moved
     assert "T.parallel(T.int64(96))" in moved

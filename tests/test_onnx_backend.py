@@ -1,88 +1,12 @@
-"""ONNX's conformance tests of convolutions, run against tvmconv.
-
-`python tests/test_onnx_backend.py` writes their page, docs/onnx-conformance.md.
-"""
+"""tvmconv as a backend of ONNX."""
 
 from __future__ import annotations
 
-import re
-import unittest
-import warnings
-from pathlib import Path
-
 import numpy as np
 import onnx
-import pytest
 from onnx import helper
-from onnx.backend.test.runner import Runner
 
 from tvmconv import onnx_backend
-from tvmconv.errors import UnsupportedModelError
-from tvmconv.onnx_backend import TvmconvBackend
-
-PAGE = Path(__file__).parent.parent / "docs" / "onnx-conformance.md"
-HEAD = """\
-# ONNX's conformance tests of convolutions
-
-`tvmconv.onnx_backend` is a backend of ONNX (`onnx.backend.base`). These are all tests of onnx {version} with "conv" in
-their name, on the CPU: {passed} pass, {refused} models are refused. `tests/test_onnx_backend.py` runs them, and holds
-this page to what it finds.
-
-| test | result |
-| --- | --- |
-"""
-PASSES = "passes"
-
-
-def conformance_tests() -> dict[str, unittest.TestCase]:
-    """Each test of ONNX's that is about convolutions, by its name."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of the reference implementations, which it runs
-        cases = Runner(TvmconvBackend, __name__).test_cases.values()
-    names = {name: case for case in cases for name in vars(case) if re.search(r"(?i)^test_.*conv.*_cpu$", name)}
-    return {name: case(name) for name, case in names.items()}
-
-
-def result(test: unittest.TestCase) -> str:
-    """What becomes of a test: that it passes, or why its model is refused; it fails for anything else."""
-    try:
-        getattr(test, test._testMethodName)()
-    except UnsupportedModelError as error:
-        return str(error)
-    return PASSES
-
-
-def listed() -> dict[str, str]:
-    return dict(re.findall(r"^\| (test_\w+) \| (.*) \|$", PAGE.read_text(), re.MULTILINE))
-
-
-@pytest.fixture(scope="session")
-def tests() -> dict[str, unittest.TestCase]:
-    return conformance_tests()
-
-
-@pytest.mark.parametrize("name", listed())
-def test_conformance(name: str, tests: dict[str, unittest.TestCase]) -> None:
-    assert result(tests[name]) == listed()[name]
-
-
-def test_page_is_whole(tests: dict[str, unittest.TestCase]) -> None:
-    assert PAGE.read_text() == page({name: listed().get(name, "") for name in tests})
-
-
-def test_convolutions_that_relax_has_pass() -> None:
-    """Nothing but operators that Relax has not is refused."""
-    refused = {reason for reason in listed().values() if reason != PASSES}
-    assert {re.search(r"imported: (\w+) ", reason)[1] for reason in refused} == {
-        "CausalConvWithState", "ConvInteger", "DeformConv", "QLinearConv"
-    }  # fmt: skip
-    assert all("Relax does not have it. What would help: " in reason for reason in refused)
-
-
-def page(results: dict[str, str]) -> str:
-    passed = sum(found == PASSES for found in results.values())
-    head = HEAD.format(version=onnx.__version__, passed=passed, refused=len(results) - passed)
-    return head + "".join(f"| {name} | {found} |\n" for name, found in sorted(results.items()))
 
 
 def relu(shape: tuple[int, ...]) -> onnx.ModelProto:
@@ -118,7 +42,3 @@ def test_what_it_supports() -> None:
     unknown = relu((1, 2))
     unknown.graph.node[0].op_type = "Swirl"
     assert not onnx_backend.is_compatible(unknown)
-
-
-if __name__ == "__main__":
-    PAGE.write_text(page({name: result(test) for name, test in conformance_tests().items()}))

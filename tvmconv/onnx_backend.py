@@ -17,6 +17,8 @@ from onnx.backend.base import Backend, BackendRep, Device, DeviceType
 
 from .errors import UnsupportedModelError
 from .network import Network, build, import_model
+from .network.faults import Refused
+from .network.onnx_refusals import unsupported_nodes
 from .targets import has_gpu
 
 TARGETS = {DeviceType.CPU: "llvm", DeviceType.CUDA: "cuda"}
@@ -38,6 +40,10 @@ class Representation(BackendRep):  # type: ignore[misc]
         return outputs if isinstance(outputs, tuple) else (outputs,)
 
 
+def _is_bfloat16(value: onnx.ValueInfoProto) -> bool:
+    return bool(value.type.tensor_type.elem_type == onnx.TensorProto.BFLOAT16)
+
+
 class TvmconvBackend(Backend):  # type: ignore[misc]
     """Builds models for "CPU" and "CUDA"; `UnsupportedModelError` for one that cannot be imported or compiled."""
 
@@ -54,6 +60,9 @@ class TvmconvBackend(Backend):  # type: ignore[misc]
     def prepare(cls, model: onnx.ModelProto, device: str = "CPU", **kwargs: Any) -> Representation:
         """The model, built for a device."""
         super().prepare(model, device, **kwargs)
+        odd = {value.name for value in model.graph.input if _is_bfloat16(value)}
+        if readers := [node for node in model.graph.node if odd & set(node.input)]:
+            raise unsupported_nodes(Refused("it reads bfloat16, which NumPy cannot share", nodes=readers), {})
         return Representation(build(model, TARGETS[Device(device).type]))
 
     @classmethod

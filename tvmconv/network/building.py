@@ -6,21 +6,16 @@ from typing import Any
 
 import tvm
 
-from .. import cuda, kernel_cache, lowering
-from ..errors import UnsupportedModelError
+from .. import cuda, kernel_cache
 from ..targets import cuda_arch, resolve_target
 from .batch_norm import simplify_batch_norms
-from .cuda_graphs import cuda_pipeline
-from .importer_errors import IMPORT_ERRORS, summary
+from .compiling import compile_network
 from .importing import import_model
-from .joining import join_outputs
 from .kernels import use_kernels
 from .model import Model
 from .network import Network
 from .powers import simplify_powers
 from .precision import sum_in_float32
-from .separation import separate_convolutions
-from .spreading import spread_over_threads
 
 
 def build(model: Any, target: Any = "llvm", sparse: str = "auto") -> Network:
@@ -28,7 +23,7 @@ def build(model: Any, target: Any = "llvm", sparse: str = "auto") -> Network:
 
     `model` is what `import_model` returns, or anything it takes without `inputs`; `target` is anything that
     `resolve_target` takes. Building for "cuda" needs no GPU, running does. Raises `UnsupportedModelError` for a model
-    that can be imported and that TVM cannot compile.
+    that can be imported and that TVM cannot compile, with the operator at fault.
 
     `sparse` says which weights are compiled into their kernels, where nothing is left of their zeros: "auto", those
     with many zeros; "always", all; or "never".
@@ -37,16 +32,7 @@ def build(model: Any, target: Any = "llvm", sparse: str = "auto") -> Network:
     source = model if isinstance(model, Model) else import_model(model)
     mod, layers = use_kernels(source.mod, resolved, sparse)
     mod = sum_in_float32(simplify_powers(simplify_batch_norms(mod)))
-    pipeline = None
-    if resolved.kind.name == "cuda":
-        mod, pipeline = separate_convolutions(mod), cuda_pipeline(resolved)
-    try:
-        if resolved.kind.name == "llvm":
-            mod = spread_over_threads(join_outputs(mod), resolved)
-        executable = lowering.build(mod, resolved, pipeline)
-    except IMPORT_ERRORS as error:
-        problem = f"TVM cannot compile it for {resolved.kind.name}: {summary(error)}"
-        raise UnsupportedModelError(f"{problem}. What would help: static shapes, or other operators") from error
+    executable = compile_network(mod, resolved)
     kernels = _machine_code(mod, resolved)
     return Network(executable, str(resolved), source.inputs, source.outputs, layers, kernels, source.constant_outputs())
 

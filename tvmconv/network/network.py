@@ -159,10 +159,14 @@ class Network:
 
 
 def input_operand(spec: TensorSpec, array: Any) -> arrays.Operand:
-    """The array as an operand; `InvalidArgumentError` unless it is what the spec says."""
+    """The array as an operand; `InvalidArgumentError` unless it is what the spec says.
+
+    A size that is left open may not be 0: TVM leaves a sum without terms unwritten.
+    """
     operand = arrays.operand(spec.name, array)
     fits = len(operand.shape) == len(spec.shape) and all(
-        isinstance(size, str) or size == actual for size, actual in zip(spec.shape, operand.shape, strict=True)
+        (actual > 0 if isinstance(size, str) else size == actual)
+        for size, actual in zip(spec.shape, operand.shape, strict=True)
     )
     if not fits:
         raise InvalidArgumentError(spec.name, tuple(operand.shape), f"the shape of {spec}")

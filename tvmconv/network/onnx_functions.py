@@ -2,30 +2,38 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import TYPE_CHECKING
+
+from .onnx_refusals import is_known
 
 if TYPE_CHECKING:
     import onnx
 
-DIRECT = ("Constant", "If")
-"""Operators that the importer takes without a converter."""
 
-
-def inline_functions(model: onnx.ModelProto) -> onnx.ModelProto:
-    """The model with the definition in the place of each node that the importer does not know and ONNX defines.
+def inline_functions(model: onnx.ModelProto, operators: Collection[str]) -> onnx.ModelProto:
+    """The model with the definition in the place of each node that is not one of the operators and that ONNX defines.
 
     Before: `y = Celu(x)`. After: `y = Max(0, x) + Min(0, alpha * (exp(x / alpha) - 1))`, node by node. Where onnx
     itself cannot do so, the model stays as it is, and the importer names what it does not know.
     """
     from onnx.inliner import inline_selected_functions
-    from tvm.relax.frontend.onnx.onnx_frontend import _get_convert_map
 
-    known = {*_get_convert_map(), *DIRECT}
     functions = {(function.domain, function.name) for function in model.functions}
-    functions |= {(node.domain, node.op_type) for node in model.graph.node if node.op_type not in known}
+    functions |= {(node.domain, node.op_type) for node in model.graph.node if not is_known(node, operators)}
     if not functions:
         return model
     try:
         return inline_selected_functions(model, sorted(functions), inline_schema_functions=True)
     except RuntimeError:  # a definition that needs the type of an operand that is left out
         return model
+
+
+def nodes_by_output(model: onnx.ModelProto, inlined: onnx.ModelProto) -> dict[str, onnx.NodeProto]:
+    """The nodes of the model by the tensors that they make; by those, too, that are made inside what was inlined."""
+    nodes = {name: node for node in model.graph.node for name in node.output}
+    for node in reversed(inlined.graph.node):
+        whole = next((nodes[name] for name in node.output if name in nodes), None)
+        if whole is not None:  # what it reads and no other node of the model makes, was made for it
+            nodes.update({name: whole for name in node.input if name not in nodes})
+    return nodes

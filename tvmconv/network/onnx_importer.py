@@ -2,25 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from functools import reduce
+from collections.abc import Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import tvm
-from tvm import relax, topi
+from tvm import relax
 
 from ..errors import InvalidArgumentError, MissingPackageError
-from .constants import static_shape
-from .importer_errors import IMPORT_ERRORS, node_at_fault, quiet, summary
+from .faults import Refused, tvm_at_work
+from .importer_errors import node_at_fault, quiet, summary
 from .onnx_constants import fold_nodes
-from .onnx_functions import inline_functions
-from .onnx_refusals import FAILED_HINT, HINTS, refuse_misread, unsupported_nodes
+from .onnx_functions import inline_functions, nodes_by_output
+from .onnx_refusals import FAILED_HINT, refuse_types, refuse_unknown, unsupported_nodes
 
 if TYPE_CHECKING:
     import onnx
+
+    from .onnx_conversion import Importer
 
 
 def read_onnx(path: Path) -> onnx.ModelProto:
@@ -85,52 +86,48 @@ def import_onnx(
     operator that Relax cannot import.
     """
     import onnx
-    from tvm.relax.frontend.onnx.onnx_frontend import ONNXGraphImporter
 
-    model = inline_functions(model)
-    refuse_misread(model.graph)
+    from .onnx_conversion import Importer
 
-    class Importer(ONNXGraphImporter):  # type: ignore[misc]
-        """TVM's importer, but for two operators.
-
-        It adds up pair by pair, which kernels can take in, where TVM's would stack all that is to be added. It gives
-        transposed convolutions the padding that makes their output_shape, which TVM's ignores.
-        """
-
-        def _convert_operator(self, name: str, inputs: Any, attrs: dict[str, Any], opset: int) -> relax.Expr:
-            if name == "Sum":
-                return reduce(lambda x, y: self.bb.normalize(relax.op.add(x, y)), inputs)
-            if name == "ConvTranspose" and "output_shape" in attrs:
-                attrs = _with_pads(attrs, static_shape(inputs[0].ty), static_shape(inputs[1].ty))
-            return super()._convert_operator(name, inputs, attrs, opset)
-
+    opset = next((entry.version for entry in model.opset_import if entry.domain in ("", "ai.onnx")), None)
     weights = {tensor.name for tensor in model.graph.initializer}
     inputs = [value for value in model.graph.input if value.name not in weights]
-    importer = Importer(shape_dict=_checked(shapes, inputs), dtype_dict=None)
-    importer.bb = _RelaxBuilder()
-    opset = next((entry.version for entry in model.opset_import if entry.domain in ("", "ai.onnx")), None)
-    if opset is None:  # Relax would take its operators for those of the first
-        raise InvalidArgumentError(
-            "opset_import", [entry.domain for entry in model.opset_import], "ONNX's own domain, ''"
-        )
+    inlined = inline_functions(model, Importer.operators)
+    nodes = nodes_by_output(model, inlined)
+    importer = Importer(_checked(shapes, inputs), nodes)
     try:
-        with quiet():
-            graph, constants = fold_nodes(model, opset, shapes)
-            importer._parse_graph_initializers(model.graph)
-            importer._nodes.update({name: relax.const(value, str(value.dtype)) for name, value in constants.items()})
-            mod = importer.from_onnx(graph, opset)
-    except tvm.error.OpNotImplemented as error:
-        unknown = summary(error).rpartition(": ")[2].split(", ")
-        nodes = [node for node in model.graph.node if node.op_type in unknown]
-        raise unsupported_nodes(nodes, "Relax does not have it") from error
-    except IMPORT_ERRORS as error:
-        node = node_at_fault(error, onnx.NodeProto)
-        hint = HINTS.get(node.op_type, FAILED_HINT) if node else FAILED_HINT
-        if shapes:
+        if opset is None:
+            refuse_unknown(model.graph, Importer.operators)
+            domains = [each.domain for each in model.opset_import]
+            raise InvalidArgumentError("opset_import", domains, "ONNX's own domain, ''")
+        mod = _converted(inlined, opset, shapes, importer)
+    except Refused as refusal:
+        errors = [error for error in (refusal, refusal.__cause__) if error is not None]
+        at_fault = [node for error in errors if (node := node_at_fault(error, onnx.NodeProto)) is not None]
+        refusal.nodes = refusal.nodes or at_fault[:1]
+        if shapes and refusal.hint is None:
             given = ", ".join(f"{name} {tuple(shape)}" for name, shape in shapes.items())
-            hint = f"other shapes than those given, {given}, or {hint}"
-        raise unsupported_nodes([node] if node else [], summary(error), hint) from error
+            refusal.hint = f"other shapes than those given, {given}, or {FAILED_HINT}"
+        raise unsupported_nodes(refusal, nodes) from refusal.__cause__
     return mod, [value.name for value in inputs], [value.name for value in model.graph.output]
+
+
+def _converted(
+    model: onnx.ModelProto, opset: int, shapes: Mapping[str, Sequence[int]], importer: Importer
+) -> tvm.IRModule:
+    """The model as a Relax module; `Refused` for one with a node that cannot be imported."""
+    import onnx
+
+    graph, constants = fold_nodes(model, opset, shapes)
+    refuse_unknown(graph, importer.operators)
+    read = {name for node in graph.node for name in node.input}
+    read |= {value.name for value in (*graph.input, *graph.output)}
+    tensors = [tensor for tensor in model.graph.initializer if tensor.name in read]
+    refuse_types(graph, tensors)
+    with quiet(), tvm_at_work():
+        importer._parse_graph_initializers(onnx.GraphProto(initializer=tensors))
+        importer._nodes.update({name: relax.const(value, str(value.dtype)) for name, value in constants.items()})
+        return importer.from_onnx(graph, opset)
 
 
 def _checked(shapes: Mapping[str, Sequence[int]], inputs: list[onnx.ValueInfoProto]) -> dict[str, list[int]]:
@@ -142,43 +139,3 @@ def _checked(shapes: Mapping[str, Sequence[int]], inputs: list[onnx.ValueInfoPro
         if len(shape) != axes[name] or not all(isinstance(size, int) and 0 < size < 2**31 for size in shape):
             raise InvalidArgumentError("shapes", shape, f"{axes[name]} sizes for {name}, from 1 to {2**31 - 1}")
     return {name: list(shape) for name, shape in shapes.items()}
-
-
-class _RelaxBuilder(relax.BlockBuilder):  # type: ignore[misc]
-    """Keeps clips and padding as operators of Relax, which passes can read; the importer would lower them at once."""
-
-    def emit_te(self, func: Callable[..., Any], *args: Any, **kwargs: Any) -> relax.Var:
-        x = args[0]
-        if func not in (topi.maximum, topi.minimum, topi.nn.pad) or "float" not in str(x.ty.dtype):
-            return super().emit_te(func, *args, **kwargs)
-        if func is topi.nn.pad:
-            _, before, after, value = args
-            widths = [int(size) for pair in zip(before, after, strict=True) for size in pair]
-            return self.emit(relax.op.nn.pad(x, widths, "constant", float(value)))
-        bound = relax.const(args[1], x.ty.dtype) if isinstance(args[1], float) else args[1]
-        return self.emit(relax.op.maximum(x, bound) if func is topi.maximum else relax.op.minimum(x, bound))
-
-
-def _with_pads(
-    attrs: dict[str, Any], x_shape: tuple[int, ...] | None, w_shape: tuple[int, ...] | None
-) -> dict[str, Any]:
-    """The attributes of a ConvTranspose with the padding that makes its output_shape, as ONNX's specification has it.
-
-    Before: `{"output_shape": (10, 8), "strides": (3, 2)}` for x (1, 1, 3, 3) and 3x3 kernels.
-    After: `{"strides": (3, 2), "pads": [0, 0, 0, 0], "output_padding": [1, 1]}`.
-    """
-    if x_shape is None or w_shape is None:
-        raise ValueError("its output_shape is for an input of known size")
-    rest = {key: value for key, value in attrs.items() if key not in ("output_shape", "auto_pad")}
-    axes = range(len(x_shape) - 2)
-    strides, dilations = (attrs.get(key, [1 for _ in axes]) for key in ("strides", "dilations"))
-    more = list(attrs.get("output_padding", [0 for _ in axes]))
-    before, after = [], []
-    for i, target in enumerate(attrs["output_shape"][-len(axes) :]):
-        size = strides[i] * (x_shape[i + 2] - 1) + (w_shape[i + 2] - 1) * dilations[i] + 1 + more[i]
-        more[i] += max(target - size, 0)
-        less = max(size - target, 0)
-        first = less // 2 if attrs.get("auto_pad") == b"SAME_UPPER" else less - less // 2
-        before.append(first)
-        after.append(less - first)
-    return {**rest, "pads": before + after, "output_padding": more}

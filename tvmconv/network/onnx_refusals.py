@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING
 
+from tvm import relax
+
 from ..errors import UnsupportedModelError
+from .constants import constant_value
+from .faults import Refused
 from .importer_errors import unsupported
+from .onnx_node import Node
 
 if TYPE_CHECKING:
     import onnx
@@ -29,54 +34,115 @@ UNKNOWN_HINT = "export the model without it, or replace it by operators that Rel
 FAILED_HINT = "export the model with static shapes, with another opset, or without this operator"
 
 
-def _attribute(node: onnx.NodeProto, name: str) -> object:
-    import onnx
+ELEMENT_TYPES = frozenset(
+    (
+        "bfloat16", "bool", "float16", "float32", "float64", "int8", "int16", "int32", "int64", "uint8", "uint16",
+        "uint32", "uint64",
+    )
+)  # fmt: skip
+"""Of the tensors of a network; narrower ones TVM computes wrongly or not at all."""
 
-    found = [attribute for attribute in node.attribute if attribute.name == name]
-    return onnx.helper.get_attribute_value(found[0]) if found else None
+MICROSOFTS = ("Attention", "BiasGelu", "EmbedLayerNormalization", "FastGelu", "Gelu", "SkipLayerNormalization")
+"""Operators of the domain com.microsoft that Relax has."""
 
+OTHERS = ("Attention",)
+"""Operators of that domain alone, though ONNX has others of the same name."""
 
-Misread = tuple[str, Callable[["onnx.NodeProto"], bool], str]
+Misread = tuple[str, Callable[[Node], bool], str]
+
+SORTED = ("float16", "float32", "float64", "int8", "int32", "int64", "uint8")
+"""Types of elements that TVM sorts."""
 
 MISREAD: tuple[Misread, ...] = (
-    ("BatchNormalization", lambda node: _attribute(node, "training_mode") == 1, "Relax ignores its training_mode"),
-    ("IsInf", lambda node: _attribute(node, "detect_negative") == 0, "Relax ignores its detect_negative"),
-    ("IsInf", lambda node: _attribute(node, "detect_positive") == 0, "Relax ignores its detect_positive"),
+    ("BatchNormalization", lambda node: node.attributes.get("training_mode") == 1, "Relax ignores its training_mode"),
+    ("SequenceErase", lambda node: True, "Relax confuses the positions of sequences"),
+    ("SequenceInsert", lambda node: True, "Relax confuses the positions of sequences"),
     (
-        "MaxPool",
-        lambda node: _attribute(node, "auto_pad") == b"SAME_LOWER",
-        "Relax gets the shape of auto_pad SAME_LOWER wrong",
+        "TopK",
+        lambda node: str(node.operands[0].ty.dtype) not in SORTED,
+        "TVM does not sort elements of this type",
     ),
-    ("RoiAlign", lambda node: _attribute(node, "mode") == b"max", "Relax ignores its mode"),
-    ("SpaceToDepth", lambda node: _attribute(node, "mode") == b"CRD", "Relax ignores its mode"),
+    ("RoiAlign", lambda node: node.text("mode", "avg") == "max", "Relax ignores its mode"),
+    ("SpaceToDepth", lambda node: node.text("mode", "DCR") == "CRD", "Relax ignores its mode"),
 )
 """An operator, whether Relax misreads a node of it, and how."""
 
-FIRST_OUTPUT = ("Dropout", "LayerNormalization")
-"""Operators whose further outputs Relax gets wrong."""
-
-BY_VALUE = {"Expand": (1,), "NonMaxSuppression": (2, 3, 4)}
-"""Operators and those of their operands that Relax gets wrong where they are inputs of the model."""
+BY_VALUE = {"ConstantOfShape": (0,), "Expand": (1,), "NonMaxSuppression": (2, 3, 4), "Range": (0, 1, 2)}
+"""Operators and those of their operands that Relax gets wrong where they are no constants."""
 
 
-def refuse_misread(graph: onnx.GraphProto) -> None:
-    """Raises `UnsupportedModelError` for a graph with nodes that Relax's importer would misread."""
+def refuse_misread(node: Node) -> None:
+    """Raises `Refused` for a node that Relax's importer would misread."""
     for operator, is_misread, problem in MISREAD:
-        if nodes := [node for node in graph.node if node.op_type == operator and is_misread(node)]:
-            raise unsupported_nodes(nodes, problem)
-    read = {name for node in graph.node for name in node.input} | {value.name for value in graph.output}
-    of_kind = [node for node in graph.node if node.op_type in FIRST_OUTPUT]
-    if nodes := [node for node in of_kind if read & set(node.output[1:]) - {""}]:
-        raise unsupported_nodes(nodes, "Relax has its first output only")
-    inputs = {value.name for value in graph.input}
-    for operator, operands in BY_VALUE.items():
-        of_kind = [node for node in graph.node if node.op_type == operator]
-        if nodes := [node for node in of_kind if inputs & {node.input[i] for i in operands if i < len(node.input)}]:
-            raise unsupported_nodes(nodes, "Relax needs constants where the model has inputs")
+        if node.operator == operator and is_misread(node):
+            raise Refused(problem)
+    for place in BY_VALUE.get(node.operator, ()):
+        operand = node.operand(place)
+        if operand is not None and isinstance(operand.ty, relax.TensorType) and constant_value(operand) is None:
+            raise Refused("Relax needs constants where the model has inputs")
 
 
-def unsupported_nodes(nodes: Sequence[onnx.NodeProto], problem: str, hint: str | None = None) -> UnsupportedModelError:
-    """The error for nodes that cannot be imported; there may be none to name."""
-    found = [f"{node.op_type} (node {node.name or node.output[0]!r})" for node in nodes]
-    hints = dict.fromkeys(HINTS.get(node.op_type, UNKNOWN_HINT) for node in nodes)
-    return unsupported(found, problem, hint or "; ".join(hints) or UNKNOWN_HINT)
+def refuse_dtype(result: relax.Expr) -> None:
+    """Raises `Refused` for what a node computes in elements that tvmconv has not."""
+    types = result.ty.fields if isinstance(result.ty, relax.TupleType) else [result.ty]
+    for each in types:
+        if isinstance(each, relax.TensorType) and each.dtype is not None and str(each.dtype) not in ELEMENT_TYPES:
+            raise Refused(f"its output has elements of {each.dtype}, which tvmconv has not")
+
+
+def is_known(node: onnx.NodeProto, operators: Collection[str]) -> bool:
+    """Whether a node's operator is among those that can be imported: of another domain it is another operator."""
+    if node.domain == "com.microsoft":
+        return node.op_type in MICROSOFTS
+    return node.domain in ("", "ai.onnx") and node.op_type in operators and node.op_type not in OTHERS
+
+
+def refuse_types(graph: onnx.GraphProto, tensors: Collection[onnx.TensorProto]) -> None:
+    """Raises `Refused` for a graph with inputs, outputs or constants that a network cannot have.
+
+    It names a node that reads or makes them. `tensors` are those that the nodes of the graph may read.
+    """
+    odd = {tensor.name: _words(tensor.data_type) for tensor in tensors}
+    for value in (*graph.input, *graph.output):
+        kind = value.type.WhichOneof("value")
+        if kind == "tensor_type":
+            odd[value.name] = _words(value.type.tensor_type.elem_type)
+        elif kind is not None:
+            odd[value.name] = f"no tensor, but of {kind}"
+    for node in graph.node:
+        for name in (*node.input, *node.output):
+            if odd.get(name):
+                raise Refused(f"{name} is {odd[name]}", nodes=[node])
+
+
+def _words(element: int) -> str:
+    """What tensors of such elements are, where a network cannot have them."""
+    from onnx import TensorProto
+
+    name = TensorProto.DataType.Name(element).lower()
+    return (
+        ""
+        if {"float": "float32", "double": "float64"}.get(name, name) in (*ELEMENT_TYPES, "undefined")
+        else f"of {name}"
+    )
+
+
+def refuse_unknown(graph: onnx.GraphProto, operators: Collection[str]) -> None:
+    """Raises `Refused` for a graph with nodes of operators that cannot be imported."""
+    if unknown := [node for node in graph.node if not is_known(node, operators)]:
+        raise Refused("Relax does not have it", nodes=unknown)
+
+
+def unsupported_nodes(refusal: Refused, nodes: Mapping[str, onnx.NodeProto]) -> UnsupportedModelError:
+    """The error for what is refused; `nodes` are the model's for those at fault, by their first outputs.
+
+    A node that was inlined is told with what it is part of: "Elu in Celu (node 'celu0')".
+    """
+    found = []
+    for node in refusal.nodes:
+        whole = nodes.get(node.output[0], node)
+        inner = "" if whole.op_type == node.op_type else f"{node.op_type} in "
+        found.append(f"{inner}{whole.op_type} (node {whole.name or whole.output[0]!r})")
+    hints = dict.fromkeys(HINTS[node.op_type] for node in refusal.nodes if node.op_type in HINTS)
+    hint = refusal.hint or "; ".join(hints) or (FAILED_HINT if refusal.__cause__ else UNKNOWN_HINT)
+    return unsupported(found, refusal.problem, hint)

@@ -1,4 +1,4 @@
-"""Sums of float16 in float32, as convolutions have them: TVM adds up in the dtype of the operands."""
+"""Sums of float16 and bfloat16 in float32, as convolutions have them: TVM adds up in the dtype of the operands."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from tvm import relax
 
 from .convolutions import is_convolution
 from .graph import blocks_of, operator_name, rebind
+
+NARROW = ("float16", "bfloat16")
 
 SUMMING = frozenset(
     (
@@ -19,7 +21,7 @@ SUMMING = frozenset(
 
 
 def sum_in_float32(mod: tvm.IRModule) -> tvm.IRModule:
-    """The module with operators of float16 that add up computed in float32.
+    """The module with operators of float16 and bfloat16 that add up computed in float32.
 
     In float16 the mean of a plane of 112x112 is a third of what it should be: from 2048 on, ones that are added are
     lost.
@@ -30,7 +32,7 @@ def sum_in_float32(mod: tvm.IRModule) -> tvm.IRModule:
     for block in blocks_of(mod):
         for var, value in block.values.items():
             name = (operator_name(value) or "").removeprefix("relax.")
-            if not isinstance(value.ty, relax.TensorType) or value.ty.dtype != "float16":
+            if not isinstance(value.ty, relax.TensorType) or str(value.ty.dtype) not in NARROW:
                 continue
             if name == "matmul":  # which need not have its operands in float32
                 wider = relax.op.matmul(*value.args, out_dtype="float32")
@@ -38,10 +40,10 @@ def sum_in_float32(mod: tvm.IRModule) -> tvm.IRModule:
                 wider = relax.Call(value.op, [_in_float32(each) for each in value.args], value.attrs)
             else:
                 continue
-            values[var] = relax.op.astype(wider, "float16")
+            values[var] = relax.op.astype(wider, value.ty.dtype)
     return rebind(mod, values)
 
 
 def _in_float32(argument: relax.Expr) -> relax.Expr:
-    is_half = isinstance(argument.ty, relax.TensorType) and argument.ty.dtype == "float16"
+    is_half = isinstance(argument.ty, relax.TensorType) and str(argument.ty.dtype) in NARROW
     return relax.op.astype(argument, "float32") if is_half else argument

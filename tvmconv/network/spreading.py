@@ -28,18 +28,11 @@ MOST_PARTS = 8
 """Channels that a shuffle takes in turns, at most, for a copy of the loop for each."""
 
 
-def spread_over_threads(mod: tvm.IRModule, target: tvm.target.Target) -> tvm.IRModule:
-    """The module with its operators lowered and fused as TVM does, and their loops scheduled for the CPU.
-
-    What is fused is computed element by element in one loop nest, without tensors in between; a padded plane is made
-    by the thread that slides windows over it. Outer loops run in parallel, and inner ones such that LLVM sees vectors.
-
-    Before: `y = R.nn.max_pool2d(x)`, lowered to `for n, c, h, w: pad`, `for n, c, h, w, r, s`.
-    After: `y = R.call_tir(max_pool2d, (x,))` with `for nc in parallel: (for h, w: pad), for h, w, unrolled r, s`.
-    """
+def lower_and_fuse(mod: tvm.IRModule, target: tvm.target.Target) -> tvm.IRModule:
+    """The module with its operators lowered and fused as TVM does."""
     passes = relax.transform
     with target:
-        mod = tvm.transform.Sequential(
+        return tvm.transform.Sequential(
             [
                 passes.LegalizeOps(),
                 passes.AnnotateTIROpPattern(),
@@ -48,6 +41,18 @@ def spread_over_threads(mod: tvm.IRModule, target: tvm.target.Target) -> tvm.IRM
                 passes.FuseTIR(),
             ]
         )(mod)
+
+
+def spread_over_threads(mod: tvm.IRModule, target: tvm.target.Target) -> tvm.IRModule:
+    """The module that is lowered and fused, with its loops scheduled for the CPU.
+
+    What is fused is computed element by element in one loop nest, without tensors in between; a padded plane is made
+    by the thread that slides windows over it. Outer loops run in parallel, and inner ones such that LLVM sees vectors.
+
+    Before: `y = R.nn.max_pool2d(x)`, lowered to `for n, c, h, w: pad`, `for n, c, h, w, r, s`.
+    After: `y = R.call_tir(max_pool2d, (x,))` with `for nc in parallel: (for h, w: pad), for h, w, unrolled r, s`.
+    """
+    mod = mod.clone()
     for var, func in mod.functions.items():
         if isinstance(func, tirx.PrimFunc) and _has_blocks(func) and "tirx.is_scheduled" not in (func.attrs or {}):
             mod[var] = _spread(func, native_lanes(target))
@@ -151,14 +156,15 @@ def _spread_vectors(sch: Schedule, block: SBlockRV) -> None:
 
 
 def _taken_apart(block: SBlock) -> tuple[int, int] | None:
-    """An axis of which an index or a condition takes the remainder by some small number, and that number.
+    """The one axis of which an index or a condition takes the remainder by some small number, and that number.
 
     With a loop over the remainders that is unrolled, such as over the channels that a shuffle takes in turns,
     conditions and indices are constant in what is left for LLVM.
     """
     remainders: list[tirx.FloorMod] = []
     tvm_ffi.structural_walk(block.body, [(tirx.FloorMod, remainders.append)])
-    for remainder in remainders:
+    # Of several TVM's lowering loses some once a loop is unrolled.
+    for remainder in remainders if len({str(each) for each in remainders}) == 1 else []:
         for place, axis in enumerate(block.iter_vars):
             if remainder.a.same_as(axis.var) and isinstance(remainder.b, tirx.IntImm):
                 parts = int(remainder.b)

@@ -78,6 +78,8 @@ class VectorCode:
             return []
         if not all(variables(each) <= inside for each in (column, *of_columns)):
             return []
+        if -(-outputs // most_lanes) * prod(found.reduced.values()) > MOST_LOADS:  # with the longest vectors already
+            return []
 
         def window(output: int) -> Iterator[int | None]:
             """Which columns an output is made of; None for padding."""

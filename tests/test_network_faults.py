@@ -1,0 +1,102 @@
+"""What TVM cannot do is told with the operator at fault; what is wrong with tvmconv comes out as itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import onnx
+import pytest
+import tvm
+from network_graph import Graph
+from tvm import topi
+
+from tvmconv.errors import UnsupportedModelError
+from tvmconv.network import build, building, compiling, cuda_graphs, import_model, importing, onnx_conversion, spreading
+
+X = (1, 8, 9, 11)
+CUDA = {"kind": "cuda", "arch": "sm_90"}
+
+
+def small() -> onnx.ModelProto:
+    graph = Graph(X)
+    return graph.model(graph.node("Sqrt", graph.node("MaxPool", graph.conv("x", (4, 8, 3, 3)), kernel_shape=[2, 2])))
+
+
+def broken(*arguments: Any, **named: Any) -> Any:
+    raise TypeError("a bug of ours")
+
+
+PASSES = {
+    "use_kernels": (building, "use_kernels", "llvm"),
+    "sum_in_float32": (building, "sum_in_float32", "llvm"),
+    "join_outputs": (compiling, "join_outputs", "llvm"),
+    "spread_over_threads": (compiling, "spread_over_threads", "llvm"),
+    "mark_for_vectors": (spreading, "mark_for_vectors", "llvm"),
+    "separate_convolutions": (compiling, "separate_convolutions", CUDA),
+    "use_cuda_graphs": (cuda_graphs, "use_cuda_graphs", CUDA),
+}
+"""Passes of ours that `build` runs, and for which target; TVM's pass manager calls the last of them."""
+
+
+@pytest.mark.parametrize("name", PASSES)
+def test_bugs_of_passes_come_out(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    module, function, target = PASSES[name]
+    model = import_model(small())
+    monkeypatch.setattr(module, function, broken)
+    with pytest.raises(TypeError, match="a bug of ours"):
+        build(model, target)
+
+
+@pytest.mark.parametrize("where", ["converter", "refusals", "constants", "finish"])
+def test_bugs_of_importing_come_out(where: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    if where == "converter":  # TVM's importer calls it
+        monkeypatch.setitem(onnx_conversion.CONVERTERS, "MaxPool", broken)
+    elif where == "refusals":
+        monkeypatch.setattr(onnx_conversion, "refuse_misread", broken)
+    elif where == "constants":
+        monkeypatch.setattr("tvmconv.network.onnx_importer.fold_nodes", broken)
+    else:
+        monkeypatch.setattr(importing, "fold_constants", broken)
+    with pytest.raises(TypeError, match="a bug of ours"):
+        import_model(small())
+
+
+def failing(error: Exception) -> Callable[..., Any]:
+    def fail(*arguments: Any, **named: Any) -> Any:
+        raise error
+
+    return fail
+
+
+ERRORS = [
+    ZeroDivisionError("not today"),
+    ValueError("not today"),
+    tvm.error.InternalError("not today"),
+    KeyError("not today"),
+]
+
+
+@pytest.mark.parametrize("target", ["llvm", CUDA], ids=["llvm", "cuda"])
+@pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
+def test_what_tvm_cannot_lower(error: Exception, target: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """TVM's lowering of an operator calls a function of TVM's that fails."""
+    model = import_model(small())
+    exec_globals = {"error": error}
+    exec(compile("def sqrt(*arguments, **named): raise error", topi.__file__, "exec"), exec_globals)
+    monkeypatch.setattr(topi, "sqrt", exec_globals["sqrt"])
+    op = tvm.ir.Op.get("relax.sqrt")
+    old = op.get_attr("FLegalize")
+    op.reset_attr("FLegalize")
+    op.set_attr("FLegalize", lambda builder, call: builder.call_te(topi.sqrt, call.args[0]))
+    try:
+        with pytest.raises(
+            UnsupportedModelError, match=r"TVM cannot compile sqrt \(node 'Sqrt_sqrt2_output'\) for "
+        ) as caught:
+            build(model, target)
+    finally:
+        op.reset_attr("FLegalize")
+        op.set_attr("FLegalize", old)
+    assert "not today" in str(caught.value)
+    assert caught.value.__cause__ is not None
+    assert caught.value.exit_code == 3

@@ -1,0 +1,31 @@
+"""A part of ONNX's own tests: what convolutional networks use, what once was wrong, and a sample of all others."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import onnx_conformance
+import pytest
+
+LISTED = onnx_conformance.read_page(onnx_conformance.PAGE.read_text())
+
+CHOSEN = re.compile(
+    r"(?i)test_(conv|.*pool_2d_ceil|maxpool_with_argmax|resize_.*(antialias|symmetric|axes_2|prefer_ceil)|gridsample_"
+    r"(bi|volu)|group_norm|mod_float_edge|tile|pow_types_int|nonmaxsuppression_iou|reduce_max_bool|onehot_with_axis)"
+)
+EVERY = 60
+"""Of the rest."""
+
+NAMES = [name for place, name in enumerate(sorted(LISTED)) if CHOSEN.match(name) or place % EVERY == 0]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_conformance(name: str) -> None:
+    found, outcome, why = json.loads(onnx_conformance.result(name))
+    assert (found, outcome) == (name, LISTED[name]), why
+
+
+def test_page_has_all_and_none_is_wrong() -> None:
+    assert set(LISTED) == set(onnx_conformance.names())
+    assert set(LISTED.values()) == {onnx_conformance.RIGHT, onnx_conformance.REFUSED}

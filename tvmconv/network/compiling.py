@@ -1,0 +1,101 @@
+"""From a network's module to machine code, by passes of TVM and ours in turns, and the operator that TVM fails for."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+import tvm
+import tvm_ffi
+from tvm import relax
+
+from .. import lowering
+from ..errors import UnsupportedModelError
+from .cuda_graphs import cuda_pipeline
+from .faults import Refused, tvm_at_work
+from .graph import blocks_of, free_variables, operator_name
+from .joining import join_outputs
+from .separation import separate_convolutions
+from .spreading import lower_and_fuse, spread_over_threads
+
+if TYPE_CHECKING:
+    from tvm.runtime import Executable
+
+UNNAMED = re.compile(r"(lv|gv)\d*")
+"""The names of variables for which Relax is given none."""
+
+HINT = "static shapes, or other operators"
+
+
+def compile_network(mod: tvm.IRModule, target: tvm.target.Target) -> Executable:
+    """The module, compiled; `UnsupportedModelError` with the operator at fault where TVM cannot."""
+    joined = join_outputs(mod) if target.kind.name == "llvm" else mod
+    try:
+        return _compiled(joined, target)
+    except Refused as refusal:
+        found = operator_at_fault(joined, target)
+        place, problem = found or ("it", refusal.problem)
+        raise UnsupportedModelError(
+            f"TVM cannot compile {place} for {target.kind.name}: {problem}. What would help: {HINT}"
+        ) from refusal.__cause__
+
+
+def _compiled(mod: tvm.IRModule, target: tvm.target.Target) -> Executable:
+    """The module, compiled; `Refused` where TVM cannot. What is raised by our passes between TVM's is a bug."""
+    pipeline = None
+    if target.kind.name == "llvm":
+        with tvm_at_work():
+            mod = lower_and_fuse(mod, target)
+        mod = spread_over_threads(mod, target)
+    else:
+        mod = separate_convolutions(mod)
+        pipeline = cuda_pipeline(target)
+    with tvm_at_work():
+        return lowering.build(mod, target, pipeline)
+
+
+def operator_at_fault(mod: tvm.IRModule, target: tvm.target.Target) -> tuple[str, str] | None:
+    """The first operator of "main" that TVM cannot compile by itself either, in words, and why.
+
+    None where each of them compiles alone. Equal ones are tried once.
+    """
+    tried = set()
+    for block in blocks_of(mod):
+        variables = list(block.values)
+        for place, (var, value) in enumerate(block.values.items()):
+            if (alone := _alone(mod, value)) is None or (key := tvm_ffi.structural_hash(alone)) in tried:
+                continue
+            tried.add(key)
+            try:
+                _compiled(alone, target)
+            except Refused as refusal:
+                # What importers give no name belongs to the next node that has one.
+                named = next((each for each in variables[place:] if not UNNAMED.fullmatch(each.name)), var)
+                return f"{_called(value)} (node {named.name!r})", refusal.problem
+    return None
+
+
+def _alone(mod: tvm.IRModule, value: relax.Expr) -> tvm.IRModule | None:
+    """A module that calls one operator, or one of the module's functions; None for what calls none of them."""
+    name = operator_name(value)
+    if name is None or name == "relax.call_dps_packed":
+        return None
+    builder = relax.BlockBuilder()
+    with builder.function("main", free_variables(value)):
+        with builder.dataflow():
+            output = builder.emit_output(value)
+        builder.emit_func_output(output)
+    main = builder.get()["main"]
+    if relax.analysis.free_symbolic_vars(main):  # its sizes come from elsewhere
+        return None
+    alone = tvm.IRModule({var: func for var, func in mod.functions.items() if isinstance(func, tvm.tirx.PrimFunc)})
+    alone["main"] = main
+    return relax.transform.DeadCodeElimination()(alone)
+
+
+def _called(call: relax.Call) -> str:
+    """The name of the operator or the function that is called."""
+    name = operator_name(call)
+    if name in ("relax.call_tir", "relax.call_tir_inplace"):
+        return str(call.args[0].name_hint)
+    return str(name).removeprefix("relax.")

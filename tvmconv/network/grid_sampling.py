@@ -1,0 +1,110 @@
+"""Tensors at places that other tensors say, as spatial transformers read them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import product
+from math import prod
+from typing import NamedTuple
+
+from tvm import relax, te, tirx
+from tvm.ir import Expr
+
+MODES, PADDINGS = ("nearest", "linear", "cubic"), ("zeros", "border", "reflection")
+CUBIC = -0.75
+"""The coefficient of cubic convolution."""
+
+
+class Tap(NamedTuple):
+    """An element beside a place along one axis."""
+
+    place: Expr
+    """An integer, as a floating-point number; it may be outside."""
+    weight: Expr
+
+
+def sample(
+    builder: relax.BlockBuilder, x: relax.Expr, grid: relax.Expr, mode: str, padding: str, align_corners: bool
+) -> relax.Expr:
+    """x (N, C, *sizes) at the places of grid (N, *outputs, axes), -1 to 1 from end to end, last axis of x first.
+
+    `mode` is one of `MODES`, `padding`, what is outside of x, one of `PADDINGS`; -1 and 1 are the centers of the
+    elements at the ends if `align_corners`, and else their outer edges.
+    """
+
+    def compute(x: te.Tensor, grid: te.Tensor) -> te.Tensor:
+        sizes = x.shape[2:]
+
+        def element(n: Expr, c: Expr, *at: Expr) -> Expr:
+            taps = []
+            for axis, size in enumerate(sizes):
+                place = grid(n, *at, len(sizes) - 1 - axis).astype("float32")
+                length = size.astype("float32")
+                place = (place + 1.0) / 2.0 * (length - 1.0) if align_corners else ((place + 1.0) * length - 1.0) / 2.0
+                if padding != "zeros" and mode == "linear":
+                    place = _inside(place, length, padding, align_corners)
+                taps.append(_taps(place, mode))
+            total = tirx.const(0.0, "float32")
+            for chosen in product(*taps):
+                total = total + _element(x, (n, c), chosen, padding, align_corners) * prod(
+                    (tap.weight for tap in chosen), start=tirx.const(1.0, "float32")
+                )
+            return total.astype(x.dtype)
+
+        return te.compute([*x.shape[:2], *grid.shape[1:-1]], element)
+
+    return builder.emit_te(compute, x, grid, primfunc_name_hint="grid_sample")
+
+
+def _taps(place: Expr, mode: str) -> list[Tap]:
+    """The elements that a place along an axis is made of."""
+    one = tirx.const(1.0, "float32")
+    if mode == "nearest":
+        return [Tap(tirx.nearbyint(place), one)]
+    left = tirx.floor(place)
+    ratio = place - left
+    if mode == "linear":
+        return [Tap(left, one - ratio), Tap(left + one, ratio)]
+    a = CUBIC
+
+    def near(d: Expr) -> Expr:
+        return ((a + 2.0) * d - (a + 3.0)) * d * d + 1.0
+
+    def far(d: Expr) -> Expr:
+        return ((a * d - 5.0 * a) * d + 8.0 * a) * d - 4.0 * a
+
+    weights = far(ratio + 1.0), near(ratio), near(one - ratio), far(2.0 - ratio)
+    return [Tap(left + float(step), weight) for step, weight in zip(range(-1, 3), weights, strict=True)]
+
+
+def _element(x: te.Tensor, first: Sequence[Expr], taps: Sequence[Tap], padding: str, align_corners: bool) -> Expr:
+    """An element of x, which may be outside, as float32."""
+    conditions, places = [], []
+    for tap, size in zip(taps, x.shape[2:], strict=True):
+        length = size.astype("float32")
+        place = tap.place
+        if padding == "zeros":
+            conditions.append(te.all(place >= 0.0, place <= length - 1.0))
+        else:
+            place = _inside(place, length, padding, align_corners)
+        places.append(_clamped(place, length).astype("int32"))
+    value = x(*first, *places).astype("float32")
+    return tirx.Select(te.all(*conditions), value, tirx.const(0.0, "float32")) if conditions else value
+
+
+def _inside(place: Expr, length: Expr, padding: str, align_corners: bool) -> Expr:
+    """A place, moved into the axis: to its end, or reflected at its ends until it is inside."""
+    if padding == "border":
+        return _clamped(place, length)
+    low = tirx.const(0.0 if align_corners else -0.5, "float32")
+    span = tirx.max(length - 1.0 if align_corners else length, tirx.const(1e-30, "float32"))
+    distance = tirx.abs(place - low)
+    turns = tirx.floor(distance / span)
+    rest = distance - turns * span
+    is_even = tirx.floor(turns / 2.0) * 2.0 == turns
+    return _clamped(tirx.Select(is_even, low + rest, low + span - rest), length)
+
+
+def _clamped(place: Expr, length: Expr) -> Expr:
+    """A place no further out than the ends of the axis; the first of them for NaN."""
+    return tirx.min(tirx.max(place, tirx.const(0.0, "float32")), length - 1.0)

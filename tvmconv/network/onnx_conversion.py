@@ -1,0 +1,97 @@
+"""ONNX's graph as a Relax module: TVM's importer, with converters of tvmconv where it has none or gets them wrong."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import onnx
+from tvm import relax, topi
+from tvm.relax.frontend.onnx.onnx_frontend import ONNXGraphImporter, _get_convert_map
+
+from .faults import tvm_at_work
+from .graph import operator_name
+from .onnx_converters import CONVERTERS
+from .onnx_node import Node
+from .onnx_refusals import refuse_dtype, refuse_misread
+
+OF_SHAPES = ("relax.shape_to_tensor", "relax.tensor_to_shape")
+
+DIRECT = ("Constant", "If")
+"""Operators that the importer takes without a converter."""
+
+
+class Importer(ONNXGraphImporter):  # type: ignore[misc]
+    """TVM's importer, with the converters of tvmconv before its own, and nodes refused that it would misread."""
+
+    operators = frozenset((*_get_convert_map(), *DIRECT, *CONVERTERS))
+    """Those that can be imported."""
+
+    def __init__(self, shapes: dict[str, list[int]], nodes: Mapping[str, onnx.NodeProto]) -> None:
+        """`nodes` are the model's, by what they or those make that were inlined for them."""
+        super().__init__(shape_dict=shapes, dtype_dict=None)
+        self.bb = _RelaxBuilder()
+        self._nodes_of_model = nodes
+
+    def _check_for_unsupported_ops(self, graph: onnx.GraphProto) -> None:
+        """Is done before."""
+
+    def _construct_nodes(self, graph: onnx.GraphProto) -> None:
+        for node in graph.node:
+            self.bb.name = variable_name(self._nodes_of_model.get(next(iter(node.output), ""), node))
+            with tvm_at_work():
+                super()._construct_nodes(onnx.GraphProto(node=[node]))
+        self.bb.name = ""
+
+    def _convert_operator(self, name: str, inputs: Any, attrs: dict[str, Any], opset: int) -> relax.Expr:
+        node = Node(self.bb, name, inputs, attrs, opset, attrs["tvm_custom"]["num_outputs"])
+        refuse_misread(node)
+        if name == "NonMaxSuppression" and node.operand(3) is not None:
+            # Relax drops boxes that reach the threshold, and ONNX those that exceed it.
+            threshold = np.float32(node.constant(3, "iou_threshold"))
+            inputs[3] = relax.const(np.nextafter(threshold, np.float32(np.inf)))
+        if (converter := CONVERTERS.get(name)) is not None:
+            result = self.bb.normalize(converter(node))
+        else:
+            with tvm_at_work():
+                result = super()._convert_operator(name, inputs, attrs, opset)
+        refuse_dtype(result)
+        is_computed = isinstance(result, relax.Call) and isinstance(result.ty, relax.TensorType)
+        # What computes shapes the importer looks through.
+        return self.bb.emit(result) if is_computed and operator_name(result) not in OF_SHAPES else result
+
+
+def variable_name(node: onnx.NodeProto) -> str:
+    """That of the variables of a node: its operator and its name, or its first output's, as a C identifier."""
+    return re.sub(r"\W", "_", f"{node.op_type}_{node.name or next(iter(node.output), '')}")
+
+
+class _RelaxBuilder(relax.BlockBuilder):  # type: ignore[misc]
+    """Names variables for nodes, and keeps clips and padding as operators of Relax, which passes can read.
+
+    The importer would lower these at once.
+    """
+
+    name = ""
+    """What variables are named for the time being."""
+
+    def emit(self, expr: relax.Expr, name_hint: str = "") -> relax.Var:
+        return super().emit(expr, name_hint or self.name)
+
+    def emit_output(self, output: relax.Expr, name_hint: str = "") -> relax.Var:
+        return super().emit_output(
+            output, name_hint or (f"{output.name}_output" if isinstance(output, relax.Var) else "")
+        )
+
+    def emit_te(self, func: Callable[..., Any], *args: Any, **kwargs: Any) -> relax.Var:
+        x = args[0]
+        if func not in (topi.maximum, topi.minimum, topi.nn.pad) or "float" not in str(x.ty.dtype):
+            return super().emit_te(func, *args, **kwargs)
+        if func is topi.nn.pad:
+            _, before, after, value = args
+            widths = [int(size) for pair in zip(before, after, strict=True) for size in pair]
+            return self.emit(relax.op.nn.pad(x, widths, "constant", float(value)))
+        bound = relax.const(args[1], x.ty.dtype) if isinstance(args[1], float) else args[1]
+        return self.emit(relax.op.maximum(x, bound) if func is topi.maximum else relax.op.minimum(x, bound))

@@ -1,0 +1,65 @@
+"""A node of an ONNX graph as the converters of tvmconv see it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from tvm import relax
+
+from .constants import Array, constant_value, static_shape
+from .faults import Refused
+
+OPEN_HINT = "export the model with static shapes, or give them as `shapes` (--input-shapes)"
+
+
+@dataclass(frozen=True)
+class Node:
+    """What an operator is applied to, and how."""
+
+    builder: relax.BlockBuilder
+    operator: str
+    operands: Sequence[Any]
+    """None for one that is left out; those at the end may also be missing."""
+    attributes: Mapping[str, Any]
+    opset: int
+    outputs: int
+    """How many the node has, with those that are left out."""
+
+    def operand(self, place: int) -> Any:
+        """None for one that is left out."""
+        return self.operands[place] if place < len(self.operands) else None
+
+    def constant(self, place: int, name: str) -> Array | None:
+        """The value of an operand, None for one that is left out; `Refused` for one that is known only at run time."""
+        if (operand := self.operand(place)) is None:
+            return None
+        if isinstance(operand, relax.ShapeExpr):
+            sizes = static_shape(relax.TensorType(operand, "float32"))
+            return self._known(None if sizes is None else np.array(sizes, np.int64), name)
+        return self._known(constant_value(operand), name)
+
+    def _known(self, value: Array | None, name: str) -> Array:
+        if value is None:
+            raise Refused(f"its {name} is known only when the model runs", "make it a constant of the model")
+        return value
+
+    def shape(self, place: int = 0) -> tuple[int, ...]:
+        """The shape of an operand; `Refused` where it is known only when the model runs."""
+        shape = static_shape(self.operands[place].ty)
+        if shape is None:
+            raise Refused("the shape of its input is known only when the model runs", OPEN_HINT)
+        return shape
+
+    def text(self, name: str, default: str) -> str:
+        """An attribute that is a word."""
+        value = self.attributes.get(name)
+        return default if value is None else value.decode()
+
+    def emit(self, value: relax.Expr) -> relax.Expr:
+        return self.builder.emit(value)
+
+
+Converter = Callable[[Node], relax.Expr]

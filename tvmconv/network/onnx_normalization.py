@@ -1,0 +1,70 @@
+"""Normalizations with all their outputs, over any axes and in any dtype."""
+
+from __future__ import annotations
+
+from tvm import relax
+
+from .faults import Refused
+from .onnx_node import Node
+
+
+def layer_normalization(node: Node) -> relax.Expr:
+    """LayerNormalization, with the mean and the inverse deviation where they are wanted."""
+    x, scale, bias = node.operands[0], node.operands[1], node.operand(2)
+    axes, epsilon = _axes(node), node.attributes.get("epsilon", 1e-5)
+    wide, dtype = _wide(node, x), str(x.ty.dtype)
+    mean = node.emit(relax.op.mean(wide, axes, keepdims=True))
+    centered = node.emit(relax.op.subtract(wide, mean))
+    variance = relax.op.mean(relax.op.multiply(centered, centered), axes, keepdims=True)
+    inverse = node.emit(relax.op.rsqrt(relax.op.add(variance, relax.const(epsilon, wide.ty.dtype))))
+    y = relax.op.multiply(_as(node, relax.op.multiply(centered, inverse), dtype), scale)
+    y = node.emit(y if bias is None else relax.op.add(y, bias))
+    return y if node.outputs == 1 else relax.Tuple([y, mean, inverse][: node.outputs])
+
+
+def rms_normalization(node: Node) -> relax.Expr:
+    """RMSNormalization."""
+    x, scale = node.operands[:2]
+    wide = _wide(node, x)
+    squares = relax.op.mean(relax.op.multiply(wide, wide), _axes(node), keepdims=True)
+    epsilon = relax.const(node.attributes.get("epsilon", 1e-5), wide.ty.dtype)
+    y = relax.op.multiply(wide, relax.op.rsqrt(relax.op.add(squares, epsilon)))
+    return relax.op.multiply(_as(node, y, str(x.ty.dtype)), scale)
+
+
+def group_normalization(node: Node) -> relax.Expr:
+    """GroupNormalization of any rank; scale and bias are of groups before opset 21, and of channels since."""
+    x, scale, bias = node.operands[:3]
+    batch, channels, *sizes = x.ty.shape
+    groups, epsilon = node.attributes["num_groups"], node.attributes.get("epsilon", 1e-5)
+    if int(channels) % groups:
+        raise Refused(f"its {channels} channels are no multiple of its {groups} groups")
+    wide = _wide(node, node.emit(relax.op.reshape(x, [batch, groups, int(channels) // groups, *sizes])))
+    axes = list(range(2, x.ty.ndim + 1))
+    mean = node.emit(relax.op.mean(wide, axes, keepdims=True))
+    centered = node.emit(relax.op.subtract(wide, mean))
+    variance = relax.op.mean(relax.op.multiply(centered, centered), axes, keepdims=True)
+    inverse = relax.op.rsqrt(relax.op.add(variance, relax.const(epsilon, wide.ty.dtype)))
+    y = _as(node, relax.op.multiply(centered, inverse), str(x.ty.dtype))
+    if node.opset < 21:
+        scale, bias = (relax.op.reshape(each, [1, groups] + [1] * (x.ty.ndim - 1)) for each in (scale, bias))
+        return relax.op.reshape(relax.op.add(relax.op.multiply(y, scale), bias), x.ty.shape)
+    scale, bias = (relax.op.reshape(each, [-1] + [1] * (x.ty.ndim - 2)) for each in (scale, bias))
+    return relax.op.add(relax.op.multiply(relax.op.reshape(y, x.ty.shape), scale), bias)
+
+
+def _axes(node: Node) -> list[int]:
+    """From the attribute on to the last."""
+    rank = node.operands[0].ty.ndim
+    return list(range(node.attributes.get("axis", -1) % rank, rank))
+
+
+def _wide(node: Node, x: relax.Expr) -> relax.Expr:
+    """x in float32 at least, unless stash_type says otherwise."""
+    narrow = str(x.ty.dtype) in ("float16", "bfloat16")
+    return _as(node, x, "float32") if narrow and node.attributes.get("stash_type", 1) == 1 else x
+
+
+def _as(node: Node, x: relax.Expr, dtype: str) -> relax.Expr:
+    x = node.builder.normalize(x)
+    return x if str(x.ty.dtype) == dtype else node.emit(relax.op.astype(x, dtype))

@@ -1,0 +1,163 @@
+"""Pooling: where windows begin and end as ONNX has it, with Relax's operators for the rest."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import reduce
+from math import prod
+from typing import Any
+
+import numpy as np
+from tvm import relax, te, tirx
+
+from .constants import Array
+from .faults import Refused
+from .onnx_node import OPEN_HINT, Node
+
+
+@dataclass(frozen=True)
+class Window:
+    """A window along one axis."""
+
+    inputs: int
+    outputs: int
+    size: int
+    stride: int
+    dilation: int
+    before: int
+    """Padding."""
+    after: int
+    """Padding, as the node says it."""
+
+    @property
+    def reach(self) -> int:
+        """Padding behind the input that the last window needs: more than `after` where the size is rounded up."""
+        end = (self.outputs - 1) * self.stride + (self.size - 1) * self.dilation + 1
+        return max(end - self.before - self.inputs, 0)
+
+    def counts(self, include_padding: bool) -> Array:
+        """How many elements of each window are in the input, or in its padding as well; (outputs,)."""
+        first, last = (-self.before, self.inputs + self.after) if include_padding else (0, self.inputs)
+        start = np.arange(self.outputs) * self.stride - self.before
+        places = start[:, None] + np.arange(self.size) * self.dilation
+        inside: Array = ((places >= first) & (places < last)).sum(axis=1)
+        return inside
+
+
+def windows(node: Node) -> list[Window]:
+    """The windows of a pooling node, one for each spatial axis."""
+    kernel = node.attributes["kernel_shape"]
+    ones, zeros = [1] * len(kernel), [0] * 2 * len(kernel)
+    strides, dilations = (node.attributes.get(key) or ones for key in ("strides", "dilations"))
+    pads, auto_pad = node.attributes.get("pads") or zeros, node.text("auto_pad", "NOTSET")
+    round_up = node.attributes.get("ceil_mode", 0) == 1
+    sizes = list(node.operands[0].ty.shape)[2:]
+    if len(sizes) != len(kernel) or not all(isinstance(size, tirx.IntImm) for size in sizes):
+        raise Refused("the size of its input is known only when the model runs", OPEN_HINT)
+    if min(*kernel, *strides, *dilations) < 1 or min(pads) < 0:
+        raise Refused(
+            f"its kernel_shape {kernel}, strides {strides}, dilations {dilations} or pads {pads} are too small"
+        )
+    found = []
+    for axis, (size, stride, dilation) in enumerate(zip(kernel, strides, dilations, strict=True)):
+        inputs, extent = int(sizes[axis]), (size - 1) * dilation + 1
+        before, after = pads[axis], pads[axis + len(kernel)]
+        if auto_pad in ("SAME_UPPER", "SAME_LOWER"):
+            outputs = -(-inputs // stride)
+            total = max((outputs - 1) * stride + extent - inputs, 0)
+            before = (total + (auto_pad == "SAME_LOWER")) // 2
+            after = total - before
+        else:
+            if auto_pad == "VALID":
+                before = after = 0
+            room = inputs + before + after - extent
+            outputs = (-(-room // stride) if round_up else room // stride) + 1
+            if round_up and (outputs - 1) * stride >= inputs + before:  # it would begin behind the input
+                outputs -= 1
+        if outputs < 1:
+            raise Refused(f"its window of {extent} is larger than its input of {inputs}, padding included")
+        found.append(Window(inputs, outputs, size, stride, dilation, before, after))
+    return found
+
+
+def max_pool(node: Node) -> relax.Expr:
+    """MaxPool, with the places of the largest elements where they are wanted."""
+    axes = windows(node)
+    y = node.emit(_pooled("max", node.operands[0], axes, True))
+    if node.outputs == 1:
+        return y
+    by_columns = node.attributes.get("storage_order", 0) == 1
+    return relax.Tuple([y, _indices(node, y, axes, by_columns)])
+
+
+def average_pool(node: Node) -> relax.Expr:
+    """AveragePool; windows that count what Relax would not are sums, divided by what ONNX counts."""
+    axes, include = windows(node), bool(node.attributes.get("count_include_pad", 0))
+    x = node.operands[0]
+    if all(axis.reach <= axis.after for axis in axes) and (include or all(axis.dilation == 1 for axis in axes)):
+        return _pooled("avg", x, axes, include)
+    counts = [np.maximum(axis.counts(include), 1) for axis in axes]
+    factors = prod(axis.size for axis in axes) / reduce(np.multiply.outer, counts)
+    return relax.op.multiply(_pooled("avg", x, axes, True), relax.const(factors[None, None], x.ty.dtype))
+
+
+def lp_pool(node: Node) -> relax.Expr:
+    """LpPool: the p-th root of sums of p-th powers."""
+    axes, x = windows(node), node.operands[0]
+    p, dtype = node.attributes.get("p", 2), x.ty.dtype
+    size = relax.const(prod(axis.size for axis in axes), dtype)
+    powers = relax.op.power(relax.op.abs(x), relax.const(p, dtype))
+    total = relax.op.multiply(_pooled("avg", node.emit(powers), axes, True), size)
+    return relax.op.power(total, relax.const(1 / p, dtype))
+
+
+def _pooled(kind: str, x: relax.Expr, axes: list[Window], include_padding: bool) -> relax.Expr:
+    if len(axes) > 3:
+        raise Refused(f"windows with {len(axes)} axes are not supported")
+    operator: Any = getattr(relax.op.nn, f"{kind}_pool{len(axes)}d")
+    return operator(
+        x,
+        [axis.size for axis in axes],
+        [axis.stride for axis in axes],
+        [*(axis.before for axis in axes), *(axis.reach for axis in axes)],
+        [axis.dilation for axis in axes],
+        count_include_pad=include_padding,
+    )
+
+
+def _indices(node: Node, y: relax.Expr, axes: list[Window], by_columns: bool) -> relax.Expr:
+    """Where in the whole input, as one row of elements, each window has the first of its largest elements."""
+    steps = [axis.inputs for axis in axes]
+    plane = prod(steps)
+
+    def compute(x: te.Tensor, y: te.Tensor) -> te.Tensor:
+        reduced = [te.reduce_axis((0, axis.size), f"r{place}") for place, axis in enumerate(axes)]
+
+        def candidate(*at: tirx.Var) -> tirx.Expr:
+            places = [
+                output * axis.stride + r * axis.dilation - axis.before
+                for output, r, axis in zip(at[2:], reduced, axes, strict=True)
+            ]
+            inside = [te.all(place >= 0, place < axis.inputs) for place, axis in zip(places, axes, strict=True)]
+            flat = reduce(
+                lambda flat, each: flat * each[1] + each[0], zip(places, steps, strict=True), tirx.const(0, "int64")
+            )
+            nowhere = tirx.const(plane, "int64")
+            found = tirx.Select(x(*at[:2], *places) == y[at], flat, nowhere)
+            return te.min(te.if_then_else(te.all(*inside), found, nowhere), axis=reduced)
+
+        first = te.compute(y.shape, candidate, "first")
+
+        def index(*at: tirx.Var) -> tirx.Expr:
+            flat = first[at]
+            if by_columns:
+                places = []
+                for size in reversed(steps):
+                    places.append(flat % size)
+                    flat = flat // size
+                flat = reduce(lambda flat, each: flat * each[1] + each[0], zip(places, reversed(steps), strict=True), 0)
+            return (at[0] * x.shape[1] + at[1]) * plane + flat
+
+        return te.compute(y.shape, index, "index")
+
+    return node.builder.emit_te(compute, node.operands[0], y, primfunc_name_hint="max_pool_indices")
