@@ -1,0 +1,147 @@
+"""Operators of torch as others of torch, where Relax's importer has none for them or misreads them.
+
+A decomposition that returns `NotImplemented` leaves the operator as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from math import inf, prod
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .torch_resampling import OPERATORS as RESAMPLING
+
+aten = torch.ops.aten
+
+
+def decompositions() -> dict[Any, Callable[..., Any]]:
+    """The table for `ExportedProgram.run_decompositions`: torch's own, with those of this file."""
+    table = dict(torch.export.default_decompositions().items())
+    for name in RESAMPLING:
+        for overload in ("vec", "default"):
+            table.pop(getattr(getattr(aten, name, None), overload, None), None)
+    return table | OWN
+
+
+def add(x: Tensor, y: Any, alpha: float = 1) -> Any:
+    return NotImplemented if alpha == 1 else x + y * alpha
+
+
+def subtract(x: Tensor, y: Any, alpha: float = 1) -> Any:
+    return NotImplemented if alpha == 1 else x - y * alpha
+
+
+def subtract_from(x: Tensor, y: Any, alpha: float = 1) -> Any:
+    return y - x * alpha
+
+
+def elu(x: Tensor, alpha: float = 1, scale: float = 1, input_scale: float = 1) -> Any:
+    if scale == input_scale == 1 and alpha >= 0:
+        return NotImplemented
+    return torch.where(x > 0, x * scale, torch.expm1(x * input_scale) * (alpha * scale))
+
+
+def clamp(x: Tensor, low: float | None = None, high: float | None = None) -> Any:
+    if low is not None and high is not None and low > high:
+        return torch.clamp(x, high, high)
+    return NotImplemented
+
+
+def select(x: Tensor, dim: int, index: int) -> Any:
+    return x.select(dim, index + x.shape[dim]) if isinstance(index, int) and index < 0 else NotImplemented
+
+
+def take(x: Tensor, index: Tensor) -> Tensor:
+    return x.reshape(-1).index_select(0, _from_start(index, x.numel()).reshape(-1)).reshape(index.shape)
+
+
+def index(x: Tensor, indices: Sequence[Tensor | None]) -> Any:
+    """x[indices] as one look-up along one axis, that of the indexed ones, which are put side by side."""
+    if any(each is not None and each.dtype in (torch.bool, torch.uint8) for each in indices):
+        return NotImplemented
+    places = [place for place, each in enumerate(indices) if each is not None]
+    rest = [place for place in range(x.dim()) if place not in places]
+    is_together = places == list(range(places[0], places[-1] + 1))
+    before = places[0] if is_together else 0
+    order = [*rest[:before], *places, *rest[before:]]
+    flat = x.permute(order) if order != list(range(x.dim())) else x
+    sizes = [x.shape[place] for place in rest]
+    if len(places) > 1:
+        flat = flat.reshape(*sizes[:before], prod(x.shape[place] for place in places), *sizes[before:])
+    where = _joined(x, places, indices)
+    taken = flat.index_select(before, where.reshape(-1))
+    return taken if where.dim() == 1 else taken.reshape(*sizes[:before], *where.shape, *sizes[before:])
+
+
+def _joined(x: Tensor, places: Sequence[int], indices: Sequence[Tensor | None]) -> Tensor:
+    """Where indices of these axes point to in one that they are joined to."""
+    total: Any = None
+    for place in places:
+        one = _from_start(indices[place], x.shape[place])
+        total = one if total is None else total * x.shape[place] + one
+    return total
+
+
+def _from_start(index: Tensor | None, size: int) -> Tensor:
+    """Indices that count from the end as those from the start."""
+    assert index is not None
+    return torch.where(index < 0, index + size, index)
+
+
+def any_of(x: Tensor, dims: Sequence[int] | int | None = None, keepdim: bool = False) -> Any:
+    """Whether any element is true, over all axes where none is named."""
+    dims = [dims] if isinstance(dims, int) else list(dims or [])
+    if x.dtype is torch.bool and dims:
+        return NotImplemented
+    return torch.any(x if x.dtype is torch.bool else x != 0, dims or list(range(x.dim())), keepdim)
+
+
+def any_of_dim(x: Tensor, dim: int, keepdim: bool = False) -> Any:
+    return any_of(x, dim, keepdim)
+
+
+def vector_norm(
+    x: Tensor, order: float = 2, dim: Any = None, keepdim: bool = False, *, dtype: torch.dtype | None = None
+) -> Tensor:
+    dims = list(range(x.dim())) if dim is None else [dim] if isinstance(dim, int) else list(dim)
+    x = x.abs() if dtype is None else x.to(dtype).abs()
+    if order == inf:
+        return x.amax(dims, keepdim)
+    if order == -inf:
+        return x.amin(dims, keepdim)
+    if order == 0:
+        return (x != 0).to(x.dtype).sum(dims, keepdim)
+    if order == 1:
+        return x.sum(dims, keepdim)
+    if order == 2:
+        return (x * x).sum(dims, keepdim).sqrt()
+    return (x**order).sum(dims, keepdim) ** (1 / order)
+
+
+def variance_and_mean(x: Tensor, dim: Any = None, *, correction: Any = None, keepdim: bool = False) -> Any:
+    return torch.var(x, dim, correction=1 if correction is None else correction, keepdim=keepdim), x.mean(
+        list(range(x.dim())) if dim is None else dim, keepdim
+    )
+
+
+OWN: dict[Any, Callable[..., Any]] = {
+    aten.add.Scalar: add,
+    aten.add.Tensor: add,
+    aten.any.default: any_of,
+    aten.any.dim: any_of_dim,
+    aten.any.dims: any_of,
+    aten.clamp.default: clamp,
+    aten.elu.default: elu,
+    aten.index.Tensor: index,
+    aten.linalg_vector_norm.default: vector_norm,
+    aten.rsub.Scalar: subtract_from,
+    aten.rsub.Tensor: subtract_from,
+    aten.select.int: select,
+    aten.sub.Scalar: subtract,
+    aten.sub.Tensor: subtract,
+    aten.take.default: take,
+    aten.var_mean.correction: variance_and_mean,
+}
