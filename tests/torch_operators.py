@@ -2,7 +2,7 @@
 
 `python tests/torch_operators.py --jobs 16 --results operators.jsonl --markdown docs/torch-operators.md` runs all of
 them. Each operator and dtype has a process of its own, so that one that crashes or hangs costs one sample, and is named.
-A result is kept as soon as it is there: the same command goes on where it was ended.
+What is done is kept: the same command goes on where it was ended.
 """
 
 from __future__ import annotations
@@ -11,163 +11,52 @@ import argparse
 import itertools
 import json
 import os
+import re
 import selectors
 import signal
 import sys
 import time
-import traceback
-import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from functools import cache
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import torch
-from torch.utils import _pytree as pytree
+import torch_samples
+from torch_samples import DTYPES, EXCLUDED, RAW, REFUSED, RIGHT, WRONG, Outcome, operators
 
 import tvmconv
-from tvmconv.errors import TvmconvError
 
-RIGHT, REFUSED, WRONG, RAW, CRASH, HANG = "right", "refused", "wrong", "raw error", "crash", "hang"
+CRASH, HANG = "crash", "hang"
 FAILURES = (WRONG, RAW, CRASH, HANG)
 
-DTYPES = {name: getattr(torch, name) for name in ("float32", "float16", "bfloat16", "int64", "bool")}
+Task = tuple[str, str]
+"""An operator and a dtype."""
 
-TOLERANCES = {torch.float64: (1e-6, 1e-6), torch.float32: (1e-5, 1e-5), torch.float16: (4e-3, 4e-3), torch.bfloat16: (3e-2, 3e-2)}
-"""What a result of each dtype may differ by, relative to itself and relative to the largest of its tensor."""
+HEAD = """\
+# Operators of torch
 
-RANDOM = (
-    "bernoulli cauchy exponential geometric log_normal multinomial normal normal.in_place normal.number_mean randint "
-    "randint_like randn randn_like rand_like uniform nn.functional.alpha_dropout nn.functional.dropout "
-    "nn.functional.dropout2d nn.functional.dropout3d nn.functional.feature_alpha_dropout "
-    "nn.functional.fractional_max_pool2d nn.functional.fractional_max_pool3d nn.functional.rrelu "
-    "pca_lowrank svd_lowrank"
-).split()
-UNINITIALIZED = "empty empty_like empty_permuted empty_strided new_empty new_empty_strided resize_ resize_as_".split()
-EXCLUDED = {name: "random" for name in RANDOM} | {name: "memory that is not initialized" for name in UNINITIALIZED}
-"""Operators whose results are not known, and why."""
+Torch's own samples of its operators (`op_db` of torch {version}), imported, built and run on the CPU, and compared with
+what torch makes of them, and with what it makes of them in float64: {right} are right, {refused} are refused with an error
+that names the node, {wrong} are wrong. `python tests/torch_operators.py --markdown docs/torch-operators.md` writes this page.
 
+The numbers are those of samples that are right, of all where some are refused. Not among the operators are those
+{excluded}.
 
-@dataclass(frozen=True)
-class Outcome:
-    kind: str
-    message: str = ""
-
-
-class Call(torch.nn.Module):  # type: ignore[misc]
-    """An operator with all of a sample but its tensors, which it is called with."""
-
-    def __init__(self, function: Callable[..., Any], sample: Any) -> None:
-        super().__init__()
-        self.function = function
-        leaves, self.form = pytree.tree_flatten((sample.input, sample.args, sample.kwargs))
-        self.others = [None if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
-        self.places = [place for place, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)]
-        self.tensors = tuple(leaves[place].detach() for place in self.places)
-
-    def forward(self, *tensors: torch.Tensor) -> Any:
-        leaves = list(self.others)
-        for place, tensor in zip(self.places, tensors, strict=True):
-            leaves[place] = tensor
-        first, arguments, keywords = pytree.tree_unflatten(leaves, self.form)
-        return self.function(first, *arguments, **keywords)
-
-
-@cache
-def operators() -> dict[str, Any]:
-    """Torch's operators by name, with the variant where one has several."""
-    from torch.testing._internal.common_methods_invocations import op_db
-
-    return {f"{op.name}.{op.variant_test_name}".rstrip("."): op for op in op_db}
-
-
-def samples(name: str, dtype: str) -> Iterator[Call]:
-    """An operator's samples, the same in every process."""
-    torch.manual_seed(0)
-    op = operators()[name]
-    if DTYPES[dtype] in op.dtypes:
-        for sample in op.sample_inputs("cpu", DTYPES[dtype]):
-            yield Call(op.op, sample)
-
-
-def classify(call: Call) -> Outcome:
-    """What becomes of a sample that torch itself can run, on the way that `torch.compile` takes to a network.
-
-    It goes by `torch.export` at once, not by TorchDynamo, which would leave what it cannot trace to torch.
-    """
-    with warnings.catch_warnings(), torch.no_grad():
-        warnings.simplefilter("ignore")
-        expected = _run(call, call.tensors)
-        try:
-            network = tvmconv.build(tvmconv.import_model(call, call.tensors))
-            results = network(*call.tensors)
-        except TvmconvError as error:
-            return Outcome(REFUSED, _line(error))
-        except Exception as error:
-            place = traceback.extract_tb(error.__traceback__)[-1]
-            return Outcome(RAW, f"{type(error).__name__} at {Path(place.filename).name}:{place.lineno}: {_line(error)}")
-        try:
-            exact = _run(call, tuple(value.double() if value.is_floating_point() else value for value in call.tensors))
-        except (RuntimeError, ValueError, TypeError):
-            exact = expected
-        found = list(results) if isinstance(results, tuple) else [results]
-        problem = difference(found, expected, exact)
-        return Outcome(WRONG, problem) if problem else Outcome(RIGHT)
-
-
-def _run(call: Call, tensors: tuple[torch.Tensor, ...]) -> list[torch.Tensor]:
-    results = call(*(tensor.clone() for tensor in tensors))
-    return [value for value in pytree.tree_leaves(results) if isinstance(value, torch.Tensor)]
-
-
-def difference(found: list[Any], expected: list[torch.Tensor], exact: list[torch.Tensor]) -> str:
-    """What is wrong with a network's results: nothing where each element is torch's, or that of float64."""
-    if len(found) != len(expected):
-        return f"{len(found)} outputs, not {len(expected)}"
-    for place, (y, near, best) in enumerate(itertools.zip_longest(found, expected, exact)):
-        if not isinstance(y, torch.Tensor):
-            y = torch.from_numpy(y.numpy())
-        if (y.shape, y.dtype) != (near.shape, near.dtype):
-            return f"output {place} is {y.dtype} {tuple(y.shape)}, not {near.dtype} {tuple(near.shape)}"
-        usable = best is not None and best.shape == near.shape
-        right = _close(y, near) | (_close(y, best.to(near.dtype)) if usable else False)
-        if not right.all():
-            at = tuple(int(i) for i in (~right).nonzero()[0])
-            share = f"{int((~right).sum())} of {right.numel()} elements"
-            return f"output {place}{list(at)} is {y[at].item()}, not {near[at].item()}; {share}"
-    return ""
-
-
-def _close(y: torch.Tensor, reference: torch.Tensor) -> torch.Tensor:
-    if not reference.is_floating_point():
-        return y == reference
-    relative, absolute = TOLERANCES[reference.dtype]
-    y, wide = y.double(), reference.double()
-    finite = wide[wide.isfinite()].abs()
-    scale = float(finite.max()) if finite.numel() else 0.0
-    near = (y - wide).abs() <= relative * wide.abs() + absolute * scale
-    return near | (y == wide) | (y.isnan() & wide.isnan())
-
-
-def _line(error: Exception) -> str:
-    return " ".join(str(error).split())[:400]
-
-
-# --- All of them, in processes ---
+| operator | {dtypes} | why some are refused |
+| --- | {lines} | --- |
+"""
 
 
 class Worker:
     """A process that classifies the samples of an operator in a dtype from one on, and writes each into a pipe."""
 
-    def __init__(self, name: str, dtype: str, first: int, last: int) -> None:
-        self.name, self.dtype, self.number, self.last = name, dtype, first, last
+    def __init__(self, task: Task, first: int, last: int) -> None:
+        self.task = task
         self.pipe, end = os.pipe()
         self.pid = os.fork()
         if self.pid == 0:
             os.close(self.pipe)
-            _work(name, dtype, first, last, end)
+            _work(*task, first, last, end)
         os.close(end)
         self.since = time.monotonic()
         self.rest = b""
@@ -198,8 +87,8 @@ def _work(name: str, dtype: str, first: int, last: int, pipe: int) -> None:
     torch.set_num_threads(1)
     status = 1
     try:
-        for call in itertools.islice(samples(name, dtype), first, last):
-            outcome = classify(call)
+        for call in itertools.islice(torch_samples.samples(name, dtype), first, last):
+            outcome = torch_samples.classify(call)
             os.write(pipe, json.dumps([outcome.kind, outcome.message]).encode() + b"\n")
         status = 0
     finally:
@@ -212,20 +101,20 @@ def warm_up() -> None:
     tvmconv.build(tvmconv.import_model(relu, (torch.zeros(1),)))
 
 
-def run_all(tasks: list[tuple[str, str]], jobs: int, last: int, seconds: float) -> Iterator[tuple[str, str, list[Outcome]]]:
+def run_all(tasks: list[Task], jobs: int, last: int, seconds: float) -> Iterator[tuple[Task, list[Outcome]]]:
     """The outcomes of each task, an operator and a dtype, as they are done; a sample may take so many seconds."""
     selector = selectors.DefaultSelector()
-    waiting, before = list(reversed(tasks)), dict[tuple[str, str], list[Outcome]]()
+    waiting, before = list(reversed(tasks)), dict[Task, list[Outcome]]()
     running: set[Worker] = set()
 
-    def start(name: str, dtype: str) -> None:
-        worker = Worker(name, dtype, len(before.setdefault((name, dtype), [])), last)
+    def start(task: Task) -> None:
+        worker = Worker(task, len(before.setdefault(task, [])), last)
         selector.register(worker.pipe, selectors.EVENT_READ, worker)
         running.add(worker)
 
     while waiting or running:
         while waiting and len(running) < jobs:
-            start(*waiting.pop())
+            start(waiting.pop())
         ready = {key.data for key, _ in selector.select(timeout=1)}
         for worker in list(running):
             alive = worker.read() if worker in ready else True
@@ -235,21 +124,64 @@ def run_all(tasks: list[tuple[str, str]], jobs: int, last: int, seconds: float) 
             selector.unregister(worker.pipe)
             running.remove(worker)
             status = worker.close(kill=alive)
-            key = (worker.name, worker.dtype)
+            key = worker.task
             before[key] += worker.outcomes
             if status == 0:
-                yield *key, before.pop(key)
+                yield key, before.pop(key)
                 continue
             lost = Outcome(HANG, f"more than {seconds:.0f} s") if alive else Outcome(CRASH, f"exit status {status}")
             before[key].append(lost)
-            start(*key)
+            start(key)
+
+
+def page(done: dict[Task, list[Outcome]]) -> str:
+    """The table of all operators that something is taken of, and the names of the others."""
+    counts = Counter(outcome.kind for outcomes in done.values() for outcome in outcomes)
+    reasons = {reason: [name for name in EXCLUDED if EXCLUDED[name] == reason] for reason in EXCLUDED.values()}
+    text = HEAD.format(
+        version=torch.__version__.partition("+")[0],
+        right=counts[RIGHT],
+        refused=counts[REFUSED],
+        wrong=sum(counts[kind] for kind in FAILURES),
+        excluded="; ".join(f"that are {reason} ({', '.join(names)})" for reason, names in reasons.items()),
+        dtypes=" | ".join(DTYPES),
+        lines=" | ".join("---:" for _ in DTYPES),
+    )
+    refused = []
+    for name in sorted({name for name, _ in done}):
+        rows = [done.get((name, dtype), []) for dtype in DTYPES]
+        if all(outcome.kind == REFUSED for row in rows for outcome in row):
+            refused.append(f"`{name}`")
+            continue
+        told = next((outcome.message for row in rows for outcome in row if outcome.kind == REFUSED), "")
+        text += f"| {name} | {' | '.join(map(_cell, rows))} | {_reason(told)} |\n"
+    return text + f"\nAll samples are refused of {', '.join(refused)}.\n"
+
+
+def _cell(outcomes: list[Outcome]) -> str:
+    right, failed = (sum(outcome.kind in kinds for outcome in outcomes) for kinds in ((RIGHT,), FAILURES))
+    text = f"{right}" if right == len(outcomes) else f"{right} of {len(outcomes)}"
+    return (text if outcomes else "-") + (f", **{failed} wrong**" if failed else "")
+
+
+def _reason(message: str) -> str:
+    """The part of an error that is not the same in all."""
+    message = message.removeprefix("the model cannot be imported: ").partition(". What would help")[0]
+    return re.sub(r" \(node [^)]*\)", "", message)[:120].replace("|", "/")
+
+
+def read(path: Path) -> dict[Task, list[Outcome]]:
+    """What an earlier run has done; a last line that was not written to its end is left out."""
+    lines = path.read_text().splitlines(keepends=True) if path.exists() else []
+    records = [json.loads(line) for line in lines if line.endswith("\n")]
+    return {(one["operator"], one["dtype"]): [Outcome(*outcome) for outcome in one["outcomes"]] for one in records}
 
 
 def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("operators", nargs="*", help="names of operators; all without any")
     parser.add_argument("--dtype", action="append", choices=DTYPES, help="may be given more than once; all without it")
-    parser.add_argument("--samples", type=int, default=1 << 30, help="take so many of each operator and dtype, not all")
+    parser.add_argument("--samples", type=int, default=sys.maxsize, help="so many of each operator and dtype, not all")
     parser.add_argument("--jobs", type=int, default=os.cpu_count())
     parser.add_argument("--seconds", type=float, default=120.0, help="how long one sample may take")
     parser.add_argument("--results", type=Path, help="a file of JSON lines to go on with")
@@ -258,22 +190,23 @@ def main(arguments: list[str]) -> int:
     os.environ["TVM_NUM_THREADS"] = "1"
     warm_up()
     names = given.operators or [name for name in operators() if name not in EXCLUDED]
-    tasks = [(name, dtype) for dtype in given.dtype or DTYPES for name in names]
-    done: dict[tuple[str, str], list[Outcome]] = {}
-    if given.results and given.results.exists():
-        for line in given.results.read_text().splitlines():
-            record = json.loads(line)
-            done[record["operator"], record["dtype"]] = [Outcome(*outcome) for outcome in record["outcomes"]]
-    rest = [task for task in tasks if task not in done]
-    for name, dtype, outcomes in run_all(rest, given.jobs, given.samples, given.seconds):
-        done[name, dtype] = outcomes
+    tasks = [
+        (name, dtype) for dtype in given.dtype or DTYPES for name in names if DTYPES[dtype] in operators()[name].dtypes
+    ]
+    done = read(given.results) if given.results else {}
+    for task, outcomes in run_all(
+        [task for task in tasks if task not in done], given.jobs, given.samples, given.seconds
+    ):
+        done[task] = outcomes
         for number, outcome in enumerate(outcomes):
             if outcome.kind in FAILURES:
-                print(f"{name} {dtype} sample {number}: {outcome.kind}: {outcome.message}", flush=True)
+                print(f"{' '.join(task)} sample {number}: {outcome.kind}: {outcome.message}", flush=True)
         if given.results:
-            line = json.dumps({"operator": name, "dtype": dtype, "outcomes": [[o.kind, o.message] for o in outcomes]})
+            record = {"operator": task[0], "dtype": task[1], "outcomes": [[o.kind, o.message] for o in outcomes]}
             with given.results.open("a") as file:
-                file.write(line + "\n")
+                file.write(json.dumps(record) + "\n")
+    if given.markdown:
+        given.markdown.write_text(page({task: done[task] for task in tasks}))
     counts = Counter(outcome.kind for task in tasks for outcome in done[task])
     print(", ".join(f"{counts[kind]} {kind}" for kind in (RIGHT, REFUSED, *FAILURES)))
     return any(counts[kind] for kind in FAILURES)

@@ -67,6 +67,7 @@ class Importer(ExportedProgramImporter):  # type: ignore[misc]
             "baddbmm.default": self._scaled_product,
             "bmm.default": self._product,
             "convolution.default": self._any_convolution,
+            "div.Tensor_mode": self._rounded_quotient,
             "expm1.default": self._expm1,
             "grid_sampler_2d.default": self._grid_sample,
             "grid_sampler_3d.default": self._grid_sample,
@@ -80,6 +81,8 @@ class Importer(ExportedProgramImporter):  # type: ignore[misc]
             "min.dim": partial(self._extreme_with_place, relax.op.min, relax.op.argmin),
             "mm.default": self._product,
             "native_group_norm.default": self._group_norm,
+            "_to_copy.default": partial(self._cast, table["_to_copy.default"]),
+            "scatter_add.default": self._scatter_add,
             "squeeze.dim": self._squeeze_ones,
             "squeeze.dims": self._squeeze_ones,
         }
@@ -88,18 +91,28 @@ class Importer(ExportedProgramImporter):  # type: ignore[misc]
         return {name: partial(self._checked, convert) for name, convert in table.items()}
 
     def _checked(self, convert: Converter, node: torch.fx.Node) -> Any:
-        """What a converter makes of a node, with its tensors in the dtype that torch computes in, if the type is right."""
+        """What a converter makes of a node whose tensors have the dtype that torch computes in; its type is torch's."""
         expected, dtype = node.meta.get("val"), computed_in(node)
         if dtype is None:
             value = self._settled(convert(node))
         else:
             with self._operands_as(node, relax_dtype(dtype)):
-                value = self._settled(convert(node))
-            if isinstance(value.ty, relax.TensorType):
-                value = self._as(value, relax_dtype(first_tensor(expected).dtype))
+                value = self._as_torch(self._settled(convert(node)), expected)
         if problem := type_problem(value, expected):
             raise ValueError(problem)
         return value
+
+    def _as_torch(self, value: relax.Expr, expected: Any) -> relax.Expr:
+        """The tensor, or the tensors of a tuple, in the dtypes of torch's."""
+        if isinstance(value.ty, relax.TensorType):
+            return self._as(value, relax_dtype(first_tensor(expected).dtype))
+        wanted = [relax_dtype(each.dtype) for each in expected]
+        if [str(field.dtype) for field in value.ty.fields] == wanted:
+            return value
+        items = [self.block_builder.emit(relax.TupleGetItem(value, place)) for place in range(len(wanted))]
+        return self.block_builder.emit(
+            relax.Tuple([self._as(item, name) for item, name in zip(items, wanted, strict=True)])
+        )
 
     @contextmanager
     def _operands_as(self, node: torch.fx.Node, dtype: str) -> Iterator[None]:
@@ -130,11 +143,12 @@ class Importer(ExportedProgramImporter):  # type: ignore[misc]
         """The constant that torch makes, if it is of numbers that are known."""
         if node.all_input_nodes:
             return otherwise(node)
-        value = node.target(*node.args, **{**node.kwargs, "device": "cpu"})
-        return self._constant(value)
+        return self._constant(node.target(*node.args, **{**node.kwargs, "device": "cpu"}))
 
     def _constant(self, value: torch.Tensor) -> relax.Expr:
         dtype = relax_dtype(value.dtype)
+        if value.numel() == 0:
+            raise ValueError("TVM has no constants without elements")
         array = (value.float() if value.dtype is torch.bfloat16 else value).numpy()
         return self.block_builder.emit(relax.const(array, dtype))
 
@@ -144,6 +158,8 @@ class Importer(ExportedProgramImporter):  # type: ignore[misc]
             value = node.args[1]
         if isinstance(value, torch.fx.Node) or not all(isinstance(size, int) for size in result.shape):
             return otherwise(node)
+        if result.numel() == 0:
+            raise ValueError("TVM has no constants without elements")
         filling = self._constant(torch.tensor(value, dtype=result.dtype))
         return relax.op.full(relax.ShapeExpr(list(result.shape)), filling, relax_dtype(result.dtype))
 
@@ -152,6 +168,12 @@ class Importer(ExportedProgramImporter):  # type: ignore[misc]
         if isinstance(self.env[node.args[0]].ty, relax.TensorType) and node.args[1] != 0:
             raise ValueError(f"Relax has only the first result of {node.args[0].target}")
         return convert(node)
+
+    def _cast(self, convert: Converter, node: torch.fx.Node) -> relax.Expr:
+        """bfloat16 goes from and to other dtypes by float32."""
+        if torch.bfloat16 not in (node.meta["val"].dtype, node.args[0].meta["val"].dtype):
+            return convert(node)
+        return self._as(self._as(self.env[node.args[0]], "float32"), relax_dtype(node.meta["val"].dtype))
 
     def _squeeze_ones(self, node: torch.fx.Node) -> relax.Expr:
         x, dims = self.env[node.args[0]], node.args[1]
@@ -170,6 +192,18 @@ class Importer(ExportedProgramImporter):  # type: ignore[misc]
         x, dim, keep = self.env[node.args[0]], *given(node, dim=0, keepdim=False)
         found = [self.block_builder.emit(each) for each in (value(x, dim, keep), place(x, dim, keep))]
         return self.block_builder.emit(relax.Tuple(found))
+
+    def _scatter_add(self, node: torch.fx.Node) -> relax.Expr:
+        x, index, source = (self.env[node.args[place]] for place in (0, 2, 3))
+        return relax.op.scatter_elements(x, index, source, axis=node.args[1], reduction="add")
+
+    def _rounded_quotient(self, node: torch.fx.Node) -> relax.Expr:
+        x, divisor = self.env[node.args[0]], node.args[1]
+        y = self.env[divisor] if isinstance(divisor, torch.fx.Node) else relax.const(divisor, str(x.ty.dtype))
+        if node.kwargs["rounding_mode"] == "floor":
+            return relax.op.floor_divide(x, y)
+        quotient = relax.op.divide(x, y)
+        return relax.op.trunc(self.block_builder.emit(quotient)) if "float" in str(x.ty.dtype) else quotient
 
     def _log1p(self, node: torch.fx.Node) -> relax.Expr:
         """log(1 + x) exact for small x too: the logarithm of what 1 + x is rounded to, times x for that less 1."""
@@ -231,7 +265,9 @@ class Importer(ExportedProgramImporter):  # type: ignore[misc]
     def _group_norm(self, node: torch.fx.Node) -> relax.Expr:
         x, channels, groups, eps = self.env[node.args[0]], node.args[4], *node.args[6:8]
         factors = [
-            relax.const(np.full(channels, missing, dtype="float32"), str(x.ty.dtype)) if given is None else self.env[given]
+            relax.const(np.full(channels, missing, dtype="float32"), str(x.ty.dtype))
+            if given is None
+            else self.env[given]
             for given, missing in zip(node.args[1:3], (1, 0), strict=True)
         ]
         return relax.op.nn.group_norm(x, *factors, groups, channel_axis=1, axes=list(range(2, x.ty.ndim)), epsilon=eps)

@@ -6,6 +6,7 @@ A decomposition that returns `NotImplemented` leaves the operator as it is.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import reduce
 from math import inf, prod
 from typing import Any
 
@@ -35,7 +36,7 @@ def subtract(x: Tensor, y: Any, alpha: float = 1) -> Any:
 
 
 def subtract_from(x: Tensor, y: Any, alpha: float = 1) -> Any:
-    return y - x * alpha
+    return torch.neg(x if alpha == 1 else x * alpha) + y
 
 
 def elu(x: Tensor, alpha: float = 1, scale: float = 1, input_scale: float = 1) -> Any:
@@ -45,9 +46,40 @@ def elu(x: Tensor, alpha: float = 1, scale: float = 1, input_scale: float = 1) -
 
 
 def clamp(x: Tensor, low: float | None = None, high: float | None = None) -> Any:
-    if low is not None and high is not None and low > high:
+    bounds = [bound for bound in (low, high) if bound is not None]
+    if len(bounds) == 2 and low > high:
         return torch.clamp(x, high, high)
-    return NotImplemented
+    dtype = reduce(torch.promote_types, (torch.result_type(x, bound) for bound in bounds))
+    if dtype.is_floating_point:
+        return NotImplemented
+    limits = [None if bound is None else torch.scalar_tensor(bound, dtype=dtype) for bound in (low, high)]
+    return clamp_by_tensors(x.to(dtype), *limits)
+
+
+def clamp_from(x: Tensor, low: float) -> Tensor:
+    return torch.clamp(x, low, None)
+
+
+def clamp_to(x: Tensor, high: float) -> Tensor:
+    return torch.clamp(x, None, high)
+
+
+def clamp_by_tensors(x: Tensor, low: Tensor | None = None, high: Tensor | None = None) -> Tensor:
+    x = x if low is None else torch.maximum(x, low)
+    return x if high is None else torch.minimum(x, high)
+
+
+def clamp_to_tensor(x: Tensor, high: Tensor) -> Tensor:
+    return torch.minimum(x, high)
+
+
+def unless_float(x: Tensor) -> Any:
+    """Rounding, which leaves integers as they are."""
+    return NotImplemented if x.is_floating_point() else x.clone()
+
+
+def bitwise_not(x: Tensor) -> Any:
+    return torch.logical_not(x) if x.dtype is torch.bool else NotImplemented
 
 
 def select(x: Tensor, dim: int, index: int) -> Any:
@@ -76,6 +108,42 @@ def index(x: Tensor, indices: Sequence[Tensor | None]) -> Any:
     return taken if where.dim() == 1 else taken.reshape(*sizes[:before], *where.shape, *sizes[before:])
 
 
+def index_put(x: Tensor, indices: Sequence[Tensor | None], values: Tensor, accumulate: bool = False) -> Any:
+    """x with values at indices, as values scattered over the elements of x in a row."""
+    if any(each is not None and each.dtype in (torch.bool, torch.uint8) for each in indices):
+        return NotImplemented
+    places = [place for place, each in enumerate(indices) if each is not None]
+    rest = [place for place in range(x.dim()) if place not in places]
+    before = places[0] if places == list(range(places[0], places[-1] + 1)) else 0
+    strides = [prod(x.shape[place + 1 :]) for place in range(x.dim())]
+    where = sum(_from_start(indices[place], x.shape[place]) * strides[place] for place in places)
+    shape = [*(x.shape[place] for place in rest[:before]), *where.shape, *(x.shape[place] for place in rest[before:])]
+    total = where.reshape(*where.shape, *[1] * len(rest[before:]))
+    for number, place in enumerate(rest):
+        behind = len(rest) - number - 1 + (where.dim() if number < before else 0)
+        total = total + (torch.arange(x.shape[place]) * strides[place]).reshape(-1, *[1] * behind)
+    scatter = torch.scatter_add if accumulate else torch.scatter
+    flat, every = x.reshape(-1), total.expand(shape).reshape(-1)
+    return scatter(flat, 0, every, values.expand(shape).reshape(-1)).reshape(x.shape)
+
+
+def scatter(x: Tensor, dim: int, index: Tensor, source: Tensor) -> Any:
+    """Of a source that is larger than its indices, the part before them."""
+    if source.shape == index.shape:
+        return NotImplemented
+    return torch.scatter(x, dim, index, _as_large(source, index))
+
+
+def scatter_add(x: Tensor, dim: int, index: Tensor, source: Tensor) -> Any:
+    return NotImplemented if source.shape == index.shape else x.scatter_add(dim, index, _as_large(source, index))
+
+
+def _as_large(source: Tensor, index: Tensor) -> Tensor:
+    for dim, size in enumerate(index.shape):
+        source = source.narrow(dim, 0, size)
+    return source
+
+
 def _joined(x: Tensor, places: Sequence[int], indices: Sequence[Tensor | None]) -> Tensor:
     """Where indices of these axes point to in one that they are joined to."""
     total: Any = None
@@ -91,16 +159,19 @@ def _from_start(index: Tensor | None, size: int) -> Tensor:
     return torch.where(index < 0, index + size, index)
 
 
-def any_of(x: Tensor, dims: Sequence[int] | int | None = None, keepdim: bool = False) -> Any:
-    """Whether any element is true, over all axes where none is named."""
-    dims = [dims] if isinstance(dims, int) else list(dims or [])
-    if x.dtype is torch.bool and dims:
+def any_of(x: Tensor, dims: Sequence[int] | None = None, keepdim: bool = False) -> Any:
+    """Whether any element is true: along axes, element by element if there are none, of all if they are not given."""
+    if x.dtype is not torch.bool:
+        x = x != 0
+    elif dims:
         return NotImplemented
-    return torch.any(x if x.dtype is torch.bool else x != 0, dims or list(range(x.dim())), keepdim)
+    if dims is not None and not dims:
+        return x.clone()
+    return torch.any(x, list(range(x.dim())) if dims is None else dims, keepdim) if x.dim() else x.clone()
 
 
 def any_of_dim(x: Tensor, dim: int, keepdim: bool = False) -> Any:
-    return any_of(x, dim, keepdim)
+    return any_of(x, [dim], keepdim)
 
 
 def vector_norm(
@@ -133,15 +204,28 @@ OWN: dict[Any, Callable[..., Any]] = {
     aten.any.default: any_of,
     aten.any.dim: any_of_dim,
     aten.any.dims: any_of,
+    aten.bitwise_not.default: bitwise_not,
+    aten.ceil.default: unless_float,
+    aten.clamp.Tensor: clamp_by_tensors,
     aten.clamp.default: clamp,
+    aten.clamp_max.Tensor: clamp_to_tensor,
+    aten.clamp_max.default: clamp_to,
+    aten.clamp_min.Tensor: torch.maximum,
+    aten.clamp_min.default: clamp_from,
     aten.elu.default: elu,
+    aten.floor.default: unless_float,
     aten.index.Tensor: index,
+    aten.index_put.default: index_put,
     aten.linalg_vector_norm.default: vector_norm,
+    aten.round.default: unless_float,
     aten.rsub.Scalar: subtract_from,
     aten.rsub.Tensor: subtract_from,
+    aten.scatter.src: scatter,
+    aten.scatter_add.default: scatter_add,
     aten.select.int: select,
     aten.sub.Scalar: subtract,
     aten.sub.Tensor: subtract,
     aten.take.default: take,
+    aten.trunc.default: unless_float,
     aten.var_mean.correction: variance_and_mean,
 }

@@ -52,7 +52,10 @@ def import_program(program: torch.export.ExportedProgram) -> tuple[tvm.IRModule,
     from .torch_decompositions import decompositions
 
     with quiet():
-        program = program.run_decompositions(decompositions())
+        try:
+            program = program.run_decompositions(decompositions())
+        except IMPORT_ERRORS as error:
+            raise UnsupportedModelError(f"torch cannot decompose the model: {summary(error)}") from error
         signature = program.graph_signature
         if changed := [*signature.buffers_to_mutate.values(), *signature.user_inputs_to_mutate.values()]:
             raise unsupported(changed, "the model changes them, as in training", "export it in eval mode")

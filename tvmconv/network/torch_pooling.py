@@ -62,6 +62,8 @@ def average_pool(builder: relax.BlockBuilder, x: relax.Expr, node: torch.fx.Node
     reaches_out = any(axis.missing > axis.padding or (spatial == 3 and axis.padding) for axis in axes)
     if divisor is None and not reaches_out:
         return None
+    if not node.meta["val"].is_floating_point():
+        raise ValueError("such means of integers are not supported")
 
     def pooled(x: relax.Expr) -> relax.Expr:
         inside = _padded(builder, x, axes, 0.0)

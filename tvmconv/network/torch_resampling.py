@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -25,7 +26,7 @@ def is_nearest(name: str) -> bool:
 
 
 def resample(builder: relax.BlockBuilder, x: relax.Expr, name: str, node: torch.fx.Node) -> relax.Expr:
-    """What the node, an operator of this name, makes of x in float32 (or of any dtype, if it takes the nearest)."""
+    """What the node, an operator of this name, makes of x, of float32 or float64 unless the nearest elements are taken."""
     sizes, wanted = (list(value.meta["val"].shape[2:]) for value in (node.args[0], node))
     if not all(isinstance(size, int) for size in (*sizes, *wanted)):
         raise ValueError("sizes of images have to be known")
@@ -38,21 +39,29 @@ def resample(builder: relax.BlockBuilder, x: relax.Expr, name: str, node: torch.
         scales = list(scales[0]) if scales and scales[0] is not None else []
     scales += [None] * (len(sizes) - len(scales))
     for place, (size, target, scale) in enumerate(zip(sizes, wanted, scales, strict=True)):
-        shape = [target if axis == place else 1 for axis in range(len(sizes))]
         factors = [scale if axis == place else None for axis in range(len(sizes))]
-
-        def applied(line: torch.Tensor, place: int = place, shape: Any = shape, factors: Any = factors) -> Any:
-            """The operator along one axis of lines (count, size)."""
-            image = line.reshape(len(line), 1, *(line.shape[1] if axis == place else 1 for axis in range(len(sizes))))
-            return getattr(torch.ops.aten, name).default(image, shape, *align, *factors).reshape(len(line), -1)
-
+        applied = partial(_applied, name, place, len(sizes), target, align, factors)
         if is_nearest(name):
             indices = applied(torch.arange(size, dtype=torch.float32)[None])[0].numpy().astype("int64")
             if not np.array_equal(indices, np.arange(size)):
                 x = builder.emit(relax.op.take(x, relax.const(indices, "int64"), axis=2 + place))
         else:
-            x = _weighted(builder, x, 2 + place, applied(torch.eye(size)).numpy())
+            x = _weighted(
+                builder, x, 2 + place, applied(torch.eye(size, dtype=getattr(torch, str(x.ty.dtype)))).numpy()
+            )
     return x
+
+
+def _applied(
+    name: str, place: int, rank: int, target: int, align: list[bool], factors: list[float | None], lines: torch.Tensor
+) -> Any:
+    """Torch's operator along one axis of lines (count, size), which are twice along the others: on images with a side
+    of one element, those of torch that smooth are wrong."""
+    image = lines.reshape(len(lines), 1, *(-1 if axis == place else 1 for axis in range(rank)))
+    image = image.expand(-1, -1, *(-1 if axis == place else 2 for axis in range(rank))).contiguous()
+    operator = getattr(torch.ops.aten, name).default
+    result = operator(image, [target if axis == place else 2 for axis in range(rank)], *align, *factors)
+    return result.movedim(2 + place, 1).reshape(len(lines), target, -1)[:, :, 0].contiguous()
 
 
 def _weighted(builder: relax.BlockBuilder, x: relax.Expr, axis: int, weights: np.ndarray[Any, Any]) -> relax.Expr:
@@ -64,7 +73,9 @@ def _weighted(builder: relax.BlockBuilder, x: relax.Expr, axis: int, weights: np
     if taps > TAPS:
         rank = x.ty.ndim
         order = [*(each for each in range(rank) if each != axis), axis]
-        product = relax.op.matmul(builder.emit(relax.op.permute_dims(x, order)), relax.const(np.ascontiguousarray(weights)))
+        product = relax.op.matmul(
+            builder.emit(relax.op.permute_dims(x, order)), relax.const(np.ascontiguousarray(weights))
+        )
         return builder.emit(relax.op.permute_dims(builder.emit(product), [int(i) for i in np.argsort(order)]))
     places = np.argsort(weights == 0, axis=0, kind="stable")[:taps]
     column = [-1 if each == axis else 1 for each in range(x.ty.ndim)]

@@ -13,21 +13,19 @@ HALF = (torch.float16, torch.bfloat16)
 
 COMPUTING = frozenset(
     (
-        "abs", "acos", "acosh", "_adaptive_avg_pool1d", "_adaptive_avg_pool2d", "_adaptive_avg_pool3d",
-        "adaptive_avg_pool1d", "add", "addmm", "amax", "amin", "asin", "asinh", "atan", "atan2", "atanh", "avg_pool1d",
+        "abs", "acos", "acosh", "_adaptive_avg_pool1d", "_adaptive_avg_pool2d", "_adaptive_avg_pool3d", "add", "addmm",
+        "amax", "amin", "argmax", "argmin", "argsort", "asin", "asinh", "atan", "atan2", "atanh", "avg_pool1d",
         "avg_pool2d", "avg_pool3d", "baddbmm", "bitwise_and", "bitwise_or", "bitwise_xor", "bmm", "bucketize", "cat",
         "ceil", "celu", "clamp", "convolution", "cos", "cosh", "cumprod", "cumsum", "div", "elu", "eq", "erf", "exp",
-        "expm1", "floor", "floor_divide", "fmod", "ge", "gelu", "gt", "hardsigmoid", "hardswish", "hardtanh", "isfinite",
-        "isinf", "isnan", "le", "leaky_relu", "linalg_vector_norm", "log", "log10", "log1p", "log2", "_log_softmax",
-        "logaddexp", "lt", "maximum", "mean", "minimum", "mm", "mul", "_native_batch_norm_legit",
+        "expm1", "floor", "floor_divide", "fmod", "ge", "gelu", "grid_sampler_2d", "grid_sampler_3d", "gt",
+        "hardsigmoid", "hardswish", "hardtanh", "isfinite", "isinf", "isnan", "le", "leaky_relu", "log", "log10",
+        "log1p", "log2", "logaddexp", "logical_and", "logical_not", "logical_or", "logical_xor", "_log_softmax", "lt",
+        "max", "maximum", "mean", "median", "min", "minimum", "mm", "mul", "_native_batch_norm_legit",
         "_native_batch_norm_legit_no_training", "native_group_norm", "native_layer_norm", "ne", "neg", "pow", "prelu",
-        "prod", "reciprocal", "relu", "relu6", "remainder", "round", "rsqrt", "rsub", "selu", "sigmoid", "sign", "silu",
-        "sin", "sinh", "_softmax", "softplus", "softshrink", "sqrt", "square", "stack", "std", "sub", "sum", "tan",
-        "tanh", "trunc", "var", "where", *(
-            name + suffix
-            for name in ("upsample_linear", "upsample_bilinear", "upsample_trilinear", "upsample_bicubic")
-            for suffix in ("1d", "2d", "3d")
-        ), "_upsample_bilinear2d_aa", "_upsample_bicubic2d_aa", "_upsample_lanczos2d_aa",
+        "prod", "reciprocal", "relu", "relu6", "remainder", "round", "rsqrt", "selu", "sigmoid", "sign", "silu", "sin",
+        "sinh", "_softmax", "softplus", "softshrink", "sort", "sqrt", "square", "stack", "std", "sub", "sum", "tan",
+        "tanh", "topk", "trunc", "_upsample_bicubic2d_aa", "upsample_bicubic2d", "_upsample_bilinear2d_aa",
+        "upsample_bilinear2d", "_upsample_lanczos2d_aa", "upsample_linear1d", "upsample_trilinear3d", "var", "where",
     )
 )  # fmt: skip
 """Operators whose tensors torch brings to one dtype before it computes, half precision to float32."""
@@ -39,10 +37,20 @@ LEFT_IN_FLOAT16 = frozenset(
         "relu6", "sub", "sum",
     )
 )  # fmt: skip
-"""Those which float16 changes nothing about: they round once, or `precision.py` has them add up in float32."""
+"""Those of them that stay in float16: they round once, or `precision.py` has them add up in float32."""
 
 MOVING = frozenset(("cat", "stack", "where"))
-"""Those which compute nothing, but take tensors of one dtype only."""
+"""Those that compute nothing, but take tensors of one dtype only."""
+
+LOGICAL = frozenset(
+    ("bitwise_and", "bitwise_or", "bitwise_xor", "logical_and", "logical_not", "logical_or", "logical_xor")
+)
+"""Those that compute with truth values; Relax's others would add them up to 1 bit."""
+
+COMPARING = frozenset(("eq", "ge", "gt", "le", "lt", "ne"))
+
+OF_FLOATS = frozenset(("isfinite", "isinf", "isnan"))
+"""Those that Relax has for floating point alone."""
 
 
 def base_name(node: torch.fx.Node) -> str:
@@ -52,21 +60,25 @@ def base_name(node: torch.fx.Node) -> str:
 
 def computed_in(node: torch.fx.Node) -> torch.dtype | None:
     """The dtype that the node's tensors are brought to; None where they are taken as they are."""
-    name = base_name(node)
-    result = first_tensor(node.meta.get("val"))
+    name, result = base_name(node), first_tensor(node.meta.get("val"))
     values = [first_tensor(argument.meta.get("val")) for argument in _operands(node)]
-    dtypes = [value.dtype for value in values if isinstance(value, torch.Tensor)]
+    dtypes = {value.dtype for value in values if isinstance(value, torch.Tensor)}
     if name not in COMPUTING or not dtypes or not isinstance(result, torch.Tensor) or result.is_complex():
         return None
     common = result.dtype
     if not common.is_floating_point:
         numbers = [argument for argument in node.args if isinstance(argument, (bool, int, float))]
-        operands = [*values, *numbers] if name in ("eq", "ge", "gt", "le", "lt", "ne") else values
-        common = reduce(torch.promote_types, dtypes) if len(operands) != 2 else torch.result_type(*operands)
-        if not common.is_floating_point:
+        compared = [*values, *numbers] if name in COMPARING else []
+        common = (
+            torch.result_type(*compared) if len(compared) == 2 else reduce(torch.promote_types, sorted(dtypes, key=str))
+        )
+        if common.is_floating_point == result.dtype.is_floating_point:
             common = torch.promote_types(common, result.dtype)
-    is_left = name in MOVING or (common is torch.float16 and name in LEFT_IN_FLOAT16)
-    return torch.float32 if common in HALF and not is_left else common
+    if name in MOVING or (name in LEFT_IN_FLOAT16 and dtypes == {torch.float16} == {common}):
+        return common
+    if common in HALF or (name in OF_FLOATS and not common.is_floating_point):
+        return torch.float32
+    return torch.int32 if common is torch.bool and name not in LOGICAL else common
 
 
 def _operands(node: torch.fx.Node) -> list[torch.fx.Node]:
@@ -114,6 +126,7 @@ def type_problem(value: Any, expected: Any) -> str:
 def _same_shape(shape: relax.ShapeExpr, expected: torch.Size) -> bool:
     """Whether the sizes are as many, and the same where both are numbers."""
     return len(shape) == len(expected) and all(
-        int(size) == other for size, other in zip(shape, expected, strict=True)
+        int(size) == other
+        for size, other in zip(shape, expected, strict=True)
         if isinstance(size, tirx.IntImm) and isinstance(other, int)
     )
