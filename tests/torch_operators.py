@@ -1,8 +1,8 @@
 """Torch's own samples of its operators, each imported, built and run: right, refused, or wrong.
 
 `python tests/torch_operators.py --jobs 16 --results operators.jsonl --markdown docs/torch-operators.md` runs all of
-them. Each operator and dtype has a process of its own, so that one that crashes or hangs costs one sample, and is named.
-What is done is kept: the same command goes on where it was ended.
+them. Each operator and dtype has a process of its own, so that one that crashes or hangs costs one sample, and is
+named. What is done is kept: the same command goes on where it was ended.
 """
 
 from __future__ import annotations
@@ -36,11 +36,12 @@ HEAD = """\
 # Operators of torch
 
 Torch's own samples of its operators (`op_db` of torch {version}), imported, built and run on the CPU, and compared with
-what torch makes of them, and with what it makes of them in float64: {right} are right, {refused} are refused with an error
-that names the node, {wrong} are wrong. `python tests/torch_operators.py --markdown docs/torch-operators.md` writes this page.
+what torch makes of them, and with what it makes of them in float64. {right} are right, {refused} are refused with an
+error, {wrong} are wrong. `python tests/torch_operators.py --markdown docs/torch-operators.md` writes this page;
+`tests/test_torch_operators.py` runs a part of it.
 
-The numbers are those of samples that are right, of all where some are refused. Not among the operators are those
-{excluded}.
+The numbers are those of samples that are right, and of all where some are refused. Left out are operators whose results
+are {excluded}.
 
 | operator | {dtypes} | why some are refused |
 | --- | {lines} | --- |
@@ -143,7 +144,7 @@ def page(done: dict[Task, list[Outcome]]) -> str:
         right=counts[RIGHT],
         refused=counts[REFUSED],
         wrong=sum(counts[kind] for kind in FAILURES),
-        excluded="; ".join(f"that are {reason} ({', '.join(names)})" for reason, names in reasons.items()),
+        excluded="; ".join(f"{reason} ({', '.join(names)})" for reason, names in reasons.items()),
         dtypes=" | ".join(DTYPES),
         lines=" | ".join("---:" for _ in DTYPES),
     )
@@ -171,9 +172,12 @@ def _reason(message: str) -> str:
 
 
 def read(path: Path) -> dict[Task, list[Outcome]]:
-    """What an earlier run has done; a last line that was not written to its end is left out."""
+    """What an earlier run has done; a last line that was not written to its end is taken off."""
     lines = path.read_text().splitlines(keepends=True) if path.exists() else []
-    records = [json.loads(line) for line in lines if line.endswith("\n")]
+    if lines and not lines[-1].endswith("\n"):
+        path.write_text("".join(lines[:-1]))
+        lines.pop()
+    records = map(json.loads, lines)
     return {(one["operator"], one["dtype"]): [Outcome(*outcome) for outcome in one["outcomes"]] for one in records}
 
 

@@ -83,6 +83,7 @@ class Importer(ExportedProgramImporter):  # type: ignore[misc]
             "native_group_norm.default": self._group_norm,
             "_to_copy.default": partial(self._cast, table["_to_copy.default"]),
             "scatter_add.default": self._scatter_add,
+            "sort.stable": table["sort.default"],
             "squeeze.dim": self._squeeze_ones,
             "squeeze.dims": self._squeeze_ones,
         }
@@ -143,14 +144,13 @@ class Importer(ExportedProgramImporter):  # type: ignore[misc]
         """The constant that torch makes, if it is of numbers that are known."""
         if node.all_input_nodes:
             return otherwise(node)
-        return self._constant(node.target(*node.args, **{**node.kwargs, "device": "cpu"}))
+        value = node.target(*node.args, **{**node.kwargs, "device": "cpu"})
+        _require_elements(node, value)
+        return self._constant(value)
 
     def _constant(self, value: torch.Tensor) -> relax.Expr:
-        dtype = relax_dtype(value.dtype)
-        if value.numel() == 0:
-            raise ValueError("TVM has no constants without elements")
         array = (value.float() if value.dtype is torch.bfloat16 else value).numpy()
-        return self.block_builder.emit(relax.const(array, dtype))
+        return self.block_builder.emit(relax.const(array, relax_dtype(value.dtype)))
 
     def _filled(self, otherwise: Converter, value: float | None, node: torch.fx.Node) -> relax.Expr:
         result = node.meta["val"]
@@ -158,8 +158,7 @@ class Importer(ExportedProgramImporter):  # type: ignore[misc]
             value = node.args[1]
         if isinstance(value, torch.fx.Node) or not all(isinstance(size, int) for size in result.shape):
             return otherwise(node)
-        if result.numel() == 0:
-            raise ValueError("TVM has no constants without elements")
+        _require_elements(node, result)
         filling = self._constant(torch.tensor(value, dtype=result.dtype))
         return relax.op.full(relax.ShapeExpr(list(result.shape)), filling, relax_dtype(result.dtype))
 
@@ -185,11 +184,11 @@ class Importer(ExportedProgramImporter):  # type: ignore[misc]
     # --- Reductions and elementwise ---
 
     def _extreme(self, op: Callable[..., relax.Expr], node: torch.fx.Node) -> relax.Expr:
-        x, dims, keep = self.env[node.args[0]], *given(node, dim=[], keepdim=False)
-        return op(x, list(dims) or None, keepdims=keep)
+        x, (dims, keep) = self.env[node.args[0]], given(node, dim=[], keepdim=False)
+        return op(x, list(dims) or None, keepdims=keep) if x.ty.ndim else x
 
     def _extreme_with_place(self, value: Any, place: Any, node: torch.fx.Node) -> relax.Expr:
-        x, dim, keep = self.env[node.args[0]], *given(node, dim=0, keepdim=False)
+        x, (dim, keep) = self.env[node.args[0]], given(node, dim=0, keepdim=False)
         found = [self.block_builder.emit(each) for each in (value(x, dim, keep), place(x, dim, keep))]
         return self.block_builder.emit(relax.Tuple(found))
 
@@ -243,7 +242,8 @@ class Importer(ExportedProgramImporter):  # type: ignore[misc]
         return relax.op.add(x, product)
 
     def _any_convolution(self, node: torch.fx.Node) -> relax.Expr:
-        x, w, bias = (None if argument is None else self.env[argument] for argument in node.args[:3])
+        x, w = (self.env[argument] for argument in node.args[:2])
+        bias = None if node.args[2] is None else self.env[node.args[2]]
         strides, padding, dilation, transposed, more, groups = node.args[3:9]
         spatial = x.ty.ndim - 2
         attributes = {"strides": list(strides), "padding": list(padding), "dilation": list(dilation), "groups": groups}
@@ -263,7 +263,7 @@ class Importer(ExportedProgramImporter):  # type: ignore[misc]
         return relax.op.add(result, self.block_builder.emit(relax.op.reshape(bias, (1, -1, *[1] * spatial))))
 
     def _group_norm(self, node: torch.fx.Node) -> relax.Expr:
-        x, channels, groups, eps = self.env[node.args[0]], node.args[4], *node.args[6:8]
+        x, (channels, _, groups, eps) = self.env[node.args[0]], node.args[4:8]
         factors = [
             relax.const(np.full(channels, missing, dtype="float32"), str(x.ty.dtype))
             if given is None
@@ -295,3 +295,9 @@ class Importer(ExportedProgramImporter):  # type: ignore[misc]
 
     def _pool(self, pool: Callable[..., relax.Expr], spatial: int, node: torch.fx.Node) -> relax.Expr:
         return self.block_builder.emit(pool(self.block_builder, self.env[node.args[0]], node, spatial))
+
+
+def _require_elements(node: torch.fx.Node, value: torch.Tensor) -> None:
+    """Raises `ValueError` for an output that is made of nothing: TVM cannot read it back."""
+    if value.numel() == 0 and any(user.op == "output" for user in node.users):
+        raise ValueError("it is a constant without elements")

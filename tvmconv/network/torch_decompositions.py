@@ -46,9 +46,9 @@ def elu(x: Tensor, alpha: float = 1, scale: float = 1, input_scale: float = 1) -
 
 
 def clamp(x: Tensor, low: float | None = None, high: float | None = None) -> Any:
-    bounds = [bound for bound in (low, high) if bound is not None]
-    if len(bounds) == 2 and low > high:
+    if low is not None and high is not None and low > high:
         return torch.clamp(x, high, high)
+    bounds = [bound for bound in (low, high) if bound is not None]
     dtype = reduce(torch.promote_types, (torch.result_type(x, bound) for bound in bounds))
     if dtype.is_floating_point:
         return NotImplemented

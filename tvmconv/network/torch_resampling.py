@@ -26,7 +26,8 @@ def is_nearest(name: str) -> bool:
 
 
 def resample(builder: relax.BlockBuilder, x: relax.Expr, name: str, node: torch.fx.Node) -> relax.Expr:
-    """What the node, an operator of this name, makes of x, of float32 or float64 unless the nearest elements are taken."""
+    """What the node, an operator of this name, makes of x: any dtype where the nearest elements are taken, or else
+    float32 or float64."""
     sizes, wanted = (list(value.meta["val"].shape[2:]) for value in (node.args[0], node))
     if not all(isinstance(size, int) for size in (*sizes, *wanted)):
         raise ValueError("sizes of images have to be known")
@@ -55,8 +56,10 @@ def resample(builder: relax.BlockBuilder, x: relax.Expr, name: str, node: torch.
 def _applied(
     name: str, place: int, rank: int, target: int, align: list[bool], factors: list[float | None], lines: torch.Tensor
 ) -> Any:
-    """Torch's operator along one axis of lines (count, size), which are twice along the others: on images with a side
-    of one element, those of torch that smooth are wrong."""
+    """Torch's operator along one axis of lines (count, size).
+
+    They are there twice along the others: those that smooth are wrong on images of one column, in torch itself.
+    """
     image = lines.reshape(len(lines), 1, *(-1 if axis == place else 1 for axis in range(rank)))
     image = image.expand(-1, -1, *(-1 if axis == place else 2 for axis in range(rank))).contiguous()
     operator = getattr(torch.ops.aten, name).default
