@@ -29,7 +29,7 @@ FLOAT32 = (
 
 OTHERS = (
     ("add", "bool"), ("clamp", "int64"), ("div.floor_rounding", "int64"), ("nn.functional.conv2d", "bfloat16"),
-    ("nn.functional.linear", "float16"), ("softmax", "bfloat16"), ("sort", "bfloat16"), ("sum", "float16"),
+    ("nn.functional.linear", "float16"), ("nn.functional.gelu", "bfloat16"), ("sort", "bfloat16"), ("sum", "float16"),
     ("true_divide", "int64"),
 )  # fmt: skip
 

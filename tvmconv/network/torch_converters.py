@@ -66,6 +66,7 @@ class Importer(ExportedProgramImporter):  # type: ignore[misc]
             "addmm.default": self._scaled_product,
             "baddbmm.default": self._scaled_product,
             "bmm.default": self._product,
+            "convert_element_type.default": self._cast,
             "convolution.default": self._any_convolution,
             "div.Tensor_mode": self._rounded_quotient,
             "expm1.default": self._expm1,
@@ -81,7 +82,7 @@ class Importer(ExportedProgramImporter):  # type: ignore[misc]
             "min.dim": partial(self._extreme_with_place, relax.op.min, relax.op.argmin),
             "mm.default": self._product,
             "native_group_norm.default": self._group_norm,
-            "_to_copy.default": partial(self._cast, table["_to_copy.default"]),
+            "_to_copy.default": self._cast,
             "scatter_add.default": self._scatter_add,
             "sort.stable": table["sort.default"],
             "squeeze.dim": self._squeeze_ones,
@@ -168,11 +169,10 @@ class Importer(ExportedProgramImporter):  # type: ignore[misc]
             raise ValueError(f"Relax has only the first result of {node.args[0].target}")
         return convert(node)
 
-    def _cast(self, convert: Converter, node: torch.fx.Node) -> relax.Expr:
+    def _cast(self, node: torch.fx.Node) -> relax.Expr:
         """bfloat16 goes from and to other dtypes by float32."""
-        if torch.bfloat16 not in (node.meta["val"].dtype, node.args[0].meta["val"].dtype):
-            return convert(node)
-        return self._as(self._as(self.env[node.args[0]], "float32"), relax_dtype(node.meta["val"].dtype))
+        x, dtype = self.env[node.args[0]], relax_dtype(node.meta["val"].dtype)
+        return self._as(self._as(x, "float32") if "bfloat16" in (str(x.ty.dtype), dtype) else x, dtype)
 
     def _squeeze_ones(self, node: torch.fx.Node) -> relax.Expr:
         x, dims = self.env[node.args[0]], node.args[1]
@@ -194,6 +194,8 @@ class Importer(ExportedProgramImporter):  # type: ignore[misc]
 
     def _scatter_add(self, node: torch.fx.Node) -> relax.Expr:
         x, index, source = (self.env[node.args[place]] for place in (0, 2, 3))
+        if str(x.ty.dtype) == "bool":
+            raise ValueError("truth values are not added up")
         return relax.op.scatter_elements(x, index, source, axis=node.args[1], reduction="add")
 
     def _rounded_quotient(self, node: torch.fx.Node) -> relax.Expr:

@@ -17,6 +17,9 @@ OPERATORS = (
 )  # fmt: skip
 """Torch's operators that resample images of (batch, channels, *size), where it has them."""
 
+METHODS = {"upsample_nearest2d": "nearest_neighbor", "upsample_bilinear2d": "linear"}
+"""Those that Relax computes faster by itself, and what it calls them."""
+
 TAPS = 4
 """As many elements along an axis are looked up and added one by one; with more, an axis is a matrix product."""
 
@@ -39,6 +42,11 @@ def resample(builder: relax.BlockBuilder, x: relax.Expr, name: str, node: torch.
     if node.target._overloadname == "vec":
         scales = list(scales[0]) if scales and scales[0] is not None else []
     scales += [None] * (len(sizes) - len(scales))
+    if name in METHODS and all(map(_is_read_right, [name] * 2, sizes, wanted, scales)):
+        corners = "align_corners" if align and align[0] else "half_pixel"
+        return relax.op.image.resize2d(
+            x, wanted, layout="NCHW", method=METHODS[name], coordinate_transformation_mode=corners
+        )
     for place, (size, target, scale) in enumerate(zip(sizes, wanted, scales, strict=True)):
         factors = [scale if axis == place else None for axis in range(len(sizes))]
         applied = partial(_applied, name, place, len(sizes), target, align, factors)
@@ -51,6 +59,11 @@ def resample(builder: relax.BlockBuilder, x: relax.Expr, name: str, node: torch.
                 builder, x, 2 + place, applied(torch.eye(size, dtype=getattr(torch, str(x.ty.dtype)))).numpy()
             )
     return x
+
+
+def _is_read_right(name: str, size: int, target: int, scale: float | None) -> bool:
+    """Whether Relax has the same elements in mind, which it finds by the sizes alone and by rounding to the nearest."""
+    return (scale is None or scale * size == target) and (not is_nearest(name) or target % size == 0)
 
 
 def _applied(

@@ -13,28 +13,31 @@ HALF = (torch.float16, torch.bfloat16)
 
 COMPUTING = frozenset(
     (
-        "abs", "acos", "acosh", "_adaptive_avg_pool1d", "_adaptive_avg_pool2d", "_adaptive_avg_pool3d", "add", "addmm",
-        "amax", "amin", "argmax", "argmin", "argsort", "asin", "asinh", "atan", "atan2", "atanh", "avg_pool1d",
-        "avg_pool2d", "avg_pool3d", "baddbmm", "bitwise_and", "bitwise_or", "bitwise_xor", "bmm", "bucketize", "cat",
-        "ceil", "celu", "clamp", "convolution", "cos", "cosh", "cumprod", "cumsum", "div", "elu", "eq", "erf", "exp",
+        "abs", "acos", "acosh", "_adaptive_avg_pool1d", "adaptive_avg_pool1d", "_adaptive_avg_pool2d",
+        "_adaptive_avg_pool3d", "adaptive_max_pool2d", "adaptive_max_pool3d", "add", "addmm", "amax", "amin",
+        "argmax", "argmin", "argsort", "asin", "asinh", "atan", "atan2", "atanh", "avg_pool1d", "avg_pool2d",
+        "avg_pool3d", "baddbmm", "bitwise_and", "bitwise_or", "bitwise_xor", "bmm", "bucketize", "cat", "ceil",
+        "celu", "clamp", "convolution", "cos", "cosh", "cumprod", "cumsum", "div", "elu", "eq", "erf", "exp",
         "expm1", "floor", "floor_divide", "fmod", "ge", "gelu", "grid_sampler_2d", "grid_sampler_3d", "gt",
-        "hardsigmoid", "hardswish", "hardtanh", "isfinite", "isinf", "isnan", "le", "leaky_relu", "log", "log10",
-        "log1p", "log2", "logaddexp", "logical_and", "logical_not", "logical_or", "logical_xor", "_log_softmax", "lt",
-        "max", "maximum", "mean", "median", "min", "minimum", "mm", "mul", "_native_batch_norm_legit",
-        "_native_batch_norm_legit_no_training", "native_group_norm", "native_layer_norm", "ne", "neg", "pow", "prelu",
-        "prod", "reciprocal", "relu", "relu6", "remainder", "round", "rsqrt", "selu", "sigmoid", "sign", "silu", "sin",
-        "sinh", "_softmax", "softplus", "softshrink", "sort", "sqrt", "square", "stack", "std", "sub", "sum", "tan",
-        "tanh", "topk", "trunc", "_upsample_bicubic2d_aa", "upsample_bicubic2d", "_upsample_bilinear2d_aa",
-        "upsample_bilinear2d", "_upsample_lanczos2d_aa", "upsample_linear1d", "upsample_trilinear3d", "var", "where",
+        "hardsigmoid", "hardswish", "hardtanh", "isfinite", "isinf", "isnan", "le", "leaky_relu", "log",
+        "log10", "log1p", "log2", "_log_softmax", "logaddexp", "logical_and", "logical_not", "logical_or",
+        "logical_xor", "lt", "max", "max_pool2d_with_indices", "max_pool3d_with_indices", "maximum", "mean",
+        "median", "min", "minimum", "mm", "mul", "_native_batch_norm_legit",
+        "_native_batch_norm_legit_no_training", "native_group_norm", "native_layer_norm", "ne", "neg", "pow",
+        "prelu", "prod", "reciprocal", "relu", "relu6", "remainder", "round", "rsqrt", "selu", "sigmoid",
+        "sign", "silu", "sin", "sinh", "_softmax", "softplus", "softshrink", "sort", "sqrt", "square", "stack",
+        "std", "sub", "sum", "tan", "tanh", "topk", "trunc", "upsample_bicubic2d", "_upsample_bicubic2d_aa",
+        "upsample_bilinear2d", "_upsample_bilinear2d_aa", "_upsample_lanczos2d_aa", "upsample_linear1d",
+        "upsample_trilinear3d", "var", "where",
     )
 )  # fmt: skip
 """Operators whose tensors torch brings to one dtype before it computes, half precision to float32."""
 
 LEFT_IN_FLOAT16 = frozenset(
     (
-        "abs", "_adaptive_avg_pool2d", "add", "addmm", "amax", "amin", "avg_pool2d", "bmm", "clamp", "convolution",
-        "hardtanh", "maximum", "mean", "minimum", "mm", "mul", "_native_batch_norm_legit_no_training", "neg", "relu",
-        "relu6", "sub", "sum",
+        "abs", "_adaptive_avg_pool2d", "add", "addmm", "amax", "amin", "avg_pool2d", "bmm", "clamp",
+        "convolution", "hardtanh", "max_pool2d_with_indices", "maximum", "mean", "minimum", "mm", "mul",
+        "_native_batch_norm_legit_no_training", "neg", "relu", "relu6", "sub", "sum",
     )
 )  # fmt: skip
 """Those of them that stay in float16: they round once, or `precision.py` has them add up in float32."""
