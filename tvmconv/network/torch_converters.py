@@ -60,6 +60,7 @@ class Importer(ExportedProgramImporter):  # type: ignore[misc]
         table |= {
             "amax.default": partial(self._extreme, relax.op.max),
             "amin.default": partial(self._extreme, relax.op.min),
+            "as_strided.default": partial(self._with_strides, table["as_strided.default"]),
             "avg_pool1d.default": partial(self._average_pool, table["avg_pool1d.default"], 1),
             "avg_pool2d.default": partial(self._average_pool, table["avg_pool2d.default"], 2),
             "avg_pool3d.default": partial(self._average_pool, table["avg_pool3d.default"], 3),
@@ -165,7 +166,7 @@ class Importer(ExportedProgramImporter):  # type: ignore[misc]
 
     def _item_of(self, convert: Converter, node: torch.fx.Node) -> Any:
         """One of an operator's results; of some Relax has the first alone."""
-        if isinstance(self.env[node.args[0]].ty, relax.TensorType) and node.args[1] != 0:
+        if isinstance(getattr(self.env[node.args[0]], "ty", None), relax.TensorType) and node.args[1] != 0:
             raise ValueError(f"Relax has only the first result of {node.args[0].target}")
         return convert(node)
 
@@ -173,6 +174,11 @@ class Importer(ExportedProgramImporter):  # type: ignore[misc]
         """bfloat16 goes from and to other dtypes by float32."""
         x, dtype = self.env[node.args[0]], relax_dtype(node.meta["val"].dtype)
         return self._as(self._as(x, "float32") if "bfloat16" in (str(x.ty.dtype), dtype) else x, dtype)
+
+    def _with_strides(self, convert: Converter, node: torch.fx.Node) -> relax.Expr:
+        if not node.args[0].meta["val"].is_contiguous():
+            raise ValueError("it reads memory that is not in the order of the elements")
+        return convert(node)
 
     def _squeeze_ones(self, node: torch.fx.Node) -> relax.Expr:
         x, dims = self.env[node.args[0]], node.args[1]

@@ -114,6 +114,8 @@ def type_problem(value: Any, expected: Any) -> str:
             return "Relax makes more than one tensor of it"
         if not isinstance(ty, relax.TensorType):
             return ""
+        if expected.layout is not torch.strided:
+            return f"it is of the layout {expected.layout}"
         dtype = relax_dtype(expected.dtype)
         if str(ty.dtype) != dtype:
             return f"Relax makes {ty.dtype} of it, torch {dtype}"
