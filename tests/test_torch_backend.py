@@ -144,3 +144,9 @@ def test_elements_from_the_end() -> None:
 def test_graphs_without_tensors() -> None:
     with torch.no_grad():
         assert torch.compile(lambda: torch.arange(3), backend="tvmconv")().tolist() == [0, 1, 2]
+
+
+def test_inputs_without_elements() -> None:
+    with torch.no_grad():
+        y = torch.compile(lambda x, y: torch.addmm(x, y, y.T), backend="tvmconv")(torch.ones(5), torch.ones(5, 0))
+    assert y.tolist() == [[1] * 5] * 5

@@ -41,7 +41,9 @@ error, {wrong} are wrong. `python tests/torch_operators.py --markdown docs/torch
 `tests/test_torch_operators.py` runs a part of it.
 
 The numbers are those of samples that are right, and of all where some are refused. Left out are operators whose results
-are {excluded}.
+are
+
+{excluded}
 
 | operator | {dtypes} | why some are refused |
 | --- | {lines} | --- |
@@ -144,7 +146,7 @@ def page(done: dict[Task, list[Outcome]]) -> str:
         right=counts[RIGHT],
         refused=counts[REFUSED],
         wrong=sum(counts[kind] for kind in FAILURES),
-        excluded="; ".join(f"{reason} ({', '.join(names)})" for reason, names in reasons.items()),
+        excluded="\n".join(f"- {reason}: {', '.join(names)}" for reason, names in reasons.items()),
         dtypes=" | ".join(DTYPES),
         lines=" | ".join("---:" for _ in DTYPES),
     )

@@ -98,9 +98,10 @@ def _torch_operand(name: str, array: Any) -> Operand:
         pointer = array.data_ptr()
     except RuntimeError:  # torch.vmap's
         pointer = 0
-    if not array.numel():
-        array = array.new_empty(array.shape)  # it may have strides that kernels refuse
-    elif not pointer:
+    if not array.numel():  # which has strides that kernels refuse
+        shape, dtype, device = tuple(array.shape), _dtype_name(array.dtype), _device(kind, index or 0)
+        return Operand(name, tvm.runtime.empty(shape, dtype, device), shape, dtype, device)
+    if not pointer:
         raise InvalidArgumentError(name, "a tensor without data", "one with data: no fake one, none of torch.vmap")
     if kind == "cuda" and pointer % GPU_ALIGNMENT:
         array = array.clone()

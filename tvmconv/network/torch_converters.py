@@ -61,9 +61,6 @@ class Importer(ExportedProgramImporter):  # type: ignore[misc]
             "amax.default": partial(self._extreme, relax.op.max),
             "amin.default": partial(self._extreme, relax.op.min),
             "as_strided.default": partial(self._with_strides, table["as_strided.default"]),
-            "avg_pool1d.default": partial(self._average_pool, table["avg_pool1d.default"], 1),
-            "avg_pool2d.default": partial(self._average_pool, table["avg_pool2d.default"], 2),
-            "avg_pool3d.default": partial(self._average_pool, table["avg_pool3d.default"], 3),
             "addmm.default": self._scaled_product,
             "baddbmm.default": self._scaled_product,
             "bmm.default": self._product,
@@ -76,10 +73,6 @@ class Importer(ExportedProgramImporter):  # type: ignore[misc]
             "getitem": partial(self._item_of, table["getitem"]),
             "log1p.default": self._log1p,
             "max.dim": partial(self._extreme_with_place, relax.op.max, relax.op.argmax),
-            "max_pool2d_with_indices.default": partial(self._pool, pooling.max_pool, 2),
-            "max_pool3d_with_indices.default": partial(self._pool, pooling.max_pool, 3),
-            "adaptive_max_pool2d.default": partial(self._pool, pooling.adaptive_max_pool, 2),
-            "adaptive_max_pool3d.default": partial(self._pool, pooling.adaptive_max_pool, 3),
             "min.dim": partial(self._extreme_with_place, relax.op.min, relax.op.argmin),
             "mm.default": self._product,
             "native_group_norm.default": self._group_norm,
@@ -89,6 +82,13 @@ class Importer(ExportedProgramImporter):  # type: ignore[misc]
             "squeeze.dim": self._squeeze_ones,
             "squeeze.dims": self._squeeze_ones,
         }
+        for rank in (1, 2, 3):
+            for name, pool in (
+                (f"adaptive_max_pool{rank}d.default", pooling.adaptive_max_pool),
+                (f"avg_pool{rank}d.default", pooling.average_pool),
+                (f"max_pool{rank}d_with_indices.default", pooling.max_pool),
+            ):
+                table[name] = partial(self._pool, table.get(name), pool, rank)
         for name in resampling.OPERATORS:
             table |= {f"{name}.vec": self._resample, f"{name}.default": self._resample}
         return {name: partial(self._checked, convert) for name, convert in table.items()}
@@ -132,7 +132,8 @@ class Importer(ExportedProgramImporter):  # type: ignore[misc]
 
     def _settled(self, value: Any) -> Any:
         """The value with a variable for what is an expression still, whose type is not known otherwise."""
-        return self.block_builder.emit(value) if isinstance(value, (relax.Call, relax.TupleGetItem)) else value
+        is_open = isinstance(value, (relax.Call, relax.Tuple, relax.TupleGetItem))
+        return self.block_builder.emit(value) if is_open else value
 
     def _as(self, value: relax.Expr, dtype: str) -> relax.Expr:
         return value if str(value.ty.dtype) == dtype else self.block_builder.emit(relax.op.astype(value, dtype))
@@ -297,12 +298,9 @@ class Importer(ExportedProgramImporter):  # type: ignore[misc]
     def _resample(self, node: torch.fx.Node) -> relax.Expr:
         return resampling.resample(self.block_builder, self.env[node.args[0]], base_name(node), node)
 
-    def _average_pool(self, otherwise: Converter, spatial: int, node: torch.fx.Node) -> relax.Expr:
-        pooled = pooling.average_pool(self.block_builder, self.env[node.args[0]], node, spatial)
-        return otherwise(node) if pooled is None else pooled
-
-    def _pool(self, pool: Callable[..., relax.Expr], spatial: int, node: torch.fx.Node) -> relax.Expr:
-        return self.block_builder.emit(pool(self.block_builder, self.env[node.args[0]], node, spatial))
+    def _pool(self, otherwise: Any, pool: Callable[..., Any], spatial: int, node: torch.fx.Node) -> relax.Expr:
+        pooled = pool(self.block_builder, self.env[node.args[0]], node, spatial)
+        return otherwise(node) if pooled is None else self._settled(pooled)
 
 
 def _require_elements(node: torch.fx.Node, value: torch.Tensor) -> None:

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import reduce
-from math import inf, prod
+from math import inf, nan, prod
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from .torch_resampling import OPERATORS as RESAMPLING
+from .torch_types import HALF
 
 aten = torch.ops.aten
 
@@ -37,6 +38,14 @@ def subtract(x: Tensor, y: Any, alpha: float = 1) -> Any:
 
 def subtract_from(x: Tensor, y: Any, alpha: float = 1) -> Any:
     return torch.neg(x if alpha == 1 else x * alpha) + y
+
+
+def multiply(x: Any, y: Any) -> Any:
+    """Zero times a tensor is NaN where that is NaN or infinite, which TVM takes for zero."""
+    factor, other = (x, y) if isinstance(x, (int, float)) else (y, x)
+    if not isinstance(factor, (int, float)) or factor != 0 or not other.is_floating_point():
+        return NotImplemented
+    return torch.where(other.abs() < inf, 0.0, nan).to(other.dtype)
 
 
 def elu(x: Tensor, alpha: float = 1, scale: float = 1, input_scale: float = 1) -> Any:
@@ -177,19 +186,23 @@ def any_of_dim(x: Tensor, dim: int, keepdim: bool = False) -> Any:
 def vector_norm(
     x: Tensor, order: float = 2, dim: Any = None, keepdim: bool = False, *, dtype: torch.dtype | None = None
 ) -> Tensor:
+    """The norm, with powers of half precision in float32."""
     dims = list(range(x.dim())) if dim is None else [dim] if isinstance(dim, int) else list(dim)
-    x = x.abs() if dtype is None else x.to(dtype).abs()
+    result = x.dtype if dtype is None else dtype
+    x = x.to(torch.float32 if result in HALF else result).abs()
     if order == inf:
-        return x.amax(dims, keepdim)
-    if order == -inf:
-        return x.amin(dims, keepdim)
-    if order == 0:
-        return (x != 0).to(x.dtype).sum(dims, keepdim)
-    if order == 1:
-        return x.sum(dims, keepdim)
-    if order == 2:
-        return (x * x).sum(dims, keepdim).sqrt()
-    return (x**order).sum(dims, keepdim) ** (1 / order)
+        norm = x.amax(dims, keepdim)
+    elif order == -inf:
+        norm = x.amin(dims, keepdim)
+    elif order == 0:
+        norm = (x != 0).to(x.dtype).sum(dims, keepdim)
+    elif order == 1:
+        norm = x.sum(dims, keepdim)
+    elif order == 2:
+        norm = (x * x).sum(dims, keepdim).sqrt()
+    else:
+        norm = (x**order).sum(dims, keepdim) ** (1 / order)
+    return norm.to(result)
 
 
 def variance_and_mean(x: Tensor, dim: Any = None, *, correction: Any = None, keepdim: bool = False) -> Any:
@@ -218,6 +231,8 @@ OWN: dict[Any, Callable[..., Any]] = {
     aten.index_put.default: index_put,
     aten.linalg_vector_norm.default: vector_norm,
     aten.round.default: unless_float,
+    aten.mul.Scalar: multiply,
+    aten.mul.Tensor: multiply,
     aten.rsub.Scalar: subtract_from,
     aten.rsub.Tensor: subtract_from,
     aten.scatter.src: scatter,

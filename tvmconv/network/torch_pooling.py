@@ -55,9 +55,11 @@ def average_pool(builder: relax.BlockBuilder, x: relax.Expr, node: torch.fx.Node
 
     They are those of windows that are all inside of an x with its padding around it, times what a window has too many.
     """
-    kernel, stride, padding, _, padded, divisor = given(
+    kernel, stride, padding, ceiling, padded, divisor = given(
         node, kernel_size=None, stride=(), padding=0, ceil_mode=False, count_include_pad=True, divisor_override=None
     )
+    if divisor is None and not ceiling and not (spatial == 3 and padding):
+        return None
     axes = _axes(node.args[0].meta["val"], node.meta["val"], spatial, kernel, stride, padding)
     reaches_out = any(axis.missing > axis.padding or (spatial == 3 and axis.padding) for axis in axes)
     if divisor is None and not reaches_out:
@@ -76,11 +78,13 @@ def average_pool(builder: relax.BlockBuilder, x: relax.Expr, node: torch.fx.Node
     return _in_batch(builder, x, spatial, pooled)
 
 
-def max_pool(builder: relax.BlockBuilder, x: relax.Expr, node: torch.fx.Node, spatial: int) -> relax.Expr:
-    """The maxima of windows and where they are, counted within a plane."""
-    kernel, stride, padding, dilation, _ = given(
+def max_pool(builder: relax.BlockBuilder, x: relax.Expr, node: torch.fx.Node, spatial: int) -> relax.Expr | None:
+    """The maxima of windows and where they are, counted within a plane; None where Relax's maxima are all there is."""
+    kernel, stride, padding, dilation, ceiling = given(
         node, kernel_size=None, stride=(), padding=0, dilation=1, ceil_mode=False
     )
+    if not ceiling and all(user.args[1] == 0 for user in node.users):
+        return None
     axes = _axes(node.args[0].meta["val"], node.meta["val"][0], spatial, kernel, stride, padding, dilation)
     before = [axis.padding for axis in axes]
     reaches_out = any(axis.missing > axis.padding for axis in axes)
