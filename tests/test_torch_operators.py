@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import signal
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -73,7 +74,8 @@ def call(function: Callable[..., torch.Tensor]) -> Call:
 
 
 def crash(x: torch.Tensor) -> torch.Tensor:
-    os.abort()
+    os.kill(os.getpid(), signal.SIGKILL)
+    return x
 
 
 def hang(x: torch.Tensor) -> torch.Tensor:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
+from math import factorial
 from typing import Any
 
 import numpy as np
@@ -81,6 +82,7 @@ class Importer(ExportedProgramImporter):  # type: ignore[misc]
             "sort.stable": table["sort.default"],
             "squeeze.dim": self._squeeze_ones,
             "squeeze.dims": self._squeeze_ones,
+            "tanh.default": self._tanh,
         }
         for rank in (1, 2, 3):
             for name, pool in (
@@ -214,23 +216,28 @@ class Importer(ExportedProgramImporter):  # type: ignore[misc]
         return relax.op.trunc(self.block_builder.emit(quotient)) if "float" in str(x.ty.dtype) else quotient
 
     def _log1p(self, node: torch.fx.Node) -> relax.Expr:
-        """log(1 + x) exact for small x too: the logarithm of what 1 + x is rounded to, times x for that less 1."""
         x = self.env[node.args[0]]
-        one = relax.const(1, str(x.ty.dtype))
-        near = self.block_builder.emit(relax.op.add(x, one))
-        rest = relax.op.subtract(near, one)
-        is_small, is_infinite = relax.op.equal(rest, relax.op.zeros_like(x)), relax.op.equal(near, x)
-        exact = relax.op.multiply(relax.op.log(near), relax.op.divide(x, rest))
-        return relax.op.where(is_small, x, relax.op.where(is_infinite, relax.op.log(near), exact))
+        far = relax.op.log(relax.op.add(x, relax.const(1, str(x.ty.dtype))))
+        return self._near_zero(x, far, [(-1) ** n / (n + 1) for n in range(8)])
 
     def _expm1(self, node: torch.fx.Node) -> relax.Expr:
-        """exp(x) - 1 exact for small x too: tanh(x / 2) times (exp(x) + 1)."""
         x = self.env[node.args[0]]
-        one, half = (relax.const(value, str(x.ty.dtype)) for value in (1, 0.5))
-        power = self.block_builder.emit(relax.op.exp(x))
-        small = relax.op.multiply(relax.op.tanh(relax.op.multiply(x, half)), relax.op.add(power, one))
-        is_small = relax.op.less(relax.op.abs(x), one)
-        return relax.op.where(is_small, small, relax.op.subtract(power, one))
+        far = relax.op.subtract(relax.op.exp(x), relax.const(1, str(x.ty.dtype)))
+        return self._near_zero(x, far, [1 / factorial(n + 1) for n in range(8)])
+
+    def _tanh(self, node: torch.fx.Node) -> relax.Expr:
+        """TVM's is made of exponentials."""
+        x = self.env[node.args[0]]
+        return self._near_zero(x, relax.op.tanh(x), [1, 0, -1 / 3, 0, 2 / 15, 0, -17 / 315])
+
+    def _near_zero(self, x: relax.Expr, far: relax.Expr, series: list[float]) -> relax.Expr:
+        """A function that is x times a series near 0, where `far` has lost what x is."""
+        dtype = str(x.ty.dtype)
+        total = relax.const(series[-1], dtype)
+        for factor in reversed(series[:-1]):
+            total = self.block_builder.emit(relax.op.add(relax.op.multiply(total, x), relax.const(factor, dtype)))
+        is_near = relax.op.less(relax.op.abs(x), relax.const(0.05, dtype))
+        return relax.op.where(is_near, relax.op.multiply(x, total), far)
 
     # --- Products ---
 

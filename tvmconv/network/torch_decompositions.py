@@ -54,6 +54,14 @@ def elu(x: Tensor, alpha: float = 1, scale: float = 1, input_scale: float = 1) -
     return torch.where(x > 0, x * scale, torch.expm1(x * input_scale) * (alpha * scale))
 
 
+def softplus(x: Tensor, beta: float = 1, threshold: float = 20) -> Tensor:
+    """log(1 + exp(x)) exact far below 0 too."""
+    wide = x.to(torch.float32) if x.dtype in HALF else x
+    scaled = wide if beta == 1 else wide * beta
+    curve = torch.log1p(torch.exp(scaled))
+    return torch.where(scaled > threshold, wide, curve if beta == 1 else curve / beta).to(x.dtype)
+
+
 def clamp(x: Tensor, low: float | None = None, high: float | None = None) -> Any:
     if low is not None and high is not None and low > high:
         return torch.clamp(x, high, high)
@@ -238,6 +246,7 @@ OWN: dict[Any, Callable[..., Any]] = {
     aten.scatter.src: scatter,
     aten.scatter_add.default: scatter_add,
     aten.select.int: select,
+    aten.softplus.default: softplus,
     aten.sub.Scalar: subtract,
     aten.sub.Tensor: subtract,
     aten.take.default: take,
