@@ -48,6 +48,15 @@ def multiply(x: Any, y: Any) -> Any:
     return torch.where(other.abs() < inf, 0.0, nan).to(other.dtype)
 
 
+def unequal(x: Tensor, y: Any) -> Any:
+    """A tensor differs from itself where it is NaN, which TVM does not think of."""
+    return torch.isnan(x) if x is y else NotImplemented
+
+
+def equal(x: Tensor, y: Any) -> Any:
+    return torch.logical_not(torch.isnan(x)) if x is y else NotImplemented
+
+
 def elu(x: Tensor, alpha: float = 1, scale: float = 1, input_scale: float = 1) -> Any:
     if scale == input_scale == 1 and alpha >= 0:
         return NotImplemented
@@ -233,6 +242,8 @@ OWN: dict[Any, Callable[..., Any]] = {
     aten.clamp_max.default: clamp_to,
     aten.clamp_min.Tensor: torch.maximum,
     aten.clamp_min.default: clamp_from,
+    aten.eq.Tensor: equal,
+    aten.ne.Tensor: unequal,
     aten.elu.default: elu,
     aten.floor.default: unless_float,
     aten.index.Tensor: index,
