@@ -130,3 +130,23 @@ def test_graph_breaks() -> None:
     with torch.no_grad():
         result = torch.compile(function, backend="tvmconv")(IMAGE)
         torch.testing.assert_close(result, function(IMAGE))
+
+
+def test_elements_from_the_end() -> None:
+    def function(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return x[:, -1], x[..., -1], torch.nn.functional.interpolate(x, scale_factor=1.7, mode="bilinear")
+
+    with torch.no_grad():
+        for y, expected in zip(torch.compile(function, backend="tvmconv")(IMAGE), function(IMAGE), strict=True):
+            torch.testing.assert_close(y, expected, rtol=0, atol=1e-5)
+
+
+def test_graphs_without_tensors() -> None:
+    with torch.no_grad():
+        assert torch.compile(lambda: torch.arange(3), backend="tvmconv")().tolist() == [0, 1, 2]
+
+
+def test_inputs_without_elements() -> None:
+    with torch.no_grad():
+        y = torch.compile(lambda x, y: torch.addmm(x, y, y.T), backend="tvmconv")(torch.ones(5), torch.ones(5, 0))
+    assert y.tolist() == [[1] * 5] * 5

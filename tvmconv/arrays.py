@@ -124,23 +124,23 @@ def _taken_from_torch(name: str, array: Any) -> tuple[Any, Hashable]:
         pointer = array.data_ptr()
     except RuntimeError:  # torch.vmap's, and sparse ones
         pointer = 0
-    if not pointer:
-        array = _empty(name, array)
-    elif array.is_neg() or not array.is_contiguous():
+    facts = (name, array.shape, array.dtype) if array.is_cpu else (name, array.shape, array.dtype, array.device)
+    if not pointer or not array.numel():
+        return _empty(name, array), facts
+    if array.is_neg() or not array.is_contiguous():
         array = array.resolve_neg().contiguous()
     elif pointer % GPU_ALIGNMENT and array.is_cuda:
         array = array.clone()
-    if array.is_cpu:
-        return array, (name, array.shape, array.dtype)
-    return array, (name, array.shape, array.dtype, array.device)
+    return array, facts
 
 
 def _empty(name: str, array: Any) -> Any:
-    """A tensor of torch that has no data because it has no elements; it may have strides that kernels refuse."""
+    """A tensor like one of torch that has no elements: torch's may have strides that kernels refuse."""
     _require_dense(name, array)
     if array.numel():
         raise InvalidArgumentError(name, "a tensor without data", "one with data: no fake one, none of torch.vmap")
-    return array.new_empty(array.shape)
+    device = _device(array.device.type, array.device.index or 0)
+    return tvm.runtime.empty(tuple(array.shape), _dtype_name(array.dtype), device)
 
 
 def _require_dense(name: str, array: Any) -> None:

@@ -31,6 +31,8 @@ def compile_graph(graph: torch.fx.GraphModule, example_inputs: Sequence[Any]) ->
     state: list[tuple[Any, int]] = []
 
     def run(*inputs: Any) -> tuple[Any, ...]:
+        if not any(map(_is_tensor, inputs)):
+            return tuple(graph(*inputs))
         if torch.is_grad_enabled() and any(value.requires_grad for value in inputs if isinstance(value, torch.Tensor)):
             raise InvalidArgumentError(
                 "inputs",

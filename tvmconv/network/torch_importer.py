@@ -16,9 +16,6 @@ if TYPE_CHECKING:
 
 HINT = "write the model without it, or with operators that Relax has"
 
-FLOAT32_ONLY = ("addmm", "baddbmm", "bmm", "convolution", "mm")
-"""Operators whose results Relax's importer makes float32, whatever they are in torch."""
-
 
 def export_module(module: torch.nn.Module, inputs: tuple[Any, ...] | None) -> torch.export.ExportedProgram:
     """The module in eval mode, exported with example inputs; the module itself is left as it was."""
@@ -50,19 +47,20 @@ def import_program(program: torch.export.ExportedProgram) -> tuple[tvm.IRModule,
     Raises `UnsupportedModelError` for one with an operator that Relax cannot import.
     """
     import torch
-    from tvm.relax.frontend.torch import from_exported_program
+
+    from .torch_converters import Importer
+    from .torch_decompositions import decompositions
 
     with quiet():
-        program = program.run_decompositions()
+        try:
+            program = program.run_decompositions(decompositions())
+        except IMPORT_ERRORS as error:
+            raise UnsupportedModelError(f"torch cannot decompose the model: {summary(error)}") from error
         signature = program.graph_signature
         if changed := [*signature.buffers_to_mutate.values(), *signature.user_inputs_to_mutate.values()]:
             raise unsupported(changed, "the model changes them, as in training", "export it in eval mode")
-        if misread := [_words(node) for node in program.graph.nodes if _is_misread(node)]:
-            raise unsupported(misread, "Relax ignores one of its arguments", HINT)
-        if other := [_words(node) for node in program.graph.nodes if _changes_dtype(node)]:
-            raise unsupported(other, "Relax imports it in float32 only", "import the model in float32, or from ONNX")
         try:
-            mod = from_exported_program(program, run_ep_decomposition=False, unwrap_unit_return_tuple=True)
+            mod = Importer().from_exported_program(program, False, True, False, None)
         except IMPORT_ERRORS as error:
             at_fault = node_at_fault(error, torch.fx.Node)
             nodes = [at_fault] if at_fault else _unknown_nodes(program, error)
@@ -76,28 +74,6 @@ def import_program(program: torch.export.ExportedProgram) -> tuple[tvm.IRModule,
 class _CopyConstants(PyExprMutator):  # type: ignore[misc]
     def visit_generic_const_(self, constant: tvm.ir.GenericConst) -> relax.Expr:
         return relax.const(constant.value.copyto(tvm.cpu()))
-
-
-def _is_misread(node: torch.fx.Node) -> bool:
-    """Whether Relax's importer would make something else of the node without a word."""
-    name = getattr(node.target, "__name__", "").partition(".")[0]
-    if name in ("add", "sub", "rsub"):
-        return bool(node.kwargs.get("alpha", 1) != 1)
-    if name == "elu":  # alpha is read, scale and input_scale are not
-        return any(value != 1 for value in node.args[2:])
-    if name == "avg_pool2d":
-        return len(node.args) > 6 and node.args[6] is not None
-    if name == "clamp":
-        bounds = [bound for bound in node.args[1:] if isinstance(bound, (int, float))]
-        return len(bounds) == 2 and bounds[0] > bounds[1]
-    return False
-
-
-def _changes_dtype(node: torch.fx.Node) -> bool:
-    import torch
-
-    name = getattr(node.target, "__name__", "").removesuffix(".default")
-    return name in FLOAT32_ONLY and node.meta["val"].dtype != torch.float32
 
 
 def _unknown_nodes(program: torch.export.ExportedProgram, error: BaseException) -> list[torch.fx.Node]:

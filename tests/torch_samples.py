@@ -1,0 +1,186 @@
+"""Torch's own samples of its operators, and what becomes of one that is imported, built and run."""
+
+from __future__ import annotations
+
+import itertools
+import traceback
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+import tvmconv
+from tvmconv.errors import TvmconvError
+
+RIGHT, REFUSED, WRONG, RAW = "right", "refused", "wrong", "raw error"
+
+DTYPES = {name: getattr(torch, name) for name in ("float32", "float16", "bfloat16", "int64", "bool")}
+
+TOLERANCES = {
+    torch.float64: (1e-6, 1e-6),
+    torch.float32: (1e-5, 1e-5),
+    torch.float16: (4e-3, 4e-3),
+    torch.bfloat16: (3e-2, 3e-2),
+}
+"""What a result of each dtype may differ by, relative to itself and relative to the largest of its tensor."""
+
+TIES = {"argsort": 0, "sort": 0, "topk": 1}
+"""Operators that tell places of elements, torch leaving open which of equal ones; and which argument is the axis."""
+
+EXCLUDED = {
+    **dict.fromkeys(
+        (
+            "bernoulli", "cauchy", "exponential", "geometric", "log_normal", "multinomial",
+            "nn.functional.alpha_dropout", "nn.functional.dropout",
+            "nn.functional.dropout2d", "nn.functional.dropout3d",
+            "nn.functional.fractional_max_pool2d", "nn.functional.fractional_max_pool3d",
+            "nn.functional.rrelu", "normal", "normal.in_place",
+            "normal.number_mean", "pca_lowrank", "rand_like", "randint", "randint_like", "randn", "randn_like",
+            "svd_lowrank", "uniform",
+        ),
+        "random",
+    ),
+    **dict.fromkeys(
+        (
+            "empty", "empty_like", "empty_permuted", "empty_strided", "new_empty", "new_empty_strided", "resize_",
+            "resize_as_",
+        ),
+        "memory that is not initialized",
+    ),
+    **dict.fromkeys(("allclose", "broadcast_shapes", "equal", "item"), "no tensors"),
+    **dict.fromkeys(
+        (
+            "jiterator_2inputs_2outputs", "jiterator_4inputs_with_extra_args", "jiterator_binary",
+            "jiterator_binary_return_by_ref", "jiterator_unary",
+        ),
+        "of CUDA alone",
+    ),
+}  # fmt: skip
+"""Operators that are left out, and what their results are."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    kind: str
+    message: str = ""
+
+
+class Call(torch.nn.Module):  # type: ignore[misc]
+    """An operator with all of a sample but its tensors, which it is called with."""
+
+    def __init__(self, name: str, function: Callable[..., Any], sample: Any) -> None:
+        super().__init__()
+        self.name, self.function = name, function
+        self.arguments = sample.args
+        leaves, self.form = pytree.tree_flatten((sample.input, sample.args, sample.kwargs))
+        self.others = [None if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
+        self.places = [place for place, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)]
+        self.tensors = tuple(leaves[place].detach() for place in self.places)
+
+    def forward(self, *tensors: torch.Tensor) -> Any:
+        leaves = list(self.others)
+        for place, tensor in zip(self.places, tensors, strict=True):
+            leaves[place] = tensor
+        first, arguments, keywords = pytree.tree_unflatten(leaves, self.form)
+        return self.function(first, *arguments, **keywords)
+
+
+@cache
+def operators() -> dict[str, Any]:
+    """Torch's operators by name, with the variant where one has several."""
+    from torch.testing._internal.common_methods_invocations import op_db
+
+    return {f"{op.name}.{op.variant_test_name}".rstrip("."): op for op in op_db}
+
+
+def samples(name: str, dtype: str) -> Iterator[Call]:
+    """An operator's samples, the same in every process."""
+    torch.manual_seed(0)
+    op = operators()[name]
+    if DTYPES[dtype] in op.dtypes:
+        for sample in op.sample_inputs("cpu", DTYPES[dtype]):
+            yield Call(name, op.op, sample)
+
+
+def classify(call: Call) -> Outcome:
+    """What becomes of a sample that torch itself can run, on the way that `torch.compile` takes to a network.
+
+    It goes by `torch.export` at once, not by TorchDynamo, which would leave what it cannot trace to torch.
+    """
+    with warnings.catch_warnings(), torch.no_grad():
+        warnings.simplefilter("ignore")
+        expected = _run(call, call.tensors)
+        try:
+            network = tvmconv.build(tvmconv.import_model(call, call.tensors))
+            results = network(*call.tensors)
+        except TvmconvError as error:
+            return Outcome(REFUSED, _line(error))
+        except Exception as error:
+            place = traceback.extract_tb(error.__traceback__)[-1]
+            return Outcome(RAW, f"{type(error).__name__} at {Path(place.filename).name}:{place.lineno}: {_line(error)}")
+        try:
+            exact = _run(call, tuple(value.double() if value.is_floating_point() else value for value in call.tensors))
+        except (RuntimeError, ValueError, TypeError):
+            exact = expected
+        found = list(results) if isinstance(results, tuple) else [results]
+        if call.name in TIES:
+            found, expected, exact = (_picked(call, values) for values in (found, expected, exact))
+        problem = difference(found, expected, exact)
+        return Outcome(WRONG, problem) if problem else Outcome(RIGHT)
+
+
+def _picked(call: Call, results: list[Any]) -> list[Any]:
+    """The results with the elements that places are of instead of places."""
+    place = TIES[call.name]
+    dim = call.arguments[place] if len(call.arguments) > place else -1
+    return [*results[:-1], call.tensors[0].gather(dim, results[-1])]
+
+
+def _run(call: Call, tensors: tuple[torch.Tensor, ...]) -> list[torch.Tensor]:
+    results = call(*(tensor.clone() for tensor in tensors))
+    return [value for value in pytree.tree_leaves(results) if isinstance(value, torch.Tensor)]
+
+
+def difference(found: list[Any], expected: list[torch.Tensor], exact: list[torch.Tensor]) -> str:
+    """What is wrong with a network's results: nothing where each element is torch's, or that of float64."""
+    if len(found) != len(expected):
+        return f"{len(found)} outputs, not {len(expected)}"
+    for place, (y, near, best) in enumerate(itertools.zip_longest(found, expected, exact)):
+        if not isinstance(y, torch.Tensor):
+            y = _as_torch(y)
+        if (y.shape, y.dtype) != (near.shape, near.dtype):
+            return f"output {place} is {y.dtype} {tuple(y.shape)}, not {near.dtype} {tuple(near.shape)}"
+        usable = best is not None and best.shape == near.shape
+        right = _close(y, near) | (_close(y, best.to(near.dtype)) if usable else False)
+        if not right.all():
+            at = tuple(int(i) for i in (~right).nonzero()[0])
+            share = f"{int((~right).sum())} of {right.numel()} elements"
+            return f"output {place}{list(at)} is {y[at].item()}, not {near[at].item()}; {share}"
+    return ""
+
+
+def _as_torch(array: Any) -> torch.Tensor:
+    """An array of NumPy, which a network without inputs makes, as one of torch, which has a bfloat16 of its own."""
+    if str(array.dtype) == "bfloat16":
+        return torch.from_numpy(array.view("int16").copy()).view(torch.bfloat16)
+    return torch.from_numpy(array.copy())
+
+
+def _close(y: torch.Tensor, reference: torch.Tensor) -> torch.Tensor:
+    if not reference.is_floating_point():
+        return y == reference
+    relative, absolute = TOLERANCES[reference.dtype]
+    y, wide = y.double(), reference.double()
+    finite = wide[wide.isfinite()].abs()
+    scale = float(finite.max()) if finite.numel() else 0.0
+    near = (y - wide).abs() <= relative * wide.abs() + absolute * scale
+    return near | (y == wide) | (y.isnan() & wide.isnan())
+
+
+def _line(error: Exception) -> str:
+    return " ".join(str(error).split())[:400]

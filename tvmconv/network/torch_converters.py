@@ -1,0 +1,316 @@
+"""Relax's importer of torch, with operators that it misreads read right, and every node held to torch's type of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from math import factorial
+from typing import Any
+
+import numpy as np
+import torch
+from tvm import relax
+from tvm.relax.frontend.torch.exported_program_translator import ExportedProgramImporter
+
+from . import torch_pooling as pooling
+from . import torch_resampling as resampling
+from .torch_types import base_name, computed_in, first_tensor, given, relax_dtype, type_problem
+
+Converter = Callable[[torch.fx.Node], Any]
+
+CONVOLUTIONS = {
+    (1, False): relax.op.nn.conv1d,
+    (2, False): relax.op.nn.conv2d,
+    (3, False): relax.op.nn.conv3d,
+    (1, True): relax.op.nn.conv1d_transpose,
+    (2, True): relax.op.nn.conv2d_transpose,
+    (3, True): relax.op.nn.conv3d_transpose,
+}
+"""By the number of spatial axes, and whether it is transposed."""
+
+RANDOM = ("bernoulli", "dropout", "dropout_", "exponential", "native_dropout", "randn", "randn_like")
+"""Operators that Relax's importer makes something of that is not random."""
+
+MADE = ("arange", "eye", "hamming_window", "linspace", "scalar_tensor")
+"""Operators that make tensors of numbers alone."""
+
+FILLED = {
+    "empty": 0, "empty_like": 0, "empty_permuted": 0, "fill": None, "full": None, "full_like": None, "new_ones": 1,
+    "new_zeros": 0, "ones": 1, "ones_like": 1, "zeros": 0, "zeros_like": 0,
+}  # fmt: skip
+"""Operators that fill a tensor with one value, or with their second argument."""
+
+
+class Importer(ExportedProgramImporter):  # type: ignore[misc]
+    """Imports torch's operators as Relax's, each node with the shape and the dtype that torch gives it.
+
+    What it raises has the node in its frames, as Relax's own errors do.
+    """
+
+    def create_convert_map(self) -> dict[str, Converter]:
+        table: dict[str, Converter] = super().create_convert_map()
+        for name in table:
+            base = name.partition(".")[0]
+            if base in RANDOM:
+                table[name] = self._random
+            elif base in MADE:
+                table[name] = partial(self._made, table[name])
+            elif base in FILLED:
+                table[name] = partial(self._filled, table[name], FILLED[base])
+        table |= {
+            "amax.default": partial(self._extreme, relax.op.max),
+            "amin.default": partial(self._extreme, relax.op.min),
+            "as_strided.default": partial(self._with_strides, table["as_strided.default"]),
+            "addmm.default": self._scaled_product,
+            "baddbmm.default": self._scaled_product,
+            "bmm.default": self._product,
+            "convert_element_type.default": self._cast,
+            "convolution.default": self._any_convolution,
+            "div.Tensor_mode": self._rounded_quotient,
+            "expm1.default": self._expm1,
+            "grid_sampler_2d.default": self._grid_sample,
+            "grid_sampler_3d.default": self._grid_sample,
+            "getitem": partial(self._item_of, table["getitem"]),
+            "log1p.default": self._log1p,
+            "max.dim": partial(self._extreme_with_place, relax.op.max, relax.op.argmax),
+            "min.dim": partial(self._extreme_with_place, relax.op.min, relax.op.argmin),
+            "mm.default": self._product,
+            "native_group_norm.default": self._group_norm,
+            "_to_copy.default": self._cast,
+            "scatter_add.default": self._scatter_add,
+            "sort.stable": table["sort.default"],
+            "squeeze.dim": self._squeeze_ones,
+            "squeeze.dims": self._squeeze_ones,
+            "tanh.default": self._tanh,
+        }
+        for rank in (1, 2, 3):
+            for name, pool in (
+                (f"adaptive_max_pool{rank}d.default", pooling.adaptive_max_pool),
+                (f"avg_pool{rank}d.default", pooling.average_pool),
+                (f"max_pool{rank}d_with_indices.default", pooling.max_pool),
+            ):
+                table[name] = partial(self._pool, table.get(name), pool, rank)
+        for name in resampling.OPERATORS:
+            table |= {f"{name}.vec": self._resample, f"{name}.default": self._resample}
+        return {name: partial(self._checked, convert) for name, convert in table.items()}
+
+    def _checked(self, convert: Converter, node: torch.fx.Node) -> Any:
+        """What a converter makes of a node whose tensors have the dtype that torch computes in; its type is torch's."""
+        expected, dtype = node.meta.get("val"), computed_in(node)
+        if dtype is None:
+            value = self._settled(convert(node))
+        else:
+            with self._operands_as(node, relax_dtype(dtype)):
+                value = self._as_torch(self._settled(convert(node)), expected)
+        if problem := type_problem(value, expected):
+            raise ValueError(problem)
+        return value
+
+    def _as_torch(self, value: relax.Expr, expected: Any) -> relax.Expr:
+        """The tensor, or the tensors of a tuple, in the dtypes of torch's."""
+        if isinstance(value.ty, relax.TensorType):
+            return self._as(value, relax_dtype(first_tensor(expected).dtype))
+        wanted = [relax_dtype(each.dtype) for each in expected]
+        if [str(field.dtype) for field in value.ty.fields] == wanted:
+            return value
+        items = [self.block_builder.emit(relax.TupleGetItem(value, place)) for place in range(len(wanted))]
+        return self.block_builder.emit(
+            relax.Tuple([self._as(item, name) for item, name in zip(items, wanted, strict=True)])
+        )
+
+    @contextmanager
+    def _operands_as(self, node: torch.fx.Node, dtype: str) -> Iterator[None]:
+        """The node's tensors in another dtype, but for a condition."""
+        before = {argument: self.env[argument] for argument in node.all_input_nodes}
+        try:
+            for argument, value in before.items():
+                is_condition = base_name(node) == "where" and argument is node.args[0]
+                if isinstance(getattr(value, "ty", None), relax.TensorType) and not is_condition:
+                    self.env[argument] = self._as(value, dtype)
+            yield
+        finally:
+            self.env.update(before)
+
+    def _settled(self, value: Any) -> Any:
+        """The value with a variable for what is an expression still, whose type is not known otherwise."""
+        is_open = isinstance(value, (relax.Call, relax.Tuple, relax.TupleGetItem))
+        return self.block_builder.emit(value) if is_open else value
+
+    def _as(self, value: relax.Expr, dtype: str) -> relax.Expr:
+        return value if str(value.ty.dtype) == dtype else self.block_builder.emit(relax.op.astype(value, dtype))
+
+    def _random(self, node: torch.fx.Node) -> Any:
+        if base_name(node) in ("dropout", "native_dropout") and node.args[2] is False:
+            return self.env[node.args[0]]
+        raise ValueError("it is random, as in training")
+
+    def _made(self, otherwise: Converter, node: torch.fx.Node) -> relax.Expr:
+        """The constant that torch makes, if it is of numbers that are known."""
+        if node.all_input_nodes:
+            return otherwise(node)
+        value = node.target(*node.args, **{**node.kwargs, "device": "cpu"})
+        _require_elements(node, value)
+        return self._constant(value)
+
+    def _constant(self, value: torch.Tensor) -> relax.Expr:
+        array = (value.float() if value.dtype is torch.bfloat16 else value).numpy()
+        return self.block_builder.emit(relax.const(array, relax_dtype(value.dtype)))
+
+    def _filled(self, otherwise: Converter, value: float | None, node: torch.fx.Node) -> relax.Expr:
+        result = node.meta["val"]
+        if value is None:
+            value = node.args[1]
+        if isinstance(value, torch.fx.Node) or not all(isinstance(size, int) for size in result.shape):
+            return otherwise(node)
+        _require_elements(node, result)
+        filling = self._constant(torch.tensor(value, dtype=result.dtype))
+        return relax.op.full(relax.ShapeExpr(list(result.shape)), filling, relax_dtype(result.dtype))
+
+    def _item_of(self, convert: Converter, node: torch.fx.Node) -> Any:
+        """One of an operator's results; of some Relax has the first alone."""
+        if isinstance(getattr(self.env[node.args[0]], "ty", None), relax.TensorType) and node.args[1] != 0:
+            raise ValueError(f"Relax has only the first result of {node.args[0].target}")
+        return convert(node)
+
+    def _cast(self, node: torch.fx.Node) -> relax.Expr:
+        """bfloat16 goes from and to other dtypes by float32."""
+        x, dtype = self.env[node.args[0]], relax_dtype(node.meta["val"].dtype)
+        return self._as(self._as(x, "float32") if "bfloat16" in (str(x.ty.dtype), dtype) else x, dtype)
+
+    def _with_strides(self, convert: Converter, node: torch.fx.Node) -> relax.Expr:
+        if not node.args[0].meta["val"].is_contiguous():
+            raise ValueError("it reads memory that is not in the order of the elements")
+        return convert(node)
+
+    def _squeeze_ones(self, node: torch.fx.Node) -> relax.Expr:
+        x, dims = self.env[node.args[0]], node.args[1]
+        shape = node.args[0].meta["val"].shape
+        places = {dim % max(1, len(shape)) for dim in ([dims] if isinstance(dims, int) else dims)}
+        ones = sorted(place for place in places if place < len(shape) and shape[place] == 1)
+        return relax.op.squeeze(x, ones) if ones else x
+
+    # --- Reductions and elementwise ---
+
+    def _extreme(self, op: Callable[..., relax.Expr], node: torch.fx.Node) -> relax.Expr:
+        x, (dims, keep) = self.env[node.args[0]], given(node, dim=[], keepdim=False)
+        return op(x, list(dims) or None, keepdims=keep) if x.ty.ndim else x
+
+    def _extreme_with_place(self, value: Any, place: Any, node: torch.fx.Node) -> relax.Expr:
+        x, (dim, keep) = self.env[node.args[0]], given(node, dim=0, keepdim=False)
+        found = [self.block_builder.emit(each) for each in (value(x, dim, keep), place(x, dim, keep))]
+        return self.block_builder.emit(relax.Tuple(found))
+
+    def _scatter_add(self, node: torch.fx.Node) -> relax.Expr:
+        x, index, source = (self.env[node.args[place]] for place in (0, 2, 3))
+        if str(x.ty.dtype) == "bool":
+            raise ValueError("truth values are not added up")
+        return relax.op.scatter_elements(x, index, source, axis=node.args[1], reduction="add")
+
+    def _rounded_quotient(self, node: torch.fx.Node) -> relax.Expr:
+        x, divisor = self.env[node.args[0]], node.args[1]
+        y = self.env[divisor] if isinstance(divisor, torch.fx.Node) else relax.const(divisor, str(x.ty.dtype))
+        if node.kwargs["rounding_mode"] == "floor":
+            return relax.op.floor_divide(x, y)
+        quotient = relax.op.divide(x, y)
+        return relax.op.trunc(self.block_builder.emit(quotient)) if "float" in str(x.ty.dtype) else quotient
+
+    def _log1p(self, node: torch.fx.Node) -> relax.Expr:
+        x = self.env[node.args[0]]
+        far = relax.op.log(relax.op.add(x, relax.const(1, str(x.ty.dtype))))
+        return self._near_zero(x, far, [(-1) ** n / (n + 1) for n in range(8)])
+
+    def _expm1(self, node: torch.fx.Node) -> relax.Expr:
+        x = self.env[node.args[0]]
+        far = relax.op.subtract(relax.op.exp(x), relax.const(1, str(x.ty.dtype)))
+        return self._near_zero(x, far, [1 / factorial(n + 1) for n in range(8)])
+
+    def _tanh(self, node: torch.fx.Node) -> relax.Expr:
+        """TVM's is made of exponentials."""
+        x = self.env[node.args[0]]
+        return self._near_zero(x, relax.op.tanh(x), [1, 0, -1 / 3, 0, 2 / 15, 0, -17 / 315])
+
+    def _near_zero(self, x: relax.Expr, far: relax.Expr, series: list[float]) -> relax.Expr:
+        """A function that is x times a series near 0, where `far` has lost what x is."""
+        dtype = str(x.ty.dtype)
+        total = relax.const(series[-1], dtype)
+        for factor in reversed(series[:-1]):
+            total = self.block_builder.emit(relax.op.add(relax.op.multiply(total, x), relax.const(factor, dtype)))
+        is_near = relax.op.less(relax.op.abs(x), relax.const(0.05, dtype))
+        return relax.op.where(is_near, relax.op.multiply(x, total), far)
+
+    # --- Products ---
+
+    def _product(self, node: torch.fx.Node) -> relax.Expr:
+        return relax.op.matmul(*(self.env[argument] for argument in node.args[:2]))
+
+    def _scaled_product(self, node: torch.fx.Node) -> relax.Expr:
+        """beta * x + alpha * (a @ b)."""
+        x, a, b = (self.env[argument] for argument in node.args)
+        alpha, beta = (node.kwargs.get(name, 1) for name in ("alpha", "beta"))
+        product = self.block_builder.emit(relax.op.matmul(a, b))
+        if alpha != 1:
+            product = self.block_builder.emit(relax.op.multiply(product, relax.const(alpha, str(product.ty.dtype))))
+        if beta == 0:
+            return product
+        if beta != 1:
+            x = self.block_builder.emit(relax.op.multiply(x, relax.const(beta, str(x.ty.dtype))))
+        return relax.op.add(x, product)
+
+    def _any_convolution(self, node: torch.fx.Node) -> relax.Expr:
+        x, w = (self.env[argument] for argument in node.args[:2])
+        bias = None if node.args[2] is None else self.env[node.args[2]]
+        strides, padding, dilation, transposed, more, groups = node.args[3:9]
+        spatial = x.ty.ndim - 2
+        attributes = {"strides": list(strides), "padding": list(padding), "dilation": list(dilation), "groups": groups}
+        behind = [0] * spatial
+        if transposed and all(one < stride for one, stride in zip(more, strides, strict=True)):
+            attributes["output_padding"] = list(more)
+        elif transposed:  # which Relax refuses: less is cut off behind, and zeros follow
+            pairs = list(zip(more, padding, strict=True))
+            attributes["padding"] = [*padding, *(max(0, cut - one) for one, cut in pairs)]
+            behind = [max(0, one - cut) for one, cut in pairs]
+        result = self.block_builder.emit(CONVOLUTIONS[spatial, transposed](x, w, **attributes))
+        if any(behind):
+            widths = [0, 0, 0, 0, *(width for one in behind for width in (0, one))]
+            result = self.block_builder.emit(relax.op.nn.pad(result, widths))
+        if bias is None:
+            return result
+        return relax.op.add(result, self.block_builder.emit(relax.op.reshape(bias, (1, -1, *[1] * spatial))))
+
+    def _group_norm(self, node: torch.fx.Node) -> relax.Expr:
+        x, (channels, _, groups, eps) = self.env[node.args[0]], node.args[4:8]
+        factors = [
+            relax.const(np.full(channels, missing, dtype="float32"), str(x.ty.dtype))
+            if given is None
+            else self.env[given]
+            for given, missing in zip(node.args[1:3], (1, 0), strict=True)
+        ]
+        return relax.op.nn.group_norm(x, *factors, groups, channel_axis=1, axes=list(range(2, x.ty.ndim)), epsilon=eps)
+
+    def _grid_sample(self, node: torch.fx.Node) -> relax.Expr:
+        x, grid = (self.env[argument] for argument in node.args[:2])
+        method, outside, align = node.args[2:5]
+        spatial = x.ty.ndim - 2
+        grid = self.block_builder.emit(relax.op.permute_dims(grid, [0, spatial + 1, *range(1, spatial + 1)]))
+        return relax.op.image.grid_sample(
+            x,
+            grid,
+            method=("bilinear", "nearest", "bicubic")[method],
+            layout="NCHW" if spatial == 2 else "NCDHW",
+            padding_mode=("zeros", "border", "reflection")[outside],
+            align_corners=align,
+        )
+
+    def _resample(self, node: torch.fx.Node) -> relax.Expr:
+        return resampling.resample(self.block_builder, self.env[node.args[0]], base_name(node), node)
+
+    def _pool(self, otherwise: Any, pool: Callable[..., Any], spatial: int, node: torch.fx.Node) -> relax.Expr:
+        pooled = pool(self.block_builder, self.env[node.args[0]], node, spatial)
+        return otherwise(node) if pooled is None else self._settled(pooled)
+
+
+def _require_elements(node: torch.fx.Node, value: torch.Tensor) -> None:
+    """Raises `ValueError` for an output that is made of nothing: TVM cannot read it back."""
+    if value.numel() == 0 and any(user.op == "output" for user in node.users):
+        raise ValueError("it is a constant without elements")

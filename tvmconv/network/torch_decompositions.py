@@ -1,0 +1,266 @@
+"""Operators of torch as others of torch, where Relax's importer has none for them or misreads them.
+
+A decomposition that returns `NotImplemented` leaves the operator as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import reduce
+from math import inf, nan, prod
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .torch_resampling import OPERATORS as RESAMPLING
+from .torch_types import HALF
+
+aten = torch.ops.aten
+
+
+def decompositions() -> dict[Any, Callable[..., Any]]:
+    """The table for `ExportedProgram.run_decompositions`: torch's own, with those of this file."""
+    table = dict(torch.export.default_decompositions().items())
+    for name in RESAMPLING:
+        for overload in ("vec", "default"):
+            table.pop(getattr(getattr(aten, name, None), overload, None), None)
+    return table | OWN
+
+
+def add(x: Tensor, y: Any, alpha: float = 1) -> Any:
+    return NotImplemented if alpha == 1 else x + y * alpha
+
+
+def subtract(x: Tensor, y: Any, alpha: float = 1) -> Any:
+    return NotImplemented if alpha == 1 else x - y * alpha
+
+
+def subtract_from(x: Tensor, y: Any, alpha: float = 1) -> Any:
+    return torch.neg(x if alpha == 1 else x * alpha) + y
+
+
+def multiply(x: Any, y: Any) -> Any:
+    """Zero times a tensor is NaN where that is NaN or infinite, which TVM takes for zero."""
+    factor, other = (x, y) if isinstance(x, (int, float)) else (y, x)
+    if not isinstance(factor, (int, float)) or factor != 0 or not other.is_floating_point():
+        return NotImplemented
+    return torch.where(other.abs() < inf, 0.0, nan).to(other.dtype)
+
+
+def unequal(x: Tensor, y: Any) -> Any:
+    """A tensor differs from itself where it is NaN, which TVM does not think of."""
+    return torch.isnan(x) if x is y else NotImplemented
+
+
+def equal(x: Tensor, y: Any) -> Any:
+    return torch.logical_not(torch.isnan(x)) if x is y else NotImplemented
+
+
+def elu(x: Tensor, alpha: float = 1, scale: float = 1, input_scale: float = 1) -> Any:
+    if scale == input_scale == 1 and alpha >= 0:
+        return NotImplemented
+    return torch.where(x > 0, x * scale, torch.expm1(x * input_scale) * (alpha * scale))
+
+
+def softplus(x: Tensor, beta: float = 1, threshold: float = 20) -> Tensor:
+    """log(1 + exp(x)) exact far below 0 too."""
+    wide = x.to(torch.float32) if x.dtype in HALF else x
+    scaled = wide if beta == 1 else wide * beta
+    curve = torch.log1p(torch.exp(scaled))
+    return torch.where(scaled > threshold, wide, curve if beta == 1 else curve / beta).to(x.dtype)
+
+
+def clamp(x: Tensor, low: float | None = None, high: float | None = None) -> Any:
+    if low is not None and high is not None and low > high:
+        return torch.clamp(x, high, high)
+    bounds = [bound for bound in (low, high) if bound is not None]
+    dtype = reduce(torch.promote_types, (torch.result_type(x, bound) for bound in bounds))
+    if dtype.is_floating_point:
+        return NotImplemented
+    limits = [None if bound is None else torch.scalar_tensor(bound, dtype=dtype) for bound in (low, high)]
+    return clamp_by_tensors(x.to(dtype), *limits)
+
+
+def clamp_from(x: Tensor, low: float) -> Tensor:
+    return torch.clamp(x, low, None)
+
+
+def clamp_to(x: Tensor, high: float) -> Tensor:
+    return torch.clamp(x, None, high)
+
+
+def clamp_by_tensors(x: Tensor, low: Tensor | None = None, high: Tensor | None = None) -> Tensor:
+    x = x if low is None else torch.maximum(x, low)
+    return x if high is None else torch.minimum(x, high)
+
+
+def clamp_to_tensor(x: Tensor, high: Tensor) -> Tensor:
+    return torch.minimum(x, high)
+
+
+def unless_float(x: Tensor) -> Any:
+    """Rounding, which leaves integers as they are."""
+    return NotImplemented if x.is_floating_point() else x.clone()
+
+
+def bitwise_not(x: Tensor) -> Any:
+    return torch.logical_not(x) if x.dtype is torch.bool else NotImplemented
+
+
+def select(x: Tensor, dim: int, index: int) -> Any:
+    return x.select(dim, index + x.shape[dim]) if isinstance(index, int) and index < 0 else NotImplemented
+
+
+def take(x: Tensor, index: Tensor) -> Tensor:
+    return x.reshape(-1).index_select(0, _from_start(index, x.numel()).reshape(-1)).reshape(index.shape)
+
+
+def index(x: Tensor, indices: Sequence[Tensor | None]) -> Any:
+    """x[indices] as one look-up along one axis, that of the indexed ones, which are put side by side."""
+    if any(each is not None and each.dtype in (torch.bool, torch.uint8) for each in indices):
+        return NotImplemented
+    places = [place for place, each in enumerate(indices) if each is not None]
+    rest = [place for place in range(x.dim()) if place not in places]
+    is_together = places == list(range(places[0], places[-1] + 1))
+    before = places[0] if is_together else 0
+    order = [*rest[:before], *places, *rest[before:]]
+    flat = x.permute(order) if order != list(range(x.dim())) else x
+    sizes = [x.shape[place] for place in rest]
+    if len(places) > 1:
+        flat = flat.reshape(*sizes[:before], prod(x.shape[place] for place in places), *sizes[before:])
+    where = _joined(x, places, indices)
+    taken = flat.index_select(before, where.reshape(-1))
+    return taken if where.dim() == 1 else taken.reshape(*sizes[:before], *where.shape, *sizes[before:])
+
+
+def index_put(x: Tensor, indices: Sequence[Tensor | None], values: Tensor, accumulate: bool = False) -> Any:
+    """x with values at indices, as values scattered over the elements of x in a row."""
+    if any(each is not None and each.dtype in (torch.bool, torch.uint8) for each in indices):
+        return NotImplemented
+    places = [place for place, each in enumerate(indices) if each is not None]
+    rest = [place for place in range(x.dim()) if place not in places]
+    before = places[0] if places == list(range(places[0], places[-1] + 1)) else 0
+    strides = [prod(x.shape[place + 1 :]) for place in range(x.dim())]
+    where = sum(_from_start(indices[place], x.shape[place]) * strides[place] for place in places)
+    shape = [*(x.shape[place] for place in rest[:before]), *where.shape, *(x.shape[place] for place in rest[before:])]
+    total = where.reshape(*where.shape, *[1] * len(rest[before:]))
+    for number, place in enumerate(rest):
+        behind = len(rest) - number - 1 + (where.dim() if number < before else 0)
+        total = total + (torch.arange(x.shape[place]) * strides[place]).reshape(-1, *[1] * behind)
+    scatter = torch.scatter_add if accumulate else torch.scatter
+    flat, every = x.reshape(-1), total.expand(shape).reshape(-1)
+    return scatter(flat, 0, every, values.expand(shape).reshape(-1)).reshape(x.shape)
+
+
+def scatter(x: Tensor, dim: int, index: Tensor, source: Tensor) -> Any:
+    """Of a source that is larger than its indices, the part before them."""
+    if source.shape == index.shape:
+        return NotImplemented
+    return torch.scatter(x, dim, index, _as_large(source, index))
+
+
+def scatter_add(x: Tensor, dim: int, index: Tensor, source: Tensor) -> Any:
+    return NotImplemented if source.shape == index.shape else x.scatter_add(dim, index, _as_large(source, index))
+
+
+def _as_large(source: Tensor, index: Tensor) -> Tensor:
+    for dim, size in enumerate(index.shape):
+        source = source.narrow(dim, 0, size)
+    return source
+
+
+def _joined(x: Tensor, places: Sequence[int], indices: Sequence[Tensor | None]) -> Tensor:
+    """Where indices of these axes point to in one that they are joined to."""
+    total: Any = None
+    for place in places:
+        one = _from_start(indices[place], x.shape[place])
+        total = one if total is None else total * x.shape[place] + one
+    return total
+
+
+def _from_start(index: Tensor | None, size: int) -> Tensor:
+    """Indices that count from the end as those from the start."""
+    assert index is not None
+    return torch.where(index < 0, index + size, index)
+
+
+def any_of(x: Tensor, dims: Sequence[int] | None = None, keepdim: bool = False) -> Any:
+    """Whether any element is true: along axes, element by element if there are none, of all if they are not given."""
+    if x.dtype is not torch.bool:
+        x = x != 0
+    elif dims:
+        return NotImplemented
+    if dims is not None and not dims:
+        return x.clone()
+    return torch.any(x, list(range(x.dim())) if dims is None else dims, keepdim) if x.dim() else x.clone()
+
+
+def any_of_dim(x: Tensor, dim: int, keepdim: bool = False) -> Any:
+    return any_of(x, [dim], keepdim)
+
+
+def vector_norm(
+    x: Tensor, order: float = 2, dim: Any = None, keepdim: bool = False, *, dtype: torch.dtype | None = None
+) -> Tensor:
+    """The norm, with powers of half precision in float32."""
+    dims = list(range(x.dim())) if dim is None else [dim] if isinstance(dim, int) else list(dim)
+    result = x.dtype if dtype is None else dtype
+    x = x.to(torch.float32 if result in HALF else result).abs()
+    if order == inf:
+        norm = x.amax(dims, keepdim)
+    elif order == -inf:
+        norm = x.amin(dims, keepdim)
+    elif order == 0:
+        norm = (x != 0).to(x.dtype).sum(dims, keepdim)
+    elif order == 1:
+        norm = x.sum(dims, keepdim)
+    elif order == 2:
+        norm = (x * x).sum(dims, keepdim).sqrt()
+    else:
+        norm = (x**order).sum(dims, keepdim) ** (1 / order)
+    return norm.to(result)
+
+
+def variance_and_mean(x: Tensor, dim: Any = None, *, correction: Any = None, keepdim: bool = False) -> Any:
+    return torch.var(x, dim, correction=1 if correction is None else correction, keepdim=keepdim), x.mean(
+        list(range(x.dim())) if dim is None else dim, keepdim
+    )
+
+
+OWN: dict[Any, Callable[..., Any]] = {
+    aten.add.Scalar: add,
+    aten.add.Tensor: add,
+    aten.any.default: any_of,
+    aten.any.dim: any_of_dim,
+    aten.any.dims: any_of,
+    aten.bitwise_not.default: bitwise_not,
+    aten.ceil.default: unless_float,
+    aten.clamp.Tensor: clamp_by_tensors,
+    aten.clamp.default: clamp,
+    aten.clamp_max.Tensor: clamp_to_tensor,
+    aten.clamp_max.default: clamp_to,
+    aten.clamp_min.Tensor: torch.maximum,
+    aten.clamp_min.default: clamp_from,
+    aten.eq.Tensor: equal,
+    aten.ne.Tensor: unequal,
+    aten.elu.default: elu,
+    aten.floor.default: unless_float,
+    aten.index.Tensor: index,
+    aten.index_put.default: index_put,
+    aten.linalg_vector_norm.default: vector_norm,
+    aten.round.default: unless_float,
+    aten.mul.Scalar: multiply,
+    aten.mul.Tensor: multiply,
+    aten.rsub.Scalar: subtract_from,
+    aten.rsub.Tensor: subtract_from,
+    aten.scatter.src: scatter,
+    aten.scatter_add.default: scatter_add,
+    aten.select.int: select,
+    aten.softplus.default: softplus,
+    aten.sub.Scalar: subtract,
+    aten.sub.Tensor: subtract,
+    aten.take.default: take,
+    aten.trunc.default: unless_float,
+    aten.var_mean.correction: variance_and_mean,
+}
