@@ -15,7 +15,16 @@ from test_autotvm_measure import TASK, TRIAL, built, library
 from tvmconv.autotvm import runner as runner_module
 from tvmconv.autotvm import session, task
 from tvmconv.autotvm.builder import LocalBuilder
-from tvmconv.autotvm.measure import BuildResult, MeasureInput, MeasureResult, RunResult, Stage, Status, measure_option
+from tvmconv.autotvm.measure import (
+    AHEAD,
+    BuildResult,
+    MeasureInput,
+    MeasureResult,
+    RunResult,
+    Stage,
+    Status,
+    measure_option,
+)
 from tvmconv.autotvm.record import load_from_file
 from tvmconv.autotvm.runner import LocalRunner, chosen_devices
 from tvmconv.autotvm.tuner import GridSearchTuner, XGBTuner
@@ -143,12 +152,11 @@ def test_all_slots_run_and_builds_go_on_meanwhile() -> None:
 
 
 def test_inputs_are_asked_for_when_there_is_room() -> None:
+    """Eight for each of the two that run are built, or wait, and two more run and two wait behind them."""
     scripted, asked, known = Scripted(), [0], [0]
 
-    def inputs() -> Iterator[MeasureInput | None]:
+    def inputs() -> Iterator[MeasureInput]:
         for trial in TRIALS:
-            while asked[0] - known[0] >= 3:
-                yield None
             asked[0] += 1
             yield trial
 
@@ -157,7 +165,8 @@ def test_inputs_are_asked_for_when_there_is_room() -> None:
         most = max(most, asked[0] - known[0])
         known[0] += 1
     scripted.close()
-    assert (known[0], most) == (len(TRIALS), 3)
+    assert known[0] == len(TRIALS)
+    assert 2 < most <= 2 * AHEAD + 4
 
 
 class Watched(GridSearchTuner):
@@ -180,7 +189,7 @@ def test_the_next_batch_is_proposed_before_the_last_one_ends() -> None:
     assert tuner.known[0] == 0
     proposed = [16 * batch for batch in range(len(tuner.known))]
     assert any(known < before for known, before in zip(tuner.known[1:], proposed[1:], strict=True))
-    assert all(before - known < 16 for known, before in zip(tuner.known, proposed, strict=True))
+    assert all(before - known <= 2 * AHEAD + 4 for known, before in zip(tuner.known, proposed, strict=True))
 
 
 @pytest.mark.parametrize("tuner_type", [GridSearchTuner, XGBTuner])
@@ -193,7 +202,7 @@ def test_a_search_that_stops_takes_back_what_was_not_measured(tuner_type: type[T
 
     option = measure_option(scripted, scripted)
     tuner.tune(30, option, callbacks=[note], stop=lambda: len(ended) >= 7)
-    assert tuner.trials == len(ended) < 10
+    assert tuner.trials == len(ended) <= 11  # two ran, and two waited
     assert list(tuner.unmeasured) == [config for config in TASK.space.configs if config not in tuner.costs]
     tuner.tune(30, option)
     scripted.close()

