@@ -3,9 +3,21 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+
+import pytest
 
 import tvmconv
 
 if workers := int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "0")):
     # Processes that run tests side by side share the cores: TVM's threads spin while they wait, each on one.
     tvmconv.set_num_threads(max(1, tvmconv.get_num_threads() // workers))
+
+
+@pytest.fixture(autouse=True)
+def same_environment() -> Iterator[None]:
+    """Undoes what commands that run in the process of the tests set for their own."""
+    before = dict(os.environ)
+    yield
+    os.environ.clear()
+    os.environ.update(before)

@@ -229,14 +229,15 @@ EMPTY: dict[str, Callable[[], Any]] = {
 @pytest.mark.parametrize("kind", EMPTY)
 def test_empty_arrays_have_the_strides_that_kernels_want(kind: str) -> None:
     argument = arrays.operand("x", EMPTY[kind]()).argument
-    strides = argument.stride() if kind == "torch" else argument.strides
-    assert (tuple(argument.shape), tuple(strides)) == ((0, 2, 4, 4), (32, 16, 4, 1))
+    assert (tuple(argument.shape), tuple(argument.strides)) == ((0, 2, 4, 4), (32, 16, 4, 1))
 
 
 def test_a_network_on_an_empty_batch() -> None:
     graph = Graph(("n", 2, 4, 4))
     network = tvmconv.build(graph.model(graph.conv("x", (3, 2, 3, 3))))
-    assert [tuple(network(EMPTY[kind]()).shape) for kind in EMPTY] == [(0, 3, 2, 2)] * 3
+    for empty in EMPTY.values():  # TVM leaves a sum without terms unwritten
+        with pytest.raises(InvalidArgumentError, match=r"x is \(0, 2, 4, 4\); expected the shape of x: float32 \(n, 2"):
+            network(empty())
 
 
 @pytest.mark.skipif(has_gpu(), reason="there is a GPU here")

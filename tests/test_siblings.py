@@ -73,7 +73,7 @@ CASES = (
 def test_records_of_siblings(case: Case, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     kind = "gpu" if case.here.threads is None else "cpu"
     target = resolve_target(TARGETS[kind])
-    monkeypatch.setattr(history, "_device", lambda target: case.here)
+    monkeypatch.setattr(history, "device_here", lambda target: case.here)
     monkeypatch.setattr(history, "shipped", lambda: history.History(history.Log(), "nothing"))
     best, log = another(kind), tmp_path / "log.jsonl"
     append(log, records(case.measured_on, best, case.best_cost, case.default_cost))
@@ -96,7 +96,7 @@ def test_records_of_siblings(case: Case, tmp_path: Path, monkeypatch: pytest.Mon
 
 def test_the_nearest_sibling_is_asked_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     target, log = resolve_target(TARGETS["cpu"]), tmp_path / "log.jsonl"
-    monkeypatch.setattr(history, "_device", lambda target: EPYC[2])
+    monkeypatch.setattr(history, "device_here", lambda target: EPYC[2])
     configs = task.create(WORKLOAD, target).space.configs
     for place, device in enumerate((RYZEN[8], EPYC[8], EPYC[64], RYZEN[2]), start=1):
         append(log, records(device, configs[place], best_cost=place * 1e-7))

@@ -46,7 +46,7 @@ class GATuner(Tuner):
         for _ in range(self.attempts * size):
             mother, father = self.rng.choice(len(parents), size=2, replace=False, p=odds)
             child = self._child(parents[mother], parents[father])
-            if child in self.space and child not in self.costs:
+            if child in self.space and child not in self.costs and child not in self._under_way:
                 born[child] = None
             if len(born) == size:
                 break

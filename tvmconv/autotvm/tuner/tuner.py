@@ -159,7 +159,7 @@ class Tuner(ABC):
             batch = self._propose(min(self.batch_size, left))
             self._under_way.update(batch)
             for config in batch:
-                del self.unmeasured[config]
+                self.unmeasured.pop(config, None)  # a space may be too large to list
             for config in batch:
                 yield MeasureInput(self.task, config)
 
