@@ -184,6 +184,7 @@ def read(path: Path) -> dict[Task, list[Outcome]]:
 
 
 def main(arguments: list[str]) -> int:
+    os.environ["CUDA_VISIBLE_DEVICES"] = ""  # the processes are forked, which the use of a GPU does not survive
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("operators", nargs="*", help="names of operators; all without any")
     parser.add_argument("--dtype", action="append", choices=DTYPES, help="may be given more than once; all without it")
