@@ -12,6 +12,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 
 import msgspec
 import onnx
@@ -230,6 +231,15 @@ def test_time_budget(tmp_path: Path, instant: Instant) -> None:
     confirmed = Counter(one.config.index for one in record.load_from_file(log).records if one.stage is Stage.CONFIRM)
     assert confirmed[0] == 3
     assert set(confirmed.values()) == {3}
+
+
+def test_a_time_budget_too_short_for_a_trial(tmp_path: Path, instant: Instant, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A task that has begun measures its default configuration, though the time may be over before that."""
+    begins = iter([0.0, 0.0])
+    monkeypatch.setattr(session, "time", SimpleNamespace(monotonic=lambda: next(begins, 10.0)))
+    (found,) = tvmconv_json("tune", *ONE, "-o", tmp_path / "log.jsonl", "--trials", 60, "--time-budget", 5)["tasks"]
+    assert found["trials"] == 1
+    assert set(instant.measured) == {0}
 
 
 def test_a_task_that_never_works(tmp_path: Path, instant: Instant) -> None:

@@ -83,6 +83,31 @@ def hang(x: torch.Tensor) -> torch.Tensor:
     return x
 
 
+def test_several_at_once_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once some are right, those that follow are one model, until one of them is not right."""
+    alone: list[Call] = []
+
+    def noted(made: Call) -> Outcome:
+        alone.append(made)
+        return classify(made)
+
+    monkeypatch.setattr(torch_samples, "classify", noted)
+    calls = list(map(call, [torch.neg, torch.abs, torch.exp, torch.neg, torch.fft.fft, torch.neg, torch.neg]))
+    kinds = [outcome.kind for outcome in torch_samples.outcomes(calls)]
+    assert kinds == [RIGHT, RIGHT, RIGHT, RIGHT, REFUSED, RIGHT, RIGHT]
+    assert alone == [calls[0], *calls[3:7]]
+
+
+def test_one_that_is_wrong_among_several_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each result is 1 here."""
+    ones = [torch.ones(2)]
+    monkeypatch.setattr(torch_samples, "_built_and_run", lambda model, tensors: ones * len(tensors))
+    calls = list(map(call, [torch.abs, torch.abs, torch.neg]))
+    assert torch_samples.are_right(calls[:2])
+    assert not torch_samples.are_right(calls[1:])
+    assert [outcome.kind for outcome in torch_samples.outcomes(calls)] == [RIGHT, RIGHT, WRONG]
+
+
 def test_workers_that_end_cost_one_sample(monkeypatch: pytest.MonkeyPatch) -> None:
     def samples(name: str, dtype: str) -> Iterator[Call]:
         return map(call, {"bad": [crash, torch.neg, hang, torch.neg], "good": [torch.neg]}[name])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import traceback
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -28,6 +28,9 @@ TOLERANCES = {
     torch.bfloat16: (3e-2, 3e-2),
 }
 """What a result of each dtype may differ by, relative to itself and relative to the largest of its tensor."""
+
+MOST = 16
+"""Samples that are imported and built as one model at once; more save little more time."""
 
 TIES = {"argsort": 0, "sort": 0, "topk": 1}
 """Operators that tell places of elements, torch leaving open which of equal ones; and which argument is the axis."""
@@ -107,6 +110,53 @@ def samples(name: str, dtype: str) -> Iterator[Call]:
             yield Call(name, op.op, sample)
 
 
+class Together(torch.nn.Module):  # type: ignore[misc]
+    """Several calls as one model, whose outputs are all of theirs in order."""
+
+    def __init__(self, calls: Sequence[Call]) -> None:
+        super().__init__()
+        self.calls = torch.nn.ModuleList(calls)
+        self.tensors = tuple(tensor for call in calls for tensor in call.tensors)
+
+    def forward(self, *tensors: torch.Tensor) -> Any:
+        rest, results = iter(tensors), []
+        for call in self.calls:
+            made = call(*itertools.islice(rest, len(call.tensors)))
+            results += [leaf for leaf in pytree.tree_leaves(made) if isinstance(leaf, torch.Tensor)]
+        return tuple(results)
+
+
+def outcomes(calls: Iterable[Call], together: bool = True) -> Iterator[Outcome]:
+    """What becomes of each call. To save time, up to `MOST` are one model: if that fails, each is tried by itself.
+
+    With `together` False each is by itself, so that one that ends the process is known.
+    """
+    rest, size = iter(calls), 1
+    while some := list(itertools.islice(rest, size)):
+        right = size > 1 and are_right(some)
+        found = [Outcome(RIGHT) if right else classify(call) for call in some]
+        yield from found
+        grows = together and all(outcome.kind == RIGHT for outcome in found)
+        size = min(2 * size, MOST) if grows else 1
+
+
+def are_right(calls: Sequence[Call]) -> bool:
+    """Whether each of several calls is right when all are one model."""
+    with warnings.catch_warnings(), torch.no_grad():
+        warnings.simplefilter("ignore")
+        expected = [_run(call, call.tensors) for call in calls]
+        model = Together(calls)
+        try:
+            results = _built_and_run(model, model.tensors)
+        except Exception:  # which of them it is of is found by trying each
+            return False
+        if len(results) != sum(map(len, expected)):
+            return False
+        rest = iter(results)
+        parts = [list(itertools.islice(rest, len(near))) for near in expected]
+        return not any(map(_problem, calls, parts, expected))
+
+
 def classify(call: Call) -> Outcome:
     """What becomes of a sample that torch itself can run, on the way that `torch.compile` takes to a network.
 
@@ -116,22 +166,30 @@ def classify(call: Call) -> Outcome:
         warnings.simplefilter("ignore")
         expected = _run(call, call.tensors)
         try:
-            network = tvmconv.build(tvmconv.import_model(call, call.tensors))
-            results = network(*call.tensors)
+            results = _built_and_run(call, call.tensors)
         except TvmconvError as error:
             return Outcome(REFUSED, _line(error))
         except Exception as error:
             place = traceback.extract_tb(error.__traceback__)[-1]
             return Outcome(RAW, f"{type(error).__name__} at {Path(place.filename).name}:{place.lineno}: {_line(error)}")
-        try:
-            exact = _run(call, tuple(value.double() if value.is_floating_point() else value for value in call.tensors))
-        except (RuntimeError, ValueError, TypeError):
-            exact = expected
-        found = list(results) if isinstance(results, tuple) else [results]
-        if call.name in TIES:
-            found, expected, exact = (_picked(call, values) for values in (found, expected, exact))
-        problem = difference(found, expected, exact)
+        problem = _problem(call, results, expected)
         return Outcome(WRONG, problem) if problem else Outcome(RIGHT)
+
+
+def _built_and_run(model: torch.nn.Module, tensors: tuple[torch.Tensor, ...]) -> list[Any]:
+    results = tvmconv.build(tvmconv.import_model(model, tensors))(*tensors)
+    return list(results) if isinstance(results, tuple) else [results]
+
+
+def _problem(call: Call, found: list[Any], expected: list[torch.Tensor]) -> str:
+    """The difference of a call's results from torch's, which are expected, and from those that it has in float64."""
+    try:
+        exact = _run(call, tuple(value.double() if value.is_floating_point() else value for value in call.tensors))
+    except (RuntimeError, ValueError, TypeError):
+        exact = expected
+    if call.name in TIES:
+        found, expected, exact = (_picked(call, values) for values in (found, expected, exact))
+    return difference(found, expected, exact)
 
 
 def _picked(call: Call, results: list[Any]) -> list[Any]:

@@ -79,8 +79,8 @@ def tune_tasks(
     The log is added to trial by trial, and what it has of a task on this device counts: a run that was ended in any way
     goes on where it was. Records of other workloads teach tuners that learn. `trials` is the total, shared equally,
     see `shares`; what a task leaves over by `early_stopping` goes to the later ones. So it is with `time_budget`, in
-    seconds, which ends the search of a task, but not the confirmation of its best. `stop` is asked after every trial,
-    and ends the run.
+    seconds, which ends the search of a task, but neither its first trial, of the default configuration, nor the
+    confirmation of its best. `stop` is asked after every trial, and ends the run.
     """
     if tuner not in TUNERS:
         raise InvalidArgumentError("tuner", tuner, f"one of {', '.join(TUNERS)}")
@@ -106,7 +106,7 @@ def tune_tasks(
         search.resume(applicable(records, task, device))
 
         def ended(search: Tuner = search, share: int = share, ends: float = ends) -> bool:
-            return stop() or (search.trials < share and time.monotonic() >= ends)
+            return stop() or (0 < search.trials < share and time.monotonic() >= ends)
 
         with progress_bar(share, f"task {i + 1}/{len(tasks)} {task.problem}", later=sum(later), until=until) as shown:
             each: tuple[Callback, ...] = (keep, shown, *callbacks)
