@@ -292,3 +292,16 @@ def test_half_precision(dtype: torch.dtype) -> None:
     x, module = SMALL.to(dtype), module.to(dtype)
     y, expected = build(import_model(module, (x,)))(x), module.double()(x.double()).to(dtype)
     torch.testing.assert_close(y, expected, rtol=0, atol=2e-3 if dtype is torch.float16 else 2e-2)
+
+
+@pytest.mark.parametrize(
+    ("module", "shape"),
+    [(nn.Softmax(-1), (5, 0, 0)), (nn.AvgPool1d(6, 3, 2), (0, 3, 9))],
+    ids=["softmax", "pooling"],
+)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_tensors_without_elements(module: nn.Module, shape: tuple[int, ...], dtype: torch.dtype) -> None:
+    """Loops that run zero times are not scheduled."""
+    x = torch.zeros(shape, dtype=dtype)
+    y = build(import_model(module, (x,)))(x)
+    assert (y.shape, y.dtype) == (module(x).shape, dtype)

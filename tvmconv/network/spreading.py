@@ -54,14 +54,21 @@ def spread_over_threads(mod: tvm.IRModule, target: tvm.target.Target) -> tvm.IRM
     """
     mod = mod.clone()
     for var, func in mod.functions.items():
-        if isinstance(func, tirx.PrimFunc) and _has_blocks(func) and "tirx.is_scheduled" not in (func.attrs or {}):
+        if isinstance(func, tirx.PrimFunc) and _has_work(func) and "tirx.is_scheduled" not in (func.attrs or {}):
             mod[var] = _spread(func, native_lanes(target))
     return mod
 
 
-def _has_blocks(func: tirx.PrimFunc) -> bool:
-    """Whether there are loops to schedule: what TVM has written by hand, such as a scatter, is one block in all."""
-    return isinstance(func.body, SBlockRealize) and str(func.body.block.name_hint) == "root"
+def _has_work(func: tirx.PrimFunc) -> bool:
+    """Whether there are loops to schedule: what TVM has written by hand, such as a scatter, is one block in all.
+
+    A function with an array of no elements, whose loops run zero times, has none.
+    """
+    if not isinstance(func.body, SBlockRealize) or str(func.body.block.name_hint) != "root":
+        return False
+    arrays = [param.ty for param in func.params if hasattr(param.ty, "shape")]
+    shapes = [array.shape for array in (*arrays, *(each.ty for each in func.body.block.alloc_buffers))]
+    return all(int(size) for shape in shapes for size in shape if isinstance(size, tirx.IntImm))
 
 
 def _spread(func: tirx.PrimFunc, lanes: int) -> tirx.PrimFunc:
