@@ -6,6 +6,7 @@ import itertools
 import json
 import os
 import signal
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -142,7 +143,9 @@ def test_page() -> None:
         ("a", "bool"): [Outcome(RIGHT)],
         ("b", "float32"): [Outcome(REFUSED, refusal)],
     }
-    text = page(done)
+    assert "the first 2 of each operator and dtype" in page(done, 2).replace("\n", " ")
+    text = page(done, sys.maxsize)
+    assert "the first" not in text
     assert "2 are right, 2 are refused" in text.replace("\n", " ")
     assert "| a | 1 of 2 | - | - | - | 1 | aten.x: Relax has it not |\n" in text
     assert text.endswith("All samples are refused of `b`.\n")

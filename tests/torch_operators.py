@@ -36,10 +36,10 @@ Task = tuple[str, str]
 HEAD = """\
 # Operators of torch
 
-Torch's own samples of its operators (`op_db` of torch {version}), imported, built and run on the CPU, and compared with
-what torch makes of them, and with what it makes of them in float64. {right} are right, {refused} are refused with an
-error, {wrong} are wrong. `python tests/torch_operators.py --markdown docs/torch-operators.md` writes this page;
-`tests/test_torch_operators.py` runs a part of it.
+Torch's own samples of its operators (`op_db` of torch {version}){part}, imported, built and run on the
+CPU, and compared with what torch makes of them, and with what it makes of them in float64. {right} are right, {refused}
+are refused with an error, {wrong} are wrong. `python tests/torch_operators.py{option} --markdown
+docs/torch-operators.md` writes this page; `tests/test_torch_operators.py` runs a part of it.
 
 The numbers are those of samples that are right, and of all where some are refused. Left out are operators whose results
 are
@@ -149,12 +149,18 @@ def run_all(tasks: list[Task], jobs: int, last: int, seconds: float) -> Iterator
             start(key, together=False)
 
 
-def page(done: dict[Task, list[Outcome]]) -> str:
-    """The table of all operators that something is taken of, and the names of the others."""
+def page(done: dict[Task, list[Outcome]], samples: int) -> str:
+    """The table of all operators that something is taken of, and the names of the others.
+
+    At most so many samples of each operator and dtype are in `done`; `sys.maxsize` means all.
+    """
+    is_part = samples < sys.maxsize
     counts = Counter(outcome.kind for outcomes in done.values() for outcome in outcomes)
     reasons = {reason: [name for name in EXCLUDED if EXCLUDED[name] == reason] for reason in EXCLUDED.values()}
     text = HEAD.format(
         version=torch.__version__.partition("+")[0],
+        part=f", the first {samples} of each operator and dtype" if is_part else "",
+        option=f" --samples {samples}" if is_part else "",
         right=counts[RIGHT],
         refused=counts[REFUSED],
         wrong=sum(counts[kind] for kind in FAILURES),
@@ -225,7 +231,7 @@ def main(arguments: list[str]) -> int:
             with given.results.open("a") as file:
                 file.write(json.dumps(record) + "\n")
     if given.markdown:
-        given.markdown.write_text(page({task: done[task] for task in tasks}))
+        given.markdown.write_text(page({task: done[task][: given.samples] for task in tasks}, given.samples))
     counts = Counter(outcome.kind for task in tasks for outcome in done[task])
     print(", ".join(f"{counts[kind]} {kind}" for kind in (RIGHT, REFUSED, *FAILURES)))
     return any(counts[kind] for kind in FAILURES)
