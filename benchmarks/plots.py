@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from dataclasses import dataclass
 from statistics import geometric_mean
 
-from tables import BETTER, COPY, OURS, ROOT, Row, median, read
+from measured import BETTER, COPY, OURS, ROOT, Row, median, read
 
 from tvmconv.report.charts import bars, points
 
@@ -18,57 +18,62 @@ PEERS = {
     "our dense kernels": ("tvmconv-dense",),
 }
 
-DENSE_128 = "conv2d-h100-batch-128.json+conv2d-h100-batch-128-conv4-tuned.json"
 
-SUITES = {
-    "H100: depthwise": "depthwise-h100.json",
-    "H100: dense, batch 1": "conv2d-h100-batch-1.json",
-    "H100: dense, batch 128": DENSE_128,
-    "H100: 90% zeros, batch 64": "sparse-h100-batch-64.json",
-    "H100: networks, batch 1": "networks-h100-batch-1.json+networks-h100-batch-1-mobilenet.json",
-    "H100: networks, batch 32": "networks-h100-batch-32.json",
-    "H200: VGG-16, batch 1": "networks-h200.json vgg16 1",
-    "H200: VGG-16, batch 32": "networks-h200.json vgg16 32",
-    "H200: ResNet-50, 90% zeros": "networks-h200.json resnet50 32",
-    "CPU: depthwise, 1 thread": "depthwise-cpu-zen4-1-thread.json",
-    "CPU: depthwise": "depthwise-cpu-zen4.json",
-    "CPU: dense, batch 1": "conv2d-cpu-zen4-batch-1.json",
-    "CPU: dense, batch 8": "conv2d-cpu-zen4-batch-8.json",
-    "CPU: 90% zeros": "sparse-cpu-zen4.json",
-    "CPU: networks": "networks-cpu-zen4.json",
-    "CPU: ResNet-50, 90% zeros": "networks-cpu-zen4-pruned.json",
+@dataclass(frozen=True)
+class Group:
+    """What was measured together: the rows of files in benchmarks/, or one network of them at one batch size."""
+
+    files: str
+    """Joined by "+"; rows of later files replace earlier ones of the same name."""
+    only: tuple[str, int] | None = None
+
+    def rows(self) -> list[Row]:
+        """The rows."""
+        found = read("+".join(f"benchmarks/{file}.json" for file in self.files.split("+")))
+        rows = {(row["name"], row.get("batch")): row for row in found}
+        return [row for name, row in rows.items() if self.only in (None, name)]
+
+
+DEPTHWISE = Group("depthwise-h100")
+DENSE = Group("conv2d-h100-batch-128+conv2d-h100-batch-128-conv4-tuned")
+
+GROUPS = {
+    "H100: depthwise": DEPTHWISE,
+    "H100: dense, batch 1": Group("conv2d-h100-batch-1"),
+    "H100: dense, batch 128": DENSE,
+    "H100: 90% zeros, batch 64": Group("sparse-h100-batch-64"),
+    "H100: networks, batch 1": Group("networks-h100-batch-1+networks-h100-batch-1-mobilenet"),
+    "H100: networks, batch 32": Group("networks-h100-batch-32"),
+    "H200: VGG-16, batch 1": Group("networks-h200", ("vgg16", 1)),
+    "H200: VGG-16, batch 32": Group("networks-h200", ("vgg16", 32)),
+    "H200: ResNet-50, 90% zeros": Group("networks-h200", ("resnet50", 32)),
+    "CPU: depthwise, 1 thread": Group("depthwise-cpu-zen4-1-thread"),
+    "CPU: depthwise": Group("depthwise-cpu-zen4"),
+    "CPU: dense, batch 1": Group("conv2d-cpu-zen4-batch-1"),
+    "CPU: dense, batch 8": Group("conv2d-cpu-zen4-batch-8"),
+    "CPU: 90% zeros": Group("sparse-cpu-zen4"),
+    "CPU: networks": Group("networks-cpu-zen4"),
+    "CPU: ResNet-50, 90% zeros": Group("networks-cpu-zen4-pruned"),
 }
-"""The files of each row of docs/figures.svg, or one with the network and the batch that are meant."""
+"""The rows of docs/figures.svg."""
 
 H100_FLOPS = 132 * 128 * 2 * 1.98e9
 """Floating-point operations in a second that an H100 SXM can do in float32 at most: its multiprocessors, each with 128
 units that multiply and add, at the highest clock."""
 
 
-def merged(meant: str) -> list[Row]:
-    """The rows that an entry of `SUITES` means; those of later files replace earlier ones of the same name."""
-    files, *only = meant.split()
-    found = read("+".join(f"benchmarks/{file}" for file in files.split("+")))
-    rows = {(row["name"], str(row.get("batch"))): row for row in found}
-    return [row for key, row in rows.items() if not only or key == tuple(only)]
-
-
 def means(rows: list[Row]) -> dict[str, float]:
     """How many times as long as tvmconv each peer takes that has run on all rows, in the geometric mean."""
-    found = {}
-    for peer, names in PEERS.items():
-        if names == BETTER and not all(name in row["times"] for name in BETTER for row in rows):
-            continue
-        taken = [seconds for row in rows if (seconds := median(row, *names)) is not None]
-        if len(taken) == len(rows):
-            ours = [median(row, OURS) for row in rows]
-            found[peer] = geometric_mean([theirs / own for theirs, own in zip(taken, ours, strict=True)])
-    return found
+    return {
+        peer: geometric_mean([median(row, *names) / median(row, OURS) for row in rows])
+        for peer, names in PEERS.items()
+        if all(name in row["times"] for name in names for row in rows)
+    }
 
 
 def figures() -> str:
-    """The geometric mean of each suite and group of networks, beside each peer."""
-    chart = bars({name: means(merged(files)) for name, files in SUITES.items()}, "times as long as tvmconv takes", 1)
+    """The geometric mean of each group, beside each peer."""
+    chart = bars({name: means(group.rows()) for name, group in GROUPS.items()}, "times as long as tvmconv takes", 1)
     return chart.file(
         [
             "Geometric means; left of 1 tvmconv loses. float32, in strict float32 on GPUs but for TF32.",
@@ -80,7 +85,7 @@ def figures() -> str:
 
 def roofline() -> str:
     """The rates of convolutions on an H100 below what it can do."""
-    rows = [*merged("depthwise-h100.json"), *merged(DENSE_128)]
+    rows = [*DEPTHWISE.rows(), *DENSE.rows()]
     series = {
         name: [(row["name"], intensity(row), row["flops"] / median(row, *contenders) / 1e9) for row in rows]
         for name, contenders in ((OURS, (OURS,)), ("PyTorch", ("pytorch",)))
@@ -115,4 +120,4 @@ PLOTS = {"figures.svg": figures, "roofline.svg": roofline}
 
 if __name__ == "__main__":
     for name, draw in PLOTS.items():
-        Path(ROOT / "docs" / name).write_text(draw() + "\n")
+        (ROOT / "docs" / name).write_text(draw() + "\n")

@@ -7,28 +7,21 @@ file replaces the rows that it has measured again.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from math import floor, log10
-from pathlib import Path
 from statistics import geometric_mean
 from typing import Any
 
 import msgspec
+from measured import BETTER, COPY, OURS, ROOT, Row, median, ran, read
 
 from tvmconv.bench.report import Row as SuiteRow
 from tvmconv.bench.sparsity import STEPS, crossover
 
-ROOT = Path(__file__).parent.parent
 PAGE = ROOT / "docs" / "benchmarks.md"
 MARKED = re.compile(r"(<!-- table: (.+?) -->\n).*?(<!-- end -->)", re.DOTALL)
-
-Row = dict[Any, Any]
-"""What one line of a table says in one file: a row of its JSON, or several by what they differ in."""
-
-OURS = "tvmconv"
 
 
 class Estimate(float):
@@ -77,17 +70,11 @@ class Kind:
     """The field by which the rows of the same name are told apart, where they are one line."""
 
 
-def median(row: Row, *contenders: str) -> float | None:
-    """Seconds of the fastest of the contenders that have run."""
-    return min((row["times"][name]["median"] for name in contenders if name in row["times"]), default=None)
-
-
 def times(title: str, *peers: str, over: str = OURS, **more: Any) -> Column:
     """How many times as long as tvmconv the fastest of the peers takes."""
 
     def value(row: Row) -> float | None:
-        theirs, ours = median(row, *peers), median(row, over)
-        return None if theirs is None or ours is None else theirs / ours
+        return median(row, *peers) / median(row, over) if ran(row, *peers) and ran(row, over) else None
 
     return Column(title, value, **{"last": geometric_mean, **more})
 
@@ -96,8 +83,7 @@ def duration(title: str, *contenders: str, unit: float = 1e-6, **more: Any) -> C
     """How long the fastest of the contenders takes, in a unit that is given in seconds."""
 
     def value(row: Row) -> float | None:
-        seconds = median(row, *contenders)
-        return None if seconds is None else seconds / unit
+        return median(row, *contenders) / unit if ran(row, *contenders) else None
 
     return Column(title, value, three_digits, **more)
 
@@ -113,7 +99,7 @@ def build_time(title: str, contender: str) -> Column:
 
 def rate(title: str, unit: float) -> Column:
     """Floating-point operations in a second, in a unit."""
-    return Column(title, lambda row: row["flops"] / row["times"][OURS]["median"] / unit, three_digits)
+    return Column(title, lambda row: row["flops"] / median(row, OURS) / unit, three_digits)
 
 
 def share_without(name: str) -> Column:
@@ -129,8 +115,10 @@ def memory(title: str, contender: str) -> Column:
     """Megabytes beside operands and output; by formula for im2col where it found no room."""
 
     def value(row: Row) -> float | None:
-        measured = row["memory"]["measured"].get(contender)
-        return Estimate(row["memory"]["formulas"]["im2col"] / 1e6) if measured is None else measured / 1e6
+        measured, formulas = row["memory"]["measured"], row["memory"]["formulas"]
+        if contender in measured:
+            return float(measured[contender] / 1e6)
+        return Estimate(formulas["im2col"] / 1e6) if contender == "im2col-gemm" else None
 
     return Column(title, value, whole, sum)
 
@@ -176,10 +164,9 @@ def tuned_workload(row: Row) -> str:
     return str(name)
 
 
-COPY = ("copy", "copy-kernel")
-BETTER = ("pytorch", "pytorch-channels-last")
 TIME = duration("tvmconv, µs", OURS)
 MILLISECONDS = duration("tvmconv, ms", OURS, unit=1e-3)
+TIMES_COPY = Column("times copy", lambda row: median(row, OURS) / median(row, *COPY), last=geometric_mean)
 PYTORCH = [times("PyTorch", "pytorch"), times("channels-last", "pytorch-channels-last")]
 ONNXRUNTIME = times("ONNX Runtime", "onnxruntime")
 OUR_DENSE = times("our dense", "tvmconv-dense")
@@ -219,15 +206,9 @@ DEPTHWISE_ON_GPU = [
     duration("copy", *COPY),
     times("times PyTorch", "pytorch"),
     times("times its better layout", *BETTER),
-    Column("times copy", lambda row: median(row, OURS) / median(row, *COPY), last=geometric_mean),
+    TIMES_COPY,
     times("with epilogue", OURS, over="tvmconv-plain", file=1),
-    *beside(
-        2,
-        "float16",
-        TIME,
-        times("times PyTorch's better layout", *BETTER),
-        Column("times copy", lambda row: median(row, OURS) / median(row, *COPY), last=geometric_mean),
-    ),
+    *beside(2, "float16", TIME, times("times PyTorch's better layout", *BETTER), TIMES_COPY),
 ]
 
 KINDS = {
@@ -315,11 +296,6 @@ KINDS = {
         ],
     ),
 }
-
-
-def read(files: str) -> list[Row]:
-    """The rows of a file, or of several that are joined by "+"."""
-    return [row for file in files.split("+") for row in json.loads((ROOT / file).read_text())["rows"]]
 
 
 def lines(kind: Kind, files: str) -> dict[str, Row]:
