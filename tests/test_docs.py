@@ -1,13 +1,20 @@
-"""The snippets of the pages in docs/, in order, as a reader would run them."""
+"""The snippets of the pages in docs/, in order, as a reader would run them, and what is made from benchmarks/."""
 
 from __future__ import annotations
 
+import importlib
 import re
 from pathlib import Path
+from types import ModuleType
+from xml.etree import ElementTree
 
 import pytest
 
-DOCS = Path(__file__).parent.parent / "docs"
+ROOT = Path(__file__).parent.parent
+DOCS = ROOT / "docs"
+
+LARGEST = 60_000
+"""Bytes of a picture, so that a page loads at once."""
 
 
 def snippets(page: str) -> list[str]:
@@ -33,3 +40,32 @@ def test_sparse(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.
     for snippet in found:
         exec(compile(snippet, "sparse.md", "exec"), names)
     assert capsys.readouterr().out.endswith("finite numbers: they are compiled in\n")
+
+
+@pytest.fixture
+def script(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> ModuleType:
+    """A module of benchmarks/ by its name."""
+    monkeypatch.syspath_prepend(ROOT / "benchmarks")
+    return importlib.import_module(request.param)
+
+
+@pytest.mark.parametrize("script", ["tables"], indirect=True)
+def test_tables_are_those_of_the_data(script: ModuleType) -> None:
+    page = (DOCS / "benchmarks.md").read_text()
+    assert page.count("<!-- table:") == page.count("<!-- end -->") >= 18
+    assert script.renewed(page) == page, "python benchmarks/tables.py"
+    wrong = page.replace("**4.36**", "**4.37**")
+    assert wrong != page
+    assert script.renewed(wrong) == page
+
+
+@pytest.mark.parametrize("script", ["plots"], indirect=True)
+def test_plots_are_those_of_the_data(script: ModuleType) -> None:
+    for name, draw in script.PLOTS.items():
+        assert (DOCS / name).read_text() == draw() + "\n", "python benchmarks/plots.py"
+
+
+@pytest.mark.parametrize("path", sorted(DOCS.glob("*.svg")), ids=lambda path: path.name)
+def test_pictures_are_small_and_whole(path: Path) -> None:
+    assert path.stat().st_size < LARGEST
+    assert ElementTree.parse(path).getroot().tag == "{http://www.w3.org/2000/svg}svg"

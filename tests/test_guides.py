@@ -12,7 +12,7 @@ from tvmconv.cli import main
 
 ROOT = Path(__file__).parent.parent
 GUIDES = ("concepts", "tuning", "troubleshooting")
-PAGES = [*(f"docs/{name}.md" for name in GUIDES), "docs/networks.md", "CONTRIBUTING.md"]
+PAGES = [*(f"docs/{name}.md" for name in GUIDES), "docs/networks.md", "docs/benchmarks.md", "CONTRIBUTING.md"]
 by_guide = pytest.mark.parametrize("name", GUIDES)
 
 
@@ -49,9 +49,7 @@ def test_commands_and_options_exist(path: str) -> None:
     assert found >= 1
 
 
-@pytest.mark.parametrize(
-    "path", [*(f"docs/{name}.md" for name in GUIDES), "CONTRIBUTING.md", "CHANGELOG.md", "README.md"]
-)
+@pytest.mark.parametrize("path", [*PAGES, "CHANGELOG.md", "README.md"])
 def test_links_lead_somewhere(path: str) -> None:
     for link in re.findall(r"\]\(([^)#]+)\)", (ROOT / path).read_text()):
         assert link.startswith("https://") or ((ROOT / path).parent / link).exists(), link

@@ -23,7 +23,7 @@ def blocks(language: str) -> list[str]:
 def test_python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     snippets = blocks("python")
-    assert len(snippets) == 5
+    assert len(snippets) == 3
     names: dict[str, object] = {}
     for snippet in snippets:
         exec(compile(snippet, "README.md", "exec"), names)
@@ -42,6 +42,13 @@ def test_commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         result = CliRunner().invoke(main, arguments)
         assert program == "tvmconv"
         assert result.exit_code == 0, f"{line}\n{result.output}"
+
+
+def test_it_is_short_and_begins_with_what_to_run() -> None:
+    lines = README.splitlines()
+    assert len(lines) <= 150
+    first_screen = "\n".join(lines[:25])
+    assert all(text in first_screen for text in ("    make demo", "    make test", "tvmconv.depthwise("))
 
 
 def test_make_targets_are_there() -> None:

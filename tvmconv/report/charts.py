@@ -1,8 +1,10 @@
-"""Charts as SVG in the page: bars, points below roofs, and curves. Colours are classes of the style sheet."""
+"""Charts as SVG: bars, points below roofs, and curves. Colours are classes of the style sheet."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib.resources import files
 from math import ceil, floor, log10
 
 from .markup import Markup, join, tag
@@ -11,7 +13,49 @@ WIDTH, LEFT, RIGHT, BOTTOM, TOP = 400, 44, 12, 30, 10
 COLOURS = 11
 """How many the style sheet has."""
 
+STYLE = Markup(files(__package__).joinpath("charts.css").read_text())
+"""The style sheet."""
+
+LONGEST = 26
+"""Characters of the longest name of a row of bars that is shown whole."""
+
 Point = tuple[float, float]
+
+
+@dataclass(frozen=True)
+class Chart:
+    """A chart and the names of its colours."""
+
+    parts: Sequence[Markup]
+    height: float
+    names: Sequence[str]
+    first: int = 0
+    """The number of the first name's colour."""
+
+    def figure(self) -> Markup:
+        """The chart above its key, as HTML."""
+        keys = [tag("span", tag("i", class_=_colour(number)), name) for number, name in self.keys]
+        chart = tag("svg", *self.parts, viewBox=f"0 0 {WIDTH} {self.height:.0f}", role="img")
+        return tag("figure", chart, tag("figcaption", *keys))
+
+    def file(self, notes: Sequence[str]) -> Markup:
+        """The chart above its key and lines of notes, as an SVG file of its own."""
+        parts, y, step = list(self.parts), self.height + 12, 14
+        for place, (number, name) in enumerate(self.keys):
+            x, line = 12 + 125 * (place % 3), y + step * (place // 3)
+            parts.append(tag("rect", x=x, y=line - 8, width=9, height=9, class_=f"f {_colour(number)}"))
+            parts.append(_text(x + 13, line, name, "start"))
+        y += step * ceil(len(self.names) / 3)
+        for number, note in enumerate(notes):
+            parts.append(_text(12, y + step * number, note, "start", "tiny"))
+        height = y + step * len(notes)
+        ground = tag("rect", width=WIDTH, height=height, class_="ground")
+        size = {"viewBox": f"0 0 {WIDTH} {height:.0f}", "width": 1.6 * WIDTH, "height": f"{1.6 * height:.0f}"}
+        return tag("svg", tag("style", STYLE), ground, *parts, xmlns="http://www.w3.org/2000/svg", **size)
+
+    @property
+    def keys(self) -> list[tuple[int, str]]:
+        return list(enumerate(self.names, self.first))
 
 
 class LogAxis:
@@ -47,19 +91,19 @@ class LogAxis:
         return [round(number * step, 12) for number in range(first, last + 1)]
 
 
-def bars(rows: Mapping[str, Mapping[str, float]], unit: str, first: int) -> Markup:
+def bars(rows: Mapping[str, Mapping[str, float]], unit: str, first: int) -> Chart:
     """A group of horizontal bars for each row, from 1 to the right, or to the left where a value is below 1.
 
     Their names have the colours from number `first` on.
     """
     values = [value for row in rows.values() for value in row.values()]
     names = list(dict.fromkeys(name for row in rows.values() for name in row))
-    left, row_gap, thick = 96, 8, 9
+    left, row_gap, thick = 8 + 6 * min(max(map(len, rows)), LONGEST), 8, 9
     x = LogAxis([*values, 1.0], left, WIDTH - 34)
     parts: list[Markup] = []
     y = float(TOP)
     for label, row in rows.items():
-        parts.append(_text(left - 6, y + thick * len(row) / 2 + 4, label[:16], "end"))
+        parts.append(_text(left - 6, y + thick * len(row) / 2 + 4, label[:LONGEST], "end"))
         for name, value in row.items():
             start, end = sorted((x(1.0), x(value)))
             bar = tag("rect", tag("title", f"{label}, {name}: {value:.3g}"), x=start, y=y, width=max(end - start, 1.0))
@@ -71,31 +115,31 @@ def bars(rows: Mapping[str, Mapping[str, float]], unit: str, first: int) -> Mark
     grid = [_line(x(tick), TOP - 4, x(tick), y, "grid") for tick in x.ticks()]
     grid += [_text(x(tick), y + 12, _number(tick), "middle") for tick in x.ticks()]
     grid.append(_line(x(1.0), TOP - 4, x(1.0), y, "axis"))
-    chart = _svg(y + 32, *grid, *parts, _text((left + WIDTH) / 2, y + 27, unit, "middle"))
-    return _figure(chart, names, first)
+    return Chart([*grid, *parts, _text((left + WIDTH) / 2, y + 27, unit, "middle")], y + 32, names, first)
 
 
 def points(
-    series: Mapping[str, Sequence[tuple[str, float, float]]], roofs: Sequence[Point], axes: tuple[str, str]
-) -> Markup:
-    """Named points (label, x, y) of several series below a line of roofs, both axes logarithmic."""
+    series: Mapping[str, Sequence[tuple[str, float, float]]], roofs: Sequence[Sequence[Point]], axes: tuple[str, str]
+) -> Chart:
+    """Named points (label, x, y) of several series below lines of roofs, both axes logarithmic."""
     every = [(x, y) for marks in series.values() for _, x, y in marks]
     height = 300
-    x = LogAxis([x for x, _ in [*every, *roofs]], LEFT, WIDTH - RIGHT)
-    y = LogAxis([y for _, y in [*every, *roofs]], height - BOTTOM, TOP)
+    corners = [corner for line in roofs for corner in line]
+    x = LogAxis([x for x, _ in [*every, *corners]], LEFT, WIDTH - RIGHT)
+    y = LogAxis([y for _, y in [*every, *corners]], height - BOTTOM, TOP)
     parts = _frame(x.ticks(), x, y, height, axes)
-    line = " ".join(f"{x(a)},{y(b)}" for a, b in roofs)
-    parts.append(tag("polyline", points=line, class_="axis"))
+    for line in roofs:
+        parts.append(tag("polyline", points=" ".join(f"{x(a)},{y(b)}" for a, b in line), class_="axis"))
     for number, (name, marks) in enumerate(series.items()):
         for label, a, b in marks:
             title = tag("title", f"{label}, {name}: {b:.4g} at {a:.3g}")
             parts.append(
                 tag("circle", title, cx=x(a), cy=y(b), r=4 if number == 0 else 3, class_=f"f {_colour(number)}")
             )
-    return _figure(_svg(height, *parts), list(series))
+    return Chart(parts, height, list(series))
 
 
-def curves(series: Mapping[str, Sequence[float]], axes: tuple[str, str]) -> Markup:
+def curves(series: Mapping[str, Sequence[float]], axes: tuple[str, str]) -> Chart:
     """Curves over the numbers from 1, both axes logarithmic; NaN begins one later. Past `COLOURS`, all look alike."""
     lines = {
         name: [(i, value) for i, value in enumerate(values, 1) if value == value] for name, values in series.items()
@@ -110,7 +154,7 @@ def curves(series: Mapping[str, Sequence[float]], axes: tuple[str, str]) -> Mark
         corners = [f"{x(a)},{y(b)}" for a, b in _stairs(line)]
         colour = "s c0 faint" if alike else f"s {_colour(number)}"
         parts.append(tag("polyline", tag("title", name), points=" ".join(corners), class_=colour))
-    return _figure(_svg(height, *parts), [] if alike else list(lines))
+    return Chart(parts, height, [] if alike else list(lines))
 
 
 def _stairs(line: Sequence[tuple[int, float]]) -> list[Point]:
@@ -141,15 +185,6 @@ def _frame(ticks: Sequence[float], x: LogAxis, y: LogAxis, height: float, axes: 
     middle = (height - BOTTOM) / 2
     parts.append(_with(_text(0, 0, axes[1], "middle"), transform=f"translate(9 {middle}) rotate(-90)"))
     return parts
-
-
-def _figure(chart: Markup, names: Sequence[str], first: int = 0) -> Markup:
-    keys = [tag("span", tag("i", class_=_colour(number)), name) for number, name in enumerate(names, first)]
-    return tag("figure", chart, tag("figcaption", *keys))
-
-
-def _svg(height: float, *parts: Markup) -> Markup:
-    return tag("svg", *parts, viewBox=f"0 0 {WIDTH} {height:.0f}", role="img")
 
 
 def _line(x1: float, y1: float, x2: float, y2: float, kind: str) -> Markup:

@@ -78,7 +78,7 @@ def _convergence(groups: dict[Made, list[Record]]) -> Markup:
             series[name] = [cost / least for cost in curve]
     if not series:
         return Markup()
-    return tag("div", charts.curves(series, ("trial", "best so far / best")), class_="charts")
+    return tag("div", charts.curves(series, ("trial", "best so far / best")).figure(), class_="charts")
 
 
 def _failures(records: Sequence[Record]) -> Markup:

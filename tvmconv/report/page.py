@@ -10,6 +10,7 @@ from importlib.resources import files
 from ..autotvm.record import Log
 from ..autotvm.tidy import by_making
 from ..bench.report import Report
+from .charts import STYLE
 from .documents import documents
 from .files import Source
 from .logs import tuning
@@ -27,7 +28,7 @@ def page(title: str, sources: Sequence[Source]) -> str:
         tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
         tag("meta", http_equiv="Content-Security-Policy", content=policy),
         tag("title", title),
-        tag("style", style),
+        tag("style", STYLE, style),
     ]
     parts = [tag("a", source.name, href=f"#s{number}") for number, source in enumerate(sources)]
     body = [

@@ -40,7 +40,7 @@ def _suite(name: str, rows: Sequence[Row], report: Report) -> Markup:
             for row in measured
         }
         overall = {"geometric mean": {peer: mean for peer, (mean, _) in means.items()}}
-        parts.append(charts.bars({**overall, **ratios}, "times as long as tvmconv takes", first=1))
+        parts.append(charts.bars({**overall, **ratios}, "times as long as tvmconv takes", first=1).figure())
     if measured:
         parts.append(_roofline(measured, peers, report))
     return join([parts[0], tag("div", *parts[1:], class_="charts"), _table(rows, peers)])
@@ -64,8 +64,8 @@ def _roofline(rows: Sequence[Row], peers: Sequence[str], report: Report) -> Mark
         note = "line: the fastest copy of these rows, small ones from a cache; no GEMM was measured"
     ends = [x for x in (low, flops / bandwidth, high) if low <= x <= high] if bandwidth else []
     roofs = [(x, min(x * bandwidth, flops) / 1e9) for x in ends]
-    chart = charts.points(marks, roofs, ("FLOP a byte moved", "GFLOP/s"))
-    return tag("div", chart, tag("p", note, class_="note") if roofs else Markup())
+    chart = charts.points(marks, [roofs], ("FLOP a byte moved", "GFLOP/s"))
+    return tag("div", chart.figure(), tag("p", note, class_="note") if roofs else Markup())
 
 
 def _rate(row: Row, name: str) -> float:

@@ -1,0 +1,123 @@
+"""Draws docs/figures.svg and docs/roofline.svg anew from the JSON beside this file: python benchmarks/plots.py"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from statistics import geometric_mean
+
+from measured import BETTER, COPY, OURS, ROOT, Row, median, read
+
+from tvmconv.report.charts import bars, points
+
+PEERS = {
+    "PyTorch": ("pytorch",),
+    "its better layout": BETTER,
+    "PyTorch in TF32": ("pytorch-tf32",),
+    "torch.compile": ("torch-compile",),
+    "ONNX Runtime": ("onnxruntime",),
+    "our dense kernels": ("tvmconv-dense",),
+}
+
+
+@dataclass(frozen=True)
+class Group:
+    """What was measured together: the rows of files in benchmarks/, or one network of them at one batch size."""
+
+    files: str
+    """Joined by "+"; rows of later files replace earlier ones of the same name."""
+    only: tuple[str, int] | None = None
+
+    def rows(self) -> list[Row]:
+        """The rows."""
+        found = read("+".join(f"benchmarks/{file}.json" for file in self.files.split("+")))
+        rows = {(row["name"], row.get("batch")): row for row in found}
+        return [row for name, row in rows.items() if self.only in (None, name)]
+
+
+DEPTHWISE = Group("depthwise-h100")
+DENSE = Group("conv2d-h100-batch-128+conv2d-h100-batch-128-conv4-tuned")
+
+GROUPS = {
+    "H100: depthwise": DEPTHWISE,
+    "H100: dense, batch 1": Group("conv2d-h100-batch-1"),
+    "H100: dense, batch 128": DENSE,
+    "H100: 90% zeros, batch 64": Group("sparse-h100-batch-64"),
+    "H100: networks, batch 1": Group("networks-h100-batch-1+networks-h100-batch-1-mobilenet"),
+    "H100: networks, batch 32": Group("networks-h100-batch-32"),
+    "H200: VGG-16, batch 1": Group("networks-h200", ("vgg16", 1)),
+    "H200: VGG-16, batch 32": Group("networks-h200", ("vgg16", 32)),
+    "H200: ResNet-50, 90% zeros": Group("networks-h200", ("resnet50", 32)),
+    "CPU: depthwise, 1 thread": Group("depthwise-cpu-zen4-1-thread"),
+    "CPU: depthwise": Group("depthwise-cpu-zen4"),
+    "CPU: dense, batch 1": Group("conv2d-cpu-zen4-batch-1"),
+    "CPU: dense, batch 8": Group("conv2d-cpu-zen4-batch-8"),
+    "CPU: 90% zeros": Group("sparse-cpu-zen4"),
+    "CPU: networks": Group("networks-cpu-zen4"),
+    "CPU: ResNet-50, 90% zeros": Group("networks-cpu-zen4-pruned"),
+}
+"""The rows of docs/figures.svg."""
+
+H100_FLOPS = 132 * 128 * 2 * 1.98e9
+"""Floating-point operations in a second that an H100 SXM can do in float32 at most: its multiprocessors, each with 128
+units that multiply and add, at the highest clock."""
+
+
+def means(rows: list[Row]) -> dict[str, float]:
+    """How many times as long as tvmconv each peer takes that has run on all rows, in the geometric mean."""
+    return {
+        peer: geometric_mean([median(row, *names) / median(row, OURS) for row in rows])
+        for peer, names in PEERS.items()
+        if all(name in row["times"] for name in names for row in rows)
+    }
+
+
+def figures() -> str:
+    """The geometric mean of each group, beside each peer."""
+    chart = bars({name: means(group.rows()) for name, group in GROUPS.items()}, "times as long as tvmconv takes", 1)
+    return chart.file(
+        [
+            "Geometric means; left of 1 tvmconv loses. float32, in strict float32 on GPUs but for TF32.",
+            "CPU: two cores of an EPYC of Zen 4, nothing set, default configurations, batch 1 unless said.",
+            "ResNet-50 with 90% zeros on the H200 is at batch 32.",
+        ]
+    )
+
+
+def roofline() -> str:
+    """The rates of convolutions on an H100 below what it can do."""
+    rows = [*DEPTHWISE.rows(), *DENSE.rows()]
+    series = {
+        name: [(row["name"], intensity(row), row["flops"] / median(row, *contenders) / 1e9) for row in rows]
+        for name, contenders in ((OURS, (OURS,)), ("PyTorch", ("pytorch",)))
+    }
+    largest = max(rows, key=lambda row: row["bytes"])
+    memory = bandwidth(largest)
+    cache = max(map(bandwidth, rows))
+    ends = min(map(intensity, rows)) / 1.5, max(map(intensity, rows)) * 1.5
+    roofs = [
+        [(x, min(x * speed, H100_FLOPS) / 1e9) for x in (ends[0], H100_FLOPS / speed, ends[1])]
+        for speed in (memory, cache)
+    ]
+    return points(series, roofs, ("FLOP for each byte of input, weight and output", "GFLOP/s")).file(
+        [
+            f"Lines: a copy in memory, {memory / 1e12:.1f} TB/s, and in the L2, {cache / 1e12:.1f} TB/s, where small",
+            f"workloads are; {H100_FLOPS / 1e12:.0f} TFLOP/s. PyTorch's points above them are FFTs of cuDNN.",
+        ]
+    )
+
+
+def intensity(row: Row) -> float:
+    return float(row["flops"] / row["bytes"])
+
+
+def bandwidth(row: Row) -> float:
+    """Bytes in a second of the faster copy, which reads and writes as many bytes as the convolution."""
+    return float(row["bytes"] / median(row, *COPY))
+
+
+PLOTS = {"figures.svg": figures, "roofline.svg": roofline}
+"""What draws each file of docs/."""
+
+if __name__ == "__main__":
+    for name, draw in PLOTS.items():
+        (ROOT / "docs" / name).write_text(draw() + "\n")

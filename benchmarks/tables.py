@@ -1,0 +1,344 @@
+"""Writes the tables of docs/benchmarks.md anew from the JSON beside this file: python benchmarks/tables.py
+
+A table stands between `<!-- table: KIND FILE... -->` and `<!-- end -->`; its kind is one of `KINDS`. Several files are
+the same workloads measured in several ways, side by side. Files joined by "+" are one list of rows, in which a later
+file replaces the rows that it has measured again.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from math import floor, log10
+from statistics import geometric_mean
+from typing import Any
+
+import msgspec
+from measured import BETTER, COPY, OURS, ROOT, Row, median, ran, read
+
+from tvmconv.bench.report import Row as SuiteRow
+from tvmconv.bench.sparsity import STEPS, crossover
+
+PAGE = ROOT / "docs" / "benchmarks.md"
+MARKED = re.compile(r"(<!-- table: (.+?) -->\n).*?(<!-- end -->)", re.DOTALL)
+
+
+class Estimate(float):
+    """A number that was not measured but follows from a formula; it is shown in parentheses."""
+
+
+def three_digits(value: float) -> str:
+    return f"{value:.{max(0, 2 - floor(log10(value)))}f}"
+
+
+def ratio(value: float) -> str:
+    return f"{value:.2f}"
+
+
+def whole(value: float) -> str:
+    return f"({value:,.0f})" if isinstance(value, Estimate) else f"{value:,.0f}"
+
+
+def percent(value: float) -> str:
+    return f"{100 * value:.0f}"
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of a table."""
+
+    title: str
+    value: Callable[[Row], float | str | None]
+    """Takes the row of the file that the column is about; None leaves the cell empty."""
+    form: Callable[[float], str] = ratio
+    last: Callable[[Sequence[float]], float] | None = None
+    """What the last line has of all values, such as their geometric mean."""
+    file: int = 0
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What the tables of a kind have in common. A column without a single value is left out."""
+
+    key: Callable[[Row], str]
+    """What names a row; rows of several files that have the same name are one line."""
+    title: str
+    columns: Sequence[Column]
+    last: str = "geometric mean"
+    grouped: str | None = None
+    """The field by which the rows of the same name are told apart, where they are one line."""
+
+
+def times(title: str, *peers: str, over: str = OURS, **more: Any) -> Column:
+    """How many times as long as tvmconv the fastest of the peers takes."""
+
+    def value(row: Row) -> float | None:
+        return median(row, *peers) / median(row, over) if ran(row, *peers) and ran(row, over) else None
+
+    return Column(title, value, **{"last": geometric_mean, **more})
+
+
+def duration(title: str, *contenders: str, unit: float = 1e-6, **more: Any) -> Column:
+    """How long the fastest of the contenders takes, in a unit that is given in seconds."""
+
+    def value(row: Row) -> float | None:
+        return median(row, *contenders) / unit if ran(row, *contenders) else None
+
+    return Column(title, value, three_digits, **more)
+
+
+def extreme(title: str, name: str) -> Column:
+    """Milliseconds of the fastest or the slowest round."""
+    return Column(title, lambda row: 1e3 * row["times"][OURS][name], three_digits)
+
+
+def build_time(title: str, contender: str) -> Column:
+    return Column(title, lambda row: row["build_seconds"].get(contender), whole)
+
+
+def rate(title: str, unit: float) -> Column:
+    """Floating-point operations in a second, in a unit."""
+    return Column(title, lambda row: row["flops"] / median(row, OURS) / unit, three_digits)
+
+
+def share_without(name: str) -> Column:
+    """The share of its speed that a kernel has without one of its optimizations."""
+
+    def value(row: Row) -> float | None:
+        return row["time"]["median"] / row["without"][name]["time"]["median"] if name in row["without"] else None
+
+    return Column(name, value, percent, geometric_mean)
+
+
+def memory(title: str, contender: str) -> Column:
+    """Megabytes beside operands and output; by formula for im2col where it found no room."""
+
+    def value(row: Row) -> float | None:
+        measured, formulas = row["memory"]["measured"], row["memory"]["formulas"]
+        if contender in measured:
+            return float(measured[contender] / 1e6)
+        return Estimate(formulas["im2col"] / 1e6) if contender == "im2col-gemm" else None
+
+    return Column(title, value, whole, sum)
+
+
+def code(title: str, name: str, unit: float = 1) -> Column:
+    return Column(title, lambda row: row["code"][name] / unit, whole)
+
+
+def zeros(share: float) -> Column:
+    """How many times as long as tvmconv dense cuDNN takes, with that share of zeros."""
+    column = times(f"{share:.0%}", "pytorch", last=None)
+    return Column(column.title, lambda rows: column.value(rows[share]) if share in rows else None)
+
+
+def pays(title: str, peer: str) -> Column:
+    """The share of zeros from which on tvmconv is faster than a peer."""
+
+    def value(rows: Row) -> str | None:
+        found = crossover([msgspec.convert(row, SuiteRow) for row in rows.values()], peer)
+        if found is None:
+            return None
+        return f"{found:.0%} or less" if found == min(rows) > 0 else f"{found:.0%}"
+
+    return Column(title, value)
+
+
+def trials(title: str, tuner: str) -> Column:
+    return Column(title, lambda rows: f"{rows[tuner]['median']:g}")
+
+
+def workload_name(row: Row) -> str:
+    return str(row["name"])
+
+
+def network_name(row: Row) -> str:
+    pruned = "" if row["sparsity"] is None else f", {row['sparsity']:.0%} zeros"
+    return f"{row['name']}{pruned}" + (f", batch {row['batch']}" if row["batch"] > 1 else "")
+
+
+def tuned_workload(row: Row) -> str:
+    """The name that the suites have for the workload."""
+    (name,) = (each["name"] for each in read("benchmarks/depthwise-h100.json") if each["workload"] == row["workload"])
+    return str(name)
+
+
+TIME = duration("tvmconv, µs", OURS)
+MILLISECONDS = duration("tvmconv, ms", OURS, unit=1e-3)
+TIMES_COPY = Column("times copy", lambda row: median(row, OURS) / median(row, *COPY), last=geometric_mean)
+PYTORCH = [times("PyTorch", "pytorch"), times("channels-last", "pytorch-channels-last")]
+ONNXRUNTIME = times("ONNX Runtime", "onnxruntime")
+OUR_DENSE = times("our dense", "tvmconv-dense")
+
+
+def beside(file: int, name: str, first: Column, *rest: Column) -> list[Column]:
+    """The columns for one of several files, the first of which says which file it is."""
+    return [replace(column, file=file) for column in (replace(first, title=f"{name}: {first.title}"), *rest)]
+
+
+SPARSE = [
+    TIME,
+    times("float32", *BETTER),
+    times("TF32", "pytorch-tf32"),
+    times("float16", "pytorch-fp16"),
+    times("quarter", "pytorch-quarter"),
+    times("SpMM", "im2col-spmm"),
+    OUR_DENSE,
+]
+ON_GPU = [
+    *PYTORCH,
+    times("TF32", "pytorch-tf32"),
+    times("im2col and cuBLAS", "im2col-gemm"),
+    times("our im2win", "tvmconv-im2win"),
+]
+MEMORY = {
+    OURS: OURS,
+    "our im2win": "tvmconv-im2win",
+    "PyTorch": "pytorch",
+    "channels-last": "pytorch-channels-last",
+    "TF32": "pytorch-tf32",
+    "im2col and cuBLAS": "im2col-gemm",
+}
+DEPTHWISE_ON_GPU = [
+    TIME,
+    duration("PyTorch", "pytorch"),
+    duration("copy", *COPY),
+    times("times PyTorch", "pytorch"),
+    times("times its better layout", *BETTER),
+    TIMES_COPY,
+    times("with epilogue", OURS, over="tvmconv-plain", file=1),
+    *beside(2, "float16", TIME, times("times PyTorch's better layout", *BETTER), TIMES_COPY),
+]
+
+KINDS = {
+    "depthwise-gpu": Kind(workload_name, "workload", DEPTHWISE_ON_GPU),
+    "depthwise-cpu": Kind(
+        workload_name,
+        "workload",
+        [
+            *beside(0, "1 thread", TIME, *PYTORCH, ONNXRUNTIME),
+            *beside(1, "2 threads", TIME, *PYTORCH, ONNXRUNTIME),
+        ],
+    ),
+    "dense-cpu": Kind(workload_name, "layer", [TIME, rate("GFLOP/s", 1e9), *PYTORCH, ONNXRUNTIME]),
+    "dense-gpu": Kind(workload_name, "layer", [TIME, rate("TFLOP/s", 1e12), *ON_GPU]),
+    "memory": Kind(workload_name, "layer", [memory(*pair) for pair in MEMORY.items()], last="together"),
+    "ablation": Kind(
+        workload_name,
+        "layer",
+        [
+            Column("µs", lambda row: 1e6 * row["time"]["median"], three_digits),
+            *map(share_without, ("micro-kernel", "vectors", "threads", "vector loads", "prefetch", "packing")),
+        ],
+    ),
+    "sparse-cpu": Kind(
+        workload_name,
+        "operator",
+        [TIME, *PYTORCH, ONNXRUNTIME, OUR_DENSE, times("SpMM", "im2col-spmm"), times("im2col", "im2col-gemm")],
+    ),
+    "sparse-gpu": Kind(workload_name, "operator", [*beside(0, "batch 64", *SPARSE), *beside(1, "batch 1", *SPARSE)]),
+    "sparse-code": Kind(
+        workload_name,
+        "operator",
+        [
+            *(code(name, name) for name in ("template", "removed", "left", "instructions")),
+            code("PTX, kB", "ptx_bytes", 1e3),
+            code("cubin, kB", "cubin_bytes", 1e3),
+        ],
+    ),
+    "sparsity": Kind(
+        workload_name,
+        "operator",
+        [*map(zeros, reversed(STEPS)), pays("float32 from", "pytorch"), pays("TF32 from", "pytorch-tf32")],
+        grouped="sparsity",
+    ),
+    "tuners": Kind(
+        tuned_workload,
+        "workload",
+        [
+            Column("space", lambda rows: rows["xgb"]["space"], whole),
+            Column("within 5%", lambda rows: rows["xgb"]["good"], whole),
+            trials("XGBTuner", "xgb"),
+            Column("share of the space", lambda rows: f"{rows['xgb']['share']:.1%}"),
+            trials("GATuner", "ga"),
+            trials("RandomTuner", "random"),
+            trials("GridSearchTuner", "grid"),
+            trials("XGBTuner, warm", "xgb, warm"),
+        ],
+        grouped="tuner",
+    ),
+    "networks-cpu": Kind(
+        network_name,
+        "network",
+        [
+            MILLISECONDS,
+            extreme("from", "low"),
+            extreme("to", "high"),
+            ONNXRUNTIME,
+            OUR_DENSE,
+            times("PyTorch", "pytorch"),
+            times("`torch.compile`", "torch-compile"),
+            build_time("tvmconv's build, s", OURS),
+        ],
+    ),
+    "networks-gpu": Kind(
+        network_name,
+        "network",
+        [
+            MILLISECONDS,
+            times("our dense", "tvmconv-dense", last=None),
+            times("PyTorch", "pytorch", last=None),
+            times("`torch.compile`", "torch-compile", last=None),
+            times("TVM as it is", "tvm", last=None),
+            build_time("tvmconv's build, s", OURS),
+            build_time("`torch.compile`'s", "torch-compile"),
+        ],
+    ),
+}
+
+
+def lines(kind: Kind, files: str) -> dict[str, Row]:
+    """The rows by their names; later ones replace earlier ones."""
+    if kind.grouped is None:
+        return {kind.key(row): row for row in read(files)}
+    found: dict[str, Row] = {}
+    for row in read(files):
+        found.setdefault(kind.key(row), {})[row[kind.grouped]] = row
+    return found
+
+
+def table(name: str, *files: str) -> str:
+    """A table of a kind in Markdown."""
+    kind = KINDS[name]
+    measured = [lines(kind, each) for each in files]
+    cells = {
+        column: {line: column.value(measured[column.file][line]) for line in measured[0]} for column in kind.columns
+    }
+    columns = [column for column in kind.columns if any(value is not None for value in cells[column].values())]
+    text = [[kind.title, *(column.title for column in columns)]]
+    text.append(["---"] * (len(columns) + 1))
+    text += [[line, *(shown(column, cells[column][line]) for column in columns)] for line in measured[0]]
+    if len(measured[0]) > 1 and any(column.last for column in columns):
+        text.append([kind.last, *(_last(column, cells[column]) for column in columns)])
+    return "".join("| " + " | ".join(row) + " |\n" for row in text)
+
+
+def shown(column: Column, value: float | str | None) -> str:
+    if value is None:
+        return ""
+    return value if isinstance(value, str) else column.form(value)
+
+
+def _last(column: Column, cells: dict[str, float | str | None]) -> str:
+    values = [value for value in cells.values() if isinstance(value, int | float)]
+    return f"**{column.form(column.last(values))}**" if column.last is not None else ""
+
+
+def renewed(page: str) -> str:
+    """The page with all of its tables made anew."""
+    return MARKED.sub(lambda found: f"{found[1]}\n{table(*found[2].split())}\n{found[3]}", page)
+
+
+if __name__ == "__main__":
+    PAGE.write_text(renewed(PAGE.read_text()))
