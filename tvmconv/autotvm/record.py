@@ -24,9 +24,9 @@ from typing import Any
 
 import msgspec
 
-from .. import __version__
 from ..errors import InvalidArgumentError
 from ..targets import DeviceFacts
+from ..version import __version__
 from ..workload import ConvWorkload
 from .measure import MeasureInput, MeasureResult, Stage, Status
 from .problem import Call, Problem

@@ -22,9 +22,9 @@ from tvm import rpc
 from tvm.rpc import base
 from tvm.support.popen_pool import PopenPoolExecutor
 
-from .. import __version__
 from ..errors import InvalidArgumentError, NoDeviceError
 from ..targets import DeviceFacts, cuda_arch
+from ..version import __version__
 from . import worker
 from .measure import BuildResult, Calls, MeasureInput, RunResult, Status, last_error
 from .rpc import DESCRIBE, EVALUATE, IDLE, PAUSE, Job, ServerFacts

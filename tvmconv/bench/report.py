@@ -15,9 +15,9 @@ from ..autotvm.problem import Problem
 from ..errors import InvalidArgumentError
 from ..targets import DeviceFacts
 from ..workload import ConvWorkload
+from .code import Code
 from .memory import Memory
 from .peers import LIMITS, OURS
-from .sparsity import Code
 from .timing import Timing, times_as_long
 
 PACKAGES = ("tvmconv", "apache-tvm", "apache-tvm-ffi", "torch", "triton", "onnxruntime")
