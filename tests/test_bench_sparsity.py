@@ -16,10 +16,10 @@ from tvmconv.bench.peers.sparse import Sparse
 from tvmconv.bench.report import Row
 from tvmconv.bench.sparsity import crossover
 from tvmconv.bench.timing import Timing
+from tvmconv.checking.pruning import pruned
 from tvmconv.sparse import compiling
 from tvmconv.targets import resolve_target
 from tvmconv.testing import random_operands
-from tvmconv.testing.pruning import pruned
 
 pytest.importorskip("torch")
 

@@ -25,10 +25,10 @@ from tvmconv.autotvm.runner import LocalRunner
 from tvmconv.autotvm.simulator import ReplayedTask
 from tvmconv.autotvm.task import Task, create
 from tvmconv.autotvm.tuner.features import matrix
+from tvmconv.checking.pruning import operands_for, pruned
 from tvmconv.errors import InvalidArgumentError
 from tvmconv.sparse import folding
 from tvmconv.targets import device_facts
-from tvmconv.testing.pruning import operands_for, pruned
 
 WORKLOAD = ConvWorkload.conv2d((1, 4, 6, 9), (12, 4, 3, 3), shift=True, residual=True, activation="relu")
 SM_90 = {"kind": "cuda", "arch": "sm_90"}

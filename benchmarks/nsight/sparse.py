@@ -51,8 +51,8 @@ def run() -> None:
     from tvmconv.bench.peers import PEERS
     from tvmconv.bench.peers.sparse import Sparse
     from tvmconv.bench.suites import load_suite
+    from tvmconv.checking.pruning import operands_for
     from tvmconv.targets import device_of, resolve_target
-    from tvmconv.testing.pruning import operands_for
 
     target = resolve_target("cuda")
     device_of(target)

@@ -17,12 +17,11 @@ from tvm.s_tir import Schedule
 from tvm.s_tir.stmt import SBlock
 
 from ..arrays import is_cpu
+from ..checking.operands import DISTINCT
 from ..errors import InvalidArgumentError, WrongResultError
 from ..lowering import KERNEL_NAME, Kernel, as_scheduled, build, build_function, with_alignment
-from ..serial import serial_twin
+from ..serial import TWIN_TARGET, serial_twin
 from ..targets import device_of, has_gpu, resolve_target
-from ..testing.kernels import TWIN_TARGET
-from ..testing.operands import DISTINCT
 from ..workspace import NO_WORKSPACE, Workspace, steps
 from .config_space import ConfigEntity
 from .knobs import Value

@@ -22,6 +22,8 @@ import tvm
 from tvm.runtime import Device, Module, Tensor
 
 from .. import cuda, kernel_cache, storage
+from ..checking.operands import Sample
+from ..checking.pruning import operands_for, random_constants
 from ..dispatch import select, select_sparse, template_named
 from ..errors import MissingPackageError, TvmconvError
 from ..lowering import KERNEL_NAME, Kernel, build_kernel
@@ -29,8 +31,6 @@ from ..sparse.building import build as build_launches
 from ..sparse.compiling import kept_template, lower_sparse
 from ..sparse.weights import COMPILED_IN
 from ..targets import DeviceFacts, cuda_arch, device_facts, has_gpu
-from ..testing import Sample
-from ..testing.pruning import operands_for, random_constants
 from ..workspace import NO_WORKSPACE, Workspace
 from . import template_kernels
 from .measure import BuildResult, Calls

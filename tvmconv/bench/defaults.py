@@ -12,8 +12,8 @@ from ..autotvm.measure import Stage
 from ..autotvm.record import Record
 from ..autotvm.task import ConvTask
 from ..autotvm.tidy import default_record
+from ..checking.draws import Draw
 from ..targets import DeviceFacts
-from ..testing.trials import Draw
 from ..workload import ConvWorkload
 
 LEAST_BYTES, MOST_BYTES = 2**20, 2**26

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..autotvm.problem import Problem
+from ..checking.operands import Sample
+from ..checking.pruning import operands_for
 from ..dispatch import select
 from ..errors import CodeSizeError, WrongResultError
-from ..testing import Sample
-from ..testing.pruning import operands_for
 from ..workload import ConvWorkload
 from .code import code_of
 from .memory import FORMULAS, Memory, workspace_on_cpu, workspace_on_gpu
