@@ -18,7 +18,6 @@ import tvmconv as library
 from tvmconv import ConvWorkload, autotvm, kernel_cache
 from tvmconv.autotvm import record, worker
 from tvmconv.autotvm.builder import LocalBuilder
-from tvmconv.autotvm.history import serves
 from tvmconv.autotvm.measure import BuildResult, MeasureInput, MeasureResult, Stage, Status
 from tvmconv.autotvm.record import Record
 from tvmconv.autotvm.runner import LocalRunner
@@ -26,6 +25,7 @@ from tvmconv.autotvm.simulator import ReplayedTask
 from tvmconv.autotvm.task import Task, create
 from tvmconv.autotvm.tuner.features import matrix
 from tvmconv.checking.pruning import operands_for, pruned
+from tvmconv.dispatch.history import serves
 from tvmconv.errors import InvalidArgumentError
 from tvmconv.sparse import folding
 from tvmconv.targets import device_facts

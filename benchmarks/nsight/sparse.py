@@ -47,11 +47,11 @@ def run() -> None:
     """Call each contender on this machine's GPU, a call of each between the start and the stop of the profiler."""
     import torch
 
-    from tvmconv.autotvm.task import Problem
     from tvmconv.bench.peers import PEERS
     from tvmconv.bench.peers.sparse import Sparse
     from tvmconv.bench.suites import load_suite
     from tvmconv.checking.pruning import operands_for
+    from tvmconv.dispatch.problem import Problem
     from tvmconv.targets import device_of, resolve_target
 
     target = resolve_target("cuda")

@@ -44,7 +44,7 @@ from ..targets import DeviceFacts
 from ..version import __version__
 from ..workspace import Workspace
 from . import worker
-from .measure import Calls
+from .protocol import Calls
 from .runner import TVM_DEVICES, DeviceProcess
 
 EVALUATE = "tvmconv.evaluate"

@@ -25,6 +25,7 @@ from .. import cuda, kernel_cache, storage
 from ..checking.operands import Sample
 from ..checking.pruning import operands_for, random_constants
 from ..dispatch import select, select_sparse, template_named
+from ..dispatch.problem import Call, Problem, problem_from
 from ..errors import MissingPackageError, TvmconvError
 from ..lowering import KERNEL_NAME, Kernel, build_kernel
 from ..sparse.building import build as build_launches
@@ -33,9 +34,7 @@ from ..sparse.weights import COMPILED_IN
 from ..targets import DeviceFacts, cuda_arch, device_facts, has_gpu
 from ..workspace import NO_WORKSPACE, Workspace
 from . import template_kernels
-from .measure import BuildResult, Calls
-from .problem import Call, Problem
-from .templates import problem_from
+from .protocol import BuildResult, Calls
 from .timing import kernel_costs
 
 CHECKED_OUTPUTS = 2**16

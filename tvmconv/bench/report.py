@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 import msgspec
 
-from ..autotvm.problem import Problem
+from ..dispatch.problem import Problem
 from ..errors import InvalidArgumentError
 from ..targets import DeviceFacts
 from ..workload import ConvWorkload

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..autotvm.problem import Problem
 from ..checking.operands import Sample
 from ..checking.pruning import operands_for
 from ..dispatch import select
+from ..dispatch.problem import Problem
 from ..errors import CodeSizeError, WrongResultError
 from ..workload import ConvWorkload
 from .code import code_of

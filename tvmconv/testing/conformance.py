@@ -16,7 +16,7 @@ from tvm.support.popen_pool import PopenPoolExecutor
 
 from ..arrays import GPU_ALIGNMENT, operand
 from ..autotvm import worker
-from ..autotvm.measure import last_error
+from ..autotvm.protocol import last_error
 from ..checking.draws import Draw
 from ..checking.operands import check_result, random_operands
 from ..errors import TvmconvError, WrongResultError
