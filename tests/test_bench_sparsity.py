@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from command_line import tvmconv, tvmconv_json
 
-from tvmconv import ConvWorkload, sparse_conv2d
-from tvmconv.bench import sparsity, suite, suites, timing
+from tvmconv import ConvWorkload, sparse_conv2d, suites
+from tvmconv.bench import sparsity, suite, timing
 from tvmconv.bench.code import code_of
 from tvmconv.bench.peers import PEERS, SPARSE_PEERS
 from tvmconv.bench.peers.sparse import Sparse

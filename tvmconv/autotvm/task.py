@@ -15,7 +15,6 @@ from typing import Any, overload
 import msgspec
 import tvm
 
-from ..bench.suites import load_suite
 from ..dispatch.problem import Problem
 from ..dispatch.registry import ALGORITHMS, algorithms_for, sparse_template, template_for
 from ..dispatch.task import Entity, Maker, Value
@@ -25,6 +24,7 @@ from ..network import Model, import_model
 from ..network.kernels import sites_for
 from ..network.layouts import choose_layouts
 from ..schedules.space import Space
+from ..suites import load_suite
 from ..targets import resolve_target
 from ..workload import ConvWorkload
 from .templates import TemplateTask, create_task

@@ -13,6 +13,7 @@ from ..dispatch import select
 from ..dispatch.problem import Problem
 from ..errors import CodeSizeError, WrongResultError
 from ..workload import ConvWorkload
+from .choices import choose, split_names
 from .code import code_of
 from .memory import FORMULAS, Memory, workspace_on_cpu, workspace_on_gpu
 from .peers import DEFAULT_PEERS, LIMITS, OURS, PEERS, SPARSE_PEERS
@@ -21,7 +22,6 @@ from .peers.ours import Tvmconv
 from .peers.peer import Call, Operands, Peer
 from .peers.sparse import Sparse
 from .report import Roofs, Row
-from .suites import choose, split_names
 from .timing import Timer, interleave, measure, sets_beyond_cache, timer, use_threads_of_tvm
 
 if TYPE_CHECKING:
