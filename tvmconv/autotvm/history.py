@@ -11,14 +11,15 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..dispatch.history import History, applied
-from ..dispatch.history import best_record as best_record
+from ..dispatch.history import History, applied, best_record
 from ..dispatch.record import Log, load_from_file, skipped_text
 from ..errors import InvalidArgumentError
 from .templates import query
 
 if TYPE_CHECKING:
     from typing_extensions import Self
+
+__all__ = ["ApplyHistoryBest", "DispatchContext", "FallbackContext", "apply_history_best", "best_record"]
 
 
 class DispatchContext(ABC):

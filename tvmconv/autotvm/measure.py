@@ -11,21 +11,27 @@ from pathlib import Path
 from typing import Any
 
 from ..dispatch.task import Task
-from ..dispatch.trial import MeasureErrorNo as MeasureErrorNo
-from ..dispatch.trial import MeasureInput as MeasureInput
-from ..dispatch.trial import MeasureResult as MeasureResult
-from ..dispatch.trial import Stage as Stage
-from ..dispatch.trial import Status as Status
+from ..dispatch.trial import MeasureErrorNo, MeasureInput, MeasureResult, Stage, Status
 from ..errors import InvalidArgumentError
 from ..targets import DeviceFacts
 from .builder import LocalBuilder
-from .protocol import Builder as Builder
-from .protocol import BuildResult as BuildResult
-from .protocol import MeasureOption as MeasureOption
-from .protocol import Runner as Runner
-from .protocol import RunResult as RunResult
-from .protocol import last_error, never
+from .protocol import Builder, BuildResult, MeasureOption, Runner, RunResult, last_error, never
 from .runner import LocalRunner
+
+__all__ = [
+    "BuildResult",
+    "Builder",
+    "MeasureErrorNo",
+    "MeasureInput",
+    "MeasureOption",
+    "MeasureResult",
+    "RunResult",
+    "Runner",
+    "Stage",
+    "Status",
+    "create_measure_batch",
+    "measure_option",
+]
 
 AHEAD = 8
 """How many trials are built, or wait to be run, for each that runs, at first: about as many as one builds in the time

@@ -17,8 +17,7 @@ import tvm
 
 from ..dispatch.problem import Problem
 from ..dispatch.registry import ALGORITHMS, algorithms_for, sparse_template, template_for
-from ..dispatch.task import Entity, Maker, Value
-from ..dispatch.task import Task as Task
+from ..dispatch.task import Entity, Maker, Task, Value
 from ..errors import InvalidArgumentError
 from ..network import Model, import_model
 from ..network.kernels import sites_for
@@ -28,6 +27,8 @@ from ..suites import load_suite
 from ..targets import resolve_target
 from ..workload import ConvWorkload
 from .templates import TemplateTask, create_task
+
+__all__ = ["ConvTask", "Task", "create", "extract_from_model", "extract_from_program", "extract_from_suite"]
 
 OP_LAYOUTS = {"nn.conv1d": "NCW", "nn.conv2d": "NCHW", "nn.dense": "NC"}
 """Relay's names of the operators that are tuned, and the layout of what each reads in an imported model."""
