@@ -12,10 +12,10 @@ from tvmconv import ConvWorkload, targets
 from tvmconv.bench import ablation, suite, timing
 from tvmconv.bench.peers import Peer
 from tvmconv.bench.report import Row
-from tvmconv.bench.suites import load_suite
 from tvmconv.bench.timing import Timing
 from tvmconv.dispatch import ALGORITHMS, select, template_named
 from tvmconv.lowering import build, lower
+from tvmconv.suites import load_suite
 from tvmconv.targets import DeviceFacts, resolve_target
 from tvmconv.testing import check_result, random_operands, serial_twin
 

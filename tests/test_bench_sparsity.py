@@ -8,17 +8,18 @@ import numpy as np
 import pytest
 from command_line import tvmconv, tvmconv_json
 
-from tvmconv import ConvWorkload, sparse_conv2d
-from tvmconv.bench import suite, suites, timing
+from tvmconv import ConvWorkload, sparse_conv2d, suites
+from tvmconv.bench import sparsity, suite, timing
+from tvmconv.bench.code import code_of
 from tvmconv.bench.peers import PEERS, SPARSE_PEERS
 from tvmconv.bench.peers.sparse import Sparse
 from tvmconv.bench.report import Row
-from tvmconv.bench.sparsity import code_of, crossover
+from tvmconv.bench.sparsity import crossover
 from tvmconv.bench.timing import Timing
+from tvmconv.checking.pruning import pruned
 from tvmconv.sparse import compiling
 from tvmconv.targets import resolve_target
 from tvmconv.testing import random_operands
-from tvmconv.testing.pruning import pruned
 
 pytest.importorskip("torch")
 
@@ -139,7 +140,7 @@ def test_sweep(tiny: None, monkeypatch: pytest.MonkeyPatch) -> None:
     def measured(suite_name: str, name: str, *others: Any, sparsity: float, **options: Any) -> Row:
         return canned(sparsity, 1.5 - sparsity, 1.0)
 
-    monkeypatch.setattr(suite, "measure_row", measured)
+    monkeypatch.setattr(sparsity, "measure_row", measured)
     options = ["bench", "sparsity", "even", "--peers", "pytorch"]
     report = tvmconv_json(*options)
     assert [row["sparsity"] for row in report["rows"]] == [0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9]

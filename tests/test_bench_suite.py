@@ -13,8 +13,8 @@ import msgspec
 import pytest
 from command_line import tvmconv, tvmconv_json
 
-from tvmconv import ConvWorkload, Epilogue, dispatch, operators
-from tvmconv.bench import suite, suites, timing
+from tvmconv import ConvWorkload, Epilogue, dispatch, operators, suites
+from tvmconv.bench import suite, timing
 from tvmconv.bench.peers import DEFAULT_PEERS, OURS, PEERS
 from tvmconv.bench.peers.ours import Tvmconv
 from tvmconv.bench.peers.pytorch import PyTorch
@@ -198,7 +198,7 @@ def test_cold_caches(tiny: None, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_threads_are_the_same_for_all(tmp_path: Path) -> None:
     script = (
-        f"import sys; from tvmconv.bench import suites; suites._read = lambda: {TINY!r}\n"
+        f"import sys; from tvmconv import suites; suites._read = lambda: {TINY!r}\n"
         "from tvmconv.cli import main\n"
         "try: main()\n"
         "finally: import torch; print(torch.get_num_threads(), file=sys.stderr)"

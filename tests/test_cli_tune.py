@@ -26,6 +26,7 @@ from tvmconv.autotvm.measure import MeasureInput, MeasureResult, Stage, Status
 from tvmconv.autotvm.task import Task, create
 from tvmconv.cli import main
 from tvmconv.cli.tune import Measuring
+from tvmconv.dispatch.task import Entity
 from tvmconv.targets import DeviceFacts, device_facts
 
 WORKLOAD = ConvWorkload.depthwise((1, 4, 6, 6), (4, 1, 3, 3))
@@ -77,7 +78,7 @@ def instant(monkeypatch: pytest.MonkeyPatch) -> Instant:
     return option
 
 
-def searched(log: Path) -> list[record.Entity]:
+def searched(log: Path) -> list[Entity]:
     """The configurations of the search that the log has, in its order."""
     return [one.config.entity for one in record.load_from_file(log).records if one.stage is Stage.SEARCH]
 

@@ -13,10 +13,11 @@ import pytest
 from command_line import tvmconv, tvmconv_json
 
 from tvmconv import ConvWorkload
+from tvmconv.checking.draws import Draw
 from tvmconv.errors import WrongResultError
 from tvmconv.testing import conformance, kernels
 from tvmconv.testing.conformance import How
-from tvmconv.testing.trials import Draw, Trial, random_trial
+from tvmconv.testing.trials import Trial, random_trial
 
 SM_90 = '{"kind": "cuda", "arch": "sm_90"}'
 

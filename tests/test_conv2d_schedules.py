@@ -16,10 +16,10 @@ from tvmconv.schedules.cpu import direct, im2win
 from tvmconv.schedules.cpu.tile_cost import TileConfig
 
 from tvmconv import ConvWorkload
-from tvmconv.bench.suites import load_suite
 from tvmconv.dispatch import algorithms_for, select, select_sparse, template_for
 from tvmconv.errors import InvalidArgumentError
 from tvmconv.lowering import build, lower
+from tvmconv.suites import load_suite
 from tvmconv.targets import resolve_target
 from tvmconv.testing import CONV2D, Case, check_result, random_configs, random_operands
 

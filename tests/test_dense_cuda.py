@@ -11,10 +11,10 @@ from tvmconv.schedules.cuda.direct import Config
 from tvmconv.schedules.cuda.gemm_tiles import GemmConfig, shared_bytes
 
 from tvmconv import ConvWorkload, cuda
-from tvmconv.bench.suites import load_suite
 from tvmconv.dispatch import select
 from tvmconv.errors import NoValidConfigurationError
 from tvmconv.lowering import KERNEL_NAME, build, build_kernel, lower
+from tvmconv.suites import load_suite
 from tvmconv.targets import resolve_target
 from tvmconv.testing import CONV2D, Case, check_result, random_configs, random_operands, serial_twin
 

@@ -49,12 +49,12 @@ def test_killed_while_a_line_is_written(write: int, stage: str, tmp_path: Path) 
     """The line is torn; the next run loses nothing else, and makes no trial of the search twice that had its end."""
     log = tmp_path / "log.jsonl"
     killed(
-        "from test_cli_tune import TASK, Instant; from tvmconv.autotvm import record, session\n"
+        "from test_cli_tune import TASK, Instant; from tvmconv.autotvm import session\n"
         "writes, whole = iter(range(10**6)), os.write\n"
         "def torn(descriptor, data):\n"
         "    if len(data) < 100 or next(writes) < int(sys.argv[2]): return whole(descriptor, data)\n"
         "    whole(descriptor, data[:len(data) // 2]); die()\n"
-        "record.os.write = torn\n"
+        "os.write = torn\n"
         "session.tune_tasks([TASK], sys.argv[1], Instant(), tuner='random', trials=30, seed=0)",
         log,
         write,

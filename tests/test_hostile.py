@@ -17,12 +17,13 @@ from test_autotvm_record import record
 
 import tvmconv
 from tvmconv import ConvWorkload
-from tvmconv.autotvm.history import best_record, objection
+from tvmconv.autotvm.history import best_record
 from tvmconv.autotvm.record import append, encode, load_from_file
 from tvmconv.autotvm.simulator import Simulator
-from tvmconv.autotvm.task import Maker
 from tvmconv.autotvm.tidy import pruned
 from tvmconv.dispatch import select, template_named
+from tvmconv.dispatch.history import objection
+from tvmconv.dispatch.task import Maker
 from tvmconv.errors import InvalidArgumentError, UnsupportedModelError
 from tvmconv.lowering import KERNEL_NAME, build_kernel
 from tvmconv.targets import resolve_target

@@ -14,10 +14,10 @@ from onnx import numpy_helper
 
 import tvmconv as library
 from tvmconv import cuda
+from tvmconv.checking.pruning import pruned
 from tvmconv.errors import InvalidArgumentError
 from tvmconv.network import sparse_kernels
 from tvmconv.targets import resolve_target
-from tvmconv.testing.pruning import pruned
 
 
 def network() -> Graph:

@@ -10,12 +10,15 @@ from typing import Any
 import pytest
 
 from tvmconv import ConvWorkload
-from tvmconv.autotvm import history, task
-from tvmconv.autotvm.history import applicable, apply_history_best
+from tvmconv.autotvm import task
+from tvmconv.autotvm.history import apply_history_best
 from tvmconv.autotvm.measure import MeasureInput, MeasureResult, Stage, Status
 from tvmconv.autotvm.record import Record, append
-from tvmconv.autotvm.siblings import expected_gain
 from tvmconv.dispatch import select
+from tvmconv.dispatch import selection as selecting
+from tvmconv.dispatch.history import History, applicable
+from tvmconv.dispatch.record import Log
+from tvmconv.dispatch.siblings import expected_gain
 from tvmconv.targets import DeviceFacts, resolve_target
 
 WORKLOAD = ConvWorkload.conv2d((1, 32, 28, 28), (64, 32, 3, 3))
@@ -73,8 +76,8 @@ CASES = (
 def test_records_of_siblings(case: Case, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     kind = "gpu" if case.here.threads is None else "cpu"
     target = resolve_target(TARGETS[kind])
-    monkeypatch.setattr(history, "device_here", lambda target: case.here)
-    monkeypatch.setattr(history, "shipped", lambda: history.History(history.Log(), "nothing"))
+    monkeypatch.setattr(selecting, "device_here", lambda target: case.here)
+    monkeypatch.setattr(selecting, "shipped", lambda: History(Log(), "nothing"))
     best, log = another(kind), tmp_path / "log.jsonl"
     append(log, records(case.measured_on, best, case.best_cost, case.default_cost))
     with apply_history_best(log):
@@ -96,7 +99,7 @@ def test_records_of_siblings(case: Case, tmp_path: Path, monkeypatch: pytest.Mon
 
 def test_the_nearest_sibling_is_asked_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     target, log = resolve_target(TARGETS["cpu"]), tmp_path / "log.jsonl"
-    monkeypatch.setattr(history, "device_here", lambda target: EPYC[2])
+    monkeypatch.setattr(selecting, "device_here", lambda target: EPYC[2])
     configs = task.create(WORKLOAD, target).space.configs
     for place, device in enumerate((RYZEN[8], EPYC[8], EPYC[64], RYZEN[2]), start=1):
         append(log, records(device, configs[place], best_cost=place * 1e-7))

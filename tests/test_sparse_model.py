@@ -14,7 +14,7 @@ from tvmconv.schedules.cuda import sparse
 from tvmconv.schedules.cuda.sparse_model import DENSITY, MOST_INSTRUCTIONS, clocks, instructions
 
 from tvmconv import ConvWorkload
-from tvmconv.bench.suites import load_suite
+from tvmconv.suites import load_suite
 from tvmconv.targets import resolve_target
 
 SM_90 = resolve_target({"kind": "cuda", "arch": "sm_90"})

@@ -18,17 +18,17 @@ import tvmconv as library
 from tvmconv import ConvWorkload, autotvm, kernel_cache
 from tvmconv.autotvm import record, worker
 from tvmconv.autotvm.builder import LocalBuilder
-from tvmconv.autotvm.history import serves
 from tvmconv.autotvm.measure import BuildResult, MeasureInput, MeasureResult, Stage, Status
 from tvmconv.autotvm.record import Record
 from tvmconv.autotvm.runner import LocalRunner
 from tvmconv.autotvm.simulator import ReplayedTask
 from tvmconv.autotvm.task import Task, create
 from tvmconv.autotvm.tuner.features import matrix
+from tvmconv.checking.pruning import operands_for, pruned
+from tvmconv.dispatch.history import serves
 from tvmconv.errors import InvalidArgumentError
 from tvmconv.sparse import folding
 from tvmconv.targets import device_facts
-from tvmconv.testing.pruning import operands_for, pruned
 
 WORKLOAD = ConvWorkload.conv2d((1, 4, 6, 9), (12, 4, 3, 3), shift=True, residual=True, activation="relu")
 SM_90 = {"kind": "cuda", "arch": "sm_90"}

@@ -27,8 +27,10 @@ from tvmconv.autotvm.measure import MeasureInput, MeasureResult, Stage, Status
 from tvmconv.autotvm.record import Record, decode, encode, load_from_file
 from tvmconv.autotvm.runner import LocalRunner
 from tvmconv.autotvm.template_kernels import assert_same
-from tvmconv.autotvm.templates import TemplateTask, create_task, problem_from
+from tvmconv.autotvm.templates import TemplateTask, create_task
 from tvmconv.autotvm.tuner.features import matrix
+from tvmconv.dispatch import functions
+from tvmconv.dispatch.problem import problem_from
 from tvmconv.errors import InvalidArgumentError, WrongResultError
 from tvmconv.targets import DeviceFacts, device_facts, resolve_target
 
@@ -313,9 +315,7 @@ def test_the_comparison_can_fail() -> None:
 
 def defined(function: Callable[..., Any], name: str = "test/refused") -> Callable[..., Any]:
     """A template under a name of its own."""
-    from tvmconv.autotvm import templates
-
-    templates._templates.pop(name, None)
+    functions._functions.pop(name, None)
     decorated: Callable[..., Any] = autotvm.template(name)(function)
     return decorated
 

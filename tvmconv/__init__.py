@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from . import threads
 from .errors import TvmconvError
 from .threads import get_num_threads, set_num_threads
+from .version import __version__
 from .workload import ConvWorkload, Epilogue
 
 if TYPE_CHECKING:
@@ -19,8 +20,6 @@ if TYPE_CHECKING:
     from .operators import Operator, compile, conv2d, depthwise  # noqa: A004
     from .sparse.convolution import SparseConv2d, sparse_conv2d
     from .sparse.operator import SparseOperator
-
-__version__ = "0.1.0"
 
 threads.configure()
 

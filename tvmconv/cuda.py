@@ -11,7 +11,6 @@ import tempfile
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
-from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -71,45 +70,6 @@ def to_ptx(source: str, arch: str) -> str:
     """The same source as PTX."""
     image, _ = _compile(source, arch, "ptx")
     return image.decode()
-
-
-def use_fast_compiler(kernels: Path | None = None) -> None:
-    """Makes TVM compile its CUDA source through `compile_source`: about ten times faster for a small kernel.
-
-    TVM does so on the GPU's own machine, when a module is first run, through a function that it finds by this name. A
-    machine's GPUs are taken to be alike. What `precompile` left in the folder `kernels` is not compiled again, nor
-    what `kernel_cache` knows.
-    """
-    import tvm
-
-    from . import kernel_cache
-
-    def compile_for_device(source: str) -> bytes:
-        if kernels is not None and (image := _kernel_file(source, kernels)).is_file():
-            return image.read_bytes()
-        arch = device_arch(tvm.cuda(0))
-        return kernel_cache.known(source, arch) or compile_source(source, arch)
-
-    tvm.register_global_func("tvm_callback_cuda_compile", compile_for_device, override=True)
-
-
-def precompile(source: str, arch: str, kernels: Path) -> Path:
-    """Compiles CUDA source ahead of the process that will run it, into a folder that `use_fast_compiler` is told.
-
-    Returns the file. Several processes may do so with the same source while another runs it: it appears whole. One that
-    is there is not made again.
-    """
-    path = _kernel_file(source, kernels)
-    if not path.is_file():
-        image = compile_source(source, arch)
-        with tempfile.TemporaryDirectory(dir=kernels) as folder:
-            Path(folder, "kernel.cubin").write_bytes(image)
-            Path(folder, "kernel.cubin").replace(path)
-    return path
-
-
-def _kernel_file(source: str, kernels: Path) -> Path:
-    return kernels / f"{sha256(source.encode()).hexdigest()}.cubin"
 
 
 def device_arch(device: tvm.runtime.Device) -> str:

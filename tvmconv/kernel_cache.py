@@ -4,6 +4,8 @@ It is for kernels that take seconds to compile and are compiled again as they ar
 weight. They lie in `TVMCONV_CACHE_DIR`, by default `tvmconv` in the user's folder for caches; a folder that cannot be
 written to keeps nothing, and nobody minds. Files may be removed at any time; one that a full disk or a power cut has
 damaged is made again, as its end is a digest of the rest.
+
+TVM finds them as well: `use_fast_compiler` replaces its own way of compiling CUDA source.
 """
 
 from __future__ import annotations
@@ -16,8 +18,9 @@ from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
 
-from . import __version__, cuda
+from . import cuda
 from .threads import usable_cpus
+from .version import __version__
 
 _compiled: dict[str, bytes] = {}
 
@@ -69,6 +72,40 @@ def collected(sources: Sequence[str], arch: str) -> dict[str, bytes]:
 def remember(images: Mapping[str, bytes]) -> None:
     """Takes what `collected` gave: these sources are known from now on."""
     _compiled.update(images)
+
+
+def use_fast_compiler(kernels: Path | None = None) -> None:
+    """Makes TVM compile its CUDA source through `cuda.compile_source`: about ten times faster for a small kernel.
+
+    TVM does so on the GPU's own machine, when a module is first run, through a function that it finds by this name. A
+    machine's GPUs are taken to be alike. What `precompile` left in the folder `kernels` is not compiled again, nor
+    what is `known`.
+    """
+    import tvm
+
+    def compile_for_device(source: str) -> bytes:
+        if kernels is not None and (image := _kernel_file(source, kernels)).is_file():
+            return image.read_bytes()
+        arch = cuda.device_arch(tvm.cuda(0))
+        return known(source, arch) or cuda.compile_source(source, arch)
+
+    tvm.register_global_func("tvm_callback_cuda_compile", compile_for_device, override=True)
+
+
+def precompile(source: str, arch: str, kernels: Path) -> Path:
+    """Compiles CUDA source ahead of the process that will run it, into a folder that `use_fast_compiler` is told.
+
+    Returns the file. Several processes may do so with the same source while another runs it: it appears whole. One that
+    is there is not made again.
+    """
+    path = _kernel_file(source, kernels)
+    if not path.is_file():
+        _write(path, cuda.compile_source(source, arch))
+    return path
+
+
+def _kernel_file(source: str, kernels: Path) -> Path:
+    return kernels / f"{sha256(source.encode()).hexdigest()}.cubin"
 
 
 def _write(path: Path, content: bytes) -> None:

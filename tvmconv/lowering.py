@@ -8,9 +8,10 @@ import tvm
 import tvm_ffi
 from tvm import tirx
 
+from .annotations import MIN_BLOCKS
 from .arrays import GPU_ALIGNMENT
-from .cuda import use_fast_compiler
 from .dispatch import Selection
+from .kernel_cache import use_fast_compiler
 from .workload import ConvWorkload
 from .workspace import Workspace, take_out
 
@@ -19,9 +20,6 @@ if TYPE_CHECKING:
 
 KERNEL_NAME = "tvmconv_kernel"
 """The function of a module that holds a single kernel."""
-
-MIN_BLOCKS = "tvmconv.min_blocks"
-"""Annotation of a loop of CUDA threads: so many blocks are to share a multiprocessor, and its registers."""
 
 OPAQUE = 8
 """TVM's operator pattern for functions that its fusion leaves as they are."""

@@ -19,9 +19,9 @@ from tvm.runtime import Executable, Module
 
 from . import cuda, storage, threads
 from .arrays import Operand, in_float32, is_cpu, operand, reshaped
-from .autotvm.history import History, applied
 from .calls import Calls, Launch, given
 from .dispatch import Selection, select, template_named
+from .dispatch.history import History, applied
 from .errors import InvalidArgumentError
 from .lowering import KERNEL_NAME, build_kernel, lower
 from .parameters import Activation, Padding
@@ -267,7 +267,7 @@ def _call(kind: str, options: tuple[Any, ...], algorithm: str, target: Any, arra
         types = tuple(map(_types, options))
     if target is not None and type(target) is not str:
         target = _as_text(target)
-    about = kind, options, types, algorithm, target, (threads.changes, applied())
+    about = kind, options, types, algorithm, target, (threads.changes, applied.get())
     return _calls(lambda x, operands: _prepare(about, x, operands), about, arrays, out)
 
 

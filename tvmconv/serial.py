@@ -5,6 +5,10 @@ from __future__ import annotations
 import tvm_ffi
 from tvm import tirx
 
+TWIN_TARGET = {"kind": "llvm", "opt-level": 0}
+"""What serial twins are built for: LLVM takes minutes to optimise what a thread of a sparse kernel does, which is a
+second's work as it is."""
+
 ASYNCHRONOUS = "software_pipeline_async_stages"
 
 

@@ -24,9 +24,10 @@ import tvm_ffi
 from tvm.runtime import Executable, Module
 from tvm.support import cc
 
-from . import __version__, cuda
 from .errors import CompileError, InvalidArgumentError
+from .kernel_cache import use_fast_compiler
 from .targets import device_for
+from .version import __version__
 
 MARK = b"tvmconv1"
 LENGTH_BYTES = 8
@@ -153,7 +154,7 @@ def read(path: str | PathLike[str]) -> tuple[Module, Description]:
     if description.tvm != tvm.__version__:
         expected = f"a file made with apache-tvm {tvm.__version__}, not {description.tvm}"
         raise InvalidArgumentError("path", str(path), expected)
-    cuda.use_fast_compiler()
+    use_fast_compiler()
     device_for(msgspec.json.decode(description.target)["kind"])  # without its runtime TVM cannot even read the file
     resolved = Path(path).resolve()
     spelled = _spelled_anew(resolved)

@@ -24,7 +24,7 @@ def stalled(reason: str) -> str:
 
 def read_kernels(path: Path) -> list[tuple[str, Kernel]]:
     """Names and values of the launches in the file, which may be compressed, in their order."""
-    from tvmconv.autotvm.record import read_unpacked
+    from tvmconv.dispatch.record import read_unpacked
 
     lines = read_unpacked("file", path).decode().splitlines()
     found: dict[str, tuple[str, Kernel]] = {}

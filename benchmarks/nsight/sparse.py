@@ -47,12 +47,12 @@ def run() -> None:
     """Call each contender on this machine's GPU, a call of each between the start and the stop of the profiler."""
     import torch
 
-    from tvmconv.autotvm.task import Problem
     from tvmconv.bench.peers import PEERS
     from tvmconv.bench.peers.sparse import Sparse
-    from tvmconv.bench.suites import load_suite
+    from tvmconv.checking.pruning import operands_for
+    from tvmconv.dispatch.problem import Problem
+    from tvmconv.suites import load_suite
     from tvmconv.targets import device_of, resolve_target
-    from tvmconv.testing.pruning import operands_for
 
     target = resolve_target("cuda")
     device_of(target)
@@ -77,7 +77,7 @@ def run() -> None:
 @click.argument("path", metavar="FILE", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 def table(path: Path) -> None:
     """Print the table of what `ncu --csv` printed; FILE may be compressed."""
-    from tvmconv.bench.suites import load_suite
+    from tvmconv.suites import load_suite
 
     kernels = read_kernels(path)
     groups = [

@@ -16,7 +16,7 @@ from tvm.s_tir import Schedule
 from tvm.s_tir.schedule import LoopRV
 
 from tvmconv import compute
-from tvmconv.sparse.template import SHARES, UNROLLED
+from tvmconv.annotations import SHARES, UNROLLED
 from tvmconv.workload import ConvWorkload
 
 from ..space import Space, ceil_div, ceil_to, divisors, named, tile_sizes, wasted

@@ -12,8 +12,8 @@ from tvm.s_tir import Schedule
 from tvm.s_tir.schedule import LoopRV, SBlockRV
 
 from tvmconv import compute
+from tvmconv.annotations import MIN_BLOCKS
 from tvmconv.compute.tiles import Elements
-from tvmconv.lowering import MIN_BLOCKS
 from tvmconv.workload import ConvWorkload
 
 from .gemm_tiles import VECTOR, GemmConfig

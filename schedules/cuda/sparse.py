@@ -14,8 +14,7 @@ from tvm.s_tir import Schedule
 from tvm.s_tir.schedule import LoopRV
 
 from tvmconv import compute
-from tvmconv.sparse.copying import COPIED
-from tvmconv.sparse.template import UNROLLED
+from tvmconv.annotations import COPIED, UNROLLED
 from tvmconv.workload import ConvWorkload
 
 from .sparse_model import default_config, features, pays, space

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from .builder import LocalBuilder
     from .config_space import ConfigEntity, ConfigSpace, FallbackConfigEntity
     from .history import ApplyHistoryBest, FallbackContext, apply_history_best
+    from .instance import get_config
     from .knobs import AnnotateEntity, OtherOptionEntity, ReorderEntity, SplitEntity
     from .measure import MeasureErrorNo, MeasureInput, MeasureResult, Stage, Status, measure_option
     from .rpc_runner import RPCRunner
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from .session import tune_tasks
     from .simulator import Simulator
     from .task import Task, create, extract_from_model, extract_from_program, extract_from_suite
-    from .templates import get_config, template
+    from .templates import template
     from .tuner import GATuner, GridSearchTuner, RandomTuner, XGBTuner
 
 _MODULES = ("callback", "measure", "record", "task", "tuner")
@@ -58,7 +59,7 @@ _LAZY = {
     "extract_from_model": "task",
     "extract_from_program": "task",
     "extract_from_suite": "task",
-    "get_config": "templates",
+    "get_config": "instance",
     "measure_option": "measure",
     "template": "templates",
     "tune_tasks": "session",

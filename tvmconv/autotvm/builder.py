@@ -11,9 +11,10 @@ from pathlib import Path
 from tvm.support.popen_pool import PopenPoolExecutor
 
 from .. import storage
+from ..dispatch.trial import MeasureInput
 from ..threads import usable_cpus
 from . import worker
-from .measure import BuildResult, MeasureInput
+from .protocol import BuildResult
 
 
 class LocalBuilder:

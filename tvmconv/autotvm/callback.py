@@ -10,9 +10,9 @@ from math import inf
 from os import PathLike
 from typing import TYPE_CHECKING, Any
 
+from ..dispatch.record import Record, append
+from ..dispatch.trial import MeasureInput, MeasureResult, Stage, Status
 from .flops import rate, scale_of
-from .measure import MeasureInput, MeasureResult, Stage, Status
-from .record import Record, append
 
 if TYPE_CHECKING:
     from .tuner.tuner import Callback, Tuner

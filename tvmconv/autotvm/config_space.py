@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 from tvm import tirx
 
+from ..dispatch.task import Value
 from ..errors import InvalidArgumentError
 from .knobs import (
     Axis,
     Entity,
     OtherOptionEntity,
     SplitEntity,
-    Value,
     annotate_values,
     extent_of,
     reorder_values,

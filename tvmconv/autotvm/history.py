@@ -1,205 +1,25 @@
-"""Which records may be used, and which of them is the best: where tuning logs meet the choice of a configuration."""
+"""Which logs are applied, under AutoTVM's names; what is made of them is in `tvmconv.dispatch.history`."""
 
 from __future__ import annotations
 
-import json
 import warnings
 from abc import ABC, abstractmethod
-from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
-from contextvars import ContextVar, Token
-from functools import cache, lru_cache
-from importlib.resources import as_file, files
-from itertools import product
+from collections.abc import Sequence
+from contextvars import Token
+from functools import lru_cache
 from os import PathLike
 from pathlib import Path
-from types import ModuleType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
-import msgspec
-import tvm
-
-from ..dispatch import Selection, kept_space
+from ..dispatch.history import History, applied, best_record
+from ..dispatch.record import Log, load_from_file, skipped_text
 from ..errors import InvalidArgumentError
-from ..targets import DeviceFacts, device_facts
-from ..workload import ConvWorkload, Epilogue
-from .measure import Stage, Status
-from .problem import Call, Problem
-from .record import Log, Record, load_from_file, skipped_text
-from .siblings import are_siblings, distance, expected_gain
-from .task import Entity, Maker, Task
+from .templates import query
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-LEAST_GAIN = 1.02
-"""How many times as fast as the default a sibling's record has to be to serve: less is noise."""
-
-NEAR = 1.5
-"""How many times as many non-zeros as another weight one may have, and use what was measured with that."""
-
-
-class Found(NamedTuple):
-    """What a log has for a workload."""
-
-    selection: Selection
-    record: Record
-    """The one that it is from."""
-
-
-def applicable(records: Iterable[Record], task: Task, device: DeviceFacts | None) -> list[Record]:
-    """The records that say something about a task on a device: of its problem, made by what would make it now."""
-    mine = (record for record in records if record.problem == task.problem)
-    return sifted(mine, task.target, task.maker, device)[0]
-
-
-def sifted(
-    records: Iterable[Record], target: tvm.target.Target, maker: Maker, device: DeviceFacts | None
-) -> tuple[list[Record], Counter[str]]:
-    """Those of a template's records that say something about its kernels now, and why how many others do not."""
-    usable, objections = [], Counter[str]()
-    for record in records:
-        if record.template != maker.name:
-            continue
-        if (why := objection(record, target, maker, device)) is None:
-            usable.append(record)
-        else:
-            objections[why] += 1
-    return usable, objections
-
-
-def objection(record: Record, target: tvm.target.Target, maker: Maker, device: DeviceFacts | None) -> str | None:
-    """Why a record says nothing about the template's kernels for a target on a device; None if it does.
-
-    The driver may be another one. `device` is None for a kernel that is built on a machine without the device.
-    """
-    if record.tvm_version != tvm.__version__:
-        return f"made with TVM {record.tvm_version}"
-    if record.versions.template != maker.version:
-        return f"of version {record.versions.template} of the template"
-    if device is not None and (record.device.name, record.device.threads) != (device.name, device.threads):
-        return f"measured on {record.device}"
-    if processor(record.target) != processor(str(target)):
-        return f"made for {processor(record.target)}"
-    return None if maker.accepts(record.knobs) else "with other knobs"
-
-
-def serves(measured: float | None, sparsity: float | None) -> bool:
-    """Whether records of one share of zeros choose for a weight with another; None stands for dense kernels.
-
-    What they weigh against each other is code, which is as long as there are non-zeros, and staging, which is the same
-    for all. So it is the ratio of non-zeros that has to be near, at most `NEAR`: from 90% zeros to 85% or 93%, but
-    from 50% to 25% or 67%.
-    """
-    if measured is None or sparsity is None:
-        return measured is sparsity
-    fewer, more = sorted((1 - measured, 1 - sparsity))
-    return more <= NEAR * fewer + 1e-9
-
-
-def best_record(records: Iterable[Record]) -> Record | None:
-    """The record to use of those that apply to one problem; its costs are all those of its configuration.
-
-    Configurations that were measured again at the end of a tuning run, the default among them, come before those that
-    were measured in the search alone. One that has failed is out.
-    """
-    trials = defaultdict[tuple[Stage, Entity], list[Record]](list)
-    failed = set()
-    for record in records:
-        trials[record.stage, record.config.entity].append(record)
-        if record.status is not Status.OK:
-            failed.add(record.config.entity)
-    for stage in (Stage.CONFIRM, Stage.SEARCH):
-        candidates = [
-            _pooled(same) for (reached, entity), same in trials.items() if reached is stage and entity not in failed
-        ]
-        if candidates:
-            return min(candidates, key=lambda record: record.cost)
-    return None
-
-
-def _pooled(records: Sequence[Record]) -> Record:
-    costs = tuple(cost for record in records for cost in record.costs)
-    last = records[-1]
-    return msgspec.structs.replace(last, result=(costs, *last.result[1:]))
-
-
-class History:
-    """The records of a log, asked for the best configuration of a workload."""
-
-    def __init__(self, log: Log, source: str) -> None:
-        self.source = source
-        self.skipped = log.skipped
-        self._records = defaultdict[ConvWorkload, defaultdict[float | None, list[Record]]](lambda: defaultdict(list))
-        self._calls = defaultdict[Call, list[Record]](list)
-        for record in log.records:
-            if isinstance(problem := record.problem, Call):
-                self._calls[problem].append(record)
-            else:
-                self._records[problem.workload][problem.sparsity].append(record)
-
-    def best(
-        self, problem: Problem, target: tvm.target.Target, template: ModuleType, device: DeviceFacts | None
-    ) -> tuple[Record | None, Counter[str]]:
-        """The record to use for a problem, if there is one, and why others of the problem are left out.
-
-        For a sparse kernel it is one of the nearest share of zeros.
-        """
-        left_out = Counter[str]()
-        for share in self._shares(problem):
-            records, objections = sifted(self._records[problem.workload][share], target, Maker.of(template), device)
-            left_out += objections
-            if (record := best_record(records)) is not None:
-                return record, left_out
-        return None, left_out
-
-    def best_of_sibling(
-        self, problem: Problem, target: tvm.target.Target, template: ModuleType, device: DeviceFacts | None
-    ) -> tuple[Record | None, Counter[str]]:
-        """The same from the nearest device that is like the one that is there, if it should beat the default here."""
-        if device is None:
-            return None, Counter()
-        records = [record for share in self._shares(problem) for record in self._records[problem.workload][share]]
-        others = {record.device for record in records if are_siblings(record.device, device)} - {device}
-        for other in sorted(others, key=lambda other: distance(device, other)):
-            record, _ = self.best(problem, target, template, other)
-            if record is not None and self._pays(record, problem.workload, target, template, device):
-                return record, Counter()
-        return None, Counter()
-
-    def _pays(
-        self,
-        record: Record,
-        workload: ConvWorkload,
-        target: tvm.target.Target,
-        template: ModuleType,
-        device: DeviceFacts,
-    ) -> bool:
-        """Whether a sibling's record should be faster on a device than the default, as both were measured there."""
-        density = () if record.sparsity is None else (1 - record.sparsity,)
-        config = template.default_config(workload, target, *density)
-        same, _ = sifted(self._records[workload][record.sparsity], target, Maker.of(template), record.device)
-        default = best_record(each for each in same if msgspec.convert(each.knobs, template.Config) == config)
-        if default is None:
-            return False
-        best = msgspec.convert(record.knobs, template.Config), record.cost
-        gain = expected_gain(best, (config, default.cost), workload, template, record.device, device)
-        return gain > LEAST_GAIN
-
-    def _shares(self, problem: Problem) -> list[float | None]:
-        """The shares of zeros with records that serve a problem, the nearest first; None is that of dense kernels."""
-        workload, sparsity = problem
-        shares = [share for share in self._records[workload] if serves(share, sparsity)]
-        return sorted(shares, key=lambda share: abs((share or 0.0) - (sparsity or 0.0)))
-
-    def best_of_task(self, task: Task, device: DeviceFacts | None) -> tuple[Record | None, Counter[str]]:
-        """The same for a task of a template of one's own."""
-        records = self._calls.get(task.problem, []) if isinstance(task.problem, Call) else []
-        usable, left_out = sifted(records, task.target, task.maker, device)
-        return best_record(usable), left_out
-
-
-_applied: ContextVar[tuple[History, ...]] = ContextVar("applied", default=())
+__all__ = ["ApplyHistoryBest", "DispatchContext", "FallbackContext", "apply_history_best", "best_record"]
 
 
 class DispatchContext(ABC):
@@ -213,16 +33,14 @@ class DispatchContext(ABC):
         """The logs that are applied in the block, where `outer` are applied around it."""
 
     def __enter__(self) -> Self:
-        self._tokens.append(_applied.set(self._within(_applied.get())))
+        self._tokens.append(applied.set(self._within(applied.get())))
         return self
 
     def __exit__(self, *error: object) -> None:
-        _applied.reset(self._tokens.pop())
+        applied.reset(self._tokens.pop())
 
     def query(self, target: Any, workload: Any) -> Any:
         """The configuration that a task's `workload` gets in the block on a target."""
-        from .templates import query
-
         with self:
             return query(target, workload)
 
@@ -271,74 +89,3 @@ def _history(*states: tuple[str, int, int]) -> History:
         whole.records += log.records
         whole.skipped += log.skipped
     return History(whole, ", ".join(path for path, _, _ in states))
-
-
-def applied() -> tuple[History, ...]:
-    """The logs that `apply_history_best` applies, the innermost first."""
-    return _applied.get()
-
-
-def tuned(
-    workload: ConvWorkload, target: tvm.target.Target, templates: Sequence[ModuleType], sparsity: float | None = None
-) -> Found | None:
-    """The best configuration that the logs have for a workload by any of the templates, and the reason to use it.
-
-    With a `sparsity` it is for the sparse kernel of a weight with that share of zeros.
-
-    Logs that are applied come first, then those that tvmconv ships for the device that is there. A workload without
-    records of its own takes those of the same without an epilogue, which hardly changes what is fast. Where no log has
-    records of the device itself, those of a device like it serve: see `siblings`.
-    """
-    device = device_here(target)
-    plain = msgspec.structs.replace(workload, epilogue=Epilogue())
-    described = {workload: "tuned"}
-    described.setdefault(plain, "tuned without its epilogue")
-    histories = [*applied(), *([shipped()] if device is not None else [])]
-    complaints: dict[History, str] = {}
-    for search, whose in ((History.best, ""), (History.best_of_sibling, ", by a sibling")):
-        for history, (same, how) in product(histories, described.items()):
-            answers = [search(history, Problem(same, sparsity), target, template, device) for template in templates]
-            found = [(each[0], template) for each, template in zip(answers, templates, strict=True) if each[0]]
-            if history in applied() and not found and (left_out := sum((each[1] for each in answers), Counter[str]())):
-                why = ", ".join(f"{count} {text}" for text, count in left_out.items())
-                complaints[history] = f"{history.source}: records of {same} are left out: {why}"
-            for record, template in sorted(found, key=lambda pair: pair[0].cost):
-                config = msgspec.convert(record.knobs, template.Config)
-                if not kept_space(template, workload, str(target)).violated(config):
-                    complaints.pop(history, None)
-                    _warn_of(complaints.values())
-                    zeros = "" if (share := record.sparsity) is None else f" for {100 * share:.4g}% zeros"
-                    cost = f"{1e6 * record.cost:.2f} µs on {record.device}"
-                    return Found(Selection(template, config, f"{how}{zeros}{whose}: {cost} ({history.source})"), record)
-    _warn_of(complaints.values())
-    return None
-
-
-def _warn_of(complaints: Iterable[str]) -> None:
-    for complaint in complaints:
-        warnings.warn(complaint, stacklevel=3)
-
-
-@cache
-def shipped() -> History:
-    """The logs in `tuning_logs/`."""
-    log = Log()
-    with as_file(files("tvmconv.tuning_logs")) as folder:
-        for path in sorted(Path(folder).glob("*.jsonl")):
-            log.records += load_from_file(path).records
-    return History(log, "tuning_logs")
-
-
-def device_here(target: tvm.target.Target) -> DeviceFacts | None:
-    """The device of a target, if it is here: a target may be for another kind of CPU, or of GPU."""
-    from ..targets import resolve_target
-
-    kind = str(target.kind.name)
-    same = processor(str(resolve_target(kind))) == processor(str(target))
-    return device_facts(kind) if same else None
-
-
-def processor(target: str) -> str:
-    """What a target, as JSON, makes code for: an architecture of GPU, or a CPU and the features it is said to have."""
-    config = json.loads(target)
-    return " ".join([str(config.get("arch") or config.get("mcpu")), *sorted(config.get("mattr", ()))])

@@ -16,10 +16,8 @@ import tvm_ffi
 from tvm import tirx
 from tvm.s_tir import Schedule
 
+from ..dispatch.task import Value
 from ..errors import InvalidArgumentError
-
-Value = bool | int | float | str | tuple[int | str, ...] | None
-"""What a log has of a knob."""
 
 FUSED = "fuse"
 BINDINGS = {

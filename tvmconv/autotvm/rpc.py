@@ -39,12 +39,12 @@ import msgspec
 import tvm
 from tvm.rpc.server import PopenRPCServerState
 
-from .. import __version__
 from ..errors import InvalidArgumentError, MissingPackageError, TvmconvError
 from ..targets import DeviceFacts
+from ..version import __version__
 from ..workspace import Workspace
 from . import worker
-from .measure import Calls
+from .protocol import Calls
 from .runner import TVM_DEVICES, DeviceProcess
 
 EVALUATE = "tvmconv.evaluate"

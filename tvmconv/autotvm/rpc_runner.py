@@ -22,13 +22,14 @@ from tvm import rpc
 from tvm.rpc import base
 from tvm.support.popen_pool import PopenPoolExecutor
 
-from .. import __version__
+from ..dispatch.task import Task
+from ..dispatch.trial import MeasureInput, Status
 from ..errors import InvalidArgumentError, NoDeviceError
 from ..targets import DeviceFacts, cuda_arch
+from ..version import __version__
 from . import worker
-from .measure import BuildResult, Calls, MeasureInput, RunResult, Status, last_error
+from .protocol import BuildResult, Calls, RunResult, last_error
 from .rpc import DESCRIBE, EVALUATE, IDLE, PAUSE, Job, ServerFacts
-from .task import Task
 
 PATIENCE = 60.0
 """Seconds that a server may take for a trial, beside those that the trial may run, and that one is waited for."""

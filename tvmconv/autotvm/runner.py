@@ -12,13 +12,14 @@ import tvm
 from tvm.support.popen_pool import PopenPoolExecutor
 
 from ..cuda import device_arch
+from ..dispatch.record import bounded
+from ..dispatch.task import Task
+from ..dispatch.trial import MeasureInput, Status
 from ..errors import InvalidArgumentError, NoDeviceError
 from ..targets import DeviceFacts, cuda_arch, device_facts
 from ..workspace import Workspace
 from . import worker
-from .measure import BuildResult, Calls, MeasureInput, RunResult, Status, last_error
-from .record import bounded
-from .task import Task
+from .protocol import BuildResult, Calls, RunResult, last_error
 from .timing import cuda_driver
 
 TVM_DEVICES = {"cuda": "cuda", "llvm": "cpu"}

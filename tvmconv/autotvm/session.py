@@ -12,14 +12,15 @@ from pathlib import Path
 from statistics import median, quantiles
 from typing import Any
 
+from ..dispatch.history import applicable, best_record
+from ..dispatch.problem import Call, Problem
+from ..dispatch.record import Record, append, load_from_file
+from ..dispatch.task import Task
+from ..dispatch.trial import MeasureInput, MeasureResult, Stage, Status
 from ..errors import InvalidArgumentError
 from ..targets import DeviceFacts
 from .callback import log_to_file, progress_bar
-from .history import applicable, best_record
-from .measure import MeasureInput, MeasureOption, MeasureResult, Stage, Status, never
-from .problem import Call, Problem
-from .record import Record, append, load_from_file
-from .task import Task
+from .protocol import MeasureOption, never
 from .tidy import default_record, writable
 from .tuner.ga_tuner import GATuner
 from .tuner.grid_tuner import GridSearchTuner

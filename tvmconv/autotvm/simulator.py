@@ -10,13 +10,15 @@ from typing import Any
 import tvm
 
 from ..dispatch import template_named
+from ..dispatch.problem import Problem
+from ..dispatch.record import Record
+from ..dispatch.task import Task
+from ..dispatch.trial import MeasureInput, MeasureResult, Stage
 from ..errors import InvalidArgumentError
 from ..schedules.space import Space
 from ..targets import DeviceFacts
-from .measure import MeasureInput, MeasureResult, Stage, never
-from .problem import Problem
-from .record import Record
-from .task import ConvTask, Task
+from .protocol import never
+from .task import ConvTask
 
 
 @dataclass(frozen=True)

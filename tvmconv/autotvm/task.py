@@ -1,153 +1,37 @@
-"""What is tuned: a problem on a target, with the space of its template.
+"""What is tuned, made of workloads, suites and models.
 
-`Task` is what tuners, measuring and records know. `ConvTask` is one of tvmconv's own kernels; `templates.TemplateTask`
-one of a template of one's own.
+`ConvTask` is the task of one of tvmconv's own kernels; `templates.TemplateTask` that of a template of one's own.
 """
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, overload
+from typing import Any, overload
 
 import msgspec
 import tvm
 
-from ..bench.suites import load_suite
-from ..dispatch import ALGORITHMS, algorithms_for, sparse_template, template_for, template_name
+from ..dispatch.problem import Problem
+from ..dispatch.registry import ALGORITHMS, algorithms_for, sparse_template, template_for
+from ..dispatch.task import Entity, Maker, Task, Value
 from ..errors import InvalidArgumentError
+from ..network import Model, import_model
+from ..network.kernels import sites_for
+from ..network.layouts import choose_layouts
 from ..schedules.space import Space
+from ..suites import load_suite
 from ..targets import resolve_target
 from ..workload import ConvWorkload
-from .knobs import Value
-from .problem import Call, Problem
+from .templates import TemplateTask, create_task
 
-if TYPE_CHECKING:
-    from .templates import TemplateTask
-
+__all__ = ["ConvTask", "Task", "create", "extract_from_model", "extract_from_program", "extract_from_suite"]
 
 OP_LAYOUTS = {"nn.conv1d": "NCW", "nn.conv2d": "NCHW", "nn.dense": "NC"}
 """Relay's names of the operators that are tuned, and the layout of what each reads in an imported model."""
-
-Entity = tuple[tuple[str, str, Value], ...]
-"""The knobs of a configuration in a log: name, kind and value of each."""
-
-
-class SearchSpace(Protocol):
-    """The configurations that a tuner chooses from: a `Space` of tvmconv's templates, or a `ConfigSpace`."""
-
-    @property
-    def default(self) -> Any: ...
-
-    @property
-    def knobs(self) -> Mapping[str, tuple[Any, ...]]:
-        """The values of each knob."""
-        ...
-
-    @property
-    def configs(self) -> tuple[Any, ...]:
-        """What is worth a trial, the default first."""
-        ...
-
-    def __len__(self) -> int: ...
-
-    def __contains__(self, config: object) -> bool: ...
-
-    def number(self, config: Any) -> int | None:
-        """What a log has beside a configuration; 0 for the default."""
-        ...
-
-    def values(self, config: Any) -> Mapping[str, Any]:
-        """The value of each knob in a configuration."""
-        ...
-
-    def config(self, values: Mapping[str, Any]) -> Any:
-        """The configuration with these values."""
-        ...
-
-
-class Maker(NamedTuple):
-    """What makes kernels of knobs, as far as records have to fit it."""
-
-    name: str
-    version: int
-    accepts: Callable[[Mapping[str, Value]], bool]
-    """Whether knobs of a record are those that it has."""
-
-    @classmethod
-    def of(cls, template: ModuleType) -> Maker:
-        """A module of `tvmconv.schedules`."""
-
-        def accepts(knobs: Mapping[str, Value]) -> bool:
-            try:
-                config = msgspec.convert(knobs, template.Config)
-            except msgspec.ValidationError:
-                return False
-            return bool(knobs.keys() <= vars(config).keys())
-
-        return cls(template_name(template), template.VERSION, accepts)
-
-
-class Task(ABC):
-    """A problem to tune for a target; `create` and the functions whose names begin with `extract` make them."""
-
-    target: tvm.target.Target
-    weight: int
-    """How many layers of the model compute this."""
-
-    @property
-    @abstractmethod
-    def problem(self) -> Problem | Call:
-        """What the kernel is for."""
-
-    @property
-    @abstractmethod
-    def maker(self) -> Maker:
-        """What makes the kernel."""
-
-    @property
-    @abstractmethod
-    def space(self) -> SearchSpace:
-        """The configurations to choose from; the first is the default."""
-
-    @property
-    def config_space(self) -> SearchSpace:
-        """AutoTVM's name of `space`."""
-        return self.space
-
-    @property
-    def name(self) -> str:
-        """The template's name, such as "cuda/depthwise"."""
-        return self.maker.name
-
-    @property
-    @abstractmethod
-    def flop(self) -> float:
-        """Floating-point operations of a call."""
-
-    @abstractmethod
-    def entity(self, config: Any) -> Entity:
-        """A configuration as a log has it."""
-
-    def knobs(self, config: Any) -> dict[str, Value]:
-        """The values of the knobs that a log has of a configuration."""
-        return {name: value for name, _, value in self.entity(config)}
-
-    @abstractmethod
-    def config(self, knobs: Mapping[str, Value]) -> Any:
-        """The configuration with knobs that a log has, and that the maker accepts."""
-
-    @abstractmethod
-    def features(self, config: Any) -> tuple[float, ...]:
-        """What the cost model sees of a configuration: a number for each knob, then others; none is negative."""
-
-    @abstractmethod
-    def for_problem(self, problem: Any) -> Task:
-        """The same task for another problem of its kind."""
 
 
 @dataclass(frozen=True)
@@ -221,8 +105,6 @@ def create(*what: Any, **options: Any) -> Task:
     `create(task_name, args, target)`: the task of a template of one's own that has that name, called with `args`:
     numbers, strings, True, False, None, and tuples of them.
     """
-    from .templates import create_task
-
     named = options.get("task_name", what[0] if what else None)
     task: Task = (create_task if isinstance(named, str) else _create)(*what, **options)
     return task
@@ -293,10 +175,6 @@ def _extracted(
     model: Any, target: Any, algorithm: str, sparsity: float | None, layouts: Collection[str]
 ) -> list[ConvTask]:
     """`extract_from_model` for the convolutions whose data came in one of some layouts."""
-    from ..network import Model, import_model
-    from ..network.kernels import sites_for
-    from ..network.layouts import choose_layouts
-
     resolved = resolve_target(target)
     source = model if isinstance(model, Model) else import_model(model)
     sites = sites_for(source.mod, resolved)

@@ -17,17 +17,17 @@ from tvm.s_tir import Schedule
 from tvm.s_tir.stmt import SBlock
 
 from ..arrays import is_cpu
+from ..checking.operands import DISTINCT
+from ..dispatch.functions import function_named
+from ..dispatch.problem import Call
+from ..dispatch.task import Value
 from ..errors import InvalidArgumentError, WrongResultError
 from ..lowering import KERNEL_NAME, Kernel, as_scheduled, build, build_function, with_alignment
-from ..serial import serial_twin
+from ..serial import TWIN_TARGET, serial_twin
 from ..targets import device_of, has_gpu, resolve_target
-from ..testing.kernels import TWIN_TARGET
-from ..testing.operands import DISTINCT
 from ..workspace import NO_WORKSPACE, Workspace, steps
 from .config_space import ConfigEntity
-from .knobs import Value
-from .problem import Call
-from .templates import TemplateTask, function_of
+from .instance import Instance
 
 ROUNDINGS, GROWTH = 32, 8
 """By how many roundings of its dtype an element may differ, of its own size and of the root mean square of all: some
@@ -36,11 +36,11 @@ for what functions such as exp err, and so many times the square root of the ter
 
 def built(call: Call, knobs: Mapping[str, Value], target: tvm.target.Target) -> Kernel:
     """The kernel of a call with knobs as a log has them."""
-    task = TemplateTask(call, target)
+    task = Instance(call, target)
     return build_function(scheduled(task, task.config(knobs)), target)
 
 
-def scheduled(task: TemplateTask, config: ConfigEntity) -> tirx.PrimFunc:
+def scheduled(task: Instance, config: ConfigEntity) -> tirx.PrimFunc:
     """The function that a template has scheduled, ready to be built."""
     schedule, _ = task.instantiate(config)
     func = schedule.mod["main"]
@@ -52,7 +52,7 @@ def scheduled(task: TemplateTask, config: ConfigEntity) -> tirx.PrimFunc:
 
 def checked(call: Call, workspace: Workspace, module: Module, device: Device) -> list[Tensor]:
     """Arguments for a call's kernel, which has been right on them; AssertionError says where it was not."""
-    expected = _expected(call, "llvm" if is_cpu(device) else "cuda", function_of(call))
+    expected = _expected(call, "llvm" if is_cpu(device) else "cuda", function_named(call.template))
     arguments = [tvm.runtime.tensor(array, device) for array in expected.arrays]
     given = arguments + [tvm.runtime.empty(*parameter, device) for parameter in workspace.parameters]
     module[KERNEL_NAME](*given)
@@ -61,8 +61,8 @@ def checked(call: Call, workspace: Workspace, module: Module, device: Device) ->
     return given
 
 
-def check(task: TemplateTask, config: ConfigEntity) -> None:
-    """See `TemplateTask.check`."""
+def check(task: Instance, config: ConfigEntity) -> None:
+    """See `templates.TemplateTask.check`."""
     func, target = scheduled(task, config), task.target
     if target.kind.name == "cuda" and not has_gpu():
         func = with_alignment(serial_twin(func), target := resolve_target(TWIN_TARGET))
@@ -92,7 +92,7 @@ class _Expected:
 @lru_cache(maxsize=1)
 def _expected(call: Call, kind: str, function: Any) -> _Expected:
     """Computed on a CPU by the unscheduled computation, in its own dtypes; kept for the template that there is now."""
-    task = TemplateTask(call, resolve_target(kind))
+    task = Instance(call, resolve_target(kind))
     func = task.unscheduled()
     kernel = with_alignment(as_scheduled(_quick(func), KERNEL_NAME), cpu := resolve_target("llvm"))
     module = build(tvm.IRModule({KERNEL_NAME: kernel}), cpu)

@@ -13,11 +13,11 @@ from typing import Any, NamedTuple
 import tvm
 
 from ..dispatch import template_named
+from ..dispatch.history import best_record, processor
+from ..dispatch.problem import Call, Problem
+from ..dispatch.record import Log, Record, encode, load_from_file, locked
+from ..dispatch.trial import Status
 from ..errors import InvalidArgumentError
-from .history import best_record, processor
-from .measure import Status
-from .problem import Call, Problem
-from .record import Log, Record, encode, load_from_file, locked
 from .templates import VERSION
 
 

@@ -21,21 +21,20 @@ import numpy as np
 import tvm
 from tvm.runtime import Device, Module, Tensor
 
-from .. import cuda, storage
+from .. import cuda, kernel_cache, storage
+from ..checking.operands import Sample
+from ..checking.pruning import operands_for, random_constants
 from ..dispatch import select, select_sparse, template_named
+from ..dispatch.problem import Call, Problem, problem_from
 from ..errors import MissingPackageError, TvmconvError
 from ..lowering import KERNEL_NAME, Kernel, build_kernel
 from ..sparse.building import build as build_launches
 from ..sparse.compiling import kept_template, lower_sparse
 from ..sparse.weights import COMPILED_IN
 from ..targets import DeviceFacts, cuda_arch, device_facts, has_gpu
-from ..testing import Sample
-from ..testing.pruning import operands_for, random_constants
 from ..workspace import NO_WORKSPACE, Workspace
 from . import template_kernels
-from .measure import BuildResult, Calls
-from .problem import Call, Problem
-from .templates import problem_from
+from .protocol import BuildResult, Calls
 from .timing import kernel_costs
 
 CHECKED_OUTPUTS = 2**16
@@ -84,7 +83,7 @@ def build(problem: str, template: str, knobs: dict[str, Any], target: str, libra
             folder = Path(library).parent
             with ThreadPoolExecutor() as pool:
                 sources = cuda.sources(executable.mod)
-                kernels += pool.map(lambda source: cuda.precompile(source, cuda_arch(device), folder), sources)
+                kernels += pool.map(lambda source: kernel_cache.precompile(source, cuda_arch(device), folder), sources)
     except TvmconvError as error:
         raise RuntimeError(str(error)) from None  # other errors do not survive the way back, or lose their message
     return BuildResult(library, workspace, time.perf_counter() - start, tuple(map(str, kernels)))
@@ -123,7 +122,7 @@ def evaluate(problem: str, workspace: Workspace, library: str, device: str, call
     The CUDA code that `build` compiled lies beside the library. All that is not in the kernel is drawn anew each time
     but the input, and so caches are warm, a GPU's L2 too.
     """
-    cuda.use_fast_compiler(Path(library).parent)
+    kernel_cache.use_fast_compiler(Path(library).parent)
     module, place = tvm.runtime.load_module(library), tvm.runtime.device(device)
     arguments = _checked(problem_from(problem), workspace, module, place)
     return kernel_costs(module, arguments, place, *calls)

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..autotvm.history import applicable, best_record
-from ..autotvm.measure import Stage
-from ..autotvm.record import Record
 from ..autotvm.task import ConvTask
 from ..autotvm.tidy import default_record
+from ..checking.draws import Draw
+from ..dispatch.history import applicable, best_record
+from ..dispatch.record import Record
+from ..dispatch.trial import Stage
 from ..targets import DeviceFacts
-from ..testing.trials import Draw
 from ..workload import ConvWorkload
 
 LEAST_BYTES, MOST_BYTES = 2**20, 2**26

@@ -143,7 +143,7 @@ def _report(answer: Connection, peer: Peer, workload: ConvWorkload, target: str,
 def _prepared(peer: Peer, workload: ConvWorkload, target: tvm.target.Target) -> Call:
     import torch
 
-    from ..testing import random_operands
+    from ..checking.operands import random_operands
 
     *inputs, _ = workload.operands
     arrays = random_operands(workload)

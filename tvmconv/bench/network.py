@@ -16,7 +16,7 @@ import msgspec
 from ..errors import TvmconvError, WrongResultError
 from ..network.importer_errors import IMPORT_ERRORS
 from ..verify import compare
-from . import suites
+from . import choices
 from .contenders import DENSE, OURS, PEERS, Contender, Prepared, Tvmconv
 from .timing import Call, Timer, Timing, interleave, timer, times_as_long, use_threads_of_tvm
 
@@ -62,13 +62,13 @@ def choose(names: Sequence[str]) -> Sequence[str]:
     """The networks of these names, or the default ones where there are none."""
     from .networks import NETWORKS
 
-    suites.choose(NETWORKS, names, "network")
+    choices.choose(NETWORKS, names, "network")
     return names or DEFAULT
 
 
 def choose_peers(names: str | None) -> list[Contender]:
     """The peers in text such as "pytorch,tvm"; all where there is none."""
-    return list(suites.choose(PEERS, [] if names is None else suites.split_names(names), "peers").values())
+    return list(choices.choose(PEERS, [] if names is None else choices.split_names(names), "peers").values())
 
 
 def measure_networks(

@@ -11,11 +11,11 @@ import numpy as np
 import tvm
 
 from .. import operators
+from ..checking.operands import check_result, random_operands
 from ..dispatch import select
 from ..errors import WrongResultError
 from ..lowering import KERNEL_NAME, build_kernel
 from ..network import build, import_model
-from ..testing import check_result, random_operands
 from ..workload import ConvWorkload
 from .timing import Call, Timer, Timing, interleave, timer, use_threads_of_tvm
 

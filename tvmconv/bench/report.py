@@ -11,13 +11,13 @@ from typing import Any, Protocol
 
 import msgspec
 
-from ..autotvm.problem import Problem
+from ..dispatch.problem import Problem
 from ..errors import InvalidArgumentError
 from ..targets import DeviceFacts
 from ..workload import ConvWorkload
+from .code import Code
 from .memory import Memory
 from .peers import LIMITS, OURS
-from .sparsity import Code
 from .timing import Timing, times_as_long
 
 PACKAGES = ("tvmconv", "apache-tvm", "apache-tvm-ffi", "torch", "triton", "onnxruntime")

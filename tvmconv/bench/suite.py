@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..autotvm.problem import Problem
+from ..checking.operands import Sample
+from ..checking.pruning import operands_for
 from ..dispatch import select
+from ..dispatch.problem import Problem
 from ..errors import CodeSizeError, WrongResultError
-from ..testing import Sample
-from ..testing.pruning import operands_for
 from ..workload import ConvWorkload
+from .choices import choose, split_names
+from .code import code_of
 from .memory import FORMULAS, Memory, workspace_on_cpu, workspace_on_gpu
 from .peers import DEFAULT_PEERS, LIMITS, OURS, PEERS, SPARSE_PEERS
 from .peers.copies import Copy
@@ -20,8 +22,6 @@ from .peers.ours import Tvmconv
 from .peers.peer import Call, Operands, Peer
 from .peers.sparse import Sparse
 from .report import Roofs, Row
-from .sparsity import code_of
-from .suites import choose, split_names
 from .timing import Timer, interleave, measure, sets_beyond_cache, timer, use_threads_of_tvm
 
 if TYPE_CHECKING:

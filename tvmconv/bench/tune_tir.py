@@ -128,9 +128,9 @@ def _costs(workload: ConvWorkload, target: str, kernels: dict[str, Any]) -> dict
     import tvm
 
     from ..autotvm.timing import kernel_costs
+    from ..checking.operands import check_result, random_operands
     from ..lowering import KERNEL_NAME
     from ..targets import device_of, resolve_target
-    from ..testing import check_result, random_operands
 
     device = device_of(resolve_target(target))
     operands = random_operands(workload)

@@ -9,12 +9,12 @@ from typing import Any
 
 import numpy as np
 
-from ..autotvm.measure import Stage
-from ..autotvm.problem import Problem
-from ..autotvm.record import Record, load_from_file
 from ..autotvm.session import TUNERS
 from ..autotvm.simulator import ReplayedTask, Simulator
 from ..autotvm.tuner import Tuner, XGBTuner
+from ..dispatch.problem import Problem
+from ..dispatch.record import Record, load_from_file
+from ..dispatch.trial import Stage
 
 WARM = "xgb, warm"
 WITHIN = 1.05

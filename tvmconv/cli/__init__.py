@@ -12,8 +12,8 @@ from typing import Any
 
 import click
 
-from .. import __version__
 from ..errors import TvmconvError
+from ..version import __version__
 from .bench import bench
 from .build import build
 from .doctor import doctor

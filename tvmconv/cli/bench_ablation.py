@@ -36,8 +36,9 @@ def ablation(
     require_torch("tvmconv bench ablation")
 
     from ..bench.ablation import SUITE, measure_ablations
+    from ..bench.choices import choose
     from ..bench.report import versions
-    from ..bench.suites import choose, load_suite
+    from ..suites import load_suite
     from ..targets import device_facts, device_of, resolve_target
 
     resolved = resolve_target(target)

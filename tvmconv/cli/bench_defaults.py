@@ -44,9 +44,9 @@ def defaults(target: str, count: int, trials: int, seed: int, log: Path, as_json
     does.
     """
     from .. import autotvm
-    from ..autotvm.record import load_from_file
     from ..autotvm.session import tune_tasks
     from ..bench.defaults import gaps, random_workloads
+    from ..dispatch.record import load_from_file
 
     tasks = [autotvm.create(workload, target) for workload in random_workloads(count, seed)]
     option = autotvm.measure_option(autotvm.LocalBuilder(), autotvm.LocalRunner())

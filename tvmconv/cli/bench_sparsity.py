@@ -44,10 +44,11 @@ def sparsity(
     """
     require_torch("tvmconv bench sparsity")
 
+    from ..bench.choices import choose
     from ..bench.report import versions
     from ..bench.sparsity import STEPS, crossover, measure_sparsities
     from ..bench.suite import choose_peers
-    from ..bench.suites import choose, load_suite
+    from ..suites import load_suite
     from ..targets import device_facts, device_of, resolve_target
 
     resolved = resolve_target(target)

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import click
 
-from ..bench.suites import load_suite
 from ..errors import InvalidArgumentError
+from ..suites import load_suite
 from ..workload import DTYPES, Epilogue
 from .bench_report import collect, print_changes, print_report, require_no_regression, require_torch
 from .console import note, print_json

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import click
 
-from ..bench.suites import load_suite, suite_names
 from ..errors import InvalidArgumentError
+from ..suites import load_suite, suite_names
 from ..threads import usable_cpus
 from .console import print_json, print_table
 from .options import json_option, target_option

@@ -13,8 +13,8 @@ from .console import note, print_json, print_table
 from .options import INPUT_FILE, OutputFile, json_option
 
 if TYPE_CHECKING:
-    from ..autotvm.record import Log, Record
     from ..autotvm.tidy import Made
+    from ..dispatch.record import Log, Record
 
 STATUSES = ("ok", "build error", "build timeout", "runtime error", "crash", "run timeout", "wrong answer")
 
@@ -43,8 +43,8 @@ def best(paths: Sequence[Path], as_json: bool) -> None:
     the default configuration where the log has that too. Records of different versions of TVM or of a schedule do not
     compete.
     """
-    from ..autotvm.history import best_record
     from ..autotvm.tidy import by_making, default_record
+    from ..dispatch.history import best_record
 
     rows: list[list[object]] = []
     found: list[Record] = []
@@ -188,7 +188,7 @@ def opened(path: Path) -> Log:
 
 def tell_skipped(path: Path, skipped: Mapping[str, int]) -> None:
     """Says how many lines of a log are no records, if any."""
-    from ..autotvm.record import skipped_text
+    from ..dispatch.record import skipped_text
 
     if skipped:
         note(f"{path}: {skipped_text(skipped)}")

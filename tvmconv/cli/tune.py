@@ -22,7 +22,7 @@ from .options import INPUT_FILE, POSITIVE, OutputFile, Seconds, address, input_s
 from .tune_report import never_worked, print_plan, print_summaries, tell_log
 
 if TYPE_CHECKING:
-    from ..autotvm.measure import MeasureOption
+    from ..autotvm.protocol import MeasureOption
     from ..autotvm.task import ConvTask
 
 FINISHING = b"finishing the trial under way; Ctrl-C again ends at once\n"

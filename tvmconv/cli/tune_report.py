@@ -14,14 +14,14 @@ from .log import knobs_text, tell_skipped
 
 if TYPE_CHECKING:
     from ..autotvm.session import Summary
-    from ..autotvm.task import Task
+    from ..dispatch.task import Task
     from ..targets import DeviceFacts
 
 
 def tell_log(path: Path, tasks: Sequence[Task], device: DeviceFacts | None) -> None:
     """Says what a log has that will not be used, and which trials were under way when its last run ended."""
-    from ..autotvm.history import sifted
-    from ..autotvm.record import load_from_file
+    from ..dispatch.history import sifted
+    from ..dispatch.record import load_from_file
 
     if not path.exists():
         return
@@ -39,9 +39,9 @@ def tell_log(path: Path, tasks: Sequence[Task], device: DeviceFacts | None) -> N
 
 def print_plan(tasks: Mapping[int, Task], path: Path, device: DeviceFacts | None, trials: int, as_json: bool) -> None:
     """What a run would do."""
-    from ..autotvm.history import applicable
-    from ..autotvm.record import load_from_file
     from ..autotvm.session import searched, shares
+    from ..dispatch.history import applicable
+    from ..dispatch.record import load_from_file
 
     if device is None and path.exists():
         note("the device is not here: records of any are counted")

@@ -15,8 +15,8 @@ import numpy as np
 import tvm
 from tvm.runtime import Module
 
-from ..autotvm.history import tuned
 from ..dispatch import Selection, select_sparse, sparse_template, templates_for
+from ..dispatch.selection import tuned
 from ..errors import InvalidArgumentError
 from ..sparse.compiling import compile_selected, sparsity_of
 from ..sparse.weights import Constants, is_finite

@@ -8,8 +8,8 @@ from typing import Any
 
 import msgspec
 
-from ..autotvm.record import Log, load_from_file, read_unpacked
 from ..bench.report import Report
+from ..dispatch.record import Log, load_from_file, read_unpacked
 from ..errors import InvalidArgumentError
 
 EXPECTED = "a tuning log, or what a command of tvmconv printed with --json"

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from math import inf, isfinite
 from statistics import geometric_mean
 
-from ..autotvm.history import best_record
-from ..autotvm.measure import Stage, Status
 from ..autotvm.plot import best_so_far
-from ..autotvm.record import Log, Record
 from ..autotvm.tidy import Made, by_making, default_record
+from ..dispatch.history import best_record
+from ..dispatch.record import Log, Record
+from ..dispatch.trial import Stage, Status
 from . import charts
 from .files import Source
 from .markup import Cell, Markup, details, facts, join, section, table, tag

@@ -7,9 +7,9 @@ import hashlib
 from collections.abc import Sequence
 from importlib.resources import files
 
-from ..autotvm.record import Log
 from ..autotvm.tidy import by_making
 from ..bench.report import Report
+from ..dispatch.record import Log
 from .charts import STYLE
 from .documents import documents
 from .files import Source

@@ -10,7 +10,7 @@ from tvm import tirx
 from tvm.runtime import Executable
 from tvm.tirx.build import codegen_build, split_host_device_mods
 
-from ..cuda import use_fast_compiler
+from ..kernel_cache import use_fast_compiler
 from ..lowering import KERNEL_NAME
 
 AS_WRITTEN = "-disable-machine-licm:bool=true"

@@ -18,9 +18,6 @@ from tvm.ir.expr import TensorLoad
 
 from .steps import Always, Products, Staging, Step
 
-COPIED = "tvmconv.copied"
-"""What schedules annotate a loop over staged channels with, and how many chunks shared memory has room for."""
-
 _COPY = """
 #define tvmconv_copy(to, to_bytes, from, from_bytes, inside) \\
   asm volatile("{ .reg .pred p; setp.eq.u32 p, %4, 0; cp.async.ca.shared.global [%0+%1], [%2+%3], 4, p; }" \\

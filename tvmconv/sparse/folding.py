@@ -13,11 +13,12 @@ from tvm import tirx
 from tvm.ir.expr import TensorLoad
 from tvm.sym import Analyzer
 
+from ..annotations import SHARES
 from ..errors import InvalidArgumentError
 from ..workload import ConvWorkload
 from .hoisting import substitute
 from .steps import Always, Loop, PerOutput, Products, Staging, Step
-from .template import SHARES, Template, declares, first_lane, is_thread
+from .template import Template, declares, first_lane, is_thread
 from .weights import Constants, require_finite
 
 Choices = Sequence[Sequence[Sequence[int]]]

@@ -1,7 +1,6 @@
 """The template of a sparse convolution: lowered and unrolled, but for the output channels, and still without a weight.
 
-It takes what a schedule marks: each loop annotated with `UNROLLED` is unrolled, and the annotation says what it runs
-over: "k" for output channels, "c" for the input channels that are staged, "other" for the rest.
+It takes what a schedule marks: each loop annotated with `UNROLLED` is unrolled.
 """
 
 from __future__ import annotations
@@ -19,15 +18,11 @@ from tvm.ir.expr import TensorLoad
 from tvm.ir.instrument import pass_instrument
 from tvm.sym import Analyzer
 
-from .copying import COPIED, Copies, committed, copied
+from ..annotations import COPIED, UNROLLED
+from .copying import Copies, committed, copied
 from .hoisting import Hoisting, substitute
 from .steps import Always, Loop, PerOutput, Products, Staging, Step
 from .weights import COMPILED_IN
-
-UNROLLED = "tvmconv.unrolled"
-
-SHARES = "tvmconv.shares"
-"""Annotation of the parallel loop of a CPU: in so many tasks for each turn, with a share of the blocks each."""
 
 AFTER_UNROLLING = frozenset(
     ("tirx.SplitHostDevice", "tirx.MakePackedAPI", "tirx.FP8StorageLegalize", "tirx.BF16StorageLegalize")

@@ -16,14 +16,15 @@ from tvm.support.popen_pool import PopenPoolExecutor
 
 from ..arrays import GPU_ALIGNMENT, operand
 from ..autotvm import worker
-from ..autotvm.measure import last_error
+from ..autotvm.protocol import last_error
+from ..checking.draws import Draw
+from ..checking.operands import check_result, random_operands
 from ..errors import TvmconvError, WrongResultError
 from ..lowering import KERNEL_NAME
 from ..sparse.weights import COMPILED_IN, constants_of
 from .guarded import guarded
 from .kernels import configs, kernel_of
-from .operands import check_result, random_operands
-from .trials import Draw, Trial, random_trial
+from .trials import Trial, random_trial
 
 NONFINITE = (np.nan, np.inf, -np.inf)
 

@@ -13,7 +13,7 @@ from tvm.runtime import Device, Executable
 
 from ..dispatch import select, sparse_template, template_for
 from ..lowering import KERNEL_NAME, build, build_kernel, lower, with_alignment
-from ..serial import serial_twin
+from ..serial import TWIN_TARGET, serial_twin
 from ..sparse import building
 from ..sparse.blocks import output_blocks
 from ..sparse.compiling import compile_sparse, sparsity_of
@@ -24,9 +24,6 @@ from ..targets import device_of, resolve_target
 from ..workspace import NO_WORKSPACE, Workspace
 from .configs import legal_configs
 from .trials import Trial
-
-TWIN_TARGET = {"kind": "llvm", "opt-level": 0}
-"""LLVM takes minutes to optimise what a thread of a sparse kernel does, which is a second's work as it is."""
 
 
 @dataclass(frozen=True)

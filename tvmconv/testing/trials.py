@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from math import prod
-from random import Random
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
 
+from ..checking.draws import Draw
 from ..dispatch import algorithms_for
 from ..errors import InvalidArgumentError
 from ..parameters import Activation, Padding
@@ -29,8 +28,6 @@ BLOCKS = (4, 8, 16)
 
 ACTIVATIONS: tuple[Activation, ...] = ("relu", "relu6", ("clip", -0.5, 1.5), ("clip", None, 0.25), ("clip", 0.5, None))
 
-T = TypeVar("T")
-
 
 class Trial(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A convolution to try, and how: its JSON is all that is needed to try it again."""
@@ -45,28 +42,6 @@ class Trial(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Whether NaN and infinities are among the elements of x."""
     sparsity: float | None = None
     """Share of zeros in a weight that is compiled in; None for a kernel of any weight."""
-
-
-class Draw:
-    """Choices that depend on the seed alone."""
-
-    def __init__(self, seed: int | str) -> None:
-        self._random = Random(seed).random  # the one function that no version of Python may change
-
-    def chance(self, probability: float) -> bool:
-        return self._random() < probability
-
-    def uniform(self, low: int, high: int) -> int:
-        return low + int(self._random() * (high - low + 1))
-
-    def logarithmic(self, low: int, high: int) -> int:
-        return int(low * ((high + 1) / low) ** self._random())
-
-    def of(self, values: Sequence[T]) -> T:
-        return values[self.uniform(0, len(values) - 1)]
-
-    def pair(self, low: int, high: int) -> tuple[int, int]:
-        return self.uniform(low, high), self.uniform(low, high)
 
 
 def random_trial(draw: Draw, kind: str, operands: int) -> tuple[Trial, bool]:

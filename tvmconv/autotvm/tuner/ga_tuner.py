@@ -5,8 +5,8 @@ from __future__ import annotations
 from math import inf
 from typing import Any
 
+from ...dispatch.task import Task
 from ...errors import InvalidArgumentError
-from ..task import Task
 from .tuner import Tuner
 
 

@@ -13,10 +13,11 @@ from typing import Any
 
 import numpy as np
 
+from ...autotvm.protocol import MeasureOption, never
+from ...dispatch.record import Record
+from ...dispatch.task import Task
+from ...dispatch.trial import MeasureInput, MeasureResult, Stage, Status
 from ..flops import rate, scale_of
-from ..measure import MeasureInput, MeasureOption, MeasureResult, Stage, Status, never
-from ..record import Record
-from ..task import Task
 
 logger = logging.getLogger("autotvm")
 

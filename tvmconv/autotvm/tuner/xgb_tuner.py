@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ...dispatch.record import Record
+from ...dispatch.task import Task
+from ...dispatch.trial import Stage
 from ...errors import InvalidArgumentError, MissingPackageError
-from ..measure import Stage
-from ..record import Record
-from ..task import Task
 from .features import Matrix, matrix
 from .tuner import Tuner
 

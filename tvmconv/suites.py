@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
 from importlib.resources import files
-from typing import Any, TypeVar
+from typing import Any
 
-from ..errors import InvalidArgumentError
-from ..workload import ConvWorkload
-
-T = TypeVar("T")
+from .errors import InvalidArgumentError
+from .workload import ConvWorkload
 
 
 def suite_names() -> list[str]:
@@ -21,7 +18,7 @@ def suite_names() -> list[str]:
 def load_suite(name: str, kind: str, batch: int | None = None, dtype: str = "float32") -> dict[str, ConvWorkload]:
     """The workloads of a suite by their short names, with the suite's batch for a kind of target, or another.
 
-    `kind` is "cuda" or "llvm". What share of a weight is zero is not part of a workload: see `sparsity.pruned`.
+    `kind` is "cuda" or "llvm". What share of a weight is zero is not part of a workload: see `checking.pruning`.
     """
     suites = _read()
     if name not in suites:
@@ -29,19 +26,6 @@ def load_suite(name: str, kind: str, batch: int | None = None, dtype: str = "flo
     suite = suites[name]
     rows = ({**suite, **dict(zip(suite["columns"], row, strict=True))} for row in suite["rows"])
     return {row["name"]: _workload(row, batch or _batch(row["batch"], kind), dtype) for row in rows}
-
-
-def choose(known: Mapping[str, T], names: Sequence[str], argument: str) -> dict[str, T]:
-    """The known ones with these names, in their own order; all where none is given."""
-    for name in names:
-        if name not in known:
-            raise InvalidArgumentError(argument, name, f"some of {', '.join(known)}")
-    return {name: each for name, each in known.items() if not names or name in names}
-
-
-def split_names(text: str) -> list[str]:
-    """The names in text such as "pytorch,tvm"."""
-    return [name.strip() for name in text.split(",")]
 
 
 def _workload(row: dict[str, Any], batch: int, dtype: str) -> ConvWorkload:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import sys
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import msgspec
 
 from ..workload import ConvWorkload
+from . import functions
 
 
 class Problem(NamedTuple):
@@ -46,10 +49,36 @@ class Call(NamedTuple):
         return f"{self.template}({self.arguments[1:-1]})"
 
     def to_json(self) -> str:
-        """One line of JSON, for another process, with the template's function: `templates.problem_from` reads it."""
-        from .templates import sent
+        """One line of JSON, for another process, with the template's function: `problem_from` reads it."""
+        message = _Message(*self, functions.pickled(self.template), sys.path)
+        return msgspec.json.encode(message).decode()
 
-        return sent(self)
+
+class _Message(msgspec.Struct):
+    """A call for another process, with what it takes to make it there."""
+
+    template: str
+    arguments: str
+    function: str
+    """As `functions.pickled` gives it."""
+    path: list[str]
+    """Where Python looks for modules that the function needs."""
+
+
+def problem_from(text: str) -> Problem | Call:
+    """What `to_json` of a problem or of a call has written; a call's template is known from then on.
+
+    The text comes from the process that began this one, or from the client of an RPC server: its function is code.
+    """
+    return _received(text) if text.startswith("{") else Problem.from_json(text)
+
+
+@lru_cache(maxsize=4)
+def _received(text: str) -> Call:
+    message = msgspec.json.decode(text, type=_Message)
+    sys.path += [path for path in message.path if path not in sys.path]
+    functions.define_pickled(message.template, message.function)
+    return Call(message.template, message.arguments)
 
 
 def tuples(value: Any) -> Any:

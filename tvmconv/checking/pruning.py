@@ -11,7 +11,7 @@ from ..workload import ConvWorkload
 from .operands import random_operands
 
 if TYPE_CHECKING:
-    from ..autotvm.problem import Problem
+    from ..dispatch.problem import Problem
 
 Array = np.ndarray[Any, Any]
 

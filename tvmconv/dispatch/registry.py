@@ -1,42 +1,26 @@
-"""Which schedule and which configuration a workload gets on a target, and why."""
+"""The templates in `schedules/`: by name, by target, and by what they take."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from importlib import import_module
 from math import inf
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from .errors import InvalidArgumentError
-from .workload import ConvWorkload
+from ..errors import InvalidArgumentError
+from ..schedules.space import Space
+from ..targets import resolve_target
+from ..workload import ConvWorkload
 
 if TYPE_CHECKING:
     import tvm
-
-    from .schedules.space import Space
 
 FOLDERS = {"cuda": "cuda", "llvm": "cpu"}
 """Folder of `schedules/` for each kind of target."""
 
 ALGORITHMS = {"cuda": ("direct", "im2win"), "llvm": ("direct", "im2win", "pointwise")}
 """The templates for convolutions whose channels meet."""
-
-
-@dataclass(frozen=True)
-class Selection:
-    """A template, the configuration to use it with, and the reason in words."""
-
-    template: ModuleType
-    config: Any
-    reason: str
-
-    @property
-    def name(self) -> str:
-        """Where the template is, such as "cuda/depthwise"."""
-        return template_name(self.template)
 
 
 def templates_for(workload: ConvWorkload, target: tvm.target.Target, algorithm: str = "auto") -> tuple[ModuleType, ...]:
@@ -90,55 +74,8 @@ def template_name(template: ModuleType) -> str:
     return "/".join(template.__name__.split(".")[-2:])
 
 
-def select(workload: ConvWorkload, target: tvm.target.Target, config: Any = None, algorithm: str = "auto") -> Selection:
-    """The template and configuration for a workload.
-
-    A `config` given by the caller is checked and used, by the template that it belongs to; else the best that a tuning
-    log has for this workload and this device, by any template of the algorithm; else the default of the first.
-    """
-    from .autotvm.history import tuned
-
-    templates = templates_for(workload, target, algorithm)
-    if config is None:
-        if found := tuned(workload, target, templates):
-            return found.selection
-        return Selection(templates[0], templates[0].default_config(workload, target), "default configuration")
-    return _given(config, workload, target, templates)
-
-
-def select_sparse(workload: ConvWorkload, target: tvm.target.Target, sparsity: float, config: Any = None) -> Selection:
-    """The same for a workload whose weight, with this share of zeros, is compiled in.
-
-    Records are those of shares near to it: see `autotvm.history.serves`.
-    """
-    from .autotvm.history import tuned
-
-    if not workload.is_in_nchw:
-        raise InvalidArgumentError("layout", workload.layouts, "NCHW, with a sparse weight")
-    template, density = sparse_template(target), 1 - sparsity
-    if config is not None:
-        return _given(config, workload, target, [template])
-    if found := tuned(workload, target, [template], sparsity):
-        return found.selection
-    reason = f"default configuration for {100 * density:.3g}% non-zeros"
-    return Selection(template, template.default_config(workload, target, density), reason)
-
-
 @lru_cache(maxsize=64)
 def kept_space(template: ModuleType, workload: ConvWorkload, target: str) -> Space[Any]:
     """A template's space, to look up what is legal in it: that of a sparse kernel takes up to a second to make."""
-    from .targets import resolve_target
-
     space: Space[Any] = template.space(workload, resolve_target(target))
     return space
-
-
-def _given(
-    config: Any, workload: ConvWorkload, target: tvm.target.Target, templates: Sequence[ModuleType]
-) -> Selection:
-    template = next((each for each in templates if each.Config is type(config)), None)
-    if template is None:
-        raise InvalidArgumentError("config", config, " or ".join(f"a {each.__name__}.Config" for each in templates))
-    if broken := kept_space(template, workload, str(target)).violated(config):
-        raise InvalidArgumentError("config", config, f"one that meets the constraints {', '.join(broken)}")
-    return Selection(template, config, "configuration given by the caller")

@@ -1,0 +1,54 @@
+"""The code that a weight with zeros in it is compiled into."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from .. import cuda, kernel_cache
+from ..targets import cuda_arch
+
+if TYPE_CHECKING:
+    from ..sparse.operator import SparseOperator
+
+
+class Code(msgspec.Struct, frozen=True):
+    """What a weight was compiled into; PTX and cubins, in bytes, are for CUDA alone."""
+
+    sparsity: float
+    nonzeros: int
+    blocks: int
+    launches: int
+    template: int
+    """Multiply-adds of a thread in the template, for all blocks of output channels."""
+    removed: int
+    left: int
+    instructions: int
+    """Of the machine code."""
+    ptx_bytes: int
+    cubin_bytes: int
+
+
+def code_of(operator: SparseOperator) -> Code:
+    """The code of a compiled operator; its PTX is made anew."""
+    report = operator.report
+    images, texts = [], []
+    if operator.target.kind.name == "cuda":
+        arch, sources = cuda_arch(operator.target), operator.sources()
+        images = kernel_cache.compile_all(sources, arch)
+        with ThreadPoolExecutor() as pool:
+            texts = list(pool.map(lambda source: cuda.to_ptx(source, arch), sources))
+    return Code(
+        sparsity=report.sparsity,
+        nonzeros=report.nonzeros,
+        blocks=report.blocks,
+        launches=report.launches,
+        template=report.multiply_adds,
+        removed=report.removed,
+        left=report.left,
+        instructions=report.instructions,
+        ptx_bytes=sum(map(len, texts)),
+        cubin_bytes=sum(map(len, images)),
+    )

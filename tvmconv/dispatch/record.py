@@ -1,0 +1,311 @@
+"""Tuning logs: one line of JSON a trial, in the layout of AutoTVM's log version 0.2 with more beside it.
+
+`input`, `config`, `result`, `version` and `tvm_version` are AutoTVM's: the target, the template's name, the workload as
+its only argument, and for a sparse kernel the share of zeros as its only keyword argument, or the arguments of a
+template of one's own; knobs as `[name, "ot", value]`, of such a template also of the kinds "sp", "re" and "an"; costs
+in seconds, error number, seconds of the trial and the time of day. `device`, `versions`, `status`, `reason` and `stage`
+are what AutoTVM left out.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import gzip
+import os
+import zlib
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cache
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from ..errors import InvalidArgumentError
+from ..targets import DeviceFacts
+from ..version import __version__
+from ..workload import ConvWorkload
+from .problem import Call, Problem
+from .task import Entity
+from .trial import MeasureInput, MeasureResult, Stage, Status
+
+LAYOUT = 0.2
+REASON_CHARACTERS = 300
+KINDS = frozenset({"sp", "re", "an", "ot"})
+"""What a template of one's own may have of knobs; tvmconv's own have "ot" alone."""
+
+Result = tuple[tuple[float, ...], int, float, float]
+
+
+class Keywords(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+    """What a template is told beside the workload: `{}`, or `{"sparsity": 0.9}`."""
+
+    sparsity: float | None = None
+
+
+Input = tuple[str, str, tuple[ConvWorkload | bool | int | float | str | tuple[Any, ...] | None, ...], Keywords]
+
+
+class Config(msgspec.Struct, frozen=True):
+    """A configuration as AutoTVM writes it."""
+
+    index: int | None
+    """Its place in the space."""
+    code_hash: str | None
+    entity: Entity
+
+
+class Versions(msgspec.Struct, frozen=True):
+    """What made the kernel, beside TVM itself."""
+
+    tvmconv: str
+    ffi: str
+    template: int
+    """The `VERSION` of the template: its knobs mean the same as long as it is the same."""
+
+
+class Record(msgspec.Struct, frozen=True):
+    """One line of a log; `Record.of` makes it from a trial."""
+
+    input: Input
+    config: Config
+    result: Result
+    version: float
+    tvm_version: str
+    device: DeviceFacts
+    versions: Versions
+    status: Status
+    stage: Stage
+    reason: str | None = None
+
+    @classmethod
+    def of(cls, trial: MeasureInput, result: MeasureResult) -> Record:
+        """What is written of a trial."""
+        task = trial.task
+        reason = None if result.reason is None else bounded(result.reason)
+        return cls(
+            input=(str(task.target), task.name, *_passed(task.problem)),
+            config=Config(task.space.number(trial.config), None, task.entity(trial.config)),
+            result=(
+                tuple(float(f"{cost:.6g}") for cost in result.costs),
+                int(result.error_no),
+                round(result.all_cost, 3),
+                round(result.timestamp, 3),
+            ),
+            version=LAYOUT,
+            tvm_version=_tvm_version(),
+            device=result.device,
+            versions=Versions(__version__, _ffi_version(), task.maker.version),
+            status=result.status,
+            stage=trial.stage,
+            reason=reason,
+        )
+
+    @property
+    def target(self) -> str:
+        """The target as JSON."""
+        return self.input[0]
+
+    @property
+    def template(self) -> str:
+        """The template's name, such as "cuda/depthwise"."""
+        return self.input[1]
+
+    @property
+    def problem(self) -> Problem | Call:
+        """The workload, with the share of zeros for a sparse kernel, or the call of a template of one's own."""
+        arguments = self.input[2]
+        if arguments and isinstance(arguments[0], ConvWorkload):
+            return Problem(arguments[0], self.sparsity)
+        return Call(self.template, msgspec.json.encode(arguments).decode())
+
+    @property
+    def workload(self) -> ConvWorkload:
+        """The convolution's; there is none in a record of a template of one's own."""
+        problem = self.problem
+        if isinstance(problem, Call):
+            raise InvalidArgumentError("record", str(problem), "one of a convolution")
+        return problem.workload
+
+    @property
+    def sparsity(self) -> float | None:
+        """The share of zeros for a sparse kernel."""
+        return self.input[3].sparsity
+
+    @property
+    def knobs(self) -> dict[str, Any]:
+        """The configuration's knobs by name."""
+        return {name: value for name, _, value in self.config.entity}
+
+    @property
+    def costs(self) -> tuple[float, ...]:
+        """Seconds of one call, averaged over each repeat."""
+        return self.result[0]
+
+    @property
+    def cost(self) -> float:
+        """The median of the costs; infinite for a trial that failed."""
+        return self.outcome.cost
+
+    @property
+    def outcome(self) -> MeasureResult:
+        """What came of the trial, as tuners are told."""
+        return MeasureResult(self.costs, self.status, self.reason, self.result[2], self.timestamp, self.device)
+
+    @property
+    def timestamp(self) -> float:
+        """When the trial ended, in seconds since 1970."""
+        return self.result[3]
+
+
+@dataclass
+class Log:
+    """What a log holds."""
+
+    records: list[Record] = field(default_factory=list)
+    """Trials that ended, in the order of the file."""
+    under_way: list[Record] = field(default_factory=list)
+    """Trials that began, and of which no end was written."""
+    skipped: Counter[str] = field(default_factory=Counter)
+    """Lines that are no records: "torn" ones, of a writer that was killed, and "foreign" ones."""
+
+    def __iter__(self) -> Iterator[Record]:
+        return iter(self.records)
+
+    def __len__(self) -> int:
+        return len(self.records)
+
+
+class _Target(msgspec.Struct):
+    """What is read of a record's target."""
+
+    kind: str
+    mattr: tuple[str, ...] = ()
+
+
+def _passed(problem: Problem | Call) -> tuple[tuple[Any, ...], Keywords]:
+    """The arguments of a template for a problem."""
+    if isinstance(problem, Call):
+        return problem.args, Keywords()
+    return (problem.workload,), Keywords(problem.sparsity)
+
+
+def encode(record: Record) -> bytes:
+    """One line of JSON, with its end."""
+    return msgspec.json.encode(record) + b"\n"
+
+
+def decode(line: bytes) -> Record:
+    """The record in a line; `msgspec.DecodeError` for one that is torn, `ValidationError` for a foreign one."""
+    record = msgspec.json.decode(line, type=Record)
+    if record.version != LAYOUT:
+        raise msgspec.ValidationError(f"layout {record.version}")
+    if record.status is Status.OK and not (record.costs and min(record.costs) > 0):
+        raise msgspec.ValidationError(f"costs {record.costs}")
+    is_convolution = any(isinstance(argument, ConvWorkload) for argument in record.input[2])
+    if is_convolution and len(record.input[2]) > 1:
+        raise msgspec.ValidationError(f"arguments {record.input[2]}")
+    for name, kind, value in record.config.entity:
+        if kind not in ({"ot"} if is_convolution else KINDS) or isinstance(value, tuple) is (kind == "ot"):
+            raise msgspec.ValidationError(f"knob {name} of kind {kind}")
+    try:
+        msgspec.json.decode(record.target, type=_Target)
+    except msgspec.DecodeError:
+        raise msgspec.ValidationError(f"target {record.target}") from None
+    return record
+
+
+def load_from_file(path: str | PathLike[str]) -> Log:
+    """The log in a file, plain or with a name that ends in .gz; lines that are no records are counted."""
+    log = Log()
+    started: dict[tuple[Any, ...], Record] = {}
+    for line in filter(None, read_unpacked("log", Path(path)).split(b"\n")):
+        try:
+            record = decode(line)
+        except msgspec.ValidationError:
+            log.skipped["foreign"] += 1
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            log.skipped["torn" if line.lstrip().startswith(b"{") else "foreign"] += 1
+        else:
+            key = (record.input[:2], record.problem, record.config.entity, record.stage)
+            if record.status is Status.STARTED:
+                started[key] = record
+            else:
+                started.pop(key, None)
+                log.records.append(record)
+    log.under_way = list(started.values())
+    return log
+
+
+def skipped_text(skipped: Mapping[str, int]) -> str:
+    """How many lines of a log are no records."""
+    kinds = " and ".join(f"{count} {kind}" for kind, count in skipped.items())
+    return f"{kinds} line{'s' * (sum(skipped.values()) > 1)} left out"
+
+
+def append(path: str | PathLike[str], records: Iterable[Record]) -> None:
+    """Writes records behind what a log has, whole lines even when several processes write to it.
+
+    They are on their way to the disk when it returns. Behind a torn line a new one is begun.
+    """
+    lines = b"".join(map(encode, records))
+    try:
+        with locked(Path(path)) as descriptor:
+            size = os.fstat(descriptor).st_size
+            if size and os.pread(descriptor, 1, size - 1) != b"\n":
+                lines = b"\n" + lines
+            while lines:
+                lines = lines[os.write(descriptor, lines) :]
+    except OSError as error:
+        error.filename = os.fspath(path)  # a full disk does not say which
+        raise
+
+
+@contextmanager
+def locked(path: Path) -> Iterator[int]:
+    """The file, made if there is none, open for appending and locked against other writers."""
+    while True:
+        descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o644)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            if os.path.samestat(os.fstat(descriptor), path.stat()):  # else it was replaced in the meantime
+                yield descriptor
+                return
+        finally:
+            os.close(descriptor)
+
+
+def bounded(reason: str) -> str:
+    """A reason as one line of at most `REASON_CHARACTERS`."""
+    line = " ".join(reason.split())
+    return line if len(line) <= REASON_CHARACTERS else line[: REASON_CHARACTERS - 1] + "…"
+
+
+def read_unpacked(argument: str, path: Path) -> bytes:
+    """The content of the file that an argument names, plain or with a name that ends in .gz."""
+    if not path.is_file():
+        raise InvalidArgumentError(argument, str(path), "a file that exists")
+    content = path.read_bytes()
+    if path.suffix != ".gz":
+        return content
+    try:
+        return gzip.decompress(content)
+    except (gzip.BadGzipFile, EOFError, zlib.error):
+        raise InvalidArgumentError(argument, str(path), "a whole file that gzip has compressed") from None
+
+
+@cache
+def _tvm_version() -> str:
+    import tvm
+
+    return str(tvm.__version__)
+
+
+@cache
+def _ffi_version() -> str:
+    import tvm_ffi
+
+    return str(tvm_ffi.__version__)

@@ -1,0 +1,99 @@
+"""A trial: a configuration of a task that is measured, and what comes of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum, IntEnum
+from statistics import median
+from typing import Any
+
+from ..targets import DeviceFacts
+from .task import Task
+
+
+class MeasureErrorNo(IntEnum):
+    """AutoTVM's numbers for what may happen to a trial."""
+
+    NO_ERROR = 0
+    INSTANTIATION_ERROR = 1
+    COMPILE_HOST = 2
+    COMPILE_DEVICE = 3
+    RUNTIME_DEVICE = 4
+    WRONG_ANSWER = 5
+    BUILD_TIMEOUT = 6
+    RUN_TIMEOUT = 7
+    UNKNOWN_ERROR = 8
+
+
+class Status(str, Enum):
+    """What happened to a trial, in the words of the records."""
+
+    OK = "ok"
+    BUILD_ERROR = "build error"
+    BUILD_TIMEOUT = "build timeout"
+    RUNTIME_ERROR = "runtime error"
+    CRASH = "crash"
+    RUN_TIMEOUT = "run timeout"
+    WRONG_ANSWER = "wrong answer"
+    STARTED = "started"
+    """Its run has begun, and nothing more is known: the line that stays when the tuner is killed meanwhile."""
+
+    @property
+    def error_no(self) -> MeasureErrorNo:
+        return _NUMBERS[self]
+
+
+_NUMBERS = {
+    Status.OK: MeasureErrorNo.NO_ERROR,
+    Status.BUILD_ERROR: MeasureErrorNo.COMPILE_HOST,
+    Status.BUILD_TIMEOUT: MeasureErrorNo.BUILD_TIMEOUT,
+    Status.RUNTIME_ERROR: MeasureErrorNo.RUNTIME_DEVICE,
+    Status.CRASH: MeasureErrorNo.RUNTIME_DEVICE,
+    Status.RUN_TIMEOUT: MeasureErrorNo.RUN_TIMEOUT,
+    Status.WRONG_ANSWER: MeasureErrorNo.WRONG_ANSWER,
+    Status.STARTED: MeasureErrorNo.UNKNOWN_ERROR,
+}
+
+
+class Stage(str, Enum):
+    """Why a configuration is measured."""
+
+    SEARCH = "search"
+    """The tuner asked for it."""
+    CONFIRM = "confirm"
+    """It was among the best, or is the default, and is measured again: these records decide."""
+
+
+@dataclass(frozen=True)
+class MeasureInput:
+    """One trial: a configuration of a task's space."""
+
+    task: Task
+    config: Any
+    stage: Stage = Stage.SEARCH
+
+
+@dataclass(frozen=True)
+class MeasureResult:
+    """What came of a trial."""
+
+    costs: tuple[float, ...]
+    """Seconds of one call, averaged over each repeat; empty unless the status is OK."""
+    status: Status
+    reason: str | None
+    """One bounded line for a trial that failed."""
+    all_cost: float
+    """Seconds that the trial took, building included."""
+    timestamp: float
+    """When it ended, in seconds since 1970."""
+    device: DeviceFacts
+    """What it ran on."""
+
+    @property
+    def cost(self) -> float:
+        """Seconds of one call: the median of the repeats; infinite for a failure."""
+        return median(self.costs) if self.status is Status.OK else float("inf")
+
+    @property
+    def error_no(self) -> MeasureErrorNo:
+        return self.status.error_no
