@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.usefixtures("without_torch")
+
 DOCS = Path(__file__).parent.parent / "docs"
 
 

@@ -32,6 +32,8 @@ from tvmconv.autotvm.tuner.features import matrix
 from tvmconv.errors import InvalidArgumentError, WrongResultError
 from tvmconv.targets import DeviceFacts, device_facts, resolve_target
 
+pytestmark = pytest.mark.usefixtures("without_torch")
+
 ROOT = Path(__file__).parent.parent
 TASK = create_task("test/matmul", (32, "float32"), "llvm")
 TUNERS = ["xgb", "ga", "random", "grid"]
