@@ -8,16 +8,22 @@ COMPILER := $(if $(shell command -v g++ || command -v clang++),,ziglang)
 # Every kernel of the cases is tried under each; operands lie in memory of their own, where accesses past them show.
 SANITIZERS := memcheck racecheck initcheck synccheck
 
-.PHONY: demo test coverage sanitize $(SANITIZERS) lint format clean
+# A process a core, each with a row of files: what the tests of a file share is then made once.
+SIDE_BY_SIDE := -n auto --dist worksteal
+
+.PHONY: demo test coverage release-check sanitize $(SANITIZERS) lint format clean
 
 demo: $(VENV)/demo-installed
 	$(BIN)/python examples/shufflenet.py
 
 test: $(VENV)/test-installed
-	$(BIN)/python -m pytest -n auto
+	$(BIN)/python -m pytest $(SIDE_BY_SIDE)
 
 coverage: $(VENV)/test-installed
-	$(BIN)/python -m pytest -n auto --cov --cov-report=term-missing
+	$(BIN)/python -m pytest $(SIDE_BY_SIDE) --cov --cov-report=term-missing
+
+release-check: $(VENV)/test-installed
+	$(BIN)/python tests/release_check.py
 
 sanitize: $(SANITIZERS)
 

@@ -21,3 +21,13 @@ def same_environment() -> Iterator[None]:
     yield
     os.environ.clear()
     os.environ.update(before)
+
+
+@pytest.fixture(scope="module")
+def without_torch(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Processes that the tests of a module start find no torch: TVM would import it, which takes 2 s in each."""
+    folder = tmp_path_factory.mktemp("without-torch")
+    (folder / "torch.py").write_text("raise ImportError('these tests do without torch')\n")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", str(folder), prepend=os.pathsep)
+        yield

@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from test_autotvm_measure import TASK, TRIAL, built, library
+from faulty_kernels import TASK, TRIAL, built, library
+from pretended import Scripted
 
 from tvmconv.autotvm import runner as runner_module
 from tvmconv.autotvm import session, task
 from tvmconv.autotvm.builder import LocalBuilder
 from tvmconv.autotvm.measure import (
     AHEAD,
-    BuildResult,
     MeasureInput,
     MeasureResult,
-    RunResult,
     Stage,
     Status,
     measure_option,
@@ -31,7 +28,8 @@ from tvmconv.autotvm.tuner import GridSearchTuner, XGBTuner
 from tvmconv.autotvm.tuner.tuner import Tuner
 from tvmconv.errors import InvalidArgumentError
 from tvmconv.targets import DeviceFacts
-from tvmconv.workspace import NO_WORKSPACE
+
+pytestmark = pytest.mark.usefixtures("without_torch")
 
 TRIALS = [MeasureInput(TASK, config) for config in TASK.space.configs[:40]]
 
@@ -79,68 +77,8 @@ def test_tuning_on_two_devices_logs_every_trial_once(pretended: LocalRunner, tmp
     assert {record.status for record in found.records} == {Status.OK}
 
 
-@dataclass
-class Scripted:
-    """A builder of as many at once, and a runner of two slots, in which a trial takes what `seconds` says of its place.
-
-    It notes what happens: "built", "begun" and "ended", with the trial's place in the space.
-    """
-
-    n_parallel: int = 4
-    seconds: dict[int, float] = field(default_factory=dict)
-    failing: frozenset[int] = frozenset()
-    events: list[tuple[str, int]] = field(default_factory=list)
-    most: int = 0
-    lock: threading.Lock = field(default_factory=threading.Lock)
-    running: int = 0
-
-    def __post_init__(self) -> None:
-        self.pool = ThreadPoolExecutor(self.n_parallel)
-
-    def note(self, what: str, trial: MeasureInput) -> int:
-        place = trial.task.space.index[trial.config]
-        with self.lock:
-            self.events.append((what, place))
-        return place
-
-    def build(self, trial: MeasureInput) -> Future[BuildResult]:
-        def build() -> BuildResult:
-            if self.note("built", trial) in self.failing:
-                raise RuntimeError("it cannot be built")
-            time.sleep(0.05 if trial.config == TASK.space.default else 0.005)
-            return BuildResult("/nowhere/kernel.so", NO_WORKSPACE, 0.0)
-
-        return self.pool.submit(build)
-
-    def begin(self, of: task.Task) -> int:
-        return 2
-
-    def run(self, trial: MeasureInput, build: BuildResult) -> RunResult:
-        place = self.note("begun", trial)
-        with self.lock:
-            self.running += 1
-            self.most = max(self.most, self.running)
-        time.sleep(self.seconds.get(place, 0.005))
-        with self.lock:
-            self.running -= 1
-        self.note("ended", trial)
-        return RunResult((1e-6 * (place + 1),))
-
-    def device(self, of: task.Task) -> DeviceFacts:
-        return DeviceFacts("none")
-
-    def shares_cores(self, of: task.Task) -> bool:
-        return False
-
-    def close(self) -> None:
-        self.pool.shutdown()
-
-    def of(self, what: str) -> list[int]:
-        return [place for event, place in self.events if event == what]
-
-
 def test_all_slots_run_and_builds_go_on_meanwhile() -> None:
-    scripted = Scripted(seconds={0: 0.2})
+    scripted = Scripted(lambda place: time.sleep(0.005 if place else 0.2))
     results = dict(measure_option(scripted, scripted).measure(TRIALS, lambda trial: None))
     scripted.close()
     assert set(results) == set(TRIALS)

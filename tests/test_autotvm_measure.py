@@ -7,34 +7,27 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+from faulty_kernels import TASK, TRIAL, WORKLOAD, assert_told_apart, built, by_fault, library
+from pretended import Scripted
 
 from tvmconv import ConvWorkload, storage
 from tvmconv.autotvm import runner as runner_module
 from tvmconv.autotvm import task
 from tvmconv.autotvm.builder import LocalBuilder
 from tvmconv.autotvm.measure import (
-    BuildResult,
     MeasureInput,
     MeasureResult,
-    Runner,
-    RunResult,
     Status,
     measure_option,
 )
 from tvmconv.autotvm.runner import LocalRunner
 from tvmconv.errors import CompileError, MissingPackageError
-from tvmconv.storage import find_compiler
 from tvmconv.targets import DeviceFacts
-from tvmconv.workspace import NO_WORKSPACE
 
-WORKLOAD = ConvWorkload.depthwise((1, 4, 12, 12), (4, 1, 3, 3), padding=(1, 1, 1, 1), scale=True, activation="relu")
-TASK = task.create(WORKLOAD, "llvm")
-TRIAL = MeasureInput(TASK, TASK.space.default)
+pytestmark = pytest.mark.usefixtures("without_torch")
 
 
 @pytest.fixture(scope="module")
@@ -49,38 +42,6 @@ def runner() -> Iterator[LocalRunner]:
     runner = LocalRunner(number=2, repeat=3, min_repeat_ms=0, timeout=2)
     yield runner
     runner.close()
-
-
-by_fault = pytest.mark.parametrize(
-    ("body", "status"),
-    [
-        ("return 0;", Status.WRONG_ANSWER),
-        ("for (volatile int i = 0;; i++);", Status.RUN_TIMEOUT),
-        ("abort();", Status.CRASH),
-        ("exit(0);", Status.CRASH),
-    ],
-    ids=["writes-nothing", "hangs", "aborts", "exits"],
-)
-
-
-def assert_told_apart(runner: Runner, library: BuildResult, status: Status) -> None:
-    result = runner.run(TRIAL, library)
-    assert (result.status, result.costs) == (status, ())
-    assert result.reason
-
-
-def library(folder: Path, body: str) -> BuildResult:
-    """A library whose kernel is a line of C++."""
-    source, path = folder / "kernel.cc", folder / "kernel.so"
-    signature = 'extern "C" int __tvm_ffi_tvmconv_kernel(void*, void*, int, void*)'
-    source.write_text(f"#include <cstdlib>\n{signature} {{ {body} }}\n")
-    subprocess.run([*find_compiler(), "-shared", "-fPIC", "-O0", "-o", str(path), str(source)], check=True)
-    return BuildResult(str(path), NO_WORKSPACE, 0.0)
-
-
-def built(builder: LocalBuilder, workload: ConvWorkload) -> BuildResult:
-    other = task.create(workload, "llvm")
-    return builder.build(MeasureInput(other, other.space.default)).result()
 
 
 def test_trials_are_built_checked_and_timed(builder: LocalBuilder, runner: LocalRunner) -> None:
@@ -141,53 +102,28 @@ def test_build_failures_are_results(runner: LocalRunner) -> None:
     assert slow.status is Status.BUILD_TIMEOUT
 
 
-@dataclass
-class Instant:
-    """A builder that builds nothing, and a runner of two slots; the first run lasts until the tuner stops."""
-
-    n_parallel = 2
-    pool: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(2))
-    begun: list[MeasureInput] = field(default_factory=list)
-    stopped: threading.Event = field(default_factory=threading.Event)
-
-    def build(self, trial: MeasureInput) -> Future[BuildResult]:
-        return self.pool.submit(BuildResult, "/nowhere/kernel.so", NO_WORKSPACE, 0.0)
-
-    def begin(self, of: task.Task) -> int:
-        return 2
-
-    def run(self, trial: MeasureInput, build: BuildResult) -> RunResult:
-        if trial == self.begun[0]:
-            assert self.stopped.wait(timeout=60)
-        return RunResult((1e-6,))
-
-    def device(self, of: task.Task) -> DeviceFacts:
-        return DeviceFacts("none")
-
-    def shares_cores(self, of: task.Task) -> bool:
-        return False
-
-    def close(self) -> None:
-        self.pool.shutdown()
-
-
 def test_trials_that_run_when_the_tuner_stops_are_waited_for() -> None:
-    instant = Instant()
-    ended: list[MeasureInput] = []
+    stopped, begun, ended = threading.Event(), list[MeasureInput](), list[MeasureInput]()
+
+    def run(place: int) -> None:
+        if place == 0:
+            assert stopped.wait(timeout=60)
+
+    scripted = Scripted(run)
     trials = [MeasureInput(TASK, config) for config in TASK.space.configs[:20]]
 
     def stop() -> bool:
         if len(ended) >= 3:
-            instant.stopped.set()
-        return instant.stopped.is_set()
+            stopped.set()
+        return stopped.is_set()
 
-    for trial, _ in measure_option(instant, instant).measure(trials, instant.begun.append, stop):
+    for trial, _ in measure_option(scripted, scripted).measure(trials, begun.append, stop):
         ended.append(trial)
-    instant.close()
+    scripted.close()
     # The first one runs on when three others have ended, and two wait behind those that run.
-    assert 4 <= len(instant.begun) <= 7
-    assert set(ended) == set(instant.begun)
-    assert ended[-1] == instant.begun[0]
+    assert 4 <= len(begun) <= 7
+    assert set(ended) == set(begun)
+    assert ended[-1] == begun[0]
 
 
 def test_no_trial_begins_after_the_iteration_is_given_up(builder: LocalBuilder, runner: LocalRunner) -> None:

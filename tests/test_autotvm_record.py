@@ -6,34 +6,21 @@ import gzip
 import json
 import subprocess
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
 import numpy as np
 import pytest
 import tvm
+from records import DEVICE, TASK, WORKLOAD, record
 
 import tvmconv
 from tvmconv import ConvWorkload
-from tvmconv.autotvm import task
 from tvmconv.autotvm.history import apply_history_best, best_record
-from tvmconv.autotvm.measure import MeasureInput, MeasureResult, Stage, Status
-from tvmconv.autotvm.record import Record, append, decode, encode, load_from_file
+from tvmconv.autotvm.measure import Stage, Status
+from tvmconv.autotvm.record import append, decode, encode, load_from_file
 from tvmconv.errors import InvalidArgumentError
-from tvmconv.targets import DeviceFacts, device_facts
-
-WORKLOAD = ConvWorkload.depthwise((1, 4, 12, 12), (4, 1, 3, 3))
-TASK = task.create(WORKLOAD, "llvm")
-DEVICE = device_facts("llvm")
-
-
-def record(
-    place: int = 0, costs: Sequence[float] = (2e-6, 1e-6, 3e-6), status: Status = Status.OK, stage: Stage = Stage.SEARCH
-) -> Record:
-    reason = None if status is Status.OK else "it\nfailed " + 1000 * "x"
-    result = MeasureResult(tuple(costs), status, reason, 0.25, 1e9, DEVICE)
-    return Record.of(MeasureInput(TASK, TASK.space.configs[place], stage), result)
+from tvmconv.targets import DeviceFacts
 
 
 def test_a_line_has_the_layout_of_autotvm() -> None:
@@ -75,6 +62,7 @@ def test_trials_without_an_end_are_named(tmp_path: Path) -> None:
     assert [item.config.index for item in found.under_way] == [1]
 
 
+@pytest.mark.usefixtures("without_torch")
 def test_several_writers_share_a_log(tmp_path: Path) -> None:
     log = tmp_path / "log.jsonl"
     line = tmp_path / "line"

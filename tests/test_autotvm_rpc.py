@@ -22,7 +22,7 @@ import templates_of_tests  # noqa: F401 (it defines templates)
 import tvm
 from click.testing import CliRunner
 from command_line import tvmconv_json
-from test_autotvm_measure import TASK, WORKLOAD, assert_told_apart, by_fault, library
+from faulty_kernels import TASK, WORKLOAD, assert_told_apart, by_fault, library
 from tvm.rpc.server import PopenRPCServerState
 
 from tvmconv import __version__
@@ -34,6 +34,8 @@ from tvmconv.autotvm.templates import create_task
 from tvmconv.cli import main
 from tvmconv.errors import InvalidArgumentError, NoDeviceError
 from tvmconv.targets import DeviceFacts, device_facts, has_gpu
+
+pytestmark = pytest.mark.usefixtures("without_torch")
 
 HOST, KEY = "127.0.0.1", "here"
 FORK = multiprocessing.get_context("fork")

@@ -14,7 +14,7 @@ from pathlib import Path
 import msgspec
 import pytest
 from command_line import tvmconv, tvmconv_json
-from test_cli_tune import Instant
+from pretended import Instant
 
 from tvmconv import autotvm
 from tvmconv.autotvm.measure import Stage

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import tvm
-from test_operators import KINDS, OPERANDS, OPTIONS, WORKLOAD, OnlyDLPack, read_only, unaligned
+from kinds_of_arrays import KINDS, OPERANDS, OPTIONS, WORKLOAD, OnlyDLPack, read_only, unaligned
 
 import tvmconv
 from tvmconv import ConvWorkload, autotvm, calls, operators

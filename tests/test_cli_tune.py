@@ -10,7 +10,6 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -19,55 +18,16 @@ import onnx
 import pytest
 from command_line import tvmconv, tvmconv_json
 from network_graph import Graph
+from pretended import TASK, WORKLOAD, Instant
 
-from tvmconv import ConvWorkload
 from tvmconv.autotvm import record, session
-from tvmconv.autotvm.measure import MeasureInput, MeasureResult, Stage, Status
-from tvmconv.autotvm.task import Task, create
+from tvmconv.autotvm.measure import Stage, Status
 from tvmconv.cli import main
 from tvmconv.cli.tune import Measuring
 from tvmconv.dispatch.task import Entity
 from tvmconv.targets import DeviceFacts, device_facts
 
-WORKLOAD = ConvWorkload.depthwise((1, 4, 6, 6), (4, 1, 3, 3))
-TASK = create(WORKLOAD, "llvm")
 ONE = ["--workload", WORKLOAD.to_json(), "--tuner", "random"]
-
-
-class Instant:
-    """Measures by a formula: the default takes 100 µs, others more the further they are from the 7th, which takes 1 µs.
-
-    What `failing` says of a place in the space fails.
-    """
-
-    def __init__(self, failing: Callable[[int], bool] = lambda place: False, seconds: float = 0.0) -> None:
-        self.failing = failing
-        self.seconds = seconds
-        self.measured: list[int] = []
-
-    def device(self, task: Task) -> DeviceFacts:
-        facts = device_facts("llvm")
-        assert facts is not None
-        return facts
-
-    def measure(
-        self, inputs: Sequence[MeasureInput], started: Callable[[MeasureInput], None], stop: Callable[[], bool]
-    ) -> Iterator[tuple[MeasureInput, MeasureResult]]:
-        for trial in inputs:
-            if stop():
-                return
-            started(trial)
-            time.sleep(self.seconds)
-            place = trial.task.space.index[trial.config]
-            self.measured.append(place)
-            cost = 1e-6 * (abs(place - 7) + 1 if place else 100)
-            failed = self.failing(place)
-            status = Status.CRASH if failed else Status.OK
-            costs = () if failed else (cost, 0.9 * cost, 1.1 * cost)
-            yield trial, MeasureResult(costs, status, "it died" if failed else None, 0.1, 1.0, self.device(trial.task))
-
-    def close(self) -> None:
-        pass
 
 
 @pytest.fixture
@@ -300,12 +260,12 @@ def test_a_second_interrupt_ends_at_once() -> None:
     assert (done.returncode, done.stdout) == (130, "first\n1\n")
 
 
+@pytest.mark.usefixtures("without_torch")
 def test_killed_then_interrupted_then_resumed(tmp_path: Path, instant: Instant) -> None:
     """kill -9, then Ctrl-C, then the command that is printed: no trial is lost, and none is made twice."""
     log = tmp_path / "log.jsonl"
     measuring = ["--number", "1", "--repeat", "2", "--min-repeat-ms", "50", "--parallel", "1", "--trials", "14"]
     arguments = ["tune", *ONE, "-o", str(log), *measuring]
-    (tmp_path / "torch.py").write_text("raise ImportError('TVM imports it where it can, for seconds')")
 
     def run(until: int) -> subprocess.Popen[str]:
         """The command, with so many trials in the log."""
@@ -314,7 +274,7 @@ def test_killed_then_interrupted_then_resumed(tmp_path: Path, instant: Instant) 
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
-            env={**os.environ, "TMPDIR": str(tmp_path), "PYTHONPATH": f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}"},
+            env={**os.environ, "TMPDIR": str(tmp_path)},
         )
         deadline = time.monotonic() + 120
         while process.poll() is None and not (log.exists() and len(searched(log)) >= until):

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import product
 
 import numpy as np
 import pytest
 import tvm
+from sparing import sparing
 from tvm import te
 
 from tvmconv import ConvWorkload, compute
@@ -17,14 +19,21 @@ from tvmconv.testing import CONV2D, Case, check_result, random_operands
 CPU = resolve_target("llvm")
 
 
-@pytest.mark.parametrize("case", CONV2D, ids=lambda case: case.id)
-@pytest.mark.parametrize("tile", [(1, 1, 1), (5, 3, 4)], ids=["exact", "whole-tiles"])
-@pytest.mark.parametrize("definition", [compute.direct, compute.im2win], ids=["direct", "im2win"])
-def test_definition(
-    definition: Callable[[ConvWorkload, tuple[int, int, int]], list[te.Tensor]],
-    tile: tuple[int, int, int],
-    case: Case,
-) -> None:
+Definition = Callable[[ConvWorkload, tuple[int, int, int]], list[te.Tensor]]
+EXACT, WHOLE_TILES = (1, 1, 1), (5, 3, 4)
+WAYS = tuple(product((compute.direct, compute.im2win), (EXACT, WHOLE_TILES)))
+
+
+@pytest.mark.parametrize(
+    ("definition", "tile", "case"),
+    sparing(
+        ((*way, case) for way, case in product(WAYS, CONV2D)),
+        lambda number: number // len(CONV2D) == number % len(CONV2D) % len(WAYS),
+    ),
+    ids=lambda value: getattr(value, "id", getattr(value, "__name__", None)),
+)
+def test_definition(definition: Definition, tile: tuple[int, int, int], case: Case) -> None:
+    """`make test` tries each case in one way; test_conv2d_schedules.py has all in both definitions, scheduled."""
     executable = build(tvm.IRModule({"main": te.create_prim_func(definition(case.workload, tile))}), CPU)
     operands = random_operands(case.workload)
     arrays = [tvm.runtime.tensor(array) for array in operands.values()]

@@ -19,6 +19,8 @@ from tvmconv.testing import conformance, kernels
 from tvmconv.testing.conformance import How
 from tvmconv.testing.trials import Trial, random_trial
 
+pytestmark = pytest.mark.usefixtures("without_torch")
+
 SM_90 = '{"kind": "cuda", "arch": "sm_90"}'
 
 
@@ -74,9 +76,7 @@ def test_kernels_are_right(options: list[str]) -> None:
 FAULTS = {1: "wrong result", 2: "crash", 3: "timeout", 4: "error"}
 
 
-def test_failures_are_told_and_end_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "torch.py").write_text("raise ImportError('TVM imports it where it can, for seconds')")
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
+def test_failures_are_told_and_end_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     sound, described = conformance.attempt, conformance.described
 
     def attempt(how: How, source: int | Trial, seed: int) -> Trial:

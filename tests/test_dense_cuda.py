@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from itertools import product
 from typing import Any
 
 import pytest
 import tvm
+from spaces import check_space, check_whole_space
+from sparing import every, sparing
 from tvmconv.schedules.cuda import direct, im2win
 from tvmconv.schedules.cuda.direct import Config
 from tvmconv.schedules.cuda.gemm_tiles import GemmConfig, shared_bytes
@@ -77,13 +80,13 @@ def test_default_configuration(case: Case) -> None:
     run_on_cpu(case.workload)
 
 
-@pytest.mark.parametrize("case", CONV2D[::3], ids=lambda case: case.id)
+@pytest.mark.parametrize("case", every(3, CONV2D), ids=lambda case: case.id)
 def test_im2win_default_configuration(case: Case) -> None:
     run_on_cpu(case.workload, algorithm="im2win")
 
 
 @pytest.mark.parametrize("algorithm", ["direct", "im2win"])
-@pytest.mark.parametrize("case", CONV2D[::6], ids=lambda case: case.id)
+@pytest.mark.parametrize("case", every(6, CONV2D), ids=lambda case: case.id)
 def test_random_legal_configuration(case: Case, algorithm: str) -> None:
     for chosen in random_configs(case.workload, SM_90, 1, algorithm):
         run_on_cpu(case.workload, chosen)
@@ -100,7 +103,18 @@ def test_im2win_configuration(name: str) -> None:
     run_on_cpu(workload, im2win.Config(**vars(chosen)))
 
 
-@by_configured
+COMPILED = (
+    *("cp-async", "window-chunks", "groups-parts", "row-chunks"),
+    *("parts-past-the-last", "micro-tile-8x16", "room-for-more", "half"),
+)
+"""Those that `make test` compiles for the GPU as well, which takes seconds: every knob is among them."""
+
+
+@pytest.mark.parametrize(
+    ("workload", "config"),
+    sparing(CONFIGURED.values(), lambda number: [*CONFIGURED][number] in COMPILED),
+    ids=CONFIGURED.keys(),
+)
 def test_cubin_of_configuration(workload: ConvWorkload, config: Config) -> None:
     kernel, source = main_kernel(workload, config)
     assert (kernel.stack_bytes, kernel.spill_store_bytes, kernel.spill_load_bytes) == (0, 0, 0)
@@ -140,10 +154,13 @@ def test_nothing_is_copied_behind_from_beyond_2_gib() -> None:
 @by_id
 def test_space_begins_with_the_default_and_is_legal(case: Case) -> None:
     space = direct.space(case.workload, SM_90)
-    assert space.configs[0] == direct.default_config(case.workload, SM_90)
-    assert len(set(space.configs)) == len(space.configs)
-    assert [config for config in space.configs if space.violated(config)] == []
+    check_space(space, direct.default_config(case.workload, SM_90))
     assert direct.features(case.workload, space.default).keys() == direct.features(LAYER, config()).keys()
+
+
+@pytest.mark.parametrize("case", every(9, CONV2D), ids=lambda case: case.id)
+def test_whole_space_is_legal(case: Case) -> None:
+    check_whole_space(direct.space(case.workload, SM_90))
 
 
 def test_groups_of_few_channels_fill_blocks() -> None:
@@ -152,8 +169,10 @@ def test_groups_of_few_channels_fill_blocks() -> None:
     assert direct.default_config(workload, SM_90).block_m >= 16
 
 
-@pytest.mark.parametrize("batch", [1, 128])
-@pytest.mark.parametrize("layer", ["conv1", "conv8"])
+@pytest.mark.parametrize(
+    ("layer", "batch"),
+    sparing(product(("conv1", "conv8"), (1, 128)), lambda number: number in (1, 2)),
+)
 def test_suite_does_not_spill(layer: str, batch: int) -> None:
     workload = load_suite("im2win-thesis", "cuda", batch)[layer]
     kernel, _ = main_kernel(workload)

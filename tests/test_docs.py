@@ -10,6 +10,8 @@ from xml.etree import ElementTree
 
 import pytest
 
+pytestmark = pytest.mark.usefixtures("without_torch")
+
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
 

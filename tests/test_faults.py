@@ -18,8 +18,8 @@ import onnx
 import pytest
 from command_line import tvmconv
 from network_graph import Graph
-from test_autotvm_record import record
-from test_cli_tune import TASK, WORKLOAD, Instant
+from pretended import TASK, WORKLOAD, Instant
+from records import record
 
 import tvmconv as library
 from tvmconv import storage
@@ -32,12 +32,14 @@ from tvmconv.errors import NoDeviceError
 from tvmconv.testing import check_result, random_operands
 from tvmconv.workspace import NO_WORKSPACE
 
+pytestmark = pytest.mark.usefixtures("without_torch")
+
 TESTS = Path(__file__).parent
 
 
 def killed(script: str, *arguments: object) -> None:
     """Runs a script that ends itself by kill -9."""
-    path = f"import os, sys; sys.path.insert(0, {str(TESTS)!r}); sys.modules['torch'] = None"  # TVM would import it
+    path = f"import os, sys; sys.path.insert(0, {str(TESTS)!r})"
     header = f"{path}; die = lambda: os.kill(os.getpid(), 9)\n"
     command = [sys.executable, "-c", header + script, *map(str, arguments)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -49,7 +51,7 @@ def test_killed_while_a_line_is_written(write: int, stage: str, tmp_path: Path) 
     """The line is torn; the next run loses nothing else, and makes no trial of the search twice that had its end."""
     log = tmp_path / "log.jsonl"
     killed(
-        "from test_cli_tune import TASK, Instant; from tvmconv.autotvm import session\n"
+        "from pretended import TASK, Instant; from tvmconv.autotvm import session\n"
         "writes, whole = iter(range(10**6)), os.write\n"
         "def torn(descriptor, data):\n"
         "    if len(data) < 100 or next(writes) < int(sys.argv[2]): return whole(descriptor, data)\n"
@@ -76,7 +78,7 @@ def test_killed_while_exporting(stage: str, tmp_path: Path) -> None:
     path = tmp_path / "operator.so"
     path.write_text("before")
     killed(
-        "from pathlib import Path; import tvmconv; from tvmconv import storage; from test_cli_tune import WORKLOAD\n"
+        "from pathlib import Path; import tvmconv; from tvmconv import storage; from pretended import WORKLOAD\n"
         f"{stage} = lambda *given: die()\n"
         "tvmconv.compile(WORKLOAD).save(sys.argv[1])",
         path,

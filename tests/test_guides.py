@@ -10,6 +10,8 @@ import pytest
 
 from tvmconv.cli import main
 
+pytestmark = pytest.mark.usefixtures("without_torch")
+
 ROOT = Path(__file__).parent.parent
 GUIDES = ("concepts", "tuning", "troubleshooting")
 PAGES = [*(f"docs/{name}.md" for name in GUIDES), "docs/networks.md", "docs/benchmarks.md", "CONTRIBUTING.md"]

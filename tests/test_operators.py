@@ -10,7 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 import tvm
+from kinds_of_arrays import KINDS, OPERANDS, OPTIONS, WORKLOAD, OnlyDLPack, read_only, unaligned
 from network_graph import Graph
+from spaces import check_space, check_whole_space
+from sparing import every
 
 import tvmconv
 from tvmconv import ConvWorkload, arrays, operators
@@ -21,31 +24,6 @@ from tvmconv.testing import DEPTHWISE, Case, check_result, random_operands
 
 torch = pytest.importorskip("torch")
 
-WORKLOAD = ConvWorkload.depthwise((2, 6, 13, 15), (6, 2, 3, 3), stride=2, scale=True, shift=True, activation="relu6")
-OPERANDS = random_operands(WORKLOAD)
-OPTIONS: dict[str, Any] = {"stride": 2, "activation": "relu6"}
-
-
-class OnlyDLPack:
-    """An array of a library that tvmconv has never heard of."""
-
-    def __init__(self, array: np.ndarray) -> None:
-        self.array = array
-
-    def __dlpack__(self, **options: Any) -> Any:
-        return self.array.__dlpack__(**options)
-
-    def __dlpack_device__(self) -> Any:
-        return self.array.__dlpack_device__()
-
-
-KINDS: dict[str, tuple[Callable[[np.ndarray], Any], type, Callable[[Any], np.ndarray]]] = {
-    "numpy": (lambda array: array, np.ndarray, lambda array: array),
-    "torch": (torch.from_numpy, torch.Tensor, lambda array: array.numpy()),
-    "tvm": (tvm.runtime.tensor, tvm.runtime.Tensor, lambda array: array.numpy()),
-    "dlpack": (OnlyDLPack, tvm.runtime.Tensor, lambda array: array.numpy()),
-}
-
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_result_is_of_the_kind_given(kind: str) -> None:
@@ -54,21 +32,6 @@ def test_result_is_of_the_kind_given(kind: str) -> None:
     result = tvmconv.depthwise(x, w, scale=scale, shift=shift, **OPTIONS)
     assert isinstance(result, result_type)
     check_result(WORKLOAD, OPERANDS, to_numpy(result))
-
-
-def unaligned(array: np.ndarray) -> np.ndarray:
-    """The same numbers at an address that no vector is aligned to."""
-    buffer = np.empty(array.nbytes + 128, np.uint8)
-    offset = -buffer.ctypes.data % 64 + array.itemsize
-    copy = buffer[offset : offset + array.nbytes].view(array.dtype).reshape(array.shape)
-    copy[...] = array
-    return copy
-
-
-def read_only(array: np.ndarray) -> np.ndarray:
-    copy = array.copy()
-    copy.flags.writeable = False
-    return copy
 
 
 @pytest.mark.parametrize(
@@ -295,10 +258,15 @@ def test_configuration_given_by_the_caller() -> None:
 def test_space_begins_with_the_default_and_is_legal(case: Case) -> None:
     for target in map(resolve_target, ("llvm", "cuda")):
         template = template_for(case.workload, target)
-        space = template.space(case.workload, target)
-        assert space.configs[0] == template.default_config(case.workload, target)
-        assert len(set(space.configs)) == len(space.configs) == len(space.index)
-        assert [config for config in space.configs if space.violated(config)] == []
+        space, default = (make(case.workload, target) for make in (template.space, template.default_config))
+        check_space(space, default)
+
+
+@pytest.mark.parametrize("kind", ["llvm", "cuda"])
+@pytest.mark.parametrize("case", every(9, DEPTHWISE), ids=lambda case: case.id)
+def test_whole_space_is_legal(case: Case, kind: str) -> None:
+    target = resolve_target(kind)
+    check_whole_space(template_for(case.workload, target).space(case.workload, target))
 
 
 DENSE = ConvWorkload.conv2d((2, 6, 9, 11), (8, 3, 3, 3), groups=2, shift=True, residual=True, activation="relu")

@@ -13,6 +13,8 @@ from network_graph import Graph
 
 from tvmconv.cli import main
 
+pytestmark = pytest.mark.usefixtures("without_torch")
+
 README = (Path(__file__).parent.parent / "README.md").read_text()
 
 

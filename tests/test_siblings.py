@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -32,19 +33,25 @@ H100, H200, A100 = (
 TARGETS = {"cpu": {"kind": "llvm", "mcpu": "znver4"}, "gpu": {"kind": "cuda", "arch": "sm_90"}}
 
 
+@cache
+def tuned(kind: str) -> task.Task:
+    """The task of "cpu" or "gpu", whose space takes a second to list."""
+    return task.create(WORKLOAD, TARGETS[kind])
+
+
 def records(device: DeviceFacts, best: Any, best_cost: float = 1e-6, default_cost: float | None = 2e-6) -> list[Record]:
     """Two that a tuning run confirmed on a device: of a configuration, and of the default if it is given a cost."""
-    tuned = task.create(WORKLOAD, TARGETS["gpu" if device.threads is None else "cpu"])
-    costs = {best: best_cost} if default_cost is None else {best: best_cost, tuned.space.default: default_cost}
+    of = tuned("gpu" if device.threads is None else "cpu")
+    costs = {best: best_cost} if default_cost is None else {best: best_cost, of.space.default: default_cost}
     return [
-        Record.of(MeasureInput(tuned, config, Stage.CONFIRM), MeasureResult((cost,), Status.OK, None, 0.1, 1e9, device))
+        Record.of(MeasureInput(of, config, Stage.CONFIRM), MeasureResult((cost,), Status.OK, None, 0.1, 1e9, device))
         for config, cost in costs.items()
     ]
 
 
 def another(kind: str, **knobs: Any) -> Any:
     """A configuration of the space that is not the default, with these knobs."""
-    space = task.create(WORKLOAD, TARGETS[kind]).space
+    space = tuned(kind).space
     wanted = knobs.items()
     return next(each for each in space.configs if each != space.default and wanted <= vars(each).items())
 
@@ -89,7 +96,7 @@ def test_records_of_siblings(case: Case, tmp_path: Path, monkeypatch: pytest.Mon
         assert selection.config == best
         assert selection.reason == f"tuned, by a sibling: 1.00 µs on {case.measured_on} ({log})"
 
-        own = another(kind, tiles=2) if kind == "cpu" else task.create(WORKLOAD, target).space.configs[5]
+        own = another(kind, tiles=2) if kind == "cpu" else tuned(kind).space.configs[5]
         append(log, records(case.here, own, best_cost=9e-6, default_cost=None))
     with apply_history_best(log):  # slower than the other's, by another's clock
         selection = select(WORKLOAD, target, algorithm="direct")
@@ -100,7 +107,7 @@ def test_records_of_siblings(case: Case, tmp_path: Path, monkeypatch: pytest.Mon
 def test_the_nearest_sibling_is_asked_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     target, log = resolve_target(TARGETS["cpu"]), tmp_path / "log.jsonl"
     monkeypatch.setattr(selecting, "device_here", lambda target: EPYC[2])
-    configs = task.create(WORKLOAD, target).space.configs
+    configs = tuned("cpu").space.configs
     for place, device in enumerate((RYZEN[8], EPYC[8], EPYC[64], RYZEN[2]), start=1):
         append(log, records(device, configs[place], best_cost=place * 1e-7))
         with apply_history_best(log):
@@ -109,19 +116,18 @@ def test_the_nearest_sibling_is_asked_first(tmp_path: Path, monkeypatch: pytest.
 
 
 def test_a_tuning_run_does_not_go_on_from_a_sibling() -> None:
-    tuned = task.create(WORKLOAD, TARGETS["cpu"])
-    assert applicable(records(EPYC[1], another("cpu")), tuned, EPYC[2]) == []
+    assert applicable(records(EPYC[1], another("cpu")), tuned("cpu"), EPYC[2]) == []
 
 
 def test_too_few_tasks_for_many_threads() -> None:
     """Half the time on one thread is no gain on 64, which the default keeps busy and two tasks do not."""
-    tuned = task.create(WORKLOAD, TARGETS["cpu"])
-    template, default = tuned.template, tuned.space.default
+    of = tuned("cpu")
+    template, default = of.template, of.space.default
 
     def tasks(config: Any) -> int:
         return int(template.features(WORKLOAD, config)["tasks"])
 
-    few = next(config for config in tuned.space.configs if tasks(config) == 2 and config.parallel)
+    few = next(config for config in of.space.configs if tasks(config) == 2 and config.parallel)
     serial = replace(default, parallel=False)
     assert (tasks(default), tasks(serial)) == (56, 56)
 

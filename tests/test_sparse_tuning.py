@@ -30,6 +30,8 @@ from tvmconv.errors import InvalidArgumentError
 from tvmconv.sparse import folding
 from tvmconv.targets import device_facts
 
+pytestmark = pytest.mark.usefixtures("without_torch")
+
 WORKLOAD = ConvWorkload.conv2d((1, 4, 6, 9), (12, 4, 3, 3), shift=True, residual=True, activation="relu")
 SM_90 = {"kind": "cuda", "arch": "sm_90"}
 TASK = create(WORKLOAD, "llvm", sparsity=0.9)

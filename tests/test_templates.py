@@ -34,6 +34,8 @@ from tvmconv.dispatch.problem import problem_from
 from tvmconv.errors import InvalidArgumentError, WrongResultError
 from tvmconv.targets import DeviceFacts, device_facts, resolve_target
 
+pytestmark = pytest.mark.usefixtures("without_torch")
+
 ROOT = Path(__file__).parent.parent
 TASK = create_task("test/matmul", (32, "float32"), "llvm")
 TUNERS = ["xgb", "ga", "random", "grid"]

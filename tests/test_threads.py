@@ -18,6 +18,8 @@ from tvmconv.autotvm import worker
 from tvmconv.errors import InvalidArgumentError
 from tvmconv.threads import BINDING, CHOSEN, NUMBER
 
+pytestmark = pytest.mark.usefixtures("without_torch")
+
 V1 = "30 20 0:9 {inside} /sys/fs/cgroup/cpu rw shared:5 - cgroup cgroup rw,cpu,cpuacct"
 V2 = "30 20 0:9 {inside} /sys/fs/cgroup rw shared:5 - cgroup2 cgroup2 rw"
 

@@ -13,6 +13,8 @@ from network_graph import Graph
 from tvmconv.autotvm.measure import Status
 from tvmconv.autotvm.record import load_from_file
 
+pytestmark = pytest.mark.usefixtures("without_torch")
+
 TUTORIALS = Path(__file__).parent / "tutorials"
 
 

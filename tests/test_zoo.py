@@ -1,6 +1,6 @@
 """Nineteen whole networks: right on the CPU, and compiled for CUDA, where they are right as serial code.
 
-They take some minutes, so they run when they are asked for: `pytest -m zoo`.
+They take some minutes, so they run when they are asked for: `pytest -m release tests/test_zoo.py`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import tvmconv
 from tvmconv import cuda
 from tvmconv.targets import has_gpu
 
-pytestmark = pytest.mark.zoo
+pytestmark = pytest.mark.release
 
 CUDA = {"kind": "cuda", "arch": "sm_90"}
 

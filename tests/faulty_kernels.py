@@ -1,0 +1,50 @@
+"""Trials with libraries of one's own, right ones and such as fail, for the tests of everything that runs trials."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tvmconv import ConvWorkload
+from tvmconv.autotvm import task
+from tvmconv.autotvm.builder import LocalBuilder
+from tvmconv.autotvm.measure import BuildResult, MeasureInput, Runner, Status
+from tvmconv.storage import find_compiler
+from tvmconv.workspace import NO_WORKSPACE
+
+WORKLOAD = ConvWorkload.depthwise((1, 4, 12, 12), (4, 1, 3, 3), padding=(1, 1, 1, 1), scale=True, activation="relu")
+TASK = task.create(WORKLOAD, "llvm")
+TRIAL = MeasureInput(TASK, TASK.space.default)
+
+by_fault = pytest.mark.parametrize(
+    ("body", "status"),
+    [
+        ("return 0;", Status.WRONG_ANSWER),
+        ("for (volatile int i = 0;; i++);", Status.RUN_TIMEOUT),
+        ("abort();", Status.CRASH),
+        ("exit(0);", Status.CRASH),
+    ],
+    ids=["writes-nothing", "hangs", "aborts", "exits"],
+)
+
+
+def assert_told_apart(runner: Runner, library: BuildResult, status: Status) -> None:
+    result = runner.run(TRIAL, library)
+    assert (result.status, result.costs) == (status, ())
+    assert result.reason
+
+
+def library(folder: Path, body: str) -> BuildResult:
+    """A library whose kernel is a line of C++."""
+    source, path = folder / "kernel.cc", folder / "kernel.so"
+    signature = 'extern "C" int __tvm_ffi_tvmconv_kernel(void*, void*, int, void*)'
+    source.write_text(f"#include <cstdlib>\n{signature} {{ {body} }}\n")
+    subprocess.run([*find_compiler(), "-shared", "-fPIC", "-O0", "-o", str(path), str(source)], check=True)
+    return BuildResult(str(path), NO_WORKSPACE, 0.0)
+
+
+def built(builder: LocalBuilder, workload: ConvWorkload) -> BuildResult:
+    other = task.create(workload, "llvm")
+    return builder.build(MeasureInput(other, other.space.default)).result()

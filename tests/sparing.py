@@ -1,0 +1,26 @@
+"""Tables of cases of which `make test` tries some, and `make release-check` the others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import pytest
+
+
+def sparing(cases: Iterable[Any], chosen: Callable[[int], bool]) -> list[Any]:
+    """The cases for `pytest.mark.parametrize`; those whose number is not chosen are marked for a release.
+
+    A case that is a tuple has the values of several parameters.
+    """
+    return [
+        case
+        if chosen(number)
+        else pytest.param(*(case if isinstance(case, tuple) else (case,)), marks=pytest.mark.release)
+        for number, case in enumerate(cases)
+    ]
+
+
+def every(step: int, cases: Iterable[Any]) -> list[Any]:
+    """The cases, of which `make test` tries the first and then one of so many."""
+    return sparing(cases, lambda number: number % step == 0)
