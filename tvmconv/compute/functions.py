@@ -66,7 +66,8 @@ def activated(epilogue: Epilogue, y: tirx.PrimExpr) -> tirx.PrimExpr:
 class Float32:
     """Float32 expressions. What is used more than once is bound to a variable, so they do not grow.
 
-    Variables follow one another, none in the value of another: TVM's passes take twice as long for each level of those.
+    Each variable more doubles the time of some of TVM's passes: what is a few operations is written out again instead,
+    which LLVM and CUDA's compiler find.
     """
 
     def __init__(self) -> None:
@@ -85,33 +86,32 @@ class Float32:
         return expression
 
     def exp(self, y: tirx.PrimExpr) -> tirx.PrimExpr:
-        power, fraction = self._exponential(y)
+        power, fraction = self._exponential(self.clip(y, *EXP_RANGE))
         return power * (fraction + 1.0)
 
     def expm1(self, y: tirx.PrimExpr) -> tirx.PrimExpr:
-        power, fraction = self._exponential(y)
+        power, fraction = self._exponential(self.clip(y, EXP_RANGE[0], None))
         return power * fraction + (power - 1.0)
 
     def _exponential(self, y: tirx.PrimExpr) -> tuple[tirx.PrimExpr, tirx.PrimExpr]:
-        """2**n and exp(f) - 1, where y is n ln 2 + f, n an integer and f at most half of ln 2."""
-        y = self.bound(self.clip(self.bound(y), *EXP_RANGE))
-        rounded = self.bound(y * LOG2_E + ROUNDING)
+        """2**n and exp(f) - 1, where y, in the range, is n ln 2 + f, n an integer and f at most half of ln 2."""
+        y = self.bound(y)
+        rounded = self.bound(y * LOG2_E + ROUNDING)  # written out, TVM would take the difference below for y * LOG2_E
         # The shift leaves the integer alone; the exponent of float32 is in the bits from 23 on, and of 1 it is 127.
         exponent = tirx.reinterpret("int32", rounded) << 23
-        power = self.bound(tirx.reinterpret("float32", exponent + tirx.const(127 << 23, "int32")))
-        n = self.bound(rounded - ROUNDING)
+        power = tirx.reinterpret("float32", exponent + tirx.const(127 << 23, "int32"))
+        n = rounded - ROUNDING
         f = self.bound(y - n * LN2_HIGH - n * LN2_LOW)
         return power, polynomial(EXP, f) * f * f + f
 
     def erf(self, y: tirx.PrimExpr) -> tirx.PrimExpr:
-        y = self.bound(y)
         square = self.bound(y * y)
         inside = y * polynomial(ERF_NUMERATOR, square) / polynomial(ERF_DENOMINATOR, square)
         end, one = tirx.const(ERF_END, "float32"), tirx.const(1, "float32")
         return tirx.Select(y > end, one, tirx.Select(y < -end, -one, inside))
 
     def tanh(self, y: tirx.PrimExpr) -> tirx.PrimExpr:
-        e = self.bound(self.expm1(self.clip(self.bound(y), -TANH_END, TANH_END) * 2.0))
+        e = self.bound(self.expm1(self.clip(y, -TANH_END, TANH_END) * 2.0))
         return e / (e + 2.0)
 
     def clip(self, y: tirx.PrimExpr, low: float | None, high: float | None) -> tirx.PrimExpr:
