@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -14,15 +13,11 @@ from tvm import te
 
 import tvmconv
 from tvmconv import ConvWorkload, Epilogue
-from tvmconv.activations import ACTIVATIONS, Activation, clip, resolve_activation
+from tvmconv.activations import resolve_activation
 from tvmconv.compute.functions import Float64, activated
-from tvmconv.dispatch import select
-from tvmconv.errors import InvalidArgumentError
-from tvmconv.lowering import build_kernel
 from tvmconv.targets import resolve_target
 from tvmconv.testing.conformance import How, check
 from tvmconv.testing.trials import EVERY_ACTIVATION, Trial
-from tvmconv.workload import Function
 
 torch = pytest.importorskip("torch")
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from math import inf, isfinite, pi, sqrt
+from math import inf, pi, sqrt
 from numbers import Real
 from typing import Any, Protocol
 
@@ -129,6 +129,13 @@ def _tanh(of: Arithmetic, y: Any) -> Any:
     return of.tanh(y)
 
 
+def _tanh_by_series(of: Any, y: Any) -> Any:
+    """As tvmconv's importer of torch writes it, with Taylor's series near 0."""
+    square = y * y
+    series = y * (((square * (-17 / 315) + 2 / 15) * square + -1 / 3) * square + 1.0)
+    return of.where_negative(of.abs(y) - 0.05, series, of.tanh(y))
+
+
 def _hardsigmoid(of: Arithmetic, y: Any) -> Any:
     return of.clip(y + 3.0, 0.0, 6.0) / 6.0
 
@@ -200,7 +207,16 @@ ACTIVATIONS = {
             onnx="Sigmoid",
             relax="relax.sigmoid",
         ),
-        Activation("tanh", _tanh, roundings=4, operations=26, torch="tanh", onnx="Tanh", relax="relax.tanh"),
+        Activation(
+            "tanh",
+            _tanh,
+            roundings=4,
+            operations=26,
+            torch="tanh",
+            onnx="Tanh",
+            relax="relax.tanh",
+            forms=(_tanh_by_series,),
+        ),
         Activation(
             "hardswish",
             _hardswish,
@@ -210,9 +226,7 @@ ACTIVATIONS = {
             torch="hardswish",
             onnx="HardSwish",
         ),
-        Activation(
-            "hardsigmoid", _hardsigmoid, steepest=lambda: 1 / 6, roundings=2, operations=5, torch="hardsigmoid"
-        ),
+        Activation("hardsigmoid", _hardsigmoid, steepest=lambda: 1 / 6, roundings=2, operations=5, torch="hardsigmoid"),
         Activation(
             "leaky_relu",
             _leaky_relu,

@@ -81,7 +81,9 @@ def follow(convolution: relax.Var, block: Block, taken: Collection[relax.Var] = 
         else:
             break
         output = reader
-    return Tail(output, scale if has_scale else None, shift if has_shift else None, residual, addition, low, high, function)
+    return Tail(
+        output, scale if has_scale else None, shift if has_shift else None, residual, addition, low, high, function
+    )
 
 
 def clip_bounds(value: relax.Expr) -> tuple[float, float] | None:

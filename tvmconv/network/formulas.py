@@ -27,7 +27,7 @@ MOST_STEPS = 24
 MOST_TERMS = 12
 """Terms of a sum that is looked at any further."""
 
-KNOWN = (sqrt(0.5), sqrt(2.0), sqrt(2 / pi), 0.044715, 1 / 6)
+KNOWN = (sqrt(0.5), sqrt(2.0), sqrt(2 / pi), 0.044715, 1 / 6, 0.05, -1 / 3, 2 / 15, -17 / 315)
 """Numbers of definitions that are rounded in a model."""
 
 NAMED = {row.relax: row for row in ACTIVATIONS.values() if row.relax}
@@ -118,6 +118,10 @@ class Formulas:
     def tanh(self, y: Formula) -> Formula:
         return _atom(f"tanh{y}")
 
+    def abs(self, y: Formula) -> Formula:
+        """The absolute value, which no definition has but some forms have."""
+        return _atom(f"abs{y}")
+
     def clip(self, y: Formula, low: float | None, high: float | None) -> Formula:
         """A clip of a formula whose first coefficient is 1, times a number; a clip of a clip is one."""
         low, high = -inf if low is None else low, inf if high is None else high
@@ -184,7 +188,7 @@ class _Negative:
 
 def _step(value: relax.Expr, steps: Mapping[relax.Var, Any]) -> Formula | _Negative:
     name = operator_name(value)
-    if name is None or name not in OPERATORS and name not in NAMED:
+    if name is None or (name not in OPERATORS and name not in NAMED):
         raise NotAFormula
     if name == "relax.astype" and not str(value.ty.dtype).startswith("float"):
         raise NotAFormula
@@ -239,6 +243,7 @@ OPERATORS: dict[str, Callable[..., Any]] = {
     "relax.negative": lambda a: -a,
     "relax.power": _power,
     "relax.astype": lambda a: a,
+    "relax.abs": OF.abs,
     "relax.exp": OF.exp,
     "relax.erf": OF.erf,
     "relax.clip": OF.clip,
@@ -266,15 +271,18 @@ def _same_type(var: relax.Var, y: relax.Var) -> bool:
 
 
 def _numbers(steps: Mapping[relax.Var, Any], block: Block) -> set[float]:
-    """Numbers that may be an activation's parameter: those in the steps, of either sign."""
+    """Numbers that may be an activation's parameter: those in the steps, of either sign.
+
+    With 0, activations are bounds.
+    """
     found: set[float] = set()
     for var in steps:
         value = block.values[var]
         arrays = [constant_value(argument) for argument in value.args]
         found |= {float(array.item()) for array in arrays if array is not None and array.size == 1}
-        if operator_name(value) in NAMED and NAMED[operator_name(value)].parameters:
+        if operator_name(value) == "relax.nn.leakyrelu":
             found.add(float(value.attrs.alpha))
-    return {sign * number for number in found if isfinite(number) for sign in (1, -1)}
+    return {sign * number for number in found if isfinite(number) and number for sign in (1, -1)}
 
 
 def _named(text: str, numbers: set[float]) -> Function | None:
