@@ -112,7 +112,10 @@ BLOCKS = {
         lambda: Inverted(nn.Hardswish(), nn.ReLU(), nn.Hardsigmoid()),
         ["hardswish", "hardswish", "relu", "hardsigmoid", "residual"],
     ),
-    "efficientnet": (lambda: Inverted(nn.SiLU(), nn.SiLU(), nn.Sigmoid()), ["silu", "silu", "silu", "sigmoid", "residual"]),
+    "efficientnet": (
+        lambda: Inverted(nn.SiLU(), nn.SiLU(), nn.Sigmoid()),
+        ["silu", "silu", "silu", "sigmoid", "residual"],
+    ),
     "convnext": (ConvNeXt, ["shift", "gelu", "residual"]),
     "yolo": (
         lambda: nn.Sequential(

@@ -344,7 +344,7 @@ def test_equal_workloads_share_a_kernel() -> None:
 def test_tvm_fuses_around_the_kernels(target: str) -> None:
     graph = Graph((1, 8, 9, 11))
     y = graph.node("Relu", graph.node("Cos", conv(graph, bias=True)))
-    assert kernels_called(build(graph.model(y), target)) == ["tvmconv_depthwise_0", "fused_cos_relu"]
+    assert kernels_called(build(graph.model(y), target)) == ["tvmconv_depthwise_0", "fused_tir_cos_relu"]
 
 
 def test_tvm_leaves_the_schedule_alone() -> None:

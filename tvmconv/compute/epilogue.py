@@ -19,7 +19,7 @@ def epilogue_operands(workload: ConvWorkload) -> dict[str, te.Tensor]:
 
 
 def epilogue(accumulated: te.Tensor, workload: ConvWorkload, operands: dict[str, te.Tensor]) -> te.Tensor:
-    """The stage "output": `activation(y * scale[k] + shift[k] + residual)` in float32, then cast to the workload's dtype.
+    """The stage "output": `activation(y * scale[k] + shift[k] + residual)` in float32, cast to the workload's dtype.
 
     It has the workload's exact output shape and layout, also where `accumulated` was rounded up to whole tiles.
     `accumulated` is (N, K, H, W) or (N, groups, K / groups, H, W).

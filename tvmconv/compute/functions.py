@@ -132,16 +132,16 @@ class Float64:
     """Float64 arrays of NumPy."""
 
     def exp(self, y: np.ndarray) -> np.ndarray:
-        return np.exp(y)
+        return np.asarray(np.exp(y))
 
     def expm1(self, y: np.ndarray) -> np.ndarray:
-        return np.expm1(y)
+        return np.asarray(np.expm1(y))
 
     def erf(self, y: np.ndarray) -> np.ndarray:
         return np.asarray(np.frompyfunc(erf, 1, 1)(y), np.float64)
 
     def tanh(self, y: np.ndarray) -> np.ndarray:
-        return np.tanh(y)
+        return np.asarray(np.tanh(y))
 
     def clip(self, y: np.ndarray, low: float | None, high: float | None) -> np.ndarray:
         y = y if low is None else np.where(y < low, low, y)

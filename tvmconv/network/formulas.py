@@ -48,7 +48,7 @@ class Formula:
     def __init__(self, terms: Mapping[tuple[Atom, ...], float]) -> None:
         self.terms = {atoms: value for atoms, value in terms.items() if value != 0}
         if len(self.terms) > MOST_TERMS:
-            raise NotAFormula
+            raise NotAFormulaError
 
     def __str__(self) -> str:
         words = (f"{value:.9g}*{'*'.join(atom.text for atom in atoms)}" for atoms, value in self.terms.items())
@@ -88,7 +88,7 @@ class Formula:
     __radd__, __rmul__ = __add__, __mul__
 
 
-class NotAFormula(Exception):
+class NotAFormulaError(Exception):
     """A step is none that activations are made of."""
 
 
@@ -127,7 +127,7 @@ class Formulas:
         low, high = -inf if low is None else low, inf if high is None else high
         factors = [value for atoms, value in sorted(y.terms.items(), key=lambda term: _text(term[0])) if atoms]
         if not factors:
-            raise NotAFormula
+            raise NotAFormulaError
         factor = factors[0]
         y, bounds = y / factor, sorted((low / factor, high / factor))
         (atoms, *others) = y.terms
@@ -172,7 +172,7 @@ def _steps(y: relax.Var, block: Block) -> dict[relax.Var, Formula | _Negative]:
                 continue
             try:
                 steps[reader] = _step(block.values[reader], steps)
-            except (NotAFormula, ZeroDivisionError, OverflowError):
+            except (NotAFormulaError, ZeroDivisionError, OverflowError):
                 continue
             waiting.append(reader)
     del steps[y]
@@ -189,9 +189,9 @@ class _Negative:
 def _step(value: relax.Expr, steps: Mapping[relax.Var, Any]) -> Formula | _Negative:
     name = operator_name(value)
     if name is None or (name not in OPERATORS and name not in NAMED):
-        raise NotAFormula
+        raise NotAFormulaError
     if name == "relax.astype" and not str(value.ty.dtype).startswith("float"):
-        raise NotAFormula
+        raise NotAFormulaError
     arguments = [_argument(argument, steps) for argument in value.args]
     if name in NAMED:
         row, values = NAMED[name], NAMED[name].fixed
@@ -206,32 +206,32 @@ def _step(value: relax.Expr, steps: Mapping[relax.Var, Any]) -> Formula | _Negat
 def _argument(argument: relax.Expr, steps: Mapping[relax.Var, Any]) -> Any:
     if isinstance(argument, relax.Var):
         if argument not in steps:
-            raise NotAFormula
+            raise NotAFormulaError
         return steps[argument]
     if isinstance(argument, tirx.FloatImm | tirx.IntImm):
         return float(argument.value)  # a bound of a clip
     array = constant_value(argument)
     if array is None or array.size != 1 or not np.issubdtype(array.dtype, np.floating):
-        raise NotAFormula
+        raise NotAFormulaError
     value = array.reshape(())
     return _formula(next((known for known in KNOWN if array.dtype.type(known) == value), float(value)))
 
 
 def _power(base: Formula, exponent: Formula) -> Formula:
     if list(exponent.terms) != [()] or exponent.terms[()] not in (2.0, 3.0):
-        raise NotAFormula
+        raise NotAFormulaError
     return base * base if exponent.terms[()] == 2.0 else base * base * base
 
 
 def _number(formula: Formula) -> float:
     if list(formula.terms) not in ([()], []):
-        raise NotAFormula
+        raise NotAFormulaError
     return formula.terms.get((), 0.0)
 
 
 def _where(condition: Any, then: Formula, otherwise: Formula) -> Formula:
     if not isinstance(condition, _Negative):
-        raise NotAFormula
+        raise NotAFormulaError
     return OF.where_negative(condition.formula, then, otherwise)
 
 
@@ -304,5 +304,5 @@ def _forms(row: Activation, values: Sequence[float]) -> Iterator[str]:
     for definition in (row.definition, *row.forms):
         try:
             yield str(definition(OF, Y, *values))
-        except (NotAFormula, ZeroDivisionError):
+        except (NotAFormulaError, ZeroDivisionError):
             continue

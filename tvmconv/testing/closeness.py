@@ -26,9 +26,11 @@ def assert_close(
     """Asserts that `got` is the float64 `reference`, computed in float32 and stored in the dtype of `got`.
 
     `magnitude` is the reference of the absolute values of all operands, without an activation but times its steepest
-    slope, `evaluation` what the activation's own evaluation may be wrong by, and `terms` the number of products in a sum. An element may be wrong by `terms + 4` float32 roundings of its magnitude (Higham, Accuracy
-    and Stability of Numerical Algorithms, section 3.1: any order of summation, then scale, shift, residual and the
-    store), and the root mean square over all elements by what the square root of that many gives. NaN and infinity have
+    slope; `terms` is the number of products in a sum, and `evaluation` what the activation's own expression may be
+    wrong by, element by element. On top of that an element may be wrong by `terms + 4` float32 roundings of its
+    magnitude (Higham, Accuracy and Stability of Numerical Algorithms, section 3.1: any order of summation, then scale,
+    shift, residual and the store), and the root mean square over all elements by what the square root of that many
+    gives. NaN and infinity have
     to be where the reference has them. By `rounding`, a share of the magnitude, an element may be wrong on top of that:
     where operands, or results between two operations, are rounded to less than float32.
     """
