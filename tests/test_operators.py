@@ -181,7 +181,7 @@ BAD: dict[str, tuple[Callable[[], Any], str]] = {
     "sparse": (lambda: tvmconv.depthwise(torch.eye(4).to_sparse(), torch.eye(4)), "x is 'torch.sparse_coo on cpu'"),
     "meta": (lambda: tvmconv.depthwise(torch.empty(1, 2, 8, 8, device="meta"), torch.eye(4)), "x is .* on meta'"),
     "nested-stride": (lambda: tvmconv.depthwise(X, W, stride=(1, [1])), r"stride is \(1, \(1,\)\)"),
-    "clip-of-lists": (lambda: tvmconv.depthwise(X, W, activation=("clip", [1], 2)), "activation is "),
+    "clip-of-lists": (lambda: tvmconv.depthwise(X, W, activation=("clip", [1], 2)), "low of activation 'clip' is "),
     "scale-length": (lambda: tvmconv.depthwise(X, W, scale=np.ones(3, "float32")), r"scale is \(3,\); .* \(12,\)"),
     "scale-dtype": (lambda: tvmconv.depthwise(X, W, scale=np.ones(12)), "scale is 'float64'; expected the dtype"),
     "padding": (lambda: tvmconv.depthwise(X, W, padding="FULL"), "padding is 'FULL'"),
