@@ -18,7 +18,7 @@ import pytest
 ROOT = Path(__file__).parent.parent
 
 FLOORS = (
-    ("annotations", "errors", "parameters", "suites", "threads", "version", "workload"),
+    ("activations", "annotations", "errors", "parameters", "suites", "threads", "version", "workload"),
     ("arrays", "cuda", "kernel_cache", "storage", "targets"),
     ("compute",),
     ("schedules",),

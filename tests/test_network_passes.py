@@ -62,11 +62,26 @@ def output_and_read(g: Graph) -> tuple[str, str]:
     return y, g.node("Relu", y)
 
 
+def silu(g: Graph, y: str) -> str:
+    return g.node("Mul", g.node("Sigmoid", y), y)
+
+
+def silu_read_twice(g: Graph, y: str) -> tuple[str, str]:
+    gate = g.node("Sigmoid", y)
+    return g.node("Mul", gate, y), gate
+
+
+def nearly_gelu(g: Graph, y: str) -> str:
+    half = g.node("Mul", y, g.constant(0.7068))
+    return g.node("Mul", y, g.node("Add", g.node("Erf", half), g.constant(1.0)))
+
+
 def added_to_itself(g: Graph) -> str:
     y = conv(g)
     return g.node("Add", y, y)
 
 
+SOFTSIGN = ("relax.abs", "relax.add", "relax.divide")
 PLAIN = "depthwise 2x8x9x11 -> 8, 3x3 padding 1,1,1,1"
 CASES = (
     Case("alone", conv, PLAIN),
@@ -201,7 +216,25 @@ CASES = (
         f"{PLAIN} + relu",
         left=("relax.nn.batch_norm",),
     ),
-    Case("other-activation", lambda g: g.node("LeakyRelu", conv(g)), PLAIN, left=("relax.nn.leakyrelu",)),
+    Case("other-activation", lambda g: g.node("Softsign", conv(g)), PLAIN, left=SOFTSIGN),
+    Case(
+        "scaled-before-activation",
+        lambda g: g.node("Tanh", g.node("Mul", conv(g), g.constant(0.5))),
+        f"{PLAIN} + scale+tanh",
+    ),
+    Case("silu-of-residual", lambda g: silu(g, g.node("Add", conv(g), "x")), f"{PLAIN} + residual+silu"),
+    Case("silu-read-twice", lambda g: silu_read_twice(g, conv(g)), PLAIN, left=("relax.sigmoid", "relax.multiply")),
+    Case(
+        "nearly-gelu",
+        lambda g: nearly_gelu(g, conv(g)),
+        PLAIN,
+        left=("relax.multiply", "relax.erf", "relax.add", "relax.multiply"),
+    ),
+    Case(
+        "steep-hardsigmoid-is-a-clip",
+        lambda g: g.node("HardSigmoid", conv(g), alpha=0.2, beta=0.5),
+        f"{PLAIN} + scale+shift+clip(0.0,1.0)",
+    ),
     Case("read-twice", read_twice, f"{PLAIN} + shift", left=("relax.nn.relu", "relax.sigmoid")),
     Case("norm-read-twice", norm_read_twice, f"{PLAIN} + scale+shift", left=("relax.nn.relu", "relax.sigmoid")),
     Case("output-and-read", output_and_read, PLAIN, left=("relax.nn.relu",)),
@@ -310,13 +343,13 @@ def test_equal_workloads_share_a_kernel() -> None:
 @pytest.mark.parametrize("target", ["llvm", "cuda"])
 def test_tvm_fuses_around_the_kernels(target: str) -> None:
     graph = Graph((1, 8, 9, 11))
-    y = graph.node("Relu", graph.node("Sigmoid", conv(graph, bias=True)))
-    assert kernels_called(build(graph.model(y), target)) == ["tvmconv_depthwise_0", "fused_tir_sigmoid_relu"]
+    y = graph.node("Relu", graph.node("Cos", conv(graph, bias=True)))
+    assert kernels_called(build(graph.model(y), target)) == ["tvmconv_depthwise_0", "fused_tir_cos_relu"]
 
 
 def test_tvm_leaves_the_schedule_alone() -> None:
     graph = Graph((1, 8, 9, 11))
-    network = build(graph.model(graph.node("Sigmoid", conv(graph))), "cuda")
+    network = build(graph.model(graph.node("Cos", conv(graph))), "cuda")
     workload = network.layers[0].convolution.workload
     name = "tvmconv_depthwise_0"
     kernel = lower(workload, select(workload, network.target), network.target, name)

@@ -6,16 +6,14 @@ Each function raises `InvalidArgumentError` for what it does not take.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import inf
-from numbers import Integral, Real
+from numbers import Integral
 from typing import TypeGuard
 
+from .activations import Argument
 from .errors import InvalidArgumentError
 
-ACTIVATIONS = {"relu": (0.0, None), "relu6": (0.0, 6.0)}
-
 Padding = str | int | Sequence[int]
-Activation = str | tuple[str, float | None, float | None] | None
+Activation = Argument
 
 
 def resolve_padding(
@@ -42,22 +40,6 @@ def resolve_padding(
     raise InvalidArgumentError(
         "padding", padding, "'SAME', 'VALID', an integer, a pair of integers, or four (top, left, bottom, right)"
     )
-
-
-def activation_bounds(activation: Activation) -> tuple[float | None, float | None]:
-    """The bounds that an activation clips to."""
-    if activation is None:
-        return None, None
-    if isinstance(activation, str) and activation in ACTIVATIONS:
-        return ACTIVATIONS[activation]
-    if isinstance(activation, tuple) and len(activation) == 3 and activation[0] == "clip":
-        low, high = activation[1:]
-        if all(bound is None or isinstance(bound, Real) for bound in (low, high)):
-            return (
-                None if low is None or low == -inf else float(low),
-                None if high is None or high == inf else float(high),
-            )
-    raise InvalidArgumentError("activation", activation, "None, 'relu', 'relu6' or ('clip', low, high)")
 
 
 def _same_padding(size: int, kernel: int, stride: int, dilation: int) -> tuple[int, int]:

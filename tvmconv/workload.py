@@ -2,7 +2,7 @@
 
 A `ConvWorkload` is the key of everything else: it chooses the computation, the schedule, the cached kernel and the
 tuning record. Two descriptions of the same computation are equal: padding is stored as four numbers whatever way it
-was given, an activation as the bounds it clips to.
+was given, and so is an activation: relu, relu6 and clip are bounds, whatever name they were given by.
 """
 
 from __future__ import annotations
@@ -10,15 +10,16 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from math import prod
+from typing import Any
 
 import msgspec
 
+from . import activations
+from .activations import ACTIVATIONS
 from .errors import InvalidArgumentError
 from .parameters import (
-    ACTIVATIONS,
     Activation,
     Padding,
-    activation_bounds,
     is_integer,
     pair,
     require_positive,
@@ -30,17 +31,24 @@ DTYPES = ("float32", "float16")
 MAX_ELEMENTS = 2**30
 """Kernels index with 32-bit integers, and round sizes up to whole tiles: no tensor may hold more elements."""
 
-MAX_FLOAT32 = 3.4028235e38
-
 LAYOUT = re.compile(r"NCHW([1-9][0-9]?c)?")
 
 
-class Epilogue(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What happens to an output element in registers before its only store: `clip(y * scale[k] + shift[k] + residual)`.
+class Function(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """An activation that is not bounds alone: its name in `ACTIVATIONS`, and its parameters in the order of the row."""
 
-    `scale` and `shift` say whether a vector of that name is an operand, one float32 number for each output channel;
-    `residual` whether a tensor of the output's shape and dtype is one, which is added element by element.
-    `low` and `high` are the bounds of the activation, None where there is none. NaN passes through all of it.
+    name: str
+    parameters: tuple[float, ...] = ()
+
+
+class Epilogue(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What happens to an output element in registers before its only store.
+
+    It is `activation(y * scale[k] + shift[k] + residual)`. `scale` and `shift` say whether a vector of that name is an
+    operand, one float32 number for each output channel; `residual` whether a tensor of the output's shape and dtype is
+    one, which is added element by element. `low` and `high` are the bounds of the activations relu, relu6 and clip,
+    None where there is none; `function` is any other activation, and is left out of JSON where there is none. NaN
+    passes through all of it.
     """
 
     scale: bool = False
@@ -48,21 +56,63 @@ class Epilogue(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     residual: bool = False
     low: float | None = None
     high: float | None = None
+    function: Function | msgspec.UnsetType = msgspec.UNSET
 
     def __post_init__(self) -> None:
-        for bound in (self.low, self.high):
-            if bound is not None and not abs(bound) <= MAX_FLOAT32:
-                raise InvalidArgumentError("activation", bound, "a bound that float32 holds, or None")
-        if self.low is not None and self.high is not None and self.low > self.high:
-            raise InvalidArgumentError("activation", (self.low, self.high), "a lower bound that is not above the upper")
+        if self.function is msgspec.UNSET:
+            ACTIVATIONS["clip"].values((self.low, self.high))
+            return
+        row, values = activations.resolve_activation((self.function.name, *self.function.parameters))
+        if row.definition is activations.clip:
+            raise InvalidArgumentError("function", self.function.name, "none where the activation is bounds: low, high")
+        if (self.low, self.high) != (None, None):
+            raise InvalidArgumentError("function", self.function.name, "none where low or high is given")
+        if values != self.function.parameters:
+            raise InvalidArgumentError(
+                "function", self.function, f"all parameters, {', '.join(row.parameters)}, as float"
+            )
+
+    @classmethod
+    def of(cls, activation: Activation, scale: bool = False, shift: bool = False, residual: bool = False) -> Epilogue:
+        """The epilogue with an activation as callers give it."""
+        row, values = activations.resolve_activation(activation)
+        if row.definition is activations.clip:
+            low, high = values
+            return cls(scale, shift, residual, low, high)
+        parameters = tuple(value for value in values if value is not None)
+        return cls(scale, shift, residual, function=Function(row.name, parameters))
+
+    def without_activation(self) -> Epilogue:
+        """The epilogue without its last step."""
+        return Epilogue(self.scale, self.shift, self.residual)
+
+    @property
+    def row(self) -> activations.Activation:
+        """The activation's row of `ACTIVATIONS`, that of clip for all bounds and for none."""
+        return ACTIVATIONS["clip" if self.function is msgspec.UNSET else self.function.name]
+
+    @property
+    def parameters(self) -> activations.Values:
+        """The values of the row's parameters."""
+        return (self.low, self.high) if self.function is msgspec.UNSET else self.function.parameters
+
+    def activate(self, arithmetic: activations.Arithmetic, y: Any) -> Any:
+        """The activation of y in an arithmetic."""
+        return self.row.definition(arithmetic, y, *self.parameters)
+
+    @property
+    def operations(self) -> int:
+        """Instructions that the activation of an element takes, about."""
+        return self.row.operations + (self.low is not None) + (self.high is not None)
 
     @property
     def activation(self) -> str:
-        """The activation's name: "none", "relu", "relu6" or "clip(low,high)"."""
-        bounds = (self.low, self.high)
-        if bounds == (None, None):
+        """The activation's name with its parameters, such as "none", "relu", "clip(0.0,None)" or "elu(1.0)"."""
+        if self.function is msgspec.UNSET and self.parameters == (None, None):
             return "none"
-        return next((name for name, known in ACTIVATIONS.items() if known == bounds), f"clip({self.low},{self.high})")
+        known = (name for name, row in ACTIVATIONS.items() if row.fixed == self.parameters and row.fixed)
+        parameters = f"({','.join(map(str, self.parameters))})" if self.parameters else ""
+        return next(known, f"{self.row.name}{parameters}")
 
     def __str__(self) -> str:
         parts = [name for name in ("scale", "shift", "residual") if getattr(self, name)]
@@ -113,7 +163,12 @@ class ConvWorkload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
         `padding` is "SAME" (what ONNX calls SAME_UPPER, and TensorFlow SAME: as many outputs as ceil(input / stride),
         the odd element of padding at the bottom and right), "VALID", a number, a pair (vertical, horizontal), or
-        (top, left, bottom, right). `activation` is None, "relu", "relu6" or ("clip", low, high).
+        (top, left, bottom, right).
+
+        `activation` is None, a name ("relu", "relu6", "gelu", "gelu_tanh", "silu", "sigmoid", "tanh", "hardswish",
+        "hardsigmoid", "leaky_relu", "elu"), or a name with parameters: ("clip", low, high), where None is no bound,
+        ("leaky_relu", negative_slope), 0.01 unless given, or ("elu", alpha), 1 unless given. Each is torch's function
+        of that name, of NaN and infinities too, computed in float32.
         """
         require_rank("x", x_shape, 4, "(N, C, H, W)")
         require_rank("w", w_shape, 4, "(C, M, R, S)")
@@ -165,7 +220,6 @@ class ConvWorkload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
                 "w", tuple(w_shape), f"(K, C / groups, R, S) where x {tuple(x_shape)} has C, and groups is {groups!r}"
             )
         strides, dilations = pair("stride", stride), pair("dilation", dilation)
-        low, high = activation_bounds(activation)
         return cls(
             batch=batch,
             in_channels=channels,
@@ -178,7 +232,7 @@ class ConvWorkload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
             dilation=dilations,
             groups=int(groups),
             dtype=dtype,
-            epilogue=Epilogue(scale=scale, shift=shift, residual=residual, low=low, high=high),
+            epilogue=Epilogue.of(activation, scale, shift, residual),
         )
 
     @classmethod

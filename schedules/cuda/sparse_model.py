@@ -131,7 +131,7 @@ def instructions(workload: ConvWorkload, config: Config, density: float) -> floa
     products = density * config.outputs * (workload.in_channels // workload.groups) * prod(workload.kernel)
     staging = (3 if copies(workload) else 6) * workload.in_channels * places(workload, config)
     end = workload.epilogue
-    epilogue = 2 * end.residual + end.shift + (end.low is not None) + (end.high is not None)
+    epilogue = 2 * end.residual + end.shift + end.operations
     return products + loads(workload, config, density) + staging + (2 + epilogue) * config.outputs
 
 

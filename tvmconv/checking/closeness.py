@@ -16,14 +16,21 @@ SMALLEST = {"float32": 2.0**-126, "float16": 2.0**-25}
 
 
 def assert_close(
-    got: np.ndarray, reference: np.ndarray, magnitude: np.ndarray, terms: int, rounding: float = 0.0
+    got: np.ndarray,
+    reference: np.ndarray,
+    magnitude: np.ndarray,
+    terms: int,
+    rounding: float = 0.0,
+    evaluation: np.ndarray | float = 0.0,
 ) -> None:
     """Asserts that `got` is the float64 `reference`, computed in float32 and stored in the dtype of `got`.
 
-    `magnitude` is the reference of the absolute values of all operands, without an activation, and `terms` the number
-    of products in a sum. An element may be wrong by `terms + 4` float32 roundings of its magnitude (Higham, Accuracy
-    and Stability of Numerical Algorithms, section 3.1: any order of summation, then scale, shift, residual and the
-    store), and the root mean square over all elements by what the square root of that many gives. NaN and infinity have
+    `magnitude` is the reference of the absolute values of all operands, without an activation but times its steepest
+    slope; `terms` is the number of products in a sum, and `evaluation` what the activation's own expression may be
+    wrong by, element by element. On top of that an element may be wrong by `terms + 4` float32 roundings of its
+    magnitude (Higham, Accuracy and Stability of Numerical Algorithms, section 3.1: any order of summation, then scale,
+    shift, residual and the store), and the root mean square over all elements by what the square root of that many
+    gives. NaN and infinity have
     to be where the reference has them. By `rounding`, a share of the magnitude, an element may be wrong on top of that:
     where operands, or results between two operations, are rounded to less than float32.
     """
@@ -41,7 +48,7 @@ def assert_close(
     magnitude = np.where(finite, magnitude, 0)
     unit = magnitude * FLOAT32_UNIT
     storing = np.where(finite, np.abs(stored), 0) * (UNITS[dtype] if dtype == "float16" else 0) + SMALLEST[dtype]
-    storing += rounding * magnitude
+    storing += rounding * magnitude + np.where(finite, evaluation, 0)
     error = np.abs(np.where(finite, got.astype(np.float64) - reference, 0))
     wrong = error > roundings * unit + storing
     if wrong.any():

@@ -10,8 +10,9 @@ import msgspec
 import numpy as np
 
 from ..compute import conv2d_reference, to_nchw
+from ..compute.functions import Float64
 from ..workload import ConvWorkload
-from .closeness import assert_close
+from .closeness import FLOAT32_UNIT, assert_close
 
 DISTINCT = 4_000_037
 """Elements of an operand before they repeat: to draw more takes longer than to time a kernel on them. It is prime, so
@@ -38,16 +39,28 @@ def check_result(
     """Asserts that `got` is the workload's convolution of the operands; for `rounding` see `assert_close`."""
     if str(got.dtype) != workload.dtype:
         raise AssertionError(f"dtype {got.dtype}, expected {workload.dtype}")
-    assert_close(got, *_reference(workload, operands), rounding)
+    Expected(workload, operands).check(got, rounding)
 
 
-def _reference(workload: ConvWorkload, operands: dict[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray, int]:
-    """The convolution in float64, its magnitude, and the terms of a sum, as `assert_close` wants them."""
-    inputs = {name: array for name, array in operands.items() if name != "output"}
-    reference = conv2d_reference(workload, **inputs)
-    plain = msgspec.structs.replace(workload, epilogue=msgspec.structs.replace(workload.epilogue, low=None, high=None))
-    magnitude = conv2d_reference(plain, **{name: np.abs(array) for name, array in inputs.items()})
-    return reference, magnitude, prod(workload.kernel) * (workload.in_channels // workload.groups)
+class Expected:
+    """The convolution of operands in float64, and how far a result may be from it."""
+
+    def __init__(self, workload: ConvWorkload, operands: dict[str, np.ndarray]) -> None:
+        inputs = {name: array for name, array in operands.items() if name != "output"}
+        plain = msgspec.structs.replace(workload, epilogue=workload.epilogue.without_activation())
+        row, values = workload.epilogue.row, workload.epilogue.parameters
+        steepest = row.steepest(*values)
+        y = conv2d_reference(plain, **inputs)
+        with np.errstate(all="ignore"):
+            self._reference = np.asarray(row.definition(Float64(), y, *values))
+            own = np.maximum(np.abs(self._reference), steepest * np.minimum(np.abs(y), 1))
+        self._magnitude = steepest * conv2d_reference(plain, **{name: np.abs(each) for name, each in inputs.items()})
+        self._evaluation = row.roundings * FLOAT32_UNIT * own
+        self._terms = prod(workload.kernel) * (workload.in_channels // workload.groups)
+
+    def check(self, got: np.ndarray, rounding: float = 0.0) -> None:
+        """Asserts that `got` is close to it; for `rounding` see `assert_close`."""
+        assert_close(got, self._reference, self._magnitude, self._terms, rounding, self._evaluation)
 
 
 class Sample:
@@ -69,7 +82,7 @@ class Sample:
         if prod(workload.output_shape) > outputs:
             choose = _planes if workload.is_depthwise else _positions
             part, operands, self._chosen = choose(workload, operands, rng, outputs)
-        self._expected = _reference(part, operands)
+        self._expected = Expected(part, operands)
 
     def check(self, got: np.ndarray, rounding: float = 0.0) -> None:
         """Asserts that `got`, made from an output filled with NaN, is written everywhere, and right in the sample."""
@@ -78,7 +91,7 @@ class Sample:
             raise AssertionError(f"{' '.join(map(str, is_))}, expected {' '.join(map(str, self._operand))}")
         if unwritten := int(np.isnan(got).sum()):
             raise AssertionError(f"{unwritten} of {got.size} elements are not written")
-        assert_close(self._chosen(to_nchw(got, self._layout)), *self._expected, rounding)
+        self._expected.check(self._chosen(to_nchw(got, self._layout)), rounding)
 
 
 Choice = Callable[[np.ndarray], np.ndarray]

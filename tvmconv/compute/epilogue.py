@@ -6,6 +6,7 @@ import numpy as np
 from tvm import te, tirx
 
 from ..workload import ConvWorkload, channel_block
+from .functions import Float64, activated
 
 
 def epilogue_operands(workload: ConvWorkload) -> dict[str, te.Tensor]:
@@ -18,7 +19,7 @@ def epilogue_operands(workload: ConvWorkload) -> dict[str, te.Tensor]:
 
 
 def epilogue(accumulated: te.Tensor, workload: ConvWorkload, operands: dict[str, te.Tensor]) -> te.Tensor:
-    """The stage "output": `clip(y * scale[k] + shift[k] + residual)` in float32, then cast to the workload's dtype.
+    """The stage "output": `activation(y * scale[k] + shift[k] + residual)` in float32, cast to the workload's dtype.
 
     It has the workload's exact output shape and layout, also where `accumulated` was rounded up to whole tiles.
     `accumulated` is (N, K, H, W) or (N, groups, K / groups, H, W).
@@ -37,14 +38,7 @@ def epilogue(accumulated: te.Tensor, workload: ConvWorkload, operands: dict[str,
             y = y + operands["shift"][k]
         if "residual" in operands:
             y = y + operands["residual"][place].astype("float32")
-        # Comparisons with the value on the left are false for NaN, so NaN passes through.
-        if workload.epilogue.low is not None:
-            low = tirx.const(workload.epilogue.low, "float32")
-            y = tirx.Select(y < low, low, y)
-        if workload.epilogue.high is not None:
-            high = tirx.const(workload.epilogue.high, "float32")
-            y = tirx.Select(y > high, high, y)
-        return y.astype(workload.dtype)
+        return activated(workload.epilogue, y).astype(workload.dtype)
 
     return te.compute(workload.operands["output"][0], value, name="output")
 
@@ -63,9 +57,5 @@ def epilogue_reference(
         y = y + shift.astype(np.float64)[:, None, None]
     if residual is not None:
         y = y + residual.astype(np.float64)
-    bounds = workload.epilogue
-    if bounds.low is not None:
-        y = np.where(y < bounds.low, bounds.low, y)
-    if bounds.high is not None:
-        y = np.where(y > bounds.high, bounds.high, y)
-    return y
+    with np.errstate(all="ignore"):
+        return np.asarray(workload.epilogue.activate(Float64(), y))

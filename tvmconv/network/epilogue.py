@@ -14,14 +14,16 @@ import numpy as np
 import tvm_ffi
 from tvm import relax
 
+from ..workload import Function
 from .batch_norm import normalized, scale_and_shift
 from .constants import Array, constant_value
+from .formulas import activation_behind
 from .graph import Block, operator_name
 
 
 @dataclass(frozen=True)
 class Tail:
-    """The epilogue `clip(y * scale[k] + shift[k] + residual)` behind a convolution.
+    """The epilogue `activation(y * scale[k] + shift[k] + residual)` behind a convolution.
 
     `scale` and `shift` are (K,) in float64, None for one and zero; bounds that are not there are infinite.
     """
@@ -35,6 +37,8 @@ class Tail:
     """The variable that holds the sum with the residual."""
     low: float
     high: float
+    function: Function | None
+    """The activation, where it is not bounds."""
 
 
 def follow(convolution: relax.Var, block: Block, taken: Collection[relax.Var] = ()) -> Tail:
@@ -46,8 +50,13 @@ def follow(convolution: relax.Var, block: Block, taken: Collection[relax.Var] = 
     channels = int(convolution.ty.shape[1])
     output, scale, shift, low, high = convolution, np.ones(channels), np.zeros(channels), -inf, inf
     has_scale = has_shift = False
-    residual, addition = None, None
-    while (reader := block.only_reader(output)) is not None and reader not in taken:
+    residual, addition, function = None, None, None
+    while True:
+        if (low, high) == (-inf, inf) and (found := activation_behind(output, block)) is not None:
+            output, function = found
+            break
+        if (reader := block.only_reader(output)) is None or reader in taken:
+            break
         value = block.values[reader]
         unclipped, keeps_type = (low, high) == (-inf, inf), tvm_ffi.structural_equal(value.ty, output.ty)
         if keeps_type and (bounds := clip_bounds(value)) is not None:
@@ -72,7 +81,9 @@ def follow(convolution: relax.Var, block: Block, taken: Collection[relax.Var] = 
         else:
             break
         output = reader
-    return Tail(output, scale if has_scale else None, shift if has_shift else None, residual, addition, low, high)
+    return Tail(
+        output, scale if has_scale else None, shift if has_shift else None, residual, addition, low, high, function
+    )
 
 
 def clip_bounds(value: relax.Expr) -> tuple[float, float] | None:

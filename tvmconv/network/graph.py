@@ -24,10 +24,15 @@ class Block:
 
     def only_reader(self, var: relax.Var) -> relax.Var | None:
         """The variable that is computed from `var`, if it is the only thing that `var` is read for."""
-        # Only a DataflowVar cannot be read outside its block.
-        if not isinstance(var, relax.DataflowVar) or len(self._readers[var]) != 1:
-            return None
-        return self._readers[var][0]
+        return self._readers[var][0] if self.is_inner(var) and len(self._readers[var]) == 1 else None
+
+    def is_inner(self, var: relax.Var) -> bool:
+        """Whether a variable cannot be read outside the block."""
+        return isinstance(var, relax.DataflowVar)
+
+    def readers(self, var: relax.Var) -> list[relax.Var]:
+        """The variables of the block that are computed from `var`."""
+        return list(self._readers.get(var, []))
 
     def live(self, values: Mapping[relax.Var, Sequence[relax.Expr]]) -> list[relax.Var]:
         """The variables that the block's outputs are computed from, in order, where some are made of other values."""

@@ -89,6 +89,7 @@ def _with_surroundings(workload: ConvWorkload, padding: tuple[int, int, int, int
         residual=tail.residual is not None,
         low=tail.low if isfinite(tail.low) else None,
         high=tail.high if isfinite(tail.high) else None,
+        function=msgspec.UNSET if tail.function is None else tail.function,
     )
     return msgspec.structs.replace(
         workload,

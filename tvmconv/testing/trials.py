@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from ..activations import ACTIVATIONS
 from ..checking.draws import Draw
 from ..dispatch import algorithms_for
 from ..errors import InvalidArgumentError
@@ -26,7 +27,12 @@ SPARSITIES = (0.0, 0.5, 0.8, 0.9, 0.9, 0.95, 0.99, 1.0)
 BLOCKS = (4, 8, 16)
 """Channels of a block, in vectors of the CPUs there are."""
 
-ACTIVATIONS: tuple[Activation, ...] = ("relu", "relu6", ("clip", -0.5, 1.5), ("clip", None, 0.25), ("clip", 0.5, None))
+CHOSEN: tuple[Activation, ...] = (
+    ("clip", -0.5, 1.5), ("clip", None, 0.25), ("clip", 0.5, None), ("leaky_relu", -0.5), ("elu", 2.5)
+)  # fmt: skip
+"""Activations with parameters that are not the defaults."""
+
+EVERY_ACTIVATION: tuple[Activation, ...] = (*(name for name in ACTIVATIONS if name != "clip"), *CHOSEN)
 
 
 class Trial(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -83,7 +89,7 @@ def _attempt(draw: Draw) -> ConvWorkload | None:
             scale=draw.chance(0.3),
             shift=draw.chance(0.4),
             residual=draw.chance(0.2),
-            activation=draw.of(ACTIVATIONS) if draw.chance(0.4) else None,
+            activation=draw.of(EVERY_ACTIVATION) if draw.chance(0.4) else None,
         )
     except InvalidArgumentError:
         return None

@@ -9,6 +9,7 @@ from importlib.util import find_spec
 from shutil import which
 from typing import TYPE_CHECKING, Any
 
+from ...activations import clip
 from ...workload import ConvWorkload
 from .peer import Call, Operands, Peer
 
@@ -140,4 +141,8 @@ def epilogue(workload: ConvWorkload, y: Any, scale: Any = None, shift: Any = Non
         y = y + residual
     if (low, high) == (0.0, None):
         return y.relu()
+    if (row := workload.epilogue.row).definition is not clip:
+        import torch
+
+        return getattr(torch.nn.functional, row.torch)(y, *workload.epilogue.parameters, **row.options)
     return y if (low, high) == (None, None) else y.clamp(low, high)

@@ -39,7 +39,7 @@ class Sparse(Tvmconv):
             sets[0].get("scale"),
             sets[0].get("shift"),
             workload.epilogue.residual,
-            ("clip", workload.epilogue.low, workload.epilogue.high),
+            (workload.epilogue.row.name, *workload.epilogue.parameters),
             target=target,
         )
         self.operator = made.operator(workload.x_shape, workload.dtype)

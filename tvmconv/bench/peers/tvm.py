@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from ...activations import clip
 from ...workload import ConvWorkload
 from .peer import Call, Operands, Peer
 
@@ -23,7 +24,7 @@ class Tvm(Peer):
     name = "tvm"
 
     def obstacle(self, workload: ConvWorkload, target: tvm.target.Target) -> str | None:
-        return None
+        return None if workload.epilogue.row.definition is clip else "for relu, relu6 and clip"
 
     def prepare(self, workload: ConvWorkload, target: tvm.target.Target, sets: Sequence[Operands]) -> list[Call]:
         import tvm

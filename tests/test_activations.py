@@ -1,0 +1,121 @@
+"""Activations: how exact each is, what it makes of NaN and infinities, and that every template has it."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+import tvm
+from tvm import te
+
+import tvmconv
+from tvmconv import ConvWorkload, Epilogue
+from tvmconv.activations import resolve_activation
+from tvmconv.compute.functions import Float64, activated
+from tvmconv.targets import resolve_target
+from tvmconv.testing.conformance import How, check
+from tvmconv.testing.trials import EVERY_ACTIVATION, Trial
+
+torch = pytest.importorskip("torch")
+
+UNIT = 2.0**-24
+SMALLEST_NORMAL = 2.0**-126
+LANES = 16
+EXTREME = np.array([np.nan, np.inf, -np.inf, 0.0, -0.0, 3e38, -3e38, 1e-45, -1e-40, 88.5, -88.5, -104.0], np.float32)
+
+every_activation = pytest.mark.parametrize("activation", EVERY_ACTIVATION, ids=str)
+
+
+def expression(activation: Any, count: int, mcpu: str) -> Any:
+    """A function of vectors for the float32 expression of an activation."""
+    x = te.placeholder((count,), name="x")
+    y = te.compute((count,), lambda i: activated(Epilogue.of(activation), x[i]), name="y")
+    sch = tvm.s_tir.Schedule(te.create_prim_func([x, y]))
+    (loop,) = sch.get_loops(sch.get_sblock("y"))
+    sch.vectorize(sch.split(loop, [None, LANES])[1])
+    return tvm.compile(sch.mod, resolve_target({"kind": "llvm", "mcpu": mcpu}))
+
+
+def samples() -> np.ndarray:
+    """Numbers of every magnitude, most of them where functions bend."""
+    rng = np.random.default_rng(0)
+    spread = [rng.uniform(-end, end, 2**18) for end in (1, 6, 12, 110)]
+    return np.concatenate([*spread, rng.choice([-1, 1], 2**18) * 10 ** rng.uniform(-38, 38, 2**18)]).astype(np.float32)
+
+
+@every_activation
+@pytest.mark.parametrize("mcpu", ["x86-64", "znver4"], ids=["without-fma", "with-fma"])
+def test_expression_is_within_its_bound_and_a_vector(activation: Any, mcpu: str) -> None:
+    row, values = resolve_activation(activation)
+    x = samples()
+    executable = expression(activation, x.size, mcpu)
+    calls = set(re.findall(r"call [^@\n]*<.*?@([\w.]+)", code := executable.mod.inspect_source("ll")))
+    assert calls <= {f"llvm.fmuladd.v{LANES}f32"}
+    assert not re.search(r"@(expf?|erff?|tanhf?)\b", code)
+    got = tvm.runtime.tensor(np.full_like(x, np.nan))
+    if mcpu == "znver4" and not tvm.get_global_func("target.target_has_feature")("avx512f", resolve_target("llvm")):
+        return
+    executable["main"](tvm.runtime.tensor(x), got)
+    expected = row.definition(Float64(), x.astype(np.float64), *values)
+    steepest = row.steepest(*values)
+    size = np.maximum(np.abs(expected), steepest * np.minimum(np.abs(x), 1))
+    error = np.abs(got.numpy() - expected)
+    assert (error <= row.roundings * UNIT * size + SMALLEST_NORMAL).all(), (error / size / UNIT).max()
+
+
+@every_activation
+def test_slope_is_the_steepest(activation: Any) -> None:
+    row, values = resolve_activation(activation)
+    x = np.linspace(-12, 12, 100_001)
+    slopes = np.abs(np.diff(row.definition(Float64(), x, *values)) / np.diff(x))
+    assert 0.97 * row.steepest(*values) <= slopes.max() <= row.steepest(*values) + 1e-9
+
+
+@every_activation
+def test_activation_is_torchs(activation: Any) -> None:
+    """Values in float64; NaN, infinities and signs of zero in the kernel too."""
+    row, values = resolve_activation(activation)
+    function, given = getattr(torch.nn.functional, row.torch), values if row.parameters else ()
+    if activation[0] == "clip":
+        function, given = torch.clamp, values
+    x = np.concatenate([EXTREME, samples()[::64]])
+    expected = function(torch.from_numpy(x).double(), *given, **row.options).numpy()
+    with np.errstate(all="ignore"):
+        reference = row.definition(Float64(), x.astype(np.float64), *values)
+        np.testing.assert_allclose(reference, expected, rtol=1e-12, atol=1e-14)
+        stored = expected.astype(np.float32)
+    image = x[: len(EXTREME)].reshape(1, 1, 3, 4)
+    y = tvmconv.depthwise(image, np.ones((1, 1, 1, 1), np.float32), activation=activation).ravel()
+    for test in (np.isnan, np.isposinf, np.isneginf):
+        np.testing.assert_array_equal(test(y), test(stored[: len(EXTREME)]))
+
+
+DENSE = ConvWorkload.conv2d((1, 2, 3, 5), (5, 2, 2, 2))
+DEPTHWISE = ConvWorkload.depthwise((1, 2, 4, 5), (2, 2, 3, 3))
+POINTWISE = ConvWorkload.conv2d((1, 3, 4, 5), (3, 3, 1, 1))
+TEMPLATES = {
+    "cpu-depthwise": ("llvm", "depthwise", DEPTHWISE),
+    "cpu-direct": ("llvm", "direct", DENSE),
+    "cpu-im2win": ("llvm", "im2win", DENSE),
+    "cpu-pointwise": ("llvm", "pointwise", POINTWISE),
+    "cpu-sparse": ("llvm", "sparse", POINTWISE),
+    "cuda-depthwise": ("cuda", "depthwise", DEPTHWISE),
+    "cuda-direct": ("cuda", "direct", DENSE),
+    "cuda-im2win": ("cuda", "im2win", DENSE),
+    "cuda-sparse": ("cuda", "sparse", POINTWISE),
+}
+
+
+@every_activation
+@pytest.mark.parametrize("name", TEMPLATES)
+def test_template(name: str, activation: Any) -> None:
+    dtype = "float16" if (list(TEMPLATES).index(name) + EVERY_ACTIVATION.index(activation)) % 2 else "float32"
+    kind, algorithm, plain = TEMPLATES[name]
+    tail = Epilogue.of(activation, scale=True, shift=True, residual=True)
+    workload = msgspec.structs.replace(plain, dtype=dtype, epilogue=tail)
+    target = resolve_target({"kind": "cuda", "arch": "sm_90"} if kind == "cuda" else kind)
+    sparsity = 0.7 if algorithm == "sparse" else None
+    check(How(str(target), twin=kind == "cuda"), Trial(workload, algorithm, None, 1, sparsity=sparsity))

@@ -1,0 +1,149 @@
+"""Activations of torch and ONNX in networks: which end in kernels, whatever they are written as, and their numbers."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tvmconv
+from tvmconv.network import build, import_model
+from tvmconv.network.kernels import use_kernels
+from tvmconv.targets import resolve_target
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("onnx")
+nn = torch.nn
+
+MODULES = {
+    "gelu": nn.GELU(),
+    "gelu_tanh": nn.GELU(approximate="tanh"),
+    "silu": nn.SiLU(),
+    "sigmoid": nn.Sigmoid(),
+    "tanh": nn.Tanh(),
+    "hardswish": nn.Hardswish(),
+    "hardsigmoid": nn.Hardsigmoid(),
+    "leaky_relu(0.25)": nn.LeakyReLU(0.25),
+    "elu(0.75)": nn.ELU(0.75),
+    "elu(1.0)": nn.ELU(),
+    "relu6": nn.ReLU6(),
+}
+SOURCES = ("torch", "onnx-11", "onnx-17", "onnx-20")
+
+
+def imported(module: Any, x: Any, source: str) -> Any:
+    """The model of a module as torch exports it, or as ONNX of an opset."""
+    if source == "torch":
+        return import_model(module, (x,))
+    file = io.BytesIO()
+    opset = int(source.removeprefix("onnx-"))
+    torch.onnx.export(module, (x,), file, opset_version=opset, dynamo=False)
+    return import_model(file.getvalue())
+
+
+def left(model: Any) -> set[str]:
+    """Operators beside kernels."""
+    from network_graph import operators
+
+    mod, _ = use_kernels(model.mod, resolve_target("llvm"))
+    return set(operators(mod)) - {"relax.call_tir"}
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=["float32", "float16"])
+@pytest.mark.parametrize("source", SOURCES)
+@pytest.mark.parametrize("name", MODULES)
+def test_activation_is_fused(name: str, source: str, dtype: Any) -> None:
+    module = nn.Sequential(nn.Conv2d(2, 4, 1), MODULES[name]).eval().to(dtype)
+    model = imported(module, torch.zeros(1, 2, 4, 4, dtype=dtype), source)
+    assert [str(found.workload.epilogue) for found in model.convolutions()] == [f"shift+{name}"]
+    assert left(model) == set()
+
+
+class Squeeze(nn.Module):  # type: ignore[misc]
+    """x times a factor for each channel that is computed of x."""
+
+    def __init__(self, channels: int, activation: Any, gate: Any) -> None:
+        super().__init__()
+        self.factors = nn.Sequential(
+            nn.AdaptiveAvgPool2d(1), nn.Conv2d(channels, 4, 1), activation, nn.Conv2d(4, channels, 1), gate
+        )
+
+    def forward(self, x: Any) -> Any:
+        return x * self.factors(x)
+
+
+class Inverted(nn.Module):  # type: ignore[misc]
+    """A block of MobileNetV3 or EfficientNet, by its activations."""
+
+    def __init__(self, activation: Any, squeezed: Any, gate: Any) -> None:
+        super().__init__()
+        self.body = nn.Sequential(
+            nn.Conv2d(8, 24, 1, bias=False),
+            nn.BatchNorm2d(24),
+            activation,
+            nn.Conv2d(24, 24, 3, padding=1, groups=24, bias=False),
+            nn.BatchNorm2d(24),
+            activation,
+            Squeeze(24, squeezed, gate),
+            nn.Conv2d(24, 8, 1, bias=False),
+            nn.BatchNorm2d(8),
+        )
+
+    def forward(self, x: Any) -> Any:
+        return x + self.body(x)
+
+
+class ConvNeXt(nn.Module):  # type: ignore[misc]
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = nn.Sequential(
+            nn.Conv2d(8, 8, 7, padding=3, groups=8), nn.Conv2d(8, 32, 1), nn.GELU(), nn.Conv2d(32, 8, 1)
+        )
+
+    def forward(self, x: Any) -> Any:
+        return x + self.body(x)
+
+
+BLOCKS = {
+    "mobilenet-v3": (
+        lambda: Inverted(nn.Hardswish(), nn.ReLU(), nn.Hardsigmoid()),
+        ["hardswish", "hardswish", "relu", "hardsigmoid", "residual"],
+    ),
+    "efficientnet": (
+        lambda: Inverted(nn.SiLU(), nn.SiLU(), nn.Sigmoid()),
+        ["silu", "silu", "silu", "sigmoid", "residual"],
+    ),
+    "convnext": (ConvNeXt, ["shift", "gelu", "residual"]),
+    "yolo": (
+        lambda: nn.Sequential(
+            nn.Conv2d(8, 8, 3, 2, 1, bias=False), nn.BatchNorm2d(8), nn.SiLU(), nn.Conv2d(8, 8, 1), nn.LeakyReLU(0.1)
+        ),
+        ["silu", "leaky_relu"],
+    ),
+}
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("source", ["torch", "onnx-17"])
+@pytest.mark.parametrize("name", BLOCKS)
+def test_block_ends_in_kernels_with_its_activations(name: str, source: str) -> None:
+    torch.manual_seed(0)
+    make, expected = BLOCKS[name]
+    module = make().eval()
+    x = torch.randn(1, 8, 10, 12)
+    network = build(imported(module, x, source))
+    assert all(layer.kernel.startswith("tvmconv") for layer in network.layers)
+    ends = [str(layer.convolution.workload.epilogue).split("+")[-1].split("(")[0] for layer in network.layers]
+    assert ends == expected
+    reference = module.double()(x.double()).detach().numpy()
+    np.testing.assert_allclose(network(x.numpy()), reference, rtol=0, atol=4e-6 * np.abs(reference).max())
+
+
+def test_a_network_computes_nan_and_infinities_as_torch_does() -> None:
+    x = np.array([np.nan, np.inf, -np.inf, 1.0], np.float32).reshape(1, 1, 2, 2)
+    got = tvmconv.depthwise(x, np.ones((1, 1, 1, 1), np.float32), activation="silu")
+    expected = nn.functional.silu(torch.from_numpy(x).double()).numpy()
+    np.testing.assert_allclose(got, expected, rtol=1e-6)

@@ -1,0 +1,268 @@
+"""The activations that a convolution's kernel can have as its last step: each is one row of `ACTIVATIONS`.
+
+A row's definition is written once, in operators and the functions of `Arithmetic`. It is read as a float32 expression
+of TVM for kernels and in float64 NumPy for references (`compute.functions`), and as a formula to be recognized in
+networks (`network.formulas`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from math import inf, pi, sqrt
+from numbers import Real
+from typing import Any, Protocol
+
+from .errors import InvalidArgumentError
+
+MAX_FLOAT32 = 3.4028235e38
+
+Values = tuple[float | None, ...]
+"""What the parameters of an activation are, in the order of the row; None is for a bound that is not there."""
+
+Argument = str | Sequence[str | float | None] | None
+"""An activation as callers give it: its name, or a sequence of its name and the values of its parameters."""
+
+
+class Arithmetic(Protocol):
+    """What definitions are made of, beside +, -, * and / with numbers. All of it keeps NaN."""
+
+    def exp(self, y: Any) -> Any:
+        """e to the power of y."""
+
+    def expm1(self, y: Any) -> Any:
+        """exp(y) - 1 for y of at most 0 or little more, with all digits near 0."""
+
+    def erf(self, y: Any) -> Any:
+        """The error function."""
+
+    def tanh(self, y: Any) -> Any:
+        """The hyperbolic tangent."""
+
+    def clip(self, y: Any, low: float | None, high: float | None) -> Any:
+        """The bound that y is beyond, else y."""
+
+    def where_negative(self, y: Any, then: Any, otherwise: Any) -> Any:
+        """`then` where y < 0, `otherwise` elsewhere and where y is NaN."""
+
+
+@dataclass(frozen=True)
+class Activation:
+    """One activation: what it is called, what it computes, and how well."""
+
+    name: str
+    definition: Callable[..., Any]
+    """`definition(arithmetic, y, *values)`; torch's formula, so that NaN and infinities come out as torch's do."""
+    parameters: Mapping[str, float | None] = field(default_factory=dict)
+    """Names of what a caller chooses, with defaults; None for what has to be given."""
+    fixed: Values = ()
+    """Values of the definition where a caller chooses none."""
+    steepest: Callable[..., float] = lambda *values: 1.0
+    """The largest absolute derivative, of the values: so much an error of y grows."""
+    roundings: float = 0.0
+    """The error of the float32 expression for the float64 one of the same y, at most, in units of 2**-24 times
+    `max(|f(y)|, steepest * min(|y|, 1))`; tests measure it over all magnitudes of y."""
+    operations: int = 0
+    """Instructions of the float32 expression, about."""
+    torch: str = ""
+    """The function of `torch.nn.functional`, which takes the values in the same order."""
+    onnx: str = ""
+    """The operator of ONNX, whose only number is called alpha; "" where ONNX has none."""
+    options: Mapping[str, str] = field(default_factory=dict)
+    """A further argument of torch's function and attribute of the operator of ONNX."""
+    relax: str = ""
+    """The operator of Relax, whose only number is called alpha; "" where Relax has none."""
+    forms: tuple[Callable[..., Any], ...] = ()
+    """The same function as importers write it, where that is not the definition in other words."""
+
+    def values(self, given: Sequence[Any]) -> Values:
+        """The values of the definition, from those that a caller gives for the first parameters."""
+        if len(given) > len(self.parameters):
+            raise InvalidArgumentError(
+                "activation", (self.name, *given), f"{self._signature()}, with no more than its parameters"
+            )
+        values: list[float | None] = []
+        for place, (name, default) in enumerate(self.parameters.items()):
+            if place >= len(given) and default is None:
+                raise InvalidArgumentError("activation", (self.name, *given), f"{self._signature()}, with {name}")
+            value = given[place] if place < len(given) else default
+            is_bound = self.definition is clip
+            if is_bound and (value is None or value == (-inf, inf)[place]):
+                values.append(None)
+            elif isinstance(value, Real) and not isinstance(value, bool) and abs(float(value)) <= MAX_FLOAT32:
+                values.append(float(value))
+            else:
+                expected = "a number that float32 holds" + (", or None" if is_bound else "")
+                raise InvalidArgumentError(f"{name} of activation {self.name!r}", value, expected)
+        if self.definition is clip and len(values) == 2:
+            low, high = values
+            if low is not None and high is not None and low > high:
+                raise InvalidArgumentError(f"low of activation {self.name!r}", low, f"at most high, {high}")
+        return tuple(values) if self.parameters else self.fixed
+
+    def _signature(self) -> str:
+        return repr(self.name) if not self.parameters else f"({', '.join([repr(self.name), *self.parameters])})"
+
+
+def clip(of: Arithmetic, y: Any, low: float | None, high: float | None) -> Any:
+    """The definition of all activations that are bounds."""
+    return of.clip(y, low, high)
+
+
+def _gelu(of: Arithmetic, y: Any) -> Any:
+    return y * 0.5 * (of.erf(y * sqrt(0.5)) + 1.0)
+
+
+def _gelu_tanh(of: Arithmetic, y: Any) -> Any:
+    return y * 0.5 * (of.tanh((y * y * y * 0.044715 + y) * sqrt(2 / pi)) + 1.0)
+
+
+def _sigmoid(of: Arithmetic, y: Any) -> Any:
+    return 1.0 / (of.exp(-y) + 1.0)
+
+
+def _silu(of: Arithmetic, y: Any) -> Any:
+    return y / (of.exp(-y) + 1.0)
+
+
+def _tanh(of: Arithmetic, y: Any) -> Any:
+    return of.tanh(y)
+
+
+def _tanh_by_series(of: Any, y: Any) -> Any:
+    """As tvmconv's importer of torch writes it, with Taylor's series near 0."""
+    square = y * y
+    series = y * (((square * (-17 / 315) + 2 / 15) * square + -1 / 3) * square + 1.0)
+    return of.where_negative(of.abs(y) - 0.05, series, of.tanh(y))
+
+
+def _hardsigmoid(of: Arithmetic, y: Any) -> Any:
+    return of.clip(y + 3.0, 0.0, 6.0) / 6.0
+
+
+def _hardswish(of: Arithmetic, y: Any) -> Any:
+    return y * _hardsigmoid(of, y)
+
+
+def _leaky_relu(of: Arithmetic, y: Any, negative_slope: float) -> Any:
+    # TVM takes a product with 0 for 0, also that of an infinity, which is NaN.
+    return of.where_negative(y, y * negative_slope, y) if negative_slope else of.clip(y, 0.0, None)
+
+
+def _elu(of: Arithmetic, y: Any, alpha: float) -> Any:
+    return of.where_negative(y, of.expm1(of.clip(y, None, 0.0)) * alpha, y)
+
+
+def _elu_of_clips(of: Arithmetic, y: Any, alpha: float) -> Any:
+    return of.clip(y, 0.0, None) - of.clip(1.0 - of.exp(y), 0.0, None) * alpha
+
+
+def _at_least_one(value: float) -> float:
+    return max(1.0, abs(value))
+
+
+ACTIVATIONS = {
+    row.name: row
+    for row in (
+        Activation("relu", clip, fixed=(0.0, None), torch="relu", onnx="Relu", relax="relax.nn.relu"),
+        Activation("relu6", clip, fixed=(0.0, 6.0), torch="relu6", relax="relax.nn.relu6"),
+        Activation("clip", clip, {"low": None, "high": None}, torch="hardtanh"),
+        Activation(
+            "gelu",
+            _gelu,
+            steepest=lambda: 1.13,
+            roundings=20,
+            operations=22,
+            torch="gelu",
+            onnx="Gelu",
+            relax="relax.nn.gelu",
+        ),
+        Activation(
+            "gelu_tanh",
+            _gelu_tanh,
+            steepest=lambda: 1.13,
+            roundings=6,
+            operations=32,
+            torch="gelu",
+            onnx="Gelu",
+            options={"approximate": "tanh"},
+            relax="relax.nn.gelu_tanh",
+        ),
+        Activation(
+            "silu",
+            _silu,
+            steepest=lambda: 1.1,
+            roundings=3,
+            operations=22,
+            torch="silu",
+            relax="relax.nn.silu",
+        ),
+        Activation(
+            "sigmoid",
+            _sigmoid,
+            steepest=lambda: 0.25,
+            roundings=3,
+            operations=22,
+            torch="sigmoid",
+            onnx="Sigmoid",
+            relax="relax.sigmoid",
+        ),
+        Activation(
+            "tanh",
+            _tanh,
+            roundings=4,
+            operations=26,
+            torch="tanh",
+            onnx="Tanh",
+            relax="relax.tanh",
+            forms=(_tanh_by_series,),
+        ),
+        Activation(
+            "hardswish",
+            _hardswish,
+            steepest=lambda: 1.5,
+            roundings=3,
+            operations=6,
+            torch="hardswish",
+            onnx="HardSwish",
+        ),
+        Activation("hardsigmoid", _hardsigmoid, steepest=lambda: 1 / 6, roundings=2, operations=5, torch="hardsigmoid"),
+        Activation(
+            "leaky_relu",
+            _leaky_relu,
+            {"negative_slope": 0.01},
+            steepest=_at_least_one,
+            roundings=2,
+            operations=2,
+            torch="leaky_relu",
+            onnx="LeakyRelu",
+            relax="relax.nn.leakyrelu",
+        ),
+        Activation(
+            "elu",
+            _elu,
+            {"alpha": 1.0},
+            steepest=_at_least_one,
+            roundings=3,
+            operations=20,
+            torch="elu",
+            onnx="Elu",
+            forms=(_elu_of_clips,),
+        ),
+    )
+}
+
+
+def resolve_activation(activation: Argument) -> tuple[Activation, Values]:
+    """The row and the values of an activation as callers give it; None is the clip without bounds."""
+    if activation is None:
+        return ACTIVATIONS["clip"], (None, None)
+    name, *given = [activation] if isinstance(activation, str) else activation if _is_named(activation) else [None]
+    if not isinstance(name, str) or name not in ACTIVATIONS:
+        known = ", ".join(row._signature() for row in ACTIVATIONS.values())
+        raise InvalidArgumentError("activation", activation, f"None or one of {known}")
+    return ACTIVATIONS[name], ACTIVATIONS[name].values(given)
+
+
+def _is_named(activation: Any) -> bool:
+    return isinstance(activation, (tuple, list)) and len(activation) > 0

@@ -1,0 +1,160 @@
+"""The functions that activations are made of: as float32 expressions of TVM, and in float64 NumPy.
+
+The expressions have nothing but additions, multiplications, divisions and comparisons in them, so that LLVM makes
+vectors of them, where it calls a scalar function of the C library for each lane of its own `exp` and `erf`; and CUDA
+code computes the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import erf
+from typing import Any
+
+import numpy as np
+from tvm import tirx
+
+from ..activations import clip
+from ..workload import Epilogue
+
+LOG2_E = 1.4426950408889634
+LN2_HIGH, LN2_LOW = 0.693359375, -2.12194440e-4
+"""Two numbers whose sum is ln 2; the product of the first with an integer below 2**15 is exact."""
+
+ROUNDING = 1.5 * 2.0**23
+"""Added to a number below 2**22, it rounds that to an integer, which is in the last bits of the sum."""
+
+EXP = (1.9875691500e-4, 1.3981999507e-3, 8.3334519073e-3, 4.1665795894e-2, 1.6666665459e-1, 5.0000001201e-1)
+"""(exp(f) - 1 - f) / f**2 for |f| <= ln(2) / 2: S. L. Moshier, Cephes Math Library 2.2, expf, 1992."""
+
+EXP_RANGE = (-88.0, 89.0)
+"""Below, exp is less than every normal float32 number; above, it is more than any."""
+
+ERF_NUMERATOR = (
+    -2.72614225801306e-10,
+    2.77068142495902e-08,
+    -2.10102402082508e-06,
+    -5.69250639462346e-05,
+    -7.34990630326855e-04,
+    -2.95459980854025e-03,
+    -1.60960333262415e-02,
+)
+ERF_DENOMINATOR = (
+    -1.45660718464996e-05,
+    -2.13374055278905e-04,
+    -1.68282697438203e-03,
+    -7.37332916720468e-03,
+    -1.42647390514189e-02,
+)
+"""erf(z) / z as a quotient of polynomials of z**2 for |z| <= 4: the Eigen library, generic erf of float."""
+
+ERF_END = 3.92
+"""From here on, erf is 1 to float32."""
+
+TANH_END = 10.0
+"""From here on, tanh is 1 to float32, and tanh of it comes out as 1 exactly."""
+
+
+def activated(epilogue: Epilogue, y: tirx.PrimExpr) -> tirx.PrimExpr:
+    """The epilogue's activation of a float32 expression."""
+    arithmetic = Float32()
+    # Schedules of bounds, of which records tell, have no variables.
+    y = epilogue.activate(arithmetic, y if epilogue.row.definition is clip else arithmetic.bound(y))
+    return arithmetic.with_variables(y)
+
+
+class Float32:
+    """Float32 expressions. What is used more than once is bound to a variable, so they do not grow.
+
+    Each variable more doubles the time of some of TVM's passes: what is a few operations is written out again instead,
+    which LLVM and CUDA's compiler find.
+    """
+
+    def __init__(self) -> None:
+        self._bindings: list[tuple[tirx.Var, tirx.PrimExpr]] = []
+
+    def bound(self, value: tirx.PrimExpr) -> tirx.PrimExpr:
+        """A variable for a value that is used more than once."""
+        variable = tirx.Var("t", "float32")
+        self._bindings.append((variable, value))
+        return variable
+
+    def with_variables(self, expression: tirx.PrimExpr) -> tirx.PrimExpr:
+        """An expression with the values of the variables in it."""
+        for variable, value in reversed(self._bindings):
+            expression = tirx.Let(variable, value, expression)
+        return expression
+
+    def exp(self, y: tirx.PrimExpr) -> tirx.PrimExpr:
+        power, fraction = self._exponential(self.clip(y, *EXP_RANGE))
+        return power * (fraction + 1.0)
+
+    def expm1(self, y: tirx.PrimExpr) -> tirx.PrimExpr:
+        power, fraction = self._exponential(self.clip(y, EXP_RANGE[0], None))
+        return power * fraction + (power - 1.0)
+
+    def _exponential(self, y: tirx.PrimExpr) -> tuple[tirx.PrimExpr, tirx.PrimExpr]:
+        """2**n and exp(f) - 1, where y, in the range, is n ln 2 + f, n an integer and f at most half of ln 2."""
+        y = self.bound(y)
+        rounded = self.bound(y * LOG2_E + ROUNDING)  # written out, TVM would take the difference below for y * LOG2_E
+        # The shift leaves the integer alone; the exponent of float32 is in the bits from 23 on, and of 1 it is 127.
+        exponent = tirx.reinterpret("int32", rounded) << 23
+        power = tirx.reinterpret("float32", exponent + tirx.const(127 << 23, "int32"))
+        n = rounded - ROUNDING
+        f = self.bound(y - n * LN2_HIGH - n * LN2_LOW)
+        return power, polynomial(EXP, f) * f * f + f
+
+    def erf(self, y: tirx.PrimExpr) -> tirx.PrimExpr:
+        square = self.bound(y * y)
+        inside = y * polynomial(ERF_NUMERATOR, square) / polynomial(ERF_DENOMINATOR, square)
+        end, one = tirx.const(ERF_END, "float32"), tirx.const(1, "float32")
+        return tirx.Select(y > end, one, tirx.Select(y < -end, -one, inside))
+
+    def tanh(self, y: tirx.PrimExpr) -> tirx.PrimExpr:
+        e = self.bound(self.expm1(self.clip(y, -TANH_END, TANH_END) * 2.0))
+        return e / (e + 2.0)
+
+    def clip(self, y: tirx.PrimExpr, low: float | None, high: float | None) -> tirx.PrimExpr:
+        # Comparisons with the value on the left are false for NaN, so NaN passes through.
+        if low is not None:
+            bound = tirx.const(low, "float32")
+            y = tirx.Select(y < bound, bound, y)
+        if high is not None:
+            bound = tirx.const(high, "float32")
+            y = tirx.Select(y > bound, bound, y)
+        return y
+
+    def where_negative(self, y: tirx.PrimExpr, then: tirx.PrimExpr, otherwise: tirx.PrimExpr) -> tirx.PrimExpr:
+        return tirx.Select(y < tirx.const(0, "float32"), then, otherwise)
+
+
+class Float64:
+    """Float64 arrays of NumPy."""
+
+    def exp(self, y: np.ndarray) -> np.ndarray:
+        return np.asarray(np.exp(y))
+
+    def expm1(self, y: np.ndarray) -> np.ndarray:
+        return np.asarray(np.expm1(y))
+
+    def erf(self, y: np.ndarray) -> np.ndarray:
+        return np.asarray(np.frompyfunc(erf, 1, 1)(y), np.float64)
+
+    def tanh(self, y: np.ndarray) -> np.ndarray:
+        return np.asarray(np.tanh(y))
+
+    def clip(self, y: np.ndarray, low: float | None, high: float | None) -> np.ndarray:
+        y = y if low is None else np.where(y < low, low, y)
+        return y if high is None else np.where(y > high, high, y)
+
+    def where_negative(self, y: np.ndarray, then: np.ndarray, otherwise: np.ndarray) -> np.ndarray:
+        return np.where(y < 0, then, otherwise)
+
+
+def polynomial(coefficients: Sequence[float], x: Any) -> Any:
+    """By Horner's scheme, from the highest power down."""
+    highest, *others = coefficients
+    value: Any = tirx.const(highest, "float32")
+    for coefficient in others:
+        value = value * x + coefficient
+    return value
