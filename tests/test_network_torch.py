@@ -321,3 +321,20 @@ def test_tensors_without_elements(module: nn.Module, shape: tuple[int, ...], dty
     x = torch.zeros(shape, dtype=dtype)
     y = build(import_model(module, (x,)))(x)
     assert (y.shape, y.dtype) == (module(x).shape, dtype)
+
+
+@pytest.mark.parametrize("shape", [(3, 2), (3, 2, 4, 5)], ids=str)
+def test_batch_norm_in_half_precision_with_statistics_as_inputs(shape: tuple[int, ...]) -> None:
+    """TVM would make a result in float32."""
+
+    class Norm(nn.Module):  # type: ignore[misc,name-defined]
+        def forward(self, *inputs: torch.Tensor) -> torch.Tensor:
+            x, mean, variance, gamma, beta = inputs
+            return nn.functional.batch_norm(x, mean, variance, gamma, beta, eps=1e-3)
+
+    generator = torch.Generator().manual_seed(3)
+    inputs = tuple(torch.rand(each, generator=generator).half() for each in (shape, *[(2,)] * 4))
+    y = build(import_model(Norm(), inputs))(*inputs)
+    expected = Norm()(*(each.double() for each in inputs))
+    assert y.dtype == torch.float16
+    torch.testing.assert_close(y.double(), expected, rtol=2**-10, atol=2**-12)

@@ -41,11 +41,16 @@ def simplify_batch_norms(mod: tvm.IRModule) -> tvm.IRModule:
 
     Before: `y = R.nn.batch_norm(x, gamma, beta, mean, variance)`, `z = y[0]`.
     After: `y = R.multiply(x, scale)`, `z = R.add(y, shift)`.
+
+    In float16 with parameters that are no constants, TVM would make a result in float32: it is computed in that, and
+    brought back.
     """
     values = {}
     for block in blocks_of(mod):
         for var, value in block.values.items():
             factors, first = scale_and_shift(value), normalized(var, block)
+            if first is not None and factors is None and _is_in_float16(value):
+                values[first] = _by_way_of_float32(value)
             if factors is None or first is None:
                 continue
             x = value.args[0]
@@ -53,3 +58,24 @@ def simplify_batch_norms(mod: tvm.IRModule) -> tvm.IRModule:
             scale, shift = (relax.const(factor.reshape(shape), x.ty.dtype) for factor in factors)
             values[first] = relax.op.add(relax.op.multiply(x, scale), shift)
     return rebind(mod, values)
+
+
+def _is_in_float16(value: relax.Expr) -> bool:
+    """Whether it is a batch norm of inference in float16."""
+    is_norm = operator_name(value) == "relax.nn.batch_norm" and not value.attrs.training
+    return is_norm and str(value.args[0].ty.dtype) == "float16"
+
+
+def _by_way_of_float32(norm: relax.Call) -> relax.Expr:
+    """The first result of a batch norm, computed in float32."""
+    attrs, ndim = norm.attrs, norm.args[0].ty.ndim
+    shape = [-1 if axis == attrs.axis % ndim else 1 for axis in range(ndim)]
+    arrays = norm.args[0], *(relax.op.reshape(each, shape) for each in norm.args[1:])
+    x, gamma, beta, mean, variance = (relax.op.astype(each, "float32") for each in arrays)
+    spread = relax.op.sqrt(relax.op.add(variance, relax.const(float(attrs.epsilon), "float32")))
+    y = relax.op.divide(relax.op.subtract(x, mean), spread)
+    if attrs.scale:
+        y = relax.op.multiply(y, gamma)
+    if attrs.center:
+        y = relax.op.add(y, beta)
+    return relax.op.astype(y, "float16")
