@@ -4,7 +4,8 @@
 
 LOG holds the other device's records, such as tuning_logs/nvidia-h100-80gb-hbm3.jsonl. Prints how many times as long the
 default takes for each problem of LOG that the target can compute, the geometric mean and how many are slower than the
-default. MEASURED gets what was measured, as records of this device.
+default; and the same for those that would serve here as records of a sibling, where that is what the device is.
+MEASURED gets what was measured, as records of this device.
 """
 
 from __future__ import annotations
@@ -19,13 +20,14 @@ import msgspec
 
 import tvmconv
 from tvmconv import autotvm
-from tvmconv.autotvm.history import best_record
 from tvmconv.autotvm.measure import MeasureInput, MeasureOption, Stage
-from tvmconv.autotvm.record import Record, append, load_from_file
+from tvmconv.autotvm.record import Log, Record, append, load_from_file
 from tvmconv.autotvm.task import Task
 from tvmconv.autotvm.tidy import by_making
 from tvmconv.cli.console import print_table
 from tvmconv.dispatch import template_named
+from tvmconv.dispatch.history import History, best_record
+from tvmconv.dispatch.problem import Problem
 from tvmconv.targets import resolve_target
 
 
@@ -49,35 +51,46 @@ def main(
     if threads is not None:
         tvmconv.set_num_threads(threads)
     records = load_from_file(log).records
-    groups = by_making(
+    chosen = [
         record
         for record in records
         if wanted in (None, record.template) and threads_there in (None, record.device.threads)
-    )
+    ]
+    groups, history = by_making(chosen), History(Log(chosen), str(log))
     rows, option = [], autotvm.measure_option(autotvm.LocalBuilder(), autotvm.LocalRunner())
     with closing(option):
         for made, same in groups.items():
             best = best_record(same)
-            if best is None or resolve_target(target).kind.name != resolve_target(best.target).kind.name:
+            if best is None or not isinstance(made.problem, Problem):
+                continue
+            if resolve_target(target).kind.name != resolve_target(best.target).kind.name:
                 continue
             # The algorithm, as the command line has it: the part of the template's name behind the target.
             algorithm = "auto" if made.problem.sparsity is not None else made.template.rpartition("/")[2]
             task = autotvm.create(made.problem.workload, target, algorithm, made.problem.sparsity)
-            tuned = msgspec.convert(best.knobs, template_named(made.template).Config)
+            template = template_named(made.template)
+            tuned = msgspec.convert(best.knobs, template.Config)
+            used = history.best_of_sibling(made.problem, task.target, template, option.device(task))
             measured = compare(task, tuned, rounds, option)
             if output is not None:
                 append(output, measured)
             default, ours = (cost(measured, config) for config in (task.space.default, tuned))
-            rows.append((str(made.problem), made.template, best.device.threads, default, ours, default / ours))
+            serves = "yes" if used == best else "no"
+            rows.append((str(made.problem), made.template, best.device.threads, serves, default, ours, default / ours))
             print(f"{rows[-1][-1]:.3f} {made.problem}", file=sys.stderr)
     rows.sort(key=lambda row: row[-1])
     print_table(
-        ["problem", "template", "threads there", "default µs", "record µs", "times"],
-        [[*row[:3], 1e6 * row[3], 1e6 * row[4], row[5]] for row in rows],
+        ["problem", "template", "threads there", "serves", "default µs", "record µs", "times"],
+        [[*row[:4], 1e6 * row[4], 1e6 * row[5], row[6]] for row in rows],
     )
-    times = [row[-1] for row in rows]
-    slower = sum(each < 1 for each in times)
-    print(f"geometric mean {geometric_mean(times):.3f} over {len(times)} problems, {slower} slower than the default")
+    tell("all", [row[-1] for row in rows])
+    tell("those that serve", [row[-1] for row in rows if row[3] == "yes"])
+
+
+def tell(which: str, times: list[float]) -> None:
+    """Prints the geometric mean of how many times as long as a record the default takes."""
+    mean = f"geometric mean {geometric_mean(times):.3f}, " if times else ""
+    print(f"{which}: {mean}{len(times)} problems, {sum(each < 1 for each in times)} slower than the default")
 
 
 def compare(task: Task, tuned: object, rounds: int, option: MeasureOption) -> list[Record]:
