@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+from itertools import product
 from typing import Any
 
 import msgspec
 import numpy as np
 import pytest
 import tvm
+from sparing import every
 from tvm import te
 
 import tvmconv
@@ -109,8 +111,7 @@ TEMPLATES = {
 }
 
 
-@every_activation
-@pytest.mark.parametrize("name", TEMPLATES)
+@pytest.mark.parametrize(("name", "activation"), every(3, product(TEMPLATES, EVERY_ACTIVATION)), ids=str)
 def test_template(name: str, activation: Any) -> None:
     dtype = "float16" if (list(TEMPLATES).index(name) + EVERY_ACTIVATION.index(activation)) % 2 else "float32"
     kind, algorithm, plain = TEMPLATES[name]
@@ -119,3 +120,11 @@ def test_template(name: str, activation: Any) -> None:
     target = resolve_target({"kind": "cuda", "arch": "sm_90"} if kind == "cuda" else kind)
     sparsity = 0.7 if algorithm == "sparse" else None
     check(How(str(target), twin=kind == "cuda"), Trial(workload, algorithm, None, 1, sparsity=sparsity))
+
+
+@every_activation
+def test_cubin(activation: Any) -> None:
+    """What is added to a kernel of CUDA compiles, and needs no memory for registers."""
+    workload = ConvWorkload.depthwise((1, 32, 28, 28), (32, 1, 3, 3), dtype="float16", activation=activation)
+    (kernel,) = tvmconv.compile(workload, {"kind": "cuda", "arch": "sm_90"}).resources()
+    assert (kernel.stack_bytes, kernel.spill_store_bytes) == (0, 0)
