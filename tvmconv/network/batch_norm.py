@@ -48,22 +48,16 @@ def simplify_batch_norms(mod: tvm.IRModule) -> tvm.IRModule:
     values = {}
     for block in blocks_of(mod):
         for var, value in block.values.items():
-            factors, first = scale_and_shift(value), normalized(var, block)
-            if first is not None and factors is None and _is_in_float16(value):
-                values[first] = _by_way_of_float32(value)
-            if factors is None or first is None:
+            if operator_name(value) != "relax.nn.batch_norm" or (first := normalized(var, block)) is None:
                 continue
-            x = value.args[0]
-            shape = (-1,) + (1,) * (x.ty.ndim - 2)
-            scale, shift = (relax.const(factor.reshape(shape), x.ty.dtype) for factor in factors)
-            values[first] = relax.op.add(relax.op.multiply(x, scale), shift)
+            if (factors := scale_and_shift(value)) is not None:
+                x = value.args[0]
+                shape = (-1,) + (1,) * (x.ty.ndim - 2)
+                scale, shift = (relax.const(factor.reshape(shape), x.ty.dtype) for factor in factors)
+                values[first] = relax.op.add(relax.op.multiply(x, scale), shift)
+            elif not value.attrs.training and value.args[0].ty.dtype == "float16":
+                values[first] = _by_way_of_float32(value)
     return rebind(mod, values)
-
-
-def _is_in_float16(value: relax.Expr) -> bool:
-    """Whether it is a batch norm of inference in float16."""
-    is_norm = operator_name(value) == "relax.nn.batch_norm" and not value.attrs.training
-    return is_norm and str(value.args[0].ty.dtype) == "float16"
 
 
 def _by_way_of_float32(norm: relax.Call) -> relax.Expr:
