@@ -18,12 +18,12 @@ import pytest
 ROOT = Path(__file__).parent.parent
 
 FLOORS = (
-    ("activations", "annotations", "errors", "parameters", "suites", "threads", "version", "workload"),
+    ("activations", "annotations", "dtypes", "errors", "parameters", "suites", "threads", "version", "workload"),
     ("arrays", "cuda", "kernel_cache", "storage", "targets"),
     ("compute",),
     ("schedules",),
     ("dispatch",),
-    ("lowering", "serial", "workspace"),
+    ("lowering", "rounding", "serial", "workspace"),
     ("calls", "operators", "sparse"),
     ("network",),
     ("checking", "verify"),

@@ -12,6 +12,7 @@ import numpy as np
 import tvm
 import tvm_ffi
 
+from .dtypes import STORAGE_TYPES
 from .errors import InvalidArgumentError
 
 
@@ -36,6 +37,7 @@ class Operand(NamedTuple):
 
 
 CPU_TYPE = tvm.cpu().dlpack_device_type()
+BFLOAT16 = STORAGE_TYPES["bfloat16"].numpy
 
 GPU_ALIGNMENT = 16
 """Bytes: the widest load and store of a CUDA kernel. On a CPU an element's own alignment is enough."""
@@ -112,7 +114,7 @@ def _taken_from_numpy(name: str, array: Any) -> tuple[Any, Hashable]:
     if not array.flags.carray:  # contiguous, aligned and writable
         array = np.array(array, order="C")
     try:
-        return tvm_ffi.from_dlpack(array), facts
+        return from_numpy(array), facts
     except (ValueError, BufferError, TypeError, RuntimeError) as error:
         raise _not_shared(name, array, error) from None
 
@@ -156,7 +158,7 @@ def _taken_by_dlpack(name: str, array: Any) -> tuple[Any, Hashable]:
         on_cpu = is_cpu(tensor.device)
         if on_cpu:
             # Kernels refuse a view that begins at an offset; NumPy adds it to the pointer.
-            tensor = tvm_ffi.from_dlpack(np.from_dlpack(tensor))
+            tensor = from_numpy(to_numpy(tensor))
         facts = name, tensor.shape, tensor.dtype, tensor.device
     except (ValueError, BufferError, TypeError, RuntimeError) as error:
         raise _not_shared(name, array, error) from None
@@ -186,6 +188,20 @@ def _device(kind: str, index: int) -> tvm.runtime.Device:
     return tvm.runtime.device(kind, index)
 
 
+def from_numpy(array: np.ndarray) -> tvm.runtime.Tensor:
+    """TVM's view of an array; that of bfloat16 goes by its bits, as DLPack refuses NumPy's."""
+    if array.dtype == BFLOAT16:
+        return tvm_ffi.from_dlpack(array.view(np.uint16))._create_view(array.shape, "bfloat16")
+    return tvm_ffi.from_dlpack(array)
+
+
+def to_numpy(tensor: tvm.runtime.Tensor) -> np.ndarray:
+    """NumPy's view of a tensor on a CPU, whose elements lie one after the other."""
+    if str(tensor.dtype) == "bfloat16":
+        return np.from_dlpack(tensor._create_view(tensor.shape, "uint16")).view(BFLOAT16)
+    return np.from_dlpack(tensor)
+
+
 def reshaped(argument: Any, shape: tuple[int, ...]) -> Any:
     """The elements of what `taken` gave in another shape."""
     return argument.reshape(shape) if is_torch(argument) else argument._create_view(shape)
@@ -195,7 +211,7 @@ def in_float32(argument: Any) -> Any:
     """What `taken` gave in float32; where TVM has it on a GPU, as it is."""
     if is_torch(argument):
         return argument.float()
-    return tvm_ffi.from_dlpack(np.from_dlpack(argument).astype("float32")) if is_cpu(argument.device) else argument
+    return from_numpy(to_numpy(argument).astype("float32")) if is_cpu(argument.device) else argument
 
 
 def allocator(array: Any, shape: tuple[int, ...], dtype: str) -> Callable[[], Any]:
@@ -203,12 +219,18 @@ def allocator(array: Any, shape: tuple[int, ...], dtype: str) -> Callable[[], An
     if is_torch(array):
         torch = sys.modules["torch"]
         if array.is_cpu and prod(shape) * np.dtype(dtype).itemsize >= HUGE:
-            return lambda: torch.from_numpy(np.empty(shape, dtype))
+            bits, kind = f"int{8 * np.dtype(dtype).itemsize}", getattr(torch, dtype)
+            return lambda: torch.from_numpy(np.empty(shape, bits)).view(kind)  # torch refuses NumPy's bfloat16
         # Sizes one by one are read faster than a tuple of them.
         return partial(torch.empty, *shape, dtype=getattr(torch, dtype), device=array.device)
     if isinstance(array, np.ndarray):
         return partial(np.empty, shape, np.dtype(dtype))
     return partial(tvm.runtime.empty, shape, dtype, tvm_ffi.from_dlpack(array).device)
+
+
+def argument_maker(array: Any, dtype: str) -> Callable[[Any], Any] | None:
+    """What makes a kernel's argument of what an allocator for the array makes; None where that can be passed itself."""
+    return from_numpy if isinstance(array, np.ndarray) and dtype == "bfloat16" else None
 
 
 def result_type(array: Any) -> type | None:

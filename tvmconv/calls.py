@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import tvm
 
-from .arrays import TAKERS, Operand, allocator, operand, result_type, same_kind, taken_to_write
+from .arrays import TAKERS, Operand, allocator, argument_maker, operand, result_type, same_kind, taken_to_write
 from .errors import InvalidArgumentError
 
 KEPT = 4096
@@ -37,6 +37,8 @@ class Launch:
     """What new outputs are when they are results as they are; None where a result is made of them."""
     conversions: tuple[tuple[int, Callable[[Any], Any]], ...] = ()
     """Places of operands that the kernel takes in another form than they come in, and what brings them into it."""
+    as_argument: Callable[[Any], Any] | None = None
+    """What makes the kernel's argument of a new output; None where that is the argument."""
 
     @classmethod
     def prepare(
@@ -51,7 +53,17 @@ class Launch:
         """The launch for arrays of the kind of x on a device."""
         new_output, *new_workspace = (allocator(x, *spec) for spec in (output, *workspace))
         extents = tuple((name, _nbytes(spec)) for name, spec in inputs.items())
-        return cls(kernel, extents, output, _nbytes(output), device, new_output, tuple(new_workspace), result_type(x))
+        return cls(
+            kernel,
+            extents,
+            output,
+            _nbytes(output),
+            device,
+            new_output,
+            tuple(new_workspace),
+            result_type(x),
+            as_argument=argument_maker(x, output[1]),
+        )
 
     def require_apart(self, target: Any, arguments: list[Any]) -> None:
         """Raises `InvalidArgumentError` if an argument is in the memory that the kernel is to write to."""
@@ -97,7 +109,7 @@ class Calls:
                 raise InvalidArgumentError("output", "a tensor without data", expected)
         else:
             launch.require_apart(target, arguments)
-        arguments.append(target)
+        arguments.append(target if out is not None or launch.as_argument is None else launch.as_argument(target))
         for new in launch.new_workspace:
             arguments.append(new())
         launch.kernel(*arguments)

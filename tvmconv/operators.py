@@ -22,11 +22,12 @@ from .arrays import Operand, in_float32, is_cpu, operand, reshaped
 from .calls import Calls, Launch, given
 from .dispatch import Selection, select, template_named
 from .dispatch.history import History, applied
+from .dtypes import KNOWN, STORAGE_TYPES
 from .errors import InvalidArgumentError
 from .lowering import KERNEL_NAME, build_kernel, lower
 from .parameters import Activation, Padding
 from .targets import cuda_arch, device_of, resolve_target
-from .workload import DTYPES, ConvWorkload
+from .workload import ConvWorkload
 from .workspace import Workspace, take_out
 
 logger = logging.getLogger(__name__)
@@ -202,8 +203,8 @@ def depthwise(
 ) -> Any:
     """Depthwise convolution of x (N, C, H, W) with w (C, M, R, S): `activation(y * scale + shift)`, (N, C*M, Ho, Wo).
 
-    x and w are both float32 or both float16, summed in float32, and may be NumPy arrays, torch tensors (on a GPU: on
-    the current stream) or any arrays with DLPack; the result is of the same kind on the same device. scale and shift
+    x and w are both float32, both float16 or both bfloat16 (that of `ml_dtypes`, in NumPy), summed in float32, and may be
+    NumPy arrays, torch tensors (on a GPU: on the current stream) or any arrays with DLPack; the result is of the same kind on the same device. scale and shift
     are vectors (C*M,) in float32 or in the dtype of x. For padding, dilation and activation see
     `ConvWorkload.depthwise`. `target` is the device of x unless it is given. `out` is an array to write to and return
     instead of a new one, as for `Operator`. Kernels are compiled on first use, tuned as `compile` says, and kept. It
@@ -275,8 +276,8 @@ def _prepare(about: tuple[Any, ...], x: Any, operands: list[Operand]) -> Launch:
     """How to launch the kernel for a call's options and arrays."""
     kind, options, _, algorithm, target, state = about
     image, weight, *others = operands
-    if image.dtype not in DTYPES:
-        raise InvalidArgumentError("x", image.dtype, f"an array of {' or '.join(DTYPES)}")
+    if image.dtype not in STORAGE_TYPES:
+        raise InvalidArgumentError("x", image.dtype, f"an array of {KNOWN}")
     weight.check(weight.shape, image.dtype, image.device)
     described = dict(zip(OPTIONS, options, strict=False)) | {item.name: True for item in others}
     workload = getattr(ConvWorkload, kind)(image.shape, weight.shape, dtype=image.dtype, **described)

@@ -9,11 +9,12 @@ from typing import Any
 
 import numpy as np
 
+from .dtypes import STORAGE_TYPES
 from .errors import MissingPackageError, UnsupportedModelError
 
 Array = np.ndarray[Any, Any]
 
-TOLERANCES = {"float64": 1e-9, "float32": 1e-4, "float16": 2e-2}
+TOLERANCES = {"float64": 1e-9} | {row.name: row.network for row in STORAGE_TYPES.values()}
 """Error allowed, as a share of the largest value of the reference: a network sums in another order than its reference.
 Integers and booleans have to be equal."""
 

@@ -16,6 +16,7 @@ import msgspec
 
 from . import activations
 from .activations import ACTIVATIONS
+from .dtypes import KNOWN, STORAGE_TYPES, StorageType
 from .errors import InvalidArgumentError
 from .parameters import (
     Activation,
@@ -27,7 +28,6 @@ from .parameters import (
     resolve_padding,
 )
 
-DTYPES = ("float32", "float16")
 MAX_ELEMENTS = 2**30
 """Kernels index with 32-bit integers, and round sizes up to whole tiles: no tensor may hold more elements."""
 
@@ -271,8 +271,8 @@ class ConvWorkload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
                 raise InvalidArgumentError(
                     name, layout, f"'NCHW', or such as 'NCHW8c', in blocks that divide {channels} channels"
                 )
-        if self.dtype not in DTYPES:
-            raise InvalidArgumentError("dtype", self.dtype, " or ".join(DTYPES))
+        if self.dtype not in STORAGE_TYPES:
+            raise InvalidArgumentError("dtype", self.dtype, KNOWN)
         window, padded = self.window, self.padded_input
         if window[0] > padded[0] or window[1] > padded[1]:
             raise InvalidArgumentError(
@@ -373,9 +373,19 @@ class ConvWorkload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         return operands
 
     @property
+    def storage(self) -> StorageType:
+        """The row of the dtype, which x, w, the residual and the output have."""
+        return STORAGE_TYPES[self.dtype]
+
+    @property
     def itemsize(self) -> int:
         """Bytes of an element of x, w and the output."""
-        return 4 if self.dtype == "float32" else 2
+        return self.storage.itemsize
+
+    @property
+    def sum_bytes(self) -> int:
+        """Bytes of a sum."""
+        return STORAGE_TYPES[self.storage.sums].itemsize
 
     @property
     def flops(self) -> int:

@@ -130,7 +130,7 @@ def extract_from_suite(
     algorithm: str = "auto",
     sparsity: float | None = None,
 ) -> list[ConvTask]:
-    """A task for each workload of a suite, with another batch size if one is given, in float32 or float16.
+    """A task for each workload of a suite, with another batch size if one is given, in one of `dtypes.DTYPES`.
 
     `algorithm` is for the workloads that it takes, not for depthwise ones, for which it is "auto"; for `sparsity` see
     `create`.

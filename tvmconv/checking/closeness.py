@@ -7,12 +7,10 @@ from __future__ import annotations
 
 import numpy as np
 
-FLOAT32_UNIT = 2.0**-24
-"""Relative error of one float32 operation, rounded to nearest."""
+from ..dtypes import STORAGE_TYPES
 
-UNITS = {"float32": FLOAT32_UNIT, "float16": 2.0**-11}
-SMALLEST = {"float32": 2.0**-126, "float16": 2.0**-25}
-"""Absolute error of storing a number: GPUs flush float32 numbers below the normal ones to zero."""
+FLOAT32_UNIT = STORAGE_TYPES["float32"].unit
+"""Relative error of one float32 operation, rounded to nearest."""
 
 
 def assert_close(
@@ -34,11 +32,11 @@ def assert_close(
     to be where the reference has them. By `rounding`, a share of the magnitude, an element may be wrong on top of that:
     where operands, or results between two operations, are rounded to less than float32.
     """
-    dtype = str(got.dtype)
+    storage = STORAGE_TYPES[str(got.dtype)]
     if got.shape != reference.shape:
         raise AssertionError(f"shape {got.shape}, expected {reference.shape}")
     with np.errstate(over="ignore"):
-        stored = reference.astype(dtype).astype(np.float64)
+        stored = reference.astype(storage.numpy).astype(np.float64)
     for name, test in (("NaN", np.isnan), ("infinity", np.isinf)):
         differs = test(got) != test(stored)
         if differs.any():
@@ -47,7 +45,9 @@ def assert_close(
     roundings = terms + 4
     magnitude = np.where(finite, magnitude, 0)
     unit = magnitude * FLOAT32_UNIT
-    storing = np.where(finite, np.abs(stored), 0) * (UNITS[dtype] if dtype == "float16" else 0) + SMALLEST[dtype]
+    # The float32 operations count the rounding of a store in float32.
+    unit_of_store = 0.0 if storage.name == storage.sums else storage.unit
+    storing = np.where(finite, np.abs(stored), 0) * unit_of_store + storage.least
     storing += rounding * magnitude + np.where(finite, evaluation, 0)
     error = np.abs(np.where(finite, got.astype(np.float64) - reference, 0))
     wrong = error > roundings * unit + storing

@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from ..dtypes import DTYPES
 from ..errors import InvalidArgumentError, NoValidConfigurationError
-from ..workload import DTYPES, ConvWorkload
+from ..workload import ConvWorkload
 from .console import note, progress
 from .interrupts import interrupts
 from .options import INPUT_FILE, POSITIVE, OutputFile, Seconds, address, input_shapes_option, json_option, target_option

@@ -24,6 +24,7 @@ def depthwise(workload: ConvWorkload, tile: tuple[int, int] = (1, 1), lanes: int
     """
     x = te.placeholder(*workload.operands["x"], name="x")
     w = te.placeholder(workload.w_shape, workload.dtype, name="w")
+    sum_type = workload.storage.sums
     operands = epilogue_operands(workload)
     rounded = tuple(-(-size // step) * step for size, step in zip(workload.output_size, tile, strict=True))
     padded, surplus = padded_input(x, workload, (rounded[0], rounded[1]), lanes)
@@ -38,7 +39,7 @@ def depthwise(workload: ConvWorkload, tile: tuple[int, int] = (1, 1), lanes: int
         if block > 1:
             place = (n, c // block, row, column, c % block)
         element = padded[place]
-        return te.sum(element.astype("float32") * w[k // m, k % m, r, s].astype("float32"), axis=[r, s])
+        return te.sum(element.astype(sum_type) * w[k // m, k % m, r, s].astype(sum_type), axis=[r, s])
 
     accumulated = te.compute((workload.batch, workload.out_channels, *rounded), accumulate, name="depthwise")
     return [x, w, *operands.values(), epilogue(accumulated, workload, operands)]

@@ -35,6 +35,7 @@ def implicit_gemm(
     """
     x = te.placeholder(workload.x_shape, workload.dtype, name="x")
     w = te.placeholder(workload.w_shape, workload.dtype, name="w")
+    sum_type = workload.storage.sums
     operands = epilogue_operands(workload)
     block, tile_pixels, tile_channels = tile
     channels, (height, width) = workload.w_shape[1], workload.output_size
@@ -57,8 +58,8 @@ def implicit_gemm(
     s = te.reduce_axis((0, workload.kernel[1]), name="s")
 
     def accumulate(part: tirx.Var, g: tirx.Var, q: tirx.Var, p: tirx.Var) -> tirx.PrimExpr:
-        factor = packed[g * blocks + q // block, part * share + c, r, s, q % block].astype("float32")
-        return te.sum(factor * columns[g, part * share + c, r, s, p].astype("float32"), axis=[c, r, s])
+        factor = packed[g * blocks + q // block, part * share + c, r, s, q % block].astype(sum_type)
+        return te.sum(factor * columns[g, part * share + c, r, s, p].astype(sum_type), axis=[c, r, s])
 
     product = te.compute((parts, workload.groups, blocks * block, rounded), accumulate, name="product")
     exact = (parts, workload.groups, workload.multiplier, pixels)

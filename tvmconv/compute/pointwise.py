@@ -29,6 +29,7 @@ def pointwise(workload: ConvWorkload, block: int = 1, vectors: int = 1, lanes: i
     row = structs.replace(workload, height=1, width=plane)
     x = te.placeholder(row.x_shape, row.dtype, name="x")
     w = te.placeholder(row.w_shape, row.dtype, name="w")
+    sum_type = workload.storage.sums
     operands = epilogue_operands(row)
     count = -(-plane // (lanes * vectors)) * vectors
     packed = packed_weight(w, row, block)
@@ -40,8 +41,8 @@ def pointwise(workload: ConvWorkload, block: int = 1, vectors: int = 1, lanes: i
 
     def accumulate(n: tirx.Var, k: tirx.Var, v: tirx.Var, lane: tirx.Var) -> tirx.PrimExpr:
         channel = c if row.groups == 1 else k // (channels // row.groups) * w.shape[1] + c
-        element = x[n, channel, 0, first(v) + lane].astype("float32")
-        return te.sum(element * packed[k // block, c, 0, 0, k % block].astype("float32"), axis=[c])
+        element = x[n, channel, 0, first(v) + lane].astype(sum_type)
+        return te.sum(element * packed[k // block, c, 0, 0, k % block].astype(sum_type), axis=[c])
 
     accumulated = te.compute((row.batch, channels, count, lanes), accumulate, name="pointwise")
 

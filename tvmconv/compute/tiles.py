@@ -32,6 +32,7 @@ def summed_in_tiles(
     """
     x = te.placeholder(*workload.operands["x"], name="x")
     w = te.placeholder(workload.w_shape, workload.dtype, name="w")
+    sum_type = workload.storage.sums
     operands = epilogue_operands(workload)
     block, *rows_columns = tile
     height, width = (-(-size // step) * step for size, step in zip(workload.output_size, rows_columns, strict=True))
@@ -45,9 +46,9 @@ def summed_in_tiles(
 
     def accumulate(n: tirx.Var, k: tirx.Var, h: tirx.Var, v: tirx.Var) -> tirx.PrimExpr:
         channel = c if workload.groups == 1 else k // (channels // workload.groups) * w.shape[1] + c
-        factor = packed[k // block, c, r, s, k % block].astype("float32")
+        factor = packed[k // block, c, r, s, k % block].astype(sum_type)
         axes = [c, *({"r": r, "s": s}[tap] for tap in taps)]
-        return te.sum(element(n, channel, h, v, r, s).astype("float32") * factor, axis=axes)
+        return te.sum(element(n, channel, h, v, r, s).astype(sum_type) * factor, axis=axes)
 
     accumulated = te.compute((workload.batch, channels, height, width), accumulate, name=name)
     return [x, w, *operands.values(), epilogue(in_groups(accumulated, workload), workload, operands)]

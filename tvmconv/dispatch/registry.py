@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import InvalidArgumentError
 from ..schedules.space import Space
-from ..targets import resolve_target
+from ..targets import cuda_arch, resolve_target
 from ..workload import ConvWorkload
 
 if TYPE_CHECKING:
@@ -28,6 +28,7 @@ def templates_for(workload: ConvWorkload, target: tvm.target.Target, algorithm: 
 
     The first is the one that is taken where nothing has been measured: that of the least estimate, if they have any.
     """
+    require_dtype(workload, target)
     kind = target.kind.name
     known = algorithms_for(workload, kind)
     if not known:
@@ -36,6 +37,13 @@ def templates_for(workload: ConvWorkload, target: tvm.target.Target, algorithm: 
         raise InvalidArgumentError("algorithm", algorithm, f"auto or {' or '.join(known)}, for {workload} on {kind}")
     templates = [template_named(f"{FOLDERS[kind]}/{name}") for name in known if algorithm in ("auto", name)]
     return tuple(sorted(templates, key=lambda template: estimated_cycles(template, workload, target)))
+
+
+def require_dtype(workload: ConvWorkload, target: tvm.target.Target) -> None:
+    """Raises `InvalidArgumentError` for a GPU that is too old for the workload's dtype."""
+    oldest = workload.storage.cuda_arch
+    if target.kind.name == "cuda" and int(cuda_arch(target).removeprefix("sm_")) < oldest:
+        raise InvalidArgumentError("target", cuda_arch(target), f"sm_{oldest} or later, for {workload.dtype}")
 
 
 def estimated_cycles(template: ModuleType, workload: ConvWorkload, target: tvm.target.Target) -> float:

@@ -17,7 +17,7 @@ from ..workload import ConvWorkload, Epilogue
 from .history import History, applied, device_here, shipped
 from .problem import Problem
 from .record import Record
-from .registry import kept_space, sparse_template, template_name, templates_for
+from .registry import kept_space, require_dtype, sparse_template, template_name, templates_for
 
 if TYPE_CHECKING:
     import tvm
@@ -68,6 +68,7 @@ def select_sparse(workload: ConvWorkload, target: tvm.target.Target, sparsity: f
     """
     if not workload.is_in_nchw:
         raise InvalidArgumentError("layout", workload.layouts, "NCHW, with a sparse weight")
+    require_dtype(workload, target)
     template, density = sparse_template(target), 1 - sparsity
     if config is not None:
         return _given(config, workload, target, [template])

@@ -9,8 +9,9 @@ from math import prod
 import tvm
 from tvm import relax
 
+from ..dtypes import STORAGE_TYPES
 from ..errors import InvalidArgumentError
-from ..workload import DTYPES, ConvWorkload
+from ..workload import ConvWorkload
 from .constants import constant_value, static_shape
 from .graph import operator_name
 from .layers import Convolution
@@ -32,7 +33,7 @@ def is_linear(expr: relax.Expr) -> bool:
         return False
     x, w = (argument.ty for argument in expr.args)
     is_static = x.ndim == w.ndim == 2 and static_shape(x) is not None
-    return is_static and x.dtype == w.dtype == expr.ty.dtype and x.dtype in DTYPES
+    return is_static and x.dtype == w.dtype == expr.ty.dtype and str(x.dtype) in STORAGE_TYPES
 
 
 def describe_linear(name: str, call: relax.Call) -> Convolution:

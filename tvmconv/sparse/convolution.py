@@ -13,10 +13,11 @@ import tvm
 
 from ..arrays import Operand, is_cpu
 from ..calls import Calls, Launch
+from ..dtypes import KNOWN, STORAGE_TYPES
 from ..errors import InvalidArgumentError
 from ..parameters import Activation, Padding
 from ..targets import resolve_target
-from ..workload import DTYPES, ConvWorkload
+from ..workload import ConvWorkload
 from .operator import SparseOperator, compile_operator
 from .report import SparseReport
 from .weights import as_layer, require_finite, vector
@@ -49,7 +50,7 @@ class SparseConv2d:
     def __call__(self, x: Any, residual: Any = None, *, out: Any = None) -> Any:
         """The convolution of x (N, C, H, W), as an array of the kind of x on the device of x.
 
-        x is float32 or float16, a NumPy array, a torch tensor (on a GPU: on the current stream) or any array with
+        x is float32, float16 or bfloat16, a NumPy array, a torch tensor (on a GPU: on the current stream) or any array with
         DLPack; a residual has the shape and dtype of the result. `out` is an array to write to and return instead of a
         new one, as for `tvmconv.Operator`. The first call with a shape compiles for it.
         """
@@ -114,8 +115,8 @@ class SparseConv2d:
         return self._operators[key]
 
     def _compile(self, x_shape: tuple[int, ...], dtype: str, target: tvm.target.Target) -> SparseOperator:
-        if dtype not in DTYPES:
-            raise InvalidArgumentError("x", dtype, f"an array of {' or '.join(DTYPES)}")
+        if dtype not in STORAGE_TYPES:
+            raise InvalidArgumentError("x", dtype, f"an array of {KNOWN}")
         workload = ConvWorkload.conv2d(x_shape, self.weight.shape, dtype=dtype, **self._options, **self._epilogue)
         constants = {"w": self.weight.reshape(workload.w_shape)}
         if self._shift is not None:

@@ -10,6 +10,7 @@ import msgspec
 from ..activations import ACTIVATIONS
 from ..checking.draws import Draw
 from ..dispatch import algorithms_for
+from ..dtypes import DTYPES
 from ..errors import InvalidArgumentError
 from ..parameters import Activation, Padding
 from ..workload import ConvWorkload
@@ -85,7 +86,7 @@ def _attempt(draw: Draw) -> ConvWorkload | None:
             padding=_padding(draw, kernel, dilation),
             dilation=dilation,
             groups=groups,
-            dtype="float16" if draw.chance(0.3) else "float32",
+            dtype=draw.of(DTYPES),
             scale=draw.chance(0.3),
             shift=draw.chance(0.4),
             residual=draw.chance(0.2),

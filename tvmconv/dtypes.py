@@ -1,0 +1,50 @@
+"""The types of elements that convolutions read and write: a row for each, and nothing else lists them.
+
+A name is the same in workloads, records, TVM, torch and `ml_dtypes`, whose bfloat16 NumPy knows once it is imported.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import ml_dtypes
+import numpy as np
+
+
+class StorageType(NamedTuple):
+    """How elements are stored, and how far a result that is stored so may be from the exact one."""
+
+    name: str
+    numpy: np.dtype
+    sums: str
+    """The type that products are summed in."""
+    unit: float
+    """Largest error of rounding a number to the type, to the nearest, as a share of the number."""
+    least: float
+    """Largest error of storing a number that is too small for that: GPUs flush float32 ones that are not normal."""
+    network: float
+    """Error allowed to the output of a network, as a share of its largest number: layers round one after the other."""
+    cuda_arch: int
+    """The oldest architecture of GPUs that computes with it, such as 80 for sm_80."""
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes of an element."""
+        return self.numpy.itemsize
+
+
+_ROWS = (
+    StorageType("float32", np.dtype(np.float32), "float32", 2.0**-24, 2.0**-126, network=1e-4, cuda_arch=0),
+    StorageType("float16", np.dtype(np.float16), "float32", 2.0**-11, 2.0**-25, network=2e-2, cuda_arch=0),
+    StorageType("bfloat16", np.dtype(ml_dtypes.bfloat16), "float32", 2.0**-8, 2.0**-126, network=0.16, cuda_arch=80),
+)
+
+STORAGE_TYPES = {row.name: row for row in _ROWS}
+DTYPES = tuple(STORAGE_TYPES)
+KNOWN = f"{', '.join(DTYPES[:-1])} or {DTYPES[-1]}"
+"""The names, for the message of an error."""
+
+
+def is_floating(dtype: str | np.dtype) -> bool:
+    """Whether a type holds floating-point numbers; NumPy does not count bfloat16 among them."""
+    return np.issubdtype(np.dtype(dtype), np.floating) or str(dtype) in STORAGE_TYPES

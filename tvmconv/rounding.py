@@ -1,0 +1,50 @@
+"""Rounding to bfloat16 on CPUs, by the bits of float32 numbers: GPUs have an instruction for it."""
+
+from __future__ import annotations
+
+import tvm_ffi
+from tvm import tirx
+
+MAGNITUDE, INFINITY, NAN = 0x7FFFFFFF, 0x7F800000, 0x7FC0
+"""All bits of a float32 number but its sign; infinity; and a NaN of bfloat16."""
+
+
+def rounded_by_bits(func: tirx.PrimFunc) -> tirx.PrimFunc:
+    """The function with its own rounding of float32 to bfloat16: to nearest even, and NaN for NaN.
+
+    TVM would write out four times what is rounded, which its vectorizer refuses where that has variables in it, and
+    make zero of a NaN whose bits are all ones.
+
+    Before: `output[i] = T.Cast("bfloat16", y)`. After, with b for the bits of y:
+    `output[i] = T.reinterpret("bfloat16", T.Cast("uint16", T.Select(<NaN>, 32704, (b + 32767 + (b >> 16 & 1)) >> 16)))`.
+    """
+    if all(str(param.ty.dtype) != "bfloat16" for param in func.params):
+        return func
+    return func.with_body(tvm_ffi.structural_map(func.body, (tirx.Cast, _rounded)))
+
+
+def _rounded(cast: tirx.Cast) -> tirx.PrimExpr:
+    if _types(cast) != ("float32", "bfloat16"):
+        return cast
+    # TVM leaves what is below the reinterpretation as it is, and so would read a residual's bits as an integer.
+    value = tvm_ffi.structural_map(cast.value, (tirx.Cast, _widened))
+    bits = tirx.Var("bits", "uint32")
+    is_nan = (bits & _bits(MAGNITUDE)) > _bits(INFINITY)
+    # Half of the last place that stays, or just less than that where the place is even.
+    nearest = (bits + _bits(0x7FFF) + (bits >> _bits(16) & _bits(1))) >> _bits(16)
+    stored = tirx.Select(is_nan, _bits(NAN), nearest).astype("uint16")
+    return tirx.reinterpret("bfloat16", tirx.Let(bits, tirx.reinterpret("uint32", value), stored))
+
+
+def _widened(cast: tirx.Cast) -> tirx.PrimExpr:
+    if _types(cast) != ("bfloat16", "float32"):
+        return cast
+    return tirx.reinterpret("float32", tirx.reinterpret("uint16", cast.value).astype("uint32") << _bits(16))
+
+
+def _types(cast: tirx.Cast) -> tuple[str, str]:
+    return str(cast.value.ty.dtype), str(cast.ty.dtype)
+
+
+def _bits(value: int) -> tirx.PrimExpr:
+    return tirx.const(value, "uint32")
