@@ -12,7 +12,7 @@ from .annotations import MIN_BLOCKS
 from .arrays import GPU_ALIGNMENT
 from .dispatch import Selection
 from .kernel_cache import use_fast_compiler
-from .rounding import rounded_by_bits
+from .rounding import with_rounding
 from .workload import ConvWorkload
 from .workspace import Workspace, take_out
 
@@ -106,21 +106,15 @@ def _with_parameters(func: tirx.PrimFunc, fresh: dict[tvm.ir.Var, tvm.ir.Var]) -
 def build(mod: tvm.IRModule, target: tvm.target.Target, pipeline: tvm.transform.Pass | None = None) -> Executable:
     """Compiles a module of kernels, or a Relax module, for a target; by TVM's default pipeline for it unless told."""
     use_fast_compiler()
-    if target.kind.name == "llvm":
-        mod = _with_own_rounding(mod)
+    mod = mod.clone()
+    kernels = {name: func for name, func in mod.functions.items() if isinstance(func, tirx.PrimFunc)}
+    mod.update(tvm.IRModule({name: with_rounding(func, target) for name, func in kernels.items()}))
     current = tvm.transform.PassContext.current()
     # What schedules mark as asynchronous becomes cp.async; without this they would be ordinary copies.
     config = {**current.config, "tirx.use_async_copy": target.kind.name == "cuda"}
     # By itself TVM uses the target's own pipeline, which fuses operators, for a GPU only.
     with tvm.transform.PassContext(current.opt_level, config=config):
         return tvm.compile(mod, target, relax_pipeline=pipeline or tvm.relax.get_default_pipeline(target))
-
-
-def _with_own_rounding(mod: tvm.IRModule) -> tvm.IRModule:
-    functions = {name: func for name, func in mod.functions.items() if isinstance(func, tirx.PrimFunc)}
-    mod = mod.clone()
-    mod.update(tvm.IRModule({name: rounded_by_bits(func) for name, func in functions.items()}))
-    return mod
 
 
 def build_kernel(workload: ConvWorkload, selection: Selection, target: tvm.target.Target) -> Kernel:

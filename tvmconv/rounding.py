@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tvm
 import tvm_ffi
 from tvm import tirx
 
@@ -9,8 +10,8 @@ MAGNITUDE, INFINITY, NAN = 0x7FFFFFFF, 0x7F800000, 0x7FC0
 """All bits of a float32 number but its sign; infinity; and a NaN of bfloat16."""
 
 
-def rounded_by_bits(func: tirx.PrimFunc) -> tirx.PrimFunc:
-    """The function with its own rounding of float32 to bfloat16: to nearest even, and NaN for NaN.
+def with_rounding(func: tirx.PrimFunc, target: tvm.target.Target) -> tirx.PrimFunc:
+    """The function, on a CPU with its own rounding of float32 to bfloat16: to nearest even, and NaN for NaN.
 
     TVM would write out four times what is rounded, which its vectorizer refuses where that has variables in it, and
     make zero of a NaN whose bits are all ones.
@@ -18,7 +19,7 @@ def rounded_by_bits(func: tirx.PrimFunc) -> tirx.PrimFunc:
     Before: `output[i] = T.Cast("bfloat16", y)`. After, with b for the bits of y:
     `output[i] = T.reinterpret("bfloat16", T.Cast("uint16", T.Select(<NaN>, 32704, (b + 32767 + (b >> 16 & 1)) >> 16)))`.
     """
-    if all(str(param.ty.dtype) != "bfloat16" for param in func.params):
+    if target.kind.name != "llvm" or all(str(param.ty.dtype) != "bfloat16" for param in func.params):
         return func
     return func.with_body(tvm_ffi.structural_map(func.body, (tirx.Cast, _rounded)))
 

@@ -22,7 +22,7 @@ from tvmconv import compute
 from tvmconv.workload import ConvWorkload, channel_block
 
 from ..space import Space, ceil_div, divisors, named, tile_sizes, wasted
-from .machine import PARALLEL_FLOPS, TURNS, native_lanes, vector_registers
+from .machine import PARALLEL_FLOPS, TURNS, native_lanes, staged_bytes, vector_registers
 from .tile_cost import STACK_BYTES
 
 VERSION = 2
@@ -110,7 +110,7 @@ def constraints(workload: ConvWorkload, target: tvm.target.Target) -> dict[str, 
 
     def sums_on_the_stack(config: Config) -> bool:
         # TVM takes memory for others: in blocks LLVM takes a minute over them, and they are ten times as slow.
-        return block == 1 or 4 * config.rows * config.columns * config.vector < STACK_BYTES
+        return block == 1 or workload.sum_bytes * config.rows * config.columns * config.vector < STACK_BYTES
 
     def straight_line(config: Config) -> bool:
         return config.unroll <= 2 and unrolled(workload, config) <= 2048
@@ -169,7 +169,7 @@ def _config_in_blocks(workload: ConvWorkload, block: int, target: tvm.target.Tar
     """The same where channels are in blocks."""
     height, width = workload.output_size
     wide = ceil_div(block, native_lanes(target))  # registers of a vector
-    most = (STACK_BYTES - 1) // (4 * block)  # sums of more bytes are in memory
+    most = (STACK_BYTES - 1) // (workload.sum_bytes * block)  # sums of more bytes are in memory
     sums = max(1, min(most, 3 * vector_registers(target) // 4 // wide))
 
     def cost(tile: tuple[int, int]) -> float:
@@ -194,7 +194,7 @@ def _config_in_blocks(workload: ConvWorkload, block: int, target: tvm.target.Tar
 def _tiles(workload: ConvWorkload, rows: int, channels: int) -> int:
     """Tiles of so many rows in a task, such that it stages not too much of so many channels."""
     height, width = workload.output_size
-    row_bytes = 4 * workload.read_by((rows, width))[1] * channels
+    row_bytes = staged_bytes(workload) * workload.read_by((rows, width))[1] * channels
     tiles = max(1, (STAGED_BYTES // row_bytes - workload.window[0]) // (rows * workload.stride[0]))
     steps = ceil_div(height, rows)
     return ceil_div(steps, ceil_div(steps, tiles))
@@ -279,7 +279,7 @@ def features(workload: ConvWorkload, config: Config) -> dict[str, float]:
     waste_y, waste_x = surplus(workload, config)
     tasks = workload.batch * workload.out_channels // config.channels * bands
     band_rows = wh + (config.block_y - 1) * sh
-    band = 4 * band_rows * (ww + (vectors * lanes - 1) * sw) * config.channels
+    band = staged_bytes(workload) * band_rows * (ww + (vectors * lanes - 1) * sw) * config.channels
     return {
         "tile": config.rows * config.columns,
         "block": channel_block(workload.layout),

@@ -13,6 +13,7 @@ from tvmconv import compute
 from tvmconv.workload import ConvWorkload
 
 from ..space import Space
+from .machine import staged_bytes
 from .register_tiles import (
     STAGED_BYTES,
     ablations,
@@ -67,9 +68,9 @@ def default_config(workload: ConvWorkload, target: tvm.target.Target) -> Config:
     best = Config(**vars(best_tile(workload, target)))
     if not any(workload.padding):
         return best
-    if 4 * workload.in_channels * prod(workload.padded_input) <= STAGED_BYTES:
+    if staged_bytes(workload) * workload.in_channels * prod(workload.padded_input) <= STAGED_BYTES:
         return replace(best, staged=2)
-    row_bytes = 4 * workload.w_shape[1] * workload.padded_input[1]
+    row_bytes = staged_bytes(workload) * workload.w_shape[1] * workload.padded_input[1]
     return replace(best, staged=1, tiles=tiles_to_stage(workload, best, row_bytes))
 
 

@@ -15,6 +15,7 @@ from tvmconv import compute
 from tvmconv.workload import ConvWorkload
 
 from ..space import Space
+from .machine import staged_bytes
 from .register_tiles import (
     STAGED_BYTES,
     ablations,
@@ -50,7 +51,7 @@ def space(workload: ConvWorkload, target: tvm.target.Target) -> Space[Config]:
 def default_config(workload: ConvWorkload, target: tvm.target.Target) -> Config:
     """A legal configuration that is reasonable for any workload."""
     best = Config(**vars(replace(best_tile(workload, target), staged=2)))
-    row_bytes = 4 * workload.w_shape[1] * workload.padded_input[1] * workload.kernel[0]
+    row_bytes = staged_bytes(workload) * workload.w_shape[1] * workload.padded_input[1] * workload.kernel[0]
     if row_bytes * workload.output_size[0] * workload.groups <= STAGED_BYTES:
         return best
     return replace(best, staged=1, tiles=tiles_to_stage(workload, best, row_bytes))

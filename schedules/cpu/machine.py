@@ -5,6 +5,8 @@ from __future__ import annotations
 import tvm
 from tvm.target import codegen
 
+from tvmconv.workload import ConvWorkload
+
 PARALLEL_FLOPS = 500_000
 """Below this, waking threads costs more than they save."""
 
@@ -38,6 +40,11 @@ def native_lanes(target: tvm.target.Target) -> int:
         return int(codegen.llvm_get_vector_width(target)) // 32
     widths = (("avx512f", 16), ("avx2", 8))
     return next((lanes for feature, lanes in widths if codegen.target_has_features(feature, target)), 4)
+
+
+def staged_bytes(workload: ConvWorkload) -> int:
+    """Bytes of an element of x or w that is copied before it is read: TVM keeps copies of bfloat16 in float32."""
+    return workload.sum_bytes if workload.dtype == "bfloat16" else workload.itemsize
 
 
 def vector_registers(target: tvm.target.Target) -> int:

@@ -18,7 +18,7 @@ from tvmconv import compute
 from tvmconv.workload import ConvWorkload
 
 from ..space import Space, ceil_div, named, tile_sizes, wasted
-from .machine import FMA_LATENCY, FMA_UNITS, MOST_LANES, PARALLEL_FLOPS, native_lanes, vector_registers
+from .machine import FMA_LATENCY, FMA_UNITS, MOST_LANES, PARALLEL_FLOPS, native_lanes, staged_bytes, vector_registers
 from .tile_cost import STACK_BYTES, STORE_CYCLES
 
 VERSION = 1
@@ -110,7 +110,7 @@ def default_config(workload: ConvWorkload, target: tvm.target.Target) -> Config:
 
     def config(vectors: int) -> Config:
         # Sums that are in registers alone, beside the pixels, a weight, and one to spare.
-        sums = min(STACK_BYTES // (4 * lanes), vector_registers(target) - vectors - 2)
+        sums = min(STACK_BYTES // (workload.sum_bytes * lanes), vector_registers(target) - vectors - 2)
         block = min(sums // vectors, workload.multiplier)
         # Where a plane has a part of a vector at its end, the loop over all its tiles has a copy for the last. Else a
         # task is a few tiles, which read what is still in the first cache and store more than a line of each channel.
@@ -196,8 +196,8 @@ def features(workload: ConvWorkload, config: Config) -> dict[str, float]:
         "waste_pixels": wasted(plane, pixels * config.tiles),
         "waste_channels": wasted(workload.multiplier, config.block),
         "cycles": cycles(workload, config),
-        "tile_bytes": 4 * pixels * workload.w_shape[1],
-        "weight_bytes": 4 * config.block * workload.w_shape[1],
+        "tile_bytes": workload.itemsize * pixels * workload.w_shape[1],
+        "weight_bytes": staged_bytes(workload) * config.block * workload.w_shape[1],
         "ragged": float(plane % config.vector > 0),
         "tasks": workload.batch
         * ceil_div(workload.out_channels, config.block)

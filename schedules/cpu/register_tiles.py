@@ -18,7 +18,7 @@ from tvm.s_tir.schedule import SBlockRV
 from tvmconv.workload import ConvWorkload, channel_block
 
 from ..space import ceil_div, divisors, named, tile_sizes, wasted
-from .machine import PARALLEL_FLOPS, TURNS, native_lanes, vector_registers
+from .machine import PARALLEL_FLOPS, TURNS, native_lanes, staged_bytes, vector_registers
 from .tile_cost import TileConfig, blocks, cost
 from .transposition import has_transposition, transposition
 
@@ -263,9 +263,9 @@ def features(workload: ConvWorkload, config: TileConfig) -> dict[str, float]:
         "waste_y": waste_y,
         "waste_x": waste_x,
         "waste_channels": wasted(workload.multiplier, config.block),
-        "weight_bytes": 4 * config.block * channels * taps,
-        "chunk_bytes": 4 * config.block * config.channels * taps,
-        "band_bytes": 4 * channels * rows * workload.padded_input[1],
+        "weight_bytes": staged_bytes(workload) * config.block * channels * taps,
+        "chunk_bytes": staged_bytes(workload) * config.block * config.channels * taps,
+        "band_bytes": staged_bytes(workload) * channels * rows * workload.padded_input[1],
         "halo": rows / (config.rows * config.tiles * workload.stride[0]),
         "tasks": workload.batch * blocks(workload, config) * ceil_div(height, config.rows * config.tiles),
         "reduction": channels * taps,

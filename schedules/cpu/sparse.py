@@ -108,7 +108,7 @@ def default_config(workload: ConvWorkload, target: tvm.target.Target, density: f
     channels = min(_sums(target), workload.out_channels)
 
     # Bands that stay in the second cache; several tiles each, or the code of all channels is read for a few pixels
-    row_bytes = 4 * workload.in_channels * prod(workload.stride) * pitch
+    row_bytes = workload.sum_bytes * workload.in_channels * prod(workload.stride) * pitch
     most = max(1, L2_BYTES // row_bytes - workload.window[0] // workload.stride[0])
     threads = int(target.attrs.get("num-cores", 1)) if parallel else 1
     bands = max(ceil_div(height, most), 1)
@@ -149,7 +149,7 @@ def features(workload: ConvWorkload, config: Config) -> dict[str, float]:
         "tasks": workload.batch * ceil_div(height, config.rows) * config.shares,
         "tile": config.vectors / (pitch * config.rows),
         "code": config.vectors * workload.out_channels * workload.w_shape[1] * prod(workload.kernel),
-        "band_bytes": 4 * workload.in_channels * read * workload.stride[1] * pitch,
+        "band_bytes": workload.sum_bytes * workload.in_channels * read * workload.stride[1] * pitch,
         "halo": read / (config.rows * stride),
         "waste_rows": wasted(height, config.rows),
         "waste_channels": wasted(workload.out_channels, config.channels),

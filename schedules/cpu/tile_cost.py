@@ -14,7 +14,7 @@ import tvm
 from tvmconv.workload import ConvWorkload, channel_block
 
 from ..space import ceil_div
-from .machine import FMA_LATENCY, FMA_UNITS, L1_BYTES, L2_BYTES, PAGE_BYTES, vector_registers
+from .machine import FMA_LATENCY, FMA_UNITS, L1_BYTES, L2_BYTES, PAGE_BYTES, staged_bytes, vector_registers
 
 WEIGHT_CYCLES, INPUT_CYCLES = 0.16, 0.05
 """What a vector of the weight, and what an input that is broadcast, takes beside the multiply-adds."""
@@ -73,17 +73,18 @@ def cost(workload: ConvWorkload, config: TileConfig, target: tvm.target.Target) 
     height, width = workload.output_size
     taps = workload.w_shape[1] * prod(workload.kernel)
     tiles = ceil_div(height, config.rows) * ceil_div(width, config.columns)
-    weight_bytes = 4 * taps * config.block
+    vector_bytes = staged_bytes(workload) * config.block
+    weight_bytes = taps * vector_bytes
     bandwidth = 64 if weight_bytes <= L1_BYTES else 21 if weight_bytes <= L2_BYTES or tiles == 1 else 8
     units = max(config.vectors * config.outputs, config.vectors + config.outputs) / FMA_UNITS
-    step = max(units, FMA_LATENCY, 4 * config.block / bandwidth)
+    step = max(units, FMA_LATENCY, vector_bytes / bandwidth)
     broadcast = INPUT_CYCLES if vector_registers(target) == 32 else LOADED_INPUT_CYCLES
     step += WEIGHT_CYCLES * config.vectors + broadcast * config.outputs
-    beyond_stack = BEYOND_STACK_CYCLES if 4 * config.block * config.outputs > STACK_BYTES else 0
+    beyond_stack = BEYOND_STACK_CYCLES if workload.sum_bytes * config.block * config.outputs > STACK_BYTES else 0
     finish = FINISH_CYCLES * config.vectors * config.block * config.outputs
     if channel_block(workload.out_layout) > 1:
         finish = STORE_CYCLES * config.vectors * config.outputs
-    elif 4 * height * width % PAGE_BYTES == 0 and config.block > CONFLICTING:
+    elif workload.itemsize * height * width % PAGE_BYTES == 0 and config.block > CONFLICTING:
         finish += CONFLICT_CYCLES * config.block * config.rows
     return blocks(workload, config) * tiles * (taps * step + beyond_stack + finish)
 

@@ -29,8 +29,8 @@ def build(func: tirx.PrimFunc, target: tvm.target.Target, name: str = KERNEL_NAM
     """
     use_fast_compiler()
     func = func.with_attrs({"global_symbol": name, "tirx.is_entry_func": True})
-    passes = tvm.ir.transform.Sequential([tirx.transform.SplitHostDevice(), tirx.transform.MakePackedAPI()])
-    host, devices = split_host_device_mods(passes(tvm.IRModule({name: func})))
+    last = (tirx.transform.ConvertSSA(), tirx.transform.SplitHostDevice(), tirx.transform.MakePackedAPI(), tirx.transform.BF16StorageLegalize())
+    host, devices = split_host_device_mods(tvm.ir.transform.Sequential(last)(tvm.IRModule({name: func})))
     _, finalize_host, _ = tirx.get_default_tir_pipeline(target)
     lowered = finalize_host()(host)
     if target.kind.name == "llvm":

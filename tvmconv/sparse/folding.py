@@ -15,6 +15,7 @@ from tvm.sym import Analyzer
 
 from ..annotations import SHARES
 from ..errors import InvalidArgumentError
+from ..lowering import itemsize
 from ..workload import ConvWorkload
 from .hoisting import substitute
 from .steps import Always, Loop, PerOutput, Products, Staging, Step
@@ -96,7 +97,7 @@ def _can_outline(template: Template) -> bool:
     tvm_ffi.structural_walk(template.func.body, (tirx.For, found.append))
     parallel = (loop for loop in found if loop.kind == tirx.ForKind.PARALLEL)
     tasks = any(int(loop.extent) * int(loop.annotations.get(SHARES, 1)) > 1 for loop in parallel)
-    return tasks and any(4 * int(buffer.shape[0]) > STACK_BYTES for buffer in _private(template))
+    return tasks and any(itemsize(buffer.dtype) * int(buffer.shape[0]) > STACK_BYTES for buffer in _private(template))
 
 
 def _private(template: Template) -> list[tirx.Buffer]:

@@ -19,6 +19,7 @@ from tvm.ir.instrument import pass_instrument
 from tvm.sym import Analyzer
 
 from ..annotations import COPIED, UNROLLED
+from ..rounding import with_rounding
 from .copying import Copies, committed, copied
 from .hoisting import Hoisting, substitute
 from .steps import Always, Loop, PerOutput, Products, Staging, Step
@@ -63,7 +64,7 @@ class _UpToUnrolling:
 def make_template(func: tirx.PrimFunc, target: tvm.target.Target) -> Template:
     """The template of a scheduled function that computes `compute.sparse`."""
     whole = target if target.host is not None else target.with_host(target)
-    mod = tvm.IRModule({"template": func.with_attr("global_symbol", "template")})
+    mod = tvm.IRModule({"template": with_rounding(func, target).with_attr("global_symbol", "template")})
     mod = tirx.transform.BindTarget(whole)(mod)
     pipeline, _, _ = tirx.get_default_tir_pipeline(target)
     # Common subexpressions would be variables, which unrolling would define again and again.
