@@ -10,6 +10,7 @@ import pytest
 import tvm
 
 from tvmconv import ConvWorkload
+from tvmconv.arrays import from_numpy, to_numpy, to_torch
 from tvmconv.testing import random_operands
 
 torch = pytest.importorskip("torch")
@@ -22,7 +23,7 @@ OPTIONS: dict[str, Any] = {"stride": 2, "activation": "relu6"}
 class OnlyDLPack:
     """An array of a library that tvmconv has never heard of."""
 
-    def __init__(self, array: np.ndarray) -> None:
+    def __init__(self, array: Any) -> None:
         self.array = array
 
     def __dlpack__(self, **options: Any) -> Any:
@@ -34,9 +35,9 @@ class OnlyDLPack:
 
 KINDS: dict[str, tuple[Callable[[np.ndarray], Any], type, Callable[[Any], np.ndarray]]] = {
     "numpy": (lambda array: array, np.ndarray, lambda array: array),
-    "torch": (torch.from_numpy, torch.Tensor, lambda array: array.numpy()),
+    "torch": (to_torch, torch.Tensor, to_numpy),
     "tvm": (tvm.runtime.tensor, tvm.runtime.Tensor, lambda array: array.numpy()),
-    "dlpack": (OnlyDLPack, tvm.runtime.Tensor, lambda array: array.numpy()),
+    "dlpack": (lambda array: OnlyDLPack(from_numpy(array)), tvm.runtime.Tensor, lambda array: array.numpy()),
 }
 
 

@@ -17,6 +17,7 @@ import tvmconv
 from tvmconv import ConvWorkload, Epilogue
 from tvmconv.activations import resolve_activation
 from tvmconv.compute.functions import Float64, activated
+from tvmconv.dtypes import DTYPES, NARROW
 from tvmconv.targets import resolve_target
 from tvmconv.testing.conformance import How, check
 from tvmconv.testing.trials import EVERY_ACTIVATION, Trial
@@ -113,7 +114,7 @@ TEMPLATES = {
 
 @pytest.mark.parametrize(("name", "activation"), every(3, product(TEMPLATES, EVERY_ACTIVATION)), ids=str)
 def test_template(name: str, activation: Any) -> None:
-    dtype = "float16" if (list(TEMPLATES).index(name) + EVERY_ACTIVATION.index(activation)) % 2 else "float32"
+    dtype = DTYPES[(list(TEMPLATES).index(name) + EVERY_ACTIVATION.index(activation)) % len(DTYPES)]
     kind, algorithm, plain = TEMPLATES[name]
     tail = Epilogue.of(activation, scale=True, shift=True, residual=True)
     workload = msgspec.structs.replace(plain, dtype=dtype, epilogue=tail)
@@ -123,8 +124,9 @@ def test_template(name: str, activation: Any) -> None:
 
 
 @every_activation
-def test_cubin(activation: Any) -> None:
+@pytest.mark.parametrize("dtype", NARROW)
+def test_cubin(dtype: str, activation: Any) -> None:
     """What is added to a kernel of CUDA compiles, and needs no memory for registers."""
-    workload = ConvWorkload.depthwise((1, 32, 28, 28), (32, 1, 3, 3), dtype="float16", activation=activation)
+    workload = ConvWorkload.depthwise((1, 32, 28, 28), (32, 1, 3, 3), dtype=dtype, activation=activation)
     (kernel,) = tvmconv.compile(workload, {"kind": "cuda", "arch": "sm_90"}).resources()
     assert (kernel.stack_bytes, kernel.spill_store_bytes) == (0, 0)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from kinds_of_arrays import KINDS, OPERANDS, OPTIONS, WORKLOAD, OnlyDLPack, read
 
 import tvmconv
 from tvmconv import ConvWorkload, autotvm, calls, operators
+from tvmconv.dtypes import NARROW
 from tvmconv.errors import InvalidArgumentError
 from tvmconv.testing import check_result, random_operands
 
@@ -169,7 +171,7 @@ def test_calls_with_arrays_that_are_alike_are_prepared_once(kind: str, prepared:
 
 def test_calls_that_differ_are_prepared_each(prepared: list[Any]) -> None:
     x, w = (OPERANDS[name] for name in ("x", "w"))
-    half = [array.astype("float16") for array in (x, w)]
+    narrow = {dtype: [array.astype(dtype) for array in (x, w)] for dtype in NARROW}
     different: list[Callable[[], Any]] = [
         lambda: tvmconv.depthwise(x, w),
         lambda: tvmconv.depthwise(x, w, padding=1),
@@ -179,7 +181,7 @@ def test_calls_that_differ_are_prepared_each(prepared: list[Any]) -> None:
         lambda: tvmconv.depthwise(x, w, shift=OPERANDS["scale"]),
         lambda: tvmconv.depthwise(x[:1], w),
         lambda: tvmconv.depthwise(x, w[:, :1]),
-        lambda: tvmconv.depthwise(*half),
+        *(partial(tvmconv.depthwise, *arrays) for arrays in narrow.values()),
         lambda: tvmconv.depthwise(*map(torch.from_numpy, (x, w))),
         lambda: tvmconv.depthwise(x, torch.from_numpy(w)),
         lambda: tvmconv.depthwise(x, w, target="llvm"),
@@ -276,13 +278,14 @@ def test_a_mode_in_which_new_tensors_are_fake() -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_operands_that_are_converted_are_so_in_every_call(kind: str) -> None:
-    """A weight in conv2d's form, and vectors in half precision."""
+@pytest.mark.parametrize("dtype", NARROW)
+def test_operands_that_are_converted_are_so_in_every_call(dtype: str, kind: str) -> None:
+    """A weight in conv2d's form, and vectors in a narrow type."""
     make, _, to_numpy = KINDS[kind]
-    workload = ConvWorkload.depthwise((1, 4, 6, 6), (4, 2, 3, 3), scale=True, shift=True, dtype="float16")
+    workload = ConvWorkload.depthwise((1, 4, 6, 6), (4, 2, 3, 3), scale=True, shift=True, dtype=dtype)
     for seed in range(3):
         operands = random_operands(workload, seed)
-        operands |= {name: operands[name].astype("float16") for name in ("scale", "shift")}
+        operands |= {name: operands[name].astype(dtype) for name in ("scale", "shift")}
         x, w, scale, shift = (make(operands[name]) for name in ("x", "w", "scale", "shift"))
         weight = make(operands["w"].reshape(8, 1, 3, 3))
         widened = operands | {name: operands[name].astype("float32") for name in ("scale", "shift")}

@@ -14,6 +14,7 @@ from command_line import tvmconv, tvmconv_json
 
 from tvmconv import ConvWorkload
 from tvmconv.checking.draws import Draw
+from tvmconv.dtypes import DTYPES
 from tvmconv.errors import WrongResultError
 from tvmconv.testing import conformance, kernels
 from tvmconv.testing.conformance import How
@@ -31,7 +32,10 @@ def drawn(count: int) -> list[ConvWorkload]:
 def test_trials_are_the_same_everywhere() -> None:
     assert drawn(20) == drawn(20)
     trial, is_default = random_trial(Draw("3/1"), "llvm", 1)
-    assert (str(trial.workload), trial.algorithm) == ("conv2d 1x61x7x6 -> 32, 5x2 padding 2,2,2,2 + shift", "im2win")
+    assert (str(trial.workload), trial.algorithm) == (
+        "conv2d 1x61x7x6 -> 32, 5x2 padding 2,2,2,2 float16 + shift",
+        "im2win",
+    )
     assert not is_default
 
 
@@ -54,7 +58,7 @@ def test_trials_are_of_every_kind() -> None:
             "one-sided padding": (top == 0) != (bottom == 0) and (left == 0) != (right == 0),
             "padding past kernel": max(top, bottom) > workload.window[0],
             "batch": workload.batch > 1,
-            "float16": workload.dtype == "float16",
+            **{dtype: workload.dtype == dtype for dtype in DTYPES},
             "scale": epilogue.scale,
             "shift": epilogue.shift,
             "residual": epilogue.residual,

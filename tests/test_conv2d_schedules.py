@@ -20,6 +20,7 @@ from tvmconv.schedules.cpu.tile_cost import TileConfig
 
 from tvmconv import ConvWorkload
 from tvmconv.dispatch import algorithms_for, select, select_sparse, template_for
+from tvmconv.dtypes import DTYPES
 from tvmconv.errors import InvalidArgumentError
 from tvmconv.lowering import build, lower
 from tvmconv.suites import load_suite
@@ -126,7 +127,7 @@ def workloads(draw: Callable[..., Any]) -> ConvWorkload:
         padding=padding,
         dilation=dilation,
         groups=groups,
-        dtype=draw(st.sampled_from(["float32", "float16"])),
+        dtype=draw(st.sampled_from(DTYPES)),
         scale=draw(st.booleans()),
         shift=draw(st.booleans()),
         residual=draw(st.booleans()),

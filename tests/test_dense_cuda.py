@@ -15,6 +15,7 @@ from tvmconv.schedules.cuda.gemm_tiles import GemmConfig, shared_bytes
 
 from tvmconv import ConvWorkload, cuda
 from tvmconv.dispatch import select
+from tvmconv.dtypes import NARROW
 from tvmconv.errors import NoValidConfigurationError
 from tvmconv.lowering import KERNEL_NAME, build, build_kernel, lower
 from tvmconv.suites import load_suite
@@ -52,7 +53,6 @@ GROUPED = ConvWorkload.conv2d((2, 16, 12, 12), (64, 8, 3, 3), stride=2, dilation
 PLAIN = ConvWorkload.conv2d((4, 16, 10, 10), (40, 16, 3, 3), padding=0)
 FEW = ConvWorkload.conv2d((1, 3, 27, 27), (41, 3, 7, 7), stride=2, padding=0, activation="relu")
 UNEVEN = ConvWorkload.conv2d((1, 38, 9, 9), (34, 19, 3, 3), groups=2, padding=(0, 1, 2, 0), shift=True)
-HALF = ConvWorkload.conv2d((2, 16, 12, 12), (64, 16, 3, 3), dtype="float16")
 
 CONFIGURED = {
     "single-buffer": (LAYER, config()),
@@ -70,7 +70,13 @@ CONFIGURED = {
     "parts-past-the-last": (UNEVEN, config(chunk_c=2, stages=2, packed=True, load=4, parts=4)),
     "chunks-past-the-last": (UNEVEN, config(chunk_c=5, chunk_s=3, stages=3, asynchronous=True, packed=True, parts=2)),
     "room-for-more": (PLAIN, config(threads_m=8, threads_n=16, stages=2, packed=True, load=4, resident=4)),
-    "half": (HALF, config(stages=2, packed=True, load=8, store=4)),
+    **{
+        dtype: (
+            ConvWorkload.conv2d((2, 16, 12, 12), (64, 16, 3, 3), dtype=dtype),
+            config(stages=2, packed=True, load=8, store=4),
+        )
+        for dtype in NARROW
+    },
 }
 by_configured = pytest.mark.parametrize(("workload", "config"), CONFIGURED.values(), ids=CONFIGURED.keys())
 
@@ -97,7 +103,7 @@ def test_configuration(workload: ConvWorkload, config: Config) -> None:
     run_on_cpu(workload, config)
 
 
-@pytest.mark.parametrize("name", ["through-registers", "parts", "groups-parts", "parts-past-the-last", "half"])
+@pytest.mark.parametrize("name", ["through-registers", "parts", "groups-parts", "parts-past-the-last", *NARROW])
 def test_im2win_configuration(name: str) -> None:
     workload, chosen = CONFIGURED[name]
     run_on_cpu(workload, im2win.Config(**vars(chosen)))
@@ -105,7 +111,7 @@ def test_im2win_configuration(name: str) -> None:
 
 COMPILED = (
     *("cp-async", "window-chunks", "groups-parts", "row-chunks"),
-    *("parts-past-the-last", "micro-tile-8x16", "room-for-more", "half"),
+    *("parts-past-the-last", "micro-tile-8x16", "room-for-more", *NARROW),
 )
 """Those that `make test` compiles for the GPU as well, which takes seconds: every knob is among them."""
 

@@ -19,6 +19,7 @@ from tvmconv.schedules.cuda.depthwise_tiles import LEAST, Config, shared_bytes
 
 from tvmconv import ConvWorkload, cuda
 from tvmconv.dispatch import select, template_for
+from tvmconv.dtypes import DTYPES, NARROW
 from tvmconv.lowering import build, lower
 from tvmconv.targets import resolve_target
 from tvmconv.testing import DEPTHWISE, Case, check_result, random_configs, random_operands, serial_twin
@@ -91,10 +92,13 @@ CONFIGURED = {
         ConvWorkload.depthwise((2, 16, 7, 7), (16, 1, 3, 3)),
         config(planes=8, threads_y=7, columns=7, flat=True),
     ),
-    "flat-multiplier-2-half": (
-        ConvWorkload.depthwise((1, 8, 9, 6), (8, 2, 3, 3), scale=True, activation="relu", dtype="float16"),
-        config(planes=4, threads_y=3, rows=3, columns=6, flat=True, shared_filter=True),
-    ),
+    **{
+        f"flat-multiplier-2-{dtype}": (
+            ConvWorkload.depthwise((1, 8, 9, 6), (8, 2, 3, 3), scale=True, activation="relu", dtype=dtype),
+            config(planes=4, threads_y=3, rows=3, columns=6, flat=True, shared_filter=True),
+        )
+        for dtype in NARROW
+    },
     "flat-vectors": (
         ConvWorkload.depthwise((1, 8, 9, 12), (8, 1, 3, 3), shift=True),
         config(planes=4, threads_y=3, threads_x=6, rows=3, columns=2, vector=4, flat=True, load=2),
@@ -107,10 +111,13 @@ CONFIGURED = {
         ConvWorkload.depthwise((1, 4, 16, 32), (4, 1, 3, 3), stride=2),
         config(planes=2, threads_y=4, threads_x=4, rows=2, columns=4, load=4),
     ),
-    "load-8-half": (
-        ConvWorkload.depthwise((1, 4, 8, 32), (4, 1, 3, 3), dtype="float16"),
-        config(planes=2, threads_y=4, threads_x=4, rows=2, columns=8, vector=4, load=8),
-    ),
+    **{
+        f"load-8-{dtype}": (
+            ConvWorkload.depthwise((1, 4, 8, 32), (4, 1, 3, 3), dtype=dtype),
+            config(planes=2, threads_y=4, threads_x=4, rows=2, columns=8, vector=4, load=8),
+        )
+        for dtype in NARROW
+    },
     "load-4-shared": (
         ConvWorkload.depthwise((1, 4, 16, 16), (4, 1, 3, 3)),
         config(planes=2, threads_y=4, threads_x=8, rows=4, columns=2, shared_input=True, shared_filter=True, load=4),
@@ -167,7 +174,7 @@ def workloads(draw: Callable[..., Any]) -> ConvWorkload:
         stride=(size(3), size(3)),
         padding=padding,
         dilation=dilation,
-        dtype=draw(st.sampled_from(["float32", "float16"])),
+        dtype=draw(st.sampled_from(DTYPES)),
         scale=draw(st.booleans()),
         shift=draw(st.booleans()),
         activation=draw(st.sampled_from([None, "relu", "relu6", ("clip", -1.0, None)])),

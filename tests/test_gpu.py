@@ -17,6 +17,7 @@ from command_line import tvmconv_json
 
 import tvmconv
 from tvmconv import ConvWorkload
+from tvmconv.arrays import to_numpy, to_torch
 from tvmconv.bench.memory import workspace_on_gpu
 from tvmconv.dispatch import ALGORITHMS, template_for
 from tvmconv.errors import InvalidArgumentError
@@ -31,7 +32,7 @@ by_id = pytest.mark.parametrize("case", [*DEPTHWISE, *CONV2D], ids=lambda case: 
 
 
 def on_gpu(arrays: dict[str, np.ndarray]) -> list[torch.Tensor]:
-    return [torch.from_numpy(array).cuda() for name, array in arrays.items() if name != "output"]
+    return [to_torch(array).cuda() for name, array in arrays.items() if name != "output"]
 
 
 @by_id
@@ -39,7 +40,7 @@ def test_default_configuration(case: Case) -> None:
     operands = random_operands(case.workload)
     result = tvmconv.compile(case.workload, "cuda")(*_with_vectors(case.workload, operands))
     assert result.is_cuda
-    check_result(case.workload, operands, result.cpu().numpy())
+    check_result(case.workload, operands, to_numpy(result.cpu()))
 
 
 def algorithms(case: Case) -> list[str]:
@@ -58,7 +59,7 @@ def test_legal_configurations(case: Case, algorithm: str) -> None:
     default = template_for(case.workload, target, algorithm).default_config(case.workload, target)
     for config in (default, *random_configs(case.workload, target, 3, algorithm)):
         operator = tvmconv.compile(case.workload, target, config)
-        check_result(case.workload, operands, operator(*_with_vectors(case.workload, operands)).cpu().numpy())
+        check_result(case.workload, operands, to_numpy(operator(*_with_vectors(case.workload, operands)).cpu()))
 
 
 # Sparse kernels stage all that a tile reads, dilated or not.
@@ -198,6 +199,16 @@ def test_nan_and_infinity_pass_through_the_epilogue() -> None:
     check_result(workload, operands, tvmconv.compile(workload, "cuda")(*on_gpu(operands)).cpu().numpy())
 
 
+def test_bfloat16_is_rounded_to_nearest_even() -> None:
+    """Ties, the largest numbers, and NaN with any bits: of a float32 vector that is added to zeros."""
+    bits = [0x3F808000, 0x3F818000, 0x3F807FFF, 0x3F808001, 0x7F7F8000, 0x7F7FFFFF, 0x7FFFFFFF, 0x7F800001, 0xFF800000]
+    shift = np.array(bits, np.uint32).view(np.float32)
+    x, w = (torch.zeros(len(bits), 1, dtype=torch.bfloat16, device="cuda") for _ in "xw")
+    y = tvmconv.conv2d(x[:1, :, None, None], w[..., None, None], shift=torch.from_numpy(shift).cuda())
+    expected = torch.from_numpy(shift).bfloat16()
+    assert torch.equal(y.ravel().cpu().nan_to_num(nan=1.5), expected.nan_to_num(nan=1.5))
+
+
 def test_saved_operator(tmp_path: Path) -> None:
     workload = ConvWorkload.depthwise((2, 8, 14, 14), (8, 1, 3, 3), activation="relu")
     operands = random_operands(workload)
@@ -252,4 +263,4 @@ def test_grouped_convolution_with_batch_norm_and_relu() -> None:
 def _with_vectors(workload: ConvWorkload, operands: dict[str, np.ndarray]) -> list[torch.Tensor | None]:
     """The operands of a call in its order, None for what the epilogue does not have."""
     names = ("x", "w", "scale", "shift", "residual")
-    return [torch.from_numpy(operands[name]).cuda() if name in operands else None for name in names]
+    return [to_torch(operands[name]).cuda() if name in operands else None for name in names]

@@ -83,7 +83,7 @@ LEFT = (
          "the shape batchx8x9x9 is known only when the model runs; give it as `shapes` (--input-shapes)", None),
     Left("double", (1, 8, 9, 9), (8, 1, 3, 3),
          "conv2d NCHW 1x8x9x9 float64, weight OIHW 8x1x3x3, stride 1x1, padding 0,0,0,0, groups 8",
-         "dtype is 'float64'; expected float32 or float16", 2 * (8 * 7 * 7) * 9, dtype="float64"),
+         "dtype is 'float64'; expected float32, float16 or bfloat16", 2 * (8 * 7 * 7) * 9, dtype="float64"),
 )  # fmt: skip
 
 

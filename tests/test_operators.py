@@ -18,6 +18,7 @@ from sparing import every
 import tvmconv
 from tvmconv import ConvWorkload, arrays, operators
 from tvmconv.dispatch import template_for
+from tvmconv.dtypes import NARROW, STORAGE_TYPES
 from tvmconv.errors import InvalidArgumentError, NoDeviceError
 from tvmconv.targets import has_gpu, resolve_target
 from tvmconv.testing import DEPTHWISE, Case, check_result, random_operands
@@ -75,14 +76,16 @@ def test_target_as_a_dict() -> None:
     assert np.array_equal(tvmconv.depthwise(X, W, target={"kind": "llvm"}), tvmconv.depthwise(X, W))
 
 
-def test_half_with_vectors_in_half_or_float() -> None:
-    x, w = (OPERANDS[name].astype("float16") for name in ("x", "w"))
-    scale = OPERANDS["scale"].astype("float16")
-    result = tvmconv.depthwise(x, w, scale=scale)
-    assert result.dtype == np.float16
-    assert np.array_equal(result, tvmconv.depthwise(x, w, scale=scale.astype("float32")))
-    by_dlpack = tvmconv.depthwise(*map(OnlyDLPack, (x, w)), scale=OnlyDLPack(scale))
-    assert np.array_equal(by_dlpack.numpy(), result)
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("dtype", NARROW)
+def test_narrow_types_with_vectors_in_the_type_or_float32(dtype: str, kind: str) -> None:
+    make, made, to_numpy = KINDS[kind]
+    x, w, scale = (OPERANDS[name].astype(dtype) for name in ("x", "w", "scale"))
+    expected = tvmconv.depthwise(x, w, scale=scale.astype("float32"))
+    result = tvmconv.depthwise(make(x), make(w), scale=make(scale))
+    assert isinstance(result, made)
+    assert to_numpy(result).dtype == expected.dtype == STORAGE_TYPES[dtype].numpy
+    assert np.array_equal(to_numpy(result), expected)
 
 
 def test_kernels_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:

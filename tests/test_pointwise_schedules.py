@@ -15,6 +15,7 @@ from tvmconv.schedules.cpu import direct, pointwise
 
 from tvmconv import ConvWorkload, compute
 from tvmconv.dispatch import select, templates_for
+from tvmconv.dtypes import NARROW
 from tvmconv.lowering import build, lower
 from tvmconv.targets import resolve_target
 from tvmconv.testing import check_result, random_configs, random_operands
@@ -35,7 +36,7 @@ WORKLOADS = {
     "little-more-than-a-vector": layer(6, (1, 17), 20, batch=2),
     "a-vector": layer(3, (4, 4), 1),
     "ragged-groups": layer(4, (9, 10), 7, groups=3, scale=True, residual=True),
-    "float16": layer(9, (7, 7), 6, dtype="float16", shift=True, batch=2),
+    **{dtype: layer(9, (7, 7), 6, dtype=dtype, shift=True, batch=2) for dtype in NARROW},
     "threads": layer(40, (15, 23), 60, shift=True),
 }
 by_name = pytest.mark.parametrize("name", WORKLOADS)

@@ -13,6 +13,7 @@ import tvm
 
 import tvmconv
 from tvmconv import ConvWorkload
+from tvmconv.dtypes import NARROW, STORAGE_TYPES
 from tvmconv.errors import InvalidArgumentError, NoDeviceError
 from tvmconv.sparse import operator
 from tvmconv.sparse.compiling import compile_sparse
@@ -46,9 +47,10 @@ def test_each_shape_is_compiled_once() -> None:
     (first,) = conv.operators
     assert conv.report is first.report
     assert conv.operator(X.shape) is first
-    for x in (X, X[:, :, :5], X.astype("float16"), X):
-        assert np.allclose(conv(x), plain(x.astype("float32"), W), atol=0.05 if x.dtype == "float16" else 1e-5)
-    assert [operator.workload.x_shape for operator in conv.operators] == [X.shape, (1, 4, 5, 8), X.shape]
+    for x in (X, X[:, :, :5], *map(X.astype, NARROW), X):
+        unit = STORAGE_TYPES[str(x.dtype)].unit
+        assert np.allclose(conv(x).astype("float32"), plain(x.astype("float32"), W), rtol=unit, atol=1e-5)
+    assert [operator.workload.x_shape for operator in conv.operators] == [X.shape, (1, 4, 5, 8), X.shape, X.shape]
     with pytest.raises(InvalidArgumentError, match=r"x_shape is \[.*; expected one shape compiled"):
         conv.source()
 

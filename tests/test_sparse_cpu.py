@@ -13,6 +13,7 @@ from tvmconv.schedules.cpu.sparse import Config
 
 from tvmconv import ConvWorkload
 from tvmconv.arrays import operand
+from tvmconv.dtypes import NARROW
 from tvmconv.errors import InvalidArgumentError
 from tvmconv.lowering import KERNEL_NAME
 from tvmconv.sparse.compiling import SparseKernel, compile_sparse
@@ -74,7 +75,10 @@ CASES = (
     Case("groups", ConvWorkload.conv2d((1, 8, 8, 10), (12, 4, 3, 3), groups=2, padding=1), config(channels=5)),
     Case("depthwise", ConvWorkload.depthwise((1, 6, 8, 10), (6, 2, 3, 3), shift=True), config()),
     Case("one-channel", ConvWorkload.conv2d((1, 1, 8, 10), (4, 1, 3, 3)), config()),
-    Case("half", ConvWorkload.conv2d((1, 6, 8, 10), (12, 6, 3, 3), dtype="float16", activation="relu"), config()),
+    *(
+        Case(dtype, ConvWorkload.conv2d((1, 6, 8, 10), (12, 6, 3, 3), dtype=dtype, activation="relu"), config())
+        for dtype in NARROW
+    ),
 )
 
 

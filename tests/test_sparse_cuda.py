@@ -14,6 +14,7 @@ from tvmconv.schedules.cuda import sparse_tiles
 from tvmconv.schedules.cuda.sparse import Config
 
 from tvmconv import ConvWorkload, cuda, kernel_cache
+from tvmconv.dtypes import NARROW
 from tvmconv.errors import CodeSizeError, InvalidArgumentError
 from tvmconv.lowering import KERNEL_NAME
 from tvmconv.serial import serial_twin
@@ -85,8 +86,13 @@ CASES = (
     ),
     Case("groups", ConvWorkload.conv2d((1, 8, 8, 10), (12, 4, 3, 3), groups=2), config(channels=5, chunk=4)),
     Case("depthwise", ConvWorkload.depthwise((1, 6, 8, 10), (6, 2, 3, 3), shift=True), config()),
-    Case(
-        "half", ConvWorkload.conv2d((1, 6, 8, 10), (12, 6, 3, 3), dtype="float16", activation="relu"), config(buffers=1)
+    *(
+        Case(
+            dtype,
+            ConvWorkload.conv2d((1, 6, 8, 10), (12, 6, 3, 3), dtype=dtype, activation="relu"),
+            config(buffers=1),
+        )
+        for dtype in NARROW
     ),
 )
 

@@ -8,7 +8,9 @@ import numpy as np
 import pytest
 
 from tvmconv import ConvWorkload
+from tvmconv.arrays import to_torch
 from tvmconv.compute import conv2d_reference
+from tvmconv.dtypes import NARROW
 from tvmconv.testing import Case, Sample, check_result, random_operands
 
 torch = pytest.importorskip("torch")
@@ -23,7 +25,7 @@ CASES = [
     _case("dense-stride-dilation", (2, 3, 21, 30), (8, 3, 5, 2), stride=(2, 3), dilation=(1, 2), padding=(2, 1)),
     _case("grouped", (3, 6, 12, 10), (9, 2, 3, 3), groups=3, scale=True, shift=True, activation="relu"),
     _case("depthwise", (3, 8, 14, 16), (16, 1, 3, 3), groups=8, padding=(0, 1, 2, 3)),
-    _case("half", (2, 4, 9, 9), (6, 4, 3, 3), dtype="float16"),
+    *(_case(dtype, (2, 4, 9, 9), (6, 4, 3, 3), dtype=dtype) for dtype in NARROW),
 ]
 by_id = pytest.mark.parametrize("case", CASES, ids=lambda case: case.id)
 
@@ -31,7 +33,7 @@ by_id = pytest.mark.parametrize("case", CASES, ids=lambda case: case.id)
 @by_id
 def test_reference_is_what_torch_computes(case: Case) -> None:
     workload, operands = case.workload, random_operands(case.workload)
-    x, w = (torch.from_numpy(operands[name]).double() for name in ("x", "w"))
+    x, w = (to_torch(operands[name]).double() for name in ("x", "w"))
     top, left, bottom, right = workload.padding
     expected = torch.nn.functional.conv2d(
         torch.nn.functional.pad(x, (left, right, top, bottom)),

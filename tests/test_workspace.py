@@ -17,6 +17,7 @@ from tvmconv.schedules.cuda.direct import Config
 import tvmconv
 from tvmconv import ConvWorkload
 from tvmconv.dispatch import select
+from tvmconv.dtypes import NARROW
 from tvmconv.errors import InvalidArgumentError
 from tvmconv.lowering import KERNEL_NAME, build, build_kernel, lower
 from tvmconv.network import kernels
@@ -30,7 +31,6 @@ POOL = "TVMBackendAllocWorkspace"
 """How code that TVM makes takes memory from its pool."""
 
 DENSE = ConvWorkload.conv2d((2, 16, 9, 11), (24, 16, 3, 3), padding=1, shift=True)
-HALF = ConvWorkload.conv2d((2, 16, 12, 12), (64, 16, 3, 3), dtype="float16")
 TILE = Config(4, 8, 4, 2, 2, 4, 4, 8, 1, 1)
 Parameters = tuple[tuple[tuple[int, ...], str], ...]
 
@@ -41,7 +41,14 @@ CASES = {
     "packed": (DENSE, replace(TILE, packed=True), (PACKED,)),
     "parts": (DENSE, replace(TILE, parts=2), (SUMS,)),
     "packed-parts": (DENSE, replace(TILE, packed=True, parts=2, stages=2), (PACKED, SUMS)),
-    "half-packed": (HALF, replace(TILE, packed=True), (((2, 16, 3, 3, 32), "float16"),)),
+    **{
+        f"{dtype}-packed": (
+            ConvWorkload.conv2d((2, 16, 12, 12), (64, 16, 3, 3), dtype=dtype),
+            replace(TILE, packed=True),
+            (((2, 16, 3, 3, 32), dtype),),
+        )
+        for dtype in NARROW
+    },
 }
 
 

@@ -195,11 +195,17 @@ def from_numpy(array: np.ndarray) -> tvm.runtime.Tensor:
     return tvm_ffi.from_dlpack(array)
 
 
-def to_numpy(tensor: tvm.runtime.Tensor) -> np.ndarray:
-    """NumPy's view of a tensor on a CPU, whose elements lie one after the other."""
+def to_numpy(tensor: Any) -> np.ndarray:
+    """NumPy's view of a tensor of TVM or torch on a CPU, whose elements lie one after the other."""
+    tensor = tvm_ffi.from_dlpack(tensor)
     if str(tensor.dtype) == "bfloat16":
         return np.from_dlpack(tensor._create_view(tensor.shape, "uint16")).view(BFLOAT16)
     return np.from_dlpack(tensor)
+
+
+def to_torch(array: np.ndarray) -> Any:
+    """torch's view of an array; torch has to be loaded."""
+    return sys.modules["torch"].from_dlpack(from_numpy(array))
 
 
 def reshaped(argument: Any, shape: tuple[int, ...]) -> Any:

@@ -41,6 +41,9 @@ _ROWS = (
 
 STORAGE_TYPES = {row.name: row for row in _ROWS}
 DTYPES = tuple(STORAGE_TYPES)
+NARROW = tuple(row.name for row in _ROWS if row.name != row.sums)
+"""Those that are rounded to once more, from their sums, when a result is stored."""
+
 KNOWN = f"{', '.join(DTYPES[:-1])} or {DTYPES[-1]}"
 """The names, for the message of an error."""
 

@@ -203,12 +203,12 @@ def depthwise(
 ) -> Any:
     """Depthwise convolution of x (N, C, H, W) with w (C, M, R, S): `activation(y * scale + shift)`, (N, C*M, Ho, Wo).
 
-    x and w are both float32, both float16 or both bfloat16 (that of `ml_dtypes`, in NumPy), summed in float32, and may be
-    NumPy arrays, torch tensors (on a GPU: on the current stream) or any arrays with DLPack; the result is of the same kind on the same device. scale and shift
-    are vectors (C*M,) in float32 or in the dtype of x. For padding, dilation and activation see
-    `ConvWorkload.depthwise`. `target` is the device of x unless it is given. `out` is an array to write to and return
-    instead of a new one, as for `Operator`. Kernels are compiled on first use, tuned as `compile` says, and kept. It
-    has no gradient.
+    x and w are both float32, both float16 or both bfloat16 (in NumPy that of `ml_dtypes`), summed in float32, and may
+    be NumPy arrays, torch tensors (on a GPU: on the current stream) or any arrays with DLPack; the result is of the
+    same kind on the same device. scale and shift are vectors (C*M,) in float32 or in the dtype of x. For padding,
+    dilation and activation see `ConvWorkload.depthwise`. `target` is the device of x unless it is given. `out` is an
+    array to write to and return instead of a new one, as for `Operator`. Kernels are compiled on first use, tuned as
+    `compile` says, and kept. It has no gradient.
 
     >>> import numpy as np, tvmconv
     >>> x = np.random.rand(1, 32, 112, 112).astype("float32")

@@ -16,8 +16,8 @@ def with_rounding(func: tirx.PrimFunc, target: tvm.target.Target) -> tirx.PrimFu
     TVM would write out four times what is rounded, which its vectorizer refuses where that has variables in it, and
     make zero of a NaN whose bits are all ones.
 
-    Before: `output[i] = T.Cast("bfloat16", y)`. After, with b for the bits of y:
-    `output[i] = T.reinterpret("bfloat16", T.Cast("uint16", T.Select(<NaN>, 32704, (b + 32767 + (b >> 16 & 1)) >> 16)))`.
+    Before: `output[i] = T.Cast("bfloat16", y)`. After, with b for the bits of y, where that is no NaN:
+    `output[i] = T.reinterpret("bfloat16", T.Cast("uint16", (b + 32767 + (b >> 16 & 1)) >> 16))`.
     """
     if target.kind.name != "llvm" or all(str(param.ty.dtype) != "bfloat16" for param in func.params):
         return func

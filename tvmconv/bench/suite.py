@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ..arrays import to_numpy, to_torch
 from ..checking.operands import Sample
 from ..checking.pruning import operands_for
 from ..dispatch import select
@@ -156,9 +157,9 @@ def _device(target: tvm.target.Target) -> str:
 
 def _tensors(arrays: dict[str, np.ndarray[Any, Any]], device: str) -> Operands:
     """The operands in memory that torch has allocated, which is aligned as every library wants it."""
-    import torch
+    import torch  # noqa: F401, `to_torch` looks for it
 
-    return {name: torch.from_numpy(array).to(device, copy=True) for name, array in arrays.items() if name != "output"}
+    return {name: to_torch(array).to(device, copy=True) for name, array in arrays.items() if name != "output"}
 
 
 class _Check:
@@ -177,7 +178,7 @@ class _Check:
         dtype = getattr(torch, workload.dtype)
         # Memory that a right result has just left would hide elements that are not written.
         torch.full(computed.output_shape, torch.nan, dtype=dtype, device=self._device)
-        self._sample(computed).check(call().to(dtype).cpu().numpy(), ROUNDINGS * peer.unit(workload))
+        self._sample(computed).check(to_numpy(call().to(dtype).cpu()), ROUNDINGS * peer.unit(workload))
 
     def _sample(self, workload: ConvWorkload) -> Sample:
         if workload not in self._samples:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..dtypes import STORAGE_TYPES
+from ..dtypes import NARROW, STORAGE_TYPES
 
 FLOAT32_UNIT = STORAGE_TYPES["float32"].unit
 """Relative error of one float32 operation, rounded to nearest."""
@@ -46,7 +46,7 @@ def assert_close(
     magnitude = np.where(finite, magnitude, 0)
     unit = magnitude * FLOAT32_UNIT
     # The float32 operations count the rounding of a store in float32.
-    unit_of_store = 0.0 if storage.name == storage.sums else storage.unit
+    unit_of_store = storage.unit if storage.name in NARROW else 0.0
     storing = np.where(finite, np.abs(stored), 0) * unit_of_store + storage.least
     storing += rounding * magnitude + np.where(finite, evaluation, 0)
     error = np.abs(np.where(finite, got.astype(np.float64) - reference, 0))

@@ -9,6 +9,7 @@ from zipfile import BadZipFile
 
 import numpy as np
 
+from ..dtypes import is_floating
 from ..errors import InvalidArgumentError
 
 if TYPE_CHECKING:
@@ -40,6 +41,6 @@ def fill(spec: TensorSpec, mode: str, generator: np.random.Generator) -> Array:
         raise InvalidArgumentError("inputs", None, expected)
     if mode == "ones":
         return np.ones(shape, spec.dtype)
-    if np.issubdtype(spec.dtype, np.floating):
+    if is_floating(spec.dtype):
         return generator.standard_normal(shape).astype(spec.dtype)
     return generator.integers(0, 2, shape).astype(spec.dtype)

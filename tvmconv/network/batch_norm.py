@@ -6,6 +6,7 @@ import numpy as np
 import tvm
 from tvm import relax
 
+from ..dtypes import NARROW
 from .constants import Array, constant_value
 from .graph import Block, blocks_of, operator_name, rebind
 
@@ -42,8 +43,8 @@ def simplify_batch_norms(mod: tvm.IRModule) -> tvm.IRModule:
     Before: `y = R.nn.batch_norm(x, gamma, beta, mean, variance)`, `z = y[0]`.
     After: `y = R.multiply(x, scale)`, `z = R.add(y, shift)`.
 
-    In float16 with parameters that are no constants, TVM would make a result in float32: it is computed in that, and
-    brought back.
+    In a narrow type with parameters that are no constants, TVM would make a result in float32: it is computed in that,
+    and brought back.
     """
     values = {}
     for block in blocks_of(mod):
@@ -55,7 +56,7 @@ def simplify_batch_norms(mod: tvm.IRModule) -> tvm.IRModule:
                 shape = (-1,) + (1,) * (x.ty.ndim - 2)
                 scale, shift = (relax.const(factor.reshape(shape), x.ty.dtype) for factor in factors)
                 values[first] = relax.op.add(relax.op.multiply(x, scale), shift)
-            elif not value.attrs.training and value.args[0].ty.dtype == "float16":
+            elif not value.attrs.training and str(value.args[0].ty.dtype) in NARROW:
                 values[first] = _by_way_of_float32(value)
     return rebind(mod, values)
 
@@ -72,4 +73,4 @@ def _by_way_of_float32(norm: relax.Call) -> relax.Expr:
         y = relax.op.multiply(y, gamma)
     if attrs.center:
         y = relax.op.add(y, beta)
-    return relax.op.astype(y, "float16")
+    return relax.op.astype(y, norm.args[0].ty.dtype)

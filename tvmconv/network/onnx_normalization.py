@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tvm import relax
 
+from ..dtypes import NARROW
 from .faults import Refused
 from .onnx_node import Node
 
@@ -61,7 +62,7 @@ def _axes(node: Node) -> list[int]:
 
 def _wide(node: Node, x: relax.Expr) -> relax.Expr:
     """x in float32 at least, unless stash_type says otherwise."""
-    narrow = str(x.ty.dtype) in ("float16", "bfloat16")
+    narrow = str(x.ty.dtype) in NARROW
     return _as(node, x, "float32") if narrow and node.attributes.get("stash_type", 1) == 1 else x
 
 

@@ -9,6 +9,7 @@ from functools import partial
 import numpy as np
 from tvm import relax, tirx
 
+from ..dtypes import NARROW
 from .constants import Array
 from .faults import Refused
 from .grid_sampling import MODES, PADDINGS, sample
@@ -92,7 +93,7 @@ def _resized(node: Node, axes: list[Axis], coordinates: str, rounding: str) -> r
     if not is_nearest and "float" not in dtype:
         raise Refused(f"the mode {mode} for {dtype} is not supported", "resize floating-point numbers")
     antialias, excludes = (bool(node.attributes.get(key, 0)) for key in ("antialias", "exclude_outside"))
-    narrow = not is_nearest and dtype in ("float16", "bfloat16")
+    narrow = not is_nearest and dtype in NARROW
     y = node.emit(relax.op.astype(x, "float32")) if narrow else x
     outside = {}
     for axis in axes:

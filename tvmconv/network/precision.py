@@ -5,10 +5,9 @@ from __future__ import annotations
 import tvm
 from tvm import relax
 
+from ..dtypes import NARROW
 from .convolutions import is_convolution
 from .graph import blocks_of, operator_name, rebind
-
-NARROW = ("float16", "bfloat16")
 
 SUMMING = frozenset(
     (

@@ -9,7 +9,9 @@ import torch
 from tvm import relax, tirx
 from tvm.relax.frontend.torch.exported_program_translator import ExportedProgramImporter
 
-HALF = (torch.float16, torch.bfloat16)
+from ..dtypes import NARROW
+
+HALF = tuple(getattr(torch, name) for name in NARROW)
 
 COMPUTING = frozenset(
     (

@@ -50,9 +50,9 @@ class SparseConv2d:
     def __call__(self, x: Any, residual: Any = None, *, out: Any = None) -> Any:
         """The convolution of x (N, C, H, W), as an array of the kind of x on the device of x.
 
-        x is float32, float16 or bfloat16, a NumPy array, a torch tensor (on a GPU: on the current stream) or any array with
-        DLPack; a residual has the shape and dtype of the result. `out` is an array to write to and return instead of a
-        new one, as for `tvmconv.Operator`. The first call with a shape compiles for it.
+        x is float32, float16 or bfloat16, a NumPy array, a torch tensor (on a GPU: on the current stream) or any array
+        with DLPack; a residual has the shape and dtype of the result. `out` is an array to write to and return instead
+        of a new one, as for `tvmconv.Operator`. The first call with a shape compiles for it.
         """
         arrays = {"x": x} if residual is None else {"x": x, "residual": residual}
         return self._calls(self._prepare, (), arrays, out)

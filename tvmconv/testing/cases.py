@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ..dtypes import NARROW
 from ..workload import ConvWorkload
 
 
@@ -58,16 +59,19 @@ DEPTHWISE = (
     _case("shift-relu6", (1, 8, 21, 22), (8, 1, 3, 3), shift=True, activation="relu6"),
     _case("residual-relu", (2, 6, 11, 13), (6, 1, 3, 3), shift=True, residual=True, activation="relu"),
     _case("clip-multiplier-2", (1, 4, 9, 9), (4, 2, 3, 3), scale=True, activation=("clip", -0.5, 1.5)),
-    _case("half", (2, 8, 24, 32), (8, 1, 3, 3), dtype="float16"),
-    _case(
-        "half-odd-relu",
-        (1, 6, 13, 15),
-        (6, 2, 5, 5),
-        dtype="float16",
-        stride=2,
-        scale=True,
-        shift=True,
-        activation="relu",
+    *(_case(dtype, (2, 8, 24, 32), (8, 1, 3, 3), dtype=dtype) for dtype in NARROW),
+    *(
+        _case(
+            f"{dtype}-odd-relu",
+            (1, 6, 13, 15),
+            (6, 2, 5, 5),
+            dtype=dtype,
+            stride=2,
+            scale=True,
+            shift=True,
+            activation="relu",
+        )
+        for dtype in NARROW
     ),
     _case("batch-65", (65, 3, 8, 8), (3, 1, 3, 3)),
 )
@@ -99,7 +103,7 @@ CONV2D = (
     _dense("groups-3-1x1", (1, 12, 8, 8), (15, 4, 1, 1), groups=3),
     _dense("groups-2-of-36", (1, 6, 9, 9), (72, 3, 1, 1), groups=2),
     _dense("groups-2-of-3", (1, 128, 7, 9), (6, 64, 3, 3), groups=2),
-    _dense("groups-2-of-3-half", (1, 256, 5, 5), (6, 128, 1, 1), groups=2, dtype="float16"),
+    *(_dense(f"groups-2-of-3-{dtype}", (1, 256, 5, 5), (6, 128, 1, 1), groups=2, dtype=dtype) for dtype in NARROW),
     _dense("padding-number", (1, 3, 10, 11), (8, 3, 3, 3), padding=2),
     _dense("padding-pair", (1, 3, 10, 11), (8, 3, 3, 3), padding=(0, 2)),
     _dense("padding-four", (1, 3, 10, 11), (8, 3, 3, 3), padding=(3, 0, 1, 2)),
@@ -107,16 +111,19 @@ CONV2D = (
     _dense("scale-shift-relu", (1, 8, 13, 14), (24, 8, 3, 3), scale=True, shift=True, activation="relu"),
     _dense("shift-residual-relu", (2, 8, 7, 9), (20, 8, 3, 3), shift=True, residual=True, activation="relu"),
     _dense("clip-groups-2", (1, 4, 9, 9), (8, 2, 3, 3), groups=2, scale=True, activation=("clip", -0.5, 1.5)),
-    _dense("half", (2, 16, 12, 12), (32, 16, 3, 3), dtype="float16"),
-    _dense(
-        "half-odd-residual",
-        (1, 6, 13, 15),
-        (9, 6, 5, 5),
-        dtype="float16",
-        stride=2,
-        scale=True,
-        residual=True,
-        activation="relu6",
+    *(_dense(dtype, (2, 16, 12, 12), (32, 16, 3, 3), dtype=dtype) for dtype in NARROW),
+    *(
+        _dense(
+            f"{dtype}-odd-residual",
+            (1, 6, 13, 15),
+            (9, 6, 5, 5),
+            dtype=dtype,
+            stride=2,
+            scale=True,
+            residual=True,
+            activation="relu6",
+        )
+        for dtype in NARROW
     ),
     _dense("batch-33", (33, 3, 6, 6), (8, 3, 3, 3)),
 )

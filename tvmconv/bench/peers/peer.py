@@ -44,4 +44,4 @@ class Peer(ABC):
 
         In float32 some bits are left to algorithms such as Winograd's, which sum less exactly.
         """
-        return 2.0**-20 if workload.dtype == "float32" else 2.0**-11
+        return 2.0**-20 if workload.dtype == "float32" else workload.storage.unit
