@@ -19,6 +19,7 @@ from tvm import te
 from tvm.s_tir import Schedule
 
 from tvmconv import compute
+from tvmconv.dtypes import NARROW
 from tvmconv.workload import ConvWorkload, channel_block
 
 from ..space import Space, ceil_div, divisors, named, tile_sizes, wasted
@@ -242,7 +243,7 @@ def schedule(workload: ConvWorkload, config: Config, target: tvm.target.Target) 
         taps = sch.cache_read(accumulate, 1, "global")
         sch.compute_at(taps, task, preserve_unit_loops=True)
         sch.transform_layout(taps, ("write", 0), lambda c, m, r, s: (c // lanes, m, r, s, c % lanes))
-    elif sw > 1:
+    elif sw > 1 or workload.dtype in NARROW:
         band = sch.get_loops(pad)[-4]
         if sch.can_decompose_padding(pad, band):  # copies without tests, so that LLVM makes vectors of each phase
             zeros = sch.decompose_padding(pad, band)

@@ -1,0 +1,127 @@
+"""The types that elements are stored in, and the rounding to bfloat16, which is tvmconv's own on a CPU."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+import tvmconv
+from tvmconv import ConvWorkload, autotvm
+from tvmconv.arrays import to_torch
+from tvmconv.dtypes import DTYPES, NARROW, STORAGE_TYPES, is_floating
+from tvmconv.errors import InvalidArgumentError
+from tvmconv.targets import resolve_target
+from tvmconv.testing import check_result, random_operands
+
+torch = pytest.importorskip("torch")
+every_dtype = pytest.mark.parametrize("dtype", DTYPES)
+
+
+@every_dtype
+def test_rows_are_as_the_types_say(dtype: str) -> None:
+    row, facts = STORAGE_TYPES[dtype], ml_dtypes.finfo(dtype)
+    assert row.numpy.name == str(getattr(torch, dtype)).removeprefix("torch.") == dtype
+    assert row.unit == facts.eps / 2
+    assert row.itemsize == facts.bits // 8
+    assert row.least >= float(facts.smallest_subnormal) / 2
+    assert is_floating(dtype)
+    assert is_floating(row.numpy)
+
+
+def test_others_are_not_floating() -> None:
+    assert [is_floating(dtype) for dtype in ("float64", "int8", "bool")] == [True, False, False]
+
+
+EDGES = (
+    *(0x3F808000, 0x3F818000, 0x3F807FFF, 0x3F808001),  # ties between even and odd, and their neighbours
+    *(0x00008000, 0x00018000, 0x80007FFF, 0x00000000, 0x80000000),  # below the normal numbers, and zeros
+    *(0x7F7F7FFF, 0x7F7F8000, 0x7F7FFFFF, 0x7F800000, 0xFF800000),  # the largest number, and infinities
+    *(0x7FC00000, 0x7F800001, 0x7FFFFFFF, 0xFFFFFFFF, 0xFFC00000),  # NaN
+)
+
+
+@pytest.mark.parametrize("mcpu", ["native", "haswell", "x86-64"])
+@pytest.mark.parametrize("activation", ["none", "leaky_relu"])
+def test_bfloat16_is_rounded_to_nearest_even(activation: str, mcpu: str) -> None:
+    """What a kernel adds to zeros is stored as NumPy stores it, NaN with whatever bits as a NaN."""
+    random = np.random.default_rng(0).integers(0, 2**32, 64 * 64 - len(EDGES), np.uint32)
+    shift = np.concatenate([np.array(EDGES, np.uint32), random]).view(np.float32)
+    x, w = np.zeros((1, 1, 2, 2), "bfloat16"), np.zeros((len(shift), 1, 1, 1), "bfloat16")
+    target = "llvm" if mcpu == "native" else {"kind": "llvm", "mcpu": mcpu}
+    y = tvmconv.conv2d(x, w, shift=shift, activation=None if activation == "none" else activation, target=target)
+    with np.errstate(all="ignore"):
+        slope = np.float32(0.01 if activation == "leaky_relu" else 1)
+        sums = np.where(shift == 0, np.float32(0), shift)  # -0 + 0 is 0
+        expected = np.where(sums < 0, sums * slope, sums).astype("bfloat16")
+    expected = np.broadcast_to(expected[None, :, None, None], y.shape)
+    np.testing.assert_array_equal(np.isnan(y), np.isnan(expected))
+    number = ~np.isnan(expected)
+    np.testing.assert_array_equal(y[number].view(np.uint16), expected[number].view(np.uint16))
+
+
+def test_truncation_is_caught() -> None:
+    """A kernel that cuts the last bits off fails the check that one which rounds passes."""
+    workload = ConvWorkload.depthwise((1, 4, 12, 12), (4, 1, 3, 3), dtype="bfloat16")
+    operands = random_operands(workload)
+    x, w = operands["x"], operands["w"]
+    check_result(workload, operands, tvmconv.depthwise(x, w))
+    exact = tvmconv.depthwise(x.astype("float32"), w.astype("float32"))
+    truncated = (exact.view(np.uint32) >> 16).astype(np.uint16).view("bfloat16")
+    with pytest.raises(AssertionError, match="elements are wrong"):
+        check_result(workload, operands, truncated)
+
+
+LAYERS = {
+    "depthwise": ConvWorkload.depthwise((1, 16, 28, 32), (16, 1, 3, 3), activation="relu", dtype="bfloat16"),
+    "direct": ConvWorkload.conv2d((1, 16, 28, 28), (32, 16, 3, 3), residual=True, dtype="bfloat16"),
+    "im2win": ConvWorkload.conv2d((1, 16, 28, 28), (32, 16, 3, 3), dtype="bfloat16"),
+    "pointwise": ConvWorkload.conv2d((1, 16, 16, 16), (32, 16, 1, 1), shift=True, dtype="bfloat16"),
+}
+
+
+@pytest.mark.parametrize(("mcpu", "register"), [("znver4", "zmm"), ("haswell", "ymm")])
+@pytest.mark.parametrize("algorithm", LAYERS)
+def test_conversions_are_vectors(algorithm: str, mcpu: str, register: str) -> None:
+    """From bfloat16 a shift by half a word, and to it another: of the widest vectors, and of as many as are stored."""
+    target = {"kind": "llvm", "mcpu": mcpu}
+    assembly = tvmconv.compile(LAYERS[algorithm], target, algorithm=algorithm).source("asm")
+    assert re.search(rf"vpslld\s+\$16, .*%{register}", assembly)
+    assert re.search(r"vpsrld\s+\$16, .*%[xyz]mm", assembly)
+
+
+def test_gpus_older_than_the_type_are_refused() -> None:
+    workload, old = LAYERS["direct"], {"kind": "cuda", "arch": "sm_75"}
+    weight = np.ones(workload.w_shape, "float32")
+    calls: list[Any] = [
+        lambda: tvmconv.compile(workload, old),
+        lambda: tvmconv.sparse_conv2d(weight).operator(workload.x_shape, "bfloat16", old),
+        lambda: autotvm.create(workload, old).template,
+    ]
+    for call in calls:
+        with pytest.raises(InvalidArgumentError, match="target is 'sm_75'; expected sm_80 or later, for bfloat16"):
+            call()
+    tvmconv.compile(ConvWorkload.conv2d((1, 4, 6, 6), (4, 4, 3, 3), dtype="float16"), old)
+
+
+@pytest.mark.parametrize("dtype", NARROW)
+def test_large_results_of_torch(dtype: str) -> None:
+    """They are in memory of NumPy's."""
+    workload = ConvWorkload.depthwise((1, 64, 224, 224), (64, 1, 1, 1), dtype=dtype)
+    operands = random_operands(workload)
+    y = tvmconv.depthwise(to_torch(operands["x"]), to_torch(operands["w"]))
+    assert (y.dtype, y.shape) == (getattr(torch, dtype), workload.output_shape)
+    assert torch.equal(y, to_torch(operands["x"]) * to_torch(operands["w"]).view(1, 64, 1, 1))
+
+
+def test_sparse_cubin_of_an_activation() -> None:
+    """Each pixel of a thread has the variables of the activation anew."""
+    weight = np.random.default_rng(0).standard_normal((8, 4, 3, 3)) * np.eye(3)
+    for dtype in DTYPES:
+        operator = tvmconv.sparse_conv2d(weight, activation="silu").operator(
+            (1, 4, 12, 12), dtype, resolve_target({"kind": "cuda", "arch": "sm_90"})
+        )
+        assert sum(kernel.spill_store_bytes for kernel in operator.resources()) == 0
