@@ -39,8 +39,8 @@ class Graph:
         return name
 
     def random(self, *shape: int, scale: float = 1.0) -> str:
-        # Rounded to float16, so that every dtype holds the same numbers.
-        return self.constant((scale * self._rng.standard_normal(shape)).astype("float16"))
+        # Rounded, so that every dtype holds the same numbers.
+        return self.constant((scale * self._rng.standard_normal(shape)).astype("float16").astype("bfloat16"))
 
     def conv(self, x: str, w_shape: Sequence[int], bias: bool = False, **attributes: Any) -> str:
         # Scaled so that values keep their size from layer to layer, and so do their errors.
@@ -48,7 +48,7 @@ class Graph:
         return self.node("Conv", x, weight, *([self.random(w_shape[0])] if bias else []), **attributes)
 
     def batch_norm(self, x: str, channels: int, **attributes: Any) -> str:
-        variance = self.constant((0.5 + self._rng.random(channels)).astype("float16"))
+        variance = self.constant((0.5 + self._rng.random(channels)).astype("bfloat16"))
         gamma, beta, mean = (self.random(channels) for _ in range(3))
         return self.node("BatchNormalization", x, gamma, beta, mean, variance, **attributes)
 

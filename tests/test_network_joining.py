@@ -16,6 +16,7 @@ from onnx.reference import ReferenceEvaluator
 from tvm import relax
 
 from tvmconv import dispatch
+from tvmconv.dtypes import NARROW, STORAGE_TYPES
 from tvmconv.network import build, import_model
 from tvmconv.network.graph import blocks_of, operator_name
 from tvmconv.network.joining import join_outputs
@@ -161,15 +162,17 @@ def test_templates(algorithm: str, monkeypatch: pytest.MonkeyPatch) -> None:
     np.testing.assert_allclose(network(x), expected, rtol=0, atol=4e-6 * np.abs(expected).max())
 
 
-def test_half_precision() -> None:
-    case = Case("half", lambda g: joined(g, pointwise(g), direct(g), depthwise(g)), 2, x_shape=(2, 8, 9, 11))
-    network = build(case.model("float16"))
-    x = np.random.default_rng(3).standard_normal(case.x_shape).astype("float16")
+@pytest.mark.parametrize("dtype", NARROW)
+def test_narrow_types(dtype: str) -> None:
+    case = Case(dtype, lambda g: joined(g, pointwise(g), direct(g), depthwise(g)), 2, x_shape=(2, 8, 9, 11))
+    network = build(case.model(dtype))
+    x = np.random.default_rng(3).standard_normal(case.x_shape).astype(dtype)
     (expected,) = ReferenceEvaluator(case.model("float64")).run(None, {"x": x.astype("float64")})
     y = network(x)
     assert "concatenate" not in network._executable.as_text()
-    assert y.dtype == np.float16
-    np.testing.assert_allclose(y, expected, rtol=2**-10, atol=1e-3)
+    assert y.dtype == dtype
+    unit = STORAGE_TYPES[dtype].unit
+    np.testing.assert_allclose(y.astype("float64"), expected, rtol=2 * unit, atol=2 * unit)
 
 
 def test_sparse_kernels_are_left_alone() -> None:

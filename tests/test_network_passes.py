@@ -15,6 +15,7 @@ from onnx.reference import ReferenceEvaluator
 from tvm import relax
 
 from tvmconv.dispatch import select
+from tvmconv.dtypes import NARROW, STORAGE_TYPES
 from tvmconv.lowering import build as build_module
 from tvmconv.lowering import lower
 from tvmconv.network import Network, build, import_model
@@ -287,20 +288,21 @@ def test_kernel_takes_in(case: Case) -> None:
         np.testing.assert_allclose(y, reference, rtol=0, atol=4e-6 * np.abs(reference).max())
 
 
-def test_half_precision() -> None:
+@pytest.mark.parametrize("narrow", NARROW)
+def test_narrow_types(narrow: str) -> None:
     def model(dtype: str) -> onnx.ModelProto:
         graph = Graph((1, 8, 9, 11), dtype)
         return graph.model(graph.node("Relu", graph.batch_norm(conv(graph, bias=True), 8)))
 
-    imported = import_model(model("float16"))
+    imported = import_model(model(narrow))
     assert [str(found.workload) for found in imported.convolutions()] == [
-        "depthwise 1x8x9x11 -> 8, 3x3 padding 1,1,1,1 float16 + scale+shift+relu"
+        f"depthwise 1x8x9x11 -> 8, 3x3 padding 1,1,1,1 {narrow} + scale+shift+relu"
     ]
-    x = np.random.default_rng(3).standard_normal((1, 8, 9, 11)).astype("float16")
+    x = np.random.default_rng(3).standard_normal((1, 8, 9, 11)).astype(narrow)
     (expected,) = ReferenceEvaluator(model("float64")).run(None, {"x": x.astype("float64")})
     y = build(imported)(x)
-    assert y.dtype == np.float16
-    np.testing.assert_allclose(y, expected, rtol=2**-10, atol=1e-5)
+    assert y.dtype == narrow
+    np.testing.assert_allclose(y.astype("float64"), expected, rtol=2 * STORAGE_TYPES[narrow].unit, atol=1e-5)
 
 
 def test_weights_are_packed_when_the_network_is_built() -> None:

@@ -1,4 +1,4 @@
-"""Networks in which numbers would get lost, or take long: sums of float16, and powers."""
+"""Networks in which numbers would get lost, or take long: sums of narrow types, and powers."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ import pytest
 from network_graph import Graph, operators
 from onnx.reference import ReferenceEvaluator
 
+from tvmconv.dtypes import NARROW, STORAGE_TYPES
 from tvmconv.network import build, import_model
 from tvmconv.network.powers import simplify_powers
 
-HALF: dict[str, Callable[[Graph], str]] = {
+SUMS: dict[str, Callable[[Graph], str]] = {
     "mean of planes": lambda graph: graph.node("GlobalAveragePool", "x"),
     "mean of images": lambda graph: graph.node("ReduceMean", "x", axes=[1, 2, 3]),
     "pooling": lambda graph: graph.node("AveragePool", "x", kernel_shape=[60, 64]),
@@ -26,15 +27,16 @@ HALF: dict[str, Callable[[Graph], str]] = {
 }
 
 
-@pytest.mark.parametrize("name", HALF)
-def test_half_precision_is_summed_in_single(name: str) -> None:
-    """In float16 a sum of ones ends at 2048."""
-    half, double = (Graph((1, 2, 64, 64), dtype, opset=13) for dtype in ("float16", "float64"))
-    x = np.random.default_rng(3).uniform(0.5, 1.5, (1, 2, 64, 64)).astype("float16")
-    (expected,) = ReferenceEvaluator(double.model(HALF[name](double))).run(None, {"x": x.astype("float64")})
-    y = build(half.model(HALF[name](half)))(x)
-    assert y.dtype == np.float16
-    np.testing.assert_allclose(y, expected, rtol=2**-10)
+@pytest.mark.parametrize("dtype", NARROW)
+@pytest.mark.parametrize("name", SUMS)
+def test_narrow_types_are_summed_in_float32(name: str, dtype: str) -> None:
+    """In float16 a sum of ones ends at 2048, in bfloat16 at 256."""
+    narrow, double = (Graph((1, 2, 64, 64), each, opset=13) for each in (dtype, "float64"))
+    x = np.random.default_rng(3).uniform(0.5, 1.5, (1, 2, 64, 64)).astype(dtype)
+    (expected,) = ReferenceEvaluator(double.model(SUMS[name](double))).run(None, {"x": x.astype("float64")})
+    y = build(narrow.model(SUMS[name](narrow)))(x)
+    assert y.dtype == dtype
+    np.testing.assert_allclose(y.astype("float64"), expected, rtol=2 * STORAGE_TYPES[dtype].unit)
 
 
 @pytest.mark.parametrize("beta", [0.75, 0.5, 0.7])

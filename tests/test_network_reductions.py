@@ -14,6 +14,7 @@ from onnx.reference import ReferenceEvaluator
 from tvm import tirx
 from tvm.ir.expr import TensorLoad
 
+from tvmconv.dtypes import NARROW, STORAGE_TYPES
 from tvmconv.network import build, import_model
 from tvmconv.network.spreading import lower_and_fuse, spread_over_threads
 from tvmconv.targets import resolve_target
@@ -106,12 +107,14 @@ def test_numbers(case: Case) -> None:
     [each for each in CASES if each.id in ("3x3-stride-2-padding", "average-with-padding", "mean-with-a-rest")],
     ids=lambda case: case.id,
 )
-def test_half_precision(case: Case) -> None:
-    x = np.random.default_rng(3).standard_normal(case.x_shape).astype("float16")
+@pytest.mark.parametrize("dtype", NARROW)
+def test_narrow_types(case: Case, dtype: str) -> None:
+    x = np.random.default_rng(3).standard_normal(case.x_shape).astype(dtype)
     (expected,) = ReferenceEvaluator(case.model()).run(None, {"x": x.astype("float32")})
-    y = build(import_model(case.model("float16")))(x)
-    assert y.dtype == np.float16
-    np.testing.assert_allclose(y, expected, rtol=2**-9, atol=2**-9)
+    y = build(import_model(case.model(dtype)))(x)
+    assert y.dtype == dtype
+    unit = STORAGE_TYPES[dtype].unit
+    np.testing.assert_allclose(y.astype("float64"), expected, rtol=4 * unit, atol=4 * unit)
 
 
 @pytest.mark.parametrize("case", CASES[:4], ids=lambda case: case.id)

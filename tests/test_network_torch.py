@@ -11,6 +11,7 @@ import pytest
 from sparing import sparing
 
 import tvmconv
+from tvmconv.dtypes import NARROW, STORAGE_TYPES
 from tvmconv.errors import InvalidArgumentError, UnsupportedModelError
 from tvmconv.network import build, import_model
 
@@ -323,8 +324,9 @@ def test_tensors_without_elements(module: nn.Module, shape: tuple[int, ...], dty
     assert (y.shape, y.dtype) == (module(x).shape, dtype)
 
 
+@pytest.mark.parametrize("dtype", NARROW)
 @pytest.mark.parametrize("shape", [(3, 2), (3, 2, 4, 5)], ids=str)
-def test_batch_norm_in_half_precision_with_statistics_as_inputs(shape: tuple[int, ...]) -> None:
+def test_batch_norm_in_narrow_types_with_statistics_as_inputs(shape: tuple[int, ...], dtype: str) -> None:
     """TVM would make a result in float32."""
 
     class Norm(nn.Module):  # type: ignore[misc,name-defined]
@@ -333,8 +335,9 @@ def test_batch_norm_in_half_precision_with_statistics_as_inputs(shape: tuple[int
             return nn.functional.batch_norm(x, mean, variance, gamma, beta, eps=1e-3)
 
     generator = torch.Generator().manual_seed(3)
-    inputs = tuple(torch.rand(each, generator=generator).half() for each in (shape, *[(2,)] * 4))
+    inputs = tuple(torch.rand(each, generator=generator).to(getattr(torch, dtype)) for each in (shape, *[(2,)] * 4))
     y = build(import_model(Norm(), inputs))(*inputs)
     expected = Norm()(*(each.double() for each in inputs))
-    assert y.dtype == torch.float16
-    torch.testing.assert_close(y.double(), expected, rtol=2**-10, atol=2**-12)
+    assert y.dtype == getattr(torch, dtype)
+    unit = STORAGE_TYPES[dtype].unit
+    torch.testing.assert_close(y.double(), expected, rtol=2 * unit, atol=unit / 2)
