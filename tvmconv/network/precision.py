@@ -18,9 +18,12 @@ SUMMING = frozenset(
 )  # fmt: skip
 """Operators of Relax that add up many elements of their operands, beside convolutions and products."""
 
+POOLING = frozenset(("nn.max_pool1d", "nn.max_pool2d", "nn.max_pool3d"))
+"""Operators of Relax that take vectors on a CPU, which they have in float32 but not in bfloat16."""
+
 
 def sum_in_float32(mod: tvm.IRModule) -> tvm.IRModule:
-    """The module with operators of float16 and bfloat16 that add up computed in float32.
+    """The module with operators of float16 and bfloat16 that add up, and pooling of bfloat16, computed in float32.
 
     In float16 the mean of a plane of 112x112 is a third of what it should be: from 2048 on, ones that are added are
     lost.
@@ -35,7 +38,7 @@ def sum_in_float32(mod: tvm.IRModule) -> tvm.IRModule:
                 continue
             if name == "matmul":  # which need not have its operands in float32
                 wider = relax.op.matmul(*value.args, out_dtype="float32")
-            elif name in SUMMING or is_convolution(value):
+            elif name in SUMMING or is_convolution(value) or (name in POOLING and value.ty.dtype == "bfloat16"):
                 wider = relax.Call(value.op, [_in_float32(each) for each in value.args], value.attrs)
             else:
                 continue

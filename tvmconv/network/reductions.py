@@ -77,6 +77,8 @@ def _mark(sch: Schedule, block: SBlockRV, lanes: int) -> SBlockRV | None:
     if (update := _update(sch.get(block))) is None or not all(map(_is_constant, update.load.source.ty.shape)):
         return None
     # A row of outputs where windows slide along one, a single output elsewhere.
+    if str(update.load.source.ty.dtype) == "bfloat16":  # which TVM computes in float32, but for vectors and variables
+        return None
     slides = sch.get(block).iter_vars[first - 1].var in variables(update.load.indices[-1])
     if slides and first == 1:
         return None
