@@ -25,6 +25,7 @@ from tvmconv.autotvm.measure import Stage, Status
 from tvmconv.cli import main
 from tvmconv.cli.tune import Measuring
 from tvmconv.dispatch.task import Entity
+from tvmconv.dtypes import DTYPES
 from tvmconv.targets import DeviceFacts, device_facts
 
 ONE = ["--workload", WORKLOAD.to_json(), "--tuner", "random"]
@@ -122,8 +123,9 @@ def test_dry_run(tmp_path: Path, instant: Instant) -> None:
     plan = tvmconv_json("tune", *suite, "--tasks", "2,5-6", "--dry-run")["tasks"]
     assert [task["number"] for task in plan] == [2, 5, 6]
     assert all((task["workload"]["batch"], task["workload"]["dtype"]) == (1, "float32") for task in plan)
-    (half,) = tvmconv_json("tune", *suite, "--dtype", "float16", "--tasks", 1, "--dry-run")["tasks"]
-    assert half["workload"]["dtype"] == "float16"
+    for dtype in DTYPES:
+        (task,) = tvmconv_json("tune", *suite, "--dtype", dtype, "--tasks", 1, "--dry-run")["tasks"]
+        assert task["workload"]["dtype"] == dtype
     assert sorted(task["to_do"] for task in plan) == [13, 13, 14]
     assert not log.exists()
     tvmconv_json("tune", *suite, "--tasks", "5-6", "--tuner", "random")
