@@ -29,12 +29,19 @@ def _rounded(cast: tirx.Cast) -> tirx.PrimExpr:
         return cast
     # TVM leaves what is below the reinterpretation as it is, and so would read a residual's bits as an integer.
     value = tvm_ffi.structural_map(cast.value, (tirx.Cast, _widened))
+    bindings = []
+    while isinstance(value, tirx.Let):  # TVM simplifies no variable of integers that has other variables in it
+        bindings.append((value.var, value.value))
+        value = value.body
     bits = tirx.Var("bits", "uint32")
     is_nan = (bits & _bits(MAGNITUDE)) > _bits(INFINITY)
     # Half of the last place that stays, or just less than that where the place is even.
     nearest = (bits + _bits(0x7FFF) + (bits >> _bits(16) & _bits(1))) >> _bits(16)
     stored = tirx.Select(is_nan, _bits(NAN), nearest).astype("uint16")
-    return tirx.reinterpret("bfloat16", tirx.Let(bits, tirx.reinterpret("uint32", value), stored))
+    result = tirx.reinterpret("bfloat16", tirx.Let(bits, tirx.reinterpret("uint32", value), stored))
+    for variable, bound in reversed(bindings):
+        result = tirx.Let(variable, bound, result)
+    return result
 
 
 def _widened(cast: tirx.Cast) -> tirx.PrimExpr:
