@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import Any
 
 import ml_dtypes
@@ -12,8 +13,10 @@ import pytest
 import tvmconv
 from tvmconv import ConvWorkload, autotvm
 from tvmconv.arrays import to_torch
+from tvmconv.cli.inputs import fill, read_inputs
 from tvmconv.dtypes import DTYPES, NARROW, STORAGE_TYPES, is_floating
 from tvmconv.errors import InvalidArgumentError
+from tvmconv.network.layers import TensorSpec
 from tvmconv.targets import resolve_target
 from tvmconv.testing import check_result, random_operands
 
@@ -115,6 +118,19 @@ def test_large_results_of_torch(dtype: str) -> None:
     y = tvmconv.depthwise(to_torch(operands["x"]), to_torch(operands["w"]))
     assert (y.dtype, y.shape) == (getattr(torch, dtype), workload.output_shape)
     assert torch.equal(y, to_torch(operands["x"]) * to_torch(operands["w"]).view(1, 64, 1, 1))
+
+
+@every_dtype
+def test_inputs_of_the_cli(dtype: str, tmp_path: Path) -> None:
+    """They are filled with random numbers, and read from what NumPy writes."""
+    spec = TensorSpec("x", (4, 5), dtype)
+    filled = fill(spec, "random", np.random.default_rng(0))
+    assert filled.dtype == dtype
+    assert len(np.unique(filled.astype("float64"))) > 10
+    np.savez(tmp_path / "x.npz", x=filled)
+    read = read_inputs(tmp_path / "x.npz", [spec])["x"]
+    assert read.dtype == dtype
+    assert np.array_equal(read, filled)
 
 
 def test_sparse_cubin_of_an_activation() -> None:

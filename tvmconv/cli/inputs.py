@@ -27,9 +27,12 @@ def read_inputs(path: Path, specs: Sequence[TensorSpec]) -> dict[str, Array]:
             arrays = dict(archive)
     except (ValueError, EOFError, BadZipFile):  # NumPy's message advises to unpickle
         raise InvalidArgumentError("inputs", str(path), "an .npz file of arrays, as numpy.savez writes it") from None
-    for name in arrays:
-        if name not in [spec.name for spec in specs]:
+    dtypes = {spec.name: spec.dtype for spec in specs}
+    for name, array in arrays.items():
+        if name not in dtypes:
             raise InvalidArgumentError("inputs", name, f"names among {', '.join(map(str, specs))}")
+        if dtypes[name] == "bfloat16" and array.dtype == "V2":  # as which NumPy writes it
+            arrays[name] = array.view("bfloat16")
     return arrays
 
 
