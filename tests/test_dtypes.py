@@ -17,7 +17,6 @@ from tvmconv.cli.inputs import fill, read_inputs
 from tvmconv.dtypes import DTYPES, NARROW, STORAGE_TYPES, is_floating
 from tvmconv.errors import InvalidArgumentError
 from tvmconv.network.layers import TensorSpec
-from tvmconv.targets import resolve_target
 from tvmconv.testing import check_result, random_operands
 
 torch = pytest.importorskip("torch")
@@ -131,13 +130,3 @@ def test_inputs_of_the_cli(dtype: str, tmp_path: Path) -> None:
     read = read_inputs(tmp_path / "x.npz", [spec])["x"]
     assert read.dtype == dtype
     assert np.array_equal(read, filled)
-
-
-def test_sparse_cubin_of_an_activation() -> None:
-    """Each pixel of a thread has the variables of the activation anew."""
-    weight = np.random.default_rng(0).standard_normal((8, 4, 3, 3)) * np.eye(3)
-    for dtype in DTYPES:
-        operator = tvmconv.sparse_conv2d(weight, activation="silu").operator(
-            (1, 4, 12, 12), dtype, resolve_target({"kind": "cuda", "arch": "sm_90"})
-        )
-        assert sum(kernel.spill_store_bytes for kernel in operator.resources()) == 0

@@ -30,7 +30,6 @@ def build(func: tirx.PrimFunc, target: tvm.target.Target, name: str = KERNEL_NAM
     use_fast_compiler()
     func = func.with_attrs({"global_symbol": name, "tirx.is_entry_func": True})
     last = (
-        tirx.transform.ConvertSSA(),  # unrolling has left as many definitions of an activation's variables as pixels
         tirx.transform.SplitHostDevice(),
         tirx.transform.MakePackedAPI(),
         tirx.transform.BF16StorageLegalize(),
