@@ -189,14 +189,14 @@ def _device(kind: str, index: int) -> tvm.runtime.Device:
 
 
 def from_numpy(array: np.ndarray) -> tvm.runtime.Tensor:
-    """TVM's view of an array; that of bfloat16 goes by its bits, as DLPack refuses NumPy's."""
+    """Return TVM's view of an array; that of bfloat16 goes by its bits, as DLPack refuses NumPy's."""
     if array.dtype == BFLOAT16:
         return tvm_ffi.from_dlpack(array.view(np.uint16))._create_view(array.shape, "bfloat16")
     return tvm_ffi.from_dlpack(array)
 
 
 def to_numpy(tensor: Any) -> np.ndarray:
-    """NumPy's view of a tensor of TVM or torch on a CPU, whose elements lie one after the other."""
+    """Return NumPy's view of a tensor of TVM or torch on a CPU, whose elements lie one after the other."""
     tensor = tvm_ffi.from_dlpack(tensor)
     if str(tensor.dtype) == "bfloat16":
         return np.from_dlpack(tensor._create_view(tensor.shape, "uint16")).view(BFLOAT16)
@@ -204,7 +204,7 @@ def to_numpy(tensor: Any) -> np.ndarray:
 
 
 def to_torch(array: np.ndarray) -> Any:
-    """torch's view of an array; torch has to be loaded."""
+    """Return torch's view of an array; torch has to be loaded."""
     return sys.modules["torch"].from_dlpack(from_numpy(array))
 
 
@@ -235,7 +235,7 @@ def allocator(array: Any, shape: tuple[int, ...], dtype: str) -> Callable[[], An
 
 
 def argument_maker(array: Any, dtype: str) -> Callable[[Any], Any] | None:
-    """What makes a kernel's argument of what an allocator for the array makes; None where that can be passed itself."""
+    """Return what makes a kernel's argument of what an allocator for the array makes; None where that is the argument."""
     return from_numpy if isinstance(array, np.ndarray) and dtype == "bfloat16" else None
 
 

@@ -1,6 +1,6 @@
 """The types of elements that convolutions read and write: a row for each, and nothing else lists them.
 
-A name is the same in workloads, records, TVM, torch and `ml_dtypes`, whose bfloat16 NumPy knows once it is imported.
+NumPy knows the bfloat16 of `ml_dtypes`, which TVM depends on, by its name once that is imported.
 """
 
 from __future__ import annotations
@@ -12,9 +12,10 @@ import numpy as np
 
 
 class StorageType(NamedTuple):
-    """How elements are stored, and how far a result that is stored so may be from the exact one."""
+    """A row says how elements are stored, and how far a result that is stored so may be from the exact one."""
 
     name: str
+    """It is the same in workloads, records, TVM, torch and `ml_dtypes`."""
     numpy: np.dtype
     sums: str
     """The type that products are summed in."""
@@ -42,12 +43,12 @@ _ROWS = (
 STORAGE_TYPES = {row.name: row for row in _ROWS}
 DTYPES = tuple(STORAGE_TYPES)
 NARROW = tuple(row.name for row in _ROWS if row.name != row.sums)
-"""Those that are rounded to once more, from their sums, when a result is stored."""
+"""The types that a result is rounded to once more, from its sum, when it is stored."""
 
 KNOWN = f"{', '.join(DTYPES[:-1])} or {DTYPES[-1]}"
 """The names, for the message of an error."""
 
 
 def is_floating(dtype: str | np.dtype) -> bool:
-    """Whether a type holds floating-point numbers; NumPy does not count bfloat16 among them."""
+    """Return whether a type holds floating-point numbers; NumPy does not count bfloat16 among them."""
     return np.issubdtype(np.dtype(dtype), np.floating) or str(dtype) in STORAGE_TYPES

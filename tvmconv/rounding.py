@@ -11,7 +11,7 @@ MAGNITUDE, INFINITY, NAN = 0x7FFFFFFF, 0x7F800000, 0x7FC0
 
 
 def with_rounding(func: tirx.PrimFunc, target: tvm.target.Target) -> tirx.PrimFunc:
-    """The function, on a CPU with its own rounding of float32 to bfloat16: to nearest even, and NaN for NaN.
+    """Return the function, on a CPU with its own rounding of float32 to bfloat16: to nearest even, and NaN for NaN.
 
     TVM would write out four times what is rounded, which its vectorizer refuses where that has variables in it, and
     make zero of a NaN whose bits are all ones.
