@@ -235,7 +235,7 @@ def allocator(array: Any, shape: tuple[int, ...], dtype: str) -> Callable[[], An
 
 
 def argument_maker(array: Any, dtype: str) -> Callable[[Any], Any] | None:
-    """Return what makes a kernel's argument of what an allocator for the array makes; None where that is the argument."""
+    """Return what makes a kernel's argument of what an allocator for the array makes; None where it is the same."""
     return from_numpy if isinstance(array, np.ndarray) and dtype == "bfloat16" else None
 
 
