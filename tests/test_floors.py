@@ -34,7 +34,7 @@ FLOORS = (
     ("compute",),
     ("schedules",),
     ("dispatch",),
-    ("lowering", "rounding", "serial", "workspace"),
+    ("folding", "lowering", "rounding", "serial", "workspace"),
     ("calls", "operators", "sparse"),
     ("network",),
     ("checking", "verify"),

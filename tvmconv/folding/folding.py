@@ -15,12 +15,11 @@ from tvm.sym import Analyzer
 
 from ..annotations import SHARES
 from ..errors import InvalidArgumentError
-from ..lowering import itemsize
 from ..workload import ConvWorkload
+from .constants import Constants, require_finite
 from .hoisting import substitute
 from .steps import Always, Loop, PerOutput, Products, Staging, Step
 from .template import Template, declares, first_lane, is_thread
-from .weights import Constants, require_finite
 
 Choices = Sequence[Sequence[Sequence[int]]]
 """Blocks of output channels, lists of which follow one another: a thread does one list."""
@@ -97,7 +96,11 @@ def _can_outline(template: Template) -> bool:
     tvm_ffi.structural_walk(template.func.body, (tirx.For, found.append))
     parallel = (loop for loop in found if loop.kind == tirx.ForKind.PARALLEL)
     tasks = any(int(loop.extent) * int(loop.annotations.get(SHARES, 1)) > 1 for loop in parallel)
-    return tasks and any(itemsize(buffer.dtype) * int(buffer.shape[0]) > STACK_BYTES for buffer in _private(template))
+    return tasks and any(_nbytes(buffer) > STACK_BYTES for buffer in _private(template))
+
+
+def _nbytes(buffer: tirx.Buffer) -> int:
+    return np.dtype(str(buffer.dtype)).itemsize * int(buffer.shape[0])
 
 
 def _private(template: Template) -> list[tirx.Buffer]:
