@@ -1,4 +1,4 @@
-"""From a model to a network."""
+"""Build a network from a model."""
 
 from __future__ import annotations
 
@@ -38,7 +38,8 @@ def build(model: Any, target: Any = "llvm", sparse: str = "auto") -> Network:
 
 
 def _machine_code(mod: tvm.IRModule, target: tvm.target.Target) -> dict[str, bytes]:
-    """That of the kernels with weights in them, as `kernel_cache` knows it: it takes long to make again."""
+    """Return the machine code of kernels with weights in them by their keys in `kernel_cache`: it takes long to make.
+    """
     modules = mod.attrs.get("external_mods", []) if mod.attrs else []
     sources = [source for module in modules for source in cuda.sources(module)]
     return kernel_cache.collected(sources, cuda_arch(target)) if sources else {}
