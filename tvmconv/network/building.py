@@ -38,8 +38,7 @@ def build(model: Any, target: Any = "llvm", sparse: str = "auto") -> Network:
 
 
 def _machine_code(mod: tvm.IRModule, target: tvm.target.Target) -> dict[str, bytes]:
-    """Return the machine code of kernels with weights in them by their keys in `kernel_cache`: it takes long to make.
-    """
+    """Return the machine code of kernels that hold weights, by their keys in `kernel_cache`: it takes long to make."""
     modules = mod.attrs.get("external_mods", []) if mod.attrs else []
     sources = [source for module in modules for source in cuda.sources(module)]
     return kernel_cache.collected(sources, cuda_arch(target)) if sources else {}

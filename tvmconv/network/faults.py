@@ -19,12 +19,10 @@ OURS = str(Path(__file__).parent.parent)
 
 
 class Refused(Exception):  # noqa: N818
-    """Raised for a model that cannot be imported or compiled; callers that know the node raise `UnsupportedModelError`.
-    """
+    """Raised for a model that cannot be imported or compiled; who knows the node raises `UnsupportedModelError`."""
 
     def __init__(self, problem: str, hint: str | None = None, nodes: Sequence[Any] = ()) -> None:
-        """Keep the problem, `hint`, which says what would help, and `nodes`, the nodes at fault where they are known.
-        """
+        """Keep the problem, `hint`, which says what would help, and `nodes`, those at fault where they are known."""
         super().__init__(problem, hint, nodes)
         self.problem = problem
         self.hint = hint

@@ -297,8 +297,7 @@ def _numbers(steps: Mapping[relax.Var, Any], block: Block) -> set[float]:
 
 
 def _named(text: str, numbers: set[float]) -> Function | None:
-    """Return the activation whose formula has this text, with parameters out of these numbers; None if there is none.
-    """
+    """Return the activation whose formula has this text, with parameters out of these numbers; None for no match."""
     for row in ACTIVATIONS.values():
         if row.definition is clip:
             continue

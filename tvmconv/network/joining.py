@@ -57,8 +57,7 @@ def join_outputs(mod: tvm.IRModule) -> tvm.IRModule:
 
 
 def _parts(var: relax.Var, block: Block, mod: tvm.IRModule) -> list[relax.Var] | None:
-    """Return the kernels' outputs that a concatenation puts one behind the other; None if any part is something else.
-    """
+    """Return the kernels' outputs that a concatenation puts one behind the other; None if a part is anything else."""
     value = block.values[var]
     if operator_name(value) != "relax.concat" or value.attrs.axis not in (1, 1 - var.ty.ndim):
         return None

@@ -214,8 +214,7 @@ def _is_concatenation(value: relax.Expr) -> bool:
 
 
 def _is_elementwise(value: relax.Expr) -> bool:
-    """Return whether each element of a value depends only on elements at its place, scalars and its channel's vectors.
-    """
+    """Return whether an element of a value depends on elements at its place, scalars and channel vectors only."""
     if (operator_name(value) or "").removeprefix("relax.") not in BY_ELEMENT:
         return False
     shape = static_shape(value.ty)

@@ -86,7 +86,9 @@ class Network:
         return outputs if len(outputs) > 1 else outputs[0]
 
     def _own(self, inputs: Sequence[Any], placed: Sequence[Any], tensors: Sequence[Any]) -> Iterator[Any]:
-        """Yield the results as the caller's kind of arrays, copied where TVM's are an input, a constant or one another.
+        """Yield the results as the caller's kind of arrays, copied where TVM's share memory with others.
+
+        Those are inputs, constants and results before them.
         """
         like, taken = (inputs[0] if inputs else np.empty(0)), {tensor.data_ptr() for tensor in placed}
         for place, tensor in enumerate(tensors):

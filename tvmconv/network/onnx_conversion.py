@@ -1,6 +1,4 @@
-"""Import of ONNX's graph as a Relax module: TVM's importer, with converters of tvmconv where its own are missing or
-wrong.
-"""
+"""Import of ONNX's graph as a Relax module: TVM's importer, with converters of tvmconv where its own do not do."""
 
 from __future__ import annotations
 

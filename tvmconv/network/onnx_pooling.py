@@ -31,8 +31,7 @@ class Window:
 
     @property
     def reach(self) -> int:
-        """The padding behind that the last window needs, in elements: more than `after` where the size is rounded up.
-        """
+        """The padding behind that the last window needs, in elements: more than `after` if the size is rounded up."""
         end = (self.outputs - 1) * self.stride + (self.size - 1) * self.dilation + 1
         return max(end - self.before - self.inputs, 0)
 

@@ -63,7 +63,9 @@ def _has_none(x: relax.Expr, axes: Sequence[int]) -> bool:
 
 
 def _nothing(x: relax.Expr, axes: Sequence[int], value: float) -> relax.Expr:
-    """Return the result of reductions of no elements, which TVM leaves unwritten; integers have no infinity but an end.
+    """Return the result of reductions of no elements, which TVM leaves unwritten.
+
+    For an infinity an integer has the last of its numbers.
     """
     dtype = str(x.ty.dtype)
     if "float" not in dtype and not np.isfinite(value):

@@ -79,13 +79,9 @@ class SparseKernels:
     ) -> SparseChoice | None:
         """Return the sparse kernel for a convolution with this weight and the epilogue's vectors; None for a dense one.
 
-        The weight has the shape `workload.w_shape`. Where logs have records of both, "auto" takes the one that took
-        less time, and else a sparse one where the template says that it pays. Constants that are not finite get none.
-        Raises `InvalidArgumentError` where every convolution is to have one and a weight, None here, is computed.
-
-        None for a dense one. Where logs have records of both, "auto" takes the one that took less time, and else a
-        sparse one where the template says that it pays. Constants that are not finite have none. Raises
-        `InvalidArgumentError` where every convolution is to have one and a weight, None here, is computed.
+        Where logs have records of both, "auto" takes the one that took less time, and else a sparse one where the
+        template says that it pays. Constants that are not finite get none. Raises `InvalidArgumentError` where every
+        convolution is to have one and a weight, None here, is computed.
         """
         if self._mode == "never":
             return None

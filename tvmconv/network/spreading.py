@@ -92,8 +92,7 @@ def _spread(func: tirx.PrimFunc, lanes: int) -> tirx.PrimFunc:
 
 
 def _fused(func: tirx.PrimFunc) -> tirx.PrimFunc:
-    """Return the function with elementwise stages computed inside their elementwise readers, and with simple indices.
-    """
+    """Return the function with elementwise stages computed inside their elementwise readers, with simple indices."""
     sch = Schedule(func)
     for block in sch.get_child_blocks(sch.get_sblock("root")):
         readers = sch.get_consumers(block)

@@ -220,6 +220,5 @@ def _starts(count: int, lanes: int) -> list[int]:
 
 
 def _width(lanes: int, stride: int) -> int:
-    """Return the elements of a vector that holds every `stride`-th of them in its lanes: a power of two, as registers.
-    """
+    """Return the elements of a vector that has every `stride`-th of them in its lanes: a power of two, as registers."""
     return 1 << (stride * (lanes - 1)).bit_length()
