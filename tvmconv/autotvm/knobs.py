@@ -1,4 +1,4 @@
-"""Kinds of knobs of a template of one's own: what values each may have, and what a value does to a schedule.
+"""Kinds of knobs of a template of one's own, with the values of each and their effect on a schedule.
 
 Names, policies and the order of the values are AutoTVM's, and so are the values in a log.
 """
@@ -36,11 +36,11 @@ BINDINGS = {
         3: ("blockIdx.x", "vthread.x", "threadIdx.x"),
     },
 }
-"""What loops are bound to, by the least number of loops that it is for; loops before them are fused."""
+"""The thread axes that loops are bound to, by the least number of loops; loops before these are fused."""
 
 
 class Axis(NamedTuple):
-    """A place in the result of a knob: what `define_split` and the others return, to define more knobs with."""
+    """A place in the result of a knob: `define_split` and the others return these, to define more knobs with."""
 
     knob: str
     place: int
@@ -50,15 +50,15 @@ class Entity:
     """One value of a knob."""
 
     KIND: ClassVar[str]
-    """As a log names it."""
+    """The name of the kind in a log."""
 
     @property
     def value(self) -> Value:
-        """What a log has of it."""
+        """The value as a log holds it."""
         raise NotImplementedError
 
     def numbers(self) -> tuple[float, ...]:
-        """What the cost model sees of it: none negative, and as many for each value of a knob."""
+        """Return numbers for the cost model: none negative, and as many for each value of a knob."""
         raise NotImplementedError
 
     def __str__(self) -> str:
@@ -67,7 +67,7 @@ class Entity:
 
 @dataclass(frozen=True)
 class SplitEntity(Entity):
-    """Into which sizes a loop is split, from outside; -1 is whatever is left for the outermost."""
+    """The sizes that a loop is split into, from outside in; -1 is whatever is left for the outermost."""
 
     KIND = "sp"
     size: tuple[int, ...]
@@ -87,7 +87,7 @@ class SplitEntity(Entity):
 
 @dataclass(frozen=True)
 class ReorderEntity(Entity):
-    """An order of loops: the places that they had before."""
+    """An order of loops, given by the places that they had before."""
 
     KIND = "re"
     perm: tuple[int, ...]
@@ -109,7 +109,7 @@ class ReorderEntity(Entity):
 
 @dataclass(frozen=True)
 class AnnotateEntity(Entity):
-    """What is done to each of some loops, or, to locate a cache, the places of loops."""
+    """The annotation of each of some loops, or, to locate a cache, the places of loops."""
 
     KIND = "an"
     anns: tuple[int | str, ...]
@@ -188,7 +188,7 @@ def split_values(
     max_factor: int | None,
     no_tail: bool | None,
 ) -> tuple[SplitEntity, ...]:
-    """The values of a knob that splits a loop of an extent; see `ConfigSpace.define_split`."""
+    """Return the values of a knob that splits a loop of an extent; see `ConfigSpace.define_split`."""
     if policy == "candidate":
         if not candidate:
             raise InvalidArgumentError(f"candidate of {name!r}", candidate, "a list of splits")
@@ -212,7 +212,7 @@ def split_values(
 def reorder_values(
     name: str, axes: Sequence[Any], policy: str, options: Mapping[str, Any]
 ) -> tuple[ReorderEntity, ...]:
-    """The values of a knob that reorders loops; see `ConfigSpace.define_reorder`."""
+    """Return the values of a knob that reorders loops; see `ConfigSpace.define_reorder`."""
     places = tuple(range(len(axes)))
     orders: list[tuple[int, ...]]
     if policy == "identity":
@@ -244,7 +244,7 @@ def reorder_values(
 def annotate_values(
     name: str, axes: Sequence[Any], policy: str, options: Mapping[str, Any]
 ) -> tuple[AnnotateEntity, ...]:
-    """The values of a knob that annotates loops; see `ConfigSpace.define_annotate`."""
+    """Return the values of a knob that annotates loops; see `ConfigSpace.define_annotate`."""
     count = len(axes)
     if policy in BINDINGS:
         size = next((size for size in BINDINGS[policy] if size <= count), None)
@@ -262,7 +262,7 @@ def annotate_values(
 
 
 def extent_of(name: str, axis: Any) -> int:
-    """The length of what is to be split: an extent, an axis of a `te` operation, or `sch.get(loop)`."""
+    """Return the length of a loop to split: an extent, an axis of a `te` operation, or `sch.get(loop)`."""
     range_or_loop = axis.dom if isinstance(axis, tirx.IterVar) else axis
     length = range_or_loop.extent if isinstance(range_or_loop, tvm.ir.Range | tirx.For) else range_or_loop
     if isinstance(length, bool) or not isinstance(length, int | tirx.IntImm) or int(length) < 1:
@@ -293,7 +293,7 @@ def _divides(size: int, extent: int, whole: bool) -> bool:
 
 
 def _checked(name: str, size: tuple[int, ...], extent: int, num_outputs: int | None, whole: bool) -> SplitEntity:
-    """A candidate, if it is one for the extent."""
+    """Return a candidate; raise `InvalidArgumentError` unless it splits the extent."""
     if num_outputs is not None and len(size) != num_outputs:
         raise InvalidArgumentError(f"candidate of {name!r}", list(size), f"{num_outputs} sizes")
     if size[:1] == (-1,) and min(size[1:], default=1) > 0:
@@ -316,7 +316,7 @@ def _place(name: str, axes: Sequence[Any], axis: Any) -> int:
 
 
 def _merged(chains: Sequence[Sequence[int]]) -> list[tuple[int, ...]]:
-    """Ways to merge chains in their order, the first of the longest of what is left each time, as AutoTVM has them."""
+    """Return AutoTVM's ways to merge chains in their order: each time the first of the longest chain comes next."""
     left = [len(chain) for chain in chains]
     if not any(left):
         return [()]

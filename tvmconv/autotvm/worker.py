@@ -1,4 +1,6 @@
-"""What runs in the worker processes: building one kernel, and checking and timing one.
+"""Functions that run in the worker processes: they build one kernel, or check and time one.
+
+A worker gets a problem and a configuration, and makes everything else itself.
 
 A worker is told a problem and a configuration, and makes everything else itself.
 """
@@ -38,23 +40,23 @@ from .protocol import BuildResult, Calls
 from .timing import kernel_costs
 
 CHECKED_OUTPUTS = 2**16
-"""How many outputs of a trial are compared with the reference; all of them have to be written."""
+"""The number of outputs of a trial that are compared with the reference; all of them have to be written."""
 
 WRONG_ANSWER = "[wrong answer]"
-"""Begins the message of the error for a kernel that computes something else."""
+"""The beginning of the message of the error for a kernel that computes something else."""
 
 PR_SET_PDEATHSIG = 1
 
 
 def require_packages() -> None:
-    """Refuses to go on without the packages of TVM's worker processes: TVM itself notices too late, or never."""
+    """Refuse to go on without the packages of TVM's worker processes: TVM itself notices too late, or never."""
     for package in ("cloudpickle", "psutil"):
         if find_spec(package) is None:
             raise MissingPackageError(package, "tune", "tuning")
 
 
 def initialize() -> None:
-    """Readies a new worker.
+    """Prepare a new worker.
 
     A segmentation fault ends it at once: TVM's handler allocates memory to describe it, and waits for ever where the
     allocator is what a kernel has corrupted, with Python's lock, so that no time limit ends the worker either.
@@ -108,7 +110,7 @@ def touch(device: str) -> None:
 
 
 def describe(kind: str) -> tuple[DeviceFacts | None, str | None]:
-    """This machine's device for targets of a kind, if there is one, and a GPU's architecture."""
+    """Return this machine's device for targets of a kind, if there is one, and a GPU's architecture."""
     if kind == "cuda" and has_gpu():
         tvm.cuda(0).sync()  # begins to use the driver, which TVM asks for the device's name
     with ThreadPoolExecutor(1) as pool:  # TVM's pool, which is asked for its threads, binds the one that asks to a core
@@ -117,10 +119,10 @@ def describe(kind: str) -> tuple[DeviceFacts | None, str | None]:
 
 
 def evaluate(problem: str, workspace: Workspace, library: str, device: str, calls: Calls) -> list[float]:
-    """Checks the kernel in a library, then times it on a device: seconds of one call, averaged over each repeat.
+    """Check the kernel in a library, then time it on a device: seconds of one call, averaged over each repeat.
 
-    The CUDA code that `build` compiled lies beside the library. All that is not in the kernel is drawn anew each time
-    but the input, and so caches are warm, a GPU's L2 too.
+    The CUDA code that `build` compiled lies beside the library. Every operand but the input is drawn anew each time,
+    and so caches are warm, a GPU's L2 too.
     """
     kernel_cache.use_fast_compiler(Path(library).parent)
     module, place = tvm.runtime.load_module(library), tvm.runtime.device(device)
@@ -129,7 +131,7 @@ def evaluate(problem: str, workspace: Workspace, library: str, device: str, call
 
 
 def _checked(problem: Problem | Call, workspace: Workspace, module: Module, device: Device) -> list[Tensor]:
-    """Arguments for a problem's kernel, which has been right on them."""
+    """Check a problem's kernel and return its arguments."""
     try:
         if isinstance(problem, Call):
             return template_kernels.checked(problem, workspace, module, device)
@@ -154,11 +156,11 @@ def _checked_convolution(problem: Problem, workspace: Workspace, module: Module,
 
 @dataclass(frozen=True)
 class _Memory:
-    """Operands of a problem by name, here and on a device, and an output there in which every element is NaN."""
+    """A problem's operands by name, in memory and on a device, with an output there in which every element is NaN."""
 
     operands: dict[str, np.ndarray[Any, Any]]
     tensors: dict[str, Tensor]
-    """What the kernel is called with: without what it has in it."""
+    """The arguments that the kernel is called with, without constants that it holds."""
     unwritten: Tensor
 
 

@@ -35,8 +35,7 @@ class Block:
         return list(self._readers.get(var, []))
 
     def live(self, values: Mapping[relax.Var, Sequence[relax.Expr]]) -> list[relax.Var]:
-        """Return, in order, the variables that the block's outputs depend on if some variables had these other values.
-        """
+        """Return, in order, the variables that the block's outputs depend on if some variables had other `values`."""
         waiting, found = list(self._ends), set[relax.Var]()
         while waiting:
             if (var := waiting.pop()) not in found and var in self.values:

@@ -60,8 +60,7 @@ def thresholded_relu(node: Node) -> relax.Expr:
 
 
 def mish(node: Node) -> relax.Expr:
-    """Convert Mish, x * tanh(log(1 + exp(x))), as x * n / (n + 2) with n = exp(x) * (exp(x) + 2): no digits are lost.
-    """
+    """Convert Mish, x * tanh(log(1 + exp(x))), as x * n / (n + 2) with n = exp(x) * (exp(x) + 2): no digit is lost."""
     x = node.operands[0]
     e = node.emit(relax.op.exp(relax.op.minimum(x, _like(x, 5 if str(x.ty.dtype) == "float16" else 20))))
     n = node.emit(relax.op.multiply(e, relax.op.add(e, _like(x, 2))))
