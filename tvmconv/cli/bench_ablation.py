@@ -1,4 +1,4 @@
-"""`tvmconv bench ablation`."""
+"""The command `tvmconv bench ablation`."""
 
 from __future__ import annotations
 

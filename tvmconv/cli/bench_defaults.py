@@ -1,4 +1,4 @@
-"""`tvmconv bench defaults`."""
+"""The command `tvmconv bench defaults`."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from ..bench.defaults import Gap
 
 WORST = 10
-"""How many workloads the table shows."""
+"""The number of workloads that the table shows."""
 
 
 @click.command()
@@ -69,7 +69,7 @@ def defaults(target: str, count: int, trials: int, seed: int, log: Path, as_json
 
 
 def report(found: Sequence[Gap], facts: dict[str, Any], as_json: bool) -> None:
-    """Prints how far the defaults are from the best, the worst first."""
+    """Print how far the defaults are from the best, the worst first."""
     from ..bench.defaults import quantiles
 
     if not found:

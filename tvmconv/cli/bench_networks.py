@@ -1,4 +1,4 @@
-"""`tvmconv bench networks`."""
+"""The command `tvmconv bench networks`."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def networks(
 
 
 def _printed(rows: Iterable[NetworkRow]) -> Iterator[NetworkRow]:
-    """The rows, each printed as soon as it is there."""
+    """Yield the rows, each printed as soon as it is there."""
     for row in rows:
         zeros = "" if row.sparsity is None else f", {100 * row.sparsity:g}% zeros"
         click.echo(f"\n{row.name}, {row.batch} x 3 x {row.size} x {row.size}{zeros}")
@@ -110,5 +110,5 @@ def _print_means(rows: Sequence[NetworkRow]) -> None:
 
 
 def _milli(seconds: float) -> float:
-    """Milliseconds in four digits."""
+    """Return milliseconds in four digits."""
     return float(f"{1000 * seconds:.4g}")

@@ -1,4 +1,4 @@
-"""`tvmconv bench overhead`."""
+"""The command `tvmconv bench overhead`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`tvmconv bench sparsity`."""
+"""The command `tvmconv bench sparsity`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`tvmconv bench suite`."""
+"""The command `tvmconv bench suite`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .options import INPUT_FILE, POSITIVE, OutputFile, json_option, target_optio
 
 
 def share(ctx: click.Context, param: click.Parameter, value: str | None) -> float | None:
-    """The share in text such as "5%"."""
+    """Parse the share in text such as "5%"."""
     if value is None:
         return None
     match = re.fullmatch(r"(\d+(?:\.\d+)?)%?", value.strip())

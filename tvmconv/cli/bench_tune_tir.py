@@ -1,4 +1,4 @@
-"""`tvmconv bench tune-tir`."""
+"""The command `tvmconv bench tune-tir`."""
 
 from __future__ import annotations
 

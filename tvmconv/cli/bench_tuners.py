@@ -1,4 +1,4 @@
-"""`tvmconv bench tuners`."""
+"""The command `tvmconv bench tuners`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`tvmconv bench tutorial`."""
+"""The command `tvmconv bench tutorial`."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def _record(entry: Entry, row: Row) -> dict[str, object]:
 
 
 def _times(entry: Entry, row: Row) -> dict[str, Timing]:
-    """What belongs to a row of a table: without the workload's other configurations."""
+    """Return the times that belong to a row of a table, without the workload's other configurations."""
     from ..bench.tutorial import BESIDE
 
     return {"config": row.times[str(entry.config)], **{name: row.times[name] for name in BESIDE if name in row.times}}

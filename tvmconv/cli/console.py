@@ -1,4 +1,4 @@
-"""What commands print: data on stdout, as a table or as JSON, and progress on stderr."""
+"""Output of the commands: data on stdout, as a table or as JSON, and progress on stderr."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from rich.status import Status
 
 UNLIMITED = 10_000
-"""Columns of a pipe or a file: no line is folded."""
+"""The width of a pipe or a file in columns, which folds no line."""
 
 
 def print_json(data: Any) -> None:
@@ -42,7 +42,7 @@ def print_table(headers: Sequence[str], rows: Iterable[Sequence[object]], styles
 
 
 def progress(message: str) -> AbstractContextManager[Status]:
-    """Shows what is being waited for, on a terminal, while the block runs."""
+    """Show a message, while the block runs, on a terminal."""
     from rich.console import Console
     from rich.text import Text
 
@@ -50,7 +50,7 @@ def progress(message: str) -> AbstractContextManager[Status]:
 
 
 def note(message: str) -> None:
-    """Says something on stderr."""
+    """Print a message on stderr."""
     click.echo(message, err=True)
 
 

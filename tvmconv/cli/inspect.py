@@ -1,4 +1,4 @@
-"""`tvmconv inspect`."""
+"""The command `tvmconv inspect`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ VIEWS = {
     "llvm": ("config", "tvmscript", "source", "asm"),
     "cuda": ("config", "tvmscript", "source", "ptx", "resources"),
 }
-"""What can be shown for each kind of target."""
+"""The views that can be shown for each kind of target."""
 
 
 @click.command()
@@ -70,7 +70,7 @@ def inspect(
 
 
 def find_workload(subject: str, layer: int | None, shapes: dict[str, list[int]] | None) -> ConvWorkload:
-    """The workload that the arguments of the command name."""
+    """Return the workload that the arguments of the command name."""
     if not subject.lstrip().startswith("{"):
         path = Path(subject)
         if not path.is_file():

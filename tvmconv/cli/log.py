@@ -1,4 +1,4 @@
-"""`tvmconv log`."""
+"""The command `tvmconv log`."""
 
 from __future__ import annotations
 
@@ -161,13 +161,13 @@ def compact(path: Path, output: Path | None, as_json: bool) -> None:
 
 
 def tidy(path: Path, output: Path | None, kept: Callable[[Log], list[Record]], as_json: bool) -> None:
-    """Puts what is kept of a log in its place, or elsewhere."""
+    """Replace a log by the records of it that are kept, or write them elsewhere."""
     held = opened(path)
     write(output or path, kept if output is None else lambda there: kept(held), len(held.records), as_json)
 
 
 def write(path: Path, content: Callable[[Log], list[Record]], read: int, as_json: bool) -> None:
-    """Puts the content into a log, and says how many of the records that were read it has."""
+    """Write the content to a log, and print how many of the records that were read it has."""
     from ..autotvm.tidy import rewrite
 
     written = len(rewrite(path, content))
@@ -178,7 +178,7 @@ def write(path: Path, content: Callable[[Log], list[Record]], read: int, as_json
 
 
 def opened(path: Path) -> Log:
-    """The log in a file, which has to be one; lines that are no records are told."""
+    """Read the log in a file, which has to be one; say how many lines are no records."""
     from ..autotvm.tidy import readable
 
     held = readable(path)
@@ -187,7 +187,7 @@ def opened(path: Path) -> Log:
 
 
 def tell_skipped(path: Path, skipped: Mapping[str, int]) -> None:
-    """Says how many lines of a log are no records, if any."""
+    """Say how many lines of a log are no records, if any."""
     from ..dispatch.record import skipped_text
 
     if skipped:
@@ -195,7 +195,7 @@ def tell_skipped(path: Path, skipped: Mapping[str, int]) -> None:
 
 
 def making(made: Made) -> list[object]:
-    """What a kernel was made of, in words: workload, schedule, target, device, version of TVM."""
+    """Describe the making of a kernel: workload, schedule, target, device, version of TVM."""
     return [str(made.problem), f"{made.template} {made.version}", made.processor, made.device, made.tvm]
 
 
@@ -204,5 +204,5 @@ def versions_text(record: Record) -> str:
 
 
 def knobs_text(record: Record) -> str:
-    """A configuration in one line."""
+    """Return a configuration in one line."""
     return " ".join(f"{name}={value}" for name, value in record.knobs.items())

@@ -1,4 +1,4 @@
-"""`tvmconv report`."""
+"""The command `tvmconv report`."""
 
 from __future__ import annotations
 

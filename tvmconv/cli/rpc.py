@@ -1,4 +1,4 @@
-"""`tvmconv rpc`."""
+"""The command `tvmconv rpc`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 PORT = click.IntRange(1, 65535)
 
 WITHOUT_CUDA = {"TVM_DEVICE_BACKEND_AUTOLOAD": "0", "TVM_FFI_DISABLE_TORCH_C_DLPACK": "1"}
-"""Keeps `import tvm` from beginning to use CUDA; `tvmconv.autotvm.rpc` says why."""
+"""Environment variables that keep `import tvm` from beginning to use CUDA; `tvmconv.autotvm.rpc` says why."""
 
 host_option = click.option(
     "--host",
@@ -87,7 +87,7 @@ def server(
 
 
 def serve(services: dict[str, Service], host: str, as_json: bool) -> None:
-    """Runs services until interrupted."""
+    """Run services until interrupted."""
     from ..autotvm.rpc import Supervisor
 
     with Supervisor(services) as supervisor:

@@ -1,4 +1,4 @@
-"""`tvmconv run`."""
+"""The command `tvmconv run`."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from ..verify import Array
 
 LIBRARY = b"\x7fELF"
-"""How a shared library begins."""
+"""The first bytes of a shared library."""
 
 
 @click.command()
@@ -115,7 +115,7 @@ def run(
 def load_network(
     file: Path, target: str | None, verify: str | None, shapes: dict[str, list[int]] | None
 ) -> Network | Operator:
-    """What is in the library, or what is built from the model."""
+    """Load the library in the file, or build its model."""
     with file.open("rb") as opened:
         is_library = opened.read(len(LIBRARY)) == LIBRARY
     if not is_library:
@@ -136,7 +136,7 @@ def load_network(
 
 
 def signature(network: Network | Operator) -> tuple[Sequence[TensorSpec], Sequence[TensorSpec]]:
-    """What goes in and what comes out, in order."""
+    """Return the inputs and the outputs in order."""
     from ..network import Network, TensorSpec
 
     if isinstance(network, Network):
@@ -146,7 +146,7 @@ def signature(network: Network | Operator) -> tuple[Sequence[TensorSpec], Sequen
 
 
 def measure(call: Callable[[], object], device: tvm.runtime.Device, repeat: int, number: int) -> list[float]:
-    """Seconds that a call takes, `repeat` times the mean of `number` calls one after the other."""
+    """Return the seconds that a call takes, `repeat` times the mean of `number` calls one after the other."""
     seconds = []
     for _ in range(repeat):
         device.sync()
@@ -159,7 +159,7 @@ def measure(call: Callable[[], object], device: tvm.runtime.Device, repeat: int,
 
 
 def describe(name: str, array: Array) -> dict[str, Any]:
-    """An output in numbers; its extremes and mean are NaN where it has no elements."""
+    """Describe an output in numbers; its extremes and mean are NaN where it has no elements."""
     values = array.astype("float64")
     low, high, mean = (values.min(), values.max(), values.mean()) if values.size else (nan, nan, nan)
     return {

@@ -1,4 +1,4 @@
-"""`tvmconv tune`."""
+"""The command `tvmconv tune`."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ FINISHING = b"finishing the trial under way; Ctrl-C again ends at once\n"
 
 
 def numbers(ctx: click.Context, param: click.Parameter, value: str | None) -> frozenset[int] | None:
-    """The numbers in text such as "1,3-5"."""
+    """Parse the numbers in text such as "1,3-5"."""
     if value is None:
         return None
     found: set[int] = set()
@@ -43,7 +43,7 @@ def numbers(ctx: click.Context, param: click.Parameter, value: str | None) -> fr
 
 
 def device_numbers(ctx: click.Context, param: click.Parameter, value: str | None) -> tuple[int, ...] | None:
-    """The numbers in text such as "0,1", in order."""
+    """Parse the numbers in text such as "0,1", in order."""
     found = numbers(ctx, param, value)
     return None if found is None else tuple(sorted(found))
 
@@ -62,7 +62,7 @@ class Measuring:
     rpc_key: str | None
 
     def option(self) -> MeasureOption:
-        """What measures so."""
+        """Return the builder and the runner that measure so."""
         from ..autotvm.builder import LocalBuilder
         from ..autotvm.measure import measure_option
         from ..autotvm.rpc_runner import RPCRunner
@@ -215,7 +215,7 @@ def find_tasks(
     sparsity: float | None,
     shapes: dict[str, list[int]] | None,
 ) -> list[ConvTask]:
-    """The tasks of the one source that is given."""
+    """Return the tasks of the one source that is given."""
     from ..autotvm import task
     from ..network import import_model
 

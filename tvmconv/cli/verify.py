@@ -1,4 +1,4 @@
-"""`tvmconv verify`."""
+"""The command `tvmconv verify`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from ..testing.trials import Trial
 
 QUIET_SECONDS = 10.0
-"""Between two lines of progress where there is no terminal."""
+"""The seconds between two lines of progress where there is no terminal."""
 
 
 @click.command()
@@ -94,7 +94,7 @@ def verify(
 
 
 def read_case(text: str) -> Trial:
-    """The trial that a failure has printed."""
+    """Parse the trial that a failure has printed."""
     import msgspec
 
     from ..testing.trials import Trial
@@ -106,7 +106,7 @@ def read_case(text: str) -> Trial:
 
 
 def shown(outcomes: Iterator[Outcome], count: int) -> Iterator[Outcome]:
-    """The outcomes, while progress is shown: on a terminal always, elsewhere in a line now and then."""
+    """Yield the outcomes while progress is shown: on a terminal always, elsewhere in a line now and then."""
     said, failed = time.monotonic(), 0
     with progress(f"0/{count}") as display:
         for done, outcome in enumerate(outcomes, 1):
@@ -120,7 +120,7 @@ def shown(outcomes: Iterator[Outcome], count: int) -> Iterator[Outcome]:
 
 
 def print_failure(outcome: Outcome, how: How, target: str) -> None:
-    """What failed and how, and the command that tries it alone."""
+    """Print a failure with its reason, and the command that tries it alone."""
     import msgspec
 
     trial = outcome.trial
@@ -133,5 +133,5 @@ def print_failure(outcome: Outcome, how: How, target: str) -> None:
 
 
 def kind_of(trial: Trial) -> str:
-    """What was tried, for the sum at the end."""
+    """Return the kind of a trial, for the sum at the end."""
     return f"{trial.algorithm} {'default' if trial.knobs is None else 'random'}"

@@ -1,4 +1,4 @@
-"""What is timed beside tvmconv: one file a library, each with one or more `Peer`s."""
+"""Peers that are timed beside tvmconv: one file for each library, with one or more `Peer`s."""
 
 from __future__ import annotations
 
@@ -37,17 +37,17 @@ PEERS: dict[str, Peer] = {
         MetaSchedule(),
     )
 }
-"""Every peer by its name, in the order of the columns."""
+"""All peers by their names, in the order of the columns."""
 
 FOR_SPARSE = ("tvmconv-dense", "pytorch-half-channels", "pytorch-half-filters", "pytorch-quarter", "im2col-spmm")
-"""Those that say something only where much of the weight is zero."""
+"""The names of peers that are of interest only where much of the weight is zero."""
 
 DEFAULT_PEERS = tuple(name for name in PEERS if name != MetaSchedule.name and name not in FOR_SPARSE)
-"""All for a dense weight but the one that takes minutes for a workload."""
+"""The names of the peers for a dense weight: all but the one that takes minutes for a workload."""
 
 SPARSE_PEERS = tuple(
     name
     for name in PEERS
     if name in FOR_SPARSE or name.startswith("pytorch") or name in (Im2colGemm.name, OnnxRuntime.name)
 )
-"""Those beside a sparse weight."""
+"""The names of the peers for a sparse weight."""

@@ -1,4 +1,4 @@
-"""tvmconv itself, as a user gets it."""
+"""tvmconv itself as a contender, as a user gets it."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 
 
 class Tvmconv(Peer):
-    """The configuration of a log that tvmconv ships, or the default."""
+    """tvmconv with the configuration of a log that it ships, or with the default."""
 
     name = "tvmconv"
     algorithm = "auto"
     config: Any = None
-    """A configuration, whatever tvmconv itself would choose."""
+    """A configuration to take, whatever tvmconv itself would choose; None leaves the choice to it."""
 
     def obstacle(self, workload: ConvWorkload, target: tvm.target.Target) -> str | None:
         return None
@@ -38,7 +38,7 @@ class Tvmconv(Peer):
 
 
 class Configured(Tvmconv):
-    """With one configuration."""
+    """tvmconv with one configuration."""
 
     def __init__(self, config: Any, algorithm: str = "auto") -> None:
         self.config = config
@@ -47,7 +47,7 @@ class Configured(Tvmconv):
 
 
 class Algorithm(Tvmconv):
-    """By one of the algorithms for convolutions whose channels meet: to see them side by side."""
+    """tvmconv with one of the algorithms for convolutions whose channels meet, to see them side by side."""
 
     def __init__(self, algorithm: str) -> None:
         self.algorithm = algorithm
@@ -61,7 +61,7 @@ class Algorithm(Tvmconv):
 
 
 class Plain(Tvmconv):
-    """The convolution without its epilogue: what fusing the epilogue costs."""
+    """tvmconv for the convolution without its epilogue, which shows the cost of fusing the epilogue."""
 
     name = "tvmconv-plain"
 
