@@ -1,4 +1,4 @@
-"""The one door to TVM's compiler: from a selected schedule to a kernel, and from a module to an executable."""
+"""The only calls of TVM's compiler: from a selected schedule to a kernel, and from a module to an executable."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ if TYPE_CHECKING:
     from tvm.runtime import Executable
 
 KERNEL_NAME = "tvmconv_kernel"
-"""The function of a module that holds a single kernel."""
+"""The name of the function in a module that holds a single kernel."""
 
 OPAQUE = 8
 """TVM's operator pattern for functions that its fusion leaves as they are."""
 
 
 class Kernel(NamedTuple):
-    """A workload's kernel, compiled: it is called with the operands and the workspace's parameters."""
+    """A workload's compiled kernel, which is called with the operands and the workspace's parameters."""
 
     executable: Executable
-    """With the kernel alone, under `KERNEL_NAME`."""
+    """The executable of the kernel alone, under `KERNEL_NAME`."""
     workspace: Workspace
 
 
 def lower(workload: ConvWorkload, selection: Selection, target: tvm.target.Target, name: str) -> tirx.PrimFunc:
-    """The workload's scheduled function, named, with its operands in the order of `workload.operands`.
+    """Return the workload's scheduled function, named, with its operands in the order of `workload.operands`.
 
     It is marked as scheduled, so that TVM's own passes leave it alone inside a larger module.
     """
@@ -44,14 +44,16 @@ def lower(workload: ConvWorkload, selection: Selection, target: tvm.target.Targe
 
 
 def as_scheduled(func: tirx.PrimFunc, name: str) -> tirx.PrimFunc:
-    """The function named, and marked as scheduled."""
+    """Return the function named, and marked as scheduled."""
     return func.with_attrs({"global_symbol": name, "tirx.is_scheduled": True, "op_pattern": OPAQUE})
 
 
 def with_operands(func: tirx.PrimFunc, workload: ConvWorkload) -> tirx.PrimFunc:
-    """The function with parameters in the shapes of the workload's operands, for a template that takes planes as rows.
+    """Return the function with parameters in the shapes of the workload's operands.
 
-    An index beyond the end of a row then is one in the next, which is where it lies.
+    Some templates take planes as rows. An index beyond the end of a row then is one in the next, which is where it
+    lies.
+
     Before: `x: T.Buffer((1, 8, 1, 196), "float32")`. After: `x: T.Buffer((1, 8, 14, 14), "float32")`.
     """
     shapes = [shape for shape, _ in workload.operands.values()]
@@ -62,7 +64,7 @@ def with_operands(func: tirx.PrimFunc, workload: ConvWorkload) -> tirx.PrimFunc:
 
 
 def with_launch_bounds(func: tirx.PrimFunc) -> tirx.PrimFunc:
-    """The function with `MIN_BLOCKS` as TVM's attribute of a kernel, which no schedule primitive can set.
+    """Return the function with `MIN_BLOCKS` as TVM's attribute of a kernel, which no schedule primitive can set.
 
     Before: `for tx in T.thread_binding(256, ..., annotations={"tvmconv.min_blocks": 2}): ...`.
     After: `for tx in T.thread_binding(256, ...): with T.attr(0, "tirx.launch_bounds_min_blocks_per_sm", 2): ...`.
@@ -79,7 +81,7 @@ def with_launch_bounds(func: tirx.PrimFunc) -> tirx.PrimFunc:
 
 
 def with_alignment(func: tirx.PrimFunc, target: tvm.target.Target) -> tirx.PrimFunc:
-    """The function with parameters that are aligned to no more than arrays are: `GPU_ALIGNMENT`, or an element.
+    """Return the function with parameters aligned to no more than arrays are: `GPU_ALIGNMENT`, or an element.
 
     TVM assumes 64 bytes, and CPU code made so crashes on the arrays of NumPy and on slices, which are aligned to less.
     Before: `x: T.Buffer((1024,), "float32")`. After: `x: T.Buffer((1024,), "float32", align=4)`.
@@ -93,7 +95,7 @@ def with_alignment(func: tirx.PrimFunc, target: tvm.target.Target) -> tirx.PrimF
 
 
 def itemsize(dtype: Any) -> int:
-    """Bytes of an element."""
+    """Return the bytes of an element."""
     return -(-int(tvm.DataType(str(dtype)).bits) // 8)
 
 
@@ -103,7 +105,7 @@ def _with_parameters(func: tirx.PrimFunc, fresh: dict[tvm.ir.Var, tvm.ir.Var]) -
 
 
 def build(mod: tvm.IRModule, target: tvm.target.Target, pipeline: tvm.transform.Pass | None = None) -> Executable:
-    """Compiles a module of kernels, or a Relax module, for a target; by TVM's default pipeline for it unless told."""
+    """Compile a module of kernels, or a Relax module, for a target, by TVM's default pipeline unless one is given."""
     use_fast_compiler()
     current = tvm.transform.PassContext.current()
     # What schedules mark as asynchronous becomes cp.async; without this they would be ordinary copies.
@@ -114,11 +116,11 @@ def build(mod: tvm.IRModule, target: tvm.target.Target, pipeline: tvm.transform.
 
 
 def build_kernel(workload: ConvWorkload, selection: Selection, target: tvm.target.Target) -> Kernel:
-    """The workload's kernel, in a module of its own."""
+    """Build the workload's kernel, in a module of its own."""
     return build_function(lower(workload, selection, target, KERNEL_NAME), target)
 
 
 def build_function(func: tirx.PrimFunc, target: tvm.target.Target) -> Kernel:
-    """The kernel of a scheduled function of the name `KERNEL_NAME`."""
+    """Build the kernel of a scheduled function of the name `KERNEL_NAME`."""
     func, workspace = take_out(func, target)
     return Kernel(build(tvm.IRModule({KERNEL_NAME: func}), target), workspace)

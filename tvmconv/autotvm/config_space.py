@@ -32,9 +32,6 @@ class ConfigSpace:
 
     `cfg[name]` is the first value of each knob, so that the template makes a schedule: the default. For tuners it is a
     space like those of tvmconv's own templates.
-
-    Under `cfg[name]` it has the first value of each knob, so that the template makes a schedule: the default. For
-    tuners it is a space like those of tvmconv's own templates.
     """
 
     is_fallback = False

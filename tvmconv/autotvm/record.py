@@ -14,8 +14,6 @@ def pick_best(in_file: str | PathLike[str], out_file: str | PathLike[str]) -> No
     """Write the best records of a log, which are worth applying, to another log, whose own compete with them.
 
     There is a best configuration for each problem, target, device and version; the records that decide on it are kept.
-
-    There is a best configuration for each problem, target, device and version, which has as many records as decide.
     """
     given = readable(in_file)
     rewrite(out_file, lambda there: picked([there, given]))

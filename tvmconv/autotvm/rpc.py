@@ -111,8 +111,6 @@ def server(tracker: tuple[str, int], key: str, host: str, port: int, port_end: i
 
     It listens on the first free port from `port` to before `port_end`. `device` is the number of the GPU, of several in
     this machine.
-
-    `device` is the number of the GPU, of several in this machine.
     """
     _check_host(host)
     if not key or set(key) & set(": \t\n"):

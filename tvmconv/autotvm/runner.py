@@ -180,9 +180,7 @@ class DeviceProcess:
 def chosen_devices(kind: str, chosen: Sequence[int] | None) -> tuple[int, ...]:
     """Return the numbers of the devices that measure for targets of a kind.
 
-    They are the chosen ones, or all that are like the first.
-
-    There are none where there is no GPU.
+    They are the chosen ones, or all that are like the first. There are none where there is no GPU.
     """
     if kind == "llvm":
         if chosen is not None:

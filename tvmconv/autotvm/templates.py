@@ -53,11 +53,10 @@ F = TypeVar("F", bound=Callable[..., Any])
 def template(task_name: str) -> Callable[[F], F]:
     """Return a decorator for a function that returns a schedule and its arguments.
 
-    The function returns `(s_tir.Schedule, [te.Tensor, ...])`.
-
-    The schedule is one of `te.create_prim_func` of the same arguments; those that are no placeholders are outputs. The
-    function gets its knobs from `get_config`. It is named by `task_name` in tasks and logs, and called with what a log
-    can hold: numbers, strings, True, False, None, and tuples of them.
+    The function returns `(s_tir.Schedule, [te.Tensor, ...])`. The schedule is one of `te.create_prim_func` of the same
+    arguments; those that are no placeholders are outputs. The function gets its knobs from `get_config`. It is named by
+    `task_name` in tasks and logs, and called with what a log can hold: numbers, strings, True, False, None, and tuples
+    of them.
 
     Called as it is, in a `with tvm.target.Target(...)`, it returns the schedule with the best configuration of the logs
     that are applied, or else with the default one, with a warning.

@@ -1,8 +1,6 @@
 """Functions that run in the worker processes: they build one kernel, or check and time one.
 
 A worker gets a problem and a configuration, and makes everything else itself.
-
-A worker is told a problem and a configuration, and makes everything else itself.
 """
 
 from __future__ import annotations

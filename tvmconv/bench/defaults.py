@@ -44,11 +44,10 @@ class Gap:
 def random_workloads(count: int, seed: int) -> list[ConvWorkload]:
     """Return depthwise workloads in float32, the same for the same seed everywhere.
 
-    A longer list begins with a shorter one.
-
-    Batches up to 64, channels up to 1024 and sides up to 256 are uniform in their logarithms; strides 1 to 3, dilations
-    1 to 3, kernels 1x1 to 11x11, multipliers 1 to 4 and both paddings are equally likely. The dilated kernel fits the
-    image, and the tensors hold `LEAST_BYTES` to `MOST_BYTES`; what does not is drawn again.
+    A longer list begins with a shorter one. Batches up to 64, channels up to 1024 and sides up to 256 are uniform in
+    their logarithms; strides 1 to 3, dilations 1 to 3, kernels 1x1 to 11x11, multipliers 1 to 4 and both paddings are
+    equally likely. The dilated kernel fits the image, and the tensors hold `LEAST_BYTES` to `MOST_BYTES`; what does not
+    is drawn again.
     """
     draw, workloads = Draw(seed), list[ConvWorkload]()
     while len(workloads) < count:

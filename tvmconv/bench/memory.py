@@ -2,9 +2,6 @@
 
 The formulas are those of the im2win thesis, chapter 2.3, in the bytes of the workload's dtype. The measured memory is
 all that a library takes: data laid out anew, scratch memory, weights in another order.
-
-The formulas are those of the im2win thesis, chapter 2.3, in the bytes of the workload's dtype. What is measured has all
-that a library takes: data laid out anew, scratch memory, weights in another order.
 """
 
 from __future__ import annotations
@@ -48,9 +45,8 @@ def direct_bytes(workload: ConvWorkload) -> int:
 def im2win_bytes(workload: ConvWorkload) -> int:
     """Return the bytes of im2win's windows: for each output row, the R input rows that it reads.
 
-    The rows have the whole padded width.
-
-    N * C * Ho * R * W elements; with R equal to the stride and no padding as many as the input has.
+    The rows have the whole padded width. N * C * Ho * R * W elements; with R equal to the stride and no padding as many
+    as the input has.
     """
     rows, columns = workload.output_size[0] * workload.kernel[0], workload.padded_input[1]
     return workload.itemsize * workload.batch * workload.in_channels * rows * columns
@@ -80,10 +76,8 @@ def can_measure(on_gpu: bool) -> bool:
 def workspace_on_gpu(call: Call) -> int:
     """Return the most bytes that a call has from torch's allocator at once, without its output.
 
-    It is a call that is not the first.
-
-    tvmconv, cuDNN and all of PyTorch take their workspaces there; not counted is what was taken once for all calls,
-    such as the 32 MiB of cuBLAS, and what TVM's own kernels take.
+    It is a call that is not the first. tvmconv, cuDNN and all of PyTorch take their workspaces there; not counted is
+    what was taken once for all calls, such as the 32 MiB of cuBLAS, and what TVM's own kernels take.
     """
     import torch
 

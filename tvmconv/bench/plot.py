@@ -1,8 +1,6 @@
 """Plots of a report: bars of times as multiples of a copy's, and a roofline.
 
 Importing this module needs matplotlib, so that a missing one is found before anything is measured.
-
-Importing it needs matplotlib, so that a missing one is found before anything is measured.
 """
 
 from __future__ import annotations

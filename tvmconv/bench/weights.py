@@ -27,8 +27,6 @@ def prune(module: nn.Module, share: float) -> None:
     """Set a share of the weights of each convolution and linear layer to zero, those that are closest to it.
 
     The rest is scaled up to the norm that the weight had, so that activations keep their size.
-
-    What is left is scaled up to the norm that the weight had, so that what goes through keeps its size.
     """
     for part in module.modules():
         if isinstance(part, (nn.Conv2d, nn.Linear)):

@@ -1,8 +1,6 @@
 """The command line, `tvmconv COMMAND`: one file for each command, and the output for errors.
 
 Commands import modules when they run, so that help and completion load neither TVM nor any framework.
-
-Commands import what they need when they run, so that help and completion load neither TVM nor any framework.
 """
 
 from __future__ import annotations

@@ -2,9 +2,6 @@
 
 A pass looks at one dataflow block at a time. A variable that is read elsewhere, or by two readers, has to be stored
 anyway, so whatever follows it stays as it is.
-
-One dataflow block is looked at at a time. A variable that is read elsewhere, or by two, has to be stored anyway, so
-whatever follows it stays as it is.
 """
 
 from __future__ import annotations
@@ -29,8 +26,6 @@ class Tail:
     """The epilogue `activation(y * scale[k] + shift[k] + residual)` behind a convolution.
 
     `scale` and `shift` are (K,) in float64; None stands for ones and for zeros. A missing bound is infinite.
-
-    `scale` and `shift` are (K,) in float64, None for one and zero; bounds that are not there are infinite.
     """
 
     output: relax.Var

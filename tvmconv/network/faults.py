@@ -35,9 +35,6 @@ def tvm_at_work() -> Iterator[None]:
 
     TVM calls code of tvmconv back, in passes and converters. An error that this code raises is a bug and is passed on
     as it is, unless TVM's compiled code raised it.
-
-    TVM calls code of tvmconv back, in passes and converters. What that raises is a bug, and stays what it is, unless
-    TVM's compiled code has refused what it was given.
     """
     try:
         yield

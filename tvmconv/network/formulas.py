@@ -2,9 +2,6 @@
 
 A formula of one variable y is a sum of products in a normal form, so equal functions that are written differently, such
 as `y / 6 * clip(y + 3, 0, 6)` and `y * clip(y * (1 / 6) + 0.5, 0, 1)`, have the same text.
-
-A formula of one variable y is a sum of products in a normal form, so one that is written otherwise, such as
-`y / 6 * clip(y + 3, 0, 6)` and `y * clip(y * (1 / 6) + 0.5, 0, 1)`, is the same text.
 """
 
 from __future__ import annotations
@@ -283,8 +280,6 @@ def _numbers(steps: Mapping[relax.Var, Any], block: Block) -> set[float]:
     """Return numbers that may be an activation's parameter: those in the steps, of either sign.
 
     0 is left out: with it, activations are mere bounds.
-
-    With 0, activations are bounds.
     """
     found: set[float] = set()
     for var in steps:

@@ -28,10 +28,9 @@ def sample(
 ) -> relax.Expr:
     """Return x (N, C, *sizes) sampled at the places in grid (N, *outputs, axes).
 
-    Places are from -1 to 1, from end to end, with those of the last axis of x first.
-
-    `mode` is one of `MODES`, `padding`, what is outside of x, one of `PADDINGS`; -1 and 1 are the centers of the
-    elements at the ends if `align_corners`, and else their outer edges.
+    Places are from -1 to 1, from end to end, with those of the last axis of x first. `mode` is one of `MODES`,
+    `padding`, what is outside of x, one of `PADDINGS`; -1 and 1 are the centers of the elements at the ends if
+    `align_corners`, and else their outer edges.
     """
 
     def compute(x: te.Tensor, grid: te.Tensor) -> te.Tensor:

@@ -17,11 +17,10 @@ from .graph import Block, blocks_of, operator_name, rebind
 def join_outputs(mod: tvm.IRModule) -> tvm.IRModule:
     """Return the module without those concatenations of channels into which kernels can write their outputs.
 
-    The parts of such a concatenation are outputs of kernels that nothing else reads.
-
-    The first of the kernels gets memory for the whole result and writes its own channels; each one after it gets that
-    tensor and writes its own in place. Concatenations of concatenations are one. A concatenation with any other part,
-    such as an input, the result of pooling or of a sparse kernel, or the same tensor twice, stays as it is.
+    The parts of such a concatenation are outputs of kernels that nothing else reads. The first of the kernels gets
+    memory for the whole result and writes its own channels; each one after it gets that tensor and writes its own in
+    place. Concatenations of concatenations are one. A concatenation with any other part, such as an input, the result
+    of pooling or of a sparse kernel, or the same tensor twice, stays as it is.
 
     Before: `a = R.call_tir(conv_0, (x,))`, `b = R.call_tir(conv_1, (x,))`, `y = R.concat((a, b), axis=1)`.
     After: `a = R.call_tir(conv_0_at_0_of_8, (x,))`, `y = R.call_tir_inplace(conv_1_at_4_of_8, (x, a))`.

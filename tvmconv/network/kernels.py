@@ -101,8 +101,6 @@ def _call(
 
     Tensors with one spatial axis get a second one of size 1 for the kernel. To Relax the workspace is further outputs
     that nobody reads, so that it plans their memory together with all other memory.
-
-    To Relax the workspace is further outputs that nobody reads: it plans their memory with all other.
     """
     *shapes, _ = site.described.in_nchw().operands.values()
     operands = [_shaped(operand, shape) for operand, (shape, _) in zip(site.operands, shapes, strict=True)]

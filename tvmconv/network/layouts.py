@@ -2,9 +2,6 @@
 
 A convolution then reads its input without gaps and stores vectors as it summed them. No tensor is copied from one
 layout into another: convolutions at the ends of such parts read or write NCHW.
-
-What one convolution stores so the next reads without gaps, and stores vectors as they were summed. No tensor is copied
-from one layout into another: convolutions at the ends of such parts read or write NCHW.
 """
 
 from __future__ import annotations

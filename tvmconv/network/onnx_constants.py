@@ -2,9 +2,6 @@
 
 Exporters leave weights that are computed from others (transposed, dequantized, broadcast from a number) and shapes that
 are put together from those of tensors; the importer wants many of these as constants.
-
-Exporters leave weights that are made of others (transposed, dequantized, broadcast from a number) and shapes that are
-put together from those of tensors; the importer wants many of these as constants.
 """
 
 from __future__ import annotations
@@ -42,8 +39,6 @@ def fold_nodes(
     """Return the graph without initializers and without nodes that compute constants, and these nodes' values.
 
     `shapes` are the shapes of inputs that replace their own.
-
-    `shapes` is what inputs have in place of their own shapes.
 
     Before: `w = Transpose(weight)`, `y = Conv(x, w)`. After: `y = Conv(x, w)`, with w among the values.
     """

@@ -84,9 +84,6 @@ def import_onnx(
 
     `shapes` are the shapes of inputs that replace their own. Raises `UnsupportedModelError` for a model with an
     operator that Relax cannot import.
-
-    `shapes` is what inputs have in place of their own shapes. Raises `UnsupportedModelError` for a model with an
-    operator that Relax cannot import.
     """
     import onnx
 

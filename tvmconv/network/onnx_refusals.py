@@ -101,8 +101,6 @@ def refuse_types(graph: onnx.GraphProto, tensors: Collection[onnx.TensorProto]) 
     """Raise `Refused` for a graph with inputs, outputs or constants that a network cannot have.
 
     The error names a node that reads or makes them. `tensors` are those that the nodes of the graph may read.
-
-    It names a node that reads or makes them. `tensors` are those that the nodes of the graph may read.
     """
     odd = {tensor.name: _words(tensor.data_type) for tensor in tensors}
     for value in (*graph.input, *graph.output):
@@ -139,8 +137,6 @@ def unsupported_nodes(refusal: Refused, nodes: Mapping[str, onnx.NodeProto]) -> 
     """Return the error for a refusal; `nodes` are the model's nodes by the tensors that they or their parts make.
 
     The error tells a node that was inlined with the node it is part of: "Elu in Celu (node 'celu0')".
-
-    A node that was inlined is told with what it is part of: "Elu in Celu (node 'celu0')".
     """
     found = []
     for node in refusal.nodes:

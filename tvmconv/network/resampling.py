@@ -1,8 +1,6 @@
 """Resampling along an axis: each output is the weighted sum of a few elements of the input.
 
 NumPy makes the tables of elements and weights beforehand.
-
-Which elements, and their weights, are tables that NumPy makes beforehand.
 """
 
 from __future__ import annotations

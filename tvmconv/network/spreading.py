@@ -64,8 +64,6 @@ def _has_work(func: tirx.PrimFunc) -> bool:
 
     There are none in code that TVM has written by hand, such as a scatter, which is a single block, nor in a function
     with an array of no elements, whose loops run zero times.
-
-    A function with an array of no elements, whose loops run zero times, has none.
     """
     if not isinstance(func.body, SBlockRealize) or str(func.body.block.name_hint) != "root":
         return False
@@ -170,9 +168,6 @@ def _taken_apart(block: SBlock) -> tuple[int, int] | None:
 
     None unless there is just one such remainder. With an unrolled loop over the remainders, such as over the channels
     that a shuffle takes in turns, conditions and indices are constant in what is left for LLVM.
-
-    With a loop over the remainders that is unrolled, such as over the channels that a shuffle takes in turns,
-    conditions and indices are constant in what is left for LLVM.
     """
     remainders: list[tirx.FloorMod] = []
     tvm_ffi.structural_walk(block.body, [(tirx.FloorMod, remainders.append)])

@@ -46,8 +46,6 @@ class Importer(ExportedProgramImporter):  # type: ignore[misc]
     """Imports torch's operators as Relax's, each node with the shape and the dtype that torch gives it.
 
     Its errors have the node in their frames, as Relax's own errors do.
-
-    What it raises has the node in its frames, as Relax's own errors do.
     """
 
     def create_convert_map(self) -> dict[str, Converter]:

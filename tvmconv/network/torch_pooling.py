@@ -54,8 +54,6 @@ def average_pool(builder: relax.BlockBuilder, x: relax.Expr, node: torch.fx.Node
     """Return means of windows as torch's `avg_pool` takes them; None where Relax's are the same.
 
     They are the means of windows inside a padded x, times a factor that corrects the number of elements.
-
-    They are those of windows that are all inside of an x with its padding around it, times what a window has too many.
     """
     kernel, stride, padding, ceiling, padded, divisor = given(
         node, kernel_size=None, stride=(), padding=0, ceil_mode=False, count_include_pad=True, divisor_override=None

@@ -75,8 +75,6 @@ def _applied(
 
     Along the other axes each line is there twice: torch itself is wrong for smoothing operators on images of one
     column.
-
-    They are there twice along the others: those that smooth are wrong on images of one column, in torch itself.
     """
     image = lines.reshape(len(lines), 1, *(-1 if axis == place else 1 for axis in range(rank)))
     image = image.expand(-1, -1, *(-1 if axis == place else 2 for axis in range(rank))).contiguous()

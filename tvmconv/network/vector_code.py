@@ -62,10 +62,9 @@ class VectorCode:
     def row(self, most_lanes: int) -> list[tirx.Stmt]:
         """Return statements for a row of outputs of windows that slide along rows.
 
-        The rows of a window are first reduced to one, in vectors without gaps.
-
-        Vectors of the row that is left cover it from end to end, the last a part of what is in the one before, and so
-        do vectors of outputs. Nothing outside the row is read or written.
+        The rows of a window are first reduced to one, in vectors without gaps. Vectors of the row that is left cover it
+        from end to end, the last a part of what is in the one before, and so do vectors of outputs. Nothing outside the
+        row is read or written.
         """
         found = self.reduction
         ((place, outputs),) = found.outputs.items()
@@ -144,8 +143,6 @@ class VectorCode:
         """Return statements for one output, of elements that are one after the other.
 
         The last vector of a sum has zeros for elements that the one before holds already.
-
-        The last vector of a sum has zeros for what is in the one before.
         """
         found = self.reduction
         first = len(found.load.indices) - len(found.reduced)

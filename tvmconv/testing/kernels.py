@@ -28,7 +28,7 @@ from .trials import Trial
 
 @dataclass(frozen=True)
 class TrialKernel:
-    """The kernel of a trial, and where it runs."""
+    """The kernel of a trial, with the device that it runs on."""
 
     executable: Executable
     device: Device
@@ -36,14 +36,14 @@ class TrialKernel:
 
 
 def configs(trial: Trial, target: tvm.target.Target) -> Iterator[Any]:
-    """Legal configurations for a trial, the same for the same workload."""
+    """Yield legal configurations for a trial, the same for the same workload."""
     template, workload = _template(trial, target), trial.workload
     density = () if trial.sparsity is None else (1 - trial.sparsity,)
     return legal_configs(template.space(workload, target, *density), str(workload))
 
 
 def kernel_of(trial: Trial, target: tvm.target.Target, twin: bool, constants: Constants) -> TrialKernel:
-    """The kernel of a trial; the constants are compiled in where the trial says so."""
+    """Build the kernel of a trial; the constants are compiled in where the trial says so."""
     template, device = _template(trial, target), device_of(resolve_target(TWIN_TARGET) if twin else target)
     config = None if trial.knobs is None else msgspec.convert(trial.knobs, template.Config)
     if trial.sparsity is not None:

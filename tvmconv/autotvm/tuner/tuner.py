@@ -155,8 +155,6 @@ class Tuner(ABC):
         """Yield trials until there are `n_trial`, those under way included, batch by batch, the default first of all.
 
         A batch is proposed when it is asked for, by the results known then.
-
-        A batch is proposed when it is asked for, by what is known then.
         """
         while self.has_next() and (left := n_trial - self.trials - len(self._under_way)) > 0:
             batch = self._propose(min(self.batch_size, left))
