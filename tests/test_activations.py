@@ -1,4 +1,4 @@
-"""Activations: how exact each is, what it makes of NaN and infinities, and that every template has it."""
+"""Activations: their accuracy, their treatment of NaN and infinities, and their presence in every template."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ every_activation = pytest.mark.parametrize("activation", EVERY_ACTIVATION, ids=s
 
 
 def expression(activation: Any, count: int, mcpu: str) -> Any:
-    """A function of vectors for the float32 expression of an activation."""
+    """Return a vectorized function for the float32 expression of an activation."""
     x = te.placeholder((count,), name="x")
     y = te.compute((count,), lambda i: activated(Epilogue.of(activation), x[i]), name="y")
     sch = tvm.s_tir.Schedule(te.create_prim_func([x, y]))
@@ -42,7 +42,7 @@ def expression(activation: Any, count: int, mcpu: str) -> Any:
 
 
 def samples() -> np.ndarray:
-    """Numbers of every magnitude, most of them where functions bend."""
+    """Return numbers of every magnitude, most of them where activations bend."""
     rng = np.random.default_rng(0)
     spread = [rng.uniform(-end, end, 2**18) for end in (1, 6, 12, 110)]
     return np.concatenate([*spread, rng.choice([-1, 1], 2**18) * 10 ** rng.uniform(-38, 38, 2**18)]).astype(np.float32)
@@ -78,7 +78,7 @@ def test_slope_is_the_steepest(activation: Any) -> None:
 
 @every_activation
 def test_activation_is_torchs(activation: Any) -> None:
-    """Values in float64; NaN, infinities and signs of zero in the kernel too."""
+    """Values agree in float64; NaN, infinities and signs of zero agree in the kernel too."""
     row, values = resolve_activation(activation)
     function, given = getattr(torch.nn.functional, row.torch), values if row.parameters else ()
     if activation[0] == "clip":
@@ -124,7 +124,7 @@ def test_template(name: str, activation: Any) -> None:
 
 @every_activation
 def test_cubin(activation: Any) -> None:
-    """What is added to a kernel of CUDA compiles, and needs no memory for registers."""
+    """The activation's code in a CUDA kernel compiles, and spills no registers to memory."""
     workload = ConvWorkload.depthwise((1, 32, 28, 28), (32, 1, 3, 3), dtype="float16", activation=activation)
     (kernel,) = tvmconv.compile(workload, {"kind": "cuda", "arch": "sm_90"}).resources()
     assert (kernel.stack_bytes, kernel.spill_store_bytes) == (0, 0)

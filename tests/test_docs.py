@@ -1,4 +1,4 @@
-"""The snippets of the pages in docs/, in order, as a reader would run them, and what is made from benchmarks/."""
+"""The snippets of the pages in docs/, in order, as a reader would run them, and the parts made from benchmarks/."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
 
 LARGEST = 60_000
-"""Bytes of a picture, so that a page loads at once."""
+"""The largest number of bytes of a picture, so that a page loads at once."""
 
 
 def snippets(page: str) -> list[str]:
@@ -46,7 +46,7 @@ def test_sparse(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.
 
 @pytest.fixture
 def script(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> ModuleType:
-    """A module of benchmarks/ by its name."""
+    """Import a module of benchmarks/ by its name."""
     monkeypatch.syspath_prepend(ROOT / "benchmarks")
     return importlib.import_module(request.param)
 
