@@ -30,10 +30,16 @@ WORST = 10
 
 @click.command()
 @target_option
-@click.option("--workloads", "count", type=POSITIVE, default=100, help="How many; more of them begin with the same.")
-@click.option("--trials", type=POSITIVE, default=32, help="For each workload, those that LOG has included.")
-@click.option("--seed", type=click.IntRange(min=0), default=0, help="Of the workloads, and of the search.")
-@click.option("-o", "--output", "log", type=OutputFile(), required=True, metavar="LOG", help="The log to add to.")
+@click.option(
+    "--workloads",
+    "count",
+    type=POSITIVE,
+    default=100,
+    help="The number of workloads; a longer list begins with the same.",
+)
+@click.option("--trials", type=POSITIVE, default=32, help="Trials of each workload, including those that LOG has.")
+@click.option("--seed", type=click.IntRange(min=0), default=0, help="The seed of the workloads and of the search.")
+@click.option("-o", "--output", "log", type=OutputFile(), required=True, metavar="LOG", help="The log to append to.")
 @json_option
 def defaults(target: str, count: int, trials: int, seed: int, log: Path, as_json: bool) -> None:
     """Compare default configurations with tuned ones, over random depthwise workloads.

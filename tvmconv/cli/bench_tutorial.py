@@ -34,8 +34,10 @@ HEADERS = (
 
 
 @click.command()
-@click.option("--target", default="cuda", help="cuda, a tag of TVM such as nvidia/nvidia-h100, or a target as JSON.")
-@click.option("--rounds", type=POSITIVE, default=9, help="How often each kernel is timed.")
+@click.option(
+    "--target", default="cuda", help="The target: cuda, a tag of TVM such as nvidia/nvidia-h100, or a target as JSON."
+)
+@click.option("--rounds", type=POSITIVE, default=9, help="The number of times that each kernel is timed.")
 @json_option
 def tutorial(target: str, rounds: int, as_json: bool) -> None:
     """Measure the tables of TVM's tutorial on depthwise convolution on a GPU of today.

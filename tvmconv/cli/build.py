@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     "--sparse",
     type=click.Choice(("auto", "always", "never")),
     default="auto",
-    help="Which weights are compiled into their kernels, where nothing is left of their zeros.",
+    help="The weights to compile into their kernels, where nothing is left of their zeros.",
 )
 @json_option
 def build(

@@ -27,14 +27,14 @@ VIEWS = {
 
 @click.command()
 @click.argument("subject", metavar="WORKLOAD|MODEL")
-@click.option("--layer", type=POSITIVE, metavar="N", help="Number of the convolution in `tvmconv tasks`.")
+@click.option("--layer", type=POSITIVE, metavar="N", help="The number of the convolution in `tvmconv tasks`.")
 @target_option
 @click.option(
     "--show",
     type=click.Choice(list(dict.fromkeys(view for views in VIEWS.values() for view in views))),
     default="config",
     help="The schedule's configuration; the scheduled function as TVMScript; the CUDA or LLVM source made from it; "
-    "what a compiler makes of that, asm for a CPU and ptx for CUDA; the registers and memory that CUDA's compiler "
+    "the compiler's code from that, asm for a CPU and ptx for CUDA; the registers and memory that CUDA's compiler "
     "reports.",
 )
 @input_shapes_option

@@ -20,7 +20,7 @@ STATUSES = ("ok", "build error", "build timeout", "runtime error", "crash", "run
 
 log_argument = click.argument("path", metavar="LOG", type=INPUT_FILE)
 output_option = click.option(
-    "-o", "--output", type=OutputFile(), metavar="OUT", help="Write there, and leave LOG as is."
+    "-o", "--output", type=OutputFile(), metavar="OUT", help="Write to OUT, and leave LOG as it is."
 )
 
 
@@ -66,8 +66,8 @@ def best(paths: Sequence[Path], as_json: bool) -> None:
 
 @log.command()
 @log_argument
-@click.option("--workload", metavar="TEXT", help="Only workloads with this in their description.")
-@click.option("--status", type=click.Choice(STATUSES), help="Only trials that ended so.")
+@click.option("--workload", metavar="TEXT", help="Show only workloads with this in their description.")
+@click.option("--status", type=click.Choice(STATUSES), help="Show only trials that ended so.")
 @click.option("--plot", type=OutputFile(".png"), metavar="FILE.png", help="Draw the best so far against the trials.")
 @json_option
 def show(path: Path, workload: str | None, status: str | None, plot: Path | None, as_json: bool) -> None:
@@ -117,7 +117,7 @@ def show(path: Path, workload: str | None, status: str | None, plot: Path | None
 
 @log.command()
 @click.argument("paths", metavar="LOG...", type=INPUT_FILE, nargs=-1, required=True)
-@click.option("-o", "--output", type=OutputFile(), metavar="OUT", required=True, help="Where to put them.")
+@click.option("-o", "--output", type=OutputFile(), metavar="OUT", required=True, help="The log to write.")
 @json_option
 def merge(paths: Sequence[Path], output: Path, as_json: bool) -> None:
     """Put several logs together.

@@ -96,7 +96,7 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Print data a
 target_option = click.option(
     "--target",
     default="llvm",
-    help="llvm, cuda, a tag of TVM such as nvidia/nvidia-h100, or a target as JSON.",
+    help="The target: llvm, cuda, a tag of TVM such as nvidia/nvidia-h100, or a target as JSON.",
 )
 
 threads_option = click.option(
@@ -104,7 +104,7 @@ threads_option = click.option(
     type=POSITIVE,
     expose_value=False,
     callback=use_threads,
-    help="On a CPU, for all alike.  [default: one for each physical core]",
+    help="The number of threads on a CPU, for all contenders alike.  [default: one for each physical core]",
 )
 
 records_option = click.option(

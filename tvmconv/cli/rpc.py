@@ -21,7 +21,7 @@ WITHOUT_CUDA = {"TVM_DEVICE_BACKEND_AUTOLOAD": "0", "TVM_FFI_DISABLE_TORCH_C_DLP
 host_option = click.option(
     "--host",
     default="127.0.0.1",
-    help="Address to listen on; 0.0.0.0 for other machines, all of which must be trusted.",
+    help="The address to listen on; 0.0.0.0 for other machines, all of which must be trusted.",
 )
 
 
@@ -46,18 +46,18 @@ def tracker(host: str, port: int, as_json: bool) -> None:
 
 @rpc.command()
 @click.option(
-    "--tracker", required=True, callback=address, metavar="HOST:PORT", help="Where `tvmconv rpc tracker` listens."
+    "--tracker", required=True, callback=address, metavar="HOST:PORT", help="The address of `tvmconv rpc tracker`."
 )
-@click.option("--key", required=True, help="What devices of this kind are called, such as h100.")
+@click.option("--key", required=True, help="The name of devices of this kind, such as h100.")
 @host_option
-@click.option("--port", type=PORT, default=9091, help="First to try.")
-@click.option("--port-end", type=PORT, help="First not to try.  [default: 100 after the first to try]")
+@click.option("--port", type=PORT, default=9091, help="The first port to try.")
+@click.option("--port-end", type=PORT, help="The first port not to try.  [default: 100 after the first to try]")
 @click.option(
     "--device",
     "devices",
     type=click.IntRange(min=0),
     multiple=True,
-    help="Number of a GPU; give it several times for a server each.  [default: the first]",
+    help="The number of a GPU; give it several times for a server each.  [default: the first]",
 )
 @json_option
 def server(

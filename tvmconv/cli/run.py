@@ -30,20 +30,26 @@ LIBRARY = b"\x7fELF"
 
 @click.command()
 @click.argument("file", metavar="FILE|MODEL", type=INPUT_FILE)
-@click.option("-i", "--inputs", type=INPUT_FILE, metavar="X.npz", help="Inputs by name; those it lacks are filled.")
-@click.option("-o", "--outputs", type=OutputFile(".npz"), metavar="Y.npz", help="Where to write the outputs, by name.")
+@click.option(
+    "-i", "--inputs", type=INPUT_FILE, metavar="X.npz", help="The inputs by name; those that the file lacks are filled."
+)
+@click.option(
+    "-o", "--outputs", type=OutputFile(".npz"), metavar="Y.npz", help="The file to write the outputs to, by name."
+)
 @click.option(
     "--fill-mode",
     type=click.Choice(["random", "ones"]),
     default="random",
-    help="What inputs are filled with; random is normal numbers, and 0 or 1 for integers and booleans.",
+    help="The filling of inputs; random is normal numbers, and 0 or 1 for integers and booleans.",
 )
-@click.option("--seed", type=click.IntRange(min=0), default=0, help="Of the random inputs.")
-@click.option("--target", help="What to build MODEL for, as in `tvmconv build`; FILE has its own.  [default: llvm]")
+@click.option("--seed", type=click.IntRange(min=0), default=0, help="The seed of the random inputs.")
+@click.option(
+    "--target", help="The target to build MODEL for, as in `tvmconv build`; FILE has its own.  [default: llvm]"
+)
 @click.option("--verify", type=click.Choice(["onnxruntime"]), help="Compare the outputs of MODEL with this runtime's.")
-@click.option("--print-time", is_flag=True, help="Measure, without the copies from and to a GPU.")
-@click.option("--repeat", type=POSITIVE, default=10, help="With --print-time: how many measurements.")
-@click.option("--number", type=POSITIVE, default=1, help="With --print-time: runs in each measurement.")
+@click.option("--print-time", is_flag=True, help="Measure the time, without the copies from and to a GPU.")
+@click.option("--repeat", type=POSITIVE, default=10, help="With --print-time: the number of measurements.")
+@click.option("--number", type=POSITIVE, default=1, help="With --print-time: the number of runs in each measurement.")
 @input_shapes_option
 @records_option
 @json_option

@@ -85,7 +85,7 @@ class Measuring:
     "--algorithm",
     type=click.Choice(["auto", "direct", "im2win", "pointwise"]),
     default="auto",
-    help="What is tuned of convolutions that are not depthwise, where it takes them; auto: as without records.",
+    help="The algorithm to tune for convolutions that it takes and that are not depthwise; auto: as without records.",
 )
 @click.option(
     "--sparsity",
@@ -93,29 +93,40 @@ class Measuring:
     metavar="S",
     help="Tune sparse kernels, for weights with this share of zeros at random places.",
 )
-@click.option("--tasks", "only", callback=numbers, metavar="1,3-5", help="Only these, as --dry-run numbers them.")
-@click.option("-o", "--output", "log", type=OutputFile(), required=True, metavar="LOG", help="The log to add to.")
+@click.option(
+    "--tasks", "only", callback=numbers, metavar="1,3-5", help="Tune only these tasks, as --dry-run numbers them."
+)
+@click.option("-o", "--output", "log", type=OutputFile(), required=True, metavar="LOG", help="The log to append to.")
 @target_option
 @input_shapes_option
-@click.option("--trials", type=POSITIVE, default=1000, help="In all, those that LOG has included; shared equally.")
-@click.option("--time-budget", type=Seconds(), metavar="SECONDS", help="For the searches of this run, shared equally.")
-@click.option("--tuner", type=click.Choice(["xgb", "ga", "random", "grid"]), default="xgb", help="How to search.")
-@click.option("--early-stopping", type=POSITIVE, metavar="N", help="Leave a task after N trials without a better one.")
-@click.option("--number", type=POSITIVE, default=10, help="Calls in a repeat, at least.")
-@click.option("--repeat", type=POSITIVE, default=5, help="Repeats of a trial.")
 @click.option(
-    "--min-repeat-ms", type=click.IntRange(min=0), default=10, help="Calls are added until a repeat takes it."
+    "--trials", type=POSITIVE, default=1000, help="The trials in all, including those that LOG has; shared equally."
 )
-@click.option("--timeout", type=Seconds(), default=10.0, help="Seconds that a run may take.")
-@click.option("--parallel", type=POSITIVE, help="Builds at once.  [default: one a core]")
+@click.option(
+    "--time-budget", type=Seconds(), metavar="SECONDS", help="The seconds for the searches of this run, shared equally."
+)
+@click.option(
+    "--tuner", type=click.Choice(["xgb", "ga", "random", "grid"]), default="xgb", help="The tuner that searches."
+)
+@click.option("--early-stopping", type=POSITIVE, metavar="N", help="Leave a task after N trials without a better one.")
+@click.option("--number", type=POSITIVE, default=10, help="The least number of calls in a repeat.")
+@click.option("--repeat", type=POSITIVE, default=5, help="The repeats of a trial.")
+@click.option(
+    "--min-repeat-ms",
+    type=click.IntRange(min=0),
+    default=10,
+    help="The least time of a repeat in ms; calls are added until it is reached.",
+)
+@click.option("--timeout", type=Seconds(), default=10.0, help="The seconds that a run may take.")
+@click.option("--parallel", type=POSITIVE, help="The number of builds at once.  [default: one a core]")
 @click.option(
     "--devices",
     callback=device_numbers,
     metavar="0,1",
     help="The GPUs to measure on, several at once.  [default: all like the first]",
 )
-@click.option("--seed", type=click.IntRange(min=0), default=0, help="Of the search.")
-@click.option("--dry-run", is_flag=True, help="List the tasks, their spaces and what is to do; measure nothing.")
+@click.option("--seed", type=click.IntRange(min=0), default=0, help="The seed of the search.")
+@click.option("--dry-run", is_flag=True, help="List the tasks, their spaces and the trials to do; measure nothing.")
 @click.option(
     "--rpc-tracker", callback=address, metavar="HOST:PORT", help="Measure on the servers of `tvmconv rpc tracker`."
 )

@@ -27,13 +27,17 @@ QUIET_SECONDS = 10.0
 
 @click.command()
 @target_option
-@click.option("--count", type=POSITIVE, default=200, help="How many; more of them begin with the same.")
-@click.option("--seed", type=click.IntRange(min=0), default=0, help="Of the convolutions.")
+@click.option(
+    "--count", type=POSITIVE, default=200, help="The number of convolutions; a longer list begins with the same."
+)
+@click.option("--seed", type=click.IntRange(min=0), default=0, help="The seed of the convolutions.")
 @click.option("--serial-twin", "twin", is_flag=True, help="Run CUDA kernels on the CPU, their threads one by one.")
-@click.option("--bounds", is_flag=True, help="On a CPU: let each access past an array be a crash.")
-@click.option("--case", metavar="JSON", help="Try this one, from the line that a failure prints.")
-@click.option("--timeout", type=Seconds(), default=300.0, help="Seconds that one may take: twins are slow.")
-@click.option("--parallel", type=POSITIVE, help="Worker processes.  [default: one a core]")
+@click.option("--bounds", is_flag=True, help="On a CPU: turn each access past an array into a crash.")
+@click.option("--case", metavar="JSON", help="Try this case alone, from the line that a failure prints.")
+@click.option(
+    "--timeout", type=Seconds(), default=300.0, help="The seconds that one convolution may take: twins are slow."
+)
+@click.option("--parallel", type=POSITIVE, help="The number of worker processes.  [default: one a core]")
 @json_option
 def verify(
     target: str,
