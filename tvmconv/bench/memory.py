@@ -96,8 +96,8 @@ def workspace_on_gpu(call: Call) -> int:
 def workspace_on_cpu(peer: Peer, workload: ConvWorkload, target: tvm.target.Target) -> int:
     """Return the most bytes that the first call adds to a process's resident memory, without its output.
 
-    It is a process of its own, in which no pool has pages yet that would hide what the call takes. The library has
-    computed something tiny before, so that its code is loaded. What a library prepares once for all calls is not in it.
+    The process is a new one, in which no pool has pages yet that would hide the growth. The library has computed
+    something tiny before, so that its code is loaded. Memory that a library prepares once for all calls does not count.
     Raises RuntimeError where the library fails.
     """
     import torch

@@ -44,10 +44,10 @@ WORST = 10
 def defaults(target: str, count: int, trials: int, seed: int, log: Path, as_json: bool) -> None:
     """Compare default configurations with tuned ones, over random depthwise workloads.
 
-    Each workload is tuned, and its default and its best few configurations are measured again at the end. How many
-    times as long the default takes then is reported: the geometric mean, the quantiles, and the worst workloads. What
-    small spaces leave of the trials goes to the others. The same command goes on where it was ended, as `tvmconv tune`
-    does.
+    Each workload is tuned, and its default and its best few configurations are measured again at the end. The
+    report has the ratio of the default's time to the best one's: the geometric mean, the quantiles, and the worst
+    workloads. Trials that small spaces leave over go to the others. The same command goes on where it was ended, as
+    `tvmconv tune` does.
     """
     from .. import autotvm
     from ..autotvm.session import tune_tasks

@@ -135,10 +135,10 @@ def merge(paths: Sequence[Path], output: Path, as_json: bool) -> None:
 @output_option
 @json_option
 def prune(path: Path, output: Path | None, as_json: bool) -> None:
-    """Drop what cannot be used.
+    """Drop records that cannot be used.
 
-    That is trials that failed or have no end, and records of other versions of TVM or of a schedule. `tvmconv tune`
-    forgets what has failed, and may try it again.
+    They are trials that failed or have no end, and records of other versions of TVM or of a schedule. `tvmconv tune`
+    forgets failures, and may try them again.
     """
     from ..autotvm.tidy import pruned
 
@@ -152,7 +152,7 @@ def prune(path: Path, output: Path | None, as_json: bool) -> None:
 def compact(path: Path, output: Path | None, as_json: bool) -> None:
     """Keep the records that decide.
 
-    Those are the best configurations', and the default's, to tell what they are worth. `tvmconv log best` shows the
+    They are those of the best configurations, and of the default, to show the gain. `tvmconv log best` shows the
     same afterwards. `tvmconv tune` would begin its search anew.
     """
     from ..autotvm.tidy import compacted

@@ -155,9 +155,9 @@ def tune(
 ) -> None:
     """Find fast configurations for the convolutions of MODEL, an ONNX file, and log every trial.
 
-    What LOG already has of a task on this device counts, so the same command goes on where it was ended, in whatever
-    way. Ctrl-C finishes the trial under way and says what was found; a second one ends at once. The default
-    configuration is measured too, and it and the best few again at the end: what is kept is never slower.
+    Trials that LOG already has of a task on this device count, so the same command goes on where it was ended, in
+    whatever way. Ctrl-C finishes the trial under way and prints the results; a second one ends at once. The default
+    configuration is measured too, and it and the best few again at the end: the best is never slower than the default.
     """
     how = Measuring(**measuring)
     if sum(source is not None for source in (model, suite, workload)) != 1:

@@ -46,7 +46,7 @@ def lower_and_fuse(mod: tvm.IRModule, target: tvm.target.Target) -> tvm.IRModule
 def spread_over_threads(mod: tvm.IRModule, target: tvm.target.Target) -> tvm.IRModule:
     """Return the module, which is lowered and fused, with its loops scheduled for the CPU.
 
-    What is fused is computed element by element in one loop nest, without tensors in between; a padded plane is made
+    Fused stages are computed element by element in one loop nest, without tensors in between; a padded plane is made
     by the thread that slides windows over it. Outer loops run in parallel, and inner ones such that LLVM sees vectors.
 
     Before: `y = R.nn.max_pool2d(x)`, lowered to `for n, c, h, w: pad`, `for n, c, h, w, r, s`.
