@@ -94,7 +94,7 @@ def get_num_threads() -> int:
 
 
 def set_num_threads(threads: int) -> None:
-    """Spreads kernels on a CPU over so many threads, whatever the environment says.
+    """Spread kernels on a CPU over so many threads, whatever the environment says.
 
     It holds for this thread, for all that have not yet called a kernel, and for processes that are started later. TVM's
     pool of a thread can be made smaller and not larger: `InvalidArgumentError` says so where this thread has called

@@ -74,7 +74,7 @@ class progress_bar:  # noqa: N801 (AutoTVM's name)
         self._show(tuner.trials, f"{self._figures}, {state}")
 
     def close(self) -> None:
-        """Ends the display with a line that stays."""
+        """End the display with a line that stays."""
         if self._live is not None:
             self._live.stop()
         if self._begun is not None:

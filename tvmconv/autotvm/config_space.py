@@ -104,7 +104,7 @@ class ConfigSpace:
     reduce_axis = axis
 
     def add_flop(self, flop: Any) -> None:
-        """Adds floating-point operations of a call; without any they are counted in the computation."""
+        """Add floating-point operations of a call; without any they are counted in the computation."""
         self.flop += float(flop.value if isinstance(flop, tirx.IntImm | tirx.FloatImm) else flop)
 
     def raise_error(self, message: str) -> None:

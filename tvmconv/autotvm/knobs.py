@@ -80,7 +80,7 @@ class SplitEntity(Entity):
         return tuple(map(float, self.size[1:]))
 
     def apply(self, sch: Schedule, block: Any, loop: Any) -> list[Any]:
-        """Splits a loop of a block; returns the new ones, from outside."""
+        """Split a loop of a block; return the new ones, from outside in."""
         require_loops(sch, block, [loop])
         return list(sch.split(loop, factors=[None if size == -1 else size for size in self.size]))
 
@@ -100,7 +100,7 @@ class ReorderEntity(Entity):
         return tuple(map(float, self.perm))
 
     def apply(self, sch: Schedule, block: Any, loops: Sequence[Any]) -> list[Any]:
-        """Reorders loops of a block; returns them in the new order."""
+        """Reorder loops of a block; return them in the new order."""
         require_loops(sch, block, loops)
         ordered = [loops[place] for place in self.perm]
         sch.reorder(*ordered)
@@ -133,7 +133,7 @@ class AnnotateEntity(Entity):
         cfg: Any = None,
         source: Sequence[Sequence[Any]] | None = None,
     ) -> list[Any]:
-        """Unrolls, vectorizes, fuses or binds loops of a block; returns what they have become.
+        """Unroll, vectorize, fuse or bind loops of a block; return the loops that they have become.
 
         A loop longer than `max_unroll` that is to be unrolled, and one of a length that is not in `vec_size` that is to
         be vectorized, make the configuration `cfg` invalid; `axis_lens` are the loops' extents unless it is given. With
@@ -272,7 +272,7 @@ def extent_of(name: str, axis: Any) -> int:
 
 
 def require_loops(sch: Schedule, block: Any, loops: Sequence[Any]) -> None:
-    """Refuses loops that are not around a block: they have been split, fused, or are another block's."""
+    """Refuse loops that are not around a block: they have been split, fused, or are another block's."""
     around = [sch.get(loop) for loop in sch.get_loops(block)]
     for loop in loops:
         if not any(sch.get(loop).same_as(each) for each in around):

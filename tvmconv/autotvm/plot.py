@@ -13,7 +13,7 @@ from ..errors import MissingPackageError
 
 
 def plot_convergence(runs: Mapping[str, Sequence[Record]], path: str | PathLike[str], purpose: str) -> None:
-    """Writes a PNG with the best so far in µs against the number of the trial, one curve for each named run.
+    """Write a PNG with the best so far in µs against the number of the trial, one curve for each named run.
 
     `purpose` is what needs the plot, for the error that says matplotlib is missing.
     """

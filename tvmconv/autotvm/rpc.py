@@ -185,7 +185,7 @@ class _Child:
             undo.pop_all()
 
     def end(self) -> None:
-        """Kills the process, and its sessions with it."""
+        """Kill the process, and its sessions with it."""
         self.process.kill()
         self.process.join()
         shutil.rmtree(self._folder, ignore_errors=True)

@@ -99,7 +99,7 @@ class RPCRunner:
         return len(self._servers(task))
 
     def run(self, trial: MeasureInput, build: BuildResult) -> RunResult:
-        """Checks and times a trial's kernel on the next server that is free."""
+        """Check and time a trial's kernel on the next server that is free."""
         self._servers(trial.task)
         for _ in range(2):
             client = self._next()
@@ -117,7 +117,7 @@ class RPCRunner:
         return RunResult((), Status.CRASH, f"two servers were lost with it: {answer}")
 
     def close(self) -> None:
-        """Ends the sessions."""
+        """End the sessions."""
         self._closed = True
         for client in self._clients:
             client.close(for_good=True)
@@ -208,7 +208,7 @@ class _Client:
         return answer.result() if error is None else last_error(str(error)) or type(error).__name__
 
     def close(self, for_good: bool = False) -> None:
-        """Ends the process, and so the session."""
+        """End the process, and so the session."""
         with self._lock:
             self._closed |= for_good
             if self._pool is not None:

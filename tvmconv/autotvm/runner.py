@@ -113,7 +113,7 @@ class LocalRunner:
         return self._numbers[kind]
 
     def close(self) -> None:
-        """Ends the workers."""
+        """End the workers."""
         with self._lock:
             for processes in self._processes.values():
                 for process in processes:
@@ -171,7 +171,7 @@ class DeviceProcess:
             )
 
     def close(self) -> None:
-        """Ends the process."""
+        """End the process."""
         if self._pool is not None:
             self._pool.shutdown()
             self._pool = None

@@ -115,7 +115,7 @@ def _expected(call: Call, kind: str, function: Any) -> _Expected:
 
 
 def assert_same(name: str, got: np.ndarray, reference: np.ndarray, tolerance: float) -> None:
-    """Asserts that floats differ by at most so many times their own size and the root mean square of all together.
+    """Assert that floats differ by at most so many times their own size and the root mean square of all together.
 
     NaN and infinity have to be where the reference has them, and what are no floats have to be equal.
     """

@@ -65,14 +65,14 @@ def initialize() -> None:
 
 
 def follow_parent() -> None:
-    """Leaves Ctrl-C to the process that began this one, and ends with it."""
+    """Leave Ctrl-C to the process that began this one, and end with it."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def build(problem: str, template: str, knobs: dict[str, Any], target: str, library: str) -> BuildResult:
-    """Builds a kernel and links it into a library; its CUDA code is compiled into the library's folder."""
+    """Build a kernel and link it into a library; its CUDA code is compiled into the library's folder."""
     start = time.perf_counter()
     try:
         device = tvm.target.Target(target)
@@ -103,7 +103,7 @@ def _built(problem: Problem | Call, template: str, knobs: dict[str, Any], target
 
 
 def touch(device: str) -> None:
-    """Writes a number to a device, such as "cuda:1", and reads it; fails where that does not work."""
+    """Write a number to a device, such as "cuda:1", and read it; fail where that does not work."""
     tvm.runtime.tensor(np.zeros(1, "float32"), tvm.runtime.device(device)).numpy()
 
 

@@ -64,7 +64,7 @@ def measure_ablations(
 def measure_ablation(
     name: str, workload: ConvWorkload, target: tvm.target.Target, algorithm: str, rounds: int
 ) -> Ablation:
-    """Measures one layer."""
+    """Measure one layer."""
     selection = select(workload, target, algorithm=algorithm)
     space = selection.template.space(workload, target)
     without = {

@@ -196,7 +196,7 @@ def _taken(release: bool = True) -> int:
 
 
 def _check(contender: Contender, y: Any, expected: Any, row: NetworkRow) -> None:
-    """Notes the error of an output; raises `WrongResultError` where it is too large."""
+    """Note the error of an output; raise `WrongResultError` where it is too large."""
     import torch
 
     got = _ends(torch.from_dlpack(y)).cpu().numpy()

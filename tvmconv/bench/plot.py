@@ -22,7 +22,7 @@ ON_ROOFLINE = (OURS.name, "pytorch")
 
 
 def draw(report: Report, path: Path) -> None:
-    """Writes a PNG of a report that has roofs."""
+    """Write a PNG of a report that has roofs."""
     assert report.roofs is not None
     names = [OURS.name, *PEERS]
     found = [name for name in names if any(name in row.times for row in report.rows)]

@@ -37,7 +37,7 @@ def times_as_long(times: Mapping[str, Timing], peer: str, ours: str) -> float | 
 
 
 def use_threads_of_tvm(target: tvm.target.Target) -> None:
-    """Gives PyTorch as many threads on a CPU as TVM has on the target."""
+    """Give PyTorch as many threads on a CPU as TVM has on the target."""
     import torch
 
     device = device_facts(target.kind.name)

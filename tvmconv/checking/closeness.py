@@ -23,7 +23,7 @@ def assert_close(
     rounding: float = 0.0,
     evaluation: np.ndarray | float = 0.0,
 ) -> None:
-    """Asserts that `got` is the float64 `reference`, computed in float32 and stored in the dtype of `got`.
+    """Assert that `got` is the float64 `reference`, computed in float32 and stored in the dtype of `got`.
 
     `magnitude` is the reference of the absolute values of all operands, without an activation but times its steepest
     slope; `terms` is the number of products in a sum, and `evaluation` what the activation's own expression may be

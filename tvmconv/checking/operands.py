@@ -39,7 +39,7 @@ def random_operands(workload: ConvWorkload, seed: int = 0) -> dict[str, np.ndarr
 def check_result(
     workload: ConvWorkload, operands: dict[str, np.ndarray], got: np.ndarray, rounding: float = 0.0
 ) -> None:
-    """Asserts that `got` is the workload's convolution of the operands; for `rounding` see `assert_close`."""
+    """Assert that `got` is the workload's convolution of the operands; for `rounding` see `assert_close`."""
     if str(got.dtype) != workload.dtype:
         raise AssertionError(f"dtype {got.dtype}, expected {workload.dtype}")
     Expected(workload, operands).check(got, rounding)

@@ -17,12 +17,12 @@ UNLIMITED = 10_000
 
 
 def print_json(data: Any) -> None:
-    """Prints one JSON document; NaN and infinity, which JSON does not have, become null."""
+    """Print one JSON document; NaN and infinity, which JSON does not have, become null."""
     click.echo(msgspec.json.format(msgspec.json.encode(data), indent=2))
 
 
 def print_table(headers: Sequence[str], rows: Iterable[Sequence[object]], styles: Sequence[str] = ()) -> None:
-    """Prints rows below their headers, numbers to the right; `styles`, one for each row, colour a terminal alone."""
+    """Print rows below their headers, numbers to the right; `styles`, one for each row, colour a terminal alone."""
     from rich import box
     from rich.console import Console
     from rich.table import Table

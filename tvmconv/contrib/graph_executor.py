@@ -32,7 +32,7 @@ class GraphModule:
             self._inputs[spec.name] = copied(input_operand(spec, array), self._network.device)
 
     def run(self, **input_dict: Any) -> None:
-        """Computes the outputs from the inputs, after setting those that are given."""
+        """Compute the outputs from the inputs, after setting those that are given."""
         self.set_input(**input_dict)
         outputs = self._network(**self._inputs)
         self._outputs = outputs if isinstance(outputs, tuple) else (outputs,)
@@ -67,7 +67,7 @@ class GraphModule:
         min_repeat_ms: int = 0,
         **input_dict: Any,
     ) -> BenchmarkResult:
-        """Times runs of the network without any copy of inputs or outputs: `repeat` means of `number` runs each."""
+        """Time runs of the network without any copy of inputs or outputs: `repeat` means of `number` runs each."""
         if func_name != "run":
             raise InvalidArgumentError("func_name", func_name, "'run'")
         self.set_input(**input_dict)

@@ -19,7 +19,7 @@ from .precision import sum_in_float32
 
 
 def build(model: Any, target: Any = "llvm", sparse: str = "auto") -> Network:
-    """Compiles a model for a target: its convolutions with the kernels of tvmconv, the rest with TVM's.
+    """Compile a model for a target: its convolutions with the kernels of tvmconv, the rest with TVM's.
 
     `model` is what `import_model` returns, or anything it takes without `inputs`; `target` is anything that
     `resolve_target` takes. Building for "cuda" needs no GPU, running does. Raises `UnsupportedModelError` for a model

@@ -45,7 +45,7 @@ class Network:
         kernels: Mapping[str, bytes],
         constants: tuple[int, ...],
     ) -> None:
-        """`constants` are the places of outputs that are the same for all inputs."""
+        """Take the parts of a built network; `constants` are the places of outputs that are the same for all inputs."""
         self.target_json = target
         """The target that the network was built for, as JSON."""
         self.inputs = inputs
@@ -57,7 +57,7 @@ class Network:
         self._turn = threading.Lock()
 
     def __call__(self, /, *given: Any, **named: Any) -> Any:
-        """Runs the network on its inputs, in order or by name: arrays of NumPy or torch, or any with DLPack.
+        """Run the network on its inputs, in order or by name: arrays of NumPy or torch, or any with DLPack.
 
         The result is an array of the same kind and on the same device as the first input, of NumPy where there is
         none, or a tuple of them where the model has several outputs. It shares its memory with nothing. Arrays that
@@ -98,7 +98,7 @@ class Network:
             yield _copy(array) if is_others else array
 
     def export(self, path: str | PathLike[str]) -> None:
-        """Writes the network to one file that `tvmconv.load` reads; needs a C++ compiler to link it."""
+        """Write the network to one file that `tvmconv.load` reads; needs a C++ compiler to link it."""
         if not isinstance(self._executable, tvm.runtime.Executable):
             raise InvalidArgumentError("network", "one that was loaded", "one that was built; copy the file it is in")
         details = {

@@ -29,7 +29,7 @@ class Library:
         return self._on
 
     def export_library(self, path: str | PathLike[str]) -> None:
-        """Writes the network to one file; `load_module` and `tvmconv.load` read it."""
+        """Write the network to one file; `load_module` and `tvmconv.load` read it."""
         self.network.export(path)
 
     def _on(self, device: tvm.runtime.Device) -> Network:

@@ -97,7 +97,7 @@ def conformance(
 
 
 def attempt(how: How, source: int | Trial, seed: int) -> Trial:
-    """Builds and runs a trial's kernel, and returns the trial if its result is right; runs in a worker process."""
+    """Build and run a trial's kernel, and return the trial if its result is right; runs in a worker process."""
     try:
         trial = described(how, source, seed)
         check(how, trial)
@@ -120,7 +120,7 @@ def described(how: How, source: int | Trial, seed: int) -> Trial:
 
 
 def check(how: How, trial: Trial) -> None:
-    """Raises `WrongResultError` if the trial's kernel does not compute its workload."""
+    """Raise `WrongResultError` if the trial's kernel does not compute its workload."""
     operands = random_operands(trial.workload, trial.operands)
     if trial.nonfinite:
         _spoil(operands["x"], trial.operands)
@@ -153,13 +153,13 @@ def _run_guarded(
 
 
 def _spoil(x: np.ndarray[Any, Any], seed: int) -> None:
-    """Puts a few numbers that are not finite into x."""
+    """Put a few numbers that are not finite into x."""
     rng = np.random.default_rng(seed)
     x.reshape(-1)[rng.integers(0, x.size, len(NONFINITE))] = NONFINITE
 
 
 def _prune(w: np.ndarray[Any, Any], sparsity: float, seed: int) -> None:
-    """Makes a share of a weight zero, of either sign."""
+    """Make a share of a weight zero, of either sign."""
     zeros = np.random.default_rng(seed).random(w.shape) < sparsity
     w[zeros] *= 0
 

@@ -41,7 +41,7 @@ class Tuner(ABC):
         self.unmeasured: dict[Any, None] = dict.fromkeys(self.space.configs)
         """The configurations neither searched nor proposed yet, in the order of the space."""
         self.costs: dict[Any, float] = {}
-        """Seconds of a call for the configurations searched, in the order of their trials; infinite for a failure."""
+        """The seconds of a call by configuration, in the order of the trials; infinite for a failure."""
         self.best: tuple[Any, MeasureResult] | None = None
         """The fastest configuration of the search."""
         self.failures: Counter[Status] = Counter()
@@ -74,17 +74,17 @@ class Tuner(ABC):
         return bool(self.unmeasured)
 
     def resume(self, records: Iterable[Record]) -> None:
-        """Goes on from earlier records of this task: their trials count, and are not made again."""
+        """Go on from earlier records of this task: their trials count, and are not made again."""
         for record in records:
             trial = MeasureInput(self.task, self.task.config(record.knobs), record.stage)
             self.update([trial], [record.outcome])
 
     def load_history(self, records: Iterable[Record]) -> None:
-        """Learns from records of similar tasks, if the tuner can."""
+        """Learn from records of similar tasks, if the tuner can."""
         _ = records
 
     def update(self, inputs: Sequence[MeasureInput], results: Sequence[MeasureResult]) -> None:
-        """Takes note of trials that ended."""
+        """Take note of trials that ended."""
         for trial, result in zip(inputs, results, strict=True):
             if result.status is not Status.OK:
                 self.failures[result.status] += 1

@@ -81,7 +81,7 @@ class XGBTuner(Tuner):
         self._similar: list[tuple[Matrix, Vector]] = []
 
     def load_history(self, records: Iterable[Record]) -> None:
-        """Learns from records of other problems, or other devices; those of another template are left out."""
+        """Learn from records of other problems, or other devices; those of another template are left out."""
         groups = defaultdict[Any, list[Record]](list)
         for record in records:
             mine = (record.template, record.versions.template) == (self.task.name, self.task.maker.version)
