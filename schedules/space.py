@@ -65,11 +65,11 @@ class Space(Generic[C]):
         return self.index.get(config)
 
     def values(self, config: C) -> Mapping[str, Any]:
-        """The value of each knob in a configuration."""
+        """Return the value of each knob in a configuration."""
         return vars(config)
 
     def config(self, values: Mapping[str, Any]) -> C:
-        """The configuration with these values of the knobs."""
+        """Return the configuration with these values of the knobs."""
         return type(self.default)(**values)
 
     def _combinations(self) -> Iterator[C]:

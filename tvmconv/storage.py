@@ -51,7 +51,7 @@ class Description(msgspec.Struct, frozen=True):
     tvm: str
     library_bytes: int
     target: str
-    """As JSON."""
+    """The target as JSON."""
     details: dict[str, Any]
     """What the operator or network is made of again, beside the code."""
 
