@@ -112,7 +112,7 @@ TEMPLATES = {
 
 
 def trial(name: str, activation: Any) -> Trial:
-    """A convolution with an epilogue that ends in an activation, in float16 or float32."""
+    """Return a convolution with an epilogue that ends in an activation, in float16 or float32."""
     dtype = "float16" if (list(TEMPLATES).index(name) + EVERY_ACTIVATION.index(activation)) % 2 else "float32"
     _, algorithm, plain = TEMPLATES[name]
     tail = Epilogue.of(activation, scale=True, shift=True, residual=True)

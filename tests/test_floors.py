@@ -91,8 +91,7 @@ def between_rooms(imports: Imports) -> Imports:
 
 @pytest.fixture(scope="module")
 def imports(tmp_path_factory: pytest.TempPathFactory) -> Imports:
-    """Return the imports of tvmconv, with `schedules/` in it as it is installed: grimp does not follow the link to it.
-    """
+    """Return the imports of tvmconv, with `schedules/` in it as when installed: grimp does not follow its link."""
     folder = tmp_path_factory.mktemp("installed")
     shutil.copytree(ROOT / "tvmconv", folder / "tvmconv", ignore=shutil.ignore_patterns("__pycache__"))
     return imports_of("tvmconv", folder)

@@ -1,4 +1,4 @@
-"""Convolutions whose weight is compiled in: every non-zero an immediate operand, nothing left of the zeros.
+"""Convolutions whose weight is compiled in: every non-zero is an immediate operand, and zeros leave nothing.
 
 What users make is in `convolution` and `operator`; these read weights by `weights`, and get kernels from `compiling`.
 There `template` lowers the scheduled convolution up to unrolling, whatever the weight is, and keeps the result as

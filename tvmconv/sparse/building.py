@@ -1,4 +1,4 @@
-"""From a bound template to machine code: what is left of lowering, and one translation unit for each launch."""
+"""Building of a bound template to machine code: the rest of lowering, and one translation unit for each launch."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ AS_WRITTEN = "-disable-machine-licm:bool=true"
 whole vector each, into memory until they are used. Machine code that is loaded at run time was twice as slow for it."""
 
 _llvm_options = Lock()
-"""Held while LLVM's options are others: a process has them once."""
+"""A lock that is held while LLVM's options are changed: a process has them once."""
 
 
 def build(func: tirx.PrimFunc, target: tvm.target.Target, name: str = KERNEL_NAME) -> Executable:
-    """The module with a function that `folding.bind` made, named.
+    """Build the module with a function that `folding.bind` made, named.
 
     Each of its launches is a CUDA module of its own, since compilers take longer over one large function than over two
     halves, and can compile them side by side.
@@ -46,6 +46,6 @@ def build(func: tirx.PrimFunc, target: tvm.target.Target, name: str = KERNEL_NAM
 
 
 def _as_written(target: tvm.target.Target) -> tvm.target.Target:
-    """The same processor, with `AS_WRITTEN`."""
+    """Return the same processor with `AS_WRITTEN`."""
     config = json.loads(str(target))
     return tvm.target.Target({**config, "cl-opt": [*config.get("cl-opt", ()), AS_WRITTEN]})

@@ -1,4 +1,4 @@
-"""From a workload and its constants to a kernel: what everything outside this package calls."""
+"""Compilation of a workload and its constants to a kernel, for code outside this package."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ from .template import Template, make_template
 from .weights import Constants
 
 MOST_PRODUCTS = {"cuda": 200_000, "llvm": 60_000}
-"""Multiply-adds of a thread, by kind of target: so many take two cores about a minute to compile."""
+"""The largest number of multiply-adds of a thread, by kind of target: two cores compile so many in a minute."""
 
 
 _front_end = Lock()
-"""Held while Python lowers a kernel: other threads would wait anyway, and would make the same templates."""
+"""A lock that is held while Python lowers a kernel: other threads would wait anyway, and make the same templates."""
 
 
 @dataclass(frozen=True)
@@ -45,13 +45,13 @@ class SparseKernel:
 
 
 def sparsity_of(weight: np.ndarray) -> float:
-    """Share of zeros."""
+    """Return the share of zeros in a weight."""
     return 1 - float(np.count_nonzero(weight) / weight.size)
 
 
 @lru_cache(maxsize=64)
 def kept_template(workload: ConvWorkload, config: Any, target: str) -> Template:
-    """The template of a workload, made once: any constants can be bound to it."""
+    """Return the template of a workload, made once: any constants can be bound to it."""
     resolved = resolve_target(target)
     func = sparse_template(resolved).schedule(Problem(workload, 0.0), config, resolved).mod["main"]
     return make_template(with_alignment(func, resolved), resolved)
@@ -60,7 +60,7 @@ def kept_template(workload: ConvWorkload, config: Any, target: str) -> Template:
 def lower_sparse(
     workload: ConvWorkload, constants: Constants, config: Any, target: tvm.target.Target
 ) -> tuple[tirx.PrimFunc, Template, list[list[int]]]:
-    """The function with the constants bound, its template, and the blocks of output channels; for `building.build`.
+    """Return the function with the constants bound, its template, and the blocks of output channels.
 
     Raises `CodeSizeError` where the weight is too much to be compiled in.
     """
@@ -76,7 +76,7 @@ def lower_sparse(
 def compile_sparse(
     workload: ConvWorkload, constants: Constants, target: tvm.target.Target, config: Any = None, name: str = KERNEL_NAME
 ) -> SparseKernel:
-    """The kernel of a workload for its constants, by the configuration of `select`.
+    """Compile the kernel of a workload for its constants, by the configuration of `select`.
 
     `name` is that of the function: functions of one network need different ones.
 
@@ -89,7 +89,7 @@ def compile_sparse(
 def compile_selected(
     workload: ConvWorkload, constants: Constants, target: tvm.target.Target, selection: Selection, name: str
 ) -> SparseKernel:
-    """The same by a selection that was made before; threads may compile several kernels side by side."""
+    """Compile the kernel by a selection that was made before; threads may compile several side by side."""
     with _front_end:
         func, template, blocks = lower_sparse(workload, constants, selection.config, target)
     executable = build(func, target, name)

@@ -1,4 +1,4 @@
-"""Weights as users have them: arrays, sparse matrices, pruned modules of torch."""
+"""Weights in the forms that users have: arrays, sparse matrices, pruned modules of torch."""
 
 from __future__ import annotations
 
@@ -15,31 +15,31 @@ from ..errors import InvalidArgumentError
 from ..parameters import pair
 
 COMPILED_IN = ("w", "scale", "shift")
-"""Operands of a workload that its sparse kernels have in them."""
+"""The operands of a workload that its sparse kernels have in them."""
 
 Constants = Mapping[str, np.ndarray]
-"""Those of a workload, by name: w of the shape `workload.w_shape`, scale and shift (K,)."""
+"""The constants of a workload, by name: w of the shape `workload.w_shape`, scale and shift (K,)."""
 
 MEANING = "(K, C / groups, R, S), or (K, C / groups * R * S) with kernel=(R, S)"
 
 
 @dataclass(frozen=True)
 class Layer:
-    """A weight (K, C / groups, R, S) in float32, and what the module that it came from says of the convolution."""
+    """A weight (K, C / groups, R, S) in float32, with the settings of the module that it came from."""
 
     weight: np.ndarray
     bias: np.ndarray | None = None
     options: dict[str, Any] | None = None
-    """stride, padding, dilation and groups; None for a bare weight."""
+    """The stride, padding, dilation and groups; None for a bare weight."""
 
 
 def constants_of(operands: Mapping[str, np.ndarray]) -> Constants:
-    """Those of a workload's operands that are compiled in."""
+    """Return the operands of a workload that are compiled in."""
     return {name: operands[name] for name in COMPILED_IN if name in operands}
 
 
 def as_layer(weight: Any, kernel: int | Sequence[int] | None) -> Layer:
-    """A weight in any of its forms: those of `sparse_conv2d`."""
+    """Return a weight in any of the forms that `sparse_conv2d` takes as a layer."""
     kernel = None if kernel is None else pair("kernel", kernel)
     torch = sys.modules.get("torch")
     if torch is None or not isinstance(weight, torch.nn.Module):
@@ -53,7 +53,7 @@ def as_layer(weight: Any, kernel: int | Sequence[int] | None) -> Layer:
 
 
 def vector(name: str, values: Any, channels: int) -> np.ndarray:
-    """A finite vector of an epilogue, one number for each output channel, in float64."""
+    """Return a finite vector of an epilogue, one number for each output channel, in float64."""
     array = _array(name, values).astype(np.float64)
     if array.shape != (channels,):
         raise InvalidArgumentError(name, array.shape, f"the shape {(channels,)}: a number for each output channel")
@@ -61,27 +61,27 @@ def vector(name: str, values: Any, channels: int) -> np.ndarray:
 
 
 def require_finite(name: str, array: np.ndarray) -> np.ndarray:
-    """The array; raises `InvalidArgumentError` if it is not finite."""
+    """Return the array; raise `InvalidArgumentError` if it is not finite."""
     if not is_finite(array):
         raise InvalidArgumentError(name, "NaN or infinite in places", "finite numbers: they are compiled in")
     return array
 
 
 def is_finite(array: np.ndarray) -> bool:
-    """Whether float32 makes neither NaN nor infinity of any number."""
+    """Return whether float32 makes neither NaN nor infinity of any number."""
     with np.errstate(over="ignore"):
         return bool(np.isfinite(array.astype(np.float32)).all())
 
 
 def _pruned(module: Any, name: str) -> Any:
-    """A parameter as `torch.nn.utils.prune` leaves it: the module computes it anew in each call, so it may be stale."""
+    """Return a parameter as `torch.nn.utils.prune` leaves it: the module's own may be stale until the next call."""
     if hasattr(module, f"{name}_mask"):
         return getattr(module, f"{name}_orig") * getattr(module, f"{name}_mask")
     return getattr(module, name)
 
 
 def _array(name: str, values: Any) -> np.ndarray:
-    """Numbers as a NumPy array, with the zeros that sparse formats leave out."""
+    """Return numbers as a NumPy array, with the zeros that sparse formats leave out."""
     scipy = sys.modules.get("scipy.sparse")
     if scipy is not None and scipy.issparse(values):
         values = values.toarray()
