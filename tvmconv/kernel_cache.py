@@ -78,8 +78,8 @@ def use_fast_compiler(kernels: Path | None = None) -> None:
     """Make TVM compile its CUDA source through `cuda.compile_source`: about ten times faster for a small kernel.
 
     TVM does so on the GPU's own machine, when a module is first run, through a function that it finds by this name. A
-    machine's GPUs are taken to be alike. What `precompile` left in the folder `kernels` is not compiled again, nor
-    what is `known`.
+    machine's GPUs are taken to be alike. Sources that `precompile` compiled into the folder `kernels`, or that are
+    `known`, are not compiled again.
     """
     import tvm
 

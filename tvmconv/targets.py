@@ -32,7 +32,7 @@ def resolve_target(target: str | dict[str, Any] | tvm.target.Target) -> tvm.targ
     - "nvidia/nvidia-h100" and TVM's other tags, `{"kind": "cuda", "arch": "sm_80"}` as a dict or as JSON.
     - "cuda -arch=sm_80", the form that TVM dropped, is turned into today's with a warning that shows it.
 
-    What is left out is filled in: the host, the limits of a block, the CPU's name, and as its cores the threads that
+    Missing parts are filled in: the host, the limits of a block, the CPU's name, and as its cores the threads that
     kernels run on. Anything else raises `InvalidArgumentError`.
     """
     import tvm

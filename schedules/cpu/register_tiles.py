@@ -136,8 +136,8 @@ def tiles_to_stage(workload: ConvWorkload, config: TileConfig, row_bytes: int) -
 def schedule_tiles(sch: Schedule, workload: ConvWorkload, config: TileConfig, name: str, staged: str) -> None:
     """Schedule a workload's computation, which sums in the stage `name` elements that it reads from `staged`.
 
-    What a step of the innermost loop reads of the weight is contiguous, and so is what follows it. An output in blocks
-    of channels is stored as it is summed, one in NCHW is transposed first.
+    The weights of a step of the innermost loop are contiguous, and so are those of the steps behind it. An output in
+    blocks of channels is stored as it is summed, one in NCHW is transposed first.
     """
     # Step 1. A task is a band of rows of one image, for the channels of one tile: consecutive ones share their weight
     block, channels, lanes = config.block, config.channels, config.vector

@@ -1,6 +1,6 @@
 """The knobs of a tile of outputs in registers, and a model of its time.
 
-How large it has to be follows from the analysis of the im2win thesis (section 3.2): at least as many vectors as
+The size of a tile follows from the analysis of the im2win thesis (section 3.2): at least as many vectors as
 multiply-adds are under way at once, and no more than there are registers. The rest was fitted on Zen 5.
 """
 

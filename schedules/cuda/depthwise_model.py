@@ -145,7 +145,7 @@ def heuristics(workload: ConvWorkload) -> dict[str, Callable[[Config], bool]]:
 def default_config(problem: Problem, target: tvm.target.Target) -> Config:
     """Return a legal configuration that is reasonable for any workload.
 
-    What was fast on an H100: a window in registers, read once by loads as wide as stores; one block as wide as the
+    Its kind was fast on an H100: a window in registers, read once by loads as wide as stores; one block as wide as the
     plane; all outputs of a channel in one thread. Planes too narrow for that go through shared memory as they lie. So
     does the tile of a window too large for registers, and one too large for both is read through the cache.
     """

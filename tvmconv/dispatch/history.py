@@ -70,9 +70,9 @@ def objection(record: Record, target: tvm.target.Target, maker: Maker, device: D
 def serves(measured: float | None, sparsity: float | None) -> bool:
     """Return whether records of one share of zeros choose for a weight with another; None stands for dense kernels.
 
-    What they weigh against each other is code, which is as long as there are non-zeros, and staging, which is the same
-    for all. So it is the ratio of non-zeros that has to be near, at most `NEAR`: from 90% zeros to 85% or 93%, but
-    from 50% to 25% or 67%.
+    The best configuration weighs code, which is as long as there are non-zeros, against staging, which is the same for
+    all. So the ratio of non-zeros has to be near, at most `NEAR`: from 90% zeros to 85% or 93%, but from 50% to 25% or
+    67%.
     """
     if measured is None or sparsity is None:
         return measured is sparsity

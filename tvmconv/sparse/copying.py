@@ -31,7 +31,7 @@ _WAIT = '\n#define tvmconv_wait(left) asm volatile("cp.async.wait_group %0;" :: 
 def copied(stmt: tirx.Stmt) -> tirx.Stmt:
     """Return a staging statement, once hoisted, with a copy for its load and store; zero outside the input.
 
-    What is padding wherever the thread is remains a store.
+    An element that is padding for every thread remains a store.
     """
 
     def copy(store: tirx.BufferStore) -> tirx.Stmt:
