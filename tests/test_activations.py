@@ -1,4 +1,4 @@
-"""Activations: how exact each is, what it makes of NaN and infinities, and that every template has it."""
+"""Activations: their accuracy, their treatment of NaN and infinities, and their presence in every template."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ every_activation = pytest.mark.parametrize("activation", EVERY_ACTIVATION, ids=s
 
 
 def expression(activation: Any, count: int, mcpu: str) -> Any:
-    """A function of vectors for the float32 expression of an activation."""
+    """Return a vectorized function for the float32 expression of an activation."""
     x = te.placeholder((count,), name="x")
     y = te.compute((count,), lambda i: activated(Epilogue.of(activation), x[i]), name="y")
     sch = tvm.s_tir.Schedule(te.create_prim_func([x, y]))
@@ -42,7 +42,7 @@ def expression(activation: Any, count: int, mcpu: str) -> Any:
 
 
 def samples() -> np.ndarray:
-    """Numbers of every magnitude, most of them where functions bend."""
+    """Return numbers of every magnitude, most of them where activations bend."""
     rng = np.random.default_rng(0)
     spread = [rng.uniform(-end, end, 2**18) for end in (1, 6, 12, 110)]
     return np.concatenate([*spread, rng.choice([-1, 1], 2**18) * 10 ** rng.uniform(-38, 38, 2**18)]).astype(np.float32)
@@ -78,7 +78,7 @@ def test_slope_is_the_steepest(activation: Any) -> None:
 
 @every_activation
 def test_activation_is_torchs(activation: Any) -> None:
-    """Values in float64; NaN, infinities and signs of zero in the kernel too."""
+    """Values agree in float64; NaN, infinities and signs of zero agree in the kernel too."""
     row, values = resolve_activation(activation)
     function, given = getattr(torch.nn.functional, row.torch), values if row.parameters else ()
     if activation[0] == "clip":
@@ -112,7 +112,7 @@ TEMPLATES = {
 
 
 def trial(name: str, activation: Any) -> Trial:
-    """A convolution with an epilogue that ends in an activation, in float16 or float32."""
+    """Return a convolution with an epilogue that ends in an activation, in float16 or float32."""
     dtype = "float16" if (list(TEMPLATES).index(name) + EVERY_ACTIVATION.index(activation)) % 2 else "float32"
     _, algorithm, plain = TEMPLATES[name]
     tail = Epilogue.of(activation, scale=True, shift=True, residual=True)
@@ -137,7 +137,7 @@ def test_template_on_a_gpu(name: str, activation: Any) -> None:
 
 @every_activation
 def test_cubin(activation: Any) -> None:
-    """What is added to a kernel of CUDA compiles, and needs no memory for registers."""
+    """The activation's code in a CUDA kernel compiles, and spills no registers to memory."""
     sm_90 = {"kind": "cuda", "arch": "sm_90"}
     workload = ConvWorkload.depthwise((1, 32, 28, 28), (32, 1, 3, 3), dtype="float16", activation=activation)
     sparse = tvmconv.sparse_conv2d(np.eye(3)[:, :, None, None], activation=activation, target=sm_90)

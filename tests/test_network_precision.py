@@ -1,4 +1,4 @@
-"""Networks in which numbers would get lost, or take long: sums of float16, and powers."""
+"""Networks whose numbers would lose digits, or take long: sums of float16, and powers."""
 
 from __future__ import annotations
 

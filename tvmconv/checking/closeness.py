@@ -1,4 +1,4 @@
-"""Comparing a result with its float64 reference, by bounds that follow from the arithmetic.
+"""Comparison of a result with its float64 reference, by bounds that follow from the arithmetic.
 
 The checks raise AssertionError themselves: tuning relies on them under `python -O` too, which drops assertions.
 """
@@ -8,11 +8,11 @@ from __future__ import annotations
 import numpy as np
 
 FLOAT32_UNIT = 2.0**-24
-"""Relative error of one float32 operation, rounded to nearest."""
+"""The relative error of one float32 operation, rounded to nearest."""
 
 UNITS = {"float32": FLOAT32_UNIT, "float16": 2.0**-11}
 SMALLEST = {"float32": 2.0**-126, "float16": 2.0**-25}
-"""Absolute error of storing a number: GPUs flush float32 numbers below the normal ones to zero."""
+"""The absolute error of storing a number: GPUs flush float32 numbers below the normal ones to zero."""
 
 
 def assert_close(
@@ -23,7 +23,7 @@ def assert_close(
     rounding: float = 0.0,
     evaluation: np.ndarray | float = 0.0,
 ) -> None:
-    """Asserts that `got` is the float64 `reference`, computed in float32 and stored in the dtype of `got`.
+    """Assert that `got` is the float64 `reference`, computed in float32 and stored in the dtype of `got`.
 
     `magnitude` is the reference of the absolute values of all operands, without an activation but times its steepest
     slope; `terms` is the number of products in a sum, and `evaluation` what the activation's own expression may be

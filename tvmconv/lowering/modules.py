@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def build(mod: tvm.IRModule, target: tvm.target.Target, pipeline: tvm.transform.Pass | None = None) -> Executable:
-    """Compiles a module of kernels, or a Relax module, for a target; by TVM's default pipeline for it unless told."""
+    """Compile a module of kernels, or a Relax module, for a target, by TVM's default pipeline unless one is given."""
     use_fast_compiler()
     current = tvm.transform.PassContext.current()
     # What schedules mark as asynchronous becomes cp.async; without this they would be ordinary copies.
