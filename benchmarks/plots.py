@@ -1,4 +1,4 @@
-"""Draws docs/figures.svg and docs/roofline.svg anew from the JSON beside this file: python benchmarks/plots.py"""
+"""Drawing of docs/figures.svg and docs/roofline.svg from the JSON beside this file: python benchmarks/plots.py"""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ PEERS = {
 
 @dataclass(frozen=True)
 class Group:
-    """What was measured together: the rows of files in benchmarks/, or one network of them at one batch size."""
+    """Results measured together: the rows of files in benchmarks/, or one network of them at one batch size."""
 
     files: str
-    """Joined by "+"; rows of later files replace earlier ones of the same name."""
+    """The names of files, joined by "+"; rows of later files replace earlier ones of the same name."""
     only: tuple[str, int] | None = None
 
     def rows(self) -> list[Row]:
-        """The rows."""
+        """Return the rows."""
         found = read("+".join(f"benchmarks/{file}.json" for file in self.files.split("+")))
         rows = {(row["name"], row.get("batch")): row for row in found}
         return [row for name, row in rows.items() if self.only in (None, name)]
@@ -55,15 +55,17 @@ GROUPS = {
     "CPU: networks": Group("networks-cpu-zen4"),
     "CPU: ResNet-50, 90% zeros": Group("networks-cpu-zen4-pruned"),
 }
-"""The rows of docs/figures.svg."""
+"""The groups of rows in docs/figures.svg, by title."""
 
 H100_FLOPS = 132 * 128 * 2 * 1.98e9
-"""Floating-point operations in a second that an H100 SXM can do in float32 at most: its multiprocessors, each with 128
-units that multiply and add, at the highest clock."""
+"""The most floating-point operations per second of an H100 SXM in float32.
+
+Its 132 multiprocessors have 128 units each that multiply and add, at a highest clock of 1.98 GHz.
+"""
 
 
 def means(rows: list[Row]) -> dict[str, float]:
-    """How many times as long as tvmconv each peer takes that has run on all rows, in the geometric mean."""
+    """Return the geometric mean of times relative to tvmconv's for each peer that has run on all rows."""
     return {
         peer: geometric_mean([median(row, *names) / median(row, OURS) for row in rows])
         for peer, names in PEERS.items()
@@ -72,7 +74,7 @@ def means(rows: list[Row]) -> dict[str, float]:
 
 
 def figures() -> str:
-    """The geometric mean of each group, beside each peer."""
+    """Draw the geometric mean of each group, beside each peer."""
     chart = bars({name: means(group.rows()) for name, group in GROUPS.items()}, "times as long as tvmconv takes", 1)
     return chart.file(
         [
@@ -84,7 +86,7 @@ def figures() -> str:
 
 
 def roofline() -> str:
-    """The rates of convolutions on an H100 below what it can do."""
+    """Draw the rates of convolutions on an H100 below its roofs."""
     rows = [*DEPTHWISE.rows(), *DENSE.rows()]
     series = {
         name: [(row["name"], intensity(row), row["flops"] / median(row, *contenders) / 1e9) for row in rows]
@@ -111,12 +113,12 @@ def intensity(row: Row) -> float:
 
 
 def bandwidth(row: Row) -> float:
-    """Bytes in a second of the faster copy, which reads and writes as many bytes as the convolution."""
+    """Return the bytes per second of the faster copy, which reads and writes as many bytes as the convolution."""
     return float(row["bytes"] / median(row, *COPY))
 
 
 PLOTS = {"figures.svg": figures, "roofline.svg": roofline}
-"""What draws each file of docs/."""
+"""The functions that draw each file of docs/."""
 
 if __name__ == "__main__":
     for name, draw in PLOTS.items():

@@ -1,4 +1,4 @@
-"""What records of another device bring on this one: its best configurations beside the defaults, both measured here.
+"""The gain from another device's records on this one: its best configurations beside the defaults, both measured here.
 
     python benchmarks/records_of_another.py LOG [--target cuda] [--rounds 3] [--threads N] [-o MEASURED]
 
@@ -88,13 +88,13 @@ def main(
 
 
 def tell(which: str, times: list[float]) -> None:
-    """Prints the geometric mean of how many times as long as a record the default takes."""
+    """Print the geometric mean of the ratio of the default's time to a record's."""
     mean = f"geometric mean {geometric_mean(times):.3f}, " if times else ""
     print(f"{which}: {mean}{len(times)} problems, {sum(each < 1 for each in times)} slower than the default")
 
 
 def compare(task: Task, tuned: object, rounds: int, option: MeasureOption) -> list[Record]:
-    """Records of the default and of another configuration, measured in turn."""
+    """Return records of the default and of another configuration, measured in turn."""
     configs = [task.space.default] + ([tuned] if tuned != task.space.default else [])
     inputs = [MeasureInput(task, config, Stage.CONFIRM) for config in configs * rounds]
     measured = option.measure(inputs, lambda trial: None)
@@ -102,7 +102,7 @@ def compare(task: Task, tuned: object, rounds: int, option: MeasureOption) -> li
 
 
 def cost(records: list[Record], config: object) -> float:
-    """Seconds of a call with a configuration, infinite where it failed."""
+    """Return the seconds of a call with a configuration, infinite where it failed."""
     return median(record.cost for record in records if record.knobs == msgspec.to_builtins(config))
 
 

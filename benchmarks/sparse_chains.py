@@ -25,7 +25,7 @@ from tvmconv.bench.weights import prune
 
 LAYERS, ROUNDS = 6, 25
 EVICTED = {"warm": 0, "from L3": 3 * 2**20, "from memory": 96 * 2**20}
-"""Bytes that are written between two calls: more than the caches hold."""
+"""The number of bytes that are written between two calls: more than the caches hold."""
 
 
 def chain() -> nn.Module:
@@ -36,7 +36,7 @@ def chain() -> nn.Module:
 
 
 def microseconds(network: tvmconv.Network, x: np.ndarray, evicted: int) -> float:
-    """Of one layer."""
+    """Return the microseconds of one layer."""
     others, times = np.zeros(evicted // 4, np.float32), []
     for _ in range(ROUNDS):
         others += 1

@@ -1,4 +1,4 @@
-"""Writes the tables of docs/benchmarks.md anew from the JSON beside this file: python benchmarks/tables.py
+"""Writing of the tables of docs/benchmarks.md from the JSON beside this file: python benchmarks/tables.py
 
 A table stands between `<!-- table: KIND FILE... -->` and `<!-- end -->`; its kind is one of `KINDS`. Several files are
 the same workloads measured in several ways, side by side. Files joined by "+" are one list of rows, in which a later
@@ -50,28 +50,28 @@ class Column:
 
     title: str
     value: Callable[[Row], float | str | None]
-    """Takes the row of the file that the column is about; None leaves the cell empty."""
+    """A function that takes the row of the column's file; None leaves the cell empty."""
     form: Callable[[float], str] = ratio
     last: Callable[[Sequence[float]], float] | None = None
-    """What the last line has of all values, such as their geometric mean."""
+    """A function that sums up all values in the last line, such as their geometric mean."""
     file: int = 0
 
 
 @dataclass(frozen=True)
 class Kind:
-    """What the tables of a kind have in common. A column without a single value is left out."""
+    """The common properties of the tables of a kind. A column without a single value is left out."""
 
     key: Callable[[Row], str]
-    """What names a row; rows of several files that have the same name are one line."""
+    """A function that names a row; rows of several files with the same name are one line."""
     title: str
     columns: Sequence[Column]
     last: str = "geometric mean"
     grouped: str | None = None
-    """The field by which the rows of the same name are told apart, where they are one line."""
+    """The field that tells rows of the same name apart, where they are one line."""
 
 
 def times(title: str, *peers: str, over: str = OURS, **more: Any) -> Column:
-    """How many times as long as tvmconv the fastest of the peers takes."""
+    """Return a column of times of the fastest of the peers, relative to tvmconv's."""
 
     def value(row: Row) -> float | None:
         return median(row, *peers) / median(row, over) if ran(row, *peers) and ran(row, over) else None
@@ -80,7 +80,7 @@ def times(title: str, *peers: str, over: str = OURS, **more: Any) -> Column:
 
 
 def duration(title: str, *contenders: str, unit: float = 1e-6, **more: Any) -> Column:
-    """How long the fastest of the contenders takes, in a unit that is given in seconds."""
+    """Return a column of times of the fastest of the contenders, in a unit that is given in seconds."""
 
     def value(row: Row) -> float | None:
         return median(row, *contenders) / unit if ran(row, *contenders) else None
@@ -89,7 +89,7 @@ def duration(title: str, *contenders: str, unit: float = 1e-6, **more: Any) -> C
 
 
 def extreme(title: str, name: str) -> Column:
-    """Milliseconds of the fastest or the slowest round."""
+    """Return a column of milliseconds of the fastest or the slowest round."""
     return Column(title, lambda row: 1e3 * row["times"][OURS][name], three_digits)
 
 
@@ -98,12 +98,12 @@ def build_time(title: str, contender: str) -> Column:
 
 
 def rate(title: str, unit: float) -> Column:
-    """Floating-point operations in a second, in a unit."""
+    """Return a column of floating-point operations per second, in a unit."""
     return Column(title, lambda row: row["flops"] / median(row, OURS) / unit, three_digits)
 
 
 def share_without(name: str) -> Column:
-    """The share of its speed that a kernel has without one of its optimizations."""
+    """Return a column of the share of its speed that a kernel has without one of its optimizations."""
 
     def value(row: Row) -> float | None:
         return row["time"]["median"] / row["without"][name]["time"]["median"] if name in row["without"] else None
@@ -112,7 +112,7 @@ def share_without(name: str) -> Column:
 
 
 def memory(title: str, contender: str) -> Column:
-    """Megabytes beside operands and output; by formula for im2col where it found no room."""
+    """Return a column of megabytes beside operands and output; by formula for im2col where it found no room."""
 
     def value(row: Row) -> float | None:
         measured, formulas = row["memory"]["measured"], row["memory"]["formulas"]
@@ -128,13 +128,13 @@ def code(title: str, name: str, unit: float = 1) -> Column:
 
 
 def zeros(share: float) -> Column:
-    """How many times as long as tvmconv dense cuDNN takes, with that share of zeros."""
+    """Return a column of the times of dense cuDNN relative to tvmconv's with that share of zeros."""
     column = times(f"{share:.0%}", "pytorch", last=None)
     return Column(column.title, lambda rows: column.value(rows[share]) if share in rows else None)
 
 
 def pays(title: str, peer: str) -> Column:
-    """The share of zeros from which on tvmconv is faster than a peer."""
+    """Return a column of the share of zeros from which tvmconv is faster than a peer."""
 
     def value(rows: Row) -> str | None:
         found = crossover([msgspec.convert(row, SuiteRow) for row in rows.values()], peer)
@@ -159,7 +159,7 @@ def network_name(row: Row) -> str:
 
 
 def tuned_workload(row: Row) -> str:
-    """The name that the suites have for the workload."""
+    """Return the name that the suites have for the workload."""
     (name,) = (each["name"] for each in read("benchmarks/depthwise-h100.json") if each["workload"] == row["workload"])
     return str(name)
 
@@ -173,7 +173,7 @@ OUR_DENSE = times("our dense", "tvmconv-dense")
 
 
 def beside(file: int, name: str, first: Column, *rest: Column) -> list[Column]:
-    """The columns for one of several files, the first of which says which file it is."""
+    """Return the columns for one of several files; the first column names the file."""
     return [replace(column, file=file) for column in (replace(first, title=f"{name}: {first.title}"), *rest)]
 
 
@@ -299,7 +299,7 @@ KINDS = {
 
 
 def lines(kind: Kind, files: str) -> dict[str, Row]:
-    """The rows by their names; later ones replace earlier ones."""
+    """Return the rows by their names; later ones replace earlier ones."""
     if kind.grouped is None:
         return {kind.key(row): row for row in read(files)}
     found: dict[str, Row] = {}
@@ -309,7 +309,7 @@ def lines(kind: Kind, files: str) -> dict[str, Row]:
 
 
 def table(name: str, *files: str) -> str:
-    """A table of a kind in Markdown."""
+    """Return a table of a kind in Markdown."""
     kind = KINDS[name]
     measured = [lines(kind, each) for each in files]
     cells = {
@@ -336,7 +336,7 @@ def _last(column: Column, cells: dict[str, float | str | None]) -> str:
 
 
 def renewed(page: str) -> str:
-    """The page with all of its tables made anew."""
+    """Return the page with all of its tables made anew."""
     return MARKED.sub(lambda found: f"{found[1]}\n{table(*found[2].split())}\n{found[3]}", page)
 
 

@@ -39,7 +39,7 @@ WORKLOADS = {
     "llvm": ConvWorkload.depthwise((1, 32, 28, 28), (32, 1, 3, 3), padding="SAME"),
 }
 WARM_UP = 0.2
-"""The share of the time that is no part of the rate."""
+"""The share of the time at the beginning that does not count for the rate."""
 
 
 def main() -> None:
@@ -79,7 +79,7 @@ def main() -> None:
 
 
 def ways(numbers: tuple[int, ...]) -> Iterator[tuple[str, tuple[int, ...], bool]]:
-    """A name for each way, the devices, and whether servers have them."""
+    """Yield a name for each way, its devices, and whether servers have them."""
     for by_rpc in (False, True):
         for count in sorted({1, len(numbers)}):
             devices = f"{count} device{'s' * (count > 1)}"
@@ -87,7 +87,7 @@ def ways(numbers: tuple[int, ...]) -> Iterator[tuple[str, tuple[int, ...], bool]
 
 
 def measured(options: argparse.Namespace, devices: tuple[int, ...], by_rpc: bool) -> dict[str, Any]:
-    """What a search of so many seconds makes on devices."""
+    """Return the trials, the rate and the failures of a search of so many seconds on devices."""
     target, seconds = options.target, options.seconds
     with tempfile.TemporaryDirectory() as folder:
         log = Path(folder, "log.jsonl")
@@ -113,7 +113,7 @@ def measured(options: argparse.Namespace, devices: tuple[int, ...], by_rpc: bool
 
 
 def run(arguments: list[str]) -> float:
-    """Runs the command; returns when it began."""
+    """Run the command; return the time when it began."""
     begun = time.time()
     done = subprocess.run([*COMMAND, *arguments], capture_output=True, text=True, check=False)
     if done.returncode:
@@ -123,7 +123,7 @@ def run(arguments: list[str]) -> float:
 
 @contextmanager
 def farm(devices: tuple[int, ...], target: str) -> Iterator[str]:
-    """The address of a tracker with a server for each device."""
+    """Yield the address of a tracker with a server for each device."""
     address = f"{HOST}:{free_port()}"
     server = ["--tracker", address, "--key", KEY, "--port", str(free_port())]
     if target == "cuda":
@@ -136,7 +136,7 @@ def farm(devices: tuple[int, ...], target: str) -> Iterator[str]:
 
 @contextmanager
 def serving(arguments: list[str], lines: int) -> Iterator[None]:
-    """The command, from when it has said where it listens."""
+    """Run a command during the block, which begins once the command has said where it listens."""
     process = subprocess.Popen([*COMMAND, *arguments], stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     try:

@@ -22,7 +22,7 @@ LOG = "matmul.jsonl"
 
 @autotvm.template("tutorial/matmul")  # 1. a name, under which logs have it
 def matmul(n: int, k: int, m: int, dtype: str) -> tuple[Schedule, list[te.Tensor]]:
-    """C (n, m) = A (n, k) times B (k, m), by tiles of rows and columns."""
+    """Schedule C (n, m) = A (n, k) times B (k, m), by tiles of rows and columns."""
     a = te.placeholder((n, k), dtype, name="A")
     b = te.placeholder((k, m), dtype, name="B")
     r = te.reduce_axis((0, k), name="r")
@@ -46,7 +46,7 @@ def matmul(n: int, k: int, m: int, dtype: str) -> tuple[Schedule, list[te.Tensor
 
 
 def main(size: int = 512, trials: int = 32) -> None:
-    """Tunes a product of square matrices, and runs the best."""
+    """Tune a product of square matrices, and run the best."""
     shape: Any = (size, size, size, "float32")
     task = autotvm.task.create("tutorial/matmul", args=shape, target="llvm")
     print(f"{task}: {task.config_space}")

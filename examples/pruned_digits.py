@@ -17,29 +17,29 @@ import tvmconv
 from tvmconv import Network
 
 TRAINING = 1440
-"""Digits to train on; the other 357 are for the test."""
+"""The number of digits to train on; the other 357 are for the test."""
 
 
 @dataclass(frozen=True)
 class Result:
-    """Shares of the test's digits that are recognised, and how far the networks are from each other."""
+    """The shares of the test's digits that are recognised, and the difference between the networks."""
 
     before: float
-    """By torch, before pruning."""
+    """The share recognised by torch, before pruning."""
     pruned: float
-    """By torch, pruned and fine-tuned."""
+    """The share recognised by torch, pruned and fine-tuned."""
     dense: float
-    """By tvmconv, with zeros multiplied."""
+    """The share recognised by tvmconv, with zeros multiplied."""
     sparse: float
-    """By tvmconv, with nothing left of zeros."""
+    """The share recognised by tvmconv, with nothing left of zeros."""
     difference: float
-    """The largest between the scores of the last two, as a share of the largest score."""
+    """The largest difference between the scores of the last two, as a share of the largest score."""
     network: Network
-    """The sparse one."""
+    """The sparse network of tvmconv."""
 
 
 def digits() -> tuple[torch.Tensor, torch.Tensor]:
-    """Images (N, 1, 8, 8) and what they show, in random order."""
+    """Return images (N, 1, 8, 8) and their labels, in random order."""
     images, labels = load_digits(return_X_y=True)
     order = np.random.default_rng(0).permutation(len(images))
     x = torch.tensor(images[order], dtype=torch.float32).reshape(-1, 1, 8, 8) / 16
@@ -47,7 +47,7 @@ def digits() -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def network(channels: int) -> nn.Sequential:
-    """Three convolutions with batch norm, and a linear layer."""
+    """Return three convolutions with batch norm, and a linear layer."""
     layers: list[nn.Module] = []
     for inputs, outputs in ((1, channels), (channels, channels), (channels, channels)):
         layers += [nn.Conv2d(inputs, outputs, 3, padding=1, bias=False), nn.BatchNorm2d(outputs), nn.ReLU()]
@@ -55,7 +55,7 @@ def network(channels: int) -> nn.Sequential:
 
 
 def train(model: nn.Module, x: torch.Tensor, labels: torch.Tensor, epochs: int, rate: float) -> None:
-    """Trains on batches of 48."""
+    """Train on batches of 48."""
     optimizer = torch.optim.Adam(model.parameters(), rate)
     model.train()
     for _ in range(epochs):
@@ -68,12 +68,12 @@ def train(model: nn.Module, x: torch.Tensor, labels: torch.Tensor, epochs: int, 
 
 
 def accuracy(scores: torch.Tensor, labels: torch.Tensor) -> float:
-    """The share of digits that are recognised."""
+    """Return the share of digits that are recognised."""
     return float((scores.argmax(1) == labels).float().mean())
 
 
 def run(channels: int = 32, epochs: int = 20) -> Result:
-    """Trains, prunes the convolutions behind the first to a tenth of their weights, fine-tunes, builds and compares."""
+    """Train, prune the convolutions behind the first to a tenth of their weights, fine-tune, build and compare."""
     torch.manual_seed(0)
     x, labels = digits()
     test, expected = x[TRAINING:], labels[TRAINING:]

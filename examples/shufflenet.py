@@ -1,4 +1,4 @@
-"""ShuffleNet from ONNX to a checked and timed network: what `make demo` runs.
+"""ShuffleNet from ONNX to a checked and timed network; `make demo` runs it.
 
 The graph is the one inside the onnx package. Its weights there are constants, which hide mistakes, so it gets random
 ones here.
@@ -27,7 +27,7 @@ from tvmconv.verify import compare, run_onnxruntime
 
 GRAPH = Path(onnx.__file__).parent / "backend" / "test" / "data" / "light" / "light_shufflenet.onnx"
 THREADS = tvmconv.get_num_threads()
-"""As many as TVM takes."""
+"""The number of threads, as many as TVM takes."""
 
 
 def main() -> None:
@@ -40,7 +40,7 @@ def main() -> None:
 
 
 def show(path: Path, library: Path, target: tvm.target.Target) -> None:
-    """Imports, builds, exports, loads, checks and times the model."""
+    """Import, build, export, load, check and time the model."""
     start = time.perf_counter()
     model = tvmconv.import_model(path)
     imported = time.perf_counter()
@@ -83,13 +83,13 @@ def show(path: Path, library: Path, target: tvm.target.Target) -> None:
 
 
 def finished(output: tvm.runtime.Tensor) -> tvm.runtime.Tensor:
-    """The output, computed to the end: on a GPU a call returns before its kernels do."""
+    """Return the output, computed to the end: on a GPU a call returns before its kernels do."""
     output.device.sync()
     return output
 
 
 def with_random_weights(model: onnx.ModelProto) -> onnx.ModelProto:
-    """The model with normal weights that keep the size of values from layer to layer."""
+    """Return the model with normal weights that keep the size of values from layer to layer."""
     rng = np.random.default_rng(0)
     graph = model.graph
     tensors = {tensor.name: tensor for tensor in graph.initializer}

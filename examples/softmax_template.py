@@ -21,7 +21,7 @@ LOG = "softmax.jsonl"
 
 @autotvm.template("example/softmax")
 def softmax(rows: int, columns: int) -> tuple[Schedule, list[te.Tensor]]:
-    """Y (rows, columns), of X of the same shape: its exponentials as parts of their sum in each row."""
+    """Schedule Y (rows, columns), the softmax of each row of X: exponentials as parts of their sum."""
     x = te.placeholder((rows, columns), "float32", name="X")
     k, r = te.reduce_axis((0, columns), name="k"), te.reduce_axis((0, columns), name="r")
     most = te.compute((rows,), lambda i: te.max(x[i, k], axis=k), name="most")
@@ -59,7 +59,7 @@ def softmax(rows: int, columns: int) -> tuple[Schedule, list[te.Tensor]]:
 
 
 def main(rows: int = 4096, columns: int = 1024) -> None:
-    """Tunes the softmax, or checks what it computes."""
+    """Tune the softmax, or check its results."""
     task = autotvm.task.create("example/softmax", args=(rows, columns), target="cuda")
     print(f"{task}: {task.config_space}")
     if not has_gpu():

@@ -1,4 +1,4 @@
-"""The space of configurations of a schedule: the values of each knob, and what makes a combination legal."""
+"""The space of configurations of a schedule: the values of each knob, and the conditions for a legal combination."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ class Space(Generic[C]):
 
     default: C
     least: C
-    """The least value that each knob may have; what is in the space may begin above it."""
+    """The least value that each knob may have; the values of the space may begin above it."""
     knobs: Mapping[str, tuple[Any, ...]]
     constraints: Mapping[str, Callable[[C], bool]]
     heuristics: Mapping[str, Callable[[C], bool]]
 
     def violated(self, config: C) -> list[str]:
-        """Names of the constraints that a configuration breaks; empty for a legal one.
+        """Return the names of the constraints that a configuration breaks; empty for a legal one.
 
         A knob of another type, or below its least value, makes it "malformed", and nothing else is looked at.
         """
@@ -61,15 +61,15 @@ class Space(Generic[C]):
         return "\n".join([f"space of {len(self)} configurations", *knobs])
 
     def number(self, config: C) -> int | None:
-        """The place of a configuration in `configs`, which a log has beside it; None for one that is not in them."""
+        """Return the place of a configuration in `configs`, which a log holds beside it; None for one outside."""
         return self.index.get(config)
 
     def values(self, config: C) -> Mapping[str, Any]:
-        """The value of each knob in a configuration."""
+        """Return the value of each knob in a configuration."""
         return vars(config)
 
     def config(self, values: Mapping[str, Any]) -> C:
-        """The configuration with these values of the knobs."""
+        """Return the configuration with these values of the knobs."""
         return type(self.default)(**values)
 
     def _combinations(self) -> Iterator[C]:
@@ -84,31 +84,31 @@ class Space(Generic[C]):
 
 
 def named(*checks: Callable[[C], bool]) -> dict[str, Callable[[C], bool]]:
-    """The checks by their functions' names."""
+    """Return the checks by their functions' names."""
     return {check.__name__: check for check in checks}
 
 
 def ceil_div(a: int, b: int) -> int:
-    """a / b, rounded up."""
+    """Return a / b, rounded up."""
     return -(-a // b)
 
 
 def ceil_to(a: int, b: int) -> int:
-    """a rounded up to a multiple of b."""
+    """Return a, rounded up to a multiple of b."""
     return ceil_div(a, b) * b
 
 
 def divisors(n: int, at_most: int) -> tuple[int, ...]:
-    """The divisors of n up to a bound, ascending."""
+    """Return the divisors of n up to a bound, ascending."""
     return tuple(d for d in range(1, min(n, at_most) + 1) if n % d == 0)
 
 
 def tile_sizes(extent: int) -> tuple[int, ...]:
-    """Tile sizes for an extent, ascending: its even parts, and the powers of two below it."""
+    """Return tile sizes for an extent, ascending: its even parts, and the powers of two below it."""
     even = {ceil_div(extent, parts) for parts in range(1, 9)}
     return tuple(sorted(even | {2**exponent for exponent in range(extent.bit_length()) if 2**exponent < extent}))
 
 
 def wasted(extent: int, tile: int) -> float:
-    """What whole tiles compute, in parts of the extent."""
+    """Return the number of elements that whole tiles compute, as a multiple of the extent."""
     return ceil_div(extent, tile) * tile / extent

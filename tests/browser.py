@@ -1,4 +1,4 @@
-"""A headless Chromium for tests, told what to do through the pipe of its DevTools: no package is needed."""
+"""A headless Chromium for tests, controlled through the pipe of its DevTools: no package is needed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ OPTIONS = ("--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usa
 
 
 class Browser:
-    """One page, with what it has loaded and what the browser complained about."""
+    """A browser with one page, the requests of that page and the browser's complaints."""
 
     def __init__(self, commands: int, answers: int) -> None:
         self._commands, self._answers = commands, os.fdopen(answers, "rb")
@@ -31,7 +31,7 @@ class Browser:
             self.call(f"{domain}.enable")
 
     def call(self, method: str, **parameters: object) -> dict[str, Any]:
-        """The answer to a command of the DevTools protocol."""
+        """Send a command of the DevTools protocol and return the answer."""
         number = next(self._numbers)
         message: dict[str, object] = {"id": number, "method": method, "params": parameters}
         if self._session is not None:
@@ -43,7 +43,7 @@ class Browser:
         return dict(answer["result"])
 
     def open(self, path: Path, width: int, height: int) -> None:
-        """Shows a file in a window of a size, a phone's if it is narrow."""
+        """Show a file in a window of a size, a phone's if it is narrow."""
         size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 600}
         self.call("Emulation.setDeviceMetricsOverride", **size)
         self.call("Page.navigate", url=path.as_uri())
@@ -51,13 +51,13 @@ class Browser:
             pass
 
     def value(self, expression: str) -> Any:
-        """What an expression is in the page."""
+        """Return the value of an expression in the page."""
         answer = self.call("Runtime.evaluate", expression=expression, returnByValue=True)
         assert "exceptionDetails" not in answer, answer
         return answer["result"].get("value")
 
     def click(self, selector: str) -> None:
-        """Presses the mouse in the middle of an element."""
+        """Press the mouse in the middle of an element."""
         element = f"document.querySelector({json.dumps(selector)})"
         self.value(f"{element}.scrollIntoView({{block: 'center', inline: 'center'}})")
         x, y, width, height = self.value(
@@ -68,7 +68,7 @@ class Browser:
             self.call("Input.dispatchMouseEvent", type=kind, button="left", clickCount=1, **at)
 
     def press(self, key: str, code: int) -> None:
-        """Presses a key."""
+        """Press a key."""
         for kind in ("keyDown", "keyUp"):
             self.call("Input.dispatchKeyEvent", type=kind, key=key, windowsVirtualKeyCode=code)
 
@@ -89,7 +89,7 @@ class Browser:
 
 @contextmanager
 def browser(folder: Path) -> Iterator[Browser]:
-    """A browser whose files are in a folder."""
+    """Yield a browser that keeps its files in a folder."""
     assert CHROMIUM is not None
     (its_commands, commands), (answers, its_answers) = os.pipe(), os.pipe()
     # The browser reads from descriptor 3 and writes to 4.

@@ -1,4 +1,4 @@
-"""The command line as tests use it."""
+"""The command line called from tests, within their process."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tvmconv.cli import main
 
 
 def tvmconv(*arguments: object) -> Result:
-    """What a command answers; an error that is not an exit is raised."""
+    """Run a command and return its result; raise an error that is not an exit."""
     result = CliRunner().invoke(main, [str(argument) for argument in arguments])
     if result.exception is not None and not isinstance(result.exception, SystemExit):
         raise result.exception
@@ -19,7 +19,7 @@ def tvmconv(*arguments: object) -> Result:
 
 
 def tvmconv_json(*arguments: object) -> Any:
-    """What a command that succeeds prints with --json."""
+    """Run a command with --json, which has to succeed, and return its output."""
     result = tvmconv(*arguments, "--json")
     assert result.exit_code == 0, result.stderr
     return json.loads(result.stdout)

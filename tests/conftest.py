@@ -1,4 +1,4 @@
-"""What holds for all tests."""
+"""Fixtures of all tests."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if workers := int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "0")):
 
 @pytest.fixture(autouse=True)
 def same_environment() -> Iterator[None]:
-    """Undoes what commands that run in the process of the tests set for their own."""
+    """Undo changes to the environment by commands that run in the process of the tests."""
     before = dict(os.environ)
     yield
     os.environ.clear()
@@ -25,7 +25,7 @@ def same_environment() -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def without_torch(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Processes that the tests of a module start find no torch: TVM would import it, which takes 2 s in each."""
+    """Hide torch from processes that the tests of a module start: TVM would import it, which takes 2 s in each."""
     folder = tmp_path_factory.mktemp("without-torch")
     (folder / "torch.py").write_text("raise ImportError('these tests do without torch')\n")
     with pytest.MonkeyPatch.context() as patch:

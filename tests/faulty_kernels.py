@@ -1,4 +1,4 @@
-"""Trials with libraries of one's own, right ones and such as fail, for the tests of everything that runs trials."""
+"""Trials with libraries of one's own, working and failing ones, for tests of everything that runs trials."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def assert_told_apart(runner: Runner, library: BuildResult, status: Status) -> N
 
 
 def library(folder: Path, body: str) -> BuildResult:
-    """A library whose kernel is a line of C++."""
+    """Return a library whose kernel is a line of C++."""
     source, path = folder / "kernel.cc", folder / "kernel.so"
     signature = 'extern "C" int __tvm_ffi_tvmconv_kernel(void*, void*, int, void*)'
     source.write_text(f"#include <cstdlib>\n{signature} {{ {body} }}\n")

@@ -1,7 +1,7 @@
 """Damaged models and logs, for as long as one likes: `python tests/hostile.py --seconds 60 --seed 0`.
 
-What tvmconv makes of them is a `TvmconvError` or a right result. A file is kept until that is known, so that the one
-that ends the process stays; its name says how to make it again.
+tvmconv has to answer them by a `TvmconvError` or a right result. A file is kept until that is known, so that one that
+ends the process stays; its name says how to make it again.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ EXTREMES = (0, 1, -1, 2, 3, 7, 255, 65536, 2**31 - 1, 2**31, -(2**31), 2**32 + 1
 NAMES = ("", "x", "y", "Conv", "\x00", "v0")
 
 SMALL = 2**20
-"""Elements of inputs up to which a network is run."""
+"""The largest number of elements in an input for which a network is run."""
 
 
 def models() -> list[bytes]:
-    """Small networks with what tvmconv treats in a way of its own."""
+    """Return small networks with constructs that tvmconv handles in its own way."""
     plain = Graph((1, 4, 9, 9))
     dense = plain.conv("x", (8, 4, 3, 3), pads=[1] * 4, strides=[2, 2])
     tail = Graph((1, 4, 8, 8))
@@ -60,7 +60,7 @@ def models() -> list[bytes]:
 
 
 def damaged(data: bytes, random: Random) -> bytes:
-    """Bytes flipped, replaced, cut out, repeated, or cut off."""
+    """Return the bytes with some of them flipped, replaced, cut out, repeated, or cut off."""
     changed = bytearray(data)
     for _ in range(random.choice((1, 1, 2, 5))):
         place, length = random.randrange(len(changed)), random.choice((1, 1, 2, 8, 40))
@@ -82,7 +82,7 @@ def damaged(data: bytes, random: Random) -> bytes:
 
 
 def distorted(data: bytes, random: Random) -> bytes:
-    """A model that is one still, in which a few fields have other values."""
+    """Return a model that still parses, with other values in a few fields."""
     model = onnx.load_model_from_string(data)
     for _ in range(random.choice((1, 1, 2))):
         fields = [*_fields(model)]
@@ -105,7 +105,7 @@ def distorted(data: bytes, random: Random) -> bytes:
 
 
 def _fields(message: Any) -> Iterator[tuple[Any, str, int | None]]:
-    """Every integer and text of a protobuf message, as its owner, its name, and its place in a list."""
+    """Yield every integer and text of a protobuf message, as its owner, its name, and its place in a list."""
     for field, value in message.ListFields():
         if hasattr(value, "ListFields"):
             yield from _fields(value)
@@ -120,7 +120,7 @@ def _fields(message: Any) -> Iterator[tuple[Any, str, int | None]]:
 
 
 def try_model(path: Path) -> str:
-    """Imports, builds and runs a model, and compares it with what ONNX Runtime makes of it, where that takes it."""
+    """Import, build and run a model, and compare it with ONNX Runtime where that takes it."""
     model = tvmconv.import_model(path)
     model.convolutions()
     sizes = [spec.shape for spec in model.inputs]
@@ -144,7 +144,7 @@ def try_model(path: Path) -> str:
 
 
 def try_log(path: Path) -> str:
-    """Reads, tidies, shows and applies a log; a kernel that is compiled with it is right."""
+    """Read, tidy, show and apply a log; check that a kernel compiled with it is right."""
     log = record.load_from_file(path)
     merged([log, log])
     pruned(log)
@@ -168,7 +168,7 @@ TEMPLATE = create_task("test/matmul", (32, "float32"), "llvm")
 
 
 def logs() -> list[bytes]:
-    """Records that this machine applies to one workload, and to a template."""
+    """Return logs that this machine applies to one workload, and to a template."""
     tasks = [autotvm.create(WORKLOAD, "llvm"), TEMPLATE]
     device = device_facts("llvm")
     assert device is not None
@@ -179,7 +179,7 @@ def logs() -> list[bytes]:
 
 
 def twisted(data: bytes, random: Random) -> bytes:
-    """A log in which a few numbers, names or words of its JSON are others."""
+    """Return a log with a few numbers, names or words of its JSON exchanged."""
     lines = [msgspec.json.decode(line) for line in data.splitlines()]
     for line in lines:
         if random.random() < 0.5:
@@ -204,7 +204,7 @@ def _twist(value: Any, random: Random) -> None:
 
 
 def main(arguments: list[str]) -> int:
-    """Tries damaged files until the time is over, or so many, and counts what came of them."""
+    """Try damaged files until the time is over, or so many, and count the outcomes."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seconds", type=float, default=60.0)
     parser.add_argument("--files", type=float, default=inf)

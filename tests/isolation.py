@@ -19,9 +19,9 @@ class _Worker(NamedTuple):
 def isolated(
     check: Callable[[str], str], names: Iterable[str], jobs: int, seconds: float
 ) -> Iterator[tuple[str, str | None]]:
-    """What `check`, a function of a module, says of each name, in any order.
+    """Yield for each name the answer of `check`, a function of a module, in any order.
 
-    None for one that takes more than `seconds`, or whose process dies; the others do not notice.
+    It is None for a name that takes more than `seconds`, or whose process dies; the others do not notice.
     """
     waiting = deque(names)
     running: dict[_Worker, tuple[str, float]] = {}

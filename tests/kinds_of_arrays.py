@@ -21,7 +21,7 @@ OPTIONS: dict[str, Any] = {"stride": 2, "activation": "relu6"}
 
 
 class OnlyDLPack:
-    """An array of a library that tvmconv has never heard of."""
+    """An array of a library that tvmconv does not know, which has DLPack alone."""
 
     def __init__(self, array: Any) -> None:
         self.array = array
@@ -42,7 +42,7 @@ KINDS: dict[str, tuple[Callable[[np.ndarray], Any], type, Callable[[Any], np.nda
 
 
 def unaligned(array: np.ndarray) -> np.ndarray:
-    """The same numbers at an address that no vector is aligned to."""
+    """Return the same numbers at an address that no vector is aligned to."""
     buffer = np.empty(array.nbytes + 128, np.uint8)
     offset = -buffer.ctypes.data % 64 + array.itemsize
     copy = buffer[offset : offset + array.nbytes].view(array.dtype).reshape(array.shape)

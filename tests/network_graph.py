@@ -69,7 +69,7 @@ class Graph:
 
 
 def operators(mod: tvm.IRModule) -> list[str]:
-    """The names of the operators that "main" calls, in order."""
+    """Return the names of the operators that "main" calls, in order."""
     names = []
     for block in mod["main"].body.blocks:
         names += [str(binding.value.op.name) for binding in block.bindings if isinstance(binding.value, relax.Call)]

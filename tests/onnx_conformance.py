@@ -1,7 +1,7 @@
 """ONNX's own tests against tvmconv: `python tests/onnx_conformance.py --jobs 16` runs all, and writes their page.
 
-Each one is answered right, or refused by an error that names the node; an answer that is wrong and an error that is not
-tvmconv's are failures. They run in processes of their own; what came of each is kept in the file that `--results`
+Each test is answered right, or refused by an error that names the node; a wrong answer and an error that is not
+tvmconv's are failures. Tests run in processes of their own; the outcome of each is kept in the file that `--results`
 names, and a run that was ended goes on from there.
 """
 
@@ -32,25 +32,25 @@ from tvmconv.errors import InvalidArgumentError, TvmconvError
 PAGE = Path(__file__).parent.parent / "docs" / "onnx-conformance.md"
 
 KINDS = ("node", "simple", "pytorch-converted", "pytorch-operator")
-"""All of ONNX's tests but "real", which are networks of some hundred megabytes."""
+"""The kinds of ONNX's tests: all but "real", which are networks of some hundred megabytes."""
 
 SECONDS = 120.0
-"""A test may take, with the start of its process."""
+"""The seconds that a test may take, with the start of its process."""
 
 RIGHT, REFUSED, WRONG, RAW = "right", "refused", "wrong", "raw"
-"""What may come of a test; the last are an error that is not tvmconv's or does not name the node, and a crash."""
+"""The outcomes of a test; "raw" is an error that is not tvmconv's or does not name the node, or a crash."""
 
 
 @cache
 def cases() -> dict[str, Any]:
-    """ONNX's tests by their names."""
+    """Return ONNX's tests by their names."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of the reference implementations, which it runs
         return {case.name: case for kind in KINDS for case in load_model_tests(kind=kind)}
 
 
 def model_and_data(case: Any) -> tuple[onnx.ModelProto, list[tuple[list[Any], list[Any]]]]:
-    """The model of a test, and its inputs with their outputs, which may be in files."""
+    """Return the model of a test, and its inputs with their outputs, which may be in files."""
     if case.model is not None:
         return case.model, [
             tuple([_normalize_tensor(each) for each in side] for side in data) for data in case.data_sets
@@ -69,14 +69,14 @@ def _tensor(path: Path) -> np.ndarray[Any, Any]:
 
 
 ATOL = {"test_mish_expanded": 10 * 2**-23}
-"""Of a test whose nodes add 1 to what is smaller than its ULP, and multiply by 10 at most what is left."""
+"""The absolute tolerance of a test whose nodes add 1 to numbers below its ULP and multiply the rest by up to 10."""
 
 CONSTANTS = ", constants"
-"""Behind the name of a test whose model has all inputs but the first as constants, as exporters leave them."""
+"""The suffix of a test whose model has all inputs but the first as constants, as exporters leave them."""
 
 
 def names() -> list[str]:
-    """Of all tests, and of those again that can have constants."""
+    """Return the names of all tests, and once more, with `CONSTANTS`, of those that can have constants."""
     found = []
     for name, case in cases().items():
         found.append(name)
@@ -86,7 +86,7 @@ def names() -> list[str]:
 
 
 def with_constants(model: onnx.ModelProto, inputs: list[Any]) -> onnx.ModelProto:
-    """The model with all inputs but the first as constants, where these are tensors."""
+    """Return the model with all inputs but the first as constants, where these are tensors."""
     model = onnx.ModelProto.FromString(model.SerializeToString())
     for value, array in zip(model.graph.input[1:], inputs[1:], strict=False):
         if isinstance(array, np.ndarray | np.generic):
@@ -100,13 +100,16 @@ def with_constants(model: onnx.ModelProto, inputs: list[Any]) -> onnx.ModelProto
 
 
 def operators(graph: onnx.GraphProto) -> set[str]:
-    """Those of a graph and of the graphs in it."""
+    """Return the operators of a graph and of the graphs in it."""
     inside = [attribute.g for node in graph.node for attribute in node.attribute if attribute.HasField("g")]
     return {node.op_type for node in graph.node}.union(*map(operators, inside))
 
 
 def difference(case: Any, outputs: Sequence[Any], expected: Sequence[Any]) -> str:
-    """Where outputs are not what is expected; nothing if they are. As with bfloat16, float16 may be two ULPs off."""
+    """Describe how outputs differ from the expected ones; an empty text if they do not.
+
+    As with bfloat16, float16 may be two ULPs off.
+    """
     halves = all(each.dtype == np.float16 for each in (*outputs, *expected) if isinstance(each, np.ndarray))
     try:
         Runner.assert_similar_outputs(
@@ -118,9 +121,9 @@ def difference(case: Any, outputs: Sequence[Any], expected: Sequence[Any]) -> st
 
 
 def is_rounding(outputs: Sequence[Any], expected: Sequence[Any], evaluated: Sequence[Any] | None) -> bool:
-    """Whether outputs are no further from what is expected than twice what ONNX's evaluator makes of the same nodes.
+    """Return whether outputs are at most twice as far from the expected ones as those of ONNX's own evaluator.
 
-    Some tests expect of nodes that lose digits what is right without them.
+    Some tests expect results of higher precision than the digits that their nodes keep.
     """
     if evaluated is None or not len(outputs) == len(expected) == len(evaluated):
         return False
@@ -133,7 +136,7 @@ def is_rounding(outputs: Sequence[Any], expected: Sequence[Any], evaluated: Sequ
 
 
 def evaluated(model: onnx.ModelProto, inputs: list[Any]) -> list[Any] | None:
-    """What ONNX's evaluator makes of the nodes of a model; None for those that it does not know."""
+    """Return the outputs of ONNX's evaluator for a model; None for nodes that it does not know."""
     names = [value.name for value in model.graph.input]
     try:
         return list(ReferenceEvaluator(model).run(None, dict(zip(names, inputs, strict=False))))
@@ -142,7 +145,7 @@ def evaluated(model: onnx.ModelProto, inputs: list[Any]) -> list[Any] | None:
 
 
 def result(name: str) -> str:
-    """What becomes of a test, as JSON: its outcome, and why."""
+    """Run a test; return its outcome and the reason for it as JSON."""
     case = cases()[name.removesuffix(CONSTANTS)]
     model, sets = model_and_data(case)
     if name.endswith(CONSTANTS):
@@ -188,7 +191,7 @@ runs all of them and writes this page; `tests/test_onnx_conformance.py` runs a p
 
 
 def page(found: Mapping[str, Sequence[str]]) -> str:
-    """The page of the documentation for all results by name."""
+    """Return the page of the documentation for all results by name."""
     counts = Counter(outcome for outcome, _ in found.values())
     summary = ", ".join(f"{counts[each]} {each}" for each in (RIGHT, REFUSED, WRONG, RAW))
     rows = [
@@ -198,7 +201,7 @@ def page(found: Mapping[str, Sequence[str]]) -> str:
 
 
 def _cell(found: Sequence[str] | None) -> str:
-    """Right, or why it is refused, in short; nothing for a test that there is not."""
+    """Return "right", or the reason for a refusal in short; an empty text for a test that does not exist."""
     if found is None:
         return ""
     outcome, why = found
@@ -207,7 +210,7 @@ def _cell(found: Sequence[str] | None) -> str:
 
 
 def read_page(text: str) -> dict[str, str]:
-    """The outcomes of a page, by name."""
+    """Return the outcomes on a page, by name."""
     listed = {}
     for name, plain, constants in re.findall(r"^\| (test_\w+) \| (.*?) \| (.*?) ?\|$", text, re.MULTILINE):
         listed[name] = plain.partition(":")[0]
@@ -217,7 +220,7 @@ def read_page(text: str) -> dict[str, str]:
 
 
 def main() -> int:
-    """Runs the tests that have no result yet, tells what fails, and writes the page."""
+    """Run the tests that have no result yet, print the failures, and write the page."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--tests", default="", help="A regular expression; the page is written when all have run.")

@@ -1,4 +1,4 @@
-"""Pretended measuring for tests of tuners: of what happens to real kernels only the order and the time."""
+"""Pretended measuring for tests of tuners: trials end in the order and after the times of real ones."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ TASK = create(WORKLOAD, "llvm")
 class Instant:
     """Measures by a formula: the default takes 100 µs, others more the further they are from the 7th, which takes 1 µs.
 
-    What `failing` says of a place in the space fails.
+    A configuration fails if `failing` is true for its place in the space.
     """
 
     def __init__(self, failing: Callable[[int], bool] = lambda place: False, seconds: float = 0.0) -> None:
@@ -56,9 +56,9 @@ class Instant:
 
 @dataclass
 class Scripted:
-    """A builder of as many at once, and a runner of two slots, which runs a trial by calling `runs` with its place.
+    """A builder of several at once, and a runner of two slots, which runs a trial by calling `runs` with its place.
 
-    It notes what happens: "built", "begun" and "ended", with the trial's place in the space.
+    It notes the events "built", "begun" and "ended", with the trial's place in the space.
     """
 
     runs: Callable[[int], object] = lambda place: time.sleep(0.005)

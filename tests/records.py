@@ -1,4 +1,4 @@
-"""Records of a tuning log for tests: trials of a small depthwise convolution that nobody has made."""
+"""Records of a tuning log for tests: invented trials of a small depthwise convolution."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""What a release needs beyond `make lint test`, one step after another: `make release-check`.
+"""The steps that a release needs beyond `make lint test`, one after another: `make release-check`.
 
-Steps that need a GPU are left out where there is none, and the table at the end says so: a release needs them done
-once on a machine that has one. What a step prints lies in a file beside the others, and a step that is ended goes on
-where it was if it can. `python tests/release_check.py tests hostile` runs these steps alone.
+Steps that need a GPU are left out where there is none, and the table at the end says so: a release needs them done once
+on a machine that has one. The output of a step lies in a file beside the others, and a step that is ended goes on where
+it was if it can. `python tests/release_check.py tests hostile` runs these steps alone.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ TVMCONV = (PYTHON, "-c", "from tvmconv.cli import main; main()")
 
 
 class Step(NamedTuple):
-    """A command, what it is for, and whether it needs a GPU."""
+    """A command with its purpose, and whether it needs a GPU."""
 
     name: str
     what: str
@@ -33,7 +33,7 @@ class Step(NamedTuple):
 
 
 def steps(seed: int, jobs: int, seconds: int, reports: Path) -> list[Step]:
-    """All steps; `seconds` is how long damaged files are tried."""
+    """Return all steps; `seconds` is the time for which damaged files are tried."""
     pytest = (PYTHON, "-m", "pytest")
     verify = (*TVMCONV, "verify", "--seed", seed, "--parallel", jobs)
     twins = ("--target", '{"kind": "cuda", "arch": "sm_90"}', "--serial-twin")
@@ -76,7 +76,7 @@ def steps(seed: int, jobs: int, seconds: int, reports: Path) -> list[Step]:
 
 
 def run(step: Step, reports: Path) -> str:
-    """What came of a step."""
+    """Run a step and return its outcome."""
     if step.on_gpu and not has_gpu():
         return "left out: there is no GPU"
     log = reports / f"{step.name}.log"

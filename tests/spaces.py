@@ -6,9 +6,10 @@ from typing import Any
 
 
 def check_space(space: Any, default: Any) -> None:
-    """Asserts that a `Space` has the default configuration, a legal one, and knobs of distinct, well-formed values.
+    """Assert that a `Space` has the default configuration, a legal one, and knobs of distinct, well-formed values.
 
-    Their product without what the constraints forbid is the space; `check_whole_space` looks at all of it.
+    The product of the knobs' values, less those that the constraints forbid, is the space; `check_whole_space` looks at
+    all of it.
     """
     assert space.default == default
     assert space.violated(default) == []
@@ -19,7 +20,7 @@ def check_space(space: Any, default: Any) -> None:
 
 
 def check_whole_space(space: Any) -> None:
-    """Asserts that a `Space` begins with the default and has legal configurations, each once; seconds for CUDA."""
+    """Assert that a `Space` begins with the default and has legal configurations, each once; seconds for CUDA."""
     assert space.configs[0] == space.default
     assert len(set(space.configs)) == len(space.configs) == len(space.index)
     assert [config for config in space.configs if space.violated(config)] == []

@@ -9,7 +9,7 @@ import pytest
 
 
 def sparing(cases: Iterable[Any], chosen: Callable[[int], bool]) -> list[Any]:
-    """The cases for `pytest.mark.parametrize`; those whose number is not chosen are marked for a release.
+    """Return the cases for `pytest.mark.parametrize`; those whose number is not chosen are marked for a release.
 
     A case that is a tuple has the values of several parameters.
     """
@@ -22,5 +22,5 @@ def sparing(cases: Iterable[Any], chosen: Callable[[int], bool]) -> list[Any]:
 
 
 def every(step: int, cases: Iterable[Any]) -> list[Any]:
-    """The cases, of which `make test` tries the first and then one of so many."""
+    """Return the cases, of which `make test` tries the first and then one of `step`."""
     return sparing(cases, lambda number: number % step == 0)

@@ -22,19 +22,19 @@ from tvmconv import ConvWorkload
 from tvmconv.testing import random_operands
 
 GROWTH = 2**22
-"""Bytes that may come and go by themselves, some for each thread."""
+"""The bytes by which memory may grow or shrink by itself, some for each thread."""
 
 THREADS = 24
 
 DEPTHWISE = ConvWorkload.depthwise((1, 8, 14, 14), (8, 1, 3, 3), shift=True, activation="relu")
 DENSE = ConvWorkload.conv2d((1, 16, 14, 14), (32, 16, 3, 3))
-"""Just large enough for the threads of the machine."""
+"""A workload just large enough for the threads of the machine."""
 
 SPARSE = ConvWorkload.conv2d((1, 8, 14, 14), (16, 8, 3, 3))
 
 
 def callers() -> dict[str, Callable[[], Any]]:
-    """What is called: operators and a network, on arrays of NumPy and tensors of torch."""
+    """Return the calls to repeat: operators and a network, on arrays of NumPy and tensors of torch."""
     import torch
 
     calls: dict[str, Callable[[], Any]] = {}
@@ -61,7 +61,7 @@ def callers() -> dict[str, Callable[[], Any]]:
 
 
 def repeated(call: Callable[[], Any], calls: int, threads: int = 1) -> tuple[int, int]:
-    """How many of the calls gave other bits than the first, and by how many bytes the process grew after a tenth."""
+    """Return how many calls gave other bits than the first, and the growth of the process in bytes after a tenth."""
     expected = _bits(call())
 
     def some(count: int) -> int:
@@ -79,13 +79,13 @@ def _bits(result: Any) -> bytes:
 
 
 def resident() -> int:
-    """Bytes of memory that this process has, without what it has freed: that would hide what is kept."""
+    """Return the bytes of memory that this process has, without freed ones: these would hide a leak."""
     ctypes.CDLL(None).malloc_trim(0)
     return 4096 * int(Path("/proc/self/statm").read_text().split()[1])
 
 
 def main(arguments: list[str]) -> bool:
-    """Repeats each kind of call, alone and from many threads, and says what came of it."""
+    """Repeat each kind of call, alone and from many threads, and print the outcome."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--calls", type=int, default=100_000)
     given = parser.parse_args(arguments)

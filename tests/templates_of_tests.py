@@ -1,4 +1,4 @@
-"""Templates that tests tune: a matrix product, one that computes something else, and what is no template."""
+"""Templates that tests tune: a matrix product, a template that computes something else, and invalid ones."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tvmconv import autotvm
 
 
 def product(n: int, dtype: str, plus: float = 0.0) -> list[te.Tensor]:
-    """A, B, and C = A times B, to which `plus` is added."""
+    """Compute C = A times B, to which `plus` is added."""
     a, b = (te.placeholder((n, n), dtype, name=name) for name in "AB")
     r = te.reduce_axis((0, n), name="r")
     c = te.compute((n, n), lambda i, j: te.sum(a[i, r] * b[r, j] + te.const(plus, dtype), axis=r), name="C")
@@ -39,14 +39,14 @@ def matmul(n: int, dtype: str) -> tuple[Schedule, list[te.Tensor]]:
 
 @autotvm.template("test/another-product")
 def another(n: int) -> tuple[Schedule, list[te.Tensor]]:
-    """A schedule of something else than its arguments say."""
+    """Return a schedule of a computation that does not match its arguments."""
     autotvm.get_config().define_knob("k", [1, 2])
     return Schedule(te.create_prim_func(product(n, "float32", plus=1e-2))), product(n, "float32")
 
 
 @autotvm.template("test/large")
 def large(n: int) -> tuple[Schedule, list[te.Tensor]]:
-    """A space of millions, for tuners alone."""
+    """Return a schedule from a space of millions, for tuners alone."""
     arguments = product(n, "float32")
     cfg = autotvm.get_config()
     for name in "abcdefg":
@@ -56,12 +56,12 @@ def large(n: int) -> tuple[Schedule, list[te.Tensor]]:
 
 
 class OwnError(Exception):
-    """What no worker of TVM knows."""
+    """An error class that no worker of TVM knows."""
 
 
 @autotvm.template("test/raises")
 def raises(n: int) -> tuple[Schedule, list[te.Tensor]]:
-    """Its default is right, and each of the others fails in another way."""
+    """Schedule rightly by default, and fail in another way for each other configuration."""
     arguments = product(n, "float32")
     sch = Schedule(te.create_prim_func(arguments))
     cfg = autotvm.get_config()

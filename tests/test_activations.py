@@ -1,4 +1,4 @@
-"""Activations: how exact each is, what it makes of NaN and infinities, and that every template has it."""
+"""Activations: their accuracy, their treatment of NaN and infinities, and their presence in every template."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ every_activation = pytest.mark.parametrize("activation", EVERY_ACTIVATION, ids=s
 
 
 def expression(activation: Any, count: int, mcpu: str) -> Any:
-    """A function of vectors for the float32 expression of an activation."""
+    """Return a vectorized function for the float32 expression of an activation."""
     x = te.placeholder((count,), name="x")
     y = te.compute((count,), lambda i: activated(Epilogue.of(activation), x[i]), name="y")
     sch = tvm.s_tir.Schedule(te.create_prim_func([x, y]))
@@ -43,7 +43,7 @@ def expression(activation: Any, count: int, mcpu: str) -> Any:
 
 
 def samples() -> np.ndarray:
-    """Numbers of every magnitude, most of them where functions bend."""
+    """Return numbers of every magnitude, most of them where activations bend."""
     rng = np.random.default_rng(0)
     spread = [rng.uniform(-end, end, 2**18) for end in (1, 6, 12, 110)]
     return np.concatenate([*spread, rng.choice([-1, 1], 2**18) * 10 ** rng.uniform(-38, 38, 2**18)]).astype(np.float32)
@@ -79,7 +79,7 @@ def test_slope_is_the_steepest(activation: Any) -> None:
 
 @every_activation
 def test_activation_is_torchs(activation: Any) -> None:
-    """Values in float64; NaN, infinities and signs of zero in the kernel too."""
+    """Values agree in float64; NaN, infinities and signs of zero agree in the kernel too."""
     row, values = resolve_activation(activation)
     function, given = getattr(torch.nn.functional, row.torch), values if row.parameters else ()
     if activation[0] == "clip":
@@ -113,7 +113,7 @@ TEMPLATES = {
 
 
 def trial(name: str, activation: Any) -> Trial:
-    """A convolution with an epilogue that ends in an activation, in any dtype."""
+    """Return a convolution with an epilogue that ends in an activation, in any dtype."""
     dtype = DTYPES[(list(TEMPLATES).index(name) + EVERY_ACTIVATION.index(activation)) % len(DTYPES)]
     _, algorithm, plain = TEMPLATES[name]
     tail = Epilogue.of(activation, scale=True, shift=True, residual=True)
@@ -139,7 +139,7 @@ def test_template_on_a_gpu(name: str, activation: Any) -> None:
 @every_activation
 @pytest.mark.parametrize("dtype", NARROW)
 def test_cubin(dtype: str, activation: Any) -> None:
-    """What is added to a kernel of CUDA compiles, and needs no memory for registers."""
+    """The activation's code in a CUDA kernel compiles, and spills no registers to memory."""
     sm_90 = {"kind": "cuda", "arch": "sm_90"}
     workload = ConvWorkload.depthwise((1, 32, 28, 28), (32, 1, 3, 3), dtype=dtype, activation=activation)
     sparse = tvmconv.sparse_conv2d(np.eye(3)[:, :, None, None], activation=activation, target=sm_90)

@@ -1,4 +1,4 @@
-"""Several devices at once: which ones measure, how trials are spread over them, and what a failure costs the others."""
+"""Several devices at once: those that measure, the trials that each gets, and the effect of a failure on the others."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ TRIALS = [MeasureInput(TASK, config) for config in TASK.space.configs[:40]]
 
 @pytest.fixture
 def pretended(monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalRunner]:
-    """A runner that takes this machine's CPU for two devices."""
+    """Return a runner that takes this machine's CPU for two devices."""
     monkeypatch.setattr(runner_module, "chosen_devices", lambda kind, chosen: (0, 1))
     runner = LocalRunner(number=1, repeat=2, min_repeat_ms=0, timeout=3)
     yield runner
@@ -90,7 +90,7 @@ def test_all_slots_run_and_builds_go_on_meanwhile() -> None:
 
 
 def test_inputs_are_asked_for_when_there_is_room() -> None:
-    """Eight for each of the two that run are built, or wait, and two more run and two wait behind them."""
+    """For each of two slots eight trials are built or wait, one runs and one waits behind it."""
     scripted, asked, known = Scripted(), [0], [0]
 
     def inputs() -> Iterator[MeasureInput]:
@@ -108,7 +108,7 @@ def test_inputs_are_asked_for_when_there_is_room() -> None:
 
 
 class Watched(GridSearchTuner):
-    """Notes how many trials had ended when a batch was proposed."""
+    """A tuner that notes how many trials had ended when it proposed a batch."""
 
     def __init__(self, of: task.Task) -> None:
         super().__init__(of)

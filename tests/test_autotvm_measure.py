@@ -1,4 +1,4 @@
-"""Trials in worker processes: what builds and runs, and every way in which one may fail."""
+"""Trials in worker processes: they are built and run, and may fail in every way."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_wrong_answers_and_errors_do_not_spoil_the_next_trial(builder: LocalBuil
 def test_a_kernel_that_corrupts_memory_spoils_no_other_trial(
     builder: LocalBuilder, runner: LocalRunner, tmp_path: Path
 ) -> None:
-    """It writes over what lies behind its own memory: it fails, whatever comes of it, in a process of its own."""
+    """A kernel that writes beyond its own memory fails in a process of its own, whatever its result."""
     body = "volatile char* own = (char*)malloc(16); for (int i = 0; i < 100000; i++) own[i] = i;"
     corrupt = runner.run(TRIAL, library(tmp_path, f"{body} return 0;"))
     assert corrupt.status in (Status.CRASH, Status.WRONG_ANSWER, Status.RUNTIME_ERROR)
@@ -82,7 +82,7 @@ def test_a_kernel_that_corrupts_memory_spoils_no_other_trial(
 
 
 def test_a_segmentation_fault_ends_a_worker_without_another_word() -> None:
-    """What describes it would wait for ever, if it happened in the allocator."""
+    """TVM's handler, which describes the fault, would wait for ever after one in the allocator."""
     script = "import ctypes; from tvmconv.autotvm import worker; worker.initialize(); ctypes.string_at(0)"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (-signal.SIGSEGV, "")

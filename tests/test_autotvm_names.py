@@ -1,4 +1,4 @@
-"""AutoTVM's names and keywords over tvmconv's tasks: what they do, and what they refuse."""
+"""AutoTVM's names and keywords over tvmconv's tasks: their effects, and their refusals."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ def test_keywords_that_mean_nothing_here_are_no_keywords(keyword: str) -> None:
 
 
 class Instant:
-    """Measures nothing."""
+    """A builder and runner that measure nothing."""
 
     def measure(self, inputs, started, stop=lambda: False):  # type: ignore[no-untyped-def]
         for each in inputs:
@@ -162,7 +162,7 @@ def test_progress_is_told_in_flops(capsys: pytest.CaptureFixture[str], caplog: p
 
 
 def test_caches_are_flushed_between_repeats() -> None:
-    """A kernel that reads here and there in 1 MB finds it in the second level of caches, unless it was flushed."""
+    """A kernel that reads here and there in 1 MB finds the data in the L2 cache, unless it was flushed."""
     from tvm import te
 
     x, w = te.placeholder((1,), name="x"), te.placeholder((2**18,), name="w")

@@ -1,4 +1,4 @@
-"""Tuning logs: what a line holds, what becomes of damaged ones, and which records may be used."""
+"""Tuning logs: the content of a line, damaged lines, and the choice of records that may be used."""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ def wait_for(condition: Callable[[], bool]) -> None:
 
 @pytest.fixture(scope="module")
 def tracker() -> Iterator[int]:
-    """The port of a tracker."""
+    """Yield the port of a tracker."""
     port = free_port()
     process = FORK.Process(target=main, args=(["rpc", "tracker", "--port", str(port)],))
     process.start()
@@ -77,7 +77,7 @@ def tracker() -> Iterator[int]:
 
 @contextmanager
 def serving(tracker: int, key: str, devices: Sequence[int], log: Path) -> Iterator[psutil.Process]:
-    """The supervisor of a server for each device; what it says on stderr goes to `log`."""
+    """Yield the supervisor of a server for each device; its stderr goes to `log`."""
     first = free_port()
     options = f"--tracker {HOST}:{tracker} --key {key} --port {first} --port-end {first + 50}"
     options += "".join(f" --device {device}" for device in devices)
@@ -105,7 +105,7 @@ def log(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def supervisor(tracker: int, log: Path) -> Iterator[psutil.Process]:
-    """Of two servers."""
+    """Yield the supervisor of two servers."""
     with serving(tracker, KEY, (0, 1), log) as process:
         yield process
 
@@ -124,7 +124,7 @@ def test_servers_are_known(runner: RPCRunner) -> None:
 
 
 def kill_a_busy_server(supervisor: psutil.Process) -> None:
-    """Kills a server that is in a session, which it forks a process for."""
+    """Kill a server that is in a session, for which it forks a process."""
     while True:
         for server in supervisor.children():
             if server.children():
@@ -157,7 +157,7 @@ def test_nothing_is_lost_with_a_server(tracker: int, supervisor: psutil.Process,
 
 
 def test_a_kernel_that_crashes_ends_no_server(supervisor: psutil.Process, runner: RPCRunner, tmp_path: Path) -> None:
-    """But the process that ran it alone."""
+    """The crash ends only the process that ran the kernel."""
     servers = set(supervisor.children())
     builder = LocalBuilder(n_parallel=1)
     for _ in range(2):
@@ -169,7 +169,7 @@ def test_a_kernel_that_crashes_ends_no_server(supervisor: psutil.Process, runner
 
 
 def test_a_server_that_others_wait_for_is_let_go(tracker: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two runners share the one server there is."""
+    """Two runners share the only server."""
     monkeypatch.setattr(rpc_runner, "HOLD", 0.0)
     trial, builder = MeasureInput(TASK, TASK.space.default), LocalBuilder(n_parallel=1)
     with serving(tracker, "one", (0,), tmp_path / "log"):
@@ -282,7 +282,7 @@ def test_a_key_is_one_word() -> None:
 
 
 def test_templates_of_ones_own_are_sent_along(runner: RPCRunner) -> None:
-    """A server has never heard of them."""
+    """The servers do not have these templates."""
     right, wrong = (
         create_task("test/matmul", (32, "float32"), "llvm"),
         create_task("test/another-product", (16,), "llvm"),

@@ -1,4 +1,4 @@
-"""Tuners, replaying exhaustive logs: what they try, in what order, when they stop, and how soon they find the best."""
+"""Tuners on exhaustive logs that are replayed: their trials, their order, their end, and how soon they are good."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ TUNERS = [XGBTuner, GATuner, RandomTuner, GridSearchTuner]
 
 @cache
 def exhaustive(task: Task) -> tuple[Record, ...]:
-    """A trial of every configuration: slow if computed in vain or by few threads; the default is slow, some fail."""
+    """Return a trial of every configuration: slow for wasted work or few threads; the default is slow, some fail."""
     random = np.random.default_rng(0)
     records = []
     for config in task.space.configs:
@@ -51,7 +51,7 @@ def exhaustive(task: Task) -> tuple[Record, ...]:
 
 
 class Journal:
-    """A callback that keeps what it is told."""
+    """A callback that keeps the trials it is told of."""
 
     def __init__(self) -> None:
         self.trials: list[tuple[MeasureInput, MeasureResult]] = []
@@ -60,7 +60,7 @@ class Journal:
         self.trials += zip(inputs, results, strict=True)
 
     def of(self, stage: Stage) -> list[Any]:
-        """The configurations whose trials of a stage ended, in order."""
+        """Return the configurations whose trials of a stage ended, in order."""
         ended = [trial for trial, result in self.trials if result.status is not Status.STARTED]
         return [trial.config for trial in ended if trial.stage is stage]
 

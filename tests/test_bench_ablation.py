@@ -1,4 +1,4 @@
-"""`tvmconv bench ablation`: what the configurations lack, that they are right, and what is printed."""
+"""`tvmconv bench ablation`: the configurations without an optimization, their results, and the output."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_a_thesis_layer_has_every_switch(algorithm: str) -> None:
 
 @pytest.mark.parametrize("algorithm", ["direct", "im2win"])
 def test_configurations_compute_the_layer(algorithm: str) -> None:
-    """Through their serial twins, in one module."""
+    """The configurations are right as serial twins, all in one module."""
     template = template_named(f"cuda/{algorithm}")
     problem = Problem(LAYER)
     configs = template.ablations(template.default_config(problem, H100))
@@ -76,7 +76,7 @@ def test_measured_on_a_cpu(algorithm: str, monkeypatch: pytest.MonkeyPatch) -> N
 
 @pytest.fixture
 def gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A GPU on which every output of a thread saves time."""
+    """Pretend a GPU on which every output of a thread saves time."""
 
     def measured(
         suite: str, name: str, workload: ConvWorkload, target: object, peers: list[Peer], rounds: int, cold: bool

@@ -1,4 +1,4 @@
-"""`tvmconv bench defaults`: the random workloads, and what is said of the log of their tuning."""
+"""`tvmconv bench defaults`: the random workloads, and the report on the log of their tuning."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ WORKLOADS = [ConvWorkload.depthwise((1, 4, size, size), (4, 1, 3, 3)) for size i
 
 @pytest.fixture
 def instant(monkeypatch: pytest.MonkeyPatch) -> Instant:
-    """What the command measures with, on two small workloads: defaults take 100 µs, the best 1 µs."""
+    """Pretend the measuring of the command, on two small workloads: defaults take 100 µs, the best 1 µs."""
     option = Instant()
     for name, made in {"LocalBuilder": None, "LocalRunner": None, "measure_option": option}.items():
         monkeypatch.setattr(autotvm, name, lambda *parts, made=made: made, raising=False)
@@ -69,7 +69,7 @@ def test_distribution() -> None:
 
 
 def test_tuned_then_resumed(tmp_path: Path, instant: Instant) -> None:
-    """What was measured again at the end is reported; the same command again measures nothing."""
+    """The report has the configurations that were measured again; the same command again measures nothing."""
     log = tmp_path / "log.jsonl"
     command = ["bench", "defaults", "--workloads", 2, "--trials", 400, "-o", log]
     told = tvmconv_json(*command)
@@ -96,7 +96,7 @@ def test_tuned_then_resumed(tmp_path: Path, instant: Instant) -> None:
 
 
 def test_gaps(tmp_path: Path, instant: Instant, capsys: pytest.CaptureFixture[str]) -> None:
-    """The largest is the first, and a search that was ended before its best was measured again has none."""
+    """The largest gap is the first, and a search that was ended before its best was measured again has none."""
     log = tmp_path / "log.jsonl"
     tvmconv_json("bench", "defaults", "--workloads", 2, "--trials", 400, "-o", log)
     tasks = [autotvm.create(workload, "llvm") for workload in WORKLOADS]
@@ -125,7 +125,7 @@ def test_a_default_that_fails(tmp_path: Path, instant: Instant) -> None:
 
 
 def test_interrupted(tmp_path: Path, instant: Instant, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What there is is told, and how to go on."""
+    """The command reports its results so far, and how to go on."""
     arguments = ["bench", "defaults", "--workloads", "2", "--trials", "9", "-o", str(tmp_path / "log.jsonl")]
     monkeypatch.setattr(sys, "argv", ["tvmconv", *arguments])
 

@@ -1,4 +1,4 @@
-"""The memory of convolutions: formulas against what kernels allocate, and what is measured of a call."""
+"""The memory of convolutions: formulas against the kernels' own allocations, and the memory measured for a call."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ by_workload = pytest.mark.parametrize("workload", WORKLOADS, ids=str)
 
 @by_workload
 def test_formulas_are_what_kernels_allocate(workload: ConvWorkload) -> None:
-    """Beside the weight, which these kernels lay out in whole blocks."""
+    """Kernels allocate the formula's bytes beside the weight, which they lay out in whole blocks."""
     tile = {"vectors": 1, "vector": 16, "rows": 1, "columns": workload.output_size[1], "channels": 1, "tiles": 1}
     weight = 4 * prod(workload.w_shape)
     for config, formula in (
@@ -81,7 +81,7 @@ def test_a_tiny_workload_has_the_same_form(groups: int) -> None:
 
 @pytest.fixture
 def measured(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One small layer, timed for a moment; tvmconv takes 1 kB, its im2win 2, and PyTorch 10."""
+    """Pretend one small layer, timed for a moment; tvmconv takes 1 kB, its im2win 2, and PyTorch 10."""
     workload = ConvWorkload.conv2d((1, 4, 9, 9), (8, 4, 3, 3), padding=0)
     taken = {"tvmconv": 1000, "tvmconv-im2win": 2000, "pytorch": 10_000}
     monkeypatch.setattr("tvmconv.cli.bench_suite.load_suite", lambda *arguments: {"layer": workload})

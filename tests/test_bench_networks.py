@@ -1,4 +1,4 @@
-"""`tvmconv bench networks`: who takes part, what is checked, and what is told of it."""
+"""`tvmconv bench networks`: the contenders, the checks, and the output."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ PARAMETERS = {
     "squeezenet": 1_235_496,
     "vgg16": 138_357_544,
 }
-"""Of torchvision's networks of these names, as its documentation has them."""
+"""The numbers of parameters of torchvision's networks of these names, from its documentation."""
 
 REAL = networks.NETWORKS
 
@@ -54,7 +54,7 @@ def test_networks_are_those_of_the_papers() -> None:
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A tiny network instead of the real ones, timed for a moment."""
+    """Replace the real networks by a tiny one, timed for a moment."""
     monkeypatch.setattr(networks, "NETWORKS", {"tiny": tiny})
     monkeypatch.setattr(network, "SECONDS", 0.001)
     monkeypatch.setattr(timing._WallTimer, "SETTLE", 0.001)

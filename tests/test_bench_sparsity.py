@@ -117,7 +117,7 @@ def test_code_on_a_gpu() -> None:
 
 
 def test_weight_that_is_too_much_code(tiny: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A share of zeros that leaves too much to compile is a row without a kernel, and others are measured."""
+    """A share of zeros that leaves too much to compile makes a row without a kernel; other shares are measured."""
     monkeypatch.setitem(kernels.MOST_PRODUCTS, "llvm", 200)
     options = ["bench", "sparsity", "even", "--sparsities", "0,0.9", "--peers", "pytorch", "--rounds", 1]
     dense, sparse = tvmconv_json(*options)["rows"]

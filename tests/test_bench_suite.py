@@ -1,4 +1,4 @@
-"""`tvmconv bench suite`: suites, peers, what is checked, reports and how they compare."""
+"""`tvmconv bench suite`: suites, peers, checks, reports and their comparison."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ TINY = {
 
 @pytest.fixture
 def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two small suites instead of the real ones, timed for a moment."""
+    """Replace the real suites by two small ones, timed for a moment."""
     monkeypatch.setattr(suites, "_read", lambda: TINY)
     monkeypatch.setattr(suite, "SECONDS", 0.001)
     monkeypatch.setattr(suite, "ROOF_BYTES", 2**20)
@@ -230,7 +230,7 @@ def test_a_peer_that_is_wrong_or_fails_is_left_out(tiny: None, monkeypatch: pyte
 
 
 def test_tvmconv_has_to_be_right(tiny: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A wrong result ends the run; what was measured before it is printed."""
+    """A wrong result ends the run; rows measured before it are printed."""
     prepare = Tvmconv.prepare
 
     def wrong(self: Tvmconv, workload: ConvWorkload, target: Any, sets: Sequence[Any]) -> Any:
@@ -312,7 +312,7 @@ def test_regressions(new: Timing, expected: bool) -> None:
 
 @pytest.fixture
 def now(tiny: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every workload takes 10 µs, without being measured."""
+    """Pretend that every workload takes 10 µs, without measuring."""
 
     def instant(suite_name: str, name: str, *others: Any) -> Row:
         return canned(name, Timing(10e-6, 9e-6, 11e-6), pytorch=20e-6)
@@ -321,7 +321,7 @@ def now(tiny: None, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def older(folder: Path, seconds: float, **changes: Any) -> Path:
-    """A report in which tvmconv takes so long for "even", and 10 µs for "odd"."""
+    """Return a report in which tvmconv takes so long for "even", and 10 µs for "odd"."""
     rows = [canned("even", Timing(seconds, seconds, seconds)), canned("odd", Timing(10e-6, 10e-6, 10e-6))]
     report = Report({}, device_facts("llvm"), {}, "warm", 9, None, rows)
     path = folder / "old.json"

@@ -1,4 +1,4 @@
-"""`tvmconv bench tutorial`: its configurations on the CPU, and what it prints, with timings made up."""
+"""`tvmconv bench tutorial`: its configurations on the CPU, and its output with pretended timings."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ SMALL = ConvWorkload.depthwise((1, 2, 9, 9), (2, 2, 3, 3), scale=True, shift=Tru
 
 
 def narrow(entry: Entry) -> ConvWorkload:
-    """The entry's workload with three channels."""
+    """Return the entry's workload with three channels."""
     workload = entry.workload
     return msgspec.structs.replace(workload, in_channels=3, out_channels=3 * workload.multiplier, groups=3)
 
@@ -46,7 +46,7 @@ def test_configurations_are_legal(entry: Entry) -> None:
 
 
 def test_configurations_compute_the_workloads() -> None:
-    """Through their serial twins, in one module, since that is much faster to build."""
+    """The configurations are right as serial twins, in one module, which is much faster to build."""
     different = {(narrow(entry), entry.config): None for entry in ENTRIES}
     kernels = {
         f"kernel{i}": serial_twin(lower(Problem(workload), select(Problem(workload), H100, config), H100, f"kernel{i}"))
@@ -62,7 +62,7 @@ def test_configurations_compute_the_workloads() -> None:
 
 
 def test_a_configuration_is_measured_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On the CPU, as on a GPU: beside what dispatch chooses, PyTorch and copies, and only if its result is right."""
+    """It is measured beside tvmconv's own choice, PyTorch and copies, and only if its result is right."""
     config = replace(template_for(Problem(SMALL), CPU).default_config(Problem(SMALL), CPU), unroll=0)
     monkeypatch.setattr(tutorial, "TABLES", {"small": [tutorial.Entry(SMALL, config, 1.0)] * 2})
     used, compiled = [], operators.compile
@@ -89,7 +89,7 @@ def test_a_configuration_is_measured_as_it_is(monkeypatch: pytest.MonkeyPatch) -
 
 @pytest.fixture
 def gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A GPU on which a configuration takes 4 µs for each of its columns; PyTorch fails on 5x5 kernels."""
+    """Pretend a GPU on which a configuration takes 4 µs for each of its columns; PyTorch fails on 5x5 kernels."""
 
     def measured(
         suite: str, name: str, workload: ConvWorkload, target: object, peers: list[Peer], rounds: int, cold: bool

@@ -17,7 +17,7 @@ COLUMN = "[...document.querySelectorAll('table')[{table}].tBodies[0].rows].map(r
 
 @pytest.fixture(scope="module")
 def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Of all that the repository has: every kind of table and of plot."""
+    """Return a report of all data in the repository, with every kind of table and of plot."""
     files = [*(ROOT / "benchmarks").glob("*.json*"), *(ROOT / "tuning_logs").glob("*.jsonl")]
     path = tmp_path_factory.mktemp("report") / "report.html"
     result = tvmconv("report", *files, "-o", path)
@@ -61,7 +61,7 @@ def test_tables_sort_by_mouse_and_keyboard(page: Path, shown: Browser) -> None:
 
 
 def test_scripts_of_others_do_not_run(page: Path, shown: Browser, tmp_path: Path) -> None:
-    """The page's policy; it also shows that complaints are seen."""
+    """The page's policy refuses them; this also shows that complaints are seen."""
     changed = tmp_path / "changed.html"
     changed.write_text(page.read_text().replace("</body>", "<script>document.title = 'hostile'</script></body>"))
     shown.open(changed, 1280, 900)

@@ -1,4 +1,4 @@
-"""What calls of operators share: arrays to write to, and what is checked in every call and what in the first alone."""
+"""Calls of operators: arrays to write to, checks made in every call, and checks made in the first alone."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def test_bad_out(bad: str) -> None:
 @pytest.mark.parametrize("name", ["x", "w", "scale", "shift"])
 @pytest.mark.parametrize("kind", ["numpy", "torch"])
 def test_out_on_an_operand(kind: str, name: str) -> None:
-    """The last element of out is the first of the operand; next to it is where out may be."""
+    """`out` may not share its last element with an operand, but may lie directly beside it."""
     make, _, to_numpy = KINDS[kind]
     size, array = empty().size, OPERANDS[name]
     memory = np.zeros(size + array.size, DTYPE)
@@ -122,7 +122,7 @@ def test_out_on_an_operand(kind: str, name: str) -> None:
 
 
 def test_out_on_an_operand_that_is_copied_first() -> None:
-    """What is read is not there any more when out is written."""
+    """The operand is copied before `out` is written, so that both may share memory."""
     x = OPERANDS["x"]
     memory = np.zeros((4, *SHAPE), DTYPE)
     strided = memory.reshape(-1)[: 2 * x.size : 2].reshape(x.shape)
@@ -147,7 +147,7 @@ def test_out_in_inference_mode() -> None:
 
 @pytest.fixture
 def prepared(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """What calls are about that have been checked and prepared since the test began; none have been before."""
+    """Collect the calls that are checked and prepared during the test, beginning with none."""
     found: list[Any] = []
     original = operators._prepare
 
@@ -280,7 +280,7 @@ def test_a_mode_in_which_new_tensors_are_fake() -> None:
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("dtype", NARROW)
 def test_operands_that_are_converted_are_so_in_every_call(dtype: str, kind: str) -> None:
-    """A weight in conv2d's form, and vectors in a narrow type."""
+    """A weight in conv2d's form and vectors in a narrow type are converted."""
     make, _, to_numpy = KINDS[kind]
     workload = ConvWorkload.depthwise((1, 4, 6, 6), (4, 2, 3, 3), scale=True, shift=True, dtype=dtype)
     for seed in range(3):
@@ -294,7 +294,7 @@ def test_operands_that_are_converted_are_so_in_every_call(dtype: str, kind: str)
 
 
 FRAMES = 10
-"""Functions of Python that a call may run: each takes about a tenth of a microsecond by itself."""
+"""The largest number of Python functions that a call may run: each takes about a tenth of a microsecond."""
 
 
 @pytest.mark.parametrize("kind", ["numpy", "torch"])

@@ -1,4 +1,4 @@
-"""The command line as a whole: help, errors, exit codes, what it prints where, and what it loads."""
+"""The command line as a whole: help, errors, exit codes, output streams, and imports."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ HEAVY = {"tvm", "tvm_ffi", "numpy", "torch", "onnx", "onnxruntime", "xgboost", "
 
 
 def commands(group: click.Group, *path: str) -> Iterator[tuple[str, click.Command]]:
-    """The commands of a group and of the groups in it, each with its whole name."""
+    """Yield the commands of a group and of the groups in it, each with its whole name."""
     for name, command in group.commands.items():
         if isinstance(command, click.Group):
             yield from commands(command, *path, name)
@@ -56,7 +56,7 @@ def test_help_loads_nothing_heavy(arguments: list[str]) -> None:
 
 def test_help_is_quick() -> None:
     def seconds() -> float:
-        """Of the processor: other work on the machine makes a run wait."""
+        """Return the processor's seconds: other work on the machine makes a run wait."""
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
         run_python("from tvmconv.cli import main; main()", "--help")
         after = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -101,7 +101,7 @@ def test_interrupt() -> None:
 
 
 def test_interrupt_that_became_another_error() -> None:
-    """As in TVM, which answers a KeyboardInterrupt in one of its passes with a RuntimeError."""
+    """TVM answers a KeyboardInterrupt in one of its passes with a RuntimeError."""
 
     @click.command()
     def command() -> None:
@@ -179,7 +179,7 @@ def test_json_has_no_nan(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def commands_that(error: BaseException) -> Commands:
-    """A command line with one command, which raises the error."""
+    """Return a command line with one command, which raises the error."""
 
     @click.command()
     def command() -> None:

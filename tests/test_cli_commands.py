@@ -1,4 +1,4 @@
-"""The commands that take a model or a workload: what they print, and how they fail."""
+"""The commands that take a model or a workload: their output, and their failures."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ TRANSPOSED = "conv2d_transpose NCHW 1x8x12x10 float32, weight IOHW 8x5x1x1, stri
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two depthwise convolutions that are the same to a kernel, and a transposed one."""
+    """Return two depthwise convolutions with equal workloads, and a transposed one."""
     generator = np.random.default_rng(0)
     weights = {
         "w0": generator.standard_normal((8, 1, 3, 3)),
@@ -58,7 +58,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def library(model: Path) -> tuple[Path, dict[str, Any]]:
-    """The model as a library, and what `tvmconv build --json` said of it."""
+    """Return the model as a library, and the output of `tvmconv build --json`."""
     path = model.with_name("small.so")
     return path, tvmconv_json("build", model, "-o", path)
 
@@ -145,7 +145,7 @@ def test_run_model(model: Path, tmp_path: Path) -> None:
 
 
 def test_run_library(model: Path, library: tuple[Path, dict[str, Any]], tmp_path: Path) -> None:
-    """A library computes what its model does, on the same input, which --seed and --fill-mode decide."""
+    """A library computes the same as its model on the same input, which --seed and --fill-mode decide."""
     path, _ = library
     inputs = tmp_path / "x.npz"
     np.savez(inputs, x=np.ones((1, 8, 12, 10), "float32"))
@@ -304,7 +304,7 @@ FAILURES = [
 
 @pytest.fixture
 def files(model: Path, library: tuple[Path, dict[str, Any]], tmp_path: Path) -> dict[str, Path]:
-    """Files that the failures speak of in capitals."""
+    """Return the files that the failures name in capitals."""
     (tmp_path / "text.onnx").write_text("not a model")
     (tmp_path / "ours.so").write_bytes(b"\x7fELF" + bytes(100))
     np.save(tmp_path / "x.npy", np.ones(3))

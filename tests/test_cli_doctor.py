@@ -1,4 +1,4 @@
-"""`tvmconv doctor`: what it finds on this machine, and what it says when a part is not as it should be."""
+"""`tvmconv doctor`: its findings on this machine, and its messages when a part is not as it should be."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tvmconv.threads import get_num_threads
 
 @pytest.fixture
 def versions(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
-    """Versions of packages to report instead of those installed; an empty one for a package that is missing."""
+    """Replace the installed versions of packages by others; an empty one stands for a missing package."""
     told: dict[str, str] = {}
     installed = metadata.version
 
@@ -53,7 +53,7 @@ def test_json() -> None:
 
 
 def test_every_requirement_is_checked() -> None:
-    """The metadata says what is needed; nothing of it is said again in the code."""
+    """The requirements come from the metadata; the code does not repeat them."""
     checks = by_name([*doctor.check_required(), *doctor.check_extras()])
     for text in metadata.requires("tvmconv") or ():
         requirement = Requirement(text)

@@ -1,4 +1,4 @@
-"""`tvmconv log`: what is read out of logs, and what is kept of them."""
+"""`tvmconv log`: the summaries of logs, and the records that are kept."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def trial(
     device: DeviceFacts = HERE,
     at: float = 0.0,
 ) -> Record:
-    """The record of the configuration at a place of the space; costs are in µs."""
+    """Return the record of the configuration at a place of the space; costs are in µs."""
     seconds = tuple(cost / 1e6 for cost in costs)
     result = MeasureResult(seconds, status, None if costs else "a reason", 0.1, at, device)
     return Record.of(MeasureInput(of, of.space.configs[index], stage), result)
@@ -54,7 +54,7 @@ BEGUN = trial(SMALL, 6, status=Status.STARTED, at=8)
 
 @pytest.fixture
 def log(tmp_path: Path) -> Path:
-    """A log of two workloads and two devices, with lines that are no records."""
+    """Return a log of two workloads and two devices, with lines that are no records."""
     path = tmp_path / "log.jsonl"
     record.append(path, [*SEARCH, *CONFIRM, *OTHERS, BEGUN])
     with path.open("ab") as file:
@@ -116,7 +116,7 @@ def test_plot(log: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_merge(log: Path, tmp_path: Path) -> None:
-    """Each record once, in the order of time; what is there already stays."""
+    """OUT has each record once, in the order of time, including those that it had before."""
     merged, later = tmp_path / "merged.jsonl.gz", tmp_path / "later.jsonl"
     record.append(later, [trial(LARGE, 1, 9.0, at=0), SEARCH[0]])
     first = tvmconv_json("log", "merge", log, "-o", merged)
@@ -178,7 +178,7 @@ def test_what_is_no_log_is_refused(command: list[str], log: Path, tmp_path: Path
 
 
 def test_a_writer_that_waited_finds_the_new_file(log: Path) -> None:
-    """What is appended while a log is rewritten is in the new file, not in the one that it replaced."""
+    """A record appended while a log is rewritten goes to the new file, not to the one replaced."""
     import threading
 
     late = trial(LARGE, 9, 5.0, at=9)

@@ -1,4 +1,4 @@
-"""`tvmconv tune`: what it plans, logs, resumes and prints, and how it ends."""
+"""`tvmconv tune`: its plan, its log, resumed runs, its output, and its end."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ ONE = ["--workload", WORKLOAD.to_json(), "--tuner", "random"]
 
 @pytest.fixture
 def instant(monkeypatch: pytest.MonkeyPatch) -> Instant:
-    """What the command measures with."""
+    """Pretend the measuring of the command."""
     option = Instant()
     monkeypatch.setattr(Measuring, "option", lambda self: option)
     return option
 
 
 def searched(log: Path) -> list[Entity]:
-    """The configurations of the search that the log has, in its order."""
+    """Return the configurations of the search that the log has, in its order."""
     return [one.config.entity for one in record.load_from_file(log).records if one.stage is Stage.SEARCH]
 
 
@@ -150,7 +150,7 @@ def test_model(tmp_path: Path, instant: Instant) -> None:
 
 
 def test_algorithm(tmp_path: Path) -> None:
-    """It is for convolutions whose channels meet, and that it takes; the others keep theirs."""
+    """The option is for convolutions whose channels meet and that it takes; the others keep theirs."""
     path, log = tmp_path / "model.onnx", tmp_path / "log.jsonl"
     graph = Graph((1, 4, 8, 8))
     depthwise = graph.conv("x", (4, 1, 3, 3), group=4)
@@ -186,7 +186,7 @@ def test_what_the_log_has_beside_is_told(tmp_path: Path, instant: Instant) -> No
 
 
 def test_time_budget(tmp_path: Path, instant: Instant) -> None:
-    """It ends the search, not the confirmation."""
+    """The budget ends the search, not the confirmation."""
     log = tmp_path / "log.jsonl"
     instant.seconds = 0.02
     (found,) = tvmconv_json("tune", *ONE, "-o", log, "--trials", 60, "--time-budget", 0.4)["tasks"]
@@ -264,13 +264,13 @@ def test_a_second_interrupt_ends_at_once() -> None:
 
 @pytest.mark.usefixtures("without_torch")
 def test_killed_then_interrupted_then_resumed(tmp_path: Path, instant: Instant) -> None:
-    """kill -9, then Ctrl-C, then the command that is printed: no trial is lost, and none is made twice."""
+    """After kill -9, Ctrl-C, and the command that is printed, no trial is lost and none is made twice."""
     log = tmp_path / "log.jsonl"
     measuring = ["--number", "1", "--repeat", "2", "--min-repeat-ms", "50", "--parallel", "1", "--trials", "14"]
     arguments = ["tune", *ONE, "-o", str(log), *measuring]
 
     def run(until: int) -> subprocess.Popen[str]:
-        """The command, with so many trials in the log."""
+        """Start the command and wait until the log has so many trials."""
         process = subprocess.Popen(
             [sys.executable, "-c", "from tvmconv.cli import main; main()", *arguments],
             stdout=subprocess.PIPE,

@@ -33,7 +33,7 @@ WAYS = tuple(product((compute.direct, compute.im2win), (EXACT, WHOLE_TILES)))
     ids=lambda value: getattr(value, "id", getattr(value, "__name__", None)),
 )
 def test_definition(definition: Definition, tile: tuple[int, int, int], case: Case) -> None:
-    """`make test` tries each case in one way; test_conv2d_schedules.py has all in both definitions, scheduled."""
+    """Try each case in one way; test_conv2d_schedules.py has all in both definitions, scheduled."""
     executable = build(tvm.IRModule({"main": te.create_prim_func(definition(case.workload, tile))}), CPU)
     operands = random_operands(case.workload)
     arrays = [tvm.runtime.tensor(array) for array in operands.values()]

@@ -1,4 +1,4 @@
-"""Knobs of templates of one's own: which values their definitions give them, and which definitions are refused."""
+"""Knobs of templates of one's own: the values of each definition, and definitions that are refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`tvmconv verify`: what it draws, what it says of kernels that are right, and of every way in which one may not be."""
+"""`tvmconv verify`: its random trials, and its output for right kernels and for every kind of failure."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def test_failures_are_told_and_end_nothing(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_a_wrong_kernel_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Here by one element of padding."""
+    """The kernel is wrong by one element of padding."""
     right, wrong = (
         Trial(ConvWorkload.depthwise((1, 4, 6, 6), (4, 1, 3, 3), padding=padding), "depthwise", None, 1, nonfinite=True)
         for padding in [(1, 1, 1, 1), (1, 2, 1, 0)]
@@ -131,7 +131,7 @@ def test_a_wrong_kernel_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_workers_use_all_cores(monkeypatch: pytest.MonkeyPatch) -> None:
-    """TVM binds the threads of a kernel to cores, and then those of every process to the same ones."""
+    """TVM would bind the threads of every process to the same cores."""
     monkeypatch.setenv("TVM_NUM_THREADS", "2")
     trial = Trial(ConvWorkload.conv2d((1, 16, 20, 20), (32, 16, 3, 3)), "direct", None, 1)  # spread over threads
 

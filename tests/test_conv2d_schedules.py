@@ -164,7 +164,7 @@ def test_whole_space_is_legal(case: Case, algorithm: str) -> None:
 @pytest.mark.parametrize("mcpu", ["haswell", "x86-64", "znver5"])
 @pytest.mark.parametrize("name", load_suite("im2win-thesis", "llvm"))
 def test_registers_hold_the_default_tile(name: str, mcpu: str) -> None:
-    """The sums of a tile, a weight for each of its vectors and an input; enough sums to keep the units busy."""
+    """A tile's sums, a weight for each of its vectors and an input fit; the sums are enough to keep the units busy."""
     target = resolve_target({"kind": "llvm", "mcpu": mcpu})
     registers, lanes = {"haswell": (16, 8), "x86-64": (16, 4), "znver5": (32, 16)}[mcpu]
     workload = load_suite("im2win-thesis", "llvm")[name]
@@ -178,7 +178,7 @@ def test_registers_hold_the_default_tile(name: str, mcpu: str) -> None:
 
 @pytest.mark.parametrize("mcpu", ["haswell", "x86-64", "znver5"])
 def test_default_configurations_are_legal(mcpu: str) -> None:
-    """Those of linear layers have one column."""
+    """The workloads include linear layers, which have one column."""
     target = resolve_target({"kind": "llvm", "mcpu": mcpu})
     for outputs, size, layout in ((1000, 1, "NCHW"), (512, 7, "NCHW4c"), (512, 7, "NCHW16c"), (24, 28, "NCHW8c")):
         workload = ConvWorkload.conv2d((1, 2048, size, size), (outputs, 2048, 1, 1))
@@ -188,7 +188,7 @@ def test_default_configurations_are_legal(mcpu: str) -> None:
 
 
 def test_wrong_schedule_is_caught() -> None:
-    """A kernel that computes something else, here by one element of padding, fails the check that the others pass."""
+    """A kernel that is wrong by one element of padding fails the check that the others pass."""
     right = ConvWorkload.conv2d((1, 4, 12, 12), (8, 4, 3, 3), padding=(1, 1, 1, 1))
     wrong = ConvWorkload.conv2d((1, 4, 12, 12), (8, 4, 3, 3), padding=(1, 2, 1, 0))
     operands = random_operands(right)

@@ -1,4 +1,4 @@
-"""Compiling CUDA source without a GPU."""
+"""Compilation of CUDA source without a GPU."""
 
 from __future__ import annotations
 
@@ -50,6 +50,6 @@ def test_standard_library_is_kept_where_it_is_used() -> None:
 
 
 def test_inline_ptx_as_tvm_writes_it() -> None:
-    """Its predicated cp.async does; what NVRTC would not know of it stood among the includes."""
+    """A predicated cp.async compiles, without the headers that NVRTC lacks."""
     written = SOURCE + '\n__device__ void fence() { __asm__ __volatile__("membar.gl;"); }\n'
     assert cuda.compile_source(written, "sm_90")[:4] == b"\x7fELF"

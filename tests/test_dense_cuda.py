@@ -1,4 +1,4 @@
-"""The CUDA schedules of dense convolutions: numbers through serial twins, and what their kernels take."""
+"""The CUDA schedules of dense convolutions: numbers through serial twins, and the resources of their kernels."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ by_id = pytest.mark.parametrize("case", CONV2D, ids=lambda case: case.id)
 
 
 def run_on_cpu(workload: ConvWorkload, config: GemmConfig | None = None, algorithm: str = "auto") -> None:
-    """Builds the serial twin of a scheduled function, and checks what it computes."""
+    """Build the serial twin of a scheduled function, and check its result."""
     func = lower(Problem(workload), select(Problem(workload), SM_90, config, algorithm), SM_90, KERNEL_NAME)
     executable = build(tvm.IRModule({KERNEL_NAME: serial_twin(func)}), CPU)
     operands = random_operands(workload)
@@ -38,7 +38,7 @@ def run_on_cpu(workload: ConvWorkload, config: GemmConfig | None = None, algorit
 
 
 def main_kernel(workload: ConvWorkload, config: GemmConfig | None = None) -> tuple[cuda.KernelResources, str]:
-    """What the kernel that computes the product takes, and the source of all kernels."""
+    """Return the resources of the kernel that computes the product, and the source of all kernels."""
     executable, *_ = build_kernel(Problem(workload), select(Problem(workload), SM_90, config), SM_90)
     source = str(executable.mod.imports[0].inspect_source())
     return max(cuda.kernel_resources(source, "sm_90"), key=lambda kernel: kernel.shared_bytes), source
@@ -114,7 +114,7 @@ COMPILED = (
     *("cp-async", "window-chunks", "groups-parts", "row-chunks"),
     *("parts-past-the-last", "micro-tile-8x16", "room-for-more", *NARROW),
 )
-"""Those that `make test` compiles for the GPU as well, which takes seconds: every knob is among them."""
+"""The cases that `make test` compiles for the GPU as well, which takes seconds: they use every knob."""
 
 
 @pytest.mark.parametrize(
@@ -147,7 +147,7 @@ def test_windows_beyond_32_bits_are_refused() -> None:
 
 
 def test_nothing_is_copied_behind_from_beyond_2_gib() -> None:
-    """TVM multiplies the place of what cp.async reads by 4 in 32 bits."""
+    """TVM multiplies the index that cp.async reads from by 4 in 32 bits."""
     near, far = (
         ConvWorkload.conv2d((batch, 64, 224, 224), (64, 64, 7, 7), stride=2, padding=0) for batch in (128, 168)
     )
@@ -174,7 +174,7 @@ def test_whole_space_is_legal(case: Case) -> None:
 
 
 def test_groups_of_few_channels_fill_blocks() -> None:
-    """34 output channels of a group are no reason for blocks of 2."""
+    """A group of 34 output channels does not lead to blocks of 2."""
     workload = ConvWorkload.conv2d((1, 136, 28, 28), (136, 34, 1, 1), groups=4)
     assert direct.default_config(Problem(workload), SM_90).block_m >= 16
 

@@ -1,4 +1,4 @@
-"""An exported network in processes that have less and less of what built it, as the page on deploying has them."""
+"""An exported network in processes with less and less of TVM and tvmconv, as on the page on deploying."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ print(*(name for name in ("tvm", "tvm.relax", "tvmconv") if name in sys.modules)
 
 @dataclass(frozen=True)
 class Process:
-    """A snippet of the page, and what of TVM and tvmconv its process has in the end."""
+    """A snippet of the page, with the modules and libraries that its process has loaded in the end."""
 
     id: str
     snippet: str
@@ -54,7 +54,7 @@ PROCESSES = (
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """With net.so, a network that has kernels of tvmconv and of TVM, and what it computes from ones."""
+    """Return a folder with net.so, a network with kernels of tvmconv and of TVM, and its output for ones."""
     graph = Graph((1, 3, 32, 32))
     y = graph.conv(graph.node("Relu", graph.conv("x", (8, 3, 3, 3), True)), (8, 1, 3, 3), group=8)
     network = tvmconv.build(graph.model(graph.node("Sigmoid", graph.node("GlobalAveragePool", y))))
@@ -76,7 +76,7 @@ def test_process(process: Process, folder: Path) -> None:
 
 
 def test_what_the_runtime_lacks_is_said(folder: Path) -> None:
-    """Building needs the compiler, and so does an operator."""
+    """The error says that building needs the compiler, and so does an operator."""
     tvmconv.compile(tvmconv.ConvWorkload.depthwise((1, 2, 4, 4), (2, 1, 3, 3))).save(folder / "operator.so")
     environment = {**os.environ, "TVM_USE_RUNTIME_LIB": "1"}
     calls = ("tvmconv.build", "tvmconv.compile", "tvmconv.sparse_conv2d", "tvmconv.load('operator.so')")

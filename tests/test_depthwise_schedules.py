@@ -33,7 +33,7 @@ by_target = pytest.mark.parametrize("target", TARGETS.values(), ids=TARGETS.keys
 
 
 def run_on_cpu(func: tvm.tirx.PrimFunc, workload: ConvWorkload) -> None:
-    """Builds a scheduled function, as its serial twin if it is for CUDA, and checks what it computes."""
+    """Build a scheduled function, as its serial twin if it is for CUDA, and check its result."""
     executable = build(tvm.IRModule({"kernel": serial_twin(func)}), CPU)
     operands = random_operands(workload)
     tensors = [tvm.runtime.tensor(array) for array in operands.values()]
@@ -77,7 +77,7 @@ def test_blocks_of_channels(name: str, block: int) -> None:
 
 @pytest.mark.parametrize("size", [7, 14, 28, 56, 112])
 def test_sums_in_blocks_stay_on_the_stack(size: int) -> None:
-    """TVM takes memory for those of 1024 bytes: 32 channels at 112x112 then take 620 µs on Zen 5 instead of 34."""
+    """TVM allocates sums of 1024 bytes: 32 channels at 112x112 then take 620 µs on Zen 5 instead of 34."""
     plain = ConvWorkload.depthwise((1, 32, size, size), (32, 1, 3, 3), padding=1)
     workload = msgspec.structs.replace(plain, layout="NCHW16c", out_layout="NCHW16c")
     chosen = depthwise.default_config(Problem(workload), resolve_target({"kind": "llvm", "mcpu": "znver5"}))
@@ -139,7 +139,7 @@ def test_configuration(workload: ConvWorkload, config: Config) -> None:
 
 
 def check_resources(workload: ConvWorkload, target: tvm.target.Target, config: Config) -> None:
-    """CUDA code compiles for the architecture, and what stays in registers by design does."""
+    """Check that CUDA code compiles for the architecture and spills nothing that belongs into registers."""
     kernel = resources(workload, target, config)
     assert (kernel.stack_bytes, kernel.spill_store_bytes, kernel.spill_load_bytes) == (0, 0, 0)
     assert kernel.registers * config.threads <= 65536
@@ -206,7 +206,7 @@ def test_cubin(case: Case, target: tvm.target.Target) -> None:
 
 @by_target
 def test_wrong_schedule_is_caught(target: tvm.target.Target) -> None:
-    """A kernel that computes something else, here by one element of padding, fails the check that the others pass."""
+    """A kernel that is wrong by one element of padding fails the check that the others pass."""
     right = ConvWorkload.depthwise((1, 4, 12, 12), (4, 1, 3, 3), padding=(1, 1, 1, 1))
     wrong = ConvWorkload.depthwise((1, 4, 12, 12), (4, 1, 3, 3), padding=(1, 2, 1, 0))
     func = scheduled(wrong, target)

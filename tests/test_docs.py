@@ -1,9 +1,11 @@
-"""The snippets of the pages in docs/, in order, as a reader would run them, and what is made from benchmarks/."""
+"""The snippets of the pages in docs/, as a reader would run them, the parts made from benchmarks/, and docstrings."""
 
 from __future__ import annotations
 
+import ast
 import importlib
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 from xml.etree import ElementTree
@@ -16,7 +18,7 @@ ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
 
 LARGEST = 60_000
-"""Bytes of a picture, so that a page loads at once."""
+"""The largest number of bytes of a picture, so that a page loads at once."""
 
 
 def snippets(page: str) -> list[str]:
@@ -46,7 +48,7 @@ def test_sparse(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.
 
 @pytest.fixture
 def script(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> ModuleType:
-    """A module of benchmarks/ by its name."""
+    """Import a module of benchmarks/ by its name."""
     monkeypatch.syspath_prepend(ROOT / "benchmarks")
     return importlib.import_module(request.param)
 
@@ -71,3 +73,21 @@ def test_plots_are_those_of_the_data(script: ModuleType) -> None:
 def test_pictures_are_small_and_whole(path: Path) -> None:
     assert path.stat().st_size < LARGEST
     assert ElementTree.parse(path).getroot().tag == "{http://www.w3.org/2000/svg}svg"
+
+
+RIDDLES = {"How", "Of", "That", "Those", "What", "Where", "Whether", "Which"}
+"""The first words of docstrings that only their author understands."""
+
+
+def docstrings(tree: ast.Module) -> Iterator[str]:
+    """Yield the texts that stand alone as statements: docstrings of modules, classes, functions and attributes."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
+            yield node.value.value
+
+
+def test_docstrings_name_their_subject() -> None:
+    paths = [path for room in ("tvmconv", "schedules") for path in sorted((ROOT / room).rglob("*.py"))]
+    assert len(paths) > 200
+    texts = [(path.name, text.split()) for path in paths for text in docstrings(ast.parse(path.read_text()))]
+    assert [(name, " ".join(words[:8])) for name, words in texts if words[0] in RIDDLES] == []

@@ -1,4 +1,4 @@
-"""What may happen to a machine while tvmconv works on it: nothing is lost, and the message says what to do."""
+"""Faults of a machine while tvmconv works on it: nothing is lost, and the message says what to do."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ TESTS = Path(__file__).parent
 
 
 def killed(script: str, *arguments: object) -> None:
-    """Runs a script that ends itself by kill -9."""
+    """Run a script that ends itself by kill -9."""
     path = f"import os, sys; sys.path.insert(0, {str(TESTS)!r})"
     header = f"{path}; die = lambda: os.kill(os.getpid(), 9)\n"
     command = [sys.executable, "-c", header + script, *map(str, arguments)]
@@ -48,7 +48,7 @@ def killed(script: str, *arguments: object) -> None:
 
 @pytest.mark.parametrize(("write", "stage"), [(3, "started"), (9, "search"), (70, "confirm")])
 def test_killed_while_a_line_is_written(write: int, stage: str, tmp_path: Path) -> None:
-    """The line is torn; the next run loses nothing else, and makes no trial of the search twice that had its end."""
+    """Only the torn line is lost, and the next run repeats no trial of the search that had ended."""
     log = tmp_path / "log.jsonl"
     killed(
         "from pretended import TASK, Instant; from tvmconv.autotvm import session\n"
@@ -104,7 +104,7 @@ def test_killed_while_a_log_is_compacted(tmp_path: Path) -> None:
 
 @contextmanager
 def largest_file(size: int) -> Iterator[None]:
-    """A limit on the size of files, which fails as a full disk does."""
+    """Limit the size of files, which fails as a full disk does."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
     try:
@@ -158,7 +158,7 @@ def test_a_full_disk_is_found_before_the_compiler_meets_it(tmp_path: Path, monke
 
 
 def test_a_builder_that_runs_out_of_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is one failed trial, and the next one is built."""
+    """One trial fails, and the next one is built."""
     flag, sound = tmp_path / "poor", worker.initialize
     flag.touch()
 
@@ -179,7 +179,7 @@ def test_a_builder_that_runs_out_of_memory(tmp_path: Path, monkeypatch: pytest.M
 
 
 def test_a_builder_that_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By the system, where memory is short: one failed trial, too, and the next one is built and run."""
+    """The system kills it where memory is short: one trial fails, and the next one is built and run."""
     flag, sound = tmp_path / "short", worker.initialize
     flag.touch()
 
@@ -201,7 +201,7 @@ def test_a_builder_that_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_device_that_disappears(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is not taken for the failure of a configuration."""
+    """The loss is not taken for the failure of a configuration."""
 
     def touch(device: str) -> None:
         raise RuntimeError("CUDA: device lost")

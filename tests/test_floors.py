@@ -1,4 +1,4 @@
-"""Which room of tvmconv may import which: a house of floors, without a circle.
+"""The order of rooms of tvmconv: each imports rooms on its own floor and below, without a circle.
 
 A room is a folder of `tvmconv/` or a file beside them; `schedules/` is one of them.
 """
@@ -44,10 +44,13 @@ FLOORS = (
     ("cli",),
     ("tvmconv",),
 )
-"""From the ground up. A room may import those on its own floor and below; the last is `tvmconv/__init__.py`."""
+"""The rooms of each floor, from the ground up: a room may import those on its own floor and below.
+
+The last is `tvmconv/__init__.py`.
+"""
 
 Imports = Mapping[str, Sequence[str]]
-"""What each module imports."""
+"""The modules that each module imports, by its name."""
 
 READ = """
 import json, sys, grimp
@@ -57,7 +60,7 @@ print(json.dumps({each: sorted(graph.find_modules_directly_imported_by(each)) fo
 
 
 def imports_of(package: str, folder: Path) -> Imports:
-    """The imports within a package that lies in a folder, those inside functions and for types alone among them."""
+    """Return the imports within a package that lies in a folder, with those inside functions and for types."""
     command = [sys.executable, "-c", READ, package]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True)
     imports: Imports = json.loads(done.stdout)
@@ -65,12 +68,12 @@ def imports_of(package: str, folder: Path) -> Imports:
 
 
 def room(module: str) -> str:
-    """The second name of a module; of the package itself the first."""
+    """Return the second part of a module's name; the first for the package itself."""
     return (module.split(".")[1:2] or [module])[0]
 
 
 def climbing(imports: Imports, floors: Sequence[Sequence[str]]) -> list[str]:
-    """The imports of rooms on a floor above."""
+    """Return the imports of rooms on a floor above."""
     floor = {name: number for number, names in enumerate(floors) for name in names}
     return [
         f"{module} imports {other}"
@@ -81,7 +84,7 @@ def climbing(imports: Imports, floors: Sequence[Sequence[str]]) -> list[str]:
 
 
 def circle(imports: Mapping[str, Sequence[str]]) -> list[str]:
-    """A circle of imports, from a module to itself; empty where there is none."""
+    """Return a circle of imports, from a module to itself; empty where there is none."""
     try:
         TopologicalSorter(imports).prepare()
     except CycleError as error:
@@ -90,7 +93,7 @@ def circle(imports: Mapping[str, Sequence[str]]) -> list[str]:
 
 
 def between_rooms(imports: Imports) -> Imports:
-    """The imports of one room by another."""
+    """Return the imports of one room by another."""
     rooms: dict[str, set[str]] = {}
     for module, others in imports.items():
         rooms.setdefault(room(module), set()).update({room(other) for other in others} - {room(module)})
@@ -99,7 +102,7 @@ def between_rooms(imports: Imports) -> Imports:
 
 @pytest.fixture(scope="module")
 def imports(tmp_path_factory: pytest.TempPathFactory) -> Imports:
-    """Those of tvmconv, with `schedules/` in it as it is installed: grimp does not follow the link to it."""
+    """Return the imports of tvmconv, with `schedules/` in it as when installed: grimp does not follow its link."""
     folder = tmp_path_factory.mktemp("installed")
     shutil.copytree(ROOT / "tvmconv", folder / "tvmconv", ignore=shutil.ignore_patterns("__pycache__"))
     return imports_of("tvmconv", folder)

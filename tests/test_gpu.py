@@ -54,7 +54,7 @@ def algorithms(case: Case) -> list[str]:
     ids=lambda given: given if isinstance(given, str) else given.id,
 )
 def test_legal_configurations(case: Case, algorithm: str) -> None:
-    """Of each algorithm its default one, and random ones."""
+    """Each algorithm runs in its default configuration and in random ones."""
     target = resolve_target("cuda")
     operands = random_operands(case.workload)
     default = template_for(Problem(case.workload), target, algorithm).default_config(Problem(case.workload), target)
@@ -70,7 +70,7 @@ SPARSE += [(Case("several-launches", ConvWorkload.conv2d((1, 64, 14, 14), (96, 6
 
 @pytest.mark.parametrize(("case", "sparsity"), SPARSE, ids=[case.id for case, _ in SPARSE])
 def test_sparse_configurations(case: Case, sparsity: float) -> None:
-    """The default one and random ones, for a weight of which a share is zero."""
+    """The default configuration and random ones are right for a weight with a share of zeros."""
     target = resolve_target("cuda")
     trial = Trial(case.workload, "sparse", None, operands=1, sparsity=sparsity)
     how = How(str(target))
@@ -80,7 +80,7 @@ def test_sparse_configurations(case: Case, sparsity: float) -> None:
 
 
 def test_current_stream_is_used() -> None:
-    """A kernel waits for what its stream was given before: here, a long fill of its input."""
+    """A kernel waits for earlier work on its stream: here, a long fill of its input."""
     x, w = torch.zeros(1, 64, 512, 512, device="cuda"), torch.ones(64, 1, 1, 1, device="cuda")
     tvmconv.depthwise(x, w)
     stream = torch.cuda.Stream()
@@ -97,7 +97,7 @@ DENSE = ConvWorkload.conv2d((8, 64, 56, 56), (64, 64, 3, 3), padding=1)
 
 
 def dense_operands() -> tuple[tvmconv.Operator, list[tuple[torch.Tensor, torch.Tensor]], list[torch.Tensor]]:
-    """A kernel with a workspace, two pairs of x and w, and what it computes of each pair alone."""
+    """Return an operator with a workspace, two pairs of x and w, and its result for each pair alone."""
     target = resolve_target("cuda")
     template = template_for(Problem(DENSE), target)
     config = replace(template.default_config(Problem(DENSE), target), packed=True, parts=2)
@@ -139,7 +139,7 @@ def test_a_captured_graph_has_a_workspace_of_its_own() -> None:
 
 
 def test_out() -> None:
-    """On the current stream, in a graph too, with a workspace."""
+    """`out` is written on the current stream, in a graph too, with a workspace."""
     operator, pairs, expected = dense_operands()
     out, stream = torch.full_like(expected[0], torch.nan), torch.cuda.Stream()
     with torch.cuda.stream(stream):
@@ -193,7 +193,7 @@ def test_mixed_devices_are_refused() -> None:
 
 
 def test_nan_and_infinity_pass_through_the_epilogue() -> None:
-    """As they do on the CPU, whatever the compiler's fast math would like."""
+    """They come out as on the CPU, in spite of the compiler's fast math."""
     workload = ConvWorkload.depthwise((1, 1, 4, 40), (1, 1, 1, 1), activation="relu6")
     operands = random_operands(workload)
     operands["x"][0, 0, 0, :3] = np.nan, np.inf, -np.inf
@@ -262,6 +262,6 @@ def test_grouped_convolution_with_batch_norm_and_relu() -> None:
 
 
 def _with_vectors(workload: ConvWorkload, operands: dict[str, np.ndarray]) -> list[torch.Tensor | None]:
-    """The operands of a call in its order, None for what the epilogue does not have."""
+    """Return the operands of a call in its order, None for those that the epilogue does not have."""
     names = ("x", "w", "scale", "shift", "residual")
     return [to_torch(operands[name]).cuda() if name in operands else None for name in names]

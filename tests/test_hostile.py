@@ -1,4 +1,4 @@
-"""Damaged and absurd input: what it does is said by an error of tvmconv, or is right."""
+"""Damaged and absurd input, which leads to an error of tvmconv or to a right result."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from tvmconv.testing.trials import Trial
 
 @pytest.mark.usefixtures("without_torch")
 def test_some_damaged_files() -> None:
-    """More of it: `python tests/hostile.py --seconds 3600 --seed 1`."""
+    """`python tests/hostile.py --seconds 3600 --seed 1` tries more of them."""
     command = [
         sys.executable,
         str(Path(__file__).parent / "hostile.py"),
@@ -93,7 +93,7 @@ def test_padding_past_any_tensor(padding: int) -> None:
 
 
 def test_a_model_without_an_opset() -> None:
-    """Relax would take its operators for those of the first opset, and Clip's bounds would be gone."""
+    """Relax would take its operators for those of the first opset and lose Clip's bounds."""
     model = conv()
     model.opset_import[0].domain = "elsewhere"
     with pytest.raises(InvalidArgumentError, match=r"opset_import is \['elsewhere'\]; expected ONNX's own domain"):
@@ -141,7 +141,7 @@ TEMPLATES = ("space", "cpu", "cpu/machine", "cpu/nothing", "..", "")
 
 @pytest.mark.parametrize("name", TEMPLATES)
 def test_a_log_that_names_another_module(name: str, tmp_path: Path) -> None:
-    """It is imported as a schedule, and is none."""
+    """The module is imported as a schedule, and is none."""
     one = record()
     other = msgspec.structs.replace(one, input=(one.target, name, *one.input[2:]))
     append(tmp_path / "log.jsonl", [one, other])

@@ -1,4 +1,4 @@
-"""Built networks: right on every kind of array, honest about what runs them, and the same after a trip to a file."""
+"""Built networks: right on every kind of array, with a true list of their kernels, and the same from a file."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_shufflenet_against_onnxruntime() -> None:
 
 @pytest.fixture(scope="module")
 def model() -> onnx.ModelProto:
-    """Two inputs, a dense and a depthwise convolution, two outputs."""
+    """Return a model with two inputs, a dense and a depthwise convolution, and two outputs."""
     graph = Graph((1, 4, 9, 11))
     graph.inputs.append(graph._value("bias/8", (8, 1, 1)))
     y = graph.node("Add", graph.conv("x", (8, 4, 1, 1)), "bias/8")
@@ -88,7 +88,7 @@ def test_kinds_of_arrays(network: Network, inputs: Any, expected: list[np.ndarra
 
 @pytest.mark.parametrize("exported", [False, True], ids=["built", "exported"])
 def test_outputs_share_their_memory_with_nothing(exported: bool, tmp_path: Path) -> None:
-    """Not with the input, not with each other, and not with weights, which are the network's."""
+    """They share none with the input, with each other, or with the network's weights."""
     torch = pytest.importorskip("torch")
     graph = Graph((1, 2, 4, 4))
     weight = graph.constant(np.eye(4))

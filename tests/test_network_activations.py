@@ -1,4 +1,4 @@
-"""Activations of torch and ONNX in networks: which end in kernels, whatever they are written as, and their numbers."""
+"""Activations of torch and ONNX in networks: those that end in kernels, however they are written, and their numbers."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ SOURCES = ("torch", "onnx-11", "onnx-17", "onnx-20")
 
 
 def imported(module: Any, x: Any, source: str) -> Any:
-    """The model of a module as torch exports it, or as ONNX of an opset."""
+    """Import a module as torch exports it, or as ONNX of an opset."""
     if source == "torch":
         return import_model(module, (x,))
     file = io.BytesIO()
@@ -44,7 +44,7 @@ def imported(module: Any, x: Any, source: str) -> Any:
 
 
 def left(model: Any) -> set[str]:
-    """Operators beside kernels."""
+    """Return the operators that are left beside kernels."""
     from network_graph import operators
 
     mod, _ = use_kernels(model.mod, resolve_target("llvm"))
@@ -63,7 +63,7 @@ def test_activation_is_fused(name: str, source: str, dtype: Any) -> None:
 
 
 class Squeeze(nn.Module):  # type: ignore[misc]
-    """x times a factor for each channel that is computed of x."""
+    """A module that multiplies x by a factor for each channel, which is computed from x."""
 
     def __init__(self, channels: int, activation: Any, gate: Any) -> None:
         super().__init__()
@@ -76,7 +76,7 @@ class Squeeze(nn.Module):  # type: ignore[misc]
 
 
 class Inverted(nn.Module):  # type: ignore[misc]
-    """A block of MobileNetV3 or EfficientNet, by its activations."""
+    """A block of MobileNetV3 or EfficientNet with the given activations."""
 
     def __init__(self, activation: Any, squeezed: Any, gate: Any) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Which expressions of constants become constants."""
+"""Folding of expressions of constants in networks."""
 
 from __future__ import annotations
 

@@ -77,7 +77,7 @@ def test_linear_layers_of_several_rows_get_kernels(rows: int, kernels: list[str]
 
 
 def test_convolutions_of_tvm_are_not_fused() -> None:
-    """TVM schedules a fused grouped convolution wrong for a GPU; equal convolutions still share a function."""
+    """TVM schedules a fused grouped convolution wrong for a GPU; equal ones still share a function."""
     graph = Graph((1, 8, 9, 9))
     y = "x"
     for _ in range(2):
@@ -92,7 +92,7 @@ def test_convolutions_of_tvm_are_not_fused() -> None:
 
 @contextmanager
 def registered(functions: dict[str, Callable[..., object]]) -> Iterator[None]:
-    """TVM's functions for graphs, which only a GPU has, are these for virtual machines made within."""
+    """Register functions in place of TVM's for CUDA graphs, which only a GPU has, during the block."""
     names = {f"vm.builtin.cuda_graph.{name}": function for name, function in functions.items()}
     before = {name: tvm.get_global_func(name, allow_missing=True) for name in names}
     for name, function in names.items():
@@ -114,7 +114,7 @@ def five_layers(batch: int | str = 1) -> tvmconv.Model:
 
 
 def calls(mod: tvm.IRModule, function: str) -> list[str]:
-    """What a function calls, as far as it is a function of the module, or of TVM's for graphs."""
+    """Return the names of functions of the module, or of TVM's for graphs, that a function calls."""
     found = []
     for block in mod[function].body.blocks:
         for value in (binding.value for binding in block.bindings if isinstance(binding.value, relax.Call)):
@@ -126,7 +126,7 @@ def calls(mod: tvm.IRModule, function: str) -> list[str]:
 
 
 def test_launches_in_between_are_one_graph() -> None:
-    """All but those that read the input or write the output; a caller's capture has them one by one."""
+    """The graph has all but those that read the input or write the output; a caller's capture has them one by one."""
     target = resolve_target({"kind": "cuda", "arch": "sm_90"})
     mod = cuda_pipeline(target)(use_kernels(five_layers().mod, target)[0])
     memory, first, graph, last = calls(mod, "main")
@@ -144,7 +144,7 @@ def test_sizes_known_only_at_run_time_are_in_no_graph() -> None:
 
 
 def test_sorting_is_in_no_graph() -> None:
-    """TVM's kernels for it have a workspace in its pool, whose pages do not stay where they are."""
+    """TVM's kernels for it have a workspace in TVM's pool, whose pages do not stay where they are."""
     graph = Graph((1, 4, 9, 9))
     y = graph.node("Relu", graph.conv("x", (8, 4, 3, 3)))
     model = graph.model(graph.node("Relu", graph.node("CumSum", y, graph.constant(1, "int64"))))
@@ -167,7 +167,7 @@ def test_a_capture_is_refused_where_memory_may_move(monkeypatch: pytest.MonkeyPa
 
 
 def test_both_functions_compute_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On the CPU, with the graph's launches in the place of the graph; there, workspaces would do no harm."""
+    """They run on the CPU, with the launches in place of the graph; workspaces do no harm there."""
     monkeypatch.setattr("tvmconv.network.cuda_graphs.has_workspace", lambda func: False)
     replayed: list[int] = []
     kept: dict[int, object] = {}

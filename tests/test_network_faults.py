@@ -1,4 +1,4 @@
-"""What TVM cannot do is told with the operator at fault; what is wrong with tvmconv comes out as itself."""
+"""Errors of network builds: a limit of TVM is told with the operator at fault, a bug of tvmconv comes out as itself."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ PASSES = {
     "separate_convolutions": (compiling, "separate_convolutions", CUDA),
     "use_cuda_graphs": (cuda_graphs, "use_cuda_graphs", CUDA),
 }
-"""Passes of ours that `build` runs, and for which target; TVM's pass manager calls the last of them."""
+"""The passes of tvmconv that `build` runs, with their targets; TVM's pass manager calls the last of them."""
 
 
 @pytest.mark.parametrize("name", PASSES)
@@ -80,7 +80,7 @@ ERRORS = [
 @pytest.mark.parametrize("target", ["llvm", CUDA], ids=["llvm", "cuda"])
 @pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
 def test_what_tvm_cannot_lower(error: Exception, target: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """TVM's lowering of an operator calls a function of TVM's that fails."""
+    """TVM's lowering of an operator calls a function of TVM that fails."""
     model = import_model(small())
     exec_globals = {"error": error}
     exec(compile("def sqrt(*arguments, **named): raise error", topi.__file__, "exec"), exec_globals)

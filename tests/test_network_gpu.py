@@ -1,4 +1,4 @@
-"""Networks on a real GPU: their CUDA graphs, and those that callers capture around them."""
+"""Networks on a real GPU: their own CUDA graphs, and graphs that callers capture around them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SHAPE = (2, 3, 24, 21)
 
 @pytest.fixture(scope="module")
 def module() -> torch.nn.Module:
-    """Convolutions of all templates, one of them sparse, and layers of TVM's in between and at the end."""
+    """Return a module with convolutions of all templates, one of them sparse, and layers of TVM between and behind."""
     torch.manual_seed(5)
     layers = [
         torch.nn.Conv2d(3, 16, 3, padding=1),
@@ -67,7 +67,7 @@ def check(module: torch.nn.Module, x: torch.Tensor, y: torch.Tensor) -> None:
 
 
 def test_every_call_has_its_own_output(module: torch.nn.Module, network: tvmconv.Network) -> None:
-    """The first captures, the others replay; what came out of one is not overwritten by the next."""
+    """The first call captures, the others replay; no call overwrites the output of another."""
     inputs = [images(seed) for seed in range(5)]
     for x, y in zip(inputs, [network(x) for x in inputs], strict=True):
         check(module, x, y)
@@ -80,7 +80,7 @@ def test_arrays_of_the_host(module: torch.nn.Module, network: tvmconv.Network) -
 
 
 def test_current_stream(module: torch.nn.Module, network: tvmconv.Network) -> None:
-    """The launches wait for what the stream was given before: here, for a long time before the input is there."""
+    """The launches wait for earlier work on the stream, here for a long time before the input is there."""
     x, later = images(1), torch.zeros(SHAPE, device="cuda")
     network(later)
     torch.cuda.synchronize()
@@ -114,7 +114,7 @@ def test_a_graph_of_the_caller(module: torch.nn.Module, with_graphs: tvmconv.Net
 
 
 def test_a_process_that_ends_with_a_network(module: torch.nn.Module, network: tvmconv.Network, tmp_path: Path) -> None:
-    """A file is loaded, run with its graph, and still there when the process ends."""
+    """A network that was loaded and run with its graph may exist when the process ends."""
     network.export(tmp_path / "network.so")
     x = images(7)
     np.save(tmp_path / "x.npy", x.cpu().numpy())

@@ -1,4 +1,4 @@
-"""What can be imported, what a model says of itself, and the errors for what cannot."""
+"""Import of models: their descriptions, and the errors for models that cannot be imported."""
 
 from __future__ import annotations
 

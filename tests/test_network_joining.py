@@ -1,4 +1,4 @@
-"""Concatenations of what kernels compute: which are written in place, and whether the numbers stay right."""
+"""Concatenations of kernels' outputs: those that are written in place, and their numbers."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ from tvmconv.targets import resolve_target
 
 @dataclass(frozen=True)
 class Case:
-    """A graph with concatenations."""
+    """A graph with concatenations, and the number of them that are removed or stay."""
 
     id: str
     body: Callable[[Graph], str | tuple[str, ...]]
     in_place: int
-    """How many kernels write into a tensor that another one began."""
+    """The number of kernels that write into a tensor that another one began."""
     left: int = 0
-    """Concatenations that have to stay."""
+    """The number of concatenations that have to stay."""
     x_shape: tuple[int, ...] = (1, 8, 9, 11)
 
     def model(self, dtype: str) -> onnx.ModelProto:
@@ -59,7 +59,7 @@ def joined(g: Graph, *parts: str, axis: int = 1) -> str:
 
 
 def inception(g: Graph) -> str:
-    """Kernels with other tensors between them, whose memory may not be that of the one that is half written."""
+    """Build kernels with other tensors between them, which may not use the memory of the half-written one."""
     first = pointwise(g)
     second = direct(g, pointwise(g), 5)
     third = direct(g, direct(g, pointwise(g), 5), 6)
@@ -68,7 +68,7 @@ def inception(g: Graph) -> str:
 
 
 def two_of_a_kind(g: Graph) -> str:
-    """Kernels of one workload, at the same place in two tensors and at different ones in each."""
+    """Build kernels of one workload, at the same place in two tensors and at different ones in each."""
     y = joined(g, pointwise(g), pointwise(g))
     return g.node("Add", y, joined(g, pointwise(g), pointwise(g)))
 
@@ -151,7 +151,7 @@ def test_concatenation(case: Case) -> None:
 
 @pytest.mark.parametrize("algorithm", ["direct", "im2win", "pointwise"])
 def test_templates(algorithm: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Which one a workload gets by itself is a matter of the machine."""
+    """Every template can write in place; which one a workload gets by itself depends on the machine."""
     monkeypatch.setattr(dispatch, "select", partial(dispatch.select, algorithm=algorithm))
     case = Case("", lambda g: joined(g, pointwise(g), g.conv("x", (6, 8, 1, 1))), 1, x_shape=(2, 8, 9, 11))
     network = build(case.model("float32"))

@@ -1,4 +1,4 @@
-"""Which tensors of a network are in blocks of channels, and whether the numbers stay right."""
+"""Layouts of networks: the tensors in blocks of channels, and the numbers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tvmconv.network.sites import Site, find_convolutions
 from tvmconv.targets import resolve_target
 
 AVX2 = resolve_target({"kind": "llvm", "mcpu": "haswell"})
-"""Eight lanes to a vector."""
+"""A target with eight lanes in a vector."""
 
 X_SHAPE = (2, 16, 9, 10)
 
@@ -43,7 +43,7 @@ def depthwise(g: Graph, x: str) -> str:
 
 
 def ends(g: Graph, middle: Callable[[str], str], channels: int = 16) -> str:
-    """What is between two convolutions."""
+    """Put something between two convolutions."""
     return conv(g, middle(conv(g, "x")), inputs=channels)
 
 
@@ -53,7 +53,7 @@ def residual(g: Graph) -> str:
 
 
 def slower_in_blocks(g: Graph) -> str:
-    """1x1 convolutions, of which the second has to write NCHW, and would have to transpose what it writes."""
+    """Build 1x1 convolutions; the second has to write NCHW, and would have to transpose its output."""
     return conv(g, conv(g, "x", out=96, size=1), out=20, inputs=96, size=1)
 
 

@@ -1,4 +1,4 @@
-"""Which convolutions get a kernel of tvmconv, what goes into it, and whether the numbers stay right."""
+"""The passes of networks: the convolutions that get a kernel of tvmconv, the operators it takes in, and the numbers."""
 
 from __future__ import annotations
 
@@ -28,19 +28,19 @@ from tvmconv.targets import resolve_target
 
 DEPTHWISE = (8, 1, 3, 3)
 AVX512 = resolve_target({"kind": "llvm", "mcpu": "znver5"})
-"""Which template is taken for a convolution depends on the machine."""
+"""A fixed target, since the choice of a convolution's template depends on the machine."""
 
 
 @dataclass(frozen=True)
 class Case:
-    """A graph around a convolution."""
+    """A graph around a convolution, and its expected workloads."""
 
     id: str
     body: Callable[[Graph], str | tuple[str, ...]]
     kernel: str
-    """The workload it has to become, in words; several in graph order behind one another, with "; "."""
+    """The workload it has to become, in words; several in graph order, separated by "; "."""
     left: tuple[str, ...] = ()
-    """Operators of Relax that have to stay."""
+    """The operators of Relax that have to stay."""
     opset: int = 17
     x_shape: tuple[int, ...] = field(default=(2, 8, 9, 11))
 
@@ -407,7 +407,10 @@ def test_sizes_that_are_matched_stay_defined() -> None:
 
 
 def kernels_called(network: Network) -> list[str]:
-    """The functions that the network's instructions call, in the order of the first calls, TVM's runtime left out."""
+    """Return the functions that the network's instructions call, in the order of the first calls.
+
+    TVM's runtime is left out.
+    """
     lines = [line.split() for line in network._executable.as_text().splitlines()]
     called = [words[1] for words in lines if words[:1] == ["call"] and not words[1].startswith("vm.")]
     return list(dict.fromkeys(called))

@@ -1,4 +1,4 @@
-"""Networks in which numbers would get lost, or take long: sums of narrow types, and powers."""
+"""Networks whose numbers would lose digits, or take long: sums of narrow types, and powers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pooling and means on a CPU: which of them take vectors, and whether the numbers stay right."""
+"""Pooling and means on a CPU: those that use vectors, and the numbers."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ LOWEST = np.finfo("float32").min
 
 @dataclass(frozen=True)
 class Case:
-    """An operator that reduces, and what it is to be computed with."""
+    """An operator that reduces, with its target and the expected vectors."""
 
     id: str
     operator: str
     x_shape: tuple[int, ...]
     attributes: dict[str, Any] = field(default_factory=dict)
     lanes: int | None = 16
-    """Of the vectors that are stored, or that a plane is loaded in; None where there are to be none."""
+    """The lanes of the vectors that are stored, or that a plane is loaded in; None where there are none."""
 
     def model(self, dtype: str = "float32") -> onnx.ModelProto:
         graph = Graph(self.x_shape, dtype)
@@ -119,7 +119,7 @@ def test_narrow_types(case: Case, dtype: str) -> None:
 
 @pytest.mark.parametrize("case", CASES[:4], ids=lambda case: case.id)
 def test_infinities_and_nan_stay_in_their_windows(case: Case) -> None:
-    """Padding is less than whatever is finite; what is made of a NaN is not defined."""
+    """Padding is less than any finite number; the result for a NaN is not defined."""
     rng = np.random.default_rng(3)
     x = rng.standard_normal(case.x_shape).astype("float32")
     x[0, 0], x[0, 1, :2, :2], x[0, 2, -1] = -np.inf, -np.inf, np.inf

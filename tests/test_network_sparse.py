@@ -1,4 +1,4 @@
-"""Networks whose weights are compiled into their kernels: which ones, and that results stay what they are."""
+"""Networks whose weights are compiled into their kernels: the choice of weights, and the results."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tvmconv.targets import resolve_target
 
 
 def network() -> Graph:
-    """Four convolutions: two with batch norm, one of them depthwise and in another branch, with a residual behind."""
+    """Return four convolutions: two with batch norm, one of them depthwise in another branch, then a residual."""
     graph = Graph((2, 4, 8, 8))
     first = graph.node("Relu", graph.batch_norm(graph.conv("x", (8, 4, 3, 3), pads=[1, 1, 1, 1]), 8))
     second = graph.conv(first, (8, 8, 1, 1), bias=True)
@@ -32,7 +32,7 @@ def network() -> Graph:
 
 
 def model(sparsity: dict[tuple[int, ...], float]) -> onnx.ModelProto:
-    """The network with so many zeros in the weights of these shapes."""
+    """Return the network with so many zeros in the weights of these shapes."""
     graph = network()
     for number, tensor in enumerate(graph.weights):
         array = numpy_helper.to_array(tensor)
@@ -42,7 +42,7 @@ def model(sparsity: dict[tuple[int, ...], float]) -> onnx.ModelProto:
 
 
 AVX512 = {"kind": "llvm", "mcpu": "znver5"}
-"""Which template is taken for a dense convolution depends on the machine."""
+"""A fixed target, since the choice of a dense convolution's template depends on the machine."""
 
 MIXED = {(8, 4, 3, 3): 0.9, (8, 8, 1, 1): 0.5, (8, 1, 3, 3): 0.75, (4, 8, 3, 3): 1.0}
 X = np.random.default_rng(0).standard_normal((2, 4, 8, 8)).astype("float32")
@@ -100,7 +100,7 @@ def test_dense_weights_and_too_many_weights_stay_dense(monkeypatch: pytest.Monke
 
 @pytest.mark.parametrize(("size", "pays"), [(1, False), (7, False), (14, True), (56, True)])
 def test_few_pixels_do_not_pay_in_a_large_network_on_a_cpu(size: int, pays: bool) -> None:
-    """There the code of a layer comes from memory in each call; in a small one, from a cache."""
+    """In a large network the code of a layer comes from memory in each call, in a small one from a cache."""
     workload = library.ConvWorkload.conv2d((1, 64, size, size), (64, 64, 3, 3), padding=1)
     large = library.ConvWorkload.conv2d((1, 2048, 1, 1), (4096, 2048, 1, 1))
     weight = pruned(np.random.default_rng(0).standard_normal(workload.w_shape), 0.9)
@@ -121,7 +121,7 @@ def test_models_of_both_decide_on_a_gpu(channels: int, outputs: int, pays: bool)
 def test_much_code_does_not_pay_in_a_large_network_on_a_gpu(
     channels: int, outputs: int, kernel: int, pays: bool
 ) -> None:
-    """As a batch of one in ResNet-50 on an H200: 15.0 µs instead of 12.2, and 4.0 instead of 6.8."""
+    """In ResNet-50, batch 1, on an H200 it takes 15.0 µs instead of 12.2, and 4.0 instead of 6.8."""
     workload = library.ConvWorkload.conv2d(
         (1, channels, 56, 56), (outputs, channels, kernel, kernel), padding=kernel // 2, shift=True, activation="relu"
     )
@@ -135,7 +135,7 @@ def test_much_code_does_not_pay_in_a_large_network_on_a_gpu(
 
 
 def test_shifts_are_in_the_kernels() -> None:
-    """So one weight with two biases is two kernels; a bias that is not finite stays out of them."""
+    """One weight with two biases is therefore two kernels; a bias that is not finite stays outside."""
     graph = Graph((1, 2, 6, 6))
     weight = graph.constant(pruned(np.random.default_rng(0).standard_normal((2, 2, 3, 3)), 0.8))
     biases = [graph.constant(np.array(values)) for values in ([1.0, 2.0], [3.0, 4.0], [np.inf, 0.0])]

@@ -1,4 +1,4 @@
-"""The loops of what TVM computes between convolutions on a CPU: threads, fusion, and the same numbers."""
+"""The loops of TVM's operators between convolutions on a CPU: threads, fusion, and the numbers."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_threads_for_pooling() -> None:
 
 @pytest.mark.parametrize("groups", [2, 3], ids=["halves", "thirds"])
 def test_channels_in_turns(groups: int) -> None:
-    """What is moved and computed element by element takes one loop nest, with no tensors in between."""
+    """Moving elements and computing them one by one takes one loop nest, without tensors in between."""
     graph = Graph((1, 96, 14, 13))
     parts = [graph.node("Mul", "x", graph.constant(np.float32(2 + i))) for i in range(groups)]
     shape, axis = graph.constant([1, 96 * groups, 14, 13], "int64"), graph.constant([2], "int64")
@@ -51,7 +51,7 @@ def test_channels_in_turns(groups: int) -> None:
 
 
 def test_what_has_no_loops_of_blocks_stays_as_it_is() -> None:
-    """TVM has written a scatter by hand; and a slice may begin where only an input says."""
+    """TVM's scatter is written by hand, and an input may decide where a slice begins."""
     graph = Graph((1, 4, 3, 5))
     graph.inputs.append(onnx.helper.make_tensor_value_info("start", onnx.TensorProto.INT64, (1,)))
     indices, updates = graph.constant(np.full((1, 1, 1, 2), 2), "int64"), graph.constant([[[[7.0, 8.0]]]])

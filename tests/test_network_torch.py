@@ -1,4 +1,4 @@
-"""Models of torch: what comes out, and the errors for what cannot be imported."""
+"""Models of torch: their results, and the errors for models that cannot be imported."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def test_training_on_does_not_change_the_model() -> None:
 
 
 class Body(nn.Module):  # type: ignore[misc,name-defined]
-    """A function with a convolution at hand."""
+    """A module that calls a function with a convolution at hand."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
         super().__init__()
@@ -221,7 +221,7 @@ def listed(results: Any) -> list[torch.Tensor]:
 
 
 def check(function: Callable[..., Any], *inputs: torch.Tensor) -> None:
-    """The function's network makes torch's results, which are float32 within rounding, and others exactly."""
+    """Check that the function's network gives torch's results: float32 within rounding, and others exactly."""
     results, expected = build(import_model(Function(function), inputs))(*inputs), function(*inputs)
     for y, reference in zip(listed(results), listed(expected), strict=True):
         atol = 1e-5 if reference.is_floating_point() else 0
@@ -233,7 +233,7 @@ SMALL = (torch.linspace(-2, 2, 1 * 4 * 7 * 8).reshape(1, 4, 7, 8) * 11).sin()
 
 NAMES = [*CHECKS]
 TOGETHER = [NAMES[place : place + 6] for place in range(0, len(NAMES), 6)]
-"""Those that are one network: most of the time is torch's, which exports it."""
+"""The cases that are one network: most of the time is torch's, which exports it."""
 
 
 @pytest.mark.parametrize("names", TOGETHER, ids=",".join)
@@ -246,7 +246,7 @@ def test_operators_that_relax_misreads(names: list[str]) -> None:
 
 @pytest.mark.parametrize("mode", ["nearest", "nearest-exact", "area", "bilinear", "bicubic", "smooth"])
 def test_interpolation(mode: str) -> None:
-    """To any size, with factors that are given or made anew, in all of one network."""
+    """Images are resized to any size, by factors given or computed anew, all in one network."""
     corners = [False, True] if mode in ("bilinear", "bicubic") else [None]
     more = {"mode": "bicubic", "antialias": True} if mode == "smooth" else {"mode": mode}
     sizes: list[dict[str, Any]] = [{"size": (14, 16)}, {"size": (3, 13)}, {"scale_factor": 1.7}, {"scale_factor": 0.6}]
@@ -284,7 +284,7 @@ def test_grid_sample(outside: str, align: bool) -> None:
 
 @pytest.mark.parametrize("rank", [1, 2, 3])
 def test_transposed_convolutions(rank: int) -> None:
-    """With every padding, dilation and group; what comes behind may be as large as a stride."""
+    """They work with every padding, dilation and group; output padding may be as large as a stride."""
     function = getattr(nn.functional, f"conv_transpose{rank}d")
     x, w = (torch.linspace(-3, 3, 4 * size**rank).reshape(1, 4, *[size] * rank).sin() for size in (4, 3))
     attributes: list[dict[str, int]] = [

@@ -1,4 +1,4 @@
-"""tvmconv as a backend of ONNX."""
+"""The backend of ONNX that runs tvmconv."""
 
 from __future__ import annotations
 

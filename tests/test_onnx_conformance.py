@@ -1,4 +1,4 @@
-"""A part of ONNX's own tests: what convolutional networks use, what once was wrong, and a sample of all others."""
+"""A part of ONNX's own tests: operators of convolutional networks, former failures, and a sample of all others."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ CHOSEN = re.compile(
     r"(bi|volu)|group_norm|mod_float_edge|tile|pow_types_int|nonmaxsuppression_iou|reduce_max_bool|onehot_with_axis)"
 )
 EVERY = 60
-"""Of the rest."""
+"""The step of the sample: one in so many of the other tests runs."""
 
 NAMES = [name for place, name in enumerate(sorted(LISTED)) if CHOSEN.match(name) or place % EVERY == 0]
 

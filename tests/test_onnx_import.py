@@ -1,4 +1,4 @@
-"""What is done to an ONNX model before Relax imports it, and what is refused because Relax would misread it."""
+"""Steps on an ONNX model before Relax imports it, and refusals of models that Relax would misread."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def from_a_number(g: Graph) -> str:
 
 
 def flattened(g: Graph) -> str:
-    """As torch exports x.view(x.size(0), -1), behind a convolution."""
+    """Return x.view(x.size(0), -1) as torch exports it, behind a convolution."""
     y = g.conv("x", (4, 8, 3, 3))
     batch = g.node("Gather", g.node("Shape", y), g.constant(0, "int64"), axis=0)
     sizes = [g.node("Unsqueeze", batch, g.constant([0], "int64")), g.constant([-1], "int64")]
@@ -115,7 +115,7 @@ def test_wrong_shapes(shapes: dict[str, Any], message: str) -> None:
 
 
 def test_functions() -> None:
-    """Of the model, and of ONNX, whose GroupNormalization Relax has not."""
+    """Functions of the model and of ONNX are inlined; Relax lacks ONNX's GroupNormalization."""
     graph = Graph(X)
     y = graph.node("Block", "x", graph.random(4, 8, 3, 3, scale=0.1), domain="mine")
     y = graph.node("GroupNormalization", y, graph.random(4), graph.random(4), num_groups=2)
@@ -134,7 +134,7 @@ def test_functions() -> None:
 
 @dataclass(frozen=True)
 class Transposed:
-    """A transposed convolution of X that says how large its output is to be."""
+    """A transposed convolution of X that gives the size of its output."""
 
     id: str
     output_shape: tuple[int, ...]
@@ -154,7 +154,7 @@ TRANSPOSED = (
 
 @pytest.mark.parametrize("case", TRANSPOSED, ids=lambda case: case.id)
 def test_output_shape(case: Transposed) -> None:
-    """The same as with the padding in its place, by the specification's formula."""
+    """The result is the same as with explicit padding, by the specification's formula."""
 
     def model(**attributes: Any) -> onnx.ModelProto:
         graph = Graph(X)

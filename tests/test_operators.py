@@ -1,4 +1,4 @@
-"""`tvmconv.depthwise` and compiled operators on every kind of array, and what they refuse."""
+"""`tvmconv.depthwise` and compiled operators on every kind of array, and their refusals."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_channels_last_torch_tensor() -> None:
 
 
 def test_large_torch_output_is_on_huge_pages_as_numpys_are() -> None:
-    """And is a tensor like any other: torch does not own its memory, which lives as long as it does."""
+    """It is a tensor like any other, whose memory torch does not own but which lives as long as it does."""
     x, w = torch.randn(1, 4, 520, 520), torch.randn(4, 1, 3, 3)
     result = tvmconv.depthwise(x, w, padding=1)
     assert result.nbytes > arrays.HUGE

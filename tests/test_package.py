@@ -1,4 +1,4 @@
-"""What importing costs, what the wheel holds, and that pins agree."""
+"""The cost of importing, the content of the wheel, and the agreement of pinned versions."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_every_public_name_is_there() -> None:
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A wheel built from a copy of the files that git knows, as from a clean checkout."""
+    """Build a wheel from a copy of the files that git knows, as from a clean checkout."""
     source, output = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("wheel")
     command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
     files = subprocess.run(command, cwd=ROOT, capture_output=True, check=True).stdout.decode()

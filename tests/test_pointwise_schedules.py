@@ -74,7 +74,7 @@ def test_ablations(name: str) -> None:
 
 @by_name
 def test_definition(name: str) -> None:
-    """As it is defined, without a schedule; its parameters have a plane's rows as one."""
+    """The TE definition is right without a schedule; its parameters have a plane's rows as one."""
     workload = WORKLOADS[name]
     operands = random_operands(workload)
     for tile in ((1, 1, 1), (5, 3, 4)):
@@ -97,7 +97,7 @@ def test_space_begins_with_the_default_and_is_legal(name: str) -> None:
 
 @pytest.mark.parametrize("mcpu", ["haswell", "x86-64", "znver5"])
 def test_registers_hold_the_default_tile(mcpu: str) -> None:
-    """The sums of a tile, its vectors of pixels and a weight; enough sums to keep the units busy."""
+    """A tile's sums, its vectors of pixels and a weight fit; the sums are enough to keep the units busy."""
     target = resolve_target({"kind": "llvm", "mcpu": mcpu})
     registers, lanes = {"haswell": (16, 8), "x86-64": (16, 4), "znver5": (32, 16)}[mcpu]
     for workload in WORKLOADS.values():
@@ -113,7 +113,7 @@ AVX512 = resolve_target({"kind": "llvm", "mcpu": "znver5"})
 
 
 def test_taken_where_sums_are_short() -> None:
-    """Results are as many, and to transpose them takes the longer the shorter the sums are."""
+    """The shorter the sums, the larger the share of time for transposing their results."""
     assert template_for(Problem(layer(16, (112, 112), 96)), AVX512) is pointwise
     assert template_for(Problem(layer(64, (56, 56), 256, residual=True)), AVX512) is pointwise
     assert template_for(Problem(layer(1024, (14, 14), 256)), AVX512) is direct

@@ -1,4 +1,4 @@
-"""The names of Relay: scripts of that time, as the page on migrating has them, and what the names refuse."""
+"""The names of Relay: scripts of that time, as on the page on migrating, and refusals."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ PAGE = (Path(__file__).parent.parent / "docs" / "migrating.md").read_text()
 
 @pytest.fixture
 def model() -> onnx.ModelProto:
-    """A batch that is left open, two inputs, two outputs."""
+    """Return a model with an open batch, two inputs and two outputs."""
     graph = Graph(("batch", 4, 14, 14))
     graph.inputs.append(graph._value("bias", (8, 1, 1)))
     y = graph.node("Add", graph.conv("x", (8, 4, 3, 3)), "bias")
@@ -101,7 +101,7 @@ def test_history_is_applied(tmp_path: Path) -> None:
 def test_migrating(
     model: onnx.ModelProto, arrays: dict[str, np.ndarray], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The page's scripts run; that of then differs from that of now in its imports alone."""
+    """The page's scripts run; the old one differs from the new one in its imports alone."""
     torch = pytest.importorskip("torch")
     monkeypatch.chdir(tmp_path)
     graph = Graph(("batch", 4, 14, 14))

@@ -43,7 +43,7 @@ def test_axes_have_round_numbers(values: tuple[float, ...], whole: bool, expecte
 
 
 class Page(HTMLParser):
-    """A page taken apart; elements have to be closed in the order in which they were opened."""
+    """A parsed page; elements have to be closed in the order in which they were opened."""
 
     def __init__(self, path: Path) -> None:
         super().__init__()
@@ -170,7 +170,7 @@ def test_a_log_in_which_everything_failed(tmp_path: Path) -> None:
 
 
 def test_other_documents(tmp_path: Path) -> None:
-    """What other commands print: figures, lists of records, behind lines of text or a document a line."""
+    """Outputs of other commands have figures, lists of records, lines of text before, or a document on each line."""
     rows = [{"workload": json.loads(TASK.workload.to_json()), "us": [1.5, 2], "name": HOSTILE, "none": None}]
     (tmp_path / "one.json").write_text("some text\n" + json.dumps({"seconds": 3, "rows": rows}, indent=2))
     (tmp_path / "lines.gz").write_bytes(gzip.compress(b'{"a": 1, "b": 2}\n{"a": 3, "b": 4}\n{"other": true}\n'))

@@ -1,4 +1,4 @@
-"""Records of devices that are like the one that is there: when they serve, and that its own come first."""
+"""Records of devices like the present one: when they are used, and that its own come first."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ TARGETS = {"cpu": {"kind": "llvm", "mcpu": "znver4"}, "gpu": {"kind": "cuda", "a
 
 @cache
 def tuned(kind: str) -> task.Task:
-    """The task of "cpu" or "gpu", whose space takes a second to list."""
+    """Return the task of "cpu" or "gpu", whose space takes a second to list."""
     return task.create(WORKLOAD, TARGETS[kind])
 
 
 def records(device: DeviceFacts, best: Any, best_cost: float = 1e-6, default_cost: float | None = 2e-6) -> list[Record]:
-    """Two that a tuning run confirmed on a device: of a configuration, and of the default if it is given a cost."""
+    """Return records that a tuning run confirmed on a device: of a configuration, and of a default with a cost."""
     of = tuned("gpu" if device.threads is None else "cpu")
     costs = {best: best_cost} if default_cost is None else {best: best_cost, of.space.default: default_cost}
     return [
@@ -51,7 +51,7 @@ def records(device: DeviceFacts, best: Any, best_cost: float = 1e-6, default_cos
 
 
 def another(kind: str, **knobs: Any) -> Any:
-    """A configuration of the space that is not the default, with these knobs."""
+    """Return a configuration of the space that is not the default, with these knobs."""
     space = tuned(kind).space
     wanted = knobs.items()
     return next(each for each in space.configs if each != space.default and wanted <= vars(each).items())
@@ -121,7 +121,7 @@ def test_a_tuning_run_does_not_go_on_from_a_sibling() -> None:
 
 
 def test_too_few_tasks_for_many_threads() -> None:
-    """Half the time on one thread is no gain on 64, which the default keeps busy and two tasks do not."""
+    """Half the time on one thread is no gain on 64: the default keeps them busy, two tasks do not."""
     of = tuned("cpu")
     template, default = of.template, of.space.default
 

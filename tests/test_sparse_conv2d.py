@@ -1,4 +1,4 @@
-"""`tvmconv.sparse_conv2d`: every kind of weight and of array, what it reports and saves, and what it refuses."""
+"""`tvmconv.sparse_conv2d`: every kind of weight and of array, reports, files, and refusals."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ X, W, SHIFT, RESIDUAL = (OPERANDS[name] for name in ("x", "w", "shift", "residua
 
 
 def plain(x: np.ndarray, w: np.ndarray, **options: Any) -> np.ndarray:
-    """The same by the dense kernels."""
+    """Compute the same by the dense kernels."""
     return np.asarray(tvmconv.conv2d(x, w.astype("float32"), **options))
 
 
@@ -121,7 +121,7 @@ def test_depthwise() -> None:
 
 
 def test_zeros_are_not_computed() -> None:
-    """What x holds at a zero of the weight is not seen, be the zero negative or not."""
+    """The values of x at a zero of the weight, negative or not, have no effect."""
     x, w = X.copy(), W.copy()
     w[:, 1], w[:, 2] = 0.0, -0.0
     x[:, 1], x[:, 2] = np.nan, np.inf

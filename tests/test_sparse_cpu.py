@@ -1,4 +1,4 @@
-"""Sparse convolutions on the CPU against the float64 reference, and what their machine code is made of."""
+"""Sparse convolutions on the CPU against the float64 reference, and their machine code."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def test_weight(name: str) -> None:
 
 
 def test_weights_stay_where_they_are_used() -> None:
-    """LLVM would move them out of the loop over tiles; the module keeps the option for when its code is made."""
+    """LLVM would move them out of the loop over tiles; the module keeps the option that forbids it."""
     workload = ConvWorkload.conv2d((1, 4, 8, 8), (8, 4, 3, 3))
     kernel = check(workload, pruned(workload), config())
     assert "-disable-machine-licm" in kernel.source()
@@ -134,7 +134,7 @@ def test_inputs_need_no_alignment() -> None:
 
 @pytest.mark.parametrize(("target", "register"), [(CPU, "zmm"), (AVX2, "ymm")], ids=["avx512", "avx2"])
 def test_machine_code(target: tvm.target.Target, register: str) -> None:
-    """One multiply-add for each non-zero and vector of pixels, and hardly a sum that leaves its register."""
+    """It has one multiply-add for each non-zero and vector of pixels, and hardly a sum leaves its register."""
     if target is CPU and template.native_lanes(CPU) != 16:
         pytest.skip("this machine has no AVX-512")
     workload = ConvWorkload.conv2d((1, 32, 16, 16), (24, 32, 3, 3), padding=1)
@@ -152,7 +152,7 @@ def test_machine_code(target: tvm.target.Target, register: str) -> None:
 @pytest.mark.parametrize(("target", "lanes"), [(CPU, template.native_lanes(CPU)), (AVX2, 8)], ids=["native", "avx2"])
 @pytest.mark.parametrize("missing", [0, 1, 2])
 def test_vectors_are_whole(target: tvm.target.Target, lanes: int, missing: int) -> None:
-    """Also where rows have fewer pixels than lanes and begin at the same lane each: LLVM takes other sizes badly."""
+    """This holds for rows with fewer pixels than lanes too: LLVM handles other sizes badly."""
     workload = ConvWorkload.conv2d((1, 4, 6, lanes - missing), (6, 4, 3, 3), padding=1)
     kernel = compile_operator(workload, {"w": pruned(workload).astype("float32")}, target)
     assert set(re.findall(r"fmuladd\.v(\d+)f32\(<", kernel.source())) == {str(lanes)}

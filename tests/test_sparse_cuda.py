@@ -1,4 +1,4 @@
-"""The sparse CUDA template against the float64 reference through its serial twin, and what its kernels are made of."""
+"""The sparse CUDA template against the float64 reference through its serial twin, and the code of its kernels."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def twin(workload: ConvWorkload, chosen: Config) -> Template:
 
 
 def check(workload: ConvWorkload, made: Template, weight: np.ndarray, channels: int) -> None:
-    """Runs the twin of the template with a weight, and checks what it computes."""
+    """Run the twin of the template with a weight, and check its result."""
     operands = {**random_operands(workload), "w": weight.astype(workload.dtype)}
     dense = expanded(workload, constants_of(operands))
     executable = build_launches(bind(made, dense, output_blocks(dense["w"], channels)), CPU, KERNEL_NAME)
@@ -149,7 +149,7 @@ def test_vectors_are_immediates() -> None:
 
 @pytest.mark.parametrize("buffers", [1, 2, 3])
 def test_copies_are_waited_for(buffers: int) -> None:
-    """A chunk's copies have arrived before its products, and start when all threads have done with what was there."""
+    """A chunk's copies arrive before its products, and start when all threads are done with the memory."""
     source = cuda_source(LAYER, config(buffers=buffers, channels=12), np.ones(LAYER.w_shape))
     copied = committed = arrived = read = finished = 0
     for line in source.splitlines():
@@ -170,7 +170,7 @@ def test_copies_are_waited_for(buffers: int) -> None:
 
 
 PLACES = 2 * 9
-"""Elements of a chunk that a pixel reads."""
+"""The number of elements of a chunk that a pixel reads."""
 
 
 def test_denormal_weight_counts() -> None:
@@ -195,7 +195,7 @@ def test_too_much_code_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_report_and_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a kernel reports, and that it is compiled once for a folder, and without complaint where none can be."""
+    """A kernel is compiled once for a folder, without complaint where there can be no folder, and reports its code."""
     weight, chosen = pruned(LAYER), config(buffers=1)
     compiled: list[str] = []
     compile_source = cuda.compile_source

@@ -1,4 +1,4 @@
-"""The model that chooses default configurations of sparse CUDA kernels, on what was measured on an H100."""
+"""The model that chooses default configurations of sparse CUDA kernels, against measurements on an H100."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ MEASURED = Path(__file__).parents[1] / "benchmarks"
 
 @cache
 def measured(batch: int) -> dict[str, dict[sparse.Config, float]]:
-    """Microseconds of the configurations of each operator of the suite sparse-paper."""
+    """Return the microseconds of the configurations of each operator of the suite sparse-paper."""
     found = defaultdict[str, dict[sparse.Config, float]](dict)
     with gzip.open(MEASURED / f"sparse-h100-batch-{batch}.jsonl.gz", "rt") as lines:
         for line in map(json.loads, lines):
@@ -38,7 +38,7 @@ def measured(batch: int) -> dict[str, dict[sparse.Config, float]]:
 
 @pytest.mark.parametrize("batch", [64, 1])
 def test_choice_among_measured(batch: int) -> None:
-    """The fastest by the model is nearly the fastest; and the fastest of all is in the space."""
+    """The fastest by the model is nearly the fastest measured, which is in the space."""
     workloads, losses = load_suite("sparse-paper", "cuda", batch), []
     for name, times in measured(batch).items():
         workload = workloads[name]
@@ -55,7 +55,7 @@ def test_choice_among_measured(batch: int) -> None:
 
 @pytest.mark.parametrize("batch", [64, 1])
 def test_choice_between_sparse_and_dense(batch: int) -> None:
-    """By the models of both it is the faster one by measurement, or one of two that are nearly as fast."""
+    """The models of both choose the faster one, or one of two that are nearly as fast."""
     workloads = load_suite("sparse-paper", "cuda", batch)
     for row in json.loads((MEASURED / f"sparse-h100-batch-{batch}.json").read_text())["rows"]:
         workload, times = workloads[row["name"]], row["times"]
@@ -75,7 +75,7 @@ def test_no_block_is_too_much_for_compilers(name: str, density: float) -> None:
 
 @pytest.mark.parametrize("tiles", [2, 3, 4, 6, 7, 12])
 def test_tiles_that_are_legal_can_be_scheduled(tiles: int) -> None:
-    """Of 2 images with 3 rows of 4 tiles each."""
+    """The workload has 2 images with 3 rows of 4 tiles each."""
     workload = ConvWorkload.conv2d((2, 2, 6, 32), (4, 2, 3, 3))
     config = sparse.Config(4, 1, threads_y=2, threads_x=8, rows=1, columns=1, chunk=1, buffers=1, tiles=tiles)
     broken = sparse.space(Problem(workload, 1 - DENSITY), SM_90).violated(config)

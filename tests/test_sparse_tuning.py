@@ -1,4 +1,4 @@
-"""Sparse kernels tuned: their tasks, trials and records, and what a weight gets by record."""
+"""Tuning of sparse kernels: tasks, trials and records, and the configuration that a weight gets from records."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ HERE = device_facts("llvm")
 
 
 def trial(of: Task, place: int, cost: float, stage: Stage = Stage.SEARCH) -> Record:
-    """The record of the configuration at a place of the space, which took so many µs."""
+    """Return the record of the configuration at a place of the space, which took so many µs."""
     result = MeasureResult((cost / 1e6,), Status.OK, None, 0.1, 1.0, HERE)
     return Record.of(MeasureInput(of, of.space.configs[place], stage), result)
 
@@ -61,7 +61,7 @@ def test_tasks() -> None:
 
 
 def test_tasks_of_a_model() -> None:
-    """Those of weights that are constants; batch norm's scale is in them, so layers with and without it are equal."""
+    """Constant weights have tasks; they contain batch norm's scale, so layers with and without it are equal."""
     graph = Graph((1, 4, 8, 8))
     graph.inputs.append(graph._value("w", (4, 4, 3, 3)))
     y = graph.batch_norm(graph.conv("x", (4, 4, 3, 3), pads=[1] * 4), 4)
@@ -117,7 +117,7 @@ def test_tuning_then_use(tmp_path: Path, builder: LocalBuilder, runner: LocalRun
 
 
 def test_trials_are_checked(builder: LocalBuilder, runner: LocalRunner) -> None:
-    """A kernel with other zeros than the task's computes something else."""
+    """A kernel with other zeros than the task's fails."""
     expected = MeasureInput(TASK, TASK.space.default)
     assert runner.run(expected, built(builder, TASK)).status is Status.OK
     other = built(builder, create(WORKLOAD, "llvm", sparsity=0.85))
@@ -125,7 +125,7 @@ def test_trials_are_checked(builder: LocalBuilder, runner: LocalRunner) -> None:
 
 
 def test_a_trial_for_cuda_is_compiled_launch_by_launch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Beside its library, not into the cache of weights that are used again; and once, however often it is built."""
+    """Its code lies beside its library, not in the cache of reused weights, and is compiled once."""
     monkeypatch.setattr(folding, "PRODUCTS_OF_A_LAUNCH", 200)
     monkeypatch.setenv("TVMCONV_CACHE_DIR", str(tmp_path / "cache"))  # which no other test writes to
     task = create(ConvWorkload.conv2d((1, 8, 8, 8), (8, 8, 3, 3)), SM_90, sparsity=0.5)
@@ -169,7 +169,7 @@ def test_which_records_serve(measured: float | None, sparsity: float | None, exp
 
 
 def test_the_nearest_share_of_zeros_chooses(tmp_path: Path) -> None:
-    """Their times do not compare: code with fewer non-zeros is faster."""
+    """The times of different shares do not compare: code with fewer non-zeros is faster."""
     log = tmp_path / "log.jsonl"
     less = create(WORKLOAD, "llvm", sparsity=0.86)
     record.append(log, [trial(TASK, 3, 2.0), trial(TASK, 4, 3.0), trial(less, 5, 9.0), trial(DENSE, 6, 1.0)])

@@ -1,4 +1,4 @@
-"""The same bits call after call, and no memory that is not given back; `python tests/stability.py` for longer."""
+"""Equal bits in call after call, and no leaked memory; `python tests/stability.py` runs for longer."""
 
 from __future__ import annotations
 

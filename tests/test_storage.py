@@ -106,7 +106,7 @@ def test_failed_save_leaves_nothing(
 
 
 def test_an_operator_that_is_saved_again_where_one_was_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each is what was saved, also where it is loaded twice, or by a relative path."""
+    """Each file loads as it was saved, also twice, or by a relative path."""
     monkeypatch.chdir(tmp_path)
     x, w = np.full((1, 4, 6, 6), -1, "float32"), np.ones((4, 1, 1, 1), "float32")
     loaded = []

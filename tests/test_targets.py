@@ -1,4 +1,4 @@
-"""Every way to name a target."""
+"""The names and forms of a target that tvmconv takes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Templates of one's own: tuned, recorded, resumed, applied and checked as tvmconv's own, and what is refused."""
+"""Templates of one's own: tuned, recorded, resumed, applied and checked as tvmconv's own, and refusals."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ TUNERS = ["xgb", "ga", "random", "grid"]
 
 
 class Instant:
-    """Measures nothing: the larger the tiles, the faster; those of a single column fail."""
+    """A measurer that measures nothing: the larger the tiles, the faster; those of a single column fail."""
 
     def device(self, task: autotvm.Task) -> DeviceFacts:
         facts = device_facts(task.target.kind.name)
@@ -242,7 +242,7 @@ def test_what_a_template_raises_is_a_result(option: autotvm.measure_option) -> N
 
 
 def test_a_template_of_a_script_is_tuned(tmp_path: Path) -> None:
-    """What is defined in `__main__` no worker can import."""
+    """No worker can import a definition in `__main__`."""
     command = [sys.executable, str(ROOT / "examples/matmul_template.py"), "64", "4"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True, timeout=600)
     assert "space of " in done.stdout
@@ -316,7 +316,7 @@ def test_the_comparison_can_fail() -> None:
 
 
 def defined(function: Callable[..., Any], name: str = "test/refused") -> Callable[..., Any]:
-    """A template under a name of its own."""
+    """Define a template under a name of its own."""
     functions._functions.pop(name, None)
     decorated: Callable[..., Any] = autotvm.template(name)(function)
     return decorated

@@ -1,4 +1,4 @@
-"""What the checks of results rest on: the reference of any convolution, and samples that show what is wrong."""
+"""The foundations of the checks: the reference of any convolution, and samples that show wrong elements."""
 
 from __future__ import annotations
 

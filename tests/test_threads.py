@@ -1,4 +1,4 @@
-"""How many threads kernels on a CPU are spread over, on machines and in containers of every kind."""
+"""The number of threads that kernels on a CPU are spread over, on machines and in containers of every kind."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ V2 = "30 20 0:9 {inside} /sys/fs/cgroup rw shared:5 - cgroup2 cgroup2 rw"
 
 @dataclass(frozen=True)
 class Machine:
-    """What a system says of itself, and the threads that it should get."""
+    """A system's description of itself, and the number of threads that it should get."""
 
     id: str
     threads: int
     reason: str
     processors: int = 8
     siblings: int = 1
-    """Logical processors of a core."""
+    """The number of logical processors of a core."""
     adjacent: bool = True
-    """Those of a core have numbers next to each other, else half of all lies between."""
+    """True if those of a core have adjacent numbers, else half of all lies between."""
     mask: tuple[int, ...] | None = None
     files: dict[str, str] = field(default_factory=dict)
     environment: dict[str, str] = field(default_factory=dict)
@@ -43,7 +43,7 @@ class Machine:
 
 
 def group(path: str, mount: str, **limits: str) -> dict[str, str]:
-    """Files of a control group; names of limits have their folder before two underscores and their dots as one."""
+    """Return files of a control group; `__` in a limit's name stands for its folder and `_` in cpu_max for the dot."""
     folder = "sys/fs/cgroup"
     texts = {f"{folder}/{name.replace('__', '/').replace('cpu_max', 'cpu.max')}": text for name, text in limits.items()}
     return {"proc/self/cgroup": path, "proc/self/mountinfo": mount, **texts}
@@ -153,7 +153,7 @@ def test_a_number_that_is_none_is_left_out_with_a_warning(tmp_path: Path, monkey
 
 
 def test_a_system_that_tells_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each processor is a core, and there is no quota; files that are damaged tell nothing either."""
+    """Each processor is a core, and there is no quota; so it is with damaged files."""
     monkeypatch.setattr(threads, "affinity", lambda: [0, 1, 2])
     assert threads.choose({}, tmp_path).threads == 3
     for text in ("", "none of its kind", "1 0", "5 0"):
@@ -181,7 +181,7 @@ print(json.dumps([tvmconv.get_num_threads(), 1 + tasks() - before, sorted(os.sch
 
 
 def counted(before: str = "", after: str = "", **environment: str) -> tuple[int, int, list[int]]:
-    """The threads that a new process says it has, those that TVM has started, and the mask that is left."""
+    """Return the threads that a new process reports, those that TVM has started, and the mask that is left."""
     names = (NUMBER, BINDING, CHOSEN, "OMP_NUM_THREADS")
     unset = {name: value for name, value in os.environ.items() if name not in names}
     script = COUNT.format(before=before, after=after)

@@ -1,4 +1,4 @@
-"""torch.compile with the backend of tvmconv."""
+"""The backend of torch.compile that runs tvmconv."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ IMAGE = torch.linspace(-2, 2, 4 * 3 * 10 * 9).reshape(4, 3, 10, 9).sin()
 
 
 class Small(nn.Module):  # type: ignore[misc,name-defined]
-    """A convolution with batch norm, and outputs that are no tensors."""
+    """A convolution with batch norm, with some outputs that are no tensors."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -40,7 +40,7 @@ def fresh() -> Iterator[None]:
 
 @pytest.fixture
 def networks(monkeypatch: pytest.MonkeyPatch) -> list[Network]:
-    """The networks that are built, in order."""
+    """Collect the networks that are built, in order."""
     built = []
 
     def build(*arguments: Any) -> Network:
@@ -91,7 +91,7 @@ def test_weights_that_change(networks: list[Network]) -> None:
 
 
 def test_no_copies(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the network is given and gives is the memory of torch's tensors."""
+    """The network's inputs and outputs are the memory of torch's tensors."""
     seen = []
     original = Network.__call__
 

@@ -1,4 +1,4 @@
-"""A part of torch's samples, which `torch_operators.py` runs all of, and what that makes of bad ones."""
+"""A part of torch's samples, of which `torch_operators.py` runs all, and their treatment of bad ones."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ OTHERS = (
 
 @pytest.mark.parametrize(("name", "dtype"), [*((name, "float32") for name in FLOAT32), *OTHERS])
 def test_samples(name: str, dtype: str) -> None:
-    """Of each operator the first sample and the last."""
+    """The first sample and the last of each operator are right or refused."""
     calls = list(torch_samples.samples(name, dtype))
     two = calls[0], calls[-1]
     assert are_right(two), [classify(call) for call in two]
@@ -97,7 +97,7 @@ def hang(x: torch.Tensor) -> torch.Tensor:
 
 
 def test_several_at_once_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Once some are right, those that follow are one model, until one of them is not right."""
+    """Once some samples are right, the next are one model, until one of them is not right."""
     alone: list[Call] = []
 
     def noted(made: Call) -> Outcome:
@@ -133,7 +133,7 @@ def test_workers_that_end_cost_one_sample(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """It goes on after what is done, writes what is new, and fails for a sample that is wrong."""
+    """The command goes on after samples that are done, writes new ones, and fails for a wrong one."""
     monkeypatch.setattr(torch_operators, "warm_up", lambda: None)
     monkeypatch.setattr(torch_samples, "classify", lambda call: Outcome(WRONG, "by 1"))
     results, markdown = tmp_path / "results.jsonl", tmp_path / "page.md"

@@ -20,7 +20,7 @@ TUTORIALS = Path(__file__).parent / "tutorials"
 
 @pytest.fixture
 def model(tmp_path: Path) -> Path:
-    """Two convolutions, one of them depthwise, for an image of 14x14 pixels."""
+    """Return a model of two convolutions, one of them depthwise, for an image of 14x14 pixels."""
     graph = Graph(("batch", 4, 14, 14))
     y = graph.conv("x", (8, 4, 3, 3))
     onnx.save(graph.model(graph.conv(y, (8, 1, 3, 3), group=8)), tmp_path / "model.onnx")

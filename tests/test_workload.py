@@ -1,4 +1,4 @@
-"""Workloads: what they normalise, what they derive, and what they refuse."""
+"""Workloads: their normal form, their derived sizes, and their refusals."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_padding_forms(padding: Any, stored: tuple[int, ...]) -> None:
 @settings(deadline=None)
 @given(*(st.integers(1, high) for high in (40, 7, 4, 3)))
 def test_same_is_what_onnx_and_tensorflow_define(size: int, kernel: int, stride: int, dilation: int) -> None:
-    """As many outputs as ceil(size / stride), and the odd element of padding at the end."""
+    """There are ceil(size / stride) outputs, and an odd element of padding is at the end."""
     workload = ConvWorkload.depthwise((1, 1, size, size), (1, 1, kernel, kernel), stride=stride, dilation=dilation)
     top, left, bottom, right = workload.padding
     assert workload.output_size == (-(-size // stride),) * 2
@@ -214,7 +214,7 @@ def test_activation_names() -> None:
 
 
 OLD = '{"scale":false,"shift":true,"residual":false,"low":0.0,"high":null}'
-"""An epilogue as records had it before activations were more than bounds."""
+"""An epilogue in the form that records had before activations were more than bounds."""
 
 
 def test_old_epilogues_are_todays() -> None:

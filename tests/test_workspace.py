@@ -1,4 +1,4 @@
-"""What kernels keep beside their operands: passed with the call on a GPU, known in bytes everywhere."""
+"""The workspace of kernels: passed with the call on a GPU, known in bytes everywhere."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from tvmconv.workspace import Workspace, take_out
 CPU, SM_90 = resolve_target("llvm"), resolve_target({"kind": "cuda", "arch": "sm_90"})
 AVX_512 = resolve_target({"kind": "llvm", "mcpu": "skylake-avx512"})
 POOL = "TVMBackendAllocWorkspace"
-"""How code that TVM makes takes memory from its pool."""
+"""The function by which TVM's code takes memory from its pool."""
 
 DENSE = ConvWorkload.conv2d((2, 16, 9, 11), (24, 16, 3, 3), padding=1, shift=True)
 TILE = Config(4, 8, 4, 2, 2, 4, 4, 8, 1, 1)
@@ -70,7 +70,7 @@ def test_on_a_gpu_it_comes_with_the_call(
 
 
 def test_on_a_cpu_its_bytes_are_known() -> None:
-    """The weight, 24 channels in a block of 32, and the input with its padding or its windows where they are whole."""
+    """It has the weight, 24 channels in a block of 32, and the whole padded input or all windows where staged."""
     direct, im2win = direct_on_cpu.Config, im2win_on_cpu.Config
     tile, packed = {"vectors": 2, "vector": 16, "rows": 1, "columns": 11, "channels": 4, "tiles": 1}, 4 * 32 * 16 * 9
     for config, staged in (
@@ -85,7 +85,7 @@ def test_on_a_cpu_its_bytes_are_known() -> None:
 
 
 def test_in_a_network_it_is_planned_with_all_other_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With a constant weight that is laid out ahead, and with one that is computed; numbers by the serial twins."""
+    """Both a constant weight and a computed one are tried, with numbers by serial twins."""
     graph = Graph((2, 16, 9, 11))
     y = graph.node("Relu", graph.conv("x", (24, 16, 3, 3), pads=[1] * 4))
     weight = graph.node("Mul", graph.random(8, 24, 1, 1), graph.node("ReduceMean", "x", keepdims=1))

@@ -31,7 +31,7 @@ CRASH, HANG = "crash", "hang"
 FAILURES = (WRONG, RAW, CRASH, HANG)
 
 Task = tuple[str, str]
-"""An operator and a dtype."""
+"""An operator and a dtype, as names."""
 
 HEAD = """\
 # Operators of torch
@@ -54,7 +54,7 @@ are
 class Worker:
     """A process that classifies the samples of an operator in a dtype from one on, and writes each into a pipe.
 
-    It takes several `together`, or each by itself, which tells which one ends it.
+    It takes several `together`, or each by itself, which shows the one that ends it.
     """
 
     def __init__(self, task: Task, first: int, last: int, together: bool) -> None:
@@ -71,7 +71,7 @@ class Worker:
         self.outcomes: list[Outcome] = []
 
     def read(self) -> bool:
-        """Takes what has come; whether the process goes on."""
+        """Take the results that have come; return whether the process goes on."""
         data = os.read(self.pipe, 1 << 16)
         self.rest += data
         *lines, self.rest = self.rest.split(b"\n")
@@ -81,7 +81,7 @@ class Worker:
         return bool(data)
 
     def close(self, kill: bool) -> int:
-        """The status that the process ends with."""
+        """End the process and return its exit status."""
         if kill:
             os.kill(self.pid, signal.SIGKILL)
         os.close(self.pipe)
@@ -104,9 +104,9 @@ def _work(name: str, dtype: str, first: int, last: int, together: bool, pipe: in
 
 
 def warm_up() -> None:
-    """Loads once what every process needs; nothing is run, so that no thread is there when they begin.
+    """Load once the modules that every process needs; nothing runs, so that no thread exists when they fork.
 
-    Each export asks anew, for 0.1 s, which operators of torch are made of others; here none are added meanwhile.
+    Each export asks anew, for 0.1 s, which operators of torch are composite; here none are added meanwhile.
     """
     composite = decomp_utils._collect_all_valid_cia_ops()
     for module in (decomp_utils, exported_program):
@@ -116,7 +116,7 @@ def warm_up() -> None:
 
 
 def run_all(tasks: list[Task], jobs: int, last: int, seconds: float) -> Iterator[tuple[Task, list[Outcome]]]:
-    """The outcomes of each task, an operator and a dtype, as they are done; a sample may take so many seconds."""
+    """Yield the outcomes of each task, an operator and a dtype, as they are done; a sample may take so many seconds."""
     selector = selectors.DefaultSelector()
     waiting, before = list(reversed(tasks)), dict[Task, list[Outcome]]()
     running: set[Worker] = set()
@@ -150,7 +150,7 @@ def run_all(tasks: list[Task], jobs: int, last: int, seconds: float) -> Iterator
 
 
 def page(done: dict[Task, list[Outcome]], samples: int) -> str:
-    """The table of all operators that something is taken of, and the names of the others.
+    """Return the table of all operators with a sample that is not refused, and the names of the others.
 
     At most so many samples of each operator and dtype are in `done`; `sys.maxsize` means all.
     """
@@ -186,13 +186,13 @@ def _cell(outcomes: list[Outcome]) -> str:
 
 
 def _reason(message: str) -> str:
-    """The part of an error that is not the same in all."""
+    """Return the part of an error that tells it from others."""
     message = message.removeprefix("the model cannot be imported: ").partition(". What would help")[0]
     return re.sub(r" \(node [^)]*\)", "", message)[:120].replace("|", "/")
 
 
 def read(path: Path) -> dict[Task, list[Outcome]]:
-    """What an earlier run has done; a last line that was not written to its end is taken off."""
+    """Read the outcomes of an earlier run; remove a last line that was not written to its end."""
     lines = path.read_text().splitlines(keepends=True) if path.exists() else []
     if lines and not lines[-1].endswith("\n"):
         path.write_text("".join(lines[:-1]))

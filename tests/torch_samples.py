@@ -1,4 +1,4 @@
-"""Torch's own samples of its operators, and what becomes of one that is imported, built and run."""
+"""Torch's own samples of its operators, and the outcome of each when it is imported, built and run."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ TOLERANCES = {
     torch.float16: (4e-3, 4e-3),
     torch.bfloat16: (3e-2, 3e-2),
 }
-"""What a result of each dtype may differ by, relative to itself and relative to the largest of its tensor."""
+"""The tolerance of a result of each dtype, relative to itself and relative to the largest of its tensor."""
 
 MOST = 16
-"""Samples that are imported and built as one model at once; more save little more time."""
+"""The largest number of samples that are built as one model; more save little more time."""
 
 TIES = {"argsort": 0, "sort": 0, "topk": 1}
-"""Operators that tell places of elements, torch leaving open which of equal ones; and which argument is the axis."""
+"""Operators that return places of elements, of which torch leaves open equal ones, and their argument for the axis."""
 
 EXCLUDED = {
     **dict.fromkeys(
@@ -65,7 +65,7 @@ EXCLUDED = {
         "of CUDA alone",
     ),
 }  # fmt: skip
-"""Operators that are left out, and what their results are."""
+"""Operators that are left out, with the reason."""
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ class Outcome:
 
 
 class Call(torch.nn.Module):  # type: ignore[misc]
-    """An operator with all of a sample but its tensors, which it is called with."""
+    """A module of an operator with a sample's arguments but its tensors, which are the inputs."""
 
     def __init__(self, name: str, function: Callable[..., Any], sample: Any) -> None:
         super().__init__()
@@ -96,14 +96,14 @@ class Call(torch.nn.Module):  # type: ignore[misc]
 
 @cache
 def operators() -> dict[str, Any]:
-    """Torch's operators by name, with the variant where one has several."""
+    """Return torch's operators by name, with the variant where one has several."""
     from torch.testing._internal.common_methods_invocations import op_db
 
     return {f"{op.name}.{op.variant_test_name}".rstrip("."): op for op in op_db}
 
 
 def samples(name: str, dtype: str) -> Iterator[Call]:
-    """An operator's samples, the same in every process."""
+    """Yield an operator's samples, the same in every process."""
     torch.manual_seed(0)
     op = operators()[name]
     if DTYPES[dtype] in op.dtypes:
@@ -112,7 +112,7 @@ def samples(name: str, dtype: str) -> Iterator[Call]:
 
 
 class Together(torch.nn.Module):  # type: ignore[misc]
-    """Several calls as one model, whose outputs are all of theirs in order."""
+    """Several calls as one model, whose outputs are those of all calls in order."""
 
     def __init__(self, calls: Sequence[Call]) -> None:
         super().__init__()
@@ -128,9 +128,9 @@ class Together(torch.nn.Module):  # type: ignore[misc]
 
 
 def outcomes(calls: Iterable[Call], together: bool = True) -> Iterator[Outcome]:
-    """What becomes of each call. To save time, up to `MOST` are one model: if that fails, each is tried by itself.
+    """Yield the outcome of each call; up to `MOST` are one model, and tried one by one if that fails.
 
-    With `together` False each is by itself, so that one that ends the process is known.
+    With `together` False each call is tried by itself, so that one that ends the process is known.
     """
     rest, size = iter(calls), 1
     while some := list(itertools.islice(rest, size)):
@@ -142,7 +142,7 @@ def outcomes(calls: Iterable[Call], together: bool = True) -> Iterator[Outcome]:
 
 
 def are_right(calls: Sequence[Call]) -> bool:
-    """Whether each of several calls is right when all are one model."""
+    """Return whether each of several calls is right when all are one model."""
     with warnings.catch_warnings(), torch.no_grad():
         warnings.simplefilter("ignore")
         expected = [_run(call, call.tensors) for call in calls]
@@ -159,9 +159,9 @@ def are_right(calls: Sequence[Call]) -> bool:
 
 
 def classify(call: Call) -> Outcome:
-    """What becomes of a sample that torch itself can run, on the way that `torch.compile` takes to a network.
+    """Return the outcome of a sample that torch itself can run, on the way that `torch.compile` takes to a network.
 
-    It goes by `torch.export` at once, not by TorchDynamo, which would leave what it cannot trace to torch.
+    The way is `torch.export`, not TorchDynamo, which would leave to torch whatever it cannot trace.
     """
     with warnings.catch_warnings(), torch.no_grad():
         warnings.simplefilter("ignore")
@@ -183,7 +183,7 @@ def _built_and_run(model: torch.nn.Module, tensors: tuple[torch.Tensor, ...]) ->
 
 
 def _problem(call: Call, found: list[Any], expected: list[torch.Tensor]) -> str:
-    """The difference of a call's results from torch's, which are expected, and from those that it has in float64."""
+    """Describe how a call's results differ from torch's and from those that torch computes in float64."""
     try:
         exact = _run(call, tuple(value.double() if value.is_floating_point() else value for value in call.tensors))
     except (RuntimeError, ValueError, TypeError):
@@ -194,7 +194,7 @@ def _problem(call: Call, found: list[Any], expected: list[torch.Tensor]) -> str:
 
 
 def _picked(call: Call, results: list[Any]) -> list[Any]:
-    """The results with the elements that places are of instead of places."""
+    """Return the results with the elements at the places instead of the places."""
     place = TIES[call.name]
     dim = call.arguments[place] if len(call.arguments) > place else -1
     return [*results[:-1], call.tensors[0].gather(dim, results[-1])]
@@ -206,7 +206,7 @@ def _run(call: Call, tensors: tuple[torch.Tensor, ...]) -> list[torch.Tensor]:
 
 
 def difference(found: list[Any], expected: list[torch.Tensor], exact: list[torch.Tensor]) -> str:
-    """What is wrong with a network's results: nothing where each element is torch's, or that of float64."""
+    """Describe an error in a network's results; an empty text where each element is torch's, or that of float64."""
     if len(found) != len(expected):
         return f"{len(found)} outputs, not {len(expected)}"
     for place, (y, near, best) in enumerate(itertools.zip_longest(found, expected, exact)):
@@ -224,7 +224,7 @@ def difference(found: list[Any], expected: list[torch.Tensor], exact: list[torch
 
 
 def _as_torch(array: Any) -> torch.Tensor:
-    """An array of NumPy, which a network without inputs makes, as one of torch, which has a bfloat16 of its own."""
+    """Return an array of NumPy, which a network without inputs makes, as a tensor of torch, bfloat16 included."""
     if str(array.dtype) == "bfloat16":
         return torch.from_numpy(array.view("int16").copy()).view(torch.bfloat16)
     return torch.from_numpy(array.copy())

@@ -26,12 +26,12 @@ from tvmconv.verify import TOLERANCES
 
 LIGHT = Path(onnx.__file__).parent / "backend/test/data/light"
 SIZE = 64
-"""Height and width of the images for the networks of torch, which is enough for each of their layers to have work."""
+"""The height and width of the images for the networks of torch, which give each of their layers work."""
 
 
 @dataclass(frozen=True)
 class Example:
-    """A network, an input, and what is to come out."""
+    """A network, an input, and the expected outputs."""
 
     model: Model
     x: np.ndarray[Any, Any]
@@ -45,9 +45,9 @@ class Example:
 
 
 def with_random_weights(model: onnx.ModelProto) -> onnx.ModelProto:
-    """The model with other weights than its own, which are all the same and so hide every error.
+    """Return the model with random weights: its own are all the same and so hide every error.
 
-    A softmax at its end, which hides what is not the largest, is left out.
+    A softmax at its end, which hides all but the largest numbers, is left out.
     """
     pool = np.random.default_rng(11).standard_normal(2**20 + 7).astype("float32")
     shapes = {tensor.name: numpy_helper.to_array(tensor) for tensor in model.graph.initializer}
@@ -67,7 +67,7 @@ def with_random_weights(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def light(name: str) -> Example:
-    """One of the nine graphs, against ONNX Runtime."""
+    """Return one of the nine graphs, against ONNX Runtime."""
     import onnxruntime
 
     model = with_random_weights(onnx.load(LIGHT / f"light_{name}.onnx"))
@@ -93,11 +93,11 @@ PARAMETERS = {
     "shufflenet_v2": 2_278_604,
     "efficientnet_b0": 5_288_548,
 }
-"""How many parameters each network is known to have."""
+"""The number of parameters that each network is known to have."""
 
 
 def of_torch(name: str) -> Example:
-    """One of the networks of torch, against itself in float64."""
+    """Return one of the networks of torch, against itself in float64."""
     module = randomized(OF_TORCH[name])
     assert sum(parameter.numel() for parameter in module.parameters()) == PARAMETERS[name]
     x = torch.randn(1, 3, SIZE, SIZE)
@@ -116,7 +116,7 @@ NETWORKS: dict[str, Callable[[], Example]] = {
 
 
 def serial_network(model: Model, target: Any) -> Callable[[np.ndarray[Any, Any]], np.ndarray[Any, Any]]:
-    """The model with tvmconv's CUDA kernels as serial code on the CPU, and the rest as TVM makes it for a CPU."""
+    """Return the model with tvmconv's CUDA kernels as serial code on the CPU, and the rest as TVM makes it."""
     mod, layers = use_kernels(model.mod, resolve_target(target))
     assert all(layer.kernel.startswith("tvmconv cuda/") for layer in layers)
     for var, func in mod.functions.items():

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 threads.configure()
 
 _RUNTIME_ALONE = ("Network", "load")
-"""What TVM's runtime is enough for; the rest needs its compiler."""
+"""The public names that TVM's runtime is enough for; the rest needs its compiler."""
 
 _LAZY = {
     "Network": "network",

@@ -18,65 +18,68 @@ from .errors import InvalidArgumentError
 MAX_FLOAT32 = 3.4028235e38
 
 Values = tuple[float | None, ...]
-"""What the parameters of an activation are, in the order of the row; None is for a bound that is not there."""
+"""The values of an activation's parameters, in the order of the row; None is for a missing bound."""
 
 Argument = str | Sequence[str | float | None] | None
 """An activation as callers give it: its name, or a sequence of its name and the values of its parameters."""
 
 
 class Arithmetic(Protocol):
-    """What definitions are made of, beside +, -, * and / with numbers. All of it keeps NaN."""
+    """The functions that definitions are made of, beside +, -, * and / with numbers. All of them keep NaN."""
 
     def exp(self, y: Any) -> Any:
-        """e to the power of y."""
+        """Return e to the power of y."""
 
     def expm1(self, y: Any) -> Any:
-        """exp(y) - 1 for y of at most 0 or little more, with all digits near 0."""
+        """Return exp(y) - 1 for y of at most 0 or little more, with all digits near 0."""
 
     def erf(self, y: Any) -> Any:
-        """The error function."""
+        """Return the error function."""
 
     def tanh(self, y: Any) -> Any:
-        """The hyperbolic tangent."""
+        """Return the hyperbolic tangent."""
 
     def clip(self, y: Any, low: float | None, high: float | None) -> Any:
-        """The bound that y is beyond, else y."""
+        """Return the bound that y is beyond, else y."""
 
     def where_negative(self, y: Any, then: Any, otherwise: Any) -> Any:
-        """`then` where y < 0, `otherwise` elsewhere and where y is NaN."""
+        """Return `then` where y < 0, `otherwise` elsewhere and where y is NaN."""
 
 
 @dataclass(frozen=True)
 class Activation:
-    """One activation: what it is called, what it computes, and how well."""
+    """One activation: its name, its definition, and the error of its float32 expression."""
 
     name: str
     definition: Callable[..., Any]
-    """`definition(arithmetic, y, *values)`; torch's formula, so that NaN and infinities come out as torch's do."""
+    """The function `definition(arithmetic, y, *values)`, torch's formula.
+
+    NaN and infinities therefore come out as torch's do.
+    """
     parameters: Mapping[str, float | None] = field(default_factory=dict)
-    """Names of what a caller chooses, with defaults; None for what has to be given."""
+    """The names of the parameters that a caller chooses, with defaults; None for one that has to be given."""
     fixed: Values = ()
-    """Values of the definition where a caller chooses none."""
+    """The values of the definition where a caller chooses none."""
     steepest: Callable[..., float] = lambda *values: 1.0
-    """The largest absolute derivative, of the values: so much an error of y grows."""
+    """A function of the values for the largest absolute derivative: by so much an error of y grows."""
     roundings: float = 0.0
     """The error of the float32 expression for the float64 one of the same y, at most, in units of 2**-24 times
     `max(|f(y)|, steepest * min(|y|, 1))`; tests measure it over all magnitudes of y."""
     operations: int = 0
-    """Instructions of the float32 expression, about."""
+    """The approximate number of instructions of the float32 expression."""
     torch: str = ""
-    """The function of `torch.nn.functional`, which takes the values in the same order."""
+    """The name of the function in `torch.nn.functional`, which takes the values in the same order."""
     onnx: str = ""
-    """The operator of ONNX, whose only number is called alpha; "" where ONNX has none."""
+    """The name of ONNX's operator, whose only number is called alpha; "" where ONNX has none."""
     options: Mapping[str, str] = field(default_factory=dict)
-    """A further argument of torch's function and attribute of the operator of ONNX."""
+    """Further arguments of torch's function, which are also attributes of ONNX's operator."""
     relax: str = ""
-    """The operator of Relax, whose only number is called alpha; "" where Relax has none."""
+    """The name of Relax's operator, whose only number is called alpha; "" where Relax has none."""
     forms: tuple[Callable[..., Any], ...] = ()
-    """The same function as importers write it, where that is not the definition in other words."""
+    """The same function as importers write it, where that is a different formula."""
 
     def values(self, given: Sequence[Any]) -> Values:
-        """The values of the definition, from those that a caller gives for the first parameters."""
+        """Return the values of the definition, from those that a caller gives for the first parameters."""
         if len(given) > len(self.parameters):
             raise InvalidArgumentError(
                 "activation", (self.name, *given), f"{self._signature()}, with no more than its parameters"
@@ -105,7 +108,7 @@ class Activation:
 
 
 def clip(of: Arithmetic, y: Any, low: float | None, high: float | None) -> Any:
-    """The definition of all activations that are bounds."""
+    """Return y between bounds; this is the definition of all activations that are bounds."""
     return of.clip(y, low, high)
 
 
@@ -130,7 +133,7 @@ def _tanh(of: Arithmetic, y: Any) -> Any:
 
 
 def _tanh_by_series(of: Any, y: Any) -> Any:
-    """As tvmconv's importer of torch writes it, with Taylor's series near 0."""
+    """Return tanh as tvmconv's importer of torch writes it, with Taylor's series near 0."""
     square = y * y
     series = y * (((square * (-17 / 315) + 2 / 15) * square + -1 / 3) * square + 1.0)
     return of.where_negative(of.abs(y) - 0.05, series, of.tanh(y))
@@ -254,7 +257,7 @@ ACTIVATIONS = {
 
 
 def resolve_activation(activation: Argument) -> tuple[Activation, Values]:
-    """The row and the values of an activation as callers give it; None is the clip without bounds."""
+    """Return the row and the values of an activation as callers give it; None is the clip without bounds."""
     if activation is None:
         return ACTIVATIONS["clip"], (None, None)
     name, *given = [activation] if isinstance(activation, str) else activation if _is_named(activation) else [None]

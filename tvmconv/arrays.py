@@ -1,4 +1,4 @@
-"""Arrays in and out of kernels: NumPy, torch, and whatever speaks DLPack, without copying where that is possible."""
+"""Arrays in and out of kernels: NumPy, torch, and any library with DLPack, without copying where that is possible."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ class Operand(NamedTuple):
 
     name: str
     argument: Any
-    """What to pass: a torch tensor as it is, so that its current stream is used, else a view through DLPack."""
+    """The argument to pass: a torch tensor as it is, so that its current stream is used, else a view through DLPack."""
     shape: tuple[int, ...]
     dtype: str
     device: tvm.runtime.Device
 
     def check(self, shape: tuple[int, ...], dtype: str, device: tvm.runtime.Device) -> None:
-        """Raises `InvalidArgumentError` unless the array is exactly this."""
+        """Raise `InvalidArgumentError` unless the array is exactly this."""
         if self.shape != shape:
             raise InvalidArgumentError(self.name, tuple(self.shape), f"the shape {shape}")
         if self.dtype != dtype:
@@ -40,15 +40,17 @@ CPU_TYPE = tvm.cpu().dlpack_device_type()
 BFLOAT16 = STORAGE_TYPES["bfloat16"].numpy
 
 GPU_ALIGNMENT = 16
-"""Bytes: the widest load and store of a CUDA kernel. On a CPU an element's own alignment is enough."""
+"""The alignment in bytes for the widest load and store of a CUDA kernel; on a CPU an element's own is enough."""
 
 HUGE = 2**22
-"""Bytes from which on NumPy asks for huge pages, which torch does not: a store to a new small page costs more than the
-convolution of what is in it."""
+"""The bytes from which NumPy asks for huge pages, which torch does not.
+
+A store to a new small page costs more than the convolution of its content.
+"""
 
 
 def operand(name: str, array: Any) -> Operand:
-    """The array as an operand; copied only if it is not contiguous, read-only, or not aligned as its device needs."""
+    """Return the array as an operand; copied only if it is not contiguous, read-only, or not aligned for its device."""
     argument, _ = taken(name, array)
     if is_torch(argument):
         _require_dense(name, argument)
@@ -64,7 +66,7 @@ def operand(name: str, array: Any) -> Operand:
 
 
 def taken(name: str, array: Any) -> tuple[Any, Hashable]:
-    """What to pass to a kernel for the array, and what the array is: the same for all that it can be called with alike.
+    """Return the argument to pass to a kernel for the array, and a key that is the same for arrays called alike.
 
     Only what may differ between such arrays is looked at here, since it is in every call; `operand` says the rest.
     """
@@ -87,11 +89,11 @@ class _Takers(dict[type, Taker]):
 
 
 TAKERS = _Takers()
-"""What does the work of `taken` for each type of arrays."""
+"""The functions that do the work of `taken`, by the type of arrays."""
 
 
 def taken_to_write(name: str, array: Any) -> tuple[Any, Hashable]:
-    """The same for an array of the caller's that a kernel writes to: raises `InvalidArgumentError` rather than copy.
+    """Return argument and key for an array that a kernel writes to; raise `InvalidArgumentError` rather than copy.
 
     A tensor of torch is passed as it is, any other array as another object.
     """
@@ -137,7 +139,7 @@ def _taken_from_torch(name: str, array: Any) -> tuple[Any, Hashable]:
 
 
 def _empty(name: str, array: Any) -> Any:
-    """A tensor like one of torch that has no elements: torch's may have strides that kernels refuse."""
+    """Return a tensor like one of torch that has no elements: torch's may have strides that kernels refuse."""
     _require_dense(name, array)
     if array.numel():
         raise InvalidArgumentError(name, "a tensor without data", "one with data: no fake one, none of torch.vmap")
@@ -168,7 +170,7 @@ def _taken_by_dlpack(name: str, array: Any) -> tuple[Any, Hashable]:
 
 
 def _not_shared(name: str, array: Any, error: Exception) -> InvalidArgumentError:
-    """The error for an array that DLPack or TVM refuses; NumPy's are refused for their dtype."""
+    """Return the error for an array that DLPack or TVM refuses; NumPy's are refused for their dtype."""
     if not isinstance(array, np.ndarray):
         return InvalidArgumentError(name, type(array).__name__, f"an array that DLPack can share ({error})")
     swapped = array.dtype.kind in "fiu" and not array.dtype.isnative
@@ -179,7 +181,7 @@ def _not_shared(name: str, array: Any, error: Exception) -> InvalidArgumentError
 
 @cache
 def _dtype_name(dtype: Any) -> str:
-    """TVM's name of torch's dtype."""
+    """Return TVM's name of torch's dtype."""
     return str(dtype).removeprefix("torch.")
 
 
@@ -209,19 +211,22 @@ def to_torch(array: np.ndarray) -> Any:
 
 
 def reshaped(argument: Any, shape: tuple[int, ...]) -> Any:
-    """The elements of what `taken` gave in another shape."""
+    """Return the elements of an argument that `taken` gave in another shape."""
     return argument.reshape(shape) if is_torch(argument) else argument._create_view(shape)
 
 
 def in_float32(argument: Any) -> Any:
-    """What `taken` gave in float32; where TVM has it on a GPU, as it is."""
+    """Return an argument that `taken` gave in float32; where TVM has it on a GPU, as it is."""
     if is_torch(argument):
         return argument.float()
     return from_numpy(to_numpy(argument).astype("float32")) if is_cpu(argument.device) else argument
 
 
 def allocator(array: Any, shape: tuple[int, ...], dtype: str) -> Callable[[], Any]:
-    """What makes new arrays on the device of `array` that a kernel can write to; `same_kind` makes a result of one."""
+    """Return a function that makes new arrays on the device of `array` for a kernel to write to.
+
+    `same_kind` makes a result of such an array.
+    """
     if is_torch(array):
         torch = sys.modules["torch"]
         if array.is_cpu and prod(shape) * np.dtype(dtype).itemsize >= HUGE:
@@ -240,14 +245,14 @@ def argument_maker(array: Any, dtype: str) -> Callable[[Any], Any] | None:
 
 
 def result_type(array: Any) -> type | None:
-    """What an allocator for the array makes if `same_kind` has nothing to do with it, else None."""
+    """Return the type that an allocator for the array makes if `same_kind` need not convert it, else None."""
     if isinstance(array, np.ndarray):
         return np.ndarray
     return sys.modules["torch"].Tensor if is_torch(array) else None
 
 
 def same_kind(array: Any, tensor: tvm.runtime.Tensor) -> Any:
-    """A tensor of TVM as the kind of array that `array` is, on the device of `array`."""
+    """Return a tensor of TVM as the kind of array that `array` is, on the device of `array`."""
     if isinstance(array, np.ndarray):
         return tensor.numpy()
     if is_torch(array):
@@ -258,16 +263,16 @@ def same_kind(array: Any, tensor: tvm.runtime.Tensor) -> Any:
 
 
 def is_torch(array: Any) -> bool:
-    """Whether the array is a torch tensor; torch is not loaded to find out."""
+    """Return whether the array is a torch tensor; torch is not loaded to find out."""
     torch = sys.modules.get("torch")
     return torch is not None and isinstance(array, torch.Tensor)
 
 
 def is_in_capture(array: Any) -> bool:
-    """Whether torch captures what is launched for the array now in a CUDA graph, instead of running it."""
+    """Return whether torch captures launches for the array now in a CUDA graph, instead of running them."""
     return is_torch(array) and array.is_cuda and bool(sys.modules["torch"].cuda.is_current_stream_capturing())
 
 
 def is_cpu(device: tvm.runtime.Device) -> bool:
-    """Whether the device is a CPU."""
+    """Return whether the device is a CPU."""
     return bool(device.dlpack_device_type() == CPU_TYPE)

@@ -1,4 +1,4 @@
-"""Calls of kernels: what is the same for all arrays that are alike is checked and worked out in their first call."""
+"""Calls of kernels: the first call checks arrays and works out all that is the same for arrays like them."""
 
 from __future__ import annotations
 
@@ -15,30 +15,30 @@ from .arrays import TAKERS, Operand, allocator, argument_maker, operand, result_
 from .errors import InvalidArgumentError
 
 KEPT = 4096
-"""Kinds of calls that are remembered at once."""
+"""The number of kinds of calls that are remembered at once."""
 
 Spec = tuple[tuple[int, ...], str]
-"""Shape and dtype of an array."""
+"""The shape and dtype of an array."""
 
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """A kernel with all that a call of it needs, for arrays that have been checked and for those that are like them."""
+    """A kernel with all that a call of it needs, for arrays like those that have been checked."""
 
     kernel: Any
     extents: tuple[tuple[str, int], ...]
-    """Name and bytes of each operand, in order."""
+    """The name and the bytes of each operand, in order."""
     output: Spec
     output_bytes: int
     device: tvm.runtime.Device
     new_output: Callable[[], Any]
     new_workspace: tuple[Callable[[], Any], ...]
     result: type | None
-    """What new outputs are when they are results as they are; None where a result is made of them."""
+    """The type of new outputs that are returned as they are; None where a result is made from them."""
     conversions: tuple[tuple[int, Callable[[Any], Any]], ...] = ()
-    """Places of operands that the kernel takes in another form than they come in, and what brings them into it."""
+    """The places of operands that the kernel takes in another form, with the functions that convert them."""
     as_argument: Callable[[Any], Any] | None = None
-    """What makes the kernel's argument of a new output; None where that is the argument."""
+    """The function that makes the kernel's argument of a new output; None where that is the argument."""
 
     @classmethod
     def prepare(
@@ -50,7 +50,7 @@ class Launch:
         workspace: Sequence[Spec],
         device: tvm.runtime.Device,
     ) -> Launch:
-        """The launch for arrays of the kind of x on a device."""
+        """Return the launch for arrays of the kind of x on a device."""
         new_output, *new_workspace = (allocator(x, *spec) for spec in (output, *workspace))
         extents = tuple((name, _nbytes(spec)) for name, spec in inputs.items())
         return cls(
@@ -66,7 +66,7 @@ class Launch:
         )
 
     def require_apart(self, target: Any, arguments: list[Any]) -> None:
-        """Raises `InvalidArgumentError` if an argument is in the memory that the kernel is to write to."""
+        """Raise `InvalidArgumentError` if an argument shares memory with the output."""
         first = target.data_ptr()
         last = first + self.output_bytes
         for argument, (name, nbytes) in zip(arguments, self.extents, strict=True):
@@ -76,19 +76,19 @@ class Launch:
 
 
 Prepare = Callable[[Any, list[Operand]], Launch]
-"""Checks operands, and says how to run a kernel on their like for an x of the kind that is given beside them."""
+"""A function that checks operands and returns the launch for arrays like them; x is the original array."""
 
 
 class Calls:
-    """Makes calls. Those that differ in nothing but in what is in their arrays are prepared once."""
+    """Makes calls; calls that differ only in the contents of their arrays are prepared once."""
 
     def __init__(self) -> None:
         self.known: dict[tuple[Hashable, ...], Launch] = {}
 
     def __call__(self, prepare: Prepare, about: Hashable, arrays: dict[str, Any], out: Any) -> Any:
-        """The result for the operands, x first, as an array of the kind of x, or in `out` if that is not None.
+        """Return the result for the operands, x first, as an array of the kind of x, or in `out` if it is given.
 
-        `about` is all that decides what to prepare beside the operands.
+        `about` holds everything else that decides on the launch.
         """
         arguments: list[Any] = []
         key: list[Hashable] = [about]
@@ -131,7 +131,7 @@ class Calls:
 
 
 def given(x: Any, w: Any, scale: Any, shift: Any, residual: Any) -> dict[str, Any]:
-    """The operands of a convolution that are there, in order."""
+    """Return the operands of a convolution that are not None, in order."""
     arrays = {"x": x, "w": w}
     if scale is not None:
         arrays["scale"] = scale

@@ -1,4 +1,4 @@
-"""Compiling CUDA source without a GPU: NVRTC or nvcc to a cubin, and what the compiler says of each kernel."""
+"""Compilation of CUDA source without a GPU: NVRTC or nvcc make a cubin, and report the resources of each kernel."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ typedef long long int64_t; typedef unsigned long long uint64_t;
 
 @dataclass(frozen=True)
 class KernelResources:
-    """What one kernel takes: registers a thread, and bytes of shared memory a block, of stack and spills a thread."""
+    """The resources of one kernel: registers, stack and spill bytes of a thread, and shared bytes of a block."""
 
     name: str
     registers: int
@@ -44,12 +44,12 @@ class KernelResources:
 
 
 def sources(module: tvm.runtime.Module) -> list[str]:
-    """The CUDA source of a built module by translation units; none where it is all for a CPU."""
+    """Return the CUDA source of a built module by translation units; none where it is all for a CPU."""
     return [str(unit.inspect_source()) for unit in module.imports]
 
 
 def compile_source(source: str, arch: str) -> bytes:
-    """CUDA source that TVM generated, as machine code (a cubin) for an architecture such as "sm_90".
+    """Compile CUDA source that TVM generated to machine code (a cubin) for an architecture such as "sm_90".
 
     Uses NVRTC where the package cuda-bindings is installed, else nvcc. `CompileError` holds the compiler's own words,
     or says how to get a compiler.
@@ -59,7 +59,7 @@ def compile_source(source: str, arch: str) -> bytes:
 
 
 def kernel_resources(source: str, arch: str) -> tuple[KernelResources, ...]:
-    """What each kernel in the source takes on an architecture, as ptxas reports it to NVRTC or nvcc."""
+    """Return the resources of each kernel in the source on an architecture, as ptxas reports them to NVRTC or nvcc."""
     _, log = _compile(source, arch, "cubin")
     if "ptxas info" not in log:  # NVRTC 13.0 keeps it to itself
         _, log = _nvcc(source, arch, "cubin")
@@ -67,18 +67,18 @@ def kernel_resources(source: str, arch: str) -> tuple[KernelResources, ...]:
 
 
 def to_ptx(source: str, arch: str) -> str:
-    """The same source as PTX."""
+    """Compile CUDA source to PTX."""
     image, _ = _compile(source, arch, "ptx")
     return image.decode()
 
 
 def device_arch(device: tvm.runtime.Device) -> str:
-    """The architecture of a GPU, such as "sm_90"."""
+    """Return the architecture of a GPU, such as "sm_90"."""
     return "sm_" + str(device.compute_version).replace(".", "")
 
 
 def runtime_library() -> Path:
-    """TVM's CUDA runtime, a plug-in beside its other libraries."""
+    """Return the path of TVM's CUDA runtime, a plug-in beside its other libraries."""
     import tvm
 
     return Path(tvm.__file__).parent / "lib" / "libtvm_runtime_cuda.so"
@@ -86,7 +86,7 @@ def runtime_library() -> Path:
 
 @cache
 def load_runtime() -> None:
-    """Loads TVM's CUDA runtime where TVM itself did not: libcudart may be in the package nvidia-cuda-runtime.
+    """Load TVM's CUDA runtime where TVM itself did not: libcudart may be in the package nvidia-cuda-runtime.
 
     Without a driver it stays unloaded, and TVM reports that there is no GPU.
     """
@@ -101,7 +101,7 @@ def load_runtime() -> None:
 
 
 def without_standard_library(source: str) -> str:
-    """The source for NVRTC, with the includes of the C++ standard library replaced by the words that kernels use.
+    """Return the source for NVRTC, with the words that kernels use in place of C++'s standard headers.
 
     The includes are most of the compile time of a small kernel. A source that uses the library elsewhere keeps them.
     """
@@ -111,7 +111,7 @@ def without_standard_library(source: str) -> str:
 
 
 def parse_resources(log: str) -> tuple[KernelResources, ...]:
-    """The kernels in what ptxas prints with -v."""
+    """Return the kernels in the output of ptxas with -v."""
     kernels = []
     for part in log.split("Compiling entry function ")[1:]:
         if "Used" not in part or "spill stores" not in part:
@@ -136,7 +136,7 @@ def parse_resources(log: str) -> tuple[KernelResources, ...]:
 
 @cache
 def has_nvrtc() -> bool:
-    """Whether NVRTC can be loaded, through the package cuda-bindings."""
+    """Return whether NVRTC can be loaded, through the package cuda-bindings."""
     try:
         from cuda.bindings import nvrtc
 
@@ -148,7 +148,7 @@ def has_nvrtc() -> bool:
 
 @cache
 def include_paths() -> tuple[Path, ...]:
-    """Folders with CUDA's headers: those of the installed NVIDIA packages, else those of the toolkit."""
+    """Return the folders with CUDA's headers: those of the installed NVIDIA packages, else those of the toolkit."""
     toolkits = [Path("/usr/local/cuda/include")]
     if nvcc := shutil.which("nvcc"):
         toolkits.insert(0, Path(nvcc).resolve().parent.parent / "include")
@@ -158,12 +158,12 @@ def include_paths() -> tuple[Path, ...]:
 
 
 def _packaged() -> Path:
-    """Where the packages of NVIDIA put their headers and libraries."""
+    """Return the folder in which the packages of NVIDIA put their headers and libraries."""
     return Path(sysconfig.get_paths()["purelib"], "nvidia", "cu13")
 
 
 def _compile(source: str, arch: str, form: str) -> tuple[bytes, str]:
-    """The source as a "cubin" or "ptx", and what the compiler said, by the compiler that is there."""
+    """Return the source as a "cubin" or "ptx", and the compiler's log, by the compiler that is there."""
     return _nvrtc(source, arch, form) if has_nvrtc() else _nvcc(source, arch, form)
 
 

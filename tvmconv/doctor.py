@@ -1,6 +1,6 @@
-"""What this machine has of all that tvmconv can use, and how to get the rest.
+"""A survey of everything that tvmconv can use on this machine, with hints how to get the rest.
 
-What is expected of a package is read from tvmconv's installed metadata, so that `pyproject.toml` alone says it.
+The requirements on packages are read from tvmconv's installed metadata, so that only `pyproject.toml` holds them.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ EXTRAS = {
     "tune": "tuning",
     "plot": "plots",
 }
-"""What each extra that users install is for."""
+"""The purpose of each extra that users install."""
 
 INSTALL_CUDA = "pip install 'tvmconv[cuda]'"
 INSTALL_DRIVER = "install the driver: https://www.nvidia.com/drivers"
@@ -38,25 +38,25 @@ INSTALL_TOOLKIT = "install the CUDA toolkit: https://developer.nvidia.com/cuda-d
 
 @dataclass(frozen=True)
 class Check:
-    """One thing that was looked for."""
+    """The result of one check."""
 
     group: str
-    """"required", "optional", "cpu" or "cuda"."""
+    """The group: "required", "optional", "cpu" or "cuda"."""
     name: str
     status: str
-    """"ok"; "missing"; "wrong": it is there, but not as it has to be."""
+    """The state: "ok", "missing", or "wrong" for a thing that is there but not as it has to be."""
     found: str
-    """Its version, where it is, or what is wrong with it."""
+    """Its version or place, or the fault with it."""
     purpose: str
-    """What it is needed for."""
+    """The purpose that it is needed for."""
     remedy: str
-    """How to get it: a command where there is one."""
+    """The way to get it: a command where there is one."""
     extra: str | None = None
     """The extra of tvmconv that brings it."""
 
 
 def diagnose() -> list[Check]:
-    """Every check, the required ones first. Where TVM cannot be loaded, what only TVM knows is left out."""
+    """Run every check, the required ones first. Checks that need TVM are left out where it cannot be loaded."""
     tvm = check_tvm()
     checks = [*check_required(), tvm, *check_extras()]
     checks.append(check_threads())
@@ -69,12 +69,12 @@ def diagnose() -> list[Check]:
 
 
 def is_healthy(checks: list[Check]) -> bool:
-    """Whether everything required is as it has to be."""
+    """Return whether everything required is as it has to be."""
     return all(check.status == OK for check in checks if check.group == "required")
 
 
 def check_required() -> Iterator[Check]:
-    """Python, tvmconv, and the packages that tvmconv cannot do without."""
+    """Check Python, tvmconv, and the packages that tvmconv cannot do without."""
     try:
         ours = metadata.metadata("tvmconv")
     except metadata.PackageNotFoundError:
@@ -90,7 +90,7 @@ def check_required() -> Iterator[Check]:
 
 
 def check_extras() -> Iterator[Check]:
-    """The packages of each extra in `EXTRAS`."""
+    """Check the packages of each extra in `EXTRAS`."""
     for requirement in _requirements():
         for extra in EXTRAS:
             if requirement.marker is not None and requirement.marker.evaluate({"extra": extra}):
@@ -98,7 +98,7 @@ def check_extras() -> Iterator[Check]:
 
 
 def check_package(requirement: Requirement, extra: str | None) -> Check:
-    """Whether a package is installed in a version that the requirement allows."""
+    """Check that a package is installed in a version that the requirement allows."""
     version, provider = _installed(requirement.name)
     allowed = requirement.specifier.contains(version, prereleases=True) if version else False
     found = version if provider == requirement.name else f"{version} ({provider})" if version else ""
@@ -114,7 +114,7 @@ def check_package(requirement: Requirement, extra: str | None) -> Check:
 
 
 def check_tvm() -> Check:
-    """Whether TVM can be loaded, with its compiler."""
+    """Check that TVM can be loaded, with its compiler."""
     remedy = "pip install --force-reinstall --no-deps apache-tvm apache-tvm-ffi"
     try:
         import tvm
@@ -126,7 +126,7 @@ def check_tvm() -> Check:
 
 
 def check_cpu() -> Check:
-    """The CPU, as LLVM names it."""
+    """Report the CPU, as LLVM names it."""
     from tvm.target import codegen
 
     found = f"{codegen.llvm_get_system_cpu()}, LLVM {codegen.llvm_version_major()}"
@@ -134,7 +134,7 @@ def check_cpu() -> Check:
 
 
 def check_threads() -> Check:
-    """How many threads kernels on a CPU are spread over, and why so many."""
+    """Report the number of threads that kernels on a CPU are spread over, and the reason for it."""
     wanted, reason, _ = choose()
     threads = get_num_threads()
     if threads != wanted:
@@ -144,7 +144,7 @@ def check_threads() -> Check:
 
 
 def check_cxx() -> Check:
-    """The C++ compiler with which TVM links a library."""
+    """Check for the C++ compiler with which TVM links a library."""
     from .storage import find_compiler
 
     command = find_compiler()
@@ -154,7 +154,7 @@ def check_cxx() -> Check:
 
 
 def check_nvrtc() -> Check:
-    """NVIDIA's compiler as a library: the one that tvmconv takes first."""
+    """Check for NVIDIA's compiler as a library, the one that tvmconv takes first."""
     from . import cuda
 
     purpose = "compiling CUDA kernels, ten times as fast as nvcc"
@@ -169,7 +169,7 @@ def check_nvrtc() -> Check:
 
 
 def check_nvcc() -> Check:
-    """NVIDIA's compiler as a program, which comes with the CUDA toolkit."""
+    """Check for NVIDIA's compiler as a program, which comes with the CUDA toolkit."""
     purpose = "compiling CUDA kernels where NVRTC is missing"
     path = shutil.which("nvcc")
     if path is None:
@@ -179,7 +179,7 @@ def check_nvcc() -> Check:
 
 
 def check_headers() -> Check:
-    """CUDA's headers, which NVRTC does not bring."""
+    """Check for CUDA's headers, which NVRTC does not bring."""
     from . import cuda
 
     folders = cuda.include_paths()
@@ -188,7 +188,7 @@ def check_headers() -> Check:
 
 
 def check_gpus() -> Iterator[Check]:
-    """The driver and its GPUs, as the driver's own tool reports them."""
+    """Check the driver and its GPUs, as the driver's own tool reports them."""
     path = shutil.which("nvidia-smi")
     report = _output(path, "--query-gpu=driver_version,name,compute_cap", "--format=csv,noheader") if path else ""
     gpus = [line.split(", ") for line in report.splitlines() if line.count(", ") == 2]
@@ -203,7 +203,7 @@ def check_gpus() -> Iterator[Check]:
 
 
 def check_cuda_runtime() -> Check:
-    """TVM's CUDA runtime, a plug-in that is left out without a word where one of its libraries is missing."""
+    """Check TVM's CUDA runtime, a plug-in that is silently left out where one of its libraries is missing."""
     import tvm
 
     from .cuda import load_runtime, runtime_library
@@ -225,7 +225,7 @@ def check_cuda_runtime() -> Check:
 
 
 def _requirements() -> list[Requirement]:
-    """What tvmconv's metadata requires, extras included; nothing where it is used without being installed."""
+    """Return the requirements in tvmconv's metadata, with those of extras; none where it is not installed."""
     try:
         return [Requirement(text) for text in metadata.requires("tvmconv") or ()]
     except metadata.PackageNotFoundError:
@@ -233,7 +233,7 @@ def _requirements() -> list[Requirement]:
 
 
 def _installed(name: str) -> tuple[str, str]:
-    """Version and name of the package, or of another that brings the module of that name, as xgboost-cpu does."""
+    """Return version and name of the package, or of another that brings its module, as xgboost-cpu does."""
     try:
         return metadata.version(name), name
     except metadata.PackageNotFoundError:

@@ -1,4 +1,4 @@
-"""The errors tvmconv raises. Each knows the exit code that the command line answers with."""
+"""The errors that tvmconv raises, each with its exit code on the command line."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class WrongResultError(TvmconvError):
 
 
 class RegressionError(TvmconvError):
-    """Something is slower than it was by more than allowed."""
+    """A kernel is slower than it was by more than allowed."""
 
     exit_code = 6
 

@@ -25,24 +25,24 @@ from .version import __version__
 _compiled: dict[str, bytes] = {}
 
 UNUSABLE = (OSError, RuntimeError)
-"""What a folder raises that cannot be used: `Path.home` a RuntimeError where the user has none."""
+"""The errors of a folder that cannot be used: `Path.home` raises a RuntimeError where the user has none."""
 
 
 def folder() -> Path:
-    """Where the files are."""
+    """Return the folder of the files."""
     if named := os.environ.get("TVMCONV_CACHE_DIR"):
         return Path(named)
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "tvmconv"
 
 
 def compile_all(sources: Sequence[str], arch: str) -> list[bytes]:
-    """CUDA sources as machine code for an architecture, compiled side by side unless they are known."""
+    """Compile CUDA sources to machine code for an architecture, side by side unless they are known."""
     with ThreadPoolExecutor(usable_cpus()) as pool:
         return list(pool.map(lambda source: compiled(source, arch), sources))
 
 
 def compiled(source: str, arch: str) -> bytes:
-    """One source as machine code."""
+    """Return one source as machine code."""
     image = known(source, arch)
     if image is None:
         image = cuda.compile_source(source, arch)
@@ -53,7 +53,7 @@ def compiled(source: str, arch: str) -> bytes:
 
 
 def known(source: str, arch: str) -> bytes | None:
-    """The machine code of a source that was compiled before, in this process or in another."""
+    """Return the machine code of a source that was compiled before, in this process or in another."""
     name = _name(source, arch)
     if name not in _compiled:
         with suppress(*UNUSABLE):
@@ -65,21 +65,21 @@ def known(source: str, arch: str) -> bytes | None:
 
 
 def collected(sources: Sequence[str], arch: str) -> dict[str, bytes]:
-    """The machine code of sources by names that `remember` takes, to be kept in a file with them."""
+    """Return the machine code of sources by names that `remember` takes, to be kept in a file with them."""
     return {_name(source, arch): compiled(source, arch) for source in sources}
 
 
 def remember(images: Mapping[str, bytes]) -> None:
-    """Takes what `collected` gave: these sources are known from now on."""
+    """Take the result of `collected`: these sources are known from now on."""
     _compiled.update(images)
 
 
 def use_fast_compiler(kernels: Path | None = None) -> None:
-    """Makes TVM compile its CUDA source through `cuda.compile_source`: about ten times faster for a small kernel.
+    """Make TVM compile its CUDA source through `cuda.compile_source`: about ten times faster for a small kernel.
 
     TVM does so on the GPU's own machine, when a module is first run, through a function that it finds by this name. A
-    machine's GPUs are taken to be alike. What `precompile` left in the folder `kernels` is not compiled again, nor
-    what is `known`.
+    machine's GPUs are taken to be alike. Sources that `precompile` compiled into the folder `kernels`, or that are
+    `known`, are not compiled again.
     """
     import tvm
 
@@ -93,7 +93,7 @@ def use_fast_compiler(kernels: Path | None = None) -> None:
 
 
 def precompile(source: str, arch: str, kernels: Path) -> Path:
-    """Compiles CUDA source ahead of the process that will run it, into a folder that `use_fast_compiler` is told.
+    """Compile CUDA source ahead of the process that will run it, into a folder that `use_fast_compiler` is told.
 
     Returns the file. Several processes may do so with the same source while another runs it: it appears whole. One that
     is there is not made again.
@@ -109,7 +109,7 @@ def _kernel_file(source: str, kernels: Path) -> Path:
 
 
 def _write(path: Path, content: bytes) -> None:
-    """Writes a file that appears whole, also where several processes write it."""
+    """Write a file that appears whole, also where several processes write it."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=path.parent) as scratch:
         Path(scratch, path.name).write_bytes(content)

@@ -1,4 +1,4 @@
-"""Getting back what was written to a file."""
+"""Loading of operators and networks from files."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def load(path: str | PathLike[str]) -> Operator | Network:
-    """The operator or network in a file that `Operator.save` or `Network.export` wrote.
+    """Return the operator or network in a file that `Operator.save` or `Network.export` wrote.
 
     A network runs in a process with TVM's runtime alone (`TVM_USE_RUNTIME_LIB=1`), an operator needs its compiler.
     Loading runs the code in the file: load only what you trust. Raises `InvalidArgumentError` for a file that is

@@ -25,13 +25,13 @@ TARGETS = {DeviceType.CPU: "llvm", DeviceType.CUDA: "cuda"}
 
 
 class Representation(BackendRep):  # type: ignore[misc]
-    """A network that was built from a model."""
+    """A network that was built from a model, as ONNX's tests run it."""
 
     def __init__(self, network: Network) -> None:
         self.network = network
 
     def run(self, inputs: Any, **kwargs: Any) -> tuple[Any, ...]:
-        """The outputs for inputs as one array, a sequence of them in order, or a mapping from their names."""
+        """Return the outputs for inputs as one array, a sequence of them in order, or a mapping from their names."""
         if isinstance(inputs, Mapping):
             outputs = self.network(**{name: np.asarray(array) for name, array in inputs.items()})
         else:
@@ -45,11 +45,11 @@ def _is_bfloat16(value: onnx.ValueInfoProto) -> bool:
 
 
 class TvmconvBackend(Backend):  # type: ignore[misc]
-    """Builds models for "CPU" and "CUDA"; `UnsupportedModelError` for one that cannot be imported or compiled."""
+    """A backend that builds models for "CPU" and "CUDA", or raises `UnsupportedModelError`."""
 
     @classmethod
     def is_compatible(cls, model: onnx.ModelProto, device: str = "CPU", **kwargs: Any) -> bool:
-        """Whether the model can be imported."""
+        """Return whether the model can be imported."""
         try:
             import_model(model)
         except UnsupportedModelError:
@@ -58,7 +58,7 @@ class TvmconvBackend(Backend):  # type: ignore[misc]
 
     @classmethod
     def prepare(cls, model: onnx.ModelProto, device: str = "CPU", **kwargs: Any) -> Representation:
-        """The model, built for a device."""
+        """Build the model for a device."""
         super().prepare(model, device, **kwargs)
         odd = {value.name for value in model.graph.input if _is_bfloat16(value)}
         if readers := [node for node in model.graph.node if odd & set(node.input)]:
@@ -74,7 +74,7 @@ class TvmconvBackend(Backend):  # type: ignore[misc]
         outputs_info: Any = None,
         **kwargs: Any,
     ) -> tuple[Any, ...]:
-        """The outputs of one node for the inputs that it is given, in order; those left out are not in `inputs`."""
+        """Return the outputs of one node for its inputs in order; those left out are not in `inputs`."""
         super().run_node(node, inputs, device, outputs_info, **kwargs)
         arrays = dict(zip(filter(None, node.input), map(np.asarray, inputs), strict=True))
         graph = onnx.helper.make_graph(
@@ -92,7 +92,7 @@ class TvmconvBackend(Backend):  # type: ignore[misc]
 
     @classmethod
     def supports_device(cls, device: str) -> bool:
-        """Whether networks can run on a device here."""
+        """Return whether networks can run on a device here."""
         kind = Device(device).type
         return kind == DeviceType.CPU or (kind == DeviceType.CUDA and has_gpu())
 

@@ -42,10 +42,10 @@ class Operator:
     """
 
     KIND: Literal["operator", "sparse"] = "operator"
-    """Which kind of file `save` writes."""
+    """The kind of file that `save` writes."""
 
     COMPILED_IN: tuple[str, ...] = ()
-    """Operands of the workload that the kernel does not take."""
+    """The operands of the workload that the kernel does not take."""
 
     def __init__(
         self,
@@ -68,7 +68,7 @@ class Operator:
     def __call__(
         self, x: Any, w: Any, scale: Any = None, shift: Any = None, residual: Any = None, *, out: Any = None
     ) -> Any:
-        """The convolution of x and w, as an array of the kind of x on the device of x.
+        """Convolve x with w; return an array of the kind of x on the device of x.
 
         `out` is an array to write to and return instead of a new one: of NumPy, torch or TVM, contiguous, where no
         operand is. Raises `InvalidArgumentError` for an array that is not what the workload says, `NoDeviceError`
@@ -77,7 +77,7 @@ class Operator:
         return self._calls(self.launch, (), given(x, w, scale, shift, residual), out)
 
     def launch(self, x: Any, operands: Sequence[Operand]) -> Launch:
-        """How to run the kernel on arrays like these, which are checked; the result is an array of the kind of x."""
+        """Return the launch of the kernel for arrays like these, which are checked; x decides the result's kind."""
         names, expected = [item.name for item in operands], list(self._inputs)
         if names != expected:
             raise InvalidArgumentError("operands", ", ".join(names), f"the workload's: {', '.join(expected)}")
@@ -88,7 +88,7 @@ class Operator:
 
     @property
     def workspace_bytes(self) -> int:
-        """Memory that a call takes beside its operands and its output, and gives back.
+        """The bytes of memory that a call takes beside its operands and its output, and gives back.
 
         On a GPU it is allocated as the output is: for a torch tensor by torch, on the current stream. On a CPU TVM
         allocates it and keeps it for the thread's next calls; what threads take for single tasks comes on top.
@@ -100,7 +100,7 @@ class Operator:
         return int(device_of(self.target).dlpack_device_type())
 
     def source(self, kind: str = "source") -> str:
-        """The kernel as text.
+        """Return the kernel as text.
 
         `kind` is "tvmscript" (the scheduled function), "source" (CUDA C++, or LLVM IR for a CPU), or what a compiler
         makes of that: "ptx" for CUDA, "asm" for a CPU.
@@ -121,31 +121,31 @@ class Operator:
         return "\n".join(sources)
 
     def sources(self) -> list[str]:
-        """The CUDA source by translation units; none for a CPU."""
+        """Return the CUDA source by translation units; an empty list for a CPU."""
         return [] if self.target.kind.name == "llvm" else cuda.sources(self._compiled().mod)
 
     def resources(self) -> tuple[cuda.KernelResources, ...]:
-        """Registers, shared memory and spills of the kernel, as the CUDA compiler reports them; empty for a CPU."""
+        """Return registers, shared memory and spills of the kernel, by the CUDA compiler; empty for a CPU."""
         return tuple(
             kernel for each in self.sources() for kernel in cuda.kernel_resources(each, cuda_arch(self.target))
         )
 
     def save(self, path: str | PathLike[str]) -> None:
-        """Writes the operator to one file that `tvmconv.load` reads; needs a C++ compiler to link it."""
+        """Write the operator to one file that `tvmconv.load` reads; needs a C++ compiler to link it."""
         executable = self._compiled()
         storage.save(executable, self.KIND, str(self.target), self._details(executable), path)
 
     def _lowered(self) -> tirx.PrimFunc:
-        """The scheduled function."""
+        """Return the scheduled function."""
         func, _ = take_out(lower(Problem(self.workload), self.selection, self.target, KERNEL_NAME), self.target)
         return func
 
     def _compiled(self) -> Executable:
-        """The kernel, built again: a loaded one has no source."""
+        """Build the kernel again: a loaded one has no source."""
         return build_kernel(Problem(self.workload), self.selection, self.target).executable
 
     def _details(self, executable: Executable) -> dict[str, Any]:
-        """What the file holds beside the code of the executable."""
+        """Return the details that the file holds beside the code of the executable."""
         return {
             "workload": msgspec.to_builtins(self.workload),
             "template": self.selection.name,
@@ -156,7 +156,7 @@ class Operator:
 
     @classmethod
     def from_saved(cls, module: Module, target: str, details: dict[str, Any]) -> Operator:
-        """The operator that `save` wrote."""
+        """Return the operator that `save` wrote."""
         workload, selection = cls._saved_choice(details)
         workspace = msgspec.convert(details["workspace"], Workspace)
         return cls(workload, resolve_target(target), selection, module, workspace)
@@ -174,7 +174,7 @@ class Operator:
 def compile(  # noqa: A001
     workload: ConvWorkload, target: Any = "llvm", config: Any = None, algorithm: str = "auto"
 ) -> Operator:
-    """The operator for a workload on a target (anything that `resolve_target` takes).
+    """Compile the operator for a workload on a target (anything that `resolve_target` takes).
 
     `config` is a configuration of a schedule, checked against its constraints; without one the tuning logs choose, or
     the schedule's default is used: `selection.reason` says which, and so does this module's logger. `algorithm` is
@@ -204,7 +204,7 @@ def depthwise(
     *,
     out: Any = None,
 ) -> Any:
-    """Depthwise convolution of x (N, C, H, W) with w (C, M, R, S): `activation(y * scale + shift)`, (N, C*M, Ho, Wo).
+    """Convolve x (N, C, H, W) depthwise with w (C, M, R, S): `activation(y * scale + shift)`, (N, C*M, Ho, Wo).
 
     x and w are both float32, both float16 or both bfloat16 (in NumPy that of `ml_dtypes`), summed in float32, and may
     be NumPy arrays, torch tensors (on a GPU: on the current stream) or any arrays with DLPack; the result is of the
@@ -239,7 +239,7 @@ def conv2d(
     *,
     out: Any = None,
 ) -> Any:
-    """Convolution of x (N, C, H, W) with w (K, C/groups, R, S): `activation(y * scale + shift + residual)`.
+    """Convolve x (N, C, H, W) with w (K, C/groups, R, S): `activation(y * scale + shift + residual)`.
 
     The result is (N, K, Ho, Wo); a residual has its shape and dtype, scale and shift are vectors (K,). `algorithm` is
     "auto", which takes what a tuning log has found fastest, or else what should be; "direct"; "im2win"; or on a CPU
@@ -257,14 +257,14 @@ def conv2d(
 
 
 OPTIONS = ("stride", "padding", "dilation", "activation", "groups")
-"""Of a call, in the order in which the functions pass them on; a depthwise one has no groups."""
+"""The options of a call, in the order in which the functions pass them on; a depthwise one has no groups."""
 
 PLAIN = frozenset({int, str, type(None)})
-"""Types whose values are equal only to values of the same type among these."""
+"""The types whose values are equal only to values of the same type among these."""
 
 
 def _call(kind: str, options: tuple[Any, ...], algorithm: str, target: Any, arrays: dict[str, Any], out: Any) -> Any:
-    """The convolution of arrays that `ConvWorkload.<kind>` describes."""
+    """Compute the convolution of arrays that `ConvWorkload.<kind>` describes."""
     types = tuple(map(type, options))
     if not PLAIN.issuperset(types) or type(algorithm) is not str:
         options, algorithm = tuple(map(_hashable, options)), _hashable(algorithm)
@@ -276,7 +276,7 @@ def _call(kind: str, options: tuple[Any, ...], algorithm: str, target: Any, arra
 
 
 def _prepare(about: tuple[Any, ...], x: Any, operands: list[Operand]) -> Launch:
-    """How to launch the kernel for a call's options and arrays."""
+    """Return the launch of the kernel for a call's options and arrays."""
     kind, options, _, algorithm, target, state = about
     image, weight, *others = operands
     if image.dtype not in STORAGE_TYPES:
@@ -297,14 +297,14 @@ def _prepare(about: tuple[Any, ...], x: Any, operands: list[Operand]) -> Launch:
 
 _calls = Calls()
 State = tuple[int, tuple[History, ...]]
-"""What decides on configurations beside a call: changes of the number of threads, and the logs that are applied."""
+"""The state that decides on configurations beside a call: changes of the number of threads, and the logs applied."""
 
 _operators: dict[tuple[ConvWorkload, str, str, State], Operator] = {}
 _lock = threading.Lock()
 
 
 def _kept(workload: ConvWorkload, algorithm: str, target: str, state: State) -> Operator:
-    """The operator for a workload, compiled the first time that it is asked for in this state."""
+    """Return the operator for a workload, compiled the first time that it is asked for in this state."""
     key = workload, algorithm, target, state
     if key not in _operators:
         with _lock:
@@ -314,12 +314,12 @@ def _kept(workload: ConvWorkload, algorithm: str, target: str, state: State) -> 
 
 
 def _is_narrow(item: Operand, dtype: str) -> bool:
-    """Whether it is a vector in the dtype of an x that is not in float32; any other is left to fail its check."""
+    """Return whether an operand is a vector in the dtype of an x that is not float32; others fail their own check."""
     return item.name in ("scale", "shift") and item.dtype == dtype != "float32"
 
 
 def _hashable(value: Any) -> Any:
-    """The value as a key; what no workload takes as a stride, a padding or a dilation becomes text that it refuses."""
+    """Return the value as a key; a value that no workload takes becomes text, which the workload refuses."""
     if isinstance(value, (list, tuple)):
         return tuple(value) if PLAIN.issuperset(map(type, value)) else tuple(map(_hashable, value))
     # What isinstance(value, Hashable) looks at, in a third of the time.
@@ -327,7 +327,7 @@ def _hashable(value: Any) -> Any:
 
 
 def _types(value: Any) -> Any:
-    """The type of a value, or those of what is in a tuple: True == 1 == 1.0, of which a workload takes one."""
+    """Return the type of a value, or those of a tuple's items: True == 1 == 1.0, of which a workload takes one."""
     if not isinstance(value, tuple):
         return type(value)
     types = tuple(map(type, value))
@@ -335,7 +335,7 @@ def _types(value: Any) -> Any:
 
 
 def _as_text(target: Any) -> str:
-    """A target that is no text as one that `resolve_target` takes; resolving takes longer than many a kernel."""
+    """Return a target that is no text as one that `resolve_target` takes; resolving takes longer than many a kernel."""
     if isinstance(target, tvm.target.Target):
         return str(target)
     if isinstance(target, dict):

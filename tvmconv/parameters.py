@@ -1,6 +1,6 @@
-"""What callers give for a convolution's parameters, as a workload stores it.
+"""Conversion of a convolution's parameters from the forms that callers give to those that a workload stores.
 
-Each function raises `InvalidArgumentError` for what it does not take.
+Each function raises `InvalidArgumentError` for a value that it does not take.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def resolve_padding(
     stride: tuple[int, int],
     dilation: tuple[int, int],
 ) -> tuple[int, int, int, int]:
-    """Padding in any of its forms as (top, left, bottom, right)."""
+    """Return padding, in any of its forms, as (top, left, bottom, right)."""
     if isinstance(padding, str):
         if padding.upper() == "VALID":
             return 0, 0, 0, 0
@@ -51,7 +51,7 @@ def _same_padding(size: int, kernel: int, stride: int, dilation: int) -> tuple[i
 
 
 def pair(name: str, value: int | Sequence[int]) -> tuple[int, int]:
-    """Two integers, of which one stands for both."""
+    """Return two integers; a single one stands for both."""
     if is_integer(value):
         return int(value), int(value)
     if isinstance(value, Sequence) and len(value) == 2 and all(map(is_integer, value)):
@@ -60,17 +60,17 @@ def pair(name: str, value: int | Sequence[int]) -> tuple[int, int]:
 
 
 def require_rank(name: str, shape: Sequence[int], rank: int, meaning: str) -> None:
-    """Refuses what is no shape of so many dimensions."""
+    """Refuse a value that is no shape of so many dimensions."""
     if not isinstance(shape, Sequence) or len(shape) != rank or not all(map(is_integer, shape)):
         raise InvalidArgumentError(name, shape, f"a shape of {rank} dimensions, {meaning}")
 
 
 def is_integer(value: object) -> TypeGuard[int]:
-    """Whether a value is an integer of any library; True and False are none."""
+    """Return whether a value is an integer of any library; True and False are none."""
     return isinstance(value, Integral) and not isinstance(value, bool)
 
 
 def require_positive(name: str, value: object) -> None:
-    """Refuses what is no integer of 1 or more."""
+    """Refuse a value that is no integer of 1 or more."""
     if not is_integer(value) or value < 1:
         raise InvalidArgumentError(name, value, "an integer of 1 or more")

@@ -1,4 +1,4 @@
-"""Running a CUDA schedule without a GPU."""
+"""Serial twins, which run a CUDA schedule without a GPU."""
 
 from __future__ import annotations
 
@@ -6,17 +6,19 @@ import tvm_ffi
 from tvm import tirx
 
 TWIN_TARGET = {"kind": "llvm", "opt-level": 0}
-"""What serial twins are built for: LLVM takes minutes to optimise what a thread of a sparse kernel does, which is a
-second's work as it is."""
+"""The target that serial twins are built for, without optimisation.
+
+LLVM takes minutes to optimise a thread of a sparse kernel, which runs in a second as it is.
+"""
 
 ASYNCHRONOUS = "software_pipeline_async_stages"
 
 
 def serial_twin(func: tirx.PrimFunc) -> tirx.PrimFunc:
-    """The same scheduled function with its thread bindings, vthreads too, as serial loops.
+    """Return the same scheduled function with its thread bindings, vthreads too, as serial loops.
 
-    It builds for the CPU and gives the same numbers, shared and local buffers included. What it cannot show is a
-    missing barrier or a race.
+    It builds for the CPU and gives the same numbers, shared and local buffers included. It cannot show a missing
+    barrier or a race.
 
     Copies that are asynchronous on a GPU are made on the spot, still in the order of their software pipeline.
 

@@ -33,27 +33,27 @@ MARK = b"tvmconv1"
 LENGTH_BYTES = 8
 
 LEAST_FREE = 64 * 2**20
-"""Bytes that have to be free on a disk before anything is exported to it."""
+"""The bytes that have to be free on a disk before anything is exported to it."""
 
 
 _loads = count(1)
 
 Kind = Literal["operator", "sparse", "network"]
-"""What a file holds."""
+"""The kind of a file's content."""
 
 
 class Description(msgspec.Struct, frozen=True):
-    """What a saved file says of itself."""
+    """A saved file's description of itself."""
 
     kind: Kind
     tvmconv: str
-    """The version that made it."""
+    """The version of tvmconv that made the file."""
     tvm: str
     library_bytes: int
     target: str
-    """As JSON."""
+    """The target as JSON."""
     details: dict[str, Any]
-    """What the operator or network is made of again, beside the code."""
+    """The facts from which the operator or network is made again, beside the code."""
 
 
 def save(
@@ -63,9 +63,9 @@ def save(
     details: dict[str, Any],
     path: str | PathLike[str],
 ) -> None:
-    """Links the executable and writes it with its description; the file appears whole or not at all.
+    """Link the executable and write it with its description; the file appears whole or not at all.
 
-    `target`, as JSON, is what it was built for.
+    `target`, as JSON, is the target of the code.
     """
     path = Path(path)
     if path.suffix != ".so":
@@ -85,18 +85,18 @@ def save(
 
 
 def export(executable: Executable, library: Path) -> None:
-    """Links the executable into a shared library, without a description."""
+    """Link the executable into a shared library, without a description."""
     executable.export_library(str(library), fcompile=partial(_link, require_compiler()))
 
 
 def require_space(folder: str | PathLike[str]) -> None:
-    """Refuses a full disk with `OSError`: LLVM would end the whole process where it cannot write an object file."""
+    """Refuse a full disk with `OSError`: LLVM would end the whole process where it cannot write an object file."""
     if shutil.disk_usage(folder).free < LEAST_FREE:
         raise OSError(errno.ENOSPC, f"less than {LEAST_FREE // 2**20} MiB are free", str(folder))
 
 
 def find_compiler() -> tuple[str, ...] | None:
-    """The command of a C++ compiler: what CXX names, g++ or clang++, or the one in the package ziglang."""
+    """Return the command of a C++ compiler: the one that CXX names, g++ or clang++, or that in the package ziglang."""
     named = cc.get_cc()
     if named is not None and shutil.which(named) is not None:
         return (named,)
@@ -104,7 +104,7 @@ def find_compiler() -> tuple[str, ...] | None:
 
 
 def require_compiler() -> tuple[str, ...]:
-    """That command; `CompileError` where there is none."""
+    """Return the command of a C++ compiler; raise `CompileError` where there is none."""
     compiler = find_compiler()
     if compiler is None:
         raise CompileError("linking a library needs a C++ compiler: install g++ or clang++, or pip install ziglang")
@@ -119,7 +119,7 @@ def _link(compiler: tuple[str, ...], library: str, objects: list[str]) -> None:
 
 
 def read_description(path: str | PathLike[str]) -> Description:
-    """What a saved file says of itself, read without running any of it.
+    """Return a saved file's description, read without running any of its code.
 
     Raises `InvalidArgumentError` for a file that is missing or was not written by `save`.
     """
@@ -145,7 +145,7 @@ def read_description(path: str | PathLike[str]) -> Description:
 
 
 def read(path: str | PathLike[str]) -> tuple[Module, Description]:
-    """The code in a file that `save` wrote, loaded, and the file's description.
+    """Return the code in a file that `save` wrote, loaded, and the file's description.
 
     Raises `InvalidArgumentError` for any other file, and for one made with another version of TVM; `NoDeviceError`
     where the device that it was made for is missing. Neither runs anything of the file.
@@ -166,7 +166,7 @@ def read(path: str | PathLike[str]) -> tuple[Module, Description]:
 
 
 def _spelled_anew(path: Path) -> str:
-    """The path, spelled as in no load before: "/" and "./" between folder and name are the load's number in binary.
+    """Return the path, spelled as in no load before: `/` and `./` before the name are the load's number in binary.
 
     The system's loader first looks for a library that it loaded by this very name, whatever file has the name now; by
     another name it finds it only if it is the same file.

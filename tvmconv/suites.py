@@ -11,14 +11,14 @@ from .workload import ConvWorkload
 
 
 def suite_names() -> list[str]:
-    """The suites that `load_suite` knows."""
+    """Return the names of the suites that `load_suite` knows."""
     return list(_read())
 
 
 def load_suite(name: str, kind: str, batch: int | None = None, dtype: str = "float32") -> dict[str, ConvWorkload]:
-    """The workloads of a suite by their short names, with the suite's batch for a kind of target, or another.
+    """Return the workloads of a suite by their short names, with the suite's batch for a kind of target, or another.
 
-    `kind` is "cuda" or "llvm". What share of a weight is zero is not part of a workload: see `checking.pruning`.
+    `kind` is "cuda" or "llvm". The share of zeros in a weight is not part of a workload: see `checking.pruning`.
     """
     suites = _read()
     if name not in suites:
@@ -29,7 +29,7 @@ def load_suite(name: str, kind: str, batch: int | None = None, dtype: str = "flo
 
 
 def _workload(row: dict[str, Any], batch: int, dtype: str) -> ConvWorkload:
-    """The workload of a row, which is what the suite says of all its rows and what the row says itself."""
+    """Return the workload of a row, which adds its own values to those that all rows of the suite share."""
     channels, kernel = row["in_channels"], (row["kernel"], row["kernel"])
     x_shape = (batch, channels, row["height"], row["width"])
     how = {"stride": row["stride"], "padding": row["padding"], "dtype": dtype}

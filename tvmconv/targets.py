@@ -1,4 +1,4 @@
-"""Which machine a kernel is made for: every way a user may name it, turned into one complete TVM target."""
+"""Targets: every way in which a user may name a machine, turned into one complete TVM target."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ if TYPE_CHECKING:
     import tvm
 
 DEFAULT_CUDA_ARCH = "sm_90"
-"""What "cuda" means where there is no GPU to ask."""
+"""The architecture that "cuda" means where there is no GPU to ask."""
 
 CUDA_LIMITS = {"max_threads_per_block": 1024, "max_shared_memory_per_block": 49152, "thread_warp_size": 32}
-"""What every NVIDIA GPU allows a block without opting in to more."""
+"""The limits of a block on every NVIDIA GPU, without opting in to more."""
 
 
 def resolve_target(target: str | dict[str, Any] | tvm.target.Target) -> tvm.target.Target:
-    """A complete TVM target from a name, a tag, JSON, a dict or a target.
+    """Return a complete TVM target from a name, a tag, JSON, a dict or a target.
 
     - "cuda" is this machine's GPU, or sm_90 where there is none; "llvm" is this machine's CPU, all its instructions.
     - "nvidia/nvidia-h100" and TVM's other tags, `{"kind": "cuda", "arch": "sm_80"}` as a dict or as JSON.
     - "cuda -arch=sm_80", the form that TVM dropped, is turned into today's with a warning that shows it.
 
-    What is left out is filled in: the host, the limits of a block, the CPU's name, and as its cores the threads that
+    Missing parts are filled in: the host, the limits of a block, the CPU's name, and as its cores the threads that
     kernels run on. Anything else raises `InvalidArgumentError`.
     """
     import tvm
@@ -58,7 +58,7 @@ def resolve_target(target: str | dict[str, Any] | tvm.target.Target) -> tvm.targ
 
 
 def require_tvm_compiler() -> None:
-    """Raises `CompileError` in a process that has loaded TVM's runtime alone, which runs networks and no more."""
+    """Raise `CompileError` in a process that has loaded TVM's runtime alone, which runs networks and no more."""
     from tvm.base import _RUNTIME_ONLY
 
     if _RUNTIME_ONLY:
@@ -66,12 +66,12 @@ def require_tvm_compiler() -> None:
 
 
 def device_of(target: tvm.target.Target) -> tvm.runtime.Device:
-    """The device that runs the target's kernels; `NoDeviceError` says what is missing."""
+    """Return the device that runs the target's kernels; `NoDeviceError` says what is missing."""
     return device_for(str(target.kind.name))
 
 
 def device_for(kind: str) -> tvm.runtime.Device:
-    """The same for a kind of target, "llvm" or "cuda"."""
+    """Return the device for a kind of target, "llvm" or "cuda"; `NoDeviceError` says what is missing."""
     import tvm
 
     if kind == "llvm":
@@ -86,31 +86,31 @@ def device_for(kind: str) -> tvm.runtime.Device:
 
 
 def has_gpu() -> bool:
-    """Whether TVM can run kernels on a GPU here."""
+    """Return whether TVM can run kernels on a GPU here."""
     return _first_gpu() is not None
 
 
 def cuda_arch(target: tvm.target.Target) -> str:
-    """The architecture of a CUDA target, such as "sm_90"."""
+    """Return the architecture of a CUDA target, such as "sm_90"."""
     return str(target.attrs["arch"])
 
 
 class DeviceFacts(msgspec.Struct, frozen=True):
-    """What a kernel was measured on: figures of one device say little about another."""
+    """The device that a kernel was measured on: figures of one device say little about another."""
 
     name: str
-    """As the driver, or the CPU, calls itself."""
+    """The name that the driver has for a GPU, or the CPU for itself."""
     driver: str | None = None
-    """Version of the NVIDIA driver; None for a CPU."""
+    """The version of the NVIDIA driver; None for a CPU."""
     threads: int | None = None
-    """Threads that kernels are spread over; None for a GPU."""
+    """The number of threads that kernels are spread over; None for a GPU."""
 
     def __str__(self) -> str:
         return self.name if self.threads is None else f"{self.name}, {self.threads} thread{'s' * (self.threads > 1)}"
 
 
 def device_facts(kind: str, number: int = 0) -> DeviceFacts | None:
-    """This machine's device for targets of a kind, of several GPUs the one of a number; None where it is not there."""
+    """Return this machine's device for a kind of target, of several GPUs that of a number; None if there is none."""
     return DeviceFacts(_cpu_name(), threads=get_num_threads()) if kind == "llvm" else _gpu_facts(number)
 
 
@@ -196,7 +196,7 @@ def _first_line(error: Exception) -> str:
 
 @cache
 def _cpu_name() -> str:
-    """The CPU's own name, with the one that LLVM has for its kind: the first is vague on rented machines."""
+    """Return the CPU's own name, with LLVM's name for its kind: the first is vague on rented machines."""
     from tvm.target import codegen
 
     info = Path("/proc/cpuinfo")

@@ -1,8 +1,8 @@
-"""How many threads a kernel on a CPU is spread over: one for each physical core that this process may use.
+"""The number of threads that a kernel on a CPU is spread over: one for each physical core that this process may use.
 
 TVM gives each thread that calls kernels a pool of its own, of `TVM_NUM_THREADS` threads. Without that variable it takes
 half of the logical processors, whatever they are, and binds its threads to the first ones, whoever else does so too.
-`import tvmconv` therefore sets what TVM reads, before TVM makes its first pool.
+`import tvmconv` therefore sets the variables of TVM before TVM makes its first pool.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ from typing import NamedTuple
 from .errors import InvalidArgumentError
 
 NUMBER, BINDING = "TVM_NUM_THREADS", "TVM_BIND_THREADS"
-"""What TVM reads when it makes a pool: its number of threads, and "0" for threads that no processor is given to."""
+"""Variables that TVM reads when it makes a pool: its number of threads, and "0" for threads bound to no processor."""
 
 NUMBERS_OF_USERS = (NUMBER, "OMP_NUM_THREADS")
-"""Variables in which users give a number of threads, the first that is set wins."""
+"""Variables in which users give a number of threads; the first that is set wins."""
 
 CHOSEN = "TVMCONV_CHOSE"
-"""What of the variables for TVM was chosen here, for processes that inherit them: they choose for themselves."""
+"""The variable with the values that tvmconv chose for TVM's variables: processes that inherit them choose anew."""
 
 ROOT = Path("/")
 
 changes = 0
-"""How often `set_num_threads` has been called: kernels that were chosen before are not those that would be now."""
+"""The number of calls of `set_num_threads`: kernels that were chosen before may not be those chosen now."""
 
 MODE_BIG = 1
-"""TVM's word for a pool on a machine's fastest cores, which is how it makes every pool."""
+"""TVM's number for a pool on a machine's fastest cores, which is how it makes every pool."""
 
 
 class Choice(NamedTuple):
@@ -40,13 +40,13 @@ class Choice(NamedTuple):
 
     threads: int
     reason: str
-    """Why it is this number."""
+    """The reason for this number."""
     binding: str
     """The value of `BINDING`: "1" where each thread has a core of the machine, as TVM takes for granted, else "0"."""
 
 
 def configure(environment: MutableMapping[str, str] = os.environ, root: Path = ROOT) -> None:
-    """Sets what TVM reads when it makes a pool; what users have set stays."""
+    """Set the variables that TVM reads when it makes a pool; variables that users have set stay."""
     for name, value in _chosen(environment).items():
         if environment.get(name) == value:
             del environment[name]
@@ -59,7 +59,7 @@ def configure(environment: MutableMapping[str, str] = os.environ, root: Path = R
 
 
 def choose(environment: Mapping[str, str] = os.environ, root: Path = ROOT) -> Choice:
-    """The number of threads that users give, else one for each core in the affinity mask, within the CPU quota."""
+    """Return the number of threads that users give, else one for each core in the affinity mask and the CPU quota."""
     mask = affinity()
     cores = physical_cores(mask, root)
     threads, reason = len(cores), f"one for each of {len(cores)} physical cores"
@@ -85,7 +85,7 @@ def choose(environment: Mapping[str, str] = os.environ, root: Path = ROOT) -> Ch
 
 
 def get_num_threads() -> int:
-    """How many threads a kernel on a CPU is spread over, where this thread calls it."""
+    """Return the number of threads that a kernel on a CPU is spread over, where this thread calls it."""
     if sys.modules.get("tvm") is None:
         return choose().threads
     import tvm
@@ -94,7 +94,7 @@ def get_num_threads() -> int:
 
 
 def set_num_threads(threads: int) -> None:
-    """Spreads kernels on a CPU over so many threads, whatever the environment says.
+    """Spread kernels on a CPU over so many threads, whatever the environment says.
 
     It holds for this thread, for all that have not yet called a kernel, and for processes that are started later. TVM's
     pool of a thread can be made smaller and not larger: `InvalidArgumentError` says so where this thread has called
@@ -126,20 +126,20 @@ def set_num_threads(threads: int) -> None:
 
 
 def usable_cpus() -> int:
-    """How many processes should work at once here: the processors in the affinity mask, within the CPU quota."""
+    """Return how many processes should work at once: the processors in the affinity mask, within the CPU quota."""
     quota = cpu_quota()
     return len(affinity()) if quota is None else max(1, min(len(affinity()), int(quota)))
 
 
 def affinity() -> list[int]:
-    """The processors that this process may run on."""
+    """Return the processors that this process may run on."""
     if hasattr(os, "sched_getaffinity"):
         return sorted(os.sched_getaffinity(0))
     return list(range(os.cpu_count() or 1))
 
 
 def physical_cores(processors: list[int], root: Path = ROOT) -> list[int]:
-    """The first of the processors in each physical core, as the system tells which share one."""
+    """Return the first of the processors in each physical core, as the system tells which share one."""
     first: dict[str, int] = {}
     for processor in processors:
         topology = root / f"sys/devices/system/cpu/cpu{processor}/topology"
@@ -150,13 +150,13 @@ def physical_cores(processors: list[int], root: Path = ROOT) -> list[int]:
 
 
 def cpu_quota(root: Path = ROOT) -> float | None:
-    """How many CPUs' time the process's control groups leave it, the least of all levels; None without a limit."""
+    """Return the CPUs' time that control groups leave the process, the least of all levels; None without a limit."""
     quotas = [quota for folder in _control_groups(root) if (quota := _quota(folder)) is not None]
     return min(quotas, default=None)
 
 
 def _quota(folder: Path) -> float | None:
-    """The quota of a control group, of version 2 or of version 1."""
+    """Return the quota of a control group, of version 2 or of version 1."""
     if (limit := _read(folder / "cpu.max")) is not None:
         quota, _, period = limit.partition(" ")
     else:
@@ -165,7 +165,7 @@ def _quota(folder: Path) -> float | None:
 
 
 def _control_groups(root: Path) -> Iterator[Path]:
-    """The folders of the control groups that limit this process's CPU time, and of all above them."""
+    """Yield the folders of the control groups that limit this process's CPU time, and of all above them."""
     lines = (line.split(":", 2) for line in (_read(root / "proc/self/cgroup") or "").splitlines())
     groups = {"cgroup2" if not names else "cgroup": path for _, names, path in lines if _limits_cpu(names)}
     for line in (_read(root / "proc/self/mountinfo") or "").splitlines():
@@ -182,7 +182,7 @@ def _control_groups(root: Path) -> Iterator[Path]:
 
 
 def _limits_cpu(names: str) -> bool:
-    """Whether a hierarchy with these controllers may limit CPU time; version 2 has one hierarchy, and names none."""
+    """Return whether a hierarchy with these controllers may limit CPU time; version 2 has one and names none."""
     return not names or "cpu" in names.split(",")
 
 
@@ -194,7 +194,7 @@ def _read(path: Path) -> str | None:
 
 
 def _chosen(environment: Mapping[str, str]) -> dict[str, str]:
-    """What `configure` chose, in this process or in one that started it."""
+    """Return the variables that `configure` chose, in this process or in one that started it."""
     pairs = (pair.partition("=") for pair in environment.get(CHOSEN, "").split(",") if pair)
     return {name: value for name, _, value in pairs}
 

@@ -1,4 +1,4 @@
-"""`torch.compile(model, backend="tvmconv")`: torch finds `compile_graph` by an entry point of the package."""
+"""The backend of `torch.compile(model, backend="tvmconv")`, which torch finds by an entry point of the package."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ if TYPE_CHECKING:
     import torch
 
 Inputs = tuple[Any, ...]
-"""What torch calls a graph with: its weights among them, and sizes as integers."""
+"""The arguments that torch calls a graph with: its weights among them, and sizes as integers."""
 
 
 def compile_graph(graph: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., tuple[Any, ...]]:
-    """What torch.compile calls with each graph that it has found in a model; for inference alone.
+    """Compile a graph that torch.compile has found in a model; for inference alone.
 
     A network is built when the graph is first run with inputs of certain shapes, for these, so that its kernels are
     tvmconv's whatever torch leaves open; and again after weights have changed. Weights are constants in it. Tensors of
@@ -54,7 +54,7 @@ def compile_graph(graph: torch.fx.GraphModule, example_inputs: Sequence[Any]) ->
 
 
 class _Built:
-    """A graph with weights, sizes and shapes of tensors that are given, as a network."""
+    """A network built from a graph for its present weights and for the sizes and shapes of its tensors."""
 
     def __init__(self, graph: torch.fx.GraphModule, inputs: Inputs, weights: Sequence[int]) -> None:
         import torch
@@ -64,7 +64,7 @@ class _Built:
         names = [node.name for node in graph.graph.nodes if node.op == "placeholder"]
 
         class Bound(torch.nn.Module):  # type: ignore[misc]
-            """The graph as a module of its tensors alone, those that come out too."""
+            """The graph as a module whose inputs and outputs are its tensors alone."""
 
             def __init__(self) -> None:
                 super().__init__()
@@ -102,5 +102,5 @@ def _is_tensor(value: Any) -> bool:
 
 
 def _is_weight(value: Any) -> bool:
-    """Whether torch.compile has marked a value as a parameter or buffer of the model, or a user has as static."""
+    """Return whether torch.compile marked a value as a parameter or buffer, or a user marked it as static."""
     return _is_tensor(value) and getattr(value, "_dynamo_static_input_type", None) is not None

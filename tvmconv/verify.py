@@ -1,4 +1,4 @@
-"""Whether a network computes what another runtime computes from the same model and the same input."""
+"""Comparison of a network with another runtime on the same model and the same input."""
 
 from __future__ import annotations
 
@@ -15,13 +15,15 @@ from .errors import MissingPackageError, UnsupportedModelError
 Array = np.ndarray[Any, Any]
 
 TOLERANCES = {"float64": 1e-9} | {row.name: row.network for row in STORAGE_TYPES.values()}
-"""Error allowed, as a share of the largest value of the reference: a network sums in another order than its reference.
-Integers and booleans have to be equal."""
+"""The error allowed for each dtype, as a share of the largest value of the reference.
+
+A network sums in another order than its reference. Integers and booleans have to be equal.
+"""
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """The largest error of one output, and how large it may be."""
+    """The largest error of one output, and the largest that is allowed."""
 
     output: str
     error: float
@@ -33,12 +35,12 @@ class Comparison:
 
 
 def compare(outputs: Mapping[str, Array], reference: Mapping[str, Array]) -> list[Comparison]:
-    """Each output against the reference of the same name. Infinity and NaN agree with themselves alone."""
+    """Compare each output with the reference of the same name. Infinity and NaN agree with themselves alone."""
     return [_compare(name, outputs[name], expected) for name, expected in reference.items()]
 
 
 def run_onnxruntime(model: str | PathLike[str], inputs: Mapping[str, Array], names: list[str]) -> dict[str, Array]:
-    """The named outputs of an ONNX model on the CPU, by ONNX Runtime."""
+    """Compute the named outputs of an ONNX model on the CPU, by ONNX Runtime."""
     try:
         import onnxruntime
         from onnxruntime.capi import onnxruntime_pybind11_state as state

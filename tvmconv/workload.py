@@ -1,4 +1,4 @@
-"""What is computed: one convolution, described without TVM.
+"""The description of one convolution, without TVM.
 
 A `ConvWorkload` is the key of everything else: it chooses the computation, the schedule, the cached kernel and the
 tuning record. Two descriptions of the same computation are equal: padding is stored as four numbers whatever way it
@@ -29,7 +29,7 @@ from .parameters import (
 )
 
 MAX_ELEMENTS = 2**30
-"""Kernels index with 32-bit integers, and round sizes up to whole tiles: no tensor may hold more elements."""
+"""The largest number of elements of a tensor: kernels index with 32-bit integers and round sizes up to whole tiles."""
 
 LAYOUT = re.compile(r"NCHW([1-9][0-9]?c)?")
 
@@ -42,7 +42,7 @@ class Function(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Epilogue(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What happens to an output element in registers before its only store.
+    """The operations on an output element in registers before its only store.
 
     It is `activation(y * scale[k] + shift[k] + residual)`. `scale` and `shift` say whether a vector of that name is an
     operand, one float32 number for each output channel; `residual` whether a tensor of the output's shape and dtype is
@@ -74,7 +74,7 @@ class Epilogue(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @classmethod
     def of(cls, activation: Activation, scale: bool = False, shift: bool = False, residual: bool = False) -> Epilogue:
-        """The epilogue with an activation as callers give it."""
+        """Return the epilogue with an activation as callers give it."""
         row, values = activations.resolve_activation(activation)
         if row.definition is activations.clip:
             low, high = values
@@ -83,7 +83,7 @@ class Epilogue(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return cls(scale, shift, residual, function=Function(row.name, parameters))
 
     def without_activation(self) -> Epilogue:
-        """The epilogue without its last step."""
+        """Return the epilogue without its last step."""
         return Epilogue(self.scale, self.shift, self.residual)
 
     @property
@@ -97,12 +97,12 @@ class Epilogue(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return (self.low, self.high) if self.function is msgspec.UNSET else self.function.parameters
 
     def activate(self, arithmetic: activations.Arithmetic, y: Any) -> Any:
-        """The activation of y in an arithmetic."""
+        """Apply the activation to y in an arithmetic."""
         return self.row.definition(arithmetic, y, *self.parameters)
 
     @property
     def operations(self) -> int:
-        """Instructions that the activation of an element takes, about."""
+        """The approximate number of instructions that the activation of an element takes."""
         return self.row.operations + (self.low is not None) + (self.high is not None)
 
     @property
@@ -138,9 +138,9 @@ class ConvWorkload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     dilation: tuple[int, int] = (1, 1)
     groups: int = 1
     layout: str = "NCHW"
-    """Of x in memory: "NCHW", or such as "NCHW8c", (N, C / 8, H, W, 8): its channels in blocks."""
+    """The layout of x in memory: "NCHW", or such as "NCHW8c", (N, C / 8, H, W, 8): its channels in blocks."""
     out_layout: str = "NCHW"
-    """Of the output and the residual."""
+    """The layout of the output and the residual in memory."""
     dtype: str = "float32"
     epilogue: Epilogue = Epilogue()
 
@@ -159,7 +159,7 @@ class ConvWorkload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         residual: bool = False,
         activation: Activation = None,
     ) -> ConvWorkload:
-        """The depthwise convolution of x (N, C, H, W) with w (C, M, R, S), M output channels for each input channel.
+        """Return the depthwise convolution of x (N, C, H, W) with w (C, M, R, S), with C * M output channels.
 
         `padding` is "SAME" (what ONNX calls SAME_UPPER, and TensorFlow SAME: as many outputs as ceil(input / stride),
         the odd element of padding at the bottom and right), "VALID", a number, a pair (vertical, horizontal), or
@@ -207,7 +207,7 @@ class ConvWorkload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         residual: bool = False,
         activation: Activation = None,
     ) -> ConvWorkload:
-        """The convolution of x (N, C, H, W) with w (K, C / groups, R, S); the rest is as for `depthwise`.
+        """Return the convolution of x (N, C, H, W) with w (K, C / groups, R, S); the rest is as for `depthwise`.
 
         With as many groups as input channels it is the depthwise one, whose weight is w as (C, K / C, R, S).
         """
@@ -237,14 +237,14 @@ class ConvWorkload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
     @classmethod
     def from_json(cls, text: str | bytes) -> ConvWorkload:
-        """The workload that `to_json` wrote."""
+        """Return the workload that `to_json` wrote."""
         try:
             return msgspec.json.decode(text, type=cls)
         except msgspec.MsgspecError as error:
             raise InvalidArgumentError("workload", text, f"a ConvWorkload in JSON ({error})") from None
 
     def to_json(self) -> str:
-        """One line of JSON with every field."""
+        """Return one line of JSON with every field."""
         return msgspec.json.encode(self).decode()
 
     def __post_init__(self) -> None:
@@ -288,55 +288,55 @@ class ConvWorkload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
                 raise InvalidArgumentError(name, shape, f"a tensor of at most {MAX_ELEMENTS} elements")
 
     def without_scale(self) -> ConvWorkload:
-        """The same for a weight that has the scale in it."""
+        """Return the same workload for a weight that has the scale in it."""
         return msgspec.structs.replace(self, epilogue=msgspec.structs.replace(self.epilogue, scale=False))
 
     def in_nchw(self) -> ConvWorkload:
-        """The same for operands that are not in blocks."""
+        """Return the same workload for operands that are not in blocks."""
         return msgspec.structs.replace(self, layout="NCHW", out_layout="NCHW")
 
     @property
     def layouts(self) -> str:
-        """Of x and of the output, in words."""
+        """The layouts of x and of the output, in words."""
         return f"{self.layout} to {self.out_layout}"
 
     @property
     def is_in_nchw(self) -> bool:
-        """Whether no operand is in blocks of channels."""
+        """True if no operand is in blocks of channels."""
         return self.layout == self.out_layout == "NCHW"
 
     @property
     def is_depthwise(self) -> bool:
-        """Whether each input channel is convolved by itself."""
+        """True if each input channel is convolved by itself."""
         return self.groups == self.in_channels
 
     @property
     def multiplier(self) -> int:
-        """Output channels for each group."""
+        """The number of output channels for each group."""
         return self.out_channels // self.groups
 
     @property
     def window(self) -> tuple[int, int]:
-        """Rows and columns that the dilated kernel spans."""
+        """The rows and columns that the dilated kernel spans."""
         (r, s), (dh, dw) = self.kernel, self.dilation
         return (r - 1) * dh + 1, (s - 1) * dw + 1
 
     @property
     def padded_input(self) -> tuple[int, int]:
-        """Height and width of the input with its padding."""
+        """The height and width of the input with its padding."""
         top, left, bottom, right = self.padding
         return self.height + top + bottom, self.width + left + right
 
     @property
     def output_size(self) -> tuple[int, int]:
-        """Height and width of the output."""
+        """The height and width of the output."""
         return (
             (self.padded_input[0] - self.window[0]) // self.stride[0] + 1,
             (self.padded_input[1] - self.window[1]) // self.stride[1] + 1,
         )
 
     def read_by(self, outputs: tuple[int, int]) -> tuple[int, int]:
-        """Rows and columns of the padded input that so many rows and columns of the output read."""
+        """Return the rows and columns of the padded input that so many rows and columns of the output read."""
         (rows, columns), (sh, sw), window = outputs, self.stride, self.window
         return (rows - 1) * sh + window[0], (columns - 1) * sw + window[1]
 
@@ -346,7 +346,7 @@ class ConvWorkload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
     @property
     def w_shape(self) -> tuple[int, int, int, int]:
-        """(C, M, R, S) for depthwise, else (K, C / groups, R, S)."""
+        """The shape of w: (C, M, R, S) for depthwise, else (K, C / groups, R, S)."""
         if self.is_depthwise:
             return self.in_channels, self.multiplier, *self.kernel
         return self.out_channels, self.in_channels // self.groups, *self.kernel
@@ -357,7 +357,7 @@ class ConvWorkload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
     @property
     def operands(self) -> dict[str, tuple[tuple[int, ...], str]]:
-        """Shape in memory and dtype of each operand of the kernel, in order; the last one is the output."""
+        """The shape in memory and dtype of each operand of the kernel, in order; the last one is the output."""
         output_shape = in_layout(self.output_shape, self.out_layout)
         operands: dict[str, tuple[tuple[int, ...], str]] = {
             "x": (in_layout(self.x_shape, self.layout), self.dtype),
@@ -379,17 +379,17 @@ class ConvWorkload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
     @property
     def itemsize(self) -> int:
-        """Bytes of an element of x, w and the output."""
+        """The bytes of an element of x, w and the output."""
         return self.storage.itemsize
 
     @property
     def sum_bytes(self) -> int:
-        """Bytes of a sum."""
+        """The bytes of a sum."""
         return STORAGE_TYPES[self.storage.sums].itemsize
 
     @property
     def flops(self) -> int:
-        """Two for each multiply-add of the direct algorithm; the epilogue is not counted."""
+        """The operations, two for each multiply-add of the direct algorithm; the epilogue is not counted."""
         return 2 * prod(self.output_shape) * prod(self.kernel) * (self.in_channels // self.groups)
 
     @property
@@ -412,11 +412,11 @@ class ConvWorkload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
 
 def channel_block(layout: str) -> int:
-    """Channels of a block of a layout; 1 for "NCHW"."""
+    """Return the number of channels in a block of a layout; 1 for "NCHW"."""
     return int(layout[len("NCHW") : -1] or 1)
 
 
 def in_layout(shape: tuple[int, int, int, int], layout: str) -> tuple[int, ...]:
-    """The shape in memory of a tensor (N, C, H, W)."""
+    """Return the shape in memory of a tensor (N, C, H, W)."""
     (n, c, *size), block = shape, channel_block(layout)
     return (n, c // block, *size, block) if block > 1 else shape

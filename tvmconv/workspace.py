@@ -18,20 +18,20 @@ from tvm.s_tir.stmt import SBlock, SBlockRealize
 
 @dataclass(frozen=True)
 class Workspace:
-    """How much memory a kernel takes, and what of it a call has to pass."""
+    """The memory that a kernel takes, and the part of it that a call has to pass."""
 
     nbytes: int
-    """In all, without what single threads of a CPU take for the task that they are at."""
+    """The bytes in all, without memory that single threads of a CPU take for their present task."""
     parameters: tuple[tuple[tuple[int, ...], str], ...]
-    """Shape and dtype of each array that the kernel wants behind its output: all on a GPU, none on a CPU."""
+    """The shape and dtype of each array that the kernel takes after its output: all on a GPU, none on a CPU."""
 
 
 NO_WORKSPACE = Workspace(0, ())
-"""Of sparse kernels, and of serial twins, which have all in themselves."""
+"""The workspace of sparse kernels and of serial twins, which have all memory in themselves."""
 
 
 def take_out(func: tirx.PrimFunc, target: tvm.target.Target) -> tuple[tirx.PrimFunc, Workspace]:
-    """A scheduled function with its workspace as parameters behind the output, on a GPU, and what the workspace is.
+    """Return a scheduled function with its workspace, on a GPU, as parameters after the output, and the workspace.
 
     Before: `def kernel(x, w, output): packed = alloc(); for ...: packed[...] = ...; for ...: output[...] = ...`.
     After: `def kernel(x, w, output, packed): for ...: packed[...] = ...; for ...: output[...] = ...`.
@@ -48,17 +48,20 @@ def take_out(func: tirx.PrimFunc, target: tvm.target.Target) -> tuple[tirx.PrimF
 
 
 def has_workspace(func: tirx.PrimFunc) -> bool:
-    """Whether a scheduled function still has a workspace in it, which it takes from TVM's pool while it runs."""
+    """Return whether a scheduled function still has a workspace in it, taken from TVM's pool while it runs."""
     return not isinstance(func.body, SBlockRealize) or bool(_shared(func.body.block))
 
 
 def steps(root: SBlock) -> list[tirx.Stmt]:
-    """What a scheduled function does one after the other; on a GPU each step is a kernel."""
+    """Return the statements that a scheduled function runs one after the other; on a GPU each is a kernel."""
     return list(root.body.seq) if isinstance(root.body, tirx.SeqStmt) else [root.body]
 
 
 def _shared(root: SBlock) -> list[tvm.ir.Var]:
-    """The buffers that one step leaves to another. Those of a single step are registers, shared memory, or a task's."""
+    """Return the buffers that one step leaves to another.
+
+    Those of a single step are registers, shared memory, or a task's.
+    """
     users = [_variables(step) for step in steps(root)]
     return [buffer for buffer in root.alloc_buffers if sum(buffer in used for used in users) > 1]
 

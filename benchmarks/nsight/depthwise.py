@@ -1,4 +1,4 @@
-"""What bounds the depthwise kernels that are furthest from a copy: they are called under Nsight Compute, then told.
+"""The bounds of the depthwise kernels that are furthest from a copy: Nsight Compute profiles them, then a table tells.
 
 docs/benchmarks.md has the commands, and the table that comes of them.
 """
@@ -28,7 +28,7 @@ WORKLOADS = (
 )
 
 CALLS = 3
-"""Of each kernel: the first ones find caches and clocks as they are, the last one is told."""
+"""The number of calls of each kernel: the first ones find caches and clocks as they are, the last one is reported."""
 
 SHARES = {
     "issue slots": ISSUE_SLOTS,
@@ -36,7 +36,7 @@ SHARES = {
     "memory": MEMORY,
     "warps active": "sm__warps_active.avg.pct_of_peak_sustained_active",
 }
-"""Columns of the table, in percent."""
+"""The columns of the table, in percent."""
 
 WAVES = "launch__waves_per_multiprocessor"
 
@@ -48,7 +48,7 @@ STALLS = {
     "the queue of loads": ("lg_throttle",),
     "code": ("no_instruction",),
 }
-"""What warps wait for, and Nsight's names of it."""
+"""The reasons why warps wait, with Nsight's names of them."""
 
 OTHERS = (
     DURATION,
@@ -58,7 +58,7 @@ OTHERS = (
     "launch__grid_size",
     "launch__block_size",
 )
-"""What is measured beside the table."""
+"""The metrics beside those of the table."""
 
 
 @click.group(cls=Commands)
@@ -68,7 +68,7 @@ def main() -> None:
 
 @main.command()
 def metrics() -> None:
-    """Print what `ncu --metrics` is to measure."""
+    """Print the metrics for `ncu --metrics`."""
     stalls = [stalled(name) for names in STALLS.values() for name in names]
     click.echo(",".join((*SHARES.values(), INSTRUCTIONS, MULTIPLY_ADDS, WAVES, *stalls, *OTHERS)))
 
@@ -98,7 +98,7 @@ def run() -> None:
 @main.command()
 @click.argument("path", metavar="FILE", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 def table(path: Path) -> None:
-    """Print the table of what `ncu --csv` printed; FILE may be compressed."""
+    """Print a table from the output of `ncu --csv`; FILE may be compressed."""
     kernels = read_kernels(path)
     if len(kernels) != CALLS * len(WORKLOADS):
         raise InvalidArgumentError("file", str(path), f"{CALLS * len(WORKLOADS)} calls, not {len(kernels)}")
@@ -119,7 +119,7 @@ def table(path: Path) -> None:
 
 
 def waiting(found: dict[str, float]) -> str:
-    """How many warps wait for what in a slot that issues: for what most do, and for what nearly as many do."""
+    """Name the reasons why most warps wait, or nearly as many, with their number in a slot that issues."""
     stalls = {what: sum(found[stalled(name)] for name in names) for what, names in STALLS.items()}
     most = max(stalls.values())
     return "; ".join(f"{what}, {warps:.1f}" for what, warps in stalls.items() if warps > 0.75 * most)

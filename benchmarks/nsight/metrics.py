@@ -1,4 +1,4 @@
-"""What Nsight Compute measures here, and the CSV that `ncu --csv` prints of it."""
+"""Nsight Compute's metrics that are used here, and a reader of the CSV that `ncu --csv` prints."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import csv
 from pathlib import Path
 
 Kernel = dict[str, float]
-"""Values by metric."""
+"""A kernel's values by metric."""
 
 NAME = "Kernel Name"
 
@@ -18,12 +18,12 @@ INSTRUCTIONS, MULTIPLY_ADDS = "smsp__inst_executed.sum", "smsp__inst_executed_pi
 
 
 def stalled(reason: str) -> str:
-    """The metric of how many warps wait for a reason in a slot that issues."""
+    """Return the metric of the warps that wait for a reason in a slot that issues."""
     return f"smsp__average_warps_issue_stalled_{reason}_per_issue_active.ratio"
 
 
 def read_kernels(path: Path) -> list[tuple[str, Kernel]]:
-    """Names and values of the launches in the file, which may be compressed, in their order."""
+    """Return names and values of the launches in the file, which may be compressed, in their order."""
     from tvmconv.dispatch.record import read_unpacked
 
     lines = read_unpacked("file", path).decode().splitlines()

@@ -19,16 +19,16 @@ from tvmconv.errors import InvalidArgumentError
 SUITE, SPARSITY, BATCH = "sparse-paper", 0.9, 64
 
 CONTENDERS = ("tvmconv", "pytorch", "im2col-spmm")
-"""tvmconv's sparse kernel, cuDNN's dense ones in strict float32, and cuSPARSE's with the unfolding before them."""
+"""The contenders: tvmconv's sparse kernel, cuDNN in strict float32, and cuSPARSE with the unfolding before it."""
 
 WARM_UP = 3
-"""Calls that are not profiled: libraries look for their fastest algorithm in the first."""
+"""The number of calls that are not profiled: libraries look for their fastest algorithm in the first."""
 
 MARK = "spin_kernel"
-"""torch's kernel that only waits; it stands before each contender of each operator."""
+"""The kernel of torch that only waits; it stands before each contender of each operator."""
 
 WAITING = "smsp__average_warp_latency_per_inst_issued.ratio"
-"""Warps in a slot that issues, whatever they wait for."""
+"""The metric of the warps in a slot that issues, whatever they wait for."""
 
 
 @click.group(cls=Commands)
@@ -38,7 +38,7 @@ def main() -> None:
 
 @main.command()
 def metrics() -> None:
-    """Print what `ncu --metrics` is to measure."""
+    """Print the metrics for `ncu --metrics`."""
     click.echo(",".join((DURATION, ISSUE_SLOTS, L2, MEMORY, stalled("no_instruction"), WAITING)))
 
 
@@ -76,7 +76,7 @@ def run() -> None:
 @main.command()
 @click.argument("path", metavar="FILE", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 def table(path: Path) -> None:
-    """Print the table of what `ncu --csv` printed; FILE may be compressed."""
+    """Print a table from the output of `ncu --csv`; FILE may be compressed."""
     from tvmconv.suites import load_suite
 
     kernels = read_kernels(path)
@@ -104,12 +104,12 @@ def table(path: Path) -> None:
 
 
 def waiting_for_code(kernel: Kernel) -> float:
-    """Percent of the warps that wait for their next instruction to be fetched."""
+    """Return the percentage of the warps that wait for their next instruction to be fetched."""
     return 100 * kernel[stalled("no_instruction")] / kernel[WAITING]
 
 
 def over_time(kernels: list[Kernel], metric: str | Callable[[Kernel], float]) -> float:
-    """The mean of a call's kernels, each with the weight of its time."""
+    """Return the mean of a call's kernels, each with the weight of its time."""
     values = [metric(kernel) if callable(metric) else kernel[metric] for kernel in kernels]
     times = [kernel[DURATION] for kernel in kernels]
     return sum(value * time for value, time in zip(values, times, strict=True)) / sum(times)

@@ -29,10 +29,10 @@ from .tile_cost import STACK_BYTES
 
 VERSION = 2
 STAGED_BYTES = 16 * 1024
-"""What the default configuration aims to stage at once, so that reading and computing take turns often."""
+"""The bytes that the default configuration aims to stage at once, so that reading and computing take turns often."""
 
 SHORT_ROW = 13
-"""Outputs: LLVM shuffles rows shorter than this together where a tile has several, which takes longer."""
+"""The number of outputs in a row below which LLVM shuffles rows of a tile together, which takes longer."""
 
 
 @dataclass(frozen=True)
@@ -40,33 +40,33 @@ class Config:
     """The knobs. Sizes count outputs."""
 
     tiles: int
-    """Register tiles of a task, one below the other."""
+    """The number of register tiles of a task, one below the other."""
     rows: int
-    """Rows of a register tile."""
+    """The number of rows of a register tile."""
     columns: int
-    """Columns of a register tile, in vectors where they run over columns."""
+    """The number of columns of a register tile, in vectors where they run over columns."""
     vector: int
-    """Lanes of a vector."""
+    """The number of lanes of a vector."""
     over_channels: bool
-    """Vectors run over channels, else over columns."""
+    """True if vectors run over channels, else they run over columns."""
     unroll: int
-    """Tap loops unrolled, from the innermost: 0 none, 1 a column of the kernel, 2 all of it."""
+    """The tap loops to unroll, from the innermost: 0 none, 1 a column of the kernel, 2 all of it."""
     parallel: bool
-    """Spread the tasks over the threads of the machine."""
+    """True to spread the tasks over the threads of the machine."""
 
     @property
     def block_y(self) -> int:
-        """Rows of a task."""
+        """The number of rows of a task."""
         return self.tiles * self.rows
 
     @property
     def channels(self) -> int:
-        """Channels of a task."""
+        """The number of channels of a task."""
         return self.vector if self.over_channels else 1
 
     @property
     def block_x(self) -> int:
-        """Columns of a register tile."""
+        """The number of columns of a register tile."""
         return self.columns if self.over_channels else self.columns * self.vector
 
 
@@ -81,7 +81,7 @@ def supports(problem: Problem, target: tvm.target.Target) -> bool:
 
 
 def space(problem: Problem, target: tvm.target.Target) -> Space[Config]:
-    """The configurations worth trying for a workload, legal on the target."""
+    """Return the configurations worth trying for a workload, legal on the target."""
     workload = problem.workload
     height, width = workload.output_size
     default, block = default_config(problem, target), channel_block(workload.layout)
@@ -98,7 +98,7 @@ def space(problem: Problem, target: tvm.target.Target) -> Space[Config]:
 
 
 def constraints(workload: ConvWorkload, target: tvm.target.Target) -> dict[str, Callable[[Config], bool]]:
-    """What a configuration must meet, by name."""
+    """Return the tests that a configuration must pass, by name."""
     native, block = native_lanes(target), channel_block(workload.layout)
 
     def waste(config: Config) -> bool:
@@ -124,7 +124,7 @@ def constraints(workload: ConvWorkload, target: tvm.target.Target) -> dict[str, 
 
 
 def heuristics(workload: ConvWorkload, target: tvm.target.Target) -> dict[str, Callable[[Config], bool]]:
-    """Which legal configurations are worth building, by name."""
+    """Return tests that select legal configurations worth building, by name."""
     width, native = workload.output_size[1], native_lanes(target)
 
     def little_waste(config: Config) -> bool:
@@ -146,7 +146,7 @@ def heuristics(workload: ConvWorkload, target: tvm.target.Target) -> dict[str, C
 
 
 def default_config(problem: Problem, target: tvm.target.Target) -> Config:
-    """A legal configuration that is reasonable for any workload."""
+    """Return a legal configuration that is reasonable for any workload."""
     workload = problem.workload
     height, width = workload.output_size
     native = native_lanes(target)
@@ -172,7 +172,7 @@ def default_config(problem: Problem, target: tvm.target.Target) -> Config:
 
 
 def _config_in_blocks(workload: ConvWorkload, block: int, target: tvm.target.Target) -> Config:
-    """The same where channels are in blocks."""
+    """Return the default configuration where channels are in blocks."""
     height, width = workload.output_size
     wide = ceil_div(block, native_lanes(target))  # registers of a vector
     most = (STACK_BYTES - 1) // (workload.sum_bytes * block)  # sums of more bytes are in memory
@@ -199,7 +199,7 @@ def _config_in_blocks(workload: ConvWorkload, block: int, target: tvm.target.Tar
 
 
 def _tiles(workload: ConvWorkload, rows: int, channels: int) -> int:
-    """Tiles of so many rows in a task, such that it stages not too much of so many channels."""
+    """Return the tiles of so many rows in a task, such that it stages not too much of so many channels."""
     height, width = workload.output_size
     row_bytes = staged_bytes(workload) * workload.read_by((rows, width))[1] * channels
     tiles = max(1, (STAGED_BYTES // row_bytes - workload.window[0]) // (rows * workload.stride[0]))
@@ -224,7 +224,7 @@ def ablations(config: Config) -> dict[str, Config]:
 
 
 def schedule(problem: Problem, config: Config, target: tvm.target.Target) -> Schedule:
-    """The workload's computation, scheduled; the config must be legal."""
+    """Schedule the workload's computation; the config must be legal."""
     workload = problem.workload
     # Step 0. The computation, rounded up to whole tiles
     tile = (config.block_y, config.block_x)
@@ -295,7 +295,7 @@ def schedule(problem: Problem, config: Config, target: tvm.target.Target) -> Sch
 
 
 def features(problem: Problem, config: Config) -> dict[str, float]:
-    """What a cost model should know beside the knobs, such that workloads can be compared."""
+    """Return features for a cost model beside the knobs, such that workloads can be compared."""
     workload = problem.workload
     height, width = workload.output_size
     (sh, sw), (wh, ww), taps = workload.stride, workload.window, prod(workload.kernel)
@@ -324,18 +324,18 @@ def features(problem: Problem, config: Config) -> dict[str, float]:
 
 
 def surplus(workload: ConvWorkload, config: Config) -> tuple[float, float]:
-    """What a plane's whole tasks and tiles compute, in parts of its rows and of its vectors in a row."""
+    """Return the work of a plane's whole tasks and tiles, as multiples of its rows and of its vectors in a row."""
     height, width = workload.output_size
     lanes = 1 if config.over_channels else config.vector
     return wasted(height, config.block_y), wasted(ceil_div(width, lanes), config.columns)
 
 
 def unrolled(workload: ConvWorkload, config: Config) -> int:
-    """Vector multiply-adds of a thread that follow each other without a loop."""
+    """Return the vector multiply-adds of a thread that follow each other without a loop."""
     return config.rows * config.columns * (1, workload.kernel[0], prod(workload.kernel))[config.unroll]
 
 
 def row_cost(width: int, lanes: int) -> float:
-    """What computing and storing a row takes with vectors of so many lanes, in vectors."""
+    """Return the cost of computing and storing a row with vectors of so many lanes, in vectors."""
     vectors = ceil_div(width, lanes)
     return vectors + 0.1 * (vectors * lanes - width)

@@ -62,14 +62,14 @@ LEAST = Config(1, 1, 1, 1, 1, 1, staged=1, parallel=False)
 
 
 def space(problem: Problem, target: tvm.target.Target) -> Space[Config]:
-    """The configurations worth trying for a workload, legal on the target."""
+    """Return the configurations worth trying for a workload, legal on the target."""
     workload = problem.workload
     default, knobs = default_config(problem, target), {**tile_knobs(workload, target), "staged": (1, 2)}
     return Space(default, LEAST, knobs, constraints(workload, target), heuristics(workload, target))
 
 
 def default_config(problem: Problem, target: tvm.target.Target) -> Config:
-    """A legal configuration that is reasonable for any workload."""
+    """Return a legal configuration that is reasonable for any workload."""
     workload = problem.workload
     best = Config(**vars(replace(best_tile(workload, target), staged=2)))
     row_bytes = staged_bytes(workload) * workload.w_shape[1] * workload.padded_input[1] * workload.kernel[0]
@@ -86,7 +86,7 @@ def estimate(problem: Problem, config: Config, target: tvm.target.Target) -> flo
 
 
 def schedule(problem: Problem, config: Config, target: tvm.target.Target) -> Schedule:
-    """The workload's computation, scheduled; the config must be legal."""
+    """Schedule the workload's computation; the config must be legal."""
     workload = problem.workload
     tile = (config.block, config.rows * config.tiles, config.columns)
     sch = Schedule(te.create_prim_func(compute.im2win(workload, tile)))

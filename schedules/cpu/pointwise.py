@@ -25,10 +25,10 @@ from .tile_cost import STACK_BYTES, STORE_CYCLES
 VERSION = 1
 
 FEW_TILES = 4
-"""Tiles of a task, at most, where a plane is whole vectors."""
+"""The largest number of tiles of a task, where a plane is whole vectors."""
 
 STEP_CYCLES, BROADCAST_CYCLES = 0.6, 0.02
-"""What an input channel, and what each weight that is broadcast for it, takes beside the multiply-adds."""
+"""The cycles of an input channel, and of each weight broadcast for it, beside the multiply-adds."""
 
 
 @dataclass(frozen=True)
@@ -36,15 +36,15 @@ class Config:
     """The knobs."""
 
     vectors: int
-    """Vectors of pixels in a register tile."""
+    """The number of vectors of pixels in a register tile."""
     vector: int
-    """Lanes of a vector."""
+    """The number of lanes of a vector."""
     block: int
-    """Output channels of a register tile."""
+    """The number of output channels of a register tile."""
     tiles: int
-    """Register tiles of a task, one behind the other in a plane."""
+    """The number of register tiles of a task, one behind the other in a plane."""
     parallel: bool
-    """Spread the tasks over the threads of the machine."""
+    """True to spread the tasks over the threads of the machine."""
 
 
 LEAST = Config(1, 1, 1, 1, parallel=False)
@@ -58,7 +58,7 @@ def supports(problem: Problem, target: tvm.target.Target) -> bool:
 
 
 def space(problem: Problem, target: tvm.target.Target) -> Space[Config]:
-    """The configurations worth trying for a workload, legal on the target."""
+    """Return the configurations worth trying for a workload, legal on the target."""
     workload = problem.workload
     native = native_lanes(target)
     knobs = {
@@ -73,7 +73,7 @@ def space(problem: Problem, target: tvm.target.Target) -> Space[Config]:
 
 
 def constraints(workload: ConvWorkload, target: tvm.target.Target) -> dict[str, Callable[[Config], bool]]:
-    """What a configuration must meet, by name."""
+    """Return the tests that a configuration must pass, by name."""
 
     def one_vector(config: Config) -> bool:
         return config.vector <= min(native_lanes(target), prod(workload.output_size))
@@ -89,7 +89,7 @@ def constraints(workload: ConvWorkload, target: tvm.target.Target) -> dict[str, 
 
 
 def heuristics(workload: ConvWorkload, target: tvm.target.Target) -> dict[str, Callable[[Config], bool]]:
-    """Which legal configurations are worth building, by name."""
+    """Return tests that select legal configurations worth building, by name."""
     plane = prod(workload.output_size)
 
     def enough_sums(config: Config) -> bool:
@@ -106,7 +106,7 @@ def heuristics(workload: ConvWorkload, target: tvm.target.Target) -> dict[str, C
 
 
 def default_config(problem: Problem, target: tvm.target.Target) -> Config:
-    """A legal configuration that is reasonable for any workload."""
+    """Return a legal configuration that is reasonable for any workload."""
     workload = problem.workload
     native, plane = native_lanes(target), prod(workload.output_size)
     lanes = min(native, 1 << plane.bit_length() - 1)
@@ -133,7 +133,7 @@ def estimate(problem: Problem, config: Config, target: tvm.target.Target) -> flo
 
 
 def cycles(workload: ConvWorkload, config: Config) -> float:
-    """Cycles that a core takes for an image, by its units for multiply-adds and loads."""
+    """Return the cycles that a core takes for an image, by its units for multiply-adds and loads."""
     tile = config.vectors * config.block
     tiles = ceil_div(ceil_div(prod(workload.output_size), config.vector), config.vectors)
     blocks = workload.groups * ceil_div(workload.multiplier, config.block)
@@ -142,7 +142,7 @@ def cycles(workload: ConvWorkload, config: Config) -> float:
 
 
 def schedule(problem: Problem, config: Config, target: tvm.target.Target) -> Schedule:
-    """The workload's computation, scheduled; the config must be legal."""
+    """Schedule the workload's computation; the config must be legal."""
     workload = problem.workload
     # Step 1. A task is a band of a plane's pixels, for a block of channels: consecutive ones share their pixels
     lanes, plane = config.vector, prod(workload.output_size)
@@ -183,7 +183,7 @@ def schedule(problem: Problem, config: Config, target: tvm.target.Target) -> Sch
 
 
 def ablations(config: Config) -> dict[str, Config]:
-    """The configuration without each of its optimizations in turn, by the name of what is missing."""
+    """Return the configuration without each of its optimizations in turn, by the name of the missing one."""
     return {
         "micro-kernel": replace(config, vectors=1, block=1, tiles=config.vectors * config.tiles),
         "vectors": replace(config, vector=1, tiles=config.vector * config.tiles),
@@ -192,7 +192,7 @@ def ablations(config: Config) -> dict[str, Config]:
 
 
 def features(problem: Problem, config: Config) -> dict[str, float]:
-    """What a cost model should know beside the knobs, such that workloads can be compared."""
+    """Return features for a cost model beside the knobs, such that workloads can be compared."""
     workload = problem.workload
     plane, tile = prod(workload.output_size), config.vectors * config.block
     pixels = config.vectors * config.vector

@@ -1,4 +1,4 @@
-"""What the CPU schedules of convolutions share: tiles of outputs that are summed in registers.
+"""Code that the CPU schedules of convolutions share: tiles of outputs that are summed in registers.
 
 Vectors run over output channels. Each weight vector that is loaded serves all outputs of the tile, and each input that
 is broadcast all of its vectors of channels.
@@ -24,20 +24,25 @@ from .tile_cost import TileConfig, blocks, cost
 from .transposition import has_transposition, transposition
 
 CHANNELS, LARGE_KERNEL = 16, 32
-"""Input channels of the innermost loop: few enough for their rows to stay in the first cache while the taps go over
-them, and too many for LLVM to unroll, which would keep inputs for the next taps in registers that there are not. A
-kernel of more taps goes over the rows of one channel at a time. Channels that are in blocks lie side by side: there it
-goes over a block."""
+"""The input channels of the innermost loop, and the most taps of a kernel for which it has more than one.
+
+They are few enough for their rows to stay in the first cache while the taps go over them, and too many for LLVM to
+unroll, which would keep inputs for the next taps in registers that there are not. A kernel of more taps goes over the
+rows of one channel at a time. Channels that are in blocks lie side by side: there it goes over a block.
+"""
 
 SPARE = {16: 4, 32: 1}
-"""Registers that sums leave, of so many: of few LLVM takes some for what it reads ahead, and sums would be stored."""
+"""The number of registers that sums leave free, by the number of registers.
+
+Of few registers LLVM takes some for reading ahead, and sums would be stored.
+"""
 
 STAGED_BYTES = 512 * 1024
-"""What the default configuration aims to stage for a task, so that it stays in the second cache beside the weight."""
+"""The bytes that the default configuration aims to stage for a task, so that they stay in the second cache."""
 
 
 def tile_knobs(workload: ConvWorkload, target: tvm.target.Target) -> dict[str, tuple[Any, ...]]:
-    """Values of the knobs."""
+    """Return the values of the knobs."""
     height, width = workload.output_size
     block = channel_block(workload.layout)
     return {
@@ -53,7 +58,7 @@ def tile_knobs(workload: ConvWorkload, target: tvm.target.Target) -> dict[str, t
 
 
 def constraints(workload: ConvWorkload, target: tvm.target.Target) -> dict[str, Callable[[TileConfig], bool]]:
-    """What a configuration must meet, by name."""
+    """Return the tests that a configuration must pass, by name."""
 
     def whole_channels(config: TileConfig) -> bool:
         return workload.w_shape[1] % config.channels == 0
@@ -75,7 +80,7 @@ def constraints(workload: ConvWorkload, target: tvm.target.Target) -> dict[str, 
 
 
 def heuristics(workload: ConvWorkload, target: tvm.target.Target) -> dict[str, Callable[[TileConfig], bool]]:
-    """Which legal configurations are worth building, by name."""
+    """Return tests that select legal configurations worth building, by name."""
     costs = {shape(config): cost(workload, config, target) for config in register_tiles(workload, target)}
     promising = {tile for tile, cycles in costs.items() if cycles <= 1.25 * min(costs.values())}
 
@@ -95,7 +100,7 @@ def heuristics(workload: ConvWorkload, target: tvm.target.Target) -> dict[str, C
 
 
 def best_tile(workload: ConvWorkload, target: tvm.target.Target) -> TileConfig:
-    """The register tile that should take least time, reading in place, and how far its innermost loop should run."""
+    """Return the register tile that should take least time, reading in place, with the extent of its innermost loop."""
     best = min(register_tiles(workload, target), key=lambda config: cost(workload, config, target))
     if (block := channel_block(workload.layout)) > 1:
         return replace(best, channels=block)
@@ -104,7 +109,7 @@ def best_tile(workload: ConvWorkload, target: tvm.target.Target) -> TileConfig:
 
 
 def ablations(config: TileConfig) -> dict[str, TileConfig]:
-    """The configuration without each of its optimizations in turn, by the name of what is missing.
+    """Return the configuration without each of its optimizations in turn, by the name of the missing one.
 
     Without the micro-kernel registers hold a single vector of outputs. Not all are legal for every workload, or differ
     from the configuration.
@@ -118,7 +123,10 @@ def ablations(config: TileConfig) -> dict[str, TileConfig]:
 
 
 def tiles_to_stage(workload: ConvWorkload, config: TileConfig, row_bytes: int) -> int:
-    """Tiles of a task, so that it stages not too much, with `row_bytes` for a row of input, and tasks are enough."""
+    """Return the tiles of a task, such that it stages not too much, and tasks are enough.
+
+    A row of input takes `row_bytes`.
+    """
     rows = max(1, STAGED_BYTES // row_bytes - workload.window[0]) // workload.stride[0]
     turns = ceil_div(TURNS, blocks(workload, config) * workload.batch)
     steps = ceil_div(workload.output_size[0], config.rows)
@@ -126,10 +134,10 @@ def tiles_to_stage(workload: ConvWorkload, config: TileConfig, row_bytes: int) -
 
 
 def schedule_tiles(sch: Schedule, workload: ConvWorkload, config: TileConfig, name: str, staged: str) -> None:
-    """Schedules a workload's computation, which sums in the stage `name`, in whole tiles, what it reads from `staged`.
+    """Schedule a workload's computation, which sums in the stage `name` elements that it reads from `staged`.
 
-    What a step of the innermost loop reads of the weight is contiguous, and so is what follows it. An output in blocks
-    of channels is stored as it is summed, one in NCHW is transposed first.
+    The weights of a step of the innermost loop are contiguous, and so are those of the steps behind it. An output in
+    blocks of channels is stored as it is summed, one in NCHW is transposed first.
     """
     # Step 1. A task is a band of rows of one image, for the channels of one tile: consecutive ones share their weight
     block, channels, lanes = config.block, config.channels, config.vector
@@ -203,7 +211,7 @@ def schedule_tiles(sch: Schedule, workload: ConvWorkload, config: TileConfig, na
 
 
 def _transpose(sch: Schedule, tile: SBlockRV, config: TileConfig) -> None:
-    """Schedules the copy of a tile into rows of its channels."""
+    """Schedule the copy of a tile into rows of its channels."""
     sch.transform_layout(tile, ("write", 0), lambda n, k, h, w: (n, h, k, w))
     ki, yi, xi = sch.get_loops(tile)[-3:]
     ki, vector = sch.split(ki, [None, config.vector])
@@ -215,7 +223,7 @@ def _transpose(sch: Schedule, tile: SBlockRV, config: TileConfig) -> None:
 
 
 def register_tiles(workload: ConvWorkload, target: tvm.target.Target) -> Iterator[TileConfig]:
-    """The tiles that registers hold beside a weight for each vector and an input, reading in place."""
+    """Yield the tiles that registers hold beside a weight for each vector and an input, reading in place."""
     height, width = workload.output_size
     lanes, registers = lanes_of(workload, target), vector_registers(target)
     wide = ceil_div(lanes, native_lanes(target))  # registers of a vector
@@ -229,24 +237,24 @@ def register_tiles(workload: ConvWorkload, target: tvm.target.Target) -> Iterato
 
 
 def lanes_of(workload: ConvWorkload, target: tvm.target.Target) -> int:
-    """Output channels of a vector: the native ones, or those of a block in which they are stored."""
+    """Return the output channels of a vector: the native ones, or those of a block in which they are stored."""
     block = channel_block(workload.out_layout)
     return block if block > 1 else native_lanes(target)
 
 
 def shape(config: TileConfig) -> tuple[int, ...]:
-    """What makes a register tile."""
+    """Return the numbers that make up a register tile."""
     return config.vectors, config.vector, config.rows, config.columns
 
 
 def surplus(workload: ConvWorkload, config: TileConfig) -> tuple[float, float]:
-    """What whole tiles compute of rows and of columns, in parts of those there are."""
+    """Return the rows and the columns that whole tiles compute, as multiples of those there are."""
     height, width = workload.output_size
     return wasted(height, config.rows * config.tiles), wasted(width, config.columns)
 
 
 def features(problem: Problem, config: TileConfig) -> dict[str, float]:
-    """What a cost model should know beside the knobs, such that workloads can be compared."""
+    """Return features for a cost model beside the knobs, such that workloads can be compared."""
     workload = problem.workload
     height, width = workload.output_size
     taps, channels = prod(workload.kernel), workload.w_shape[1]

@@ -31,33 +31,35 @@ class Config:
     """The knobs."""
 
     channels: int
-    """Output channels of a block, whose sums are in registers."""
+    """The number of output channels of a block, whose sums are in registers."""
     vectors: int
-    """Vectors of pixels that a block computes at a time."""
+    """The number of vectors of pixels that a block computes at a time."""
     rows: int
-    """Rows of output of a band."""
+    """The number of rows of output of a band."""
     shares: int
-    """Tasks of a band, which stages it each for itself and does its share of the blocks."""
+    """The number of tasks of a band, each of which stages it and does its share of the blocks."""
     parallel: bool
-    """Spread the tasks over the threads of the machine."""
+    """True to spread the tasks over the threads of the machine."""
 
 
 LEAST = Config(1, 1, 1, 1, parallel=False)
 FEW_TILES = 12
-"""Tiles of a band that are too few for what its code takes to read."""
+"""The number of tiles of a band that are too few for the time that reading its code takes."""
 
 ROW_PIECE = 64
-"""Pixels of a row that are stored at once, at most: LLVM makes vectors of the target's size of them."""
+"""The largest number of pixels of a row that are stored at once: LLVM makes vectors of them."""
 
 FASTER = 0.4
-"""Share of non-zeros at which the sparse kernel takes as long for a pixel as the dense one."""
+"""The share of non-zeros at which the sparse kernel takes as long for a pixel as the dense one."""
 
 CODE_PIXELS, WEIGHT_PIXELS = 600, 64
-"""For so many pixels a kernel computes in the time in which the code of a weight, or a weight, comes from memory. Code
-takes four times the bytes, and is fetched a line at a time, where processors read ahead of what loads data."""
+"""The pixels that a kernel computes while the code of a weight, or a weight, comes from memory.
+
+Code takes four times the bytes, and is fetched a line at a time, where processors read ahead of loads of data.
+"""
 
 SUMS = 24
-"""Vectors of sums that are in registers, of 32; of 16 it is half."""
+"""The number of vectors of sums in registers, of 32; of 16 it is half."""
 
 
 def supports(problem: Problem, target: tvm.target.Target) -> bool:
@@ -66,7 +68,7 @@ def supports(problem: Problem, target: tvm.target.Target) -> bool:
 
 
 def space(problem: Problem, target: tvm.target.Target) -> Space[Config]:
-    """The configurations worth trying for a workload and a share of non-zeros, legal on the target."""
+    """Return the configurations worth trying for a workload and a share of non-zeros, legal on the target."""
     workload = problem.workload
     height = workload.output_size[0]
     knobs = {
@@ -88,7 +90,7 @@ def space(problem: Problem, target: tvm.target.Target) -> Space[Config]:
 
 
 def constraints(workload: ConvWorkload, target: tvm.target.Target) -> dict[str, Callable[[Config], bool]]:
-    """What a configuration must meet, by name."""
+    """Return the tests that a configuration must pass, by name."""
 
     def registers(config: Config) -> bool:
         return config.channels * config.vectors <= _sums(target)
@@ -103,7 +105,7 @@ def constraints(workload: ConvWorkload, target: tvm.target.Target) -> dict[str, 
 
 
 def default_config(problem: Problem, target: tvm.target.Target) -> Config:
-    """The configuration that should be the fastest for a share of non-zeros."""
+    """Return the configuration that should be the fastest for a share of non-zeros."""
     workload = problem.workload
     height, _ = workload.output_size
     lanes, pitch = native_lanes(target), compute.band_pitch(workload)
@@ -144,7 +146,7 @@ def ablations(config: Config) -> dict[str, Config]:
 
 
 def pays(problem: Problem, config: Config, target: tvm.target.Target, weight_bytes: int) -> bool:
-    """Whether the kernel should be faster than the dense one, in a network that has weights of so many bytes.
+    """Return whether the kernel should be faster than the dense one, in a network with weights of so many bytes.
 
     In a small network, what counts is the arithmetic. In a large one code and weights come from memory in each call:
     where there are few pixels to compute, that takes longer than all else.
@@ -160,7 +162,7 @@ def _sums(target: tvm.target.Target) -> int:
 
 
 def features(problem: Problem, config: Config) -> dict[str, float]:
-    """What a cost model should know beside the knobs, such that workloads can be compared."""
+    """Return features for a cost model beside the knobs, such that workloads can be compared."""
     workload = problem.workload
     height, _ = workload.output_size
     pitch, (stride, _) = compute.band_pitch(workload), workload.stride
@@ -179,7 +181,7 @@ def features(problem: Problem, config: Config) -> dict[str, float]:
 
 
 def schedule(problem: Problem, config: Config, target: tvm.target.Target) -> Schedule:
-    """The workload's computation, scheduled with all output channels in a block; the config must be legal."""
+    """Schedule the workload's computation with all output channels in a block; the config must be legal."""
     workload = problem.workload
     # Step 0. The computation, in bands of rows and whole tiles of pixels
     lanes = native_lanes(target)

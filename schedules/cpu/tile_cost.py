@@ -1,6 +1,6 @@
-"""What a tile of outputs in registers is, and how long it takes.
+"""The knobs of a tile of outputs in registers, and a model of its time.
 
-How large it has to be follows from the analysis of the im2win thesis (section 3.2): at least as many vectors as
+The size of a tile follows from the analysis of the im2win thesis (section 3.2): at least as many vectors as
 multiply-adds are under way at once, and no more than there are registers. The rest was fitted on Zen 5.
 """
 
@@ -17,23 +17,28 @@ from ..space import ceil_div
 from .machine import FMA_LATENCY, FMA_UNITS, L1_BYTES, L2_BYTES, PAGE_BYTES, staged_bytes, vector_registers
 
 WEIGHT_CYCLES, INPUT_CYCLES = 0.16, 0.05
-"""What a vector of the weight, and what an input that is broadcast, takes beside the multiply-adds."""
+"""The cycles of a vector of the weight, and of an input that is broadcast, beside the multiply-adds."""
 
 LOADED_INPUT_CYCLES = 0.15
-"""The same for an input before AVX-512, where no multiply-add broadcasts it by itself; measured on Zen 3."""
+"""The cycles of an input before AVX-512, where no multiply-add broadcasts it by itself; measured on Zen 3."""
 
 STACK_BYTES, BEYOND_STACK_CYCLES = 1024, 250
-"""A tile of so many bytes is on the stack, and so in registers alone; what a larger one takes to be in memory too."""
+"""The largest bytes of a tile on the stack, and so in registers alone, and the cycles of a larger one.
+
+The cycles are those for keeping it in memory too.
+"""
 
 FINISH_CYCLES = 0.22
-"""What it takes to transpose, finish and store an output, for each vector of the tile."""
+"""The cycles to transpose, finish and store an output, for each vector of the tile."""
 
 STORE_CYCLES = 1.5
-"""What it takes to finish a vector of results and to store it as it is."""
+"""The cycles to finish a vector of results and to store it as it is."""
 
 CONFLICT_CYCLES, CONFLICTING = 11, 16
-"""What it takes more for each row of a channel where channels lie whole pages apart, and so in one set of the first
-cache; and how many channels are not yet too many for that."""
+"""The extra cycles of a channel's row where channels lie whole pages apart, and the most channels without.
+
+Such channels are in one set of the first cache.
+"""
 
 
 @dataclass(frozen=True)
@@ -41,35 +46,35 @@ class TileConfig:
     """The knobs. Sizes count outputs, where nothing else is said."""
 
     vectors: int
-    """Vectors of output channels in a register tile."""
+    """The number of vectors of output channels in a register tile."""
     vector: int
-    """Lanes of a vector."""
+    """The number of lanes of a vector."""
     rows: int
-    """Rows of a register tile."""
+    """The number of rows of a register tile."""
     columns: int
-    """Columns of a register tile."""
+    """The number of columns of a register tile."""
     channels: int
-    """Input channels that the innermost loop runs over; the taps are around it."""
+    """The number of input channels that the innermost loop runs over; the taps are around it."""
     tiles: int
-    """Register tiles of a task, one below the other."""
+    """The number of register tiles of a task, one below the other."""
     staged: int
-    """Where the input with its padding is copied to: 0 nowhere, 1 a band for each task, 2 as a whole ahead."""
+    """The place that the padded input is copied to: 0 nowhere, 1 a band for each task, 2 as a whole ahead."""
     parallel: bool
-    """Spread the work over the threads of the machine."""
+    """True to spread the work over the threads of the machine."""
 
     @property
     def block(self) -> int:
-        """Output channels of a task."""
+        """The number of output channels of a task."""
         return self.vectors * self.vector
 
     @property
     def outputs(self) -> int:
-        """Outputs of a channel in a register tile."""
+        """The number of outputs of a channel in a register tile."""
         return self.rows * self.columns
 
 
 def cost(workload: ConvWorkload, config: TileConfig, target: tvm.target.Target) -> float:
-    """Cycles that a core takes for an image, by its units for multiply-adds and loads and by its caches."""
+    """Return the cycles that a core takes for an image, by its units for multiply-adds and loads and by its caches."""
     height, width = workload.output_size
     taps = workload.w_shape[1] * prod(workload.kernel)
     tiles = ceil_div(height, config.rows) * ceil_div(width, config.columns)
@@ -90,5 +95,5 @@ def cost(workload: ConvWorkload, config: TileConfig, target: tvm.target.Target) 
 
 
 def blocks(workload: ConvWorkload, config: TileConfig) -> int:
-    """Blocks of output channels; none reaches into another group."""
+    """Return the number of blocks of output channels; none reaches into another group."""
     return workload.groups * ceil_div(workload.multiplier, config.block)

@@ -13,12 +13,12 @@ from tvm.tirx import PrimFunc
 
 
 def has_transposition(rows: int, lanes: int) -> bool:
-    """Whether there is an intrinsic for a matrix of `rows` vectors of `lanes`."""
+    """Return whether there is an intrinsic for a matrix of `rows` vectors of `lanes`."""
     return 1 < rows <= lanes and lanes.bit_count() == 1
 
 
 def transposition(rows: int, lanes: int) -> str:
-    """The name of the intrinsic that copies a float32 matrix of `rows` vectors of `lanes`, transposed."""
+    """Return the name of the intrinsic that copies a float32 matrix of `rows` vectors of `lanes`, transposed."""
     name = f"tvmconv_transposition_{rows}x{lanes}"
     if TensorIntrin.get(name, allow_missing=True) is None:
         description = _description(rows, lanes)
@@ -47,7 +47,7 @@ def _description(rows: int, lanes: int) -> PrimFunc:
 
 
 def _implementation(description: PrimFunc, rows: int, lanes: int) -> PrimFunc:
-    """Swaps blocks of half the lanes between vectors that are as far apart, then blocks of a quarter, and so on."""
+    """Return the intrinsic's code: it swaps blocks of half the lanes between vectors, then of a quarter, and so on."""
     matrix, transposed = description.params
     vector_type = f"float32x{lanes}"
     statements: list[tirx.Stmt] = []

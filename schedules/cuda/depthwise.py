@@ -37,7 +37,7 @@ VERSION = 1
 
 
 def schedule(problem: Problem, config: Config, target: tvm.target.Target) -> Schedule:
-    """The workload's computation, scheduled; the config must be legal."""
+    """Schedule the workload's computation; the config must be legal."""
     # Step 0. The computation, rounded up to whole tiles
     tile = (config.block_y, config.block_x)
     lanes = 1 if config.flat else config.load
@@ -118,7 +118,7 @@ def schedule(problem: Problem, config: Config, target: tvm.target.Target) -> Sch
 
 
 def _spread_over_threads(sch: Schedule, copy: SBlockRV, config: Config, vector: int) -> None:
-    """Vector after vector of a block's copy to thread after thread."""
+    """Give vector after vector of a block's copy to thread after thread."""
     *outer, column = sch.get_loops(copy)[-4:]
     column, lane = sch.split(column, [None, vector])
     elements = sch.fuse(*outer, column)
@@ -128,7 +128,7 @@ def _spread_over_threads(sch: Schedule, copy: SBlockRV, config: Config, vector: 
 
 
 def _bind_threads(sch: Schedule, config: Config, z: LoopRV, y: LoopRV, x: LoopRV) -> None:
-    """Makes threads of three loops; in one dimension where planes are flat, for TVM to see that they are contiguous."""
+    """Bind three loops to threads; to one dimension where planes are flat, so that TVM sees they are contiguous."""
     loops = (sch.fuse(z, y, x),) if config.flat else (x, y, z)
     for loop, thread in zip(loops, ("threadIdx.x", "threadIdx.y", "threadIdx.z"), strict=False):
         sch.bind(loop, thread)

@@ -1,4 +1,4 @@
-"""Which tiles of a depthwise convolution are worth a trial on CUDA, the default, and what a cost model is told."""
+"""A model of depthwise convolutions on CUDA: tiles worth a trial, the default, and features for a cost model."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ from .gemm_model import BYTES_PER_CLOCK, START
 from .machine import MULTIPROCESSORS
 
 FULL_GPU_THREADS = 65536
-"""What the default configuration takes for a full GPU: 512 threads on each of some 130 multiprocessors."""
+"""The threads that the default configuration takes for a full GPU: 512 on each of some 130 multiprocessors."""
 
 BLOCK_THREADS = 128
 NARROW = 8
-"""Columns of a plane up to which a thread of the default configuration takes whole rows."""
+"""The columns of a plane up to which a thread of the default configuration takes whole rows."""
 
 WASTE = 1.15
-"""How many outputs, in parts of those wanted, the default configuration may compute at the bottom of a plane."""
+"""The largest ratio of computed to wanted outputs at the bottom of a plane in the default configuration."""
 
 
 def supports(problem: Problem, target: tvm.target.Target) -> bool:
@@ -59,7 +59,7 @@ def ablations(config: Config) -> dict[str, Config]:
 
 
 def space(problem: Problem, target: tvm.target.Target) -> Space[Config]:
-    """The configurations worth trying for a workload, legal on the target."""
+    """Return the configurations worth trying for a workload, legal on the target."""
     workload = problem.workload
     height, width = workload.output_size
     default = default_config(problem, target)
@@ -95,7 +95,10 @@ def space(problem: Problem, target: tvm.target.Target) -> Space[Config]:
 
 
 def heuristics(workload: ConvWorkload) -> dict[str, Callable[[Config], bool]]:
-    """Which legal configurations are worth building, by name; without them a space has some hundred times as many."""
+    """Return tests that select legal configurations worth building, by name.
+
+    Without them a space has some hundred times as many configurations.
+    """
     height, width = workload.output_size
     share = prod(workload.output_shape) / FULL_GPU_THREADS
 
@@ -140,9 +143,9 @@ def heuristics(workload: ConvWorkload) -> dict[str, Callable[[Config], bool]]:
 
 
 def default_config(problem: Problem, target: tvm.target.Target) -> Config:
-    """A legal configuration that is reasonable for any workload.
+    """Return a legal configuration that is reasonable for any workload.
 
-    What was fast on an H100: a window in registers, read once by loads as wide as stores; one block as wide as the
+    Its kind was fast on an H100: a window in registers, read once by loads as wide as stores; one block as wide as the
     plane; all outputs of a channel in one thread. Planes too narrow for that go through shared memory as they lie. So
     does the tile of a window too large for registers, and one too large for both is read through the cache.
     """
@@ -155,7 +158,7 @@ def default_config(problem: Problem, target: tvm.target.Target) -> Config:
 
 
 def _candidates(workload: ConvWorkload) -> Iterator[Config]:
-    """Configurations for the default, the best first; not all are legal."""
+    """Yield configurations for the default, the best first; not all are legal."""
     height, width = workload.output_size
     m, share = workload.multiplier, prod(workload.output_shape) // FULL_GPU_THREADS
     if width <= NARROW:
@@ -196,14 +199,14 @@ def _candidates(workload: ConvWorkload) -> Iterator[Config]:
 
 
 def _threads(columns: int) -> int:
-    """Threads for the columns of a row: all in one block if 64 do, and a power of two if that wastes little."""
+    """Return the threads for the columns of a row: all in one block if 64 do, a power of two if that wastes little."""
     threads = ceil_div(columns, ceil_div(columns, 64))
     rounded = 1 << (threads - 1).bit_length()
     return rounded if rounded <= 1.2 * threads else threads
 
 
 def features(problem: Problem, config: Config) -> dict[str, float]:
-    """What a cost model should know beside the knobs, such that workloads can be compared; an H100 is assumed."""
+    """Return features for a cost model beside the knobs, such that workloads can be compared; an H100 is assumed."""
     workload = problem.workload
     height, width = workload.output_size
     grid, shared = blocks(workload, config), shared_bytes(workload, config)

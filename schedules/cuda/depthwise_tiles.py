@@ -1,4 +1,4 @@
-"""The tiles of a depthwise convolution on CUDA, and which of them are legal.
+"""The tiles of a depthwise convolution on CUDA, and the conditions for legal ones.
 
 A block computes one tile of one or several output planes, and a thread a part of it in registers.
 """
@@ -22,31 +22,34 @@ class Config:
     """The knobs. A block computes `vthreads * threads * outputs of a thread` in y and in x."""
 
     planes: int
-    """Output channels a block computes."""
+    """The number of output channels that a block computes."""
     threads_y: int
     threads_x: int
     vthreads_y: int
-    """Strided parts of a block; each thread works in all of them."""
+    """The number of strided parts of a block; each thread works in all of them."""
     vthreads_x: int
     rows: int
-    """Neighbouring rows a thread computes in each of its vthreads."""
+    """The number of neighbouring rows that a thread computes in each of its vthreads."""
     columns: int
-    """Neighbouring columns, likewise."""
+    """The number of neighbouring columns, likewise."""
     vector: int
-    """Neighbouring outputs that one store instruction writes."""
+    """The number of neighbouring outputs that one store instruction writes."""
     unroll: int
-    """Tap loops unrolled, from the innermost: 0 none, 1 a row of the kernel, 2 all of it."""
+    """The tap loops to unroll, from the innermost: 0 none, 1 a row of the kernel, 2 all of it."""
     shared_input: bool
-    """Stage the input tile in shared memory, else read it through the cache: once into registers where all taps are
-    unrolled, so that outputs share what they read, else tap by tap."""
+    """True to stage the input tile in shared memory, else it is read through the cache.
+
+    In the second case it is read once into registers where all taps are unrolled, so that outputs share it, else tap by
+    tap.
+    """
     shared_filter: bool
-    """Stage the filter in shared memory, else read it through the cache."""
+    """True to stage the filter in shared memory, else it is read through the cache."""
     load: int = 1
-    """Neighbouring elements of the input that one load instruction reads, where it is staged or copied."""
+    """The number of neighbouring input elements that one load instruction reads, where it is staged or copied."""
     siblings: int = 1
-    """Output channels of one input channel that a thread computes from the same window: one of them or all."""
+    """The output channels of one input channel that a thread computes from the same window: one of them or all."""
     flat: bool = False
-    """Copy whole planes into shared memory and out of it as they lie in memory, so that any width is coalesced."""
+    """True to copy whole planes into and out of shared memory as they lie, so that any width is coalesced."""
 
     @property
     def threads_z(self) -> int:
@@ -58,17 +61,17 @@ class Config:
 
     @property
     def block_y(self) -> int:
-        """Rows of a block."""
+        """The number of rows of a block."""
         return self.vthreads_y * self.threads_y * self.rows
 
     @property
     def block_x(self) -> int:
-        """Columns of a block."""
+        """The number of columns of a block."""
         return self.vthreads_x * self.threads_x * self.columns
 
     @property
     def outputs(self) -> int:
-        """Outputs a thread keeps in registers."""
+        """The number of outputs that a thread keeps in registers."""
         return self.siblings * self.vthreads_y * self.vthreads_x * self.rows * self.columns
 
 
@@ -78,7 +81,7 @@ LEAST = Config(
 
 
 def constraints(workload: ConvWorkload, target: tvm.target.Target) -> dict[str, Callable[[Config], bool]]:
-    """What a configuration must meet, by name."""
+    """Return the tests that a configuration must pass, by name."""
     max_threads = int(target.attrs["max_threads_per_block"])
     max_shared = int(target.attrs["max_shared_memory_per_block"])
     height, width = workload.output_size
@@ -96,7 +99,7 @@ def constraints(workload: ConvWorkload, target: tvm.target.Target) -> dict[str, 
         )
 
     def aligned_loads(config: Config) -> bool:
-        """What is staged begins at a whole load, whatever thread or block stages it."""
+        """Return whether staged elements begin at a whole load, whatever thread or block stages them."""
         staged = config.block_x if config.shared_input else config.columns if config.unroll == 2 else 0
         return config.load == 1 or config.flat or (staged > 0 and staged * workload.stride[1] % config.load == 0)
 
@@ -104,7 +107,10 @@ def constraints(workload: ConvWorkload, target: tvm.target.Target) -> dict[str, 
         return config.siblings in (1, workload.multiplier) and config.planes % config.siblings == 0
 
     def whole_planes_in_registers(config: Config) -> bool:
-        """In one piece, too: with vthreads TVM's kernels are wrong on a GPU, though not their serial twins."""
+        """Return whether flat planes are in registers in one piece.
+
+        With vthreads TVM's kernels are wrong on a GPU, though not their serial twins.
+        """
         whole = config.block_y >= height and config.block_x >= width
         window = config.unroll == 2 and not config.shared_input
         return not config.flat or (whole and window and config.vthreads_y == config.vthreads_x == 1)
@@ -145,7 +151,7 @@ def constraints(workload: ConvWorkload, target: tvm.target.Target) -> dict[str, 
 
 
 def whole_planes(workload: ConvWorkload, at_most: int) -> tuple[int, ...]:
-    """Numbers of planes that divide the output channels into blocks, ascending.
+    """Return numbers of planes that divide the output channels into blocks, ascending.
 
     More than one has to be all of an input channel's: TVM cannot tell that a part of them reads one channel only, and
     would stage every channel.
@@ -155,21 +161,21 @@ def whole_planes(workload: ConvWorkload, at_most: int) -> tuple[int, ...]:
 
 
 def window_elements(workload: ConvWorkload, config: Config) -> int:
-    """Input elements a thread stages in registers, for all its vthreads."""
+    """Return the input elements that a thread stages in registers, for all its vthreads."""
     if config.shared_input or config.unroll < 2:
         return 0
     return prod(workload.read_by((config.rows, config.columns))) * config.vthreads_y * config.vthreads_x
 
 
 def staged_elements(workload: ConvWorkload, config: Config, outputs: tuple[int, int]) -> int:
-    """Input elements that are staged for a tile of outputs of a channel, in whole loads."""
+    """Return the input elements that are staged for a tile of outputs of a channel, in whole loads."""
     rows, columns = workload.read_by(outputs)
     surplus = -workload.padding[1] % config.load
     return rows * ceil_div(surplus + columns, config.load) * config.load
 
 
 def shared_bytes(workload: ConvWorkload, config: Config) -> int:
-    """Shared memory of a block, in bytes; where planes go through it, TVM may need less."""
+    """Return the shared memory of a block, in bytes; where planes go through it, TVM may need less."""
     channels = ceil_div(config.planes, workload.multiplier)
     buffers = []
     if config.shared_input:
@@ -183,7 +189,7 @@ def shared_bytes(workload: ConvWorkload, config: Config) -> int:
 
 
 def blocks(workload: ConvWorkload, config: Config) -> int:
-    """Blocks of the grid."""
+    """Return the number of blocks of the grid."""
     height, width = workload.output_size
     planes = workload.batch * workload.out_channels // config.planes
     return planes * ceil_div(height, config.block_y) * ceil_div(width, config.block_x)

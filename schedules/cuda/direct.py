@@ -41,13 +41,13 @@ LEAST = Config(1, 1, 1, 1, 1, 1, 1, 1, 1, 1)
 
 
 def space(problem: Problem, target: tvm.target.Target) -> Space[Config]:
-    """The configurations that are worth a trial on this target."""
+    """Return the configurations that are worth a trial on this target."""
     workload = problem.workload
     return search_space(default_config(problem, target), LEAST, workload, target, prod(workload.x_shape))
 
 
 def default_config(problem: Problem, target: tvm.target.Target) -> Config:
-    """A legal configuration that is reasonable for any workload."""
+    """Return a legal configuration that is reasonable for any workload."""
     workload = problem.workload
     return Config(**vars(best_config(workload, target, prod(workload.x_shape))))
 
@@ -58,5 +58,5 @@ def estimate(problem: Problem, config: Config, target: tvm.target.Target) -> flo
 
 
 def schedule(problem: Problem, config: Config, target: tvm.target.Target) -> Schedule:
-    """The workload's computation, scheduled; the config must be legal."""
+    """Schedule the workload's computation; the config must be legal."""
     return schedule_gemm(problem.workload, config, input_elements)

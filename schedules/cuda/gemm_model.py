@@ -1,4 +1,4 @@
-"""A model of how long a matrix product's tiles take on an H100: the default configuration, and what is worth a trial.
+"""A model of the time of a matrix product's tiles on an H100: the default configuration, and those worth a trial.
 
 Its numbers were fitted to some 480 configurations of 12 layers that were measured there, at batch 128 and 1.
 """
@@ -36,24 +36,27 @@ from .gemm_tiles import (
 from .machine import BLOCK_BYTES, MULTIPROCESSORS, REGISTERS, SHARED_BYTES, WARP, WARPS
 
 PARTS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32)
-"""Numbers of parts to try; they need not divide the input channels."""
+"""The numbers of parts to try; they need not divide the input channels."""
 
 COPY, WAIT, COLD_WAIT, START, SECOND_KERNEL = 20, 450, 650, 8000, 4000
-"""Issue slots that a copied element or vector takes in all. Clocks: those of a chunk in which a block alone waits, for
-shared memory and its barriers; more where it waits for memory too; of a launch; of a kernel that adds up the parts."""
+"""The issue slots of a copied element or vector, and the clocks of waits and of starts.
+
+The clocks are those of a chunk in which a block alone waits, for shared memory and its barriers; more where it waits
+for memory too; of a launch; of a kernel that adds up the parts.
+"""
 
 BYTES_PER_CLOCK = 1700
-"""Of the memory, for parts on their way out and in again."""
+"""The bytes per clock of the memory, for parts on their way out and in again."""
 
 MOST_ELEMENTS = 2**29 - 1, 2**31 - 1
 """The most elements of four bytes that `cp.async` reaches, and that TVM counts: constraints ask no more of them."""
 
 WORTH_A_TRIAL = 1.5
-"""How much slower than the default the model may find a configuration of the space."""
+"""The largest ratio of a configuration's time to the default's, by the model, in the space."""
 
 
 def clocks(workload: ConvWorkload, config: GemmConfig) -> float:
-    """What the busiest multiprocessor takes."""
+    """Return the clocks of the busiest multiprocessor."""
     share = ceil_div(blocks(workload, config), MULTIPROCESSORS)
     together = min(share, resident_blocks(workload, config))
     copies = config.chunk * (config.block_m / config.load + config.block_n) / config.threads
@@ -67,7 +70,7 @@ def clocks(workload: ConvWorkload, config: GemmConfig) -> float:
 
 
 def resident_blocks(workload: ConvWorkload, config: GemmConfig) -> int:
-    """Blocks that a multiprocessor has room for at once."""
+    """Return the number of blocks that a multiprocessor has room for at once."""
     registers = min(255, config.outputs + fragments(config) + 20) * config.threads
     shared = shared_bytes(workload, config) + BLOCK_BYTES
     return max(1, min(REGISTERS // registers, SHARED_BYTES // shared, WARPS * WARP // config.threads))
@@ -92,7 +95,7 @@ def _best_config(workload: ConvWorkload, target: tvm.target.Target, elements: in
 
 
 def _candidates(workload: ConvWorkload, elements: int) -> Iterator[GemmConfig]:
-    """Configurations for the default; not all are legal."""
+    """Yield configurations for the default; not all are legal."""
     far = not copies_behind(workload, elements)
     narrow = (VECTOR,) if workload.multiplier > 16 else (4, 2, 1)
     for threads_m, threads_n, vthreads_m, vthreads_n, channels, parts in product(
@@ -124,7 +127,7 @@ def _candidates(workload: ConvWorkload, elements: int) -> Iterator[GemmConfig]:
 
 
 def _chunk(workload: ConvWorkload, parts: int) -> tuple[int, int, int]:
-    """A chunk of some eight terms: input channels for one tap, and more taps where channels are too few."""
+    """Return a chunk of some eight terms: input channels for one tap, and more taps where channels are too few."""
     share = ceil_div(workload.w_shape[1], parts)
 
     def badness(size: tuple[int, int, int]) -> float:
@@ -136,7 +139,7 @@ def _chunk(workload: ConvWorkload, parts: int) -> tuple[int, int, int]:
 
 
 def search_space(default: C, least: C, workload: ConvWorkload, target: tvm.target.Target, elements: int) -> Space[C]:
-    """The configurations that are worth a trial: the model does not find them much slower than the default."""
+    """Return the configurations worth a trial: the model does not find them much slower than the default."""
     channels, (r, s) = workload.w_shape[1], workload.kernel
     bound = WORTH_A_TRIAL * clocks(workload, default)
 
@@ -148,7 +151,7 @@ def search_space(default: C, least: C, workload: ConvWorkload, target: tvm.targe
         return config.parts == 1 or MULTIPROCESSORS <= blocks(workload, config) <= 12 * MULTIPROCESSORS
 
     def register_limit_that_matters(config: GemmConfig) -> bool:
-        """It may take a few from a kernel that would go just past what lets so many blocks in."""
+        """Return whether the limit lets so many blocks in, taking at most a few registers from a kernel."""
         return config.resident == 1 or config.resident * config.threads * 2 * config.outputs == REGISTERS
 
     def promising(config: GemmConfig) -> bool:
@@ -183,7 +186,7 @@ def supports(problem: Problem, target: tvm.target.Target) -> bool:
 
 
 def features(problem: Problem, config: GemmConfig) -> dict[str, Any]:
-    """What a cost model should know beside the knobs, such that workloads can be compared; an H100 is assumed."""
+    """Return features for a cost model beside the knobs, such that workloads can be compared; an H100 is assumed."""
     workload = problem.workload
     grid, resident = blocks(workload, config), resident_blocks(workload, config)
     pixels, terms = workload.batch * prod(workload.output_size), workload.w_shape[1] * prod(workload.kernel)

@@ -20,11 +20,11 @@ from .gemm_tiles import VECTOR, GemmConfig
 from .machine import WARP
 
 COPY_THREADS = 256
-"""Threads of a block that lays out the weight, or adds up the parts."""
+"""The threads of a block that lays out the weight, or adds up the parts."""
 
 
 def schedule_gemm(workload: ConvWorkload, config: GemmConfig, elements: Elements) -> Schedule:
-    """The workload's computation, scheduled; the config must be legal."""
+    """Schedule the workload's computation; the config must be legal."""
     # Step 0. The computation, rounded up to whole tiles
     tile = (config.block_m, config.block_n, config.chunk_c)
     sch = Schedule(te.create_prim_func(compute.implicit_gemm(workload, tile, config.parts, elements)))
@@ -99,7 +99,7 @@ def schedule_gemm(workload: ConvWorkload, config: GemmConfig, elements: Elements
 
 
 def _pipeline(sch: Schedule, config: GemmConfig, chunk: LoopRV, *stages: SBlockRV) -> None:
-    """Copies chunks while another is computed: with cp.async, or through registers into the other buffer of two."""
+    """Copy chunks while another is computed: with cp.async, or through registers into the other buffer of two."""
     if config.stages == 1:
         return
     if config.asynchronous:
@@ -116,7 +116,7 @@ def _pipeline(sch: Schedule, config: GemmConfig, chunk: LoopRV, *stages: SBlockR
 
 
 def spread_over_grid(sch: Schedule, stage: SBlockRV) -> LoopRV:
-    """A stage as a kernel of its own, an element a thread; the loop of threads."""
+    """Make a stage a kernel of its own, with an element for each thread; return the loop of threads."""
     block, thread = sch.split(sch.fuse(*sch.get_loops(stage)), [None, COPY_THREADS])
     sch.bind(block, "blockIdx.x")
     sch.bind(thread, "threadIdx.x")
@@ -124,7 +124,7 @@ def spread_over_grid(sch: Schedule, stage: SBlockRV) -> LoopRV:
 
 
 def _spread(sch: Schedule, loops: list[LoopRV], threads: int, vector: int) -> None:
-    """Vector after vector of a copy to thread after thread."""
+    """Give vector after vector of a copy to thread after thread."""
     _, thread, lanes = sch.split(sch.fuse(*loops), [None, threads, vector])
     sch.bind(thread, "threadIdx.x")
     if vector > 1:

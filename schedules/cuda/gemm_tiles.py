@@ -1,4 +1,4 @@
-"""What the CUDA schedules of dense convolutions share: the tiles of a matrix product, and which of them are legal.
+"""Code that the CUDA schedules of dense convolutions share: the tiles of a matrix product, and their constraints.
 
 Rows of the product are output channels of a group, columns are pixels of all images, and its terms are input channels
 and taps. A block computes a tile of it, and a thread a micro-tile in registers.
@@ -26,38 +26,38 @@ class GemmConfig:
     """The knobs. A block computes `vthreads * threads * outputs of a thread` channels and pixels."""
 
     threads_m: int
-    """Threads of a block along the output channels."""
+    """The number of threads of a block along the output channels."""
     threads_n: int
-    """Threads of a block along the pixels."""
+    """The number of threads of a block along the pixels."""
     lanes_m: int
-    """Threads of a warp along the output channels; the others of its 32 lie along the pixels."""
+    """The number of threads of a warp along the output channels; the others of its 32 lie along the pixels."""
     vthreads_m: int
-    """Strided parts of a block; each thread works in all of them."""
+    """The number of strided parts of a block; each thread works in all of them."""
     vthreads_n: int
     channels: int
-    """Neighbouring output channels a thread computes in each of its vthreads."""
+    """The number of neighbouring output channels that a thread computes in each of its vthreads."""
     pixels: int
-    """Neighbouring pixels, likewise."""
+    """The number of neighbouring pixels, likewise."""
     chunk_c: int
-    """Input channels of a chunk of the reduction."""
+    """The number of input channels of a chunk of the reduction."""
     chunk_r: int
-    """Rows of the kernel in a chunk."""
+    """The number of rows of the kernel in a chunk."""
     chunk_s: int
-    """Columns of the kernel in a chunk."""
+    """The number of columns of the kernel in a chunk."""
     stages: int = 1
-    """Chunks in shared memory: 1 computes after each copy, more copy the next ones meanwhile."""
+    """The number of chunks in shared memory: 1 computes after each copy, more copy the next ones meanwhile."""
     asynchronous: bool = False
-    """Copy the next chunks with cp.async, else one through registers."""
+    """True to copy the next chunks with cp.async, else one goes through registers."""
     packed: bool = False
-    """Lay the weight out in tiles first, else read it as it is."""
+    """True to lay the weight out in tiles first, else it is read as it is."""
     load: int = 1
-    """Neighbouring elements of the packed weight that one load instruction reads."""
+    """The number of neighbouring elements of the packed weight that one load instruction reads."""
     store: int = 1
-    """Neighbouring pixels that one store instruction writes."""
+    """The number of neighbouring pixels that one store instruction writes."""
     parts: int = 1
-    """Parts of the reduction that blocks share."""
+    """The number of parts of the reduction that blocks share."""
     resident: int = 1
-    """Blocks that a multiprocessor has to have room for: the compiler keeps to the registers that this leaves it."""
+    """The number of blocks that a multiprocessor has to have room for, which limits the registers."""
 
     @property
     def threads(self) -> int:
@@ -65,22 +65,22 @@ class GemmConfig:
 
     @property
     def block_m(self) -> int:
-        """Output channels of a block."""
+        """The number of output channels of a block."""
         return self.vthreads_m * self.threads_m * self.channels
 
     @property
     def block_n(self) -> int:
-        """Pixels of a block."""
+        """The number of pixels of a block."""
         return self.vthreads_n * self.threads_n * self.pixels
 
     @property
     def outputs(self) -> int:
-        """Outputs of a thread."""
+        """The number of outputs of a thread."""
         return self.vthreads_m * self.channels * self.vthreads_n * self.pixels
 
     @property
     def chunk(self) -> int:
-        """Terms of the reduction in a chunk."""
+        """The number of terms of the reduction in a chunk."""
         return self.chunk_c * self.chunk_r * self.chunk_s
 
 
@@ -88,7 +88,7 @@ C = TypeVar("C", bound=GemmConfig)
 
 
 def ablations(config: C) -> dict[str, C]:
-    """The configuration without each of its optimizations in turn, by the name of what is missing.
+    """Return the configuration without each of its optimizations in turn, by the name of the missing one.
 
     They are those whose worth the im2win thesis measures (figure 4-9), and the packed weight. Without vectors a thread
     has as many outputs, and without the micro-kernel it has one. Not all are legal for every workload, or differ.
@@ -109,7 +109,7 @@ def ablations(config: C) -> dict[str, C]:
 def constraints(
     workload: ConvWorkload, target: tvm.target.Target, elements: int
 ) -> dict[str, Callable[[GemmConfig], bool]]:
-    """What a configuration must meet, by name, where columns are read from so many elements."""
+    """Return the tests that a configuration must pass, by name, where columns are read from so many elements."""
     max_threads = int(target.attrs["max_threads_per_block"])
     max_shared = int(target.attrs["max_shared_memory_per_block"])
     channels, kernel = workload.w_shape[1], workload.kernel
@@ -131,7 +131,7 @@ def constraints(
         return (config.parts - 1) * part_channels(workload, config) < channels
 
     def pipeline(config: GemmConfig) -> bool:
-        """Registers hold one chunk, and a pipeline has as many chunks as stages."""
+        """Return whether registers hold one chunk, and a pipeline has as many chunks as stages."""
         fits = copies_behind(workload, elements) if config.asynchronous else config.stages <= 2
         return fits and (config.stages > 1 or not config.asynchronous) and chunks(workload, config) >= config.stages
 
@@ -146,17 +146,17 @@ def constraints(
         return shared_bytes(workload, config) <= max_shared
 
     def held(config: GemmConfig) -> float:
-        """Elements of a chunk that a thread has in registers on their way."""
+        """Return the elements of a chunk that a thread has in registers on their way."""
         through = not config.asynchronous and config.stages > 1
         return config.chunk * (config.block_m + config.block_n) / config.threads if through else 0
 
     def registers(config: GemmConfig) -> bool:
-        """Beside the outputs, what a thread copies: addresses, and elements where they go through registers."""
+        """Return whether outputs and copies fit registers: addresses, and elements that go through registers."""
         copies = config.chunk * (config.block_m / config.load + config.block_n) / config.threads
         return config.outputs <= 144 and copies <= 64 and held(config) <= 24
 
     def room(config: GemmConfig) -> bool:
-        """What is left of the registers has to hold the outputs, and about as much beside them."""
+        """Return whether the registers that are left hold the outputs, and about as much beside them."""
         left = REGISTERS // (config.threads * config.resident)
         least = max(2 * config.outputs, config.outputs + fragments(config) + held(config) + 32)
         shared = config.resident * (shared_bytes(workload, config) + BLOCK_BYTES)
@@ -169,7 +169,7 @@ def constraints(
         return blocks(workload, config) < 2**31 and config.parts < 2**16
 
     def indices(config: GemmConfig) -> bool:
-        """TVM counts elements in 32 bits, those of the sums and of the packed weight too."""
+        """Return whether TVM can count the elements in 32 bits, those of the sums and of the packed weight too."""
         rows = workload.groups * ceil_div(workload.multiplier, config.block_m) * config.block_m
         depth = config.parts * part_channels(workload, config) * prod(kernel)
         return max(elements, config.parts * prod(workload.output_shape), rows * depth) < 2**31
@@ -191,43 +191,49 @@ def constraints(
 
 
 def fragments(config: GemmConfig) -> int:
-    """Elements of both factors that a thread multiplies at a time."""
+    """Return the number of elements of both factors that a thread multiplies at a time."""
     return config.vthreads_m * config.channels + config.vthreads_n * config.pixels
 
 
 def widest_store(workload: ConvWorkload, pixels: int) -> int:
-    """Neighbouring pixels, of so many, that one instruction can store wherever they begin."""
+    """Return the neighbouring pixels, of so many, that one instruction can store wherever they begin."""
     return next(width for width in (4, 2, 1) if pixels % width == 0 and prod(workload.output_size) % width == 0)
 
 
 def part_channels(workload: ConvWorkload, config: GemmConfig) -> int:
-    """Input channels that a block sums over, rounded up to whole chunks."""
+    """Return the input channels that a block sums over, rounded up to whole chunks."""
     return ceil_div(workload.w_shape[1], config.parts * config.chunk_c) * config.chunk_c
 
 
 def copies_behind(workload: ConvWorkload, elements: int) -> bool:
-    """Whether cp.async can copy from so many elements: of 4 bytes at least, and TVM counts bytes there in 32 bits."""
+    """Return whether cp.async can copy from so many elements.
+
+    They have 4 bytes at least, and TVM counts bytes there in 32 bits.
+    """
     return workload.itemsize == 4 and elements * workload.itemsize < 2**31
 
 
 def reads_zeros(workload: ConvWorkload, config: GemmConfig) -> bool:
-    """Whether copies of the input have to test what they read: for padding, or past the last channel."""
+    """Return whether copies of the input have to test each element: for padding, or past the last channel."""
     return any(workload.padding) or part_channels(workload, config) * config.parts != workload.w_shape[1]
 
 
 def chunks(workload: ConvWorkload, config: GemmConfig) -> int:
-    """Chunks that a block goes through."""
+    """Return the number of chunks that a block goes through."""
     return part_channels(workload, config) * prod(workload.kernel) // config.chunk
 
 
 def blocks(workload: ConvWorkload, config: GemmConfig) -> int:
-    """Blocks of the grid, without those that lay out the weight or add up the parts."""
+    """Return the blocks of the grid, without those that lay out the weight or add up the parts."""
     rows = workload.groups * ceil_div(workload.multiplier, config.block_m)
     return config.parts * rows * ceil_div(workload.batch * prod(workload.output_size), config.block_n)
 
 
 def shared_bytes(workload: ConvWorkload, config: GemmConfig) -> int:
-    """Shared memory of a block, in bytes; of weights that are not packed TVM leaves out the end of the last row."""
+    """Return the shared memory of a block, in bytes.
+
+    For weights that are not packed TVM leaves out the end of the last row.
+    """
     row = config.block_m if config.packed else ceil_div(config.block_m - VECTOR, WARP) * WARP + VECTOR
     buffers = (width * config.chunk * config.stages * workload.itemsize for width in (row, config.block_n))
     return sum(ceil_div(size, SHARED_ALIGNMENT) * SHARED_ALIGNMENT for size in buffers)

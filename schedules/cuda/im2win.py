@@ -45,19 +45,19 @@ LEAST = Config(1, 1, 1, 1, 1, 1, 1, 1, 1, 1)
 
 
 def space(problem: Problem, target: tvm.target.Target) -> Space[Config]:
-    """The configurations that are worth a trial on this target."""
+    """Return the configurations that are worth a trial on this target."""
     workload = problem.workload
     return search_space(default_config(problem, target), LEAST, workload, target, _windows(workload))
 
 
 def default_config(problem: Problem, target: tvm.target.Target) -> Config:
-    """A legal configuration that is reasonable for any workload."""
+    """Return a legal configuration that is reasonable for any workload."""
     workload = problem.workload
     return Config(**vars(best_config(workload, target, _windows(workload))))
 
 
 def _windows(workload: ConvWorkload) -> int:
-    """Elements of the windows, which have whole strides of columns."""
+    """Return the number of elements of the windows, which have whole strides of columns."""
     columns = workload.padded_input[1] + workload.stride[1]
     return prod(workload.x_shape[:2]) * workload.output_size[0] * workload.kernel[0] * columns
 
@@ -70,7 +70,7 @@ def estimate(problem: Problem, config: Config, target: tvm.target.Target) -> flo
 
 
 def schedule(problem: Problem, config: Config, target: tvm.target.Target) -> Schedule:
-    """The workload's computation, scheduled; the config must be legal."""
+    """Schedule the workload's computation; the config must be legal."""
     sch = schedule_gemm(problem.workload, config, window_elements)
     spread_over_grid(sch, sch.get_sblock("windows"))
     return sch

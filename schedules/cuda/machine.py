@@ -1,16 +1,16 @@
-"""What the schedules for CUDA assume of the machine."""
+"""The properties of the machine that the schedules for CUDA assume."""
 
 MULTIPROCESSORS = 132
-"""Of an H100, for which default configurations are chosen."""
+"""The multiprocessors of an H100, for which default configurations are chosen."""
 
 SHARED_ALIGNMENT = 64
-"""Bytes to which TVM aligns each buffer in shared memory."""
+"""The bytes to which TVM aligns each buffer in shared memory."""
 
 WARP = 32
-"""Threads that run in step."""
+"""The number of threads that run in step."""
 
 REGISTERS, SHARED_BYTES, WARPS = 65536, 227 * 1024, 64
-"""Of a multiprocessor: what its blocks have between them, in registers, bytes of shared memory and warps."""
+"""The registers, bytes of shared memory and warps of a multiprocessor, which its blocks share."""
 
 BLOCK_BYTES = 1024
-"""Of shared memory, which each block takes beside its own."""
+"""The bytes of shared memory that each block takes beside its own."""

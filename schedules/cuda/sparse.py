@@ -38,7 +38,7 @@ VERSION = 1
 
 
 def schedule(problem: Problem, config: Config, target: tvm.target.Target) -> Schedule:
-    """The workload's computation, scheduled with all output channels in a thread; the config must be legal."""
+    """Schedule the workload's computation with all output channels in a thread; the config must be legal."""
     workload = problem.workload
     # Step 0. The computation, rounded up to whole tiles
     sch = Schedule(te.create_prim_func(compute.sparse(workload, config.tile)))

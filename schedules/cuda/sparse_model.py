@@ -1,4 +1,4 @@
-"""A model of how long sparse convolutions take on an H100: the default configuration, and what is worth a trial.
+"""A model of the time of sparse convolutions on an H100: the default configuration, and those worth a trial.
 
 Its ten numbers were fitted to some 220 configurations of 10 operators that were measured there with 90% zeros, at
 batch 64 and 1. It is 12% off in the mean; the configuration that it finds the fastest of those measured takes 1.04
@@ -24,47 +24,55 @@ from .machine import BLOCK_BYTES, MULTIPROCESSORS, REGISTERS, SHARED_BYTES, WARP
 from .sparse_tiles import LEAST, Config, blocks, constraints, copies, elements, places, registers, shared_bytes, window
 
 MOST_INSTRUCTIONS = 16384
-"""Of a block of output channels: compilers take longer over twice as many than over two such blocks."""
+"""The largest number of instructions of a block of output channels.
+
+Compilers take longer over twice as many than over two such blocks.
+"""
 
 MOST_CODE = 48000
-"""Instructions of all blocks, or two for each product: more take longer to compile than a configuration is worth."""
+"""The largest number of instructions of all blocks, or two for each product.
+
+More take longer to compile than a configuration is worth.
+"""
 
 INSTRUCTION_BYTES = 16
 
 START, BARRIER, LATENCY = 2100, 50, 210
-"""Clocks: of a launch; of the barrier of a chunk; until what is staged has come from memory."""
+"""The clocks of a launch, of the barrier of a chunk, and until staged data has come from memory."""
 
 COLD, FAR_COLD = 0.86, 4.1
-"""Clocks of an instruction that a multiprocessor has not run yet, and how many times more where it comes from far."""
+"""The clocks of an instruction that a multiprocessor has not run yet, and the factor where it comes from far."""
 
 MISSED, FETCHED = 6.9, 0.9
-"""Clocks of an instruction that a multiprocessor has run, but not kept: those that a block waits, and those in which
-no other block gets one."""
+"""The clocks of an instruction that a multiprocessor has run but not kept: a block's wait, and the fetch.
+
+During the fetch no other block gets an instruction.
+"""
 
 NEAR_CODE, FAR_CODE = 110 * 1024, 256 * 1024
-"""Bytes of code of which half is still there when it is wanted again: in a multiprocessor, and in what is around it."""
+"""The bytes of code of which half is still in a multiprocessor, or in the caches around it, when run again."""
 
 MEMORY_BYTES, L2_BYTES = 14.1, 18.4
-"""That memory and the L2 cache move, a clock and multiprocessor."""
+"""The bytes that memory and the L2 cache move, per clock and multiprocessor."""
 
 L2_ROOM = 40e6
-"""Bytes that stay in the L2 cache until the next kernel; of an input that is read again, 25e6 beside the output."""
+"""The bytes that stay in the L2 cache until the next kernel; of an input that is read again, 25e6 beside the output."""
 
 ROW_ENDS, SECTOR = 17, 32
-"""Bytes moved in vain at the ends of a row; and where it ends within one of the pieces that memory is moved in."""
+"""The bytes moved in vain at the ends of a row; and the bytes of a piece that memory is moved in."""
 
 CACHED_SHARED_BYTES = 196 * 1024
-"""Of shared memory: where blocks have more together, almost nothing of a multiprocessor is left for its L1 cache."""
+"""The bytes of shared memory of all blocks up to which a multiprocessor has an L1 cache worth the name."""
 
 FLATTERED = 1.2
-"""How many times better than measured sparse kernels come out beside dense ones, in the mean of 18 operators."""
+"""The factor by which sparse kernels come out better than measured beside dense ones, on average over 18 operators."""
 
 LARGE_CODE, FROM_MEMORY = 64 * 1024, 16
-"""Bytes of a kernel from which on, and clocks of an instruction, where code comes from memory in each call."""
+"""The bytes of a kernel from which code comes from memory in each call, and then the clocks of an instruction."""
 
 
 def clocks(workload: ConvWorkload, config: Config, density: float, evicted: bool = False) -> float:
-    """What the busiest multiprocessor takes, or the memory.
+    """Return the clocks of the busiest multiprocessor, or of the memory.
 
     `evicted` says that the L2 cache has lost the code since the last call, as it does in a large network.
     """
@@ -89,17 +97,17 @@ def clocks(workload: ConvWorkload, config: Config, density: float, evicted: bool
 
 
 def _missed(size: float, room: float) -> float:
-    """The share that is not there when it is wanted again, in the same order, of what so many others came between."""
+    """Return the share that is missing when it is needed again, in the same order, after so much other data."""
     return 1 / (1 + (room / size) ** 4)
 
 
 def _overlapped(*times: float) -> float:
-    """What things take together that go on side by side: little more than the longest."""
+    """Return the time of things that go on side by side: little more than the longest."""
     return float(sum(time**3 for time in times) ** (1 / 3))
 
 
 def _moving(workload: ConvWorkload, config: Config, together: int) -> tuple[float, float]:
-    """Clocks that memory and the L2 cache take, where a multiprocessor has so many blocks."""
+    """Return the clocks of memory and of the L2 cache, where a multiprocessor has so many blocks."""
     size, bodies = workload.itemsize, ceil_div(workload.out_channels, config.channels)
     read, written = size * prod(workload.x_shape), size * prod(workload.output_shape)
     rows, columns = window(workload, config)
@@ -118,7 +126,7 @@ def _moving(workload: ConvWorkload, config: Config, together: int) -> tuple[floa
 
 
 def resident_blocks(workload: ConvWorkload, config: Config) -> int:
-    """Blocks that a multiprocessor has room for at once."""
+    """Return the number of blocks that a multiprocessor has room for at once."""
     warps = ceil_div(config.threads, WARP)
     taken = ceil_to(registers(workload, config), 8) * warps * WARP
     shared = shared_bytes(workload, config) + BLOCK_BYTES
@@ -126,7 +134,7 @@ def resident_blocks(workload: ConvWorkload, config: Config) -> int:
 
 
 def instructions(workload: ConvWorkload, config: Config, density: float) -> float:
-    """Instructions of a thread, which has no loops: as many are the code of a block of output channels."""
+    """Return the instructions of a thread, which has no loops: the code of a block of output channels."""
     products = density * config.outputs * (workload.in_channels // workload.groups) * prod(workload.kernel)
     staging = (3 if copies(workload) else 6) * workload.in_channels * places(workload, config)
     end = workload.epilogue
@@ -135,7 +143,7 @@ def instructions(workload: ConvWorkload, config: Config, density: float) -> floa
 
 
 def loads(workload: ConvWorkload, config: Config, density: float) -> float:
-    """Elements that a thread reads from shared memory: those that one of its products needs."""
+    """Return the elements that a thread reads from shared memory: those that one of its products needs."""
     return workload.in_channels * elements(workload, config) * (1 - (1 - density) ** config.channels)
 
 
@@ -159,7 +167,7 @@ def ablations(config: Config) -> dict[str, Config]:
 
 
 def space(problem: Problem, target: tvm.target.Target) -> Space[Config]:
-    """The configurations worth trying for a workload and a share of non-zeros, legal on the target."""
+    """Return the configurations worth trying for a workload and a share of non-zeros, legal on the target."""
     workload, density = problem.workload, problem.density
     height, width = workload.output_size
 
@@ -204,12 +212,12 @@ def space(problem: Problem, target: tvm.target.Target) -> Space[Config]:
 
 
 def default_config(problem: Problem, target: tvm.target.Target) -> Config:
-    """The configuration that should be the fastest for a share of non-zeros."""
+    """Return the configuration that should be the fastest for a share of non-zeros."""
     return space(problem, target).default
 
 
 def pays(problem: Problem, config: Config, target: tvm.target.Target, weight_bytes: int) -> bool:
-    """Whether the kernel should be faster than the dense one, by the models of both.
+    """Return whether the kernel should be faster than the dense one, by the models of both.
 
     In a network whose weights are more than the L2 cache has room for, code has left it before the kernel runs again;
     dense weights have too, but are read ahead. Depthwise kernels have no such model: a sparse one is taken to pay.
@@ -223,7 +231,7 @@ def pays(problem: Problem, config: Config, target: tvm.target.Target, weight_byt
 
 
 def features(problem: Problem, config: Config) -> dict[str, float]:
-    """What a cost model should know beside the knobs, such that workloads can be compared; an H100 is assumed."""
+    """Return features for a cost model beside the knobs, such that workloads can be compared; an H100 is assumed."""
     workload, density = problem.workload, problem.density
     grid, bodies = blocks(workload, config), ceil_div(workload.out_channels, config.channels)
     share, resident = ceil_div(grid * bodies, MULTIPROCESSORS), resident_blocks(workload, config)

@@ -1,4 +1,4 @@
-"""The knobs of sparse convolutions on CUDA, what makes them legal, and what follows from them."""
+"""The knobs of sparse convolutions on CUDA, their constraints, and sizes that follow from them."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from ..space import ceil_div, ceil_to, named, wasted
 from .machine import REGISTERS, SHARED_ALIGNMENT, WARP
 
 BANKS = 32
-"""Of shared memory."""
+"""The number of banks of shared memory."""
 
 MOST_REGISTERS = 255
-"""Of a thread."""
+"""The largest number of registers of a thread."""
 
 SPARE_REGISTERS = 24
-"""What a thread takes beside its outputs and what it stages."""
+"""The registers that a thread takes beside its outputs and the elements that it stages."""
 
 
 @dataclass(frozen=True)
@@ -28,20 +28,20 @@ class Config:
     """The knobs. A block computes `images * threads_y * rows * threads_x * columns` pixels."""
 
     channels: int
-    """Output channels of a block, and of each of its threads."""
+    """The number of output channels of a block, and of each of its threads."""
     images: int
     threads_y: int
     threads_x: int
     rows: int
-    """Neighbouring rows of a thread."""
+    """The number of neighbouring rows of a thread."""
     columns: int
-    """Neighbouring columns of a thread."""
+    """The number of neighbouring columns of a thread."""
     chunk: int
-    """Input channels staged at a time."""
+    """The number of input channels that are staged at a time."""
     buffers: int
-    """Chunks that shared memory has room for: while one is computed, the others are on their way."""
+    """The number of chunks that shared memory has room for: while one is computed, the others are on their way."""
     tiles: int = 1
-    """Tiles that a block computes one after the other, by the same code. On an H100 one was the fastest everywhere."""
+    """The tiles that a block computes in turn, by the same code. On an H100 one was the fastest everywhere."""
 
     @property
     def threads(self) -> int:
@@ -49,12 +49,12 @@ class Config:
 
     @property
     def tile(self) -> tuple[int, int]:
-        """Rows and columns of a block."""
+        """The rows and columns of a block."""
         return self.threads_y * self.rows, self.threads_x * self.columns
 
     @property
     def outputs(self) -> int:
-        """Outputs a thread keeps in registers."""
+        """The number of outputs that a thread keeps in registers."""
         return self.channels * self.rows * self.columns
 
 
@@ -62,7 +62,7 @@ LEAST = Config(1, 1, 1, 1, 1, 1, 1, buffers=1)
 
 
 def constraints(workload: ConvWorkload, target: tvm.target.Target) -> dict[str, Callable[[Config], bool]]:
-    """What a configuration must meet, by name."""
+    """Return the tests that a configuration must pass, by name."""
     max_threads = int(target.attrs["max_threads_per_block"])
     max_shared = int(target.attrs["max_shared_memory_per_block"])
 
@@ -76,7 +76,10 @@ def constraints(workload: ConvWorkload, target: tvm.target.Target) -> dict[str, 
         return config.buffers == 1 or copies(workload)
 
     def whole_blocks(config: Config) -> bool:
-        """The tiles of a block end with a row of tiles, or such rows with an image: else no loops number them."""
+        """Return whether a block's tiles end with a row of tiles, or such rows with an image.
+
+        Else no loops number them.
+        """
         left = config.tiles
         for extent in reversed(grid_of_tiles(workload, config)):
             common = gcd(left, extent)
@@ -119,52 +122,52 @@ def constraints(workload: ConvWorkload, target: tvm.target.Target) -> dict[str, 
 
 
 def blocks(workload: ConvWorkload, config: Config) -> int:
-    """Blocks of pixels: as many thread blocks has each block of output channels."""
+    """Return the blocks of pixels: as many thread blocks has each block of output channels."""
     return prod(grid_of_tiles(workload, config)) // config.tiles
 
 
 def grid_of_tiles(workload: ConvWorkload, config: Config) -> tuple[int, int, int]:
-    """Tiles over the batch, the rows and the columns of the output."""
+    """Return the number of tiles over the batch, the rows and the columns of the output."""
     down, across = map(ceil_div, workload.output_size, config.tile)
     return workload.batch // config.images, down, across
 
 
 def registers(workload: ConvWorkload, config: Config) -> int:
-    """Registers of a thread, roughly: its outputs, or twice all that it reads if that is less, and what it stages."""
+    """Return a thread's registers, roughly: its outputs, or twice all that it reads if less, and its staging."""
     held = (2 if copies(workload) else config.chunk) * places(workload, config)
     return min(config.outputs, 2 * workload.in_channels * elements(workload, config)) + held + SPARE_REGISTERS
 
 
 def elements(workload: ConvWorkload, config: Config) -> int:
-    """Elements of a channel that a thread reads for its pixels, if it needs them all."""
+    """Return the elements of a channel that a thread reads for its pixels, if it needs them all."""
     shared = zip((config.rows, config.columns), workload.kernel, strict=True)
     return prod(min(size + span - 1, size * span) for size, span in shared)
 
 
 def places(workload: ConvWorkload, config: Config) -> int:
-    """Elements of a channel that a thread stages."""
+    """Return the number of elements of a channel that a thread stages."""
     return ceil_div(config.images * prod(window(workload, config)), config.threads)
 
 
 def copies(workload: ConvWorkload) -> bool:
-    """Whether the input is staged by copies that run behind the computation: they take four bytes at least."""
+    """Return whether the input is staged by copies that run behind the computation: they take four bytes at least."""
     return workload.itemsize == 4
 
 
 def shared_bytes(workload: ConvWorkload, config: Config) -> int:
-    """Shared memory of a block, in bytes."""
+    """Return the shared memory of a block, in bytes."""
     rows, _ = window(workload, config)
     size = config.buffers * config.chunk * config.images * rows * pitch(workload, config) * workload.itemsize
     return ceil_to(size, SHARED_ALIGNMENT)
 
 
 def window(workload: ConvWorkload, config: Config) -> tuple[int, int]:
-    """Rows and columns of the input that a tile reads."""
+    """Return the rows and columns of the input that a tile reads."""
     return workload.read_by(config.tile)
 
 
 def pitch(workload: ConvWorkload, config: Config) -> int:
-    """Elements of a row in shared memory.
+    """Return the number of elements of a row in shared memory.
 
     Where rows of threads are no whole warps there are some to spare, so that those at the end of one row and at the
     beginning of the next find their pixels in different banks.

@@ -1,4 +1,4 @@
-"""Tuning under AutoTVM's names: tasks, tuners, measuring, records, and the use of what was found.
+"""Tuning under AutoTVM's names: tasks, tuners, measuring, records, and the use of the best records.
 
 task = autotvm.create(tvmconv.ConvWorkload.depthwise((1, 512, 96, 96), (512, 1, 3, 3)), "cuda")
 option = autotvm.measure_option(autotvm.LocalBuilder(), autotvm.LocalRunner())

@@ -1,4 +1,4 @@
-"""Building trials in worker processes."""
+"""Building of trials in worker processes."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class LocalBuilder:
         self._numbers = count()
 
     def build(self, trial: MeasureInput) -> Future[BuildResult]:
-        """Begins to build a trial's kernel; the future fails with what went wrong, `TimeoutError` among it.
+        """Begin to build a trial's kernel; the future fails with the build's error, `TimeoutError` among them.
 
         A full disk raises `OSError`: it says nothing about a trial.
         """
@@ -58,6 +58,6 @@ class LocalBuilder:
         return future
 
     def close(self) -> None:
-        """Ends the workers and removes what they built; what is still to be built has to be cancelled before."""
+        """End the workers and remove the libraries they built; builds under way have to be cancelled before."""
         self._pool.shutdown()
         self._folder.cleanup()

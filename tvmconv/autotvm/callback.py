@@ -1,4 +1,4 @@
-"""What happens beside the tuning: records written, progress shown."""
+"""Callbacks that accompany the tuning: one writes records, another shows progress."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ if TYPE_CHECKING:
     from .tuner.tuner import Callback, Tuner
 
 QUIET_SECONDS = 5.0
-"""Between two lines where there is no terminal."""
+"""The seconds between two lines of progress where there is no terminal."""
 
 BAR_COLUMNS = 24
 
 
 def log_to_file(path: str | PathLike[str]) -> Callback:
-    """A callback that appends each trial to a log, once when it begins and once when it ends."""
+    """Return a callback that appends each trial to a log, once when it begins and once when it ends."""
 
     def write(tuner: Tuner, inputs: Sequence[MeasureInput], results: Sequence[MeasureResult]) -> None:
         append(path, map(Record.of, inputs, results))
@@ -74,7 +74,7 @@ class progress_bar:  # noqa: N801 (AutoTVM's name)
         self._show(tuner.trials, f"{self._figures}, {state}")
 
     def close(self) -> None:
-        """Ends the display with a line that stays."""
+        """End the display with a line that stays."""
         if self._live is not None:
             self._live.stop()
         if self._begun is not None:

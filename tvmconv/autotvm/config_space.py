@@ -1,4 +1,4 @@
-"""The space of a template of one's own: its knobs, as the template defines them, and the configurations they make."""
+"""The space of a template of one's own: its knobs, as the template defines them, and all configurations of these."""
 
 from __future__ import annotations
 
@@ -24,28 +24,31 @@ from .knobs import (
 )
 
 LISTED = 2**15
-"""Configurations that tuners choose from: of a space that has more, so many of them at random, always the same."""
+"""The number of configurations that tuners choose from; of a larger space it is so many at random, always the same."""
 
 
 class ConfigSpace:
-    """What `get_config` returns while a template is asked for its knobs: each `define_...` adds one.
+    """The object that `get_config` returns while a template is asked for its knobs: each `define_...` adds one.
 
-    Under `cfg[name]` it has the first value of each knob, so that the template makes a schedule: the default. For
-    tuners it is a space like those of tvmconv's own templates.
+    `cfg[name]` is the first value of each knob, so that the template makes a schedule: the default. For tuners it is a
+    space like those of tvmconv's own templates.
     """
 
     is_fallback = False
 
     def __init__(self) -> None:
         self.knobs: dict[str, tuple[Any, ...]] = {}
-        """The values of each knob."""
+        """The values of each knob, by name."""
         self._extents: dict[str, int] = {}
-        """Of what is split."""
+        """The lengths of the loops that knobs split, by knob."""
         self.flop = 0.0
-        """What the template has said by `add_flop`."""
+        """The floating-point operations of a call that the template has declared by `add_flop`."""
 
     def define_knob(self, name: str, candidate: Sequence[Any]) -> list[Axis]:
-        """A knob with the values that are listed: numbers, strings, True, False or None; `cfg[name].val` is one."""
+        """Define a knob with the values in `candidate`; `cfg[name].val` is one of them.
+
+        They are numbers, strings, True, False or None.
+        """
         for value in candidate:
             if not (value is None or isinstance(value, bool | int | float | str)):
                 raise InvalidArgumentError(f"candidate of {name!r}", value, "numbers, strings, True, False or None")
@@ -63,7 +66,7 @@ class ConfigSpace:
         max_factor: int | None = None,
         no_tail: bool | None = None,
     ) -> list[Axis]:
-        """A knob that splits a loop into `num_outputs`; `cfg[name].apply(sch, block, loop)` does it.
+        """Define a knob that splits a loop into `num_outputs`; `cfg[name].apply(sch, block, loop)` does it.
 
         `axis` is the extent, or what has it: an axis of a `te` operation such as `C.op.axis[0]`, or `sch.get(loop)`.
         `policy` says which sizes are tried: "factors" of the extent; "power2", powers of two; "verbose", both; or
@@ -76,7 +79,7 @@ class ConfigSpace:
         return self._define(name, values, len(values[0].size))
 
     def define_reorder(self, name: str, axes: Sequence[Any], policy: str, **options: Any) -> list[Axis]:
-        """A knob that reorders loops; `cfg[name].apply(sch, block, loops)` does it.
+        """Define a knob that reorders loops; `cfg[name].apply(sch, block, loops)` does it.
 
         `axes` stand for the loops: what other definitions returned, or any objects. `policy` is "identity"; "all"
         orders; "interval_all", those of the axes from `interval[0]` to before `interval[1]`; "candidate", those in the
@@ -85,7 +88,7 @@ class ConfigSpace:
         return self._define(name, reorder_values(name, axes, policy, options), len(axes))
 
     def define_annotate(self, name: str, axes: Sequence[Any], policy: str, **options: Any) -> list[Axis]:
-        """A knob that says what is done to loops; `cfg[name].apply(sch, block, loops)` does it.
+        """Define a knob that unrolls, vectorizes or binds loops; `cfg[name].apply(sch, block, loops)` does it.
 
         `policy` is "bind_gpu" or "bind_gpu_virtual", to bind the last of the loops to blocks and threads;
         "locate_cache", to choose `num_anchor` of them; or words such as "try_unroll_vec": each loop unrolled,
@@ -95,24 +98,24 @@ class ConfigSpace:
 
     @staticmethod
     def axis(length: Any) -> Any:
-        """What stands for a loop of this length in a definition: the length itself."""
+        """Return what stands for a loop of this length in a definition: the length itself."""
         return length
 
     reduce_axis = axis
 
     def add_flop(self, flop: Any) -> None:
-        """Adds floating-point operations of a call; without any they are counted in the computation."""
+        """Add floating-point operations of a call; without any they are counted in the computation."""
         self.flop += float(flop.value if isinstance(flop, tirx.IntImm | tirx.FloatImm) else flop)
 
     def raise_error(self, message: str) -> None:
-        """What a `ConfigEntity` takes note of; while the space is asked for, the default is no trial."""
+        """Do nothing: the default, which the space is asked for, is no trial; `ConfigEntity` keeps the message."""
 
     def valid(self) -> bool:
-        """Whether `raise_error` was not called."""
+        """Return True: `raise_error` rejects single configurations only."""
         return True
 
     def __getitem__(self, name: str) -> Any:
-        """The value of a knob in the default configuration."""
+        """Return the value of a knob in the default configuration."""
         return self._values_of(name)[0]
 
     def __iter__(self) -> Iterator[str]:
@@ -126,7 +129,7 @@ class ConfigSpace:
         return "\n".join([f"space of {len(self)} configurations", *lines])
 
     def get(self, index: int) -> ConfigEntity:
-        """The configuration of a number, in which the first knob varies fastest; 0 is the default."""
+        """Return the configuration with a number; the first knob varies fastest, and 0 is the default."""
         if not 0 <= index < len(self):
             raise InvalidArgumentError("index", index, f"a number from 0 to {len(self) - 1}")
         rest, places = index, []
@@ -137,7 +140,7 @@ class ConfigSpace:
 
     @cached_property
     def default(self) -> ConfigEntity:
-        """The first value of each knob."""
+        """The configuration with the first value of each knob."""
         return self.get(0)
 
     @cached_property
@@ -150,22 +153,22 @@ class ConfigSpace:
         return tuple(map(self.get, numbers))
 
     def number(self, config: ConfigEntity) -> int:
-        """The place of a configuration in the space, which a log has beside it."""
+        """Return the number of a configuration in the space, which a log holds beside it."""
         return config.index
 
     def __contains__(self, config: object) -> bool:
         return isinstance(config, ConfigEntity) and config.space.knobs == self.knobs
 
     def values(self, config: ConfigEntity) -> Mapping[str, Any]:
-        """The value of each knob in a configuration."""
+        """Return the value of each knob in a configuration."""
         return config.values
 
     def config(self, values: Mapping[str, Any]) -> ConfigEntity:
-        """The configuration with these values of the knobs."""
+        """Return the configuration with these values of the knobs."""
         return self.configured({name: entity.value for name, entity in values.items()})
 
     def configured(self, knobs: Mapping[str, Value]) -> ConfigEntity:
-        """The configuration with knobs as a log has them; refuses knobs and values that the space does not have."""
+        """Return the configuration with knobs as a log has them; refuse knobs and values that are not in the space."""
         if absent := self.knobs.keys() ^ knobs.keys():
             raise InvalidArgumentError("knobs", sorted(absent), f"exactly {', '.join(self.knobs)}")
         index, factor, places = 0, 1, []
@@ -196,7 +199,7 @@ class ConfigSpace:
 
 
 class FallbackConfigEntity(ConfigSpace):
-    """What a template gets that is called without a record for it: the default configuration.
+    """The default configuration, which a template gets that is called without a record for it.
 
     The template may choose another one, by `fallback_split` or `cfg[name] = OtherOptionEntity(4)`.
     """
@@ -208,7 +211,7 @@ class FallbackConfigEntity(ConfigSpace):
         self._chosen: dict[str, Entity] = {}
 
     def fallback_split(self, name: str, constraints: Sequence[int]) -> None:
-        """Splits from inside into the largest factors that are within the constraints, of which -1 is none.
+        """Choose a split: from inside out, the largest factors within the constraints; -1 is no constraint.
 
         An extent of 128 by [-1, 8, 4] is split into [4, 8, 4], and one of 49 into [7, 7, 1].
         """
@@ -241,7 +244,7 @@ class ConfigEntity:
         self.space = space
         self.index = index
         self.places = places
-        """The place of each knob's value among its values."""
+        """The place of each knob's value among the knob's values."""
         self.errors: list[str] = []
 
     @property
@@ -257,7 +260,7 @@ class ConfigEntity:
         return tuple((name, entity.KIND, entity.value) for name, entity in self.values.items())
 
     def numbers(self) -> tuple[float, ...]:
-        """What the cost model sees: the place of each knob's value, then what each value says of itself."""
+        """Return numbers for the cost model: the place of each knob's value, then each value's own numbers."""
         said = (number for entity in self.values.values() for number in entity.numbers())
         return (*map(float, self.places), *said)
 
@@ -269,7 +272,7 @@ class ConfigEntity:
         return iter(self.space)
 
     def define_knob(self, name: str, *definition: Any, **options: Any) -> list[Axis]:
-        """What the space has under a name; the other definitions are the same."""
+        """Return the axes that the space returned for this name; the other definitions do the same."""
         value = self[name].value
         return [Axis(name, place) for place in range(len(value) if isinstance(value, tuple) else 0)]
 
@@ -277,15 +280,15 @@ class ConfigEntity:
     axis = reduce_axis = staticmethod(ConfigSpace.axis)
 
     def raise_error(self, message: str) -> None:
-        """Says that this configuration makes no kernel: its trial is a build error with this reason."""
+        """Declare that this configuration makes no kernel: its trial is a build error with this reason."""
         self.errors.append(message)
 
     def valid(self) -> bool:
-        """Whether `raise_error` was not called."""
+        """Return whether `raise_error` was not called."""
         return not self.errors
 
     def add_flop(self, flop: Any) -> None:
-        """Nothing: the space has counted."""
+        """Do nothing: the space has counted the operations."""
 
     def __eq__(self, other: object) -> bool:
         return (
@@ -305,7 +308,7 @@ class ConfigEntity:
 
 
 def _key(value: Value) -> tuple[type, Value]:
-    """A value that differs from others that Python takes for equal: True is not 1."""
+    """Return a key that differs for values that Python takes for equal, such as True and 1."""
     return type(value), value
 
 

@@ -1,4 +1,4 @@
-"""Which logs are applied, under AutoTVM's names; what is made of them is in `tvmconv.dispatch.history`."""
+"""Contexts that apply tuning logs, under AutoTVM's names; `tvmconv.dispatch.history` does the work."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ __all__ = ["ApplyHistoryBest", "DispatchContext", "FallbackContext", "apply_hist
 
 
 class DispatchContext(ABC):
-    """Says in a `with` block which logs are applied."""
+    """A context that sets which logs are applied in its `with` block."""
 
     def __init__(self) -> None:
         self._tokens: list[Token[tuple[History, ...]]] = []
 
     @abstractmethod
     def _within(self, outer: tuple[History, ...]) -> tuple[History, ...]:
-        """The logs that are applied in the block, where `outer` are applied around it."""
+        """Return the logs to apply in the block, where `outer` are applied around it."""
 
     def __enter__(self) -> Self:
         self._tokens.append(applied.set(self._within(applied.get())))
@@ -40,7 +40,7 @@ class DispatchContext(ABC):
         applied.reset(self._tokens.pop())
 
     def query(self, target: Any, workload: Any) -> Any:
-        """The configuration that a task's `workload` gets in the block on a target."""
+        """Return the configuration that a task's `workload` gets in the block on a target."""
         with self:
             return query(target, workload)
 
@@ -74,7 +74,7 @@ apply_history_best = ApplyHistoryBest
 
 
 class FallbackContext(DispatchContext):
-    """In its block no log is applied but those that tvmconv ships: templates get their default configurations."""
+    """A context without logs but those that tvmconv ships: templates get their default configurations."""
 
     def _within(self, outer: tuple[History, ...]) -> tuple[History, ...]:
         return ()
@@ -82,7 +82,7 @@ class FallbackContext(DispatchContext):
 
 @lru_cache(maxsize=16)
 def _history(*states: tuple[str, int, int]) -> History:
-    """Logs as they were at a time, with their sizes: applied again, they find the kernels compiled with them."""
+    """Return the records of logs, cached by path, time and size, so that kernels compiled with them are found again."""
     whole = Log()
     for path, _, _ in states:
         log = load_from_file(path)

@@ -1,4 +1,4 @@
-"""A template of one's own, called: its knobs, its computation, and the schedule that it makes by a configuration."""
+"""A call of a template of one's own: its knobs, its computation, and its schedule by a configuration."""
 
 from __future__ import annotations
 
@@ -23,7 +23,10 @@ _config: ContextVar[ConfigSpace | ConfigEntity | None] = ContextVar("config", de
 
 
 def get_config() -> Any:
-    """The knobs of the template that is running: a `ConfigSpace` while it is asked for them, else a `ConfigEntity`."""
+    """Return the knobs of the template that is running.
+
+    They are a `ConfigSpace` while the template is asked for them, else a `ConfigEntity`.
+    """
     if (config := _config.get()) is None:
         raise InvalidArgumentError("config", None, "get_config() called by a function with @autotvm.template")
     return config
@@ -31,7 +34,7 @@ def get_config() -> Any:
 
 @contextmanager
 def applied_config(config: ConfigSpace | ConfigEntity) -> Iterator[None]:
-    """In its block `get_config` returns this."""
+    """Let `get_config` return this configuration in the block."""
     token = _config.set(config)
     try:
         yield
@@ -41,14 +44,14 @@ def applied_config(config: ConfigSpace | ConfigEntity) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Instance:
-    """A template of one's own, called with some arguments, for a target."""
+    """A template of one's own, with the arguments that it is called with, for a target."""
 
     call: Call
     target: tvm.target.Target
 
     @property
     def args(self) -> tuple[Any, ...]:
-        """What the template is called with."""
+        """The arguments that the template is called with."""
         return self.call.args
 
     @property
@@ -61,11 +64,11 @@ class Instance:
         return self._collected[1]
 
     def unscheduled(self) -> tirx.PrimFunc:
-        """The computation as it was defined: what a kernel is compared with."""
+        """Return the computation as it was defined, which kernels are compared with."""
         return te.create_prim_func([*self.computation])
 
     def instantiate(self, config: ConfigEntity) -> tuple[Schedule, list[te.Tensor]]:
-        """What the template returns for a configuration; refuses one of which it says that it makes no kernel."""
+        """Return the template's schedule for a configuration; refuse one that the template has rejected."""
         fresh = ConfigEntity(config.space, config.index, config.places)
         result = self._called(fresh)
         if not fresh.valid():
@@ -91,7 +94,7 @@ class Instance:
 
 
 def checked(name: str, result: Any) -> tuple[Schedule, list[te.Tensor]]:
-    """What a template returned, if it is what one has to return."""
+    """Return a template's result; raise `InvalidArgumentError` unless it is a schedule with its arguments."""
     expected = f"(s_tir.Schedule, [te.Tensor, ...]) returned by the template {name}"
     if not (isinstance(result, tuple | list) and len(result) == 2 and isinstance(result[0], Schedule)):
         raise InvalidArgumentError("result", result if result is None else type(result).__name__, expected)

@@ -1,4 +1,4 @@
-"""Kinds of knobs of a template of one's own: what values each may have, and what a value does to a schedule.
+"""Kinds of knobs of a template of one's own, with the values of each and their effect on a schedule.
 
 Names, policies and the order of the values are AutoTVM's, and so are the values in a log.
 """
@@ -36,11 +36,11 @@ BINDINGS = {
         3: ("blockIdx.x", "vthread.x", "threadIdx.x"),
     },
 }
-"""What loops are bound to, by the least number of loops that it is for; loops before them are fused."""
+"""The thread axes that loops are bound to, by the least number of loops; loops before these are fused."""
 
 
 class Axis(NamedTuple):
-    """A place in the result of a knob: what `define_split` and the others return, to define more knobs with."""
+    """A place in the result of a knob: `define_split` and the others return these, to define more knobs with."""
 
     knob: str
     place: int
@@ -50,15 +50,15 @@ class Entity:
     """One value of a knob."""
 
     KIND: ClassVar[str]
-    """As a log names it."""
+    """The name of the kind in a log."""
 
     @property
     def value(self) -> Value:
-        """What a log has of it."""
+        """The value as a log holds it."""
         raise NotImplementedError
 
     def numbers(self) -> tuple[float, ...]:
-        """What the cost model sees of it: none negative, and as many for each value of a knob."""
+        """Return numbers for the cost model: none negative, and as many for each value of a knob."""
         raise NotImplementedError
 
     def __str__(self) -> str:
@@ -67,7 +67,7 @@ class Entity:
 
 @dataclass(frozen=True)
 class SplitEntity(Entity):
-    """Into which sizes a loop is split, from outside; -1 is whatever is left for the outermost."""
+    """The sizes that a loop is split into, from outside in; -1 is whatever is left for the outermost."""
 
     KIND = "sp"
     size: tuple[int, ...]
@@ -80,14 +80,14 @@ class SplitEntity(Entity):
         return tuple(map(float, self.size[1:]))
 
     def apply(self, sch: Schedule, block: Any, loop: Any) -> list[Any]:
-        """Splits a loop of a block; returns the new ones, from outside."""
+        """Split a loop of a block; return the new ones, from outside in."""
         require_loops(sch, block, [loop])
         return list(sch.split(loop, factors=[None if size == -1 else size for size in self.size]))
 
 
 @dataclass(frozen=True)
 class ReorderEntity(Entity):
-    """An order of loops: the places that they had before."""
+    """An order of loops, given by the places that they had before."""
 
     KIND = "re"
     perm: tuple[int, ...]
@@ -100,7 +100,7 @@ class ReorderEntity(Entity):
         return tuple(map(float, self.perm))
 
     def apply(self, sch: Schedule, block: Any, loops: Sequence[Any]) -> list[Any]:
-        """Reorders loops of a block; returns them in the new order."""
+        """Reorder loops of a block; return them in the new order."""
         require_loops(sch, block, loops)
         ordered = [loops[place] for place in self.perm]
         sch.reorder(*ordered)
@@ -109,7 +109,7 @@ class ReorderEntity(Entity):
 
 @dataclass(frozen=True)
 class AnnotateEntity(Entity):
-    """What is done to each of some loops, or, to locate a cache, the places of loops."""
+    """The annotation of each of some loops, or, to locate a cache, the places of loops."""
 
     KIND = "an"
     anns: tuple[int | str, ...]
@@ -133,7 +133,7 @@ class AnnotateEntity(Entity):
         cfg: Any = None,
         source: Sequence[Sequence[Any]] | None = None,
     ) -> list[Any]:
-        """Unrolls, vectorizes, fuses or binds loops of a block; returns what they have become.
+        """Unroll, vectorize, fuse or bind loops of a block; return the loops that they have become.
 
         A loop longer than `max_unroll` that is to be unrolled, and one of a length that is not in `vec_size` that is to
         be vectorized, make the configuration `cfg` invalid; `axis_lens` are the loops' extents unless it is given. With
@@ -188,7 +188,7 @@ def split_values(
     max_factor: int | None,
     no_tail: bool | None,
 ) -> tuple[SplitEntity, ...]:
-    """The values of a knob that splits a loop of an extent; see `ConfigSpace.define_split`."""
+    """Return the values of a knob that splits a loop of an extent; see `ConfigSpace.define_split`."""
     if policy == "candidate":
         if not candidate:
             raise InvalidArgumentError(f"candidate of {name!r}", candidate, "a list of splits")
@@ -212,7 +212,7 @@ def split_values(
 def reorder_values(
     name: str, axes: Sequence[Any], policy: str, options: Mapping[str, Any]
 ) -> tuple[ReorderEntity, ...]:
-    """The values of a knob that reorders loops; see `ConfigSpace.define_reorder`."""
+    """Return the values of a knob that reorders loops; see `ConfigSpace.define_reorder`."""
     places = tuple(range(len(axes)))
     orders: list[tuple[int, ...]]
     if policy == "identity":
@@ -244,7 +244,7 @@ def reorder_values(
 def annotate_values(
     name: str, axes: Sequence[Any], policy: str, options: Mapping[str, Any]
 ) -> tuple[AnnotateEntity, ...]:
-    """The values of a knob that annotates loops; see `ConfigSpace.define_annotate`."""
+    """Return the values of a knob that annotates loops; see `ConfigSpace.define_annotate`."""
     count = len(axes)
     if policy in BINDINGS:
         size = next((size for size in BINDINGS[policy] if size <= count), None)
@@ -262,7 +262,7 @@ def annotate_values(
 
 
 def extent_of(name: str, axis: Any) -> int:
-    """The length of what is to be split: an extent, an axis of a `te` operation, or `sch.get(loop)`."""
+    """Return the length of a loop to split: an extent, an axis of a `te` operation, or `sch.get(loop)`."""
     range_or_loop = axis.dom if isinstance(axis, tirx.IterVar) else axis
     length = range_or_loop.extent if isinstance(range_or_loop, tvm.ir.Range | tirx.For) else range_or_loop
     if isinstance(length, bool) or not isinstance(length, int | tirx.IntImm) or int(length) < 1:
@@ -272,7 +272,7 @@ def extent_of(name: str, axis: Any) -> int:
 
 
 def require_loops(sch: Schedule, block: Any, loops: Sequence[Any]) -> None:
-    """Refuses loops that are not around a block: they have been split, fused, or are another block's."""
+    """Refuse loops that are not around a block: they have been split, fused, or are another block's."""
     around = [sch.get(loop) for loop in sch.get_loops(block)]
     for loop in loops:
         if not any(sch.get(loop).same_as(each) for each in around):
@@ -293,7 +293,7 @@ def _divides(size: int, extent: int, whole: bool) -> bool:
 
 
 def _checked(name: str, size: tuple[int, ...], extent: int, num_outputs: int | None, whole: bool) -> SplitEntity:
-    """A candidate, if it is one for the extent."""
+    """Return a candidate; raise `InvalidArgumentError` unless it splits the extent."""
     if num_outputs is not None and len(size) != num_outputs:
         raise InvalidArgumentError(f"candidate of {name!r}", list(size), f"{num_outputs} sizes")
     if size[:1] == (-1,) and min(size[1:], default=1) > 0:
@@ -316,7 +316,7 @@ def _place(name: str, axes: Sequence[Any], axis: Any) -> int:
 
 
 def _merged(chains: Sequence[Sequence[int]]) -> list[tuple[int, ...]]:
-    """Ways to merge chains in their order, the first of the longest of what is left each time, as AutoTVM has them."""
+    """Return AutoTVM's ways to merge chains in their order: each time the first of the longest chain comes next."""
     left = [len(chain) for chain in chains]
     if not any(left):
         return [()]

@@ -1,4 +1,4 @@
-"""Measuring trials: built and run side by side, as far as they do not disturb each other."""
+"""Measuring of trials: they are built and run side by side, as far as they do not disturb each other."""
 
 from __future__ import annotations
 
@@ -34,8 +34,11 @@ __all__ = [
 ]
 
 AHEAD = 8
-"""How many trials are built, or wait to be run, for each that runs, at first: about as many as one builds in the time
-of the others. Where that is too few and a runner had to wait, it grows up to what the builder builds at once."""
+"""The number of trials that are built, or wait to be run, for each that runs, at first.
+
+It is about as many as one process builds in the time of the others. Where that is too few and a runner had to wait, it
+grows up to the number that the builder builds at once.
+"""
 
 
 class measure_option:  # noqa: N801 (AutoTVM's name)
@@ -125,7 +128,7 @@ class measure_option:  # noqa: N801 (AutoTVM's name)
 
 
 def create_measure_batch(task: Task, option: MeasureOption) -> Callable[[Sequence[MeasureInput]], list[MeasureResult]]:
-    """A function that measures trials of a task, and returns their results in the order of the trials."""
+    """Return a function that measures trials of a task and returns their results in the order of the trials."""
 
     def measure_batch(inputs: Sequence[MeasureInput]) -> list[MeasureResult]:
         if others := [str(trial.task) for trial in inputs if trial.task.problem != task.problem]:
@@ -137,7 +140,7 @@ def create_measure_batch(task: Task, option: MeasureOption) -> Callable[[Sequenc
 
 
 def _cancel(building: dict[Future[BuildResult], MeasureInput]) -> None:
-    """Gives up what is not built yet."""
+    """Cancel the builds that have not begun and forget all."""
     while building:
         building.popitem()[0].cancel()
 

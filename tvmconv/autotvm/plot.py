@@ -13,7 +13,7 @@ from ..errors import MissingPackageError
 
 
 def plot_convergence(runs: Mapping[str, Sequence[Record]], path: str | PathLike[str], purpose: str) -> None:
-    """Writes a PNG with the best so far in µs against the number of the trial, one curve for each named run.
+    """Write a PNG with the best so far in µs against the number of the trial, one curve for each named run.
 
     `purpose` is what needs the plot, for the error that says matplotlib is missing.
     """
@@ -35,6 +35,6 @@ def plot_convergence(runs: Mapping[str, Sequence[Record]], path: str | PathLike[
 
 
 def best_so_far(records: Sequence[Record]) -> list[float]:
-    """The least cost in µs after each trial of a search, NaN before the first that worked."""
+    """Return the least cost in µs after each trial of a search, NaN before the first that worked."""
     costs = (1e6 * record.cost for record in records if record.stage is Stage.SEARCH)
     return [cost if cost < inf else float("nan") for cost in accumulate(costs, min)]

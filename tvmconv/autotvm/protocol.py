@@ -1,4 +1,4 @@
-"""What builders, runners and tuners tell each other."""
+"""Interfaces between builders, runners and tuners."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ..workspace import Workspace
 
 
 def never() -> bool:
-    """The `stop` of a run that nothing stops."""
+    """Return False: the `stop` of a run that nothing stops."""
     return False
 
 
@@ -25,22 +25,22 @@ class BuildResult(NamedTuple):
     workspace: Workspace
     seconds: float
     kernels: tuple[str, ...] = ()
-    """The files beside the library with its machine code for a GPU."""
+    """The paths of files beside the library with its machine code for a GPU."""
 
 
 class Calls(NamedTuple):
-    """How a kernel is timed: a cost is the average over `number` calls, or as many as take `min_repeat_ms`."""
+    """The timing of a kernel: a cost is the average over `number` calls, or as many as take `min_repeat_ms`."""
 
     number: int
     repeat: int
-    """How many costs there are."""
+    """The number of costs."""
     min_repeat_ms: int
     flush: bool = False
-    """A CPU's caches lose all arguments of the kernel but the first before each cost is taken."""
+    """True if a CPU's caches lose all arguments of the kernel but the first before each cost is taken."""
 
 
 class RunResult(NamedTuple):
-    """What a runner says of a kernel: costs in seconds, or what went wrong."""
+    """A runner's result for a kernel: costs in seconds, or the reason why there are none."""
 
     costs: tuple[float, ...]
     status: Status = Status.OK
@@ -48,7 +48,7 @@ class RunResult(NamedTuple):
 
 
 class MeasureOption(Protocol):
-    """Something that measures trials: `measure_option` makes one of a builder and a runner, `Simulator` is one."""
+    """An object that measures trials: `measure_option` makes one of a builder and a runner, `Simulator` is one."""
 
     def measure(
         self,
@@ -56,7 +56,7 @@ class MeasureOption(Protocol):
         started: Callable[[MeasureInput], None],
         stop: Callable[[], bool] = never,
     ) -> Generator[tuple[MeasureInput, MeasureResult], None, None]:
-        """Measures the trials, each as `started` is told, and yields every one when it ends, in any order.
+        """Measure the trials, call `started` as each begins, and yield each when it ends, in any order.
 
         The inputs are asked for the next trial when there is room for one, while others are under way. The first trial
         begins to run before any other.
@@ -66,11 +66,11 @@ class MeasureOption(Protocol):
         ...
 
     def device(self, task: Task) -> DeviceFacts:
-        """What it measures a task on; `NoDeviceError` where that is missing."""
+        """Return the device that a task is measured on; raise `NoDeviceError` where it is missing."""
         ...
 
     def close(self) -> None:
-        """Ends its processes."""
+        """End the processes."""
         ...
 
 
@@ -79,7 +79,7 @@ class Builder(Protocol):
 
     @property
     def n_parallel(self) -> int:
-        """How many it builds at once."""
+        """The number of kernels that it builds at once."""
         ...
 
     def build(self, trial: MeasureInput) -> Future[BuildResult]: ...
@@ -91,13 +91,13 @@ class Runner(Protocol):
     """Checks and times what was built; `LocalRunner` and `RPCRunner` are runners."""
 
     def begin(self, task: Task) -> int:
-        """Begins to start what runs the trials of a task, and tells how many of them it runs at once."""
+        """Begin to start the processes for the trials of a task; return the number of trials that run at once."""
         ...
 
     def device(self, task: Task) -> DeviceFacts: ...
 
     def shares_cores(self, task: Task) -> bool:
-        """Whether builds on this machine would disturb the timing."""
+        """Return whether builds on this machine would disturb the timing."""
         ...
 
     def run(self, trial: MeasureInput, build: BuildResult) -> RunResult: ...
@@ -106,6 +106,6 @@ class Runner(Protocol):
 
 
 def last_error(traceback: str) -> str:
-    """What the last error in a traceback says."""
+    """Return the message of the last error in a traceback."""
     errors = list(re.finditer(r"^(?:\w+\.)*\w*(?:Error|Exception)\b:? ?", traceback, re.MULTILINE))
     return traceback[errors[-1].end() :] if errors else traceback

@@ -1,4 +1,4 @@
-"""Tuning logs under AutoTVM's names; what they are is in `tvmconv.dispatch.record`."""
+"""Tuning logs under AutoTVM's names; `tvmconv.dispatch.record` describes them."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ __all__ = ["Log", "Record", "append", "decode", "encode", "load_from_file", "pic
 
 
 def pick_best(in_file: str | PathLike[str], out_file: str | PathLike[str]) -> None:
-    """Writes the best records of a log to another, whose own compete with them: what is worth applying.
+    """Write the best records of a log, which are worth applying, to another log, whose own compete with them.
 
-    There is a best configuration for each problem, target, device and version, which has as many records as decide.
+    There is a best configuration for each problem, target, device and version; the records that decide on it are kept.
     """
     given = readable(in_file)
     rewrite(out_file, lambda there: picked([there, given]))

@@ -48,44 +48,47 @@ from .protocol import Calls
 from .runner import TVM_DEVICES, DeviceProcess
 
 EVALUATE = "tvmconv.evaluate"
-"""The server's function that checks and times a kernel."""
+"""The name of the server's function that checks and times a kernel."""
 
 DESCRIBE = "tvmconv.device"
-"""The server's function that says what it is."""
+"""The name of the server's function that describes the server."""
 
 PAUSE = 0.5
-"""Seconds before a process is started again."""
+"""The seconds before a process is started again."""
 
 IDLE = 30.0
-"""Seconds without a trial after which a session ends, so that others, too, have the server."""
+"""The seconds without a trial after which a session ends, so that others, too, have the server."""
 
 FORK = multiprocessing.get_context("fork")
 
 Service = Callable[[], Any]
-"""Begins to listen in a thread; returns TVM's state of a tracker or a server, with `port` and `thread`."""
+"""A function that begins to listen in a thread and returns TVM's state of a tracker or a server.
+
+The state has `port` and `thread`.
+"""
 
 
 class Job(msgspec.Struct, frozen=True):
-    """A trial as a server is told of it, in one message, which zlib compresses."""
+    """A trial as a server gets it, in one message, which zlib compresses."""
 
     kind: str
-    """Of the target."""
+    """The kind of the target."""
     problem: str
     workspace: Workspace
     files: dict[str, bytes]
-    """The library, which comes first, and its machine code, by the names of the files."""
+    """The contents of the library, which comes first, and of its machine code, by the names of the files."""
     calls: Calls
     timeout: float
 
 
 class ServerFacts(msgspec.Struct, frozen=True):
-    """What a server says of itself. Those of one key are alike but for the host."""
+    """A server's description of itself; servers of one key have the same but for the host."""
 
     host: str
     device: DeviceFacts | None
-    """None where the kind of device that was asked for is missing."""
+    """The device; None where the kind of device that was asked for is missing."""
     arch: str | None
-    """A GPU's architecture, such as "sm_90"."""
+    """The architecture of a GPU, such as "sm_90"."""
     tvmconv: str
     tvm: str
 
@@ -94,7 +97,7 @@ class ServerFacts(msgspec.Struct, frozen=True):
 
 
 def tracker(host: str, port: int) -> Service:
-    """TVM's tracker, which keeps the list of servers and hands them out."""
+    """Return the service of TVM's tracker, which keeps the list of servers and hands them out."""
     _check_host(host)
     try:
         from tvm.rpc.tracker import PopenTrackerServerState
@@ -104,9 +107,10 @@ def tracker(host: str, port: int) -> Service:
 
 
 def server(tracker: tuple[str, int], key: str, host: str, port: int, port_end: int, device: int | None) -> Service:
-    """TVM's server, with the functions that `RPCRunner` calls, on the first free port from `port` to before `port_end`.
+    """Return the service of TVM's server, with the functions that `RPCRunner` calls.
 
-    `device` is the number of the GPU, of several in this machine.
+    It listens on the first free port from `port` to before `port_end`. `device` is the number of the GPU, of several in
+    this machine.
     """
     _check_host(host)
     if not key or set(key) & set(": \t\n"):
@@ -132,7 +136,7 @@ class Supervisor:
 
     @property
     def ports(self) -> dict[str, int]:
-        """Where each service listens."""
+        """The port that each service listens on."""
         return {name: child.port for name, child in self._children.items()}
 
     def __enter__(self) -> Supervisor:
@@ -149,7 +153,7 @@ class Supervisor:
             child.end()
 
     def watch(self, died: Callable[[str], None]) -> None:
-        """Starts again what dies, and tells its name, until the process is interrupted."""
+        """Start again each service that dies, and tell its name, until the process is interrupted."""
         while True:
             wait([child.process.sentinel for child in self._children.values()])
             time.sleep(PAUSE)
@@ -161,7 +165,7 @@ class Supervisor:
 
 
 class _Child:
-    """A process in which a service listens, and a folder for what its sessions leave in temporary ones."""
+    """A process in which a service listens, and a folder for files that its sessions leave in temporary ones."""
 
     def __init__(self, service: Service) -> None:
         self._folder = tempfile.mkdtemp(prefix="tvmconv-rpc-")
@@ -181,14 +185,14 @@ class _Child:
             undo.pop_all()
 
     def end(self) -> None:
-        """Kills the process, and its sessions with it."""
+        """Kill the process, and its sessions with it."""
         self.process.kill()
         self.process.join()
         shutil.rmtree(self._folder, ignore_errors=True)
 
 
 def _serve(service: Service, folder: str, ready: Connection) -> None:
-    """The life of a child: until TVM's thread ends, as it does with a session that died."""
+    """Run a service in a child process until TVM's thread ends, as it does with a session that died."""
     signal.signal(signal.SIGTERM, signal.SIG_DFL)  # by which TVM ends a session that takes too long
     worker.follow_parent()
     os.register_at_fork(after_in_child=_initialize_session)
@@ -211,13 +215,13 @@ def _initialize_session() -> None:
 
 @cache
 def _process(kind: str, timeout: float) -> DeviceProcess:
-    """The session's process for kernels of a kind of target."""
+    """Return the session's process for kernels of a kind of target."""
     return DeviceProcess(f"{TVM_DEVICES[kind]}:0", timeout)
 
 
 @contextmanager
 def _used() -> Iterator[None]:
-    """Has the session end when it is used no more."""
+    """Keep the session alive during the block, and end it `IDLE` seconds after the last one."""
     global _end
     _end.cancel()
     try:
@@ -232,7 +236,7 @@ _end = threading.Timer(IDLE, os._exit, (0,))
 
 
 def _evaluate(encoded: bytes) -> str:
-    """What comes of the kernel of a `Job`, as JSON."""
+    """Check and time the kernel of a `Job`; return its `RunResult` as JSON."""
     job = msgspec.msgpack.decode(zlib.decompress(encoded), type=Job)
     with _used(), tempfile.TemporaryDirectory() as folder:
         paths = [Path(folder, Path(name).name) for name in job.files]
@@ -243,7 +247,7 @@ def _evaluate(encoded: bytes) -> str:
 
 
 def _describe(kind: str, timeout: float) -> str:
-    """What this server is, for targets of a kind, as JSON; its device answers."""
+    """Return this server's `ServerFacts` for targets of a kind, as JSON, after a test that its device answers."""
     with _used():
         process = _process(kind, timeout)
         device, arch = process.start().submit(worker.describe, kind).result()

@@ -1,4 +1,4 @@
-"""Running trials on the RPC servers of a tracker."""
+"""A runner of trials on the RPC servers of a tracker."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ from .protocol import BuildResult, Calls, RunResult, last_error
 from .rpc import DESCRIBE, EVALUATE, IDLE, PAUSE, Job, ServerFacts
 
 PATIENCE = 60.0
-"""Seconds that a server may take for a trial, beside those that the trial may run, and that one is waited for."""
+"""The seconds to wait for a server, and for a trial beyond the time that the trial itself may run."""
 
 HOLD = 20.0
-"""Seconds that a session with a server is kept though others wait for one: to begin another takes some."""
+"""The seconds that a session with a server is kept though others wait for one: to begin another takes some."""
 
 TRACKER_SECONDS = 5.0
-"""How soon a tracker has to answer."""
+"""The seconds within which a tracker has to answer."""
 
 
 class RPCRunner:
@@ -67,7 +67,7 @@ class RPCRunner:
         worker.require_packages()
         self.key = key
         self.slots = count_servers(key, host, port)
-        """How many trials run at once."""
+        """The number of trials that run at once."""
         if not self.slots:
             raise NoDeviceError(
                 f"the tracker at {host}:{port} has no server of key {key!r}: start `tvmconv rpc server`"
@@ -81,7 +81,7 @@ class RPCRunner:
         self._closed = False
 
     def device(self, task: Task) -> DeviceFacts:
-        """The servers' device for a task."""
+        """Return the servers' device for a task."""
         server = self._servers(task)[0]
         if server.device is None:
             raise NoDeviceError(f"measuring {task} needs an NVIDIA GPU, and the servers of key {self.key!r} have none")
@@ -90,16 +90,16 @@ class RPCRunner:
         return server.device
 
     def shares_cores(self, task: Task) -> bool:
-        """Whether builds on this machine would disturb the timing."""
+        """Return whether builds on this machine would disturb the timing."""
         here = socket.gethostname()
         return bool(task.target.kind.name == "llvm") and any(server.host == here for server in self._servers(task))
 
     def begin(self, task: Task) -> int:
-        """Begins a session with each server, unless there is one; returns how many trials run at once."""
+        """Begin a session with each server, unless there is one; return the number of trials that run at once."""
         return len(self._servers(task))
 
     def run(self, trial: MeasureInput, build: BuildResult) -> RunResult:
-        """Checks and times a trial's kernel on the next server that is free."""
+        """Check and time a trial's kernel on the next server that is free."""
         self._servers(trial.task)
         for _ in range(2):
             client = self._next()
@@ -117,13 +117,13 @@ class RPCRunner:
         return RunResult((), Status.CRASH, f"two servers were lost with it: {answer}")
 
     def close(self) -> None:
-        """Ends the sessions."""
+        """End the sessions."""
         self._closed = True
         for client in self._clients:
             client.close(for_good=True)
 
     def _servers(self, task: Task) -> list[ServerFacts]:
-        """What all servers say of themselves; the first time, a session with each begins."""
+        """Return the descriptions of all servers; the first time, begin a session with each."""
         kind = task.target.kind.name
         with self._lock:
             if kind not in self._facts:
@@ -141,7 +141,7 @@ class RPCRunner:
             return self._facts[kind]
 
     def _next(self) -> _Client:
-        """A client whose server is free, which is busy from now on; waits while others are busy, and a while longer."""
+        """Return a client whose server is free, and mark it as busy; wait while others are busy, and a while longer."""
         while True:
             with suppress(Empty):
                 client = self._free.get(timeout=PATIENCE)
@@ -152,11 +152,11 @@ class RPCRunner:
                 raise NoDeviceError(f"no server of key {self.key!r} answers any more")
 
     def _require_alike(self, server: str, kind: str) -> None:
-        """Refuses a server that came later and differs from the first."""
+        """Refuse a server that came later and differs from the first."""
         alike(self.key, [msgspec.json.encode(self._facts[kind][0]).decode(), server])
 
     def _begin_again(self, client: _Client, kind: str) -> None:
-        """Has a client get a server anew, the same or another, and be free then; meanwhile the other ones go on."""
+        """Let a client get a server anew, the same or another, and be free then; meanwhile the others go on."""
         while not self._closed:
             # ValueError: the pool writes to a process that `close` has just ended.
             with suppress(OSError, RuntimeError, ValueError, AttributeError, InvalidArgumentError):
@@ -168,7 +168,7 @@ class RPCRunner:
 
 
 class _Tracker(NamedTuple):
-    """Where a tracker listens, and for what key it is asked."""
+    """The address of a tracker, and the key that servers are asked for."""
 
     host: str
     port: int
@@ -176,7 +176,7 @@ class _Tracker(NamedTuple):
 
 
 class _Answer(NamedTuple):
-    """What comes of a trial, what its server says of itself, and whether others wait for it, which was held long."""
+    """The result of a trial, the description of its server, and whether others have waited long for a server."""
 
     result: RunResult
     server: str
@@ -194,11 +194,11 @@ class _Client:
         self._pool: PopenPoolExecutor | None = None
 
     def describe(self, kind: str) -> Future[str]:
-        """What the server says of itself, as JSON."""
+        """Return the server's description of itself, as JSON."""
         return self._submit(_describe, self._tracker, kind, self._timeout)
 
     def evaluate(self, trial: MeasureInput, build: BuildResult, calls: Calls) -> _Answer | str:
-        """What comes of a trial on the server, or how the server was lost."""
+        """Return the answer for a trial on the server, or the reason why the server was lost."""
         files = {Path(file).name: Path(file).read_bytes() for file in (build.library, *build.kernels)}
         task = trial.task
         job = Job(task.target.kind.name, task.problem.to_json(), build.workspace, files, calls, self._timeout)
@@ -208,7 +208,7 @@ class _Client:
         return answer.result() if error is None else last_error(str(error)) or type(error).__name__
 
     def close(self, for_good: bool = False) -> None:
-        """Ends the process, and so the session."""
+        """End the process, and so the session."""
         with self._lock:
             self._closed |= for_good
             if self._pool is not None:
@@ -232,7 +232,7 @@ class _Client:
 
 
 def alike(key: str, answers: list[str]) -> list[ServerFacts]:
-    """What servers have said of themselves; refuses those that differ from each other or are of other versions."""
+    """Return servers' descriptions; refuse servers that differ from each other or have other versions."""
     servers = [msgspec.json.decode(answer, type=ServerFacts) for answer in answers]
     expected = msgspec.structs.replace(servers[0], host="", tvmconv=__version__, tvm=tvm.__version__)
     if any(msgspec.structs.replace(server, host="") != expected for server in servers):
@@ -246,12 +246,12 @@ def alike(key: str, answers: list[str]) -> list[ServerFacts]:
 
 
 def count_servers(key: str, host: str, port: int) -> int:
-    """How many servers of a key a tracker has; `NoDeviceError` where no tracker answers."""
+    """Return the number of a tracker's servers for a key; raise `NoDeviceError` where no tracker answers."""
     return sum(server["key"] == f"server:{key}" for server in _summary(host, port)["server_info"])
 
 
 def _summary(host: str, port: int) -> dict[str, Any]:
-    """What a tracker says of its servers and queues; `NoDeviceError` where none answers.
+    """Return a tracker's list of servers and queues; raise `NoDeviceError` where none answers.
 
     TVM's own client waits a minute for one to appear, and for ever for an answer.
     """
@@ -271,7 +271,7 @@ def _summary(host: str, port: int) -> dict[str, Any]:
 
 
 class _Session:
-    """A session with the next server that is free; what follows is what a client's process does."""
+    """A session with the next server that is free; it lives in a client's process, like all code below."""
 
     def __init__(self, tracker: _Tracker, kind: str, timeout: float) -> None:
         self._tracker = tracker
@@ -282,17 +282,20 @@ class _Session:
 
     @property
     def is_fresh(self) -> bool:
-        """Whether the server will not end it soon for being idle."""
+        """True while the server will not soon end it for being idle."""
         return time.monotonic() < self._used + IDLE / 2
 
     def evaluate(self, job: bytes) -> RunResult:
-        """What comes of a `Job`."""
+        """Return the result of a `Job`."""
         result = msgspec.json.decode(str(self._evaluate(job)), type=RunResult)
         self._used = time.monotonic()
         return result
 
     def others_wait(self, hold: float) -> bool:
-        """Whether somebody waits for a server, asked every `hold` seconds; the tracker takes as long as some trials."""
+        """Return whether somebody waits for a server.
+
+        The tracker, whose answer takes as long as some trials, is asked every `hold` seconds.
+        """
         if time.monotonic() < self._asked + hold:
             return False
         self._asked = time.monotonic()
@@ -302,17 +305,17 @@ class _Session:
 
 
 _session = lru_cache(maxsize=1)(_Session)
-"""The one session of this process."""
+"""The one session of this process, made at the first call."""
 
 
 def _describe(tracker: _Tracker, kind: str, timeout: float) -> str:
-    """Begins a session; what the server says of itself."""
+    """Begin a session and return its server's description."""
     _session.cache_clear()  # which ends the one for another kind of target
     return _session(tracker, kind, timeout).server
 
 
 def _evaluate(tracker: _Tracker, kind: str, timeout: float, job: bytes, hold: float) -> _Answer:
-    """Has the server check and time a kernel."""
+    """Let the server check and time a kernel."""
     if not _session(tracker, kind, timeout).is_fresh:
         _session.cache_clear()
     session = _session(tracker, kind, timeout)

@@ -1,4 +1,4 @@
-"""Running trials in worker processes, one for each device."""
+"""A runner of trials in worker processes, one for each device."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from .protocol import BuildResult, Calls, RunResult, last_error
 from .timing import cuda_driver
 
 TVM_DEVICES = {"cuda": "cuda", "llvm": "cpu"}
-"""TVM's device for each kind of target."""
+"""TVM's name of the device for each kind of target."""
 
 
 class LocalRunner:
@@ -63,7 +63,10 @@ class LocalRunner:
         self._free: dict[str, SimpleQueue[DeviceProcess]] = {}
 
     def device(self, task: Task) -> DeviceFacts:
-        """This machine's device for a task; `NoDeviceError` or `MissingPackageError` where it cannot be measured."""
+        """Return this machine's device for a task.
+
+        Raises `NoDeviceError` or `MissingPackageError` where it cannot be measured.
+        """
         kind, numbers = task.target.kind.name, self._chosen(task)
         facts = device_facts(kind, numbers[0]) if numbers else None
         if facts is None:
@@ -75,11 +78,11 @@ class LocalRunner:
         return facts
 
     def shares_cores(self, task: Task) -> bool:
-        """Whether builds on this machine would disturb the timing."""
+        """Return whether builds on this machine would disturb the timing."""
         return bool(task.target.kind.name == "llvm")
 
     def begin(self, task: Task) -> int:
-        """Begins to start the workers for a task, unless they are there; returns how many trials they run at once."""
+        """Begin to start the workers for a task, unless they exist; return the number of trials they run at once."""
         kind = task.target.kind.name
         with self._lock:
             if kind not in self._processes:
@@ -93,7 +96,7 @@ class LocalRunner:
             return len(self._processes[kind])
 
     def run(self, trial: MeasureInput, build: BuildResult) -> RunResult:
-        """Checks and times a trial's kernel; `NoDeviceError` where the device is gone: the trial may be sound."""
+        """Check and time a trial's kernel; raise `NoDeviceError` where the device is gone: the trial may be sound."""
         self.begin(trial.task)
         free = self._free[trial.task.target.kind.name]
         process = free.get()
@@ -103,14 +106,14 @@ class LocalRunner:
             free.put(process)
 
     def _chosen(self, task: Task) -> tuple[int, ...]:
-        """The numbers of the devices for a task, chosen once."""
+        """Return the numbers of the devices for a task, chosen once."""
         kind = task.target.kind.name
         if kind not in self._numbers:
             self._numbers[kind] = chosen_devices(kind, self.devices)
         return self._numbers[kind]
 
     def close(self) -> None:
-        """Ends the workers."""
+        """End the workers."""
         with self._lock:
             for processes in self._processes.values():
                 for process in processes:
@@ -122,7 +125,7 @@ class LocalRunner:
 class DeviceProcess:
     """A worker process that checks and times kernels on one device, such as "cuda:1", and is made anew when one fails.
 
-    What takes more than `timeout` seconds is killed.
+    A run that takes more than `timeout` seconds is killed.
     """
 
     def __init__(self, device: str, timeout: float) -> None:
@@ -131,7 +134,7 @@ class DeviceProcess:
         self._pool: PopenPoolExecutor | None = None
 
     def start(self) -> PopenPoolExecutor:
-        """The process, which begins to use the device if it is new: meanwhile others may do something else."""
+        """Return the process, which begins to use the device if it is new; the caller need not wait for that."""
         if self._pool is None:
             self._pool = PopenPoolExecutor(
                 max_workers=1,
@@ -144,7 +147,7 @@ class DeviceProcess:
         return self._pool
 
     def run(self, problem: str, workspace: Workspace, library: str, calls: Calls) -> RunResult:
-        """What comes of the kernel in a library; `NoDeviceError` where it failed, and the device fails everything."""
+        """Return the result of a library's kernel; raise `NoDeviceError` where the device fails everything."""
         future = self.start().submit(worker.evaluate, problem, workspace, library, self.device, calls)
         error = future.exception()
         if error is None:
@@ -158,7 +161,7 @@ class DeviceProcess:
         return failure(str(error))
 
     def require_device(self) -> None:
-        """Has a process, a new one after a failure, use the device."""
+        """Let a process, a new one after a failure, use the device; raise `NoDeviceError` where it cannot."""
         error = self.start().submit(worker.touch, self.device).exception()
         if error is not None:
             self.close()
@@ -168,16 +171,16 @@ class DeviceProcess:
             )
 
     def close(self) -> None:
-        """Ends the process."""
+        """End the process."""
         if self._pool is not None:
             self._pool.shutdown()
             self._pool = None
 
 
 def chosen_devices(kind: str, chosen: Sequence[int] | None) -> tuple[int, ...]:
-    """The numbers of the devices that measure for targets of a kind: the chosen ones, or all that are like the first.
+    """Return the numbers of the devices that measure for targets of a kind.
 
-    There are none where there is no GPU.
+    They are the chosen ones, or all that are like the first. There are none where there is no GPU.
     """
     if kind == "llvm":
         if chosen is not None:
@@ -203,7 +206,7 @@ def chosen_devices(kind: str, chosen: Sequence[int] | None) -> tuple[int, ...]:
 
 
 def failure(message: str) -> RunResult:
-    """What the error of `worker.evaluate` says of a kernel."""
+    """Return the result for a kernel on which `worker.evaluate` raised an error."""
     if worker.WRONG_ANSWER in message:
         return RunResult((), Status.WRONG_ANSWER, message.rpartition(worker.WRONG_ANSWER)[2])
     return RunResult((), Status.RUNTIME_ERROR, last_error(message))

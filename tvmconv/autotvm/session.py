@@ -1,4 +1,4 @@
-"""A tuning run: tasks one after the other, every trial in a log, from which the next run goes on."""
+"""A tuning run: it tunes task after task and logs every trial, so that the next run goes on from there."""
 
 from __future__ import annotations
 
@@ -34,23 +34,23 @@ TUNERS: dict[str, type[Tuner]] = {"xgb": XGBTuner, "ga": GATuner, "random": Rand
 
 @dataclass(frozen=True)
 class Summary:
-    """What the log has of a task on a device. Costs are seconds of a call, infinite where nothing works."""
+    """The summary of a task's records on a device. Costs are seconds of a call, infinite where nothing works."""
 
     task: Task
     default_cost: float
     best_cost: float
-    """The confirmed one, if there is one: never above that of the default."""
+    """The cost of the best configuration, the confirmed one if there is one: never above that of the default."""
     best_config: Any
-    """None where nothing works."""
+    """The best configuration; None where nothing works."""
     spread: float | None
-    """Noise of the best's costs: the range of their middle half, in parts of their median."""
+    """The noise of the best's costs: the range of their middle half, as a share of their median."""
     trials: int
-    """Different configurations searched."""
+    """The number of different configurations searched."""
     failures: Counter[Status]
 
     @classmethod
     def of(cls, task: Task, records: Sequence[Record]) -> Summary:
-        """The summary of the records that apply to a task."""
+        """Return the summary of the records that apply to a task."""
         best, default = best_record(records), default_record(records)
         return cls(
             task=task,
@@ -76,11 +76,11 @@ def tune_tasks(
     callbacks: Sequence[Callback] = (),
     stop: Callable[[], bool] = never,
 ) -> list[Summary]:
-    """Tunes tasks one after the other, shows progress on stderr, and says what the log has of each at the end.
+    """Tune tasks one after the other, show progress on stderr, and return a summary of each at the end.
 
-    The log is added to trial by trial, and what it has of a task on this device counts: a run that was ended in any way
-    goes on where it was. Records of other workloads teach tuners that learn. `trials` is the total, shared equally,
-    see `shares`; what a task leaves over by `early_stopping` goes to the later ones. So it is with `time_budget`, in
+    The log grows trial by trial, and its records of a task on this device count: a run that was ended in any way goes
+    on where it was. Records of other workloads teach tuners that learn. `trials` is the total, shared equally, see
+    `shares`; trials that a task leaves over by `early_stopping` go to the later ones. So it is with `time_budget`, in
     seconds, which ends the search of a task, but neither its first trial, of the default configuration, nor the
     confirmation of its best. `stop` is asked after every trial, and ends the run.
     """
@@ -121,7 +121,7 @@ def tune_tasks(
 
 
 def shares(trials: int, sizes: Sequence[int]) -> list[int]:
-    """Equal shares of trials for spaces of these sizes; what a small one leaves over goes to the others.
+    """Return equal shares of trials for spaces of these sizes; trials that a small one leaves over go to the others.
 
     >>> shares(100, [20, 1000, 1000])
     [20, 40, 40]
@@ -135,12 +135,12 @@ def shares(trials: int, sizes: Sequence[int]) -> list[int]:
 
 
 def searched(records: Iterable[Record]) -> int:
-    """How many different configurations the records of a task have searched."""
+    """Return the number of different configurations that the records of a task have searched."""
     return len({record.config.entity for record in records if record.stage is Stage.SEARCH})
 
 
 def similar(records: Iterable[Record], task: Task, device: DeviceFacts) -> list[Record]:
-    """The records of other problems that the same would make on the same device."""
+    """Return the records of other problems that the same template made on the same device."""
     others: dict[Problem | Call, list[Record]] = {}
     for record in records:
         if record.template == task.name and record.problem != task.problem:
@@ -151,7 +151,7 @@ def similar(records: Iterable[Record], task: Task, device: DeviceFacts) -> list[
 
 
 def spread(costs: Sequence[float]) -> float | None:
-    """The range of the middle half of costs, in parts of their median; None for a single one."""
+    """Return the range of the middle half of costs, as a share of their median; None for a single one."""
     if len(costs) < 2:
         return None
     low, _, high = quantiles(costs, method="inclusive")
@@ -159,7 +159,7 @@ def spread(costs: Sequence[float]) -> float | None:
 
 
 def check_log(path: str | PathLike[str]) -> None:
-    """Refuses a file that cannot be added to, before any work."""
+    """Refuse a file that cannot be appended to, before any work."""
     if Path(path).suffix == ".gz":
         raise InvalidArgumentError("log", str(path), "a file that can be added to, which a compressed one cannot")
     writable(path)

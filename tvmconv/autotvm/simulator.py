@@ -1,4 +1,4 @@
-"""Replays an exhaustive log instead of measuring: tuners are compared, and tested, without the device."""
+"""A simulator that replays an exhaustive log instead of measuring: it compares and tests tuners without the device."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from .task import ConvTask
 
 @dataclass(frozen=True)
 class ReplayedTask(ConvTask):
-    """A task whose space is what a log has tried of it, whatever its template tries today."""
+    """A task with the configurations that a log has tried as its space, whatever its template tries today."""
 
     configs: tuple[Any, ...] = ()
-    """The default at that time, then the others."""
+    """The configurations: the default at that time, then the others."""
 
     @classmethod
     def of(cls, records: Sequence[Record]) -> ReplayedTask:
-        """The task that records of one problem and one target are of."""
+        """Return the task that records of one problem and one target belong to."""
         inorder = sorted(records, key=lambda record: record.config.index or 0)
         configs, target = tuple(map(_config, inorder)), tvm.target.Target(records[0].target)
         if not isinstance(problem := records[0].problem, Problem):
@@ -48,7 +48,7 @@ class ReplayedTask(ConvTask):
 
 
 class Simulator:
-    """Answers every trial at once with what a log has of its configuration: a `MeasureOption` like any other."""
+    """A `MeasureOption` that answers every trial at once with a log's result for its configuration."""
 
     def __init__(self, records: Sequence[Record]) -> None:
         searched = [record for record in records if record.stage is Stage.SEARCH]
@@ -58,7 +58,7 @@ class Simulator:
         self._device = searched[0].device
 
     def device(self, task: Task) -> DeviceFacts:
-        """What the log was measured on, whatever the task."""
+        """Return the device that the log was measured on, whatever the task."""
         return self._device
 
     def measure(
@@ -67,7 +67,7 @@ class Simulator:
         started: Callable[[MeasureInput], None],
         stop: Callable[[], bool] = never,
     ) -> Generator[tuple[MeasureInput, MeasureResult], None, None]:
-        """The trials with their results, in order; InvalidArgumentError for one that the log does not have."""
+        """Yield the trials with their results, in order; raise InvalidArgumentError for one that is not in the log."""
         for trial in inputs:
             if stop():
                 return
@@ -78,11 +78,11 @@ class Simulator:
             yield trial, outcome
 
     def close(self) -> None:
-        """Nothing to end."""
+        """Do nothing: there is no process to end."""
 
 
 def _config(record: Record) -> Any:
-    """The record's configuration; knobs that its template got later have the values that mean what was before."""
+    """Return the record's configuration; knobs that its template got later have the values that mean the old way."""
     try:
         return template_named(record.template).Config(**record.knobs)
     except (InvalidArgumentError, TypeError):

@@ -1,4 +1,4 @@
-"""What is tuned, made of workloads, suites and models.
+"""Tasks to tune, made from workloads, suites and models.
 
 `ConvTask` is the task of one of tvmconv's own kernels; `templates.TemplateTask` that of a template of one's own.
 """
@@ -31,7 +31,7 @@ from .templates import TemplateTask, create_task
 __all__ = ["ConvTask", "Task", "create", "extract_from_model", "extract_from_program", "extract_from_suite"]
 
 OP_LAYOUTS = {"nn.conv1d": "NCW", "nn.conv2d": "NCHW", "nn.dense": "NC"}
-"""Relay's names of the operators that are tuned, and the layout of what each reads in an imported model."""
+"""Relay's names of the operators that are tuned, and the layout of the data each reads in an imported model."""
 
 
 @dataclass(frozen=True)
@@ -44,11 +44,11 @@ class ConvTask(Task):
     algorithm: str = "auto"
     """The algorithm to tune; "auto" is the one that dispatch takes where nothing has been measured."""
     sparsity: float | None = None
-    """Share of zeros in the weight, where a sparse kernel is tuned: they are at random places, always the same."""
+    """The share of zeros in the weight of a sparse kernel, at random places, always the same; None for a dense one."""
 
     @property
     def problem(self) -> Problem:
-        """What the kernel is for."""
+        """The problem that the kernel solves."""
         return Problem(self.workload, self.sparsity)
 
     @cached_property
@@ -93,7 +93,7 @@ def create(task_name: str, args: Sequence[Any], target: Any) -> TemplateTask: ..
 
 
 def create(*what: Any, **options: Any) -> Task:
-    """The task of tuning one workload for a target, anything that `resolve_target` takes, by an algorithm.
+    """Return the task of tuning one workload for a target, anything that `resolve_target` takes, by an algorithm.
 
     `create(workload, target, algorithm="auto", sparsity=None)`: with a `sparsity` it is the sparse kernel for a weight
     with that share of zeros: it has no other algorithm, and the workload's scale is in the weight.
@@ -126,7 +126,7 @@ def extract_from_suite(
     algorithm: str = "auto",
     sparsity: float | None = None,
 ) -> list[ConvTask]:
-    """A task for each workload of a suite, with another batch size if one is given, in one of `dtypes.DTYPES`.
+    """Return a task for each workload of a suite, with another batch size if one is given, in one of `DTYPES`.
 
     `algorithm` is for the workloads that it takes, not for depthwise ones, for which it is "auto"; for `sparsity` see
     `create`.
@@ -139,7 +139,7 @@ def extract_from_suite(
 def extract_from_model(
     model: Any, target: Any, algorithm: str = "auto", sparsity: float | None = None
 ) -> list[ConvTask]:
-    """A task for each different convolution and linear layer of a model that has a template, in the model's order.
+    """Return a task for each different convolution and linear layer of a model that has a template, in order.
 
     `model` is what `tvmconv.import_model` returns, or anything it takes without `inputs`. A task's workload has the
     epilogue and the layouts that the network's kernel will have where no layer is sparse, and its weight is the number
@@ -152,7 +152,7 @@ def extract_from_model(
 def extract_from_program(
     mod: Any, params: Mapping[str, Any] | None = None, target: Any = None, ops: Sequence[Any] | None = None
 ) -> list[ConvTask]:
-    """`extract_from_model` under AutoTVM's name, for what `relay.frontend` returned, or its function "main".
+    """Run `extract_from_model` under AutoTVM's name, on the result of `relay.frontend` or its function "main".
 
     `ops` are the operators to tune, of `OP_LAYOUTS`, as `relay.op.get` returns them or by their names.
     Parameters are in the model: `params` are what the frontend returned, which are none.
@@ -170,7 +170,7 @@ def extract_from_program(
 def _extracted(
     model: Any, target: Any, algorithm: str, sparsity: float | None, layouts: Collection[str]
 ) -> list[ConvTask]:
-    """`extract_from_model` for the convolutions whose data came in one of some layouts."""
+    """Return the tasks of `extract_from_model` for the convolutions whose data came in one of some layouts."""
     resolved = resolve_target(target)
     source = model if isinstance(model, Model) else import_model(model)
     sites = sites_for(source.mod, resolved)

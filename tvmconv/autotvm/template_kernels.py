@@ -1,4 +1,4 @@
-"""Kernels of templates of one's own: built, and compared with the computation as it was defined."""
+"""Kernels of templates of one's own: they are built, and compared with the computation as it was defined."""
 
 from __future__ import annotations
 
@@ -30,18 +30,21 @@ from .config_space import ConfigEntity
 from .instance import Instance
 
 ROUNDINGS, GROWTH = 32, 8
-"""By how many roundings of its dtype an element may differ, of its own size and of the root mean square of all: some
-for what functions such as exp err, and so many times the square root of the terms in a sum, whose order is free."""
+"""The tolerance of an element, in roundings of its dtype: a constant part, and one that grows with sums.
+
+Both count roundings of its own size and of the root mean square of all elements: the constant for errors of functions
+such as exp, the other times the square root of the terms in a sum, whose order is free.
+"""
 
 
 def built(call: Call, knobs: Mapping[str, Value], target: tvm.target.Target) -> Kernel:
-    """The kernel of a call with knobs as a log has them."""
+    """Build the kernel of a call with knobs as a log has them."""
     task = Instance(call, target)
     return build_function(scheduled(task, task.config(knobs)), target)
 
 
 def scheduled(task: Instance, config: ConfigEntity) -> tirx.PrimFunc:
-    """The function that a template has scheduled, ready to be built."""
+    """Return the function that a template has scheduled, ready to be built."""
     schedule, _ = task.instantiate(config)
     func = schedule.mod["main"]
     limit = task.target.attrs.get("max_threads_per_block")
@@ -51,7 +54,7 @@ def scheduled(task: Instance, config: ConfigEntity) -> tirx.PrimFunc:
 
 
 def checked(call: Call, workspace: Workspace, module: Module, device: Device) -> list[Tensor]:
-    """Arguments for a call's kernel, which has been right on them; AssertionError says where it was not."""
+    """Check a call's kernel and return its arguments; AssertionError says where it is wrong."""
     expected = _expected(call, "llvm" if is_cpu(device) else "cuda", function_named(call.template))
     arguments = [tvm.runtime.tensor(array, device) for array in expected.arrays]
     given = arguments + [tvm.runtime.empty(*parameter, device) for parameter in workspace.parameters]
@@ -62,7 +65,7 @@ def checked(call: Call, workspace: Workspace, module: Module, device: Device) ->
 
 
 def check(task: Instance, config: ConfigEntity) -> None:
-    """See `templates.TemplateTask.check`."""
+    """Build and check a configuration's kernel; see `templates.TemplateTask.check`."""
     func, target = scheduled(task, config), task.target
     if target.kind.name == "cuda" and not has_gpu():
         func = with_alignment(serial_twin(func), target := resolve_target(TWIN_TARGET))
@@ -77,21 +80,24 @@ def check(task: Instance, config: ConfigEntity) -> None:
 
 @dataclass(frozen=True)
 class _Expected:
-    """What a call's computation makes of random inputs."""
+    """Random inputs of a call's computation, with its results."""
 
     arrays: list[np.ndarray[Any, Any]]
-    """For each argument of the kernel; outputs hold what no kernel has written."""
+    """The array for each argument of the kernel; outputs hold values that no kernel has written."""
     results: list[np.ndarray[Any, Any]]
-    """The same after the computation."""
+    """The same arrays after the computation."""
     places: dict[int, str]
-    """Where outputs are among them, and their names."""
+    """The names of the outputs, by their places among the arrays."""
     tolerance: float
-    """See `assert_same`."""
+    """The relative tolerance; see `assert_same`."""
 
 
 @lru_cache(maxsize=1)
 def _expected(call: Call, kind: str, function: Any) -> _Expected:
-    """Computed on a CPU by the unscheduled computation, in its own dtypes; kept for the template that there is now."""
+    """Compute the expected results on a CPU by the unscheduled computation, in its own dtypes.
+
+    They are kept for the template `function` that there is now.
+    """
     task = Instance(call, resolve_target(kind))
     func = task.unscheduled()
     kernel = with_alignment(as_scheduled(_quick(func), KERNEL_NAME), cpu := resolve_target("llvm"))
@@ -109,7 +115,7 @@ def _expected(call: Call, kind: str, function: Any) -> _Expected:
 
 
 def assert_same(name: str, got: np.ndarray, reference: np.ndarray, tolerance: float) -> None:
-    """Asserts that floats differ by at most so many times their own size and the root mean square of all together.
+    """Assert that floats differ by at most so many times their own size and the root mean square of all together.
 
     NaN and infinity have to be where the reference has them, and what are no floats have to be equal.
     """
@@ -130,7 +136,7 @@ def assert_same(name: str, got: np.ndarray, reference: np.ndarray, tolerance: fl
 
 
 def _quick(func: tirx.PrimFunc) -> tirx.PrimFunc:
-    """A computation with its sums inside all loops but the last, and the first spread over threads.
+    """Return a computation with its sums inside all loops but the last, and the first loop spread over threads.
 
     So a matrix product of 1024x1024 takes 0.14 s instead of 4 s. The terms of each sum keep their order.
     Before: `for i, j, k: C[i, j] += A[i, k] * B[k, j]`. After: `for i in parallel: for k, j: C[i, j] += ...`.
@@ -152,7 +158,7 @@ def _is_output(tensor: te.Tensor) -> bool:
 
 
 def _operand(tensor: te.Tensor, draw: Any, rng: np.random.Generator) -> np.ndarray[Any, Any]:
-    """A random input, which repeats after `DISTINCT` elements, or an output that shows what is not written."""
+    """Return a random input, which repeats after `DISTINCT` elements, or an output filled so that gaps show."""
     shape, dtype = tuple(map(int, tensor.shape)), str(tensor.dtype)
     kind = dtype.rstrip("0123456789")
     if kind not in ("float", "int", "uint", "bool") or dtype == "uint1":
@@ -165,7 +171,7 @@ def _operand(tensor: te.Tensor, draw: Any, rng: np.random.Generator) -> np.ndarr
 
 
 def _most_threads(func: tirx.PrimFunc) -> int:
-    """The threads of a block in the kernel of a function that has most."""
+    """Return the largest number of threads in a block of the function's kernels."""
     most = 1
     for step in steps(func.body.block):
         extents: dict[str, int] = {}
@@ -180,7 +186,7 @@ def _most_threads(func: tirx.PrimFunc) -> int:
 
 
 def _tolerance(func: tirx.PrimFunc) -> float:
-    """For `assert_same`: of the coarsest float that the function writes, and of the terms that it adds up."""
+    """Return the tolerance for `assert_same`: for the coarsest float that is written and the terms in its sums."""
     written, terms = set[str](), 0
 
     def visit(block: SBlock) -> None:

@@ -43,18 +43,21 @@ from .config_space import ConfigEntity, FallbackConfigEntity
 from .instance import Instance, applied_config, checked
 
 VERSION = 1
-"""In the records of such templates: what their knobs mean is the user's affair, and a knob or value that is gone is
-noticed."""
+"""The template version in the records of such templates, always the same.
+
+The meaning of their knobs is the user's affair, and a knob or value that is gone is noticed.
+"""
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 
 def template(task_name: str) -> Callable[[F], F]:
-    """A decorator for a function that returns a schedule and its arguments: `(s_tir.Schedule, [te.Tensor, ...])`.
+    """Return a decorator for a function that returns a schedule and its arguments.
 
-    The schedule is one of `te.create_prim_func` of the same arguments; those that are no placeholders are outputs. The
-    function gets its knobs from `get_config`. It is named by `task_name` in tasks and logs, and called with what a log
-    can hold: numbers, strings, True, False, None, and tuples of them.
+    The function returns `(s_tir.Schedule, [te.Tensor, ...])`. The schedule is one of `te.create_prim_func` of the same
+    arguments; those that are no placeholders are outputs. The function gets its knobs from `get_config`. It is named by
+    `task_name` in tasks and logs, and called with what a log can hold: numbers, strings, True, False, None, and tuples
+    of them.
 
     Called as it is, in a `with tvm.target.Target(...)`, it returns the schedule with the best configuration of the logs
     that are applied, or else with the default one, with a warning.
@@ -82,7 +85,10 @@ def template(task_name: str) -> Callable[[F], F]:
 
 
 def create_task(task_name: str, args: Sequence[Any] = (), target: Any = None) -> TemplateTask:
-    """The task of tuning a template, called with some arguments, for a target; it is called here for its knobs."""
+    """Return the task of tuning a template, called with some arguments, for a target.
+
+    The template is called here to learn its knobs.
+    """
     if target is None:
         raise InvalidArgumentError("target", target, "what the template is tuned for, such as 'llvm' or 'cuda'")
     if isinstance(args, str) or not isinstance(args, Sequence):
@@ -95,7 +101,7 @@ def create_task(task_name: str, args: Sequence[Any] = (), target: Any = None) ->
 
 @dataclass(frozen=True)
 class TemplateTask(Instance, Task):
-    """A template of one's own, called with some arguments, to tune for a target."""
+    """A task to tune a template of one's own, called with some arguments, for a target."""
 
     weight: int = 1
 
@@ -105,7 +111,7 @@ class TemplateTask(Instance, Task):
 
     @property
     def workload(self) -> tuple[Any, ...]:
-        """The template's name, and what it is called with."""
+        """The template's name, followed by the arguments that it is called with."""
         return self.call.template, *self.args
 
     @property
@@ -117,7 +123,7 @@ class TemplateTask(Instance, Task):
         return self.space.flop or float(estimate_tir_flops(tvm.IRModule({"main": self.unscheduled()})))
 
     def check(self, config: ConfigEntity | None = None) -> None:
-        """Builds the kernel of a configuration, or the default's, and compares it with the unscheduled computation.
+        """Build the kernel of a configuration, or the default's, and compare it with the unscheduled computation.
 
         Where there is no GPU for a CUDA kernel, its serial twin is built for the CPU. `WrongResultError` says where
         they differ.
@@ -144,7 +150,7 @@ class TemplateTask(Instance, Task):
 
 
 def query(target: Any, workload: Any) -> Any:
-    """The configuration that a task's `workload` gets on a target: of the logs that are applied, or the default.
+    """Return the configuration that a task's `workload` gets on a target: from the logs applied, or the default.
 
     For a convolution it is the one that `tvmconv.compile` takes.
     """
@@ -167,7 +173,7 @@ def query(target: Any, workload: Any) -> Any:
 
 
 def recordable(args: Sequence[Any]) -> tuple[Any, ...]:
-    """Arguments as they are after a log: tuples for lists; refuses those that no log can hold."""
+    """Return arguments as they are after a log: tuples for lists; refuse those that no log can hold."""
 
     def copied(value: Any, place: str) -> Any:
         if isinstance(value, list | tuple):

@@ -1,4 +1,4 @@
-"""Tuning logs merged, pruned, compacted, and put in the place of what they were made of. No record is changed."""
+"""Merging, pruning and compacting of tuning logs, and their replacement by the result. No record is changed."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ from .templates import VERSION
 
 
 class Made(NamedTuple):
-    """What a kernel was made of and measured on: costs compare, and one configuration is best, where all is equal."""
+    """The key of records that compare: their kernel's making and device. One configuration is best for each key."""
 
     problem: Problem | Call
     template: str
     version: int
-    """Of the template."""
+    """The version of the template."""
     processor: str
-    """What the target was: an architecture of GPUs, or a kind of CPU."""
+    """The processor of the target: an architecture of GPUs, or a kind of CPU."""
     device: str
     tvm: str
 
 
 def by_making(records: Iterable[Record]) -> dict[Made, list[Record]]:
-    """The records of each problem, target, device, and versions of TVM and of the template."""
+    """Group records by problem, target, device, and versions of TVM and of the template."""
     groups: dict[Made, list[Record]] = {}
     for record in records:
         made = Made(
@@ -52,23 +52,23 @@ def by_making(records: Iterable[Record]) -> dict[Made, list[Record]]:
 
 
 def default_record(records: Iterable[Record]) -> Record | None:
-    """Of records of one making, the default configuration's, as `best_record` has it."""
+    """Return the default configuration's record, of records of one making, as `best_record` chooses it."""
     return best_record(record for record in records if record.config.index == 0)
 
 
 def merged(logs: Iterable[Log]) -> list[Record]:
-    """The records of several logs in the order of time, each once; trials that have no end are among them."""
+    """Return the records of several logs in the order of time, each once, including trials that have no end."""
     lines = {encode(record): record for log in logs for record in (*log.records, *log.under_way)}
     return sorted(lines.values(), key=lambda record: record.timestamp)
 
 
 def pruned(log: Log) -> list[Record]:
-    """The records that worked, and that the installed versions of TVM and of the templates may use."""
+    """Return the records that worked, and that the installed versions of TVM and of the templates may use."""
     return [record for record in log.records if record.status is Status.OK and _is_current(record)]
 
 
 def compacted(log: Log) -> list[Record]:
-    """The records that decide: those of the best configuration, and beside them those of the default."""
+    """Return the records that decide: those of the best configuration, and beside them those of the default."""
     kept: list[Record] = []
     for records in by_making(log.records).values():
         if (best := best_record(records)) is not None:
@@ -77,7 +77,7 @@ def compacted(log: Log) -> list[Record]:
 
 
 def picked(logs: Iterable[Log]) -> list[Record]:
-    """The records of the best configurations of several logs, each once."""
+    """Return the records of the best configurations of several logs, each once."""
     ended = merged(Log(log.records) for log in logs)
     kept: list[Record] = []
     for records in by_making(ended).values():
@@ -88,7 +88,7 @@ def picked(logs: Iterable[Log]) -> list[Record]:
 
 
 def readable(path: str | PathLike[str], expected: str = "a tuning log") -> Log:
-    """The log in a file; refuses a file of anything else."""
+    """Return the log in a file; refuse a file of anything else."""
     log = load_from_file(path)
     if log.skipped["foreign"] and not (log.records or log.under_way):
         raise InvalidArgumentError("log", str(path), expected)
@@ -96,12 +96,12 @@ def readable(path: str | PathLike[str], expected: str = "a tuning log") -> Log:
 
 
 def writable(path: str | PathLike[str]) -> Log:
-    """The log in a file that is to be written to, an empty one if there is no file; refuses one of anything else."""
+    """Return the log in a file to be written, an empty one if there is no file; refuse a file of anything else."""
     return readable(path, "a tuning log, or a file that does not exist yet") if Path(path).exists() else Log()
 
 
 def rewrite(path: str | PathLike[str], edit: Callable[[Log], Sequence[Record]]) -> Sequence[Record]:
-    """Puts what `edit` makes of a log, an empty one if there is no file, in its place, and returns it.
+    """Replace a log, an empty one if there is no file, by the result of `edit`, and return that.
 
     The file changes at once or not at all, and writers of other processes wait; a name that ends in .gz is compressed.
     """

@@ -1,4 +1,4 @@
-"""Timing a kernel, on a GPU without the time that launching it takes."""
+"""Timing of a kernel, on a GPU without the time that launching it takes."""
 
 from __future__ import annotations
 
@@ -15,12 +15,15 @@ from ..errors import MissingPackageError
 from ..lowering import KERNEL_NAME
 
 SPINNING, SETTLE = 0.1, 0.02
-"""Seconds on a CPU before a kernel is timed: of rest, because the threads of the BLAS that computed its reference spin
-on its cores for a while, and of untimed calls, in which its own threads find a core each."""
+"""The seconds on a CPU before a kernel is timed: first of rest, then of untimed calls.
+
+Threads of the BLAS that computed its reference spin on the cores for a while, and its own threads find a core each
+during the untimed calls.
+"""
 
 
 def cuda_driver() -> Any:
-    """The CUDA driver's functions; `MissingPackageError` where the package that has them is not installed."""
+    """Return the CUDA driver's functions; raise `MissingPackageError` where their package is not installed."""
     try:
         from cuda.bindings import driver
     except ImportError:
@@ -37,7 +40,7 @@ def kernel_costs(
     min_repeat_ms: int,
     flush: bool = False,
 ) -> list[float]:
-    """Seconds of one call of a module's kernel on its arguments, averaged over each of `repeat` measurements.
+    """Return the seconds of one call of a module's kernel, averaged over each of `repeat` measurements.
 
     Each has `number` calls, or as many as take `min_repeat_ms`; the kernel has run once before. With `flush` a CPU's
     caches lose all arguments but the first before each.
@@ -62,7 +65,7 @@ def kernel_costs(
 def graph_costs(
     call: Callable[[], object], device: Device, number: int, repeat: int, min_repeat_ms: float
 ) -> list[float]:
-    """Seconds of one call, averaged over each of `repeat` measurements; the call has run once before.
+    """Return the seconds of one call, averaged over each of `repeat` measurements; the call has run once before.
 
     `number` calls are captured in a CUDA graph. Each measurement replays it, between two events, for `min_repeat_ms`
     at least: a small kernel is over before Python, or TVM, could launch the next one.

@@ -1,6 +1,6 @@
-"""What runs in the worker processes: building one kernel, and checking and timing one.
+"""Functions that run in the worker processes: they build one kernel, or check and time one.
 
-A worker is told a problem and a configuration, and makes everything else itself.
+A worker gets a problem and a configuration, and makes everything else itself.
 """
 
 from __future__ import annotations
@@ -39,23 +39,23 @@ from .protocol import BuildResult, Calls
 from .timing import kernel_costs
 
 CHECKED_OUTPUTS = 2**16
-"""How many outputs of a trial are compared with the reference; all of them have to be written."""
+"""The number of outputs of a trial that are compared with the reference; all of them have to be written."""
 
 WRONG_ANSWER = "[wrong answer]"
-"""Begins the message of the error for a kernel that computes something else."""
+"""The beginning of the message of the error for a kernel that computes something else."""
 
 PR_SET_PDEATHSIG = 1
 
 
 def require_packages() -> None:
-    """Refuses to go on without the packages of TVM's worker processes: TVM itself notices too late, or never."""
+    """Refuse to go on without the packages of TVM's worker processes: TVM itself notices too late, or never."""
     for package in ("cloudpickle", "psutil"):
         if find_spec(package) is None:
             raise MissingPackageError(package, "tune", "tuning")
 
 
 def initialize() -> None:
-    """Readies a new worker.
+    """Prepare a new worker.
 
     A segmentation fault ends it at once: TVM's handler allocates memory to describe it, and waits for ever where the
     allocator is what a kernel has corrupted, with Python's lock, so that no time limit ends the worker either.
@@ -66,14 +66,14 @@ def initialize() -> None:
 
 
 def follow_parent() -> None:
-    """Leaves Ctrl-C to the process that began this one, and ends with it."""
+    """Leave Ctrl-C to the process that began this one, and end with it."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def build(problem: str, template: str, knobs: dict[str, Any], target: str, library: str) -> BuildResult:
-    """Builds a kernel and links it into a library; its CUDA code is compiled into the library's folder.
+    """Build a kernel and link it into a library; its CUDA code is compiled into the library's folder.
 
     The problem and the template are as `to_json` and `to_message` write them.
     """
@@ -106,12 +106,12 @@ def _built(problem: Problem | Call, template: str, knobs: dict[str, Any], target
 
 
 def touch(device: str) -> None:
-    """Writes a number to a device, such as "cuda:1", and reads it; fails where that does not work."""
+    """Write a number to a device, such as "cuda:1", and read it; fail where that does not work."""
     tvm.runtime.tensor(np.zeros(1, "float32"), tvm.runtime.device(device)).numpy()
 
 
 def describe(kind: str) -> tuple[DeviceFacts | None, str | None]:
-    """This machine's device for targets of a kind, if there is one, and a GPU's architecture."""
+    """Return this machine's device for targets of a kind, if there is one, and a GPU's architecture."""
     if kind == "cuda" and has_gpu():
         tvm.cuda(0).sync()  # begins to use the driver, which TVM asks for the device's name
     with ThreadPoolExecutor(1) as pool:  # TVM's pool, which is asked for its threads, binds the one that asks to a core
@@ -120,10 +120,10 @@ def describe(kind: str) -> tuple[DeviceFacts | None, str | None]:
 
 
 def evaluate(problem: str, workspace: Workspace, library: str, device: str, calls: Calls) -> list[float]:
-    """Checks the kernel in a library, then times it on a device: seconds of one call, averaged over each repeat.
+    """Check the kernel in a library, then time it on a device: seconds of one call, averaged over each repeat.
 
-    The CUDA code that `build` compiled lies beside the library. All that is not in the kernel is drawn anew each time
-    but the input, and so caches are warm, a GPU's L2 too.
+    The CUDA code that `build` compiled lies beside the library. Every operand but the input is drawn anew each time,
+    and so caches are warm, a GPU's L2 too.
     """
     kernel_cache.use_fast_compiler(Path(library).parent)
     module, place = tvm.runtime.load_module(library), tvm.runtime.device(device)
@@ -132,7 +132,7 @@ def evaluate(problem: str, workspace: Workspace, library: str, device: str, call
 
 
 def _checked(problem: Problem | Call, workspace: Workspace, module: Module, device: Device) -> list[Tensor]:
-    """Arguments for a problem's kernel, which has been right on them."""
+    """Check a problem's kernel and return its arguments."""
     try:
         if isinstance(problem, Call):
             return template_kernels.checked(problem, workspace, module, device)
@@ -157,11 +157,11 @@ def _checked_convolution(problem: Problem, workspace: Workspace, module: Module,
 
 @dataclass(frozen=True)
 class _Memory:
-    """Operands of a problem by name, here and on a device, and an output there in which every element is NaN."""
+    """A problem's operands by name, in memory and on a device, with an output there in which every element is NaN."""
 
     operands: dict[str, np.ndarray[Any, Any]]
     tensors: dict[str, Tensor]
-    """What the kernel is called with: without what it has in it."""
+    """The arguments that the kernel is called with, without constants that it holds."""
     unwritten: Tensor
 
 

@@ -1,1 +1,1 @@
-"""Measuring kernels beside their peers: suites of workloads, the peers, and timing that can be trusted."""
+"""Measuring of kernels beside their peers: suites of workloads, the peers, and timing that can be trusted."""

@@ -1,4 +1,4 @@
-"""The layers of the im2win thesis without each optimization in turn, as its figure 4-9 has them."""
+"""The layers of the im2win thesis measured without each optimization in turn, as in its figure 4-9."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ SUITE = "im2win-thesis"
 
 @dataclass(frozen=True)
 class Ablation:
-    """A layer with the configuration that tvmconv chooses, and without what makes it fast."""
+    """A layer's times with the configuration that tvmconv chooses, and without each of its optimizations."""
 
     selection: Selection
     without: dict[str, Any]
-    """The legal configurations that lack something, by its name."""
+    """The legal configurations that lack one optimization, by its name."""
     row: Row
 
     @property
     def whole(self) -> Timing:
-        """Seconds with everything."""
+        """The seconds of a call with all optimizations."""
         return self.row.times[str(self.selection.config)]
 
     @property
     def times(self) -> dict[str, Timing]:
-        """Seconds without each."""
+        """The seconds of a call without each optimization."""
         return {name: self.row.times[str(config)] for name, config in self.without.items()}
 
     @property
@@ -51,7 +51,7 @@ def measure_ablations(
     rounds: int,
     started: Callable[[str], None],
 ) -> Iterator[Ablation]:
-    """Measures the layers one by one; `started` hears of each before it begins.
+    """Measure the layers one by one; `started` is told the name of each before it begins.
 
     `algorithm` is that of `tvmconv.compile`.
 
@@ -65,7 +65,7 @@ def measure_ablations(
 def measure_ablation(
     name: str, workload: ConvWorkload, target: tvm.target.Target, algorithm: str, rounds: int
 ) -> Ablation:
-    """Measures one layer."""
+    """Measure one layer."""
     selection = select(Problem(workload), target, algorithm=algorithm)
     space = selection.template.space(Problem(workload), target)
     without = {

@@ -1,4 +1,4 @@
-"""Choosing by name what takes part in a benchmark."""
+"""Choice by name of the participants in a benchmark."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ T = TypeVar("T")
 
 
 def choose(known: Mapping[str, T], names: Sequence[str], argument: str) -> dict[str, T]:
-    """The known ones with these names, in their own order; all where none is given."""
+    """Return the known ones with these names, in their own order; all if no name is given."""
     for name in names:
         if name not in known:
             raise InvalidArgumentError(argument, name, f"some of {', '.join(known)}")
@@ -19,5 +19,5 @@ def choose(known: Mapping[str, T], names: Sequence[str], argument: str) -> dict[
 
 
 def split_names(text: str) -> list[str]:
-    """The names in text such as "pytorch,tvm"."""
+    """Return the names in text such as "pytorch,tvm"."""
     return [name.strip() for name in text.split(",")]

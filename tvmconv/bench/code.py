@@ -15,24 +15,24 @@ if TYPE_CHECKING:
 
 
 class Code(msgspec.Struct, frozen=True):
-    """What a weight was compiled into; PTX and cubins, in bytes, are for CUDA alone."""
+    """The code that a weight was compiled into; `ptx_bytes` and `cubin_bytes` are of CUDA alone."""
 
     sparsity: float
     nonzeros: int
     blocks: int
     launches: int
     template: int
-    """Multiply-adds of a thread in the template, for all blocks of output channels."""
+    """The number of multiply-adds of a thread in the template, for all blocks of output channels."""
     removed: int
     left: int
     instructions: int
-    """Of the machine code."""
+    """The number of instructions in the machine code."""
     ptx_bytes: int
     cubin_bytes: int
 
 
 def code_of(operator: SparseOperator) -> Code:
-    """The code of a compiled operator; its PTX is made anew."""
+    """Describe the code of a compiled operator; its PTX is made anew."""
     report = operator.report
     images, texts = [], []
     if operator.target.kind.name == "cuda":

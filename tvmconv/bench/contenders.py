@@ -1,4 +1,4 @@
-"""What is timed on whole networks: tvmconv, and others that run the same module of torch."""
+"""Contenders on whole networks: tvmconv, and others that run the same module of torch."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from .timing import Call
 
 
 class Prepared(NamedTuple):
-    """A network in a contender's hands."""
+    """A network that a contender has prepared to run."""
 
     call: Call
-    """Runs it once on the images that it was prepared with: returns a tensor that torch takes, on the same device."""
+    """Runs the network once on the images it was prepared with; returns a tensor that torch takes, on their device."""
     save: Callable[[Path], object]
-    """Writes it to a file, as one deploys it; before the first call, after which TVM warns of every constant."""
+    """Writes the network to a file, as one deploys it; call it first, since TVM warns of every constant after a run."""
     kernels: Mapping[str, int] = MappingProxyType({})
-    """How many of its convolutions run on what, as far as it tells."""
+    """The number of its convolutions by the kernel that runs them, as far as the contender tells."""
 
 
 class Contender(ABC):
@@ -40,12 +40,12 @@ class Contender(ABC):
     name: str
 
     def obstacle(self, target: tvm.target.Target) -> str | None:
-        """Why it cannot take part; None where it can."""
+        """Return the reason why it cannot take part; None where it can."""
         return None
 
     @abstractmethod
     def prepare(self, module: Any, x: Any, target: tvm.target.Target) -> Prepared:
-        """A module of torch on the CPU, for images (N, 3, H, W) that are where the target's kernels run."""
+        """Prepare a module of torch on the CPU for images (N, 3, H, W), which are where the target's kernels run."""
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ class PyTorch(Contender):
 
 @dataclass(frozen=True)
 class Compiled(PyTorch):
-    """`torch.compile` as it is by default; CUDA graphs, which it has for itself, are captured around all alike."""
+    """`torch.compile` in its default mode; the CUDA graphs of other modes are captured around all contenders alike."""
 
     name: str = "torch-compile"
 
@@ -140,7 +140,7 @@ class OnnxRuntime(Contender):
 
 
 class Tvm(Contender):
-    """TVM as it is: its importer, and its default pipeline with fusion for the target."""
+    """TVM without tvmconv: its importer, and its default pipeline with fusion for the target."""
 
     name = "tvm"
 

@@ -1,4 +1,4 @@
-"""How far default configurations are from tuned ones, over random depthwise workloads."""
+"""The gap between default configurations and tuned ones, over random depthwise workloads."""
 
 from __future__ import annotations
 
@@ -17,33 +17,37 @@ from ..targets import DeviceFacts
 from ..workload import ConvWorkload
 
 LEAST_BYTES, MOST_BYTES = 2**20, 2**26
-"""Of the tensors of a random workload: work enough for a GPU, little enough to make and to check quickly."""
+"""The least and the most bytes in the tensors of a random workload.
+
+They are work enough for a GPU and little enough to make and to check quickly.
+"""
 
 QUANTILES = (0.0, 0.25, 0.5, 0.75, 0.9, 1.0)
 
 
 @dataclass(frozen=True)
 class Gap:
-    """A workload's default configuration beside its tuned one, as the end of its tuning measured them again."""
+    """A workload's default configuration and its best one, as measured again at the end of its tuning."""
 
     workload: ConvWorkload
     default: Record
     best: Record
     space: int
-    """How many configurations there are: where it is the default alone, there is nothing to tell."""
+    """The number of configurations; with only one, the default is the best."""
 
     @property
     def times(self) -> float:
-        """How many times as long the default takes: 1 where nothing is better."""
+        """The ratio of the default's time to the best one's: 1 where nothing is better."""
         return self.default.cost / self.best.cost
 
 
 def random_workloads(count: int, seed: int) -> list[ConvWorkload]:
-    """Depthwise workloads in float32, the same for the same seed everywhere; a longer list begins with a shorter one.
+    """Return depthwise workloads in float32, the same for the same seed everywhere.
 
-    Batches up to 64, channels up to 1024 and sides up to 256 are uniform in their logarithms; strides 1 to 3, dilations
-    1 to 3, kernels 1x1 to 11x11, multipliers 1 to 4 and both paddings are equally likely. The dilated kernel fits the
-    image, and the tensors hold `LEAST_BYTES` to `MOST_BYTES`; what does not is drawn again.
+    A longer list begins with a shorter one. Batches up to 64, channels up to 1024 and sides up to 256 are uniform in
+    their logarithms; strides 1 to 3, dilations 1 to 3, kernels 1x1 to 11x11, multipliers 1 to 4 and both paddings are
+    equally likely. The dilated kernel fits the image, and the tensors hold `LEAST_BYTES` to `MOST_BYTES`; what does not
+    is drawn again.
     """
     draw, workloads = Draw(seed), list[ConvWorkload]()
     while len(workloads) < count:
@@ -64,7 +68,7 @@ def random_workloads(count: int, seed: int) -> list[ConvWorkload]:
 
 
 def gaps(tasks: Iterable[ConvTask], records: Sequence[Record], device: DeviceFacts) -> list[Gap]:
-    """The gap of each task whose default and best were confirmed on the device, the largest first."""
+    """Return the gap of each task whose default and best were confirmed on the device, the largest first."""
     found = []
     for task in tasks:
         confirmed = [record for record in applicable(records, task, device) if record.stage is Stage.CONFIRM]
@@ -75,7 +79,7 @@ def gaps(tasks: Iterable[ConvTask], records: Sequence[Record], device: DeviceFac
 
 
 def quantiles(values: Iterable[float]) -> dict[str, float]:
-    """The `QUANTILES` of values, by name."""
+    """Return the `QUANTILES` of values, by name."""
     return {
         f"{share:.0%}": float(value) for share, value in zip(QUANTILES, np.quantile([*values], QUANTILES), strict=True)
     }

@@ -1,7 +1,7 @@
 """The memory that convolutions take beside their operands and output: by formula, and measured.
 
-The formulas are those of the im2win thesis, chapter 2.3, in the bytes of the workload's dtype. What is measured has all
-that a library takes: data laid out anew, scratch memory, weights in another order.
+The formulas are those of the im2win thesis, chapter 2.3, in the bytes of the workload's dtype. The measured memory is
+all that a library takes: data laid out anew, scratch memory, weights in another order.
 """
 
 from __future__ import annotations
@@ -29,30 +29,31 @@ RESET_PEAK = "5"
 
 
 class Memory(msgspec.Struct, frozen=True):
-    """Bytes beside operands and output."""
+    """The memory beside operands and output, in bytes."""
 
     formulas: dict[str, int]
-    """What each algorithm makes of the input."""
+    """The bytes that each algorithm expands the input to, by formula."""
     measured: dict[str, int]
-    """What each contender takes."""
+    """The bytes that each contender takes."""
 
 
 def direct_bytes(workload: ConvWorkload) -> int:
-    """The direct algorithm reads the input where it is."""
+    """Return 0: the direct algorithm reads the input where it is."""
     return 0
 
 
 def im2win_bytes(workload: ConvWorkload) -> int:
-    """The windows of im2win: for each output row, the R input rows that it reads, in whole padded width.
+    """Return the bytes of im2win's windows: for each output row, the R input rows that it reads.
 
-    N * C * Ho * R * W elements; with R equal to the stride and no padding as many as the input has.
+    The rows have the whole padded width. N * C * Ho * R * W elements; with R equal to the stride and no padding as many
+    as the input has.
     """
     rows, columns = workload.output_size[0] * workload.kernel[0], workload.padded_input[1]
     return workload.itemsize * workload.batch * workload.in_channels * rows * columns
 
 
 def im2col_bytes(workload: ConvWorkload) -> int:
-    """The matrix of im2col: for each output, the R * S elements that it reads of each channel.
+    """Return the bytes of im2col's matrix: for each output, the R * S elements that it reads of each channel.
 
     N * C * Ho * Wo * R * S elements.
     """
@@ -68,15 +69,15 @@ FORMULAS: dict[str, Callable[[ConvWorkload], int]] = {
 
 
 def can_measure(on_gpu: bool) -> bool:
-    """Whether this system tells how much memory a call takes: a GPU's does, of the others Linux."""
+    """Return whether the memory of a call can be measured here: on a GPU it can, on a CPU with Linux alone."""
     return on_gpu or CLEAR_REFS.exists()
 
 
 def workspace_on_gpu(call: Call) -> int:
-    """Most that is asked of torch's allocator at once in a call that is not the first, without its output.
+    """Return the most bytes that a call has from torch's allocator at once, without its output.
 
-    tvmconv, cuDNN and all of PyTorch take their workspaces there; not counted is what was taken once for all calls,
-    such as the 32 MiB of cuBLAS, and what TVM's own kernels take.
+    It is a call that is not the first. tvmconv, cuDNN and all of PyTorch take their workspaces there; not counted is
+    what was taken once for all calls, such as the 32 MiB of cuBLAS, and what TVM's own kernels take.
     """
     import torch
 
@@ -93,10 +94,10 @@ def workspace_on_gpu(call: Call) -> int:
 
 
 def workspace_on_cpu(peer: Peer, workload: ConvWorkload, target: tvm.target.Target) -> int:
-    """How much the first call adds to a process's resident memory at most, without its output.
+    """Return the most bytes that the first call adds to a process's resident memory, without its output.
 
-    It is a process of its own, in which no pool has pages yet that would hide what the call takes. The library has
-    computed something tiny before, so that its code is loaded. What a library prepares once for all calls is not in it.
+    The process is a new one, in which no pool has pages yet that would hide the growth. The library has computed
+    something tiny before, so that its code is loaded. Memory that a library prepares once for all calls does not count.
     Raises RuntimeError where the library fails.
     """
     import torch
@@ -118,14 +119,14 @@ def workspace_on_cpu(peer: Peer, workload: ConvWorkload, target: tvm.target.Targ
 
 @cache
 def _server() -> multiprocessing.context.ForkServerContext:
-    """What forks such processes: it has imported everything, and computed nothing, so it has no threads."""
+    """Return the server that forks such processes: it has imported all modules but has no threads yet."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["torch", "tvmconv.bench.suite", "tvmconv.operators"])
     return context
 
 
 def _report(answer: Connection, peer: Peer, workload: ConvWorkload, target: str, threads: int) -> None:
-    """The life of such a process."""
+    """Send the memory that a peer's first call takes; this is all that such a process does."""
     import torch
 
     from ..errors import TvmconvError
@@ -161,13 +162,13 @@ def _growth(call: Call) -> int:
 
 
 def _status(name: str) -> int:
-    """Bytes of a line of the process's status."""
+    """Return the bytes in a line of the process's status."""
     (line,) = (line for line in STATUS.read_text().splitlines() if line.startswith(f"{name}:"))
     return 1024 * int(line.split()[1])
 
 
 def tiny(workload: ConvWorkload) -> ConvWorkload:
-    """A convolution of the same form, for which the same code is loaded, with next to no data."""
+    """Return a convolution of the same form with next to no data, for which the same code is loaded."""
     groups = 1 if workload.groups == 1 else 2
     channels = groups if workload.is_depthwise else 2 * groups
     height, width = (max(window, 8) for window in workload.window)

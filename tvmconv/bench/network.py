@@ -1,4 +1,4 @@
-"""Timing a whole network beside its peers, all of them checked first."""
+"""Timing of a whole network beside its peers, all of them checked first."""
 
 from __future__ import annotations
 
@@ -24,42 +24,42 @@ if TYPE_CHECKING:
     import tvm
 
 SECONDS = 0.2
-"""That a contender is timed for in each round."""
+"""The seconds that a contender is timed for in each round."""
 
 DEFAULT = ("resnet50", "mobilenet_v2", "vgg16", "shufflenet_v2", "squeezenet")
 
 
 class NetworkRow(msgspec.Struct, frozen=True):
-    """A network beside its peers, each figure by contender; times are seconds of one call."""
+    """The results for a network beside its peers, by contender; times are seconds of one call."""
 
     name: str
     batch: int
     size: int
-    """Height and width of the images."""
+    """The height and width of the images, in pixels."""
     sparsity: float | None
-    """Share of zeros in the weights; None where they were left as they are."""
+    """The share of zeros in the weights; None where they were left as they are."""
     times: dict[str, Timing]
     errors: dict[str, float]
-    """Largest error, as a share of the largest output."""
+    """The largest error, as a share of the largest output."""
     build_seconds: dict[str, float]
-    """From the module of torch to the end of the first call."""
+    """The seconds from the module of torch to the end of the first call."""
     memory: dict[str, int]
-    """Bytes of the GPU that are taken after some calls: weights, intermediate tensors, code. None of a CPU."""
+    """The bytes of the GPU that are in use after some calls: weights, intermediate tensors, code; empty for a CPU."""
     file_bytes: dict[str, int]
     kernels: dict[str, int]
-    """How many convolutions of the network run on each of tvmconv's templates, or on TVM's loops."""
+    """The number of the network's convolutions that run on each of tvmconv's templates, or on TVM's loops."""
     skipped: dict[str, str]
-    """Why contenders took no part."""
+    """The reasons why contenders took no part."""
     failed: dict[str, str]
-    """What was wrong with contenders that took part."""
+    """The failures of contenders that took part."""
 
     def times_faster(self, peer: str) -> float | None:
-        """How many times as long the peer takes as tvmconv; None unless both have run."""
+        """Return the ratio of the peer's time to tvmconv's; None unless both have run."""
         return times_as_long(self.times, peer, OURS.name)
 
 
 def choose(names: Sequence[str]) -> Sequence[str]:
-    """The networks of these names, or the default ones where there are none."""
+    """Return the networks of these names, or the default ones if there are none."""
     from .networks import NETWORKS
 
     choices.choose(NETWORKS, names, "network")
@@ -67,7 +67,7 @@ def choose(names: Sequence[str]) -> Sequence[str]:
 
 
 def choose_peers(names: str | None) -> list[Contender]:
-    """The peers in text such as "pytorch,tvm"; all where there is none."""
+    """Return the peers in text such as "pytorch,tvm"; all if there is no text."""
     return list(choices.choose(PEERS, [] if names is None else choices.split_names(names), "peers").values())
 
 
@@ -81,10 +81,10 @@ def measure_networks(
     sparsity: float | None,
     started: Callable[[str], None],
 ) -> Iterator[NetworkRow]:
-    """Measures networks one by one, with random weights and images (batch, 3, size, size); `started` hears of each.
+    """Measure networks one by one, with random weights and images (batch, 3, size, size).
 
-    With a sparsity, that share of the weights is zero, and tvmconv's dense kernels are a contender, too. PyTorch and
-    all other libraries have as many threads on a CPU as TVM.
+    `started` is told the name of each before it begins. With a sparsity, that share of the weights is zero, and
+    tvmconv's dense kernels are a contender, too. PyTorch and all other libraries have as many threads on a CPU as TVM.
     """
     import torch
 
@@ -111,7 +111,7 @@ def measure_network(
     rounds: int,
     sparsity: float | None,
 ) -> NetworkRow:
-    """One network, a module of torch, on images (N, 3, H, W), both on the CPU.
+    """Measure one network, a module of torch, on images (N, 3, H, W), both on the CPU.
 
     Raises `WrongResultError` where tvmconv is wrong. A peer that is wrong or fails is left out, and the row says why.
     """
@@ -140,7 +140,7 @@ def measure_network(
 
 @contextmanager
 def _unless_it_fails(contender: Contender, row: NetworkRow) -> Iterator[None]:
-    """Notes in the row what goes wrong with a peer; tvmconv may not fail."""
+    """Note the failure of a peer in the row; raise that of tvmconv, which may not fail."""
     try:
         yield
     except (*IMPORT_ERRORS, TvmconvError) as error:
@@ -150,7 +150,7 @@ def _unless_it_fails(contender: Contender, row: NetworkRow) -> Iterator[None]:
 
 
 def _reference(module: Any, x: Any) -> Any:
-    """What float64 computes of the first and the last image."""
+    """Return the module's output in float64 for the first and the last image."""
     import torch
 
     with torch.no_grad():
@@ -162,7 +162,7 @@ def _ends(images: Any) -> Any:
 
 
 def _prepared(contender: Contender, module: Any, x: Any, target: tvm.target.Target, row: NetworkRow) -> Prepared:
-    """The contender after its first calls; the row gets what that took."""
+    """Prepare the contender and make its first calls; the row gets their seconds and memory."""
     before = _taken() if x.is_cuda else 0
     start = time.perf_counter()
     prepared = contender.prepare(module, x, target)
@@ -182,7 +182,7 @@ def _prepared(contender: Contender, module: Any, x: Any, target: tvm.target.Targ
 
 
 def _taken(release: bool = True) -> int:
-    """Bytes of the GPU that are in use, once it is done, with or without what torch and TVM keep for later."""
+    """Return the bytes of the GPU that are in use, with or without memory that torch and TVM keep for later."""
     import torch
     import tvm
 
@@ -196,7 +196,7 @@ def _taken(release: bool = True) -> int:
 
 
 def _check(contender: Contender, y: Any, expected: Any, row: NetworkRow) -> None:
-    """Notes the error of an output; raises `WrongResultError` where it is too large."""
+    """Note the error of an output; raise `WrongResultError` where it is too large."""
     import torch
 
     got = _ends(torch.from_dlpack(y)).cpu().numpy()

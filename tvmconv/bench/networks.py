@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 
 class Residual(nn.Module):  # type: ignore[misc]
-    """activation(body(x) + shortcut(x))."""
+    """A residual block: activation(body(x) + shortcut(x))."""
 
     def __init__(self, body: nn.Module, shortcut: nn.Module | None = None, activation: nn.Module | None = None) -> None:
         super().__init__()
@@ -23,7 +23,7 @@ class Residual(nn.Module):  # type: ignore[misc]
 
 
 class Concat(nn.Module):  # type: ignore[misc]
-    """The results of several modules behind one another, by channels."""
+    """A module that joins the results of several modules along the channels."""
 
     def __init__(self, *branches: nn.Module) -> None:
         super().__init__()
@@ -34,7 +34,7 @@ class Concat(nn.Module):  # type: ignore[misc]
 
 
 class SqueezeExcite(nn.Module):  # type: ignore[misc]
-    """Each channel scaled by a gate that is computed from the means of all."""
+    """A module that scales each channel by a gate, which is computed from the means of all channels."""
 
     def __init__(self, channels: int, squeezed: int, activation: nn.Module, gate: nn.Module) -> None:
         super().__init__()
@@ -51,7 +51,7 @@ class SqueezeExcite(nn.Module):  # type: ignore[misc]
 
 
 class ChannelShuffle(nn.Module):  # type: ignore[misc]
-    """Half of the channels through a branch, then the channels of both halves in turns."""
+    """A unit that sends half of the channels through a branch and then interleaves both halves."""
 
     def __init__(self, branch: nn.Module) -> None:
         super().__init__()
@@ -63,7 +63,7 @@ class ChannelShuffle(nn.Module):  # type: ignore[misc]
 
 
 class ShuffleDown(nn.Module):  # type: ignore[misc]
-    """Both branches from all channels, then the channels of both in turns."""
+    """A unit with two branches of all channels, whose results are interleaved by channels."""
 
     def __init__(self, left: nn.Module, right: nn.Module) -> None:
         super().__init__()
@@ -183,7 +183,10 @@ def inverted(
     act: Callable[[], nn.Module],
     squeeze: nn.Module | None = None,
 ) -> nn.Module:
-    """Expanded, filtered depthwise, squeezed and excited, and projected; added to the input where that fits."""
+    """Return an inverted residual: expansion, depthwise filter, squeeze and excitation, and projection.
+
+    The input is added where its shape fits.
+    """
     parts = [conv_bn(channels, hidden, act=act)] if hidden != channels else []
     parts += [conv_bn(hidden, hidden, size, stride, hidden, act), *([squeeze] if squeeze else [])]
     body = nn.Sequential(*parts, conv_bn(hidden, out, act=None))
@@ -262,4 +265,4 @@ NETWORKS: dict[str, Callable[[], nn.Module]] = {
         efficientnet_b0,
     )
 }
-"""Each network by its name."""
+"""The functions that build each network, by its name."""

@@ -1,4 +1,4 @@
-"""What a call costs: a convolution of next to nothing, called from Python in every way there is, beside PyTorch."""
+"""The cost of a call: a tiny convolution, called from Python in every way there is, beside PyTorch."""
 
 from __future__ import annotations
 
@@ -21,29 +21,32 @@ from ..workload import ConvWorkload
 from .timing import Call, Timer, Timing, interleave, timer, use_threads_of_tvm
 
 WORKLOAD = ConvWorkload.depthwise((1, 4, 4, 4), (4, 1, 3, 3), padding=1)
-"""So small that its arithmetic takes a fraction of a microsecond."""
+"""A workload so small that its arithmetic takes a fraction of a microsecond."""
 
 SECONDS = 0.02
-"""How long a call is repeated in each round."""
+"""The seconds for which a call is repeated in each round."""
 
 PYTORCH = "torch.conv2d"
 KERNEL = "the kernel itself"
-"""With the arrays that it takes, as TVM calls it: nothing is checked but by the kernel, and nothing allocated."""
+"""The name of the call of the kernel alone, as TVM makes it, with arrays that need no conversion.
+
+Nothing is checked but by the kernel, and nothing is allocated.
+"""
 
 
 @dataclass(frozen=True)
 class Way:
-    """A way to call the convolution, and what a call takes."""
+    """A way to call the convolution, and the time of a call."""
 
     name: str
     arrays: str
-    """Whose arrays it is given: "numpy" or "torch"."""
+    """The kind of arrays that it gets: "numpy" or "torch"."""
     time: Timing
-    """On a GPU until the call returns, whose work goes on."""
+    """The time of a call; on a GPU until it returns, while the GPU's work goes on."""
 
 
 def measure_overhead(target: tvm.target.Target, rounds: int) -> list[Way]:
-    """Times the ways to call `WORKLOAD`, PyTorch's first; they take turns.
+    """Time the ways to call `WORKLOAD`, PyTorch's first; they take turns.
 
     Results are compared with the float64 reference first: raises `WrongResultError` for one that is wrong.
     """
@@ -62,7 +65,7 @@ def measure_overhead(target: tvm.target.Target, rounds: int) -> list[Way]:
 
 
 def _calls(arrays: dict[str, Any], target: tvm.target.Target, on_gpu: bool) -> dict[tuple[str, str], Call]:
-    """The ways to call, each of which returns its result, by name and kind of arrays."""
+    """Return the ways to call, by name and kind of arrays; each call returns its result."""
     import torch
 
     torch.backends.cudnn.allow_tf32 = False
@@ -99,7 +102,7 @@ def _returning(output: Any, call: Callable[[], object]) -> Any:
 
 
 def _timer(call: Call, on_gpu: bool) -> Timer:
-    """What times the call until it returns. A GPU is idle when the time begins, and quicker than the calls."""
+    """Return a timer of the call until it returns. A GPU is idle when the time begins, and quicker than the calls."""
     sample = timer([call], on_gpu=False, seconds=SECONDS)
     if not on_gpu:
         return sample

@@ -1,6 +1,6 @@
-"""A report as a picture: bars of how far everything is from the limit, and a roofline.
+"""Plots of a report: bars of times as multiples of a copy's, and a roofline.
 
-Importing it needs matplotlib, so that a missing one is found before anything is measured.
+Importing this module needs matplotlib, so that a missing one is found before anything is measured.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ ON_ROOFLINE = (OURS.name, "pytorch")
 
 
 def draw(report: Report, path: Path) -> None:
-    """Writes a PNG of a report that has roofs."""
+    """Write a PNG of a report that has roofs."""
     assert report.roofs is not None
     names = [OURS.name, *known_peers()]
     found = [name for name in names if any(name in row.times for row in report.rows)]
@@ -37,7 +37,7 @@ def draw(report: Report, path: Path) -> None:
 
 
 def _bars(axes: Any, rows: list[Row], names: list[str], colours: dict[str, Any]) -> None:
-    """A group of bars for each workload, from the copy up, or down where the copy is slower."""
+    """Draw a group of bars for each workload, from the copy up, or down where the copy is slower."""
     width = 0.85 / len(names)
     for i, name in enumerate(names):
         there = [(place, row) for place, row in enumerate(rows) if name in row.times]
@@ -53,7 +53,7 @@ def _bars(axes: Any, rows: list[Row], names: list[str], colours: dict[str, Any])
 
 
 def _roofline(axes: Any, rows: list[Row], roofs: Roofs, colours: dict[str, Any]) -> None:
-    """Rates against operations for each byte that has to be moved, below the roofs measured on the device."""
+    """Draw rates against operations for each byte that has to be moved, below the roofs measured on the device."""
     intensities = [row.flops / row.bytes for row in rows]
     ridge = roofs.flops / roofs.bandwidth
     ends = sorted({min(*intensities, ridge) / 2, ridge, max(*intensities, ridge) * 2})

@@ -1,4 +1,4 @@
-"""What a run of suites has measured: its JSON, what follows from it, and how it compares with an older one."""
+"""The report of a run of suites: its JSON, numbers derived from it, and its comparison with an older one."""
 
 from __future__ import annotations
 
@@ -24,31 +24,31 @@ PACKAGES = ("tvmconv", "apache-tvm", "apache-tvm-ffi", "torch", "triton", "onnxr
 
 
 class Row(msgspec.Struct, frozen=True):
-    """A workload of a suite beside its peers; times are seconds of one call."""
+    """The results for a workload of a suite beside its peers; times are seconds of one call."""
 
     suite: str
     name: str
     workload: str
     flops: int
     bytes: int
-    """The least that has to be read and written."""
+    """The least number of bytes that have to be read and written."""
     selection: str | None
-    """Why tvmconv took the configuration that it took."""
+    """The reason why tvmconv took its configuration."""
     times: dict[str, Timing]
     skipped: dict[str, str]
-    """Why peers took no part."""
+    """The reasons why peers took no part."""
     failed: dict[str, str]
-    """What was wrong with peers that took part."""
+    """The failures of peers that took part."""
     memory: Memory | None = None
-    """Beside operands and output, which are `bytes`; None where it was not asked for."""
+    """The memory beside operands and output, which are `bytes`; None where it was not asked for."""
     sparsity: float | None = None
-    """Share of zeros in the weight; None for a dense one, which tvmconv's dense kernels take."""
+    """The share of zeros in the weight; None for a dense one, which tvmconv's dense kernels take."""
     code: Code | None = None
-    """Of the sparse kernel."""
+    """The code of the sparse kernel."""
 
     @property
     def key(self) -> tuple[str, str, str]:
-        """What makes it the same row in another report."""
+        """The key that identifies the same row in another report."""
         return self.suite, self.name, self.workload
 
     @property
@@ -57,42 +57,42 @@ class Row(msgspec.Struct, frozen=True):
 
     @property
     def limit(self) -> float:
-        """Seconds of the faster copy."""
+        """The seconds of the faster copy."""
         return min(self.times[limit.name].median for limit in LIMITS)
 
     def times_faster(self, peer: str) -> float | None:
-        """How many times as long the peer takes as tvmconv; None unless both have run."""
+        """Return the ratio of the peer's time to tvmconv's; None unless both have run."""
         return times_as_long(self.times, peer, OURS.name)
 
     def memory_of(self, contender: str) -> int | None:
-        """Bytes that a contender takes in all, operands and output too; None where it was not measured."""
+        """Return the bytes that a contender takes in all, with operands and output; None if they were not measured."""
         if self.memory is None or contender not in self.memory.measured:
             return None
         return self.bytes + self.memory.measured[contender]
 
 
 class Roofs(msgspec.Struct, frozen=True):
-    """What the device can do: bytes and floating-point operations in a second."""
+    """The limits of the device: bytes and floating-point operations in a second."""
 
     bandwidth: float
     flops: float
 
 
 class Report(msgspec.Struct, frozen=True):
-    """A run of suites: where, with what, how, and what came out."""
+    """The report of a run of suites: target, device, versions, settings and results."""
 
     target: dict[str, Any]
     device: DeviceFacts
     versions: dict[str, str]
     cache: str
-    """ "warm" where all calls have the same arrays, "cold" where no array is in a cache."""
+    """The state of the caches: "warm" where all calls have the same arrays, "cold" where no array is in a cache."""
     rounds: int
     roofs: Roofs | None
     rows: list[Row]
 
 
 class Change(msgspec.Struct, frozen=True):
-    """tvmconv's time for a workload, in an older report and now."""
+    """The change of tvmconv's time for a workload from an older report to now."""
 
     suite: str
     name: str
@@ -105,12 +105,12 @@ class Change(msgspec.Struct, frozen=True):
         return self.new.median / self.old.median
 
     def is_regression(self, allowed: float) -> bool:
-        """Whether it got slower by more than the allowed share, and not in the median alone, which is noisy."""
+        """Return whether the time grew by more than the allowed share, and in every round, as medians are noisy."""
         return self.ratio > 1 + allowed and self.new.low > self.old.median
 
 
 def versions(kind: str) -> dict[str, str]:
-    """Versions of what takes part in measuring for a kind of target, as far as it is installed."""
+    """Return the versions of packages that take part in measuring for a kind of target, where they are installed."""
     found = {}
     for package in PACKAGES:
         with suppress(PackageNotFoundError):
@@ -123,19 +123,25 @@ def versions(kind: str) -> dict[str, str]:
 
 
 class Compared(Protocol):
-    """What was timed beside peers."""
+    """A row of times beside peers."""
 
     def times_faster(self, peer: str) -> float | None: ...
 
 
 def geometric_means(rows: Iterable[Compared], peers: Iterable[str]) -> dict[str, tuple[float, int]]:
-    """How many times as fast as each peer tvmconv is, and on how many rows both have run; without such rows, none."""
+    """Return for each peer how many times as fast tvmconv is, on average, and on how many rows both have run.
+
+    Peers without such rows are left out.
+    """
     ratios = {peer: [ratio for row in rows if (ratio := row.times_faster(peer)) is not None] for peer in peers}
     return {peer: (geometric_mean(found), len(found)) for peer, found in ratios.items() if found}
 
 
 def memory_means(rows: Iterable[Row], contender: str, peers: Iterable[str]) -> dict[str, tuple[float, int]]:
-    """Memory of a contender in parts of each peer's, in all: the mean, and of how many rows; without rows, none."""
+    """Return a contender's memory as a share of each peer's, on average, and the number of rows with both.
+
+    Peers without such rows are left out.
+    """
     shares = {
         peer: [
             ours / theirs
@@ -148,7 +154,7 @@ def memory_means(rows: Iterable[Row], contender: str, peers: Iterable[str]) -> d
 
 
 def read_report(path: Path) -> Report:
-    """A report that `tvmconv bench suite --json` has printed."""
+    """Read a report that `tvmconv bench suite --json` has printed."""
     try:
         return msgspec.json.decode(path.read_bytes(), type=Report)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
@@ -164,7 +170,7 @@ def require_comparable(
     cache: str,
     sparsity: float | None = None,
 ) -> None:
-    """Raises `InvalidArgumentError` for a report of other conditions, or with none of the workloads.
+    """Raise `InvalidArgumentError` for a report of other conditions, or with none of the workloads.
 
     Conditions are the device, its threads and the state of the caches; a workload's key is its suite and its name.
     """
@@ -177,7 +183,7 @@ def require_comparable(
 
 
 def changes(rows: Iterable[Row], old: Report) -> list[Change]:
-    """Of the rows that both have."""
+    """Return the changes of the rows that both have."""
     before = {row.key: row.ours for row in old.rows}
     return [
         Change(row.suite, row.name, row.workload, then, row.ours)

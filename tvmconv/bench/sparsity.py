@@ -1,4 +1,4 @@
-"""From what share of zeros in the weight on sparse kernels pay."""
+"""The share of zeros in the weight from which sparse kernels pay."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def measure_sparsities(
     rounds: int,
     started: Callable[[str], None],
 ) -> Iterator[Row]:
-    """Each workload with each share of zeros, beside the peers; `started` hears of each before it begins."""
+    """Measure each workload with each share of zeros, beside the peers; `started` is told each before it begins."""
     for name, workload in workloads.items():
         for sparsity in sparsities:
             started(f"{name} with {100 * sparsity:g}% zeros: {workload}")
@@ -34,7 +34,7 @@ def measure_sparsities(
 
 
 def crossover(rows: Iterable[Row], peer: str) -> float | None:
-    """The share of zeros from which on tvmconv is faster than a peer; None where it is not at the last."""
+    """Return the share of zeros from which tvmconv is faster than a peer; None where it is slower at the largest."""
     found = None
     for row in sorted(rows, key=lambda row: row.sparsity or 0.0, reverse=True):
         ratio = row.times_faster(peer)

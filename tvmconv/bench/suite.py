@@ -1,4 +1,4 @@
-"""Timing a workload beside its peers, all of them checked first."""
+"""Timing of a workload beside its peers, all of them checked first."""
 
 from __future__ import annotations
 
@@ -29,20 +29,23 @@ if TYPE_CHECKING:
     import tvm
 
 SECONDS = 0.02
-"""That a contender is timed for in each round."""
+"""The seconds that a contender is timed for in each round."""
 
 CHECKED_OUTPUTS = 2**18
-"""How many outputs are compared with the reference, where there are more."""
+"""The largest number of outputs that are compared with the reference."""
 
 ROUNDINGS = 6
-"""Of x, of w, of the scale, and of what comes before the scale, before the shift and before the store."""
+"""The number of roundings that an output is allowed.
+
+They are those of x, of w and of the scale, and of the values before the scale, before the shift and before the store.
+"""
 
 ROOF_BYTES = 2**30
 GEMM_SIZES = {"cuda": 8192, "llvm": 2048}
 
 
 def choose_peers(names: str | None, sparse: bool = False) -> list[Peer]:
-    """The peers in text such as "pytorch,tvm"; the default ones, for a sparse weight or not, where there is none."""
+    """Return the peers in text such as "pytorch,tvm"; the default ones for the kind of weight if there is no text."""
     chosen = default_peers(sparse) if names is None else split_names(names)
     return list(choose(known_peers(), chosen, "peers").values())
 
@@ -57,7 +60,7 @@ def measure_suites(
     started: Callable[[str], None],
     sparsity: float | None = None,
 ) -> Iterator[Row]:
-    """Measures workloads one by one, whose keys are a suite and a name; `started` hears of each before it begins.
+    """Measure workloads one by one, whose keys are a suite and a name; `started` is told each before it begins.
 
     With a sparsity, weights have that share of zeros, and tvmconv is its sparse kernels.
 
@@ -80,7 +83,7 @@ def measure_row(
     memory: bool = False,
     sparsity: float | None = None,
 ) -> Row:
-    """A workload of a suite beside its peers and the copies, on arrays that all of them share.
+    """Measure a workload of a suite beside its peers and the copies, on arrays that all of them share.
 
     With a sparsity the weight has that share of zeros, and tvmconv is its sparse kernel.
 
@@ -139,7 +142,7 @@ def _reason(ours: Tvmconv, workload: ConvWorkload, target: tvm.target.Target) ->
 
 
 def measure_roofs(target: tvm.target.Target) -> Roofs:
-    """What the device can do: the bandwidth of a large copy, and the rate of a large matrix product in float32."""
+    """Measure the device's limits: the bandwidth of a large copy, and the rate of a large matrix product in float32."""
     import torch
 
     device, size = _device(target), GEMM_SIZES[target.kind.name]
@@ -156,7 +159,7 @@ def _device(target: tvm.target.Target) -> str:
 
 
 def _tensors(arrays: dict[str, np.ndarray[Any, Any]], device: str) -> Operands:
-    """The operands in memory that torch has allocated, which is aligned as every library wants it."""
+    """Return the operands in memory that torch has allocated, aligned as every library wants it."""
     import torch  # noqa: F401, `to_torch` looks for it
 
     return {name: to_torch(array).to(device, copy=True) for name, array in arrays.items() if name != "output"}

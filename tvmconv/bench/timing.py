@@ -1,4 +1,4 @@
-"""Timing several contenders side by side: in turn, so that all of them see the same machine."""
+"""Timing of several contenders in turn, so that all of them see the same machine."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Call = Callable[[], object]
 
 @dataclass(frozen=True)
 class Timing:
-    """Seconds of one call: the median of the rounds, and the extremes."""
+    """The seconds of one call: the median of the rounds, and the extremes."""
 
     median: float
     low: float
@@ -30,14 +30,14 @@ class Timing:
 
 
 def times_as_long(times: Mapping[str, Timing], peer: str, ours: str) -> float | None:
-    """How many times as long the peer takes as we do, in the median; None unless both have run."""
+    """Return the ratio of the peer's median time to ours; None unless both have run."""
     if ours not in times or peer not in times:
         return None
     return times[peer].median / times[ours].median
 
 
 def use_threads_of_tvm(target: tvm.target.Target) -> None:
-    """Gives PyTorch as many threads on a CPU as TVM has on the target."""
+    """Give PyTorch as many threads on a CPU as TVM has on the target."""
     import torch
 
     device = device_facts(target.kind.name)
@@ -47,7 +47,7 @@ def use_threads_of_tvm(target: tvm.target.Target) -> None:
 
 
 def measure(contenders: Mapping[str, Call], on_gpu: bool, rounds: int, seconds: float) -> dict[str, Timing]:
-    """Times every contender once a round, each time for about `seconds`, one call after the other on the same arrays.
+    """Time every contender once a round, each time for about `seconds`, one call after the other on the same arrays.
 
     So caches are warm, a GPU's L2 too. On a GPU the calls are captured in a CUDA graph once, and its replays are timed
     with events; so launches from Python are not in the figures.
@@ -56,11 +56,11 @@ def measure(contenders: Mapping[str, Call], on_gpu: bool, rounds: int, seconds: 
 
 
 Timer = Callable[[], float]
-"""Measures once: seconds of one call, on average."""
+"""A function that measures once and returns the seconds of one call, on average."""
 
 
 def timer(calls: Sequence[Call], on_gpu: bool, seconds: float) -> Timer:
-    """What times a contender for about `seconds`; its calls, each on arrays of its own, are made in turn.
+    """Return a function that times a contender for about `seconds`; its calls, each on its own arrays, take turns.
 
     With as many as `sets_beyond_cache` says, no call finds its arrays in a cache.
     """
@@ -68,11 +68,11 @@ def timer(calls: Sequence[Call], on_gpu: bool, seconds: float) -> Timer:
 
 
 PATIENCE, FEWEST = 10.0, 3
-"""Seconds after which a contender has no more rounds, and the rounds that it has in any case."""
+"""The seconds after which a contender has no more rounds, and the number of rounds that it has in any case."""
 
 
 def interleave(timers: Mapping[str, Timer], rounds: int) -> dict[str, Timing]:
-    """Measures with every timer once a round; a very slow one has fewer rounds than the others."""
+    """Measure with every timer once a round; a very slow one has fewer rounds than the others."""
     samples: dict[str, list[float]] = {name: [] for name in timers}
     spent = dict.fromkeys(timers, 0.0)
     for done in range(rounds):
@@ -85,12 +85,12 @@ def interleave(timers: Mapping[str, Timer], rounds: int) -> dict[str, Timing]:
 
 
 def sets_beyond_cache(nbytes: int, on_gpu: bool) -> int:
-    """How many sets of arrays of `nbytes` are more than twice the last cache in front of memory."""
+    """Return the number of sets of arrays of `nbytes` that exceed twice the last cache in front of memory."""
     return 2 * last_level_cache(on_gpu) // nbytes + 1
 
 
 def last_level_cache(on_gpu: bool) -> int:
-    """Bytes of the GPU's L2, or of the largest cache that a CPU has."""
+    """Return the bytes of the GPU's L2, or of the largest cache that a CPU has."""
     if on_gpu:
         import torch
 
@@ -104,7 +104,10 @@ def last_level_cache(on_gpu: bool) -> int:
 
 
 class _InTurn:
-    """The next of several calls each time; all outputs but the oldest are kept, so that they change places too."""
+    """A call that makes the next of several calls each time.
+
+    All outputs but the oldest are kept, so that they change places too.
+    """
 
     def __init__(self, calls: Sequence[Call]) -> None:
         self.calls = cycle(calls)
@@ -116,9 +119,9 @@ class _InTurn:
 
 class _WallTimer:
     SETTLE = 0.02
-    """Seconds of untimed calls: the threads of the contender before go on spinning for a while."""
+    """The seconds of untimed calls: the threads of the contender before go on spinning for a while."""
     SLOW = 0.5
-    """Seconds of a call that is not made untimed: it is much longer than the spinning."""
+    """The seconds from which a call is not made untimed: it is much longer than the spinning."""
 
     def __init__(self, calls: Sequence[Call], seconds: float) -> None:
         self.call = _InTurn(calls) if len(calls) > 1 else calls[0]
@@ -141,7 +144,7 @@ class _WallTimer:
 
 class _GraphTimer:
     CALLS = 20
-    """At least, in a graph."""
+    """The least number of calls in a graph."""
 
     def __init__(self, calls: Sequence[Call], seconds: float) -> None:
         import torch

@@ -1,4 +1,4 @@
-"""Our tuner beside MetaSchedule's `tune_tir`."""
+"""A race between tvmconv's tuner and MetaSchedule's `tune_tir`."""
 
 from __future__ import annotations
 
@@ -15,15 +15,17 @@ from ..problem import Problem
 from ..workload import ConvWorkload
 
 TRIALS = 1_000_000
-"""More than either does in the time given."""
+"""A number of trials that neither reaches in the time given."""
 
 BUILD_SECONDS = 120
-"""What one of MetaSchedule's builds may take: its workers import TVM's tensor intrinsics for half a minute, which is
-all that it gives them itself."""
+"""The seconds that one of MetaSchedule's builds may take.
+
+Its workers import TVM's tensor intrinsics for half a minute, which is all the time that it gives them by default.
+"""
 
 
 def race(workload: ConvWorkload, target: str, seconds: int) -> list[dict[str, Any]]:
-    """Tunes the workload twice in the same wall time, and times the best kernels in turn: a row for each tuner."""
+    """Tune the workload twice in the same wall time, time the best kernels in turn, and return a row for each tuner."""
     with tempfile.TemporaryDirectory() as folder:
         theirs = _tune_tir(workload, target, seconds, folder)
         ours = _tune(workload, target, seconds, Path(folder, "log.jsonl"))
@@ -56,7 +58,7 @@ def _tune(workload: ConvWorkload, target: str, seconds: float, log: Path) -> dic
 
 
 def _tune_tir(workload: ConvWorkload, target: str, seconds: float, folder: str) -> dict[str, Any]:
-    """Runs it in a process of its own, which is ended when the time is over: it knows trials only."""
+    """Run MetaSchedule in a process of its own, which is ended when the time is over: it counts trials only."""
     process = multiprocessing.get_context("spawn").Process(target=search, args=(workload, target, folder, TRIALS))
     process.start()
     process.join(seconds)
@@ -77,7 +79,7 @@ def _children(pid: int | None) -> list[Any]:
 
 
 def search(workload: ConvWorkload, target: str, folder: str, trials: int) -> None:
-    """Runs MetaSchedule on the TE definition of a workload, with its database in the folder."""
+    """Run MetaSchedule on the TE definition of a workload, with its database in the folder."""
     from tvm.s_tir import meta_schedule
 
     from ..targets import resolve_target
@@ -103,7 +105,7 @@ def _module(workload: ConvWorkload) -> Any:
 
 
 def best_kernel(workload: ConvWorkload, target: str, folder: str) -> Any:
-    """The best that MetaSchedule's database holds, compiled; None where no trial succeeded."""
+    """Compile the best kernel in MetaSchedule's database; return None where no trial succeeded."""
     import tvm
     from tvm.s_tir import meta_schedule
 
@@ -126,7 +128,7 @@ def best_kernel(workload: ConvWorkload, target: str, folder: str) -> Any:
 
 
 def _costs(workload: ConvWorkload, target: str, kernels: dict[str, Any]) -> dict[str, list[float]]:
-    """Microseconds of each kernel: the least, the median and the most of interleaved rounds."""
+    """Return the microseconds of each kernel: the least, the median and the most of interleaved rounds."""
     import numpy as np
     import tvm
 

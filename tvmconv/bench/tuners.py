@@ -1,4 +1,4 @@
-"""How many trials each tuner needs, replayed from exhaustive logs."""
+"""The number of trials that each tuner needs, replayed from exhaustive logs."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from ..problem import Problem
 
 WARM = "xgb, warm"
 WITHIN = 1.05
-"""Of the best of the space: what a tuner has to reach."""
+"""The factor times the best cost of the space that a tuner has to reach."""
 
 HISTORY = 64
-"""Random records of each other workload that the warm start learns from."""
+"""The number of random records of each other workload that the warm start learns from."""
 
 
 def replay(logs: Iterable[PathLike[str]], seeds: int) -> list[dict[str, Any]]:
-    """A row for each problem of the logs, which hold a trial of every configuration, and each tuner."""
+    """Return a row for each problem of the logs, which hold a trial of every configuration, and each tuner."""
     spaces = defaultdict[tuple[Problem, str], list[Record]](list)
     for log in logs:
         for record in load_from_file(log).records:
@@ -38,7 +38,7 @@ def replay(logs: Iterable[PathLike[str]], seeds: int) -> list[dict[str, Any]]:
 def compare(
     space: tuple[Problem, str], spaces: Mapping[tuple[Problem, str], Sequence[Record]], seeds: Sequence[int]
 ) -> list[dict[str, Any]]:
-    """A row for each tuner: quartiles over the seeds of the trials it needs in a problem's space of a template."""
+    """Return a row for each tuner: quartiles over the seeds of the trials that it needs in a problem's space."""
     records = spaces[space]
     task = ReplayedTask.of(records)
     goal = WITHIN * min(record.cost for record in records)
@@ -70,7 +70,7 @@ def compare(
 
 
 def trials_to_reach(goal: float, tuner: Tuner, simulator: Simulator) -> int:
-    """How many trials a tuner makes until it finds a configuration that takes no more seconds than the goal.
+    """Return the number of trials that a tuner makes until it finds a configuration no slower than the goal.
 
     The default counts as a trial, but not as found, good as it may be.
     """

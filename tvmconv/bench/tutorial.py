@@ -27,19 +27,19 @@ SOURCE = "TVM depthwise tutorial (Y. Hu, 2017): GTX 1080, TensorFlow 1.2"
 
 PYTORCH = PyTorch()
 BESIDE = (OURS.name, PYTORCH.name, *(limit.name for limit in LIMITS))
-"""What each configuration is beside."""
+"""The names of the contenders that each configuration is compared with."""
 
 
 @dataclass(frozen=True)
 class Entry:
-    """A row of a table: a configuration for a workload, and what the tutorial measured on a GTX 1080."""
+    """A row of a table: a configuration for a workload, and the tutorial's figures for a GTX 1080."""
 
     workload: ConvWorkload
     config: Config
     tvm: float
-    """Microseconds of the tutorial's own kernel."""
+    """The microseconds of the tutorial's own kernel."""
     tensorflow: float | None = None
-    """Microseconds of TensorFlow 1.2, where the table has them; of three operators where it is fused."""
+    """The microseconds of TensorFlow 1.2, where the table has them; of three operators where the kernel is fused."""
 
 
 def _square(size: int, kernel: int = 3, multiplier: int = 1, fused: bool = False) -> ConvWorkload:
@@ -50,7 +50,10 @@ def _square(size: int, kernel: int = 3, multiplier: int = 1, fused: bool = False
 
 
 def _block(size: int, threads: tuple[int, int], vthreads: tuple[int, int] = (1, 1)) -> Config:
-    """A block of size x size outputs of one channel: input and filter in shared memory, stores of single elements."""
+    """Return a configuration with a block of size x size outputs of one channel.
+
+    Input and filter are in shared memory, and stores are of single elements.
+    """
     rows, columns = (ceil_div(size, t * v) for t, v in zip(threads, vthreads, strict=True))
     return replace(
         LEAST,
@@ -67,7 +70,7 @@ def _block(size: int, threads: tuple[int, int], vthreads: tuple[int, int] = (1, 
 
 
 BEST = _block(32, (8, 16), (1, 2))
-"""The fastest of the tutorial, which its last tables use."""
+"""The fastest configuration of the tutorial, which its last tables use."""
 
 TABLES = {
     "a whole channel in one block": (
@@ -106,7 +109,7 @@ TABLES = {
 
 
 def measure_tables(target: tvm.target.Target, rounds: int) -> dict[ConvWorkload, Row]:
-    """Measures each workload of the tables: tvmconv as a user gets it, each of its configurations, PyTorch, and copies.
+    """Measure the workloads of the tables: tvmconv as a user gets it, each configuration, PyTorch, and copies.
 
     All of a workload take turns; a configuration is under `str(config)`, and timed once if it is in several tables.
     Raises `InvalidArgumentError` for a configuration that is not legal on the target, `WrongResultError` for a wrong

@@ -1,4 +1,4 @@
-"""Random weights for networks, and zeros in them. Importing this module loads torch."""
+"""Random weights for networks, with a share of zeros. Importing this module loads torch."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torch import nn
 
 
 def randomized(network: Callable[[], nn.Module]) -> nn.Module:
-    """The network in eval mode, with weights that keep the size of what goes through, and batch norms of their own."""
+    """Return the network in eval mode with random weights that keep the size of activations, and random batch norms."""
     torch.manual_seed(7)
     module = network().eval()
     for part in module.modules():
@@ -24,9 +24,9 @@ def randomized(network: Callable[[], nn.Module]) -> nn.Module:
 
 
 def prune(module: nn.Module, share: float) -> None:
-    """Sets a share of the weights of each convolution and linear layer to zero, those that are closest to it.
+    """Set a share of the weights of each convolution and linear layer to zero, those that are closest to it.
 
-    What is left is scaled up to the norm that the weight had, so that what goes through keeps its size.
+    The rest is scaled up to the norm that the weight had, so that activations keep their size.
     """
     for part in module.modules():
         if isinstance(part, (nn.Conv2d, nn.Linear)):

@@ -1,1 +1,1 @@
-"""What the tuner, benchmarks and tests share: operands, and the comparison with the float64 reference."""
+"""Checks that the tuner, benchmarks and tests share: operands, and the comparison with the float64 reference."""

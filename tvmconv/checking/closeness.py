@@ -1,4 +1,4 @@
-"""Comparing a result with its float64 reference, by bounds that follow from the arithmetic.
+"""Comparison of a result with its float64 reference, by bounds that follow from the arithmetic.
 
 The checks raise AssertionError themselves: tuning relies on them under `python -O` too, which drops assertions.
 """
@@ -10,7 +10,7 @@ import numpy as np
 from ..dtypes import NARROW, STORAGE_TYPES
 
 FLOAT32_UNIT = STORAGE_TYPES["float32"].unit
-"""Relative error of one float32 operation, rounded to nearest."""
+"""The relative error of one float32 operation, rounded to nearest."""
 
 
 def assert_close(
@@ -21,7 +21,7 @@ def assert_close(
     rounding: float = 0.0,
     evaluation: np.ndarray | float = 0.0,
 ) -> None:
-    """Asserts that `got` is the float64 `reference`, computed in float32 and stored in the dtype of `got`.
+    """Assert that `got` is the float64 `reference`, computed in float32 and stored in the dtype of `got`.
 
     `magnitude` is the reference of the absolute values of all operands, without an activation but times its steepest
     slope; `terms` is the number of products in a sum, and `evaluation` what the activation's own expression may be

@@ -1,4 +1,4 @@
-"""Operands for a workload, and the check of what a kernel made of them."""
+"""Operands for a workload, and the check of a kernel's result for them."""
 
 from __future__ import annotations
 
@@ -15,12 +15,15 @@ from ..workload import ConvWorkload
 from .closeness import FLOAT32_UNIT, assert_close
 
 DISTINCT = 4_000_037
-"""Elements of an operand before they repeat: to draw more takes longer than to time a kernel on them. It is prime, so
-that no stride of an array is a multiple, and an element that is read in the place of another one is another number."""
+"""The number of elements of an operand before they repeat: to draw more takes longer than to time a kernel.
+
+It is prime, so that no stride of an array is a multiple of it, and an element that is read in the place of another one
+is another number.
+"""
 
 
 def random_operands(workload: ConvWorkload, seed: int = 0) -> dict[str, np.ndarray]:
-    """Normally distributed operands by name, and the output filled with NaN, so that what is not written shows.
+    """Return normally distributed operands by name, and an output of NaN, so that elements left unwritten show.
 
     After `DISTINCT` elements an operand repeats.
     """
@@ -36,14 +39,14 @@ def random_operands(workload: ConvWorkload, seed: int = 0) -> dict[str, np.ndarr
 def check_result(
     workload: ConvWorkload, operands: dict[str, np.ndarray], got: np.ndarray, rounding: float = 0.0
 ) -> None:
-    """Asserts that `got` is the workload's convolution of the operands; for `rounding` see `assert_close`."""
+    """Assert that `got` is the workload's convolution of the operands; for `rounding` see `assert_close`."""
     if str(got.dtype) != workload.dtype:
         raise AssertionError(f"dtype {got.dtype}, expected {workload.dtype}")
     Expected(workload, operands).check(got, rounding)
 
 
 class Expected:
-    """The convolution of operands in float64, and how far a result may be from it."""
+    """The convolution of operands in float64, with the error that a result may have."""
 
     def __init__(self, workload: ConvWorkload, operands: dict[str, np.ndarray]) -> None:
         inputs = {name: array for name, array in operands.items() if name != "output"}
@@ -59,12 +62,12 @@ class Expected:
         self._terms = prod(workload.kernel) * (workload.in_channels // workload.groups)
 
     def check(self, got: np.ndarray, rounding: float = 0.0) -> None:
-        """Asserts that `got` is close to it; for `rounding` see `assert_close`."""
+        """Assert that `got` is close to it; for `rounding` see `assert_close`."""
         assert_close(got, self._reference, self._magnitude, self._terms, rounding, self._evaluation)
 
 
 class Sample:
-    """What a convolution of finite operands has to be in some `outputs` elements, or in all.
+    """The expected result of a convolution of finite operands, in some `outputs` elements or in all.
 
     Of a depthwise convolution these are the first, the last and random planes; of another one all channels at the
     corners of the first and the last image and at random positions, half of them on the edges. The reference is
@@ -85,7 +88,7 @@ class Sample:
         self._expected = Expected(part, operands)
 
     def check(self, got: np.ndarray, rounding: float = 0.0) -> None:
-        """Asserts that `got`, made from an output filled with NaN, is written everywhere, and right in the sample."""
+        """Assert that `got`, made from an output filled with NaN, is written everywhere, and right in the sample."""
         is_ = (got.shape, str(got.dtype))
         if is_ != self._operand:
             raise AssertionError(f"{' '.join(map(str, is_))}, expected {' '.join(map(str, self._operand))}")
@@ -95,7 +98,7 @@ class Sample:
 
 
 Choice = Callable[[np.ndarray], np.ndarray]
-"""Of the elements of an output."""
+"""A function that selects elements of an output."""
 
 
 def _everything(array: np.ndarray) -> np.ndarray:
@@ -105,7 +108,7 @@ def _everything(array: np.ndarray) -> np.ndarray:
 def _planes(
     workload: ConvWorkload, operands: dict[str, np.ndarray], rng: np.random.Generator, outputs: int
 ) -> tuple[ConvWorkload, dict[str, np.ndarray], Choice]:
-    """A sample of the planes of a depthwise convolution, as one of a single image."""
+    """Return a sample of the planes of a depthwise convolution, as a convolution of a single image."""
     channels, m = workload.in_channels, workload.multiplier
     planes = workload.batch * channels
     count = outputs // (m * prod(workload.output_size))
@@ -129,7 +132,7 @@ def _planes(
 def _positions(
     workload: ConvWorkload, operands: dict[str, np.ndarray], rng: np.random.Generator, outputs: int
 ) -> tuple[ConvWorkload, dict[str, np.ndarray], Choice]:
-    """A sample of the positions of any convolution, as one whose images are what the kernel reads there."""
+    """Return a sample of the positions of any convolution, as one whose images are the patches that are read there."""
     ends = [(0, size - 1) for size in (workload.batch, *workload.output_size)]
     chosen = rng.integers(0, [[last + 1] for _, last in ends], (3, max(16, outputs // workload.out_channels)))
     for axis in (1, 2):

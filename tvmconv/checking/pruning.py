@@ -1,4 +1,4 @@
-"""Operands with weights of which a share is zero."""
+"""Operands with a share of zeros in the weight."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Array = np.ndarray[Any, Any]
 
 
 def pruned(weight: Array, sparsity: float, seed: int = 0) -> Array:
-    """The weight with a share of zeros at random places; those of a smaller share are zero for a larger one, too."""
+    """Return the weight with a share of zeros at random places; a larger share keeps the zeros of a smaller one."""
     zeros = np.random.default_rng(seed).permutation(weight.size)[: round(sparsity * weight.size)]
     left: Array = weight.copy()
     left.flat[zeros] = 0
@@ -25,9 +25,9 @@ def pruned(weight: Array, sparsity: float, seed: int = 0) -> Array:
 
 
 def random_constants(workload: ConvWorkload, sparsity: float) -> Constants:
-    """What a sparse kernel has in it, random, with a share of zeros in the weight; always the same.
+    """Return random constants for a sparse kernel, always the same, with a share of zeros in the weight.
 
-    It is drawn without the images that are to meet it.
+    They are drawn without the images that are to meet them.
     """
     rng, operands = np.random.default_rng(0), workload.operands
     wanted = ((name, *operands[name]) for name in COMPILED_IN if name in operands)

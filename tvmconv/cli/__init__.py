@@ -1,6 +1,6 @@
-"""The command line, `tvmconv COMMAND`: one file a command, and what an error looks like.
+"""The command line, `tvmconv COMMAND`: one file for each command, and the output for errors.
 
-Commands import what they need when they run, so that help and completion load neither TVM nor any framework.
+Commands import modules when they run, so that help and completion load neither TVM nor any framework.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from .tune import tune
 from .verify import verify
 
 FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
-"""What writing to a full disk answers."""
+"""The error numbers of writes to a full disk."""
 
 EXHAUSTED = re.compile("bad_alloc|out of memory")
-"""What the message of TVM, CUDA or torch has when memory is."""
+"""A pattern in the messages of TVM, CUDA or torch when memory is exhausted."""
 
 
 class Commands(click.Group):
@@ -62,7 +62,7 @@ class Commands(click.Group):
                 ctx.exit(1)
 
     def _with_compiler(self, ctx: click.Context) -> Any:
-        """Runs the command; one that misses names of TVM because its runtime alone is loaded ends by saying so."""
+        """Run the command; if it misses names of TVM because its runtime alone is loaded, say so."""
         try:
             return super().invoke(ctx)
         except (AttributeError, ImportError):

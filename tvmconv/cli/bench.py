@@ -1,4 +1,4 @@
-"""`tvmconv bench`: each of its commands is in a file of its own."""
+"""The command `tvmconv bench`: each of its commands is in a file of its own."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`tvmconv bench ablation`."""
+"""The command `tvmconv bench ablation`."""
 
 from __future__ import annotations
 
@@ -20,11 +20,9 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("names", nargs=-1, metavar="[LAYER]...")
 @target_option
-@click.option("--batch", type=POSITIVE, help="Instead of the thesis's 128 on a GPU, and 1 on a CPU.")
-@click.option(
-    "--algorithm", type=Algorithm(), default="auto", help="auto, direct, im2win, pointwise, …: which to measure."
-)
-@click.option("--rounds", type=POSITIVE, default=9, help="How often each kernel is timed.")
+@click.option("--batch", type=POSITIVE, help="The batch, instead of the thesis's 128 on a GPU and 1 on a CPU.")
+@click.option("--algorithm", type=Algorithm(), default="auto", help="The algorithm of the layers.")
+@click.option("--rounds", type=POSITIVE, default=9, help="The number of times that each kernel is timed.")
 @json_option
 def ablation(
     names: tuple[str, ...], target: str, batch: int | None, algorithm: str, rounds: int, as_json: bool

@@ -1,4 +1,4 @@
-"""`tvmconv bench defaults`."""
+"""The command `tvmconv bench defaults`."""
 
 from __future__ import annotations
 
@@ -25,23 +25,29 @@ if TYPE_CHECKING:
     from ..bench.defaults import Gap
 
 WORST = 10
-"""How many workloads the table shows."""
+"""The number of workloads that the table shows."""
 
 
 @click.command()
 @target_option
-@click.option("--workloads", "count", type=POSITIVE, default=100, help="How many; more of them begin with the same.")
-@click.option("--trials", type=POSITIVE, default=32, help="For each workload, those that LOG has included.")
-@click.option("--seed", type=click.IntRange(min=0), default=0, help="Of the workloads, and of the search.")
-@click.option("-o", "--output", "log", type=OutputFile(), required=True, metavar="LOG", help="The log to add to.")
+@click.option(
+    "--workloads",
+    "count",
+    type=POSITIVE,
+    default=100,
+    help="The number of workloads; a longer list begins with the same.",
+)
+@click.option("--trials", type=POSITIVE, default=32, help="Trials of each workload, including those that LOG has.")
+@click.option("--seed", type=click.IntRange(min=0), default=0, help="The seed of the workloads and of the search.")
+@click.option("-o", "--output", "log", type=OutputFile(), required=True, metavar="LOG", help="The log to append to.")
 @json_option
 def defaults(target: str, count: int, trials: int, seed: int, log: Path, as_json: bool) -> None:
     """Compare default configurations with tuned ones, over random depthwise workloads.
 
-    Each workload is tuned, and its default and its best few configurations are measured again at the end. How many
-    times as long the default takes then is reported: the geometric mean, the quantiles, and the worst workloads. What
-    small spaces leave of the trials goes to the others. The same command goes on where it was ended, as `tvmconv tune`
-    does.
+    Each workload is tuned, and its default and its best few configurations are measured again at the end. The
+    report has the ratio of the default's time to the best one's: the geometric mean, the quantiles, and the worst
+    workloads. Trials that small spaces leave over go to the others. The same command goes on where it was ended, as
+    `tvmconv tune` does.
     """
     from .. import autotvm
     from ..autotvm.session import tune_tasks
@@ -69,7 +75,7 @@ def defaults(target: str, count: int, trials: int, seed: int, log: Path, as_json
 
 
 def report(found: Sequence[Gap], facts: dict[str, Any], as_json: bool) -> None:
-    """Prints how far the defaults are from the best, the worst first."""
+    """Print how far the defaults are from the best, the worst first."""
     from ..bench.defaults import quantiles
 
     if not found:

@@ -1,4 +1,4 @@
-"""`tvmconv bench networks`."""
+"""The command `tvmconv bench networks`."""
 
 from __future__ import annotations
 
@@ -19,16 +19,18 @@ if TYPE_CHECKING:
 @click.argument("names", nargs=-1, metavar="[NAME]...")
 @target_option
 @threads_option
-@click.option("--batch", type=POSITIVE, default=1, help="Images in a call.")
-@click.option("--size", type=click.IntRange(min=64), default=224, help="Height and width of the images.")
+@click.option("--batch", type=POSITIVE, default=1, help="The number of images in a call.")
+@click.option("--size", type=click.IntRange(min=64), default=224, help="The height and width of the images.")
 @click.option(
     "--sparsity",
     type=click.FloatRange(0, 1, max_open=True),
     metavar="S",
-    help="Share of each layer's weights that is zero, the smallest ones; tvmconv's dense kernels take part, too.",
+    help="The share of each layer's weights that is zero, the smallest ones; tvmconv's dense kernels take part, too.",
 )
-@click.option("--peers", metavar="A,B", help="Only these.  [default: pytorch,torch-compile,onnxruntime,tvm]")
-@click.option("--rounds", type=POSITIVE, default=9, help="How often each contender is timed.")
+@click.option(
+    "--peers", metavar="A,B", help="Measure only these peers.  [default: pytorch,torch-compile,onnxruntime,tvm]"
+)
+@click.option("--rounds", type=POSITIVE, default=9, help="The number of times that each contender is timed.")
 @json_option
 def networks(
     names: tuple[str, ...],
@@ -72,7 +74,7 @@ def networks(
 
 
 def _printed(rows: Iterable[NetworkRow]) -> Iterator[NetworkRow]:
-    """The rows, each printed as soon as it is there."""
+    """Yield the rows, each printed as soon as it is there."""
     for row in rows:
         zeros = "" if row.sparsity is None else f", {100 * row.sparsity:g}% zeros"
         click.echo(f"\n{row.name}, {row.batch} x 3 x {row.size} x {row.size}{zeros}")
@@ -110,5 +112,5 @@ def _print_means(rows: Sequence[NetworkRow]) -> None:
 
 
 def _milli(seconds: float) -> float:
-    """Milliseconds in four digits."""
+    """Return milliseconds in four digits."""
     return float(f"{1000 * seconds:.4g}")

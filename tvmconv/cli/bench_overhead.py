@@ -1,4 +1,4 @@
-"""`tvmconv bench overhead`."""
+"""The command `tvmconv bench overhead`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .options import POSITIVE, json_option, target_option, threads_option
 @click.command()
 @target_option
 @threads_option
-@click.option("--rounds", type=POSITIVE, default=25, help="How often each call is timed.")
+@click.option("--rounds", type=POSITIVE, default=25, help="The number of times that each call is timed.")
 @json_option
 def overhead(target: str, rounds: int, as_json: bool) -> None:
     """Measure what a call from Python costs, beside PyTorch.

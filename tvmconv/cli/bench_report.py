@@ -1,4 +1,4 @@
-"""What the commands under `tvmconv bench` share, and what `tvmconv bench suite` prints of a report."""
+"""Functions that the commands under `tvmconv bench` share, and the printing of a report by `tvmconv bench suite`."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ T = TypeVar("T")
 
 
 def require_torch(command: str) -> None:
-    """Raises `MissingPackageError` where a command has not what it measures beside."""
+    """Raise `MissingPackageError` where torch, which a command measures beside, is not installed."""
     if find_spec("torch") is None:
         raise MissingPackageError("torch", "torch", command)
 
 
 def collect(rows: Iterable[T]) -> tuple[list[T], BaseException | None]:
-    """All rows, or those before the error or the Ctrl-C that ended them, and that: it must not cost a long run."""
+    """Return all rows, or those before the error or Ctrl-C that ended them, and that: it must not cost a long run."""
     found: list[T] = []
     try:
         found.extend(rows)
@@ -38,13 +38,13 @@ def collect(rows: Iterable[T]) -> tuple[list[T], BaseException | None]:
 
 
 def conditions(device: DeviceFacts | None, versions: Mapping[str, str], rounds: int, cache: str = "warm") -> str:
-    """What figures depend on, as a line."""
+    """Describe the conditions that figures depend on, in a line."""
     packages = ", ".join(f"{package} {version}" for package, version in versions.items())
     return f"{device}, {cache} caches, medians of {rounds} rounds; {packages}"
 
 
 def print_report(report: Report) -> None:
-    """A table for each suite, with its geometric means and who took no part, and the means over all suites."""
+    """Print a table for each suite, with its geometric means and absent peers, and the means over all suites."""
     click.echo(conditions(report.device, report.versions, report.rounds, report.cache))
     suites = list(dict.fromkeys(row.suite for row in report.rows))
     for suite in suites:
@@ -61,7 +61,7 @@ def print_report(report: Report) -> None:
 
 
 def _print_rows(rows: Sequence[Row]) -> None:
-    """Ratios to tvmconv, or times where tvmconv has not all of the rows."""
+    """Print ratios to tvmconv, or times where tvmconv has not all of the rows."""
     peers = _peers(rows)
     if all(row.ours for row in rows):
         headers = ["name", "µs", "spread", "GFLOP/s", "GB/s", "copy, µs", "% of copy", *(f"x {peer}" for peer in peers)]
@@ -104,7 +104,7 @@ def _print_means(rows: Sequence[Row]) -> None:
 
 
 def _print_memory(rows: Sequence[Row]) -> None:
-    """Bytes beside operands and output, and how much less tvmconv and its algorithms take than others in all."""
+    """Print bytes beside operands and output, and how much less tvmconv and its algorithms take than others in all."""
     from ..bench.report import memory_means
 
     measured = [(row, row.memory) for row in rows if row.memory is not None]
@@ -130,7 +130,7 @@ def _print_memory(rows: Sequence[Row]) -> None:
 
 
 def print_code(rows: Sequence[Row]) -> None:
-    """What the weights of sparse kernels were compiled into."""
+    """Print the size of the code that the weights of sparse kernels were compiled into."""
     found = [(row.name, row.code) for row in rows if row.code is not None]
     if not found:
         return
@@ -155,7 +155,7 @@ def print_code(rows: Sequence[Row]) -> None:
 
 
 def _print_absent(rows: Sequence[Row]) -> None:
-    """Who took no part, or failed, and in which rows if not in all."""
+    """Print the peers that took no part, or failed, and in which rows if not in all."""
     reasons = defaultdict[str, list[str]](list)
     for row in rows:
         for kind, absent in (("skipped", row.skipped), ("failed", row.failed)):
@@ -166,7 +166,7 @@ def _print_absent(rows: Sequence[Row]) -> None:
 
 
 def print_changes(changes: Sequence[Change]) -> None:
-    """tvmconv's times before and now."""
+    """Print tvmconv's times before and now."""
     click.echo("\ncompared with the older report")
     print_table(
         ["suite", "name", "µs before", "spread", "µs now", "spread", "now / before"],
@@ -188,7 +188,7 @@ def print_changes(changes: Sequence[Change]) -> None:
 
 
 def require_no_regression(changes: Sequence[Change], allowed: float) -> None:
-    """Raises `RegressionError` with the workloads that take longer than before by more than the allowed share."""
+    """Raise `RegressionError` with the workloads that take longer than before by more than the allowed share."""
     slower = [change for change in changes if change.is_regression(allowed)]
     if slower:
         rows = ", ".join(
@@ -198,7 +198,7 @@ def require_no_regression(changes: Sequence[Change], allowed: float) -> None:
 
 
 def _peers(rows: Sequence[Row]) -> list[str]:
-    """Those that have run on a row, in their order."""
+    """Return the peers that have run on a row, in their order."""
     from ..bench.peers import known_peers
 
     return [name for name in known_peers() if any(name in row.times for row in rows)]
@@ -209,7 +209,7 @@ def _less(share: float) -> str:
 
 
 def _micro(seconds: float) -> float:
-    """Microseconds in four digits, or whole ones."""
+    """Return microseconds in four digits, or whole ones."""
     micro = 1e6 * seconds
     return round(micro) if micro >= 1000 else float(f"{micro:.4g}")
 

@@ -1,4 +1,4 @@
-"""`tvmconv bench sparsity`."""
+"""The command `tvmconv bench sparsity`."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ SUITE = "sparse-paper"
 @click.command()
 @click.argument("names", nargs=-1, metavar="[OPERATOR]...")
 @target_option
-@click.option("--batch", type=POSITIVE, help="Instead of 64 on a GPU, and 1 on a CPU.")
-@click.option("--sparsities", metavar="A,B", help="Shares of zeros.  [default: 0 to 0.9 in steps of 0.1]")
-@click.option("--peers", metavar="A,B", default="pytorch,pytorch-tf32", help="As for `tvmconv bench suite`.")
-@click.option("--rounds", type=POSITIVE, default=5, help="How often each contender is timed.")
+@click.option("--batch", type=POSITIVE, help="The batch, instead of 64 on a GPU and 1 on a CPU.")
+@click.option("--sparsities", metavar="A,B", help="The shares of zeros.  [default: 0 to 0.9 in steps of 0.1]")
+@click.option("--peers", metavar="A,B", default="pytorch,pytorch-tf32", help="The peers, as for `tvmconv bench suite`.")
+@click.option("--rounds", type=POSITIVE, default=5, help="The number of times that each contender is timed.")
 @json_option
 def sparsity(
     names: tuple[str, ...],

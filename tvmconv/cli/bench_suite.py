@@ -1,4 +1,4 @@
-"""`tvmconv bench suite`."""
+"""The command `tvmconv bench suite`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .options import INPUT_FILE, POSITIVE, OutputFile, json_option, target_optio
 
 
 def share(ctx: click.Context, param: click.Parameter, value: str | None) -> float | None:
-    """The share in text such as "5%"."""
+    """Parse the share in text such as "5%"."""
     if value is None:
         return None
     match = re.fullmatch(r"(\d+(?:\.\d+)?)%?", value.strip())
@@ -31,22 +31,28 @@ def share(ctx: click.Context, param: click.Parameter, value: str | None) -> floa
 @click.argument("names", nargs=-1, required=True, metavar="NAME...")
 @target_option
 @threads_option
-@click.option("--batch", type=POSITIVE, help="Instead of the batch that a suite has.")
+@click.option("--batch", type=POSITIVE, help="The batch, instead of the suite's.")
 @click.option("--dtype", type=click.Choice(DTYPES), default="float32")
 @click.option(
     "--sparsity",
     type=click.FloatRange(0, 1, max_open=True),
     metavar="S",
-    help="Share of zeros in the weights: tvmconv is its sparse kernels, with other peers by default.",
+    help="The share of zeros in the weights: tvmconv takes its sparse kernels, with other peers by default.",
 )
-@click.option("--epilogue", is_flag=True, help="Scale, shift and ReLU after each convolution.")
-@click.option("--peers", metavar="A,B", help="Only these, and the copies.  [default: all but metaschedule]")
-@click.option("--cold", is_flag=True, help="Other arrays in each call, so that none is in the GPU's L2, or a CPU's L3.")
-@click.option("--rounds", type=POSITIVE, default=9, help="How often each contender is timed.")
+@click.option("--epilogue", is_flag=True, help="Add scale, shift and ReLU to each convolution.")
+@click.option(
+    "--peers", metavar="A,B", help="Measure only these peers, and the copies.  [default: all but metaschedule]"
+)
+@click.option(
+    "--cold", is_flag=True, help="Use other arrays in each call, so that none is in the GPU's L2, or a CPU's L3."
+)
+@click.option("--rounds", type=POSITIVE, default=9, help="The number of times that each contender is timed.")
 @click.option("--memory", is_flag=True, help="Measure the memory that each takes, too; on a CPU this needs Linux.")
 @click.option("--plot", type=OutputFile(".png"), metavar="FILE.png", help="Draw bars and a roofline.")
 @click.option("--compare", type=INPUT_FILE, metavar="OLD.json", help="Compare tvmconv with what --json printed before.")
-@click.option("--fail-on-regress", callback=share, metavar="P%", help="With --compare: what may be lost.")
+@click.option(
+    "--fail-on-regress", callback=share, metavar="P%", help="With --compare: the share of speed that may be lost."
+)
 @json_option
 def suite(
     names: tuple[str, ...],

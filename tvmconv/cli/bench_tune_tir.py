@@ -1,4 +1,4 @@
-"""`tvmconv bench tune-tir`."""
+"""The command `tvmconv bench tune-tir`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .options import json_option, target_option
 
 @click.command("tune-tir")
 @click.argument("name")
-@click.option("--seconds", type=click.IntRange(min=10), default=90, help="What each may take.")
+@click.option("--seconds", type=click.IntRange(min=10), default=90, help="The seconds that each tuner may take.")
 @target_option
 @json_option
 def tune_tir(name: str, seconds: int, target: str, as_json: bool) -> None:

@@ -1,4 +1,4 @@
-"""`tvmconv bench tuners`."""
+"""The command `tvmconv bench tuners`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .options import INPUT_FILE, POSITIVE, json_option
 
 @click.command()
 @click.argument("logs", nargs=-1, required=True, type=INPUT_FILE, metavar="LOG...")
-@click.option("--seeds", type=POSITIVE, default=20, help="Runs of each tuner.")
+@click.option("--seeds", type=POSITIVE, default=20, help="The number of runs of each tuner.")
 @json_option
 def tuners(logs: tuple[Path, ...], seeds: int, as_json: bool) -> None:
     """Count the trials that each tuner needs to find a configuration within 5% of the best of a space.

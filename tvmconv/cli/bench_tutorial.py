@@ -1,4 +1,4 @@
-"""`tvmconv bench tutorial`."""
+"""The command `tvmconv bench tutorial`."""
 
 from __future__ import annotations
 
@@ -34,8 +34,10 @@ HEADERS = (
 
 
 @click.command()
-@click.option("--target", default="cuda", help="cuda, a tag of TVM such as nvidia/nvidia-h100, or a target as JSON.")
-@click.option("--rounds", type=POSITIVE, default=9, help="How often each kernel is timed.")
+@click.option(
+    "--target", default="cuda", help="The target: cuda, a tag of TVM such as nvidia/nvidia-h100, or a target as JSON."
+)
+@click.option("--rounds", type=POSITIVE, default=9, help="The number of times that each kernel is timed.")
 @json_option
 def tutorial(target: str, rounds: int, as_json: bool) -> None:
     """Measure the tables of TVM's tutorial on depthwise convolution on a GPU of today.
@@ -108,7 +110,7 @@ def _record(entry: Entry, row: Row) -> dict[str, object]:
 
 
 def _times(entry: Entry, row: Row) -> dict[str, Timing]:
-    """What belongs to a row of a table: without the workload's other configurations."""
+    """Return the times that belong to a row of a table, without the workload's other configurations."""
     from ..bench.tutorial import BESIDE
 
     return {"config": row.times[str(entry.config)], **{name: row.times[name] for name in BESIDE if name in row.times}}

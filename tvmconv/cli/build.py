@@ -1,4 +1,4 @@
-"""`tvmconv build`."""
+"""The command `tvmconv build`."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     "--sparse",
     type=click.Choice(("auto", "always", "never")),
     default="auto",
-    help="Which weights are compiled into their kernels, where nothing is left of their zeros.",
+    help="The weights to compile into their kernels, where nothing is left of their zeros.",
 )
 @json_option
 def build(
@@ -62,7 +62,7 @@ def build(
 
 
 def _merged(layers: tuple[Layer, ...]) -> list[dict[str, Any]]:
-    """The layers as records, those that compute the same with the same kernel counted in one."""
+    """Return the layers as records; those that compute the same with the same kernel are counted in one."""
     merged: dict[tuple[str, str, str], dict[str, Any]] = {}
     for layer in layers:
         key = layer.convolution.description, layer.kernel, layer.reason

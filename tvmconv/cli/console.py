@@ -1,4 +1,4 @@
-"""What commands print: data on stdout, as a table or as JSON, and progress on stderr."""
+"""Output of the commands: data on stdout, as a table or as JSON, and progress on stderr."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ if TYPE_CHECKING:
     from rich.status import Status
 
 UNLIMITED = 10_000
-"""Columns of a pipe or a file: no line is folded."""
+"""The width of a pipe or a file in columns, which folds no line."""
 
 
 def print_json(data: Any) -> None:
-    """Prints one JSON document; NaN and infinity, which JSON does not have, become null."""
+    """Print one JSON document; NaN and infinity, which JSON does not have, become null."""
     click.echo(msgspec.json.format(msgspec.json.encode(data), indent=2))
 
 
 def print_table(headers: Sequence[str], rows: Iterable[Sequence[object]], styles: Sequence[str] = ()) -> None:
-    """Prints rows below their headers, numbers to the right; `styles`, one for each row, colour a terminal alone."""
+    """Print rows below their headers, numbers to the right; `styles`, one for each row, colour a terminal alone."""
     from rich import box
     from rich.console import Console
     from rich.table import Table
@@ -42,7 +42,7 @@ def print_table(headers: Sequence[str], rows: Iterable[Sequence[object]], styles
 
 
 def progress(message: str) -> AbstractContextManager[Status]:
-    """Shows what is being waited for, on a terminal, while the block runs."""
+    """Show a message, while the block runs, on a terminal."""
     from rich.console import Console
     from rich.text import Text
 
@@ -50,7 +50,7 @@ def progress(message: str) -> AbstractContextManager[Status]:
 
 
 def note(message: str) -> None:
-    """Says something on stderr."""
+    """Print a message on stderr."""
     click.echo(message, err=True)
 
 

@@ -1,4 +1,4 @@
-"""`tvmconv doctor`."""
+"""The command `tvmconv doctor`."""
 
 from __future__ import annotations
 

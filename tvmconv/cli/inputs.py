@@ -1,4 +1,4 @@
-"""Inputs of a network: read from a file by name, the rest filled."""
+"""Inputs of a network: they are read from a file by name, and the rest is filled."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def read_inputs(path: Path, specs: Sequence[TensorSpec]) -> dict[str, Array]:
-    """The arrays of an .npz file, each of which has to be an input."""
+    """Read the arrays of an .npz file, each of which has to be an input."""
     try:
         archive = np.load(path)
         if not isinstance(archive, np.lib.npyio.NpzFile):
@@ -37,7 +37,10 @@ def read_inputs(path: Path, specs: Sequence[TensorSpec]) -> dict[str, Array]:
 
 
 def fill(spec: TensorSpec, mode: str, generator: np.random.Generator) -> Array:
-    """An array for an input: "ones", or "random", normal numbers where it holds floats and 0 or 1 where it does not."""
+    """Return an array for an input, of ones or random.
+
+    Random floats are normal numbers, and other random elements are 0 or 1.
+    """
     shape = [size for size in spec.shape if isinstance(size, int)]
     if len(shape) < len(spec.shape):
         expected = f"an .npz file with {spec}, some of whose sizes are open; of a model, --input-shapes gives them"

@@ -1,4 +1,4 @@
-"""`tvmconv inspect`."""
+"""The command `tvmconv inspect`."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ VIEWS = {
     "llvm": ("config", "tvmscript", "source", "asm"),
     "cuda": ("config", "tvmscript", "source", "ptx", "resources"),
 }
-"""What can be shown for each kind of target."""
+"""The views that can be shown for each kind of target."""
 
 
 @click.command()
 @click.argument("subject", metavar="WORKLOAD|MODEL")
-@click.option("--layer", type=POSITIVE, metavar="N", help="Number of the convolution in `tvmconv tasks`.")
+@click.option("--layer", type=POSITIVE, metavar="N", help="The number of the convolution in `tvmconv tasks`.")
 @target_option
 @click.option(
     "--show",
     type=click.Choice(list(dict.fromkeys(view for views in VIEWS.values() for view in views))),
     default="config",
     help="The schedule's configuration; the scheduled function as TVMScript; the CUDA or LLVM source made from it; "
-    "what a compiler makes of that, asm for a CPU and ptx for CUDA; the registers and memory that CUDA's compiler "
+    "the compiler's code from that, asm for a CPU and ptx for CUDA; the registers and memory that CUDA's compiler "
     "reports.",
 )
 @input_shapes_option
@@ -70,7 +70,7 @@ def inspect(
 
 
 def find_workload(subject: str, layer: int | None, shapes: dict[str, list[int]] | None) -> ConvWorkload:
-    """The workload that the arguments of the command name."""
+    """Return the workload that the arguments of the command name."""
     if not subject.lstrip().startswith("{"):
         path = Path(subject)
         if not path.is_file():

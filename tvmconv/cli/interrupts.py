@@ -1,4 +1,4 @@
-"""What Ctrl-C does."""
+"""Handling of Ctrl-C."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from contextlib import contextmanager
 from types import FrameType
 
 INTERRUPTED = 130
-"""Exit code after Ctrl-C, as shells have it."""
+"""The exit code after Ctrl-C, as shells have it."""
 
 SHOW_CURSOR = b"\x1b[?25h"
-"""A terminal whose cursor a display has hidden shows it again."""
+"""The escape sequence that shows a terminal's cursor, which a display may have hidden."""
 
 
 @contextmanager
 def interrupts(first: Callable[[], object]) -> Iterator[list[int]]:
-    """The Ctrl-C of the block so far: the first of them calls `first`, the second ends the process at once."""
+    """Collect the Ctrl-Cs of the block: the first calls `first`, the second ends the process at once."""
     seen: list[int] = []
 
     def interrupt(number: int, frame: FrameType | None) -> None:
@@ -36,5 +36,5 @@ def interrupts(first: Callable[[], object]) -> Iterator[list[int]]:
 
 
 def raise_interrupt() -> None:
-    """What Ctrl-C does unless a command says otherwise."""
+    """Raise KeyboardInterrupt, as Ctrl-C does unless a command says otherwise."""
     raise KeyboardInterrupt

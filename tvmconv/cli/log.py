@@ -1,4 +1,4 @@
-"""`tvmconv log`."""
+"""The command `tvmconv log`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ STATUSES = ("ok", "build error", "build timeout", "runtime error", "crash", "run
 
 log_argument = click.argument("path", metavar="LOG", type=INPUT_FILE)
 output_option = click.option(
-    "-o", "--output", type=OutputFile(), metavar="OUT", help="Write there, and leave LOG as is."
+    "-o", "--output", type=OutputFile(), metavar="OUT", help="Write to OUT, and leave LOG as it is."
 )
 
 
@@ -66,8 +66,8 @@ def best(paths: Sequence[Path], as_json: bool) -> None:
 
 @log.command()
 @log_argument
-@click.option("--workload", metavar="TEXT", help="Only workloads with this in their description.")
-@click.option("--status", type=click.Choice(STATUSES), help="Only trials that ended so.")
+@click.option("--workload", metavar="TEXT", help="Show only workloads with this in their description.")
+@click.option("--status", type=click.Choice(STATUSES), help="Show only trials that ended so.")
 @click.option("--plot", type=OutputFile(".png"), metavar="FILE.png", help="Draw the best so far against the trials.")
 @json_option
 def show(path: Path, workload: str | None, status: str | None, plot: Path | None, as_json: bool) -> None:
@@ -117,7 +117,7 @@ def show(path: Path, workload: str | None, status: str | None, plot: Path | None
 
 @log.command()
 @click.argument("paths", metavar="LOG...", type=INPUT_FILE, nargs=-1, required=True)
-@click.option("-o", "--output", type=OutputFile(), metavar="OUT", required=True, help="Where to put them.")
+@click.option("-o", "--output", type=OutputFile(), metavar="OUT", required=True, help="The log to write.")
 @json_option
 def merge(paths: Sequence[Path], output: Path, as_json: bool) -> None:
     """Put several logs together.
@@ -135,10 +135,10 @@ def merge(paths: Sequence[Path], output: Path, as_json: bool) -> None:
 @output_option
 @json_option
 def prune(path: Path, output: Path | None, as_json: bool) -> None:
-    """Drop what cannot be used.
+    """Drop records that cannot be used.
 
-    That is trials that failed or have no end, and records of other versions of TVM or of a schedule. `tvmconv tune`
-    forgets what has failed, and may try it again.
+    They are trials that failed or have no end, and records of other versions of TVM or of a schedule. `tvmconv tune`
+    forgets failures, and may try them again.
     """
     from ..autotvm.tidy import pruned
 
@@ -152,7 +152,7 @@ def prune(path: Path, output: Path | None, as_json: bool) -> None:
 def compact(path: Path, output: Path | None, as_json: bool) -> None:
     """Keep the records that decide.
 
-    Those are the best configurations', and the default's, to tell what they are worth. `tvmconv log best` shows the
+    They are those of the best configurations, and of the default, to show the gain. `tvmconv log best` shows the
     same afterwards. `tvmconv tune` would begin its search anew.
     """
     from ..autotvm.tidy import compacted
@@ -161,13 +161,13 @@ def compact(path: Path, output: Path | None, as_json: bool) -> None:
 
 
 def tidy(path: Path, output: Path | None, kept: Callable[[Log], list[Record]], as_json: bool) -> None:
-    """Puts what is kept of a log in its place, or elsewhere."""
+    """Replace a log by the records of it that are kept, or write them elsewhere."""
     held = opened(path)
     write(output or path, kept if output is None else lambda there: kept(held), len(held.records), as_json)
 
 
 def write(path: Path, content: Callable[[Log], list[Record]], read: int, as_json: bool) -> None:
-    """Puts the content into a log, and says how many of the records that were read it has."""
+    """Write the content to a log, and print how many of the records that were read it has."""
     from ..autotvm.tidy import rewrite
 
     written = len(rewrite(path, content))
@@ -178,7 +178,7 @@ def write(path: Path, content: Callable[[Log], list[Record]], read: int, as_json
 
 
 def opened(path: Path) -> Log:
-    """The log in a file, which has to be one; lines that are no records are told."""
+    """Read the log in a file, which has to be one; say how many lines are no records."""
     from ..autotvm.tidy import readable
 
     held = readable(path)
@@ -187,7 +187,7 @@ def opened(path: Path) -> Log:
 
 
 def tell_skipped(path: Path, skipped: Mapping[str, int]) -> None:
-    """Says how many lines of a log are no records, if any."""
+    """Say how many lines of a log are no records, if any."""
     from ..dispatch.record import skipped_text
 
     if skipped:
@@ -195,7 +195,7 @@ def tell_skipped(path: Path, skipped: Mapping[str, int]) -> None:
 
 
 def making(made: Made) -> list[object]:
-    """What a kernel was made of, in words: workload, schedule, target, device, version of TVM."""
+    """Describe the making of a kernel: workload, schedule, target, device, version of TVM."""
     return [str(made.problem), f"{made.template} {made.version}", made.processor, made.device, made.tvm]
 
 
@@ -204,5 +204,5 @@ def versions_text(record: Record) -> str:
 
 
 def knobs_text(record: Record) -> str:
-    """A configuration in one line."""
+    """Return a configuration in one line."""
     return " ".join(f"{name}={value}" for name, value in record.knobs.items())

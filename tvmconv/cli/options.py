@@ -44,7 +44,7 @@ class Algorithm(click.ParamType):  # type: ignore[type-arg]  # click 8.1 has non
 
 
 class Seconds(click.FloatRange):
-    """A time that is not zero, and a number: NaN is within any bounds."""
+    """A time in seconds that is neither zero nor NaN, which is within any bounds."""
 
     def __init__(self) -> None:
         super().__init__(min=0, min_open=True)
@@ -57,7 +57,7 @@ class Seconds(click.FloatRange):
 
 
 def address(ctx: click.Context, param: click.Parameter, value: str | None) -> tuple[str, int] | None:
-    """The host and the port in text such as "127.0.0.1:9190"."""
+    """Parse the host and the port in text such as "127.0.0.1:9190"."""
     if value is None:
         return None
     host, _, port = value.rpartition(":")
@@ -67,7 +67,7 @@ def address(ctx: click.Context, param: click.Parameter, value: str | None) -> tu
 
 
 def input_shapes(ctx: click.Context, param: click.Parameter, value: tuple[str, ...]) -> dict[str, list[int]] | None:
-    """The shapes in texts such as "x:[1,3,224,224]", by name; None where there are none."""
+    """Parse the shapes in texts such as "x:[1,3,224,224]", by name; return None for no text."""
     shapes = {}
     for text in value:
         found = re.fullmatch(r"(.+):\[\s*(\d+(?:\s*,\s*\d+)*)\s*\]", text.strip())
@@ -78,7 +78,7 @@ def input_shapes(ctx: click.Context, param: click.Parameter, value: tuple[str, .
 
 
 def apply_records(ctx: click.Context, param: click.Parameter, value: Path | None) -> None:
-    """Applies a tuning log until the command ends."""
+    """Apply a tuning log until the command ends."""
     if value is not None:
         from ..autotvm.history import apply_history_best
 
@@ -86,7 +86,7 @@ def apply_records(ctx: click.Context, param: click.Parameter, value: Path | None
 
 
 def use_threads(ctx: click.Context, param: click.Parameter, value: int | None) -> None:
-    """Has TVM compute with so many threads."""
+    """Let TVM compute with so many threads."""
     if value is not None:
         set_num_threads(value)
 
@@ -111,7 +111,7 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Print data a
 target_option = click.option(
     "--target",
     default="llvm",
-    help="llvm, cuda, a tag of TVM such as nvidia/nvidia-h100, or a target as JSON.",
+    help="The target: llvm, cuda, a tag of TVM such as nvidia/nvidia-h100, or a target as JSON.",
 )
 
 threads_option = click.option(
@@ -119,7 +119,7 @@ threads_option = click.option(
     type=POSITIVE,
     expose_value=False,
     callback=use_threads,
-    help="On a CPU, for all alike.  [default: one for each physical core]",
+    help="The number of threads on a CPU, for all contenders alike.  [default: one for each physical core]",
 )
 
 records_option = click.option(

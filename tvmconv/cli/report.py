@@ -1,4 +1,4 @@
-"""`tvmconv report`."""
+"""The command `tvmconv report`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .options import INPUT_FILE, OutputFile, json_option
 @click.option(
     "-o", "--output", type=OutputFile(".html"), required=True, metavar="REPORT.html", help="The page to write."
 )
-@click.option("--title", default="tvmconv report", help="Of the page.")
+@click.option("--title", default="tvmconv report", help="The title of the page.")
 @json_option
 def report(paths: tuple[Path, ...], output: Path, title: str, as_json: bool) -> None:
     """Turn benchmarks and tuning logs into one HTML page that needs nothing else.

@@ -1,4 +1,4 @@
-"""`tvmconv rpc`."""
+"""The command `tvmconv rpc`."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ if TYPE_CHECKING:
 PORT = click.IntRange(1, 65535)
 
 WITHOUT_CUDA = {"TVM_DEVICE_BACKEND_AUTOLOAD": "0", "TVM_FFI_DISABLE_TORCH_C_DLPACK": "1"}
-"""Keeps `import tvm` from beginning to use CUDA; `tvmconv.autotvm.rpc` says why."""
+"""Environment variables that keep `import tvm` from beginning to use CUDA; `tvmconv.autotvm.rpc` says why."""
 
 host_option = click.option(
     "--host",
     default="127.0.0.1",
-    help="Address to listen on; 0.0.0.0 for other machines, all of which must be trusted.",
+    help="The address to listen on; 0.0.0.0 for other machines, all of which must be trusted.",
 )
 
 
@@ -46,18 +46,18 @@ def tracker(host: str, port: int, as_json: bool) -> None:
 
 @rpc.command()
 @click.option(
-    "--tracker", required=True, callback=address, metavar="HOST:PORT", help="Where `tvmconv rpc tracker` listens."
+    "--tracker", required=True, callback=address, metavar="HOST:PORT", help="The address of `tvmconv rpc tracker`."
 )
-@click.option("--key", required=True, help="What devices of this kind are called, such as h100.")
+@click.option("--key", required=True, help="The name of devices of this kind, such as h100.")
 @host_option
-@click.option("--port", type=PORT, default=9091, help="First to try.")
-@click.option("--port-end", type=PORT, help="First not to try.  [default: 100 after the first to try]")
+@click.option("--port", type=PORT, default=9091, help="The first port to try.")
+@click.option("--port-end", type=PORT, help="The first port not to try.  [default: 100 after the first to try]")
 @click.option(
     "--device",
     "devices",
     type=click.IntRange(min=0),
     multiple=True,
-    help="Number of a GPU; give it several times for a server each.  [default: the first]",
+    help="The number of a GPU; give it several times for a server each.  [default: the first]",
 )
 @json_option
 def server(
@@ -87,7 +87,7 @@ def server(
 
 
 def serve(services: dict[str, Service], host: str, as_json: bool) -> None:
-    """Runs services until interrupted."""
+    """Run services until interrupted."""
     from ..autotvm.rpc import Supervisor
 
     with Supervisor(services) as supervisor:

@@ -1,4 +1,4 @@
-"""`tvmconv run`."""
+"""The command `tvmconv run`."""
 
 from __future__ import annotations
 
@@ -25,25 +25,31 @@ if TYPE_CHECKING:
     from ..verify import Array
 
 LIBRARY = b"\x7fELF"
-"""How a shared library begins."""
+"""The first bytes of a shared library."""
 
 
 @click.command()
 @click.argument("file", metavar="FILE|MODEL", type=INPUT_FILE)
-@click.option("-i", "--inputs", type=INPUT_FILE, metavar="X.npz", help="Inputs by name; those it lacks are filled.")
-@click.option("-o", "--outputs", type=OutputFile(".npz"), metavar="Y.npz", help="Where to write the outputs, by name.")
+@click.option(
+    "-i", "--inputs", type=INPUT_FILE, metavar="X.npz", help="The inputs by name; those that the file lacks are filled."
+)
+@click.option(
+    "-o", "--outputs", type=OutputFile(".npz"), metavar="Y.npz", help="The file to write the outputs to, by name."
+)
 @click.option(
     "--fill-mode",
     type=click.Choice(["random", "ones"]),
     default="random",
-    help="What inputs are filled with; random is normal numbers, and 0 or 1 for integers and booleans.",
+    help="The filling of inputs; random is normal numbers, and 0 or 1 for integers and booleans.",
 )
-@click.option("--seed", type=click.IntRange(min=0), default=0, help="Of the random inputs.")
-@click.option("--target", help="What to build MODEL for, as in `tvmconv build`; FILE has its own.  [default: llvm]")
+@click.option("--seed", type=click.IntRange(min=0), default=0, help="The seed of the random inputs.")
+@click.option(
+    "--target", help="The target to build MODEL for, as in `tvmconv build`; FILE has its own.  [default: llvm]"
+)
 @click.option("--verify", type=click.Choice(["onnxruntime"]), help="Compare the outputs of MODEL with this runtime's.")
-@click.option("--print-time", is_flag=True, help="Measure, without the copies from and to a GPU.")
-@click.option("--repeat", type=POSITIVE, default=10, help="With --print-time: how many measurements.")
-@click.option("--number", type=POSITIVE, default=1, help="With --print-time: runs in each measurement.")
+@click.option("--print-time", is_flag=True, help="Measure the time, without the copies from and to a GPU.")
+@click.option("--repeat", type=POSITIVE, default=10, help="With --print-time: the number of measurements.")
+@click.option("--number", type=POSITIVE, default=1, help="With --print-time: the number of runs in each measurement.")
 @input_shapes_option
 @records_option
 @json_option
@@ -115,7 +121,7 @@ def run(
 def load_network(
     file: Path, target: str | None, verify: str | None, shapes: dict[str, list[int]] | None
 ) -> Network | Operator:
-    """What is in the library, or what is built from the model."""
+    """Load the library in the file, or build its model."""
     with file.open("rb") as opened:
         is_library = opened.read(len(LIBRARY)) == LIBRARY
     if not is_library:
@@ -136,7 +142,7 @@ def load_network(
 
 
 def signature(network: Network | Operator) -> tuple[Sequence[TensorSpec], Sequence[TensorSpec]]:
-    """What goes in and what comes out, in order."""
+    """Return the inputs and the outputs in order."""
     from ..network import Network, TensorSpec
 
     if isinstance(network, Network):
@@ -146,7 +152,7 @@ def signature(network: Network | Operator) -> tuple[Sequence[TensorSpec], Sequen
 
 
 def measure(call: Callable[[], object], device: tvm.runtime.Device, repeat: int, number: int) -> list[float]:
-    """Seconds that a call takes, `repeat` times the mean of `number` calls one after the other."""
+    """Return the seconds that a call takes, `repeat` times the mean of `number` calls one after the other."""
     seconds = []
     for _ in range(repeat):
         device.sync()
@@ -159,7 +165,7 @@ def measure(call: Callable[[], object], device: tvm.runtime.Device, repeat: int,
 
 
 def describe(name: str, array: Array) -> dict[str, Any]:
-    """An output in numbers; its extremes and mean are NaN where it has no elements."""
+    """Describe an output in numbers; its extremes and mean are NaN where it has no elements."""
     values = array.astype("float64")
     low, high, mean = (values.min(), values.max(), values.mean()) if values.size else (nan, nan, nan)
     return {

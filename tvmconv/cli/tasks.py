@@ -1,4 +1,4 @@
-"""`tvmconv tasks`."""
+"""The command `tvmconv tasks`."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def tasks(model: Path, shapes: dict[str, list[int]] | None, as_json: bool) -> No
 
 
 def find_tasks(model: Path, shapes: dict[str, list[int]] | None) -> list[Task]:
-    """The model's tasks in graph order; their numbers on the command line count from 1."""
+    """Return the model's tasks in graph order; their numbers on the command line count from 1."""
     from ..network import import_model
 
     with progress(f"importing {model.name}"):

@@ -1,4 +1,4 @@
-"""`tvmconv tune`."""
+"""The command `tvmconv tune`."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ FINISHING = b"finishing the trial under way; Ctrl-C again ends at once\n"
 
 
 def numbers(ctx: click.Context, param: click.Parameter, value: str | None) -> frozenset[int] | None:
-    """The numbers in text such as "1,3-5"."""
+    """Parse the numbers in text such as "1,3-5"."""
     if value is None:
         return None
     found: set[int] = set()
@@ -54,7 +54,7 @@ def numbers(ctx: click.Context, param: click.Parameter, value: str | None) -> fr
 
 
 def device_numbers(ctx: click.Context, param: click.Parameter, value: str | None) -> tuple[int, ...] | None:
-    """The numbers in text such as "0,1", in order."""
+    """Parse the numbers in text such as "0,1", in order."""
     found = numbers(ctx, param, value)
     return None if found is None else tuple(sorted(found))
 
@@ -73,7 +73,7 @@ class Measuring:
     rpc_key: str | None
 
     def option(self) -> MeasureOption:
-        """What measures so."""
+        """Return the builder and the runner that measure so."""
         from ..autotvm.builder import LocalBuilder
         from ..autotvm.measure import measure_option
         from ..autotvm.rpc_runner import RPCRunner
@@ -96,7 +96,7 @@ class Measuring:
     "--algorithm",
     type=Algorithm(),
     default="auto",
-    help="depthwise, direct, im2win, pointwise, …: tune it where it applies; auto, and elsewhere: as without records.",
+    help="The algorithm to tune where it applies, such as direct; auto, and elsewhere: as without records.",
 )
 @click.option(
     "--sparsity",
@@ -104,29 +104,40 @@ class Measuring:
     metavar="S",
     help="Tune sparse kernels, for weights with this share of zeros at random places.",
 )
-@click.option("--tasks", "only", callback=numbers, metavar="1,3-5", help="Only these, as --dry-run numbers them.")
-@click.option("-o", "--output", "log", type=OutputFile(), required=True, metavar="LOG", help="The log to add to.")
+@click.option(
+    "--tasks", "only", callback=numbers, metavar="1,3-5", help="Tune only these tasks, as --dry-run numbers them."
+)
+@click.option("-o", "--output", "log", type=OutputFile(), required=True, metavar="LOG", help="The log to append to.")
 @target_option
 @input_shapes_option
-@click.option("--trials", type=POSITIVE, default=1000, help="In all, those that LOG has included; shared equally.")
-@click.option("--time-budget", type=Seconds(), metavar="SECONDS", help="For the searches of this run, shared equally.")
-@click.option("--tuner", type=click.Choice(["xgb", "ga", "random", "grid"]), default="xgb", help="How to search.")
-@click.option("--early-stopping", type=POSITIVE, metavar="N", help="Leave a task after N trials without a better one.")
-@click.option("--number", type=POSITIVE, default=10, help="Calls in a repeat, at least.")
-@click.option("--repeat", type=POSITIVE, default=5, help="Repeats of a trial.")
 @click.option(
-    "--min-repeat-ms", type=click.IntRange(min=0), default=10, help="Calls are added until a repeat takes it."
+    "--trials", type=POSITIVE, default=1000, help="The trials in all, including those that LOG has; shared equally."
 )
-@click.option("--timeout", type=Seconds(), default=10.0, help="Seconds that a run may take.")
-@click.option("--parallel", type=POSITIVE, help="Builds at once.  [default: one a core]")
+@click.option(
+    "--time-budget", type=Seconds(), metavar="SECONDS", help="The seconds for the searches of this run, shared equally."
+)
+@click.option(
+    "--tuner", type=click.Choice(["xgb", "ga", "random", "grid"]), default="xgb", help="The tuner that searches."
+)
+@click.option("--early-stopping", type=POSITIVE, metavar="N", help="Leave a task after N trials without a better one.")
+@click.option("--number", type=POSITIVE, default=10, help="The least number of calls in a repeat.")
+@click.option("--repeat", type=POSITIVE, default=5, help="The repeats of a trial.")
+@click.option(
+    "--min-repeat-ms",
+    type=click.IntRange(min=0),
+    default=10,
+    help="The least time of a repeat in ms; calls are added until it is reached.",
+)
+@click.option("--timeout", type=Seconds(), default=10.0, help="The seconds that a run may take.")
+@click.option("--parallel", type=POSITIVE, help="The number of builds at once.  [default: one a core]")
 @click.option(
     "--devices",
     callback=device_numbers,
     metavar="0,1",
     help="The GPUs to measure on, several at once.  [default: all like the first]",
 )
-@click.option("--seed", type=click.IntRange(min=0), default=0, help="Of the search.")
-@click.option("--dry-run", is_flag=True, help="List the tasks, their spaces and what is to do; measure nothing.")
+@click.option("--seed", type=click.IntRange(min=0), default=0, help="The seed of the search.")
+@click.option("--dry-run", is_flag=True, help="List the tasks, their spaces and the trials to do; measure nothing.")
 @click.option(
     "--rpc-tracker", callback=address, metavar="HOST:PORT", help="Measure on the servers of `tvmconv rpc tracker`."
 )
@@ -155,9 +166,9 @@ def tune(
 ) -> None:
     """Find fast configurations for the convolutions of MODEL, an ONNX file, and log every trial.
 
-    What LOG already has of a task on this device counts, so the same command goes on where it was ended, in whatever
-    way. Ctrl-C finishes the trial under way and says what was found; a second one ends at once. The default
-    configuration is measured too, and it and the best few again at the end: what is kept is never slower.
+    Trials that LOG already has of a task on this device count, so the same command goes on where it was ended, in
+    whatever way. Ctrl-C finishes the trial under way and prints the results; a second one ends at once. The default
+    configuration is measured too, and it and the best few again at the end: the best is never slower than the default.
     """
     how = Measuring(**measuring)
     if sum(source is not None for source in (model, suite, workload)) != 1:
@@ -226,7 +237,7 @@ def find_tasks(
     sparsity: float | None,
     shapes: dict[str, list[int]] | None,
 ) -> list[ConvTask]:
-    """The tasks of the one source that is given."""
+    """Return the tasks of the one source that is given."""
     from ..autotvm import task
     from ..network import import_model
 

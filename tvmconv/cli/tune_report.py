@@ -1,4 +1,4 @@
-"""What `tvmconv tune` says: of the log before it begins, of what it would do, and of what it found."""
+"""Messages of `tvmconv tune`: about the log before it begins, its plan, and its results."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def tell_log(path: Path, tasks: Sequence[Task], device: DeviceFacts | None) -> None:
-    """Says what a log has that will not be used, and which trials were under way when its last run ended."""
+    """Say which records of a log will not be used, and which trials were under way when its last run ended."""
     from ..dispatch.history import sifted
     from ..dispatch.record import load_from_file
 
@@ -38,7 +38,7 @@ def tell_log(path: Path, tasks: Sequence[Task], device: DeviceFacts | None) -> N
 
 
 def print_plan(tasks: Mapping[int, Task], path: Path, device: DeviceFacts | None, trials: int, as_json: bool) -> None:
-    """What a run would do."""
+    """Print the trials that a run would make."""
     from ..autotvm.session import searched, shares
     from ..dispatch.history import applicable
     from ..dispatch.record import load_from_file
@@ -69,7 +69,7 @@ def print_plan(tasks: Mapping[int, Task], path: Path, device: DeviceFacts | None
 
 
 def print_summaries(summaries: dict[int, Summary], log: Path, device: DeviceFacts, as_json: bool) -> None:
-    """What the log has of each task at the end."""
+    """Print the summary of each task at the end."""
     if as_json:
         records = [_record(number, summary) for number, summary in summaries.items()]
         print_json({"log": str(log), "device": device, "tasks": records})
@@ -93,7 +93,7 @@ def print_summaries(summaries: dict[int, Summary], log: Path, device: DeviceFact
 
 
 def never_worked(summary: Summary) -> bool:
-    """Whether a task was tried in vain."""
+    """Return whether a task was tried and no trial worked."""
     return summary.trials > 0 and summary.best_cost == inf
 
 

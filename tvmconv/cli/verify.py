@@ -1,4 +1,4 @@
-"""`tvmconv verify`."""
+"""The command `tvmconv verify`."""
 
 from __future__ import annotations
 
@@ -22,18 +22,22 @@ if TYPE_CHECKING:
     from ..testing.trials import Trial
 
 QUIET_SECONDS = 10.0
-"""Between two lines of progress where there is no terminal."""
+"""The seconds between two lines of progress where there is no terminal."""
 
 
 @click.command()
 @target_option
-@click.option("--count", type=POSITIVE, default=200, help="How many; more of them begin with the same.")
-@click.option("--seed", type=click.IntRange(min=0), default=0, help="Of the convolutions.")
+@click.option(
+    "--count", type=POSITIVE, default=200, help="The number of convolutions; a longer list begins with the same."
+)
+@click.option("--seed", type=click.IntRange(min=0), default=0, help="The seed of the convolutions.")
 @click.option("--serial-twin", "twin", is_flag=True, help="Run CUDA kernels on the CPU, their threads one by one.")
-@click.option("--bounds", is_flag=True, help="On a CPU: let each access past an array be a crash.")
-@click.option("--case", metavar="JSON", help="Try this one, from the line that a failure prints.")
-@click.option("--timeout", type=Seconds(), default=300.0, help="Seconds that one may take: twins are slow.")
-@click.option("--parallel", type=POSITIVE, help="Worker processes.  [default: one a core]")
+@click.option("--bounds", is_flag=True, help="On a CPU: turn each access past an array into a crash.")
+@click.option("--case", metavar="JSON", help="Try this case alone, from the line that a failure prints.")
+@click.option(
+    "--timeout", type=Seconds(), default=300.0, help="The seconds that one convolution may take: twins are slow."
+)
+@click.option("--parallel", type=POSITIVE, help="The number of worker processes.  [default: one a core]")
 @json_option
 def verify(
     target: str,
@@ -94,7 +98,7 @@ def verify(
 
 
 def read_case(text: str) -> Trial:
-    """The trial that a failure has printed."""
+    """Parse the trial that a failure has printed."""
     import msgspec
 
     from ..testing.trials import Trial
@@ -106,7 +110,7 @@ def read_case(text: str) -> Trial:
 
 
 def shown(outcomes: Iterator[Outcome], count: int) -> Iterator[Outcome]:
-    """The outcomes, while progress is shown: on a terminal always, elsewhere in a line now and then."""
+    """Yield the outcomes while progress is shown: on a terminal always, elsewhere in a line now and then."""
     said, failed = time.monotonic(), 0
     with progress(f"0/{count}") as display:
         for done, outcome in enumerate(outcomes, 1):
@@ -120,7 +124,7 @@ def shown(outcomes: Iterator[Outcome], count: int) -> Iterator[Outcome]:
 
 
 def print_failure(outcome: Outcome, how: How, target: str) -> None:
-    """What failed and how, and the command that tries it alone."""
+    """Print a failure with its reason, and the command that tries it alone."""
     import msgspec
 
     trial = outcome.trial
@@ -133,5 +137,5 @@ def print_failure(outcome: Outcome, how: How, target: str) -> None:
 
 
 def kind_of(trial: Trial) -> str:
-    """What was tried, for the sum at the end."""
+    """Return the kind of a trial, for the sum at the end."""
     return f"{trial.algorithm} {'default' if trial.knobs is None else 'random'}"

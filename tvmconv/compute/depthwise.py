@@ -13,7 +13,7 @@ from .padding import padded_input
 
 
 def depthwise(workload: ConvWorkload, tile: tuple[int, int] = (1, 1), lanes: int = 1) -> list[te.Tensor]:
-    """The TE definition, in three stages: "pad", "depthwise" and "output".
+    """Return the TE definition, in three stages: "pad", "depthwise" and "output".
 
     Returns the operands in the order of `workload.operands`: x (N, C, H, W), w (C, M, R, S), what the epilogue
     reads, and the output (N, K, Ho, Wo), x and output in the workload's layouts. Products are summed in float32.

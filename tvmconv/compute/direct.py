@@ -12,7 +12,7 @@ from .tiles import Element, summed_in_tiles
 
 
 def direct(workload: ConvWorkload, tile: tuple[int, int, int] = (1, 1, 1)) -> list[te.Tensor]:
-    """The TE definition, in the stages "pad", "packed", "direct", "groups" where there are any, "output".
+    """Return the TE definition, in the stages "pad", "packed", "direct", "groups" where there are any, "output".
 
     Returns the operands in the order of `workload.operands`: x (N, C, H, W), w (K, C / groups, R, S), what the epilogue
     reads, and the output (N, K, Ho, Wo), x and output in the workload's layouts. Products are summed in float32.
@@ -25,7 +25,7 @@ def direct(workload: ConvWorkload, tile: tuple[int, int, int] = (1, 1, 1)) -> li
 
 
 def input_elements(workload: ConvWorkload, padded: te.Tensor, height: int) -> Element:
-    """Reads the padded input where it lies; `height` is not looked at."""
+    """Return a function that reads the padded input where it lies; `height` is not used."""
     (sh, sw), (dh, dw), block = workload.stride, workload.dilation, channel_block(workload.layout)
 
     def element(

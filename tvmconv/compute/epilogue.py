@@ -1,4 +1,4 @@
-"""The epilogue: what happens to an accumulated output before it is stored."""
+"""The epilogue: the last operations on an accumulated output before it is stored."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from .functions import Float64, activated
 
 
 def epilogue_operands(workload: ConvWorkload) -> dict[str, te.Tensor]:
-    """Placeholders for what the epilogue reads: vectors (K,) in float32, and the residual, as the output is."""
+    """Return placeholders for the epilogue's operands: vectors (K,) in float32, and the residual, like the output."""
     return {
         name: te.placeholder(shape, dtype, name=name)
         for name, (shape, dtype) in workload.operands.items()
@@ -19,9 +19,9 @@ def epilogue_operands(workload: ConvWorkload) -> dict[str, te.Tensor]:
 
 
 def epilogue(accumulated: te.Tensor, workload: ConvWorkload, operands: dict[str, te.Tensor]) -> te.Tensor:
-    """The stage "output": `activation(y * scale[k] + shift[k] + residual)` in float32, cast to the workload's dtype.
+    """Return the stage "output": `activation(y * scale[k] + shift[k] + residual)` in float32, then cast.
 
-    It has the workload's exact output shape and layout, also where `accumulated` was rounded up to whole tiles.
+    It has the workload's dtype, exact output shape and layout, also where `accumulated` was rounded up to whole tiles.
     `accumulated` is (N, K, H, W) or (N, groups, K / groups, H, W).
     """
     block = channel_block(workload.out_layout)
@@ -50,7 +50,7 @@ def epilogue_reference(
     shift: np.ndarray | None = None,
     residual: np.ndarray | None = None,
 ) -> np.ndarray:
-    """The epilogue in float64 NumPy; y and residual are (N, K, H, W), scale and shift are (K,)."""
+    """Apply the epilogue in float64 NumPy; y and residual are (N, K, H, W), scale and shift are (K,)."""
     if scale is not None:
         y = y * scale.astype(np.float64)[:, None, None]
     if shift is not None:

@@ -22,13 +22,16 @@ LN2_HIGH, LN2_LOW = 0.693359375, -2.12194440e-4
 """Two numbers whose sum is ln 2; the product of the first with an integer below 2**15 is exact."""
 
 ROUNDING = 1.5 * 2.0**23
-"""Added to a number below 2**22, it rounds that to an integer, which is in the last bits of the sum."""
+"""A number that rounds one below 2**22 to an integer when added, which is in the last bits of the sum."""
 
 EXP = (1.9875691500e-4, 1.3981999507e-3, 8.3334519073e-3, 4.1665795894e-2, 1.6666665459e-1, 5.0000001201e-1)
-"""(exp(f) - 1 - f) / f**2 for |f| <= ln(2) / 2: S. L. Moshier, Cephes Math Library 2.2, expf, 1992."""
+"""The coefficients of (exp(f) - 1 - f) / f**2 for |f| <= ln(2) / 2.
+
+They are from S. L. Moshier, Cephes Math Library 2.2, expf, 1992.
+"""
 
 EXP_RANGE = (-88.0, 89.0)
-"""Below, exp is less than every normal float32 number; above, it is more than any."""
+"""The range of exp: below, it is less than every normal float32 number; above, more than any."""
 
 ERF_NUMERATOR = (
     -2.72614225801306e-10,
@@ -46,17 +49,20 @@ ERF_DENOMINATOR = (
     -7.37332916720468e-03,
     -1.42647390514189e-02,
 )
-"""erf(z) / z as a quotient of polynomials of z**2 for |z| <= 4: the Eigen library, generic erf of float."""
+"""The coefficients of erf(z) / z as a quotient of polynomials of z**2 for |z| <= 4.
+
+They are from the Eigen library's generic erf of float.
+"""
 
 ERF_END = 3.92
-"""From here on, erf is 1 to float32."""
+"""The number from which erf is 1 in float32."""
 
 TANH_END = 10.0
-"""From here on, tanh is 1 to float32, and tanh of it comes out as 1 exactly."""
+"""The number from which tanh is 1 in float32; tanh of it comes out as 1 exactly."""
 
 
 def activated(epilogue: Epilogue, y: tirx.PrimExpr) -> tirx.PrimExpr:
-    """The epilogue's activation of a float32 expression."""
+    """Apply the epilogue's activation to a float32 expression."""
     arithmetic = Float32()
     # Schedules of bounds, of which records tell, have no variables.
     y = epilogue.activate(arithmetic, y if epilogue.row.definition is clip else arithmetic.bound(y))
@@ -64,7 +70,7 @@ def activated(epilogue: Epilogue, y: tirx.PrimExpr) -> tirx.PrimExpr:
 
 
 class Float32:
-    """Float32 expressions. What is used more than once is bound to a variable, so they do not grow.
+    """Arithmetic of float32 expressions; values used more than once are bound to variables, so expressions stay short.
 
     Each variable more doubles the time of some of TVM's passes: what is a few operations is written out again instead,
     which LLVM and CUDA's compiler find.
@@ -74,13 +80,13 @@ class Float32:
         self._bindings: list[tuple[tirx.Var, tirx.PrimExpr]] = []
 
     def bound(self, value: tirx.PrimExpr) -> tirx.PrimExpr:
-        """A variable for a value that is used more than once."""
+        """Bind a value that is used more than once to a variable, and return that."""
         variable = tirx.Var("t", "float32")
         self._bindings.append((variable, value))
         return variable
 
     def with_variables(self, expression: tirx.PrimExpr) -> tirx.PrimExpr:
-        """An expression with the values of the variables in it."""
+        """Return an expression with the values of the variables in it."""
         for variable, value in reversed(self._bindings):
             expression = tirx.Let(variable, value, expression)
         return expression
@@ -94,7 +100,7 @@ class Float32:
         return power * fraction + (power - 1.0)
 
     def _exponential(self, y: tirx.PrimExpr) -> tuple[tirx.PrimExpr, tirx.PrimExpr]:
-        """2**n and exp(f) - 1, where y, in the range, is n ln 2 + f, n an integer and f at most half of ln 2."""
+        """Return 2**n and exp(f) - 1 for y = n ln 2 + f in the range, n an integer and f at most half of ln 2."""
         y = self.bound(y)
         rounded = self.bound(y * LOG2_E + ROUNDING)  # written out, TVM would take the difference below for y * LOG2_E
         # The shift leaves the integer alone; the exponent of float32 is in the bits from 23 on, and of 1 it is 127.
@@ -129,7 +135,7 @@ class Float32:
 
 
 class Float64:
-    """Float64 arrays of NumPy."""
+    """Arithmetic of float64 arrays of NumPy."""
 
     def exp(self, y: np.ndarray) -> np.ndarray:
         return np.asarray(np.exp(y))
@@ -152,7 +158,7 @@ class Float64:
 
 
 def polynomial(coefficients: Sequence[float], x: Any) -> Any:
-    """By Horner's scheme, from the highest power down."""
+    """Evaluate a polynomial by Horner's scheme; the coefficients are from the highest power down."""
     highest, *others = coefficients
     value: Any = tirx.const(highest, "float32")
     for coefficient in others:

@@ -14,7 +14,7 @@ from .tiles import Element, summed_in_tiles
 
 
 def im2win(workload: ConvWorkload, tile: tuple[int, int, int] = (1, 1, 1)) -> list[te.Tensor]:
-    """The TE definition, in the stages "pad", "windows", "packed", "im2win", "groups" where there are any, "output".
+    """Return the TE definition, in the stages "pad", "windows", "packed", "im2win", "output" and, if any, "groups".
 
     Operands, result and `tile` are as for `direct`. "windows" is the transform, (N, C, Ho, W, R), where W counts padded
     columns: a column's R elements are one dimension, in the same place in memory as `x*R + r`. With kernel height and
@@ -24,7 +24,7 @@ def im2win(workload: ConvWorkload, tile: tuple[int, int, int] = (1, 1, 1)) -> li
 
 
 def window_elements(workload: ConvWorkload, padded: te.Tensor, height: int) -> Element:
-    """Reads the stage "windows", which it defines, for so many rows of output."""
+    """Return a function that reads the stage "windows", which is defined here for so many rows of output."""
     (sh, sw), (dh, dw) = workload.stride, workload.dilation
 
     def window(n: tirx.Var, c: tirx.Var, h: tirx.Var, v: tirx.Var, r: tirx.Var) -> tirx.PrimExpr:

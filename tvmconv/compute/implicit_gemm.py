@@ -22,7 +22,7 @@ def implicit_gemm(
     parts: int = 1,
     elements: Elements = input_elements,
 ) -> list[te.Tensor]:
-    """The TE definition, in the stages "pad", "columns", "packed", "product", "sums", "planes" and "output".
+    """Return the TE definition, in the stages "pad", "columns", "packed", "product", "sums", "planes" and "output".
 
     Operands and result are those of `direct`. `tile` rounds the output channels of a group, the pixels of all images
     and the input channels of a part up to whole tiles, so that the product needs no bounds tests: past the last

@@ -1,4 +1,4 @@
-"""The weight laid out in blocks of output channels, and the results in groups of them."""
+"""Stages that lay the weight out in blocks of output channels, and the results in groups of them."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from ..workload import ConvWorkload
 
 
 def packed_weight(w: te.Tensor, workload: ConvWorkload, block: int, depth: int | None = None) -> te.Tensor:
-    """The stage "packed": w (K, C / groups, R, S) as (blocks, depth, R, S, block), with the depth C / groups or more.
+    """Return the stage "packed": w (K, C / groups, R, S) as (blocks, depth, R, S, block).
 
-    A block does not reach into another group: the last one of each is filled up with zeros, and so is the depth.
+    The depth is C / groups or more. A block does not reach into another group: the last one of each is filled up with
+    zeros, and so is the depth.
     """
     channels, own_depth = workload.multiplier, workload.w_shape[1]
     depth = own_depth if depth is None else depth
@@ -26,7 +27,7 @@ def packed_weight(w: te.Tensor, workload: ConvWorkload, block: int, depth: int |
 
 
 def in_groups(accumulated: te.Tensor, workload: ConvWorkload) -> te.Tensor:
-    """The stage "groups": sums (N, K', H, W), with whole blocks for each group, as (N, groups, K / groups, H, W).
+    """Return the stage "groups": sums (N, K', H, W) with whole blocks as (N, groups, K / groups, H, W).
 
     With one group it is not there, and the sums are what they were.
     """

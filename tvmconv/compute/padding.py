@@ -10,7 +10,7 @@ from ..workload import ConvWorkload, channel_block
 def padded_input(
     x: te.Tensor, workload: ConvWorkload, output_size: tuple[int, int], lanes: int = 1
 ) -> tuple[te.Tensor, int]:
-    """The stage "pad": x with zeros around it, as many rows and columns as `output_size` outputs read.
+    """Return the stage "pad": x with zeros around it, as many rows and columns as `output_size` outputs read.
 
     Schedules inline it, or stage a tile of it, so that no padded tensor is ever stored. x has shape (N, C, H, W), or
     that in the workload's layout, and so has the stage. An `output_size` beyond the workload's makes the stage read as

@@ -16,7 +16,7 @@ from .packing import in_groups, packed_weight
 
 
 def pointwise(workload: ConvWorkload, block: int = 1, vectors: int = 1, lanes: int = 1) -> list[te.Tensor]:
-    """The TE definition, in the stages "packed", "pointwise", "pixels", "groups" where there are any, "output".
+    """Return the TE definition, in the stages "packed", "pointwise", "pixels", "groups" if there are any, "output".
 
     Returns the operands in the order of `workload.operands`, with a plane's rows as one: x (N, C, 1, H * W), w (K, C /
     groups, 1, 1), what the epilogue reads, and the output (N, K, 1, H * W). Products are summed in float32.

@@ -16,7 +16,7 @@ def conv2d_reference(
     shift: np.ndarray | None = None,
     residual: np.ndarray | None = None,
 ) -> np.ndarray:
-    """The convolution in float64 NumPy: for each tap of the kernel a matrix product of each group's channels.
+    """Compute the convolution in float64 NumPy: for each tap of the kernel a matrix product of each group's channels.
 
     x is (N, C, H, W), w is `workload.w_shape`, scale and shift are (K,); residual and the result, in
     float64, are (N, K, Ho, Wo); all of these in the workload's layouts.
@@ -40,7 +40,7 @@ def conv2d_reference(
 
 
 def to_nchw(array: np.ndarray, layout: str) -> np.ndarray:
-    """A tensor in a layout as (N, C, H, W)."""
+    """Return a tensor in a layout as (N, C, H, W)."""
     if channel_block(layout) == 1:
         return array
     n, blocks, h, w, block = array.shape
@@ -48,7 +48,7 @@ def to_nchw(array: np.ndarray, layout: str) -> np.ndarray:
 
 
 def from_nchw(array: np.ndarray, layout: str) -> np.ndarray:
-    """A tensor (N, C, H, W) in a layout."""
+    """Return a tensor (N, C, H, W) in a layout."""
     if (block := channel_block(layout)) == 1:
         return array
     n, _, h, w = array.shape

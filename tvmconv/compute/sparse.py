@@ -13,7 +13,7 @@ from .padding import padded_input
 
 
 def sparse(workload: ConvWorkload, tile: tuple[int, int] = (1, 1)) -> list[te.Tensor]:
-    """The TE definition, in the stages "pad", "sparse" and "output".
+    """Return the TE definition, in the stages "pad", "sparse" and "output".
 
     Returns x (N, C, H, W), w (K, C, R, S) in float32 whatever the groups are, what the epilogue reads, and the output
     (N, K, Ho, Wo). `tile` rounds the rows and columns of "sparse" up to whole tiles; "output" leaves the surplus out.

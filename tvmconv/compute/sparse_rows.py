@@ -15,7 +15,7 @@ from .epilogue import epilogue, epilogue_operands
 
 
 def band_pitch(workload: ConvWorkload) -> int:
-    """Places of a row, of each phase: an odd number where some are in none of the pixels.
+    """Return the places of a row, of each phase: an odd number where some of them hold no pixel.
 
     Else TVM may find that some lanes of all vectors are in none, and make vectors of a size that no target has.
     """
@@ -25,18 +25,18 @@ def band_pitch(workload: ConvWorkload) -> int:
 
 
 def band_pixels(workload: ConvWorkload, rows: int, tile: int) -> int:
-    """Pixels of a band of so many rows, in whole tiles."""
+    """Return the pixels of a band of so many rows, in whole tiles."""
     return -(-((rows - 1) * band_pitch(workload) + workload.output_size[1]) // tile) * tile
 
 
 def band_rows(workload: ConvWorkload, rows: int, tile: int) -> int:
-    """Rows of the input, of each phase, that the pixels of a band read."""
+    """Return the rows of the input, of each phase, that the pixels of a band read."""
     below, beside = ((span - 1) // step for span, step in zip(workload.window, workload.stride, strict=True))
     return below + -(-(band_pixels(workload, rows, tile) + beside) // band_pitch(workload))
 
 
 def sparse_rows(workload: ConvWorkload, rows: int, vectors: int, lanes: int) -> list[te.Tensor]:
-    """The TE definition, in the stages "pad", "sparse" and "output", for bands of so many rows.
+    """Return the TE definition, in the stages "pad", "sparse" and "output", for bands of so many rows.
 
     Returns x (N, C, H, W), w (K, C, R, S) in float32 whatever the groups are, what the epilogue reads, and the output
     (N, K, Ho, Wo). "pad" is (N, bands, C, sh, sw, rows, pitch) in float32; "sparse", the sums, is (N, bands, K, tiles,

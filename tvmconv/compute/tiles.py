@@ -1,4 +1,4 @@
-"""What the direct and the im2win convolution share: sums in whole tiles of outputs, with the weight in blocks."""
+"""The definition that the direct and the im2win convolution share: sums in whole tiles, with the weight in blocks."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from .packing import in_groups, packed_weight
 from .padding import padded_input
 
 Element = Callable[..., "tirx.PrimExpr"]
-"""The element of the input that output (n, h, v) reads from channel c under tap (r, s), of (n, c, h, v, r, s)."""
+"""A function of (n, c, h, v, r, s): the input element that output (n, h, v) reads from channel c under tap (r, s)."""
 
 Elements = Callable[[ConvWorkload, te.Tensor, int], Element]
-"""What makes one, of the workload, the padded input and the rows of output."""
+"""A function that makes an `Element` from the workload, the padded input and the rows of output."""
 
 
 def summed_in_tiles(
@@ -25,7 +25,7 @@ def summed_in_tiles(
     taps: str,
     elements: Elements,
 ) -> list[te.Tensor]:
-    """The TE definition with the sums in the stage `name`, operands first and the output last, as `direct` says.
+    """Return the TE definition with the sums in the stage `name`, operands first and the output last.
 
     `taps` is "rs" or "sr", the order of the reduction behind the channels; `elements` is told the rows of output in
     whole tiles.

@@ -1,1 +1,1 @@
-"""Where Relay's scripts look for the graph executor."""
+"""The package in which Relay's scripts look for the graph executor."""

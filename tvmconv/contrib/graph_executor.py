@@ -16,7 +16,7 @@ class GraphModule:
     """Runs a network, as `relay.build(...)["default"](device)` and `tvmconv.load` return it.
 
     Inputs are named as in the model, or numbered from 0; they are copied when they are set. Arrays may be NumPy's,
-    torch's, or any with DLPack; what comes out are tensors of TVM on the network's device.
+    torch's, or any with DLPack; outputs are tensors of TVM on the network's device.
     """
 
     def __init__(self, module: Network) -> None:
@@ -25,35 +25,35 @@ class GraphModule:
         self._outputs: tuple[tvm.runtime.Tensor, ...] = ()
 
     def set_input(self, key: str | int | None = None, value: Any = None, **params: Any) -> None:
-        """Sets the input `key` to `value`, and those that are named to theirs."""
+        """Set the input `key` to `value`, and named inputs to their values."""
         given = [] if key is None else [(key, value)]
         for name, array in [*given, *params.items()]:
             spec = self._network.inputs[self._index(name)]
             self._inputs[spec.name] = copied(input_operand(spec, array), self._network.device)
 
     def run(self, **input_dict: Any) -> None:
-        """Computes the outputs from the inputs, after setting those that are given."""
+        """Compute the outputs from the inputs, after setting those that are given."""
         self.set_input(**input_dict)
         outputs = self._network(**self._inputs)
         self._outputs = outputs if isinstance(outputs, tuple) else (outputs,)
 
     def get_num_inputs(self) -> int:
-        """How many inputs the network has."""
+        """Return the number of the network's inputs."""
         return len(self._network.inputs)
 
     def get_num_outputs(self) -> int:
-        """How many outputs the network has."""
+        """Return the number of the network's outputs."""
         return len(self._network.outputs)
 
     def get_input(self, index: str | int) -> tvm.runtime.Tensor:
-        """An input as it was set, by its name or number."""
+        """Return an input as it was set, by its name or number."""
         name = self._network.inputs[self._index(index)].name
         if name not in self._inputs:
             raise InvalidArgumentError("index", index, "an input that was set")
         return self._inputs[name]
 
     def get_output(self, index: int, out: tvm.runtime.Tensor | None = None) -> tvm.runtime.Tensor:
-        """An output of the last run by its number; with `out`, copied to that."""
+        """Return an output of the last run by its number; with `out`, copy it to that."""
         if not self._outputs:
             raise InvalidArgumentError("index", index, "to be asked for after run()")
         return self._outputs[index] if out is None else out.copyfrom(self._outputs[index])
@@ -67,7 +67,7 @@ class GraphModule:
         min_repeat_ms: int = 0,
         **input_dict: Any,
     ) -> BenchmarkResult:
-        """Times runs of the network without any copy of inputs or outputs: `repeat` means of `number` runs each."""
+        """Time runs of the network without any copy of inputs or outputs: `repeat` means of `number` runs each."""
         if func_name != "run":
             raise InvalidArgumentError("func_name", func_name, "'run'")
         self.set_input(**input_dict)

@@ -1,4 +1,4 @@
-"""Which schedule and which configuration a problem gets: given by the caller, of a tuning log, or the default."""
+"""The choice of a schedule and a configuration for a problem: the caller's, one of a tuning log, or the default."""
 
 from .registry import (
     algorithms_for,

@@ -1,4 +1,4 @@
-"""Calls of a template of one's own, and what is told to the processes that build and run kernels."""
+"""Calls of a template of one's own, and the messages about problems to processes that build and run kernels."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from .pickling import pickled, unpickled
 
 
 class Call(NamedTuple):
-    """What a kernel of a template of one's own is for: the template by its name, called with some arguments."""
+    """The problem of a template of one's own: the template's name, and the arguments of its call."""
 
     template: str
     arguments: str
-    """As JSON, in which 1, 1.0 and true differ."""
+    """The arguments as JSON, in which 1, 1.0 and true differ."""
 
     @property
     def args(self) -> tuple[Any, ...]:
@@ -30,24 +30,24 @@ class Call(NamedTuple):
         return f"{self.template}({self.arguments[1:-1]})"
 
     def to_json(self) -> str:
-        """One line of JSON, for another process, with the template's function: `problem_from` reads it."""
+        """Return one line of JSON, for another process, with the template's function: `problem_from` reads it."""
         message = _Message(*self, pickled(self.template, functions.function_named(self.template)), sys.path)
         return msgspec.json.encode(message).decode()
 
 
 class _Message(msgspec.Struct):
-    """A call for another process, with what it takes to make it there."""
+    """A call for another process, with its function."""
 
     template: str
     arguments: str
     function: str
-    """As `pickled` gives it."""
+    """The function as `pickled` returns it."""
     path: list[str]
-    """Where Python looks for modules that the function needs."""
+    """The folders in which Python looks for modules that the function needs."""
 
 
 def problem_from(text: str) -> Problem | Call:
-    """What `to_json` of a problem or of a call has written; a call's template is known from then on.
+    """Return the problem or call that `to_json` has written; a call's template is known from then on.
 
     The text comes from the process that began this one, or from the client of an RPC server: its function is code.
     """
@@ -62,5 +62,5 @@ def _received(text: str) -> Call:
 
 
 def tuples(value: Any) -> Any:
-    """A value of JSON with tuples for its lists."""
+    """Return a value of JSON with tuples for its lists."""
     return tuple(map(tuples, value)) if isinstance(value, list) else value

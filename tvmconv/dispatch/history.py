@@ -1,4 +1,4 @@
-"""Which records may be used, and which of them is the best."""
+"""The records of logs that may be used, and the choice of the best one."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from .task import Entity, Maker, Task
 from .trial import Stage, Status
 
 LEAST_GAIN = 1.02
-"""How many times as fast as the default a sibling's record has to be to serve: less is noise."""
+"""The least ratio of the default's time to that of a sibling's record that serves; less is noise."""
 
 NEAR = 1.5
-"""How many times as many non-zeros as another weight one may have, and use what was measured with that."""
+"""The largest ratio of non-zeros of two weights of which one may use the other's records."""
 
 
 def applicable(records: Iterable[Record], task: Task, device: DeviceFacts | None) -> list[Record]:
-    """The records that say something about a task on a device: of its problem, made by what would make it now."""
+    """Return the records that apply to a task on a device: those of its problem and of the present template."""
     mine = (record for record in records if record.problem == task.problem)
     return sifted(mine, task.target, task.maker, device)[0]
 
@@ -39,7 +39,7 @@ def applicable(records: Iterable[Record], task: Task, device: DeviceFacts | None
 def sifted(
     records: Iterable[Record], target: tvm.target.Target, maker: Maker, device: DeviceFacts | None
 ) -> tuple[list[Record], Counter[str]]:
-    """Those of a template's records that say something about its kernels now, and why how many others do not."""
+    """Return a template's records that apply to its kernels now, and for each objection the number of others."""
     usable, objections = [], Counter[str]()
     for record in records:
         if record.template != maker.name:
@@ -52,7 +52,7 @@ def sifted(
 
 
 def objection(record: Record, target: tvm.target.Target, maker: Maker, device: DeviceFacts | None) -> str | None:
-    """Why a record says nothing about the template's kernels for a target on a device; None if it does.
+    """Return the reason why a record does not apply to a template's kernels for a target on a device; None if it does.
 
     The driver may be another one. `device` is None for a kernel that is built on a machine without the device.
     """
@@ -68,11 +68,11 @@ def objection(record: Record, target: tvm.target.Target, maker: Maker, device: D
 
 
 def serves(measured: float | None, sparsity: float | None) -> bool:
-    """Whether records of one share of zeros choose for a weight with another; None stands for dense kernels.
+    """Return whether records of one share of zeros choose for a weight with another; None stands for dense kernels.
 
-    What they weigh against each other is code, which is as long as there are non-zeros, and staging, which is the same
-    for all. So it is the ratio of non-zeros that has to be near, at most `NEAR`: from 90% zeros to 85% or 93%, but
-    from 50% to 25% or 67%.
+    The best configuration weighs code, which is as long as there are non-zeros, against staging, which is the same for
+    all. So the ratio of non-zeros has to be near, at most `NEAR`: from 90% zeros to 85% or 93%, but from 50% to 25% or
+    67%.
     """
     if measured is None or sparsity is None:
         return measured is sparsity
@@ -81,7 +81,7 @@ def serves(measured: float | None, sparsity: float | None) -> bool:
 
 
 def best_record(records: Iterable[Record]) -> Record | None:
-    """The record to use of those that apply to one problem; its costs are all those of its configuration.
+    """Return the record to use of those that apply to one problem; its costs are all those of its configuration.
 
     Configurations that were measured again at the end of a tuning run, the default among them, come before those that
     were measured in the search alone. One that has failed is out.
@@ -108,7 +108,7 @@ def _pooled(records: Sequence[Record]) -> Record:
 
 
 class History:
-    """The records of a log, asked for the best configuration of a workload."""
+    """The records of a log, with a search for the best configuration of a workload."""
 
     def __init__(self, log: Log, source: str) -> None:
         self.source = source
@@ -124,7 +124,7 @@ class History:
     def best(
         self, problem: Problem, target: tvm.target.Target, template: Template, device: DeviceFacts | None
     ) -> tuple[Record | None, Counter[str]]:
-        """The record to use for a problem, if there is one, and why others of the problem are left out.
+        """Return the record to use for a problem, if there is one, and the reasons why others are left out.
 
         For a sparse kernel it is one of the nearest share of zeros.
         """
@@ -139,7 +139,7 @@ class History:
     def best_of_sibling(
         self, problem: Problem, target: tvm.target.Target, template: Template, device: DeviceFacts
     ) -> Record | None:
-        """The record of the nearest device that is like the one that is there, if it should beat the default here."""
+        """Return the record of the nearest device like the present one, if it should beat the default here."""
         records = [record for share in self._shares(problem) for record in self._records[problem.workload][share]]
         others = {record.device for record in records if are_siblings(record.device, device)} - {device}
         for other in sorted(others, key=lambda other: distance(device, other)):
@@ -156,7 +156,7 @@ class History:
         template: Template,
         device: DeviceFacts,
     ) -> bool:
-        """Whether a sibling's record should be faster on a device than the default, as both were measured there."""
+        """Return whether a sibling's record should beat the default on a device, by measurements of both there."""
         measured = Problem(workload, record.sparsity)
         config = template.default_config(measured, target)
         same, _ = sifted(self._records[workload][record.sparsity], target, Maker.of(template), record.device)
@@ -168,13 +168,13 @@ class History:
         return gain > LEAST_GAIN
 
     def _shares(self, problem: Problem) -> list[float | None]:
-        """The shares of zeros with records that serve a problem, the nearest first; None is that of dense kernels."""
+        """Return the shares of zeros with records for a problem, the nearest first; None is that of dense kernels."""
         workload, sparsity = problem
         shares = [share for share in self._records[workload] if serves(share, sparsity)]
         return sorted(shares, key=lambda share: abs((share or 0.0) - (sparsity or 0.0)))
 
     def best_of_task(self, task: Task, device: DeviceFacts | None) -> tuple[Record | None, Counter[str]]:
-        """`best` for a task of a template of one's own."""
+        """Return `best` for a task of a template of one's own."""
         records = self._calls.get(task.problem, []) if isinstance(task.problem, Call) else []
         usable, left_out = sifted(records, task.target, task.maker, device)
         return best_record(usable), left_out
@@ -186,7 +186,7 @@ applied: ContextVar[tuple[History, ...]] = ContextVar("applied", default=())
 
 @cache
 def shipped() -> History:
-    """The logs in `tuning_logs/`."""
+    """Return the logs in `tuning_logs/`."""
     log = Log()
     with as_file(files("tvmconv.tuning_logs")) as folder:
         for path in sorted(Path(folder).glob("*.jsonl")):
@@ -195,13 +195,13 @@ def shipped() -> History:
 
 
 def device_here(target: tvm.target.Target) -> DeviceFacts | None:
-    """The device of a target, if it is here: a target may be for another kind of CPU, or of GPU."""
+    """Return the device of a target, if it is here: a target may be for another kind of CPU, or of GPU."""
     kind = str(target.kind.name)
     same = processor(str(resolve_target(kind))) == processor(str(target))
     return device_facts(kind) if same else None
 
 
 def processor(target: str) -> str:
-    """What a target, as JSON, makes code for: an architecture of GPU, or a CPU and the features it is said to have."""
+    """Return the processor of a target given as JSON: an architecture of GPU, or a CPU with its features."""
     config = json.loads(target)
     return " ".join([str(config.get("arch") or config.get("mcpu")), *sorted(config.get("mattr", ()))])

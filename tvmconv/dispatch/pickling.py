@@ -11,7 +11,7 @@ from ..errors import InvalidArgumentError, MissingPackageError
 
 
 def pickled(name: str, template: Any) -> str:
-    """A template, or its function, in base64, for `unpickled` in another process."""
+    """Return a template, or its function, in base64, for `unpickled` in another process."""
     try:
         import cloudpickle
     except ImportError:
@@ -25,7 +25,10 @@ def pickled(name: str, template: Any) -> str:
 
 
 def unpickled(content: str, path: Sequence[str]) -> Any:
-    """What `pickled` was given, where `path` has what it imports; it is code."""
+    """Return the object that `pickled` was given; `path` are the folders of modules that it imports.
+
+    The text is code.
+    """
     import cloudpickle
 
     sys.path += [each for each in path if each not in sys.path]

@@ -1,4 +1,4 @@
-"""Tuning logs: one line of JSON a trial, in the layout of AutoTVM's log version 0.2 with more beside it.
+"""Tuning logs: one line of JSON for each trial, in the layout of AutoTVM's log version 0.2 with more fields.
 
 `input`, `config`, `result`, `version` and `tvm_version` are AutoTVM's: the target, the template's name, the workload as
 its only argument, and for a sparse kernel the share of zeros as its only keyword argument, or the arguments of a
@@ -36,13 +36,13 @@ from .trial import MeasureInput, MeasureResult, Stage, Status
 LAYOUT = 0.2
 REASON_CHARACTERS = 300
 KINDS = frozenset({"sp", "re", "an", "ot"})
-"""What a template of one's own may have of knobs; tvmconv's own have "ot" alone."""
+"""The kinds of knobs that a template of one's own may have; tvmconv's own have "ot" alone."""
 
 Result = tuple[tuple[float, ...], int, float, float]
 
 
 class Keywords(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
-    """What a template is told beside the workload: `{}`, or `{"sparsity": 0.9}`."""
+    """The arguments of a template beside the workload: `{}`, or `{"sparsity": 0.9}`."""
 
     sparsity: float | None = None
 
@@ -54,13 +54,13 @@ class Config(msgspec.Struct, frozen=True):
     """A configuration as AutoTVM writes it."""
 
     index: int | None
-    """Its place in the space."""
+    """The configuration's number in the space; None for one outside it."""
     code_hash: str | None
     entity: Entity
 
 
 class Versions(msgspec.Struct, frozen=True):
-    """What made the kernel, beside TVM itself."""
+    """The versions of the software that made the kernel, beside TVM itself."""
 
     tvmconv: str
     ffi: str
@@ -84,7 +84,7 @@ class Record(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, trial: MeasureInput, result: MeasureResult) -> Record:
-        """What is written of a trial."""
+        """Return the record of a trial."""
         task = trial.task
         reason = None if result.reason is None else bounded(result.reason)
         return cls(
@@ -125,7 +125,7 @@ class Record(msgspec.Struct, frozen=True):
 
     @property
     def workload(self) -> ConvWorkload:
-        """The convolution's; there is none in a record of a template of one's own."""
+        """The workload of a convolution; a record of a template of one's own has none."""
         problem = self.problem
         if isinstance(problem, Call):
             raise InvalidArgumentError("record", str(problem), "one of a convolution")
@@ -143,7 +143,7 @@ class Record(msgspec.Struct, frozen=True):
 
     @property
     def costs(self) -> tuple[float, ...]:
-        """Seconds of one call, averaged over each repeat."""
+        """The seconds of one call, averaged over each repeat."""
         return self.result[0]
 
     @property
@@ -153,25 +153,25 @@ class Record(msgspec.Struct, frozen=True):
 
     @property
     def outcome(self) -> MeasureResult:
-        """What came of the trial, as tuners are told."""
+        """The result of the trial, as tuners get it."""
         return MeasureResult(self.costs, self.status, self.reason, self.result[2], self.timestamp, self.device)
 
     @property
     def timestamp(self) -> float:
-        """When the trial ended, in seconds since 1970."""
+        """The time when the trial ended, in seconds since 1970."""
         return self.result[3]
 
 
 @dataclass
 class Log:
-    """What a log holds."""
+    """The content of a log."""
 
     records: list[Record] = field(default_factory=list)
-    """Trials that ended, in the order of the file."""
+    """The trials that ended, in the order of the file."""
     under_way: list[Record] = field(default_factory=list)
-    """Trials that began, and of which no end was written."""
+    """The trials that began, and of which no end was written."""
     skipped: Counter[str] = field(default_factory=Counter)
-    """Lines that are no records: "torn" ones, of a writer that was killed, and "foreign" ones."""
+    """The number of lines that are no records: "torn" ones, of a writer that was killed, and "foreign" ones."""
 
     def __iter__(self) -> Iterator[Record]:
         return iter(self.records)
@@ -181,26 +181,26 @@ class Log:
 
 
 class _Target(msgspec.Struct):
-    """What is read of a record's target."""
+    """The fields that are read of a record's target."""
 
     kind: str
     mattr: tuple[str, ...] = ()
 
 
 def _passed(problem: Problem | Call) -> tuple[tuple[Any, ...], Keywords]:
-    """The arguments of a template for a problem."""
+    """Return the arguments of a template for a problem."""
     if isinstance(problem, Call):
         return problem.args, Keywords()
     return (problem.workload,), Keywords(problem.sparsity)
 
 
 def encode(record: Record) -> bytes:
-    """One line of JSON, with its end."""
+    """Return a record as one line of JSON, with its end."""
     return msgspec.json.encode(record) + b"\n"
 
 
 def decode(line: bytes) -> Record:
-    """The record in a line; `msgspec.DecodeError` for one that is torn, `ValidationError` for a foreign one."""
+    """Return the record in a line; raise `msgspec.DecodeError` for a torn one, `ValidationError` for a foreign one."""
     record = msgspec.json.decode(line, type=Record)
     if record.version != LAYOUT:
         raise msgspec.ValidationError(f"layout {record.version}")
@@ -220,7 +220,7 @@ def decode(line: bytes) -> Record:
 
 
 def load_from_file(path: str | PathLike[str]) -> Log:
-    """The log in a file, plain or with a name that ends in .gz; lines that are no records are counted."""
+    """Return the log in a file, plain or with a name that ends in .gz; lines that are no records are counted."""
     log = Log()
     started: dict[tuple[Any, ...], Record] = {}
     for line in filter(None, read_unpacked("log", Path(path)).split(b"\n")):
@@ -242,13 +242,13 @@ def load_from_file(path: str | PathLike[str]) -> Log:
 
 
 def skipped_text(skipped: Mapping[str, int]) -> str:
-    """How many lines of a log are no records."""
+    """Say how many lines of a log are no records."""
     kinds = " and ".join(f"{count} {kind}" for kind, count in skipped.items())
     return f"{kinds} line{'s' * (sum(skipped.values()) > 1)} left out"
 
 
 def append(path: str | PathLike[str], records: Iterable[Record]) -> None:
-    """Writes records behind what a log has, whole lines even when several processes write to it.
+    """Append records to a log, whole lines even when several processes write to it.
 
     They are on their way to the disk when it returns. Behind a torn line a new one is begun.
     """
@@ -267,7 +267,7 @@ def append(path: str | PathLike[str], records: Iterable[Record]) -> None:
 
 @contextmanager
 def locked(path: Path) -> Iterator[int]:
-    """The file, made if there is none, open for appending and locked against other writers."""
+    """Yield the file, made if there is none, open for appending and locked against other writers."""
     while True:
         descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o644)
         try:
@@ -280,13 +280,13 @@ def locked(path: Path) -> Iterator[int]:
 
 
 def bounded(reason: str) -> str:
-    """A reason as one line of at most `REASON_CHARACTERS`."""
+    """Return a reason as one line of at most `REASON_CHARACTERS`."""
     line = " ".join(reason.split())
     return line if len(line) <= REASON_CHARACTERS else line[: REASON_CHARACTERS - 1] + "…"
 
 
 def read_unpacked(argument: str, path: Path) -> bytes:
-    """The content of the file that an argument names, plain or with a name that ends in .gz."""
+    """Return the content of the file that an argument names, plain or with a name that ends in .gz."""
     if not path.is_file():
         raise InvalidArgumentError(argument, str(path), "a file that exists")
     content = path.read_bytes()

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import tvm
 
 FOLDERS = {"cuda": "cuda", "llvm": "cpu"}
-"""Folder of `schedules/` for each kind of target."""
+"""The folder of `schedules/` for each kind of target."""
 
 SPARSE: dict[str, SparseTemplate] = {"cuda": cuda.sparse, "cpu": cpu.sparse}
 """The template for weights that are compiled in, by folder."""
@@ -62,14 +62,14 @@ def unregister(name: str) -> None:
 
 
 def dense_algorithms() -> tuple[str, ...]:
-    """The algorithms for weights that are operands, for any kind of target, in the order of registration."""
+    """Return the algorithms for weights that are operands, for any kind of target, in the order of registration."""
     sparse = [id(template) for template in SPARSE.values()]
     dense = (name for name, template in _registered.items() if id(template) not in sparse)
     return tuple(dict.fromkeys(name.partition("/")[2] for name in dense))
 
 
 def algorithms_for(problem: Problem, target: tvm.target.Target) -> tuple[str, ...]:
-    """The algorithms with a template that supports a problem on a target."""
+    """Return the algorithms with a template that supports a problem on a target."""
     folder = f"{FOLDERS[target.kind.name]}/"
     return tuple(
         name.removeprefix(folder)
@@ -79,7 +79,7 @@ def algorithms_for(problem: Problem, target: tvm.target.Target) -> tuple[str, ..
 
 
 def templates_for(problem: Problem, target: tvm.target.Target, algorithm: str = "auto") -> tuple[Template, ...]:
-    """The templates that support a problem on a target: all, or an algorithm's.
+    """Return the templates that support a problem on a target: all, or an algorithm's.
 
     Raises `InvalidArgumentError` where there is none.
     """
@@ -103,7 +103,7 @@ def _require_dtype(problem: Problem, target: tvm.target.Target) -> None:
 
 
 def template_for(problem: Problem, target: tvm.target.Target, algorithm: str = "auto") -> Template:
-    """The template of `templates_for` that is taken where nothing has been measured: that of the least estimate."""
+    """Return the template of `templates_for` with the least estimate, which is taken where nothing was measured."""
     templates = templates_for(problem, target, algorithm)
     if len(templates) == 1:
         return templates[0]
@@ -111,24 +111,24 @@ def template_for(problem: Problem, target: tvm.target.Target, algorithm: str = "
 
 
 def least_cycles(problem: Problem, target: tvm.target.Target) -> float:
-    """The least estimate of the templates that support a problem, in clock cycles."""
+    """Return the least estimate of the templates that support a problem, in clock cycles."""
     return min(estimated_cycles(template, problem, str(target)) for template in templates_for(problem, target))
 
 
 def sparse_template(target: tvm.target.Target) -> SparseTemplate:
-    """The template for weights that are compiled in."""
+    """Return the template for weights that are compiled in."""
     return SPARSE[FOLDERS[target.kind.name]]
 
 
 def template_named(name: str) -> Template:
-    """The template with a name, such as "cuda/depthwise"; `InvalidArgumentError` where there is none."""
+    """Return the template with a name, such as "cuda/depthwise"; raise `InvalidArgumentError` if there is none."""
     if name not in _registered:
         raise InvalidArgumentError("template", name, f"one of {', '.join(_registered)}")
     return _registered[name]
 
 
 def template_name(template: Template) -> str:
-    """The name of a template, such as "cuda/depthwise"."""
+    """Return the name of a template, such as "cuda/depthwise"."""
     return next(name for name, each in _registered.items() if each is template)
 
 
@@ -137,13 +137,13 @@ class _Message(msgspec.Struct):
 
     name: str
     content: str
-    """As `pickled` gives it."""
+    """The template as `pickled` returns it."""
     path: list[str]
-    """Where Python looks for modules that the template needs."""
+    """The folders in which Python looks for modules that the template needs."""
 
 
 def to_message(name: str) -> str:
-    """A template for `template_from` in another process, which knows tvmconv's own by their names."""
+    """Return a message for `template_from` in another process, which knows tvmconv's own templates by their names."""
     template = template_named(name)
     return (
         name if name in TEMPLATES else msgspec.json.encode(_Message(name, pickled(name, template), sys.path)).decode()
@@ -151,7 +151,7 @@ def to_message(name: str) -> str:
 
 
 def template_from(text: str) -> Template:
-    """The template that `to_message` wrote, which is registered from then on."""
+    """Return the template that `to_message` wrote, which is registered from then on."""
     if not text.startswith("{"):
         return template_named(text)
     message = msgspec.json.decode(text, type=_Message)
@@ -162,17 +162,17 @@ def template_from(text: str) -> Template:
 
 @lru_cache(maxsize=1024)
 def default_config(template: Template, problem: Problem, target: str) -> Any:
-    """A template's default configuration, made once: a model of a GPU goes through thousands for it."""
+    """Return a template's default configuration, made once: a model of a GPU tries thousands for it."""
     return template.default_config(problem, resolve_target(target))
 
 
 @lru_cache(maxsize=1024)
 def estimated_cycles(template: Template, problem: Problem, target: str) -> float:
-    """The clock cycles that a template's default configuration should take."""
+    """Return the clock cycles that a template's default configuration should take."""
     return template.estimate(problem, default_config(template, problem, target), resolve_target(target))
 
 
 @lru_cache(maxsize=64)
 def kept_space(template: Template, problem: Problem, target: str) -> Space[Any]:
-    """A template's space, to look up what is legal in it: that of a sparse kernel takes up to a second to make."""
+    """Return a template's space, kept for look-ups: that of a sparse kernel takes up to a second to make."""
     return template.space(problem, resolve_target(target))

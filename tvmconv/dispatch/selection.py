@@ -1,4 +1,4 @@
-"""Which schedule and which configuration a problem gets on a target, and why."""
+"""The choice of a schedule and a configuration for a problem on a target, with the reason."""
 
 from __future__ import annotations
 
@@ -33,22 +33,22 @@ class Selection:
 
     @property
     def name(self) -> str:
-        """Where the template is, such as "cuda/depthwise"."""
+        """The name of the template by its place, such as "cuda/depthwise"."""
         return template_name(self.template)
 
 
 class Found(NamedTuple):
-    """What a log has for a problem."""
+    """A record of a log for a problem, with the selection made from it."""
 
     selection: Selection
     record: Record
-    """The one that it is from."""
+    """The record that the selection is from."""
     history: History
-    """The log that has it."""
+    """The log that has the record."""
 
 
 def select(problem: Problem, target: tvm.target.Target, config: Any = None, algorithm: str = "auto") -> Selection:
-    """The template and configuration for a problem.
+    """Return the template and configuration for a problem.
 
     A `config` given by the caller is checked and used, by the template that it belongs to; else the best that a tuning
     log has for this problem and this device, by any template of the algorithm; else the default of the template with
@@ -64,7 +64,7 @@ def select(problem: Problem, target: tvm.target.Target, config: Any = None, algo
 
 
 def tuned(problem: Problem, target: tvm.target.Target, algorithm: str = "auto") -> Found | None:
-    """The best configuration that the logs have for a problem by any of the templates, and the reason to use it.
+    """Return the best configuration that the logs have for a problem by any of the templates, with the reason.
 
     Logs that are applied come first, then those that tvmconv ships for the device that is there. A workload without
     records of its own takes those of the same without an epilogue, which hardly changes what is fast. Where no log has
@@ -83,16 +83,16 @@ def tuned(problem: Problem, target: tvm.target.Target, algorithm: str = "auto") 
 
 @dataclass(frozen=True)
 class _Question:
-    """What the logs are asked for."""
+    """A question to the logs: which configuration is best for a workload."""
 
     problem: Problem
     target: tvm.target.Target
     templates: Sequence[Template]
     device: DeviceFacts | None
-    """The device of the target; None where that is not here."""
+    """The device of the target; None where it is not here."""
 
     def of_device(self) -> tuple[Found | None, dict[History, str]]:
-        """What a log has of the device itself, and what is to be said of the applied logs before it that have nothing.
+        """Return a log's best for the device itself, and complaints about applied logs before it that have nothing.
 
         A log is complained about where it has records of the workload, and all of them are left out.
         """
@@ -109,7 +109,7 @@ class _Question:
         return None, complaints
 
     def of_sibling(self) -> Found | None:
-        """What a log has of a device like the one that is here."""
+        """Return a log's best for a device like the one that is here."""
         if self.device is None:
             return None
         for history, problem, how in self._places():
@@ -121,7 +121,7 @@ class _Question:
         return None
 
     def _places(self) -> Iterator[tuple[History, Problem, str]]:
-        """The logs, the problems whose records serve, and what the reason says of these, in the order of asking."""
+        """Yield the logs, the problems whose records serve, and the reason's words for these, in order."""
         described = {self.problem: "tuned"}
         plain = self.problem._replace(workload=msgspec.structs.replace(self.problem.workload, epilogue=Epilogue()))
         described.setdefault(plain, "tuned without its epilogue")
@@ -130,7 +130,7 @@ class _Question:
                 yield history, same, how
 
     def _fastest(self, history: History, records: Sequence[Record | None], how: str, whose: str = "") -> Found | None:
-        """The fastest of the records, one a template, whose configuration is legal for the workload."""
+        """Return the fastest of the records, one for each template, whose configuration is legal for the workload."""
         pairs = [(record, template) for record, template in zip(records, self.templates, strict=True) if record]
         for record, template in sorted(pairs, key=lambda pair: pair[0].cost):
             config = msgspec.convert(record.knobs, template.Config)

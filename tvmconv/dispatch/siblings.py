@@ -1,4 +1,4 @@
-"""Devices that are so alike that records of one serve on another, where none of its own say more."""
+"""Devices so alike that records of one serve on the other, where its own records say no more."""
 
 from __future__ import annotations
 
@@ -10,19 +10,21 @@ from ..schedules.template import Template
 from ..targets import DeviceFacts
 
 FAMILIES = (("NVIDIA H100 80GB HBM3", "NVIDIA H200"),)
-"""GPUs with the same multiprocessors, as many of them, and other memory; docs/tuning.md has what records of one brought
-on the other."""
+"""The families of GPUs with the same multiprocessors, as many of them, and other memory.
+
+docs/tuning.md has the gains from records of one on the other.
+"""
 
 
 def are_siblings(one: DeviceFacts, other: DeviceFacts) -> bool:
-    """Whether two devices are GPUs of one family, or CPUs with the same core, on however many threads."""
+    """Return whether two devices are GPUs of one family, or CPUs with the same core, on however many threads."""
     if one.threads is not None and other.threads is not None:
         return _core(one) == _core(other)
     return any(one.name in family and other.name in family for family in FAMILIES)
 
 
 def distance(one: DeviceFacts, other: DeviceFacts) -> tuple[float, bool]:
-    """How far siblings are apart: by the ratio of their threads first, then by name."""
+    """Return how far siblings are apart: by the ratio of their threads first, then by name."""
     return abs(log2((one.threads or 1) / (other.threads or 1))), one.name != other.name
 
 
@@ -34,7 +36,7 @@ def expected_gain(
     measured_on: DeviceFacts,
     device: DeviceFacts,
 ) -> float:
-    """How many times as fast as the default a configuration should be on a device, from both on its sibling.
+    """Return the ratio of the default's time to a configuration's on a device, expected from both on its sibling.
 
     Both are given with seconds of a call. On a CPU each takes as long as the thread with the most tasks, so what has
     too few tasks for many threads, or does not divide well among them, loses what it has won on few.
@@ -50,5 +52,5 @@ def expected_gain(
 
 
 def _core(cpu: DeviceFacts) -> str:
-    """LLVM's name of a CPU's core, which `device_facts` puts behind the CPU's own."""
+    """Return LLVM's name of a CPU's core, which `device_facts` puts behind the CPU's own name."""
     return cpu.name.rpartition("(")[2]

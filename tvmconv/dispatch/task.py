@@ -1,4 +1,4 @@
-"""What a configuration is chosen for: a problem on a target, with what makes its kernels and the space of these."""
+"""Tasks: a problem on a target, with the template that makes its kernels and the space of its configurations."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import tvm
 
 Value = bool | int | float | str | tuple[int | str, ...] | None
-"""What a log has of a knob."""
+"""The value of a knob in a log."""
 
 Entity = tuple[tuple[str, str, Value], ...]
 """The knobs of a configuration in a log: name, kind and value of each."""
@@ -31,12 +31,12 @@ class SearchSpace(Protocol):
 
     @property
     def knobs(self) -> Mapping[str, tuple[Any, ...]]:
-        """The values of each knob."""
+        """The values of each knob, by name."""
         ...
 
     @property
     def configs(self) -> tuple[Any, ...]:
-        """What is worth a trial, the default first."""
+        """The configurations that are worth a trial, the default first."""
         ...
 
     def __len__(self) -> int: ...
@@ -44,31 +44,31 @@ class SearchSpace(Protocol):
     def __contains__(self, config: object) -> bool: ...
 
     def number(self, config: Any) -> int | None:
-        """What a log has beside a configuration; 0 for the default."""
+        """Return the number that a log holds beside a configuration; 0 for the default."""
         ...
 
     def values(self, config: Any) -> Mapping[str, Any]:
-        """The value of each knob in a configuration."""
+        """Return the value of each knob in a configuration."""
         ...
 
     def config(self, values: Mapping[str, Any]) -> Any:
-        """The configuration with these values."""
+        """Return the configuration with these values."""
         ...
 
 
 class Maker(NamedTuple):
-    """What makes kernels of knobs, as far as records have to fit it."""
+    """A maker of kernels from knobs, as far as records have to fit it."""
 
     name: str
     version: int
     accepts: Callable[[Mapping[str, Value]], bool]
-    """Whether knobs of a record are those that it has."""
+    """A function that returns whether knobs of a record are those of the maker."""
     message: str
-    """What tells another process of it."""
+    """The text from which another process gets the maker."""
 
     @classmethod
     def of(cls, template: Template) -> Maker:
-        """What one of the registered templates makes."""
+        """Return the maker that is a registered template."""
 
         def accepts(knobs: Mapping[str, Value]) -> bool:
             try:
@@ -86,17 +86,17 @@ class Task(ABC):
 
     target: tvm.target.Target
     weight: int
-    """How many layers of the model compute this."""
+    """The number of layers of the model that compute this."""
 
     @property
     @abstractmethod
     def problem(self) -> Problem | Call:
-        """What the kernel is for."""
+        """The problem that the kernel solves."""
 
     @property
     @abstractmethod
     def maker(self) -> Maker:
-        """What makes the kernel."""
+        """The maker of the kernel."""
 
     @property
     @abstractmethod
@@ -105,7 +105,7 @@ class Task(ABC):
 
     @property
     def config_space(self) -> SearchSpace:
-        """AutoTVM's name of `space`."""
+        """The space under AutoTVM's name."""
         return self.space
 
     @property
@@ -116,24 +116,24 @@ class Task(ABC):
     @property
     @abstractmethod
     def flop(self) -> float:
-        """Floating-point operations of a call."""
+        """The floating-point operations of a call."""
 
     @abstractmethod
     def entity(self, config: Any) -> Entity:
-        """A configuration as a log has it."""
+        """Return a configuration as a log holds it."""
 
     def knobs(self, config: Any) -> dict[str, Value]:
-        """The values of the knobs that a log has of a configuration."""
+        """Return the values of the knobs that a log holds for a configuration."""
         return {name: value for name, _, value in self.entity(config)}
 
     @abstractmethod
     def config(self, knobs: Mapping[str, Value]) -> Any:
-        """The configuration with knobs that a log has, and that the maker accepts."""
+        """Return the configuration with knobs that a log holds, and that the maker accepts."""
 
     @abstractmethod
     def features(self, config: Any) -> tuple[float, ...]:
-        """What the cost model sees of a configuration: a number for each knob, then others; none is negative."""
+        """Return numbers for the cost model: one for each knob, then others; none is negative."""
 
     @abstractmethod
     def for_problem(self, problem: Any) -> Task:
-        """The same task for another problem of its kind."""
+        """Return the same task for another problem of its kind."""

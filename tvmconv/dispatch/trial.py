@@ -1,4 +1,4 @@
-"""A trial: a configuration of a task that is measured, and what comes of it."""
+"""A trial: a configuration of a task that is measured, and its result."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .task import Task
 
 
 class MeasureErrorNo(IntEnum):
-    """AutoTVM's numbers for what may happen to a trial."""
+    """AutoTVM's numbers for the outcome of a trial."""
 
     NO_ERROR = 0
     INSTANTIATION_ERROR = 1
@@ -26,7 +26,7 @@ class MeasureErrorNo(IntEnum):
 
 
 class Status(str, Enum):
-    """What happened to a trial, in the words of the records."""
+    """The outcome of a trial, in the words of the records."""
 
     OK = "ok"
     BUILD_ERROR = "build error"
@@ -36,7 +36,7 @@ class Status(str, Enum):
     RUN_TIMEOUT = "run timeout"
     WRONG_ANSWER = "wrong answer"
     STARTED = "started"
-    """Its run has begun, and nothing more is known: the line that stays when the tuner is killed meanwhile."""
+    """The run has begun, and nothing more is known: the line that stays when the tuner is killed meanwhile."""
 
     @property
     def error_no(self) -> MeasureErrorNo:
@@ -56,7 +56,7 @@ _NUMBERS = {
 
 
 class Stage(str, Enum):
-    """Why a configuration is measured."""
+    """The purpose for which a configuration is measured."""
 
     SEARCH = "search"
     """The tuner asked for it."""
@@ -75,23 +75,23 @@ class MeasureInput:
 
 @dataclass(frozen=True)
 class MeasureResult:
-    """What came of a trial."""
+    """The result of a trial."""
 
     costs: tuple[float, ...]
-    """Seconds of one call, averaged over each repeat; empty unless the status is OK."""
+    """The seconds of one call, averaged over each repeat; empty unless the status is OK."""
     status: Status
     reason: str | None
     """One bounded line for a trial that failed."""
     all_cost: float
-    """Seconds that the trial took, building included."""
+    """The seconds that the trial took, building included."""
     timestamp: float
-    """When it ended, in seconds since 1970."""
+    """The time when it ended, in seconds since 1970."""
     device: DeviceFacts
-    """What it ran on."""
+    """The device that it ran on."""
 
     @property
     def cost(self) -> float:
-        """Seconds of one call: the median of the repeats; infinite for a failure."""
+        """The seconds of one call: the median of the repeats; infinite for a failure."""
         return median(self.costs) if self.status is Status.OK else float("inf")
 
     @property

@@ -1,4 +1,4 @@
-"""Which output channels share a block: their code is as long as they have weights, and they share what they read."""
+"""The choice of output channels that share a block: similar lengths of code, and common input elements."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import numpy as np
 
 
 def output_blocks(weight: np.ndarray, channels: int) -> list[list[int]]:
-    """The output channels of a weight (K, C, R, S) in blocks of at most so many, each in ascending order.
+    """Return the output channels of a weight (K, C, R, S) in blocks of at most so many, each in ascending order.
 
     Blocks have about as many weights each: a channel goes to the one with the fewest so far, largest channels first,
     and among equals to the one that reads most of its input elements already. Where one block has room for all, or

@@ -29,9 +29,9 @@ _WAIT = '\n#define tvmconv_wait(left) asm volatile("cp.async.wait_group %0;" :: 
 
 
 def copied(stmt: tirx.Stmt) -> tirx.Stmt:
-    """A statement that stages an element, once hoisted, with a copy for its load and store; zero outside the input.
+    """Return a staging statement, once hoisted, with a copy for its load and store; zero outside the input.
 
-    What is padding wherever the thread is remains a store.
+    An element that is padding for every thread remains a store.
     """
 
     def copy(store: tirx.BufferStore) -> tirx.Stmt:
@@ -49,23 +49,23 @@ def copied(stmt: tirx.Stmt) -> tirx.Stmt:
 
 
 def committed() -> Always:
-    """Ends the copies of a chunk."""
+    """Return the statement that ends the copies of a chunk."""
     return Always(tirx.Evaluate(cuda_func_call("tvmconv_commit", source_code=_COMMIT)))
 
 
 @dataclass(frozen=True)
 class Copies:
-    """How a kernel copies its input."""
+    """The parameters by which a kernel copies its input."""
 
     buffers: int
-    """Chunks that shared memory has room for."""
+    """The number of chunks that shared memory has room for."""
     chunk: int
-    """Channels of a chunk."""
+    """The number of channels in a chunk."""
     channels: int
-    """Channels in all."""
+    """The number of channels in all."""
 
     def synchronized(self, steps: Sequence[Step]) -> Iterator[Step]:
-        """The steps with a wait and a barrier before each chunk's products, in place of TVM's barriers.
+        """Yield the steps with a wait and a barrier before each chunk's products, in place of TVM's barriers.
 
         One is enough: behind it all threads have the chunk, and have done with the one before, where the next copies
         go.
@@ -89,7 +89,7 @@ class Copies:
 
 
 def _ready(behind: int) -> Iterator[Always]:
-    """Waits for all copies but those of the last chunks."""
+    """Yield a wait for all copies but those of the last chunks, and a barrier."""
     yield Always(tirx.Evaluate(cuda_func_call("tvmconv_wait", behind, source_code=_WAIT)))
     yield Always(_barrier())
 

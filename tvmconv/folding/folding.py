@@ -1,4 +1,4 @@
-"""Binding constants to a template: each becomes an immediate operand, and of a zero in the weight nothing is left."""
+"""Binding of constants to a template: each becomes an immediate operand, and a zero in the weight leaves nothing."""
 
 from __future__ import annotations
 
@@ -22,17 +22,20 @@ from .steps import Always, Loop, PerOutput, Products, Staging, Step
 from .template import Template, declares, first_lane, is_thread
 
 Choices = Sequence[Sequence[Sequence[int]]]
-"""Blocks of output channels, lists of which follow one another: a thread does one list."""
+"""Blocks of output channels in lists; the blocks of a list follow one another, and a thread does one list."""
 
 PRODUCTS_OF_A_LAUNCH = 32768
-"""Multiply-adds of a launch that compilers do not take unduly long over: a sixth longer than over two halves."""
+"""The multiply-adds of a launch that compilers do not take unduly long over.
+
+They take a sixth longer than over two halves.
+"""
 
 STACK_BYTES = 1024
-"""Buffers up to this TVM keeps on the stack; it takes memory for larger ones, and releases it after their last use."""
+"""The bytes of the largest buffer that TVM keeps on the stack; it allocates larger ones until their last use."""
 
 
 def bind(template: Template, constants: Constants, blocks: Sequence[Sequence[int]]) -> tirx.PrimFunc:
-    """The template's function for what `expanded` returns, without the parameters that these are.
+    """Return the template's function for the result of `expanded`, without the parameters that are constants.
 
     Each of the blocks, lists of output channels, is code of its own; on a GPU they are numbered by blockIdx.y, and a
     kernel takes as many of them as have `PRODUCTS_OF_A_LAUNCH` together: one launch then follows the other.
@@ -87,7 +90,7 @@ def bind(template: Template, constants: Constants, blocks: Sequence[Sequence[int
 
 
 def _can_outline(template: Template) -> bool:
-    """Whether blocks can be functions of their own.
+    """Return whether blocks can be functions of their own.
 
     LLVM refuses TVM's debug information for what follows such a function in the one around it, but for the release of
     memory in the turns of a parallel loop; and TVM makes no loop of a single turn.
@@ -104,7 +107,7 @@ def _nbytes(buffer: tirx.Buffer) -> int:
 
 
 def _private(template: Template) -> list[tirx.Buffer]:
-    """What a task stages its input and keeps its sums in."""
+    """Return the buffers in which a task stages its input and keeps its sums."""
     return [stmt.buffer for stmt in template.common if isinstance(stmt, tirx.AllocBuffer)]
 
 
@@ -113,7 +116,7 @@ def _is_launch(stmt: tirx.AttrStmt) -> bool:
 
 
 def _launches(blocks: Sequence[Sequence[int]], products: np.ndarray) -> list[list[Sequence[int]]]:
-    """The blocks by launches, given the multiply-adds of each output channel."""
+    """Return the blocks by launches, given the multiply-adds of each output channel."""
     launches: list[list[Sequence[int]]] = []
     room = 0
     for block in blocks:
@@ -127,7 +130,7 @@ def _launches(blocks: Sequence[Sequence[int]], products: np.ndarray) -> list[lis
 
 
 def expanded(workload: ConvWorkload, constants: Constants) -> Constants:
-    """The constants with the weight as (K, C, R, S) in float32, with zeros for the channels of other groups.
+    """Return the constants with the weight as (K, C, R, S) in float32, with zeros for the channels of other groups.
 
     A weight that is not finite is refused: a product with it is NaN or infinite wherever the input is, padding
     included, and leaving out the zeros beside it would keep none of that.
@@ -144,7 +147,7 @@ def expanded(workload: ConvWorkload, constants: Constants) -> Constants:
 
 
 def _choose(number: tirx.Var, bodies: Sequence[tirx.Stmt]) -> tirx.Stmt:
-    """The body with a number."""
+    """Return a statement that runs the body with a number."""
     chosen = bodies[-1]
     for place in reversed(range(len(bodies) - 1)):
         chosen = tirx.IfThenElse(number == place, bodies[place], chosen)
@@ -152,7 +155,7 @@ def _choose(number: tirx.Var, bodies: Sequence[tirx.Stmt]) -> tirx.Stmt:
 
 
 def _body(template: Template, steps: Sequence[Step], constants: Constants, block: Sequence[int]) -> Iterator[tirx.Stmt]:
-    """What steps do for a block of output channels.
+    """Yield the statements of the steps for a block of output channels.
 
     A sum is a new variable after each product, not a place in an array: compilers take a tenth of the time over it.
     """
@@ -203,7 +206,7 @@ def _body(template: Template, steps: Sequence[Step], constants: Constants, block
 
 
 def _in_places(step: PerOutput, place: int, private: Sequence[tirx.Buffer]) -> tirx.Stmt:
-    """The statement with an output channel's place in its block, where it reads or stores private buffers.
+    """Return the statement with an output channel's place in its block, where it reads or stores private buffers.
 
     So these are no larger than a block, and stay in a near cache.
     """
@@ -220,7 +223,7 @@ def _in_places(step: PerOutput, place: int, private: Sequence[tirx.Buffer]) -> t
 
 
 def _with_own_variables(stmt: tirx.Stmt) -> tirx.Stmt:
-    """The statement with new variables for those of its activation: TVM refuses two values of one in a kernel."""
+    """Return the statement with new variables for its activation: TVM refuses two values of one in a kernel."""
     bound: list[tirx.Let] = []
     tvm_ffi.structural_walk(stmt, (tirx.Let, bound.append))
     own = {let.var: tirx.Var(let.var.name, let.var.ty) for let in bound}
@@ -228,6 +231,6 @@ def _with_own_variables(stmt: tirx.Stmt) -> tirx.Stmt:
 
 
 def _constant(value: float, like: tirx.PrimExpr) -> tirx.PrimExpr:
-    """A number, as many times as an expression has lanes."""
+    """Return a number, as many times as an expression has lanes."""
     number, lanes = tirx.FloatImm("float32", value), tvm_ffi.dtype(like.ty.dtype).lanes
     return tirx.Broadcast(number, lanes) if lanes > 1 else number

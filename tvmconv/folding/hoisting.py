@@ -1,4 +1,4 @@
-"""What the statements of a thread have in common: places in memory, but for a constant, and tests of them.
+"""Hoisting of expressions that the statements of a thread share: places in memory, but for a constant, and tests.
 
 Once unrolled they say so hundreds of times, in branches that no compiler looks across: here each is worked out once, in
 front of them. Before: `if t // 8 < 60: shared[t % 30 + 960] = ...`. After: `test0 = t // 8 < 60`, `shared_0` is the
@@ -18,7 +18,7 @@ from tvm.sym import Analyzer
 
 
 class Hoisting:
-    """Rewrites statements of a thread; `bindings` are what has to stand in front of them."""
+    """Rewrites statements of a thread; `bindings` are the statements that have to stand in front of them."""
 
     def __init__(self, analyzer: Analyzer) -> None:
         self.bindings: list[tirx.Stmt] = []
@@ -28,7 +28,7 @@ class Hoisting:
         self._parts: set[tirx.Buffer] = set()
 
     def rewrite(self, node: Any, k: tirx.Var | None = None) -> Any:
-        """A statement or an expression, which may depend on k."""
+        """Rewrite a statement or an expression, which may depend on k."""
 
         def load(expr: TensorLoad) -> tirx.PrimExpr:
             buffer, index = self._place(expr.source, expr.indices[0], k)
@@ -56,7 +56,7 @@ class Hoisting:
     def _place(
         self, buffer: tirx.Buffer, index: tirx.PrimExpr, k: tirx.Var | None
     ) -> tuple[tirx.Buffer, tirx.PrimExpr]:
-        """The element as one of the buffer from the thread's own place on: at a constant, and what k adds to it."""
+        """Return the element as one of the buffer from the thread's own place on: a constant, plus a multiple of k."""
         if k is not None:
             start, after = (self._analyzer.simplify(substitute(index, {k: at})) for at in (0, 1))
             slope = int(self._analyzer.simplify(after - start))
@@ -71,7 +71,7 @@ class Hoisting:
         return self._part(buffer, index), tirx.IntImm("int32", constant)
 
     def _part(self, buffer: tirx.Buffer, start: tirx.PrimExpr) -> tirx.Buffer:
-        """The buffer from a place on."""
+        """Return the buffer from a place on."""
         if buffer in self._parts:
             return buffer
         key = buffer, tvm_ffi.StructuralKey(start)
@@ -98,7 +98,7 @@ class Hoisting:
 
 
 def substitute(node: Any, values: Mapping[tirx.Var, int]) -> Any:
-    """A statement or an expression with numbers for some variables."""
+    """Return a statement or an expression with numbers for some variables."""
     constants = {var: tirx.IntImm(var.ty.dtype, value) for var, value in values.items()}
     return tvm_ffi.structural_map(node, (tvm.ir.Var, lambda var: constants.get(var, var)))
 

@@ -1,4 +1,4 @@
-"""What a thread of a sparse convolution does, one step after the other."""
+"""The steps of a thread of a sparse convolution, one after the other."""
 
 from __future__ import annotations
 

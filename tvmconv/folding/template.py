@@ -1,6 +1,6 @@
 """The template of a sparse convolution: lowered and unrolled, but for the output channels, and still without a weight.
 
-It takes what a schedule marks: each loop annotated with `UNROLLED` is unrolled.
+Each loop that the schedule annotated with `UNROLLED` is unrolled.
 """
 
 from __future__ import annotations
@@ -28,29 +28,29 @@ from .steps import Always, Loop, PerOutput, Products, Staging, Step
 AFTER_UNROLLING = frozenset(
     ("tirx.SplitHostDevice", "tirx.MakePackedAPI", "tirx.FP8StorageLegalize", "tirx.BF16StorageLegalize")
 )
-"""Passes at the end of TVM's pipeline that a template has not gone through yet."""
+"""The passes at the end of TVM's pipeline that a template has not gone through yet."""
 
 Values = Mapping[tirx.Var, int]
 
 
 @dataclass(frozen=True)
 class Template:
-    """What of a kernel is the same for all weights of a shape."""
+    """The parts of a kernel that are the same for all weights of a shape."""
 
     func: tirx.PrimFunc
     """The lowered function, its loops still rolled, with the constants as parameters."""
     sums: tirx.Buffer
     """The thread's sums, which are zero at first."""
     extents: tuple[tirx.AttrStmt, ...]
-    """How many blocks and threads there are; empty for a CPU."""
+    """The statements with the numbers of blocks and threads; empty for a CPU."""
     common: tuple[tirx.Stmt, ...]
-    """What a thread works out first, whatever its output channels are."""
+    """The statements that a thread runs first, whatever its output channels are."""
     steps: tuple[Step, ...]
-    """What a thread does, unrolled."""
+    """The steps of a thread, unrolled."""
 
     @property
     def pixels(self) -> int:
-        """Pixels of a thread: so many multiply-adds it has for each weight."""
+        """The number of pixels of a thread, which has so many multiply-adds for each weight."""
         places = [step.place for step in _flat(self.steps) if isinstance(step, Products)]
         return len(places) // len(set(places))
 
@@ -62,7 +62,7 @@ class _UpToUnrolling:
 
 
 def make_template(func: tirx.PrimFunc, target: tvm.target.Target) -> Template:
-    """The template of a scheduled function that computes `compute.sparse`."""
+    """Return the template of a scheduled function that computes `compute.sparse`."""
     whole = target if target.host is not None else target.with_host(target)
     mod = tvm.IRModule({"template": with_rounding(func, target).with_attr("global_symbol", "template")})
     mod = tirx.transform.BindTarget(whole)(mod)
@@ -100,7 +100,7 @@ def _flat(steps: Iterable[Step]) -> Iterator[Step]:
 
 
 def _without(steps: Iterable[Step], sums: tirx.Buffer) -> Iterator[Step]:
-    """The steps but for those that declare the sums, make them zero, or, in a lone thread, declare a constant."""
+    """Yield the steps but for those that declare the sums, make them zero, or, in a lone thread, declare a constant."""
     for step in steps:
         if isinstance(step, Loop):
             yield replace(step, steps=tuple(_without(step.steps, sums)))
@@ -111,12 +111,12 @@ def _without(steps: Iterable[Step], sums: tirx.Buffer) -> Iterator[Step]:
 
 
 def declares(stmt: tirx.Stmt, names: Sequence[str]) -> bool:
-    """Whether a statement declares a buffer with one of the names."""
+    """Return whether a statement declares a buffer with one of the names."""
     return isinstance(stmt, tirx.DeclBuffer | tirx.AllocBuffer) and stmt.buffer.name in names
 
 
 def is_thread(stmt: tirx.Stmt) -> bool:
-    """Whether a statement is what a thread does: the smallest that has all loops to unroll.
+    """Return whether a statement is the work of a thread: the smallest that has all loops to unroll.
 
     Some of them may stand in loops that stay.
     """
@@ -160,7 +160,7 @@ class _Unroller:
                 yield from self.steps(stmt.body, {**values, stmt.loop_var: value})
 
     def _per_output(self, loop: tirx.For, values: Values) -> Step:
-        """What stands in a loop over output channels, which is the innermost one."""
+        """Return the step for a loop over output channels, which is the innermost one."""
         stmt, k = substitute(loop.body, values), loop.loop_var
         if isinstance(stmt, tirx.BufferStore) and isinstance(stmt.value, tirx.Add):
             before, product = stmt.value.a, stmt.value.b
@@ -173,7 +173,7 @@ class _Unroller:
         return PerOutput(k, self._hoisted(stmt, k))
 
     def _staging(self, loop: tirx.For, values: Values) -> Iterator[Step]:
-        """What stands in a loop over the channels of a chunk: chunks are staged in the order of their channels."""
+        """Yield the steps for a loop over the channels of a chunk: chunks are staged in the order of their channels."""
         target, copies = _stored_to(loop.body), self._extents and loop.annotations.get(COPIED)
         first = self._staged[target]
         self._staged[target] += int(loop.extent)
@@ -200,12 +200,12 @@ class _Unroller:
 
 
 def first_lane(index: tirx.PrimExpr) -> tirx.PrimExpr:
-    """The index of a vector's first element."""
+    """Return the index of a vector's first element."""
     return index.base if isinstance(index, tirx.Ramp) else index
 
 
 def is_unrolled(stmt: tirx.Stmt) -> bool:
-    """Whether a statement is a loop that is to be unrolled."""
+    """Return whether a statement is a loop that is to be unrolled."""
     return isinstance(stmt, tirx.For) and UNROLLED in stmt.annotations
 
 
@@ -218,7 +218,7 @@ def _has_unrolled(stmt: tirx.Stmt) -> bool:
 def _with_intrinsics(
     bindings: list[tirx.Stmt], func: tirx.PrimFunc, extents: tuple[tirx.AttrStmt, ...]
 ) -> tuple[tirx.Stmt, ...]:
-    """The statements with what the target has for divisions; nothing else of a thread has any, once it is hoisted."""
+    """Return the statements with the target's intrinsics for divisions; a hoisted thread has no others."""
     if not bindings:
         return ()
     lowered: list[tirx.Stmt] = []
@@ -233,14 +233,14 @@ def _with_intrinsics(
 
 
 def rolled_loops(func: tirx.PrimFunc) -> list[tirx.For]:
-    """The loops around what a thread unrolls."""
+    """Return the loops around those that a thread unrolls."""
     found: list[tirx.For] = []
     tvm_ffi.structural_walk(func.body, (tirx.For, found.append))
     return [loop for loop in found if UNROLLED not in loop.annotations]
 
 
 def thread_extents(func: tirx.PrimFunc) -> tuple[tirx.AttrStmt, ...]:
-    """The statements that say how many blocks and threads there are."""
+    """Return the statements that hold the numbers of blocks and threads."""
     found: list[tirx.AttrStmt] = []
     tvm_ffi.structural_walk(func.body, (tirx.AttrStmt, found.append))
     return tuple(stmt for stmt in found if stmt.attr_key == "thread_extent")

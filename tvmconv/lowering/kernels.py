@@ -28,10 +28,10 @@ if TYPE_CHECKING:
     from tvm.runtime import Executable
 
 KERNEL_NAME = "tvmconv_kernel"
-"""The function of a module that holds a single kernel."""
+"""The name of the function in a module that holds a single kernel."""
 
 MOST_PRODUCTS = {"cuda": 200_000, "llvm": 60_000}
-"""Multiply-adds of a thread, by kind of target: so many take two cores about a minute to compile."""
+"""The largest number of multiply-adds of a thread, by kind of target: two cores compile so many in a minute."""
 
 _front_end = Lock()
 """Held while Python folds constants: other threads would wait anyway, and would make the same templates."""
@@ -42,9 +42,9 @@ class Folded(NamedTuple):
 
     func: tirx.PrimFunc
     pixels: int
-    """Pixels of a thread: so many multiply-adds it has for each weight."""
+    """The number of pixels of a thread, which has so many multiply-adds for each weight."""
     blocks: int
-    """Blocks of output channels, each with code of its own."""
+    """The number of blocks of output channels, each with code of its own."""
 
 
 class Kernel(NamedTuple):
@@ -54,7 +54,7 @@ class Kernel(NamedTuple):
     """With the kernel alone."""
     workspace: Workspace
     folded: Folded | None = None
-    """Of a sparse kernel."""
+    """The lowered function of a sparse kernel; None for a dense one."""
 
 
 def build_kernel(
@@ -64,7 +64,7 @@ def build_kernel(
     constants: Constants | None = None,
     name: str = KERNEL_NAME,
 ) -> Kernel:
-    """The problem's kernel, in a module of its own, with the constants of a sparse one in it.
+    """Build the problem's kernel, in a module of its own, with the constants of a sparse one in it.
 
     `name` is that of the function: functions of one network need different ones. Threads may build several side by
     side. Raises `InvalidArgumentError` for a weight of another shape, or with NaN or infinity in it, and
@@ -78,7 +78,7 @@ def build_kernel(
 
 
 def build_function(func: tirx.PrimFunc, target: tvm.target.Target) -> Kernel:
-    """The kernel of a scheduled function, under its name."""
+    """Build the kernel of a scheduled function, under its name."""
     func, workspace = take_out(func, target)
     return Kernel(build(tvm.IRModule({str(func.attrs["global_symbol"]): func}), target), workspace)
 
@@ -86,7 +86,7 @@ def build_function(func: tirx.PrimFunc, target: tvm.target.Target) -> Kernel:
 def build_twin(
     problem: Problem, selection: Selection, target: tvm.target.Target, constants: Constants | None = None
 ) -> Kernel:
-    """The serial twin of the kernel that `build_kernel` makes, for the CPU of this machine."""
+    """Build the serial twin of the kernel that `build_kernel` makes, for the CPU of this machine."""
     cpu = resolve_target(TWIN_TARGET)
     func = serial_twin(lower(problem, selection, target, KERNEL_NAME))
     if constants is None:
@@ -96,7 +96,7 @@ def build_twin(
 
 
 def lower(problem: Problem, selection: Selection, target: tvm.target.Target, name: str) -> tirx.PrimFunc:
-    """The problem's scheduled function, named, with its operands in the order of `workload.operands`.
+    """Return the problem's scheduled function, named, with its operands in the order of `workload.operands`.
 
     It is marked as scheduled, so that TVM's own passes leave it alone inside a larger module.
     """
@@ -107,7 +107,7 @@ def lower(problem: Problem, selection: Selection, target: tvm.target.Target, nam
 
 
 def fold(problem: Problem, selection: Selection, target: tvm.target.Target, constants: Constants) -> Folded:
-    """The lowered function of a sparse problem, with its constants in it."""
+    """Return the lowered function of a sparse problem, with its constants in it."""
     template = kept_template(problem._replace(sparsity=0.0), selection.template, selection.config, str(target))
     products, most = template.pixels * int(np.count_nonzero(constants["w"])), MOST_PRODUCTS[target.kind.name]
     if products > most:
@@ -123,7 +123,7 @@ def _bound(template: Template, problem: Problem, selection: Selection, constants
 
 @lru_cache(maxsize=64)
 def kept_template(problem: Problem, scheduled_by: Any, config: Any, target: str) -> Template:
-    """What kernels of a problem have in common before they get constants, made once: it is the same for all weights."""
+    """Return the lowered function that kernels of a problem share, whatever their weights, made once."""
     resolved = resolve_target(target)
     selection = Selection(scheduled_by, config, "what is common to all weights")
     return make_template(lower(problem, selection, resolved, KERNEL_NAME), resolved)

@@ -1,4 +1,4 @@
-"""From a bound template to machine code: what is left of lowering, and one translation unit for each launch."""
+"""Building of a bound template to machine code: the rest of lowering, and one translation unit for each launch."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ AS_WRITTEN = "-disable-machine-licm:bool=true"
 whole vector each, into memory until they are used. Machine code that is loaded at run time was twice as slow for it."""
 
 _llvm_options = Lock()
-"""Held while LLVM's options are others: a process has them once."""
+"""A lock that is held while LLVM's options are changed: a process has them once."""
 
 
 def build_launches(func: tirx.PrimFunc, target: tvm.target.Target, name: str) -> Executable:
@@ -56,6 +56,6 @@ def machine_code(executable: Executable, target: tvm.target.Target) -> list[byte
 
 
 def _as_written(target: tvm.target.Target) -> tvm.target.Target:
-    """The same processor, with `AS_WRITTEN`."""
+    """Return the same processor with `AS_WRITTEN`."""
     config = json.loads(str(target))
     return tvm.target.Target({**config, "cl-opt": [*config.get("cl-opt", ()), AS_WRITTEN]})

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def build(mod: tvm.IRModule, target: tvm.target.Target, pipeline: tvm.transform.Pass | None = None) -> Executable:
-    """Compiles a module of kernels, or a Relax module, for a target; by TVM's default pipeline for it unless told."""
+    """Compile a module of kernels, or a Relax module, for a target, by TVM's default pipeline unless one is given."""
     use_fast_compiler()
     mod = mod.clone()
     kernels = {name: func for name, func in mod.functions.items() if isinstance(func, tirx.PrimFunc)}

@@ -17,14 +17,16 @@ OPAQUE = 8
 
 
 def as_scheduled(func: tirx.PrimFunc, name: str) -> tirx.PrimFunc:
-    """The function named, and marked as scheduled."""
+    """Return the function named, and marked as scheduled."""
     return func.with_attrs({"global_symbol": name, "tirx.is_scheduled": True, "op_pattern": OPAQUE})
 
 
 def with_operands(func: tirx.PrimFunc, workload: ConvWorkload) -> tirx.PrimFunc:
-    """The function with parameters in the shapes of the workload's operands, for a template that takes planes as rows.
+    """Return the function with parameters in the shapes of the workload's operands.
 
-    An index beyond the end of a row then is one in the next, which is where it lies.
+    Some templates take planes as rows. An index beyond the end of a row then is one in the next, which is where it
+    lies.
+
     Before: `x: T.Buffer((1, 8, 1, 196), "float32")`. After: `x: T.Buffer((1, 8, 14, 14), "float32")`.
     """
     shapes = [shape for shape, _ in workload.operands.values()]
@@ -35,7 +37,7 @@ def with_operands(func: tirx.PrimFunc, workload: ConvWorkload) -> tirx.PrimFunc:
 
 
 def with_launch_bounds(func: tirx.PrimFunc) -> tirx.PrimFunc:
-    """The function with `MIN_BLOCKS` as TVM's attribute of a kernel, which no schedule primitive can set.
+    """Return the function with `MIN_BLOCKS` as TVM's attribute of a kernel, which no schedule primitive can set.
 
     Before: `for tx in T.thread_binding(256, ..., annotations={"tvmconv.min_blocks": 2}): ...`.
     After: `for tx in T.thread_binding(256, ...): with T.attr(0, "tirx.launch_bounds_min_blocks_per_sm", 2): ...`.
@@ -52,7 +54,7 @@ def with_launch_bounds(func: tirx.PrimFunc) -> tirx.PrimFunc:
 
 
 def with_alignment(func: tirx.PrimFunc, target: tvm.target.Target) -> tirx.PrimFunc:
-    """The function with parameters that are aligned to no more than arrays are: `GPU_ALIGNMENT`, or an element.
+    """Return the function with parameters aligned to no more than arrays are: `GPU_ALIGNMENT`, or an element.
 
     TVM assumes 64 bytes, and CPU code made so crashes on the arrays of NumPy and on slices, which are aligned to less.
     Before: `x: T.Buffer((1024,), "float32")`. After: `x: T.Buffer((1024,), "float32", align=4)`.
@@ -66,7 +68,7 @@ def with_alignment(func: tirx.PrimFunc, target: tvm.target.Target) -> tirx.PrimF
 
 
 def itemsize(dtype: Any) -> int:
-    """Bytes of an element."""
+    """Return the bytes of an element."""
     return -(-int(tvm.DataType(str(dtype)).bits) // 8)
 
 

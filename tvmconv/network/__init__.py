@@ -1,4 +1,4 @@
-"""Whole models: import from ONNX and torch through Relax, kernels of tvmconv put in, compiled and run.
+"""Import whole models from ONNX and torch through Relax, put in kernels of tvmconv, compile and run them.
 
 Names are loaded on first use: running a network that was exported needs nothing of TVM's compiler.
 """

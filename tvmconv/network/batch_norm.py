@@ -1,4 +1,4 @@
-"""Batch norm of inference: what it multiplies by and adds, and the pass that makes just that of those that are left."""
+"""Batch norms of inference: their factors and offsets, and a pass that computes the remaining ones by these alone."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .graph import Block, blocks_of, operator_name, rebind
 
 
 def scale_and_shift(value: relax.Expr) -> tuple[Array, Array] | None:
-    """What a batch norm multiplies each channel by and then adds, (K,) in float64; None for anything else.
+    """Return the factor and the offset of each channel in a batch norm, (K,) in float64; None for anything else.
 
     It has to be one of inference, over axis 1, with parameters that are constants.
     """
@@ -28,7 +28,7 @@ def scale_and_shift(value: relax.Expr) -> tuple[Array, Array] | None:
 
 
 def normalized(var: relax.Var, block: Block) -> relax.Var | None:
-    """The variable for the first of a batch norm's three results, if the others are not read."""
+    """Return the variable for the first of a batch norm's three results, if the others are not read."""
     first = block.only_reader(var)
     if first is None or not isinstance(block.values[first], relax.TupleGetItem) or block.values[first].index != 0:
         return None
@@ -36,7 +36,7 @@ def normalized(var: relax.Var, block: Block) -> relax.Var | None:
 
 
 def simplify_batch_norms(mod: tvm.IRModule) -> tvm.IRModule:
-    """The module with a multiplication and an addition for each batch norm, which TVM can fuse with their neighbours.
+    """Return the module with each batch norm as a multiplication and an addition, which TVM can fuse.
 
     As one operator with three results, a batch norm is a kernel by itself that also copies its statistics.
 
@@ -62,7 +62,7 @@ def simplify_batch_norms(mod: tvm.IRModule) -> tvm.IRModule:
 
 
 def _by_way_of_float32(norm: relax.Call) -> relax.Expr:
-    """The first result of a batch norm, computed in float32."""
+    """Return the first result of a batch norm, computed in float32."""
     attrs, ndim = norm.attrs, norm.args[0].ty.ndim
     shape = [-1 if axis == attrs.axis % ndim else 1 for axis in range(ndim)]
     arrays = norm.args[0], *(relax.op.reshape(each, shape) for each in norm.args[1:])

@@ -1,4 +1,4 @@
-"""From a model to a network."""
+"""Build a network from a model."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .precision import sum_in_float32
 
 
 def build(model: Any, target: Any = "llvm", sparse: str = "auto") -> Network:
-    """Compiles a model for a target: its convolutions with the kernels of tvmconv, the rest with TVM's.
+    """Compile a model for a target: its convolutions with the kernels of tvmconv, the rest with TVM's.
 
     `model` is what `import_model` returns, or anything it takes without `inputs`; `target` is anything that
     `resolve_target` takes. Building for "cuda" needs no GPU, running does. Raises `UnsupportedModelError` for a model
@@ -38,7 +38,7 @@ def build(model: Any, target: Any = "llvm", sparse: str = "auto") -> Network:
 
 
 def _machine_code(mod: tvm.IRModule, target: tvm.target.Target) -> dict[str, bytes]:
-    """That of the kernels with weights in them, as `kernel_cache` knows it: it takes long to make again."""
+    """Return the machine code of kernels that hold weights, by their keys in `kernel_cache`: it takes long to make."""
     modules = mod.attrs.get("external_mods", []) if mod.attrs else []
     sources = [source for module in modules for source in cuda.sources(module)]
     return kernel_cache.collected(sources, cuda_arch(target)) if sources else {}

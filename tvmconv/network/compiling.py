@@ -1,4 +1,4 @@
-"""From a network's module to machine code, by passes of TVM and ours in turns, and the operator that TVM fails for."""
+"""Compile a network's module to machine code, with passes of TVM and of tvmconv; name the operator where TVM fails."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
     from tvm.runtime import Executable
 
 UNNAMED = re.compile(r"(lv|gv)\d*")
-"""The names of variables for which Relax is given none."""
+"""The names of variables to which Relax's importers gave none."""
 
 HINT = "static shapes, or other operators"
 
 
 def compile_network(mod: tvm.IRModule, target: tvm.target.Target) -> Executable:
-    """The module, compiled; `UnsupportedModelError` with the operator at fault where TVM cannot."""
+    """Compile the module; raise `UnsupportedModelError` with the operator at fault where TVM cannot."""
     joined = join_outputs(mod) if target.kind.name == "llvm" else mod
     try:
         return _compiled(joined, target)
@@ -41,7 +41,10 @@ def compile_network(mod: tvm.IRModule, target: tvm.target.Target) -> Executable:
 
 
 def _compiled(mod: tvm.IRModule, target: tvm.target.Target) -> Executable:
-    """The module, compiled; `Refused` where TVM cannot. What is raised by our passes between TVM's is a bug."""
+    """Compile the module; raise `Refused` where TVM cannot.
+
+    An error that a pass of tvmconv raises between TVM's passes is a bug and stays as it is.
+    """
     pipeline = None
     if target.kind.name == "llvm":
         with tvm_at_work():
@@ -55,7 +58,7 @@ def _compiled(mod: tvm.IRModule, target: tvm.target.Target) -> Executable:
 
 
 def operator_at_fault(mod: tvm.IRModule, target: tvm.target.Target) -> tuple[str, str] | None:
-    """The first operator of "main" that TVM cannot compile by itself either, in words, and why.
+    """Return the first operator of "main" that TVM cannot compile alone either, in words, and the reason.
 
     None where each of them compiles alone. Equal ones are tried once.
     """
@@ -76,7 +79,7 @@ def operator_at_fault(mod: tvm.IRModule, target: tvm.target.Target) -> tuple[str
 
 
 def _alone(mod: tvm.IRModule, value: relax.Expr) -> tvm.IRModule | None:
-    """A module that calls one operator, or one of the module's functions; None for what calls none of them."""
+    """Return a module that calls just this operator or function of the module; None for a value that calls neither."""
     name = operator_name(value)
     if name is None or name == "relax.call_dps_packed":
         return None
@@ -94,7 +97,7 @@ def _alone(mod: tvm.IRModule, value: relax.Expr) -> tvm.IRModule | None:
 
 
 def _called(call: relax.Call) -> str:
-    """The name of the operator or the function that is called."""
+    """Return the name of the operator or the function that is called."""
     name = operator_name(call)
     if name in ("relax.call_tir", "relax.call_tir_inplace"):
         return str(call.args[0].name_hint)

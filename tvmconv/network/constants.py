@@ -1,4 +1,4 @@
-"""Folding of constants, before anything looks for the weights of a convolution.
+"""Folding of constants, which runs before any pass looks for the weights of a convolution.
 
 TVM's own FoldConstant compiles a function for each expression, which takes seconds for the constants that importers
 make: a weight broadcast from a number, a bias reshaped, a bound of a clip tested for NaN. NumPy takes milliseconds.
@@ -25,7 +25,7 @@ RESHAPING: dict[str, Callable[[Array, tuple[int, ...]], Array]] = {
     "relax.reshape": np.reshape,
     "relax.squeeze": np.reshape,
 }
-"""Operators that are functions of their first operand and of the shape of the result."""
+"""NumPy's functions for operators whose result depends on their first operand and on the shape of the result."""
 
 ELEMENTWISE: dict[str, Callable[..., Any]] = {
     "relax.add": np.add,
@@ -37,11 +37,11 @@ ELEMENTWISE: dict[str, Callable[..., Any]] = {
     "relax.subtract": np.subtract,
     "relax.where": np.where,
 }
-"""Operators that are functions of the elements of all their operands."""
+"""NumPy's functions for operators that combine the elements of all their operands."""
 
 
 def fold_constants(mod: tvm.IRModule) -> tvm.IRModule:
-    """The module with expressions of constants in "main" replaced by constants.
+    """Return the module with expressions of constants in "main" replaced by constants.
 
     Before: `w = R.broadcast_to(R.const(0.5), R.shape([8, 1, 3, 3]))`, `y = R.nn.conv2d(x, w)`.
     After: `y = R.nn.conv2d(x, constant)`.
@@ -76,12 +76,12 @@ class _Folder(PyExprMutator):  # type: ignore[misc]
 
 
 def constant_value(expr: relax.Expr | None) -> Array | None:
-    """The value of a constant, None for anything else."""
+    """Return the value of a constant; None for anything else."""
     return np.asarray(expr.value.numpy()) if isinstance(expr, tvm.ir.GenericConst) else None
 
 
 def static_shape(ty: relax.TensorType) -> tuple[int, ...] | None:
-    """The shape of a tensor's type where every size is a number, else None."""
+    """Return the shape of a tensor's type where every size is a number, else None."""
     if not isinstance(ty.shape, relax.ShapeExpr) or not all(isinstance(n, tvm.tirx.IntImm) for n in ty.shape):
         return None
     return tuple(int(n) for n in ty.shape)

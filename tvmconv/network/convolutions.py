@@ -1,4 +1,4 @@
-"""What a model's convolutions are, in words and numbers."""
+"""Descriptions of a model's convolutions, in words and as workloads."""
 
 from __future__ import annotations
 
@@ -19,16 +19,19 @@ from .layers import Convolution
 OPERATORS = tuple(f"relax.nn.conv{rank}d{kind}" for kind in ("", "_transpose") for rank in (1, 2, 3))
 
 LAYOUTS = {"conv1d": ("NCW", "OIW", "NCW"), "conv2d": ("NCHW", "OIHW", "NCHW")}
-"""What a workload can describe: the layouts of data, weight and output for each kind."""
+"""The layouts of data, weight and output that a workload can describe, for each kind of convolution."""
 
 
 def is_convolution(expr: relax.Expr) -> bool:
-    """Whether an expression is a convolution of Relax, of any rank, transposed or not."""
+    """Return whether an expression is a convolution of Relax, of any rank, transposed or not."""
     return operator_name(expr) in OPERATORS
 
 
 def is_linear(expr: relax.Expr) -> bool:
-    """Whether an expression is a linear layer that a workload can describe: x (N, C) by a constant weight (C, K)."""
+    """Return whether an expression is a linear layer that a workload can describe.
+
+    Such a layer multiplies x (N, C) by a constant weight (C, K).
+    """
     if operator_name(expr) != "relax.matmul" or constant_value(expr.args[1]) is None:
         return False
     x, w = (argument.ty for argument in expr.args)
@@ -37,14 +40,14 @@ def is_linear(expr: relax.Expr) -> bool:
 
 
 def describe_linear(name: str, call: relax.Call) -> Convolution:
-    """A linear layer as the convolution that it is, with kernels and images of one element."""
+    """Describe a linear layer as the convolution that it is, with kernels and images of one element."""
     x, (channels, outputs) = call.args[0].ty, static_shape(call.args[1].ty) or ()
     workload = ConvWorkload.conv2d((*(static_shape(x) or ()), 1, 1), (outputs, channels, 1, 1), dtype=str(x.dtype))
     return Convolution(name, str(workload), "NC", workload.flops, workload, None)
 
 
 def describe(name: str, call: relax.Call) -> Convolution:
-    """The convolution that a call of Relax computes, without anything that precedes or follows it."""
+    """Describe the convolution that a call of Relax computes, without anything that precedes or follows it."""
     workload, obstacle = None, _form_obstacle(call)
     if obstacle is None:
         try:
@@ -62,7 +65,7 @@ def describe(name: str, call: relax.Call) -> Convolution:
 
 
 def _form_obstacle(call: relax.Call) -> str | None:
-    """Why a ConvWorkload cannot describe the call."""
+    """Return the reason why a ConvWorkload cannot describe the call; None if it can."""
     attrs, (x, w) = call.attrs, (argument.ty for argument in call.args)
     kind = call.op.name.removeprefix("relax.nn.")
     layouts = (attrs.data_layout, attrs.kernel_layout, attrs.out_layout)
@@ -78,7 +81,7 @@ def _form_obstacle(call: relax.Call) -> str | None:
 
 
 def _workload(call: relax.Call) -> ConvWorkload:
-    """The workload of a call; a convolution with one spatial axis has a first one of size 1."""
+    """Return the workload of a call; a convolution with one spatial axis gets a first one of size 1."""
     attrs, (x, w) = call.attrs, (argument.ty for argument in call.args)
     batch, channels, *size = static_shape(x) or ()
     out_channels, _, *kernel = static_shape(w) or ()
@@ -106,7 +109,10 @@ def _workload(call: relax.Call) -> ConvWorkload:
 
 
 def _flops(call: relax.Call) -> int | None:
-    """Each output takes as many multiply-adds as a filter has elements; transposed, each input does."""
+    """Return the operations of a convolution, two for each multiply-add; None where a shape is known only at run time.
+
+    Each output takes as many multiply-adds as a filter has elements; in a transposed convolution each input does.
+    """
     transposed = call.op.name.endswith("_transpose")
     outputs, weight = static_shape(call.args[0].ty if transposed else call.ty), static_shape(call.args[1].ty)
     if outputs is None or weight is None:
@@ -116,7 +122,7 @@ def _flops(call: relax.Call) -> int | None:
 
 
 def _words(call: relax.Call) -> str:
-    """For example "conv2d NHWC 1x14x14x8 float32, weight HWIO 3x3x8x16, stride 1x1, padding 0,0,0,0"."""
+    """Describe a call, as in "conv2d NHWC 1x14x14x8 float32, weight HWIO 3x3x8x16, stride 1x1, padding 0,0,0,0"."""
     attrs, (x, w) = call.attrs, (argument.ty for argument in call.args)
     text = f"{call.op.name.removeprefix('relax.nn.')} {attrs.data_layout} {_sizes(x)} {x.dtype}"
     text += f", weight {attrs.kernel_layout} {_sizes(w)}, stride {'x'.join(map(str, attrs.strides))}"
@@ -129,5 +135,5 @@ def _sizes(ty: relax.TensorType) -> str:
 
 
 def size_text(size: tvm.ir.PrimExpr) -> str:
-    """A size as TVM prints it, without the types of its numbers: "N - 2" for "N - T.int64(2)"."""
+    """Return a size as TVM prints it, without the types of its numbers: "N - 2" for "N - T.int64(2)"."""
     return re.sub(r"T\.int64\((-?\d+)\)", r"\1", str(size))

@@ -1,4 +1,4 @@
-"""On a GPU: a network's launches as one CUDA graph, so that the CPU does not hold it up."""
+"""CUDA graphs of a network: the GPU gets many launches at once and need not wait for the CPU between them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ RUN_OR_CAPTURE = "vm.builtin.cuda_graph.run_or_capture"
 
 
 def cuda_pipeline(target: tvm.target.Target) -> tvm.transform.Pass:
-    """TVM's own pipeline for a GPU, with `use_cuda_graphs`."""
+    """Return TVM's own pipeline for a GPU, with `use_cuda_graphs`."""
     passes = [
         *library_dispatch_passes(target),
         *legalize_passes(target),
@@ -38,13 +38,13 @@ def cuda_pipeline(target: tvm.target.Target) -> tvm.transform.Pass:
 
 
 def with_cuda_graphs(passes: list[tvm.transform.Pass]) -> list[tvm.transform.Pass]:
-    """The passes of a pipeline with `use_cuda_graphs` in the place of TVM's."""
+    """Return the passes of a pipeline with `use_cuda_graphs` in the place of TVM's."""
     ours = tvm.transform.module_pass(lambda mod, _: use_cuda_graphs(mod), opt_level=0, name="use_cuda_graphs")
     return [ours if each.info.name == "RewriteCUDAGraph" else each for each in passes]
 
 
 def use_cuda_graphs(mod: tvm.IRModule) -> tvm.IRModule:
-    """The module whose "main" captures its launches in CUDA graphs when it is first run, and replays them from then on.
+    """Return the module with a "main" that captures its launches in CUDA graphs first and replays them from then on.
 
     Where TVM's option `relax.backend.use_cuda_graph` is set to False, nothing is in a graph.
 
@@ -70,7 +70,7 @@ def use_cuda_graphs(mod: tvm.IRModule) -> tvm.IRModule:
 
 @mutator
 class _OneByOne(PyExprMutator):  # type: ignore[misc]
-    """Launches of graphs become calls of the functions that are captured in them."""
+    """A mutator that replaces each launch of a graph by a call of the function that is captured in it."""
 
     def visit_call_(self, call: relax.Call) -> relax.Expr:
         if operator_name(call) != "relax.call_builtin_with_ctx" or call.args[0].global_symbol != RUN_OR_CAPTURE:

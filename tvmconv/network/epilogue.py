@@ -1,7 +1,7 @@
-"""What stands around a convolution and fits into its kernel: padding before it, and the epilogue behind it.
+"""Operators around a convolution that fit into its kernel: padding before it, and the epilogue behind it.
 
-One dataflow block is looked at at a time. A variable that is read elsewhere, or by two, has to be stored anyway, so
-whatever follows it stays as it is.
+A pass looks at one dataflow block at a time. A variable that is read elsewhere, or by two readers, has to be stored
+anyway, so whatever follows it stays as it is.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from .graph import Block, operator_name
 class Tail:
     """The epilogue `activation(y * scale[k] + shift[k] + residual)` behind a convolution.
 
-    `scale` and `shift` are (K,) in float64, None for one and zero; bounds that are not there are infinite.
+    `scale` and `shift` are (K,) in float64; None stands for ones and for zeros. A missing bound is infinite.
     """
 
     output: relax.Var
-    """The variable that holds the result of it all."""
+    """The variable that holds the result of the whole epilogue."""
     scale: Array | None
     shift: Array | None
     residual: relax.Expr | None
@@ -38,11 +38,11 @@ class Tail:
     low: float
     high: float
     function: Function | None
-    """The activation, where it is not bounds."""
+    """The activation, where it is more than two bounds."""
 
 
 def follow(convolution: relax.Var, block: Block, taken: Collection[relax.Var] = ()) -> Tail:
-    """Everything behind a convolution (N, K, ...) that its kernel's epilogue can take in.
+    """Collect everything behind a convolution (N, K, ...) that its kernel's epilogue can take in.
 
     Where two convolutions are added, either could take the other's result as its residual: the variables in `taken`
     are additions that others have taken in.
@@ -87,7 +87,7 @@ def follow(convolution: relax.Var, block: Block, taken: Collection[relax.Var] = 
 
 
 def clip_bounds(value: relax.Expr) -> tuple[float, float] | None:
-    """The bounds that an activation clips to, infinite where there is none; None for anything else."""
+    """Return the bounds that an activation clips to, infinite where there is none; None for anything else."""
     name = operator_name(value)
     if name == "relax.nn.relu":
         return 0.0, inf
@@ -105,7 +105,7 @@ def clip_bounds(value: relax.Expr) -> tuple[float, float] | None:
 
 
 def vector_of(operator: str, value: relax.Expr, y: relax.Var) -> Array | None:
-    """The (K,) constant that a call of an operator joins with the channels of y (N, K, ...); None for anything else."""
+    """Return the constant (K,) that an operator joins with the channels of y (N, K, ...); None for anything else."""
     if operator_name(value) != operator:
         return None
     vector = next((constant_value(argument) for argument in value.args if not argument.same_as(y)), None)
@@ -122,7 +122,7 @@ def vector_of(operator: str, value: relax.Expr, y: relax.Var) -> Array | None:
 
 
 def residual_of(value: relax.Expr, y: relax.Var) -> relax.Expr | None:
-    """The tensor of the type of y that an addition adds to y; None for anything else."""
+    """Return the tensor, of the type of y, that an addition adds to y; None for anything else."""
     if operator_name(value) != "relax.add":
         return None
     others = [argument for argument in value.args if not argument.same_as(y)]
@@ -130,7 +130,7 @@ def residual_of(value: relax.Expr, y: relax.Var) -> relax.Expr | None:
 
 
 def padding_before(data: relax.Expr, block: Block) -> tuple[relax.Expr, tuple[int, int, int, int]]:
-    """What a convolution's input was before it was padded with zeros, and (top, left, bottom, right) of that."""
+    """Return a convolution's input before it was padded with zeros, and this padding: (top, left, bottom, right)."""
     value = block.values.get(data)
     if value is None or operator_name(value) != "relax.nn.pad":
         return data, (0, 0, 0, 0)

@@ -1,4 +1,4 @@
-"""What TVM cannot do, told apart from what is wrong with tvmconv itself."""
+"""Errors that tell a limit of TVM from a bug of tvmconv."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ OURS = str(Path(__file__).parent.parent)
 
 
 class Refused(Exception):  # noqa: N818
-    """Something cannot be imported or compiled; who knows the node makes an `UnsupportedModelError` of it."""
+    """Raised for a model that cannot be imported or compiled; who knows the node raises `UnsupportedModelError`."""
 
     def __init__(self, problem: str, hint: str | None = None, nodes: Sequence[Any] = ()) -> None:
-        """`hint` says what would help, `nodes` are those at fault where whoever raises this knows."""
+        """Keep the problem, `hint`, which says what would help, and `nodes`, those at fault where they are known."""
         super().__init__(problem, hint, nodes)
         self.problem = problem
         self.hint = hint
@@ -31,10 +31,10 @@ class Refused(Exception):  # noqa: N818
 
 @contextmanager
 def tvm_at_work() -> Iterator[None]:
-    """Raises `Refused` for what TVM raises: it has no error of its own for what it cannot do.
+    """Raise `Refused` for an error of TVM, which has no error of its own for models that it cannot handle.
 
-    TVM calls code of tvmconv back, in passes and converters. What that raises is a bug, and stays what it is, unless
-    TVM's compiled code has refused what it was given.
+    TVM calls code of tvmconv back, in passes and converters. An error that this code raises is a bug and is passed on
+    as it is, unless TVM's compiled code raised it.
     """
     try:
         yield
@@ -52,5 +52,5 @@ def tvm_at_work() -> Iterator[None]:
 
 
 def is_compiled(file: str) -> bool:
-    """Whether a file of a traceback is one of TVM's compiled sources, which are not on this machine."""
+    """Return whether a file of a traceback is one of TVM's compiled sources, which are not on this machine."""
     return not Path(file).exists()

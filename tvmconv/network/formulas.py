@@ -1,7 +1,7 @@
-"""Activations that a network computes in several steps, told by the formula that the steps amount to.
+"""Activations that a network computes in several steps, recognised by the formula that the steps amount to.
 
-A formula of one variable y is a sum of products in a normal form, so one that is written otherwise, such as
-`y / 6 * clip(y + 3, 0, 6)` and `y * clip(y * (1 / 6) + 0.5, 0, 1)`, is the same text.
+A formula of one variable y is a sum of products in a normal form, so equal functions that are written differently, such
+as `y / 6 * clip(y + 3, 0, 6)` and `y * clip(y * (1 / 6) + 0.5, 0, 1)`, have the same text.
 """
 
 from __future__ import annotations
@@ -22,28 +22,31 @@ from .constants import constant_value
 from .graph import Block, operator_name
 
 MOST_STEPS = 24
-"""Steps of the longest activation that is looked for: torch's tanh has 17."""
+"""The largest number of steps of an activation that is looked for: torch's tanh has 17."""
 
 MOST_TERMS = 12
-"""Terms of a sum that is looked at any further."""
+"""The largest number of terms of a formula; longer sums are given up."""
 
 KNOWN = (sqrt(0.5), sqrt(2.0), sqrt(2 / pi), 0.044715, 1 / 6, 0.05, -1 / 3, 2 / 15, -17 / 315)
-"""Numbers of definitions that are rounded in a model."""
+"""Numbers of the activations' definitions, which a model holds rounded to its dtype."""
 
 NAMED = {row.relax: row for row in ACTIVATIONS.values() if row.relax}
 
 
 @dataclass(frozen=True)
 class Atom:
-    """A factor: y, or a function of a formula."""
+    """A factor of a product: y, or a function of a formula."""
 
     text: str
     clipped: tuple[Formula, float, float] | None = None
-    """Of a clip: what is clipped, and the bounds."""
+    """The formula that a clip is applied to and the two bounds; None for any other atom."""
 
 
 class Formula:
-    """A sum of products: for each product its coefficient. A product has each atom as often as it is a factor."""
+    """A sum of products, held as the coefficient of each product.
+
+    A product lists an atom as often as it is a factor.
+    """
 
     def __init__(self, terms: Mapping[tuple[Atom, ...], float]) -> None:
         self.terms = {atoms: value for atoms, value in terms.items() if value != 0}
@@ -89,7 +92,7 @@ class Formula:
 
 
 class NotAFormulaError(Exception):
-    """A step is none that activations are made of."""
+    """Raised for a step that no activation is made of."""
 
 
 def _formula(value: Formula | float) -> Formula:
@@ -104,7 +107,7 @@ Y = _atom("y")
 
 
 class Formulas:
-    """The functions of definitions as formulas."""
+    """The functions that activations are defined with, applied to formulas."""
 
     def exp(self, y: Formula) -> Formula:
         return _atom(f"exp{y}")
@@ -119,11 +122,14 @@ class Formulas:
         return _atom(f"tanh{y}")
 
     def abs(self, y: Formula) -> Formula:
-        """The absolute value, which no definition has but some forms have."""
+        """Return the absolute value, which only some models' forms of an activation use."""
         return _atom(f"abs{y}")
 
     def clip(self, y: Formula, low: float | None, high: float | None) -> Formula:
-        """A clip of a formula whose first coefficient is 1, times a number; a clip of a clip is one."""
+        """Return the clip of a formula, normalized so that equal clips have the same text.
+
+        A clip is one of a formula whose first coefficient is 1, times a number; a clip of a clip becomes one clip.
+        """
         low, high = -inf if low is None else low, inf if high is None else high
         factors = [value for atoms, value in sorted(y.terms.items(), key=lambda term: _text(term[0])) if atoms]
         if not factors:
@@ -148,7 +154,7 @@ OF = Formulas()
 
 
 def activation_behind(y: relax.Var, block: Block) -> tuple[relax.Var, Function] | None:
-    """The last variable and the name of an activation of y that nothing else than the activation reads.
+    """Return the last variable and the name of an activation of y, if nothing else reads its steps.
 
     None where there is none, or one that is bounds alone.
     """
@@ -163,7 +169,7 @@ def activation_behind(y: relax.Var, block: Block) -> tuple[relax.Var, Function] 
 
 
 def _steps(y: relax.Var, block: Block) -> dict[relax.Var, Formula | _Negative]:
-    """What is computed of y and numbers alone, in order, as formulas."""
+    """Return the variables that are computed from y and numbers alone, in order, with their formulas."""
     steps: dict[relax.Var, Formula | _Negative] = {y: Y}
     waiting = [y]
     while waiting and len(steps) <= MOST_STEPS:
@@ -255,7 +261,7 @@ OPERATORS: dict[str, Callable[..., Any]] = {
 
 
 def _is_closed(y: relax.Var, last: relax.Var, steps: Mapping[relax.Var, Any], block: Block) -> bool:
-    """Whether y, and what `last` is computed of, is read for `last` alone."""
+    """Return whether y and the steps between it and `last` are read for `last` alone."""
     inside, waiting = {last}, [last]
     while waiting:
         for argument in block.values[waiting.pop()].args:
@@ -271,9 +277,9 @@ def _same_type(var: relax.Var, y: relax.Var) -> bool:
 
 
 def _numbers(steps: Mapping[relax.Var, Any], block: Block) -> set[float]:
-    """Numbers that may be an activation's parameter: those in the steps, of either sign.
+    """Return numbers that may be an activation's parameter: those in the steps, of either sign.
 
-    With 0, activations are bounds.
+    0 is left out: with it, activations are mere bounds.
     """
     found: set[float] = set()
     for var in steps:
@@ -286,7 +292,7 @@ def _numbers(steps: Mapping[relax.Var, Any], block: Block) -> set[float]:
 
 
 def _named(text: str, numbers: set[float]) -> Function | None:
-    """The activation whose formula has a text, its parameters being some of the numbers."""
+    """Return the activation whose formula has this text, with parameters out of these numbers; None for no match."""
     for row in ACTIVATIONS.values():
         if row.definition is clip:
             continue

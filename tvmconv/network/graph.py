@@ -1,4 +1,4 @@
-"""Reading and changing the bindings of a Relax module's "main"."""
+"""Reading and rewriting the bindings of a Relax module's "main"."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tvm.relax.expr_functor import PyExprMutator, PyExprVisitor, mutator, visito
 
 
 class Block:
-    """The bindings of a dataflow block in order, and who reads each of its variables."""
+    """The bindings of a dataflow block in order, with the readers of each variable."""
 
     def __init__(self, block: relax.DataflowBlock) -> None:
         self.values = {binding.var: binding.value for binding in block.bindings}
@@ -23,19 +23,19 @@ class Block:
         self._readers = relax.analysis.udchain(block)
 
     def only_reader(self, var: relax.Var) -> relax.Var | None:
-        """The variable that is computed from `var`, if it is the only thing that `var` is read for."""
+        """Return the variable that is computed from `var`, if it is the only reader of `var`."""
         return self._readers[var][0] if self.is_inner(var) and len(self._readers[var]) == 1 else None
 
     def is_inner(self, var: relax.Var) -> bool:
-        """Whether a variable cannot be read outside the block."""
+        """Return whether a variable cannot be read outside the block."""
         return isinstance(var, relax.DataflowVar)
 
     def readers(self, var: relax.Var) -> list[relax.Var]:
-        """The variables of the block that are computed from `var`."""
+        """Return the variables of the block that are computed from `var`."""
         return list(self._readers.get(var, []))
 
     def live(self, values: Mapping[relax.Var, Sequence[relax.Expr]]) -> list[relax.Var]:
-        """The variables that the block's outputs are computed from, in order, where some are made of other values."""
+        """Return, in order, the variables that the block's outputs depend on if some variables had other `values`."""
         waiting, found = list(self._ends), set[relax.Var]()
         while waiting:
             if (var := waiting.pop()) not in found and var in self.values:
@@ -45,12 +45,12 @@ class Block:
 
 
 def free_variables(*expressions: relax.Expr) -> list[relax.Var]:
-    """Those that are in some expressions."""
+    """Return the variables that are read in some expressions."""
     return [var for each in expressions for var in relax.analysis.free_vars(each)]
 
 
 def blocks_of(mod: tvm.IRModule) -> list[Block]:
-    """The dataflow blocks of "main" in order, those in the branches of an If too."""
+    """Return the dataflow blocks of "main" in order, including those in the branches of an If."""
     blocks: list[Block] = []
 
     @visitor
@@ -63,7 +63,7 @@ def blocks_of(mod: tvm.IRModule) -> list[Block]:
 
 
 def rebind(mod: tvm.IRModule, values: Mapping[relax.Var, relax.Expr]) -> tvm.IRModule:
-    """The module with other values for some variables of "main", and without what only the old ones needed.
+    """Return the module with other values for some variables of "main", without bindings that only the old ones needed.
 
     A value may have another type than the old one: then so has what is computed from it.
     """
@@ -86,5 +86,5 @@ def rebind(mod: tvm.IRModule, values: Mapping[relax.Var, relax.Expr]) -> tvm.IRM
 
 
 def operator_name(value: relax.Expr) -> str | None:
-    """The name of the operator that an expression calls, such as "relax.add"; None for anything else."""
+    """Return the name of the operator that an expression calls, such as "relax.add"; None for anything else."""
     return str(value.op.name) if isinstance(value, relax.Call) and isinstance(value.op, tvm.ir.Op) else None

@@ -1,4 +1,4 @@
-"""Tensors at places that other tensors say, as spatial transformers read them."""
+"""Sampling of a tensor at places that another tensor holds, as spatial transformers do it."""
 
 from __future__ import annotations
 
@@ -12,24 +12,25 @@ from tvm.ir import Expr
 
 MODES, PADDINGS = ("nearest", "linear", "cubic"), ("zeros", "border", "reflection")
 CUBIC = -0.75
-"""The coefficient of cubic convolution."""
+"""The coefficient of cubic convolution, a number without unit."""
 
 
 class Tap(NamedTuple):
-    """An element beside a place along one axis."""
+    """An element beside a place along one axis, with its weight."""
 
     place: Expr
-    """An integer, as a floating-point number; it may be outside."""
+    """The index of the element, an integer in floating point; it may be outside the axis."""
     weight: Expr
 
 
 def sample(
     builder: relax.BlockBuilder, x: relax.Expr, grid: relax.Expr, mode: str, padding: str, align_corners: bool
 ) -> relax.Expr:
-    """x (N, C, *sizes) at the places of grid (N, *outputs, axes), -1 to 1 from end to end, last axis of x first.
+    """Return x (N, C, *sizes) sampled at the places in grid (N, *outputs, axes).
 
-    `mode` is one of `MODES`, `padding`, what is outside of x, one of `PADDINGS`; -1 and 1 are the centers of the
-    elements at the ends if `align_corners`, and else their outer edges.
+    Places are from -1 to 1, from end to end, with those of the last axis of x first. `mode` is one of `MODES`,
+    `padding`, what is outside of x, one of `PADDINGS`; -1 and 1 are the centers of the elements at the ends if
+    `align_corners`, and else their outer edges.
     """
 
     def compute(x: te.Tensor, grid: te.Tensor) -> te.Tensor:
@@ -57,7 +58,7 @@ def sample(
 
 
 def _taps(place: Expr, mode: str) -> list[Tap]:
-    """The elements that a place along an axis is made of."""
+    """Return the elements along an axis, with their weights, that make up the value at a place."""
     one = tirx.const(1.0, "float32")
     if mode == "nearest":
         return [Tap(tirx.nearbyint(place), one)]
@@ -78,7 +79,7 @@ def _taps(place: Expr, mode: str) -> list[Tap]:
 
 
 def _element(x: te.Tensor, first: Sequence[Expr], taps: Sequence[Tap], padding: str, align_corners: bool) -> Expr:
-    """An element of x, which may be outside, as float32."""
+    """Return an element of x, which may be outside, as float32."""
     conditions, places = [], []
     for tap, size in zip(taps, x.shape[2:], strict=True):
         length = size.astype("float32")
@@ -93,7 +94,7 @@ def _element(x: te.Tensor, first: Sequence[Expr], taps: Sequence[Tap], padding: 
 
 
 def _inside(place: Expr, length: Expr, padding: str, align_corners: bool) -> Expr:
-    """A place, moved into the axis: to its end, or reflected at its ends until it is inside."""
+    """Return a place moved into the axis: to its end, or reflected at its ends until it is inside."""
     if padding == "border":
         return _clamped(place, length)
     low = tirx.const(0.0 if align_corners else -0.5, "float32")
@@ -106,5 +107,5 @@ def _inside(place: Expr, length: Expr, padding: str, align_corners: bool) -> Exp
 
 
 def _clamped(place: Expr, length: Expr) -> Expr:
-    """A place no further out than the ends of the axis; the first of them for NaN."""
+    """Return a place clipped to the ends of the axis; the first end for NaN."""
     return tirx.min(tirx.max(place, tirx.const(0.0, "float32")), length - 1.0)

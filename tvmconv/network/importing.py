@@ -1,4 +1,4 @@
-"""From a framework's model to a Model: which importer it goes to, and what is done to what comes back."""
+"""Import of a framework's model: choose the importer, then put its module into the form that passes expect."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SOURCES = (
 def import_model(
     source: Any, inputs: tuple[Any, ...] | None = None, shapes: Mapping[str, Sequence[int]] | None = None
 ) -> Model:
-    """A model of ONNX or torch as a `Model`, its weights as constants.
+    """Import a model of ONNX or torch as a `Model`, with its weights as constants.
 
     `source` is the path or the bytes of an ONNX file, an `onnx.ModelProto`, a `torch.export.ExportedProgram`, or a
     `torch.nn.Module` together with `inputs`, a tuple of example tensors that it is exported with, in eval mode.
@@ -68,7 +68,7 @@ def _refuse_shapes(shapes: object) -> None:
 
 
 def _finish(mod: tvm.IRModule, inputs: list[str], outputs: list[str]) -> Model:
-    """The model of an importer's module and of the names that the framework has for its inputs and outputs."""
+    """Return the model for an importer's module and the framework's names of its inputs and outputs."""
     mod = relax.transform.ConvertToDataflow(min_size=1)(_with_identifiers(mod))
     require_sliding(mod)
     mod = relax.transform.DeadCodeElimination()(fold_constants(mod))
@@ -82,7 +82,7 @@ def _finish(mod: tvm.IRModule, inputs: list[str], outputs: list[str]) -> Model:
 
 
 def _with_identifiers(mod: tvm.IRModule) -> tvm.IRModule:
-    """The module with parameters whose names are C identifiers, as they end up in CUDA source unchanged.
+    """Return the module with C identifiers as names of its parameters, which CUDA source contains unchanged.
 
     Before: `def main(gpu_0/data_0: ...)`. After: `def main(input_0_gpu_0_data_0: ...)`.
     """

@@ -15,11 +15,12 @@ from .graph import Block, blocks_of, operator_name, rebind
 
 
 def join_outputs(mod: tvm.IRModule) -> tvm.IRModule:
-    """The module without concatenations of channels whose parts are outputs of kernels that nothing else reads.
+    """Return the module without those concatenations of channels into which kernels can write their outputs.
 
-    The first of the kernels gets memory for the whole result and writes its own channels; each one after it gets that
-    tensor and writes its own in place. Concatenations of concatenations are one. A concatenation with any other part,
-    such as an input, the result of pooling or of a sparse kernel, or the same tensor twice, stays as it is.
+    The parts of such a concatenation are outputs of kernels that nothing else reads. The first of the kernels gets
+    memory for the whole result and writes its own channels; each one after it gets that tensor and writes its own in
+    place. Concatenations of concatenations are one. A concatenation with any other part, such as an input, the result
+    of pooling or of a sparse kernel, or the same tensor twice, stays as it is.
 
     Before: `a = R.call_tir(conv_0, (x,))`, `b = R.call_tir(conv_1, (x,))`, `y = R.concat((a, b), axis=1)`.
     After: `a = R.call_tir(conv_0_at_0_of_8, (x,))`, `y = R.call_tir_inplace(conv_1_at_4_of_8, (x, a))`.
@@ -55,7 +56,7 @@ def join_outputs(mod: tvm.IRModule) -> tvm.IRModule:
 
 
 def _parts(var: relax.Var, block: Block, mod: tvm.IRModule) -> list[relax.Var] | None:
-    """The outputs of kernels that a concatenation puts one behind the other; None for one of anything else."""
+    """Return the kernels' outputs that a concatenation puts one behind the other; None if a part is anything else."""
     value = block.values[var]
     if operator_name(value) != "relax.concat" or value.attrs.axis not in (1, 1 - var.ty.ndim):
         return None
@@ -74,13 +75,13 @@ def _parts(var: relax.Var, block: Block, mod: tvm.IRModule) -> list[relax.Var] |
 
 
 def _is_output(var: relax.Var, block: Block, mod: tvm.IRModule) -> bool:
-    """Whether a variable is what a scheduled kernel computes."""
+    """Return whether a variable is the output of a scheduled kernel."""
     value = block.values[var]
     return operator_name(value) == "relax.call_tir" and "tirx.is_scheduled" in (mod[value.args[0]].attrs or {})
 
 
 def _writing_into(func: tirx.PrimFunc, shape: Sequence[int], start: int) -> tirx.PrimFunc:
-    """The kernel, without a symbol, that writes its output into the channels from `start` on of a tensor in this shape.
+    """Return the kernel, without a symbol, with its output in the channels from `start` on of a tensor of this shape.
 
     Before: `def kernel(x, w, output): ...`.
     After: `def kernel(x, w, joined): output = T.match_buffer(joined[:, start : start + K]); ...`.

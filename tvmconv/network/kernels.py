@@ -24,7 +24,7 @@ from .sparse_kernels import SparseChoice, SparseKernels
 
 
 def sites_for(mod: tvm.IRModule, target: tvm.target.Target) -> list[Site]:
-    """Those that get kernels on a target, and the convolutions that do not.
+    """Return the sites that get kernels on a target, and those of convolutions that stay with TVM.
 
     On a GPU a linear layer of a single row is TVM's, which reads the weight of such a product faster.
     """
@@ -35,7 +35,7 @@ def sites_for(mod: tvm.IRModule, target: tvm.target.Target) -> list[Site]:
 def use_kernels(
     mod: tvm.IRModule, target: tvm.target.Target, sparse: str = "auto"
 ) -> tuple[tvm.IRModule, tuple[Layer, ...]]:
-    """The module with a scheduled kernel for each convolution that can have one, and what every convolution got.
+    """Return the module with a scheduled kernel for each convolution that can have one, and what runs each layer.
 
     Padding with zeros before a convolution goes into its kernel, and so do bias, factors, batch norm, an addition of
     another tensor and clips behind it. A linear layer is a convolution with kernels and images of one element.
@@ -85,7 +85,7 @@ def use_kernels(
 
 
 def _choose_sparse(sites: Sequence[Site], kernels: SparseKernels) -> dict[int, SparseChoice]:
-    """The sparse kernels, by the places of their sites."""
+    """Choose the sparse kernels, by the places of their sites."""
     chosen = {}
     for place, site in enumerate(sites):
         if site.workload is None:
@@ -98,9 +98,10 @@ def _choose_sparse(sites: Sequence[Site], kernels: SparseKernels) -> dict[int, S
 def _call(
     site: Site, weight: np.ndarray | None, kernel: relax.GlobalVar, packing: Packing | None, workspace: Workspace
 ) -> relax.Expr:
-    """What computes a site's output; tensors with one spatial axis get a second one of size 1 for the kernel.
+    """Return the expression that computes a site's output with a kernel.
 
-    To Relax the workspace is further outputs that nobody reads: it plans their memory with all other.
+    Tensors with one spatial axis get a second one of size 1 for the kernel. To Relax the workspace is further outputs
+    that nobody reads, so that it plans their memory together with all other memory.
     """
     *shapes, _ = site.described.in_nchw().operands.values()
     operands = [_shaped(operand, shape) for operand, (shape, _) in zip(site.operands, shapes, strict=True)]
@@ -115,7 +116,7 @@ def _call(
 
 
 def _sparse_call(site: Site, choice: SparseChoice) -> relax.Expr:
-    """The same for a kernel that has the constants in it."""
+    """Return the expression that computes a site's output with a sparse kernel, which holds the constants."""
     *names, output = site.described.operands
     operands = dict(zip(names, site.operands, strict=True))
     wanted = choice.workload.operands
@@ -124,7 +125,7 @@ def _sparse_call(site: Site, choice: SparseChoice) -> relax.Expr:
 
 
 def _reshaped(call: relax.Expr, site: Site) -> relax.Expr:
-    """A kernel's output as the model has it."""
+    """Return a kernel's output in the shape that the model has."""
     shape = static_shape(site.output.ty)
     return call if shape == site.described.output_shape else relax.op.reshape(call, site.output.ty.shape)
 

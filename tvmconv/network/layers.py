@@ -1,4 +1,4 @@
-"""What a network says of itself, without TVM: its inputs and outputs, its convolutions, and what runs them."""
+"""Descriptions of a network's inputs, outputs and convolutions, which can be read without TVM."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class TensorSpec:
 
     name: str
     shape: tuple[int | str, ...]
-    """A size that is known only when the model runs is a name here."""
+    """The sizes; one that is known only when the model runs is a name."""
     dtype: str
 
     def __str__(self) -> str:
@@ -27,25 +27,25 @@ class Convolution:
     """One convolution of a model, or a linear layer as the convolution that it is."""
 
     name: str
-    """Its variable in the model's Relax module."""
+    """The name of its variable in the model's Relax module."""
     description: str
     """The workload in words, or as much of it as there is."""
     layout: str
     flops: int | None
-    """Two for each multiply-add; None where a shape is known only when the model runs."""
+    """The number of operations, two for each multiply-add; None where a shape is known only when the model runs."""
     workload: ConvWorkload | None
-    """With the epilogue that the kernel takes in; None for a convolution that a workload cannot describe."""
+    """The workload, with the epilogue that the kernel takes in; None if no workload can describe the convolution."""
     obstacle: str | None
-    """Why this is left to TVM; None for one that gets a kernel of tvmconv."""
+    """The reason why this is left to TVM; None for one that gets a kernel of tvmconv."""
 
 
 @dataclass(frozen=True)
 class Layer:
-    """One convolution of a network, and what runs it."""
+    """One convolution of a network, and the kernel that runs it."""
 
     convolution: Convolution
     kernel: str
-    """The template, such as "tvmconv cpu/depthwise", or "TVM"."""
+    """The name of the template, such as "tvmconv cpu/depthwise", or "TVM"."""
     config: Mapping[str, Any] | None
     """The knobs of the template; None for a kernel of TVM."""
     reason: str

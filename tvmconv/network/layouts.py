@@ -1,7 +1,7 @@
-"""Which tensors of a network are in blocks of channels on a CPU, (N, C / 8, H, W, 8) in vectors of 8.
+"""The choice of tensors that a network on a CPU holds in blocks of channels: (N, C / 8, H, W, 8) in vectors of 8.
 
-What one convolution stores so the next reads without gaps, and stores vectors as they were summed. No tensor is copied
-from one layout into another: convolutions at the ends of such parts read or write NCHW.
+A convolution then reads its input without gaps and stores vectors as it summed them. No tensor is copied from one
+layout into another: convolutions at the ends of such parts read or write NCHW.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ BY_ELEMENT = (
     "add", "clip", "divide", "exp", "maximum", "minimum", "multiply", "negative", "nn.gelu", "nn.leakyrelu", "nn.relu",
     "nn.relu6", "nn.silu", "sigmoid", "sqrt", "subtract", "tanh",
 )  # fmt: skip
-"""Operators of Relax that look at one element of each tensor, wherever it is."""
+"""Operators of Relax that compute each element from those at the same place, in any layout."""
 
 POOLING = {"relax.nn.avg_pool2d": relax.op.nn.avg_pool2d, "relax.nn.max_pool2d": relax.op.nn.max_pool2d}
 
@@ -34,7 +34,7 @@ POOLING = {"relax.nn.avg_pool2d": relax.op.nn.avg_pool2d, "relax.nn.max_pool2d":
 def choose_layouts(
     mod: tvm.IRModule, sites: Sequence[Site], target: tvm.target.Target, in_nchw: Collection[relax.Var] = ()
 ) -> tuple[list[Site], dict[relax.Var, relax.Expr]]:
-    """The sites with the layouts of their operands, and what computes other variables with those that are in blocks.
+    """Return the sites with the layouts of their operands, and new values for other variables that are in blocks.
 
     A tensor can be in blocks if all that writes and reads it can do that: convolutions, unless their output is one of
     `in_nchw`, pooling, means of planes, concatenations and what is computed element by element. Those are in blocks
@@ -62,7 +62,7 @@ def choose_layouts(
 
 
 class Part:
-    """The tensors of a dataflow block, in groups that have one layout."""
+    """The tensors of a dataflow block, in groups of tensors that must have the same layout."""
 
     def __init__(
         self,
@@ -76,7 +76,7 @@ class Part:
         self.live = block.live({var: site.operands for var, site in by_output.items()})
 
     def in_blocks(self, in_nchw: Collection[relax.Var]) -> set[relax.Var]:
-        """The variables that are in blocks: of groups that a convolution writes, and another one reads."""
+        """Return the variables to hold in blocks: those of groups that one convolution writes and another one reads."""
         fixed, written, read = set[relax.Var](in_nchw), set[relax.Var](), set[relax.Var]()
         sites = []
         for var in self.live:
@@ -105,7 +105,7 @@ class Part:
         return {var for var in self.live if self._root(var) in chosen}
 
     def _fastest(self, sites: Sequence[Site], groups: set[relax.Var]) -> set[relax.Var]:
-        """Those of the groups, by their roots, that should be in blocks: changing any one of them costs time."""
+        """Return the groups to hold in blocks, by their roots, such that changing any one of them costs time."""
         ends = [(self._root_of(site.operands[0]), self._root(site.output)) for site in sites]
         ordered = [root for root in dict.fromkeys(map(self._root, self.live)) if root in groups]
         touching = {root: [place for place, roots in enumerate(ends) if root in roots] for root in ordered}
@@ -131,7 +131,7 @@ class Part:
         return self._root(x) if isinstance(x, relax.Var) else None
 
     def _joined(self, var: relax.Var, value: relax.Expr) -> list[relax.Var]:
-        """Joins what has to have one layout with a variable that is not a convolution's; the result is what stays."""
+        """Join a variable that no convolution writes with those of its layout; return the variables that stay NCHW."""
         arguments = free_variables(value)
         if _is_mean(value):
             return [var]
@@ -152,7 +152,7 @@ class Part:
 
 
 def _takes_blocks(site: Site, layout: str, target: tvm.target.Target) -> bool:
-    """Whether there is a template for a convolution with both ends in blocks, as far as they can be."""
+    """Return whether a template can run a convolution with both ends in blocks, where their channels allow it."""
     workload, x = site.described, site.operands[0]
     if static_shape(x.ty) != workload.x_shape or static_shape(site.output.ty) != workload.output_shape:
         return False  # one with a single spatial axis, or a linear layer
@@ -167,7 +167,7 @@ def _takes_blocks(site: Site, layout: str, target: tvm.target.Target) -> bool:
 
 
 def _with_layouts(site: Site, in_blocks: Collection[relax.Var], layout: str) -> Site:
-    """A site whose x and output are in blocks where those variables are."""
+    """Return a site with x and output in blocks where those variables are."""
     ends = {"layout": site.operands[0], "out_layout": site.output}
     chosen = {name: layout for name, var in ends.items() if var in in_blocks}
     if not chosen:
@@ -178,7 +178,7 @@ def _with_layouts(site: Site, in_blocks: Collection[relax.Var], layout: str) -> 
 
 
 def _in_blocks(var: relax.Var, value: relax.Expr, in_blocks: Collection[relax.Var], layout: str) -> relax.Expr | None:
-    """What computes a variable of tensors in blocks; None where that looks the same."""
+    """Return the expression that computes a variable from tensors in blocks; None where it stays the same."""
     if _is_mean(value) and value.args[0] in in_blocks:
         # Of one pixel both layouts are the same.
         return relax.op.reshape(relax.op.mean(value.args[0], [2, 3], keepdims=True), var.ty.shape)
@@ -194,7 +194,7 @@ def _in_blocks(var: relax.Var, value: relax.Expr, in_blocks: Collection[relax.Va
 
 
 def _is_mean(value: relax.Expr) -> bool:
-    """Whether a value is of the means of planes."""
+    """Return whether a value is the mean of each plane (H, W)."""
     name = operator_name(value)
     if name == "relax.nn.adaptive_avg_pool2d":
         return [int(size) for size in value.attrs.output_size or ()] == [1, 1] and value.attrs.layout == "NCHW"
@@ -204,14 +204,14 @@ def _is_mean(value: relax.Expr) -> bool:
 
 
 def _is_concatenation(value: relax.Expr) -> bool:
-    """Whether a value is of tensors one behind another by channels."""
+    """Return whether a value joins tensors along their channels."""
     if operator_name(value) != "relax.concat" or value.attrs.axis != 1:
         return False
     return isinstance(value.args[0], relax.Tuple) and all(isinstance(each, relax.Var) for each in value.args[0].fields)
 
 
 def _is_elementwise(value: relax.Expr) -> bool:
-    """Whether an element of a value is made of those at its place, of scalars, and of vectors for its channels."""
+    """Return whether an element of a value depends on elements at its place, scalars and channel vectors only."""
     if (operator_name(value) or "").removeprefix("relax.") not in BY_ELEMENT:
         return False
     shape = static_shape(value.ty)
@@ -230,7 +230,10 @@ def _is_scalar(argument: relax.Expr) -> bool:
 
 
 def _vector_shape(argument: relax.Expr, value: relax.Expr) -> tuple[int, int, int, int] | None:
-    """The shape (N or 1, C, 1, 1) of an argument that has a number for each channel of a value (N, C, H, W)."""
+    """Return the shape (N or 1, C, 1, 1) of an argument with one number for each channel of a value (N, C, H, W).
+
+    None for any other argument.
+    """
     if not all(isinstance(each.ty, relax.TensorType) for each in (argument, value)):
         return None
     given, shape = static_shape(argument.ty), static_shape(value.ty)
@@ -241,6 +244,6 @@ def _vector_shape(argument: relax.Expr, value: relax.Expr) -> tuple[int, int, in
 
 
 def _divides(var: relax.Var, layout: str) -> bool:
-    """Whether a variable is a tensor (N, C, H, W) whose channels make whole blocks."""
+    """Return whether a variable is a tensor (N, C, H, W) with channels in whole blocks."""
     shape = static_shape(var.ty) if isinstance(var.ty, relax.TensorType) else None
     return shape is not None and len(shape) == 4 and shape[1] % channel_block(layout) == 0

@@ -1,4 +1,4 @@
-"""A model as it came from a framework: a Relax module, and what goes in and out of it."""
+"""A model as a framework's importer returned it: a Relax module with its inputs and outputs."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ class Model:
     """A model that `build` takes; `import_model` makes it."""
 
     mod: tvm.IRModule
-    """Relax, with a function "main" whose parameters are the inputs; weights are constants in it."""
+    """The Relax module: the parameters of its function "main" are the inputs, and weights are constants in it."""
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
 
     def constant_outputs(self) -> tuple[int, ...]:
-        """The places of the outputs that are the same for all inputs."""
+        """Return the places of the outputs that are the same for all inputs."""
         main = self.mod["main"]
         values = {var: value for block in blocks_of(self.mod) for var, value in block.values.items()}
         varies = set(main.params)
@@ -37,5 +37,5 @@ class Model:
         return tuple(place for place, output in enumerate(outputs) if varies.isdisjoint(free_variables(output)))
 
     def convolutions(self) -> list[Convolution]:
-        """The model's convolutions and linear layers in graph order; equal ones have the same `workload`."""
+        """Return the convolutions and linear layers in graph order; equal ones have the same `workload`."""
         return [found.convolution for found in find_convolutions(self.mod)]

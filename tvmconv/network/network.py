@@ -1,4 +1,4 @@
-"""A built network: call it with arrays, ask it what runs its convolutions, write it to a file."""
+"""A built network: call it with arrays, list the kernels of its convolutions, write it to a file."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from ..targets import device_for
 from .layers import Layer, TensorSpec
 
 ALIGNMENT = 64
-"""Bytes to which TVM's own kernels take every tensor to be aligned; they crash on others."""
+"""The alignment in bytes that TVM's own kernels expect of every tensor; they crash without it."""
 
 
 IN_CAPTURE = "main_in_capture"
-"""A network's function for a call that a caller captures in a CUDA graph: "main" has graphs of its own."""
+"""The network's function for calls that a caller captures in a CUDA graph: "main" has graphs of its own."""
 
 
 class Network:
@@ -45,9 +45,9 @@ class Network:
         kernels: Mapping[str, bytes],
         constants: tuple[int, ...],
     ) -> None:
-        """`constants` are the places of outputs that are the same for all inputs."""
+        """Take the parts of a built network; `constants` are the places of outputs that are the same for all inputs."""
         self.target_json = target
-        """What the network was built for, as JSON."""
+        """The target that the network was built for, as JSON."""
         self.inputs = inputs
         self.outputs = outputs
         self.layers = layers
@@ -57,7 +57,7 @@ class Network:
         self._turn = threading.Lock()
 
     def __call__(self, /, *given: Any, **named: Any) -> Any:
-        """Runs the network on its inputs, in order or by name: arrays of NumPy or torch, or any with DLPack.
+        """Run the network on its inputs, in order or by name: arrays of NumPy or torch, or any with DLPack.
 
         The result is an array of the same kind and on the same device as the first input, of NumPy where there is
         none, or a tuple of them where the model has several outputs. It shares its memory with nothing. Arrays that
@@ -86,7 +86,10 @@ class Network:
         return outputs if len(outputs) > 1 else outputs[0]
 
     def _own(self, inputs: Sequence[Any], placed: Sequence[Any], tensors: Sequence[Any]) -> Iterator[Any]:
-        """The results as the caller's kind of arrays, copied where TVM's are an input, a constant or one another."""
+        """Yield the results as the caller's kind of arrays, copied where TVM's share memory with others.
+
+        Those are inputs, constants and results before them.
+        """
         like, taken = (inputs[0] if inputs else np.empty(0)), {tensor.data_ptr() for tensor in placed}
         for place, tensor in enumerate(tensors):
             array, address = arrays.same_kind(like, tensor), tensor.data_ptr()
@@ -95,7 +98,7 @@ class Network:
             yield _copy(array) if is_others else array
 
     def export(self, path: str | PathLike[str]) -> None:
-        """Writes the network to one file that `tvmconv.load` reads; needs a C++ compiler to link it."""
+        """Write the network to one file that `tvmconv.load` reads; needs a C++ compiler to link it."""
         if not isinstance(self._executable, tvm.runtime.Executable):
             raise InvalidArgumentError("network", "one that was loaded", "one that was built; copy the file it is in")
         details = {
@@ -109,7 +112,7 @@ class Network:
 
     @classmethod
     def from_saved(cls, module: tvm.runtime.Module, target: str, details: dict[str, Any]) -> Network:
-        """The network that `export` wrote."""
+        """Return the network that `export` wrote."""
         kernels = msgspec.convert(details["kernels"], dict[str, bytes])
         kernel_cache.remember(kernels)
         return cls(
@@ -130,7 +133,7 @@ class Network:
 
     @cached_property
     def target(self) -> tvm.target.Target:
-        """What the network was built for; needs TVM's compiler."""
+        """The target that the network was built for; needs TVM's compiler."""
         return tvm.target.Target(json.loads(self.target_json))
 
     @cached_property
@@ -139,7 +142,7 @@ class Network:
 
     @cached_property
     def device(self) -> tvm.runtime.Device:
-        """What the network runs on; `NoDeviceError` where that is missing."""
+        """The device that the network runs on; `NoDeviceError` where it is missing."""
         return device_for(self._kind)
 
     @cached_property
@@ -159,7 +162,7 @@ class Network:
 
 
 def input_operand(spec: TensorSpec, array: Any) -> arrays.Operand:
-    """The array as an operand; `InvalidArgumentError` unless it is what the spec says.
+    """Return the array as an operand; raise `InvalidArgumentError` unless it fits the spec.
 
     A size that is left open may not be 0: TVM leaves a sum without terms unwritten.
     """
@@ -176,7 +179,7 @@ def input_operand(spec: TensorSpec, array: Any) -> arrays.Operand:
 
 
 def copied(operand: arrays.Operand, device: tvm.runtime.Device) -> tvm.runtime.Tensor:
-    """A new tensor on the device with what the operand holds."""
+    """Return a new tensor on the device with the operand's elements."""
     source = tvm_ffi.from_dlpack(operand.argument)
     return tvm.runtime.empty(operand.shape, operand.dtype, device).copyfrom(source)
 
@@ -186,7 +189,7 @@ def _copy(array: Any) -> Any:
 
 
 def _placed(operand: arrays.Operand, device: tvm.runtime.Device) -> Any:
-    """The array on the device and aligned, copied only where it has to be."""
+    """Return the array on the device and aligned, copied only where it has to be."""
     if operand.device == device and operand.argument.data_ptr() % ALIGNMENT == 0:
         return operand.argument
     return copied(operand, device)

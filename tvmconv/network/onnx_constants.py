@@ -1,7 +1,7 @@
-"""Nodes of an ONNX graph that compute constants, computed before the graph is imported.
+"""Folding of an ONNX graph: nodes that compute constants are computed before the graph is imported.
 
-Exporters leave weights that are made of others (transposed, dequantized, broadcast from a number) and shapes that are
-put together from those of tensors; the importer wants many of these as constants.
+Exporters leave weights that are computed from others (transposed, dequantized, broadcast from a number) and shapes that
+are put together from those of tensors; the importer wants many of these as constants.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ OF_SHAPES = ("Shape", "Size")
 """Operators that read no elements of their operand."""
 
 LONGEST_SHAPE = 64
-"""A constant of more elements is a weight, which says nothing of shapes."""
+"""The largest number of elements of a constant that may be a shape; longer ones are weights."""
 
 EVALUATED_SINCE = {"DequantizeLinear": 19, "QuantizeLinear": 19}
-"""Operators that the reference evaluator has from an opset on that means the same as earlier ones."""
+"""The opset from which the reference evaluator has an operator that means the same in earlier opsets."""
 
 UNKNOWN = (NotImplementedError, RuntimeError, TypeError, ValueError, LookupError, AttributeError, MemoryError)
-"""What the reference evaluator has been seen to raise for what it cannot compute."""
+"""The errors that the reference evaluator has been seen to raise for nodes that it cannot compute."""
 
 
 def fold_nodes(
     model: onnx.ModelProto, opset: int, shapes: Mapping[str, Sequence[int]]
 ) -> tuple[onnx.GraphProto, dict[str, Array]]:
-    """The model's graph without its initializers and without nodes that compute constants, and these nodes' values.
+    """Return the graph without initializers and without nodes that compute constants, and these nodes' values.
 
-    `shapes` is what inputs have in place of their own shapes.
+    `shapes` are the shapes of inputs that replace their own.
 
     Before: `w = Transpose(weight)`, `y = Conv(x, w)`. After: `y = Conv(x, w)`, with w among the values.
     """
@@ -66,7 +66,7 @@ def fold_nodes(
 
 
 def _static_shapes(model: onnx.ModelProto, shapes: Mapping[str, Sequence[int]]) -> dict[str, tuple[int, ...]]:
-    """The shapes of the graph's tensors that are numbers throughout; none where the graph does not ask for any."""
+    """Return the shapes that consist of numbers only, by tensor; none if the graph has no node that reads shapes."""
     import onnx
 
     graph = model.graph
@@ -120,7 +120,7 @@ def _value(name: str, values: dict[str, Array], known: Mapping[str, onnx.TensorP
 
 
 def _computed(node: onnx.NodeProto, inputs: dict[str, Array], opset: int) -> dict[str, Array] | None:
-    """The node's outputs by name; None where the reference evaluator cannot tell, or they are no tensors."""
+    """Return the node's outputs by name; None if the reference evaluator cannot compute them or they are no tensors."""
     from onnx.reference import ReferenceEvaluator
 
     names = [name for name in node.output if name]

@@ -1,4 +1,4 @@
-"""ONNX's graph as a Relax module: TVM's importer, with converters of tvmconv where it has none or gets them wrong."""
+"""Import of ONNX's graph as a Relax module: TVM's importer, with converters of tvmconv where its own do not do."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ DIRECT = ("Constant", "If")
 
 
 class Importer(ONNXGraphImporter):  # type: ignore[misc]
-    """TVM's importer, with the converters of tvmconv before its own, and nodes refused that it would misread."""
+    """TVM's importer, with the converters of tvmconv before its own; it refuses nodes that TVM would misread."""
 
     operators = frozenset((*_get_convert_map(), *DIRECT, *CONVERTERS))
-    """Those that can be imported."""
+    """The names of the operators that can be imported."""
 
     def __init__(self, shapes: dict[str, list[int]], nodes: Mapping[str, onnx.NodeProto]) -> None:
-        """`nodes` are the model's, by what they or those make that were inlined for them."""
+        """Start an import; `nodes` are the model's nodes by the tensors that they or their inlined parts make."""
         super().__init__(shape_dict=shapes, dtype_dict=None)
         self.bb = _RelaxBuilder()
         self._nodes_of_model = nodes
 
     def _check_for_unsupported_ops(self, graph: onnx.GraphProto) -> None:
-        """Is done before."""
+        """Do nothing: unsupported operators are refused before the import."""
 
     def _construct_nodes(self, graph: onnx.GraphProto) -> None:
         for node in graph.node:
@@ -64,18 +64,18 @@ class Importer(ONNXGraphImporter):  # type: ignore[misc]
 
 
 def variable_name(node: onnx.NodeProto) -> str:
-    """That of the variables of a node: its operator and its name, or its first output's, as a C identifier."""
+    """Return the name for the variables of a node: its operator and its name or first output, as a C identifier."""
     return re.sub(r"\W", "_", f"{node.op_type}_{node.name or next(iter(node.output), '')}")
 
 
 class _RelaxBuilder(relax.BlockBuilder):  # type: ignore[misc]
-    """Names variables for nodes, and keeps clips and padding as operators of Relax, which passes can read.
+    """A builder that names variables after nodes and keeps clips and padding as operators that passes can read.
 
     The importer would lower these at once.
     """
 
     name = ""
-    """What variables are named for the time being."""
+    """The name for variables of the node that is being imported."""
 
     def emit(self, expr: relax.Expr, name_hint: str = "") -> relax.Var:
         return super().emit(expr, name_hint or self.name)

@@ -1,4 +1,4 @@
-"""The operators of ONNX that tvmconv converts itself, as Relax's importer has them not or wrong."""
+"""The operators of ONNX that tvmconv converts itself, because Relax's importer lacks them or gets them wrong."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Transposed convolutions with every padding: what Relax pads and crops, and what it does not."""
+"""Transposed convolutions with every padding: Relax pads and crops part of it, and operators around do the rest."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ OPERATORS = {
 
 
 def conv_transpose(node: Node) -> relax.Expr:
-    """ConvTranspose.
+    """Convert ConvTranspose.
 
     Output padding only leaves more of what the kernels reach, as less padding behind does, and then zeros.
     """
@@ -65,7 +65,7 @@ def conv_transpose(node: Node) -> relax.Expr:
 def _padding(
     node: Node, strides: Sequence[int], extents: Sequence[int], more: list[int]
 ) -> tuple[list[int], list[int]]:
-    """What is cropped before and behind; `more`, the output padding, grows where the output is to be larger.
+    """Return the sizes to crop before and behind; add to `more`, the output padding, where the output is to be larger.
 
     ONNX's specification derives them from output_shape or auto_pad where these are given.
     """

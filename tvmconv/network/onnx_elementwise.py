@@ -1,4 +1,4 @@
-"""Operators of single elements, where Relax's importer has another dtype, another range, or loses digits."""
+"""Converters of elementwise operators, where Relax's importer has another dtype, another range, or loses digits."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .onnx_node import Node
 
 
 def _like(x: relax.Expr, value: float) -> relax.Expr:
-    """A number in the dtype of x."""
+    """Return a number as a constant in the dtype of x."""
     return relax.const(value, x.ty.dtype)
 
 
@@ -21,12 +21,12 @@ def _is_float(x: relax.Expr) -> bool:
 
 
 def add_up(node: Node) -> relax.Expr:
-    """Sum, pair by pair, which kernels can take in; Relax's importer would stack all that is to be added."""
+    """Convert Sum, pair by pair, so that kernels can take it in; Relax's importer would stack all operands."""
     return reduce(lambda x, y: node.builder.normalize(relax.op.add(x, y)), node.operands)
 
 
 def prelu(node: Node) -> relax.Expr:
-    """PRelu with slopes in any shape that x has room for; one for each channel before opset 7."""
+    """Convert PRelu with slopes in any shape that broadcasts to x; one for each channel before opset 7."""
     x, slope = node.operands[:2]
     if node.opset < 7 and slope.ty.ndim == 1 and x.ty.ndim > 1:
         slope = node.emit(relax.op.reshape(slope, [-1] + [1] * (x.ty.ndim - 2)))
@@ -34,12 +34,12 @@ def prelu(node: Node) -> relax.Expr:
 
 
 def elu(node: Node) -> relax.Expr:
-    """Elu: alpha * (exp(x) - 1) where x is negative, and x elsewhere."""
+    """Convert Elu: alpha * (exp(x) - 1) where x is negative, and x elsewhere."""
     return _elu(node, node.attributes.get("alpha", 1.0), 1.0)
 
 
 def selu(node: Node) -> relax.Expr:
-    """Selu: the same, times gamma."""
+    """Convert Selu: Elu times gamma."""
     alpha = node.attributes.get("alpha", 1.67326319217681884765625)
     return _elu(node, alpha, node.attributes.get("gamma", 1.05070102214813232421875))
 
@@ -53,14 +53,14 @@ def _elu(node: Node, alpha: float, gamma: float) -> relax.Expr:
 
 
 def thresholded_relu(node: Node) -> relax.Expr:
-    """ThresholdedRelu: x where it is larger than alpha, and 0 elsewhere."""
+    """Convert ThresholdedRelu: x where it is larger than alpha, and 0 elsewhere."""
     x = node.operands[0]
     alpha = _like(x, node.attributes.get("alpha", 1.0))
     return relax.op.where(relax.op.greater(x, alpha), x, _like(x, 0))
 
 
 def mish(node: Node) -> relax.Expr:
-    """Mish, x * tanh(log(1 + exp(x))), as x * n / (n + 2) with n = exp(x) * (exp(x) + 2): that loses no digits."""
+    """Convert Mish, x * tanh(log(1 + exp(x))), as x * n / (n + 2) with n = exp(x) * (exp(x) + 2): no digit is lost."""
     x = node.operands[0]
     e = node.emit(relax.op.exp(relax.op.minimum(x, _like(x, 5 if str(x.ty.dtype) == "float16" else 20))))
     n = node.emit(relax.op.multiply(e, relax.op.add(e, _like(x, 2))))
@@ -68,7 +68,7 @@ def mish(node: Node) -> relax.Expr:
 
 
 def softplus(node: Node) -> relax.Expr:
-    """Softplus, log(1 + exp(x)), which loses no digits where exp(x) is small."""
+    """Convert Softplus, log(1 + exp(x)), without losing digits where exp(x) is small."""
     x = node.operands[0]
     e = node.emit(relax.op.exp(relax.op.negative(relax.op.abs(x))))
     one = _like(x, 1)
@@ -79,14 +79,14 @@ def softplus(node: Node) -> relax.Expr:
 
 
 def sign(node: Node) -> relax.Expr:
-    """Sign; that of NaN is NaN."""
+    """Convert Sign; the sign of NaN is NaN."""
     x = node.operands[0]
     y = relax.op.sign(x)
     return relax.op.where(relax.op.isnan(x), x, y) if _is_float(x) else y
 
 
 def one_hot(node: Node) -> relax.Expr:
-    """OneHot, in the dtype of its values; an index counts from the end where it is negative."""
+    """Convert OneHot, in the dtype of its values; a negative index counts from the end."""
     indices, values = node.operands[0], node.operands[2]
     depth = node.constant(1, "depth")
     assert depth is not None
@@ -105,7 +105,7 @@ def _halves(node: Node, values: relax.Expr) -> list[relax.Expr]:
 
 
 def is_inf(node: Node) -> relax.Expr:
-    """IsInf, of either sign or of one."""
+    """Convert IsInf, for either sign or for one."""
     x, found = node.operands[0], []
     for attribute, sign in (("detect_negative", -np.inf), ("detect_positive", np.inf)):
         if node.attributes.get(attribute, 1):
@@ -114,7 +114,7 @@ def is_inf(node: Node) -> relax.Expr:
 
 
 def power(node: Node) -> relax.Expr:
-    """Pow, in the dtype of its base; TVM has no powers of integers."""
+    """Convert Pow, in the dtype of its base; TVM has no powers of integers."""
     base, exponent = node.operands[:2]
     if _is_float(base):
         return relax.op.power(base, _as(exponent, str(base.ty.dtype)))
@@ -123,7 +123,7 @@ def power(node: Node) -> relax.Expr:
 
 
 def modulo(node: Node) -> relax.Expr:
-    """Mod, with the sign of the divisor, or of what is divided where fmod is set."""
+    """Convert Mod, with the sign of the divisor, or of the dividend where fmod is set."""
     x, y = node.operands[:2]
     if node.attributes.get("fmod", 0):
         return relax.op.mod(x, y)
@@ -138,7 +138,7 @@ def modulo(node: Node) -> relax.Expr:
 
 
 def bit_shift(node: Node) -> relax.Expr:
-    """BitShift; nothing is left of a number after as many places as it has."""
+    """Convert BitShift; a shift by all bits of a number or more leaves nothing of it."""
     x, y = node.operands[:2]
     bits = np.dtype(str(x.ty.dtype)).itemsize * 8
     shifts_left = node.text("direction", "LEFT") == "LEFT"
@@ -153,7 +153,7 @@ def bit_shift(node: Node) -> relax.Expr:
 
 
 def dropout(node: Node) -> relax.Expr:
-    """Dropout in eval mode, and its mask, which then keeps all."""
+    """Convert Dropout in eval mode, and its mask, which then keeps every element."""
     x = node.operands[0]
     training = node.constant(2, "training_mode")
     if training is not None and training.any():

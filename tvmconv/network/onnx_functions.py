@@ -1,4 +1,4 @@
-"""Nodes of an ONNX model that are defined by other nodes: functions of the model, and operators with a definition."""
+"""Inlining of ONNX's nodes that other nodes define: functions of the model, and operators with a definition."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def inline_functions(model: onnx.ModelProto, operators: Collection[str]) -> onnx.ModelProto:
-    """The model with the definition in the place of each node that is not one of the operators and that ONNX defines.
+    """Return the model with definitions in place of nodes that are not among the operators and that ONNX defines.
 
     Before: `y = Celu(x)`. After: `y = Max(0, x) + Min(0, alpha * (exp(x / alpha) - 1))`, node by node. Where onnx
     itself cannot do so, the model stays as it is, and the importer names what it does not know.
@@ -30,7 +30,7 @@ def inline_functions(model: onnx.ModelProto, operators: Collection[str]) -> onnx
 
 
 def nodes_by_output(model: onnx.ModelProto, inlined: onnx.ModelProto) -> dict[str, onnx.NodeProto]:
-    """The nodes of the model by the tensors that they make; by those, too, that are made inside what was inlined."""
+    """Return the model's nodes by the tensors that they make, including tensors made inside inlined definitions."""
     nodes = {name: node for node in model.graph.node for name in node.output}
     for node in reversed(inlined.graph.node):
         whole = next((nodes[name] for name in node.output if name in nodes), None)

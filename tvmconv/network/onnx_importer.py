@@ -1,4 +1,4 @@
-"""From ONNX to Relax."""
+"""Import of an ONNX model as a Relax module."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 def read_onnx(path: Path) -> onnx.ModelProto:
-    """The model in an ONNX file; `InvalidArgumentError` for one that is missing or damaged."""
+    """Read the model in an ONNX file; raise `InvalidArgumentError` for a file that is missing or damaged."""
     onnx = require_onnx()
     if not path.is_file():
         raise InvalidArgumentError("source", str(path), "an ONNX file that exists")
@@ -38,12 +38,12 @@ def read_onnx(path: Path) -> onnx.ModelProto:
 
 
 def parse_onnx(data: bytes) -> onnx.ModelProto:
-    """The model in what an ONNX file holds; `InvalidArgumentError` for anything else."""
+    """Parse the bytes of an ONNX file; raise `InvalidArgumentError` for anything else."""
     return _parsed(data, f"{len(data)} bytes")
 
 
 def require_onnx() -> ModuleType:
-    """The package onnx; `MissingPackageError` where it is not installed."""
+    """Return the package onnx; raise `MissingPackageError` where it is not installed."""
     try:
         return import_module("onnx")
     except ImportError:
@@ -67,7 +67,7 @@ def _parsed(data: bytes, source: str) -> onnx.ModelProto:
 
 
 def _has_text(message: Any) -> bool:
-    """Whether every text in a message is one: what is no UTF-8 protobuf reads as bytes, which nothing expects."""
+    """Return whether every text in a message is valid UTF-8; protobuf reads others as bytes, which no code expects."""
     for field, value in message.ListFields():
         parts = [value] if isinstance(value, str | bytes) or hasattr(value, "ListFields") else value
         if field.type == field.TYPE_STRING and not all(isinstance(part, str) for part in parts):
@@ -80,9 +80,9 @@ def _has_text(message: Any) -> bool:
 def import_onnx(
     model: onnx.ModelProto, shapes: Mapping[str, Sequence[int]]
 ) -> tuple[tvm.IRModule, list[str], list[str]]:
-    """The model as a Relax module, with ONNX's names of its inputs and outputs.
+    """Return the model as a Relax module, with ONNX's names of its inputs and outputs.
 
-    `shapes` is what inputs have in place of their own shapes. Raises `UnsupportedModelError` for a model with an
+    `shapes` are the shapes of inputs that replace their own. Raises `UnsupportedModelError` for a model with an
     operator that Relax cannot import.
     """
     import onnx
@@ -115,7 +115,7 @@ def import_onnx(
 def _converted(
     model: onnx.ModelProto, opset: int, shapes: Mapping[str, Sequence[int]], importer: Importer
 ) -> tvm.IRModule:
-    """The model as a Relax module; `Refused` for one with a node that cannot be imported."""
+    """Return the model as a Relax module; raise `Refused` for a node that cannot be imported."""
     import onnx
 
     graph, constants = fold_nodes(model, opset, shapes)
@@ -131,7 +131,7 @@ def _converted(
 
 
 def _checked(shapes: Mapping[str, Sequence[int]], inputs: list[onnx.ValueInfoProto]) -> dict[str, list[int]]:
-    """The shapes, each for an input of as many axes; `InvalidArgumentError` for others."""
+    """Return the shapes; raise `InvalidArgumentError` unless each is for an input with as many axes."""
     axes = {value.name: len(value.type.tensor_type.shape.dim) for value in inputs}
     for name, shape in shapes.items():
         if name not in axes:

@@ -17,23 +17,23 @@ OPEN_HINT = "export the model with static shapes, or give them as `shapes` (--in
 
 @dataclass(frozen=True)
 class Node:
-    """What an operator is applied to, and how."""
+    """An ONNX node to convert: its operator, operands and attributes."""
 
     builder: relax.BlockBuilder
     operator: str
     operands: Sequence[Any]
-    """None for one that is left out; those at the end may also be missing."""
+    """The operands, None for one that is left out; those at the end may also be missing."""
     attributes: Mapping[str, Any]
     opset: int
     outputs: int
-    """How many the node has, with those that are left out."""
+    """The number of the node's outputs, including those that are left out."""
 
     def operand(self, place: int) -> Any:
-        """None for one that is left out."""
+        """Return an operand; None for one that is left out."""
         return self.operands[place] if place < len(self.operands) else None
 
     def constant(self, place: int, name: str) -> Array | None:
-        """The value of an operand, None for one that is left out; `Refused` for one that is known only at run time."""
+        """Return the value of an operand, None for one left out; raise `Refused` if it is known only at run time."""
         if (operand := self.operand(place)) is None:
             return None
         if isinstance(operand, relax.ShapeExpr):
@@ -47,14 +47,14 @@ class Node:
         return value
 
     def shape(self, place: int = 0) -> tuple[int, ...]:
-        """The shape of an operand; `Refused` where it is known only when the model runs."""
+        """Return the shape of an operand; raise `Refused` where it is known only when the model runs."""
         shape = static_shape(self.operands[place].ty)
         if shape is None:
             raise Refused("the shape of its input is known only when the model runs", OPEN_HINT)
         return shape
 
     def text(self, name: str, default: str) -> str:
-        """An attribute that is a word."""
+        """Return an attribute that is a string."""
         value = self.attributes.get(name)
         return default if value is None else value.decode()
 

@@ -1,4 +1,4 @@
-"""Normalizations with all their outputs, over any axes and in any dtype."""
+"""Converters of normalizations with all their outputs, over any axes and in any dtype."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from .onnx_node import Node
 
 
 def layer_normalization(node: Node) -> relax.Expr:
-    """LayerNormalization, with the mean and the inverse deviation where they are wanted."""
+    """Convert LayerNormalization, with the mean and the inverse deviation where they are wanted."""
     x, scale, bias = node.operands[0], node.operands[1], node.operand(2)
     axes, epsilon = _axes(node), node.attributes.get("epsilon", 1e-5)
     wide, dtype = _wide(node, x), str(x.ty.dtype)
@@ -24,7 +24,7 @@ def layer_normalization(node: Node) -> relax.Expr:
 
 
 def rms_normalization(node: Node) -> relax.Expr:
-    """RMSNormalization."""
+    """Convert RMSNormalization."""
     x, scale = node.operands[:2]
     wide = _wide(node, x)
     squares = relax.op.mean(relax.op.multiply(wide, wide), _axes(node), keepdims=True)
@@ -34,7 +34,7 @@ def rms_normalization(node: Node) -> relax.Expr:
 
 
 def group_normalization(node: Node) -> relax.Expr:
-    """GroupNormalization of any rank; scale and bias are of groups before opset 21, and of channels since."""
+    """Convert GroupNormalization of any rank; scale and bias are for groups before opset 21, for channels since."""
     x, scale, bias = node.operands[:3]
     batch, channels, *sizes = x.ty.shape
     groups, epsilon = node.attributes["num_groups"], node.attributes.get("epsilon", 1e-5)
@@ -55,13 +55,13 @@ def group_normalization(node: Node) -> relax.Expr:
 
 
 def _axes(node: Node) -> list[int]:
-    """From the attribute on to the last."""
+    """Return the axes from the attribute `axis` on to the last."""
     rank = node.operands[0].ty.ndim
     return list(range(node.attributes.get("axis", -1) % rank, rank))
 
 
 def _wide(node: Node, x: relax.Expr) -> relax.Expr:
-    """x in float32 at least, unless stash_type says otherwise."""
+    """Return x in float32 at least, unless stash_type says otherwise."""
     narrow = str(x.ty.dtype) in NARROW
     return _as(node, x, "float32") if narrow and node.attributes.get("stash_type", 1) == 1 else x
 

@@ -1,4 +1,4 @@
-"""Pooling: where windows begin and end as ONNX has it, with Relax's operators for the rest."""
+"""Converters of pooling: windows begin and end as in ONNX, and Relax's operators do the rest."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ class Window:
     stride: int
     dilation: int
     before: int
-    """Padding."""
+    """The padding in front, in elements."""
     after: int
-    """Padding, as the node says it."""
+    """The padding behind, in elements, as the node gives it."""
 
     @property
     def reach(self) -> int:
-        """Padding behind the input that the last window needs: more than `after` where the size is rounded up."""
+        """The padding behind that the last window needs, in elements: more than `after` if the size is rounded up."""
         end = (self.outputs - 1) * self.stride + (self.size - 1) * self.dilation + 1
         return max(end - self.before - self.inputs, 0)
 
     def counts(self, include_padding: bool) -> Array:
-        """How many elements of each window are in the input, or in its padding as well; (outputs,)."""
+        """Return how many elements of each window, (outputs,), are in the input, or in it and its padding."""
         first, last = (-self.before, self.inputs + self.after) if include_padding else (0, self.inputs)
         start = np.arange(self.outputs) * self.stride - self.before
         places = start[:, None] + np.arange(self.size) * self.dilation
@@ -45,7 +45,7 @@ class Window:
 
 
 def windows(node: Node) -> list[Window]:
-    """The windows of a pooling node, one for each spatial axis."""
+    """Return the windows of a pooling node, one for each spatial axis."""
     kernel = node.attributes["kernel_shape"]
     ones, zeros = [1] * len(kernel), [0] * 2 * len(kernel)
     strides, dilations = (node.attributes.get(key) or ones for key in ("strides", "dilations"))
@@ -81,7 +81,7 @@ def windows(node: Node) -> list[Window]:
 
 
 def max_pool(node: Node) -> relax.Expr:
-    """MaxPool, with the places of the largest elements where they are wanted."""
+    """Convert MaxPool, with the places of the largest elements where they are wanted."""
     axes = windows(node)
     y = node.emit(_pooled("max", node.operands[0], axes, True))
     if node.outputs == 1:
@@ -91,7 +91,7 @@ def max_pool(node: Node) -> relax.Expr:
 
 
 def average_pool(node: Node) -> relax.Expr:
-    """AveragePool; windows that count what Relax would not are sums, divided by what ONNX counts."""
+    """Convert AveragePool; where Relax counts other elements, sums are divided by the count of ONNX."""
     axes, include = windows(node), bool(node.attributes.get("count_include_pad", 0))
     x = node.operands[0]
     if all(axis.reach <= axis.after for axis in axes) and (include or all(axis.dilation == 1 for axis in axes)):
@@ -102,7 +102,7 @@ def average_pool(node: Node) -> relax.Expr:
 
 
 def lp_pool(node: Node) -> relax.Expr:
-    """LpPool: the p-th root of sums of p-th powers."""
+    """Convert LpPool: the p-th root of sums of p-th powers."""
     axes, x = windows(node), node.operands[0]
     p, dtype = node.attributes.get("p", 2), x.ty.dtype
     size = relax.const(prod(axis.size for axis in axes), dtype)
@@ -126,7 +126,7 @@ def _pooled(kind: str, x: relax.Expr, axes: list[Window], include_padding: bool)
 
 
 def _indices(node: Node, y: relax.Expr, axes: list[Window], by_columns: bool) -> relax.Expr:
-    """Where in the whole input, as one row of elements, each window has the first of its largest elements."""
+    """Return for each window the index of its first largest element, counted through the whole input."""
     steps = [axis.inputs for axis in axes]
     plane = prod(steps)
 

@@ -1,4 +1,4 @@
-"""Reductions over axes that are attributes or operands, over all, or over none, with what comes before and after."""
+"""Converters of reductions over axes that are attributes or operands, over all axes, or over none."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ def _square(x: relax.Expr) -> relax.Expr:
 
 @dataclass(frozen=True)
 class Reduction:
-    """What an operator does: after(reduce(before(x)))."""
+    """The three steps of an operator: after(reduce(before(x)))."""
 
     reduce: Callable[[Node, relax.Expr, Sequence[int]], relax.Expr]
-    """Over axes that stay, with a size of 1."""
+    """The function that reduces over axes and keeps them with a size of 1."""
     empty: float
-    """What it reduces nothing to."""
+    """The result of a reduction of no elements."""
     before: Step = _same
     after: Step = _same
 
 
 def reduction(how: Reduction) -> Converter:
-    """The converter of an operator; without axes it reduces over all of them, or over none as the node says."""
+    """Return the converter of an operator; without axes it reduces over all of them, or none, as the node says."""
 
     def convert(node: Node) -> relax.Expr:
         x = node.operands[0]
@@ -63,7 +63,10 @@ def _has_none(x: relax.Expr, axes: Sequence[int]) -> bool:
 
 
 def _nothing(x: relax.Expr, axes: Sequence[int], value: float) -> relax.Expr:
-    """What reductions of nothing are, which TVM does not write; the last of the integers for an infinity."""
+    """Return the result of reductions of no elements, which TVM leaves unwritten.
+
+    For an infinity an integer has the last of its numbers.
+    """
     dtype = str(x.ty.dtype)
     if "float" not in dtype and not np.isfinite(value):
         if dtype == "bool":
@@ -94,7 +97,10 @@ def _product(node: Node, x: relax.Expr, axes: Sequence[int]) -> relax.Expr:
 
 
 def _extreme(largest: bool) -> Callable[[Node, relax.Expr, Sequence[int]], relax.Expr]:
-    """The largest elements or the smallest; of nothing but infinities TVM's are the last finite numbers."""
+    """Return the function that reduces to the largest or smallest element.
+
+    TVM's own result for nothing but infinities is the last finite number.
+    """
     end, join = (-np.inf, tirx.max) if largest else (np.inf, tirx.min)
 
     def reduce(node: Node, x: relax.Expr, axes: Sequence[int]) -> relax.Expr:
@@ -123,7 +129,7 @@ def _extreme(largest: bool) -> Callable[[Node, relax.Expr, Sequence[int]], relax
 
 
 def _log_sum_exp(node: Node, x: relax.Expr, axes: Sequence[int]) -> relax.Expr:
-    """With the largest element taken out, so that no power is too large; infinite ones stay what they are."""
+    """Return log(sum(exp(x))), with the largest element taken out so that no power overflows; infinities stay."""
     largest = node.emit(_extreme(True)(node, x, axes))
     finite = relax.op.where(relax.op.isfinite(largest), largest, relax.const(0, x.ty.dtype))
     powers = relax.op.exp(relax.op.subtract(x, node.emit(finite)))
@@ -142,4 +148,4 @@ REDUCTIONS = {
     "ReduceSum": Reduction(_sum, 0.0),
     "ReduceSumSquare": Reduction(_sum, 0.0, before=_square),
 }
-"""By operator. Over no axes the logarithm of a power is the number itself."""
+"""The reduction of each operator. Over no axes the logarithm of a power is the number itself."""

@@ -1,4 +1,4 @@
-"""What cannot be imported from ONNX: nodes that Relax would make something else of without a word, and what helps."""
+"""Refusals of ONNX nodes that cannot be imported or that Relax would silently misread, and hints that help."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ HINTS = {
     "QLinearMatMul": QDQ.format("MatMul"),
     "Upsample": "export the model with opset 11 or later, which has Resize",
 }
-"""What helps with an operator that Relax does not have or gets wrong."""
+"""Hints for operators that Relax does not have or gets wrong."""
 
 UNKNOWN_HINT = "export the model without it, or replace it by operators that Relax has"
 FAILED_HINT = "export the model with static shapes, with another opset, or without this operator"
@@ -40,18 +40,18 @@ ELEMENT_TYPES = frozenset(
         "uint32", "uint64",
     )
 )  # fmt: skip
-"""Of the tensors of a network; narrower ones TVM computes wrongly or not at all."""
+"""The element types of a network's tensors; TVM computes narrower ones wrongly or not at all."""
 
 MICROSOFTS = ("Attention", "BiasGelu", "EmbedLayerNormalization", "FastGelu", "Gelu", "SkipLayerNormalization")
 """Operators of the domain com.microsoft that Relax has."""
 
 OTHERS = ("Attention",)
-"""Operators of that domain alone, though ONNX has others of the same name."""
+"""Operators that only that domain has in Relax, though ONNX has others of the same name."""
 
 Misread = tuple[str, Callable[[Node], bool], str]
 
 SORTED = ("float16", "float32", "float64", "int8", "int32", "int64", "uint8")
-"""Types of elements that TVM sorts."""
+"""The element types that TVM sorts."""
 
 MISREAD: tuple[Misread, ...] = (
     ("BatchNormalization", lambda node: node.attributes.get("training_mode") == 1, "Relax ignores its training_mode"),
@@ -65,14 +65,14 @@ MISREAD: tuple[Misread, ...] = (
     ("RoiAlign", lambda node: node.text("mode", "avg") == "max", "Relax ignores its mode"),
     ("SpaceToDepth", lambda node: node.text("mode", "DCR") == "CRD", "Relax ignores its mode"),
 )
-"""An operator, whether Relax misreads a node of it, and how."""
+"""Operators, each with a test whether Relax misreads a node of it, and the problem in words."""
 
 BY_VALUE = {"ConstantOfShape": (0,), "Expand": (1,), "NonMaxSuppression": (2, 3, 4), "Range": (0, 1, 2)}
-"""Operators and those of their operands that Relax gets wrong where they are no constants."""
+"""Operators and the places of those operands that Relax gets wrong where they are no constants."""
 
 
 def refuse_misread(node: Node) -> None:
-    """Raises `Refused` for a node that Relax's importer would misread."""
+    """Raise `Refused` for a node that Relax's importer would misread."""
     for operator, is_misread, problem in MISREAD:
         if node.operator == operator and is_misread(node):
             raise Refused(problem)
@@ -83,7 +83,7 @@ def refuse_misread(node: Node) -> None:
 
 
 def refuse_dtype(result: relax.Expr) -> None:
-    """Raises `Refused` for what a node computes in elements that tvmconv has not."""
+    """Raise `Refused` if a node's result has an element type that tvmconv has not."""
     types = result.ty.fields if isinstance(result.ty, relax.TupleType) else [result.ty]
     for each in types:
         if isinstance(each, relax.TensorType) and each.dtype is not None and str(each.dtype) not in ELEMENT_TYPES:
@@ -91,16 +91,16 @@ def refuse_dtype(result: relax.Expr) -> None:
 
 
 def is_known(node: onnx.NodeProto, operators: Collection[str]) -> bool:
-    """Whether a node's operator is among those that can be imported: of another domain it is another operator."""
+    """Return whether a node's operator can be imported; in another domain the same name means another operator."""
     if node.domain == "com.microsoft":
         return node.op_type in MICROSOFTS
     return node.domain in ("", "ai.onnx") and node.op_type in operators and node.op_type not in OTHERS
 
 
 def refuse_types(graph: onnx.GraphProto, tensors: Collection[onnx.TensorProto]) -> None:
-    """Raises `Refused` for a graph with inputs, outputs or constants that a network cannot have.
+    """Raise `Refused` for a graph with inputs, outputs or constants that a network cannot have.
 
-    It names a node that reads or makes them. `tensors` are those that the nodes of the graph may read.
+    The error names a node that reads or makes them. `tensors` are those that the nodes of the graph may read.
     """
     odd = {tensor.name: _words(tensor.data_type) for tensor in tensors}
     for value in (*graph.input, *graph.output):
@@ -116,7 +116,7 @@ def refuse_types(graph: onnx.GraphProto, tensors: Collection[onnx.TensorProto]) 
 
 
 def _words(element: int) -> str:
-    """What tensors of such elements are, where a network cannot have them."""
+    """Return what is wrong with tensors of this element type; an empty text if a network can have them."""
     from onnx import TensorProto
 
     name = TensorProto.DataType.Name(element).lower()
@@ -128,15 +128,15 @@ def _words(element: int) -> str:
 
 
 def refuse_unknown(graph: onnx.GraphProto, operators: Collection[str]) -> None:
-    """Raises `Refused` for a graph with nodes of operators that cannot be imported."""
+    """Raise `Refused` for a graph with nodes of operators that cannot be imported."""
     if unknown := [node for node in graph.node if not is_known(node, operators)]:
         raise Refused("Relax does not have it", nodes=unknown)
 
 
 def unsupported_nodes(refusal: Refused, nodes: Mapping[str, onnx.NodeProto]) -> UnsupportedModelError:
-    """The error for what is refused; `nodes` are the model's for those at fault, by their first outputs.
+    """Return the error for a refusal; `nodes` are the model's nodes by the tensors that they or their parts make.
 
-    A node that was inlined is told with what it is part of: "Elu in Celu (node 'celu0')".
+    The error tells a node that was inlined with the node it is part of: "Elu in Celu (node 'celu0')".
     """
     found = []
     for node in refusal.nodes:

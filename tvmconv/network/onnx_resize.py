@@ -1,4 +1,7 @@
-"""Resize and Upsample in all modes, and GridSample: Relax is right for integer multiples and one way of rounding."""
+"""Converters of Resize and Upsample in all modes, and of GridSample: Relax is right for few of them.
+
+Relax resizes correctly by integer multiples, with one way of rounding.
+"""
 
 from __future__ import annotations
 
@@ -25,13 +28,13 @@ class Axis:
     inputs: int
     outputs: int
     scale: float
-    """Outputs for each input, as the node says it: their number is rounded."""
+    """The number of outputs for each input, as the node gives it; the size of the output is rounded."""
     crop: tuple[float, float]
     """The part of the input that is resized, from 0 to 1, where coordinates are those of tf_crop_and_resize."""
 
 
 def resize(node: Node) -> relax.Expr:
-    """Resize since opset 10, all modes and coordinates."""
+    """Convert Resize since opset 10, in all modes and with all coordinates."""
     since_11 = node.opset >= 11
     scales = node.constant(2 if since_11 else 1, "scales")
     sizes = node.constant(3, "sizes") if since_11 else None
@@ -43,13 +46,13 @@ def resize(node: Node) -> relax.Expr:
 
 
 def upsample(node: Node) -> relax.Expr:
-    """Upsample, up to opset 9."""
+    """Convert Upsample, up to opset 9."""
     scales = node.attributes.get("scales") or node.constant(1, "scales")
     return _resized(node, _axes(node, np.array(scales), None, None), "asymmetric", "floor")
 
 
 def grid_sample(node: Node) -> relax.Expr:
-    """GridSample, of planes and of volumes."""
+    """Convert GridSample, of planes and of volumes."""
     mode, padding = node.text("mode", "linear").removeprefix("bi"), node.text("padding_mode", "zeros")
     if mode not in MODES or padding not in PADDINGS:
         raise Refused(f"the mode {mode} with {padding} is unknown")
@@ -59,7 +62,7 @@ def grid_sample(node: Node) -> relax.Expr:
 
 
 def _axes(node: Node, scales: Array | None, sizes: Array | None, roi: Array | None) -> list[Axis]:
-    """The axes that are resized; `Refused` where the size of one is known only when the model runs."""
+    """Return the axes that are resized; raise `Refused` where a size is known only when the model runs."""
     shape = node.operands[0].ty.shape
     if not isinstance(shape, relax.ShapeExpr):
         raise Refused("the rank of its input is known only when the model runs", OPEN_HINT)
@@ -87,7 +90,7 @@ def _axes(node: Node, scales: Array | None, sizes: Array | None, roi: Array | No
 
 
 def _resized(node: Node, axes: list[Axis], coordinates: str, rounding: str) -> relax.Expr:
-    """The first operand, one axis after the other."""
+    """Return the first operand, resized along one axis after the other."""
     mode, x = node.text("mode", "nearest"), node.operands[0]
     dtype, is_nearest = str(x.ty.dtype), mode == "nearest"
     if not is_nearest and "float" not in dtype:
@@ -119,7 +122,7 @@ def _resized(node: Node, axes: list[Axis], coordinates: str, rounding: str) -> r
 
 
 def _coordinates(axis: Axis, transformation: str) -> Array:
-    """Where each output lies among the inputs."""
+    """Return the coordinate among the inputs of each output."""
     at = np.arange(axis.outputs, dtype=np.float64)
     inputs, length = axis.inputs, axis.scale * axis.inputs
     if transformation == "asymmetric":
@@ -142,7 +145,7 @@ def _coordinates(axis: Axis, transformation: str) -> Array:
 
 
 def _extrapolated(node: Node, y: relax.Expr, outside: dict[int, Array]) -> relax.Expr:
-    """y with the extrapolation_value where one of its coordinates is outside, which the masks tell for each axis."""
+    """Return y with the extrapolation_value where a coordinate is outside, as the masks of its axes tell."""
     rank, value = y.ty.ndim, relax.const(node.attributes.get("extrapolation_value", 0.0), y.ty.dtype)
     for place, mask in outside.items():
         shape = [-1 if axis == place else 1 for axis in range(rank)]
@@ -151,7 +154,7 @@ def _extrapolated(node: Node, y: relax.Expr, outside: dict[int, Array]) -> relax
 
 
 def _half(at: Array, up: bool) -> Array:
-    """The nearest integers, the upper or the lower of two that are equally near."""
+    """Return the nearest integers; of two that are equally near, the upper or the lower."""
     return np.floor(at + 0.5) if up else np.ceil(at - 0.5)
 
 
@@ -161,4 +164,4 @@ ROUNDINGS: dict[str, Callable[[Array], Array]] = {
     "floor": np.floor,
     "ceil": np.ceil,
 }
-"""The place of the nearest input, by nearest_mode."""
+"""The functions that round to the place of the nearest input, by nearest_mode."""

@@ -1,4 +1,4 @@
-"""Weights laid out ahead of time.
+"""Weights that are laid out when a network is built.
 
 The templates of convolutions whose channels meet lay the weight out at the start of each call, in a stage "packed". A
 network's weights are constants: the stage runs once, when the network is built, and the kernel reads its result.
@@ -20,14 +20,14 @@ from ..workspace import steps
 from .constants import Array
 
 Packing = Callable[[Array], tvm.runtime.Tensor]
-"""Lays out a weight, here and now."""
+"""A function that lays out a weight at once."""
 
 PACKED = "packed"
-"""The stage's name, and its buffer's."""
+"""The name of the stage that lays the weight out, and of its buffer."""
 
 
 def split_packing(func: tirx.PrimFunc) -> tuple[tirx.PrimFunc, Packing | None]:
-    """A scheduled kernel that reads the weight laid out, and what lays it out; None where nothing does ahead.
+    """Return a kernel that reads the weight laid out, and the function that lays it out; None without such a stage.
 
     Before: `def kernel(x, w, output): for ...: packed[...] = w[...]; for ...: output[...] = ... packed[...]`.
     After: `def kernel(x, packed, output): for ...: output[...] = ... packed[...]`.
@@ -54,14 +54,14 @@ def split_packing(func: tirx.PrimFunc) -> tuple[tirx.PrimFunc, Packing | None]:
 
 
 def _stages(step: tirx.Stmt) -> list[str]:
-    """The names of the stages that a statement computes."""
+    """Return the names of the stages that a statement computes."""
     names: list[str] = []
     tvm_ffi.structural_walk(step, [(SBlock, lambda block: names.append(str(block.name_hint)))])
     return names
 
 
 def _compiled(stage: tirx.PrimFunc) -> Packing:
-    """The stage as a function on this machine's CPU, whatever it was scheduled for."""
+    """Compile the stage for this machine's CPU, whatever it was scheduled for."""
     stage = serial_twin(stage).with_attr("global_symbol", PACKED)
     executable = lowering.build(tvm.IRModule({PACKED: stage}), resolve_target("llvm"))
     shape, dtype = [int(size) for size in stage.params[1].ty.shape], str(stage.params[1].ty.dtype)

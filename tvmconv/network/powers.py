@@ -1,4 +1,4 @@
-"""Powers that square roots make: those of local response normalization, x to the three quarters.
+"""Powers computed by square roots: those of local response normalization, x to the three quarters.
 
 TVM calls the C library's pow for each element, which takes ten times as long as the rest of such a layer.
 """
@@ -14,7 +14,7 @@ from .graph import blocks_of, operator_name, rebind
 
 
 def simplify_powers(mod: tvm.IRModule) -> tvm.IRModule:
-    """The module with square roots for powers to 1/2 and 3/4.
+    """Return the module with square roots in place of powers to 1/2 and 3/4.
 
     Before: `y = R.power(x, R.const(0.75))`. After: `r = R.sqrt(x)`, `s = R.multiply(x, r)`, `y = R.sqrt(s)`.
     """

@@ -1,4 +1,4 @@
-"""Sums of float16 and bfloat16 in float32, as convolutions have them: TVM adds up in the dtype of the operands."""
+"""Sums of float16 and bfloat16 in float32, as in convolutions: TVM adds up in the dtype of the operands."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ POOLING = frozenset(("nn.max_pool1d", "nn.max_pool2d", "nn.max_pool3d"))
 
 
 def sum_in_float32(mod: tvm.IRModule) -> tvm.IRModule:
-    """The module with operators of float16 and bfloat16 that add up, and pooling of bfloat16, computed in float32.
+    """Return the module with operators that add up float16 or bfloat16, or pool bfloat16, computed in float32.
 
     In float16 the mean of a plane of 112x112 is a third of what it should be: from 2048 on, ones that are added are
     lost.

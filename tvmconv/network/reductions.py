@@ -1,4 +1,4 @@
-"""Reductions that take vectors on a CPU: windows that slide along rows, and planes.
+"""Reductions that use vectors on a CPU: windows that slide along rows, and planes.
 
 By itself LLVM makes no vectors of a sum, nor of outputs that are fewer in a row than a vector has lanes, and what is
 left over of longer rows it computes one by one.
@@ -22,16 +22,16 @@ from tvm.s_tir.stmt import SBlock
 from .vector_code import Reduction, VectorCode, variables
 
 LANES = "tvmconv.lanes"
-"""Annotation of a block that is to be computed with vectors: the lanes of the longest."""
+"""The annotation of a block to compute with vectors; its value is the number of lanes of the longest vectors."""
 
 JOINS: dict[type, Callable[[Expr, Expr], Expr]] = {tirx.Add: operator.add, tirx.Max: tirx.Max, tirx.Min: tirx.Min}
-"""How a reduction joins two values, by the node of its update."""
+"""The function with which a reduction joins two values, by the node of its update."""
 
 CHOICE = tvm.ir.Op.get("prim.if_then_else")
 
 
 class Update(NamedTuple):
-    """`y[...] = join(y[...], load if condition else fill)`."""
+    """An update of a reduction: `y[...] = join(y[...], load if condition else fill)`."""
 
     join: Callable[[Expr, Expr], Expr]
     load: TensorLoad
@@ -40,7 +40,7 @@ class Update(NamedTuple):
 
 
 def mark_for_vectors(sch: Schedule, block: SBlockRV, lanes: int) -> None:
-    """Puts a block around a reduction that takes vectors, for `with_vectors` to fill when the loops are scheduled.
+    """Put a block around a reduction that can use vectors; `with_vectors` fills it when the loops are scheduled.
 
     Padding is not stored any more: where a window reads it is constant, or of a whole row.
 
@@ -53,7 +53,7 @@ def mark_for_vectors(sch: Schedule, block: SBlockRV, lanes: int) -> None:
 
 
 def with_vectors(block: SBlock) -> SBlock:
-    """A block that is marked, with vectors for its loops; any other is left alone.
+    """Return a marked block with vectors in place of its loops; return any other block unchanged.
 
     Before, with a window of 3x3 and a stride of 2: `for w in range(13): for r, s: y[h, w] = max(y[h, w], x[...])`.
     After: `a = max(x[2 * h, 0:16], x[2 * h + 1, 0:16], x[2 * h + 2, 0:16])` and `b`, the same of columns 11 to 26, then
@@ -66,7 +66,7 @@ def with_vectors(block: SBlock) -> SBlock:
 
 
 def _mark(sch: Schedule, block: SBlockRV, lanes: int) -> SBlockRV | None:
-    """The block put around a reduction with constant sizes; None for anything else."""
+    """Put a block around a reduction with constant sizes and return it; return None for anything else."""
     loops, axes = sch.get_loops(block), sch.get(block).iter_vars
     first = sum(axis.iter_type == tirx.IterVar.DataPar for axis in axes)
     if len(loops) != len(axes) or first in (0, len(axes)) or not all(_is_constant(axis.dom.extent) for axis in axes):
@@ -88,7 +88,7 @@ def _mark(sch: Schedule, block: SBlockRV, lanes: int) -> SBlockRV | None:
 
 
 def _statements(marked: SBlock) -> list[tirx.Stmt]:
-    """What computes a marked block with vectors; nothing where it does not take them."""
+    """Return the statements that compute a marked block with vectors; none where vectors do not fit."""
     inside: list[SBlock] = []
     tvm_ffi.structural_walk(marked.body, [(SBlock, inside.append)])
     (block,) = inside
@@ -111,7 +111,7 @@ def _statements(marked: SBlock) -> list[tirx.Stmt]:
 
 
 def _update(block: SBlock) -> Update | None:
-    """What a block joins its output with, if it does and loads it from elsewhere as it is."""
+    """Return the update of a block that joins its output with elements it loads unchanged; None for any other block."""
     value: Any = getattr(block.body, "value", None)
     if type(value) not in JOINS or not isinstance(value.a, TensorLoad):
         return None
@@ -124,7 +124,7 @@ def _update(block: SBlock) -> Update | None:
 
 
 def _is_padding(block: SBlock) -> bool:
-    """Whether a block copies elements to where they are in a larger array, with a constant around them."""
+    """Return whether a block copies elements into a larger array with a constant around them."""
     value = getattr(block.body, "value", None)
     if not isinstance(value, tvm.ir.Call) or not value.op.same_as(CHOICE):
         return False

@@ -1,6 +1,6 @@
-"""Tensors at places between their elements along an axis, each the weighted sum of a few: what resizing is made of.
+"""Resampling along an axis: each output is the weighted sum of a few elements of the input.
 
-Which elements, and their weights, are tables that NumPy makes beforehand.
+NumPy makes the tables of elements and weights beforehand.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from .constants import Array
 
 
 def gather(builder: relax.BlockBuilder, x: relax.Expr, axis: int, places: Array) -> relax.Expr:
-    """The elements of x at some places along an axis, where `places` is (outputs,).
+    """Return the elements of x at some places along an axis, where `places` is (outputs,).
 
     Before: `x` of shape (1, 8, 2) and places (0, 0, 1, 1) of axis 2. After: (1, 8, 4).
     """
@@ -36,7 +36,7 @@ def gather(builder: relax.BlockBuilder, x: relax.Expr, axis: int, places: Array)
 
 
 def interpolate(builder: relax.BlockBuilder, x: relax.Expr, axis: int, places: Array, weights: Array) -> relax.Expr:
-    """Weighted sums of elements of x along an axis, where `places` and `weights` are (outputs, taps).
+    """Return weighted sums of elements of x along an axis, where `places` and `weights` are (outputs, taps).
 
     Before: `x` (1, 8, 2), places (0, 1) and weights (0.5, 0.5) of one output. After: (1, 8, 1), the mean of the two.
     """
@@ -62,7 +62,7 @@ def _resized(shape: Sequence[tirx.Expr], axis: int, size: int) -> list[tirx.Expr
 
 
 def linear_taps(at: Array, scale: float, antialias: bool) -> tuple[Array, Array]:
-    """The places and the weights, (outputs, taps), of linear interpolation at coordinates, (outputs,).
+    """Return places and weights, (outputs, taps), of linear interpolation at coordinates, (outputs,).
 
     `scale` is how many outputs there are for an input; `antialias` widens the kernel where they are fewer.
     """
@@ -73,7 +73,7 @@ def linear_taps(at: Array, scale: float, antialias: bool) -> tuple[Array, Array]
 
 
 def cubic_taps(at: Array, scale: float, antialias: bool, a: float) -> tuple[Array, Array]:
-    """The same of cubic convolution with the coefficient `a`."""
+    """Return places and weights, (outputs, taps), of cubic convolution with the coefficient `a`."""
     narrow = min(scale, 1.0) if antialias else 1.0
     places, distances = _taps(at, floor(-2 / narrow) + 1)
     d = np.abs(distances * narrow)
@@ -84,7 +84,7 @@ def cubic_taps(at: Array, scale: float, antialias: bool, a: float) -> tuple[Arra
 
 
 def _taps(at: Array, first: int) -> tuple[Array, Array]:
-    """Places from `first` to as many on the other side of each coordinate, and how far they are from it.
+    """Return the places around each coordinate, from `first` to as many on the other side, and their distances from it.
 
     A coordinate that is a place itself counts to the left of it.
     """

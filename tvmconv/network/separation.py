@@ -1,4 +1,4 @@
-"""Keeping TVM's convolutions to themselves where TVM schedules them wrong together with what follows."""
+"""A pass that keeps TVM's convolutions apart from operators with which TVM would schedule them wrongly."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .graph import operator_name
 
 
 def separate_convolutions(mod: tvm.IRModule) -> tvm.IRModule:
-    """The module with its convolutions as functions that TVM fuses with nothing.
+    """Return the module with its convolutions as functions that TVM fuses with nothing.
 
     On a GPU TVM 0.27 schedules a fused grouped convolution (dlight's Reduction, where a thread owns several outputs) so
     that the operators behind it read registers of other threads: results are wrong and differ from run to run.

@@ -1,4 +1,4 @@
-"""Where convolutions stand in a network, and what around them their kernels can take in."""
+"""Sites of convolutions in a network, with the operators around them that their kernels can take in."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from .layers import Convolution
 
 @dataclass(frozen=True)
 class Site:
-    """Where a convolution stands in a module."""
+    """A place in a module where a convolution stands."""
 
     convolution: Convolution
     workload: ConvWorkload | None
-    """What a kernel is made for; None for a convolution that is left to TVM."""
+    """The workload of the kernel; None for a convolution that is left to TVM."""
     operands: tuple[relax.Expr, ...]
-    """What the kernel reads, in the order of `workload.operands`, but maybe in another shape."""
+    """The kernel's operands, in the order of `workload.operands`, but maybe in another shape."""
     output: relax.Var
-    """The variable that it computes."""
+    """The variable that the kernel computes."""
     linear: bool = False
-    """Whether it is a linear layer, whose weight is (C, K)."""
+    """True for a linear layer, with a weight (C, K)."""
 
     @property
     def described(self) -> ConvWorkload:
@@ -40,7 +40,7 @@ class Site:
 
     @property
     def weight(self) -> np.ndarray | None:
-        """The weight in the workload's shape, None for one that is computed."""
+        """The weight in the workload's shape; None for one that is computed."""
         if self.workload is None or (weight := constant_value(self.operands[1])) is None:
             return None
         return (weight.T if self.linear else weight).reshape(self.workload.w_shape)
@@ -53,7 +53,7 @@ class Site:
 
 
 def find_convolutions(mod: tvm.IRModule) -> list[Site]:
-    """The convolutions and linear layers of "main" in graph order, each with everything that its kernel can take in."""
+    """Return the convolutions and linear layers of "main" in graph order, with what their kernels can take in."""
     sites = []
     for block in blocks_of(mod):
         taken: set[relax.Var] = set()
@@ -66,7 +66,7 @@ def find_convolutions(mod: tvm.IRModule) -> list[Site]:
 
 
 def _site(var: relax.Var, call: relax.Call, convolution: Convolution, block: Block, taken: set[relax.Var]) -> Site:
-    """The site of a call; `taken` has the additions that kernels have taken in, and gets this one's."""
+    """Return the site of a call; `taken` holds the additions that kernels have taken in, and gets this one's."""
     if convolution.workload is None:
         return Site(convolution, None, (), var)
     data, padding = padding_before(call.args[0], block)

@@ -1,4 +1,4 @@
-"""Which convolutions of a network get kernels with their weights compiled in, and those kernels."""
+"""The choice of convolutions in a network that get their weights compiled in, and the kernels for them."""
 
 from __future__ import annotations
 
@@ -27,10 +27,13 @@ from .constants import Array
 MODES = ("auto", "always", "never")
 
 THRESHOLD = 0.7
-"""Share of zeros below which "auto" takes no sparse kernel without records: see `tvmconv bench sparsity`."""
+"""The share of zeros below which "auto" takes no sparse kernel without records: see `tvmconv bench sparsity`."""
 
 MOST_NONZEROS = 32768
-"""Of such a weight that "auto" compiles in: compilers take minutes over more, and no cache holds the code."""
+"""The largest number of nonzeros in a weight that "auto" compiles in.
+
+Compilers take minutes over more, and no instruction cache holds the code.
+"""
 
 
 @dataclass(frozen=True)
@@ -38,9 +41,9 @@ class SparseChoice:
     """A sparse kernel for one convolution."""
 
     name: str
-    """Of the function in its module."""
+    """The name of the function in its module."""
     workload: ConvWorkload
-    """Without the scale, which is in the weight; the shift is in the kernel, too."""
+    """The workload without the scale, which is in the weight; the shift is in the kernel, too."""
     template: str
     config: dict[str, Any]
     reason: str
@@ -50,7 +53,7 @@ class SparseKernels:
     """Makes the sparse kernels of one network; equal constants of equal workloads share one."""
 
     def __init__(self, target: tvm.target.Target, mode: str, workloads: Sequence[ConvWorkload]) -> None:
-        """`workloads` are all of the network."""
+        """Start with no kernels; `workloads` are all of the network."""
         if mode not in MODES:
             raise InvalidArgumentError("sparse", mode, f"one of {', '.join(MODES)}")
         self._target = target
@@ -62,7 +65,7 @@ class SparseKernels:
         self._is_faster = cache(self._faster)
 
     def compiled(self) -> list[Module]:
-        """What the network has to be linked with; what is not LLVM's work is done side by side."""
+        """Return the modules to link the network with; their compilation is parallel except for LLVM's part."""
 
         def compile_one(name: str) -> Module:
             workload, constants, selection = self._chosen[name]
@@ -77,11 +80,11 @@ class SparseKernels:
     def choose(
         self, name: str, workload: ConvWorkload, weight: Array | None, vectors: Constants
     ) -> SparseChoice | None:
-        """The kernel for a convolution with a weight `workload.w_shape` and what the epilogue has of vectors.
+        """Return the sparse kernel for a convolution with this weight and the epilogue's vectors; None for a dense one.
 
-        None for a dense one. Where logs have records of both, "auto" takes the one that took less time, and else a
-        sparse one where the template says that it pays. Constants that are not finite have none. Raises
-        `InvalidArgumentError` where every convolution is to have one and a weight, None here, is computed.
+        Where logs have records of both, "auto" takes the one that took less time, and else a sparse one where the
+        template says that it pays. Constants that are not finite get none. Raises `InvalidArgumentError` where every
+        convolution is to have one and a weight, None here, is computed.
         """
         if self._mode == "never":
             return None
@@ -108,7 +111,7 @@ class SparseKernels:
         return SparseChoice(function, plain, selection.name, msgspec.to_builtins(selection.config), reason)
 
     def _pays(self, workload: ConvWorkload, weight: Array) -> bool:
-        """Whether the sparse kernel should be the faster one."""
+        """Return whether the sparse kernel should be the faster one."""
         zeros = sparsity_of(weight)
         if sparse := tuned(Problem(workload.without_scale(), zeros), self._target):
             dense = tuned(Problem(workload), self._target)

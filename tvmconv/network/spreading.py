@@ -1,4 +1,4 @@
-"""Loops of what TVM computes between the convolutions on a CPU, which it leaves one element after the other."""
+"""Schedules for TVM's operators between the convolutions on a CPU, which TVM runs one element after the other."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from ..schedules.cpu.machine import TURNS, native_lanes
 from .reductions import LANES, mark_for_vectors, with_vectors
 
 LEAST_WORK = 2**14
-"""Steps of a loop nest that are worth more than to wake the threads."""
+"""The number of steps of a loop nest from which waking the threads pays."""
 
 WINDOW = 64
-"""Elements of a window that are straight-line code: between them LLVM then makes vectors of the outputs."""
+"""The largest number of elements of a window that is unrolled, so that LLVM makes vectors of the outputs."""
 
 MOST_PARTS = 8
-"""Channels that a shuffle takes in turns, at most, for a copy of the loop for each."""
+"""The largest number of channels that a shuffle takes in turns to get a copy of the loop for each."""
 
 
 def lower_and_fuse(mod: tvm.IRModule, target: tvm.target.Target) -> tvm.IRModule:
-    """The module with its operators lowered and fused as TVM does."""
+    """Return the module with its operators lowered and fused as TVM does."""
     passes = relax.transform
     with target:
         return tvm.transform.Sequential(
@@ -44,9 +44,9 @@ def lower_and_fuse(mod: tvm.IRModule, target: tvm.target.Target) -> tvm.IRModule
 
 
 def spread_over_threads(mod: tvm.IRModule, target: tvm.target.Target) -> tvm.IRModule:
-    """The module that is lowered and fused, with its loops scheduled for the CPU.
+    """Return the module, which is lowered and fused, with its loops scheduled for the CPU.
 
-    What is fused is computed element by element in one loop nest, without tensors in between; a padded plane is made
+    Fused stages are computed element by element in one loop nest, without tensors in between; a padded plane is made
     by the thread that slides windows over it. Outer loops run in parallel, and inner ones such that LLVM sees vectors.
 
     Before: `y = R.nn.max_pool2d(x)`, lowered to `for n, c, h, w: pad`, `for n, c, h, w, r, s`.
@@ -60,9 +60,10 @@ def spread_over_threads(mod: tvm.IRModule, target: tvm.target.Target) -> tvm.IRM
 
 
 def _has_work(func: tirx.PrimFunc) -> bool:
-    """Whether there are loops to schedule: what TVM has written by hand, such as a scatter, is one block in all.
+    """Return whether there are loops to schedule.
 
-    A function with an array of no elements, whose loops run zero times, has none.
+    There are none in code that TVM has written by hand, such as a scatter, which is a single block, nor in a function
+    with an array of no elements, whose loops run zero times.
     """
     if not isinstance(func.body, SBlockRealize) or str(func.body.block.name_hint) != "root":
         return False
@@ -89,7 +90,7 @@ def _spread(func: tirx.PrimFunc, lanes: int) -> tirx.PrimFunc:
 
 
 def _fused(func: tirx.PrimFunc) -> tirx.PrimFunc:
-    """The function without what is computed element by element for others that are, and with simple indices."""
+    """Return the function with elementwise stages computed inside their elementwise readers, with simple indices."""
     sch = Schedule(func)
     for block in sch.get_child_blocks(sch.get_sblock("root")):
         readers = sch.get_consumers(block)
@@ -100,7 +101,7 @@ def _fused(func: tirx.PrimFunc) -> tirx.PrimFunc:
 
 
 def _simplified(block: SBlock) -> SBlock:
-    """A block that stores one element, with indices and conditions as simple as its axes' sizes let them be."""
+    """Return a block that stores one element with its indices and conditions simplified by its axes' sizes."""
     store = block.body
     if not isinstance(store, tirx.BufferStore) or block.init is not None:
         return block
@@ -114,14 +115,14 @@ def _simplified(block: SBlock) -> SBlock:
 
 
 def _is_map(sch: Schedule, block: SBlockRV) -> bool:
-    """Whether each element that a block writes is an expression of elements that others have written."""
+    """Return whether each element that a block writes is an expression of elements that others have written."""
     value, loops = sch.get(block), sch.get_loops(block)
     is_parallel = all(axis.iter_type == tirx.IterVar.DataPar for axis in value.iter_vars)
     return is_parallel and len(loops) == len(value.iter_vars) and isinstance(value.body, tirx.BufferStore)
 
 
 def _spread_block(sch: Schedule, block: SBlockRV) -> LoopRV | None:
-    """Schedules the loops of a block; the result is the parallel one, where windows slide over planes inside it."""
+    """Schedule the loops of a block; return the parallel loop if windows slide over planes inside it."""
     loops, value = list(sch.get_loops(block)), sch.get(block)
     extents = [sch.get(loop).extent for loop in loops]
     if len(loops) != len(value.iter_vars) or not all(isinstance(extent, tirx.IntImm) for extent in extents):
@@ -153,7 +154,7 @@ def _spread_block(sch: Schedule, block: SBlockRV) -> LoopRV | None:
 
 
 def _spread_vectors(sch: Schedule, block: SBlockRV) -> None:
-    """Schedules the loops around a block that is going to take vectors, which are a step each."""
+    """Schedule the loops around a block that is going to use vectors; each run of the block is one step."""
     loops, (inner,) = sch.get_loops(block), sch.get_child_blocks(block)
     sizes, steps = ([int(sch.get(loop).extent) for loop in sch.get_loops(each)] for each in (block, inner))
     if prod(sizes) * prod(steps) < LEAST_WORK * int(sch.get(block).annotations[LANES]):
@@ -163,10 +164,10 @@ def _spread_vectors(sch: Schedule, block: SBlockRV) -> None:
 
 
 def _taken_apart(block: SBlock) -> tuple[int, int] | None:
-    """The one axis of which an index or a condition takes the remainder by some small number, and that number.
+    """Return the axis of which an index or condition takes the remainder by a small number, and this number.
 
-    With a loop over the remainders that is unrolled, such as over the channels that a shuffle takes in turns,
-    conditions and indices are constant in what is left for LLVM.
+    None unless there is just one such remainder. With an unrolled loop over the remainders, such as over the channels
+    that a shuffle takes in turns, conditions and indices are constant in what is left for LLVM.
     """
     remainders: list[tirx.FloorMod] = []
     tvm_ffi.structural_walk(block.body, [(tirx.FloorMod, remainders.append)])
@@ -181,7 +182,7 @@ def _taken_apart(block: SBlock) -> tuple[int, int] | None:
 
 
 def _joined(block: SBlock) -> int:
-    """How many of a block's last axes every tensor is gone over from end to end along, so that they may be one."""
+    """Return how many of a block's last axes may become one: every tensor holds them one behind the other."""
     if not isinstance(block.body, tirx.BufferStore) or block.init is not None:
         return 0
     accesses = [(block.body.buffer, block.body.indices)]

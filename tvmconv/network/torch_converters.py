@@ -1,4 +1,4 @@
-"""Relax's importer of torch, with operators that it misreads read right, and every node held to torch's type of it."""
+"""Relax's importer of torch, with corrected operators; every node is checked against torch's type of it."""
 
 from __future__ import annotations
 
@@ -27,25 +27,25 @@ CONVOLUTIONS = {
     (2, True): relax.op.nn.conv2d_transpose,
     (3, True): relax.op.nn.conv3d_transpose,
 }
-"""By the number of spatial axes, and whether it is transposed."""
+"""Relax's convolutions by the number of spatial axes and by whether they are transposed."""
 
 RANDOM = ("bernoulli", "dropout", "dropout_", "exponential", "native_dropout", "randn", "randn_like")
-"""Operators that Relax's importer makes something of that is not random."""
+"""Operators for which Relax's importer makes something that is not random."""
 
 MADE = ("arange", "eye", "hamming_window", "linspace", "scalar_tensor")
-"""Operators that make tensors of numbers alone."""
+"""Operators that make tensors from numbers alone."""
 
 FILLED = {
     "empty": 0, "empty_like": 0, "empty_permuted": 0, "fill": None, "full": None, "full_like": None, "new_ones": 1,
     "new_zeros": 0, "ones": 1, "ones_like": 1, "zeros": 0, "zeros_like": 0,
 }  # fmt: skip
-"""Operators that fill a tensor with one value, or with their second argument."""
+"""Operators that fill a tensor with one value; None stands for their second argument."""
 
 
 class Importer(ExportedProgramImporter):  # type: ignore[misc]
     """Imports torch's operators as Relax's, each node with the shape and the dtype that torch gives it.
 
-    What it raises has the node in its frames, as Relax's own errors do.
+    Its errors have the node in their frames, as Relax's own errors do.
     """
 
     def create_convert_map(self) -> dict[str, Converter]:
@@ -96,7 +96,7 @@ class Importer(ExportedProgramImporter):  # type: ignore[misc]
         return {name: partial(self._checked, convert) for name, convert in table.items()}
 
     def _checked(self, convert: Converter, node: torch.fx.Node) -> Any:
-        """What a converter makes of a node whose tensors have the dtype that torch computes in; its type is torch's."""
+        """Convert a node with its tensors in the dtype that torch computes in; raise if its type is not torch's."""
         expected, dtype = node.meta.get("val"), computed_in(node)
         if dtype is None:
             value = self._settled(convert(node))
@@ -108,7 +108,7 @@ class Importer(ExportedProgramImporter):  # type: ignore[misc]
         return value
 
     def _as_torch(self, value: relax.Expr, expected: Any) -> relax.Expr:
-        """The tensor, or the tensors of a tuple, in the dtypes of torch's."""
+        """Return the tensor, or the tuple of tensors, in torch's dtypes."""
         if isinstance(value.ty, relax.TensorType):
             return self._as(value, relax_dtype(first_tensor(expected).dtype))
         wanted = [relax_dtype(each.dtype) for each in expected]
@@ -121,7 +121,7 @@ class Importer(ExportedProgramImporter):  # type: ignore[misc]
 
     @contextmanager
     def _operands_as(self, node: torch.fx.Node, dtype: str) -> Iterator[None]:
-        """The node's tensors in another dtype, but for a condition."""
+        """Hold the node's tensors, except for a condition, in another dtype during the block."""
         before = {argument: self.env[argument] for argument in node.all_input_nodes}
         try:
             for argument, value in before.items():
@@ -133,7 +133,7 @@ class Importer(ExportedProgramImporter):  # type: ignore[misc]
             self.env.update(before)
 
     def _settled(self, value: Any) -> Any:
-        """The value with a variable for what is an expression still, whose type is not known otherwise."""
+        """Return the value, bound to a variable if it is an expression, whose type is not known otherwise."""
         is_open = isinstance(value, (relax.Call, relax.Tuple, relax.TupleGetItem))
         return self.block_builder.emit(value) if is_open else value
 
@@ -146,7 +146,7 @@ class Importer(ExportedProgramImporter):  # type: ignore[misc]
         raise ValueError("it is random, as in training")
 
     def _made(self, otherwise: Converter, node: torch.fx.Node) -> relax.Expr:
-        """The constant that torch makes, if it is of numbers that are known."""
+        """Return the constant that torch makes, if its arguments are known numbers."""
         if node.all_input_nodes:
             return otherwise(node)
         value = node.target(*node.args, **{**node.kwargs, "device": "cpu"})
@@ -168,13 +168,13 @@ class Importer(ExportedProgramImporter):  # type: ignore[misc]
         return relax.op.full(relax.ShapeExpr(list(result.shape)), filling, relax_dtype(result.dtype))
 
     def _item_of(self, convert: Converter, node: torch.fx.Node) -> Any:
-        """One of an operator's results; of some Relax has the first alone."""
+        """Return one of an operator's results; raise where Relax has only the first."""
         if isinstance(getattr(self.env[node.args[0]], "ty", None), relax.TensorType) and node.args[1] != 0:
             raise ValueError(f"Relax has only the first result of {node.args[0].target}")
         return convert(node)
 
     def _cast(self, node: torch.fx.Node) -> relax.Expr:
-        """bfloat16 goes from and to other dtypes by float32."""
+        """Cast a tensor to the node's dtype; bfloat16 goes from and to other dtypes by way of float32."""
         x, dtype = self.env[node.args[0]], relax_dtype(node.meta["val"].dtype)
         return self._as(self._as(x, "float32") if "bfloat16" in (str(x.ty.dtype), dtype) else x, dtype)
 
@@ -226,12 +226,12 @@ class Importer(ExportedProgramImporter):  # type: ignore[misc]
         return self._near_zero(x, far, [1 / factorial(n + 1) for n in range(8)])
 
     def _tanh(self, node: torch.fx.Node) -> relax.Expr:
-        """TVM's is made of exponentials."""
+        """Return tanh, by a series near 0, where TVM's tanh, made of exponentials, loses digits."""
         x = self.env[node.args[0]]
         return self._near_zero(x, relax.op.tanh(x), [1, 0, -1 / 3, 0, 2 / 15, 0, -17 / 315])
 
     def _near_zero(self, x: relax.Expr, far: relax.Expr, series: list[float]) -> relax.Expr:
-        """A function that is x times a series near 0, where `far` has lost what x is."""
+        """Return x times a series where x is near 0, and `far`, which loses digits there, elsewhere."""
         dtype = str(x.ty.dtype)
         total = relax.const(series[-1], dtype)
         for factor in reversed(series[:-1]):
@@ -245,7 +245,7 @@ class Importer(ExportedProgramImporter):  # type: ignore[misc]
         return relax.op.matmul(*(self.env[argument] for argument in node.args[:2]))
 
     def _scaled_product(self, node: torch.fx.Node) -> relax.Expr:
-        """beta * x + alpha * (a @ b)."""
+        """Return beta * x + alpha * (a @ b)."""
         x, a, b = (self.env[argument] for argument in node.args)
         alpha, beta = (node.kwargs.get(name, 1) for name in ("alpha", "beta"))
         product = self.block_builder.emit(relax.op.matmul(a, b))
@@ -311,6 +311,6 @@ class Importer(ExportedProgramImporter):  # type: ignore[misc]
 
 
 def _require_elements(node: torch.fx.Node, value: torch.Tensor) -> None:
-    """Raises `ValueError` for an output that is made of nothing: TVM cannot read it back."""
+    """Raise `ValueError` for an output that has no elements: TVM cannot read it back."""
     if value.numel() == 0 and any(user.op == "output" for user in node.users):
         raise ValueError("it is a constant without elements")

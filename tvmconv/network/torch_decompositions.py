@@ -1,4 +1,4 @@
-"""Operators of torch as others of torch, where Relax's importer has none for them or misreads them.
+"""Decompositions of torch's operators that Relax's importer lacks or misreads into other operators of torch.
 
 A decomposition that returns `NotImplemented` leaves the operator as it is.
 """
@@ -20,7 +20,7 @@ aten = torch.ops.aten
 
 
 def decompositions() -> dict[Any, Callable[..., Any]]:
-    """The table for `ExportedProgram.run_decompositions`: torch's own, with those of this file."""
+    """Return the table for `ExportedProgram.run_decompositions`: torch's own, with those of this file."""
     table = dict(torch.export.default_decompositions().items())
     for name in RESAMPLING:
         for overload in ("vec", "default"):
@@ -41,7 +41,7 @@ def subtract_from(x: Tensor, y: Any, alpha: float = 1) -> Any:
 
 
 def multiply(x: Any, y: Any) -> Any:
-    """Zero times a tensor is NaN where that is NaN or infinite, which TVM takes for zero."""
+    """Multiply by a zero as torch does: NaN where the tensor is NaN or infinite, for which TVM has zero."""
     factor, other = (x, y) if isinstance(x, (int, float)) else (y, x)
     if not isinstance(factor, (int, float)) or factor != 0 or not other.is_floating_point():
         return NotImplemented
@@ -49,7 +49,7 @@ def multiply(x: Any, y: Any) -> Any:
 
 
 def unequal(x: Tensor, y: Any) -> Any:
-    """A tensor differs from itself where it is NaN, which TVM does not think of."""
+    """Return `x != x`, which is true where x is NaN; TVM takes it for false."""
     return torch.isnan(x) if x is y else NotImplemented
 
 
@@ -64,7 +64,7 @@ def elu(x: Tensor, alpha: float = 1, scale: float = 1, input_scale: float = 1) -
 
 
 def softplus(x: Tensor, beta: float = 1, threshold: float = 20) -> Tensor:
-    """log(1 + exp(x)) exact far below 0 too."""
+    """Return log(1 + exp(x)), exact far below 0 too."""
     wide = x.to(torch.float32) if x.dtype in HALF else x
     scaled = wide if beta == 1 else wide * beta
     curve = torch.log1p(torch.exp(scaled))
@@ -100,7 +100,7 @@ def clamp_to_tensor(x: Tensor, high: Tensor) -> Tensor:
 
 
 def unless_float(x: Tensor) -> Any:
-    """Rounding, which leaves integers as they are."""
+    """Return integers unchanged, as rounding leaves them; keep the operator for floating point."""
     return NotImplemented if x.is_floating_point() else x.clone()
 
 
@@ -117,7 +117,7 @@ def take(x: Tensor, index: Tensor) -> Tensor:
 
 
 def index(x: Tensor, indices: Sequence[Tensor | None]) -> Any:
-    """x[indices] as one look-up along one axis, that of the indexed ones, which are put side by side."""
+    """Return x[indices] as one look-up along one axis, which the indexed axes are joined to."""
     if any(each is not None and each.dtype in (torch.bool, torch.uint8) for each in indices):
         return NotImplemented
     places = [place for place, each in enumerate(indices) if each is not None]
@@ -135,7 +135,7 @@ def index(x: Tensor, indices: Sequence[Tensor | None]) -> Any:
 
 
 def index_put(x: Tensor, indices: Sequence[Tensor | None], values: Tensor, accumulate: bool = False) -> Any:
-    """x with values at indices, as values scattered over the elements of x in a row."""
+    """Return x with values at indices: the values are scattered over the elements of x in a row."""
     if any(each is not None and each.dtype in (torch.bool, torch.uint8) for each in indices):
         return NotImplemented
     places = [place for place, each in enumerate(indices) if each is not None]
@@ -154,7 +154,7 @@ def index_put(x: Tensor, indices: Sequence[Tensor | None], values: Tensor, accum
 
 
 def scatter(x: Tensor, dim: int, index: Tensor, source: Tensor) -> Any:
-    """Of a source that is larger than its indices, the part before them."""
+    """Scatter the part of a source that its indices cover, where the source is larger than the indices."""
     if source.shape == index.shape:
         return NotImplemented
     return torch.scatter(x, dim, index, _as_large(source, index))
@@ -171,7 +171,7 @@ def _as_large(source: Tensor, index: Tensor) -> Tensor:
 
 
 def _joined(x: Tensor, places: Sequence[int], indices: Sequence[Tensor | None]) -> Tensor:
-    """Where indices of these axes point to in one that they are joined to."""
+    """Return the index, along the axis that these axes are joined to, for their indices together."""
     total: Any = None
     for place in places:
         one = _from_start(indices[place], x.shape[place])
@@ -180,13 +180,13 @@ def _joined(x: Tensor, places: Sequence[int], indices: Sequence[Tensor | None]) 
 
 
 def _from_start(index: Tensor | None, size: int) -> Tensor:
-    """Indices that count from the end as those from the start."""
+    """Return indices with those that count from the end counted from the start."""
     assert index is not None
     return torch.where(index < 0, index + size, index)
 
 
 def any_of(x: Tensor, dims: Sequence[int] | None = None, keepdim: bool = False) -> Any:
-    """Whether any element is true: along axes, element by element if there are none, of all if they are not given."""
+    """Return whether any element is true: along axes, for each element if `dims` is empty, of all if it is None."""
     if x.dtype is not torch.bool:
         x = x != 0
     elif dims:
@@ -203,7 +203,7 @@ def any_of_dim(x: Tensor, dim: int, keepdim: bool = False) -> Any:
 def vector_norm(
     x: Tensor, order: float = 2, dim: Any = None, keepdim: bool = False, *, dtype: torch.dtype | None = None
 ) -> Tensor:
-    """The norm, with powers of half precision in float32."""
+    """Return the norm; powers of half precision are computed in float32."""
     dims = list(range(x.dim())) if dim is None else [dim] if isinstance(dim, int) else list(dim)
     result = x.dtype if dtype is None else dtype
     x = x.to(torch.float32 if result in HALF else result).abs()

@@ -1,4 +1,4 @@
-"""From torch to Relax."""
+"""Import of a model of torch as a Relax module."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ HINT = "write the model without it, or with operators that Relax has"
 
 
 def export_module(module: torch.nn.Module, inputs: tuple[Any, ...] | None) -> torch.export.ExportedProgram:
-    """The module in eval mode, exported with example inputs; the module itself is left as it was."""
+    """Return the module exported in eval mode with example inputs; the module itself is left as it was."""
     import torch
 
     expected = "a tuple of example tensors of torch, which a torch.nn.Module is exported with"
@@ -42,7 +42,7 @@ def export_module(module: torch.nn.Module, inputs: tuple[Any, ...] | None) -> to
 
 
 def import_program(program: torch.export.ExportedProgram) -> tuple[tvm.IRModule, list[str], list[str]]:
-    """The program as a Relax module, with torch's names of its inputs and outputs.
+    """Return the program as a Relax module, with torch's names of its inputs and outputs.
 
     Raises `UnsupportedModelError` for one with an operator that Relax cannot import.
     """
@@ -77,12 +77,12 @@ class _CopyConstants(PyExprMutator):  # type: ignore[misc]
 
 
 def _unknown_nodes(program: torch.export.ExportedProgram, error: BaseException) -> list[torch.fx.Node]:
-    """The nodes of operators that the importer's error names, as in "Unsupported function types ['fft.default']"."""
+    """Return the nodes of operators that the error names, as in "Unsupported function types ['fft.default']"."""
     calls = [node for node in program.graph.nodes if node.op == "call_function"]
     return [node for node in calls if f"'{node.target.__name__}'" in str(error)]
 
 
 def _words(node: torch.fx.Node) -> str:
-    """For example "aten.fft.default (node 'fft' in encoder.0)"."""
+    """Describe a node, as in "aten.fft.default (node 'fft' in encoder.0)"."""
     modules = [path for path, _ in node.meta.get("nn_module_stack", {}).values() if path]
     return f"{node.target} (node {node.name!r}{f' in {modules[-1]}' if modules else ''})"

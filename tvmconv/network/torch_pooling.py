@@ -1,4 +1,4 @@
-"""Pooling of torch that Relax's importer does not know: divisors, ceilings, places of maxima, adaptive windows."""
+"""Pooling of torch that Relax's importer does not know: divisors, rounding up, places of maxima, adaptive windows."""
 
 from __future__ import annotations
 
@@ -34,26 +34,26 @@ class Axis:
 
     @property
     def missing(self) -> int:
-        """Elements behind the last one that windows reach to."""
+        """The number of elements behind the last one that windows reach to."""
         reach = (self.target - 1) * self.stride + (self.kernel - 1) * self.dilation + 1
         return max(0, reach - self.size - self.padding)
 
     def counts(self, padded: bool) -> Array:
-        """Of how many elements torch takes the mean of each window; padding may be among them."""
+        """Return the number of elements by which torch divides each window; padding may be among them."""
         begin = np.arange(self.target) * self.stride - self.padding
         end = np.minimum(begin + self.kernel, self.size + self.padding)
         return np.asarray(end - begin if padded else np.minimum(end, self.size) - np.maximum(begin, 0))
 
     def places(self) -> Array:
-        """Where the elements of each window are: (target, kernel), from -padding on."""
+        """Return the places of each window's elements, (target, kernel); the first is -padding."""
         begin = np.arange(self.target) * self.stride - self.padding
         return np.asarray(begin[:, None] + np.arange(self.kernel) * self.dilation)
 
 
 def average_pool(builder: relax.BlockBuilder, x: relax.Expr, node: torch.fx.Node, spatial: int) -> relax.Expr | None:
-    """Means of windows as torch's `avg_pool` takes them; None where Relax's are the same.
+    """Return means of windows as torch's `avg_pool` takes them; None where Relax's are the same.
 
-    They are those of windows that are all inside of an x with its padding around it, times what a window has too many.
+    They are the means of windows inside a padded x, times a factor that corrects the number of elements.
     """
     kernel, stride, padding, ceiling, padded, divisor = given(
         node, kernel_size=None, stride=(), padding=0, ceil_mode=False, count_include_pad=True, divisor_override=None
@@ -79,7 +79,7 @@ def average_pool(builder: relax.BlockBuilder, x: relax.Expr, node: torch.fx.Node
 
 
 def max_pool(builder: relax.BlockBuilder, x: relax.Expr, node: torch.fx.Node, spatial: int) -> relax.Expr | None:
-    """The maxima of windows and where they are, counted within a plane; None where Relax's maxima are all there is."""
+    """Return the maxima of windows and their places within a plane; None where Relax's maxima are enough."""
     kernel, stride, padding, dilation, ceiling = given(
         node, kernel_size=None, stride=(), padding=0, dilation=1, ceil_mode=False
     )
@@ -111,7 +111,7 @@ def max_pool(builder: relax.BlockBuilder, x: relax.Expr, node: torch.fx.Node, sp
 
 
 def adaptive_max_pool(builder: relax.BlockBuilder, x: relax.Expr, node: torch.fx.Node, spatial: int) -> relax.Expr:
-    """The maxima of as many windows as are wanted and where they are, counted within a plane."""
+    """Return the maxima of as many windows as are wanted, and their places within a plane."""
     sizes = list(node.args[0].meta["val"].shape[-spatial:])
     targets = list(node.meta["val"][0].shape[-spatial:])
     found = []
@@ -131,7 +131,10 @@ def adaptive_max_pool(builder: relax.BlockBuilder, x: relax.Expr, node: torch.fx
 
 
 def _axes(x: Any, result: Any, spatial: int, *attributes: Any) -> list[Axis]:
-    """The axes of windows of tensors; each attribute is one number or one for each axis, no stride is the kernel."""
+    """Return the windows along each spatial axis; an attribute is one number or one for each axis.
+
+    Without a stride, the stride is the kernel.
+    """
     kernel, stride, *rest = attributes
     columns = [x.shape[-spatial:], result.shape[-spatial:]]
     for attribute in (kernel, stride or kernel, *rest):
@@ -145,7 +148,7 @@ def _axes(x: Any, result: Any, spatial: int, *attributes: Any) -> list[Axis]:
 def _in_batch(
     builder: relax.BlockBuilder, x: relax.Expr, spatial: int, function: Callable[[relax.Expr], relax.Expr]
 ) -> relax.Expr:
-    """The function of images (batch, channels, *size), where x may be one image alone."""
+    """Apply a function of images (batch, channels, *size) to x, which may be a single image."""
     if x.ty.ndim == spatial + 2:
         return function(x)
     image = builder.emit(relax.op.expand_dims(x, 0))
@@ -162,7 +165,7 @@ def _lowest(dtype: str) -> float:
 
 
 def _joined(places: Sequence[Array], sizes: Sequence[int]) -> Array:
-    """Places within planes of these sizes, of places along their axes: (windows, elements of one)."""
+    """Return places within planes of these sizes, (windows, elements of one), from places along the axes."""
     total = np.zeros((1, 1), "int64")
     for place, size in zip(places, sizes, strict=True):
         total = total[:, None, :, None] * size + place[None, :, None, :]
@@ -171,19 +174,19 @@ def _joined(places: Sequence[Array], sizes: Sequence[int]) -> Array:
 
 
 def _reshaped(builder: relax.BlockBuilder, x: relax.Expr, shape: Sequence[int]) -> relax.Expr:
-    """x (batch, channels, windows) with windows as planes."""
+    """Return x (batch, channels, windows) with its windows as planes of a shape."""
     x = builder.emit(x)
     return relax.op.reshape(x, (*list(x.ty.shape)[:2], *shape))
 
 
 def _windows(builder: relax.BlockBuilder, x: relax.Expr, table: Array) -> relax.Expr:
-    """The elements of windows of x (batch, channels, *size): (batch, channels, windows, elements of one)."""
+    """Return the elements of windows of x (batch, channels, *size): (batch, channels, windows, elements of one)."""
     planes = builder.emit(relax.op.reshape(x, (*list(x.ty.shape)[:2], -1)))
     return builder.emit(relax.op.take(planes, relax.const(table, "int64"), axis=2))
 
 
 def _place_of_largest(builder: relax.BlockBuilder, x: relax.Expr, table: Array, places: Array) -> relax.Expr:
-    """For each window the one of its places where it is largest."""
+    """Return for each window the place, out of `places`, of its largest element."""
     largest = builder.emit(relax.op.argmax(_windows(builder, x, table), axis=-1))
     rows = relax.const(np.arange(len(places)) * places.shape[1], "int64")
     return relax.op.take(relax.const(places.reshape(-1), "int64"), builder.emit(relax.op.add(largest, rows)), axis=0)

@@ -1,4 +1,4 @@
-"""Interpolation of torch in Relax: what is constant about it, taken from torch itself."""
+"""Interpolation of torch in Relax, with indices and weights that torch's own operators compute."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ OPERATORS = (
 """Torch's operators that resample images of (batch, channels, *size), where it has them."""
 
 METHODS = {"upsample_nearest2d": "nearest_neighbor", "upsample_bilinear2d": "linear"}
-"""Those that Relax computes faster by itself, and what it calls them."""
+"""Relax's names for the operators that it computes faster by itself."""
 
 TAPS = 4
-"""As many elements along an axis are looked up and added one by one; with more, an axis is a matrix product."""
+"""The largest number of elements along an axis to look up and add one by one; more make a matrix product."""
 
 
 def is_nearest(name: str) -> bool:
@@ -29,8 +29,10 @@ def is_nearest(name: str) -> bool:
 
 
 def resample(builder: relax.BlockBuilder, x: relax.Expr, name: str, node: torch.fx.Node) -> relax.Expr:
-    """What the node, an operator of this name, makes of x: any dtype where the nearest elements are taken, or else
-    float32 or float64."""
+    """Return what the node, an operator of this name, computes from x.
+
+    Operators that take the nearest elements work in any dtype, the others in float32 and float64.
+    """
     sizes, wanted = (list(value.meta["val"].shape[2:]) for value in (node.args[0], node))
     if not all(isinstance(size, int) for size in (*sizes, *wanted)):
         raise ValueError("sizes of images have to be known")
@@ -62,16 +64,17 @@ def resample(builder: relax.BlockBuilder, x: relax.Expr, name: str, node: torch.
 
 
 def _is_read_right(name: str, size: int, target: int, scale: float | None) -> bool:
-    """Whether Relax has the same elements in mind, which it finds by the sizes alone and by rounding to the nearest."""
+    """Return whether Relax, which uses only the sizes and rounds to the nearest, reads the same elements as torch."""
     return (scale is None or scale * size == target) and (not is_nearest(name) or target % size == 0)
 
 
 def _applied(
     name: str, place: int, rank: int, target: int, align: list[bool], factors: list[float | None], lines: torch.Tensor
 ) -> Any:
-    """Torch's operator along one axis of lines (count, size).
+    """Apply torch's operator along one axis to lines (count, size).
 
-    They are there twice along the others: those that smooth are wrong on images of one column, in torch itself.
+    Along the other axes each line is there twice: torch itself is wrong for smoothing operators on images of one
+    column.
     """
     image = lines.reshape(len(lines), 1, *(-1 if axis == place else 1 for axis in range(rank)))
     image = image.expand(-1, -1, *(-1 if axis == place else 2 for axis in range(rank))).contiguous()
@@ -81,7 +84,7 @@ def _applied(
 
 
 def _weighted(builder: relax.BlockBuilder, x: relax.Expr, axis: int, weights: np.ndarray[Any, Any]) -> relax.Expr:
-    """Sums of x along an axis with weights (size, target)."""
+    """Return sums of x along an axis with weights (size, target)."""
     size, target = weights.shape
     if size == target and np.array_equal(weights, np.eye(size)):
         return x

@@ -1,4 +1,4 @@
-"""Types of torch's nodes: what they compute in, and whether what Relax makes of them has their type."""
+"""Types of torch's nodes: the dtype that a node computes in, and a check of the type that Relax gave it."""
 
 from __future__ import annotations
 
@@ -42,29 +42,30 @@ LEFT_IN_FLOAT16 = frozenset(
         "_native_batch_norm_legit_no_training", "neg", "relu", "relu6", "sub", "sum",
     )
 )  # fmt: skip
-"""Those of them that stay in float16: they round once, or `precision.py` has them add up in float32."""
+"""The operators among `COMPUTING` that stay in float16: they round once, or `precision.py` makes them sum in float32.
+"""
 
 MOVING = frozenset(("cat", "stack", "where"))
-"""Those that compute nothing, but take tensors of one dtype only."""
+"""Operators that compute nothing but take tensors of one dtype only."""
 
 LOGICAL = frozenset(
     ("bitwise_and", "bitwise_or", "bitwise_xor", "logical_and", "logical_not", "logical_or", "logical_xor")
 )
-"""Those that compute with truth values; Relax's others would add them up to 1 bit."""
+"""Operators that compute with truth values; Relax's arithmetic would add them up to 1 bit."""
 
 COMPARING = frozenset(("eq", "ge", "gt", "le", "lt", "ne"))
 
 OF_FLOATS = frozenset(("isfinite", "isinf", "isnan"))
-"""Those that Relax has for floating point alone."""
+"""Operators that Relax has for floating point alone."""
 
 
 def base_name(node: torch.fx.Node) -> str:
-    """The operator without its overload, for example "add"."""
+    """Return the operator without its overload, for example "add"."""
     return str(getattr(node.target, "__name__", "")).partition(".")[0]
 
 
 def computed_in(node: torch.fx.Node) -> torch.dtype | None:
-    """The dtype that the node's tensors are brought to; None where they are taken as they are."""
+    """Return the dtype to bring the node's tensors to; None where they are taken as they are."""
     name, result = base_name(node), first_tensor(node.meta.get("val"))
     values = [first_tensor(argument.meta.get("val")) for argument in _operands(node)]
     dtypes = {value.dtype for value in values if isinstance(value, torch.Tensor)}
@@ -87,29 +88,29 @@ def computed_in(node: torch.fx.Node) -> torch.dtype | None:
 
 
 def _operands(node: torch.fx.Node) -> list[torch.fx.Node]:
-    """The nodes that are brought to a common dtype: all but a condition."""
+    """Return the nodes that are brought to a common dtype: all but a condition."""
     condition = node.args[0] if base_name(node) == "where" else None
     return [argument for argument in node.all_input_nodes if argument is not condition]
 
 
 def first_tensor(value: Any) -> Any:
-    """Torch's value of a node, the first one where it has several."""
+    """Return torch's value of a node, the first one where it has several."""
     return value[0] if isinstance(value, (tuple, list)) and value else value
 
 
 def given(node: torch.fx.Node, **defaults: Any) -> list[Any]:
-    """The node's arguments behind its first, by position or name, with these names and defaults."""
+    """Return the node's arguments behind its first, by position or name, with these names and defaults."""
     values = list(node.args[1:])
     return values + [node.kwargs.get(name, default) for name, default in list(defaults.items())[len(values) :]]
 
 
 def relax_dtype(dtype: torch.dtype) -> str:
-    """Relax's name of a dtype of torch; `NotImplementedError` for one that it has not, such as complex64."""
+    """Return Relax's name of a dtype of torch; raise `NotImplementedError` for one that it lacks, such as complex64."""
     return str(ExportedProgramImporter._convert_data_type(dtype))
 
 
 def type_problem(value: Any, expected: Any) -> str:
-    """What is wrong with the type of what Relax made of a node; nothing where it is that of torch's value."""
+    """Describe how the type that Relax gave a node differs from torch's; an empty text if it does not."""
     if isinstance(expected, torch.Tensor):
         ty = getattr(value, "ty", None)
         if isinstance(ty, relax.TupleType):
@@ -131,7 +132,7 @@ def type_problem(value: Any, expected: Any) -> str:
 
 
 def _same_shape(shape: relax.ShapeExpr, expected: torch.Size) -> bool:
-    """Whether the sizes are as many, and the same where both are numbers."""
+    """Return whether two shapes have as many sizes, and the same ones where both are numbers."""
     return len(shape) == len(expected) and all(
         int(size) == other
         for size, other in zip(shape, expected, strict=True)

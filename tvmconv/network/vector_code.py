@@ -1,4 +1,4 @@
-"""A reduction over windows or planes as vectors: straight-line code with constant places, for a CPU."""
+"""Straight-line vector code, with constant places, for a reduction over windows or planes on a CPU."""
 
 from __future__ import annotations
 
@@ -16,39 +16,39 @@ from tvm.ir.expr import TensorLoad
 from tvm.sym import Analyzer
 
 LEAST_LANES = 4
-"""Shorter vectors are not worth it."""
+"""The fewest lanes of a vector that are worth it."""
 
 MOST_LOADS = 256
-"""Vectors that are loaded for a row of outputs, or for a plane, at most."""
+"""The largest number of vectors that are loaded for a row of outputs, or for a plane."""
 
 
 @dataclass(frozen=True)
 class Reduction:
-    """`target[...] = join(target[...], load if all(conditions) else fill)` for all values of some axes."""
+    """A reduction `target[...] = join(target[...], load if all(conditions) else fill)` over all values of some axes."""
 
     target: tirx.BufferStore
     join: Callable[[Expr, Expr], Expr]
     load: TensorLoad
     conditions: list[Expr]
     fill: Expr | None
-    """None where there are no conditions."""
+    """The value where a condition is false; None without conditions."""
     outputs: dict[Var, int]
-    """Axes of the outputs, with their extents."""
+    """The axes of the outputs, with their extents."""
     reduced: dict[Var, int]
-    """Axes of what an output is made of, from the outside in, with their extents."""
+    """The axes that are reduced for an output, from the outside in, with their extents."""
     outer: dict[Var, Range]
-    """The values that other variables take."""
+    """The ranges of all other variables."""
 
 
 def variables(expr: Expr) -> set[Var]:
-    """Those that are in an expression."""
+    """Return the variables in an expression."""
     found: set[Var] = set()
     tvm_ffi.structural_walk(expr, [(Var, found.add)])
     return found
 
 
 class VectorCode:
-    """The statements of a reduction; there are none where it does not take vectors."""
+    """The statements that compute a reduction with vectors; there are none where vectors do not fit."""
 
     def __init__(self, reduction: Reduction) -> None:
         self.reduction = reduction
@@ -60,10 +60,11 @@ class VectorCode:
             self._analyzer.bind(var, values)
 
     def row(self, most_lanes: int) -> list[tirx.Stmt]:
-        """A row of outputs, of windows that slide along rows: rows are reduced first, which are without gaps.
+        """Return statements for a row of outputs of windows that slide along rows.
 
-        Vectors of the row that is left cover it from end to end, the last a part of what is in the one before, and so
-        do vectors of outputs. Nothing outside the row is read or written.
+        The rows of a window are first reduced to one, in vectors without gaps. Vectors of the row that is left cover it
+        from end to end, the last a part of what is in the one before, and so do vectors of outputs. Nothing outside the
+        row is read or written.
         """
         found = self.reduction
         ((place, outputs),) = found.outputs.items()
@@ -82,7 +83,7 @@ class VectorCode:
             return []
 
         def window(output: int) -> Iterator[int | None]:
-            """Which columns an output is made of; None for padding."""
+            """Yield the columns that an output is made of; None for padding."""
             for values in _points(along):
                 at = {place: output, **values}
                 is_there = all(int(self._simplified(each, at)) for each in of_columns)
@@ -101,7 +102,7 @@ class VectorCode:
         parts: dict[int, Var] = {}
 
         def tap(columns: tuple[int | None, ...]) -> Var:
-            """The elements in some columns, out of the parts of the row that have them, and padding."""
+            """Return the elements in some columns, out of the parts of the row that have them, and padding."""
             chosen: list[int] = []
             lane: list[int | None] = []
             for each in columns:
@@ -127,7 +128,7 @@ class VectorCode:
         return self._statements
 
     def _part(self, begin: int, width: int, across: Mapping[Var, int], conditions: list[Expr]) -> Var:
-        """A part of a row, of what the rows of a window are reduced to."""
+        """Return a part of the row that the rows of a window are reduced to."""
         vectors = []
         for at in _points(across):
             indices = [self._simplified(index, at) for index in self.reduction.load.indices[:-1]]
@@ -139,9 +140,9 @@ class VectorCode:
         return self._bind(reduce(self.reduction.join, vectors), width)
 
     def plane(self, most_lanes: int) -> list[tirx.Stmt]:
-        """One output, of elements that are one after the other.
+        """Return statements for one output, of elements that are one after the other.
 
-        The last vector of a sum has zeros for what is in the one before.
+        The last vector of a sum has zeros for elements that the one before holds already.
         """
         found = self.reduction
         first = len(found.load.indices) - len(found.reduced)
@@ -193,28 +194,28 @@ class VectorCode:
         return tirx.const(value, self._index_dtype)
 
     def _simplified(self, expr: Expr, values: Mapping[Var, int]) -> Expr:
-        """An expression with integers for some of its variables."""
+        """Return an expression with integers for some of its variables."""
         constants = {var: tirx.const(value, var.ty.dtype) for var, value in values.items()}
         return self._analyzer.simplify(tvm_ffi.structural_map(expr, (Var, lambda var: constants.get(var, var))))
 
 
 def _points(axes: Mapping[Var, int]) -> Iterator[dict[Var, int]]:
-    """All values that some axes take together."""
+    """Yield all values that some axes take together."""
     for values in product(*map(range, axes.values())):
         yield dict(zip(axes, values, strict=True))
 
 
 def _steps(windows: list[list[int | None]]) -> Iterator[int]:
-    """How far it is from the columns of an output to those of the next."""
+    """Yield the distances from the columns of one output to those of the next."""
     for one, other in pairwise(windows):
         yield from (b - a for a, b in zip(one, other, strict=True) if a is not None and b is not None)
 
 
 def _starts(count: int, lanes: int) -> list[int]:
-    """Where vectors begin that cover so many elements: the last ends with them."""
+    """Return the starts of vectors that cover `count` elements; the last one ends with them."""
     return [*range(0, count - lanes, lanes), count - lanes]
 
 
 def _width(lanes: int, stride: int) -> int:
-    """Elements of a vector that has every `stride`-th of them in some lanes: a power of two, as registers are."""
+    """Return the elements of a vector that has every `stride`-th of them in its lanes: a power of two, as registers."""
     return 1 << (stride * (lanes - 1)).bit_length()

@@ -1,4 +1,4 @@
-"""Windows that cannot slide: Relax takes them, and what it builds reads and writes past its arrays."""
+"""A check for windows that cannot slide: Relax takes them, and the built code reads and writes past its arrays."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from .constants import static_shape
 from .graph import blocks_of, operator_name
 
 LEAST = {"strides": 1, "dilation": 1, "padding": 0, "groups": 1}
-"""The least value of each attribute of convolutions and pooling."""
+"""The smallest value of each attribute of convolutions and pooling."""
 
 
 def require_sliding(mod: tvm.IRModule) -> None:
-    """Raises `UnsupportedModelError` for a convolution or a pooling that makes no sense."""
+    """Raise `UnsupportedModelError` for a convolution or a pooling with impossible windows."""
     for block in blocks_of(mod):
         for value in block.values.values():
             name = operator_name(value)

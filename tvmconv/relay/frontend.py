@@ -1,4 +1,4 @@
-"""Relay's importers: each returns a model and its parameters, of which there are none, since weights are constants."""
+"""Relay's importers: each returns a model and its parameters, which are empty, since weights are constants."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ class Program(Model):
 
 
 Parameters = dict[str, Any]
-"""Always empty: what scripts pass on to `relay.build` and to `set_input`."""
+"""The parameters that scripts pass on to `relay.build` and `set_input`; they are always empty."""
 
 
 def from_onnx(model: onnx.ModelProto, shape: Mapping[str, Sequence[int]] | None = None) -> tuple[Program, Parameters]:
-    """An ONNX model, with the given shapes for the inputs that are named."""
+    """Import an ONNX model, with the given shapes for the inputs that are named."""
     imported = import_model(model, shapes=shape)
     return Program(imported.mod, imported.inputs, imported.outputs), {}
 
@@ -37,7 +37,7 @@ def from_onnx(model: onnx.ModelProto, shape: Mapping[str, Sequence[int]] | None 
 def from_pytorch(
     script_module: torch.nn.Module, input_infos: Sequence[tuple[str, Any]], default_dtype: str = "float32"
 ) -> tuple[Program, Parameters]:
-    """A module of torch, or what `torch.jit.trace` made of one, whose inputs get the names that they are given here.
+    """Import a module of torch, or a result of `torch.jit.trace`; its inputs get the names that are given here.
 
     `input_infos` has (name, shape) or (name, (shape, dtype)) for each input, in order.
     """
@@ -63,7 +63,7 @@ def _spec(info: tuple[str, Any], default_dtype: str) -> TensorSpec:
 
 
 def _exported(module: torch.jit.ScriptModule, inputs: tuple[torch.Tensor, ...]) -> torch.export.ExportedProgram:
-    """What torch.export, which refuses a ScriptModule, makes of it by the converter that its refusal recommends."""
+    """Export a ScriptModule, which torch.export refuses, by the converter that its refusal recommends."""
     import torch
     from torch._export.converter import TS2EPConverter
 

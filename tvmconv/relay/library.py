@@ -1,4 +1,4 @@
-"""What `relay.build` returned: a library of one network, which is started on a device."""
+"""The result of `relay.build`: a library of one network, which is started on a device."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Library:
         return self._on
 
     def export_library(self, path: str | PathLike[str]) -> None:
-        """Writes the network to one file; `load_module` and `tvmconv.load` read it."""
+        """Write the network to one file; `load_module` and `tvmconv.load` read it."""
         self.network.export(path)
 
     def _on(self, device: tvm.runtime.Device) -> Network:
@@ -39,9 +39,9 @@ class Library:
 
 
 def build(mod: Model, target: Any = "llvm", params: Mapping[str, Any] | None = None) -> Library:
-    """Compiles what `relay.frontend` returned, for anything that `tvmconv.targets.resolve_target` takes.
+    """Compile a model of `relay.frontend` for anything that `tvmconv.targets.resolve_target` takes.
 
-    `params` has to be what the frontend returned with the model, which is nothing: weights are in the model itself.
+    `params` has to be the frontend's parameters, which are empty: weights are in the model itself.
     """
     if params:
         raise InvalidArgumentError("params", list(params), "none: weights are constants of the model")
@@ -49,7 +49,7 @@ def build(mod: Model, target: Any = "llvm", params: Mapping[str, Any] | None = N
 
 
 def load_module(path: str | PathLike[str]) -> Library:
-    """The library in a file that `export_library` wrote, as `tvm.runtime.load_module` was used."""
+    """Load a file that `export_library` wrote, as `tvm.runtime.load_module` was used."""
     network = load(path)
     if not isinstance(network, Network):
         raise InvalidArgumentError("path", str(path), "a file with a network; this one holds an operator")

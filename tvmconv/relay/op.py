@@ -1,4 +1,4 @@
-"""Relay's operators, as far as scripts name those that are to be tuned."""
+"""Relay's operators, for scripts that name those to be tuned."""
 
 from __future__ import annotations
 
@@ -12,5 +12,5 @@ class Op(NamedTuple):
 
 
 def get(op_name: str) -> Op:
-    """The operator of a name, such as "nn.conv2d", for `autotvm.task.extract_from_program`."""
+    """Return the operator of a name, such as "nn.conv2d", for `autotvm.task.extract_from_program`."""
     return Op(op_name)

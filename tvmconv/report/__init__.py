@@ -1,1 +1,1 @@
-"""Benchmarks and tuning logs as one HTML page that needs nothing else: `tvmconv report`."""
+"""Turning benchmarks and tuning logs into one HTML page that needs nothing else: `tvmconv report`."""

@@ -11,13 +11,13 @@ from .markup import Markup, join, tag
 
 WIDTH, LEFT, RIGHT, BOTTOM, TOP = 400, 44, 12, 30, 10
 COLOURS = 11
-"""How many the style sheet has."""
+"""The number of colours in the style sheet."""
 
 STYLE = Markup(files(__package__).joinpath("charts.css").read_text())
-"""The style sheet."""
+"""The style sheet of the charts."""
 
 LONGEST = 26
-"""Characters of the longest name of a row of bars that is shown whole."""
+"""The number of characters of a row's name that are shown."""
 
 Point = tuple[float, float]
 
@@ -33,13 +33,13 @@ class Chart:
     """The number of the first name's colour."""
 
     def figure(self) -> Markup:
-        """The chart above its key, as HTML."""
+        """Return the chart above its key, as HTML."""
         keys = [tag("span", tag("i", class_=_colour(number)), name) for number, name in self.keys]
         chart = tag("svg", *self.parts, viewBox=f"0 0 {WIDTH} {self.height:.0f}", role="img")
         return tag("figure", chart, tag("figcaption", *keys))
 
     def file(self, notes: Sequence[str]) -> Markup:
-        """The chart above its key and lines of notes, as an SVG file of its own."""
+        """Return the chart above its key and lines of notes, as an SVG file of its own."""
         parts, y, step = list(self.parts), self.height + 12, 14
         for place, (number, name) in enumerate(self.keys):
             x, line = 12 + 125 * (place % 3), y + step * (place // 3)
@@ -59,7 +59,7 @@ class Chart:
 
 
 class LogAxis:
-    """Places of positive numbers between two ends of a line, by their logarithms."""
+    """A logarithmic axis, which maps positive numbers to places between two ends of a line."""
 
     def __init__(self, values: Sequence[float], start: float, end: float) -> None:
         self.low, self.high = log10(min(values)), log10(max(values))
@@ -71,7 +71,7 @@ class LogAxis:
         return round(self._start + self._step * (log10(value) - self.low), 1)
 
     def ticks(self, whole: bool = False) -> list[float]:
-        """Round numbers within the axis, some three to eight; `whole` leaves out those with a fraction."""
+        """Return round numbers within the axis, some three to eight; `whole` leaves out those with a fraction."""
         decades = range(floor(self.low), ceil(self.high) + 1)
         for steps in ((1,), (1, 3), (1, 2, 5), (1, 1.5, 2, 3, 5, 7)):
             ticks = [step * 10.0**decade for decade in decades for step in steps]
@@ -92,7 +92,7 @@ class LogAxis:
 
 
 def bars(rows: Mapping[str, Mapping[str, float]], unit: str, first: int) -> Chart:
-    """A group of horizontal bars for each row, from 1 to the right, or to the left where a value is below 1.
+    """Draw a group of horizontal bars for each row, from 1 to the right, or to the left where a value is below 1.
 
     Their names have the colours from number `first` on.
     """
@@ -121,7 +121,7 @@ def bars(rows: Mapping[str, Mapping[str, float]], unit: str, first: int) -> Char
 def points(
     series: Mapping[str, Sequence[tuple[str, float, float]]], roofs: Sequence[Sequence[Point]], axes: tuple[str, str]
 ) -> Chart:
-    """Named points (label, x, y) of several series below lines of roofs, both axes logarithmic."""
+    """Draw named points (label, x, y) of several series below lines of roofs, both axes logarithmic."""
     every = [(x, y) for marks in series.values() for _, x, y in marks]
     height = 300
     corners = [corner for line in roofs for corner in line]
@@ -140,7 +140,7 @@ def points(
 
 
 def curves(series: Mapping[str, Sequence[float]], axes: tuple[str, str]) -> Chart:
-    """Curves over the numbers from 1, both axes logarithmic; NaN begins one later. Past `COLOURS`, all look alike."""
+    """Draw curves over the numbers from 1, both axes logarithmic; a curve skips NaN. Past `COLOURS`, all look alike."""
     lines = {
         name: [(i, value) for i, value in enumerate(values, 1) if value == value] for name, values in series.items()
     }
@@ -158,7 +158,7 @@ def curves(series: Mapping[str, Sequence[float]], axes: tuple[str, str]) -> Char
 
 
 def _stairs(line: Sequence[tuple[int, float]]) -> list[Point]:
-    """The corners of a curve that only goes down: where it does, and its ends."""
+    """Return the corners of a curve that only goes down: its ends and the places where it does."""
     corners: list[Point] = []
     for a, b in line:
         if not corners:
@@ -171,7 +171,7 @@ def _stairs(line: Sequence[tuple[int, float]]) -> list[Point]:
 
 
 def _frame(ticks: Sequence[float], x: LogAxis, y: LogAxis, height: float, axes: tuple[str, str]) -> list[Markup]:
-    """The grid with its numbers, `ticks` on the x axis, and what the axes are."""
+    """Return the grid with its numbers, `ticks` on the x axis, and the names of the axes."""
     parts = []
     for tick in ticks:
         parts += [_line(x(tick), TOP, x(tick), height - BOTTOM, "grid")]
@@ -196,7 +196,7 @@ def _text(x: float, y: float, content: str, anchor: str, kind: str | None = None
 
 
 def _with(element: Markup, **attributes: object) -> Markup:
-    """An element with more attributes."""
+    """Return an element with more attributes."""
     opened = tag("x", **attributes).removeprefix("<x").removesuffix("></x>")
     name, rest = element.split(" ", 1)
     return join([Markup(name), Markup(opened), Markup(" " + rest)])

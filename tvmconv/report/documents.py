@@ -1,4 +1,4 @@
-"""Any other JSON that a command has printed: its figures, and a table for each list of records in it."""
+"""The section for any other JSON that a command has printed: its figures, and a table for each list of records."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ TIMING = {"median", "low", "high"}
 
 
 def documents(source: Source, found: list[Figures]) -> Markup:
-    """The section of documents; lines with the same names are one table."""
+    """Return the section of documents; lines with the same names are one table."""
     if len(found) == 1:
         return section(source.name, *_document(found[0]))
     alike: dict[tuple[str, ...], list[Figures]] = {}
@@ -46,7 +46,7 @@ def _is_records(value: Any) -> bool:
 
 
 def _records(records: list[Figures]) -> Markup:
-    """A table of records, a column for each figure that one of them has."""
+    """Return a table of records, a column for each figure that one of them has."""
     rows = [
         {key: cell for name, value in record.items() for key, cell in _flat(name, value).items()} for record in records
     ]
@@ -57,7 +57,7 @@ def _records(records: list[Figures]) -> Markup:
 
 
 def _flat(name: str, value: Any) -> dict[str, Cell]:
-    """A value as cells by name: what has parts that are figures gets a cell for each, settings one together."""
+    """Return a value as cells by name: a dictionary of figures gets a cell for each, one of settings a single cell."""
     if isinstance(value, dict):
         if (workload := _workload(value)) is not None:
             return {name: str(workload)}

@@ -1,4 +1,4 @@
-"""What the files of a report are: found by their content, whatever their names."""
+"""Reading of a report's files, whose kinds are told by their content, whatever their names."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ EXPECTED = "a tuning log, or what a command of tvmconv printed with --json"
 
 @dataclass(frozen=True)
 class Source:
-    """A file, and what is in it: a benchmark of suites, a tuning log, or other JSON documents."""
+    """A file with its content: a benchmark of suites, a tuning log, or other JSON documents."""
 
     path: Path
     content: Report | Log | list[dict[str, Any]]
@@ -28,7 +28,7 @@ class Source:
 
 
 def read(path: Path) -> Source:
-    """The content of a file; `InvalidArgumentError` for one that is none of them."""
+    """Read a file; raise `InvalidArgumentError` for one that is none of these."""
     data = read_unpacked("file", path)
     log = load_from_file(path)
     if log.records or log.under_way:
@@ -45,7 +45,7 @@ def read(path: Path) -> Source:
 
 
 def _documents(data: bytes) -> list[dict[str, Any]]:
-    """The JSON objects in a file: one, one a line, or one behind other lines, which a command has printed before it."""
+    """Return the JSON objects in a file: one in all, one for each line, or one behind other lines of output."""
     start = 0 if data.startswith(b"{") else data.find(b"\n{\n") + 1
     for candidates in ([data[start:]], data.splitlines()):
         found = [document for text in candidates if (document := _object(text)) is not None]

@@ -1,4 +1,4 @@
-"""A tuning log: what tuning brought, how it converged, and what failed."""
+"""The section for a tuning log: the gains of tuning, its convergence, and the failures."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from .files import Source
 from .markup import Cell, Markup, details, facts, join, section, table, tag
 
 REASONS = 12
-"""How many different reasons of failures are listed."""
+"""The number of different reasons of failures that are listed."""
 
 
 def tuning(source: Source, log: Log) -> Markup:
-    """The section of a log."""
+    """Return the section of a log."""
     groups = by_making(log.records)
     skipped = ", ".join(f"{count} {kind}" for kind, count in log.skipped.items())
     head = facts(
@@ -63,12 +63,12 @@ def _row(made: Made, records: Sequence[Record]) -> list[Cell]:
 
 
 def _is_trial(record: Record) -> bool:
-    """Whether a record is of the search, not of the measurements at its end."""
+    """Return whether a record is of the search, not of the measurements at its end."""
     return record.stage is Stage.SEARCH
 
 
 def _convergence(groups: dict[Made, list[Record]]) -> Markup:
-    """The best so far, as a multiple of the best of all, over the trials of each workload's search."""
+    """Draw the best so far, as a multiple of the best of all, over the trials of each workload's search."""
     series: dict[str, list[float]] = {}
     for made, records in groups.items():
         curve = best_so_far(records)

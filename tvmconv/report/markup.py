@@ -9,7 +9,7 @@ from math import isfinite
 VOID = frozenset({"meta", "br"})
 
 LONG, VERY_LONG = 28, 90
-"""Characters of a cell beyond which it may be folded, and beyond which it is wide."""
+"""The numbers of characters beyond which a cell may be folded, and beyond which it is wide."""
 
 Cell = str | int | float | None
 
@@ -21,7 +21,7 @@ class Markup(str):
 
 
 def tag(name: str, /, *children: str | Markup, **attributes: object) -> Markup:
-    """An element; attributes are written with hyphens for underscores, `class_` is class, and None leaves one out.
+    """Return an element; attributes have hyphens for underscores, `class_` is class, and None leaves one out.
 
     >>> tag("p", "1 < 2", class_="note")
     '<p class="note">1 &lt; 2</p>'
@@ -37,12 +37,12 @@ def tag(name: str, /, *children: str | Markup, **attributes: object) -> Markup:
 
 
 def join(children: Iterable[str | Markup]) -> Markup:
-    """Children one after the other."""
+    """Return the children one after the other."""
     return Markup("".join(child if isinstance(child, Markup) else escape(child) for child in children))
 
 
 def table(headers: Sequence[str], rows: Sequence[Sequence[Cell]]) -> Markup:
-    """A table that scrolls sideways by itself; a click on a header sorts it, where scripts run."""
+    """Return a table that scrolls sideways by itself; a click on a header sorts it, where scripts run."""
     numeric = [
         any(isinstance(row[i], int | float) for row in rows) and not any(isinstance(row[i], str) for row in rows)
         for i in range(len(headers))
@@ -57,7 +57,7 @@ def table(headers: Sequence[str], rows: Sequence[Sequence[Cell]]) -> Markup:
 
 
 def facts(pairs: Iterable[tuple[str, Cell]]) -> Markup:
-    """Names with their values; those without one are left out."""
+    """Return a list of names with their values; names without a value are left out."""
     known = [(name, shown(value)) for name, value in pairs if value not in (None, "")]
     return tag("dl", *(tag("div", tag("dt", name), tag("dd", value)) for name, value in known))
 
@@ -67,12 +67,12 @@ def section(title: str, *content: str | Markup) -> Markup:
 
 
 def details(title: str, *content: str | Markup) -> Markup:
-    """What is shown when it is asked for."""
+    """Return content that is hidden until a reader asks for it."""
     return tag("details", tag("summary", title), *content)
 
 
 def shown(cell: Cell) -> str:
-    """A cell as text: numbers in four digits."""
+    """Return a cell as text, with numbers in four digits."""
     if cell is None:
         return ""
     if isinstance(cell, bool | str):

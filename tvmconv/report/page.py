@@ -1,4 +1,4 @@
-"""The page: sections of all files, what was measured with what, and the style and script that it takes along."""
+"""The page: a section for each file, the environment of the measurements, and the page's own style and script."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .suites import benchmark
 
 
 def page(title: str, sources: Sequence[Source]) -> str:
-    """The whole page as HTML. It loads nothing, and a browser is told to run no script but its own."""
+    """Return the whole page as HTML. It loads nothing, and tells a browser to run no script but its own."""
     style, script = (Markup(files(__package__).joinpath(name).read_text()) for name in ("page.css", "page.js"))
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     policy = f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'"
@@ -50,7 +50,7 @@ def _section(source: Source) -> Markup:
 
 
 def _environment(sources: Sequence[Source]) -> Markup:
-    """Devices and versions of each file, as far as it says."""
+    """Return the devices and versions of each file, as far as it holds them."""
     rows: list[list[Cell]] = []
     for source in sources:
         if isinstance(source.content, Report):

@@ -1,4 +1,4 @@
-"""A benchmark of suites: bars, a roofline, and a table with everything."""
+"""The section for a benchmark of suites: bars, a roofline, and a table of all figures."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .markup import Cell, Markup, details, facts, join, section, shown, table, t
 
 
 def benchmark(source: Source, report: Report) -> Markup:
-    """The section of a benchmark."""
+    """Return the section of a benchmark."""
     head = facts(
         [
             ("device", str(report.device)),
@@ -47,7 +47,7 @@ def _suite(name: str, rows: Sequence[Row], report: Report) -> Markup:
 
 
 def _roofline(rows: Sequence[Row], peers: Sequence[str], report: Report) -> Markup:
-    """Rates below what the device can do; without measured roofs, below the fastest copy of the rows alone."""
+    """Draw rates below the device's roofs; without measured roofs, below the fastest copy of the rows."""
     marks = {
         name: [(row.name, row.flops / row.bytes, _rate(row, name)) for row in rows if name in row.times]
         for name in (OURS.name, *peers)
@@ -69,7 +69,7 @@ def _roofline(rows: Sequence[Row], peers: Sequence[str], report: Report) -> Mark
 
 
 def _rate(row: Row, name: str) -> float:
-    """GFLOP/s."""
+    """Return the rate of a row in GFLOP/s."""
     return row.flops / row.times[name].median / 1e9
 
 
@@ -109,7 +109,7 @@ def _range(timing: Timing) -> str:
 
 
 def _absent(rows: Sequence[Row]) -> Markup:
-    """Who took no part, or was wrong, and where."""
+    """Return a table of the peers that took no part, or were wrong, and the rows."""
     found: dict[tuple[str, str, str], list[str]] = {}
     for row in rows:
         for kind, absent in (("skipped", row.skipped), ("failed", row.failed)):

@@ -1,4 +1,4 @@
-"""Sparse convolutions as users make them: from a weight, for whatever input comes."""
+"""Sparse convolutions as users make them: from a weight, for any shape of input."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class SparseConv2d:
         target: Any,
     ) -> None:
         self.weight = weight
-        """(K, C / groups, R, S) in float32, with the scale in it."""
+        """The weight (K, C / groups, R, S) in float32, with the scale in it."""
         self._shift = shift
         self._epilogue: dict[str, Any] = {"shift": shift is not None, "residual": residual, "activation": activation}
         self._options = options
@@ -49,7 +49,7 @@ class SparseConv2d:
         self._calls = Calls()
 
     def __call__(self, x: Any, residual: Any = None, *, out: Any = None) -> Any:
-        """The convolution of x (N, C, H, W), as an array of the kind of x on the device of x.
+        """Convolve x (N, C, H, W); return an array of the kind of x on the device of x.
 
         x is float32, float16 or bfloat16, a NumPy array, a torch tensor (on a GPU: on the current stream) or any array
         with DLPack; a residual has the shape and dtype of the result. `out` is an array to write to and return instead
@@ -59,36 +59,36 @@ class SparseConv2d:
         return self._calls(self._prepare, (), arrays, out)
 
     def operator(self, x_shape: Sequence[int], dtype: str = "float32", target: Any = None) -> SparseOperator:
-        """What a call with such an x uses, compiled now if it was not; `target` is "llvm" unless one was given."""
+        """Return the operator for such an x, compiled now if it was not; `target` is "llvm" by default."""
         resolved = resolve_target(target) if target is not None else self._target or _default_target(on_cpu=True)
         return self._kept(tuple(x_shape), dtype, resolved)
 
     @property
     def operators(self) -> tuple[SparseOperator, ...]:
-        """What has been compiled so far."""
+        """The operators that have been compiled so far."""
         return tuple(self._operators.values())
 
     @cached_property
     def nonzeros(self) -> int:
-        """Weights that are not zero."""
+        """The number of weights that are not zero."""
         return int(np.count_nonzero(self.weight))
 
     @property
     def sparsity(self) -> float:
-        """Share of zeros in the weight."""
+        """The share of zeros in the weight."""
         return 1 - self.nonzeros / self.weight.size
 
     @property
     def report(self) -> SparseReport:
-        """What the weight left of the template, where one shape has been compiled; else see `operators`."""
+        """The report of the only operator that has been compiled; see `operators` for several."""
         return self._only().report
 
     def source(self, kind: str = "source") -> str:
-        """The kernel as text, as `Operator.source`, where one shape has been compiled; else see `operators`."""
+        """Return the kernel as text, as `Operator.source`, of the only operator that has been compiled."""
         return self._only().source(kind)
 
     def save(self, path: str | PathLike[str]) -> None:
-        """Writes the operator of the one shape that has been compiled; `tvmconv.load` reads it."""
+        """Write the operator of the one shape that has been compiled; `tvmconv.load` reads it."""
         self._only().save(path)
 
     def __repr__(self) -> str:
@@ -102,7 +102,7 @@ class SparseConv2d:
         return self.operators[0]
 
     def _prepare(self, x: Any, operands: list[Operand]) -> Launch:
-        """How to launch the kernel for arrays like these, compiled if it was not."""
+        """Return the launch of the kernel for arrays like these, compiled if it was not."""
         image = operands[0]
         target = self._target or _default_target(is_cpu(image.device))
         return self._kept(tuple(image.shape), image.dtype, target).launch(x, operands)
@@ -139,7 +139,7 @@ def sparse_conv2d(
     x_shape: Sequence[int] | None = None,
     target: Any = None,
 ) -> SparseConv2d:
-    """The convolution with a weight of which much is zero: `activation(y * scale + shift + residual)`.
+    """Return the convolution with a weight of many zeros: `activation(y * scale + shift + residual)`.
 
     The weight is compiled in: every non-zero is a number in the code, and nothing is left of the zeros. It is
     (K, C / groups, R, S), a NumPy array, a torch tensor or any array with DLPack; a matrix (K, C / groups * R * S),

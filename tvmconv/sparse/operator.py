@@ -44,13 +44,13 @@ class SparseOperator(Operator):
     ) -> None:
         super().__init__(workload, target, selection, module, NO_WORKSPACE)
         self.constants = constants
-        """w (K, C / groups, R, S), or in the depthwise form, as `workload.w_shape` says, and the shift (K,), if any."""
+        """The weight w in the shape `workload.w_shape`, and the shift (K,), if any."""
         self.report = report
-        """What the weight left of the template."""
+        """The counts of the weight's multiply-adds and of its code."""
         self._module = module
 
     def __call__(self, x: Any, residual: Any = None, *, out: Any = None) -> Any:  # type: ignore[override]
-        """The convolution of x, as an array of the kind of x on the device of x; `out`, errors: as for `Operator`."""
+        """Convolve x; return an array of the kind of x on the device of x. `out` and errors are as for `Operator`."""
         arrays = {"x": x} if residual is None else {"x": x, "residual": residual}
         return self._calls(self.launch, (), arrays, out)
 
@@ -78,7 +78,7 @@ class SparseOperator(Operator):
 
     @classmethod
     def from_saved(cls, module: Module, target: str, details: dict[str, Any]) -> SparseOperator:
-        """The operator that `save` wrote, whose kernels are not compiled again."""
+        """Return the operator that `save` wrote, whose kernels are not compiled again."""
         workload, selection = cls._saved_choice(details)
         constants = _unpacked(msgspec.convert(details["constants"], bytes))
         kernel_cache.remember(msgspec.convert(details["kernels"], dict[str, bytes]))
@@ -89,7 +89,7 @@ class SparseOperator(Operator):
 def compile_operator(
     workload: ConvWorkload, constants: Constants, target: tvm.target.Target, config: Any = None
 ) -> SparseOperator:
-    """The operator of a workload for its constants; `build_kernel` says what it refuses."""
+    """Compile the operator of a workload for its constants; `build_kernel` says which it refuses."""
     problem = Problem(workload, sparsity_of(constants["w"]))
     selection = select(problem, target, config)
     executable, _, folded = build_kernel(problem, selection, target, constants)

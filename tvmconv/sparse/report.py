@@ -1,4 +1,4 @@
-"""What binding a weight removed, and what is left."""
+"""The report on a bound weight: multiply-adds removed and left, and the size of the code."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 INSTRUCTION_BYTES = 16
-"""Of NVIDIA's GPUs from Volta on."""
+"""The bytes of an instruction of NVIDIA's GPUs from Volta on."""
 
 
 @dataclass(frozen=True)
@@ -19,34 +19,34 @@ class SparseReport:
     weights: int
     nonzeros: int
     blocks: int
-    """Blocks of output channels, each with code of its own."""
+    """The number of blocks of output channels, each with code of its own."""
     launches: int
-    """Kernels that run one after the other; 0 for a CPU."""
+    """The number of kernels that run one after the other; 0 for a CPU."""
     multiply_adds: int
-    """In the template, zeros of groups not among them."""
+    """The number in the template, without zeros of groups."""
     left: int
-    """Multiply-adds left of it, each with a weight as its immediate operand."""
+    """The number that is left of them, each with a weight as its immediate operand."""
     code_bytes: int
-    """Of machine code; 0 for a CPU."""
+    """The bytes of machine code; 0 for a CPU."""
 
     @property
     def sparsity(self) -> float:
-        """Share of zeros."""
+        """The share of zeros."""
         return 1 - self.nonzeros / self.weights
 
     @property
     def removed(self) -> int:
-        """Multiply-adds that are gone."""
+        """The number of multiply-adds that are gone."""
         return self.multiply_adds - self.left
 
     @property
     def instructions(self) -> int:
-        """Machine instructions."""
+        """The number of machine instructions."""
         return self.code_bytes // INSTRUCTION_BYTES
 
 
 def make_report(weight: np.ndarray, pixels: int, blocks: int, images: Sequence[bytes]) -> SparseReport:
-    """The counts of a weight compiled for so many pixels a thread, into these images."""
+    """Return the counts of a weight compiled for so many pixels a thread, into these images."""
     nonzeros = int(np.count_nonzero(weight))
     return SparseReport(
         weights=weight.size,
@@ -60,7 +60,7 @@ def make_report(weight: np.ndarray, pixels: int, blocks: int, images: Sequence[b
 
 
 def code_bytes(cubin: bytes) -> int:
-    """Bytes of machine code in a cubin, which is an ELF file: its sections that can be executed."""
+    """Return the bytes of machine code in a cubin, which is an ELF file: its sections that can be executed."""
     (start,), (size, count) = struct.unpack_from("<Q", cubin, 0x28), struct.unpack_from("<HH", cubin, 0x3A)
     total = 0
     for number in range(count):

@@ -1,4 +1,4 @@
-"""Weights as users have them: arrays, sparse matrices, pruned modules of torch."""
+"""Weights in the forms that users have: arrays, sparse matrices, pruned modules of torch."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ MEANING = "(K, C / groups, R, S), or (K, C / groups * R * S) with kernel=(R, S)"
 
 @dataclass(frozen=True)
 class Layer:
-    """A weight (K, C / groups, R, S) in float32, and what the module that it came from says of the convolution."""
+    """A weight (K, C / groups, R, S) in float32, with the settings of the module that it came from."""
 
     weight: np.ndarray
     bias: np.ndarray | None = None
     options: dict[str, Any] | None = None
-    """stride, padding, dilation and groups; None for a bare weight."""
+    """The stride, padding, dilation and groups; None for a bare weight."""
 
 
 def as_layer(weight: Any, kernel: int | Sequence[int] | None) -> Layer:
-    """A weight in any of its forms: those of `sparse_conv2d`."""
+    """Return a weight in any of the forms that `sparse_conv2d` takes as a layer."""
     kernel = None if kernel is None else pair("kernel", kernel)
     torch = sys.modules.get("torch")
     if torch is None or not isinstance(weight, torch.nn.Module):
@@ -43,7 +43,7 @@ def as_layer(weight: Any, kernel: int | Sequence[int] | None) -> Layer:
 
 
 def vector(name: str, values: Any, channels: int) -> np.ndarray:
-    """A finite vector of an epilogue, one number for each output channel, in float64."""
+    """Return a finite vector of an epilogue, one number for each output channel, in float64."""
     array = _array(name, values).astype(np.float64)
     if array.shape != (channels,):
         raise InvalidArgumentError(name, array.shape, f"the shape {(channels,)}: a number for each output channel")
@@ -51,14 +51,14 @@ def vector(name: str, values: Any, channels: int) -> np.ndarray:
 
 
 def _pruned(module: Any, name: str) -> Any:
-    """A parameter as `torch.nn.utils.prune` leaves it: the module computes it anew in each call, so it may be stale."""
+    """Return a parameter as `torch.nn.utils.prune` leaves it: the module's own may be stale until the next call."""
     if hasattr(module, f"{name}_mask"):
         return getattr(module, f"{name}_orig") * getattr(module, f"{name}_mask")
     return getattr(module, name)
 
 
 def _array(name: str, values: Any) -> np.ndarray:
-    """Numbers as a NumPy array, with the zeros that sparse formats leave out."""
+    """Return numbers as a NumPy array, with the zeros that sparse formats leave out."""
     scipy = sys.modules.get("scipy.sparse")
     if scipy is not None and scipy.issparse(values):
         values = values.toarray()

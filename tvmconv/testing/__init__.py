@@ -1,4 +1,4 @@
-"""What the tests of schedules share: cases, configurations, operands, the check against the reference, serial twins."""
+"""Helpers for tests of schedules: cases, configurations, operands, the check against the reference, serial twins."""
 
 from ..checking.closeness import assert_close
 from ..checking.operands import Sample, check_result, random_operands

@@ -1,4 +1,4 @@
-"""Convolutions that every schedule has to get right: the smallest, the odd and the awkward."""
+"""Convolutions that every schedule has to get right: small, odd and awkward ones."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ DEPTHWISE = (
     ),
     _case("batch-65", (65, 3, 8, 8), (3, 1, 3, 3)),
 )
-"""Depthwise convolutions; seconds of compile time for each target."""
+"""The depthwise convolutions, which take seconds to compile for each target."""
 
 CONV2D = (
     _dense("3x3", (1, 16, 14, 14), (32, 16, 3, 3)),
@@ -127,4 +127,4 @@ CONV2D = (
     ),
     _dense("batch-33", (33, 3, 6, 6), (8, 3, 3, 3)),
 )
-"""Convolutions whose channels meet; seconds of compile time for each target."""
+"""The convolutions whose channels meet, which take seconds to compile for each target."""

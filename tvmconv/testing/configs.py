@@ -25,11 +25,11 @@ RARE = {
     "siblings": (1, 2, 4),
     "flat": (False, True),
 }
-"""More values of knobs than a space tries."""
+"""Values of knobs beyond those that a space tries."""
 
 
 def random_configs(workload: ConvWorkload, target: tvm.target.Target, count: int, algorithm: str = "auto") -> list[Any]:
-    """Legal configurations, the same for the same workload: also such as no tuner would try.
+    """Return legal configurations, the same for the same workload, also such as no tuner would try.
 
     About half of the knobs are as in the default one: where few combinations are legal, they are near it.
     """
@@ -38,7 +38,7 @@ def random_configs(workload: ConvWorkload, target: tvm.target.Target, count: int
 
 
 def legal_configs(space: Any, seed: str) -> Iterator[Any]:
-    """Such configurations of a `Space`, without end."""
+    """Yield such configurations of a `Space`, without end."""
     choose = random.Random(seed)
     knobs = {field.name: RARE.get(field.name) or space.knobs[field.name] for field in fields(space.default)}
     while True:

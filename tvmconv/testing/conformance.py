@@ -1,4 +1,4 @@
-"""Random convolutions built, run, and compared with the float64 reference, thousands of them, in worker processes."""
+"""A test of random convolutions in worker processes: each is built, run, and compared with the float64 reference."""
 
 from __future__ import annotations
 
@@ -31,31 +31,31 @@ NONFINITE = (np.nan, np.inf, -np.inf)
 
 @dataclass(frozen=True)
 class How:
-    """Where and how trials are run."""
+    """The way to run trials: for which target, as twins or not, in guarded memory or not."""
 
     target: str
-    """As JSON."""
+    """The target as JSON."""
     twin: bool = False
-    """Whether CUDA kernels are run as their serial twins, on the CPU."""
+    """True if CUDA kernels are run as their serial twins, on the CPU."""
     bounds: bool = False
-    """Whether what CPU kernels read and write lies at the edge of memory that nothing may touch."""
+    """True if the arrays of CPU kernels lie at the edge of memory that nothing may touch."""
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of a trial."""
+    """The outcome of a trial."""
 
     trial: Trial
     failure: str | None = None
-    """What kind of failure: "wrong result", "crash", "timeout" or "error"; None where the result is right."""
+    """The kind of failure: "wrong result", "crash", "timeout" or "error"; None where the result is right."""
     reason: str = ""
     again: bool = False
-    """Whether it failed once more, alone in a new process."""
+    """True if it failed once more, alone in a new process."""
 
 
 @dataclass(frozen=True)
 class Slot:
-    """A worker process, and what it is trying."""
+    """A worker process, with the trial that it runs."""
 
     pool: PopenPoolExecutor
     source: int | Trial
@@ -64,10 +64,10 @@ class Slot:
 def conformance(
     how: How, sources: Iterable[int | Trial], seed: int, jobs: int, timeout: float
 ) -> Generator[Outcome, None, None]:
-    """Tries each of the sources, given trials or numbers of random ones, and yields what came of it, in any order.
+    """Try each of the sources, given trials or numbers of random ones, and yield their outcomes, in any order.
 
-    A trial that fails, or takes more than `timeout` seconds, is tried again in a new process, so that what a kernel has
-    done to its process is not taken for another one's failure.
+    A trial that fails, or takes more than `timeout` seconds, is tried again in a new process, so that the damage of a
+    kernel to its process is not taken for another one's failure.
     """
     worker.require_packages()
     waiting, running = iter(sources), dict[Future[Trial], Slot]()
@@ -97,7 +97,7 @@ def conformance(
 
 
 def attempt(how: How, source: int | Trial, seed: int) -> Trial:
-    """Builds and runs a trial's kernel, and returns the trial if its result is right; runs in a worker process."""
+    """Build and run a trial's kernel, and return the trial if its result is right; runs in a worker process."""
     try:
         trial = described(how, source, seed)
         check(how, trial)
@@ -109,7 +109,7 @@ def attempt(how: How, source: int | Trial, seed: int) -> Trial:
 
 
 def described(how: How, source: int | Trial, seed: int) -> Trial:
-    """The random trial with a number, which is the same for the same seed; or the one that is given."""
+    """Return the random trial with a number, which is the same for the same seed; or the one that is given."""
     if isinstance(source, Trial):
         return source
     target = tvm.target.Target(how.target)
@@ -120,7 +120,7 @@ def described(how: How, source: int | Trial, seed: int) -> Trial:
 
 
 def check(how: How, trial: Trial) -> None:
-    """Raises `WrongResultError` if the trial's kernel does not compute its workload."""
+    """Raise `WrongResultError` if the trial's kernel does not compute its workload."""
     operands = random_operands(trial.workload, trial.operands)
     if trial.nonfinite:
         _spoil(operands["x"], trial.operands)
@@ -146,26 +146,26 @@ def check(how: How, trial: Trial) -> None:
 def _run_guarded(
     kernel: Any, operands: dict[str, np.ndarray[Any, Any]], memory: list[Any], at_end: bool, alignment: int
 ) -> np.ndarray[Any, Any]:
-    """What a kernel makes of its operands in memory whose edges, one of them or the other, may not be passed."""
+    """Run a kernel on operands in guarded memory, of which it may not pass one edge or the other; return its output."""
     arrays = {name: guarded(array, at_end, alignment) for name, array in operands.items()}
     kernel(*(operand(name, array).argument for name, array in arrays.items()), *memory)
     return arrays["output"]
 
 
 def _spoil(x: np.ndarray[Any, Any], seed: int) -> None:
-    """Puts a few numbers that are not finite into x."""
+    """Put a few numbers that are not finite into x."""
     rng = np.random.default_rng(seed)
     x.reshape(-1)[rng.integers(0, x.size, len(NONFINITE))] = NONFINITE
 
 
 def _prune(w: np.ndarray[Any, Any], sparsity: float, seed: int) -> None:
-    """Makes a share of a weight zero, of either sign."""
+    """Make a share of a weight zero, of either sign."""
     zeros = np.random.default_rng(seed).random(w.shape) < sparsity
     w[zeros] *= 0
 
 
 def _failed(how: How, source: int | Trial, seed: int, error: BaseException, timeout: float) -> Outcome:
-    """The outcome of a trial that has failed, tried again in a new process."""
+    """Return the outcome of a trial that has failed, tried again in a new process."""
     pool = _worker(timeout)
     drawing: Future[Trial] = pool.submit(described, how, source, seed)
     if drawing.exception() is None:
@@ -194,7 +194,7 @@ def _worker(timeout: float) -> PopenPoolExecutor:
 
 
 def _initialize() -> None:
-    """Readies a new worker, which keeps no machine code: nobody needs these kernels again.
+    """Prepare a new worker, which keeps no machine code: nobody needs these kernels again.
 
     TVM binds a process that has run a kernel to the first cores, the same ones for all workers.
     """

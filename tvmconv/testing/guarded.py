@@ -1,4 +1,4 @@
-"""Arrays beside memory that nothing may touch: who reads or writes past them dies at once."""
+"""Arrays beside memory that nothing may touch: code that reads or writes past them dies at once."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 
 NO_ACCESS = 0
-"""PROT_NONE of mprotect."""
+"""The value of PROT_NONE for mprotect."""
 
 
 def guarded(array: np.ndarray[Any, Any], at_end: bool, alignment: int = 1) -> np.ndarray[Any, Any]:
-    """A copy of an array that ends where memory without access begins, or begins where such memory ends.
+    """Return a copy of an array that ends where memory without access begins, or begins where such memory ends.
 
     It begins at a multiple of `alignment` bytes, and so it may end that much before.
     TVM's own instrumentation, `tirx.instrument_bound_checkers`, finds nothing in version 0.27.

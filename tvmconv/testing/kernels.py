@@ -22,7 +22,7 @@ from .trials import Trial
 
 @dataclass(frozen=True)
 class TrialKernel:
-    """The kernel of a trial, and where it runs."""
+    """The kernel of a trial, with the device that it runs on."""
 
     executable: Executable
     device: Device
@@ -30,13 +30,13 @@ class TrialKernel:
 
 
 def configs(trial: Trial, target: tvm.target.Target) -> Iterator[Any]:
-    """Legal configurations for a trial, the same for the same workload."""
+    """Yield legal configurations for a trial, the same for the same workload."""
     space = template_for(trial.problem, target, trial.algorithm).space(trial.problem, target)
     return legal_configs(space, str(trial.workload))
 
 
 def kernel_of(trial: Trial, target: tvm.target.Target, twin: bool, constants: Constants) -> TrialKernel:
-    """The kernel of a trial; the constants are compiled in where the trial says so."""
+    """Build the kernel of a trial; the constants are compiled in where the trial says so."""
     template, device = (
         template_for(trial.problem, target, trial.algorithm),
         device_of(resolve_target(TWIN_TARGET) if twin else target),

@@ -21,16 +21,22 @@ if TYPE_CHECKING:
 
 MOST_FLOPS = 2**26
 MOST_ELEMENTS = 2**19
-"""Of one operand, padding included. Both bound the time that the reference takes."""
+"""The largest number of elements of one operand, padding included.
+
+Both limits bound the time that the reference takes.
+"""
 
 MOST_NONZEROS = 2**10
 MOST_PLACES = 2**9
-"""Non-zeros of a weight that is compiled in, and elements of the input at a pixel: all of it is unrolled."""
+"""The largest number of input elements at a pixel for a weight that is compiled in.
+
+`MOST_NONZEROS` limits the weight's non-zeros: all of this is unrolled.
+"""
 
 SPARSITIES = (0.0, 0.5, 0.8, 0.9, 0.9, 0.95, 0.99, 1.0)
 
 BLOCKS = (4, 8, 16)
-"""Channels of a block, in vectors of the CPUs there are."""
+"""The numbers of channels in a block, one for each length of a CPU's vectors."""
 
 CHOSEN: tuple[Activation, ...] = (
     ("clip", -0.5, 1.5), ("clip", None, 0.25), ("clip", 0.5, None), ("leaky_relu", -0.5), ("elu", 2.5)
@@ -41,27 +47,27 @@ EVERY_ACTIVATION: tuple[Activation, ...] = (*(name for name in ACTIVATIONS if na
 
 
 class Trial(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A convolution to try, and how: its JSON is all that is needed to try it again."""
+    """A convolution to try, with all settings: its JSON is all that is needed to try it again."""
 
     workload: ConvWorkload
     algorithm: str
     knobs: dict[str, Any] | None
-    """None for the default configuration."""
+    """The knobs of the configuration; None for the default one."""
     operands: int
     """The seed of the operands."""
     nonfinite: bool = False
-    """Whether NaN and infinities are among the elements of x."""
+    """True if NaN and infinities are among the elements of x."""
     sparsity: float | None = None
-    """Share of zeros in a weight that is compiled in; None for a kernel of any weight."""
+    """The share of zeros in a weight that is compiled in; None for a kernel of any weight."""
 
     @property
     def problem(self) -> Problem:
-        """What the kernel is for."""
+        """The problem that the kernel solves."""
         return Problem(self.workload, self.sparsity)
 
 
 def random_trial(draw: Draw, target: tvm.target.Target, operands: int) -> tuple[Trial, bool]:
-    """A trial on a target in the default configuration, and whether it is to be made in that one."""
+    """Return a trial on a target, without knobs, and whether the default configuration is meant."""
     while (workload := _attempt(draw)) is None:
         pass
     algorithm = draw.of(algorithms_for(Problem(workload), target))
@@ -76,7 +82,7 @@ def random_trial(draw: Draw, target: tvm.target.Target, operands: int) -> tuple[
 
 
 def _attempt(draw: Draw) -> ConvWorkload | None:
-    """A workload; None where the kernel does not fit the padded image, or where it would take too long to check."""
+    """Return a random workload; None where the kernel does not fit the padded image or a check would take too long."""
     depthwise = draw.chance(0.4)
     groups = draw.logarithmic(1, 64) if depthwise else draw.of((1, 1, 1, 2, 3, 4, 8))
     outputs = draw.logarithmic(1, 4) if depthwise else draw.logarithmic(1, 80)
@@ -107,7 +113,7 @@ def _attempt(draw: Draw) -> ConvWorkload | None:
 
 
 def _in_blocks(draw: Draw, workload: ConvWorkload, algorithm: str, target: tvm.target.Target) -> ConvWorkload:
-    """The workload with channels in blocks, and as many as make them whole, where the algorithm takes that."""
+    """Return the workload with whole blocks of channels, where the algorithm takes that."""
     if not (workload.is_depthwise or workload.groups == 1):
         return workload
     read, written = draw.of((1, *BLOCKS)), draw.of((1, *BLOCKS))
@@ -143,7 +149,7 @@ def _kernel(draw: Draw) -> tuple[int, int]:
 
 
 def _padding(draw: Draw, kernel: tuple[int, int], dilation: tuple[int, int]) -> Padding:
-    """Every way to give it; also such as reaches past the kernel, and lets one fit that is larger than the image."""
+    """Return padding in any form; it may reach past the kernel, or make a kernel fit that is larger than the image."""
     wide = tuple((side - 1) * step + 2 for side, step in zip(kernel, dilation, strict=True))
     choices: tuple[Padding, ...] = (
         "SAME",

@@ -1,4 +1,4 @@
-"""What the cost model sees of a configuration: its knobs, and what the template derives from them, if anything."""
+"""The cost model's input: the knobs of a configuration, and numbers that the template derives from them, if any."""
 
 from __future__ import annotations
 
@@ -14,5 +14,5 @@ Matrix = NDArray[np.float32]
 
 
 def matrix(task: Task, configs: Sequence[Any]) -> Matrix:
-    """One row for each configuration, log2(1 + value) of each of its knobs and features."""
+    """Return a matrix with a row for each configuration: log2(1 + value) of each of its knobs and features."""
     return np.log2(1 + np.array([task.features(config) for config in configs], np.float32))

@@ -1,4 +1,4 @@
-"""Genetic search: good configurations have children that mix their knobs."""
+"""Genetic search, in which good configurations have children that mix their knobs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class GATuner(Tuner):
     """
 
     attempts = 20
-    """Children tried for each that is wanted, before random ones take their place."""
+    """The number of children tried for each that is wanted, before random ones take their place."""
 
     def __init__(self, task: Task, seed: int | None = None, *, pop_size: int = 32, mutation_prob: float = 0.1) -> None:
         super().__init__(task, seed)
@@ -28,11 +28,11 @@ class GATuner(Tuner):
             raise InvalidArgumentError("mutation_prob", mutation_prob, "a probability")
         self.population = pop_size
         self.mutation = mutation_prob
-        """How likely each knob of a child has any of its values instead of a parent's."""
+        """The probability that a knob of a child has any of its values instead of a parent's."""
 
     @property
     def batch_size(self) -> int:
-        """A generation."""
+        """The number of trials in a generation."""
         return self.population
 
     def next_batch(self, size: int) -> list[Any]:

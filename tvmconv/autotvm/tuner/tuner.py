@@ -1,4 +1,4 @@
-"""What tuners share: the run from the default configuration to the confirmation of the best few."""
+"""The run that all tuners share: from the default configuration to the confirmation of the best few."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from ..flops import rate, scale_of
 logger = logging.getLogger("autotvm")
 
 FINALISTS = 5
-"""How many of the best are measured again at the end."""
+"""The number of best configurations that are measured again at the end."""
 
 ROUNDS = 3
-"""How often each of them is."""
+"""The number of times that each of them is measured again."""
 
 
 class Tuner(ABC):
-    """Searches the space of a task; each subclass has its own idea of what to try next.
+    """Searches the space of a task; each subclass has its own way to choose what to try next.
 
     The same seed and the same results bring the same trials in the same order.
     """
@@ -41,7 +41,7 @@ class Tuner(ABC):
         self.unmeasured: dict[Any, None] = dict.fromkeys(self.space.configs)
         """The configurations neither searched nor proposed yet, in the order of the space."""
         self.costs: dict[Any, float] = {}
-        """Seconds of a call for the configurations searched, in the order of their trials; infinite for a failure."""
+        """The seconds of a call by configuration, in the order of the trials; infinite for a failure."""
         self.best: tuple[Any, MeasureResult] | None = None
         """The fastest configuration of the search."""
         self.failures: Counter[Status] = Counter()
@@ -52,39 +52,39 @@ class Tuner(ABC):
 
     @property
     def trials(self) -> int:
-        """Search trials that ended, resumed ones included."""
+        """The number of search trials that ended, resumed ones included."""
         return len(self.costs)
 
     @property
     def default_cost(self) -> float:
-        """Seconds of a call with the default configuration; infinite while unknown."""
+        """The seconds of a call with the default configuration; infinite while unknown."""
         return self.costs.get(self.space.default, inf)
 
     @property
     def batch_size(self) -> int:
-        """How many trials are proposed at once."""
+        """The number of trials that are proposed at once."""
         return 16
 
     @abstractmethod
     def next_batch(self, size: int) -> list[Any]:
-        """What to try next: different ones of `unmeasured`, `size` of them or all that are left."""
+        """Return the configurations to try next: different ones of `unmeasured`, `size` of them or all left."""
 
     def has_next(self) -> bool:
-        """Whether something is left to try."""
+        """Return whether something is left to try."""
         return bool(self.unmeasured)
 
     def resume(self, records: Iterable[Record]) -> None:
-        """Goes on from earlier records of this task: their trials count, and are not made again."""
+        """Go on from earlier records of this task: their trials count, and are not made again."""
         for record in records:
             trial = MeasureInput(self.task, self.task.config(record.knobs), record.stage)
             self.update([trial], [record.outcome])
 
     def load_history(self, records: Iterable[Record]) -> None:
-        """Learns from records of similar tasks, if the tuner can."""
+        """Learn from records of similar tasks, if the tuner can."""
         _ = records
 
     def update(self, inputs: Sequence[MeasureInput], results: Sequence[MeasureResult]) -> None:
-        """Takes note of trials that ended."""
+        """Take note of trials that ended."""
         for trial, result in zip(inputs, results, strict=True):
             if result.status is not Status.OK:
                 self.failures[result.status] += 1
@@ -107,7 +107,7 @@ class Tuner(ABC):
         *,
         si_prefix: str = "G",
     ) -> None:
-        """Measures the default configuration, then what the tuner proposes, and the best few again at the end.
+        """Measure the default configuration, then those that the tuner proposes, and the best few again at the end.
 
         The search ends after `n_trial` trials, resumed ones included, when the space is exhausted, or when the last
         `early_stopping` trials brought nothing better. `stop` is asked after every trial; once it is true, no other
@@ -147,14 +147,14 @@ class Tuner(ABC):
             measure([MeasureInput(self.task, config, Stage.CONFIRM) for config in again], stop)
 
     def sample(self, size: int) -> list[Any]:
-        """Random ones of `unmeasured`, `size` of them or all that are left."""
+        """Return random configurations of `unmeasured`, `size` of them or all that are left."""
         configs = list(self.unmeasured)
         return [configs[i] for i in self.rng.permutation(len(configs))[:size]]
 
     def _proposals(self, n_trial: int) -> Iterator[MeasureInput]:
-        """Trials until there are `n_trial`, those under way included, batch by batch, the default first of all.
+        """Yield trials until there are `n_trial`, those under way included, batch by batch, the default first of all.
 
-        A batch is proposed when it is asked for, by what is known then.
+        A batch is proposed when it is asked for, by the results known then.
         """
         while self.has_next() and (left := n_trial - self.trials - len(self._under_way)) > 0:
             batch = self._propose(min(self.batch_size, left))
@@ -165,7 +165,7 @@ class Tuner(ABC):
                 yield MeasureInput(self.task, config)
 
     def _take_back(self) -> None:
-        """Has what was proposed and never measured wait for its turn again."""
+        """Put configurations that were proposed but never measured back among `unmeasured`."""
         if self._under_way:
             left = self.unmeasured.keys() | self._under_way
             self.unmeasured = {config: None for config in self.space.configs if config in left}
@@ -182,7 +182,7 @@ class Tuner(ABC):
             )
 
     def _propose(self, size: int) -> list[Any]:
-        """The next batch; the default comes first, as a search that is cut short must not know slower ones only."""
+        """Return the next batch; the default comes first, as a search cut short must not know slower ones only."""
         batch = self.next_batch(size)
         default = self.space.default
         if default in self.unmeasured:
@@ -190,11 +190,11 @@ class Tuner(ABC):
         return batch
 
     def _finalists(self) -> list[Any]:
-        """The best few and the default, without those that failed, best first."""
+        """Return the best few and the default, without those that failed, best first."""
         ranked = sorted((config for config, cost in self.costs.items() if cost < inf), key=self.costs.__getitem__)
         default = self.space.default
         return [config for place, config in enumerate(ranked) if place < FINALISTS or config == default]
 
 
 Callback = Callable[[Tuner, Sequence[MeasureInput], Sequence[MeasureResult]], None]
-"""Told of trials, as AutoTVM's callbacks are; one that begins has a result of `Status.STARTED`."""
+"""A function that is told of trials, as AutoTVM's callbacks are; one that begins has a result of `Status.STARTED`."""

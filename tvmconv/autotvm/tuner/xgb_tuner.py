@@ -21,7 +21,7 @@ Vector = NDArray[np.float32]
 
 TREES = 40
 OBJECTIVES = {"rank": "rank:pairwise", "reg": "reg:squarederror"}
-"""What xgboost calls each of AutoTVM's losses."""
+"""xgboost's names of AutoTVM's losses."""
 
 PARAMETERS = {
     "lambdarank_pair_method": "mean",
@@ -35,20 +35,20 @@ PARAMETERS = {
 
 
 class XGBTuner(Tuner):
-    """Tries what a model of all trials so far ranks highest; a failure ranks last.
+    """Tries the configurations that a model of all trials so far ranks highest; a failure ranks last.
 
     The first batch is random, unless there are records of similar tasks. A space is small enough to score all of it
     each time, where AutoTVM had to search for the model's maximum.
     """
 
     random_share = 0.1
-    """How likely a place in a batch goes to a random configuration."""
+    """The probability that a place in a batch goes to a random configuration."""
 
     diversity = 2.0
-    """What a configuration loses that equals another of its batch in all knobs, in standard deviations of the score."""
+    """The penalty, in standard deviations of the score, for equalling another of the batch in all knobs."""
 
     history_size = 64
-    """Records of each similar task that the model learns from, from its best to its worst."""
+    """The number of records of each similar task that the model learns from, from its best to its worst."""
 
     def __init__(
         self,
@@ -59,9 +59,9 @@ class XGBTuner(Tuner):
         feature_type: str = "knob",
         plan_size: int | None = None,
     ) -> None:
-        """`loss_type` is what the model learns: "rank", which of two is faster, or "reg", speeds themselves.
+        """Set the model's loss: "rank" learns which of two is faster, "reg" learns speeds themselves.
 
-        `feature_type` is "knob": of AutoTVM's others, which looked into lowered code, nothing is here. A batch has
+        `feature_type` is "knob": AutoTVM's others, which looked into lowered code, do not exist here. A batch has
         `plan_size` trials, by default few at first.
         """
         super().__init__(task, seed)
@@ -81,7 +81,7 @@ class XGBTuner(Tuner):
         self._similar: list[tuple[Matrix, Vector]] = []
 
     def load_history(self, records: Iterable[Record]) -> None:
-        """Learns from records of other problems, or other devices; those of another template are left out."""
+        """Learn from records of other problems, or other devices; those of another template are left out."""
         groups = defaultdict[Any, list[Record]](list)
         for record in records:
             mine = (record.template, record.versions.template) == (self.task.name, self.task.maker.version)
@@ -97,7 +97,7 @@ class XGBTuner(Tuner):
 
     @property
     def batch_size(self) -> int:
-        """Few at first, when the model learns most from each."""
+        """The number of trials in a batch: few at first, when the model learns most from each."""
         if self._plan_size is not None:
             return self._plan_size
         return min(max(8, self.trials // 4), 64)
@@ -121,7 +121,7 @@ class XGBTuner(Tuner):
         return {config: place for place, config in enumerate(self.space.configs)}
 
     def _pick(self, rows: Matrix, size: int) -> list[int]:
-        """The rows to try next: with a high score, and unlike each other."""
+        """Return the rows to try next: with a high score, and unlike each other."""
         scores = self._scores(rows)
         pool = np.argsort(-scores, kind="stable")[: 4 * size]
         values = scores[pool] / (scores[pool].std() + 1e-6)
@@ -136,7 +136,7 @@ class XGBTuner(Tuner):
         return picked
 
     def _scores(self, rows: Matrix) -> Vector:
-        """What the model, trained anew, says of each row: the higher the faster."""
+        """Return the score of each row by the model, trained anew: the higher the faster."""
         groups = [*self._similar, (matrix(self.task, list(self.costs)), _speeds(self.costs.values()))]
         groups = [group for group in groups if len(group[1])]
         features, speeds = (np.concatenate(parts) for parts in zip(*groups, strict=True))
@@ -150,7 +150,7 @@ class XGBTuner(Tuner):
 
 
 def _speeds(costs: Iterable[float]) -> Vector:
-    """The speeds that go with costs: 1 for the fastest, 0 for a failure."""
+    """Return the speeds that go with costs: 1 for the fastest, 0 for a failure."""
     seconds = np.fromiter(costs, np.float64)
     speeds = np.zeros(len(seconds), np.float32)
     np.divide(seconds.min(initial=np.inf), seconds, out=speeds, where=np.isfinite(seconds), casting="same_kind")

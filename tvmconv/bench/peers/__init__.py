@@ -1,4 +1,4 @@
-"""What is timed beside tvmconv: one file a library, each with one or more `Peer`s."""
+"""Peers that are timed beside tvmconv: one file for each library, with one or more `Peer`s."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ OURS = Tvmconv()
 LIMITS = (Copy("copy", by_kernel=False), Copy("copy-kernel", by_kernel=True))
 
 FOR_SPARSE = ("tvmconv-dense", "pytorch-half-channels", "pytorch-half-filters", "pytorch-quarter", "im2col-spmm")
-"""Those that say something only where much of the weight is zero."""
+"""The names of peers that are of interest only where much of the weight is zero."""
 
 
 def known_peers() -> dict[str, Peer]:
-    """Every peer by its name, in the order of the columns; tvmconv's algorithms are those registered by now."""
+    """Return all peers by their names, in the order of the columns, with tvmconv's algorithms registered by now."""
     peers = (
         Plain(),
         Dense(),
@@ -44,7 +44,7 @@ def known_peers() -> dict[str, Peer]:
 
 
 def default_peers(sparse: bool = False) -> list[str]:
-    """The names of those beside a sparse weight, or beside a dense one; not the one that takes minutes a workload."""
+    """Return the names of the peers for a sparse weight or a dense one, without the one that takes minutes."""
     if not sparse:
         return [name for name in known_peers() if name != MetaSchedule.name and name not in FOR_SPARSE]
     others = (*FOR_SPARSE, Im2colGemm.name, OnnxRuntime.name)

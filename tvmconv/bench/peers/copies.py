@@ -1,4 +1,4 @@
-"""The limit: a convolution cannot be faster than a copy of what it has to read and write."""
+"""A lower limit on time: a convolution cannot be faster than a copy of the bytes that it has to read and write."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ if TYPE_CHECKING:
     import tvm
 
 LINE = 512
-"""Bytes that the halves are rounded up to."""
+"""The number of bytes that each half is rounded up to a multiple of."""
 
 
 @dataclass(frozen=True)
 class Copy(Peer):
-    """Reads half of `workload.bytes_moved`, and writes the other half."""
+    """A copy that reads half of `workload.bytes_moved` and writes the other half."""
 
     name: str
     by_kernel: bool
-    """With an elementwise kernel instead of the device's own copy, which is slow for some sizes."""
+    """True for an elementwise kernel instead of the device's own copy, which is slow for some sizes."""
 
     def obstacle(self, workload: ConvWorkload, target: tvm.target.Target) -> str | None:
         return None
@@ -32,7 +32,7 @@ class Copy(Peer):
         return [self.call(workload.bytes_moved, operands["x"].device) for operands in sets]
 
     def call(self, nbytes: int, device: Any) -> Callable[[], Any]:
-        """A copy that moves so many bytes."""
+        """Return a copy that moves so many bytes."""
         import torch
 
         source = torch.randn(-(-nbytes // 2 // LINE) * LINE // 4, device=device)

@@ -1,4 +1,4 @@
-"""The input unfolded into a matrix (im2col), and a matrix product: cuBLAS on a GPU."""
+"""A peer that unfolds the input into a matrix (im2col) and multiplies it: by cuBLAS on a GPU."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""TVM's own search for schedules."""
+"""A peer that is TVM's own search for schedules."""
 
 from __future__ import annotations
 

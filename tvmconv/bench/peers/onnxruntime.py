@@ -1,4 +1,4 @@
-"""ONNX Runtime on a CPU."""
+"""A peer that runs ONNX Runtime on a CPU."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class OnnxRuntime(Peer):
 
 
 def _call(workload: ConvWorkload, operands: Operands) -> Call:
-    """A session whose weight is a constant of the model, which it lays out as it likes when it is made."""
+    """Return a call of a session whose weight is a constant of the model, laid out as it likes when it is made."""
     import numpy as np
     import onnxruntime
     import torch

@@ -1,4 +1,4 @@
-"""tvmconv itself, as a user gets it."""
+"""tvmconv itself as a contender, as a user gets it."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 
 
 class Tvmconv(Peer):
-    """The configuration of a log that tvmconv ships, or the default."""
+    """tvmconv with the configuration of a log that it ships, or with the default."""
 
     name = "tvmconv"
     algorithm = "auto"
     config: Any = None
-    """A configuration, whatever tvmconv itself would choose."""
+    """A configuration to take, whatever tvmconv itself would choose; None leaves the choice to it."""
 
     def obstacle(self, workload: ConvWorkload, target: tvm.target.Target) -> str | None:
         return None
@@ -39,7 +39,7 @@ class Tvmconv(Peer):
 
 
 class Configured(Tvmconv):
-    """With one configuration."""
+    """tvmconv with one configuration."""
 
     def __init__(self, config: Any, algorithm: str = "auto") -> None:
         self.config = config
@@ -48,7 +48,7 @@ class Configured(Tvmconv):
 
 
 class Algorithm(Tvmconv):
-    """By one of several algorithms that tvmconv has for a convolution: to see them side by side."""
+    """tvmconv with one of its algorithms for a convolution, to see them side by side."""
 
     def __init__(self, algorithm: str) -> None:
         self.algorithm = algorithm
@@ -62,7 +62,7 @@ class Algorithm(Tvmconv):
 
 
 class Plain(Tvmconv):
-    """The convolution without its epilogue: what fusing the epilogue costs."""
+    """tvmconv for the convolution without its epilogue, which shows the cost of fusing the epilogue."""
 
     name = "tvmconv-plain"
 

@@ -1,4 +1,4 @@
-"""PyTorch: cuDNN and its own kernels on a GPU, oneDNN on a CPU; eager, and compiled by its own compiler."""
+"""Peers that run PyTorch: cuDNN and its own kernels on a GPU, oneDNN on a CPU; eager, and compiled by itself."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import tvm
 
 TEN_BITS = 2.0**-10
-"""What is left of a number in float16 and in TF32, whose conversion may cut bits off."""
+"""The relative rounding error of float16 and TF32, if a conversion cuts bits off."""
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ class PyTorch(Peer):
 
 @dataclass(frozen=True)
 class Compiled(PyTorch):
-    """`torch.compile`, of the convolution and its epilogue together.
+    """`torch.compile` of the convolution and its epilogue together.
 
     On a GPU it may try its own kernels for dense convolutions. For grouped ones it has none worth the minutes: on an
     H100 the best of them took 70 times as long as cuDNN's for 256 channels of 21x21.
@@ -95,7 +95,7 @@ class Compiled(PyTorch):
 
 
 def padded(workload: ConvWorkload, operands: Operands) -> Operands:
-    """The operands as PyTorch takes them: w as (K, C / groups, R, S), vectors as (K, 1, 1) in the dtype of x.
+    """Return the operands as PyTorch takes them: w (K, C / groups, R, S), vectors (K, 1, 1) in the dtype of x.
 
     x has its padding, where that is not the same on opposite sides: PyTorch could not add it.
     """
@@ -112,13 +112,13 @@ def padded(workload: ConvWorkload, operands: Operands) -> Operands:
 
 
 def own_padding(workload: ConvWorkload) -> tuple[int, int]:
-    """The padding that is left to PyTorch, after `padded`."""
+    """Return the padding that is left to PyTorch, after `padded`."""
     top, left, bottom, right = workload.padding
     return (top, left) if (top, left) == (bottom, right) else (0, 0)
 
 
 def convolution(workload: ConvWorkload) -> Callable[..., Any]:
-    """The workload as a function of tensors, as one would write it in PyTorch."""
+    """Return the workload as a function of tensors, as one would write it in PyTorch."""
     import torch
 
     padding = own_padding(workload)
@@ -131,7 +131,7 @@ def convolution(workload: ConvWorkload) -> Callable[..., Any]:
 
 
 def epilogue(workload: ConvWorkload, y: Any, scale: Any = None, shift: Any = None, residual: Any = None) -> Any:
-    """The workload's epilogue of y (N, K, H, W), one operation after the other."""
+    """Apply the workload's epilogue to y (N, K, H, W), one operation after the other."""
     low, high = workload.epilogue.low, workload.epilogue.high
     if scale is not None:
         y = y * scale

@@ -1,4 +1,4 @@
-"""What is timed where much of the weight is zero: tvmconv's sparse kernels, and what others do about zeros."""
+"""Contenders where much of the weight is zero: tvmconv's sparse kernels, and other ways to deal with zeros."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 
 
 class Sparse(Tvmconv):
-    """tvmconv with the weight compiled in; it stands where tvmconv's dense kernel stands for a dense weight."""
+    """tvmconv with the weight compiled in; it takes the place of tvmconv's dense kernel."""
 
     operator: SparseOperator
-    """The one that was prepared last."""
+    """The operator that was prepared last."""
 
     def prepare(self, workload: ConvWorkload, target: tvm.target.Target, sets: Sequence[Operands]) -> list[Call]:
         from ...sparse.convolution import sparse_conv2d
@@ -53,7 +53,7 @@ class Dense(Tvmconv):
 
 
 class Im2colSpmm(Peer):
-    """The input unfolded into one matrix, and a sparse matrix times that: cuSPARSE on a GPU, through PyTorch.
+    """A peer that unfolds the input into one matrix and multiplies it by a sparse one: cuSPARSE on a GPU.
 
     The matrix is written once, with all images side by side; the result is left in the layout (K, N, Ho, Wo).
     """

@@ -1,4 +1,4 @@
-"""TVM as it is: its own definition of a convolution, with the schedule that its default pipeline gives it."""
+"""A peer that is TVM by itself: its definition of a convolution, scheduled by its default pipeline."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Tvm(Peer):
-    """The one kernel that Relax's default passes make of the convolution and its epilogue, called without Relax.
+    """The kernel that Relax's default passes make of the convolution and its epilogue, called without Relax.
 
     On a CPU it is the naive direct convolution: the seven loops as they are defined, for one thread.
     """
@@ -43,7 +43,7 @@ class Tvm(Peer):
 
 
 def kernel_calls(executable: Executable, workload: ConvWorkload, sets: Sequence[Operands]) -> list[Call]:
-    """A call for each set of operands of a kernel built by `lowering`."""
+    """Return a call for each set of operands of a kernel built by `lowering`."""
     import torch
 
     from ...lowering import KERNEL_NAME
@@ -60,7 +60,7 @@ def kernel_calls(executable: Executable, workload: ConvWorkload, sets: Sequence[
 
 
 def _module(workload: ConvWorkload) -> tvm.IRModule:
-    """The convolution in Relax, summed in float32."""
+    """Return the convolution in Relax, summed in float32."""
     from tvm import relax
 
     dtypes = {name: dtype for name, (_, dtype) in workload.operands.items()}
@@ -90,7 +90,7 @@ def _module(workload: ConvWorkload) -> tvm.IRModule:
 
 
 def _shapes(workload: ConvWorkload) -> dict[str, tuple[int, ...]]:
-    """Shapes of the operands as Relax takes them: w (K, C / groups, R, S), vectors that broadcast over (N, K, H, W)."""
+    """Return the operands' shapes as Relax takes them: w (K, C / groups, R, S), vectors (K, 1, 1)."""
     vector = (workload.out_channels, 1, 1)
     w_shape = workload.out_channels, workload.in_channels // workload.groups, *workload.kernel
     whole = {"x": workload.x_shape, "w": w_shape, "residual": workload.output_shape}
