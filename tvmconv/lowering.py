@@ -9,9 +9,9 @@ import tvm_ffi
 from tvm import tirx
 
 from .annotations import MIN_BLOCKS
-from .arrays import GPU_ALIGNMENT
 from .dispatch import Selection
 from .kernel_cache import use_fast_compiler
+from .targets import backend_of
 from .workload import ConvWorkload
 from .workspace import Workspace, take_out
 
@@ -79,14 +79,14 @@ def with_launch_bounds(func: tirx.PrimFunc) -> tirx.PrimFunc:
 
 
 def with_alignment(func: tirx.PrimFunc, target: tvm.target.Target) -> tirx.PrimFunc:
-    """The function with parameters that are aligned to no more than arrays are: `GPU_ALIGNMENT`, or an element.
+    """The function with parameters that are aligned to no more than arrays are: by `Backend.alignment`, or an element.
 
     TVM assumes 64 bytes, and CPU code made so crashes on the arrays of NumPy and on slices, which are aligned to less.
     Before: `x: T.Buffer((1024,), "float32")`. After: `x: T.Buffer((1024,), "float32", align=4)`.
     """
 
     def aligned(old: tvm.ir.Var) -> tvm.ir.Var:
-        alignment = itemsize(old.ty.dtype) if target.kind.name == "llvm" else GPU_ALIGNMENT
+        alignment = backend_of(target).alignment or itemsize(old.ty.dtype)
         return tirx.decl_buffer(old.ty.shape, old.ty.dtype, old.name, data_alignment=alignment)
 
     return _with_parameters(func, {old: aligned(old) for old in func.params})
@@ -107,7 +107,7 @@ def build(mod: tvm.IRModule, target: tvm.target.Target, pipeline: tvm.transform.
     use_fast_compiler()
     current = tvm.transform.PassContext.current()
     # What schedules mark as asynchronous becomes cp.async; without this they would be ordinary copies.
-    config = {**current.config, "tirx.use_async_copy": target.kind.name == "cuda"}
+    config = {**current.config, "tirx.use_async_copy": backend_of(target).asynchronous_copies}
     # By itself TVM uses the target's own pipeline, which fuses operators, for a GPU only.
     with tvm.transform.PassContext(current.opt_level, config=config):
         return tvm.compile(mod, target, relax_pipeline=pipeline or tvm.relax.get_default_pipeline(target))

@@ -17,10 +17,11 @@ from tvm.s_tir.schedule import LoopRV
 
 from tvmconv import compute
 from tvmconv.annotations import SHARES, UNROLLED
+from tvmconv.targets.devices import cpu_of
 from tvmconv.workload import ConvWorkload
 
 from ..space import Space, ceil_div, ceil_to, divisors, named, tile_sizes, wasted
-from .machine import L2_BYTES, L3_BYTES, PARALLEL_FLOPS, native_lanes, vector_registers
+from .machine import PARALLEL_FLOPS, native_lanes, vector_registers
 
 VERSION = 1
 
@@ -109,7 +110,7 @@ def default_config(workload: ConvWorkload, target: tvm.target.Target, density: f
 
     # Bands that stay in the second cache; several tiles each, or the code of all channels is read for a few pixels
     row_bytes = 4 * workload.in_channels * prod(workload.stride) * pitch
-    most = max(1, L2_BYTES // row_bytes - workload.window[0] // workload.stride[0])
+    most = max(1, cpu_of(target).l2_bytes // row_bytes - workload.window[0] // workload.stride[0])
     threads = int(target.attrs.get("num-cores", 1)) if parallel else 1
     bands = max(ceil_div(height, most), 1)
     shares = 1
@@ -130,7 +131,7 @@ def pays(workload: ConvWorkload, config: Config, target: tvm.target.Target, dens
     where there are few pixels to compute, that takes longer than all else.
     """
     pixels = workload.batch * prod(workload.output_size)
-    read, weight = (CODE_PIXELS, WEIGHT_PIXELS) if weight_bytes > L3_BYTES else (0, 0)
+    read, weight = (CODE_PIXELS, WEIGHT_PIXELS) if weight_bytes > cpu_of(target).l3_bytes else (0, 0)
     return density * (pixels + read) < FASTER * (pixels + weight)
 
 

@@ -13,10 +13,11 @@ from typing import TypeVar
 
 import tvm
 
+from tvmconv.targets.devices import gpu_of
 from tvmconv.workload import ConvWorkload
 
 from ..space import ceil_div, named
-from .machine import BLOCK_BYTES, REGISTERS, SHARED_ALIGNMENT, SHARED_BYTES, WARP
+from .machine import BLOCK_BYTES, REGISTERS, SHARED_ALIGNMENT, WARP
 
 VECTOR = 4
 
@@ -109,6 +110,7 @@ def constraints(
     """What a configuration must meet, by name, where columns are read from so many elements."""
     max_threads = int(target.attrs["max_threads_per_block"])
     max_shared = int(target.attrs["max_shared_memory_per_block"])
+    gpu = gpu_of(target)
     channels, kernel = workload.w_shape[1], workload.kernel
     plane = prod(workload.output_size)
 
@@ -157,7 +159,7 @@ def constraints(
         left = REGISTERS // (config.threads * config.resident)
         least = max(2 * config.outputs, config.outputs + fragments(config) + held(config) + 32)
         shared = config.resident * (shared_bytes(workload, config) + BLOCK_BYTES)
-        return config.resident == 1 or (left >= least and shared <= SHARED_BYTES)
+        return config.resident == 1 or (left >= least and shared <= gpu.shared_bytes)
 
     def straight_line(config: GemmConfig) -> bool:
         return config.outputs * config.chunk * config.stages <= 8192

@@ -14,11 +14,13 @@ from math import hypot, prod
 import tvm
 
 from tvmconv.errors import NoValidConfigurationError
+from tvmconv.targets.devices import H100, Gpu, gpu_of
 from tvmconv.workload import ConvWorkload
 
 from ..space import Space, ceil_div, ceil_to, divisors, named, tile_sizes, wasted
 from . import direct
-from .machine import BLOCK_BYTES, MULTIPROCESSORS, REGISTERS, SHARED_BYTES, WARP, WARPS
+from .gemm_model import clocks as dense_clocks
+from .machine import BLOCK_BYTES, REGISTERS, WARP
 from .sparse_tiles import LEAST, Config, blocks, constraints, copies, elements, places, registers, shared_bytes, window
 
 DENSITY = 0.1
@@ -45,17 +47,14 @@ no other block gets one."""
 NEAR_CODE, FAR_CODE = 110 * 1024, 256 * 1024
 """Bytes of code of which half is still there when it is wanted again: in a multiprocessor, and in what is around it."""
 
-MEMORY_BYTES, L2_BYTES = 14.1, 18.4
-"""That memory and the L2 cache move, a clock and multiprocessor."""
+L2_BYTES = 18.4
+"""That the L2 cache moves, a clock and multiprocessor."""
 
-L2_ROOM = 40e6
-"""Bytes that stay in the L2 cache until the next kernel; of an input that is read again, 25e6 beside the output."""
+READ_AGAIN = 5 / 8
+"""Of the room in the L2 cache: the share that an input which is read again has beside the output."""
 
 ROW_ENDS, SECTOR = 17, 32
 """Bytes moved in vain at the ends of a row; and where it ends within one of the pieces that memory is moved in."""
-
-CACHED_SHARED_BYTES = 196 * 1024
-"""Of shared memory: where blocks have more together, almost nothing of a multiprocessor is left for its L1 cache."""
 
 FLATTERED = 1.2
 """How many times better than measured sparse kernels come out beside dense ones, in the mean of 18 operators."""
@@ -64,16 +63,16 @@ LARGE_CODE, FROM_MEMORY = 64 * 1024, 16
 """Bytes of a kernel from which on, and clocks of an instruction, where code comes from memory in each call."""
 
 
-def clocks(workload: ConvWorkload, config: Config, density: float = DENSITY, evicted: bool = False) -> float:
+def clocks(workload: ConvWorkload, config: Config, gpu: Gpu, density: float = DENSITY, evicted: bool = False) -> float:
     """What the busiest multiprocessor takes, or the memory.
 
     `evicted` says that the L2 cache has lost the code since the last call, as it does in a large network.
     """
     body, warps = instructions(workload, config, density), ceil_div(config.threads, WARP)
     grid, bodies = blocks(workload, config), ceil_div(workload.out_channels, config.channels)
-    share = ceil_div(grid * bodies, MULTIPROCESSORS)
-    together = min(share, resident_blocks(workload, config))
-    running = min(bodies, max(1.0, together * MULTIPROCESSORS / grid))  # of the bodies, at a time
+    share = ceil_div(grid * bodies, gpu.multiprocessors)
+    together = min(share, resident_blocks(workload, config, gpu))
+    running = min(bodies, max(1.0, together * gpu.multiprocessors / grid))  # of the bodies, at a time
     chunks = workload.in_channels // config.chunk
 
     code = INSTRUCTION_BYTES * body
@@ -86,7 +85,7 @@ def clocks(workload: ConvWorkload, config: Config, density: float = DENSITY, evi
     busiest = config.tiles * computing + starting
     if evicted and bodies * code > LARGE_CODE:
         busiest = hypot(config.tiles * computing, FROM_MEMORY * body * min(bodies, share))
-    return START + _overlapped(busiest, *_moving(workload, config, together))
+    return START + _overlapped(busiest, *_moving(workload, config, gpu, together))
 
 
 def _missed(size: float, room: float) -> float:
@@ -99,31 +98,31 @@ def _overlapped(*times: float) -> float:
     return sum(time**3 for time in times) ** (1 / 3)
 
 
-def _moving(workload: ConvWorkload, config: Config, together: int) -> tuple[float, float]:
+def _moving(workload: ConvWorkload, config: Config, gpu: Gpu, together: int) -> tuple[float, float]:
     """Clocks that memory and the L2 cache take, where a multiprocessor has so many blocks."""
     size, bodies = workload.itemsize, ceil_div(workload.out_channels, config.channels)
     read, written = size * prod(workload.x_shape), size * prod(workload.output_shape)
     rows, columns = window(workload, config)
     tiles = bodies * blocks(workload, config) * config.tiles
     windows = tiles * workload.in_channels * config.images * rows * (columns * size + ROW_ENDS)
-    if together * (shared_bytes(workload, config) + BLOCK_BYTES) > CACHED_SHARED_BYTES:
+    if together * (shared_bytes(workload, config) + BLOCK_BYTES) > gpu.cached_shared_bytes:
         windows = windows * 3 // 2
     row = config.tile[1] * size
     cut = row % SECTOR > 0 and config.tile[1] < workload.output_size[1]
     written *= 1 + workload.epilogue.residual  # which is read where the output is written
     stored = written * (1 + (ROW_ENDS + SECTOR * cut) / row)
-    again = (bodies - 1) * max(0.0, 1 - 25e6 / read)
-    beyond = max(0.0, 1 - L2_ROOM / (read + written))
+    again = (bodies - 1) * max(0.0, 1 - READ_AGAIN * gpu.l2_room / read)
+    beyond = max(0.0, 1 - gpu.l2_room / (read + written))
     memory = beyond * (read * (1 + again) + stored)
-    return memory / MEMORY_BYTES / MULTIPROCESSORS, (windows + stored) / L2_BYTES / MULTIPROCESSORS
+    return memory / gpu.memory_bytes / gpu.multiprocessors, (windows + stored) / L2_BYTES / gpu.multiprocessors
 
 
-def resident_blocks(workload: ConvWorkload, config: Config) -> int:
+def resident_blocks(workload: ConvWorkload, config: Config, gpu: Gpu) -> int:
     """Blocks that a multiprocessor has room for at once."""
     warps = ceil_div(config.threads, WARP)
     taken = ceil_to(registers(workload, config), 8) * warps * WARP
     shared = shared_bytes(workload, config) + BLOCK_BYTES
-    return max(1, min(REGISTERS // taken, SHARED_BYTES // shared, WARPS // warps))
+    return max(1, min(REGISTERS // taken, gpu.shared_bytes // shared, gpu.warps // warps))
 
 
 def instructions(workload: ConvWorkload, config: Config, density: float) -> float:
@@ -142,7 +141,7 @@ def loads(workload: ConvWorkload, config: Config, density: float) -> float:
 
 def space(workload: ConvWorkload, target: tvm.target.Target, density: float = DENSITY) -> Space[Config]:
     """The configurations worth trying for a workload and a share of non-zeros, legal on the target."""
-    height, width = workload.output_size
+    (height, width), gpu = workload.output_size, gpu_of(target)
 
     def few_tiles(extent: int, least: int, most: int) -> tuple[int, ...]:
         return tuple(size for size in tile_sizes(extent) if least <= size <= most and wasted(extent, size) <= 1.15)
@@ -179,7 +178,7 @@ def space(workload: ConvWorkload, target: tvm.target.Target, density: float = DE
         every = (Config(*values) for values in product(*knobs.values()))
         found = [config for config in every if all(holds(config) for holds in checks)]
         if found:
-            default = min(found, key=lambda config: clocks(workload, config, density))
+            default = min(found, key=lambda config: clocks(workload, config, gpu, density))
             return Space(default, LEAST, knobs, legal, heuristics)
     raise NoValidConfigurationError(f"{workload}: no configuration is legal on {target}")
 
@@ -197,17 +196,17 @@ def pays(workload: ConvWorkload, config: Config, target: tvm.target.Target, dens
     """
     if workload.is_depthwise:
         return True
-    time = FLATTERED * clocks(workload, config, density, evicted=weight_bytes > L2_ROOM)
-    dense = direct.default_config(workload, target)
-    return time < direct.features(workload, dense)["clocks"]
+    gpu = gpu_of(target)
+    time = FLATTERED * clocks(workload, config, gpu, density, evicted=weight_bytes > gpu.l2_room)
+    return time < dense_clocks(workload, direct.default_config(workload, target), gpu)
 
 
 def features(workload: ConvWorkload, config: Config, density: float = DENSITY) -> dict[str, float]:
     """What a cost model should know beside the knobs, such that workloads can be compared; an H100 is assumed."""
     grid, bodies = blocks(workload, config), ceil_div(workload.out_channels, config.channels)
-    share, resident = ceil_div(grid * bodies, MULTIPROCESSORS), resident_blocks(workload, config)
+    share, resident = ceil_div(grid * bodies, H100.multiprocessors), resident_blocks(workload, config, H100)
     return {
-        "clocks": clocks(workload, config, density),
+        "clocks": clocks(workload, config, H100, density),
         "instructions": instructions(workload, config, density),
         "loads": loads(workload, config, density),
         "places": places(workload, config),
@@ -218,7 +217,7 @@ def features(workload: ConvWorkload, config: Config, density: float = DENSITY) -
         "chunks": workload.in_channels // config.chunk,
         "warps": min(share, resident) * ceil_div(config.threads, WARP),
         "resident": resident,
-        "balance": share * MULTIPROCESSORS / (grid * bodies),
+        "balance": share * H100.multiprocessors / (grid * bodies),
         "shared_bytes": shared_bytes(workload, config),
         "row_bytes": config.tile[1] * workload.itemsize,
         "halo": prod(window(workload, config)) / prod(config.tile),

@@ -43,9 +43,10 @@ class LocalBuilder:
     def build(self, trial: MeasureInput) -> Future[BuildResult]:
         """Begins to build a trial's kernel; the future fails with what went wrong, `TimeoutError` among it.
 
-        A full disk raises `OSError`: it says nothing about a trial.
+        A full disk raises `OSError`, a missing cross compiler `CompileError`: they say nothing about a trial.
         """
         storage.require_space(self._folder.name)
+        storage.require_compiler_for(str(trial.task.target))
         task, library = trial.task, Path(self._folder.name, f"{next(self._numbers)}.so")
         future: Future[BuildResult] = self._pool.submit(
             worker.build, task.problem.to_json(), task.name, task.knobs(trial.config), str(task.target), str(library)

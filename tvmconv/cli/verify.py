@@ -53,14 +53,14 @@ def verify(
     command that tries it alone. A kernel that crashes or hangs is one, and ends nothing. The exit code is 5 if there
     are any.
     """
-    from ..targets import device_of, resolve_target
+    from ..targets import backend_of, device_of, resolve_target
     from ..testing.conformance import How, conformance
 
     resolved = resolve_target(target)
-    kind = resolved.kind.name
-    if twin and kind != "cuda":
+    on_gpu = backend_of(resolved).on_gpu
+    if twin and not on_gpu:
         raise InvalidArgumentError("target", target, "a CUDA target, with --serial-twin")
-    if bounds and kind == "cuda" and not twin:
+    if bounds and on_gpu and not twin:
         raise InvalidArgumentError(
             "target", target, "a CPU, or --serial-twin, with --bounds: a GPU's code has no checks"
         )

@@ -14,7 +14,7 @@ from types import ModuleType
 import msgspec
 import tvm
 
-from ..targets import DeviceFacts, device_facts, resolve_target
+from ..targets import DeviceFacts, backend_named, device_facts, resolve_target
 from ..workload import ConvWorkload
 from .problem import Call, Problem
 from .record import Log, Record, load_from_file
@@ -201,6 +201,11 @@ def device_here(target: tvm.target.Target) -> DeviceFacts | None:
 
 
 def processor(target: str) -> str:
-    """What a target, as JSON, makes code for: an architecture of GPU, or a CPU and the features it is said to have."""
+    """What a target, as JSON, makes code for: an architecture of GPU, or a CPU and the features it is said to have.
+
+    Of a CPU that is not of the x86 kind the architecture comes first, as "generic" is a name on each.
+    """
     config = json.loads(target)
-    return " ".join([str(config.get("arch") or config.get("mcpu")), *sorted(config.get("mattr", ()))])
+    arch = backend_named(config["kind"]).arch(config)
+    words = [str(config.get("arch") or config.get("mcpu")), *sorted(config.get("mattr", ()))]
+    return " ".join(words if arch in (words[0], "x86_64") else [arch, *words])

@@ -10,14 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import InvalidArgumentError
 from ..schedules.space import Space
-from ..targets import resolve_target
+from ..targets import backend_named, backend_of, resolve_target
 from ..workload import ConvWorkload
 
 if TYPE_CHECKING:
     import tvm
-
-FOLDERS = {"cuda": "cuda", "llvm": "cpu"}
-"""Folder of `schedules/` for each kind of target."""
 
 ALGORITHMS = {"cuda": ("direct", "im2win"), "llvm": ("direct", "im2win", "pointwise")}
 """The templates for convolutions whose channels meet."""
@@ -34,7 +31,8 @@ def templates_for(workload: ConvWorkload, target: tvm.target.Target, algorithm: 
         raise InvalidArgumentError("layout", workload.layouts, f"NCHW, on {kind}")
     if algorithm not in ("auto", *known):
         raise InvalidArgumentError("algorithm", algorithm, f"auto or {' or '.join(known)}, for {workload} on {kind}")
-    templates = [template_named(f"{FOLDERS[kind]}/{name}") for name in known if algorithm in ("auto", name)]
+    folder = backend_named(kind).templates
+    templates = [template_named(f"{folder}/{name}") for name in known if algorithm in ("auto", name)]
     return tuple(sorted(templates, key=lambda template: estimated_cycles(template, workload, target)))
 
 
@@ -46,7 +44,8 @@ def estimated_cycles(template: ModuleType, workload: ConvWorkload, target: tvm.t
 def algorithms_for(workload: ConvWorkload, kind: str) -> tuple[str, ...]:
     """The names of the templates that take a workload on a kind of target."""
     names = ("depthwise",) if workload.is_depthwise else ALGORITHMS[kind]
-    templates = {name: template_named(f"{FOLDERS[kind]}/{name}") for name in names}
+    folder = backend_named(kind).templates
+    templates = {name: template_named(f"{folder}/{name}") for name in names}
 
     def supports(template: ModuleType) -> bool:
         return bool(template.supports(workload)) if hasattr(template, "supports") else workload.is_in_nchw
@@ -61,7 +60,7 @@ def template_for(workload: ConvWorkload, target: tvm.target.Target, algorithm: s
 
 def sparse_template(target: tvm.target.Target) -> ModuleType:
     """The module of `tvmconv.schedules` that schedules convolutions whose weight is compiled in."""
-    return template_named(f"{FOLDERS[target.kind.name]}/sparse")
+    return template_named(f"{backend_of(target).templates}/sparse")
 
 
 def template_named(name: str) -> ModuleType:

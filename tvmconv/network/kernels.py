@@ -11,6 +11,7 @@ from tvm import relax
 
 from .. import dispatch, lowering
 from ..sparse.weights import COMPILED_IN
+from ..targets import backend_of
 from ..workload import ConvWorkload
 from ..workspace import Workspace, take_out
 from .constants import static_shape
@@ -27,7 +28,7 @@ def sites_for(mod: tvm.IRModule, target: tvm.target.Target) -> list[Site]:
 
     On a GPU a linear layer of a single row is TVM's, which reads the weight of such a product faster.
     """
-    on_gpu = target.kind.name == "cuda"
+    on_gpu = backend_of(target).on_gpu
     return [site for site in find_convolutions(mod) if not (on_gpu and site.linear and site.described.batch == 1)]
 
 

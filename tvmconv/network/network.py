@@ -140,7 +140,7 @@ class Network:
     @cached_property
     def device(self) -> tvm.runtime.Device:
         """What the network runs on; `NoDeviceError` where that is missing."""
-        return device_for(self._kind)
+        return device_for(self.target_json)
 
     @cached_property
     def machine(self) -> VirtualMachine:

@@ -16,7 +16,7 @@ from .. import cuda, kernel_cache
 from ..dispatch import Selection, select_sparse, sparse_template
 from ..errors import CodeSizeError
 from ..lowering import KERNEL_NAME, with_alignment
-from ..targets import cuda_arch, resolve_target
+from ..targets import backend_of, cuda_arch, resolve_target
 from ..workload import ConvWorkload
 from .blocks import output_blocks
 from .building import build
@@ -24,10 +24,6 @@ from .folding import bind, expanded
 from .report import SparseReport, make_report
 from .template import Template, make_template
 from .weights import Constants
-
-MOST_PRODUCTS = {"cuda": 200_000, "llvm": 60_000}
-"""Multiply-adds of a thread, by kind of target: so many take two cores about a minute to compile."""
-
 
 _front_end = Lock()
 """Held while Python lowers a kernel: other threads would wait anyway, and would make the same templates."""
@@ -65,7 +61,7 @@ def lower_sparse(
     """
     template = kept_template(workload, config, str(target))
     dense = expanded(workload, constants)
-    products, most = template.pixels * int(np.count_nonzero(dense["w"])), MOST_PRODUCTS[target.kind.name]
+    products, most = template.pixels * int(np.count_nonzero(dense["w"])), backend_of(target).most_products
     if products > most:
         raise CodeSizeError(f"{workload}: {products} multiply-adds of a thread; at most {most} are compiled in")
     blocks = output_blocks(dense["w"], config.channels)

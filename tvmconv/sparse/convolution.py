@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 import tvm
 
-from ..arrays import Operand, is_cpu
+from ..arrays import Operand
 from ..calls import Calls, Launch
 from ..errors import InvalidArgumentError
 from ..parameters import Activation, Padding
-from ..targets import resolve_target
+from ..targets import backend_on, resolve_target
 from ..workload import DTYPES, ConvWorkload
 from .operator import SparseOperator, compile_operator
 from .report import SparseReport
@@ -58,7 +58,7 @@ class SparseConv2d:
 
     def operator(self, x_shape: Sequence[int], dtype: str = "float32", target: Any = None) -> SparseOperator:
         """What a call with such an x uses, compiled now if it was not; `target` is "llvm" unless one was given."""
-        resolved = resolve_target(target) if target is not None else self._target or _default_target(on_cpu=True)
+        resolved = resolve_target(target) if target is not None else self._target or resolve_target("llvm")
         return self._kept(tuple(x_shape), dtype, resolved)
 
     @property
@@ -102,7 +102,7 @@ class SparseConv2d:
     def _prepare(self, x: Any, operands: list[Operand]) -> Launch:
         """How to launch the kernel for arrays like these, compiled if it was not."""
         image = operands[0]
-        target = self._target or _default_target(is_cpu(image.device))
+        target = self._target or resolve_target(backend_on(image.device.type).kind)
         return self._kept(tuple(image.shape), image.dtype, target).launch(x, operands)
 
     def _kept(self, x_shape: tuple[int, ...], dtype: str, target: tvm.target.Target) -> SparseOperator:
@@ -170,7 +170,3 @@ def sparse_conv2d(
     if x_shape is not None:
         made.operator(x_shape)
     return made
-
-
-def _default_target(on_cpu: bool) -> tvm.target.Target:
-    return resolve_target("llvm" if on_cpu else "cuda")

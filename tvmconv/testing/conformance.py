@@ -14,7 +14,7 @@ import numpy as np
 import tvm
 from tvm.support.popen_pool import PopenPoolExecutor
 
-from ..arrays import GPU_ALIGNMENT, operand
+from ..arrays import operand
 from ..autotvm import worker
 from ..autotvm.protocol import last_error
 from ..checking.draws import Draw
@@ -22,6 +22,7 @@ from ..checking.operands import check_result, random_operands
 from ..errors import TvmconvError, WrongResultError
 from ..lowering import KERNEL_NAME
 from ..sparse.weights import COMPILED_IN, constants_of
+from ..targets import GPU_ALIGNMENT
 from .guarded import guarded
 from .kernels import configs, kernel_of
 from .trials import Trial, random_trial
