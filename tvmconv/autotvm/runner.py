@@ -60,7 +60,7 @@ class LocalRunner:
     def device(self, task: Task) -> DeviceFacts:
         """This machine's device for a task; `NoDeviceError` or `MissingPackageError` where it cannot be measured."""
         backend, numbers = backend_of(task.target), self._chosen(task)
-        facts = backend.facts(numbers[0]) if numbers else None
+        facts = device_facts(backend.kind, numbers[0]) if numbers else None
         if facts is None:
             raise NoDeviceError(f"measuring {task} needs {backend.missing}, and none is visible here")
         if backend.on_gpu:

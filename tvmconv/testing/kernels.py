@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 import tvm
-from tvm.runtime import Device, Executable
+from tvm.runtime import Executable
 
 from ..dispatch import select, sparse_template, template_for
 from ..lowering import KERNEL_NAME, build, build_kernel, lower, with_alignment
@@ -20,7 +20,7 @@ from ..sparse.compiling import compile_sparse, sparsity_of
 from ..sparse.folding import bind, expanded
 from ..sparse.template import make_template
 from ..sparse.weights import Constants
-from ..targets import device_of, resolve_target
+from ..targets import resolve_target
 from ..workspace import NO_WORKSPACE, Workspace
 from .configs import legal_configs
 from .trials import Trial
@@ -28,10 +28,10 @@ from .trials import Trial
 
 @dataclass(frozen=True)
 class TrialKernel:
-    """The kernel of a trial, and where it runs."""
+    """The kernel of a trial, and what it was built for."""
 
     executable: Executable
-    device: Device
+    target: tvm.target.Target
     workspace: Workspace
 
 
@@ -44,20 +44,19 @@ def configs(trial: Trial, target: tvm.target.Target) -> Iterator[Any]:
 
 def kernel_of(trial: Trial, target: tvm.target.Target, twin: bool, constants: Constants) -> TrialKernel:
     """The kernel of a trial; the constants are compiled in where the trial says so."""
-    template, device = _template(trial, target), device_of(resolve_target(TWIN_TARGET) if twin else target)
+    template = _template(trial, target)
     config = None if trial.knobs is None else msgspec.convert(trial.knobs, template.Config)
     if trial.sparsity is not None:
         if twin:
-            executable = _sparse_twin(trial, constants, config, target)
-        else:
-            executable = compile_sparse(trial.workload, constants, target, config).executable
-        return TrialKernel(executable, device, NO_WORKSPACE)
+            return _sparse_twin(trial, constants, config, target)
+        executable = compile_sparse(trial.workload, constants, target, config).executable
+        return TrialKernel(executable, target, NO_WORKSPACE)
     selection = select(trial.workload, target, config, trial.algorithm)
     if twin:
-        func = serial_twin(lower(trial.workload, selection, target, KERNEL_NAME))
-        return TrialKernel(build(tvm.IRModule({KERNEL_NAME: func}), resolve_target(TWIN_TARGET)), device, NO_WORKSPACE)
+        func, cpu = serial_twin(lower(trial.workload, selection, target, KERNEL_NAME)), resolve_target(TWIN_TARGET)
+        return TrialKernel(build(tvm.IRModule({KERNEL_NAME: func}), cpu), cpu, NO_WORKSPACE)
     executable, workspace = build_kernel(trial.workload, selection, target)
-    return TrialKernel(executable, device, workspace)
+    return TrialKernel(executable, target, workspace)
 
 
 def _template(trial: Trial, target: tvm.target.Target) -> ModuleType:
@@ -66,9 +65,10 @@ def _template(trial: Trial, target: tvm.target.Target) -> ModuleType:
     return template_for(trial.workload, target, trial.algorithm)
 
 
-def _sparse_twin(trial: Trial, constants: Constants, config: Any, target: tvm.target.Target) -> Executable:
+def _sparse_twin(trial: Trial, constants: Constants, config: Any, target: tvm.target.Target) -> TrialKernel:
     schedules, workload, cpu = sparse_template(target), trial.workload, resolve_target(TWIN_TARGET)
     config = config or schedules.default_config(workload, target, 1 - sparsity_of(constants["w"]))
     func = with_alignment(schedules.schedule(workload, config, target).mod["main"], target)
     template, dense = make_template(serial_twin(func), cpu), expanded(workload, constants)
-    return building.build(bind(template, dense, output_blocks(dense["w"], config.channels)), cpu)
+    executable = building.build(bind(template, dense, output_blocks(dense["w"], config.channels)), cpu)
+    return TrialKernel(executable, cpu, NO_WORKSPACE)
