@@ -8,8 +8,7 @@ import pytest
 import tvm
 
 from tvmconv.errors import InvalidArgumentError, NoDeviceError
-from tvmconv.targets import backend_named, cpu_of, device_of, gpu_of, has_gpu, resolve_target
-from tvmconv.targets.devices import AVX2, AVX512, H100, NEON, SSE, Cpu, model_of
+from tvmconv.targets import backend_named, device_of, has_gpu, resolve_target
 
 
 @pytest.mark.parametrize(
@@ -88,53 +87,3 @@ def test_unknown_kinds_name_what_is_known() -> None:
         backend_named("rocm")
     with pytest.raises(InvalidArgumentError, match="an mtriple such as x86_64-linux-gnu or aarch64-linux-gnu"):
         resolve_target({"kind": "llvm", "mtriple": "riscv64-linux-gnu"})
-
-
-@pytest.mark.parametrize(
-    ("fields", "model"),
-    [
-        ({"arch": "sm_75"}, "T4"),
-        ({"arch": "sm_80"}, "A100"),
-        ({"arch": "sm_86"}, "RTX 4090"),
-        ({"arch": "sm_89"}, "RTX 4090"),
-        ({"arch": "sm_89", "model": "NVIDIA L4"}, "L4"),
-        ({"arch": "sm_89", "model": "NVIDIA L40S"}, "RTX 4090"),
-        ({"arch": "sm_90"}, "H100"),
-        ({"arch": "sm_103"}, "H100"),
-        ({"arch": "sm_120"}, "RTX 5090"),
-    ],
-    ids=str,
-)
-def test_gpus_have_rows(fields: dict[str, str], model: str) -> None:
-    """One without a row has that of the architecture before its own."""
-    assert gpu_of(resolve_target({"kind": "cuda", **fields})).model == model
-
-
-def test_targets_name_models_where_the_architecture_does_not() -> None:
-    assert model_of("NVIDIA L4", "sm_89") == "L4"
-    assert model_of("NVIDIA GeForce RTX 4090", "sm_89") is None
-    assert model_of("NVIDIA H100 80GB HBM3", "sm_90") is None
-    assert model_of("NVIDIA H200", "sm_90") is None  # whose defaults are those of the H100
-    assert model_of("NVIDIA B200", "sm_100") is None
-
-
-def test_h100_has_the_numbers_that_its_models_were_fitted_with() -> None:
-    assert (H100.multiprocessors, H100.shared_bytes, H100.warps) == (132, 227 * 1024, 64)
-    assert (H100.memory_bytes, H100.l2_room, H100.cached_shared_bytes) == (14.1, 40e6, 196 * 1024)
-
-
-@pytest.mark.parametrize(
-    ("fields", "cpu"),
-    [
-        ({"mtriple": "x86_64-linux-gnu", "mcpu": "znver5"}, AVX512),
-        ({"mtriple": "x86_64-linux-gnu", "mcpu": "znver4"}, AVX512),
-        ({"mtriple": "x86_64-linux-gnu", "mcpu": "haswell"}, AVX2),
-        ({"mtriple": "x86_64-linux-gnu", "mcpu": "x86-64"}, SSE),
-        ({"mtriple": "x86_64-linux-gnu", "mcpu": "x86-64", "mattr": ["+avx2"]}, AVX2),
-        ({"mtriple": "aarch64-linux-gnu"}, NEON),
-        ({"mtriple": "aarch64-unknown-linux-gnu", "mcpu": "neoverse-n1", "mattr": ["+fullfp16"]}, NEON),
-    ],
-    ids=str,
-)
-def test_cpus_have_rows(fields: dict[str, Any], cpu: Cpu) -> None:
-    assert cpu_of(resolve_target({"kind": "llvm", **fields})) == cpu

@@ -1,6 +1,6 @@
-"""Targets: every way to name one, what each kind of them can do, and what is known of the devices.
+"""Targets: every way to name one, the abilities of each kind, and the numbers of each device.
 
-Whatever depends on the kind of a target is a field or a method of its `Backend`: nothing else compares kinds.
+Anything that depends on the kind of a target is a field or a method of its `Backend`: nothing else compares kinds.
 """
 
 from .backend import Backend, DeviceFacts

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class DeviceFacts(msgspec.Struct, frozen=True):
-    """What a kernel was measured on: figures of one device say little about another."""
+    """The device that a kernel was measured on: figures of one say little about another."""
 
     name: str
     """As the driver, or the CPU, calls itself."""
@@ -38,12 +38,10 @@ class Backend(ABC):
     """The kind of the targets, in TVM's words: "cuda" or "llvm"."""
     device_type: str
     """The devices' type, by which TVM and torch know it: "cuda" or "cpu"."""
-    device_kind: str
-    """What such a device is called in messages: "a GPU" or "a CPU"."""
     templates: str
     """The folder of `schedules/` with its templates."""
     views: tuple[str, ...]
-    """What can be shown of a kernel: its configuration, its text in several forms, the resources that it takes."""
+    """Forms in which a kernel can be shown: its configuration, several texts, the resources that it takes."""
     on_gpu: bool
     """Kernels run in streams on a GPU, which a caller waits for and may capture in graphs; else in the call."""
     asynchronous_copies: bool
@@ -59,7 +57,7 @@ class Backend(ABC):
     gemm_size: int
     """Rows of the square matrices whose product tells the peak rate of a device."""
     missing: str
-    """What a task cannot be measured without, where there is no device."""
+    """The device, as a message names it that says that there is none."""
 
     @property
     def text_views(self) -> tuple[str, ...]:

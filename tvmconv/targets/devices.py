@@ -1,4 +1,4 @@
-"""What is known of devices: rows of the numbers that schedules and their models count on, for GPUs and for CPUs.
+"""Rows of the numbers that schedules and their models count on, for GPUs and for CPUs.
 
 A device that has no row is taken for the one that is most like it: it may get a configuration that is not its best, but
 never one that is wrong.
@@ -26,21 +26,21 @@ class Gpu:
     """The least compute capability, 90 for 9.0, that the row stands for where no model is named; None for no one."""
     multiprocessors: int
     shared_bytes: int
-    """Of a multiprocessor: shared memory that its blocks have between them, in bytes."""
+    """Shared memory that the blocks of a multiprocessor have between them."""
     cached_shared_bytes: int
-    """Of that: where blocks have more together, almost nothing of a multiprocessor is left for its L1 cache."""
+    """The shared memory above which almost nothing of a multiprocessor is left for its L1 cache."""
     warps: int
-    """Of a multiprocessor, at most."""
+    """Warps that a multiprocessor has room for."""
     blocks: int
-    """Of a multiprocessor, at most."""
+    """Blocks that a multiprocessor has room for."""
     memory_bytes: float
-    """That memory moves, a clock and multiprocessor."""
+    """Bytes that memory moves, a clock and multiprocessor."""
     l2_room: float
     """Bytes that stay in the L2 cache until the next kernel: four fifths of it."""
 
     @property
     def bytes_per_clock(self) -> float:
-        """What memory moves in a clock."""
+        """Bytes that memory moves in a clock."""
         return self.memory_bytes * self.multiprocessors
 
 
@@ -55,32 +55,33 @@ H100 = Gpu(
     memory_bytes=14.1,
     l2_room=40e6,
 )
-"""The GPU on which the models of schedules were fitted; the limits of shared memory, too, were measured there."""
+"""The GPU on which the models of schedules were fitted."""
 
 RTX_4090 = Gpu(
     model="RTX 4090",
-    since=86,
+    since=89,
     multiprocessors=128,
     shared_bytes=99 * 1024,
     cached_shared_bytes=68 * 1024,
     warps=48,
     blocks=24,
-    memory_bytes=3.1,
+    memory_bytes=3.0,
     l2_room=58e6,
 )
 
 GPUS = (
     Gpu("T4", 0, 40, 63 * 1024, 32 * 1024, 32, 16, 4.9, 3.2e6),
     Gpu("A100", 80, 108, 163 * 1024, 132 * 1024, 64, 32, 13.0, 32e6),
+    Gpu("RTX 3090", 86, 82, 99 * 1024, 68 * 1024, 48, 16, 6.6, 4.8e6),
     RTX_4090,
     replace(RTX_4090, model="L4", since=None, multiprocessors=58, memory_bytes=2.5, l2_room=38e6),
     H100,
-    replace(H100, model="H200", since=None),  # it has the defaults of the H100, which were measured on both
+    replace(H100, model="H200", since=None),  # it has the defaults of the H100, which its records were tuned beside
     replace(RTX_4090, model="RTX 5090", since=120, multiprocessors=170, memory_bytes=4.3, l2_room=77e6),
 )
-"""The GPUs that have a row. What of the others than the H100 is no limit of the CUDA programming guide is computed from
-their data sheets as it comes out right for the H100: bandwidth by clock and multiprocessor, and four fifths of the L2
-cache. Shared memory is a kilobyte less than a multiprocessor has, as one block cannot have the last."""
+"""The GPUs that have a row. Limits of multiprocessors are those of the CUDA programming guide, with a kilobyte of
+shared memory to spare. Bandwidths and caches of others than the H100 come from data sheets, by the shares that its
+models were fitted with: 97% of the bandwidth at the boost clock, and four fifths of the L2 cache."""
 
 
 def gpu_of(target: tvm.target.Target) -> Gpu:
@@ -116,17 +117,18 @@ class Cpu:
     registers: int
     """Vector registers."""
     broadcast_cycles: float
-    """What an input takes that is broadcast, beside the multiply-adds."""
+    """Cycles that an input takes that is broadcast, beside the multiply-adds."""
     fma_units: int = 2
     """Vector multiply-adds, and vector loads, that begin in a cycle."""
     fma_latency: int = 4
     """Cycles until the result of a multiply-add can be added to."""
     l1_bytes: int = 32 * 1024
+    """The part of the first cache that a schedule counts on for what it reads again and again."""
     l2_bytes: int = 768 * 1024
-    """How much of the first and second cache a schedule counts on for what it reads again and again."""
+    """The same part of the second cache."""
     l3_bytes: int = 16 * 1024 * 1024
-    """Of weights that stay in the last cache from one call of a network to the next; those of a larger one come from
-    memory each time."""
+    """Bytes of weights that stay in the last cache from one call of a network to the next; those of a larger network
+    come from memory each time."""
 
 
 AVX512 = Cpu("AVX-512", lanes=16, registers=32, broadcast_cycles=0.05)
@@ -141,7 +143,7 @@ NEON = Cpu("NEON", lanes=4, registers=32, broadcast_cycles=0.05)
 """A multiply-add takes one element of a vector as its factor, so that inputs need no instruction of their own."""
 
 WIDE_NEON = replace(NEON, name="NEON with four units", fma_units=4, l1_bytes=64 * 1024)
-"""What Arm's optimization guides say of the large cores: two vector pipes more."""
+"""Large cores have two vector pipes more, as Arm's optimization guides say; nothing was measured on one."""
 
 FOUR_UNITS = ("neoverse-v1", "neoverse-v2", "neoverse-v3", "cortex-x1", "cortex-x2", "cortex-x3", "cortex-x4")
 

@@ -18,10 +18,10 @@ if TYPE_CHECKING:
     import tvm
 
 DEFAULT_CUDA_ARCH = "sm_90"
-"""What "cuda" means where there is no GPU to ask."""
+"""The architecture that "cuda" means where there is no GPU to ask."""
 
 CUDA_LIMITS = {"max_threads_per_block": 1024, "max_shared_memory_per_block": 49152, "thread_warp_size": 32}
-"""What every NVIDIA GPU allows a block without opting in to more."""
+"""Limits of a block that every NVIDIA GPU allows without opting in to more."""
 
 GPU_ALIGNMENT = 16
 """Bytes: the widest load and store of a CUDA kernel."""
@@ -72,7 +72,6 @@ class CudaBackend(Backend):
 CUDA = CudaBackend(
     kind="cuda",
     device_type="cuda",
-    device_kind="a GPU",
     templates="cuda",
     views=("config", "tvmscript", "source", "ptx", "resources"),
     on_gpu=True,
@@ -87,7 +86,7 @@ CUDA = CudaBackend(
 
 
 def has_gpu() -> bool:
-    """Whether TVM can run kernels on a GPU here."""
+    """Return true where TVM can run kernels on a GPU."""
     return gpu(0) is not None
 
 

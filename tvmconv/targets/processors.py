@@ -65,7 +65,6 @@ class CpuBackend(Backend):
 CPU = CpuBackend(
     kind="llvm",
     device_type="cpu",
-    device_kind="a CPU",
     templates="cpu",
     views=("config", "tvmscript", *FORMS),
     on_gpu=False,

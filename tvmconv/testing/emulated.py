@@ -59,7 +59,8 @@ def emulate(
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode:
             raise RuntimeError(f"the kernel ended with {done.returncode}: {done.stderr.strip()}")
-        return np.fromfile(file, array.dtype).reshape(array.shape)
+        output: np.ndarray[Any, Any] = np.fromfile(file, array.dtype).reshape(array.shape)
+        return output
 
 
 @cache
