@@ -8,6 +8,7 @@ import pytest
 
 from tvmconv import ConvWorkload
 from tvmconv.dispatch import sparse_template, templates_for
+from tvmconv.problem import Problem
 from tvmconv.targets import cpu_of, gpu_of, resolve_target
 from tvmconv.targets.devices import AVX2, AVX512, GPUS, H100, NEON, SSE, WIDE_NEON, Cpu, Gpu, model_of
 
@@ -78,9 +79,9 @@ def test_cpus_have_rows(fields: dict[str, Any], cpu: Cpu) -> None:
 def test_defaults_are_legal_on_every_gpu(gpu: Gpu) -> None:
     target = target_of(gpu)
     assert gpu_of(target) == gpu
-    for workload in WORKLOADS:
-        for template in templates_for(workload, target):
-            assert template.space(workload, target).violated(template.default_config(workload, target)) == []
+    for problem in map(Problem, WORKLOADS):
+        for template in templates_for(problem, target):
+            assert template.space(problem, target).violated(template.default_config(problem, target)) == []
 
 
 def test_defaults_follow_the_gpu() -> None:
@@ -88,8 +89,10 @@ def test_defaults_follow_the_gpu() -> None:
     h100, h200, l4 = (target_of(next(gpu for gpu in GPUS if gpu.model == name)) for name in ("H100", "H200", "L4"))
     differ = []
     for workload in WORKLOADS:
-        for template in (*templates_for(workload, h100), sparse_template(h100)):
-            default = template.default_config(workload, h100)
-            assert template.default_config(workload, h200) == default
-            differ.append(template.default_config(workload, l4) != default)
+        problem = Problem(workload)
+        made = [(template, problem) for template in templates_for(problem, h100)]
+        for template, given in (*made, (sparse_template(h100), Problem(workload, 0.9))):
+            default = template.default_config(given, h100)
+            assert template.default_config(given, h200) == default
+            differ.append(template.default_config(given, l4) != default)
     assert any(differ)

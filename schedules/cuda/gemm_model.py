@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import lru_cache
 from itertools import product
 from math import hypot, prod
 from typing import Any
@@ -14,6 +15,7 @@ from typing import Any
 import tvm
 
 from tvmconv.errors import NoValidConfigurationError
+from tvmconv.problem import Problem
 from tvmconv.targets.devices import H100, Gpu, gpu_of
 from tvmconv.workload import ConvWorkload
 
@@ -42,7 +44,10 @@ COPY, WAIT, COLD_WAIT, START, SECOND_KERNEL = 20, 450, 650, 8000, 4000
 shared memory and its barriers; more where it waits for memory too; of a launch; of a kernel that adds up the parts."""
 
 BYTES_PER_CLOCK = 1700
-"""Of an H100's memory, for parts on their way out and in again; of another GPU's in proportion to its memory."""
+"""Of an H100's memory, for parts on their way out and in again."""
+
+MOST_ELEMENTS = 2**29 - 1, 2**31 - 1
+"""The most elements of four bytes that `cp.async` reaches, and that TVM counts: constraints ask no more of them."""
 
 WORTH_A_TRIAL = 1.5
 """How much slower than the default the model may find a configuration of the space."""
@@ -59,8 +64,12 @@ def clocks(workload: ConvWorkload, config: GemmConfig, gpu: Gpu) -> float:
     if config.parts == 1:
         return START + computing
     moved = 8 * config.parts * prod(workload.output_shape)
-    speed = BYTES_PER_CLOCK * (gpu.bytes_per_clock / H100.bytes_per_clock)
-    return START + computing + SECOND_KERNEL + moved / speed
+    return START + computing + SECOND_KERNEL + moved / bytes_per_clock(gpu)
+
+
+def bytes_per_clock(gpu: Gpu) -> float:
+    """Return `BYTES_PER_CLOCK` of another GPU, in proportion to its memory."""
+    return BYTES_PER_CLOCK * (gpu.bytes_per_clock / H100.bytes_per_clock)
 
 
 def resident_blocks(workload: ConvWorkload, config: GemmConfig, gpu: Gpu) -> int:
@@ -71,7 +80,12 @@ def resident_blocks(workload: ConvWorkload, config: GemmConfig, gpu: Gpu) -> int
 
 
 def best_config(workload: ConvWorkload, target: tvm.target.Target, elements: int) -> GemmConfig:
-    """The legal configuration, of a few, that the model finds the fastest, reading from so many elements."""
+    """Return the legal configuration, of a few, that the model finds the fastest, reading from so many elements."""
+    return _best_config(workload, target, min(filter(elements.__le__, MOST_ELEMENTS), default=elements))
+
+
+@lru_cache(maxsize=64)
+def _best_config(workload: ConvWorkload, target: tvm.target.Target, elements: int) -> GemmConfig:
     best, least, gpu = None, float("inf"), gpu_of(target)
     checks = constraints(workload, target, elements).values()
     for config in _candidates(workload, elements):
@@ -170,8 +184,14 @@ def search_space(default: C, least: C, workload: ConvWorkload, target: tvm.targe
     return Space(default, least, knobs, checks, named(short_chunks, whole_gpu, register_limit_that_matters, promising))
 
 
-def features(workload: ConvWorkload, config: GemmConfig) -> dict[str, Any]:
+def supports(problem: Problem, target: tvm.target.Target) -> bool:
+    """Support convolutions whose channels meet, in NCHW."""
+    return problem.is_dense and problem.workload.is_in_nchw
+
+
+def features(problem: Problem, config: GemmConfig) -> dict[str, Any]:
     """What a cost model should know beside the knobs, such that workloads can be compared; an H100 is assumed."""
+    workload = problem.workload
     grid, resident = blocks(workload, config), resident_blocks(workload, config, H100)
     pixels, terms = workload.batch * prod(workload.output_size), workload.w_shape[1] * prod(workload.kernel)
     summed = part_channels(workload, config) * config.parts * prod(workload.kernel)

@@ -10,14 +10,14 @@ import numpy as np
 from ..checking.operands import Sample
 from ..checking.pruning import operands_for
 from ..dispatch import select
-from ..dispatch.problem import Problem
 from ..errors import CodeSizeError, WrongResultError
+from ..problem import Problem
 from ..targets import backend_of
 from ..workload import ConvWorkload
 from .choices import choose, split_names
 from .code import code_of
 from .memory import FORMULAS, Memory, workspace_on_cpu, workspace_on_gpu
-from .peers import DEFAULT_PEERS, LIMITS, OURS, PEERS, SPARSE_PEERS
+from .peers import LIMITS, OURS, default_peers, known_peers
 from .peers.copies import Copy
 from .peers.ours import Tvmconv
 from .peers.peer import Call, Operands, Peer
@@ -42,8 +42,8 @@ ROOF_BYTES = 2**30
 
 def choose_peers(names: str | None, sparse: bool = False) -> list[Peer]:
     """The peers in text such as "pytorch,tvm"; the default ones, for a sparse weight or not, where there is none."""
-    default = SPARSE_PEERS if sparse else DEFAULT_PEERS
-    return list(choose(PEERS, default if names is None else split_names(names), "peers").values())
+    chosen = default_peers(sparse) if names is None else split_names(names)
+    return list(choose(known_peers(), chosen, "peers").values())
 
 
 def measure_suites(
@@ -134,7 +134,7 @@ def measure_row(
 
 
 def _reason(ours: Tvmconv, workload: ConvWorkload, target: tvm.target.Target) -> str:
-    selection = ours.operator.selection if isinstance(ours, Sparse) else select(workload, target)
+    selection = ours.operator.selection if isinstance(ours, Sparse) else select(Problem(workload), target)
     return selection.reason
 
 
