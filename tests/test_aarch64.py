@@ -30,7 +30,10 @@ TRIPLE = "aarch64-linux-gnu"
 TARGET = resolve_target({"kind": "llvm", "mtriple": TRIPLE})
 HALF = resolve_target({"kind": "llvm", "mtriple": TRIPLE, "mcpu": "neoverse-n1", "mattr": ["+fullfp16"]})
 
-pytestmark = pytest.mark.skipif(host_arch() == "aarch64", reason="this machine is of that kind")
+pytestmark = [
+    pytest.mark.usefixtures("without_torch"),
+    pytest.mark.skipif(host_arch() == "aarch64", reason="this machine is of that kind"),
+]
 
 ELF, MACHINE, AARCH64 = b"\x7fELF", 18, 183
 """How a library begins, where it says what machine it is for, and the number of 64-bit ARM."""
