@@ -43,9 +43,10 @@ class LocalBuilder:
     def build(self, trial: MeasureInput) -> Future[BuildResult]:
         """Begin to build a trial's kernel; the future fails with the build's error, `TimeoutError` among them.
 
-        A full disk raises `OSError`: it says nothing about a trial.
+        A full disk raises `OSError`, a missing cross compiler `CompileError`: they say nothing about a trial.
         """
         storage.require_space(self._folder.name)
+        storage.require_compiler_for(str(trial.task.target))
         task, library = trial.task, Path(self._folder.name, f"{next(self._numbers)}.so")
         future: Future[BuildResult] = self._pool.submit(
             worker.build,

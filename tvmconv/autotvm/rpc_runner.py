@@ -25,7 +25,7 @@ from tvm.support.popen_pool import PopenPoolExecutor
 from ..dispatch.task import Task
 from ..dispatch.trial import MeasureInput, Status
 from ..errors import InvalidArgumentError, NoDeviceError
-from ..targets import DeviceFacts, cuda_arch
+from ..targets import DeviceFacts, arch_of, backend_of
 from ..version import __version__
 from . import worker
 from .protocol import BuildResult, Calls, RunResult, last_error
@@ -84,15 +84,16 @@ class RPCRunner:
         """Return the servers' device for a task."""
         server = self._servers(task)[0]
         if server.device is None:
-            raise NoDeviceError(f"measuring {task} needs an NVIDIA GPU, and the servers of key {self.key!r} have none")
-        if server.arch is not None and server.arch != cuda_arch(task.target):
+            missing = backend_of(task.target).missing
+            raise NoDeviceError(f"measuring {task} needs {missing}, and the servers of key {self.key!r} have none")
+        if server.arch != arch_of(task.target):
             raise InvalidArgumentError("target", str(task.target), f"one of arch {server.arch}, as the servers have")
         return server.device
 
     def shares_cores(self, task: Task) -> bool:
         """Return whether builds on this machine would disturb the timing."""
         here = socket.gethostname()
-        return bool(task.target.kind.name == "llvm") and any(server.host == here for server in self._servers(task))
+        return not backend_of(task.target).on_gpu and any(server.host == here for server in self._servers(task))
 
     def begin(self, task: Task) -> int:
         """Begin a session with each server, unless there is one; return the number of trials that run at once."""

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import tvm
 
 from ..kernel_cache import use_fast_compiler
+from ..targets import backend_of
 
 if TYPE_CHECKING:
     from tvm.runtime import Executable
@@ -17,7 +18,7 @@ def build(mod: tvm.IRModule, target: tvm.target.Target, pipeline: tvm.transform.
     use_fast_compiler()
     current = tvm.transform.PassContext.current()
     # What schedules mark as asynchronous becomes cp.async; without this they would be ordinary copies.
-    config = {**current.config, "tirx.use_async_copy": target.kind.name == "cuda"}
+    config = {**current.config, "tirx.use_async_copy": backend_of(target).asynchronous_copies}
     # By itself TVM uses the target's own pipeline, which fuses operators, for a GPU only.
     with tvm.transform.PassContext(current.opt_level, config=config):
         return tvm.compile(mod, target, relax_pipeline=pipeline or tvm.relax.get_default_pipeline(target))
