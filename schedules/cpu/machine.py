@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import tvm
 from tvm.target import codegen
 
@@ -31,6 +33,7 @@ L3_BYTES = 16 * 1024 * 1024
 each time."""
 
 
+@lru_cache(maxsize=64)  # estimates ask for each configuration of a space, and LLVM takes 0.1 ms for a feature
 def native_lanes(target: tvm.target.Target) -> int:
     """Float32 elements in the widest vector of the target."""
     # llvm_get_vector_width answers 512 for every x86.
