@@ -7,6 +7,7 @@ import re
 
 import onnx_conformance
 import pytest
+from sparing import sparing
 
 LISTED = onnx_conformance.read_page(onnx_conformance.PAGE.read_text())
 
@@ -20,7 +21,11 @@ EVERY = 60
 NAMES = [name for place, name in enumerate(sorted(LISTED)) if CHOSEN.match(name) or place % EVERY == 0]
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(
+    "name",
+    # Of the many convolutions a half: some as they are, some with constants.
+    sparing(NAMES, lambda place: not re.match("(?i)test_conv", NAMES[place]) or place % 4 in (0, 3)),
+)
 def test_conformance(name: str) -> None:
     found, outcome, why = json.loads(onnx_conformance.result(name))
     assert (found, outcome) == (name, LISTED[name]), why
