@@ -146,12 +146,12 @@ def test_numbers_of_configurations_are_those_of_autotvm() -> None:
 def test_a_large_space_is_sampled_and_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     listed = 5_000
     monkeypatch.setattr(config_space, "LISTED", listed)
-    space = space_of(10**6)
-    assert len(space) == 8 * 10**6
+    space = space_of(10**5)
+    assert len(space) == 8 * 10**5
     assert len(space.configs) > 0.99 * listed
     assert len(set(space.configs)) == len(space.configs)
     assert space.configs[0] == space.default == space.get(0)
-    assert space.configs == space_of(10**6).configs
+    assert space.configs == space_of(10**5).configs
     last = space.get(len(space) - 1)
     assert last in space
 

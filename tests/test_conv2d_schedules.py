@@ -48,7 +48,7 @@ def run(workload: ConvWorkload, config: Any = None, algorithm: str = "auto") -> 
 
 @pytest.mark.parametrize(
     ("case", "algorithm"),
-    sparing(product(CONV2D, ("direct", "im2win")), lambda place: place % 4 != 3),
+    sparing(product(CONV2D, ("direct", "im2win")), lambda place: place % 2 == 0 or place % 8 == 1),
     ids=lambda value: getattr(value, "id", value),
 )
 def test_default_configuration(case: Case, algorithm: str) -> None:

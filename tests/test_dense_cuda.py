@@ -80,7 +80,7 @@ def test_default_configuration(case: Case) -> None:
     run_on_cpu(case.workload)
 
 
-@pytest.mark.parametrize("case", every(3, CONV2D), ids=lambda case: case.id)
+@pytest.mark.parametrize("case", every(6, CONV2D), ids=lambda case: case.id)
 def test_im2win_default_configuration(case: Case) -> None:
     run_on_cpu(case.workload, algorithm="im2win")
 

@@ -20,6 +20,7 @@ from tvmconv.targets import has_gpu
 SHUFFLENET = Path(onnx.__file__).parent / "backend/test/data/light/light_shufflenet.onnx"
 
 
+@pytest.mark.release
 def test_shufflenet_against_onnxruntime() -> None:
     pytest.importorskip("onnxruntime")
     zoo = pytest.importorskip("zoo")

@@ -55,7 +55,7 @@ def left(model: Any) -> set[str]:
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(
-    ("name", "source", "dtype"), every(3, product(MODULES, SOURCES, (torch.float32, torch.float16))), ids=str
+    ("name", "source", "dtype"), every(5, product(MODULES, SOURCES, (torch.float32, torch.float16))), ids=str
 )
 def test_activation_is_fused(name: str, source: str, dtype: Any) -> None:
     module = nn.Sequential(nn.Conv2d(2, 4, 1), MODULES[name]).eval().to(dtype)

@@ -15,6 +15,8 @@ CHOSEN = re.compile(
     r"(?i)test_(conv|.*pool_2d_ceil|maxpool_with_argmax|resize_.*(antialias|symmetric|axes_2|prefer_ceil)|gridsample_"
     r"(bi|volu)|group_norm|mod_float_edge|tile|pow_types_int|nonmaxsuppression_iou|reduce_max_bool|onehot_with_axis)"
 )
+ALIKE = re.compile("(?i)test_(conv|gridsample|group_norm|resize)")
+
 EVERY = 60
 """Of the rest."""
 
@@ -23,8 +25,8 @@ NAMES = [name for place, name in enumerate(sorted(LISTED)) if CHOSEN.match(name)
 
 @pytest.mark.parametrize(
     "name",
-    # Of the many convolutions a half: some as they are, some with constants.
-    sparing(NAMES, lambda place: not re.match("(?i)test_conv", NAMES[place]) or place % 4 in (0, 3)),
+    # Of those that are much alike a half: some as they are, some with constants.
+    sparing(NAMES, lambda place: not ALIKE.match(NAMES[place]) or place % 4 in (0, 3)),
 )
 def test_conformance(name: str) -> None:
     found, outcome, why = json.loads(onnx_conformance.result(name))

@@ -10,6 +10,7 @@ from pathlib import Path
 from statistics import geometric_mean
 
 import pytest
+from sparing import every
 from tvmconv.schedules.cuda import sparse
 from tvmconv.schedules.cuda.sparse_model import DENSITY, MOST_INSTRUCTIONS, clocks, instructions
 
@@ -32,7 +33,7 @@ def measured(batch: int) -> dict[str, dict[sparse.Config, float]]:
     return found
 
 
-@pytest.mark.parametrize("batch", [64, 1])
+@pytest.mark.parametrize("batch", every(2, [64, 1]))
 def test_choice_among_measured(batch: int) -> None:
     """The fastest by the model is nearly the fastest; and the fastest of all is in the space."""
     workloads, losses = load_suite("sparse-paper", "cuda", batch), []
