@@ -122,9 +122,9 @@ def test_template(name: str, activation: Any) -> None:
     check(How(str(target), twin=kind == "cuda"), Trial(workload, algorithm, None, 1, sparsity=sparsity))
 
 
-@pytest.mark.parametrize("activation", every(3, EVERY_ACTIVATION), ids=str)
-def test_cubin(activation: Any) -> None:
+@pytest.mark.parametrize(("activation", "dtype"), every(3, product(EVERY_ACTIVATION, ["float16"])), ids=str)
+def test_cubin(activation: Any, dtype: str) -> None:
     """What is added to a kernel of CUDA compiles, and needs no memory for registers."""
-    workload = ConvWorkload.depthwise((1, 32, 28, 28), (32, 1, 3, 3), dtype="float16", activation=activation)
+    workload = ConvWorkload.depthwise((1, 32, 28, 28), (32, 1, 3, 3), dtype=dtype, activation=activation)
     (kernel,) = tvmconv.compile(workload, {"kind": "cuda", "arch": "sm_90"}).resources()
     assert (kernel.stack_bytes, kernel.spill_store_bytes) == (0, 0)
