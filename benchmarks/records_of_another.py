@@ -27,7 +27,7 @@ from tvmconv.autotvm.tidy import by_making
 from tvmconv.cli.console import print_table
 from tvmconv.dispatch import template_named
 from tvmconv.dispatch.history import History, best_record
-from tvmconv.dispatch.problem import Problem
+from tvmconv.problem import Problem
 from tvmconv.targets import resolve_target
 
 

@@ -17,7 +17,7 @@ import tvmconv
 from tvmconv import ConvWorkload, Epilogue
 from tvmconv.activations import resolve_activation
 from tvmconv.compute.functions import Float64, activated
-from tvmconv.targets import resolve_target
+from tvmconv.targets import has_gpu, resolve_target
 from tvmconv.testing.conformance import How, check
 from tvmconv.testing.trials import EVERY_ACTIVATION, Trial
 
@@ -111,15 +111,28 @@ TEMPLATES = {
 }
 
 
-@pytest.mark.parametrize(("name", "activation"), every(7, product(TEMPLATES, EVERY_ACTIVATION)), ids=str)
-def test_template(name: str, activation: Any) -> None:
+def trial(name: str, activation: Any) -> Trial:
+    """A convolution with an epilogue that ends in an activation, in float16 or float32."""
     dtype = "float16" if (list(TEMPLATES).index(name) + EVERY_ACTIVATION.index(activation)) % 2 else "float32"
-    kind, algorithm, plain = TEMPLATES[name]
+    _, algorithm, plain = TEMPLATES[name]
     tail = Epilogue.of(activation, scale=True, shift=True, residual=True)
     workload = msgspec.structs.replace(plain, dtype=dtype, epilogue=tail)
-    target = resolve_target({"kind": "cuda", "arch": "sm_90"} if kind == "cuda" else kind)
-    sparsity = 0.7 if algorithm == "sparse" else None
-    check(How(str(target), twin=kind == "cuda"), Trial(workload, algorithm, None, 1, sparsity=sparsity))
+    return Trial(workload, algorithm, None, 1, sparsity=0.7 if algorithm == "sparse" else None)
+
+
+@pytest.mark.parametrize(("name", "activation"), every(7, product(TEMPLATES, EVERY_ACTIVATION)), ids=str)
+def test_template(name: str, activation: Any) -> None:
+    """On a CPU, or as the serial twin of a kernel of CUDA."""
+    on_cuda = TEMPLATES[name][0] == "cuda"
+    target = resolve_target({"kind": "cuda", "arch": "sm_90"} if on_cuda else "llvm")
+    check(How(str(target), twin=on_cuda), trial(name, activation))
+
+
+@pytest.mark.skipif(not has_gpu(), reason="there is no GPU here")
+@pytest.mark.parametrize("activation", EVERY_ACTIVATION, ids=str)
+@pytest.mark.parametrize("name", [name for name, (kind, *_) in TEMPLATES.items() if kind == "cuda"])
+def test_template_on_a_gpu(name: str, activation: Any) -> None:
+    check(How(str(resolve_target("cuda")), twin=False), trial(name, activation))
 
 
 @pytest.mark.parametrize(("activation", "dtype"), every(3, product(EVERY_ACTIVATION, ["float16"])), ids=str)

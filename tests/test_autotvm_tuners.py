@@ -23,6 +23,7 @@ from tvmconv.autotvm.tuner.features import matrix
 from tvmconv.autotvm.tuner.tuner import FINALISTS, ROUNDS
 from tvmconv.bench.tuners import WITHIN, trials_to_reach
 from tvmconv.errors import InvalidArgumentError, MissingPackageError
+from tvmconv.problem import Problem
 from tvmconv.targets import DeviceFacts, resolve_target
 
 SM_90 = resolve_target({"kind": "cuda", "arch": "sm_90"})
@@ -38,7 +39,7 @@ def exhaustive(task: Task) -> tuple[Record, ...]:
     random = np.random.default_rng(0)
     records = []
     for config in task.space.configs:
-        known = task.template.features(task.workload, config)
+        known = task.template.features(Problem(task.workload), config)
         seconds = 1e-6 * known["waste"] * known["last_wave"] * (1 + 100 / known["outputs_per_sm"])
         seconds *= 1 + 0.1 * abs(np.log2(known["threads"] / 160)) + 0.2 * config.shared_input
         seconds *= random.normal(1, 0.02) * (2 if config == task.space.default else 1)

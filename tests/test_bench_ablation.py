@@ -13,8 +13,9 @@ from tvmconv.bench import ablation, suite, timing
 from tvmconv.bench.peers import Peer
 from tvmconv.bench.report import Row
 from tvmconv.bench.timing import Timing
-from tvmconv.dispatch import ALGORITHMS, select, template_named
+from tvmconv.dispatch import select, template_named
 from tvmconv.lowering import build, lower
+from tvmconv.problem import Problem
 from tvmconv.suites import load_suite
 from tvmconv.targets import DeviceFacts, resolve_target
 from tvmconv.testing import check_result, random_operands, serial_twin
@@ -28,24 +29,24 @@ SWITCHES = {
 }
 
 
-@pytest.mark.parametrize("algorithm", ALGORITHMS["cuda"])
+@pytest.mark.parametrize("algorithm", ["direct", "im2win"])
 def test_a_thesis_layer_has_every_switch(algorithm: str) -> None:
     template = template_named(f"cuda/{algorithm}")
     for workload in load_suite("im2win-thesis", "cuda").values():
-        space = template.space(workload, H100)
+        space = template.space(Problem(workload), H100)
         found = template.ablations(space.default)
         assert list(found) == SWITCHES["cuda"]
         assert not any(space.violated(config) for config in found.values())
         assert found["micro-kernel"].outputs == 1
 
 
-@pytest.mark.parametrize("algorithm", ALGORITHMS["cuda"])
+@pytest.mark.parametrize("algorithm", ["direct", "im2win"])
 def test_configurations_compute_the_layer(algorithm: str) -> None:
     """Through their serial twins, in one module."""
     template = template_named(f"cuda/{algorithm}")
-    configs = template.ablations(template.default_config(LAYER, H100))
+    configs = template.ablations(template.default_config(Problem(LAYER), H100))
     kernels = {
-        f"kernel{i}": serial_twin(lower(LAYER, select(LAYER, H100, config, algorithm), H100, f"kernel{i}"))
+        f"kernel{i}": serial_twin(lower(LAYER, select(Problem(LAYER), H100, config, algorithm), H100, f"kernel{i}"))
         for i, config in enumerate(configs.values())
     }
     executable = build(tvm.IRModule(kernels), CPU)
@@ -56,7 +57,7 @@ def test_configurations_compute_the_layer(algorithm: str) -> None:
         check_result(LAYER, operands, tensors[-1].numpy())
 
 
-@pytest.mark.parametrize("algorithm", ALGORITHMS["llvm"])
+@pytest.mark.parametrize("algorithm", ["direct", "im2win", "pointwise"])
 def test_measured_on_a_cpu(algorithm: str, monkeypatch: pytest.MonkeyPatch) -> None:
     layer = POINTWISE if algorithm == "pointwise" else LAYER
     pytest.importorskip("torch")
@@ -94,7 +95,7 @@ def test_table(gpu: None) -> None:
     switches = " ".join(f"% without {name}" for name in SWITCHES["cuda"])
     assert " ".join(lines[0].split()) == f"name template µs GFLOP/s {switches}"
     workload = load_suite("im2win-thesis", "cuda")["conv1"]
-    outputs = template_named("cuda/direct").default_config(workload, H100).outputs
+    outputs = template_named("cuda/direct").default_config(Problem(workload), H100).outputs
     assert float(lines[1].split()[4]) == pytest.approx(100 / outputs, rel=1e-3)
     assert lines[1].split()[5:] == ["100", "100", "100"]
     assert len(lines) == 1 + 12 + 2

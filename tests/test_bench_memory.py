@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 from command_line import tvmconv, tvmconv_json
-from tvmconv.schedules.cpu import direct, im2win
 
 from tvmconv import ConvWorkload, operators
 from tvmconv.bench import memory, suite, timing
 from tvmconv.bench.memory import Memory, direct_bytes, im2col_bytes, im2win_bytes, tiny, workspace_on_cpu
-from tvmconv.bench.peers import PEERS
+from tvmconv.bench.peers import known_peers
 from tvmconv.bench.peers.ours import Configured
 from tvmconv.bench.report import Row, memory_means
+from tvmconv.schedules.cpu import direct, im2win
 from tvmconv.targets import resolve_target
 
 torch = pytest.importorskip("torch")
@@ -62,9 +62,9 @@ def test_measured_in_a_process_of_its_own() -> None:
     workload, target = ConvWorkload.conv2d((1, 256, 20, 20), (256, 256, 3, 3), padding=0), resolve_target("llvm")
     for algorithm in ("direct", "im2win"):
         expected = operators.compile(workload, target, algorithm=algorithm).workspace_bytes
-        taken = workspace_on_cpu(PEERS[f"tvmconv-{algorithm}"], workload, target)
+        taken = workspace_on_cpu(known_peers()[f"tvmconv-{algorithm}"], workload, target)
         assert -(2**16) < taken - expected < 2**20, algorithm  # the tasks' own memory, and parts of pages
-    assert workspace_on_cpu(PEERS["im2col-gemm"], workload, target) > im2col_bytes(workload)
+    assert workspace_on_cpu(known_peers()["im2col-gemm"], workload, target) > im2col_bytes(workload)
     with pytest.raises(RuntimeError, match="config is 'nonsense'"):
         workspace_on_cpu(Configured("nonsense"), workload, target)
 

@@ -11,7 +11,7 @@ from command_line import tvmconv, tvmconv_json
 from tvmconv import ConvWorkload, sparse_conv2d, suites
 from tvmconv.bench import sparsity, suite, timing
 from tvmconv.bench.code import code_of
-from tvmconv.bench.peers import PEERS, SPARSE_PEERS
+from tvmconv.bench.peers import default_peers, known_peers
 from tvmconv.bench.peers.sparse import Sparse
 from tvmconv.bench.report import Row
 from tvmconv.bench.sparsity import crossover
@@ -62,7 +62,7 @@ def test_peers_compute_the_convolution(workload: ConvWorkload) -> None:
     arrays["w"] = pruned(arrays["w"], 0.7)
     sets, check = [suite._tensors(arrays, "cpu")], suite._Check(arrays, "cpu")
     took_part = 0
-    for peer in (Sparse(), *(PEERS[name] for name in SPARSE_PEERS)):
+    for peer in (Sparse(), *(known_peers()[name] for name in default_peers(sparse=True))):
         if peer.obstacle(workload, target) is None:
             (call,) = peer.prepare(workload, target, sets)
             check(peer, workload, call)
@@ -72,14 +72,16 @@ def test_peers_compute_the_convolution(workload: ConvWorkload) -> None:
 
 def test_structured_pruning() -> None:
     target = resolve_target("llvm")
-    half = {name: PEERS[name].computes(WORKLOADS[0]) for name in SPARSE_PEERS if name in PEERS}
+    half = {
+        name: known_peers()[name].computes(WORKLOADS[0]) for name in default_peers(sparse=True) if name in known_peers()
+    }
     shapes = {name: workload.w_shape[:2] for name, workload in half.items() if workload is not None}
     assert shapes["pytorch-half-channels"] == (6, 2)
     assert shapes["pytorch-half-filters"] == (3, 4)
     assert shapes["pytorch-quarter"] == (3, 2)
     three_channels = ConvWorkload.conv2d((1, 3, 8, 8), (4, 3, 3, 3))
-    assert PEERS["pytorch-half-channels"].obstacle(three_channels, target) == "for channels that can be halved"
-    assert PEERS["pytorch-half-filters"].obstacle(three_channels, target) is None
+    assert known_peers()["pytorch-half-channels"].obstacle(three_channels, target) == "for channels that can be halved"
+    assert known_peers()["pytorch-half-filters"].obstacle(three_channels, target) is None
 
 
 def test_suite(tiny: None) -> None:
@@ -99,8 +101,10 @@ def test_suite(tiny: None) -> None:
 
 def test_dense_suites_have_no_sparse_peers(tiny: None) -> None:
     assert not any(peer.name == "im2col-spmm" for peer in suite.choose_peers(None))
-    assert {"im2col-spmm", "im2col-gemm", "tvmconv-dense", "pytorch-tf32", "onnxruntime"} < set(SPARSE_PEERS)
-    assert "tvm" not in SPARSE_PEERS
+    assert {"im2col-spmm", "im2col-gemm", "tvmconv-dense", "pytorch-tf32", "onnxruntime"} < set(
+        default_peers(sparse=True)
+    )
+    assert "tvm" not in default_peers(sparse=True)
 
 
 def test_code_on_a_gpu() -> None:

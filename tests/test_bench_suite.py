@@ -13,9 +13,9 @@ import msgspec
 import pytest
 from command_line import tvmconv, tvmconv_json
 
-from tvmconv import ConvWorkload, Epilogue, dispatch, operators, suites
+from tvmconv import ConvWorkload, Epilogue, operators, suites
 from tvmconv.bench import suite, timing
-from tvmconv.bench.peers import DEFAULT_PEERS, OURS, PEERS
+from tvmconv.bench.peers import OURS, default_peers, known_peers
 from tvmconv.bench.peers.ours import Tvmconv
 from tvmconv.bench.peers.pytorch import PyTorch
 from tvmconv.bench.report import Change, Report, Row, geometric_means
@@ -90,7 +90,7 @@ def test_peers_compute_the_convolution(workload: ConvWorkload) -> None:
     sets, check = [suite._tensors(arrays, "cpu") for _ in range(2)], suite._Check(arrays, "cpu")
     took_part = set()
     for name in ON_CPU:
-        peer = OURS if name == OURS.name else PEERS[name]
+        peer = OURS if name == OURS.name else known_peers()[name]
         if peer.obstacle(workload, target) is None:
             took_part.add(name)
             calls = peer.prepare(workload, target, sets)
@@ -109,19 +109,21 @@ def test_algorithms_of_tvmconv_side_by_side(monkeypatch: pytest.MonkeyPatch) -> 
         return used[-1]
 
     monkeypatch.setattr(operators, "compile", recording)
-    for name in sorted(ALGORITHMS):
-        PEERS[name].prepare(WORKLOADS[-1], resolve_target("llvm"), [])
-        assert PEERS[name].obstacle(WORKLOADS[0], resolve_target("llvm")) == "for convolutions whose channels meet"
+    peers, target = known_peers(), resolve_target("llvm")
+    for name in ("tvmconv-direct", "tvmconv-im2win"):
+        assert peers[name].obstacle(WORKLOADS[-1], target) is None
+        peers[name].prepare(WORKLOADS[-1], target, [])
+        assert peers[name].obstacle(WORKLOADS[0], target) == "by depthwise on llvm"
     assert [operator.selection.name for operator in used] == ["cpu/direct", "cpu/im2win"]
-    monkeypatch.setitem(dispatch.ALGORITHMS, "cuda", ("direct",))
-    cuda = resolve_target({"kind": "cuda", "arch": "sm_90"})
-    assert PEERS["tvmconv-direct"].obstacle(WORKLOADS[-1], cuda) is None
-    assert PEERS["tvmconv-im2win"].obstacle(WORKLOADS[-1], cuda) == "tvmconv has no im2win for cuda"
+    assert peers["tvmconv-depthwise"].obstacle(WORKLOADS[0], target) == "the only algorithm for it"
+    cuda, pointwise = resolve_target({"kind": "cuda", "arch": "sm_90"}), ConvWorkload.conv2d((1, 4, 8, 8), (4, 4, 1, 1))
+    assert peers["tvmconv-pointwise"].obstacle(pointwise, target) is None
+    assert peers["tvmconv-pointwise"].obstacle(pointwise, cuda) == "by direct or im2win on cuda"
 
 
 def test_compiled_pytorch() -> None:
     workload, target = WORKLOADS[0], resolve_target("llvm")
-    peer, arrays = PEERS["torch-compile"], random_operands(WORKLOADS[0])
+    peer, arrays = known_peers()["torch-compile"], random_operands(WORKLOADS[0])
     if reason := peer.obstacle(workload, target):
         pytest.skip(reason)
     (call,) = peer.prepare(workload, target, [suite._tensors(arrays, "cpu")])
@@ -132,11 +134,15 @@ def test_peers_for_gpus_and_the_slow_one() -> None:
     target, cuda = resolve_target("llvm"), resolve_target({"kind": "cuda", "arch": "sm_90"})
     plain = depthwise((1, 4, 9, 9), (4, 1, 3, 3))
     for name in ("pytorch-tf32", "pytorch-fp16"):
-        assert PEERS[name].obstacle(plain, target) == PEERS[name].obstacle(WORKLOADS[2], cuda) == "for float32 on a GPU"
-        assert PEERS[name].obstacle(plain, cuda) is None
-        assert PEERS[name].unit(plain) == 2**-10
-    assert PEERS["onnxruntime"].obstacle(plain, cuda) is not None
-    assert "metaschedule" not in DEFAULT_PEERS
+        assert (
+            known_peers()[name].obstacle(plain, target)
+            == known_peers()[name].obstacle(WORKLOADS[2], cuda)
+            == "for float32 on a GPU"
+        )
+        assert known_peers()[name].obstacle(plain, cuda) is None
+        assert known_peers()[name].unit(plain) == 2**-10
+    assert known_peers()["onnxruntime"].obstacle(plain, cuda) is not None
+    assert "metaschedule" not in default_peers()
     with pytest.raises(InvalidArgumentError, match="peers is 'tensorflow'; expected some of tvmconv-plain"):
         suite.choose_peers("pytorch,tensorflow")
 

@@ -19,6 +19,7 @@ from tvmconv.bench.tutorial import TABLES, Entry
 from tvmconv.dispatch import select, template_for
 from tvmconv.errors import WrongResultError
 from tvmconv.lowering import build, lower
+from tvmconv.problem import Problem
 from tvmconv.targets import DeviceFacts, resolve_target
 from tvmconv.testing import check_result, random_operands, serial_twin
 from tvmconv.workload import ConvWorkload
@@ -41,14 +42,14 @@ def name(entry: Entry) -> str:
 
 @pytest.mark.parametrize("entry", ENTRIES, ids=name)
 def test_configurations_are_legal(entry: Entry) -> None:
-    assert template_for(entry.workload, H100).space(entry.workload, H100).violated(entry.config) == []
+    assert template_for(Problem(entry.workload), H100).space(Problem(entry.workload), H100).violated(entry.config) == []
 
 
 def test_configurations_compute_the_workloads() -> None:
     """Through their serial twins, in one module, since that is much faster to build."""
     different = {(narrow(entry), entry.config): None for entry in ENTRIES}
     kernels = {
-        f"kernel{i}": serial_twin(lower(workload, select(workload, H100, config), H100, f"kernel{i}"))
+        f"kernel{i}": serial_twin(lower(workload, select(Problem(workload), H100, config), H100, f"kernel{i}"))
         for i, (workload, config) in enumerate(different)
     }
     assert len(kernels) == 17
@@ -62,7 +63,7 @@ def test_configurations_compute_the_workloads() -> None:
 
 def test_a_configuration_is_measured_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     """On the CPU, as on a GPU: beside what dispatch chooses, PyTorch and copies, and only if its result is right."""
-    config = replace(template_for(SMALL, CPU).default_config(SMALL, CPU), unroll=0)
+    config = replace(template_for(Problem(SMALL), CPU).default_config(Problem(SMALL), CPU), unroll=0)
     monkeypatch.setattr(tutorial, "TABLES", {"small": [tutorial.Entry(SMALL, config, 1.0)] * 2})
     used, compiled = [], operators.compile
 

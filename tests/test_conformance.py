@@ -15,22 +15,23 @@ from command_line import tvmconv, tvmconv_json
 from tvmconv import ConvWorkload
 from tvmconv.checking.draws import Draw
 from tvmconv.errors import WrongResultError
+from tvmconv.targets import resolve_target
 from tvmconv.testing import conformance, kernels
 from tvmconv.testing.conformance import How
 from tvmconv.testing.trials import Trial, random_trial
 
 pytestmark = pytest.mark.usefixtures("without_torch")
 
-SM_90 = '{"kind": "cuda", "arch": "sm_90"}'
+CPU, SM_90 = resolve_target("llvm"), '{"kind": "cuda", "arch": "sm_90"}'
 
 
 def drawn(count: int) -> list[ConvWorkload]:
-    return [random_trial(Draw(f"0/{number}"), "llvm", number)[0].workload for number in range(count)]
+    return [random_trial(Draw(f"0/{number}"), CPU, number)[0].workload for number in range(count)]
 
 
 def test_trials_are_the_same_everywhere() -> None:
     assert drawn(20) == drawn(20)
-    trial, is_default = random_trial(Draw("3/1"), "llvm", 1)
+    trial, is_default = random_trial(Draw("3/1"), CPU, 1)
     assert (str(trial.workload), trial.algorithm) == ("conv2d 1x61x7x6 -> 32, 5x2 padding 2,2,2,2 + shift", "im2win")
     assert not is_default
 

@@ -15,13 +15,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from spaces import check_space, check_whole_space
 from sparing import every, sparing
-from tvmconv.schedules.cpu import direct, im2win
-from tvmconv.schedules.cpu.tile_cost import TileConfig
 
 from tvmconv import ConvWorkload
-from tvmconv.dispatch import algorithms_for, select, select_sparse, template_for
+from tvmconv.dispatch import algorithms_for, select, template_for
 from tvmconv.errors import InvalidArgumentError
 from tvmconv.lowering import build, lower
+from tvmconv.problem import Problem
+from tvmconv.schedules.cpu import direct, im2win
+from tvmconv.schedules.cpu.tile_cost import TileConfig
 from tvmconv.suites import load_suite
 from tvmconv.targets import resolve_target
 from tvmconv.testing import CONV2D, Case, check_result, random_configs, random_operands
@@ -34,7 +35,7 @@ by_id = pytest.mark.parametrize("case", CONV2D, ids=lambda case: case.id)
 def result(
     workload: ConvWorkload, operands: dict[str, np.ndarray], config: Any = None, algorithm: str = "auto"
 ) -> np.ndarray:
-    func = lower(workload, select(workload, CPU, config, algorithm), CPU, "kernel")
+    func = lower(workload, select(Problem(workload), CPU, config, algorithm), CPU, "kernel")
     executable = build(tvm.IRModule({"kernel": func}), CPU)
     tensors = [tvm.runtime.tensor(array) for array in operands.values()]
     executable["kernel"](*tensors)
@@ -110,11 +111,11 @@ def test_blocks_are_for_templates_that_take_them(kind: str, groups: int) -> None
     target = resolve_target({"kind": "cuda", "arch": "sm_90"} if kind == "cuda" else kind)
     workload = ConvWorkload.conv2d((1, 16, 9, 9), (16, 16 // groups, 1, 1), groups=groups)
     blocked = msgspec.structs.replace(workload, layout="NCHW8c", out_layout="NCHW8c")
-    assert algorithms_for(blocked, kind) == ()
+    assert algorithms_for(Problem(blocked), target) == ()
     with pytest.raises(InvalidArgumentError, match=f"layout is 'NCHW8c to NCHW8c'; expected NCHW, on {kind}"):
-        select(blocked, target)
+        select(Problem(blocked), target)
     with pytest.raises(InvalidArgumentError, match="expected NCHW, with a sparse weight"):
-        select_sparse(blocked, target, 0.9)
+        select(Problem(blocked, 0.9), target)
 
 
 @st.composite
@@ -152,16 +153,19 @@ def test_any_workload(workload: ConvWorkload, algorithm: str) -> None:
 @by_algorithm
 @by_id
 def test_space_begins_with_the_default_and_is_legal(case: Case, algorithm: str) -> None:
-    template = template_for(case.workload, CPU, algorithm)
-    space = template.space(case.workload, CPU)
-    check_space(space, template.default_config(case.workload, CPU))
-    assert template.features(case.workload, space.default).keys() == template.features(WORKLOAD, SMALL).keys()
+    template = template_for(Problem(case.workload), CPU, algorithm)
+    space = template.space(Problem(case.workload), CPU)
+    check_space(space, template.default_config(Problem(case.workload), CPU))
+    assert (
+        template.features(Problem(case.workload), space.default).keys()
+        == template.features(Problem(WORKLOAD), SMALL).keys()
+    )
 
 
 @by_algorithm
 @pytest.mark.parametrize("case", every(6, CONV2D), ids=lambda case: case.id)
 def test_whole_space_is_legal(case: Case, algorithm: str) -> None:
-    check_whole_space(template_for(case.workload, CPU, algorithm).space(case.workload, CPU))
+    check_whole_space(template_for(Problem(case.workload), CPU, algorithm).space(Problem(case.workload), CPU))
 
 
 @pytest.mark.parametrize("mcpu", ["haswell", "x86-64", "znver5"])
@@ -171,7 +175,7 @@ def test_registers_hold_the_default_tile(name: str, mcpu: str) -> None:
     target = resolve_target({"kind": "llvm", "mcpu": mcpu})
     registers, lanes = {"haswell": (16, 8), "x86-64": (16, 4), "znver5": (32, 16)}[mcpu]
     workload = load_suite("im2win-thesis", "llvm")[name]
-    space = template_for(workload, target).space(workload, target)
+    space = template_for(Problem(workload), target).space(Problem(workload), target)
     config = space.default
     assert space.violated(config) == []
     assert config.vector == lanes
@@ -186,7 +190,7 @@ def test_default_configurations_are_legal(mcpu: str) -> None:
     for outputs, size, layout in ((1000, 1, "NCHW"), (512, 7, "NCHW4c"), (512, 7, "NCHW16c"), (24, 28, "NCHW8c")):
         workload = ConvWorkload.conv2d((1, 2048, size, size), (outputs, 2048, 1, 1))
         workload = msgspec.structs.replace(workload, layout=layout, out_layout=layout)
-        space = direct.space(workload, target)
+        space = direct.space(Problem(workload), target)
         assert (workload, space.violated(space.default)) == (workload, [])
 
 

@@ -9,14 +9,15 @@ import pytest
 import tvm
 from spaces import check_space, check_whole_space
 from sparing import every, sparing
-from tvmconv.schedules.cuda import direct, im2win
-from tvmconv.schedules.cuda.direct import Config
-from tvmconv.schedules.cuda.gemm_tiles import GemmConfig, shared_bytes
 
 from tvmconv import ConvWorkload, cuda
 from tvmconv.dispatch import select
 from tvmconv.errors import NoValidConfigurationError
 from tvmconv.lowering import KERNEL_NAME, build, build_kernel, lower
+from tvmconv.problem import Problem
+from tvmconv.schedules.cuda import direct, im2win
+from tvmconv.schedules.cuda.direct import Config
+from tvmconv.schedules.cuda.gemm_tiles import GemmConfig, shared_bytes
 from tvmconv.suites import load_suite
 from tvmconv.targets import resolve_target
 from tvmconv.testing import CONV2D, Case, check_result, random_configs, random_operands, serial_twin
@@ -27,7 +28,7 @@ by_id = pytest.mark.parametrize("case", CONV2D, ids=lambda case: case.id)
 
 def run_on_cpu(workload: ConvWorkload, config: GemmConfig | None = None, algorithm: str = "auto") -> None:
     """Builds the serial twin of a scheduled function, and checks what it computes."""
-    func = lower(workload, select(workload, SM_90, config, algorithm), SM_90, KERNEL_NAME)
+    func = lower(workload, select(Problem(workload), SM_90, config, algorithm), SM_90, KERNEL_NAME)
     executable = build(tvm.IRModule({KERNEL_NAME: serial_twin(func)}), CPU)
     operands = random_operands(workload)
     tensors = [tvm.runtime.tensor(array) for array in operands.values()]
@@ -37,7 +38,7 @@ def run_on_cpu(workload: ConvWorkload, config: GemmConfig | None = None, algorit
 
 def main_kernel(workload: ConvWorkload, config: GemmConfig | None = None) -> tuple[cuda.KernelResources, str]:
     """What the kernel that computes the product takes, and the source of all kernels."""
-    executable, _ = build_kernel(workload, select(workload, SM_90, config), SM_90)
+    executable, _ = build_kernel(workload, select(Problem(workload), SM_90, config), SM_90)
     source = str(executable.mod.imports[0].inspect_source())
     return max(cuda.kernel_resources(source, "sm_90"), key=lambda kernel: kernel.shared_bytes), source
 
@@ -128,7 +129,7 @@ def test_cubin_of_configuration(workload: ConvWorkload, config: Config) -> None:
 
 def test_windows_are_a_kernel_of_their_own() -> None:
     chosen = im2win.Config(**vars(config(stages=2, packed=True, load=4)))
-    executable, _ = build_kernel(LAYER, select(LAYER, SM_90, chosen), SM_90)
+    executable, _ = build_kernel(LAYER, select(Problem(LAYER), SM_90, chosen), SM_90)
     kernels = cuda.kernel_resources(str(executable.mod.imports[0].inspect_source()), "sm_90")
     assert sorted(kernel.shared_bytes > 0 for kernel in kernels) == [False, False, True]
     assert {kernel.spill_store_bytes for kernel in kernels} == {0}
@@ -136,10 +137,10 @@ def test_windows_are_a_kernel_of_their_own() -> None:
 
 def test_windows_beyond_32_bits_are_refused() -> None:
     workload = ConvWorkload.conv2d((96, 64, 256, 256), (64, 64, 7, 7), padding=3)
-    default = direct.default_config(workload, SM_90)
-    assert direct.space(workload, SM_90).violated(default) == []
+    default = direct.default_config(Problem(workload), SM_90)
+    assert direct.space(Problem(workload), SM_90).violated(default) == []
     with pytest.raises(NoValidConfigurationError, match="no configuration is legal"):
-        im2win.default_config(workload, SM_90)
+        im2win.default_config(Problem(workload), SM_90)
 
 
 def test_nothing_is_copied_behind_from_beyond_2_gib() -> None:
@@ -147,29 +148,32 @@ def test_nothing_is_copied_behind_from_beyond_2_gib() -> None:
     near, far = (
         ConvWorkload.conv2d((batch, 64, 224, 224), (64, 64, 7, 7), stride=2, padding=0) for batch in (128, 168)
     )
-    assert direct.default_config(near, SM_90).asynchronous
-    chosen = direct.default_config(far, SM_90)
+    assert direct.default_config(Problem(near), SM_90).asynchronous
+    chosen = direct.default_config(Problem(far), SM_90)
     assert (chosen.asynchronous, chosen.stages) == (False, 2)
-    assert "pipeline" in direct.space(far, SM_90).violated(direct.default_config(near, SM_90))
-    assert not im2win.default_config(near, SM_90).asynchronous  # its windows are 5.6 GB
+    assert "pipeline" in direct.space(Problem(far), SM_90).violated(direct.default_config(Problem(near), SM_90))
+    assert not im2win.default_config(Problem(near), SM_90).asynchronous  # its windows are 5.6 GB
 
 
 @by_id
 def test_space_begins_with_the_default_and_is_legal(case: Case) -> None:
-    space = direct.space(case.workload, SM_90)
-    check_space(space, direct.default_config(case.workload, SM_90))
-    assert direct.features(case.workload, space.default).keys() == direct.features(LAYER, config()).keys()
+    space = direct.space(Problem(case.workload), SM_90)
+    check_space(space, direct.default_config(Problem(case.workload), SM_90))
+    assert (
+        direct.features(Problem(case.workload), space.default).keys()
+        == direct.features(Problem(LAYER), config()).keys()
+    )
 
 
 @pytest.mark.parametrize("case", every(18, CONV2D), ids=lambda case: case.id)
 def test_whole_space_is_legal(case: Case) -> None:
-    check_whole_space(direct.space(case.workload, SM_90))
+    check_whole_space(direct.space(Problem(case.workload), SM_90))
 
 
 def test_groups_of_few_channels_fill_blocks() -> None:
     """34 output channels of a group are no reason for blocks of 2."""
     workload = ConvWorkload.conv2d((1, 136, 28, 28), (136, 34, 1, 1), groups=4)
-    assert direct.default_config(workload, SM_90).block_m >= 16
+    assert direct.default_config(Problem(workload), SM_90).block_m >= 16
 
 
 @pytest.mark.parametrize(

@@ -14,12 +14,13 @@ import tvm
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sparing import sparing
-from tvmconv.schedules.cpu import depthwise
-from tvmconv.schedules.cuda.depthwise_tiles import LEAST, Config, shared_bytes
 
 from tvmconv import ConvWorkload, cuda
 from tvmconv.dispatch import select, template_for
 from tvmconv.lowering import build, lower
+from tvmconv.problem import Problem
+from tvmconv.schedules.cpu import depthwise
+from tvmconv.schedules.cuda.depthwise_tiles import LEAST, Config, shared_bytes
 from tvmconv.targets import resolve_target
 from tvmconv.testing import DEPTHWISE, Case, check_result, random_configs, random_operands, serial_twin
 
@@ -49,7 +50,7 @@ def run_on_cpu(func: tvm.tirx.PrimFunc, workload: ConvWorkload) -> None:
 
 
 def scheduled(workload: ConvWorkload, target: tvm.target.Target, config: Any = None) -> tvm.tirx.PrimFunc:
-    return lower(workload, select(workload, target, config), target, "kernel")
+    return lower(workload, select(Problem(workload), target, config), target, "kernel")
 
 
 @by_target
@@ -89,7 +90,7 @@ def test_sums_in_blocks_stay_on_the_stack(size: int) -> None:
     """TVM takes memory for those of 1024 bytes: 32 channels at 112x112 then take 620 µs on Zen 5 instead of 34."""
     plain = ConvWorkload.depthwise((1, 32, size, size), (32, 1, 3, 3), padding=1)
     workload = msgspec.structs.replace(plain, layout="NCHW16c", out_layout="NCHW16c")
-    chosen = depthwise.default_config(workload, resolve_target({"kind": "llvm", "mcpu": "znver5"}))
+    chosen = depthwise.default_config(Problem(workload), resolve_target({"kind": "llvm", "mcpu": "znver5"}))
     assert 4 * chosen.rows * chosen.columns * chosen.vector < 1024
 
 
@@ -159,7 +160,7 @@ def test_cubin_of_configuration(workload: ConvWorkload, config: Config) -> None:
 @pytest.mark.parametrize("size", [1, 2, 3, 4, 5, 6, 7, 33])
 def test_the_default_is_legal(target: tvm.target.Target, size: int) -> None:
     workload = ConvWorkload.depthwise((32, 960, size, size), (960, 1, 3, 3))
-    space = template_for(workload, target).space(workload, target)
+    space = template_for(Problem(workload), target).space(Problem(workload), target)
     assert space.violated(space.default) == []
 
 
@@ -204,7 +205,7 @@ def resources(workload: ConvWorkload, target: tvm.target.Target, config: Any = N
     ids=identifier,
 )
 def test_cubin(case: Case, target: tvm.target.Target) -> None:
-    check_resources(case.workload, target, select(case.workload, target).config)
+    check_resources(case.workload, target, select(Problem(case.workload), target).config)
 
 
 @by_target

@@ -18,7 +18,7 @@ import pytest
 ROOT = Path(__file__).parent.parent
 
 FLOORS = (
-    ("activations", "annotations", "errors", "parameters", "suites", "threads", "version", "workload"),
+    ("activations", "annotations", "errors", "parameters", "problem", "suites", "threads", "version", "workload"),
     ("arrays", "cuda", "kernel_cache", "storage", "targets"),
     ("compute",),
     ("schedules",),
@@ -88,11 +88,9 @@ def between_rooms(imports: Imports) -> Imports:
 
 @pytest.fixture(scope="module")
 def imports(tmp_path_factory: pytest.TempPathFactory) -> Imports:
-    """Those of tvmconv, laid out as it is installed: with `schedules/` in it."""
+    """Those of tvmconv, with `schedules/` in it as it is installed: grimp does not follow the link to it."""
     folder = tmp_path_factory.mktemp("installed")
-    ignored = shutil.ignore_patterns("__pycache__")
-    shutil.copytree(ROOT / "tvmconv", folder / "tvmconv", ignore=ignored)
-    shutil.copytree(ROOT / "schedules", folder / "tvmconv" / "schedules", ignore=ignored)
+    shutil.copytree(ROOT / "tvmconv", folder / "tvmconv", ignore=shutil.ignore_patterns("__pycache__"))
     return imports_of("tvmconv", folder)
 
 

@@ -18,8 +18,9 @@ from command_line import tvmconv_json
 import tvmconv
 from tvmconv import ConvWorkload
 from tvmconv.bench.memory import workspace_on_gpu
-from tvmconv.dispatch import ALGORITHMS, template_for
+from tvmconv.dispatch import algorithms_for, template_for
 from tvmconv.errors import InvalidArgumentError
+from tvmconv.problem import Problem
 from tvmconv.targets import has_gpu, resolve_target
 from tvmconv.testing import CONV2D, DEPTHWISE, Case, check_result, conformance, kernels, random_configs, random_operands
 from tvmconv.testing.conformance import How
@@ -43,7 +44,7 @@ def test_default_configuration(case: Case) -> None:
 
 
 def algorithms(case: Case) -> list[str]:
-    return ["depthwise"] if case.workload.is_depthwise else [*ALGORITHMS["cuda"]]
+    return list(algorithms_for(Problem(case.workload), resolve_target({"kind": "cuda", "arch": "sm_90"})))
 
 
 @pytest.mark.parametrize(
@@ -55,7 +56,7 @@ def test_legal_configurations(case: Case, algorithm: str) -> None:
     """Of each algorithm its default one, and random ones."""
     target = resolve_target("cuda")
     operands = random_operands(case.workload)
-    default = template_for(case.workload, target, algorithm).default_config(case.workload, target)
+    default = template_for(Problem(case.workload), target, algorithm).default_config(Problem(case.workload), target)
     for config in (default, *random_configs(case.workload, target, 3, algorithm)):
         operator = tvmconv.compile(case.workload, target, config)
         check_result(case.workload, operands, operator(*_with_vectors(case.workload, operands)).cpu().numpy())
@@ -97,8 +98,8 @@ DENSE = ConvWorkload.conv2d((8, 64, 56, 56), (64, 64, 3, 3), padding=1)
 def dense_operands() -> tuple[tvmconv.Operator, list[tuple[torch.Tensor, torch.Tensor]], list[torch.Tensor]]:
     """A kernel with a workspace, two pairs of x and w, and what it computes of each pair alone."""
     target = resolve_target("cuda")
-    template = template_for(DENSE, target)
-    config = replace(template.default_config(DENSE, target), packed=True, parts=2)
+    template = template_for(Problem(DENSE), target)
+    config = replace(template.default_config(Problem(DENSE), target), packed=True, parts=2)
     operator = tvmconv.compile(DENSE, target, config)
     assert operator.workspace_bytes >= 4 * 64 * 64 * 9 + 2 * 4 * prod(DENSE.output_shape)
     pairs = [(torch.randn(DENSE.x_shape, device="cuda"), torch.randn(DENSE.w_shape, device="cuda")) for _ in range(2)]

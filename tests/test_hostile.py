@@ -26,6 +26,7 @@ from tvmconv.dispatch.history import objection
 from tvmconv.dispatch.task import Maker
 from tvmconv.errors import InvalidArgumentError, UnsupportedModelError
 from tvmconv.lowering import KERNEL_NAME, build_kernel
+from tvmconv.problem import Problem
 from tvmconv.targets import resolve_target
 from tvmconv.testing import CONV2D, DEPTHWISE, check_result, random_operands
 from tvmconv.testing.conformance import How, conformance
@@ -154,7 +155,7 @@ ABSURD: dict[str, ConvWorkload] = {
 
 def run(workload: ConvWorkload) -> None:
     target = resolve_target("llvm")
-    executable, workspace = build_kernel(workload, select(workload, target), target)
+    executable, workspace = build_kernel(workload, select(Problem(workload), target), target)
     operands = random_operands(workload)
     tensors = [tvm.runtime.tensor(array) for array in operands.values()]
     executable[KERNEL_NAME](*tensors, *(tvm.runtime.empty(*parameter) for parameter in workspace.parameters))

@@ -26,6 +26,7 @@ from tvmconv.network.kernels import use_kernels
 from tvmconv.network.network import IN_CAPTURE
 from tvmconv.network.packing import split_packing
 from tvmconv.network.separation import separate_convolutions
+from tvmconv.problem import Problem
 from tvmconv.targets import resolve_target
 from tvmconv.testing import check_result, random_operands, serial_twin
 
@@ -34,8 +35,8 @@ from tvmconv.testing import check_result, random_operands, serial_twin
 def test_kernel_with_the_weight_packed_ahead(parts: int) -> None:
     workload = ConvWorkload.conv2d((2, 16, 9, 11), (24, 16, 3, 3), padding=1, shift=True, residual=True)
     target, name = resolve_target({"kind": "cuda", "arch": "sm_90"}), lowering.KERNEL_NAME
-    selection = select(workload, target)
-    selection = select(workload, target, replace(selection.config, parts=parts))
+    selection = select(Problem(workload), target)
+    selection = select(Problem(workload), target, replace(selection.config, parts=parts))
     kernel, packing = split_packing(lowering.lower(workload, selection, target, name))
     assert packing is not None
     operands = random_operands(workload)

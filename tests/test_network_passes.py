@@ -22,6 +22,7 @@ from tvmconv.network.batch_norm import simplify_batch_norms
 from tvmconv.network.constants import constant_value
 from tvmconv.network.graph import operator_name, rebind
 from tvmconv.network.kernels import use_kernels
+from tvmconv.problem import Problem
 from tvmconv.targets import resolve_target
 
 DEPTHWISE = (8, 1, 3, 3)
@@ -352,7 +353,7 @@ def test_tvm_leaves_the_schedule_alone() -> None:
     network = build(graph.model(graph.node("Cos", conv(graph))), "cuda")
     workload = network.layers[0].convolution.workload
     name = "tvmconv_depthwise_0"
-    kernel = lower(workload, select(workload, network.target), network.target, name)
+    kernel = lower(workload, select(Problem(workload), network.target), network.target, name)
     alone = build_module(tvm.IRModule({name: kernel}), network.target)
     in_network, by_itself = (
         [part for part in module.imports[0].inspect_source().split('extern "C"') if f"{name}_kernel" in part]

@@ -19,6 +19,7 @@ import tvmconv
 from tvmconv import ConvWorkload, arrays, operators
 from tvmconv.dispatch import template_for
 from tvmconv.errors import InvalidArgumentError, NoDeviceError
+from tvmconv.problem import Problem
 from tvmconv.targets import has_gpu, resolve_target
 from tvmconv.testing import DEPTHWISE, Case, check_result, random_operands
 
@@ -237,7 +238,7 @@ def test_sources() -> None:
 
 def test_configuration_given_by_the_caller() -> None:
     target = resolve_target("llvm")
-    space = template_for(WORKLOAD, target).space(WORKLOAD, target)
+    space = template_for(Problem(WORKLOAD), target).space(Problem(WORKLOAD), target)
     config = space.configs[-1]
     operator = tvmconv.compile(WORKLOAD, target, config)
     assert operator.selection.config == config
@@ -257,8 +258,8 @@ def test_configuration_given_by_the_caller() -> None:
 @pytest.mark.parametrize("case", DEPTHWISE, ids=lambda case: case.id)
 def test_space_begins_with_the_default_and_is_legal(case: Case) -> None:
     for target in map(resolve_target, ("llvm", "cuda")):
-        template = template_for(case.workload, target)
-        space, default = (make(case.workload, target) for make in (template.space, template.default_config))
+        template = template_for(Problem(case.workload), target)
+        space, default = (make(Problem(case.workload), target) for make in (template.space, template.default_config))
         check_space(space, default)
 
 
@@ -266,7 +267,7 @@ def test_space_begins_with_the_default_and_is_legal(case: Case) -> None:
 @pytest.mark.parametrize("case", every(9, DEPTHWISE), ids=lambda case: case.id)
 def test_whole_space_is_legal(case: Case, kind: str) -> None:
     target = resolve_target(kind)
-    check_whole_space(template_for(case.workload, target).space(case.workload, target))
+    check_whole_space(template_for(Problem(case.workload), target).space(Problem(case.workload), target))
 
 
 DENSE = ConvWorkload.conv2d((2, 6, 9, 11), (8, 3, 3, 3), groups=2, shift=True, residual=True, activation="relu")

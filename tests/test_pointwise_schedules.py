@@ -11,11 +11,12 @@ import tvm
 from spaces import check_space, check_whole_space
 from sparing import every
 from tvm import te
-from tvmconv.schedules.cpu import direct, pointwise
 
 from tvmconv import ConvWorkload, compute
-from tvmconv.dispatch import select, templates_for
+from tvmconv.dispatch import select, template_for, templates_for
 from tvmconv.lowering import build, lower
+from tvmconv.problem import Problem
+from tvmconv.schedules.cpu import direct, pointwise
 from tvmconv.targets import resolve_target
 from tvmconv.testing import check_result, random_configs, random_operands
 
@@ -42,7 +43,7 @@ by_name = pytest.mark.parametrize("name", WORKLOADS)
 
 
 def run(workload: ConvWorkload, config: Any = None) -> None:
-    func = lower(workload, select(workload, CPU, config, "auto" if config else "pointwise"), CPU, "kernel")
+    func = lower(workload, select(Problem(workload), CPU, config, "auto" if config else "pointwise"), CPU, "kernel")
     operands = random_operands(workload)
     tensors = [tvm.runtime.tensor(array) for array in operands.values()]
     build(tvm.IRModule({"kernel": func}), CPU)["kernel"](*tensors)
@@ -63,7 +64,7 @@ def test_random_legal_configuration(name: str, number: int) -> None:
 @pytest.mark.parametrize("name", ["whole-vectors", "ragged-plane"])
 def test_ablations(name: str) -> None:
     workload = WORKLOADS[name]
-    config = pointwise.default_config(workload, CPU)
+    config = pointwise.default_config(Problem(workload), CPU)
     for without in pointwise.ablations(config).values():
         assert without == config or not run(workload, without)
 
@@ -85,8 +86,8 @@ def test_definition(name: str) -> None:
 @by_name
 def test_space_begins_with_the_default_and_is_legal(name: str) -> None:
     workload = WORKLOADS[name]
-    space = pointwise.space(workload, CPU)
-    check_space(space, pointwise.default_config(workload, CPU))
+    space = pointwise.space(Problem(workload), CPU)
+    check_space(space, pointwise.default_config(Problem(workload), CPU))
     check_whole_space(space)
     assert "one_vector" in space.violated(replace(space.default, vector=2 * prod(workload.output_size)))
 
@@ -97,7 +98,7 @@ def test_registers_hold_the_default_tile(mcpu: str) -> None:
     target = resolve_target({"kind": "llvm", "mcpu": mcpu})
     registers, lanes = {"haswell": (16, 8), "x86-64": (16, 4), "znver5": (32, 16)}[mcpu]
     for workload in WORKLOADS.values():
-        space = pointwise.space(workload, target)
+        space = pointwise.space(Problem(workload), target)
         config = space.default
         assert space.violated(config) == []
         assert config.vector == lanes
@@ -110,10 +111,10 @@ AVX512 = resolve_target({"kind": "llvm", "mcpu": "znver5"})
 
 def test_taken_where_sums_are_short() -> None:
     """Results are as many, and to transpose them takes the longer the shorter the sums are."""
-    assert templates_for(layer(16, (112, 112), 96), AVX512)[0] is pointwise
-    assert templates_for(layer(64, (56, 56), 256, residual=True), AVX512)[0] is pointwise
-    assert templates_for(layer(1024, (14, 14), 256), AVX512)[0] is direct
-    assert templates_for(layer(960, (7, 7), 160), AVX512)[0] is direct
+    assert template_for(Problem(layer(16, (112, 112), 96)), AVX512) is pointwise
+    assert template_for(Problem(layer(64, (56, 56), 256, residual=True)), AVX512) is pointwise
+    assert template_for(Problem(layer(1024, (14, 14), 256)), AVX512) is direct
+    assert template_for(Problem(layer(960, (7, 7), 160)), AVX512) is direct
 
 
 @pytest.mark.parametrize(
@@ -128,4 +129,4 @@ def test_taken_where_sums_are_short() -> None:
     ids=["plane-less-than-a-vector", "stride", "padding", "kernel", "cuda"],
 )
 def test_not_for_anything_else(workload: ConvWorkload, target: tvm.target.Target) -> None:
-    assert pointwise not in templates_for(workload, target)
+    assert pointwise not in templates_for(Problem(workload), target)

@@ -20,6 +20,7 @@ from tvmconv.dispatch import selection as selecting
 from tvmconv.dispatch.history import History, applicable
 from tvmconv.dispatch.record import Log
 from tvmconv.dispatch.siblings import expected_gain
+from tvmconv.problem import Problem
 from tvmconv.targets import DeviceFacts, resolve_target
 
 WORKLOAD = ConvWorkload.conv2d((1, 32, 28, 28), (64, 32, 3, 3))
@@ -90,16 +91,16 @@ def test_records_of_siblings(case: Case, tmp_path: Path, monkeypatch: pytest.Mon
     with apply_history_best(log):
         if not case.serves:
             with pytest.warns(UserWarning, match=re.escape(f"measured on {case.measured_on.name}")):
-                assert select(WORKLOAD, target, algorithm="direct").reason == "default configuration"
+                assert select(Problem(WORKLOAD), target, algorithm="direct").reason == "default configuration"
             return
-        selection = select(WORKLOAD, target, algorithm="direct")
+        selection = select(Problem(WORKLOAD), target, algorithm="direct")
         assert selection.config == best
         assert selection.reason == f"tuned, by a sibling: 1.00 µs on {case.measured_on} ({log})"
 
         own = another(kind, tiles=2) if kind == "cpu" else tuned(kind).space.configs[5]
         append(log, records(case.here, own, best_cost=9e-6, default_cost=None))
     with apply_history_best(log):  # slower than the other's, by another's clock
-        selection = select(WORKLOAD, target, algorithm="direct")
+        selection = select(Problem(WORKLOAD), target, algorithm="direct")
         assert selection.config == own
         assert selection.reason == f"tuned: 9.00 µs on {case.here} ({log})"
 
@@ -112,7 +113,7 @@ def test_the_nearest_sibling_is_asked_first(tmp_path: Path, monkeypatch: pytest.
         append(log, records(device, configs[place], best_cost=place * 1e-7))
         with apply_history_best(log):
             nearest = device if device is not EPYC[64] else EPYC[8]
-            assert f" on {nearest} (" in select(WORKLOAD, target, algorithm="direct").reason
+            assert f" on {nearest} (" in select(Problem(WORKLOAD), target, algorithm="direct").reason
 
 
 def test_a_tuning_run_does_not_go_on_from_a_sibling() -> None:
@@ -125,7 +126,7 @@ def test_too_few_tasks_for_many_threads() -> None:
     template, default = of.template, of.space.default
 
     def tasks(config: Any) -> int:
-        return int(template.features(WORKLOAD, config)["tasks"])
+        return int(template.features(Problem(WORKLOAD), config)["tasks"])
 
     few = next(config for config in of.space.configs if tasks(config) == 2 and config.parallel)
     serial = replace(default, parallel=False)
@@ -133,7 +134,7 @@ def test_too_few_tasks_for_many_threads() -> None:
 
     def gain(config: Any, measured_on: int, threads: int) -> float:
         on, here = EPYC[measured_on], EPYC[threads]
-        return expected_gain((config, 1.0), (default, 2.0), WORKLOAD, template, on, here)
+        return expected_gain((config, 1.0), (default, 2.0), Problem(WORKLOAD), template, on, here)
 
     assert [gain(few, 1, threads) for threads in (1, 2, 8, 64)] == pytest.approx([2, 2, 2 * 2 / 8, 2 * 2 / 56])
     assert [gain(serial, 1, threads) for threads in (1, 2, 8, 64)] == pytest.approx([2, 2 / 2, 2 / 8, 2 / 56])

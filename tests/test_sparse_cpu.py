@@ -8,13 +8,14 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pytest
 import tvm
-from tvmconv.schedules.cpu import sparse as template
-from tvmconv.schedules.cpu.sparse import Config
 
 from tvmconv import ConvWorkload
 from tvmconv.arrays import operand
 from tvmconv.errors import InvalidArgumentError
 from tvmconv.lowering import KERNEL_NAME
+from tvmconv.problem import Problem
+from tvmconv.schedules.cpu import sparse as template
+from tvmconv.schedules.cpu.sparse import Config
 from tvmconv.sparse.compiling import SparseKernel, compile_sparse
 from tvmconv.sparse.folding import expanded
 from tvmconv.sparse.weights import COMPILED_IN, constants_of
@@ -80,7 +81,7 @@ CASES = (
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.id)
 def test_configuration(case: Case) -> None:
-    assert not template.space(case.workload, CPU).violated(case.config)
+    assert not template.space(Problem(case.workload), CPU).violated(case.config)
     check(case.workload, pruned(case.workload, 0.3), case.config)
 
 

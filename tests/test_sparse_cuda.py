@@ -9,13 +9,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tvm
-from tvmconv.schedules.cuda import sparse as template
-from tvmconv.schedules.cuda import sparse_tiles
-from tvmconv.schedules.cuda.sparse import Config
 
 from tvmconv import ConvWorkload, cuda, kernel_cache
 from tvmconv.errors import CodeSizeError, InvalidArgumentError
 from tvmconv.lowering import KERNEL_NAME
+from tvmconv.problem import Problem
+from tvmconv.schedules.cuda import sparse as template
+from tvmconv.schedules.cuda import sparse_tiles
+from tvmconv.schedules.cuda.sparse import Config
 from tvmconv.serial import serial_twin
 from tvmconv.sparse import compiling
 from tvmconv.sparse.blocks import output_blocks
@@ -37,8 +38,8 @@ def config(**knobs: object) -> Config:
 
 
 def twin(workload: ConvWorkload, chosen: Config) -> Template:
-    assert not template.space(workload, SM_90).violated(chosen)
-    return make_template(serial_twin(template.schedule(workload, chosen, SM_90).mod["main"]), CPU)
+    assert not template.space(Problem(workload), SM_90).violated(chosen)
+    return make_template(serial_twin(template.schedule(Problem(workload), chosen, SM_90).mod["main"]), CPU)
 
 
 def check(workload: ConvWorkload, made: Template, weight: np.ndarray, channels: int) -> None:
@@ -115,7 +116,7 @@ def constants(weight: np.ndarray, workload: ConvWorkload = LAYER, **vectors: np.
 
 
 def cuda_source(workload: ConvWorkload, chosen: Config, weight: np.ndarray, **vectors: np.ndarray) -> str:
-    made = make_template(template.schedule(workload, chosen, SM_90).mod["main"], SM_90)
+    made = make_template(template.schedule(Problem(workload), chosen, SM_90).mod["main"], SM_90)
     dense = expanded(workload, constants(weight, workload, **vectors))
     executable = build(bind(made, dense, output_blocks(dense["w"], chosen.channels)), SM_90)
     return str(executable.mod.imports[0].inspect_source())

@@ -11,14 +11,18 @@ from statistics import geometric_mean
 
 import pytest
 from sparing import every
-from tvmconv.schedules.cuda import sparse
-from tvmconv.schedules.cuda.sparse_model import DENSITY, MOST_INSTRUCTIONS, clocks, instructions
 
 from tvmconv import ConvWorkload
+from tvmconv.problem import Problem
+from tvmconv.schedules.cuda import sparse
+from tvmconv.schedules.cuda.sparse_model import MOST_INSTRUCTIONS, clocks, instructions
 from tvmconv.suites import load_suite
 from tvmconv.targets import resolve_target
 
 SM_90 = resolve_target({"kind": "cuda", "arch": "sm_90"})
+DENSITY = 0.1
+"""Share of non-zeros of what was measured."""
+
 MEASURED = Path(__file__).parents[1] / "benchmarks"
 
 
@@ -39,7 +43,7 @@ def test_choice_among_measured(batch: int) -> None:
     workloads, losses = load_suite("sparse-paper", "cuda", batch), []
     for name, times in measured(batch).items():
         workload = workloads[name]
-        space, best = sparse.space(workload, SM_90), min(times, key=times.__getitem__)
+        space, best = sparse.space(Problem(workload, 1 - DENSITY), SM_90), min(times, key=times.__getitem__)
         checks = (*space.heuristics.values(), *space.constraints.values())
         assert all(getattr(best, knob) in values for knob, values in space.knobs.items()), (name, best)
         assert all(holds(best) for holds in checks), (name, best)
@@ -57,7 +61,8 @@ def test_choice_between_sparse_and_dense(batch: int) -> None:
     for row in json.loads((MEASURED / f"sparse-h100-batch-{batch}.json").read_text())["rows"]:
         workload, times = workloads[row["name"]], row["times"]
         faster = times["tvmconv-dense"]["median"] / times["tvmconv"]["median"]
-        pays = sparse.pays(workload, sparse.default_config(workload, SM_90), SM_90, DENSITY, weight_bytes=0)
+        problem = Problem(workload, 1 - DENSITY)
+        pays = sparse.pays(problem, sparse.default_config(problem, SM_90), SM_90, weight_bytes=0)
         assert workload.is_depthwise or pays == (faster > 1.05), row["name"]
 
 
@@ -65,7 +70,8 @@ def test_choice_between_sparse_and_dense(batch: int) -> None:
 @pytest.mark.parametrize("density", [0.1, 0.3, 0.9, 1.0])
 def test_no_block_is_too_much_for_compilers(name: str, density: float) -> None:
     workload = load_suite("sparse-paper", "cuda", 64)[name]
-    assert instructions(workload, sparse.default_config(workload, SM_90, density), density) <= MOST_INSTRUCTIONS
+    config = sparse.default_config(Problem(workload, 1 - density), SM_90)
+    assert instructions(workload, config, density) <= MOST_INSTRUCTIONS
 
 
 @pytest.mark.parametrize("tiles", [2, 3, 4, 6, 7, 12])
@@ -73,10 +79,10 @@ def test_tiles_that_are_legal_can_be_scheduled(tiles: int) -> None:
     """Of 2 images with 3 rows of 4 tiles each."""
     workload = ConvWorkload.conv2d((2, 2, 6, 32), (4, 2, 3, 3))
     config = sparse.Config(4, 1, threads_y=2, threads_x=8, rows=1, columns=1, chunk=1, buffers=1, tiles=tiles)
-    broken = sparse.space(workload, SM_90).violated(config)
+    broken = sparse.space(Problem(workload, 1 - DENSITY), SM_90).violated(config)
     assert broken == (["whole_blocks"] if tiles in (3, 6, 7) else [])
     if not broken:
-        sparse.schedule(workload, config, SM_90)
+        sparse.schedule(Problem(workload, 1 - DENSITY), config, SM_90)
 
 
 @pytest.mark.parametrize(
@@ -89,4 +95,4 @@ def test_tiles_that_are_legal_can_be_scheduled(tiles: int) -> None:
 )
 def test_few_outputs_of_a_large_window_have_a_warp(workload: ConvWorkload) -> None:
     """Fewer threads would each have more elements to stage than registers."""
-    assert sparse.default_config(workload, SM_90).threads == 32
+    assert sparse.default_config(Problem(workload, 1 - DENSITY), SM_90).threads == 32

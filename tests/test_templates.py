@@ -30,7 +30,7 @@ from tvmconv.autotvm.template_kernels import assert_same
 from tvmconv.autotvm.templates import TemplateTask, create_task
 from tvmconv.autotvm.tuner.features import matrix
 from tvmconv.dispatch import functions
-from tvmconv.dispatch.problem import problem_from
+from tvmconv.dispatch.call import problem_from
 from tvmconv.errors import InvalidArgumentError, WrongResultError
 from tvmconv.targets import DeviceFacts, device_facts, resolve_target
 

@@ -10,9 +10,6 @@ import pytest
 import tvm
 from network_graph import Graph
 from tvm import tirx
-from tvmconv.schedules.cpu import direct as direct_on_cpu
-from tvmconv.schedules.cpu import im2win as im2win_on_cpu
-from tvmconv.schedules.cuda.direct import Config
 
 import tvmconv
 from tvmconv import ConvWorkload
@@ -20,6 +17,10 @@ from tvmconv.dispatch import select
 from tvmconv.errors import InvalidArgumentError
 from tvmconv.lowering import KERNEL_NAME, build, build_kernel, lower
 from tvmconv.network import kernels
+from tvmconv.problem import Problem
+from tvmconv.schedules.cpu import direct as direct_on_cpu
+from tvmconv.schedules.cpu import im2win as im2win_on_cpu
+from tvmconv.schedules.cuda.direct import Config
 from tvmconv.targets import resolve_target
 from tvmconv.testing import check_result, random_operands, serial_twin
 from tvmconv.workspace import Workspace, take_out
@@ -49,10 +50,10 @@ CASES = {
 def test_on_a_gpu_it_comes_with_the_call(
     workload: ConvWorkload, config: Config, parameters: tuple[object, ...]
 ) -> None:
-    executable, workspace = build_kernel(workload, select(workload, SM_90, config), SM_90)
+    executable, workspace = build_kernel(workload, select(Problem(workload), SM_90, config), SM_90)
     assert workspace.parameters == parameters
     assert POOL not in str(executable.mod.inspect_source("ll"))
-    func, _ = take_out(lower(workload, select(workload, SM_90, config), SM_90, KERNEL_NAME), SM_90)
+    func, _ = take_out(lower(workload, select(Problem(workload), SM_90, config), SM_90, KERNEL_NAME), SM_90)
     twin = build(tvm.IRModule({KERNEL_NAME: serial_twin(func)}), CPU)
     operands = random_operands(workload)
     tensors = [tvm.runtime.tensor(array) for array in operands.values()]
@@ -86,7 +87,9 @@ def test_in_a_network_it_is_planned_with_all_other_memory(monkeypatch: pytest.Mo
     expected = tvmconv.build(model, CPU)(x)
     chosen = {24: replace(TILE, packed=True, parts=2), 8: replace(TILE, packed=True, vthreads_m=1)}
     monkeypatch.setattr(
-        kernels.dispatch, "select", lambda workload, target: select(workload, target, chosen[workload.out_channels])
+        kernels.dispatch,
+        "select",
+        lambda problem, target: select(problem, target, chosen[problem.workload.out_channels]),
     )
     mod, layers = kernels.use_kernels(model.mod, SM_90)
     assert [layer.kernel for layer in layers] == ["tvmconv cuda/direct"] * 2
@@ -110,7 +113,7 @@ def test_it_is_saved(tmp_path: Path) -> None:
 
 
 def test_saved_for_a_gpu_it_says_what_it_wants() -> None:
-    executable, workspace = build_kernel(DENSE, select(DENSE, SM_90, replace(TILE, parts=2)), SM_90)
-    operator = tvmconv.Operator(DENSE, SM_90, select(DENSE, SM_90), executable, workspace)
+    executable, workspace = build_kernel(DENSE, select(Problem(DENSE), SM_90, replace(TILE, parts=2)), SM_90)
+    operator = tvmconv.Operator(DENSE, SM_90, select(Problem(DENSE), SM_90), executable, workspace)
     assert operator.workspace_bytes == 4 * 2 * 24 * 198
     assert workspace == Workspace(4 * 2 * 24 * 198, (SUMS,))

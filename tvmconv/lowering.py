@@ -12,6 +12,7 @@ from .annotations import MIN_BLOCKS
 from .arrays import GPU_ALIGNMENT
 from .dispatch import Selection
 from .kernel_cache import use_fast_compiler
+from .problem import Problem
 from .workload import ConvWorkload
 from .workspace import Workspace, take_out
 
@@ -38,7 +39,7 @@ def lower(workload: ConvWorkload, selection: Selection, target: tvm.target.Targe
 
     It is marked as scheduled, so that TVM's own passes leave it alone inside a larger module.
     """
-    func = selection.template.schedule(workload, selection.config, target).mod["main"]
+    func = selection.template.schedule(Problem(workload), selection.config, target).mod["main"]
     func = as_scheduled(func, name)
     return with_alignment(with_launch_bounds(with_operands(func, workload)), target)
 

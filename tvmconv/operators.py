@@ -25,6 +25,7 @@ from .dispatch.history import History, applied
 from .errors import InvalidArgumentError
 from .lowering import KERNEL_NAME, build_kernel, lower
 from .parameters import Activation, Padding
+from .problem import Problem
 from .targets import cuda_arch, device_of, resolve_target
 from .workload import DTYPES, ConvWorkload
 from .workspace import Workspace, take_out
@@ -182,7 +183,7 @@ def compile(  # noqa: A001
     if not isinstance(workload, ConvWorkload):
         raise InvalidArgumentError("workload", workload, "a ConvWorkload, such as ConvWorkload.conv2d makes")
     resolved = resolve_target(target)
-    selection = select(workload, resolved, config, algorithm)
+    selection = select(Problem(workload), resolved, config, algorithm)
     logger.info("%s by %s: %s", workload, selection.name, selection.reason)
     return Operator(workload, resolved, selection, *build_kernel(workload, selection, resolved))
 

@@ -47,10 +47,10 @@ def run() -> None:
     """Call each contender on this machine's GPU, a call of each between the start and the stop of the profiler."""
     import torch
 
-    from tvmconv.bench.peers import PEERS
+    from tvmconv.bench.peers import known_peers
     from tvmconv.bench.peers.sparse import Sparse
     from tvmconv.checking.pruning import operands_for
-    from tvmconv.dispatch.problem import Problem
+    from tvmconv.problem import Problem
     from tvmconv.suites import load_suite
     from tvmconv.targets import device_of, resolve_target
 
@@ -61,7 +61,7 @@ def run() -> None:
         arrays = operands_for(Problem(workload, SPARSITY))
         operands = {key: torch.from_numpy(array).cuda() for key, array in arrays.items() if key != "output"}
         for contender in CONTENDERS:
-            peer = Sparse() if contender == "tvmconv" else PEERS[contender]
+            peer = Sparse() if contender == "tvmconv" else known_peers()[contender]
             (call,) = peer.prepare(workload, target, [operands])
             for _ in range(WARM_UP):
                 call()

@@ -11,7 +11,7 @@ geometric mean over the depthwise suites, and 1.8 times as its channels-last one
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 
 import tvm
@@ -19,10 +19,11 @@ from tvm import te
 from tvm.s_tir import Schedule
 
 from tvmconv import compute
+from tvmconv.problem import Problem
 from tvmconv.workload import ConvWorkload, channel_block
 
 from ..space import Space, ceil_div, divisors, named, tile_sizes, wasted
-from .machine import PARALLEL_FLOPS, TURNS, native_lanes, vector_registers
+from .machine import FMA_UNITS, PARALLEL_FLOPS, TURNS, native_lanes, vector_registers
 from .tile_cost import STACK_BYTES
 
 VERSION = 2
@@ -71,15 +72,18 @@ class Config:
 LEAST = Config(1, 1, 1, vector=4, over_channels=False, unroll=0, parallel=False)
 
 
-def supports(workload: ConvWorkload) -> bool:
-    """Whether x and output are alike, each channel of one made of that of the other where they are in blocks."""
-    return workload.is_in_nchw or (workload.layout == workload.out_layout and workload.multiplier == 1)
+def supports(problem: Problem, target: tvm.target.Target) -> bool:
+    """Support depthwise convolutions in NCHW; in blocks of channels those that have one output for each channel."""
+    workload = problem.workload
+    alike = workload.layout == workload.out_layout and workload.multiplier == 1
+    return problem.is_depthwise and (workload.is_in_nchw or alike)
 
 
-def space(workload: ConvWorkload, target: tvm.target.Target) -> Space[Config]:
+def space(problem: Problem, target: tvm.target.Target) -> Space[Config]:
     """The configurations worth trying for a workload, legal on the target."""
+    workload = problem.workload
     height, width = workload.output_size
-    default, block = default_config(workload, target), channel_block(workload.layout)
+    default, block = default_config(problem, target), channel_block(workload.layout)
     knobs = {
         "tiles": tile_sizes(height),
         "rows": tuple(rows for rows in (*range(1, 9), 10, 12, 14, 16) if rows <= height),
@@ -140,8 +144,9 @@ def heuristics(workload: ConvWorkload, target: tvm.target.Target) -> dict[str, C
     return named(little_waste, short_vectors_for_short_rows, some_unrolling, quick_to_compile, threads_for_work)
 
 
-def default_config(workload: ConvWorkload, target: tvm.target.Target) -> Config:
+def default_config(problem: Problem, target: tvm.target.Target) -> Config:
     """A legal configuration that is reasonable for any workload."""
+    workload = problem.workload
     height, width = workload.output_size
     native = native_lanes(target)
     if (block := channel_block(workload.layout)) > 1:
@@ -176,7 +181,8 @@ def _config_in_blocks(workload: ConvWorkload, block: int, target: tvm.target.Tar
         # A vector of the input is read for all rows of the kernel that it is used by.
         rows, columns = tile
         reads = (rows - 1) * workload.stride[0] + workload.window[0]
-        return wasted(height, rows) * wasted(width, columns) * (1 + reads / (rows * workload.kernel[0])) / columns**0.1
+        per_tap = 1 + reads / (rows * workload.kernel[0])
+        return float(wasted(height, rows) * wasted(width, columns) * per_tap / columns**0.1)
 
     tiles = [(rows, columns) for columns in range(1, min(width, 8) + 1) for rows in range(1, min(height, 8) + 1)]
     rows, columns = min((tile for tile in tiles if prod(tile) <= sums), key=cost)
@@ -200,8 +206,25 @@ def _tiles(workload: ConvWorkload, rows: int, channels: int) -> int:
     return ceil_div(steps, ceil_div(steps, tiles))
 
 
-def schedule(workload: ConvWorkload, config: Config, target: tvm.target.Target) -> Schedule:
+def estimate(problem: Problem, config: Config, target: tvm.target.Target) -> float:
+    """Return the cycles that a core should take for an image, by its units for multiply-adds."""
+    workload = problem.workload
+    multiply_adds = workload.flops / 2 / workload.batch * prod(surplus(workload, config))
+    return multiply_adds / config.vector / FMA_UNITS
+
+
+def ablations(config: Config) -> dict[str, Config]:
+    """Return the configuration without each of its optimizations in turn, by the name of what is left out."""
+    return {
+        "micro-kernel": replace(config, rows=1, columns=1, tiles=config.rows * config.tiles),
+        "unrolling": replace(config, unroll=0),
+        "threads": replace(config, parallel=False),
+    }
+
+
+def schedule(problem: Problem, config: Config, target: tvm.target.Target) -> Schedule:
     """The workload's computation, scheduled; the config must be legal."""
+    workload = problem.workload
     # Step 0. The computation, rounded up to whole tiles
     tile = (config.block_y, config.block_x)
     sch = Schedule(te.create_prim_func(compute.depthwise(workload, tile)))
@@ -270,8 +293,9 @@ def schedule(workload: ConvWorkload, config: Config, target: tvm.target.Target) 
     return sch
 
 
-def features(workload: ConvWorkload, config: Config) -> dict[str, float]:
+def features(problem: Problem, config: Config) -> dict[str, float]:
     """What a cost model should know beside the knobs, such that workloads can be compared."""
+    workload = problem.workload
     height, width = workload.output_size
     (sh, sw), (wh, ww), taps = workload.stride, workload.window, prod(workload.kernel)
     lanes = 1 if config.over_channels else config.vector

@@ -10,7 +10,7 @@ from tvm import te
 from tvm.s_tir import Schedule
 
 from tvmconv import compute
-from tvmconv.workload import ConvWorkload
+from tvmconv.problem import Problem
 
 from ..space import Space
 from .register_tiles import (
@@ -18,14 +18,13 @@ from .register_tiles import (
     ablations,
     best_tile,
     constraints,
-    estimate,
     features,
     heuristics,
     schedule_tiles,
     tile_knobs,
     tiles_to_stage,
 )
-from .tile_cost import TileConfig
+from .tile_cost import TileConfig, cost
 
 __all__ = [
     "LEAST",
@@ -43,9 +42,10 @@ __all__ = [
 VERSION = 1
 
 
-def supports(workload: ConvWorkload) -> bool:
-    """Whether a tile is in blocks of channels where they are: none reaches into another group."""
-    return workload.groups == 1 or workload.is_in_nchw
+def supports(problem: Problem, target: tvm.target.Target) -> bool:
+    """Support convolutions whose channels meet; in blocks of channels those of one group, which none reaches out of."""
+    workload = problem.workload
+    return problem.is_dense and (workload.groups == 1 or workload.is_in_nchw)
 
 
 @dataclass(frozen=True)
@@ -56,14 +56,16 @@ class Config(TileConfig):
 LEAST = Config(1, 1, 1, 1, 1, 1, staged=0, parallel=False)
 
 
-def space(workload: ConvWorkload, target: tvm.target.Target) -> Space[Config]:
+def space(problem: Problem, target: tvm.target.Target) -> Space[Config]:
     """The configurations worth trying for a workload, legal on the target."""
-    default, knobs = default_config(workload, target), tile_knobs(workload, target)
+    workload = problem.workload
+    default, knobs = default_config(problem, target), tile_knobs(workload, target)
     return Space(default, LEAST, knobs, constraints(workload, target), heuristics(workload, target))
 
 
-def default_config(workload: ConvWorkload, target: tvm.target.Target) -> Config:
+def default_config(problem: Problem, target: tvm.target.Target) -> Config:
     """A legal configuration that is reasonable for any workload."""
+    workload = problem.workload
     best = Config(**vars(best_tile(workload, target)))
     if not any(workload.padding):
         return best
@@ -73,8 +75,14 @@ def default_config(workload: ConvWorkload, target: tvm.target.Target) -> Config:
     return replace(best, staged=1, tiles=tiles_to_stage(workload, best, row_bytes))
 
 
-def schedule(workload: ConvWorkload, config: Config, target: tvm.target.Target) -> Schedule:
+def estimate(problem: Problem, config: Config, target: tvm.target.Target) -> float:
+    """Return the cycles that a core should take for an image."""
+    return cost(problem.workload, config, target)
+
+
+def schedule(problem: Problem, config: Config, target: tvm.target.Target) -> Schedule:
     """The workload's computation, scheduled; the config must be legal."""
+    workload = problem.workload
     tile = (config.block, config.rows * config.tiles, config.columns)
     sch = Schedule(te.create_prim_func(compute.direct(workload, tile)))
     schedule_tiles(sch, workload, config, "direct", staged="pad")

@@ -12,7 +12,7 @@ from tvm import te
 from tvm.s_tir import Schedule
 
 from tvmconv import compute
-from tvmconv.workload import ConvWorkload
+from tvmconv.problem import Problem
 
 from ..space import Space
 from .register_tiles import (
@@ -26,11 +26,30 @@ from .register_tiles import (
     tile_knobs,
     tiles_to_stage,
 )
-from .tile_cost import TileConfig
+from .tile_cost import TileConfig, cost
 
-__all__ = ["LEAST", "VERSION", "Config", "ablations", "default_config", "features", "schedule", "space"]
+__all__ = [
+    "LEAST",
+    "VERSION",
+    "Config",
+    "ablations",
+    "default_config",
+    "estimate",
+    "features",
+    "schedule",
+    "space",
+    "supports",
+]
 
 VERSION = 1
+
+COPY_CYCLES = 0.25
+"""Cycles that an element of the windows takes to be copied, at least: a vector of 8 is loaded and stored in two."""
+
+
+def supports(problem: Problem, target: tvm.target.Target) -> bool:
+    """Support convolutions whose channels meet, in NCHW."""
+    return problem.is_dense and problem.workload.is_in_nchw
 
 
 @dataclass(frozen=True)
@@ -41,14 +60,16 @@ class Config(TileConfig):
 LEAST = Config(1, 1, 1, 1, 1, 1, staged=1, parallel=False)
 
 
-def space(workload: ConvWorkload, target: tvm.target.Target) -> Space[Config]:
+def space(problem: Problem, target: tvm.target.Target) -> Space[Config]:
     """The configurations worth trying for a workload, legal on the target."""
-    default, knobs = default_config(workload, target), {**tile_knobs(workload, target), "staged": (1, 2)}
+    workload = problem.workload
+    default, knobs = default_config(problem, target), {**tile_knobs(workload, target), "staged": (1, 2)}
     return Space(default, LEAST, knobs, constraints(workload, target), heuristics(workload, target))
 
 
-def default_config(workload: ConvWorkload, target: tvm.target.Target) -> Config:
+def default_config(problem: Problem, target: tvm.target.Target) -> Config:
     """A legal configuration that is reasonable for any workload."""
+    workload = problem.workload
     best = Config(**vars(replace(best_tile(workload, target), staged=2)))
     row_bytes = 4 * workload.w_shape[1] * workload.padded_input[1] * workload.kernel[0]
     if row_bytes * workload.output_size[0] * workload.groups <= STAGED_BYTES:
@@ -56,8 +77,16 @@ def default_config(workload: ConvWorkload, target: tvm.target.Target) -> Config:
     return replace(best, staged=1, tiles=tiles_to_stage(workload, best, row_bytes))
 
 
-def schedule(workload: ConvWorkload, config: Config, target: tvm.target.Target) -> Schedule:
+def estimate(problem: Problem, config: Config, target: tvm.target.Target) -> float:
+    """Return the cycles that a core should take for an image: those of `direct`, and of laying windows out."""
+    workload = problem.workload
+    windows = workload.in_channels * workload.output_size[0] * workload.padded_input[1] * workload.kernel[0]
+    return cost(workload, config, target) + COPY_CYCLES * windows
+
+
+def schedule(problem: Problem, config: Config, target: tvm.target.Target) -> Schedule:
     """The workload's computation, scheduled; the config must be legal."""
+    workload = problem.workload
     tile = (config.block, config.rows * config.tiles, config.columns)
     sch = Schedule(te.create_prim_func(compute.im2win(workload, tile)))
     sch.compute_inline(sch.get_sblock("pad"))

@@ -15,6 +15,7 @@ from tvm import te
 from tvm.s_tir import Schedule
 
 from tvmconv import compute
+from tvmconv.problem import Problem
 from tvmconv.workload import ConvWorkload
 
 from ..space import Space, ceil_div, named, tile_sizes, wasted
@@ -49,14 +50,16 @@ class Config:
 LEAST = Config(1, 1, 1, 1, parallel=False)
 
 
-def supports(workload: ConvWorkload) -> bool:
-    """Whether an output's input is the pixel at its place, and a plane has enough of them for any target's vector."""
+def supports(problem: Problem, target: tvm.target.Target) -> bool:
+    """Support 1x1 convolutions that read the pixel at an output's place, of planes with a vector of pixels or more."""
+    workload = problem.workload
     in_place = workload.kernel == workload.stride == (1, 1) and not any(workload.padding)
-    return workload.is_in_nchw and in_place and prod(workload.output_size) >= MOST_LANES
+    return problem.is_dense and workload.is_in_nchw and in_place and prod(workload.output_size) >= MOST_LANES
 
 
-def space(workload: ConvWorkload, target: tvm.target.Target) -> Space[Config]:
+def space(problem: Problem, target: tvm.target.Target) -> Space[Config]:
     """The configurations worth trying for a workload, legal on the target."""
+    workload = problem.workload
     native = native_lanes(target)
     knobs = {
         "vectors": tuple(range(1, 8)),
@@ -65,7 +68,7 @@ def space(workload: ConvWorkload, target: tvm.target.Target) -> Space[Config]:
         "tiles": tile_sizes(ceil_div(prod(workload.output_size), native)),
         "parallel": (True, False),
     }
-    default = default_config(workload, target)
+    default = default_config(problem, target)
     return Space(default, LEAST, knobs, constraints(workload, target), heuristics(workload, target))
 
 
@@ -102,8 +105,9 @@ def heuristics(workload: ConvWorkload, target: tvm.target.Target) -> dict[str, C
     return named(enough_sums, little_waste, threads_for_work)
 
 
-def default_config(workload: ConvWorkload, target: tvm.target.Target) -> Config:
+def default_config(problem: Problem, target: tvm.target.Target) -> Config:
     """A legal configuration that is reasonable for any workload."""
+    workload = problem.workload
     native, plane = native_lanes(target), prod(workload.output_size)
     lanes = min(native, 1 << plane.bit_length() - 1)
     parallel = workload.flops >= PARALLEL_FLOPS
@@ -123,9 +127,9 @@ def default_config(workload: ConvWorkload, target: tvm.target.Target) -> Config:
     return min((config(min(vectors, most)) for vectors in (2, 3)), key=lambda each: cycles(workload, each))
 
 
-def estimate(workload: ConvWorkload, target: tvm.target.Target) -> float:
-    """Cycles that a core should take for an image with the default configuration."""
-    return cycles(workload, default_config(workload, target))
+def estimate(problem: Problem, config: Config, target: tvm.target.Target) -> float:
+    """Return the cycles that a core should take for an image."""
+    return cycles(problem.workload, config)
 
 
 def cycles(workload: ConvWorkload, config: Config) -> float:
@@ -137,8 +141,9 @@ def cycles(workload: ConvWorkload, config: Config) -> float:
     return blocks * tiles * (workload.w_shape[1] * step + STORE_CYCLES * tile)
 
 
-def schedule(workload: ConvWorkload, config: Config, target: tvm.target.Target) -> Schedule:
+def schedule(problem: Problem, config: Config, target: tvm.target.Target) -> Schedule:
     """The workload's computation, scheduled; the config must be legal."""
+    workload = problem.workload
     # Step 1. A task is a band of a plane's pixels, for a block of channels: consecutive ones share their pixels
     lanes, plane = config.vector, prod(workload.output_size)
     function = compute.pointwise(workload, config.block, config.vectors * config.tiles, lanes)
@@ -186,8 +191,9 @@ def ablations(config: Config) -> dict[str, Config]:
     }
 
 
-def features(workload: ConvWorkload, config: Config) -> dict[str, float]:
+def features(problem: Problem, config: Config) -> dict[str, float]:
     """What a cost model should know beside the knobs, such that workloads can be compared."""
+    workload = problem.workload
     plane, tile = prod(workload.output_size), config.vectors * config.block
     pixels = config.vectors * config.vector
     return {

@@ -15,6 +15,7 @@ import tvm
 from tvm.s_tir import Schedule
 from tvm.s_tir.schedule import SBlockRV
 
+from tvmconv.problem import Problem
 from tvmconv.workload import ConvWorkload, channel_block
 
 from ..space import ceil_div, divisors, named, tile_sizes, wasted
@@ -238,19 +239,15 @@ def shape(config: TileConfig) -> tuple[int, ...]:
     return config.vectors, config.vector, config.rows, config.columns
 
 
-def estimate(workload: ConvWorkload, target: tvm.target.Target) -> float:
-    """Cycles that a core should take for an image with the best tile."""
-    return cost(workload, best_tile(workload, target), target)
-
-
 def surplus(workload: ConvWorkload, config: TileConfig) -> tuple[float, float]:
     """What whole tiles compute of rows and of columns, in parts of those there are."""
     height, width = workload.output_size
     return wasted(height, config.rows * config.tiles), wasted(width, config.columns)
 
 
-def features(workload: ConvWorkload, config: TileConfig) -> dict[str, float]:
+def features(problem: Problem, config: TileConfig) -> dict[str, float]:
     """What a cost model should know beside the knobs, such that workloads can be compared."""
+    workload = problem.workload
     height, width = workload.output_size
     taps, channels = prod(workload.kernel), workload.w_shape[1]
     waste_y, waste_x = surplus(workload, config)

@@ -7,7 +7,7 @@ output channels goes over the band's pixels, so many vectors at a time, in code 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 
 import tvm
@@ -17,10 +17,11 @@ from tvm.s_tir.schedule import LoopRV
 
 from tvmconv import compute
 from tvmconv.annotations import SHARES, UNROLLED
+from tvmconv.problem import Problem
 from tvmconv.workload import ConvWorkload
 
 from ..space import Space, ceil_div, ceil_to, divisors, named, tile_sizes, wasted
-from .machine import L2_BYTES, L3_BYTES, PARALLEL_FLOPS, native_lanes, vector_registers
+from .machine import FMA_UNITS, L2_BYTES, L3_BYTES, PARALLEL_FLOPS, native_lanes, vector_registers
 
 VERSION = 1
 
@@ -42,9 +43,6 @@ class Config:
 
 
 LEAST = Config(1, 1, 1, 1, parallel=False)
-DENSITY = 0.1
-"""Share of non-zeros that configurations are chosen for where none is given."""
-
 FEW_TILES = 12
 """Tiles of a band that are too few for what its code takes to read."""
 
@@ -62,8 +60,14 @@ SUMS = 24
 """Vectors of sums that are in registers, of 32; of 16 it is half."""
 
 
-def space(workload: ConvWorkload, target: tvm.target.Target, density: float = DENSITY) -> Space[Config]:
+def supports(problem: Problem, target: tvm.target.Target) -> bool:
+    """Support weights that are compiled in, in NCHW."""
+    return problem.sparsity is not None and problem.workload.is_in_nchw
+
+
+def space(problem: Problem, target: tvm.target.Target) -> Space[Config]:
     """The configurations worth trying for a workload and a share of non-zeros, legal on the target."""
+    workload = problem.workload
     height = workload.output_size[0]
     knobs = {
         "channels": (2, 3, 4, 6, 8, 12, 16, 24),
@@ -72,7 +76,7 @@ def space(workload: ConvWorkload, target: tvm.target.Target, density: float = DE
         "shares": (1, 2, 4),
         "parallel": (False, True),
     }
-    default = default_config(workload, target, density)
+    default = default_config(problem, target)
 
     def registers_used(config: Config) -> bool:
         return config.channels * config.vectors >= _sums(target) // 2
@@ -98,11 +102,12 @@ def constraints(workload: ConvWorkload, target: tvm.target.Target) -> dict[str, 
     return named(registers, rows, shares)
 
 
-def default_config(workload: ConvWorkload, target: tvm.target.Target, density: float = DENSITY) -> Config:
+def default_config(problem: Problem, target: tvm.target.Target) -> Config:
     """The configuration that should be the fastest for a share of non-zeros."""
+    workload = problem.workload
     height, _ = workload.output_size
     lanes, pitch = native_lanes(target), compute.band_pitch(workload)
-    parallel = density * workload.flops >= PARALLEL_FLOPS
+    parallel = problem.density * workload.flops >= PARALLEL_FLOPS
     # A second vector would share only the weights with the first, which instructions read on the way: for as many sums
     # fewer channels would share an element of the input, and the code would be longer.
     channels = min(_sums(target), workload.out_channels)
@@ -123,23 +128,40 @@ def default_config(workload: ConvWorkload, target: tvm.target.Target, density: f
     return Config(channels, 1, ceil_div(height, bands), shares, parallel)
 
 
-def pays(workload: ConvWorkload, config: Config, target: tvm.target.Target, density: float, weight_bytes: int) -> bool:
+def estimate(problem: Problem, config: Config, target: tvm.target.Target) -> float:
+    """Return the cycles that a core should take for an image: so much less than a dense kernel's as there are zeros."""
+    workload = problem.workload
+    return problem.density / FASTER * workload.flops / 2 / workload.batch / native_lanes(target) / FMA_UNITS
+
+
+def ablations(config: Config) -> dict[str, Config]:
+    """Return the configuration without each of its optimizations in turn, by the name of what is left out."""
+    return {
+        "shared inputs": replace(config, channels=1),
+        "shares": replace(config, shares=1),
+        "threads": replace(config, parallel=False, shares=1),
+    }
+
+
+def pays(problem: Problem, config: Config, target: tvm.target.Target, weight_bytes: int) -> bool:
     """Whether the kernel should be faster than the dense one, in a network that has weights of so many bytes.
 
     In a small network, what counts is the arithmetic. In a large one code and weights come from memory in each call:
     where there are few pixels to compute, that takes longer than all else.
     """
+    workload = problem.workload
     pixels = workload.batch * prod(workload.output_size)
     read, weight = (CODE_PIXELS, WEIGHT_PIXELS) if weight_bytes > L3_BYTES else (0, 0)
-    return density * (pixels + read) < FASTER * (pixels + weight)
+    return problem.density * (pixels + read) < FASTER * (pixels + weight)
 
 
 def _sums(target: tvm.target.Target) -> int:
     return SUMS * vector_registers(target) // 32
 
 
-def features(workload: ConvWorkload, config: Config) -> dict[str, float]:
+def features(problem: Problem, config: Config) -> dict[str, float]:
     """What a cost model should know beside the knobs, such that workloads can be compared."""
+    workload = problem.workload
     height, _ = workload.output_size
     pitch, (stride, _) = compute.band_pitch(workload), workload.stride
     read = (config.rows - 1) * stride + workload.window[0]
@@ -156,8 +178,9 @@ def features(workload: ConvWorkload, config: Config) -> dict[str, float]:
     }
 
 
-def schedule(workload: ConvWorkload, config: Config, target: tvm.target.Target) -> Schedule:
+def schedule(problem: Problem, config: Config, target: tvm.target.Target) -> Schedule:
     """The workload's computation, scheduled with all output channels in a block; the config must be legal."""
+    workload = problem.workload
     # Step 0. The computation, in bands of rows and whole tiles of pixels
     lanes = native_lanes(target)
     sch = Schedule(te.create_prim_func(compute.sparse_rows(workload, config.rows, config.vectors, lanes)))

@@ -27,7 +27,7 @@ def transposition(rows: int, lanes: int) -> str:
 
 
 def _description(rows: int, lanes: int) -> PrimFunc:
-    @T.prim_func(s_tir=True)
+    @T.prim_func(s_tir=True)  # type: ignore[untyped-decorator]  # TVM has no types for it
     def description(a: T.handle, b: T.handle) -> None:
         s0 = T.int32()
         s1 = T.int32()

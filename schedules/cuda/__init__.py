@@ -1,1 +1,5 @@
 """Schedules for NVIDIA GPUs."""
+
+from . import depthwise, direct, im2win, sparse
+
+__all__ = ["depthwise", "direct", "im2win", "sparse"]

@@ -15,22 +15,33 @@ from tvm.s_tir import Schedule
 from tvm.s_tir.schedule import LoopRV, SBlockRV
 
 from tvmconv import compute
-from tvmconv.workload import ConvWorkload
+from tvmconv.problem import Problem
 
-from .depthwise_model import default_config, features, space
+from .depthwise_model import ablations, default_config, estimate, features, space, supports
 from .depthwise_tiles import LEAST, Config
 
-__all__ = ["LEAST", "VERSION", "Config", "default_config", "features", "schedule", "space"]
+__all__ = [
+    "LEAST",
+    "VERSION",
+    "Config",
+    "ablations",
+    "default_config",
+    "estimate",
+    "features",
+    "schedule",
+    "space",
+    "supports",
+]
 
 VERSION = 1
 
 
-def schedule(workload: ConvWorkload, config: Config, target: tvm.target.Target) -> Schedule:
+def schedule(problem: Problem, config: Config, target: tvm.target.Target) -> Schedule:
     """The workload's computation, scheduled; the config must be legal."""
     # Step 0. The computation, rounded up to whole tiles
     tile = (config.block_y, config.block_x)
     lanes = 1 if config.flat else config.load
-    sch = Schedule(te.create_prim_func(compute.depthwise(workload, tile, lanes)))
+    sch = Schedule(te.create_prim_func(compute.depthwise(problem.workload, tile, lanes)))
     pad, accumulate, output = (sch.get_sblock(name) for name in ("pad", "depthwise", "output"))
     operands = range(1, len(sch.get(output).reads))
     vectors = [sch.cache_read(output, operand, "local") for operand in operands]

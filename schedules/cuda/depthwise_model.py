@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from math import prod
+from typing import Any
 
 import tvm
 
 from tvmconv.errors import NoValidConfigurationError
+from tvmconv.problem import Problem
 from tvmconv.workload import ConvWorkload
 
 from ..space import Space, ceil_div, named, wasted
@@ -21,6 +23,7 @@ from .depthwise_tiles import (
     whole_planes,
     window_elements,
 )
+from .gemm_model import BYTES_PER_CLOCK, START
 from .machine import MULTIPROCESSORS
 
 FULL_GPU_THREADS = 65536
@@ -34,10 +37,32 @@ WASTE = 1.15
 """How many outputs, in parts of those wanted, the default configuration may compute at the bottom of a plane."""
 
 
-def space(workload: ConvWorkload, target: tvm.target.Target) -> Space[Config]:
+def supports(problem: Problem, target: tvm.target.Target) -> bool:
+    """Support depthwise convolutions in NCHW."""
+    return problem.is_depthwise and problem.workload.is_in_nchw
+
+
+def estimate(problem: Problem, config: Config, target: tvm.target.Target) -> float:
+    """Return the clocks that memory takes to move the operands once, with what whole blocks read and write in vain."""
+    workload = problem.workload
+    waste = prod(map(wasted, workload.output_size, (config.block_y, config.block_x)))
+    return START + waste * workload.bytes_moved / BYTES_PER_CLOCK
+
+
+def ablations(config: Config) -> dict[str, Config]:
+    """Return the configuration without each of its optimizations in turn, by the name of what is left out."""
+    return {
+        "vector loads": replace(config, vector=1, load=1),
+        "unrolling": replace(config, unroll=0, shared_input=True),
+        "shared filter": replace(config, shared_filter=False),
+    }
+
+
+def space(problem: Problem, target: tvm.target.Target) -> Space[Config]:
     """The configurations worth trying for a workload, legal on the target."""
+    workload = problem.workload
     height, width = workload.output_size
-    default = default_config(workload, target)
+    default = default_config(problem, target)
 
     def upto(limit: int, *values: int) -> set[int]:
         return {value for value in values if value <= limit}
@@ -47,7 +72,7 @@ def space(workload: ConvWorkload, target: tvm.target.Target) -> Space[Config]:
     whole_width = upto(64, *(ceil_div(width, n) for n in columns))
     # What of the input fits into registers belongs there; only what does not is staged.
     staged = default.shared_input
-    knobs = {
+    knobs: dict[str, Iterable[Any]] = {
         "planes": {*whole_planes(workload, 64)},
         "threads_y": upto(2 * height - 1, 1, 2, 4, 8, 16) | whole_height,
         "threads_x": upto(2 * width - 1, 1, 4, 8, 16, 32, 56) | whole_width,
@@ -63,7 +88,9 @@ def space(workload: ConvWorkload, target: tvm.target.Target) -> Space[Config]:
         "siblings": {1, workload.multiplier},
         "flat": {False, True},
     }
-    values = {name: tuple(sorted(several | {getattr(default, name)})) for name, several in knobs.items()}
+    values: dict[str, tuple[Any, ...]] = {
+        name: tuple(sorted({*several, getattr(default, name)})) for name, several in knobs.items()
+    }
     return Space(default, LEAST, values, constraints(workload, target), heuristics(workload))
 
 
@@ -112,13 +139,14 @@ def heuristics(workload: ConvWorkload) -> dict[str, Callable[[Config], bool]]:
     )
 
 
-def default_config(workload: ConvWorkload, target: tvm.target.Target) -> Config:
+def default_config(problem: Problem, target: tvm.target.Target) -> Config:
     """A legal configuration that is reasonable for any workload.
 
     What was fast on an H100: a window in registers, read once by loads as wide as stores; one block as wide as the
     plane; all outputs of a channel in one thread. Planes too narrow for that go through shared memory as they lie. So
     does the tile of a window too large for registers, and one too large for both is read through the cache.
     """
+    workload = problem.workload
     checks = constraints(workload, target).values()
     for config in _candidates(workload):
         if all(holds(config) for holds in checks):
@@ -174,8 +202,9 @@ def _threads(columns: int) -> int:
     return rounded if rounded <= 1.2 * threads else threads
 
 
-def features(workload: ConvWorkload, config: Config) -> dict[str, float]:
+def features(problem: Problem, config: Config) -> dict[str, float]:
     """What a cost model should know beside the knobs, such that workloads can be compared; an H100 is assumed."""
+    workload = problem.workload
     height, width = workload.output_size
     grid, shared = blocks(workload, config), shared_bytes(workload, config)
     taps, vthreads = prod(workload.kernel), config.vthreads_y * config.vthreads_x

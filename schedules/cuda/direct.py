@@ -9,14 +9,25 @@ import tvm
 from tvm.s_tir import Schedule
 
 from tvmconv.compute.direct import input_elements
-from tvmconv.workload import ConvWorkload
+from tvmconv.problem import Problem
 
 from ..space import Space
-from .gemm_model import best_config, features, search_space
+from .gemm_model import best_config, clocks, features, search_space, supports
 from .gemm_schedule import schedule_gemm
 from .gemm_tiles import GemmConfig, ablations
 
-__all__ = ["LEAST", "VERSION", "Config", "ablations", "default_config", "features", "schedule", "space"]
+__all__ = [
+    "LEAST",
+    "VERSION",
+    "Config",
+    "ablations",
+    "default_config",
+    "estimate",
+    "features",
+    "schedule",
+    "space",
+    "supports",
+]
 
 VERSION = 2
 
@@ -29,16 +40,23 @@ class Config(GemmConfig):
 LEAST = Config(1, 1, 1, 1, 1, 1, 1, 1, 1, 1)
 
 
-def space(workload: ConvWorkload, target: tvm.target.Target) -> Space[Config]:
+def space(problem: Problem, target: tvm.target.Target) -> Space[Config]:
     """The configurations that are worth a trial on this target."""
-    return search_space(default_config(workload, target), LEAST, workload, target, prod(workload.x_shape))
+    workload = problem.workload
+    return search_space(default_config(problem, target), LEAST, workload, target, prod(workload.x_shape))
 
 
-def default_config(workload: ConvWorkload, target: tvm.target.Target) -> Config:
+def default_config(problem: Problem, target: tvm.target.Target) -> Config:
     """A legal configuration that is reasonable for any workload."""
+    workload = problem.workload
     return Config(**vars(best_config(workload, target, prod(workload.x_shape))))
 
 
-def schedule(workload: ConvWorkload, config: Config, target: tvm.target.Target) -> Schedule:
+def estimate(problem: Problem, config: Config, target: tvm.target.Target) -> float:
+    """Return the clocks that the busiest multiprocessor should take."""
+    return clocks(problem.workload, config)
+
+
+def schedule(problem: Problem, config: Config, target: tvm.target.Target) -> Schedule:
     """The workload's computation, scheduled; the config must be legal."""
-    return schedule_gemm(workload, config, input_elements)
+    return schedule_gemm(problem.workload, config, input_elements)

@@ -6,7 +6,7 @@ Its numbers were fitted to some 480 configurations of 12 layers that were measur
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
+from functools import lru_cache
 from itertools import product
 from math import hypot, prod
 from typing import Any
@@ -14,6 +14,7 @@ from typing import Any
 import tvm
 
 from tvmconv.errors import NoValidConfigurationError
+from tvmconv.problem import Problem
 from tvmconv.workload import ConvWorkload
 
 from ..space import Space, ceil_div, divisors, named, wasted
@@ -43,6 +44,9 @@ shared memory and its barriers; more where it waits for memory too; of a launch;
 BYTES_PER_CLOCK = 1700
 """Of the memory, for parts on their way out and in again."""
 
+MOST_ELEMENTS = 2**29 - 1, 2**31 - 1
+"""The most elements of four bytes that `cp.async` reaches, and that TVM counts: constraints ask no more of them."""
+
 WORTH_A_TRIAL = 1.5
 """How much slower than the default the model may find a configuration of the space."""
 
@@ -69,7 +73,12 @@ def resident_blocks(workload: ConvWorkload, config: GemmConfig) -> int:
 
 
 def best_config(workload: ConvWorkload, target: tvm.target.Target, elements: int) -> GemmConfig:
-    """The legal configuration, of a few, that the model finds the fastest, reading from so many elements."""
+    """Return the legal configuration, of a few, that the model finds the fastest, reading from so many elements."""
+    return _best_config(workload, target, min(filter(elements.__le__, MOST_ELEMENTS), default=elements))
+
+
+@lru_cache(maxsize=64)
+def _best_config(workload: ConvWorkload, target: tvm.target.Target, elements: int) -> GemmConfig:
     best, least = None, float("inf")
     checks = constraints(workload, target, elements).values()
     for config in _candidates(workload, elements):
@@ -104,11 +113,11 @@ def _candidates(workload: ConvWorkload, elements: int) -> Iterator[GemmConfig]:
 
 
 def _reductions(workload: ConvWorkload, elements: int) -> Iterator[dict[str, Any]]:
-    """The knobs of the reduction, which are tried with all tiles."""
+    """Yield the knobs of the reduction, which are tried with all tiles."""
     far = not copies_behind(workload, elements)
     for parts in PARTS:
         chunk_c, chunk_r, chunk_s = _chunk(workload, parts)
-        knobs = {"chunk_c": chunk_c, "chunk_r": chunk_r, "chunk_s": chunk_s, "parts": parts}
+        knobs: dict[str, Any] = {"chunk_c": chunk_c, "chunk_r": chunk_r, "chunk_s": chunk_s, "parts": parts}
         reduction = GemmConfig(1, 1, 1, 1, 1, 1, 1, **knobs)
         # A predicated cp.async is a branch, a predicated load is not: padding goes through registers, if they do.
         registers = far or reads_zeros(workload, reduction)
@@ -172,8 +181,14 @@ def search_space(default: C, least: C, workload: ConvWorkload, target: tvm.targe
     return Space(default, least, knobs, checks, named(short_chunks, whole_gpu, register_limit_that_matters, promising))
 
 
-def features(workload: ConvWorkload, config: GemmConfig) -> dict[str, Any]:
+def supports(problem: Problem, target: tvm.target.Target) -> bool:
+    """Support convolutions whose channels meet, in NCHW."""
+    return problem.is_dense and problem.workload.is_in_nchw
+
+
+def features(problem: Problem, config: GemmConfig) -> dict[str, Any]:
     """What a cost model should know beside the knobs, such that workloads can be compared; an H100 is assumed."""
+    workload = problem.workload
     grid, resident = blocks(workload, config), resident_blocks(workload, config)
     pixels, terms = workload.batch * prod(workload.output_size), workload.w_shape[1] * prod(workload.kernel)
     summed = part_channels(workload, config) * config.parts * prod(workload.kernel)

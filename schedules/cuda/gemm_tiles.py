@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from math import prod
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import tvm
 
@@ -93,8 +93,11 @@ def ablations(config: C) -> dict[str, C]:
     They are those whose worth the im2win thesis measures (figure 4-9), and the packed weight. Without vectors a thread
     has as many outputs, and without the micro-kernel it has one. Not all are legal for every workload, or differ.
     """
-    apart = {"vthreads_m": config.vthreads_m * config.channels, "vthreads_n": config.vthreads_n * config.pixels}
-    single = {"vthreads_m": 1, "vthreads_n": 1, "channels": 1, "pixels": 1, "store": 1, "resident": 1}
+    apart: dict[str, Any] = {
+        "vthreads_m": config.vthreads_m * config.channels,
+        "vthreads_n": config.vthreads_n * config.pixels,
+    }
+    single: dict[str, Any] = {"vthreads_m": 1, "vthreads_n": 1, "channels": 1, "pixels": 1, "store": 1, "resident": 1}
     return {
         "micro-kernel": replace(config, threads_m=16, threads_n=32, lanes_m=4, load=min(config.load, VECTOR), **single),
         "vector loads": replace(config, **apart, channels=1, pixels=1, load=1, store=1),

@@ -12,14 +12,26 @@ import tvm
 from tvm.s_tir import Schedule
 
 from tvmconv.compute.im2win import window_elements
+from tvmconv.problem import Problem
 from tvmconv.workload import ConvWorkload
 
 from ..space import Space
-from .gemm_model import best_config, features, search_space
+from .gemm_model import BYTES_PER_CLOCK, SECOND_KERNEL, best_config, clocks, features, search_space, supports
 from .gemm_schedule import schedule_gemm, spread_over_grid
 from .gemm_tiles import GemmConfig, ablations
 
-__all__ = ["LEAST", "VERSION", "Config", "ablations", "default_config", "features", "schedule", "space"]
+__all__ = [
+    "LEAST",
+    "VERSION",
+    "Config",
+    "ablations",
+    "default_config",
+    "estimate",
+    "features",
+    "schedule",
+    "space",
+    "supports",
+]
 
 VERSION = 1
 
@@ -32,13 +44,15 @@ class Config(GemmConfig):
 LEAST = Config(1, 1, 1, 1, 1, 1, 1, 1, 1, 1)
 
 
-def space(workload: ConvWorkload, target: tvm.target.Target) -> Space[Config]:
+def space(problem: Problem, target: tvm.target.Target) -> Space[Config]:
     """The configurations that are worth a trial on this target."""
-    return search_space(default_config(workload, target), LEAST, workload, target, _windows(workload))
+    workload = problem.workload
+    return search_space(default_config(problem, target), LEAST, workload, target, _windows(workload))
 
 
-def default_config(workload: ConvWorkload, target: tvm.target.Target) -> Config:
+def default_config(problem: Problem, target: tvm.target.Target) -> Config:
     """A legal configuration that is reasonable for any workload."""
+    workload = problem.workload
     return Config(**vars(best_config(workload, target, _windows(workload))))
 
 
@@ -48,8 +62,15 @@ def _windows(workload: ConvWorkload) -> int:
     return prod(workload.x_shape[:2]) * workload.output_size[0] * workload.kernel[0] * columns
 
 
-def schedule(workload: ConvWorkload, config: Config, target: tvm.target.Target) -> Schedule:
+def estimate(problem: Problem, config: Config, target: tvm.target.Target) -> float:
+    """Return the clocks of `direct`, and those of the kernel that lays the windows out, which are written and read."""
+    workload = problem.workload
+    moved = workload.itemsize * (prod(workload.x_shape) + 2 * _windows(workload))
+    return clocks(workload, config) + SECOND_KERNEL + moved / BYTES_PER_CLOCK
+
+
+def schedule(problem: Problem, config: Config, target: tvm.target.Target) -> Schedule:
     """The workload's computation, scheduled; the config must be legal."""
-    sch = schedule_gemm(workload, config, window_elements)
+    sch = schedule_gemm(problem.workload, config, window_elements)
     spread_over_grid(sch, sch.get_sblock("windows"))
     return sch

@@ -15,18 +15,31 @@ from tvm.s_tir.schedule import LoopRV
 
 from tvmconv import compute
 from tvmconv.annotations import COPIED, UNROLLED
-from tvmconv.workload import ConvWorkload
+from tvmconv.problem import Problem
 
-from .sparse_model import default_config, features, pays, space
+from .sparse_model import ablations, default_config, estimate, features, pays, space, supports
 from .sparse_tiles import BANKS, LEAST, Config, copies, pitch
 
-__all__ = ["LEAST", "VERSION", "Config", "default_config", "features", "pays", "schedule", "space"]
+__all__ = [
+    "LEAST",
+    "VERSION",
+    "Config",
+    "ablations",
+    "default_config",
+    "estimate",
+    "features",
+    "pays",
+    "schedule",
+    "space",
+    "supports",
+]
 
 VERSION = 1
 
 
-def schedule(workload: ConvWorkload, config: Config, target: tvm.target.Target) -> Schedule:
+def schedule(problem: Problem, config: Config, target: tvm.target.Target) -> Schedule:
     """The workload's computation, scheduled with all output channels in a thread; the config must be legal."""
+    workload = problem.workload
     # Step 0. The computation, rounded up to whole tiles
     sch = Schedule(te.create_prim_func(compute.sparse(workload, config.tile)))
     pad, accumulate, output = (sch.get_sblock(name) for name in ("pad", "sparse", "output"))

@@ -8,21 +8,20 @@ times.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import product
 from math import hypot, prod
 
 import tvm
 
 from tvmconv.errors import NoValidConfigurationError
+from tvmconv.problem import Problem
 from tvmconv.workload import ConvWorkload
 
 from ..space import Space, ceil_div, ceil_to, divisors, named, tile_sizes, wasted
 from . import direct
 from .machine import BLOCK_BYTES, MULTIPROCESSORS, REGISTERS, SHARED_BYTES, WARP, WARPS
 from .sparse_tiles import LEAST, Config, blocks, constraints, copies, elements, places, registers, shared_bytes, window
-
-DENSITY = 0.1
-"""Share of non-zeros that configurations are chosen for where none is given."""
 
 MOST_INSTRUCTIONS = 16384
 """Of a block of output channels: compilers take longer over twice as many than over two such blocks."""
@@ -64,7 +63,7 @@ LARGE_CODE, FROM_MEMORY = 64 * 1024, 16
 """Bytes of a kernel from which on, and clocks of an instruction, where code comes from memory in each call."""
 
 
-def clocks(workload: ConvWorkload, config: Config, density: float = DENSITY, evicted: bool = False) -> float:
+def clocks(workload: ConvWorkload, config: Config, density: float, evicted: bool = False) -> float:
     """What the busiest multiprocessor takes, or the memory.
 
     `evicted` says that the L2 cache has lost the code since the last call, as it does in a large network.
@@ -96,7 +95,7 @@ def _missed(size: float, room: float) -> float:
 
 def _overlapped(*times: float) -> float:
     """What things take together that go on side by side: little more than the longest."""
-    return sum(time**3 for time in times) ** (1 / 3)
+    return float(sum(time**3 for time in times) ** (1 / 3))
 
 
 def _moving(workload: ConvWorkload, config: Config, together: int) -> tuple[float, float]:
@@ -140,8 +139,28 @@ def loads(workload: ConvWorkload, config: Config, density: float) -> float:
     return workload.in_channels * elements(workload, config) * (1 - (1 - density) ** config.channels)
 
 
-def space(workload: ConvWorkload, target: tvm.target.Target, density: float = DENSITY) -> Space[Config]:
+def supports(problem: Problem, target: tvm.target.Target) -> bool:
+    """Support weights that are compiled in, in NCHW."""
+    return problem.sparsity is not None and problem.workload.is_in_nchw
+
+
+def estimate(problem: Problem, config: Config, target: tvm.target.Target) -> float:
+    """Return the clocks that the busiest multiprocessor should take, or the memory."""
+    return clocks(problem.workload, config, problem.density)
+
+
+def ablations(config: Config) -> dict[str, Config]:
+    """Return the configuration without each of its optimizations in turn, by the name of what is left out."""
+    return {
+        "prefetch": replace(config, buffers=1),
+        "shared inputs": replace(config, channels=1),
+        "rows": replace(config, rows=1, threads_y=config.threads_y * config.rows),
+    }
+
+
+def space(problem: Problem, target: tvm.target.Target) -> Space[Config]:
     """The configurations worth trying for a workload and a share of non-zeros, legal on the target."""
+    workload, density = problem.workload, problem.density
     height, width = workload.output_size
 
     def few_tiles(extent: int, least: int, most: int) -> tuple[int, ...]:
@@ -184,26 +203,28 @@ def space(workload: ConvWorkload, target: tvm.target.Target, density: float = DE
     raise NoValidConfigurationError(f"{workload}: no configuration is legal on {target}")
 
 
-def default_config(workload: ConvWorkload, target: tvm.target.Target, density: float = DENSITY) -> Config:
+def default_config(problem: Problem, target: tvm.target.Target) -> Config:
     """The configuration that should be the fastest for a share of non-zeros."""
-    return space(workload, target, density).default
+    return space(problem, target).default
 
 
-def pays(workload: ConvWorkload, config: Config, target: tvm.target.Target, density: float, weight_bytes: int) -> bool:
+def pays(problem: Problem, config: Config, target: tvm.target.Target, weight_bytes: int) -> bool:
     """Whether the kernel should be faster than the dense one, by the models of both.
 
     In a network whose weights are more than the L2 cache has room for, code has left it before the kernel runs again;
     dense weights have too, but are read ahead. Depthwise kernels have no such model: a sparse one is taken to pay.
     """
+    workload = problem.workload
     if workload.is_depthwise:
         return True
-    time = FLATTERED * clocks(workload, config, density, evicted=weight_bytes > L2_ROOM)
-    dense = direct.default_config(workload, target)
-    return time < direct.features(workload, dense)["clocks"]
+    time = FLATTERED * clocks(workload, config, problem.density, evicted=weight_bytes > L2_ROOM)
+    dense = Problem(workload)
+    return time < direct.estimate(dense, direct.default_config(dense, target), target)
 
 
-def features(workload: ConvWorkload, config: Config, density: float = DENSITY) -> dict[str, float]:
+def features(problem: Problem, config: Config) -> dict[str, float]:
     """What a cost model should know beside the knobs, such that workloads can be compared; an H100 is assumed."""
+    workload, density = problem.workload, problem.density
     grid, bodies = blocks(workload, config), ceil_div(workload.out_channels, config.channels)
     share, resident = ceil_div(grid * bodies, MULTIPROCESSORS), resident_blocks(workload, config)
     return {

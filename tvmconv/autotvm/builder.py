@@ -40,7 +40,12 @@ class LocalBuilder:
         storage.require_space(self._folder.name)
         task, library = trial.task, Path(self._folder.name, f"{next(self._numbers)}.so")
         future: Future[BuildResult] = self._pool.submit(
-            worker.build, task.problem.to_json(), task.name, task.knobs(trial.config), str(task.target), str(library)
+            worker.build,
+            task.problem.to_json(),
+            task.maker.message,
+            task.knobs(trial.config),
+            str(task.target),
+            str(library),
         )
         return future
 

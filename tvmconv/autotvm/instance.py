@@ -13,8 +13,8 @@ import tvm
 from tvm import te, tirx
 from tvm.s_tir import Schedule
 
+from ..dispatch.call import Call, tuples
 from ..dispatch.functions import function_named
-from ..dispatch.problem import Call, tuples
 from ..dispatch.task import Value
 from ..errors import InvalidArgumentError
 from .config_space import ConfigEntity, ConfigSpace

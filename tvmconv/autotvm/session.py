@@ -12,12 +12,13 @@ from pathlib import Path
 from statistics import median, quantiles
 from typing import Any
 
+from ..dispatch.call import Call
 from ..dispatch.history import applicable, best_record
-from ..dispatch.problem import Call, Problem
 from ..dispatch.record import Record, append, load_from_file
 from ..dispatch.task import Task
 from ..dispatch.trial import MeasureInput, MeasureResult, Stage, Status
 from ..errors import InvalidArgumentError
+from ..problem import Problem
 from ..targets import DeviceFacts
 from .callback import log_to_file, progress_bar
 from .protocol import MeasureOption, never

@@ -10,11 +10,11 @@ from typing import Any
 import tvm
 
 from ..dispatch import template_named
-from ..dispatch.problem import Problem
 from ..dispatch.record import Record
 from ..dispatch.task import Task
 from ..dispatch.trial import MeasureInput, MeasureResult, Stage
 from ..errors import InvalidArgumentError
+from ..problem import Problem
 from ..schedules.space import Space
 from ..targets import DeviceFacts
 from .protocol import never
@@ -85,6 +85,6 @@ def _config(record: Record) -> Any:
     """The record's configuration; knobs that its template got later have the values that mean what was before."""
     try:
         return template_named(record.template).Config(**record.knobs)
-    except (ModuleNotFoundError, AttributeError, TypeError):
+    except (InvalidArgumentError, TypeError):
         made = f"{record.template} with {', '.join(record.knobs)}"
         raise InvalidArgumentError("records", made, "those of a schedule that is here, with its knobs") from None

@@ -9,20 +9,20 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from types import ModuleType
 from typing import Any, overload
 
 import msgspec
 import tvm
 
-from ..dispatch.problem import Problem
-from ..dispatch.registry import ALGORITHMS, algorithms_for, sparse_template, template_for
+from ..dispatch.registry import algorithms_for, dense_algorithms, template_for
 from ..dispatch.task import Entity, Maker, Task, Value
 from ..errors import InvalidArgumentError
 from ..network import Model, import_model
 from ..network.kernels import sites_for
 from ..network.layouts import choose_layouts
+from ..problem import Problem
 from ..schedules.space import Space
+from ..schedules.template import Template
 from ..suites import load_suite
 from ..targets import resolve_target
 from ..workload import ConvWorkload
@@ -52,11 +52,9 @@ class ConvTask(Task):
         return Problem(self.workload, self.sparsity)
 
     @cached_property
-    def template(self) -> ModuleType:
-        """The module of `tvmconv.schedules` that schedules the workload."""
-        if self.sparsity is not None:
-            return sparse_template(self.target)
-        return template_for(self.workload, self.target, self.algorithm)
+    def template(self) -> Template:
+        """The template that schedules the problem."""
+        return template_for(self.problem, self.target, self.algorithm)
 
     @cached_property
     def maker(self) -> Maker:
@@ -64,9 +62,7 @@ class ConvTask(Task):
 
     @cached_property
     def space(self) -> Space[Any]:
-        density = () if self.sparsity is None else (1 - self.sparsity,)
-        space: Space[Any] = self.template.space(self.workload, self.target, *density)
-        return space
+        return self.template.space(self.problem, self.target)
 
     @property
     def flop(self) -> float:
@@ -79,7 +75,7 @@ class ConvTask(Task):
         return msgspec.convert(knobs, self.template.Config)
 
     def features(self, config: Any) -> tuple[float, ...]:
-        return (*vars(config).values(), *self.template.features(self.workload, config).values())
+        return (*vars(config).values(), *self.template.features(self.problem, config).values())
 
     def for_problem(self, problem: Problem) -> ConvTask:
         return replace(self, workload=problem.workload, sparsity=problem.sparsity)
@@ -193,6 +189,5 @@ def _extracted(
 
 
 def _for(workload: ConvWorkload, algorithm: str, target: tvm.target.Target) -> str:
-    kind = target.kind.name
-    is_for_others = algorithm in ALGORITHMS[kind] and algorithm not in algorithms_for(workload, kind)
+    is_for_others = algorithm in dense_algorithms() and algorithm not in algorithms_for(Problem(workload), target)
     return "auto" if is_for_others else algorithm

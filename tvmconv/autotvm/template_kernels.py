@@ -18,8 +18,8 @@ from tvm.s_tir.stmt import SBlock
 
 from ..arrays import is_cpu
 from ..checking.operands import DISTINCT
+from ..dispatch.call import Call
 from ..dispatch.functions import function_named
-from ..dispatch.problem import Call
 from ..dispatch.task import Value
 from ..errors import InvalidArgumentError, WrongResultError
 from ..lowering import KERNEL_NAME, Kernel, as_scheduled, build, build_function, with_alignment

@@ -30,11 +30,12 @@ import tvm
 from tvm.s_tir.analysis import estimate_tir_flops
 
 from ..dispatch import functions
+from ..dispatch.call import Call
 from ..dispatch.history import applied, device_here
-from ..dispatch.problem import Call
 from ..dispatch.selection import select
 from ..dispatch.task import Entity, Maker, Task, Value
 from ..errors import InvalidArgumentError
+from ..problem import Problem
 from ..targets import resolve_target
 from ..workload import ConvWorkload
 from . import template_kernels
@@ -109,7 +110,7 @@ class TemplateTask(Instance, Task):
 
     @property
     def maker(self) -> Maker:
-        return Maker(self.call.template, VERSION, self._accepts)
+        return Maker(self.call.template, VERSION, self._accepts, message=self.call.template)
 
     @cached_property
     def flop(self) -> float:
@@ -150,7 +151,7 @@ def query(target: Any, workload: Any) -> Any:
     if target is None:
         raise InvalidArgumentError("target", None, "a template called in `with tvm.target.Target('llvm'):` or another")
     if isinstance(workload, ConvWorkload):
-        return select(workload, resolve_target(target)).config
+        return select(Problem(workload), resolve_target(target)).config
     name, *args = workload
     task = create_task(name, args, target)
     device = device_here(task.target)

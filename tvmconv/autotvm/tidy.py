@@ -13,11 +13,12 @@ from typing import Any, NamedTuple
 import tvm
 
 from ..dispatch import template_named
+from ..dispatch.call import Call
 from ..dispatch.history import best_record, processor
-from ..dispatch.problem import Call, Problem
 from ..dispatch.record import Log, Record, encode, load_from_file, locked
 from ..dispatch.trial import Status
 from ..errors import InvalidArgumentError
+from ..problem import Problem
 from .templates import VERSION
 
 
@@ -128,7 +129,7 @@ def _is_current(record: Record) -> bool:
         version: Any = VERSION
     else:
         try:
-            version = getattr(template_named(record.template), "VERSION", None)  # a log may name any module
-        except ModuleNotFoundError:
+            version = template_named(record.template).VERSION
+        except InvalidArgumentError:
             return False
     return bool(record.versions.template == version and record.tvm_version == tvm.__version__)

@@ -24,10 +24,12 @@ from tvm.runtime import Device, Module, Tensor
 from .. import cuda, kernel_cache, storage
 from ..checking.operands import Sample
 from ..checking.pruning import operands_for, random_constants
-from ..dispatch import select, select_sparse, template_named
-from ..dispatch.problem import Call, Problem, problem_from
+from ..dispatch import select
+from ..dispatch.call import Call, problem_from
+from ..dispatch.registry import template_from
 from ..errors import MissingPackageError, TvmconvError
 from ..lowering import KERNEL_NAME, Kernel, build_kernel
+from ..problem import Problem
 from ..sparse.building import build as build_launches
 from ..sparse.compiling import kept_template, lower_sparse
 from ..sparse.weights import COMPILED_IN
@@ -72,7 +74,10 @@ def follow_parent() -> None:
 
 
 def build(problem: str, template: str, knobs: dict[str, Any], target: str, library: str) -> BuildResult:
-    """Builds a kernel and links it into a library; its CUDA code is compiled into the library's folder."""
+    """Builds a kernel and links it into a library; its CUDA code is compiled into the library's folder.
+
+    The problem and the template are as `to_json` and `to_message` write them.
+    """
     start = time.perf_counter()
     try:
         device = tvm.target.Target(target)
@@ -93,10 +98,10 @@ def _built(problem: Problem | Call, template: str, knobs: dict[str, Any], target
     if isinstance(problem, Call):
         return template_kernels.built(problem, knobs, target)
     workload, sparsity = problem
-    config = msgspec.convert(knobs, template_named(template).Config)
+    config = msgspec.convert(knobs, template_from(template).Config)
+    selection = select(problem, target, config)
     if sparsity is None:
-        return build_kernel(workload, select(workload, target, config), target)
-    select_sparse(workload, target, sparsity, config)
+        return build_kernel(workload, selection, target)
     func, _, _ = lower_sparse(workload, random_constants(workload, sparsity), config, target)
     kept_template.cache_clear()  # the next trial has another template
     return Kernel(build_launches(func, target), NO_WORKSPACE)

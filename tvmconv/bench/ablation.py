@@ -9,6 +9,7 @@ from typing import Any
 import tvm
 
 from ..dispatch import Selection, select
+from ..problem import Problem
 from ..workload import ConvWorkload
 from .peers.ours import Configured
 from .report import Row
@@ -65,8 +66,8 @@ def measure_ablation(
     name: str, workload: ConvWorkload, target: tvm.target.Target, algorithm: str, rounds: int
 ) -> Ablation:
     """Measures one layer."""
-    selection = select(workload, target, algorithm=algorithm)
-    space = selection.template.space(workload, target)
+    selection = select(Problem(workload), target, algorithm=algorithm)
+    space = selection.template.space(Problem(workload), target)
     without = {
         name: config
         for name, config in selection.template.ablations(selection.config).items()

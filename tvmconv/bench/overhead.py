@@ -16,6 +16,7 @@ from ..dispatch import select
 from ..errors import WrongResultError
 from ..lowering import KERNEL_NAME, build_kernel
 from ..network import build, import_model
+from ..problem import Problem
 from ..workload import ConvWorkload
 from .timing import Call, Timer, Timing, interleave, timer, use_threads_of_tvm
 
@@ -73,7 +74,7 @@ def _calls(arrays: dict[str, Any], target: tvm.target.Target, on_gpu: bool) -> d
     module.load_state_dict({"weight": w.cpu()})
     network = build(import_model(module.eval(), (x.cpu(),)), target)
     operator = operators.compile(WORKLOAD, target)
-    kernel = build_kernel(WORKLOAD, select(WORKLOAD, target), target).executable[KERNEL_NAME]
+    kernel = build_kernel(WORKLOAD, select(Problem(WORKLOAD), target), target).executable[KERNEL_NAME]
 
     calls: dict[tuple[str, str], Call] = {
         (PYTORCH, "torch"): partial(torch.conv2d, x, w, padding=1, groups=WORKLOAD.groups)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import MissingPackageError
-from .peers import OURS, PEERS
+from .peers import OURS, known_peers
 from .report import Report, Roofs, Row
 
 try:
@@ -24,7 +24,7 @@ ON_ROOFLINE = (OURS.name, "pytorch")
 def draw(report: Report, path: Path) -> None:
     """Writes a PNG of a report that has roofs."""
     assert report.roofs is not None
-    names = [OURS.name, *PEERS]
+    names = [OURS.name, *known_peers()]
     found = [name for name in names if any(name in row.times for row in report.rows)]
     colours = dict(zip(names, [colormaps["tab20"](i) for i in range(len(names))], strict=True))
     figure = Figure(figsize=(max(10, 3 + 1.1 * len(report.rows)), 12), layout="constrained")

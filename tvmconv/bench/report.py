@@ -11,8 +11,8 @@ from typing import Any, Protocol
 
 import msgspec
 
-from ..dispatch.problem import Problem
 from ..errors import InvalidArgumentError
+from ..problem import Problem
 from ..targets import DeviceFacts
 from ..workload import ConvWorkload
 from .code import Code

@@ -10,13 +10,13 @@ import numpy as np
 from ..checking.operands import Sample
 from ..checking.pruning import operands_for
 from ..dispatch import select
-from ..dispatch.problem import Problem
 from ..errors import CodeSizeError, WrongResultError
+from ..problem import Problem
 from ..workload import ConvWorkload
 from .choices import choose, split_names
 from .code import code_of
 from .memory import FORMULAS, Memory, workspace_on_cpu, workspace_on_gpu
-from .peers import DEFAULT_PEERS, LIMITS, OURS, PEERS, SPARSE_PEERS
+from .peers import LIMITS, OURS, default_peers, known_peers
 from .peers.copies import Copy
 from .peers.ours import Tvmconv
 from .peers.peer import Call, Operands, Peer
@@ -42,8 +42,8 @@ GEMM_SIZES = {"cuda": 8192, "llvm": 2048}
 
 def choose_peers(names: str | None, sparse: bool = False) -> list[Peer]:
     """The peers in text such as "pytorch,tvm"; the default ones, for a sparse weight or not, where there is none."""
-    default = SPARSE_PEERS if sparse else DEFAULT_PEERS
-    return list(choose(PEERS, default if names is None else split_names(names), "peers").values())
+    chosen = default_peers(sparse) if names is None else split_names(names)
+    return list(choose(known_peers(), chosen, "peers").values())
 
 
 def measure_suites(
@@ -133,7 +133,7 @@ def measure_row(
 
 
 def _reason(ours: Tvmconv, workload: ConvWorkload, target: tvm.target.Target) -> str:
-    selection = ours.operator.selection if isinstance(ours, Sparse) else select(workload, target)
+    selection = ours.operator.selection if isinstance(ours, Sparse) else select(Problem(workload), target)
     return selection.reason
 
 

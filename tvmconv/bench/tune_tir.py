@@ -11,6 +11,7 @@ from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any
 
+from ..problem import Problem
 from ..workload import ConvWorkload
 
 TRIALS = 1_000_000
@@ -42,7 +43,7 @@ def _tune(workload: ConvWorkload, target: str, seconds: float, log: Path) -> dic
     tuner.tune(TRIALS, option, callbacks=[autotvm.callback.log_to_file(log)], stop=lambda: time.monotonic() > end)
     option.close()
     with autotvm.apply_history_best(log):
-        selection = select(workload, tuner.task.target)
+        selection = select(Problem(workload), tuner.task.target)
     module, _ = lowering.build_kernel(workload, selection, tuner.task.target)  # no depthwise kernel has a workspace
     return {
         "trials": tuner.trials,

@@ -12,9 +12,9 @@ import numpy as np
 from ..autotvm.session import TUNERS
 from ..autotvm.simulator import ReplayedTask, Simulator
 from ..autotvm.tuner import Tuner, XGBTuner
-from ..dispatch.problem import Problem
 from ..dispatch.record import Record, load_from_file
 from ..dispatch.trial import Stage
+from ..problem import Problem
 
 WARM = "xgb, warm"
 WITHIN = 1.05

@@ -11,7 +11,7 @@ from ..workload import ConvWorkload
 from .operands import random_operands
 
 if TYPE_CHECKING:
-    from ..dispatch.problem import Problem
+    from ..problem import Problem
 
 Array = np.ndarray[Any, Any]
 

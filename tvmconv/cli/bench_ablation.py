@@ -11,7 +11,7 @@ import msgspec
 
 from .bench_report import collect, conditions, require_torch
 from .console import note, print_json, print_table
-from .options import POSITIVE, json_option, target_option
+from .options import POSITIVE, Algorithm, json_option, target_option
 
 if TYPE_CHECKING:
     from ..bench.ablation import Ablation
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 @click.argument("names", nargs=-1, metavar="[LAYER]...")
 @target_option
 @click.option("--batch", type=POSITIVE, help="Instead of the thesis's 128 on a GPU, and 1 on a CPU.")
-@click.option("--algorithm", default="auto", help="auto, direct or im2win.")
+@click.option("--algorithm", type=Algorithm(), default="auto", help="By which algorithm.")
 @click.option("--rounds", type=POSITIVE, default=9, help="How often each kernel is timed.")
 @json_option
 def ablation(

@@ -199,9 +199,9 @@ def require_no_regression(changes: Sequence[Change], allowed: float) -> None:
 
 def _peers(rows: Sequence[Row]) -> list[str]:
     """Those that have run on a row, in their order."""
-    from ..bench.peers import PEERS
+    from ..bench.peers import known_peers
 
-    return [name for name in PEERS if any(name in row.times for row in rows)]
+    return [name for name in known_peers() if any(name in row.times for row in rows)]
 
 
 def _less(share: float) -> str:

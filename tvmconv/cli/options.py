@@ -28,6 +28,25 @@ class OutputFile(click.Path):
         return path
 
 
+class Algorithm(click.ParamType):  # type: ignore[type-arg]  # click 8.1 has none
+    """An algorithm for weights that are operands, or "auto", of those that are registered when a command runs."""
+
+    name = "algorithm"
+
+    def get_metavar(self, param: click.Parameter, ctx: click.Context | None = None) -> str:
+        return f"[{'|'.join(self._choices())}]"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        if value not in self._choices():
+            self.fail(f"{value!r} is not one of {', '.join(self._choices())}", param, ctx)
+        return str(value)
+
+    def _choices(self) -> tuple[str, ...]:
+        from ..dispatch import dense_algorithms
+
+        return ("auto", *dense_algorithms())
+
+
 class Seconds(click.FloatRange):
     """A time that is not zero, and a number: NaN is within any bounds."""
 

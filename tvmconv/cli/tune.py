@@ -18,7 +18,17 @@ from ..errors import InvalidArgumentError, NoValidConfigurationError
 from ..workload import DTYPES, ConvWorkload
 from .console import note, progress
 from .interrupts import interrupts
-from .options import INPUT_FILE, POSITIVE, OutputFile, Seconds, address, input_shapes_option, json_option, target_option
+from .options import (
+    INPUT_FILE,
+    POSITIVE,
+    Algorithm,
+    OutputFile,
+    Seconds,
+    address,
+    input_shapes_option,
+    json_option,
+    target_option,
+)
 from .tune_report import never_worked, print_plan, print_summaries, tell_log
 
 if TYPE_CHECKING:
@@ -83,9 +93,9 @@ class Measuring:
 @click.option("--dtype", type=click.Choice(DTYPES), help="With --suite.  [default: float32]")
 @click.option(
     "--algorithm",
-    type=click.Choice(["auto", "direct", "im2win", "pointwise"]),
+    type=Algorithm(),
     default="auto",
-    help="What is tuned of convolutions that are not depthwise, where it takes them; auto: as without records.",
+    help="What is tuned of the convolutions that it takes; auto, and of others: as without records.",
 )
 @click.option(
     "--sparsity",

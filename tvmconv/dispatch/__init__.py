@@ -1,27 +1,31 @@
-"""Which schedule and which configuration a workload gets: given by the caller, of a tuning log, or the default."""
+"""Which schedule and which configuration a problem gets: given by the caller, of a tuning log, or the default."""
 
 from .registry import (
-    ALGORITHMS,
     algorithms_for,
-    estimated_cycles,
+    dense_algorithms,
+    least_cycles,
+    register,
     sparse_template,
     template_for,
     template_name,
     template_named,
     templates_for,
+    unregister,
 )
-from .selection import Selection, select, select_sparse
+from .selection import Selection, select, tuned
 
 __all__ = [
-    "ALGORITHMS",
     "Selection",
     "algorithms_for",
-    "estimated_cycles",
+    "dense_algorithms",
+    "least_cycles",
+    "register",
     "select",
-    "select_sparse",
     "sparse_template",
     "template_for",
     "template_name",
     "template_named",
     "templates_for",
+    "tuned",
+    "unregister",
 ]

@@ -1,12 +1,11 @@
-"""The functions of templates of one's own, by name, and how they get to another process."""
+"""The functions of AutoTVM's templates of one's own, by name."""
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Callable
 from typing import Any
 
-from ..errors import InvalidArgumentError, MissingPackageError
+from ..errors import InvalidArgumentError
 
 _functions: dict[str, Callable[..., Any]] = {}
 
@@ -24,27 +23,6 @@ def function_named(name: str) -> Callable[..., Any]:
         known = ", ".join(_functions) or "none is there"
         raise InvalidArgumentError("task_name", name, f"a template that is defined: {known}")
     return _functions[name]
-
-
-def pickled(name: str) -> str:
-    """The function of a template for another process, where `define_pickled` takes it: pickled, in base64."""
-    try:
-        import cloudpickle
-    except ImportError:
-        raise MissingPackageError("cloudpickle", "tune", "tuning") from None
-    try:
-        content = cloudpickle.dumps(function_named(name))
-    except (TypeError, ValueError, AttributeError) as error:
-        expected = f"one that uses what can be sent to another process ({error})"
-        raise InvalidArgumentError("template", name, expected) from None
-    return base64.b64encode(content).decode()
-
-
-def define_pickled(name: str, content: str) -> None:
-    """Makes what `pickled` gave in another process the function of the template with a name; it is code."""
-    import cloudpickle
-
-    _functions[name] = cloudpickle.loads(base64.b64decode(content))
 
 
 def _where(function: Callable[..., Any]) -> str:

@@ -9,14 +9,15 @@ from contextvars import ContextVar
 from functools import cache
 from importlib.resources import as_file, files
 from pathlib import Path
-from types import ModuleType
 
 import msgspec
 import tvm
 
+from ..problem import Problem
+from ..schedules.template import Template
 from ..targets import DeviceFacts, device_facts, resolve_target
 from ..workload import ConvWorkload
-from .problem import Call, Problem
+from .call import Call
 from .record import Log, Record, load_from_file
 from .siblings import are_siblings, distance, expected_gain
 from .task import Entity, Maker, Task
@@ -121,7 +122,7 @@ class History:
                 self._records[problem.workload][problem.sparsity].append(record)
 
     def best(
-        self, problem: Problem, target: tvm.target.Target, template: ModuleType, device: DeviceFacts | None
+        self, problem: Problem, target: tvm.target.Target, template: Template, device: DeviceFacts | None
     ) -> tuple[Record | None, Counter[str]]:
         """The record to use for a problem, if there is one, and why others of the problem are left out.
 
@@ -136,7 +137,7 @@ class History:
         return None, left_out
 
     def best_of_sibling(
-        self, problem: Problem, target: tvm.target.Target, template: ModuleType, device: DeviceFacts
+        self, problem: Problem, target: tvm.target.Target, template: Template, device: DeviceFacts
     ) -> Record | None:
         """The record of the nearest device that is like the one that is there, if it should beat the default here."""
         records = [record for share in self._shares(problem) for record in self._records[problem.workload][share]]
@@ -152,18 +153,18 @@ class History:
         record: Record,
         workload: ConvWorkload,
         target: tvm.target.Target,
-        template: ModuleType,
+        template: Template,
         device: DeviceFacts,
     ) -> bool:
         """Whether a sibling's record should be faster on a device than the default, as both were measured there."""
-        density = () if record.sparsity is None else (1 - record.sparsity,)
-        config = template.default_config(workload, target, *density)
+        measured = Problem(workload, record.sparsity)
+        config = template.default_config(measured, target)
         same, _ = sifted(self._records[workload][record.sparsity], target, Maker.of(template), record.device)
         default = best_record(each for each in same if msgspec.convert(each.knobs, template.Config) == config)
         if default is None:
             return False
         best = msgspec.convert(record.knobs, template.Config), record.cost
-        gain = expected_gain(best, (config, default.cost), workload, template, record.device, device)
+        gain = expected_gain(best, (config, default.cost), measured, template, record.device, device)
         return gain > LEAST_GAIN
 
     def _shares(self, problem: Problem) -> list[float | None]:

@@ -25,10 +25,11 @@ from typing import Any
 import msgspec
 
 from ..errors import InvalidArgumentError
+from ..problem import Problem
 from ..targets import DeviceFacts
 from ..version import __version__
 from ..workload import ConvWorkload
-from .problem import Call, Problem
+from .call import Call
 from .task import Entity
 from .trial import MeasureInput, MeasureResult, Stage, Status
 

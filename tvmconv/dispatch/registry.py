@@ -1,17 +1,20 @@
-"""The templates in `schedules/`: by name, by target, and by what they take."""
+"""The templates: by name, and by the problems and targets that they support."""
 
 from __future__ import annotations
 
+import sys
 from functools import lru_cache
-from importlib import import_module
-from math import inf
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from ..errors import InvalidArgumentError
+from ..problem import Problem
+from ..schedules import cpu, cuda
 from ..schedules.space import Space
+from ..schedules.template import SparseTemplate, Template
 from ..targets import resolve_target
-from ..workload import ConvWorkload
+from .pickling import pickled, unpickled
 
 if TYPE_CHECKING:
     import tvm
@@ -19,63 +22,149 @@ if TYPE_CHECKING:
 FOLDERS = {"cuda": "cuda", "llvm": "cpu"}
 """Folder of `schedules/` for each kind of target."""
 
-ALGORITHMS = {"cuda": ("direct", "im2win"), "llvm": ("direct", "im2win", "pointwise")}
-"""The templates for convolutions whose channels meet."""
+SPARSE: dict[str, SparseTemplate] = {"cuda": cuda.sparse, "cpu": cpu.sparse}
+"""The template for weights that are compiled in, by folder."""
+
+TEMPLATES: dict[str, Template] = {
+    "cpu/depthwise": cpu.depthwise,
+    "cpu/direct": cpu.direct,
+    "cpu/im2win": cpu.im2win,
+    "cpu/pointwise": cpu.pointwise,
+    "cuda/depthwise": cuda.depthwise,
+    "cuda/direct": cuda.direct,
+    "cuda/im2win": cuda.im2win,
+    **{f"{folder}/sparse": template for folder, template in SPARSE.items()},
+}
+"""The templates that tvmconv has itself, by name."""
+
+_registered = dict(TEMPLATES)
 
 
-def templates_for(workload: ConvWorkload, target: tvm.target.Target, algorithm: str = "auto") -> tuple[ModuleType, ...]:
-    """The modules of `tvmconv.schedules` that schedule this workload on this target: all, or an algorithm's.
+def register(name: str, template: Template) -> None:
+    """Offer a template for the problems that it supports, to dispatch, the tuner, the benchmarks and the CLI.
 
-    The first is the one that is taken where nothing has been measured: that of the least estimate, if they have any.
+    The name is a folder of `schedules/` and an algorithm, such as "cpu/winograd"; a template of one's own takes the
+    place of one with the same name. Raises `InvalidArgumentError` for a name of another form, and for one of tvmconv's.
     """
+    folder, _, algorithm = name.partition("/")
+    if folder not in FOLDERS.values() or not algorithm.isidentifier() or algorithm == "auto":
+        raise InvalidArgumentError("name", name, f"{' or '.join(FOLDERS.values())}, a slash, and an algorithm's name")
+    if name in TEMPLATES:
+        raise InvalidArgumentError("name", name, "one that is not tvmconv's own")
+    _registered[name] = template
+
+
+def unregister(name: str) -> None:
+    """Take back a template that was registered."""
+    if name in TEMPLATES or name not in _registered:
+        raise InvalidArgumentError("name", name, "one that was registered")
+    del _registered[name]
+
+
+def dense_algorithms() -> tuple[str, ...]:
+    """The algorithms for weights that are operands, for any kind of target, in the order of registration."""
+    sparse = [id(template) for template in SPARSE.values()]
+    dense = (name for name, template in _registered.items() if id(template) not in sparse)
+    return tuple(dict.fromkeys(name.partition("/")[2] for name in dense))
+
+
+def algorithms_for(problem: Problem, target: tvm.target.Target) -> tuple[str, ...]:
+    """The algorithms with a template that supports a problem on a target."""
+    folder = f"{FOLDERS[target.kind.name]}/"
+    return tuple(
+        name.removeprefix(folder)
+        for name, template in _registered.items()
+        if name.startswith(folder) and template.supports(problem, target)
+    )
+
+
+def templates_for(problem: Problem, target: tvm.target.Target, algorithm: str = "auto") -> tuple[Template, ...]:
+    """The templates that support a problem on a target: all, or an algorithm's.
+
+    Raises `InvalidArgumentError` where there is none.
+    """
+    known = algorithms_for(problem, target)
     kind = target.kind.name
-    known = algorithms_for(workload, kind)
     if not known:
-        raise InvalidArgumentError("layout", workload.layouts, f"NCHW, on {kind}")
+        expected = f"NCHW, on {kind}" if problem.sparsity is None else "NCHW, with a sparse weight"
+        raise InvalidArgumentError("layout", problem.workload.layouts, expected)
     if algorithm not in ("auto", *known):
-        raise InvalidArgumentError("algorithm", algorithm, f"auto or {' or '.join(known)}, for {workload} on {kind}")
-    templates = [template_named(f"{FOLDERS[kind]}/{name}") for name in known if algorithm in ("auto", name)]
-    return tuple(sorted(templates, key=lambda template: estimated_cycles(template, workload, target)))
+        expected = f"auto or {' or '.join(known)}, for {problem} on {kind}"
+        raise InvalidArgumentError("algorithm", algorithm, expected)
+    return tuple(template_named(f"{FOLDERS[kind]}/{name}") for name in known if algorithm in ("auto", name))
 
 
-def estimated_cycles(template: ModuleType, workload: ConvWorkload, target: tvm.target.Target) -> float:
-    """Cycles that a core should take by a template's default configuration; infinite for one without an estimate."""
-    return float(template.estimate(workload, target)) if hasattr(template, "estimate") else inf
+def template_for(problem: Problem, target: tvm.target.Target, algorithm: str = "auto") -> Template:
+    """The template of `templates_for` that is taken where nothing has been measured: that of the least estimate."""
+    templates = templates_for(problem, target, algorithm)
+    if len(templates) == 1:
+        return templates[0]
+    return min(templates, key=lambda template: estimated_cycles(template, problem, str(target)))
 
 
-def algorithms_for(workload: ConvWorkload, kind: str) -> tuple[str, ...]:
-    """The names of the templates that take a workload on a kind of target."""
-    names = ("depthwise",) if workload.is_depthwise else ALGORITHMS[kind]
-    templates = {name: template_named(f"{FOLDERS[kind]}/{name}") for name in names}
-
-    def supports(template: ModuleType) -> bool:
-        return bool(template.supports(workload)) if hasattr(template, "supports") else workload.is_in_nchw
-
-    return tuple(name for name, each in templates.items() if supports(each))
+def least_cycles(problem: Problem, target: tvm.target.Target) -> float:
+    """The least estimate of the templates that support a problem, in clock cycles."""
+    return min(estimated_cycles(template, problem, str(target)) for template in templates_for(problem, target))
 
 
-def template_for(workload: ConvWorkload, target: tvm.target.Target, algorithm: str = "auto") -> ModuleType:
-    """The first of `templates_for`."""
-    return templates_for(workload, target, algorithm)[0]
+def sparse_template(target: tvm.target.Target) -> SparseTemplate:
+    """The template for weights that are compiled in."""
+    return SPARSE[FOLDERS[target.kind.name]]
 
 
-def sparse_template(target: tvm.target.Target) -> ModuleType:
-    """The module of `tvmconv.schedules` that schedules convolutions whose weight is compiled in."""
-    return template_named(f"{FOLDERS[target.kind.name]}/sparse")
+def template_named(name: str) -> Template:
+    """The template with a name, such as "cuda/depthwise"; `InvalidArgumentError` where there is none."""
+    if name not in _registered:
+        raise InvalidArgumentError("template", name, f"one of {', '.join(_registered)}")
+    return _registered[name]
 
 
-def template_named(name: str) -> ModuleType:
-    """The template with a name, such as "cuda/depthwise"."""
-    return import_module(f"tvmconv.schedules.{name.replace('/', '.')}")
+def template_name(template: Template) -> str:
+    """The name of a template, such as "cuda/depthwise"."""
+    return next(name for name, each in _registered.items() if each is template)
 
 
-def template_name(template: ModuleType) -> str:
-    """Where a template is, such as "cuda/depthwise"."""
-    return "/".join(template.__name__.split(".")[-2:])
+class _Message(msgspec.Struct):
+    """A registered template for another process."""
+
+    name: str
+    content: str
+    """As `pickled` gives it."""
+    path: list[str]
+    """Where Python looks for modules that the template needs."""
+
+
+def to_message(name: str) -> str:
+    """A template for `template_from` in another process, which knows tvmconv's own by their names."""
+    template = template_named(name)
+    return (
+        name if name in TEMPLATES else msgspec.json.encode(_Message(name, pickled(name, template), sys.path)).decode()
+    )
+
+
+def template_from(text: str) -> Template:
+    """The template that `to_message` wrote, which is registered from then on."""
+    if not text.startswith("{"):
+        return template_named(text)
+    message = msgspec.json.decode(text, type=_Message)
+    if message.name not in _registered:
+        register(message.name, unpickled(message.content, message.path))
+    return template_named(message.name)
+
+
+@lru_cache(maxsize=1024)
+def default_config(template: Template, problem: Problem, target: str) -> Any:
+    """A template's default configuration, made once: a model of a GPU goes through thousands for it."""
+    return template.default_config(problem, resolve_target(target))
+
+
+@lru_cache(maxsize=1024)
+def estimated_cycles(template: Template, problem: Problem, target: str) -> float:
+    """The clock cycles that a template's default configuration should take."""
+    return template.estimate(problem, default_config(template, problem, target), resolve_target(target))
 
 
 @lru_cache(maxsize=64)
-def kept_space(template: ModuleType, workload: ConvWorkload, target: str) -> Space[Any]:
+def kept_space(template: Template, problem: Problem, target: str) -> Space[Any]:
     """A template's space, to look up what is legal in it: that of a sparse kernel takes up to a second to make."""
-    space: Space[Any] = template.space(workload, resolve_target(target))
-    return space
+    return template.space(problem, resolve_target(target))

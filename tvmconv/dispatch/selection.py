@@ -1,4 +1,4 @@
-"""Which schedule and which configuration a workload gets on a target, and why."""
+"""Which schedule and which configuration a problem gets on a target, and why."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ import warnings
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from types import ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
 from ..errors import InvalidArgumentError
+from ..problem import Problem
+from ..schedules.template import Template
 from ..targets import DeviceFacts
-from ..workload import ConvWorkload, Epilogue
+from ..workload import Epilogue
 from .history import History, applied, device_here, shipped
-from .problem import Problem
 from .record import Record
-from .registry import kept_space, sparse_template, template_name, templates_for
+from .registry import default_config, kept_space, template_for, template_name, templates_for
 
 if TYPE_CHECKING:
     import tvm
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 class Selection:
     """A template, the configuration to use it with, and the reason in words."""
 
-    template: ModuleType
+    template: Template
     config: Any
     reason: str
 
@@ -38,7 +38,7 @@ class Selection:
 
 
 class Found(NamedTuple):
-    """What a log has for a workload."""
+    """What a log has for a problem."""
 
     selection: Selection
     record: Record
@@ -47,49 +47,31 @@ class Found(NamedTuple):
     """The log that has it."""
 
 
-def select(workload: ConvWorkload, target: tvm.target.Target, config: Any = None, algorithm: str = "auto") -> Selection:
-    """The template and configuration for a workload.
+def select(problem: Problem, target: tvm.target.Target, config: Any = None, algorithm: str = "auto") -> Selection:
+    """The template and configuration for a problem.
 
     A `config` given by the caller is checked and used, by the template that it belongs to; else the best that a tuning
-    log has for this workload and this device, by any template of the algorithm; else the default of the first.
+    log has for this problem and this device, by any template of the algorithm; else the default of the template with
+    the least estimate. Records of a sparse kernel serve for shares of zeros near to theirs: see `history.serves`.
     """
-    templates = templates_for(workload, target, algorithm)
-    if config is None:
-        if found := tuned(workload, target, templates):
-            return found.selection
-        return Selection(templates[0], templates[0].default_config(workload, target), "default configuration")
-    return _given(config, workload, target, templates)
-
-
-def select_sparse(workload: ConvWorkload, target: tvm.target.Target, sparsity: float, config: Any = None) -> Selection:
-    """The same for a workload whose weight, with this share of zeros, is compiled in.
-
-    Records are those of shares near to it: see `history.serves`.
-    """
-    if not workload.is_in_nchw:
-        raise InvalidArgumentError("layout", workload.layouts, "NCHW, with a sparse weight")
-    template, density = sparse_template(target), 1 - sparsity
     if config is not None:
-        return _given(config, workload, target, [template])
-    if found := tuned(workload, target, [template], sparsity):
+        return _given(config, problem, target, templates_for(problem, target, algorithm))
+    if found := tuned(problem, target, algorithm):
         return found.selection
-    reason = f"default configuration for {100 * density:.3g}% non-zeros"
-    return Selection(template, template.default_config(workload, target, density), reason)
+    template = template_for(problem, target, algorithm)
+    share = "" if problem.sparsity is None else f" for {100 * problem.density:.3g}% non-zeros"
+    return Selection(template, default_config(template, problem, str(target)), f"default configuration{share}")
 
 
-def tuned(
-    workload: ConvWorkload, target: tvm.target.Target, templates: Sequence[ModuleType], sparsity: float | None = None
-) -> Found | None:
-    """The best configuration that the logs have for a workload by any of the templates, and the reason to use it.
-
-    With a `sparsity` it is for the sparse kernel of a weight with that share of zeros.
+def tuned(problem: Problem, target: tvm.target.Target, algorithm: str = "auto") -> Found | None:
+    """The best configuration that the logs have for a problem by any of the templates, and the reason to use it.
 
     Logs that are applied come first, then those that tvmconv ships for the device that is there. A workload without
     records of its own takes those of the same without an epilogue, which hardly changes what is fast. Where no log has
     records of the device itself, those of a device like it serve: see `siblings`. An applied log whose records of the
     workload are all left out says why in a warning, unless it has what is found.
     """
-    question = _Question(workload, target, templates, sparsity, device_here(target))
+    question = _Question(problem, target, templates_for(problem, target, algorithm), device_here(target))
     found, complaints = question.of_device()
     found = found or question.of_sibling()
     if found is not None:
@@ -103,10 +85,9 @@ def tuned(
 class _Question:
     """What the logs are asked for."""
 
-    workload: ConvWorkload
+    problem: Problem
     target: tvm.target.Target
-    templates: Sequence[ModuleType]
-    sparsity: float | None
+    templates: Sequence[Template]
     device: DeviceFacts | None
     """The device of the target; None where that is not here."""
 
@@ -116,8 +97,7 @@ class _Question:
         A log is complained about where it has records of the workload, and all of them are left out.
         """
         complaints: dict[History, str] = {}
-        for history, same, how in self._places():
-            problem = Problem(same, self.sparsity)
+        for history, problem, how in self._places():
             answers = [history.best(problem, self.target, template, self.device) for template in self.templates]
             records = [record for record, _ in answers]
             if found := self._fastest(history, records, how):
@@ -125,24 +105,25 @@ class _Question:
             left_out = sum((objections for _, objections in answers), Counter[str]())
             if left_out and history in applied.get() and not any(records):
                 why = ", ".join(f"{count} {text}" for text, count in left_out.items())
-                complaints[history] = f"{history.source}: records of {same} are left out: {why}"
+                complaints[history] = f"{history.source}: records of {problem.workload} are left out: {why}"
         return None, complaints
 
     def of_sibling(self) -> Found | None:
         """What a log has of a device like the one that is here."""
         if self.device is None:
             return None
-        for history, same, how in self._places():
-            problem, device = Problem(same, self.sparsity), self.device
-            records = [history.best_of_sibling(problem, self.target, template, device) for template in self.templates]
+        for history, problem, how in self._places():
+            records = [
+                history.best_of_sibling(problem, self.target, template, self.device) for template in self.templates
+            ]
             if found := self._fastest(history, records, how, ", by a sibling"):
                 return found
         return None
 
-    def _places(self) -> Iterator[tuple[History, ConvWorkload, str]]:
-        """The logs, the workloads whose records serve, and what the reason says of these, in the order of asking."""
-        described = {self.workload: "tuned"}
-        plain = msgspec.structs.replace(self.workload, epilogue=Epilogue())
+    def _places(self) -> Iterator[tuple[History, Problem, str]]:
+        """The logs, the problems whose records serve, and what the reason says of these, in the order of asking."""
+        described = {self.problem: "tuned"}
+        plain = self.problem._replace(workload=msgspec.structs.replace(self.problem.workload, epilogue=Epilogue()))
         described.setdefault(plain, "tuned without its epilogue")
         for history in (*applied.get(), *((shipped(),) if self.device is not None else ())):
             for same, how in described.items():
@@ -153,7 +134,7 @@ class _Question:
         pairs = [(record, template) for record, template in zip(records, self.templates, strict=True) if record]
         for record, template in sorted(pairs, key=lambda pair: pair[0].cost):
             config = msgspec.convert(record.knobs, template.Config)
-            if not kept_space(template, self.workload, str(self.target)).violated(config):
+            if not kept_space(template, self.problem, str(self.target)).violated(config):
                 zeros = "" if (share := record.sparsity) is None else f" for {100 * share:.4g}% zeros"
                 cost = f"{1e6 * record.cost:.2f} µs on {record.device}"
                 reason = f"{how}{zeros}{whose}: {cost} ({history.source})"
@@ -161,12 +142,12 @@ class _Question:
         return None
 
 
-def _given(
-    config: Any, workload: ConvWorkload, target: tvm.target.Target, templates: Sequence[ModuleType]
-) -> Selection:
+def _given(config: Any, problem: Problem, target: tvm.target.Target, templates: Sequence[Template]) -> Selection:
     template = next((each for each in templates if each.Config is type(config)), None)
     if template is None:
-        raise InvalidArgumentError("config", config, " or ".join(f"a {each.__name__}.Config" for each in templates))
-    if broken := kept_space(template, workload, str(target)).violated(config):
+        raise InvalidArgumentError(
+            "config", config, " or ".join(f"a Config of {template_name(each)}" for each in templates)
+        )
+    if broken := kept_space(template, problem, str(target)).violated(config):
         raise InvalidArgumentError("config", config, f"one that meets the constraints {', '.join(broken)}")
     return Selection(template, config, "configuration given by the caller")

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from math import ceil, log2
-from types import ModuleType
 from typing import Any
 
+from ..problem import Problem
+from ..schedules.template import Template
 from ..targets import DeviceFacts
-from ..workload import ConvWorkload
 
 FAMILIES = (("NVIDIA H100 80GB HBM3", "NVIDIA H200"),)
 """GPUs with the same multiprocessors, as many of them, and other memory; docs/tuning.md has what records of one brought
@@ -29,8 +29,8 @@ def distance(one: DeviceFacts, other: DeviceFacts) -> tuple[float, bool]:
 def expected_gain(
     best: tuple[Any, float],
     default: tuple[Any, float],
-    workload: ConvWorkload,
-    template: ModuleType,
+    problem: Problem,
+    template: Template,
     measured_on: DeviceFacts,
     device: DeviceFacts,
 ) -> float:
@@ -43,7 +43,7 @@ def expected_gain(
     def seconds(config: Any, cost: float) -> float:
         if device.threads is None or measured_on.threads is None:
             return cost
-        tasks = int(template.features(workload, config)["tasks"]) if config.parallel else 1
+        tasks = int(template.features(problem, config)["tasks"]) if config.parallel else 1
         return cost * ceil(tasks / device.threads) / ceil(tasks / measured_on.threads)
 
     return seconds(*default) / seconds(*best)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from types import ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import msgspec
 
-from .problem import Call, Problem
-from .registry import template_name
+from ..problem import Problem
+from ..schedules.template import Template
+from .call import Call
+from .registry import template_name, to_message
 
 if TYPE_CHECKING:
     import tvm
@@ -62,10 +63,12 @@ class Maker(NamedTuple):
     version: int
     accepts: Callable[[Mapping[str, Value]], bool]
     """Whether knobs of a record are those that it has."""
+    message: str
+    """What tells another process of it."""
 
     @classmethod
-    def of(cls, template: ModuleType) -> Maker:
-        """A module of `tvmconv.schedules`."""
+    def of(cls, template: Template) -> Maker:
+        """What one of the registered templates makes."""
 
         def accepts(knobs: Mapping[str, Value]) -> bool:
             try:
@@ -74,7 +77,8 @@ class Maker(NamedTuple):
                 return False
             return bool(knobs.keys() <= vars(config).keys())
 
-        return cls(template_name(template), template.VERSION, accepts)
+        name = template_name(template)
+        return cls(name, template.VERSION, accepts, to_message(name))
 
 
 class Task(ABC):

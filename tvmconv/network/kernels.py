@@ -10,6 +10,7 @@ import tvm
 from tvm import relax
 
 from .. import dispatch, lowering
+from ..problem import Problem
 from ..sparse.weights import COMPILED_IN
 from ..workload import ConvWorkload
 from ..workspace import Workspace, take_out
@@ -65,7 +66,7 @@ def use_kernels(
             continue
         workload, weight = site.workload, site.weight
         if workload not in selections:
-            selections[workload] = dispatch.select(workload, target)
+            selections[workload] = dispatch.select(Problem(workload), target)
         selection, key = selections[workload], (workload, weight is not None)
         if key not in kernels:
             name = f"tvmconv_{selection.name.split('/')[1]}_{len(kernels)}"

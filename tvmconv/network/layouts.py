@@ -6,16 +6,16 @@ from one layout into another: convolutions at the ends of such parts read or wri
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
-from functools import cache
 from math import prod
 
 import msgspec
 import tvm
 from tvm import relax
 
-from ..dispatch import algorithms_for, estimated_cycles, template_for
+from ..dispatch import algorithms_for, least_cycles
+from ..problem import Problem
 from ..schedules.cpu.machine import native_lanes
 from ..workload import ConvWorkload, channel_block, in_layout
 from .constants import static_shape
@@ -47,15 +47,11 @@ def choose_layouts(
         return list(sites), {}
     layout = f"NCHW{native_lanes(target)}c"
 
-    @cache
-    def cycles(workload: ConvWorkload) -> float:
-        return estimated_cycles(template_for(workload, target), workload, target)
-
     by_output = {site.output: site for site in sites if site.workload is not None}
     others: dict[relax.Var, relax.Expr] = {}
     chosen: dict[relax.Var, Site] = {}
     for block in blocks_of(mod):
-        part = Part(block, by_output, layout, cycles)
+        part = Part(block, by_output, layout, target)
         in_blocks = part.in_blocks(in_nchw)
         for var in part.live:
             if (site := by_output.get(var)) is not None:
@@ -69,9 +65,13 @@ class Part:
     """The tensors of a dataflow block, in groups that have one layout."""
 
     def __init__(
-        self, block: Block, by_output: Mapping[relax.Var, Site], layout: str, cycles: Callable[[ConvWorkload], float]
+        self,
+        block: Block,
+        by_output: Mapping[relax.Var, Site],
+        layout: str,
+        target: tvm.target.Target,
     ) -> None:
-        self._values, self._by_output, self._layout, self._cycles = block.values, by_output, layout, cycles
+        self._values, self._by_output, self._layout, self._target = block.values, by_output, layout, target
         self._parents: dict[relax.Var, relax.Var] = {}
         self.live = block.live({var: site.operands for var, site in by_output.items()})
 
@@ -85,7 +85,7 @@ class Part:
             value, site = self._values[var], self._by_output.get(var)
             if site is None:
                 fixed.update(self._joined(var, value))
-            elif var in in_nchw or not _takes_blocks(site, self._layout):
+            elif var in in_nchw or not _takes_blocks(site, self._layout, self._target):
                 fixed.update([var, *free_variables(*site.operands)])
             else:
                 operands = dict(zip(site.described.operands, site.operands, strict=False))
@@ -111,7 +111,7 @@ class Part:
         touching = {root: [place for place, roots in enumerate(ends) if root in roots] for root in ordered}
 
         def cycles(places: Iterable[int], chosen: set[relax.Var]) -> float:
-            return sum(self._cycles(in_layouts(place, chosen)) for place in places)
+            return sum(least_cycles(Problem(in_layouts(place, chosen)), self._target) for place in places)
 
         def in_layouts(place: int, chosen: set[relax.Var]) -> ConvWorkload:
             layout, out_layout = (self._layout if root in chosen else "NCHW" for root in ends[place])
@@ -151,7 +151,7 @@ class Part:
         return var
 
 
-def _takes_blocks(site: Site, layout: str) -> bool:
+def _takes_blocks(site: Site, layout: str, target: tvm.target.Target) -> bool:
     """Whether there is a template for a convolution with both ends in blocks, as far as they can be."""
     workload, x = site.described, site.operands[0]
     if static_shape(x.ty) != workload.x_shape or static_shape(site.output.ty) != workload.output_shape:
@@ -163,7 +163,7 @@ def _takes_blocks(site: Site, layout: str) -> bool:
         for name, channels in (("layout", workload.in_channels), ("out_layout", workload.out_channels))
         if channels % channel_block(layout) == 0
     }
-    return bool(algorithms_for(msgspec.structs.replace(workload, **ends), "llvm"))
+    return bool(algorithms_for(Problem(msgspec.structs.replace(workload, **ends)), target))
 
 
 def _with_layouts(site: Site, in_blocks: Collection[relax.Var], layout: str) -> Site:

@@ -15,9 +15,9 @@ import numpy as np
 import tvm
 from tvm.runtime import Module
 
-from ..dispatch import Selection, select_sparse, sparse_template, templates_for
-from ..dispatch.selection import tuned
+from ..dispatch import Selection, select, sparse_template, tuned
 from ..errors import InvalidArgumentError
+from ..problem import Problem
 from ..sparse.compiling import compile_selected, sparsity_of
 from ..sparse.weights import Constants, is_finite
 from ..threads import usable_cpus
@@ -107,8 +107,8 @@ class SparseKernels:
     def _pays(self, workload: ConvWorkload, weight: Array) -> bool:
         """Whether the sparse kernel should be the faster one."""
         zeros = sparsity_of(weight)
-        if sparse := tuned(workload.without_scale(), self._target, [sparse_template(self._target)], zeros):
-            dense = tuned(workload, self._target, templates_for(workload, self._target))
+        if sparse := tuned(Problem(workload.without_scale(), zeros), self._target):
+            dense = tuned(Problem(workload), self._target)
             if dense and str(dense.record.device) == str(sparse.record.device):
                 return sparse.record.cost < dense.record.cost
         if zeros < THRESHOLD or int(np.count_nonzero(weight)) > MOST_NONZEROS:
@@ -116,8 +116,8 @@ class SparseKernels:
         return self._is_faster(workload.without_scale(), zeros)
 
     def _selection(self, workload: ConvWorkload, zeros: float) -> Selection:
-        return select_sparse(workload, self._target, zeros)
+        return select(Problem(workload, zeros), self._target)
 
     def _faster(self, workload: ConvWorkload, zeros: float) -> bool:
         config = self._select(workload, zeros).config
-        return bool(sparse_template(self._target).pays(workload, config, self._target, 1 - zeros, self._weight_bytes))
+        return sparse_template(self._target).pays(Problem(workload, zeros), config, self._target, self._weight_bytes)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..bench.peers import LIMITS, OURS, PEERS
+from ..bench.peers import LIMITS, OURS, known_peers
 from ..bench.report import Report, Row, geometric_means
 from ..bench.timing import Timing
 from . import charts
@@ -28,9 +28,9 @@ def benchmark(source: Source, report: Report) -> Markup:
 
 
 def _suite(name: str, rows: Sequence[Row], report: Report) -> Markup:
-    peers = [peer for peer in PEERS if any(peer in row.times for row in rows)]
+    peers = [peer for peer in known_peers() if any(peer in row.times for row in rows)]
     peers += sorted(
-        {peer for row in rows for peer in row.times} - {*PEERS, OURS.name, *(limit.name for limit in LIMITS)}
+        {peer for row in rows for peer in row.times} - {*known_peers(), OURS.name, *(limit.name for limit in LIMITS)}
     )
     measured = [row for row in rows if row.ours]
     parts = [tag("h3", name)]

@@ -13,9 +13,10 @@ from tvm import tirx
 from tvm.runtime import Executable
 
 from .. import cuda, kernel_cache
-from ..dispatch import Selection, select_sparse, sparse_template
+from ..dispatch import Selection, select, sparse_template
 from ..errors import CodeSizeError
 from ..lowering import KERNEL_NAME, with_alignment
+from ..problem import Problem
 from ..targets import cuda_arch, resolve_target
 from ..workload import ConvWorkload
 from .blocks import output_blocks
@@ -52,7 +53,7 @@ def sparsity_of(weight: np.ndarray) -> float:
 def kept_template(workload: ConvWorkload, config: Any, target: str) -> Template:
     """The template of a workload, made once: any constants can be bound to it."""
     resolved = resolve_target(target)
-    func = sparse_template(resolved).schedule(workload, config, resolved).mod["main"]
+    func = sparse_template(resolved).schedule(Problem(workload, 0.0), config, resolved).mod["main"]
     return make_template(with_alignment(func, resolved), resolved)
 
 
@@ -75,13 +76,13 @@ def lower_sparse(
 def compile_sparse(
     workload: ConvWorkload, constants: Constants, target: tvm.target.Target, config: Any = None, name: str = KERNEL_NAME
 ) -> SparseKernel:
-    """The kernel of a workload for its constants, by the configuration of `select_sparse`.
+    """The kernel of a workload for its constants, by the configuration of `select`.
 
     `name` is that of the function: functions of one network need different ones.
 
     Raises `InvalidArgumentError` for a weight of another shape, or with NaN or infinity in it, and `CodeSizeError`.
     """
-    selection = select_sparse(workload, target, sparsity_of(constants["w"]), config)
+    selection = select(Problem(workload, sparsity_of(constants["w"])), target, config)
     return compile_selected(workload, constants, target, selection, name)
 
 

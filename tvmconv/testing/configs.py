@@ -9,6 +9,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from ..dispatch import template_for
+from ..problem import Problem
 from ..workload import ConvWorkload
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ def random_configs(workload: ConvWorkload, target: tvm.target.Target, count: int
 
     About half of the knobs are as in the default one: where few combinations are legal, they are near it.
     """
-    space = template_for(workload, target, algorithm).space(workload, target)
+    space = template_for(Problem(workload), target, algorithm).space(Problem(workload), target)
     return list(islice(legal_configs(space, str(workload)), count))
 
 

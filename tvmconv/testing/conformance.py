@@ -112,7 +112,7 @@ def described(how: How, source: int | Trial, seed: int) -> Trial:
     if isinstance(source, Trial):
         return source
     target = tvm.target.Target(how.target)
-    trial, is_default = random_trial(Draw(f"{seed}/{source}"), target.kind.name, source)
+    trial, is_default = random_trial(Draw(f"{seed}/{source}"), target, source)
     if is_default:
         return trial
     return msgspec.structs.replace(trial, knobs=msgspec.to_builtins(next(configs(trial, target))))
@@ -172,7 +172,7 @@ def _failed(how: How, source: int | Trial, seed: int, error: BaseException, time
         again = pool.submit(attempt, how, trial, seed).exception()
     else:  # not even its configuration is known
         assert isinstance(source, int)
-        trial, _ = random_trial(Draw(f"{seed}/{source}"), tvm.target.Target(how.target).kind.name, source)
+        trial, _ = random_trial(Draw(f"{seed}/{source}"), tvm.target.Target(how.target), source)
         again = drawing.exception()
     pool.shutdown()
     return Outcome(trial, *_told(error if again is None else again, timeout), again is not None)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from types import ModuleType
 from typing import Any
 
 import msgspec
@@ -13,6 +12,7 @@ from tvm.runtime import Device, Executable
 
 from ..dispatch import select, sparse_template, template_for
 from ..lowering import KERNEL_NAME, build, build_kernel, lower, with_alignment
+from ..problem import Problem
 from ..serial import TWIN_TARGET, serial_twin
 from ..sparse import building
 from ..sparse.blocks import output_blocks
@@ -37,14 +37,16 @@ class TrialKernel:
 
 def configs(trial: Trial, target: tvm.target.Target) -> Iterator[Any]:
     """Legal configurations for a trial, the same for the same workload."""
-    template, workload = _template(trial, target), trial.workload
-    density = () if trial.sparsity is None else (1 - trial.sparsity,)
-    return legal_configs(template.space(workload, target, *density), str(workload))
+    space = template_for(trial.problem, target, trial.algorithm).space(trial.problem, target)
+    return legal_configs(space, str(trial.workload))
 
 
 def kernel_of(trial: Trial, target: tvm.target.Target, twin: bool, constants: Constants) -> TrialKernel:
     """The kernel of a trial; the constants are compiled in where the trial says so."""
-    template, device = _template(trial, target), device_of(resolve_target(TWIN_TARGET) if twin else target)
+    template, device = (
+        template_for(trial.problem, target, trial.algorithm),
+        device_of(resolve_target(TWIN_TARGET) if twin else target),
+    )
     config = None if trial.knobs is None else msgspec.convert(trial.knobs, template.Config)
     if trial.sparsity is not None:
         if twin:
@@ -52,7 +54,7 @@ def kernel_of(trial: Trial, target: tvm.target.Target, twin: bool, constants: Co
         else:
             executable = compile_sparse(trial.workload, constants, target, config).executable
         return TrialKernel(executable, device, NO_WORKSPACE)
-    selection = select(trial.workload, target, config, trial.algorithm)
+    selection = select(trial.problem, target, config, trial.algorithm)
     if twin:
         func = serial_twin(lower(trial.workload, selection, target, KERNEL_NAME))
         return TrialKernel(build(tvm.IRModule({KERNEL_NAME: func}), resolve_target(TWIN_TARGET)), device, NO_WORKSPACE)
@@ -60,15 +62,10 @@ def kernel_of(trial: Trial, target: tvm.target.Target, twin: bool, constants: Co
     return TrialKernel(executable, device, workspace)
 
 
-def _template(trial: Trial, target: tvm.target.Target) -> ModuleType:
-    if trial.sparsity is not None:
-        return sparse_template(target)
-    return template_for(trial.workload, target, trial.algorithm)
-
-
 def _sparse_twin(trial: Trial, constants: Constants, config: Any, target: tvm.target.Target) -> Executable:
     schedules, workload, cpu = sparse_template(target), trial.workload, resolve_target(TWIN_TARGET)
-    config = config or schedules.default_config(workload, target, 1 - sparsity_of(constants["w"]))
-    func = with_alignment(schedules.schedule(workload, config, target).mod["main"], target)
+    problem = Problem(workload, sparsity_of(constants["w"]))
+    config = config or schedules.default_config(problem, target)
+    func = with_alignment(schedules.schedule(problem, config, target).mod["main"], target)
     template, dense = make_template(serial_twin(func), cpu), expanded(workload, constants)
     return building.build(bind(template, dense, output_blocks(dense["w"], config.channels)), cpu)

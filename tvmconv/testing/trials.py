@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from math import prod
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -12,7 +12,11 @@ from ..checking.draws import Draw
 from ..dispatch import algorithms_for
 from ..errors import InvalidArgumentError
 from ..parameters import Activation, Padding
+from ..problem import Problem
 from ..workload import ConvWorkload
+
+if TYPE_CHECKING:
+    import tvm
 
 MOST_FLOPS = 2**26
 MOST_ELEMENTS = 2**19
@@ -49,19 +53,24 @@ class Trial(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     sparsity: float | None = None
     """Share of zeros in a weight that is compiled in; None for a kernel of any weight."""
 
+    @property
+    def problem(self) -> Problem:
+        """What the kernel is for."""
+        return Problem(self.workload, self.sparsity)
 
-def random_trial(draw: Draw, kind: str, operands: int) -> tuple[Trial, bool]:
-    """A trial on a kind of target in the default configuration, and whether it is to be made in that one."""
+
+def random_trial(draw: Draw, target: tvm.target.Target, operands: int) -> tuple[Trial, bool]:
+    """A trial on a target in the default configuration, and whether it is to be made in that one."""
     while (workload := _attempt(draw)) is None:
         pass
-    algorithm = draw.of(algorithms_for(workload, kind))
+    algorithm = draw.of(algorithms_for(Problem(workload), target))
     is_default, nonfinite = draw.chance(1 / 3), draw.chance(0.1)
     if draw.chance(0.3) and workload.in_channels * prod(workload.kernel) <= MOST_PLACES:
         sparsity = max(draw.of(SPARSITIES), 1 - MOST_NONZEROS / prod(workload.w_shape))
         # A product with a zero is left out, also with NaN.
         return Trial(workload, "sparse", None, operands, sparsity=round(sparsity, 4)), is_default
     if draw.chance(0.3):
-        workload = _in_blocks(draw, workload, algorithm, kind)
+        workload = _in_blocks(draw, workload, algorithm, target)
     return Trial(workload, algorithm, None, operands, nonfinite), is_default
 
 
@@ -96,7 +105,7 @@ def _attempt(draw: Draw) -> ConvWorkload | None:
     return workload if _is_small(workload) else None
 
 
-def _in_blocks(draw: Draw, workload: ConvWorkload, algorithm: str, kind: str) -> ConvWorkload:
+def _in_blocks(draw: Draw, workload: ConvWorkload, algorithm: str, target: tvm.target.Target) -> ConvWorkload:
     """The workload with channels in blocks, and as many as make them whole, where the algorithm takes that."""
     if not (workload.is_depthwise or workload.groups == 1):
         return workload
@@ -115,7 +124,7 @@ def _in_blocks(draw: Draw, workload: ConvWorkload, algorithm: str, kind: str) ->
         layout=f"NCHW{read}c" if read > 1 else "NCHW",
         out_layout=f"NCHW{written}c" if written > 1 else "NCHW",
     )
-    return blocked if algorithm in algorithms_for(blocked, kind) and _is_small(blocked) else workload
+    return blocked if algorithm in algorithms_for(Problem(blocked), target) and _is_small(blocked) else workload
 
 
 def _is_small(workload: ConvWorkload) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ...dispatch import dense_algorithms
 from .copies import Copy
 from .im2col import Im2colGemm
 from .metaschedule import MetaSchedule
@@ -15,13 +16,16 @@ from .tvm import Tvm
 OURS = Tvmconv()
 LIMITS = (Copy("copy", by_kernel=False), Copy("copy-kernel", by_kernel=True))
 
-PEERS: dict[str, Peer] = {
-    peer.name: peer
-    for peer in (
+FOR_SPARSE = ("tvmconv-dense", "pytorch-half-channels", "pytorch-half-filters", "pytorch-quarter", "im2col-spmm")
+"""Those that say something only where much of the weight is zero."""
+
+
+def known_peers() -> dict[str, Peer]:
+    """Every peer by its name, in the order of the columns; tvmconv's algorithms are those registered by now."""
+    peers = (
         Plain(),
         Dense(),
-        Algorithm("direct"),
-        Algorithm("im2win"),
+        *map(Algorithm, dense_algorithms()),
         PyTorch(),
         PyTorch("pytorch-channels-last", channels_last=True),
         PyTorch("pytorch-tf32", tf32=True),
@@ -36,18 +40,12 @@ PEERS: dict[str, Peer] = {
         Tvm(),
         MetaSchedule(),
     )
-}
-"""Every peer by its name, in the order of the columns."""
+    return {peer.name: peer for peer in peers}
 
-FOR_SPARSE = ("tvmconv-dense", "pytorch-half-channels", "pytorch-half-filters", "pytorch-quarter", "im2col-spmm")
-"""Those that say something only where much of the weight is zero."""
 
-DEFAULT_PEERS = tuple(name for name in PEERS if name != MetaSchedule.name and name not in FOR_SPARSE)
-"""All for a dense weight but the one that takes minutes for a workload."""
-
-SPARSE_PEERS = tuple(
-    name
-    for name in PEERS
-    if name in FOR_SPARSE or name.startswith("pytorch") or name in (Im2colGemm.name, OnnxRuntime.name)
-)
-"""Those beside a sparse weight."""
+def default_peers(sparse: bool = False) -> list[str]:
+    """The names of those beside a sparse weight, or beside a dense one; not the one that takes minutes a workload."""
+    if not sparse:
+        return [name for name in known_peers() if name != MetaSchedule.name and name not in FOR_SPARSE]
+    others = (*FOR_SPARSE, Im2colGemm.name, OnnxRuntime.name)
+    return [name for name in known_peers() if name in others or name.startswith("pytorch")]

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from ...dispatch import ALGORITHMS
+from ...dispatch import algorithms_for
+from ...problem import Problem
 from ...workload import ConvWorkload, Epilogue
 from .peer import Call, Operands, Peer
 
@@ -47,17 +48,17 @@ class Configured(Tvmconv):
 
 
 class Algorithm(Tvmconv):
-    """By one of the algorithms for convolutions whose channels meet: to see them side by side."""
+    """By one of several algorithms that tvmconv has for a convolution: to see them side by side."""
 
     def __init__(self, algorithm: str) -> None:
         self.algorithm = algorithm
         self.name = f"tvmconv-{algorithm}"
 
     def obstacle(self, workload: ConvWorkload, target: tvm.target.Target) -> str | None:
-        if workload.is_depthwise:
-            return "for convolutions whose channels meet"
-        kind = target.kind.name
-        return None if self.algorithm in ALGORITHMS[kind] else f"tvmconv has no {self.algorithm} for {kind}"
+        known = algorithms_for(Problem(workload), target)
+        if self.algorithm not in known:
+            return f"by {' or '.join(known)} on {target.kind.name}"
+        return "the only algorithm for it" if len(known) == 1 else None
 
 
 class Plain(Tvmconv):

@@ -1,4 +1,4 @@
-"""What kernels are for: the key of records, and what is told to the processes that build and run them."""
+"""Calls of a template of one's own, and what is told to the processes that build and run kernels."""
 
 from __future__ import annotations
 
@@ -8,28 +8,9 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from ..workload import ConvWorkload
+from ..problem import Problem
 from . import functions
-
-
-class Problem(NamedTuple):
-    """What a kernel is for; one configuration is the best of each."""
-
-    workload: ConvWorkload
-    sparsity: float | None = None
-    """Share of zeros in the weight, which is compiled in; None for a dense kernel, which has the weight as operand."""
-
-    def __str__(self) -> str:
-        return str(self.workload) if self.sparsity is None else f"{self.workload}, {100 * self.sparsity:g}% zeros"
-
-    def to_json(self) -> str:
-        """One line of JSON, for another process."""
-        return msgspec.json.encode(self).decode()
-
-    @classmethod
-    def from_json(cls, text: str) -> Problem:
-        """The problem that `to_json` wrote."""
-        return msgspec.json.decode(text, type=cls)
+from .pickling import pickled, unpickled
 
 
 class Call(NamedTuple):
@@ -50,7 +31,7 @@ class Call(NamedTuple):
 
     def to_json(self) -> str:
         """One line of JSON, for another process, with the template's function: `problem_from` reads it."""
-        message = _Message(*self, functions.pickled(self.template), sys.path)
+        message = _Message(*self, pickled(self.template, functions.function_named(self.template)), sys.path)
         return msgspec.json.encode(message).decode()
 
 
@@ -60,7 +41,7 @@ class _Message(msgspec.Struct):
     template: str
     arguments: str
     function: str
-    """As `functions.pickled` gives it."""
+    """As `pickled` gives it."""
     path: list[str]
     """Where Python looks for modules that the function needs."""
 
@@ -76,8 +57,7 @@ def problem_from(text: str) -> Problem | Call:
 @lru_cache(maxsize=4)
 def _received(text: str) -> Call:
     message = msgspec.json.decode(text, type=_Message)
-    sys.path += [path for path in message.path if path not in sys.path]
-    functions.define_pickled(message.template, message.function)
+    functions.define(message.template, unpickled(message.function, message.path))
     return Call(message.template, message.arguments)
 
 

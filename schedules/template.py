@@ -1,0 +1,75 @@
+"""The names that a template has: a module of `schedules/`, or any other object that is registered as one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Protocol
+
+from tvmconv.problem import Problem
+
+from .space import Space
+
+if TYPE_CHECKING:
+    from tvm.s_tir import Schedule
+    from tvm.target import Target
+
+
+class Template(Protocol):
+    """A way to schedule the problems that it supports, with knobs to tune.
+
+    The functions take problems that the template supports, and configurations that are legal for the problem.
+    """
+
+    VERSION: int
+    """Raised when old configurations would mean something else: records of another version are left out."""
+
+    Config: type[Any]
+    """The knobs, a frozen dataclass. A knob that is added later has a default that means what was before it, so that
+    older records stay true."""
+
+    LEAST: Any
+    """The configuration with the least legal value of each knob."""
+
+    def __hash__(self) -> int:
+        """Identify the template: dispatch keeps what it has made of one."""
+        ...
+
+    def supports(self, problem: Problem, target: Target) -> bool:
+        """Say whether the template schedules a problem: its kind of convolution, layouts, types and sparsity."""
+        ...
+
+    def space(self, problem: Problem, target: Target) -> Space[Any]:
+        """Return the configurations worth a trial, the default among them, and the constraints of legal ones."""
+        ...
+
+    def default_config(self, problem: Problem, target: Target) -> Any:
+        """Return a legal configuration that is reasonable for the problem."""
+        ...
+
+    def estimate(self, problem: Problem, config: Any, target: Target) -> float:
+        """Return the clock cycles that a call should take.
+
+        The estimates of all templates that support a problem are compared: where nothing has been measured, the least
+        is taken. On a CPU the cycles are those of one core for one image, on a GPU those of the busiest multiprocessor.
+        """
+        ...
+
+    def features(self, problem: Problem, config: Any) -> Mapping[str, float]:
+        """Return numbers that the tuner's cost model should know of a configuration beside its knobs."""
+        ...
+
+    def schedule(self, problem: Problem, config: Any, target: Target) -> Schedule:
+        """Return the scheduled computation."""
+        ...
+
+    def ablations(self, config: Any) -> Mapping[str, Any]:
+        """Return the configuration without each of its optimizations in turn, by the name of what is left out."""
+        ...
+
+
+class SparseTemplate(Template, Protocol):
+    """A template for weights that are compiled in, which can tell whether its kernel beats a dense one."""
+
+    def pays(self, problem: Problem, config: Any, target: Target, weight_bytes: int) -> bool:
+        """Say whether the kernel should beat the dense one in a network that has weights of so many bytes."""
+        ...
