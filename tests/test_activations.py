@@ -138,6 +138,9 @@ def test_template_on_a_gpu(name: str, activation: Any) -> None:
 @pytest.mark.parametrize(("activation", "dtype"), every(3, product(EVERY_ACTIVATION, ["float16"])), ids=str)
 def test_cubin(activation: Any, dtype: str) -> None:
     """What is added to a kernel of CUDA compiles, and needs no memory for registers."""
+    sm_90 = {"kind": "cuda", "arch": "sm_90"}
     workload = ConvWorkload.depthwise((1, 32, 28, 28), (32, 1, 3, 3), dtype=dtype, activation=activation)
-    (kernel,) = tvmconv.compile(workload, {"kind": "cuda", "arch": "sm_90"}).resources()
-    assert (kernel.stack_bytes, kernel.spill_store_bytes) == (0, 0)
+    sparse = tvmconv.sparse_conv2d(np.eye(3)[:, :, None, None], activation=activation, target=sm_90)
+    for operator in (tvmconv.compile(workload, sm_90), sparse.operator((1, 3, 4, 5))):
+        (kernel,) = operator.resources()
+        assert (kernel.stack_bytes, kernel.spill_store_bytes) == (0, 0)

@@ -191,7 +191,7 @@ def _body(template: Template, steps: Sequence[Step], constants: Constants, block
                     sums[index] = total
             case PerOutput():
                 for place, k in enumerate(block):
-                    stmt = _in_places(step, place, private)
+                    stmt = _with_own_variables(_in_places(step, place, private))
                     yield tvm_ffi.structural_map(substitute(stmt, {step.k: k}), (TensorLoad, known))
             case Loop(loop, inner):
                 repeated = tirx.stmt_seq(*_body(template, inner, constants, block))
@@ -213,6 +213,14 @@ def _in_places(step: PerOutput, place: int, private: Sequence[tirx.Buffer]) -> t
         return tirx.BufferStore(stmt.buffer, stmt.value, [substitute(index, {step.k: place}) for index in stmt.indices])
 
     return tvm_ffi.structural_map(step.stmt, [(TensorLoad, load), (tirx.BufferStore, store)])
+
+
+def _with_own_variables(stmt: tirx.Stmt) -> tirx.Stmt:
+    """The statement with new variables for those of its activation: TVM refuses two values of one in a kernel."""
+    bound: list[tirx.Let] = []
+    tvm_ffi.structural_walk(stmt, (tirx.Let, bound.append))
+    own = {let.var: tirx.Var(let.var.name, let.var.ty) for let in bound}
+    return tvm_ffi.structural_map(stmt, (tvm.ir.Var, lambda var: own.get(var, var))) if own else stmt
 
 
 def _constant(value: float, like: tirx.PrimExpr) -> tirx.PrimExpr:
