@@ -67,6 +67,11 @@ def check(outputs: Any, expected: list[np.ndarray]) -> None:
         np.testing.assert_allclose(np.asarray(y), reference, rtol=0, atol=4e-6 * np.abs(reference).max())
 
 
+def test_a_network_says_what_it_is(network: Network) -> None:
+    assert repr(network).startswith("<tvmconv.Network ")
+    assert repr(network).endswith("for llvm, 2 of 2 convolutions by tvmconv>")
+
+
 def test_inputs_by_order_and_by_name(network: Network, inputs: Any, expected: list[np.ndarray]) -> None:
     x, bias = inputs
     check(network(x, bias), expected)

@@ -15,7 +15,7 @@ CHOSEN = re.compile(
     r"(?i)test_(conv|.*pool_2d_ceil|maxpool_with_argmax|resize_.*(antialias|symmetric|axes_2|prefer_ceil)|gridsample_"
     r"(bi|volu)|group_norm|mod_float_edge|tile|pow_types_int|nonmaxsuppression_iou|reduce_max_bool|onehot_with_axis)"
 )
-ALIKE = re.compile("(?i)test_(conv|gridsample|group_norm|resize)")
+ALIKE = re.compile("(?i)test_(conv(?!transpose2d)|gridsample|group_norm)")
 
 EVERY = 60
 """Of the rest."""

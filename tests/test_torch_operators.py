@@ -37,7 +37,7 @@ from torch_samples import (  # noqa: E402
 FLOAT32 = (
     "nn.functional.avg_pool3d", "nn.functional.conv2d", "nn.functional.conv_transpose3d", "nn.functional.grid_sample",
     "nn.functional.interpolate.bilinear", "nn.functional.interpolate.nearest", "nn.functional.max_pool2d",
-    "_upsample_bilinear2d_aa", "any", "select", "take", "trapezoid",
+    "any", "_upsample_bilinear2d_aa", "select", "take", "trapezoid",
 )  # fmt: skip
 """Operators that Relax's importer misreads, or that convolutional networks are made of."""
 
