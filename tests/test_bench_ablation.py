@@ -44,9 +44,12 @@ def test_a_thesis_layer_has_every_switch(algorithm: str) -> None:
 def test_configurations_compute_the_layer(algorithm: str) -> None:
     """Through their serial twins, in one module."""
     template = template_named(f"cuda/{algorithm}")
-    configs = template.ablations(template.default_config(Problem(LAYER), H100))
+    problem = Problem(LAYER)
+    configs = template.ablations(template.default_config(problem, H100))
     kernels = {
-        f"kernel{i}": serial_twin(lower(LAYER, select(Problem(LAYER), H100, config, algorithm), H100, f"kernel{i}"))
+        f"kernel{i}": serial_twin(
+            lower(Problem(LAYER), select(Problem(LAYER), H100, config, algorithm), H100, f"kernel{i}")
+        )
         for i, config in enumerate(configs.values())
     }
     executable = build(tvm.IRModule(kernels), CPU)

@@ -17,7 +17,7 @@ from tvmconv.bench.report import Row
 from tvmconv.bench.sparsity import crossover
 from tvmconv.bench.timing import Timing
 from tvmconv.checking.pruning import pruned
-from tvmconv.sparse import compiling
+from tvmconv.lowering import kernels
 from tvmconv.targets import resolve_target
 from tvmconv.testing import random_operands
 
@@ -118,7 +118,7 @@ def test_code_on_a_gpu() -> None:
 
 def test_weight_that_is_too_much_code(tiny: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """A share of zeros that leaves too much to compile is a row without a kernel, and others are measured."""
-    monkeypatch.setitem(compiling.MOST_PRODUCTS, "llvm", 200)
+    monkeypatch.setitem(kernels.MOST_PRODUCTS, "llvm", 200)
     options = ["bench", "sparsity", "even", "--sparsities", "0,0.9", "--peers", "pytorch", "--rounds", 1]
     dense, sparse = tvmconv_json(*options)["rows"]
     assert "multiply-adds of a thread; at most 200 are compiled in" in dense["skipped"]["tvmconv"]

@@ -49,7 +49,7 @@ def test_configurations_compute_the_workloads() -> None:
     """Through their serial twins, in one module, since that is much faster to build."""
     different = {(narrow(entry), entry.config): None for entry in ENTRIES}
     kernels = {
-        f"kernel{i}": serial_twin(lower(workload, select(Problem(workload), H100, config), H100, f"kernel{i}"))
+        f"kernel{i}": serial_twin(lower(Problem(workload), select(Problem(workload), H100, config), H100, f"kernel{i}"))
         for i, (workload, config) in enumerate(different)
     }
     assert len(kernels) == 17

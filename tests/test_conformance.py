@@ -119,7 +119,7 @@ def test_a_wrong_kernel_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     how = How('{"kind": "llvm"}')
     conformance.check(how, right)
     build = kernels.build_kernel
-    monkeypatch.setattr(kernels, "build_kernel", lambda workload, *rest: build(right.workload, *rest))
+    monkeypatch.setattr(kernels, "build_kernel", lambda problem, *rest: build(right.problem, *rest))
     with pytest.raises(WrongResultError, match="in the wrong places"):
         conformance.check(how, wrong)
     with pytest.raises(WrongResultError, match="elements are wrong"):

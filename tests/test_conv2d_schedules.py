@@ -35,7 +35,7 @@ by_id = pytest.mark.parametrize("case", CONV2D, ids=lambda case: case.id)
 def result(
     workload: ConvWorkload, operands: dict[str, np.ndarray], config: Any = None, algorithm: str = "auto"
 ) -> np.ndarray:
-    func = lower(workload, select(Problem(workload), CPU, config, algorithm), CPU, "kernel")
+    func = lower(Problem(workload), select(Problem(workload), CPU, config, algorithm), CPU, "kernel")
     executable = build(tvm.IRModule({"kernel": func}), CPU)
     tensors = [tvm.runtime.tensor(array) for array in operands.values()]
     executable["kernel"](*tensors)

@@ -28,7 +28,7 @@ by_id = pytest.mark.parametrize("case", CONV2D, ids=lambda case: case.id)
 
 def run_on_cpu(workload: ConvWorkload, config: GemmConfig | None = None, algorithm: str = "auto") -> None:
     """Builds the serial twin of a scheduled function, and checks what it computes."""
-    func = lower(workload, select(Problem(workload), SM_90, config, algorithm), SM_90, KERNEL_NAME)
+    func = lower(Problem(workload), select(Problem(workload), SM_90, config, algorithm), SM_90, KERNEL_NAME)
     executable = build(tvm.IRModule({KERNEL_NAME: serial_twin(func)}), CPU)
     operands = random_operands(workload)
     tensors = [tvm.runtime.tensor(array) for array in operands.values()]
@@ -38,7 +38,7 @@ def run_on_cpu(workload: ConvWorkload, config: GemmConfig | None = None, algorit
 
 def main_kernel(workload: ConvWorkload, config: GemmConfig | None = None) -> tuple[cuda.KernelResources, str]:
     """What the kernel that computes the product takes, and the source of all kernels."""
-    executable, _ = build_kernel(workload, select(Problem(workload), SM_90, config), SM_90)
+    executable, *_ = build_kernel(Problem(workload), select(Problem(workload), SM_90, config), SM_90)
     source = str(executable.mod.imports[0].inspect_source())
     return max(cuda.kernel_resources(source, "sm_90"), key=lambda kernel: kernel.shared_bytes), source
 
@@ -129,7 +129,7 @@ def test_cubin_of_configuration(workload: ConvWorkload, config: Config) -> None:
 
 def test_windows_are_a_kernel_of_their_own() -> None:
     chosen = im2win.Config(**vars(config(stages=2, packed=True, load=4)))
-    executable, _ = build_kernel(LAYER, select(Problem(LAYER), SM_90, chosen), SM_90)
+    executable, *_ = build_kernel(Problem(LAYER), select(Problem(LAYER), SM_90, chosen), SM_90)
     kernels = cuda.kernel_resources(str(executable.mod.imports[0].inspect_source()), "sm_90")
     assert sorted(kernel.shared_bytes > 0 for kernel in kernels) == [False, False, True]
     assert {kernel.spill_store_bytes for kernel in kernels} == {0}

@@ -50,7 +50,7 @@ def run_on_cpu(func: tvm.tirx.PrimFunc, workload: ConvWorkload) -> None:
 
 
 def scheduled(workload: ConvWorkload, target: tvm.target.Target, config: Any = None) -> tvm.tirx.PrimFunc:
-    return lower(workload, select(Problem(workload), target, config), target, "kernel")
+    return lower(Problem(workload), select(Problem(workload), target, config), target, "kernel")
 
 
 @by_target

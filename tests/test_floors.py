@@ -23,7 +23,7 @@ FLOORS = (
     ("compute",),
     ("schedules",),
     ("dispatch",),
-    ("lowering", "serial", "workspace"),
+    ("folding", "lowering", "serial", "workspace"),
     ("calls", "operators", "sparse"),
     ("network",),
     ("checking", "verify"),

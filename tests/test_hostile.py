@@ -155,7 +155,7 @@ ABSURD: dict[str, ConvWorkload] = {
 
 def run(workload: ConvWorkload) -> None:
     target = resolve_target("llvm")
-    executable, workspace = build_kernel(workload, select(Problem(workload), target), target)
+    executable, workspace, _ = build_kernel(Problem(workload), select(Problem(workload), target), target)
     operands = random_operands(workload)
     tensors = [tvm.runtime.tensor(array) for array in operands.values()]
     executable[KERNEL_NAME](*tensors, *(tvm.runtime.empty(*parameter) for parameter in workspace.parameters))

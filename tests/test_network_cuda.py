@@ -37,7 +37,7 @@ def test_kernel_with_the_weight_packed_ahead(parts: int) -> None:
     target, name = resolve_target({"kind": "cuda", "arch": "sm_90"}), lowering.KERNEL_NAME
     selection = select(Problem(workload), target)
     selection = select(Problem(workload), target, replace(selection.config, parts=parts))
-    kernel, packing = split_packing(lowering.lower(workload, selection, target, name))
+    kernel, packing = split_packing(lowering.lower(Problem(workload), selection, target, name))
     assert packing is not None
     operands = random_operands(workload)
     packed = packing(operands["w"])

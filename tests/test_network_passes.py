@@ -353,7 +353,7 @@ def test_tvm_leaves_the_schedule_alone() -> None:
     network = build(graph.model(graph.node("Cos", conv(graph))), "cuda")
     workload = network.layers[0].convolution.workload
     name = "tvmconv_depthwise_0"
-    kernel = lower(workload, select(Problem(workload), network.target), network.target, name)
+    kernel = lower(Problem(workload), select(Problem(workload), network.target), network.target, name)
     alone = build_module(tvm.IRModule({name: kernel}), network.target)
     in_network, by_itself = (
         [part for part in module.imports[0].inspect_source().split('extern "C"') if f"{name}_kernel" in part]

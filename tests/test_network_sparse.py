@@ -17,6 +17,7 @@ from tvmconv import cuda
 from tvmconv.checking.pruning import pruned
 from tvmconv.errors import InvalidArgumentError
 from tvmconv.network import sparse_kernels
+from tvmconv.network.kernels import use_kernels
 from tvmconv.targets import resolve_target
 
 
@@ -68,13 +69,13 @@ def test_many_zeros_make_a_sparse_kernel() -> None:
 
 def test_batch_norm_is_in_the_weight(monkeypatch: pytest.MonkeyPatch) -> None:
     taken: list[Any] = []
-    compile_selected = sparse_kernels.compile_selected
+    build_kernel = sparse_kernels.build_kernel
 
-    def recording(workload: Any, *others: Any, **named: Any) -> Any:
-        taken.append(workload)
-        return compile_selected(workload, *others, **named)
+    def recording(problem: Any, *others: Any) -> Any:
+        taken.append(problem.workload)
+        return build_kernel(problem, *others)
 
-    monkeypatch.setattr(sparse_kernels, "compile_selected", recording)
+    monkeypatch.setattr(sparse_kernels, "build_kernel", recording)
     library.build(model(MIXED))
     assert [str(workload.epilogue) for workload in taken] == ["shift+relu", "shift", "none"]
 
@@ -86,7 +87,7 @@ def test_equal_weights_share_a_kernel() -> None:
     for _ in range(3):
         y = graph.node("Conv", y, weight, pads=[1, 1, 1, 1])
     mod = library.import_model(graph.model(y)).mod
-    lowered, layers = library.network.kernels.use_kernels(mod, resolve_target("llvm"))
+    lowered, layers = use_kernels(mod, resolve_target("llvm"))
     assert [layer.kernel for layer in layers] == ["tvmconv cpu/sparse"] * 3
     assert len(lowered.attrs["external_mods"]) == 1
 

@@ -43,7 +43,9 @@ by_name = pytest.mark.parametrize("name", WORKLOADS)
 
 
 def run(workload: ConvWorkload, config: Any = None) -> None:
-    func = lower(workload, select(Problem(workload), CPU, config, "auto" if config else "pointwise"), CPU, "kernel")
+    func = lower(
+        Problem(workload), select(Problem(workload), CPU, config, "auto" if config else "pointwise"), CPU, "kernel"
+    )
     operands = random_operands(workload)
     tensors = [tvm.runtime.tensor(array) for array in operands.values()]
     build(tvm.IRModule({"kernel": func}), CPU)["kernel"](*tensors)

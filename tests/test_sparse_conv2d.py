@@ -14,8 +14,8 @@ import tvm
 import tvmconv
 from tvmconv import ConvWorkload
 from tvmconv.errors import InvalidArgumentError, NoDeviceError
+from tvmconv.lowering import build_kernel
 from tvmconv.sparse import operator
-from tvmconv.sparse.compiling import compile_sparse
 from tvmconv.targets import has_gpu
 from tvmconv.testing import check_result, random_operands
 
@@ -148,7 +148,7 @@ def test_save_and_load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert loaded.selection == conv.operators[0].selection
     check_result(WORKLOAD, OPERANDS, loaded(X, RESIDUAL))
     built: list[Any] = []
-    monkeypatch.setattr(operator, "compile_sparse", lambda *what: built.append(what) or compile_sparse(*what))
+    monkeypatch.setattr(operator, "build_kernel", lambda *what: built.append(what) or build_kernel(*what))
     loaded.save(tmp_path / "again.so")
     assert len(built) == 1
     assert np.array_equal(tvmconv.load(tmp_path / "again.so")(X, RESIDUAL), loaded(X, RESIDUAL))

@@ -12,13 +12,12 @@ import tvm
 from tvmconv import ConvWorkload
 from tvmconv.arrays import operand
 from tvmconv.errors import InvalidArgumentError
-from tvmconv.lowering import KERNEL_NAME
+from tvmconv.folding.constants import COMPILED_IN, constants_of
+from tvmconv.folding.folding import expanded
 from tvmconv.problem import Problem
 from tvmconv.schedules.cpu import sparse as template
 from tvmconv.schedules.cpu.sparse import Config
-from tvmconv.sparse.compiling import SparseKernel, compile_sparse
-from tvmconv.sparse.folding import expanded
-from tvmconv.sparse.weights import COMPILED_IN, constants_of
+from tvmconv.sparse.operator import SparseOperator, compile_operator
 from tvmconv.targets import resolve_target
 from tvmconv.testing import check_result, random_operands
 
@@ -34,11 +33,11 @@ def pruned(workload: ConvWorkload, density: float = 0.1) -> np.ndarray:
     return np.where(rng.random(workload.w_shape) < density, rng.standard_normal(workload.w_shape), 0)
 
 
-def check(workload: ConvWorkload, weight: np.ndarray, chosen: Config | None = None) -> SparseKernel:
+def check(workload: ConvWorkload, weight: np.ndarray, chosen: Config | None = None) -> SparseOperator:
     operands = {**random_operands(workload), "w": weight.astype(workload.dtype)}
-    kernel = compile_sparse(workload, constants_of(operands), CPU, chosen)
+    kernel = compile_operator(workload, constants_of(operands), CPU, chosen)
     tensors = [tvm.runtime.tensor(array) for name, array in operands.items() if name not in COMPILED_IN]
-    kernel.executable[KERNEL_NAME](*tensors)
+    kernel._kernel(*tensors)
     check_result(workload, operands, tensors[-1].numpy())
     return kernel
 
@@ -113,18 +112,18 @@ def test_weights_stay_where_they_are_used() -> None:
     """LLVM would move them out of the loop over tiles; the module keeps the option for when its code is made."""
     workload = ConvWorkload.conv2d((1, 4, 8, 8), (8, 4, 3, 3))
     kernel = check(workload, pruned(workload), config())
-    assert "-disable-machine-licm" in kernel.executable.mod.inspect_source("ll")
+    assert "-disable-machine-licm" in kernel.source()
 
 
 def test_inputs_need_no_alignment() -> None:
     operands = random_operands(LAYER)
-    kernel = compile_sparse(LAYER, {**constants_of(operands), "w": pruned(LAYER).astype("float32")}, CPU)
+    kernel = compile_operator(LAYER, {**constants_of(operands), "w": pruned(LAYER).astype("float32")}, CPU)
     x = np.empty(operands["x"].size + 1, "float32")[1:].reshape(operands["x"].shape)
     x[:] = operands["x"]
     outputs = []
     for each in (x, operands["x"]):
         output = tvm.runtime.empty(LAYER.output_shape)
-        kernel.executable[KERNEL_NAME](operand("x", each).argument, output)
+        kernel._kernel(operand("x", each).argument, output)
         outputs.append(output.numpy())
     np.testing.assert_array_equal(*outputs)
 
@@ -136,8 +135,8 @@ def test_machine_code(target: tvm.target.Target, register: str) -> None:
         pytest.skip("this machine has no AVX-512")
     workload = ConvWorkload.conv2d((1, 32, 16, 16), (24, 32, 3, 3), padding=1)
     weight = pruned(workload).astype("float32")
-    kernel = compile_sparse(workload, {"w": weight}, target)
-    lines = kernel.executable.mod.inspect_source("asm").splitlines()
+    kernel = compile_operator(workload, {"w": weight}, target)
+    lines = kernel.source("asm").splitlines()
     products = [line for line in lines if re.search(rf"v(fmadd|mul)\w*ps.*{register}", line)]
     left = kernel.report.left
     assert left == np.count_nonzero(weight) * kernel.selection.config.vectors
@@ -151,8 +150,8 @@ def test_machine_code(target: tvm.target.Target, register: str) -> None:
 def test_vectors_are_whole(target: tvm.target.Target, lanes: int, missing: int) -> None:
     """Also where rows have fewer pixels than lanes and begin at the same lane each: LLVM takes other sizes badly."""
     workload = ConvWorkload.conv2d((1, 4, 6, lanes - missing), (6, 4, 3, 3), padding=1)
-    kernel = compile_sparse(workload, {"w": pruned(workload).astype("float32")}, target)
-    assert set(re.findall(r"fmuladd\.v(\d+)f32\(<", kernel.executable.mod.inspect_source("ll"))) == {str(lanes)}
+    kernel = compile_operator(workload, {"w": pruned(workload).astype("float32")}, target)
+    assert set(re.findall(r"fmuladd\.v(\d+)f32\(<", kernel.source())) == {str(lanes)}
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, 1e39], ids=str)

@@ -12,20 +12,19 @@ import tvm
 
 from tvmconv import ConvWorkload, cuda, kernel_cache
 from tvmconv.errors import CodeSizeError, InvalidArgumentError
-from tvmconv.lowering import KERNEL_NAME
+from tvmconv.folding.blocks import output_blocks
+from tvmconv.folding.constants import COMPILED_IN, Constants, constants_of
+from tvmconv.folding.folding import bind, expanded
+from tvmconv.folding.template import Template, make_template
+from tvmconv.lowering import KERNEL_NAME, kernels
+from tvmconv.lowering.launches import build_launches
 from tvmconv.problem import Problem
 from tvmconv.schedules.cuda import sparse as template
 from tvmconv.schedules.cuda import sparse_tiles
 from tvmconv.schedules.cuda.sparse import Config
 from tvmconv.serial import serial_twin
-from tvmconv.sparse import compiling
-from tvmconv.sparse.blocks import output_blocks
-from tvmconv.sparse.building import build
-from tvmconv.sparse.compiling import compile_sparse
-from tvmconv.sparse.folding import bind, expanded
+from tvmconv.sparse.operator import compile_operator
 from tvmconv.sparse.report import SparseReport
-from tvmconv.sparse.template import Template, make_template
-from tvmconv.sparse.weights import COMPILED_IN, Constants, constants_of
 from tvmconv.targets import resolve_target
 from tvmconv.testing import check_result, random_operands
 
@@ -46,7 +45,7 @@ def check(workload: ConvWorkload, made: Template, weight: np.ndarray, channels: 
     """Runs the twin of the template with a weight, and checks what it computes."""
     operands = {**random_operands(workload), "w": weight.astype(workload.dtype)}
     dense = expanded(workload, constants_of(operands))
-    executable = build(bind(made, dense, output_blocks(dense["w"], channels)), CPU)
+    executable = build_launches(bind(made, dense, output_blocks(dense["w"], channels)), CPU, KERNEL_NAME)
     tensors = [tvm.runtime.tensor(array) for name, array in operands.items() if name not in COMPILED_IN]
     executable[KERNEL_NAME](*tensors)
     check_result(workload, operands, tensors[-1].numpy())
@@ -118,7 +117,7 @@ def constants(weight: np.ndarray, workload: ConvWorkload = LAYER, **vectors: np.
 def cuda_source(workload: ConvWorkload, chosen: Config, weight: np.ndarray, **vectors: np.ndarray) -> str:
     made = make_template(template.schedule(Problem(workload), chosen, SM_90).mod["main"], SM_90)
     dense = expanded(workload, constants(weight, workload, **vectors))
-    executable = build(bind(made, dense, output_blocks(dense["w"], chosen.channels)), SM_90)
+    executable = build_launches(bind(made, dense, output_blocks(dense["w"], chosen.channels)), SM_90, KERNEL_NAME)
     return str(executable.mod.imports[0].inspect_source())
 
 
@@ -179,14 +178,14 @@ def test_weight_must_be_finite(value: float) -> None:
     weight = pruned(LAYER)
     weight[0, 0, 0, 0] = value
     with pytest.raises(InvalidArgumentError, match="weight"):
-        compile_sparse(LAYER, constants(weight), SM_90)
+        compile_operator(LAYER, constants(weight), SM_90)
 
 
 def test_too_much_code_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     weight = np.ones(LAYER.w_shape)
-    monkeypatch.setitem(compiling.MOST_PRODUCTS, "cuda", weight.size - 1)
+    monkeypatch.setitem(kernels.MOST_PRODUCTS, "cuda", weight.size - 1)
     with pytest.raises(CodeSizeError, match=f"{weight.size} multiply-adds of a thread; at most {weight.size - 1}"):
-        compile_sparse(LAYER, constants(weight), SM_90, config())
+        compile_operator(LAYER, constants(weight), SM_90, config())
 
 
 def test_report_and_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -198,7 +197,7 @@ def test_report_and_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
 
     def report() -> SparseReport:
         monkeypatch.setattr(kernel_cache, "_compiled", {})  # as in a new process
-        return compile_sparse(LAYER, constants(weight), SM_90, chosen).report
+        return compile_operator(LAYER, constants(weight), SM_90, chosen).report
 
     monkeypatch.setenv("TVMCONV_CACHE_DIR", str(tmp_path))
     first = report()

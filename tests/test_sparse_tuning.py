@@ -27,7 +27,7 @@ from tvmconv.autotvm.tuner.features import matrix
 from tvmconv.checking.pruning import operands_for, pruned
 from tvmconv.dispatch.history import serves
 from tvmconv.errors import InvalidArgumentError
-from tvmconv.sparse import folding
+from tvmconv.folding import folding
 from tvmconv.targets import device_facts
 
 pytestmark = pytest.mark.usefixtures("without_torch")

@@ -50,10 +50,10 @@ CASES = {
 def test_on_a_gpu_it_comes_with_the_call(
     workload: ConvWorkload, config: Config, parameters: tuple[object, ...]
 ) -> None:
-    executable, workspace = build_kernel(workload, select(Problem(workload), SM_90, config), SM_90)
+    executable, workspace, _ = build_kernel(Problem(workload), select(Problem(workload), SM_90, config), SM_90)
     assert workspace.parameters == parameters
     assert POOL not in str(executable.mod.inspect_source("ll"))
-    func, _ = take_out(lower(workload, select(Problem(workload), SM_90, config), SM_90, KERNEL_NAME), SM_90)
+    func, _ = take_out(lower(Problem(workload), select(Problem(workload), SM_90, config), SM_90, KERNEL_NAME), SM_90)
     twin = build(tvm.IRModule({KERNEL_NAME: serial_twin(func)}), CPU)
     operands = random_operands(workload)
     tensors = [tvm.runtime.tensor(array) for array in operands.values()]
@@ -113,7 +113,9 @@ def test_it_is_saved(tmp_path: Path) -> None:
 
 
 def test_saved_for_a_gpu_it_says_what_it_wants() -> None:
-    executable, workspace = build_kernel(DENSE, select(Problem(DENSE), SM_90, replace(TILE, parts=2)), SM_90)
+    executable, workspace, _ = build_kernel(
+        Problem(DENSE), select(Problem(DENSE), SM_90, replace(TILE, parts=2)), SM_90
+    )
     operator = tvmconv.Operator(DENSE, SM_90, select(Problem(DENSE), SM_90), executable, workspace)
     assert operator.workspace_bytes == 4 * 2 * 24 * 198
     assert workspace == Workspace(4 * 2 * 24 * 198, (SUMS,))

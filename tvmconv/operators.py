@@ -136,12 +136,12 @@ class Operator:
 
     def _lowered(self) -> tirx.PrimFunc:
         """The scheduled function."""
-        func, _ = take_out(lower(self.workload, self.selection, self.target, KERNEL_NAME), self.target)
+        func, _ = take_out(lower(Problem(self.workload), self.selection, self.target, KERNEL_NAME), self.target)
         return func
 
     def _compiled(self) -> Executable:
         """The kernel, built again: a loaded one has no source."""
-        return build_kernel(self.workload, self.selection, self.target).executable
+        return build_kernel(Problem(self.workload), self.selection, self.target).executable
 
     def _details(self, executable: Executable) -> dict[str, Any]:
         """What the file holds beside the code of the executable."""
@@ -183,9 +183,11 @@ def compile(  # noqa: A001
     if not isinstance(workload, ConvWorkload):
         raise InvalidArgumentError("workload", workload, "a ConvWorkload, such as ConvWorkload.conv2d makes")
     resolved = resolve_target(target)
-    selection = select(Problem(workload), resolved, config, algorithm)
+    problem = Problem(workload)
+    selection = select(problem, resolved, config, algorithm)
     logger.info("%s by %s: %s", workload, selection.name, selection.reason)
-    return Operator(workload, resolved, selection, *build_kernel(workload, selection, resolved))
+    kernel = build_kernel(problem, selection, resolved)
+    return Operator(workload, resolved, selection, kernel.executable, kernel.workspace)
 
 
 def depthwise(

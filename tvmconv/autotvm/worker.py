@@ -28,13 +28,12 @@ from ..dispatch import select
 from ..dispatch.call import Call, problem_from
 from ..dispatch.registry import template_from
 from ..errors import MissingPackageError, TvmconvError
+from ..folding.constants import COMPILED_IN
 from ..lowering import KERNEL_NAME, Kernel, build_kernel
+from ..lowering.kernels import kept_template
 from ..problem import Problem
-from ..sparse.building import build as build_launches
-from ..sparse.compiling import kept_template, lower_sparse
-from ..sparse.weights import COMPILED_IN
 from ..targets import DeviceFacts, cuda_arch, device_facts, has_gpu
-from ..workspace import NO_WORKSPACE, Workspace
+from ..workspace import Workspace
 from . import template_kernels
 from .protocol import BuildResult, Calls
 from .timing import kernel_costs
@@ -81,7 +80,7 @@ def build(problem: str, template: str, knobs: dict[str, Any], target: str, libra
     start = time.perf_counter()
     try:
         device = tvm.target.Target(target)
-        executable, workspace = _built(problem_from(problem), template, knobs, device)
+        executable, workspace, _ = _built(problem_from(problem), template, knobs, device)
         storage.export(executable, Path(library))
         kernels: list[Path] = []
         if device.kind.name == "cuda":
@@ -97,14 +96,13 @@ def build(problem: str, template: str, knobs: dict[str, Any], target: str, libra
 def _built(problem: Problem | Call, template: str, knobs: dict[str, Any], target: tvm.target.Target) -> Kernel:
     if isinstance(problem, Call):
         return template_kernels.built(problem, knobs, target)
-    workload, sparsity = problem
-    config = msgspec.convert(knobs, template_from(template).Config)
-    selection = select(problem, target, config)
-    if sparsity is None:
-        return build_kernel(workload, selection, target)
-    func, _, _ = lower_sparse(workload, random_constants(workload, sparsity), config, target)
+    selection = select(problem, target, msgspec.convert(knobs, template_from(template).Config))
+    if problem.sparsity is None:
+        return build_kernel(problem, selection, target)
+    constants = random_constants(problem.workload, problem.sparsity)
+    kernel = build_kernel(problem, selection, target, constants)
     kept_template.cache_clear()  # the next trial has another template
-    return Kernel(build_launches(func, target), NO_WORKSPACE)
+    return kernel
 
 
 def touch(device: str) -> None:

@@ -74,7 +74,7 @@ def _calls(arrays: dict[str, Any], target: tvm.target.Target, on_gpu: bool) -> d
     module.load_state_dict({"weight": w.cpu()})
     network = build(import_model(module.eval(), (x.cpu(),)), target)
     operator = operators.compile(WORKLOAD, target)
-    kernel = build_kernel(WORKLOAD, select(Problem(WORKLOAD), target), target).executable[KERNEL_NAME]
+    kernel = build_kernel(Problem(WORKLOAD), select(Problem(WORKLOAD), target), target).executable[KERNEL_NAME]
 
     calls: dict[tuple[str, str], Call] = {
         (PYTORCH, "torch"): partial(torch.conv2d, x, w, padding=1, groups=WORKLOAD.groups)

@@ -44,7 +44,9 @@ def _tune(workload: ConvWorkload, target: str, seconds: float, log: Path) -> dic
     option.close()
     with autotvm.apply_history_best(log):
         selection = select(Problem(workload), tuner.task.target)
-    module, _ = lowering.build_kernel(workload, selection, tuner.task.target)  # no depthwise kernel has a workspace
+    module = lowering.build_kernel(
+        Problem(workload), selection, tuner.task.target
+    ).executable  # no depthwise kernel has a workspace
     return {
         "trials": tuner.trials,
         "failed": tuner.failures.total(),

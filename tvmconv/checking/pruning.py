@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..sparse.weights import COMPILED_IN, Constants
+from ..folding.constants import COMPILED_IN, Constants
 from ..workload import ConvWorkload
 from .operands import random_operands
 

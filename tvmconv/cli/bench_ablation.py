@@ -21,7 +21,9 @@ if TYPE_CHECKING:
 @click.argument("names", nargs=-1, metavar="[LAYER]...")
 @target_option
 @click.option("--batch", type=POSITIVE, help="Instead of the thesis's 128 on a GPU, and 1 on a CPU.")
-@click.option("--algorithm", type=Algorithm(), default="auto", help="By which algorithm.")
+@click.option(
+    "--algorithm", type=Algorithm(), default="auto", help="auto, direct, im2win, pointwise, …: which to measure."
+)
 @click.option("--rounds", type=POSITIVE, default=9, help="How often each kernel is timed.")
 @json_option
 def ablation(

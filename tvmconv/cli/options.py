@@ -33,18 +33,14 @@ class Algorithm(click.ParamType):  # type: ignore[type-arg]  # click 8.1 has non
 
     name = "algorithm"
 
-    def get_metavar(self, param: click.Parameter, ctx: click.Context | None = None) -> str:
-        return f"[{'|'.join(self._choices())}]"
-
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        if value not in self._choices():
-            self.fail(f"{value!r} is not one of {', '.join(self._choices())}", param, ctx)
-        return str(value)
-
-    def _choices(self) -> tuple[str, ...]:
+        if value == "auto":  # the default, for which --help need not load the templates
+            return "auto"
         from ..dispatch import dense_algorithms
 
-        return ("auto", *dense_algorithms())
+        if value not in (known := dense_algorithms()):
+            self.fail(f"{value!r} is not one of auto, {', '.join(known)}", param, ctx)
+        return str(value)
 
 
 class Seconds(click.FloatRange):

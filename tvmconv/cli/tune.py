@@ -95,7 +95,7 @@ class Measuring:
     "--algorithm",
     type=Algorithm(),
     default="auto",
-    help="What is tuned of the convolutions that it takes; auto, and of others: as without records.",
+    help="depthwise, direct, im2win, pointwise, …: tune it where it applies; auto, and elsewhere: as without records.",
 )
 @click.option(
     "--sparsity",

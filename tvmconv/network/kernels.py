@@ -10,8 +10,8 @@ import tvm
 from tvm import relax
 
 from .. import dispatch, lowering
+from ..folding.constants import COMPILED_IN
 from ..problem import Problem
-from ..sparse.weights import COMPILED_IN
 from ..workload import ConvWorkload
 from ..workspace import Workspace, take_out
 from .constants import static_shape
@@ -70,7 +70,7 @@ def use_kernels(
         selection, key = selections[workload], (workload, weight is not None)
         if key not in kernels:
             name = f"tvmconv_{selection.name.split('/')[1]}_{len(kernels)}"
-            kernel, packing = lowering.lower(workload, selection, target, name), None
+            kernel, packing = lowering.lower(Problem(workload), selection, target, name), None
             if weight is not None:
                 kernel, packing = split_packing(kernel)
             kernel, workspace = take_out(kernel, target)

@@ -17,9 +17,9 @@ from tvm.runtime import Module
 
 from ..dispatch import Selection, select, sparse_template, tuned
 from ..errors import InvalidArgumentError
+from ..folding.constants import Constants, is_finite, sparsity_of
+from ..lowering import build_kernel, machine_code
 from ..problem import Problem
-from ..sparse.compiling import compile_selected, sparsity_of
-from ..sparse.weights import Constants, is_finite
 from ..threads import usable_cpus
 from ..workload import ConvWorkload
 from .constants import Array
@@ -66,7 +66,10 @@ class SparseKernels:
 
         def compile_one(name: str) -> Module:
             workload, constants, selection = self._chosen[name]
-            return compile_selected(workload, constants, self._target, selection, name).executable.mod
+            problem = Problem(workload, sparsity_of(constants["w"]))
+            executable = build_kernel(problem, selection, self._target, constants, name).executable
+            machine_code(executable, self._target)
+            return executable.mod
 
         with ThreadPoolExecutor(usable_cpus()) as pool:
             return list(pool.map(compile_one, self._chosen))

@@ -14,12 +14,13 @@ import tvm
 from ..arrays import Operand, is_cpu
 from ..calls import Calls, Launch
 from ..errors import InvalidArgumentError
+from ..folding.constants import require_finite
 from ..parameters import Activation, Padding
 from ..targets import resolve_target
 from ..workload import DTYPES, ConvWorkload
 from .operator import SparseOperator, compile_operator
 from .report import SparseReport
-from .weights import as_layer, require_finite, vector
+from .weights import as_layer, vector
 
 DEFAULTS: dict[str, Any] = {"stride": 1, "padding": "SAME", "dilation": 1, "groups": 1}
 

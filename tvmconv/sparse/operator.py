@@ -12,15 +12,15 @@ from tvm import tirx
 from tvm.runtime import Executable, Module
 
 from .. import cuda, kernel_cache
-from ..dispatch import Selection
-from ..lowering import KERNEL_NAME
+from ..dispatch import Selection, select
+from ..folding.constants import COMPILED_IN, Constants, sparsity_of
+from ..lowering import KERNEL_NAME, build_kernel, fold, machine_code
 from ..operators import Operator
+from ..problem import Problem
 from ..targets import cuda_arch, resolve_target
 from ..workload import ConvWorkload
 from ..workspace import NO_WORKSPACE
-from .compiling import compile_sparse, lower_sparse
-from .report import SparseReport
-from .weights import COMPILED_IN, Constants
+from .report import SparseReport, make_report
 
 
 class SparseOperator(Operator):
@@ -55,13 +55,17 @@ class SparseOperator(Operator):
         return self._calls(self.launch, (), arrays, out)
 
     def _lowered(self) -> tirx.PrimFunc:
-        func, _, _ = lower_sparse(self.workload, self.constants, self.selection.config, self.target)
+        func = fold(self._problem, self.selection, self.target, self.constants).func
         return func.with_attr("global_symbol", KERNEL_NAME)
 
     def _compiled(self) -> Executable:
         if isinstance(self._module, Executable):
             return self._module
-        return compile_sparse(self.workload, self.constants, self.target, self.selection.config).executable
+        return build_kernel(self._problem, self.selection, self.target, self.constants).executable
+
+    @property
+    def _problem(self) -> Problem:
+        return Problem(self.workload, sparsity_of(self.constants["w"]))
 
     def _details(self, executable: Executable) -> dict[str, Any]:
         sources = cuda.sources(executable.mod)
@@ -82,10 +86,16 @@ class SparseOperator(Operator):
         return cls(workload, resolve_target(target), selection, module, constants, report)
 
 
-def compile_operator(workload: ConvWorkload, constants: Constants, target: tvm.target.Target) -> SparseOperator:
-    """The operator of a workload for its constants."""
-    kernel = compile_sparse(workload, constants, target)
-    return SparseOperator(workload, target, kernel.selection, kernel.executable, constants, kernel.report)
+def compile_operator(
+    workload: ConvWorkload, constants: Constants, target: tvm.target.Target, config: Any = None
+) -> SparseOperator:
+    """The operator of a workload for its constants; `build_kernel` says what it refuses."""
+    problem = Problem(workload, sparsity_of(constants["w"]))
+    selection = select(problem, target, config)
+    executable, _, folded = build_kernel(problem, selection, target, constants)
+    assert folded is not None
+    report = make_report(constants["w"], folded.pixels, folded.blocks, machine_code(executable, target))
+    return SparseOperator(workload, target, selection, executable, constants, report)
 
 
 def _packed(arrays: Constants) -> bytes:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Any
@@ -12,13 +12,8 @@ import numpy as np
 
 from ..arrays import is_torch
 from ..errors import InvalidArgumentError
+from ..folding.constants import require_finite
 from ..parameters import pair
-
-COMPILED_IN = ("w", "scale", "shift")
-"""Operands of a workload that its sparse kernels have in them."""
-
-Constants = Mapping[str, np.ndarray]
-"""Those of a workload, by name: w of the shape `workload.w_shape`, scale and shift (K,)."""
 
 MEANING = "(K, C / groups, R, S), or (K, C / groups * R * S) with kernel=(R, S)"
 
@@ -31,11 +26,6 @@ class Layer:
     bias: np.ndarray | None = None
     options: dict[str, Any] | None = None
     """stride, padding, dilation and groups; None for a bare weight."""
-
-
-def constants_of(operands: Mapping[str, np.ndarray]) -> Constants:
-    """Those of a workload's operands that are compiled in."""
-    return {name: operands[name] for name in COMPILED_IN if name in operands}
 
 
 def as_layer(weight: Any, kernel: int | Sequence[int] | None) -> Layer:
@@ -58,19 +48,6 @@ def vector(name: str, values: Any, channels: int) -> np.ndarray:
     if array.shape != (channels,):
         raise InvalidArgumentError(name, array.shape, f"the shape {(channels,)}: a number for each output channel")
     return require_finite(name, array)
-
-
-def require_finite(name: str, array: np.ndarray) -> np.ndarray:
-    """The array; raises `InvalidArgumentError` if it is not finite."""
-    if not is_finite(array):
-        raise InvalidArgumentError(name, "NaN or infinite in places", "finite numbers: they are compiled in")
-    return array
-
-
-def is_finite(array: np.ndarray) -> bool:
-    """Whether float32 makes neither NaN nor infinity of any number."""
-    with np.errstate(over="ignore"):
-        return bool(np.isfinite(array.astype(np.float32)).all())
 
 
 def _pruned(module: Any, name: str) -> Any:

@@ -19,8 +19,8 @@ from ..autotvm.protocol import last_error
 from ..checking.draws import Draw
 from ..checking.operands import check_result, random_operands
 from ..errors import TvmconvError, WrongResultError
+from ..folding.constants import COMPILED_IN, constants_of
 from ..lowering import KERNEL_NAME
-from ..sparse.weights import COMPILED_IN, constants_of
 from .guarded import guarded
 from .kernels import configs, kernel_of
 from .trials import Trial, random_trial

@@ -10,18 +10,12 @@ import msgspec
 import tvm
 from tvm.runtime import Device, Executable
 
-from ..dispatch import select, sparse_template, template_for
-from ..lowering import KERNEL_NAME, build, build_kernel, lower, with_alignment
-from ..problem import Problem
-from ..serial import TWIN_TARGET, serial_twin
-from ..sparse import building
-from ..sparse.blocks import output_blocks
-from ..sparse.compiling import compile_sparse, sparsity_of
-from ..sparse.folding import bind, expanded
-from ..sparse.template import make_template
-from ..sparse.weights import Constants
+from ..dispatch import select, template_for
+from ..folding.constants import Constants
+from ..lowering import build_kernel, build_twin
+from ..serial import TWIN_TARGET
 from ..targets import device_of, resolve_target
-from ..workspace import NO_WORKSPACE, Workspace
+from ..workspace import Workspace
 from .configs import legal_configs
 from .trials import Trial
 
@@ -48,24 +42,7 @@ def kernel_of(trial: Trial, target: tvm.target.Target, twin: bool, constants: Co
         device_of(resolve_target(TWIN_TARGET) if twin else target),
     )
     config = None if trial.knobs is None else msgspec.convert(trial.knobs, template.Config)
-    if trial.sparsity is not None:
-        if twin:
-            executable = _sparse_twin(trial, constants, config, target)
-        else:
-            executable = compile_sparse(trial.workload, constants, target, config).executable
-        return TrialKernel(executable, device, NO_WORKSPACE)
     selection = select(trial.problem, target, config, trial.algorithm)
-    if twin:
-        func = serial_twin(lower(trial.workload, selection, target, KERNEL_NAME))
-        return TrialKernel(build(tvm.IRModule({KERNEL_NAME: func}), resolve_target(TWIN_TARGET)), device, NO_WORKSPACE)
-    executable, workspace = build_kernel(trial.workload, selection, target)
-    return TrialKernel(executable, device, workspace)
-
-
-def _sparse_twin(trial: Trial, constants: Constants, config: Any, target: tvm.target.Target) -> Executable:
-    schedules, workload, cpu = sparse_template(target), trial.workload, resolve_target(TWIN_TARGET)
-    problem = Problem(workload, sparsity_of(constants["w"]))
-    config = config or schedules.default_config(problem, target)
-    func = with_alignment(schedules.schedule(problem, config, target).mod["main"], target)
-    template, dense = make_template(serial_twin(func), cpu), expanded(workload, constants)
-    return building.build(bind(template, dense, output_blocks(dense["w"], config.channels)), cpu)
+    make = build_twin if twin else build_kernel
+    kernel = make(trial.problem, selection, target, None if trial.sparsity is None else constants)
+    return TrialKernel(kernel.executable, device, kernel.workspace)

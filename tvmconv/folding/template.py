@@ -19,10 +19,10 @@ from tvm.ir.instrument import pass_instrument
 from tvm.sym import Analyzer
 
 from ..annotations import COPIED, UNROLLED
+from .constants import COMPILED_IN
 from .copying import Copies, committed, copied
 from .hoisting import Hoisting, substitute
 from .steps import Always, Loop, PerOutput, Products, Staging, Step
-from .weights import COMPILED_IN
 
 AFTER_UNROLLING = frozenset(
     ("tirx.SplitHostDevice", "tirx.MakePackedAPI", "tirx.FP8StorageLegalize", "tirx.BF16StorageLegalize")

@@ -16,10 +16,10 @@ from tvm.sym import Analyzer
 from ..annotations import SHARES
 from ..errors import InvalidArgumentError
 from ..workload import ConvWorkload
+from .constants import Constants, require_finite
 from .hoisting import substitute
 from .steps import Always, Loop, PerOutput, Products, Staging, Step
 from .template import Template, declares, first_lane, is_thread
-from .weights import Constants, require_finite
 
 Choices = Sequence[Sequence[Sequence[int]]]
 """Blocks of output channels, lists of which follow one another: a thread does one list."""

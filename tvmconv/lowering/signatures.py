@@ -1,47 +1,19 @@
-"""The one door to TVM's compiler: from a selected schedule to a kernel, and from a module to an executable."""
+"""The signatures of scheduled functions: their names, the shapes and alignment of parameters, launch bounds."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any
 
 import tvm
 import tvm_ffi
 from tvm import tirx
 
-from .annotations import MIN_BLOCKS
-from .arrays import GPU_ALIGNMENT
-from .dispatch import Selection
-from .kernel_cache import use_fast_compiler
-from .problem import Problem
-from .workload import ConvWorkload
-from .workspace import Workspace, take_out
-
-if TYPE_CHECKING:
-    from tvm.runtime import Executable
-
-KERNEL_NAME = "tvmconv_kernel"
-"""The function of a module that holds a single kernel."""
+from ..annotations import MIN_BLOCKS
+from ..arrays import GPU_ALIGNMENT
+from ..workload import ConvWorkload
 
 OPAQUE = 8
 """TVM's operator pattern for functions that its fusion leaves as they are."""
-
-
-class Kernel(NamedTuple):
-    """A workload's kernel, compiled: it is called with the operands and the workspace's parameters."""
-
-    executable: Executable
-    """With the kernel alone, under `KERNEL_NAME`."""
-    workspace: Workspace
-
-
-def lower(workload: ConvWorkload, selection: Selection, target: tvm.target.Target, name: str) -> tirx.PrimFunc:
-    """The workload's scheduled function, named, with its operands in the order of `workload.operands`.
-
-    It is marked as scheduled, so that TVM's own passes leave it alone inside a larger module.
-    """
-    func = selection.template.schedule(Problem(workload), selection.config, target).mod["main"]
-    func = as_scheduled(func, name)
-    return with_alignment(with_launch_bounds(with_operands(func, workload)), target)
 
 
 def as_scheduled(func: tirx.PrimFunc, name: str) -> tirx.PrimFunc:
@@ -101,25 +73,3 @@ def itemsize(dtype: Any) -> int:
 def _with_parameters(func: tirx.PrimFunc, fresh: dict[tvm.ir.Var, tvm.ir.Var]) -> tirx.PrimFunc:
     body = tvm_ffi.structural_map(func.body, (tvm.ir.Var, lambda var: fresh.get(var, var)))
     return tirx.PrimFunc([fresh[old] for old in func.params], body, func.ret_type, attrs=func.attrs)
-
-
-def build(mod: tvm.IRModule, target: tvm.target.Target, pipeline: tvm.transform.Pass | None = None) -> Executable:
-    """Compiles a module of kernels, or a Relax module, for a target; by TVM's default pipeline for it unless told."""
-    use_fast_compiler()
-    current = tvm.transform.PassContext.current()
-    # What schedules mark as asynchronous becomes cp.async; without this they would be ordinary copies.
-    config = {**current.config, "tirx.use_async_copy": target.kind.name == "cuda"}
-    # By itself TVM uses the target's own pipeline, which fuses operators, for a GPU only.
-    with tvm.transform.PassContext(current.opt_level, config=config):
-        return tvm.compile(mod, target, relax_pipeline=pipeline or tvm.relax.get_default_pipeline(target))
-
-
-def build_kernel(workload: ConvWorkload, selection: Selection, target: tvm.target.Target) -> Kernel:
-    """The workload's kernel, in a module of its own."""
-    return build_function(lower(workload, selection, target, KERNEL_NAME), target)
-
-
-def build_function(func: tirx.PrimFunc, target: tvm.target.Target) -> Kernel:
-    """The kernel of a scheduled function of the name `KERNEL_NAME`."""
-    func, workspace = take_out(func, target)
-    return Kernel(build(tvm.IRModule({KERNEL_NAME: func}), target), workspace)

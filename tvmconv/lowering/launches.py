@@ -10,8 +10,8 @@ from tvm import tirx
 from tvm.runtime import Executable
 from tvm.tirx.build import codegen_build, split_host_device_mods
 
-from ..kernel_cache import use_fast_compiler
-from ..lowering import KERNEL_NAME
+from .. import cuda, kernel_cache
+from ..targets import cuda_arch
 
 AS_WRITTEN = "-disable-machine-licm:bool=true"
 """LLVM's option against moving what is constant out of loops: it would read thousands of weights ahead, and put them, a
@@ -21,13 +21,13 @@ _llvm_options = Lock()
 """Held while LLVM's options are others: a process has them once."""
 
 
-def build(func: tirx.PrimFunc, target: tvm.target.Target, name: str = KERNEL_NAME) -> Executable:
+def build_launches(func: tirx.PrimFunc, target: tvm.target.Target, name: str) -> Executable:
     """The module with a function that `folding.bind` made, named.
 
     Each of its launches is a CUDA module of its own, since compilers take longer over one large function than over two
     halves, and can compile them side by side.
     """
-    use_fast_compiler()
+    kernel_cache.use_fast_compiler()
     func = func.with_attrs({"global_symbol": name, "tirx.is_entry_func": True})
     passes = tvm.ir.transform.Sequential([tirx.transform.SplitHostDevice(), tirx.transform.MakePackedAPI()])
     host, devices = split_host_device_mods(passes(tvm.IRModule({name: func})))
@@ -43,6 +43,12 @@ def build(func: tirx.PrimFunc, target: tvm.target.Target, name: str = KERNEL_NAM
         for launch, kernel in kernels.functions.items():
             module.import_module(codegen_build(tvm.IRModule({launch: kernel}), device))
     return Executable(module)
+
+
+def machine_code(executable: Executable, target: tvm.target.Target) -> list[bytes]:
+    """The images of a module's launches, compiled side by side and kept for the next use; none for a CPU."""
+    sources = cuda.sources(executable.mod)
+    return kernel_cache.compile_all(sources, cuda_arch(target)) if sources else []
 
 
 def _as_written(target: tvm.target.Target) -> tvm.target.Target:

@@ -1,0 +1,23 @@
+"""Lowering: from a selected schedule to machine code."""
+
+from .kernels import KERNEL_NAME, Folded, Kernel, build_function, build_kernel, build_twin, fold, lower
+from .launches import machine_code
+from .modules import build
+from .signatures import OPAQUE, as_scheduled, itemsize, with_alignment
+
+__all__ = [
+    "KERNEL_NAME",
+    "OPAQUE",
+    "Folded",
+    "Kernel",
+    "as_scheduled",
+    "build",
+    "build_function",
+    "build_kernel",
+    "build_twin",
+    "fold",
+    "itemsize",
+    "lower",
+    "machine_code",
+    "with_alignment",
+]

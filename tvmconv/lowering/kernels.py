@@ -1,0 +1,129 @@
+"""From a selected schedule to a kernel, dense or sparse."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from threading import Lock
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import tvm
+from tvm import tirx
+
+from ..dispatch import Selection
+from ..errors import CodeSizeError
+from ..folding.blocks import output_blocks
+from ..folding.constants import Constants
+from ..folding.folding import bind, expanded
+from ..folding.template import Template, make_template
+from ..problem import Problem
+from ..serial import TWIN_TARGET, serial_twin
+from ..targets import resolve_target
+from ..workspace import NO_WORKSPACE, Workspace, take_out
+from .launches import build_launches
+from .modules import build
+from .signatures import as_scheduled, with_alignment, with_launch_bounds, with_operands
+
+if TYPE_CHECKING:
+    from tvm.runtime import Executable
+
+KERNEL_NAME = "tvmconv_kernel"
+"""The function of a module that holds a single kernel."""
+
+MOST_PRODUCTS = {"cuda": 200_000, "llvm": 60_000}
+"""Multiply-adds of a thread, by kind of target: so many take two cores about a minute to compile."""
+
+_front_end = Lock()
+"""Held while Python folds constants: other threads would wait anyway, and would make the same templates."""
+
+
+class Folded(NamedTuple):
+    """A lowered function with its constants in it."""
+
+    func: tirx.PrimFunc
+    pixels: int
+    """Pixels of a thread: so many multiply-adds it has for each weight."""
+    blocks: int
+    """Blocks of output channels, each with code of its own."""
+
+
+class Kernel(NamedTuple):
+    """A problem's kernel, compiled: it is called with the operands, but for its constants, and the workspace."""
+
+    executable: Executable
+    """With the kernel alone."""
+    workspace: Workspace
+    folded: Folded | None = None
+    """Of a sparse kernel."""
+
+
+def build_kernel(
+    problem: Problem,
+    selection: Selection,
+    target: tvm.target.Target,
+    constants: Constants | None = None,
+    name: str = KERNEL_NAME,
+) -> Kernel:
+    """The problem's kernel, in a module of its own, with the constants of a sparse one in it.
+
+    `name` is that of the function: functions of one network need different ones. Threads may build several side by
+    side. Raises `InvalidArgumentError` for a weight of another shape, or with NaN or infinity in it, and
+    `CodeSizeError`.
+    """
+    if constants is None:
+        return build_function(lower(problem, selection, target, name), target)
+    with _front_end:
+        folded = fold(problem, selection, target, constants)
+    return Kernel(build_launches(folded.func, target, name), NO_WORKSPACE, folded)
+
+
+def build_function(func: tirx.PrimFunc, target: tvm.target.Target) -> Kernel:
+    """The kernel of a scheduled function, under its name."""
+    func, workspace = take_out(func, target)
+    return Kernel(build(tvm.IRModule({str(func.attrs["global_symbol"]): func}), target), workspace)
+
+
+def build_twin(
+    problem: Problem, selection: Selection, target: tvm.target.Target, constants: Constants | None = None
+) -> Kernel:
+    """The serial twin of the kernel that `build_kernel` makes, for the CPU of this machine."""
+    cpu = resolve_target(TWIN_TARGET)
+    func = serial_twin(lower(problem, selection, target, KERNEL_NAME))
+    if constants is None:
+        return Kernel(build(tvm.IRModule({KERNEL_NAME: func}), cpu), NO_WORKSPACE)
+    folded = _bound(make_template(func, cpu), problem, selection, constants)
+    return Kernel(build_launches(folded.func, cpu, KERNEL_NAME), NO_WORKSPACE, folded)
+
+
+def lower(problem: Problem, selection: Selection, target: tvm.target.Target, name: str) -> tirx.PrimFunc:
+    """The problem's scheduled function, named, with its operands in the order of `workload.operands`.
+
+    It is marked as scheduled, so that TVM's own passes leave it alone inside a larger module.
+    """
+    func = selection.template.schedule(problem, selection.config, target).mod["main"]
+    if problem.sparsity is None:
+        func = with_launch_bounds(with_operands(func, problem.workload))
+    return with_alignment(as_scheduled(func, name), target)
+
+
+def fold(problem: Problem, selection: Selection, target: tvm.target.Target, constants: Constants) -> Folded:
+    """The lowered function of a sparse problem, with its constants in it."""
+    template = kept_template(problem._replace(sparsity=0.0), selection.template, selection.config, str(target))
+    products, most = template.pixels * int(np.count_nonzero(constants["w"])), MOST_PRODUCTS[target.kind.name]
+    if products > most:
+        raise CodeSizeError(f"{problem.workload}: {products} multiply-adds of a thread; at most {most} are compiled in")
+    return _bound(template, problem, selection, constants)
+
+
+def _bound(template: Template, problem: Problem, selection: Selection, constants: Constants) -> Folded:
+    dense = expanded(problem.workload, constants)
+    blocks = output_blocks(dense["w"], selection.config.channels)
+    return Folded(bind(template, dense, blocks), template.pixels, len(blocks))
+
+
+@lru_cache(maxsize=64)
+def kept_template(problem: Problem, scheduled_by: Any, config: Any, target: str) -> Template:
+    """What kernels of a problem have in common before they get constants, made once: it is the same for all weights."""
+    resolved = resolve_target(target)
+    selection = Selection(scheduled_by, config, "what is common to all weights")
+    return make_template(lower(problem, selection, resolved, KERNEL_NAME), resolved)
