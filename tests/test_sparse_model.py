@@ -10,6 +10,7 @@ from pathlib import Path
 from statistics import geometric_mean
 
 import pytest
+from sparing import every
 
 from tvmconv import ConvWorkload
 from tvmconv.problem import Problem
@@ -37,7 +38,7 @@ def measured(batch: int) -> dict[str, dict[sparse.Config, float]]:
     return found
 
 
-@pytest.mark.parametrize("batch", [64, 1])
+@pytest.mark.parametrize("batch", every(2, [64, 1]))
 def test_choice_among_measured(batch: int) -> None:
     """The fastest by the model is nearly the fastest measured, which is in the space."""
     workloads, losses = load_suite("sparse-paper", "cuda", batch), []

@@ -6,7 +6,6 @@ Its numbers were fitted to some 480 configurations of 12 layers that were measur
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from functools import lru_cache
 from itertools import product
 from math import hypot, prod
@@ -102,13 +101,12 @@ def _best_config(workload: ConvWorkload, target: tvm.target.Target, elements: in
 
 def _candidates(workload: ConvWorkload, elements: int) -> Iterator[GemmConfig]:
     """Yield configurations for the default; not all are legal."""
-    far = not copies_behind(workload, elements)
     narrow = (VECTOR,) if workload.multiplier > 16 else (4, 2, 1)
-    for threads_m, threads_n, vthreads_m, vthreads_n, channels, parts in product(
-        (1, 2, 4, 8, 12, 16, 32), (4, 8, 16, 32), (1, 2, 3), (1, 2), narrow, PARTS
+    store, reductions = widest_store(workload, VECTOR), [*_reductions(workload, elements)]
+    for threads_m, threads_n, vthreads_m, vthreads_n, channels, reduction in product(
+        (1, 2, 4, 8, 12, 16, 32), (4, 8, 16, 32), (1, 2, 3), (1, 2), narrow, reductions
     ):
-        chunk_c, chunk_r, chunk_s = _chunk(workload, parts)
-        config = GemmConfig(
+        yield GemmConfig(
             threads_m=threads_m,
             threads_n=threads_n,
             lanes_m=min(4, threads_m & -threads_m),
@@ -116,20 +114,26 @@ def _candidates(workload: ConvWorkload, elements: int) -> Iterator[GemmConfig]:
             vthreads_n=vthreads_n,
             channels=channels,
             pixels=VECTOR,
-            chunk_c=chunk_c,
-            chunk_r=chunk_r,
-            chunk_s=chunk_s,
             packed=True,
             load=channels,
-            store=widest_store(workload, VECTOR),
-            parts=parts,
+            store=store,
+            **reduction,
         )
+
+
+def _reductions(workload: ConvWorkload, elements: int) -> Iterator[dict[str, Any]]:
+    """Yield the knobs of the reduction, which are tried with all tiles."""
+    far = not copies_behind(workload, elements)
+    for parts in PARTS:
+        chunk_c, chunk_r, chunk_s = _chunk(workload, parts)
+        knobs: dict[str, Any] = {"chunk_c": chunk_c, "chunk_r": chunk_r, "chunk_s": chunk_s, "parts": parts}
+        reduction = GemmConfig(1, 1, 1, 1, 1, 1, 1, **knobs)
         # A predicated cp.async is a branch, a predicated load is not: padding goes through registers, if they do.
-        registers = far or reads_zeros(workload, config)
-        stages = min(chunks(workload, config), 2 if registers else 3)
-        yield replace(config, stages=stages, asynchronous=not registers and stages > 1)
+        registers = far or reads_zeros(workload, reduction)
+        stages = min(chunks(workload, reduction), 2 if registers else 3)
+        yield {**knobs, "stages": stages, "asynchronous": not registers and stages > 1}
         if stages > 1:
-            yield replace(config, stages=1)
+            yield {**knobs, "stages": 1, "asynchronous": False}
 
 
 def _chunk(workload: ConvWorkload, parts: int) -> tuple[int, int, int]:

@@ -16,7 +16,7 @@ import tvm
 from tvmconv.targets.devices import gpu_of
 from tvmconv.workload import ConvWorkload
 
-from ..space import ceil_div, named
+from ..space import ceil_div, ceil_to, named
 from .machine import BLOCK_BYTES, REGISTERS, SHARED_ALIGNMENT, WARP
 
 VECTOR = 4
@@ -237,5 +237,5 @@ def shared_bytes(workload: ConvWorkload, config: GemmConfig) -> int:
     For weights that are not packed TVM leaves out the end of the last row.
     """
     row = config.block_m if config.packed else ceil_div(config.block_m - VECTOR, WARP) * WARP + VECTOR
-    buffers = (width * config.chunk * config.stages * workload.itemsize for width in (row, config.block_n))
-    return sum(ceil_div(size, SHARED_ALIGNMENT) * SHARED_ALIGNMENT for size in buffers)
+    size = config.chunk * config.stages * workload.itemsize
+    return ceil_to(row * size, SHARED_ALIGNMENT) + ceil_to(config.block_n * size, SHARED_ALIGNMENT)

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import subprocess
 import tempfile
 from concurrent.futures import Future
 from itertools import count
 from pathlib import Path
 
-from tvm.support.popen_pool import PopenPoolExecutor
-
 from .. import storage
 from ..dispatch.trial import MeasureInput
 from ..threads import usable_cpus
 from . import worker
+from .processes import WorkerPool
 from .protocol import BuildResult
 
 
@@ -30,13 +28,7 @@ class LocalBuilder:
         storage.require_compiler()  # without one every trial would fail
         self.timeout = timeout
         self.n_parallel = n_parallel or usable_cpus()
-        self._pool = PopenPoolExecutor(
-            max_workers=self.n_parallel,
-            timeout=timeout,
-            initializer=worker.initialize,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-        )
+        self._pool = WorkerPool(self.n_parallel, timeout, worker.initialize)
         self._folder = tempfile.TemporaryDirectory(prefix="tvmconv-")
         self._numbers = count()
 

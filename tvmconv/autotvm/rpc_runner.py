@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import socket
 import struct
-import subprocess
 import time
 import zlib
 from collections.abc import Callable
@@ -20,7 +19,6 @@ import msgspec
 import tvm
 from tvm import rpc
 from tvm.rpc import base
-from tvm.support.popen_pool import PopenPoolExecutor
 
 from ..dispatch.task import Task
 from ..dispatch.trial import MeasureInput, Status
@@ -28,6 +26,7 @@ from ..errors import InvalidArgumentError, NoDeviceError
 from ..targets import DeviceFacts, arch_of, backend_of
 from ..version import __version__
 from . import worker
+from .processes import WorkerPool
 from .protocol import BuildResult, Calls, RunResult, last_error
 from .rpc import DESCRIBE, EVALUATE, IDLE, PAUSE, Job, ServerFacts
 
@@ -192,7 +191,7 @@ class _Client:
         self._timeout = timeout
         self._lock = Lock()
         self._closed = False
-        self._pool: PopenPoolExecutor | None = None
+        self._pool: WorkerPool | None = None
 
     def describe(self, kind: str) -> Future[str]:
         """Return the server's description of itself, as JSON."""
@@ -221,13 +220,7 @@ class _Client:
             if self._closed:
                 raise RuntimeError("closed")
             if self._pool is None:
-                self._pool = PopenPoolExecutor(
-                    max_workers=1,
-                    timeout=self._timeout + PATIENCE,
-                    initializer=worker.follow_parent,
-                    stdout=subprocess.DEVNULL,
-                    stderr=subprocess.DEVNULL,
-                )
+                self._pool = WorkerPool(1, self._timeout + PATIENCE, worker.follow_parent)
             future: Future[Any] = self._pool.submit(function, *arguments)
             return future
 

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import subprocess
 import warnings
 from collections.abc import Sequence
 from queue import SimpleQueue
 from threading import Lock
-
-from tvm.support.popen_pool import PopenPoolExecutor
 
 from ..dispatch.record import bounded
 from ..dispatch.task import Task
@@ -17,6 +14,7 @@ from ..errors import InvalidArgumentError, NoDeviceError
 from ..targets import DeviceFacts, arch_of, backend_named, backend_of, device_facts
 from ..workspace import Workspace
 from . import worker
+from .processes import WorkerPool
 from .protocol import BuildResult, Calls, RunResult, last_error
 from .timing import cuda_driver
 
@@ -127,18 +125,12 @@ class DeviceProcess:
     def __init__(self, device: str, timeout: float) -> None:
         self.device = device
         self.timeout = timeout
-        self._pool: PopenPoolExecutor | None = None
+        self._pool: WorkerPool | None = None
 
-    def start(self) -> PopenPoolExecutor:
+    def start(self) -> WorkerPool:
         """Return the process, which begins to use the device if it is new; the caller need not wait for that."""
         if self._pool is None:
-            self._pool = PopenPoolExecutor(
-                max_workers=1,
-                timeout=self.timeout,
-                initializer=worker.initialize,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-            )
+            self._pool = WorkerPool(1, self.timeout, worker.initialize)
             self._pool.submit(worker.touch, self.device)
         return self._pool
 

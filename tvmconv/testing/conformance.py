@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 from collections.abc import Generator, Iterable
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass
@@ -12,10 +11,10 @@ from typing import Any
 import msgspec
 import numpy as np
 import tvm
-from tvm.support.popen_pool import PopenPoolExecutor
 
 from ..arrays import operand
 from ..autotvm import worker
+from ..autotvm.processes import WorkerPool
 from ..autotvm.protocol import last_error
 from ..checking.draws import Draw
 from ..checking.operands import check_result, random_operands
@@ -59,7 +58,7 @@ class Outcome:
 class Slot:
     """A worker process, with the trial that it runs."""
 
-    pool: PopenPoolExecutor
+    pool: WorkerPool
     source: int | Trial
 
 
@@ -74,7 +73,7 @@ def conformance(
     worker.require_packages()
     waiting, running = iter(sources), dict[Future[Trial], Slot]()
 
-    def begin(pool: PopenPoolExecutor) -> None:
+    def begin(pool: WorkerPool) -> None:
         if (source := next(waiting, None)) is None:
             pool.shutdown()
         else:
@@ -197,9 +196,8 @@ def _told(error: BaseException, timeout: float) -> tuple[str, str]:
     return kind, " ".join(last_error(str(error)).split())
 
 
-def _worker(timeout: float) -> PopenPoolExecutor:
-    quiet = subprocess.DEVNULL
-    return PopenPoolExecutor(1, timeout, _initialize, stdout=quiet, stderr=quiet, maximum_process_uses=500)
+def _worker(timeout: float) -> WorkerPool:
+    return WorkerPool(1, timeout, _initialize, calls=500)
 
 
 def _initialize() -> None:
