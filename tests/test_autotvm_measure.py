@@ -15,7 +15,7 @@ from pretended import Scripted
 
 from tvmconv import ConvWorkload, storage
 from tvmconv.autotvm import runner as runner_module
-from tvmconv.autotvm import task
+from tvmconv.autotvm import task, worker
 from tvmconv.autotvm.builder import LocalBuilder
 from tvmconv.autotvm.measure import (
     MeasureInput,
@@ -23,6 +23,7 @@ from tvmconv.autotvm.measure import (
     Status,
     measure_option,
 )
+from tvmconv.autotvm.processes import WorkerPool
 from tvmconv.autotvm.runner import LocalRunner
 from tvmconv.errors import CompileError, MissingPackageError
 from tvmconv.targets import DeviceFacts
@@ -143,3 +144,19 @@ def test_what_would_fail_in_every_trial_is_refused_before_the_first(monkeypatch:
     monkeypatch.setattr(storage, "find_compiler", lambda: None)
     with pytest.raises(CompileError, match="needs a C\\+\\+ compiler"):
         LocalBuilder()
+
+
+def test_workers_start_without_torch_and_may_import_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """TVM imports torch wherever it is installed: 2 seconds of each worker, and of each that follows a failure."""
+    monkeypatch.delenv("PYTHONPATH")
+
+    def imported() -> tuple[bool, float]:
+        before = "torch" in sys.modules
+        import torch
+
+        return before, float(torch.ones(3).sum())
+
+    pytest.importorskip("torch")
+    pool = WorkerPool(1, 60, worker.initialize)
+    assert pool.submit(imported).result() == (False, 3.0)
+    pool.shutdown()

@@ -34,6 +34,7 @@ from tvmconv.autotvm.templates import create_task
 from tvmconv.cli import main
 from tvmconv.errors import InvalidArgumentError, NoDeviceError
 from tvmconv.targets import DeviceFacts, device_facts, has_gpu
+from tvmconv.targets.devices import host_arch
 
 pytestmark = pytest.mark.usefixtures("without_torch")
 
@@ -121,6 +122,13 @@ def test_servers_are_known(runner: RPCRunner) -> None:
     assert runner.slots == 2
     assert runner.device(TASK) == device_facts("llvm")
     assert runner.shares_cores(TASK)
+
+
+def test_servers_with_another_kind_of_cpu_are_refused(runner: RPCRunner) -> None:
+    other = "aarch64" if host_arch() == "x86_64" else "x86_64"
+    trials = task.create(WORKLOAD, {"kind": "llvm", "mtriple": f"{other}-linux-gnu"})
+    with pytest.raises(InvalidArgumentError, match=f"one of arch {host_arch()}, as the servers have"):
+        runner.device(trials)
 
 
 def kill_a_busy_server(supervisor: psutil.Process) -> None:

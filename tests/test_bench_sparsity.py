@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,7 @@ from tvmconv.bench.sparsity import crossover
 from tvmconv.bench.timing import Timing
 from tvmconv.checking.pruning import pruned
 from tvmconv.lowering import kernels
-from tvmconv.targets import resolve_target
+from tvmconv.targets import backend_of, resolve_target
 from tvmconv.testing import random_operands
 
 pytest.importorskip("torch")
@@ -118,7 +119,7 @@ def test_code_on_a_gpu() -> None:
 
 def test_weight_that_is_too_much_code(tiny: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """A share of zeros that leaves too much to compile makes a row without a kernel; other shares are measured."""
-    monkeypatch.setitem(kernels.MOST_PRODUCTS, "llvm", 200)
+    monkeypatch.setattr(kernels, "backend_of", lambda target: replace(backend_of(target), most_products=200))
     options = ["bench", "sparsity", "even", "--sparsities", "0,0.9", "--peers", "pytorch", "--rounds", 1]
     dense, sparse = tvmconv_json(*options)["rows"]
     assert "multiply-adds of a thread; at most 200 are compiled in" in dense["skipped"]["tvmconv"]

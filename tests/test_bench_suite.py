@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from tvmconv.bench.peers.pytorch import PyTorch
 from tvmconv.bench.report import Change, Report, Row, geometric_means
 from tvmconv.bench.timing import Timing
 from tvmconv.errors import InvalidArgumentError
-from tvmconv.targets import device_facts, has_gpu, resolve_target
+from tvmconv.targets import backend_of, device_facts, has_gpu, resolve_target
 from tvmconv.testing import random_operands
 
 torch = pytest.importorskip("torch")
@@ -51,7 +52,7 @@ def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(suites, "_read", lambda: TINY)
     monkeypatch.setattr(suite, "SECONDS", 0.001)
     monkeypatch.setattr(suite, "ROOF_BYTES", 2**20)
-    monkeypatch.setattr(suite, "GEMM_SIZES", {"llvm": 64})
+    monkeypatch.setattr(suite, "backend_of", lambda target: replace(backend_of(target), gemm_size=64))
     monkeypatch.setattr(timing._WallTimer, "SETTLE", 0.001)
 
 

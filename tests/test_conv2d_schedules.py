@@ -48,15 +48,18 @@ def run(workload: ConvWorkload, config: Any = None, algorithm: str = "auto") -> 
     check_result(workload, operands, result(workload, operands, config, algorithm))
 
 
-@by_algorithm
-@by_id
+@pytest.mark.parametrize(
+    ("case", "algorithm"),
+    sparing(product(CONV2D, ("direct", "im2win")), lambda place: place % 2 == 0 or place % 8 == 1),
+    ids=lambda value: getattr(value, "id", value),
+)
 def test_default_configuration(case: Case, algorithm: str) -> None:
     run(case.workload, algorithm=algorithm)
 
 
 @pytest.mark.parametrize(
     ("case", "algorithm", "number"),
-    sparing(product(CONV2D, ("direct", "im2win"), range(2)), lambda place: place % 8 in (0, 6)),
+    sparing(product(CONV2D, ("direct", "im2win"), range(2)), lambda place: place % 16 in (0, 14)),
     ids=lambda value: getattr(value, "id", value),
 )
 def test_random_legal_configuration(case: Case, algorithm: str, number: int) -> None:
@@ -88,11 +91,16 @@ BLOCKED = {
 }
 
 
+LAYOUTS = (("NCHW8c", "NCHW8c"), ("NCHW", "NCHW8c"), ("NCHW8c", "NCHW"), ("NCHW4c", "NCHW16c"))
+
+
 @pytest.mark.parametrize(
-    ("layout", "out_layout"),
-    [("NCHW8c", "NCHW8c"), ("NCHW", "NCHW8c"), ("NCHW8c", "NCHW"), ("NCHW4c", "NCHW16c")],
+    ("name", "layout", "out_layout"),
+    sparing(
+        ((name, *layouts) for name, layouts in product(BLOCKED, LAYOUTS)),
+        lambda place: (place + place // 4) % 2 == 0,  # two of each
+    ),
 )
-@pytest.mark.parametrize("name", BLOCKED)
 def test_blocks_of_channels(name: str, layout: str, out_layout: str) -> None:
     workload = msgspec.structs.replace(BLOCKED[name], layout=layout, out_layout=out_layout)
     for config in (None, *random_configs(workload, CPU, 1)):
@@ -137,7 +145,7 @@ def workloads(draw: Callable[..., Any]) -> ConvWorkload:
 
 
 @by_algorithm
-@settings(max_examples=12, deadline=None, derandomize=True)
+@settings(max_examples=6, deadline=None, derandomize=True)
 @given(workload=workloads())
 def test_any_workload(workload: ConvWorkload, algorithm: str) -> None:
     run(workload, algorithm="auto" if workload.is_depthwise else algorithm)

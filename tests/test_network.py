@@ -20,6 +20,7 @@ from tvmconv.targets import has_gpu
 SHUFFLENET = Path(onnx.__file__).parent / "backend/test/data/light/light_shufflenet.onnx"
 
 
+@pytest.mark.release
 def test_shufflenet_against_onnxruntime() -> None:
     pytest.importorskip("onnxruntime")
     zoo = pytest.importorskip("zoo")
@@ -64,6 +65,11 @@ def check(outputs: Any, expected: list[np.ndarray]) -> None:
     assert isinstance(outputs, tuple)
     for y, reference in zip(outputs, expected, strict=True):
         np.testing.assert_allclose(np.asarray(y), reference, rtol=0, atol=4e-6 * np.abs(reference).max())
+
+
+def test_a_network_says_what_it_is(network: Network) -> None:
+    assert repr(network).startswith("<tvmconv.Network ")
+    assert repr(network).endswith("for llvm, 2 of 2 convolutions by tvmconv>")
 
 
 def test_inputs_by_order_and_by_name(network: Network, inputs: Any, expected: list[np.ndarray]) -> None:

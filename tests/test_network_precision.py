@@ -22,7 +22,10 @@ SUMS: dict[str, Callable[[Graph], str]] = {
     ),
     "batched product": lambda graph: graph.node("MatMul", "x", graph.constant(np.full((2, 64, 64), 1 / 64))),
     "convolution left to TVM": lambda graph: graph.node(
-        "ConvTranspose", "x", graph.constant(np.full((2, 1, 64, 64), 1 / 1024)), pads=[32, 32, 31, 31]
+        "ConvTranspose",
+        graph.node("Reshape", "x", graph.constant([1, 2048, 2, 2], "int64")),
+        graph.constant(np.full((2048, 1, 2, 2), 1 / 1024)),
+        pads=[1, 1, 1, 1],
     ),
 }
 

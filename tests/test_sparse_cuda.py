@@ -26,7 +26,7 @@ from tvmconv.schedules.cuda.sparse import Config
 from tvmconv.serial import serial_twin
 from tvmconv.sparse.operator import compile_operator
 from tvmconv.sparse.report import SparseReport
-from tvmconv.targets import resolve_target
+from tvmconv.targets import backend_named, resolve_target
 from tvmconv.testing import check_result, random_operands
 
 CPU, SM_90 = resolve_target("llvm"), resolve_target({"kind": "cuda", "arch": "sm_90"})
@@ -189,7 +189,8 @@ def test_weight_must_be_finite(value: float) -> None:
 
 def test_too_much_code_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     weight = np.ones(LAYER.w_shape)
-    monkeypatch.setitem(kernels.MOST_PRODUCTS, "cuda", weight.size - 1)
+    few = replace(backend_named("cuda"), most_products=weight.size - 1)
+    monkeypatch.setattr(kernels, "backend_of", lambda target: few)
     with pytest.raises(CodeSizeError, match=f"{weight.size} multiply-adds of a thread; at most {weight.size - 1}"):
         compile_operator(LAYER, constants(weight), SM_90, config())
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from statistics import geometric_mean
 
 import pytest
+from sparing import every
 
 from tvmconv import ConvWorkload
 from tvmconv.problem import Problem
@@ -17,6 +18,7 @@ from tvmconv.schedules.cuda import sparse
 from tvmconv.schedules.cuda.sparse_model import MOST_INSTRUCTIONS, clocks, instructions
 from tvmconv.suites import load_suite
 from tvmconv.targets import resolve_target
+from tvmconv.targets.devices import H100
 
 SM_90 = resolve_target({"kind": "cuda", "arch": "sm_90"})
 DENSITY = 0.1
@@ -36,7 +38,7 @@ def measured(batch: int) -> dict[str, dict[sparse.Config, float]]:
     return found
 
 
-@pytest.mark.parametrize("batch", [64, 1])
+@pytest.mark.parametrize("batch", every(2, [64, 1]))
 def test_choice_among_measured(batch: int) -> None:
     """The fastest by the model is nearly the fastest measured, which is in the space."""
     workloads, losses = load_suite("sparse-paper", "cuda", batch), []
@@ -47,7 +49,7 @@ def test_choice_among_measured(batch: int) -> None:
         assert all(getattr(best, knob) in values for knob, values in space.knobs.items()), (name, best)
         assert all(holds(best) for holds in checks), (name, best)
         legal = [config for config in times if not space.violated(config)]
-        chosen = min(legal, key=lambda config: clocks(workload, config, DENSITY))
+        chosen = min(legal, key=lambda config: clocks(workload, config, H100, DENSITY))
         losses.append(times[chosen] / times[best])
     assert geometric_mean(losses) < 1.05
     assert max(losses) < 1.15

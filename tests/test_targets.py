@@ -8,7 +8,7 @@ import pytest
 import tvm
 
 from tvmconv.errors import InvalidArgumentError, NoDeviceError
-from tvmconv.targets import device_of, has_gpu, resolve_target
+from tvmconv.targets import backend_named, device_of, has_gpu, resolve_target
 
 
 @pytest.mark.parametrize(
@@ -78,3 +78,12 @@ def test_bad_targets(given: Any) -> None:
 def test_missing_gpu_is_named() -> None:
     with pytest.raises(NoDeviceError, match="NVIDIA GPU and its driver"):
         device_of(resolve_target("cuda"))
+
+
+def test_unknown_kinds_name_what_is_known() -> None:
+    with pytest.raises(InvalidArgumentError, match="a target whose kind is 'llvm' or 'cuda'"):
+        resolve_target({"kind": "rocm"})
+    with pytest.raises(InvalidArgumentError, match=r"kind of target is 'rocm'; expected 'llvm' or 'cuda'"):
+        backend_named("rocm")
+    with pytest.raises(InvalidArgumentError, match="an mtriple such as x86_64-linux-gnu or aarch64-linux-gnu"):
+        resolve_target({"kind": "llvm", "mtriple": "riscv64-linux-gnu"})

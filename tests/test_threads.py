@@ -10,11 +10,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-from tvm.support.popen_pool import PopenPoolExecutor
 
 import tvmconv
 from tvmconv import threads
 from tvmconv.autotvm import worker
+from tvmconv.autotvm.processes import WorkerPool
 from tvmconv.errors import InvalidArgumentError
 from tvmconv.threads import BINDING, CHOSEN, NUMBER
 
@@ -172,7 +172,7 @@ import tvmconv
 import tvm
 tasks = lambda: len(os.listdir("/proc/self/task"))
 before = tasks()
-workload = tvmconv.ConvWorkload.conv2d((1, 16, 40, 40), (32, 16, 3, 3))
+workload = tvmconv.ConvWorkload.conv2d((1, 16, 40, 40), (32, 16, 1, 1))
 operator = tvmconv.compile(workload)
 x, w = np.ones(workload.x_shape, "float32"), np.ones(workload.w_shape, "float32")
 operator(x, w)
@@ -232,7 +232,7 @@ def test_numbers_that_are_none(number: object) -> None:
 
 
 def test_workers_of_the_tuner_have_as_many() -> None:
-    pool = PopenPoolExecutor(1, 60, worker.initialize)
+    pool = WorkerPool(1, 60, worker.initialize)
     try:
         assert pool.submit(tvmconv.get_num_threads).result() == tvmconv.get_num_threads()
     finally:

@@ -41,6 +41,7 @@ def test_network_on_x86(model: Path, tmp_path: Path) -> None:
     assert {record.status for record in load_from_file(tmp_path / "network.log")} == {Status.OK}
 
 
+@pytest.mark.release
 def test_network_on_cuda(model: Path, tmp_path: Path) -> None:
     assert run("tune_network_cuda.py", tmp_path, model).count(": tuned: ") == 2
     assert len({record.problem for record in load_from_file(tmp_path / "network.log")}) == 2

@@ -14,6 +14,7 @@ import tvm_ffi
 
 from .dtypes import STORAGE_TYPES
 from .errors import InvalidArgumentError
+from .targets import BACKENDS, GPU_ALIGNMENT
 
 
 class Operand(NamedTuple):
@@ -39,8 +40,8 @@ class Operand(NamedTuple):
 CPU_TYPE = tvm.cpu().dlpack_device_type()
 BFLOAT16 = STORAGE_TYPES["bfloat16"].numpy
 
-GPU_ALIGNMENT = 16
-"""The alignment in bytes for the widest load and store of a CUDA kernel; on a CPU an element's own is enough."""
+DEVICE_TYPES = frozenset(backend.device_type for backend in BACKENDS.values())
+"""The names by which torch calls the devices that there are kernels for."""
 
 HUGE = 2**22
 """The bytes from which NumPy asks for huge pages, which torch does not.
@@ -148,7 +149,7 @@ def _empty(name: str, array: Any) -> Any:
 
 
 def _require_dense(name: str, array: Any) -> None:
-    if array.layout is not sys.modules["torch"].strided or array.device.type not in ("cpu", "cuda"):
+    if array.layout is not sys.modules["torch"].strided or array.device.type not in DEVICE_TYPES:
         raise InvalidArgumentError(name, f"{array.layout} on {array.device}", "a dense tensor on a CPU or a GPU")
 
 

@@ -18,7 +18,7 @@ from tvm import tirx
 from tvm.runtime import Executable, Module
 
 from . import cuda, storage, threads
-from .arrays import Operand, in_float32, is_cpu, operand, reshaped
+from .arrays import Operand, in_float32, operand, reshaped
 from .calls import Calls, Launch, given
 from .dispatch import Selection, select, template_named
 from .dispatch.history import History, applied
@@ -27,7 +27,7 @@ from .errors import InvalidArgumentError
 from .lowering import KERNEL_NAME, build_kernel, lower
 from .parameters import Activation, Padding
 from .problem import Problem
-from .targets import cuda_arch, device_of, resolve_target
+from .targets import backend_of, backend_on, cross_triple, cuda_arch, device_of, resolve_target
 from .workload import ConvWorkload
 from .workspace import Workspace, take_out
 
@@ -58,7 +58,8 @@ class Operator:
         self.workload = workload
         self.target = target
         self.selection = selection
-        self._kernel = module[KERNEL_NAME]
+        # Code for another kind of CPU can be shown and saved.
+        self._kernel = None if cross_triple(str(target)) else module[KERNEL_NAME]
         self._workspace = workspace
         operands = {name: spec for name, spec in workload.operands.items() if name not in self.COMPILED_IN}
         self._output = operands.pop("output")
@@ -105,24 +106,17 @@ class Operator:
         `kind` is "tvmscript" (the scheduled function), "source" (CUDA C++, or LLVM IR for a CPU), or what a compiler
         makes of that: "ptx" for CUDA, "asm" for a CPU.
         """
-        on_cpu = self.target.kind.name == "llvm"
-        kinds = ("tvmscript", "source", "asm" if on_cpu else "ptx")
+        backend = backend_of(self.target)
+        kinds = backend.text_views
         if kind not in kinds:
-            raise InvalidArgumentError(
-                "kind", kind, f"one of {', '.join(kinds)} for the target {self.target.kind.name}"
-            )
+            raise InvalidArgumentError("kind", kind, f"one of {', '.join(kinds)} for the target {backend.kind}")
         if kind == "tvmscript":
             return str(self._lowered().script())
-        if on_cpu:
-            return str(self._compiled().mod.inspect_source("asm" if kind == "asm" else "ll"))
-        sources = self.sources()
-        if kind == "ptx":
-            sources = [cuda.to_ptx(each, cuda_arch(self.target)) for each in sources]
-        return "\n".join(sources)
+        return backend.text(self._compiled().mod, kind, self.target)
 
     def sources(self) -> list[str]:
         """Return the CUDA source by translation units; an empty list for a CPU."""
-        return [] if self.target.kind.name == "llvm" else cuda.sources(self._compiled().mod)
+        return cuda.sources(self._compiled().mod) if backend_of(self.target).on_gpu else []
 
     def resources(self) -> tuple[cuda.KernelResources, ...]:
         """Return registers, shared memory and spills of the kernel, by the CUDA compiler; empty for a CPU."""
@@ -285,7 +279,7 @@ def _prepare(about: tuple[Any, ...], x: Any, operands: list[Operand]) -> Launch:
     described = dict(zip(OPTIONS, options, strict=False)) | {item.name: True for item in others}
     workload = getattr(ConvWorkload, kind)(image.shape, weight.shape, dtype=image.dtype, **described)
     if target is None:
-        target = "llvm" if is_cpu(image.device) else "cuda"
+        target = backend_on(image.device.type).kind
     operator = _kept(workload, algorithm, target, state)
     conversions = {place: in_float32 for place, item in enumerate(operands) if _is_narrow(item, image.dtype)}
     if weight.shape != workload.w_shape:

@@ -26,7 +26,8 @@ from tvm.support import cc
 
 from .errors import CompileError, InvalidArgumentError
 from .kernel_cache import use_fast_compiler
-from .targets import device_for
+from .targets import cross_triple, device_for
+from .targets.toolchain import find_cross_compiler
 from .version import __version__
 
 MARK = b"tvmconv1"
@@ -76,7 +77,7 @@ def save(
         require_space(needed)
     with tempfile.TemporaryDirectory(dir=path.parent) as folder:
         library = Path(folder, "library.so")
-        export(executable, library)
+        export(executable, library, target)
         size = library.stat().st_size
         encoded = msgspec.json.encode(Description(kind, __version__, tvm.__version__, size, target, details))
         with library.open("ab") as file:
@@ -84,9 +85,9 @@ def save(
         library.replace(path)
 
 
-def export(executable: Executable, library: Path) -> None:
-    """Link the executable into a shared library, without a description."""
-    executable.export_library(str(library), fcompile=partial(_link, require_compiler()))
+def export(executable: Executable, library: Path, target: str) -> None:
+    """Link the executable, built for a target as JSON, into a shared library, without a description."""
+    executable.export_library(str(library), fcompile=partial(_link, require_compiler_for(target)))
 
 
 def require_space(folder: str | PathLike[str]) -> None:
@@ -108,6 +109,21 @@ def require_compiler() -> tuple[str, ...]:
     compiler = find_compiler()
     if compiler is None:
         raise CompileError("linking a library needs a C++ compiler: install g++ or clang++, or pip install ziglang")
+    return compiler
+
+
+def require_compiler_for(target: str) -> tuple[str, ...]:
+    """The command of a compiler that links libraries for a target as JSON; `CompileError` where there is none."""
+    triple = cross_triple(target)
+    if triple is None:
+        return require_compiler()
+    compiler = find_cross_compiler(triple)
+    if compiler is None:
+        package = f"gcc-{triple.replace('x86_64', 'x86-64')}"
+        raise CompileError(
+            f"linking a library for {triple} needs {triple}-gcc: install Debian's package {package}, "
+            "or pip install ziglang"
+        )
     return compiler
 
 
@@ -155,7 +171,7 @@ def read(path: str | PathLike[str]) -> tuple[Module, Description]:
         expected = f"a file made with apache-tvm {tvm.__version__}, not {description.tvm}"
         raise InvalidArgumentError("path", str(path), expected)
     use_fast_compiler()
-    device_for(msgspec.json.decode(description.target)["kind"])  # without its runtime TVM cannot even read the file
+    device_for(description.target)  # without its runtime TVM cannot even read the file
     resolved = Path(path).resolve()
     spelled = _spelled_anew(resolved)
     try:

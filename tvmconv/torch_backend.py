@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from .errors import InvalidArgumentError
 from .network import Network, build, import_model
 from .network.torch_importer import export_module
+from .targets import backend_on
 
 if TYPE_CHECKING:
     import torch
@@ -84,7 +85,7 @@ class _Built:
         examples = tuple(inputs[i].detach() for i in tensors)
         device = next((value.device.type for value in inputs if _is_tensor(value)), "cpu")
         program = export_module(Bound(), examples)
-        self._network: Network = build(import_model(program), "cuda" if device == "cuda" else "llvm")
+        self._network: Network = build(import_model(program), backend_on(device).kind)
         self._others = others
 
     def __call__(self, values: Sequence[Any]) -> tuple[Any, ...]:

@@ -330,10 +330,8 @@ class ConvWorkload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     @property
     def output_size(self) -> tuple[int, int]:
         """The height and width of the output."""
-        return (
-            (self.padded_input[0] - self.window[0]) // self.stride[0] + 1,
-            (self.padded_input[1] - self.window[1]) // self.stride[1] + 1,
-        )
+        (height, width), (rows, columns), (sh, sw) = self.padded_input, self.window, self.stride
+        return (height - rows) // sh + 1, (width - columns) // sw + 1
 
     def read_by(self, outputs: tuple[int, int]) -> tuple[int, int]:
         """Return the rows and columns of the padded input that so many rows and columns of the output read."""

@@ -15,6 +15,8 @@ import tvm_ffi
 from tvm import tirx
 from tvm.s_tir.stmt import SBlock, SBlockRealize
 
+from .targets import backend_of
+
 
 @dataclass(frozen=True)
 class Workspace:
@@ -40,7 +42,7 @@ def take_out(func: tirx.PrimFunc, target: tvm.target.Target) -> tuple[tirx.PrimF
     taken = _shared(root)
     parameters = tuple((tuple(int(size) for size in buffer.ty.shape), str(buffer.ty.dtype)) for buffer in taken)
     nbytes = sum(prod(shape) * np.dtype(dtype).itemsize for shape, dtype in parameters)
-    if target.kind.name == "llvm":
+    if not backend_of(target).workspace_is_passed:
         return func, Workspace(nbytes, ())
     kept = [buffer for buffer in root.alloc_buffers if buffer not in taken]
     body = SBlockRealize([], True, SBlock([], [], [], root.name_hint, root.body, alloc_buffers=kept))

@@ -21,10 +21,11 @@ from tvm.s_tir import Schedule
 from tvmconv import compute
 from tvmconv.dtypes import NARROW
 from tvmconv.problem import Problem
+from tvmconv.targets.devices import cpu_of
 from tvmconv.workload import ConvWorkload, channel_block
 
 from ..space import Space, ceil_div, divisors, named, tile_sizes, wasted
-from .machine import FMA_UNITS, PARALLEL_FLOPS, TURNS, native_lanes, staged_bytes, vector_registers
+from .machine import PARALLEL_FLOPS, TURNS, native_lanes, staged_bytes, vector_registers
 from .tile_cost import STACK_BYTES
 
 VERSION = 2
@@ -211,7 +212,7 @@ def estimate(problem: Problem, config: Config, target: tvm.target.Target) -> flo
     """Return the cycles that a core should take for an image, by its units for multiply-adds."""
     workload = problem.workload
     multiply_adds = workload.flops / 2 / workload.batch * prod(surplus(workload, config))
-    return multiply_adds / config.vector / FMA_UNITS
+    return multiply_adds / config.vector / cpu_of(target).fma_units
 
 
 def ablations(config: Config) -> dict[str, Config]:

@@ -1,10 +1,12 @@
-"""The properties of the machine that the schedules for CPUs assume."""
+"""The assumptions of the schedules about every CPU; `targets.devices` has the properties that differ."""
 
 from __future__ import annotations
 
-import tvm
-from tvm.target import codegen
+from functools import lru_cache
 
+import tvm
+
+from tvmconv.targets.devices import cpu_of
 from tvmconv.workload import ConvWorkload
 
 PARALLEL_FLOPS = 500_000
@@ -13,35 +15,17 @@ PARALLEL_FLOPS = 500_000
 TURNS = 32
 """The least number of parts of the work that threads share: enough of them to end together."""
 
-FMA_UNITS = 2
-"""The number of vector multiply-adds, and of vector loads, that begin in a cycle."""
-
-FMA_LATENCY = 4
-"""The cycles until the result of a multiply-add can be added to."""
-
 MOST_LANES = 16
 """The number of float32 elements in the widest vector there is: AVX-512's."""
-
-L1_BYTES, L2_BYTES = 32 * 1024, 768 * 1024
-"""The bytes of the first and second cache that a schedule counts on for data read again and again."""
 
 PAGE_BYTES = 4096
 """The bytes of a page: elements so far apart, or a multiple of it, are in the same set of the first cache."""
 
-L3_BYTES = 16 * 1024 * 1024
-"""The bytes of weights that stay in the last cache from one call of a network to the next.
 
-The weights of a larger network come from memory each time.
-"""
-
-
+@lru_cache(maxsize=64)  # estimates ask for each configuration of a space, and LLVM takes 0.1 ms for a feature
 def native_lanes(target: tvm.target.Target) -> int:
     """Return the number of float32 elements in the widest vector of the target."""
-    # llvm_get_vector_width answers 512 for every x86.
-    if not str(target.attrs.get("mtriple", "x86_64")).startswith("x86_64"):
-        return int(codegen.llvm_get_vector_width(target)) // 32
-    widths = (("avx512f", 16), ("avx2", 8))
-    return next((lanes for feature, lanes in widths if codegen.target_has_features(feature, target)), 4)
+    return cpu_of(target).lanes
 
 
 def staged_bytes(workload: ConvWorkload) -> int:
@@ -50,6 +34,5 @@ def staged_bytes(workload: ConvWorkload) -> int:
 
 
 def vector_registers(target: tvm.target.Target) -> int:
-    """Return the number of vector registers: AVX-512 and the 64-bit ARM have 32, older x86 has 16."""
-    x86 = str(target.attrs.get("mtriple", "x86_64")).startswith("x86_64")
-    return 16 if x86 and native_lanes(target) < 16 else 32
+    """Return the number of vector registers of the target."""
+    return cpu_of(target).registers

@@ -16,10 +16,11 @@ from tvm.s_tir import Schedule
 
 from tvmconv import compute
 from tvmconv.problem import Problem
+from tvmconv.targets.devices import AVX512, Cpu, cpu_of
 from tvmconv.workload import ConvWorkload
 
 from ..space import Space, ceil_div, named, tile_sizes, wasted
-from .machine import FMA_LATENCY, FMA_UNITS, MOST_LANES, PARALLEL_FLOPS, native_lanes, staged_bytes, vector_registers
+from .machine import MOST_LANES, PARALLEL_FLOPS, native_lanes, staged_bytes, vector_registers
 from .tile_cost import STACK_BYTES, STORE_CYCLES
 
 VERSION = 1
@@ -90,10 +91,10 @@ def constraints(workload: ConvWorkload, target: tvm.target.Target) -> dict[str, 
 
 def heuristics(workload: ConvWorkload, target: tvm.target.Target) -> dict[str, Callable[[Config], bool]]:
     """Return tests that select legal configurations worth building, by name."""
-    plane = prod(workload.output_size)
+    plane, cpu = prod(workload.output_size), cpu_of(target)
 
     def enough_sums(config: Config) -> bool:
-        return config.vectors * config.block >= FMA_UNITS * FMA_LATENCY
+        return config.vectors * config.block >= cpu.fma_units * cpu.fma_latency
 
     def little_waste(config: Config) -> bool:
         pixels = config.vector * config.vectors * config.tiles
@@ -108,13 +109,13 @@ def heuristics(workload: ConvWorkload, target: tvm.target.Target) -> dict[str, C
 def default_config(problem: Problem, target: tvm.target.Target) -> Config:
     """Return a legal configuration that is reasonable for any workload."""
     workload = problem.workload
-    native, plane = native_lanes(target), prod(workload.output_size)
-    lanes = min(native, 1 << plane.bit_length() - 1)
+    cpu, plane = cpu_of(target), prod(workload.output_size)
+    lanes = min(cpu.lanes, 1 << plane.bit_length() - 1)
     parallel = workload.flops >= PARALLEL_FLOPS
 
     def config(vectors: int) -> Config:
         # Sums that are in registers alone, beside the pixels, a weight, and one to spare.
-        sums = min(STACK_BYTES // (workload.sum_bytes * lanes), vector_registers(target) - vectors - 2)
+        sums = min(STACK_BYTES // (workload.sum_bytes * lanes), cpu.registers - vectors - 2)
         block = min(sums // vectors, workload.multiplier)
         # Where a plane has a part of a vector at its end, the loop over all its tiles has a copy for the last. Else a
         # task is a few tiles, which read what is still in the first cache and store more than a line of each channel.
@@ -124,20 +125,20 @@ def default_config(problem: Problem, target: tvm.target.Target) -> Config:
         return Config(vectors, lanes, block, tiles, parallel)
 
     most = ceil_div(plane, lanes)
-    return min((config(min(vectors, most)) for vectors in (2, 3)), key=lambda each: cycles(workload, each))
+    return min((config(min(vectors, most)) for vectors in (2, 3)), key=lambda each: cycles(workload, each, cpu))
 
 
 def estimate(problem: Problem, config: Config, target: tvm.target.Target) -> float:
     """Return the cycles that a core should take for an image."""
-    return cycles(problem.workload, config)
+    return cycles(problem.workload, config, cpu_of(target))
 
 
-def cycles(workload: ConvWorkload, config: Config) -> float:
+def cycles(workload: ConvWorkload, config: Config, cpu: Cpu) -> float:
     """Return the cycles that a core takes for an image, by its units for multiply-adds and loads."""
     tile = config.vectors * config.block
     tiles = ceil_div(ceil_div(prod(workload.output_size), config.vector), config.vectors)
     blocks = workload.groups * ceil_div(workload.multiplier, config.block)
-    step = max(tile / FMA_UNITS, FMA_LATENCY) + STEP_CYCLES + BROADCAST_CYCLES * config.block
+    step = max(tile / cpu.fma_units, cpu.fma_latency) + STEP_CYCLES + BROADCAST_CYCLES * config.block
     return blocks * tiles * (workload.w_shape[1] * step + STORE_CYCLES * tile)
 
 
@@ -192,7 +193,7 @@ def ablations(config: Config) -> dict[str, Config]:
 
 
 def features(problem: Problem, config: Config) -> dict[str, float]:
-    """Return features for a cost model beside the knobs, such that workloads can be compared."""
+    """Return features for a cost model beside the knobs, such that workloads can be compared; AVX-512 is assumed."""
     workload = problem.workload
     plane, tile = prod(workload.output_size), config.vectors * config.block
     pixels = config.vectors * config.vector
@@ -201,7 +202,7 @@ def features(problem: Problem, config: Config) -> dict[str, float]:
         "loads": (config.vectors + config.block) / tile,
         "waste_pixels": wasted(plane, pixels * config.tiles),
         "waste_channels": wasted(workload.multiplier, config.block),
-        "cycles": cycles(workload, config),
+        "cycles": cycles(workload, config, AVX512),
         "tile_bytes": workload.itemsize * pixels * workload.w_shape[1],
         "weight_bytes": staged_bytes(workload) * config.block * workload.w_shape[1],
         "ragged": float(plane % config.vector > 0),

@@ -18,10 +18,11 @@ from tvm.s_tir.schedule import LoopRV
 from tvmconv import compute
 from tvmconv.annotations import SHARES, UNROLLED
 from tvmconv.problem import Problem
+from tvmconv.targets.devices import cpu_of
 from tvmconv.workload import ConvWorkload
 
 from ..space import Space, ceil_div, ceil_to, divisors, named, tile_sizes, wasted
-from .machine import FMA_UNITS, L2_BYTES, L3_BYTES, PARALLEL_FLOPS, native_lanes, vector_registers
+from .machine import PARALLEL_FLOPS, native_lanes, vector_registers
 
 VERSION = 1
 
@@ -116,7 +117,7 @@ def default_config(problem: Problem, target: tvm.target.Target) -> Config:
 
     # Bands that stay in the second cache; several tiles each, or the code of all channels is read for a few pixels
     row_bytes = workload.sum_bytes * workload.in_channels * prod(workload.stride) * pitch
-    most = max(1, L2_BYTES // row_bytes - workload.window[0] // workload.stride[0])
+    most = max(1, cpu_of(target).l2_bytes // row_bytes - workload.window[0] // workload.stride[0])
     threads = int(target.attrs.get("num-cores", 1)) if parallel else 1
     bands = max(ceil_div(height, most), 1)
     shares = 1
@@ -133,7 +134,8 @@ def default_config(problem: Problem, target: tvm.target.Target) -> Config:
 def estimate(problem: Problem, config: Config, target: tvm.target.Target) -> float:
     """Return the cycles that a core should take for an image: so much less than a dense kernel's as there are zeros."""
     workload = problem.workload
-    return problem.density / FASTER * workload.flops / 2 / workload.batch / native_lanes(target) / FMA_UNITS
+    cpu = cpu_of(target)
+    return problem.density / FASTER * workload.flops / 2 / workload.batch / cpu.lanes / cpu.fma_units
 
 
 def ablations(config: Config) -> dict[str, Config]:
@@ -153,7 +155,7 @@ def pays(problem: Problem, config: Config, target: tvm.target.Target, weight_byt
     """
     workload = problem.workload
     pixels = workload.batch * prod(workload.output_size)
-    read, weight = (CODE_PIXELS, WEIGHT_PIXELS) if weight_bytes > L3_BYTES else (0, 0)
+    read, weight = (CODE_PIXELS, WEIGHT_PIXELS) if weight_bytes > cpu_of(target).l3_bytes else (0, 0)
     return problem.density * (pixels + read) < FASTER * (pixels + weight)
 
 

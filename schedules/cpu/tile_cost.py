@@ -11,16 +11,14 @@ from math import prod
 
 import tvm
 
+from tvmconv.targets.devices import cpu_of
 from tvmconv.workload import ConvWorkload, channel_block
 
 from ..space import ceil_div
-from .machine import FMA_LATENCY, FMA_UNITS, L1_BYTES, L2_BYTES, PAGE_BYTES, staged_bytes, vector_registers
+from .machine import PAGE_BYTES, staged_bytes
 
-WEIGHT_CYCLES, INPUT_CYCLES = 0.16, 0.05
-"""The cycles of a vector of the weight, and of an input that is broadcast, beside the multiply-adds."""
-
-LOADED_INPUT_CYCLES = 0.15
-"""The cycles of an input before AVX-512, where no multiply-add broadcasts it by itself; measured on Zen 3."""
+WEIGHT_CYCLES = 0.16
+"""The cycles that a vector of the weight takes beside the multiply-adds."""
 
 STACK_BYTES, BEYOND_STACK_CYCLES = 1024, 250
 """The largest bytes of a tile on the stack, and so in registers alone, and the cycles of a larger one.
@@ -75,16 +73,15 @@ class TileConfig:
 
 def cost(workload: ConvWorkload, config: TileConfig, target: tvm.target.Target) -> float:
     """Return the cycles that a core takes for an image, by its units for multiply-adds and loads and by its caches."""
-    height, width = workload.output_size
+    (height, width), cpu = workload.output_size, cpu_of(target)
     taps = workload.w_shape[1] * prod(workload.kernel)
     tiles = ceil_div(height, config.rows) * ceil_div(width, config.columns)
     vector_bytes = staged_bytes(workload) * config.block
     weight_bytes = taps * vector_bytes
-    bandwidth = 64 if weight_bytes <= L1_BYTES else 21 if weight_bytes <= L2_BYTES or tiles == 1 else 8
-    units = max(config.vectors * config.outputs, config.vectors + config.outputs) / FMA_UNITS
-    step = max(units, FMA_LATENCY, vector_bytes / bandwidth)
-    broadcast = INPUT_CYCLES if vector_registers(target) == 32 else LOADED_INPUT_CYCLES
-    step += WEIGHT_CYCLES * config.vectors + broadcast * config.outputs
+    bandwidth = 64 if weight_bytes <= cpu.l1_bytes else 21 if weight_bytes <= cpu.l2_bytes or tiles == 1 else 8
+    units = max(config.vectors * config.outputs, config.vectors + config.outputs) / cpu.fma_units
+    step = max(units, cpu.fma_latency, vector_bytes / bandwidth)
+    step += WEIGHT_CYCLES * config.vectors + cpu.broadcast_cycles * config.outputs
     beyond_stack = BEYOND_STACK_CYCLES if workload.sum_bytes * config.block * config.outputs > STACK_BYTES else 0
     finish = FINISH_CYCLES * config.vectors * config.block * config.outputs
     if channel_block(workload.out_layout) > 1:

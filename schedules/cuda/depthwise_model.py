@@ -11,6 +11,7 @@ import tvm
 
 from tvmconv.errors import NoValidConfigurationError
 from tvmconv.problem import Problem
+from tvmconv.targets.devices import H100, Gpu, gpu_of
 from tvmconv.workload import ConvWorkload
 
 from ..space import Space, ceil_div, named, wasted
@@ -23,11 +24,11 @@ from .depthwise_tiles import (
     whole_planes,
     window_elements,
 )
-from .gemm_model import BYTES_PER_CLOCK, START
-from .machine import MULTIPROCESSORS
+from .gemm_model import START, bytes_per_clock
+from .machine import BLOCK_BYTES, REGISTERS, WARP
 
 FULL_GPU_THREADS = 65536
-"""The threads that the default configuration takes for a full GPU: 512 on each of some 130 multiprocessors."""
+"""The threads that the default configuration takes for a full H100: 512 on each of some 130 multiprocessors."""
 
 BLOCK_THREADS = 128
 NARROW = 8
@@ -46,7 +47,7 @@ def estimate(problem: Problem, config: Config, target: tvm.target.Target) -> flo
     """Return the clocks that memory takes to move the operands once, with what whole blocks read and write in vain."""
     workload = problem.workload
     waste = prod(map(wasted, workload.output_size, (config.block_y, config.block_x)))
-    return START + waste * workload.bytes_moved / BYTES_PER_CLOCK
+    return START + waste * workload.bytes_moved / bytes_per_clock(gpu_of(target))
 
 
 def ablations(config: Config) -> dict[str, Config]:
@@ -91,16 +92,16 @@ def space(problem: Problem, target: tvm.target.Target) -> Space[Config]:
     values: dict[str, tuple[Any, ...]] = {
         name: tuple(sorted({*several, getattr(default, name)})) for name, several in knobs.items()
     }
-    return Space(default, LEAST, values, constraints(workload, target), heuristics(workload))
+    return Space(default, LEAST, values, constraints(workload, target), heuristics(workload, gpu_of(target)))
 
 
-def heuristics(workload: ConvWorkload) -> dict[str, Callable[[Config], bool]]:
+def heuristics(workload: ConvWorkload, gpu: Gpu) -> dict[str, Callable[[Config], bool]]:
     """Return tests that select legal configurations worth building, by name.
 
     Without them a space has some hundred times as many configurations.
     """
     height, width = workload.output_size
-    share = prod(workload.output_shape) / FULL_GPU_THREADS
+    share = prod(workload.output_shape) / full_gpu_threads(gpu)
 
     def widest_stores(config: Config) -> bool:
         return config.flat or config.columns == config.vector or width % config.columns != 0
@@ -112,7 +113,7 @@ def heuristics(workload: ConvWorkload) -> dict[str, Callable[[Config], bool]]:
         return config.threads <= 256 and wasted(config.threads, 32) <= 1.35
 
     def enough_threads(config: Config) -> bool:
-        return config.threads >= 32 and blocks(workload, config) >= min(MULTIPROCESSORS, 512 * share)
+        return config.threads >= 32 and blocks(workload, config) >= min(gpu.multiprocessors, 512 * share)
 
     def little_waste(config: Config) -> bool:
         return wasted(height, config.block_y) <= 1.2 and wasted(width, config.block_x) <= 1.2
@@ -151,16 +152,16 @@ def default_config(problem: Problem, target: tvm.target.Target) -> Config:
     """
     workload = problem.workload
     checks = constraints(workload, target).values()
-    for config in _candidates(workload):
+    for config in _candidates(workload, gpu_of(target)):
         if all(holds(config) for holds in checks):
             return config
     raise NoValidConfigurationError(f"{workload}: no configuration is legal on {target}")
 
 
-def _candidates(workload: ConvWorkload) -> Iterator[Config]:
+def _candidates(workload: ConvWorkload, gpu: Gpu) -> Iterator[Config]:
     """Yield configurations for the default, the best first; not all are legal."""
     height, width = workload.output_size
-    m, share = workload.multiplier, prod(workload.output_shape) // FULL_GPU_THREADS
+    m, share = workload.multiplier, prod(workload.output_shape) // full_gpu_threads(gpu)
     if width <= NARROW:
         for planes in reversed(whole_planes(workload, min(64, ceil_div(2 * BLOCK_THREADS, height)))):
             if planes * height >= 32:
@@ -198,6 +199,11 @@ def _candidates(workload: ConvWorkload) -> Iterator[Config]:
                         )
 
 
+def full_gpu_threads(gpu: Gpu) -> int:
+    """`FULL_GPU_THREADS` of another GPU, in proportion to its multiprocessors."""
+    return FULL_GPU_THREADS * gpu.multiprocessors // H100.multiprocessors
+
+
 def _threads(columns: int) -> int:
     """Return the threads for the columns of a row: all in one block if 64 do, a power of two if that wastes little."""
     threads = ceil_div(columns, ceil_div(columns, 64))
@@ -215,8 +221,11 @@ def features(problem: Problem, config: Config) -> dict[str, float]:
     staged = prod(workload.read_by((config.block_y, config.block_x)))
     registers = 24 + config.outputs + window_elements(workload, config)
     warps = ceil_div(config.threads, 32)
-    resident = max(1, min(32, 64 // warps, 227 * 1024 // (shared + 1024), 2048 // (warps * ceil_div(registers, 8) * 8)))
-    waves = grid / (MULTIPROCESSORS * resident)
+    by_registers = REGISTERS // WARP // (warps * ceil_div(registers, 8) * 8)
+    by_shared = H100.shared_bytes // (shared + BLOCK_BYTES)
+    resident = max(1, min(H100.blocks, H100.warps // warps, by_shared, by_registers))
+    multiprocessors = H100.multiprocessors
+    waves = grid / (multiprocessors * resident)
     run = min(width, config.threads_x * config.columns)
     return {
         "threads": config.threads,
@@ -231,13 +240,13 @@ def features(problem: Problem, config: Config) -> dict[str, float]:
         "waste": wasted(width, config.block_x) * wasted(height, config.block_y),
         "shared_bytes": shared,
         "registers": registers,
-        "warps_per_sm": min(warps * resident, grid * warps / MULTIPROCESSORS),
+        "warps_per_sm": min(warps * resident, grid * warps / multiprocessors),
         "waves": waves,
-        "last_wave": ceil_div(grid, MULTIPROCESSORS * resident) / waves,
-        "blocks_per_sm": ceil_div(grid, MULTIPROCESSORS) * MULTIPROCESSORS / grid,
+        "last_wave": ceil_div(grid, multiprocessors * resident) / waves,
+        "blocks_per_sm": ceil_div(grid, multiprocessors) * multiprocessors / grid,
         "macs_per_load": config.outputs * taps / own,
         "halo": staged / (config.block_y * config.block_x),
-        "outputs_per_sm": config.outputs * config.threads * min(resident, grid / MULTIPROCESSORS),
+        "outputs_per_sm": config.outputs * config.threads * min(resident, grid / multiprocessors),
         "run_bytes": run * workload.itemsize,
         "rows_of_warp": max(1.0, 32 / config.threads_x),
         "taps": taps,

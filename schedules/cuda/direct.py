@@ -10,6 +10,7 @@ from tvm.s_tir import Schedule
 
 from tvmconv.compute.direct import input_elements
 from tvmconv.problem import Problem
+from tvmconv.targets.devices import gpu_of
 
 from ..space import Space
 from .gemm_model import best_config, clocks, features, search_space, supports
@@ -54,7 +55,7 @@ def default_config(problem: Problem, target: tvm.target.Target) -> Config:
 
 def estimate(problem: Problem, config: Config, target: tvm.target.Target) -> float:
     """Return the clocks that the busiest multiprocessor should take."""
-    return clocks(problem.workload, config)
+    return clocks(problem.workload, config, gpu_of(target))
 
 
 def schedule(problem: Problem, config: Config, target: tvm.target.Target) -> Schedule:

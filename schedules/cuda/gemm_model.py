@@ -6,7 +6,6 @@ Its numbers were fitted to some 480 configurations of 12 layers that were measur
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from functools import lru_cache
 from itertools import product
 from math import hypot, prod
@@ -16,6 +15,7 @@ import tvm
 
 from tvmconv.errors import NoValidConfigurationError
 from tvmconv.problem import Problem
+from tvmconv.targets.devices import H100, Gpu, gpu_of
 from tvmconv.workload import ConvWorkload
 
 from ..space import Space, ceil_div, divisors, named, wasted
@@ -33,7 +33,7 @@ from .gemm_tiles import (
     shared_bytes,
     widest_store,
 )
-from .machine import BLOCK_BYTES, MULTIPROCESSORS, REGISTERS, SHARED_BYTES, WARP, WARPS
+from .machine import BLOCK_BYTES, REGISTERS, WARP
 
 PARTS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32)
 """The numbers of parts to try; they need not divide the input channels."""
@@ -46,7 +46,7 @@ for memory too; of a launch; of a kernel that adds up the parts.
 """
 
 BYTES_PER_CLOCK = 1700
-"""The bytes per clock of the memory, for parts on their way out and in again."""
+"""The bytes per clock that an H100's memory moves, for parts on their way out and in again."""
 
 MOST_ELEMENTS = 2**29 - 1, 2**31 - 1
 """The most elements of four bytes that `cp.async` reaches, and that TVM counts: constraints ask no more of them."""
@@ -55,10 +55,10 @@ WORTH_A_TRIAL = 1.5
 """The largest ratio of a configuration's time to the default's, by the model, in the space."""
 
 
-def clocks(workload: ConvWorkload, config: GemmConfig) -> float:
+def clocks(workload: ConvWorkload, config: GemmConfig, gpu: Gpu) -> float:
     """Return the clocks of the busiest multiprocessor."""
-    share = ceil_div(blocks(workload, config), MULTIPROCESSORS)
-    together = min(share, resident_blocks(workload, config))
+    share = ceil_div(blocks(workload, config), gpu.multiprocessors)
+    together = min(share, resident_blocks(workload, config, gpu))
     copies = config.chunk * (config.block_m / config.load + config.block_n) / config.threads
     busy = (config.chunk * (config.outputs + fragments(config) / VECTOR) + COPY * copies) * config.threads / WARP / 4
     alone = busy + WAIT + (COLD_WAIT if config.stages == 1 else 0)
@@ -66,14 +66,19 @@ def clocks(workload: ConvWorkload, config: GemmConfig) -> float:
     if config.parts == 1:
         return START + computing
     moved = 8 * config.parts * prod(workload.output_shape)
-    return START + computing + SECOND_KERNEL + moved / BYTES_PER_CLOCK
+    return START + computing + SECOND_KERNEL + moved / bytes_per_clock(gpu)
 
 
-def resident_blocks(workload: ConvWorkload, config: GemmConfig) -> int:
+def bytes_per_clock(gpu: Gpu) -> float:
+    """Return `BYTES_PER_CLOCK` of another GPU, in proportion to its memory."""
+    return BYTES_PER_CLOCK * (gpu.bytes_per_clock / H100.bytes_per_clock)
+
+
+def resident_blocks(workload: ConvWorkload, config: GemmConfig, gpu: Gpu) -> int:
     """Return the number of blocks that a multiprocessor has room for at once."""
     registers = min(255, config.outputs + fragments(config) + 20) * config.threads
     shared = shared_bytes(workload, config) + BLOCK_BYTES
-    return max(1, min(REGISTERS // registers, SHARED_BYTES // shared, WARPS * WARP // config.threads))
+    return max(1, min(REGISTERS // registers, gpu.shared_bytes // shared, gpu.warps * WARP // config.threads))
 
 
 def best_config(workload: ConvWorkload, target: tvm.target.Target, elements: int) -> GemmConfig:
@@ -83,10 +88,10 @@ def best_config(workload: ConvWorkload, target: tvm.target.Target, elements: int
 
 @lru_cache(maxsize=64)
 def _best_config(workload: ConvWorkload, target: tvm.target.Target, elements: int) -> GemmConfig:
-    best, least = None, float("inf")
+    best, least, gpu = None, float("inf"), gpu_of(target)
     checks = constraints(workload, target, elements).values()
     for config in _candidates(workload, elements):
-        estimate = clocks(workload, config)
+        estimate = clocks(workload, config, gpu)
         if estimate < least and all(holds(config) for holds in checks):
             best, least = config, estimate
     if best is None:
@@ -96,13 +101,12 @@ def _best_config(workload: ConvWorkload, target: tvm.target.Target, elements: in
 
 def _candidates(workload: ConvWorkload, elements: int) -> Iterator[GemmConfig]:
     """Yield configurations for the default; not all are legal."""
-    far = not copies_behind(workload, elements)
     narrow = (VECTOR,) if workload.multiplier > 16 else (4, 2, 1)
-    for threads_m, threads_n, vthreads_m, vthreads_n, channels, parts in product(
-        (1, 2, 4, 8, 12, 16, 32), (4, 8, 16, 32), (1, 2, 3), (1, 2), narrow, PARTS
+    store, reductions = widest_store(workload, VECTOR), [*_reductions(workload, elements)]
+    for threads_m, threads_n, vthreads_m, vthreads_n, channels, reduction in product(
+        (1, 2, 4, 8, 12, 16, 32), (4, 8, 16, 32), (1, 2, 3), (1, 2), narrow, reductions
     ):
-        chunk_c, chunk_r, chunk_s = _chunk(workload, parts)
-        config = GemmConfig(
+        yield GemmConfig(
             threads_m=threads_m,
             threads_n=threads_n,
             lanes_m=min(4, threads_m & -threads_m),
@@ -110,20 +114,26 @@ def _candidates(workload: ConvWorkload, elements: int) -> Iterator[GemmConfig]:
             vthreads_n=vthreads_n,
             channels=channels,
             pixels=VECTOR,
-            chunk_c=chunk_c,
-            chunk_r=chunk_r,
-            chunk_s=chunk_s,
             packed=True,
             load=channels,
-            store=widest_store(workload, VECTOR),
-            parts=parts,
+            store=store,
+            **reduction,
         )
+
+
+def _reductions(workload: ConvWorkload, elements: int) -> Iterator[dict[str, Any]]:
+    """Yield the knobs of the reduction, which are tried with all tiles."""
+    far = not copies_behind(workload, elements)
+    for parts in PARTS:
+        chunk_c, chunk_r, chunk_s = _chunk(workload, parts)
+        knobs: dict[str, Any] = {"chunk_c": chunk_c, "chunk_r": chunk_r, "chunk_s": chunk_s, "parts": parts}
+        reduction = GemmConfig(1, 1, 1, 1, 1, 1, 1, **knobs)
         # A predicated cp.async is a branch, a predicated load is not: padding goes through registers, if they do.
-        registers = far or reads_zeros(workload, config)
-        stages = min(chunks(workload, config), 2 if registers else 3)
-        yield replace(config, stages=stages, asynchronous=not registers and stages > 1)
+        registers = far or reads_zeros(workload, reduction)
+        stages = min(chunks(workload, reduction), 2 if registers else 3)
+        yield {**knobs, "stages": stages, "asynchronous": not registers and stages > 1}
         if stages > 1:
-            yield replace(config, stages=1)
+            yield {**knobs, "stages": 1, "asynchronous": False}
 
 
 def _chunk(workload: ConvWorkload, parts: int) -> tuple[int, int, int]:
@@ -141,21 +151,22 @@ def _chunk(workload: ConvWorkload, parts: int) -> tuple[int, int, int]:
 def search_space(default: C, least: C, workload: ConvWorkload, target: tvm.target.Target, elements: int) -> Space[C]:
     """Return the configurations worth a trial: the model does not find them much slower than the default."""
     channels, (r, s) = workload.w_shape[1], workload.kernel
-    bound = WORTH_A_TRIAL * clocks(workload, default)
+    gpu = gpu_of(target)
+    bound = WORTH_A_TRIAL * clocks(workload, default, gpu)
 
     def short_chunks(config: GemmConfig) -> bool:
         whole_rows = config.chunk_s == s or config.chunk_r == 1
         return (7 <= config.chunk <= 18 and whole_rows) or config.chunk in (channels * r * s, default.chunk)
 
     def whole_gpu(config: GemmConfig) -> bool:
-        return config.parts == 1 or MULTIPROCESSORS <= blocks(workload, config) <= 12 * MULTIPROCESSORS
+        return config.parts == 1 or gpu.multiprocessors <= blocks(workload, config) <= 12 * gpu.multiprocessors
 
     def register_limit_that_matters(config: GemmConfig) -> bool:
         """Return whether the limit lets so many blocks in, taking at most a few registers from a kernel."""
         return config.resident == 1 or config.resident * config.threads * 2 * config.outputs == REGISTERS
 
     def promising(config: GemmConfig) -> bool:
-        return clocks(workload, config) <= bound
+        return clocks(workload, config, gpu) <= bound
 
     knobs = {
         "threads_m": (4, 8, 12, 16, 32),
@@ -188,12 +199,12 @@ def supports(problem: Problem, target: tvm.target.Target) -> bool:
 def features(problem: Problem, config: GemmConfig) -> dict[str, Any]:
     """Return features for a cost model beside the knobs, such that workloads can be compared; an H100 is assumed."""
     workload = problem.workload
-    grid, resident = blocks(workload, config), resident_blocks(workload, config)
+    grid, resident = blocks(workload, config), resident_blocks(workload, config, H100)
     pixels, terms = workload.batch * prod(workload.output_size), workload.w_shape[1] * prod(workload.kernel)
     summed = part_channels(workload, config) * config.parts * prod(workload.kernel)
-    share = ceil_div(grid, MULTIPROCESSORS)
+    share = ceil_div(grid, H100.multiprocessors)
     return {
-        "clocks": clocks(workload, config),
+        "clocks": clocks(workload, config, H100),
         "block_m": config.block_m,
         "block_n": config.block_n,
         "outputs": config.outputs,
@@ -203,7 +214,7 @@ def features(problem: Problem, config: GemmConfig) -> dict[str, Any]:
         "blocks": grid,
         "resident": resident,
         "warps": min(share, resident) * config.threads / WARP,
-        "balance": share * MULTIPROCESSORS / grid,
+        "balance": share * H100.multiprocessors / grid,
         "waste_m": wasted(workload.multiplier, config.block_m),
         "waste_n": wasted(pixels, config.block_n),
         "waste_terms": summed / terms,

@@ -13,10 +13,11 @@ from typing import Any, TypeVar
 
 import tvm
 
+from tvmconv.targets.devices import gpu_of
 from tvmconv.workload import ConvWorkload
 
-from ..space import ceil_div, named
-from .machine import BLOCK_BYTES, REGISTERS, SHARED_ALIGNMENT, SHARED_BYTES, WARP
+from ..space import ceil_div, ceil_to, named
+from .machine import BLOCK_BYTES, REGISTERS, SHARED_ALIGNMENT, WARP
 
 VECTOR = 4
 
@@ -112,6 +113,7 @@ def constraints(
     """Return the tests that a configuration must pass, by name, where columns are read from so many elements."""
     max_threads = int(target.attrs["max_threads_per_block"])
     max_shared = int(target.attrs["max_shared_memory_per_block"])
+    gpu = gpu_of(target)
     channels, kernel = workload.w_shape[1], workload.kernel
     plane = prod(workload.output_size)
 
@@ -160,7 +162,7 @@ def constraints(
         left = REGISTERS // (config.threads * config.resident)
         least = max(2 * config.outputs, config.outputs + fragments(config) + held(config) + 32)
         shared = config.resident * (shared_bytes(workload, config) + BLOCK_BYTES)
-        return config.resident == 1 or (left >= least and shared <= SHARED_BYTES)
+        return config.resident == 1 or (left >= least and shared <= gpu.shared_bytes)
 
     def straight_line(config: GemmConfig) -> bool:
         return config.outputs * config.chunk * config.stages <= 8192
@@ -235,5 +237,5 @@ def shared_bytes(workload: ConvWorkload, config: GemmConfig) -> int:
     For weights that are not packed TVM leaves out the end of the last row.
     """
     row = config.block_m if config.packed else ceil_div(config.block_m - VECTOR, WARP) * WARP + VECTOR
-    buffers = (width * config.chunk * config.stages * workload.itemsize for width in (row, config.block_n))
-    return sum(ceil_div(size, SHARED_ALIGNMENT) * SHARED_ALIGNMENT for size in buffers)
+    size = config.chunk * config.stages * workload.itemsize
+    return ceil_to(row * size, SHARED_ALIGNMENT) + ceil_to(config.block_n * size, SHARED_ALIGNMENT)

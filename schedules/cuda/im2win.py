@@ -13,10 +13,11 @@ from tvm.s_tir import Schedule
 
 from tvmconv.compute.im2win import window_elements
 from tvmconv.problem import Problem
+from tvmconv.targets.devices import gpu_of
 from tvmconv.workload import ConvWorkload
 
 from ..space import Space
-from .gemm_model import BYTES_PER_CLOCK, SECOND_KERNEL, best_config, clocks, features, search_space, supports
+from .gemm_model import SECOND_KERNEL, best_config, bytes_per_clock, clocks, features, search_space, supports
 from .gemm_schedule import schedule_gemm, spread_over_grid
 from .gemm_tiles import GemmConfig, ablations
 
@@ -64,9 +65,9 @@ def _windows(workload: ConvWorkload) -> int:
 
 def estimate(problem: Problem, config: Config, target: tvm.target.Target) -> float:
     """Return the clocks of `direct`, and those of the kernel that lays the windows out, which are written and read."""
-    workload = problem.workload
+    workload, gpu = problem.workload, gpu_of(target)
     moved = workload.itemsize * (prod(workload.x_shape) + 2 * _windows(workload))
-    return clocks(workload, config) + SECOND_KERNEL + moved / BYTES_PER_CLOCK
+    return clocks(workload, config, gpu) + SECOND_KERNEL + moved / bytes_per_clock(gpu)
 
 
 def schedule(problem: Problem, config: Config, target: tvm.target.Target) -> Schedule:

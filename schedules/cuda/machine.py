@@ -1,7 +1,4 @@
-"""The properties of the machine that the schedules for CUDA assume."""
-
-MULTIPROCESSORS = 132
-"""The multiprocessors of an H100, for which default configurations are chosen."""
+"""The assumptions of the schedules about every GPU; `targets.devices` has the properties that differ."""
 
 SHARED_ALIGNMENT = 64
 """The bytes to which TVM aligns each buffer in shared memory."""
@@ -9,8 +6,8 @@ SHARED_ALIGNMENT = 64
 WARP = 32
 """The number of threads that run in step."""
 
-REGISTERS, SHARED_BYTES, WARPS = 65536, 227 * 1024, 64
-"""The registers, bytes of shared memory and warps of a multiprocessor, which its blocks share."""
+REGISTERS = 65536
+"""The 32-bit registers of a multiprocessor, which its blocks share."""
 
 BLOCK_BYTES = 1024
 """The bytes of shared memory that each block takes beside its own."""

@@ -16,11 +16,12 @@ import tvm
 
 from tvmconv.errors import NoValidConfigurationError
 from tvmconv.problem import Problem
+from tvmconv.targets.devices import H100, Gpu, gpu_of
 from tvmconv.workload import ConvWorkload
 
 from ..space import Space, ceil_div, ceil_to, divisors, named, tile_sizes, wasted
 from . import direct
-from .machine import BLOCK_BYTES, MULTIPROCESSORS, REGISTERS, SHARED_BYTES, WARP, WARPS
+from .machine import BLOCK_BYTES, REGISTERS, WARP
 from .sparse_tiles import LEAST, Config, blocks, constraints, copies, elements, places, registers, shared_bytes, window
 
 MOST_INSTRUCTIONS = 16384
@@ -52,17 +53,14 @@ During the fetch no other block gets an instruction.
 NEAR_CODE, FAR_CODE = 110 * 1024, 256 * 1024
 """The bytes of code of which half is still in a multiprocessor, or in the caches around it, when run again."""
 
-MEMORY_BYTES, L2_BYTES = 14.1, 18.4
-"""The bytes that memory and the L2 cache move, per clock and multiprocessor."""
+L2_BYTES = 18.4
+"""The bytes that the L2 cache moves in a clock for a multiprocessor."""
 
-L2_ROOM = 40e6
-"""The bytes that stay in the L2 cache until the next kernel; of an input that is read again, 25e6 beside the output."""
+READ_AGAIN = 5 / 8
+"""The share of the L2 cache that an input which is read again has beside the output."""
 
 ROW_ENDS, SECTOR = 17, 32
 """The bytes moved in vain at the ends of a row; and the bytes of a piece that memory is moved in."""
-
-CACHED_SHARED_BYTES = 196 * 1024
-"""The bytes of shared memory of all blocks up to which a multiprocessor has an L1 cache worth the name."""
 
 FLATTERED = 1.2
 """The factor by which sparse kernels come out better than measured beside dense ones, on average over 18 operators."""
@@ -71,16 +69,16 @@ LARGE_CODE, FROM_MEMORY = 64 * 1024, 16
 """The bytes of a kernel from which code comes from memory in each call, and then the clocks of an instruction."""
 
 
-def clocks(workload: ConvWorkload, config: Config, density: float, evicted: bool = False) -> float:
+def clocks(workload: ConvWorkload, config: Config, gpu: Gpu, density: float, evicted: bool = False) -> float:
     """Return the clocks of the busiest multiprocessor, or of the memory.
 
     `evicted` says that the L2 cache has lost the code since the last call, as it does in a large network.
     """
     body, warps = instructions(workload, config, density), ceil_div(config.threads, WARP)
     grid, bodies = blocks(workload, config), ceil_div(workload.out_channels, config.channels)
-    share = ceil_div(grid * bodies, MULTIPROCESSORS)
-    together = min(share, resident_blocks(workload, config))
-    running = min(bodies, max(1.0, together * MULTIPROCESSORS / grid))  # of the bodies, at a time
+    share = ceil_div(grid * bodies, gpu.multiprocessors)
+    together = min(share, resident_blocks(workload, config, gpu))
+    running = min(bodies, max(1.0, together * gpu.multiprocessors / grid))  # of the bodies, at a time
     chunks = workload.in_channels // config.chunk
 
     code = INSTRUCTION_BYTES * body
@@ -93,7 +91,7 @@ def clocks(workload: ConvWorkload, config: Config, density: float, evicted: bool
     busiest = config.tiles * computing + starting
     if evicted and bodies * code > LARGE_CODE:
         busiest = hypot(config.tiles * computing, FROM_MEMORY * body * min(bodies, share))
-    return START + _overlapped(busiest, *_moving(workload, config, together))
+    return START + _overlapped(busiest, *_moving(workload, config, gpu, together))
 
 
 def _missed(size: float, room: float) -> float:
@@ -106,31 +104,31 @@ def _overlapped(*times: float) -> float:
     return float(sum(time**3 for time in times) ** (1 / 3))
 
 
-def _moving(workload: ConvWorkload, config: Config, together: int) -> tuple[float, float]:
+def _moving(workload: ConvWorkload, config: Config, gpu: Gpu, together: int) -> tuple[float, float]:
     """Return the clocks of memory and of the L2 cache, where a multiprocessor has so many blocks."""
     size, bodies = workload.itemsize, ceil_div(workload.out_channels, config.channels)
     read, written = size * prod(workload.x_shape), size * prod(workload.output_shape)
     rows, columns = window(workload, config)
     tiles = bodies * blocks(workload, config) * config.tiles
     windows = tiles * workload.in_channels * config.images * rows * (columns * size + ROW_ENDS)
-    if together * (shared_bytes(workload, config) + BLOCK_BYTES) > CACHED_SHARED_BYTES:
+    if together * (shared_bytes(workload, config) + BLOCK_BYTES) > gpu.cached_shared_bytes:
         windows = windows * 3 // 2
     row = config.tile[1] * size
     cut = row % SECTOR > 0 and config.tile[1] < workload.output_size[1]
     written *= 1 + workload.epilogue.residual  # which is read where the output is written
     stored = written * (1 + (ROW_ENDS + SECTOR * cut) / row)
-    again = (bodies - 1) * max(0.0, 1 - 25e6 / read)
-    beyond = max(0.0, 1 - L2_ROOM / (read + written))
+    again = (bodies - 1) * max(0.0, 1 - READ_AGAIN * gpu.l2_room / read)
+    beyond = max(0.0, 1 - gpu.l2_room / (read + written))
     memory = beyond * (read * (1 + again) + stored)
-    return memory / MEMORY_BYTES / MULTIPROCESSORS, (windows + stored) / L2_BYTES / MULTIPROCESSORS
+    return memory / gpu.memory_bytes / gpu.multiprocessors, (windows + stored) / L2_BYTES / gpu.multiprocessors
 
 
-def resident_blocks(workload: ConvWorkload, config: Config) -> int:
+def resident_blocks(workload: ConvWorkload, config: Config, gpu: Gpu) -> int:
     """Return the number of blocks that a multiprocessor has room for at once."""
     warps = ceil_div(config.threads, WARP)
     taken = ceil_to(registers(workload, config), 8) * warps * WARP
     shared = shared_bytes(workload, config) + BLOCK_BYTES
-    return max(1, min(REGISTERS // taken, SHARED_BYTES // shared, WARPS // warps))
+    return max(1, min(REGISTERS // taken, gpu.shared_bytes // shared, gpu.warps // warps))
 
 
 def instructions(workload: ConvWorkload, config: Config, density: float) -> float:
@@ -154,7 +152,7 @@ def supports(problem: Problem, target: tvm.target.Target) -> bool:
 
 def estimate(problem: Problem, config: Config, target: tvm.target.Target) -> float:
     """Return the clocks that the busiest multiprocessor should take, or the memory."""
-    return clocks(problem.workload, config, problem.density)
+    return clocks(problem.workload, config, gpu_of(target), problem.density)
 
 
 def ablations(config: Config) -> dict[str, Config]:
@@ -168,7 +166,7 @@ def ablations(config: Config) -> dict[str, Config]:
 
 def space(problem: Problem, target: tvm.target.Target) -> Space[Config]:
     """Return the configurations worth trying for a workload and a share of non-zeros, legal on the target."""
-    workload, density = problem.workload, problem.density
+    workload, density, gpu = problem.workload, problem.density, gpu_of(target)
     height, width = workload.output_size
 
     def few_tiles(extent: int, least: int, most: int) -> tuple[int, ...]:
@@ -206,7 +204,7 @@ def space(problem: Problem, target: tvm.target.Target) -> Space[Config]:
         every = (Config(*values) for values in product(*knobs.values()))
         found = [config for config in every if all(holds(config) for holds in checks)]
         if found:
-            default = min(found, key=lambda config: clocks(workload, config, density))
+            default = min(found, key=lambda config: clocks(workload, config, gpu, density))
             return Space(default, LEAST, knobs, legal, heuristics)
     raise NoValidConfigurationError(f"{workload}: no configuration is legal on {target}")
 
@@ -225,7 +223,8 @@ def pays(problem: Problem, config: Config, target: tvm.target.Target, weight_byt
     workload = problem.workload
     if workload.is_depthwise:
         return True
-    time = FLATTERED * clocks(workload, config, problem.density, evicted=weight_bytes > L2_ROOM)
+    gpu = gpu_of(target)
+    time = FLATTERED * clocks(workload, config, gpu, problem.density, evicted=weight_bytes > gpu.l2_room)
     dense = Problem(workload)
     return time < direct.estimate(dense, direct.default_config(dense, target), target)
 
@@ -234,9 +233,9 @@ def features(problem: Problem, config: Config) -> dict[str, float]:
     """Return features for a cost model beside the knobs, such that workloads can be compared; an H100 is assumed."""
     workload, density = problem.workload, problem.density
     grid, bodies = blocks(workload, config), ceil_div(workload.out_channels, config.channels)
-    share, resident = ceil_div(grid * bodies, MULTIPROCESSORS), resident_blocks(workload, config)
+    share, resident = ceil_div(grid * bodies, H100.multiprocessors), resident_blocks(workload, config, H100)
     return {
-        "clocks": clocks(workload, config, density),
+        "clocks": clocks(workload, config, H100, density),
         "instructions": instructions(workload, config, density),
         "loads": loads(workload, config, density),
         "places": places(workload, config),
@@ -247,7 +246,7 @@ def features(problem: Problem, config: Config) -> dict[str, float]:
         "chunks": workload.in_channels // config.chunk,
         "warps": min(share, resident) * ceil_div(config.threads, WARP),
         "resident": resident,
-        "balance": share * MULTIPROCESSORS / (grid * bodies),
+        "balance": share * H100.multiprocessors / (grid * bodies),
         "shared_bytes": shared_bytes(workload, config),
         "row_bytes": config.tile[1] * workload.itemsize,
         "halo": prod(window(workload, config)) / prod(config.tile),

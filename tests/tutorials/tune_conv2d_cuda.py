@@ -96,7 +96,7 @@ def main():
     runner = autotvm.LocalRunner(repeat=3, min_repeat_ms=100, timeout=4) if has_gpu() else PretendedRunner()
     measure_option = autotvm.measure_option(builder=autotvm.LocalBuilder(timeout=60), runner=runner)
     tuner = autotvm.tuner.XGBTuner(task, seed=0)
-    tuner.tune(n_trial=4, measure_option=measure_option, callbacks=[autotvm.callback.log_to_file("conv2d.log")])
+    tuner.tune(n_trial=2, measure_option=measure_option, callbacks=[autotvm.callback.log_to_file("conv2d.log")])
     measure_option.close()
 
     dispatch_context = autotvm.apply_history_best("conv2d.log")

@@ -43,7 +43,7 @@ def tune_kernels(tasks, measure_option, tuner, early_stopping, log_filename):
             tuner_obj = RandomTuner(task)
         else:
             tuner_obj = GridSearchTuner(task)
-        n_trial = min(3, len(task.config_space))
+        n_trial = min(2, len(task.config_space))
         tuner_obj.tune(
             n_trial=n_trial,
             early_stopping=early_stopping,

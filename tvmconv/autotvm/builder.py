@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import subprocess
 import tempfile
 from concurrent.futures import Future
 from itertools import count
 from pathlib import Path
 
-from tvm.support.popen_pool import PopenPoolExecutor
-
 from .. import storage
 from ..dispatch.trial import MeasureInput
 from ..threads import usable_cpus
 from . import worker
+from .processes import WorkerPool
 from .protocol import BuildResult
 
 
@@ -30,22 +28,17 @@ class LocalBuilder:
         storage.require_compiler()  # without one every trial would fail
         self.timeout = timeout
         self.n_parallel = n_parallel or usable_cpus()
-        self._pool = PopenPoolExecutor(
-            max_workers=self.n_parallel,
-            timeout=timeout,
-            initializer=worker.initialize,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-        )
+        self._pool = WorkerPool(self.n_parallel, timeout, worker.initialize)
         self._folder = tempfile.TemporaryDirectory(prefix="tvmconv-")
         self._numbers = count()
 
     def build(self, trial: MeasureInput) -> Future[BuildResult]:
         """Begin to build a trial's kernel; the future fails with the build's error, `TimeoutError` among them.
 
-        A full disk raises `OSError`: it says nothing about a trial.
+        A full disk raises `OSError`, a missing cross compiler `CompileError`: they say nothing about a trial.
         """
         storage.require_space(self._folder.name)
+        storage.require_compiler_for(str(trial.task.target))
         task, library = trial.task, Path(self._folder.name, f"{next(self._numbers)}.so")
         future: Future[BuildResult] = self._pool.submit(
             worker.build,

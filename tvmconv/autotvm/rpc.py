@@ -40,12 +40,12 @@ import tvm
 from tvm.rpc.server import PopenRPCServerState
 
 from ..errors import InvalidArgumentError, MissingPackageError, TvmconvError
-from ..targets import DeviceFacts
+from ..targets import DeviceFacts, backend_named
 from ..version import __version__
 from ..workspace import Workspace
 from . import worker
 from .protocol import Calls
-from .runner import TVM_DEVICES, DeviceProcess
+from .runner import DeviceProcess
 
 EVALUATE = "tvmconv.evaluate"
 """The name of the server's function that checks and times a kernel."""
@@ -88,12 +88,12 @@ class ServerFacts(msgspec.Struct, frozen=True):
     device: DeviceFacts | None
     """The device; None where the kind of device that was asked for is missing."""
     arch: str | None
-    """The architecture of a GPU, such as "sm_90"."""
+    """The device's architecture, such as "sm_90" or "aarch64"."""
     tvmconv: str
     tvm: str
 
     def __str__(self) -> str:
-        return f"{self.device or 'no GPU'} with tvmconv {self.tvmconv} and TVM {self.tvm} on {self.host}"
+        return f"{self.device or 'no device'} with tvmconv {self.tvmconv} and TVM {self.tvm} on {self.host}"
 
 
 def tracker(host: str, port: int) -> Service:
@@ -216,7 +216,7 @@ def _initialize_session() -> None:
 @cache
 def _process(kind: str, timeout: float) -> DeviceProcess:
     """Return the session's process for kernels of a kind of target."""
-    return DeviceProcess(f"{TVM_DEVICES[kind]}:0", timeout)
+    return DeviceProcess(f"{backend_named(kind).device_type}:0", timeout)
 
 
 @contextmanager

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import socket
 import struct
-import subprocess
 import time
 import zlib
 from collections.abc import Callable
@@ -20,14 +19,14 @@ import msgspec
 import tvm
 from tvm import rpc
 from tvm.rpc import base
-from tvm.support.popen_pool import PopenPoolExecutor
 
 from ..dispatch.task import Task
 from ..dispatch.trial import MeasureInput, Status
 from ..errors import InvalidArgumentError, NoDeviceError
-from ..targets import DeviceFacts, cuda_arch
+from ..targets import DeviceFacts, arch_of, backend_of
 from ..version import __version__
 from . import worker
+from .processes import WorkerPool
 from .protocol import BuildResult, Calls, RunResult, last_error
 from .rpc import DESCRIBE, EVALUATE, IDLE, PAUSE, Job, ServerFacts
 
@@ -84,15 +83,16 @@ class RPCRunner:
         """Return the servers' device for a task."""
         server = self._servers(task)[0]
         if server.device is None:
-            raise NoDeviceError(f"measuring {task} needs an NVIDIA GPU, and the servers of key {self.key!r} have none")
-        if server.arch is not None and server.arch != cuda_arch(task.target):
+            missing = backend_of(task.target).missing
+            raise NoDeviceError(f"measuring {task} needs {missing}, and the servers of key {self.key!r} have none")
+        if server.arch != arch_of(task.target):
             raise InvalidArgumentError("target", str(task.target), f"one of arch {server.arch}, as the servers have")
         return server.device
 
     def shares_cores(self, task: Task) -> bool:
         """Return whether builds on this machine would disturb the timing."""
         here = socket.gethostname()
-        return bool(task.target.kind.name == "llvm") and any(server.host == here for server in self._servers(task))
+        return not backend_of(task.target).on_gpu and any(server.host == here for server in self._servers(task))
 
     def begin(self, task: Task) -> int:
         """Begin a session with each server, unless there is one; return the number of trials that run at once."""
@@ -191,7 +191,7 @@ class _Client:
         self._timeout = timeout
         self._lock = Lock()
         self._closed = False
-        self._pool: PopenPoolExecutor | None = None
+        self._pool: WorkerPool | None = None
 
     def describe(self, kind: str) -> Future[str]:
         """Return the server's description of itself, as JSON."""
@@ -220,13 +220,7 @@ class _Client:
             if self._closed:
                 raise RuntimeError("closed")
             if self._pool is None:
-                self._pool = PopenPoolExecutor(
-                    max_workers=1,
-                    timeout=self._timeout + PATIENCE,
-                    initializer=worker.follow_parent,
-                    stdout=subprocess.DEVNULL,
-                    stderr=subprocess.DEVNULL,
-                )
+                self._pool = WorkerPool(1, self._timeout + PATIENCE, worker.follow_parent)
             future: Future[Any] = self._pool.submit(function, *arguments)
             return future
 

@@ -2,28 +2,21 @@
 
 from __future__ import annotations
 
-import subprocess
 import warnings
 from collections.abc import Sequence
 from queue import SimpleQueue
 from threading import Lock
 
-import tvm
-from tvm.support.popen_pool import PopenPoolExecutor
-
-from ..cuda import device_arch
 from ..dispatch.record import bounded
 from ..dispatch.task import Task
 from ..dispatch.trial import MeasureInput, Status
 from ..errors import InvalidArgumentError, NoDeviceError
-from ..targets import DeviceFacts, cuda_arch, device_facts
+from ..targets import DeviceFacts, arch_of, backend_named, backend_of, device_facts
 from ..workspace import Workspace
 from . import worker
+from .processes import WorkerPool
 from .protocol import BuildResult, Calls, RunResult, last_error
 from .timing import cuda_driver
-
-TVM_DEVICES = {"cuda": "cuda", "llvm": "cpu"}
-"""TVM's name of the device for each kind of target."""
 
 
 class LocalRunner:
@@ -67,19 +60,19 @@ class LocalRunner:
 
         Raises `NoDeviceError` or `MissingPackageError` where it cannot be measured.
         """
-        kind, numbers = task.target.kind.name, self._chosen(task)
-        facts = device_facts(kind, numbers[0]) if numbers else None
+        backend, numbers = backend_of(task.target), self._chosen(task)
+        facts = device_facts(backend.kind, numbers[0]) if numbers else None
         if facts is None:
-            raise NoDeviceError(f"measuring {task} needs an NVIDIA GPU and its driver, and none is visible here")
-        if kind == "cuda":
+            raise NoDeviceError(f"measuring {task} needs {backend.missing}, and none is visible here")
+        if backend.on_gpu:
             cuda_driver()  # without it every trial would fail in its worker
-            if (arch := device_arch(tvm.cuda(numbers[0]))) != cuda_arch(task.target):
-                raise InvalidArgumentError("target", str(task.target), f"one of arch {arch}, as {facts} has")
+        if (arch := backend.arch_here(numbers[0])) != arch_of(task.target):
+            raise InvalidArgumentError("target", str(task.target), f"one of arch {arch}, as {facts} has")
         return facts
 
     def shares_cores(self, task: Task) -> bool:
         """Return whether builds on this machine would disturb the timing."""
-        return bool(task.target.kind.name == "llvm")
+        return not backend_of(task.target).on_gpu
 
     def begin(self, task: Task) -> int:
         """Begin to start the workers for a task, unless they exist; return the number of trials they run at once."""
@@ -87,7 +80,8 @@ class LocalRunner:
         with self._lock:
             if kind not in self._processes:
                 self._processes[kind] = [
-                    DeviceProcess(f"{TVM_DEVICES[kind]}:{number}", self.timeout) for number in self._chosen(task)
+                    DeviceProcess(f"{backend_named(kind).device_type}:{number}", self.timeout)
+                    for number in self._chosen(task)
                 ]
                 self._free[kind] = SimpleQueue()
                 for process in self._processes[kind]:
@@ -131,18 +125,12 @@ class DeviceProcess:
     def __init__(self, device: str, timeout: float) -> None:
         self.device = device
         self.timeout = timeout
-        self._pool: PopenPoolExecutor | None = None
+        self._pool: WorkerPool | None = None
 
-    def start(self) -> PopenPoolExecutor:
+    def start(self) -> WorkerPool:
         """Return the process, which begins to use the device if it is new; the caller need not wait for that."""
         if self._pool is None:
-            self._pool = PopenPoolExecutor(
-                max_workers=1,
-                timeout=self.timeout,
-                initializer=worker.initialize,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-            )
+            self._pool = WorkerPool(1, self.timeout, worker.initialize)
             self._pool.submit(worker.touch, self.device)
         return self._pool
 
@@ -182,7 +170,7 @@ def chosen_devices(kind: str, chosen: Sequence[int] | None) -> tuple[int, ...]:
 
     They are the chosen ones, or all that are like the first. There are none where there is no GPU.
     """
-    if kind == "llvm":
+    if not backend_named(kind).on_gpu:
         if chosen is not None:
             raise InvalidArgumentError("devices", chosen, "None for a CPU, which is one device")
         return (0,)

@@ -16,7 +16,6 @@ from tvm.runtime import Device, Module, Tensor
 from tvm.s_tir import Schedule
 from tvm.s_tir.stmt import SBlock
 
-from ..arrays import is_cpu
 from ..checking.operands import DISTINCT
 from ..dispatch.call import Call
 from ..dispatch.functions import function_named
@@ -24,7 +23,7 @@ from ..dispatch.task import Value
 from ..errors import InvalidArgumentError, WrongResultError
 from ..lowering import KERNEL_NAME, Kernel, as_scheduled, build, build_function, with_alignment
 from ..serial import TWIN_TARGET, serial_twin
-from ..targets import device_of, has_gpu, resolve_target
+from ..targets import backend_of, backend_on, device_of, has_gpu, resolve_target
 from ..workspace import NO_WORKSPACE, Workspace, steps
 from .config_space import ConfigEntity
 from .instance import Instance
@@ -55,7 +54,7 @@ def scheduled(task: Instance, config: ConfigEntity) -> tirx.PrimFunc:
 
 def checked(call: Call, workspace: Workspace, module: Module, device: Device) -> list[Tensor]:
     """Check a call's kernel and return its arguments; AssertionError says where it is wrong."""
-    expected = _expected(call, "llvm" if is_cpu(device) else "cuda", function_named(call.template))
+    expected = _expected(call, backend_on(device.type).kind, function_named(call.template))
     arguments = [tvm.runtime.tensor(array, device) for array in expected.arrays]
     given = arguments + [tvm.runtime.empty(*parameter, device) for parameter in workspace.parameters]
     module[KERNEL_NAME](*given)
@@ -67,7 +66,7 @@ def checked(call: Call, workspace: Workspace, module: Module, device: Device) ->
 def check(task: Instance, config: ConfigEntity) -> None:
     """Build and check a configuration's kernel; see `templates.TemplateTask.check`."""
     func, target = scheduled(task, config), task.target
-    if target.kind.name == "cuda" and not has_gpu():
+    if backend_of(target).on_gpu and not has_gpu():
         func = with_alignment(serial_twin(func), target := resolve_target(TWIN_TARGET))
         kernel = Kernel(build(tvm.IRModule({KERNEL_NAME: func}), target), NO_WORKSPACE)
     else:

@@ -32,7 +32,7 @@ from ..folding.constants import COMPILED_IN
 from ..lowering import KERNEL_NAME, Kernel, build_kernel
 from ..lowering.kernels import kept_template
 from ..problem import Problem
-from ..targets import DeviceFacts, cuda_arch, device_facts, has_gpu
+from ..targets import DeviceFacts, backend_named, cuda_arch, has_gpu
 from ..workspace import Workspace
 from . import template_kernels
 from .protocol import BuildResult, Calls
@@ -81,12 +81,10 @@ def build(problem: str, template: str, knobs: dict[str, Any], target: str, libra
     try:
         device = tvm.target.Target(target)
         executable, workspace, _ = _built(problem_from(problem), template, knobs, device)
-        storage.export(executable, Path(library))
-        kernels: list[Path] = []
-        if device.kind.name == "cuda":
-            folder = Path(library).parent
+        storage.export(executable, Path(library), target)
+        folder, kernels = Path(library).parent, list[Path]()
+        if sources := cuda.sources(executable.mod):
             with ThreadPoolExecutor() as pool:
-                sources = cuda.sources(executable.mod)
                 kernels += pool.map(lambda source: kernel_cache.precompile(source, cuda_arch(device), folder), sources)
     except TvmconvError as error:
         raise RuntimeError(str(error)) from None  # other errors do not survive the way back, or lose their message
@@ -111,12 +109,13 @@ def touch(device: str) -> None:
 
 
 def describe(kind: str) -> tuple[DeviceFacts | None, str | None]:
-    """Return this machine's device for targets of a kind, if there is one, and a GPU's architecture."""
-    if kind == "cuda" and has_gpu():
+    """Return this machine's device for targets of a kind, if there is one, and its architecture."""
+    backend = backend_named(kind)
+    if backend.on_gpu and has_gpu():
         tvm.cuda(0).sync()  # begins to use the driver, which TVM asks for the device's name
     with ThreadPoolExecutor(1) as pool:  # TVM's pool, which is asked for its threads, binds the one that asks to a core
-        device = pool.submit(device_facts, kind).result()
-    return device, cuda.device_arch(tvm.cuda(0)) if kind == "cuda" and device is not None else None
+        device = pool.submit(backend.facts).result()
+    return device, backend.arch_here()
 
 
 def evaluate(problem: str, workspace: Workspace, library: str, device: str, calls: Calls) -> list[float]:

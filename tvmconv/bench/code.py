@@ -35,8 +35,8 @@ def code_of(operator: SparseOperator) -> Code:
     """Describe the code of a compiled operator; its PTX is made anew."""
     report = operator.report
     images, texts = [], []
-    if operator.target.kind.name == "cuda":
-        arch, sources = cuda_arch(operator.target), operator.sources()
+    if sources := operator.sources():
+        arch = cuda_arch(operator.target)
         images = kernel_cache.compile_all(sources, arch)
         with ThreadPoolExecutor() as pool:
             texts = list(pool.map(lambda source: cuda.to_ptx(source, arch), sources))

@@ -20,6 +20,7 @@ import tvm
 from .. import lowering
 from ..network import build, import_model
 from ..storage import export
+from ..targets import backend_of, device_of
 from .timing import Call
 
 
@@ -92,7 +93,7 @@ class Compiled(PyTorch):
     name: str = "torch-compile"
 
     def obstacle(self, target: tvm.target.Target) -> str | None:
-        if target.kind.name == "cuda" and find_spec("triton") is None:
+        if backend_of(target).on_gpu and find_spec("triton") is None:
             return "triton is not installed"
         return None if which("g++") or which("clang++") else "it needs a C++ compiler"
 
@@ -110,7 +111,7 @@ class OnnxRuntime(Contender):
     name = "onnxruntime"
 
     def obstacle(self, target: tvm.target.Target) -> str | None:
-        if target.kind.name != "llvm":
+        if backend_of(target).on_gpu:
             return "on a CPU"
         missing = [package for package in ("onnx", "onnxruntime") if find_spec(package) is None]
         return f"{' and '.join(missing)} not installed" if missing else None
@@ -147,11 +148,9 @@ class Tvm(Contender):
     def prepare(self, module: Any, x: Any, target: tvm.target.Target) -> Prepared:
         from tvm.runtime.vm import VirtualMachine
 
-        from ..targets import device_of
-
         executable = lowering.build(import_model(module, (x.cpu(),)).mod, target)
         machine = cache(lambda: VirtualMachine(executable, device_of(target))["main"])
-        return Prepared(lambda: machine()(x), lambda path: export(executable, path))
+        return Prepared(lambda: machine()(x), lambda path: export(executable, path, str(target)))
 
 
 OURS, DENSE = Tvmconv(), Tvmconv("tvmconv-dense", "never")

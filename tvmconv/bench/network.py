@@ -15,6 +15,7 @@ import msgspec
 
 from ..errors import TvmconvError, WrongResultError
 from ..network.importer_errors import IMPORT_ERRORS
+from ..targets import backend_of
 from ..verify import compare
 from . import choices
 from .contenders import DENSE, OURS, PEERS, Contender, Prepared, Tvmconv
@@ -115,8 +116,8 @@ def measure_network(
 
     Raises `WrongResultError` where tvmconv is wrong. A peer that is wrong or fails is left out, and the row says why.
     """
-    on_gpu = target.kind.name == "cuda"
-    x = x.to("cuda" if on_gpu else "cpu")
+    backend = backend_of(target)
+    x = x.to(backend.device_type)
     expected = _reference(module, x)
     row = NetworkRow(name, x.shape[0], x.shape[2], sparsity, {}, {}, {}, {}, {}, {}, {}, {})
     calls: dict[str, Call] = {}
@@ -133,7 +134,7 @@ def measure_network(
     for contender in contenders:
         if contender.name in calls:
             with _unless_it_fails(contender, row):
-                timers[contender.name] = timer([calls[contender.name]], on_gpu, SECONDS)
+                timers[contender.name] = timer([calls[contender.name]], backend.on_gpu, SECONDS)
     row.times.update(interleave(timers, rounds))
     return row
 

@@ -17,6 +17,7 @@ from ..errors import WrongResultError
 from ..lowering import KERNEL_NAME, build_kernel
 from ..network import build, import_model
 from ..problem import Problem
+from ..targets import backend_of
 from ..workload import ConvWorkload
 from .timing import Call, Timer, Timing, interleave, timer, use_threads_of_tvm
 
@@ -51,9 +52,9 @@ def measure_overhead(target: tvm.target.Target, rounds: int) -> list[Way]:
     Results are compared with the float64 reference first: raises `WrongResultError` for one that is wrong.
     """
     use_threads_of_tvm(target)
-    on_gpu = target.kind.name == "cuda"
+    on_gpu = backend_of(target).on_gpu
     arrays = random_operands(WORKLOAD)
-    calls = _calls(arrays, target, on_gpu)
+    calls = _calls(arrays, target)
     for (name, kind), call in calls.items():
         try:
             check_result(WORKLOAD, arrays, _on_host(call()))
@@ -64,13 +65,13 @@ def measure_overhead(target: tvm.target.Target, rounds: int) -> list[Way]:
     return [Way(*key, times[text]) for text, key in keys.items()]
 
 
-def _calls(arrays: dict[str, Any], target: tvm.target.Target, on_gpu: bool) -> dict[tuple[str, str], Call]:
+def _calls(arrays: dict[str, Any], target: tvm.target.Target) -> dict[tuple[str, str], Call]:
     """Return the ways to call, by name and kind of arrays; each call returns its result."""
     import torch
 
     torch.backends.cudnn.allow_tf32 = False
-    device = "cuda" if on_gpu else "cpu"
-    tensors = {name: torch.from_numpy(array).to(device, copy=True) for name, array in arrays.items()}
+    backend = backend_of(target)
+    tensors = {name: torch.from_numpy(array).to(backend.device_type, copy=True) for name, array in arrays.items()}
     x, w = tensors["x"], tensors["w"]
     channels = WORKLOAD.in_channels, WORKLOAD.out_channels
     module = torch.nn.Conv2d(*channels, WORKLOAD.kernel, padding=1, groups=WORKLOAD.groups, bias=False)
@@ -82,7 +83,7 @@ def _calls(arrays: dict[str, Any], target: tvm.target.Target, on_gpu: bool) -> d
     calls: dict[tuple[str, str], Call] = {
         (PYTORCH, "torch"): partial(torch.conv2d, x, w, padding=1, groups=WORKLOAD.groups)
     }
-    for kind, given in {"torch": tensors, **({} if on_gpu else {"numpy": arrays})}.items():
+    for kind, given in {"torch": tensors, **({} if backend.on_gpu else {"numpy": arrays})}.items():
         operands, output = (given["x"], given["w"]), given["output"]
         depthwise = partial(operators.depthwise, *operands, padding=1)
         calls |= {

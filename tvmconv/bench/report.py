@@ -13,7 +13,7 @@ import msgspec
 
 from ..errors import InvalidArgumentError
 from ..problem import Problem
-from ..targets import DeviceFacts
+from ..targets import DeviceFacts, backend_named
 from ..workload import ConvWorkload
 from .code import Code
 from .memory import Memory
@@ -115,7 +115,7 @@ def versions(kind: str) -> dict[str, str]:
     for package in PACKAGES:
         with suppress(PackageNotFoundError):
             found[package] = version(package)
-    if kind == "cuda":
+    if backend_named(kind).on_gpu:
         import torch
 
         found["cudnn"] = str(torch.backends.cudnn.version())

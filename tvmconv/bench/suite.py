@@ -13,6 +13,7 @@ from ..checking.pruning import operands_for
 from ..dispatch import select
 from ..errors import CodeSizeError, WrongResultError
 from ..problem import Problem
+from ..targets import backend_of
 from ..workload import ConvWorkload
 from .choices import choose, split_names
 from .code import code_of
@@ -41,7 +42,6 @@ They are those of x, of w and of the scale, and of the values before the scale, 
 """
 
 ROOF_BYTES = 2**30
-GEMM_SIZES = {"cuda": 8192, "llvm": 2048}
 
 
 def choose_peers(names: str | None, sparse: bool = False) -> list[Peer]:
@@ -89,14 +89,15 @@ def measure_row(
 
     Raises `WrongResultError` where tvmconv is wrong. A peer that is wrong or fails is left out, and the row says why.
     """
-    on_gpu = target.kind.name == "cuda"
+    backend = backend_of(target)
+    on_gpu, device = backend.on_gpu, backend.device_type
     arrays = operands_for(Problem(workload, sparsity))
     ours = OURS if sparsity is None else Sparse()
     count = sets_beyond_cache(workload.bytes_moved, on_gpu) if cold else 1
-    sets = [_tensors(arrays, _device(target)) for _ in range(count)]
+    sets = [_tensors(arrays, device) for _ in range(count)]
     timers: dict[str, Timer] = {}
     workspaces: dict[str, int] = {}
-    check = _Check(arrays, _device(target))
+    check = _Check(arrays, device)
     skipped, failed = {}, {}
     for peer in (ours, *peers, *LIMITS):
         if reason := peer.obstacle(workload, target):
@@ -145,17 +146,14 @@ def measure_roofs(target: tvm.target.Target) -> Roofs:
     """Measure the device's limits: the bandwidth of a large copy, and the rate of a large matrix product in float32."""
     import torch
 
-    device, size = _device(target), GEMM_SIZES[target.kind.name]
+    backend = backend_of(target)
+    device, size = backend.device_type, backend.gemm_size
     matrix = torch.randn(size, size, device=device)
     calls: dict[str, Call] = {limit.name: limit.call(ROOF_BYTES, device) for limit in LIMITS}
     calls["gemm"] = lambda: matrix @ matrix
-    timings = measure(calls, target.kind.name == "cuda", rounds=3, seconds=SECONDS)
+    timings = measure(calls, backend.on_gpu, rounds=3, seconds=SECONDS)
     copy = min(timings[limit.name].median for limit in LIMITS)
     return Roofs(bandwidth=ROOF_BYTES / copy, flops=2 * size**3 / timings["gemm"].median)
-
-
-def _device(target: tvm.target.Target) -> str:
-    return "cuda" if target.kind.name == "cuda" else "cpu"
 
 
 def _tensors(arrays: dict[str, np.ndarray[Any, Any]], device: str) -> Operands:

@@ -91,7 +91,7 @@ def suite(
     from ..bench.memory import can_measure
     from ..bench.report import Report, changes, read_report, require_comparable, versions
     from ..bench.suite import choose_peers, measure_roofs, measure_suites
-    from ..targets import device_facts, device_of, resolve_target
+    from ..targets import backend_of, device_facts, device_of, resolve_target
 
     if plot is not None:
         from ..bench.plot import draw
@@ -107,7 +107,7 @@ def suite(
         for suite in names
         for name, workload in load_suite(suite, kind, batch, dtype).items()
     }
-    if memory and not can_measure(kind == "cuda"):
+    if memory and not can_measure(backend_of(resolved).on_gpu):
         raise InvalidArgumentError("memory", True, "a GPU, or Linux, which tells how much memory a process has held")
     old = read_report(compare) if compare else None
     if old:

@@ -51,14 +51,14 @@ def tutorial(target: str, rounds: int, as_json: bool) -> None:
 
     from ..bench.report import versions
     from ..bench.tutorial import SOURCE, TABLES, measure_tables
-    from ..targets import device_facts, device_of, resolve_target
+    from ..targets import backend_of, device_facts, device_of, resolve_target
 
     resolved = resolve_target(target)
-    if resolved.kind.name != "cuda":
+    if not backend_of(resolved).on_gpu:
         raise InvalidArgumentError("target", target, "a CUDA target: the tutorial is about GPUs")
     device_of(resolved)
     rows = measure_tables(resolved, rounds)
-    device, packages = device_facts("cuda"), versions("cuda")
+    device, packages = device_facts(resolved.kind.name), versions(resolved.kind.name)
     if as_json:
         tables = [
             {"title": title, "rows": [_record(entry, rows[entry.workload]) for entry in entries]}

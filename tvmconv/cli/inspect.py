@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..errors import InvalidArgumentError, UnsupportedModelError
+from ..targets import BACKENDS, backend_of, resolve_target
 from ..workload import ConvWorkload
 from .console import print_json, print_table, progress
 from .options import POSITIVE, input_shapes_option, json_option, records_option, target_option
@@ -18,23 +19,17 @@ from .tasks import find_tasks
 if TYPE_CHECKING:
     from ..operators import Operator
 
-VIEWS = {
-    "llvm": ("config", "tvmscript", "source", "asm"),
-    "cuda": ("config", "tvmscript", "source", "ptx", "resources"),
-}
-"""The views that can be shown for each kind of target."""
-
 
 @click.command()
 @click.argument("subject", metavar="WORKLOAD|MODEL")
-@click.option("--layer", type=POSITIVE, metavar="N", help="The number of the convolution in `tvmconv tasks`.")
+@click.option("--layer", type=POSITIVE, metavar="N", help="Number of the convolution in `tvmconv tasks`.")
 @target_option
 @click.option(
     "--show",
-    type=click.Choice(list(dict.fromkeys(view for views in VIEWS.values() for view in views))),
+    type=click.Choice(list(dict.fromkeys(view for backend in BACKENDS.values() for view in backend.views))),
     default="config",
     help="The schedule's configuration; the scheduled function as TVMScript; the CUDA or LLVM source made from it; "
-    "the compiler's code from that, asm for a CPU and ptx for CUDA; the registers and memory that CUDA's compiler "
+    "what a compiler makes of that, asm for a CPU and ptx for CUDA; the registers and memory that CUDA's compiler "
     "reports.",
 )
 @input_shapes_option
@@ -49,11 +44,10 @@ def inspect(
     convolutions is meant. A CUDA target needs no GPU.
     """
     from ..operators import compile as compile_operator
-    from ..targets import resolve_target
 
     resolved = resolve_target(target)
-    if show not in VIEWS[resolved.kind.name]:
-        raise InvalidArgumentError("show", show, f"one of {', '.join(VIEWS[resolved.kind.name])} for target {target}")
+    if show not in (views := backend_of(resolved).views):
+        raise InvalidArgumentError("show", show, f"one of {', '.join(views)} for target {target}")
     workload = find_workload(subject, layer, shapes)
     with progress(f"compiling {workload}"):
         operator = compile_operator(workload, resolved)

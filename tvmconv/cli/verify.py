@@ -53,22 +53,27 @@ def verify(
     """Compare kernels of random convolutions with the float64 reference.
 
     Depthwise, grouped and dense ones of any stride, dilation, padding, dtype and epilogue, by each algorithm that the
-    target has, and with sparse weights compiled in, in default and in random configurations. Each failure prints the
-    command that tries it alone. A kernel that crashes or hangs is one, and ends nothing. The exit code is 5 if there
-    are any.
+    target has, and with sparse weights compiled in, in default and in random configurations. Kernels for another kind
+    of CPU than this machine's run in QEMU. Each failure prints the command that tries it alone. A kernel that crashes
+    or hangs is one, and ends nothing. The exit code is 5 if there are any.
     """
-    from ..targets import device_of, resolve_target
+    from ..targets import backend_of, cross_triple, device_of, resolve_target
     from ..testing.conformance import How, conformance
+    from ..testing.emulated import require_emulator
 
     resolved = resolve_target(target)
-    kind = resolved.kind.name
-    if twin and kind != "cuda":
+    on_gpu = backend_of(resolved).on_gpu
+    if twin and not on_gpu:
         raise InvalidArgumentError("target", target, "a CUDA target, with --serial-twin")
-    if bounds and kind == "cuda" and not twin:
+    if bounds and not twin and cross_triple(str(resolved)):
+        raise InvalidArgumentError("target", target, "this machine's own kind of CPU, with --bounds")
+    if bounds and on_gpu and not twin:
         raise InvalidArgumentError(
             "target", target, "a CPU, or --serial-twin, with --bounds: a GPU's code has no checks"
         )
-    if not twin:
+    if not twin and (triple := cross_triple(str(resolved))):
+        require_emulator(triple)
+    elif not twin:
         device_of(resolved)
     how = How(str(resolved), twin, bounds)
     given = read_case(case) if case is not None else None

@@ -15,7 +15,7 @@ import tvm
 
 from ..problem import Problem
 from ..schedules.template import Template
-from ..targets import DeviceFacts, device_facts, resolve_target
+from ..targets import DeviceFacts, backend_named, device_facts, resolve_target
 from ..workload import ConvWorkload
 from .call import Call
 from .record import Log, Record, load_from_file
@@ -202,6 +202,11 @@ def device_here(target: tvm.target.Target) -> DeviceFacts | None:
 
 
 def processor(target: str) -> str:
-    """Return the processor of a target given as JSON: an architecture of GPU, or a CPU with its features."""
+    """Return the processor of a target, given as JSON: an architecture of GPU, or a CPU and its features.
+
+    For a CPU that is not of the x86 kind the architecture comes first, as "generic" is a name on each.
+    """
     config = json.loads(target)
-    return " ".join([str(config.get("arch") or config.get("mcpu")), *sorted(config.get("mattr", ()))])
+    arch = backend_named(config["kind"]).arch(config)
+    words = [str(config.get("arch") or config.get("mcpu")), *sorted(config.get("mattr", ()))]
+    return " ".join(words if arch in (words[0], "x86_64") else [arch, *words])

@@ -13,14 +13,11 @@ from ..problem import Problem
 from ..schedules import cpu, cuda
 from ..schedules.space import Space
 from ..schedules.template import SparseTemplate, Template
-from ..targets import cuda_arch, resolve_target
+from ..targets import BACKENDS, backend_of, cuda_arch, resolve_target
 from .pickling import pickled, unpickled
 
 if TYPE_CHECKING:
     import tvm
-
-FOLDERS = {"cuda": "cuda", "llvm": "cpu"}
-"""The folder of `schedules/` for each kind of target."""
 
 SPARSE: dict[str, SparseTemplate] = {"cuda": cuda.sparse, "cpu": cpu.sparse}
 """The template for weights that are compiled in, by folder."""
@@ -47,8 +44,9 @@ def register(name: str, template: Template) -> None:
     place of one with the same name. Raises `InvalidArgumentError` for a name of another form, and for one of tvmconv's.
     """
     folder, _, algorithm = name.partition("/")
-    if folder not in FOLDERS.values() or not algorithm.isidentifier() or algorithm == "auto":
-        raise InvalidArgumentError("name", name, f"{' or '.join(FOLDERS.values())}, a slash, and an algorithm's name")
+    folders = [backend.templates for backend in BACKENDS.values()]
+    if folder not in folders or not algorithm.isidentifier() or algorithm == "auto":
+        raise InvalidArgumentError("name", name, f"{' or '.join(folders)}, a slash, and an algorithm's name")
     if name in TEMPLATES:
         raise InvalidArgumentError("name", name, "one that is not tvmconv's own")
     _registered[name] = template
@@ -70,7 +68,7 @@ def dense_algorithms() -> tuple[str, ...]:
 
 def algorithms_for(problem: Problem, target: tvm.target.Target) -> tuple[str, ...]:
     """Return the algorithms with a template that supports a problem on a target."""
-    folder = f"{FOLDERS[target.kind.name]}/"
+    folder = f"{backend_of(target).templates}/"
     return tuple(
         name.removeprefix(folder)
         for name, template in _registered.items()
@@ -92,7 +90,9 @@ def templates_for(problem: Problem, target: tvm.target.Target, algorithm: str = 
     if algorithm not in ("auto", *known):
         expected = f"auto or {' or '.join(known)}, for {problem} on {kind}"
         raise InvalidArgumentError("algorithm", algorithm, expected)
-    return tuple(template_named(f"{FOLDERS[kind]}/{name}") for name in known if algorithm in ("auto", name))
+    return tuple(
+        template_named(f"{backend_of(target).templates}/{name}") for name in known if algorithm in ("auto", name)
+    )
 
 
 def _require_dtype(problem: Problem, target: tvm.target.Target) -> None:
@@ -117,7 +117,7 @@ def least_cycles(problem: Problem, target: tvm.target.Target) -> float:
 
 def sparse_template(target: tvm.target.Target) -> SparseTemplate:
     """Return the template for weights that are compiled in."""
-    return SPARSE[FOLDERS[target.kind.name]]
+    return SPARSE[backend_of(target).templates]
 
 
 def template_named(name: str) -> Template:

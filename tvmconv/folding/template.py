@@ -20,6 +20,7 @@ from tvm.sym import Analyzer
 
 from ..annotations import COPIED, UNROLLED
 from ..rounding import with_rounding
+from ..targets import backend_of
 from .constants import COMPILED_IN
 from .copying import Copies, committed, copied
 from .hoisting import Hoisting, substitute
@@ -69,7 +70,7 @@ def make_template(func: tirx.PrimFunc, target: tvm.target.Target) -> Template:
     pipeline, _, _ = tirx.get_default_tir_pipeline(target)
     # Common subexpressions would be variables, which unrolling would define again and again.
     # On a CPU each block would overwrite the input of the next one if they were to share memory with its sums.
-    options = {"tirx.disable_cse_tir": True, "tirx.disable_storage_rewrite": target.kind.name == "llvm"}
+    options = {"tirx.disable_cse_tir": True, "tirx.disable_storage_rewrite": not backend_of(target).on_gpu}
     with tvm.transform.PassContext(instruments=[_UpToUnrolling()], config=options):
         lowered = pipeline(mod)["template"]
     unroller = _Unroller(lowered)

@@ -18,7 +18,7 @@ from ..folding.folding import bind, expanded
 from ..folding.template import Template, make_template
 from ..problem import Problem
 from ..serial import TWIN_TARGET, serial_twin
-from ..targets import resolve_target
+from ..targets import backend_of, resolve_target
 from ..workspace import NO_WORKSPACE, Workspace, take_out
 from .launches import build_launches
 from .modules import build
@@ -29,9 +29,6 @@ if TYPE_CHECKING:
 
 KERNEL_NAME = "tvmconv_kernel"
 """The name of the function in a module that holds a single kernel."""
-
-MOST_PRODUCTS = {"cuda": 200_000, "llvm": 60_000}
-"""The largest number of multiply-adds of a thread, by kind of target: two cores compile so many in a minute."""
 
 _front_end = Lock()
 """Held while Python folds constants: other threads would wait anyway, and would make the same templates."""
@@ -109,7 +106,7 @@ def lower(problem: Problem, selection: Selection, target: tvm.target.Target, nam
 def fold(problem: Problem, selection: Selection, target: tvm.target.Target, constants: Constants) -> Folded:
     """Return the lowered function of a sparse problem, with its constants in it."""
     template = kept_template(problem._replace(sparsity=0.0), selection.template, selection.config, str(target))
-    products, most = template.pixels * int(np.count_nonzero(constants["w"])), MOST_PRODUCTS[target.kind.name]
+    products, most = template.pixels * int(np.count_nonzero(constants["w"])), backend_of(target).most_products
     if products > most:
         raise CodeSizeError(f"{problem.workload}: {products} multiply-adds of a thread; at most {most} are compiled in")
     return _bound(template, problem, selection, constants)

@@ -11,7 +11,7 @@ from tvm.runtime import Executable
 from tvm.tirx.build import codegen_build, split_host_device_mods
 
 from .. import cuda, kernel_cache
-from ..targets import cuda_arch
+from ..targets import backend_of, cross_triple, cuda_arch
 
 AS_WRITTEN = "-disable-machine-licm:bool=true"
 """LLVM's option against moving what is constant out of loops: it would read thousands of weights ahead, and put them, a
@@ -37,10 +37,11 @@ def build_launches(func: tirx.PrimFunc, target: tvm.target.Target, name: str) ->
     host, devices = split_host_device_mods(tvm.ir.transform.Sequential(last)(tvm.IRModule({name: func})))
     _, finalize_host, _ = tirx.get_default_tir_pipeline(target)
     lowered = finalize_host()(host)
-    if target.kind.name == "llvm":
+    if not backend_of(target).on_gpu:
         with _llvm_options:
             module = codegen_build(lowered, _as_written(target))
-            module[name]  # makes the machine code, which would else be made in the first call
+            if cross_triple(str(target)) is None:
+                module[name]  # makes the machine code, which would else be made in the first call
     else:
         module = codegen_build(lowered, target.host)
     for device, kernels in devices.items():

@@ -9,6 +9,7 @@ from tvm import tirx
 
 from ..kernel_cache import use_fast_compiler
 from ..rounding import with_rounding
+from ..targets import backend_of
 
 if TYPE_CHECKING:
     from tvm.runtime import Executable
@@ -22,7 +23,7 @@ def build(mod: tvm.IRModule, target: tvm.target.Target, pipeline: tvm.transform.
     mod.update(tvm.IRModule({name: with_rounding(func, target) for name, func in kernels.items()}))
     current = tvm.transform.PassContext.current()
     # What schedules mark as asynchronous becomes cp.async; without this they would be ordinary copies.
-    config = {**current.config, "tirx.use_async_copy": target.kind.name == "cuda"}
+    config = {**current.config, "tirx.use_async_copy": backend_of(target).asynchronous_copies}
     # By itself TVM uses the target's own pipeline, which fuses operators, for a GPU only.
     with tvm.transform.PassContext(current.opt_level, config=config):
         return tvm.compile(mod, target, relax_pipeline=pipeline or tvm.relax.get_default_pipeline(target))

@@ -9,7 +9,7 @@ import tvm_ffi
 from tvm import tirx
 
 from ..annotations import MIN_BLOCKS
-from ..arrays import GPU_ALIGNMENT
+from ..targets import backend_of
 from ..workload import ConvWorkload
 
 OPAQUE = 8
@@ -54,14 +54,14 @@ def with_launch_bounds(func: tirx.PrimFunc) -> tirx.PrimFunc:
 
 
 def with_alignment(func: tirx.PrimFunc, target: tvm.target.Target) -> tirx.PrimFunc:
-    """Return the function with parameters aligned to no more than arrays are: `GPU_ALIGNMENT`, or an element.
+    """Return the function with parameters aligned to no more than arrays are: by `Backend.alignment`, or an element.
 
     TVM assumes 64 bytes, and CPU code made so crashes on the arrays of NumPy and on slices, which are aligned to less.
     Before: `x: T.Buffer((1024,), "float32")`. After: `x: T.Buffer((1024,), "float32", align=4)`.
     """
 
     def aligned(old: tvm.ir.Var) -> tvm.ir.Var:
-        alignment = itemsize(old.ty.dtype) if target.kind.name == "llvm" else GPU_ALIGNMENT
+        alignment = backend_of(target).alignment or itemsize(old.ty.dtype)
         return tirx.decl_buffer(old.ty.shape, old.ty.dtype, old.name, data_alignment=alignment)
 
     return _with_parameters(func, {old: aligned(old) for old in func.params})

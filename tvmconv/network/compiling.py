@@ -11,6 +11,7 @@ from tvm import relax
 
 from .. import lowering
 from ..errors import UnsupportedModelError
+from ..targets import backend_of
 from .cuda_graphs import cuda_pipeline
 from .faults import Refused, tvm_at_work
 from .graph import blocks_of, free_variables, operator_name
@@ -29,7 +30,7 @@ HINT = "static shapes, or other operators"
 
 def compile_network(mod: tvm.IRModule, target: tvm.target.Target) -> Executable:
     """Compile the module; raise `UnsupportedModelError` with the operator at fault where TVM cannot."""
-    joined = join_outputs(mod) if target.kind.name == "llvm" else mod
+    joined = mod if backend_of(target).on_gpu else join_outputs(mod)
     try:
         return _compiled(joined, target)
     except Refused as refusal:
@@ -46,13 +47,13 @@ def _compiled(mod: tvm.IRModule, target: tvm.target.Target) -> Executable:
     An error that a pass of tvmconv raises between TVM's passes is a bug and stays as it is.
     """
     pipeline = None
-    if target.kind.name == "llvm":
+    if backend_of(target).on_gpu:
+        mod = separate_convolutions(mod)
+        pipeline = cuda_pipeline(target)
+    else:
         with tvm_at_work():
             mod = lower_and_fuse(mod, target)
         mod = spread_over_threads(mod, target)
-    else:
-        mod = separate_convolutions(mod)
-        pipeline = cuda_pipeline(target)
     with tvm_at_work():
         return lowering.build(mod, target, pipeline)
 

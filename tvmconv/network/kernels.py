@@ -12,6 +12,7 @@ from tvm import relax
 from .. import dispatch, lowering
 from ..folding.constants import COMPILED_IN
 from ..problem import Problem
+from ..targets import backend_of
 from ..workload import ConvWorkload
 from ..workspace import Workspace, take_out
 from .constants import static_shape
@@ -28,7 +29,7 @@ def sites_for(mod: tvm.IRModule, target: tvm.target.Target) -> list[Site]:
 
     On a GPU a linear layer of a single row is TVM's, which reads the weight of such a product faster.
     """
-    on_gpu = target.kind.name == "cuda"
+    on_gpu = backend_of(target).on_gpu
     return [site for site in find_convolutions(mod) if not (on_gpu and site.linear and site.described.batch == 1)]
 
 

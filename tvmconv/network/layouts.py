@@ -17,6 +17,7 @@ from tvm import relax
 from ..dispatch import algorithms_for, least_cycles
 from ..problem import Problem
 from ..schedules.cpu.machine import native_lanes
+from ..targets import backend_of
 from ..workload import ConvWorkload, channel_block, in_layout
 from .constants import static_shape
 from .graph import Block, blocks_of, free_variables, operator_name
@@ -43,7 +44,7 @@ def choose_layouts(
     Before: `y = conv(x)`, `z = R.nn.max_pool2d(y)`, `output = conv(z)`, all NCHW.
     After: `y` from NCHW to NCHW8c, `z = R.nn.max_pool2d(y, layout="NCHW8c")`, and `output` from NCHW8c to NCHW.
     """
-    if target.kind.name != "llvm":
+    if not backend_of(target).channels_in_blocks:
         return list(sites), {}
     layout = f"NCHW{native_lanes(target)}c"
 

@@ -143,7 +143,7 @@ class Network:
     @cached_property
     def device(self) -> tvm.runtime.Device:
         """The device that the network runs on; `NoDeviceError` where it is missing."""
-        return device_for(self._kind)
+        return device_for(self.target_json)
 
     @cached_property
     def machine(self) -> VirtualMachine:

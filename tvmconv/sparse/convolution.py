@@ -11,13 +11,13 @@ from typing import Any
 import numpy as np
 import tvm
 
-from ..arrays import Operand, is_cpu
+from ..arrays import Operand
 from ..calls import Calls, Launch
 from ..dtypes import KNOWN, STORAGE_TYPES
 from ..errors import InvalidArgumentError
 from ..folding.constants import require_finite
 from ..parameters import Activation, Padding
-from ..targets import resolve_target
+from ..targets import backend_on, resolve_target
 from ..workload import ConvWorkload
 from .operator import SparseOperator, compile_operator
 from .report import SparseReport
@@ -60,7 +60,7 @@ class SparseConv2d:
 
     def operator(self, x_shape: Sequence[int], dtype: str = "float32", target: Any = None) -> SparseOperator:
         """Return the operator for such an x, compiled now if it was not; `target` is "llvm" by default."""
-        resolved = resolve_target(target) if target is not None else self._target or _default_target(on_cpu=True)
+        resolved = resolve_target(target) if target is not None else self._target or resolve_target("llvm")
         return self._kept(tuple(x_shape), dtype, resolved)
 
     @property
@@ -104,7 +104,7 @@ class SparseConv2d:
     def _prepare(self, x: Any, operands: list[Operand]) -> Launch:
         """Return the launch of the kernel for arrays like these, compiled if it was not."""
         image = operands[0]
-        target = self._target or _default_target(is_cpu(image.device))
+        target = self._target or resolve_target(backend_on(image.device.type).kind)
         return self._kept(tuple(image.shape), image.dtype, target).launch(x, operands)
 
     def _kept(self, x_shape: tuple[int, ...], dtype: str, target: tvm.target.Target) -> SparseOperator:
@@ -172,7 +172,3 @@ def sparse_conv2d(
     if x_shape is not None:
         made.operator(x_shape)
     return made
-
-
-def _default_target(on_cpu: bool) -> tvm.target.Target:
-    return resolve_target("llvm" if on_cpu else "cuda")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 from collections.abc import Generator, Iterable
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass
@@ -12,18 +11,20 @@ from typing import Any
 import msgspec
 import numpy as np
 import tvm
-from tvm.support.popen_pool import PopenPoolExecutor
 
-from ..arrays import GPU_ALIGNMENT, operand
+from ..arrays import operand
 from ..autotvm import worker
+from ..autotvm.processes import WorkerPool
 from ..autotvm.protocol import last_error
 from ..checking.draws import Draw
 from ..checking.operands import check_result, random_operands
 from ..errors import TvmconvError, WrongResultError
 from ..folding.constants import COMPILED_IN, constants_of
 from ..lowering import KERNEL_NAME
+from ..targets import GPU_ALIGNMENT, cross_triple, device_of
+from .emulated import emulate
 from .guarded import guarded
-from .kernels import configs, kernel_of
+from .kernels import TrialKernel, configs, kernel_of
 from .trials import Trial, random_trial
 
 NONFINITE = (np.nan, np.inf, -np.inf)
@@ -57,7 +58,7 @@ class Outcome:
 class Slot:
     """A worker process, with the trial that it runs."""
 
-    pool: PopenPoolExecutor
+    pool: WorkerPool
     source: int | Trial
 
 
@@ -72,7 +73,7 @@ def conformance(
     worker.require_packages()
     waiting, running = iter(sources), dict[Future[Trial], Slot]()
 
-    def begin(pool: PopenPoolExecutor) -> None:
+    def begin(pool: WorkerPool) -> None:
         if (source := next(waiting, None)) is None:
             pool.shutdown()
         else:
@@ -127,20 +128,27 @@ def check(how: How, trial: Trial) -> None:
     if trial.sparsity is not None:
         _prune(operands["w"], trial.sparsity, trial.operands)
     made = kernel_of(trial, tvm.target.Target(how.target), how.twin, constants_of(operands))
-    kernel = made.executable[KERNEL_NAME]
-    memory = [tvm.runtime.empty(*parameter, made.device) for parameter in made.workspace.parameters]
     passed = {name: array for name, array in operands.items() if trial.sparsity is None or name not in COMPILED_IN}
-    if how.bounds:
-        got = _run_guarded(kernel, passed, memory, trial.operands % 2 == 0, GPU_ALIGNMENT if how.twin else 1)
-    else:
-        tensors = [tvm.runtime.tensor(array, made.device) for array in passed.values()]
-        kernel(*tensors, *memory)
-        got = tensors[-1].numpy()
+    got = _run(how, made, passed, trial.operands % 2 == 0)
     try:
         with np.errstate(invalid="ignore"):
             check_result(trial.workload, operands, got)
     except AssertionError as error:
         raise WrongResultError(str(error)) from None
+
+
+def _run(how: How, made: TrialKernel, operands: dict[str, np.ndarray[Any, Any]], at_end: bool) -> np.ndarray[Any, Any]:
+    """Return the output of a kernel: on its device, or in an emulator where that is another kind of CPU."""
+    if triple := cross_triple(str(made.target)):
+        return emulate(made.executable, str(made.target), triple, operands)
+    kernel, device = made.executable[KERNEL_NAME], device_of(made.target)
+    memory = [tvm.runtime.empty(*parameter, device) for parameter in made.workspace.parameters]
+    if how.bounds:
+        return _run_guarded(kernel, operands, memory, at_end, GPU_ALIGNMENT if how.twin else 1)
+    tensors = [tvm.runtime.tensor(array, device) for array in operands.values()]
+    kernel(*tensors, *memory)
+    output: np.ndarray[Any, Any] = tensors[-1].numpy()
+    return output
 
 
 def _run_guarded(
@@ -188,9 +196,8 @@ def _told(error: BaseException, timeout: float) -> tuple[str, str]:
     return kind, " ".join(last_error(str(error)).split())
 
 
-def _worker(timeout: float) -> PopenPoolExecutor:
-    quiet = subprocess.DEVNULL
-    return PopenPoolExecutor(1, timeout, _initialize, stdout=quiet, stderr=quiet, maximum_process_uses=500)
+def _worker(timeout: float) -> WorkerPool:
+    return WorkerPool(1, timeout, _initialize, calls=500)
 
 
 def _initialize() -> None:

@@ -8,13 +8,13 @@ from typing import Any
 
 import msgspec
 import tvm
-from tvm.runtime import Device, Executable
+from tvm.runtime import Executable
 
 from ..dispatch import select, template_for
 from ..folding.constants import Constants
 from ..lowering import build_kernel, build_twin
 from ..serial import TWIN_TARGET
-from ..targets import device_of, resolve_target
+from ..targets import resolve_target
 from ..workspace import Workspace
 from .configs import legal_configs
 from .trials import Trial
@@ -22,10 +22,10 @@ from .trials import Trial
 
 @dataclass(frozen=True)
 class TrialKernel:
-    """The kernel of a trial, with the device that it runs on."""
+    """The kernel of a trial, and the target that it was built for."""
 
     executable: Executable
-    device: Device
+    target: tvm.target.Target
     workspace: Workspace
 
 
@@ -37,12 +37,9 @@ def configs(trial: Trial, target: tvm.target.Target) -> Iterator[Any]:
 
 def kernel_of(trial: Trial, target: tvm.target.Target, twin: bool, constants: Constants) -> TrialKernel:
     """Build the kernel of a trial; the constants are compiled in where the trial says so."""
-    template, device = (
-        template_for(trial.problem, target, trial.algorithm),
-        device_of(resolve_target(TWIN_TARGET) if twin else target),
-    )
+    template = template_for(trial.problem, target, trial.algorithm)
     config = None if trial.knobs is None else msgspec.convert(trial.knobs, template.Config)
     selection = select(trial.problem, target, config, trial.algorithm)
     make = build_twin if twin else build_kernel
     kernel = make(trial.problem, selection, target, None if trial.sparsity is None else constants)
-    return TrialKernel(kernel.executable, device, kernel.workspace)
+    return TrialKernel(kernel.executable, resolve_target(TWIN_TARGET) if twin else target, kernel.workspace)

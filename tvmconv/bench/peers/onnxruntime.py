@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
+from ...targets import backend_of
 from ...workload import ConvWorkload, Epilogue
 from .peer import Call, Operands, Peer
 
@@ -19,7 +20,7 @@ class OnnxRuntime(Peer):
     name = "onnxruntime"
 
     def obstacle(self, workload: ConvWorkload, target: tvm.target.Target) -> str | None:
-        if target.kind.name != "llvm" or workload.dtype != "float32" or workload.epilogue != Epilogue():
+        if backend_of(target).on_gpu or workload.dtype != "float32" or workload.epilogue != Epilogue():
             return "one Conv node in float32 on a CPU"
         missing = [package for package in ("onnx", "onnxruntime") if find_spec(package) is None]
         return f"{' and '.join(missing)} not installed" if missing else None

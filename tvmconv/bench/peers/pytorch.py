@@ -10,6 +10,7 @@ from shutil import which
 from typing import TYPE_CHECKING, Any
 
 from ...activations import clip
+from ...targets import backend_of
 from ...workload import ConvWorkload
 from .peer import Call, Operands, Peer
 
@@ -30,7 +31,7 @@ class PyTorch(Peer):
     half: bool = False
 
     def obstacle(self, workload: ConvWorkload, target: tvm.target.Target) -> str | None:
-        if (self.tf32 or self.half) and (target.kind.name != "cuda" or workload.dtype != "float32"):
+        if (self.tf32 or self.half) and (not backend_of(target).on_gpu or workload.dtype != "float32"):
             return "for float32 on a GPU"
         return None
 
@@ -81,7 +82,7 @@ class Compiled(PyTorch):
     name: str = "torch-compile"
 
     def obstacle(self, workload: ConvWorkload, target: tvm.target.Target) -> str | None:
-        if target.kind.name == "cuda" and find_spec("triton") is None:
+        if backend_of(target).on_gpu and find_spec("triton") is None:
             return "triton is not installed"
         return None if which("g++") or which("clang++") else "it needs a C++ compiler"
 
@@ -89,7 +90,7 @@ class Compiled(PyTorch):
         import torch
 
         torch._dynamo.reset()  # after some shapes it would leave the function as it is
-        mode = "max-autotune-no-cudagraphs" if target.kind.name == "cuda" and workload.groups == 1 else None
+        mode = "max-autotune-no-cudagraphs" if backend_of(target).on_gpu and workload.groups == 1 else None
         compiled: Callable[..., Any] = torch.compile(convolution(workload), mode=mode)
         return compiled
 

@@ -1,0 +1,46 @@
+"""Targets: every way to name one, the abilities of each kind, and the numbers of each device.
+
+Anything that depends on the kind of a target is a field or a method of its `Backend`: nothing else compares kinds.
+"""
+
+from .backend import Backend, DeviceFacts
+from .devices import Cpu, Gpu, cpu_of, gpu_of
+from .nvidia import CUDA_LIMITS, DEFAULT_CUDA_ARCH, GPU_ALIGNMENT, cuda_arch, has_gpu
+from .resolving import (
+    BACKENDS,
+    arch_of,
+    backend_named,
+    backend_of,
+    backend_on,
+    device_facts,
+    device_for,
+    device_of,
+    require_tvm_compiler,
+    resolve_target,
+)
+from .toolchain import cross_triple
+
+__all__ = [
+    "BACKENDS",
+    "CUDA_LIMITS",
+    "DEFAULT_CUDA_ARCH",
+    "GPU_ALIGNMENT",
+    "Backend",
+    "Cpu",
+    "DeviceFacts",
+    "Gpu",
+    "arch_of",
+    "backend_named",
+    "backend_of",
+    "backend_on",
+    "cpu_of",
+    "cross_triple",
+    "cuda_arch",
+    "device_facts",
+    "device_for",
+    "device_of",
+    "gpu_of",
+    "has_gpu",
+    "require_tvm_compiler",
+    "resolve_target",
+]

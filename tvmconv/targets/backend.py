@@ -1,0 +1,89 @@
+"""The description of a kind of target: everything that callers would otherwise ask its name for."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+if TYPE_CHECKING:
+    import tvm
+
+
+class DeviceFacts(msgspec.Struct, frozen=True):
+    """The device that a kernel was measured on: figures of one say little about another."""
+
+    name: str
+    """The name that the driver has for a GPU, or the CPU for itself."""
+    driver: str | None = None
+    """The version of the NVIDIA driver; None for a CPU."""
+    threads: int | None = None
+    """The number of threads that kernels are spread over; None for a GPU."""
+
+    def __str__(self) -> str:
+        return self.name if self.threads is None else f"{self.name}, {self.threads} thread{'s' * (self.threads > 1)}"
+
+
+@dataclass(frozen=True)
+class Backend(ABC):
+    """A backend says what kernels of a kind of target can do, and finds the devices that run them.
+
+    One that is added needs a class of its own, a place in `resolving.BACKENDS`, and a folder of templates.
+    """
+
+    kind: str
+    """The kind of the targets, in TVM's words: "cuda" or "llvm"."""
+    device_type: str
+    """The devices' type, by which TVM and torch know it: "cuda" or "cpu"."""
+    templates: str
+    """The folder of `schedules/` with its templates."""
+    views: tuple[str, ...]
+    """Forms in which a kernel can be shown: its configuration, several texts, the resources that it takes."""
+    on_gpu: bool
+    """Kernels run in streams on a GPU, which a caller waits for and may capture in graphs; else in the call."""
+    asynchronous_copies: bool
+    """Copies that schedules mark as asynchronous run behind the computation."""
+    alignment: int | None
+    """Bytes to which operands are aligned; None where an element's own alignment is enough."""
+    workspace_is_passed: bool
+    """A caller passes the memory that a kernel takes beside its operands; else TVM's pool has it."""
+    channels_in_blocks: bool
+    """Tensors between the convolutions of a network may be in blocks of channels."""
+    most_products: int
+    """Multiply-adds of a thread in a sparse kernel: so many take two cores about a minute to compile."""
+    gemm_size: int
+    """Rows of the square matrices whose product tells the peak rate of a device."""
+    missing: str
+    """The device, as a message names it that says that there is none."""
+
+    @property
+    def text_views(self) -> tuple[str, ...]:
+        """The views of a kernel that are text: the scheduled function first, then what becomes of it."""
+        return tuple(view for view in self.views if view not in ("config", "resources"))
+
+    @abstractmethod
+    def complete(self, config: dict[str, Any]) -> dict[str, Any]:
+        """Return a target's fields with what was left out; `InvalidArgumentError` for what cannot be."""
+
+    @abstractmethod
+    def arch(self, config: Mapping[str, Any]) -> str:
+        """Return the architecture that a target, by its fields, makes code for, such as "sm_90" or "x86_64"."""
+
+    @abstractmethod
+    def arch_here(self, number: int = 0) -> str | None:
+        """Return the architecture of this machine's device; None where there is none."""
+
+    @abstractmethod
+    def device(self, config: Mapping[str, Any]) -> tvm.runtime.Device:
+        """Return the device that runs kernels of a target, by its fields; `NoDeviceError` says what is missing."""
+
+    @abstractmethod
+    def facts(self, number: int = 0) -> DeviceFacts | None:
+        """Return what this machine's device with a number is; None where it is not there."""
+
+    @abstractmethod
+    def text(self, module: tvm.runtime.Module, view: str, target: tvm.target.Target) -> str:
+        """Return a built kernel as text, in one of the `text_views` but the first."""

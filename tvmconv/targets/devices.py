@@ -1,0 +1,178 @@
+"""Rows of the numbers that schedules and their models count on, for GPUs and for CPUs.
+
+A device that has no row is taken for the one that is most like it: it may get a configuration that is not its best, but
+never one that is wrong.
+"""
+
+from __future__ import annotations
+
+import platform
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import tvm
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """An NVIDIA GPU. Its `model` is what a target names it by, where its architecture alone does not."""
+
+    model: str
+    """Words of the name that the driver gives it."""
+    since: int | None
+    """The least compute capability, 90 for 9.0, that the row stands for where no model is named; None for no one."""
+    multiprocessors: int
+    shared_bytes: int
+    """Shared memory that the blocks of a multiprocessor have between them."""
+    cached_shared_bytes: int
+    """The shared memory above which almost nothing of a multiprocessor is left for its L1 cache."""
+    warps: int
+    """Warps that a multiprocessor has room for."""
+    blocks: int
+    """Blocks that a multiprocessor has room for."""
+    memory_bytes: float
+    """Bytes that memory moves, a clock and multiprocessor."""
+    l2_room: float
+    """Bytes that stay in the L2 cache until the next kernel: four fifths of it."""
+
+    @property
+    def bytes_per_clock(self) -> float:
+        """Bytes that memory moves in a clock."""
+        return self.memory_bytes * self.multiprocessors
+
+
+H100 = Gpu(
+    model="H100",
+    since=90,
+    multiprocessors=132,
+    shared_bytes=227 * 1024,
+    cached_shared_bytes=196 * 1024,
+    warps=64,
+    blocks=32,
+    memory_bytes=14.1,
+    l2_room=40e6,
+)
+"""The GPU on which the models of schedules were fitted."""
+
+RTX_4090 = Gpu(
+    model="RTX 4090",
+    since=89,
+    multiprocessors=128,
+    shared_bytes=99 * 1024,
+    cached_shared_bytes=68 * 1024,
+    warps=48,
+    blocks=24,
+    memory_bytes=3.0,
+    l2_room=58e6,
+)
+
+GPUS = (
+    Gpu("T4", 0, 40, 63 * 1024, 32 * 1024, 32, 16, 4.9, 3.2e6),
+    Gpu("A100", 80, 108, 163 * 1024, 132 * 1024, 64, 32, 13.0, 32e6),
+    Gpu("RTX 3090", 86, 82, 99 * 1024, 68 * 1024, 48, 16, 6.6, 4.8e6),
+    RTX_4090,
+    replace(RTX_4090, model="L4", since=None, multiprocessors=58, memory_bytes=2.5, l2_room=38e6),
+    H100,
+    replace(H100, model="H200", since=None),  # it has the defaults of the H100, which its records were tuned beside
+    replace(RTX_4090, model="RTX 5090", since=120, multiprocessors=170, memory_bytes=4.3, l2_room=77e6),
+)
+"""The GPUs that have a row. Limits of multiprocessors are those of the CUDA programming guide, with a kilobyte of
+shared memory to spare. Bandwidths and caches of others than the H100 come from data sheets, by the shares that its
+models were fitted with: 97% of the bandwidth at the boost clock, and four fifths of the L2 cache."""
+
+
+def gpu_of(target: tvm.target.Target) -> Gpu:
+    """The row for a CUDA target: of its "model", if it has one with a row, else of its architecture."""
+    return _named(str(target.attrs.get("model", ""))) or _of_arch(str(target.attrs["arch"]))
+
+
+def model_of(name: str, arch: str) -> str | None:
+    """The model that a target has to name for a GPU with a driver's name; None where the architecture is enough."""
+    found, usual = _named(name), _of_arch(arch)
+    if found is None or replace(found, model=usual.model, since=usual.since) == usual:
+        return None
+    return found.model
+
+
+def _named(name: str) -> Gpu | None:
+    return next((gpu for gpu in GPUS if re.search(rf"\b{gpu.model}\b", name, re.IGNORECASE)), None)
+
+
+def _of_arch(arch: str) -> Gpu:
+    capability = int(arch.removeprefix("sm_"))
+    older = {gpu.since: gpu for gpu in GPUS if gpu.since is not None and gpu.since <= capability}
+    return older[max(older)]
+
+
+@dataclass(frozen=True)
+class Cpu:
+    """A kind of CPU: its vectors, and one core's units and caches."""
+
+    name: str
+    lanes: int
+    """Float32 elements of a vector."""
+    registers: int
+    """Vector registers."""
+    broadcast_cycles: float
+    """Cycles that an input takes that is broadcast, beside the multiply-adds."""
+    fma_units: int = 2
+    """Vector multiply-adds, and vector loads, that begin in a cycle."""
+    fma_latency: int = 4
+    """Cycles until the result of a multiply-add can be added to."""
+    l1_bytes: int = 32 * 1024
+    """The part of the first cache that a schedule counts on for what it reads again and again."""
+    l2_bytes: int = 768 * 1024
+    """The same part of the second cache."""
+    l3_bytes: int = 16 * 1024 * 1024
+    """Bytes of weights that stay in the last cache from one call of a network to the next; those of a larger network
+    come from memory each time."""
+
+
+AVX512 = Cpu("AVX-512", lanes=16, registers=32, broadcast_cycles=0.05)
+"""The kind for which the models of schedules were fitted, on Zen 5 (znver5); Zen 4 (znver4) has its numbers too."""
+
+AVX2 = Cpu("AVX2", lanes=8, registers=16, broadcast_cycles=0.15)
+"""No multiply-add broadcasts an input by itself; measured on Zen 3."""
+
+SSE = replace(AVX2, name="SSE", lanes=4)
+
+NEON = Cpu("NEON", lanes=4, registers=32, broadcast_cycles=0.05)
+"""A multiply-add takes one element of a vector as its factor, so that inputs need no instruction of their own."""
+
+WIDE_NEON = replace(NEON, name="NEON with four units", fma_units=4, l1_bytes=64 * 1024)
+"""Large cores have two vector pipes more, as Arm's optimization guides say; nothing was measured on one."""
+
+FOUR_UNITS = ("neoverse-v1", "neoverse-v2", "neoverse-v3", "cortex-x1", "cortex-x2", "cortex-x3", "cortex-x4")
+
+ARCHITECTURES: Mapping[str, tuple[str, ...]] = {
+    "x86_64": ("haswell", "znver5"),
+    "aarch64": ("generic", "neoverse-n1"),
+}
+"""The architectures of CPUs that there are rows for, each with names that LLVM knows."""
+
+SYNONYMS = {"amd64": "x86_64", "arm64": "aarch64"}
+
+
+def architecture(triple: str) -> str:
+    """The architecture in a target triple, or in what a system calls its own."""
+    name = triple.partition("-")[0].lower()
+    return SYNONYMS.get(name, name)
+
+
+def host_arch() -> str:
+    """The architecture of this machine's CPU, such as "x86_64"."""
+    return architecture(platform.machine())
+
+
+def cpu_of(target: tvm.target.Target) -> Cpu:
+    """The row for a target of kind "llvm", by its architecture, its mcpu and its features."""
+    from tvm.target import codegen
+
+    if architecture(str(target.attrs.get("mtriple") or host_arch())) == "aarch64":
+        return WIDE_NEON if str(target.attrs.get("mcpu")) in FOUR_UNITS else NEON
+    # llvm_get_vector_width answers 512 for every x86.
+    features = {"avx512f": AVX512, "avx2": AVX2}
+    return next((cpu for feature, cpu in features.items() if codegen.target_has_features(feature, target)), SSE)

@@ -1,0 +1,116 @@
+"""NVIDIA's GPUs: targets of kind "cuda"."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from .. import cuda
+from ..errors import InvalidArgumentError, NoDeviceError
+from .backend import Backend, DeviceFacts
+from .devices import model_of
+
+if TYPE_CHECKING:
+    import tvm
+
+DEFAULT_CUDA_ARCH = "sm_90"
+"""The architecture that "cuda" means where there is no GPU to ask."""
+
+CUDA_LIMITS = {"max_threads_per_block": 1024, "max_shared_memory_per_block": 49152, "thread_warp_size": 32}
+"""Limits of a block that every NVIDIA GPU allows without opting in to more."""
+
+GPU_ALIGNMENT = 16
+"""Bytes: the widest load and store of a CUDA kernel."""
+
+
+@dataclass(frozen=True)
+class CudaBackend(Backend):
+    """The backend of CUDA, whose code NVRTC or nvcc compile."""
+
+    def complete(self, config: dict[str, Any]) -> dict[str, Any]:
+        if "arch" not in config:
+            device = gpu(0)
+            config["arch"] = cuda.device_arch(device) if device else DEFAULT_CUDA_ARCH
+            if device and "model" not in config and (model := model_of(str(device.device_name), config["arch"])):
+                config["model"] = model
+        arch = re.fullmatch(r"(sm_[1-9]\d{1,2})[af]?", str(config["arch"]))
+        if arch is None:
+            raise InvalidArgumentError("target", config["arch"], "an arch such as sm_80 or sm_90")
+        config["arch"] = arch[1]  # TVM's own schedules fail their version check on a name such as sm_90a
+        return CUDA_LIMITS | {"host": "llvm"} | config
+
+    def arch(self, config: Mapping[str, Any]) -> str:
+        return str(config["arch"])
+
+    def arch_here(self, number: int = 0) -> str | None:
+        device = gpu(number)
+        return None if device is None else cuda.device_arch(device)
+
+    def device(self, config: Mapping[str, Any]) -> tvm.runtime.Device:
+        device = gpu(0)
+        if device is None:
+            raise NoDeviceError(
+                "this needs an NVIDIA GPU and its driver, and none is visible here; building for 'cuda' works without. "
+                "`tvmconv doctor` says what is missing"
+            )
+        return device
+
+    def facts(self, number: int = 0) -> DeviceFacts | None:
+        return _facts(number)
+
+    def text(self, module: tvm.runtime.Module, view: str, target: tvm.target.Target) -> str:
+        sources = cuda.sources(module)
+        if view == "ptx":
+            sources = [cuda.to_ptx(each, cuda_arch(target)) for each in sources]
+        return "\n".join(sources)
+
+
+CUDA = CudaBackend(
+    kind="cuda",
+    device_type="cuda",
+    templates="cuda",
+    views=("config", "tvmscript", "source", "ptx", "resources"),
+    on_gpu=True,
+    asynchronous_copies=True,
+    alignment=GPU_ALIGNMENT,
+    workspace_is_passed=True,
+    channels_in_blocks=False,
+    most_products=200_000,
+    gemm_size=8192,
+    missing="an NVIDIA GPU and its driver",
+)
+
+
+def has_gpu() -> bool:
+    """Return true where TVM can run kernels on a GPU."""
+    return gpu(0) is not None
+
+
+def gpu(number: int) -> tvm.runtime.Device | None:
+    """This machine's GPU of a number, as TVM has it; None where it is not there."""
+    import tvm
+
+    cuda.load_runtime()
+    device = tvm.cuda(number)
+    return device if device.exist else None
+
+
+def cuda_arch(target: tvm.target.Target) -> str:
+    """Return the architecture of a CUDA target, such as "sm_90"."""
+    return str(target.attrs["arch"])
+
+
+@cache
+def _facts(number: int) -> DeviceFacts | None:
+    device = gpu(number)
+    return None if device is None else DeviceFacts(str(device.device_name), driver=_driver())
+
+
+def _driver() -> str | None:
+    version = Path("/proc/driver/nvidia/version")
+    found = re.search(r"Kernel Module.*?\s(\d+\.[\d.]+)", version.read_text()) if version.is_file() else None
+    return found[1] if found else None

@@ -1,0 +1,88 @@
+"""CPUs, this machine's and others: targets of kind "llvm"."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..errors import InvalidArgumentError, NoDeviceError
+from ..threads import get_num_threads
+from .backend import Backend, DeviceFacts
+from .devices import ARCHITECTURES, architecture, host_arch
+
+if TYPE_CHECKING:
+    import tvm
+
+FORMS = {"source": "ll", "asm": "asm"}
+"""TVM's words for the texts of a kernel."""
+
+
+@dataclass(frozen=True)
+class CpuBackend(Backend):
+    """The backend of CPUs, whose code LLVM makes: for this machine's kind, or for another one."""
+
+    def complete(self, config: dict[str, Any]) -> dict[str, Any]:
+        from tvm.target import codegen
+
+        arch = self.arch(config)
+        if arch not in ARCHITECTURES:
+            known = " or ".join(f"{each}-linux-gnu" for each in ARCHITECTURES)
+            raise InvalidArgumentError("target", config["mtriple"], f"an mtriple such as {known}")
+        here = arch == host_arch()
+        config.setdefault("mcpu", codegen.llvm_get_system_cpu() if here else "generic")
+        if not codegen.llvm_is_valid_cpu(config["mcpu"], config.get("mtriple", arch)):
+            examples = " or ".join(ARCHITECTURES[arch])
+            raise InvalidArgumentError("target", config["mcpu"], f"an mcpu that LLVM knows, such as {examples}")
+        return ({"num-cores": get_num_threads()} if here else {}) | config
+
+    def arch(self, config: Mapping[str, Any]) -> str:
+        return architecture(str(config.get("mtriple", host_arch())))
+
+    def arch_here(self, number: int = 0) -> str | None:
+        return host_arch()
+
+    def device(self, config: Mapping[str, Any]) -> tvm.runtime.Device:
+        import tvm
+
+        if (arch := self.arch(config)) != host_arch():
+            raise NoDeviceError(
+                f"this needs a CPU of {arch}, and this machine's is of {host_arch()}; building for it works here. "
+                "`tvmconv verify` runs kernels in an emulator, docs/deploying.md says how to run and to tune them there"
+            )
+        return tvm.cpu(0)
+
+    def facts(self, number: int = 0) -> DeviceFacts | None:
+        return DeviceFacts(_name(), threads=get_num_threads())
+
+    def text(self, module: tvm.runtime.Module, view: str, target: tvm.target.Target) -> str:
+        return str(module.inspect_source(FORMS[view]))
+
+
+CPU = CpuBackend(
+    kind="llvm",
+    device_type="cpu",
+    templates="cpu",
+    views=("config", "tvmscript", *FORMS),
+    on_gpu=False,
+    asynchronous_copies=False,
+    alignment=None,
+    workspace_is_passed=False,
+    channels_in_blocks=True,
+    most_products=60_000,
+    gemm_size=2048,
+    missing="a CPU",
+)
+
+
+@cache
+def _name() -> str:
+    """The CPU's own name, with the one that LLVM has for its kind: the first is vague on rented machines."""
+    from tvm.target import codegen
+
+    info = Path("/proc/cpuinfo")
+    model = re.search(r"^model name\s*:\s*(.*)$", info.read_text(), re.MULTILINE) if info.is_file() else None
+    return f"{model[1].strip() if model else 'CPU'} ({codegen.llvm_get_system_cpu()})"
