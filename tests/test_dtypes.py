@@ -49,7 +49,7 @@ EDGES = (
 @pytest.mark.parametrize("mcpu", ["native", "haswell", "x86-64"])
 @pytest.mark.parametrize("activation", ["none", "leaky_relu"])
 def test_bfloat16_is_rounded_to_nearest_even(activation: str, mcpu: str) -> None:
-    """What a kernel adds to zeros is stored as NumPy stores it, NaN with whatever bits as a NaN."""
+    """A kernel stores sums as NumPy stores them, and NaN with any bits as a NaN."""
     random = np.random.default_rng(0).integers(0, 2**32, 64 * 64 - len(EDGES), np.uint32)
     shift = np.concatenate([np.array(EDGES, np.uint32), random]).view(np.float32)
     x, w = np.zeros((1, 1, 2, 2), "bfloat16"), np.zeros((len(shift), 1, 1, 1), "bfloat16")
