@@ -204,7 +204,7 @@ def test_half_precision_in_an_emulator() -> None:
 def test_what_is_wrong_there_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     """A kernel that computes something else, and one that refuses its operands."""
     case = CASES[0]
-    kernel = build_kernel(case.workload, select(Problem(case.workload), TARGET), TARGET).executable
+    kernel = build_kernel(Problem(case.workload), select(Problem(case.workload), TARGET), TARGET).executable
 
     def without_scale(executable: Any, target: str, triple: str, operands: dict[str, np.ndarray]) -> np.ndarray:
         return emulated.emulate(executable, target, triple, {**operands, "scale": np.ones_like(operands["scale"])})

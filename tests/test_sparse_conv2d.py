@@ -191,7 +191,10 @@ BAD: dict[str, tuple[Callable[[], Any], str]] = {
     "module": (lambda: tvmconv.sparse_conv2d(torch.nn.Linear(4, 4)), "weight is .* of torch's modules a Conv2d"),
     "text": (lambda: tvmconv.sparse_conv2d("weight"), "weight is 'str of <U6'; expected real numbers"),
     "channels": (lambda: tvmconv.sparse_conv2d(W)(X[:, :3]), r"w is \(6, 4, 3, 3\)"),
-    "integers": (lambda: tvmconv.sparse_conv2d(W)(X.astype("int32")), "x is 'int32'; expected an array of float32 or"),
+    "integers": (
+        lambda: tvmconv.sparse_conv2d(W)(X.astype("int32")),
+        "x is 'int32'; expected an array of float32, float16",
+    ),
     "residual-missing": (
         lambda: tvmconv.sparse_conv2d(W, residual=True)(X),
         "operands is 'x'; .*: x, residual",

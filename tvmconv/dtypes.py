@@ -1,14 +1,14 @@
 """The types of elements that convolutions read and write: a row for each, and nothing else lists them.
 
-NumPy knows the bfloat16 of `ml_dtypes`, which TVM depends on, by its name once that is imported.
+NumPy is loaded where a row is first asked for its type: the command line shows its help without it.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-import ml_dtypes
-import numpy as np
+if TYPE_CHECKING:
+    import numpy as np
 
 
 class StorageType(NamedTuple):
@@ -16,7 +16,8 @@ class StorageType(NamedTuple):
 
     name: str
     """It is the same in workloads, records, TVM, torch and `ml_dtypes`."""
-    numpy: np.dtype
+    itemsize: int
+    """Bytes of an element."""
     sums: str
     """The type that products are summed in."""
     unit: float
@@ -29,15 +30,18 @@ class StorageType(NamedTuple):
     """The oldest architecture of GPUs that computes with it, such as 80 for sm_80."""
 
     @property
-    def itemsize(self) -> int:
-        """Bytes of an element."""
-        return self.numpy.itemsize
+    def numpy(self) -> np.dtype:
+        """The type of NumPy, which knows bfloat16 by its name once `ml_dtypes` is imported."""
+        import ml_dtypes  # noqa: F401
+        import numpy as np
+
+        return np.dtype(self.name)
 
 
 _ROWS = (
-    StorageType("float32", np.dtype(np.float32), "float32", 2.0**-24, 2.0**-126, network=1e-4, cuda_arch=0),
-    StorageType("float16", np.dtype(np.float16), "float32", 2.0**-11, 2.0**-25, network=2e-2, cuda_arch=0),
-    StorageType("bfloat16", np.dtype(ml_dtypes.bfloat16), "float32", 2.0**-8, 2.0**-126, network=0.16, cuda_arch=80),
+    StorageType("float32", 4, "float32", 2.0**-24, 2.0**-126, network=1e-4, cuda_arch=0),
+    StorageType("float16", 2, "float32", 2.0**-11, 2.0**-25, network=2e-2, cuda_arch=0),
+    StorageType("bfloat16", 2, "float32", 2.0**-8, 2.0**-126, network=0.16, cuda_arch=80),
 )
 
 STORAGE_TYPES = {row.name: row for row in _ROWS}
@@ -51,4 +55,6 @@ KNOWN = f"{', '.join(DTYPES[:-1])} or {DTYPES[-1]}"
 
 def is_floating(dtype: str | np.dtype) -> bool:
     """Return whether a type holds floating-point numbers; NumPy does not count bfloat16 among them."""
+    import numpy as np
+
     return np.issubdtype(np.dtype(dtype), np.floating) or str(dtype) in STORAGE_TYPES
