@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
@@ -30,11 +30,11 @@ class Selection:
     template: Template
     config: Any
     reason: str
+    name: str = field(init=False)
+    """The name of the template, such as "cuda/depthwise"."""
 
-    @property
-    def name(self) -> str:
-        """The name of the template by its place, such as "cuda/depthwise"."""
-        return template_name(self.template)
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "name", template_name(self.template))
 
 
 class Found(NamedTuple):
