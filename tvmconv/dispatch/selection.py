@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
+from ..epilogue import Epilogue
 from ..errors import InvalidArgumentError
 from ..problem import Problem
 from ..schedules.template import Template
 from ..targets import DeviceFacts
-from ..workload import Epilogue
 from .history import History, applied, device_here, shipped
 from .record import Record
 from .registry import default_config, kept_space, template_for, template_name, templates_for
