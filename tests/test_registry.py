@@ -56,7 +56,7 @@ def doubled(store: tirx.BufferStore) -> tirx.BufferStore:
 
 @pytest.fixture
 def toy() -> Iterator[None]:
-    """A template of the test's own, registered."""
+    """Register a template of the test's own."""
     dispatch.register("cpu/toy", toy_template)
     yield
     dispatch.unregister("cpu/toy")

@@ -40,7 +40,7 @@ _received: dict[str, str] = {}
 """The messages of templates that came from another process, by name."""
 
 changes = 0
-"""How often the registered templates have changed: results that depend on them are kept for one value of it."""
+"""The number of times that the registered templates have changed: results that depend on them are kept for one."""
 
 
 def register(name: str, template: Template) -> None:
