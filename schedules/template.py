@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from tvmconv.problem import Problem
 
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from tvm.target import Target
 
 
+@runtime_checkable
 class Template(Protocol):
     """A way to schedule the problems that it supports, with knobs to tune.
 
@@ -55,7 +56,10 @@ class Template(Protocol):
         ...
 
     def features(self, problem: Problem, config: Any) -> Mapping[str, float]:
-        """Return numbers that the tuner's cost model should know of a configuration beside its knobs."""
+        """Return numbers that the tuner's cost model should know of a configuration beside its knobs.
+
+        On a CPU "tasks" is the number of pieces that a configuration whose knob `parallel` is set shares out.
+        """
         ...
 
     def schedule(self, problem: Problem, config: Any, target: Target) -> Schedule:

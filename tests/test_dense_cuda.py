@@ -11,7 +11,7 @@ from spaces import check_space, check_whole_space
 from sparing import every, sparing
 
 from tvmconv import ConvWorkload, cuda
-from tvmconv.dispatch import select
+from tvmconv.dispatch import algorithms_for, select, template_for
 from tvmconv.dtypes import NARROW
 from tvmconv.errors import NoValidConfigurationError
 from tvmconv.lowering import KERNEL_NAME, build, build_kernel, lower
@@ -147,6 +147,8 @@ def test_windows_beyond_32_bits_are_refused() -> None:
     assert direct.space(Problem(workload), SM_90).violated(default) == []
     with pytest.raises(NoValidConfigurationError, match="no configuration is legal"):
         im2win.default_config(Problem(workload), SM_90)
+    assert algorithms_for(Problem(workload), SM_90) == ("direct",)
+    assert template_for(Problem(workload), SM_90) is direct
 
 
 def test_nothing_is_copied_behind_from_beyond_2_gib() -> None:

@@ -22,6 +22,7 @@ FLOORS = (
         "activations",
         "annotations",
         "dtypes",
+        "epilogue",
         "errors",
         "parameters",
         "problem",

@@ -8,9 +8,13 @@ from pathlib import Path
 
 import pytest
 import toy_template
+import tvm
+import tvm_ffi
 from command_line import tvmconv, tvmconv_json
+from tvm import tirx
+from tvm.s_tir import Schedule
 
-from tvmconv import ConvWorkload, autotvm, compile, dispatch  # noqa: A004
+from tvmconv import ConvWorkload, autotvm, compile, depthwise, dispatch  # noqa: A004
 from tvmconv.checking.operands import check_result, random_operands
 from tvmconv.dispatch.registry import TEMPLATES, template_from, to_message
 from tvmconv.errors import InvalidArgumentError
@@ -24,6 +28,30 @@ PROBLEMS = {
     "pointwise": Problem(ConvWorkload.conv2d((2, 16, 9, 12), (32, 16, 1, 1))),
     "sparse": Problem(ConvWorkload.conv2d((2, 16, 9, 12), (32, 16, 3, 3)), 0.9),
 }
+
+
+class Doubling:
+    """The toy template with another computation, which is wrong: its outputs are twice as large."""
+
+    VERSION, LEAST = toy_template.VERSION, toy_template.LEAST
+    Config = toy_template.Config
+    supports, space, features = map(staticmethod, (toy_template.supports, toy_template.space, toy_template.features))
+    default_config, estimate, ablations = map(
+        staticmethod, (toy_template.default_config, toy_template.estimate, toy_template.ablations)
+    )
+
+    def schedule(self, problem: Problem, config: toy_template.Config, target: tvm.target.Target) -> Schedule:
+        """Return the computation of `toy_template` with each output doubled."""
+        sch = toy_template.schedule(problem, config, target)
+        func = tvm_ffi.structural_map(sch.mod["main"], (tirx.BufferStore, doubled))
+        return Schedule(func)
+
+
+def doubled(store: tirx.BufferStore) -> tirx.BufferStore:
+    """Return the store of twice the number, if it is into the output."""
+    if not store.buffer.name.startswith("output"):
+        return store
+    return tirx.BufferStore(store.buffer, store.value * 2, store.indices)
 
 
 @pytest.fixture
@@ -94,6 +122,34 @@ def test_unregistered_is_unknown() -> None:
         compile(POINTWISE, algorithm="toy")
 
 
+def test_template_needs_every_name() -> None:
+    with pytest.raises(InvalidArgumentError, match="an object that has VERSION, Config, LEAST, supports, space, "):
+        dispatch.register("cpu/toy", object())  # type: ignore[arg-type]
+
+
+def test_config_belongs_to_one_template(toy: None) -> None:
+    """The template of a given configuration is found by its class."""
+    with pytest.raises(InvalidArgumentError, match="expected a class of its own: it is that of cpu/toy"):
+        dispatch.register("cpu/another", toy_template)
+
+
+def test_calls_take_what_is_registered_by_then() -> None:
+    """A kernel that calls have kept is not used when the templates are others."""
+    operands = random_operands(ConvWorkload.depthwise((1, 3, 4, 5), (3, 1, 1, 1)))
+    before = depthwise(operands["x"], operands["w"])
+    dispatch.register("cpu/toy", Doubling())
+    assert depthwise(operands["x"], operands["w"]) == pytest.approx(2 * before)
+    dispatch.unregister("cpu/toy")
+    assert depthwise(operands["x"], operands["w"]) == pytest.approx(before)
+
+
+def test_operator_keeps_the_name_of_its_template(toy: None) -> None:
+    operator = compile(POINTWISE)
+    dispatch.unregister("cpu/toy")
+    assert repr(operator).endswith("by cpu/toy>")
+    dispatch.register("cpu/toy", toy_template)
+
+
 @pytest.mark.parametrize("name", ["toy", "rocm/toy", "cpu/", "cpu/to y", "cpu/auto", "cpu/direct"])
 def test_names_that_cannot_be_registered(name: str) -> None:
     with pytest.raises(InvalidArgumentError, match=f"name is {name!r}; expected"):
@@ -106,3 +162,7 @@ def test_templates_for_another_process(toy: None) -> None:
     dispatch.unregister("cpu/toy")
     assert template_from(message).VERSION == toy_template.VERSION
     assert dispatch.template_named("cpu/toy").VERSION == toy_template.VERSION
+    dispatch.register("cpu/toy", Doubling())
+    again = to_message("cpu/toy")
+    template_from(message)
+    assert isinstance(template_from(again), Doubling)  # the last that came, though the name is known

@@ -16,7 +16,7 @@ from tvmconv.errors import CodeSizeError, InvalidArgumentError
 from tvmconv.folding.blocks import output_blocks
 from tvmconv.folding.constants import COMPILED_IN, Constants, constants_of
 from tvmconv.folding.folding import bind, expanded
-from tvmconv.folding.template import Template, make_template
+from tvmconv.folding.skeleton import Skeleton, make_skeleton
 from tvmconv.lowering import KERNEL_NAME, kernels
 from tvmconv.lowering.launches import build_launches
 from tvmconv.problem import Problem
@@ -37,12 +37,12 @@ def config(**knobs: object) -> Config:
     return replace(plain, **knobs)  # type: ignore[arg-type]
 
 
-def twin(workload: ConvWorkload, chosen: Config) -> Template:
+def twin(workload: ConvWorkload, chosen: Config) -> Skeleton:
     assert not template.space(Problem(workload), SM_90).violated(chosen)
-    return make_template(serial_twin(template.schedule(Problem(workload), chosen, SM_90).mod["main"]), CPU)
+    return make_skeleton(serial_twin(template.schedule(Problem(workload), chosen, SM_90).mod["main"]), CPU)
 
 
-def check(workload: ConvWorkload, made: Template, weight: np.ndarray, channels: int) -> None:
+def check(workload: ConvWorkload, made: Skeleton, weight: np.ndarray, channels: int) -> None:
     """Run the twin of the template with a weight, and check its result."""
     operands = {**random_operands(workload), "w": weight.astype(workload.dtype)}
     dense = expanded(workload, constants_of(operands))
@@ -121,7 +121,7 @@ def constants(weight: np.ndarray, workload: ConvWorkload = LAYER, **vectors: np.
 
 
 def cuda_source(workload: ConvWorkload, chosen: Config, weight: np.ndarray, **vectors: np.ndarray) -> str:
-    made = make_template(template.schedule(Problem(workload), chosen, SM_90).mod["main"], SM_90)
+    made = make_skeleton(template.schedule(Problem(workload), chosen, SM_90).mod["main"], SM_90)
     dense = expanded(workload, constants(weight, workload, **vectors))
     executable = build_launches(bind(made, dense, output_blocks(dense["w"], chosen.channels)), SM_90, KERNEL_NAME)
     return str(executable.mod.imports[0].inspect_source())

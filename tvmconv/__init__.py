@@ -9,10 +9,11 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from . import threads
+from .epilogue import Epilogue
 from .errors import TvmconvError
 from .threads import get_num_threads, set_num_threads
 from .version import __version__
-from .workload import ConvWorkload, Epilogue
+from .workload import ConvWorkload
 
 if TYPE_CHECKING:
     from .loading import load

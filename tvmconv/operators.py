@@ -20,7 +20,7 @@ from tvm.runtime import Executable, Module
 from . import cuda, storage, threads
 from .arrays import Operand, in_float32, operand, reshaped
 from .calls import Calls, Launch, given
-from .dispatch import Selection, select, template_named
+from .dispatch import Selection, registry, select, template_named
 from .dispatch.history import History, applied
 from .dtypes import KNOWN, STORAGE_TYPES
 from .errors import InvalidArgumentError
@@ -265,7 +265,7 @@ def _call(kind: str, options: tuple[Any, ...], algorithm: str, target: Any, arra
         types = tuple(map(_types, options))
     if target is not None and type(target) is not str:
         target = _as_text(target)
-    about = kind, options, types, algorithm, target, (threads.changes, applied.get())
+    about = kind, options, types, algorithm, target, (threads.changes, registry.changes, applied.get())
     return _calls(lambda x, operands: _prepare(about, x, operands), about, arrays, out)
 
 
@@ -290,8 +290,8 @@ def _prepare(about: tuple[Any, ...], x: Any, operands: list[Operand]) -> Launch:
 
 
 _calls = Calls()
-State = tuple[int, tuple[History, ...]]
-"""The state that decides on configurations beside a call: changes of the number of threads, and the logs applied."""
+State = tuple[int, int, tuple[History, ...]]
+"""The state that decides on configurations beside a call: changes of threads and of templates, and the logs applied."""
 
 _operators: dict[tuple[ConvWorkload, str, str, State], Operator] = {}
 _lock = threading.Lock()

@@ -6,6 +6,8 @@ import tvm
 import tvm_ffi
 from tvm import tirx
 
+from .targets import backend_of
+
 MAGNITUDE, INFINITY, NAN = 0x7FFFFFFF, 0x7F800000, 0x7FC0
 """All bits of a float32 number but its sign; infinity; and a NaN of bfloat16."""
 
@@ -19,7 +21,7 @@ def with_rounding(func: tirx.PrimFunc, target: tvm.target.Target) -> tirx.PrimFu
     Before: `output[i] = T.Cast("bfloat16", y)`. After, with b for the bits of y, where that is no NaN:
     `output[i] = T.reinterpret("bfloat16", T.Cast("uint16", (b + 32767 + (b >> 16 & 1)) >> 16))`.
     """
-    if target.kind.name != "llvm" or all(str(param.ty.dtype) != "bfloat16" for param in func.params):
+    if backend_of(target).rounds_bfloat16 or all(str(param.ty.dtype) != "bfloat16" for param in func.params):
         return func
     return func.with_body(tvm_ffi.structural_map(func.body, (tirx.Cast, _rounded)))
 

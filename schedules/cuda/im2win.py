@@ -17,7 +17,8 @@ from tvmconv.targets.devices import gpu_of
 from tvmconv.workload import ConvWorkload
 
 from ..space import Space
-from .gemm_model import SECOND_KERNEL, best_config, bytes_per_clock, clocks, features, search_space, supports
+from . import gemm_model
+from .gemm_model import SECOND_KERNEL, best_config, bytes_per_clock, clocks, features, search_space
 from .gemm_schedule import schedule_gemm, spread_over_grid
 from .gemm_tiles import GemmConfig, ablations
 
@@ -43,6 +44,11 @@ class Config(GemmConfig):
 
 
 LEAST = Config(1, 1, 1, 1, 1, 1, 1, 1, 1, 1)
+
+
+def supports(problem: Problem, target: tvm.target.Target) -> bool:
+    """Support the convolutions of `direct` whose windows TVM can count in 32 bits."""
+    return gemm_model.supports(problem, target) and _windows(problem.workload) < 2**31
 
 
 def space(problem: Problem, target: tvm.target.Target) -> Space[Config]:

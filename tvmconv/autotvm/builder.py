@@ -43,7 +43,7 @@ class LocalBuilder:
         future: Future[BuildResult] = self._pool.submit(
             worker.build,
             task.problem.to_json(),
-            task.maker.message,
+            task.message,
             task.knobs(trial.config),
             str(task.target),
             str(library),

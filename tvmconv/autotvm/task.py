@@ -14,7 +14,7 @@ from typing import Any, overload
 import msgspec
 import tvm
 
-from ..dispatch.registry import algorithms_for, dense_algorithms, template_for
+from ..dispatch.registry import algorithms_for, dense_algorithms, template_for, to_message
 from ..dispatch.task import Entity, Maker, Task, Value
 from ..errors import InvalidArgumentError
 from ..network import Model, import_model
@@ -59,6 +59,10 @@ class ConvTask(Task):
     @cached_property
     def maker(self) -> Maker:
         return Maker.of(self.template)
+
+    @property
+    def message(self) -> str:
+        return to_message(self.name)
 
     @cached_property
     def space(self) -> Space[Any]:

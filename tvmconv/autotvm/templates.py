@@ -116,7 +116,7 @@ class TemplateTask(Instance, Task):
 
     @property
     def maker(self) -> Maker:
-        return Maker(self.call.template, VERSION, self._accepts, message=self.call.template)
+        return Maker(self.call.template, VERSION, self._accepts)
 
     @cached_property
     def flop(self) -> float:

@@ -26,11 +26,11 @@ from ..checking.operands import Sample
 from ..checking.pruning import operands_for, random_constants
 from ..dispatch import select
 from ..dispatch.call import Call, problem_from
-from ..dispatch.registry import template_from
+from ..dispatch.registry import template_from, template_name
 from ..errors import MissingPackageError, TvmconvError
 from ..folding.constants import COMPILED_IN
 from ..lowering import KERNEL_NAME, Kernel, build_kernel
-from ..lowering.kernels import kept_template
+from ..lowering.kernels import kept_skeleton
 from ..problem import Problem
 from ..targets import DeviceFacts, backend_named, cuda_arch, has_gpu
 from ..workspace import Workspace
@@ -94,12 +94,14 @@ def build(problem: str, template: str, knobs: dict[str, Any], target: str, libra
 def _built(problem: Problem | Call, template: str, knobs: dict[str, Any], target: tvm.target.Target) -> Kernel:
     if isinstance(problem, Call):
         return template_kernels.built(problem, knobs, target)
-    selection = select(problem, target, msgspec.convert(knobs, template_from(template).Config))
+    made_by = template_from(template)
+    algorithm = template_name(made_by).partition("/")[2]
+    selection = select(problem, target, msgspec.convert(knobs, made_by.Config), algorithm)
     if problem.sparsity is None:
         return build_kernel(problem, selection, target)
     constants = random_constants(problem.workload, problem.sparsity)
     kernel = build_kernel(problem, selection, target, constants)
-    kept_template.cache_clear()  # the next trial has another template
+    kept_skeleton.cache_clear()  # the next trial has another skeleton
     return kernel
 
 

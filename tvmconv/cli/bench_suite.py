@@ -9,9 +9,9 @@ from pathlib import Path
 import click
 
 from ..dtypes import DTYPES
+from ..epilogue import Epilogue
 from ..errors import InvalidArgumentError
 from ..suites import load_suite
-from ..workload import Epilogue
 from .bench_report import collect, print_changes, print_report, require_no_regression, require_torch
 from .console import note, print_json
 from .options import INPUT_FILE, POSITIVE, OutputFile, json_option, target_option, threads_option

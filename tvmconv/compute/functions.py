@@ -15,7 +15,7 @@ import numpy as np
 from tvm import tirx
 
 from ..activations import clip
-from ..workload import Epilogue
+from ..epilogue import Epilogue
 
 LOG2_E = 1.4426950408889634
 LN2_HIGH, LN2_LOW = 0.693359375, -2.12194440e-4

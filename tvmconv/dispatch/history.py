@@ -19,6 +19,7 @@ from ..targets import DeviceFacts, backend_named, device_facts, resolve_target
 from ..workload import ConvWorkload
 from .call import Call
 from .record import Log, Record, load_from_file
+from .registry import default_config
 from .siblings import are_siblings, distance, expected_gain
 from .task import Entity, Maker, Task
 from .trial import Stage, Status
@@ -158,7 +159,7 @@ class History:
     ) -> bool:
         """Return whether a sibling's record should beat the default on a device, by measurements of both there."""
         measured = Problem(workload, record.sparsity)
-        config = template.default_config(measured, target)
+        config = default_config(template, measured, str(target))
         same, _ = sifted(self._records[workload][record.sparsity], target, Maker.of(template), record.device)
         default = best_record(each for each in same if msgspec.convert(each.knobs, template.Config) == config)
         if default is None:

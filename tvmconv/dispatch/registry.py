@@ -13,7 +13,7 @@ from ..problem import Problem
 from ..schedules import cpu, cuda
 from ..schedules.space import Space
 from ..schedules.template import SparseTemplate, Template
-from ..targets import BACKENDS, backend_of, cuda_arch, resolve_target
+from ..targets import BACKENDS, arch_of, backend_of, computes_with, resolve_target
 from .pickling import pickled, unpickled
 
 if TYPE_CHECKING:
@@ -36,12 +36,19 @@ TEMPLATES: dict[str, Template] = {
 
 _registered = dict(TEMPLATES)
 
+_received: dict[str, str] = {}
+"""The messages of templates that came from another process, by name."""
+
+changes = 0
+"""How often the registered templates have changed: results that depend on them are kept for one value of it."""
+
 
 def register(name: str, template: Template) -> None:
     """Offer a template for the problems that it supports, to dispatch, the tuner, the benchmarks and the CLI.
 
     The name is a folder of `schedules/` and an algorithm, such as "cpu/winograd"; a template of one's own takes the
-    place of one with the same name. Raises `InvalidArgumentError` for a name of another form, and for one of tvmconv's.
+    place of one with the same name. Raises `InvalidArgumentError` for a name of another form, and for one of tvmconv's
+    own, and for a template that lacks a name of `Template` or whose `Config` another template has.
     """
     folder, _, algorithm = name.partition("/")
     folders = [backend.templates for backend in BACKENDS.values()]
@@ -49,6 +56,14 @@ def register(name: str, template: Template) -> None:
         raise InvalidArgumentError("name", name, f"{' or '.join(folders)}, a slash, and an algorithm's name")
     if name in TEMPLATES:
         raise InvalidArgumentError("name", name, "one that is not tvmconv's own")
+    if not isinstance(template, Template):
+        names = (each for each in (*Template.__annotations__, *vars(Template)) if not each.startswith("_"))
+        missing = [each for each in names if not hasattr(template, each)]
+        raise InvalidArgumentError("template", template, f"an object that has {', '.join(missing)}, too")
+    for other, known in _registered.items():
+        if other != name and known.Config is template.Config:
+            raise InvalidArgumentError("template.Config", template.Config, f"a class of its own: it is that of {other}")
+    _changed()
     _registered[name] = template
 
 
@@ -56,7 +71,14 @@ def unregister(name: str) -> None:
     """Take back a template that was registered."""
     if name in TEMPLATES or name not in _registered:
         raise InvalidArgumentError("name", name, "one that was registered")
+    _changed()
     del _registered[name]
+    _received.pop(name, None)
+
+
+def _changed() -> None:
+    global changes
+    changes += 1
 
 
 def dense_algorithms() -> tuple[str, ...]:
@@ -98,8 +120,8 @@ def templates_for(problem: Problem, target: tvm.target.Target, algorithm: str = 
 def _require_dtype(problem: Problem, target: tvm.target.Target) -> None:
     """Raise `InvalidArgumentError` for a GPU that is too old for the problem's dtype."""
     storage = problem.workload.storage
-    if target.kind.name == "cuda" and int(cuda_arch(target).removeprefix("sm_")) < storage.cuda_arch:
-        raise InvalidArgumentError("target", cuda_arch(target), f"sm_{storage.cuda_arch} or later, for {storage.name}")
+    if not computes_with(target, storage):
+        raise InvalidArgumentError("target", arch_of(target), f"sm_{storage.cuda_arch} or later, for {storage.name}")
 
 
 def template_for(problem: Problem, target: tvm.target.Target, algorithm: str = "auto") -> Template:
@@ -129,7 +151,10 @@ def template_named(name: str) -> Template:
 
 def template_name(template: Template) -> str:
     """Return the name of a template, such as "cuda/depthwise"."""
-    return next(name for name, each in _registered.items() if each is template)
+    for name, each in _registered.items():
+        if each is template:
+            return name
+    raise InvalidArgumentError("template", template, "one that is registered")
 
 
 class _Message(msgspec.Struct):
@@ -145,9 +170,9 @@ class _Message(msgspec.Struct):
 def to_message(name: str) -> str:
     """Return a message for `template_from` in another process, which knows tvmconv's own templates by their names."""
     template = template_named(name)
-    return (
-        name if name in TEMPLATES else msgspec.json.encode(_Message(name, pickled(name, template), sys.path)).decode()
-    )
+    if name in TEMPLATES:
+        return name
+    return msgspec.json.encode(_Message(name, pickled(name, template), sys.path)).decode()
 
 
 def template_from(text: str) -> Template:
@@ -155,8 +180,9 @@ def template_from(text: str) -> Template:
     if not text.startswith("{"):
         return template_named(text)
     message = msgspec.json.decode(text, type=_Message)
-    if message.name not in _registered:
+    if _received.get(message.name) != text:
         register(message.name, unpickled(message.content, message.path))
+        _received[message.name] = text
     return template_named(message.name)
 
 

@@ -5,16 +5,16 @@ from __future__ import annotations
 import warnings
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
+from ..epilogue import Epilogue
 from ..errors import InvalidArgumentError
 from ..problem import Problem
 from ..schedules.template import Template
 from ..targets import DeviceFacts
-from ..workload import Epilogue
 from .history import History, applied, device_here, shipped
 from .record import Record
 from .registry import default_config, kept_space, template_for, template_name, templates_for
@@ -30,11 +30,11 @@ class Selection:
     template: Template
     config: Any
     reason: str
+    name: str = field(init=False)
+    """The name of the template, such as "cuda/depthwise"."""
 
-    @property
-    def name(self) -> str:
-        """The name of the template by its place, such as "cuda/depthwise"."""
-        return template_name(self.template)
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "name", template_name(self.template))
 
 
 class Found(NamedTuple):

@@ -45,7 +45,7 @@ def expected_gain(
     def seconds(config: Any, cost: float) -> float:
         if device.threads is None or measured_on.threads is None:
             return cost
-        tasks = int(template.features(problem, config)["tasks"]) if config.parallel else 1
+        tasks = int(template.features(problem, config).get("tasks", 1)) if getattr(config, "parallel", False) else 1
         return cost * ceil(tasks / device.threads) / ceil(tasks / measured_on.threads)
 
     return seconds(*default) / seconds(*best)

@@ -11,7 +11,7 @@ import msgspec
 from ..problem import Problem
 from ..schedules.template import Template
 from .call import Call
-from .registry import template_name, to_message
+from .registry import template_name
 
 if TYPE_CHECKING:
     import tvm
@@ -63,8 +63,6 @@ class Maker(NamedTuple):
     version: int
     accepts: Callable[[Mapping[str, Value]], bool]
     """A function that returns whether knobs of a record are those of the maker."""
-    message: str
-    """The text from which another process gets the maker."""
 
     @classmethod
     def of(cls, template: Template) -> Maker:
@@ -77,8 +75,7 @@ class Maker(NamedTuple):
                 return False
             return bool(knobs.keys() <= vars(config).keys())
 
-        name = template_name(template)
-        return cls(name, template.VERSION, accepts, to_message(name))
+        return cls(template_name(template), template.VERSION, accepts)
 
 
 class Task(ABC):
@@ -97,6 +94,11 @@ class Task(ABC):
     @abstractmethod
     def maker(self) -> Maker:
         """The maker of the kernel."""
+
+    @property
+    def message(self) -> str:
+        """The text from which another process gets the maker."""
+        return self.name
 
     @property
     @abstractmethod

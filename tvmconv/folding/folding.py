@@ -1,4 +1,4 @@
-"""Binding of constants to a template: each becomes an immediate operand, and a zero in the weight leaves nothing."""
+"""Binding of constants to a skeleton: each becomes an immediate operand, and a zero in the weight leaves nothing."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from ..errors import InvalidArgumentError
 from ..workload import ConvWorkload
 from .constants import Constants, require_finite
 from .hoisting import substitute
+from .skeleton import Skeleton, declares, first_lane, is_thread
 from .steps import Always, Loop, PerOutput, Products, Staging, Step
-from .template import Template, declares, first_lane, is_thread
 
 Choices = Sequence[Sequence[Sequence[int]]]
 """Blocks of output channels in lists; the blocks of a list follow one another, and a thread does one list."""
@@ -34,23 +34,23 @@ STACK_BYTES = 1024
 """The bytes of the largest buffer that TVM keeps on the stack; it allocates larger ones until their last use."""
 
 
-def bind(template: Template, constants: Constants, blocks: Sequence[Sequence[int]]) -> tirx.PrimFunc:
-    """Return the template's function for the result of `expanded`, without the parameters that are constants.
+def bind(skeleton: Skeleton, constants: Constants, blocks: Sequence[Sequence[int]]) -> tirx.PrimFunc:
+    """Return the skeleton's function for the result of `expanded`, without the parameters that are constants.
 
     Each of the blocks, lists of output channels, is code of its own; on a GPU they are numbered by blockIdx.y, and a
     kernel takes as many of them as have `PRODUCTS_OF_A_LAUNCH` together: one launch then follows the other.
     """
-    names = (*constants, template.sums.name)
-    outlined = _can_outline(template)
+    names = (*constants, skeleton.sums.name)
+    outlined = _can_outline(skeleton)
 
     def body(block: Sequence[int]) -> tirx.Stmt:
-        stmt = tirx.stmt_seq(*_body(template, template.steps, constants, block))
+        stmt = tirx.stmt_seq(*_body(skeleton, skeleton.steps, constants, block))
         # A function of its own in the tasks of a CPU, since LLVM takes longer over one large function than over many.
         return tirx.AttrStmt(0, "compute_scope", tvm.ir.StringImm("block"), stmt) if outlined else stmt
 
     def thread(choices: Choices, number: tirx.PrimExpr) -> tirx.Stmt:
         bodies = [tirx.stmt_seq(*map(body, choice)) for choice in choices]
-        return tirx.stmt_seq(*template.common, _choose(number, bodies))
+        return tirx.stmt_seq(*skeleton.common, _choose(number, bodies))
 
     def bound(root: tirx.Stmt, chosen: Choices, number: tirx.PrimExpr) -> tirx.Stmt:
         def sequence(stmt: tirx.SeqStmt, mutator: Any) -> tirx.Stmt:
@@ -82,33 +82,33 @@ def bind(template: Template, constants: Constants, blocks: Sequence[Sequence[int
         inner = tirx.AttrStmt(stmt.node, stmt.attr_key, stmt.value, body)
         return tirx.AttrStmt(axis, "thread_extent", tirx.IntImm("int32", len(group)), inner)
 
-    groups = _launches(blocks, np.count_nonzero(constants["w"], axis=(1, 2, 3)) * template.pixels)
-    func = template.func
+    groups = _launches(blocks, np.count_nonzero(constants["w"], axis=(1, 2, 3)) * skeleton.pixels)
+    func = skeleton.func
     root = bound(func.body, [blocks], tirx.Var("block", "int32"))
     params = [param for param in func.params if param.name not in constants]
     return tirx.PrimFunc(params, root, func.ret_type, attrs=func.attrs)
 
 
-def _can_outline(template: Template) -> bool:
+def _can_outline(skeleton: Skeleton) -> bool:
     """Return whether blocks can be functions of their own.
 
     LLVM refuses TVM's debug information for what follows such a function in the one around it, but for the release of
     memory in the turns of a parallel loop; and TVM makes no loop of a single turn.
     """
     found: list[tirx.For] = []
-    tvm_ffi.structural_walk(template.func.body, (tirx.For, found.append))
+    tvm_ffi.structural_walk(skeleton.func.body, (tirx.For, found.append))
     parallel = (loop for loop in found if loop.kind == tirx.ForKind.PARALLEL)
     tasks = any(int(loop.extent) * int(loop.annotations.get(SHARES, 1)) > 1 for loop in parallel)
-    return tasks and any(_nbytes(buffer) > STACK_BYTES for buffer in _private(template))
+    return tasks and any(_nbytes(buffer) > STACK_BYTES for buffer in _private(skeleton))
 
 
 def _nbytes(buffer: tirx.Buffer) -> int:
     return np.dtype(str(buffer.dtype)).itemsize * int(buffer.shape[0])
 
 
-def _private(template: Template) -> list[tirx.Buffer]:
+def _private(skeleton: Skeleton) -> list[tirx.Buffer]:
     """Return the buffers in which a task stages its input and keeps its sums."""
-    return [stmt.buffer for stmt in template.common if isinstance(stmt, tirx.AllocBuffer)]
+    return [stmt.buffer for stmt in skeleton.common if isinstance(stmt, tirx.AllocBuffer)]
 
 
 def _is_launch(stmt: tirx.AttrStmt) -> bool:
@@ -154,7 +154,7 @@ def _choose(number: tirx.Var, bodies: Sequence[tirx.Stmt]) -> tirx.Stmt:
     return chosen
 
 
-def _body(template: Template, steps: Sequence[Step], constants: Constants, block: Sequence[int]) -> Iterator[tirx.Stmt]:
+def _body(skeleton: Skeleton, steps: Sequence[Step], constants: Constants, block: Sequence[int]) -> Iterator[tirx.Stmt]:
     """Yield the statements of the steps for a block of output channels.
 
     A sum is a new variable after each product, not a place in an array: compilers take a tenth of the time over it.
@@ -164,12 +164,12 @@ def _body(template: Template, steps: Sequence[Step], constants: Constants, block
     own = filters.reshape(len(block), -1)
     nonzero = own != 0
     sums: dict[int, tirx.PrimExpr] = {}
-    private = _private(template)
+    private = _private(skeleton)
     analyzer = Analyzer()
     number = count()  # TVM itself would take long to tell apart so many variables of one name
 
     def known(load: TensorLoad) -> tirx.PrimExpr:
-        if load.source.same_as(template.sums):
+        if load.source.same_as(skeleton.sums):
             return sums.get(place_of(load), _constant(0.0, load))
         if load.source.name in constants:
             return _constant(float(constants[load.source.name][place_of(load)]), load)
@@ -201,7 +201,7 @@ def _body(template: Template, steps: Sequence[Step], constants: Constants, block
                     stmt = _with_own_variables(_in_places(step, place, private))
                     yield tvm_ffi.structural_map(substitute(stmt, {step.k: k}), (TensorLoad, known))
             case Loop(loop, inner):
-                repeated = tirx.stmt_seq(*_body(template, inner, constants, block))
+                repeated = tirx.stmt_seq(*_body(skeleton, inner, constants, block))
                 yield tirx.For(loop.loop_var, loop.min, loop.extent, loop.kind, repeated)
 
 

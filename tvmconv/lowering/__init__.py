@@ -3,7 +3,7 @@
 from .kernels import KERNEL_NAME, Folded, Kernel, build_function, build_kernel, build_twin, fold, lower
 from .launches import machine_code
 from .modules import build
-from .signatures import OPAQUE, as_scheduled, itemsize, with_alignment
+from .signatures import OPAQUE, as_scheduled, with_alignment
 
 __all__ = [
     "KERNEL_NAME",
@@ -16,7 +16,6 @@ __all__ = [
     "build_kernel",
     "build_twin",
     "fold",
-    "itemsize",
     "lower",
     "machine_code",
     "with_alignment",

@@ -15,8 +15,9 @@ from ..errors import CodeSizeError
 from ..folding.blocks import output_blocks
 from ..folding.constants import Constants
 from ..folding.folding import bind, expanded
-from ..folding.template import Template, make_template
+from ..folding.skeleton import Skeleton, make_skeleton
 from ..problem import Problem
+from ..schedules.template import Template
 from ..serial import TWIN_TARGET, serial_twin
 from ..targets import backend_of, resolve_target
 from ..workspace import NO_WORKSPACE, Workspace, take_out
@@ -31,7 +32,7 @@ KERNEL_NAME = "tvmconv_kernel"
 """The name of the function in a module that holds a single kernel."""
 
 _front_end = Lock()
-"""Held while Python folds constants: other threads would wait anyway, and would make the same templates."""
+"""Held while Python folds constants: other threads would wait anyway, and would make the same skeletons."""
 
 
 class Folded(NamedTuple):
@@ -88,7 +89,7 @@ def build_twin(
     func = serial_twin(lower(problem, selection, target, KERNEL_NAME))
     if constants is None:
         return Kernel(build(tvm.IRModule({KERNEL_NAME: func}), cpu), NO_WORKSPACE)
-    folded = _bound(make_template(func, cpu), problem, selection, constants)
+    folded = _bound(make_skeleton(func, cpu), problem, selection, constants)
     return Kernel(build_launches(folded.func, cpu, KERNEL_NAME), NO_WORKSPACE, folded)
 
 
@@ -105,22 +106,22 @@ def lower(problem: Problem, selection: Selection, target: tvm.target.Target, nam
 
 def fold(problem: Problem, selection: Selection, target: tvm.target.Target, constants: Constants) -> Folded:
     """Return the lowered function of a sparse problem, with its constants in it."""
-    template = kept_template(problem._replace(sparsity=0.0), selection.template, selection.config, str(target))
-    products, most = template.pixels * int(np.count_nonzero(constants["w"])), backend_of(target).most_products
+    skeleton = kept_skeleton(problem._replace(sparsity=0.0), selection.template, selection.config, str(target))
+    products, most = skeleton.pixels * int(np.count_nonzero(constants["w"])), backend_of(target).most_products
     if products > most:
         raise CodeSizeError(f"{problem.workload}: {products} multiply-adds of a thread; at most {most} are compiled in")
-    return _bound(template, problem, selection, constants)
+    return _bound(skeleton, problem, selection, constants)
 
 
-def _bound(template: Template, problem: Problem, selection: Selection, constants: Constants) -> Folded:
+def _bound(skeleton: Skeleton, problem: Problem, selection: Selection, constants: Constants) -> Folded:
     dense = expanded(problem.workload, constants)
     blocks = output_blocks(dense["w"], selection.config.channels)
-    return Folded(bind(template, dense, blocks), template.pixels, len(blocks))
+    return Folded(bind(skeleton, dense, blocks), skeleton.pixels, len(blocks))
 
 
 @lru_cache(maxsize=64)
-def kept_template(problem: Problem, scheduled_by: Any, config: Any, target: str) -> Template:
+def kept_skeleton(problem: Problem, template: Template, config: Any, target: str) -> Skeleton:
     """Return the lowered function that kernels of a problem share, whatever their weights, made once."""
     resolved = resolve_target(target)
-    selection = Selection(scheduled_by, config, "what is common to all weights")
-    return make_template(lower(problem, selection, resolved, KERNEL_NAME), resolved)
+    selection = Selection(template, config, "what is common to all weights")
+    return make_skeleton(lower(problem, selection, resolved, KERNEL_NAME), resolved)

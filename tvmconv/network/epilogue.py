@@ -14,7 +14,7 @@ import numpy as np
 import tvm_ffi
 from tvm import relax
 
-from ..workload import Function
+from ..epilogue import Function
 from .batch_norm import normalized, scale_and_shift
 from .constants import Array, constant_value
 from .formulas import activation_behind

@@ -16,8 +16,8 @@ import numpy as np
 from tvm import relax, tirx
 
 from ..activations import ACTIVATIONS, Activation, clip
+from ..epilogue import Function
 from ..errors import InvalidArgumentError
-from ..workload import Function
 from .constants import constant_value
 from .graph import Block, operator_name
 

@@ -10,7 +10,8 @@ import numpy as np
 import tvm
 from tvm import relax
 
-from ..workload import ConvWorkload, Epilogue
+from ..epilogue import Epilogue
+from ..workload import ConvWorkload
 from .constants import constant_value
 from .convolutions import describe, describe_linear, is_convolution, is_linear
 from .epilogue import Tail, follow, padding_before

@@ -122,7 +122,7 @@ class SparseKernels:
         return self._is_faster(workload.without_scale(), zeros)
 
     def _selection(self, workload: ConvWorkload, zeros: float) -> Selection:
-        return select(Problem(workload, zeros), self._target)
+        return select(Problem(workload, zeros), self._target, algorithm="sparse")
 
     def _faster(self, workload: ConvWorkload, zeros: float) -> bool:
         config = self._select(workload, zeros).config

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from ..dtypes import StorageType
+
 if TYPE_CHECKING:
     import tvm
 
@@ -46,6 +48,8 @@ class Backend(ABC):
     """Kernels run in streams on a GPU, which a caller waits for and may capture in graphs; else in the call."""
     asynchronous_copies: bool
     """Copies that schedules mark as asynchronous run behind the computation."""
+    rounds_bfloat16: bool
+    """TVM's code rounds float32 to bfloat16 to nearest even and keeps NaN; else `rounding.with_rounding` does."""
     alignment: int | None
     """Bytes to which operands are aligned; None where an element's own alignment is enough."""
     workspace_is_passed: bool
@@ -71,6 +75,10 @@ class Backend(ABC):
     @abstractmethod
     def arch(self, config: Mapping[str, Any]) -> str:
         """Return the architecture that a target, by its fields, makes code for, such as "sm_90" or "x86_64"."""
+
+    @abstractmethod
+    def computes_with(self, config: Mapping[str, Any], storage: StorageType) -> bool:
+        """Return whether kernels of a target, by its fields, can read and write elements of a type."""
 
     @abstractmethod
     def arch_here(self, number: int = 0) -> str | None:

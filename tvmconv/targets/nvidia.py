@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .. import cuda
+from ..dtypes import StorageType
 from ..errors import InvalidArgumentError, NoDeviceError
 from .backend import Backend, DeviceFacts
 from .devices import model_of
@@ -46,6 +47,9 @@ class CudaBackend(Backend):
     def arch(self, config: Mapping[str, Any]) -> str:
         return str(config["arch"])
 
+    def computes_with(self, config: Mapping[str, Any], storage: StorageType) -> bool:
+        return int(self.arch(config).removeprefix("sm_").rstrip("af")) >= storage.cuda_arch
+
     def arch_here(self, number: int = 0) -> str | None:
         device = gpu(number)
         return None if device is None else cuda.device_arch(device)
@@ -76,6 +80,7 @@ CUDA = CudaBackend(
     views=("config", "tvmscript", "source", "ptx", "resources"),
     on_gpu=True,
     asynchronous_copies=True,
+    rounds_bfloat16=True,
     alignment=GPU_ALIGNMENT,
     workspace_is_passed=True,
     channels_in_blocks=False,

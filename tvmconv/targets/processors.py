@@ -9,6 +9,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..dtypes import StorageType
 from ..errors import InvalidArgumentError, NoDeviceError
 from ..threads import get_num_threads
 from .backend import Backend, DeviceFacts
@@ -42,6 +43,9 @@ class CpuBackend(Backend):
     def arch(self, config: Mapping[str, Any]) -> str:
         return architecture(str(config.get("mtriple", host_arch())))
 
+    def computes_with(self, config: Mapping[str, Any], storage: StorageType) -> bool:
+        return True
+
     def arch_here(self, number: int = 0) -> str | None:
         return host_arch()
 
@@ -69,6 +73,7 @@ CPU = CpuBackend(
     views=("config", "tvmscript", *FORMS),
     on_gpu=False,
     asynchronous_copies=False,
+    rounds_bfloat16=False,
     alignment=None,
     workspace_is_passed=False,
     channels_in_blocks=True,

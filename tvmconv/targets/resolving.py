@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
+from ..dtypes import StorageType
 from ..errors import CompileError, InvalidArgumentError
 from .backend import Backend, DeviceFacts
 from .nvidia import CUDA
@@ -91,6 +92,11 @@ def device_for(target: str) -> tvm.runtime.Device:
 def arch_of(target: tvm.target.Target) -> str:
     """The architecture that a target makes code for, such as "sm_90" or "aarch64"."""
     return backend_of(target).arch(json.loads(str(target)))
+
+
+def computes_with(target: tvm.target.Target, storage: StorageType) -> bool:
+    """Return whether kernels of a target can read and write elements of a type."""
+    return backend_of(target).computes_with(json.loads(str(target)), storage)
 
 
 def device_facts(kind: str, number: int = 0) -> DeviceFacts | None:

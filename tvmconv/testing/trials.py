@@ -14,6 +14,7 @@ from ..dtypes import DTYPES
 from ..errors import InvalidArgumentError
 from ..parameters import Activation, Padding
 from ..problem import Problem
+from ..targets import computes_with
 from ..workload import ConvWorkload
 
 if TYPE_CHECKING:
@@ -68,7 +69,7 @@ class Trial(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 def random_trial(draw: Draw, target: tvm.target.Target, operands: int) -> tuple[Trial, bool]:
     """Return a trial on a target, without knobs, and whether the default configuration is meant."""
-    while (workload := _attempt(draw)) is None:
+    while (workload := _attempt(draw)) is None or not computes_with(target, workload.storage):
         pass
     algorithm = draw.of(algorithms_for(Problem(workload), target))
     is_default, nonfinite = draw.chance(1 / 3), draw.chance(0.1)

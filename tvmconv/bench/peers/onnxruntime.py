@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
+from ...epilogue import Epilogue
 from ...targets import backend_of
-from ...workload import ConvWorkload, Epilogue
+from ...workload import ConvWorkload
 from .peer import Call, Operands, Peer
 
 if TYPE_CHECKING:

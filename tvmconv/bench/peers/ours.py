@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from ...dispatch import algorithms_for
+from ...epilogue import Epilogue
 from ...problem import Problem
-from ...workload import ConvWorkload, Epilogue
+from ...workload import ConvWorkload
 from .peer import Call, Operands, Peer
 
 if TYPE_CHECKING:

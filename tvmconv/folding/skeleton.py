@@ -1,4 +1,4 @@
-"""The template of a sparse convolution: lowered and unrolled, but for the output channels, and still without a weight.
+"""The skeleton of a sparse convolution: lowered and unrolled, but for the output channels, and still without a weight.
 
 Each loop that the schedule annotated with `UNROLLED` is unrolled.
 """
@@ -29,13 +29,13 @@ from .steps import Always, Loop, PerOutput, Products, Staging, Step
 AFTER_UNROLLING = frozenset(
     ("tirx.SplitHostDevice", "tirx.MakePackedAPI", "tirx.FP8StorageLegalize", "tirx.BF16StorageLegalize")
 )
-"""The passes at the end of TVM's pipeline that a template has not gone through yet."""
+"""The passes at the end of TVM's pipeline that a skeleton has not gone through yet."""
 
 Values = Mapping[tirx.Var, int]
 
 
 @dataclass(frozen=True)
-class Template:
+class Skeleton:
     """The parts of a kernel that are the same for all weights of a shape."""
 
     func: tirx.PrimFunc
@@ -62,17 +62,17 @@ class _UpToUnrolling:
         return info.name not in AFTER_UNROLLING
 
 
-def make_template(func: tirx.PrimFunc, target: tvm.target.Target) -> Template:
-    """Return the template of a scheduled function that computes `compute.sparse`."""
+def make_skeleton(func: tirx.PrimFunc, target: tvm.target.Target) -> Skeleton:
+    """Return the skeleton of a scheduled function that computes `compute.sparse`."""
     whole = target if target.host is not None else target.with_host(target)
-    mod = tvm.IRModule({"template": with_rounding(func, target).with_attr("global_symbol", "template")})
+    mod = tvm.IRModule({"skeleton": with_rounding(func, target).with_attr("global_symbol", "skeleton")})
     mod = tirx.transform.BindTarget(whole)(mod)
     pipeline, _, _ = tirx.get_default_tir_pipeline(target)
     # Common subexpressions would be variables, which unrolling would define again and again.
     # On a CPU each block would overwrite the input of the next one if they were to share memory with its sums.
     options = {"tirx.disable_cse_tir": True, "tirx.disable_storage_rewrite": not backend_of(target).on_gpu}
     with tvm.transform.PassContext(instruments=[_UpToUnrolling()], config=options):
-        lowered = pipeline(mod)["template"]
+        lowered = pipeline(mod)["skeleton"]
     unroller = _Unroller(lowered)
     steps: list[Step] = []
 
@@ -92,7 +92,7 @@ def make_template(func: tirx.PrimFunc, target: tvm.target.Target) -> Template:
     if not extents:  # its blocks follow one another, and read what is staged before the first
         staged = [step for step in takewhile(lambda step: isinstance(step, Always), own) if isinstance(step, Always)]
         common, own = tuple(step.stmt for step in staged), own[len(staged) :]
-    return Template(lowered, sums, extents, common, tuple(own))
+    return Skeleton(lowered, sums, extents, common, tuple(own))
 
 
 def _flat(steps: Iterable[Step]) -> Iterator[Step]:

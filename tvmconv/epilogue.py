@@ -1,0 +1,98 @@
+"""The last steps of a convolution, in registers: scale, shift, residual and activation."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from . import activations
+from .activations import ACTIVATIONS
+from .errors import InvalidArgumentError
+from .parameters import Activation
+
+
+class Function(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """An activation that is not bounds alone: its name in `ACTIVATIONS`, and its parameters in the order of the row."""
+
+    name: str
+    parameters: tuple[float, ...] = ()
+
+
+class Epilogue(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The operations on an output element in registers before its only store.
+
+    It is `activation(y * scale[k] + shift[k] + residual)`. `scale` and `shift` say whether a vector of that name is an
+    operand, one float32 number for each output channel; `residual` whether a tensor of the output's shape and dtype is
+    one, which is added element by element. `low` and `high` are the bounds of the activations relu, relu6 and clip,
+    None where there is none; `function` is any other activation, and is left out of JSON where there is none. NaN
+    passes through all of it.
+    """
+
+    scale: bool = False
+    shift: bool = False
+    residual: bool = False
+    low: float | None = None
+    high: float | None = None
+    function: Function | msgspec.UnsetType = msgspec.UNSET
+
+    def __post_init__(self) -> None:
+        if self.function is msgspec.UNSET:
+            ACTIVATIONS["clip"].values((self.low, self.high))
+            return
+        row, values = activations.resolve_activation((self.function.name, *self.function.parameters))
+        if row.definition is activations.clip:
+            raise InvalidArgumentError("function", self.function.name, "none where the activation is bounds: low, high")
+        if (self.low, self.high) != (None, None):
+            raise InvalidArgumentError("function", self.function.name, "none where low or high is given")
+        if values != self.function.parameters:
+            raise InvalidArgumentError(
+                "function", self.function, f"all parameters, {', '.join(row.parameters)}, as float"
+            )
+
+    @classmethod
+    def of(cls, activation: Activation, scale: bool = False, shift: bool = False, residual: bool = False) -> Epilogue:
+        """Return the epilogue with an activation as callers give it."""
+        row, values = activations.resolve_activation(activation)
+        if row.definition is activations.clip:
+            low, high = values
+            return cls(scale, shift, residual, low, high)
+        parameters = tuple(value for value in values if value is not None)
+        return cls(scale, shift, residual, function=Function(row.name, parameters))
+
+    def without_activation(self) -> Epilogue:
+        """Return the epilogue without its last step."""
+        return Epilogue(self.scale, self.shift, self.residual)
+
+    @property
+    def row(self) -> activations.Activation:
+        """The activation's row of `ACTIVATIONS`, that of clip for all bounds and for none."""
+        return ACTIVATIONS["clip" if self.function is msgspec.UNSET else self.function.name]
+
+    @property
+    def parameters(self) -> activations.Values:
+        """The values of the row's parameters."""
+        return (self.low, self.high) if self.function is msgspec.UNSET else self.function.parameters
+
+    def activate(self, arithmetic: activations.Arithmetic, y: Any) -> Any:
+        """Apply the activation to y in an arithmetic."""
+        return self.row.definition(arithmetic, y, *self.parameters)
+
+    @property
+    def operations(self) -> int:
+        """The approximate number of instructions that the activation of an element takes."""
+        return self.row.operations + (self.low is not None) + (self.high is not None)
+
+    @property
+    def activation(self) -> str:
+        """The activation's name with its parameters, such as "none", "relu", "clip(0.0,None)" or "elu(1.0)"."""
+        if self.function is msgspec.UNSET and self.parameters == (None, None):
+            return "none"
+        known = (name for name, row in ACTIVATIONS.items() if row.fixed == self.parameters and row.fixed)
+        parameters = f"({','.join(map(str, self.parameters))})" if self.parameters else ""
+        return next(known, f"{self.row.name}{parameters}")
+
+    def __str__(self) -> str:
+        parts = [name for name in ("scale", "shift", "residual") if getattr(self, name)]
+        parts += [self.activation] if self.activation != "none" else []
+        return "+".join(parts) or "none"
