@@ -43,7 +43,7 @@ MULTIPLY_ADD = re.compile(r"\bfmla\s+v\d+\.4s, v\d+\.4s, v\d+\.(4s|s\[\d\])")
 
 
 def obstacle() -> str | None:
-    """Why nothing can be run in an emulator here."""
+    """Return the reason why nothing can be run in an emulator here."""
     try:
         emulated.require_emulator(TRIPLE)
     except NoDeviceError as error:
@@ -126,7 +126,7 @@ def test_operators_are_saved_and_not_called(tmp_path: Path) -> None:
 
 @needs_compiler
 def test_the_guide(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The snippet of its section, which is the last of the page."""
+    """Check the snippet of its section, which is the last of the page."""
     monkeypatch.chdir(tmp_path)
     page = (Path(__file__).parent.parent / "docs" / "deploying.md").read_text()
     exec(re.findall(r"^```python\n(.*?)^```", page, re.MULTILINE | re.DOTALL)[-1], {})
@@ -202,7 +202,7 @@ def test_half_precision_in_an_emulator() -> None:
 
 @needs_emulator
 def test_what_is_wrong_there_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A kernel that computes something else, and one that refuses its operands."""
+    """Check a kernel that computes something else, and one that refuses its operands."""
     case = CASES[0]
     kernel = build_kernel(Problem(case.workload), select(Problem(case.workload), TARGET), TARGET).executable
 
@@ -215,6 +215,30 @@ def test_what_is_wrong_there_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     operands = random_operands(case.workload)
     operands["x"] = operands["x"][:1]
     with pytest.raises(RuntimeError, match=r"x.shape\[0\]"):
+        emulated.emulate(kernel, str(TARGET), TRIPLE, operands)
+
+
+class Unwritten(np.ndarray[Any, Any]):
+    """An array that leaves no file."""
+
+    def tofile(self, *_: Any) -> None: ...
+
+
+class CutOff(np.ndarray[Any, Any]):
+    """An array that writes its first element alone."""
+
+    def tofile(self, file: Any, *_: Any) -> None:
+        np.asarray(self.flat[:1]).tofile(file)
+
+
+@needs_emulator
+@pytest.mark.parametrize(("kind", "reason"), [(Unwritten, "No such file or directory"), (CutOff, "it ends too early")])
+def test_operands_that_cannot_be_read_are_told(kind: type[np.ndarray[Any, Any]], reason: str) -> None:
+    workload = CASES[0].workload
+    kernel = build_kernel(Problem(workload), select(Problem(workload), TARGET), TARGET).executable
+    operands = random_operands(workload)
+    operands["x"] = operands["x"].view(kind)
+    with pytest.raises(RuntimeError, match=f"0.bin: {reason}"):
         emulated.emulate(kernel, str(TARGET), TRIPLE, operands)
 
 

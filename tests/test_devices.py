@@ -40,7 +40,7 @@ def target_of(gpu: Gpu) -> Any:
     ids=str,
 )
 def test_gpus_have_rows(fields: dict[str, str], model: str) -> None:
-    """One without a row has that of the architecture before its own."""
+    """Check that a GPU without a row has that of the architecture before its own."""
     assert gpu_of(resolve_target({"kind": "cuda", **fields})).model == model
 
 
@@ -85,7 +85,7 @@ def test_defaults_are_legal_on_every_gpu(gpu: Gpu) -> None:
 
 
 def test_defaults_follow_the_gpu() -> None:
-    """The H200's are the H100's; a GPU with half of the multiprocessors has others."""
+    """Check that the H200's are the H100's, and that a GPU with half of the multiprocessors has others."""
     h100, h200, l4 = (target_of(next(gpu for gpu in GPUS if gpu.model == name)) for name in ("H100", "H200", "L4"))
     differ = []
     for workload in WORKLOADS:

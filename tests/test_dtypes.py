@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -49,7 +51,7 @@ EDGES = (
 @pytest.mark.parametrize("mcpu", ["native", "haswell", "x86-64"])
 @pytest.mark.parametrize("activation", ["none", "leaky_relu"])
 def test_bfloat16_is_rounded_to_nearest_even(activation: str, mcpu: str) -> None:
-    """A kernel stores sums as NumPy stores them, and NaN with any bits as a NaN."""
+    """Check that a kernel stores sums as NumPy stores them, and NaN with any bits as a NaN."""
     random = np.random.default_rng(0).integers(0, 2**32, 64 * 64 - len(EDGES), np.uint32)
     shift = np.concatenate([np.array(EDGES, np.uint32), random]).view(np.float32)
     x, w = np.zeros((1, 1, 2, 2), "bfloat16"), np.zeros((len(shift), 1, 1, 1), "bfloat16")
@@ -66,7 +68,7 @@ def test_bfloat16_is_rounded_to_nearest_even(activation: str, mcpu: str) -> None
 
 
 def test_truncation_is_caught() -> None:
-    """A kernel that cuts the last bits off fails the check that one which rounds passes."""
+    """Check that a kernel which cuts the last bits off fails where one that rounds passes."""
     workload = ConvWorkload.depthwise((1, 4, 12, 12), (4, 1, 3, 3), dtype="bfloat16")
     operands = random_operands(workload)
     x, w = operands["x"], operands["w"]
@@ -88,7 +90,10 @@ LAYERS = {
 @pytest.mark.parametrize(("mcpu", "register"), [("znver4", "zmm"), ("haswell", "ymm")])
 @pytest.mark.parametrize("algorithm", LAYERS)
 def test_conversions_are_vectors(algorithm: str, mcpu: str, register: str) -> None:
-    """From bfloat16 a shift by half a word, and to it another: of the widest vectors, and of as many as are stored."""
+    """Check that conversions are shifts by half a word.
+
+    From bfloat16 they are of the widest vectors, to it of as many elements as are stored.
+    """
     target = {"kind": "llvm", "mcpu": mcpu}
     assembly = tvmconv.compile(LAYERS[algorithm], target, algorithm=algorithm).source("asm")
     assert re.search(rf"vpslld\s+\$16, .*%{register}", assembly)
@@ -111,7 +116,7 @@ def test_gpus_older_than_the_type_are_refused() -> None:
 
 @pytest.mark.parametrize("dtype", NARROW)
 def test_large_results_of_torch(dtype: str) -> None:
-    """They are in memory of NumPy's."""
+    """Check results that are in memory of NumPy's."""
     workload = ConvWorkload.depthwise((1, 64, 224, 224), (64, 1, 1, 1), dtype=dtype)
     operands = random_operands(workload)
     y = tvmconv.depthwise(to_torch(operands["x"]), to_torch(operands["w"]))
@@ -121,7 +126,7 @@ def test_large_results_of_torch(dtype: str) -> None:
 
 @every_dtype
 def test_inputs_of_the_cli(dtype: str, tmp_path: Path) -> None:
-    """They are filled with random numbers, and read from what NumPy writes."""
+    """Check that they are filled with random numbers, and read from what NumPy writes."""
     spec = TensorSpec("x", (4, 5), dtype)
     filled = fill(spec, "random", np.random.default_rng(0))
     assert filled.dtype == dtype
@@ -130,3 +135,9 @@ def test_inputs_of_the_cli(dtype: str, tmp_path: Path) -> None:
     read = read_inputs(tmp_path / "x.npz", [spec])["x"]
     assert read.dtype == dtype
     assert np.array_equal(read, filled)
+
+
+def test_bfloat16_is_floating_before_numpy_knows_it() -> None:
+    code = "import numpy; from tvmconv.dtypes import is_floating; print(is_floating('bfloat16'))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["True"]

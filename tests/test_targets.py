@@ -8,7 +8,8 @@ import pytest
 import tvm
 
 from tvmconv.errors import InvalidArgumentError, NoDeviceError
-from tvmconv.targets import backend_named, device_of, has_gpu, resolve_target
+from tvmconv.targets import backend_named, device_of, has_gpu, processors, resolve_target
+from tvmconv.targets.toolchain import compiler_package
 
 
 @pytest.mark.parametrize(
@@ -66,6 +67,9 @@ def test_old_strings_are_turned_into_todays_form_with_a_hint() -> None:
         {"kind": "cuda", "arch": "sm_9000"},
         {"kind": "llvm", "mcpu": "banana"},
         {"kind": "llvm", "mtriple": "riscv64-linux-gnu"},
+        {"kind": "llvm", "mtriple": "aarch64"},
+        {"kind": "llvm", "mtriple": "aarch64-apple-darwin"},
+        {"kind": "llvm", "mtriple": "x86_64-pc-windows-msvc"},
     ],
     ids=str,
 )
@@ -87,3 +91,19 @@ def test_unknown_kinds_name_what_is_known() -> None:
         backend_named("rocm")
     with pytest.raises(InvalidArgumentError, match="an mtriple such as x86_64-linux-gnu or aarch64-linux-gnu"):
         resolve_target({"kind": "llvm", "mtriple": "riscv64-linux-gnu"})
+
+
+def test_cpus_of_an_unknown_kind_are_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(processors, "host_arch", lambda: "riscv64")
+    with pytest.raises(
+        InvalidArgumentError, match="target is 'riscv64-linux-gnu'; expected an mtriple such as x86_64-"
+    ):
+        resolve_target("llvm")
+
+
+@pytest.mark.parametrize(
+    ("triple", "package"),
+    [("aarch64-linux-gnu", "gcc-aarch64-linux-gnu"), ("x86_64-linux-gnu", "gcc-x86-64-linux-gnu")],
+)
+def test_packages_of_compilers_have_debians_names(triple: str, package: str) -> None:
+    assert compiler_package(triple) == package

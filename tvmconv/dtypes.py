@@ -31,7 +31,7 @@ class StorageType(NamedTuple):
 
     @property
     def numpy(self) -> np.dtype:
-        """The type of NumPy, which knows bfloat16 by its name once `ml_dtypes` is imported."""
+        """Return the type of NumPy, which knows bfloat16 by its name once `ml_dtypes` is imported."""
         import ml_dtypes  # noqa: F401
         import numpy as np
 
@@ -57,4 +57,4 @@ def is_floating(dtype: str | np.dtype) -> bool:
     """Return whether a type holds floating-point numbers; NumPy does not count bfloat16 among them."""
     import numpy as np
 
-    return np.issubdtype(np.dtype(dtype), np.floating) or str(dtype) in STORAGE_TYPES
+    return str(dtype) in STORAGE_TYPES or np.issubdtype(np.dtype(dtype), np.floating)

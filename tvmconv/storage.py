@@ -27,7 +27,7 @@ from tvm.support import cc
 from .errors import CompileError, InvalidArgumentError
 from .kernel_cache import use_fast_compiler
 from .targets import cross_triple, device_for
-from .targets.toolchain import find_cross_compiler
+from .targets.toolchain import compiler_package, find_cross_compiler
 from .version import __version__
 
 MARK = b"tvmconv1"
@@ -113,15 +113,14 @@ def require_compiler() -> tuple[str, ...]:
 
 
 def require_compiler_for(target: str) -> tuple[str, ...]:
-    """The command of a compiler that links libraries for a target as JSON; `CompileError` where there is none."""
+    """Return the command of a compiler that links libraries for a target as JSON; `CompileError` if there is none."""
     triple = cross_triple(target)
     if triple is None:
         return require_compiler()
     compiler = find_cross_compiler(triple)
     if compiler is None:
-        package = f"gcc-{triple.replace('x86_64', 'x86-64')}"
         raise CompileError(
-            f"linking a library for {triple} needs {triple}-gcc: install Debian's package {package}, "
+            f"linking a library for {triple} needs {triple}-gcc: install Debian's package {compiler_package(triple)}, "
             "or pip install ziglang"
         )
     return compiler

@@ -200,7 +200,7 @@ def _candidates(workload: ConvWorkload, gpu: Gpu) -> Iterator[Config]:
 
 
 def full_gpu_threads(gpu: Gpu) -> int:
-    """`FULL_GPU_THREADS` of another GPU, in proportion to its multiprocessors."""
+    """Return the `FULL_GPU_THREADS` of another GPU, in proportion to its multiprocessors."""
     return FULL_GPU_THREADS * gpu.multiprocessors // H100.multiprocessors
 
 

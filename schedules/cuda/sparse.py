@@ -2,7 +2,7 @@
 
 A block stages the input of a tile of pixels in shared memory, chunk of channels by chunk; neighbouring threads compute
 neighbouring pixels, each of them one block of output channels (algorithm 1 of the sparse code-generation paper). The
-loops marked `UNROLLED` are what `tvmconv.sparse` unrolls when it knows the weight: each block of output channels
+loops marked `UNROLLED` are what `tvmconv.folding` unrolls when it knows the weight: each block of output channels
 becomes code of its own, and the blocks of pixels that run the same code are neighbours in the grid.
 """
 

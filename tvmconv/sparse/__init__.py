@@ -1,7 +1,6 @@
 """Convolutions whose weight is compiled in: every non-zero is an immediate operand, and zeros leave nothing.
 
-Users make the objects of `convolution` and `operator`, which read weights by `weights`, and kernels by `compiling`.
-There `template` lowers the scheduled convolution up to unrolling, whatever the weight is, and keeps the result as
-`steps`, with the `hoisting` and the `copying` that GPUs want; `folding` binds a weight to it, in `blocks` of output
-channels; `building` makes machine code of that, and `report` counts what is gone.
+Users make the objects of `convolution`, which read weights by `weights` and have an `operator` for each shape of input;
+`report` counts what is gone. The kernels are built as dense ones are, by `tvmconv.lowering`, with `tvmconv.folding` as
+a step of it.
 """

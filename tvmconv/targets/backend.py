@@ -65,7 +65,7 @@ class Backend(ABC):
 
     @property
     def text_views(self) -> tuple[str, ...]:
-        """The views of a kernel that are text: the scheduled function first, then what becomes of it."""
+        """Return the views of a kernel that are text: the scheduled function first, then what becomes of it."""
         return tuple(view for view in self.views if view not in ("config", "resources"))
 
     @abstractmethod

@@ -40,7 +40,7 @@ class Gpu:
 
     @property
     def bytes_per_clock(self) -> float:
-        """Bytes that memory moves in a clock."""
+        """Return the bytes that memory moves in a clock."""
         return self.memory_bytes * self.multiprocessors
 
 
@@ -85,12 +85,12 @@ models were fitted with: 97% of the bandwidth at the boost clock, and four fifth
 
 
 def gpu_of(target: tvm.target.Target) -> Gpu:
-    """The row for a CUDA target: of its "model", if it has one with a row, else of its architecture."""
+    """Return the row for a CUDA target: of its "model", if it has one with a row, else of its architecture."""
     return _named(str(target.attrs.get("model", ""))) or _of_arch(str(target.attrs["arch"]))
 
 
 def model_of(name: str, arch: str) -> str | None:
-    """The model that a target has to name for a GPU with a driver's name; None where the architecture is enough."""
+    """Return the model that a target names for a GPU of a driver's name; None where the architecture is enough."""
     found, usual = _named(name), _of_arch(arch)
     if found is None or replace(found, model=usual.model, since=usual.since) == usual:
         return None
@@ -157,18 +157,18 @@ SYNONYMS = {"amd64": "x86_64", "arm64": "aarch64"}
 
 
 def architecture(triple: str) -> str:
-    """The architecture in a target triple, or in what a system calls its own."""
+    """Return the architecture in a target triple, or in what a system calls its own."""
     name = triple.partition("-")[0].lower()
     return SYNONYMS.get(name, name)
 
 
 def host_arch() -> str:
-    """The architecture of this machine's CPU, such as "x86_64"."""
+    """Return the architecture of this machine's CPU, such as "x86_64"."""
     return architecture(platform.machine())
 
 
 def cpu_of(target: tvm.target.Target) -> Cpu:
-    """The row for a target of kind "llvm", by its architecture, its mcpu and its features."""
+    """Return the row for a target of kind "llvm", by its architecture, its mcpu and its features."""
     from tvm.target import codegen
 
     if architecture(str(target.attrs.get("mtriple") or host_arch())) == "aarch64":

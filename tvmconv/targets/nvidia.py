@@ -96,7 +96,7 @@ def has_gpu() -> bool:
 
 
 def gpu(number: int) -> tvm.runtime.Device | None:
-    """This machine's GPU of a number, as TVM has it; None where it is not there."""
+    """Return this machine's GPU of a number, as TVM has it; None where it is not there."""
     import tvm
 
     cuda.load_runtime()

@@ -29,19 +29,19 @@ class CpuBackend(Backend):
     def complete(self, config: dict[str, Any]) -> dict[str, Any]:
         from tvm.target import codegen
 
-        arch = self.arch(config)
-        if arch not in ARCHITECTURES:
+        triple, arch = _triple(config), self.arch(config)
+        if arch not in ARCHITECTURES or "linux" not in triple.split("-"):
             known = " or ".join(f"{each}-linux-gnu" for each in ARCHITECTURES)
-            raise InvalidArgumentError("target", config["mtriple"], f"an mtriple such as {known}")
+            raise InvalidArgumentError("target", triple, f"an mtriple such as {known}")
         here = arch == host_arch()
         config.setdefault("mcpu", codegen.llvm_get_system_cpu() if here else "generic")
-        if not codegen.llvm_is_valid_cpu(config["mcpu"], config.get("mtriple", arch)):
+        if not codegen.llvm_is_valid_cpu(config["mcpu"], triple):
             examples = " or ".join(ARCHITECTURES[arch])
             raise InvalidArgumentError("target", config["mcpu"], f"an mcpu that LLVM knows, such as {examples}")
         return ({"num-cores": get_num_threads()} if here else {}) | config
 
     def arch(self, config: Mapping[str, Any]) -> str:
-        return architecture(str(config.get("mtriple", host_arch())))
+        return architecture(_triple(config))
 
     def computes_with(self, config: Mapping[str, Any], storage: StorageType) -> bool:
         return True
@@ -83,9 +83,14 @@ CPU = CpuBackend(
 )
 
 
+def _triple(config: Mapping[str, Any]) -> str:
+    """Return the triple of a target, by its fields: the one that it names, or this machine's."""
+    return str(config.get("mtriple", f"{host_arch()}-linux-gnu"))
+
+
 @cache
 def _name() -> str:
-    """The CPU's own name, with the one that LLVM has for its kind: the first is vague on rented machines."""
+    """Return the CPU's own name, with the one that LLVM has for its kind: the first is vague on rented machines."""
     from tvm.target import codegen
 
     info = Path("/proc/cpuinfo")

@@ -22,7 +22,7 @@ BACKENDS: Mapping[str, Backend] = MappingProxyType({backend.kind: backend for ba
 
 
 def resolve_target(target: str | dict[str, Any] | tvm.target.Target) -> tvm.target.Target:
-    """A complete TVM target from a name, a tag, JSON, a dict or a target.
+    """Return a complete TVM target from a name, a tag, JSON, a dict or a target.
 
     - "cuda" is this machine's GPU, or sm_90 where there is none; "llvm" is this machine's CPU, all its instructions.
     - "nvidia/nvidia-h100" and TVM's other tags, `{"kind": "cuda", "arch": "sm_80"}` as a dict or as JSON.
@@ -62,19 +62,19 @@ def require_tvm_compiler() -> None:
 
 
 def backend_of(target: tvm.target.Target) -> Backend:
-    """The backend of a target that `resolve_target` made."""
+    """Return the backend of a target that `resolve_target` made."""
     return BACKENDS[str(target.kind.name)]
 
 
 def backend_named(kind: str) -> Backend:
-    """The backend of a kind of target; `InvalidArgumentError` for one that is not known."""
+    """Return the backend of a kind of target; `InvalidArgumentError` for one that is not known."""
     if kind not in BACKENDS:
         raise InvalidArgumentError("kind of target", kind, _KINDS)
     return BACKENDS[kind]
 
 
 def backend_on(device_type: str) -> Backend:
-    """The backend whose kernels take arrays on a type of device, in TVM's or torch's words: "cuda_host" is CUDA's."""
+    """Return the backend that takes arrays on a type of device, in TVM's or torch's words: "cuda_host" is CUDA's."""
     return next((backend for backend in BACKENDS.values() if device_type.startswith(backend.device_type)), CPU)
 
 
@@ -84,13 +84,13 @@ def device_of(target: tvm.target.Target) -> tvm.runtime.Device:
 
 
 def device_for(target: str) -> tvm.runtime.Device:
-    """The same for a kind of target, or for a target as JSON; it needs no more than TVM's runtime."""
+    """Return the same for a kind of target, or for a target as JSON; it needs no more than TVM's runtime."""
     config = json.loads(target) if target.startswith("{") else {"kind": target}
     return backend_named(str(config["kind"])).device(config)
 
 
 def arch_of(target: tvm.target.Target) -> str:
-    """The architecture that a target makes code for, such as "sm_90" or "aarch64"."""
+    """Return the architecture that a target makes code for, such as "sm_90" or "aarch64"."""
     return backend_of(target).arch(json.loads(str(target)))
 
 

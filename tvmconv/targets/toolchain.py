@@ -11,9 +11,9 @@ from .devices import architecture, host_arch
 
 
 def cross_triple(target: str) -> str | None:
-    """The triple, in the form of Debian's packages, of a target as JSON; None where its host code is this machine's.
+    """Return the triple of a target as JSON, in the form of Debian's packages; None where its host code is for here.
 
-    What a GPU's target makes host code for is its host.
+    A GPU's target names in its "host" what its host code is for.
     """
     config = json.loads(target)
     triple = (config.get("host") or config).get("mtriple")
@@ -24,12 +24,17 @@ def cross_triple(target: str) -> str | None:
 
 
 def find_cross_compiler(triple: str) -> tuple[str, ...] | None:
-    """The command of a compiler that links libraries for a triple: GCC's, or the one in the package ziglang."""
+    """Return the command of a compiler that links libraries for a triple: GCC's, or the package ziglang's."""
     if shutil.which(f"{triple}-gcc") is not None:
         return (f"{triple}-gcc",)
     return (sys.executable, "-m", "ziglang", "cc", "-target", triple) if find_spec("ziglang") else None
 
 
+def compiler_package(triple: str) -> str:
+    """Return the name of Debian's package with GCC for a triple, such as "gcc-x86-64-linux-gnu"."""
+    return f"gcc-{triple.replace('_', '-')}"
+
+
 def find_emulator(triple: str) -> str | None:
-    """QEMU's command that runs programs for a triple."""
+    """Return QEMU's command that runs programs for a triple."""
     return shutil.which(f"qemu-{triple.partition('-')[0]}")

@@ -5,9 +5,11 @@
  * is not there: what kernels call of it is below, with several tasks of a parallel loop one after the other.
  */
 #include <dlfcn.h>
+#include <errno.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include <tvm/ffi/c_api.h>
 
@@ -50,8 +52,8 @@ static void provide(void* library, const char* name, void* function) {
   if (place) *place = function;
 }
 
-static void die(const char* what) {
-  fprintf(stderr, "%s: %s\n", what, dlerror());
+static void die(const char* what, const char* why) {
+  fprintf(stderr, "%s: %s\n", what, why);
   exit(2);
 }
 
@@ -59,7 +61,8 @@ static void die(const char* what) {
 static void* contents(const char* path, size_t itemsize, size_t size) {
   char* memory = allocate(0, 0, size + itemsize, 0, 0);
   FILE* file = fopen(path, "rb");
-  if (!memory || !file || fread(memory + itemsize, 1, size, file) != size) die(path);
+  if (!memory || !file) die(path, strerror(errno));
+  if (fread(memory + itemsize, 1, size, file) != size) die(path, ferror(file) ? strerror(errno) : "it ends too early");
   fclose(file);
   return memory + itemsize;
 }
@@ -92,15 +95,16 @@ int main(int argc, char** argv) {
   }
 
   void* library = dlopen(argv[1], RTLD_NOW);
-  if (!library) die(argv[1]);
+  if (!library) die(argv[1], dlerror());
   provide(library, "__TVMBackendParallelLaunch", launch);
   provide(library, "__TVMBackendAllocWorkspace", allocate);
   provide(library, "__TVMBackendFreeWorkspace", release);
   TVMFFISafeCallType kernel = (TVMFFISafeCallType)dlsym(library, argv[2]);
-  if (!kernel) die(argv[2]);
+  if (!kernel) die(argv[2], dlerror());
   if (kernel(NULL, arguments, count, &result)) return 1;
 
   FILE* file = fopen(output, "wb");
-  if (!file || fwrite(tensors[count - 1].data, 1, size, file) != size || fclose(file)) die(output);
+  if (!file || fwrite(tensors[count - 1].data, 1, size, file) != size || fclose(file))
+    die(output, strerror(errno));
   return 0;
 }

@@ -17,7 +17,7 @@ from tvm.runtime import Executable
 from ..errors import NoDeviceError
 from ..lowering import KERNEL_NAME
 from ..storage import export
-from ..targets.toolchain import find_emulator
+from ..targets.toolchain import compiler_package, find_emulator
 
 DRIVER = Path(__file__).with_name("emulated.c")
 """The program that calls a kernel."""
@@ -27,12 +27,12 @@ SYMBOL = f"__tvm_ffi_{KERNEL_NAME}"
 
 
 def require_emulator(triple: str) -> str:
-    """QEMU's command for a triple; `NoDeviceError` where it, or the C compiler that makes programs, is missing."""
+    """Return QEMU's command for a triple; `NoDeviceError` where it, or the compiler that makes programs, is missing."""
     emulator, missing = find_emulator(triple), []
     if emulator is None:
         missing.append("qemu-user")
     if shutil.which(f"{triple}-gcc") is None:
-        missing.append(f"gcc-{triple.replace('_', '-')}")
+        missing.append(compiler_package(triple))
     if emulator is None or missing:
         raise NoDeviceError(f"running code for {triple} here needs Debian's packages {', '.join(missing)}")
     return emulator
@@ -65,7 +65,7 @@ def emulate(
 
 @cache
 def system_root(triple: str) -> str:
-    """The folder with the loader and the C library of a triple, where its compiler has them."""
+    """Return the folder with the loader and the C library of a triple, where its compiler has them."""
     asked = subprocess.run([f"{triple}-gcc", "-print-file-name=libc.so.6"], capture_output=True, text=True, check=True)
     return str(Path(asked.stdout.strip()).resolve().parents[1])
 
