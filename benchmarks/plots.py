@@ -34,16 +34,16 @@ class Group:
         return [row for name, row in rows.items() if self.only in (None, name)]
 
 
-DEPTHWISE = Group("depthwise-h100")
-DENSE = Group("conv2d-h100-batch-128+conv2d-h100-batch-128-conv4-tuned")
+DEPTHWISE = Group("depthwise-h200")
+DENSE = Group("conv2d-h200-batch-128")
 
 GROUPS = {
-    "H100: depthwise": DEPTHWISE,
-    "H100: dense, batch 1": Group("conv2d-h100-batch-1"),
-    "H100: dense, batch 128": DENSE,
-    "H100: 90% zeros, batch 64": Group("sparse-h100-batch-64"),
-    "H100: networks, batch 1": Group("networks-h100-batch-1+networks-h100-batch-1-mobilenet"),
-    "H100: networks, batch 32": Group("networks-h100-batch-32"),
+    "H200: depthwise": DEPTHWISE,
+    "H200: dense, batch 1": Group("conv2d-h200-batch-1"),
+    "H200: dense, batch 128": DENSE,
+    "H200: 90% zeros, batch 64": Group("sparse-h200-batch-64"),
+    "H200: networks, batch 1": Group("networks-h200-records-batch-1"),
+    "H200: networks, batch 32": Group("networks-h200-records-batch-32"),
     "H200: VGG-16, batch 1": Group("networks-h200", ("vgg16", 1)),
     "H200: VGG-16, batch 32": Group("networks-h200", ("vgg16", 32)),
     "H200: ResNet-50, 90% zeros": Group("networks-h200", ("resnet50", 32)),
@@ -57,8 +57,8 @@ GROUPS = {
 }
 """The groups of rows in docs/figures.svg, by title."""
 
-H100_FLOPS = 132 * 128 * 2 * 1.98e9
-"""The most floating-point operations per second of an H100 SXM in float32.
+H200_FLOPS = 132 * 128 * 2 * 1.98e9
+"""The most floating-point operations per second of an H200 SXM in float32.
 
 Its 132 multiprocessors have 128 units each that multiply and add, at a highest clock of 1.98 GHz.
 """
@@ -86,7 +86,7 @@ def figures() -> str:
 
 
 def roofline() -> str:
-    """Draw the rates of convolutions on an H100 below its roofs."""
+    """Draw the rates of convolutions on an H200 below its roofs."""
     rows = [*DEPTHWISE.rows(), *DENSE.rows()]
     series = {
         name: [(row["name"], intensity(row), row["flops"] / median(row, *contenders) / 1e9) for row in rows]
@@ -97,13 +97,13 @@ def roofline() -> str:
     cache = max(map(bandwidth, rows))
     ends = min(map(intensity, rows)) / 1.5, max(map(intensity, rows)) * 1.5
     roofs = [
-        [(x, min(x * speed, H100_FLOPS) / 1e9) for x in (ends[0], H100_FLOPS / speed, ends[1])]
+        [(x, min(x * speed, H200_FLOPS) / 1e9) for x in (ends[0], H200_FLOPS / speed, ends[1])]
         for speed in (memory, cache)
     ]
     return points(series, roofs, ("FLOP for each byte of input, weight and output", "GFLOP/s")).file(
         [
             f"Lines: a copy in memory, {memory / 1e12:.1f} TB/s, and in the L2, {cache / 1e12:.1f} TB/s, where small",
-            f"workloads are; {H100_FLOPS / 1e12:.0f} TFLOP/s. PyTorch's points above them are FFTs of cuDNN.",
+            f"workloads are; {H200_FLOPS / 1e12:.0f} TFLOP/s. PyTorch's points above them are FFTs of cuDNN.",
         ]
     )
 
