@@ -16,6 +16,8 @@ from tvm.s_tir import Schedule
 
 from tvmconv import ConvWorkload, autotvm, compile, depthwise, dispatch  # noqa: A004
 from tvmconv.checking.operands import check_result, random_operands
+from tvmconv.dispatch import functions
+from tvmconv.dispatch.call import Call, problem_from
 from tvmconv.dispatch.registry import TEMPLATES, template_from, to_message
 from tvmconv.errors import InvalidArgumentError
 from tvmconv.problem import Problem
@@ -166,3 +168,21 @@ def test_templates_for_another_process(toy: None) -> None:
     again = to_message("cpu/toy")
     template_from(message)
     assert isinstance(template_from(again), Doubling)  # the last that came, though the name is known
+
+
+def test_a_function_that_comes_again_replaces_the_one_before() -> None:
+    """A client edits its template between two runs, and the process that builds for it lives on."""
+
+    def before() -> int:
+        return 1
+
+    def after() -> int:
+        return 2
+
+    messages = []
+    for function in (before, after):
+        functions.redefine("test/again", function)
+        messages.append(Call("test/again", "[]").to_json())
+    for message, expected in zip(messages, (1, 2), strict=True):
+        assert problem_from(message) == Call("test/again", "[]")
+        assert functions.function_named("test/again")() == expected

@@ -97,9 +97,7 @@ def _built(problem: Problem | Call, template: str, knobs: dict[str, Any], target
     made_by = template_from(template)
     algorithm = template_name(made_by).partition("/")[2]
     selection = select(problem, target, msgspec.convert(knobs, made_by.Config), algorithm)
-    if problem.sparsity is None:
-        return build_kernel(problem, selection, target)
-    constants = random_constants(problem.workload, problem.sparsity)
+    constants = None if problem.sparsity is None else random_constants(problem.workload, problem.sparsity)
     kernel = build_kernel(problem, selection, target, constants)
     kept_skeleton.cache_clear()  # the next trial has another skeleton
     return kernel

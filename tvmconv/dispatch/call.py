@@ -57,7 +57,7 @@ def problem_from(text: str) -> Problem | Call:
 @lru_cache(maxsize=4)
 def _received(text: str) -> Call:
     message = msgspec.json.decode(text, type=_Message)
-    functions.define(message.template, unpickled(message.function, message.path))
+    functions.redefine(message.template, unpickled(message.function, message.path))
     return Call(message.template, message.arguments)
 
 

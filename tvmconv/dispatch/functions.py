@@ -17,6 +17,11 @@ def define(name: str, function: Callable[..., Any]) -> None:
     _functions[name] = function
 
 
+def redefine(name: str, function: Callable[..., Any]) -> None:
+    """Make a function that of the template with a name, whatever it was before: the client of this process knows."""
+    _functions[name] = function
+
+
 def function_named(name: str) -> Callable[..., Any]:
     """Return the function of the template with a name, undecorated."""
     if name not in _functions:

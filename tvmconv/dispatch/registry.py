@@ -83,19 +83,23 @@ def _changed() -> None:
 
 def dense_algorithms() -> tuple[str, ...]:
     """Return the algorithms for weights that are operands, for any kind of target, in the order of registration."""
-    sparse = [id(template) for template in SPARSE.values()]
-    dense = (name for name, template in _registered.items() if id(template) not in sparse)
+    dense = (name for name, template in _registered.items() if template not in SPARSE.values())
     return tuple(dict.fromkeys(name.partition("/")[2] for name in dense))
 
 
 def algorithms_for(problem: Problem, target: tvm.target.Target) -> tuple[str, ...]:
     """Return the algorithms with a template that supports a problem on a target."""
+    return tuple(_supporting(problem, target))
+
+
+def _supporting(problem: Problem, target: tvm.target.Target) -> dict[str, Template]:
+    """Return the templates that support a problem on a target, by their algorithms."""
     folder = f"{backend_of(target).templates}/"
-    return tuple(
-        name.removeprefix(folder)
+    return {
+        name.removeprefix(folder): template
         for name, template in _registered.items()
         if name.startswith(folder) and template.supports(problem, target)
-    )
+    }
 
 
 def templates_for(problem: Problem, target: tvm.target.Target, algorithm: str = "auto") -> tuple[Template, ...]:
@@ -104,17 +108,14 @@ def templates_for(problem: Problem, target: tvm.target.Target, algorithm: str = 
     Raises `InvalidArgumentError` where there is none.
     """
     _require_dtype(problem, target)
-    known = algorithms_for(problem, target)
-    kind = target.kind.name
+    known, kind = _supporting(problem, target), target.kind.name
     if not known:
         expected = f"NCHW, on {kind}" if problem.sparsity is None else "NCHW, with a sparse weight"
         raise InvalidArgumentError("layout", problem.workload.layouts, expected)
     if algorithm not in ("auto", *known):
         expected = f"auto or {' or '.join(known)}, for {problem} on {kind}"
         raise InvalidArgumentError("algorithm", algorithm, expected)
-    return tuple(
-        template_named(f"{backend_of(target).templates}/{name}") for name in known if algorithm in ("auto", name)
-    )
+    return tuple(known.values()) if algorithm == "auto" else (known[algorithm],)
 
 
 def _require_dtype(problem: Problem, target: tvm.target.Target) -> None:

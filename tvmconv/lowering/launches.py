@@ -1,4 +1,4 @@
-"""Building of a bound template to machine code: the rest of lowering, and one translation unit for each launch."""
+"""Building of a bound skeleton to machine code: the rest of lowering, and one translation unit for each launch."""
 
 from __future__ import annotations
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import cache
 from math import prod
 
 import msgspec
@@ -73,6 +74,7 @@ class Part:
         target: tvm.target.Target,
     ) -> None:
         self._values, self._by_output, self._layout, self._target = block.values, by_output, layout, target
+        self._cycles = cache(lambda workload: least_cycles(Problem(workload), target))  # a search asks for it again
         self._parents: dict[relax.Var, relax.Var] = {}
         self.live = block.live({var: site.operands for var, site in by_output.items()})
 
@@ -112,7 +114,7 @@ class Part:
         touching = {root: [place for place, roots in enumerate(ends) if root in roots] for root in ordered}
 
         def cycles(places: Iterable[int], chosen: set[relax.Var]) -> float:
-            return sum(least_cycles(Problem(in_layouts(place, chosen)), self._target) for place in places)
+            return sum(self._cycles(in_layouts(place, chosen)) for place in places)
 
         def in_layouts(place: int, chosen: set[relax.Var]) -> ConvWorkload:
             layout, out_layout = (self._layout if root in chosen else "NCHW" for root in ends[place])

@@ -48,7 +48,7 @@ class CudaBackend(Backend):
         return str(config["arch"])
 
     def computes_with(self, config: Mapping[str, Any], storage: StorageType) -> bool:
-        return int(self.arch(config).removeprefix("sm_").rstrip("af")) >= storage.cuda_arch
+        return int(self.arch(config).removeprefix("sm_")) >= storage.cuda_arch
 
     def arch_here(self, number: int = 0) -> str | None:
         device = gpu(number)
