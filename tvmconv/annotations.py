@@ -16,3 +16,19 @@ SHARES = "tvmconv.shares"
 
 COPIED = "tvmconv.copied"
 """The annotation of a loop over staged channels: the number of chunks in shared memory, which are copied ahead."""
+
+COPY = "tvmconv.copy"
+"""The annotation of a block that copies 16 bytes to shared memory, or zeros: an asynchronous copy takes its place."""
+
+PRODUCT = "tvmconv.product"
+"""The annotation of a block that adds the product of two chunks in shared memory to sums in registers.
+
+Its value is the name and the CUDA source of the function that takes its place, which gets the addresses of the sums and
+of both chunks.
+"""
+
+RING = "tvmconv.ring"
+"""The annotation of the loop over chunks that `COPY` and `PRODUCT` are in.
+
+Its value is the number of chunks that are copied ahead, and 1 if products go on while the next chunks are copied.
+"""

@@ -8,8 +8,10 @@ from .pointwise import pointwise
 from .reference import conv2d_reference, from_logical, to_logical
 from .sparse import sparse
 from .sparse_rows import band_pitch, sparse_rows
+from .tensor_gemm import FragmentTile, tensor_gemm
 
 __all__ = [
+    "FragmentTile",
     "band_pitch",
     "conv2d_reference",
     "depthwise",
@@ -20,5 +22,6 @@ __all__ = [
     "pointwise",
     "sparse",
     "sparse_rows",
+    "tensor_gemm",
     "to_logical",
 ]

@@ -30,6 +30,7 @@ TEMPLATES: dict[str, Template] = {
     "cuda/depthwise": cuda.depthwise,
     "cuda/direct": cuda.direct,
     "cuda/im2win": cuda.im2win,
+    "cuda/tensor": cuda.tensor,
     **{f"{folder}/sparse": template for folder, template in SPARSE.items()},
 }
 """The templates that tvmconv has itself, by name."""

@@ -21,6 +21,7 @@ from ..schedules.template import Template
 from ..serial import TWIN_TARGET, serial_twin
 from ..targets import backend_of, resolve_target
 from ..workspace import NO_WORKSPACE, Workspace, take_out
+from .intrinsics import with_intrinsics
 from .launches import build_launches
 from .modules import build
 from .signatures import as_scheduled, with_alignment, with_launch_bounds, with_operands
@@ -86,7 +87,7 @@ def build_twin(
 ) -> Kernel:
     """Build the serial twin of the kernel that `build_kernel` makes, for the CPU of this machine."""
     cpu = resolve_target(TWIN_TARGET)
-    func = serial_twin(lower(problem, selection, target, KERNEL_NAME))
+    func = serial_twin(_scheduled(problem, selection, target, KERNEL_NAME))
     if constants is None:
         return Kernel(build(tvm.IRModule({KERNEL_NAME: func}), cpu), NO_WORKSPACE)
     folded = _bound(make_skeleton(func, cpu), problem, selection, constants)
@@ -98,6 +99,11 @@ def lower(problem: Problem, selection: Selection, target: tvm.target.Target, nam
 
     It is marked as scheduled, so that TVM's own passes leave it alone inside a larger module.
     """
+    return with_intrinsics(_scheduled(problem, selection, target, name))
+
+
+def _scheduled(problem: Problem, selection: Selection, target: tvm.target.Target, name: str) -> tirx.PrimFunc:
+    """Return the function of `lower` without tensor intrinsics, which compute the same in plain loops."""
     func = selection.template.schedule(problem, selection.config, target).mod["main"]
     if problem.sparsity is None:
         func = with_launch_bounds(with_operands(func, problem.workload))

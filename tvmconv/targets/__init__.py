@@ -5,6 +5,7 @@ Anything that depends on the kind of a target is a field or a method of its `Bac
 
 from .backend import Backend, DeviceFacts
 from .devices import Cpu, Gpu, cpu_of, gpu_of
+from .instructions import TensorInstruction, tensor_instructions
 from .nvidia import CUDA_LIMITS, DEFAULT_CUDA_ARCH, GPU_ALIGNMENT, cuda_arch, has_gpu
 from .resolving import (
     BACKENDS,
@@ -30,6 +31,7 @@ __all__ = [
     "Cpu",
     "DeviceFacts",
     "Gpu",
+    "TensorInstruction",
     "arch_of",
     "backend_named",
     "backend_of",
@@ -45,4 +47,5 @@ __all__ = [
     "has_gpu",
     "require_tvm_compiler",
     "resolve_target",
+    "tensor_instructions",
 ]

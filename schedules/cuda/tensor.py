@@ -1,0 +1,121 @@
+"""Convolution on the tensor cores of NVIDIA GPUs, with the channels of its operands last in memory.
+
+A block computes a tile of pixels of all images by output channels. Asynchronous copies bring chunks of the reduction
+into a ring in shared memory, where the input finds its places and padding; tensor cores multiply them, and the sums stay
+in registers until they go through shared memory to whole lines of the output. Where the tiles are too few for the GPU,
+blocks share the reduction and a second kernel adds up.
+
+The schedule is a complete one for ordinary CUDA code, which its serial twin runs. Its annotations name the functions
+that replace parts of it: see `tvmconv.lowering.intrinsics`.
+"""
+
+from __future__ import annotations
+
+import tvm
+from tvm import te
+from tvm.s_tir import Schedule
+from tvm.s_tir.schedule import LoopRV, SBlockRV
+
+from tvmconv import compute
+from tvmconv.annotations import COPY, MIN_BLOCKS, PRODUCT, RING
+from tvmconv.problem import Problem
+
+from ..template import Layouts
+from .gemm_schedule import spread_over_grid
+from .gemm_tiles import VECTOR
+from .tensor_intrinsics import product_function
+from .tensor_model import ablations, default_config, estimate, features, space, supports
+from .tensor_tiles import LEAST, PADDING, Config
+
+__all__ = [
+    "LAYOUTS",
+    "LEAST",
+    "VERSION",
+    "Config",
+    "ablations",
+    "default_config",
+    "estimate",
+    "features",
+    "schedule",
+    "space",
+    "supports",
+]
+
+VERSION = 1
+
+LAYOUTS = Layouts(x=("NHWC",), w=("KRSC",), output=("NHWC",))
+
+
+def schedule(problem: Problem, config: Config, target: tvm.target.Target) -> Schedule:
+    """Schedule the computation; the config must be legal for the problem."""
+    # Step 0. The computation, rounded up to whole tiles
+    workload, tile = problem.workload, config.tile
+    sch = Schedule(te.create_prim_func(compute.tensor_gemm(workload, tile, config.split_k)))
+    columns, weights, product, tiled, sums, planes, output = (
+        sch.get_sblock(name) for name in ("columns", "weights", "product", "tile", "sums", "planes", "output")
+    )
+
+    # Step 1. What a block computes goes to the output, or to a kernel that adds up the parts
+    if config.split_k > 1:
+        sch.compute_at(planes, spread_over_grid(sch, output), preserve_unit_loops=True)
+        sch.set_scope(planes, 0, "local")
+        stored = sums
+    else:
+        sch.compute_inline(planes)
+        sch.compute_inline(sums)
+        stored = output
+
+    # Step 2. Tile what is stored: blocks, then vectors over threads
+    *outer, p, k = sch.get_loops(stored)
+    pt, pi = sch.split(p, [None, tile.block_m])
+    groups, kt, ki = sch.split(k, [workload.groups, None, tile.block_n])
+    ki, vector = sch.split(ki, [None, VECTOR])
+    sch.reorder(pt, groups, kt, pi, ki, vector)
+    block = sch.fuse(*outer, pt, groups, kt)  # blocks that read the same pixels run side by side
+    sch.bind(block, "blockIdx.x")
+    sch.set_scope(tiled, 0, "shared.dyn")
+    sch.compute_at(tiled, block, preserve_unit_loops=True)
+    sch.storage_align(tiled, 0, -5, 4 * PADDING, PADDING)
+    _, thread = sch.split(sch.fuse(pi, ki), [None, tile.threads])
+    sch.bind(thread, "threadIdx.x")
+    sch.vectorize(vector)
+
+    # Step 3. Sums are in the registers of the threads that the tensor cores expect them in
+    part, pt, kt, wm, i, v, h, r, wn, j, q, e = sch.get_loops(tiled)[-12:]
+    sch.reorder(part, pt, kt, wm, wn, v, r, q, i, j, h, e)
+    thread = sch.fuse(part, pt, kt, wm, wn, v, r, q)
+    sch.bind(thread, "threadIdx.x")
+    if config.min_blocks_per_sm > 1:
+        sch.annotate(thread, MIN_BLOCKS, config.min_blocks_per_sm)
+    sch.compute_at(product, thread, preserve_unit_loops=True)
+    sch.set_scope(product, 0, "local")
+    for loop in (i, j, h):
+        sch.unroll(loop)
+    sch.vectorize(e)
+
+    # Step 4. Accumulate chunk by chunk
+    *_, i, j, h, e, chunk, copy, lane = sch.get_loops(product)
+    sch.reorder(chunk, copy, i, j, h, e, lane)
+    for stage in (columns, weights):
+        sch.set_scope(stage, 0, "shared.dyn")
+        sch.compute_at(stage, chunk, preserve_unit_loops=True)
+        _copy(sch, stage, tile.threads)
+    init = sch.decompose_reduction(product, chunk)
+    for loop in sch.get_loops(init)[-4:]:
+        sch.unroll(loop)
+    sch.annotate(sch.blockize(copy), PRODUCT, list(product_function(workload, config)))
+    sch.annotate(chunk, RING, [config.ahead, int(config.wgmma)])
+    return sch
+
+
+def _copy(sch: Schedule, stage: SBlockRV, threads: int) -> None:
+    """Give vector after vector of a chunk to thread after thread."""
+    *loops, lane = _own_loops(sch, stage)
+    _, thread = sch.split(sch.fuse(*loops), [None, threads])
+    sch.bind(thread, "threadIdx.x")
+    sch.annotate(sch.blockize(lane), COPY, True)
+
+
+def _own_loops(sch: Schedule, stage: SBlockRV) -> list[LoopRV]:
+    """Return the loops of a stage that were made when it was moved to another's loop."""
+    return sch.get_loops(stage)[-len(sch.get(stage).iter_vars) :]

@@ -1,0 +1,172 @@
+"""The knobs of convolutions on tensor cores, and the constraints of legal configurations."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import prod
+
+import tvm
+
+from tvmconv.compute.tensor_gemm import ROW_BYTES, FragmentTile, chunk_elements, chunks
+from tvmconv.targets import tensor_instructions
+from tvmconv.targets.devices import gpu_of
+from tvmconv.workload import ConvWorkload
+
+from ..space import ceil_div, named
+from .gemm_tiles import VECTOR
+from .machine import BLOCK_BYTES, REGISTERS, WARP
+
+WARPGROUP = 4
+"""The number of warps that work on one `wgmma`."""
+
+MOST_REGISTERS = 255
+"""The registers that a thread may have."""
+
+SPARE_REGISTERS = 40
+"""Registers that a thread needs beside its sums and fragments, for addresses of copies; read off cubins of sm_90."""
+
+
+@dataclass(frozen=True)
+class Config:
+    """The knobs. A block computes `block_m` pixels times `block_n` output channels in its threads' registers."""
+
+    block_m: int
+    """The number of pixels of a block."""
+    block_n: int
+    """The number of output channels of a block."""
+    warps_m: int
+    """The number of warps along the pixels, or with `wgmma` of groups of four warps."""
+    warps_n: int
+    """The number of them along the output channels."""
+    num_stages: int
+    """The number of chunks of the reduction in shared memory: one is used while the others are on their way."""
+    split_k: int = 1
+    """The number of parts of the reduction that blocks share."""
+    wgmma: bool = False
+    """True for the instructions of groups of four warps, which read both factors from shared memory."""
+    min_blocks_per_sm: int = 1
+    """The number of blocks that a multiprocessor has to have room for, which limits the registers."""
+
+    @property
+    def width(self) -> int:
+        """The number of warps that work on one instruction."""
+        return WARPGROUP if self.wgmma else 1
+
+    @property
+    def threads(self) -> int:
+        return self.warps_m * self.warps_n * self.width * WARP
+
+    @property
+    def tile(self) -> FragmentTile:
+        """The tile in terms of fragments."""
+        rows, columns = self.block_m // (self.warps_m * self.width * 16), self.block_n // (self.warps_n * 8)
+        return FragmentTile(self.warps_m, self.warps_n, self.width, rows, columns)
+
+    @property
+    def sums(self) -> int:
+        """The number of sums of a thread."""
+        return self.block_m * self.block_n // self.threads
+
+    @property
+    def ahead(self) -> int:
+        """The number of chunks that are copied ahead: of the stages of `wgmma` two are in use."""
+        return self.num_stages - (2 if self.wgmma else 1)
+
+
+LEAST = Config(block_m=16, block_n=8, warps_m=1, warps_n=1, num_stages=2)
+
+
+def constraints(workload: ConvWorkload, target: tvm.target.Target) -> dict[str, Callable[[Config], bool]]:
+    """Return the tests that a configuration must pass, by name."""
+    max_threads = int(target.attrs["max_threads_per_block"])
+    gpu, known = gpu_of(target), tensor_instructions(target)
+
+    def instruction(config: Config) -> bool:
+        return ("wgmma" if config.wgmma else "mma") in known
+
+    def whole_fragments(config: Config) -> bool:
+        """Return whether warps have whole instructions; `mma` takes its columns from loads of two matrices."""
+        columns = 8 if config.wgmma else 16
+        rows = config.warps_m * config.width * 16
+        return config.block_m % rows == 0 and config.block_n % (config.warps_n * columns) == 0
+
+    def widest(config: Config) -> bool:
+        return not config.wgmma or config.block_n // config.warps_n <= 256
+
+    def whole_groups(config: Config) -> bool:
+        """Return whether no tile reaches into another group."""
+        return workload.groups == 1 or workload.multiplier % config.block_n == 0
+
+    def threads(config: Config) -> bool:
+        return config.threads <= max_threads
+
+    def whole_copies(config: Config) -> bool:
+        """Return whether all threads copy as many vectors of each factor, and store as many of the output."""
+        rows = config.threads // 8
+        stored = config.block_m * config.block_n % (config.threads * VECTOR) == 0
+        return config.block_m % rows == 0 and config.block_n % rows == 0 and stored
+
+    def stages(config: Config) -> bool:
+        return config.ahead >= 1 and config.num_stages <= 8 and config.ahead <= part_chunks(workload, config)
+
+    def parts_with_terms(config: Config) -> bool:
+        return (config.split_k - 1) * part_chunks(workload, config) < chunks(workload)
+
+    def registers(config: Config) -> bool:
+        fragments = 0 if config.wgmma else config.tile.tiles_m * 4 + config.tile.tiles_n * 2
+        left = min(MOST_REGISTERS, REGISTERS // (config.threads * config.min_blocks_per_sm))
+        return config.sums + fragments + SPARE_REGISTERS <= left
+
+    def shared_memory(config: Config) -> bool:
+        room = gpu.shared_bytes // config.min_blocks_per_sm
+        return shared_bytes(workload, config) + BLOCK_BYTES <= room
+
+    def grid(config: Config) -> bool:
+        return blocks(workload, config) < 2**31
+
+    def indices(config: Config) -> bool:
+        """Return whether TVM can count the elements in 32 bits, those of the sums of parts too."""
+        return config.split_k * prod(workload.output_shape) < 2**31
+
+    return named(
+        instruction,
+        whole_fragments,
+        widest,
+        whole_groups,
+        threads,
+        whole_copies,
+        stages,
+        parts_with_terms,
+        registers,
+        shared_memory,
+        grid,
+        indices,
+    )
+
+
+def part_chunks(workload: ConvWorkload, config: Config) -> int:
+    """Return the number of chunks that a block goes through."""
+    return ceil_div(chunks(workload), config.split_k)
+
+
+def part_terms(workload: ConvWorkload, config: Config) -> int:
+    """Return the number of terms of the reduction that a block goes through."""
+    return part_chunks(workload, config) * chunk_elements(workload)
+
+
+def blocks(workload: ConvWorkload, config: Config) -> int:
+    """Return the blocks of the grid, without those that add up the parts."""
+    rows = ceil_div(workload.batch * prod(workload.output_size), config.block_m)
+    return config.split_k * rows * workload.groups * ceil_div(workload.multiplier, config.block_n)
+
+
+def shared_bytes(workload: ConvWorkload, config: Config) -> int:
+    """Return the shared memory of a block in bytes: the chunks, in whose place the sums are laid out afterwards."""
+    copies = config.num_stages * (config.block_m + config.block_n) * ROW_BYTES
+    sums = config.block_m * (config.block_n + PADDING) * workload.sum_bytes
+    return max(copies, sums)
+
+
+PADDING = 8
+"""The elements between two rows of sums in shared memory, which put neighbouring rows into different banks."""

@@ -1,0 +1,206 @@
+"""Convolution as a matrix product for tensor cores, whose sums lie in the registers of the threads of warps.
+
+The product is `O[p, k] = sum over taps and c of I[p, tap, c] * F[k, tap, c]`, where p counts the output pixels of all
+images, and I[p, tap, c] is the input that pixel p reads under a tap. Operands have their channels last in memory, so
+that a chunk of the reduction is contiguous in both.
+
+A tensor core takes 8 x 8 matrices apart over the threads of a warp as the PTX manual says of `mma.m16n8k16` and
+`wgmma` (section "Matrix Fragments"): thread (r, q) of 8 x 4 has two neighbouring columns of row r, and of row r + 8.
+That order of registers is made of axes here: row `m = (((warp * I + i) * W + w) * 2 + h) * 8 + r` and column
+`n = ((warp * J + j) * 4 + q) * 2 + e` of a block's tile, where W warps work on one instruction.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+
+from msgspec import structs
+from tvm import te, tirx
+
+from ..workload import ConvWorkload
+from .epilogue import epilogue, epilogue_operands
+
+ROW_BYTES = 128
+"""The bytes of a chunk of the reduction in a row of shared memory: what eight threads copy with 16 bytes each."""
+
+COPY_BYTES = 16
+"""The bytes of the widest asynchronous copy."""
+
+
+@dataclass(frozen=True)
+class FragmentTile:
+    """A block's tile of the product, and the part of it that is in the registers of each of its threads."""
+
+    warps_m: int
+    """The number of groups of `width` warps along the pixels."""
+    warps_n: int
+    """The number of them along the output channels."""
+    width: int
+    """The number of warps that work on one instruction: 4 for `wgmma`, 1 for `mma`."""
+    tiles_m: int
+    """The number of instructions of a group of warps along the pixels, with `16 * width` of them each."""
+    tiles_n: int
+    """The number of matrices of 8 output channels of a group of warps."""
+
+    @property
+    def block_m(self) -> int:
+        """The number of pixels of a block."""
+        return self.warps_m * self.tiles_m * self.width * 16
+
+    @property
+    def block_n(self) -> int:
+        """The number of output channels of a block."""
+        return self.warps_n * self.tiles_n * 8
+
+    @property
+    def threads(self) -> int:
+        return self.warps_m * self.warps_n * self.width * 32
+
+    @property
+    def rows(self) -> tuple[int, ...]:
+        """The extents of the axes of a row of the tile."""
+        return self.warps_m, self.tiles_m, self.width, 2, 8
+
+    @property
+    def columns(self) -> tuple[int, ...]:
+        """The extents of the axes of a column of the tile."""
+        return self.warps_n, self.tiles_n, 4, 2
+
+
+def chunk_elements(workload: ConvWorkload) -> int:
+    """Return the number of terms of a chunk of the reduction."""
+    return ROW_BYTES // workload.itemsize
+
+
+def chunks(workload: ConvWorkload) -> int:
+    """Return the number of chunks of the reduction, the last of which may be in part zeros.
+
+    Where channels are whole chunks a chunk is of one tap, else it goes on with the next tap.
+    """
+    return -(-prod(workload.kernel) * workload.w_shape[1] // chunk_elements(workload))
+
+
+def tensor_gemm(workload: ConvWorkload, tile: FragmentTile, parts: int) -> list[te.Tensor]:
+    """Return the TE definition, in the stages "columns", "weights", "product", "tile", "sums" and "output".
+
+    Returns x (N, H, W, C), w (K, R, S, C / groups), what the epilogue reads, and the output (1, 1, N * Ho * Wo, K) that
+    lies in memory as (N, Ho, Wo, K). The channels of a group, of the input and of the output, have to fill whole copies
+    of `COPY_BYTES`.
+
+    "columns" and "weights" are the factors in chunks of `ROW_BYTES`, zero past the last pixel, channel and term. They
+    are (pixel tiles, groups, chunks, rows of a tile, copies, elements) and (channel tiles, chunks, ...): the tiles of
+    output channels count those of all groups. "product" has the sums of each of the `parts` of the chunks in the order
+    of registers, "tile" in the order of memory, and "sums" leaves out what is past the end.
+    """
+    flat = structs.replace(  # what the epilogue has to know: a row of pixels with the channels of the output
+        workload,
+        batch=1,
+        in_channels=workload.groups,
+        w_layout="KCRS",
+        height=1,
+        width=workload.batch * prod(workload.output_size),
+        kernel=(1, 1),
+        stride=(1, 1),
+        padding=(0, 0, 0, 0),
+        dilation=(1, 1),
+    )
+    x = te.placeholder(*workload.operands["x"], name="x")
+    w = te.placeholder(*workload.operands["w"], name="w")
+    operands = epilogue_operands(flat)
+    vector = COPY_BYTES // workload.itemsize
+    vectors = ROW_BYTES // COPY_BYTES
+    pixels, channels, depth = flat.width, workload.multiplier, workload.w_shape[1]
+    taps, terms = prod(workload.kernel), prod(workload.kernel) * depth
+    count = -(-chunks(workload) // parts)
+    tiles_m, tiles_n = -(-pixels // tile.block_m), -(-channels // tile.block_n)
+    (height, width), (sh, sw), (dh, dw) = workload.output_size, workload.stride, workload.dilation
+    top, left, _, _ = workload.padding
+    sum_type, zero = workload.storage.sums, tirx.const(0, x.dtype)
+    whole = depth % (vector * vectors) == 0
+
+    def term(chunk: tirx.PrimExpr, copy: tirx.PrimExpr) -> tuple[tirx.PrimExpr, tirx.PrimExpr]:
+        """Return the tap and the channel of the first element of a copy."""
+        if whole:
+            per_tap = depth // (vector * vectors)
+            return chunk // per_tap, chunk % per_tap * (vector * vectors) + copy * vector
+        first = (chunk * vectors + copy) * vector
+        return first // depth, first % depth
+
+    def ends(tap: tirx.PrimExpr) -> list[tirx.PrimExpr]:
+        """Return the test that a term is not past the last one, if some are."""
+        return [tap < taps] if count * parts * vector * vectors > terms else []
+
+    def column(
+        pt: tirx.Var, g: tirx.Var, chunk: tirx.Var, wm: tirx.Var, i: tirx.Var, v: tirx.Var, h: tirx.Var, r: tirx.Var,
+        copy: tirx.Var, lane: tirx.Var,
+    ) -> tirx.PrimExpr:  # fmt: skip
+        p = pt * tile.block_m + (((wm * tile.tiles_m + i) * tile.width + v) * 2 + h) * 8 + r
+        inside = [] if pixels % tile.block_m == 0 else [p < pixels]
+        tap, c = term(chunk, copy)
+        row = p % (height * width) // width * sh + tap // workload.kernel[1] * dh - top
+        col = p % width * sw + tap % workload.kernel[1] * dw - left
+        if workload.padded_input != (workload.height, workload.width):
+            inside += [row >= 0, row < workload.height, col >= 0, col < workload.width]
+        inside += ends(tap)
+        value = x[p // (height * width), row, col, g * depth + c + lane]
+        return tirx.if_then_else(tirx.all(*inside), value, zero) if inside else value
+
+    columns = te.compute(
+        (tiles_m, workload.groups, count * parts, *tile.rows, vectors, vector), column, name="columns"
+    )
+
+    def weight(
+        kt: tirx.Var, chunk: tirx.Var, wn: tirx.Var, j: tirx.Var, n: tirx.Var, copy: tirx.Var, lane: tirx.Var
+    ) -> tirx.PrimExpr:
+        q = kt % tiles_n * tile.block_n + (wn * tile.tiles_n + j) * 8 + n
+        inside = [] if channels % tile.block_n == 0 else [q < channels]
+        tap, c = term(chunk, copy)
+        inside += ends(tap)
+        place = (kt // tiles_n * channels + q, tap // workload.kernel[1], tap % workload.kernel[1], c + lane)
+        return tirx.if_then_else(tirx.all(*inside), w[place], zero) if inside else w[place]
+
+    weights = te.compute(
+        (workload.groups * tiles_n, count * parts, *tile.columns[:2], 8, vectors, vector), weight, name="weights"
+    )
+    chunk = te.reduce_axis((0, count), name="chunk")
+    copy = te.reduce_axis((0, vectors), name="copy")
+    lane = te.reduce_axis((0, vector), name="lane")
+
+    def accumulate(
+        part: tirx.Var, pt: tirx.Var, kt: tirx.Var, wm: tirx.Var, wn: tirx.Var, v: tirx.Var, r: tirx.Var, q: tirx.Var,
+        i: tirx.Var, j: tirx.Var, h: tirx.Var, e: tirx.Var,
+    ) -> tirx.PrimExpr:  # fmt: skip
+        at = part * count + chunk
+        column = columns[pt, kt // tiles_n, at, wm, i, v, h, r, copy, lane].astype(sum_type)
+        return te.sum(
+            column * weights[kt, at, wn, j, q * 2 + e, copy, lane].astype(sum_type), axis=[chunk, copy, lane]
+        )
+
+    wm, i, v, _, r = tile.rows
+    wn, j, q, _ = tile.columns
+    grid = (parts, tiles_m, workload.groups * tiles_n)
+    product = te.compute((*grid, wm, wn, v, r, q, i, j, 2, 2), accumulate, name="product")
+
+    def in_rows(
+        part: tirx.Var, pt: tirx.Var, kt: tirx.Var, wm: tirx.Var, i: tirx.Var, v: tirx.Var, h: tirx.Var, r: tirx.Var,
+        wn: tirx.Var, j: tirx.Var, q: tirx.Var, e: tirx.Var,
+    ) -> tirx.PrimExpr:  # fmt: skip
+        return product[part, pt, kt, wm, wn, v, r, q, i, j, h, e]
+
+    tiled = te.compute((*grid, *tile.rows, *tile.columns), in_rows, name="tile")
+
+    def place(part: tirx.Var, p: tirx.Var, k: tirx.Var) -> tirx.PrimExpr:
+        m, n = p % tile.block_m, k % channels % tile.block_n
+        kt = k // channels * tiles_n + k % channels // tile.block_n
+        rows = m // (16 * v * i), m // (16 * v) % i, m // 16 % v, m // 8 % 2, m % 8
+        return tiled[(part, p // tile.block_m, kt, *rows, n // (8 * j), n // 8 % j, n // 2 % 4, n % 2)]
+
+    sums = te.compute((parts, pixels, workload.out_channels), place, name="sums")
+    part = te.reduce_axis((0, parts), name="part")
+
+    def gather(n: tirx.Var, k: tirx.Var, h: tirx.Var, p: tirx.Var) -> tirx.PrimExpr:
+        return sums[0, p, k] if parts == 1 else te.sum(sums[part, p, k], axis=part)
+
+    planes = te.compute(flat.output_shape, gather, name="planes")
+    return [x, w, *operands.values(), epilogue(planes, flat, operands)]

@@ -1,0 +1,186 @@
+"""Tensor intrinsics: blocks of a scheduled function whose place CUDA functions take, and the ring that feeds them.
+
+A schedule for tensor cores is complete without them, as plain loops over shared memory and registers; these passes put
+asynchronous copies, instructions of tensor cores and barriers where its annotations say so.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tvm
+import tvm_ffi
+from tvm import tirx
+from tvm.backend.cuda.op import cuda_func_call
+from tvm.ir.expr import TensorLoad, TensorRegion
+from tvm.s_tir.stmt import MatchBufferRegion, SBlock, SBlockRealize
+
+from ..annotations import COPY, PRODUCT, RING
+
+COPY_SOURCE = """
+__device__ __forceinline__ void tvmconv_copy(void* shared, const void* global, bool inside) {
+  unsigned address = (unsigned)__cvta_generic_to_shared(shared);
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" :: "r"(address), "l"(global), "r"(inside ? 16 : 0)
+    : "memory");
+}
+"""
+"""An asynchronous copy of 16 bytes, or of none: what is missing then is zeros, and nothing is read."""
+
+COMMIT_SOURCE = """
+__device__ __forceinline__ void tvmconv_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+"""
+
+WAIT = """
+  switch (pending) {
+    case 0: asm volatile("cp.async.wait_group 0;" ::: "memory"); break;
+    case 1: asm volatile("cp.async.wait_group 1;" ::: "memory"); break;
+    case 2: asm volatile("cp.async.wait_group 2;" ::: "memory"); break;
+    case 3: asm volatile("cp.async.wait_group 3;" ::: "memory"); break;
+    case 4: asm volatile("cp.async.wait_group 4;" ::: "memory"); break;
+    case 5: asm volatile("cp.async.wait_group 5;" ::: "memory"); break;
+    default: asm volatile("cp.async.wait_group 6;" ::: "memory");
+  }
+"""
+
+READY_SOURCE = f"""
+__device__ __forceinline__ void tvmconv_ready(int pending) {{{WAIT}  __syncthreads();
+}}
+"""
+"""The chunk that was copied `pending` chunks before the last one is in shared memory, for all threads."""
+
+READY_FOR_WGMMA_SOURCE = f"""
+__device__ __forceinline__ void tvmconv_ready_for_wgmma(int pending) {{{WAIT}\
+  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+  __syncthreads();
+}}
+"""
+"""The same for `wgmma`, which reads shared memory by a way of its own, the asynchronous proxy."""
+
+DONE_SOURCE = """
+__device__ __forceinline__ void tvmconv_done(int pending) {
+  if (pending) asm volatile("wgmma.wait_group.sync.aligned 1;" ::: "memory");
+  else asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
+}
+"""
+"""The product that was begun before the last `pending` ones is complete."""
+
+BARRIER_SOURCE = """
+__device__ __forceinline__ void tvmconv_barrier() { __syncthreads(); }
+"""
+
+
+def with_intrinsics(func: tirx.PrimFunc) -> tirx.PrimFunc:
+    """Return a scheduled function with its annotated blocks and loops replaced; another one as it is.
+
+    Before: a loop over chunks with copies and a product. After: the same loop, in the software pipeline of TVM, with
+    the functions of CUDA in the blocks, and commits, waits and barriers between them.
+    """
+    func = tvm_ffi.structural_map(func, (SBlock, _with_function))
+    return tvm_ffi.structural_map(func, (tirx.For, _ring))
+
+
+def _with_function(block: SBlock) -> SBlock:
+    if COPY in block.annotations:
+        return _copied(block)
+    if PRODUCT in block.annotations:
+        name, source = map(str, block.annotations[PRODUCT])
+        (sums,) = block.writes
+        factors = [region for region in block.reads if not region.source.same_as(sums.source)]
+        starts = [_Start(region, [each.min for each in region.region]) for region in (sums, *factors)]
+        return _replaced(block, starts, _call(name, source, *(start.pointer for start in starts)))
+    return block
+
+
+class _Start:
+    """The first element of what a function reads or writes in shared memory or registers.
+
+    ThreadSync does not look at the access, as the ring has barriers of its own.
+    """
+
+    def __init__(self, region: TensorRegion, indices: list[Any]) -> None:
+        buffer = region.source
+        ranges = [tvm.ir.Range.from_min_extent(index, 1) for index in indices]
+        first = tirx.decl_buffer(
+            [1] * len(indices), buffer.ty.dtype, f"{buffer.name}_start", scope=buffer.scope(), offset_factor=1
+        )
+        self.match = MatchBufferRegion(first, TensorRegion(buffer, ranges, region.ty))
+        self.pointer = first.access_ptr(0)
+
+
+def _replaced(block: SBlock, starts: list[_Start], body: tirx.Stmt) -> SBlock:
+    matches = [start.match for start in starts]
+    return SBlock(block.iter_vars, block.reads, block.writes, block.name_hint, body, match_buffers=matches)
+
+
+def _copied(block: SBlock) -> SBlock:
+    """Return the block with an asynchronous copy in place of its loop over neighbouring elements.
+
+    Rows of eight vectors are stored with the places of the vectors permuted, by the row's number in its eight: so eight
+    rows of one column are in different banks, and in the order in which tensor cores read them.
+    """
+    loop, realize = block.body, None
+    assert isinstance(loop, tirx.For), loop
+    realize = loop.body
+    inner = {each.var: value for each, value in zip(realize.block.iter_vars, realize.iter_values, strict=True)}
+    inner_first = {var: _substituted(value, {loop.loop_var: loop.min}) for var, value in inner.items()}
+    store = _substituted(realize.block.body, inner_first)
+    value, inside = store.value, tirx.const(True, "bool")
+    if not isinstance(value, TensorLoad):
+        inside, value, _ = value.args
+    *outer, row, copy, lane = store.indices
+    start = _Start(block.writes[0], [*outer, row, copy ^ row, lane])
+    source = tirx.address_of(value.source[tuple(value.indices)])
+    return _replaced(block, [start], _call("tvmconv_copy", COPY_SOURCE, start.pointer, source, inside))
+
+
+def _ring(loop: tirx.For) -> tirx.Stmt:
+    """Return a loop over chunks as a ring: one barrier for each chunk, after which the place of an older one is free.
+
+    With products that go on, a turn waits for its chunk, begins the product, waits for the product before, and copies a
+    chunk to where that one's factors were read. Else it copies first, since the product before is complete.
+    """
+    if RING not in loop.annotations:
+        return loop
+    ahead, goes_on = (int(value) for value in loop.annotations[RING])
+    *copies, product = loop.body.seq
+    left = loop.extent - 1 - loop.loop_var
+    commit = _opaque("commit", _call("tvmconv_commit", COMMIT_SOURCE))
+    name, source = (
+        ("tvmconv_ready_for_wgmma", READY_FOR_WGMMA_SOURCE) if goes_on else ("tvmconv_ready", READY_SOURCE)
+    )
+    ready = _opaque("ready", _call(name, source, tirx.min(ahead - 1, left)))
+    parts = [*copies, commit, ready, product]
+    stages = [0] * len(copies) + [0, ahead, ahead]
+    order = [*range(1, len(copies) + 2), 0, len(copies) + 2]
+    if goes_on:
+        done = _opaque("done", _call("tvmconv_done", DONE_SOURCE, tirx.min(1, left)), _block_of(product))
+        parts.append(done)
+        stages.append(ahead + 1)
+        order = [*range(3, len(copies) + 4), 0, 1, 2]
+    annotations = {"software_pipeline_stage": stages, "software_pipeline_order": order}
+    ring = tirx.For(loop.loop_var, loop.min, loop.extent, loop.kind, tirx.SeqStmt(parts), None, annotations)
+    return tirx.SeqStmt([ring, _call("tvmconv_barrier", BARRIER_SOURCE)])
+
+
+def _block_of(stmt: tirx.Stmt) -> SBlockRealize:
+    while not isinstance(stmt, SBlockRealize):
+        stmt = stmt.body
+    return stmt
+
+
+def _opaque(name: str, body: tirx.Stmt, like: SBlockRealize | None = None) -> SBlockRealize:
+    """Return a block around a statement that reads and writes what another block does, or nothing."""
+    reads, writes = [], []
+    if like is not None:
+        bound = {each.var: value for each, value in zip(like.block.iter_vars, like.iter_values, strict=True)}
+        reads = [_substituted(region, bound) for region in like.block.reads]
+        writes = [_substituted(region, bound) for region in like.block.writes]
+    return SBlockRealize([], tirx.const(True, "bool"), SBlock([], reads, writes, name, body))
+
+
+def _substituted(node: Any, values: dict[tvm.ir.Var, Any]) -> Any:
+    return tvm_ffi.structural_map(node, (tvm.ir.Var, lambda var: values.get(var, var)))
+
+
+def _call(name: str, source: str, *arguments: Any) -> tirx.Evaluate:
+    return tirx.Evaluate(cuda_func_call(name, *arguments, source_code=source))
