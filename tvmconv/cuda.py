@@ -164,6 +164,8 @@ def _packaged() -> Path:
 
 def _compile(source: str, arch: str, form: str) -> tuple[bytes, str]:
     """Return the source as a "cubin" or "ptx", and the compiler's log, by the compiler that is there."""
+    if arch == "sm_90" and "wgmma" in source:
+        arch = "sm_90a"  # an instruction of this architecture alone
     return _nvrtc(source, arch, form) if has_nvrtc() else _nvcc(source, arch, form)
 
 
