@@ -86,29 +86,27 @@ def _with_function(block: SBlock) -> SBlock:
         name, source = map(str, block.annotations[PRODUCT])
         (sums,) = block.writes
         factors = [region for region in block.reads if not region.source.same_as(sums.source)]
-        starts = [_Start(region, [each.min for each in region.region]) for region in (sums, *factors)]
-        return _replaced(block, starts, _call(name, source, *(start.pointer for start in starts)))
+        operands = [_Operand(region) for region in (sums, *factors)]
+        return _replaced(block, operands, _call(name, source, *(operand.pointer for operand in operands)))
     return block
 
 
-class _Start:
-    """The first element of what a function reads or writes in shared memory or registers.
+class _Operand:
+    """A region of shared memory or registers that a function reads or writes, which gets the address of its start.
 
     ThreadSync does not look at the access, as the ring has barriers of its own.
     """
 
-    def __init__(self, region: TensorRegion, indices: list[Any]) -> None:
-        buffer = region.source
-        ranges = [tvm.ir.Range.from_min_extent(index, 1) for index in indices]
-        first = tirx.decl_buffer(
-            [1] * len(indices), buffer.ty.dtype, f"{buffer.name}_start", scope=buffer.scope(), offset_factor=1
-        )
-        self.match = MatchBufferRegion(first, TensorRegion(buffer, ranges, region.ty))
-        self.pointer = first.access_ptr(0)
+    def __init__(self, region: TensorRegion) -> None:
+        whole = region.source
+        extents = [each.extent for each in region.region]
+        part = tirx.decl_buffer(extents, whole.ty.dtype, f"{whole.name}_part", scope=whole.scope(), offset_factor=1)
+        self.match = MatchBufferRegion(part, region)
+        self.pointer = part.access_ptr(0)
 
 
-def _replaced(block: SBlock, starts: list[_Start], body: tirx.Stmt) -> SBlock:
-    matches = [start.match for start in starts]
+def _replaced(block: SBlock, operands: list[_Operand], body: tirx.Stmt) -> SBlock:
+    matches = [operand.match for operand in operands]
     return SBlock(block.iter_vars, block.reads, block.writes, block.name_hint, body, match_buffers=matches)
 
 
@@ -127,10 +125,12 @@ def _copied(block: SBlock) -> SBlock:
     value, inside = store.value, tirx.const(True, "bool")
     if not isinstance(value, TensorLoad):
         inside, value, _ = value.args
-    *outer, row, copy, lane = store.indices
-    start = _Start(block.writes[0], [*outer, row, copy ^ row, lane])
+    *outer, row, copy, _ = store.indices
+    (written,) = block.writes
+    place = [tvm.ir.Range.from_min_extent(index, 1) for index in (*outer, row, copy ^ row)]
+    target = _Operand(TensorRegion(written.source, [*place, written.region[-1]], written.ty))
     source = tirx.address_of(value.source[tuple(value.indices)])
-    return _replaced(block, [start], _call("tvmconv_copy", COPY_SOURCE, start.pointer, source, inside))
+    return _replaced(block, [target], _call("tvmconv_copy", COPY_SOURCE, target.pointer, source, inside))
 
 
 def _ring(loop: tirx.For) -> tirx.Stmt:
