@@ -86,7 +86,7 @@ def tensor_gemm(workload: ConvWorkload, tile: FragmentTile, parts: int) -> list[
 
     Returns x (N, H, W, C), w (K, R, S, C / groups), what the epilogue reads, and the output (1, 1, N * Ho * Wo, K) that
     lies in memory as (N, Ho, Wo, K). The channels of a group, of the input and of the output, have to fill whole copies
-    of `COPY_BYTES`.
+    of `COPY_BYTES`, and with several groups the output's whole tiles.
 
     "columns" and "weights" are the factors in chunks of `ROW_BYTES`, zero past the last pixel, channel and term. They
     are (pixel tiles, groups, chunks, rows of a tile, copies, elements) and (channel tiles, chunks, ...): the tiles of
@@ -153,11 +153,11 @@ def tensor_gemm(workload: ConvWorkload, tile: FragmentTile, parts: int) -> list[
     def weight(
         kt: tirx.Var, chunk: tirx.Var, wn: tirx.Var, j: tirx.Var, n: tirx.Var, copy: tirx.Var, lane: tirx.Var
     ) -> tirx.PrimExpr:
-        q = kt % tiles_n * tile.block_n + (wn * tile.tiles_n + j) * 8 + n
-        inside = [] if channels % tile.block_n == 0 else [q < channels]
+        k = kt * tile.block_n + (wn * tile.tiles_n + j) * 8 + n
+        inside = [] if workload.out_channels % tile.block_n == 0 else [k < workload.out_channels]
         tap, c = term(chunk, copy)
         inside += ends(tap)
-        place = (kt // tiles_n * channels + q, tap // workload.kernel[1], tap % workload.kernel[1], c + lane)
+        place = (k, tap // workload.kernel[1], tap % workload.kernel[1], c + lane)
         return tirx.if_then_else(tirx.all(*inside), w[place], zero) if inside else w[place]
 
     weights = te.compute(
@@ -191,8 +191,7 @@ def tensor_gemm(workload: ConvWorkload, tile: FragmentTile, parts: int) -> list[
     tiled = te.compute((*grid, *tile.rows, *tile.columns), in_rows, name="tile")
 
     def place(part: tirx.Var, p: tirx.Var, k: tirx.Var) -> tirx.PrimExpr:
-        m, n = p % tile.block_m, k % channels % tile.block_n
-        kt = k // channels * tiles_n + k % channels // tile.block_n
+        m, n, kt = p % tile.block_m, k % tile.block_n, k // tile.block_n
         rows = m // (16 * v * i), m // (16 * v) % i, m // 16 % v, m // 8 % 2, m % 8
         return tiled[(part, p // tile.block_m, kt, *rows, n // (8 * j), n // 8 % j, n // 2 % 4, n % 2)]
 
