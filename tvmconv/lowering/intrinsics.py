@@ -18,7 +18,7 @@ from tvm.s_tir.stmt import MatchBufferRegion, SBlock, SBlockRealize
 from ..annotations import COPY, PRODUCT, RING
 
 COPY_SOURCE = """
-__device__ __forceinline__ void tvmconv_copy(void* shared, const void* global, bool inside) {
+__device__ __forceinline__ void tvmconv_copy(void* shared, const void* global, int inside) {
   unsigned address = (unsigned)__cvta_generic_to_shared(shared);
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" :: "r"(address), "l"(global), "r"(inside ? 16 : 0)
     : "memory");
@@ -130,7 +130,14 @@ def _copied(block: SBlock) -> SBlock:
     place = [tvm.ir.Range.from_min_extent(index, 1) for index in (*outer, row, copy ^ row)]
     target = _Operand(TensorRegion(written.source, [*place, written.region[-1]], written.ty))
     source = tirx.address_of(value.source[tuple(value.indices)])
-    return _replaced(block, [target], _call("tvmconv_copy", COPY_SOURCE, target.pointer, source, inside))
+    return _replaced(block, [target], _call("tvmconv_copy", COPY_SOURCE, target.pointer, source, _all_of(inside)))
+
+
+def _all_of(condition: Any) -> Any:
+    """Return a condition as an integer that is made without branches, where `&&` would skip what comes behind it."""
+    if isinstance(condition, tirx.And):
+        return _all_of(condition.a) & _all_of(condition.b)
+    return condition.astype("int32")
 
 
 def _ring(loop: tirx.For) -> tirx.Stmt:
