@@ -18,10 +18,7 @@ COPIED = "tvmconv.copied"
 """The annotation of a loop over staged channels: the number of chunks in shared memory, which are copied ahead."""
 
 COPY = "tvmconv.copy"
-"""The annotation of a block that copies 16 bytes to shared memory, or zeros: an asynchronous copy takes its place.
-
-Its value is "ca" for a copy through the L1 and L2 caches, or "cg" for one through L2 alone, as PTX has them.
-"""
+"""The annotation of a block that copies 16 bytes to shared memory, or zeros: an asynchronous copy takes its place."""
 
 PRODUCT = "tvmconv.product"
 """The annotation of a block that adds the product of two chunks in shared memory to sums in registers.

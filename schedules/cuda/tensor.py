@@ -11,8 +11,6 @@ that replace parts of it: see `tvmconv.lowering.intrinsics`.
 
 from __future__ import annotations
 
-from math import prod
-
 import tvm
 from tvm import te
 from tvm.s_tir import Schedule
@@ -101,7 +99,7 @@ def schedule(problem: Problem, config: Config, target: tvm.target.Target) -> Sch
     for stage in (columns, weights):
         sch.set_scope(stage, 0, "shared.dyn")
         sch.compute_at(stage, chunk, preserve_unit_loops=True)
-        _copy(sch, stage, tile.threads, "ca" if stage is columns and prod(workload.kernel) > 1 else "cg")
+        _copy(sch, stage, tile.threads)
     init = sch.decompose_reduction(product, chunk)
     for loop in sch.get_loops(init)[-4:]:
         sch.unroll(loop)
@@ -110,12 +108,12 @@ def schedule(problem: Problem, config: Config, target: tvm.target.Target) -> Sch
     return sch
 
 
-def _copy(sch: Schedule, stage: SBlockRV, threads: int, cache: str) -> None:
+def _copy(sch: Schedule, stage: SBlockRV, threads: int) -> None:
     """Give vector after vector of a chunk to thread after thread."""
     *loops, lane = _own_loops(sch, stage)
     _, thread = sch.split(sch.fuse(*loops), [None, threads])
     sch.bind(thread, "threadIdx.x")
-    sch.annotate(sch.blockize(lane), COPY, cache)
+    sch.annotate(sch.blockize(lane), COPY, True)
 
 
 def _own_loops(sch: Schedule, stage: SBlockRV) -> list[LoopRV]:

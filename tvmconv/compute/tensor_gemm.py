@@ -76,8 +76,7 @@ def chunk_elements(workload: ConvWorkload) -> int:
 def chunks(workload: ConvWorkload) -> int:
     """Return the number of chunks of the reduction, the last of which may be in part zeros.
 
-    Where channels are whole chunks a chunk is of one tap, and all taps of its channels follow one another: neighbouring
-    taps read nearly the same pixels, which are in the L1 cache then. Else a chunk goes on with the next tap.
+    Where channels are whole chunks a chunk is of one tap, else it goes on with the next tap.
     """
     return -(-prod(workload.kernel) * workload.w_shape[1] // chunk_elements(workload))
 
@@ -123,7 +122,8 @@ def tensor_gemm(workload: ConvWorkload, tile: FragmentTile, parts: int) -> list[
     def term(chunk: tirx.PrimExpr, copy: tirx.PrimExpr) -> tuple[tirx.PrimExpr, tirx.PrimExpr]:
         """Return the tap and the channel of the first element of a copy."""
         if whole:
-            return chunk % taps, (chunk // taps * vectors + copy) * vector
+            per_tap = depth // (vectors * vector)
+            return chunk // per_tap, (chunk % per_tap * vectors + copy) * vector
         first = (chunk * vectors + copy) * vector
         return first // depth, first % depth
 

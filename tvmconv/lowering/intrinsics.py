@@ -18,11 +18,11 @@ from tvm.s_tir.stmt import MatchBufferRegion, SBlock, SBlockRealize
 from ..annotations import COPY, PRODUCT, RING
 
 COPY_SOURCE = """
-__device__ __forceinline__ void tvmconv_copy_{cache}(void* shared, const void* global, int inside) {{
+__device__ __forceinline__ void tvmconv_copy(void* shared, const void* global, int inside) {
   unsigned address = (unsigned)__cvta_generic_to_shared(shared);
-  asm volatile("cp.async.{cache}.shared.global [%0], [%1], 16, %2;" :: "r"(address), "l"(global), "r"(inside ? 16 : 0)
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" :: "r"(address), "l"(global), "r"(inside ? 16 : 0)
     : "memory");
-}}
+}
 """
 """An asynchronous copy of 16 bytes, or of none: what is missing then is zeros, and nothing is read."""
 
@@ -127,12 +127,10 @@ def _copied(block: SBlock) -> SBlock:
         inside, value, _ = value.args
     *outer, row, copy, _ = store.indices
     (written,) = block.writes
-    cache = str(block.annotations[COPY])
-    name = f"tvmconv_copy_{cache}"
     place = [tvm.ir.Range.from_min_extent(index, 1) for index in (*outer, row, copy ^ row)]
     target = _Operand(TensorRegion(written.source, [*place, written.region[-1]], written.ty))
     source = tirx.address_of(value.source[tuple(value.indices)])
-    return _replaced(block, [target], _call(name, COPY_SOURCE.format(cache=cache), target.pointer, source, _all_of(inside)))
+    return _replaced(block, [target], _call("tvmconv_copy", COPY_SOURCE, target.pointer, source, _all_of(inside)))
 
 
 def _all_of(condition: Any) -> Any:
