@@ -26,7 +26,8 @@ class Template(Protocol):
 
     Config: type[Any]
     """The knobs, a frozen dataclass. A knob that is added later has a default that means what was before it, so that
-    older records stay true."""
+    older records stay true. For one that gets another name it has a `FORMER_NAMES`, a class variable: the present names
+    by the former ones, so that records that have these are read."""
 
     LEAST: Any
     """The configuration with the least legal value of each knob."""

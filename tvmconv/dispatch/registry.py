@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -156,6 +157,14 @@ def template_name(template: Template) -> str:
         if each is template:
             return name
     raise InvalidArgumentError("template", template, "one that is registered")
+
+
+def knob_name(template: str, name: str) -> str:
+    """Return the present name of a knob of a template, if the name is a former one in the template's `FORMER_NAMES`."""
+    if template not in _registered:
+        return name
+    present: Mapping[str, str] = getattr(_registered[template].Config, "FORMER_NAMES", {})
+    return present.get(name, name)
 
 
 class _Message(msgspec.Struct):

@@ -115,7 +115,7 @@ def fold(problem: Problem, selection: Selection, target: tvm.target.Target, cons
 
 def _bound(skeleton: Skeleton, problem: Problem, selection: Selection, constants: Constants) -> Folded:
     dense = expanded(problem.workload, constants)
-    blocks = output_blocks(dense["w"], selection.config.channels)
+    blocks = output_blocks(dense["w"], selection.config.block_m)
     return Folded(bind(skeleton, dense, blocks), skeleton.pixels, len(blocks))
 
 
