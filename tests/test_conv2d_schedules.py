@@ -158,8 +158,8 @@ def test_space_begins_with_the_default_and_is_legal(case: Case, algorithm: str) 
     space = template.space(Problem(case.workload), CPU)
     check_space(space, template.default_config(Problem(case.workload), CPU))
     assert (
-        template.features(Problem(case.workload), space.default).keys()
-        == template.features(Problem(WORKLOAD), SMALL).keys()
+        template.features(Problem(case.workload), space.default, CPU).keys()
+        == template.features(Problem(WORKLOAD), SMALL, CPU).keys()
     )
 
 
