@@ -16,7 +16,7 @@ import tvm
 
 from tvmconv.errors import NoValidConfigurationError
 from tvmconv.problem import Problem
-from tvmconv.targets.devices import H100, Gpu, gpu_of
+from tvmconv.targets.devices import Gpu, gpu_of
 from tvmconv.workload import ConvWorkload
 
 from ..space import Space, ceil_div, ceil_to, divisors, named, tile_sizes, wasted
