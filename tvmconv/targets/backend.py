@@ -58,8 +58,8 @@ class Backend(ABC):
     """Tensors between the convolutions of a network may be in blocks of channels."""
     most_products: int
     """Multiply-adds of a thread in a sparse kernel: so many take two cores about a minute to compile."""
-    gemm_size: int
-    """Rows of the square matrices whose product tells the peak rate of a device."""
+    gemm_size: int | None
+    """Rows of square matrices whose product tells the peak rate; None where multiply-adds in registers tell it."""
     missing: str
     """The device, as a message names it that says that there is none."""
 

@@ -78,7 +78,7 @@ CPU = CpuBackend(
     workspace_is_passed=False,
     channels_in_blocks=True,
     most_products=60_000,
-    gemm_size=2048,
+    gemm_size=None,
     missing="a CPU",
 )
 
