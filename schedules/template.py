@@ -74,8 +74,8 @@ class Template(Protocol):
         """
         ...
 
-    def features(self, problem: Problem, config: Any) -> Mapping[str, float]:
-        """Return numbers that the tuner's cost model should know of a configuration beside its knobs.
+    def features(self, problem: Problem, config: Any, target: Target) -> Mapping[str, float]:
+        """Return numbers that the tuner's cost model should know of a configuration on a target, beside its knobs.
 
         On a CPU "tasks" is the number of pieces that a configuration whose knob `parallel` is set shares out.
         """

@@ -6,7 +6,6 @@ import json
 import subprocess
 import sys
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,14 +14,14 @@ import pytest
 from command_line import tvmconv, tvmconv_json
 
 from tvmconv import ConvWorkload, Epilogue, operators, suites
-from tvmconv.bench import suite, timing
+from tvmconv.bench import roofs, suite, timing
 from tvmconv.bench.peers import OURS, default_peers, known_peers
 from tvmconv.bench.peers.ours import Tvmconv
 from tvmconv.bench.peers.pytorch import PyTorch
 from tvmconv.bench.report import Change, Report, Row, geometric_means
 from tvmconv.bench.timing import Timing
 from tvmconv.errors import InvalidArgumentError
-from tvmconv.targets import backend_of, device_facts, has_gpu, resolve_target
+from tvmconv.targets import device_facts, has_gpu, resolve_target
 from tvmconv.testing import random_operands
 
 torch = pytest.importorskip("torch")
@@ -51,8 +50,8 @@ def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
     """Replace the real suites by two small ones, timed for a moment."""
     monkeypatch.setattr(suites, "_read", lambda: TINY)
     monkeypatch.setattr(suite, "SECONDS", 0.001)
-    monkeypatch.setattr(suite, "ROOF_BYTES", 2**20)
-    monkeypatch.setattr(suite, "backend_of", lambda target: replace(backend_of(target), gemm_size=64))
+    for name, value in (("COPIED_BYTES", 2**20), ("STEPS", 2**10), ("SECONDS", 0.001)):
+        monkeypatch.setattr(roofs, name, value)
     monkeypatch.setattr(timing._WallTimer, "SETTLE", 0.001)
 
 
@@ -201,6 +200,7 @@ def test_cold_caches(tiny: None, monkeypatch: pytest.MonkeyPatch) -> None:
     assert report["cache"] == "cold"
     assert prepared == [10_000 // row["bytes"] + 1 for row in report["rows"]]
     assert prepared[0] > 1
+    assert report["roofs"]["flops"] > 1e8  # nothing is drawn here
 
 
 def test_threads_are_the_same_for_all(tmp_path: Path) -> None:

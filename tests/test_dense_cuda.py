@@ -179,8 +179,8 @@ def test_space_begins_with_the_default_and_is_legal(case: Case) -> None:
     space = direct.space(Problem(case.workload), SM_90)
     check_space(space, direct.default_config(Problem(case.workload), SM_90))
     assert (
-        direct.features(Problem(case.workload), space.default).keys()
-        == direct.features(Problem(LAYER), config()).keys()
+        direct.features(Problem(case.workload), space.default, SM_90).keys()
+        == direct.features(Problem(LAYER), config(), SM_90).keys()
     )
 
 

@@ -75,7 +75,7 @@ def test_template_says_what_a_problem_takes(name: str) -> None:
         assert isinstance(config, template.Config)
         assert not template.space(problem, target).violated(config)
         assert 0 < template.estimate(problem, config, target) < inf
-        assert all(isfinite(value) for value in template.features(problem, config).values())
+        assert all(isfinite(value) for value in template.features(problem, config, target).values())
         assert any(other != config for other in template.ablations(config).values())
 
 

@@ -169,7 +169,7 @@ def _sums(target: tvm.target.Target) -> int:
     return SUMS * vector_registers(target) // 32
 
 
-def features(problem: Problem, config: Config) -> dict[str, float]:
+def features(problem: Problem, config: Config, target: tvm.target.Target) -> dict[str, float]:
     """Return features for a cost model beside the knobs, such that workloads can be compared."""
     workload = problem.workload
     height, _ = workload.output_size

@@ -211,9 +211,9 @@ def _threads(columns: int) -> int:
     return rounded if rounded <= 1.2 * threads else threads
 
 
-def features(problem: Problem, config: Config) -> dict[str, float]:
-    """Return features for a cost model beside the knobs, such that workloads can be compared; an H100 is assumed."""
-    workload = problem.workload
+def features(problem: Problem, config: Config, target: tvm.target.Target) -> dict[str, float]:
+    """Return features for a cost model beside the knobs, such that workloads can be compared."""
+    workload, gpu = problem.workload, gpu_of(target)
     height, width = workload.output_size
     grid, shared = blocks(workload, config), shared_bytes(workload, config)
     taps, vthreads = prod(workload.kernel), config.vthreads_y * config.vthreads_x
@@ -222,10 +222,9 @@ def features(problem: Problem, config: Config) -> dict[str, float]:
     registers = 24 + config.outputs + window_elements(workload, config)
     warps = ceil_div(config.threads, 32)
     by_registers = REGISTERS // WARP // (warps * ceil_div(registers, 8) * 8)
-    by_shared = H100.shared_bytes // (shared + BLOCK_BYTES)
-    resident = max(1, min(H100.blocks, H100.warps // warps, by_shared, by_registers))
-    multiprocessors = H100.multiprocessors
-    waves = grid / (multiprocessors * resident)
+    by_shared = gpu.shared_bytes // (shared + BLOCK_BYTES)
+    resident = max(1, min(gpu.blocks, gpu.warps // warps, by_shared, by_registers))
+    waves = grid / (gpu.multiprocessors * resident)
     run = min(width, config.threads_x * config.thread_x)
     return {
         "threads": config.threads,
@@ -240,13 +239,13 @@ def features(problem: Problem, config: Config) -> dict[str, float]:
         "waste": wasted(width, config.block_x) * wasted(height, config.block_y),
         "shared_bytes": shared,
         "registers": registers,
-        "warps_per_sm": min(warps * resident, grid * warps / multiprocessors),
+        "warps_per_sm": min(warps * resident, grid * warps / gpu.multiprocessors),
         "waves": waves,
-        "last_wave": ceil_div(grid, multiprocessors * resident) / waves,
-        "blocks_per_sm": ceil_div(grid, multiprocessors) * multiprocessors / grid,
+        "last_wave": ceil_div(grid, gpu.multiprocessors * resident) / waves,
+        "blocks_per_sm": ceil_div(grid, gpu.multiprocessors) * gpu.multiprocessors / grid,
         "macs_per_load": config.outputs * taps / own,
         "halo": staged / (config.block_y * config.block_x),
-        "outputs_per_sm": config.outputs * config.threads * min(resident, grid / multiprocessors),
+        "outputs_per_sm": config.outputs * config.threads * min(resident, grid / gpu.multiprocessors),
         "run_bytes": run * workload.itemsize,
         "rows_of_warp": max(1.0, 32 / config.threads_x),
         "taps": taps,

@@ -197,15 +197,15 @@ def supports(problem: Problem, target: tvm.target.Target) -> bool:
     return problem.is_dense
 
 
-def features(problem: Problem, config: GemmConfig) -> dict[str, Any]:
-    """Return features for a cost model beside the knobs, such that workloads can be compared; an H100 is assumed."""
-    workload = problem.workload
-    grid, resident = blocks(workload, config), resident_blocks(workload, config, H100)
+def features(problem: Problem, config: GemmConfig, target: tvm.target.Target) -> dict[str, Any]:
+    """Return features for a cost model beside the knobs, such that workloads can be compared."""
+    workload, gpu = problem.workload, gpu_of(target)
+    grid, resident = blocks(workload, config), resident_blocks(workload, config, gpu)
     pixels, terms = workload.batch * prod(workload.output_size), workload.w_shape[1] * prod(workload.kernel)
     summed = part_channels(workload, config) * config.split_k * prod(workload.kernel)
-    share = ceil_div(grid, H100.multiprocessors)
+    share = ceil_div(grid, gpu.multiprocessors)
     return {
-        "clocks": clocks(workload, config, H100),
+        "clocks": clocks(workload, config, gpu),
         "block_m": config.block_m,
         "block_n": config.block_n,
         "outputs": config.outputs,
@@ -215,7 +215,7 @@ def features(problem: Problem, config: GemmConfig) -> dict[str, Any]:
         "blocks": grid,
         "resident": resident,
         "warps": min(share, resident) * config.threads / WARP,
-        "balance": share * H100.multiprocessors / grid,
+        "balance": share * gpu.multiprocessors / grid,
         "waste_m": wasted(workload.multiplier, config.block_m),
         "waste_n": wasted(pixels, config.block_n),
         "waste_terms": summed / terms,

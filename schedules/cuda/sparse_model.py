@@ -16,7 +16,7 @@ import tvm
 
 from tvmconv.errors import NoValidConfigurationError
 from tvmconv.problem import Problem
-from tvmconv.targets.devices import H100, Gpu, gpu_of
+from tvmconv.targets.devices import Gpu, gpu_of
 from tvmconv.workload import ConvWorkload
 
 from ..space import Space, ceil_div, ceil_to, divisors, named, tile_sizes, wasted
@@ -229,13 +229,13 @@ def pays(problem: Problem, config: Config, target: tvm.target.Target, weight_byt
     return time < direct.estimate(dense, direct.default_config(dense, target), target)
 
 
-def features(problem: Problem, config: Config) -> dict[str, float]:
-    """Return features for a cost model beside the knobs, such that workloads can be compared; an H100 is assumed."""
-    workload, density = problem.workload, problem.density
+def features(problem: Problem, config: Config, target: tvm.target.Target) -> dict[str, float]:
+    """Return features for a cost model beside the knobs, such that workloads can be compared."""
+    workload, density, gpu = problem.workload, problem.density, gpu_of(target)
     grid, bodies = blocks(workload, config), ceil_div(workload.out_channels, config.block_m)
-    share, resident = ceil_div(grid * bodies, H100.multiprocessors), resident_blocks(workload, config, H100)
+    share, resident = ceil_div(grid * bodies, gpu.multiprocessors), resident_blocks(workload, config, gpu)
     return {
-        "clocks": clocks(workload, config, H100, density),
+        "clocks": clocks(workload, config, gpu, density),
         "instructions": instructions(workload, config, density),
         "loads": loads(workload, config, density),
         "places": places(workload, config),
@@ -246,7 +246,7 @@ def features(problem: Problem, config: Config) -> dict[str, float]:
         "chunks": workload.in_channels // config.block_c,
         "warps": min(share, resident) * ceil_div(config.threads, WARP),
         "resident": resident,
-        "balance": share * H100.multiprocessors / (grid * bodies),
+        "balance": share * gpu.multiprocessors / (grid * bodies),
         "shared_bytes": shared_bytes(workload, config),
         "row_bytes": config.tile[1] * workload.itemsize,
         "halo": prod(window(workload, config)) / prod(config.tile),

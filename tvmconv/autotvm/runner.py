@@ -16,7 +16,6 @@ from ..workspace import Workspace
 from . import worker
 from .processes import WorkerPool
 from .protocol import BuildResult, Calls, RunResult, last_error
-from .timing import cuda_driver
 
 
 class LocalRunner:
@@ -64,8 +63,7 @@ class LocalRunner:
         facts = device_facts(backend.kind, numbers[0]) if numbers else None
         if facts is None:
             raise NoDeviceError(f"measuring {task} needs {backend.missing}, and none is visible here")
-        if backend.on_gpu:
-            cuda_driver()  # without it every trial would fail in its worker
+        backend.require_timer()  # without it every trial would fail in its worker
         if (arch := backend.arch_here(numbers[0])) != arch_of(task.target):
             raise InvalidArgumentError("target", str(task.target), f"one of arch {arch}, as {facts} has")
         return facts

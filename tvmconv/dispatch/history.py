@@ -165,7 +165,7 @@ class History:
         if default is None:
             return False
         best = msgspec.convert(record.knobs, template.Config), record.cost
-        gain = expected_gain(best, (config, default.cost), measured, template, record.device, device)
+        gain = expected_gain(best, (config, default.cost), measured, template, target, record.device, device)
         return gain > LEAST_GAIN
 
     def _shares(self, problem: Problem) -> list[float | None]:

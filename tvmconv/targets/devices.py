@@ -10,6 +10,7 @@ import platform
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -167,6 +168,7 @@ def host_arch() -> str:
     return architecture(platform.machine())
 
 
+@lru_cache(maxsize=64)  # estimates and features ask for each configuration of a space, and LLVM takes 0.3 ms
 def cpu_of(target: tvm.target.Target) -> Cpu:
     """Return the row for a target of kind "llvm", by its architecture, its mcpu and its features."""
     from tvm.target import codegen

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +14,7 @@ from ..dtypes import StorageType
 from ..errors import InvalidArgumentError, NoDeviceError
 from .backend import Backend, DeviceFacts
 from .devices import model_of
+from .graph_timing import cuda_driver, graph_costs
 
 if TYPE_CHECKING:
     import tvm
@@ -65,6 +66,22 @@ class CudaBackend(Backend):
 
     def facts(self, number: int = 0) -> DeviceFacts | None:
         return _facts(number)
+
+    def require_timer(self) -> None:
+        cuda_driver()
+
+    def costs(
+        self,
+        module: tvm.runtime.Module,
+        name: str,
+        arguments: Sequence[tvm.runtime.Tensor],
+        device: tvm.runtime.Device,
+        number: int,
+        repeat: int,
+        min_repeat_ms: int,
+        flush: bool = False,
+    ) -> list[float]:
+        return graph_costs(partial(module[name], *arguments), device, number, repeat, min_repeat_ms)
 
     def text(self, module: tvm.runtime.Module, view: str, target: tvm.target.Target) -> str:
         sources = cuda.sources(module)
