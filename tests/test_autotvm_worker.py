@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import zlib
+from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import msgspec
 import pytest
@@ -13,7 +17,7 @@ import tvm
 from faulty_kernels import TASK, TRIAL, library
 
 import tvmconv
-from tvmconv.autotvm import rpc, task, worker
+from tvmconv.autotvm import rpc, task, timing, worker
 from tvmconv.autotvm.measure import BuildResult
 from tvmconv.autotvm.protocol import Calls, RunResult
 from tvmconv.autotvm.task import Task
@@ -103,3 +107,55 @@ def test_a_session_describes_its_server_and_runs_what_it_is_sent(session: None, 
     assert (sound.status, len(sound.costs)) == (Status.OK, 2)
     assert rpc._end.is_alive()
     assert answer(library(tmp_path, "return 0;")).status is Status.WRONG_ANSWER
+
+
+class Driver:
+    """CUDA's driver, in which a replay of a graph takes a millisecond; a function that fails may be named."""
+
+    CUresult = SimpleNamespace(CUDA_SUCCESS=0)
+    CUstream_flags = SimpleNamespace(CU_STREAM_NON_BLOCKING=1)
+    CUstreamCaptureMode = SimpleNamespace(CU_STREAM_CAPTURE_MODE_THREAD_LOCAL=1)
+
+    def __init__(self, failing: str = "") -> None:
+        self.failing = failing
+        self.called = Counter[str]()
+        self.replays = 0
+
+    def __getattr__(self, name: str) -> Callable[..., tuple[Any, ...]]:
+        def call(*arguments: Any) -> tuple[Any, ...]:
+            self.called[name] += 1
+            if name == self.failing:
+                return (2,)
+            if name == "cuGetErrorString":
+                return 0, b"out of memory"
+            if name == "cuGraphLaunch":
+                self.replays += 1
+            elif name == "cuEventElapsedTime":
+                taken, self.replays = float(self.replays), 0
+                return 0, taken
+            return 0, self.called[name]
+
+        return call
+
+
+def graph_costs(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> tuple[list[float], int]:
+    """Return the costs that a graph of four calls has with a driver, and the number of calls that were made."""
+    monkeypatch.setattr(timing, "cuda_driver", lambda: driver)
+    monkeypatch.setattr(timing.tvm_ffi, "use_raw_stream", lambda device, stream: nullcontext())
+    made: list[None] = []
+    device = SimpleNamespace(sync=lambda: None)
+    return timing.graph_costs(lambda: made.append(None), device, 4, 3, min_repeat_ms=4.5), len(made)
+
+
+def test_a_graph_is_replayed_for_as_long_as_it_has_to_be(monkeypatch: pytest.MonkeyPatch) -> None:
+    driver = Driver()
+    assert graph_costs(driver, monkeypatch) == ([pytest.approx(1e-3 / 4)] * 3, 4)
+    assert driver.called["cuGraphLaunch"] == 1 + 1 + 3 * 5
+    for kind in ("Stream", "Event"):
+        assert driver.called[f"cu{kind}Create"] == driver.called[f"cu{kind}Destroy"]
+    assert driver.called["cuGraphExecDestroy"] == driver.called["cuGraphDestroy"] == 1
+
+
+def test_errors_of_the_driver_are_raised(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(RuntimeError, match="CUDA: out of memory"):
+        graph_costs(Driver(failing="cuGraphInstantiate"), monkeypatch)
