@@ -3,15 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
 from tvmconv.problem import Problem
+from tvmconv.workload import ConvWorkload
 
 from .space import Space
 
 if TYPE_CHECKING:
     from tvm.s_tir import Schedule
     from tvm.target import Target
+
+
+class Layouts(NamedTuple):
+    """The layouts that a template takes of each operand, by the names of their kinds; see `tvmconv.layout`."""
+
+    x: tuple[str, ...] = ("NCHW",)
+    w: tuple[str, ...] = ("KCRS",)
+    output: tuple[str, ...] = ("NCHW",)
+    """The residual has the output's."""
+
+    def take(self, workload: ConvWorkload) -> bool:
+        """Say whether each operand of a workload is in one of them."""
+        named = workload.x_layout.name, workload.weight_layout.name, workload.output_layout.name
+        return all(name in known for name, known in zip(named, self, strict=True))
 
 
 @runtime_checkable
@@ -28,6 +43,9 @@ class Template(Protocol):
     """The knobs, a frozen dataclass. A knob that is added later has a default that means what was before it, so that
     older records stay true."""
 
+    LAYOUTS: Layouts
+    """The layouts of x, w and the output that it takes; problems in others never come to it."""
+
     LEAST: Any
     """The configuration with the least legal value of each knob."""
 
@@ -36,7 +54,7 @@ class Template(Protocol):
         ...
 
     def supports(self, problem: Problem, target: Target) -> bool:
-        """Say whether the template schedules a problem: its kind of convolution, layouts, types and sparsity."""
+        """Say whether the template schedules a problem in its layouts: its kind of convolution, type and sparsity."""
         ...
 
     def space(self, problem: Problem, target: Target) -> Space[Any]:

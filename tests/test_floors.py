@@ -29,6 +29,7 @@ FLOORS = (
         "suites",
         "threads",
         "version",
+        "layout",
         "workload",
     ),
     ("arrays", "cuda", "kernel_cache", "storage", "targets"),

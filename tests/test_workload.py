@@ -12,7 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tvmconv import ConvWorkload, Epilogue
+from tvmconv.compute import from_logical, to_logical
 from tvmconv.errors import InvalidArgumentError
+from tvmconv.layout import data_layout, weight_layout
 
 X, W = (1, 4, 10, 12), (4, 2, 3, 3)
 
@@ -95,11 +97,44 @@ def test_blocks_of_channels() -> None:
     assert (blocked.is_in_nchw, blocked.in_nchw()) == (False, workload)
 
 
-@pytest.mark.parametrize("layout", ["NHWC", "NCHW0c", "NCHW8", "NCHW8cc", "NCHW5c", "NCHW8c ", ""])
+def test_channels_last() -> None:
+    workload = ConvWorkload.conv2d((2, 16, 10, 12), (24, 16, 3, 5), residual=True)
+    last = msgspec.structs.replace(workload, layout="NHWC", w_layout="KRSC", out_layout="NHWC")
+    assert ConvWorkload.from_json(last.to_json()) == last
+    assert {name: shape for name, (shape, _) in last.operands.items()} == {
+        "x": (2, 10, 12, 16),
+        "w": (24, 3, 5, 16),
+        "residual": (2, 10, 12, 24),
+        "output": (2, 10, 12, 24),
+    }
+    assert str(last) == "conv2d 2x16x10x12 -> 24, 3x5 padding 1,2,1,2 NHWC with KRSC to NHWC + residual"
+    assert (last.is_in_nchw, last.in_nchw()) == (False, workload)
+    with pytest.raises(InvalidArgumentError, match="^w_layout is 'CKRS'; expected KCRS or KRSC"):
+        msgspec.structs.replace(workload, w_layout="CKRS")
+    depthwise = ConvWorkload.depthwise((1, 4, 8, 8), (4, 1, 3, 3))
+    with pytest.raises(InvalidArgumentError, match="^w_layout is 'KRSC'; expected KCRS$"):
+        msgspec.structs.replace(depthwise, w_layout="KRSC")
+
+
+def test_layouts_are_inverse() -> None:
+    rng = np.random.default_rng(0)
+    array = rng.standard_normal((2, 16, 3, 5))
+    for name in ("NCHW", "NHWC", "NCHW8c"):
+        layout = data_layout(name)
+        stored = from_logical(array, layout)
+        assert stored.shape == layout.shape(array.shape)
+        np.testing.assert_array_equal(to_logical(stored, layout), array)
+        place = layout.place(1, 11, 2, 3)
+        assert stored[place] == array[1, 11, 2, 3]
+        assert layout.logical(*place) == (1, 11, 2, 3)
+    np.testing.assert_array_equal(from_logical(array, weight_layout("KRSC")), array.transpose(0, 2, 3, 1))
+
+
+@pytest.mark.parametrize("layout", ["NHCW", "NCHW1c", "NCHW0c", "NCHW8", "NCHW8cc", "NCHW5c", "NCHW8c ", ""])
 def test_bad_layouts(layout: str) -> None:
     workload = ConvWorkload.conv2d((2, 16, 10, 12), (24, 16, 3, 3))
     for name in ("layout", "out_layout"):
-        with pytest.raises(InvalidArgumentError, match=f"^{name} is .*expected 'NCHW', or such as 'NCHW8c'"):
+        with pytest.raises(InvalidArgumentError, match=f"^{name} is .*expected 'NCHW', 'NHWC', or such as 'NCHW8c'"):
             msgspec.structs.replace(workload, **{name: layout})
 
 

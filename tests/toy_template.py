@@ -11,8 +11,11 @@ from tvm.s_tir import Schedule
 from tvmconv import compute
 from tvmconv.problem import Problem
 from tvmconv.schedules.space import Space
+from tvmconv.schedules.template import Layouts
 
 VERSION = 3
+
+LAYOUTS = Layouts()
 
 
 @dataclass(frozen=True)
@@ -27,8 +30,8 @@ LEAST = Config(parallel=False)
 
 
 def supports(problem: Problem, target: tvm.target.Target) -> bool:
-    """Support depthwise convolutions in NCHW with 1x1 kernels."""
-    return problem.is_depthwise and problem.workload.is_in_nchw and problem.workload.kernel == (1, 1)
+    """Support depthwise convolutions with 1x1 kernels."""
+    return problem.is_depthwise and problem.workload.kernel == (1, 1)
 
 
 def space(problem: Problem, target: tvm.target.Target) -> Space[Config]:

@@ -7,7 +7,6 @@ was given, and so is an activation: relu, relu6 and clip are bounds, whatever na
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from math import prod
 
@@ -16,6 +15,7 @@ import msgspec
 from .dtypes import KNOWN, STORAGE_TYPES, StorageType
 from .epilogue import Epilogue
 from .errors import InvalidArgumentError
+from .layout import WEIGHT_LAYOUTS, Layout, data_layout, weight_layout
 from .parameters import (
     Activation,
     Padding,
@@ -28,8 +28,6 @@ from .parameters import (
 
 MAX_ELEMENTS = 2**30
 """The largest number of elements of a tensor: kernels index with 32-bit integers and round sizes up to whole tiles."""
-
-LAYOUT = re.compile(r"NCHW([1-9][0-9]?c)?")
 
 
 class ConvWorkload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -50,7 +48,9 @@ class ConvWorkload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     dilation: tuple[int, int] = (1, 1)
     groups: int = 1
     layout: str = "NCHW"
-    """The layout of x in memory: "NCHW", or such as "NCHW8c", (N, C / 8, H, W, 8): its channels in blocks."""
+    """The layout of x in memory: "NCHW", "NHWC", or such as "NCHW8c", (N, C / 8, H, W, 8): its channels in blocks."""
+    w_layout: str = "KCRS"
+    """The layout of w in memory: "KCRS", or "KRSC" where channels are not each convolved by itself."""
     out_layout: str = "NCHW"
     """The layout of the output and the residual in memory."""
     dtype: str = "float32"
@@ -178,11 +178,10 @@ class ConvWorkload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
                 "groups", self.groups, f"a divisor of {self.in_channels} input and {self.out_channels} output channels"
             )
         for name, channels in (("layout", self.in_channels), ("out_layout", self.out_channels)):
-            layout = getattr(self, name)
-            if not LAYOUT.fullmatch(layout) or channels % channel_block(layout):
-                raise InvalidArgumentError(
-                    name, layout, f"'NCHW', or such as 'NCHW8c', in blocks that divide {channels} channels"
-                )
+            _require_layout(name, getattr(self, name), channels)
+        known = WEIGHT_LAYOUTS[:1] if self.is_depthwise else WEIGHT_LAYOUTS
+        if self.w_layout not in known:
+            raise InvalidArgumentError("w_layout", self.w_layout, " or ".join(known))
         if self.dtype not in STORAGE_TYPES:
             raise InvalidArgumentError("dtype", self.dtype, KNOWN)
         window, padded = self.window, self.padded_input
@@ -204,18 +203,34 @@ class ConvWorkload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         return msgspec.structs.replace(self, epilogue=msgspec.structs.replace(self.epilogue, scale=False))
 
     def in_nchw(self) -> ConvWorkload:
-        """Return the same workload for operands that are not in blocks."""
-        return msgspec.structs.replace(self, layout="NCHW", out_layout="NCHW")
+        """Return the same workload for operands in their logical order: NCHW, and a weight in KCRS."""
+        return msgspec.structs.replace(self, layout="NCHW", w_layout="KCRS", out_layout="NCHW")
 
     @property
     def layouts(self) -> str:
-        """The layouts of x and of the output, in words."""
-        return f"{self.layout} to {self.out_layout}"
+        """The layouts of x and of the output in words, and that of w if it is not KCRS."""
+        weight = f" with {self.w_layout}" if self.w_layout != "KCRS" else ""
+        return f"{self.layout}{weight} to {self.out_layout}"
 
     @property
     def is_in_nchw(self) -> bool:
-        """True if no operand is in blocks of channels."""
-        return self.layout == self.out_layout == "NCHW"
+        """True if all operands are in their logical order."""
+        return self.layout == self.out_layout == "NCHW" and self.w_layout == "KCRS"
+
+    @property
+    def x_layout(self) -> Layout:
+        """The order of the dimensions of x."""
+        return data_layout(self.layout)
+
+    @property
+    def weight_layout(self) -> Layout:
+        """The order of the dimensions of w."""
+        return weight_layout(self.w_layout)
+
+    @property
+    def output_layout(self) -> Layout:
+        """The order of the dimensions of the output and the residual."""
+        return data_layout(self.out_layout)
 
     @property
     def is_depthwise(self) -> bool:
@@ -268,10 +283,10 @@ class ConvWorkload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     @property
     def operands(self) -> dict[str, tuple[tuple[int, ...], str]]:
         """The shape in memory and dtype of each operand of the kernel, in order; the last one is the output."""
-        output_shape = in_layout(self.output_shape, self.out_layout)
+        output_shape = self.output_layout.shape(self.output_shape)
         operands: dict[str, tuple[tuple[int, ...], str]] = {
-            "x": (in_layout(self.x_shape, self.layout), self.dtype),
-            "w": (self.w_shape, self.dtype),
+            "x": (self.x_layout.shape(self.x_shape), self.dtype),
+            "w": (self.weight_layout.shape(self.w_shape), self.dtype),
         }
         if self.epilogue.scale:
             operands["scale"] = ((self.out_channels,), "float32")
@@ -322,11 +337,16 @@ class ConvWorkload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
 
 def channel_block(layout: str) -> int:
-    """Return the number of channels in a block of a layout; 1 for "NCHW"."""
-    return int(layout[len("NCHW") : -1] or 1)
+    """Return the number of channels in a block of a layout; 1 for one without blocks."""
+    return data_layout(layout).block
 
 
-def in_layout(shape: tuple[int, int, int, int], layout: str) -> tuple[int, ...]:
-    """Return the shape in memory of a tensor (N, C, H, W)."""
-    (n, c, *size), block = shape, channel_block(layout)
-    return (n, c // block, *size, block) if block > 1 else shape
+def _require_layout(name: str, layout: str, channels: int) -> None:
+    """Raise `InvalidArgumentError` unless there is the layout, for so many channels."""
+    expected = f"'NCHW', 'NHWC', or such as 'NCHW8c', in blocks that divide {channels} channels"
+    try:
+        block = data_layout(layout).block
+    except ValueError:
+        raise InvalidArgumentError(name, layout, expected) from None
+    if channels % block:
+        raise InvalidArgumentError(name, layout, expected)

@@ -25,10 +25,13 @@ from tvmconv.targets.devices import cpu_of
 from tvmconv.workload import ConvWorkload, channel_block
 
 from ..space import Space, ceil_div, divisors, named, tile_sizes, wasted
+from ..template import Layouts
 from .machine import PARALLEL_FLOPS, TURNS, native_lanes, staged_bytes, vector_registers
 from .tile_cost import STACK_BYTES
 
 VERSION = 2
+
+LAYOUTS = Layouts(x=("NCHW", "NCHWc"), output=("NCHW", "NCHWc"))
 STAGED_BYTES = 16 * 1024
 """The bytes that the default configuration aims to stage at once, so that reading and computing take turns often."""
 
@@ -75,7 +78,7 @@ LEAST = Config(1, 1, 1, vector=4, over_channels=False, unroll=0, parallel=False)
 
 
 def supports(problem: Problem, target: tvm.target.Target) -> bool:
-    """Support depthwise convolutions in NCHW; in blocks of channels those that have one output for each channel."""
+    """Support depthwise convolutions; in blocks of channels those that have one output for each channel."""
     workload = problem.workload
     alike = workload.layout == workload.out_layout and workload.multiplier == 1
     return problem.is_depthwise and (workload.is_in_nchw or alike)

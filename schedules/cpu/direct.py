@@ -13,6 +13,7 @@ from tvmconv import compute
 from tvmconv.problem import Problem
 
 from ..space import Space
+from ..template import Layouts
 from .machine import staged_bytes
 from .register_tiles import (
     STAGED_BYTES,
@@ -28,6 +29,7 @@ from .register_tiles import (
 from .tile_cost import TileConfig, cost
 
 __all__ = [
+    "LAYOUTS",
     "LEAST",
     "VERSION",
     "Config",
@@ -41,6 +43,8 @@ __all__ = [
 ]
 
 VERSION = 1
+
+LAYOUTS = Layouts(x=("NCHW", "NCHWc"), output=("NCHW", "NCHWc"))
 
 
 def supports(problem: Problem, target: tvm.target.Target) -> bool:

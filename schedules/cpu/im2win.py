@@ -15,6 +15,7 @@ from tvmconv import compute
 from tvmconv.problem import Problem
 
 from ..space import Space
+from ..template import Layouts
 from .machine import staged_bytes
 from .register_tiles import (
     STAGED_BYTES,
@@ -30,6 +31,7 @@ from .register_tiles import (
 from .tile_cost import TileConfig, cost
 
 __all__ = [
+    "LAYOUTS",
     "LEAST",
     "VERSION",
     "Config",
@@ -44,13 +46,15 @@ __all__ = [
 
 VERSION = 1
 
+LAYOUTS = Layouts()
+
 COPY_CYCLES = 0.25
 """Cycles that an element of the windows takes to be copied, at least: a vector of 8 is loaded and stored in two."""
 
 
 def supports(problem: Problem, target: tvm.target.Target) -> bool:
-    """Support convolutions whose channels meet, in NCHW."""
-    return problem.is_dense and problem.workload.is_in_nchw
+    """Support convolutions whose channels meet."""
+    return problem.is_dense
 
 
 @dataclass(frozen=True)

@@ -20,10 +20,13 @@ from tvmconv.targets.devices import AVX512, Cpu, cpu_of
 from tvmconv.workload import ConvWorkload
 
 from ..space import Space, ceil_div, named, tile_sizes, wasted
+from ..template import Layouts
 from .machine import MOST_LANES, PARALLEL_FLOPS, native_lanes, staged_bytes, vector_registers
 from .tile_cost import STACK_BYTES, STORE_CYCLES
 
 VERSION = 1
+
+LAYOUTS = Layouts()
 
 FEW_TILES = 4
 """The largest number of tiles of a task, where a plane is whole vectors."""
@@ -55,7 +58,7 @@ def supports(problem: Problem, target: tvm.target.Target) -> bool:
     """Support 1x1 convolutions that read the pixel at an output's place, of planes with a vector of pixels or more."""
     workload = problem.workload
     in_place = workload.kernel == workload.stride == (1, 1) and not any(workload.padding)
-    return problem.is_dense and workload.is_in_nchw and in_place and prod(workload.output_size) >= MOST_LANES
+    return problem.is_dense and in_place and prod(workload.output_size) >= MOST_LANES
 
 
 def space(problem: Problem, target: tvm.target.Target) -> Space[Config]:

@@ -22,9 +22,12 @@ from tvmconv.targets.devices import cpu_of
 from tvmconv.workload import ConvWorkload
 
 from ..space import Space, ceil_div, ceil_to, divisors, named, tile_sizes, wasted
+from ..template import Layouts
 from .machine import PARALLEL_FLOPS, native_lanes, vector_registers
 
 VERSION = 1
+
+LAYOUTS = Layouts()
 
 
 @dataclass(frozen=True)
@@ -64,8 +67,8 @@ SUMS = 24
 
 
 def supports(problem: Problem, target: tvm.target.Target) -> bool:
-    """Support weights that are compiled in, in NCHW."""
-    return problem.sparsity is not None and problem.workload.is_in_nchw
+    """Support weights that are compiled in."""
+    return problem.sparsity is not None
 
 
 def space(problem: Problem, target: tvm.target.Target) -> Space[Config]:

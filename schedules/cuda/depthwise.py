@@ -17,10 +17,12 @@ from tvm.s_tir.schedule import LoopRV, SBlockRV
 from tvmconv import compute
 from tvmconv.problem import Problem
 
+from ..template import Layouts
 from .depthwise_model import ablations, default_config, estimate, features, space, supports
 from .depthwise_tiles import LEAST, Config
 
 __all__ = [
+    "LAYOUTS",
     "LEAST",
     "VERSION",
     "Config",
@@ -34,6 +36,8 @@ __all__ = [
 ]
 
 VERSION = 1
+
+LAYOUTS = Layouts()
 
 
 def schedule(problem: Problem, config: Config, target: tvm.target.Target) -> Schedule:

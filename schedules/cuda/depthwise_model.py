@@ -39,8 +39,8 @@ WASTE = 1.15
 
 
 def supports(problem: Problem, target: tvm.target.Target) -> bool:
-    """Support depthwise convolutions in NCHW."""
-    return problem.is_depthwise and problem.workload.is_in_nchw
+    """Support depthwise convolutions."""
+    return problem.is_depthwise
 
 
 def estimate(problem: Problem, config: Config, target: tvm.target.Target) -> float:

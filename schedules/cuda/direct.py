@@ -13,11 +13,13 @@ from tvmconv.problem import Problem
 from tvmconv.targets.devices import gpu_of
 
 from ..space import Space
+from ..template import Layouts
 from .gemm_model import best_config, clocks, features, search_space, supports
 from .gemm_schedule import schedule_gemm
 from .gemm_tiles import GemmConfig, ablations
 
 __all__ = [
+    "LAYOUTS",
     "LEAST",
     "VERSION",
     "Config",
@@ -31,6 +33,8 @@ __all__ = [
 ]
 
 VERSION = 2
+
+LAYOUTS = Layouts()
 
 
 @dataclass(frozen=True)

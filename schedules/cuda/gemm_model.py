@@ -192,8 +192,8 @@ def search_space(default: C, least: C, workload: ConvWorkload, target: tvm.targe
 
 
 def supports(problem: Problem, target: tvm.target.Target) -> bool:
-    """Support convolutions whose channels meet, in NCHW."""
-    return problem.is_dense and problem.workload.is_in_nchw
+    """Support convolutions whose channels meet."""
+    return problem.is_dense
 
 
 def features(problem: Problem, config: GemmConfig) -> dict[str, Any]:

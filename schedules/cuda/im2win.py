@@ -17,12 +17,14 @@ from tvmconv.targets.devices import gpu_of
 from tvmconv.workload import ConvWorkload
 
 from ..space import Space
+from ..template import Layouts
 from . import gemm_model
 from .gemm_model import SECOND_KERNEL, best_config, bytes_per_clock, clocks, features, search_space
 from .gemm_schedule import schedule_gemm, spread_over_grid
 from .gemm_tiles import GemmConfig, ablations
 
 __all__ = [
+    "LAYOUTS",
     "LEAST",
     "VERSION",
     "Config",
@@ -36,6 +38,8 @@ __all__ = [
 ]
 
 VERSION = 1
+
+LAYOUTS = Layouts()
 
 
 @dataclass(frozen=True)

@@ -17,10 +17,12 @@ from tvmconv import compute
 from tvmconv.annotations import COPIED, UNROLLED
 from tvmconv.problem import Problem
 
+from ..template import Layouts
 from .sparse_model import ablations, default_config, estimate, features, pays, space, supports
 from .sparse_tiles import BANKS, LEAST, Config, copies, pitch
 
 __all__ = [
+    "LAYOUTS",
     "LEAST",
     "VERSION",
     "Config",
@@ -35,6 +37,8 @@ __all__ = [
 ]
 
 VERSION = 1
+
+LAYOUTS = Layouts()
 
 
 def schedule(problem: Problem, config: Config, target: tvm.target.Target) -> Schedule:

@@ -146,8 +146,8 @@ def loads(workload: ConvWorkload, config: Config, density: float) -> float:
 
 
 def supports(problem: Problem, target: tvm.target.Target) -> bool:
-    """Support weights that are compiled in, in NCHW."""
-    return problem.sparsity is not None and problem.workload.is_in_nchw
+    """Support weights that are compiled in."""
+    return problem.sparsity is not None
 
 
 def estimate(problem: Problem, config: Config, target: tvm.target.Target) -> float:

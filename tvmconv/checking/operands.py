@@ -9,7 +9,7 @@ from math import prod
 import msgspec
 import numpy as np
 
-from ..compute import conv2d_reference, to_nchw
+from ..compute import conv2d_reference, to_logical
 from ..compute.functions import Float64
 from ..workload import ConvWorkload
 from .closeness import FLOAT32_UNIT, assert_close
@@ -77,9 +77,11 @@ class Sample:
     def __init__(
         self, workload: ConvWorkload, operands: dict[str, np.ndarray], rng: np.random.Generator, outputs: int
     ) -> None:
-        self._operand, self._layout = workload.operands["output"], workload.out_layout
-        layouts = {"x": workload.layout, "residual": workload.out_layout}
-        operands = {name: to_nchw(array, layouts.get(name, "NCHW")) for name, array in operands.items()}
+        self._operand, self._layout = workload.operands["output"], workload.output_layout
+        layouts = {"x": workload.x_layout, "w": workload.weight_layout, "residual": workload.output_layout}
+        operands = {
+            name: to_logical(array, layouts[name]) if name in layouts else array for name, array in operands.items()
+        }
         part = workload = workload.in_nchw()
         self._chosen: Choice = _everything
         if prod(workload.output_shape) > outputs:
@@ -94,7 +96,7 @@ class Sample:
             raise AssertionError(f"{' '.join(map(str, is_))}, expected {' '.join(map(str, self._operand))}")
         if unwritten := int(np.isnan(got).sum()):
             raise AssertionError(f"{unwritten} of {got.size} elements are not written")
-        self._expected.check(self._chosen(to_nchw(got, self._layout)), rounding)
+        self._expected.check(self._chosen(to_logical(got, self._layout)), rounding)
 
 
 Choice = Callable[[np.ndarray], np.ndarray]

@@ -5,7 +5,7 @@ from .direct import direct
 from .im2win import im2win
 from .implicit_gemm import implicit_gemm
 from .pointwise import pointwise
-from .reference import conv2d_reference, from_nchw, to_nchw
+from .reference import conv2d_reference, from_logical, to_logical
 from .sparse import sparse
 from .sparse_rows import band_pitch, sparse_rows
 
@@ -14,11 +14,11 @@ __all__ = [
     "conv2d_reference",
     "depthwise",
     "direct",
-    "from_nchw",
+    "from_logical",
     "im2win",
     "implicit_gemm",
     "pointwise",
     "sparse",
     "sparse_rows",
-    "to_nchw",
+    "to_logical",
 ]

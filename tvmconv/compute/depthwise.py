@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from tvm import te, tirx
 
-from ..workload import ConvWorkload, channel_block
+from ..workload import ConvWorkload
 from .epilogue import epilogue, epilogue_operands
 from .padding import padded_input
 
@@ -28,16 +28,13 @@ def depthwise(workload: ConvWorkload, tile: tuple[int, int] = (1, 1), lanes: int
     operands = epilogue_operands(workload)
     rounded = tuple(-(-size // step) * step for size, step in zip(workload.output_size, tile, strict=True))
     padded, surplus = padded_input(x, workload, (rounded[0], rounded[1]), lanes)
-    (sh, sw), (dh, dw), m = workload.stride, workload.dilation, workload.multiplier
-    block = channel_block(workload.layout)
+    (sh, sw), (dh, dw), m, layout = workload.stride, workload.dilation, workload.multiplier, workload.x_layout
     r = te.reduce_axis((0, workload.kernel[0]), name="r")
     s = te.reduce_axis((0, workload.kernel[1]), name="s")
 
     def accumulate(n: tirx.Var, k: tirx.Var, h: tirx.Var, v: tirx.Var) -> tirx.PrimExpr:
         c, row, column = k // m, h * sh + r * dh, surplus + v * sw + s * dw
-        place = (n, c, row, *((column // lanes, column % lanes) if lanes > 1 else (column,)))
-        if block > 1:
-            place = (n, c // block, row, column, c % block)
+        place = (n, c, row, column // lanes, column % lanes) if lanes > 1 else layout.place(n, c, row, column)
         element = padded[place]
         return te.sum(element.astype(sum_type) * w[k // m, k % m, r, s].astype(sum_type), axis=[r, s])
 

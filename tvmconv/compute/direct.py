@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from tvm import te, tirx
 
-from ..workload import ConvWorkload, channel_block
+from ..workload import ConvWorkload
 from .tiles import Element, summed_in_tiles
 
 
@@ -26,12 +26,11 @@ def direct(workload: ConvWorkload, tile: tuple[int, int, int] = (1, 1, 1)) -> li
 
 def input_elements(workload: ConvWorkload, padded: te.Tensor, height: int) -> Element:
     """Return a function that reads the padded input where it lies; `height` is not used."""
-    (sh, sw), (dh, dw), block = workload.stride, workload.dilation, channel_block(workload.layout)
+    (sh, sw), (dh, dw) = workload.stride, workload.dilation
 
     def element(
         n: tirx.PrimExpr, c: tirx.PrimExpr, h: tirx.PrimExpr, v: tirx.PrimExpr, r: tirx.Var, s: tirx.Var
     ) -> tirx.PrimExpr:
-        row, column = h * sh + r * dh, v * sw + s * dw
-        return padded[(n, c // block, row, column, c % block) if block > 1 else (n, c, row, column)]
+        return padded[workload.x_layout.place(n, c, h * sh + r * dh, v * sw + s * dw)]
 
     return element

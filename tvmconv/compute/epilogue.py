@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from tvm import te, tirx
 
-from ..workload import ConvWorkload, channel_block
+from ..workload import ConvWorkload
 from .functions import Float64, activated
 
 
@@ -24,11 +24,9 @@ def epilogue(accumulated: te.Tensor, workload: ConvWorkload, operands: dict[str,
     It has the workload's dtype, exact output shape and layout, also where `accumulated` was rounded up to whole tiles.
     `accumulated` is (N, K, H, W) or (N, groups, K / groups, H, W).
     """
-    block = channel_block(workload.out_layout)
 
     def value(*place: tirx.Var) -> tirx.PrimExpr:
-        n, k, h, w, *inner = place
-        k = k if block == 1 else k * block + inner[0]
+        n, k, h, w = workload.output_layout.logical(*place)
         channel = (k,) if len(accumulated.shape) == 4 else (k // workload.multiplier, k % workload.multiplier)
         inside = (n, *channel, h, w)
         y = accumulated[inside]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tvm import te, tirx
 
-from ..workload import ConvWorkload, channel_block
+from ..workload import ConvWorkload
 
 
 def padded_input(
@@ -27,9 +27,11 @@ def padded_input(
         -(-size // stride) * stride for size, stride in zip(workload.read_by(output_size), workload.stride, strict=True)
     )
     vectors = -(-(surplus + width) // lanes)
-    block = channel_block(workload.layout)
+    layout = workload.x_layout
+    row, column = layout.spatial
 
-    def value(n: tirx.Var, c: tirx.Var, h: tirx.Var, w: tirx.Var, *inner: tirx.Var) -> tirx.PrimExpr:
+    def value(*place: tirx.Var) -> tirx.PrimExpr:
+        h, w = place[row], place[column]
         tests = []
         if top:
             tests.append(h >= top)
@@ -39,9 +41,11 @@ def padded_input(
             tests.append(w >= left // lanes)
         if vectors * lanes - left > workload.width:
             tests.append(w - left // lanes < workload.width // lanes)
-        element = x[(n, c, h - top, w - left, *inner) if block > 1 else (n, c, h - top, sum(inner, w * lanes) - left)]
+        source = list(place[: len(x.shape)])
+        source[row], source[column] = h - top, (w * lanes + place[-1] if lanes > 1 else w) - left
+        element = x[tuple(source)]
         return tirx.if_then_else(tirx.all(*tests), element, tirx.const(0, x.dtype)) if tests else element
 
-    inner = tuple(size for size in (lanes, block) if size > 1)
-    shape = (workload.batch, workload.in_channels // block, height, vectors, *inner)
+    shape = layout.shape((workload.batch, workload.in_channels, height, vectors))
+    shape = (*shape, lanes) if lanes > 1 else shape
     return te.compute(shape, value, name="pad"), surplus

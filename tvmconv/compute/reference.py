@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..workload import ConvWorkload, channel_block
+from ..layout import Layout
+from ..workload import ConvWorkload
 from .epilogue import epilogue_reference
 
 
@@ -21,8 +22,8 @@ def conv2d_reference(
     x is (N, C, H, W), w is `workload.w_shape`, scale and shift are (K,); residual and the result, in
     float64, are (N, K, Ho, Wo); all of these in the workload's layouts.
     """
-    x = to_nchw(x, workload.layout)
-    residual = None if residual is None else to_nchw(residual, workload.out_layout)
+    x, w = to_logical(x, workload.x_layout), to_logical(w, workload.weight_layout)
+    residual = None if residual is None else to_logical(residual, workload.output_layout)
     top, left, bottom, right = workload.padding
     padded = np.pad(x.astype(np.float64), ((0, 0), (0, 0), (top, bottom), (left, right)))
     padded = padded.reshape(workload.batch, workload.groups, -1, *padded.shape[2:])
@@ -36,20 +37,20 @@ def conv2d_reference(
             read = padded[..., rows, columns].reshape(workload.batch, workload.groups, -1, ho * wo)
             y += np.ascontiguousarray(taps[..., r, s]) @ read
     y = epilogue_reference(y.reshape(workload.output_shape), workload, scale, shift, residual)
-    return from_nchw(y, workload.out_layout)
+    return from_logical(y, workload.output_layout)
 
 
-def to_nchw(array: np.ndarray, layout: str) -> np.ndarray:
-    """Return a tensor in a layout as (N, C, H, W)."""
-    if channel_block(layout) == 1:
-        return array
+def to_logical(array: np.ndarray, layout: Layout) -> np.ndarray:
+    """Return a tensor in a layout as (N, C, H, W), or a weight as (K, C / groups, R, S)."""
+    if layout.block == 1:
+        return np.ascontiguousarray(array.transpose(np.argsort(layout.order)))
     n, blocks, h, w, block = array.shape
     return np.ascontiguousarray(array.transpose(0, 1, 4, 2, 3)).reshape(n, blocks * block, h, w)
 
 
-def from_nchw(array: np.ndarray, layout: str) -> np.ndarray:
-    """Return a tensor (N, C, H, W) in a layout."""
-    if (block := channel_block(layout)) == 1:
-        return array
+def from_logical(array: np.ndarray, layout: Layout) -> np.ndarray:
+    """Return a tensor (N, C, H, W), or a weight (K, C / groups, R, S), in a layout."""
+    if layout.block == 1:
+        return np.ascontiguousarray(array.transpose(layout.order))
     n, _, h, w = array.shape
-    return np.ascontiguousarray(array.reshape(n, -1, block, h, w).transpose(0, 1, 3, 4, 2))
+    return np.ascontiguousarray(array.reshape(n, -1, layout.block, h, w).transpose(0, 1, 3, 4, 2))

@@ -91,7 +91,7 @@ def _supporting(problem: Problem, target: tvm.target.Target) -> dict[str, Templa
     return {
         name.removeprefix(folder): template
         for name, template in _registered.items()
-        if name.startswith(folder) and template.supports(problem, target)
+        if name.startswith(folder) and template.LAYOUTS.take(problem.workload) and template.supports(problem, target)
     }
 
 
@@ -103,7 +103,8 @@ def templates_for(problem: Problem, target: tvm.target.Target, algorithm: str = 
     _require_dtype(problem, target)
     known, kind = _supporting(problem, target), target.kind.name
     if not known:
-        expected = f"NCHW, on {kind}" if problem.sparsity is None else "NCHW, with a sparse weight"
+        plain = problem._replace(workload=problem.workload.in_nchw())
+        expected = f"NCHW to NCHW, or others that a template takes for {plain} on {kind}"
         raise InvalidArgumentError("layout", problem.workload.layouts, expected)
     if algorithm not in ("auto", *known):
         expected = f"auto or {' or '.join(known)}, for {problem} on {kind}"

@@ -16,10 +16,11 @@ import tvm
 from tvm import relax
 
 from ..dispatch import algorithms_for, least_cycles
+from ..layout import data_layout
 from ..problem import Problem
 from ..schedules.cpu.machine import native_lanes
 from ..targets import backend_of
-from ..workload import ConvWorkload, channel_block, in_layout
+from ..workload import ConvWorkload, channel_block
 from .constants import static_shape
 from .graph import Block, blocks_of, free_variables, operator_name
 from .sites import Site
@@ -192,7 +193,7 @@ def _in_blocks(var: relax.Var, value: relax.Expr, in_blocks: Collection[relax.Va
         how = attrs.pool_size, attrs.strides, attrs.padding, attrs.dilation, attrs.ceil_mode, attrs.count_include_pad
         return pool(value.args[0], *how, layout, layout)
     vectors = [(each, _vector_shape(each, value)) for each in value.args]
-    arguments = [relax.op.reshape(each, in_layout(shape, layout)) if shape else each for each, shape in vectors]
+    arguments = [relax.op.reshape(each, data_layout(layout).shape(shape)) if shape else each for each, shape in vectors]
     return relax.Call(value.op, arguments, value.attrs) if any(shape for _, shape in vectors) else None
 
 

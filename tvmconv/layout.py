@@ -1,0 +1,73 @@
+"""The order of a tensor's dimensions in memory, as a value: NCHW, NHWC, or NCHW in blocks of channels."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+BLOCKED = re.compile(r"NCHW([2-9]|[1-9][0-9]+)c")
+
+ORDERS = {"NCHW": (0, 1, 2, 3), "NHWC": (0, 2, 3, 1), "KCRS": (0, 1, 2, 3), "KRSC": (0, 2, 3, 1)}
+"""The axes of (N, C, H, W), or of a weight (K, C / groups, R, S), in the order in which a layout has them."""
+
+WEIGHT_LAYOUTS = ("KCRS", "KRSC")
+"""The names of layouts of weights; KRSC is what torch calls channels_last."""
+
+
+@dataclass(frozen=True)
+class Layout:
+    """A layout of tensors that are logically (N, C, H, W), or (K, C / groups, R, S) for a weight.
+
+    A place is a tuple of indices: a logical one has four, and one in memory has those of the layout.
+    """
+
+    name: str
+    """The name of its kind: a key of `ORDERS`, or "NCHWc" for blocks of any size."""
+    order: tuple[int, int, int, int]
+    block: int = 1
+    """The number of neighbouring channels that are the last dimension; 1 for a layout without blocks."""
+
+    @property
+    def spatial(self) -> tuple[int, int]:
+        """Return the dimensions in memory that are the row and the column."""
+        return self.order.index(2), self.order.index(3)
+
+    def shape(self, logical: tuple[int, ...]) -> tuple[int, ...]:
+        """Return the shape in memory of a tensor of a logical shape."""
+        if self.block == 1:
+            return tuple(logical[axis] for axis in self.order)
+        n, c, *size = logical
+        return (n, c // self.block, *size, self.block)
+
+    def place(self, *logical: Any) -> tuple[Any, ...]:
+        """Return the place in memory of a logical one, whose indices may be expressions of TVM."""
+        if self.block == 1:
+            return tuple(logical[axis] for axis in self.order)
+        n, c, *rest = logical
+        return (n, c // self.block, *rest, c % self.block)
+
+    def logical(self, *place: Any) -> tuple[Any, Any, Any, Any]:
+        """Return the logical place of one in memory."""
+        if self.block == 1:
+            n, c, h, w = (place[self.order.index(axis)] for axis in range(4))
+            return n, c, h, w
+        n, c, h, w, inner = place
+        return n, c * self.block + inner, h, w
+
+
+@cache
+def data_layout(name: str) -> Layout:
+    """Return the layout of x, an output or a residual by its name; raise `ValueError` for a name of none."""
+    if name in ("NCHW", "NHWC"):
+        return Layout(name, ORDERS[name])
+    if blocked := BLOCKED.fullmatch(name):
+        return Layout("NCHWc", ORDERS["NCHW"], int(blocked[1]))
+    raise ValueError(f"no layout is called {name!r}")
+
+
+@cache
+def weight_layout(name: str) -> Layout:
+    """Return the layout of a weight by its name, one of `WEIGHT_LAYOUTS`."""
+    return Layout(name, ORDERS[name])
