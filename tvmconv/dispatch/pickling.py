@@ -17,7 +17,7 @@ class _Message(msgspec.Struct):
 
     name: str
     content: str
-    """What cloudpickle makes of it, in base64."""
+    """The object as cloudpickle writes it, in base64."""
     path: list[str]
     """The folders in which Python looks for modules that it needs."""
 
