@@ -11,7 +11,7 @@ from ..dispatch.record import bounded
 from ..dispatch.task import Task
 from ..dispatch.trial import MeasureInput, Status
 from ..errors import InvalidArgumentError, NoDeviceError
-from ..targets import DeviceFacts, arch_of, backend_named, backend_of, device_facts
+from ..targets import DeviceFacts, arch_of, backend_named, backend_of, cross_triple, device_facts, is_for
 from ..workspace import Workspace
 from . import worker
 from .processes import WorkerPool
@@ -66,6 +66,9 @@ class LocalRunner:
         backend.require_timer()  # without it every trial would fail in its worker
         if (arch := backend.arch_here(numbers[0])) != arch_of(task.target):
             raise InvalidArgumentError("target", str(task.target), f"one of arch {arch}, as {facts} has")
+        if cross_triple(str(task.target)) is not None:
+            raise InvalidArgumentError("target", str(task.target), "one whose host is a CPU of this machine's kind")
+        require_for(task, facts)
         return facts
 
     def shares_cores(self, task: Task) -> bool:
@@ -161,6 +164,12 @@ class DeviceProcess:
         if self._pool is not None:
             self._pool.shutdown()
             self._pool = None
+
+
+def require_for(task: Task, device: DeviceFacts) -> None:
+    """Raise `InvalidArgumentError` for a task whose target names another model than the device that measures it."""
+    if not is_for(task.target, device):
+        raise InvalidArgumentError("target", str(task.target), f"one without a model, or for the {device}")
 
 
 def chosen_devices(kind: str, chosen: Sequence[int] | None) -> tuple[int, ...]:

@@ -16,6 +16,7 @@ from .resolving import (
     device_facts,
     device_for,
     device_of,
+    is_for,
     require_tvm_compiler,
     resolve_target,
 )
@@ -43,6 +44,7 @@ __all__ = [
     "device_of",
     "gpu_of",
     "has_gpu",
+    "is_for",
     "require_tvm_compiler",
     "resolve_target",
 ]

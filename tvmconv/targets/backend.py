@@ -81,6 +81,10 @@ class Backend(ABC):
         """Return whether kernels of a target, by its fields, can read and write elements of a type."""
 
     @abstractmethod
+    def is_for(self, config: Mapping[str, Any], device: DeviceFacts) -> bool:
+        """Return whether a target, by its fields, is for such a device, as it is unless it names another model."""
+
+    @abstractmethod
     def arch_here(self, number: int = 0) -> str | None:
         """Return the architecture of this machine's device; None where there is none."""
 

@@ -98,6 +98,12 @@ def model_of(name: str, arch: str) -> str | None:
     return found.model
 
 
+def is_another(model: str, name: str) -> bool:
+    """Return whether the model that a target names has a row, and a GPU of a driver's name is not that model."""
+    wanted = _named(model)
+    return wanted is not None and _named(name) is not wanted
+
+
 def _named(name: str) -> Gpu | None:
     return next((gpu for gpu in GPUS if re.search(rf"\b{gpu.model}\b", name, re.IGNORECASE)), None)
 

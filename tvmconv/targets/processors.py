@@ -54,17 +54,16 @@ class CpuBackend(Backend):
     def computes_with(self, config: Mapping[str, Any], storage: StorageType) -> bool:
         return True
 
+    def is_for(self, config: Mapping[str, Any], device: DeviceFacts) -> bool:
+        return True
+
     def arch_here(self, number: int = 0) -> str | None:
         return host_arch()
 
     def device(self, config: Mapping[str, Any]) -> tvm.runtime.Device:
         import tvm
 
-        if (arch := self.arch(config)) != host_arch():
-            raise NoDeviceError(
-                f"this needs a CPU of {arch}, and this machine's is of {host_arch()}; building for it works here. "
-                "`tvmconv verify` runs kernels in an emulator, docs/deploying.md says how to run and to tune them there"
-            )
+        require_cpu(config)
         return tvm.cpu(0)
 
     def facts(self, number: int = 0) -> DeviceFacts | None:
@@ -116,6 +115,15 @@ CPU = CpuBackend(
     gemm_size=None,
     missing="a CPU",
 )
+
+
+def require_cpu(config: Mapping[str, Any]) -> None:
+    """Raise `NoDeviceError` for a target, by its fields, whose code is for another kind of CPU than this machine's."""
+    if (arch := CPU.arch(config)) != host_arch():
+        raise NoDeviceError(
+            f"this needs a CPU of {arch}, and this machine's is of {host_arch()}; building for it works here. "
+            "`tvmconv verify` runs kernels in an emulator, docs/deploying.md says how to run and to tune them there"
+        )
 
 
 def _triple(config: Mapping[str, Any]) -> str:
