@@ -41,7 +41,8 @@ class Template(Protocol):
 
     Config: type[Any]
     """The knobs, a frozen dataclass. A knob that is added later has a default that means what was before it, so that
-    older records stay true."""
+    older records stay true. For one that gets another name it has a `FORMER_NAMES`, a class variable: the present names
+    by the former ones, so that records that have these are read."""
 
     LAYOUTS: Layouts
     """The layouts of x, w and the output that it takes; problems in others never come to it."""
@@ -73,8 +74,8 @@ class Template(Protocol):
         """
         ...
 
-    def features(self, problem: Problem, config: Any) -> Mapping[str, float]:
-        """Return numbers that the tuner's cost model should know of a configuration beside its knobs.
+    def features(self, problem: Problem, config: Any, target: Target) -> Mapping[str, float]:
+        """Return numbers that the tuner's cost model should know of a configuration on a target, beside its knobs.
 
         On a CPU "tasks" is the number of pieces that a configuration whose knob `parallel` is set shares out.
         """

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
+import tvm
 from tvm import te
 from tvm.s_tir import Schedule
 
@@ -16,6 +18,12 @@ def product(n: int, dtype: str, plus: float = 0.0) -> list[te.Tensor]:
     r = te.reduce_axis((0, n), name="r")
     c = te.compute((n, n), lambda i, j: te.sum(a[i, r] * b[r, j] + te.const(plus, dtype), axis=r), name="C")
     return [a, b, c]
+
+
+def on_llvm(call: Callable[[], Any]) -> Any:
+    """Return the result of a call under the target of this CPU."""
+    with tvm.target.Target("llvm"):
+        return call()
 
 
 @autotvm.template("test/matmul")

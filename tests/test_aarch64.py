@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 from command_line import tvmconv as tvmconv_command
@@ -113,6 +114,18 @@ def test_kernels_multiply_and_add_vectors(case: Case) -> None:
     assert len(MULTIPLY_ADD.findall(operator.source("asm"))) >= 16
 
 
+@pytest.mark.parametrize("algorithm", ["direct", "im2win"])
+def test_tiles_are_transposed_in_blocks_of_vectors(algorithm: str) -> None:
+    """Check that a tile of more columns than a vector has lanes is not moved lane by lane into rows of the output."""
+    operator = tvmconv.compile(ConvWorkload.conv2d((1, 64, 56, 56), (64, 64, 3, 3)), TARGET, algorithm=algorithm)
+    blocks, rest = divmod(operator.selection.config.columns, LANES)
+    assert blocks > 1
+    text = operator.source("asm")
+    vectors = operator.selection.config.vectors
+    assert len(re.findall(r"\btrn[12]\s+v\d+\.4s", text)) >= LANES * blocks * vectors
+    assert len(re.findall(r"\bmov\s+v\d+\.s\[", text)) <= LANES * rest * vectors
+
+
 @needs_compiler
 def test_operators_are_saved_and_not_called(tmp_path: Path) -> None:
     operator = compiled(CASES[0])
@@ -192,6 +205,15 @@ def test_triples(triple: str, prefix: str | None) -> None:
 def test_kernels_compute_in_an_emulator(case: Case) -> None:
     trial = Trial(case.workload, case.algorithm, None, 1, sparsity=case.sparsity)
     check(How(str(TARGET)), trial)
+
+
+@needs_emulator
+@by_case
+@pytest.mark.parametrize("features", [[], ["+bf16"]], ids=["baseline", "bf16"])
+def test_bfloat16_in_an_emulator(case: Case, features: list[str]) -> None:
+    target = resolve_target({"kind": "llvm", "mtriple": TRIPLE, "mattr": features})
+    workload = msgspec.structs.replace(case.workload, dtype="bfloat16")
+    check(How(str(target)), Trial(workload, case.algorithm, None, 1, case.sparsity is None, sparsity=case.sparsity))
 
 
 @needs_emulator

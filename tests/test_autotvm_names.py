@@ -15,10 +15,9 @@ from tvmconv import ConvWorkload, autotvm, relay
 from tvmconv.autotvm import callback, record, templates
 from tvmconv.autotvm.measure import MeasureInput, MeasureResult, Stage, Status
 from tvmconv.autotvm.record import Record, load_from_file
-from tvmconv.autotvm.timing import kernel_costs
 from tvmconv.errors import InvalidArgumentError
 from tvmconv.lowering import KERNEL_NAME, as_scheduled, build
-from tvmconv.targets import device_facts, resolve_target
+from tvmconv.targets import backend_named, device_facts, resolve_target
 
 WORKLOAD = ConvWorkload.depthwise((1, 4, 12, 12), (4, 1, 3, 3))
 TASK = autotvm.create(WORKLOAD, "llvm")
@@ -172,6 +171,7 @@ def test_caches_are_flushed_between_repeats() -> None:
     arguments = [tvm.runtime.empty(shape) for shape in ((1,), (2**18,), (2**13,))]
     module[KERNEL_NAME](*arguments)
 
+    costs = backend_named("llvm").costs
     flushed: list[int] = []
     original = tvm.get_global_func("cache_flush_cpu_non_first_arg")
     tvm.register_global_func(
@@ -179,7 +179,7 @@ def test_caches_are_flushed_between_repeats() -> None:
     )
     try:
         cold, warm = (
-            min(min(kernel_costs(module, arguments, tvm.cpu(), 1, 20, 0, flush=flush)) for _ in range(3))
+            min(min(costs(module, KERNEL_NAME, arguments, tvm.cpu(), 1, 20, 0, flush=flush)) for _ in range(3))
             for flush in (True, False)
         )
     finally:

@@ -16,9 +16,11 @@ from records import DEVICE, TASK, WORKLOAD, record
 
 import tvmconv
 from tvmconv import ConvWorkload
+from tvmconv.autotvm import task
 from tvmconv.autotvm.history import apply_history_best, best_record
-from tvmconv.autotvm.measure import Stage, Status
-from tvmconv.autotvm.record import append, decode, encode, load_from_file
+from tvmconv.autotvm.measure import MeasureInput, MeasureResult, Stage, Status
+from tvmconv.autotvm.record import Record, append, decode, encode, load_from_file
+from tvmconv.dispatch.history import objection
 from tvmconv.errors import InvalidArgumentError
 from tvmconv.targets import DeviceFacts
 
@@ -150,6 +152,19 @@ def test_an_illegal_configuration_is_not_applied(tmp_path: Path) -> None:
     append(log, [msgspec.structs.replace(good, config=msgspec.structs.replace(good.config, entity=entity))])
     with apply_history_best(log):
         assert tvmconv.compile(WORKLOAD).selection.reason == "default configuration"
+
+
+@pytest.mark.parametrize(
+    ("model", "why"), [("H100", None), (None, None), ("H200", "measured on NVIDIA H100 80GB HBM3")]
+)
+def test_records_of_another_model_than_the_targets_are_left_out_where_there_is_no_gpu(
+    model: str | None, why: str | None
+) -> None:
+    fields = {"kind": "cuda", "arch": "sm_90"}
+    here = task.create(WORKLOAD, fields if model is None else {**fields, "model": model})
+    result = MeasureResult((1e-6,), Status.OK, None, 0.1, 0.0, DeviceFacts("NVIDIA H100 80GB HBM3", "580"))
+    made = Record.of(MeasureInput(task.create(WORKLOAD, fields), here.space.default), result)
+    assert objection(made, here.target, here.maker, None) == why
 
 
 def test_a_log_that_is_applied_again_finds_its_kernels(tmp_path: Path) -> None:

@@ -39,7 +39,7 @@ def exhaustive(task: Task) -> tuple[Record, ...]:
     random = np.random.default_rng(0)
     records = []
     for config in task.space.configs:
-        known = task.template.features(Problem(task.workload), config)
+        known = task.template.features(Problem(task.workload), config, SM_90)
         seconds = 1e-6 * known["waste"] * known["last_wave"] * (1 + 100 / known["outputs_per_sm"])
         seconds *= 1 + 0.1 * abs(np.log2(known["threads"] / 160)) + 0.2 * config.shared_input
         seconds *= random.normal(1, 0.02) * (2 if config == task.space.default else 1)

@@ -115,7 +115,7 @@ def test_json(gpu: None) -> None:
     workload = load_suite("im2win-thesis", "cuda", 1)["conv4"]
     assert (row["name"], row["template"], row["flops"]) == ("conv4", "cuda/direct", workload.flops)
     assert list(row["without"]) == SWITCHES["cuda"]
-    assert row["without"]["prefetch"]["config"]["stages"] == 1
+    assert row["without"]["prefetch"]["config"]["num_stages"] == 1
     assert row["without"]["prefetch"]["time"] == row["time"]
 
 

@@ -97,7 +97,7 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> None:
         assert (rounds, cold) == (3, False)
         costs = {"tvmconv": 2e-6, "pytorch": 8e-6, "copy": 3e-6, "copy-kernel": 1e-6}
         failed = {"pytorch": "out of memory"} if workload.kernel == (5, 5) else {}
-        costs |= {peer.name: 4e-6 * peer.config.columns for peer in peers if isinstance(peer, tutorial.Configured)}
+        costs |= {peer.name: 4e-6 * peer.config.thread_x for peer in peers if isinstance(peer, tutorial.Configured)}
         times = {name: Timing(cost, 0.9 * cost, 1.1 * cost) for name, cost in costs.items() if name not in failed}
         return Row(suite, name, str(workload), 1, 1, "", times, {}, failed)
 
@@ -126,7 +126,7 @@ def test_json(gpu: None) -> None:
     assert fused["workload"]["epilogue"]["low"] == 0
     assert list(fused["times"]) == ["config", *tutorial.BESIDE]
     assert fused["times"]["pytorch"] == pytest.approx({"median": 8e-6, "low": 7.2e-6, "high": 8.8e-6})
-    assert fused["times"]["config"]["median"] == pytest.approx(4e-6 * fused["config"]["columns"])
+    assert fused["times"]["config"]["median"] == pytest.approx(4e-6 * fused["config"]["thread_x"])
 
 
 @pytest.mark.parametrize(("target", "code"), [("llvm", 2), ("cuda", 7)])

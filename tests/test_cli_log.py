@@ -132,17 +132,27 @@ def test_prune(log: Path) -> None:
     old = [
         msgspec.structs.replace(OTHERS[0], tvm_version="0.1"),
         msgspec.structs.replace(OTHERS[0], versions=msgspec.structs.replace(OTHERS[0].versions, template=0)),
-        msgspec.structs.replace(OTHERS[0], input=(OTHERS[0].target, "cpu/absent", *OTHERS[0].input[2:])),
     ]
     record.append(log, old)
     before = log.read_bytes()
     elsewhere = log.with_name("pruned.jsonl")
     assert tvmconv_json("log", "prune", log, "-o", elsewhere)["written"] == 14
     assert log.read_bytes() == before
-    assert tvmconv("log", "prune", log).stdout == f"{log}: 14 records of 18\n"
+    assert tvmconv("log", "prune", log).stdout == f"{log}: 14 records of 17\n"
     kept = [one for one in (*SEARCH, *CONFIRM, *OTHERS) if one.status is Status.OK]
     assert record.load_from_file(log) == record.load_from_file(elsewhere) == record.Log(kept)
     assert sorted(path.name for path in log.parent.iterdir()) == ["log.jsonl", "pruned.jsonl"]
+
+
+def test_prune_keeps_records_of_templates_that_it_does_not_know(log: Path) -> None:
+    """The program that registers a template may use them, unless they failed or TVM has changed."""
+    absent = msgspec.structs.replace(OTHERS[0], input=(OTHERS[0].target, "cpu/absent", *OTHERS[0].input[2:]))
+    failed = msgspec.structs.replace(SEARCH[1], input=absent.input)
+    record.append(log, [absent, msgspec.structs.replace(absent, tvm_version="0.1"), failed])
+    result = tvmconv("log", "prune", log)
+    assert result.stdout == f"{log}: 15 records of 18\n"
+    assert result.stderr.endswith(f"{log}: kept 1 record of cpu/absent, which is not known here\n")
+    assert [one for one in record.load_from_file(log) if one.template == "cpu/absent"] == [absent]
 
 
 def test_compact_keeps_what_decides(log: Path) -> None:

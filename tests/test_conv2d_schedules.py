@@ -71,6 +71,8 @@ SMALL = TileConfig(vectors=1, vector=8, rows=1, columns=4, channels=4, tiles=1, 
 CONFIGURED = {
     "ragged-everywhere": replace(SMALL, rows=3, columns=5, tiles=2, staged=1),
     "columns-past-lanes": replace(SMALL, columns=13, staged=2),
+    "columns-of-four-lanes-and-one": replace(SMALL, vector=4, columns=13),
+    "columns-of-four-lanes-and-three": replace(SMALL, vector=4, columns=7, vectors=2, rows=2),
     "channels-past-the-last": replace(SMALL, vectors=3, staged=1),
     "lanes-of-no-power-of-two": replace(SMALL, vector=6, parallel=True),
     "one-column": replace(SMALL, columns=1, rows=2, channels=1),
@@ -160,8 +162,8 @@ def test_space_begins_with_the_default_and_is_legal(case: Case, algorithm: str) 
     space = template.space(Problem(case.workload), CPU)
     check_space(space, template.default_config(Problem(case.workload), CPU))
     assert (
-        template.features(Problem(case.workload), space.default).keys()
-        == template.features(Problem(WORKLOAD), SMALL).keys()
+        template.features(Problem(case.workload), space.default, CPU).keys()
+        == template.features(Problem(WORKLOAD), SMALL, CPU).keys()
     )
 
 

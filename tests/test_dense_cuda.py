@@ -45,8 +45,16 @@ def main_kernel(workload: ConvWorkload, config: GemmConfig | None = None) -> tup
 
 
 def config(**knobs: Any) -> Config:
-    tile = {"threads_m": 4, "threads_n": 8, "lanes_m": 4, "vthreads_m": 2, "vthreads_n": 1, "channels": 4, "pixels": 4}
-    return Config(**{**tile, "chunk_c": 8, "chunk_r": 1, "chunk_s": 1, **knobs})
+    tile = {
+        "threads_m": 4,
+        "threads_n": 8,
+        "lanes_m": 4,
+        "vthreads_m": 2,
+        "vthreads_n": 1,
+        "thread_m": 4,
+        "thread_n": 4,
+    }
+    return Config(**{**tile, "block_c": 8, "block_r": 1, "block_s": 1, **knobs})
 
 
 LAYER = ConvWorkload.conv2d((2, 16, 9, 11), (24, 16, 3, 3), padding=1, shift=True, residual=True, activation="relu")
@@ -57,24 +65,27 @@ UNEVEN = ConvWorkload.conv2d((1, 38, 9, 9), (34, 19, 3, 3), groups=2, padding=(0
 
 CONFIGURED = {
     "single-buffer": (LAYER, config()),
-    "through-registers": (LAYER, config(stages=2, packed=True, load=4)),
-    "cp-async": (LAYER, config(stages=3, asynchronous=True, packed=True, load=4)),
-    "window-chunks": (LAYER, config(chunk_c=2, chunk_r=3, chunk_s=3, stages=2, asynchronous=True)),
-    "parts": (LAYER, config(stages=2, packed=True, parts=2)),
-    "micro-tile-8x16": (PLAIN, config(threads_n=16, vthreads_n=4, stages=2, asynchronous=True, packed=True)),
-    "groups": (GROUPED, config(stages=2, asynchronous=True, packed=True, load=4, store=4)),
-    "groups-parts": (GROUPED, config(chunk_c=2, chunk_s=3, stages=4, asynchronous=True, parts=2, packed=True)),
-    "row-chunks": (FEW, config(chunk_c=3, chunk_s=7, stages=2, asynchronous=True, packed=True, load=4)),
-    "unpacked-parts": (FEW, config(chunk_c=1, chunk_s=7, stages=2, asynchronous=True, parts=3)),
-    "one-pixel": (FEW, config(chunk_c=3, chunk_s=7, pixels=1, channels=1, packed=True)),
-    "channels-past-the-last": (UNEVEN, config(chunk_c=8, stages=2)),
-    "parts-past-the-last": (UNEVEN, config(chunk_c=2, stages=2, packed=True, load=4, parts=4)),
-    "chunks-past-the-last": (UNEVEN, config(chunk_c=5, chunk_s=3, stages=3, asynchronous=True, packed=True, parts=2)),
-    "room-for-more": (PLAIN, config(threads_m=8, threads_n=16, stages=2, packed=True, load=4, resident=4)),
+    "through-registers": (LAYER, config(num_stages=2, packed=True, load=4)),
+    "cp-async": (LAYER, config(num_stages=3, asynchronous=True, packed=True, load=4)),
+    "window-chunks": (LAYER, config(block_c=2, block_r=3, block_s=3, num_stages=2, asynchronous=True)),
+    "split-k": (LAYER, config(num_stages=2, packed=True, split_k=2)),
+    "micro-tile-8x16": (PLAIN, config(threads_n=16, vthreads_n=4, num_stages=2, asynchronous=True, packed=True)),
+    "groups": (GROUPED, config(num_stages=2, asynchronous=True, packed=True, load=4, store=4)),
+    "groups-split-k": (GROUPED, config(block_c=2, block_s=3, num_stages=4, asynchronous=True, split_k=2, packed=True)),
+    "row-chunks": (FEW, config(block_c=3, block_s=7, num_stages=2, asynchronous=True, packed=True, load=4)),
+    "unpacked-split-k": (FEW, config(block_c=1, block_s=7, num_stages=2, asynchronous=True, split_k=3)),
+    "one-pixel": (FEW, config(block_c=3, block_s=7, thread_n=1, thread_m=1, packed=True)),
+    "channels-past-the-last": (UNEVEN, config(block_c=8, num_stages=2)),
+    "split-k-past-the-last": (UNEVEN, config(block_c=2, num_stages=2, packed=True, load=4, split_k=4)),
+    "chunks-past-the-last": (
+        UNEVEN,
+        config(block_c=5, block_s=3, num_stages=3, asynchronous=True, packed=True, split_k=2),
+    ),
+    "room-for-more": (PLAIN, config(threads_m=8, threads_n=16, num_stages=2, packed=True, load=4, min_blocks_per_sm=4)),
     **{
         dtype: (
             ConvWorkload.conv2d((2, 16, 12, 12), (64, 16, 3, 3), dtype=dtype),
-            config(stages=2, packed=True, load=8, store=4),
+            config(num_stages=2, packed=True, load=8, store=4),
         )
         for dtype in NARROW
     },
@@ -107,15 +118,15 @@ def test_configuration(workload: ConvWorkload, config: Config) -> None:
     run_on_cpu(workload, config)
 
 
-@pytest.mark.parametrize("name", ["through-registers", "parts", "groups-parts", "parts-past-the-last", *NARROW])
+@pytest.mark.parametrize("name", ["through-registers", "split-k", "groups-split-k", "split-k-past-the-last", *NARROW])
 def test_im2win_configuration(name: str) -> None:
     workload, chosen = CONFIGURED[name]
     run_on_cpu(workload, im2win.Config(**vars(chosen)))
 
 
 COMPILED = (
-    *("cp-async", "window-chunks", "groups-parts", "row-chunks"),
-    *("parts-past-the-last", "micro-tile-8x16", "room-for-more", *NARROW),
+    *("cp-async", "window-chunks", "groups-split-k", "row-chunks"),
+    *("split-k-past-the-last", "micro-tile-8x16", "room-for-more", *NARROW),
 )
 """The cases that `make test` compiles for the GPU as well, which takes seconds: they use every knob."""
 
@@ -130,11 +141,11 @@ def test_cubin_of_configuration(workload: ConvWorkload, config: Config) -> None:
     assert (kernel.stack_bytes, kernel.spill_store_bytes, kernel.spill_load_bytes) == (0, 0, 0)
     assert 0.9 * shared_bytes(workload, config) < kernel.shared_bytes <= shared_bytes(workload, config)
     assert ("cp.async" in source) == config.asynchronous
-    assert kernel.registers * config.threads * config.resident <= 65536
+    assert kernel.registers * config.threads * config.min_blocks_per_sm <= 65536
 
 
 def test_windows_are_a_kernel_of_their_own() -> None:
-    chosen = im2win.Config(**vars(config(stages=2, packed=True, load=4)))
+    chosen = im2win.Config(**vars(config(num_stages=2, packed=True, load=4)))
     executable, *_ = build_kernel(Problem(LAYER), select(Problem(LAYER), SM_90, chosen), SM_90)
     kernels = cuda.kernel_resources(str(executable.mod.imports[0].inspect_source()), "sm_90")
     assert sorted(kernel.shared_bytes > 0 for kernel in kernels) == [False, False, True]
@@ -158,7 +169,7 @@ def test_nothing_is_copied_behind_from_beyond_2_gib() -> None:
     )
     assert direct.default_config(Problem(near), SM_90).asynchronous
     chosen = direct.default_config(Problem(far), SM_90)
-    assert (chosen.asynchronous, chosen.stages) == (False, 2)
+    assert (chosen.asynchronous, chosen.num_stages) == (False, 2)
     assert "pipeline" in direct.space(Problem(far), SM_90).violated(direct.default_config(Problem(near), SM_90))
     assert not im2win.default_config(Problem(near), SM_90).asynchronous  # its windows are 5.6 GB
 
@@ -168,8 +179,8 @@ def test_space_begins_with_the_default_and_is_legal(case: Case) -> None:
     space = direct.space(Problem(case.workload), SM_90)
     check_space(space, direct.default_config(Problem(case.workload), SM_90))
     assert (
-        direct.features(Problem(case.workload), space.default).keys()
-        == direct.features(Problem(LAYER), config()).keys()
+        direct.features(Problem(case.workload), space.default, SM_90).keys()
+        == direct.features(Problem(LAYER), config(), SM_90).keys()
     )
 
 

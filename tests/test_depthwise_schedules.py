@@ -102,41 +102,43 @@ def config(**knobs: Any) -> Config:
 CONFIGURED = {
     "flat": (
         ConvWorkload.depthwise((2, 16, 7, 7), (16, 1, 3, 3)),
-        config(planes=8, threads_y=7, columns=7, flat=True),
+        config(planes=8, threads_y=7, thread_x=7, flat=True),
     ),
     **{
         f"flat-multiplier-2-{dtype}": (
             ConvWorkload.depthwise((1, 8, 9, 6), (8, 2, 3, 3), scale=True, activation="relu", dtype=dtype),
-            config(planes=4, threads_y=3, rows=3, columns=6, flat=True, shared_filter=True),
+            config(planes=4, threads_y=3, thread_y=3, thread_x=6, flat=True, shared_filter=True),
         )
         for dtype in NARROW
     },
     "flat-vectors": (
         ConvWorkload.depthwise((1, 8, 9, 12), (8, 1, 3, 3), shift=True),
-        config(planes=4, threads_y=3, threads_x=6, rows=3, columns=2, vector=4, flat=True, load=2),
+        config(planes=4, threads_y=3, threads_x=6, thread_y=3, thread_x=2, store=4, flat=True, load=2),
     ),
     "load-2": (
         ConvWorkload.depthwise((1, 8, 14, 14), (8, 1, 5, 5)),
-        config(planes=4, threads_y=2, threads_x=7, rows=7, columns=2, vector=2, load=2),
+        config(planes=4, threads_y=2, threads_x=7, thread_y=7, thread_x=2, store=2, load=2),
     ),
     "load-4-stride-2": (
         ConvWorkload.depthwise((1, 4, 16, 32), (4, 1, 3, 3), stride=2),
-        config(planes=2, threads_y=4, threads_x=4, rows=2, columns=4, load=4),
+        config(planes=2, threads_y=4, threads_x=4, thread_y=2, thread_x=4, load=4),
     ),
     **{
         f"load-8-{dtype}": (
             ConvWorkload.depthwise((1, 4, 8, 32), (4, 1, 3, 3), dtype=dtype),
-            config(planes=2, threads_y=4, threads_x=4, rows=2, columns=8, vector=4, load=8),
+            config(planes=2, threads_y=4, threads_x=4, thread_y=2, thread_x=8, store=4, load=8),
         )
         for dtype in NARROW
     },
     "load-4-shared": (
         ConvWorkload.depthwise((1, 4, 16, 16), (4, 1, 3, 3)),
-        config(planes=2, threads_y=4, threads_x=8, rows=4, columns=2, shared_input=True, shared_filter=True, load=4),
+        config(
+            planes=2, threads_y=4, threads_x=8, thread_y=4, thread_x=2, shared_input=True, shared_filter=True, load=4
+        ),
     ),
     "siblings-3": (
         ConvWorkload.depthwise((1, 4, 10, 12), (4, 3, 3, 3)),
-        config(planes=6, threads_y=5, threads_x=6, rows=2, columns=2, siblings=3, load=2),
+        config(planes=6, threads_y=5, threads_x=6, thread_y=2, thread_x=2, siblings=3, load=2),
     ),
 }
 """CUDA configurations with the knobs that random ones seldom combine."""

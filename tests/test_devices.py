@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tvmconv import ConvWorkload
-from tvmconv.dispatch import sparse_template, templates_for
+from tvmconv.dispatch import sparse_template, template_for, templates_for
 from tvmconv.problem import Problem
 from tvmconv.targets import cpu_of, gpu_of, resolve_target
 from tvmconv.targets.devices import AVX2, AVX512, GPUS, H100, NEON, SSE, WIDE_NEON, Cpu, Gpu, model_of
@@ -17,6 +17,9 @@ WORKLOADS = (
     ConvWorkload.conv2d((8, 64, 56, 56), (64, 64, 3, 3)),
     ConvWorkload.conv2d((1, 512, 7, 7), (512, 512, 1, 1)),
 )
+
+
+CORES = ("neoverse-n1", "neoverse-v2")  # of two units for multiply-adds, and of four
 
 
 def target_of(gpu: Gpu) -> Any:
@@ -96,3 +99,26 @@ def test_defaults_follow_the_gpu() -> None:
             assert template.default_config(given, h200) == default
             differ.append(template.default_config(given, l4) != default)
     assert any(differ)
+
+
+def test_features_follow_the_device() -> None:
+    """Check that the cost model is told of the GPU and the CPU that a task is for, not of one that is taken for all."""
+
+    def features(problem: Problem, algorithm: str, target: Any, config: Any) -> Any:
+        return template_for(problem, target, algorithm).features(problem, config, target)
+
+    gpus = [target_of(next(gpu for gpu in GPUS if gpu.model == name)) for name in ("H100", "L4")]
+    cpus = [resolve_target({"kind": "llvm", "mtriple": "aarch64-linux-gnu", "mcpu": cpu}) for cpu in CORES]
+    depthwise, dense, pointwise = map(Problem, WORKLOADS)
+    cases = (
+        (depthwise, "depthwise", gpus, "warps_per_sm"),
+        (dense, "direct", gpus, "balance"),
+        (dense, "im2win", gpus, "clocks"),
+        (Problem(WORKLOADS[1], 0.9), "auto", gpus, "clocks"),
+        (pointwise, "pointwise", cpus, "cycles"),
+    )
+    for problem, algorithm, (one, other), name in cases:
+        config = template_for(problem, one, algorithm).default_config(problem, one)
+        first, second = (features(problem, algorithm, target, config) for target in (one, other))
+        assert first.keys() == second.keys()
+        assert first[name] != second[name], (algorithm, name)

@@ -100,7 +100,7 @@ def dense_operands() -> tuple[tvmconv.Operator, list[tuple[torch.Tensor, torch.T
     """Return an operator with a workspace, two pairs of x and w, and its result for each pair alone."""
     target = resolve_target("cuda")
     template = template_for(Problem(DENSE), target)
-    config = replace(template.default_config(Problem(DENSE), target), packed=True, parts=2)
+    config = replace(template.default_config(Problem(DENSE), target), packed=True, split_k=2)
     operator = tvmconv.compile(DENSE, target, config)
     assert operator.workspace_bytes >= 4 * 64 * 64 * 9 + 2 * 4 * prod(DENSE.output_shape)
     pairs = [(torch.randn(DENSE.x_shape, device="cuda"), torch.randn(DENSE.w_shape, device="cuda")) for _ in range(2)]

@@ -31,12 +31,12 @@ from tvmconv.targets import resolve_target
 from tvmconv.testing import check_result, random_operands, serial_twin
 
 
-@pytest.mark.parametrize("parts", [1, 2])
-def test_kernel_with_the_weight_packed_ahead(parts: int) -> None:
+@pytest.mark.parametrize("split_k", [1, 2])
+def test_kernel_with_the_weight_packed_ahead(split_k: int) -> None:
     workload = ConvWorkload.conv2d((2, 16, 9, 11), (24, 16, 3, 3), padding=1, shift=True, residual=True)
     target, name = resolve_target({"kind": "cuda", "arch": "sm_90"}), lowering.KERNEL_NAME
     selection = select(Problem(workload), target)
-    selection = select(Problem(workload), target, replace(selection.config, parts=parts))
+    selection = select(Problem(workload), target, replace(selection.config, split_k=split_k))
     kernel, packing = split_packing(lowering.lower(Problem(workload), selection, target, name))
     assert packing is not None
     operands = random_operands(workload)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import onnx
-from onnx import helper
+from network_graph import Graph
+from onnx import helper, numpy_helper
 
-from tvmconv import onnx_backend
+from tvmconv import ConvWorkload, onnx_backend
+from tvmconv.testing import check_result, random_operands
 
 
 def relu(shape: tuple[int, ...]) -> onnx.ModelProto:
@@ -34,6 +36,19 @@ def test_one_node() -> None:
     assert y.tolist() == [-1, 2, 3]
     (y,) = onnx_backend.run_node(helper.make_node("Relu", ["x"], ["y"]), [np.float32([-1, 2])], opset_version=14)
     assert y.tolist() == [0, 2]
+
+
+def test_a_convolution_of_bfloat16() -> None:
+    workload = ConvWorkload.conv2d((2, 8, 9, 11), (16, 8, 3, 3), dtype="bfloat16")
+    graph, operands = Graph((2, 8, 9, 11), "bfloat16", opset=22), random_operands(workload)
+    weight = graph.constant(operands["w"])
+    model = graph.model(graph.node("Conv", "x", weight, pads=[1, 1, 1, 1]))
+    prepared = onnx_backend.prepare(onnx.shape_inference.infer_shapes(model))
+    x = numpy_helper.to_array(numpy_helper.from_array(operands["x"]))
+    (y,) = prepared.run([x])
+    check_result(workload, operands, y)
+    (again,) = prepared.run({"x": x})
+    assert np.array_equal(again, y)
 
 
 def test_what_it_supports() -> None:

@@ -13,6 +13,7 @@ from network_graph import Graph
 from onnx import helper
 from onnx.reference import ReferenceEvaluator
 
+from tvmconv import onnx_backend
 from tvmconv.errors import InvalidArgumentError, UnsupportedModelError
 from tvmconv.network import TensorSpec, build, import_model
 from tvmconv.network.onnx_constants import fold_nodes
@@ -189,7 +190,49 @@ def blocked(g: Graph) -> str:
     return g.node("SpaceToDepth", "x", blocksize=1, mode="CRD")
 
 
+def thin(g: Graph) -> str:
+    return g.node("AveragePool", "x", kernel_shape=[0, 1])
+
+
+def wide(g: Graph) -> str:
+    return g.node("AveragePool", "x", kernel_shape=[99, 1])
+
+
+def ungrouped(g: Graph) -> str:
+    return g.node("GroupNormalization", "x", g.random(3), g.random(3), num_groups=3)
+
+
+def turned(g: Graph) -> str:
+    scales = g.constant([1, 1, 2, 2])
+    return g.node("Resize", "x", "", scales, mode="linear", coordinate_transformation_mode="half_turn")
+
+
+def without_sizes(g: Graph) -> str:
+    return g.node("Resize", "x", mode="nearest")
+
+
+def resized_integers(g: Graph) -> str:
+    return g.node("Resize", g.node("Cast", "x", to=onnx.TensorProto.INT32), "", g.constant([1, 1, 2, 2]), mode="linear")
+
+
+def resized_when_it_runs(g: Graph) -> str:
+    g.inputs.append(helper.make_tensor_value_info("scales", onnx.TensorProto.FLOAT, [4]))
+    return g.node("Resize", "x", "", "scales", mode="nearest")
+
+
+def magic(g: Graph) -> str:
+    return g.node("GridSample", "x", g.random(2, 4, 4, 2), mode="magic")
+
+
 MISREAD = {
+    thin: r"AveragePool \(node .*: its kernel_shape \(0, 1\), .* are too small",
+    wide: r"AveragePool \(node .*: its window of 99 is larger than its input of ",
+    ungrouped: r"GroupNormalization \(node .*: its 8 channels are no multiple of its 3 groups",
+    turned: r"Resize \(node .*: the coordinate_transformation_mode half_turn is unknown",
+    without_sizes: r"Resize \(node .*: it has neither scales nor sizes for 4 axes",
+    resized_integers: r"Resize \(node .*: the mode linear for int32 is not supported.*floating-point",
+    resized_when_it_runs: r"Resize \(node .*: its scales is known only when the model runs.*a constant",
+    magic: r"GridSample \(node .*: the mode magic with zeros is unknown",
     training: r"BatchNormalization \(node 'batchnormalization0'\): Relax ignores its training_mode.*in eval mode",
     masked: r"Dropout \(node 'dropout0'\): it is in training mode.*in eval mode",
     expanded: r"Expand \(node 'expand0'\): Relax needs constants where the model has inputs",
@@ -203,6 +246,35 @@ def test_nodes_that_relax_would_misread_are_refused(body: Callable[[Graph], str]
     with pytest.raises(UnsupportedModelError, match=MISREAD[body]) as caught:
         import_model(graph.model(body(graph)))
     assert caught.value.exit_code == 3
+
+
+def of_nothing(operator: str, dtype: str) -> onnx.ModelProto:
+    """Return a model that reduces no elements of an integer type along the second axis of x."""
+    graph = Graph((2, 3))
+    start, end, axis = (graph.constant([number], "int64") for number in (0, 0, 1))
+    empty = graph.node("Slice", "x", start, end, axis)
+    integers = graph.node("Cast", empty, to=helper.np_dtype_to_tensor_dtype(np.dtype(dtype)))
+    return graph.model(graph.node("Cast", graph.node(operator, integers), to=onnx.TensorProto.FLOAT))
+
+
+@pytest.mark.parametrize(
+    ("operator", "dtype", "expected"),
+    [("ReduceMax", "int8", -128), ("ReduceMin", "int8", 127), ("ReduceMax", "bool", 0), ("ReduceSum", "int32", 0)],
+)
+def test_reductions_of_no_elements(operator: str, dtype: str, expected: float) -> None:
+    y = build(of_nothing(operator, dtype))(np.ones((2, 3), "float32"))
+    assert y.tolist() == [[expected]]
+
+
+@pytest.mark.parametrize(("operator", "expected"), [("ReduceMax", True), ("ReduceMin", False)])
+def test_extremes_of_booleans(operator: str, expected: bool) -> None:
+    (y,) = onnx_backend.run_node(helper.make_node(operator, ["x"], ["y"], keepdims=0), [np.array([True, False])])
+    assert y.tolist() == expected
+
+
+def test_the_mean_of_no_integers_is_refused() -> None:
+    with pytest.raises(UnsupportedModelError, match="ReduceMean .*: the mean of no elements of int32 is no number"):
+        import_model(of_nothing("ReduceMean", "int32"))
 
 
 def test_a_mask_that_nobody_reads() -> None:

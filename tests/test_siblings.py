@@ -126,7 +126,7 @@ def test_too_few_tasks_for_many_threads() -> None:
     template, default = of.template, of.space.default
 
     def tasks(config: Any) -> int:
-        return int(template.features(Problem(WORKLOAD), config)["tasks"])
+        return int(template.features(Problem(WORKLOAD), config, of.target)["tasks"])
 
     few = next(config for config in of.space.configs if tasks(config) == 2 and config.parallel)
     serial = replace(default, parallel=False)
@@ -134,7 +134,7 @@ def test_too_few_tasks_for_many_threads() -> None:
 
     def gain(config: Any, measured_on: int, threads: int) -> float:
         on, here = EPYC[measured_on], EPYC[threads]
-        return expected_gain((config, 1.0), (default, 2.0), Problem(WORKLOAD), template, on, here)
+        return expected_gain((config, 1.0), (default, 2.0), Problem(WORKLOAD), template, of.target, on, here)
 
     assert [gain(few, 1, threads) for threads in (1, 2, 8, 64)] == pytest.approx([2, 2, 2 * 2 / 8, 2 * 2 / 56])
     assert [gain(serial, 1, threads) for threads in (1, 2, 8, 64)] == pytest.approx([2, 2 / 2, 2 / 8, 2 / 56])

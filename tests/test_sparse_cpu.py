@@ -26,7 +26,7 @@ CPU, AVX2 = resolve_target("llvm"), resolve_target({"kind": "llvm", "mcpu": "has
 
 
 def config(**knobs: object) -> Config:
-    return replace(Config(channels=4, vectors=2, rows=3, shares=1, parallel=True), **knobs)  # type: ignore[arg-type]
+    return replace(Config(block_m=4, vectors=2, rows=3, shares=1, parallel=True), **knobs)  # type: ignore[arg-type]
 
 
 def pruned(workload: ConvWorkload, density: float = 0.1) -> np.ndarray:
@@ -55,7 +55,7 @@ CASES = (
     Case("shares", ConvWorkload.conv2d((1, 6, 9, 10), (10, 6, 3, 3), padding=1), config(shares=3)),
     Case("ragged-bands", ConvWorkload.conv2d((2, 5, 11, 19), (7, 5, 3, 3), padding=1), config(rows=4)),
     Case("serial", ConvWorkload.conv2d((2, 5, 11, 19), (7, 5, 3, 3), padding=1), config(parallel=False)),
-    Case("one-band", ConvWorkload.conv2d((1, 3, 7, 33), (4, 3, 3, 3)), config(rows=5, vectors=3, channels=4)),
+    Case("one-band", ConvWorkload.conv2d((1, 3, 7, 33), (4, 3, 3, 3)), config(rows=5, vectors=3, block_m=4)),
     Case("1x1", ConvWorkload.conv2d((2, 12, 5, 7), (10, 12, 1, 1)), config()),
     Case("one-pixel", ConvWorkload.conv2d((1, 12, 3, 3), (10, 12, 3, 3)), config(rows=1, vectors=1)),
     Case("strided-1x1", ConvWorkload.conv2d((1, 12, 9, 9), (10, 12, 1, 1), stride=2), config()),
@@ -64,7 +64,7 @@ CASES = (
         ConvWorkload.conv2d(
             (1, 4, 8, 10), (7, 4, 3, 3), scale=True, shift=True, residual=True, activation=("clip", -0.5, 1.5)
         ),
-        config(channels=3),
+        config(block_m=3),
     ),
     Case(
         "stride-dilation-padding",
@@ -72,7 +72,7 @@ CASES = (
         config(),
     ),
     Case("unequal-strides", ConvWorkload.conv2d((1, 4, 13, 14), (6, 4, 3, 5), stride=(3, 2), padding=2), config()),
-    Case("groups", ConvWorkload.conv2d((1, 8, 8, 10), (12, 4, 3, 3), groups=2, padding=1), config(channels=5)),
+    Case("groups", ConvWorkload.conv2d((1, 8, 8, 10), (12, 4, 3, 3), groups=2, padding=1), config(block_m=5)),
     Case("depthwise", ConvWorkload.depthwise((1, 6, 8, 10), (6, 2, 3, 3), shift=True), config()),
     Case("one-channel", ConvWorkload.conv2d((1, 1, 8, 10), (4, 1, 3, 3)), config()),
     *(

@@ -33,7 +33,7 @@ CPU, SM_90 = resolve_target("llvm"), resolve_target({"kind": "cuda", "arch": "sm
 
 
 def config(**knobs: object) -> Config:
-    plain = Config(8, images=1, threads_y=4, threads_x=5, rows=1, columns=1, chunk=2, buffers=2)
+    plain = Config(8, images=1, threads_y=4, threads_x=5, thread_y=1, thread_x=1, block_c=2, num_stages=2)
     return replace(plain, **knobs)  # type: ignore[arg-type]
 
 
@@ -66,31 +66,31 @@ class Case:
 
 CASES = (
     Case("3x3", ConvWorkload.conv2d((1, 6, 9, 10), (12, 6, 3, 3)), config()),
-    Case("one-buffer", ConvWorkload.conv2d((1, 6, 9, 10), (12, 6, 3, 3)), config(buffers=1)),
-    Case("three-buffers", ConvWorkload.conv2d((1, 6, 9, 10), (12, 6, 3, 3)), config(buffers=3)),
+    Case("one-stage", ConvWorkload.conv2d((1, 6, 9, 10), (12, 6, 3, 3)), config(num_stages=1)),
+    Case("three-stages", ConvWorkload.conv2d((1, 6, 9, 10), (12, 6, 3, 3)), config(num_stages=3)),
     Case("tiles", ConvWorkload.conv2d((1, 6, 8, 10), (12, 6, 3, 3)), config(tiles=2)),
-    Case("1x1", ConvWorkload.conv2d((2, 12, 5, 5), (10, 12, 1, 1)), config(images=2, chunk=4)),
-    Case("one-thread", ConvWorkload.conv2d((1, 2, 1, 1), (5, 2, 3, 3)), config(threads_y=1, threads_x=1, chunk=1)),
-    Case("one-channel", ConvWorkload.conv2d((1, 1, 8, 10), (4, 1, 3, 3)), config(chunk=1, buffers=1)),
+    Case("1x1", ConvWorkload.conv2d((2, 12, 5, 5), (10, 12, 1, 1)), config(images=2, block_c=4)),
+    Case("one-thread", ConvWorkload.conv2d((1, 2, 1, 1), (5, 2, 3, 3)), config(threads_y=1, threads_x=1, block_c=1)),
+    Case("one-channel", ConvWorkload.conv2d((1, 1, 8, 10), (4, 1, 3, 3)), config(block_c=1, num_stages=1)),
     Case(
         "rows-columns-epilogue",
         ConvWorkload.conv2d(
             (1, 4, 8, 10), (7, 4, 3, 3), scale=True, shift=True, residual=True, activation=("clip", -0.5, 1.5)
         ),
-        config(rows=2, columns=2, threads_x=3, channels=3),
+        config(thread_y=2, thread_x=2, threads_x=3, block_m=3),
     ),
     Case(
         "stride-dilation-padding",
         ConvWorkload.conv2d((1, 4, 13, 14), (6, 4, 3, 2), stride=2, dilation=(2, 1), padding=(1, 0, 2, 3)),
         config(threads_y=3, threads_x=4),
     ),
-    Case("groups", ConvWorkload.conv2d((1, 8, 8, 10), (12, 4, 3, 3), groups=2), config(channels=5, chunk=4)),
+    Case("groups", ConvWorkload.conv2d((1, 8, 8, 10), (12, 4, 3, 3), groups=2), config(block_m=5, block_c=4)),
     Case("depthwise", ConvWorkload.depthwise((1, 6, 8, 10), (6, 2, 3, 3), shift=True), config()),
     *(
         Case(
             dtype,
             ConvWorkload.conv2d((1, 6, 8, 10), (12, 6, 3, 3), dtype=dtype, activation="relu"),
-            config(buffers=1),
+            config(num_stages=1),
         )
         for dtype in NARROW
     ),
@@ -99,7 +99,7 @@ CASES = (
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.id)
 def test_configuration(case: Case) -> None:
-    check(case.workload, twin(case.workload, case.config), pruned(case.workload, 0.3), case.config.channels)
+    check(case.workload, twin(case.workload, case.config), pruned(case.workload, 0.3), case.config.block_m)
 
 
 LAYER = ConvWorkload.conv2d((1, 6, 9, 10), (12, 6, 3, 3), shift=True)
@@ -123,14 +123,14 @@ def constants(weight: np.ndarray, workload: ConvWorkload = LAYER, **vectors: np.
 def cuda_source(workload: ConvWorkload, chosen: Config, weight: np.ndarray, **vectors: np.ndarray) -> str:
     made = make_skeleton(template.schedule(Problem(workload), chosen, SM_90).mod["main"], SM_90)
     dense = expanded(workload, constants(weight, workload, **vectors))
-    executable = build_launches(bind(made, dense, output_blocks(dense["w"], chosen.channels)), SM_90, KERNEL_NAME)
+    executable = build_launches(bind(made, dense, output_blocks(dense["w"], chosen.block_m)), SM_90, KERNEL_NAME)
     return str(executable.mod.imports[0].inspect_source())
 
 
 def test_nothing_is_left_of_zeros() -> None:
     weight = pruned(LAYER)
     weight[:, 4] = 0
-    source = cuda_source(LAYER, config(chunk=1, channels=12), weight)
+    source = cuda_source(LAYER, config(block_c=1, block_m=12), weight)
     products = source.count("* 0x") + source.count("* -0x")
     assert products == np.count_nonzero(weight)
     reads = np.count_nonzero(weight.any(axis=0))
@@ -147,15 +147,15 @@ def test_vectors_are_immediates() -> None:
     assert np.array_equal(np.array(found, "float32"), np.stack([scale, shift], axis=1))
 
 
-@pytest.mark.parametrize("buffers", [1, 2, 3])
-def test_copies_are_waited_for(buffers: int) -> None:
+@pytest.mark.parametrize("num_stages", [1, 2, 3])
+def test_copies_are_waited_for(num_stages: int) -> None:
     """A chunk's copies arrive before its products, and start when all threads are done with the memory."""
-    source = cuda_source(LAYER, config(buffers=buffers, channels=12), np.ones(LAYER.w_shape))
+    source = cuda_source(LAYER, config(num_stages=num_stages, block_m=12), np.ones(LAYER.w_shape))
     copied = committed = arrived = read = finished = 0
     for line in source.splitlines():
         if line.strip().startswith("tvmconv_copy("):
             copied += 1
-            assert committed - finished < buffers
+            assert committed - finished < num_stages
         elif line.strip().startswith("tvmconv_commit("):
             committed += 1
         elif found := re.search(r" tvmconv_wait\((\d+)\);", line):
@@ -197,7 +197,7 @@ def test_too_much_code_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_report_and_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A kernel is compiled once for a folder, without complaint where there can be no folder, and reports its code."""
-    weight, chosen = pruned(LAYER), config(buffers=1)
+    weight, chosen = pruned(LAYER), config(num_stages=1)
     compiled: list[str] = []
     compile_source = cuda.compile_source
     monkeypatch.setattr(cuda, "compile_source", lambda *args: compiled.append(args[0]) or compile_source(*args))
@@ -231,7 +231,7 @@ def test_report_and_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_cubin() -> None:
     workload = ConvWorkload.conv2d((1, 16, 14, 28), (64, 16, 3, 3), shift=True, activation="relu")
-    chosen = config(channels=32, threads_y=7, threads_x=28, chunk=4)
+    chosen = config(block_m=32, threads_y=7, threads_x=28, block_c=4)
     (kernel,) = cuda.kernel_resources(cuda_source(workload, chosen, pruned(workload)), "sm_90")
     assert (kernel.stack_bytes, kernel.spill_store_bytes, kernel.spill_load_bytes) == (0, 0, 0)
     assert 0.9 * sparse_tiles.shared_bytes(workload, chosen) < kernel.shared_bytes

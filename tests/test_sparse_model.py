@@ -79,7 +79,7 @@ def test_no_block_is_too_much_for_compilers(name: str, density: float) -> None:
 def test_tiles_that_are_legal_can_be_scheduled(tiles: int) -> None:
     """The workload has 2 images with 3 rows of 4 tiles each."""
     workload = ConvWorkload.conv2d((2, 2, 6, 32), (4, 2, 3, 3))
-    config = sparse.Config(4, 1, threads_y=2, threads_x=8, rows=1, columns=1, chunk=1, buffers=1, tiles=tiles)
+    config = sparse.Config(4, 1, threads_y=2, threads_x=8, thread_y=1, thread_x=1, block_c=1, num_stages=1, tiles=tiles)
     broken = sparse.space(Problem(workload, 1 - DENSITY), SM_90).violated(config)
     assert broken == (["whole_blocks"] if tiles in (3, 6, 7) else [])
     if not broken:

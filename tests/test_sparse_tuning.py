@@ -129,7 +129,7 @@ def test_a_trial_for_cuda_is_compiled_launch_by_launch(tmp_path: Path, monkeypat
     monkeypatch.setattr(folding, "PRODUCTS_OF_A_LAUNCH", 200)
     monkeypatch.setenv("TVMCONV_CACHE_DIR", str(tmp_path / "cache"))  # which no other test writes to
     task = create(ConvWorkload.conv2d((1, 8, 8, 8), (8, 8, 3, 3)), SM_90, sparsity=0.5)
-    knobs = msgspec.to_builtins(next(config for config in task.space.configs if config.channels == 4))
+    knobs = msgspec.to_builtins(next(config for config in task.space.configs if config.block_m == 4))
 
     def compiled() -> dict[str, int]:
         worker.build(task.problem.to_json(), task.name, knobs, str(task.target), str(tmp_path / "kernel.so"))

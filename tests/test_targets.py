@@ -2,13 +2,30 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import tvm
 
+import tvmconv
+from tvmconv import ConvWorkload
+from tvmconv.autotvm import task
+from tvmconv.autotvm.runner import require_for
+from tvmconv.dispatch.history import device_here
 from tvmconv.errors import InvalidArgumentError, NoDeviceError
-from tvmconv.targets import backend_named, device_of, has_gpu, processors, resolve_target
+from tvmconv.targets import (
+    DeviceFacts,
+    backend_named,
+    cross_triple,
+    device_of,
+    has_gpu,
+    nvidia,
+    processors,
+    resolve_target,
+)
+from tvmconv.targets.devices import host_arch
 from tvmconv.targets.toolchain import compiler_package
 
 
@@ -65,6 +82,10 @@ def test_old_strings_are_turned_into_todays_form_with_a_hint() -> None:
         {"kind": "cuda", "arch": "banana"},
         {"kind": "cuda", "arch": "sm_9"},
         {"kind": "cuda", "arch": "sm_9000"},
+        {"kind": "cuda", "host": {"kind": "llvm", "mtriple": "riscv64-linux-gnu"}},
+        {"kind": "cuda", "host": {"kind": "llvm", "mtriple": "aarch64-apple-darwin"}},
+        {"kind": "cuda", "host": {"kind": "llvm", "mcpu": "banana"}},
+        {"kind": "cuda", "host": "c"},
         {"kind": "llvm", "mcpu": "banana"},
         {"kind": "llvm", "mtriple": "riscv64-linux-gnu"},
         {"kind": "llvm", "mtriple": "aarch64"},
@@ -76,6 +97,50 @@ def test_old_strings_are_turned_into_todays_form_with_a_hint() -> None:
 def test_bad_targets(given: Any) -> None:
     with pytest.raises(InvalidArgumentError, match="target is "):
         resolve_target(given)
+
+
+@pytest.mark.parametrize("host", ["llvm", {"kind": "llvm"}, tvm.target.Target("llvm")], ids=["name", "dict", "target"])
+def test_hosts_of_cuda_targets(host: Any) -> None:
+    assert cross_triple(str(resolve_target({"kind": "cuda", "arch": "sm_90", "host": host}))) is None
+
+
+def test_code_for_another_cpu_beside_the_gpu_is_built_and_not_run() -> None:
+    other = "aarch64" if host_arch() == "x86_64" else "x86_64"
+    target = {"kind": "cuda", "arch": "sm_90", "host": {"kind": "llvm", "mtriple": f"{other}-linux-gnu"}}
+    workload = ConvWorkload.depthwise((1, 4, 6, 6), (4, 1, 3, 3))
+    operator = tvmconv.compile(workload, target)
+    assert "__global__" in operator.source()
+    with pytest.raises(NoDeviceError, match=f"this needs a CPU of {other}, and this machine's is of {host_arch()}"):
+        operator(*(np.ones(shape, "float32") for shape, _ in [*workload.operands.values()][:2]))
+
+
+@pytest.fixture
+def h100(monkeypatch: pytest.MonkeyPatch) -> DeviceFacts:
+    """Pretend that this machine's GPU is an H100."""
+    facts = DeviceFacts("NVIDIA H100 80GB HBM3", driver="580")
+    monkeypatch.setattr(nvidia, "gpu", lambda number: SimpleNamespace(device_name=facts.name))
+    monkeypatch.setattr(nvidia, "_facts", lambda number: facts)
+    monkeypatch.setattr(nvidia.cuda, "device_arch", lambda device: "sm_90")
+    return facts
+
+
+def of_model(model: str | None) -> tvm.target.Target:
+    return resolve_target({"kind": "cuda", "arch": "sm_90", **({} if model is None else {"model": model})})
+
+
+@pytest.mark.parametrize("model", [None, "H100", "NVIDIA H100 PCIe", "a GPU without a row"])
+def test_a_target_runs_on_a_gpu_of_its_model(model: str | None, h100: DeviceFacts) -> None:
+    assert device_of(of_model(model)).device_name == h100.name
+    assert device_here(of_model(model)) == h100
+
+
+@pytest.mark.parametrize("model", ["H200", "NVIDIA L4"])
+def test_a_target_for_another_model_of_gpu_is_refused_where_it_would_run(model: str, h100: DeviceFacts) -> None:
+    with pytest.raises(NoDeviceError, match=f"is for the model {model}, and the GPU here is NVIDIA H100 80GB HBM3"):
+        device_of(of_model(model))
+    assert device_here(of_model(model)) is None
+    with pytest.raises(InvalidArgumentError, match="one without a model, or for the NVIDIA H100 80GB HBM3"):
+        require_for(task.create(ConvWorkload.depthwise((1, 4, 6, 6), (4, 1, 3, 3)), of_model(model)), h100)
 
 
 @pytest.mark.skipif(has_gpu(), reason="there is a GPU here")

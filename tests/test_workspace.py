@@ -40,8 +40,8 @@ SUMS = ((2, 1, 24, 198), "float32")  # 2 parts, 1 group, 2 * 9 * 11 pixels
 CASES = {
     "nothing": (DENSE, TILE, ()),
     "packed": (DENSE, replace(TILE, packed=True), (PACKED,)),
-    "parts": (DENSE, replace(TILE, parts=2), (SUMS,)),
-    "packed-parts": (DENSE, replace(TILE, packed=True, parts=2, stages=2), (PACKED, SUMS)),
+    "split-k": (DENSE, replace(TILE, split_k=2), (SUMS,)),
+    "packed-split-k": (DENSE, replace(TILE, packed=True, split_k=2, num_stages=2), (PACKED, SUMS)),
     **{
         f"{dtype}-packed": (
             ConvWorkload.conv2d((2, 16, 12, 12), (64, 16, 3, 3), dtype=dtype),
@@ -92,7 +92,7 @@ def test_in_a_network_it_is_planned_with_all_other_memory(monkeypatch: pytest.Mo
     model = tvmconv.import_model(graph.model(graph.node("Conv", y, weight)))
     x = np.random.default_rng(0).standard_normal((2, 16, 9, 11)).astype("float32")
     expected = tvmconv.build(model, CPU)(x)
-    chosen = {24: replace(TILE, packed=True, parts=2), 8: replace(TILE, packed=True, vthreads_m=1)}
+    chosen = {24: replace(TILE, packed=True, split_k=2), 8: replace(TILE, packed=True, vthreads_m=1)}
     monkeypatch.setattr(
         kernels.dispatch,
         "select",
@@ -121,7 +121,7 @@ def test_it_is_saved(tmp_path: Path) -> None:
 
 def test_saved_for_a_gpu_it_says_what_it_wants() -> None:
     executable, workspace, _ = build_kernel(
-        Problem(DENSE), select(Problem(DENSE), SM_90, replace(TILE, parts=2)), SM_90
+        Problem(DENSE), select(Problem(DENSE), SM_90, replace(TILE, split_k=2)), SM_90
     )
     operator = tvmconv.Operator(DENSE, SM_90, select(Problem(DENSE), SM_90), executable, workspace)
     assert operator.workspace_bytes == 4 * 2 * 24 * 198

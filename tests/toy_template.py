@@ -49,7 +49,7 @@ def estimate(problem: Problem, config: Config, target: tvm.target.Target) -> flo
     return 1.0
 
 
-def features(problem: Problem, config: Config) -> dict[str, float]:
+def features(problem: Problem, config: Config, target: tvm.target.Target) -> dict[str, float]:
     """Return the number of tasks."""
     return {"tasks": problem.workload.batch}
 

@@ -17,8 +17,6 @@ from onnx.backend.base import Backend, BackendRep, Device, DeviceType
 
 from .errors import UnsupportedModelError
 from .network import Network, build, import_model
-from .network.faults import Refused
-from .network.onnx_refusals import unsupported_nodes
 from .targets import has_gpu
 
 TARGETS = {DeviceType.CPU: "llvm", DeviceType.CUDA: "cuda"}
@@ -40,10 +38,6 @@ class Representation(BackendRep):  # type: ignore[misc]
         return outputs if isinstance(outputs, tuple) else (outputs,)
 
 
-def _is_bfloat16(value: onnx.ValueInfoProto) -> bool:
-    return bool(value.type.tensor_type.elem_type == onnx.TensorProto.BFLOAT16)
-
-
 class TvmconvBackend(Backend):  # type: ignore[misc]
     """A backend that builds models for "CPU" and "CUDA", or raises `UnsupportedModelError`."""
 
@@ -60,9 +54,6 @@ class TvmconvBackend(Backend):  # type: ignore[misc]
     def prepare(cls, model: onnx.ModelProto, device: str = "CPU", **kwargs: Any) -> Representation:
         """Build the model for a device."""
         super().prepare(model, device, **kwargs)
-        odd = {value.name for value in model.graph.input if _is_bfloat16(value)}
-        if readers := [node for node in model.graph.node if odd & set(node.input)]:
-            raise unsupported_nodes(Refused("it reads bfloat16, which NumPy cannot share", nodes=readers), {})
         return Representation(build(model, TARGETS[Device(device).type]))
 
     @classmethod

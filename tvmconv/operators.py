@@ -158,7 +158,8 @@ class Operator:
     @staticmethod
     def _saved_choice(details: dict[str, Any]) -> tuple[ConvWorkload, Selection]:
         template = template_named(details["template"])
-        config = msgspec.convert(details["config"], template.Config)
+        knobs = {registry.knob_name(details["template"], name): value for name, value in details["config"].items()}
+        config = msgspec.convert(knobs, template.Config)
         return msgspec.convert(details["workload"], ConvWorkload), Selection(template, config, details["reason"])
 
     def __repr__(self) -> str:

@@ -298,7 +298,7 @@ def schedule(problem: Problem, config: Config, target: tvm.target.Target) -> Sch
     return sch
 
 
-def features(problem: Problem, config: Config) -> dict[str, float]:
+def features(problem: Problem, config: Config, target: tvm.target.Target) -> dict[str, float]:
     """Return features for a cost model beside the knobs, such that workloads can be compared."""
     workload = problem.workload
     height, width = workload.output_size

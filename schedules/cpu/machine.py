@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
-
 import tvm
 
 from tvmconv.targets.devices import cpu_of
@@ -22,7 +20,6 @@ PAGE_BYTES = 4096
 """The bytes of a page: elements so far apart, or a multiple of it, are in the same set of the first cache."""
 
 
-@lru_cache(maxsize=64)  # estimates ask for each configuration of a space, and LLVM takes 0.1 ms for a feature
 def native_lanes(target: tvm.target.Target) -> int:
     """Return the number of float32 elements in the widest vector of the target."""
     return cpu_of(target).lanes

@@ -16,7 +16,7 @@ from tvm.s_tir import Schedule
 
 from tvmconv import compute
 from tvmconv.problem import Problem
-from tvmconv.targets.devices import AVX512, Cpu, cpu_of
+from tvmconv.targets.devices import Cpu, cpu_of
 from tvmconv.workload import ConvWorkload
 
 from ..space import Space, ceil_div, named, tile_sizes, wasted
@@ -195,8 +195,8 @@ def ablations(config: Config) -> dict[str, Config]:
     }
 
 
-def features(problem: Problem, config: Config) -> dict[str, float]:
-    """Return features for a cost model beside the knobs, such that workloads can be compared; AVX-512 is assumed."""
+def features(problem: Problem, config: Config, target: tvm.target.Target) -> dict[str, float]:
+    """Return features for a cost model beside the knobs, such that workloads can be compared."""
     workload = problem.workload
     plane, tile = prod(workload.output_size), config.vectors * config.block
     pixels = config.vectors * config.vector
@@ -205,7 +205,7 @@ def features(problem: Problem, config: Config) -> dict[str, float]:
         "loads": (config.vectors + config.block) / tile,
         "waste_pixels": wasted(plane, pixels * config.tiles),
         "waste_channels": wasted(workload.multiplier, config.block),
-        "cycles": cycles(workload, config, AVX512),
+        "cycles": cycles(workload, config, cpu_of(target)),
         "tile_bytes": workload.itemsize * pixels * workload.w_shape[1],
         "weight_bytes": staged_bytes(workload) * config.block * workload.w_shape[1],
         "ragged": float(plane % config.vector > 0),

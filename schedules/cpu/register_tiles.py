@@ -253,7 +253,7 @@ def surplus(workload: ConvWorkload, config: TileConfig) -> tuple[float, float]:
     return wasted(height, config.rows * config.tiles), wasted(width, config.columns)
 
 
-def features(problem: Problem, config: TileConfig) -> dict[str, float]:
+def features(problem: Problem, config: TileConfig, target: tvm.target.Target) -> dict[str, float]:
     """Return features for a cost model beside the knobs, such that workloads can be compared."""
     workload = problem.workload
     height, width = workload.output_size

@@ -6,9 +6,10 @@ output channels goes over the band's pixels, so many vectors at a time, in code 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from math import prod
+from typing import ClassVar
 
 import tvm
 from tvm import te
@@ -34,7 +35,7 @@ LAYOUTS = Layouts()
 class Config:
     """The knobs."""
 
-    channels: int
+    block_m: int
     """The number of output channels of a block, whose sums are in registers."""
     vectors: int
     """The number of vectors of pixels that a block computes at a time."""
@@ -44,6 +45,8 @@ class Config:
     """The number of tasks of a band, each of which stages it and does its share of the blocks."""
     parallel: bool
     """True to spread the tasks over the threads of the machine."""
+
+    FORMER_NAMES: ClassVar[Mapping[str, str]] = {"channels": "block_m"}
 
 
 LEAST = Config(1, 1, 1, 1, parallel=False)
@@ -76,7 +79,7 @@ def space(problem: Problem, target: tvm.target.Target) -> Space[Config]:
     workload = problem.workload
     height = workload.output_size[0]
     knobs = {
-        "channels": (2, 3, 4, 6, 8, 12, 16, 24),
+        "block_m": (2, 3, 4, 6, 8, 12, 16, 24),
         "vectors": (1, 2, 3, 4, 6),
         "rows": tile_sizes(height),
         "shares": (1, 2, 4),
@@ -85,7 +88,7 @@ def space(problem: Problem, target: tvm.target.Target) -> Space[Config]:
     default = default_config(problem, target)
 
     def registers_used(config: Config) -> bool:
-        return config.channels * config.vectors >= _sums(target) // 2
+        return config.block_m * config.vectors >= _sums(target) // 2
 
     def threads_for_work(config: Config) -> bool:
         return config.parallel or config.shares == 1
@@ -97,13 +100,13 @@ def constraints(workload: ConvWorkload, target: tvm.target.Target) -> dict[str, 
     """Return the tests that a configuration must pass, by name."""
 
     def registers(config: Config) -> bool:
-        return config.channels * config.vectors <= _sums(target)
+        return config.block_m * config.vectors <= _sums(target)
 
     def rows(config: Config) -> bool:
         return config.rows <= workload.output_size[0]
 
     def shares(config: Config) -> bool:
-        return config.shares <= ceil_div(workload.out_channels, config.channels)
+        return config.shares <= ceil_div(workload.out_channels, config.block_m)
 
     return named(registers, rows, shares)
 
@@ -144,7 +147,7 @@ def estimate(problem: Problem, config: Config, target: tvm.target.Target) -> flo
 def ablations(config: Config) -> dict[str, Config]:
     """Return the configuration without each of its optimizations in turn, by the name of what is left out."""
     return {
-        "shared inputs": replace(config, channels=1),
+        "shared inputs": replace(config, block_m=1),
         "shares": replace(config, shares=1),
         "threads": replace(config, parallel=False, shares=1),
     }
@@ -166,22 +169,22 @@ def _sums(target: tvm.target.Target) -> int:
     return SUMS * vector_registers(target) // 32
 
 
-def features(problem: Problem, config: Config) -> dict[str, float]:
+def features(problem: Problem, config: Config, target: tvm.target.Target) -> dict[str, float]:
     """Return features for a cost model beside the knobs, such that workloads can be compared."""
     workload = problem.workload
     height, _ = workload.output_size
     pitch, (stride, _) = compute.band_pitch(workload), workload.stride
     read = (config.rows - 1) * stride + workload.window[0]
     return {
-        "sums": config.channels * config.vectors,
-        "blocks": ceil_div(workload.out_channels, config.channels),
+        "sums": config.block_m * config.vectors,
+        "blocks": ceil_div(workload.out_channels, config.block_m),
         "tasks": workload.batch * ceil_div(height, config.rows) * config.shares,
         "tile": config.vectors / (pitch * config.rows),
         "code": config.vectors * workload.out_channels * workload.w_shape[1] * prod(workload.kernel),
         "band_bytes": workload.sum_bytes * workload.in_channels * read * workload.stride[1] * pitch,
         "halo": read / (config.rows * stride),
         "waste_rows": wasted(height, config.rows),
-        "waste_channels": wasted(workload.out_channels, config.channels),
+        "waste_channels": wasted(workload.out_channels, config.block_m),
     }
 
 

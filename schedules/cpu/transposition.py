@@ -1,9 +1,11 @@
-"""A tensor intrinsic that transposes a small matrix in vector registers.
+"""A tensor intrinsic that transposes a small matrix in vector registers, in square blocks of a vector's lanes.
 
 LLVM by itself moves one element at a time.
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 from tvm import tirx
 from tvm.s_tir import TensorIntrin
@@ -14,7 +16,7 @@ from tvm.tirx import PrimFunc
 
 def has_transposition(rows: int, lanes: int) -> bool:
     """Return whether there is an intrinsic for a matrix of `rows` vectors of `lanes`."""
-    return 1 < rows <= lanes and lanes.bit_count() == 1
+    return rows > 1 and lanes > 1 and lanes.bit_count() == 1
 
 
 def transposition(rows: int, lanes: int) -> str:
@@ -47,7 +49,7 @@ def _description(rows: int, lanes: int) -> PrimFunc:
 
 
 def _implementation(description: PrimFunc, rows: int, lanes: int) -> PrimFunc:
-    """Return the intrinsic's code: it swaps blocks of half the lanes between vectors, then of a quarter, and so on."""
+    """Return the intrinsic's code: as many rows as a vector has lanes at a time, and those that are left."""
     matrix, transposed = description.params
     vector_type = f"float32x{lanes}"
     statements: list[tirx.Stmt] = []
@@ -57,8 +59,21 @@ def _implementation(description: PrimFunc, rows: int, lanes: int) -> PrimFunc:
         statements.append(tirx.Bind(vector, value))
         return vector
 
-    vectors = [bind(matrix.vload([row, 0], vector_type)) for row in range(rows)]
-    vectors += [vectors[-1]] * (lanes - rows)  # what comes of these is not stored
+    for first in range(0, rows, lanes):
+        count = min(lanes, rows - first)
+        vectors = [bind(matrix.vload([first + row, 0], vector_type)) for row in range(count)]
+        vectors += [vectors[-1]] * (lanes - count)  # what comes of these is not stored
+        for lane, vector in enumerate(_transposed(vectors, bind)):
+            part = vector if count == lanes else tirx.Shuffle([vector], list(range(count)))
+            statements.append(transposed.vstore([lane, first], part))
+    block = description.body.block
+    body = SBlock([], block.reads, block.writes, block.name_hint, tirx.SeqStmt(statements))
+    return PrimFunc(description.params, SBlockRealize([], True, body))
+
+
+def _transposed(vectors: list[tirx.Var], bind: Callable[[tirx.PrimExpr], tirx.Var]) -> list[tirx.Var]:
+    """Return a square block transposed: vectors swap halves of their lanes, then quarters, and so on."""
+    vectors, lanes = [*vectors], len(vectors)
     distance = lanes // 2
     while distance:
         for low in range(lanes):
@@ -70,9 +85,4 @@ def _implementation(description: PrimFunc, rows: int, lanes: int) -> PrimFunc:
                 chosen = [start + (lane & ~distance) + (lanes if lane & distance else 0) for lane in range(lanes)]
                 vectors[place] = bind(tirx.Shuffle([a, b], chosen))
         distance //= 2
-    for lane, vector in enumerate(vectors):
-        part = vector if rows == lanes else tirx.Shuffle([vector], list(range(rows)))
-        statements.append(transposed.vstore([lane, 0], part))
-    block = description.body.block
-    body = SBlock([], block.reads, block.writes, block.name_hint, tirx.SeqStmt(statements))
-    return PrimFunc(description.params, SBlockRealize([], True, body))
+    return vectors

@@ -54,8 +54,8 @@ def schedule(problem: Problem, config: Config, target: tvm.target.Target) -> Sch
     # Step 1. Tile the output: blocks, vthreads (strided), threads, then what a thread owns
     n, k, y, x = sch.get_loops(output)
     bk, tz, ki = sch.split(k, [None, config.threads_z, config.siblings])
-    by, vy, ty, yi = sch.split(y, [None, config.vthreads_y, config.threads_y, config.rows])
-    bx, vx, tx, xi = sch.split(x, [None, config.vthreads_x, config.threads_x, config.columns])
+    by, vy, ty, yi = sch.split(y, [None, config.vthreads_y, config.threads_y, config.thread_y])
+    bx, vx, tx, xi = sch.split(x, [None, config.vthreads_x, config.threads_x, config.thread_x])
     sch.reorder(n, bk, by, bx, vy, vx, tz, ty, tx, ki, yi, xi)
     block = sch.fuse(n, bk, by, bx)  # only blockIdx.x is wide enough for every batch and channel count
     sch.bind(block, "blockIdx.x")
@@ -93,7 +93,7 @@ def schedule(problem: Problem, config: Config, target: tvm.target.Target) -> Sch
         sch.compute_at(copy_in, block, preserve_unit_loops=True)
         sch.reverse_compute_at(copy_out, block, preserve_unit_loops=True)
         _spread_over_threads(sch, copy_in, config, config.load)
-        _spread_over_threads(sch, copy_out, config, config.vector)
+        _spread_over_threads(sch, copy_out, config, config.store)
 
     # Step 4. Stage the filter
     if config.shared_filter:
@@ -114,8 +114,8 @@ def schedule(problem: Problem, config: Config, target: tvm.target.Target) -> Sch
     *_, ki, yi, xi = sch.get_loops(output)
     sch.unroll(ki)
     sch.unroll(yi)
-    if config.vector > 1 and not config.flat:
-        xi, vector = sch.split(xi, [None, config.vector])
+    if config.store > 1 and not config.flat:
+        xi, vector = sch.split(xi, [None, config.store])
         sch.vectorize(vector)
     sch.unroll(xi)
     return sch

@@ -53,7 +53,7 @@ def estimate(problem: Problem, config: Config, target: tvm.target.Target) -> flo
 def ablations(config: Config) -> dict[str, Config]:
     """Return the configuration without each of its optimizations in turn, by the name of what is left out."""
     return {
-        "vector loads": replace(config, vector=1, load=1),
+        "vector loads": replace(config, store=1, load=1),
         "unrolling": replace(config, unroll=0, shared_input=True),
         "shared filter": replace(config, shared_filter=False),
     }
@@ -79,9 +79,9 @@ def space(problem: Problem, target: tvm.target.Target) -> Space[Config]:
         "threads_x": upto(2 * width - 1, 1, 4, 8, 16, 32, 56) | whole_width,
         "vthreads_y": upto(height, 1, 2) if staged else {1},
         "vthreads_x": upto(width, 1, 2) if staged else {1},
-        "rows": rows,
-        "columns": columns,
-        "vector": upto(16 // workload.itemsize, 1, 2, 4),
+        "thread_y": rows,
+        "thread_x": columns,
+        "store": upto(16 // workload.itemsize, 1, 2, 4),
         "unroll": {default.unroll},
         "shared_input": {staged, False},
         "shared_filter": {False, True},
@@ -104,10 +104,10 @@ def heuristics(workload: ConvWorkload, gpu: Gpu) -> dict[str, Callable[[Config],
     share = prod(workload.output_shape) / full_gpu_threads(gpu)
 
     def widest_stores(config: Config) -> bool:
-        return config.flat or config.columns == config.vector or width % config.columns != 0
+        return config.flat or config.thread_x == config.store or width % config.thread_x != 0
 
     def neighbours_read_together(config: Config) -> bool:
-        return config.flat or (config.columns <= 4 and config.threads_x > 1)
+        return config.flat or (config.thread_x <= 4 and config.threads_x > 1)
 
     def whole_warps(config: Config) -> bool:
         return config.threads <= 256 and wasted(config.threads, 32) <= 1.35
@@ -166,7 +166,7 @@ def _candidates(workload: ConvWorkload, gpu: Gpu) -> Iterator[Config]:
         for planes in reversed(whole_planes(workload, min(64, ceil_div(2 * BLOCK_THREADS, height)))):
             if planes * height >= 32:
                 yield replace(
-                    LEAST, planes=planes, threads_y=height, columns=width, unroll=2, shared_filter=True, flat=True
+                    LEAST, planes=planes, threads_y=height, thread_x=width, unroll=2, shared_filter=True, flat=True
                 )
 
     most = max(4, min(16, share))  # outputs of a thread, of one channel
@@ -188,9 +188,9 @@ def _candidates(workload: ConvWorkload, gpu: Gpu) -> Iterator[Config]:
                             planes=planes,
                             threads_y=threads_y,
                             threads_x=threads_x,
-                            rows=rows,
-                            columns=columns,
-                            vector=columns,
+                            thread_y=rows,
+                            thread_x=columns,
+                            store=columns,
                             unroll=unroll,
                             shared_input=shared,
                             shared_filter=not shared and prod(workload.kernel) * m > 9,
@@ -211,22 +211,21 @@ def _threads(columns: int) -> int:
     return rounded if rounded <= 1.2 * threads else threads
 
 
-def features(problem: Problem, config: Config) -> dict[str, float]:
-    """Return features for a cost model beside the knobs, such that workloads can be compared; an H100 is assumed."""
-    workload = problem.workload
+def features(problem: Problem, config: Config, target: tvm.target.Target) -> dict[str, float]:
+    """Return features for a cost model beside the knobs, such that workloads can be compared."""
+    workload, gpu = problem.workload, gpu_of(target)
     height, width = workload.output_size
     grid, shared = blocks(workload, config), shared_bytes(workload, config)
     taps, vthreads = prod(workload.kernel), config.vthreads_y * config.vthreads_x
-    own = prod(workload.read_by((config.rows, config.columns))) * vthreads
+    own = prod(workload.read_by((config.thread_y, config.thread_x))) * vthreads
     staged = prod(workload.read_by((config.block_y, config.block_x)))
     registers = 24 + config.outputs + window_elements(workload, config)
     warps = ceil_div(config.threads, 32)
     by_registers = REGISTERS // WARP // (warps * ceil_div(registers, 8) * 8)
-    by_shared = H100.shared_bytes // (shared + BLOCK_BYTES)
-    resident = max(1, min(H100.blocks, H100.warps // warps, by_shared, by_registers))
-    multiprocessors = H100.multiprocessors
-    waves = grid / (multiprocessors * resident)
-    run = min(width, config.threads_x * config.columns)
+    by_shared = gpu.shared_bytes // (shared + BLOCK_BYTES)
+    resident = max(1, min(gpu.blocks, gpu.warps // warps, by_shared, by_registers))
+    waves = grid / (gpu.multiprocessors * resident)
+    run = min(width, config.threads_x * config.thread_x)
     return {
         "threads": config.threads,
         "idle_lanes": warps * 32 / config.threads,
@@ -240,13 +239,13 @@ def features(problem: Problem, config: Config) -> dict[str, float]:
         "waste": wasted(width, config.block_x) * wasted(height, config.block_y),
         "shared_bytes": shared,
         "registers": registers,
-        "warps_per_sm": min(warps * resident, grid * warps / multiprocessors),
+        "warps_per_sm": min(warps * resident, grid * warps / gpu.multiprocessors),
         "waves": waves,
-        "last_wave": ceil_div(grid, multiprocessors * resident) / waves,
-        "blocks_per_sm": ceil_div(grid, multiprocessors) * multiprocessors / grid,
+        "last_wave": ceil_div(grid, gpu.multiprocessors * resident) / waves,
+        "blocks_per_sm": ceil_div(grid, gpu.multiprocessors) * gpu.multiprocessors / grid,
         "macs_per_load": config.outputs * taps / own,
         "halo": staged / (config.block_y * config.block_x),
-        "outputs_per_sm": config.outputs * config.threads * min(resident, grid / multiprocessors),
+        "outputs_per_sm": config.outputs * config.threads * min(resident, grid / gpu.multiprocessors),
         "run_bytes": run * workload.itemsize,
         "rows_of_warp": max(1.0, 32 / config.threads_x),
         "taps": taps,

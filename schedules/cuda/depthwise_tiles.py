@@ -5,9 +5,10 @@ A block computes one tile of one or several output planes, and a thread a part o
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from math import prod
+from typing import ClassVar
 
 import tvm
 
@@ -28,11 +29,11 @@ class Config:
     vthreads_y: int
     """The number of strided parts of a block; each thread works in all of them."""
     vthreads_x: int
-    rows: int
+    thread_y: int
     """The number of neighbouring rows that a thread computes in each of its vthreads."""
-    columns: int
+    thread_x: int
     """The number of neighbouring columns, likewise."""
-    vector: int
+    store: int
     """The number of neighbouring outputs that one store instruction writes."""
     unroll: int
     """The tap loops to unroll, from the innermost: 0 none, 1 a row of the kernel, 2 all of it."""
@@ -51,6 +52,8 @@ class Config:
     flat: bool = False
     """True to copy whole planes into and out of shared memory as they lie, so that any width is coalesced."""
 
+    FORMER_NAMES: ClassVar[Mapping[str, str]] = {"rows": "thread_y", "columns": "thread_x", "vector": "store"}
+
     @property
     def threads_z(self) -> int:
         return ceil_div(self.planes, self.siblings)
@@ -62,17 +65,17 @@ class Config:
     @property
     def block_y(self) -> int:
         """The number of rows of a block."""
-        return self.vthreads_y * self.threads_y * self.rows
+        return self.vthreads_y * self.threads_y * self.thread_y
 
     @property
     def block_x(self) -> int:
         """The number of columns of a block."""
-        return self.vthreads_x * self.threads_x * self.columns
+        return self.vthreads_x * self.threads_x * self.thread_x
 
     @property
     def outputs(self) -> int:
         """The number of outputs that a thread keeps in registers."""
-        return self.siblings * self.vthreads_y * self.vthreads_x * self.rows * self.columns
+        return self.siblings * self.vthreads_y * self.vthreads_x * self.thread_y * self.thread_x
 
 
 LEAST = Config(
@@ -90,8 +93,8 @@ def constraints(workload: ConvWorkload, target: tvm.target.Target) -> dict[str, 
         return config.planes in whole_planes(workload, config.planes)
 
     def whole_vectors(config: Config) -> bool:
-        own = config.flat or config.columns % config.vector == 0
-        return config.vector in (1, 2, 4) and own and width % config.vector == 0
+        own = config.flat or config.thread_x % config.store == 0
+        return config.store in (1, 2, 4) and own and width % config.store == 0
 
     def whole_loads(config: Config) -> bool:
         return (
@@ -100,7 +103,7 @@ def constraints(workload: ConvWorkload, target: tvm.target.Target) -> dict[str, 
 
     def aligned_loads(config: Config) -> bool:
         """Return whether staged elements begin at a whole load, whatever thread or block stages them."""
-        staged = config.block_x if config.shared_input else config.columns if config.unroll == 2 else 0
+        staged = config.block_x if config.shared_input else config.thread_x if config.unroll == 2 else 0
         return config.load == 1 or config.flat or (staged > 0 and staged * workload.stride[1] % config.load == 0)
 
     def whole_siblings(config: Config) -> bool:
@@ -164,7 +167,7 @@ def window_elements(workload: ConvWorkload, config: Config) -> int:
     """Return the input elements that a thread stages in registers, for all its vthreads."""
     if config.shared_input or config.unroll < 2:
         return 0
-    return prod(workload.read_by((config.rows, config.columns))) * config.vthreads_y * config.vthreads_x
+    return prod(workload.read_by((config.thread_y, config.thread_x))) * config.vthreads_y * config.vthreads_x
 
 
 def staged_elements(workload: ConvWorkload, config: Config, outputs: tuple[int, int]) -> int:

@@ -35,8 +35,8 @@ from .gemm_tiles import (
 )
 from .machine import BLOCK_BYTES, REGISTERS, WARP
 
-PARTS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32)
-"""The numbers of parts to try; they need not divide the input channels."""
+SPLITS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32)
+"""The values of `split_k` to try; they need not divide the input channels."""
 
 COPY, WAIT, COLD_WAIT, START, SECOND_KERNEL = 20, 450, 650, 8000, 4000
 """The issue slots of a copied element or vector, and the clocks of waits and of starts.
@@ -59,13 +59,13 @@ def clocks(workload: ConvWorkload, config: GemmConfig, gpu: Gpu) -> float:
     """Return the clocks of the busiest multiprocessor."""
     share = ceil_div(blocks(workload, config), gpu.multiprocessors)
     together = min(share, resident_blocks(workload, config, gpu))
-    copies = config.chunk * (config.block_m / config.load + config.block_n) / config.threads
-    busy = (config.chunk * (config.outputs + fragments(config) / VECTOR) + COPY * copies) * config.threads / WARP / 4
-    alone = busy + WAIT + (COLD_WAIT if config.stages == 1 else 0)
+    copies = config.block_k * (config.block_m / config.load + config.block_n) / config.threads
+    busy = (config.block_k * (config.outputs + fragments(config) / VECTOR) + COPY * copies) * config.threads / WARP / 4
+    alone = busy + WAIT + (COLD_WAIT if config.num_stages == 1 else 0)
     computing = share / together * chunks(workload, config) * hypot(together * busy, alone)
-    if config.parts == 1:
+    if config.split_k == 1:
         return START + computing
-    moved = 8 * config.parts * prod(workload.output_shape)
+    moved = 8 * config.split_k * prod(workload.output_shape)
     return START + computing + SECOND_KERNEL + moved / bytes_per_clock(gpu)
 
 
@@ -103,7 +103,7 @@ def _candidates(workload: ConvWorkload, elements: int) -> Iterator[GemmConfig]:
     """Yield configurations for the default; not all are legal."""
     narrow = (VECTOR,) if workload.multiplier > 16 else (4, 2, 1)
     store, reductions = widest_store(workload, VECTOR), [*_reductions(workload, elements)]
-    for threads_m, threads_n, vthreads_m, vthreads_n, channels, reduction in product(
+    for threads_m, threads_n, vthreads_m, vthreads_n, thread_m, reduction in product(
         (1, 2, 4, 8, 12, 16, 32), (4, 8, 16, 32), (1, 2, 3), (1, 2), narrow, reductions
     ):
         yield GemmConfig(
@@ -112,10 +112,10 @@ def _candidates(workload: ConvWorkload, elements: int) -> Iterator[GemmConfig]:
             lanes_m=min(4, threads_m & -threads_m),
             vthreads_m=vthreads_m,
             vthreads_n=vthreads_n,
-            channels=channels,
-            pixels=VECTOR,
+            thread_m=thread_m,
+            thread_n=VECTOR,
             packed=True,
-            load=channels,
+            load=thread_m,
             store=store,
             **reduction,
         )
@@ -124,24 +124,24 @@ def _candidates(workload: ConvWorkload, elements: int) -> Iterator[GemmConfig]:
 def _reductions(workload: ConvWorkload, elements: int) -> Iterator[dict[str, Any]]:
     """Yield the knobs of the reduction, which are tried with all tiles."""
     far = not copies_behind(workload, elements)
-    for parts in PARTS:
-        chunk_c, chunk_r, chunk_s = _chunk(workload, parts)
-        knobs: dict[str, Any] = {"chunk_c": chunk_c, "chunk_r": chunk_r, "chunk_s": chunk_s, "parts": parts}
+    for split_k in SPLITS:
+        block_c, block_r, block_s = _chunk(workload, split_k)
+        knobs: dict[str, Any] = {"block_c": block_c, "block_r": block_r, "block_s": block_s, "split_k": split_k}
         reduction = GemmConfig(1, 1, 1, 1, 1, 1, 1, **knobs)
         # A predicated cp.async is a branch, a predicated load is not: padding goes through registers, if they do.
         registers = far or reads_zeros(workload, reduction)
-        stages = min(chunks(workload, reduction), 2 if registers else 3)
-        yield {**knobs, "stages": stages, "asynchronous": not registers and stages > 1}
-        if stages > 1:
-            yield {**knobs, "stages": 1, "asynchronous": False}
+        num_stages = min(chunks(workload, reduction), 2 if registers else 3)
+        yield {**knobs, "num_stages": num_stages, "asynchronous": not registers and num_stages > 1}
+        if num_stages > 1:
+            yield {**knobs, "num_stages": 1, "asynchronous": False}
 
 
-def _chunk(workload: ConvWorkload, parts: int) -> tuple[int, int, int]:
+def _chunk(workload: ConvWorkload, split_k: int) -> tuple[int, int, int]:
     """Return a chunk of some eight terms: input channels for one tap, and more taps where channels are too few."""
-    share = ceil_div(workload.w_shape[1], parts)
+    share = ceil_div(workload.w_shape[1], split_k)
 
     def badness(size: tuple[int, int, int]) -> float:
-        surplus = parts * ceil_div(share, size[0]) * size[0] / workload.w_shape[1] - 1
+        surplus = split_k * ceil_div(share, size[0]) * size[0] / workload.w_shape[1] - 1
         return abs(prod(size) - 8) + 20 * surplus + (surplus > 0)
 
     r, s = workload.kernel
@@ -155,15 +155,16 @@ def search_space(default: C, least: C, workload: ConvWorkload, target: tvm.targe
     bound = WORTH_A_TRIAL * clocks(workload, default, gpu)
 
     def short_chunks(config: GemmConfig) -> bool:
-        whole_rows = config.chunk_s == s or config.chunk_r == 1
-        return (7 <= config.chunk <= 18 and whole_rows) or config.chunk in (channels * r * s, default.chunk)
+        whole_rows = config.block_s == s or config.block_r == 1
+        return (7 <= config.block_k <= 18 and whole_rows) or config.block_k in (channels * r * s, default.block_k)
 
     def whole_gpu(config: GemmConfig) -> bool:
-        return config.parts == 1 or gpu.multiprocessors <= blocks(workload, config) <= 12 * gpu.multiprocessors
+        return config.split_k == 1 or gpu.multiprocessors <= blocks(workload, config) <= 12 * gpu.multiprocessors
 
     def register_limit_that_matters(config: GemmConfig) -> bool:
         """Return whether the limit lets so many blocks in, taking at most a few registers from a kernel."""
-        return config.resident == 1 or config.resident * config.threads * 2 * config.outputs == REGISTERS
+        needed = config.min_blocks_per_sm * config.threads * 2 * config.outputs
+        return config.min_blocks_per_sm == 1 or needed == REGISTERS
 
     def promising(config: GemmConfig) -> bool:
         return clocks(workload, config, gpu) <= bound
@@ -174,18 +175,18 @@ def search_space(default: C, least: C, workload: ConvWorkload, target: tvm.targe
         "lanes_m": (4,),
         "vthreads_m": (1, 2, 3),
         "vthreads_n": (1, 2, 4),
-        "channels": (VECTOR,),
-        "pixels": (VECTOR,),
-        "chunk_c": tuple(sorted({default.chunk_c, *divisors(channels, 16)})),
-        "chunk_r": tuple(sorted({1, r})),
-        "chunk_s": tuple(sorted({1, s})),
-        "stages": (2, 3) if channels * r * s > 24 else (1, 2, 3),
+        "thread_m": (VECTOR,),
+        "thread_n": (VECTOR,),
+        "block_c": tuple(sorted({default.block_c, *divisors(channels, 16)})),
+        "block_r": tuple(sorted({1, r})),
+        "block_s": tuple(sorted({1, s})),
+        "num_stages": (2, 3) if channels * r * s > 24 else (1, 2, 3),
         "asynchronous": (False, True),
         "packed": (True,),
         "load": (VECTOR,),
         "store": (widest_store(workload, VECTOR),),
-        "parts": PARTS,
-        "resident": (1, 2, 4, 8),
+        "split_k": SPLITS,
+        "min_blocks_per_sm": (1, 2, 4, 8),
     }
     checks = constraints(workload, target, elements)
     return Space(default, least, knobs, checks, named(short_chunks, whole_gpu, register_limit_that_matters, promising))
@@ -196,29 +197,29 @@ def supports(problem: Problem, target: tvm.target.Target) -> bool:
     return problem.is_dense
 
 
-def features(problem: Problem, config: GemmConfig) -> dict[str, Any]:
-    """Return features for a cost model beside the knobs, such that workloads can be compared; an H100 is assumed."""
-    workload = problem.workload
-    grid, resident = blocks(workload, config), resident_blocks(workload, config, H100)
+def features(problem: Problem, config: GemmConfig, target: tvm.target.Target) -> dict[str, Any]:
+    """Return features for a cost model beside the knobs, such that workloads can be compared."""
+    workload, gpu = problem.workload, gpu_of(target)
+    grid, resident = blocks(workload, config), resident_blocks(workload, config, gpu)
     pixels, terms = workload.batch * prod(workload.output_size), workload.w_shape[1] * prod(workload.kernel)
-    summed = part_channels(workload, config) * config.parts * prod(workload.kernel)
-    share = ceil_div(grid, H100.multiprocessors)
+    summed = part_channels(workload, config) * config.split_k * prod(workload.kernel)
+    share = ceil_div(grid, gpu.multiprocessors)
     return {
-        "clocks": clocks(workload, config, H100),
+        "clocks": clocks(workload, config, gpu),
         "block_m": config.block_m,
         "block_n": config.block_n,
         "outputs": config.outputs,
         "threads": config.threads,
-        "chunk": config.chunk,
+        "block_k": config.block_k,
         "chunks": chunks(workload, config),
         "blocks": grid,
         "resident": resident,
         "warps": min(share, resident) * config.threads / WARP,
-        "balance": share * H100.multiprocessors / grid,
+        "balance": share * gpu.multiprocessors / grid,
         "waste_m": wasted(workload.multiplier, config.block_m),
         "waste_n": wasted(pixels, config.block_n),
         "waste_terms": summed / terms,
-        "copied": config.chunk * (config.block_m / config.load + config.block_n) / config.threads,
+        "copied": config.block_k * (config.block_m / config.load + config.block_n) / config.threads,
         "copied_bytes": (1 / config.block_m + 1 / config.block_n) * summed,
         "shared_bytes": shared_bytes(workload, config),
         "zeros": reads_zeros(workload, config),

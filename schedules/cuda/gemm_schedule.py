@@ -26,8 +26,8 @@ COPY_THREADS = 256
 def schedule_gemm(workload: ConvWorkload, config: GemmConfig, elements: Elements) -> Schedule:
     """Schedule the workload's computation; the config must be legal."""
     # Step 0. The computation, rounded up to whole tiles
-    tile = (config.block_m, config.block_n, config.chunk_c)
-    sch = Schedule(te.create_prim_func(compute.implicit_gemm(workload, tile, config.parts, elements)))
+    tile = (config.block_m, config.block_n, config.block_c)
+    sch = Schedule(te.create_prim_func(compute.implicit_gemm(workload, tile, config.split_k, elements)))
     pad, columns, weight, accumulate, result, planes, output = (
         sch.get_sblock(name) for name in ("pad", "columns", "packed", "product", "sums", "planes", "output")
     )
@@ -35,7 +35,7 @@ def schedule_gemm(workload: ConvWorkload, config: GemmConfig, elements: Elements
 
     # Step 1. What a block computes goes through registers to the output, or to a kernel that adds up the parts
     sch.set_scope(accumulate, 0, "local")
-    if config.parts > 1:
+    if config.split_k > 1:
         sch.compute_at(planes, spread_over_grid(sch, output), preserve_unit_loops=True)
         sch.set_scope(planes, 0, "local")
     else:
@@ -44,8 +44,8 @@ def schedule_gemm(workload: ConvWorkload, config: GemmConfig, elements: Elements
     part, g, m, p = sch.get_loops(result)
 
     # Step 2. Tile the output: blocks, vthreads (strided), warps, the lanes of a warp, then what a thread owns
-    bn, vn, tn, ni = sch.split(p, [None, config.vthreads_n, config.threads_n, config.pixels])
-    bm, vm, tm, mi = sch.split(m, [None, config.vthreads_m, config.threads_m, config.channels])
+    bn, vn, tn, ni = sch.split(p, [None, config.vthreads_n, config.threads_n, config.thread_n])
+    bm, vm, tm, mi = sch.split(m, [None, config.vthreads_m, config.threads_m, config.thread_m])
     wm, lm = sch.split(tm, [None, config.lanes_m])
     wn, ln = sch.split(tn, [None, WARP // config.lanes_m])
     sch.reorder(part, bn, g, bm, vm, vn, wm, wn, lm, ln, mi, ni)
@@ -55,15 +55,15 @@ def schedule_gemm(workload: ConvWorkload, config: GemmConfig, elements: Elements
     sch.bind(vn, "vthread.x")
     thread = sch.fuse(wm, wn, lm, ln)
     sch.bind(thread, "threadIdx.x")
-    if config.resident > 1:
-        sch.annotate(thread, MIN_BLOCKS, config.resident)
+    if config.min_blocks_per_sm > 1:
+        sch.annotate(thread, MIN_BLOCKS, config.min_blocks_per_sm)
 
     # Step 3. Accumulate in registers, chunk by chunk
     sch.compute_at(accumulate, thread, preserve_unit_loops=True)
     *_, mi, ni, c, r, s = sch.get_loops(accumulate)
-    co, ci = sch.split(c, [None, config.chunk_c])
-    ro, ri = sch.split(r, [None, config.chunk_r])
-    so, si = sch.split(s, [None, config.chunk_s])
+    co, ci = sch.split(c, [None, config.block_c])
+    ro, ri = sch.split(r, [None, config.block_r])
+    so, si = sch.split(s, [None, config.block_s])
     sch.reorder(co, ro, so, ci, ri, si, mi, ni)
     chunk, term = sch.fuse(co, ro, so), sch.fuse(ci, ri, si)
     for loop in (term, mi, ni):
@@ -100,10 +100,10 @@ def schedule_gemm(workload: ConvWorkload, config: GemmConfig, elements: Elements
 
 def _pipeline(sch: Schedule, config: GemmConfig, chunk: LoopRV, *stages: SBlockRV) -> None:
     """Copy chunks while another is computed: with cp.async, or through registers into the other buffer of two."""
-    if config.stages == 1:
+    if config.num_stages == 1:
         return
     if config.asynchronous:
-        sch.annotate(chunk, "software_pipeline_stage", [0, 0, config.stages - 1])
+        sch.annotate(chunk, "software_pipeline_stage", [0, 0, config.num_stages - 1])
         sch.annotate(chunk, "software_pipeline_order", [0, 1, 2])
         sch.annotate(chunk, "software_pipeline_async_stages", [0])
     else:

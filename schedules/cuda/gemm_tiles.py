@@ -6,10 +6,10 @@ and taps. A block computes a tile of it, and a thread a micro-tile in registers.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from math import prod
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import tvm
 
@@ -35,17 +35,17 @@ class GemmConfig:
     vthreads_m: int
     """The number of strided parts of a block; each thread works in all of them."""
     vthreads_n: int
-    channels: int
+    thread_m: int
     """The number of neighbouring output channels that a thread computes in each of its vthreads."""
-    pixels: int
+    thread_n: int
     """The number of neighbouring pixels, likewise."""
-    chunk_c: int
+    block_c: int
     """The number of input channels of a chunk of the reduction."""
-    chunk_r: int
+    block_r: int
     """The number of rows of the kernel in a chunk."""
-    chunk_s: int
+    block_s: int
     """The number of columns of the kernel in a chunk."""
-    stages: int = 1
+    num_stages: int = 1
     """The number of chunks in shared memory: 1 computes after each copy, more copy the next ones meanwhile."""
     asynchronous: bool = False
     """True to copy the next chunks with cp.async, else one goes through registers."""
@@ -55,10 +55,21 @@ class GemmConfig:
     """The number of neighbouring elements of the packed weight that one load instruction reads."""
     store: int = 1
     """The number of neighbouring pixels that one store instruction writes."""
-    parts: int = 1
-    """The number of parts of the reduction that blocks share."""
-    resident: int = 1
+    split_k: int = 1
+    """The number of parts of the reduction, which blocks share."""
+    min_blocks_per_sm: int = 1
     """The number of blocks that a multiprocessor has to have room for, which limits the registers."""
+
+    FORMER_NAMES: ClassVar[Mapping[str, str]] = {
+        "channels": "thread_m",
+        "pixels": "thread_n",
+        "chunk_c": "block_c",
+        "chunk_r": "block_r",
+        "chunk_s": "block_s",
+        "stages": "num_stages",
+        "parts": "split_k",
+        "resident": "min_blocks_per_sm",
+    }
 
     @property
     def threads(self) -> int:
@@ -67,22 +78,22 @@ class GemmConfig:
     @property
     def block_m(self) -> int:
         """The number of output channels of a block."""
-        return self.vthreads_m * self.threads_m * self.channels
+        return self.vthreads_m * self.threads_m * self.thread_m
 
     @property
     def block_n(self) -> int:
         """The number of pixels of a block."""
-        return self.vthreads_n * self.threads_n * self.pixels
+        return self.vthreads_n * self.threads_n * self.thread_n
 
     @property
     def outputs(self) -> int:
         """The number of outputs of a thread."""
-        return self.vthreads_m * self.channels * self.vthreads_n * self.pixels
+        return self.vthreads_m * self.thread_m * self.vthreads_n * self.thread_n
 
     @property
-    def chunk(self) -> int:
+    def block_k(self) -> int:
         """The number of terms of the reduction in a chunk."""
-        return self.chunk_c * self.chunk_r * self.chunk_s
+        return self.block_c * self.block_r * self.block_s
 
 
 C = TypeVar("C", bound=GemmConfig)
@@ -95,14 +106,16 @@ def ablations(config: C) -> dict[str, C]:
     has as many outputs, and without the micro-kernel it has one. Not all are legal for every workload, or differ.
     """
     apart: dict[str, Any] = {
-        "vthreads_m": config.vthreads_m * config.channels,
-        "vthreads_n": config.vthreads_n * config.pixels,
+        "vthreads_m": config.vthreads_m * config.thread_m,
+        "vthreads_n": config.vthreads_n * config.thread_n,
     }
-    single: dict[str, Any] = {"vthreads_m": 1, "vthreads_n": 1, "channels": 1, "pixels": 1, "store": 1, "resident": 1}
+    single: dict[str, Any] = dict.fromkeys(
+        ("vthreads_m", "vthreads_n", "thread_m", "thread_n", "store", "min_blocks_per_sm"), 1
+    )
     return {
         "micro-kernel": replace(config, threads_m=16, threads_n=32, lanes_m=4, load=min(config.load, VECTOR), **single),
-        "vector loads": replace(config, **apart, channels=1, pixels=1, load=1, store=1),
-        "prefetch": replace(config, stages=1, asynchronous=False),
+        "vector loads": replace(config, **apart, thread_m=1, thread_n=1, load=1, store=1),
+        "prefetch": replace(config, num_stages=1, asynchronous=False),
         "packing": replace(config, packed=False, load=1),
     }
 
@@ -127,54 +140,55 @@ def constraints(
         )
 
     def whole_chunks(config: GemmConfig) -> bool:
-        return kernel[0] % config.chunk_r == 0 and kernel[1] % config.chunk_s == 0
+        return kernel[0] % config.block_r == 0 and kernel[1] % config.block_s == 0
 
     def parts_with_terms(config: GemmConfig) -> bool:
-        return (config.parts - 1) * part_channels(workload, config) < channels
+        return (config.split_k - 1) * part_channels(workload, config) < channels
 
     def pipeline(config: GemmConfig) -> bool:
         """Return whether registers hold one chunk, and a pipeline has as many chunks as stages."""
-        fits = copies_behind(workload, elements) if config.asynchronous else config.stages <= 2
-        return fits and (config.stages > 1 or not config.asynchronous) and chunks(workload, config) >= config.stages
+        fits = copies_behind(workload, elements) if config.asynchronous else config.num_stages <= 2
+        ahead = config.num_stages > 1 or not config.asynchronous
+        return fits and ahead and chunks(workload, config) >= config.num_stages
 
     def whole_loads(config: GemmConfig) -> bool:
         whole = config.block_m % config.load == 0 and config.load * workload.itemsize <= 16
         return config.load == 1 or (config.packed and config.load in (2, 4, 8) and whole)
 
     def whole_stores(config: GemmConfig) -> bool:
-        return config.store in (1, 2, 4) and plane % config.store == 0 and config.pixels % config.store == 0
+        return config.store in (1, 2, 4) and plane % config.store == 0 and config.thread_n % config.store == 0
 
     def shared_memory(config: GemmConfig) -> bool:
         return shared_bytes(workload, config) <= max_shared
 
     def held(config: GemmConfig) -> float:
         """Return the elements of a chunk that a thread has in registers on their way."""
-        through = not config.asynchronous and config.stages > 1
-        return config.chunk * (config.block_m + config.block_n) / config.threads if through else 0
+        through = not config.asynchronous and config.num_stages > 1
+        return config.block_k * (config.block_m + config.block_n) / config.threads if through else 0
 
     def registers(config: GemmConfig) -> bool:
         """Return whether outputs and copies fit registers: addresses, and elements that go through registers."""
-        copies = config.chunk * (config.block_m / config.load + config.block_n) / config.threads
+        copies = config.block_k * (config.block_m / config.load + config.block_n) / config.threads
         return config.outputs <= 144 and copies <= 64 and held(config) <= 24
 
     def room(config: GemmConfig) -> bool:
         """Return whether the registers that are left hold the outputs, and about as much beside them."""
-        left = REGISTERS // (config.threads * config.resident)
+        left = REGISTERS // (config.threads * config.min_blocks_per_sm)
         least = max(2 * config.outputs, config.outputs + fragments(config) + held(config) + 32)
-        shared = config.resident * (shared_bytes(workload, config) + BLOCK_BYTES)
-        return config.resident == 1 or (left >= least and shared <= gpu.shared_bytes)
+        shared = config.min_blocks_per_sm * (shared_bytes(workload, config) + BLOCK_BYTES)
+        return config.min_blocks_per_sm == 1 or (left >= least and shared <= gpu.shared_bytes)
 
     def straight_line(config: GemmConfig) -> bool:
-        return config.outputs * config.chunk * config.stages <= 8192
+        return config.outputs * config.block_k * config.num_stages <= 8192
 
     def grid(config: GemmConfig) -> bool:
-        return blocks(workload, config) < 2**31 and config.parts < 2**16
+        return blocks(workload, config) < 2**31 and config.split_k < 2**16
 
     def indices(config: GemmConfig) -> bool:
         """Return whether TVM can count the elements in 32 bits, those of the sums and of the packed weight too."""
         rows = workload.groups * ceil_div(workload.multiplier, config.block_m) * config.block_m
-        depth = config.parts * part_channels(workload, config) * prod(kernel)
-        return max(elements, config.parts * prod(workload.output_shape), rows * depth) < 2**31
+        depth = config.split_k * part_channels(workload, config) * prod(kernel)
+        return max(elements, config.split_k * prod(workload.output_shape), rows * depth) < 2**31
 
     return named(
         whole_warps,
@@ -194,7 +208,7 @@ def constraints(
 
 def fragments(config: GemmConfig) -> int:
     """Return the number of elements of both factors that a thread multiplies at a time."""
-    return config.vthreads_m * config.channels + config.vthreads_n * config.pixels
+    return config.vthreads_m * config.thread_m + config.vthreads_n * config.thread_n
 
 
 def widest_store(workload: ConvWorkload, pixels: int) -> int:
@@ -204,7 +218,7 @@ def widest_store(workload: ConvWorkload, pixels: int) -> int:
 
 def part_channels(workload: ConvWorkload, config: GemmConfig) -> int:
     """Return the input channels that a block sums over, rounded up to whole chunks."""
-    return ceil_div(workload.w_shape[1], config.parts * config.chunk_c) * config.chunk_c
+    return ceil_div(workload.w_shape[1], config.split_k * config.block_c) * config.block_c
 
 
 def copies_behind(workload: ConvWorkload, elements: int) -> bool:
@@ -217,18 +231,18 @@ def copies_behind(workload: ConvWorkload, elements: int) -> bool:
 
 def reads_zeros(workload: ConvWorkload, config: GemmConfig) -> bool:
     """Return whether copies of the input have to test each element: for padding, or past the last channel."""
-    return any(workload.padding) or part_channels(workload, config) * config.parts != workload.w_shape[1]
+    return any(workload.padding) or part_channels(workload, config) * config.split_k != workload.w_shape[1]
 
 
 def chunks(workload: ConvWorkload, config: GemmConfig) -> int:
     """Return the number of chunks that a block goes through."""
-    return part_channels(workload, config) * prod(workload.kernel) // config.chunk
+    return part_channels(workload, config) * prod(workload.kernel) // config.block_k
 
 
 def blocks(workload: ConvWorkload, config: GemmConfig) -> int:
     """Return the blocks of the grid, without those that lay out the weight or add up the parts."""
     rows = workload.groups * ceil_div(workload.multiplier, config.block_m)
-    return config.parts * rows * ceil_div(workload.batch * prod(workload.output_size), config.block_n)
+    return config.split_k * rows * ceil_div(workload.batch * prod(workload.output_size), config.block_n)
 
 
 def shared_bytes(workload: ConvWorkload, config: GemmConfig) -> int:
@@ -237,5 +251,5 @@ def shared_bytes(workload: ConvWorkload, config: GemmConfig) -> int:
     For weights that are not packed TVM leaves out the end of the last row.
     """
     row = config.block_m if config.packed else ceil_div(config.block_m - VECTOR, WARP) * WARP + VECTOR
-    size = config.chunk * config.stages * workload.itemsize
+    size = config.block_k * config.num_stages * workload.itemsize
     return ceil_to(row * size, SHARED_ALIGNMENT) + ceil_to(config.block_n * size, SHARED_ALIGNMENT)

@@ -51,8 +51,8 @@ def schedule(problem: Problem, config: Config, target: tvm.target.Target) -> Sch
     # Step 1. Tile the output: blocks, threads, then what a thread owns
     n, k, y, x = sch.get_loops(output)
     bn, tn = sch.split(n, [None, config.images])
-    by, ty, yi = sch.split(y, [None, config.threads_y, config.rows])
-    bx, tx, xi = sch.split(x, [None, config.threads_x, config.columns])
+    by, ty, yi = sch.split(y, [None, config.threads_y, config.thread_y])
+    bx, tx, xi = sch.split(x, [None, config.threads_x, config.thread_x])
     sch.reorder(bn, by, bx, tn, ty, tx, yi, xi, k)
     block, _ = sch.split(sch.fuse(bn, by, bx), [None, config.tiles])
     sch.bind(block, "blockIdx.x")
@@ -64,7 +64,7 @@ def schedule(problem: Problem, config: Config, target: tvm.target.Target) -> Sch
     sch.compute_at(accumulate, thread, preserve_unit_loops=True)
     sch.set_scope(accumulate, 0, "local")
     ni, k, yi, xi, c, r, s = sch.get_loops(accumulate)[-7:]
-    co, ci = sch.split(c, [None, config.chunk])
+    co, ci = sch.split(c, [None, config.block_c])
     sch.reorder(co, ci, r, s, ni, yi, xi, k)
 
     # Step 3. Stage each chunk in shared memory, where pixels find their padding
@@ -76,9 +76,9 @@ def schedule(problem: Problem, config: Config, target: tvm.target.Target) -> Sch
     steps, lane = sch.split(sch.fuse(images, rows, columns), [None, config.threads])
     sch.bind(lane, "threadIdx.x")
     if copies(workload):
-        sch.annotate(channels, COPIED, config.buffers)
-    if config.buffers > 1:
-        sch.annotate(co, "software_pipeline_stage", [0, config.buffers - 1])
+        sch.annotate(channels, COPIED, config.num_stages)
+    if config.num_stages > 1:
+        sch.annotate(co, "software_pipeline_stage", [0, config.num_stages - 1])
         sch.annotate(co, "software_pipeline_order", [0, 1])
 
     # Step 4. Mark what the weight unrolls

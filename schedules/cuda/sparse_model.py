@@ -16,7 +16,7 @@ import tvm
 
 from tvmconv.errors import NoValidConfigurationError
 from tvmconv.problem import Problem
-from tvmconv.targets.devices import H100, Gpu, gpu_of
+from tvmconv.targets.devices import Gpu, gpu_of
 from tvmconv.workload import ConvWorkload
 
 from ..space import Space, ceil_div, ceil_to, divisors, named, tile_sizes, wasted
@@ -75,16 +75,16 @@ def clocks(workload: ConvWorkload, config: Config, gpu: Gpu, density: float, evi
     `evicted` says that the L2 cache has lost the code since the last call, as it does in a large network.
     """
     body, warps = instructions(workload, config, density), ceil_div(config.threads, WARP)
-    grid, bodies = blocks(workload, config), ceil_div(workload.out_channels, config.channels)
+    grid, bodies = blocks(workload, config), ceil_div(workload.out_channels, config.block_m)
     share = ceil_div(grid * bodies, gpu.multiprocessors)
     together = min(share, resident_blocks(workload, config, gpu))
     running = min(bodies, max(1.0, together * gpu.multiprocessors / grid))  # of the bodies, at a time
-    chunks = workload.in_channels // config.chunk
+    chunks = workload.in_channels // config.block_c
 
     code = INSTRUCTION_BYTES * body
     missed = body * _missed(code, NEAR_CODE)
     busy = warps * body / 4 + FETCHED * missed
-    behind = max(0.0, LATENCY - (config.buffers - 1) * busy / chunks)
+    behind = max(0.0, LATENCY - (config.num_stages - 1) * busy / chunks)
     waiting = chunks * BARRIER + LATENCY + (chunks - 1) * behind
     computing = share / together * hypot(together * busy, busy + MISSED * missed + waiting)
     starting = COLD * body * min(bodies, share) * (1 + FAR_COLD * _missed(running * code, FAR_CODE))
@@ -106,7 +106,7 @@ def _overlapped(*times: float) -> float:
 
 def _moving(workload: ConvWorkload, config: Config, gpu: Gpu, together: int) -> tuple[float, float]:
     """Return the clocks of memory and of the L2 cache, where a multiprocessor has so many blocks."""
-    size, bodies = workload.itemsize, ceil_div(workload.out_channels, config.channels)
+    size, bodies = workload.itemsize, ceil_div(workload.out_channels, config.block_m)
     read, written = size * prod(workload.x_shape), size * prod(workload.output_shape)
     rows, columns = window(workload, config)
     tiles = bodies * blocks(workload, config) * config.tiles
@@ -142,7 +142,7 @@ def instructions(workload: ConvWorkload, config: Config, density: float) -> floa
 
 def loads(workload: ConvWorkload, config: Config, density: float) -> float:
     """Return the elements that a thread reads from shared memory: those that one of its products needs."""
-    return workload.in_channels * elements(workload, config) * (1 - (1 - density) ** config.channels)
+    return workload.in_channels * elements(workload, config) * (1 - (1 - density) ** config.block_m)
 
 
 def supports(problem: Problem, target: tvm.target.Target) -> bool:
@@ -158,9 +158,9 @@ def estimate(problem: Problem, config: Config, target: tvm.target.Target) -> flo
 def ablations(config: Config) -> dict[str, Config]:
     """Return the configuration without each of its optimizations in turn, by the name of what is left out."""
     return {
-        "prefetch": replace(config, buffers=1),
-        "shared inputs": replace(config, channels=1),
-        "rows": replace(config, rows=1, threads_y=config.threads_y * config.rows),
+        "prefetch": replace(config, num_stages=1),
+        "shared inputs": replace(config, block_m=1),
+        "rows": replace(config, thread_y=1, threads_y=config.threads_y * config.thread_y),
     }
 
 
@@ -173,16 +173,16 @@ def space(problem: Problem, target: tvm.target.Target) -> Space[Config]:
         return tuple(size for size in tile_sizes(extent) if least <= size <= most and wasted(extent, size) <= 1.15)
 
     knobs = {
-        "channels": tuple(
+        "block_m": tuple(
             sorted({ceil_div(workload.out_channels, parts) for parts in (1, 2, 3, 4, 5, 8, 10, 16, 32, 64)})
         ),
         "images": divisors(workload.batch, 8) if height * width <= 256 else (1,),
         "threads_y": few_tiles(height, 1, 32),
         "threads_x": few_tiles(width, min(width, 8), 256) + ((WARP,) if height * width < WARP else ()),
-        "rows": (1, 2, 4),
-        "columns": (1,),
-        "chunk": divisors(workload.in_channels, 32),
-        "buffers": (1, 2, 3, 4),
+        "thread_y": (1, 2, 4),
+        "thread_x": (1,),
+        "block_c": divisors(workload.in_channels, 32),
+        "num_stages": (1, 2, 3, 4),
         "tiles": (1,),
     }
     legal = constraints(workload, target)
@@ -197,7 +197,7 @@ def space(problem: Problem, target: tvm.target.Target) -> Space[Config]:
         body = instructions(workload, config, density)
         products = density * prod(workload.w_shape)
         most = max(MOST_CODE, 2 * products)
-        return body <= MOST_INSTRUCTIONS and ceil_div(workload.out_channels, config.channels) * body <= most
+        return body <= MOST_INSTRUCTIONS and ceil_div(workload.out_channels, config.block_m) * body <= most
 
     heuristics = named(whole_warps, little_waste, little_code)
     for checks in ((*heuristics.values(), *legal.values()), tuple(legal.values())):
@@ -229,13 +229,13 @@ def pays(problem: Problem, config: Config, target: tvm.target.Target, weight_byt
     return time < direct.estimate(dense, direct.default_config(dense, target), target)
 
 
-def features(problem: Problem, config: Config) -> dict[str, float]:
-    """Return features for a cost model beside the knobs, such that workloads can be compared; an H100 is assumed."""
-    workload, density = problem.workload, problem.density
-    grid, bodies = blocks(workload, config), ceil_div(workload.out_channels, config.channels)
-    share, resident = ceil_div(grid * bodies, H100.multiprocessors), resident_blocks(workload, config, H100)
+def features(problem: Problem, config: Config, target: tvm.target.Target) -> dict[str, float]:
+    """Return features for a cost model beside the knobs, such that workloads can be compared."""
+    workload, density, gpu = problem.workload, problem.density, gpu_of(target)
+    grid, bodies = blocks(workload, config), ceil_div(workload.out_channels, config.block_m)
+    share, resident = ceil_div(grid * bodies, gpu.multiprocessors), resident_blocks(workload, config, gpu)
     return {
-        "clocks": clocks(workload, config, H100, density),
+        "clocks": clocks(workload, config, gpu, density),
         "instructions": instructions(workload, config, density),
         "loads": loads(workload, config, density),
         "places": places(workload, config),
@@ -243,10 +243,10 @@ def features(problem: Problem, config: Config) -> dict[str, float]:
         "blocks": grid,
         "outputs": config.outputs,
         "threads": config.threads,
-        "chunks": workload.in_channels // config.chunk,
+        "chunks": workload.in_channels // config.block_c,
         "warps": min(share, resident) * ceil_div(config.threads, WARP),
         "resident": resident,
-        "balance": share * H100.multiprocessors / (grid * bodies),
+        "balance": share * gpu.multiprocessors / (grid * bodies),
         "shared_bytes": shared_bytes(workload, config),
         "row_bytes": config.tile[1] * workload.itemsize,
         "halo": prod(window(workload, config)) / prod(config.tile),

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from math import gcd, prod
+from typing import ClassVar
 
 import tvm
 
@@ -25,23 +26,31 @@ SPARE_REGISTERS = 24
 
 @dataclass(frozen=True)
 class Config:
-    """The knobs. A block computes `images * threads_y * rows * threads_x * columns` pixels."""
+    """The knobs. A block computes `images * threads_y * thread_y * threads_x * thread_x` pixels."""
 
-    channels: int
+    block_m: int
     """The number of output channels of a block, and of each of its threads."""
     images: int
     threads_y: int
     threads_x: int
-    rows: int
+    thread_y: int
     """The number of neighbouring rows of a thread."""
-    columns: int
+    thread_x: int
     """The number of neighbouring columns of a thread."""
-    chunk: int
+    block_c: int
     """The number of input channels that are staged at a time."""
-    buffers: int
+    num_stages: int
     """The number of chunks that shared memory has room for: while one is computed, the others are on their way."""
     tiles: int = 1
     """The tiles that a block computes in turn, by the same code. On an H100 one was the fastest everywhere."""
+
+    FORMER_NAMES: ClassVar[Mapping[str, str]] = {
+        "channels": "block_m",
+        "rows": "thread_y",
+        "columns": "thread_x",
+        "chunk": "block_c",
+        "buffers": "num_stages",
+    }
 
     @property
     def threads(self) -> int:
@@ -50,15 +59,15 @@ class Config:
     @property
     def tile(self) -> tuple[int, int]:
         """The rows and columns of a block."""
-        return self.threads_y * self.rows, self.threads_x * self.columns
+        return self.threads_y * self.thread_y, self.threads_x * self.thread_x
 
     @property
     def outputs(self) -> int:
         """The number of outputs that a thread keeps in registers."""
-        return self.channels * self.rows * self.columns
+        return self.block_m * self.thread_y * self.thread_x
 
 
-LEAST = Config(1, 1, 1, 1, 1, 1, 1, buffers=1)
+LEAST = Config(1, 1, 1, 1, 1, 1, 1, num_stages=1)
 
 
 def constraints(workload: ConvWorkload, target: tvm.target.Target) -> dict[str, Callable[[Config], bool]]:
@@ -67,13 +76,13 @@ def constraints(workload: ConvWorkload, target: tvm.target.Target) -> dict[str, 
     max_shared = int(target.attrs["max_shared_memory_per_block"])
 
     def whole_chunks(config: Config) -> bool:
-        return workload.in_channels % config.chunk == 0
+        return workload.in_channels % config.block_c == 0
 
-    def chunks_for_buffers(config: Config) -> bool:
-        return config.buffers * config.chunk <= workload.in_channels
+    def chunks_for_stages(config: Config) -> bool:
+        return config.num_stages * config.block_c <= workload.in_channels
 
     def copied_behind(config: Config) -> bool:
-        return config.buffers == 1 or copies(workload)
+        return config.num_stages == 1 or copies(workload)
 
     def whole_blocks(config: Config) -> bool:
         """Return whether a block's tiles end with a row of tiles, or such rows with an image.
@@ -105,11 +114,11 @@ def constraints(workload: ConvWorkload, target: tvm.target.Target) -> dict[str, 
         return registers(workload, config) <= min(MOST_REGISTERS, REGISTERS // ceil_to(config.threads, WARP))
 
     def grid(config: Config) -> bool:
-        return blocks(workload, config) < 2**31 and ceil_div(workload.out_channels, config.channels) < 2**16
+        return blocks(workload, config) < 2**31 and ceil_div(workload.out_channels, config.block_m) < 2**16
 
     return named(
         whole_chunks,
-        chunks_for_buffers,
+        chunks_for_stages,
         copied_behind,
         whole_blocks,
         whole_images,
@@ -134,13 +143,13 @@ def grid_of_tiles(workload: ConvWorkload, config: Config) -> tuple[int, int, int
 
 def registers(workload: ConvWorkload, config: Config) -> int:
     """Return a thread's registers, roughly: its outputs, or twice all that it reads if less, and its staging."""
-    held = (2 if copies(workload) else config.chunk) * places(workload, config)
+    held = (2 if copies(workload) else config.block_c) * places(workload, config)
     return min(config.outputs, 2 * workload.in_channels * elements(workload, config)) + held + SPARE_REGISTERS
 
 
 def elements(workload: ConvWorkload, config: Config) -> int:
     """Return the elements of a channel that a thread reads for its pixels, if it needs them all."""
-    shared = zip((config.rows, config.columns), workload.kernel, strict=True)
+    shared = zip((config.thread_y, config.thread_x), workload.kernel, strict=True)
     return prod(min(size + span - 1, size * span) for size, span in shared)
 
 
@@ -157,7 +166,7 @@ def copies(workload: ConvWorkload) -> bool:
 def shared_bytes(workload: ConvWorkload, config: Config) -> int:
     """Return the shared memory of a block, in bytes."""
     rows, _ = window(workload, config)
-    size = config.buffers * config.chunk * config.images * rows * pitch(workload, config) * workload.itemsize
+    size = config.num_stages * config.block_c * config.images * rows * pitch(workload, config) * workload.itemsize
     return ceil_to(size, SHARED_ALIGNMENT)
 
 
@@ -175,6 +184,6 @@ def pitch(workload: ConvWorkload, config: Config) -> int:
     _, columns = window(workload, config)
     if config.threads_x % BANKS == 0:
         return columns
-    below, beside = config.rows * workload.stride[0], config.threads_x * config.columns * workload.stride[1]
+    below, beside = config.thread_y * workload.stride[0], config.threads_x * config.thread_x * workload.stride[1]
     spared = (columns + more for more in range(BANKS) if ((columns + more) * below - beside) % BANKS == 0)
     return next(spared, columns)

@@ -1,9 +1,9 @@
 """Convolution on the tensor cores of NVIDIA GPUs, with the channels of its operands last in memory.
 
 A block computes a tile of pixels of all images by output channels. Asynchronous copies bring chunks of the reduction
-into a ring in shared memory, where the input finds its places and padding; tensor cores multiply them, and the sums stay
-in registers until they go through shared memory to whole lines of the output. Where the tiles are too few for the GPU,
-blocks share the reduction and a second kernel adds up.
+into a ring in shared memory, where the input finds its places and padding; tensor cores multiply them, and the sums
+stay in registers until they go through shared memory to whole lines of the output. Where the tiles are too few for the
+GPU, blocks share the reduction and a second kernel adds up.
 
 The schedule is a complete one for ordinary CUDA code, which its serial twin runs. Its annotations name the functions
 that replace parts of it: see `tvmconv.lowering.intrinsics`.
@@ -14,7 +14,7 @@ from __future__ import annotations
 import tvm
 from tvm import te
 from tvm.s_tir import Schedule
-from tvm.s_tir.schedule import LoopRV, SBlockRV
+from tvm.s_tir.schedule import SBlockRV
 
 from tvmconv import compute
 from tvmconv.annotations import COPY, MIN_BLOCKS, PRODUCT, RING
@@ -110,12 +110,8 @@ def schedule(problem: Problem, config: Config, target: tvm.target.Target) -> Sch
 
 def _copy(sch: Schedule, stage: SBlockRV, threads: int) -> None:
     """Give vector after vector of a chunk to thread after thread."""
-    *loops, lane = _own_loops(sch, stage)
+    own = len(sch.get(stage).iter_vars)  # the loops that were made when it was moved to the loop over chunks
+    *loops, lane = sch.get_loops(stage)[-own:]
     _, thread = sch.split(sch.fuse(*loops), [None, threads])
     sch.bind(thread, "threadIdx.x")
     sch.annotate(sch.blockize(lane), COPY, True)
-
-
-def _own_loops(sch: Schedule, stage: SBlockRV) -> list[LoopRV]:
-    """Return the loops of a stage that were made when it was moved to another's loop."""
-    return sch.get_loops(stage)[-len(sch.get(stage).iter_vars) :]

@@ -22,7 +22,8 @@ def supports(problem: Problem, target: tvm.target.Target) -> bool:
     workload = problem.workload
     lanes = COPY_BYTES // workload.itemsize
     whole = workload.w_shape[1] % lanes == 0 and workload.multiplier % lanes == 0
-    return problem.is_dense and workload.dtype in ("float16", "bfloat16") and whole and bool(tensor_instructions(target))
+    known = workload.dtype in ("float16", "bfloat16") and bool(tensor_instructions(target))
+    return problem.is_dense and whole and known
 
 
 def space(problem: Problem, target: tvm.target.Target) -> Space[Config]:
@@ -115,10 +116,11 @@ def resident_blocks(workload: ConvWorkload, config: Config, gpu: Gpu) -> int:
     return max(1, min(gpu.shared_bytes // shared_bytes(workload, config), registers, gpu.blocks))
 
 
-def features(problem: Problem, config: Config) -> dict[str, float]:
+def features(problem: Problem, config: Config, target: tvm.target.Target) -> dict[str, float]:
     """Return features for a cost model beside the knobs, such that workloads can be compared."""
     workload = problem.workload
     return {
+        "clocks": clocks(workload, config, target),
         "sums": config.sums,
         "threads": config.threads,
         "chunks": part_chunks(workload, config),

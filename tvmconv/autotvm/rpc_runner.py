@@ -29,6 +29,7 @@ from . import worker
 from .processes import WorkerPool
 from .protocol import BuildResult, Calls, RunResult, last_error
 from .rpc import DESCRIBE, EVALUATE, IDLE, PAUSE, Job, ServerFacts
+from .runner import require_for
 
 PATIENCE = 60.0
 """The seconds to wait for a server, and for a trial beyond the time that the trial itself may run."""
@@ -87,6 +88,7 @@ class RPCRunner:
             raise NoDeviceError(f"measuring {task} needs {missing}, and the servers of key {self.key!r} have none")
         if server.arch != arch_of(task.target):
             raise InvalidArgumentError("target", str(task.target), f"one of arch {server.arch}, as the servers have")
+        require_for(task, server.device)
         return server.device
 
     def shares_cores(self, task: Task) -> bool:

@@ -11,12 +11,11 @@ from ..dispatch.record import bounded
 from ..dispatch.task import Task
 from ..dispatch.trial import MeasureInput, Status
 from ..errors import InvalidArgumentError, NoDeviceError
-from ..targets import DeviceFacts, arch_of, backend_named, backend_of, device_facts
+from ..targets import DeviceFacts, arch_of, backend_named, backend_of, cross_triple, device_facts, is_for
 from ..workspace import Workspace
 from . import worker
 from .processes import WorkerPool
 from .protocol import BuildResult, Calls, RunResult, last_error
-from .timing import cuda_driver
 
 
 class LocalRunner:
@@ -64,10 +63,12 @@ class LocalRunner:
         facts = device_facts(backend.kind, numbers[0]) if numbers else None
         if facts is None:
             raise NoDeviceError(f"measuring {task} needs {backend.missing}, and none is visible here")
-        if backend.on_gpu:
-            cuda_driver()  # without it every trial would fail in its worker
+        backend.require_timer()  # without it every trial would fail in its worker
         if (arch := backend.arch_here(numbers[0])) != arch_of(task.target):
             raise InvalidArgumentError("target", str(task.target), f"one of arch {arch}, as {facts} has")
+        if cross_triple(str(task.target)) is not None:
+            raise InvalidArgumentError("target", str(task.target), "one whose host is a CPU of this machine's kind")
+        require_for(task, facts)
         return facts
 
     def shares_cores(self, task: Task) -> bool:
@@ -163,6 +164,12 @@ class DeviceProcess:
         if self._pool is not None:
             self._pool.shutdown()
             self._pool = None
+
+
+def require_for(task: Task, device: DeviceFacts) -> None:
+    """Raise `InvalidArgumentError` for a task whose target names another model than the device that measures it."""
+    if not is_for(task.target, device):
+        raise InvalidArgumentError("target", str(task.target), f"one without a model, or for the {device}")
 
 
 def chosen_devices(kind: str, chosen: Sequence[int] | None) -> tuple[int, ...]:

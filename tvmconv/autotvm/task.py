@@ -79,7 +79,7 @@ class ConvTask(Task):
         return msgspec.convert(knobs, self.template.Config)
 
     def features(self, config: Any) -> tuple[float, ...]:
-        return (*vars(config).values(), *self.template.features(self.problem, config).values())
+        return (*vars(config).values(), *self.template.features(self.problem, config, self.target).values())
 
     def for_problem(self, problem: Problem) -> ConvTask:
         return replace(self, workload=problem.workload, sparsity=problem.sparsity)

@@ -21,10 +21,17 @@ from ..dispatch.call import Call
 from ..dispatch.functions import function_named
 from ..dispatch.task import Value
 from ..errors import InvalidArgumentError, WrongResultError
-from ..lowering import KERNEL_NAME, Kernel, as_scheduled, build, build_function, with_alignment
-from ..serial import TWIN_TARGET, serial_twin
+from ..lowering import (
+    KERNEL_NAME,
+    Kernel,
+    as_scheduled,
+    build,
+    build_function,
+    build_twin_function,
+    with_alignment,
+)
 from ..targets import backend_of, backend_on, device_of, has_gpu, resolve_target
-from ..workspace import NO_WORKSPACE, Workspace, steps
+from ..workspace import Workspace, steps
 from .config_space import ConfigEntity
 from .instance import Instance
 
@@ -65,14 +72,13 @@ def checked(call: Call, workspace: Workspace, module: Module, device: Device) ->
 
 def check(task: Instance, config: ConfigEntity) -> None:
     """Build and check a configuration's kernel; see `templates.TemplateTask.check`."""
-    func, target = scheduled(task, config), task.target
-    if backend_of(target).on_gpu and not has_gpu():
-        func = with_alignment(serial_twin(func), target := resolve_target(TWIN_TARGET))
-        kernel = Kernel(build(tvm.IRModule({KERNEL_NAME: func}), target), NO_WORKSPACE)
+    func = scheduled(task, config)
+    if backend_of(task.target).on_gpu and not has_gpu():
+        kernel, device = build_twin_function(func), tvm.cpu()
     else:
-        kernel = build_function(func, target)
+        kernel, device = build_function(func, task.target), device_of(task.target)
     try:
-        checked(task.call, kernel.workspace, kernel.executable, device_of(target))
+        checked(task.call, kernel.workspace, kernel.executable, device)
     except AssertionError as error:
         raise WrongResultError(f"{task} with {config}: {error}") from None
 

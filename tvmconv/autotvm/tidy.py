@@ -5,10 +5,11 @@ from __future__ import annotations
 import gzip
 import os
 import tempfile
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from os import PathLike
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import tvm
 
@@ -63,8 +64,16 @@ def merged(logs: Iterable[Log]) -> list[Record]:
 
 
 def pruned(log: Log) -> list[Record]:
-    """Return the records that worked, and that the installed versions of TVM and of the templates may use."""
+    """Return the records that worked, and that the installed versions of TVM and of the templates may use.
+
+    Those of templates that are not known here are among them: another process, which registers them, may use them.
+    """
     return [record for record in log.records if record.status is Status.OK and _is_current(record)]
+
+
+def unknown(records: Iterable[Record]) -> Counter[str]:
+    """Return the number of records of each template that is not known here."""
+    return Counter(record.template for record in records if _version(record) is None)
 
 
 def compacted(log: Log) -> list[Record]:
@@ -125,11 +134,14 @@ def _decides(record: Record, best: Record) -> bool:
 
 
 def _is_current(record: Record) -> bool:
+    return record.tvm_version == tvm.__version__ and _version(record) in (None, record.versions.template)
+
+
+def _version(record: Record) -> int | None:
+    """Return the present version of a record's template; None where the template is not known here."""
     if isinstance(record.problem, Call):
-        version: Any = VERSION
-    else:
-        try:
-            version = template_named(record.template).VERSION
-        except InvalidArgumentError:
-            return False
-    return bool(record.versions.template == version and record.tvm_version == tvm.__version__)
+        return VERSION
+    try:
+        return template_named(record.template).VERSION
+    except InvalidArgumentError:
+        return None

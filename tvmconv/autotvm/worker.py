@@ -32,11 +32,10 @@ from ..folding.constants import COMPILED_IN
 from ..lowering import KERNEL_NAME, Kernel, build_kernel
 from ..lowering.kernels import kept_skeleton
 from ..problem import Problem
-from ..targets import DeviceFacts, backend_named, cuda_arch, has_gpu
+from ..targets import DeviceFacts, backend_named, backend_on, cuda_arch, has_gpu
 from ..workspace import Workspace
 from . import template_kernels
 from .protocol import BuildResult, Calls
-from .timing import kernel_costs
 
 CHECKED_OUTPUTS = 2**16
 """The number of outputs of a trial that are compared with the reference; all of them have to be written."""
@@ -127,7 +126,7 @@ def evaluate(problem: str, workspace: Workspace, library: str, device: str, call
     kernel_cache.use_fast_compiler(Path(library).parent)
     module, place = tvm.runtime.load_module(library), tvm.runtime.device(device)
     arguments = _checked(problem_from(problem), workspace, module, place)
-    return kernel_costs(module, arguments, place, *calls)
+    return backend_on(device).costs(module, KERNEL_NAME, arguments, place, *calls)
 
 
 def _checked(problem: Problem | Call, workspace: Workspace, module: Module, device: Device) -> list[Tensor]:

@@ -61,7 +61,7 @@ def _roofline(axes: Any, rows: list[Row], roofs: Roofs, colours: dict[str, Any])
         ends,
         [min(x * roofs.bandwidth, roofs.flops) / 1e9 for x in ends],
         color="black",
-        label="roofs: copy in memory, GEMM",
+        label="roofs: copy in memory, multiply-adds",
     )
     for name, marker in zip(ON_ROOFLINE, "os", strict=True):
         there = [(x, row) for x, row in zip(intensities, rows, strict=True) if name in row.times]

@@ -72,10 +72,12 @@ class Row(msgspec.Struct, frozen=True):
 
 
 class Roofs(msgspec.Struct, frozen=True):
-    """The limits of the device: bytes and floating-point operations in a second."""
+    """The limits of the device, as `roofs.measure_roofs` finds them: what it does in a second."""
 
     bandwidth: float
+    """The bytes that a large copy reads and writes."""
     flops: float
+    """The floating-point operations of float32 multiply-adds, two for each."""
 
 
 class Report(msgspec.Struct, frozen=True):
@@ -88,6 +90,7 @@ class Report(msgspec.Struct, frozen=True):
     """The state of the caches: "warm" where all calls have the same arrays, "cold" where no array is in a cache."""
     rounds: int
     roofs: Roofs | None
+    """The limits of the device; None where the run ended early, and in reports from before they were measured."""
     rows: list[Row]
 
 

@@ -23,8 +23,8 @@ from .peers.copies import Copy
 from .peers.ours import Tvmconv
 from .peers.peer import Call, Operands, Peer
 from .peers.sparse import Sparse
-from .report import Roofs, Row
-from .timing import Timer, interleave, measure, sets_beyond_cache, timer, use_threads_of_tvm
+from .report import Row
+from .timing import Timer, interleave, sets_beyond_cache, timer, use_threads_of_tvm
 
 if TYPE_CHECKING:
     import tvm
@@ -40,8 +40,6 @@ ROUNDINGS = 6
 
 They are those of x, of w and of the scale, and of the values before the scale, before the shift and before the store.
 """
-
-ROOF_BYTES = 2**30
 
 
 def choose_peers(names: str | None, sparse: bool = False) -> list[Peer]:
@@ -140,20 +138,6 @@ def measure_row(
 def _reason(ours: Tvmconv, workload: ConvWorkload, target: tvm.target.Target) -> str:
     selection = ours.operator.selection if isinstance(ours, Sparse) else select(Problem(workload), target)
     return selection.reason
-
-
-def measure_roofs(target: tvm.target.Target) -> Roofs:
-    """Measure the device's limits: the bandwidth of a large copy, and the rate of a large matrix product in float32."""
-    import torch
-
-    backend = backend_of(target)
-    device, size = backend.device_type, backend.gemm_size
-    matrix = torch.randn(size, size, device=device)
-    calls: dict[str, Call] = {limit.name: limit.call(ROOF_BYTES, device) for limit in LIMITS}
-    calls["gemm"] = lambda: matrix @ matrix
-    timings = measure(calls, backend.on_gpu, rounds=3, seconds=SECONDS)
-    copy = min(timings[limit.name].median for limit in LIMITS)
-    return Roofs(bandwidth=ROOF_BYTES / copy, flops=2 * size**3 / timings["gemm"].median)
 
 
 def _tensors(arrays: dict[str, np.ndarray[Any, Any]], device: str) -> Operands:

@@ -132,12 +132,12 @@ def _costs(workload: ConvWorkload, target: str, kernels: dict[str, Any]) -> dict
     import numpy as np
     import tvm
 
-    from ..autotvm.timing import kernel_costs
     from ..checking.operands import check_result, random_operands
     from ..lowering import KERNEL_NAME
-    from ..targets import device_of, resolve_target
+    from ..targets import backend_of, device_of, resolve_target
 
-    device = device_of(resolve_target(target))
+    resolved = resolve_target(target)
+    device = device_of(resolved)
     operands = random_operands(workload)
     samples: dict[str, list[float]] = {}
     for _ in range(5):
@@ -146,6 +146,8 @@ def _costs(workload: ConvWorkload, target: str, kernels: dict[str, Any]) -> dict
             arguments = [tvm.runtime.tensor(array, device) for array in operands.values()]
             module[KERNEL_NAME](*arguments)
             check_result(workload, operands, arguments[-1].numpy())
-            costs = kernel_costs(module, arguments, device, number=20, repeat=3, min_repeat_ms=10)
+            costs = backend_of(resolved).costs(
+                module, KERNEL_NAME, arguments, device, number=20, repeat=3, min_repeat_ms=10
+            )
             samples.setdefault(who, []).extend(costs)
     return {who: [round(1e6 * float(np.quantile(costs, q)), 2) for q in (0, 0.5, 1)] for who, costs in samples.items()}

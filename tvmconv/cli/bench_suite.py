@@ -90,7 +90,8 @@ def suite(
 
     from ..bench.memory import can_measure
     from ..bench.report import Report, changes, read_report, require_comparable, versions
-    from ..bench.suite import choose_peers, measure_roofs, measure_suites
+    from ..bench.roofs import measure_roofs
+    from ..bench.suite import choose_peers, measure_suites
     from ..targets import backend_of, device_facts, device_of, resolve_target
 
     if plot is not None:
@@ -119,7 +120,7 @@ def suite(
         versions=versions(kind),
         cache=cache,
         rounds=rounds,
-        roofs=measure_roofs(resolved) if plot and not ended else None,
+        roofs=None if ended else measure_roofs(resolved),
         rows=rows,
     )
     found = changes(report.rows, old) if old else []

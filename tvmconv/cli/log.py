@@ -137,12 +137,14 @@ def merge(paths: Sequence[Path], output: Path, as_json: bool) -> None:
 def prune(path: Path, output: Path | None, as_json: bool) -> None:
     """Drop records that cannot be used.
 
-    They are trials that failed or have no end, and records of other versions of TVM or of a schedule. `tvmconv tune`
-    forgets failures, and may try them again.
+    They are trials that failed or have no end, and records of other versions of TVM or of a schedule. Records of
+    schedules that are not known here, such as those that your own program registers, are kept. `tvmconv tune` forgets
+    failures, and may try them again.
     """
-    from ..autotvm.tidy import pruned
+    from ..autotvm.tidy import pruned, unknown
 
-    tidy(path, output, pruned, as_json)
+    for name, count in unknown(tidy(path, output, pruned, as_json)).items():
+        note(f"{path}: kept {count} record{'s' * (count > 1)} of {name}, which is not known here")
 
 
 @log.command()
@@ -160,21 +162,22 @@ def compact(path: Path, output: Path | None, as_json: bool) -> None:
     tidy(path, output, compacted, as_json)
 
 
-def tidy(path: Path, output: Path | None, kept: Callable[[Log], list[Record]], as_json: bool) -> None:
-    """Replace a log by the records of it that are kept, or write them elsewhere."""
+def tidy(path: Path, output: Path | None, kept: Callable[[Log], list[Record]], as_json: bool) -> Sequence[Record]:
+    """Replace a log by the records of it that are kept, or write them elsewhere; return those that were written."""
     held = opened(path)
-    write(output or path, kept if output is None else lambda there: kept(held), len(held.records), as_json)
+    return write(output or path, kept if output is None else lambda there: kept(held), len(held.records), as_json)
 
 
-def write(path: Path, content: Callable[[Log], list[Record]], read: int, as_json: bool) -> None:
-    """Write the content to a log, and print how many of the records that were read it has."""
+def write(path: Path, content: Callable[[Log], list[Record]], read: int, as_json: bool) -> Sequence[Record]:
+    """Write the content to a log, print how many of the records that were read it has, and return them."""
     from ..autotvm.tidy import rewrite
 
-    written = len(rewrite(path, content))
+    written = rewrite(path, content)
     if as_json:
-        print_json({"file": str(path), "read": read, "written": written})
+        print_json({"file": str(path), "read": read, "written": len(written)})
     else:
-        click.echo(f"{path}: {written} records of {read}")
+        click.echo(f"{path}: {len(written)} records of {read}")
+    return written
 
 
 def opened(path: Path) -> Log:

@@ -12,8 +12,11 @@ That order of registers is made of axes here: row `m = (((warp * I + i) * W + w)
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import reduce
 from math import prod
+from typing import Any
 
 from msgspec import structs
 from tvm import te, tirx
@@ -66,6 +69,17 @@ class FragmentTile:
     def columns(self) -> tuple[int, ...]:
         """The extents of the axes of a column of the tile."""
         return self.warps_n, self.tiles_n, 4, 2
+
+
+def number(place: Sequence[Any], extents: Sequence[int]) -> Any:
+    """Return the number of a place, a row-major one, on axes of these extents."""
+    return reduce(lambda outer, axis: outer * axis[1] + axis[0], zip(place, extents, strict=True), 0)
+
+
+def place_of(number: Any, extents: Sequence[int]) -> list[Any]:
+    """Return the place with a number on axes of these extents."""
+    inner = [prod(extents[axis + 1 :]) for axis in range(len(extents))]
+    return [number // size % extent for size, extent in zip(inner, extents, strict=True)]
 
 
 def chunk_elements(workload: ConvWorkload) -> int:
@@ -131,11 +145,9 @@ def tensor_gemm(workload: ConvWorkload, tile: FragmentTile, parts: int) -> list[
         """Return the test that a term is not past the last one, if some are."""
         return [tap < taps] if count * parts * vector * vectors > terms else []
 
-    def column(
-        pt: tirx.Var, g: tirx.Var, chunk: tirx.Var, wm: tirx.Var, i: tirx.Var, v: tirx.Var, h: tirx.Var, r: tirx.Var,
-        copy: tirx.Var, lane: tirx.Var,
-    ) -> tirx.PrimExpr:  # fmt: skip
-        p = pt * tile.block_m + (((wm * tile.tiles_m + i) * tile.width + v) * 2 + h) * 8 + r
+    def column(*axes: tirx.Var) -> tirx.PrimExpr:
+        pt, g, chunk, *row_axes, copy, lane = axes
+        p = pt * tile.block_m + number(row_axes, tile.rows)
         inside = [] if pixels % tile.block_m == 0 else [p < pixels]
         tap, c = term(chunk, copy)
         row = p % (height * width) // width * sh + tap // workload.kernel[1] * dh - top
@@ -146,56 +158,47 @@ def tensor_gemm(workload: ConvWorkload, tile: FragmentTile, parts: int) -> list[
         value = x[p // (height * width), row, col, g * depth + c + lane]
         return tirx.if_then_else(tirx.all(*inside), value, zero) if inside else value
 
-    columns = te.compute(
-        (tiles_m, workload.groups, count * parts, *tile.rows, vectors, vector), column, name="columns"
-    )
+    shape = (tiles_m, workload.groups, count * parts, *tile.rows, vectors, vector)
+    columns = te.compute(shape, column, name="columns")
 
-    def weight(
-        kt: tirx.Var, chunk: tirx.Var, wn: tirx.Var, j: tirx.Var, n: tirx.Var, copy: tirx.Var, lane: tirx.Var
-    ) -> tirx.PrimExpr:
-        k = kt * tile.block_n + (wn * tile.tiles_n + j) * 8 + n
+    def weight(*axes: tirx.Var) -> tirx.PrimExpr:
+        kt, chunk, *column_axes, copy, lane = axes
+        k = kt * tile.block_n + number(column_axes, eights)
         inside = [] if workload.out_channels % tile.block_n == 0 else [k < workload.out_channels]
         tap, c = term(chunk, copy)
         inside += ends(tap)
-        place = (k, tap // workload.kernel[1], tap % workload.kernel[1], c + lane)
-        return tirx.if_then_else(tirx.all(*inside), w[place], zero) if inside else w[place]
+        value = w[k, tap // workload.kernel[1], tap % workload.kernel[1], c + lane]
+        return tirx.if_then_else(tirx.all(*inside), value, zero) if inside else value
 
-    weights = te.compute(
-        (workload.groups * tiles_n, count * parts, *tile.columns[:2], 8, vectors, vector), weight, name="weights"
-    )
+    eights = (*tile.columns[:2], 8)
+    tiles = workload.groups * tiles_n
+    weights = te.compute((tiles, count * parts, *eights, vectors, vector), weight, name="weights")
     chunk = te.reduce_axis((0, count), name="chunk")
     copy = te.reduce_axis((0, vectors), name="copy")
     lane = te.reduce_axis((0, vector), name="lane")
 
-    def accumulate(
-        part: tirx.Var, pt: tirx.Var, kt: tirx.Var, wm: tirx.Var, wn: tirx.Var, v: tirx.Var, r: tirx.Var, q: tirx.Var,
-        i: tirx.Var, j: tirx.Var, h: tirx.Var, e: tirx.Var,
-    ) -> tirx.PrimExpr:  # fmt: skip
+    def accumulate(*axes: tirx.Var) -> tirx.PrimExpr:
+        part, pt, kt, wm, wn, v, r, q, i, j, h, e = axes
         at = part * count + chunk
-        column = columns[pt, kt // tiles_n, at, wm, i, v, h, r, copy, lane].astype(sum_type)
-        return te.sum(
-            column * weights[kt, at, wn, j, q * 2 + e, copy, lane].astype(sum_type), axis=[chunk, copy, lane]
-        )
+        element = columns[pt, kt // tiles_n, at, wm, i, v, h, r, copy, lane].astype(sum_type)
+        factor = weights[kt, at, wn, j, q * 2 + e, copy, lane].astype(sum_type)
+        return te.sum(element * factor, axis=[chunk, copy, lane])
 
-    wm, i, v, _, r = tile.rows
-    wn, j, q, _ = tile.columns
-    grid = (parts, tiles_m, workload.groups * tiles_n)
-    product = te.compute((*grid, wm, wn, v, r, q, i, j, 2, 2), accumulate, name="product")
+    (wm, i, v, h, r), (wn, j, q, e) = tile.rows, tile.columns
+    product = te.compute((parts, tiles_m, tiles, wm, wn, v, r, q, i, j, h, e), accumulate, name="product")
 
-    def in_rows(
-        part: tirx.Var, pt: tirx.Var, kt: tirx.Var, wm: tirx.Var, i: tirx.Var, v: tirx.Var, h: tirx.Var, r: tirx.Var,
-        wn: tirx.Var, j: tirx.Var, q: tirx.Var, e: tirx.Var,
-    ) -> tirx.PrimExpr:  # fmt: skip
+    def in_rows(*axes: tirx.Var) -> tirx.PrimExpr:
+        part, pt, kt, wm, i, v, h, r, wn, j, q, e = axes
         return product[part, pt, kt, wm, wn, v, r, q, i, j, h, e]
 
-    tiled = te.compute((*grid, *tile.rows, *tile.columns), in_rows, name="tile")
+    tiled = te.compute((parts, tiles_m, tiles, *tile.rows, *tile.columns), in_rows, name="tile")
 
-    def place(part: tirx.Var, p: tirx.Var, k: tirx.Var) -> tirx.PrimExpr:
-        m, n, kt = p % tile.block_m, k % tile.block_n, k // tile.block_n
-        rows = m // (16 * v * i), m // (16 * v) % i, m // 16 % v, m // 8 % 2, m % 8
-        return tiled[(part, p // tile.block_m, kt, *rows, n // (8 * j), n // 8 % j, n // 2 % 4, n % 2)]
+    def exact(part: tirx.Var, p: tirx.Var, k: tirx.Var) -> tirx.PrimExpr:
+        m, n = place_of(p % tile.block_m, tile.rows), place_of(k % tile.block_n, tile.columns)
+        place = (part, p // tile.block_m, k // tile.block_n, *m, *n)
+        return tiled[place]
 
-    sums = te.compute((parts, pixels, workload.out_channels), place, name="sums")
+    sums = te.compute((parts, pixels, workload.out_channels), exact, name="sums")
     part = te.reduce_axis((0, parts), name="part")
 
     def gather(n: tirx.Var, k: tirx.Var, h: tirx.Var, p: tirx.Var) -> tirx.PrimExpr:

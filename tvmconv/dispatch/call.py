@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import sys
-from functools import lru_cache
 from typing import Any, NamedTuple
 
 import msgspec
 
 from ..problem import Problem
 from . import functions
-from .pickling import pickled, unpickled
+from .pickling import from_message, to_message
 
 
 class Call(NamedTuple):
@@ -30,35 +28,18 @@ class Call(NamedTuple):
         return f"{self.template}({self.arguments[1:-1]})"
 
     def to_json(self) -> str:
-        """Return one line of JSON, for another process, with the template's function: `problem_from` reads it."""
-        message = _Message(*self, pickled(self.template, functions.function_named(self.template)), sys.path)
-        return msgspec.json.encode(message).decode()
-
-
-class _Message(msgspec.Struct):
-    """A call for another process, with its function."""
-
-    template: str
-    arguments: str
-    function: str
-    """The function as `pickled` returns it."""
-    path: list[str]
-    """The folders in which Python looks for modules that the function needs."""
+        """Return a line of JSON with the template's function, and one with the arguments: `problem_from` reads both."""
+        return f"{to_message(self.template, functions.function_named(self.template))}\n{self.arguments}"
 
 
 def problem_from(text: str) -> Problem | Call:
-    """Return the problem or call that `to_json` has written; a call's template is known from then on.
-
-    The text comes from the process that began this one, or from the client of an RPC server: its function is code.
-    """
-    return _received(text) if text.startswith("{") else Problem.from_json(text)
-
-
-@lru_cache(maxsize=4)
-def _received(text: str) -> Call:
-    message = msgspec.json.decode(text, type=_Message)
-    functions.redefine(message.template, unpickled(message.function, message.path))
-    return Call(message.template, message.arguments)
+    """Return the problem or call that `to_json` has written; a call's template is known from then on."""
+    message, is_call, arguments = text.partition("\n")
+    if not is_call:
+        return Problem.from_json(text)
+    name, function = from_message(message)
+    functions.redefine(name, function)
+    return Call(name, arguments)
 
 
 def tuples(value: Any) -> Any:

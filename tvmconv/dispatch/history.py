@@ -15,7 +15,7 @@ import tvm
 
 from ..problem import Problem
 from ..schedules.template import Template
-from ..targets import DeviceFacts, backend_named, device_facts, resolve_target
+from ..targets import DeviceFacts, backend_named, device_facts, is_for, resolve_target
 from ..workload import ConvWorkload
 from .call import Call
 from .record import Log, Record, load_from_file
@@ -61,7 +61,11 @@ def objection(record: Record, target: tvm.target.Target, maker: Maker, device: D
         return f"made with TVM {record.tvm_version}"
     if record.versions.template != maker.version:
         return f"of version {record.versions.template} of the template"
-    if device is not None and (record.device.name, record.device.threads) != (device.name, device.threads):
+    if device is None:
+        fits = is_for(target, record.device)
+    else:
+        fits = (record.device.name, record.device.threads) == (device.name, device.threads)
+    if not fits:
         return f"measured on {record.device}"
     if processor(record.target) != processor(str(target)):
         return f"made for {processor(record.target)}"
@@ -165,7 +169,7 @@ class History:
         if default is None:
             return False
         best = msgspec.convert(record.knobs, template.Config), record.cost
-        gain = expected_gain(best, (config, default.cost), measured, template, record.device, device)
+        gain = expected_gain(best, (config, default.cost), measured, template, target, record.device, device)
         return gain > LEAST_GAIN
 
     def _shares(self, problem: Problem) -> list[float | None]:
@@ -198,8 +202,10 @@ def shipped() -> History:
 def device_here(target: tvm.target.Target) -> DeviceFacts | None:
     """Return the device of a target, if it is here: a target may be for another kind of CPU, or of GPU."""
     kind = str(target.kind.name)
-    same = processor(str(resolve_target(kind))) == processor(str(target))
-    return device_facts(kind) if same else None
+    if processor(str(resolve_target(kind))) != processor(str(target)):
+        return None
+    device = device_facts(kind)
+    return device if device is not None and is_for(target, device) else None
 
 
 def processor(target: str) -> str:

@@ -30,6 +30,7 @@ from ..targets import DeviceFacts
 from ..version import __version__
 from ..workload import ConvWorkload
 from .call import Call
+from .registry import knob_name
 from .task import Entity
 from .trial import MeasureInput, MeasureResult, Stage, Status
 
@@ -216,7 +217,13 @@ def decode(line: bytes) -> Record:
         msgspec.json.decode(record.target, type=_Target)
     except msgspec.DecodeError:
         raise msgspec.ValidationError(f"target {record.target}") from None
-    return record
+    return _with_present_names(record) if is_convolution else record
+
+
+def _with_present_names(record: Record) -> Record:
+    """Return the record of a convolution with the names that its template's knobs have now."""
+    entity = tuple((knob_name(record.template, name), kind, value) for name, kind, value in record.config.entity)
+    return msgspec.structs.replace(record, config=msgspec.structs.replace(record.config, entity=entity))
 
 
 def load_from_file(path: str | PathLike[str]) -> Log:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import sys
+from collections.abc import Mapping
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
-
-import msgspec
 
 from ..errors import InvalidArgumentError
 from ..problem import Problem
@@ -14,7 +12,7 @@ from ..schedules import cpu, cuda
 from ..schedules.space import Space
 from ..schedules.template import SparseTemplate, Template
 from ..targets import BACKENDS, arch_of, backend_of, computes_with, resolve_target
-from .pickling import pickled, unpickled
+from . import pickling
 
 if TYPE_CHECKING:
     import tvm
@@ -36,9 +34,6 @@ TEMPLATES: dict[str, Template] = {
 """The templates that tvmconv has itself, by name."""
 
 _registered = dict(TEMPLATES)
-
-_received: dict[str, str] = {}
-"""The messages of templates that came from another process, by name."""
 
 changes = 0
 """The number of times that the registered templates have changed: results that depend on them are kept for one."""
@@ -74,7 +69,6 @@ def unregister(name: str) -> None:
         raise InvalidArgumentError("name", name, "one that was registered")
     _changed()
     del _registered[name]
-    _received.pop(name, None)
 
 
 def _changed() -> None:
@@ -160,33 +154,28 @@ def template_name(template: Template) -> str:
     raise InvalidArgumentError("template", template, "one that is registered")
 
 
-class _Message(msgspec.Struct):
-    """A registered template for another process."""
-
-    name: str
-    content: str
-    """The template as `pickled` returns it."""
-    path: list[str]
-    """The folders in which Python looks for modules that the template needs."""
+def knob_name(template: str, name: str) -> str:
+    """Return the present name of a knob of a template, if the name is a former one in the template's `FORMER_NAMES`."""
+    if template not in _registered:
+        return name
+    present: Mapping[str, str] = getattr(_registered[template].Config, "FORMER_NAMES", {})
+    return present.get(name, name)
 
 
 def to_message(name: str) -> str:
     """Return a message for `template_from` in another process, which knows tvmconv's own templates by their names."""
     template = template_named(name)
-    if name in TEMPLATES:
-        return name
-    return msgspec.json.encode(_Message(name, pickled(name, template), sys.path)).decode()
+    return name if name in TEMPLATES else pickling.to_message(name, template)
 
 
 def template_from(text: str) -> Template:
     """Return the template that `to_message` wrote, which is registered from then on."""
     if not text.startswith("{"):
         return template_named(text)
-    message = msgspec.json.decode(text, type=_Message)
-    if _received.get(message.name) != text:
-        register(message.name, unpickled(message.content, message.path))
-        _received[message.name] = text
-    return template_named(message.name)
+    name, template = pickling.from_message(text)
+    if _registered.get(name) is not template:
+        register(name, template)
+    return template_named(name)
 
 
 @lru_cache(maxsize=1024)

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from math import ceil, log2
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..problem import Problem
 from ..schedules.template import Template
 from ..targets import DeviceFacts
+
+if TYPE_CHECKING:
+    import tvm
 
 FAMILIES = (("NVIDIA H100 80GB HBM3", "NVIDIA H200"),)
 """The families of GPUs with the same multiprocessors, as many of them, and other memory.
@@ -33,6 +36,7 @@ def expected_gain(
     default: tuple[Any, float],
     problem: Problem,
     template: Template,
+    target: tvm.target.Target,
     measured_on: DeviceFacts,
     device: DeviceFacts,
 ) -> float:
@@ -45,7 +49,9 @@ def expected_gain(
     def seconds(config: Any, cost: float) -> float:
         if device.threads is None or measured_on.threads is None:
             return cost
-        tasks = int(template.features(problem, config).get("tasks", 1)) if getattr(config, "parallel", False) else 1
+        if not getattr(config, "parallel", False):
+            return cost
+        tasks = int(template.features(problem, config, target).get("tasks", 1))
         return cost * ceil(tasks / device.threads) / ceil(tasks / measured_on.threads)
 
     return seconds(*default) / seconds(*best)

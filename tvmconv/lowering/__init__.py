@@ -1,6 +1,16 @@
 """Lowering: from a selected schedule to machine code."""
 
-from .kernels import KERNEL_NAME, Folded, Kernel, build_function, build_kernel, build_twin, fold, lower
+from .kernels import (
+    KERNEL_NAME,
+    Folded,
+    Kernel,
+    build_function,
+    build_kernel,
+    build_twin,
+    build_twin_function,
+    fold,
+    lower,
+)
 from .launches import machine_code
 from .modules import build
 from .signatures import OPAQUE, as_scheduled, with_alignment
@@ -15,6 +25,7 @@ __all__ = [
     "build_function",
     "build_kernel",
     "build_twin",
+    "build_twin_function",
     "fold",
     "lower",
     "machine_code",

@@ -86,12 +86,18 @@ def build_twin(
     problem: Problem, selection: Selection, target: tvm.target.Target, constants: Constants | None = None
 ) -> Kernel:
     """Build the serial twin of the kernel that `build_kernel` makes, for the CPU of this machine."""
-    cpu = resolve_target(TWIN_TARGET)
-    func = serial_twin(_scheduled(problem, selection, target, KERNEL_NAME))
+    func = _scheduled(problem, selection, target, KERNEL_NAME)
     if constants is None:
-        return Kernel(build(tvm.IRModule({KERNEL_NAME: func}), cpu), NO_WORKSPACE)
-    folded = _bound(make_skeleton(func, cpu), problem, selection, constants)
+        return build_twin_function(func)
+    cpu = resolve_target(TWIN_TARGET)
+    folded = _bound(make_skeleton(serial_twin(func), cpu), problem, selection, constants)
     return Kernel(build_launches(folded.func, cpu, KERNEL_NAME), NO_WORKSPACE, folded)
+
+
+def build_twin_function(func: tirx.PrimFunc) -> Kernel:
+    """Build the serial twin of a scheduled function, under its name, for the CPU of this machine."""
+    twin = tvm.IRModule({str(func.attrs["global_symbol"]): serial_twin(func)})
+    return Kernel(build(twin, resolve_target(TWIN_TARGET)), NO_WORKSPACE)
 
 
 def lower(problem: Problem, selection: Selection, target: tvm.target.Target, name: str) -> tirx.PrimFunc:
@@ -121,7 +127,7 @@ def fold(problem: Problem, selection: Selection, target: tvm.target.Target, cons
 
 def _bound(skeleton: Skeleton, problem: Problem, selection: Selection, constants: Constants) -> Folded:
     dense = expanded(problem.workload, constants)
-    blocks = output_blocks(dense["w"], selection.config.channels)
+    blocks = output_blocks(dense["w"], selection.config.block_m)
     return Folded(bind(skeleton, dense, blocks), skeleton.pixels, len(blocks))
 
 

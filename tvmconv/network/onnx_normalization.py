@@ -39,7 +39,7 @@ def group_normalization(node: Node) -> relax.Expr:
     batch, channels, *sizes = x.ty.shape
     groups, epsilon = node.attributes["num_groups"], node.attributes.get("epsilon", 1e-5)
     if int(channels) % groups:
-        raise Refused(f"its {channels} channels are no multiple of its {groups} groups")
+        raise Refused(f"its {int(channels)} channels are no multiple of its {groups} groups")
     wide = _wide(node, node.emit(relax.op.reshape(x, [batch, groups, int(channels) // groups, *sizes])))
     axes = list(range(2, x.ty.ndim + 1))
     mean = node.emit(relax.op.mean(wide, axes, keepdims=True))

@@ -47,24 +47,25 @@ def _suite(name: str, rows: Sequence[Row], report: Report) -> Markup:
 
 
 def _roofline(rows: Sequence[Row], peers: Sequence[str], report: Report) -> Markup:
-    """Draw rates below the device's roofs; without measured roofs, below the fastest copy of the rows."""
+    """Draw rates below the device's roofs, and below the fastest copy of the rows, which may be one from a cache."""
     marks = {
         name: [(row.name, row.flops / row.bytes, _rate(row, name)) for row in rows if name in row.times]
         for name in (OURS.name, *peers)
     }
     intensities = [row.flops / row.bytes for row in rows]
     low, high = min(intensities) / 1.5, max(intensities) * 1.5
+    speeds = [max(row.bytes / row.limit for row in rows if _has_limit(row))] if any(map(_has_limit, rows)) else []
     if report.roofs is not None:
-        bandwidth, flops = report.roofs.bandwidth, report.roofs.flops
-        note = "roofs: a copy in memory, and GEMM"
+        speeds = [report.roofs.bandwidth, *(speed for speed in speeds if speed > report.roofs.bandwidth)]
+        flops = report.roofs.flops
+        note = "lines: a copy in memory and multiply-adds; above it the fastest copy of these rows, from a cache"
     else:
-        bandwidth = max((row.bytes / row.limit for row in rows if _has_limit(row)), default=0.0)
         flops = 4e9 * max(rate for series in marks.values() for *_, rate in series)
-        high = min(high, flops / bandwidth) if bandwidth else 0.0
-        note = "line: the fastest copy of these rows, small ones from a cache; no GEMM was measured"
-    ends = [x for x in (low, flops / bandwidth, high) if low <= x <= high] if bandwidth else []
-    roofs = [(x, min(x * bandwidth, flops) / 1e9) for x in ends]
-    chart = charts.points(marks, [roofs], ("FLOP a byte moved", "GFLOP/s"))
+        high = min([high, *(flops / speed for speed in speeds)])
+        note = "line: the fastest copy of these rows, small ones from a cache; multiply-adds were not measured"
+    ends = {speed: [x for x in (low, flops / speed, high) if low <= x <= high] for speed in speeds}
+    roofs = [[(x, min(x * speed, flops) / 1e9) for x in line] for speed, line in ends.items() if line]
+    chart = charts.points(marks, roofs, ("FLOP a byte moved", "GFLOP/s"))
     return tag("div", chart.figure(), tag("p", note, class_="note") if roofs else Markup())
 
 

@@ -17,6 +17,7 @@ from .resolving import (
     device_facts,
     device_for,
     device_of,
+    is_for,
     require_tvm_compiler,
     resolve_target,
 )
@@ -45,6 +46,7 @@ __all__ = [
     "device_of",
     "gpu_of",
     "has_gpu",
+    "is_for",
     "require_tvm_compiler",
     "resolve_target",
     "tensor_instructions",

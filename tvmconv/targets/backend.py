@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -58,8 +58,8 @@ class Backend(ABC):
     """Tensors between the convolutions of a network may be in blocks of channels."""
     most_products: int
     """Multiply-adds of a thread in a sparse kernel: so many take two cores about a minute to compile."""
-    gemm_size: int
-    """Rows of the square matrices whose product tells the peak rate of a device."""
+    gemm_size: int | None
+    """Rows of square matrices whose product tells the peak rate; None where multiply-adds in registers tell it."""
     missing: str
     """The device, as a message names it that says that there is none."""
 
@@ -81,6 +81,10 @@ class Backend(ABC):
         """Return whether kernels of a target, by its fields, can read and write elements of a type."""
 
     @abstractmethod
+    def is_for(self, config: Mapping[str, Any], device: DeviceFacts) -> bool:
+        """Return whether a target, by its fields, is for such a device, as it is unless it names another model."""
+
+    @abstractmethod
     def arch_here(self, number: int = 0) -> str | None:
         """Return the architecture of this machine's device; None where there is none."""
 
@@ -91,6 +95,28 @@ class Backend(ABC):
     @abstractmethod
     def facts(self, number: int = 0) -> DeviceFacts | None:
         """Return what this machine's device with a number is; None where it is not there."""
+
+    @abstractmethod
+    def require_timer(self) -> None:
+        """Raise `MissingPackageError` where a package is missing that timing needs."""
+
+    @abstractmethod
+    def costs(
+        self,
+        module: tvm.runtime.Module,
+        name: str,
+        arguments: Sequence[tvm.runtime.Tensor],
+        device: tvm.runtime.Device,
+        number: int,
+        repeat: int,
+        min_repeat_ms: int,
+        flush: bool = False,
+    ) -> list[float]:
+        """Return the seconds of one call of a module's function, averaged over each of `repeat` measurements.
+
+        Each has `number` calls, or as many as take `min_repeat_ms`; the function has run once before. With `flush` a
+        CPU's caches lose all arguments but the first before each.
+        """
 
     @abstractmethod
     def text(self, module: tvm.runtime.Module, view: str, target: tvm.target.Target) -> str:

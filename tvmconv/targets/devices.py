@@ -10,6 +10,7 @@ import platform
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -97,6 +98,12 @@ def model_of(name: str, arch: str) -> str | None:
     return found.model
 
 
+def is_another(model: str, name: str) -> bool:
+    """Return whether the model that a target names has a row, and a GPU of a driver's name is not that model."""
+    wanted = _named(model)
+    return wanted is not None and _named(name) is not wanted
+
+
 def _named(name: str) -> Gpu | None:
     return next((gpu for gpu in GPUS if re.search(rf"\b{gpu.model}\b", name, re.IGNORECASE)), None)
 
@@ -167,6 +174,7 @@ def host_arch() -> str:
     return architecture(platform.machine())
 
 
+@lru_cache(maxsize=64)  # estimates and features ask for each configuration of a space, and LLVM takes 0.3 ms
 def cpu_of(target: tvm.target.Target) -> Cpu:
     """Return the row for a target of kind "llvm", by its architecture, its mcpu and its features."""
     from tvm.target import codegen

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +14,9 @@ from .. import cuda
 from ..dtypes import StorageType
 from ..errors import InvalidArgumentError, NoDeviceError
 from .backend import Backend, DeviceFacts
-from .devices import model_of
+from .devices import is_another, model_of
+from .graph_timing import cuda_driver, graph_costs
+from .processors import CPU, require_cpu
 
 if TYPE_CHECKING:
     import tvm
@@ -41,6 +44,7 @@ class CudaBackend(Backend):
         arch = re.fullmatch(r"(sm_[1-9]\d{1,2})[af]?", str(config["arch"]))
         if arch is None:
             raise InvalidArgumentError("target", config["arch"], "an arch such as sm_80 or sm_90")
+        _check_host(config.get("host", "llvm"))
         config["arch"] = arch[1]  # TVM's own schedules fail their version check on a name such as sm_90a
         return CUDA_LIMITS | {"host": "llvm"} | config
 
@@ -50,21 +54,46 @@ class CudaBackend(Backend):
     def computes_with(self, config: Mapping[str, Any], storage: StorageType) -> bool:
         return int(self.arch(config).removeprefix("sm_")) >= storage.cuda_arch
 
+    def is_for(self, config: Mapping[str, Any], device: DeviceFacts) -> bool:
+        return not is_another(str(config.get("model", "")), device.name)
+
     def arch_here(self, number: int = 0) -> str | None:
         device = gpu(number)
         return None if device is None else cuda.device_arch(device)
 
     def device(self, config: Mapping[str, Any]) -> tvm.runtime.Device:
-        device = gpu(0)
-        if device is None:
+        require_cpu(config.get("host", {}))
+        device, facts = gpu(0), self.facts(0)
+        if device is None or facts is None:
             raise NoDeviceError(
                 "this needs an NVIDIA GPU and its driver, and none is visible here; building for 'cuda' works without. "
                 "`tvmconv doctor` says what is missing"
+            )
+        if not self.is_for(config, facts):
+            raise NoDeviceError(
+                f"this target is for the model {config['model']}, and the GPU here is {facts}; building for it works "
+                "here. A target without a model runs on every GPU of its arch"
             )
         return device
 
     def facts(self, number: int = 0) -> DeviceFacts | None:
         return _facts(number)
+
+    def require_timer(self) -> None:
+        cuda_driver()
+
+    def costs(
+        self,
+        module: tvm.runtime.Module,
+        name: str,
+        arguments: Sequence[tvm.runtime.Tensor],
+        device: tvm.runtime.Device,
+        number: int,
+        repeat: int,
+        min_repeat_ms: int,
+        flush: bool = False,
+    ) -> list[float]:
+        return graph_costs(partial(module[name], *arguments), device, number, repeat, min_repeat_ms)
 
     def text(self, module: tvm.runtime.Module, view: str, target: tvm.target.Target) -> str:
         sources = cuda.sources(module)
@@ -88,6 +117,17 @@ CUDA = CudaBackend(
     gemm_size=8192,
     missing="an NVIDIA GPU and its driver",
 )
+
+
+def _check_host(host: Any) -> None:
+    """Raise `InvalidArgumentError` for a target's host that is no CPU that LLVM makes code for."""
+    if isinstance(host, str):
+        fields = {"kind": host}
+    else:
+        fields = dict(host) if isinstance(host, Mapping) else json.loads(str(host))
+    if fields.get("kind") != CPU.kind:
+        raise InvalidArgumentError("host of target", fields.get("kind"), f"one whose kind is {CPU.kind!r}")
+    CPU.complete(fields)
 
 
 def has_gpu() -> bool:

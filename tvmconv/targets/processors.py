@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -20,6 +21,13 @@ if TYPE_CHECKING:
 
 FORMS = {"source": "ll", "asm": "asm"}
 """TVM's words for the texts of a kernel."""
+
+SPINNING, SETTLE = 0.1, 0.02
+"""The seconds on a CPU before a kernel is timed: first of rest, then of untimed calls.
+
+Threads of the BLAS that computed its reference spin on the cores for a while, and its own threads find a core each
+during the untimed calls.
+"""
 
 
 @dataclass(frozen=True)
@@ -46,21 +54,47 @@ class CpuBackend(Backend):
     def computes_with(self, config: Mapping[str, Any], storage: StorageType) -> bool:
         return True
 
+    def is_for(self, config: Mapping[str, Any], device: DeviceFacts) -> bool:
+        return True
+
     def arch_here(self, number: int = 0) -> str | None:
         return host_arch()
 
     def device(self, config: Mapping[str, Any]) -> tvm.runtime.Device:
         import tvm
 
-        if (arch := self.arch(config)) != host_arch():
-            raise NoDeviceError(
-                f"this needs a CPU of {arch}, and this machine's is of {host_arch()}; building for it works here. "
-                "`tvmconv verify` runs kernels in an emulator, docs/deploying.md says how to run and to tune them there"
-            )
+        require_cpu(config)
         return tvm.cpu(0)
 
     def facts(self, number: int = 0) -> DeviceFacts | None:
         return DeviceFacts(_name(), threads=get_num_threads())
+
+    def require_timer(self) -> None: ...
+
+    def costs(
+        self,
+        module: tvm.runtime.Module,
+        name: str,
+        arguments: Sequence[tvm.runtime.Tensor],
+        device: tvm.runtime.Device,
+        number: int,
+        repeat: int,
+        min_repeat_ms: int,
+        flush: bool = False,
+    ) -> list[float]:
+        time.sleep(SPINNING)
+        settled = time.perf_counter() + SETTLE
+        while time.perf_counter() < settled:
+            module[name](*arguments)
+        evaluator = module.time_evaluator(
+            name,
+            device,
+            number=number,
+            repeat=repeat,
+            min_repeat_ms=min_repeat_ms,
+            f_preproc="cache_flush_cpu_non_first_arg" if flush else "",
+        )
+        return [float(cost) for cost in evaluator(*arguments).results]
 
     def text(self, module: tvm.runtime.Module, view: str, target: tvm.target.Target) -> str:
         return str(module.inspect_source(FORMS[view]))
@@ -78,9 +112,18 @@ CPU = CpuBackend(
     workspace_is_passed=False,
     channels_in_blocks=True,
     most_products=60_000,
-    gemm_size=2048,
+    gemm_size=None,
     missing="a CPU",
 )
+
+
+def require_cpu(config: Mapping[str, Any]) -> None:
+    """Raise `NoDeviceError` for a target, by its fields, whose code is for another kind of CPU than this machine's."""
+    if (arch := CPU.arch(config)) != host_arch():
+        raise NoDeviceError(
+            f"this needs a CPU of {arch}, and this machine's is of {host_arch()}; building for it works here. "
+            "`tvmconv verify` runs kernels in an emulator, docs/deploying.md says how to run and to tune them there"
+        )
 
 
 def _triple(config: Mapping[str, Any]) -> str:

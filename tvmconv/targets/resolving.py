@@ -99,6 +99,11 @@ def computes_with(target: tvm.target.Target, storage: StorageType) -> bool:
     return backend_of(target).computes_with(json.loads(str(target)), storage)
 
 
+def is_for(target: tvm.target.Target, device: DeviceFacts) -> bool:
+    """Return whether a target is for such a device; one that names a model is for no other."""
+    return backend_of(target).is_for(json.loads(str(target)), device)
+
+
 def device_facts(kind: str, number: int = 0) -> DeviceFacts | None:
     """Return this machine's device for a kind of target, of several GPUs that of a number; None if there is none."""
     return backend_named(kind).facts(number)

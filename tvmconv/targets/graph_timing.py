@@ -1,25 +1,14 @@
-"""Timing of a kernel, on a GPU without the time that launching it takes."""
+"""Timing of a kernel on a GPU, without the time that launching it takes."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Sequence
-from functools import partial
-from typing import Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
-import tvm_ffi
-from tvm.runtime import Device, Module, Tensor
-
-from ..arrays import is_cpu
 from ..errors import MissingPackageError
-from ..lowering import KERNEL_NAME
 
-SPINNING, SETTLE = 0.1, 0.02
-"""The seconds on a CPU before a kernel is timed: first of rest, then of untimed calls.
-
-Threads of the BLAS that computed its reference spin on the cores for a while, and its own threads find a core each
-during the untimed calls.
-"""
+if TYPE_CHECKING:
+    from tvm.runtime import Device
 
 
 def cuda_driver() -> Any:
@@ -31,37 +20,6 @@ def cuda_driver() -> Any:
     return driver
 
 
-def kernel_costs(
-    module: Module,
-    arguments: Sequence[Tensor],
-    device: Device,
-    number: int,
-    repeat: int,
-    min_repeat_ms: int,
-    flush: bool = False,
-) -> list[float]:
-    """Return the seconds of one call of a module's kernel, averaged over each of `repeat` measurements.
-
-    Each has `number` calls, or as many as take `min_repeat_ms`; the kernel has run once before. With `flush` a CPU's
-    caches lose all arguments but the first before each.
-    """
-    if is_cpu(device):
-        time.sleep(SPINNING)
-        settled = time.perf_counter() + SETTLE
-        while time.perf_counter() < settled:
-            module[KERNEL_NAME](*arguments)
-        evaluator = module.time_evaluator(
-            KERNEL_NAME,
-            device,
-            number=number,
-            repeat=repeat,
-            min_repeat_ms=min_repeat_ms,
-            f_preproc="cache_flush_cpu_non_first_arg" if flush else "",
-        )
-        return [float(cost) for cost in evaluator(*arguments).results]
-    return graph_costs(partial(module[KERNEL_NAME], *arguments), device, number, repeat, min_repeat_ms)
-
-
 def graph_costs(
     call: Callable[[], object], device: Device, number: int, repeat: int, min_repeat_ms: float
 ) -> list[float]:
@@ -70,6 +28,8 @@ def graph_costs(
     `number` calls are captured in a CUDA graph. Each measurement replays it, between two events, for `min_repeat_ms`
     at least: a small kernel is over before Python, or TVM, could launch the next one.
     """
+    import tvm_ffi
+
     driver = cuda_driver()
 
     def done(answer: tuple[Any, ...]) -> Any:
