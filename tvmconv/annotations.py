@@ -30,5 +30,6 @@ of both chunks.
 RING = "tvmconv.ring"
 """The annotation of the loop over chunks that `COPY` and `PRODUCT` are in.
 
-Its value is the number of chunks that are copied ahead, and 1 if products go on while the next chunks are copied.
+Its value is the number of chunks that are copied ahead, 1 if the products are of `wgmma`, which reads shared memory in
+a way of its own, and 1 if they go on while the next chunks are copied.
 """

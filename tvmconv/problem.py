@@ -15,6 +15,7 @@ class Problem(NamedTuple):
     workload: ConvWorkload
     sparsity: float | None = None
     """The share of zeros in the weight, which is compiled in; None for a dense kernel, which has it as an operand."""
+    precision: str = "float32"
 
     @property
     def density(self) -> float:

@@ -25,7 +25,7 @@ from .gemm_schedule import spread_over_grid
 from .gemm_tiles import VECTOR
 from .tensor_intrinsics import product_function
 from .tensor_model import ablations, default_config, estimate, features, space, supports
-from .tensor_tiles import LEAST, PADDING, Config
+from .tensor_tiles import LEAST, PADDING, Config, ahead, goes_on, weight_split
 
 __all__ = [
     "LAYOUTS",
@@ -43,17 +43,19 @@ __all__ = [
 
 VERSION = 1
 
-LAYOUTS = Layouts(x=("NHWC",), w=("KRSC",), output=("NHWC",))
+LAYOUTS = Layouts(x=("NHWC",), w=("KRSC", "KCRS"), output=("NHWC",))
 
 
 def schedule(problem: Problem, config: Config, target: tvm.target.Target) -> Schedule:
     """Schedule the computation; the config must be legal for the problem."""
     # Step 0. The computation, rounded up to whole tiles
-    workload, tile = problem.workload, config.tile
-    sch = Schedule(te.create_prim_func(compute.tensor_gemm(workload, tile, config.split_k)))
-    columns, weights, product, tiled, sums, planes, output = (
-        sch.get_sblock(name) for name in ("columns", "weights", "product", "tile", "sums", "planes", "output")
-    )
+    workload, tile, split = problem.workload, config.tile, weight_split(problem, config)
+    sch = Schedule(te.create_prim_func(compute.tensor_gemm(workload, tile, config.split_k, split)))
+    names = ("columns", "product", "tile", "sums", "planes", "output")
+    columns, product, tiled, sums, planes, output = (sch.get_sblock(name) for name in names)
+    weights = [sch.get_sblock(name) for name in ("weights", "rests")[: max(1, split)]]
+    if split or workload.w_layout == "KCRS":
+        spread_over_grid(sch, sch.get_sblock("laid"))
 
     # Step 1. What a block computes goes to the output, or to a kernel that adds up the parts
     if config.split_k > 1:
@@ -96,15 +98,15 @@ def schedule(problem: Problem, config: Config, target: tvm.target.Target) -> Sch
     # Step 4. Accumulate chunk by chunk
     *_, i, j, h, e, chunk, copy, lane = sch.get_loops(product)
     sch.reorder(chunk, copy, i, j, h, e, lane)
-    for stage in (columns, weights):
+    for stage in (columns, *weights):
         sch.set_scope(stage, 0, "shared.dyn")
         sch.compute_at(stage, chunk, preserve_unit_loops=True)
         _copy(sch, stage, tile.threads)
     init = sch.decompose_reduction(product, chunk)
     for loop in sch.get_loops(init)[-4:]:
         sch.unroll(loop)
-    sch.annotate(sch.blockize(copy), PRODUCT, list(product_function(workload, config)))
-    sch.annotate(chunk, RING, [config.ahead, int(config.wgmma)])
+    sch.annotate(sch.blockize(copy), PRODUCT, list(product_function(problem, config)))
+    sch.annotate(chunk, RING, [ahead(problem, config), int(config.wgmma), int(goes_on(problem, config))])
     return sch
 
 

@@ -5,93 +5,277 @@ vector v of row r of a group lies at place `v ^ r`. That is the 128-byte swizzle
 by itself and `ldmatrix` without bank conflicts. Each function is called by all threads of a block, each with the
 addresses of its own sums and of its own first row, without the permutation: row r of 8 for thread (r, q) of a warp in
 the first factor, and row 2q in the second.
+
+A product in float32 is three products of TF32 numbers, which have 11 bits of the 24: with a = a' + a'' and
+b = b' + b'' it is a'b' + a'b'' + a''b', and what is left out is 2^-22 of it. Tensor cores round sums toward zero, which
+would add up over a long reduction: each chunk has sums of its own, which are added to the others by the float32 units.
 """
 
 from __future__ import annotations
 
-from tvmconv.workload import ConvWorkload
+from typing import NamedTuple
 
-from .tensor_tiles import Config
+from tvmconv.problem import Problem
 
-PTX_TYPES = {"float16": "f16", "bfloat16": "bf16"}
+from .tensor_tiles import Config, tf32_products
 
-MMA_SOURCE = """
+
+class _Type(NamedTuple):
+    """The words of PTX for a type of factors."""
+
+    name: str
+    depth: int
+    """The terms of the reduction of an instruction, which are 32 bytes."""
+    transposed: str
+    """The operands of `wgmma` that say that the factors in shared memory are not transposed; TF32 ones never are."""
+
+
+HALF, BFLOAT16, TF32 = _Type("f16", 16, ", 0, 0"), _Type("bf16", 16, ", 0, 0"), _Type("tf32", 8, "")
+TYPES = {"float16": HALF, "bfloat16": BFLOAT16, "float32": TF32}
+
+LOAD = """
+__device__ __forceinline__ void tvmconv_load_matrices(unsigned* m, unsigned address) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+    : "=r"(m[0]), "=r"(m[1]), "=r"(m[2]), "=r"(m[3]) : "r"(address) : "memory");
+}
+"""
+"""Four matrices of eight rows of 16 bytes, of which lanes 8i to 8i + 7 give the addresses of the rows of the i-th."""
+
+ROUND = """
+__device__ __forceinline__ unsigned tvmconv_to_tf32(unsigned value) {
+  unsigned rounded;
+  asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(rounded) : "f"(__uint_as_float(value)));
+  return rounded;
+}
+"""
+
+REST = """
+__device__ __forceinline__ unsigned tvmconv_rest(unsigned value) {
+  return __float_as_uint(__uint_as_float(value) - __uint_as_float(value & 0xffffe000u)) + 0x1000u;
+}
+"""
+"""What is left of a float32 number when a tensor core has cut off the bits that TF32 lacks, rounded in its turn."""
+
+REST_OF_NEAREST = """
+__device__ __forceinline__ unsigned tvmconv_rest_of_nearest(unsigned value) {
+  return __float_as_uint(__uint_as_float(value) - __uint_as_float(tvmconv_to_tf32(value))) + 0x1000u;
+}
+"""
+"""The same for a number that is rounded: of two rests one has to be of either sign, for what is left out to be so."""
+
+MMA = """
+__device__ __forceinline__ void tvmconv_mma_{type}(float* c, const unsigned* a, const unsigned* b) {{
+  asm volatile("mma.sync.aligned.m16n8k{depth}.row.col.f32.{type}.{type}.f32 "
+    "{{%0, %1, %2, %3}}, {{%4, %5, %6, %7}}, {{%8, %9}}, {{%0, %1, %2, %3}};"
+    : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+    : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}}
+"""
+
+MMA_PRODUCT = """
 __device__ __forceinline__ void {name}(float* sums, void* rows, void* columns) {{
   unsigned lane = threadIdx.x & 31;
   unsigned first_row = (unsigned)__cvta_generic_to_shared(rows) - (lane >> 2) * 128 + (lane & 15) * 128;
   unsigned first_column = (unsigned)__cvta_generic_to_shared(columns) - (lane & 3) * 256
     + (lane & 7) * 128 + (lane >> 4) * 1024;
+  {begin}
   #pragma unroll
   for (int step = 0; step < 4; ++step) {{
     unsigned a[{tiles_m}][4], b[{tiles_n}][2];
-    unsigned place_a = ((step * 2 + (lane >> 4)) ^ (lane & 7)) << 4;
-    unsigned place_b = ((step * 2 + ((lane >> 3) & 1)) ^ (lane & 7)) << 4;
     #pragma unroll
     for (int i = 0; i < {tiles_m}; ++i)
-      asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {{%0, %1, %2, %3}}, [%4];"
-        : "=r"(a[i][0]), "=r"(a[i][1]), "=r"(a[i][2]), "=r"(a[i][3]) : "r"(first_row + i * 2048 + place_a) : "memory");
+      tvmconv_load_matrices(a[i], first_row + i * 2048 + (((step * 2 + (lane >> 4)) ^ (lane & 7)) << 4));
     #pragma unroll
     for (int j = 0; j < {tiles_n}; j += 2)
-      asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {{%0, %1, %2, %3}}, [%4];"
-        : "=r"(b[j][0]), "=r"(b[j][1]), "=r"(b[j + 1][0]), "=r"(b[j + 1][1])
-        : "r"(first_column + j * 1024 + place_b) : "memory");
+      tvmconv_load_matrices(b[j], first_column + j * 1024 + (((step * 2 + ((lane >> 3) & 1)) ^ (lane & 7)) << 4));
+    {multiply}
+  }}
+  {end}
+}}
+"""
+"""A warp's product."""
+
+EACH = """
     #pragma unroll
     for (int i = 0; i < {tiles_m}; ++i)
       #pragma unroll
-      for (int j = 0; j < {tiles_n}; ++j) {{
-        float* c = sums + (i * {tiles_n} + j) * 4;
-        asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.{type}.{type}.f32 "
-          "{{%0, %1, %2, %3}}, {{%4, %5, %6, %7}}, {{%8, %9}}, {{%0, %1, %2, %3}};"
-          : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-          : "r"(a[i][0]), "r"(a[i][1]), "r"(a[i][2]), "r"(a[i][3]), "r"(b[j][0]), "r"(b[j][1]));
-      }}
-  }}
+      for (int j = 0; j < {tiles_n}; ++j) tvmconv_mma_{type}({sums} + (i * {tiles_n} + j) * 4, {a}[i], {b}[j]);
+"""
+
+CONVERTED = """
+    #pragma unroll
+    for (int i = 0; i < {tiles}; ++i)
+      #pragma unroll
+      for (int l = 0; l < {words}; ++l) {target}[i][l] = {function}({matrix}[i][l]);
+"""
+
+WGMMA = """
+__device__ __forceinline__ void {name}_one(float* c, {parameter}, unsigned long long b, int add) {{
+  asm volatile("{{ .reg .pred p; setp.ne.b32 p, %{add}, 0; wgmma.mma_async.sync.aligned.m64n{columns}k{depth}"
+    ".f32.{type}.{type} {{{places}}}, {a}, %{b}, p, 1, 1{transposed}; }}"
+    : {outputs} : {inputs}, "l"(b), "r"(add));
 }}
 """
-"""A warp's product. `ldmatrix` loads four matrices of 8 x 8, of which lanes 8i to 8i + 7 give the rows of the i-th."""
+"""An instruction, which a group of four warps begins together."""
 
-WGMMA_SOURCE = """
+WGMMA_PRODUCT = """
 __device__ __forceinline__ void {name}(float* sums, void* rows, void* columns) {{
   unsigned lane = threadIdx.x & 31, warp = (threadIdx.x >> 5) & 3;
   unsigned first_row = (unsigned)__cvta_generic_to_shared(rows) - (warp * 16 + (lane >> 2)) * 128;
-  unsigned first_column = (unsigned)__cvta_generic_to_shared(columns) - (lane & 3) * 256;
-  first_row = __shfl_sync(0xffffffffu, first_row, 0);
-  first_column = __shfl_sync(0xffffffffu, first_column, 0);
-  // Leading offset 1 (unused), stride of 1024 bytes between groups of eight rows, swizzle of 128 bytes.
-  const unsigned long long form = (1ull << 16) | (64ull << 32) | (1ull << 62);
-  unsigned long long a = ((first_row >> 4) & 0x3fff) | form, b = ((first_column >> 4) & 0x3fff) | form;
+  unsigned long long a = tvmconv_descriptor(first_row);
+  unsigned long long b = tvmconv_descriptor((unsigned)__cvta_generic_to_shared(columns) - (lane & 3) * 256);
   asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
   #pragma unroll
   for (int step = 0; step < 4; ++step)
     #pragma unroll
-    for (int i = 0; i < {tiles_m}; ++i) {{
-      float* c = sums + i * {registers};
-      asm volatile("wgmma.mma_async.sync.aligned.m64n{columns}k16.f32.{type}.{type} "
-        "{{{places}}}, %{registers}, %{after}, 1, 1, 1, 0, 0;"
-        : {outputs} : "l"(a + i * 512 + step * 2), "l"(b + step * 2));
-    }}
+    for (int i = 0; i < {tiles_m}; ++i)
+      {name}_one(sums + i * {registers}, a + i * 512 + step * 2, b + step * 2, 1);
   asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
 }}
 """
 """The product of a group of four warps, which goes on when the function returns. Descriptors count 16 bytes: two are a
 step of the reduction, and 512 are 64 rows."""
 
+DESCRIPTOR = """
+__device__ __forceinline__ unsigned long long tvmconv_descriptor(unsigned address) {
+  address = __shfl_sync(0xffffffffu, address, 0);
+  // Leading offset 1 (unused), stride of 1024 bytes between groups of eight rows, swizzle of 128 bytes.
+  return ((address >> 4) & 0x3fff) | (1ull << 16) | (64ull << 32) | (1ull << 62);
+}
+"""
 
-def product_function(workload: ConvWorkload, config: Config) -> tuple[str, str]:
+WGMMA_TF32_PRODUCT = """
+__device__ __forceinline__ void {name}(float* sums, void* rows, void* columns{rests_parameter}) {{
+  unsigned lane = threadIdx.x & 31;
+  unsigned first_row = (unsigned)__cvta_generic_to_shared(rows) - (lane >> 2) * 128 + (lane & 15) * 128;
+  unsigned long long b = tvmconv_descriptor((unsigned)__cvta_generic_to_shared(columns) - (lane & 3) * 256);
+  {rests_descriptor}
+  unsigned a[{tiles_m} * 4][4];
+  #pragma unroll
+  for (int i = 0; i < {tiles_m}; ++i)
+    #pragma unroll
+    for (int step = 0; step < 4; ++step)
+      tvmconv_load_matrices(a[i * 4 + step], first_row + i * 8192 + (((step * 2 + (lane >> 4)) ^ (lane & 7)) << 4));
+  {begin}
+  asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+  #pragma unroll
+  for (int i = 0; i < {tiles_m}; ++i)
+    #pragma unroll
+    for (int step = 0; step < 4; ++step) {{
+      {multiply}
+    }}
+  asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+  asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
+  {end}
+}}
+"""
+"""The product of a group of four warps of float32 numbers: the first factor goes through registers, where it is rounded
+or taken apart, and the second one was so before. It is complete when the function returns."""
+
+OWN_SUMS = """
+  float own[{count}];
+  #pragma unroll
+  for (int i = 0; i < {count}; ++i) own[i] = 0.0f;
+"""
+
+ADD_OWN_SUMS = """
+  #pragma unroll
+  for (int i = 0; i < {count}; ++i) sums[i] += own[i];
+"""
+
+
+def product_function(problem: Problem, config: Config) -> tuple[str, str]:
     """Return the name and the source of the function that adds the product of two chunks to a thread's sums."""
-    tile, ptx_type = config.tile, PTX_TYPES[workload.dtype]
-    name = f"tvmconv_{'wgmma' if config.wgmma else 'mma'}_{ptx_type}_{tile.tiles_m}x{tile.tiles_n}"
-    if not config.wgmma:
-        return name, MMA_SOURCE.format(name=name, type=ptx_type, tiles_m=tile.tiles_m, tiles_n=tile.tiles_n)
-    registers = tile.tiles_n * 4
-    source = WGMMA_SOURCE.format(
-        name=name,
-        type=ptx_type,
-        tiles_m=tile.tiles_m,
-        columns=tile.tiles_n * 8,
-        registers=registers,
-        after=registers + 1,
-        places=", ".join(f"%{place}" for place in range(registers)),
-        outputs=", ".join(f'"+f"(c[{place}])' for place in range(registers)),
+    products = tf32_products(problem)
+    kind = TYPES[problem.workload.dtype]
+    family = "wgmma" if config.wgmma else "mma"
+    name = (
+        f"tvmconv_{family}_{kind.name}{f'x{products}' if products else ''}_{config.tile.tiles_m}x{config.tile.tiles_n}"
     )
-    return name, source
+    if not config.wgmma:
+        return name, _mma(name, kind, config, products)
+    return name, _wgmma_tf32(name, config, products) if products else _wgmma(name, kind, config)
+
+
+def _mma(name: str, kind: _Type, config: Config, products: int) -> str:
+    tile, sums = config.tile, "own" if products == 3 else "sums"
+    shape = {"tiles_m": tile.tiles_m, "tiles_n": tile.tiles_n}
+    factors = (("a", tile.tiles_m, 4), ("b", tile.tiles_n, 2))
+
+    def converted(target: str, function: str) -> str:
+        _, tiles, words = next(factor for factor in factors if factor[0] == target[0])
+        return CONVERTED.format(tiles=tiles, words=words, target=target, matrix=target[0], function=function)
+
+    def each(a: str, b: str) -> str:
+        return EACH.format(**shape, type=kind.name, sums=sums, a=a, b=b)
+
+    functions = LOAD + MMA.format(type=kind.name, depth=kind.depth)
+    if products == 0:
+        return functions + MMA_PRODUCT.format(**shape, name=name, begin="", end="", multiply=each("a", "b"))
+    if products == 1:
+        multiply = converted("a", "tvmconv_to_tf32") + converted("b", "tvmconv_to_tf32") + each("a", "b")
+        return functions + ROUND + MMA_PRODUCT.format(**shape, name=name, begin="", end="", multiply=multiply)
+    rests = "".join(f"unsigned {matrix}_rest[{tiles}][{words}];\n" for matrix, tiles, words in factors)
+    multiply = rests + converted("a_rest", "tvmconv_rest") + converted("b_rest", "tvmconv_rest_of_nearest")
+    multiply += converted("b", "tvmconv_to_tf32") + each("a_rest", "b") + each("a", "b_rest") + each("a", "b")
+    own = {"begin": OWN_SUMS.format(count=config.sums), "end": ADD_OWN_SUMS.format(count=config.sums)}
+    return functions + ROUND + REST + REST_OF_NEAREST + MMA_PRODUCT.format(**shape, **own, name=name, multiply=multiply)
+
+
+def _wgmma(name: str, kind: _Type, config: Config) -> str:
+    one = _instruction(name, kind, config, "unsigned long long a", ['"l"(a)'])
+    shape = {"tiles_m": config.tile.tiles_m, "registers": config.tile.tiles_n * 4}
+    return DESCRIPTOR + one + WGMMA_PRODUCT.format(name=name, **shape)
+
+
+def _wgmma_tf32(name: str, config: Config, products: int) -> str:
+    tile, registers = config.tile, config.tile.tiles_n * 4
+    one = _instruction(name, TF32, config, "const unsigned* a", [f'"r"(a[{word}])' for word in range(4)])
+    call = f"{name}_one({{sums}} + i * {registers}, {{a}}[i * 4 + step], {{b}} + step * 2, {{add}});\n"
+    count = tile.tiles_m * 4
+    if products == 1:
+        begin = CONVERTED.format(tiles=count, words=4, target="a", matrix="a", function="tvmconv_to_tf32")
+        body = {"begin": begin, "multiply": call.format(sums="sums", a="a", b="b", add=1), "end": ""}
+        rests = {"rests_parameter": "", "rests_descriptor": ""}
+        return (
+            LOAD
+            + ROUND
+            + DESCRIPTOR
+            + one
+            + WGMMA_TF32_PRODUCT.format(name=name, tiles_m=tile.tiles_m, **body, **rests)
+        )
+    rest = CONVERTED.format(tiles=count, words=4, target="rest", matrix="a", function="tvmconv_rest")
+    body = {
+        "begin": f"unsigned rest[{count}][4];\n" + rest + f"  float own[{config.sums}];\n",
+        "multiply": call.format(sums="own", a="rest", b="b", add="step > 0")
+        + call.format(sums="own", a="a", b="low", add=1)
+        + call.format(sums="own", a="a", b="b", add=1),
+        "end": ADD_OWN_SUMS.format(count=config.sums),
+    }
+    rests = {
+        "rests_parameter": ", void* rests",
+        "rests_descriptor": "unsigned long long low = "
+        "tvmconv_descriptor((unsigned)__cvta_generic_to_shared(rests) - (lane & 3) * 256);",
+    }
+    return LOAD + REST + DESCRIPTOR + one + WGMMA_TF32_PRODUCT.format(name=name, tiles_m=tile.tiles_m, **body, **rests)
+
+
+def _instruction(name: str, kind: _Type, config: Config, parameter: str, inputs: list[str]) -> str:
+    """Return the function of one `wgmma`, whose first factor is given by some inputs."""
+    registers = config.tile.tiles_n * 4
+    places = [f"%{registers + place}" for place in range(len(inputs))]
+    in_memory = len(inputs) == 1
+    return WGMMA.format(
+        name=name,
+        parameter=parameter,
+        columns=config.tile.tiles_n * 8,
+        depth=kind.depth,
+        type=kind.name,
+        places=", ".join(f"%{place}" for place in range(registers)),
+        a=places[0] if in_memory else f"{{{', '.join(places)}}}",
+        b=registers + len(inputs),
+        add=registers + len(inputs) + 1,
+        transposed=kind.transposed,
+        outputs=", ".join(f'"+f"(c[{place}])' for place in range(registers)),
+        inputs=", ".join(inputs),
+    )

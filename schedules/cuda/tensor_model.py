@@ -11,19 +11,28 @@ from tvmconv.compute.tensor_gemm import COPY_BYTES, ROW_BYTES, chunks
 from tvmconv.problem import Problem
 from tvmconv.targets import tensor_instructions
 from tvmconv.targets.devices import Gpu, gpu_of
-from tvmconv.workload import ConvWorkload
 
 from ..space import Space, ceil_div, named, wasted
-from .tensor_tiles import LEAST, Config, blocks, constraints, part_chunks, shared_bytes
+from .tensor_tiles import (
+    LEAST,
+    Config,
+    ahead,
+    blocks,
+    constraints,
+    fragments,
+    part_chunks,
+    shared_bytes,
+    tf32_products,
+    weight_split,
+)
 
 
 def supports(problem: Problem, target: tvm.target.Target) -> bool:
-    """Support convolutions in half precision, whose channels fill whole copies, on GPUs with tensor cores for it."""
+    """Support convolutions whose channels fill whole copies, on GPUs with tensor cores for them."""
     workload = problem.workload
     lanes = COPY_BYTES // workload.itemsize
     whole = workload.w_shape[1] % lanes == 0 and workload.multiplier % lanes == 0
-    known = workload.dtype in ("float16", "bfloat16") and bool(tensor_instructions(target))
-    return problem.is_dense and whole and known
+    return problem.is_dense and whole and problem.precision != "strict" and bool(tensor_instructions(target))
 
 
 def space(problem: Problem, target: tvm.target.Target) -> Space[Config]:
@@ -43,7 +52,7 @@ def space(problem: Problem, target: tvm.target.Target) -> Space[Config]:
         "wgmma": (False, True),
         "min_blocks_per_sm": (1, 2, 3),
     }
-    return Space(default, LEAST, knobs, constraints(workload, target), named(whole_gpu))
+    return Space(default, LEAST, knobs, constraints(problem, target), named(whole_gpu))
 
 
 CANDIDATES = tuple(
@@ -62,27 +71,27 @@ CANDIDATES = tuple(
 
 def default_config(problem: Problem, target: tvm.target.Target) -> Config:
     """Return the legal configuration, of a few, that the model finds the fastest."""
-    workload = problem.workload
-    legal = constraints(workload, target).values()
+    legal = constraints(problem, target).values()
     tried = [
         config
         for candidate in CANDIDATES
         for split_k in (1, 2, 4, 8)
-        for config in [_fitting(replace(candidate, split_k=split_k), workload)]
+        for config in [_fitting(replace(candidate, split_k=split_k), problem)]
         if all(holds(config) for holds in legal)
     ]
-    return min(tried, key=lambda config: clocks(workload, config, target))
+    return min(tried, key=lambda config: clocks(problem, config, target))
 
 
-def _fitting(config: Config, workload: ConvWorkload) -> Config:
+def _fitting(config: Config, problem: Problem) -> Config:
     """Return the configuration with no more stages than there are chunks to fill them."""
-    most = part_chunks(workload, config) + (2 if config.wgmma else 1)
-    return replace(config, num_stages=max(2 + config.wgmma, min(config.num_stages, most)))
+    used = config.num_stages - ahead(problem, config)
+    most = part_chunks(problem.workload, config) + used
+    return replace(config, num_stages=max(used + 1, min(config.num_stages, most)))
 
 
 def estimate(problem: Problem, config: Config, target: tvm.target.Target) -> float:
     """Return the clocks that the busiest multiprocessor should take, or the memory."""
-    return clocks(problem.workload, config, target)
+    return clocks(problem, config, target)
 
 
 L2_BYTES = 40.0
@@ -92,15 +101,18 @@ LATENCY = 1500.0
 """The clocks until the first chunk has come, and until the sums are stored."""
 
 
-def clocks(workload: ConvWorkload, config: Config, target: tvm.target.Target) -> float:
+def clocks(problem: Problem, config: Config, target: tvm.target.Target) -> float:
     """Return the clocks of the busiest multiprocessor, or of the memory if these are more."""
-    gpu, rate = gpu_of(target), tensor_instructions(target)["wgmma" if config.wgmma else "mma"].products
+    workload, gpu = problem.workload, gpu_of(target)
+    half = tensor_instructions(target)["wgmma" if config.wgmma else "mma"].products
+    rate = half * 2 / workload.itemsize / max(1, tf32_products(problem))
     grid = blocks(workload, config)
     turns = ceil_div(grid, gpu.multiprocessors)
-    together = min(turns, resident_blocks(workload, config, gpu))
+    together = min(turns, resident_blocks(problem, config, gpu))
     steps = part_chunks(workload, config)
+    columns = config.block_n * max(1, weight_split(problem, config))
     product = config.block_m * config.block_n * ROW_BYTES / workload.itemsize / rate
-    copy = (config.block_m + config.block_n) * ROW_BYTES / L2_BYTES
+    copy = (config.block_m + columns) * ROW_BYTES / L2_BYTES
     block = steps * max(product, copy)
     stored = config.block_m * config.block_n * workload.sum_bytes / L2_BYTES
     busy = turns * (block + stored) + LATENCY * ceil_div(turns, together)
@@ -110,23 +122,23 @@ def clocks(workload: ConvWorkload, config: Config, target: tvm.target.Target) ->
     return max(busy, moved / gpu.bytes_per_clock) + adding
 
 
-def resident_blocks(workload: ConvWorkload, config: Config, gpu: Gpu) -> int:
+def resident_blocks(problem: Problem, config: Config, gpu: Gpu) -> int:
     """Return the blocks that a multiprocessor has room for, by shared memory and registers."""
-    registers = 65536 // (config.threads * (config.sums + 64))
-    return max(1, min(gpu.shared_bytes // shared_bytes(workload, config), registers, gpu.blocks))
+    registers = 65536 // (config.threads * (config.sums + fragments(problem, config) + 64))
+    return max(1, min(gpu.shared_bytes // shared_bytes(problem, config), registers, gpu.blocks))
 
 
 def features(problem: Problem, config: Config, target: tvm.target.Target) -> dict[str, float]:
     """Return features for a cost model beside the knobs, such that workloads can be compared."""
     workload = problem.workload
     return {
-        "clocks": clocks(workload, config, target),
+        "clocks": clocks(problem, config, target),
         "sums": config.sums,
         "threads": config.threads,
         "chunks": part_chunks(workload, config),
         "terms": chunks(workload),
         "blocks": blocks(workload, config),
-        "shared_bytes": shared_bytes(workload, config),
+        "shared_bytes": shared_bytes(problem, config),
         "waste_m": wasted(workload.batch * prod(workload.output_size), config.block_m),
         "waste_n": wasted(workload.multiplier, config.block_n),
         "pixels": workload.batch * prod(workload.output_size),

@@ -9,6 +9,7 @@ from math import prod
 import tvm
 
 from tvmconv.compute.tensor_gemm import ROW_BYTES, FragmentTile, chunk_elements, chunks
+from tvmconv.problem import Problem
 from tvmconv.targets import tensor_instructions
 from tvmconv.targets.devices import gpu_of
 from tvmconv.workload import ConvWorkload
@@ -68,17 +69,35 @@ class Config:
         """The number of sums of a thread."""
         return self.block_m * self.block_n // self.threads
 
-    @property
-    def ahead(self) -> int:
-        """The number of chunks that are copied ahead: of the stages of `wgmma` two are in use."""
-        return self.num_stages - (2 if self.wgmma else 1)
-
 
 LEAST = Config(block_m=16, block_n=8, warps_m=1, warps_n=1, num_stages=2)
 
 
-def constraints(workload: ConvWorkload, target: tvm.target.Target) -> dict[str, Callable[[Config], bool]]:
+def tf32_products(problem: Problem) -> int:
+    """Return the number of products of TF32 numbers that make one of the problem's; 0 for half precision."""
+    if problem.workload.dtype != "float32":
+        return 0
+    return 1 if problem.precision == "tf32" else 3
+
+
+def weight_split(problem: Problem, config: Config) -> int:
+    """Return the number of TF32 numbers that a weight is split into ahead for `wgmma`; for `mma` it is split later."""
+    return {0: 0, 1: 1, 3: 2}[tf32_products(problem)] if config.wgmma else 0
+
+
+def goes_on(problem: Problem, config: Config) -> bool:
+    """Return whether a product goes on while the next chunks are copied: with both factors in shared memory."""
+    return config.wgmma and not tf32_products(problem)
+
+
+def ahead(problem: Problem, config: Config) -> int:
+    """Return the number of chunks that are copied ahead: those of the stages that no product uses."""
+    return config.num_stages - (2 if goes_on(problem, config) else 1)
+
+
+def constraints(problem: Problem, target: tvm.target.Target) -> dict[str, Callable[[Config], bool]]:
     """Return the tests that a configuration must pass, by name."""
+    workload = problem.workload
     max_threads = int(target.attrs["max_threads_per_block"])
     gpu, known = gpu_of(target), tensor_instructions(target)
 
@@ -108,19 +127,18 @@ def constraints(workload: ConvWorkload, target: tvm.target.Target) -> dict[str, 
         return config.block_m % rows == 0 and config.block_n % rows == 0 and stored
 
     def stages(config: Config) -> bool:
-        return config.ahead >= 1 and config.num_stages <= 8 and config.ahead <= part_chunks(workload, config)
+        return config.num_stages <= 8 and 1 <= ahead(problem, config) <= part_chunks(workload, config)
 
     def parts_with_terms(config: Config) -> bool:
         return (config.split_k - 1) * part_chunks(workload, config) < chunks(workload)
 
     def registers(config: Config) -> bool:
-        fragments = 0 if config.wgmma else config.tile.tiles_m * 4 + config.tile.tiles_n * 2
         left = min(MOST_REGISTERS, REGISTERS // (config.threads * config.min_blocks_per_sm))
-        return config.sums + fragments + SPARE_REGISTERS <= left
+        return config.sums + fragments(problem, config) + SPARE_REGISTERS <= left
 
     def shared_memory(config: Config) -> bool:
         room = gpu.shared_bytes // config.min_blocks_per_sm
-        return shared_bytes(workload, config) + BLOCK_BYTES <= room
+        return shared_bytes(problem, config) + BLOCK_BYTES <= room
 
     def grid(config: Config) -> bool:
         return blocks(workload, config) < 2**31
@@ -161,10 +179,21 @@ def blocks(workload: ConvWorkload, config: Config) -> int:
     return config.split_k * rows * workload.groups * ceil_div(workload.multiplier, config.block_n)
 
 
-def shared_bytes(workload: ConvWorkload, config: Config) -> int:
+def fragments(problem: Problem, config: Config) -> int:
+    """Return the registers of a thread for factors on their way to the tensor cores, and for the sums of a chunk."""
+    products, tile = tf32_products(problem), config.tile
+    if not config.wgmma:
+        return (tile.tiles_m * 4 + tile.tiles_n * 2) * (2 if products == 3 else 1) + (
+            config.sums if products == 3 else 0
+        )
+    return {0: 0, 1: 16 * tile.tiles_m, 3: 32 * tile.tiles_m + config.sums}[products]
+
+
+def shared_bytes(problem: Problem, config: Config) -> int:
     """Return the shared memory of a block in bytes: the chunks, in whose place the sums are laid out afterwards."""
-    copies = config.num_stages * (config.block_m + config.block_n) * ROW_BYTES
-    sums = config.block_m * (config.block_n + PADDING) * workload.sum_bytes
+    columns = config.block_n * max(1, weight_split(problem, config))
+    copies = config.num_stages * (config.block_m + columns) * ROW_BYTES
+    sums = config.block_m * (config.block_n + PADDING) * problem.workload.sum_bytes
     return max(copies, sums)
 
 

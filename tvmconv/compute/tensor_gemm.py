@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import reduce
 from math import prod
+from operator import add
 from typing import Any
 
 from msgspec import structs
@@ -95,12 +96,45 @@ def chunks(workload: ConvWorkload) -> int:
     return -(-prod(workload.kernel) * workload.w_shape[1] // chunk_elements(workload))
 
 
-def tensor_gemm(workload: ConvWorkload, tile: FragmentTile, parts: int) -> list[te.Tensor]:
+TF32_BITS = 13
+"""The last bits of a float32 number that a TF32 number lacks."""
+
+
+def in_tf32(value: tirx.PrimExpr) -> tirx.PrimExpr:
+    """Return a float32 number rounded to the nearest TF32 number; one that would become infinite is cut off."""
+    half, mask = 1 << (TF32_BITS - 1), -(1 << TF32_BITS)
+    bits = tirx.reinterpret("int32", value)
+    up = tirx.reinterpret("float32", (bits + half) & mask)
+    infinite = tirx.abs(up) == tirx.max_value("float32") + tirx.max_value("float32")
+    return tirx.Select(infinite, tirx.reinterpret("float32", bits & mask), up)
+
+
+def laid_out(w: te.Tensor, workload: ConvWorkload, split: int) -> te.Tensor:
+    """Return the stage "laid": the weight (max(1, split), K, R, S, C / groups), as TF32 numbers that add up to it.
+
+    The second one is the rest that the first leaves. With a `split` of 0 the weight stays in its own type.
+    """
+    k, c, r, s = workload.w_shape
+
+    def value(number: tirx.Var, *place: tirx.Var) -> tirx.PrimExpr:
+        element = w[workload.weight_layout.place(place[0], place[3], place[1], place[2])]
+        if split == 0:
+            return element
+        high = in_tf32(element)
+        return high if split == 1 else tirx.Select(number == 0, high, in_tf32(element - high))
+
+    return te.compute((max(1, split), k, r, s, c), value, name="laid")
+
+
+def tensor_gemm(workload: ConvWorkload, tile: FragmentTile, parts: int, split: int = 0) -> list[te.Tensor]:
     """Return the TE definition, in the stages "columns", "weights", "product", "tile", "sums" and "output".
 
     Returns x (N, H, W, C), w (K, R, S, C / groups), what the epilogue reads, and the output (1, 1, N * Ho * Wo, K) that
     lies in memory as (N, Ho, Wo, K). The channels of a group, of the input and of the output, have to fill whole copies
     of `COPY_BYTES`, and with several groups the output's whole tiles.
+
+    With a `split`, or a weight in KCRS, there is the stage `laid_out` first. "weights" then are the first of its
+    numbers, and a stage "rests" has the second.
 
     "columns" and "weights" are the factors in chunks of `ROW_BYTES`, zero past the last pixel, channel and term. They
     are (pixel tiles, groups, chunks, rows of a tile, copies, elements) and (channel tiles, chunks, ...): the tiles of
@@ -161,18 +195,25 @@ def tensor_gemm(workload: ConvWorkload, tile: FragmentTile, parts: int) -> list[
     shape = (tiles_m, workload.groups, count * parts, *tile.rows, vectors, vector)
     columns = te.compute(shape, column, name="columns")
 
-    def weight(*axes: tirx.Var) -> tirx.PrimExpr:
-        kt, chunk, *column_axes, copy, lane = axes
-        k = kt * tile.block_n + number(column_axes, eights)
-        inside = [] if workload.out_channels % tile.block_n == 0 else [k < workload.out_channels]
-        tap, c = term(chunk, copy)
-        inside += ends(tap)
-        value = w[k, tap // workload.kernel[1], tap % workload.kernel[1], c + lane]
-        return tirx.if_then_else(tirx.all(*inside), value, zero) if inside else value
-
+    laid = laid_out(w, workload, split) if split or workload.w_layout == "KCRS" else None
     eights = (*tile.columns[:2], 8)
     tiles = workload.groups * tiles_n
-    weights = te.compute((tiles, count * parts, *eights, vectors, vector), weight, name="weights")
+
+    def weights_of(summand: int, name: str) -> te.Tensor:
+        def weight(*axes: tirx.Var) -> tirx.PrimExpr:
+            kt, chunk, *column_axes, copy, lane = axes
+            k = kt * tile.block_n + number(column_axes, eights)
+            inside = [] if workload.out_channels % tile.block_n == 0 else [k < workload.out_channels]
+            tap, c = term(chunk, copy)
+            inside += ends(tap)
+            place = [k, tap // workload.kernel[1], tap % workload.kernel[1], c + lane]
+            source = w if laid is None else laid
+            value = source[tuple(place if laid is None else [summand, *place])]
+            return tirx.if_then_else(tirx.all(*inside), value, zero) if inside else value
+
+        return te.compute((tiles, count * parts, *eights, vectors, vector), weight, name=name)
+
+    factors = [weights_of(summand, name) for summand, name in enumerate(("weights", "rests")[: max(1, split)])]
     chunk = te.reduce_axis((0, count), name="chunk")
     copy = te.reduce_axis((0, vectors), name="copy")
     lane = te.reduce_axis((0, vector), name="lane")
@@ -181,8 +222,8 @@ def tensor_gemm(workload: ConvWorkload, tile: FragmentTile, parts: int) -> list[
         part, pt, kt, wm, wn, v, r, q, i, j, h, e = axes
         at = part * count + chunk
         element = columns[pt, kt // tiles_n, at, wm, i, v, h, r, copy, lane].astype(sum_type)
-        factor = weights[kt, at, wn, j, q * 2 + e, copy, lane].astype(sum_type)
-        return te.sum(element * factor, axis=[chunk, copy, lane])
+        weight = reduce(add, (each[kt, at, wn, j, q * 2 + e, copy, lane].astype(sum_type) for each in factors))
+        return te.sum(element * weight, axis=[chunk, copy, lane])
 
     (wm, i, v, h, r), (wn, j, q, e) = tile.rows, tile.columns
     product = te.compute((parts, tiles_m, tiles, wm, wn, v, r, q, i, j, h, e), accumulate, name="product")

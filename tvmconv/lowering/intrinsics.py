@@ -148,11 +148,11 @@ def _ring(loop: tirx.For) -> tirx.Stmt:
     """
     if RING not in loop.annotations:
         return loop
-    ahead, goes_on = (int(value) for value in loop.annotations[RING])
+    ahead, wgmma, goes_on = (int(value) for value in loop.annotations[RING])
     *copies, product = loop.body.seq
     left = loop.extent - 1 - loop.loop_var
     commit = _opaque("commit", _call("tvmconv_commit", COMMIT_SOURCE))
-    name, source = ("tvmconv_ready_for_wgmma", READY_FOR_WGMMA_SOURCE) if goes_on else ("tvmconv_ready", READY_SOURCE)
+    name, source = ("tvmconv_ready_for_wgmma", READY_FOR_WGMMA_SOURCE) if wgmma else ("tvmconv_ready", READY_SOURCE)
     ready = _opaque("ready", _call(name, source, tirx.min(ahead - 1, left)))
     parts = [*copies, commit, ready, product]
     stages = [0] * len(copies) + [0, ahead, ahead]
