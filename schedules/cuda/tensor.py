@@ -18,11 +18,14 @@ from tvm.s_tir.schedule import SBlockRV
 
 from tvmconv import compute
 from tvmconv.annotations import COPY, MIN_BLOCKS, PRODUCT, RING
+from tvmconv.compute.tensor_gemm import copied_elements, depth, lays_out_input, lays_out_weight
 from tvmconv.problem import Problem
+from tvmconv.workload import ConvWorkload
 
 from ..template import Layouts
-from .gemm_schedule import spread_over_grid
+from .gemm_schedule import COPY_THREADS, spread_over_grid
 from .gemm_tiles import VECTOR
+from .machine import WARP
 from .tensor_intrinsics import product_function
 from .tensor_model import ablations, default_config, estimate, features, space, supports
 from .tensor_tiles import LEAST, PADDING, Config, ahead, goes_on, weight_split
@@ -43,7 +46,7 @@ __all__ = [
 
 VERSION = 1
 
-LAYOUTS = Layouts(x=("NHWC",), w=("KRSC", "KCRS"), output=("NHWC",))
+LAYOUTS = Layouts(x=("NHWC", "NCHW"), w=("KRSC", "KCRS"), output=("NHWC", "NCHW"))
 
 
 def schedule(problem: Problem, config: Config, target: tvm.target.Target) -> Schedule:
@@ -54,33 +57,31 @@ def schedule(problem: Problem, config: Config, target: tvm.target.Target) -> Sch
     names = ("columns", "product", "tile", "sums", "planes", "output")
     columns, product, tiled, sums, planes, output = (sch.get_sblock(name) for name in names)
     weights = [sch.get_sblock(name) for name in ("weights", "rests")[: max(1, split)]]
-    if split or workload.w_layout == "KCRS":
-        spread_over_grid(sch, sch.get_sblock("laid"))
 
     # Step 1. What a block computes goes to the output, or to a kernel that adds up the parts
     if config.split_k > 1:
         sch.compute_at(planes, spread_over_grid(sch, output), preserve_unit_loops=True)
         sch.set_scope(planes, 0, "local")
-        stored = sums
     else:
         sch.compute_inline(planes)
-        sch.compute_inline(sums)
-        stored = output
+        sch.reverse_compute_inline(output)
+    in_planes = config.split_k == 1 and workload.out_layout == "NCHW"
 
-    # Step 2. Tile what is stored: blocks, then vectors over threads
-    *outer, p, k = sch.get_loops(stored)
+    # Step 2. Tile what is stored: blocks, then threads along the lines in memory
+    part, p, k = sch.get_loops(sums)
     pt, pi = sch.split(p, [None, tile.block_m])
     groups, kt, ki = sch.split(k, [workload.groups, None, tile.block_n])
-    ki, vector = sch.split(ki, [None, VECTOR])
-    sch.reorder(pt, groups, kt, pi, ki, vector)
-    block = sch.fuse(*outer, pt, groups, kt)  # blocks that read the same pixels run side by side
+    sch.reorder(pt, groups, kt, *((ki, pi) if in_planes else (pi, ki)))
+    block = sch.fuse(part, pt, groups, kt)  # blocks that read the same pixels run side by side
     sch.bind(block, "blockIdx.x")
     sch.set_scope(tiled, 0, "shared.dyn")
     sch.compute_at(tiled, block, preserve_unit_loops=True)
-    sch.storage_align(tiled, 0, -5, 4 * PADDING, PADDING)
-    _, thread = sch.split(sch.fuse(pi, ki), [None, tile.threads])
+    sch.storage_align(tiled, 0, -5, WARP, 2 if in_planes else PADDING)
+    if not in_planes:
+        ki, vector = sch.split(ki, [None, VECTOR])
+        sch.vectorize(vector)
+    _, thread = sch.split(sch.fuse(*((ki, pi) if in_planes else (pi, ki))), [None, tile.threads])
     sch.bind(thread, "threadIdx.x")
-    sch.vectorize(vector)
 
     # Step 3. Sums are in the registers of the threads that the tensor cores expect them in
     part, pt, kt, wm, i, v, h, r, wn, j, q, e = sch.get_loops(tiled)[-12:]
@@ -107,7 +108,27 @@ def schedule(problem: Problem, config: Config, target: tvm.target.Target) -> Sch
         sch.unroll(loop)
     sch.annotate(sch.blockize(copy), PRODUCT, list(product_function(problem, config)))
     sch.annotate(chunk, RING, [ahead(problem, config), int(config.wgmma), int(goes_on(problem, config))])
+
+    # Step 5. Lay out operands in kernels of their own
+    if lays_out_weight(workload, split):
+        spread_over_grid(sch, sch.get_sblock("laid"))
+    if lays_out_input(workload):
+        _lay_out_image(sch, workload)
     return sch
+
+
+def _lay_out_image(sch: Schedule, workload: ConvWorkload) -> None:
+    """Make the input's layout a kernel of its own, in which neighbouring threads read neighbouring pixels."""
+    n, h, v, c = sch.get_loops(sch.get_sblock("image"))
+    co, lane = sch.split(c, [None, copied_elements(workload)])
+    pixels, thread = sch.split(sch.fuse(n, h, v), [None, COPY_THREADS])
+    sch.reorder(pixels, co, thread, lane)
+    sch.bind(sch.fuse(pixels, co), "blockIdx.x")
+    sch.bind(thread, "threadIdx.x")
+    if depth(workload) == workload.w_shape[1]:
+        sch.vectorize(lane)
+    else:  # zeros beside channels: no vector
+        sch.unroll(lane)
 
 
 def _copy(sch: Schedule, stage: SBlockRV, threads: int) -> None:

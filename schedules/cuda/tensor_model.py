@@ -7,12 +7,13 @@ from math import prod
 
 import tvm
 
-from tvmconv.compute.tensor_gemm import COPY_BYTES, ROW_BYTES, chunks
+from tvmconv.compute.tensor_gemm import ROW_BYTES, chunks, depth, lays_out_input, lays_out_weight
 from tvmconv.problem import Problem
 from tvmconv.targets import tensor_instructions
 from tvmconv.targets.devices import Gpu, gpu_of
 
 from ..space import Space, ceil_div, named, wasted
+from .gemm_tiles import VECTOR
 from .tensor_tiles import (
     LEAST,
     Config,
@@ -28,10 +29,9 @@ from .tensor_tiles import (
 
 
 def supports(problem: Problem, target: tvm.target.Target) -> bool:
-    """Support convolutions whose channels fill whole copies, on GPUs with tensor cores for them."""
+    """Support convolutions whose output channels fill whole stores, on GPUs with tensor cores for them."""
     workload = problem.workload
-    lanes = COPY_BYTES // workload.itemsize
-    whole = workload.w_shape[1] % lanes == 0 and workload.multiplier % lanes == 0
+    whole = workload.multiplier % VECTOR == 0
     return problem.is_dense and whole and problem.precision != "strict" and bool(tensor_instructions(target))
 
 
@@ -101,6 +101,10 @@ LATENCY = 1500.0
 """The clocks until the first chunk has come, and until the sums are stored."""
 
 
+KERNEL = 3000.0
+"""The clocks that one more kernel takes, for what has to be laid out first or added up."""
+
+
 def clocks(problem: Problem, config: Config, target: tvm.target.Target) -> float:
     """Return the clocks of the busiest multiprocessor, or of the memory if these are more."""
     workload, gpu = problem.workload, gpu_of(target)
@@ -118,8 +122,13 @@ def clocks(problem: Problem, config: Config, target: tvm.target.Target) -> float
     busy = turns * (block + stored) + LATENCY * ceil_div(turns, together)
     written = prod(workload.output_shape)
     moved = workload.bytes_moved + (2 * config.split_k * written * workload.sum_bytes if config.split_k > 1 else 0)
-    adding = 2 * LATENCY if config.split_k > 1 else 0
-    return max(busy, moved / gpu.bytes_per_clock) + adding
+    kernels = int(config.split_k > 1) + lays_out_weight(workload, weight_split(problem, config))
+    image = 0
+    if lays_out_input(workload):
+        kernels += 1
+        laid = prod(workload.x_shape) // workload.w_shape[1] * depth(workload)
+        image = (prod(workload.x_shape) + laid) * workload.itemsize
+    return max(busy, moved / gpu.bytes_per_clock) + image / gpu.bytes_per_clock + kernels * KERNEL
 
 
 def resident_blocks(problem: Problem, config: Config, gpu: Gpu) -> int:

@@ -8,7 +8,8 @@ from math import prod
 
 import tvm
 
-from tvmconv.compute.tensor_gemm import ROW_BYTES, FragmentTile, chunk_elements, chunks
+from tvmconv.compute.fragments import FragmentTile
+from tvmconv.compute.tensor_gemm import ROW_BYTES, chunks
 from tvmconv.problem import Problem
 from tvmconv.targets import tensor_instructions
 from tvmconv.targets.devices import gpu_of
@@ -166,11 +167,6 @@ def constraints(problem: Problem, target: tvm.target.Target) -> dict[str, Callab
 def part_chunks(workload: ConvWorkload, config: Config) -> int:
     """Return the number of chunks that a block goes through."""
     return ceil_div(chunks(workload), config.split_k)
-
-
-def part_terms(workload: ConvWorkload, config: Config) -> int:
-    """Return the number of terms of the reduction that a block goes through."""
-    return part_chunks(workload, config) * chunk_elements(workload)
 
 
 def blocks(workload: ConvWorkload, config: Config) -> int:

@@ -2,13 +2,14 @@
 
 from .depthwise import depthwise
 from .direct import direct
+from .fragments import FragmentTile
 from .im2win import im2win
 from .implicit_gemm import implicit_gemm
 from .pointwise import pointwise
 from .reference import conv2d_reference, from_logical, to_logical
 from .sparse import sparse
 from .sparse_rows import band_pitch, sparse_rows
-from .tensor_gemm import FragmentTile, tensor_gemm
+from .tensor_gemm import tensor_gemm
 
 __all__ = [
     "FragmentTile",

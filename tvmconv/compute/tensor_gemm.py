@@ -1,29 +1,22 @@
 """Convolution as a matrix product for tensor cores, whose sums lie in the registers of the threads of warps.
 
 The product is `O[p, k] = sum over taps and c of I[p, tap, c] * F[k, tap, c]`, where p counts the output pixels of all
-images, and I[p, tap, c] is the input that pixel p reads under a tap. Operands have their channels last in memory, so
-that a chunk of the reduction is contiguous in both.
-
-A tensor core takes 8 x 8 matrices apart over the threads of a warp as the PTX manual says of `mma.m16n8k16` and
-`wgmma` (section "Matrix Fragments"): thread (r, q) of 8 x 4 has two neighbouring columns of row r, and of row r + 8.
-That order of registers is made of axes here: row `m = (((warp * I + i) * W + w) * 2 + h) * 8 + r` and column
-`n = ((warp * J + j) * 4 + q) * 2 + e` of a block's tile, where W warps work on one instruction.
+images, and I[p, tap, c] is the input that pixel p reads under a tap. Its factors have their channels last in memory, so
+that a chunk of the reduction is contiguous in both; operands in another layout are laid out so first.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import reduce
 from math import prod
 from operator import add
-from typing import Any
 
 from msgspec import structs
 from tvm import te, tirx
 
 from ..workload import ConvWorkload
 from .epilogue import epilogue, epilogue_operands
+from .fragments import FragmentTile, number, place_of
 
 ROW_BYTES = 128
 """The bytes of a chunk of the reduction in a row of shared memory: what eight threads copy with 16 bytes each."""
@@ -31,70 +24,8 @@ ROW_BYTES = 128
 COPY_BYTES = 16
 """The bytes of the widest asynchronous copy."""
 
-
-@dataclass(frozen=True)
-class FragmentTile:
-    """A block's tile of the product, and the part of it that is in the registers of each of its threads."""
-
-    warps_m: int
-    """The number of groups of `width` warps along the pixels."""
-    warps_n: int
-    """The number of them along the output channels."""
-    width: int
-    """The number of warps that work on one instruction: 4 for `wgmma`, 1 for `mma`."""
-    tiles_m: int
-    """The number of instructions of a group of warps along the pixels, with `16 * width` of them each."""
-    tiles_n: int
-    """The number of matrices of 8 output channels of a group of warps."""
-
-    @property
-    def block_m(self) -> int:
-        """The number of pixels of a block."""
-        return self.warps_m * self.tiles_m * self.width * 16
-
-    @property
-    def block_n(self) -> int:
-        """The number of output channels of a block."""
-        return self.warps_n * self.tiles_n * 8
-
-    @property
-    def threads(self) -> int:
-        return self.warps_m * self.warps_n * self.width * 32
-
-    @property
-    def rows(self) -> tuple[int, ...]:
-        """The extents of the axes of a row of the tile."""
-        return self.warps_m, self.tiles_m, self.width, 2, 8
-
-    @property
-    def columns(self) -> tuple[int, ...]:
-        """The extents of the axes of a column of the tile."""
-        return self.warps_n, self.tiles_n, 4, 2
-
-
-def number(place: Sequence[Any], extents: Sequence[int]) -> Any:
-    """Return the number of a place, a row-major one, on axes of these extents."""
-    return reduce(lambda outer, axis: outer * axis[1] + axis[0], zip(place, extents, strict=True), 0)
-
-
-def place_of(number: Any, extents: Sequence[int]) -> list[Any]:
-    """Return the place with a number on axes of these extents."""
-    inner = [prod(extents[axis + 1 :]) for axis in range(len(extents))]
-    return [number // size % extent for size, extent in zip(inner, extents, strict=True)]
-
-
-def chunk_elements(workload: ConvWorkload) -> int:
-    """Return the number of terms of a chunk of the reduction."""
-    return ROW_BYTES // workload.itemsize
-
-
-def chunks(workload: ConvWorkload) -> int:
-    """Return the number of chunks of the reduction, the last of which may be in part zeros.
-
-    Where channels are whole chunks a chunk is of one tap, else it goes on with the next tap.
-    """
-    return -(-prod(workload.kernel) * workload.w_shape[1] // chunk_elements(workload))
-
+VECTORS = ROW_BYTES // COPY_BYTES
+"""The number of copies of a row of a chunk."""
 
 TF32_BITS = 13
 """The last bits of a float32 number that a TF32 number lacks."""
@@ -109,119 +40,67 @@ def in_tf32(value: tirx.PrimExpr) -> tirx.PrimExpr:
     return tirx.Select(infinite, tirx.reinterpret("float32", bits & mask), up)
 
 
-def laid_out(w: te.Tensor, workload: ConvWorkload, split: int) -> te.Tensor:
-    """Return the stage "laid": the weight (max(1, split), K, R, S, C / groups), as TF32 numbers that add up to it.
+def copied_elements(workload: ConvWorkload) -> int:
+    """Return the number of elements of an asynchronous copy."""
+    return COPY_BYTES // workload.itemsize
 
-    The second one is the rest that the first leaves. With a `split` of 0 the weight stays in its own type.
+
+def depth(workload: ConvWorkload) -> int:
+    """Return the number of input channels of a group, rounded up to whole copies."""
+    return -(-workload.w_shape[1] // copied_elements(workload)) * copied_elements(workload)
+
+
+def lays_out_input(workload: ConvWorkload) -> bool:
+    """Return whether the input is laid out first: in NCHW, or where its channels are no whole copies."""
+    return workload.layout != "NHWC" or depth(workload) != workload.w_shape[1]
+
+
+def lays_out_weight(workload: ConvWorkload, split: int) -> bool:
+    """Return whether the weight is laid out first: where it is split too."""
+    return split > 0 or workload.w_layout != "KRSC" or depth(workload) != workload.w_shape[1]
+
+
+def chunks(workload: ConvWorkload) -> int:
+    """Return the number of chunks of the reduction, the last of which may be in part zeros.
+
+    Where channels are whole chunks a chunk is of one tap, else it goes on with the next tap.
     """
-    k, c, r, s = workload.w_shape
-
-    def value(number: tirx.Var, *place: tirx.Var) -> tirx.PrimExpr:
-        element = w[workload.weight_layout.place(place[0], place[3], place[1], place[2])]
-        if split == 0:
-            return element
-        high = in_tf32(element)
-        return high if split == 1 else tirx.Select(number == 0, high, in_tf32(element - high))
-
-    return te.compute((max(1, split), k, r, s, c), value, name="laid")
+    return -(-prod(workload.kernel) * depth(workload) * workload.itemsize // ROW_BYTES)
 
 
 def tensor_gemm(workload: ConvWorkload, tile: FragmentTile, parts: int, split: int = 0) -> list[te.Tensor]:
-    """Return the TE definition, in the stages "columns", "weights", "product", "tile", "sums" and "output".
+    """Return the TE definition, in the stages "columns", "weights", "product", "tile", "sums", "planes" and "output".
 
-    Returns x (N, H, W, C), w (K, R, S, C / groups), what the epilogue reads, and the output (1, 1, N * Ho * Wo, K) that
-    lies in memory as (N, Ho, Wo, K). The channels of a group, of the input and of the output, have to fill whole copies
-    of `COPY_BYTES`, and with several groups the output's whole tiles.
+    Returns x and w in the workload's layouts, what the epilogue reads, and the output, whose pixels are one row: in
+    NHWC it is (1, 1, N * Ho * Wo, K), in NCHW (N, K, 1, Ho * Wo). With several groups the output channels of each have
+    to be whole tiles.
 
-    With a `split`, or a weight in KCRS, there is the stage `laid_out` first. "weights" then are the first of its
-    numbers, and a stage "rests" has the second.
+    Where `lays_out_input` and `lays_out_weight` say so there are the stages "image", (N, H, W, C') with whole copies of
+    channels for each group, and "laid", (max(1, split), K, R, S, C'): the weight, or as many TF32 numbers that add up
+    to it. Of these the second ones are in a stage "rests" beside "weights".
 
     "columns" and "weights" are the factors in chunks of `ROW_BYTES`, zero past the last pixel, channel and term. They
     are (pixel tiles, groups, chunks, rows of a tile, copies, elements) and (channel tiles, chunks, ...): the tiles of
     output channels count those of all groups. "product" has the sums of each of the `parts` of the chunks in the order
     of registers, "tile" in the order of memory, and "sums" leaves out what is past the end.
     """
-    flat = structs.replace(  # what the epilogue has to know: a row of pixels with the channels of the output
-        workload,
-        batch=1,
-        in_channels=workload.groups,
-        w_layout="KCRS",
-        height=1,
-        width=workload.batch * prod(workload.output_size),
-        kernel=(1, 1),
-        stride=(1, 1),
-        padding=(0, 0, 0, 0),
-        dilation=(1, 1),
-    )
+    flat = _in_a_row(workload)
     x = te.placeholder(*workload.operands["x"], name="x")
     w = te.placeholder(*workload.operands["w"], name="w")
     operands = epilogue_operands(flat)
-    vector = COPY_BYTES // workload.itemsize
-    vectors = ROW_BYTES // COPY_BYTES
-    pixels, channels, depth = flat.width, workload.multiplier, workload.w_shape[1]
-    taps, terms = prod(workload.kernel), prod(workload.kernel) * depth
     count = -(-chunks(workload) // parts)
-    tiles_m, tiles_n = -(-pixels // tile.block_m), -(-channels // tile.block_n)
-    (height, width), (sh, sw), (dh, dw) = workload.output_size, workload.stride, workload.dilation
-    top, left, _, _ = workload.padding
-    sum_type, zero = workload.storage.sums, tirx.const(0, x.dtype)
-    whole = depth % (vector * vectors) == 0
-
-    def term(chunk: tirx.PrimExpr, copy: tirx.PrimExpr) -> tuple[tirx.PrimExpr, tirx.PrimExpr]:
-        """Return the tap and the channel of the first element of a copy."""
-        if whole:
-            per_tap = depth // (vectors * vector)
-            return chunk // per_tap, (chunk % per_tap * vectors + copy) * vector
-        first = (chunk * vectors + copy) * vector
-        return first // depth, first % depth
-
-    def ends(tap: tirx.PrimExpr) -> list[tirx.PrimExpr]:
-        """Return the test that a term is not past the last one, if some are."""
-        return [tap < taps] if count * parts * vector * vectors > terms else []
-
-    def column(*axes: tirx.Var) -> tirx.PrimExpr:
-        pt, g, chunk, *row_axes, copy, lane = axes
-        p = pt * tile.block_m + number(row_axes, tile.rows)
-        inside = [] if pixels % tile.block_m == 0 else [p < pixels]
-        tap, c = term(chunk, copy)
-        row = p % (height * width) // width * sh + tap // workload.kernel[1] * dh - top
-        col = p % width * sw + tap % workload.kernel[1] * dw - left
-        if workload.padded_input != (workload.height, workload.width):
-            inside += [row >= 0, row < workload.height, col >= 0, col < workload.width]
-        inside += ends(tap)
-        value = x[p // (height * width), row, col, g * depth + c + lane]
-        return tirx.if_then_else(tirx.all(*inside), value, zero) if inside else value
-
-    shape = (tiles_m, workload.groups, count * parts, *tile.rows, vectors, vector)
-    columns = te.compute(shape, column, name="columns")
-
-    laid = laid_out(w, workload, split) if split or workload.w_layout == "KCRS" else None
-    eights = (*tile.columns[:2], 8)
-    tiles = workload.groups * tiles_n
-
-    def weights_of(summand: int, name: str) -> te.Tensor:
-        def weight(*axes: tirx.Var) -> tirx.PrimExpr:
-            kt, chunk, *column_axes, copy, lane = axes
-            k = kt * tile.block_n + number(column_axes, eights)
-            inside = [] if workload.out_channels % tile.block_n == 0 else [k < workload.out_channels]
-            tap, c = term(chunk, copy)
-            inside += ends(tap)
-            place = [k, tap // workload.kernel[1], tap % workload.kernel[1], c + lane]
-            source = w if laid is None else laid
-            value = source[tuple(place if laid is None else [summand, *place])]
-            return tirx.if_then_else(tirx.all(*inside), value, zero) if inside else value
-
-        return te.compute((tiles, count * parts, *eights, vectors, vector), weight, name=name)
-
-    factors = [weights_of(summand, name) for summand, name in enumerate(("weights", "rests")[: max(1, split)])]
+    columns = _columns(x, workload, tile, count * parts)
+    factors = _weights(w, workload, tile, count * parts, split)
+    tiles_m, tiles = int(columns.shape[0]), int(factors[0].shape[0])
+    sum_type = workload.storage.sums
     chunk = te.reduce_axis((0, count), name="chunk")
-    copy = te.reduce_axis((0, vectors), name="copy")
-    lane = te.reduce_axis((0, vector), name="lane")
+    copy = te.reduce_axis((0, VECTORS), name="copy")
+    lane = te.reduce_axis((0, copied_elements(workload)), name="lane")
 
     def accumulate(*axes: tirx.Var) -> tirx.PrimExpr:
         part, pt, kt, wm, wn, v, r, q, i, j, h, e = axes
         at = part * count + chunk
-        element = columns[pt, kt // tiles_n, at, wm, i, v, h, r, copy, lane].astype(sum_type)
+        element = columns[pt, kt // (tiles // workload.groups), at, wm, i, v, h, r, copy, lane].astype(sum_type)
         weight = reduce(add, (each[kt, at, wn, j, q * 2 + e, copy, lane].astype(sum_type) for each in factors))
         return te.sum(element * weight, axis=[chunk, copy, lane])
 
@@ -239,11 +118,118 @@ def tensor_gemm(workload: ConvWorkload, tile: FragmentTile, parts: int, split: i
         place = (part, p // tile.block_m, k // tile.block_n, *m, *n)
         return tiled[place]
 
-    sums = te.compute((parts, pixels, workload.out_channels), exact, name="sums")
+    sums = te.compute((parts, flat.batch * flat.width, workload.out_channels), exact, name="sums")
     part = te.reduce_axis((0, parts), name="part")
 
-    def gather(n: tirx.Var, k: tirx.Var, h: tirx.Var, p: tirx.Var) -> tirx.PrimExpr:
+    def gather(n: tirx.Var, k: tirx.Var, h: tirx.Var, v: tirx.Var) -> tirx.PrimExpr:
+        p = v if flat.batch == 1 else n * flat.width + v
         return sums[0, p, k] if parts == 1 else te.sum(sums[part, p, k], axis=part)
 
     planes = te.compute(flat.output_shape, gather, name="planes")
     return [x, w, *operands.values(), epilogue(planes, flat, operands)]
+
+
+def _in_a_row(workload: ConvWorkload) -> ConvWorkload:
+    """Return a workload with the same output, but for the pixels in one row, of all images where they are neighbours.
+
+    It is for the epilogue, which does not ask how an output was computed.
+    """
+    batch, pixels = workload.batch, prod(workload.output_size)
+    if workload.out_layout == "NHWC":
+        batch, pixels = 1, batch * pixels
+    return structs.replace(
+        workload,
+        batch=batch,
+        in_channels=workload.groups,
+        w_layout="KCRS",
+        height=1,
+        width=pixels,
+        kernel=(1, 1),
+        stride=(1, 1),
+        padding=(0, 0, 0, 0),
+        dilation=(1, 1),
+    )
+
+
+def _columns(x: te.Tensor, workload: ConvWorkload, tile: FragmentTile, count: int) -> te.Tensor:
+    """Return the stage "columns", behind "image" if there is one, with so many chunks."""
+    channels, own, lanes = depth(workload), workload.w_shape[1], copied_elements(workload)
+    batch, groups, pixels = workload.batch, workload.groups, workload.batch * prod(workload.output_size)
+    (height, width), (sh, sw), (dh, dw) = workload.output_size, workload.stride, workload.dilation
+    top, left, _, _ = workload.padding
+    zero = tirx.const(0, x.dtype)
+
+    def element(n: tirx.Var, h: tirx.Var, v: tirx.Var, c: tirx.Var) -> tirx.PrimExpr:
+        value = x[workload.x_layout.place(n, c // channels * own + c % channels, h, v)]
+        return value if own == channels else tirx.if_then_else(c % channels < own, value, zero)
+
+    image = x
+    if lays_out_input(workload):
+        image = te.compute((batch, workload.height, workload.width, groups * channels), element, name="image")
+
+    def column(*axes: tirx.Var) -> tirx.PrimExpr:
+        pt, g, chunk, *row_axes, copy, lane = axes
+        p = pt * tile.block_m + number(row_axes, tile.rows)
+        tap, c = _term(workload, chunk, copy)
+        row = p % (height * width) // width * sh + tap // workload.kernel[1] * dh - top
+        col = p % width * sw + tap % workload.kernel[1] * dw - left
+        inside = [] if pixels % tile.block_m == 0 else [p < pixels]
+        if workload.padded_input != (workload.height, workload.width):
+            inside += [row >= 0, row < workload.height, col >= 0, col < workload.width]
+        inside += _before_the_end(workload, tap, count)
+        value = image[p // (height * width), row, col, g * channels + c + lane]
+        return tirx.if_then_else(tirx.all(*inside), value, zero) if inside else value
+
+    tiles = -(-pixels // tile.block_m)
+    return te.compute((tiles, groups, count, *tile.rows, VECTORS, lanes), column, name="columns")
+
+
+def _weights(w: te.Tensor, workload: ConvWorkload, tile: FragmentTile, count: int, split: int) -> list[te.Tensor]:
+    """Return the stages "weights" and, of a weight in two numbers, "rests", behind "laid" if there is one."""
+    channels, own, lanes = depth(workload), workload.w_shape[1], copied_elements(workload)
+    (_, columns), zero = workload.kernel, tirx.const(0, w.dtype)
+
+    def element(summand: tirx.Var, k: tirx.Var, r: tirx.Var, s: tirx.Var, c: tirx.Var) -> tirx.PrimExpr:
+        value = w[workload.weight_layout.place(k, c, r, s)]
+        if split:
+            high = in_tf32(value)
+            value = high if split == 1 else tirx.Select(summand == 0, high, in_tf32(value - high))
+        return value if own == channels else tirx.if_then_else(c < own, value, zero)
+
+    laid = None
+    if lays_out_weight(workload, split):
+        shape = (max(1, split), workload.out_channels, *workload.kernel, channels)
+        laid = te.compute(shape, element, name="laid")
+
+    def stage(summand: int, name: str) -> te.Tensor:
+        def weight(*axes: tirx.Var) -> tirx.PrimExpr:
+            kt, chunk, *column_axes, copy, lane = axes
+            k = kt * tile.block_n + number(column_axes, eights)
+            tap, c = _term(workload, chunk, copy)
+            inside = [] if workload.out_channels % tile.block_n == 0 else [k < workload.out_channels]
+            inside += _before_the_end(workload, tap, count)
+            place = [k, tap // columns, tap % columns, c + lane]
+            value = w[tuple(place)] if laid is None else laid[tuple([summand, *place])]  # noqa: C409
+            return tirx.if_then_else(tirx.all(*inside), value, zero) if inside else value
+
+        return te.compute((tiles, count, *eights, VECTORS, lanes), weight, name=name)
+
+    eights = (tile.warps_n, tile.tiles_n, 8)
+    tiles = workload.groups * -(-workload.multiplier // tile.block_n)
+    return [stage(summand, name) for summand, name in enumerate(("weights", "rests")[: max(1, split)])]
+
+
+def _term(workload: ConvWorkload, chunk: tirx.PrimExpr, copy: tirx.PrimExpr) -> tuple[tirx.PrimExpr, tirx.PrimExpr]:
+    """Return the tap and the channel of the first element of a copy."""
+    lanes, channels = copied_elements(workload), depth(workload)
+    if channels % (VECTORS * lanes) == 0:
+        per_tap = channels // (VECTORS * lanes)
+        return chunk // per_tap, (chunk % per_tap * VECTORS + copy) * lanes
+    first = (chunk * VECTORS + copy) * lanes
+    return first // channels, first % channels
+
+
+def _before_the_end(workload: ConvWorkload, tap: tirx.PrimExpr, count: int) -> list[tirx.PrimExpr]:
+    """Return the test that a tap is not past the last one, if so many chunks reach beyond it."""
+    taps = prod(workload.kernel)
+    return [tap < taps] if count * ROW_BYTES > taps * depth(workload) * workload.itemsize else []
