@@ -324,7 +324,7 @@ def _kept(problem: Problem, algorithm: str, target: str, state: State) -> Operat
     if key not in _operators:
         with _lock:
             if key not in _operators:
-                _operators[key] = compile(problem.workload, target, None, algorithm, problem.precision)
+                _operators[key] = compile(problem.workload, target, algorithm=algorithm, precision=problem.precision)
     return _operators[key]
 
 
