@@ -90,7 +90,9 @@ def test_one_computation_has_one_problem() -> None:
     assert Problem(HALF).in_other_words == []
     for word in WORDS:
         assert Problem(WORKLOAD, 0.5, word) == Problem(WORKLOAD, 0.5)
-    with pytest.raises(InvalidArgumentError, match="'strict'; expected float32 or tf32: tensor cores may add up float16"):
+    with pytest.raises(
+        InvalidArgumentError, match="'strict'; expected float32 or tf32: tensor cores may add up float16"
+    ):
         Problem(HALF, precision="strict")
 
 

@@ -1,9 +1,9 @@
 """Tuning logs: one line of JSON for each trial, in the layout of AutoTVM's log version 0.2 with more fields.
 
 `input`, `config`, `result`, `version` and `tvm_version` are AutoTVM's: the target, the template's name, the workload as
-its only argument, and as keyword arguments the share of zeros of a sparse kernel and a precision that is not float32, or
-the arguments of a template of one's own; knobs as `[name, "ot", value]`, of such a template also of the kinds "sp", "re"
-and "an"; costs in seconds, error number, seconds of the trial and the time of day. `device`, `versions`, `status`,
+its only argument, and as keyword arguments the share of zeros of a sparse kernel and a precision other than float32,
+or the arguments of a template of one's own; knobs as `[name, "ot", value]`, of such a template also of the kinds "sp",
+"re" and "an"; costs in seconds, error number, seconds of the trial and the time of day. `device`, `versions`, `status`,
 `reason` and `stage` are what AutoTVM left out.
 """
 
