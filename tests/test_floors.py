@@ -25,6 +25,7 @@ FLOORS = (
         "epilogue",
         "errors",
         "parameters",
+        "precision",
         "problem",
         "suites",
         "threads",

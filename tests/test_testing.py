@@ -11,6 +11,7 @@ from tvmconv import ConvWorkload
 from tvmconv.arrays import to_torch
 from tvmconv.compute import conv2d_reference
 from tvmconv.dtypes import NARROW
+from tvmconv.problem import Problem
 from tvmconv.testing import Case, Sample, check_result, random_operands
 
 torch = pytest.importorskip("torch")
@@ -58,7 +59,7 @@ def result(workload: ConvWorkload, operands: dict[str, np.ndarray]) -> np.ndarra
 def test_sample_of_a_right_result_is_right(case: Case) -> None:
     operands = random_operands(case.workload)
     got = result(case.workload, operands)
-    Sample(case.workload, operands, np.random.default_rng(0), got.size // 3).check(got)
+    Sample(Problem(case.workload), operands, np.random.default_rng(0), got.size // 3).check(got)
 
 
 @by_id
@@ -68,7 +69,7 @@ def test_sample_shows_wrong_corners(case: Case, place: tuple[int, ...]) -> None:
     got = result(case.workload, operands)
     got[place] += 1
     with pytest.raises(AssertionError, match="1 of .* elements are wrong"):
-        Sample(case.workload, operands, np.random.default_rng(0), got.size // 3).check(got)
+        Sample(Problem(case.workload), operands, np.random.default_rng(0), got.size // 3).check(got)
 
 
 @by_id
@@ -77,11 +78,11 @@ def test_sample_shows_a_wrong_edge_and_what_is_not_written(case: Case) -> None:
     got = result(case.workload, operands)
     got[:, :, -1] += 1
     with pytest.raises(AssertionError, match="elements are wrong"):
-        Sample(case.workload, operands, np.random.default_rng(0), got.size // 3).check(got)
+        Sample(Problem(case.workload), operands, np.random.default_rng(0), got.size // 3).check(got)
     got = result(case.workload, operands)
     got[1, 2, 3, 4] = np.nan
     with pytest.raises(AssertionError, match="1 of .* not written"):
-        Sample(case.workload, operands, np.random.default_rng(0), got.size // 3).check(got)
+        Sample(Problem(case.workload), operands, np.random.default_rng(0), got.size // 3).check(got)
 
 
 def test_rounding_of_operands_is_allowed_where_it_is_known() -> None:

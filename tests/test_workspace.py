@@ -123,6 +123,6 @@ def test_saved_for_a_gpu_it_says_what_it_wants() -> None:
     executable, workspace, _ = build_kernel(
         Problem(DENSE), select(Problem(DENSE), SM_90, replace(TILE, split_k=2)), SM_90
     )
-    operator = tvmconv.Operator(DENSE, SM_90, select(Problem(DENSE), SM_90), executable, workspace)
+    operator = tvmconv.Operator(Problem(DENSE), SM_90, select(Problem(DENSE), SM_90), executable, workspace)
     assert operator.workspace_bytes == 4 * 2 * 24 * 198
     assert workspace == Workspace(4 * 2 * 24 * 198, (SUMS,))

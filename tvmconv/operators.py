@@ -26,6 +26,7 @@ from .dtypes import KNOWN, STORAGE_TYPES
 from .errors import InvalidArgumentError
 from .lowering import KERNEL_NAME, build_kernel, lower
 from .parameters import Activation, Padding
+from .precision import DEFAULT
 from .problem import Problem
 from .targets import backend_of, backend_on, cross_triple, cuda_arch, device_of, resolve_target
 from .workload import ConvWorkload
@@ -49,13 +50,14 @@ class Operator:
 
     def __init__(
         self,
-        workload: ConvWorkload,
+        problem: Problem,
         target: tvm.target.Target,
         selection: Selection,
         module: Executable | Module,
         workspace: Workspace,
     ) -> None:
-        self.workload = workload
+        self.problem = problem
+        self.workload = workload = problem.workload
         self.target = target
         self.selection = selection
         # Code for another kind of CPU can be shown and saved.
@@ -131,17 +133,18 @@ class Operator:
 
     def _lowered(self) -> tirx.PrimFunc:
         """Return the scheduled function."""
-        func, _ = take_out(lower(Problem(self.workload), self.selection, self.target, KERNEL_NAME), self.target)
+        func, _ = take_out(lower(self.problem, self.selection, self.target, KERNEL_NAME), self.target)
         return func
 
     def _compiled(self) -> Executable:
         """Build the kernel again: a loaded one has no source."""
-        return build_kernel(Problem(self.workload), self.selection, self.target).executable
+        return build_kernel(self.problem, self.selection, self.target).executable
 
     def _details(self, executable: Executable) -> dict[str, Any]:
         """Return the details that the file holds beside the code of the executable."""
         return {
             "workload": msgspec.to_builtins(self.workload),
+            "precision": self.problem.precision,
             "template": self.selection.name,
             "config": msgspec.to_builtins(self.selection.config),
             "reason": self.selection.reason,
@@ -152,8 +155,9 @@ class Operator:
     def from_saved(cls, module: Module, target: str, details: dict[str, Any]) -> Operator:
         """Return the operator that `save` wrote."""
         workload, selection = cls._saved_choice(details)
+        problem = Problem(workload, precision=details.get("precision", DEFAULT))  # none in files from before it
         workspace = msgspec.convert(details["workspace"], Workspace)
-        return cls(workload, resolve_target(target), selection, module, workspace)
+        return cls(problem, resolve_target(target), selection, module, workspace)
 
     @staticmethod
     def _saved_choice(details: dict[str, Any]) -> tuple[ConvWorkload, Selection]:
@@ -163,27 +167,32 @@ class Operator:
         return msgspec.convert(details["workload"], ConvWorkload), Selection(template, config, details["reason"])
 
     def __repr__(self) -> str:
-        return f"<tvmconv.{type(self).__name__} {self.workload} for {self.target.kind.name} by {self.selection.name}>"
+        return f"<tvmconv.{type(self).__name__} {self.problem} for {self.target.kind.name} by {self.selection.name}>"
 
 
 def compile(  # noqa: A001
-    workload: ConvWorkload, target: Any = "llvm", config: Any = None, algorithm: str = "auto"
+    workload: ConvWorkload,
+    target: Any = "llvm",
+    config: Any = None,
+    algorithm: str = "auto",
+    precision: str = DEFAULT,
 ) -> Operator:
     """Compile the operator for a workload on a target (anything that `resolve_target` takes).
 
     `config` is a configuration of a schedule, checked against its constraints; without one the tuning logs choose, or
     the schedule's default is used: `selection.reason` says which, and so does this module's logger. `algorithm` is
     "auto", or the one to use: "depthwise" for depthwise workloads, else "direct", "im2win", or on a CPU "pointwise" for
-    1x1 ones. Building for "cuda" needs no GPU, running does.
+    1x1 ones. `precision` is "float32", or "strict" or "tf32" for more or less exact results with float32 operands; see
+    `Problem.precision` and the rows of `tvmconv.precision`. Building for "cuda" needs no GPU, running does.
     """
     if not isinstance(workload, ConvWorkload):
         raise InvalidArgumentError("workload", workload, "a ConvWorkload, such as ConvWorkload.conv2d makes")
     resolved = resolve_target(target)
-    problem = Problem(workload)
+    problem = Problem(workload, precision=precision)
     selection = select(problem, resolved, config, algorithm)
-    logger.info("%s by %s: %s", workload, selection.name, selection.reason)
+    logger.info("%s by %s: %s", problem, selection.name, selection.reason)
     kernel = build_kernel(problem, selection, resolved)
-    return Operator(workload, resolved, selection, kernel.executable, kernel.workspace)
+    return Operator(problem, resolved, selection, kernel.executable, kernel.workspace)
 
 
 def depthwise(
@@ -197,6 +206,7 @@ def depthwise(
     activation: Activation = None,
     target: Any = None,
     *,
+    precision: str = DEFAULT,
     out: Any = None,
 ) -> Any:
     """Convolve x (N, C, H, W) depthwise with w (C, M, R, S): `activation(y * scale + shift)`, (N, C*M, Ho, Wo).
@@ -204,9 +214,9 @@ def depthwise(
     x and w are both float32, both float16 or both bfloat16 (in NumPy that of `ml_dtypes`), summed in float32, and may
     be NumPy arrays, torch tensors (on a GPU: on the current stream) or any arrays with DLPack; the result is of the
     same kind on the same device. scale and shift are vectors (C*M,) in float32 or in the dtype of x. For padding,
-    dilation and activation see `ConvWorkload.depthwise`. `target` is the device of x unless it is given. `out` is an
-    array to write to and return instead of a new one, as for `Operator`. Kernels are compiled on first use, tuned as
-    `compile` says, and kept. It has no gradient.
+    dilation and activation see `ConvWorkload.depthwise`, for precision `compile`. `target` is the device of x unless it
+    is given. `out` is an array to write to and return instead of a new one, as for `Operator`. Kernels are compiled on
+    first use, tuned as `compile` says, and kept. It has no gradient.
 
     >>> import numpy as np, tvmconv
     >>> x = np.random.rand(1, 32, 112, 112).astype("float32")
@@ -215,7 +225,7 @@ def depthwise(
     (1, 32, 56, 56)
     """
     options = stride, padding, dilation, activation
-    return _call("depthwise", options, "auto", target, given(x, w, scale, shift, None), out)
+    return _call("depthwise", options, "auto", precision, target, given(x, w, scale, shift, None), out)
 
 
 def conv2d(
@@ -232,6 +242,7 @@ def conv2d(
     algorithm: str = "auto",
     target: Any = None,
     *,
+    precision: str = DEFAULT,
     out: Any = None,
 ) -> Any:
     """Convolve x (N, C, H, W) with w (K, C/groups, R, S): `activation(y * scale + shift + residual)`.
@@ -248,7 +259,7 @@ def conv2d(
     (1, 128, 28, 28)
     """
     options = stride, padding, dilation, activation, groups
-    return _call("conv2d", options, algorithm, target, given(x, w, scale, shift, residual), out)
+    return _call("conv2d", options, algorithm, precision, target, given(x, w, scale, shift, residual), out)
 
 
 OPTIONS = ("stride", "padding", "dilation", "activation", "groups")
@@ -258,21 +269,30 @@ PLAIN = frozenset({int, str, type(None)})
 """The types whose values are equal only to values of the same type among these."""
 
 
-def _call(kind: str, options: tuple[Any, ...], algorithm: str, target: Any, arrays: dict[str, Any], out: Any) -> Any:
+def _call(
+    kind: str,
+    options: tuple[Any, ...],
+    algorithm: str,
+    precision: str,
+    target: Any,
+    arrays: dict[str, Any],
+    out: Any,
+) -> Any:
     """Compute the convolution of arrays that `ConvWorkload.<kind>` describes."""
     types = tuple(map(type, options))
-    if not PLAIN.issuperset(types) or type(algorithm) is not str:
-        options, algorithm = tuple(map(_hashable, options)), _hashable(algorithm)
+    if not PLAIN.issuperset(types) or type(algorithm) is not str or type(precision) is not str:
+        options = tuple(map(_hashable, options))
+        algorithm, precision = _hashable(algorithm), _hashable(precision)
         types = tuple(map(_types, options))
     if target is not None and type(target) is not str:
         target = _as_text(target)
-    about = kind, options, types, algorithm, target, (threads.changes, registry.changes, applied.get())
+    about = kind, options, types, algorithm, precision, target, (threads.changes, registry.changes, applied.get())
     return _calls(lambda x, operands: _prepare(about, x, operands), about, arrays, out)
 
 
 def _prepare(about: tuple[Any, ...], x: Any, operands: list[Operand]) -> Launch:
     """Return the launch of the kernel for a call's options and arrays."""
-    kind, options, _, algorithm, target, state = about
+    kind, options, _, algorithm, precision, target, state = about
     image, weight, *others = operands
     if image.dtype not in STORAGE_TYPES:
         raise InvalidArgumentError("x", image.dtype, f"an array of {KNOWN}")
@@ -281,7 +301,7 @@ def _prepare(about: tuple[Any, ...], x: Any, operands: list[Operand]) -> Launch:
     workload = getattr(ConvWorkload, kind)(image.shape, weight.shape, dtype=image.dtype, **described)
     if target is None:
         target = backend_on(image.device.type).kind
-    operator = _kept(workload, algorithm, target, state)
+    operator = _kept(Problem(workload, precision=precision), algorithm, target, state)
     conversions = {place: in_float32 for place, item in enumerate(operands) if _is_narrow(item, image.dtype)}
     if weight.shape != workload.w_shape:
         conversions[1] = partial(reshaped, shape=workload.w_shape)
@@ -294,17 +314,17 @@ _calls = Calls()
 State = tuple[int, int, tuple[History, ...]]
 """The state that decides on configurations beside a call: changes of threads and of templates, and the logs applied."""
 
-_operators: dict[tuple[ConvWorkload, str, str, State], Operator] = {}
+_operators: dict[tuple[Problem, str, str, State], Operator] = {}
 _lock = threading.Lock()
 
 
-def _kept(workload: ConvWorkload, algorithm: str, target: str, state: State) -> Operator:
-    """Return the operator for a workload, compiled the first time that it is asked for in this state."""
-    key = workload, algorithm, target, state
+def _kept(problem: Problem, algorithm: str, target: str, state: State) -> Operator:
+    """Return the operator for a problem, compiled the first time that it is asked for in this state."""
+    key = problem, algorithm, target, state
     if key not in _operators:
         with _lock:
             if key not in _operators:
-                _operators[key] = compile(workload, target, algorithm=algorithm)
+                _operators[key] = compile(problem.workload, target, algorithm=algorithm, precision=problem.precision)
     return _operators[key]
 
 

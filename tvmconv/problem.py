@@ -2,20 +2,52 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import msgspec
 
+from .dtypes import NARROW
+from .errors import InvalidArgumentError
+from .precision import DEFAULT, PRECISIONS, WORDS, Precision, require_precision
 from .workload import ConvWorkload
 
 
-class Problem(NamedTuple):
-    """A workload and the sparsity of its weight; one configuration is the best for each problem."""
+class Problem(msgspec.Struct, frozen=True):
+    """A workload, the sparsity of its weight, and the precision; one configuration is the best for each problem.
+
+    Raises `InvalidArgumentError` for a precision that is none of `WORDS`, and for "strict" with narrow storage, whose
+    products tensor cores may add up.
+    """
 
     workload: ConvWorkload
     sparsity: float | None = None
     """The share of zeros in the weight, which is compiled in; None for a dense kernel, which has it as an operand."""
-    precision: str = "float32"
+    precision: str = DEFAULT
+    """The word for what is promised of results, one of `WORDS`.
+
+    One computation has one problem: the word is "float32", whichever was given, where it makes no difference. Numbers
+    in float16 and bfloat16 are TF32 numbers too, and are summed in float32; sparse kernels use multiply-adds alone.
+    """
+
+    def __post_init__(self) -> None:
+        require_precision(self.precision)
+        is_narrow, dtype = self.workload.dtype in NARROW, self.workload.dtype
+        if is_narrow and self.precision == "strict" and self.sparsity is None:
+            others = " or ".join(word for word in WORDS if word != "strict")
+            raise InvalidArgumentError("precision", self.precision, f"{others}: tensor cores may add up {dtype}")
+        if is_narrow or self.sparsity is not None:
+            msgspec.structs.force_setattr(self, "precision", DEFAULT)
+
+    @property
+    def promise(self) -> Precision:
+        """The row of the precision."""
+        return PRECISIONS[self.precision]
+
+    @property
+    def in_other_words(self) -> list[Problem]:
+        """The same problem with each other precision, the stricter ones first; none where the word is always one."""
+        if self.sparsity is not None or self.workload.dtype in NARROW:
+            return []
+        words = dict.fromkeys((*self.promise.served_by, *WORDS))
+        return [msgspec.structs.replace(self, precision=word) for word in words if word != self.precision]
 
     @property
     def density(self) -> float:
@@ -33,7 +65,9 @@ class Problem(NamedTuple):
         return self.sparsity is None and not self.workload.is_depthwise
 
     def __str__(self) -> str:
-        return str(self.workload) if self.sparsity is None else f"{self.workload}, {100 * self.sparsity:g}% zeros"
+        zeros = "" if self.sparsity is None else f", {100 * self.sparsity:g}% zeros"
+        word = "" if self.precision == DEFAULT else f", precision {self.precision}"
+        return f"{self.workload}{zeros}{word}"
 
     def to_json(self) -> str:
         """Return one line of JSON, for another process."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
+import msgspec
 import tvm
 
 from ..dispatch import template_named
@@ -35,9 +36,9 @@ class ReplayedTask(ConvTask):
         configs, target = tuple(map(_config, inorder)), tvm.target.Target(records[0].target)
         if not isinstance(problem := records[0].problem, Problem):
             raise InvalidArgumentError("records", str(problem), "records of a convolution")
-        workload, sparsity = problem
-        algorithm = "auto" if sparsity is not None else records[0].template.split("/")[1]
-        return cls(workload, target, algorithm=algorithm, sparsity=sparsity, configs=configs)
+        algorithm = "auto" if problem.sparsity is not None else records[0].template.split("/")[1]
+        how = msgspec.structs.asdict(problem)
+        return cls(**how, target=target, algorithm=algorithm, configs=configs)
 
     @cached_property
     def space(self) -> Space[Any]:

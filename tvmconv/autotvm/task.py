@@ -20,6 +20,7 @@ from ..errors import InvalidArgumentError
 from ..network import Model, import_model
 from ..network.kernels import sites_for
 from ..network.layouts import choose_layouts
+from ..precision import DEFAULT
 from ..problem import Problem
 from ..schedules.space import Space
 from ..schedules.template import Template
@@ -45,11 +46,13 @@ class ConvTask(Task):
     """The algorithm to tune; "auto" is the one that dispatch takes where nothing has been measured."""
     sparsity: float | None = None
     """The share of zeros in the weight of a sparse kernel, at random places, always the same; None for a dense one."""
+    precision: str = DEFAULT
+    """The precision of the problem, as for `tvmconv.compile`."""
 
     @property
     def problem(self) -> Problem:
         """The problem that the kernel solves."""
-        return Problem(self.workload, self.sparsity)
+        return Problem(self.workload, self.sparsity, self.precision)
 
     @cached_property
     def template(self) -> Template:
@@ -82,14 +85,20 @@ class ConvTask(Task):
         return (*vars(config).values(), *self.template.features(self.problem, config, self.target).values())
 
     def for_problem(self, problem: Problem) -> ConvTask:
-        return replace(self, workload=problem.workload, sparsity=problem.sparsity)
+        return replace(self, workload=problem.workload, sparsity=problem.sparsity, precision=problem.precision)
 
     def __str__(self) -> str:
         return f"{self.problem} by {self.name}"
 
 
 @overload
-def create(workload: ConvWorkload, target: Any, algorithm: str = "auto", sparsity: float | None = None) -> ConvTask: ...
+def create(
+    workload: ConvWorkload,
+    target: Any,
+    algorithm: str = "auto",
+    sparsity: float | None = None,
+    precision: str = DEFAULT,
+) -> ConvTask: ...
 
 
 @overload
@@ -99,8 +108,9 @@ def create(task_name: str, args: Sequence[Any], target: Any) -> TemplateTask: ..
 def create(*what: Any, **options: Any) -> Task:
     """Return the task of tuning one workload for a target, anything that `resolve_target` takes, by an algorithm.
 
-    `create(workload, target, algorithm="auto", sparsity=None)`: with a `sparsity` it is the sparse kernel for a weight
-    with that share of zeros: it has no other algorithm, and the workload's scale is in the weight.
+    `create(workload, target, algorithm="auto", sparsity=None, precision="float32")`: with a `sparsity` it is the sparse
+    kernel for a weight with that share of zeros: it has no other algorithm, no other precision than "float32", and the
+    workload's scale is in the weight. `precision` is as for `tvmconv.compile`.
 
     `create(task_name, args, target)`: the task of a template of one's own that has that name, called with `args`:
     numbers, strings, True, False, None, and tuples of them.
@@ -110,13 +120,22 @@ def create(*what: Any, **options: Any) -> Task:
     return task
 
 
-def _create(workload: ConvWorkload, target: Any, algorithm: str = "auto", sparsity: float | None = None) -> ConvTask:
+def _create(
+    workload: ConvWorkload,
+    target: Any,
+    algorithm: str = "auto",
+    sparsity: float | None = None,
+    precision: str = DEFAULT,
+) -> ConvTask:
     if not isinstance(workload, ConvWorkload):
         raise InvalidArgumentError("workload", workload, "a ConvWorkload, or the name of a template")
     if sparsity is None:
-        return ConvTask(workload, resolve_target(target), algorithm=algorithm)
+        problem = Problem(workload, precision=precision)
+        return ConvTask(workload, resolve_target(target), algorithm=algorithm, precision=problem.precision)
     if algorithm != "auto":
         raise InvalidArgumentError("algorithm", algorithm, "auto for a sparse kernel")
+    if precision != DEFAULT:
+        raise InvalidArgumentError("precision", precision, f"{DEFAULT} for a sparse kernel")
     if not 0 <= sparsity <= 1:
         raise InvalidArgumentError("sparsity", sparsity, "a share of zeros from 0 to 1")
     return ConvTask(workload.without_scale(), resolve_target(target), sparsity=sparsity)
@@ -129,28 +148,29 @@ def extract_from_suite(
     dtype: str = "float32",
     algorithm: str = "auto",
     sparsity: float | None = None,
+    precision: str = DEFAULT,
 ) -> list[ConvTask]:
     """Return a task for each workload of a suite, with another batch size if one is given, in one of `DTYPES`.
 
-    `algorithm` is for the workloads that it takes, not for depthwise ones, for which it is "auto"; for `sparsity` see
-    `create`.
+    `algorithm` is for the workloads that it takes, not for depthwise ones, for which it is "auto"; for `sparsity` and
+    `precision` see `create`.
     """
     resolved = resolve_target(target)
     workloads = load_suite(name, resolved.kind.name, batch, dtype).values()
-    return [create(workload, resolved, _for(workload, algorithm, resolved), sparsity) for workload in workloads]
+    return [_task(workload, resolved, algorithm, sparsity, precision) for workload in workloads]
 
 
 def extract_from_model(
-    model: Any, target: Any, algorithm: str = "auto", sparsity: float | None = None
+    model: Any, target: Any, algorithm: str = "auto", sparsity: float | None = None, precision: str = DEFAULT
 ) -> list[ConvTask]:
     """Return a task for each different convolution and linear layer of a model that has a template, in order.
 
     `model` is what `tvmconv.import_model` returns, or anything it takes without `inputs`. A task's workload has the
     epilogue and the layouts that the network's kernel will have where no layer is sparse, and its weight is the number
     of layers with that workload. For `algorithm` see `extract_from_suite`. With a `sparsity`, see `create`, the tasks
-    are those of the layers whose weights are constants, whatever zeros these have.
+    are those of the layers whose weights are constants, whatever zeros these have. `precision` is as for `build`.
     """
-    return _extracted(model, target, algorithm, sparsity, OP_LAYOUTS.values())
+    return _extracted(model, target, algorithm, sparsity, precision, OP_LAYOUTS.values())
 
 
 def extract_from_program(
@@ -168,20 +188,20 @@ def extract_from_program(
     names = OP_LAYOUTS if ops is None else [getattr(op, "name", op) for op in ops]
     if unknown := [name for name in names if name not in OP_LAYOUTS]:
         raise InvalidArgumentError("ops", unknown[0], f"operators that are tuned: {', '.join(OP_LAYOUTS)}")
-    return _extracted(mod, target, "auto", None, [OP_LAYOUTS[name] for name in names])
+    return _extracted(mod, target, "auto", None, DEFAULT, [OP_LAYOUTS[name] for name in names])
 
 
 def _extracted(
-    model: Any, target: Any, algorithm: str, sparsity: float | None, layouts: Collection[str]
+    model: Any, target: Any, algorithm: str, sparsity: float | None, precision: str, layouts: Collection[str]
 ) -> list[ConvTask]:
     """Return the tasks of `extract_from_model` for the convolutions whose data came in one of some layouts."""
     resolved = resolve_target(target)
     source = model if isinstance(model, Model) else import_model(model)
     sites = sites_for(source.mod, resolved)
     if sparsity is None:  # sparse kernels read and write NCHW
-        sites, _ = choose_layouts(source.mod, sites, resolved)
+        sites, _ = choose_layouts(source.mod, sites, resolved, precision=precision)
     tasks = [
-        create(site.workload, resolved, _for(site.workload, algorithm, resolved), sparsity)
+        _task(site.workload, resolved, algorithm, sparsity, precision)
         for site in sites
         if site.workload is not None
         and site.convolution.layout in layouts
@@ -192,6 +212,10 @@ def _extracted(
     return [replace(task, weight=layers[problem]) for problem, task in different.items()]
 
 
-def _for(workload: ConvWorkload, algorithm: str, target: tvm.target.Target) -> str:
-    is_for_others = algorithm in dense_algorithms() and algorithm not in algorithms_for(Problem(workload), target)
-    return "auto" if is_for_others else algorithm
+def _task(
+    workload: ConvWorkload, target: tvm.target.Target, algorithm: str, sparsity: float | None, precision: str
+) -> ConvTask:
+    """Return a task by the algorithm, or by any where that is one for other problems."""
+    known = algorithms_for(Problem(workload, precision=precision), target)
+    is_for_others = algorithm in dense_algorithms() and algorithm not in known
+    return create(workload, target, "auto" if is_for_others else algorithm, sparsity, precision)

@@ -149,7 +149,7 @@ def _checked_convolution(problem: Problem, workspace: Workspace, module: Module,
     arguments = [*memory.tensors.values()]
     arguments += [tvm.runtime.empty(*parameter, device) for parameter in workspace.parameters]
     module[KERNEL_NAME](*arguments)
-    Sample(problem.workload, operands, rng, CHECKED_OUTPUTS).check(memory.tensors["output"].numpy())
+    Sample(problem, operands, rng, CHECKED_OUTPUTS).check(memory.tensors["output"].numpy())
     return arguments
 
 

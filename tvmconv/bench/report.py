@@ -12,6 +12,7 @@ from typing import Any, Protocol
 import msgspec
 
 from ..errors import InvalidArgumentError
+from ..precision import DEFAULT
 from ..problem import Problem
 from ..targets import DeviceFacts, backend_named
 from ..workload import ConvWorkload
@@ -172,6 +173,7 @@ def require_comparable(
     device: DeviceFacts | None,
     cache: str,
     sparsity: float | None = None,
+    precision: str = DEFAULT,
 ) -> None:
     """Raise `InvalidArgumentError` for a report of other conditions, or with none of the workloads.
 
@@ -180,7 +182,7 @@ def require_comparable(
     then, now = (f"{facts}, {state} caches" for facts, state in ((old.device, old.cache), (device, cache)))
     if then != now:
         raise InvalidArgumentError("compare", then, f"a report measured as this run is: {now}")
-    keys = {(*names, str(Problem(workload, sparsity))) for names, workload in workloads.items()}
+    keys = {(*names, str(Problem(workload, sparsity, precision))) for names, workload in workloads.items()}
     if not any(row.key in keys for row in old.rows if row.ours):
         raise InvalidArgumentError("compare", [row.name for row in old.rows], "a report with a workload of this run")
 

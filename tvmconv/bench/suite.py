@@ -12,13 +12,14 @@ from ..checking.operands import Sample
 from ..checking.pruning import operands_for
 from ..dispatch import select
 from ..errors import CodeSizeError, WrongResultError
+from ..precision import DEFAULT
 from ..problem import Problem
 from ..targets import backend_of
 from ..workload import ConvWorkload
 from .choices import choose, split_names
 from .code import code_of
 from .memory import FORMULAS, Memory, workspace_on_cpu, workspace_on_gpu
-from .peers import LIMITS, OURS, default_peers, known_peers
+from .peers import LIMITS, default_peers, known_peers
 from .peers.copies import Copy
 from .peers.ours import Tvmconv
 from .peers.peer import Call, Operands, Peer
@@ -42,10 +43,10 @@ They are those of x, of w and of the scale, and of the values before the scale, 
 """
 
 
-def choose_peers(names: str | None, sparse: bool = False) -> list[Peer]:
+def choose_peers(names: str | None, sparse: bool = False, precision: str = DEFAULT) -> list[Peer]:
     """Return the peers in text such as "pytorch,tvm"; the default ones for the kind of weight if there is no text."""
     chosen = default_peers(sparse) if names is None else split_names(names)
-    return list(choose(known_peers(), chosen, "peers").values())
+    return list(choose(known_peers(precision), chosen, "peers").values())
 
 
 def measure_suites(
@@ -57,17 +58,18 @@ def measure_suites(
     memory: bool,
     started: Callable[[str], None],
     sparsity: float | None = None,
+    precision: str = DEFAULT,
 ) -> Iterator[Row]:
     """Measure workloads one by one, whose keys are a suite and a name; `started` is told each before it begins.
 
-    With a sparsity, weights have that share of zeros, and tvmconv is its sparse kernels.
+    With a sparsity, weights have that share of zeros, and tvmconv is its sparse kernels. The precision is tvmconv's.
 
     PyTorch and all other libraries have as many threads on a CPU as TVM.
     """
     use_threads_of_tvm(target)
     for (suite, name), workload in workloads.items():
         started(f"{suite} {name}: {workload}")
-        yield measure_row(suite, name, workload, target, peers, rounds, cold, memory, sparsity)
+        yield measure_row(suite, name, workload, target, peers, rounds, cold, memory, sparsity, precision)
 
 
 def measure_row(
@@ -80,17 +82,19 @@ def measure_row(
     cold: bool,
     memory: bool = False,
     sparsity: float | None = None,
+    precision: str = DEFAULT,
 ) -> Row:
     """Measure a workload of a suite beside its peers and the copies, on arrays that all of them share.
 
-    With a sparsity the weight has that share of zeros, and tvmconv is its sparse kernel.
+    With a sparsity the weight has that share of zeros, and tvmconv is its sparse kernel. The precision is tvmconv's.
 
     Raises `WrongResultError` where tvmconv is wrong. A peer that is wrong or fails is left out, and the row says why.
     """
     backend = backend_of(target)
     on_gpu, device = backend.on_gpu, backend.device_type
-    arrays = operands_for(Problem(workload, sparsity))
-    ours = OURS if sparsity is None else Sparse()
+    problem = Problem(workload, sparsity, precision)
+    arrays = operands_for(problem)
+    ours = Tvmconv(precision) if sparsity is None else Sparse()
     count = sets_beyond_cache(workload.bytes_moved, on_gpu) if cold else 1
     sets = [_tensors(arrays, device) for _ in range(count)]
     timers: dict[str, Timer] = {}
@@ -122,10 +126,10 @@ def measure_row(
     return Row(
         suite=suite,
         name=name,
-        workload=str(Problem(workload, sparsity)),
+        workload=str(problem),
         flops=workload.flops,
         bytes=workload.bytes_moved,
-        selection=_reason(ours, workload, target) if ours.name in timers else None,
+        selection=_reason(ours, problem, target) if ours.name in timers else None,
         times=interleave(timers, rounds),
         skipped=skipped,
         failed=failed,
@@ -135,8 +139,8 @@ def measure_row(
     )
 
 
-def _reason(ours: Tvmconv, workload: ConvWorkload, target: tvm.target.Target) -> str:
-    selection = ours.operator.selection if isinstance(ours, Sparse) else select(Problem(workload), target)
+def _reason(ours: Tvmconv, problem: Problem, target: tvm.target.Target) -> str:
+    selection = ours.operator.selection if isinstance(ours, Sparse) else select(problem, target)
     return selection.reason
 
 
@@ -152,7 +156,7 @@ class _Check:
 
     def __init__(self, arrays: dict[str, np.ndarray[Any, Any]], device: str) -> None:
         self._arrays, self._device = arrays, device
-        self._samples: dict[ConvWorkload, Sample] = {}
+        self._samples: dict[Problem, Sample] = {}
 
     def __call__(self, peer: Peer, workload: ConvWorkload, call: Call) -> None:
         import torch
@@ -163,12 +167,13 @@ class _Check:
         dtype = getattr(torch, workload.dtype)
         # Memory that a right result has just left would hide elements that are not written.
         torch.full(computed.output_shape, torch.nan, dtype=dtype, device=self._device)
-        self._sample(computed).check(to_numpy(call().to(dtype).cpu()), ROUNDINGS * peer.unit(workload))
+        problem = Problem(computed, precision=peer.precision)
+        self._sample(problem).check(to_numpy(call().to(dtype).cpu()), ROUNDINGS * peer.unit(workload))
 
-    def _sample(self, workload: ConvWorkload) -> Sample:
-        if workload not in self._samples:
+    def _sample(self, problem: Problem) -> Sample:
+        if problem not in self._samples:
             # Structured pruning leaves the first channels.
-            shapes = {name: shape for name, (shape, _) in workload.operands.items()}
+            shapes = {name: shape for name, (shape, _) in problem.workload.operands.items()}
             operands = {name: self._arrays[name][tuple(map(slice, shape))] for name, shape in shapes.items()}
-            self._samples[workload] = Sample(workload, operands, np.random.default_rng(0), CHECKED_OUTPUTS)
-        return self._samples[workload]
+            self._samples[problem] = Sample(problem, operands, np.random.default_rng(0), CHECKED_OUTPUTS)
+        return self._samples[problem]

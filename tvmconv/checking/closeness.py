@@ -5,12 +5,26 @@ The checks raise AssertionError themselves: tuning relies on them under `python 
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
 from ..dtypes import NARROW, STORAGE_TYPES
 
 FLOAT32_UNIT = STORAGE_TYPES["float32"].unit
 """The relative error of one float32 operation, rounded to nearest."""
+
+
+class Rounded(NamedTuple):
+    """Errors that results may have since factors of their products were rounded."""
+
+    most: np.ndarray | float
+    """The largest error of each element."""
+    typical: np.ndarray | float
+    """The bound of the root mean square, element by element."""
+
+
+NOT_ROUNDED = Rounded(0.0, 0.0)
 
 
 def assert_close(
@@ -20,6 +34,7 @@ def assert_close(
     terms: int,
     rounding: float = 0.0,
     evaluation: np.ndarray | float = 0.0,
+    operands: Rounded = NOT_ROUNDED,
 ) -> None:
     """Assert that `got` is the float64 `reference`, computed in float32 and stored in the dtype of `got`.
 
@@ -30,7 +45,8 @@ def assert_close(
     shift, residual and the store), and the root mean square over all elements by what the square root of that many
     gives. NaN and infinity have
     to be where the reference has them. By `rounding`, a share of the magnitude, an element may be wrong on top of that:
-    where operands, or results between two operations, are rounded to less than float32.
+    where operands, or results between two operations, are rounded to less than float32. What `operands` allows comes on
+    top of both bounds.
     """
     storage = STORAGE_TYPES[str(got.dtype)]
     if got.shape != reference.shape:
@@ -49,12 +65,14 @@ def assert_close(
     unit_of_store = storage.unit if storage.name in NARROW else 0.0
     storing = np.where(finite, np.abs(stored), 0) * unit_of_store + storage.least
     storing += rounding * magnitude + np.where(finite, evaluation, 0)
+    most, typical = (np.where(finite, each, 0) for each in operands)
     error = np.abs(np.where(finite, got.astype(np.float64) - reference, 0))
-    wrong = error > roundings * unit + storing
+    wrong = error > roundings * unit + storing + most
     if wrong.any():
         where = _where(wrong, got, reference)
         raise AssertionError(f"{wrong.sum()} of {wrong.size} elements are wrong: {where}")
-    rms, expected_rms = (float(np.sqrt(np.mean(values**2))) for values in (error, roundings**0.5 * unit + storing))
+    allowed = roundings**0.5 * unit + storing + typical
+    rms, expected_rms = (float(np.sqrt(np.mean(values**2))) for values in (error, allowed))
     if rms > expected_rms:
         raise AssertionError(f"root mean square error {rms:.3g}, expected at most {expected_rms:.3g}")
 

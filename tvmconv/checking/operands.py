@@ -11,8 +11,14 @@ import numpy as np
 
 from ..compute import conv2d_reference, to_logical
 from ..compute.functions import Float64
+from ..epilogue import Epilogue
+from ..precision import DEFAULT
+from ..problem import Problem
 from ..workload import ConvWorkload
-from .closeness import FLOAT32_UNIT, assert_close
+from .closeness import FLOAT32_UNIT, NOT_ROUNDED, Rounded, assert_close
+
+FACTORS = ("x", "w", "scale")
+"""The operands that are multiplied."""
 
 DISTINCT = 4_000_037
 """The number of elements of an operand before they repeat: to draw more takes longer than to time a kernel.
@@ -37,18 +43,26 @@ def random_operands(workload: ConvWorkload, seed: int = 0) -> dict[str, np.ndarr
 
 
 def check_result(
-    workload: ConvWorkload, operands: dict[str, np.ndarray], got: np.ndarray, rounding: float = 0.0
+    workload: ConvWorkload,
+    operands: dict[str, np.ndarray],
+    got: np.ndarray,
+    rounding: float = 0.0,
+    precision: str = DEFAULT,
 ) -> None:
-    """Assert that `got` is the workload's convolution of the operands; for `rounding` see `assert_close`."""
+    """Assert that `got` is the workload's convolution of the operands, with a precision of `tvmconv.precision.WORDS`.
+
+    For `rounding` see `assert_close`.
+    """
     if str(got.dtype) != workload.dtype:
         raise AssertionError(f"dtype {got.dtype}, expected {workload.dtype}")
-    Expected(workload, operands).check(got, rounding)
+    Expected(Problem(workload, precision=precision), operands).check(got, rounding)
 
 
 class Expected:
-    """The convolution of operands in float64, with the error that a result may have."""
+    """The convolution of operands in float64, with the error that a result may have with a problem's precision."""
 
-    def __init__(self, workload: ConvWorkload, operands: dict[str, np.ndarray]) -> None:
+    def __init__(self, problem: Problem, operands: dict[str, np.ndarray]) -> None:
+        workload = problem.workload
         inputs = {name: array for name, array in operands.items() if name != "output"}
         plain = msgspec.structs.replace(workload, epilogue=workload.epilogue.without_activation())
         row, values = workload.epilogue.row, workload.epilogue.parameters
@@ -60,10 +74,29 @@ class Expected:
         self._magnitude = steepest * conv2d_reference(plain, **{name: np.abs(each) for name, each in inputs.items()})
         self._evaluation = row.roundings * FLOAT32_UNIT * own
         self._terms = prod(workload.kernel) * (workload.in_channels // workload.groups)
+        self._rounded = NOT_ROUNDED
+        if unit := problem.promise.operand_unit:
+            self._rounded = _rounded(workload, inputs, unit, steepest)
 
     def check(self, got: np.ndarray, rounding: float = 0.0) -> None:
         """Assert that `got` is close to it; for `rounding` see `assert_close`."""
-        assert_close(got, self._reference, self._magnitude, self._terms, rounding, self._evaluation)
+        assert_close(got, self._reference, self._magnitude, self._terms, rounding, self._evaluation, self._rounded)
+
+
+def _rounded(workload: ConvWorkload, inputs: dict[str, np.ndarray], unit: float, steepest: float) -> Rounded:
+    """Return the errors of products whose two factors are each rounded to the nearest number, by at most a unit.
+
+    They add up as random numbers do, with the products in place of steps: as a bound of the root mean square of many
+    sums, one unit is more than half again of what two roundings of 0.42 units each give, and less than what cutting
+    bits off gives, 1.57 units. (A mantissa is between 1 and 2, and smaller ones are more frequent.) The sums of few
+    factors may all have their largest error, so that two units are allowed to a sum of a single one.
+    """
+    products = msgspec.structs.replace(workload, epilogue=Epilogue(scale=workload.epilogue.scale))
+    factors = {name: np.abs(array.astype(np.float64)) for name, array in inputs.items() if name in FACTORS}
+    largest = conv2d_reference(products, **factors)
+    steps = np.sqrt(conv2d_reference(products, **{name: array**2 for name, array in factors.items()}))
+    fewest = min(inputs["x"].size, inputs["w"].size)
+    return Rounded((2 + unit) * unit * steepest * largest, (1 + fewest**-0.5) * unit * steepest * steps)
 
 
 class Sample:
@@ -75,8 +108,9 @@ class Sample:
     """
 
     def __init__(
-        self, workload: ConvWorkload, operands: dict[str, np.ndarray], rng: np.random.Generator, outputs: int
+        self, problem: Problem, operands: dict[str, np.ndarray], rng: np.random.Generator, outputs: int
     ) -> None:
+        workload = problem.workload
         self._operand, self._layout = workload.operands["output"], workload.output_layout
         layouts = {"x": workload.x_layout, "w": workload.weight_layout, "residual": workload.output_layout}
         operands = {
@@ -87,7 +121,7 @@ class Sample:
         if prod(workload.output_shape) > outputs:
             choose = _planes if workload.is_depthwise else _positions
             part, operands, self._chosen = choose(workload, operands, rng, outputs)
-        self._expected = Expected(part, operands)
+        self._expected = Expected(msgspec.structs.replace(problem, workload=part), operands)
 
     def check(self, got: np.ndarray, rounding: float = 0.0) -> None:
         """Assert that `got`, made from an output filled with NaN, is written everywhere, and right in the sample."""

@@ -11,10 +11,19 @@ import click
 from ..dtypes import DTYPES
 from ..epilogue import Epilogue
 from ..errors import InvalidArgumentError
+from ..precision import DEFAULT
 from ..suites import load_suite
 from .bench_report import collect, print_changes, print_report, require_no_regression, require_torch
 from .console import note, print_json
-from .options import INPUT_FILE, POSITIVE, OutputFile, json_option, target_option, threads_option
+from .options import (
+    INPUT_FILE,
+    POSITIVE,
+    OutputFile,
+    json_option,
+    precision_option,
+    target_option,
+    threads_option,
+)
 
 
 def share(ctx: click.Context, param: click.Parameter, value: str | None) -> float | None:
@@ -39,6 +48,7 @@ def share(ctx: click.Context, param: click.Parameter, value: str | None) -> floa
     metavar="S",
     help="The share of zeros in the weights: tvmconv takes its sparse kernels, with other peers by default.",
 )
+@precision_option
 @click.option("--epilogue", is_flag=True, help="Add scale, shift and ReLU to each convolution.")
 @click.option(
     "--peers", metavar="A,B", help="Measure only these peers, and the copies.  [default: all but metaschedule]"
@@ -60,6 +70,7 @@ def suite(
     batch: int | None,
     dtype: str,
     sparsity: float | None,
+    precision: str,
     epilogue: bool,
     peers: str | None,
     cold: bool,
@@ -76,14 +87,17 @@ def suite(
     turn, on a GPU in CUDA graphs; times are medians of the rounds. A peer that cannot take part is listed with the
     reason. "x PEER" is how many times as long as tvmconv the peer takes; tvmconv-direct and tvmconv-im2win are its
     algorithms side by side, and on a CPU tvm is the naive direct convolution. With --sparsity a second table counts
-    multiply-adds of a thread, machine instructions and bytes of code. Ctrl-C and errors end the run with the rows
-    before them. The exit code is 5 if tvmconv computes something wrong, and 6 if a workload takes longer than --fail-
-    on-regress allows, in the median and, beyond noise, in every round.
+    multiply-adds of a thread, machine instructions and bytes of code. --precision is that of tvmconv alone: others have
+    theirs in their names, or are in float32. Ctrl-C and errors end the run with the rows before them. The exit code is
+    5 if tvmconv computes something wrong, and 6 if a workload takes longer than --fail-on-regress allows, in the median
+    and, beyond noise, in every round.
     """
     if fail_on_regress is not None and compare is None:
         raise click.UsageError("--fail-on-regress goes with --compare")
     if sparsity is not None and memory:
         raise click.UsageError("--memory goes with dense weights")
+    if sparsity is not None and precision != DEFAULT:
+        raise click.UsageError("--precision goes with dense weights")
     require_torch("tvmconv bench suite")
 
     import msgspec
@@ -101,7 +115,7 @@ def suite(
     kind, cache = resolved.kind.name, "cold" if cold else "warm"
     device = device_facts(kind)
     assert device is not None  # device_of has found it
-    chosen = choose_peers(peers, sparse=sparsity is not None)
+    chosen = choose_peers(peers, sparsity is not None, precision)
     tail = Epilogue(scale=True, shift=True, low=0.0) if epilogue else Epilogue()
     workloads = {
         (suite, name): msgspec.structs.replace(workload, epilogue=tail)
@@ -112,8 +126,9 @@ def suite(
         raise InvalidArgumentError("memory", True, "a GPU, or Linux, which tells how much memory a process has held")
     old = read_report(compare) if compare else None
     if old:
-        require_comparable(old, workloads, device, cache, sparsity)
-    rows, ended = collect(measure_suites(workloads, resolved, chosen, rounds, cold, memory, note, sparsity))
+        require_comparable(old, workloads, device, cache, sparsity, precision)
+    measured = measure_suites(workloads, resolved, chosen, rounds, cold, memory, note, sparsity, precision)
+    rows, ended = collect(measured)
     report = Report(
         target=json.loads(str(resolved)),
         device=device,

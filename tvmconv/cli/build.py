@@ -10,7 +10,15 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from .console import print_json, print_table, progress
-from .options import OutputFile, input_shapes_option, json_option, model_argument, records_option, target_option
+from .options import (
+    OutputFile,
+    input_shapes_option,
+    json_option,
+    model_argument,
+    precision_option,
+    records_option,
+    target_option,
+)
 
 if TYPE_CHECKING:
     from ..network import Layer
@@ -28,9 +36,16 @@ if TYPE_CHECKING:
     default="auto",
     help="The weights to compile into their kernels, where nothing is left of their zeros.",
 )
+@precision_option
 @json_option
 def build(
-    model: Path, output: Path, target: str, shapes: dict[str, list[int]] | None, sparse: str, as_json: bool
+    model: Path,
+    output: Path,
+    target: str,
+    shapes: dict[str, list[int]] | None,
+    sparse: str,
+    precision: str,
+    as_json: bool,
 ) -> None:
     """Compile MODEL, an ONNX file, into one library, and list what runs each of its convolutions.
 
@@ -43,7 +58,7 @@ def build(
     resolved = resolve_target(target)
     start = time.perf_counter()
     with progress(f"building {model.name}"):
-        network = build_network(import_model(model, shapes=shapes), resolved, sparse)
+        network = build_network(import_model(model, shapes=shapes), resolved, sparse, precision)
         network.export(output)
     seconds = time.perf_counter() - start
 

@@ -8,12 +8,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+import msgspec
 
 from ..errors import InvalidArgumentError, UnsupportedModelError
 from ..targets import BACKENDS, backend_of, resolve_target
 from ..workload import ConvWorkload
 from .console import print_json, print_table, progress
-from .options import POSITIVE, input_shapes_option, json_option, records_option, target_option
+from .options import (
+    POSITIVE,
+    input_shapes_option,
+    json_option,
+    precision_option,
+    records_option,
+    target_option,
+)
 from .tasks import find_tasks
 
 if TYPE_CHECKING:
@@ -32,11 +40,18 @@ if TYPE_CHECKING:
     "what a compiler makes of that, asm for a CPU and ptx for CUDA; the registers and memory that CUDA's compiler "
     "reports.",
 )
+@precision_option
 @input_shapes_option
 @records_option
 @json_option
 def inspect(
-    subject: str, layer: int | None, target: str, show: str, shapes: dict[str, list[int]] | None, as_json: bool
+    subject: str,
+    layer: int | None,
+    target: str,
+    show: str,
+    precision: str,
+    shapes: dict[str, list[int]] | None,
+    as_json: bool,
 ) -> None:
     """Show how one convolution is scheduled, with operands in NCHW, and the code that comes out.
 
@@ -50,13 +65,14 @@ def inspect(
         raise InvalidArgumentError("show", show, f"one of {', '.join(views)} for target {target}")
     workload = find_workload(subject, layer, shapes)
     with progress(f"compiling {workload}"):
-        operator = compile_operator(workload, resolved)
+        operator = compile_operator(workload, resolved, precision=precision)
         content = _content(operator, show)
     selection = {"schedule": operator.selection.name, "reason": operator.selection.reason}
     if as_json:
-        print_json({"workload": workload, "target": json.loads(str(resolved)), **selection, show: content})
+        described = {**msgspec.structs.asdict(operator.problem), "target": json.loads(str(resolved))}
+        print_json({**described, **selection, show: content})
     elif show == "config":
-        print_table(["workload", str(workload)], [*selection.items(), *content.items()])
+        print_table(["workload", str(operator.problem)], [*selection.items(), *content.items()])
     elif show == "resources":
         print_table(list(content[0]), [list(kernel.values()) for kernel in content])
     else:

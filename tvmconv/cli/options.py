@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from ..precision import DEFAULT, WORDS
 from ..threads import set_num_threads
 
 
@@ -112,6 +113,14 @@ target_option = click.option(
     "--target",
     default="llvm",
     help="The target: llvm, cuda, a tag of TVM such as nvidia/nvidia-h100, or a target as JSON.",
+)
+
+precision_option = click.option(
+    "--precision",
+    type=click.Choice(WORDS),
+    default=DEFAULT,
+    help="What is promised of results with float32 operands: strict, as sums of fused multiply-adds; float32, as "
+    "frameworks have it; tf32, with factors rounded to TF32.",
 )
 
 threads_option = click.option(

@@ -16,6 +16,7 @@ import click
 
 from ..dtypes import DTYPES
 from ..errors import InvalidArgumentError, NoValidConfigurationError
+from ..precision import DEFAULT
 from ..workload import ConvWorkload
 from .console import note, progress
 from .interrupts import interrupts
@@ -28,6 +29,7 @@ from .options import (
     address,
     input_shapes_option,
     json_option,
+    precision_option,
     target_option,
 )
 from .tune_report import never_worked, print_plan, print_summaries, tell_log
@@ -104,6 +106,7 @@ class Measuring:
     metavar="S",
     help="Tune sparse kernels, for weights with this share of zeros at random places.",
 )
+@precision_option
 @click.option(
     "--tasks", "only", callback=numbers, metavar="1,3-5", help="Tune only these tasks, as --dry-run numbers them."
 )
@@ -151,6 +154,7 @@ def tune(
     dtype: str | None,
     algorithm: str,
     sparsity: float | None,
+    precision: str,
     only: frozenset[int] | None,
     log: Path,
     target: str,
@@ -180,6 +184,8 @@ def tune(
         raise click.UsageError("--input-shapes goes with MODEL")
     if sparsity is not None and algorithm != "auto":
         raise click.UsageError("--algorithm goes with dense weights")
+    if sparsity is not None and precision != DEFAULT:
+        raise click.UsageError("--precision goes with dense weights")
     if (how.rpc_tracker is None) != (how.rpc_key is None):
         raise click.UsageError("--rpc-tracker and --rpc-key go together")
     if how.devices is not None and how.rpc_tracker is not None:
@@ -189,7 +195,9 @@ def tune(
     from ..targets import device_facts
 
     check_log(log)
-    found = find_tasks(model, suite, workload, batch, dtype or "float32", target, algorithm, sparsity, shapes)
+    found = find_tasks(
+        model, suite, workload, batch, dtype or "float32", target, algorithm, sparsity, precision, shapes
+    )
     chosen = {number: task for number, task in enumerate(found, 1) if only is None or number in only}
     if only is not None and (absent := only - chosen.keys()):
         raise InvalidArgumentError("tasks", min(absent), f"numbers from 1 to {len(found)}, as --dry-run lists them")
@@ -235,6 +243,7 @@ def find_tasks(
     target: str,
     algorithm: str,
     sparsity: float | None,
+    precision: str,
     shapes: dict[str, list[int]] | None,
 ) -> list[ConvTask]:
     """Return the tasks of the one source that is given."""
@@ -242,12 +251,13 @@ def find_tasks(
     from ..network import import_model
 
     if suite is not None:
-        return task.extract_from_suite(suite, target, batch, dtype, algorithm, sparsity)
+        return task.extract_from_suite(suite, target, batch, dtype, algorithm, sparsity, precision)
     if workload is not None:
-        return [task.create(ConvWorkload.from_json(workload), target, algorithm, sparsity)]
+        return [task.create(ConvWorkload.from_json(workload), target, algorithm, sparsity, precision)]
     assert model is not None
     with progress(f"importing {model.name}"):
-        tasks = task.extract_from_model(import_model(model, shapes=shapes), target, algorithm, sparsity)
+        imported = import_model(model, shapes=shapes)
+        tasks = task.extract_from_model(imported, target, algorithm, sparsity, precision)
     if not tasks:
         expected = "a model with a convolution that tvmconv has a kernel for; `tvmconv tasks` lists them"
         raise InvalidArgumentError("MODEL", str(model), expected)

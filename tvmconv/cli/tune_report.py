@@ -9,12 +9,16 @@ from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from .console import note, print_json, print_table
 from .log import knobs_text, tell_skipped
 
 if TYPE_CHECKING:
     from ..autotvm.session import Summary
+    from ..dispatch.call import Call
     from ..dispatch.task import Task
+    from ..problem import Problem
     from ..targets import DeviceFacts
 
 
@@ -59,7 +63,9 @@ def print_plan(tasks: Mapping[int, Task], path: Path, device: DeviceFacts | None
             "to_do": max(0, share - known),
         }
     if as_json:
-        listed = [{"number": number, **tasks[number].problem._asdict(), **figures} for number, figures in plan.items()]
+        listed = [
+            {"number": number, **_described(tasks[number].problem), **figures} for number, figures in plan.items()
+        ]
         print_json({"log": str(path), "tasks": listed})
         return
     print_table(
@@ -97,6 +103,11 @@ def never_worked(summary: Summary) -> bool:
     return summary.trials > 0 and summary.best_cost == inf
 
 
+def _described(problem: Problem | Call) -> dict[str, object]:
+    """Return the fields of a problem."""
+    return problem._asdict() if isinstance(problem, tuple) else msgspec.structs.asdict(problem)
+
+
 def _micros(cost: float) -> float | str:
     return 1e6 * cost if cost < inf else ""
 
@@ -108,7 +119,7 @@ def _gain(summary: Summary) -> float | None:
 def _record(number: int, summary: Summary) -> dict[str, object]:
     return {
         "number": number,
-        **summary.task.problem._asdict(),
+        **_described(summary.task.problem),
         "target": json.loads(str(summary.task.target)),
         "default_seconds": summary.default_cost,
         "best_seconds": summary.best_cost,

@@ -112,19 +112,27 @@ def _pooled(records: Sequence[Record]) -> Record:
     return msgspec.structs.replace(last, result=(costs, *last.result[1:]))
 
 
+_Key = tuple[ConvWorkload, str]
+"""The workload and the precision of a problem: problems that differ in nothing else but sparsity share records."""
+
+
+def _key(problem: Problem) -> _Key:
+    return problem.workload, problem.precision
+
+
 class History:
     """The records of a log, with a search for the best configuration of a workload."""
 
     def __init__(self, log: Log, source: str) -> None:
         self.source = source
         self.skipped = log.skipped
-        self._records = defaultdict[ConvWorkload, defaultdict[float | None, list[Record]]](lambda: defaultdict(list))
+        self._records = defaultdict[_Key, defaultdict[float | None, list[Record]]](lambda: defaultdict(list))
         self._calls = defaultdict[Call, list[Record]](list)
         for record in log.records:
             if isinstance(problem := record.problem, Call):
                 self._calls[problem].append(record)
             else:
-                self._records[problem.workload][problem.sparsity].append(record)
+                self._records[_key(problem)][problem.sparsity].append(record)
 
     def best(
         self, problem: Problem, target: tvm.target.Target, template: Template, device: DeviceFacts | None
@@ -135,7 +143,7 @@ class History:
         """
         left_out = Counter[str]()
         for share in self._shares(problem):
-            records, objections = sifted(self._records[problem.workload][share], target, Maker.of(template), device)
+            records, objections = sifted(self._records[_key(problem)][share], target, Maker.of(template), device)
             left_out += objections
             if (record := best_record(records)) is not None:
                 return record, left_out
@@ -145,26 +153,26 @@ class History:
         self, problem: Problem, target: tvm.target.Target, template: Template, device: DeviceFacts
     ) -> Record | None:
         """Return the record of the nearest device like the present one, if it should beat the default here."""
-        records = [record for share in self._shares(problem) for record in self._records[problem.workload][share]]
+        records = [record for share in self._shares(problem) for record in self._records[_key(problem)][share]]
         others = {record.device for record in records if are_siblings(record.device, device)} - {device}
         for other in sorted(others, key=lambda other: distance(device, other)):
             record, _ = self.best(problem, target, template, other)
-            if record is not None and self._pays(record, problem.workload, target, template, device):
+            if record is not None and self._pays(record, problem, target, template, device):
                 return record
         return None
 
     def _pays(
         self,
         record: Record,
-        workload: ConvWorkload,
+        problem: Problem,
         target: tvm.target.Target,
         template: Template,
         device: DeviceFacts,
     ) -> bool:
         """Return whether a sibling's record should beat the default on a device, by measurements of both there."""
-        measured = Problem(workload, record.sparsity)
+        measured = msgspec.structs.replace(problem, sparsity=record.sparsity)
         config = default_config(template, measured, str(target))
-        same, _ = sifted(self._records[workload][record.sparsity], target, Maker.of(template), record.device)
+        same, _ = sifted(self._records[_key(problem)][record.sparsity], target, Maker.of(template), record.device)
         default = best_record(each for each in same if msgspec.convert(each.knobs, template.Config) == config)
         if default is None:
             return False
@@ -174,9 +182,8 @@ class History:
 
     def _shares(self, problem: Problem) -> list[float | None]:
         """Return the shares of zeros with records for a problem, the nearest first; None is that of dense kernels."""
-        workload, sparsity = problem
-        shares = [share for share in self._records[workload] if serves(share, sparsity)]
-        return sorted(shares, key=lambda share: abs((share or 0.0) - (sparsity or 0.0)))
+        shares = [share for share in self._records[_key(problem)] if serves(share, problem.sparsity)]
+        return sorted(shares, key=lambda share: abs((share or 0.0) - (problem.sparsity or 0.0)))
 
     def best_of_task(self, task: Task, device: DeviceFacts | None) -> tuple[Record | None, Counter[str]]:
         """Return `best` for a task of a template of one's own."""

@@ -1,10 +1,10 @@
 """Tuning logs: one line of JSON for each trial, in the layout of AutoTVM's log version 0.2 with more fields.
 
 `input`, `config`, `result`, `version` and `tvm_version` are AutoTVM's: the target, the template's name, the workload as
-its only argument, and for a sparse kernel the share of zeros as its only keyword argument, or the arguments of a
-template of one's own; knobs as `[name, "ot", value]`, of such a template also of the kinds "sp", "re" and "an"; costs
-in seconds, error number, seconds of the trial and the time of day. `device`, `versions`, `status`, `reason` and `stage`
-are what AutoTVM left out.
+its only argument, and as keyword arguments the share of zeros of a sparse kernel and a precision other than float32,
+or the arguments of a template of one's own; knobs as `[name, "ot", value]`, of such a template also of the kinds "sp",
+"re" and "an"; costs in seconds, error number, seconds of the trial and the time of day. `device`, `versions`, `status`,
+`reason` and `stage` are what AutoTVM left out.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from typing import Any
 import msgspec
 
 from ..errors import InvalidArgumentError
+from ..precision import DEFAULT
 from ..problem import Problem
 from ..targets import DeviceFacts
 from ..version import __version__
@@ -43,9 +44,10 @@ Result = tuple[tuple[float, ...], int, float, float]
 
 
 class Keywords(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
-    """The arguments of a template beside the workload: `{}`, or `{"sparsity": 0.9}`."""
+    """The arguments of a template beside the workload: `{}`, `{"sparsity": 0.9}` or `{"precision": "tf32"}`."""
 
     sparsity: float | None = None
+    precision: str = DEFAULT
 
 
 Input = tuple[str, str, tuple[ConvWorkload | bool | int | float | str | tuple[Any, ...] | None, ...], Keywords]
@@ -118,10 +120,10 @@ class Record(msgspec.Struct, frozen=True):
 
     @property
     def problem(self) -> Problem | Call:
-        """The workload, with the share of zeros for a sparse kernel, or the call of a template of one's own."""
+        """The problem that the kernel solves, or the call of a template of one's own."""
         arguments = self.input[2]
         if arguments and isinstance(arguments[0], ConvWorkload):
-            return Problem(arguments[0], self.sparsity)
+            return Problem(arguments[0], self.sparsity, self.input[3].precision)
         return Call(self.template, msgspec.json.encode(arguments).decode())
 
     @property
@@ -192,7 +194,7 @@ def _passed(problem: Problem | Call) -> tuple[tuple[Any, ...], Keywords]:
     """Return the arguments of a template for a problem."""
     if isinstance(problem, Call):
         return problem.args, Keywords()
-    return (problem.workload,), Keywords(problem.sparsity)
+    return (problem.workload,), Keywords(problem.sparsity, problem.precision)
 
 
 def encode(record: Record) -> bytes:
@@ -217,7 +219,13 @@ def decode(line: bytes) -> Record:
         msgspec.json.decode(record.target, type=_Target)
     except msgspec.DecodeError:
         raise msgspec.ValidationError(f"target {record.target}") from None
-    return _with_present_names(record) if is_convolution else record
+    if not is_convolution:
+        return record
+    try:
+        record.problem  # noqa: B018, a precision that there is not
+    except InvalidArgumentError as error:
+        raise msgspec.ValidationError(str(error)) from None
+    return _with_present_names(record)
 
 
 def _with_present_names(record: Record) -> Record:

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from ..errors import InvalidArgumentError
 from ..problem import Problem
 from ..schedules import cpu, cuda
@@ -105,7 +107,7 @@ def templates_for(problem: Problem, target: tvm.target.Target, algorithm: str = 
     _require_dtype(problem, target)
     known, kind = _supporting(problem, target), target.kind.name
     if not known:
-        plain = problem._replace(workload=problem.workload.in_nchw())
+        plain = msgspec.structs.replace(problem, workload=problem.workload.in_nchw())
         expected = f"NCHW to NCHW, or others that a template takes for {plain} on {kind}"
         raise InvalidArgumentError("layout", problem.workload.layouts, expected)
     if algorithm not in ("auto", *known):

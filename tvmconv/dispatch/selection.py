@@ -5,13 +5,14 @@ from __future__ import annotations
 import warnings
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
 from ..epilogue import Epilogue
 from ..errors import InvalidArgumentError
+from ..precision import DEFAULT
 from ..problem import Problem
 from ..schedules.template import Template
 from ..targets import DeviceFacts
@@ -52,15 +53,20 @@ def select(problem: Problem, target: tvm.target.Target, config: Any = None, algo
 
     A `config` given by the caller is checked and used, by the template that it belongs to; else the best that a tuning
     log has for this problem and this device, by any template of the algorithm; else the default of the template with
-    the least estimate. Records of a sparse kernel serve for shares of zeros near to theirs: see `history.serves`.
+    the least estimate. Records of a sparse kernel serve for shares of zeros near to theirs: see `history.serves`. The
+    template that is taken keeps the problem's precision, whatever its records are of.
     """
     if config is not None:
-        return _given(config, problem, target, templates_for(problem, target, algorithm))
-    if found := tuned(problem, target, algorithm):
-        return found.selection
-    template = template_for(problem, target, algorithm)
-    share = "" if problem.sparsity is None else f" for {100 * problem.density:.3g}% non-zeros"
-    return Selection(template, default_config(template, problem, str(target)), f"default configuration{share}")
+        selection = _given(config, problem, target, templates_for(problem, target, algorithm))
+    elif found := tuned(problem, target, algorithm):
+        selection = found.selection
+    else:
+        template = template_for(problem, target, algorithm)
+        share = "" if problem.sparsity is None else f" for {100 * problem.density:.3g}% non-zeros"
+        selection = Selection(template, default_config(template, problem, str(target)), f"default configuration{share}")
+    if problem.precision == DEFAULT:
+        return selection
+    return replace(selection, reason=f"{selection.reason}; precision {problem.precision}")
 
 
 def tuned(problem: Problem, target: tvm.target.Target, algorithm: str = "auto") -> Found | None:
@@ -68,12 +74,20 @@ def tuned(problem: Problem, target: tvm.target.Target, algorithm: str = "auto") 
 
     Logs that are applied come first, then those that tvmconv ships for the device that is there. A workload without
     records of its own takes those of the same without an epilogue, which hardly changes what is fast. Where no log has
-    records of the device itself, those of a device like it serve: see `siblings`. An applied log whose records of the
-    workload are all left out says why in a warning, unless it has what is found.
+    records of the device itself, those of a device like it serve: see `siblings`. Where none has any of the problem's
+    precision, those of another one serve, of the template alone that has the least estimate: others may be slower with
+    this precision than what was not measured. An applied log whose records of the workload are all left out says why in
+    a warning, unless it has what is found.
     """
-    question = _Question(problem, target, templates_for(problem, target, algorithm), device_here(target))
+    templates, device = templates_for(problem, target, algorithm), device_here(target)
+    question = _Question(problem, target, templates, device, [problem])
     found, complaints = question.of_device()
     found = found or question.of_sibling()
+    if found is None and (others := problem.in_other_words):
+        template = template_for(problem, target, algorithm)
+        question = _Question(problem, target, (template,), device, others)
+        found, more = question.of_device()
+        found, complaints = found or question.of_sibling(), {**complaints, **more}
     if found is not None:
         complaints.pop(found.history, None)
     for complaint in complaints.values():
@@ -90,6 +104,8 @@ class _Question:
     templates: Sequence[Template]
     device: DeviceFacts | None
     """The device of the target; None where it is not here."""
+    measured: Sequence[Problem]
+    """The problem itself, or it with other precisions: those whose records are asked for, the best first."""
 
     def of_device(self) -> tuple[Found | None, dict[History, str]]:
         """Return a log's best for the device itself, and complaints about applied logs before it that have nothing.
@@ -122,9 +138,12 @@ class _Question:
 
     def _places(self) -> Iterator[tuple[History, Problem, str]]:
         """Yield the logs, the problems whose records serve, and the reason's words for these, in order."""
-        described = {self.problem: "tuned"}
-        plain = self.problem._replace(workload=msgspec.structs.replace(self.problem.workload, epilogue=Epilogue()))
-        described.setdefault(plain, "tuned without its epilogue")
+        described: dict[Problem, str] = {}
+        for problem in self.measured:
+            word = "" if problem == self.problem else f" for {problem.precision}"
+            plain = msgspec.structs.replace(problem.workload, epilogue=Epilogue())
+            described[problem] = f"tuned{word}"
+            described.setdefault(msgspec.structs.replace(problem, workload=plain), f"tuned{word} without its epilogue")
         for history in (*applied.get(), *((shipped(),) if self.device is not None else ())):
             for same, how in described.items():
                 yield history, same, how

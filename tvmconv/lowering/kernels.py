@@ -118,7 +118,7 @@ def _scheduled(problem: Problem, selection: Selection, target: tvm.target.Target
 
 def fold(problem: Problem, selection: Selection, target: tvm.target.Target, constants: Constants) -> Folded:
     """Return the lowered function of a sparse problem, with its constants in it."""
-    skeleton = kept_skeleton(problem._replace(sparsity=0.0), selection.template, selection.config, str(target))
+    skeleton = kept_skeleton(Problem(problem.workload, 0.0), selection.template, selection.config, str(target))
     products, most = skeleton.pixels * int(np.count_nonzero(constants["w"])), backend_of(target).most_products
     if products > most:
         raise CodeSizeError(f"{problem.workload}: {products} multiply-adds of a thread; at most {most} are compiled in")

@@ -7,6 +7,7 @@ from typing import Any
 import tvm
 
 from .. import cuda, kernel_cache
+from ..precision import DEFAULT, require_precision
 from ..targets import cuda_arch, resolve_target
 from .batch_norm import simplify_batch_norms
 from .compiling import compile_network
@@ -15,10 +16,10 @@ from .kernels import use_kernels
 from .model import Model
 from .network import Network
 from .powers import simplify_powers
-from .precision import sum_in_float32
+from .summing import sum_in_float32
 
 
-def build(model: Any, target: Any = "llvm", sparse: str = "auto") -> Network:
+def build(model: Any, target: Any = "llvm", sparse: str = "auto", precision: str = DEFAULT) -> Network:
     """Compile a model for a target: its convolutions with the kernels of tvmconv, the rest with TVM's.
 
     `model` is what `import_model` returns, or anything it takes without `inputs`; `target` is anything that
@@ -26,11 +27,13 @@ def build(model: Any, target: Any = "llvm", sparse: str = "auto") -> Network:
     that can be imported and that TVM cannot compile, with the operator at fault.
 
     `sparse` says which weights are compiled into their kernels, where nothing is left of their zeros: "auto", those
-    with many zeros; "always", all; or "never".
+    with many zeros; "always", all; or "never". `precision` is that of tvmconv's kernels, as for `tvmconv.compile`; what
+    TVM computes is the same for each.
     """
+    require_precision(precision)
     resolved = resolve_target(target)
     source = model if isinstance(model, Model) else import_model(model)
-    mod, layers = use_kernels(source.mod, resolved, sparse)
+    mod, layers = use_kernels(source.mod, resolved, sparse, precision)
     mod = sum_in_float32(simplify_powers(simplify_batch_norms(mod)))
     executable = compile_network(mod, resolved)
     kernels = _machine_code(mod, resolved)

@@ -11,9 +11,9 @@ from tvm import relax
 
 from .. import dispatch, lowering
 from ..folding.constants import COMPILED_IN
+from ..precision import DEFAULT
 from ..problem import Problem
 from ..targets import backend_of
-from ..workload import ConvWorkload
 from ..workspace import Workspace, take_out
 from .constants import static_shape
 from .graph import rebind
@@ -34,7 +34,7 @@ def sites_for(mod: tvm.IRModule, target: tvm.target.Target) -> list[Site]:
 
 
 def use_kernels(
-    mod: tvm.IRModule, target: tvm.target.Target, sparse: str = "auto"
+    mod: tvm.IRModule, target: tvm.target.Target, sparse: str = "auto", precision: str = DEFAULT
 ) -> tuple[tvm.IRModule, tuple[Layer, ...]]:
     """Return the module with a scheduled kernel for each convolution that can have one, and what runs each layer.
 
@@ -42,7 +42,7 @@ def use_kernels(
     another tensor and clips behind it. A linear layer is a convolution with kernels and images of one element.
     Convolutions with equal workloads share a kernel. Weights that are constants are laid out here and now as the kernel
     wants them. Where `sparse`, one of `MODES`, says so, they are compiled in: such kernels are modules of their own, in
-    the attribute "external_mods".
+    the attribute "external_mods". The others have the `precision`, one of `WORDS`.
 
     On a CPU, what convolutions hand to each other is in blocks of channels, as `choose_layouts` says.
 
@@ -51,11 +51,12 @@ def use_kernels(
     """
     sites = sites_for(mod, target)
     builder = relax.BlockBuilder(mod)
-    selections: dict[ConvWorkload, dispatch.Selection] = {}
-    kernels: dict[tuple[ConvWorkload, bool], tuple[relax.GlobalVar, Packing | None, Workspace]] = {}
-    sparse_kernels = SparseKernels(target, sparse, [site.workload for site in sites if site.workload is not None])
+    selections: dict[Problem, dispatch.Selection] = {}
+    kernels: dict[tuple[Problem, bool], tuple[relax.GlobalVar, Packing | None, Workspace]] = {}
+    workloads = [site.workload for site in sites if site.workload is not None]
+    sparse_kernels = SparseKernels(target, sparse, workloads, precision)
     chosen = _choose_sparse(sites, sparse_kernels)
-    sites, calls = choose_layouts(mod, sites, target, [sites[place].output for place in chosen])
+    sites, calls = choose_layouts(mod, sites, target, [sites[place].output for place in chosen], precision)
     layers = []
     for place, site in enumerate(sites):
         if site.workload is None:
@@ -65,13 +66,13 @@ def use_kernels(
             calls[site.output] = _sparse_call(site, choice)
             layers.append(Layer(site.convolution, f"tvmconv {choice.template}", choice.config, choice.reason))
             continue
-        workload, weight = site.workload, site.weight
-        if workload not in selections:
-            selections[workload] = dispatch.select(Problem(workload), target)
-        selection, key = selections[workload], (workload, weight is not None)
+        problem, weight = Problem(site.workload, precision=precision), site.weight
+        if problem not in selections:
+            selections[problem] = dispatch.select(problem, target)
+        selection, key = selections[problem], (problem, weight is not None)
         if key not in kernels:
             name = f"tvmconv_{selection.name.split('/')[1]}_{len(kernels)}"
-            kernel, packing = lowering.lower(Problem(workload), selection, target, name), None
+            kernel, packing = lowering.lower(problem, selection, target, name), None
             if weight is not None:
                 kernel, packing = split_packing(kernel)
             kernel, workspace = take_out(kernel, target)

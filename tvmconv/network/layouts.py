@@ -17,6 +17,7 @@ from tvm import relax
 
 from ..dispatch import algorithms_for, least_cycles
 from ..layout import data_layout
+from ..precision import DEFAULT
 from ..problem import Problem
 from ..schedules.cpu.machine import native_lanes
 from ..targets import backend_of
@@ -35,7 +36,11 @@ POOLING = {"relax.nn.avg_pool2d": relax.op.nn.avg_pool2d, "relax.nn.max_pool2d":
 
 
 def choose_layouts(
-    mod: tvm.IRModule, sites: Sequence[Site], target: tvm.target.Target, in_nchw: Collection[relax.Var] = ()
+    mod: tvm.IRModule,
+    sites: Sequence[Site],
+    target: tvm.target.Target,
+    in_nchw: Collection[relax.Var] = (),
+    precision: str = DEFAULT,
 ) -> tuple[list[Site], dict[relax.Var, relax.Expr]]:
     """Return the sites with the layouts of their operands, and new values for other variables that are in blocks.
 
@@ -54,7 +59,7 @@ def choose_layouts(
     others: dict[relax.Var, relax.Expr] = {}
     chosen: dict[relax.Var, Site] = {}
     for block in blocks_of(mod):
-        part = Part(block, by_output, layout, target)
+        part = Part(block, by_output, layout, target, precision)
         in_blocks = part.in_blocks(in_nchw)
         for var in part.live:
             if (site := by_output.get(var)) is not None:
@@ -73,9 +78,11 @@ class Part:
         by_output: Mapping[relax.Var, Site],
         layout: str,
         target: tvm.target.Target,
+        precision: str,
     ) -> None:
-        self._values, self._by_output, self._layout, self._target = block.values, by_output, layout, target
-        self._cycles = cache(lambda workload: least_cycles(Problem(workload), target))  # a search asks for it again
+        self._values, self._by_output, self._layout = block.values, by_output, layout
+        self._target, self._precision = target, precision
+        self._cycles = cache(self._least_cycles)  # a search asks for it again
         self._parents: dict[relax.Var, relax.Var] = {}
         self.live = block.live({var: site.operands for var, site in by_output.items()})
 
@@ -89,7 +96,7 @@ class Part:
             value, site = self._values[var], self._by_output.get(var)
             if site is None:
                 fixed.update(self._joined(var, value))
-            elif var in in_nchw or not _takes_blocks(site, self._layout, self._target):
+            elif var in in_nchw or not self._takes_blocks(site):
                 fixed.update([var, *free_variables(*site.operands)])
             else:
                 operands = dict(zip(site.described.operands, site.operands, strict=False))
@@ -131,6 +138,24 @@ class Part:
         starts = groups, set[relax.Var]()
         return min(map(improved, starts), key=lambda chosen: cycles(range(len(ends)), chosen))
 
+    def _takes_blocks(self, site: Site) -> bool:
+        """Return whether a template can run a convolution with both ends in blocks, where their channels allow it."""
+        workload, x = site.described, site.operands[0]
+        if static_shape(x.ty) != workload.x_shape or static_shape(site.output.ty) != workload.output_shape:
+            return False  # one with a single spatial axis, or a linear layer
+        if workload.epilogue.residual and not isinstance(site.operands[-1], relax.Var):
+            return False  # a constant, which is in NCHW
+        ends = {
+            name: self._layout
+            for name, channels in (("layout", workload.in_channels), ("out_layout", workload.out_channels))
+            if channels % channel_block(self._layout) == 0
+        }
+        problem = Problem(msgspec.structs.replace(workload, **ends), precision=self._precision)
+        return bool(algorithms_for(problem, self._target))
+
+    def _least_cycles(self, workload: ConvWorkload) -> float:
+        return least_cycles(Problem(workload, precision=self._precision), self._target)
+
     def _root_of(self, x: relax.Expr) -> relax.Var | None:
         return self._root(x) if isinstance(x, relax.Var) else None
 
@@ -153,21 +178,6 @@ class Part:
         while not (parent := self._parents.setdefault(var, var)).same_as(var):
             var = parent
         return var
-
-
-def _takes_blocks(site: Site, layout: str, target: tvm.target.Target) -> bool:
-    """Return whether a template can run a convolution with both ends in blocks, where their channels allow it."""
-    workload, x = site.described, site.operands[0]
-    if static_shape(x.ty) != workload.x_shape or static_shape(site.output.ty) != workload.output_shape:
-        return False  # one with a single spatial axis, or a linear layer
-    if workload.epilogue.residual and not isinstance(site.operands[-1], relax.Var):
-        return False  # a constant, which is in NCHW
-    ends = {
-        name: layout
-        for name, channels in (("layout", workload.in_channels), ("out_layout", workload.out_channels))
-        if channels % channel_block(layout) == 0
-    }
-    return bool(algorithms_for(Problem(msgspec.structs.replace(workload, **ends)), target))
 
 
 def _with_layouts(site: Site, in_blocks: Collection[relax.Var], layout: str) -> Site:

@@ -19,6 +19,7 @@ from ..dispatch import Selection, select, sparse_template, tuned
 from ..errors import InvalidArgumentError
 from ..folding.constants import Constants, is_finite, sparsity_of
 from ..lowering import build_kernel, machine_code
+from ..precision import DEFAULT
 from ..problem import Problem
 from ..threads import usable_cpus
 from ..workload import ConvWorkload
@@ -52,12 +53,15 @@ class SparseChoice:
 class SparseKernels:
     """Makes the sparse kernels of one network; equal constants of equal workloads share one."""
 
-    def __init__(self, target: tvm.target.Target, mode: str, workloads: Sequence[ConvWorkload]) -> None:
-        """Start with no kernels; `workloads` are all of the network."""
+    def __init__(
+        self, target: tvm.target.Target, mode: str, workloads: Sequence[ConvWorkload], precision: str = DEFAULT
+    ) -> None:
+        """Start with no kernels; `workloads` are all of the network, and the precision is that of dense kernels."""
         if mode not in MODES:
             raise InvalidArgumentError("sparse", mode, f"one of {', '.join(MODES)}")
         self._target = target
         self._mode = mode
+        self._precision = precision
         self._weight_bytes = sum(workload.itemsize * prod(workload.w_shape) for workload in workloads)
         self._chosen: dict[str, tuple[ConvWorkload, Constants, Selection]] = {}
         # Layers of a network are alike, and models of devices take a while.
@@ -114,7 +118,7 @@ class SparseKernels:
         """Return whether the sparse kernel should be the faster one."""
         zeros = sparsity_of(weight)
         if sparse := tuned(Problem(workload.without_scale(), zeros), self._target):
-            dense = tuned(Problem(workload), self._target)
+            dense = tuned(Problem(workload, precision=self._precision), self._target)
             if dense and str(dense.record.device) == str(sparse.record.device):
                 return sparse.record.cost < dense.record.cost
         if zeros < THRESHOLD or int(np.count_nonzero(weight)) > MOST_NONZEROS:

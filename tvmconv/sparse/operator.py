@@ -42,7 +42,7 @@ class SparseOperator(Operator):
         constants: Constants,
         report: SparseReport,
     ) -> None:
-        super().__init__(workload, target, selection, module, NO_WORKSPACE)
+        super().__init__(Problem(workload, sparsity_of(constants["w"])), target, selection, module, NO_WORKSPACE)
         self.constants = constants
         """The weight w in the shape `workload.w_shape`, and the shift (K,), if any."""
         self.report = report
@@ -55,17 +55,13 @@ class SparseOperator(Operator):
         return self._calls(self.launch, (), arrays, out)
 
     def _lowered(self) -> tirx.PrimFunc:
-        func = fold(self._problem, self.selection, self.target, self.constants).func
+        func = fold(self.problem, self.selection, self.target, self.constants).func
         return func.with_attr("global_symbol", KERNEL_NAME)
 
     def _compiled(self) -> Executable:
         if isinstance(self._module, Executable):
             return self._module
-        return build_kernel(self._problem, self.selection, self.target, self.constants).executable
-
-    @property
-    def _problem(self) -> Problem:
-        return Problem(self.workload, sparsity_of(self.constants["w"]))
+        return build_kernel(self.problem, self.selection, self.target, self.constants).executable
 
     def _details(self, executable: Executable) -> dict[str, Any]:
         sources = cuda.sources(executable.mod)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ...dispatch import dense_algorithms
+from ...precision import DEFAULT
 from .copies import Copy
 from .im2col import Im2colGemm
 from .metaschedule import MetaSchedule
@@ -20,12 +21,15 @@ FOR_SPARSE = ("tvmconv-dense", "pytorch-half-channels", "pytorch-half-filters", 
 """The names of peers that are of interest only where much of the weight is zero."""
 
 
-def known_peers() -> dict[str, Peer]:
-    """Return all peers by their names, in the order of the columns, with tvmconv's algorithms registered by now."""
+def known_peers(precision: str = DEFAULT) -> dict[str, Peer]:
+    """Return all peers by their names, in the order of the columns, with tvmconv's algorithms registered by now.
+
+    The precision is that of peers that are tvmconv.
+    """
     peers = (
-        Plain(),
-        Dense(),
-        *map(Algorithm, dense_algorithms()),
+        Plain(precision),
+        Dense(precision),
+        *(Algorithm(algorithm, precision) for algorithm in dense_algorithms()),
         PyTorch(),
         PyTorch("pytorch-channels-last", channels_last=True),
         PyTorch("pytorch-tf32", tf32=True),

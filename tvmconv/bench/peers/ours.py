@@ -10,6 +10,7 @@ import msgspec
 
 from ...dispatch import algorithms_for
 from ...epilogue import Epilogue
+from ...precision import DEFAULT
 from ...problem import Problem
 from ...workload import ConvWorkload
 from .peer import Call, Operands, Peer
@@ -26,13 +27,16 @@ class Tvmconv(Peer):
     config: Any = None
     """A configuration to take, whatever tvmconv itself would choose; None leaves the choice to it."""
 
+    def __init__(self, precision: str = DEFAULT) -> None:
+        self.precision = precision
+
     def obstacle(self, workload: ConvWorkload, target: tvm.target.Target) -> str | None:
         return None
 
     def prepare(self, workload: ConvWorkload, target: tvm.target.Target, sets: Sequence[Operands]) -> list[Call]:
         from ... import operators
 
-        operator = operators.compile(workload, target, self.config, self.algorithm)
+        operator = operators.compile(workload, target, self.config, self.algorithm, self.precision)
         return [partial(operator, **operands) for operands in sets]
 
     def unit(self, workload: ConvWorkload) -> float:
@@ -43,6 +47,7 @@ class Configured(Tvmconv):
     """tvmconv with one configuration."""
 
     def __init__(self, config: Any, algorithm: str = "auto") -> None:
+        super().__init__()
         self.config = config
         self.algorithm = algorithm
         self.name = str(config)
@@ -51,12 +56,13 @@ class Configured(Tvmconv):
 class Algorithm(Tvmconv):
     """tvmconv with one of its algorithms for a convolution, to see them side by side."""
 
-    def __init__(self, algorithm: str) -> None:
+    def __init__(self, algorithm: str, precision: str = DEFAULT) -> None:
+        super().__init__(precision)
         self.algorithm = algorithm
         self.name = f"tvmconv-{algorithm}"
 
     def obstacle(self, workload: ConvWorkload, target: tvm.target.Target) -> str | None:
-        known = algorithms_for(Problem(workload), target)
+        known = algorithms_for(Problem(workload, precision=self.precision), target)
         if self.algorithm not in known:
             return f"by {' or '.join(known)} on {target.kind.name}"
         return "the only algorithm for it" if len(known) == 1 else None

@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from ...precision import DEFAULT
 from ...workload import ConvWorkload
 
 if TYPE_CHECKING:
@@ -22,6 +23,8 @@ class Peer(ABC):
     """One way to compute convolutions."""
 
     name: str
+    precision: str = DEFAULT
+    """The precision of its results, in tvmconv's words; `unit` says what a library does beside that."""
 
     @abstractmethod
     def obstacle(self, workload: ConvWorkload, target: tvm.target.Target) -> str | None:

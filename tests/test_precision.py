@@ -1,0 +1,405 @@
+"""Precision: the words, the key of problems and records, what results may be wrong by, and each way to ask for one."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import onnx
+import pytest
+from command_line import tvmconv, tvmconv_json
+from network_graph import Graph
+
+import tvmconv as library
+from tvmconv import ConvWorkload, autotvm, dispatch
+from tvmconv.arrays import to_torch
+from tvmconv.autotvm import worker
+from tvmconv.autotvm.measure import MeasureInput, MeasureResult, Stage, Status
+from tvmconv.autotvm.simulator import ReplayedTask
+from tvmconv.cli.tune import find_tasks
+from tvmconv.compute import conv2d_reference
+from tvmconv.dispatch.call import problem_from
+from tvmconv.dispatch.record import Record, append, decode, encode, load_from_file
+from tvmconv.epilogue import Epilogue
+from tvmconv.errors import InvalidArgumentError
+from tvmconv.precision import PRECISIONS, WORDS
+from tvmconv.problem import Problem
+from tvmconv.schedules import cpu
+from tvmconv.targets import device_facts, resolve_target
+from tvmconv.testing import Sample, check_result, random_operands
+
+WORKLOAD = ConvWorkload.conv2d((1, 8, 12, 12), (16, 8, 3, 3))
+HALF = ConvWorkload.conv2d((1, 8, 12, 12), (16, 8, 3, 3), dtype="float16")
+FUSED = ConvWorkload.conv2d((1, 8, 12, 12), (16, 8, 3, 3), scale=True, shift=True, residual=True, activation="silu")
+CPU = resolve_target("llvm")
+HERE = device_facts("llvm")
+
+any_word = pytest.mark.parametrize("word", WORDS)
+
+
+# The word and the problem
+
+
+def test_each_word_is_served_by_itself_and_stricter_ones() -> None:
+    assert WORDS == ("strict", "float32", "tf32")
+    for place, row in enumerate(PRECISIONS.values()):
+        assert row.served_by == WORDS[place::-1]
+        assert row.promise.endswith(".")
+
+
+@pytest.mark.parametrize("word", ["TF32", "", None, ["tf32"], 32])
+def test_unknown_word_is_refused(word: Any) -> None:
+    with pytest.raises(InvalidArgumentError, match="precision is .*; expected strict, float32 or tf32"):
+        Problem(WORKLOAD, precision=word)
+    with pytest.raises(InvalidArgumentError, match="precision is .*; expected strict, float32 or tf32"):
+        library.compile(WORKLOAD, precision=word)
+    operands = random_operands(WORKLOAD)
+    with pytest.raises(InvalidArgumentError, match="precision is .*; expected strict, float32 or tf32"):
+        library.conv2d(operands["x"], operands["w"], precision=word)
+    with pytest.raises(InvalidArgumentError, match="precision is .*; expected strict, float32 or tf32"):
+        library.build(two_layers(), precision=word)
+
+
+def test_problems_of_other_words_are_others() -> None:
+    problems = [Problem(WORKLOAD, precision=word) for word in WORDS]
+    assert len(set(problems)) == len(WORDS)
+    assert Problem(WORKLOAD) == problems[1]
+    assert [str(problem) for problem in problems] == [
+        f"{WORKLOAD}, precision strict",
+        f"{WORKLOAD}",
+        f"{WORKLOAD}, precision tf32",
+    ]
+    assert [problem.precision for problem in problems[0].in_other_words] == ["float32", "tf32"]
+    assert [problem.precision for problem in problems[1].in_other_words] == ["strict", "tf32"]
+    assert [problem.precision for problem in problems[2].in_other_words] == ["float32", "strict"]
+
+
+@any_word
+def test_message_to_another_process_holds_it(word: str) -> None:
+    problem = Problem(WORKLOAD, precision=word)
+    assert problem_from(problem.to_json()) == problem
+
+
+def test_one_computation_has_one_problem() -> None:
+    """Numbers in half precision are TF32 numbers; sparse kernels use multiply-adds alone."""
+    assert Problem(HALF, precision="tf32") == Problem(HALF)
+    assert Problem(HALF).in_other_words == []
+    for word in WORDS:
+        assert Problem(WORKLOAD, 0.5, word) == Problem(WORKLOAD, 0.5)
+    with pytest.raises(
+        InvalidArgumentError, match="'strict'; expected float32 or tf32: tensor cores may add up float16"
+    ):
+        Problem(HALF, precision="strict")
+
+
+# Results
+
+
+def rounded(array: np.ndarray, bits: int, up: bool = True) -> np.ndarray:
+    """Return float32 numbers with so many bits behind the point, rounded to the nearest, or with the others cut off."""
+    dropped = 23 - bits
+    patterns = array.view(np.uint32) + np.uint32(up << (dropped - 1))
+    return (patterns & np.uint32(-1 << dropped & 0xFFFFFFFF)).view(np.float32)
+
+
+def computed(workload: ConvWorkload, operands: dict[str, np.ndarray], bits: int, up: bool = True) -> np.ndarray:
+    """Return the convolution of factors with so many bits."""
+    inputs = {name: array for name, array in operands.items() if name != "output"}
+    factors = {name: rounded(inputs[name], bits, up) for name in ("x", "w")}
+    return conv2d_reference(workload, **{**inputs, **factors}).astype(workload.dtype)
+
+
+ROUNDED = {
+    "products of one": ConvWorkload.conv2d((1, 1, 9, 9), (1, 1, 1, 1)),
+    "depthwise": ConvWorkload.depthwise((2, 24, 17, 17), (24, 1, 3, 3)),
+    "dense": ConvWorkload.conv2d((2, 64, 14, 14), (32, 64, 3, 3)),
+    "long sums": ConvWorkload.conv2d((1, 1024, 6, 6), (32, 1024, 1, 1)),
+    "fused": FUSED,
+    "NHWC": msgspec.structs.replace(FUSED, layout="NHWC", w_layout="KRSC", out_layout="NHWC"),
+}
+
+
+@pytest.mark.parametrize("workload", ROUNDED.values(), ids=ROUNDED)
+def test_tf32_may_round_its_factors_to_the_nearest_tf32(workload: ConvWorkload) -> None:
+    """And no other precision may, nor may it round to bfloat16, or cut bits off."""
+    for seed in range(5):
+        operands = random_operands(workload, seed)
+        nearest, bfloat16 = (computed(workload, operands, bits) for bits in (10, 7))
+        check_result(workload, operands, nearest, precision="tf32")
+        check_result(workload, operands, computed(workload, operands, 22), precision="tf32")
+        with pytest.raises(AssertionError, match="elements are wrong|root mean square error"):
+            check_result(workload, operands, bfloat16, precision="tf32")
+        for word in ("strict", "float32"):
+            with pytest.raises(AssertionError, match="elements are wrong|root mean square error"):
+                check_result(workload, operands, nearest, precision=word)
+        if workload.in_channels > 1 and workload.epilogue == Epilogue():  # a bound for the steepest slope is wider
+            with pytest.raises(AssertionError, match="elements are wrong|root mean square error"):
+                check_result(workload, operands, computed(workload, operands, 10, up=False), precision="tf32")
+
+
+def test_sample_has_the_bound_of_the_problem() -> None:
+    workload = ROUNDED["dense"]
+    operands = random_operands(workload)
+    nearest = computed(workload, operands, 10)
+    Sample(Problem(workload, precision="tf32"), operands, np.random.default_rng(0), nearest.size // 3).check(nearest)
+    with pytest.raises(AssertionError, match="elements are wrong|root mean square error"):
+        Sample(Problem(workload), operands, np.random.default_rng(0), nearest.size // 3).check(nearest)
+
+
+def test_one_wrong_element_is_found_in_tf32() -> None:
+    workload = ROUNDED["dense"]
+    operands = random_operands(workload)
+    got = computed(workload, operands, 10)
+    got[1, 2, 3, 4] += 2
+    with pytest.raises(AssertionError, match="1 of 12544 elements are wrong"):
+        check_result(workload, operands, got, precision="tf32")
+
+
+@any_word
+def test_calls_take_it(word: str) -> None:
+    operands = random_operands(WORKLOAD)
+    check_result(WORKLOAD, operands, library.conv2d(operands["x"], operands["w"], precision=word))
+    depthwise = ConvWorkload.depthwise((1, 8, 12, 12), (8, 1, 3, 3))
+    operands = random_operands(depthwise)
+    check_result(depthwise, operands, library.depthwise(operands["x"], operands["w"], precision=word))
+
+
+def test_calls_in_half_precision_share_a_kernel() -> None:
+    from tvmconv import operators
+
+    operands = random_operands(HALF)
+    kept = {library.conv2d(operands["x"], operands["w"], precision=word).tobytes() for word in ("float32", "tf32")}
+    assert len(kept) == 1
+    assert len([problem for problem, *_ in operators._operators if problem.workload == HALF]) == 1
+    with pytest.raises(InvalidArgumentError, match="tensor cores may add up float16"):
+        library.conv2d(operands["x"], operands["w"], precision="strict")
+
+
+@any_word
+def test_operator_tells_it_and_keeps_it_in_its_file(word: str, tmp_path: Path) -> None:
+    operator = library.compile(WORKLOAD, precision=word)
+    told = "" if word == "float32" else f", precision {word}"
+    assert repr(operator) == f"<tvmconv.Operator {WORKLOAD}{told} for llvm by {operator.selection.name}>"
+    assert operator.selection.reason.endswith(f"; precision {word}") is (word != "float32")
+    operator.save(tmp_path / "operator.so")
+    loaded = library.load(tmp_path / "operator.so")
+    assert (loaded.problem, loaded.selection.reason) == (operator.problem, operator.selection.reason)
+
+
+def test_saved_operator_without_a_word_is_in_float32() -> None:
+    operator = library.compile(WORKLOAD)
+    executable = operator._compiled()
+    details = operator._details(executable)
+    del details["precision"]
+    assert library.Operator.from_saved(executable, str(operator.target), details).problem == Problem(WORKLOAD)
+
+
+# Records
+
+
+def record_of(word: str, config: Any, cost: float = 1e-6, workload: ConvWorkload = WORKLOAD) -> Record:
+    task = autotvm.create(workload, CPU, "direct", precision=word)
+    result = MeasureResult((cost,), Status.OK, None, 0.1, 1.0, HERE)
+    return Record.of(MeasureInput(task, config, Stage.CONFIRM), result)
+
+
+def configs() -> Sequence[Any]:
+    default, *others = autotvm.create(WORKLOAD, CPU, "direct").space.configs
+    return [each for each in others if each != default]
+
+
+@any_word
+def test_record_holds_it_where_it_is_not_float32(word: str) -> None:
+    line = encode(record_of(word, configs()[0]))
+    assert (b'{"precision":' in line) is (word != "float32")
+    assert decode(line).problem == Problem(WORKLOAD, precision=word)
+    assert ReplayedTask.of([decode(line)]).problem == Problem(WORKLOAD, precision=word)
+
+
+def test_record_with_a_word_that_there_is_not_is_foreign(tmp_path: Path) -> None:
+    line = encode(record_of("tf32", configs()[0]))
+    strict_half = encode(record_of("float32", configs()[0], workload=HALF)).replace(b"{}]", b'{"precision":"strict"}]')
+    assert b"strict" in strict_half
+    (tmp_path / "log").write_bytes(line + line.replace(b'"tf32"', b'"tf16"') + strict_half)
+    log = load_from_file(tmp_path / "log")
+    assert (len(log), log.skipped) == (1, {"foreign": 2})
+
+
+def test_records_of_the_word_come_first(tmp_path: Path) -> None:
+    """Others serve where there are none: a template's kernels are fast with the same configurations."""
+    first, second, third = configs()[:3]
+    log = tmp_path / "log"
+    append(log, [record_of("float32", first, 1e-6), record_of("tf32", second, 9e-6)])
+    with autotvm.apply_history_best(log):
+        chosen = {word: dispatch.select(Problem(WORKLOAD, precision=word), CPU, algorithm="direct") for word in WORDS}
+    assert [selection.config for selection in chosen.values()] == [first, first, second]
+    cost = f"1.00 µs on {HERE} ({log})"
+    assert chosen["strict"].reason == f"tuned for float32: {cost}; precision strict"
+    assert chosen["float32"].reason == f"tuned: {cost}"
+    assert chosen["tf32"].reason == f"tuned: {cost.replace('1', '9', 1)}; precision tf32"
+    append(log, [record_of("strict", third)])
+    with autotvm.apply_history_best(log):
+        assert dispatch.select(Problem(WORKLOAD, precision="strict"), CPU, algorithm="direct").config == third
+    plain = ConvWorkload.conv2d((1, 8, 12, 12), (16, 8, 3, 3), activation="relu")
+    with autotvm.apply_history_best(log):
+        assert dispatch.select(Problem(plain, precision="tf32"), CPU, algorithm="direct").config == second
+
+
+class Coarse:
+    """A template like cpu/direct for TF32 alone, and by its estimate faster."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(cpu.direct, name)
+
+    class Config(cpu.direct.Config):
+        pass
+
+    def supports(self, problem: Problem, target: Any) -> bool:
+        return problem.precision == "tf32"
+
+    def estimate(self, problem: Problem, config: Any, target: Any) -> float:
+        return 1.0
+
+
+def test_records_of_another_word_do_not_hide_a_faster_template(tmp_path: Path) -> None:
+    """One that was not measured, by its estimate; what is measured with the word itself comes before it."""
+    log = tmp_path / "log"
+    append(log, [record_of("float32", configs()[0])])
+    dispatch.register("cpu/coarse", Coarse())
+    try:
+        with autotvm.apply_history_best(log):
+            names = [dispatch.select(Problem(WORKLOAD, precision=word), CPU).name for word in WORDS]
+        assert names == ["cpu/direct", "cpu/direct", "cpu/coarse"]
+        append(log, [record_of("tf32", configs()[0])])
+        with autotvm.apply_history_best(log):
+            assert dispatch.select(Problem(WORKLOAD, precision="tf32"), CPU).name == "cpu/direct"
+    finally:
+        dispatch.unregister("cpu/coarse")
+
+
+def test_tuner_tunes_it_in_other_processes(tmp_path: Path) -> None:
+    log, task = tmp_path / "log", autotvm.create(WORKLOAD, "llvm", precision="tf32")
+    option = autotvm.measure_option(autotvm.LocalBuilder(n_parallel=1), autotvm.LocalRunner(number=1, repeat=1))
+    (summary,) = autotvm.tune_tasks([task], log, option, tuner="random", trials=2)
+    option.close()
+    assert (summary.trials, summary.failures) == (2, {})
+    assert {record.problem for record in load_from_file(log)} == {Problem(WORKLOAD, precision="tf32")}
+    with autotvm.apply_history_best(log):
+        assert library.compile(WORKLOAD, precision="tf32").selection.reason.startswith("tuned: ")
+
+
+def test_trials_have_the_bound_of_the_problem(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A worker checks what it has run by the precision of the task."""
+    checked: list[Problem] = []
+
+    class Noted(Sample):
+        def __init__(self, problem: Problem, *rest: Any) -> None:
+            checked.append(problem)
+            super().__init__(problem, *rest)
+
+    monkeypatch.setattr(worker, "Sample", Noted)
+    problem, device = Problem(WORKLOAD, precision="tf32"), worker.tvm.cpu()
+    kernel = worker.build_kernel(problem, dispatch.select(problem, CPU), CPU)
+    worker._checked(problem, kernel.workspace, kernel.executable.jit(), device)
+    assert checked == [problem]
+
+
+def test_tasks_take_it() -> None:
+    tasks = autotvm.extract_from_suite("im2win-thesis", "llvm", precision="strict")
+    assert {task.problem.precision for task in tasks} == {"strict"}
+    tasks = autotvm.extract_from_model(two_layers(), "llvm", precision="tf32")
+    assert {task.problem.precision for task in tasks} == {"tf32"}
+    assert tasks[0].for_problem(Problem(WORKLOAD)).problem == Problem(WORKLOAD)
+    half = autotvm.create(HALF, CPU, precision="tf32")
+    assert (half.precision, half.problem) == ("float32", Problem(HALF))
+    with pytest.raises(InvalidArgumentError, match="precision is 'tf32'; expected float32 for a sparse kernel"):
+        autotvm.create(WORKLOAD, "llvm", sparsity=0.9, precision="tf32")
+
+
+# Networks and the command line
+
+
+def two_layers(dtype: str = "float32") -> Any:
+    """Return a model with a dense convolution and a depthwise one."""
+    graph = Graph((1, 4, 9, 9), dtype)
+    y = graph.conv("x", (8, 4, 3, 3), pads=[1, 1, 1, 1])
+    return graph.model(graph.conv(y, (8, 1, 3, 3), group=8))
+
+
+@any_word
+def test_network_has_it_in_each_convolution(word: str) -> None:
+    network = library.build(two_layers(), precision=word)
+    assert [layer.kernel for layer in network.layers] == ["tvmconv cpu/direct", "tvmconv cpu/depthwise"]
+    assert {layer.reason.endswith(f"; precision {word}") for layer in network.layers} == {word != "float32"}
+
+
+def test_network_in_half_precision() -> None:
+    network = library.build(two_layers("float16"), precision="tf32")
+    assert not any("precision" in layer.reason for layer in network.layers)
+    with pytest.raises(InvalidArgumentError, match="tensor cores may add up float16"):
+        library.build(two_layers("float16"), precision="strict")
+
+
+def test_command_line_takes_it(tmp_path: Path) -> None:
+    model, log = tmp_path / "model.onnx", tmp_path / "log"
+    onnx.save(two_layers(), model)
+    given = "--precision", "tf32"
+    plan = tvmconv_json("tune", model, "-o", log, "--dry-run", *given)
+    assert [task["precision"] for task in plan["tasks"]] == ["tf32", "tf32"]
+    plan = tvmconv_json("tune", "--workload", WORKLOAD.to_json(), "-o", log, "--dry-run", *given)
+    assert [task["precision"] for task in plan["tasks"]] == ["tf32"]
+    of_suite = find_tasks(None, "im2win-thesis", None, None, "float32", "llvm", "auto", None, "tf32", None)
+    assert {task.precision for task in of_suite} == {"tf32"}
+    shown = tvmconv_json("inspect", WORKLOAD.to_json(), *given)
+    assert (shown["precision"], shown["reason"]) == ("tf32", "default configuration; precision tf32")
+    assert f"{WORKLOAD}, precision tf32" in tvmconv("inspect", WORKLOAD.to_json(), *given).stdout
+    built = tvmconv_json("build", model, "-o", tmp_path / "model.so", *given)
+    assert all(layer["reason"].endswith("; precision tf32") for layer in built["layers"])
+
+
+def test_command_line_refuses_it(tmp_path: Path) -> None:
+    model, log = tmp_path / "model.onnx", tmp_path / "log"
+    onnx.save(two_layers(), model)
+    unknown = tvmconv("inspect", WORKLOAD.to_json(), "--precision", "half")
+    assert (unknown.exit_code, "'half' is not one of 'strict', 'float32', 'tf32'" in unknown.stderr) == (2, True)
+    sparse = ["--sparsity", "0.9", "--precision", "strict"]
+    for command in (["tune", model, "-o", log], ["bench", "suite", "sparse-paper"]):
+        refused = tvmconv(*command, *sparse)
+        assert (refused.exit_code, "--precision goes with dense weights" in refused.stderr) == (2, True)
+    narrow = tvmconv("inspect", HALF.to_json(), "--precision", "strict")
+    assert (narrow.exit_code, "tensor cores may add up float16" in narrow.stderr) == (2, True)
+
+
+def test_benchmark_takes_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    from tvmconv.bench import suite
+    from tvmconv.cli import bench_suite
+
+    monkeypatch.setattr(bench_suite, "load_suite", lambda *_: {"one": WORKLOAD})
+    monkeypatch.setattr(suite, "SECONDS", 1e-4)
+    given = "bench", "suite", "sparse-paper", "--peers", "tvmconv-direct", "--rounds", "1"
+    report = tvmconv_json(*given, "--precision", "strict")
+    (row,) = report["rows"]
+    assert (row["workload"], row["skipped"]) == (f"{WORKLOAD}, precision strict", {})
+    assert row["selection"].endswith("; precision strict")
+    (tmp_path / "old.json").write_text(json.dumps(report))
+    other = tvmconv(*given, "--compare", tmp_path / "old.json")
+    assert (other.exit_code, "expected a report with a workload of this run" in other.stderr) == (2, True)
+
+
+def test_benchmark_checks_by_it() -> None:
+    """A kernel whose factors are rounded to TF32 is wrong unless that was asked for."""
+    pytest.importorskip("torch")
+    from tvmconv.bench.peers.ours import Tvmconv
+    from tvmconv.bench.suite import _Check
+
+    operands = random_operands(WORKLOAD)
+    nearest = to_torch(computed(WORKLOAD, operands, 10))
+    check = _Check(operands, "cpu")
+    check(Tvmconv("tf32"), WORKLOAD, lambda: nearest)
+    with pytest.raises(AssertionError, match="elements are wrong|root mean square error"):
+        check(Tvmconv(), WORKLOAD, lambda: nearest)

@@ -1,0 +1,59 @@
+"""The words for how exact a convolution of float32 numbers is: a row for each, and nothing else lists them.
+
+With narrower storage the word makes no difference: see `Problem.precision`.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from .errors import InvalidArgumentError
+
+
+class Precision(NamedTuple):
+    """A row says what one word promises of a result."""
+
+    name: str
+    promise: str
+    served_by: tuple[str, ...]
+    """The words whose kernels keep this promise too: its own, then the stricter ones, the nearest first."""
+    operand_unit: float
+    """Largest error of rounding an element of x or w, to the nearest, before it is multiplied, as a share of it."""
+
+
+_ROWS = (
+    Precision(
+        "strict",
+        "Each output is as exact as a float32 sum of its own terms by fused multiply-adds; NaN and infinities are "
+        "where IEEE arithmetic has them.",
+        served_by=("strict",),
+        operand_unit=0.0,
+    ),
+    Precision(
+        "float32",
+        "What frameworks call float32: errors are small beside the largest sum of products nearby, and finite operands "
+        "give finite results; NaN and infinities may spread to outputs nearby.",
+        served_by=("float32", "strict"),
+        operand_unit=0.0,
+    ),
+    Precision(
+        "tf32",
+        "Elements of x and w may be rounded to the nearest TF32 number, with 10 bits behind the point, before they are "
+        "multiplied; sums are float32.",
+        served_by=("tf32", "float32", "strict"),
+        operand_unit=2.0**-11,
+    ),
+)
+
+PRECISIONS = {row.name: row for row in _ROWS}
+
+WORDS = tuple(PRECISIONS)
+"""The words, the strictest first."""
+
+DEFAULT = "float32"
+
+
+def require_precision(word: str) -> None:
+    """Raise `InvalidArgumentError` unless a precision is one of `WORDS`."""
+    if not isinstance(word, str) or word not in PRECISIONS:
+        raise InvalidArgumentError("precision", word, f"{', '.join(WORDS[:-1])} or {WORDS[-1]}")
