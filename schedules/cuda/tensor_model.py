@@ -12,7 +12,7 @@ from tvmconv.problem import Problem
 from tvmconv.targets import tensor_instructions
 from tvmconv.targets.devices import Gpu, gpu_of
 
-from ..space import Space, ceil_div, named, wasted
+from ..space import Space, ceil_div, divisors, named, wasted
 from .gemm_tiles import VECTOR
 from .tensor_tiles import (
     LEAST,
@@ -29,9 +29,13 @@ from .tensor_tiles import (
 
 
 def supports(problem: Problem, target: tvm.target.Target) -> bool:
-    """Support convolutions whose output channels fill whole stores, on GPUs with tensor cores for them."""
+    """Support convolutions on GPUs with tensor cores, but those whose infinities have to come out as such.
+
+    Output channels have to fill whole stores, and with several groups whole tiles, of which the least is of
+    `LEAST_COLUMNS`.
+    """
     workload = problem.workload
-    whole = workload.multiplier % VECTOR == 0
+    whole = workload.multiplier % (VECTOR if workload.groups == 1 else LEAST_COLUMNS) == 0
     return problem.is_dense and whole and problem.precision != "strict" and bool(tensor_instructions(target))
 
 
@@ -55,6 +59,10 @@ def space(problem: Problem, target: tvm.target.Target) -> Space[Config]:
     return Space(default, LEAST, knobs, constraints(problem, target), named(whole_gpu))
 
 
+LEAST_COLUMNS = 16
+"""The output channels of the narrowest tile: two matrices of 8, which `mma` loads together."""
+
+
 CANDIDATES = tuple(
     Config(block_m, block_n, warps_m, warps_n, num_stages=stages, wgmma=wgmma)
     for wgmma, stages, tiles in (
@@ -72,9 +80,11 @@ CANDIDATES = tuple(
 def default_config(problem: Problem, target: tvm.target.Target) -> Config:
     """Return the legal configuration, of a few, that the model finds the fastest."""
     legal = constraints(problem, target).values()
+    columns = [size for size in divisors(problem.workload.multiplier, 256) if size % LEAST_COLUMNS == 0]
+    own = [replace(each, block_n=size) for each in CANDIDATES if each.warps_n == 1 for size in columns]
     tried = [
         config
-        for candidate in CANDIDATES
+        for candidate in dict.fromkeys((*CANDIDATES, *own))
         for split_k in (1, 2, 4, 8)
         for config in [_fitting(replace(candidate, split_k=split_k), problem)]
         if all(holds(config) for holds in legal)

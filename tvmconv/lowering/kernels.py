@@ -21,7 +21,6 @@ from ..schedules.template import Template
 from ..serial import TWIN_TARGET, serial_twin
 from ..targets import backend_of, resolve_target
 from ..workspace import NO_WORKSPACE, Workspace, take_out
-from .intrinsics import with_intrinsics
 from .launches import build_launches
 from .modules import build
 from .signatures import as_scheduled, with_alignment, with_launch_bounds, with_operands
@@ -86,7 +85,7 @@ def build_twin(
     problem: Problem, selection: Selection, target: tvm.target.Target, constants: Constants | None = None
 ) -> Kernel:
     """Build the serial twin of the kernel that `build_kernel` makes, for the CPU of this machine."""
-    func = _scheduled(problem, selection, target, KERNEL_NAME)
+    func = lower(problem, selection, target, KERNEL_NAME)
     if constants is None:
         return build_twin_function(func)
     cpu = resolve_target(TWIN_TARGET)
@@ -103,13 +102,9 @@ def build_twin_function(func: tirx.PrimFunc) -> Kernel:
 def lower(problem: Problem, selection: Selection, target: tvm.target.Target, name: str) -> tirx.PrimFunc:
     """Return the problem's scheduled function, named, with its operands in the order of `workload.operands`.
 
-    It is marked as scheduled, so that TVM's own passes leave it alone inside a larger module.
+    It is marked as scheduled, so that TVM's own passes leave it alone inside a larger module. Tensor intrinsics are
+    still plain loops in it, which compute the same: `build` puts them in.
     """
-    return with_intrinsics(_scheduled(problem, selection, target, name))
-
-
-def _scheduled(problem: Problem, selection: Selection, target: tvm.target.Target, name: str) -> tirx.PrimFunc:
-    """Return the function of `lower` without tensor intrinsics, which compute the same in plain loops."""
     func = selection.template.schedule(problem, selection.config, target).mod["main"]
     if problem.sparsity is None:
         func = with_launch_bounds(with_operands(func, problem.workload))
