@@ -249,7 +249,7 @@ view_in_nhwc: Callable[[Any], Any] = methodcaller("permute", 0, 2, 3, 1)
 
 
 def in_nhwc(argument: Any) -> Any:
-    """Return an argument (N, C, H, W) as a tensor (N, H, W, C) of torch: a view of one in channels_last, or a copy."""
+    """Return an argument (N, C, H, W) as a tensor (N, H, W, C) of torch, a copy unless it lies so in memory."""
     tensor = argument if is_torch(argument) else sys.modules["torch"].from_dlpack(argument)
     return view_in_nhwc(tensor).contiguous()
 

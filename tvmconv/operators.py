@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property, partial
@@ -18,7 +18,7 @@ from tvm import tirx
 from tvm.runtime import Executable, Module
 
 from . import cuda, storage, threads
-from .arrays import Operand, in_float32, in_nhwc, operand, reshaped
+from .arrays import Operand, in_float32, in_nhwc, operand, reshaped, view_in_nhwc
 from .calls import Calls, Launch, given
 from .dispatch import Selection, algorithms_for, registry, select, template_named
 from .dispatch.history import History, applied
@@ -289,6 +289,7 @@ def _prepare(about: tuple[Any, ...], x: Any, operands: list[Operand]) -> Launch:
     workload = getattr(ConvWorkload, kind)(image.shape, weight.shape, dtype=image.dtype, **described)
     if target is None:
         target = backend_on(image.device.type).kind
+    conversions: dict[int, Callable[[Any], Any]]
     conversions = {place: in_float32 for place, item in enumerate(operands) if _is_narrow(item, image.dtype)}
     channels_last = image.is_channels_last and _takes_channels_last(workload, algorithm, target)
     if channels_last:
@@ -296,7 +297,7 @@ def _prepare(about: tuple[Any, ...], x: Any, operands: list[Operand]) -> Launch:
             if item.name == "residual":
                 item.check(workload.output_shape, image.dtype, image.device)
             if item.name in ("x", "w", "residual"):
-                conversions[place] = in_nhwc
+                conversions[place] = view_in_nhwc if item.is_channels_last else in_nhwc
         workload = workload.in_nhwc()
     elif workload.is_depthwise and weight.shape != workload.w_shape:
         conversions[1] = partial(reshaped, shape=workload.w_shape)
