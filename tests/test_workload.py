@@ -99,7 +99,9 @@ def test_blocks_of_channels() -> None:
 
 def test_channels_last() -> None:
     workload = ConvWorkload.conv2d((2, 16, 10, 12), (24, 16, 3, 5), residual=True)
-    last = msgspec.structs.replace(workload, layout="NHWC", w_layout="KRSC", out_layout="NHWC")
+    last = ConvWorkload.conv2d((2, 10, 12, 16), (24, 3, 5, 16), residual=True, layout="NHWC")
+    assert last == workload.in_nhwc()
+    assert (last.layout, last.w_layout, last.out_layout) == ("NHWC", "KRSC", "NHWC")
     assert ConvWorkload.from_json(last.to_json()) == last
     assert {name: shape for name, (shape, _) in last.operands.items()} == {
         "x": (2, 10, 12, 16),
@@ -114,6 +116,18 @@ def test_channels_last() -> None:
     depthwise = ConvWorkload.depthwise((1, 4, 8, 8), (4, 1, 3, 3))
     with pytest.raises(InvalidArgumentError, match="^w_layout is 'KRSC'; expected KCRS$"):
         msgspec.structs.replace(depthwise, w_layout="KRSC")
+    with pytest.raises(
+        InvalidArgumentError, match="^layout is 'NHWC'; expected 'NCHW' for a convolution of each channel"
+    ):
+        ConvWorkload.conv2d((1, 8, 8, 4), (4, 3, 3, 1), groups=4, layout="NHWC")
+    with pytest.raises(
+        InvalidArgumentError, match=r"^x is \(8, 8, 4\); expected a shape of 4 dimensions, \(N, H, W, C\)"
+    ):
+        ConvWorkload.conv2d((8, 8, 4), (4, 3, 3, 4), layout="NHWC")
+    with pytest.raises(InvalidArgumentError, match=r"^w is \(4, 4, 3, 3\); expected \(K, R, S, C / groups\) where x"):
+        ConvWorkload.conv2d((1, 8, 8, 4), (4, 4, 3, 3), layout="NHWC")
+    with pytest.raises(InvalidArgumentError, match="^layout is 'NCHW8c'; expected 'NCHW' or 'NHWC'$"):
+        ConvWorkload.conv2d((2, 16, 10, 12), (24, 16, 3, 5), layout="NCHW8c")
 
 
 def test_layouts_are_inverse() -> None:

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable, Hashable
 from functools import cache, partial
 from math import prod
+from operator import methodcaller
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -36,6 +37,11 @@ class Operand(NamedTuple):
         if self.device != device:
             raise InvalidArgumentError(self.name, str(self.device), f"an array on {device}")
 
+    @property
+    def is_channels_last(self) -> bool:
+        """True for a tensor of torch in channels_last, unless it is contiguous too, as one of a single channel is."""
+        return is_torch(self.argument) and not self.argument.is_contiguous()
+
 
 CPU_TYPE = tvm.cpu().dlpack_device_type()
 BFLOAT16 = STORAGE_TYPES["bfloat16"].numpy
@@ -52,7 +58,12 @@ A store to a new small page costs more than the convolution of its content.
 
 def operand(name: str, array: Any) -> Operand:
     """Return the array as an operand; copied only if it is not contiguous, read-only, or not aligned for its device."""
-    argument, _ = taken(name, array)
+    argument, _ = TAKERS[type(array)](name, array)
+    return described(name, array, contiguous(argument))
+
+
+def described(name: str, array: Any, argument: Any) -> Operand:
+    """Return the operand for the argument that `TAKERS` gave for an array."""
     if is_torch(argument):
         _require_dense(name, argument)
         device = _device(argument.device.type, argument.device.index or 0)
@@ -64,14 +75,6 @@ def operand(name: str, array: Any) -> Operand:
     if 0 in shape:
         argument = tvm.runtime.empty(shape, dtype, argument.device)  # NumPy has strides of 0, which kernels refuse
     return Operand(name, argument, shape, dtype, argument.device)
-
-
-def taken(name: str, array: Any) -> tuple[Any, Hashable]:
-    """Return the argument to pass to a kernel for the array, and a key that is the same for arrays called alike.
-
-    Only what may differ between such arrays is looked at here, since it is in every call; `operand` says the rest.
-    """
-    return TAKERS[type(array)](name, array)
 
 
 Taker = Callable[[str, Any], tuple[Any, Hashable]]
@@ -90,13 +93,19 @@ class _Takers(dict[type, Taker]):
 
 
 TAKERS = _Takers()
-"""The functions that do the work of `taken`, by the type of arrays."""
+"""The functions, by the type of arrays, that return an array's argument and a key.
+
+The argument is what is passed to a kernel, a tensor of torch in channels_last as it is; the key is the same for arrays
+that are called alike. Only what may differ between such arrays is looked at, since it is in every call; `described`
+says the rest.
+"""
 
 
 def taken_to_write(name: str, array: Any) -> tuple[Any, Hashable]:
     """Return argument and key for an array that a kernel writes to; raise `InvalidArgumentError` rather than copy.
 
-    A tensor of torch is passed as it is, any other array as another object.
+    A tensor of torch is passed as it is, any other array as another object. `require_order` follows where the key is
+    new.
     """
     take = TAKERS[type(array)]
     if take is _taken_from_numpy and not array.flags.carray:
@@ -107,9 +116,24 @@ def taken_to_write(name: str, array: Any) -> tuple[Any, Hashable]:
         raise InvalidArgumentError(name, type(array).__name__, "an array of NumPy, a tensor of torch or one of TVM")
     argument, facts = take(name, array)
     if take is _taken_from_torch and argument is not array:
-        expected = f"one that is contiguous, and on a GPU aligned to {GPU_ALIGNMENT} bytes"
-        raise InvalidArgumentError(name, f"a tensor with strides {array.stride()}", expected)
+        raise _not_in_order(name, array, "contiguous")
     return argument, facts
+
+
+def require_order(out: Operand, channels_last: bool) -> None:
+    """Raise `InvalidArgumentError` unless an operand of `taken_to_write` is in channels_last, or else contiguous."""
+    if not channels_last:
+        if out.is_channels_last:
+            raise _not_in_order(out.name, out.argument, "contiguous")
+    elif not is_torch(out.argument):
+        raise InvalidArgumentError(out.name, "no tensor of torch", "one in channels_last, as x is")
+    elif not out.argument.is_contiguous(memory_format=sys.modules["torch"].channels_last):
+        raise _not_in_order(out.name, out.argument, "in channels_last, as x is")
+
+
+def _not_in_order(name: str, tensor: Any, order: str) -> InvalidArgumentError:
+    expected = f"one that is {order}, and on a GPU aligned to {GPU_ALIGNMENT} bytes"
+    return InvalidArgumentError(name, f"a tensor with strides {tensor.stride()}", expected)
 
 
 def _taken_from_numpy(name: str, array: Any) -> tuple[Any, Hashable]:
@@ -132,10 +156,14 @@ def _taken_from_torch(name: str, array: Any) -> tuple[Any, Hashable]:
     facts = (name, array.shape, array.dtype) if array.is_cpu else (name, array.shape, array.dtype, array.device)
     if not pointer or not array.numel():
         return _empty(name, array), facts
-    if array.is_neg() or not array.is_contiguous():
-        array = array.resolve_neg().contiguous()
+    if array.is_neg():
+        array = array.resolve_neg()
     elif pointer % GPU_ALIGNMENT and array.is_cuda:
         array = array.clone()
+    if not array.is_contiguous():
+        if array.is_contiguous(memory_format=sys.modules["torch"].channels_last):
+            return array, (*facts, "channels_last")
+        array = array.contiguous()
     return array, facts
 
 
@@ -211,13 +239,28 @@ def to_torch(array: np.ndarray) -> Any:
     return sys.modules["torch"].from_dlpack(from_numpy(array))
 
 
+def contiguous(argument: Any) -> Any:
+    """Return an argument that `TAKERS` gave with its elements in order: a copy of a tensor in channels_last."""
+    return argument.contiguous() if is_torch(argument) else argument
+
+
+view_in_nhwc: Callable[[Any], Any] = methodcaller("permute", 0, 2, 3, 1)
+"""The function that returns a view (N, H, W, C) of a tensor (N, C, H, W) of torch."""
+
+
+def in_nhwc(argument: Any) -> Any:
+    """Return an argument (N, C, H, W) as a tensor (N, H, W, C) of torch, a copy unless it lies so in memory."""
+    tensor = argument if is_torch(argument) else sys.modules["torch"].from_dlpack(argument)
+    return view_in_nhwc(tensor).contiguous()
+
+
 def reshaped(argument: Any, shape: tuple[int, ...]) -> Any:
-    """Return the elements of an argument that `taken` gave in another shape."""
+    """Return the elements of an argument that `TAKERS` gave in another shape."""
     return argument.reshape(shape) if is_torch(argument) else argument._create_view(shape)
 
 
 def in_float32(argument: Any) -> Any:
-    """Return an argument that `taken` gave in float32; where TVM has it on a GPU, as it is."""
+    """Return an argument that `TAKERS` gave in float32; where TVM has it on a GPU, as it is."""
     if is_torch(argument):
         return argument.float()
     return from_numpy(to_numpy(argument).astype("float32")) if is_cpu(argument.device) else argument
@@ -238,6 +281,13 @@ def allocator(array: Any, shape: tuple[int, ...], dtype: str) -> Callable[[], An
     if isinstance(array, np.ndarray):
         return partial(np.empty, shape, np.dtype(dtype))
     return partial(tvm.runtime.empty, shape, dtype, tvm_ffi.from_dlpack(array).device)
+
+
+def channels_last_allocator(tensor: Any, shape: tuple[int, ...], dtype: str) -> Callable[[], Any]:
+    """Return a function that makes new tensors of torch in channels_last on the device of `tensor`."""
+    torch = sys.modules["torch"]
+    kind = getattr(torch, dtype)
+    return partial(torch.empty, *shape, dtype=kind, device=tensor.device, memory_format=torch.channels_last)
 
 
 def argument_maker(array: Any, dtype: str) -> Callable[[Any], Any] | None:

@@ -4,14 +4,27 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
 
 import numpy as np
 import tvm
 
-from .arrays import TAKERS, Operand, allocator, argument_maker, operand, result_type, same_kind, taken_to_write
+from .arrays import (
+    TAKERS,
+    Operand,
+    allocator,
+    argument_maker,
+    channels_last_allocator,
+    contiguous,
+    described,
+    require_order,
+    result_type,
+    same_kind,
+    taken_to_write,
+    view_in_nhwc,
+)
 from .errors import InvalidArgumentError
 
 KEPT = 4096
@@ -29,6 +42,7 @@ class Launch:
     extents: tuple[tuple[str, int], ...]
     """The name and the bytes of each operand, in order."""
     output: Spec
+    """The shape and dtype of the output as the caller sees it."""
     output_bytes: int
     device: tvm.runtime.Device
     new_output: Callable[[], Any]
@@ -38,19 +52,22 @@ class Launch:
     conversions: tuple[tuple[int, Callable[[Any], Any]], ...] = ()
     """The places of operands that the kernel takes in another form, with the functions that convert them."""
     as_argument: Callable[[Any], Any] | None = None
-    """The function that makes the kernel's argument of a new output; None where that is the argument."""
+    """The function that makes the kernel's argument of the output; None where that is the argument."""
+    channels_last: bool = False
+    """True if the output is a tensor of torch in channels_last, whose memory the kernel writes as (N, H, W, C)."""
 
     @classmethod
     def prepare(
         cls,
         kernel: Any,
         x: Any,
+        operands: Sequence[Operand],
         inputs: Mapping[str, Spec],
         output: Spec,
         workspace: Sequence[Spec],
         device: tvm.runtime.Device,
     ) -> Launch:
-        """Return the launch for arrays of the kind of x on a device."""
+        """Return the launch for operands like these on a device; x, the first as the caller gave it, has the kind."""
         new_output, *new_workspace = (allocator(x, *spec) for spec in (output, *workspace))
         extents = tuple((name, _nbytes(spec)) for name, spec in inputs.items())
         return cls(
@@ -62,8 +79,23 @@ class Launch:
             new_output,
             tuple(new_workspace),
             result_type(x),
+            tuple((place, contiguous) for place, item in enumerate(operands) if item.is_channels_last),
             as_argument=argument_maker(x, output[1]),
         )
+
+    def to_channels_last(self, x: Any) -> Launch:
+        """Return the launch of this kernel, whose output is in NHWC, with outputs in channels_last."""
+        (n, h, w, k), dtype = self.output
+        output = (n, k, h, w), dtype
+        new_output = channels_last_allocator(x, *output)
+        return replace(self, output=output, new_output=new_output, as_argument=view_in_nhwc, channels_last=True)
+
+    def to_write(self, out: Operand) -> Launch:
+        """Return the launch that writes to arrays like `out`; raise `InvalidArgumentError` if it cannot."""
+        out.check(*self.output, self.device)
+        require_order(out, self.channels_last)
+        # `taken_to_write` has made an argument of any other array.
+        return self if self.channels_last else replace(self, as_argument=None)
 
     def require_apart(self, target: Any, arguments: list[Any]) -> None:
         """Raise `InvalidArgumentError` if an argument shares memory with the output."""
@@ -99,7 +131,10 @@ class Calls:
         if out is not None:
             target, facts = taken_to_write("out", out)
             key.append(facts)
-        launch = self.known.get(tuple(key)) or self._prepared(prepare, tuple(key), arrays, out)
+        launch = self.known.get(tuple(key))
+        if launch is None:
+            written = None if out is None else described("out", out, target)
+            launch = self._prepared(prepare, tuple(key), arrays, arguments, written)
         for place, convert in launch.conversions:
             arguments[place] = convert(arguments[place])
         if out is None:
@@ -109,7 +144,7 @@ class Calls:
                 raise InvalidArgumentError("output", "a tensor without data", expected)
         else:
             launch.require_apart(target, arguments)
-        arguments.append(target if out is not None or launch.as_argument is None else launch.as_argument(target))
+        arguments.append(target if launch.as_argument is None else launch.as_argument(target))
         for new in launch.new_workspace:
             arguments.append(new())
         launch.kernel(*arguments)
@@ -119,11 +154,18 @@ class Calls:
             sys.modules["torch"].autograd.graph.increment_version(out)
         return out
 
-    def _prepared(self, prepare: Prepare, key: tuple[Hashable, ...], arrays: dict[str, Any], out: Any) -> Launch:
-        operands = [operand(name, array) for name, array in arrays.items()]
+    def _prepared(
+        self,
+        prepare: Prepare,
+        key: tuple[Hashable, ...],
+        arrays: dict[str, Any],
+        arguments: Sequence[Any],
+        out: Operand | None,
+    ) -> Launch:
+        operands = [described(*item, argument) for item, argument in zip(arrays.items(), arguments, strict=True)]
         launch = prepare(arrays["x"], operands)
         if out is not None:
-            operand("out", out).check(*launch.output, launch.device)
+            launch = launch.to_write(out)
         if len(self.known) >= KEPT:
             self.known.clear()
         self.known[key] = launch

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property, partial
@@ -18,9 +18,9 @@ from tvm import tirx
 from tvm.runtime import Executable, Module
 
 from . import cuda, storage, threads
-from .arrays import Operand, in_float32, operand, reshaped
+from .arrays import Operand, in_float32, in_nhwc, operand, reshaped, view_in_nhwc
 from .calls import Calls, Launch, given
-from .dispatch import Selection, registry, select, template_named
+from .dispatch import Selection, algorithms_for, registry, select, template_named
 from .dispatch.history import History, applied
 from .dtypes import KNOWN, STORAGE_TYPES
 from .errors import InvalidArgumentError
@@ -39,7 +39,8 @@ class Operator:
     """A convolution compiled for one workload and one target; `tvmconv.compile` makes it.
 
     Call it with the arrays of `workload.operands` but the last, the output, which it returns: x (N, C, H, W),
-    w (`workload.w_shape`), and what the epilogue has of vectors (K,) in float32 and of a residual (N, K, Ho, Wo).
+    w (`workload.w_shape`), and what the epilogue has of vectors (K,) in float32 and of a residual (N, K, Ho, Wo), in
+    the workload's layouts.
     """
 
     KIND: Literal["operator", "sparse"] = "operator"
@@ -87,7 +88,7 @@ class Operator:
         device = tvm.runtime.device(self._device_type, operands[0].device.index)
         for item in operands:
             item.check(*self._inputs[item.name], device)
-        return Launch.prepare(self._kernel, x, self._inputs, self._output, self._workspace.parameters, device)
+        return Launch.prepare(self._kernel, x, operands, self._inputs, self._output, self._workspace.parameters, device)
 
     @property
     def workspace_bytes(self) -> int:
@@ -243,6 +244,7 @@ def conv2d(
     target: Any = None,
     *,
     precision: str = DEFAULT,
+    layout: str = "NCHW",
     out: Any = None,
 ) -> Any:
     """Convolve x (N, C, H, W) with w (K, C/groups, R, S): `activation(y * scale + shift + residual)`.
@@ -252,18 +254,24 @@ def conv2d(
     "pointwise", for 1x1 kernels. With as many groups as input channels, so with a single one too, a convolution is
     depthwise. The rest is as for `depthwise`.
 
+    A torch tensor x in channels_last goes in as it is where a schedule takes it: in float16 and bfloat16 on tensor
+    cores, by the algorithm "tensor", where each group has channels in eights. The result is then in channels_last, and
+    so must `out` be; w and a residual that are not are copied in every call. Elsewhere x is copied in every call, which
+    this module's logger says, and the result is contiguous. With the `layout` "NHWC" arrays of any kind have the shapes
+    (N, H, W, C), (K, R, S, C/groups) and (N, Ho, Wo, K); it is refused where no schedule takes it.
+
     >>> import numpy as np, tvmconv
     >>> x = np.random.rand(1, 64, 56, 56).astype("float32")
     >>> w = np.random.rand(128, 64, 3, 3).astype("float32")
     >>> tvmconv.conv2d(x, w, stride=2, activation="relu").shape
     (1, 128, 28, 28)
     """
-    options = stride, padding, dilation, activation, groups
+    options = stride, padding, dilation, activation, groups, layout
     return _call("conv2d", options, algorithm, precision, target, given(x, w, scale, shift, residual), out)
 
 
-OPTIONS = ("stride", "padding", "dilation", "activation", "groups")
-"""The options of a call, in the order in which the functions pass them on; a depthwise one has no groups."""
+OPTIONS = ("stride", "padding", "dilation", "activation", "groups", "layout")
+"""The options of a call, in the order in which the functions pass them on; a depthwise one has the first four."""
 
 PLAIN = frozenset({int, str, type(None)})
 """The types whose values are equal only to values of the same type among these."""
@@ -301,13 +309,38 @@ def _prepare(about: tuple[Any, ...], x: Any, operands: list[Operand]) -> Launch:
     workload = getattr(ConvWorkload, kind)(image.shape, weight.shape, dtype=image.dtype, **described)
     if target is None:
         target = backend_on(image.device.type).kind
-    operator = _kept(Problem(workload, precision=precision), algorithm, target, state)
+    conversions: dict[int, Callable[[Any], Any]]
     conversions = {place: in_float32 for place, item in enumerate(operands) if _is_narrow(item, image.dtype)}
-    if weight.shape != workload.w_shape:
+    channels_last = image.is_channels_last and _takes_channels_last(
+        Problem(workload, precision=precision), algorithm, target
+    )
+    if channels_last:
+        for place, item in enumerate(operands):
+            if item.name == "residual":
+                item.check(workload.output_shape, image.dtype, image.device)
+            if item.name in ("x", "w", "residual"):
+                conversions[place] = view_in_nhwc if item.is_channels_last else in_nhwc
+        workload = workload.in_nhwc()
+    elif workload.is_depthwise and weight.shape != workload.w_shape:
         conversions[1] = partial(reshaped, shape=workload.w_shape)
+    operator = _kept(Problem(workload, precision=precision), algorithm, target, state)
     for place, convert in conversions.items():
         operands[place] = operand(operands[place].name, convert(operands[place].argument))
-    return replace(operator.launch(x, operands), conversions=tuple(conversions.items()))
+    launch = operator.launch(x, operands)
+    launch = replace(launch, conversions=(*conversions.items(), *launch.conversions))
+    return launch.to_channels_last(x) if channels_last else launch
+
+
+def _takes_channels_last(problem: Problem, algorithm: str, target: str) -> bool:
+    """Return whether a template takes the tensors of a problem in NCHW as they lie in channels_last."""
+    workload = problem.workload
+    if workload.is_in_nchw and not workload.is_depthwise:
+        nhwc = Problem(workload.in_nhwc(), precision=problem.precision)
+        known = algorithms_for(nhwc, resolve_target(target))
+        if known and algorithm in ("auto", *known):
+            return True
+    logger.info("%s: x is in channels_last, and copied in each call on %s", workload, target)
+    return False
 
 
 _calls = Calls()

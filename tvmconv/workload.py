@@ -118,21 +118,31 @@ class ConvWorkload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         shift: bool = False,
         residual: bool = False,
         activation: Activation = None,
+        layout: str = "NCHW",
     ) -> ConvWorkload:
         """Return the convolution of x (N, C, H, W) with w (K, C / groups, R, S); the rest is as for `depthwise`.
 
         With as many groups as input channels it is the depthwise one, whose weight is w as (C, K / C, R, S).
+
+        With the layout "NHWC" the shapes are (N, H, W, C) and (K, R, S, C / groups), as all operands then lie in
+        memory, the output and the residual too; not for depthwise convolutions.
         """
-        require_rank("x", x_shape, 4, "(N, C, H, W)")
-        require_rank("w", w_shape, 4, "(K, C / groups, R, S)")
-        batch, channels, height, width = (int(n) for n in x_shape)
-        out_channels, w_channels, r, s = (int(n) for n in w_shape)
+        if layout not in ("NCHW", "NHWC"):
+            raise InvalidArgumentError("layout", layout, "'NCHW' or 'NHWC'")
+        last = layout == "NHWC"
+        meaning = "(K, R, S, C / groups)" if last else "(K, C / groups, R, S)"
+        require_rank("x", x_shape, 4, "(N, H, W, C)" if last else "(N, C, H, W)")
+        require_rank("w", w_shape, 4, meaning)
+        batch, channels, height, width = (int(n) for n in data_layout(layout).logical(*x_shape))
+        out_channels, w_channels, r, s = (int(n) for n in weight_layout("KRSC" if last else "KCRS").logical(*w_shape))
         if not is_integer(groups) or w_channels * groups != channels:
             raise InvalidArgumentError(
-                "w", tuple(w_shape), f"(K, C / groups, R, S) where x {tuple(x_shape)} has C, and groups is {groups!r}"
+                "w", tuple(w_shape), f"{meaning} where x {tuple(x_shape)} has C, and groups is {groups!r}"
             )
+        if last and groups == channels:
+            raise InvalidArgumentError("layout", layout, "'NCHW' for a convolution of each channel by itself")
         strides, dilations = pair("stride", stride), pair("dilation", dilation)
-        return cls(
+        workload = cls(
             batch=batch,
             in_channels=channels,
             height=height,
@@ -146,6 +156,7 @@ class ConvWorkload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
             dtype=dtype,
             epilogue=Epilogue.of(activation, scale, shift, residual),
         )
+        return workload.in_nhwc() if last else workload
 
     @classmethod
     def from_json(cls, text: str | bytes) -> ConvWorkload:
@@ -205,6 +216,10 @@ class ConvWorkload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     def in_nchw(self) -> ConvWorkload:
         """Return the same workload for operands in their logical order: NCHW, and a weight in KCRS."""
         return msgspec.structs.replace(self, layout="NCHW", w_layout="KCRS", out_layout="NCHW")
+
+    def in_nhwc(self) -> ConvWorkload:
+        """Return the same workload for operands whose channels are last in memory; it may not be depthwise."""
+        return msgspec.structs.replace(self, layout="NHWC", w_layout="KRSC", out_layout="NHWC")
 
     @property
     def layouts(self) -> str:
