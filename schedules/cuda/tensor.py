@@ -111,7 +111,7 @@ def schedule(problem: Problem, config: Config, target: tvm.target.Target) -> Sch
 
     # Step 5. Lay out operands in kernels of their own
     if lays_out_weight(workload, split):
-        spread_over_grid(sch, sch.get_sblock("laid"))
+        spread_over_grid(sch, sch.get_sblock("packed"))
     if lays_out_input(workload):
         _lay_out_image(sch, workload)
     return sch

@@ -21,6 +21,7 @@ from .tensor_tiles import (
     blocks,
     constraints,
     fragments,
+    goes_on,
     part_chunks,
     shared_bytes,
     tf32_products,
@@ -111,6 +112,12 @@ LATENCY = 1500.0
 """The clocks until the first chunk has come, and until the sums are stored."""
 
 
+IMAGE = 2.5
+"""The time that it takes to lay out the input, as a multiple of the time for its bytes."""
+
+WAIT = 200.0
+"""The clocks from a chunk's barrier to its first product, where products do not go on."""
+
 KERNEL = 3000.0
 """The clocks that one more kernel takes, for what has to be laid out first or added up."""
 
@@ -127,7 +134,9 @@ def clocks(problem: Problem, config: Config, target: tvm.target.Target) -> float
     columns = config.block_n * max(1, weight_split(problem, config))
     product = config.block_m * config.block_n * ROW_BYTES / workload.itemsize / rate
     copy = (config.block_m + columns) * ROW_BYTES / L2_BYTES
-    block = steps * max(product, copy)
+    step = max(product, copy)
+    if not goes_on(problem, config):  # what a product waits for is hidden by other blocks only
+        step = max(step, (product + copy / 2 + WAIT) / together)
     stored = config.block_m * config.block_n * workload.sum_bytes / L2_BYTES
     busy = turns * (block + stored) + LATENCY * ceil_div(turns, together)
     written = prod(workload.output_shape)
@@ -138,7 +147,7 @@ def clocks(problem: Problem, config: Config, target: tvm.target.Target) -> float
         kernels += 1
         laid = prod(workload.x_shape) // workload.w_shape[1] * depth(workload)
         image = (prod(workload.x_shape) + laid) * workload.itemsize
-    return max(busy, moved / gpu.bytes_per_clock) + image / gpu.bytes_per_clock + kernels * KERNEL
+    return max(busy, moved / gpu.bytes_per_clock) + IMAGE * image / gpu.bytes_per_clock + kernels * KERNEL
 
 
 def resident_blocks(problem: Problem, config: Config, gpu: Gpu) -> int:
@@ -170,4 +179,5 @@ def ablations(config: Config) -> dict[str, Config]:
     return {
         "copies ahead": replace(config, num_stages=LEAST.num_stages + config.wgmma),
         "shared reduction": replace(config, split_k=1),
+        "tiles of several warps": replace(config, block_m=32, block_n=32, warps_m=1, warps_n=1, wgmma=False),
     }

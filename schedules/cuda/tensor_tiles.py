@@ -9,7 +9,7 @@ from math import prod
 import tvm
 
 from tvmconv.compute.fragments import FragmentTile
-from tvmconv.compute.tensor_gemm import ROW_BYTES, chunks
+from tvmconv.compute.tensor_gemm import ROW_BYTES, chunks, depth
 from tvmconv.problem import Problem
 from tvmconv.targets import tensor_instructions
 from tvmconv.targets.devices import gpu_of
@@ -145,8 +145,9 @@ def constraints(problem: Problem, target: tvm.target.Target) -> dict[str, Callab
         return blocks(workload, config) < 2**31
 
     def indices(config: Config) -> bool:
-        """Return whether TVM can count the elements in 32 bits, those of the sums of parts too."""
-        return config.split_k * prod(workload.output_shape) < 2**31
+        """Return whether TVM can count the elements in 32 bits, those of the sums of parts and of the image too."""
+        image = workload.batch * workload.height * workload.width * workload.groups * depth(workload)
+        return max(config.split_k * prod(workload.output_shape), image) < 2**31
 
     return named(
         instruction,

@@ -76,7 +76,7 @@ def tensor_gemm(workload: ConvWorkload, tile: FragmentTile, parts: int, split: i
     to be whole tiles.
 
     Where `lays_out_input` and `lays_out_weight` say so there are the stages "image", (N, H, W, C') with whole copies of
-    channels for each group, and "laid", (max(1, split), K, R, S, C'): the weight, or as many TF32 numbers that add up
+    channels for each group, and "packed", (max(1, split), K, R, S, C'): the weight, or as many TF32 numbers that add up
     to it. Of these the second ones are in a stage "rests" beside "weights".
 
     "columns" and "weights" are the factors in chunks of `ROW_BYTES`, zero past the last pixel, channel and term. They
@@ -185,7 +185,7 @@ def _columns(x: te.Tensor, workload: ConvWorkload, tile: FragmentTile, count: in
 
 
 def _weights(w: te.Tensor, workload: ConvWorkload, tile: FragmentTile, count: int, split: int) -> list[te.Tensor]:
-    """Return the stages "weights" and, of a weight in two numbers, "rests", behind "laid" if there is one."""
+    """Return the stages "weights" and, of a weight in two numbers, "rests", behind "packed" if there is one."""
     channels, own, lanes = depth(workload), workload.w_shape[1], copied_elements(workload)
     (_, columns), zero = workload.kernel, tirx.const(0, w.dtype)
 
@@ -196,10 +196,10 @@ def _weights(w: te.Tensor, workload: ConvWorkload, tile: FragmentTile, count: in
             value = high if split == 1 else tirx.Select(summand == 0, high, in_tf32(value - high))
         return value if own == channels else tirx.if_then_else(c < own, value, zero)
 
-    laid = None
+    packed = None
     if lays_out_weight(workload, split):
         shape = (max(1, split), workload.out_channels, *workload.kernel, channels)
-        laid = te.compute(shape, element, name="laid")
+        packed = te.compute(shape, element, name="packed")
 
     def stage(summand: int, name: str) -> te.Tensor:
         def weight(*axes: tirx.Var) -> tirx.PrimExpr:
@@ -209,7 +209,7 @@ def _weights(w: te.Tensor, workload: ConvWorkload, tile: FragmentTile, count: in
             inside = [] if workload.out_channels % tile.block_n == 0 else [k < workload.out_channels]
             inside += _before_the_end(workload, tap, count)
             place = [k, tap // columns, tap % columns, c + lane]
-            value = w[tuple(place)] if laid is None else laid[tuple([summand, *place])]  # noqa: C409
+            value = w[tuple(place)] if packed is None else packed[tuple([summand, *place])]  # noqa: C409
             return tirx.if_then_else(tirx.all(*inside), value, zero) if inside else value
 
         return te.compute((tiles, count, *eights, VECTORS, lanes), weight, name=name)
