@@ -18,12 +18,20 @@ from .tensor_tiles import LEAST, Config, blocks, constraints, part_chunks, share
 
 
 def supports(problem: Problem, target: tvm.target.Target) -> bool:
-    """Support convolutions in half precision, whose channels fill whole copies, on GPUs with tensor cores for it."""
+    """Support convolutions in half precision, whose channels fill whole copies, on GPUs with tensor cores for it.
+
+    Output channels of several groups have to be whole tiles, of which the least is of `LEAST_COLUMNS`.
+    """
     workload = problem.workload
     lanes = COPY_BYTES // workload.itemsize
-    whole = workload.w_shape[1] % lanes == 0 and workload.multiplier % lanes == 0
+    least = lanes if workload.groups == 1 else LEAST_COLUMNS
+    whole = workload.w_shape[1] % lanes == 0 and workload.multiplier % least == 0
     known = workload.dtype in ("float16", "bfloat16") and bool(tensor_instructions(target))
     return problem.is_dense and whole and known
+
+
+LEAST_COLUMNS = 16
+"""The output channels of the narrowest tile: two matrices of 8, which `mma` loads together."""
 
 
 def space(problem: Problem, target: tvm.target.Target) -> Space[Config]:
