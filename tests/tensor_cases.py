@@ -7,6 +7,8 @@ from typing import Any
 import msgspec
 
 from tvmconv import ConvWorkload
+from tvmconv.checking.draws import Draw
+from tvmconv.errors import InvalidArgumentError
 from tvmconv.schedules.cuda.tensor import Config
 
 
@@ -86,3 +88,31 @@ CASES = {
     "clip": (half((1, 32, 5, 7), (32, 32, 3, 3), "bfloat16", shift=True, activation=("clip", -0.5, 1.5)), WGMMA),
     "batch-33": (half((33, 16, 3, 3), (16, 16, 3, 3)), mma(64, 16, 2, 1, 3)),
 }
+
+NOTHING_READ = half((1, 8, 4, 1), (32, 8, 1, 1), stride=(1, 2), padding=(0, 1, 0, 0), shift=True)
+"""A convolution whose outputs read padding alone: TVM finds that its input is not needed, and there are no copies."""
+
+
+def random_layer(draw: Draw, dtype: str) -> ConvWorkload:
+    """Return a random convolution whose channels fill copies and, with several groups, tiles."""
+    groups = draw.of((1, 1, 1, 2, 3))
+    outputs = 8 * draw.logarithmic(1, 24) if groups == 1 else 16 * draw.logarithmic(1, 6)
+    inputs = 8 * draw.logarithmic(1, 24)
+    while True:
+        x = draw.logarithmic(1, 4), groups * inputs, draw.logarithmic(1, 24), draw.logarithmic(1, 24)
+        try:
+            return half(
+                x,
+                (groups * outputs, inputs, *draw.pair(1, draw.of((1, 3, 5)))),
+                dtype,
+                stride=draw.pair(1, 3),
+                padding=tuple(draw.uniform(0, 3) for _ in range(4)),
+                dilation=draw.pair(1, draw.of((1, 1, 3))),
+                groups=groups,
+                scale=draw.chance(0.3),
+                shift=draw.chance(0.4),
+                residual=draw.chance(0.3),
+                activation=draw.of((None, "relu", "relu6", ("clip", -0.5, 1.5))),
+            )
+        except InvalidArgumentError:  # a window that is larger than the image
+            continue

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import product
 
 import numpy as np
 import pytest
@@ -12,13 +13,15 @@ import tvm_ffi
 from emulated_gpu import Emulator, HazardError, device_functions
 from spaces import check_space, check_whole_space
 from sparing import every
-from tensor_cases import CASES, LAYER, MMA, WGMMA, channels_last, half, mma, wgmma
+from tensor_cases import CASES, LAYER, MMA, NOTHING_READ, WGMMA, channels_last, half, mma, random_layer, wgmma
 from tvm import tirx
 from tvm.backend.cuda.op import cuda_func_call
 
 from tvmconv import ConvWorkload, cuda
+from tvmconv.checking.draws import Draw
 from tvmconv.compute.tensor_gemm import COPY_BYTES, ROW_BYTES
 from tvmconv.dispatch import algorithms_for, select
+from tvmconv.dtypes import NARROW
 from tvmconv.lowering import KERNEL_NAME, build_kernel, build_twin, lower
 from tvmconv.lowering.intrinsics import DONE_SOURCE
 from tvmconv.problem import Problem
@@ -87,6 +90,21 @@ def test_random_configuration(workload: ConvWorkload, config: Config) -> None:
     (chosen,) = random_configs(workload, SM_90, 1, "tensor")
     run_twin(workload, chosen, random_operands(workload))
     check_ring(workload, chosen)
+
+
+@pytest.mark.parametrize("config", [MMA, WGMMA], ids=["mma", "wgmma"])
+def test_padding_alone(config: Config) -> None:
+    operands = random_operands(NOTHING_READ)
+    run_twin(NOTHING_READ, config, operands)
+    run = emulate(NOTHING_READ, lowered(NOTHING_READ, config), operands)
+    assert run.copied == [config.block_n * ROW_BYTES // COPY_BYTES]
+
+
+@pytest.mark.parametrize(("dtype", "number"), [*product(NARROW, range(3))])
+def test_random_convolution(dtype: str, number: int) -> None:
+    workload = random_layer(Draw(f"{dtype}/{number}"), dtype)
+    (config,) = random_configs(workload, SM_90, 1, "tensor")
+    check_ring(workload, config)
 
 
 @pytest.mark.parametrize("config", [MMA, WGMMA, mma(32, 32, 1, 2, 3, split_k=2)], ids=["mma", "wgmma", "split-k"])

@@ -141,7 +141,7 @@ def _in_blocks(draw: Draw, workload: ConvWorkload, algorithm: str, target: tvm.t
 
 
 def _channels_last(draw: Draw, workload: ConvWorkload) -> ConvWorkload:
-    """Return the workload in half precision with channels last, as many as are whole vectors, where that is small."""
+    """Return the workload in half precision, its channels last and whole copies; as it is if depthwise or large."""
     if workload.is_depthwise:
         return workload
     inputs, outputs = (-(-channels // COPIED) * COPIED for channels in (workload.w_shape[1], workload.multiplier))
@@ -151,7 +151,7 @@ def _channels_last(draw: Draw, workload: ConvWorkload) -> ConvWorkload:
         workload,
         in_channels=inputs * workload.groups,
         out_channels=outputs * workload.groups,
-        dtype=draw.of(tuple(NARROW)),
+        dtype=draw.of(NARROW),
         layout="NHWC",
         w_layout="KRSC",
         out_layout="NHWC",
