@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import tvm
 from sparing import every
+from tensor_cases import half
 from tvm import te
 
 import tvmconv
@@ -109,13 +110,15 @@ TEMPLATES = {
     "cuda-direct": ("cuda", "direct", DENSE),
     "cuda-im2win": ("cuda", "im2win", DENSE),
     "cuda-sparse": ("cuda", "sparse", POINTWISE),
+    "cuda-tensor": ("cuda", "tensor", half((1, 8, 3, 5), (8, 8, 2, 2))),
 }
 
 
 def trial(name: str, activation: Any) -> Trial:
-    """Return a convolution with an epilogue that ends in an activation, in any dtype."""
-    dtype = DTYPES[(list(TEMPLATES).index(name) + EVERY_ACTIVATION.index(activation)) % len(DTYPES)]
+    """Return a convolution with an epilogue that ends in an activation, in any dtype that the template takes."""
     _, algorithm, plain = TEMPLATES[name]
+    dtypes = NARROW if algorithm == "tensor" else DTYPES
+    dtype = dtypes[(list(TEMPLATES).index(name) + EVERY_ACTIVATION.index(activation)) % len(dtypes)]
     tail = Epilogue.of(activation, scale=True, shift=True, residual=True)
     workload = msgspec.structs.replace(plain, dtype=dtype, epilogue=tail)
     return Trial(workload, algorithm, None, 1, sparsity=0.7 if algorithm == "sparse" else None)

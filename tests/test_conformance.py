@@ -14,7 +14,7 @@ from command_line import tvmconv, tvmconv_json
 
 from tvmconv import ConvWorkload
 from tvmconv.checking.draws import Draw
-from tvmconv.dtypes import DTYPES
+from tvmconv.dtypes import DTYPES, NARROW
 from tvmconv.errors import WrongResultError
 from tvmconv.targets import resolve_target
 from tvmconv.testing import conformance, kernels
@@ -69,6 +69,17 @@ def test_trials_are_of_every_kind() -> None:
         tally.update(kind for kind, holds in kinds.items() if holds)
     assert len(tally) == len(kinds)
     assert min(tally.values()) >= 4, tally
+
+
+def test_trials_of_tensor_cores() -> None:
+    """Some trials for a GPU that has them are in half precision with channels last, of several kinds."""
+    target = resolve_target({"kind": "cuda", "arch": "sm_90"})
+    trials = [random_trial(Draw(f"0/{number}"), target, number)[0] for number in range(400)]
+    found = [trial.workload for trial in trials if trial.algorithm == "tensor"]
+    assert len(found) >= 10
+    assert {workload.dtype for workload in found} == set(NARROW)
+    assert {workload.layouts for workload in found} == {"NHWC with KRSC to NHWC"}
+    assert {workload.groups > 1 for workload in found} == {False, True}
 
 
 @pytest.mark.parametrize("options", [["--bounds"], ["--target", SM_90, "--serial-twin"]], ids=["cpu", "serial-twin"])

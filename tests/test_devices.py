@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from tensor_cases import half
 
 from tvmconv import ConvWorkload
 from tvmconv.dispatch import sparse_template, template_for, templates_for
@@ -107,13 +108,17 @@ def test_features_follow_the_device() -> None:
     def features(problem: Problem, algorithm: str, target: Any, config: Any) -> Any:
         return template_for(problem, target, algorithm).features(problem, config, target)
 
-    gpus = [target_of(next(gpu for gpu in GPUS if gpu.model == name)) for name in ("H100", "L4")]
+    gpus, newer = (
+        [target_of(next(gpu for gpu in GPUS if gpu.model == name)) for name in names]
+        for names in (("H100", "L4"), ("A100", "RTX 3090"))
+    )
     cpus = [resolve_target({"kind": "llvm", "mtriple": "aarch64-linux-gnu", "mcpu": cpu}) for cpu in CORES]
     depthwise, dense, pointwise = map(Problem, WORKLOADS)
     cases = (
         (depthwise, "depthwise", gpus, "warps_per_sm"),
         (dense, "direct", gpus, "balance"),
         (dense, "im2win", gpus, "clocks"),
+        (Problem(half((8, 64, 28, 28), (64, 64, 3, 3))), "tensor", newer, "clocks"),
         (Problem(WORKLOADS[1], 0.9), "auto", gpus, "clocks"),
         (pointwise, "pointwise", cpus, "cycles"),
     )

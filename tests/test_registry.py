@@ -11,6 +11,7 @@ import toy_template
 import tvm
 import tvm_ffi
 from command_line import tvmconv, tvmconv_json
+from tensor_cases import half
 from tvm import tirx
 from tvm.s_tir import Schedule
 
@@ -29,6 +30,7 @@ PROBLEMS = {
     "depthwise": Problem(ConvWorkload.depthwise((2, 16, 9, 12), (16, 1, 3, 3))),
     "pointwise": Problem(ConvWorkload.conv2d((2, 16, 9, 12), (32, 16, 1, 1))),
     "sparse": Problem(ConvWorkload.conv2d((2, 16, 9, 12), (32, 16, 3, 3)), 0.9),
+    "half precision with channels last": Problem(half((2, 16, 9, 12), (32, 16, 3, 3))),
 }
 
 
@@ -68,7 +70,11 @@ def toy() -> Iterator[None]:
 def test_template_says_what_a_problem_takes(name: str) -> None:
     """Each supports one of the problems at least; there its default is legal, and has an estimate and ablations."""
     template, target = TEMPLATES[name], SM_90 if name.startswith("cuda/") else CPU
-    supported = [problem for problem in PROBLEMS.values() if template.supports(problem, target)]
+    supported = [
+        problem
+        for problem in PROBLEMS.values()
+        if template.LAYOUTS.take(problem.workload) and template.supports(problem, target)
+    ]
     assert supported
     for problem in supported:
         config = template.default_config(problem, target)

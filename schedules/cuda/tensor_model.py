@@ -40,6 +40,10 @@ def supports(problem: Problem, target: tvm.target.Target) -> bool:
     return problem.is_dense and whole and problem.precision != "strict" and bool(tensor_instructions(target))
 
 
+LEAST_COLUMNS = 16
+"""The output channels of the narrowest tile: two matrices of 8, which `mma` loads together."""
+
+
 def space(problem: Problem, target: tvm.target.Target) -> Space[Config]:
     """Return the configurations that are worth a trial on this target."""
     workload, default, gpu = problem.workload, default_config(problem, target), gpu_of(target)
@@ -58,10 +62,6 @@ def space(problem: Problem, target: tvm.target.Target) -> Space[Config]:
         "min_blocks_per_sm": (1, 2, 3),
     }
     return Space(default, LEAST, knobs, constraints(problem, target), named(whole_gpu))
-
-
-LEAST_COLUMNS = 16
-"""The output channels of the narrowest tile: two matrices of 8, which `mma` loads together."""
 
 
 CANDIDATES = tuple(
@@ -130,7 +130,6 @@ def clocks(problem: Problem, config: Config, target: tvm.target.Target) -> float
     grid = blocks(workload, config)
     turns = ceil_div(grid, gpu.multiprocessors)
     together = min(turns, resident_blocks(problem, config, gpu))
-    steps = part_chunks(workload, config)
     columns = config.block_n * max(1, weight_split(problem, config))
     product = config.block_m * config.block_n * ROW_BYTES / workload.itemsize / rate
     copy = (config.block_m + columns) * ROW_BYTES / L2_BYTES
@@ -138,7 +137,7 @@ def clocks(problem: Problem, config: Config, target: tvm.target.Target) -> float
     if not goes_on(problem, config):  # what a product waits for is hidden by other blocks only
         step = max(step, (product + copy / 2 + WAIT) / together)
     stored = config.block_m * config.block_n * workload.sum_bytes / L2_BYTES
-    busy = turns * (block + stored) + LATENCY * ceil_div(turns, together)
+    busy = turns * (part_chunks(workload, config) * step + stored) + LATENCY * ceil_div(turns, together)
     written = prod(workload.output_shape)
     moved = workload.bytes_moved + (2 * config.split_k * written * workload.sum_bytes if config.split_k > 1 else 0)
     kernels = int(config.split_k > 1) + lays_out_weight(workload, weight_split(problem, config))

@@ -111,7 +111,7 @@ def _replaced(block: SBlock, operands: list[_Operand], body: tirx.Stmt) -> SBloc
 
 
 def _copied(block: SBlock) -> SBlock:
-    """Return the block with an asynchronous copy in place of its loop over neighbouring elements.
+    """Return the block with an asynchronous copy in place of its loop over neighbouring elements, unless it has none.
 
     Rows of eight vectors are stored with the places of the vectors permuted, by the row's number in its eight: so eight
     rows of one column are in different banks, and in the order in which tensor cores read them.
@@ -123,8 +123,10 @@ def _copied(block: SBlock) -> SBlock:
     inner_first = {var: _substituted(value, {loop.loop_var: loop.min}) for var, value in inner.items()}
     store = _substituted(realize.block.body, inner_first)
     value, inside = store.value, tirx.const(True, "bool")
-    if not isinstance(value, TensorLoad):
+    if isinstance(value, tvm.ir.Call):
         inside, value, _ = value.args
+    if not isinstance(value, TensorLoad):  # padding alone, whatever the pixel: zeros in any order
+        return block
     *outer, row, copy, _ = store.indices
     (written,) = block.writes
     place = [tvm.ir.Range.from_min_extent(index, 1) for index in (*outer, row, copy ^ row)]

@@ -10,7 +10,7 @@ import msgspec
 from ..activations import ACTIVATIONS
 from ..checking.draws import Draw
 from ..dispatch import algorithms_for
-from ..dtypes import DTYPES
+from ..dtypes import DTYPES, NARROW
 from ..errors import InvalidArgumentError
 from ..parameters import Activation, Padding
 from ..problem import Problem
@@ -38,6 +38,9 @@ SPARSITIES = (0.0, 0.5, 0.8, 0.9, 0.9, 0.95, 0.99, 1.0)
 
 BLOCKS = (4, 8, 16)
 """The numbers of channels in a block, one for each length of a CPU's vectors."""
+
+COPIED, TILE = 8, 16
+"""The numbers of channels of half precision in a copy of 16 bytes, and in the narrowest tile of tensor cores."""
 
 CHOSEN: tuple[Activation, ...] = (
     ("clip", -0.5, 1.5), ("clip", None, 0.25), ("clip", 0.5, None), ("leaky_relu", -0.5), ("elu", 2.5)
@@ -79,6 +82,8 @@ def random_trial(draw: Draw, target: tvm.target.Target, operands: int) -> tuple[
         return Trial(workload, "sparse", None, operands, sparsity=round(sparsity, 4)), is_default
     if draw.chance(0.3):
         workload = _in_blocks(draw, workload, algorithm, target)
+    elif draw.chance(0.2) and (takers := algorithms_for(Problem(last := _channels_last(draw, workload)), target)):
+        return Trial(last, draw.of(takers), None, operands, nonfinite), is_default
     return Trial(workload, algorithm, None, operands, nonfinite), is_default
 
 
@@ -133,6 +138,25 @@ def _in_blocks(draw: Draw, workload: ConvWorkload, algorithm: str, target: tvm.t
         out_layout=f"NCHW{written}c" if written > 1 else "NCHW",
     )
     return blocked if algorithm in algorithms_for(Problem(blocked), target) and _is_small(blocked) else workload
+
+
+def _channels_last(draw: Draw, workload: ConvWorkload) -> ConvWorkload:
+    """Return the workload in half precision, its channels last and whole copies; as it is if depthwise or large."""
+    if workload.is_depthwise:
+        return workload
+    inputs, outputs = (-(-channels // COPIED) * COPIED for channels in (workload.w_shape[1], workload.multiplier))
+    if workload.groups > 1:
+        outputs = -(-outputs // TILE) * TILE
+    last = msgspec.structs.replace(
+        workload,
+        in_channels=inputs * workload.groups,
+        out_channels=outputs * workload.groups,
+        dtype=draw.of(NARROW),
+        layout="NHWC",
+        w_layout="KRSC",
+        out_layout="NHWC",
+    )
+    return last if _is_small(last) else workload
 
 
 def _is_small(workload: ConvWorkload) -> bool:

@@ -1,0 +1,252 @@
+"""Convolution on tensor cores: numbers through serial twins, and lowered kernels in an emulator and as machine code."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import product
+
+import numpy as np
+import pytest
+import tvm
+import tvm_ffi
+from emulated_gpu import Emulator, HazardError, device_functions
+from spaces import check_space, check_whole_space
+from sparing import every
+from tensor_cases import CASES, LAYER, MMA, NOTHING_READ, WGMMA, channels_last, half, mma, random_layer, wgmma
+from tvm import tirx
+from tvm.backend.cuda.op import cuda_func_call
+from tvm.s_tir.stmt import SBlock
+
+from tvmconv import ConvWorkload, cuda
+from tvmconv.checking.draws import Draw
+from tvmconv.compute.tensor_gemm import COPY_BYTES, ROW_BYTES
+from tvmconv.dispatch import algorithms_for, select
+from tvmconv.dtypes import NARROW
+from tvmconv.lowering import KERNEL_NAME, build_kernel, build_twin, lower
+from tvmconv.lowering.intrinsics import DONE_SOURCE
+from tvmconv.problem import Problem
+from tvmconv.schedules.cuda import tensor
+from tvmconv.schedules.cuda.tensor import Config
+from tvmconv.schedules.cuda.tensor_tiles import part_chunks, shared_bytes
+from tvmconv.targets import resolve_target
+from tvmconv.testing import check_result, random_configs, random_operands
+
+SM_90 = resolve_target({"kind": "cuda", "arch": "sm_90"})
+by_case = pytest.mark.parametrize(("workload", "config"), CASES.values(), ids=CASES.keys())
+
+
+def sparse_cases(step: int) -> pytest.MarkDecorator:
+    return pytest.mark.parametrize(("workload", "config"), every(step, CASES.values()), ids=CASES.keys())
+
+
+def run_twin(workload: ConvWorkload, config: Config, operands: dict[str, np.ndarray]) -> None:
+    """Check the result of the serial twin, which computes in plain loops."""
+    twin = build_twin(Problem(workload), select(Problem(workload), SM_90, config, "tensor"), SM_90)
+    tensors = [tvm.runtime.tensor(array) for array in operands.values()]
+    memory = [tvm.runtime.empty(*parameter) for parameter in twin.workspace.parameters]
+    twin.executable[KERNEL_NAME](*tensors, *memory)
+    check_result(workload, operands, tensors[-1].numpy())
+
+
+def lowered(workload: ConvWorkload, config: Config) -> tirx.PrimFunc:
+    return lower(Problem(workload), select(Problem(workload), SM_90, config, "tensor"), SM_90, KERNEL_NAME)
+
+
+def emulate(workload: ConvWorkload, func: tirx.PrimFunc, operands: dict[str, np.ndarray]) -> Emulator:
+    """Check the result of the lowered kernels in the emulator, and return the run of the first, which has the ring."""
+    arrays = {name: array.copy() for name, array in operands.items()}
+    run, *_ = [Emulator(kernel, arrays) for kernel in device_functions(func, SM_90)]
+    check_result(workload, operands, arrays["output"])
+    return run
+
+
+def check_ring(workload: ConvWorkload, config: Config, func: tirx.PrimFunc) -> None:
+    """Check the result in the emulator, and the copies and barriers that it took.
+
+    Each chunk is copied once, whole and no more than that, the first ones ahead of the first barrier. There are two
+    barriers more than chunks, before the sums go to shared memory and after.
+    """
+    run = emulate(workload, func, random_operands(workload))
+    chunks = part_chunks(workload, config)
+    assert run.copied == [(config.block_m + config.block_n) * ROW_BYTES // COPY_BYTES] * chunks
+    assert run.under_way[0] == config.ahead
+    assert run.barriers == chunks + 2
+    assert run.shared_bytes == shared_bytes(workload, config)
+
+
+@sparse_cases(4)
+def test_serial_twin(workload: ConvWorkload, config: Config) -> None:
+    run_twin(workload, config, random_operands(workload))
+
+
+@by_case
+def test_lowered_kernel(workload: ConvWorkload, config: Config) -> None:
+    check_ring(workload, config, lowered(workload, config))
+
+
+@sparse_cases(8)
+def test_random_configuration(workload: ConvWorkload, config: Config) -> None:
+    """A random configuration of the space is right in both ways."""
+    (chosen,) = random_configs(workload, SM_90, 1, "tensor")
+    run_twin(workload, chosen, random_operands(workload))
+    check_ring(workload, chosen, lowered(workload, chosen))
+
+
+@pytest.mark.parametrize("config", [MMA, WGMMA], ids=["mma", "wgmma"])
+def test_padding_alone(config: Config) -> None:
+    operands = random_operands(NOTHING_READ)
+    run_twin(NOTHING_READ, config, operands)
+    run = emulate(NOTHING_READ, lowered(NOTHING_READ, config), operands)
+    assert run.copied == [config.block_n * ROW_BYTES // COPY_BYTES]
+
+
+@pytest.mark.parametrize(("dtype", "number"), [*product(NARROW, range(2))])
+def test_random_convolution(dtype: str, number: int) -> None:
+    workload = random_layer(Draw(f"{dtype}/{number}"), dtype)
+    (config,) = random_configs(workload, SM_90, 1, "tensor")
+    check_ring(workload, config, lowered(workload, config))
+
+
+@pytest.mark.parametrize("config", [MMA, WGMMA, mma(32, 32, 1, 2, 3, split_k=2)], ids=["mma", "wgmma", "split-k"])
+def test_nan_and_infinity(config: Config) -> None:
+    """They come out where the reference has them: of pixels, of padding under a weight, and of no neighbour."""
+    workload = half((1, 40, 6, 7), (24, 40, 3, 3), shift=True, activation="relu")
+    operands = random_operands(workload)
+    operands["x"][0, 0, 0, 3], operands["x"][0, 5, 6, 39], operands["x"][0, 2, 2, 8] = np.nan, np.inf, -np.inf
+    operands["w"][7, 0, 1, 5], operands["w"][11, 2, 2, 39] = np.inf, np.nan
+    with np.errstate(invalid="ignore"):
+        run_twin(workload, config, operands)
+        emulate(workload, lowered(workload, config), operands)
+
+
+def later(call: tvm.ir.Call) -> tvm.ir.Call:
+    """Return a wait for what is one chunk older."""
+    name, pending, source = call.args
+    return cuda_func_call(str(name.value), pending + 1, source_code=str(source.value))
+
+
+def left_out(_call: tvm.ir.Call) -> tvm.ir.Call:
+    """Return a wait for products, of which `mma` leaves none."""
+    return cuda_func_call("tvmconv_done", 0, source_code=DONE_SOURCE)
+
+
+FAULTS = {
+    "wait-too-short": ("tvmconv_ready", later, mma(32, 32, 2, 1, 4)),
+    "wait-too-short-of-two-stages": ("tvmconv_ready", later, MMA),
+    "wait-too-short-for-wgmma": ("tvmconv_ready_for_wgmma", later, wgmma(64, 32, 1, 1, 5)),
+    "product-not-complete": ("tvmconv_done", later, WGMMA),
+    "barrier-left-out": ("tvmconv_barrier", left_out, MMA),
+    "no-barrier-in-the-ring": ("tvmconv_ready", left_out, MMA),
+}
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_faults_in_the_ring_are_caught(name: str) -> None:
+    """The check that the other kernels pass fails where one function is given another number, or left out."""
+    function, change, config = FAULTS[name]
+
+    def altered(call: tvm.ir.Call) -> tvm.ir.Call:
+        named = str(call.op.name) == "tirx.cuda.func_call" and str(call.args[0].value) == function
+        return change(call) if named else call
+
+    func = lowered(LAYER, config)
+    wrong = tvm_ffi.structural_map(func, (tvm.ir.Call, altered))
+    assert not tvm_ffi.structural_equal(func, wrong)
+    with pytest.raises(HazardError):
+        emulate(LAYER, wrong, random_operands(LAYER))
+
+
+def test_copies_of_two_tiles_are_caught() -> None:
+    """Twice the rows of a tile reach into other stages of the ring, which a serial twin would not show."""
+
+    def doubled(loop: tirx.For) -> tirx.For:
+        names = []
+        tvm_ffi.structural_walk(loop.body, [(SBlock, lambda block: names.append(str(block.name_hint)))])
+        extent = loop.extent * (2 if names == ["weights_o"] and loop.kind == tirx.ForKind.SERIAL else 1)
+        return tirx.For(loop.loop_var, loop.min, extent, loop.kind, loop.body, loop.thread_binding, loop.annotations)
+
+    workload, config = CASES["ragged-channels"]
+    wrong = tvm_ffi.structural_map(lowered(workload, config), (tirx.For, doubled))
+    with pytest.raises(HazardError):
+        check_ring(workload, config, wrong)
+
+
+def check_resources(workload: ConvWorkload, config: Config | None, arch: str) -> str:
+    """Check that kernels spill nothing and leave room for their blocks, and return their source."""
+    target = resolve_target({"kind": "cuda", "arch": arch})
+    selection = select(Problem(workload), target, config, "tensor")
+    executable, *_ = build_kernel(Problem(workload), selection, target)
+    source = str(executable.mod.imports[0].inspect_source())
+    for kernel in cuda.kernel_resources(source, arch):
+        assert (kernel.stack_bytes, kernel.spill_store_bytes, kernel.spill_load_bytes) == (0, 0, 0)
+        assert kernel.registers * selection.config.threads * selection.config.min_blocks_per_sm <= 65536
+    return source
+
+
+@pytest.mark.parametrize("arch", every(2, ("sm_80", "sm_86", "sm_90", "sm_89", "sm_120")))
+def test_cubin_of_the_default(arch: str) -> None:
+    check_resources(half((2, 64, 9, 9), (96, 64, 3, 3), "bfloat16", shift=True, activation="relu"), None, arch)
+
+
+@pytest.mark.parametrize(
+    ("name", "arch", "instructions"),
+    [
+        ("3x3", "sm_80", ("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32", "ldmatrix.sync.aligned.m8n8.x4")),
+        ("1x1", "sm_90", ("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32", "ldmatrix.sync.aligned.m8n8.x4")),
+        ("3x3-wgmma", "sm_90", ("wgmma.mma_async.sync.aligned.m64n32k16.f32.f16.f16", "fence.proxy.async")),
+    ],
+)
+def test_instructions(name: str, arch: str, instructions: tuple[str, ...]) -> None:
+    """Each of the instructions that are meant is in the kernel's PTX."""
+    ptx = cuda.to_ptx(check_resources(*CASES[name], arch), arch)
+    for instruction in (*instructions, "cp.async.cg.shared.global", "cp.async.wait_group"):
+        assert instruction in ptx, instruction
+
+
+COMPILED = ("split-k-epilogue", "room-for-more")
+"""The cases of the table that are compiled for a GPU too, which takes seconds."""
+
+
+@pytest.mark.parametrize("name", COMPILED)
+def test_cubin_of_configuration(name: str) -> None:
+    check_resources(*CASES[name], "sm_90")
+
+
+@sparse_cases(8)
+def test_space_begins_with_the_default_and_is_legal(workload: ConvWorkload, config: Config) -> None:
+    space = tensor.space(Problem(workload), SM_90)
+    check_space(space, tensor.default_config(Problem(workload), SM_90))
+    assert space.violated(config) == []
+    features = tensor.features(Problem(workload), config, SM_90)
+    assert features.keys() == tensor.features(Problem(LAYER), MMA, SM_90).keys()
+
+
+def test_whole_space_is_legal() -> None:
+    check_whole_space(tensor.space(Problem(half((1, 64, 14, 14), (64, 64, 3, 3))), SM_90))
+
+
+def algorithms(workload: ConvWorkload, arch: str) -> Sequence[str]:
+    return algorithms_for(Problem(workload), resolve_target({"kind": "cuda", "arch": arch}))
+
+
+def test_problems_that_it_takes() -> None:
+    """Channels have to fill copies of 16 bytes, and the GPU has to have the instructions."""
+    assert algorithms(LAYER, "sm_80") == ("tensor",)
+    plain = ConvWorkload.conv2d((1, 16, 8, 8), (16, 16, 3, 3), dtype="float16")
+    assert "tensor" in algorithms(channels_last(plain), "sm_90")
+    assert "tensor" not in algorithms(plain, "sm_90")
+
+
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90"])
+@pytest.mark.parametrize("multiplier", [8, 16, 24, 40, 48])
+def test_groups_of_few_channels(multiplier: int, arch: str) -> None:
+    """What the template takes has a legal default: tiles of 16 output channels or more have to be of one group."""
+    workload, target = (
+        half((1, 16, 6, 6), (2 * multiplier, 8, 3, 3), groups=2),
+        resolve_target({"kind": "cuda", "arch": arch}),
+    )
+    takes = multiplier % 16 == 0
+    assert ("tensor" in algorithms(workload, arch)) == takes
+    if takes:
+        space = tensor.space(Problem(workload), target)
+        assert space.violated(space.default) == []
