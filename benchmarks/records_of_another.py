@@ -67,7 +67,9 @@ def main(
                 continue
             # The algorithm, as the command line has it: the part of the template's name behind the target.
             algorithm = "auto" if made.problem.sparsity is not None else made.template.rpartition("/")[2]
-            task = autotvm.create(made.problem.workload, target, algorithm, made.problem.sparsity)
+            task = autotvm.create(
+                made.problem.workload, target, algorithm, made.problem.sparsity, made.problem.precision
+            )
             template = template_named(made.template)
             tuned = msgspec.convert(best.knobs, template.Config)
             used = history.best_of_sibling(made.problem, task.target, template, option.device(task))

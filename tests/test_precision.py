@@ -48,7 +48,14 @@ def test_each_word_is_served_by_itself_and_stricter_ones() -> None:
     assert WORDS == ("strict", "float32", "tf32")
     for place, row in enumerate(PRECISIONS.values()):
         assert row.served_by == WORDS[place::-1]
-        assert row.promise.endswith(".")
+
+
+def test_guide_has_the_promises() -> None:
+    guide = (Path(__file__).parent.parent / "docs" / "concepts.md").read_text()
+    for row in PRECISIONS.values():
+        default = ", the default" * (row.name == "float32")
+        promise = row.promise[0].lower() + row.promise.rstrip(".")[1:]
+        assert f'| `"{row.name}"`{default} | {promise} |\n' in guide
 
 
 @pytest.mark.parametrize("word", ["TF32", "", None, ["tf32"], 32])

@@ -86,10 +86,10 @@ class Expected:
 def _rounded(workload: ConvWorkload, inputs: dict[str, np.ndarray], unit: float, steepest: float) -> Rounded:
     """Return the errors of products whose two factors are each rounded to the nearest number, by at most a unit.
 
-    They add up as random numbers do, with the products in place of steps: as a bound of the root mean square of many
-    sums, one unit is more than half again of what two roundings of 0.42 units each give, and less than what cutting
-    bits off gives, 1.57 units. (A mantissa is between 1 and 2, and smaller ones are more frequent.) The sums of few
-    factors may all have their largest error, so that two units are allowed to a sum of a single one.
+    They add up like the steps of a random walk, whose lengths are the products. Rounding to the nearest gives a root
+    mean square of 0.6 units of its distance, and cutting bits off one of 1.57: one unit is allowed. (By rounding a
+    mantissa between 1 and 2, in which small ones are more frequent, a factor is wrong by 0.42 units in the root mean
+    square.) Few factors may all have large errors, so that sums of a single one are allowed two units.
     """
     products = msgspec.structs.replace(workload, epilogue=Epilogue(scale=workload.epilogue.scale))
     factors = {name: np.abs(array.astype(np.float64)) for name, array in inputs.items() if name in FACTORS}

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
-import msgspec
 
 from ..errors import InvalidArgumentError, UnsupportedModelError
 from ..targets import BACKENDS, backend_of, resolve_target
@@ -69,7 +68,7 @@ def inspect(
         content = _content(operator, show)
     selection = {"schedule": operator.selection.name, "reason": operator.selection.reason}
     if as_json:
-        described = {**msgspec.structs.asdict(operator.problem), "target": json.loads(str(resolved))}
+        described = {"workload": workload, "precision": operator.problem.precision, "target": json.loads(str(resolved))}
         print_json({**described, **selection, show: content})
     elif show == "config":
         print_table(["workload", str(operator.problem)], [*selection.items(), *content.items()])

@@ -113,7 +113,7 @@ def _pooled(records: Sequence[Record]) -> Record:
 
 
 _Key = tuple[ConvWorkload, str]
-"""The workload and the precision of a problem: problems that differ in nothing else but sparsity share records."""
+"""The workload and the precision of problems, which differ in sparsity alone."""
 
 
 def _key(problem: Problem) -> _Key:
