@@ -8,7 +8,7 @@ from .copies import Copy
 from .im2col import Im2colGemm
 from .metaschedule import MetaSchedule
 from .onnxruntime import OnnxRuntime
-from .ours import Algorithm, Plain, Tvmconv
+from .ours import Algorithm, ChannelsLast, Plain, Tvmconv
 from .peer import Peer
 from .pytorch import Compiled, PyTorch
 from .sparse import Dense, Im2colSpmm, Structured
@@ -29,6 +29,7 @@ def known_peers(precision: str = DEFAULT) -> dict[str, Peer]:
     peers = (
         Plain(precision),
         Dense(precision),
+        ChannelsLast(precision),
         *(Algorithm(algorithm, precision) for algorithm in dense_algorithms()),
         PyTorch(),
         PyTorch("pytorch-channels-last", channels_last=True),

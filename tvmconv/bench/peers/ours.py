@@ -68,6 +68,34 @@ class Algorithm(Tvmconv):
         return "the only algorithm for it" if len(known) == 1 else None
 
 
+class ChannelsLast(Tvmconv):
+    """tvmconv for operands whose channels are last in memory, as torch's channels_last has them."""
+
+    name = "tvmconv-channels-last"
+
+    def obstacle(self, workload: ConvWorkload, target: tvm.target.Target) -> str | None:
+        if workload.is_depthwise or not algorithms_for(Problem(workload.in_nhwc(), precision=self.precision), target):
+            return "for dense convolutions on tensor cores"
+        return None
+
+    def prepare(self, workload: ConvWorkload, target: tvm.target.Target, sets: Sequence[Operands]) -> list[Call]:
+        from ... import operators
+
+        operator = operators.compile(workload.in_nhwc(), target, None, "auto", self.precision)
+
+        def call(operands: Operands) -> Any:
+            return operator(**operands).permute(0, 3, 1, 2)
+
+        last = [
+            {
+                name: each.permute(0, 2, 3, 1).contiguous() if each.dim() == 4 else each
+                for name, each in operands.items()
+            }
+            for operands in sets
+        ]
+        return [partial(call, operands) for operands in last]
+
+
 class Plain(Tvmconv):
     """tvmconv for the convolution without its epilogue, which shows the cost of fusing the epilogue."""
 
