@@ -120,9 +120,10 @@ def schedule(problem: Problem, config: Config, target: tvm.target.Target) -> Sch
 def _lay_out_image(sch: Schedule, workload: ConvWorkload) -> None:
     """Make the input's layout a kernel of its own, in which neighbouring threads read neighbouring pixels."""
     n, h, v, c = sch.get_loops(sch.get_sblock("image"))
-    co, lane = sch.split(c, [None, copied_elements(workload)])
+    co, ci, lane = sch.split(c, [None, copied_elements(workload) // VECTOR, VECTOR])
     pixels, thread = sch.split(sch.fuse(n, h, v), [None, COPY_THREADS])
-    sch.reorder(pixels, co, thread, lane)
+    sch.reorder(pixels, co, thread, ci, lane)
+    sch.unroll(ci)
     sch.bind(sch.fuse(pixels, co), "blockIdx.x")
     sch.bind(thread, "threadIdx.x")
     if depth(workload) == workload.w_shape[1]:
