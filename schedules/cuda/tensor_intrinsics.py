@@ -54,14 +54,15 @@ __device__ __forceinline__ unsigned tvmconv_rest(unsigned value) {
   return __float_as_uint(__uint_as_float(value) - __uint_as_float(value & 0xffffe000u)) + 0x1000u;
 }
 """
-"""What is left of a float32 number when a tensor core has cut off the bits that TF32 lacks, rounded in its turn."""
+"""The rest of a float32 number when a tensor core has cut off the bits that TF32 lacks, rounded in its turn."""
 
 REST_OF_NEAREST = """
 __device__ __forceinline__ unsigned tvmconv_rest_of_nearest(unsigned value) {
   return __float_as_uint(__uint_as_float(value) - __uint_as_float(tvmconv_to_tf32(value))) + 0x1000u;
 }
 """
-"""The same for a number that is rounded: of two rests one has to be of either sign, for what is left out to be so."""
+"""The same for a number that is rounded. The product of both rests is left out: one has to be of either sign, so that
+what is left out is too, and does not add up."""
 
 MMA = """
 __device__ __forceinline__ void tvmconv_mma_{type}(float* c, const unsigned* a, const unsigned* b) {{

@@ -128,10 +128,13 @@ LATENCY = 1500.0
 IMAGE = 2.5
 """The time that it takes to lay out the input, as a multiple of the time for its bytes."""
 
+SPLITTING = 1.6
+"""The time of three products by `mma`, which takes both factors apart in registers, as a multiple of their own."""
+
 WAIT = 200.0
 """The clocks from a chunk's barrier to its first product, where products do not go on."""
 
-KERNEL = 3000.0
+KERNEL = 5000.0
 """The clocks that one more kernel takes, for what has to be laid out first or added up."""
 
 
@@ -145,6 +148,8 @@ def clocks(problem: Problem, config: Config, target: tvm.target.Target) -> float
     together = min(turns, resident_blocks(problem, config, gpu))
     columns = config.block_n * max(1, weight_split(problem, config))
     product = config.block_m * config.block_n * ROW_BYTES / workload.itemsize / rate
+    if tf32_products(problem) == 3 and not config.wgmma:
+        product *= SPLITTING
     copy = (config.block_m + columns) * ROW_BYTES / L2_BYTES
     step = max(product, copy)
     if not goes_on(problem, config):  # what a product waits for is hidden by other blocks only
