@@ -184,7 +184,8 @@ def compile(  # noqa: A001
     the schedule's default is used: `selection.reason` says which, and so does this module's logger. `algorithm` is
     "auto", or the one to use: "depthwise" for depthwise workloads, else "direct", "im2win", on a GPU "tensor" for its
     tensor cores, or on a CPU "pointwise" for 1x1 ones. `precision` is "float32", or "strict" or "tf32" for more or less
-    exact results with float32 operands; see `Problem.precision` and the rows of `tvmconv.precision`. Building for "cuda" needs no GPU, running does.
+    exact results with float32 operands; see `Problem.precision` and the rows of `tvmconv.precision`. Building for
+    "cuda" needs no GPU, running does.
     """
     if not isinstance(workload, ConvWorkload):
         raise InvalidArgumentError("workload", workload, "a ConvWorkload, such as ConvWorkload.conv2d makes")
@@ -251,8 +252,8 @@ def conv2d(
 
     The result is (N, K, Ho, Wo); a residual has its shape and dtype, scale and shift are vectors (K,). `algorithm` is
     "auto", which takes what a tuning log has found fastest, or else what should be; "direct"; "im2win"; "tensor", for
-    the tensor cores of a GPU; or on a CPU "pointwise", for 1x1 kernels. With as many groups as input channels, so with a single one too, a convolution is
-    depthwise. The rest is as for `depthwise`.
+    the tensor cores of a GPU; or on a CPU "pointwise", for 1x1 kernels. With as many groups as input channels, so with
+    a single one too, a convolution is depthwise. The rest is as for `depthwise`.
 
     A torch tensor x in channels_last goes in as it is where a schedule takes it: on a GPU's tensor cores, by the
     algorithm "tensor", where each group has output channels in fours. The result is then in channels_last, and
