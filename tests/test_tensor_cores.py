@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import product
 
+import msgspec
 import numpy as np
 import pytest
 import tvm
 import tvm_ffi
 from emulated_gpu import Emulator, HazardError, device_functions
 from spaces import check_space, check_whole_space
-from sparing import every
+from sparing import every, sparing
 from tensor_cases import (
     CASES,
     FIRST,
@@ -36,17 +37,18 @@ from tvmconv import cuda
 from tvmconv.checking.draws import Draw
 from tvmconv.compute.tensor_gemm import COPY_BYTES, ROW_BYTES
 from tvmconv.dispatch import algorithms_for, select
-from tvmconv.dtypes import NARROW
 from tvmconv.lowering import KERNEL_NAME, build_kernel, build_twin, lower
 from tvmconv.lowering.intrinsics import DONE_SOURCE, with_intrinsics
 from tvmconv.problem import Problem
 from tvmconv.schedules.cuda import tensor
 from tvmconv.schedules.cuda.tensor import Config
-from tvmconv.schedules.cuda.tensor_tiles import ahead, part_chunks, shared_bytes, weight_split
+from tvmconv.schedules.cuda.tensor_model import CANDIDATES
+from tvmconv.schedules.cuda.tensor_tiles import ahead, constraints, part_chunks, shared_bytes, weight_split
 from tvmconv.targets import resolve_target
 from tvmconv.testing import check_result, random_operands
 from tvmconv.testing.configs import legal_configs
 
+ALL_CASES = CASES | IN_ALL_KINDS
 SM_90 = resolve_target({"kind": "cuda", "arch": "sm_90"})
 
 
@@ -94,17 +96,17 @@ def check_ring(problem: Problem, config: Config, func: tirx.PrimFunc) -> None:
     assert run.shared_bytes == shared_bytes(problem, config)
 
 
-@sparse_cases(5, CASES | IN_ALL_KINDS)
+@sparse_cases(5, ALL_CASES)
 def test_serial_twin(problem: Problem, config: Config) -> None:
     run_twin(problem, config, random_operands(problem.workload))
 
 
-@sparse_cases(3, CASES | IN_ALL_KINDS)
+@sparse_cases(3, ALL_CASES)
 def test_lowered_kernel(problem: Problem, config: Config) -> None:
     check_ring(problem, config, lowered(problem, config))
 
 
-@sparse_cases(13, CASES | IN_ALL_KINDS)
+@sparse_cases(13, ALL_CASES)
 def test_random_configuration(problem: Problem, config: Config) -> None:
     """A random configuration of the space is right in both ways."""
     chosen = random_config(problem)
@@ -114,7 +116,7 @@ def test_random_configuration(problem: Problem, config: Config) -> None:
 
 @pytest.mark.parametrize("config", [MMA, WGMMA], ids=["mma", "wgmma"])
 def test_padding_alone(config: Config) -> None:
-    operands = random_operands(NOTHING_READ)
+    operands = random_operands(NOTHING_READ.workload)
     run_twin(NOTHING_READ, config, operands)
     run = emulate(NOTHING_READ, lowered(NOTHING_READ, config), operands)
     assert run.copied == [config.block_n * ROW_BYTES // COPY_BYTES]
@@ -175,7 +177,7 @@ def test_faults_in_the_ring_are_caught(name: str) -> None:
     wrong = tvm_ffi.structural_map(func, (tvm.ir.Call, altered))
     assert not tvm_ffi.structural_equal(func, wrong)
     with pytest.raises(HazardError):
-        emulate(LAYER, wrong, random_operands(LAYER))
+        emulate(LAYER, wrong, random_operands(LAYER.workload))
 
 
 def test_copies_of_two_tiles_are_caught() -> None:
@@ -210,31 +212,108 @@ def test_cubin_of_the_default(arch: str) -> None:
     check_resources(layer((2, 64, 9, 9), (96, 64, 3, 3), "bfloat16", shift=True, activation="relu"), None, arch)
 
 
-@pytest.mark.parametrize(
-    ("name", "arch", "instructions"),
-    [
-        ("3x3", "sm_80", ("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32", "ldmatrix.sync.aligned.m8n8.x4")),
-        ("1x1", "sm_90", ("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32", "ldmatrix.sync.aligned.m8n8.x4")),
-        ("3x3-wgmma", "sm_90", ("wgmma.mma_async.sync.aligned.m64n32k16.f32.f16.f16", "fence.proxy.async")),
-    ],
+def half_mma(dtype: str) -> str:
+    return f"mma.sync.aligned.m16n8k16.row.col.f32.{dtype}.{dtype}.f32"
+
+
+TF32_MMA, TF32_WGMMA = (
+    "mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32",
+    "wgmma.mma_async.sync.aligned.m64n32k8.f32.tf32",
 )
+LOAD, NEAREST, FENCE = "ldmatrix.sync.aligned.m8n8.x4", "cvt.rna.tf32.f32", "fence.proxy.async"
+INSTRUCTIONS = (
+    ("3x3", "sm_80", (half_mma("f16"), LOAD)),
+    ("NCHW-float32", "sm_80", (TF32_MMA, LOAD, NEAREST)),
+    ("NCHW-float32-wgmma", "sm_90", (TF32_WGMMA, LOAD, FENCE)),
+    ("1x1", "sm_90", (half_mma("bf16"), LOAD)),
+    ("3x3-wgmma", "sm_90", ("wgmma.mma_async.sync.aligned.m64n32k16.f32.f16.f16", FENCE)),
+    ("NCHW-tf32", "sm_80", (TF32_MMA, LOAD, NEAREST)),
+    ("NCHW-tf32-wgmma", "sm_90", (TF32_WGMMA, LOAD, NEAREST, FENCE)),
+    ("NCHW-half", "sm_80", (half_mma("f16"), LOAD)),
+    ("NCHW-half-wgmma", "sm_90", ("wgmma.mma_async.sync.aligned.m64n32k16.f32.f16.f16", FENCE)),
+)
+
+
+@pytest.mark.parametrize(("name", "arch", "instructions"), sparing(INSTRUCTIONS, lambda number: number < 5))
 def test_instructions(name: str, arch: str, instructions: tuple[str, ...]) -> None:
     """Each of the instructions that are meant is in the kernel's PTX."""
-    ptx = cuda.to_ptx(check_resources(*CASES[name], arch), arch)
+    ptx = cuda.to_ptx(check_resources(*ALL_CASES[name], arch), arch)
     for instruction in (*instructions, "cp.async.cg.shared.global", "cp.async.wait_group"):
         assert instruction in ptx, instruction
 
 
-COMPILED = ("split-k-epilogue", "room-for-more")
-"""The cases of the table that are compiled for a GPU too, which takes seconds."""
+@pytest.mark.parametrize(
+    ("family", "arch", "instruction"),
+    sparing([("", "sm_80", TF32_MMA), ("-wgmma", "sm_90", TF32_WGMMA)], lambda _: False),
+    ids=["mma", "wgmma"],
+)
+def test_float32_is_three_products(family: str, arch: str, instruction: str) -> None:
+    sources = [check_resources(*IN_ALL_KINDS[f"NCHW-{kind}{family}"], arch) for kind in ("tf32", "float32")]
+    one, three = (cuda.to_ptx(source, arch).count(instruction) for source in sources)
+    assert three == 3 * one > 0
 
 
-@pytest.mark.parametrize("name", COMPILED)
-def test_cubin_of_configuration(name: str) -> None:
-    check_resources(*CASES[name], "sm_90")
+COMPILED = (
+    ("split-k-epilogue", "sm_90"),
+    ("epilogue-half", "sm_90"),
+    ("room-for-more", "sm_90"),
+    *product(
+        (
+            "epilogue-half",
+            "NCHW-to-NHWC-half",
+            "NHWC-to-NCHW-half",
+            "3-channels-7x7-half",
+            "groups-of-5-channels-half",
+            "20-outputs-half",
+            "many-images-half",
+            "epilogue-float32",
+            "epilogue-tf32",
+            "3-channels-7x7-float32",
+            "3-channels-11x11-last-tf32",
+        ),
+        ("sm_80",),
+    ),
+    *product(
+        (
+            "epilogue-half-wgmma",
+            "NHWC-to-NCHW-half-wgmma",
+            "3-channels-11x11-half-wgmma",
+            "20-outputs-half-wgmma",
+            "strides-and-padding-half-wgmma",
+            "epilogue-float32-wgmma",
+            "epilogue-tf32-wgmma",
+            "groups-of-5-channels-float32-wgmma",
+            "3-channels-7x7-tf32-wgmma",
+        ),
+        ("sm_90",),
+    ),
+)
+"""Cases that are compiled for a GPU too, which takes seconds: what a twin computes CUDA may yet refuse."""
 
 
-@sparse_cases(13, CASES | IN_ALL_KINDS)
+@pytest.mark.parametrize(("name", "arch"), sparing(COMPILED, lambda number: number < 2))
+def test_cubin_of_configuration(name: str, arch: str) -> None:
+    check_resources(*ALL_CASES[name], arch)
+
+
+LARGE = layer((2, 256, 28, 28), (256, 256, 3, 3), "float32", FIRST, shift=True, residual=True, activation="relu")
+
+
+@pytest.mark.release
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_cubins_of_candidates(kind: str, arch: str) -> None:
+    """None of the tiles that a default is chosen from spills, where it is legal."""
+    dtype, precision = KINDS[kind]
+    problem = Problem(msgspec.structs.replace(LARGE.workload, dtype=dtype), precision=precision)
+    legal = constraints(problem, resolve_target({"kind": "cuda", "arch": arch})).values()
+    candidates = [config for config in CANDIDATES if all(holds(config) for holds in legal)]
+    assert len(candidates) >= 5
+    for config in candidates:
+        check_resources(problem, config, arch)
+
+
+@sparse_cases(13, ALL_CASES)
 def test_space_begins_with_the_default_and_is_legal(problem: Problem, config: Config) -> None:
     space = tensor.space(problem, SM_90)
     check_space(space, tensor.default_config(problem, SM_90))
@@ -259,7 +338,9 @@ def test_problems_that_it_takes(dtype: str, precision: str, layouts: Layouts) ->
     def takes(arch: str, channels: int, outputs: int, word: str = precision) -> bool:
         return "tensor" in algorithms(layer((1, channels, 8, 8), (outputs, channels, 3, 3), dtype, layouts, word), arch)
 
-    assert all(takes(arch, channels, outputs) for arch in ("sm_80", "sm_90") for channels, outputs in ((16, 16), (3, 20)))
+    assert all(
+        takes(arch, channels, outputs) for arch in ("sm_80", "sm_90") for channels, outputs in ((16, 16), (3, 20))
+    )
     assert not any(takes(arch, 16, outputs) for arch, outputs in (("sm_90", 18), ("sm_75", 16)))
     assert dtype != "float32" or not takes("sm_90", 16, 16, "strict")
 
