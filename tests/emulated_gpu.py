@@ -25,6 +25,12 @@ from tvmconv.dtypes import STORAGE_TYPES
 VECTOR = 16
 """The bytes of a copy, and of the pieces of shared memory that accesses are told apart by."""
 
+VECTORS = 8
+"""The vectors of a row of a chunk."""
+
+WARPGROUP = 4
+"""The warps that work on one `wgmma`."""
+
 NEVER = 1 << 30
 """The time of a write that has not arrived, or of a read that has not ended, in barriers."""
 
@@ -214,12 +220,17 @@ class Emulator:
             return Pointer(self.memories[source], self.value(args[2]) * dtype.itemsize + 0 * self.lane, dtype)
         if name == "tvm_storage_sync":
             return self.barrier()
+        if name == "fabs":
+            return np.abs(self.value(args[0]))
+        if name == "reinterpret":
+            return np.asarray(self.value(args[0])).view(numpy_type(str(expr.ty.dtype).split("x")[0]))
         assert name == "cuda.func_call", name
         function = str(args[0].value)
         given = [self.value(each) for each in args[1:-1]]
-        if product := re.fullmatch(r"tvmconv_(w?g?mma)_\w+_(\d+)x(\d+)", function):
-            family, *tiles = product.groups()
-            return self.multiply(family == "wgmma", [int(each) for each in tiles], *given)
+        if product := re.fullmatch(r"tvmconv_(w?g?mma)_(f16|bf16|tf32x[13])_(\d+)x(\d+)", function):
+            family, kind, *tiles = product.groups()
+            goes_on = family == "wgmma" and not kind.startswith("tf32")
+            return self.multiply(WARPGROUP if family == "wgmma" else 1, goes_on, [int(each) for each in tiles], *given)
         return getattr(self, function)(*given)
 
     def chosen(self, condition: Any, first: Any, second: Any) -> Any:
@@ -307,14 +318,19 @@ class Emulator:
         while len(self.running) > _uniform(pending):
             self.running.pop(0)()
 
-    def multiply(self, goes_on: bool, tiles: list[int], sums: Pointer, rows: Pointer, columns: Pointer) -> None:
-        """Add a product to sums: now, or when it is waited for. Its factors are 128 bytes a row, in permuted places."""
+    def multiply(
+        self, width: int, goes_on: bool, tiles: list[int], sums: Pointer, rows: Pointer, *columns: Pointer
+    ) -> None:
+        """Add a product to sums: now, or when it is waited for. Its factors are 128 bytes a row, in permuted places.
+
+        The second one may be in several numbers that add up to it. The instruction is one of `width` warps.
+        """
         tiles_m, tiles_n = tiles
-        width = 4 if goes_on else 1
         i, j, two = np.arange(tiles_m)[None, :, None], np.arange(tiles_n)[None, :, None], np.arange(2)[None, None]
         first = rows.address[..., None] + (i * width * 2 + two) * 1024
-        second = columns.address[..., None] + j * 1024 + two * 128
-        accesses = [(rows, self.vectors(rows, first)), (columns, self.vectors(columns, second))]
+        accesses = [(rows, self.vectors(rows, first))]
+        for each in columns:
+            accesses.append((each, self.vectors(each, each.address[..., None] + j * 1024 + two * 128)))
         if not goes_on:
             return self.add(sums, tiles, accesses)
         for pointer, address in accesses:
@@ -324,23 +340,25 @@ class Emulator:
 
     def vectors(self, pointer: Pointer, row: np.ndarray) -> np.ndarray:
         """Return the addresses of the vectors of rows, all in a line for each thread; they have to have arrived."""
-        place = np.arange(8) ^ (row[..., None] >> 7 & 7)
+        place = np.arange(VECTORS) ^ (row[..., None] >> 7 & 7)
         address = (row[..., None] + place * VECTOR).reshape(len(self.lane), -1)
         if (pointer.memory.written[pointer.memory.row, address // VECTOR] >= self.barriers).any():
             raise HazardError("a product of what has not arrived for all threads")
         return address
 
     def add(self, sums: Pointer, tiles: list[int], accesses: list[tuple[Pointer, np.ndarray]]) -> None:
-        factors = []
-        for (pointer, address), count in zip(accesses, tiles, strict=True):
-            span = np.arange(0, VECTOR, pointer.dtype.itemsize)
-            place = (address[..., None] + span).reshape(len(self.lane), -1)
-            loaded = self.load(pointer.memory, place, pointer.dtype)
-            factors.append(loaded.astype(np.float32).reshape(len(self.lane), count * 2, -1))
-        product = factors[0] @ factors[1].transpose(0, 2, 1)
+        rows, *columns = [self.factor(pointer, address) for pointer, address in accesses]
+        product = rows @ sum(columns).transpose(0, 2, 1)
         by_register = product.reshape(-1, tiles[0], 2, tiles[1], 2).transpose(0, 1, 3, 2, 4).reshape(len(self.lane), -1)
         first = int(_uniform(sums.address)) // 4
         sums.memory.bytes.view(np.float32)[:, first : first + by_register.shape[1]] += by_register
+
+    def factor(self, pointer: Pointer, address: np.ndarray) -> np.ndarray:
+        """Return the rows of a factor for each thread, given the addresses of their vectors."""
+        span = np.arange(0, VECTOR, pointer.dtype.itemsize)
+        place = (address[..., None] + span).reshape(len(self.lane), -1)
+        loaded = self.load(pointer.memory, place, pointer.dtype).astype(np.float32)
+        return loaded.reshape(len(self.lane), address.shape[1] // VECTORS, -1)
 
 
 def _uniform(value: Any) -> int:

@@ -2,23 +2,41 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterator
+from typing import Any, NamedTuple
 
 import msgspec
 
 from tvmconv import ConvWorkload
 from tvmconv.checking.draws import Draw
 from tvmconv.errors import InvalidArgumentError
+from tvmconv.precision import DEFAULT
+from tvmconv.problem import Problem
 from tvmconv.schedules.cuda.tensor import Config
 
 
-def channels_last(workload: ConvWorkload) -> ConvWorkload:
-    """Return the workload with the channels of its operands last in memory."""
-    return msgspec.structs.replace(workload, layout="NHWC", w_layout="KRSC", out_layout="NHWC")
+class Layouts(NamedTuple):
+    """The layouts of a convolution's operands."""
+
+    layout: str
+    w_layout: str
+    out_layout: str
 
 
-def half(x: tuple[int, ...], w: tuple[int, ...], dtype: str = "float16", **options: Any) -> ConvWorkload:
-    return channels_last(ConvWorkload.conv2d(x, w, dtype=dtype, **options))
+LAST, FIRST = Layouts("NHWC", "KRSC", "NHWC"), Layouts("NCHW", "KCRS", "NCHW")
+"""The channels of all operands last in memory, or first."""
+
+
+def layer(
+    x: tuple[int, ...],
+    w: tuple[int, ...],
+    dtype: str = "float16",
+    layouts: Layouts = LAST,
+    precision: str = DEFAULT,
+    **options: Any,
+) -> Problem:
+    workload = ConvWorkload.conv2d(x, w, dtype=dtype, **options)
+    return Problem(msgspec.structs.replace(workload, **layouts._asdict()), precision=precision)
 
 
 MMA = Config(block_m=32, block_n=32, warps_m=2, warps_n=1, num_stages=2)
@@ -33,43 +51,43 @@ def wgmma(block_m: int, block_n: int, warps_m: int, warps_n: int, num_stages: in
     return Config(block_m, block_n, warps_m, warps_n, num_stages, wgmma=True, **knobs)
 
 
-LAYER = half((2, 64, 7, 9), (64, 64, 3, 3))
-ONE_CHUNK = half((1, 64, 8, 8), (32, 64, 1, 1))
+LAYER = layer((2, 64, 7, 9), (64, 64, 3, 3))
+ONE_CHUNK = layer((1, 64, 8, 8), (32, 64, 1, 1))
 
 CASES = {
-    "1x1": (half((2, 128, 6, 6), (32, 128, 1, 1), "bfloat16"), MMA),
-    "1x1-wgmma": (half((2, 128, 6, 6), (32, 128, 1, 1)), WGMMA),
+    "1x1": (layer((2, 128, 6, 6), (32, 128, 1, 1), "bfloat16"), MMA),
+    "1x1-wgmma": (layer((2, 128, 6, 6), (32, 128, 1, 1)), WGMMA),
     "3x3": (LAYER, MMA),
     "3x3-wgmma": (LAYER, WGMMA),
     "one-chunk": (ONE_CHUNK, mma(32, 32, 1, 1)),
     "one-chunk-wgmma": (ONE_CHUNK, WGMMA),
-    "one-pixel": (half((1, 64, 1, 1), (32, 64, 3, 3), "bfloat16"), mma(16, 32, 1, 2)),
-    "row": (half((1, 16, 1, 50), (16, 16, 1, 5)), mma(16, 16, 1, 1)),
-    "odd-sizes": (half((3, 32, 7, 5), (24, 32, 5, 2)), mma(32, 16, 1, 1)),
-    "stride-2": (half((2, 64, 9, 10), (32, 64, 3, 3), "bfloat16", stride=2), WGMMA),
-    "stride-2x1-1x1": (half((1, 64, 9, 9), (64, 64, 1, 1), stride=(2, 1), padding=0), mma(32, 64, 1, 2)),
-    "stride-over-kernel": (half((1, 24, 11, 11), (16, 24, 2, 2), stride=3, padding=0), mma(16, 16, 1, 1, 3)),
-    "dilation": (half((1, 40, 12, 9), (32, 40, 3, 3), dilation=(2, 3)), WGMMA),
-    "dilation-stride-2": (half((1, 64, 12, 9), (32, 64, 3, 3), dilation=2, stride=2), MMA),
-    "asymmetric-padding": (half((1, 32, 6, 7), (32, 32, 3, 3), padding=(0, 1, 2, 3)), MMA),
-    "padding-past-kernel": (half((1, 64, 3, 3), (32, 64, 3, 3), padding=5), WGMMA),
-    "groups": (half((1, 48, 8, 9), (64, 24, 3, 3), "bfloat16", groups=2), MMA),
-    "groups-wgmma": (half((2, 256, 5, 5), (128, 64, 1, 1), groups=4), WGMMA),
-    "groups-in-tiles": (half((1, 128, 6, 6), (96, 64, 3, 3), groups=2), mma(64, 16, 2, 1, 4)),
-    "groups-split-k": (half((1, 48, 6, 6), (64, 24, 3, 3), groups=2), wgmma(64, 32, 1, 1, 3, split_k=2)),
-    "8-channels": (half((1, 8, 9, 9), (32, 8, 3, 3)), WGMMA),
-    "8-channels-7x7-stride-2": (half((1, 8, 21, 21), (32, 8, 7, 7), "bfloat16", stride=2), mma(32, 32, 1, 2, 3)),
-    "24-channels": (half((2, 24, 7, 7), (32, 24, 3, 3), "bfloat16"), WGMMA),
-    "40-channels": (half((1, 40, 7, 7), (32, 40, 3, 3)), mma(32, 32, 2, 1, 3)),
-    "72-channels": (half((1, 72, 7, 7), (32, 72, 3, 3)), WGMMA),
-    "72-channels-1x1": (half((1, 72, 7, 7), (32, 72, 1, 1), "bfloat16"), MMA),
-    "ragged-channels": (half((1, 64, 8, 8), (40, 64, 3, 3)), MMA),
-    "ragged-channels-wgmma": (half((1, 64, 8, 8), (72, 64, 1, 1), "bfloat16"), wgmma(64, 64, 1, 1)),
-    "ragged-pixels-and-channels": (half((3, 24, 5, 7), (56, 24, 3, 3)), wgmma(64, 32, 1, 1, 4)),
+    "one-pixel": (layer((1, 64, 1, 1), (32, 64, 3, 3), "bfloat16"), mma(16, 32, 1, 2)),
+    "row": (layer((1, 16, 1, 50), (16, 16, 1, 5)), mma(16, 16, 1, 1)),
+    "odd-sizes": (layer((3, 32, 7, 5), (24, 32, 5, 2)), mma(32, 16, 1, 1)),
+    "stride-2": (layer((2, 64, 9, 10), (32, 64, 3, 3), "bfloat16", stride=2), WGMMA),
+    "stride-2x1-1x1": (layer((1, 64, 9, 9), (64, 64, 1, 1), stride=(2, 1), padding=0), mma(32, 64, 1, 2)),
+    "stride-over-kernel": (layer((1, 24, 11, 11), (16, 24, 2, 2), stride=3, padding=0), mma(16, 16, 1, 1, 3)),
+    "dilation": (layer((1, 40, 12, 9), (32, 40, 3, 3), dilation=(2, 3)), WGMMA),
+    "dilation-stride-2": (layer((1, 64, 12, 9), (32, 64, 3, 3), dilation=2, stride=2), MMA),
+    "asymmetric-padding": (layer((1, 32, 6, 7), (32, 32, 3, 3), padding=(0, 1, 2, 3)), MMA),
+    "padding-past-kernel": (layer((1, 64, 3, 3), (32, 64, 3, 3), padding=5), WGMMA),
+    "groups": (layer((1, 48, 8, 9), (64, 24, 3, 3), "bfloat16", groups=2), MMA),
+    "groups-wgmma": (layer((2, 256, 5, 5), (128, 64, 1, 1), groups=4), WGMMA),
+    "groups-in-tiles": (layer((1, 128, 6, 6), (96, 64, 3, 3), groups=2), mma(64, 16, 2, 1, 4)),
+    "groups-split-k": (layer((1, 48, 6, 6), (64, 24, 3, 3), groups=2), wgmma(64, 32, 1, 1, 3, split_k=2)),
+    "8-channels": (layer((1, 8, 9, 9), (32, 8, 3, 3)), WGMMA),
+    "8-channels-7x7-stride-2": (layer((1, 8, 21, 21), (32, 8, 7, 7), "bfloat16", stride=2), mma(32, 32, 1, 2, 3)),
+    "24-channels": (layer((2, 24, 7, 7), (32, 24, 3, 3), "bfloat16"), WGMMA),
+    "40-channels": (layer((1, 40, 7, 7), (32, 40, 3, 3)), mma(32, 32, 2, 1, 3)),
+    "72-channels": (layer((1, 72, 7, 7), (32, 72, 3, 3)), WGMMA),
+    "72-channels-1x1": (layer((1, 72, 7, 7), (32, 72, 1, 1), "bfloat16"), MMA),
+    "ragged-channels": (layer((1, 64, 8, 8), (40, 64, 3, 3)), MMA),
+    "ragged-channels-wgmma": (layer((1, 64, 8, 8), (72, 64, 1, 1), "bfloat16"), wgmma(64, 64, 1, 1)),
+    "ragged-pixels-and-channels": (layer((3, 24, 5, 7), (56, 24, 3, 3)), wgmma(64, 32, 1, 1, 4)),
     "split-k": (LAYER, mma(32, 32, 2, 1, 2, split_k=3)),
     "split-k-wgmma": (LAYER, wgmma(64, 64, 1, 1, 4, split_k=3)),
     "split-k-epilogue": (
-        half((1, 64, 6, 7), (40, 64, 3, 3), "bfloat16", scale=True, shift=True, residual=True, activation="relu"),
+        layer((1, 64, 6, 7), (40, 64, 3, 3), "bfloat16", scale=True, shift=True, residual=True, activation="relu"),
         mma(32, 32, 1, 2, 3, split_k=2),
     ),
     "four-warps": (LAYER, mma(64, 64, 2, 2, 3)),
@@ -81,30 +99,90 @@ CASES = {
     "tiles-of-a-group-of-warps": (LAYER, wgmma(128, 64, 1, 1, 3)),
     "many-stages": (LAYER, mma(32, 32, 2, 1, 7)),
     "many-stages-wgmma": (LAYER, wgmma(64, 32, 1, 1, 8)),
-    "as-many-chunks-as-stages": (half((1, 64, 6, 6), (32, 64, 1, 3)), wgmma(64, 32, 1, 1, 5)),
+    "as-many-chunks-as-stages": (layer((1, 64, 6, 6), (32, 64, 1, 3)), wgmma(64, 32, 1, 1, 5)),
     "room-for-more": (LAYER, mma(64, 64, 2, 2, 3, min_blocks_per_sm=3)),
-    "scale-shift-relu": (half((1, 32, 8, 8), (32, 32, 3, 3), scale=True, shift=True, activation="relu"), MMA),
-    "residual-relu6": (half((2, 32, 5, 7), (40, 32, 1, 1), residual=True, activation="relu6"), WGMMA),
-    "clip": (half((1, 32, 5, 7), (32, 32, 3, 3), "bfloat16", shift=True, activation=("clip", -0.5, 1.5)), WGMMA),
-    "batch-33": (half((33, 16, 3, 3), (16, 16, 3, 3)), mma(64, 16, 2, 1, 3)),
+    "scale-shift-relu": (layer((1, 32, 8, 8), (32, 32, 3, 3), scale=True, shift=True, activation="relu"), MMA),
+    "residual-relu6": (layer((2, 32, 5, 7), (40, 32, 1, 1), residual=True, activation="relu6"), WGMMA),
+    "clip": (layer((1, 32, 5, 7), (32, 32, 3, 3), "bfloat16", shift=True, activation=("clip", -0.5, 1.5)), WGMMA),
+    "batch-33": (layer((33, 16, 3, 3), (16, 16, 3, 3)), mma(64, 16, 2, 1, 3)),
 }
 
-NOTHING_READ = half((1, 8, 4, 1), (32, 8, 1, 1), stride=(1, 2), padding=(0, 1, 0, 0), shift=True)
+SHAPES: dict[str, tuple[tuple[int, ...], tuple[int, ...], Layouts, dict[str, Any]]] = {
+    "NCHW": ((2, 64, 7, 9), (64, 64, 3, 3), FIRST, {}),
+    "NCHW-to-NHWC": ((1, 40, 6, 7), (32, 40, 3, 3), Layouts("NCHW", "KCRS", "NHWC"), {"shift": True}),
+    "NHWC-to-NCHW": ((2, 24, 5, 7), (40, 24, 3, 1), Layouts("NHWC", "KRSC", "NCHW"), {"residual": True}),
+    "KCRS": ((1, 32, 6, 7), (32, 32, 3, 3), Layouts("NHWC", "KCRS", "NHWC"), {"activation": "relu"}),
+    "KRSC": ((1, 48, 7, 5), (48, 48, 1, 3), Layouts("NCHW", "KRSC", "NCHW"), {"scale": True}),
+    "3-channels-7x7": ((1, 3, 20, 21), (32, 3, 7, 7), FIRST, {"stride": 2, "shift": True, "activation": "relu"}),
+    "3-channels-7x7-last": ((2, 3, 15, 16), (64, 3, 7, 7), LAST, {"stride": 2}),
+    "3-channels-11x11": ((1, 3, 31, 27), (96, 3, 11, 11), FIRST, {"stride": 4, "padding": 2}),
+    "3-channels-11x11-last": ((1, 3, 31, 27), (32, 3, 11, 11), LAST, {"stride": 4, "padding": 2, "shift": True}),
+    "2-channels": ((1, 2, 13, 12), (16, 2, 5, 5), FIRST, {}),
+    "13-channels": ((1, 13, 9, 8), (24, 13, 3, 3), Layouts("NHWC", "KRSC", "NCHW"), {"dilation": 2}),
+    "groups-of-5-channels": ((2, 10, 6, 7), (64, 5, 5, 5), FIRST, {"groups": 2, "shift": True}),
+    "groups-of-7-channels-last": ((1, 21, 7, 6), (96, 7, 5, 5), LAST, {"groups": 3, "residual": True}),
+    "20-outputs": ((1, 32, 6, 7), (20, 32, 3, 3), FIRST, {"shift": True, "activation": "relu6"}),
+    "20-outputs-last": ((3, 32, 5, 5), (20, 32, 3, 3), LAST, {"residual": True, "activation": "relu"}),
+    "4-outputs": ((1, 36, 8, 5), (4, 36, 3, 3), Layouts("NCHW", "KCRS", "NHWC"), {}),
+    "epilogue": (
+        (3, 24, 5, 5),
+        (40, 24, 3, 3),
+        FIRST,
+        {"scale": True, "shift": True, "residual": True, "activation": ("clip", -0.5, 1.5)},
+    ),
+    "one-pixel": ((5, 64, 1, 1), (32, 64, 3, 3), FIRST, {"residual": True}),
+    "many-images": ((33, 16, 3, 3), (16, 16, 3, 3), FIRST, {"residual": True, "activation": "relu"}),
+    "strides-and-padding": (
+        (1, 40, 12, 9),
+        (32, 40, 3, 2),
+        FIRST,
+        {"stride": (2, 1), "dilation": (1, 3), "padding": (0, 1, 2, 3)},
+    ),
+}
+"""Convolutions in other layouts, or whose channels do not fill copies, or whose outputs fill stores of four alone."""
+
+KINDS = {"half": ("float16", DEFAULT), "float32": ("float32", "float32"), "tf32": ("float32", "tf32")}
+"""The dtypes and precisions, of which each shape is tried in all."""
+
+CONFIGS = (
+    (MMA, WGMMA),
+    (mma(16, 32, 1, 2, 3), wgmma(64, 16, 1, 1, 4)),
+    (mma(32, 16, 1, 1, 2, split_k=2), wgmma(64, 32, 1, 1, 3, split_k=2)),
+    (mma(64, 32, 2, 2, 4), wgmma(128, 32, 2, 1, 3)),
+)
+"""The configurations that shapes have in turn."""
+
+
+def _in_all_kinds() -> Iterator[tuple[str, tuple[Problem, Config]]]:
+    for number, (name, (x, w, layouts, options)) in enumerate(SHAPES.items()):
+        for kind, (dtype, precision) in KINDS.items():
+            narrow = ("float16", "bfloat16")[number % 2] if kind == "half" else dtype
+            for config in CONFIGS[number % len(CONFIGS)]:
+                family = "-wgmma" if config.wgmma else ""
+                yield f"{name}-{kind}{family}", (layer(x, w, narrow, layouts, precision, **options), config)
+
+
+IN_ALL_KINDS = dict(_in_all_kinds())
+
+NOTHING_READ = layer((1, 8, 4, 1), (32, 8, 1, 1), stride=(1, 2), padding=(0, 1, 0, 0), shift=True)
 """A convolution whose outputs read padding alone: TVM finds that its input is not needed, and there are no copies."""
 
 
-def random_layer(draw: Draw, dtype: str) -> ConvWorkload:
-    """Return a random convolution whose channels fill copies and, with several groups, tiles."""
+def random_layer(draw: Draw, dtype: str, precision: str = DEFAULT) -> Problem:
+    """Return a random convolution in random layouts, whose output channels fill stores and, with groups, tiles."""
     groups = draw.of((1, 1, 1, 2, 3))
-    outputs = 8 * draw.logarithmic(1, 24) if groups == 1 else 16 * draw.logarithmic(1, 6)
-    inputs = 8 * draw.logarithmic(1, 24)
+    outputs = 4 * draw.logarithmic(1, 48) if groups == 1 else 16 * draw.logarithmic(1, 6)
+    inputs = 8 * draw.logarithmic(1, 24) if draw.chance(0.5) else draw.logarithmic(2, 96)
+    layouts = Layouts(*(draw.of(pair) for pair in zip(LAST, FIRST, strict=True)))
     while True:
         x = draw.logarithmic(1, 4), groups * inputs, draw.logarithmic(1, 24), draw.logarithmic(1, 24)
         try:
-            return half(
+            return layer(
                 x,
                 (groups * outputs, inputs, *draw.pair(1, draw.of((1, 3, 5)))),
                 dtype,
+                layouts,
+                precision,
                 stride=draw.pair(1, 3),
                 padding=tuple(draw.uniform(0, 3) for _ in range(4)),
                 dilation=draw.pair(1, draw.of((1, 1, 3))),

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import tvm
 from sparing import every
-from tensor_cases import half
+from tensor_cases import layer
 from tvm import te
 
 import tvmconv
@@ -110,7 +110,7 @@ TEMPLATES = {
     "cuda-direct": ("cuda", "direct", DENSE),
     "cuda-im2win": ("cuda", "im2win", DENSE),
     "cuda-sparse": ("cuda", "sparse", POINTWISE),
-    "cuda-tensor": ("cuda", "tensor", half((1, 8, 3, 5), (8, 8, 2, 2))),
+    "cuda-tensor": ("cuda", "tensor", layer((1, 8, 3, 5), (8, 8, 2, 2)).workload),
 }
 
 

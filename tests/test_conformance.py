@@ -16,10 +16,11 @@ from tvmconv import ConvWorkload
 from tvmconv.checking.draws import Draw
 from tvmconv.dtypes import DTYPES, NARROW
 from tvmconv.errors import WrongResultError
+from tvmconv.precision import DEFAULT, WORDS
 from tvmconv.targets import resolve_target
 from tvmconv.testing import conformance, kernels
 from tvmconv.testing.conformance import How
-from tvmconv.testing.trials import Trial, random_trial
+from tvmconv.testing.trials import LAYOUTS, Trial, random_trial
 
 pytestmark = pytest.mark.usefixtures("without_torch")
 
@@ -35,7 +36,7 @@ def test_trials_are_the_same_everywhere() -> None:
     trial, is_default = random_trial(Draw("3/1"), CPU, 1)
     assert (str(trial.workload), trial.algorithm) == (
         "conv2d 1x61x7x6 -> 32, 5x2 padding 2,2,2,2 float16 + shift",
-        "im2win",
+        "direct",
     )
     assert not is_default
 
@@ -72,14 +73,29 @@ def test_trials_are_of_every_kind() -> None:
 
 
 def test_trials_of_tensor_cores() -> None:
-    """Some trials for a GPU that has them are in half precision with channels last, of several kinds."""
+    """Some trials for a GPU that has them use them, in all types, precisions and layouts that they take."""
     target = resolve_target({"kind": "cuda", "arch": "sm_90"})
     trials = [random_trial(Draw(f"0/{number}"), target, number)[0] for number in range(400)]
-    found = [trial.workload for trial in trials if trial.algorithm == "tensor"]
-    assert len(found) >= 10
-    assert {workload.dtype for workload in found} == set(NARROW)
-    assert {workload.layouts for workload in found} == {"NHWC with KRSC to NHWC"}
-    assert {workload.groups > 1 for workload in found} == {False, True}
+    found = [trial for trial in trials if trial.algorithm == "tensor"]
+    workloads = [trial.workload for trial in found]
+    assert {workload.dtype for workload in workloads} == set(DTYPES)
+    assert {trial.precision for trial in found if trial.workload.dtype == "float32"} == {"float32", "tf32"}
+    for operand, known in enumerate(LAYOUTS):
+        layouts = [(each.layout, each.w_layout, each.out_layout)[operand] for each in workloads]
+        assert {*layouts} == {*known}
+        assert layouts.count(known[0]) >= 5
+    assert {workload.groups > 1 for workload in workloads} == {False, True}
+    assert {workload.w_shape[1] % 8 == 0 for workload in workloads} == {False, True}
+
+
+def test_precision_of_trials() -> None:
+    """Those of float32 have each word, with NaN and infinities the one that says where these come out."""
+    trials = [random_trial(Draw(f"0/{number}"), CPU, number)[0] for number in range(400)]
+    single = [trial for trial in trials if trial.workload.dtype == "float32" and trial.sparsity is None]
+    assert {trial.precision for trial in single} == set(WORDS)
+    assert {trial.precision for trial in single if trial.nonfinite} == {"strict"}
+    assert {trial.precision for trial in trials if trial not in single} == {DEFAULT}
+    assert any(trial.nonfinite for trial in trials if trial.workload.dtype in NARROW)
 
 
 @pytest.mark.parametrize("options", [["--bounds"], ["--target", SM_90, "--serial-twin"]], ids=["cpu", "serial-twin"])

@@ -11,7 +11,7 @@ import toy_template
 import tvm
 import tvm_ffi
 from command_line import tvmconv, tvmconv_json
-from tensor_cases import half
+from tensor_cases import layer
 from tvm import tirx
 from tvm.s_tir import Schedule
 
@@ -30,7 +30,7 @@ PROBLEMS = {
     "depthwise": Problem(ConvWorkload.depthwise((2, 16, 9, 12), (16, 1, 3, 3))),
     "pointwise": Problem(ConvWorkload.conv2d((2, 16, 9, 12), (32, 16, 1, 1))),
     "sparse": Problem(ConvWorkload.conv2d((2, 16, 9, 12), (32, 16, 3, 3)), 0.9),
-    "half precision with channels last": Problem(half((2, 16, 9, 12), (32, 16, 3, 3))),
+    "half precision with channels last": layer((2, 16, 9, 12), (32, 16, 3, 3)),
 }
 
 

@@ -5,118 +5,142 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import product
 
+import msgspec
 import numpy as np
 import pytest
 import tvm
 import tvm_ffi
 from emulated_gpu import Emulator, HazardError, device_functions
 from spaces import check_space, check_whole_space
-from sparing import every
-from tensor_cases import CASES, LAYER, MMA, NOTHING_READ, WGMMA, channels_last, half, mma, random_layer, wgmma
+from sparing import every, sparing
+from tensor_cases import (
+    CASES,
+    FIRST,
+    IN_ALL_KINDS,
+    KINDS,
+    LAST,
+    LAYER,
+    MMA,
+    NOTHING_READ,
+    WGMMA,
+    Layouts,
+    layer,
+    mma,
+    random_layer,
+    wgmma,
+)
 from tvm import tirx
 from tvm.backend.cuda.op import cuda_func_call
 from tvm.s_tir.stmt import SBlock
 
-from tvmconv import ConvWorkload, cuda
+from tvmconv import cuda
 from tvmconv.checking.draws import Draw
 from tvmconv.compute.tensor_gemm import COPY_BYTES, ROW_BYTES
 from tvmconv.dispatch import algorithms_for, select
-from tvmconv.dtypes import NARROW
 from tvmconv.lowering import KERNEL_NAME, build_kernel, build_twin, lower
-from tvmconv.lowering.intrinsics import DONE_SOURCE
+from tvmconv.lowering.intrinsics import DONE_SOURCE, with_intrinsics
 from tvmconv.problem import Problem
 from tvmconv.schedules.cuda import tensor
 from tvmconv.schedules.cuda.tensor import Config
-from tvmconv.schedules.cuda.tensor_tiles import part_chunks, shared_bytes
+from tvmconv.schedules.cuda.tensor_model import CANDIDATES
+from tvmconv.schedules.cuda.tensor_tiles import ahead, constraints, part_chunks, shared_bytes, weight_split
 from tvmconv.targets import resolve_target
-from tvmconv.testing import check_result, random_configs, random_operands
+from tvmconv.testing import check_result, random_operands
+from tvmconv.testing.configs import legal_configs
 
+ALL_CASES = CASES | IN_ALL_KINDS
 SM_90 = resolve_target({"kind": "cuda", "arch": "sm_90"})
-by_case = pytest.mark.parametrize(("workload", "config"), CASES.values(), ids=CASES.keys())
 
 
-def sparse_cases(step: int) -> pytest.MarkDecorator:
-    return pytest.mark.parametrize(("workload", "config"), every(step, CASES.values()), ids=CASES.keys())
+def sparse_cases(step: int, cases: dict[str, tuple[Problem, Config]]) -> pytest.MarkDecorator:
+    return pytest.mark.parametrize(("problem", "config"), every(step, cases.values()), ids=cases.keys())
 
 
-def run_twin(workload: ConvWorkload, config: Config, operands: dict[str, np.ndarray]) -> None:
+def run_twin(problem: Problem, config: Config, operands: dict[str, np.ndarray]) -> None:
     """Check the result of the serial twin, which computes in plain loops."""
-    twin = build_twin(Problem(workload), select(Problem(workload), SM_90, config, "tensor"), SM_90)
+    twin = build_twin(problem, select(problem, SM_90, config, "tensor"), SM_90)
     tensors = [tvm.runtime.tensor(array) for array in operands.values()]
     memory = [tvm.runtime.empty(*parameter) for parameter in twin.workspace.parameters]
     twin.executable[KERNEL_NAME](*tensors, *memory)
-    check_result(workload, operands, tensors[-1].numpy())
+    check_result(problem.workload, operands, tensors[-1].numpy(), precision=problem.precision)
 
 
-def lowered(workload: ConvWorkload, config: Config) -> tirx.PrimFunc:
-    return lower(Problem(workload), select(Problem(workload), SM_90, config, "tensor"), SM_90, KERNEL_NAME)
+def lowered(problem: Problem, config: Config) -> tirx.PrimFunc:
+    return with_intrinsics(lower(problem, select(problem, SM_90, config, "tensor"), SM_90, KERNEL_NAME))
 
 
-def emulate(workload: ConvWorkload, func: tirx.PrimFunc, operands: dict[str, np.ndarray]) -> Emulator:
-    """Check the result of the lowered kernels in the emulator, and return the run of the first, which has the ring."""
+def random_config(problem: Problem) -> Config:
+    return next(legal_configs(tensor.space(problem, SM_90), str(problem)))
+
+
+def emulate(problem: Problem, func: tirx.PrimFunc, operands: dict[str, np.ndarray]) -> Emulator:
+    """Check the result of the lowered kernels in the emulator, and return the run of the one that has the ring."""
     arrays = {name: array.copy() for name, array in operands.items()}
-    run, *_ = [Emulator(kernel, arrays) for kernel in device_functions(func, SM_90)]
-    check_result(workload, operands, arrays["output"])
+    (run,) = [run for kernel in device_functions(func, SM_90) if (run := Emulator(kernel, arrays)).copied]
+    check_result(problem.workload, operands, arrays["output"], precision=problem.precision)
     return run
 
 
-def check_ring(workload: ConvWorkload, config: Config, func: tirx.PrimFunc) -> None:
+def check_ring(problem: Problem, config: Config, func: tirx.PrimFunc) -> None:
     """Check the result in the emulator, and the copies and barriers that it took.
 
     Each chunk is copied once, whole and no more than that, the first ones ahead of the first barrier. There are two
     barriers more than chunks, before the sums go to shared memory and after.
     """
-    run = emulate(workload, func, random_operands(workload))
-    chunks = part_chunks(workload, config)
-    assert run.copied == [(config.block_m + config.block_n) * ROW_BYTES // COPY_BYTES] * chunks
-    assert run.under_way[0] == config.ahead
+    run = emulate(problem, func, random_operands(problem.workload))
+    chunks = part_chunks(problem.workload, config)
+    rows = config.block_m + config.block_n * max(1, weight_split(problem, config))
+    assert run.copied == [rows * ROW_BYTES // COPY_BYTES] * chunks
+    assert run.under_way[0] == ahead(problem, config)
     assert run.barriers == chunks + 2
-    assert run.shared_bytes == shared_bytes(workload, config)
+    assert run.shared_bytes == shared_bytes(problem, config)
 
 
-@sparse_cases(4)
-def test_serial_twin(workload: ConvWorkload, config: Config) -> None:
-    run_twin(workload, config, random_operands(workload))
+@sparse_cases(5, ALL_CASES)
+def test_serial_twin(problem: Problem, config: Config) -> None:
+    run_twin(problem, config, random_operands(problem.workload))
 
 
-@by_case
-def test_lowered_kernel(workload: ConvWorkload, config: Config) -> None:
-    check_ring(workload, config, lowered(workload, config))
+@sparse_cases(3, ALL_CASES)
+def test_lowered_kernel(problem: Problem, config: Config) -> None:
+    check_ring(problem, config, lowered(problem, config))
 
 
-@sparse_cases(8)
-def test_random_configuration(workload: ConvWorkload, config: Config) -> None:
+@sparse_cases(13, ALL_CASES)
+def test_random_configuration(problem: Problem, config: Config) -> None:
     """A random configuration of the space is right in both ways."""
-    (chosen,) = random_configs(workload, SM_90, 1, "tensor")
-    run_twin(workload, chosen, random_operands(workload))
-    check_ring(workload, chosen, lowered(workload, chosen))
+    chosen = random_config(problem)
+    run_twin(problem, chosen, random_operands(problem.workload))
+    check_ring(problem, chosen, lowered(problem, chosen))
 
 
 @pytest.mark.parametrize("config", [MMA, WGMMA], ids=["mma", "wgmma"])
 def test_padding_alone(config: Config) -> None:
-    operands = random_operands(NOTHING_READ)
+    operands = random_operands(NOTHING_READ.workload)
     run_twin(NOTHING_READ, config, operands)
     run = emulate(NOTHING_READ, lowered(NOTHING_READ, config), operands)
     assert run.copied == [config.block_n * ROW_BYTES // COPY_BYTES]
 
 
-@pytest.mark.parametrize(("dtype", "number"), [*product(NARROW, range(2))])
-def test_random_convolution(dtype: str, number: int) -> None:
-    workload = random_layer(Draw(f"{dtype}/{number}"), dtype)
-    (config,) = random_configs(workload, SM_90, 1, "tensor")
-    check_ring(workload, config, lowered(workload, config))
+@pytest.mark.parametrize(
+    ("dtype", "precision", "number"), [(*kind, number) for kind, number in product(KINDS.values(), range(2))]
+)
+def test_random_convolution(dtype: str, precision: str, number: int) -> None:
+    problem = random_layer(Draw(f"{dtype}/{precision}/{number}"), dtype, precision)
+    config = random_config(problem)
+    check_ring(problem, config, lowered(problem, config))
 
 
 @pytest.mark.parametrize("config", [MMA, WGMMA, mma(32, 32, 1, 2, 3, split_k=2)], ids=["mma", "wgmma", "split-k"])
 def test_nan_and_infinity(config: Config) -> None:
     """They come out where the reference has them: of pixels, of padding under a weight, and of no neighbour."""
-    workload = half((1, 40, 6, 7), (24, 40, 3, 3), shift=True, activation="relu")
-    operands = random_operands(workload)
+    problem = layer((1, 40, 6, 7), (24, 40, 3, 3), shift=True, activation="relu")
+    operands = random_operands(problem.workload)
     operands["x"][0, 0, 0, 3], operands["x"][0, 5, 6, 39], operands["x"][0, 2, 2, 8] = np.nan, np.inf, -np.inf
     operands["w"][7, 0, 1, 5], operands["w"][11, 2, 2, 39] = np.inf, np.nan
     with np.errstate(invalid="ignore"):
-        run_twin(workload, config, operands)
-        emulate(workload, lowered(workload, config), operands)
+        run_twin(problem, config, operands)
+        emulate(problem, lowered(problem, config), operands)
 
 
 def later(call: tvm.ir.Call) -> tvm.ir.Call:
@@ -153,7 +177,7 @@ def test_faults_in_the_ring_are_caught(name: str) -> None:
     wrong = tvm_ffi.structural_map(func, (tvm.ir.Call, altered))
     assert not tvm_ffi.structural_equal(func, wrong)
     with pytest.raises(HazardError):
-        emulate(LAYER, wrong, random_operands(LAYER))
+        emulate(LAYER, wrong, random_operands(LAYER.workload))
 
 
 def test_copies_of_two_tiles_are_caught() -> None:
@@ -165,17 +189,17 @@ def test_copies_of_two_tiles_are_caught() -> None:
         extent = loop.extent * (2 if names == ["weights_o"] and loop.kind == tirx.ForKind.SERIAL else 1)
         return tirx.For(loop.loop_var, loop.min, extent, loop.kind, loop.body, loop.thread_binding, loop.annotations)
 
-    workload, config = CASES["ragged-channels"]
-    wrong = tvm_ffi.structural_map(lowered(workload, config), (tirx.For, doubled))
+    problem, config = CASES["ragged-channels"]
+    wrong = tvm_ffi.structural_map(lowered(problem, config), (tirx.For, doubled))
     with pytest.raises(HazardError):
-        check_ring(workload, config, wrong)
+        check_ring(problem, config, wrong)
 
 
-def check_resources(workload: ConvWorkload, config: Config | None, arch: str) -> str:
+def check_resources(problem: Problem, config: Config | None, arch: str) -> str:
     """Check that kernels spill nothing and leave room for their blocks, and return their source."""
     target = resolve_target({"kind": "cuda", "arch": arch})
-    selection = select(Problem(workload), target, config, "tensor")
-    executable, *_ = build_kernel(Problem(workload), selection, target)
+    selection = select(problem, target, config, "tensor")
+    executable, *_ = build_kernel(problem, selection, target)
     source = str(executable.mod.imports[0].inspect_source())
     for kernel in cuda.kernel_resources(source, arch):
         assert (kernel.stack_bytes, kernel.spill_store_bytes, kernel.spill_load_bytes) == (0, 0, 0)
@@ -185,68 +209,152 @@ def check_resources(workload: ConvWorkload, config: Config | None, arch: str) ->
 
 @pytest.mark.parametrize("arch", every(2, ("sm_80", "sm_86", "sm_90", "sm_89", "sm_120")))
 def test_cubin_of_the_default(arch: str) -> None:
-    check_resources(half((2, 64, 9, 9), (96, 64, 3, 3), "bfloat16", shift=True, activation="relu"), None, arch)
+    check_resources(layer((2, 64, 9, 9), (96, 64, 3, 3), "bfloat16", shift=True, activation="relu"), None, arch)
 
 
-@pytest.mark.parametrize(
-    ("name", "arch", "instructions"),
-    [
-        ("3x3", "sm_80", ("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32", "ldmatrix.sync.aligned.m8n8.x4")),
-        ("1x1", "sm_90", ("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32", "ldmatrix.sync.aligned.m8n8.x4")),
-        ("3x3-wgmma", "sm_90", ("wgmma.mma_async.sync.aligned.m64n32k16.f32.f16.f16", "fence.proxy.async")),
-    ],
+def half_mma(dtype: str) -> str:
+    return f"mma.sync.aligned.m16n8k16.row.col.f32.{dtype}.{dtype}.f32"
+
+
+TF32_MMA, TF32_WGMMA = (
+    "mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32",
+    "wgmma.mma_async.sync.aligned.m64n32k8.f32.tf32",
 )
+LOAD, NEAREST, FENCE = "ldmatrix.sync.aligned.m8n8.x4", "cvt.rna.tf32.f32", "fence.proxy.async"
+INSTRUCTIONS = (
+    ("3x3", "sm_80", (half_mma("f16"), LOAD)),
+    ("NCHW-float32", "sm_80", (TF32_MMA, LOAD, NEAREST)),
+    ("NCHW-float32-wgmma", "sm_90", (TF32_WGMMA, LOAD, FENCE)),
+    ("1x1", "sm_90", (half_mma("bf16"), LOAD)),
+    ("3x3-wgmma", "sm_90", ("wgmma.mma_async.sync.aligned.m64n32k16.f32.f16.f16", FENCE)),
+    ("NCHW-tf32", "sm_80", (TF32_MMA, LOAD, NEAREST)),
+    ("NCHW-tf32-wgmma", "sm_90", (TF32_WGMMA, LOAD, NEAREST, FENCE)),
+    ("NCHW-half", "sm_80", (half_mma("f16"), LOAD)),
+    ("NCHW-half-wgmma", "sm_90", ("wgmma.mma_async.sync.aligned.m64n32k16.f32.f16.f16", FENCE)),
+)
+
+
+@pytest.mark.parametrize(("name", "arch", "instructions"), sparing(INSTRUCTIONS, lambda number: number < 5))
 def test_instructions(name: str, arch: str, instructions: tuple[str, ...]) -> None:
     """Each of the instructions that are meant is in the kernel's PTX."""
-    ptx = cuda.to_ptx(check_resources(*CASES[name], arch), arch)
+    ptx = cuda.to_ptx(check_resources(*ALL_CASES[name], arch), arch)
     for instruction in (*instructions, "cp.async.cg.shared.global", "cp.async.wait_group"):
         assert instruction in ptx, instruction
 
 
-COMPILED = ("split-k-epilogue", "room-for-more")
-"""The cases of the table that are compiled for a GPU too, which takes seconds."""
+@pytest.mark.parametrize(
+    ("family", "arch", "instruction"),
+    sparing([("", "sm_80", TF32_MMA), ("-wgmma", "sm_90", TF32_WGMMA)], lambda _: False),
+    ids=["mma", "wgmma"],
+)
+def test_float32_is_three_products(family: str, arch: str, instruction: str) -> None:
+    sources = [check_resources(*IN_ALL_KINDS[f"NCHW-{kind}{family}"], arch) for kind in ("tf32", "float32")]
+    one, three = (cuda.to_ptx(source, arch).count(instruction) for source in sources)
+    assert three == 3 * one > 0
 
 
-@pytest.mark.parametrize("name", COMPILED)
-def test_cubin_of_configuration(name: str) -> None:
-    check_resources(*CASES[name], "sm_90")
+COMPILED = (
+    ("split-k-epilogue", "sm_90"),
+    ("epilogue-half", "sm_90"),
+    ("room-for-more", "sm_90"),
+    *product(
+        (
+            "epilogue-half",
+            "NCHW-to-NHWC-half",
+            "NHWC-to-NCHW-half",
+            "3-channels-7x7-half",
+            "groups-of-5-channels-half",
+            "20-outputs-half",
+            "many-images-half",
+            "epilogue-float32",
+            "epilogue-tf32",
+            "3-channels-7x7-float32",
+            "3-channels-11x11-last-tf32",
+        ),
+        ("sm_80",),
+    ),
+    *product(
+        (
+            "epilogue-half-wgmma",
+            "NHWC-to-NCHW-half-wgmma",
+            "3-channels-11x11-half-wgmma",
+            "20-outputs-half-wgmma",
+            "strides-and-padding-half-wgmma",
+            "epilogue-float32-wgmma",
+            "epilogue-tf32-wgmma",
+            "groups-of-5-channels-float32-wgmma",
+            "3-channels-7x7-tf32-wgmma",
+        ),
+        ("sm_90",),
+    ),
+)
+"""Cases that are compiled for a GPU too, which takes seconds: what a twin computes CUDA may yet refuse."""
 
 
-@sparse_cases(8)
-def test_space_begins_with_the_default_and_is_legal(workload: ConvWorkload, config: Config) -> None:
-    space = tensor.space(Problem(workload), SM_90)
-    check_space(space, tensor.default_config(Problem(workload), SM_90))
+@pytest.mark.parametrize(("name", "arch"), sparing(COMPILED, lambda number: number < 2))
+def test_cubin_of_configuration(name: str, arch: str) -> None:
+    check_resources(*ALL_CASES[name], arch)
+
+
+LARGE = layer((2, 256, 28, 28), (256, 256, 3, 3), "float32", FIRST, shift=True, residual=True, activation="relu")
+
+
+@pytest.mark.release
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_cubins_of_candidates(kind: str, arch: str) -> None:
+    """None of the tiles that a default is chosen from spills, where it is legal."""
+    dtype, precision = KINDS[kind]
+    problem = Problem(msgspec.structs.replace(LARGE.workload, dtype=dtype), precision=precision)
+    legal = constraints(problem, resolve_target({"kind": "cuda", "arch": arch})).values()
+    candidates = [config for config in CANDIDATES if all(holds(config) for holds in legal)]
+    assert len(candidates) >= 5
+    for config in candidates:
+        check_resources(problem, config, arch)
+
+
+@sparse_cases(13, ALL_CASES)
+def test_space_begins_with_the_default_and_is_legal(problem: Problem, config: Config) -> None:
+    space = tensor.space(problem, SM_90)
+    check_space(space, tensor.default_config(problem, SM_90))
     assert space.violated(config) == []
-    features = tensor.features(Problem(workload), config, SM_90)
-    assert features.keys() == tensor.features(Problem(LAYER), MMA, SM_90).keys()
+    features = tensor.features(problem, config, SM_90)
+    assert features.keys() == tensor.features(LAYER, MMA, SM_90).keys()
 
 
 def test_whole_space_is_legal() -> None:
-    check_whole_space(tensor.space(Problem(half((1, 64, 14, 14), (64, 64, 3, 3))), SM_90))
+    check_whole_space(tensor.space((layer((1, 64, 14, 14), (64, 64, 3, 3))), SM_90))
 
 
-def algorithms(workload: ConvWorkload, arch: str) -> Sequence[str]:
-    return algorithms_for(Problem(workload), resolve_target({"kind": "cuda", "arch": arch}))
+def algorithms(problem: Problem, arch: str) -> Sequence[str]:
+    return algorithms_for(problem, resolve_target({"kind": "cuda", "arch": arch}))
 
 
-def test_problems_that_it_takes() -> None:
-    """Channels have to fill copies of 16 bytes, and the GPU has to have the instructions."""
-    assert algorithms(LAYER, "sm_80") == ("tensor",)
-    plain = ConvWorkload.conv2d((1, 16, 8, 8), (16, 16, 3, 3), dtype="float16")
-    assert "tensor" in algorithms(channels_last(plain), "sm_90")
-    assert "tensor" not in algorithms(plain, "sm_90")
+@pytest.mark.parametrize("layouts", [LAST, FIRST, Layouts("NHWC", "KCRS", "NCHW")], ids=str)
+@pytest.mark.parametrize(("dtype", "precision"), KINDS.values())
+def test_problems_that_it_takes(dtype: str, precision: str, layouts: Layouts) -> None:
+    """Any input channels, and output channels that fill stores of four; the GPU has to have the instructions."""
+
+    def takes(arch: str, channels: int, outputs: int, word: str = precision) -> bool:
+        return "tensor" in algorithms(layer((1, channels, 8, 8), (outputs, channels, 3, 3), dtype, layouts, word), arch)
+
+    assert all(
+        takes(arch, channels, outputs) for arch in ("sm_80", "sm_90") for channels, outputs in ((16, 16), (3, 20))
+    )
+    assert not any(takes(arch, 16, outputs) for arch, outputs in (("sm_90", 18), ("sm_75", 16)))
+    assert dtype != "float32" or not takes("sm_90", 16, 16, "strict")
 
 
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90"])
 @pytest.mark.parametrize("multiplier", [8, 16, 24, 40, 48])
 def test_groups_of_few_channels(multiplier: int, arch: str) -> None:
     """What the template takes has a legal default: tiles of 16 output channels or more have to be of one group."""
-    workload, target = (
-        half((1, 16, 6, 6), (2 * multiplier, 8, 3, 3), groups=2),
+    problem, target = (
+        layer((1, 16, 6, 6), (2 * multiplier, 8, 3, 3), groups=2),
         resolve_target({"kind": "cuda", "arch": arch}),
     )
     takes = multiplier % 16 == 0
-    assert ("tensor" in algorithms(workload, arch)) == takes
+    assert ("tensor" in algorithms(problem, arch)) == takes
     if takes:
-        space = tensor.space(Problem(workload), target)
+        space = tensor.space(problem, target)
         assert space.violated(space.default) == []

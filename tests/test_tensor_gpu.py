@@ -8,9 +8,8 @@ import msgspec
 import numpy as np
 import pytest
 import tvm
-from tensor_cases import CASES, MMA, NOTHING_READ, WGMMA, half, mma, random_layer, wgmma
+from tensor_cases import CASES, IN_ALL_KINDS, KINDS, MMA, NOTHING_READ, WGMMA, layer, mma, random_layer, wgmma
 
-from tvmconv import ConvWorkload
 from tvmconv.checking.draws import Draw
 from tvmconv.dispatch import select
 from tvmconv.dtypes import NARROW
@@ -26,6 +25,7 @@ from tvmconv.testing.trials import Trial
 
 pytestmark = pytest.mark.skipif(not has_gpu(), reason="there is no GPU here")
 TARGET = resolve_target("cuda")
+ALL_CASES = CASES | IN_ALL_KINDS
 
 
 def require(family: str) -> None:
@@ -34,24 +34,27 @@ def require(family: str) -> None:
         pytest.skip(f"this GPU has no {family}")
 
 
-def check(workload: ConvWorkload, config: Config | None, seed: int = 1, nonfinite: bool = False) -> None:
+def check(problem: Problem, config: Config | None, seed: int = 1, nonfinite: bool = False) -> None:
     """Check a kernel's result, into an output filled with NaN, against the float64 reference."""
     knobs = None if config is None else msgspec.to_builtins(config)
-    conformance.check(How(str(TARGET)), Trial(workload, "tensor", knobs, seed, nonfinite))
+    conformance.check(
+        How(str(TARGET)), Trial(problem.workload, "tensor", knobs, seed, nonfinite, precision=problem.precision)
+    )
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", ALL_CASES)
 def test_configuration(name: str) -> None:
-    workload, config = CASES[name]
+    problem, config = ALL_CASES[name]
     require("wgmma" if config.wgmma else "mma")
-    check(workload, config)
+    check(problem, config)
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", [name for name, (_, config) in ALL_CASES.items() if not config.wgmma])
 def test_default_configuration(name: str) -> None:
+    """NaN and infinities are where the reference has them, where products are of the numbers themselves."""
     require("mma")
-    workload, _ = CASES[name]
-    check(workload, None, nonfinite=True)
+    problem, _ = ALL_CASES[name]
+    check(problem, None, nonfinite=problem.workload.dtype in NARROW)
 
 
 @pytest.mark.parametrize("config", [MMA, WGMMA], ids=["mma", "wgmma"])
@@ -60,13 +63,15 @@ def test_padding_alone(config: Config) -> None:
     check(NOTHING_READ, config)
 
 
-@pytest.mark.parametrize(("family", "dtype", "number"), [*product(("mma", "wgmma"), NARROW, range(64))])
-def test_random_convolution(family: str, dtype: str, number: int) -> None:
-    """A random convolution is right in a random configuration of a family of instructions."""
+@pytest.mark.parametrize("number", range(64))
+@pytest.mark.parametrize(("dtype", "precision"), [*KINDS.values(), ("bfloat16", "float32")])
+@pytest.mark.parametrize("family", ["mma", "wgmma"])
+def test_random_convolution(family: str, dtype: str, precision: str, number: int) -> None:
+    """A random convolution in random layouts is right in a random configuration of a family of instructions."""
     require(family)
-    workload = random_layer(Draw(f"{dtype}/{number}"), dtype)
-    configs = legal_configs(tensor.space(Problem(workload), TARGET), str(number))
-    check(workload, next(config for config in configs if config.wgmma == (family == "wgmma")), number)
+    problem = random_layer(Draw(f"{dtype}/{precision}/{number}"), dtype, precision)
+    configs = legal_configs(tensor.space(problem, TARGET), str(number))
+    check(problem, next(config for config in configs if config.wgmma == (family == "wgmma")), number)
 
 
 TILES = (
@@ -76,8 +81,9 @@ TILES = (
 )
 
 
-@pytest.mark.parametrize(("config", "dtype"), [*product(TILES, NARROW)], ids=str)
-def test_places_in_fragments(config: Config, dtype: str) -> None:
+@pytest.mark.parametrize(("dtype", "precision"), [*KINDS.values(), ("bfloat16", "float32")])
+@pytest.mark.parametrize("config", TILES, ids=str)
+def test_places_in_fragments(config: Config, dtype: str, precision: str) -> None:
     """Each output of a tile takes each term from the right place of both factors, and no other.
 
     One factor has a single 1 in each row, which picks a term of the other one, of small integers: the results are
@@ -85,23 +91,158 @@ def test_places_in_fragments(config: Config, dtype: str) -> None:
     """
     require("wgmma" if config.wgmma else "mma")
     terms, rows, columns = 64, config.block_m, config.block_n
-    workload = half((1, terms, 1, rows), (columns, terms, 1, 1), dtype)
-    kernel = build_kernel(Problem(workload), select(Problem(workload), TARGET, config, "tensor"), TARGET)
+    problem = layer((1, terms, 1, rows), (columns, terms, 1, 1), dtype, precision=precision)
+    if "registers" in tensor.space(problem, TARGET).violated(config):
+        pytest.skip("three products of this tile have no room in registers")
+    kernel = matrix_kernel(problem, config)
     rng = np.random.default_rng(0)
     for first in range(terms):
         one_hots = [np.eye(terms)[(np.arange(count) * 5 + first) % terms] for count in (rows, columns)]
         integers = [rng.integers(-128, 129, (count, terms)) for count in (rows, columns)]
         for x, w in ((one_hots[0], integers[1]), (integers[0], one_hots[1])):
-            np.testing.assert_array_equal(run(kernel, workload, x, w), x @ w.T)
+            np.testing.assert_array_equal(run(kernel, problem, x, w), x @ w.T)
 
 
-def run(kernel: Kernel, workload: ConvWorkload, x: np.ndarray, w: np.ndarray) -> np.ndarray:
+def matrix_kernel(problem: Problem, config: Config | None) -> Kernel:
+    return build_kernel(problem, select(problem, TARGET, config, "tensor"), TARGET)
+
+
+def run(kernel: Kernel, problem: Problem, x: np.ndarray, w: np.ndarray) -> np.ndarray:
     """Return the output of a 1x1 convolution of one row of pixels, as (pixels, channels)."""
     given = {"x": x, "w": w, "output": np.full((len(x), len(w)), np.nan)}
     tensors = [
         tvm.runtime.tensor(given[name].reshape(shape).astype(dtype), device_of(TARGET))
-        for name, (shape, dtype) in workload.operands.items()
+        for name, (shape, dtype) in problem.workload.operands.items()
     ]
-    kernel.executable[KERNEL_NAME](*tensors)
+    memory = [tvm.runtime.empty(*parameter, device_of(TARGET)) for parameter in kernel.workspace.parameters]
+    kernel.executable[KERNEL_NAME](*tensors, *memory)
     output: np.ndarray = tensors[-1].numpy().reshape(len(x), len(w)).astype(np.float64)
     return output
+
+
+# The promise of the precision "float32"
+
+ROWS, COLUMNS = 128, 64
+MULTIPLY = {
+    "mma": mma(64, 32, 2, 2, 3),
+    "wgmma": wgmma(64, 64, 1, 1),
+    "mma-split-k": mma(32, 64, 1, 2, 3, split_k=2),
+    "default": None,
+}
+"""The configurations, of which the last one is the problem's default."""
+
+Factors = tuple[np.ndarray, np.ndarray]
+
+
+def product_in_float32(name: str, x: np.ndarray, w: np.ndarray) -> np.ndarray:
+    """Return `x @ w.T` of float32 numbers as three products of TF32 numbers compute it."""
+    config = MULTIPLY[name]
+    require("wgmma" if config is not None and config.wgmma else "mma")
+    (rows, terms), columns = x.shape, len(w)
+    problem = layer((1, terms, 1, rows), (columns, terms, 1, 1), "float32")
+    return run(matrix_kernel(problem, config), problem, x, w)
+
+
+def fma_sums(x: np.ndarray, w: np.ndarray) -> np.ndarray:
+    """Return `x @ w.T` by fused multiply-adds in float32, one term after the other."""
+    sums = np.zeros((len(x), len(w)), np.float32)
+    for a, b in zip(x.T.astype(np.float64), w.T.astype(np.float64), strict=True):
+        sums = (sums + a[:, None] * b).astype(np.float32)
+    return sums.astype(np.float64)
+
+
+def exact(x: np.ndarray, w: np.ndarray) -> np.ndarray:
+    product: np.ndarray = x.astype(np.float64) @ w.astype(np.float64).T
+    return product
+
+
+def normal(rng: np.random.Generator, terms: int) -> Factors:
+    return rng.standard_normal((ROWS, terms)), rng.standard_normal((COLUMNS, terms))
+
+
+def positive(rng: np.random.Generator, terms: int) -> Factors:
+    """Return factors whose sums only grow: what is rounded toward zero adds up."""
+    return rng.random((ROWS, terms)), rng.random((COLUMNS, terms))
+
+
+def wide(rng: np.random.Generator, terms: int) -> Factors:
+    """Return factors of 1e-30 to 1e30 whose products are all about 1."""
+    x, w = normal(rng, terms)
+    exponents = 10 ** rng.uniform(-30, 30, terms)
+    return x * exponents, w / exponents
+
+
+def scattered(rng: np.random.Generator, terms: int) -> Factors:
+    """Return factors of 1e-15 to 1e15, each with an exponent of its own: a few products outweigh the others."""
+    return tuple(each * 10 ** rng.uniform(-15, 15, each.shape) for each in normal(rng, terms))  # type: ignore[return-value]
+
+
+def with_denormals(rng: np.random.Generator, terms: int) -> Factors:
+    """Return factors of which half of the terms are denormal in one or the other, beside products of about 1."""
+    x, w = normal(rng, terms)
+    x[:, ::4] *= 1e-40
+    w[:, 1::4] *= 1e-40
+    return x, w
+
+
+def with_spike(rng: np.random.Generator, terms: int) -> Factors:
+    """Return factors of which one element of either is a million times the others."""
+    x, w = normal(rng, terms)
+    x[5, 7] *= 2**20
+    w[11, terms // 2] *= 2**20
+    return x, w
+
+
+DATA = {each.__name__: each for each in (normal, positive, wide, scattered, with_denormals, with_spike)}
+
+
+@pytest.mark.parametrize("terms", [256, 2304])
+@pytest.mark.parametrize("data", DATA)
+@pytest.mark.parametrize("name", MULTIPLY)
+def test_float32_is_as_exact_as_its_promise(name: str, data: str, terms: int) -> None:
+    """Errors beside the sum of absolute products are at most three times those of multiply-adds, in both measures."""
+    x, w = (each.astype(np.float32) for each in DATA[data](np.random.default_rng(terms), terms))
+    want, magnitude = exact(x, w), exact(np.abs(x), np.abs(w))
+    errors, of_fma = (np.abs(got - want) / magnitude for got in (product_in_float32(name, x, w), fma_sums(x, w)))
+    for measure in (lambda error: np.sqrt(np.mean(error**2)), np.max):
+        assert measure(errors) <= 3 * measure(of_fma)
+
+
+@pytest.mark.parametrize("name", MULTIPLY)
+def test_spike_stays_in_its_row_and_column(name: str) -> None:
+    x, w = (each.astype(np.float32) for each in with_spike(np.random.default_rng(0), 256))
+    plain_x, plain_w = x.copy(), w.copy()
+    plain_x[5], plain_w[11] = 1, 1
+    others = np.ix_(np.arange(ROWS) != 5, np.arange(COLUMNS) != 11)
+    with_it, without = product_in_float32(name, x, w), product_in_float32(name, plain_x, plain_w)
+    np.testing.assert_array_equal(with_it[others], without[others])
+
+
+@pytest.mark.parametrize("name", MULTIPLY)
+@pytest.mark.parametrize("factor", [0, 1], ids=["x", "w"])
+def test_denormals_are_no_zeros(name: str, factor: int) -> None:
+    """A denormal TF32 number counts 2^-136: half of that is the error of each factor's rest."""
+    rng = np.random.default_rng(0)
+    factors = [each.astype(np.float32) for each in normal(rng, 64)]
+    factors[factor] = (factors[factor] * 2.0**-127).astype(np.float32)
+    x, w = factors
+    error = np.abs(product_in_float32(name, x, w) - exact(x, w))
+    other = np.abs(factors[1 - factor]).sum(axis=1) * 2.0**-136
+    assert (error <= (other[:, None] if factor else other)).all()
+
+
+HUGE = np.array([0x7F7FFFFF, 0x7F7FF000, 0x7F7FEFFF, 0x7F7FE000], np.uint32).view(np.float32)
+"""The largest float32 number, the smallest that is nearer to 2^128 than to a TF32 number, the one below, and the
+largest TF32 number."""
+
+
+@pytest.mark.parametrize("name", MULTIPLY)
+@pytest.mark.parametrize("factor", [0, 1], ids=["x", "w"])
+def test_finite_numbers_give_finite_results(name: str, factor: int) -> None:
+    """The largest numbers of either factor and either sign do not become infinite on the way."""
+    factors = [np.ones((count, 64), np.float32) for count in (ROWS, COLUMNS)]
+    factors[factor][: len(HUGE), 3] = HUGE
+    factors[factor][len(HUGE) : 2 * len(HUGE), 3] = -HUGE
+    factors[1 - factor] *= 0.25
+    x, w = factors
+    np.testing.assert_allclose(product_in_float32(name, x, w), exact(x, w), rtol=2.0**-21)

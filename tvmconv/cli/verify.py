@@ -135,7 +135,7 @@ def print_failure(outcome: Outcome, how: How, target: str) -> None:
     trial = outcome.trial
     once = "" if outcome.again else " (once: right when it was tried again)"
     knobs = "default configuration" if trial.knobs is None else f"knobs {trial.knobs}"
-    click.echo(f"{outcome.failure}{once}: {trial.workload} by {trial.algorithm}, {knobs}: {outcome.reason}")
+    click.echo(f"{outcome.failure}{once}: {trial.problem} by {trial.algorithm}, {knobs}: {outcome.reason}")
     flags = [flag for flag, is_set in (("--serial-twin", how.twin), ("--bounds", how.bounds)) if is_set]
     case = msgspec.json.encode(trial).decode()
     click.echo(f"  {shlex.join(['tvmconv', 'verify', '--target', target, *flags, '--case', case])}")

@@ -132,7 +132,7 @@ def check(how: How, trial: Trial) -> None:
     got = _run(how, made, passed, trial.operands % 2 == 0)
     try:
         with np.errstate(invalid="ignore"):
-            check_result(trial.workload, operands, got)
+            check_result(trial.workload, operands, got, precision=trial.problem.precision)
     except AssertionError as error:
         raise WrongResultError(str(error)) from None
 

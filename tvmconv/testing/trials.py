@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from math import prod
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +14,7 @@ from ..dispatch import algorithms_for
 from ..dtypes import DTYPES, NARROW
 from ..errors import InvalidArgumentError
 from ..parameters import Activation, Padding
+from ..precision import DEFAULT, WORDS
 from ..problem import Problem
 from ..targets import computes_with
 from ..workload import ConvWorkload
@@ -39,8 +41,11 @@ SPARSITIES = (0.0, 0.5, 0.8, 0.9, 0.9, 0.95, 0.99, 1.0)
 BLOCKS = (4, 8, 16)
 """The numbers of channels in a block, one for each length of a CPU's vectors."""
 
-COPIED, TILE = 8, 16
-"""The numbers of channels of half precision in a copy of 16 bytes, and in the narrowest tile of tensor cores."""
+STORED, TILE = 4, 16
+"""The numbers of output channels that tensor cores store at once, and in their narrowest tile, which is of one group."""
+
+LAYOUTS = ("NHWC", "NCHW"), ("KRSC", "KCRS"), ("NHWC", "NCHW")
+"""The layouts of x, w and the output that tensor cores take."""
 
 CHOSEN: tuple[Activation, ...] = (
     ("clip", -0.5, 1.5), ("clip", None, 0.25), ("clip", 0.5, None), ("leaky_relu", -0.5), ("elu", 2.5)
@@ -63,28 +68,37 @@ class Trial(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """True if NaN and infinities are among the elements of x."""
     sparsity: float | None = None
     """The share of zeros in a weight that is compiled in; None for a kernel of any weight."""
+    precision: str = DEFAULT
+    """The word for how exact the result has to be, one of `tvmconv.precision.WORDS`."""
 
     @property
     def problem(self) -> Problem:
         """The problem that the kernel solves."""
-        return Problem(self.workload, self.sparsity)
+        return Problem(self.workload, self.sparsity, self.precision)
 
 
 def random_trial(draw: Draw, target: tvm.target.Target, operands: int) -> tuple[Trial, bool]:
     """Return a trial on a target, without knobs, and whether the default configuration is meant."""
     while (workload := _attempt(draw)) is None or not computes_with(target, workload.storage):
         pass
-    algorithm = draw.of(algorithms_for(Problem(workload), target))
     is_default, nonfinite = draw.chance(1 / 3), draw.chance(0.1)
     if draw.chance(0.3) and workload.in_channels * prod(workload.kernel) <= MOST_PLACES:
         sparsity = max(draw.of(SPARSITIES), 1 - MOST_NONZEROS / prod(workload.w_shape))
         # A product with a zero is left out, also with NaN.
         return Trial(workload, "sparse", None, operands, sparsity=round(sparsity, 4)), is_default
+    precision = DEFAULT
+    if workload.dtype not in NARROW:  # no other word says where NaN and infinities come out
+        precision = "strict" if nonfinite else draw.of(WORDS)
+
+    def takers(workload: ConvWorkload) -> tuple[str, ...]:
+        return algorithms_for(Problem(workload, precision=precision), target)
+
+    algorithm = draw.of(takers(workload))
     if draw.chance(0.3):
-        workload = _in_blocks(draw, workload, algorithm, target)
-    elif draw.chance(0.2) and (takers := algorithms_for(Problem(last := _channels_last(draw, workload)), target)):
-        return Trial(last, draw.of(takers), None, operands, nonfinite), is_default
-    return Trial(workload, algorithm, None, operands, nonfinite), is_default
+        workload = _in_blocks(draw, workload, algorithm, takers)
+    elif draw.chance(0.3) and takers(other := _for_tensor_cores(draw, workload)):
+        workload, algorithm = other, draw.of(takers(other))
+    return Trial(workload, algorithm, None, operands, nonfinite, precision=precision), is_default
 
 
 def _attempt(draw: Draw) -> ConvWorkload | None:
@@ -118,7 +132,9 @@ def _attempt(draw: Draw) -> ConvWorkload | None:
     return workload if _is_small(workload) else None
 
 
-def _in_blocks(draw: Draw, workload: ConvWorkload, algorithm: str, target: tvm.target.Target) -> ConvWorkload:
+def _in_blocks(
+    draw: Draw, workload: ConvWorkload, algorithm: str, takers: Callable[[ConvWorkload], tuple[str, ...]]
+) -> ConvWorkload:
     """Return the workload with whole blocks of channels, where the algorithm takes that."""
     if not (workload.is_depthwise or workload.groups == 1):
         return workload
@@ -137,26 +153,23 @@ def _in_blocks(draw: Draw, workload: ConvWorkload, algorithm: str, target: tvm.t
         layout=f"NCHW{read}c" if read > 1 else "NCHW",
         out_layout=f"NCHW{written}c" if written > 1 else "NCHW",
     )
-    return blocked if algorithm in algorithms_for(Problem(blocked), target) and _is_small(blocked) else workload
+    return blocked if algorithm in takers(blocked) and _is_small(blocked) else workload
 
 
-def _channels_last(draw: Draw, workload: ConvWorkload) -> ConvWorkload:
-    """Return the workload in half precision, its channels last and whole copies; as it is if depthwise or large."""
+def _for_tensor_cores(draw: Draw, workload: ConvWorkload) -> ConvWorkload:
+    """Return the workload in random layouts, its output channels whole stores; as it is if depthwise or large."""
     if workload.is_depthwise:
         return workload
-    inputs, outputs = (-(-channels // COPIED) * COPIED for channels in (workload.w_shape[1], workload.multiplier))
-    if workload.groups > 1:
-        outputs = -(-outputs // TILE) * TILE
-    last = msgspec.structs.replace(
+    least = STORED if workload.groups == 1 else TILE
+    layout, w_layout, out_layout = (draw.of(names) for names in LAYOUTS)
+    other = msgspec.structs.replace(
         workload,
-        in_channels=inputs * workload.groups,
-        out_channels=outputs * workload.groups,
-        dtype=draw.of(NARROW),
-        layout="NHWC",
-        w_layout="KRSC",
-        out_layout="NHWC",
+        out_channels=-(-workload.multiplier // least) * least * workload.groups,
+        layout=layout,
+        w_layout=w_layout,
+        out_layout=out_layout,
     )
-    return last if _is_small(last) else workload
+    return other if _is_small(other) else workload
 
 
 def _is_small(workload: ConvWorkload) -> bool:
