@@ -6,7 +6,7 @@ import msgspec
 import numpy as np
 import pytest
 import tvm
-from tensor_cases import CASES, IN_ALL_KINDS, KINDS, MMA, NOTHING_READ, WGMMA, layer, mma, random_layer, wgmma
+from tensor_cases import CASES, IN_ALL_KINDS, KINDS, NOTHING_READ, layer, mma, one_chunk, random_layer, wgmma
 
 from tvmconv.checking.draws import Draw
 from tvmconv.dispatch import select
@@ -54,10 +54,11 @@ def test_default_configuration(name: str) -> None:
     check(problem, None, nonfinite=problem.workload.dtype in NARROW)
 
 
-@pytest.mark.parametrize("config", [MMA, WGMMA], ids=["mma", "wgmma"])
-def test_padding_alone(config: Config) -> None:
-    require("wgmma" if config.wgmma else "mma")
-    check(NOTHING_READ, config)
+@pytest.mark.parametrize("problem", NOTHING_READ.values(), ids=NOTHING_READ)
+@pytest.mark.parametrize("wgmma", [False, True], ids=["mma", "wgmma"])
+def test_padding_alone(wgmma: bool, problem: Problem) -> None:
+    require("wgmma" if wgmma else "mma")
+    check(problem, one_chunk(problem, wgmma))
 
 
 @pytest.mark.parametrize("number", range(64))
