@@ -104,6 +104,12 @@ CASES = {
     "scale-shift-relu": (layer((1, 32, 8, 8), (32, 32, 3, 3), scale=True, shift=True, activation="relu"), MMA),
     "residual-relu6": (layer((2, 32, 5, 7), (40, 32, 1, 1), residual=True, activation="relu6"), WGMMA),
     "clip": (layer((1, 32, 5, 7), (32, 32, 3, 3), "bfloat16", shift=True, activation=("clip", -0.5, 1.5)), WGMMA),
+    "sums-over-chunks": (LAYER, mma(64, 48, 2, 1, 2)),
+    "sums-over-chunks-float32": (layer((1, 16, 7, 9), (40, 16, 3, 3), "float32"), wgmma(64, 64, 1, 1, 2)),
+    "sums-over-chunks-in-planes": (
+        layer((1, 8, 7, 9), (36, 8, 3, 3), "float32", FIRST, "tf32"),
+        wgmma(64, 128, 1, 1, 2),
+    ),
     "batch-33": (layer((33, 16, 3, 3), (16, 16, 3, 3)), mma(64, 16, 2, 1, 3)),
 }
 
@@ -164,8 +170,26 @@ def _in_all_kinds() -> Iterator[tuple[str, tuple[Problem, Config]]]:
 
 IN_ALL_KINDS = dict(_in_all_kinds())
 
-NOTHING_READ = layer((1, 8, 4, 1), (32, 8, 1, 1), stride=(1, 2), padding=(0, 1, 0, 0), shift=True)
-"""A convolution whose outputs read padding alone: TVM finds that its input is not needed, and there are no copies."""
+
+def nothing_read(channels: int, dtype: str, layouts: Layouts) -> Problem:
+    """Return a convolution whose outputs read padding alone: TVM finds that x is not needed, and copies none of it."""
+    return layer(
+        (1, channels, 4, 1), (32, channels, 1, 1), dtype, layouts, stride=(1, 2), padding=(0, 1, 0, 0), shift=True
+    )
+
+
+NOTHING_READ = {
+    "channels last": nothing_read(8, "float16", LAST),
+    "channels first": nothing_read(8, "bfloat16", FIRST),
+    "ragged": nothing_read(3, "float16", LAST),
+    "float32": nothing_read(8, "float32", FIRST),
+}
+
+
+def one_chunk(problem: Problem, wgmma: bool) -> Config:
+    """Return a configuration with as few stages as there can be."""
+    stages = 3 if wgmma and problem.workload.dtype != "float32" else 2
+    return Config(64, 32, 1, 1, stages, wgmma=wgmma)
 
 
 def random_layer(draw: Draw, dtype: str, precision: str = DEFAULT) -> Problem:

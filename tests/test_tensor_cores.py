@@ -26,6 +26,7 @@ from tensor_cases import (
     Layouts,
     layer,
     mma,
+    one_chunk,
     random_layer,
     wgmma,
 )
@@ -114,12 +115,14 @@ def test_random_configuration(problem: Problem, config: Config) -> None:
     check_ring(problem, chosen, lowered(problem, chosen))
 
 
-@pytest.mark.parametrize("config", [MMA, WGMMA], ids=["mma", "wgmma"])
-def test_padding_alone(config: Config) -> None:
-    operands = random_operands(NOTHING_READ.workload)
-    run_twin(NOTHING_READ, config, operands)
-    run = emulate(NOTHING_READ, lowered(NOTHING_READ, config), operands)
-    assert run.copied == [config.block_n * ROW_BYTES // COPY_BYTES]
+@pytest.mark.parametrize("problem", NOTHING_READ.values(), ids=NOTHING_READ)
+@pytest.mark.parametrize("wgmma", [False, True], ids=["mma", "wgmma"])
+def test_padding_alone(wgmma: bool, problem: Problem) -> None:
+    config = one_chunk(problem, wgmma)
+    operands = random_operands(problem.workload)
+    run_twin(problem, config, operands)
+    run = emulate(problem, lowered(problem, config), operands)
+    assert run.copied == [config.block_n * max(1, weight_split(problem, config)) * ROW_BYTES // COPY_BYTES]
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from tvm.s_tir.schedule import SBlockRV
 
 from tvmconv import compute
 from tvmconv.annotations import COPY, MIN_BLOCKS, PRODUCT, RING
-from tvmconv.compute.tensor_gemm import copied_elements, depth, lays_out_input, lays_out_weight
+from tvmconv.compute.tensor_gemm import copied_elements, depth, lays_out_weight
 from tvmconv.problem import Problem
 from tvmconv.workload import ConvWorkload
 
@@ -28,7 +28,7 @@ from .gemm_tiles import VECTOR
 from .machine import WARP
 from .tensor_intrinsics import product_function
 from .tensor_model import ablations, default_config, estimate, features, space, supports
-from .tensor_tiles import LEAST, PADDING, Config, ahead, goes_on, weight_split
+from .tensor_tiles import LEAST, Config, ahead, bank, goes_on, in_planes, weight_split
 
 __all__ = [
     "LAYOUTS",
@@ -65,22 +65,23 @@ def schedule(problem: Problem, config: Config, target: tvm.target.Target) -> Sch
     else:
         sch.compute_inline(planes)
         sch.reverse_compute_inline(output)
-    in_planes = config.split_k == 1 and workload.out_layout == "NCHW"
 
     # Step 2. Tile what is stored: blocks, then threads along the lines in memory
     part, p, k = sch.get_loops(sums)
     pt, pi = sch.split(p, [None, tile.block_m])
     groups, kt, ki = sch.split(k, [workload.groups, None, tile.block_n])
-    sch.reorder(pt, groups, kt, *((ki, pi) if in_planes else (pi, ki)))
+    along = (ki, pi) if in_planes(problem, config) else (pi, ki)
+    sch.reorder(pt, groups, kt, *along)
     block = sch.fuse(part, pt, groups, kt)  # blocks that read the same pixels run side by side
     sch.bind(block, "blockIdx.x")
     sch.set_scope(tiled, 0, "shared.dyn")
     sch.compute_at(tiled, block, preserve_unit_loops=True)
-    sch.storage_align(tiled, 0, -5, WARP, 2 if in_planes else PADDING)
-    if not in_planes:
+    sch.storage_align(tiled, 0, -5, WARP, bank(problem, config))
+    if not in_planes(problem, config):
         ki, vector = sch.split(ki, [None, VECTOR])
         sch.vectorize(vector)
-    _, thread = sch.split(sch.fuse(*((ki, pi) if in_planes else (pi, ki))), [None, tile.threads])
+        along = pi, ki
+    _, thread = sch.split(sch.fuse(*along), [None, tile.threads])
     sch.bind(thread, "threadIdx.x")
 
     # Step 3. Sums are in the registers of the threads that the tensor cores expect them in
@@ -112,7 +113,8 @@ def schedule(problem: Problem, config: Config, target: tvm.target.Target) -> Sch
     # Step 5. Lay out operands in kernels of their own
     if lays_out_weight(workload, split):
         spread_over_grid(sch, sch.get_sblock("packed"))
-    if lays_out_input(workload):
+    stages = [sch.get(block).name_hint for block in sch.get_child_blocks(sch.get_sblock("root"))]
+    if "image" in stages:  # TVM leaves it out where all that is read is padding
         _lay_out_image(sch, workload)
     return sch
 

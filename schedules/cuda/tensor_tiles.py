@@ -187,12 +187,19 @@ def fragments(problem: Problem, config: Config) -> int:
 
 
 def shared_bytes(problem: Problem, config: Config) -> int:
-    """Return the shared memory of a block in bytes: the chunks, in whose place the sums are laid out afterwards."""
-    columns = config.block_n * max(1, weight_split(problem, config))
-    copies = config.num_stages * (config.block_m + columns) * ROW_BYTES
-    sums = config.block_m * (config.block_n + PADDING) * problem.workload.sum_bytes
-    return max(copies, sums)
+    """Return the shared memory of a block in bytes: the chunks, and the sums in the place of the largest factor's."""
+    rows = config.block_m, *[config.block_n] * max(1, weight_split(problem, config))
+    factors = [config.num_stages * count * ROW_BYTES for count in rows]
+    padding = (bank(problem, config) - config.block_n) % WARP
+    sums = config.block_m * (config.block_n + padding) * problem.workload.sum_bytes
+    return sum(factors) + max(0, sums - max(factors))
 
 
-PADDING = 8
-"""The elements between two rows of sums in shared memory, which put neighbouring rows into different banks."""
+def in_planes(problem: Problem, config: Config) -> bool:
+    """Return whether a block stores its sums in the planes of an output in NCHW, pixel after pixel."""
+    return config.split_k == 1 and problem.workload.out_layout == "NCHW"
+
+
+def bank(problem: Problem, config: Config) -> int:
+    """Return the bank of shared memory in which the second row of sums begins, such that those of a warp differ."""
+    return 2 if in_planes(problem, config) else 8

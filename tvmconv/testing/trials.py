@@ -42,7 +42,7 @@ BLOCKS = (4, 8, 16)
 """The numbers of channels in a block, one for each length of a CPU's vectors."""
 
 STORED, TILE = 4, 16
-"""The numbers of output channels that tensor cores store at once, and in their narrowest tile, which is of one group."""
+"""The numbers of output channels that tensor cores store at once, and of their narrowest tile, which has one group."""
 
 LAYOUTS = ("NHWC", "NCHW"), ("KRSC", "KCRS"), ("NHWC", "NCHW")
 """The layouts of x, w and the output that tensor cores take."""
