@@ -156,15 +156,15 @@ def clocks(problem: Problem, config: Config, target: tvm.target.Target) -> float
         step = max(step, (product + copy / 2 + WAIT) / together)
     stored = config.block_m * config.block_n * workload.sum_bytes / L2_BYTES
     busy = turns * (part_chunks(workload, config) * step + stored) + LATENCY * ceil_div(turns, together)
-    written = prod(workload.output_shape)
-    moved = workload.bytes_moved + (2 * config.split_k * written * workload.sum_bytes if config.split_k > 1 else 0)
+    parts = 2 * config.split_k * prod(workload.output_shape) * workload.sum_bytes if config.split_k > 1 else 0
     kernels = int(config.split_k > 1) + lays_out_weight(workload, weight_split(problem, config))
     image = 0
     if lays_out_input(workload):
         kernels += 1
         laid = prod(workload.x_shape) // workload.w_shape[1] * depth(workload)
         image = (prod(workload.x_shape) + laid) * workload.itemsize
-    return max(busy, moved / gpu.bytes_per_clock) + IMAGE * image / gpu.bytes_per_clock + kernels * KERNEL
+    copied = max(busy, workload.bytes_moved / gpu.bytes_per_clock)
+    return copied + (parts + IMAGE * image) / gpu.bytes_per_clock + kernels * KERNEL
 
 
 def resident_blocks(problem: Problem, config: Config, gpu: Gpu) -> int:
