@@ -226,7 +226,7 @@ TF32_MMA, TF32_WGMMA = (
 LOAD, NEAREST, FENCE = "ldmatrix.sync.aligned.m8n8.x4", "cvt.rna.tf32.f32", "fence.proxy.async"
 INSTRUCTIONS = (
     ("3x3", "sm_80", (half_mma("f16"), LOAD)),
-    ("NCHW-float32", "sm_80", (TF32_MMA, LOAD, NEAREST)),
+    ("NCHW-float32", "sm_80", (TF32_MMA, LOAD, "cvt.rna.satfinite.tf32.f32")),
     ("NCHW-float32-wgmma", "sm_90", (TF32_WGMMA, LOAD, FENCE)),
     ("1x1", "sm_90", (half_mma("bf16"), LOAD)),
     ("3x3-wgmma", "sm_90", ("wgmma.mma_async.sync.aligned.m64n32k16.f32.f16.f16", FENCE)),

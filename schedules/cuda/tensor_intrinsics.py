@@ -56,12 +56,18 @@ __device__ __forceinline__ unsigned tvmconv_rest(unsigned value) {
 """
 """What is left of a float32 number when a tensor core has cut off the bits that TF32 lacks, rounded in its turn."""
 
-REST_OF_NEAREST = """
+NEAREST = """
+__device__ __forceinline__ unsigned tvmconv_nearest_finite(unsigned value) {
+  unsigned rounded;
+  asm("cvt.rna.satfinite.tf32.f32 %0, %1;" : "=r"(rounded) : "f"(__uint_as_float(value)));
+  return rounded;
+}
 __device__ __forceinline__ unsigned tvmconv_rest_of_nearest(unsigned value) {
-  return __float_as_uint(__uint_as_float(value) - __uint_as_float(tvmconv_to_tf32(value))) + 0x1000u;
+  return __float_as_uint(__uint_as_float(value) - __uint_as_float(tvmconv_nearest_finite(value))) + 0x1000u;
 }
 """
-"""The same for a number that is rounded: of two rests one has to be of either sign, for what is left out to be so."""
+"""The same for a number that is rounded: of two rests one has to be of either sign, for what is left out to be so. The
+largest float32 numbers do not become infinite; an infinite one has an infinite rest."""
 
 MMA = """
 __device__ __forceinline__ void tvmconv_mma_{type}(float* c, const unsigned* a, const unsigned* b) {{
@@ -217,9 +223,9 @@ def _mma(name: str, kind: _Type, config: Config, products: int) -> str:
         return functions + ROUND + MMA_PRODUCT.format(**shape, name=name, begin="", end="", multiply=multiply)
     rests = "".join(f"unsigned {matrix}_rest[{tiles}][{words}];\n" for matrix, tiles, words in factors)
     multiply = rests + converted("a_rest", "tvmconv_rest") + converted("b_rest", "tvmconv_rest_of_nearest")
-    multiply += converted("b", "tvmconv_to_tf32") + each("a_rest", "b") + each("a", "b_rest") + each("a", "b")
+    multiply += converted("b", "tvmconv_nearest_finite") + each("a_rest", "b") + each("a", "b_rest") + each("a", "b")
     own = {"begin": OWN_SUMS.format(count=config.sums), "end": ADD_OWN_SUMS.format(count=config.sums)}
-    return functions + ROUND + REST + REST_OF_NEAREST + MMA_PRODUCT.format(**shape, **own, name=name, multiply=multiply)
+    return functions + REST + NEAREST + MMA_PRODUCT.format(**shape, **own, name=name, multiply=multiply)
 
 
 def _wgmma(name: str, kind: _Type, config: Config) -> str:
