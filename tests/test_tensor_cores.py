@@ -71,8 +71,8 @@ def lowered(problem: Problem, config: Config) -> tirx.PrimFunc:
     return with_intrinsics(scheduled(problem, config))
 
 
-def scheduled(problem: Problem, config: Config) -> tirx.PrimFunc:
-    return lower(problem, select(problem, SM_90, config, "tensor"), SM_90, KERNEL_NAME)
+def scheduled(problem: Problem, config: Config, name: str = KERNEL_NAME) -> tirx.PrimFunc:
+    return lower(problem, select(problem, SM_90, config, "tensor"), SM_90, name)
 
 
 def random_config(problem: Problem) -> Config:
@@ -274,7 +274,7 @@ def test_float32_is_three_products(family: str, arch: str, instruction: str) -> 
 )
 def test_kernels_of_one_module(names: list[str]) -> None:
     """Kernels of a network share the functions that their products call."""
-    functions = {f"kernel_{number}": scheduled(*ALL_CASES[name]) for number, name in enumerate(names)}
+    functions = {f"k{number}": scheduled(*ALL_CASES[name], f"k{number}") for number, name in enumerate(names)}
     source = str(build(tvm.IRModule(functions), SM_90).mod.imports[0].inspect_source())
     assert len(cuda.kernel_resources(source, "sm_90")) >= len(names)
 

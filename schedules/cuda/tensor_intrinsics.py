@@ -54,7 +54,7 @@ __device__ __forceinline__ unsigned tvmconv_rest(unsigned value) {
   return __float_as_uint(__uint_as_float(value) - __uint_as_float(value & 0xffffe000u)) + 0x1000u;
 }
 """
-"""What is left of a float32 number when a tensor core has cut off the bits that TF32 lacks, rounded in its turn."""
+"""The rest of a float32 number when a tensor core has cut off the bits that TF32 lacks, rounded in its turn."""
 
 NEAREST = """
 __device__ __forceinline__ unsigned tvmconv_nearest_finite(unsigned value) {
