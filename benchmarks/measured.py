@@ -13,6 +13,8 @@ Row = dict[Any, Any]
 """The results for a workload or a network, as `tvmconv.bench` describes them."""
 
 OURS = "tvmconv"
+OUR_LAYOUTS = ("tvmconv", "tvmconv-channels-last")
+"""The names of tvmconv in PyTorch's two layouts."""
 COPY = ("copy", "copy-kernel")
 """The names of two ways to copy as many bytes as a convolution has to read and write."""
 BETTER = ("pytorch", "pytorch-channels-last")

@@ -15,7 +15,7 @@ from statistics import geometric_mean
 from typing import Any
 
 import msgspec
-from measured import BETTER, COPY, OURS, ROOT, Row, median, ran, read
+from measured import BETTER, COPY, OUR_LAYOUTS, OURS, ROOT, Row, median, ran, read
 
 from tvmconv.bench.report import Row as SuiteRow
 from tvmconv.bench.sparsity import STEPS, crossover
@@ -70,11 +70,11 @@ class Kind:
     """The field that tells rows of the same name apart, where they are one line."""
 
 
-def times(title: str, *peers: str, over: str = OURS, **more: Any) -> Column:
-    """Return a column of times of the fastest of the peers, relative to tvmconv's."""
+def times(title: str, *peers: str, over: Sequence[str] = (OURS,), **more: Any) -> Column:
+    """Return a column of times of the fastest of the peers, relative to the fastest of tvmconv's, or of others."""
 
     def value(row: Row) -> float | None:
-        return median(row, *peers) / median(row, over) if ran(row, *peers) and ran(row, over) else None
+        return median(row, *peers) / median(row, *over) if ran(row, *peers) and ran(row, *over) else None
 
     return Column(title, value, **{"last": geometric_mean, **more})
 
@@ -207,7 +207,7 @@ DEPTHWISE_ON_GPU = [
     times("times PyTorch", "pytorch"),
     times("times its better layout", *BETTER),
     TIMES_COPY,
-    times("with epilogue", OURS, over="tvmconv-plain", file=1),
+    times("with epilogue", OURS, over=("tvmconv-plain",), file=1),
     *beside(2, "float16", TIME, times("times PyTorch's better layout", *BETTER), TIMES_COPY),
 ]
 
@@ -222,6 +222,22 @@ KINDS = {
         ],
     ),
     "dense-cpu": Kind(workload_name, "layer", [TIME, rate("GFLOP/s", 1e9), *PYTORCH, ONNXRUNTIME]),
+    "tensor-gpu": Kind(
+        workload_name,
+        "layer",
+        [
+            duration("float32: tvmconv, µs", *OUR_LAYOUTS),
+            times("times PyTorch", *BETTER, over=OUR_LAYOUTS),
+            *(
+                column
+                for file, words in enumerate(("TF32", "float16"), 1)
+                for column in (
+                    duration(f"{words}: tvmconv, µs", *OUR_LAYOUTS, file=file),
+                    times("times PyTorch", *(BETTER if file == 2 else ("pytorch-tf32",)), over=OUR_LAYOUTS, file=file),
+                )
+            ),
+        ],
+    ),
     "dense-gpu": Kind(workload_name, "layer", [TIME, rate("TFLOP/s", 1e12), *ON_GPU]),
     "memory": Kind(workload_name, "layer", [memory(*pair) for pair in MEMORY.items()], last="together"),
     "ablation": Kind(

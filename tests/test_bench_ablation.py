@@ -74,6 +74,9 @@ def test_measured_on_a_cpu(algorithm: str, monkeypatch: pytest.MonkeyPatch) -> N
     assert found.shares["micro-kernel"] == found.whole.median / found.times["micro-kernel"].median
 
 
+H100_DIRECT = ("--target", "nvidia/nvidia-h100", "--rounds", 3, "--algorithm", "direct")
+
+
 @pytest.fixture
 def gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """Pretend a GPU on which every output of a thread saves time."""
@@ -93,8 +96,7 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_table(gpu: None) -> None:
     pytest.importorskip("torch")
-    options = ["--target", "nvidia/nvidia-h100", "--rounds", 3, "--algorithm", "direct"]
-    lines = tvmconv("bench", "ablation", *options).stdout.splitlines()
+    lines = tvmconv("bench", "ablation", *H100_DIRECT).stdout.splitlines()
     switches = " ".join(f"% without {name}" for name in SWITCHES["cuda"])
     assert " ".join(lines[0].split()) == f"name template µs GFLOP/s {switches}"
     workload = load_suite("im2win-thesis", "cuda")["conv1"]
@@ -108,8 +110,7 @@ def test_table(gpu: None) -> None:
 
 def test_json(gpu: None) -> None:
     pytest.importorskip("torch")
-    options = ["--target", "nvidia/nvidia-h100", "--rounds", 3, "--algorithm", "direct", "--batch", 1]
-    report = tvmconv_json("bench", "ablation", *options)
+    report = tvmconv_json("bench", "ablation", *H100_DIRECT, "--batch", 1)
     assert (report["rounds"], report["suite"], len(report["rows"])) == (3, "im2win-thesis", 12)
     row = report["rows"][3]
     workload = load_suite("im2win-thesis", "cuda", 1)["conv4"]
@@ -121,7 +122,7 @@ def test_json(gpu: None) -> None:
 
 def test_some_layers(gpu: None) -> None:
     pytest.importorskip("torch")
-    report = tvmconv_json("bench", "ablation", "conv9", "conv4", "--target", "nvidia/nvidia-h100", "--rounds", 3)
+    report = tvmconv_json("bench", "ablation", "conv9", "conv4", *H100_DIRECT)
     assert [row["name"] for row in report["rows"]] == ["conv4", "conv9"]
     result = tvmconv("bench", "ablation", "conv13", "--target", "nvidia/nvidia-h100")
     assert result.exit_code == 2

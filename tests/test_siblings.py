@@ -37,7 +37,7 @@ TARGETS = {"cpu": {"kind": "llvm", "mcpu": "znver4"}, "gpu": {"kind": "cuda", "a
 @cache
 def tuned(kind: str) -> task.Task:
     """Return the task of "cpu" or "gpu", whose space takes a second to list."""
-    return task.create(WORKLOAD, TARGETS[kind])
+    return task.create(WORKLOAD, TARGETS[kind], "direct")
 
 
 def records(device: DeviceFacts, best: Any, best_cost: float = 1e-6, default_cost: float | None = 2e-6) -> list[Record]:

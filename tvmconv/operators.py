@@ -182,9 +182,10 @@ def compile(  # noqa: A001
 
     `config` is a configuration of a schedule, checked against its constraints; without one the tuning logs choose, or
     the schedule's default is used: `selection.reason` says which, and so does this module's logger. `algorithm` is
-    "auto", or the one to use: "depthwise" for depthwise workloads, else "direct", "im2win", or on a CPU "pointwise" for
-    1x1 ones. `precision` is "float32", or "strict" or "tf32" for more or less exact results with float32 operands; see
-    `Problem.precision` and the rows of `tvmconv.precision`. Building for "cuda" needs no GPU, running does.
+    "auto", or the one to use: "depthwise" for depthwise workloads, else "direct", "im2win", on a GPU "tensor" for its
+    tensor cores, or on a CPU "pointwise" for 1x1 ones. `precision` is "float32", or "strict" or "tf32" for more or less
+    exact results with float32 operands; see `Problem.precision` and the rows of `tvmconv.precision`. Building for
+    "cuda" needs no GPU, running does.
     """
     if not isinstance(workload, ConvWorkload):
         raise InvalidArgumentError("workload", workload, "a ConvWorkload, such as ConvWorkload.conv2d makes")
@@ -250,12 +251,12 @@ def conv2d(
     """Convolve x (N, C, H, W) with w (K, C/groups, R, S): `activation(y * scale + shift + residual)`.
 
     The result is (N, K, Ho, Wo); a residual has its shape and dtype, scale and shift are vectors (K,). `algorithm` is
-    "auto", which takes what a tuning log has found fastest, or else what should be; "direct"; "im2win"; or on a CPU
-    "pointwise", for 1x1 kernels. With as many groups as input channels, so with a single one too, a convolution is
-    depthwise. The rest is as for `depthwise`.
+    "auto", which takes what a tuning log has found fastest, or else what should be; "direct"; "im2win"; "tensor", for
+    the tensor cores of a GPU; or on a CPU "pointwise", for 1x1 kernels. With as many groups as input channels, so with
+    a single one too, a convolution is depthwise. The rest is as for `depthwise`.
 
-    A torch tensor x in channels_last goes in as it is where a schedule takes it: in float16 and bfloat16 on tensor
-    cores, by the algorithm "tensor", where each group has channels in eights. The result is then in channels_last, and
+    A torch tensor x in channels_last goes in as it is where a schedule takes it: on a GPU's tensor cores, by the
+    algorithm "tensor", where each group has output channels in fours. The result is then in channels_last, and
     so must `out` be; w and a residual that are not are copied in every call. Elsewhere x is copied in every call, which
     this module's logger says, and the result is contiguous. With the `layout` "NHWC" arrays of any kind have the shapes
     (N, H, W, C), (K, R, S, C/groups) and (N, Ho, Wo, K); it is refused where no schedule takes it.

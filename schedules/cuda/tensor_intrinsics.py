@@ -66,8 +66,9 @@ __device__ __forceinline__ unsigned tvmconv_rest_of_nearest(unsigned value) {
   return __float_as_uint(__uint_as_float(value) - __uint_as_float(tvmconv_nearest_finite(value))) + 0x1000u;
 }
 """
-"""The same for a number that is rounded: of two rests one has to be of either sign, for what is left out to be so. The
-largest float32 numbers do not become infinite; an infinite one has an infinite rest."""
+"""The same for a number that is rounded. The product of both rests is left out: one has to be of either sign, so that
+what is left out is too, and does not add up. The largest float32 numbers do not become infinite, and the rest of an
+infinite one is infinite."""
 
 MMA = """
 __device__ __forceinline__ void tvmconv_mma_{type}(float* c, const unsigned* a, const unsigned* b) {{

@@ -47,21 +47,34 @@ LEAST_COLUMNS = 16
 def space(problem: Problem, target: tvm.target.Target) -> Space[Config]:
     """Return the configurations that are worth a trial on this target."""
     workload, default, gpu = problem.workload, default_config(problem, target), gpu_of(target)
+    bound = WORTH_A_TRIAL * clocks(problem, default, target)
+    families = tensor_instructions(target)
 
     def whole_gpu(config: Config) -> bool:
         return config.split_k == 1 or blocks(workload, config) <= 4 * gpu.multiprocessors
+
+    def large_parts(config: Config) -> bool:
+        """Return whether a warp, or a group of four, has at least two instructions' worth of products."""
+        return config.block_m * config.block_n >= 2048 * config.warps_m * config.warps_n
+
+    def promising(config: Config) -> bool:
+        return clocks(problem, config, target) <= bound
 
     knobs = {
         "block_m": (32, 64, 128, 192, 256),
         "block_n": tuple(sorted({default.block_n, 32, 64, 96, 128, 256})),
         "warps_m": (1, 2, 4),
         "warps_n": (1, 2, 4),
-        "num_stages": (2, 3, 4, 5, 6),
+        "num_stages": (2, 3, 4, 5),
         "split_k": (1, 2, 4, 8),
-        "wgmma": (False, True),
-        "min_blocks_per_sm": (1, 2, 3),
+        "wgmma": (False, True) if "wgmma" in families else (False,),
+        "min_blocks_per_sm": (1, 2),
     }
-    return Space(default, LEAST, knobs, constraints(problem, target), named(whole_gpu))
+    return Space(default, LEAST, knobs, constraints(problem, target), named(whole_gpu, large_parts, promising))
+
+
+WORTH_A_TRIAL = 1.5
+"""The clocks that a configuration may take by the model to be tried, as a multiple of the default's."""
 
 
 CANDIDATES = tuple(
@@ -115,10 +128,13 @@ LATENCY = 1500.0
 IMAGE = 2.5
 """The time that it takes to lay out the input, as a multiple of the time for its bytes."""
 
+SPLITTING = 1.6
+"""The time of three products by `mma`, which takes both factors apart in registers, as a multiple of their own."""
+
 WAIT = 200.0
 """The clocks from a chunk's barrier to its first product, where products do not go on."""
 
-KERNEL = 3000.0
+KERNEL = 5000.0
 """The clocks that one more kernel takes, for what has to be laid out first or added up."""
 
 
@@ -132,6 +148,8 @@ def clocks(problem: Problem, config: Config, target: tvm.target.Target) -> float
     together = min(turns, resident_blocks(problem, config, gpu))
     columns = config.block_n * max(1, weight_split(problem, config))
     product = config.block_m * config.block_n * ROW_BYTES / workload.itemsize / rate
+    if tf32_products(problem) == 3 and not config.wgmma:
+        product *= SPLITTING
     copy = (config.block_m + columns) * ROW_BYTES / L2_BYTES
     step = max(product, copy)
     if not goes_on(problem, config):  # what a product waits for is hidden by other blocks only

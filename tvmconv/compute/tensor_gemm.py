@@ -208,12 +208,15 @@ def _weights(w: te.Tensor, workload: ConvWorkload, tile: FragmentTile, count: in
             tap, c = _term(workload, chunk, copy)
             inside = [] if workload.out_channels % tile.block_n == 0 else [k < workload.out_channels]
             inside += _before_the_end(workload, tap, count)
-            place = [k, tap // columns, tap % columns, c + lane]
-            value = w[tuple(place)] if packed is None else packed[tuple([summand, *place])]  # noqa: C409
+            place: tuple[tirx.PrimExpr | int, ...] = (k, tap // columns, tap % columns, c + lane)
+            if packed is not None:
+                place = (summand, *place)
+            value = source[place]
             return tirx.if_then_else(tirx.all(*inside), value, zero) if inside else value
 
         return te.compute((tiles, count, *eights, VECTORS, lanes), weight, name=name)
 
+    source = w if packed is None else packed
     eights = (tile.warps_n, tile.tiles_n, 8)
     tiles = workload.groups * -(-workload.multiplier // tile.block_n)
     return [stage(summand, name) for summand, name in enumerate(("weights", "rests")[: max(1, split)])]
