@@ -40,6 +40,7 @@ from tvmconv.compute.tensor_gemm import COPY_BYTES, ROW_BYTES
 from tvmconv.dispatch import algorithms_for, select
 from tvmconv.lowering import KERNEL_NAME, build_kernel, build_twin, lower
 from tvmconv.lowering.intrinsics import DONE_SOURCE, with_intrinsics
+from tvmconv.lowering.modules import build
 from tvmconv.problem import Problem
 from tvmconv.schedules.cuda import tensor
 from tvmconv.schedules.cuda.tensor import Config
@@ -67,7 +68,11 @@ def run_twin(problem: Problem, config: Config, operands: dict[str, np.ndarray]) 
 
 
 def lowered(problem: Problem, config: Config) -> tirx.PrimFunc:
-    return with_intrinsics(lower(problem, select(problem, SM_90, config, "tensor"), SM_90, KERNEL_NAME))
+    return with_intrinsics(scheduled(problem, config))
+
+
+def scheduled(problem: Problem, config: Config, name: str = KERNEL_NAME) -> tirx.PrimFunc:
+    return lower(problem, select(problem, SM_90, config, "tensor"), SM_90, name)
 
 
 def random_config(problem: Problem) -> Config:
@@ -226,7 +231,7 @@ TF32_MMA, TF32_WGMMA = (
 LOAD, NEAREST, FENCE = "ldmatrix.sync.aligned.m8n8.x4", "cvt.rna.tf32.f32", "fence.proxy.async"
 INSTRUCTIONS = (
     ("3x3", "sm_80", (half_mma("f16"), LOAD)),
-    ("NCHW-float32", "sm_80", (TF32_MMA, LOAD, NEAREST)),
+    ("NCHW-float32", "sm_80", (TF32_MMA, LOAD, "cvt.rna.satfinite.tf32.f32")),
     ("NCHW-float32-wgmma", "sm_90", (TF32_WGMMA, LOAD, FENCE)),
     ("1x1", "sm_90", (half_mma("bf16"), LOAD)),
     ("3x3-wgmma", "sm_90", ("wgmma.mma_async.sync.aligned.m64n32k16.f32.f16.f16", FENCE)),
@@ -254,6 +259,24 @@ def test_float32_is_three_products(family: str, arch: str, instruction: str) -> 
     sources = [check_resources(*IN_ALL_KINDS[f"NCHW-{kind}{family}"], arch) for kind in ("tf32", "float32")]
     one, three = (cuda.to_ptx(source, arch).count(instruction) for source in sources)
     assert three == 3 * one > 0
+
+
+@pytest.mark.parametrize(
+    "names",
+    sparing(
+        (
+            ["NCHW-tf32", "3-channels-7x7-float32", "NCHW-half", "four-warps", "3x3"],
+            ["NCHW-float32-wgmma", "KCRS-tf32-wgmma", "3x3-wgmma", "NCHW-half-wgmma", "four-warps"],
+        ),
+        lambda number: number == 0,
+    ),
+    ids=["mma", "wgmma"],
+)
+def test_kernels_of_one_module(names: list[str]) -> None:
+    """Kernels of a network share the functions that their products call."""
+    functions = {f"k{number}": scheduled(*ALL_CASES[name], f"k{number}") for number, name in enumerate(names)}
+    source = str(build(tvm.IRModule(functions), SM_90).mod.imports[0].inspect_source())
+    assert len(cuda.kernel_resources(source, "sm_90")) >= len(names)
 
 
 COMPILED = (

@@ -56,13 +56,19 @@ __device__ __forceinline__ unsigned tvmconv_rest(unsigned value) {
 """
 """The rest of a float32 number when a tensor core has cut off the bits that TF32 lacks, rounded in its turn."""
 
-REST_OF_NEAREST = """
+NEAREST = """
+__device__ __forceinline__ unsigned tvmconv_nearest_finite(unsigned value) {
+  unsigned rounded;
+  asm("cvt.rna.satfinite.tf32.f32 %0, %1;" : "=r"(rounded) : "f"(__uint_as_float(value)));
+  return rounded;
+}
 __device__ __forceinline__ unsigned tvmconv_rest_of_nearest(unsigned value) {
-  return __float_as_uint(__uint_as_float(value) - __uint_as_float(tvmconv_to_tf32(value))) + 0x1000u;
+  return __float_as_uint(__uint_as_float(value) - __uint_as_float(tvmconv_nearest_finite(value))) + 0x1000u;
 }
 """
 """The same for a number that is rounded. The product of both rests is left out: one has to be of either sign, so that
-what is left out is too, and does not add up."""
+what is left out is too, and does not add up. The largest float32 numbers do not become infinite, and the rest of an
+infinite one is infinite."""
 
 MMA = """
 __device__ __forceinline__ void tvmconv_mma_{type}(float* c, const unsigned* a, const unsigned* b) {{
@@ -198,6 +204,11 @@ def product_function(problem: Problem, config: Config) -> tuple[str, str]:
     return name, _wgmma_tf32(name, config, products) if products else _wgmma(name, kind, config)
 
 
+def _once(name: str, source: str) -> str:
+    """Return the source of a function that others share, for a module of several kernels, which has it once."""
+    return f"\n#ifndef {name.upper()}\n#define {name.upper()}{source}#endif\n"
+
+
 def _mma(name: str, kind: _Type, config: Config, products: int) -> str:
     tile, sums = config.tile, "own" if products == 3 else "sums"
     shape = {"tiles_m": tile.tiles_m, "tiles_n": tile.tiles_n}
@@ -210,23 +221,29 @@ def _mma(name: str, kind: _Type, config: Config, products: int) -> str:
     def each(a: str, b: str) -> str:
         return EACH.format(**shape, type=kind.name, sums=sums, a=a, b=b)
 
-    functions = LOAD + MMA.format(type=kind.name, depth=kind.depth)
+    one = _once(f"tvmconv_mma_{kind.name}", MMA.format(type=kind.name, depth=kind.depth))
+    functions = _once("tvmconv_load", LOAD) + one
     if products == 0:
         return functions + MMA_PRODUCT.format(**shape, name=name, begin="", end="", multiply=each("a", "b"))
     if products == 1:
         multiply = converted("a", "tvmconv_to_tf32") + converted("b", "tvmconv_to_tf32") + each("a", "b")
-        return functions + ROUND + MMA_PRODUCT.format(**shape, name=name, begin="", end="", multiply=multiply)
+        return (
+            functions
+            + _once("tvmconv_round", ROUND)
+            + MMA_PRODUCT.format(**shape, name=name, begin="", end="", multiply=multiply)
+        )
     rests = "".join(f"unsigned {matrix}_rest[{tiles}][{words}];\n" for matrix, tiles, words in factors)
     multiply = rests + converted("a_rest", "tvmconv_rest") + converted("b_rest", "tvmconv_rest_of_nearest")
-    multiply += converted("b", "tvmconv_to_tf32") + each("a_rest", "b") + each("a", "b_rest") + each("a", "b")
+    multiply += converted("b", "tvmconv_nearest_finite") + each("a_rest", "b") + each("a", "b_rest") + each("a", "b")
     own = {"begin": OWN_SUMS.format(count=config.sums), "end": ADD_OWN_SUMS.format(count=config.sums)}
-    return functions + ROUND + REST + REST_OF_NEAREST + MMA_PRODUCT.format(**shape, **own, name=name, multiply=multiply)
+    functions += _once("tvmconv_rest", REST) + _once("tvmconv_nearest", NEAREST)
+    return functions + MMA_PRODUCT.format(**shape, **own, name=name, multiply=multiply)
 
 
 def _wgmma(name: str, kind: _Type, config: Config) -> str:
     one = _instruction(name, kind, config, "unsigned long long a", ['"l"(a)'])
     shape = {"tiles_m": config.tile.tiles_m, "registers": config.tile.tiles_n * 4}
-    return DESCRIPTOR + one + WGMMA_PRODUCT.format(name=name, **shape)
+    return _once("tvmconv_descriptor", DESCRIPTOR) + one + WGMMA_PRODUCT.format(name=name, **shape)
 
 
 def _wgmma_tf32(name: str, config: Config, products: int) -> str:
@@ -234,17 +251,13 @@ def _wgmma_tf32(name: str, config: Config, products: int) -> str:
     one = _instruction(name, TF32, config, "const unsigned* a", [f'"r"(a[{word}])' for word in range(4)])
     call = f"{name}_one({{sums}} + i * {registers}, {{a}}[i * 4 + step], {{b}} + step * 2, {{add}});\n"
     count = tile.tiles_m * 4
+    functions = _once("tvmconv_load", LOAD) + _once("tvmconv_descriptor", DESCRIPTOR) + one
     if products == 1:
         begin = CONVERTED.format(tiles=count, words=4, target="a", matrix="a", function="tvmconv_to_tf32")
         body = {"begin": begin, "multiply": call.format(sums="sums", a="a", b="b", add=1), "end": ""}
         rests = {"rests_parameter": "", "rests_descriptor": ""}
-        return (
-            LOAD
-            + ROUND
-            + DESCRIPTOR
-            + one
-            + WGMMA_TF32_PRODUCT.format(name=name, tiles_m=tile.tiles_m, **body, **rests)
-        )
+        functions += _once("tvmconv_round", ROUND)
+        return functions + WGMMA_TF32_PRODUCT.format(name=name, tiles_m=tile.tiles_m, **body, **rests)
     rest = CONVERTED.format(tiles=count, words=4, target="rest", matrix="a", function="tvmconv_rest")
     body = {
         "begin": f"unsigned rest[{count}][4];\n" + rest + f"  float own[{config.sums}];\n",
@@ -258,7 +271,8 @@ def _wgmma_tf32(name: str, config: Config, products: int) -> str:
         "rests_descriptor": "unsigned long long low = "
         "tvmconv_descriptor((unsigned)__cvta_generic_to_shared(rests) - (lane & 3) * 256);",
     }
-    return LOAD + REST + DESCRIPTOR + one + WGMMA_TF32_PRODUCT.format(name=name, tiles_m=tile.tiles_m, **body, **rests)
+    functions += _once("tvmconv_rest", REST)
+    return functions + WGMMA_TF32_PRODUCT.format(name=name, tiles_m=tile.tiles_m, **body, **rests)
 
 
 def _instruction(name: str, kind: _Type, config: Config, parameter: str, inputs: list[str]) -> str:

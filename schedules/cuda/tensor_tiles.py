@@ -187,12 +187,16 @@ def fragments(problem: Problem, config: Config) -> int:
 
 
 def shared_bytes(problem: Problem, config: Config) -> int:
-    """Return the shared memory of a block in bytes: the chunks, and the sums in the place of the largest factor's."""
+    """Return the shared memory of a block in bytes: the chunks, in whose place the sums are laid out afterwards.
+
+    TVM gives sums the place of all chunks, but those of the type of the sums that of one factor alone, the largest.
+    """
     rows = config.block_m, *[config.block_n] * max(1, weight_split(problem, config))
     factors = [config.num_stages * count * ROW_BYTES for count in rows]
     padding = (bank(problem, config) - config.block_n) % WARP
     sums = config.block_m * (config.block_n + padding) * problem.workload.sum_bytes
-    return sum(factors) + max(0, sums - max(factors))
+    place = max(factors) if problem.workload.dtype == problem.workload.storage.sums else sum(factors)
+    return sum(factors) + max(0, sums - place)
 
 
 def in_planes(problem: Problem, config: Config) -> bool:
