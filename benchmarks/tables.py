@@ -211,6 +211,15 @@ DEPTHWISE_ON_GPU = [
     *beside(2, "float16", TIME, times("times PyTorch's better layout", *BETTER), TIMES_COPY),
 ]
 
+TENSOR_CORES = [
+    duration("tvmconv, µs", *OUR_LAYOUTS),
+    Column("TFLOP/s", lambda row: row["flops"] / median(row, *OUR_LAYOUTS) / 1e12, three_digits),
+    times("times PyTorch", *BETTER, over=OUR_LAYOUTS),
+    times("our NCHW", OURS, over=OUR_LAYOUTS),
+    times("our channels-last", OUR_LAYOUTS[1], over=OUR_LAYOUTS),
+    times("without tensor cores", "tvmconv-direct", over=OUR_LAYOUTS),
+]
+
 KINDS = {
     "depthwise-gpu": Kind(workload_name, "workload", DEPTHWISE_ON_GPU),
     "depthwise-cpu": Kind(
@@ -222,22 +231,7 @@ KINDS = {
         ],
     ),
     "dense-cpu": Kind(workload_name, "layer", [TIME, rate("GFLOP/s", 1e9), *PYTORCH, ONNXRUNTIME]),
-    "tensor-gpu": Kind(
-        workload_name,
-        "layer",
-        [
-            duration("float32: tvmconv, µs", *OUR_LAYOUTS),
-            times("times PyTorch", *BETTER, over=OUR_LAYOUTS),
-            *(
-                column
-                for file, words in enumerate(("TF32", "float16"), 1)
-                for column in (
-                    duration(f"{words}: tvmconv, µs", *OUR_LAYOUTS, file=file),
-                    times("times PyTorch", *(BETTER if file == 2 else ("pytorch-tf32",)), over=OUR_LAYOUTS, file=file),
-                )
-            ),
-        ],
-    ),
+    "tensor-gpu": Kind(workload_name, "layer", TENSOR_CORES),
     "dense-gpu": Kind(workload_name, "layer", [TIME, rate("TFLOP/s", 1e12), *ON_GPU]),
     "memory": Kind(workload_name, "layer", [memory(*pair) for pair in MEMORY.items()], last="together"),
     "ablation": Kind(

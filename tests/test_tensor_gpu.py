@@ -79,14 +79,14 @@ TILES = (
 )
 
 
-MOST_SUMS = 64
-"""The sums of a thread for which three products have room in registers, with the sums of a chunk beside."""
+MOST_SUMS, MOST_THREADS = 64, 256
+"""The sums of a thread, and the threads, for which three products have room in registers, with a chunk's sums beside."""
 
 PLACES = [
     (config, dtype, precision)
     for config in TILES
     for dtype, precision in (*KINDS.values(), ("bfloat16", "float32"))
-    if config.sums <= MOST_SUMS or (dtype, precision) != KINDS["float32"]
+    if (config.sums <= MOST_SUMS and config.threads <= MOST_THREADS) or (dtype, precision) != KINDS["float32"]
 ]
 
 
