@@ -80,7 +80,7 @@ TILES = (
 
 
 MOST_SUMS, MOST_THREADS = 64, 256
-"""The sums of a thread, and the threads, for which three products have room in registers, with a chunk's sums beside."""
+"""The most sums of a thread and threads of a block for which three products have room in registers."""
 
 PLACES = [
     (config, dtype, precision)
