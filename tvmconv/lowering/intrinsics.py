@@ -116,8 +116,7 @@ def _copied(block: SBlock) -> SBlock:
     Rows of eight vectors are stored with the places of the vectors permuted, by the row's number in its eight: so eight
     rows of one column are in different banks, and in the order in which tensor cores read them.
     """
-    loop, realize = block.body, None
-    assert isinstance(loop, tirx.For), loop
+    loop = block.body
     realize = loop.body
     inner = {each.var: value for each, value in zip(realize.block.iter_vars, realize.iter_values, strict=True)}
     inner_first = {var: _substituted(value, {loop.loop_var: loop.min}) for var, value in inner.items()}
