@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from tensor_cases import half
+from tensor_cases import layer
 
 from tvmconv import ConvWorkload
 from tvmconv.dispatch import sparse_template, template_for, templates_for
@@ -118,7 +118,7 @@ def test_features_follow_the_device() -> None:
         (depthwise, "depthwise", gpus, "warps_per_sm"),
         (dense, "direct", gpus, "balance"),
         (dense, "im2win", gpus, "clocks"),
-        (Problem(half((8, 64, 28, 28), (64, 64, 3, 3))), "tensor", newer, "clocks"),
+        (layer((8, 64, 28, 28), (64, 64, 3, 3)), "tensor", newer, "clocks"),
         (Problem(WORKLOADS[1], 0.9), "auto", gpus, "clocks"),
         (pointwise, "pointwise", cpus, "cycles"),
     )

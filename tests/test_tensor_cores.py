@@ -30,13 +30,13 @@ from tensor_cases import (
     random_layer,
     wgmma,
 )
-from tvm import tirx
+from tvm import te, tirx
 from tvm.backend.cuda.op import cuda_func_call
 from tvm.s_tir.stmt import SBlock
 
 from tvmconv import cuda
 from tvmconv.checking.draws import Draw
-from tvmconv.compute.tensor_gemm import COPY_BYTES, ROW_BYTES
+from tvmconv.compute.tensor_gemm import COPY_BYTES, ROW_BYTES, in_tf32
 from tvmconv.dispatch import algorithms_for, select
 from tvmconv.lowering import KERNEL_NAME, build_kernel, build_twin, lower
 from tvmconv.lowering.intrinsics import DONE_SOURCE, with_intrinsics
@@ -384,3 +384,22 @@ def test_groups_of_few_channels(multiplier: int, arch: str) -> None:
     if takes:
         space = tensor.space(problem, target)
         assert space.violated(space.default) == []
+
+
+def test_weights_in_tf32() -> None:
+    """Numbers are rounded to 11 bits, the largest are cut off, and each NaN stays one, whatever its bits are."""
+    rng = np.random.default_rng(0)
+    nans = np.array([0x7FFFFFFF, 0xFFFFFFFF, 0x7F800001, 0x7FC00000], np.uint32).view(np.float32)
+    largest, infinity = np.finfo(np.float32).max, np.float32(np.inf)
+    numbers = (rng.standard_normal(252) * 10.0 ** rng.integers(-30, 30, 252)).astype(np.float32)
+    values = np.concatenate([nans, np.array([largest, -largest, infinity, -infinity], np.float32), numbers])
+    x = te.placeholder(values.shape, "float32", name="x")
+    func = te.create_prim_func([x, te.compute(values.shape, lambda i: in_tf32(x[i]), name="y")])
+    result = tvm.runtime.empty(values.shape, "float32")
+    build(tvm.IRModule({"main": func}), resolve_target("llvm"))["main"](tvm.runtime.tensor(values), result)
+    got = result.numpy()
+    assert np.isnan(got[:4]).all()
+    assert got[4] == -got[5] == np.uint32(0x7F7FE000).view(np.float32)
+    assert list(got[6:8]) == [np.inf, -np.inf]
+    assert not (got[8:].view(np.uint32) & 0x1FFF).any()
+    assert (np.abs(got[8:] - numbers) <= 2.0**-11 * np.abs(numbers)).all()

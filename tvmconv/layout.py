@@ -31,7 +31,7 @@ class Layout:
 
     @property
     def spatial(self) -> tuple[int, int]:
-        """Return the dimensions in memory that are the row and the column."""
+        """The dimensions in memory that are the row and the column."""
         return self.order.index(2), self.order.index(3)
 
     def shape(self, logical: tuple[int, ...]) -> tuple[int, ...]:

@@ -7,13 +7,14 @@ from math import prod
 
 import tvm
 
-from tvmconv.compute.tensor_gemm import ROW_BYTES, chunks, depth, lays_out_input, lays_out_weight
+from tvmconv.compute.tensor_gemm import ROW_BYTES, depth, lays_out_input, lays_out_weight
 from tvmconv.problem import Problem
 from tvmconv.targets import tensor_instructions
 from tvmconv.targets.devices import Gpu, gpu_of
 
 from ..space import Space, ceil_div, divisors, named, wasted
 from .gemm_tiles import VECTOR
+from .machine import BLOCK_BYTES, REGISTERS, WARP
 from .tensor_tiles import (
     LEAST,
     Config,
@@ -37,6 +38,9 @@ def supports(problem: Problem, target: tvm.target.Target) -> bool:
     """
     workload = problem.workload
     whole = workload.multiplier % (VECTOR if workload.groups == 1 else LEAST_COLUMNS) == 0
+    image = workload.batch * workload.height * workload.width * workload.groups * depth(workload)
+    packed = 2 * workload.out_channels * prod(workload.kernel) * depth(workload)
+    whole = whole and max(image, packed) < 2**31  # what TVM can count in 32 bits
     return problem.is_dense and whole and problem.precision != "strict" and bool(tensor_instructions(target))
 
 
@@ -47,7 +51,7 @@ LEAST_COLUMNS = 16
 def space(problem: Problem, target: tvm.target.Target) -> Space[Config]:
     """Return the configurations that are worth a trial on this target."""
     workload, default, gpu = problem.workload, default_config(problem, target), gpu_of(target)
-    bound = WORTH_A_TRIAL * clocks(problem, default, target)
+    bound = WORTH_A_TRIAL * estimate(problem, default, target)
     families = tensor_instructions(target)
 
     def whole_gpu(config: Config) -> bool:
@@ -58,7 +62,7 @@ def space(problem: Problem, target: tvm.target.Target) -> Space[Config]:
         return config.block_m * config.block_n >= 2048 * config.warps_m * config.warps_n
 
     def promising(config: Config) -> bool:
-        return clocks(problem, config, target) <= bound
+        return estimate(problem, config, target) <= bound
 
     knobs = {
         "block_m": (32, 64, 128, 192, 256),
@@ -103,7 +107,7 @@ def default_config(problem: Problem, target: tvm.target.Target) -> Config:
         for config in [_fitting(replace(candidate, split_k=split_k), problem)]
         if all(holds(config) for holds in legal)
     ]
-    return min(tried, key=lambda config: clocks(problem, config, target))
+    return min(tried, key=lambda config: estimate(problem, config, target))
 
 
 def _fitting(config: Config, problem: Problem) -> Config:
@@ -111,11 +115,6 @@ def _fitting(config: Config, problem: Problem) -> Config:
     used = config.num_stages - ahead(problem, config)
     most = part_chunks(problem.workload, config) + used
     return replace(config, num_stages=max(used + 1, min(config.num_stages, most)))
-
-
-def estimate(problem: Problem, config: Config, target: tvm.target.Target) -> float:
-    """Return the clocks that the busiest multiprocessor should take, or the memory."""
-    return clocks(problem, config, target)
 
 
 L2_BYTES = 40.0
@@ -138,8 +137,8 @@ KERNEL = 5000.0
 """The clocks that one more kernel takes, for what has to be laid out first or added up."""
 
 
-def clocks(problem: Problem, config: Config, target: tvm.target.Target) -> float:
-    """Return the clocks of the busiest multiprocessor, or of the memory if these are more."""
+def estimate(problem: Problem, config: Config, target: tvm.target.Target) -> float:
+    """Return the clocks that the busiest multiprocessor should take, or the memory if these are more."""
     workload, gpu = problem.workload, gpu_of(target)
     half = tensor_instructions(target)["wgmma" if config.wgmma else "mma"].products
     rate = half * 2 / workload.itemsize / max(1, tf32_products(problem))
@@ -169,19 +168,23 @@ def clocks(problem: Problem, config: Config, target: tvm.target.Target) -> float
 
 def resident_blocks(problem: Problem, config: Config, gpu: Gpu) -> int:
     """Return the blocks that a multiprocessor has room for, by shared memory and registers."""
-    registers = 65536 // (config.threads * (config.sums + fragments(problem, config) + 64))
-    return max(1, min(gpu.shared_bytes // shared_bytes(problem, config), registers, gpu.blocks))
+    by_registers = REGISTERS // (config.threads * (config.sums + fragments(problem, config) + OTHER_REGISTERS))
+    by_shared = gpu.shared_bytes // (shared_bytes(problem, config) + BLOCK_BYTES)
+    return max(1, min(by_shared, by_registers, gpu.warps * WARP // config.threads, gpu.blocks))
+
+
+OTHER_REGISTERS = 64
+"""The registers of a thread beside sums and factors that compilers take where they are not short of them."""
 
 
 def features(problem: Problem, config: Config, target: tvm.target.Target) -> dict[str, float]:
     """Return features for a cost model beside the knobs, such that workloads can be compared."""
     workload = problem.workload
     return {
-        "clocks": clocks(problem, config, target),
+        "clocks": estimate(problem, config, target),
         "sums": config.sums,
         "threads": config.threads,
         "chunks": part_chunks(workload, config),
-        "terms": chunks(workload),
         "blocks": blocks(workload, config),
         "shared_bytes": shared_bytes(problem, config),
         "waste_m": wasted(workload.batch * prod(workload.output_size), config.block_m),

@@ -9,7 +9,7 @@ from math import prod
 import tvm
 
 from tvmconv.compute.fragments import FragmentTile
-from tvmconv.compute.tensor_gemm import ROW_BYTES, chunks, depth
+from tvmconv.compute.tensor_gemm import ROW_BYTES, chunks
 from tvmconv.problem import Problem
 from tvmconv.targets import tensor_instructions
 from tvmconv.targets.devices import gpu_of
@@ -24,6 +24,9 @@ WARPGROUP = 4
 
 MOST_REGISTERS = 255
 """The registers that a thread may have."""
+
+MOST_STAGES = 8
+"""The most chunks in shared memory: `lowering.intrinsics` waits one by one for six on their way, beside two in use."""
 
 SPARE_REGISTERS = 40
 """Registers that a thread needs beside its sums and fragments, for addresses of copies; read off cubins of sm_90."""
@@ -42,11 +45,11 @@ class Config:
     warps_n: int
     """The number of them along the output channels."""
     num_stages: int
-    """The number of chunks of the reduction in shared memory: one is used while the others are on their way."""
+    """The number of chunks of the reduction in shared memory: one or two are used while the others are on their way."""
     split_k: int = 1
     """The number of parts of the reduction that blocks share."""
     wgmma: bool = False
-    """True for the instructions of groups of four warps, which read both factors from shared memory."""
+    """True for the instructions of groups of four warps, which read factors from shared memory themselves."""
     min_blocks_per_sm: int = 1
     """The number of blocks that a multiprocessor has to have room for, which limits the registers."""
 
@@ -128,7 +131,7 @@ def constraints(problem: Problem, target: tvm.target.Target) -> dict[str, Callab
         return config.block_m % rows == 0 and config.block_n % rows == 0 and stored
 
     def stages(config: Config) -> bool:
-        return config.num_stages <= 8 and 1 <= ahead(problem, config) <= part_chunks(workload, config)
+        return config.num_stages <= MOST_STAGES and 1 <= ahead(problem, config) <= part_chunks(workload, config)
 
     def parts_with_terms(config: Config) -> bool:
         return (config.split_k - 1) * part_chunks(workload, config) < chunks(workload)
@@ -145,9 +148,8 @@ def constraints(problem: Problem, target: tvm.target.Target) -> dict[str, Callab
         return blocks(workload, config) < 2**31
 
     def indices(config: Config) -> bool:
-        """Return whether TVM can count the elements in 32 bits, those of the sums of parts and of the image too."""
-        image = workload.batch * workload.height * workload.width * workload.groups * depth(workload)
-        return max(config.split_k * prod(workload.output_shape), image) < 2**31
+        """Return whether TVM can count the sums of parts in 32 bits."""
+        return config.split_k * prod(workload.output_shape) < 2**31
 
     return named(
         instruction,

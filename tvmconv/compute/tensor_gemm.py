@@ -27,17 +27,24 @@ COPY_BYTES = 16
 VECTORS = ROW_BYTES // COPY_BYTES
 """The number of copies of a row of a chunk."""
 
-TF32_BITS = 13
+LOST_BITS = 13
 """The last bits of a float32 number that a TF32 number lacks."""
+
+MAGNITUDE, INFINITY, NAN = 0x7FFFFFFF, 0x7F800000, 0x7FC00000
+"""The bits of a float32 number without its sign, those of infinity, and those of a NaN."""
 
 
 def in_tf32(value: tirx.PrimExpr) -> tirx.PrimExpr:
     """Return a float32 number rounded to the nearest TF32 number; one that would become infinite is cut off."""
-    half, mask = 1 << (TF32_BITS - 1), -(1 << TF32_BITS)
-    bits = tirx.reinterpret("int32", value)
-    up = tirx.reinterpret("float32", (bits + half) & mask)
-    infinite = tirx.abs(up) == tirx.max_value("float32") + tirx.max_value("float32")
-    return tirx.Select(infinite, tirx.reinterpret("float32", bits & mask), up)
+
+    def const(number: int) -> tirx.PrimExpr:
+        return tirx.const(number, "uint32")
+
+    bits = tirx.reinterpret("uint32", value)
+    mask = const(2**32 - 2**LOST_BITS)
+    up = (bits + const(2 ** (LOST_BITS - 1))) & mask
+    finite = tirx.Select((up & const(MAGNITUDE)) == const(INFINITY), bits & mask, up)
+    return tirx.reinterpret("float32", tirx.Select((bits & const(MAGNITUDE)) > const(INFINITY), const(NAN), finite))
 
 
 def copied_elements(workload: ConvWorkload) -> int:

@@ -111,7 +111,9 @@ def _replaced(block: SBlock, operands: list[_Operand], body: tirx.Stmt) -> SBloc
 
 
 def _copied(block: SBlock) -> SBlock:
-    """Return the block with an asynchronous copy in place of its loop over neighbouring elements, unless it has none.
+    """Return the block with an asynchronous copy in place of its loop over neighbouring elements.
+
+    A block that stores padding alone stays as it is.
 
     Rows of eight vectors are stored with the places of the vectors permuted, by the row's number in its eight: so eight
     rows of one column are in different banks, and in the order in which tensor cores read them.

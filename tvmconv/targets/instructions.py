@@ -9,21 +9,28 @@ if TYPE_CHECKING:
 
 
 class TensorInstruction(NamedTuple):
-    """An instruction that multiplies matrices of half precision and adds to sums in float32."""
+    """An instruction that multiplies matrices, of half precision or TF32, and adds to sums in float32."""
 
     name: str
     """Its name in PTX."""
     since: int
-    """The oldest architecture that has it, such as 80 for sm_80."""
+    """The oldest architecture that the row stands for, such as 80 for sm_80."""
     until: int | None
-    """The newest one; None for an instruction that every later one has."""
+    """The newest one; None for a row that stands for every later one."""
     products: int
-    """The multiply-adds of half precision that a multiprocessor of the H100 begins in a clock: 989 TFLOP/s are 2048 by
-    `wgmma` (data sheet); of `mma` half of them were seen in kernels with the operands on their way."""
+    """The multiply-adds of half precision that a multiprocessor begins in a clock; of TF32 they are half as many.
+
+    On an H100 989 TFLOP/s are 2048 by `wgmma` (data sheet); of `mma` half of them were seen in kernels. The others are
+    from data sheets, by the rates with sums in float32: 312 TFLOP/s of an A100, 71 of an RTX 3090 and 165 of an RTX
+    4090.
+    """
 
 
 TENSOR_INSTRUCTIONS = (
-    TensorInstruction("mma", since=80, until=None, products=1024),
+    TensorInstruction("mma", since=80, until=85, products=1024),
+    TensorInstruction("mma", since=86, until=89, products=256),
+    TensorInstruction("mma", since=90, until=119, products=1024),
+    TensorInstruction("mma", since=120, until=None, products=256),
     TensorInstruction("wgmma", since=90, until=90, products=2048),
 )
 
