@@ -37,7 +37,7 @@ FLOORS = (
     ("compute",),
     ("schedules",),
     ("dispatch",),
-    ("folding", "lowering", "rounding", "serial", "workspace"),
+    ("folding", "lowering", "rounding", "serial", "substitution", "workspace"),
     ("calls", "operators", "sparse"),
     ("network",),
     ("checking", "verify"),

@@ -53,6 +53,10 @@ KNOWN = f"{', '.join(DTYPES[:-1])} or {DTYPES[-1]}"
 """The names, for the message of an error."""
 
 
+MAGNITUDE, INFINITY = 0x7FFFFFFF, 0x7F800000
+"""All bits of a float32 number but its sign, and those of infinity: a magnitude above it is a NaN."""
+
+
 def is_floating(dtype: str | np.dtype) -> bool:
     """Return whether a type holds floating-point numbers; NumPy does not count bfloat16 among them."""
     import numpy as np

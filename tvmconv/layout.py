@@ -36,10 +36,8 @@ class Layout:
 
     def shape(self, logical: tuple[int, ...]) -> tuple[int, ...]:
         """Return the shape in memory of a tensor of a logical shape."""
-        if self.block == 1:
-            return tuple(logical[axis] for axis in self.order)
-        n, c, *size = logical
-        return (n, c // self.block, *size, self.block)
+        extents = self.place(*logical)
+        return extents if self.block == 1 else (*extents[:-1], self.block)
 
     def place(self, *logical: Any) -> tuple[Any, ...]:
         """Return the place in memory of a logical one, whose indices may be expressions of TVM."""

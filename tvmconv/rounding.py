@@ -6,10 +6,11 @@ import tvm
 import tvm_ffi
 from tvm import tirx
 
+from .dtypes import INFINITY, MAGNITUDE
 from .targets import backend_of
 
-MAGNITUDE, INFINITY, NAN = 0x7FFFFFFF, 0x7F800000, 0x7FC0
-"""All bits of a float32 number but its sign; infinity; and a NaN of bfloat16."""
+NAN = 0x7FC0
+"""The bits of a NaN of bfloat16."""
 
 
 def with_rounding(func: tirx.PrimFunc, target: tvm.target.Target) -> tirx.PrimFunc:

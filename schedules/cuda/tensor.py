@@ -89,7 +89,7 @@ def schedule(problem: Problem, config: Config, target: tvm.target.Target) -> Sch
         ki, vector = sch.split(ki, [None, VECTOR])
         sch.vectorize(vector)
         along = pi, ki
-    _, thread = sch.split(sch.fuse(*along), [None, tile.threads])
+    _, thread = sch.split(sch.fuse(*along), [None, config.threads])
     sch.bind(thread, "threadIdx.x")
 
     # Step 3. Sums are in the registers of the threads that the tensor cores expect them in
@@ -111,7 +111,7 @@ def schedule(problem: Problem, config: Config, target: tvm.target.Target) -> Sch
     for stage in (columns, *weights):
         sch.set_scope(stage, 0, "shared.dyn")
         sch.compute_at(stage, chunk, preserve_unit_loops=True)
-        _copy(sch, stage, tile.threads)
+        _copy(sch, stage, config.threads)
     init = sch.decompose_reduction(product, chunk)
     for loop in sch.get_loops(init)[-4:]:
         sch.unroll(loop)

@@ -212,10 +212,10 @@ def _once(name: str, source: str) -> str:
 def _mma(name: str, kind: _Type, config: Config, products: int) -> str:
     tile, sums = config.tile, "own" if products == 3 else "sums"
     shape = {"tiles_m": tile.tiles_m, "tiles_n": tile.tiles_n}
-    factors = (("a", tile.tiles_m, 4), ("b", tile.tiles_n, 2))
+    factors = {"a": (tile.tiles_m, 4), "b": (tile.tiles_n, 2)}
 
     def converted(target: str, function: str) -> str:
-        _, tiles, words = next(factor for factor in factors if factor[0] == target[0])
+        tiles, words = factors[target[0]]
         return CONVERTED.format(tiles=tiles, words=words, target=target, matrix=target[0], function=function)
 
     def each(a: str, b: str) -> str:
@@ -232,7 +232,7 @@ def _mma(name: str, kind: _Type, config: Config, products: int) -> str:
             + _once("tvmconv_round", ROUND)
             + MMA_PRODUCT.format(**shape, name=name, begin="", end="", multiply=multiply)
         )
-    rests = "".join(f"unsigned {matrix}_rest[{tiles}][{words}];\n" for matrix, tiles, words in factors)
+    rests = "".join(f"unsigned {matrix}_rest[{tiles}][{words}];\n" for matrix, (tiles, words) in factors.items())
     multiply = rests + converted("a_rest", "tvmconv_rest") + converted("b_rest", "tvmconv_rest_of_nearest")
     multiply += converted("b", "tvmconv_nearest_finite") + each("a_rest", "b") + each("a", "b_rest") + each("a", "b")
     own = {"begin": OWN_SUMS.format(count=config.sums), "end": ADD_OWN_SUMS.format(count=config.sums)}

@@ -123,7 +123,6 @@ L2_BYTES = 40.0
 LATENCY = 1500.0
 """The clocks until the first chunk has come, and until the sums are stored."""
 
-
 IMAGE = 2.5
 """The time that it takes to lay out the input, as a multiple of the time for its bytes."""
 

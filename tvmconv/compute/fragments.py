@@ -41,10 +41,6 @@ class FragmentTile:
         return self.warps_n * self.tiles_n * 8
 
     @property
-    def threads(self) -> int:
-        return self.warps_m * self.warps_n * self.width * 32
-
-    @property
     def rows(self) -> tuple[int, ...]:
         """The extents of the axes of a row of the tile."""
         return self.warps_m, self.tiles_m, self.width, 2, 8

@@ -14,6 +14,7 @@ from operator import add
 from msgspec import structs
 from tvm import te, tirx
 
+from ..dtypes import INFINITY, MAGNITUDE
 from ..workload import ConvWorkload
 from .epilogue import epilogue, epilogue_operands
 from .fragments import FragmentTile, number, place_of
@@ -30,8 +31,8 @@ VECTORS = ROW_BYTES // COPY_BYTES
 LOST_BITS = 13
 """The last bits of a float32 number that a TF32 number lacks."""
 
-MAGNITUDE, INFINITY, NAN = 0x7FFFFFFF, 0x7F800000, 0x7FC00000
-"""The bits of a float32 number without its sign, those of infinity, and those of a NaN."""
+NAN = 0x7FC00000
+"""The bits of a NaN of float32."""
 
 
 def in_tf32(value: tirx.PrimExpr) -> tirx.PrimExpr:

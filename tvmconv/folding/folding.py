@@ -15,9 +15,9 @@ from tvm.sym import Analyzer
 
 from ..annotations import SHARES
 from ..errors import InvalidArgumentError
+from ..substitution import substitute
 from ..workload import ConvWorkload
 from .constants import Constants, require_finite
-from .hoisting import substitute
 from .skeleton import Skeleton, declares, first_lane, is_thread
 from .steps import Always, Loop, PerOutput, Products, Staging, Step
 
@@ -71,8 +71,7 @@ def bind(skeleton: Skeleton, constants: Constants, blocks: Sequence[Sequence[int
     def shared(stmt: tirx.For) -> tirx.Stmt:
         task, shares = tirx.Var("task", "int32"), min(int(stmt.annotations[SHARES]), len(blocks))
         body = bound(stmt.body, [blocks[share::shares] for share in range(shares)], task % shares)
-        turn = {stmt.loop_var: task // shares}
-        body = tvm_ffi.structural_map(body, (tvm.ir.Var, lambda var: turn.get(var, var)))
+        body = substitute(body, {stmt.loop_var: task // shares})
         return tirx.For(task, 0, int(stmt.extent) * shares, stmt.kind, body)
 
     def one_launch(stmt: tirx.AttrStmt, group: Sequence[Sequence[int]]) -> tirx.Stmt:
@@ -227,7 +226,7 @@ def _with_own_variables(stmt: tirx.Stmt) -> tirx.Stmt:
     bound: list[tirx.Let] = []
     tvm_ffi.structural_walk(stmt, (tirx.Let, bound.append))
     own = {let.var: tirx.Var(let.var.name, let.var.ty) for let in bound}
-    return tvm_ffi.structural_map(stmt, (tvm.ir.Var, lambda var: own.get(var, var))) if own else stmt
+    return substitute(stmt, own) if own else stmt
 
 
 def _constant(value: float, like: tirx.PrimExpr) -> tirx.PrimExpr:

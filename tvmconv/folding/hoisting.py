@@ -7,7 +7,6 @@ buffer from `shared[t % 30]` on, `if test0: shared_0[960] = ...`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import tvm
@@ -15,6 +14,8 @@ import tvm_ffi
 from tvm import tirx
 from tvm.ir.expr import TensorLoad
 from tvm.sym import Analyzer
+
+from ..substitution import substitute
 
 
 class Hoisting:
@@ -95,12 +96,6 @@ class Hoisting:
             self._tests[key] = test
             self.bindings.append(tirx.Bind(test, condition))
         return self._tests[key]
-
-
-def substitute(node: Any, values: Mapping[tirx.Var, int]) -> Any:
-    """Return a statement or an expression with numbers for some variables."""
-    constants = {var: tirx.IntImm(var.ty.dtype, value) for var, value in values.items()}
-    return tvm_ffi.structural_map(node, (tvm.ir.Var, lambda var: constants.get(var, var)))
 
 
 _IF_THEN_ELSE = tirx.if_then_else(tirx.Var("test", "bool"), 0, 1).op

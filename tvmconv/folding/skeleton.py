@@ -20,10 +20,11 @@ from tvm.sym import Analyzer
 
 from ..annotations import COPIED, UNROLLED
 from ..rounding import with_rounding
+from ..substitution import substitute
 from ..targets import backend_of
 from .constants import COMPILED_IN
 from .copying import Copies, committed, copied
-from .hoisting import Hoisting, substitute
+from .hoisting import Hoisting
 from .steps import Always, Loop, PerOutput, Products, Staging, Step
 
 AFTER_UNROLLING = frozenset(

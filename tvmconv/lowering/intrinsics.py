@@ -16,6 +16,7 @@ from tvm.ir.expr import TensorLoad, TensorRegion
 from tvm.s_tir.stmt import MatchBufferRegion, SBlock, SBlockRealize
 
 from ..annotations import COPY, PRODUCT, RING
+from ..substitution import substitute
 
 COPY_SOURCE = """
 __device__ __forceinline__ void tvmconv_copy(void* shared, const void* global, int inside) {
@@ -121,8 +122,8 @@ def _copied(block: SBlock) -> SBlock:
     loop = block.body
     realize = loop.body
     inner = {each.var: value for each, value in zip(realize.block.iter_vars, realize.iter_values, strict=True)}
-    inner_first = {var: _substituted(value, {loop.loop_var: loop.min}) for var, value in inner.items()}
-    store = _substituted(realize.block.body, inner_first)
+    inner_first = {var: substitute(value, {loop.loop_var: loop.min}) for var, value in inner.items()}
+    store = substitute(realize.block.body, inner_first)
     value, inside = store.value, tirx.const(True, "bool")
     if isinstance(value, tvm.ir.Call):
         inside, value, _ = value.args
@@ -181,13 +182,9 @@ def _opaque(name: str, body: tirx.Stmt, like: SBlockRealize | None = None) -> SB
     reads, writes = [], []
     if like is not None:
         bound = {each.var: value for each, value in zip(like.block.iter_vars, like.iter_values, strict=True)}
-        reads = [_substituted(region, bound) for region in like.block.reads]
-        writes = [_substituted(region, bound) for region in like.block.writes]
+        reads = [substitute(region, bound) for region in like.block.reads]
+        writes = [substitute(region, bound) for region in like.block.writes]
     return SBlockRealize([], tirx.const(True, "bool"), SBlock([], reads, writes, name, body))
-
-
-def _substituted(node: Any, values: dict[tvm.ir.Var, Any]) -> Any:
-    return tvm_ffi.structural_map(node, (tvm.ir.Var, lambda var: values.get(var, var)))
 
 
 def _call(name: str, source: str, *arguments: Any) -> tirx.Evaluate:

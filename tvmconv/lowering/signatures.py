@@ -9,6 +9,7 @@ import tvm_ffi
 from tvm import tirx
 
 from ..annotations import MIN_BLOCKS
+from ..substitution import substitute
 from ..targets import backend_of
 from ..workload import ConvWorkload
 
@@ -73,5 +74,5 @@ def itemsize(dtype: Any) -> int:
 
 
 def _with_parameters(func: tirx.PrimFunc, fresh: dict[tvm.ir.Var, tvm.ir.Var]) -> tirx.PrimFunc:
-    body = tvm_ffi.structural_map(func.body, (tvm.ir.Var, lambda var: fresh.get(var, var)))
+    body = substitute(func.body, fresh)
     return tirx.PrimFunc([fresh[old] for old in func.params], body, func.ret_type, attrs=func.attrs)

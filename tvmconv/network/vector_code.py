@@ -15,6 +15,8 @@ from tvm.ir import Expr, PrimType, Range, Var
 from tvm.ir.expr import TensorLoad
 from tvm.sym import Analyzer
 
+from ..substitution import substitute
+
 LEAST_LANES = 4
 """The fewest lanes of a vector that are worth it."""
 
@@ -195,8 +197,7 @@ class VectorCode:
 
     def _simplified(self, expr: Expr, values: Mapping[Var, int]) -> Expr:
         """Return an expression with integers for some of its variables."""
-        constants = {var: tirx.const(value, var.ty.dtype) for var, value in values.items()}
-        return self._analyzer.simplify(tvm_ffi.structural_map(expr, (Var, lambda var: constants.get(var, var))))
+        return self._analyzer.simplify(substitute(expr, values))
 
 
 def _points(axes: Mapping[Var, int]) -> Iterator[dict[Var, int]]:

@@ -1,0 +1,21 @@
+"""Replacement of variables in what TVM has of a program."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import tvm
+import tvm_ffi
+from tvm import tirx
+
+
+def substitute(node: Any, values: Mapping[tvm.ir.Var, Any]) -> Any:
+    """Return a statement, an expression or another node with expressions, or integers, for some of its variables.
+
+    Before: `x[i + j] = y`. After, with 1 for i and `k * 2` for j: `x[1 + k * 2] = y`.
+    """
+    expressions = {
+        var: tirx.IntImm(var.ty.dtype, value) if isinstance(value, int) else value for var, value in values.items()
+    }
+    return tvm_ffi.structural_map(node, (tvm.ir.Var, lambda var: expressions.get(var, var)))
