@@ -218,3 +218,6 @@ def random_layer(draw: Draw, dtype: str, precision: str = DEFAULT) -> Problem:
             )
         except InvalidArgumentError:  # a window that is larger than the image
             continue
+
+
+ALL_CASES = CASES | IN_ALL_KINDS

@@ -6,7 +6,7 @@ import msgspec
 import numpy as np
 import pytest
 import tvm
-from tensor_cases import CASES, IN_ALL_KINDS, KINDS, NOTHING_READ, layer, mma, one_chunk, random_layer, wgmma
+from tensor_cases import ALL_CASES, KINDS, NOTHING_READ, layer, mma, one_chunk, random_layer, wgmma
 
 from tvmconv.checking.draws import Draw
 from tvmconv.dispatch import select
@@ -23,7 +23,6 @@ from tvmconv.testing.trials import Trial
 
 pytestmark = pytest.mark.skipif(not has_gpu(), reason="there is no GPU here")
 TARGET = resolve_target("cuda")
-ALL_CASES = CASES | IN_ALL_KINDS
 
 
 def require(family: str) -> None:

@@ -1,0 +1,169 @@
+"""Machine code of convolutions on tensor cores: resources, and the instructions that are meant."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import msgspec
+import pytest
+import tvm
+from sparing import every, sparing
+from tensor_cases import (
+    ALL_CASES,
+    FIRST,
+    IN_ALL_KINDS,
+    KINDS,
+    layer,
+)
+
+from tvmconv import cuda
+from tvmconv.dispatch import select
+from tvmconv.lowering import build_kernel, lower
+from tvmconv.lowering.modules import build
+from tvmconv.problem import Problem
+from tvmconv.schedules.cuda.tensor import Config
+from tvmconv.schedules.cuda.tensor_model import CANDIDATES
+from tvmconv.schedules.cuda.tensor_tiles import constraints
+from tvmconv.targets import resolve_target
+
+SM_90 = resolve_target({"kind": "cuda", "arch": "sm_90"})
+
+
+def check_resources(problem: Problem, config: Config | None, arch: str) -> str:
+    """Check that kernels spill nothing and leave room for their blocks, and return their source."""
+    target = resolve_target({"kind": "cuda", "arch": arch})
+    selection = select(problem, target, config, "tensor")
+    executable, *_ = build_kernel(problem, selection, target)
+    source = str(executable.mod.imports[0].inspect_source())
+    for kernel in cuda.kernel_resources(source, arch):
+        assert (kernel.stack_bytes, kernel.spill_store_bytes, kernel.spill_load_bytes) == (0, 0, 0)
+        assert kernel.registers * selection.config.threads * selection.config.min_blocks_per_sm <= 65536
+    return source
+
+
+@pytest.mark.parametrize("arch", every(2, ("sm_80", "sm_86", "sm_90", "sm_89", "sm_120")))
+def test_cubin_of_the_default(arch: str) -> None:
+    check_resources(layer((2, 64, 9, 9), (96, 64, 3, 3), "bfloat16", shift=True, activation="relu"), None, arch)
+
+
+def half_mma(dtype: str) -> str:
+    return f"mma.sync.aligned.m16n8k16.row.col.f32.{dtype}.{dtype}.f32"
+
+
+TF32_MMA, TF32_WGMMA = (
+    "mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32",
+    "wgmma.mma_async.sync.aligned.m64n32k8.f32.tf32",
+)
+LOAD, NEAREST, FENCE = "ldmatrix.sync.aligned.m8n8.x4", "cvt.rna.tf32.f32", "fence.proxy.async"
+INSTRUCTIONS = (
+    ("3x3", "sm_80", (half_mma("f16"), LOAD)),
+    ("NCHW-float32", "sm_80", (TF32_MMA, LOAD, "cvt.rna.satfinite.tf32.f32")),
+    ("NCHW-float32-wgmma", "sm_90", (TF32_WGMMA, LOAD, FENCE)),
+    ("1x1", "sm_90", (half_mma("bf16"), LOAD)),
+    ("3x3-wgmma", "sm_90", ("wgmma.mma_async.sync.aligned.m64n32k16.f32.f16.f16", FENCE)),
+    ("NCHW-tf32", "sm_80", (TF32_MMA, LOAD, NEAREST)),
+    ("NCHW-tf32-wgmma", "sm_90", (TF32_WGMMA, LOAD, NEAREST, FENCE)),
+    ("NCHW-half", "sm_80", (half_mma("f16"), LOAD)),
+    ("NCHW-half-wgmma", "sm_90", ("wgmma.mma_async.sync.aligned.m64n32k16.f32.f16.f16", FENCE)),
+)
+
+
+@pytest.mark.parametrize(("name", "arch", "instructions"), sparing(INSTRUCTIONS, lambda number: number < 5))
+def test_instructions(name: str, arch: str, instructions: tuple[str, ...]) -> None:
+    """Each of the instructions that are meant is in the kernel's PTX."""
+    ptx = cuda.to_ptx(check_resources(*ALL_CASES[name], arch), arch)
+    for instruction in (*instructions, "cp.async.cg.shared.global", "cp.async.wait_group"):
+        assert instruction in ptx, instruction
+
+
+@pytest.mark.parametrize(
+    ("family", "arch", "instruction"),
+    sparing([("", "sm_80", TF32_MMA), ("-wgmma", "sm_90", TF32_WGMMA)], lambda _: False),
+    ids=["mma", "wgmma"],
+)
+def test_float32_is_three_products(family: str, arch: str, instruction: str) -> None:
+    sources = [check_resources(*IN_ALL_KINDS[f"NCHW-{kind}{family}"], arch) for kind in ("tf32", "float32")]
+    one, three = (cuda.to_ptx(source, arch).count(instruction) for source in sources)
+    assert three == 3 * one > 0
+
+
+@pytest.mark.parametrize(
+    "names",
+    sparing(
+        (
+            ["NCHW-tf32", "3-channels-7x7-float32", "NCHW-half", "four-warps", "3x3"],
+            ["NCHW-float32-wgmma", "KCRS-tf32-wgmma", "3x3-wgmma", "NCHW-half-wgmma", "four-warps"],
+        ),
+        lambda number: number == 0,
+    ),
+    ids=["mma", "wgmma"],
+)
+def test_kernels_of_one_module(names: list[str]) -> None:
+    """Kernels of a network share the functions that their products call."""
+    cases = [ALL_CASES[name] for name in names]
+    functions = {
+        f"k{number}": lower(problem, select(problem, SM_90, config, "tensor"), SM_90, f"k{number}")
+        for number, (problem, config) in enumerate(cases)
+    }
+    source = str(build(tvm.IRModule(functions), SM_90).mod.imports[0].inspect_source())
+    assert len(cuda.kernel_resources(source, "sm_90")) >= len(names)
+
+
+COMPILED = (
+    ("split-k-epilogue", "sm_90"),
+    ("epilogue-half", "sm_90"),
+    ("room-for-more", "sm_90"),
+    *product(
+        (
+            "epilogue-half",
+            "NCHW-to-NHWC-half",
+            "NHWC-to-NCHW-half",
+            "3-channels-7x7-half",
+            "groups-of-5-channels-half",
+            "20-outputs-half",
+            "many-images-half",
+            "epilogue-float32",
+            "epilogue-tf32",
+            "3-channels-7x7-float32",
+            "3-channels-11x11-last-tf32",
+        ),
+        ("sm_80",),
+    ),
+    *product(
+        (
+            "epilogue-half-wgmma",
+            "NHWC-to-NCHW-half-wgmma",
+            "3-channels-11x11-half-wgmma",
+            "20-outputs-half-wgmma",
+            "strides-and-padding-half-wgmma",
+            "epilogue-float32-wgmma",
+            "epilogue-tf32-wgmma",
+            "groups-of-5-channels-float32-wgmma",
+            "3-channels-7x7-tf32-wgmma",
+        ),
+        ("sm_90",),
+    ),
+)
+"""Cases that are compiled for a GPU too, which takes seconds: what a twin computes CUDA may yet refuse."""
+
+
+@pytest.mark.parametrize(("name", "arch"), sparing(COMPILED, lambda number: number < 2))
+def test_cubin_of_configuration(name: str, arch: str) -> None:
+    check_resources(*ALL_CASES[name], arch)
+
+
+LARGE = layer((2, 256, 28, 28), (256, 256, 3, 3), "float32", FIRST, shift=True, residual=True, activation="relu")
+
+
+@pytest.mark.release
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_cubins_of_candidates(kind: str, arch: str) -> None:
+    """None of the tiles that a default is chosen from spills, where it is legal."""
+    dtype, precision = KINDS[kind]
+    problem = Problem(msgspec.structs.replace(LARGE.workload, dtype=dtype), precision=precision)
+    legal = constraints(problem, resolve_target({"kind": "cuda", "arch": arch})).values()
+    candidates = [config for config in CANDIDATES if all(holds(config) for holds in legal)]
+    assert len(candidates) >= 5
+    for config in candidates:
+        check_resources(problem, config, arch)
