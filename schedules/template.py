@@ -47,6 +47,10 @@ class Template(Protocol):
     LAYOUTS: Layouts
     """The layouts of x, w and the output that it takes; problems in others never come to it."""
 
+    OPEN_SIZES: tuple[str, ...]
+    """The sizes that may be known only when its kernels run, of `tvmconv.problem.OPEN_SIZES`; it defines its
+    computation by `tvmconv.compute.with_open_sizes(problem)`, and decides by the sizes in the problem's workload."""
+
     LEAST: Any
     """The configuration with the least legal value of each knob."""
 

@@ -38,6 +38,7 @@ class Last:
     """A template for dense convolutions in half precision on a CPU: loops as the definition has them."""
 
     VERSION, LEAST, Config = toy_template.VERSION, toy_template.LEAST, toy_template.Config
+    OPEN_SIZES = toy_template.OPEN_SIZES
     LAYOUTS = Layouts(x=("NHWC",), w=("KRSC",), output=("NHWC",))
     space, default_config = map(staticmethod, (toy_template.space, toy_template.default_config))
     estimate, features, ablations = map(

@@ -37,7 +37,8 @@ PROBLEMS = {
 class Doubling:
     """The toy template with another computation, which is wrong: its outputs are twice as large."""
 
-    VERSION, LAYOUTS, LEAST = toy_template.VERSION, toy_template.LAYOUTS, toy_template.LEAST
+    VERSION, LAYOUTS, OPEN_SIZES = toy_template.VERSION, toy_template.LAYOUTS, toy_template.OPEN_SIZES
+    LEAST = toy_template.LEAST
     Config = toy_template.Config
     supports, space, features = map(staticmethod, (toy_template.supports, toy_template.space, toy_template.features))
     default_config, estimate, ablations = map(
@@ -131,7 +132,9 @@ def test_unregistered_is_unknown() -> None:
 
 
 def test_template_needs_every_name() -> None:
-    with pytest.raises(InvalidArgumentError, match="an object that has VERSION, Config, LAYOUTS, LEAST, supports, "):
+    with pytest.raises(
+        InvalidArgumentError, match="an object that has VERSION, Config, LAYOUTS, OPEN_SIZES, LEAST, supports, "
+    ):
         dispatch.register("cpu/toy", object())  # type: ignore[arg-type]
 
 

@@ -17,6 +17,8 @@ VERSION = 3
 
 LAYOUTS = Layouts()
 
+OPEN_SIZES: tuple[str, ...] = ()
+
 
 @dataclass(frozen=True)
 class Config:

@@ -9,8 +9,11 @@ from .errors import InvalidArgumentError
 from .precision import DEFAULT, PRECISIONS, WORDS, Precision, require_precision
 from .workload import ConvWorkload
 
+OPEN_SIZES = ("batch",)
+"""The names of the sizes of a workload that can be open."""
 
-class Problem(msgspec.Struct, frozen=True):
+
+class Problem(msgspec.Struct, frozen=True, omit_defaults=True):
     """A workload, the sparsity of its weight, and the precision; one configuration is the best for each problem.
 
     Raises `InvalidArgumentError` for a precision that is none of `WORDS`, and for "strict" with narrow storage, whose
@@ -27,8 +30,16 @@ class Problem(msgspec.Struct, frozen=True):
     in float16 and bfloat16 are TF32 numbers too, and are summed in float32; sparse kernels use multiply-adds alone.
     """
 
+    open_sizes: tuple[str, ...] = ()
+    """The names of the sizes that are known only when the kernel runs, of `OPEN_SIZES`.
+
+    In their place the workload has the sizes that the configuration is chosen for.
+    """
+
     def __post_init__(self) -> None:
         require_precision(self.precision)
+        if not set(OPEN_SIZES).issuperset(self.open_sizes):
+            raise InvalidArgumentError("open_sizes", self.open_sizes, f"names of {', '.join(OPEN_SIZES)}")
         is_narrow, dtype = self.workload.dtype in NARROW, self.workload.dtype
         if is_narrow and self.precision == "strict" and self.sparsity is None:
             others = " or ".join(word for word in WORDS if word != "strict")

@@ -23,7 +23,8 @@ class Workspace:
     """The memory that a kernel takes, and the part of it that a call has to pass."""
 
     nbytes: int
-    """The bytes in all, without memory that single threads of a CPU take for their present task."""
+    """The bytes in all, without memory that single threads of a CPU take for their present task, and without arrays
+    on a CPU that depend on an open size."""
     parameters: tuple[tuple[tuple[int, ...], str], ...]
     """The shape and dtype of each array that the kernel takes after its output: all on a GPU, none on a CPU."""
 
@@ -40,7 +41,8 @@ def take_out(func: tirx.PrimFunc, target: tvm.target.Target) -> tuple[tirx.PrimF
     """
     root = func.body.block
     taken = _shared(root)
-    parameters = tuple((tuple(int(size) for size in buffer.ty.shape), str(buffer.ty.dtype)) for buffer in taken)
+    fixed = [buffer for buffer in taken if all(isinstance(size, tirx.IntImm) for size in buffer.ty.shape)]
+    parameters = tuple((tuple(int(size) for size in buffer.ty.shape), str(buffer.ty.dtype)) for buffer in fixed)
     nbytes = sum(prod(shape) * np.dtype(dtype).itemsize for shape, dtype in parameters)
     if not backend_of(target).workspace_is_passed:
         return func, Workspace(nbytes, ())

@@ -32,6 +32,8 @@ from .tile_cost import STACK_BYTES
 VERSION = 2
 
 LAYOUTS = Layouts(x=("NCHW", "NCHWc"), output=("NCHW", "NCHWc"))
+
+OPEN_SIZES: tuple[str, ...] = ("batch",)
 STAGED_BYTES = 16 * 1024
 """The bytes that the default configuration aims to stage at once, so that reading and computing take turns often."""
 
@@ -229,7 +231,7 @@ def ablations(config: Config) -> dict[str, Config]:
 
 def schedule(problem: Problem, config: Config, target: tvm.target.Target) -> Schedule:
     """Schedule the workload's computation; the config must be legal."""
-    workload = problem.workload
+    workload = compute.with_open_sizes(problem)
     # Step 0. The computation, rounded up to whole tiles
     tile = (config.block_y, config.block_x)
     sch = Schedule(te.create_prim_func(compute.depthwise(workload, tile)))
@@ -243,7 +245,7 @@ def schedule(problem: Problem, config: Config, target: tvm.target.Target) -> Sch
     yb, yo, yi = sch.split(y, [None, config.tiles, config.rows])
     xo, xi = sch.split(x, [None, config.block_x])
     sch.reorder(n, kb, yb, yo, xo, yi, xi, ki)
-    planes, turns = workload.out_channels // config.channels, ceil_div(TURNS, workload.batch)
+    planes, turns = workload.out_channels // config.channels, ceil_div(TURNS, problem.workload.batch)
     if not config.parallel:
         task = sch.fuse(n, kb, yb)
     elif planes < turns:

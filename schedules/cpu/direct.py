@@ -31,6 +31,7 @@ from .tile_cost import TileConfig, cost
 __all__ = [
     "LAYOUTS",
     "LEAST",
+    "OPEN_SIZES",
     "VERSION",
     "Config",
     "ablations",
@@ -45,6 +46,8 @@ __all__ = [
 VERSION = 1
 
 LAYOUTS = Layouts(x=("NCHW", "NCHWc"), output=("NCHW", "NCHWc"))
+
+OPEN_SIZES: tuple[str, ...] = ("batch",)
 
 
 def supports(problem: Problem, target: tvm.target.Target) -> bool:
@@ -87,7 +90,7 @@ def estimate(problem: Problem, config: Config, target: tvm.target.Target) -> flo
 
 def schedule(problem: Problem, config: Config, target: tvm.target.Target) -> Schedule:
     """Schedule the workload's computation; the config must be legal."""
-    workload = problem.workload
+    workload = compute.with_open_sizes(problem)
     tile = (config.block, config.rows * config.tiles, config.columns)
     sch = Schedule(te.create_prim_func(compute.direct(workload, tile)))
     schedule_tiles(sch, workload, config, "direct", staged="pad")

@@ -33,6 +33,7 @@ from .tile_cost import TileConfig, cost
 __all__ = [
     "LAYOUTS",
     "LEAST",
+    "OPEN_SIZES",
     "VERSION",
     "Config",
     "ablations",
@@ -47,6 +48,8 @@ __all__ = [
 VERSION = 1
 
 LAYOUTS = Layouts()
+
+OPEN_SIZES: tuple[str, ...] = ("batch",)
 
 COPY_CYCLES = 0.25
 """Cycles that an element of the windows takes to be copied, at least: a vector of 8 is loaded and stored in two."""
@@ -91,7 +94,7 @@ def estimate(problem: Problem, config: Config, target: tvm.target.Target) -> flo
 
 def schedule(problem: Problem, config: Config, target: tvm.target.Target) -> Schedule:
     """Schedule the workload's computation; the config must be legal."""
-    workload = problem.workload
+    workload = compute.with_open_sizes(problem)
     tile = (config.block, config.rows * config.tiles, config.columns)
     sch = Schedule(te.create_prim_func(compute.im2win(workload, tile)))
     sch.compute_inline(sch.get_sblock("pad"))

@@ -28,6 +28,8 @@ VERSION = 1
 
 LAYOUTS = Layouts()
 
+OPEN_SIZES: tuple[str, ...] = ("batch",)
+
 FEW_TILES = 4
 """The largest number of tiles of a task, where a plane is whole vectors."""
 
@@ -147,7 +149,7 @@ def cycles(workload: ConvWorkload, config: Config, cpu: Cpu) -> float:
 
 def schedule(problem: Problem, config: Config, target: tvm.target.Target) -> Schedule:
     """Schedule the workload's computation; the config must be legal."""
-    workload = problem.workload
+    workload = compute.with_open_sizes(problem)
     # Step 1. A task is a band of a plane's pixels, for a block of channels: consecutive ones share their pixels
     lanes, plane = config.vector, prod(workload.output_size)
     function = compute.pointwise(workload, config.block, config.vectors * config.tiles, lanes)

@@ -30,6 +30,8 @@ VERSION = 1
 
 LAYOUTS = Layouts()
 
+OPEN_SIZES: tuple[str, ...] = ("batch",)
+
 
 @dataclass(frozen=True)
 class Config:
@@ -190,7 +192,7 @@ def features(problem: Problem, config: Config, target: tvm.target.Target) -> dic
 
 def schedule(problem: Problem, config: Config, target: tvm.target.Target) -> Schedule:
     """Schedule the workload's computation with all output channels in a block; the config must be legal."""
-    workload = problem.workload
+    workload = compute.with_open_sizes(problem)
     # Step 0. The computation, in bands of rows and whole tiles of pixels
     lanes = native_lanes(target)
     sch = Schedule(te.create_prim_func(compute.sparse_rows(workload, config.rows, config.vectors, lanes)))

@@ -24,6 +24,7 @@ from .depthwise_tiles import LEAST, Config
 __all__ = [
     "LAYOUTS",
     "LEAST",
+    "OPEN_SIZES",
     "VERSION",
     "Config",
     "ablations",
@@ -38,6 +39,8 @@ __all__ = [
 VERSION = 1
 
 LAYOUTS = Layouts()
+
+OPEN_SIZES: tuple[str, ...] = ()
 
 
 def schedule(problem: Problem, config: Config, target: tvm.target.Target) -> Schedule:

@@ -21,6 +21,7 @@ from .gemm_tiles import GemmConfig, ablations
 __all__ = [
     "LAYOUTS",
     "LEAST",
+    "OPEN_SIZES",
     "VERSION",
     "Config",
     "ablations",
@@ -35,6 +36,8 @@ __all__ = [
 VERSION = 2
 
 LAYOUTS = Layouts()
+
+OPEN_SIZES: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

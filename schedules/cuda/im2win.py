@@ -26,6 +26,7 @@ from .gemm_tiles import GemmConfig, ablations
 __all__ = [
     "LAYOUTS",
     "LEAST",
+    "OPEN_SIZES",
     "VERSION",
     "Config",
     "ablations",
@@ -40,6 +41,8 @@ __all__ = [
 VERSION = 1
 
 LAYOUTS = Layouts()
+
+OPEN_SIZES: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

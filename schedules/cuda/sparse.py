@@ -24,6 +24,7 @@ from .sparse_tiles import BANKS, LEAST, Config, copies, pitch
 __all__ = [
     "LAYOUTS",
     "LEAST",
+    "OPEN_SIZES",
     "VERSION",
     "Config",
     "ablations",
@@ -39,6 +40,8 @@ __all__ = [
 VERSION = 1
 
 LAYOUTS = Layouts()
+
+OPEN_SIZES: tuple[str, ...] = ()
 
 
 def schedule(problem: Problem, config: Config, target: tvm.target.Target) -> Schedule:

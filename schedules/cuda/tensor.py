@@ -41,6 +41,7 @@ from .tensor_tiles import LEAST, Config, ahead, bank, goes_on, in_planes, weight
 __all__ = [
     "LAYOUTS",
     "LEAST",
+    "OPEN_SIZES",
     "VERSION",
     "Config",
     "ablations",
@@ -55,6 +56,8 @@ __all__ = [
 VERSION = 1
 
 LAYOUTS = Layouts(x=("NHWC", "NCHW"), w=("KRSC", "KCRS"), output=("NHWC", "NCHW"))
+
+OPEN_SIZES: tuple[str, ...] = ()
 
 
 def schedule(problem: Problem, config: Config, target: tvm.target.Target) -> Schedule:

@@ -5,6 +5,7 @@ from .direct import direct
 from .fragments import FragmentTile
 from .im2win import im2win
 from .implicit_gemm import implicit_gemm
+from .open_sizes import with_open_sizes, with_sizes
 from .pointwise import pointwise
 from .reference import conv2d_reference, from_logical, to_logical
 from .sparse import sparse
@@ -25,4 +26,6 @@ __all__ = [
     "sparse_rows",
     "tensor_gemm",
     "to_logical",
+    "with_open_sizes",
+    "with_sizes",
 ]

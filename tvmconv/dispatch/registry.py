@@ -95,7 +95,10 @@ def _supporting(problem: Problem, target: tvm.target.Target) -> dict[str, Templa
     return {
         name.removeprefix(folder): template
         for name, template in _registered.items()
-        if name.startswith(folder) and template.LAYOUTS.take(problem.workload) and template.supports(problem, target)
+        if name.startswith(folder)
+        and template.LAYOUTS.take(problem.workload)
+        and set(template.OPEN_SIZES).issuperset(problem.open_sizes)
+        and template.supports(problem, target)
     }
 
 

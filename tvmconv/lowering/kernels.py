@@ -10,6 +10,7 @@ import numpy as np
 import tvm
 from tvm import tirx
 
+from ..compute import with_open_sizes
 from ..dispatch import Selection
 from ..errors import CodeSizeError
 from ..folding.blocks import output_blocks
@@ -107,7 +108,7 @@ def lower(problem: Problem, selection: Selection, target: tvm.target.Target, nam
     """
     func = selection.template.schedule(problem, selection.config, target).mod["main"]
     if problem.sparsity is None:
-        func = with_launch_bounds(with_operands(func, problem.workload))
+        func = with_launch_bounds(with_operands(func, with_open_sizes(problem)))
     return with_alignment(as_scheduled(func, name), target)
 
 

@@ -31,7 +31,7 @@ def with_operands(func: tirx.PrimFunc, workload: ConvWorkload) -> tirx.PrimFunc:
     Before: `x: T.Buffer((1, 8, 1, 196), "float32")`. After: `x: T.Buffer((1, 8, 14, 14), "float32")`.
     """
     shapes = [shape for shape, _ in workload.operands.values()]
-    if shapes == [tuple(map(int, old.ty.shape)) for old in func.params]:
+    if all(tvm_ffi.structural_equal(old.ty.shape, shape) for old, shape in zip(func.params, shapes, strict=True)):
         return func
     parameters = zip(func.params, shapes, strict=True)
     return _with_parameters(func, {old: tirx.decl_buffer(shape, old.ty.dtype, old.name) for old, shape in parameters})

@@ -6,11 +6,12 @@ make: a weight broadcast from a number, a bias reshaped, a bound of a clip teste
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import tvm
+import tvm_ffi
 from tvm import relax
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
@@ -80,8 +81,29 @@ def constant_value(expr: relax.Expr | None) -> Array | None:
     return np.asarray(expr.value.numpy()) if isinstance(expr, tvm.ir.GenericConst) else None
 
 
+def sizes_of(ty: relax.TensorType) -> tuple[int | tvm.tirx.PrimExpr, ...] | None:
+    """Return the sizes of a tensor's type: numbers, and expressions of those that are known only when the model runs.
+
+    None where not even their number is known.
+    """
+    if not isinstance(ty.shape, relax.ShapeExpr):
+        return None
+    return tuple(int(n) if isinstance(n, tvm.tirx.IntImm) else n for n in ty.shape)
+
+
 def static_shape(ty: relax.TensorType) -> tuple[int, ...] | None:
     """Return the shape of a tensor's type where every size is a number, else None."""
-    if not isinstance(ty.shape, relax.ShapeExpr) or not all(isinstance(n, tvm.tirx.IntImm) for n in ty.shape):
-        return None
-    return tuple(int(n) for n in ty.shape)
+    sizes = sizes_of(ty)
+    return sizes if sizes is not None and all(isinstance(n, int) for n in sizes) else None
+
+
+def same_sizes(ty: relax.TensorType, shape: Sequence[int | tvm.tirx.PrimExpr]) -> bool:
+    """Return whether a tensor's type has the sizes of a shape, whatever values open ones will have."""
+    sizes = sizes_of(ty)
+    return sizes is not None and len(sizes) == len(shape) and all(map(_is_same, sizes, shape))
+
+
+def _is_same(size: int | tvm.tirx.PrimExpr, other: int | tvm.tirx.PrimExpr) -> bool:
+    if isinstance(size, int) or isinstance(other, int):
+        return isinstance(size, int) and isinstance(other, int) and size == other
+    return bool(tvm_ffi.structural_equal(size, other))

@@ -9,10 +9,11 @@ from math import prod
 import tvm
 from tvm import relax
 
+from ..compute import with_sizes
 from ..dtypes import STORAGE_TYPES
 from ..errors import InvalidArgumentError
 from ..workload import ConvWorkload
-from .constants import constant_value, static_shape
+from .constants import constant_value, sizes_of, static_shape
 from .graph import operator_name
 from .layers import Convolution
 
@@ -35,15 +36,46 @@ def is_linear(expr: relax.Expr) -> bool:
     if operator_name(expr) != "relax.matmul" or constant_value(expr.args[1]) is None:
         return False
     x, w = (argument.ty for argument in expr.args)
-    is_static = x.ndim == w.ndim == 2 and static_shape(x) is not None
-    return is_static and x.dtype == w.dtype == expr.ty.dtype and str(x.dtype) in STORAGE_TYPES
+    is_known = x.ndim == w.ndim == 2 and _is_known(x)
+    return is_known and x.dtype == w.dtype == expr.ty.dtype and str(x.dtype) in STORAGE_TYPES
 
 
 def describe_linear(name: str, call: relax.Call) -> Convolution:
     """Describe a linear layer as the convolution that it is, with kernels and images of one element."""
     x, (channels, outputs) = call.args[0].ty, static_shape(call.args[1].ty) or ()
-    workload = ConvWorkload.conv2d((*(static_shape(x) or ()), 1, 1), (outputs, channels, 1, 1), dtype=str(x.dtype))
-    return Convolution(name, str(workload), "NC", workload.flops, workload, None)
+    shape = (_batch(x), channels, 1, 1)
+    workload = ConvWorkload.conv2d(shape, (outputs, channels, 1, 1), dtype=str(x.dtype))
+    flops = workload.flops if static_shape(x) else None
+    return Convolution(name, described(workload, x), "NC", flops, workload, None, tuple(open_sizes(x)))
+
+
+ASSUMED_BATCH = 1
+"""The batch that kernels are chosen for where it is known only when the model runs.
+
+Work that keeps the threads of a CPU busy for one image does so for more.
+"""
+
+
+def open_sizes(x: relax.TensorType) -> dict[str, tvm.tirx.PrimExpr]:
+    """Return the sizes of a convolution that are known only when the model runs, by their names in its workload."""
+    first = x.shape[0]
+    return {} if isinstance(first, tvm.tirx.IntImm) else {"batch": first}
+
+
+def described(workload: ConvWorkload, x: relax.TensorType) -> str:
+    """Return a workload in words, with the sizes of x that are known only when the model runs."""
+    return str(with_sizes(workload, open_sizes(x)))
+
+
+def _batch(x: relax.TensorType) -> int:
+    first = x.shape[0]
+    return int(first) if isinstance(first, tvm.tirx.IntImm) else ASSUMED_BATCH
+
+
+def _is_known(x: relax.TensorType) -> bool:
+    """Return whether all sizes of a tensor are known ahead, but for the first."""
+    sizes = sizes_of(x)
+    return sizes is not None and all(isinstance(size, int) for size in sizes[1:])
 
 
 def describe(name: str, call: relax.Call) -> Convolution:
@@ -56,11 +88,12 @@ def describe(name: str, call: relax.Call) -> Convolution:
             obstacle = str(error)
     return Convolution(
         name=name,
-        description=str(workload) if workload else _words(call),
+        description=described(workload, call.args[0].ty) if workload else _words(call),
         layout=str(call.attrs.data_layout),
         flops=_flops(call),
         workload=workload,
         obstacle=obstacle,
+        open_sizes=tuple(open_sizes(call.args[0].ty)) if workload else (),
     )
 
 
@@ -73,7 +106,7 @@ def _form_obstacle(call: relax.Call) -> str | None:
         return f"{kind} is not supported"
     if layouts != LAYOUTS[kind]:
         return f"layout {' '.join(dict.fromkeys(layouts))} is not supported"
-    if static_shape(x) is None or static_shape(w) is None:
+    if not _is_known(x) or static_shape(w) is None:
         return f"the shape {_sizes(x)} is known only when the model runs; give it as `shapes` (--input-shapes)"
     if not x.dtype == w.dtype == call.ty.dtype:
         return f"{x.dtype} with {w.dtype} into {call.ty.dtype} is not supported"
@@ -83,7 +116,7 @@ def _form_obstacle(call: relax.Call) -> str | None:
 def _workload(call: relax.Call) -> ConvWorkload:
     """Return the workload of a call; a convolution with one spatial axis gets a first one of size 1."""
     attrs, (x, w) = call.attrs, (argument.ty for argument in call.args)
-    batch, channels, *size = static_shape(x) or ()
+    channels, *size = (sizes_of(x) or ())[1:]
     out_channels, _, *kernel = static_shape(w) or ()
     padding = [int(n) for n in attrs.padding]
     before, after = padding[: len(size)], padding[len(size) :]
@@ -94,7 +127,7 @@ def _workload(call: relax.Call) -> ConvWorkload:
 
     height, width = pair(size, 1)
     return ConvWorkload(
-        batch=batch,
+        batch=_batch(x),
         in_channels=channels,
         height=height,
         width=width,

@@ -36,13 +36,13 @@ def join_outputs(mod: tvm.IRModule) -> tvm.IRModule:
                 continue
             joined.update(parts)
             starts = dict(zip(parts, accumulate((int(part.ty.shape[1]) for part in parts), initial=0), strict=False))
-            shape = [int(size) for size in var.ty.shape]
+            sizes = [int(size) for size in list(var.ty.shape)[1:]]
             last = None
             for part in [each for each in block.values if each in starts]:
                 old, operands = block.values[part].args
-                name = f"{old.name_hint}_at_{starts[part]}_of_{shape[1]}"
+                name = f"{old.name_hint}_at_{starts[part]}_of_{sizes[0]}"
                 if name not in kernels:
-                    kernels[name] = builder.add_func(_writing_into(mod[old], shape, starts[part]), name)
+                    kernels[name] = builder.add_func(_writing_into(mod[old], sizes, starts[part]), name)
                     # What nothing calls any more is dropped, unless others could call it by its symbol.
                     builder.update_func(old, mod[old].without_attr("global_symbol"))
                 if last is None:
@@ -80,18 +80,20 @@ def _is_output(var: relax.Var, block: Block, mod: tvm.IRModule) -> bool:
     return operator_name(value) == "relax.call_tir" and "tirx.is_scheduled" in (mod[value.args[0]].attrs or {})
 
 
-def _writing_into(func: tirx.PrimFunc, shape: Sequence[int], start: int) -> tirx.PrimFunc:
-    """Return the kernel, without a symbol, with its output in the channels from `start` on of a tensor of this shape.
+def _writing_into(func: tirx.PrimFunc, sizes: Sequence[int], start: int) -> tirx.PrimFunc:
+    """Return the kernel, without a symbol, with its output in the channels from `start` on of a tensor of more.
+
+    `sizes` are those of this tensor but for the batch.
 
     Before: `def kernel(x, w, output): ...`.
     After: `def kernel(x, w, joined): output = T.match_buffer(joined[:, start : start + K]); ...`.
     """
     *inputs, output = func.params
-    sizes, dtype, alignment = [int(size) for size in output.ty.shape], output.ty.dtype, output.ty.data_alignment
-    joined = tirx.decl_buffer(shape, dtype, "joined", data_alignment=alignment)
-    offset = start * prod(sizes[2:])
-    part = tirx.decl_buffer(sizes, dtype, output.name, elem_offset=offset, data_alignment=alignment)
-    ranges = [tvm.ir.Range.from_min_extent(start if axis == 1 else 0, size) for axis, size in enumerate(sizes)]
+    shape, dtype, alignment = list(output.ty.shape), output.ty.dtype, output.ty.data_alignment
+    joined = tirx.decl_buffer([shape[0], *sizes], dtype, "joined", data_alignment=alignment)
+    offset = start * prod(sizes[1:])
+    part = tirx.decl_buffer(shape, dtype, output.name, elem_offset=offset, data_alignment=alignment)
+    ranges = [tvm.ir.Range.from_min_extent(start if axis == 1 else 0, size) for axis, size in enumerate(shape)]
     match = MatchBufferRegion(part, tirx.BufferRegion(joined, ranges))
     root = tvm_ffi.structural_map(func.body.block, (tvm.ir.Var, lambda var: part if var.same_as(output) else var))
     block = SBlock([], [], [], root.name_hint, root.body, alloc_buffers=root.alloc_buffers, match_buffers=[match])

@@ -10,12 +10,13 @@ import tvm
 from tvm import relax
 
 from .. import dispatch, lowering
+from ..compute import with_sizes
 from ..folding.constants import COMPILED_IN
 from ..precision import DEFAULT
 from ..problem import Problem
 from ..targets import backend_of
 from ..workspace import Workspace, take_out
-from .constants import static_shape
+from .constants import same_sizes
 from .graph import rebind
 from .layers import Layer
 from .layouts import choose_layouts
@@ -66,7 +67,7 @@ def use_kernels(
             calls[site.output] = _sparse_call(site, choice)
             layers.append(Layer(site.convolution, f"tvmconv {choice.template}", choice.config, choice.reason))
             continue
-        problem, weight = Problem(site.workload, precision=precision), site.weight
+        problem, weight = site.problem(precision), site.weight
         if problem not in selections:
             selections[problem] = dispatch.select(problem, target)
         selection, key = selections[problem], (problem, weight is not None)
@@ -105,11 +106,12 @@ def _call(
     Tensors with one spatial axis get a second one of size 1 for the kernel. To Relax the workspace is further outputs
     that nobody reads, so that it plans their memory together with all other memory.
     """
-    *shapes, _ = site.described.in_nchw().operands.values()
+    workload = with_sizes(site.described, site.sizes)
+    *shapes, _ = workload.in_nchw().operands.values()
     operands = [_shaped(operand, shape) for operand, (shape, _) in zip(site.operands, shapes, strict=True)]
     if weight is not None:
         operands[1] = relax.const(packing(weight) if packing else weight)
-    output = site.described.operands["output"]
+    output = workload.operands["output"]
     outputs = [relax.TensorType(*each) for each in (output, *workspace.parameters)]
     call = relax.call_tir(kernel, operands, outputs)
     if workspace.parameters:
@@ -121,16 +123,16 @@ def _sparse_call(site: Site, choice: SparseChoice) -> relax.Expr:
     """Return the expression that computes a site's output with a sparse kernel, which holds the constants."""
     *names, output = site.described.operands
     operands = dict(zip(names, site.operands, strict=True))
-    wanted = choice.workload.operands
+    wanted = with_sizes(choice.workload, site.sizes).operands
     taken = [_shaped(operand, wanted[name][0]) for name, operand in operands.items() if name not in COMPILED_IN]
     return _reshaped(relax.call_dps_packed(choice.name, taken, relax.TensorType(*wanted[output])), site)
 
 
 def _reshaped(call: relax.Expr, site: Site) -> relax.Expr:
     """Return a kernel's output in the shape that the model has."""
-    shape = static_shape(site.output.ty)
-    return call if shape == site.described.output_shape else relax.op.reshape(call, site.output.ty.shape)
+    shape = with_sizes(site.described, site.sizes).output_shape
+    return call if same_sizes(site.output.ty, shape) else relax.op.reshape(call, site.output.ty.shape)
 
 
 def _shaped(operand: relax.Expr, shape: tuple[int, ...]) -> relax.Expr:
-    return operand if static_shape(operand.ty) == shape else relax.op.reshape(operand, shape)
+    return operand if same_sizes(operand.ty, shape) else relax.op.reshape(operand, shape)

@@ -37,6 +37,8 @@ class Convolution:
     """The workload, with the epilogue that the kernel takes in; None if no workload can describe the convolution."""
     obstacle: str | None
     """The reason why this is left to TVM; None for one that gets a kernel of tvmconv."""
+    open_sizes: tuple[str, ...] = ()
+    """The names of the workload's sizes that are known only when the model runs: it has others in their place."""
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ import msgspec
 import tvm
 from tvm import relax
 
+from ..compute import with_sizes
 from ..dispatch import algorithms_for, least_cycles
 from ..layout import data_layout
 from ..precision import DEFAULT
@@ -22,7 +23,8 @@ from ..problem import Problem
 from ..schedules.cpu.machine import native_lanes
 from ..targets import backend_of
 from ..workload import ConvWorkload, channel_block
-from .constants import static_shape
+from .constants import same_sizes, sizes_of, static_shape
+from .convolutions import described
 from .graph import Block, blocks_of, free_variables, operator_name
 from .sites import Site
 
@@ -141,7 +143,8 @@ class Part:
     def _takes_blocks(self, site: Site) -> bool:
         """Return whether a template can run a convolution with both ends in blocks, where their channels allow it."""
         workload, x = site.described, site.operands[0]
-        if static_shape(x.ty) != workload.x_shape or static_shape(site.output.ty) != workload.output_shape:
+        shaped = with_sizes(workload, site.sizes)
+        if not same_sizes(x.ty, shaped.x_shape) or not same_sizes(site.output.ty, shaped.output_shape):
             return False  # one with a single spatial axis, or a linear layer
         if workload.epilogue.residual and not isinstance(site.operands[-1], relax.Var):
             return False  # a constant, which is in NCHW
@@ -150,7 +153,9 @@ class Part:
             for name, channels in (("layout", workload.in_channels), ("out_layout", workload.out_channels))
             if channels % channel_block(self._layout) == 0
         }
-        problem = Problem(msgspec.structs.replace(workload, **ends), precision=self._precision)
+        problem = msgspec.structs.replace(
+            site.problem(self._precision), workload=msgspec.structs.replace(workload, **ends)
+        )
         return bool(algorithms_for(problem, self._target))
 
     def _least_cycles(self, workload: ConvWorkload) -> float:
@@ -187,7 +192,8 @@ def _with_layouts(site: Site, in_blocks: Collection[relax.Var], layout: str) -> 
     if not chosen:
         return site
     workload = msgspec.structs.replace(site.described, **chosen)
-    convolution = replace(site.convolution, description=str(workload), workload=workload)
+    description = described(workload, site.operands[0].ty)
+    convolution = replace(site.convolution, description=description, workload=workload)
     return replace(site, convolution=convolution, workload=workload)
 
 
@@ -228,12 +234,10 @@ def _is_elementwise(value: relax.Expr) -> bool:
     """Return whether an element of a value depends on elements at its place, scalars and channel vectors only."""
     if (operator_name(value) or "").removeprefix("relax.") not in BY_ELEMENT:
         return False
-    shape = static_shape(value.ty)
+    shape = sizes_of(value.ty)
     arguments = [each for each in value.args if isinstance(each.ty, relax.TensorType)]
     return shape is not None and all(
-        (isinstance(each, relax.Var) and static_shape(each.ty) == shape)
-        or _is_scalar(each)
-        or _vector_shape(each, value)
+        (isinstance(each, relax.Var) and same_sizes(each.ty, shape)) or _is_scalar(each) or _vector_shape(each, value)
         for each in arguments
     )
 
@@ -250,14 +254,18 @@ def _vector_shape(argument: relax.Expr, value: relax.Expr) -> tuple[int, int, in
     """
     if not all(isinstance(each.ty, relax.TensorType) for each in (argument, value)):
         return None
-    given, shape = static_shape(argument.ty), static_shape(value.ty)
-    if given is None or shape is None or len(shape) != 4 or given == shape or len(given) not in (3, 4):
+    given, shape = sizes_of(argument.ty), sizes_of(value.ty)
+    if given is None or shape is None or len(shape) != 4 or same_sizes(argument.ty, shape) or len(given) not in (3, 4):
         return None
     n, *rest = (1, *given)[-4:]
-    return (n, shape[1], 1, 1) if n in (1, shape[0]) and rest == [shape[1], 1, 1] and shape[1] > 1 else None
+    channels = shape[1]
+    of_channels = isinstance(channels, int) and channels > 1 and rest == [channels, 1, 1]
+    return (n, channels, 1, 1) if of_channels and (n == 1 or n is shape[0]) else None
 
 
 def _divides(var: relax.Var, layout: str) -> bool:
     """Return whether a variable is a tensor (N, C, H, W) with channels in whole blocks."""
-    shape = static_shape(var.ty) if isinstance(var.ty, relax.TensorType) else None
-    return shape is not None and len(shape) == 4 and shape[1] % channel_block(layout) == 0
+    shape = sizes_of(var.ty) if isinstance(var.ty, relax.TensorType) else None
+    if shape is None or len(shape) != 4:
+        return False
+    return isinstance(shape[1], int) and shape[1] % channel_block(layout) == 0

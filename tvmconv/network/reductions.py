@@ -69,12 +69,14 @@ def _mark(sch: Schedule, block: SBlockRV, lanes: int) -> SBlockRV | None:
     """Put a block around a reduction with constant sizes and return it; return None for anything else."""
     loops, axes = sch.get_loops(block), sch.get(block).iter_vars
     first = sum(axis.iter_type == tirx.IterVar.DataPar for axis in axes)
-    if len(loops) != len(axes) or first in (0, len(axes)) or not all(_is_constant(axis.dom.extent) for axis in axes):
+    if len(loops) != len(axes) or first in (0, len(axes)):
+        return None
+    if not all(_is_constant(axis.dom.extent) for axis in axes[first - 1 :]):
         return None
     for producer in sch.get_producers(block):
         if len(sch.get_consumers(producer)) == 1 and _is_padding(sch.get(producer)):
             sch.compute_inline(producer)
-    if (update := _update(sch.get(block))) is None or not all(map(_is_constant, update.load.source.ty.shape)):
+    if (update := _update(sch.get(block))) is None or not all(map(_is_constant, update.load.source.ty.shape[1:])):
         return None
     # A row of outputs where windows slide along one, a single output elsewhere.
     if str(update.load.source.ty.dtype) == "bfloat16":  # which TVM computes in float32, but for vectors and variables

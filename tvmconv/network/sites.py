@@ -11,9 +11,10 @@ import tvm
 from tvm import relax
 
 from ..epilogue import Epilogue
+from ..problem import Problem
 from ..workload import ConvWorkload
 from .constants import constant_value
-from .convolutions import describe, describe_linear, is_convolution, is_linear
+from .convolutions import describe, describe_linear, described, is_convolution, is_linear, open_sizes
 from .epilogue import Tail, follow, padding_before
 from .graph import Block, blocks_of
 from .layers import Convolution
@@ -38,6 +39,15 @@ class Site:
         """The workload of a convolution that gets a kernel."""
         assert self.workload is not None
         return self.workload
+
+    @property
+    def sizes(self) -> dict[str, tvm.tirx.PrimExpr]:
+        """The workload's sizes that are known only when the model runs, by name."""
+        return open_sizes(self.operands[0].ty)
+
+    def problem(self, precision: str) -> Problem:
+        """Return the problem that the kernel solves with a precision."""
+        return Problem(self.described, precision=precision, open_sizes=self.convolution.open_sizes)
 
     @property
     def weight(self) -> np.ndarray | None:
@@ -78,7 +88,8 @@ def _site(var: relax.Var, call: relax.Call, convolution: Convolution, block: Blo
     operands = [data, call.args[1]]
     operands += [relax.const(vector.astype(np.float32)) for vector in (tail.scale, tail.shift) if vector is not None]
     operands += [tail.residual] if tail.residual is not None else []
-    convolution = replace(convolution, description=str(workload), workload=workload)
+    description = described(workload, call.args[0].ty)
+    convolution = replace(convolution, description=description, workload=workload)
     return Site(convolution, workload, tuple(operands), tail.output, is_linear(call))
 
 

@@ -125,9 +125,9 @@ def _spread_block(sch: Schedule, block: SBlockRV) -> LoopRV | None:
     """Schedule the loops of a block; return the parallel loop if windows slide over planes inside it."""
     loops, value = list(sch.get_loops(block)), sch.get(block)
     extents = [sch.get(loop).extent for loop in loops]
-    if len(loops) != len(value.iter_vars) or not all(isinstance(extent, tirx.IntImm) for extent in extents):
+    if len(loops) != len(value.iter_vars):
         return None
-    sizes = [int(extent) for extent in extents]
+    sizes = [_assumed(extent) for extent in extents]
     kinds = [axis.iter_type for axis in value.iter_vars]
     spatial = sum(1 for _ in takewhile(lambda kind: kind == tirx.IterVar.DataPar, kinds))
     slides = spatial < len(loops) and prod(sizes[spatial:]) <= WINDOW
@@ -153,10 +153,15 @@ def _spread_block(sch: Schedule, block: SBlockRV) -> LoopRV | None:
     return task if slides and outer == spatial - 2 else None
 
 
+def _assumed(extent: tirx.PrimExpr) -> int:
+    """Return the extent of a loop, or 1 for what is known only when the model runs."""
+    return int(extent) if isinstance(extent, tirx.IntImm) else 1
+
+
 def _spread_vectors(sch: Schedule, block: SBlockRV) -> None:
     """Schedule the loops around a block that is going to use vectors; each run of the block is one step."""
     loops, (inner,) = sch.get_loops(block), sch.get_child_blocks(block)
-    sizes, steps = ([int(sch.get(loop).extent) for loop in sch.get_loops(each)] for each in (block, inner))
+    sizes, steps = ([_assumed(sch.get(loop).extent) for loop in sch.get_loops(each)] for each in (block, inner))
     if prod(sizes) * prod(steps) < LEAST_WORK * int(sch.get(block).annotations[LANES]):
         return
     outer = next((count for count in range(1, len(loops)) if prod(sizes[:count]) >= TURNS), len(loops))
@@ -176,7 +181,11 @@ def _taken_apart(block: SBlock) -> tuple[int, int] | None:
         for place, axis in enumerate(block.iter_vars):
             if remainder.a.same_as(axis.var) and isinstance(remainder.b, tirx.IntImm):
                 parts = int(remainder.b)
-                if parts <= MOST_PARTS and int(axis.dom.extent) % parts == 0:
+                if (
+                    parts <= MOST_PARTS
+                    and isinstance(axis.dom.extent, tirx.IntImm)
+                    and int(axis.dom.extent) % parts == 0
+                ):
                     return place, parts
     return None
 

@@ -1,0 +1,31 @@
+"""Sizes that are known only when a kernel runs: variables of TVM in the place of a workload's numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+from tvm import tirx
+
+from ..problem import Problem
+from ..workload import ConvWorkload
+
+VARIABLES = {"batch": tirx.Var("batch", "int32")}
+"""The variable for each size that can be open, the same one in all kernels."""
+
+
+class OpenWorkload(ConvWorkload, frozen=True, kw_only=True):
+    """A workload with expressions of TVM among its sizes, for shapes and definitions; nothing is checked of it."""
+
+    def __post_init__(self) -> None:
+        """Take the sizes as they are: those of the problem's workload were checked."""
+
+
+def with_open_sizes(problem: Problem) -> ConvWorkload:
+    """Return the problem's workload, with a variable for each size that is known only when the kernel runs."""
+    return with_sizes(problem.workload, {name: VARIABLES[name] for name in problem.open_sizes})
+
+
+def with_sizes(workload: ConvWorkload, sizes: Mapping[str, tirx.PrimExpr]) -> ConvWorkload:
+    """Return a workload with expressions in the place of its sizes of these names."""
+    return OpenWorkload(**{**msgspec.structs.asdict(workload), **sizes}) if sizes else workload
