@@ -9,7 +9,7 @@ from .errors import InvalidArgumentError
 from .precision import DEFAULT, PRECISIONS, WORDS, Precision, require_precision
 from .workload import ConvWorkload
 
-OPEN_SIZES = ("batch",)
+OPEN_SIZES = ("batch", "height", "width")
 """The names of the sizes of a workload that can be open."""
 
 
@@ -59,6 +59,11 @@ class Problem(msgspec.Struct, frozen=True, omit_defaults=True):
             return []
         words = dict.fromkeys((*self.promise.served_by, *WORDS))
         return [msgspec.structs.replace(self, precision=word) for word in words if word != self.precision]
+
+    @property
+    def has_open_planes(self) -> bool:
+        """True if the height or the width is known only when the kernel runs."""
+        return not {"height", "width"}.isdisjoint(self.open_sizes)
 
     @property
     def density(self) -> float:

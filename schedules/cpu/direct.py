@@ -47,7 +47,7 @@ VERSION = 1
 
 LAYOUTS = Layouts(x=("NCHW", "NCHWc"), output=("NCHW", "NCHWc"))
 
-OPEN_SIZES: tuple[str, ...] = ("batch",)
+OPEN_SIZES: tuple[str, ...] = ("batch", "height", "width")
 
 
 def supports(problem: Problem, target: tvm.target.Target) -> bool:
@@ -74,13 +74,14 @@ def space(problem: Problem, target: tvm.target.Target) -> Space[Config]:
 def default_config(problem: Problem, target: tvm.target.Target) -> Config:
     """Return a legal configuration that is reasonable for any workload."""
     workload = problem.workload
-    best = Config(**vars(best_tile(workload, target)))
+    best = Config(**vars(best_tile(problem, target)))
     if not any(workload.padding):
         return best
-    if staged_bytes(workload) * workload.in_channels * prod(workload.padded_input) <= STAGED_BYTES:
+    whole = staged_bytes(workload) * workload.in_channels * prod(workload.padded_input)
+    if whole <= STAGED_BYTES and not problem.has_open_planes:
         return replace(best, staged=2)
     row_bytes = staged_bytes(workload) * workload.w_shape[1] * workload.padded_input[1]
-    return replace(best, staged=1, tiles=tiles_to_stage(workload, best, row_bytes))
+    return replace(best, staged=1, tiles=tiles_to_stage(problem, best, row_bytes))
 
 
 def estimate(problem: Problem, config: Config, target: tvm.target.Target) -> float:

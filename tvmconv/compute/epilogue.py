@@ -21,7 +21,8 @@ def epilogue_operands(workload: ConvWorkload) -> dict[str, te.Tensor]:
 def epilogue(accumulated: te.Tensor, workload: ConvWorkload, operands: dict[str, te.Tensor]) -> te.Tensor:
     """Return the stage "output": `activation(y * scale[k] + shift[k] + residual)` in float32, then cast.
 
-    It has the workload's dtype, exact output shape and layout, also where `accumulated` was rounded up to whole tiles.
+    It has the workload's dtype, exact output shape and layout, also where `accumulated` was rounded up to whole tiles;
+    a height and a width that are known only when the kernel runs stay in whole tiles, and lowering cuts them off.
     `accumulated` is (N, K, H, W) or (N, groups, K / groups, H, W).
     """
 
@@ -38,7 +39,10 @@ def epilogue(accumulated: te.Tensor, workload: ConvWorkload, operands: dict[str,
             y = y + operands["residual"][place].astype("float32")
         return activated(workload.epilogue, y).astype(workload.dtype)
 
-    return te.compute(workload.operands["output"][0], value, name="output")
+    sizes = zip(workload.output_size, accumulated.shape[-2:], strict=True)
+    size = (exact if isinstance(exact, int) else rounded for exact, rounded in sizes)
+    shape = workload.output_layout.shape((workload.batch, workload.out_channels, *size))
+    return te.compute(shape, value, name="output")
 
 
 def epilogue_reference(

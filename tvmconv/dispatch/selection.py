@@ -52,13 +52,14 @@ def select(problem: Problem, target: tvm.target.Target, config: Any = None, algo
     """Return the template and configuration for a problem.
 
     A `config` given by the caller is checked and used, by the template that it belongs to; else the best that a tuning
-    log has for this problem and this device, by any template of the algorithm; else the default of the template with
-    the least estimate. Records of a sparse kernel serve for shares of zeros near to theirs: see `history.serves`. The
-    template that is taken keeps the problem's precision, whatever its records are of.
+    log has for this problem and this device, by any template of the algorithm, unless its planes are open: a record is
+    of one size; else the default of the template with the least estimate. Records of a sparse kernel serve for shares
+    of zeros near to theirs: see `history.serves`. The template that is taken keeps the problem's precision, whatever
+    its records are of.
     """
     if config is not None:
         selection = _given(config, problem, target, templates_for(problem, target, algorithm))
-    elif found := tuned(problem, target, algorithm):
+    elif not problem.has_open_planes and (found := tuned(problem, target, algorithm)):
         selection = found.selection
     else:
         template = template_for(problem, target, algorithm)
