@@ -21,6 +21,7 @@ from tvmconv.autotvm.measure import Stage
 from tvmconv.autotvm.record import load_from_file
 from tvmconv.bench import defaults
 from tvmconv.cli.bench_defaults import report
+from tvmconv.dtypes import DTYPES
 from tvmconv.targets import has_gpu
 from tvmconv.workload import ConvWorkload
 
@@ -33,7 +34,7 @@ def instant(monkeypatch: pytest.MonkeyPatch) -> Instant:
     option = Instant()
     for name, made in {"LocalBuilder": None, "LocalRunner": None, "measure_option": option}.items():
         monkeypatch.setattr(autotvm, name, lambda *parts, made=made: made, raising=False)
-    monkeypatch.setattr(defaults, "random_workloads", lambda count, seed: WORKLOADS[:count])
+    monkeypatch.setattr(defaults, "random_workloads", lambda count, *_: WORKLOADS[:count])
     return option
 
 
@@ -60,6 +61,48 @@ def test_random_workloads_are_of_every_kind() -> None:
     for workload in workloads:
         tensors = sum(map(prod, (workload.x_shape, workload.w_shape, workload.output_shape)))
         assert 2**20 <= 4 * tensors <= 2**26
+
+
+def test_random_dense_workloads_are_the_same_everywhere_and_in_every_type() -> None:
+    workloads = defaults.random_workloads(64, 0, dense=True)
+    assert (str(workloads[0]), str(workloads[63])) == (
+        "conv2d 21x94x91x11 -> 664, 7x7",
+        "conv2d 10x8x69x6 -> 408, 1x1 stride 2x2",
+    )
+    assert len(set(workloads)) == 64
+    assert defaults.random_workloads(9, 0, dense=True) == workloads[:9]
+    for dtype in DTYPES:
+        of_type = defaults.random_workloads(64, 0, True, dtype)
+        assert {each.dtype for each in of_type} == {dtype}
+        assert [msgspec.structs.replace(each, dtype="float32") for each in of_type] == workloads
+
+
+def test_random_dense_workloads_are_of_every_kind() -> None:
+    workloads = defaults.random_workloads(300, 0, dense=True)
+    assert {each.kernel[0] for each in workloads} == {1, 3, 5, 7}
+    assert {each.stride[0] for each in workloads} == {each.dilation[0] for each in workloads} == {1, 2}
+    assert {each.groups for each in workloads} == {1, 2, 4, 8, 32}
+    assert {each.multiplier % 8 == 0 for each in workloads} == {True, False}
+    for workload in workloads:
+        assert not workload.is_depthwise
+        assert workload.flops <= defaults.MOST_FLOPS
+        assert 2**20 <= workload.bytes_moved <= 2**26
+
+
+def test_types_and_precisions(instant: Instant, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    def workloads(count: int, *rest: object) -> list[ConvWorkload]:
+        asked.append(rest)
+        return WORKLOADS[:count]
+
+    monkeypatch.setattr(defaults, "random_workloads", workloads)
+    log = tmp_path / "log.jsonl"
+    command = ["bench", "defaults", "--workloads", 1, "--trials", 3, "-o", log]
+    told = tvmconv_json(*command, "--dense", "--dtype", "float16", "--precision", "tf32")
+    assert asked == [(0, True, "float16")]
+    assert (told["dense"], told["dtype"], told["precision"]) == (True, "float16", "tf32")
+    assert {record.problem.precision for record in load_from_file(log).records} == {"tf32"}
 
 
 def test_distribution() -> None:
