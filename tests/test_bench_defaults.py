@@ -66,8 +66,8 @@ def test_random_workloads_are_of_every_kind() -> None:
 def test_random_dense_workloads_are_the_same_everywhere_and_in_every_type() -> None:
     workloads = defaults.random_workloads(64, 0, dense=True)
     assert (str(workloads[0]), str(workloads[63])) == (
-        "conv2d 21x94x91x11 -> 664, 7x7",
-        "conv2d 10x8x69x6 -> 408, 1x1 stride 2x2",
+        "conv2d 37x440x9x12 -> 8, 3x3 stride 2x2",
+        "conv2d 16x648x6x18 -> 64, 1x1 stride 2x2 dilation 2x2",
     )
     assert len(set(workloads)) == 64
     assert defaults.random_workloads(9, 0, dense=True) == workloads[:9]
