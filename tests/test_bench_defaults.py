@@ -21,7 +21,6 @@ from tvmconv.autotvm.measure import Stage
 from tvmconv.autotvm.record import load_from_file
 from tvmconv.bench import defaults
 from tvmconv.cli.bench_defaults import report
-from tvmconv.dtypes import DTYPES
 from tvmconv.targets import has_gpu
 from tvmconv.workload import ConvWorkload
 
@@ -71,7 +70,7 @@ def test_random_dense_workloads_are_the_same_everywhere_and_in_every_type() -> N
     )
     assert len(set(workloads)) == 64
     assert defaults.random_workloads(9, 0, dense=True) == workloads[:9]
-    for dtype in DTYPES:
+    for dtype in ("float16", "bfloat16"):
         of_type = defaults.random_workloads(64, 0, True, dtype)
         assert {each.dtype for each in of_type} == {dtype}
         assert [msgspec.structs.replace(each, dtype="float32") for each in of_type] == workloads
