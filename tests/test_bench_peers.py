@@ -23,6 +23,7 @@ WORKLOADS = [
     depthwise((1, 4, 12, 12), (4, 1, 3, 3), stride=2, dtype="float16", shift=True),
     conv2d((2, 6, 9, 11), (8, 3, 3, 2), groups=2, padding=(0, 1, 2, 1)),
     DENSE,
+    conv2d((1, 6, 9, 11), (8, 6, 3, 3), dtype="bfloat16", shift=True),
     conv2d((2, 6, 9, 11), (8, 6, 1, 1), scale=True, shift=True, residual=True, activation="relu"),
     conv2d((5, 24, 1, 1), (8, 24, 1, 1), shift=True),
 ]
