@@ -159,6 +159,33 @@ def test_gaps(tmp_path: Path, instant: Instant, capsys: pytest.CaptureFixture[st
     assert [gap.workload for gap in defaults.gaps(tasks, ended, device)] == [WORKLOADS[1]]
 
 
+def test_the_best_may_be_of_another_algorithm(
+    tmp_path: Path, instant: Instant, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    workload = ConvWorkload.conv2d((1, 4, 6, 6), (4, 4, 3, 3))
+    monkeypatch.setattr(defaults, "random_workloads", lambda *_: [workload])
+    log = tmp_path / "log.jsonl"
+    command = ["bench", "defaults", "--dense", "--workloads", 1, "--trials", 400, "-o", log]
+    (row,) = tvmconv_json(*command, "--all-algorithms")["rows"]
+    taken, other = defaults.tasks_of(workload, "llvm", "float32", all_algorithms=True)
+    assert {taken.name, other.name} == {"cpu/direct", "cpu/im2win"}
+    (alone,) = defaults.tasks_of(workload, "llvm", "float32", all_algorithms=False)
+    assert taken.name == alone.name == autotvm.create(workload, "llvm").name == row["default_template"]
+
+    def times_as_fast(name: str, times: float) -> list[autotvm.record.Record]:
+        return [
+            msgspec.structs.replace(each, result=(tuple(cost / times for cost in each.result[0]), *each.result[1:]))
+            if each.template == name
+            else each
+            for each in load_from_file(log).records
+        ]
+
+    for name in (taken.name, other.name):
+        (gap,) = defaults.gaps([taken, other], times_as_fast(name, 2), instant.device(taken))
+        assert (gap.default.template, gap.best.template) == (taken.name, name)
+        assert gap.times == pytest.approx(100 if name == taken.name else 200)
+
+
 def test_a_default_that_fails(tmp_path: Path, instant: Instant) -> None:
     instant.failing = lambda place: place == 0
     result = tvmconv("bench", "defaults", "--workloads", 1, "--trials", 9, "-o", tmp_path / "log.jsonl")

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import groupby
+from typing import Any
 
 import msgspec
 import numpy as np
 
-from ..autotvm.task import ConvTask
+from ..autotvm.task import ConvTask, create
 from ..autotvm.tidy import default_record
 from ..checking.draws import Draw
+from ..dispatch import algorithms_for
 from ..dispatch.history import applicable, best_record
 from ..dispatch.record import Record
 from ..dispatch.trial import Stage
@@ -37,7 +40,7 @@ class Gap:
     default: Record
     best: Record
     space: int
-    """The number of configurations; with only one, the default is the best."""
+    """The number of configurations of the default's template; with only one, the default is the best of them."""
 
     @property
     def times(self) -> float:
@@ -106,14 +109,31 @@ def _dense(draw: Draw) -> ConvWorkload | None:
     return workload if workload.flops <= MOST_FLOPS else None
 
 
+def tasks_of(workload: ConvWorkload, target: Any, precision: str, all_algorithms: bool) -> list[ConvTask]:
+    """Return the task of the algorithm that is taken where nothing has been measured, and those of others if wanted."""
+    taken = create(workload, target, precision=precision)
+    known = algorithms_for(taken.problem, taken.target) if all_algorithms else ()
+    others = [create(workload, target, algorithm, precision=precision) for algorithm in known]
+    return [taken, *(task for task in others if task.name != taken.name)]
+
+
 def gaps(tasks: Iterable[ConvTask], records: Sequence[Record], device: DeviceFacts) -> list[Gap]:
-    """Return the gap of each task whose default and best were confirmed on the device, the largest first."""
+    """Return the gap of each workload whose default and best were confirmed on the device, the largest first.
+
+    The default is that of the workload's first task.
+    """
     found = []
-    for task in tasks:
-        confirmed = [record for record in applicable(records, task, device) if record.stage is Stage.CONFIRM]
-        default, best = default_record(confirmed), best_record(confirmed)
-        if default is not None and best is not None:
-            found.append(Gap(task.workload, default, best, len(task.space.configs)))
+    for workload, group in groupby(tasks, lambda task: task.workload):
+        first, *others = group
+        confirmed, *of_others = (
+            [record for record in applicable(records, task, device) if record.stage is Stage.CONFIRM]
+            for task in (first, *others)
+        )
+        default = default_record(confirmed)
+        bests = [best for each in (confirmed, *of_others) if (best := best_record(each)) is not None]
+        if default is not None:
+            best = min(bests, key=lambda record: record.cost)
+            found.append(Gap(workload, default, best, len(first.space.configs)))
     return sorted(found, key=lambda gap: -gap.times)
 
 
