@@ -124,13 +124,14 @@ def gaps(tasks: Iterable[ConvTask], records: Sequence[Record], device: DeviceFac
     """
     found = []
     for workload, group in groupby(tasks, lambda task: task.workload):
-        first, *others = group
-        confirmed, *of_others = (
-            [record for record in applicable(records, task, device) if record.stage is Stage.CONFIRM]
-            for task in (first, *others)
+        first, *_ = same = [*group]
+        confirmed = [
+            [record for record in applicable(records, task, device) if record.stage is Stage.CONFIRM] for task in same
+        ]
+        default, bests = (
+            default_record(confirmed[0]),
+            [best for best in map(best_record, confirmed) if best is not None],
         )
-        default = default_record(confirmed)
-        bests = [best for each in (confirmed, *of_others) if (best := best_record(each)) is not None]
         if default is not None:
             best = min(bests, key=lambda record: record.cost)
             found.append(Gap(workload, default, best, len(first.space.configs)))
