@@ -16,6 +16,7 @@ from network_graph import Graph
 import tvmconv as library
 from tvmconv import ConvWorkload, autotvm
 from tvmconv.arrays import to_torch
+from tvmconv.checking.factors import rounded
 from tvmconv.cli.tune import find_tasks
 from tvmconv.compute import conv2d_reference
 from tvmconv.dispatch.call import problem_from
@@ -97,13 +98,6 @@ def test_one_computation_has_one_problem() -> None:
 
 
 # Results
-
-
-def rounded(array: np.ndarray, bits: int, up: bool = True) -> np.ndarray:
-    """Return float32 numbers with so many bits behind the point, rounded to the nearest, or with the others cut off."""
-    dropped = 23 - bits
-    patterns = array.view(np.uint32) + np.uint32(up << (dropped - 1))
-    return (patterns & np.uint32(-1 << dropped & 0xFFFFFFFF)).view(np.float32)
 
 
 def computed(workload: ConvWorkload, operands: dict[str, np.ndarray], bits: int, up: bool = True) -> np.ndarray:

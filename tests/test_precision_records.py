@@ -85,8 +85,8 @@ class Coarse:
     class Config(cpu.direct.Config):
         pass
 
-    def supports(self, problem: Problem, target: Any) -> bool:
-        return problem.precision == "tf32"
+    def obstacle(self, problem: Problem, target: Any) -> str | None:
+        return None if problem.precision == "tf32" else "is for TF32"
 
     def estimate(self, problem: Problem, config: Any, target: Any) -> float:
         return 1.0

@@ -9,6 +9,7 @@ import tvm
 from tensor_cases import ALL_CASES, KINDS, NOTHING_READ, layer, mma, one_chunk, random_layer, wgmma
 
 from tvmconv.checking.draws import Draw
+from tvmconv.checking.factors import DATA, Factors, fma_sums
 from tvmconv.dispatch import select
 from tvmconv.dtypes import NARROW
 from tvmconv.lowering import KERNEL_NAME, Kernel, build_kernel
@@ -136,8 +137,6 @@ MULTIPLY = {
 }
 """The configurations, of which the last one is the problem's default."""
 
-Factors = tuple[np.ndarray, np.ndarray]
-
 
 def product_in_float32(name: str, x: np.ndarray, w: np.ndarray) -> np.ndarray:
     """Return `x @ w.T` of float32 numbers as three products of TF32 numbers compute it."""
@@ -148,62 +147,24 @@ def product_in_float32(name: str, x: np.ndarray, w: np.ndarray) -> np.ndarray:
     return run(matrix_kernel(problem, config), problem, x, w)
 
 
-def fma_sums(x: np.ndarray, w: np.ndarray) -> np.ndarray:
-    """Return `x @ w.T` by fused multiply-adds in float32, one term after the other."""
-    sums = np.zeros((len(x), len(w)), np.float32)
-    for a, b in zip(x.T.astype(np.float64), w.T.astype(np.float64), strict=True):
-        sums = (sums + a[:, None] * b).astype(np.float32)
-    return sums.astype(np.float64)
-
-
 def exact(x: np.ndarray, w: np.ndarray) -> np.ndarray:
     sums: np.ndarray = x.astype(np.float64) @ w.astype(np.float64).T
     return sums
 
 
-def normal(rng: np.random.Generator, terms: int) -> Factors:
-    return rng.standard_normal((ROWS, terms)), rng.standard_normal((COLUMNS, terms))
+TRIED = [name for name in DATA if name not in ("scattered", "tiny")]
+"""The data on which errors are like those of multiply-adds; the others have bounds of their own."""
 
 
-def positive(rng: np.random.Generator, terms: int) -> Factors:
-    """Return factors whose sums only grow: what is rounded toward zero adds up."""
-    return rng.random((ROWS, terms)), rng.random((COLUMNS, terms))
+def factors_of(data: str, terms: int, seed: int) -> Factors:
+    """Return float32 factors of a kind, as matrices whose columns are the terms."""
+    x, w = DATA[data](np.random.default_rng(seed), (ROWS, terms), (COLUMNS, terms), "float32")
+    return x.astype(np.float32), w.astype(np.float32)
 
 
-def wide(rng: np.random.Generator, terms: int) -> Factors:
-    """Return factors of 1e-30 to 1e30 whose products are all about 1."""
-    x, w = normal(rng, terms)
-    exponents = 10 ** rng.uniform(-30, 30, terms)
-    return x * exponents, w / exponents
-
-
-def scattered(rng: np.random.Generator, terms: int) -> Factors:
-    """Return factors of 1e-15 to 1e15, each with an exponent of its own: a few products outweigh the others."""
-    return tuple(each * 10 ** rng.uniform(-15, 15, each.shape) for each in normal(rng, terms))  # type: ignore[return-value]
-
-
-def with_denormals(rng: np.random.Generator, terms: int) -> Factors:
-    """Return factors of which half of the terms are denormal in one or the other, beside products of about 1."""
-    x, w = normal(rng, terms)
-    x[:, ::4] *= 1e-40
-    w[:, 1::4] *= 1e-40
-    return x, w
-
-
-def with_spike(rng: np.random.Generator, terms: int) -> Factors:
-    """Return factors of which one element of either is a million times the others."""
-    x, w = normal(rng, terms)
-    x[5, 7] *= 2**20
-    w[11, terms // 2] *= 2**20
-    return x, w
-
-
-DATA = {each.__name__: each for each in (normal, positive, wide, with_denormals, with_spike)}
-
-
-def errors_of(name: str, data: Factors) -> tuple[np.ndarray, np.ndarray]:
+def errors_of(name: str, data: str, terms: int) -> tuple[np.ndarray, np.ndarray]:
     """Return the errors of a product and of multiply-adds, beside the sums of absolute products."""
-    x, w = (each.astype(np.float32) for each in data)
+    x, w = factors_of(data, terms, seed=terms)
     want, magnitude = exact(x, w), exact(np.abs(x), np.abs(w))
     errors, of_fma = (np.abs(got - want) / magnitude for got in (product_in_float32(name, x, w), fma_sums(x, w)))
     return errors, of_fma
@@ -214,11 +175,11 @@ def rms(errors: np.ndarray) -> float:
 
 
 @pytest.mark.parametrize("terms", [256, 2304])
-@pytest.mark.parametrize("data", DATA)
+@pytest.mark.parametrize("data", TRIED)
 @pytest.mark.parametrize("name", MULTIPLY)
 def test_float32_is_as_exact_as_its_promise(name: str, data: str, terms: int) -> None:
     """Errors are at most three times those of multiply-adds, the largest one and in the root mean square."""
-    errors, of_fma = errors_of(name, DATA[data](np.random.default_rng(terms), terms))
+    errors, of_fma = errors_of(name, data, terms)
     assert rms(errors) <= 3 * rms(of_fma)
     assert errors.max() <= 3 * of_fma.max()
 
@@ -227,14 +188,14 @@ def test_float32_is_as_exact_as_its_promise(name: str, data: str, terms: int) ->
 @pytest.mark.parametrize("name", MULTIPLY)
 def test_few_products_outweigh_the_others(name: str, terms: int) -> None:
     """One multiply-add is wrong by 2^-24 then, and three products by 2^-22, and by the sums of their chunk."""
-    errors, _ = errors_of(name, scattered(np.random.default_rng(terms), terms))
+    errors, _ = errors_of(name, "scattered", terms)
     assert rms(errors) <= 2.0**-21
     assert errors.max() <= 2.0**-20
 
 
 @pytest.mark.parametrize("name", MULTIPLY)
 def test_spike_stays_in_its_row_and_column(name: str) -> None:
-    x, w = (each.astype(np.float32) for each in with_spike(np.random.default_rng(0), 256))
+    x, w = factors_of("with_spike", 256, seed=0)
     plain_x, plain_w = x.copy(), w.copy()
     plain_x[5], plain_w[11] = 1, 1
     others = np.ix_(np.arange(ROWS) != 5, np.arange(COLUMNS) != 11)
@@ -246,8 +207,7 @@ def test_spike_stays_in_its_row_and_column(name: str) -> None:
 @pytest.mark.parametrize("factor", [0, 1], ids=["x", "w"])
 def test_denormals_are_no_zeros(name: str, factor: int) -> None:
     """A denormal TF32 number counts 2^-136: half of that is the error of each factor's rest."""
-    rng = np.random.default_rng(0)
-    factors = [each.astype(np.float32) for each in normal(rng, 64)]
+    factors = [*factors_of("normal", 64, seed=0)]
     factors[factor] = (factors[factor] * 2.0**-127).astype(np.float32)
     x, w = factors
     error = np.abs(product_in_float32(name, x, w) - exact(x, w))

@@ -81,11 +81,16 @@ class Config:
 LEAST = Config(1, 1, 1, vector=4, over_channels=False, unroll=0, parallel=False)
 
 
-def supports(problem: Problem, target: tvm.target.Target) -> bool:
-    """Support depthwise convolutions; in blocks of channels those that have one output for each channel."""
+def obstacle(problem: Problem, target: tvm.target.Target) -> str | None:
+    """Take depthwise convolutions; in blocks of channels those that have one output for each channel."""
     workload = problem.workload
-    alike = workload.layout == workload.out_layout and workload.multiplier == 1
-    return problem.is_depthwise and (workload.is_in_nchw or alike)
+    if not problem.is_depthwise:
+        return "is for depthwise convolutions"
+    if workload.layout != workload.out_layout:
+        return f"takes one layout for x and output, not {workload.layouts}"
+    if not workload.is_in_nchw and workload.multiplier > 1:
+        return f"takes one output for each channel in blocks of channels, not {workload.multiplier}"
+    return None
 
 
 def space(problem: Problem, target: tvm.target.Target) -> Space[Config]:

@@ -38,9 +38,9 @@ __all__ = [
     "default_config",
     "estimate",
     "features",
+    "obstacle",
     "schedule",
     "space",
-    "supports",
 ]
 
 VERSION = 1
@@ -50,10 +50,14 @@ LAYOUTS = Layouts(x=("NCHW", "NCHWc"), output=("NCHW", "NCHWc"))
 OPEN_SIZES: tuple[str, ...] = ("batch", "height", "width")
 
 
-def supports(problem: Problem, target: tvm.target.Target) -> bool:
-    """Support convolutions whose channels meet; in blocks of channels those of one group, which none reaches out of."""
+def obstacle(problem: Problem, target: tvm.target.Target) -> str | None:
+    """Take convolutions whose channels meet; in blocks of channels those of one group, which none reaches out of."""
     workload = problem.workload
-    return problem.is_dense and (workload.groups == 1 or workload.is_in_nchw)
+    if not problem.is_dense:
+        return "is for dense convolutions"
+    if workload.groups > 1 and not workload.is_in_nchw:
+        return f"takes one group in blocks of channels, not {workload.groups}"
+    return None
 
 
 @dataclass(frozen=True)

@@ -40,9 +40,9 @@ __all__ = [
     "default_config",
     "estimate",
     "features",
+    "obstacle",
     "schedule",
     "space",
-    "supports",
 ]
 
 VERSION = 1
@@ -55,9 +55,9 @@ COPY_CYCLES = 0.25
 """Cycles that an element of the windows takes to be copied, at least: a vector of 8 is loaded and stored in two."""
 
 
-def supports(problem: Problem, target: tvm.target.Target) -> bool:
-    """Support convolutions whose channels meet."""
-    return problem.is_dense
+def obstacle(problem: Problem, target: tvm.target.Target) -> str | None:
+    """Take convolutions whose channels meet."""
+    return None if problem.is_dense else "is for dense convolutions"
 
 
 @dataclass(frozen=True)

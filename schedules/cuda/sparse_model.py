@@ -145,9 +145,9 @@ def loads(workload: ConvWorkload, config: Config, density: float) -> float:
     return workload.in_channels * elements(workload, config) * (1 - (1 - density) ** config.block_m)
 
 
-def supports(problem: Problem, target: tvm.target.Target) -> bool:
-    """Support weights that are compiled in."""
-    return problem.sparsity is not None
+def obstacle(problem: Problem, target: tvm.target.Target) -> str | None:
+    """Take weights that are compiled in."""
+    return None if problem.sparsity is not None else "is for weights that are compiled in"
 
 
 def estimate(problem: Problem, config: Config, target: tvm.target.Target) -> float:

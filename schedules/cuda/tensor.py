@@ -35,7 +35,7 @@ from .gemm_schedule import COPY_THREADS, spread_over_grid
 from .gemm_tiles import VECTOR
 from .machine import WARP
 from .tensor_intrinsics import product_function
-from .tensor_model import ablations, default_config, estimate, features, space, supports
+from .tensor_model import ablations, default_config, estimate, features, obstacle, space
 from .tensor_tiles import LEAST, Config, ahead, bank, goes_on, in_planes, weight_split
 
 __all__ = [
@@ -48,9 +48,9 @@ __all__ = [
     "default_config",
     "estimate",
     "features",
+    "obstacle",
     "schedule",
     "space",
-    "supports",
 ]
 
 VERSION = 1

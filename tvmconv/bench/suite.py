@@ -168,7 +168,7 @@ class _Check:
         # Memory that a right result has just left would hide elements that are not written.
         torch.full(computed.output_shape, torch.nan, dtype=dtype, device=self._device)
         problem = Problem(computed, precision=peer.precision)
-        self._sample(problem).check(to_numpy(call().to(dtype).cpu()), ROUNDINGS * peer.unit(workload))
+        self._sample(problem).check(to_numpy(call().to(dtype).contiguous().cpu()), ROUNDINGS * peer.unit(workload))
 
     def _sample(self, problem: Problem) -> Sample:
         if problem not in self._samples:

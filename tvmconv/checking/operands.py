@@ -78,6 +78,11 @@ class Expected:
         if unit := problem.promise.operand_unit:
             self._rounded = _rounded(workload, inputs, unit, steepest)
 
+    def errors(self, got: np.ndarray) -> np.ndarray:
+        """Return the error of each element as a share of the sum of its absolute products."""
+        with np.errstate(all="ignore"):
+            return np.asarray(np.abs(got.astype(np.float64) - self._reference) / self._magnitude)
+
     def check(self, got: np.ndarray, rounding: float = 0.0) -> None:
         """Assert that `got` is close to it; for `rounding` see `assert_close`."""
         assert_close(got, self._reference, self._magnitude, self._terms, rounding, self._evaluation, self._rounded)
