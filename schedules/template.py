@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
+from tvmconv.dtypes import FLOATS
 from tvmconv.problem import Problem
 from tvmconv.workload import ConvWorkload
 
@@ -16,16 +17,20 @@ if TYPE_CHECKING:
 
 
 class Layouts(NamedTuple):
-    """The layouts that a template takes of each operand, by the names of their kinds; see `tvmconv.layout`."""
+    """The layouts that a template takes of each operand, by the names of their kinds, and the types that it takes of x.
+
+    See `tvmconv.layout` and `tvmconv.dtypes`.
+    """
 
     x: tuple[str, ...] = ("NCHW",)
     w: tuple[str, ...] = ("KCRS",)
     output: tuple[str, ...] = ("NCHW",)
     """The residual has the output's."""
+    dtypes: tuple[str, ...] = FLOATS
 
     def take(self, workload: ConvWorkload) -> bool:
         """Say whether each operand of a workload is in one of them."""
-        named = workload.x_layout.name, workload.weight_layout.name, workload.output_layout.name
+        named = workload.x_layout.name, workload.weight_layout.name, workload.output_layout.name, workload.dtype
         return all(name in known for name, known in zip(named, self, strict=True))
 
 
@@ -45,7 +50,7 @@ class Template(Protocol):
     by the former ones, so that records that have these are read."""
 
     LAYOUTS: Layouts
-    """The layouts of x, w and the output that it takes; problems in others never come to it."""
+    """The layouts of x, w and the output, and the types of x, that it takes: problems in others never come to it."""
 
     OPEN_SIZES: tuple[str, ...]
     """The sizes that may be known only when its kernels run, of `tvmconv.problem.OPEN_SIZES`; it defines its

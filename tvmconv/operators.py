@@ -22,7 +22,7 @@ from .arrays import Operand, in_float32, in_nhwc, operand, reshaped, view_in_nhw
 from .calls import Calls, Launch, given
 from .dispatch import Selection, algorithms_for, registry, select, template_named
 from .dispatch.history import History, applied
-from .dtypes import KNOWN, STORAGE_TYPES
+from .dtypes import DTYPES, KNOWN, NARROW
 from .errors import InvalidArgumentError
 from .lowering import KERNEL_NAME, build_kernel, lower
 from .parameters import Activation, Padding
@@ -246,6 +246,9 @@ def conv2d(
     *,
     precision: str = DEFAULT,
     layout: str = "NCHW",
+    out_dtype: str | None = None,
+    x_zero_point: int = 0,
+    out_zero_point: int = 0,
     out: Any = None,
 ) -> Any:
     """Convolve x (N, C, H, W) with w (K, C/groups, R, S): `activation(y * scale + shift + residual)`.
@@ -261,17 +264,21 @@ def conv2d(
     this module's logger says, and the result is contiguous. With the `layout` "NHWC" arrays of any kind have the shapes
     (N, H, W, C), (K, R, S, C/groups) and (N, Ho, Wo, K); it is refused where no schedule takes it.
 
+    On tensor cores x may be of int8 or uint8, w of int8. Sums of `(x - x_zero_point) * w` are exact; padding adds
+    nothing. The result is these sums in int32, without an epilogue; or in another `out_dtype`, the residual's too, what
+    the epilogue makes of them in float32: in "int8" and "uint8" rounded, to even, plus `out_zero_point`, saturated.
+
     >>> import numpy as np, tvmconv
     >>> x = np.random.rand(1, 64, 56, 56).astype("float32")
     >>> w = np.random.rand(128, 64, 3, 3).astype("float32")
     >>> tvmconv.conv2d(x, w, stride=2, activation="relu").shape
     (1, 128, 28, 28)
     """
-    options = stride, padding, dilation, activation, groups, layout
+    options = stride, padding, dilation, activation, groups, layout, out_dtype, x_zero_point, out_zero_point
     return _call("conv2d", options, algorithm, precision, target, given(x, w, scale, shift, residual), out)
 
 
-OPTIONS = ("stride", "padding", "dilation", "activation", "groups", "layout")
+OPTIONS = "stride padding dilation activation groups layout out_dtype x_zero_point out_zero_point".split()
 """The options of a call, in the order in which the functions pass them on; a depthwise one has the first four."""
 
 PLAIN = frozenset({int, str, type(None)})
@@ -303,11 +310,11 @@ def _prepare(about: tuple[Any, ...], x: Any, operands: list[Operand]) -> Launch:
     """Return the launch of the kernel for a call's options and arrays."""
     kind, options, _, algorithm, precision, target, state = about
     image, weight, *others = operands
-    if image.dtype not in STORAGE_TYPES:
+    if image.dtype not in DTYPES:
         raise InvalidArgumentError("x", image.dtype, f"an array of {KNOWN}")
-    weight.check(weight.shape, image.dtype, image.device)
     described = dict(zip(OPTIONS, options, strict=False)) | {item.name: True for item in others}
     workload = getattr(ConvWorkload, kind)(image.shape, weight.shape, dtype=image.dtype, **described)
+    weight.check(weight.shape, workload.storage.weight, image.device)
     if target is None:
         target = backend_on(image.device.type).kind
     conversions: dict[int, Callable[[Any], Any]]
@@ -318,7 +325,7 @@ def _prepare(about: tuple[Any, ...], x: Any, operands: list[Operand]) -> Launch:
     if channels_last:
         for place, item in enumerate(operands):
             if item.name == "residual":
-                item.check(workload.output_shape, image.dtype, image.device)
+                item.check(workload.output_shape, workload.output_storage.name, image.device)
             if item.name in ("x", "w", "residual"):
                 conversions[place] = view_in_nhwc if item.is_channels_last else in_nhwc
         workload = workload.in_nhwc()
@@ -363,8 +370,8 @@ def _kept(problem: Problem, algorithm: str, target: str, state: State) -> Operat
 
 
 def _is_narrow(item: Operand, dtype: str) -> bool:
-    """Return whether an operand is a vector in the dtype of an x that is not float32; others fail their own check."""
-    return item.name in ("scale", "shift") and item.dtype == dtype != "float32"
+    """Return whether an operand is a vector in the dtype of an x in half precision; others fail their own check."""
+    return item.name in ("scale", "shift") and item.dtype == dtype and dtype in NARROW
 
 
 def _hashable(value: Any) -> Any:

@@ -7,7 +7,7 @@ from math import prod
 
 import tvm
 
-from tvmconv.compute.tensor_gemm import ROW_BYTES, depth, lays_out_input, lays_out_weight
+from tvmconv.compute.tensor_gemm import ROW_BYTES, depth, image_elements, lays_out_input, lays_out_weight
 from tvmconv.problem import Problem
 from tvmconv.targets import tensor_instructions
 from tvmconv.targets.devices import Gpu, gpu_of
@@ -38,9 +38,8 @@ def supports(problem: Problem, target: tvm.target.Target) -> bool:
     """
     workload = problem.workload
     whole = workload.multiplier % (VECTOR if workload.groups == 1 else LEAST_COLUMNS) == 0
-    image = workload.batch * workload.height * workload.width * workload.groups * depth(workload)
     packed = 2 * workload.out_channels * prod(workload.kernel) * depth(workload)
-    whole = whole and max(image, packed) < 2**31  # what TVM can count in 32 bits
+    whole = whole and max(image_elements(workload), packed) < 2**31  # what TVM can count in 32 bits
     return problem.is_dense and whole and problem.precision != "strict" and bool(tensor_instructions(target))
 
 
@@ -155,12 +154,13 @@ def estimate(problem: Problem, config: Config, target: tvm.target.Target) -> flo
     stored = config.block_m * config.block_n * workload.sum_bytes / L2_BYTES
     busy = turns * (part_chunks(workload, config) * step + stored) + LATENCY * ceil_div(turns, together)
     parts = 2 * config.split_k * prod(workload.output_shape) * workload.sum_bytes if config.split_k > 1 else 0
-    kernels = int(config.split_k > 1) + lays_out_weight(workload, weight_split(problem, config))
+    kernels = (
+        int(config.split_k > 1) + (workload.zero_point != 0) + lays_out_weight(workload, weight_split(problem, config))
+    )
     image = 0
     if lays_out_input(workload):
         kernels += 1
-        laid = prod(workload.x_shape) // workload.w_shape[1] * depth(workload)
-        image = (prod(workload.x_shape) + laid) * workload.itemsize
+        image = (prod(workload.x_shape) + image_elements(workload)) * workload.itemsize
     copied = max(busy, workload.bytes_moved / gpu.bytes_per_clock)
     return copied + (parts + IMAGE * image) / gpu.bytes_per_clock + kernels * KERNEL
 

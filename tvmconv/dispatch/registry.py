@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from ..dtypes import FLOATS, QUANTIZED, one_of
 from ..errors import InvalidArgumentError
 from ..problem import Problem
 from ..schedules import cpu, cuda
@@ -109,6 +110,10 @@ def templates_for(problem: Problem, target: tvm.target.Target, algorithm: str = 
     """
     _require_dtype(problem, target)
     known, kind = _supporting(problem, target), target.kind.name
+    if not known and problem.workload.dtype in QUANTIZED:
+        expected = f"{one_of(FLOATS)}, for {problem} on {kind}: integers are for tensor cores, which take no depthwise "
+        expected += "convolutions, and output channels in fours, in each of several groups in sixteens"
+        raise InvalidArgumentError("dtype", problem.workload.dtype, expected)
     if not known:
         plain = msgspec.structs.replace(problem, workload=problem.workload.in_nchw())
         expected = f"NCHW to NCHW, or others that a template takes for {plain} on {kind}"
@@ -120,7 +125,7 @@ def templates_for(problem: Problem, target: tvm.target.Target, algorithm: str = 
 
 
 def _require_dtype(problem: Problem, target: tvm.target.Target) -> None:
-    """Raise `InvalidArgumentError` for a GPU that is too old for the problem's dtype."""
+    """Raise `InvalidArgumentError` for a CPU or a GPU that has no kernels for the problem's dtype."""
     storage = problem.workload.storage
     if not computes_with(target, storage):
         raise InvalidArgumentError("target", arch_of(target), f"sm_{storage.cuda_arch} or later, for {storage.name}")

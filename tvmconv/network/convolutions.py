@@ -10,7 +10,7 @@ import tvm
 from tvm import relax
 
 from ..compute import with_sizes
-from ..dtypes import STORAGE_TYPES
+from ..dtypes import FLOATS, one_of
 from ..errors import InvalidArgumentError
 from ..workload import ConvWorkload
 from .constants import constant_value, sizes_of, static_shape
@@ -37,7 +37,7 @@ def is_linear(expr: relax.Expr) -> bool:
         return False
     x, w = (argument.ty for argument in expr.args)
     is_known = x.ndim == w.ndim == 2 and _is_known(x)
-    return is_known and x.dtype == w.dtype == expr.ty.dtype and str(x.dtype) in STORAGE_TYPES
+    return is_known and x.dtype == w.dtype == expr.ty.dtype and str(x.dtype) in FLOATS
 
 
 def describe_linear(name: str, call: relax.Call) -> Convolution:
@@ -118,6 +118,8 @@ def _workload(call: relax.Call) -> ConvWorkload:
     attrs, (x, w) = call.attrs, (argument.ty for argument in call.args)
     channels, *size = (sizes_of(x) or ())[1:]
     out_channels, _, *kernel = static_shape(w) or ()
+    if str(x.dtype) not in FLOATS:  # Relax's integers have sums of their own type
+        raise InvalidArgumentError("dtype", str(x.dtype), one_of(FLOATS))
     padding = [int(n) for n in attrs.padding]
     before, after = padding[: len(size)], padding[len(size) :]
 
