@@ -193,7 +193,12 @@ class Emulator:
     value_FloatImm = value_IntImm  # noqa: N815
 
     def value_Cast(self, expr: Any) -> Any:  # noqa: N802
-        return np.asarray(self.value(expr.value)).astype(numpy_type(str(expr.ty.dtype).split("x")[0]))
+        with np.errstate(over="ignore"):  # of what threads have that are not active
+            return np.asarray(self.value(expr.value)).astype(numpy_type(str(expr.ty.dtype).split("x")[0]))
+
+    def value_Let(self, expr: Any) -> Any:  # noqa: N802
+        self.values[expr.var] = self.value(expr.value)
+        return self.value(expr.body)
 
     def value_Broadcast(self, expr: Any) -> Any:  # noqa: N802
         return self.value(expr.value)

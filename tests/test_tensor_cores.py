@@ -10,6 +10,7 @@ import pytest
 import tvm
 import tvm_ffi
 from emulated_gpu import Emulator, HazardError, device_functions
+from integer_cases import INTEGERS, random_integers
 from spaces import check_space, check_whole_space
 from sparing import every
 from tensor_cases import (
@@ -33,9 +34,13 @@ from tvm import te, tirx
 from tvm.backend.cuda.op import cuda_func_call
 from tvm.s_tir.stmt import SBlock
 
+import tvmconv
+from tvmconv import ConvWorkload
 from tvmconv.checking.draws import Draw
 from tvmconv.compute.tensor_gemm import COPY_BYTES, ROW_BYTES, in_tf32
 from tvmconv.dispatch import algorithms_for, select
+from tvmconv.dtypes import QUANTIZED
+from tvmconv.errors import InvalidArgumentError
 from tvmconv.lowering import KERNEL_NAME, build_twin, lower
 from tvmconv.lowering.intrinsics import DONE_SOURCE, with_intrinsics
 from tvmconv.lowering.modules import build
@@ -259,3 +264,118 @@ def test_weights_in_tf32() -> None:
     assert list(got[6:8]) == [np.inf, -np.inf]
     assert not (got[8:].view(np.uint32) & 0x1FFF).any()
     assert (np.abs(got[8:] - numbers) <= 2.0**-11 * np.abs(numbers)).all()
+
+
+# Integers
+
+
+@sparse_cases(5, INTEGERS)
+def test_serial_twin_of_integers(problem: Problem, config: Config) -> None:
+    run_twin(problem, config, random_operands(problem.workload))
+
+
+@sparse_cases(4, INTEGERS)
+def test_lowered_kernel_of_integers(problem: Problem, config: Config) -> None:
+    check_ring(problem, config, lowered(problem, config))
+
+
+@pytest.mark.parametrize("number", every(3, range(9)))
+def test_random_convolution_of_integers(number: int) -> None:
+    problem = random_integers(Draw(number))
+    config = random_config(problem)
+    run_twin(problem, config, random_operands(problem.workload))
+    check_ring(problem, config, lowered(problem, config))
+
+
+def integers_by_twin(problem: Problem, config: Config, **operands: np.ndarray) -> np.ndarray:
+    """Return what the serial twin makes of operands, into an output filled with ones."""
+    _, (shape, dtype) = problem.workload.operands.popitem()
+    output = tvm.runtime.tensor(np.ones(shape, dtype))
+    twin = build_twin(problem, select(problem, SM_90, config, "tensor"), SM_90)
+    memory = [tvm.runtime.empty(*parameter) for parameter in twin.workspace.parameters]
+    twin.executable[KERNEL_NAME](*map(tvm.runtime.tensor, operands.values()), output, *memory)
+    result: np.ndarray = output.numpy()
+    return result
+
+
+@pytest.mark.parametrize("config", [MMA, WGMMA], ids=["mma", "wgmma"])
+@pytest.mark.parametrize(("dtype", "value", "zero_point"), [("int8", -128, 0), ("int8", -128, 127), ("uint8", 255, 0)])
+def test_extreme_integers_of_a_long_sum(dtype: str, value: int, zero_point: int, config: Config) -> None:
+    """Sums near 2^31 are exact: of 57,600 terms, in which padding is none."""
+    problem = layer((1, 6400, 3, 3), (32, 6400, 3, 3), dtype, x_zero_point=zero_point)
+    shapes = {name: shape for name, (shape, _) in problem.workload.operands.items()}
+    x, w = np.full(shapes["x"], value, dtype), np.full(shapes["w"], -128, np.int8)
+    got = integers_by_twin(problem, config, x=x, w=w)
+    taps = np.array([[4, 6, 4], [6, 9, 6], [4, 6, 4]])
+    expected = np.broadcast_to((6400 * taps * (value - zero_point) * -128)[None, :, :, None], got.shape)
+    assert abs(expected).max() > 2**29
+    np.testing.assert_array_equal(got, expected)
+
+
+HALVES = np.array([-300.5, -128.5, -127.5, -2.5, -1.5, -0.5, 0.5, 1.5, 2.5, 126.5, 127.5, 128.5, 254.5, 255.5, 256.5])
+"""Numbers in the middle between integers, some past what types hold."""
+
+
+@pytest.mark.parametrize("out_dtype", ["int8", "uint8"])
+@pytest.mark.parametrize("zero_point", [0, 1])
+def test_middles_are_rounded_to_even(out_dtype: str, zero_point: int) -> None:
+    """The zero point comes after: with an odd one, what is rounded is odd."""
+    rest = np.array([np.nan, np.inf, -np.inf, 1e30, 0.49999997, -0.49999997, 3.0])
+    shift = np.concatenate([HALVES, rest, np.zeros(32 - len(HALVES) - len(rest))]).astype(np.float32)
+    options = {"out_dtype": out_dtype, "out_zero_point": zero_point, "shift": True}
+    problem = layer((1, 16, 1, 2), (32, 16, 1, 1), "int8", **options)
+    x, w = np.zeros((1, 1, 2, 16), np.int8), np.zeros((32, 1, 1, 16), np.int8)
+    low, high = np.iinfo(out_dtype).min, np.iinfo(out_dtype).max
+    expected = np.clip(np.rint(np.where(np.isnan(shift), -np.inf, shift).astype(np.float64)) + zero_point, low, high)
+    for config in (MMA, mma(32, 32, 1, 1)):
+        got = integers_by_twin(problem, config, x=x, w=w, shift=shift)
+        np.testing.assert_array_equal(got[0, 0], [expected, expected])
+
+
+def test_wrong_integers_are_caught() -> None:
+    """One unit more, a zero point that is left out, and padding with zeros fail the check that kernels pass."""
+    options = {"out_dtype": "int8", "scale": True, "x_zero_point": 100}
+    problem = layer((1, 32, 6, 6), (32, 32, 3, 3), "uint8", **options)
+    operands = random_operands(problem.workload)
+    inputs = {name: operands[name] for name in ("x", "w", "scale")}
+    got = integers_by_twin(problem, MMA, **inputs)
+    check_result(problem.workload, operands, got)
+    assert len(np.unique(got)) > 100
+    other = layer((1, 32, 6, 6), (32, 32, 3, 3), "uint8", out_dtype="int8", scale=True)
+    wrong = got.copy()
+    wrong.flat[77] += 1 if wrong.flat[77] < 127 else -1
+    for each in (wrong, integers_by_twin(other, MMA, **inputs)):
+        with pytest.raises(AssertionError, match="elements are wrong"):
+            check_result(problem.workload, operands, each)
+    factors = {name: operands[name] for name in ("x", "w")}
+    sums = layer((1, 32, 6, 6), (32, 32, 3, 3), "uint8")
+    exact = integers_by_twin(sums, MMA, **factors)
+    check_result(sums.workload, factors, exact)
+    with pytest.raises(AssertionError, match="1 of 1152 elements are wrong"):
+        check_result(sums.workload, factors, exact + (np.arange(exact.size) == 5).reshape(exact.shape).astype("int32"))
+
+
+def test_widths_of_instructions() -> None:
+    """Past 32 columns `wgmma` of integers has whole sixteens alone."""
+    widths = (8, 16, 24, 32, 40, 48, 56, 64, 72, 240, 248, 256)
+    for dtype, left_out in (("float16", ()), ("uint8", (40, 56, 72, 248))):
+        fits = tensor.space(layer((1, 256, 8, 8), (256, 256, 1, 1), dtype), SM_90).constraints["widths"]
+        assert [width for width in widths if not fits(wgmma(64, width, 1, 1))] == [*left_out]
+        assert fits(mma(64, 40, 1, 1))
+
+
+@pytest.mark.parametrize("dtype", QUANTIZED)
+def test_integers_that_it_takes(dtype: str) -> None:
+    """A CPU, an older GPU and what is no whole tile are refused with the type, and what would be right."""
+    workload = layer((1, 16, 8, 8), (32, 16, 3, 3), dtype).workload
+    assert algorithms(Problem(workload), "sm_80") == ("tensor",)
+    assert algorithms(Problem(workload, precision="strict"), "sm_90") == ("tensor",)
+    for target in ("llvm", {"kind": "cuda", "arch": "sm_75"}):
+        with pytest.raises(InvalidArgumentError, match=f"target is .*; expected sm_80 or later, for {dtype}"):
+            tvmconv.compile(workload, target)
+    depthwise = ConvWorkload.depthwise((1, 16, 8, 8), (16, 1, 3, 3), dtype=dtype)
+    for refused in (layer((1, 16, 8, 8), (18, 16, 3, 3), dtype).workload, depthwise):
+        with pytest.raises(InvalidArgumentError, match=f"dtype is '{dtype}'; expected float32, .*in fours"):
+            tvmconv.compile(refused, SM_90)
+    with pytest.raises(InvalidArgumentError, match="algorithm is 'direct'; expected auto or tensor"):
+        tvmconv.compile(workload, SM_90, algorithm="direct")

@@ -58,14 +58,21 @@ class Epilogue(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             )
 
     @classmethod
-    def of(cls, activation: Activation, scale: bool = False, shift: bool = False, residual: bool = False) -> Epilogue:
+    def of(
+        cls,
+        activation: Activation,
+        scale: bool = False,
+        shift: bool = False,
+        residual: bool = False,
+        zero_point: int = 0,
+    ) -> Epilogue:
         """Return the epilogue with an activation as callers give it."""
         row, values = activations.resolve_activation(activation)
         if row.definition is activations.clip:
             low, high = values
-            return cls(scale, shift, residual, low, high)
+            return cls(scale, shift, residual, low, high, zero_point=zero_point)
         parameters = tuple(value for value in values if value is not None)
-        return cls(scale, shift, residual, function=Function(row.name, parameters))
+        return cls(scale, shift, residual, function=Function(row.name, parameters), zero_point=zero_point)
 
     def without_activation(self) -> Epilogue:
         """Return the epilogue without its activation."""

@@ -19,7 +19,7 @@ from tvm.runtime import Executable, Module
 
 from . import cuda, storage, threads
 from .arrays import Operand, in_float32, in_nhwc, operand, reshaped, view_in_nhwc
-from .calls import Calls, Launch, given
+from .calls import PLAIN, Calls, Launch, given, hashable, types_of
 from .dispatch import Selection, algorithms_for, registry, select, template_named
 from .dispatch.history import History, applied
 from .dtypes import DTYPES, KNOWN, NARROW
@@ -260,8 +260,8 @@ def conv2d(
 
     A torch tensor x in channels_last goes in as it is where a schedule takes it: on a GPU's tensor cores, by the
     algorithm "tensor", for output channels in fours, with groups in sixteens. The result is then in channels_last, and
-    so must `out` be; w and a residual that are not are copied in every call. Elsewhere x is copied in every call, which
-    this module's logger says, and the result is contiguous. With the `layout` "NHWC" arrays of any kind have the shapes
+    so must `out` be; w and a residual that are not are copied in every call. Elsewhere x is, which this module's logger
+    says, and the result is contiguous. With the `layout` "NHWC" arrays of any kind have the shapes
     (N, H, W, C), (K, R, S, C/groups) and (N, Ho, Wo, K); it is refused where no schedule takes it.
 
     On tensor cores x may be of int8 or uint8, w of int8. Sums of `(x - x_zero_point) * w` are exact; padding adds
@@ -278,11 +278,11 @@ def conv2d(
     return _call("conv2d", options, algorithm, precision, target, given(x, w, scale, shift, residual), out)
 
 
-OPTIONS = "stride padding dilation activation groups layout out_dtype x_zero_point out_zero_point".split()
+OPTIONS = (
+    *("stride", "padding", "dilation", "activation"),
+    *("groups", "layout", "out_dtype", "x_zero_point", "out_zero_point"),
+)
 """The options of a call, in the order in which the functions pass them on; a depthwise one has the first four."""
-
-PLAIN = frozenset({int, str, type(None)})
-"""The types whose values are equal only to values of the same type among these."""
 
 
 def _call(
@@ -297,9 +297,9 @@ def _call(
     """Compute the convolution of arrays that `ConvWorkload.<kind>` describes."""
     types = tuple(map(type, options))
     if not PLAIN.issuperset(types) or type(algorithm) is not str or type(precision) is not str:
-        options = tuple(map(_hashable, options))
-        algorithm, precision = _hashable(algorithm), _hashable(precision)
-        types = tuple(map(_types, options))
+        options = tuple(map(hashable, options))
+        algorithm, precision = hashable(algorithm), hashable(precision)
+        types = tuple(map(types_of, options))
     if target is not None and type(target) is not str:
         target = _as_text(target)
     about = kind, options, types, algorithm, precision, target, (threads.changes, registry.changes, applied.get())
@@ -372,22 +372,6 @@ def _kept(problem: Problem, algorithm: str, target: str, state: State) -> Operat
 def _is_narrow(item: Operand, dtype: str) -> bool:
     """Return whether an operand is a vector in the dtype of an x in half precision; others fail their own check."""
     return item.name in ("scale", "shift") and item.dtype == dtype and dtype in NARROW
-
-
-def _hashable(value: Any) -> Any:
-    """Return the value as a key; a value that no workload takes becomes text, which the workload refuses."""
-    if isinstance(value, (list, tuple)):
-        return tuple(value) if PLAIN.issuperset(map(type, value)) else tuple(map(_hashable, value))
-    # What isinstance(value, Hashable) looks at, in a third of the time.
-    return repr(value) if type(value).__hash__ is None else value
-
-
-def _types(value: Any) -> Any:
-    """Return the type of a value, or those of a tuple's items: True == 1 == 1.0, of which a workload takes one."""
-    if not isinstance(value, tuple):
-        return type(value)
-    types = tuple(map(type, value))
-    return types if PLAIN.issuperset(types) else tuple(map(_types, value))
 
 
 def _as_text(target: Any) -> str:

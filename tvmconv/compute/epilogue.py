@@ -70,7 +70,7 @@ def zero_point_of(workload: ConvWorkload) -> int:
 def rounded_reference(y: np.ndarray, workload: ConvWorkload) -> np.ndarray:
     """Return y in float64 as it is stored in an output of integers."""
     low, high = workload.output_storage.bounds or (-np.inf, np.inf)
-    return np.clip(np.rint(y) + zero_point_of(workload), low, high)
+    return np.asarray(np.clip(np.rint(y) + zero_point_of(workload), low, high))
 
 
 def epilogue_reference(

@@ -109,8 +109,8 @@ def tensor_gemm(workload: ConvWorkload, tile: FragmentTile, parts: int, split: i
     "columns" and "weights" are the factors in chunks of `ROW_BYTES`, zero past the last pixel, channel and term. They
     are (pixel tiles, groups, chunks, rows of a tile, copies, elements) and (channel tiles, chunks, ...): the tiles of
     output channels count those of all groups. "product" has the sums of each of the `parts` of the chunks in the order
-    of registers, "tile" in the order of memory, and "sums" leaves out what is past the end. Where zero is another number
-    in x, "sums" has it subtracted in a stage "offsets" of (K,), the zero point times the sum of a channel's weights.
+    of registers, "tile" in the order of memory, and "sums" leaves out what is past the end. Where x has a zero point,
+    "sums" subtracts a stage "offsets" of (K,): the zero point times the sum of a channel's weights.
     """
     flat = _in_a_row(workload)
     x = te.placeholder(*workload.operands["x"], name="x")
@@ -146,7 +146,7 @@ def tensor_gemm(workload: ConvWorkload, tile: FragmentTile, parts: int, split: i
         place = (part, p // tile.block_m, k // tile.block_n, *m, *n)
         if offsets is None:
             return tiled[place]
-        return tiled[place] - (offsets[k] if parts == 1 else tirx.Select(part == 0, offsets[k], zero))
+        return tiled[place] - (offsets[k] if parts == 1 else tirx.if_then_else(part == 0, offsets[k], zero))
 
     offsets, zero = _offsets(w, workload), tirx.const(0, sum_type)
     sums = te.compute((parts, flat.batch * flat.width, workload.out_channels), exact, name="sums")
