@@ -46,9 +46,11 @@ def _resolve_zero_point(name: str, zero_point: object, dtype: str) -> ZeroPoint:
     """Return the zero point of numbers of a type, unset for 0, which is the only one of numbers that are summed."""
     if zero_point is msgspec.UNSET or (is_integer(zero_point) and zero_point == 0):
         return msgspec.UNSET
-    low, high = (STORAGE_TYPES[dtype].bounds if dtype in QUANTIZED else None) or (0, 0)
+    if dtype not in QUANTIZED:
+        raise InvalidArgumentError(name, zero_point, f"0, for numbers in {dtype}")
+    low, high = STORAGE_TYPES[dtype].bounds or (0, 0)
     if not is_integer(zero_point) or not low <= zero_point <= high:
-        raise InvalidArgumentError(name, zero_point, f"an integer from {low} to {high}, for {dtype}")
+        raise InvalidArgumentError(name, zero_point, f"an integer from {low} to {high}, for numbers in {dtype}")
     return int(zero_point)
 
 
