@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import msgspec
+import numpy as np
 from tensor_cases import CONFIGS, FIRST, LAST, SHAPES, layer, mma, random_layer, wgmma
 
 from tvmconv.checking.draws import Draw
@@ -97,3 +99,49 @@ def random_integers(draw: Draw) -> Problem:
             epilogue=Epilogue() if out_dtype == "int32" else epilogue,
         )
     )
+
+
+Exact = tuple[Problem, dict[str, np.ndarray], np.ndarray]
+"""A convolution, operands without an output, and what they have to give, without any error."""
+
+
+def long_sums(dtype: str, value: int, zero_point: int) -> Exact:
+    """Return a convolution whose sums, of 57,600 terms where padding is none, are near 2^31."""
+    problem = layer((1, 6400, 3, 3), (32, 6400, 3, 3), dtype, x_zero_point=zero_point)
+    (x, _), (w, _), (output, _) = problem.workload.operands.values()
+    taps = np.array([[4, 6, 4], [6, 9, 6], [4, 6, 4]])
+    expected = np.broadcast_to((6400 * taps * (value - zero_point) * -128)[None, :, :, None], output)
+    return problem, {"x": np.full(x, value, dtype), "w": np.full(w, -128, np.int8)}, expected
+
+
+MIDDLES = (-300.5, -128.5, -127.5, -2.5, -1.5, -0.5, 0.5, 1.5, 2.5, 126.5, 127.5, 128.5, 254.5, 255.5, 256.5)
+"""Numbers in the middle between integers, some past what types hold."""
+
+
+def middles(out_dtype: str, zero_point: int) -> Exact:
+    """Return a convolution of zeros whose shift is rounded: to even, and then the zero point is added."""
+    numbers = (*MIDDLES, np.nan, np.inf, -np.inf, 1e30, -1e30, 0.49999997, -0.49999997, 2.5000002, 3.0)
+    options = {"out_dtype": out_dtype, "out_zero_point": zero_point, "shift": True}
+    problem = layer((1, 16, 1, 2), (32, 16, 1, 1), "int8", **options)
+    shift = np.resize(np.array(numbers, np.float32), 32)
+    low, high = np.iinfo(out_dtype).min, np.iinfo(out_dtype).max
+    rounded = np.rint(np.where(np.isnan(shift), -np.inf, shift).astype(np.float64))
+    expected = np.broadcast_to(np.clip(rounded + zero_point, low, high), (1, 1, 2, 32))
+    return (
+        problem,
+        {"x": np.zeros((1, 1, 2, 16), "int8"), "w": np.zeros((32, 1, 1, 16), "int8"), "shift": shift},
+        expected,
+    )
+
+
+EXACT: dict[str, Callable[[], Exact]] = {
+    **{
+        f"long-{dtype}-{value}-{zero_point}": partial(long_sums, dtype, value, zero_point)
+        for dtype, value, zero_point in (("int8", -128, 0), ("int8", -128, 127), ("uint8", 255, 0), ("uint8", 0, 255))
+    },
+    **{
+        f"middles-{out_dtype}-{zero_point}": partial(middles, out_dtype, zero_point)
+        for out_dtype in QUANTIZED
+        for zero_point in (0, 1)
+    },
+}

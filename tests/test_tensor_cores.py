@@ -10,7 +10,7 @@ import pytest
 import tvm
 import tvm_ffi
 from emulated_gpu import Emulator, HazardError, device_functions
-from integer_cases import INTEGERS, random_integers
+from integer_cases import EXACT, INTEGERS, random_integers
 from spaces import check_space, check_whole_space
 from sparing import every
 from tensor_cases import (
@@ -287,9 +287,9 @@ def test_random_convolution_of_integers(number: int) -> None:
     check_ring(problem, config, lowered(problem, config))
 
 
-def integers_by_twin(problem: Problem, config: Config, **operands: np.ndarray) -> np.ndarray:
+def integers_by_twin(problem: Problem, config: Config, operands: dict[str, np.ndarray]) -> np.ndarray:
     """Return what the serial twin makes of operands, into an output filled with ones."""
-    _, (shape, dtype) = problem.workload.operands.popitem()
+    *_, (shape, dtype) = problem.workload.operands.values()
     output = tvm.runtime.tensor(np.ones(shape, dtype))
     twin = build_twin(problem, select(problem, SM_90, config, "tensor"), SM_90)
     memory = [tvm.runtime.empty(*parameter) for parameter in twin.workspace.parameters]
@@ -299,37 +299,11 @@ def integers_by_twin(problem: Problem, config: Config, **operands: np.ndarray) -
 
 
 @pytest.mark.parametrize("config", [MMA, WGMMA], ids=["mma", "wgmma"])
-@pytest.mark.parametrize(("dtype", "value", "zero_point"), [("int8", -128, 0), ("int8", -128, 127), ("uint8", 255, 0)])
-def test_extreme_integers_of_a_long_sum(dtype: str, value: int, zero_point: int, config: Config) -> None:
-    """Sums near 2^31 are exact: of 57,600 terms, in which padding is none."""
-    problem = layer((1, 6400, 3, 3), (32, 6400, 3, 3), dtype, x_zero_point=zero_point)
-    shapes = {name: shape for name, (shape, _) in problem.workload.operands.items()}
-    x, w = np.full(shapes["x"], value, dtype), np.full(shapes["w"], -128, np.int8)
-    got = integers_by_twin(problem, config, x=x, w=w)
-    taps = np.array([[4, 6, 4], [6, 9, 6], [4, 6, 4]])
-    expected = np.broadcast_to((6400 * taps * (value - zero_point) * -128)[None, :, :, None], got.shape)
-    assert abs(expected).max() > 2**29
-    np.testing.assert_array_equal(got, expected)
-
-
-HALVES = np.array([-300.5, -128.5, -127.5, -2.5, -1.5, -0.5, 0.5, 1.5, 2.5, 126.5, 127.5, 128.5, 254.5, 255.5, 256.5])
-"""Numbers in the middle between integers, some past what types hold."""
-
-
-@pytest.mark.parametrize("out_dtype", ["int8", "uint8"])
-@pytest.mark.parametrize("zero_point", [0, 1])
-def test_middles_are_rounded_to_even(out_dtype: str, zero_point: int) -> None:
-    """The zero point comes after: with an odd one, what is rounded is odd."""
-    rest = np.array([np.nan, np.inf, -np.inf, 1e30, 0.49999997, -0.49999997, 3.0])
-    shift = np.concatenate([HALVES, rest, np.zeros(32 - len(HALVES) - len(rest))]).astype(np.float32)
-    options = {"out_dtype": out_dtype, "out_zero_point": zero_point, "shift": True}
-    problem = layer((1, 16, 1, 2), (32, 16, 1, 1), "int8", **options)
-    x, w = np.zeros((1, 1, 2, 16), np.int8), np.zeros((32, 1, 1, 16), np.int8)
-    low, high = np.iinfo(out_dtype).min, np.iinfo(out_dtype).max
-    expected = np.clip(np.rint(np.where(np.isnan(shift), -np.inf, shift).astype(np.float64)) + zero_point, low, high)
-    for config in (MMA, mma(32, 32, 1, 1)):
-        got = integers_by_twin(problem, config, x=x, w=w, shift=shift)
-        np.testing.assert_array_equal(got[0, 0], [expected, expected])
+@pytest.mark.parametrize("name", EXACT)
+def test_exact_integers(name: str, config: Config) -> None:
+    """The largest sums, and numbers in the middle between two integers, are what they have to be."""
+    problem, operands, expected = EXACT[name]()
+    np.testing.assert_array_equal(integers_by_twin(problem, config, operands), expected)
 
 
 def test_wrong_integers_are_caught() -> None:
@@ -338,18 +312,18 @@ def test_wrong_integers_are_caught() -> None:
     problem = layer((1, 32, 6, 6), (32, 32, 3, 3), "uint8", **options)
     operands = random_operands(problem.workload)
     inputs = {name: operands[name] for name in ("x", "w", "scale")}
-    got = integers_by_twin(problem, MMA, **inputs)
+    got = integers_by_twin(problem, MMA, inputs)
     check_result(problem.workload, operands, got)
     assert len(np.unique(got)) > 100
     other = layer((1, 32, 6, 6), (32, 32, 3, 3), "uint8", out_dtype="int8", scale=True)
     wrong = got.copy()
     wrong.flat[77] += 1 if wrong.flat[77] < 127 else -1
-    for each in (wrong, integers_by_twin(other, MMA, **inputs)):
+    for each in (wrong, integers_by_twin(other, MMA, inputs)):
         with pytest.raises(AssertionError, match="elements are wrong"):
             check_result(problem.workload, operands, each)
     factors = {name: operands[name] for name in ("x", "w")}
     sums = layer((1, 32, 6, 6), (32, 32, 3, 3), "uint8")
-    exact = integers_by_twin(sums, MMA, **factors)
+    exact = integers_by_twin(sums, MMA, factors)
     check_result(sums.workload, factors, exact)
     with pytest.raises(AssertionError, match="1 of 1152 elements are wrong"):
         check_result(sums.workload, factors, exact + (np.arange(exact.size) == 5).reshape(exact.shape).astype("int32"))
