@@ -74,6 +74,10 @@ INTEGERS: dict[str, Case] = {
         layer((3, 40, 1, 1), (32, 40, 3, 3), "uint8", LAST, padding=1, x_zero_point=9),
         mma(16, 32, 1, 2),
     ),
+    "padding-alone": (
+        layer((1, 16, 4, 1), (32, 16, 1, 1), "int8", stride=(1, 2), padding=(0, 1, 0, 0), x_zero_point=5),
+        mma(32, 32, 1, 1),
+    ),
     "gelu": (
         layer(*LARGE, "int8", out_dtype="uint8", out_zero_point=40, scale=True, activation="gelu"),
         wgmma(64, 32, 1, 1),

@@ -260,8 +260,8 @@ def conv2d(
 
     A torch tensor x in channels_last goes in as it is where a schedule takes it: on a GPU's tensor cores, by the
     algorithm "tensor", for output channels in fours, with groups in sixteens. The result is then in channels_last, and
-    so must `out` be; w and a residual that are not are copied in every call. Elsewhere x is, which this module's logger
-    says, and the result is contiguous. With the `layout` "NHWC" arrays of any kind have the shapes
+    so must `out` be; w and a residual that are not are copied in every call. Elsewhere x is copied in every call, which
+    this module's logger says, and the result is contiguous. With the `layout` "NHWC" arrays of any kind have the shapes
     (N, H, W, C), (K, R, S, C/groups) and (N, Ho, Wo, K); it is refused where no schedule takes it.
 
     On tensor cores x may be of int8 or uint8, w of int8. Sums of `(x - x_zero_point) * w` are exact; padding adds

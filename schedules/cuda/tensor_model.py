@@ -154,9 +154,8 @@ def estimate(problem: Problem, config: Config, target: tvm.target.Target) -> flo
     stored = config.block_m * config.block_n * workload.sum_bytes / L2_BYTES
     busy = turns * (part_chunks(workload, config) * step + stored) + LATENCY * ceil_div(turns, together)
     parts = 2 * config.split_k * prod(workload.output_shape) * workload.sum_bytes if config.split_k > 1 else 0
-    kernels = (
-        int(config.split_k > 1) + (workload.zero_point != 0) + lays_out_weight(workload, weight_split(problem, config))
-    )
+    kernels = int(config.split_k > 1) + lays_out_weight(workload, weight_split(problem, config))
+    kernels += workload.zero_point != 0
     image = 0
     if lays_out_input(workload):
         kernels += 1

@@ -167,7 +167,10 @@ class Sample:
         self._expected = Expected(msgspec.structs.replace(problem, workload=part), operands)
 
     def check(self, got: np.ndarray, rounding: float = 0.0) -> None:
-        """Assert that `got`, made from an output filled with NaN, is written everywhere, and right in the sample."""
+        """Assert that `got` is right in the sample, and written everywhere: it was filled with what is `unwritten`.
+
+        Of integers that shows in the sample alone.
+        """
         is_ = (got.shape, str(got.dtype))
         if is_ != self._operand:
             raise AssertionError(f"{' '.join(map(str, is_))}, expected {' '.join(map(str, self._operand))}")
