@@ -60,6 +60,7 @@ def test_old_workloads_are_todays() -> None:
     ("options", "message"),
     [
         ({"out_dtype": "int64"}, "out_dtype is 'int64'; expected float32, .* or int32"),
+        ({"out_dtype": ["int8"]}, r"out_dtype is \['int8'\]; expected float32, .* or int32"),
         ({"dtype": "float32", "out_dtype": "int8"}, "out_dtype is 'int8'; expected float32, as x is, or x in int8 or"),
         ({"dtype": "int32"}, "dtype is 'int32'; expected float32, float16, bfloat16, int8 or uint8"),
         ({"x_zero_point": 128}, "x_zero_point is 128; expected an integer from -128 to 127, for numbers in int8"),

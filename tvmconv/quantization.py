@@ -29,7 +29,7 @@ def resolve_quantization(
         _resolve_zero_point("out_zero_point", epilogue.zero_point, dtype)
         return msgspec.UNSET, zero_point
     out_dtype = "int32" if out_dtype is msgspec.UNSET else out_dtype
-    if out_dtype not in STORAGE_TYPES:
+    if out_dtype not in tuple(STORAGE_TYPES):
         raise InvalidArgumentError("out_dtype", out_dtype, one_of([*STORAGE_TYPES]))
     if out_dtype == "int32" and epilogue != Epilogue():
         others = one_of([name for name in STORAGE_TYPES if name != "int32"])
