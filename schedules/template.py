@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
+from tvmconv.dtypes import FLOATS, one_of
 from tvmconv.problem import Problem
 from tvmconv.workload import ConvWorkload
 
@@ -16,17 +17,23 @@ if TYPE_CHECKING:
 
 
 class Layouts(NamedTuple):
-    """The layouts that a template takes of each operand, by the names of their kinds; see `tvmconv.layout`."""
+    """The layouts that a template takes of each operand, by the names of their kinds, and the types that it takes of x.
+
+    See `tvmconv.layout` and `tvmconv.dtypes`.
+    """
 
     x: tuple[str, ...] = ("NCHW",)
     w: tuple[str, ...] = ("KCRS",)
     output: tuple[str, ...] = ("NCHW",)
     """The residual has the output's."""
+    dtypes: tuple[str, ...] = FLOATS
 
     def obstacle(self, workload: ConvWorkload) -> str | None:
         """Return which operand of a workload is in none of them, as `Template.obstacle` does; None without one."""
+        if workload.dtype not in self.dtypes:
+            return f"takes {one_of(self.dtypes)}, not {workload.dtype}"
         named = workload.x_layout.name, workload.weight_layout.name, workload.output_layout.name
-        for operand, name, known in zip(self._fields, named, self, strict=True):
+        for operand, name, known in zip(self._fields, named, self, strict=False):
             if name not in known:
                 return f"takes {operand} in {' or '.join(known)}, not {name}"
         return None
@@ -48,7 +55,7 @@ class Template(Protocol):
     by the former ones, so that records that have these are read."""
 
     LAYOUTS: Layouts
-    """The layouts of x, w and the output that it takes; problems in others never come to it."""
+    """The layouts of x, w and the output, and the types of x, that it takes: problems in others never come to it."""
 
     OPEN_SIZES: tuple[str, ...]
     """The sizes that may be known only when its kernels run, of `tvmconv.problem.OPEN_SIZES`; it defines its

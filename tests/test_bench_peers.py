@@ -8,7 +8,7 @@ import pytest
 
 from tvmconv import ConvWorkload, Epilogue, operators
 from tvmconv.bench import suite
-from tvmconv.bench.peers import OURS, default_peers, known_peers
+from tvmconv.bench.peers import LIMITS, OURS, default_peers, known_peers
 from tvmconv.errors import InvalidArgumentError
 from tvmconv.targets import resolve_target
 from tvmconv.testing import random_operands
@@ -99,3 +99,11 @@ def test_peers_for_gpus_and_the_slow_one() -> None:
     assert "metaschedule" not in default_peers()
     with pytest.raises(InvalidArgumentError, match="peers is 'tensorflow'; expected some of tvmconv-plain"):
         suite.choose_peers("pytorch,tensorflow")
+
+
+def test_peers_for_integers() -> None:
+    """Only tvmconv and the copies are asked for convolutions of integers."""
+    peers = {OURS.name: OURS, **known_peers(), **{peer.name: peer for peer in LIMITS}}
+    asked = {name for name, peer in peers.items() if peer.takes_integers}
+    assert asked >= {"tvmconv", "tvmconv-plain", "tvmconv-tensor", "copy", "copy-kernel"}
+    assert not asked & {"pytorch", "im2col-gemm", "onnxruntime", "tvm", "metaschedule"}

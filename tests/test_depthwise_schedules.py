@@ -17,7 +17,7 @@ from sparing import sparing
 
 from tvmconv import ConvWorkload, cuda
 from tvmconv.dispatch import select, template_for
-from tvmconv.dtypes import DTYPES, NARROW
+from tvmconv.dtypes import FLOATS, NARROW
 from tvmconv.lowering import build, lower
 from tvmconv.problem import Problem
 from tvmconv.schedules.cpu import depthwise
@@ -188,7 +188,7 @@ def workloads(draw: Callable[..., Any]) -> ConvWorkload:
         stride=(size(3), size(3)),
         padding=padding,
         dilation=dilation,
-        dtype=draw(st.sampled_from(DTYPES)),
+        dtype=draw(st.sampled_from(FLOATS)),
         scale=draw(st.booleans()),
         shift=draw(st.booleans()),
         activation=draw(st.sampled_from([None, "relu", "relu6", ("clip", -1.0, None)])),

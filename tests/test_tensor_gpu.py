@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 import numpy as np
 import pytest
 import tvm
+from integer_cases import EXACT, INTEGERS, random_integers
 from tensor_cases import ALL_CASES, KINDS, NOTHING_READ, layer, mma, one_chunk, random_layer, wgmma
 
+import tvmconv
+from tvmconv import ConvWorkload
+from tvmconv.arrays import to_torch
 from tvmconv.checking.draws import Draw
 from tvmconv.checking.factors import DATA, Factors, fma_sums
+from tvmconv.checking.operands import unwritten
 from tvmconv.dispatch import select
-from tvmconv.dtypes import NARROW
+from tvmconv.dtypes import NARROW, QUANTIZED, STORAGE_TYPES
 from tvmconv.lowering import KERNEL_NAME, Kernel, build_kernel
 from tvmconv.problem import Problem
 from tvmconv.schedules.cuda import tensor
 from tvmconv.schedules.cuda.tensor import Config
 from tvmconv.targets import device_of, has_gpu, resolve_target, tensor_instructions
-from tvmconv.testing import conformance
+from tvmconv.testing import check_result, conformance, random_operands
 from tvmconv.testing.configs import legal_configs
 from tvmconv.testing.conformance import How
 from tvmconv.testing.trials import Trial
@@ -115,7 +122,8 @@ def matrix_kernel(problem: Problem, config: Config | None) -> Kernel:
 
 def run(kernel: Kernel, problem: Problem, x: np.ndarray, w: np.ndarray) -> np.ndarray:
     """Return the output of a 1x1 convolution of one row of pixels, as (pixels, channels)."""
-    given = {"x": x, "w": w, "output": np.full((len(x), len(w)), np.nan)}
+    nothing = unwritten(problem.workload.output_storage.name)
+    given = {"x": x, "w": w, "output": np.full((len(x), len(w)), nothing)}
     tensors = [
         tvm.runtime.tensor(given[name].reshape(shape).astype(dtype), device_of(TARGET))
         for name, (shape, dtype) in problem.workload.operands.items()
@@ -230,3 +238,78 @@ def test_finite_numbers_give_finite_results(name: str, factor: int) -> None:
     factors[1 - factor] *= 0.25
     x, w = factors
     np.testing.assert_allclose(product_in_float32(name, x, w), exact(x, w), rtol=2.0**-21)
+
+
+# Integers
+
+
+@pytest.mark.parametrize("name", INTEGERS)
+def test_configuration_of_integers(name: str) -> None:
+    problem, config = INTEGERS[name]
+    require("wgmma" if config.wgmma else "mma")
+    check(problem, config)
+
+
+@pytest.mark.parametrize("name", [name for name, (_, config) in INTEGERS.items() if not config.wgmma])
+def test_default_configuration_of_integers(name: str) -> None:
+    check(INTEGERS[name][0], None)
+
+
+@pytest.mark.parametrize("number", range(64))
+@pytest.mark.parametrize("family", ["mma", "wgmma"])
+def test_random_convolution_of_integers(family: str, number: int) -> None:
+    """A random convolution into an output of a random type is right in a random configuration of a family."""
+    require(family)
+    problem = random_integers(Draw(number))
+    configs = legal_configs(tensor.space(problem, TARGET), str(number))
+    check(problem, next(config for config in configs if config.wgmma == (family == "wgmma")), number)
+
+
+@pytest.mark.parametrize("config", [mma(32, 32, 2, 1), wgmma(64, 32, 1, 1), None], ids=["mma", "wgmma", "default"])
+@pytest.mark.parametrize("name", EXACT)
+def test_exact_integers(name: str, config: Config | None) -> None:
+    """The largest sums, and numbers in the middle between two integers, are what they have to be."""
+    require("wgmma" if config is not None and config.wgmma else "mma")
+    problem, operands, expected = EXACT[name]()
+    *_, (shape, dtype) = problem.workload.operands.values()
+    kernel = matrix_kernel(problem, config)
+    arrays = (*operands.values(), np.ones(shape, dtype))
+    tensors = [tvm.runtime.tensor(array, device_of(TARGET)) for array in arrays]
+    memory = [tvm.runtime.empty(*parameter, device_of(TARGET)) for parameter in kernel.workspace.parameters]
+    kernel.executable[KERNEL_NAME](*tensors, *memory)
+    np.testing.assert_array_equal(tensors[-1].numpy(), expected)
+
+
+@pytest.mark.parametrize("dtype", QUANTIZED)
+@pytest.mark.parametrize("config", TILES, ids=str)
+def test_places_of_integers_in_fragments(config: Config, dtype: str) -> None:
+    """Each output of a tile takes each of the 128 terms of a chunk from the right place of both factors."""
+    require("wgmma" if config.wgmma else "mma")
+    terms, rows, columns = 128, config.block_m, config.block_n
+    problem = layer((1, terms, 1, rows), (columns, terms, 1, 1), dtype)
+    kernel = matrix_kernel(problem, config)
+    rng = np.random.default_rng(0)
+    x = rng.integers(*(STORAGE_TYPES[dtype].bounds or (0, 0)), (rows, terms), endpoint=True)
+    w = rng.integers(-128, 128, (columns, terms))
+    for first in range(terms):
+        one_hots = [np.eye(terms, dtype=int)[(np.arange(count) * 5 + first) % terms] for count in (rows, columns)]
+        for each in ((one_hots[0], w), (x, one_hots[1])):
+            np.testing.assert_array_equal(run(kernel, problem, *each), each[0] @ each[1].T)
+
+
+@pytest.mark.parametrize("order", ["contiguous_format", "channels_last"])
+@pytest.mark.parametrize("out_dtype", ["int32", "int8", "uint8", "float32"])
+def test_tensors_of_integers(out_dtype: str, order: str) -> None:
+    """Tensors of torch go in and out of `tvmconv.conv2d`, with their zero points."""
+    torch = pytest.importorskip("torch")
+    options: dict[str, Any] = {"stride": 2, "out_dtype": out_dtype, "x_zero_point": 130}
+    inputs = {} if out_dtype == "int32" else {"scale": True, "residual": True}
+    points = {"out_zero_point": 7} if out_dtype in QUANTIZED else {}
+    workload = ConvWorkload.conv2d((2, 48, 15, 13), (32, 48, 3, 3), dtype="uint8", **options, **inputs, **points)
+    operands = random_operands(workload)
+    given = {name: to_torch(array).cuda() for name, array in operands.items() if name != "output"}
+    given["x"] = given["x"].to(memory_format=getattr(torch, order))
+    y = tvmconv.conv2d(**given, **options, **points)
+    assert (y.dtype, y.is_cuda) == (getattr(torch, out_dtype), True)
+    assert y.is_contiguous(memory_format=getattr(torch, order))
+    check_result(workload, operands, y.cpu().contiguous().numpy())

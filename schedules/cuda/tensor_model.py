@@ -7,7 +7,7 @@ from math import prod
 
 import tvm
 
-from tvmconv.compute.tensor_gemm import ROW_BYTES, depth, lays_out_input, lays_out_weight
+from tvmconv.compute.tensor_gemm import ROW_BYTES, depth, image_elements, lays_out_input, lays_out_weight
 from tvmconv.problem import Problem
 from tvmconv.targets import arch_of, tensor_instructions
 from tvmconv.targets.devices import Gpu, gpu_of
@@ -46,9 +46,8 @@ def obstacle(problem: Problem, target: tvm.target.Target) -> str | None:
     least, where = (VECTOR, "") if workload.groups == 1 else (LEAST_COLUMNS, " of a group")
     if workload.multiplier % least:
         return f"takes output channels{where} in multiples of {least}, not {workload.multiplier}"
-    image = workload.batch * workload.height * workload.width * workload.groups * depth(workload)
     packed = 2 * workload.out_channels * prod(workload.kernel) * depth(workload)
-    if max(image, packed) >= 2**31:  # what TVM cannot count in 32 bits
+    if max(image_elements(workload), packed) >= 2**31:  # what TVM cannot count in 32 bits
         return "takes operands of fewer than 2^31 elements, as it lays them out"
     return None
 
@@ -165,11 +164,11 @@ def estimate(problem: Problem, config: Config, target: tvm.target.Target) -> flo
     busy = turns * (part_chunks(workload, config) * step + stored) + LATENCY * ceil_div(turns, together)
     parts = 2 * config.split_k * prod(workload.output_shape) * workload.sum_bytes if config.split_k > 1 else 0
     kernels = int(config.split_k > 1) + lays_out_weight(workload, weight_split(problem, config))
+    kernels += workload.zero_point != 0
     image = 0
     if lays_out_input(workload):
         kernels += 1
-        laid = prod(workload.x_shape) // workload.w_shape[1] * depth(workload)
-        image = (prod(workload.x_shape) + laid) * workload.itemsize
+        image = (prod(workload.x_shape) + image_elements(workload)) * workload.itemsize
     copied = max(busy, workload.bytes_moved / gpu.bytes_per_clock)
     return copied + (parts + IMAGE * image) / gpu.bytes_per_clock + kernels * KERNEL
 

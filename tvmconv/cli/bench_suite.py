@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 import click
 
-from ..dtypes import DTYPES
+from ..dtypes import DTYPES, QUANTIZED
 from ..epilogue import Epilogue
 from ..errors import InvalidArgumentError
 from ..precision import DEFAULT
@@ -49,7 +50,9 @@ def share(ctx: click.Context, param: click.Parameter, value: str | None) -> floa
     help="The share of zeros in the weights: tvmconv takes its sparse kernels, with other peers by default.",
 )
 @precision_option
-@click.option("--epilogue", is_flag=True, help="Add scale, shift and ReLU to each convolution.")
+@click.option(
+    "--epilogue", is_flag=True, help="Add scale, shift and ReLU to each convolution; integers are stored as such."
+)
 @click.option(
     "--peers", metavar="A,B", help="Measure only these peers, and the copies.  [default: all but metaschedule]"
 )
@@ -117,9 +120,11 @@ def suite(
     device = device_facts(kind)
     assert device is not None  # device_of has found it
     chosen = choose_peers(peers, sparsity is not None, precision)
-    tail = Epilogue(scale=True, shift=True, low=0.0) if epilogue else Epilogue()
+    tail: dict[str, Any] = {"epilogue": Epilogue(scale=True, shift=True, low=0.0)} if epilogue else {}
+    if epilogue and dtype in QUANTIZED:
+        tail["out_dtype"] = dtype
     workloads = {
-        (suite, name): msgspec.structs.replace(workload, epilogue=tail)
+        (suite, name): msgspec.structs.replace(workload, **tail)
         for suite in names
         for name, workload in load_suite(suite, kind, batch, dtype).items()
     }

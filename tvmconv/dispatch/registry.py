@@ -141,7 +141,7 @@ def _told(template: Template, obstacle: str | None) -> str:
 
 
 def _require_dtype(problem: Problem, target: tvm.target.Target) -> None:
-    """Raise `InvalidArgumentError` for a GPU that is too old for the problem's dtype."""
+    """Raise `InvalidArgumentError` for a CPU or a GPU that has no kernels for the problem's dtype."""
     storage = problem.workload.storage
     if not computes_with(target, storage):
         raise InvalidArgumentError("target", arch_of(target), f"sm_{storage.cuda_arch} or later, for {storage.name}")

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
-from ..epilogue import Epilogue
 from ..errors import InvalidArgumentError
 from ..precision import DEFAULT
 from ..problem import Problem
@@ -142,7 +141,7 @@ class _Question:
         described: dict[Problem, str] = {}
         for problem in self.measured:
             word = "" if problem == self.problem else f" for {problem.precision}"
-            plain = msgspec.structs.replace(problem.workload, epilogue=Epilogue())
+            plain = problem.workload.without_epilogue()
             described[problem] = f"tuned{word}"
             described.setdefault(msgspec.structs.replace(problem, workload=plain), f"tuned{word} without its epilogue")
         for history in (*applied.get(), *((shipped(),) if self.device is not None else ())):

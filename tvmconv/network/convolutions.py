@@ -12,7 +12,7 @@ from tvm.sym import Analyzer
 from tvm.tirx.analysis import undefined_vars
 
 from ..compute import with_sizes
-from ..dtypes import STORAGE_TYPES
+from ..dtypes import FLOATS, one_of
 from ..errors import InvalidArgumentError
 from ..substitution import substitute
 from ..workload import ConvWorkload
@@ -40,7 +40,7 @@ def is_linear(expr: relax.Expr) -> bool:
         return False
     x, w = (argument.ty for argument in expr.args)
     is_known = x.ndim == w.ndim == 2 and sizes_of(x) is not None and isinstance(x.shape[1], tvm.tirx.IntImm)
-    return is_known and x.dtype == w.dtype == expr.ty.dtype and str(x.dtype) in STORAGE_TYPES
+    return is_known and x.dtype == w.dtype == expr.ty.dtype and str(x.dtype) in FLOATS
 
 
 def describe_linear(name: str, call: relax.Call) -> Convolution:
@@ -124,6 +124,8 @@ def _workload(call: relax.Call) -> ConvWorkload:
     attrs, (x, w) = call.attrs, (argument.ty for argument in call.args)
     batch, channels, *size = _assumed_shape(x)
     out_channels, _, *kernel = static_shape(w) or ()
+    if str(x.dtype) not in FLOATS:  # Relax's integers have sums of their own type
+        raise InvalidArgumentError("dtype", str(x.dtype), one_of(FLOATS))
     padding = [int(n) for n in attrs.padding]
     before, after = padding[: len(size)], padding[len(size) :]
 
