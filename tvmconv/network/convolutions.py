@@ -66,7 +66,7 @@ def open_sizes(x: relax.TensorType) -> dict[str, tvm.tirx.PrimExpr]:
 
 def described(workload: ConvWorkload, x: relax.TensorType) -> str:
     """Return a workload in words, with the sizes of x that are known only when the model runs."""
-    return str(with_sizes(workload, open_sizes(x)))
+    return size_text(with_sizes(workload, open_sizes(x)))
 
 
 def _assumed_shape(x: relax.TensorType) -> tuple[int, ...]:
