@@ -23,6 +23,18 @@ def same_environment() -> Iterator[None]:
     os.environ.update(before)
 
 
+@pytest.fixture
+def brief(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let benchmarks time everything for a moment, and find the limits of a device with little work."""
+    from tvmconv.bench import network, overhead, roofs, suite, timing
+
+    for module in (network, overhead, roofs, suite):
+        monkeypatch.setattr(module, "SECONDS", 0.001)
+    monkeypatch.setattr(timing._WallTimer, "SETTLE", 0.001)
+    monkeypatch.setattr(roofs, "COPIED_BYTES", 2**20)
+    monkeypatch.setattr(roofs, "STEPS", 2**10)
+
+
 @pytest.fixture(scope="module")
 def without_torch(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Hide torch from processes that the tests of a module start: TVM would import it, which takes 2 s in each."""
