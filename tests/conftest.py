@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import pytest
 
 import tvmconv
+
+if TYPE_CHECKING:
+    from tvmconv.autotvm.builder import LocalBuilder
 
 if workers := int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "0")):
     # Processes that run tests side by side share the cores: TVM's threads spin while they wait, each on one.
@@ -21,6 +25,16 @@ def same_environment() -> Iterator[None]:
     yield
     os.environ.clear()
     os.environ.update(before)
+
+
+@pytest.fixture(scope="session")
+def builder() -> Iterator[LocalBuilder]:
+    """Yield a builder whose process the tests of all files share: it takes a second to start."""
+    from tvmconv.autotvm.builder import LocalBuilder
+
+    builder = LocalBuilder(n_parallel=1)
+    yield builder
+    builder.close()
 
 
 @pytest.fixture
