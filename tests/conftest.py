@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import pytest
@@ -14,8 +15,12 @@ if TYPE_CHECKING:
     from tvmconv.autotvm.builder import LocalBuilder
 
 if workers := int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "0")):
-    # Processes that run tests side by side share the cores: TVM's threads spin while they wait, each on one.
+    # Processes that run tests side by side share the cores: TVM's threads, and torch's, spin while they wait.
     tvmconv.set_num_threads(max(1, tvmconv.get_num_threads() // workers))
+    with suppress(ImportError):
+        import torch
+
+        torch.set_num_threads(max(1, torch.get_num_threads() // workers))
 
 
 @pytest.fixture(autouse=True)
