@@ -258,13 +258,11 @@ def test_command_line_refuses_it(tmp_path: Path) -> None:
     assert (narrow.exit_code, "tensor cores may add up float16" in narrow.stderr) == (2, True)
 
 
-def test_benchmark_takes_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_benchmark_takes_it(brief: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     pytest.importorskip("torch")
-    from tvmconv.bench import suite
     from tvmconv.cli import bench_suite
 
     monkeypatch.setattr(bench_suite, "load_suite", lambda *_: {"one": WORKLOAD})
-    monkeypatch.setattr(suite, "SECONDS", 1e-4)
     given = "bench", "suite", "sparse-paper", "--peers", "tvmconv-direct", "--rounds", "1"
     report = tvmconv_json(*given, "--precision", "strict")
     (row,) = report["rows"]

@@ -98,12 +98,12 @@ def test_dispatch_takes_the_least_estimate(toy: None) -> None:
     assert compile(PROBLEMS["depthwise"].workload).selection.name == "cpu/depthwise"
 
 
-def test_tuner_tunes_it(toy: None, tmp_path: Path) -> None:
+def test_tuner_tunes_it(toy: None, builder: autotvm.LocalBuilder, tmp_path: Path) -> None:
     """In worker processes, which are sent the template; its records are used from then on."""
     log, task = tmp_path / "toy.jsonl", autotvm.task.create(POINTWISE, "llvm", "toy")
-    option = autotvm.measure_option(autotvm.LocalBuilder(n_parallel=1), autotvm.LocalRunner(number=1, repeat=1))
-    autotvm.tune_tasks([task], log, option, tuner="grid", trials=2)
-    option.close()
+    runner = autotvm.LocalRunner(number=1, repeat=1)
+    autotvm.tune_tasks([task], log, autotvm.measure_option(builder, runner), tuner="grid", trials=2)
+    runner.close()
     records = autotvm.record.load_from_file(log).records
     assert {record.template for record in records} == {"cpu/toy"}
     assert {record.status.value for record in records} == {"ok"}
