@@ -45,8 +45,7 @@ def describe_linear(name: str, call: relax.Call) -> Convolution:
     x, (channels, outputs) = call.args[0].ty, static_shape(call.args[1].ty) or ()
     shape = (_batch(x), channels, 1, 1)
     workload = ConvWorkload.conv2d(shape, (outputs, channels, 1, 1), dtype=str(x.dtype))
-    flops = workload.flops if static_shape(x) else None
-    return Convolution(name, described(workload, x), "NC", flops, workload, None, tuple(open_sizes(x)))
+    return Convolution(name, described(workload, x), "NC", workload.flops, workload, None, tuple(open_sizes(x)))
 
 
 ASSUMED_BATCH = 1
@@ -81,7 +80,11 @@ def _is_known(x: relax.TensorType) -> bool:
 def describe(name: str, call: relax.Call) -> Convolution:
     """Describe the convolution that a call of Relax computes, without anything that precedes or follows it."""
     workload, obstacle = None, _form_obstacle(call)
-    if obstacle is None:
+    is_too_open = obstacle is None and _is_too_open(call)
+    if is_too_open:
+        shape = _sizes(call.args[0].ty)
+        obstacle = f"the shape {shape} is known only when the model runs; give it as `shapes` (--input-shapes)"
+    elif obstacle is None:
         try:
             workload = _workload(call)
         except InvalidArgumentError as error:
@@ -90,15 +93,16 @@ def describe(name: str, call: relax.Call) -> Convolution:
         name=name,
         description=described(workload, call.args[0].ty) if workload else _words(call),
         layout=str(call.attrs.data_layout),
-        flops=_flops(call),
+        flops=workload.flops if workload else _flops(call),
         workload=workload,
         obstacle=obstacle,
         open_sizes=tuple(open_sizes(call.args[0].ty)) if workload else (),
+        is_too_open=is_too_open,
     )
 
 
 def _form_obstacle(call: relax.Call) -> str | None:
-    """Return the reason why a ConvWorkload cannot describe the call; None if it can."""
+    """Return the reason why a ConvWorkload cannot describe the call, whatever its sizes; None if it can."""
     attrs, (x, w) = call.attrs, (argument.ty for argument in call.args)
     kind = call.op.name.removeprefix("relax.nn.")
     layouts = (attrs.data_layout, attrs.kernel_layout, attrs.out_layout)
@@ -106,11 +110,15 @@ def _form_obstacle(call: relax.Call) -> str | None:
         return f"{kind} is not supported"
     if layouts != LAYOUTS[kind]:
         return f"layout {' '.join(dict.fromkeys(layouts))} is not supported"
-    if not _is_known(x) or static_shape(w) is None:
-        return f"the shape {_sizes(x)} is known only when the model runs; give it as `shapes` (--input-shapes)"
     if not x.dtype == w.dtype == call.ty.dtype:
         return f"{x.dtype} with {w.dtype} into {call.ty.dtype} is not supported"
     return None
+
+
+def _is_too_open(call: relax.Call) -> bool:
+    """Return whether more than the batch of a convolution is known only when the model runs."""
+    x, w = (argument.ty for argument in call.args)
+    return not _is_known(x) or static_shape(w) is None
 
 
 def _workload(call: relax.Call) -> ConvWorkload:
