@@ -12,6 +12,7 @@ from tvm import relax
 from ..compute import with_sizes
 from ..dtypes import STORAGE_TYPES
 from ..errors import InvalidArgumentError
+from ..problem import ASSUMED_BATCH
 from ..workload import ConvWorkload
 from .constants import constant_value, sizes_of, static_shape
 from .graph import operator_name
@@ -46,13 +47,6 @@ def describe_linear(name: str, call: relax.Call) -> Convolution:
     shape = (_batch(x), channels, 1, 1)
     workload = ConvWorkload.conv2d(shape, (outputs, channels, 1, 1), dtype=str(x.dtype))
     return Convolution(name, described(workload, x), "NC", workload.flops, workload, None, tuple(open_sizes(x)))
-
-
-ASSUMED_BATCH = 1
-"""The batch that kernels are chosen for where it is known only when the model runs.
-
-Work that keeps the threads of a CPU busy for one image does so for more.
-"""
 
 
 def open_sizes(x: relax.TensorType) -> dict[str, tvm.tirx.PrimExpr]:

@@ -24,8 +24,13 @@ TORCH_LEAST = 2
 HINT = "write the model without it, or with operators that Relax has"
 
 
-def export_module(module: torch.nn.Module, inputs: tuple[Any, ...] | None) -> torch.export.ExportedProgram:
-    """Return the module exported in eval mode with example inputs; the module itself is left as it was."""
+def export_module(
+    module: torch.nn.Module, inputs: tuple[Any, ...] | None, dynamic_shapes: Any = None
+) -> torch.export.ExportedProgram:
+    """Return the module exported in eval mode with example inputs; the module itself is left as it was.
+
+    `dynamic_shapes` are what `torch.export` takes as such: sizes to leave open.
+    """
     import torch
 
     expected = "a tuple of example tensors of torch, which a torch.nn.Module is exported with"
@@ -38,7 +43,7 @@ def export_module(module: torch.nn.Module, inputs: tuple[Any, ...] | None) -> to
     module.eval()
     try:
         with torch.no_grad():
-            return torch.export.export(module, inputs)
+            return torch.export.export(module, inputs, dynamic_shapes=dynamic_shapes)
     except IMPORT_ERRORS as error:
         raise UnsupportedModelError(
             f"torch.export cannot export {type(module).__name__} with these inputs: {summary(error)}"
