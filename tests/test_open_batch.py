@@ -15,6 +15,7 @@ from tvmconv import ConvWorkload, operators
 from tvmconv.autotvm.history import apply_history_best
 from tvmconv.autotvm.record import append
 from tvmconv.errors import InvalidArgumentError
+from tvmconv.problem import Problem
 from tvmconv.testing import check_result, random_operands
 from tvmconv.workload import MAX_ELEMENTS
 
@@ -90,6 +91,17 @@ def test_a_batch_with_records_has_a_kernel_of_its_own(tmp_path: Path) -> None:
     assert (measured.workload, measured.problem.open_sizes) == (WORKLOAD, ())
     assert measured.selection.config == TASK.space.configs[5]
     assert shared.problem.open_sizes == ("batch",)
+
+
+def test_kernels_for_a_gpu_are_for_batches_of_one_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(operators.template_named("cuda/depthwise"), "OPEN_SIZES", ("batch",))
+    workload = ConvWorkload.depthwise((1, 8, 16, 16), (8, 1, 3, 3))
+    chosen = [
+        operators._for_any_batch(Problem(msgspec.structs.replace(workload, batch=batch)), "auto", '{"kind": "cuda"}')
+        for batch in (1, 7, 8, 63, 64, 200)
+    ]
+    assert [problem.workload.batch for problem in chosen] == [1, 1, 8, 8, 64, 64]
+    assert {problem.open_sizes for problem in chosen} == {("batch",)}
 
 
 def test_where_no_template_takes_an_open_batch(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -27,7 +27,7 @@ from .errors import InvalidArgumentError
 from .lowering import KERNEL_NAME, build_kernel, lower
 from .parameters import Activation, Padding
 from .precision import DEFAULT
-from .problem import Problem
+from .problem import ASSUMED_BATCH, Problem
 from .targets import backend_of, backend_on, cross_triple, cuda_arch, device_of, resolve_target
 from .workload import ConvWorkload
 from .workspace import Workspace, take_out
@@ -377,9 +377,19 @@ def _kept(problem: Problem, algorithm: str, target: str, state: State) -> Operat
     return _operators[key]
 
 
+SPAN = 8
+"""The ratio of batches from which another kernel is chosen on a GPU."""
+
+
 def _for_any_batch(problem: Problem, algorithm: str, target: str) -> Problem:
-    """Return the problem with an open batch where its template takes that, unless a log has records of this batch."""
-    resolved, opened = resolve_target(target), problem.with_any_batch
+    """Return the problem with an open batch where its template takes that, unless a log has records of this batch.
+
+    On a GPU, where the number of blocks decides what is fast, batches up to the next power of `SPAN` share a kernel.
+    """
+    resolved, assumed = resolve_target(target), ASSUMED_BATCH
+    while backend_of(resolved).on_gpu and SPAN * assumed <= problem.workload.batch:
+        assumed *= SPAN
+    opened = problem.with_any_batch(assumed)
     template = template_name(template_for(problem, resolved, algorithm)).partition("/")[2]
     if template not in algorithms_for(opened, resolved) or tuned(problem, resolved, algorithm):
         return problem
