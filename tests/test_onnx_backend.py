@@ -35,7 +35,7 @@ def test_any_batch() -> None:
     workload = ConvWorkload.conv2d((3, 4, 9, 11), (8, 4, 3, 3))
     graph, operands = Graph(("n", 4, 9, 11)), random_operands(workload)
     model = graph.model(graph.node("Conv", "x", graph.constant(operands["w"]), pads=[1, 1, 1, 1]))
-    prepared = onnx_backend.prepare(model)
+    prepared = onnx_backend.prepare(onnx.shape_inference.infer_shapes(model))
     (y,) = prepared.run([operands["x"]])
     check_result(workload, operands, y)
     (first,) = prepared.run({"x": operands["x"][:1]})
