@@ -20,14 +20,14 @@ from tvm.runtime import Executable, Module
 from . import cuda, storage, threads
 from .arrays import Operand, in_float32, in_nhwc, operand, reshaped, view_in_nhwc
 from .calls import PLAIN, Calls, Launch, given, hashable, types_of
-from .dispatch import Selection, algorithms_for, registry, select, template_named
+from .dispatch import Selection, algorithms_for, registry, select, template_for, template_name, template_named, tuned
 from .dispatch.history import History, applied
 from .dtypes import DTYPES, KNOWN, NARROW
 from .errors import InvalidArgumentError
 from .lowering import KERNEL_NAME, build_kernel, lower
 from .parameters import Activation, Padding
 from .precision import DEFAULT
-from .problem import Problem
+from .problem import ASSUMED_BATCH, Problem
 from .targets import backend_of, backend_on, cross_triple, cuda_arch, device_of, resolve_target
 from .workload import ConvWorkload
 from .workspace import Workspace, take_out
@@ -37,6 +37,8 @@ logger = logging.getLogger(__name__)
 
 class Operator:
     """A convolution compiled for one workload and one target; `tvmconv.compile` makes it.
+
+    With open sizes it takes arrays of any such size, in the place of the workload's.
 
     Call it with the arrays of `workload.operands` but the last, the output, which it returns: x (N, C, H, W),
     w (`workload.w_shape`), and what the epilogue has of vectors (K,) in float32 and of a residual (N, K, Ho, Wo), in
@@ -64,9 +66,7 @@ class Operator:
         # Code for another kind of CPU can be shown and saved.
         self._kernel = None if cross_triple(str(target)) else module[KERNEL_NAME]
         self._workspace = workspace
-        operands = {name: spec for name, spec in workload.operands.items() if name not in self.COMPILED_IN}
-        self._output = operands.pop("output")
-        self._inputs = operands
+        self._inputs = [name for name in workload.operands if name not in (*self.COMPILED_IN, "output")]
         self._calls = Calls()
 
     def __call__(
@@ -82,13 +82,21 @@ class Operator:
 
     def launch(self, x: Any, operands: Sequence[Operand]) -> Launch:
         """Return the launch of the kernel for arrays like these, which are checked; x decides the result's kind."""
-        names, expected = [item.name for item in operands], list(self._inputs)
-        if names != expected:
-            raise InvalidArgumentError("operands", ", ".join(names), f"the workload's: {', '.join(expected)}")
+        names = [item.name for item in operands]
+        if names != self._inputs:
+            raise InvalidArgumentError("operands", ", ".join(names), f"the workload's: {', '.join(self._inputs)}")
         device = tvm.runtime.device(self._device_type, operands[0].device.index)
+        specs = self._workload_of(operands[0]).operands
         for item in operands:
-            item.check(*self._inputs[item.name], device)
-        return Launch.prepare(self._kernel, x, operands, self._inputs, self._output, self._workspace.parameters, device)
+            item.check(*specs[item.name], device)
+        inputs, output = {name: specs[name] for name in names}, specs["output"]
+        return Launch.prepare(self._kernel, x, operands, inputs, output, self._workspace.parameters, device)
+
+    def _workload_of(self, x: Operand) -> ConvWorkload:
+        """Return the workload with the open sizes of an image; raise `InvalidArgumentError` for what kernels refuse."""
+        if not self.problem.open_sizes or len(x.shape) != len(self.workload.operands["x"][0]):
+            return self.workload
+        return msgspec.structs.replace(self.workload, batch=x.shape[0])
 
     @property
     def workspace_bytes(self) -> int:
@@ -146,6 +154,7 @@ class Operator:
         return {
             "workload": msgspec.to_builtins(self.workload),
             "precision": self.problem.precision,
+            "open_sizes": self.problem.open_sizes,
             "template": self.selection.name,
             "config": msgspec.to_builtins(self.selection.config),
             "reason": self.selection.reason,
@@ -156,7 +165,9 @@ class Operator:
     def from_saved(cls, module: Module, target: str, details: dict[str, Any]) -> Operator:
         """Return the operator that `save` wrote."""
         workload, selection = cls._saved_choice(details)
-        problem = Problem(workload, precision=details.get("precision", DEFAULT))  # none in files from before it
+        # Neither is in files from before it.
+        precision, open_sizes = details.get("precision", DEFAULT), tuple(details.get("open_sizes", ()))
+        problem = Problem(workload, precision=precision, open_sizes=open_sizes)
         workspace = msgspec.convert(details["workspace"], Workspace)
         return cls(problem, resolve_target(target), selection, module, workspace)
 
@@ -177,6 +188,7 @@ def compile(  # noqa: A001
     config: Any = None,
     algorithm: str = "auto",
     precision: str = DEFAULT,
+    open_sizes: Sequence[str] = (),
 ) -> Operator:
     """Compile the operator for a workload on a target (anything that `resolve_target` takes).
 
@@ -184,13 +196,14 @@ def compile(  # noqa: A001
     the schedule's default is used: `selection.reason` says which, and so does this module's logger. `algorithm` is
     "auto", or the one to use: "depthwise" for depthwise workloads, else "direct", "im2win", on a GPU "tensor" for its
     tensor cores, or on a CPU "pointwise" for 1x1 ones. `precision` is "float32", or "strict" or "tf32" for more or less
-    exact results with float32 operands; see `Problem.precision` and the rows of `tvmconv.precision`. Building for
-    "cuda" needs no GPU, running does.
+    exact results with float32 operands; see `Problem.precision` and the rows of `tvmconv.precision`. With the
+    `open_sizes` "batch" it is for any batch, and the one in the workload is what the configuration is chosen for.
+    Building for "cuda" needs no GPU, running does.
     """
     if not isinstance(workload, ConvWorkload):
         raise InvalidArgumentError("workload", workload, "a ConvWorkload, such as ConvWorkload.conv2d makes")
     resolved = resolve_target(target)
-    problem = Problem(workload, precision=precision)
+    problem = Problem(workload, precision=precision, open_sizes=tuple(open_sizes))
     selection = select(problem, resolved, config, algorithm)
     logger.info("%s by %s: %s", problem, selection.name, selection.reason)
     kernel = build_kernel(problem, selection, resolved)
@@ -331,7 +344,8 @@ def _prepare(about: tuple[Any, ...], x: Any, operands: list[Operand]) -> Launch:
         workload = workload.in_nhwc()
     elif workload.is_depthwise and weight.shape != workload.w_shape:
         conversions[1] = partial(reshaped, shape=workload.w_shape)
-    operator = _kept(Problem(workload, precision=precision), algorithm, target, state)
+    problem = Problem(workload, precision=precision)
+    operator = _kept(_for_any_batch(problem, algorithm, target), algorithm, target, state)
     for place, convert in conversions.items():
         operands[place] = operand(operands[place].name, convert(operands[place].argument))
     launch = operator.launch(x, operands)
@@ -365,8 +379,28 @@ def _kept(problem: Problem, algorithm: str, target: str, state: State) -> Operat
     if key not in _operators:
         with _lock:
             if key not in _operators:
-                _operators[key] = compile(problem.workload, target, algorithm=algorithm, precision=problem.precision)
+                workload, precision, open_sizes = problem.workload, problem.precision, problem.open_sizes
+                _operators[key] = compile(workload, target, None, algorithm, precision, open_sizes)
     return _operators[key]
+
+
+SPAN = 8
+"""The ratio of batches from which another kernel is chosen on a GPU."""
+
+
+def _for_any_batch(problem: Problem, algorithm: str, target: str) -> Problem:
+    """Return the problem with an open batch where its template takes that, unless a log has records of this batch.
+
+    On a GPU, where the number of blocks decides what is fast, batches up to the next power of `SPAN` share a kernel.
+    """
+    resolved, assumed = resolve_target(target), ASSUMED_BATCH
+    while backend_of(resolved).on_gpu and SPAN * assumed <= problem.workload.batch:
+        assumed *= SPAN
+    opened = problem.with_any_batch(assumed)
+    template = template_name(template_for(problem, resolved, algorithm)).partition("/")[2]
+    if template not in algorithms_for(opened, resolved) or tuned(problem, resolved, algorithm):
+        return problem
+    return opened
 
 
 def _is_narrow(item: Operand, dtype: str) -> bool:

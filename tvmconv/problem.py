@@ -13,6 +13,13 @@ OPEN_SIZES = ("batch", "height", "width")
 """The names of the sizes of a workload that can be open."""
 
 
+ASSUMED_BATCH = 1
+"""The batch that kernels are chosen for where it is known only when they run.
+
+Work that keeps the threads of a CPU busy for one image does so for more.
+"""
+
+
 class Problem(msgspec.Struct, frozen=True, omit_defaults=True):
     """A workload, the sparsity of its weight, and the precision; one configuration is the best for each problem.
 
@@ -76,6 +83,11 @@ class Problem(msgspec.Struct, frozen=True, omit_defaults=True):
         """The share of non-zeros in the weight; 1 for a dense kernel, which takes every weight as one."""
         return 1.0 if self.sparsity is None else 1 - self.sparsity
 
+    def with_any_batch(self, assumed: int = ASSUMED_BATCH) -> Problem:
+        """Return the same problem with an open batch; `assumed` is the one that the configuration is chosen for."""
+        workload = msgspec.structs.replace(self.workload, batch=assumed)
+        return msgspec.structs.replace(self, workload=workload, open_sizes=("batch",))
+
     @property
     def is_depthwise(self) -> bool:
         """True if the weight is an operand, and each output channel reads one input channel."""
@@ -89,7 +101,8 @@ class Problem(msgspec.Struct, frozen=True, omit_defaults=True):
     def __str__(self) -> str:
         zeros = "" if self.sparsity is None else f", {100 * self.sparsity:g}% zeros"
         word = "" if self.precision == DEFAULT else f", precision {self.precision}"
-        return f"{self.workload}{zeros}{word}"
+        sizes = "".join(f", any {name}" for name in self.open_sizes)
+        return f"{self.workload}{zeros}{word}{sizes}"
 
     def to_json(self) -> str:
         """Return one line of JSON, for another process."""

@@ -220,10 +220,7 @@ class ConvWorkload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
                 self.kernel,
                 f"one that, dilated to {window[0]}x{window[1]}, fits the padded input of {padded[0]}x{padded[1]}",
             )
-        rounded = [-(-size // stride) * stride for size, stride in zip(padded, self.stride, strict=True)]
-        padded_x = (self.batch, self.in_channels, *rounded)
-        shapes = {"x": self.x_shape, "w": self.w_shape, "output": self.output_shape, "padded x": padded_x}
-        for name, shape in shapes.items():
+        for name, shape in self.tensors.items():
             if prod(shape) > MAX_ELEMENTS:
                 raise InvalidArgumentError(name, shape, f"a tensor of at most {MAX_ELEMENTS} elements")
 
@@ -317,6 +314,13 @@ class ConvWorkload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     @property
     def output_shape(self) -> tuple[int, int, int, int]:
         return self.batch, self.out_channels, *self.output_size
+
+    @property
+    def tensors(self) -> dict[str, tuple[int, ...]]:
+        """The shapes, in their logical order, of the tensors that kernels index."""
+        rounded = [-(-size // stride) * stride for size, stride in zip(self.padded_input, self.stride, strict=True)]
+        padded_x = (self.batch, self.in_channels, *rounded)
+        return {"x": self.x_shape, "w": self.w_shape, "output": self.output_shape, "padded x": padded_x}
 
     @property
     def operands(self) -> dict[str, tuple[tuple[int, ...], str]]:

@@ -14,6 +14,7 @@ from tvm.tirx.analysis import undefined_vars
 from ..compute import with_sizes
 from ..dtypes import FLOATS, one_of
 from ..errors import InvalidArgumentError
+from ..problem import ASSUMED_BATCH
 from ..substitution import substitute
 from ..workload import ConvWorkload
 from .constants import constant_value, sizes_of, static_shape
@@ -47,15 +48,11 @@ def describe_linear(name: str, call: relax.Call) -> Convolution:
     """Describe a linear layer as the convolution that it is, with kernels and images of one element."""
     x, (channels, outputs) = call.args[0].ty, static_shape(call.args[1].ty) or ()
     workload = ConvWorkload.conv2d((*_assumed_shape(x), 1, 1), (outputs, channels, 1, 1), dtype=str(x.dtype))
-    flops = workload.flops if static_shape(x) else None
-    return Convolution(name, described(workload, x), "NC", flops, workload, None, tuple(open_sizes(x)))
+    return Convolution(name, described(workload, x), "NC", workload.flops, workload, None, tuple(open_sizes(x)))
 
 
-ASSUMED_BATCH, ASSUMED_SIDE = 1, 224
-"""The batch, and the height or width of the model's images, that kernels are chosen for where they are open.
-
-Work that keeps the threads of a CPU busy for one image does so for more.
-"""
+ASSUMED_SIDE = 224
+"""The height or width of a model's images that kernels are chosen for where it is known only when the model runs."""
 
 
 def open_sizes(x: relax.TensorType) -> dict[str, tvm.tirx.PrimExpr]:
@@ -87,7 +84,11 @@ def _assumed_shape(x: relax.TensorType) -> tuple[int, ...]:
 def describe(name: str, call: relax.Call) -> Convolution:
     """Describe the convolution that a call of Relax computes, without anything that precedes or follows it."""
     workload, obstacle = None, _form_obstacle(call)
-    if obstacle is None:
+    is_too_open = obstacle is None and _is_too_open(call)
+    if is_too_open:
+        shape = _sizes(call.args[0].ty)
+        obstacle = f"the shape {shape} is known only when the model runs; give it as `shapes` (--input-shapes)"
+    elif obstacle is None:
         try:
             workload = _workload(call)
         except InvalidArgumentError as error:
@@ -96,15 +97,16 @@ def describe(name: str, call: relax.Call) -> Convolution:
         name=name,
         description=described(workload, call.args[0].ty) if workload else _words(call),
         layout=str(call.attrs.data_layout),
-        flops=_flops(call),
+        flops=workload.flops if workload else _flops(call),
         workload=workload,
         obstacle=obstacle,
         open_sizes=tuple(open_sizes(call.args[0].ty)) if workload else (),
+        is_too_open=is_too_open,
     )
 
 
 def _form_obstacle(call: relax.Call) -> str | None:
-    """Return the reason why a ConvWorkload cannot describe the call; None if it can."""
+    """Return the reason why a ConvWorkload cannot describe the call, whatever its sizes; None if it can."""
     attrs, (x, w) = call.attrs, (argument.ty for argument in call.args)
     kind = call.op.name.removeprefix("relax.nn.")
     layouts = (attrs.data_layout, attrs.kernel_layout, attrs.out_layout)
@@ -112,11 +114,15 @@ def _form_obstacle(call: relax.Call) -> str | None:
         return f"{kind} is not supported"
     if layouts != LAYOUTS[kind]:
         return f"layout {' '.join(dict.fromkeys(layouts))} is not supported"
-    if sizes_of(x) is None or "channels" in open_sizes(x) or static_shape(w) is None:
-        return f"the shape {_sizes(x)} is known only when the model runs; give it as `shapes` (--input-shapes)"
     if not x.dtype == w.dtype == call.ty.dtype:
         return f"{x.dtype} with {w.dtype} into {call.ty.dtype} is not supported"
     return None
+
+
+def _is_too_open(call: relax.Call) -> bool:
+    """Return whether other sizes of a convolution than `OPEN_SIZES` are known only when the model runs."""
+    x, w = (argument.ty for argument in call.args)
+    return sizes_of(x) is None or "channels" in open_sizes(x) or static_shape(w) is None
 
 
 def _workload(call: relax.Call) -> ConvWorkload:

@@ -30,9 +30,9 @@ class Importer(ONNXGraphImporter):  # type: ignore[misc]
     operators = frozenset((*_get_convert_map(), *DIRECT, *CONVERTERS))
     """The names of the operators that can be imported."""
 
-    def __init__(self, shapes: dict[str, list[int]], nodes: Mapping[str, onnx.NodeProto]) -> None:
+    def __init__(self, nodes: Mapping[str, onnx.NodeProto]) -> None:
         """Start an import; `nodes` are the model's nodes by the tensors that they or their inlined parts make."""
-        super().__init__(shape_dict=shapes, dtype_dict=None)
+        super().__init__(shape_dict={}, dtype_dict=None)
         self.bb = _RelaxBuilder()
         self._nodes_of_model = nodes
 

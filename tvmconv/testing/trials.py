@@ -71,15 +71,34 @@ class Trial(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The share of zeros in a weight that is compiled in; None for a kernel of any weight."""
     precision: str = DEFAULT
     """The word for how exact the result has to be, one of `tvmconv.precision.WORDS`."""
+    open_sizes: tuple[str, ...] = ()
+    """The sizes that are known only when the kernel runs; it is tried with several of each."""
 
     @property
     def problem(self) -> Problem:
         """The problem that the kernel solves."""
-        return Problem(self.workload, self.sparsity, self.precision)
+        return Problem(self.workload, self.sparsity, self.precision, self.open_sizes)
+
+    @property
+    def workloads(self) -> tuple[ConvWorkload, ...]:
+        """The workloads to try the kernel with: its own, or where the batch is open, those of other batches."""
+        if not self.open_sizes:
+            return (self.workload,)
+        batch = self.workload.batch
+        return tuple(msgspec.structs.replace(self.workload, batch=each) for each in (1, batch + 1, 2 * batch + 1))
 
 
 def random_trial(draw: Draw, target: tvm.target.Target, operands: int) -> tuple[Trial, bool]:
     """Return a trial on a target, without knobs, and whether the default configuration is meant."""
+    trial, is_default = _closed_trial(draw, target, operands)
+    opened = msgspec.structs.replace(trial, open_sizes=("batch",))
+    if draw.chance(0.25) and trial.algorithm in algorithms_for(opened.problem, target):
+        return opened, is_default
+    return trial, is_default
+
+
+def _closed_trial(draw: Draw, target: tvm.target.Target, operands: int) -> tuple[Trial, bool]:
+    """Return such a trial with all sizes known."""
     while (workload := _attempt(draw)) is None or not computes_with(target, workload.storage):
         pass
     is_default, nonfinite = draw.chance(1 / 3), draw.chance(0.1)
