@@ -9,7 +9,7 @@ memory that no barrier parts from a conflicting one raises `HazardError`.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from math import prod
@@ -17,8 +17,10 @@ from typing import Any
 
 import numpy as np
 import tvm
+import tvm_ffi
 from tvm import tirx
 from tvm.s_tir.pipeline import default_s_tir_pipeline
+from tvm.sym.analyzer import Analyzer
 
 from tvmconv.dtypes import STORAGE_TYPES
 
@@ -78,12 +80,33 @@ class Copies:
     places: list[tuple[Memory, np.ndarray, np.ndarray, np.ndarray]] = field(default_factory=list)
 
 
-def device_functions(func: tirx.PrimFunc, target: tvm.target.Target) -> list[tirx.PrimFunc]:
-    """Return the kernels that TVM makes of a scheduled function, in their order."""
+def device_functions(
+    func: tirx.PrimFunc, target: tvm.target.Target, sizes: Mapping[str, int] | None = None
+) -> list[tirx.PrimFunc]:
+    """Return the kernels that TVM makes of a scheduled function, in their order, with numbers for its open sizes."""
     module = tirx.transform.BindTarget(tvm.target.Target(target, "llvm"))(tvm.IRModule({"kernel": func}))
-    lowered = default_s_tir_pipeline()[0](module)
+    # Otherwise the host would compute parts of the expressions of sizes, and pass them on.
+    with tvm.transform.PassContext(config={"tirx.disable_cse_tir": bool(sizes)}):
+        lowered = default_s_tir_pipeline()[0](module)
     found = {name.name_hint: each for name, each in lowered.functions.items()}
-    return [found[name] for name in sorted(found) if int(found[name].attrs["calling_conv"]) == 2]
+    kernels = [found[name] for name in sorted(found) if int(found[name].attrs["calling_conv"]) == 2]
+    return [_with_sizes(kernel, sizes or {}) for kernel in kernels]
+
+
+def _with_sizes(kernel: tirx.PrimFunc, sizes: Mapping[str, int]) -> tirx.PrimFunc:
+    """Return a kernel without the parameters that are sizes, which become numbers, also in the size of its grid."""
+
+    def number(var: tvm.ir.Var) -> Any:
+        return tirx.IntImm("int32", sizes[var.name]) if var.name in sizes else var
+
+    others = [param for param in kernel.params if param.name not in sizes]
+    body = tvm_ffi.structural_map(kernel.body, (tvm.ir.Var, number))
+    return tirx.PrimFunc(others, body, kernel.ret_type, attrs=kernel.attrs)
+
+
+def _number(size: Any) -> int:
+    """Return a size, an expression of numbers."""
+    return int(Analyzer().simplify(size))
 
 
 def numpy_type(dtype: Any) -> np.dtype[Any]:
@@ -134,7 +157,7 @@ class Emulator:
         memory = self.memories[source]
         if isinstance(memory, str):
             dtype = numpy_type(stmt.buffer.dtype)
-            size = prod(int(extent) for extent in stmt.buffer.shape) * dtype.itemsize
+            size = prod(map(_number, stmt.buffer.shape)) * dtype.itemsize
             array = self.arrays.setdefault(memory, np.full(size, 255, np.uint8))
             memory = Memory(array.reshape(-1).view(np.uint8)[None], np.zeros_like(self.lane))
         self.memories[stmt.buffer] = memory
@@ -369,10 +392,8 @@ def _uniform(value: Any) -> int:
 
 
 def _collect_extents(stmt: Any, extents: dict[str, int]) -> None:
-    import tvm_ffi
-
     def note(attribute: tirx.AttrStmt) -> None:
         if attribute.attr_key == "thread_extent":
-            extents[str(attribute.node.thread_tag)] = int(attribute.value)
+            extents[str(attribute.node.thread_tag)] = _number(attribute.value)
 
     tvm_ffi.structural_walk(stmt, [(tirx.AttrStmt, note)])

@@ -8,14 +8,21 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import prod
+from typing import Any
 
 import numpy as np
 import tvm
 import tvm_ffi
 from tvm import tirx
 from tvm.s_tir.stmt import SBlock, SBlockRealize
+from tvm.sym.analyzer import Analyzer
 
+from .compute.open_sizes import VARIABLES
+from .substitution import substitute
 from .targets import backend_of
+
+Spec = tuple[tuple[Any, ...], str]
+"""The shape and dtype of an array."""
 
 
 @dataclass(frozen=True)
@@ -23,10 +30,21 @@ class Workspace:
     """The memory that a kernel takes, and the part of it that a call has to pass."""
 
     nbytes: int
-    """The bytes in all, without memory that single threads of a CPU take for their present task, and without arrays
-    on a CPU that depend on an open size."""
+    """The bytes in all, without memory that single threads of a CPU take for their present task; where the batch is
+    open, those for a batch of one."""
     parameters: tuple[tuple[tuple[int, ...], str], ...]
-    """The shape and dtype of each array that the kernel takes after its output: all on a GPU, none on a CPU."""
+    """The shape and dtype of each array that the kernel takes after its output: all on a GPU, none on a CPU. Where the
+    batch is open, they are those for a batch of one: `sized` has the others."""
+    batched: tuple[int | None, ...] = ()
+    """The axis of each array that grows with an open batch, None for one that does not; nothing for a known batch."""
+
+    def sized(self, batch: Any) -> tuple[Spec, ...]:
+        """Return the shape and dtype of each array for a batch, which may be an expression of TVM."""
+        axes = self.batched or (None,) * len(self.parameters)
+        return tuple(
+            (tuple(size * batch if place == axis else size for place, size in enumerate(shape)), dtype)
+            for (shape, dtype), axis in zip(self.parameters, axes, strict=True)
+        )
 
 
 NO_WORKSPACE = Workspace(0, ())
@@ -41,14 +59,25 @@ def take_out(func: tirx.PrimFunc, target: tvm.target.Target) -> tuple[tirx.PrimF
     """
     root = func.body.block
     taken = _shared(root)
-    fixed = [buffer for buffer in taken if all(isinstance(size, tirx.IntImm) for size in buffer.ty.shape)]
-    parameters = tuple((tuple(int(size) for size in buffer.ty.shape), str(buffer.ty.dtype)) for buffer in fixed)
+    parameters = tuple((tuple(map(_for_one, buffer.ty.shape)), str(buffer.ty.dtype)) for buffer in taken)
     nbytes = sum(prod(shape) * np.dtype(dtype).itemsize for shape, dtype in parameters)
     if not backend_of(target).workspace_is_passed:
         return func, Workspace(nbytes, ())
+    axes = tuple(map(_batched_axis, taken))
+    workspace = Workspace(nbytes, parameters, () if set(axes) <= {None} else axes)
     kept = [buffer for buffer in root.alloc_buffers if buffer not in taken]
     body = SBlockRealize([], True, SBlock([], [], [], root.name_hint, root.body, alloc_buffers=kept))
-    return tirx.PrimFunc([*func.params, *taken], body, func.ret_type, attrs=func.attrs), Workspace(nbytes, parameters)
+    return tirx.PrimFunc([*func.params, *taken], body, func.ret_type, attrs=func.attrs), workspace
+
+
+def _for_one(size: tirx.PrimExpr) -> int:
+    """Return a size of a workspace for a batch of one."""
+    return int(Analyzer().simplify(substitute(size, {VARIABLES["batch"]: 1})))
+
+
+def _batched_axis(buffer: tvm.ir.Var) -> int | None:
+    """Return the axis of a workspace that is as many times as long as the batch; None where none depends on it."""
+    return next((place for place, size in enumerate(buffer.ty.shape) if not isinstance(size, tirx.IntImm)), None)
 
 
 def has_workspace(func: tirx.PrimFunc) -> bool:

@@ -72,7 +72,7 @@ def bind(skeleton: Skeleton, constants: Constants, blocks: Sequence[Sequence[int
         task, shares = tirx.Var("task", "int32"), min(int(stmt.annotations[SHARES]), len(blocks))
         body = bound(stmt.body, [blocks[share::shares] for share in range(shares)], task % shares)
         body = substitute(body, {stmt.loop_var: task // shares})
-        return tirx.For(task, 0, int(stmt.extent) * shares, stmt.kind, body)
+        return tirx.For(task, 0, stmt.extent * shares, stmt.kind, body)
 
     def one_launch(stmt: tirx.AttrStmt, group: Sequence[Sequence[int]]) -> tirx.Stmt:
         number = tirx.Var("block", "int32")
@@ -97,7 +97,8 @@ def _can_outline(skeleton: Skeleton) -> bool:
     found: list[tirx.For] = []
     tvm_ffi.structural_walk(skeleton.func.body, (tirx.For, found.append))
     parallel = (loop for loop in found if loop.kind == tirx.ForKind.PARALLEL)
-    tasks = any(int(loop.extent) * int(loop.annotations.get(SHARES, 1)) > 1 for loop in parallel)
+    turns = [loop.extent * int(loop.annotations.get(SHARES, 1)) for loop in parallel]
+    tasks = any(not isinstance(count, tirx.IntImm) or int(count) > 1 for count in turns)
     return tasks and any(_nbytes(buffer) > STACK_BYTES for buffer in _private(skeleton))
 
 

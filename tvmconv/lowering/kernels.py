@@ -6,6 +6,7 @@ from functools import lru_cache
 from threading import Lock
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import msgspec
 import numpy as np
 import tvm
 from tvm import tirx
@@ -114,7 +115,8 @@ def lower(problem: Problem, selection: Selection, target: tvm.target.Target, nam
 
 def fold(problem: Problem, selection: Selection, target: tvm.target.Target, constants: Constants) -> Folded:
     """Return the lowered function of a sparse problem, with its constants in it."""
-    skeleton = kept_skeleton(Problem(problem.workload, 0.0), selection.template, selection.config, str(target))
+    shared = msgspec.structs.replace(problem, sparsity=0.0)
+    skeleton = kept_skeleton(shared, selection.template, selection.config, str(target))
     products, most = skeleton.pixels * int(np.count_nonzero(constants["w"])), backend_of(target).most_products
     if products > most:
         raise CodeSizeError(f"{problem.workload}: {products} multiply-adds of a thread; at most {most} are compiled in")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import msgspec
 import numpy as np
@@ -28,10 +29,30 @@ from .sparse_kernels import SparseChoice, SparseKernels
 def sites_for(mod: tvm.IRModule, target: tvm.target.Target) -> list[Site]:
     """Return the sites that get kernels on a target, and those of convolutions that stay with TVM.
 
-    On a GPU a linear layer of a single row is TVM's, which reads the weight of such a product faster.
+    On a GPU a linear layer of a single row is TVM's, which reads the weight of such a product faster. A convolution
+    that no template takes with a size that is known only when the model runs is TVM's, too.
     """
     on_gpu = backend_of(target).on_gpu
-    return [site for site in find_convolutions(mod) if not (on_gpu and site.linear and site.described.batch == 1)]
+    sites = [site for site in find_convolutions(mod) if not (on_gpu and site.linear and _has_one_row(site))]
+    return [_left_to_tvm(site, target) if _is_too_open(site, target) else site for site in sites]
+
+
+def _has_one_row(site: Site) -> bool:
+    return site.described.batch == 1 and not site.convolution.open_sizes
+
+
+def _is_too_open(site: Site, target: tvm.target.Target) -> bool:
+    """Return whether a site has sizes that are known only when the model runs, and no template takes it with them."""
+    return bool(site.convolution.open_sizes) and not dispatch.algorithms_for(site.problem(DEFAULT), target)
+
+
+def _left_to_tvm(site: Site, target: tvm.target.Target) -> Site:
+    """Return the site of a convolution without a kernel for its open sizes."""
+    names = " and ".join(site.convolution.open_sizes)
+    obstacle = f"the {names} is known only when the model runs, and no kernel for {target.kind.name} takes it so"
+    obstacle += "; give it as `shapes` (--input-shapes)"
+    convolution = replace(site.convolution, workload=None, obstacle=obstacle, open_sizes=())
+    return Site(convolution, None, (), site.output)
 
 
 def use_kernels(
@@ -93,7 +114,9 @@ def _choose_sparse(sites: Sequence[Site], kernels: SparseKernels) -> dict[int, S
     for place, site in enumerate(sites):
         if site.workload is None:
             continue
-        if choice := kernels.choose(site.convolution.name, site.workload, site.weight, site.vectors):
+        if choice := kernels.choose(
+            site.convolution.name, site.workload, site.weight, site.vectors, site.convolution.open_sizes
+        ):
             chosen[place] = choice
     return chosen
 
@@ -112,7 +135,7 @@ def _call(
     if weight is not None:
         operands[1] = relax.const(packing(weight) if packing else weight)
     output = workload.operands["output"]
-    outputs = [relax.TensorType(*each) for each in (output, *workspace.parameters)]
+    outputs = [relax.TensorType(*each) for each in (output, *workspace.sized(workload.batch))]
     call = relax.call_tir(kernel, operands, outputs)
     if workspace.parameters:
         call = relax.TupleGetItem(call, 0)
