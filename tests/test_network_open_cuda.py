@@ -13,6 +13,7 @@ from tvm import relax, tirx
 
 import tvmconv
 from tvmconv.dispatch import Selection, select
+from tvmconv.dispatch.ranges import ASSUMED_BATCHES
 from tvmconv.lowering import build
 from tvmconv.network import kernels
 from tvmconv.problem import Problem
@@ -25,7 +26,7 @@ CPU, SM_90 = resolve_target("llvm"), resolve_target({"kind": "cuda", "arch": "sm
 TILE = Config(4, 8, 4, 1, 2, 4, 4, 8, 1, 1)
 """A tile of 16 channels and 64 pixels."""
 
-BATCHES = (1, 3, 5)
+BATCHES = (1, 3, 9, 65)
 
 
 def model(batch: int | str) -> tvmconv.Model:
@@ -42,15 +43,17 @@ def images(batch: int) -> np.ndarray:
     return np.random.default_rng(batch).standard_normal((batch, 16, 8, 8)).astype("float32")
 
 
-@pytest.fixture(params=[1, 2], ids=["whole", "split-k"])
+@pytest.fixture(params=[(1, 1, 1), (2, 2, 2), (1, 2, 1)], ids=["whole", "split-k", "ranges"])
 def in_tiles(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let dense convolutions have tiles with an array for the weight, and one for sums where the reduction is split."""
+    """Let dense convolutions have a packed weight, and in each range of batches so many parts of the reduction."""
 
     def chosen(problem: Problem, target: tvm.target.Target) -> Selection:
         tiled = target is SM_90 and not problem.workload.is_depthwise
-        return select(problem, target, replace(TILE, packed=True, split_k=request.param) if tiled else None)
+        split_k = dict(zip(ASSUMED_BATCHES, request.param, strict=True))
+        config = replace(TILE, packed=True, split_k=split_k[problem.workload.batch]) if tiled else None
+        return select(problem, target, config)
 
-    monkeypatch.setattr(kernels.dispatch, "select", chosen)
+    monkeypatch.setattr("tvmconv.dispatch.ranges.select", chosen)
 
 
 @pytest.mark.usefixtures("in_tiles")
