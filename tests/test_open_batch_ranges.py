@@ -9,11 +9,13 @@ import msgspec
 import numpy as np
 import pytest
 import tvm
+from tvm import te, topi
 
 from tvmconv import ConvWorkload
+from tvmconv.compute.open_sizes import VARIABLES
 from tvmconv.dispatch import Selection, ranges, select, select_ranges
 from tvmconv.dispatch.ranges import ASSUMED_BATCHES
-from tvmconv.lowering import KERNEL_NAME, Part, build, join, limited, lower
+from tvmconv.lowering import KERNEL_NAME, Part, as_scheduled, build, join, limited, lower
 from tvmconv.problem import Problem
 from tvmconv.serial import TWIN_TARGET
 from tvmconv.targets import resolve_target
@@ -128,3 +130,24 @@ def test_arrays_are_shared_and_no_larger_than_they_are_used() -> None:
     assert [shape for shape, _ in workspace.sized(100)] == [packed[0], (4, 1, 128, 7 * 28 * 28)]
     saved = msgspec.convert(msgspec.to_builtins(workspace), Workspace)
     assert saved == workspace
+
+
+def test_arrays_that_are_alike_stay_apart_in_one_part() -> None:
+    """The first part has two such arrays, and shares one with the second."""
+
+    def part(least: int, *factors: int) -> Part:
+        x = te.placeholder((VARIABLES["batch"], 4), name="x")
+        stages = [topi.multiply(x, float(factor)) for factor in factors]
+        output = te.compute(x.shape, lambda *place: sum(stage[place] for stage in stages), name="output")
+        func = as_scheduled(te.create_prim_func([x, output]), KERNEL_NAME)
+        return Part(least, *take_out(func, SM_90))
+
+    func, workspace = join([part(1, 2, 10), part(3, 5)])
+    assert workspace.growth == (Growth(0), Growth(0, 2))
+    kernel = build(tvm.IRModule({KERNEL_NAME: func}), CPU)
+    for batch, factor in ((2, 12), (3, 5)):
+        x = np.random.default_rng(batch).random((batch, 4), np.float32)
+        output = tvm.runtime.empty(x.shape, "float32")
+        memory = (tvm.runtime.empty(*spec) for spec in workspace.sized(batch))
+        kernel[KERNEL_NAME](tvm.runtime.tensor(x), output, *memory)
+        np.testing.assert_allclose(output.numpy(), x * factor, rtol=1e-6)

@@ -12,7 +12,7 @@ from tvm.s_tir.stmt import SBlock, SBlockRealize
 
 from ..compute.open_sizes import VARIABLES
 from ..substitution import substitute
-from ..workspace import Growth, Workspace
+from ..workspace import Array, Growth, Workspace
 from .signatures import itemsize
 
 MOST_BYTES = 2**31 - 1
@@ -43,23 +43,28 @@ def join(parts: Sequence[Part], own_weights: bool = False) -> tuple[tirx.PrimFun
     operands = len(first.params) - len(parts[0].workspace.parameters)
     weights = [part.func.params[1] for part in parts] if own_weights else [first.params[1]]
     ends = [*(part.least for part in parts[1:]), None]
-    arrays = {array: end and end - 1 for part, end in zip(parts, ends, strict=True) for array in part.workspace.arrays}
+    most = {each: end and end - 1 for part, end in zip(parts, ends, strict=True) for each in _told_apart(part)}
     workspace = Workspace.passed(
-        (spec, growth and Growth(growth.axis, most)) for (spec, growth), most in arrays.items()
+        (spec, growth and Growth(growth.axis, images)) for ((spec, growth), _), images in most.items()
     )
-    sized = zip(arrays, workspace.sized(VARIABLES["batch"]), strict=True)
-    memory = {array: tirx.decl_buffer(*spec, f"workspace_{place}") for place, (array, spec) in enumerate(sized)}
+    sized = zip(most, workspace.sized(VARIABLES["batch"]), strict=True)
+    memory = {each: tirx.decl_buffer(*spec, f"workspace_{place}") for place, (each, spec) in enumerate(sized)}
     steps = []
     for part, end in zip(parts, ends, strict=True):
         shared = dict(zip(part.func.params[:operands], first.params[:operands], strict=True))
         if own_weights:
             del shared[part.func.params[1]]
-        own = (memory[array] for array in part.workspace.arrays)
-        shared.update(zip(part.func.params[operands:], own, strict=True))
+        shared.update(zip(part.func.params[operands:], map(memory.__getitem__, _told_apart(part)), strict=True))
         steps.append(_in_range(substitute(part.func.body, shared), part.least, end))
     body = SBlockRealize([], True, SBlock([], [], [], first.body.block.name_hint, tirx.SeqStmt(steps)))
     params = [first.params[0], *weights, *first.params[2:operands], *memory.values()]
     return tirx.PrimFunc(params, body, first.ret_type, attrs=first.attrs), workspace
+
+
+def _told_apart(part: Part) -> list[tuple[Array, int]]:
+    """Return the arrays of a part's workspace, each with the number of those before it that are alike."""
+    arrays = part.workspace.arrays
+    return [(array, arrays[:place].count(array)) for place, array in enumerate(arrays)]
 
 
 def limited(func: tirx.PrimFunc, workspace: Workspace) -> tirx.PrimFunc:
