@@ -10,7 +10,8 @@ from typing import Any, NamedTuple
 import msgspec
 import pytest
 import tvm
-from emulated_gpu import Emulator, device_functions
+from device_functions import device_functions
+from emulated_gpu import Emulator
 from open_batches import of_batch
 from tensor_cases import FIRST, MMA, WGMMA, layer, mma, wgmma
 from tvm import tirx
@@ -120,7 +121,7 @@ def test_serial_twin(case: Open) -> None:
         check_result(case.at(batch), operands, tensors[-1].numpy(), precision=case.problem.precision)
 
 
-@pytest.mark.parametrize("case", TENSOR.values(), ids=TENSOR)
+@by_case
 def test_lowered_kernels(case: Open) -> None:
     """One lowering serves for all batches, which are numbers in the emulator alone."""
     func, _ = take_out(with_intrinsics(case.func), SM_90)

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 import tvm
 import tvm_ffi
-from emulated_gpu import Emulator, HazardError, device_functions
+from device_functions import device_functions
+from emulated_gpu import Emulator, HazardError
 from spaces import check_space, check_whole_space
 from sparing import every
 from tensor_cases import (
