@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 import tvm
 import tvm_ffi
-from emulated_gpu import Emulator, HazardError, device_functions
+from device_functions import device_functions
+from emulated_gpu import Emulator, HazardError
 from integer_cases import EXACT, INTEGERS, random_integers
 from spaces import check_space, check_whole_space
 from sparing import every

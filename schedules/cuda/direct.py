@@ -37,7 +37,7 @@ VERSION = 2
 
 LAYOUTS = Layouts()
 
-OPEN_SIZES: tuple[str, ...] = ()
+OPEN_SIZES: tuple[str, ...] = ("batch",)
 
 
 @dataclass(frozen=True)
@@ -67,4 +67,4 @@ def estimate(problem: Problem, config: Config, target: tvm.target.Target) -> flo
 
 def schedule(problem: Problem, config: Config, target: tvm.target.Target) -> Schedule:
     """Schedule the workload's computation; the config must be legal."""
-    return schedule_gemm(problem.workload, config, input_elements)
+    return schedule_gemm(problem, config, input_elements)

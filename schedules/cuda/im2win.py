@@ -42,7 +42,7 @@ VERSION = 1
 
 LAYOUTS = Layouts()
 
-OPEN_SIZES: tuple[str, ...] = ()
+OPEN_SIZES: tuple[str, ...] = ("batch",)
 
 
 @dataclass(frozen=True)
@@ -87,6 +87,6 @@ def estimate(problem: Problem, config: Config, target: tvm.target.Target) -> flo
 
 def schedule(problem: Problem, config: Config, target: tvm.target.Target) -> Schedule:
     """Schedule the workload's computation; the config must be legal."""
-    sch = schedule_gemm(problem.workload, config, window_elements)
+    sch = schedule_gemm(problem, config, window_elements)
     spread_over_grid(sch, sch.get_sblock("windows"))
     return sch

@@ -20,7 +20,6 @@ that replace parts of it: see `tvmconv.lowering.intrinsics`.
 from __future__ import annotations
 
 import tvm
-from tvm import te
 from tvm.s_tir import Schedule
 from tvm.s_tir.schedule import SBlockRV
 
@@ -32,7 +31,7 @@ from tvmconv.problem import Problem
 from tvmconv.workload import ConvWorkload
 
 from ..template import Layouts
-from .gemm_schedule import COPY_THREADS, spread_over_grid
+from .gemm_schedule import COPY_THREADS, begin, spread_over_grid
 from .gemm_tiles import VECTOR
 from .machine import WARP
 from .tensor_intrinsics import product_function
@@ -58,14 +57,14 @@ VERSION = 1
 
 LAYOUTS = Layouts(x=("NHWC", "NCHW"), w=("KRSC", "KCRS"), output=("NHWC", "NCHW"), dtypes=DTYPES)
 
-OPEN_SIZES: tuple[str, ...] = ()
+OPEN_SIZES: tuple[str, ...] = ("batch",)
 
 
 def schedule(problem: Problem, config: Config, target: tvm.target.Target) -> Schedule:
     """Schedule the computation; the config must be legal for the problem."""
     # Step 0. The computation, rounded up to whole tiles
-    workload, tile, split = problem.workload, config.tile, weight_split(problem, config)
-    sch = Schedule(te.create_prim_func(compute.tensor_gemm(workload, tile, config.split_k, split)))
+    workload, tile, split = compute.with_open_sizes(problem), config.tile, weight_split(problem, config)
+    sch = begin(compute.tensor_gemm(workload, tile, config.split_k, split), problem)
     names = ("columns", "product", "tile", "sums", "planes", "output")
     columns, product, tiled, sums, planes, output = (sch.get_sblock(name) for name in names)
     weights = [sch.get_sblock(name) for name in ("weights", "rests")[: max(1, split)]]
@@ -83,8 +82,10 @@ def schedule(problem: Problem, config: Config, target: tvm.target.Target) -> Sch
     pt, pi = sch.split(p, [None, tile.block_m])
     groups, kt, ki = sch.split(k, [workload.groups, None, tile.block_n])
     along = (ki, pi) if in_planes(problem, config) else (pi, ki)
-    sch.reorder(pt, groups, kt, *along)
-    block = sch.fuse(part, pt, groups, kt)  # blocks that read the same pixels run side by side
+    # Blocks that read the same pixels run side by side. TVM cannot divide by a number of tiles that it does not know.
+    blocks = (pt, groups, kt, part) if problem.open_sizes else (part, pt, groups, kt)
+    sch.reorder(*blocks, *along)
+    block = sch.fuse(*blocks)
     sch.bind(block, "blockIdx.x")
     sch.set_scope(tiled, 0, "shared.dyn")
     sch.compute_at(tiled, block, preserve_unit_loops=True)

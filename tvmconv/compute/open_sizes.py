@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import prod
 
 import msgspec
 from tvm import tirx
+from tvm.sym.analyzer import Analyzer
 
 from ..problem import OPEN_SIZES, Problem
 from ..workload import ConvWorkload
@@ -38,3 +40,16 @@ def in_tiles(size: int | tirx.PrimExpr, step: int) -> int | tirx.PrimExpr:
 def with_sizes(workload: ConvWorkload, sizes: Mapping[str, tirx.PrimExpr]) -> ConvWorkload:
     """Return a workload with expressions in the place of its sizes of these names."""
     return OpenWorkload(**{**msgspec.structs.asdict(workload), **sizes}) if sizes else workload
+
+
+def is_whole(size: int | tirx.PrimExpr, step: int) -> bool:
+    """Return whether a size is a multiple of a step, whatever value an open size in it gets."""
+    return size % step == 0 if isinstance(size, int) else bool(Analyzer().can_prove_equal(size % step, 0))
+
+
+def pixel_tiles(workload: ConvWorkload, step: int) -> int | tirx.PrimExpr:
+    """Return the number of tiles of so many pixels, over the output pixels of all images.
+
+    It is written as a loop's extent is that is split into tiles, so that TVM can tell them to be as many.
+    """
+    return (workload.batch * prod(workload.output_size) + step - 1) // step

@@ -18,6 +18,7 @@ from ..dtypes import INFINITY, MAGNITUDE
 from ..workload import ConvWorkload
 from .epilogue import epilogue, epilogue_operands
 from .fragments import FragmentTile, number, place_of
+from .open_sizes import is_whole, pixel_tiles
 
 ROW_BYTES = 128
 """The bytes of a chunk of the reduction in a row of shared memory: what eight threads copy with 16 bytes each."""
@@ -119,7 +120,7 @@ def tensor_gemm(workload: ConvWorkload, tile: FragmentTile, parts: int, split: i
     count = -(-chunks(workload) // parts)
     columns = _columns(x, workload, tile, count * parts)
     factors = _weights(w, workload, tile, count * parts, split)
-    tiles_m, tiles = int(columns.shape[0]), int(factors[0].shape[0])
+    tiles_m, tiles = columns.shape[0], int(factors[0].shape[0])
     sum_type = workload.storage.sums
     chunk = te.reduce_axis((0, count), name="chunk")
     copy = te.reduce_axis((0, VECTORS), name="copy")
@@ -153,7 +154,7 @@ def tensor_gemm(workload: ConvWorkload, tile: FragmentTile, parts: int, split: i
     part = te.reduce_axis((0, parts), name="part")
 
     def gather(n: tirx.Var, k: tirx.Var, h: tirx.Var, v: tirx.Var) -> tirx.PrimExpr:
-        p = v if flat.batch == 1 else n * flat.width + v
+        p = v if isinstance(flat.batch, int) and flat.batch == 1 else n * flat.width + v
         return sums[0, p, k] if parts == 1 else te.sum(sums[part, p, k], axis=part)
 
     planes = te.compute(flat.output_shape, gather, name="planes")
@@ -209,14 +210,14 @@ def _columns(x: te.Tensor, workload: ConvWorkload, tile: FragmentTile, count: in
         tap, c = _term(workload, chunk, copy)
         row = p % (height * width) // width * sh + tap // workload.kernel[1] * dh - top
         col = p % width * sw + tap % workload.kernel[1] * dw - left
-        inside = [] if pixels % tile.block_m == 0 else [p < pixels]
+        inside = [] if is_whole(pixels, tile.block_m) else [p < pixels]
         if workload.padded_input != (workload.height, workload.width):
             inside += [row >= 0, row < workload.height, col >= 0, col < workload.width]
         inside += _before_the_end(workload, tap, count)
         value = image[p // (height * width), row, col, g * channels + c + lane]
         return tirx.if_then_else(tirx.all(*inside), value, zero) if inside else value
 
-    tiles = -(-pixels // tile.block_m)
+    tiles = pixel_tiles(workload, tile.block_m)
     return te.compute((tiles, groups, count, *tile.rows, VECTORS, lanes), column, name="columns")
 
 
