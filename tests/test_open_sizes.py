@@ -104,7 +104,7 @@ def test_layers_left_to_tvm_for_their_sizes_are_warned_of() -> None:
         warnings.simplefilter("error")
         build(transposed)
     with pytest.warns(UserWarning, match=r"^1 of 1 convolutions on TVM's own loops, which are slow: .* give it as `sh"):
-        build(_open_height())
+        build(_open_height(), "cuda")
 
 
 def _open_height() -> onnx.ModelProto:
