@@ -29,6 +29,9 @@ VECTOR = 16
 VECTORS = 8
 """The vectors of a row of a chunk."""
 
+WARP = 32
+"""The threads of a warp."""
+
 WARPGROUP = 4
 """The warps that work on one `wgmma`."""
 
@@ -199,7 +202,12 @@ class Emulator:
     value_FloatImm = value_IntImm  # noqa: N815
 
     def value_Cast(self, expr: Any) -> Any:  # noqa: N802
-        return np.asarray(self.value(expr.value)).astype(numpy_type(expr.ty.dtype))
+        with np.errstate(over="ignore"):  # of what threads have that are not active
+            return np.asarray(self.value(expr.value)).astype(numpy_type(expr.ty.dtype))
+
+    def value_Let(self, expr: Any) -> Any:  # noqa: N802
+        self.values[expr.var] = self.value(expr.value)
+        return self.value(expr.body)
 
     def value_Broadcast(self, expr: Any) -> Any:  # noqa: N802
         return self.value(expr.value)
@@ -233,10 +241,14 @@ class Emulator:
             return np.abs(self.value(args[0]))
         if name == "reinterpret":
             return np.asarray(self.value(args[0])).view(numpy_type(expr.ty.dtype))
+        if name == "tvm_warp_activemask":
+            return np.uint32(2**WARP - 1)
+        if name.startswith("tvm_warp_shuffle"):
+            return self.shuffled(self.value(args[1]), _uniform(self.value(args[2])), name.endswith("down"))
         assert name == "cuda.func_call", name
         function = str(args[0].value)
         given = [self.value(each) for each in args[1:-1]]
-        if product := re.fullmatch(r"tvmconv_(w?g?mma)_(f16|bf16|tf32x[13])_(\d+)x(\d+)", function):
+        if product := re.fullmatch(r"tvmconv_(w?g?mma)_(f16|bf16|tf32x[13]|s8|u8)_(\d+)x(\d+)", function):
             family, kind, *tiles = product.groups()
             goes_on = family == "wgmma" and not kind.startswith("tf32")
             return self.multiply(WARPGROUP if family == "wgmma" else 1, goes_on, [int(each) for each in tiles], *given)
@@ -250,6 +262,13 @@ class Emulator:
             results.append(self.value(expr))
             self.active = before
         return np.where(choice, *results)
+
+    def shuffled(self, value: Any, number: int, down: bool) -> np.ndarray:
+        """Return the value that a lane of each thread's warp has: one with a number, or one so many lanes below it."""
+        assert self.active.all()
+        lane = np.arange(WARP)
+        source = np.where(lane + number < WARP, lane + number, lane) if down else np.full(WARP, number)
+        return np.broadcast_to(value, self.lane.shape).reshape(-1, WARP)[:, source].reshape(self.lane.shape)
 
     def pointer(self, buffer: Any, indices: Any) -> Pointer:
         (index,) = indices
@@ -361,7 +380,9 @@ class Emulator:
         product = rows @ sum(columns).transpose(0, 2, 1)
         by_register = product.reshape(-1, tiles[0], 2, tiles[1], 2).transpose(0, 1, 3, 2, 4).reshape(len(self.lane), -1)
         first = int(_uniform(sums.address)) // 4
-        sums.memory.bytes.view(np.float32)[:, first : first + by_register.shape[1]] += by_register
+        # Sums of a chunk of integers are whole numbers that float32 holds.
+        added = by_register.astype(sums.dtype)
+        sums.memory.bytes.view(sums.dtype)[:, first : first + by_register.shape[1]] += added
 
     def factor(self, pointer: Pointer, address: np.ndarray) -> np.ndarray:
         """Return the rows of a factor for each thread, given the addresses of their vectors."""

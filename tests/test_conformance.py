@@ -6,15 +6,17 @@ import os
 import shlex
 import time
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
 import pytest
+import tvm
 from command_line import tvmconv, tvmconv_json
 
 from tvmconv import ConvWorkload
 from tvmconv.checking.draws import Draw
-from tvmconv.dtypes import DTYPES, NARROW
+from tvmconv.dtypes import DTYPES, FLOATS, NARROW, QUANTIZED
 from tvmconv.errors import WrongResultError
 from tvmconv.precision import DEFAULT, WORDS
 from tvmconv.targets import resolve_target
@@ -43,6 +45,7 @@ def test_trials_are_the_same_everywhere() -> None:
 
 def test_trials_are_of_every_kind() -> None:
     tally = Counter[str]()
+    assert any(random_trial(Draw(f"0/{number}"), CPU, number)[0].open_sizes for number in range(20))
     for workload in drawn(400):
         (r, s), (top, left, bottom, right), epilogue = workload.kernel, workload.padding, workload.epilogue
         kinds = {
@@ -60,7 +63,7 @@ def test_trials_are_of_every_kind() -> None:
             "one-sided padding": (top == 0) != (bottom == 0) and (left == 0) != (right == 0),
             "padding past kernel": max(top, bottom) > workload.window[0],
             "batch": workload.batch > 1,
-            **{dtype: workload.dtype == dtype for dtype in DTYPES},
+            **{dtype: workload.dtype == dtype for dtype in FLOATS},
             "scale": epilogue.scale,
             "shift": epilogue.shift,
             "residual": epilogue.residual,
@@ -79,6 +82,7 @@ def test_trials_of_tensor_cores() -> None:
     found = [trial for trial in trials if trial.algorithm == "tensor"]
     workloads = [trial.workload for trial in found]
     assert {workload.dtype for workload in workloads} == set(DTYPES)
+    assert {each.output_storage.name for each in workloads if each.dtype in QUANTIZED} >= {"int8", "uint8", "int32"}
     assert {trial.precision for trial in found if trial.workload.dtype == "float32"} == {"float32", "tf32"}
     for operand, known in enumerate(LAYOUTS):
         layouts = [(each.layout, each.w_layout, each.out_layout)[operand] for each in workloads]
@@ -155,6 +159,34 @@ def test_a_wrong_kernel_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
         conformance.check(how, wrong)
     with pytest.raises(WrongResultError, match="elements are wrong"):
         conformance.check(how, msgspec.structs.replace(wrong, nonfinite=False))
+
+
+def test_a_batch_that_a_kernel_leaves_out_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A kernel for any batch is built once, and tried with three; this one is right for a batch of 1 alone."""
+    workload = ConvWorkload.depthwise((2, 4, 6, 6), (4, 1, 3, 3))
+    trial = Trial(workload, "depthwise", None, 1, open_sizes=("batch",))
+    assert [each.batch for each in trial.workloads] == [1, 3, 5]
+    built = []
+    build = kernels.build_kernel
+    monkeypatch.setattr(kernels, "build_kernel", lambda *arguments: built.append(build(*arguments)) or built[-1])
+    conformance.check(How('{"kind": "llvm"}'), trial)
+    assert len(built) == 1
+
+    class Narrow:
+        """A kernel that computes the first image alone."""
+
+        def __getitem__(self, name: str) -> Callable[..., None]:
+            return lambda *tensors: built[0].executable[name](*(_first(tensor) for tensor in tensors))
+
+    monkeypatch.setattr(kernels, "build_kernel", lambda *arguments: built[0]._replace(executable=Narrow()))
+    with pytest.raises(WrongResultError, match="^with a batch of 3: "):
+        conformance.check(How('{"kind": "llvm"}'), trial)
+
+
+def _first(tensor: tvm.runtime.Tensor) -> tvm.runtime.Tensor:
+    """Return the first image of a tensor of images, or a weight as it is."""
+    shape = tuple(tensor.shape)
+    return tensor if shape[1:] == (1, 3, 3) else tensor._create_view((1, *shape[1:]))
 
 
 def test_workers_use_all_cores(monkeypatch: pytest.MonkeyPatch) -> None:

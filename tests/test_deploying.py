@@ -94,6 +94,32 @@ def test_what_the_runtime_lacks_is_said(folder: Path) -> None:
     assert all(line.startswith("CompileError: this needs TVM's compiler") for line in said), said
 
 
+def test_any_batch_with_the_runtime_alone(tmp_path: Path) -> None:
+    """A network with an open batch keeps it, with its bound, and needs no more than one for a known batch."""
+    graph = Graph((1, 3, 16, 16))
+    y = graph.conv(graph.node("Relu", graph.conv("x", (8, 3, 3, 3), True)), (8, 1, 3, 3), group=8)
+    model = tvmconv.import_model(graph.model(graph.node("GlobalAveragePool", y)), shapes={"x": ("n<=4", 3, 16, 16)})
+    network = tvmconv.build(model)
+    assert all(layer.kernel.startswith("tvmconv") for layer in network.layers)
+    network.export(tmp_path / "net.so")
+    images = np.random.default_rng(0).standard_normal((5, 3, 16, 16)).astype("float32")
+    np.savez(tmp_path / "images.npz", *(images[:batch] for batch in (1, 4, 3, 5)))
+    script = (
+        "import numpy as np, tvmconv\n"
+        "network, images = tvmconv.load('net.so'), np.load('images.npz').values()\n"
+        "*fitting, too_many = images\n"
+        "np.savez('y.npz', *map(network, fitting))\n"
+        "try: network(too_many)\n"
+        "except tvmconv.TvmconvError as error: print(error)"
+    )
+    environment = {**os.environ, "TVM_USE_RUNTIME_LIB": "1"}
+    command = [sys.executable, "-c", script]
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    assert done.stdout.endswith("with n of 1 to 4\n"), done.stderr
+    for batch, y in zip((1, 4, 3), np.load(tmp_path / "y.npz").values(), strict=True):
+        np.testing.assert_array_equal(y, network(images[:batch]))
+
+
 @pytest.mark.parametrize(
     "arguments", [["build", "net.onnx", "-o", "other.so"], ["tasks", "net.onnx"], ["verify", "--count", "1"]], ids=str
 )

@@ -75,7 +75,11 @@ def test_batch_that_is_left_open() -> None:
     module = separable().eval()
     batch = torch.export.Dim("batch", min=1, max=8)
     network = build(torch.export.export(module, (IMAGE,), dynamic_shapes=({0: batch},)))
-    assert {layer.kernel for layer in network.layers} == {"TVM"}
+    assert all(layer.kernel.startswith("tvmconv") for layer in network.layers)
+    (size,) = network.open_sizes
+    assert (size.least, size.most) == (1, 8)
+    with pytest.raises(InvalidArgumentError, match=rf"x is \(9, 3, 24, 20\); expected .* with {size.name} of 1 to 8"):
+        network(torch.zeros(9, 3, 24, 20))
     for image in (IMAGE[:1], IMAGE, torch.cat([IMAGE, IMAGE[:1]])):
         with torch.no_grad():
             expected = module(image)

@@ -30,6 +30,19 @@ def test_kinds_of_inputs() -> None:
     assert onnx_backend.run_model(relu((1, 2)), [x])[0].tolist() == [[0, 2]]
 
 
+def test_any_batch() -> None:
+    """A model with an open batch is prepared once, with kernels of tvmconv."""
+    workload = ConvWorkload.conv2d((3, 4, 9, 11), (8, 4, 3, 3))
+    graph, operands = Graph(("n", 4, 9, 11)), random_operands(workload)
+    model = graph.model(graph.node("Conv", "x", graph.constant(operands["w"]), pads=[1, 1, 1, 1]))
+    prepared = onnx_backend.prepare(onnx.shape_inference.infer_shapes(model))
+    (y,) = prepared.run([operands["x"]])
+    check_result(workload, operands, y)
+    (first,) = prepared.run({"x": operands["x"][:1]})
+    np.testing.assert_array_equal(first, y[:1])
+    assert [layer.kernel for layer in prepared.network.layers] == ["tvmconv cpu/direct"]
+
+
 def test_one_node() -> None:
     clip = helper.make_node("Clip", ["x", "", "high"], ["y"])
     (y,) = onnx_backend.run_node(clip, [np.array([-1, 2, 9], "float32"), np.float32(3)])

@@ -106,7 +106,9 @@ def test_another_batch_than_the_models() -> None:
         ({"x": (2, 8)}, "shapes is .2, 8.; expected 4 sizes for x"),
         ({"x": (2, 8, 9, 0)}, "expected 4 sizes for x, from 1 to 2147483647"),
         ({"x": (2, 8, 9, 10**20)}, "expected 4 sizes for x"),
-        ({"x": (2, 8, 9, "w")}, "expected 4 sizes for x"),
+        ({"x": (2, 8, 9, "2*w")}, "expected 4 sizes for x, from 1 to 2147483647 or open as in 'n' or 'n<=64'"),
+        ({"x": (2, 8, 9, "9<=w<=8")}, "expected 4 sizes for x"),
+        ({"x": (2, 8, 9, "0<=w")}, "expected 4 sizes for x"),
     ],
 )
 def test_wrong_shapes(shapes: dict[str, Any], message: str) -> None:

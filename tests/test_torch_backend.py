@@ -61,18 +61,45 @@ def check(compiled: Any, module: nn.Module, *inputs: Any) -> None:
 
 
 def test_shapes_that_change(networks: list[Network]) -> None:
-    """Each batch has a network with kernels of tvmconv, though torch leaves the batch open from the second one on."""
+    """The batch that torch leaves open, from the second one on, has one network, with kernels of tvmconv."""
     module = Small().eval()
     compiled = torch.compile(module, backend="tvmconv")
-    for batch in (1, 2, 3, 2, 1):
+    for batch in (1, 2, 3, 2, 4, 1):
         check(compiled, module, IMAGE[:batch])
-    assert [network.inputs[0].shape[0] for network in networks] == [1, 2, 3]
+    first, second = networks
+    assert first.inputs[0].shape == (1, 3, 10, 9)
+    assert isinstance(second.inputs[0].shape[0], str)
+    assert second.inputs[0].shape[1:] == (3, 10, 9)
     assert {layer.kernel for network in networks for layer in network.layers} == {"tvmconv cpu/direct"}
     assert [str(network.layers[0].convolution.workload) for network in networks[:1]] == [
         "conv2d 1x3x10x9 -> 8, 3x3 + scale+shift+relu"
     ]
     check(compiled, module, IMAGE[:1], 3)
     check(compiled, module, IMAGE[:1].contiguous(memory_format=torch.channels_last))
+
+
+@pytest.mark.parametrize("marked", [False, True])
+def test_any_batch_from_the_start(networks: list[Network], marked: bool) -> None:
+    """Heights and widths are those of the inputs, whatever torch leaves open."""
+    module = Small().eval()
+    compiled = torch.compile(module, backend="tvmconv", dynamic=None if marked else True)
+    for batch, width in ((4, 9), (2, 9), (3, 9), (3, 7), (4, 7)):
+        image = IMAGE[:batch, :, :, :width].clone()  # torch looks at what a view is of, too
+        if marked:
+            torch._dynamo.mark_dynamic(image, 0)
+        check(compiled, module, image)
+    assert [network.inputs[0].shape[1:] for network in networks] == [(3, 10, 9), (3, 10, 7)]
+    assert {layer.kernel for network in networks for layer in network.layers} == {"tvmconv cpu/direct"}
+
+
+def test_a_batch_without_kernels_for_any(networks: list[Network], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each batch has a network then: TVM's own loops would take any, slowly."""
+    monkeypatch.setattr(torch_backend, "algorithms_for", lambda problem, target: ())
+    module = Small().eval()
+    compiled = torch.compile(module, backend="tvmconv", dynamic=True)
+    for batch in (2, 3, 2):
+        check(compiled, module, IMAGE[:batch])
+    assert [network.inputs[0].shape[0] for network in networks] == [2, 3]
 
 
 def test_weights_that_change(networks: list[Network]) -> None:

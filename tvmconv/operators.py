@@ -19,15 +19,15 @@ from tvm.runtime import Executable, Module
 
 from . import cuda, storage, threads
 from .arrays import Operand, in_float32, in_nhwc, operand, reshaped, view_in_nhwc
-from .calls import Calls, Launch, given
-from .dispatch import Selection, algorithms_for, registry, select, template_named
+from .calls import PLAIN, Calls, Launch, given, hashable, types_of
+from .dispatch import Selection, algorithms_for, registry, select, template_for, template_name, template_named, tuned
 from .dispatch.history import History, applied
-from .dtypes import KNOWN, STORAGE_TYPES
+from .dtypes import DTYPES, KNOWN, NARROW
 from .errors import InvalidArgumentError
 from .lowering import KERNEL_NAME, build_kernel, lower
 from .parameters import Activation, Padding
 from .precision import DEFAULT
-from .problem import Problem
+from .problem import ASSUMED_BATCH, Problem
 from .targets import backend_of, backend_on, cross_triple, cuda_arch, device_of, resolve_target
 from .workload import ConvWorkload
 from .workspace import Workspace, take_out
@@ -37,6 +37,8 @@ logger = logging.getLogger(__name__)
 
 class Operator:
     """A convolution compiled for one workload and one target; `tvmconv.compile` makes it.
+
+    With open sizes it takes arrays of any such size, in the place of the workload's.
 
     Call it with the arrays of `workload.operands` but the last, the output, which it returns: x (N, C, H, W),
     w (`workload.w_shape`), and what the epilogue has of vectors (K,) in float32 and of a residual (N, K, Ho, Wo), in
@@ -64,9 +66,7 @@ class Operator:
         # Code for another kind of CPU can be shown and saved.
         self._kernel = None if cross_triple(str(target)) else module[KERNEL_NAME]
         self._workspace = workspace
-        operands = {name: spec for name, spec in workload.operands.items() if name not in self.COMPILED_IN}
-        self._output = operands.pop("output")
-        self._inputs = operands
+        self._inputs = [name for name in workload.operands if name not in (*self.COMPILED_IN, "output")]
         self._calls = Calls()
 
     def __call__(
@@ -82,13 +82,21 @@ class Operator:
 
     def launch(self, x: Any, operands: Sequence[Operand]) -> Launch:
         """Return the launch of the kernel for arrays like these, which are checked; x decides the result's kind."""
-        names, expected = [item.name for item in operands], list(self._inputs)
-        if names != expected:
-            raise InvalidArgumentError("operands", ", ".join(names), f"the workload's: {', '.join(expected)}")
+        names = [item.name for item in operands]
+        if names != self._inputs:
+            raise InvalidArgumentError("operands", ", ".join(names), f"the workload's: {', '.join(self._inputs)}")
         device = tvm.runtime.device(self._device_type, operands[0].device.index)
+        specs = self._workload_of(operands[0]).operands
         for item in operands:
-            item.check(*self._inputs[item.name], device)
-        return Launch.prepare(self._kernel, x, operands, self._inputs, self._output, self._workspace.parameters, device)
+            item.check(*specs[item.name], device)
+        inputs, output = {name: specs[name] for name in names}, specs["output"]
+        return Launch.prepare(self._kernel, x, operands, inputs, output, self._workspace.parameters, device)
+
+    def _workload_of(self, x: Operand) -> ConvWorkload:
+        """Return the workload with the open sizes of an image; raise `InvalidArgumentError` for what kernels refuse."""
+        if not self.problem.open_sizes or len(x.shape) != len(self.workload.operands["x"][0]):
+            return self.workload
+        return msgspec.structs.replace(self.workload, batch=x.shape[0])
 
     @property
     def workspace_bytes(self) -> int:
@@ -146,6 +154,7 @@ class Operator:
         return {
             "workload": msgspec.to_builtins(self.workload),
             "precision": self.problem.precision,
+            "open_sizes": self.problem.open_sizes,
             "template": self.selection.name,
             "config": msgspec.to_builtins(self.selection.config),
             "reason": self.selection.reason,
@@ -156,7 +165,9 @@ class Operator:
     def from_saved(cls, module: Module, target: str, details: dict[str, Any]) -> Operator:
         """Return the operator that `save` wrote."""
         workload, selection = cls._saved_choice(details)
-        problem = Problem(workload, precision=details.get("precision", DEFAULT))  # none in files from before it
+        # Neither is in files from before it.
+        precision, open_sizes = details.get("precision", DEFAULT), tuple(details.get("open_sizes", ()))
+        problem = Problem(workload, precision=precision, open_sizes=open_sizes)
         workspace = msgspec.convert(details["workspace"], Workspace)
         return cls(problem, resolve_target(target), selection, module, workspace)
 
@@ -177,6 +188,7 @@ def compile(  # noqa: A001
     config: Any = None,
     algorithm: str = "auto",
     precision: str = DEFAULT,
+    open_sizes: Sequence[str] = (),
 ) -> Operator:
     """Compile the operator for a workload on a target (anything that `resolve_target` takes).
 
@@ -184,13 +196,14 @@ def compile(  # noqa: A001
     the schedule's default is used: `selection.reason` says which, and so does this module's logger. `algorithm` is
     "auto", or the one to use: "depthwise" for depthwise workloads, else "direct", "im2win", on a GPU "tensor" for its
     tensor cores, or on a CPU "pointwise" for 1x1 ones. `precision` is "float32", or "strict" or "tf32" for more or less
-    exact results with float32 operands; see `Problem.precision` and the rows of `tvmconv.precision`. Building for
-    "cuda" needs no GPU, running does.
+    exact results with float32 operands; see `Problem.precision` and the rows of `tvmconv.precision`. With the
+    `open_sizes` "batch" it is for any batch, and the one in the workload is what the configuration is chosen for.
+    Building for "cuda" needs no GPU, running does.
     """
     if not isinstance(workload, ConvWorkload):
         raise InvalidArgumentError("workload", workload, "a ConvWorkload, such as ConvWorkload.conv2d makes")
     resolved = resolve_target(target)
-    problem = Problem(workload, precision=precision)
+    problem = Problem(workload, precision=precision, open_sizes=tuple(open_sizes))
     selection = select(problem, resolved, config, algorithm)
     logger.info("%s by %s: %s", problem, selection.name, selection.reason)
     kernel = build_kernel(problem, selection, resolved)
@@ -246,6 +259,9 @@ def conv2d(
     *,
     precision: str = DEFAULT,
     layout: str = "NCHW",
+    out_dtype: str | None = None,
+    x_zero_point: int = 0,
+    out_zero_point: int = 0,
     out: Any = None,
 ) -> Any:
     """Convolve x (N, C, H, W) with w (K, C/groups, R, S): `activation(y * scale + shift + residual)`.
@@ -261,21 +277,25 @@ def conv2d(
     this module's logger says, and the result is contiguous. With the `layout` "NHWC" arrays of any kind have the shapes
     (N, H, W, C), (K, R, S, C/groups) and (N, Ho, Wo, K); it is refused where no schedule takes it.
 
+    On tensor cores x may be of int8 or uint8, w of int8. Sums of `(x - x_zero_point) * w` are exact; padding adds
+    nothing. The result is these sums in int32, without an epilogue; or in another `out_dtype`, the residual's too, what
+    the epilogue makes of them in float32: in "int8" and "uint8" rounded, to even, plus `out_zero_point`, saturated.
+
     >>> import numpy as np, tvmconv
     >>> x = np.random.rand(1, 64, 56, 56).astype("float32")
     >>> w = np.random.rand(128, 64, 3, 3).astype("float32")
     >>> tvmconv.conv2d(x, w, stride=2, activation="relu").shape
     (1, 128, 28, 28)
     """
-    options = stride, padding, dilation, activation, groups, layout
+    options = stride, padding, dilation, activation, groups, layout, out_dtype, x_zero_point, out_zero_point
     return _call("conv2d", options, algorithm, precision, target, given(x, w, scale, shift, residual), out)
 
 
-OPTIONS = ("stride", "padding", "dilation", "activation", "groups", "layout")
+OPTIONS = (
+    *("stride", "padding", "dilation", "activation"),
+    *("groups", "layout", "out_dtype", "x_zero_point", "out_zero_point"),
+)
 """The options of a call, in the order in which the functions pass them on; a depthwise one has the first four."""
-
-PLAIN = frozenset({int, str, type(None)})
-"""The types whose values are equal only to values of the same type among these."""
 
 
 def _call(
@@ -290,9 +310,9 @@ def _call(
     """Compute the convolution of arrays that `ConvWorkload.<kind>` describes."""
     types = tuple(map(type, options))
     if not PLAIN.issuperset(types) or type(algorithm) is not str or type(precision) is not str:
-        options = tuple(map(_hashable, options))
-        algorithm, precision = _hashable(algorithm), _hashable(precision)
-        types = tuple(map(_types, options))
+        options = tuple(map(hashable, options))
+        algorithm, precision = hashable(algorithm), hashable(precision)
+        types = tuple(map(types_of, options))
     if target is not None and type(target) is not str:
         target = _as_text(target)
     about = kind, options, types, algorithm, precision, target, (threads.changes, registry.changes, applied.get())
@@ -303,11 +323,11 @@ def _prepare(about: tuple[Any, ...], x: Any, operands: list[Operand]) -> Launch:
     """Return the launch of the kernel for a call's options and arrays."""
     kind, options, _, algorithm, precision, target, state = about
     image, weight, *others = operands
-    if image.dtype not in STORAGE_TYPES:
+    if image.dtype not in DTYPES:
         raise InvalidArgumentError("x", image.dtype, f"an array of {KNOWN}")
-    weight.check(weight.shape, image.dtype, image.device)
     described = dict(zip(OPTIONS, options, strict=False)) | {item.name: True for item in others}
     workload = getattr(ConvWorkload, kind)(image.shape, weight.shape, dtype=image.dtype, **described)
+    weight.check(weight.shape, workload.storage.weight, image.device)
     if target is None:
         target = backend_on(image.device.type).kind
     conversions: dict[int, Callable[[Any], Any]]
@@ -318,13 +338,14 @@ def _prepare(about: tuple[Any, ...], x: Any, operands: list[Operand]) -> Launch:
     if channels_last:
         for place, item in enumerate(operands):
             if item.name == "residual":
-                item.check(workload.output_shape, image.dtype, image.device)
+                item.check(workload.output_shape, workload.output_storage.name, image.device)
             if item.name in ("x", "w", "residual"):
                 conversions[place] = view_in_nhwc if item.is_channels_last else in_nhwc
         workload = workload.in_nhwc()
     elif workload.is_depthwise and weight.shape != workload.w_shape:
         conversions[1] = partial(reshaped, shape=workload.w_shape)
-    operator = _kept(Problem(workload, precision=precision), algorithm, target, state)
+    problem = Problem(workload, precision=precision)
+    operator = _kept(_for_any_batch(problem, algorithm, target), algorithm, target, state)
     for place, convert in conversions.items():
         operands[place] = operand(operands[place].name, convert(operands[place].argument))
     launch = operator.launch(x, operands)
@@ -358,29 +379,33 @@ def _kept(problem: Problem, algorithm: str, target: str, state: State) -> Operat
     if key not in _operators:
         with _lock:
             if key not in _operators:
-                _operators[key] = compile(problem.workload, target, algorithm=algorithm, precision=problem.precision)
+                workload, precision, open_sizes = problem.workload, problem.precision, problem.open_sizes
+                _operators[key] = compile(workload, target, None, algorithm, precision, open_sizes)
     return _operators[key]
 
 
+SPAN = 8
+"""The ratio of batches from which another kernel is chosen on a GPU."""
+
+
+def _for_any_batch(problem: Problem, algorithm: str, target: str) -> Problem:
+    """Return the problem with an open batch where its template takes that, unless a log has records of this batch.
+
+    On a GPU, where the number of blocks decides what is fast, batches up to the next power of `SPAN` share a kernel.
+    """
+    resolved, assumed = resolve_target(target), ASSUMED_BATCH
+    while backend_of(resolved).on_gpu and SPAN * assumed <= problem.workload.batch:
+        assumed *= SPAN
+    opened = problem.with_any_batch(assumed)
+    template = template_name(template_for(problem, resolved, algorithm)).partition("/")[2]
+    if template not in algorithms_for(opened, resolved) or tuned(problem, resolved, algorithm):
+        return problem
+    return opened
+
+
 def _is_narrow(item: Operand, dtype: str) -> bool:
-    """Return whether an operand is a vector in the dtype of an x that is not float32; others fail their own check."""
-    return item.name in ("scale", "shift") and item.dtype == dtype != "float32"
-
-
-def _hashable(value: Any) -> Any:
-    """Return the value as a key; a value that no workload takes becomes text, which the workload refuses."""
-    if isinstance(value, (list, tuple)):
-        return tuple(value) if PLAIN.issuperset(map(type, value)) else tuple(map(_hashable, value))
-    # What isinstance(value, Hashable) looks at, in a third of the time.
-    return repr(value) if type(value).__hash__ is None else value
-
-
-def _types(value: Any) -> Any:
-    """Return the type of a value, or those of a tuple's items: True == 1 == 1.0, of which a workload takes one."""
-    if not isinstance(value, tuple):
-        return type(value)
-    types = tuple(map(type, value))
-    return types if PLAIN.issuperset(types) else tuple(map(_types, value))
+    """Return whether an operand is a vector in the dtype of an x in half precision; others fail their own check."""
+    return item.name in ("scale", "shift") and item.dtype == dtype and dtype in NARROW
 
 
 def _as_text(target: Any) -> str:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from .dispatch import algorithms_for
 from .errors import InvalidArgumentError
-from .network import Network, build, import_model
+from .network import Model, Network, build, import_model
 from .network.torch_importer import export_module
-from .targets import backend_on
+from .problem import Problem
+from .targets import backend_on, resolve_target
 
 if TYPE_CHECKING:
     import torch
@@ -20,14 +22,18 @@ Inputs = tuple[Any, ...]
 def compile_graph(graph: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., tuple[Any, ...]]:
     """Compile a graph that torch.compile has found in a model; for inference alone.
 
-    A network is built when the graph is first run with inputs of certain shapes, for these, so that its kernels are
-    tvmconv's whatever torch leaves open; and again after weights have changed. Weights are constants in it. Tensors of
-    torch go in and come out without a copy. Raises `InvalidArgumentError` where gradients are wanted, and
-    `UnsupportedModelError` for a graph that cannot be imported.
+    A network is built when the graph is first run with inputs of certain shapes, and again after weights have changed.
+    Where torch leaves the batch open, and each convolution has a kernel for any batch, it is for all of them; other
+    sizes are those of these inputs, so that its kernels are tvmconv's whatever torch leaves open. Weights are constants
+    in it. Tensors of torch go in and come out without a copy. Raises `InvalidArgumentError` where gradients are wanted,
+    and `UnsupportedModelError` for a graph that cannot be imported.
     """
     import torch
 
     weights = [i for i, value in enumerate(example_inputs) if _is_weight(value)]
+    placeholders = [node for node in graph.graph.nodes if node.op == "placeholder"]
+    numbers = {i for i, node in enumerate(placeholders) if _is_number(node)}
+    batches = _open_batches([node.meta.get("example_value") for node in placeholders])
     built: dict[Inputs, _Built] = {}
     state: list[tuple[Any, int]] = []
 
@@ -44,24 +50,83 @@ def compile_graph(graph: torch.fx.GraphModule, example_inputs: Sequence[Any]) ->
         if not all(old is new and before == after for (old, before), (new, after) in zip(state, now, strict=False)):
             built.clear()
         state[:] = now
-        rest = [value for i, value in enumerate(inputs) if i not in known]
-        key = tuple((value.shape, value.dtype, value.device) if _is_tensor(value) else value for value in rest)
-        if key not in built:
-            built[key] = _Built(graph, inputs, weights)
-        return built[key](rest)
+        if numbers:
+            inputs = tuple(_Number(value.item()) if i in numbers else value for i, value in enumerate(inputs))
+        rest = {i: value for i, value in enumerate(inputs) if i not in known}
+        if _kind(rest, batches) not in built:
+            made = _Built(graph, inputs, weights, batches)
+            if not made.takes_any_batch:
+                batches.clear()
+            built[_kind(rest, batches)] = made
+        return built[_kind(rest, batches)](list(rest.values()))
 
     known = frozenset(weights)
     return run
 
 
-class _Built:
-    """A network built from a graph for its present weights and for the sizes and shapes of its tensors."""
+class _Number(float):
+    """A number that a graph reads from a tensor without axes, as which torch passes numbers that it leaves open."""
 
-    def __init__(self, graph: torch.fx.GraphModule, inputs: Inputs, weights: Sequence[int]) -> None:
+    def item(self) -> float:
+        return float(self)
+
+
+def _is_number(placeholder: torch.fx.Node) -> bool:
+    """Return whether a graph reads an input as a floating-point number alone."""
+    example = placeholder.meta.get("example_value")
+    is_floating = _is_tensor(example) and example.is_floating_point()
+    return is_floating and all(user.op == "call_method" and user.target == "item" for user in placeholder.users)
+
+
+def _open_batches(examples: Sequence[Any]) -> dict[int, int]:
+    """Return the places of inputs with a batch that torch leaves open, each with that of a tensor that has this batch.
+
+    Such inputs are tensors, and integers that are the batch. It is a size that is the first one of some tensors, and in
+    no other one.
+    """
+    first: dict[Any, int] = {}
+    others = set()
+    for place, example in enumerate(examples):
+        for axis, size in enumerate(example.shape if _is_tensor(example) else ()):
+            if (symbol := _symbol(size)) is None:
+                continue
+            if axis == 0 and symbol.is_Symbol:
+                first.setdefault(symbol, place)
+            else:
+                others |= symbol.free_symbols
+    symbols = [_symbol(example.shape[0] if _is_tensor(example) and example.ndim else example) for example in examples]
+    return {i: first[symbol] for i, symbol in enumerate(symbols) if symbol in first and symbol not in others}
+
+
+def _symbol(size: Any) -> Any:
+    """Return torch's expression of a size that it leaves open; None for any other value."""
+    import torch
+
+    return size.node.expr if isinstance(size, torch.SymInt) else None
+
+
+def _kind(inputs: Mapping[int, Any], batches: Mapping[int, int]) -> Inputs:
+    """Return what decides on the network for inputs, by their places: all but their elements and their open batch."""
+    return tuple(
+        (value.shape[i in batches :], value.dtype, value.device) if _is_tensor(value) else i in batches or value
+        for i, value in inputs.items()
+    )
+
+
+class _Built:
+    """A network built from a graph for its present weights and for the sizes and shapes of its tensors.
+
+    It is for any batch of the inputs in `batches`, where the convolutions have kernels for that.
+    """
+
+    def __init__(
+        self, graph: torch.fx.GraphModule, inputs: Inputs, weights: Sequence[int], batches: Mapping[int, int]
+    ) -> None:
         import torch
 
         tensors = [i for i, value in enumerate(inputs) if _is_tensor(value) and i not in weights]
         others: dict[int, Any] = {}
+        symbols: dict[Any, int] = {}
         names = [node.name for node in graph.graph.nodes if node.op == "placeholder"]
 
         class Bound(torch.nn.Module):  # type: ignore[misc]
@@ -78,22 +143,48 @@ class _Built:
                     values[i] = getattr(self, names[i])
                 for i, tensor in zip(tensors, given, strict=True):
                     values[i] = tensor
+                for i, place in batches.items():
+                    if i not in tensors:
+                        values[i] = values[place].shape[0]
+                    elif (symbol := _symbol(values[i].shape[0])) is not None:
+                        symbols[symbol] = tensors.index(i)
                 results = graph(*values)
                 others.update({i: value for i, value in enumerate(results) if not isinstance(value, torch.Tensor)})
                 return tuple(value for value in results if isinstance(value, torch.Tensor))
 
         examples = tuple(inputs[i].detach() for i in tensors)
         device = next((value.device.type for value in inputs if _is_tensor(value)), "cpu")
-        program = export_module(Bound(), examples)
-        self._network: Network = build(import_model(program), backend_on(device).kind)
-        self._others = others
+        target = backend_on(device).kind
+        model = None
+        if batches:
+            sizes = {"given": tuple({0: torch.export.Dim.AUTO} if i in batches else {} for i in tensors)}
+            model = import_model(export_module(Bound(), examples, sizes))
+        opened = [place for place, i in enumerate(tensors) if i in batches]
+        self.takes_any_batch = model is not None and _takes_any_batch(model, opened, target)
+        """True if the network is for any batch, and not for that of the inputs alone."""
+        if model is None or not self.takes_any_batch:
+            model = import_model(export_module(Bound(), examples))
+        self._network: Network = build(model, target)
+        self._others, self._symbols = others, symbols
 
     def __call__(self, values: Sequence[Any]) -> tuple[Any, ...]:
-        results = self._network(*(value.detach() for value in values if _is_tensor(value)))
+        tensors = [value.detach() for value in values if _is_tensor(value)]
+        results = self._network(*tensors)
         outputs = list(results) if isinstance(results, tuple) else [results]
-        for i in sorted(self._others):
-            outputs.insert(i, self._others[i])
+        sizes = {symbol: tensors[place].shape[0] for symbol, place in self._symbols.items()}
+        for i, value in sorted(self._others.items()):
+            outputs.insert(i, value if (expression := _symbol(value)) is None else int(expression.subs(sizes)))
         return tuple(outputs)
+
+
+def _takes_any_batch(model: Model, places: Sequence[int], target: str) -> bool:
+    """Return whether these inputs of a model have an open batch, and each convolution a kernel for any batch."""
+    resolved = resolve_target(target)
+    return all(isinstance(model.inputs[place].shape[0], str) for place in places) and all(
+        each.workload and algorithms_for(Problem(each.workload, open_sizes=each.open_sizes), resolved)
+        for each in model.convolutions()
+        if each.open_sizes or each.is_too_open
+    )
 
 
 def _is_tensor(value: Any) -> bool:

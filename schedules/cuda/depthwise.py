@@ -18,7 +18,7 @@ from tvmconv import compute
 from tvmconv.problem import Problem
 
 from ..template import Layouts
-from .depthwise_model import ablations, default_config, estimate, features, space, supports
+from .depthwise_model import ablations, default_config, estimate, features, obstacle, space
 from .depthwise_tiles import LEAST, Config
 
 __all__ = [
@@ -31,9 +31,9 @@ __all__ = [
     "default_config",
     "estimate",
     "features",
+    "obstacle",
     "schedule",
     "space",
-    "supports",
 ]
 
 VERSION = 1

@@ -14,7 +14,7 @@ from tvmconv.targets.devices import gpu_of
 
 from ..space import Space
 from ..template import Layouts
-from .gemm_model import best_config, clocks, features, search_space, supports
+from .gemm_model import best_config, clocks, features, obstacle, search_space
 from .gemm_schedule import schedule_gemm
 from .gemm_tiles import GemmConfig, ablations
 
@@ -28,9 +28,9 @@ __all__ = [
     "default_config",
     "estimate",
     "features",
+    "obstacle",
     "schedule",
     "space",
-    "supports",
 ]
 
 VERSION = 2

@@ -33,9 +33,9 @@ __all__ = [
     "default_config",
     "estimate",
     "features",
+    "obstacle",
     "schedule",
     "space",
-    "supports",
 ]
 
 VERSION = 1
@@ -53,9 +53,11 @@ class Config(GemmConfig):
 LEAST = Config(1, 1, 1, 1, 1, 1, 1, 1, 1, 1)
 
 
-def supports(problem: Problem, target: tvm.target.Target) -> bool:
-    """Support the convolutions of `direct` whose windows TVM can count in 32 bits."""
-    return gemm_model.supports(problem, target) and _windows(problem.workload) < 2**31
+def obstacle(problem: Problem, target: tvm.target.Target) -> str | None:
+    """Take the convolutions of `direct` whose windows TVM can count in 32 bits."""
+    if found := gemm_model.obstacle(problem, target):
+        return found
+    return None if _windows(problem.workload) < 2**31 else "takes windows of fewer than 2^31 elements together"
 
 
 def space(problem: Problem, target: tvm.target.Target) -> Space[Config]:

@@ -12,6 +12,7 @@ import click
 from .console import print_json, print_table, progress
 from .options import (
     OutputFile,
+    Shapes,
     input_shapes_option,
     json_option,
     model_argument,
@@ -42,7 +43,7 @@ def build(
     model: Path,
     output: Path,
     target: str,
-    shapes: dict[str, list[int]] | None,
+    shapes: Shapes | None,
     sparse: str,
     precision: str,
     as_json: bool,

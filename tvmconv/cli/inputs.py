@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING
 from zipfile import BadZipFile
@@ -36,6 +38,30 @@ def read_inputs(path: Path, specs: Sequence[TensorSpec]) -> dict[str, Array]:
     return arrays
 
 
+def with_sizes(
+    specs: Sequence[TensorSpec], known: Mapping[str, Sequence[int]], shapes: Mapping[str, Sequence[int | str]]
+) -> list[TensorSpec]:
+    """Return the inputs with numbers for their open sizes: those of known arrays, those given, and else a batch of 1.
+
+    Raises `InvalidArgumentError` for shapes that no input has.
+    """
+    sizes: dict[str, int] = {}
+    own = {spec.name: spec.shape for spec in specs}
+    for name, shape in shapes.items():
+        pairs = list(zip_longest(own.get(name, ()), shape))
+        if not pairs or not all(mine == given or str in (type(mine), type(given)) for mine, given in pairs):
+            raise InvalidArgumentError("input-shapes", f"{name}:{shape}", f"shapes of {', '.join(map(str, specs))}")
+    for array_shapes in (known, shapes):
+        for spec in specs:
+            for mine, given in zip(spec.shape, array_shapes.get(spec.name, ()), strict=False):
+                if isinstance(mine, str) and isinstance(given, int):
+                    sizes.setdefault(mine, given)
+    for spec in specs:
+        if spec.shape and isinstance(spec.shape[0], str):
+            sizes.setdefault(spec.shape[0], 1)
+    return [replace(spec, shape=tuple(sizes.get(str(size), size) for size in spec.shape)) for spec in specs]
+
+
 def fill(spec: TensorSpec, mode: str, generator: np.random.Generator) -> Array:
     """Return an array for an input, of ones or random.
 
@@ -43,7 +69,7 @@ def fill(spec: TensorSpec, mode: str, generator: np.random.Generator) -> Array:
     """
     shape = [size for size in spec.shape if isinstance(size, int)]
     if len(shape) < len(spec.shape):
-        expected = f"an .npz file with {spec}, some of whose sizes are open; of a model, --input-shapes gives them"
+        expected = f"an .npz file with {spec}, some of whose sizes are open; --input-shapes gives them"
         raise InvalidArgumentError("inputs", None, expected)
     if mode == "ones":
         return np.ones(shape, spec.dtype)

@@ -15,6 +15,7 @@ from ..workload import ConvWorkload
 from .console import print_json, print_table, progress
 from .options import (
     POSITIVE,
+    Shapes,
     input_shapes_option,
     json_option,
     precision_option,
@@ -49,7 +50,7 @@ def inspect(
     target: str,
     show: str,
     precision: str,
-    shapes: dict[str, list[int]] | None,
+    shapes: Shapes | None,
     as_json: bool,
 ) -> None:
     """Show how one convolution is scheduled, with operands in NCHW, and the code that comes out.
@@ -78,7 +79,7 @@ def inspect(
         click.echo(content)
 
 
-def find_workload(subject: str, layer: int | None, shapes: dict[str, list[int]] | None) -> ConvWorkload:
+def find_workload(subject: str, layer: int | None, shapes: Shapes | None) -> ConvWorkload:
     """Return the workload that the arguments of the command name."""
     if not subject.lstrip().startswith("{"):
         path = Path(subject)
@@ -93,7 +94,7 @@ def find_workload(subject: str, layer: int | None, shapes: dict[str, list[int]] 
     return ConvWorkload.from_json(subject)
 
 
-def _layer(model: Path, layer: int | None, shapes: dict[str, list[int]] | None) -> ConvWorkload:
+def _layer(model: Path, layer: int | None, shapes: Shapes | None) -> ConvWorkload:
     tasks = find_tasks(model, shapes)
     if layer is None or layer > len(tasks):
         raise InvalidArgumentError("layer", layer, f"a number from 1 to {len(tasks)}, as `tvmconv tasks` counts")

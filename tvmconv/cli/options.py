@@ -12,6 +12,9 @@ import click
 from ..precision import DEFAULT, WORDS
 from ..threads import set_num_threads
 
+Shapes = dict[str, list[int | str]]
+"""The shapes of inputs, by name, with text for open sizes."""
+
 
 class OutputFile(click.Path):
     """A file to write: its folder and how its name ends are checked before any work, not after a long build."""
@@ -67,14 +70,15 @@ def address(ctx: click.Context, param: click.Parameter, value: str | None) -> tu
     return host, int(port)
 
 
-def input_shapes(ctx: click.Context, param: click.Parameter, value: tuple[str, ...]) -> dict[str, list[int]] | None:
-    """Parse the shapes in texts such as "x:[1,3,224,224]", by name; return None for no text."""
+def input_shapes(ctx: click.Context, param: click.Parameter, value: tuple[str, ...]) -> Shapes | None:
+    """Parse the shapes in texts such as "x:[1,3,224,224]" or "x:[n<=64,3,8,8]", by name; return None for no text."""
     shapes = {}
     for text in value:
-        found = re.fullmatch(r"(.+):\[\s*(\d+(?:\s*,\s*\d+)*)\s*\]", text.strip())
+        found = re.fullmatch(r"(.+):\[([\w\s<=,]+)\]", text.strip())
         if found is None:
             raise click.BadParameter(f"{text!r} is not of the form NAME:[1,3,224,224]", ctx, param)
-        shapes[found[1]] = [int(size) for size in found[2].split(",")]
+        sizes = [size.strip() for size in found[2].split(",")]
+        shapes[found[1]] = [int(size) if size.isdecimal() else size for size in sizes]
     return shapes or None
 
 
@@ -104,7 +108,8 @@ input_shapes_option = click.option(
     multiple=True,
     metavar="NAME:[N,...]",
     callback=input_shapes,
-    help="The shape of an input of MODEL, for sizes that it leaves open; once for each such input.",
+    help="The shape of an input of MODEL, for sizes that it leaves open, or to leave some open, as in "
+    "x:[n,3,224,224] or x:[n<=64,3,224,224]; once for each such input.",
 )
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print data as JSON on stdout, and nothing else.")

@@ -15,7 +15,7 @@ import click
 
 from ..errors import InvalidArgumentError, WrongResultError
 from .console import note, print_json, print_table, progress
-from .options import INPUT_FILE, POSITIVE, OutputFile, input_shapes_option, json_option, records_option
+from .options import INPUT_FILE, POSITIVE, OutputFile, Shapes, input_shapes_option, json_option, records_option
 
 if TYPE_CHECKING:
     import tvm
@@ -64,10 +64,12 @@ def run(
     print_time: bool,
     repeat: int,
     number: int,
-    shapes: dict[str, list[int]] | None,
+    shapes: Shapes | None,
     as_json: bool,
 ) -> None:
     """Run FILE, a library of `tvmconv build`, or MODEL, an ONNX file, and describe its outputs.
+
+    Inputs that are filled have an open batch of 1; --input-shapes gives sizes that FILE leaves open too.
 
     The exit code is 5 if --verify finds a difference.
     """
@@ -77,14 +79,16 @@ def run(
     from ..network import Network
     from ..targets import device_of
     from ..verify import compare, run_onnxruntime
-    from .inputs import fill, read_inputs
+    from .inputs import fill, read_inputs, with_sizes
 
     network = load_network(file, target, verify, shapes)
     device = network.device if isinstance(network, Network) else device_of(network.target)
     input_specs, output_specs = signature(network)
     arrays = read_inputs(inputs, input_specs) if inputs else {}
     generator = np.random.default_rng(seed)
-    arrays |= {spec.name: fill(spec, fill_mode, generator) for spec in input_specs if spec.name not in arrays}
+    for spec in with_sizes(input_specs, {name: array.shape for name, array in arrays.items()}, shapes or {}):
+        if spec.name not in arrays:
+            arrays[spec.name] = fill(spec, fill_mode, generator)
 
     operands = {name: tvm.runtime.tensor(array, device) for name, array in arrays.items()}
     with progress("running"):
@@ -118,9 +122,7 @@ def run(
         raise WrongResultError(f"{', '.join(wrong)} of {file} differs from what {verify} computes by more than allowed")
 
 
-def load_network(
-    file: Path, target: str | None, verify: str | None, shapes: dict[str, list[int]] | None
-) -> Network | Operator:
+def load_network(file: Path, target: str | None, verify: str | None, shapes: Shapes | None) -> Network | Operator:
     """Load the library in the file, or build its model."""
     with file.open("rb") as opened:
         is_library = opened.read(len(LIBRARY)) == LIBRARY
@@ -132,7 +134,7 @@ def load_network(
         device_of(resolved)  # a network that cannot run here is not worth building
         with progress(f"building {file.name}"):
             return build(import_model(file, shapes=shapes), resolved)
-    for option, value in (("target", target), ("verify", verify), ("input-shapes", shapes)):
+    for option, value in (("target", target), ("verify", verify)):
         if value is not None:
             raise InvalidArgumentError(option, value, "none with a library: that takes the ONNX model")
     from ..loading import load

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from .console import note, print_json, print_table, progress
-from .options import input_shapes_option, json_option, model_argument
+from .options import Shapes, input_shapes_option, json_option, model_argument
 
 if TYPE_CHECKING:
     from ..network import Convolution
@@ -27,7 +27,7 @@ class Task:
 @model_argument
 @input_shapes_option
 @json_option
-def tasks(model: Path, shapes: dict[str, list[int]] | None, as_json: bool) -> None:
+def tasks(model: Path, shapes: Shapes | None, as_json: bool) -> None:
     """List the convolutions of MODEL, an ONNX file, equal ones merged: what they cost, and who has a kernel for them.
 
     Linear layers are among them, as convolutions of one element; on a GPU those of a single row are left to TVM.
@@ -50,9 +50,11 @@ def tasks(model: Path, shapes: dict[str, list[int]] | None, as_json: bool) -> No
     click.echo(f"{layers} convolutions, {len(found)} different, {total / 1e6:,.1f} MFLOPs in all")
     if any(task.convolution.flops is None for task in found):
         note("those with sizes that are known only when the model runs are not in the total")
+    if assumed := {_assumed(task.convolution) for task in found if task.convolution.open_sizes}:
+        note(f"where sizes are open, FLOPs are those of {'; '.join(sorted(assumed))}")
 
 
-def find_tasks(model: Path, shapes: dict[str, list[int]] | None) -> list[Task]:
+def find_tasks(model: Path, shapes: Shapes | None) -> list[Task]:
     """Return the model's tasks in graph order; their numbers on the command line count from 1."""
     from ..network import import_model
 
@@ -76,6 +78,11 @@ def _record(number: int, task: Task) -> dict[str, object]:
         "names": task.names,
         "obstacle": convolution.obstacle,
     }
+
+
+def _assumed(convolution: Convolution) -> str:
+    """Return the sizes that stand for a convolution's open ones, as in "batch 1"."""
+    return ", ".join(f"{name} {getattr(convolution.workload, name)}" for name in convolution.open_sizes)
 
 
 def _mega(task: Task) -> float | str:

@@ -26,6 +26,7 @@ from .options import (
     Algorithm,
     OutputFile,
     Seconds,
+    Shapes,
     address,
     input_shapes_option,
     json_option,
@@ -158,7 +159,7 @@ def tune(
     only: frozenset[int] | None,
     log: Path,
     target: str,
-    shapes: dict[str, list[int]] | None,
+    shapes: Shapes | None,
     trials: int,
     time_budget: float | None,
     tuner: str,
@@ -244,7 +245,7 @@ def find_tasks(
     algorithm: str,
     sparsity: float | None,
     precision: str,
-    shapes: dict[str, list[int]] | None,
+    shapes: Shapes | None,
 ) -> list[ConvTask]:
     """Return the tasks of the one source that is given."""
     from ..autotvm import task

@@ -53,9 +53,10 @@ def verify(
     """Compare kernels of random convolutions with the float64 reference.
 
     Depthwise, grouped and dense ones of any stride, dilation, padding, dtype and epilogue, by each algorithm that the
-    target has, and with sparse weights compiled in, in default and in random configurations. Kernels for another kind
-    of CPU than this machine's run in QEMU. Each failure prints the command that tries it alone. A kernel that crashes
-    or hangs is one, and ends nothing. The exit code is 5 if there are any.
+    target has, and with sparse weights compiled in, in default and in random configurations. Some kernels are for any
+    batch, and tried with three. Kernels for another kind of CPU than this machine's run in QEMU. Each failure prints
+    the command that tries it alone. A kernel that crashes or hangs is one, and ends nothing. The exit code is 5 if
+    there are any.
     """
     from ..targets import backend_of, cross_triple, device_of, resolve_target
     from ..testing.conformance import How, conformance
@@ -143,4 +144,5 @@ def print_failure(outcome: Outcome, how: How, target: str) -> None:
 
 def kind_of(trial: Trial) -> str:
     """Return the kind of a trial, for the sum at the end."""
-    return f"{trial.algorithm} {'default' if trial.knobs is None else 'random'}"
+    batch = " for any batch" if trial.open_sizes else ""
+    return f"{trial.algorithm} {'default' if trial.knobs is None else 'random'}{batch}"

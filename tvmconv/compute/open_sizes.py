@@ -9,10 +9,10 @@ import msgspec
 from tvm import tirx
 from tvm.sym.analyzer import Analyzer
 
-from ..problem import Problem
+from ..problem import OPEN_SIZES, Problem
 from ..workload import ConvWorkload
 
-VARIABLES = {"batch": tirx.Var("batch", "int32")}
+VARIABLES = {name: tirx.Var(name, "int32") for name in OPEN_SIZES}
 """The variable for each size that can be open, the same one in all kernels."""
 
 
@@ -26,6 +26,15 @@ class OpenWorkload(ConvWorkload, frozen=True, kw_only=True):
 def with_open_sizes(problem: Problem) -> ConvWorkload:
     """Return the problem's workload, with a variable for each size that is known only when the kernel runs."""
     return with_sizes(problem.workload, {name: VARIABLES[name] for name in problem.open_sizes})
+
+
+def in_tiles(size: int | tirx.PrimExpr, step: int) -> int | tirx.PrimExpr:
+    """Return a size rounded up to whole tiles of so many elements.
+
+    For one that is known only when the kernel runs it is the step times a new variable, the number of tiles. TVM cannot
+    reason about the rounding: lowering puts it in when the computation is scheduled.
+    """
+    return -(-size // step) * step if isinstance(size, int) else tirx.Var("tiles", "int32") * step
 
 
 def with_sizes(workload: ConvWorkload, sizes: Mapping[str, tirx.PrimExpr]) -> ConvWorkload:

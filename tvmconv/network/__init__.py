@@ -9,6 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from .layers import Convolution, Layer, TensorSpec
+from .sizes import OpenSize
 
 if TYPE_CHECKING:
     from .building import build
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
 _LAZY = {"Model": "model", "Network": "network", "build": "building", "import_model": "importing"}
 
-__all__ = ["Convolution", "Layer", "Model", "Network", "TensorSpec", "build", "import_model"]
+__all__ = ["Convolution", "Layer", "Model", "Network", "OpenSize", "TensorSpec", "build", "import_model"]
 
 
 def __getattr__(name: str) -> Any:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import logging
+import warnings
+from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import tvm
@@ -13,10 +17,14 @@ from .batch_norm import simplify_batch_norms
 from .compiling import compile_network
 from .importing import import_model
 from .kernels import use_kernels
+from .layers import Convolution, Layer
+from .limits import with_limits
 from .model import Model
 from .network import Network
 from .powers import simplify_powers
 from .summing import sum_in_float32
+
+logger = logging.getLogger(__name__)
 
 
 def build(model: Any, target: Any = "llvm", sparse: str = "auto", precision: str = DEFAULT) -> Network:
@@ -29,15 +37,49 @@ def build(model: Any, target: Any = "llvm", sparse: str = "auto", precision: str
     `sparse` says which weights are compiled into their kernels, where nothing is left of their zeros: "auto", those
     with many zeros; "always", all; or "never". `precision` is that of tvmconv's kernels, as for `tvmconv.compile`; what
     TVM computes is the same for each.
+
+    Convolutions that are left to TVM because of sizes that are known only when the network runs are told in a warning,
+    with their share of the FLOPs; `Network.layers` says what computes each.
     """
     require_precision(precision)
     resolved = resolve_target(target)
     source = model if isinstance(model, Model) else import_model(model)
     mod, layers = use_kernels(source.mod, resolved, sparse, precision)
+    _tell_of_slow_layers(layers)
     mod = sum_in_float32(simplify_powers(simplify_batch_norms(mod)))
     executable = compile_network(mod, resolved)
     kernels = _machine_code(mod, resolved)
-    return Network(executable, str(resolved), source.inputs, source.outputs, layers, kernels, source.constant_outputs())
+    return Network(
+        executable,
+        str(resolved),
+        source.inputs,
+        source.outputs,
+        layers,
+        kernels,
+        source.constant_outputs(),
+        with_limits(source.mod, source.open_sizes),
+    )
+
+
+def _tell_of_slow_layers(layers: Sequence[Layer]) -> None:
+    """Warn of convolutions that the caller could give kernels of tvmconv, by their sizes; log others without."""
+    convolutions = [layer.convolution for layer in layers]
+    left = [each for each in convolutions if each.obstacle is not None]
+    for too_open, tell in ((True, partial(warnings.warn, stacklevel=4)), (False, logger.info)):
+        slow = [each for each in left if each.is_too_open is too_open]
+        if not slow:
+            continue
+        reasons = "; ".join(dict.fromkeys(str(each.obstacle) for each in slow))
+        tell(f"{_share(slow, convolutions)} on TVM's own loops, which are slow: {reasons}")
+
+
+def _share(some: Sequence[Convolution], convolutions: Sequence[Convolution]) -> str:
+    """Say how many of the convolutions some are, and which part of the FLOPs they have."""
+    text = f"{len(some)} of {len(convolutions)} convolutions"
+    if any(each.flops is None for each in convolutions):
+        return text
+    flops, total = (sum(each.flops or 0 for each in group) for group in (some, convolutions))
+    return f"{text}, with {100 * flops / total:.3g}% of their FLOPs,"
 
 
 def _machine_code(mod: tvm.IRModule, target: tvm.target.Target) -> dict[str, bytes]:

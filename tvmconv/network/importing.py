@@ -16,6 +16,7 @@ from .constants import fold_constants
 from .convolutions import size_text
 from .layers import TensorSpec
 from .model import Model
+from .sizes import OpenSize, merged, open_size
 from .windows import require_sliding
 
 SOURCES = (
@@ -25,13 +26,15 @@ SOURCES = (
 
 
 def import_model(
-    source: Any, inputs: tuple[Any, ...] | None = None, shapes: Mapping[str, Sequence[int]] | None = None
+    source: Any, inputs: tuple[Any, ...] | None = None, shapes: Mapping[str, Sequence[int | str]] | None = None
 ) -> Model:
     """Import a model of ONNX or torch as a `Model`, with its weights as constants.
 
     `source` is the path or the bytes of an ONNX file, an `onnx.ModelProto`, a `torch.export.ExportedProgram`, or a
     `torch.nn.Module` together with `inputs`, a tuple of example tensors that it is exported with, in eval mode.
-    `shapes` gives inputs of an ONNX model other shapes than it has by itself, for one with sizes left open.
+    `shapes` gives inputs of an ONNX model other shapes than it has by itself: numbers, and names of sizes that are left
+    open, bounded or not, such as `{"x": ("n<=64", 3, 224, 224)}` or "2<=n<=64". Sizes of one name are equal. Those that
+    a model leaves open by itself stay so, with the bounds that `torch.export` was given.
 
     Raises `InvalidArgumentError` for a source that is none of these or is damaged, `UnsupportedModelError` for a
     model that Relax cannot import, with the operator, `MissingPackageError` where onnx is needed and not installed.
@@ -64,20 +67,28 @@ def import_model(
 
 def _refuse_shapes(shapes: object) -> None:
     if shapes is not None:
-        raise InvalidArgumentError("shapes", shapes, "None: a model of torch has those that it was exported with")
+        raise InvalidArgumentError(
+            "shapes",
+            shapes,
+            "None: a model of torch has those that it was exported with, open ones by `dynamic_shapes`",
+        )
 
 
-def _finish(mod: tvm.IRModule, inputs: list[str], outputs: list[str]) -> Model:
-    """Return the model for an importer's module and the framework's names of its inputs and outputs."""
+def _finish(mod: tvm.IRModule, inputs: list[str], outputs: list[str], bounded: Sequence[OpenSize]) -> Model:
+    """Return the model for an importer's module, the framework's names of its inputs and outputs, and bounded sizes."""
     mod = relax.transform.ConvertToDataflow(min_size=1)(_with_identifiers(mod))
     require_sliding(mod)
     mod = relax.transform.DeadCodeElimination()(fold_constants(mod))
     main = mod["main"]
     result = main.ret_ty.fields if isinstance(main.ret_ty, relax.TupleType) else [main.ret_ty]
+    specs = tuple(_spec(name, parameter.ty) for name, parameter in zip(inputs, main.params, strict=True))
+    left_open = [size for spec in specs for name in spec.shape if isinstance(name, str) and (size := open_size(name))]
+    bounds = merged([*left_open, *bounded])
     return Model(
         mod,
-        tuple(_spec(name, parameter.ty) for name, parameter in zip(inputs, main.params, strict=True)),
+        specs,
         tuple(_spec(name, ty) for name, ty in zip(outputs, result, strict=True)),
+        tuple(bounds[size.name] for size in dict.fromkeys(left_open)),
     )
 
 

@@ -32,13 +32,18 @@ class Convolution:
     """The workload in words, or as much of it as there is."""
     layout: str
     flops: int | None
-    """The number of operations, two for each multiply-add; None where a shape is known only when the model runs."""
+    """The number of operations, two for each multiply-add, with the sizes of the workload in the place of open ones.
+
+    None where no workload can describe the convolution, and its shape is known only when the model runs.
+    """
     workload: ConvWorkload | None
     """The workload, with the epilogue that the kernel takes in; None if no workload can describe the convolution."""
     obstacle: str | None
     """The reason why this is left to TVM; None for one that gets a kernel of tvmconv."""
     open_sizes: tuple[str, ...] = ()
     """The names of the workload's sizes that are known only when the model runs: it has others in their place."""
+    is_too_open: bool = False
+    """True if this is left to TVM because it has sizes that are known only when the model runs."""
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from tvm import relax
 from .graph import blocks_of, free_variables
 from .layers import Convolution, TensorSpec
 from .sites import find_convolutions
+from .sizes import OpenSize
 
 if TYPE_CHECKING:
     import tvm
@@ -23,6 +24,8 @@ class Model:
     """The Relax module: the parameters of its function "main" are the inputs, and weights are constants in it."""
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
+    open_sizes: tuple[OpenSize, ...] = ()
+    """The named sizes of the inputs that are known only when the model runs, each with its bounds."""
 
     def constant_outputs(self) -> tuple[int, ...]:
         """Return the places of the outputs that are the same for all inputs."""

@@ -20,6 +20,7 @@ from .. import arrays, kernel_cache, storage
 from ..errors import InvalidArgumentError
 from ..targets import device_for
 from .layers import Layer, TensorSpec
+from .sizes import OpenSize, require_sizes
 
 ALIGNMENT = 64
 """The alignment in bytes that TVM's own kernels expect of every tensor; they crash without it."""
@@ -44,6 +45,7 @@ class Network:
         layers: tuple[Layer, ...],
         kernels: Mapping[str, bytes],
         constants: tuple[int, ...],
+        open_sizes: tuple[OpenSize, ...] = (),
     ) -> None:
         """Take the parts of a built network; `constants` are the places of outputs that are the same for all inputs."""
         self.target_json = target
@@ -51,6 +53,8 @@ class Network:
         self.inputs = inputs
         self.outputs = outputs
         self.layers = layers
+        self.open_sizes = open_sizes
+        """The named sizes of the inputs that are known only in a call, each with its bounds."""
         self._executable = executable
         self._kernels = kernels
         self._constants = constants
@@ -70,6 +74,7 @@ class Network:
         """
         inputs = self._in_order(given, named)
         operands = [input_operand(spec, array) for spec, array in zip(self.inputs, inputs, strict=True)]
+        require_sizes(self._sizes, self.inputs, [tuple(operand.shape) for operand in operands])
         placed = [_placed(operand, self.device) for operand in operands]
         main = IN_CAPTURE if any(arrays.is_in_capture(array) for array in inputs) else "main"
         with self._turn:
@@ -107,6 +112,7 @@ class Network:
             "layers": msgspec.to_builtins(self.layers),
             "kernels": msgspec.to_builtins(self._kernels),
             "constants": self._constants,
+            "open_sizes": msgspec.to_builtins(self.open_sizes),
         }
         storage.save(self._executable, "network", self.target_json, details, path)
 
@@ -123,6 +129,7 @@ class Network:
             msgspec.convert(details["layers"], tuple[Layer, ...]),
             kernels,
             msgspec.convert(details["constants"], tuple[int, ...]),
+            msgspec.convert(details.get("open_sizes", []), tuple[OpenSize, ...]),  # none in files from before it
         )
 
     def __repr__(self) -> str:
@@ -135,6 +142,10 @@ class Network:
     def target(self) -> tvm.target.Target:
         """The target that the network was built for; needs TVM's compiler."""
         return tvm.target.Target(json.loads(self.target_json))
+
+    @cached_property
+    def _sizes(self) -> dict[str, OpenSize]:
+        return {size.name: size for size in self.open_sizes}
 
     @cached_property
     def _kind(self) -> str:
@@ -172,7 +183,8 @@ def input_operand(spec: TensorSpec, array: Any) -> arrays.Operand:
         for size, actual in zip(spec.shape, operand.shape, strict=True)
     )
     if not fits:
-        raise InvalidArgumentError(spec.name, tuple(operand.shape), f"the shape of {spec}")
+        least = ", open sizes of at least 1" if any(isinstance(size, str) for size in spec.shape) else ""
+        raise InvalidArgumentError(spec.name, tuple(operand.shape), f"the shape of {spec}{least}")
     if operand.dtype != spec.dtype:
         raise InvalidArgumentError(spec.name, operand.dtype, f"the dtype of {spec}")
     return operand

@@ -34,11 +34,11 @@ UNKNOWN = (NotImplementedError, RuntimeError, TypeError, ValueError, LookupError
 
 
 def fold_nodes(
-    model: onnx.ModelProto, opset: int, shapes: Mapping[str, Sequence[int]]
+    model: onnx.ModelProto, opset: int, shapes: Mapping[str, Sequence[int | str]]
 ) -> tuple[onnx.GraphProto, dict[str, Array]]:
     """Return the graph without initializers and without nodes that compute constants, and these nodes' values.
 
-    `shapes` are the shapes of inputs that replace their own.
+    `shapes` are the shapes of inputs that replace their own, with names for open sizes.
 
     Before: `w = Transpose(weight)`, `y = Conv(x, w)`. After: `y = Conv(x, w)`, with w among the values.
     """
@@ -47,7 +47,8 @@ def fold_nodes(
     graph = model.graph
     known = {tensor.name: tensor for tensor in graph.initializer}
     values: dict[str, Array] = {}
-    static = _static_shapes(model, shapes)
+    inputs = [_reshaped(value, shapes[value.name]) if value.name in shapes else value for value in graph.input]
+    static = _static_shapes(model, inputs)
     left = []
     for node in graph.node:
         operands = [name for name in node.input if name]
@@ -61,18 +62,20 @@ def fold_nodes(
             left.append(node)
         else:
             values.update(results)
-    slim = onnx.GraphProto(name=graph.name, node=left, input=graph.input, output=graph.output)
+    slim = onnx.GraphProto(name=graph.name, node=left, input=inputs, output=graph.output)
     return slim, {name: value for name, value in values.items() if name not in known}
 
 
-def _static_shapes(model: onnx.ModelProto, shapes: Mapping[str, Sequence[int]]) -> dict[str, tuple[int, ...]]:
-    """Return the shapes that consist of numbers only, by tensor; none if the graph has no node that reads shapes."""
+def _static_shapes(model: onnx.ModelProto, inputs: Sequence[onnx.ValueInfoProto]) -> dict[str, tuple[int, ...]]:
+    """Return the shapes that consist of numbers only, by tensor, for the model with these inputs.
+
+    There are none if the graph has no node that reads shapes.
+    """
     import onnx
 
     graph = model.graph
     if not any(node.op_type in OF_SHAPES for node in graph.node):
         return {}
-    inputs = [_reshaped(value, shapes[value.name]) if value.name in shapes else value for value in graph.input]
     given = {value.name for value in inputs}
     # Weights stay out of it, which may be more than inference can be given.
     short = [tensor for tensor in graph.initializer if prod(tensor.dims) <= LONGEST_SHAPE]
@@ -97,7 +100,7 @@ def _static_shapes(model: onnx.ModelProto, shapes: Mapping[str, Sequence[int]]) 
     return static
 
 
-def _reshaped(value: onnx.ValueInfoProto, shape: Sequence[int]) -> onnx.ValueInfoProto:
+def _reshaped(value: onnx.ValueInfoProto, shape: Sequence[int | str]) -> onnx.ValueInfoProto:
     import onnx
 
     return onnx.helper.make_tensor_value_info(value.name, value.type.tensor_type.elem_type, shape)

@@ -11,6 +11,7 @@ import onnx
 from tvm import relax, topi
 from tvm.relax.frontend.onnx.onnx_frontend import ONNXGraphImporter, _get_convert_map
 
+from .agreement import in_agreement
 from .faults import tvm_at_work
 from .graph import operator_name
 from .onnx_converters import CONVERTERS
@@ -29,9 +30,9 @@ class Importer(ONNXGraphImporter):  # type: ignore[misc]
     operators = frozenset((*_get_convert_map(), *DIRECT, *CONVERTERS))
     """The names of the operators that can be imported."""
 
-    def __init__(self, shapes: dict[str, list[int]], nodes: Mapping[str, onnx.NodeProto]) -> None:
+    def __init__(self, nodes: Mapping[str, onnx.NodeProto]) -> None:
         """Start an import; `nodes` are the model's nodes by the tensors that they or their inlined parts make."""
-        super().__init__(shape_dict=shapes, dtype_dict=None)
+        super().__init__(shape_dict={}, dtype_dict=None)
         self.bb = _RelaxBuilder()
         self._nodes_of_model = nodes
 
@@ -52,6 +53,8 @@ class Importer(ONNXGraphImporter):  # type: ignore[misc]
             # Relax drops boxes that reach the threshold, and ONNX those that exceed it.
             threshold = np.float32(node.constant(3, "iou_threshold"))
             inputs[3] = relax.const(np.nextafter(threshold, np.float32(np.inf)))
+        if name == "Concat" and not any(isinstance(each, relax.ShapeExpr) for each in inputs):
+            inputs = in_agreement(self.bb, inputs, attrs.get("axis", 1))
         if (converter := CONVERTERS.get(name)) is not None:
             result = self.bb.normalize(converter(node))
         else:

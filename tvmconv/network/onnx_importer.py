@@ -17,6 +17,7 @@ from .importer_errors import node_at_fault, quiet, summary
 from .onnx_constants import fold_nodes
 from .onnx_functions import inline_functions, nodes_by_output
 from .onnx_refusals import FAILED_HINT, refuse_types, refuse_unknown, unsupported_nodes
+from .sizes import OpenSize, open_size
 
 if TYPE_CHECKING:
     import onnx
@@ -78,12 +79,12 @@ def _has_text(message: Any) -> bool:
 
 
 def import_onnx(
-    model: onnx.ModelProto, shapes: Mapping[str, Sequence[int]]
-) -> tuple[tvm.IRModule, list[str], list[str]]:
-    """Return the model as a Relax module, with ONNX's names of its inputs and outputs.
+    model: onnx.ModelProto, shapes: Mapping[str, Sequence[int | str]]
+) -> tuple[tvm.IRModule, list[str], list[str], list[OpenSize]]:
+    """Return the model as a Relax module, with ONNX's names of its inputs and outputs, and the sizes left open.
 
-    `shapes` are the shapes of inputs that replace their own. Raises `UnsupportedModelError` for a model with an
-    operator that Relax cannot import.
+    `shapes` are the shapes of inputs that replace their own; the sizes are those of them that are open. Raises
+    `UnsupportedModelError` for a model with an operator that Relax cannot import.
     """
     import onnx
 
@@ -94,13 +95,17 @@ def import_onnx(
     inputs = [value for value in model.graph.input if value.name not in weights]
     inlined = inline_functions(model, Importer.operators)
     nodes = nodes_by_output(model, inlined)
-    importer = Importer(_checked(shapes, inputs), nodes)
+    sizes = _checked(shapes, inputs)
+    named = {
+        name: [size.name if isinstance(size, OpenSize) else size for size in shape] for name, shape in sizes.items()
+    }
+    importer = Importer(nodes)
     try:
         if opset is None:
             refuse_unknown(model.graph, Importer.operators)
             domains = [each.domain for each in model.opset_import]
             raise InvalidArgumentError("opset_import", domains, "ONNX's own domain, ''")
-        mod = _converted(inlined, opset, shapes, importer)
+        mod = _converted(inlined, opset, named, importer)
     except Refused as refusal:
         errors = [error for error in (refusal, refusal.__cause__) if error is not None]
         at_fault = [node for error in errors if (node := node_at_fault(error, onnx.NodeProto)) is not None]
@@ -109,11 +114,12 @@ def import_onnx(
             given = ", ".join(f"{name} {tuple(shape)}" for name, shape in shapes.items())
             refusal.hint = f"other shapes than those given, {given}, or {FAILED_HINT}"
         raise unsupported_nodes(refusal, nodes) from refusal.__cause__
-    return mod, [value.name for value in inputs], [value.name for value in model.graph.output]
+    bounds = [size for shape in sizes.values() for size in shape if isinstance(size, OpenSize)]
+    return mod, [value.name for value in inputs], [value.name for value in model.graph.output], bounds
 
 
 def _converted(
-    model: onnx.ModelProto, opset: int, shapes: Mapping[str, Sequence[int]], importer: Importer
+    model: onnx.ModelProto, opset: int, shapes: Mapping[str, Sequence[int | str]], importer: Importer
 ) -> tvm.IRModule:
     """Return the model as a Relax module; raise `Refused` for a node that cannot be imported."""
     import onnx
@@ -130,12 +136,19 @@ def _converted(
         return importer.from_onnx(graph, opset)
 
 
-def _checked(shapes: Mapping[str, Sequence[int]], inputs: list[onnx.ValueInfoProto]) -> dict[str, list[int]]:
+def _checked(
+    shapes: Mapping[str, Sequence[int | str]], inputs: list[onnx.ValueInfoProto]
+) -> dict[str, list[int | OpenSize]]:
     """Return the shapes; raise `InvalidArgumentError` unless each is for an input with as many axes."""
     axes = {value.name: len(value.type.tensor_type.shape.dim) for value in inputs}
+    checked: dict[str, list[int | OpenSize]] = {}
     for name, shape in shapes.items():
         if name not in axes:
             raise InvalidArgumentError("shapes", name, f"inputs of the model: {', '.join(axes)}")
-        if len(shape) != axes[name] or not all(isinstance(size, int) and 0 < size < 2**31 for size in shape):
-            raise InvalidArgumentError("shapes", shape, f"{axes[name]} sizes for {name}, from 1 to {2**31 - 1}")
-    return {name: list(shape) for name, shape in shapes.items()}
+        parsed = [open_size(size) if isinstance(size, str) else size for size in shape]
+        sizes = [size for size in parsed if isinstance(size, OpenSize) or (isinstance(size, int) and 0 < size < 2**31)]
+        if len(shape) != axes[name] or len(sizes) < len(shape):
+            expected = f"{axes[name]} sizes for {name}, from 1 to {2**31 - 1} or open as in 'n' or 'n<=64'"
+            raise InvalidArgumentError("shapes", shape, expected)
+        checked[name] = sizes
+    return checked

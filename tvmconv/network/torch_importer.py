@@ -10,15 +10,27 @@ from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from ..errors import InvalidArgumentError, UnsupportedModelError
 from .importer_errors import IMPORT_ERRORS, node_at_fault, quiet, summary, unsupported
+from .sizes import OpenSize
 
 if TYPE_CHECKING:
     import torch
 
+BOUNDS = ("tir_var_lower_bound", "tir_var_upper_bound")
+"""The attributes with the bounds of a function's open sizes, by name."""
+
+TORCH_LEAST = 2
+"""The lower bound that torch gives to open sizes, since it makes programs of their own for 0 and 1."""
+
 HINT = "write the model without it, or with operators that Relax has"
 
 
-def export_module(module: torch.nn.Module, inputs: tuple[Any, ...] | None) -> torch.export.ExportedProgram:
-    """Return the module exported in eval mode with example inputs; the module itself is left as it was."""
+def export_module(
+    module: torch.nn.Module, inputs: tuple[Any, ...] | None, dynamic_shapes: Any = None
+) -> torch.export.ExportedProgram:
+    """Return the module exported in eval mode with example inputs; the module itself is left as it was.
+
+    `dynamic_shapes` are what `torch.export` takes as such: sizes to leave open.
+    """
     import torch
 
     expected = "a tuple of example tensors of torch, which a torch.nn.Module is exported with"
@@ -31,7 +43,7 @@ def export_module(module: torch.nn.Module, inputs: tuple[Any, ...] | None) -> to
     module.eval()
     try:
         with torch.no_grad():
-            return torch.export.export(module, inputs)
+            return torch.export.export(module, inputs, dynamic_shapes=dynamic_shapes)
     except IMPORT_ERRORS as error:
         raise UnsupportedModelError(
             f"torch.export cannot export {type(module).__name__} with these inputs: {summary(error)}"
@@ -41,8 +53,8 @@ def export_module(module: torch.nn.Module, inputs: tuple[Any, ...] | None) -> to
             part.training = True
 
 
-def import_program(program: torch.export.ExportedProgram) -> tuple[tvm.IRModule, list[str], list[str]]:
-    """Return the program as a Relax module, with torch's names of its inputs and outputs.
+def import_program(program: torch.export.ExportedProgram) -> tuple[tvm.IRModule, list[str], list[str], list[OpenSize]]:
+    """Return the program as a Relax module, with torch's names of its inputs and outputs, and the sizes left open.
 
     Raises `UnsupportedModelError` for one with an operator that Relax cannot import.
     """
@@ -66,8 +78,24 @@ def import_program(program: torch.export.ExportedProgram) -> tuple[tvm.IRModule,
             nodes = [at_fault] if at_fault else _unknown_nodes(program, error)
             raise unsupported([_words(node) for node in nodes], summary(error), HINT) from error
     # The importer shares memory with the program, which may be trained on.
-    mod["main"] = _CopyConstants(mod).visit_expr(mod["main"])
-    return mod, list(program.graph_signature.user_inputs), list(program.graph_signature.user_outputs)
+    main = _CopyConstants(mod).visit_expr(mod["main"])
+    sizes = _bounded(main)
+    for bounds in BOUNDS:  # by which TVM would keep memory for the largest sizes
+        main = main.without_attr(bounds)
+    mod["main"] = main
+    return mod, list(program.graph_signature.user_inputs), list(program.graph_signature.user_outputs), sizes
+
+
+def _bounded(main: relax.Function) -> list[OpenSize]:
+    """Return the sizes that a function's attributes bound.
+
+    To torch a size that is open is at least 2, whatever it was told, and larger lower bounds alone are meant.
+    """
+    least, most = (main.attrs.get(name, {}) if main.attrs else {} for name in BOUNDS)
+    return [
+        OpenSize(str(name), int(low) if low > TORCH_LEAST else 1, int(most[name]) if name in most else None)
+        for name, low in least.items()
+    ]
 
 
 @mutator

@@ -31,7 +31,7 @@ Parameters = dict[str, Any]
 def from_onnx(model: onnx.ModelProto, shape: Mapping[str, Sequence[int]] | None = None) -> tuple[Program, Parameters]:
     """Import an ONNX model, with the given shapes for the inputs that are named."""
     imported = import_model(model, shapes=shape)
-    return Program(imported.mod, imported.inputs, imported.outputs), {}
+    return Program(imported.mod, imported.inputs, imported.outputs, imported.open_sizes), {}
 
 
 def from_pytorch(

@@ -22,6 +22,7 @@ from ..errors import TvmconvError, WrongResultError
 from ..folding.constants import COMPILED_IN, constants_of
 from ..lowering import KERNEL_NAME
 from ..targets import GPU_ALIGNMENT, cross_triple, device_of
+from ..workload import ConvWorkload
 from .emulated import emulate
 from .guarded import guarded
 from .kernels import TrialKernel, configs, kernel_of
@@ -121,20 +122,31 @@ def described(how: How, source: int | Trial, seed: int) -> Trial:
 
 
 def check(how: How, trial: Trial) -> None:
-    """Raise `WrongResultError` if the trial's kernel does not compute its workload."""
-    operands = random_operands(trial.workload, trial.operands)
+    """Raise `WrongResultError` if the trial's kernel, built once, does not compute each of its workloads."""
+    tried = [(workload, _operands(trial, workload)) for workload in trial.workloads]
+    constants = constants_of(tried[0][1])
+    made = kernel_of(trial, tvm.target.Target(how.target), how.twin, constants)
+    for workload, operands in tried:
+        if trial.sparsity is not None:
+            operands.update(constants)
+        passed = {name: array for name, array in operands.items() if trial.sparsity is None or name not in COMPILED_IN}
+        got = _run(how, made, passed, trial.operands % 2 == 0)
+        try:
+            with np.errstate(invalid="ignore"):
+                check_result(workload, operands, got, precision=trial.problem.precision)
+        except AssertionError as error:
+            batch = f"with a batch of {workload.batch}: " if trial.open_sizes else ""
+            raise WrongResultError(f"{batch}{error}") from None
+
+
+def _operands(trial: Trial, workload: ConvWorkload) -> dict[str, np.ndarray[Any, Any]]:
+    """Return the operands to try a trial's kernel with on one of its workloads."""
+    operands = random_operands(workload, trial.operands)
     if trial.nonfinite:
         _spoil(operands["x"], trial.operands)
     if trial.sparsity is not None:
         _prune(operands["w"], trial.sparsity, trial.operands)
-    made = kernel_of(trial, tvm.target.Target(how.target), how.twin, constants_of(operands))
-    passed = {name: array for name, array in operands.items() if trial.sparsity is None or name not in COMPILED_IN}
-    got = _run(how, made, passed, trial.operands % 2 == 0)
-    try:
-        with np.errstate(invalid="ignore"):
-            check_result(trial.workload, operands, got, precision=trial.problem.precision)
-    except AssertionError as error:
-        raise WrongResultError(str(error)) from None
+    return operands
 
 
 def _run(how: How, made: TrialKernel, operands: dict[str, np.ndarray[Any, Any]], at_end: bool) -> np.ndarray[Any, Any]:

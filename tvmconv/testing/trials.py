@@ -11,7 +11,8 @@ import msgspec
 from ..activations import ACTIVATIONS
 from ..checking.draws import Draw
 from ..dispatch import algorithms_for
-from ..dtypes import DTYPES, NARROW
+from ..dtypes import FLOATS, NARROW, QUANTIZED, STORAGE_TYPES
+from ..epilogue import Epilogue
 from ..errors import InvalidArgumentError
 from ..parameters import Activation, Padding
 from ..precision import DEFAULT, WORDS
@@ -70,15 +71,34 @@ class Trial(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The share of zeros in a weight that is compiled in; None for a kernel of any weight."""
     precision: str = DEFAULT
     """The word for how exact the result has to be, one of `tvmconv.precision.WORDS`."""
+    open_sizes: tuple[str, ...] = ()
+    """The sizes that are known only when the kernel runs; it is tried with several of each."""
 
     @property
     def problem(self) -> Problem:
         """The problem that the kernel solves."""
-        return Problem(self.workload, self.sparsity, self.precision)
+        return Problem(self.workload, self.sparsity, self.precision, self.open_sizes)
+
+    @property
+    def workloads(self) -> tuple[ConvWorkload, ...]:
+        """The workloads to try the kernel with: its own, or where the batch is open, those of other batches."""
+        if not self.open_sizes:
+            return (self.workload,)
+        batch = self.workload.batch
+        return tuple(msgspec.structs.replace(self.workload, batch=each) for each in (1, batch + 1, 2 * batch + 1))
 
 
 def random_trial(draw: Draw, target: tvm.target.Target, operands: int) -> tuple[Trial, bool]:
     """Return a trial on a target, without knobs, and whether the default configuration is meant."""
+    trial, is_default = _closed_trial(draw, target, operands)
+    opened = msgspec.structs.replace(trial, open_sizes=("batch",))
+    if draw.chance(0.25) and trial.algorithm in algorithms_for(opened.problem, target):
+        return opened, is_default
+    return trial, is_default
+
+
+def _closed_trial(draw: Draw, target: tvm.target.Target, operands: int) -> tuple[Trial, bool]:
+    """Return such a trial with all sizes known."""
     while (workload := _attempt(draw)) is None or not computes_with(target, workload.storage):
         pass
     is_default, nonfinite = draw.chance(1 / 3), draw.chance(0.1)
@@ -98,6 +118,7 @@ def random_trial(draw: Draw, target: tvm.target.Target, operands: int) -> tuple[
         workload = _in_blocks(draw, workload, algorithm, takers)
     elif draw.chance(0.3) and takers(other := _for_tensor_cores(draw, workload)):
         workload, algorithm = other, draw.of(takers(other))
+        nonfinite = nonfinite and workload.dtype in FLOATS
     return Trial(workload, algorithm, None, operands, nonfinite, precision=precision), is_default
 
 
@@ -121,7 +142,7 @@ def _attempt(draw: Draw) -> ConvWorkload | None:
             padding=_padding(draw, kernel, dilation),
             dilation=dilation,
             groups=groups,
-            dtype=draw.of(DTYPES),
+            dtype=draw.of(FLOATS),
             scale=draw.chance(0.3),
             shift=draw.chance(0.4),
             residual=draw.chance(0.2),
@@ -157,7 +178,10 @@ def _in_blocks(
 
 
 def _for_tensor_cores(draw: Draw, workload: ConvWorkload) -> ConvWorkload:
-    """Return the workload in random layouts, its output channels whole stores; as it is if depthwise or large."""
+    """Return the workload in random layouts, or quantized too, its output channels whole stores.
+
+    It is as it was if it is depthwise, or would be large.
+    """
     if workload.is_depthwise:
         return workload
     least = STORED if workload.groups == 1 else TILE
@@ -169,7 +193,24 @@ def _for_tensor_cores(draw: Draw, workload: ConvWorkload) -> ConvWorkload:
         w_layout=w_layout,
         out_layout=out_layout,
     )
+    if draw.chance(0.3):
+        other = _quantized(draw, other)
     return other if _is_small(other) else workload
+
+
+def _quantized(draw: Draw, workload: ConvWorkload) -> ConvWorkload:
+    """Return the workload for integers, with an output of a random type."""
+    dtype, out_dtype = draw.of(QUANTIZED), draw.of(tuple(STORAGE_TYPES))
+    epilogue = Epilogue() if out_dtype == "int32" else msgspec.structs.replace(workload.epilogue, scale=True)
+    if out_dtype in QUANTIZED:
+        epilogue = msgspec.structs.replace(epilogue, zero_point=_zero_point(draw, out_dtype))
+    return msgspec.structs.replace(
+        workload, dtype=dtype, out_dtype=out_dtype, x_zero_point=_zero_point(draw, dtype), epilogue=epilogue
+    )
+
+
+def _zero_point(draw: Draw, dtype: str) -> int:
+    return draw.uniform(*(STORAGE_TYPES[dtype].bounds or (0, 0))) if draw.chance(0.5) else 0
 
 
 def _is_small(workload: ConvWorkload) -> bool:

@@ -1,0 +1,112 @@
+"""One kernel for any batch: calls on arrays, and operators that are kept."""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pytest
+from records import TASK, WORKLOAD, record
+
+import tvmconv
+from tvmconv import ConvWorkload, operators
+from tvmconv.autotvm.history import apply_history_best
+from tvmconv.autotvm.record import append
+from tvmconv.errors import InvalidArgumentError
+from tvmconv.problem import Problem
+from tvmconv.testing import check_result, random_operands
+from tvmconv.workload import MAX_ELEMENTS
+
+WORKLOADS = {
+    "depthwise": ConvWorkload.depthwise((1, 6, 9, 11), (6, 2, 3, 3), stride=2, scale=True, shift=True),
+    "dense": ConvWorkload.conv2d((1, 5, 9, 11), (7, 5, 3, 3), dilation=2, residual=True, activation="silu"),
+    "pointwise": ConvWorkload.conv2d((1, 16, 8, 8), (8, 16, 1, 1), dtype="bfloat16"),
+    "grouped": ConvWorkload.conv2d((1, 6, 7, 7), (8, 3, 3, 3), groups=2, dtype="float16", activation="relu"),
+}
+
+
+@pytest.fixture(autouse=True)
+def fresh(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(operators, "_operators", {})
+    operators._calls.known.clear()
+
+
+def check_batch(operator: tvmconv.Operator, batch: int) -> None:
+    workload = msgspec.structs.replace(operator.workload, batch=batch)
+    operands = random_operands(workload, batch)
+    inputs = {name: array for name, array in operands.items() if name != "output"}
+    check_result(workload, operands, operator(**inputs))
+
+
+@pytest.mark.parametrize("workload", WORKLOADS.values(), ids=WORKLOADS)
+def test_operator_for_any_batch(workload: ConvWorkload, tmp_path: Path) -> None:
+    operator = tvmconv.compile(workload, open_sizes=("batch",))
+    assert str(operator.problem) == f"{workload}, any batch"
+    operator.save(tmp_path / "any.so")
+    loaded = tvmconv.load(tmp_path / "any.so")
+    assert isinstance(loaded, tvmconv.Operator)
+    assert loaded.problem == operator.problem
+    for batch in (3, 1, 70):
+        check_batch(operator, batch)
+        check_batch(loaded, batch)
+
+
+def test_batches_that_no_operator_takes() -> None:
+    operator = tvmconv.compile(ConvWorkload.depthwise((1, 8, 16, 16), (8, 1, 3, 3)), open_sizes=("batch",))
+    w = np.zeros((8, 1, 3, 3), "float32")
+    for shape, message in (
+        ((0, 8, 16, 16), "batch is 0; expected an integer of 1 or more"),
+        ((MAX_ELEMENTS // 2048 + 1, 8, 16, 16), f"expected a tensor of at most {MAX_ELEMENTS} elements"),
+        ((2, 8, 16, 17), r"expected the shape \(2, 8, 16, 16\)"),
+        ((8, 16, 16), r"expected the shape \(1, 8, 16, 16\)"),
+    ):
+        with pytest.raises(InvalidArgumentError, match=message):
+            operator(np.broadcast_to(np.float32(0), shape), w)
+    with pytest.raises(InvalidArgumentError, match="open_sizes is .*expected names of batch"):
+        tvmconv.compile(operator.workload, open_sizes=("channels",))
+
+
+def test_calls_with_many_batches_compile_once() -> None:
+    w = np.random.default_rng(0).standard_normal((4, 3, 3, 3)).astype("float32")
+    for batch in range(1, 101):
+        x = np.random.default_rng(batch).standard_normal((batch, 3, 6, 5)).astype("float32")
+        y = tvmconv.conv2d(x, w)
+    workload = ConvWorkload.conv2d(x.shape, w.shape)
+    check_result(workload, {"x": x, "w": w}, y)
+    assert len(operators._operators) == 1
+
+
+def test_a_batch_with_records_has_a_kernel_of_its_own(tmp_path: Path) -> None:
+    """It is the one that was measured; other batches share the one that is chosen for a batch of 1."""
+    log, batch = tmp_path / "log.jsonl", WORKLOAD.batch + 1
+    append(log, [record(5, [2e-6])])
+    x, w = (random_operands(WORKLOAD)[name] for name in ("x", "w"))
+    with apply_history_best(log), warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for images in (x, np.resize(x, (batch, *x.shape[1:])), np.resize(x, (batch + 1, *x.shape[1:]))):
+            tvmconv.depthwise(images, w)
+    measured, shared = operators._operators.values()
+    assert (measured.workload, measured.problem.open_sizes) == (WORKLOAD, ())
+    assert measured.selection.config == TASK.space.configs[5]
+    assert shared.problem.open_sizes == ("batch",)
+
+
+def test_kernels_for_a_gpu_are_for_batches_of_one_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(operators.template_named("cuda/depthwise"), "OPEN_SIZES", ("batch",))
+    workload = ConvWorkload.depthwise((1, 8, 16, 16), (8, 1, 3, 3))
+    chosen = [
+        operators._for_any_batch(Problem(msgspec.structs.replace(workload, batch=batch)), "auto", '{"kind": "cuda"}')
+        for batch in (1, 7, 8, 63, 64, 200)
+    ]
+    assert [problem.workload.batch for problem in chosen] == [1, 1, 8, 8, 64, 64]
+    assert {problem.open_sizes for problem in chosen} == {("batch",)}
+
+
+def test_where_no_template_takes_an_open_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(operators.template_named("cpu/direct"), "OPEN_SIZES", ())
+    w = np.ones((4, 3, 3, 3), "float32")
+    for batch in (1, 2):
+        tvmconv.conv2d(np.ones((batch, 3, 6, 5), "float32"), w, algorithm="direct")
+    assert [operator.workload.batch for operator in operators._operators.values()] == [1, 2]

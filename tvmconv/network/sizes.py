@@ -1,0 +1,80 @@
+"""Sizes of a network's inputs that are known only when it runs: their names, their bounds, and a call's values."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from ..errors import InvalidArgumentError
+from .layers import TensorSpec
+
+FORM = re.compile(r"\s*(?:(\d+)\s*<=\s*)?([A-Za-z_]\w*)\s*(?:<=\s*(\d+))?\s*")
+"""The form of an open size in text, as in "n", "n<=64" and "2<=n<=64"."""
+
+
+@dataclass(frozen=True)
+class OpenSize:
+    """A size of a network's inputs that is known only when it runs."""
+
+    name: str
+    least: int = 1
+    """The smallest value. It is never 0: TVM leaves a sum without terms unwritten."""
+    most: int | None = None
+    """The largest value; None where nothing is known to limit it."""
+    reason: str = ""
+    """What sets `most`, in words; empty where the model or the user does."""
+
+    def __str__(self) -> str:
+        least = f"{self.least}<=" if self.least > 1 else ""
+        return f"{least}{self.name}" + ("" if self.most is None else f"<={self.most}")
+
+    @property
+    def values(self) -> str:
+        """The values that it may have, in words."""
+        if self.most is None:
+            return f"{self.name} of at least {self.least}"
+        return f"{self.name} of {self.least} to {self.most}" + (f": {self.reason}" if self.reason else "")
+
+    def within(self, other: OpenSize) -> OpenSize:
+        """Return this size with the bounds of both."""
+        most, reason = min(
+            ((each.most, each.reason) for each in (self, other) if each.most is not None), default=(None, "")
+        )
+        return OpenSize(self.name, max(self.least, other.least), most, reason)
+
+
+def open_size(text: str) -> OpenSize | None:
+    """Return the size that a text such as "n", "n<=64" or "2<=n<=64" names; None for any other text."""
+    found = FORM.fullmatch(text)
+    if found is None:
+        return None
+    least, name, most = found.groups()
+    size = OpenSize(name, int(least or 1), None if most is None else int(most))
+    return size if 0 < size.least <= (size.most or size.least) else None
+
+
+def merged(sizes: Iterable[OpenSize]) -> dict[str, OpenSize]:
+    """Return the sizes by name, each with the bounds that all of its name have."""
+    by_name: dict[str, OpenSize] = {}
+    for size in sizes:
+        by_name[size.name] = size.within(by_name.get(size.name, size))
+    return by_name
+
+
+def require_sizes(
+    sizes: Mapping[str, OpenSize], specs: Sequence[TensorSpec], shapes: Sequence[tuple[int, ...]]
+) -> None:
+    """Raise `InvalidArgumentError` unless the open sizes of a call's inputs agree and are within their bounds."""
+    found: dict[str, tuple[int, str]] = {}
+    for spec, shape in zip(specs, shapes, strict=True):
+        for name, actual in zip(spec.shape, shape, strict=True):
+            if not isinstance(name, str) or (size := sizes.get(name)) is None:
+                continue
+            value, whose = found.setdefault(name, (actual, spec.name))
+            if actual != value:
+                raise InvalidArgumentError(
+                    spec.name, shape, f"the shape of {spec}, where {name} is {value} as in {whose}"
+                )
+            if actual < size.least or (size.most is not None and actual > size.most):
+                raise InvalidArgumentError(spec.name, shape, f"the shape of {spec}, with {size.values}")
