@@ -101,7 +101,7 @@ class Operator:
 
     @property
     def workspace_bytes(self) -> int:
-        """The bytes of memory that a call, for a batch of one if that is open, takes beside its operands and its output.
+        """The bytes of memory that a call takes beside its operands and output; for a batch of one where that is open.
 
         On a GPU it is allocated as the output is: for a torch tensor by torch, on the current stream. On a CPU TVM
         allocates it and keeps it for the thread's next calls; what threads take for single tasks comes on top.
