@@ -88,6 +88,11 @@ TENSOR = {
     ),
     "groups": Open(layer((2, 256, 5, 5), (128, 64, 1, 1), groups=4), "tensor", config=WGMMA),
     "float32": Open(layer((2, 32, 7, 6), (32, 32, 3, 3), "float32", stride=2), "tensor", config=MMA),
+    "int8": Open(
+        layer((2, 64, 7, 6), (32, 64, 3, 3), "uint8", out_dtype="int8", x_zero_point=7, out_zero_point=3, scale=True),
+        "tensor",
+        config=MMA,
+    ),
     "tf32-nchw": Open(
         layer((2, 32, 10, 10), (32, 32, 3, 3), "float32", FIRST, precision="tf32"), "tensor", config=WGMMA
     ),
