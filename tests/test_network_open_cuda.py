@@ -69,7 +69,8 @@ def test_it_builds_with_kernels_and_without_graphs() -> None:
 def test_a_convolution_that_no_template_takes_is_left_to_tvm(monkeypatch: pytest.MonkeyPatch) -> None:
     for template in (cuda.depthwise, cuda.direct, cuda.im2win, cuda.tensor):
         monkeypatch.setattr(template, "OPEN_SIZES", ())
-    network = tvmconv.build(model("n"), SM_90)
+    with pytest.warns(UserWarning, match=r"^4 of 4 convolutions.* the batch is known only when the model runs"):
+        network = tvmconv.build(model("n"), SM_90)
     assert {layer.kernel for layer in network.layers} == {"TVM"}
     assert {layer.reason for layer in network.layers} == {
         "the batch is known only when the model runs, and no kernel for cuda takes it so; "
