@@ -86,11 +86,12 @@ class Operator:
         if names != self._inputs:
             raise InvalidArgumentError("operands", ", ".join(names), f"the workload's: {', '.join(self._inputs)}")
         device = tvm.runtime.device(self._device_type, operands[0].device.index)
-        specs = self._workload_of(operands[0]).operands
+        workload = self._workload_of(operands[0])
+        specs, workspace = workload.operands, self._workspace.sized(workload.batch)
         for item in operands:
             item.check(*specs[item.name], device)
         inputs, output = {name: specs[name] for name in names}, specs["output"]
-        return Launch.prepare(self._kernel, x, operands, inputs, output, self._workspace.parameters, device)
+        return Launch.prepare(self._kernel, x, operands, inputs, output, workspace, device)
 
     def _workload_of(self, x: Operand) -> ConvWorkload:
         """Return the workload with the open sizes of an image; raise `InvalidArgumentError` for what kernels refuse."""
@@ -100,7 +101,7 @@ class Operator:
 
     @property
     def workspace_bytes(self) -> int:
-        """The bytes of memory that a call takes beside its operands and its output, and gives back.
+        """The bytes of memory that a call takes beside its operands and output; for a batch of one where that is open.
 
         On a GPU it is allocated as the output is: for a torch tensor by torch, on the current stream. On a CPU TVM
         allocates it and keeps it for the thread's next calls; what threads take for single tasks comes on top.
