@@ -97,7 +97,11 @@ class Operator:
         """Return the workload with the open sizes of an image; raise `InvalidArgumentError` for what kernels refuse."""
         if not self.problem.open_sizes or len(x.shape) != len(self.workload.operands["x"][0]):
             return self.workload
-        return msgspec.structs.replace(self.workload, batch=x.shape[0])
+        row, column = self.workload.x_layout.spatial
+        places = {"batch": 0, "height": row, "width": column}
+        return msgspec.structs.replace(
+            self.workload, **{name: x.shape[places[name]] for name in self.problem.open_sizes}
+        )
 
     @property
     def workspace_bytes(self) -> int:
