@@ -10,10 +10,13 @@ from tvm import tirx
 from tvm.sym import Analyzer
 
 from ..compute import with_sizes
+from ..lowering import MOST_TILES
 from ..substitution import substitute
 from ..workload import MAX_ELEMENTS
+from .agreement import agreements
+from .convolutions import size_text
 from .sites import find_convolutions
-from .sizes import OpenSize
+from .sizes import OpenSize, as_name
 
 Shape = Sequence[int | tirx.Expr]
 
@@ -21,7 +24,7 @@ Shape = Sequence[int | tirx.Expr]
 def with_limits(mod: tvm.IRModule, sizes: Sequence[OpenSize]) -> tuple[OpenSize, ...]:
     """Return the open sizes, none larger than lets each tensor of the module's convolutions have `MAX_ELEMENTS`.
 
-    Tensors with several open sizes limit none of them.
+    Tensors with several open sizes limit none of them: see `conditions`.
     """
     limited = {size.name: size for size in sizes}
     for site in find_convolutions(mod):
@@ -40,6 +43,32 @@ def with_limits(mod: tvm.IRModule, sizes: Sequence[OpenSize]) -> tuple[OpenSize,
             limit = OpenSize(size.name, size.least, _largest(shape, var, most), reason)
             limited[size.name] = size.within(limit)
     return tuple(limited.values())
+
+
+def conditions(mod: tvm.IRModule) -> tuple[str, ...]:
+    """Return what has to be true of the open sizes of a network's inputs, as expressions of Python with their names.
+
+    Sizes that agree when the model runs are equal, each convolution has outputs, no more than kernels can count, and
+    each of its tensors with several open sizes has at most `MAX_ELEMENTS`.
+    """
+    found = [f"{_text(size)} == {_text(other)}" for size, other in agreements(mod)]
+    for site in find_convolutions(mod):
+        if site.workload is None:
+            continue
+        workload = with_sizes(site.workload, site.sizes)
+        found += [f"1 <= {_text(size)} <= {MOST_TILES}" for size in workload.output_size if not isinstance(size, int)]
+        for shape in workload.tensors.values():
+            if sum(not isinstance(size, int) for size in shape) > 1:
+                found.append(f"{' * '.join(f'({_text(size)})' for size in shape)} <= {MAX_ELEMENTS}")
+    return tuple(dict.fromkeys(found))
+
+
+def _text(size: int | tirx.Expr) -> str:
+    """Return a size as an expression of Python."""
+    if isinstance(size, int):
+        return str(size)
+    names = {var: tirx.Var(as_name(var.name), var.ty.dtype) for var in tirx.analysis.undefined_vars(size)}
+    return size_text(Analyzer().simplify(substitute(size, names)))
 
 
 def _largest(shape: Shape, var: tirx.Var, most: int) -> int:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any
 
 from ..errors import InvalidArgumentError
 from .layers import TensorSpec
@@ -62,10 +64,38 @@ def merged(sizes: Iterable[OpenSize]) -> dict[str, OpenSize]:
     return by_name
 
 
+def as_name(name: str) -> str:
+    """Return the name of an open size as one of Python: those of ONNX may have any characters."""
+    return re.sub(r"\W", "_", name)
+
+
+class Conditions:
+    """What has to be true of the open sizes of a call, beside their bounds."""
+
+    def __init__(self, texts: Sequence[str]) -> None:
+        """Take expressions of Python, such as "height // 2 * 2 == height"; a network's file is code as well."""
+        self.texts = tuple(texts)
+        self._codes = [compile(text, "<sizes>", "eval") for text in texts]
+
+    def require(self, values: Mapping[str, int]) -> None:
+        """Raise `InvalidArgumentError` for sizes of which one is not true."""
+        known = {as_name(name): value for name, value in values.items()}
+        for text, code in zip(self.texts, self._codes, strict=True):
+            if not eval(code, FUNCTIONS, known):
+                raise InvalidArgumentError("sizes", dict(values), f"sizes for which {text}")
+
+
+FUNCTIONS: dict[str, Any] = {"__builtins__": {}, "T": SimpleNamespace(max=max, min=min)}
+"""The names of functions in sizes as TVM writes them."""
+
+
 def require_sizes(
-    sizes: Mapping[str, OpenSize], specs: Sequence[TensorSpec], shapes: Sequence[tuple[int, ...]]
+    sizes: Mapping[str, OpenSize],
+    conditions: Conditions,
+    specs: Sequence[TensorSpec],
+    shapes: Sequence[tuple[int, ...]],
 ) -> None:
-    """Raise `InvalidArgumentError` unless the open sizes of a call's inputs agree and are within their bounds."""
+    """Raise `InvalidArgumentError` unless the open sizes of a call's inputs agree and are what the network takes."""
     found: dict[str, tuple[int, str]] = {}
     for spec, shape in zip(specs, shapes, strict=True):
         for name, actual in zip(spec.shape, shape, strict=True):
@@ -78,3 +108,5 @@ def require_sizes(
                 )
             if actual < size.least or (size.most is not None and actual > size.most):
                 raise InvalidArgumentError(spec.name, shape, f"the shape of {spec}, with {size.values}")
+    if found:
+        conditions.require({name: value for name, (value, _) in found.items()})

@@ -135,8 +135,8 @@ def check(how: How, trial: Trial) -> None:
             with np.errstate(invalid="ignore"):
                 check_result(workload, operands, got, precision=trial.problem.precision)
         except AssertionError as error:
-            batch = f"with a batch of {workload.batch}: " if trial.open_sizes else ""
-            raise WrongResultError(f"{batch}{error}") from None
+            sizes = ", ".join(f"{name} {getattr(workload, name)}" for name in trial.open_sizes)
+            raise WrongResultError(f"with {sizes}: {error}" if sizes else str(error)) from None
 
 
 def _operands(trial: Trial, workload: ConvWorkload) -> dict[str, np.ndarray[Any, Any]]:
