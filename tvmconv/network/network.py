@@ -74,7 +74,8 @@ class Network:
         """
         inputs = self._in_order(given, named)
         operands = [input_operand(spec, array) for spec, array in zip(self.inputs, inputs, strict=True)]
-        require_sizes(self._sizes, self.inputs, [tuple(operand.shape) for operand in operands])
+        if self.open_sizes:
+            require_sizes(self._sizes, self.inputs, [tuple(operand.shape) for operand in operands])
         placed = [_placed(operand, self.device) for operand in operands]
         main = IN_CAPTURE if any(arrays.is_in_capture(array) for array in inputs) else "main"
         with self._turn:

@@ -23,7 +23,7 @@ class OpenSize:
     most: int | None = None
     """The largest value; None where nothing is known to limit it."""
     reason: str = ""
-    """What sets `most`, in words; empty where the model or the user does."""
+    """The reason for `most`, in words; empty where the model or the user gives it."""
 
     def __str__(self) -> str:
         least = f"{self.least}<=" if self.least > 1 else ""
