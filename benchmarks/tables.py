@@ -127,6 +127,19 @@ def code(title: str, name: str, unit: float = 1) -> Column:
     return Column(title, lambda row: row["code"][name] / unit, whole)
 
 
+def errors(title: str, dtype: str, contender: str) -> Column:
+    """Return a column of the largest error of a contender in a type, and the root mean square; † breaks the promise."""
+
+    def value(rows: Row) -> str | None:
+        row = rows.get(dtype, {"errors": {}})
+        if (found := row["errors"].get(contender)) is None:
+            return None
+        texts = ["not finite" if found[key] is None else three_digits(found[key]) for key in ("largest", "rms")]
+        return " / ".join(texts) + " †" * (contender in row["broken"])
+
+    return Column(title, value)
+
+
 def zeros(share: float) -> Column:
     """Return a column of the times of dense cuDNN relative to tvmconv's with that share of zeros."""
     column = times(f"{share:.0%}", "pytorch", last=None)
@@ -215,12 +228,44 @@ TENSOR_CORES = [
     duration("tvmconv, µs", *OUR_LAYOUTS),
     Column("TFLOP/s", lambda row: row["flops"] / median(row, *OUR_LAYOUTS) / 1e12, three_digits),
     times("times PyTorch", *BETTER, over=OUR_LAYOUTS),
+    times("times a matrix product", "gemm", "gemm-channels-last", over=OUR_LAYOUTS),
+    times("times one in TF32", "gemm-tf32", over=OUR_LAYOUTS),
     times("our NCHW", OURS, over=OUR_LAYOUTS),
     times("our channels-last", OUR_LAYOUTS[1], over=OUR_LAYOUTS),
     times("without tensor cores", "tvmconv-direct", over=OUR_LAYOUTS),
 ]
 
 KINDS = {
+    "accuracy-float32": Kind(
+        workload_name,
+        "data",
+        [
+            errors("multiply-adds", "float32", "fma"),
+            errors("strict", "float32", "tvmconv-strict"),
+            errors("float32", "float32", "tvmconv"),
+            errors("PyTorch", "float32", "pytorch"),
+            errors("channels-last", "float32", "pytorch-channels-last"),
+            errors("of TF32 factors", "float32", "fma-tf32"),
+            errors("tf32", "float32", "tvmconv-tf32"),
+            errors("PyTorch in TF32", "float32", "pytorch-tf32"),
+        ],
+        grouped="dtype",
+    ),
+    "accuracy-half": Kind(
+        workload_name,
+        "data",
+        [
+            column
+            for dtype in ("float16", "bfloat16")
+            for column in (
+                errors(f"{dtype}: multiply-adds", dtype, "fma"),
+                errors("tvmconv", dtype, "tvmconv"),
+                errors("PyTorch", dtype, "pytorch"),
+                errors("channels-last", dtype, "pytorch-channels-last"),
+            )
+        ],
+        grouped="dtype",
+    ),
     "depthwise-gpu": Kind(workload_name, "workload", DEPTHWISE_ON_GPU),
     "depthwise-cpu": Kind(
         workload_name,

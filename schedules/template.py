@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
+from tvmconv.dtypes import FLOATS, one_of
 from tvmconv.problem import Problem
 from tvmconv.workload import ConvWorkload
 
@@ -16,24 +17,33 @@ if TYPE_CHECKING:
 
 
 class Layouts(NamedTuple):
-    """The layouts that a template takes of each operand, by the names of their kinds; see `tvmconv.layout`."""
+    """The layouts that a template takes of each operand, by the names of their kinds, and the types that it takes of x.
+
+    See `tvmconv.layout` and `tvmconv.dtypes`.
+    """
 
     x: tuple[str, ...] = ("NCHW",)
     w: tuple[str, ...] = ("KCRS",)
     output: tuple[str, ...] = ("NCHW",)
     """The residual has the output's."""
+    dtypes: tuple[str, ...] = FLOATS
 
-    def take(self, workload: ConvWorkload) -> bool:
-        """Say whether each operand of a workload is in one of them."""
+    def obstacle(self, workload: ConvWorkload) -> str | None:
+        """Return which operand of a workload is in none of them, as `Template.obstacle` does; None without one."""
+        if workload.dtype not in self.dtypes:
+            return f"takes {one_of(self.dtypes)}, not {workload.dtype}"
         named = workload.x_layout.name, workload.weight_layout.name, workload.output_layout.name
-        return all(name in known for name, known in zip(named, self, strict=True))
+        for operand, name, known in zip(self._fields, named, self, strict=False):
+            if name not in known:
+                return f"takes {operand} in {' or '.join(known)}, not {name}"
+        return None
 
 
 @runtime_checkable
 class Template(Protocol):
-    """A way to schedule the problems that it supports, with knobs to tune.
+    """A way to schedule the problems that it takes, with knobs to tune.
 
-    The functions take problems that the template supports, and configurations that are legal for the problem.
+    The functions take problems without an obstacle, and configurations that are legal for the problem.
     """
 
     VERSION: int
@@ -45,7 +55,7 @@ class Template(Protocol):
     by the former ones, so that records that have these are read."""
 
     LAYOUTS: Layouts
-    """The layouts of x, w and the output that it takes; problems in others never come to it."""
+    """The layouts of x, w and the output, and the types of x, that it takes: problems in others never come to it."""
 
     OPEN_SIZES: tuple[str, ...]
     """The sizes that may be known only when its kernels run, of `tvmconv.problem.OPEN_SIZES`; it defines its
@@ -58,8 +68,12 @@ class Template(Protocol):
         """Identify the template: dispatch keeps what it has made of one."""
         ...
 
-    def supports(self, problem: Problem, target: Target) -> bool:
-        """Say whether the template schedules a problem in its layouts: its kind of convolution, type and sparsity."""
+    def obstacle(self, problem: Problem, target: Target) -> str | None:
+        """Return why the template does not take a problem in its layouts, to be read behind its name in a message.
+
+        That is the first condition that fails, such as "takes output channels in multiples of 4, not 6"; None without
+        one.
+        """
         ...
 
     def space(self, problem: Problem, target: Target) -> Space[Any]:
@@ -73,7 +87,7 @@ class Template(Protocol):
     def estimate(self, problem: Problem, config: Any, target: Target) -> float:
         """Return the clock cycles that a call should take.
 
-        The estimates of all templates that support a problem are compared: where nothing has been measured, the least
+        The estimates of all templates that take a problem are compared: where nothing has been measured, the least
         is taken. On a CPU the cycles are those of one core for one image, on a GPU those of the busiest multiprocessor.
         """
         ...

@@ -4,14 +4,23 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from contextlib import suppress
+from typing import TYPE_CHECKING
 
 import pytest
 
 import tvmconv
 
+if TYPE_CHECKING:
+    from tvmconv.autotvm.builder import LocalBuilder
+
 if workers := int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "0")):
-    # Processes that run tests side by side share the cores: TVM's threads spin while they wait, each on one.
+    # Processes that run tests side by side share the cores: TVM's threads, and torch's, spin while they wait.
     tvmconv.set_num_threads(max(1, tvmconv.get_num_threads() // workers))
+    with suppress(ImportError):
+        import torch
+
+        torch.set_num_threads(max(1, torch.get_num_threads() // workers))
 
 
 @pytest.fixture(autouse=True)
@@ -21,6 +30,28 @@ def same_environment() -> Iterator[None]:
     yield
     os.environ.clear()
     os.environ.update(before)
+
+
+@pytest.fixture(scope="session")
+def builder() -> Iterator[LocalBuilder]:
+    """Yield a builder whose process the tests of all files share: it takes a second to start."""
+    from tvmconv.autotvm.builder import LocalBuilder
+
+    builder = LocalBuilder(n_parallel=1)
+    yield builder
+    builder.close()
+
+
+@pytest.fixture
+def brief(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let benchmarks time everything for a moment, and find the limits of a device with little work."""
+    from tvmconv.bench import network, overhead, roofs, suite, timing
+
+    for module in (network, overhead, roofs, suite):
+        monkeypatch.setattr(module, "SECONDS", 0.001)
+    monkeypatch.setattr(timing._WallTimer, "SETTLE", 0.001)
+    monkeypatch.setattr(roofs, "COPIED_BYTES", 2**20)
+    monkeypatch.setattr(roofs, "STEPS", 2**10)
 
 
 @pytest.fixture(scope="module")

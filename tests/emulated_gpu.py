@@ -17,8 +17,9 @@ from typing import Any
 
 import numpy as np
 import tvm
+import tvm_ffi
 from tvm import tirx
-from tvm.s_tir.pipeline import default_s_tir_pipeline
+from tvm.sym.analyzer import Analyzer
 
 from tvmconv.dtypes import STORAGE_TYPES
 
@@ -28,11 +29,17 @@ VECTOR = 16
 VECTORS = 8
 """The vectors of a row of a chunk."""
 
+WARP = 32
+"""The threads of a warp."""
+
 WARPGROUP = 4
 """The warps that work on one `wgmma`."""
 
 NEVER = 1 << 30
 """The time of a write that has not arrived, or of a read that has not ended, in barriers."""
+
+BLOCKS, THREADS = ("blockIdx.x", "blockIdx.y"), ("threadIdx.x", "threadIdx.y", "threadIdx.z")
+"""The axes of a grid and of a block, the innermost first."""
 
 OPERATIONS: dict[str, Callable[[Any, Any], Any]] = {
     "Add": np.add, "Sub": np.subtract, "Mul": np.multiply, "FloorDiv": np.floor_divide, "FloorMod": np.mod,
@@ -78,16 +85,14 @@ class Copies:
     places: list[tuple[Memory, np.ndarray, np.ndarray, np.ndarray]] = field(default_factory=list)
 
 
-def device_functions(func: tirx.PrimFunc, target: tvm.target.Target) -> list[tirx.PrimFunc]:
-    """Return the kernels that TVM makes of a scheduled function, in their order."""
-    module = tirx.transform.BindTarget(tvm.target.Target(target, "llvm"))(tvm.IRModule({"kernel": func}))
-    lowered = default_s_tir_pipeline()[0](module)
-    found = {name.name_hint: each for name, each in lowered.functions.items()}
-    return [found[name] for name in sorted(found) if int(found[name].attrs["calling_conv"]) == 2]
+def number_of(size: Any) -> int:
+    """Return a size, an expression of numbers."""
+    return int(Analyzer().simplify(size))
 
 
 def numpy_type(dtype: Any) -> np.dtype[Any]:
-    name = str(dtype)
+    """Return the type of a number, of a vector that of its lanes."""
+    name, _, _ = str(dtype).partition("x")
     return np.dtype(STORAGE_TYPES[name].numpy if name in STORAGE_TYPES else name)
 
 
@@ -98,7 +103,7 @@ class Emulator:
         self.arrays = arrays
         self.values: dict[Any, Any] = {}
         self.memories: dict[Any, Any] = {param: param.name.removesuffix("_ptr") for param in func.params}
-        self.extents = {"blockIdx.x": 1, "threadIdx.x": 1}
+        self.extents = dict.fromkeys((*BLOCKS, *THREADS), 1)
         self.barriers = 0
         self.copies, self.groups, self.running = Copies(), list[Copies](), list[Callable[[], None]]()
         self.copied: list[int] = []
@@ -107,13 +112,20 @@ class Emulator:
         """The number of groups of copies under way at each wait for one."""
         self.shared_bytes = 0
         _collect_extents(func.body, self.extents)
-        self.blocks, self.threads = self.extents["blockIdx.x"], self.extents["threadIdx.x"]
+        self.blocks, self.threads = (prod(map(self.extents.__getitem__, axes)) for axes in (BLOCKS, THREADS))
         lane = np.arange(self.blocks * self.threads)[:, None]
         self.block, self.lane, self.active = lane // self.threads, lane, np.ones_like(lane, bool)
-        self.index = {"blockIdx.x": self.block, "threadIdx.x": lane % self.threads}
+        self.index = {**self.indices(BLOCKS, self.block), **self.indices(THREADS, lane % self.threads)}
         self.run(func.body)
         assert not self.running, "a product is not waited for"
         assert not self.groups, "copies are not waited for"
+
+    def indices(self, axes: tuple[str, ...], number: np.ndarray) -> dict[str, np.ndarray]:
+        """Return the index of each thread on axes, the first of which is the innermost, by its number on them."""
+        found = {}
+        for axis in axes:
+            found[axis], number = number % self.extents[axis], number // self.extents[axis]
+        return found
 
     # Statements
 
@@ -134,13 +146,13 @@ class Emulator:
         memory = self.memories[source]
         if isinstance(memory, str):
             dtype = numpy_type(stmt.buffer.dtype)
-            size = prod(int(extent) for extent in stmt.buffer.shape) * dtype.itemsize
+            size = prod(map(number_of, stmt.buffer.shape)) * dtype.itemsize
             array = self.arrays.setdefault(memory, np.full(size, 255, np.uint8))
             memory = Memory(array.reshape(-1).view(np.uint8)[None], np.zeros_like(self.lane))
         self.memories[stmt.buffer] = memory
 
     def run_AllocBuffer(self, stmt: Any) -> None:  # noqa: N802
-        size = prod(int(extent) for extent in stmt.buffer.shape) * numpy_type(stmt.buffer.dtype).itemsize
+        size = prod(int(extent) for extent in stmt.buffer.shape) * tvm.DataType(stmt.buffer.dtype).itemsize
         shared = str(stmt.buffer.scope()).startswith("shared")
         row = self.block if shared else self.lane
         self.shared_bytes += size if shared else 0
@@ -190,7 +202,12 @@ class Emulator:
     value_FloatImm = value_IntImm  # noqa: N815
 
     def value_Cast(self, expr: Any) -> Any:  # noqa: N802
-        return np.asarray(self.value(expr.value)).astype(numpy_type(str(expr.ty.dtype).split("x")[0]))
+        with np.errstate(over="ignore"):  # of what threads have that are not active
+            return np.asarray(self.value(expr.value)).astype(numpy_type(expr.ty.dtype))
+
+    def value_Let(self, expr: Any) -> Any:  # noqa: N802
+        self.values[expr.var] = self.value(expr.value)
+        return self.value(expr.body)
 
     def value_Broadcast(self, expr: Any) -> Any:  # noqa: N802
         return self.value(expr.value)
@@ -223,11 +240,15 @@ class Emulator:
         if name == "fabs":
             return np.abs(self.value(args[0]))
         if name == "reinterpret":
-            return np.asarray(self.value(args[0])).view(numpy_type(str(expr.ty.dtype).split("x")[0]))
+            return np.asarray(self.value(args[0])).view(numpy_type(expr.ty.dtype))
+        if name == "tvm_warp_activemask":
+            return np.uint32(2**WARP - 1)
+        if name.startswith("tvm_warp_shuffle"):
+            return self.shuffled(self.value(args[1]), _uniform(self.value(args[2])), name.endswith("down"))
         assert name == "cuda.func_call", name
         function = str(args[0].value)
         given = [self.value(each) for each in args[1:-1]]
-        if product := re.fullmatch(r"tvmconv_(w?g?mma)_(f16|bf16|tf32x[13])_(\d+)x(\d+)", function):
+        if product := re.fullmatch(r"tvmconv_(w?g?mma)_(f16|bf16|tf32x[13]|s8|u8)_(\d+)x(\d+)", function):
             family, kind, *tiles = product.groups()
             goes_on = family == "wgmma" and not kind.startswith("tf32")
             return self.multiply(WARPGROUP if family == "wgmma" else 1, goes_on, [int(each) for each in tiles], *given)
@@ -242,10 +263,18 @@ class Emulator:
             self.active = before
         return np.where(choice, *results)
 
+    def shuffled(self, value: Any, number: int, down: bool) -> np.ndarray:
+        """Return the value that a lane of each thread's warp has: one with a number, or one so many lanes below it."""
+        assert self.active.all()
+        lane = np.arange(WARP)
+        source = np.where(lane + number < WARP, lane + number, lane) if down else np.full(WARP, number)
+        return np.broadcast_to(value, self.lane.shape).reshape(-1, WARP)[:, source].reshape(self.lane.shape)
+
     def pointer(self, buffer: Any, indices: Any) -> Pointer:
         (index,) = indices
-        dtype = numpy_type(buffer.dtype)
-        return Pointer(self.memories[buffer], self.value(index) * dtype.itemsize + 0 * self.lane, dtype)
+        dtype, lanes = numpy_type(buffer.dtype), tvm.DataType(buffer.dtype).lanes
+        place = self.value(index) * lanes + np.arange(lanes)[None] if lanes > 1 else self.value(index)
+        return Pointer(self.memories[buffer], place * dtype.itemsize + 0 * self.lane, dtype)
 
     def where(self, condition: Any, then: Callable[[], None]) -> None:
         before, self.active = self.active, self.active & condition
@@ -351,7 +380,9 @@ class Emulator:
         product = rows @ sum(columns).transpose(0, 2, 1)
         by_register = product.reshape(-1, tiles[0], 2, tiles[1], 2).transpose(0, 1, 3, 2, 4).reshape(len(self.lane), -1)
         first = int(_uniform(sums.address)) // 4
-        sums.memory.bytes.view(np.float32)[:, first : first + by_register.shape[1]] += by_register
+        # Sums of a chunk of integers are whole numbers that float32 holds.
+        added = by_register.astype(sums.dtype)
+        sums.memory.bytes.view(sums.dtype)[:, first : first + by_register.shape[1]] += added
 
     def factor(self, pointer: Pointer, address: np.ndarray) -> np.ndarray:
         """Return the rows of a factor for each thread, given the addresses of their vectors."""
@@ -369,10 +400,8 @@ def _uniform(value: Any) -> int:
 
 
 def _collect_extents(stmt: Any, extents: dict[str, int]) -> None:
-    import tvm_ffi
-
     def note(attribute: tirx.AttrStmt) -> None:
         if attribute.attr_key == "thread_extent":
-            extents[str(attribute.node.thread_tag)] = int(attribute.value)
+            extents[str(attribute.node.thread_tag)] = number_of(attribute.value)
 
     tvm_ffi.structural_walk(stmt, [(tirx.AttrStmt, note)])

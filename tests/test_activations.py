@@ -18,7 +18,7 @@ import tvmconv
 from tvmconv import ConvWorkload, Epilogue
 from tvmconv.activations import resolve_activation
 from tvmconv.compute.functions import Float64, activated
-from tvmconv.dtypes import DTYPES, NARROW
+from tvmconv.dtypes import FLOATS, NARROW
 from tvmconv.targets import has_gpu, resolve_target
 from tvmconv.testing.conformance import How, check
 from tvmconv.testing.trials import EVERY_ACTIVATION, Trial
@@ -117,7 +117,7 @@ TEMPLATES = {
 def trial(name: str, activation: Any) -> Trial:
     """Return a convolution with an epilogue that ends in an activation, in any dtype that the template takes."""
     _, algorithm, plain = TEMPLATES[name]
-    dtypes = NARROW if algorithm == "tensor" else DTYPES
+    dtypes = NARROW if algorithm == "tensor" else FLOATS
     dtype = dtypes[(list(TEMPLATES).index(name) + EVERY_ACTIVATION.index(activation)) % len(dtypes)]
     tail = Epilogue.of(activation, scale=True, shift=True, residual=True)
     workload = msgspec.structs.replace(plain, dtype=dtype, epilogue=tail)

@@ -43,8 +43,9 @@ def pretended(monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalRunner]:
     runner.close()
 
 
-def test_each_device_has_a_process_and_a_failure_ends_that_one_alone(pretended: LocalRunner, tmp_path: Path) -> None:
-    builder = LocalBuilder(n_parallel=1)
+def test_each_device_has_a_process_and_a_failure_ends_that_one_alone(
+    builder: LocalBuilder, pretended: LocalRunner, tmp_path: Path
+) -> None:
     sound = built(builder, TASK.workload)
     assert pretended.begin(TASK) == 2
     first, second = pretended._processes["llvm"]
@@ -61,15 +62,15 @@ def test_each_device_has_a_process_and_a_failure_ends_that_one_alone(pretended: 
     assert [other.status for other in others] == [Status.OK] * 3
     assert second.start() is pool
     assert [pretended.run(TRIAL, sound).status for _ in range(2)] == [Status.OK] * 2
-    builder.close()
 
 
-def test_tuning_on_two_devices_logs_every_trial_once(pretended: LocalRunner, tmp_path: Path) -> None:
-    log, option = tmp_path / "log.jsonl", measure_option(LocalBuilder(n_parallel=1), pretended)
+def test_tuning_on_two_devices_logs_every_trial_once(
+    builder: LocalBuilder, pretended: LocalRunner, tmp_path: Path
+) -> None:
+    log, option = tmp_path / "log.jsonl", measure_option(builder, pretended)
     for trials in (3, 6):
         (summary,) = session.tune_tasks([TASK], log, option, tuner="random", trials=trials, seed=0)
         assert summary.trials == trials
-    option.close()
     found = load_from_file(log)
     searched = [record.config.entity for record in found.records if record.stage is Stage.SEARCH]
     assert len(searched) == len(set(searched)) == 6

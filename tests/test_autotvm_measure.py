@@ -32,13 +32,6 @@ pytestmark = pytest.mark.usefixtures("without_torch")
 
 
 @pytest.fixture(scope="module")
-def builder() -> Iterator[LocalBuilder]:
-    builder = LocalBuilder(n_parallel=1)
-    yield builder
-    builder.close()
-
-
-@pytest.fixture(scope="module")
 def runner() -> Iterator[LocalRunner]:
     runner = LocalRunner(number=2, repeat=3, min_repeat_ms=0, timeout=2)
     yield runner

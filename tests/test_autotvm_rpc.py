@@ -141,17 +141,17 @@ def kill_a_busy_server(supervisor: psutil.Process) -> None:
         time.sleep(0.001)
 
 
-def test_nothing_is_lost_with_a_server(tracker: int, supervisor: psutil.Process, runner: RPCRunner, log: Path) -> None:
+def test_nothing_is_lost_with_a_server(
+    tracker: int, supervisor: psutil.Process, builder: LocalBuilder, runner: RPCRunner, log: Path
+) -> None:
     trials = [MeasureInput(TASK, config) for config in TASK.space.configs[:12]]
     before = set(supervisor.children())
     killer = Thread(target=kill_a_busy_server, args=(supervisor,), daemon=True)
-    builder = LocalBuilder(n_parallel=1)
     measured = {}
     for trial, result in measure_option(builder, runner).measure(trials, lambda trial: None):
         measured[trial] = result
         if len(measured) == 4:
             killer.start()
-    builder.close()
     killer.join(10)
     assert not killer.is_alive()
     assert set(measured) == set(trials)
@@ -164,22 +164,24 @@ def test_nothing_is_lost_with_a_server(tracker: int, supervisor: psutil.Process,
     assert "died, and is started again" in log.read_text()
 
 
-def test_a_kernel_that_crashes_ends_no_server(supervisor: psutil.Process, runner: RPCRunner, tmp_path: Path) -> None:
+def test_a_kernel_that_crashes_ends_no_server(
+    supervisor: psutil.Process, builder: LocalBuilder, runner: RPCRunner, tmp_path: Path
+) -> None:
     """The crash ends only the process that ran the kernel."""
     servers = set(supervisor.children())
-    builder = LocalBuilder(n_parallel=1)
     for _ in range(2):
         assert runner.run(MeasureInput(TASK, TASK.space.default), library(tmp_path, "abort();")).status is Status.CRASH
         sound = builder.build(MeasureInput(TASK, TASK.space.default)).result()
         assert runner.run(MeasureInput(TASK, TASK.space.default), sound).status is Status.OK
-    builder.close()
     assert set(supervisor.children()) == servers
 
 
-def test_a_server_that_others_wait_for_is_let_go(tracker: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_that_others_wait_for_is_let_go(
+    tracker: int, builder: LocalBuilder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Two runners share the only server."""
     monkeypatch.setattr(rpc_runner, "HOLD", 0.0)
-    trial, builder = MeasureInput(TASK, TASK.space.default), LocalBuilder(n_parallel=1)
+    trial = MeasureInput(TASK, TASK.space.default)
     with serving(tracker, "one", (0,), tmp_path / "log"):
         first, second = (RPCRunner("one", HOST, tracker, 1, 1, 0) for _ in range(2))
         assert first.begin(TASK) == 1
@@ -195,7 +197,6 @@ def test_a_server_that_others_wait_for_is_let_go(tracker: int, tmp_path: Path, m
         second.close()
         assert first.run(trial, sound).status is Status.OK
         first.close()
-    builder.close()
 
 
 def test_the_command_tunes_through_a_tracker(tracker: int, runner: RPCRunner, tmp_path: Path) -> None:
@@ -290,14 +291,12 @@ def test_a_key_is_one_word() -> None:
         rpc.server((HOST, 9190), "an h100", HOST, 9091, 9199, None)
 
 
-def test_templates_of_ones_own_are_sent_along(runner: RPCRunner) -> None:
+def test_templates_of_ones_own_are_sent_along(builder: LocalBuilder, runner: RPCRunner) -> None:
     """The servers do not have these templates."""
     right, wrong = (
         create_task("test/matmul", (32, "float32"), "llvm"),
         create_task("test/another-product", (16,), "llvm"),
     )
-    builder = LocalBuilder(n_parallel=1)
     trials = [MeasureInput(each, each.space.get(1)) for each in (right, wrong)]
     results = dict(measure_option(builder, runner).measure(trials, lambda trial: None))
-    builder.close()
     assert [results[trial].status for trial in trials] == [Status.OK, Status.WRONG_ANSWER], results

@@ -9,7 +9,7 @@ import tvm
 from command_line import tvmconv, tvmconv_json
 
 from tvmconv import ConvWorkload, targets
-from tvmconv.bench import ablation, suite, timing
+from tvmconv.bench import ablation
 from tvmconv.bench.peers import Peer
 from tvmconv.bench.report import Row
 from tvmconv.bench.timing import Timing
@@ -61,11 +61,9 @@ def test_configurations_compute_the_layer(algorithm: str) -> None:
 
 
 @pytest.mark.parametrize("algorithm", ["direct", "im2win", "pointwise"])
-def test_measured_on_a_cpu(algorithm: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_measured_on_a_cpu(algorithm: str, brief: None) -> None:
     layer = POINTWISE if algorithm == "pointwise" else LAYER
     pytest.importorskip("torch")
-    monkeypatch.setattr(suite, "SECONDS", 0.001)
-    monkeypatch.setattr(timing._WallTimer, "SETTLE", 0.001)
     found = ablation.measure_ablation("layer", layer, CPU, algorithm, rounds=1)
     assert found.selection.name == f"cpu/{algorithm}"
     assert {"micro-kernel", "vectors"} <= found.without.keys() <= set(SWITCHES["llvm"])

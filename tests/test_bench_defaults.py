@@ -33,7 +33,7 @@ def instant(monkeypatch: pytest.MonkeyPatch) -> Instant:
     option = Instant()
     for name, made in {"LocalBuilder": None, "LocalRunner": None, "measure_option": option}.items():
         monkeypatch.setattr(autotvm, name, lambda *parts, made=made: made, raising=False)
-    monkeypatch.setattr(defaults, "random_workloads", lambda count, seed: WORKLOADS[:count])
+    monkeypatch.setattr(defaults, "random_workloads", lambda count, *_: WORKLOADS[:count])
     return option
 
 
@@ -60,6 +60,48 @@ def test_random_workloads_are_of_every_kind() -> None:
     for workload in workloads:
         tensors = sum(map(prod, (workload.x_shape, workload.w_shape, workload.output_shape)))
         assert 2**20 <= 4 * tensors <= 2**26
+
+
+def test_random_dense_workloads_are_the_same_everywhere_and_in_every_type() -> None:
+    workloads = defaults.random_workloads(64, 0, dense=True)
+    assert (str(workloads[0]), str(workloads[63])) == (
+        "conv2d 37x440x9x12 -> 8, 3x3 stride 2x2",
+        "conv2d 16x648x6x18 -> 64, 1x1 stride 2x2 dilation 2x2",
+    )
+    assert len(set(workloads)) == 64
+    assert defaults.random_workloads(9, 0, dense=True) == workloads[:9]
+    for dtype in ("float16", "bfloat16"):
+        of_type = defaults.random_workloads(64, 0, True, dtype)
+        assert {each.dtype for each in of_type} == {dtype}
+        assert [msgspec.structs.replace(each, dtype="float32") for each in of_type] == workloads
+
+
+def test_random_dense_workloads_are_of_every_kind() -> None:
+    workloads = defaults.random_workloads(300, 0, dense=True)
+    assert {each.kernel[0] for each in workloads} == {1, 3, 5, 7}
+    assert {each.stride[0] for each in workloads} == {each.dilation[0] for each in workloads} == {1, 2}
+    assert {each.groups for each in workloads} == {1, 2, 4, 8, 32}
+    assert {each.multiplier % 8 == 0 for each in workloads} == {True, False}
+    for workload in workloads:
+        assert not workload.is_depthwise
+        assert workload.flops <= defaults.MOST_FLOPS
+        assert 2**20 <= workload.bytes_moved <= 2**26
+
+
+def test_types_and_precisions(instant: Instant, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    def workloads(count: int, *rest: object) -> list[ConvWorkload]:
+        asked.append(rest)
+        return WORKLOADS[:count]
+
+    monkeypatch.setattr(defaults, "random_workloads", workloads)
+    log = tmp_path / "log.jsonl"
+    command = ["bench", "defaults", "--workloads", 1, "--trials", 3, "-o", log]
+    told = tvmconv_json(*command, "--dense", "--dtype", "float16", "--precision", "tf32")
+    assert asked == [(0, True, "float16")]
+    assert (told["dense"], told["dtype"], told["precision"]) == (True, "float16", "tf32")
+    assert {record.problem.precision for record in load_from_file(log).records} == {"tf32"}
 
 
 def test_distribution() -> None:
@@ -115,6 +157,33 @@ def test_gaps(tmp_path: Path, instant: Instant, capsys: pytest.CaptureFixture[st
     assert capsys.readouterr().out.endswith("; 1 have the default configuration alone\n")
     ended = [one for one in records if one.workload == WORKLOADS[1] or one.stage is Stage.SEARCH]
     assert [gap.workload for gap in defaults.gaps(tasks, ended, device)] == [WORKLOADS[1]]
+
+
+def test_the_best_may_be_of_another_algorithm(
+    tmp_path: Path, instant: Instant, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    workload = ConvWorkload.conv2d((1, 4, 6, 6), (4, 4, 3, 3))
+    monkeypatch.setattr(defaults, "random_workloads", lambda *_: [workload])
+    log = tmp_path / "log.jsonl"
+    command = ["bench", "defaults", "--dense", "--workloads", 1, "--trials", 400, "-o", log]
+    (row,) = tvmconv_json(*command, "--all-algorithms")["rows"]
+    taken, other = defaults.tasks_of(workload, "llvm", "float32", all_algorithms=True)
+    assert {taken.name, other.name} == {"cpu/direct", "cpu/im2win"}
+    (alone,) = defaults.tasks_of(workload, "llvm", "float32", all_algorithms=False)
+    assert taken.name == alone.name == autotvm.create(workload, "llvm").name == row["default_template"]
+
+    def times_as_fast(name: str, times: float) -> list[autotvm.record.Record]:
+        return [
+            msgspec.structs.replace(each, result=(tuple(cost / times for cost in each.result[0]), *each.result[1:]))
+            if each.template == name
+            else each
+            for each in load_from_file(log).records
+        ]
+
+    for name in (taken.name, other.name):
+        (gap,) = defaults.gaps([taken, other], times_as_fast(name, 2), instant.device(taken))
+        assert (gap.default.template, gap.best.template) == (taken.name, name)
+        assert gap.times == pytest.approx(100 if name == taken.name else 200)
 
 
 def test_a_default_that_fails(tmp_path: Path, instant: Instant) -> None:

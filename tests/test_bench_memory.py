@@ -9,7 +9,7 @@ import pytest
 from command_line import tvmconv, tvmconv_json
 
 from tvmconv import ConvWorkload, operators
-from tvmconv.bench import memory, suite, timing
+from tvmconv.bench import memory, suite
 from tvmconv.bench.memory import Memory, direct_bytes, im2col_bytes, im2win_bytes, tiny, workspace_on_cpu
 from tvmconv.bench.peers import known_peers
 from tvmconv.bench.peers.ours import Configured
@@ -80,13 +80,11 @@ def test_a_tiny_workload_has_the_same_form(groups: int) -> None:
 
 
 @pytest.fixture
-def measured(monkeypatch: pytest.MonkeyPatch) -> None:
+def measured(brief: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Pretend one small layer, timed for a moment; tvmconv takes 1 kB, its im2win 2, and PyTorch 10."""
     workload = ConvWorkload.conv2d((1, 4, 9, 9), (8, 4, 3, 3), padding=0)
     taken = {"tvmconv": 1000, "tvmconv-im2win": 2000, "pytorch": 10_000}
     monkeypatch.setattr("tvmconv.cli.bench_suite.load_suite", lambda *arguments: {"layer": workload})
-    monkeypatch.setattr(suite, "SECONDS", 0.001)
-    monkeypatch.setattr(timing._WallTimer, "SETTLE", 0.001)
     monkeypatch.setattr(suite, "workspace_on_cpu", lambda peer, workload, target: taken[peer.name])
 
 

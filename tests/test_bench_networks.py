@@ -14,7 +14,7 @@ pytest.importorskip("torch")
 
 import torch
 
-from tvmconv.bench import contenders, network, networks, timing
+from tvmconv.bench import contenders, network, networks
 from tvmconv.bench.contenders import PEERS, PyTorch
 from tvmconv.bench.weights import prune, randomized
 from tvmconv.errors import InvalidArgumentError
@@ -53,11 +53,9 @@ def test_networks_are_those_of_the_papers() -> None:
 
 
 @pytest.fixture(autouse=True)
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+def quick(brief: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Replace the real networks by a tiny one, timed for a moment."""
     monkeypatch.setattr(networks, "NETWORKS", {"tiny": tiny})
-    monkeypatch.setattr(network, "SECONDS", 0.001)
-    monkeypatch.setattr(timing._WallTimer, "SETTLE", 0.001)
 
 
 def test_all_contenders(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,19 +9,14 @@ import pytest
 from command_line import tvmconv, tvmconv_json
 
 from tvmconv import operators, targets
-from tvmconv.bench import overhead, timing
+from tvmconv.bench import overhead
 from tvmconv.workload import ConvWorkload
 
 torch = pytest.importorskip("torch")
+pytestmark = pytest.mark.usefixtures("brief")
 
 OURS = ["tvmconv.depthwise", "tvmconv.depthwise, out=", "operator", "operator, out=", "network", "the kernel itself"]
 ROWS = [("torch.conv2d", "torch"), *((name, kind) for kind in ("torch", "numpy") for name in OURS)]
-
-
-@pytest.fixture(autouse=True)
-def brief(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(overhead, "SECONDS", 0.001)
-    monkeypatch.setattr(timing._WallTimer, "SETTLE", 0.001)
 
 
 def test_json() -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from tvmconv import ConvWorkload, Epilogue, operators
 from tvmconv.bench import suite
-from tvmconv.bench.peers import OURS, default_peers, known_peers
+from tvmconv.bench.peers import LIMITS, OURS, default_peers, known_peers
 from tvmconv.errors import InvalidArgumentError
 from tvmconv.targets import resolve_target
 from tvmconv.testing import random_operands
@@ -16,15 +16,22 @@ from tvmconv.testing import random_operands
 torch = pytest.importorskip("torch")
 depthwise, conv2d = ConvWorkload.depthwise, ConvWorkload.conv2d
 
+DENSE = conv2d((1, 6, 9, 11), (8, 6, 3, 3), shift=True, residual=True, activation="relu")
 WORKLOADS = [
     depthwise((2, 4, 9, 11), (4, 2, 3, 3), padding=(0, 1, 2, 1), scale=True, shift=True, activation="relu"),
     depthwise((1, 4, 12, 12), (4, 1, 3, 3), stride=2, dilation=2, scale=True, activation="relu6"),
     depthwise((1, 4, 12, 12), (4, 1, 3, 3), stride=2, dtype="float16", shift=True),
     conv2d((2, 6, 9, 11), (8, 3, 3, 2), groups=2, padding=(0, 1, 2, 1)),
-    conv2d((1, 6, 9, 11), (8, 6, 3, 3), shift=True, residual=True, activation="relu"),
+    DENSE,
+    conv2d((1, 6, 9, 11), (8, 6, 3, 3), dtype="bfloat16", shift=True),
+    conv2d((2, 6, 9, 11), (8, 6, 1, 1), scale=True, shift=True, residual=True, activation="relu"),
+    conv2d((5, 24, 1, 1), (8, 24, 1, 1), shift=True),
 ]
 ALGORITHMS = {"tvmconv-direct", "tvmconv-im2win"}
-OTHERS = ["pytorch", "pytorch-channels-last", "im2col-gemm", "onnxruntime", "tvm", "tvmconv-plain", "tvmconv"]
+PRODUCTS = {WORKLOADS[-2]: {"gemm", "gemm-channels-last"}, WORKLOADS[-1]: {"gemm-channels-last"}}
+"""The workloads that a product of matrices is a peer for."""
+OTHERS = ["pytorch", "pytorch-channels-last", "gemm", "gemm-channels-last", "im2col-gemm", "onnxruntime", "tvm"]
+OTHERS += ["tvmconv-plain", "tvmconv"]
 ON_CPU = [*sorted(ALGORITHMS), *OTHERS]
 
 
@@ -42,6 +49,7 @@ def test_peers_compute_the_convolution(workload: ConvWorkload) -> None:
             for call in calls:
                 check(peer, workload, call)
     absent = {"tvmconv-plain" if workload.epilogue == Epilogue() else "onnxruntime"}
+    absent |= {"gemm", "gemm-channels-last"} - PRODUCTS.get(workload, set())
     assert took_part == set(ON_CPU) - absent - (ALGORITHMS if workload.is_depthwise else set())
 
 
@@ -55,8 +63,8 @@ def test_algorithms_of_tvmconv_side_by_side(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(operators, "compile", recording)
     peers, target = known_peers(), resolve_target("llvm")
     for name in ("tvmconv-direct", "tvmconv-im2win"):
-        assert peers[name].obstacle(WORKLOADS[-1], target) is None
-        peers[name].prepare(WORKLOADS[-1], target, [])
+        assert peers[name].obstacle(DENSE, target) is None
+        peers[name].prepare(DENSE, target, [])
         assert peers[name].obstacle(WORKLOADS[0], target) == "by depthwise on llvm"
     assert [operator.selection.name for operator in used] == ["cpu/direct", "cpu/im2win"]
     assert peers["tvmconv-depthwise"].obstacle(WORKLOADS[0], target) == "the only algorithm for it"
@@ -77,6 +85,8 @@ def test_compiled_pytorch() -> None:
 def test_peers_for_gpus_and_the_slow_one() -> None:
     target, cuda = resolve_target("llvm"), resolve_target({"kind": "cuda", "arch": "sm_90"})
     plain = depthwise((1, 4, 9, 9), (4, 1, 3, 3))
+    assert known_peers()["gemm-tf32"].obstacle(WORKLOADS[-1], target) == "for float32 on a GPU"
+    assert known_peers()["gemm-tf32"].obstacle(WORKLOADS[-1], cuda) is None
     for name in ("pytorch-tf32", "pytorch-fp16"):
         assert (
             known_peers()[name].obstacle(plain, target)
@@ -89,3 +99,11 @@ def test_peers_for_gpus_and_the_slow_one() -> None:
     assert "metaschedule" not in default_peers()
     with pytest.raises(InvalidArgumentError, match="peers is 'tensorflow'; expected some of tvmconv-plain"):
         suite.choose_peers("pytorch,tensorflow")
+
+
+def test_peers_for_integers() -> None:
+    """Only tvmconv and the copies are asked for convolutions of integers."""
+    peers = {OURS.name: OURS, **known_peers(), **{peer.name: peer for peer in LIMITS}}
+    asked = {name for name, peer in peers.items() if peer.takes_integers}
+    assert asked >= {"tvmconv", "tvmconv-plain", "tvmconv-tensor", "copy", "copy-kernel"}
+    assert not asked & {"pytorch", "im2col-gemm", "onnxruntime", "tvm", "metaschedule"}

@@ -10,7 +10,7 @@ import pytest
 from command_line import tvmconv, tvmconv_json
 
 from tvmconv import ConvWorkload, sparse_conv2d, suites
-from tvmconv.bench import sparsity, suite, timing
+from tvmconv.bench import sparsity, suite
 from tvmconv.bench.code import code_of
 from tvmconv.bench.peers import default_peers, known_peers
 from tvmconv.bench.peers.sparse import Sparse
@@ -36,10 +36,8 @@ TINY = {
 
 
 @pytest.fixture
-def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
+def tiny(brief: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(suites, "_read", lambda: TINY)
-    monkeypatch.setattr(suite, "SECONDS", 0.001)
-    monkeypatch.setattr(timing._WallTimer, "SETTLE", 0.001)
 
 
 def test_zeros() -> None:

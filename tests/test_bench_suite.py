@@ -14,7 +14,7 @@ import pytest
 from command_line import tvmconv, tvmconv_json
 
 from tvmconv import ConvWorkload, suites
-from tvmconv.bench import roofs, suite, timing
+from tvmconv.bench import suite, timing
 from tvmconv.bench.peers.ours import Tvmconv
 from tvmconv.bench.peers.pytorch import PyTorch
 from tvmconv.bench.report import Change, Report, Row, geometric_means
@@ -43,13 +43,9 @@ TINY = {
 
 
 @pytest.fixture
-def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
+def tiny(brief: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Replace the real suites by two small ones, timed for a moment."""
     monkeypatch.setattr(suites, "_read", lambda: TINY)
-    monkeypatch.setattr(suite, "SECONDS", 0.001)
-    for name, value in (("COPIED_BYTES", 2**20), ("STEPS", 2**10), ("SECONDS", 0.001)):
-        monkeypatch.setattr(roofs, name, value)
-    monkeypatch.setattr(timing._WallTimer, "SETTLE", 0.001)
 
 
 @pytest.mark.parametrize("kind", ["cuda", "llvm"])
@@ -60,11 +56,21 @@ def test_suites(kind: str) -> None:
         "depthwise-networks": 6,
         "im2win-thesis": 12,
         "sparse-paper": 10,
+        "pointwise-networks": 15,
+        "linear-networks": 28,
+        "grouped-networks": 20,
     }
     batch = 128 if kind == "cuda" else 1
     assert found["im2win-thesis"]["conv3"] == conv2d((batch, 3, 227, 227), (64, 3, 7, 7), stride=2, padding="VALID")
     batch = 64 if kind == "cuda" else 1
     assert found["sparse-paper"]["resnet-conv2"] == conv2d((batch, 128, 28, 28), (128, 128, 3, 3), padding=1)
+    batch = 32 if kind == "cuda" else 1
+    strided = conv2d((batch, 512, 28, 28), (1024, 512, 1, 1), stride=2)
+    assert found["pointwise-networks"]["512x28-1024-s2"] == strided
+    assert found["linear-networks"]["vgg-fc6-128"] == conv2d((128, 25088, 1, 1), (4096, 25088, 1, 1))
+    grouped = conv2d((batch, 1024, 14, 14), (1024, 32, 3, 3), groups=32, stride=2, padding=1)
+    assert found["grouped-networks"]["resnext-1024x14-s2"] == grouped
+    assert all(4 <= min(each.multiplier, each.w_shape[1]) <= 32 for each in found["grouped-networks"].values())
     assert found["depthwise-networks"]["k7-384x14"] == depthwise((128, 384, 14, 14), (384, 1, 7, 7))
     assert {workload.batch for workload in suites.load_suite("im2win-thesis", kind, batch=8).values()} == {8}
 
@@ -128,6 +134,7 @@ def test_cold_caches(tiny: None, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_threads_are_the_same_for_all(tmp_path: Path) -> None:
     script = (
         f"import sys; from tvmconv import suites; suites._read = lambda: {TINY!r}\n"
+        "from tvmconv.bench import roofs; roofs.COPIED_BYTES = 2**20\n"
         "from tvmconv.cli import main\n"
         "try: main()\n"
         "finally: import torch; print(torch.get_num_threads(), file=sys.stderr)"

@@ -45,8 +45,8 @@ class Last:
         staticmethod, (toy_template.estimate, toy_template.features, toy_template.ablations)
     )
 
-    def supports(self, problem: Problem, target: tvm.target.Target) -> bool:
-        return problem.is_dense and problem.workload.dtype in DTYPES
+    def obstacle(self, problem: Problem, target: tvm.target.Target) -> str | None:
+        return None if problem.is_dense and problem.workload.dtype in DTYPES else "is for half precision"
 
     def schedule(self, problem: Problem, config: toy_template.Config, target: tvm.target.Target) -> Schedule:
         workload = problem.workload

@@ -25,7 +25,7 @@ from tvmconv.autotvm.measure import Stage, Status
 from tvmconv.cli import main
 from tvmconv.cli.tune import Measuring
 from tvmconv.dispatch.task import Entity
-from tvmconv.dtypes import DTYPES
+from tvmconv.dtypes import FLOATS
 from tvmconv.targets import DeviceFacts, device_facts
 
 ONE = ["--workload", WORKLOAD.to_json(), "--tuner", "random"]
@@ -123,7 +123,7 @@ def test_dry_run(tmp_path: Path, instant: Instant) -> None:
     plan = tvmconv_json("tune", *suite, "--tasks", "2,5-6", "--dry-run")["tasks"]
     assert [task["number"] for task in plan] == [2, 5, 6]
     assert all((task["workload"]["batch"], task["workload"]["dtype"]) == (1, "float32") for task in plan)
-    for dtype in DTYPES:
+    for dtype in FLOATS:
         (task,) = tvmconv_json("tune", *suite, "--dtype", dtype, "--tasks", 1, "--dry-run")["tasks"]
         assert task["workload"]["dtype"] == dtype
     assert sorted(task["to_do"] for task in plan) == [13, 13, 14]

@@ -16,7 +16,7 @@ from command_line import tvmconv, tvmconv_json
 
 from tvmconv import ConvWorkload
 from tvmconv.checking.draws import Draw
-from tvmconv.dtypes import DTYPES, NARROW
+from tvmconv.dtypes import DTYPES, FLOATS, NARROW, QUANTIZED
 from tvmconv.errors import WrongResultError
 from tvmconv.precision import DEFAULT, WORDS
 from tvmconv.targets import resolve_target
@@ -63,7 +63,7 @@ def test_trials_are_of_every_kind() -> None:
             "one-sided padding": (top == 0) != (bottom == 0) and (left == 0) != (right == 0),
             "padding past kernel": max(top, bottom) > workload.window[0],
             "batch": workload.batch > 1,
-            **{dtype: workload.dtype == dtype for dtype in DTYPES},
+            **{dtype: workload.dtype == dtype for dtype in FLOATS},
             "scale": epilogue.scale,
             "shift": epilogue.shift,
             "residual": epilogue.residual,
@@ -82,6 +82,7 @@ def test_trials_of_tensor_cores() -> None:
     found = [trial for trial in trials if trial.algorithm == "tensor"]
     workloads = [trial.workload for trial in found]
     assert {workload.dtype for workload in workloads} == set(DTYPES)
+    assert {each.output_storage.name for each in workloads if each.dtype in QUANTIZED} >= {"int8", "uint8", "int32"}
     assert {trial.precision for trial in found if trial.workload.dtype == "float32"} == {"float32", "tf32"}
     for operand, known in enumerate(LAYOUTS):
         layouts = [(each.layout, each.w_layout, each.out_layout)[operand] for each in workloads]

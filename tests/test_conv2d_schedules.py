@@ -18,7 +18,7 @@ from sparing import every, sparing
 
 from tvmconv import ConvWorkload
 from tvmconv.dispatch import algorithms_for, select, template_for
-from tvmconv.dtypes import DTYPES
+from tvmconv.dtypes import FLOATS
 from tvmconv.errors import InvalidArgumentError
 from tvmconv.lowering import build, lower
 from tvmconv.problem import Problem
@@ -140,7 +140,7 @@ def workloads(draw: Callable[..., Any]) -> ConvWorkload:
         padding=padding,
         dilation=dilation,
         groups=groups,
-        dtype=draw(st.sampled_from(DTYPES)),
+        dtype=draw(st.sampled_from(FLOATS)),
         scale=draw(st.booleans()),
         shift=draw(st.booleans()),
         residual=draw(st.booleans()),

@@ -16,13 +16,13 @@ import tvmconv
 from tvmconv import ConvWorkload, autotvm
 from tvmconv.arrays import to_torch
 from tvmconv.cli.inputs import fill, read_inputs
-from tvmconv.dtypes import DTYPES, NARROW, STORAGE_TYPES, is_floating
+from tvmconv.dtypes import DTYPES, FLOATS, NARROW, QUANTIZED, STORAGE_TYPES, is_floating
 from tvmconv.errors import InvalidArgumentError
 from tvmconv.network.layers import TensorSpec
 from tvmconv.testing import check_result, random_operands
 
 torch = pytest.importorskip("torch")
-every_dtype = pytest.mark.parametrize("dtype", DTYPES)
+every_dtype = pytest.mark.parametrize("dtype", FLOATS)
 
 
 @every_dtype
@@ -34,6 +34,20 @@ def test_rows_are_as_the_types_say(dtype: str) -> None:
     assert row.least >= float(facts.smallest_subnormal) / 2
     assert is_floating(dtype)
     assert is_floating(row.numpy)
+
+
+@pytest.mark.parametrize("dtype", [dtype for dtype in STORAGE_TYPES if dtype not in FLOATS])
+def test_rows_of_integers_are_as_the_types_say(dtype: str) -> None:
+    row, facts = STORAGE_TYPES[dtype], np.iinfo(dtype)
+    assert row.numpy.name == str(getattr(torch, dtype)).removeprefix("torch.") == dtype
+    assert (row.bounds, row.itemsize) == ((facts.min, facts.max), facts.bits // 8)
+    assert (row.sums, row.weight) == ("int32", "int8")
+    assert not is_floating(dtype)
+
+
+def test_types_of_operands() -> None:
+    assert (("float32", *NARROW), ("int8", "uint8"), (*FLOATS, *QUANTIZED)) == (FLOATS, QUANTIZED, DTYPES)
+    assert [STORAGE_TYPES[dtype].weight for dtype in FLOATS] == [*FLOATS]
 
 
 def test_others_are_not_floating() -> None:

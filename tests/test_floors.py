@@ -27,6 +27,7 @@ FLOORS = (
         "parameters",
         "precision",
         "problem",
+        "quantization",
         "suites",
         "threads",
         "version",

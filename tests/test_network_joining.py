@@ -152,7 +152,7 @@ def test_concatenation(case: Case) -> None:
 @pytest.mark.parametrize("algorithm", ["direct", "im2win", "pointwise"])
 def test_templates(algorithm: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every template can write in place; which one a workload gets by itself depends on the machine."""
-    monkeypatch.setattr(dispatch, "select", partial(dispatch.select, algorithm=algorithm))
+    monkeypatch.setattr("tvmconv.dispatch.ranges.select", partial(dispatch.select, algorithm=algorithm))
     case = Case("", lambda g: joined(g, pointwise(g), g.conv("x", (6, 8, 1, 1))), 1, x_shape=(2, 8, 9, 11))
     network = build(case.model("float32"))
     assert [layer.kernel for layer in network.layers] == [f"tvmconv cpu/{algorithm}"] * 2

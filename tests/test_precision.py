@@ -16,6 +16,7 @@ from network_graph import Graph
 import tvmconv as library
 from tvmconv import ConvWorkload, autotvm
 from tvmconv.arrays import to_torch
+from tvmconv.checking.factors import rounded
 from tvmconv.cli.tune import find_tasks
 from tvmconv.compute import conv2d_reference
 from tvmconv.dispatch.call import problem_from
@@ -97,13 +98,6 @@ def test_one_computation_has_one_problem() -> None:
 
 
 # Results
-
-
-def rounded(array: np.ndarray, bits: int, up: bool = True) -> np.ndarray:
-    """Return float32 numbers with so many bits behind the point, rounded to the nearest, or with the others cut off."""
-    dropped = 23 - bits
-    patterns = array.view(np.uint32) + np.uint32(up << (dropped - 1))
-    return (patterns & np.uint32(-1 << dropped & 0xFFFFFFFF)).view(np.float32)
 
 
 def computed(workload: ConvWorkload, operands: dict[str, np.ndarray], bits: int, up: bool = True) -> np.ndarray:
@@ -264,13 +258,11 @@ def test_command_line_refuses_it(tmp_path: Path) -> None:
     assert (narrow.exit_code, "tensor cores may add up float16" in narrow.stderr) == (2, True)
 
 
-def test_benchmark_takes_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_benchmark_takes_it(brief: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     pytest.importorskip("torch")
-    from tvmconv.bench import suite
     from tvmconv.cli import bench_suite
 
     monkeypatch.setattr(bench_suite, "load_suite", lambda *_: {"one": WORKLOAD})
-    monkeypatch.setattr(suite, "SECONDS", 1e-4)
     given = "bench", "suite", "sparse-paper", "--peers", "tvmconv-direct", "--rounds", "1"
     report = tvmconv_json(*given, "--precision", "strict")
     (row,) = report["rows"]

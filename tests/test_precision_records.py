@@ -85,8 +85,8 @@ class Coarse:
     class Config(cpu.direct.Config):
         pass
 
-    def supports(self, problem: Problem, target: Any) -> bool:
-        return problem.precision == "tf32"
+    def obstacle(self, problem: Problem, target: Any) -> str | None:
+        return None if problem.precision == "tf32" else "is for TF32"
 
     def estimate(self, problem: Problem, config: Any, target: Any) -> float:
         return 1.0
@@ -108,11 +108,11 @@ def test_records_of_another_word_do_not_hide_a_faster_template(tmp_path: Path) -
         dispatch.unregister("cpu/coarse")
 
 
-def test_tuner_tunes_it_in_other_processes(tmp_path: Path) -> None:
+def test_tuner_tunes_it_in_other_processes(builder: autotvm.LocalBuilder, tmp_path: Path) -> None:
     log, task = tmp_path / "log", autotvm.create(WORKLOAD, "llvm", precision="tf32")
-    option = autotvm.measure_option(autotvm.LocalBuilder(n_parallel=1), autotvm.LocalRunner(number=1, repeat=1))
-    (summary,) = autotvm.tune_tasks([task], log, option, tuner="random", trials=2)
-    option.close()
+    runner = autotvm.LocalRunner(number=1, repeat=1)
+    (summary,) = autotvm.tune_tasks([task], log, autotvm.measure_option(builder, runner), tuner="random", trials=2)
+    runner.close()
     assert (summary.trials, summary.failures) == (2, {})
     assert {record.problem for record in load_from_file(log)} == {Problem(WORKLOAD, precision="tf32")}
     with autotvm.apply_history_best(log):

@@ -9,13 +9,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-pytest.importorskip("torch")
-pytest.importorskip("sklearn")
-
 EXAMPLE = Path(__file__).parent.parent / "examples" / "pruned_digits.py"
 
 
 def test_example() -> None:
+    pytest.importorskip("torch")
+    pytest.importorskip("sklearn")
     result = runpy.run_path(str(EXAMPLE))["run"](channels=16, epochs=6)
     first, *others, classifier = result.network.layers
     assert [first.kernel, classifier.kernel] == ["tvmconv cpu/depthwise", "tvmconv cpu/direct"]

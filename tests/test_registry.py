@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from math import inf, isfinite
 from pathlib import Path
 
+import msgspec
 import pytest
 import toy_template
 import tvm
@@ -17,7 +18,7 @@ from tvm.s_tir import Schedule
 
 from tvmconv import ConvWorkload, autotvm, compile, depthwise, dispatch  # noqa: A004
 from tvmconv.checking.operands import check_result, random_operands
-from tvmconv.dispatch import functions
+from tvmconv.dispatch import functions, registry
 from tvmconv.dispatch.call import Call, problem_from
 from tvmconv.dispatch.registry import TEMPLATES, template_from, to_message
 from tvmconv.errors import InvalidArgumentError
@@ -25,6 +26,7 @@ from tvmconv.problem import Problem
 from tvmconv.targets import resolve_target
 
 CPU, SM_90 = resolve_target("llvm"), resolve_target({"kind": "cuda", "arch": "sm_90"})
+X = (1, 16, 9, 9)
 POINTWISE = ConvWorkload.depthwise((2, 16, 9, 12), (16, 1, 1, 1), shift=True, activation="relu")
 PROBLEMS = {
     "depthwise": Problem(ConvWorkload.depthwise((2, 16, 9, 12), (16, 1, 3, 3))),
@@ -40,7 +42,7 @@ class Doubling:
     VERSION, LAYOUTS, OPEN_SIZES = toy_template.VERSION, toy_template.LAYOUTS, toy_template.OPEN_SIZES
     LEAST = toy_template.LEAST
     Config = toy_template.Config
-    supports, space, features = map(staticmethod, (toy_template.supports, toy_template.space, toy_template.features))
+    obstacle, space, features = map(staticmethod, (toy_template.obstacle, toy_template.space, toy_template.features))
     default_config, estimate, ablations = map(
         staticmethod, (toy_template.default_config, toy_template.estimate, toy_template.ablations)
     )
@@ -69,15 +71,15 @@ def toy() -> Iterator[None]:
 
 @pytest.mark.parametrize("name", TEMPLATES)
 def test_template_says_what_a_problem_takes(name: str) -> None:
-    """Each supports one of the problems at least; there its default is legal, and has an estimate and ablations."""
+    """Each takes one of the problems at least; there its default is legal, and has an estimate and ablations."""
     template, target = TEMPLATES[name], SM_90 if name.startswith("cuda/") else CPU
-    supported = [
+    taken = [
         problem
         for problem in PROBLEMS.values()
-        if template.LAYOUTS.take(problem.workload) and template.supports(problem, target)
+        if template.LAYOUTS.obstacle(problem.workload) is template.obstacle(problem, target) is None
     ]
-    assert supported
-    for problem in supported:
+    assert taken
+    for problem in taken:
         config = template.default_config(problem, target)
         assert isinstance(config, template.Config)
         assert not template.space(problem, target).violated(config)
@@ -96,12 +98,12 @@ def test_dispatch_takes_the_least_estimate(toy: None) -> None:
     assert compile(PROBLEMS["depthwise"].workload).selection.name == "cpu/depthwise"
 
 
-def test_tuner_tunes_it(toy: None, tmp_path: Path) -> None:
+def test_tuner_tunes_it(toy: None, builder: autotvm.LocalBuilder, tmp_path: Path) -> None:
     """In worker processes, which are sent the template; its records are used from then on."""
     log, task = tmp_path / "toy.jsonl", autotvm.task.create(POINTWISE, "llvm", "toy")
-    option = autotvm.measure_option(autotvm.LocalBuilder(n_parallel=1), autotvm.LocalRunner(number=1, repeat=1))
-    autotvm.tune_tasks([task], log, option, tuner="grid", trials=2)
-    option.close()
+    runner = autotvm.LocalRunner(number=1, repeat=1)
+    autotvm.tune_tasks([task], log, autotvm.measure_option(builder, runner), tuner="grid", trials=2)
+    runner.close()
     records = autotvm.record.load_from_file(log).records
     assert {record.template for record in records} == {"cpu/toy"}
     assert {record.status.value for record in records} == {"ok"}
@@ -131,9 +133,125 @@ def test_unregistered_is_unknown() -> None:
         compile(POINTWISE, algorithm="toy")
 
 
+SM_75, GROUPED = resolve_target({"kind": "cuda", "arch": "sm_75"}), ConvWorkload.conv2d(X, (16, 8, 3, 3), groups=2)
+DENSE, RAGGED = (ConvWorkload.conv2d(X, (channels, 16, 3, 3)) for channels in (8, 6))
+SMALL = ConvWorkload.conv2d((1, 16, 2, 2), (8, 16, 1, 1))
+IMAGES = ConvWorkload.conv2d((1300, 3, 512, 512), (4, 3, 1, 1), stride=4, dtype="float16")
+WINDOWS = ConvWorkload.conv2d((96, 64, 256, 256), (64, 64, 7, 7), padding=3)
+
+
+def blocked(workload: ConvWorkload, output: str = "NCHW8c") -> Problem:
+    return Problem(msgspec.structs.replace(workload, layout="NCHW8c", out_layout=output))
+
+
+@pytest.mark.parametrize(
+    ("problem", "target", "algorithm", "why"),
+    [
+        (Problem(RAGGED), SM_90, "tensor", "cuda/tensor takes output channels in multiples of 4, not 6"),
+        (Problem(GROUPED), SM_90, "tensor", "cuda/tensor takes output channels of a group in multiples of 16, not 8"),
+        (Problem(DENSE), SM_75, "tensor", "cuda/tensor needs a GPU with tensor cores, sm_80 or later, not sm_75"),
+        (Problem(DENSE, precision="strict"), SM_90, "tensor", "cuda/tensor is not for the precision strict"),
+        (Problem(POINTWISE), SM_90, "tensor", "cuda/tensor is for dense convolutions"),
+        (
+            Problem(IMAGES),
+            SM_90,
+            "tensor",
+            "cuda/tensor takes operands of fewer than 2^31 elements, as it lays them out",
+        ),
+        (Problem(WINDOWS), SM_90, "im2win", "cuda/im2win takes windows of fewer than 2^31 elements together"),
+        (Problem(POINTWISE), SM_90, "im2win", "cuda/im2win is for dense convolutions"),
+        (Problem(DENSE.in_nhwc()), SM_90, "direct", "cuda/direct takes x in NCHW, not NHWC"),
+        (Problem(DENSE), SM_90, "depthwise", "cuda/depthwise is for depthwise convolutions"),
+        (Problem(DENSE), SM_90, "sparse", "cuda/sparse is for weights that are compiled in"),
+        (Problem(DENSE), CPU, "pointwise", "cpu/pointwise takes 1x1 kernels with a stride of 1 and without padding"),
+        (Problem(SMALL), CPU, "pointwise", "cpu/pointwise takes planes of 16 pixels or more, not 4"),
+        (Problem(POINTWISE), CPU, "pointwise", "cpu/pointwise is for dense convolutions"),
+        (Problem(DENSE), CPU, "depthwise", "cpu/depthwise is for depthwise convolutions"),
+        (Problem(DENSE), CPU, "sparse", "cpu/sparse is for weights that are compiled in"),
+        (Problem(POINTWISE), CPU, "direct", "cpu/direct is for dense convolutions"),
+        (Problem(POINTWISE), CPU, "im2win", "cpu/im2win is for dense convolutions"),
+        (blocked(DENSE), CPU, "im2win", "cpu/im2win takes x in NCHW, not NCHWc"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_refused_algorithm_says_which_condition_fails(
+    problem: Problem, target: tvm.target.Target, algorithm: str, why: str
+) -> None:
+    with pytest.raises(InvalidArgumentError) as error:
+        dispatch.templates_for(problem, target, algorithm)
+    told = str(error.value)
+    assert told.startswith(f"algorithm is {algorithm!r}; expected auto or ")
+    assert told.endswith(f", for {problem} on {target.kind.name}: {why}")
+
+
+@pytest.mark.parametrize(
+    ("problem", "target", "why"),
+    [
+        (Problem(RAGGED.in_nhwc()), SM_90, ["cuda/tensor takes output channels in multiples of 4, not 6"]),
+        (
+            Problem(DENSE.in_nhwc(), precision="tf32"),
+            SM_75,
+            ["cuda/tensor needs a GPU with tensor cores, sm_80 or later, not sm_75"],
+        ),
+        (
+            blocked(GROUPED),
+            CPU,
+            ["cpu/depthwise is for depthwise convolutions", "cpu/direct takes one group in blocks of channels, not 2"],
+        ),
+        (
+            blocked(ConvWorkload.depthwise(X, (16, 2, 3, 3))),
+            CPU,
+            [
+                "cpu/depthwise takes one output for each channel in blocks of channels, not 2",
+                "cpu/direct is for dense convolutions",
+            ],
+        ),
+        (
+            blocked(POINTWISE, "NCHW"),
+            CPU,
+            [
+                "cpu/depthwise takes one layout for x and output, not NCHW8c to NCHW",
+                "cpu/direct is for dense convolutions",
+            ],
+        ),
+        (
+            blocked(DENSE),
+            SM_90,
+            [
+                *(f"cuda/{name} takes x in NCHW, not NCHWc" for name in ("depthwise", "direct", "im2win")),
+                "cuda/tensor takes x in NHWC or NCHW, not NCHWc",
+                "cuda/sparse takes x in NCHW, not NCHWc",
+            ],
+        ),
+    ],
+    ids=lambda value: str(value) if isinstance(value, Problem) else "",
+)
+def test_refused_layout_says_which_conditions_fail(problem: Problem, target: tvm.target.Target, why: list[str]) -> None:
+    with pytest.raises(InvalidArgumentError) as error:
+        dispatch.templates_for(problem, target)
+    told = str(error.value)
+    assert told.startswith(f"layout is {problem.workload.layouts!r}; expected NCHW to NCHW, or others ")
+    assert told.endswith(f" on {target.kind.name}: {'; '.join(why)}")
+
+
+def test_refused_workload_says_which_conditions_fail(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registry, "_registered", {"cpu/toy": toy_template})
+    with pytest.raises(InvalidArgumentError) as error:
+        dispatch.templates_for(Problem(DENSE), CPU)
+    why = "expected one that a template takes on llvm: cpu/toy is for depthwise 1x1 kernels"
+    assert str(error.value) == f"workload is '{DENSE}'; {why}"
+
+
+def test_open_size_is_refused_where_no_template_takes_it() -> None:
+    with pytest.raises(
+        InvalidArgumentError, match="^workload is .*: cuda/depthwise takes no batch that is left open; "
+    ):
+        dispatch.templates_for(Problem(DENSE, open_sizes=("batch",)), SM_90)
+
+
 def test_template_needs_every_name() -> None:
     with pytest.raises(
-        InvalidArgumentError, match="an object that has VERSION, Config, LAYOUTS, OPEN_SIZES, LEAST, supports, "
+        InvalidArgumentError, match="an object that has VERSION, Config, LAYOUTS, OPEN_SIZES, LEAST, obstacle, "
     ):
         dispatch.register("cpu/toy", object())  # type: ignore[arg-type]
 

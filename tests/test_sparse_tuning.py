@@ -90,13 +90,6 @@ def runner() -> Iterator[LocalRunner]:
     runner.close()
 
 
-@pytest.fixture(scope="module")
-def builder() -> Iterator[LocalBuilder]:
-    builder = LocalBuilder(n_parallel=1)
-    yield builder
-    builder.close()
-
-
 def built(builder: LocalBuilder, task: Task) -> BuildResult:
     return builder.build(MeasureInput(task, task.space.default)).result()
 

@@ -29,7 +29,7 @@ ROOT = Path(__file__).parent.parent
 TASK = create_task("test/matmul", (32, "float32"), "llvm")
 
 
-def test_softmax_on_cuda_is_right_as_its_serial_twin(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_softmax_on_cuda_is_right_as_its_serial_twin(builder: LocalBuilder, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(ROOT / "examples"))
     import softmax_template  # noqa: F401 (it defines the template)
 
@@ -38,10 +38,8 @@ def test_softmax_on_cuda_is_right_as_its_serial_twin(monkeypatch: pytest.MonkeyP
     assert task.flop == 6 * 256 * 4
     for config in (task.space.configs[0], task.space.configs[7]):
         task.check(config)
-    builder = LocalBuilder(n_parallel=1)
     built = builder.build(MeasureInput(task, task.space.configs[7])).result()  # for a GPU, which building does not need
     assert Path(built.library).is_file()
-    builder.close()
 
 
 def test_a_twin_that_is_wrong_is_found(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -193,10 +193,10 @@ def test_logs_with_convolutions_and_templates(tmp_path: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def option() -> Iterator[autotvm.measure_option]:
-    made = autotvm.measure_option(LocalBuilder(n_parallel=1), LocalRunner(number=1, repeat=2, min_repeat_ms=0))
-    yield made
-    made.close()
+def option(builder: LocalBuilder) -> Iterator[autotvm.measure_option]:
+    runner = LocalRunner(number=1, repeat=2, min_repeat_ms=0)
+    yield autotvm.measure_option(builder, runner)
+    runner.close()
 
 
 def test_trials_are_built_checked_and_timed_in_processes(option: autotvm.measure_option) -> None:

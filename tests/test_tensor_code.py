@@ -7,6 +7,7 @@ from itertools import product
 import msgspec
 import pytest
 import tvm
+from integer_cases import INTEGERS
 from sparing import every, sparing
 from tensor_cases import (
     ALL_CASES,
@@ -109,6 +110,33 @@ def test_kernels_of_one_module(names: list[str]) -> None:
     assert len(cuda.kernel_resources(source, "sm_90")) >= len(names)
 
 
+INTEGER_INSTRUCTIONS = (
+    ("128-channels", "sm_80", "mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32"),
+    ("128-channels-wgmma", "sm_90", "wgmma.mma_async.sync.aligned.m64n32k32.s32.u8.s8"),
+    ("no-padding", "sm_120", "mma.sync.aligned.m16n8k32.row.col.s32.u8.s8.s32"),
+    ("256-channels-1x1", "sm_90", "wgmma.mma_async.sync.aligned.m64n48k32.s32.u8.s8"),
+    ("gelu", "sm_90", "wgmma.mma_async.sync.aligned.m64n32k32.s32.s8.s8"),
+    ("split-k-in-integers", "sm_89", "mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32"),
+)
+
+
+@pytest.mark.parametrize(("name", "arch", "instruction"), sparing(INTEGER_INSTRUCTIONS, lambda number: number < 3))
+def test_instructions_of_integers(name: str, arch: str, instruction: str) -> None:
+    """Kernels of integers have their instructions, and no sums in another type."""
+    ptx = cuda.to_ptx(check_resources(*INTEGERS[name], arch), arch)
+    assert instruction in ptx
+    assert {line.split(" ")[0] for line in ptx.splitlines() if "mma.sync" in line} <= {f"\t{instruction}"}
+
+
+def test_integers_are_stored_in_words() -> None:
+    """Four of them are rounded to even by a sum in float32, and stored as one word."""
+    options = {"out_dtype": "int8", "scale": True, "shift": True, "residual": True, "activation": "relu"}
+    source = check_resources(layer((1, 64, 9, 9), (64, 64, 3, 3), "uint8", **options), None, "sm_80")
+    assert "*(int*)(output_ptr" in source
+    assert "0x1.8p+23f" in source
+    assert "round" not in source.partition("__global__")[2]
+
+
 COMPILED = (
     ("split-k-epilogue", "sm_90"),
     ("epilogue-half", "sm_90"),
@@ -152,6 +180,13 @@ def test_cubin_of_configuration(name: str, arch: str) -> None:
     check_resources(*ALL_CASES[name], arch)
 
 
+@pytest.mark.release
+@pytest.mark.parametrize("name", INTEGERS)
+def test_cubins_of_integers(name: str) -> None:
+    problem, config = INTEGERS[name]
+    check_resources(problem, config, "sm_90" if config.wgmma else "sm_80")
+
+
 LARGE = layer((2, 256, 28, 28), (256, 256, 3, 3), "float32", FIRST, shift=True, residual=True, activation="relu")
 
 
@@ -162,6 +197,18 @@ def test_cubins_of_candidates(kind: str, arch: str) -> None:
     """None of the tiles that a default is chosen from spills, where it is legal."""
     dtype, precision = KINDS[kind]
     problem = Problem(msgspec.structs.replace(LARGE.workload, dtype=dtype), precision=precision)
+    legal = constraints(problem, resolve_target({"kind": "cuda", "arch": arch})).values()
+    candidates = [config for config in CANDIDATES if all(holds(config) for holds in legal)]
+    assert len(candidates) >= 5
+    for config in candidates:
+        check_resources(problem, config, arch)
+
+
+@pytest.mark.release
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90"])
+def test_cubins_of_candidates_for_integers(arch: str) -> None:
+    options = {"shift": True, "residual": True, "activation": "relu", "out_dtype": "int8", "x_zero_point": 3}
+    problem = layer((2, 256, 28, 28), (256, 256, 3, 3), "int8", FIRST, **options)
     legal = constraints(problem, resolve_target({"kind": "cuda", "arch": arch})).values()
     candidates = [config for config in CANDIDATES if all(holds(config) for holds in legal)]
     assert len(candidates) >= 5

@@ -9,7 +9,9 @@ import numpy as np
 import pytest
 import tvm
 import tvm_ffi
-from emulated_gpu import Emulator, HazardError, device_functions
+from device_functions import device_functions
+from emulated_gpu import Emulator, HazardError
+from integer_cases import EXACT, INTEGERS, random_integers
 from spaces import check_space, check_whole_space
 from sparing import every
 from tensor_cases import (
@@ -33,9 +35,13 @@ from tvm import te, tirx
 from tvm.backend.cuda.op import cuda_func_call
 from tvm.s_tir.stmt import SBlock
 
+import tvmconv
+from tvmconv import ConvWorkload
 from tvmconv.checking.draws import Draw
 from tvmconv.compute.tensor_gemm import COPY_BYTES, ROW_BYTES, in_tf32
 from tvmconv.dispatch import algorithms_for, select
+from tvmconv.dtypes import QUANTIZED
+from tvmconv.errors import InvalidArgumentError
 from tvmconv.lowering import KERNEL_NAME, build_twin, lower
 from tvmconv.lowering.intrinsics import DONE_SOURCE, with_intrinsics
 from tvmconv.lowering.modules import build
@@ -51,6 +57,7 @@ SM_90 = resolve_target({"kind": "cuda", "arch": "sm_90"})
 
 
 def sparse_cases(step: int, cases: dict[str, tuple[Problem, Config]]) -> pytest.MarkDecorator:
+    """Parametrize with one case of `step`, which has no divisor in common with 6: each shape has so many in a row."""
     return pytest.mark.parametrize(("problem", "config"), every(step, cases.values()), ids=cases.keys())
 
 
@@ -94,12 +101,12 @@ def check_ring(problem: Problem, config: Config, func: tirx.PrimFunc) -> None:
     assert run.shared_bytes == shared_bytes(problem, config)
 
 
-@sparse_cases(5, ALL_CASES)
+@sparse_cases(7, ALL_CASES)
 def test_serial_twin(problem: Problem, config: Config) -> None:
     run_twin(problem, config, random_operands(problem.workload))
 
 
-@sparse_cases(3, ALL_CASES)
+@sparse_cases(5, ALL_CASES)
 def test_lowered_kernel(problem: Problem, config: Config) -> None:
     check_ring(problem, config, lowered(problem, config))
 
@@ -259,3 +266,92 @@ def test_weights_in_tf32() -> None:
     assert list(got[6:8]) == [np.inf, -np.inf]
     assert not (got[8:].view(np.uint32) & 0x1FFF).any()
     assert (np.abs(got[8:] - numbers) <= 2.0**-11 * np.abs(numbers)).all()
+
+
+# Integers
+
+
+@sparse_cases(5, INTEGERS)
+def test_serial_twin_of_integers(problem: Problem, config: Config) -> None:
+    run_twin(problem, config, random_operands(problem.workload))
+
+
+@sparse_cases(4, INTEGERS)
+def test_lowered_kernel_of_integers(problem: Problem, config: Config) -> None:
+    check_ring(problem, config, lowered(problem, config))
+
+
+@pytest.mark.parametrize("number", every(3, range(9)))
+def test_random_convolution_of_integers(number: int) -> None:
+    problem = random_integers(Draw(number))
+    config = random_config(problem)
+    run_twin(problem, config, random_operands(problem.workload))
+    check_ring(problem, config, lowered(problem, config))
+
+
+def integers_by_twin(problem: Problem, config: Config, operands: dict[str, np.ndarray]) -> np.ndarray:
+    """Return what the serial twin makes of operands, into an output filled with ones."""
+    *_, (shape, dtype) = problem.workload.operands.values()
+    output = tvm.runtime.tensor(np.ones(shape, dtype))
+    twin = build_twin(problem, select(problem, SM_90, config, "tensor"), SM_90)
+    memory = [tvm.runtime.empty(*parameter) for parameter in twin.workspace.parameters]
+    twin.executable[KERNEL_NAME](*map(tvm.runtime.tensor, operands.values()), output, *memory)
+    result: np.ndarray = output.numpy()
+    return result
+
+
+@pytest.mark.parametrize("config", [MMA, WGMMA], ids=["mma", "wgmma"])
+@pytest.mark.parametrize("name", EXACT)
+def test_exact_integers(name: str, config: Config) -> None:
+    """The largest sums, and numbers in the middle between two integers, are what they have to be."""
+    problem, operands, expected = EXACT[name]()
+    np.testing.assert_array_equal(integers_by_twin(problem, config, operands), expected)
+
+
+def test_wrong_integers_are_caught() -> None:
+    """One unit more, a zero point that is left out, and padding with zeros fail the check that kernels pass."""
+    options = {"out_dtype": "int8", "scale": True, "x_zero_point": 100}
+    problem = layer((1, 32, 6, 6), (32, 32, 3, 3), "uint8", **options)
+    operands = random_operands(problem.workload)
+    inputs = {name: operands[name] for name in ("x", "w", "scale")}
+    got = integers_by_twin(problem, MMA, inputs)
+    check_result(problem.workload, operands, got)
+    assert len(np.unique(got)) > 100
+    other = layer((1, 32, 6, 6), (32, 32, 3, 3), "uint8", out_dtype="int8", scale=True)
+    wrong = got.copy()
+    wrong.flat[77] += 1 if wrong.flat[77] < 127 else -1
+    for each in (wrong, integers_by_twin(other, MMA, inputs)):
+        with pytest.raises(AssertionError, match="elements are wrong"):
+            check_result(problem.workload, operands, each)
+    factors = {name: operands[name] for name in ("x", "w")}
+    sums = layer((1, 32, 6, 6), (32, 32, 3, 3), "uint8")
+    exact = integers_by_twin(sums, MMA, factors)
+    check_result(sums.workload, factors, exact)
+    with pytest.raises(AssertionError, match="1 of 1152 elements are wrong"):
+        check_result(sums.workload, factors, exact + (np.arange(exact.size) == 5).reshape(exact.shape).astype("int32"))
+
+
+def test_widths_of_instructions() -> None:
+    """Past 32 columns `wgmma` of integers has whole sixteens alone."""
+    widths = (8, 16, 24, 32, 40, 48, 56, 64, 72, 240, 248, 256)
+    for dtype, left_out in (("float16", ()), ("uint8", (40, 56, 72, 248))):
+        fits = tensor.space(layer((1, 256, 8, 8), (256, 256, 1, 1), dtype), SM_90).constraints["widths"]
+        assert [width for width in widths if not fits(wgmma(64, width, 1, 1))] == [*left_out]
+        assert fits(mma(64, 40, 1, 1))
+
+
+@pytest.mark.parametrize("dtype", QUANTIZED)
+def test_integers_that_it_takes(dtype: str) -> None:
+    """A CPU, an older GPU and what is no whole tile are refused with the type, and what would be right."""
+    workload = layer((1, 16, 8, 8), (32, 16, 3, 3), dtype).workload
+    assert algorithms(Problem(workload), "sm_80") == ("tensor",)
+    assert algorithms(Problem(workload, precision="strict"), "sm_90") == ("tensor",)
+    for target in ("llvm", {"kind": "cuda", "arch": "sm_75"}):
+        with pytest.raises(InvalidArgumentError, match=f"target is .*; expected sm_80 or later, for {dtype}"):
+            tvmconv.compile(workload, target)
+    depthwise = ConvWorkload.depthwise((1, 16, 8, 8), (16, 1, 3, 3), dtype=dtype)
+    for refused in (layer((1, 16, 8, 8), (18, 16, 3, 3), dtype).workload, depthwise):
+        with pytest.raises(InvalidArgumentError, match=f"dtype is '{dtype}'; expected float32, .*in fours"):
+            tvmconv.compile(refused, SM_90)
+    with pytest.raises(InvalidArgumentError, match="algorithm is 'direct'; expected auto or tensor"):
+        tvmconv.compile(workload, SM_90, algorithm="direct")

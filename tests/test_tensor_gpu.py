@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 import numpy as np
 import pytest
 import tvm
+from integer_cases import EXACT, INTEGERS, random_integers
 from tensor_cases import ALL_CASES, KINDS, NOTHING_READ, layer, mma, one_chunk, random_layer, wgmma
 
+import tvmconv
+from tvmconv import ConvWorkload
+from tvmconv.arrays import to_torch
 from tvmconv.checking.draws import Draw
+from tvmconv.checking.factors import DATA, Factors, fma_sums
+from tvmconv.checking.operands import unwritten
 from tvmconv.dispatch import select
-from tvmconv.dtypes import NARROW
+from tvmconv.dtypes import NARROW, QUANTIZED, STORAGE_TYPES
 from tvmconv.lowering import KERNEL_NAME, Kernel, build_kernel
 from tvmconv.problem import Problem
 from tvmconv.schedules.cuda import tensor
 from tvmconv.schedules.cuda.tensor import Config
 from tvmconv.targets import device_of, has_gpu, resolve_target, tensor_instructions
-from tvmconv.testing import conformance
+from tvmconv.testing import check_result, conformance, random_operands
 from tvmconv.testing.configs import legal_configs
 from tvmconv.testing.conformance import How
 from tvmconv.testing.trials import Trial
@@ -114,7 +122,8 @@ def matrix_kernel(problem: Problem, config: Config | None) -> Kernel:
 
 def run(kernel: Kernel, problem: Problem, x: np.ndarray, w: np.ndarray) -> np.ndarray:
     """Return the output of a 1x1 convolution of one row of pixels, as (pixels, channels)."""
-    given = {"x": x, "w": w, "output": np.full((len(x), len(w)), np.nan)}
+    nothing = unwritten(problem.workload.output_storage.name)
+    given = {"x": x, "w": w, "output": np.full((len(x), len(w)), nothing)}
     tensors = [
         tvm.runtime.tensor(given[name].reshape(shape).astype(dtype), device_of(TARGET))
         for name, (shape, dtype) in problem.workload.operands.items()
@@ -136,8 +145,6 @@ MULTIPLY = {
 }
 """The configurations, of which the last one is the problem's default."""
 
-Factors = tuple[np.ndarray, np.ndarray]
-
 
 def product_in_float32(name: str, x: np.ndarray, w: np.ndarray) -> np.ndarray:
     """Return `x @ w.T` of float32 numbers as three products of TF32 numbers compute it."""
@@ -148,62 +155,24 @@ def product_in_float32(name: str, x: np.ndarray, w: np.ndarray) -> np.ndarray:
     return run(matrix_kernel(problem, config), problem, x, w)
 
 
-def fma_sums(x: np.ndarray, w: np.ndarray) -> np.ndarray:
-    """Return `x @ w.T` by fused multiply-adds in float32, one term after the other."""
-    sums = np.zeros((len(x), len(w)), np.float32)
-    for a, b in zip(x.T.astype(np.float64), w.T.astype(np.float64), strict=True):
-        sums = (sums + a[:, None] * b).astype(np.float32)
-    return sums.astype(np.float64)
-
-
 def exact(x: np.ndarray, w: np.ndarray) -> np.ndarray:
     sums: np.ndarray = x.astype(np.float64) @ w.astype(np.float64).T
     return sums
 
 
-def normal(rng: np.random.Generator, terms: int) -> Factors:
-    return rng.standard_normal((ROWS, terms)), rng.standard_normal((COLUMNS, terms))
+TRIED = [name for name in DATA if name not in ("scattered", "tiny")]
+"""The data on which errors are like those of multiply-adds; the others have bounds of their own."""
 
 
-def positive(rng: np.random.Generator, terms: int) -> Factors:
-    """Return factors whose sums only grow: what is rounded toward zero adds up."""
-    return rng.random((ROWS, terms)), rng.random((COLUMNS, terms))
+def factors_of(data: str, terms: int, seed: int) -> Factors:
+    """Return float32 factors of a kind, as matrices whose columns are the terms."""
+    x, w = DATA[data](np.random.default_rng(seed), (ROWS, terms), (COLUMNS, terms), "float32")
+    return x.astype(np.float32), w.astype(np.float32)
 
 
-def wide(rng: np.random.Generator, terms: int) -> Factors:
-    """Return factors of 1e-30 to 1e30 whose products are all about 1."""
-    x, w = normal(rng, terms)
-    exponents = 10 ** rng.uniform(-30, 30, terms)
-    return x * exponents, w / exponents
-
-
-def scattered(rng: np.random.Generator, terms: int) -> Factors:
-    """Return factors of 1e-15 to 1e15, each with an exponent of its own: a few products outweigh the others."""
-    return tuple(each * 10 ** rng.uniform(-15, 15, each.shape) for each in normal(rng, terms))  # type: ignore[return-value]
-
-
-def with_denormals(rng: np.random.Generator, terms: int) -> Factors:
-    """Return factors of which half of the terms are denormal in one or the other, beside products of about 1."""
-    x, w = normal(rng, terms)
-    x[:, ::4] *= 1e-40
-    w[:, 1::4] *= 1e-40
-    return x, w
-
-
-def with_spike(rng: np.random.Generator, terms: int) -> Factors:
-    """Return factors of which one element of either is a million times the others."""
-    x, w = normal(rng, terms)
-    x[5, 7] *= 2**20
-    w[11, terms // 2] *= 2**20
-    return x, w
-
-
-DATA = {each.__name__: each for each in (normal, positive, wide, with_denormals, with_spike)}
-
-
-def errors_of(name: str, data: Factors) -> tuple[np.ndarray, np.ndarray]:
+def errors_of(name: str, data: str, terms: int) -> tuple[np.ndarray, np.ndarray]:
     """Return the errors of a product and of multiply-adds, beside the sums of absolute products."""
-    x, w = (each.astype(np.float32) for each in data)
+    x, w = factors_of(data, terms, seed=terms)
     want, magnitude = exact(x, w), exact(np.abs(x), np.abs(w))
     errors, of_fma = (np.abs(got - want) / magnitude for got in (product_in_float32(name, x, w), fma_sums(x, w)))
     return errors, of_fma
@@ -214,11 +183,11 @@ def rms(errors: np.ndarray) -> float:
 
 
 @pytest.mark.parametrize("terms", [256, 2304])
-@pytest.mark.parametrize("data", DATA)
+@pytest.mark.parametrize("data", TRIED)
 @pytest.mark.parametrize("name", MULTIPLY)
 def test_float32_is_as_exact_as_its_promise(name: str, data: str, terms: int) -> None:
     """Errors are at most three times those of multiply-adds, the largest one and in the root mean square."""
-    errors, of_fma = errors_of(name, DATA[data](np.random.default_rng(terms), terms))
+    errors, of_fma = errors_of(name, data, terms)
     assert rms(errors) <= 3 * rms(of_fma)
     assert errors.max() <= 3 * of_fma.max()
 
@@ -227,14 +196,14 @@ def test_float32_is_as_exact_as_its_promise(name: str, data: str, terms: int) ->
 @pytest.mark.parametrize("name", MULTIPLY)
 def test_few_products_outweigh_the_others(name: str, terms: int) -> None:
     """One multiply-add is wrong by 2^-24 then, and three products by 2^-22, and by the sums of their chunk."""
-    errors, _ = errors_of(name, scattered(np.random.default_rng(terms), terms))
+    errors, _ = errors_of(name, "scattered", terms)
     assert rms(errors) <= 2.0**-21
     assert errors.max() <= 2.0**-20
 
 
 @pytest.mark.parametrize("name", MULTIPLY)
 def test_spike_stays_in_its_row_and_column(name: str) -> None:
-    x, w = (each.astype(np.float32) for each in with_spike(np.random.default_rng(0), 256))
+    x, w = factors_of("with_spike", 256, seed=0)
     plain_x, plain_w = x.copy(), w.copy()
     plain_x[5], plain_w[11] = 1, 1
     others = np.ix_(np.arange(ROWS) != 5, np.arange(COLUMNS) != 11)
@@ -246,8 +215,7 @@ def test_spike_stays_in_its_row_and_column(name: str) -> None:
 @pytest.mark.parametrize("factor", [0, 1], ids=["x", "w"])
 def test_denormals_are_no_zeros(name: str, factor: int) -> None:
     """A denormal TF32 number counts 2^-136: half of that is the error of each factor's rest."""
-    rng = np.random.default_rng(0)
-    factors = [each.astype(np.float32) for each in normal(rng, 64)]
+    factors = [*factors_of("normal", 64, seed=0)]
     factors[factor] = (factors[factor] * 2.0**-127).astype(np.float32)
     x, w = factors
     error = np.abs(product_in_float32(name, x, w) - exact(x, w))
@@ -270,3 +238,78 @@ def test_finite_numbers_give_finite_results(name: str, factor: int) -> None:
     factors[1 - factor] *= 0.25
     x, w = factors
     np.testing.assert_allclose(product_in_float32(name, x, w), exact(x, w), rtol=2.0**-21)
+
+
+# Integers
+
+
+@pytest.mark.parametrize("name", INTEGERS)
+def test_configuration_of_integers(name: str) -> None:
+    problem, config = INTEGERS[name]
+    require("wgmma" if config.wgmma else "mma")
+    check(problem, config)
+
+
+@pytest.mark.parametrize("name", [name for name, (_, config) in INTEGERS.items() if not config.wgmma])
+def test_default_configuration_of_integers(name: str) -> None:
+    check(INTEGERS[name][0], None)
+
+
+@pytest.mark.parametrize("number", range(64))
+@pytest.mark.parametrize("family", ["mma", "wgmma"])
+def test_random_convolution_of_integers(family: str, number: int) -> None:
+    """A random convolution into an output of a random type is right in a random configuration of a family."""
+    require(family)
+    problem = random_integers(Draw(number))
+    configs = legal_configs(tensor.space(problem, TARGET), str(number))
+    check(problem, next(config for config in configs if config.wgmma == (family == "wgmma")), number)
+
+
+@pytest.mark.parametrize("config", [mma(32, 32, 2, 1), wgmma(64, 32, 1, 1), None], ids=["mma", "wgmma", "default"])
+@pytest.mark.parametrize("name", EXACT)
+def test_exact_integers(name: str, config: Config | None) -> None:
+    """The largest sums, and numbers in the middle between two integers, are what they have to be."""
+    require("wgmma" if config is not None and config.wgmma else "mma")
+    problem, operands, expected = EXACT[name]()
+    *_, (shape, dtype) = problem.workload.operands.values()
+    kernel = matrix_kernel(problem, config)
+    arrays = (*operands.values(), np.ones(shape, dtype))
+    tensors = [tvm.runtime.tensor(array, device_of(TARGET)) for array in arrays]
+    memory = [tvm.runtime.empty(*parameter, device_of(TARGET)) for parameter in kernel.workspace.parameters]
+    kernel.executable[KERNEL_NAME](*tensors, *memory)
+    np.testing.assert_array_equal(tensors[-1].numpy(), expected)
+
+
+@pytest.mark.parametrize("dtype", QUANTIZED)
+@pytest.mark.parametrize("config", TILES, ids=str)
+def test_places_of_integers_in_fragments(config: Config, dtype: str) -> None:
+    """Each output of a tile takes each of the 128 terms of a chunk from the right place of both factors."""
+    require("wgmma" if config.wgmma else "mma")
+    terms, rows, columns = 128, config.block_m, config.block_n
+    problem = layer((1, terms, 1, rows), (columns, terms, 1, 1), dtype)
+    kernel = matrix_kernel(problem, config)
+    rng = np.random.default_rng(0)
+    x = rng.integers(*(STORAGE_TYPES[dtype].bounds or (0, 0)), (rows, terms), endpoint=True)
+    w = rng.integers(-128, 128, (columns, terms))
+    for first in range(terms):
+        one_hots = [np.eye(terms, dtype=int)[(np.arange(count) * 5 + first) % terms] for count in (rows, columns)]
+        for each in ((one_hots[0], w), (x, one_hots[1])):
+            np.testing.assert_array_equal(run(kernel, problem, *each), each[0] @ each[1].T)
+
+
+@pytest.mark.parametrize("order", ["contiguous_format", "channels_last"])
+@pytest.mark.parametrize("out_dtype", ["int32", "int8", "uint8", "float32"])
+def test_tensors_of_integers(out_dtype: str, order: str) -> None:
+    """Tensors of torch go in and out of `tvmconv.conv2d`, with their zero points."""
+    torch = pytest.importorskip("torch")
+    options: dict[str, Any] = {"stride": 2, "out_dtype": out_dtype, "x_zero_point": 130}
+    inputs = {} if out_dtype == "int32" else {"scale": True, "residual": True}
+    points = {"out_zero_point": 7} if out_dtype in QUANTIZED else {}
+    workload = ConvWorkload.conv2d((2, 48, 15, 13), (32, 48, 3, 3), dtype="uint8", **options, **inputs, **points)
+    operands = random_operands(workload)
+    given = {name: to_torch(array).cuda() for name, array in operands.items() if name != "output"}
+    given["x"] = given["x"].to(memory_format=getattr(torch, order))
+    y = tvmconv.conv2d(**given, **options, **points)
+    assert (y.dtype, y.is_cuda) == (getattr(torch, out_dtype), True)
+    assert y.is_contiguous(memory_format=getattr(torch, order))
+    check_result(workload, operands, y.cpu().contiguous().numpy())

@@ -212,7 +212,9 @@ BAD = [
     Bad("huge-stride", {"stride": 2**31, "padding": 0}, "padded x is .* expected a tensor of at most"),
     Bad("huge-dilation", {"dilation": 50_000, "padding": 50_000}, "padded x is .* expected a tensor of at most"),
     Bad("crossed-clip", {"activation": ("clip", 2, 1)}, "low of activation 'clip' is 2.0; expected at most high"),
-    Bad("unknown-dtype", {"dtype": "float64"}, "dtype is 'float64'; expected float32, float16 or bfloat16"),
+    Bad(
+        "unknown-dtype", {"dtype": "float64"}, "dtype is 'float64'; expected float32, float16, bfloat16, int8 or uint8"
+    ),
     Bad("too-many-elements", {"x_shape": (2**20, 4, 100, 100)}, "x is .* expected a tensor of at most 1073741824"),
     Bad("elements-past-64-bits", {"x_shape": (2**62, 4, 2**40, 12)}, "x is .* expected a tensor of at most 1073741824"),
     Bad("padding-past-64-bits", {"padding": 2**70}, "output is .* expected a tensor of at most"),

@@ -94,8 +94,7 @@ def test_in_a_network_it_is_planned_with_all_other_memory(monkeypatch: pytest.Mo
     expected = tvmconv.build(model, CPU)(x)
     chosen = {24: replace(TILE, packed=True, split_k=2), 8: replace(TILE, packed=True, vthreads_m=1)}
     monkeypatch.setattr(
-        kernels.dispatch,
-        "select",
+        "tvmconv.dispatch.ranges.select",
         lambda problem, target: select(problem, target, chosen[problem.workload.out_channels]),
     )
     mod, layers = kernels.use_kernels(model.mod, SM_90)

@@ -31,9 +31,9 @@ class Config:
 LEAST = Config(parallel=False)
 
 
-def supports(problem: Problem, target: tvm.target.Target) -> bool:
-    """Support depthwise convolutions with 1x1 kernels."""
-    return problem.is_depthwise and problem.workload.kernel == (1, 1)
+def obstacle(problem: Problem, target: tvm.target.Target) -> str | None:
+    """Take depthwise convolutions with 1x1 kernels."""
+    return None if problem.is_depthwise and problem.workload.kernel == (1, 1) else "is for depthwise 1x1 kernels"
 
 
 def space(problem: Problem, target: tvm.target.Target) -> Space[Config]:

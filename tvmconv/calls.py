@@ -30,6 +30,9 @@ from .errors import InvalidArgumentError
 KEPT = 4096
 """The number of kinds of calls that are remembered at once."""
 
+PLAIN = frozenset({int, str, type(None)})
+"""The types whose values are equal only to values of the same type among these."""
+
 Spec = tuple[tuple[int, ...], str]
 """The shape and dtype of an array."""
 
@@ -182,6 +185,22 @@ def given(x: Any, w: Any, scale: Any, shift: Any, residual: Any) -> dict[str, An
     if residual is not None:
         arrays["residual"] = residual
     return arrays
+
+
+def hashable(value: Any) -> Any:
+    """Return the value as a key; a value that no workload takes becomes text, which the workload refuses."""
+    if isinstance(value, (list, tuple)):
+        return tuple(value) if PLAIN.issuperset(map(type, value)) else tuple(map(hashable, value))
+    # What isinstance(value, Hashable) looks at, in a third of the time.
+    return repr(value) if type(value).__hash__ is None else value
+
+
+def types_of(value: Any) -> Any:
+    """Return the type of a value, or those of a tuple's items: True == 1 == 1.0, of which a workload takes one."""
+    if not isinstance(value, tuple):
+        return type(value)
+    types = tuple(map(type, value))
+    return types if PLAIN.issuperset(types) else tuple(map(types_of, value))
 
 
 def _nbytes(spec: Spec) -> int:

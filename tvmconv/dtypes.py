@@ -5,6 +5,7 @@ NumPy is loaded where a row is first asked for its type: the command line shows 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
@@ -28,6 +29,13 @@ class StorageType(NamedTuple):
     """Error allowed to the output of a network, as a share of its largest number: layers round one after the other."""
     cuda_arch: int
     """The oldest architecture of GPUs that computes with it, such as 80 for sm_80."""
+    bounds: tuple[int, int] | None = None
+    """The least and the largest integer of the type; None for floating-point numbers."""
+
+    @property
+    def weight(self) -> str:
+        """Return the type of a weight that elements of the type are multiplied with."""
+        return self.name if self.bounds is None else "int8"
 
     @property
     def numpy(self) -> np.dtype:
@@ -42,15 +50,29 @@ _ROWS = (
     StorageType("float32", 4, "float32", 2.0**-24, 2.0**-126, network=1e-4, cuda_arch=0),
     StorageType("float16", 2, "float32", 2.0**-11, 2.0**-25, network=2e-2, cuda_arch=0),
     StorageType("bfloat16", 2, "float32", 2.0**-8, 2.0**-126, network=0.16, cuda_arch=80),
+    StorageType("int8", 1, "int32", 0.0, 0.5, network=0.0, cuda_arch=80, bounds=(-(2**7), 2**7 - 1)),
+    StorageType("uint8", 1, "int32", 0.0, 0.5, network=0.0, cuda_arch=80, bounds=(0, 2**8 - 1)),
+    StorageType("int32", 4, "int32", 0.0, 0.5, network=0.0, cuda_arch=80, bounds=(-(2**31), 2**31 - 1)),
 )
 
 STORAGE_TYPES = {row.name: row for row in _ROWS}
-DTYPES = tuple(STORAGE_TYPES)
-NARROW = tuple(row.name for row in _ROWS if row.name != row.sums)
-"""The types that a result is rounded to once more, from its sum, when it is stored."""
+FLOATS = tuple(row.name for row in _ROWS if row.bounds is None)
+"""The floating-point types: x, w and the output of a convolution are all of one of them."""
+QUANTIZED = tuple(row.name for row in _ROWS if row.itemsize == 1)
+"""The types of x whose products are summed exactly, to an output of any type."""
+DTYPES = FLOATS + QUANTIZED
+"""The types that x may have."""
+NARROW = tuple(name for name in FLOATS if name != STORAGE_TYPES[name].sums)
+"""The types that a result is rounded to once more, from its sum in floating point, when it is stored."""
 
-KNOWN = f"{', '.join(DTYPES[:-1])} or {DTYPES[-1]}"
-"""The names, for the message of an error."""
+
+def one_of(names: Sequence[str]) -> str:
+    """Return names as a choice in the message of an error."""
+    return f"{', '.join(names[:-1])} or {names[-1]}"
+
+
+KNOWN = one_of(DTYPES)
+"""The names of the types of x, for the message of an error."""
 
 
 MAGNITUDE, INFINITY = 0x7FFFFFFF, 0x7F800000
@@ -61,4 +83,4 @@ def is_floating(dtype: str | np.dtype) -> bool:
     """Return whether a type holds floating-point numbers; NumPy does not count bfloat16 among them."""
     import numpy as np
 
-    return str(dtype) in STORAGE_TYPES or np.issubdtype(np.dtype(dtype), np.floating)
+    return str(dtype) in FLOATS or np.issubdtype(np.dtype(dtype), np.floating)

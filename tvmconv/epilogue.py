@@ -9,7 +9,7 @@ import msgspec
 from . import activations
 from .activations import ACTIVATIONS
 from .errors import InvalidArgumentError
-from .parameters import Activation
+from .parameters import Activation, is_integer
 
 
 class Function(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -27,6 +27,10 @@ class Epilogue(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     one, which is added element by element. `low` and `high` are the bounds of the activations relu, relu6 and clip,
     None where there is none; `function` is any other activation, and is left out of JSON where there is none. NaN
     passes through all of it.
+
+    Where the output is of integers, the result is rounded to the nearest one, of two as near to the even one; then
+    `zero_point` is added, which is left out of JSON where it is 0, and what the type does not hold becomes its least or
+    its largest number. There NaN becomes the least.
     """
 
     scale: bool = False
@@ -35,8 +39,11 @@ class Epilogue(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     low: float | None = None
     high: float | None = None
     function: Function | msgspec.UnsetType = msgspec.UNSET
+    zero_point: int | msgspec.UnsetType = msgspec.UNSET
 
     def __post_init__(self) -> None:
+        if is_integer(self.zero_point):
+            msgspec.structs.force_setattr(self, "zero_point", int(self.zero_point) or msgspec.UNSET)
         if self.function is msgspec.UNSET:
             ACTIVATIONS["clip"].values((self.low, self.high))
             return
@@ -51,18 +58,25 @@ class Epilogue(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             )
 
     @classmethod
-    def of(cls, activation: Activation, scale: bool = False, shift: bool = False, residual: bool = False) -> Epilogue:
+    def of(
+        cls,
+        activation: Activation,
+        scale: bool = False,
+        shift: bool = False,
+        residual: bool = False,
+        zero_point: int = 0,
+    ) -> Epilogue:
         """Return the epilogue with an activation as callers give it."""
         row, values = activations.resolve_activation(activation)
         if row.definition is activations.clip:
             low, high = values
-            return cls(scale, shift, residual, low, high)
+            return cls(scale, shift, residual, low, high, zero_point=zero_point)
         parameters = tuple(value for value in values if value is not None)
-        return cls(scale, shift, residual, function=Function(row.name, parameters))
+        return cls(scale, shift, residual, function=Function(row.name, parameters), zero_point=zero_point)
 
     def without_activation(self) -> Epilogue:
-        """Return the epilogue without its last step."""
-        return Epilogue(self.scale, self.shift, self.residual)
+        """Return the epilogue without its activation."""
+        return Epilogue(self.scale, self.shift, self.residual, zero_point=self.zero_point)
 
     @property
     def row(self) -> activations.Activation:
@@ -95,4 +109,5 @@ class Epilogue(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def __str__(self) -> str:
         parts = [name for name in ("scale", "shift", "residual") if getattr(self, name)]
         parts += [self.activation] if self.activation != "none" else []
+        parts += [f"zero_point({self.zero_point})"] if self.zero_point is not msgspec.UNSET else []
         return "+".join(parts) or "none"

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
+from .errors import InvalidArgumentError
+
 BLOCKED = re.compile(r"NCHW([2-9]|[1-9][0-9]+)c")
 
 ORDERS = {"NCHW": (0, 1, 2, 3), "NHWC": (0, 2, 3, 1), "KCRS": (0, 1, 2, 3), "KRSC": (0, 2, 3, 1)}
@@ -69,3 +71,14 @@ def data_layout(name: str) -> Layout:
 def weight_layout(name: str) -> Layout:
     """Return the layout of a weight by its name, one of `WEIGHT_LAYOUTS`."""
     return Layout(name, ORDERS[name])
+
+
+def require_layout(name: str, layout: str, channels: int) -> None:
+    """Raise `InvalidArgumentError` unless there is the layout, for so many channels."""
+    expected = f"'NCHW', 'NHWC', or such as 'NCHW8c', in blocks that divide {channels} channels"
+    try:
+        block = data_layout(layout).block
+    except ValueError:
+        raise InvalidArgumentError(name, layout, expected) from None
+    if channels % block:
+        raise InvalidArgumentError(name, layout, expected)

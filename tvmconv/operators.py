@@ -19,10 +19,10 @@ from tvm.runtime import Executable, Module
 
 from . import cuda, storage, threads
 from .arrays import Operand, in_float32, in_nhwc, operand, reshaped, view_in_nhwc
-from .calls import Calls, Launch, given
+from .calls import PLAIN, Calls, Launch, given, hashable, types_of
 from .dispatch import Selection, algorithms_for, registry, select, template_for, template_name, template_named, tuned
 from .dispatch.history import History, applied
-from .dtypes import KNOWN, STORAGE_TYPES
+from .dtypes import DTYPES, KNOWN, NARROW
 from .errors import InvalidArgumentError
 from .lowering import KERNEL_NAME, build_kernel, lower
 from .parameters import Activation, Padding
@@ -259,6 +259,9 @@ def conv2d(
     *,
     precision: str = DEFAULT,
     layout: str = "NCHW",
+    out_dtype: str | None = None,
+    x_zero_point: int = 0,
+    out_zero_point: int = 0,
     out: Any = None,
 ) -> Any:
     """Convolve x (N, C, H, W) with w (K, C/groups, R, S): `activation(y * scale + shift + residual)`.
@@ -274,21 +277,25 @@ def conv2d(
     this module's logger says, and the result is contiguous. With the `layout` "NHWC" arrays of any kind have the shapes
     (N, H, W, C), (K, R, S, C/groups) and (N, Ho, Wo, K); it is refused where no schedule takes it.
 
+    On tensor cores x may be of int8 or uint8, w of int8. Sums of `(x - x_zero_point) * w` are exact; padding adds
+    nothing. The result is these sums in int32, without an epilogue; or in another `out_dtype`, the residual's too, what
+    the epilogue makes of them in float32: in "int8" and "uint8" rounded, to even, plus `out_zero_point`, saturated.
+
     >>> import numpy as np, tvmconv
     >>> x = np.random.rand(1, 64, 56, 56).astype("float32")
     >>> w = np.random.rand(128, 64, 3, 3).astype("float32")
     >>> tvmconv.conv2d(x, w, stride=2, activation="relu").shape
     (1, 128, 28, 28)
     """
-    options = stride, padding, dilation, activation, groups, layout
+    options = stride, padding, dilation, activation, groups, layout, out_dtype, x_zero_point, out_zero_point
     return _call("conv2d", options, algorithm, precision, target, given(x, w, scale, shift, residual), out)
 
 
-OPTIONS = ("stride", "padding", "dilation", "activation", "groups", "layout")
+OPTIONS = (
+    *("stride", "padding", "dilation", "activation"),
+    *("groups", "layout", "out_dtype", "x_zero_point", "out_zero_point"),
+)
 """The options of a call, in the order in which the functions pass them on; a depthwise one has the first four."""
-
-PLAIN = frozenset({int, str, type(None)})
-"""The types whose values are equal only to values of the same type among these."""
 
 
 def _call(
@@ -303,9 +310,9 @@ def _call(
     """Compute the convolution of arrays that `ConvWorkload.<kind>` describes."""
     types = tuple(map(type, options))
     if not PLAIN.issuperset(types) or type(algorithm) is not str or type(precision) is not str:
-        options = tuple(map(_hashable, options))
-        algorithm, precision = _hashable(algorithm), _hashable(precision)
-        types = tuple(map(_types, options))
+        options = tuple(map(hashable, options))
+        algorithm, precision = hashable(algorithm), hashable(precision)
+        types = tuple(map(types_of, options))
     if target is not None and type(target) is not str:
         target = _as_text(target)
     about = kind, options, types, algorithm, precision, target, (threads.changes, registry.changes, applied.get())
@@ -316,11 +323,11 @@ def _prepare(about: tuple[Any, ...], x: Any, operands: list[Operand]) -> Launch:
     """Return the launch of the kernel for a call's options and arrays."""
     kind, options, _, algorithm, precision, target, state = about
     image, weight, *others = operands
-    if image.dtype not in STORAGE_TYPES:
+    if image.dtype not in DTYPES:
         raise InvalidArgumentError("x", image.dtype, f"an array of {KNOWN}")
-    weight.check(weight.shape, image.dtype, image.device)
     described = dict(zip(OPTIONS, options, strict=False)) | {item.name: True for item in others}
     workload = getattr(ConvWorkload, kind)(image.shape, weight.shape, dtype=image.dtype, **described)
+    weight.check(weight.shape, workload.storage.weight, image.device)
     if target is None:
         target = backend_on(image.device.type).kind
     conversions: dict[int, Callable[[Any], Any]]
@@ -331,7 +338,7 @@ def _prepare(about: tuple[Any, ...], x: Any, operands: list[Operand]) -> Launch:
     if channels_last:
         for place, item in enumerate(operands):
             if item.name == "residual":
-                item.check(workload.output_shape, image.dtype, image.device)
+                item.check(workload.output_shape, workload.output_storage.name, image.device)
             if item.name in ("x", "w", "residual"):
                 conversions[place] = view_in_nhwc if item.is_channels_last else in_nhwc
         workload = workload.in_nhwc()
@@ -397,24 +404,8 @@ def _for_any_batch(problem: Problem, algorithm: str, target: str) -> Problem:
 
 
 def _is_narrow(item: Operand, dtype: str) -> bool:
-    """Return whether an operand is a vector in the dtype of an x that is not float32; others fail their own check."""
-    return item.name in ("scale", "shift") and item.dtype == dtype != "float32"
-
-
-def _hashable(value: Any) -> Any:
-    """Return the value as a key; a value that no workload takes becomes text, which the workload refuses."""
-    if isinstance(value, (list, tuple)):
-        return tuple(value) if PLAIN.issuperset(map(type, value)) else tuple(map(_hashable, value))
-    # What isinstance(value, Hashable) looks at, in a third of the time.
-    return repr(value) if type(value).__hash__ is None else value
-
-
-def _types(value: Any) -> Any:
-    """Return the type of a value, or those of a tuple's items: True == 1 == 1.0, of which a workload takes one."""
-    if not isinstance(value, tuple):
-        return type(value)
-    types = tuple(map(type, value))
-    return types if PLAIN.issuperset(types) else tuple(map(_types, value))
+    """Return whether an operand is a vector in the dtype of an x in half precision; others fail their own check."""
+    return item.name in ("scale", "shift") and item.dtype == dtype and dtype in NARROW
 
 
 def _as_text(target: Any) -> str:

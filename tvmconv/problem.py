@@ -9,7 +9,7 @@ from .errors import InvalidArgumentError
 from .precision import DEFAULT, PRECISIONS, WORDS, Precision, require_precision
 from .workload import ConvWorkload
 
-OPEN_SIZES = ("batch",)
+OPEN_SIZES = ("batch", "height", "width")
 """The names of the sizes of a workload that can be open."""
 
 
@@ -34,7 +34,8 @@ class Problem(msgspec.Struct, frozen=True, omit_defaults=True):
     """The word for what is promised of results, one of `WORDS`.
 
     One computation has one problem: the word is "float32", whichever was given, where it makes no difference. Numbers
-    in float16 and bfloat16 are TF32 numbers too, and are summed in float32; sparse kernels use multiply-adds alone.
+    in float16 and bfloat16 are TF32 numbers too, and are summed in float32; integers have exact sums; sparse kernels
+    use multiply-adds alone.
     """
 
     open_sizes: tuple[str, ...] = ()
@@ -47,12 +48,17 @@ class Problem(msgspec.Struct, frozen=True, omit_defaults=True):
         require_precision(self.precision)
         if not set(OPEN_SIZES).issuperset(self.open_sizes):
             raise InvalidArgumentError("open_sizes", self.open_sizes, f"names of {', '.join(OPEN_SIZES)}")
-        is_narrow, dtype = self.workload.dtype in NARROW, self.workload.dtype
-        if is_narrow and self.precision == "strict" and self.sparsity is None:
+        dtype = self.workload.dtype
+        if dtype in NARROW and self.precision == "strict" and self.sparsity is None:
             others = " or ".join(word for word in WORDS if word != "strict")
             raise InvalidArgumentError("precision", self.precision, f"{others}: tensor cores may add up {dtype}")
-        if is_narrow or self.sparsity is not None:
+        if not self._has_words:
             msgspec.structs.force_setattr(self, "precision", DEFAULT)
+
+    @property
+    def _has_words(self) -> bool:
+        """True where the precision makes a difference."""
+        return self.workload.dtype == "float32" and self.sparsity is None
 
     @property
     def promise(self) -> Precision:
@@ -62,10 +68,15 @@ class Problem(msgspec.Struct, frozen=True, omit_defaults=True):
     @property
     def in_other_words(self) -> list[Problem]:
         """The same problem with each other precision, the stricter ones first; none where the word is always one."""
-        if self.sparsity is not None or self.workload.dtype in NARROW:
+        if not self._has_words:
             return []
         words = dict.fromkeys((*self.promise.served_by, *WORDS))
         return [msgspec.structs.replace(self, precision=word) for word in words if word != self.precision]
+
+    @property
+    def has_open_planes(self) -> bool:
+        """True if the height or the width is known only when the kernel runs."""
+        return not {"height", "width"}.isdisjoint(self.open_sizes)
 
     @property
     def density(self) -> float:

@@ -36,7 +36,8 @@ def _workload(row: dict[str, Any], batch: int, dtype: str) -> ConvWorkload:
     if "channel_multiplier" in row:
         w_shape = (channels, row["channel_multiplier"], *kernel)
         return ConvWorkload.depthwise(x_shape, w_shape, **how)
-    return ConvWorkload.conv2d(x_shape, (row["out_channels"], channels, *kernel), **how)
+    groups = row.get("groups", 1)
+    return ConvWorkload.conv2d(x_shape, (row["out_channels"], channels // groups, *kernel), groups=groups, **how)
 
 
 def _batch(batch: int | dict[str, int], kind: str) -> int:

@@ -12,10 +12,10 @@ from math import prod
 
 import msgspec
 
-from .dtypes import KNOWN, STORAGE_TYPES, StorageType
+from .dtypes import STORAGE_TYPES, StorageType
 from .epilogue import Epilogue
 from .errors import InvalidArgumentError
-from .layout import WEIGHT_LAYOUTS, Layout, data_layout, weight_layout
+from .layout import WEIGHT_LAYOUTS, Layout, data_layout, require_layout, weight_layout
 from .parameters import (
     Activation,
     Padding,
@@ -25,6 +25,7 @@ from .parameters import (
     require_rank,
     resolve_padding,
 )
+from .quantization import OutputType, ZeroPoint, resolve_quantization
 
 MAX_ELEMENTS = 2**30
 """The largest number of elements of a tensor: kernels index with 32-bit integers and round sizes up to whole tiles."""
@@ -54,7 +55,12 @@ class ConvWorkload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     out_layout: str = "NCHW"
     """The layout of the output and the residual in memory."""
     dtype: str = "float32"
+    """The type of x. The weight and, where x is of floating-point numbers, the output and the residual have it too."""
     epilogue: Epilogue = Epilogue()
+    out_dtype: OutputType = msgspec.UNSET
+    """The type of the output and the residual of an x of integers, "int32" unless given; unset for any other x."""
+    x_zero_point: ZeroPoint = msgspec.UNSET
+    """The integer that stands for zero in x, and that padding has; unset where it is 0."""
 
     @classmethod
     def depthwise(
@@ -119,6 +125,9 @@ class ConvWorkload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         residual: bool = False,
         activation: Activation = None,
         layout: str = "NCHW",
+        out_dtype: str | None = None,
+        x_zero_point: int = 0,
+        out_zero_point: int = 0,
     ) -> ConvWorkload:
         """Return the convolution of x (N, C, H, W) with w (K, C / groups, R, S); the rest is as for `depthwise`.
 
@@ -126,6 +135,10 @@ class ConvWorkload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
         With the layout "NHWC" the shapes are (N, H, W, C) and (K, R, S, C / groups), as all operands then lie in
         memory, the output and the residual too; not for depthwise convolutions.
+
+        With the dtype "int8" or "uint8" w is of int8, sums of `(x - x_zero_point) * w` are exact, and the output is
+        "int32", these sums, without an epilogue, or any other `out_dtype`. What comes behind the sums is in float32,
+        and for an "int8" or "uint8" output rounded to the nearest integer, of two the even one, plus `out_zero_point`.
         """
         if layout not in ("NCHW", "NHWC"):
             raise InvalidArgumentError("layout", layout, "'NCHW' or 'NHWC'")
@@ -154,7 +167,11 @@ class ConvWorkload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
             dilation=dilations,
             groups=int(groups),
             dtype=dtype,
-            epilogue=Epilogue.of(activation, scale, shift, residual),
+            epilogue=msgspec.structs.replace(
+                Epilogue.of(activation, scale, shift, residual), zero_point=out_zero_point
+            ),
+            out_dtype=msgspec.UNSET if out_dtype is None else out_dtype,
+            x_zero_point=x_zero_point,
         )
         return workload.in_nhwc() if last else workload
 
@@ -189,12 +206,13 @@ class ConvWorkload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
                 "groups", self.groups, f"a divisor of {self.in_channels} input and {self.out_channels} output channels"
             )
         for name, channels in (("layout", self.in_channels), ("out_layout", self.out_channels)):
-            _require_layout(name, getattr(self, name), channels)
+            require_layout(name, getattr(self, name), channels)
         known = WEIGHT_LAYOUTS[:1] if self.is_depthwise else WEIGHT_LAYOUTS
         if self.w_layout not in known:
             raise InvalidArgumentError("w_layout", self.w_layout, " or ".join(known))
-        if self.dtype not in STORAGE_TYPES:
-            raise InvalidArgumentError("dtype", self.dtype, KNOWN)
+        types = resolve_quantization(self.dtype, self.out_dtype, self.x_zero_point, self.epilogue, self.terms)
+        for name, value in zip(("out_dtype", "x_zero_point"), types, strict=True):
+            msgspec.structs.force_setattr(self, name, value)
         window, padded = self.window, self.padded_input
         if window[0] > padded[0] or window[1] > padded[1]:
             raise InvalidArgumentError(
@@ -205,6 +223,11 @@ class ConvWorkload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         for name, shape in self.tensors.items():
             if prod(shape) > MAX_ELEMENTS:
                 raise InvalidArgumentError(name, shape, f"a tensor of at most {MAX_ELEMENTS} elements")
+
+    def without_epilogue(self) -> ConvWorkload:
+        """Return the same workload for the sums alone, of integers those of x as it is."""
+        plain = msgspec.structs.replace(self, epilogue=Epilogue(), x_zero_point=msgspec.UNSET)
+        return plain if self.storage.bounds is None else msgspec.structs.replace(plain, out_dtype="int32")
 
     def without_scale(self) -> ConvWorkload:
         """Return the same workload for a weight that has the scale in it."""
@@ -305,25 +328,35 @@ class ConvWorkload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         output_shape = self.output_layout.shape(self.output_shape)
         operands: dict[str, tuple[tuple[int, ...], str]] = {
             "x": (self.x_layout.shape(self.x_shape), self.dtype),
-            "w": (self.weight_layout.shape(self.w_shape), self.dtype),
+            "w": (self.weight_layout.shape(self.w_shape), self.storage.weight),
         }
         if self.epilogue.scale:
             operands["scale"] = ((self.out_channels,), "float32")
         if self.epilogue.shift:
             operands["shift"] = ((self.out_channels,), "float32")
         if self.epilogue.residual:
-            operands["residual"] = (output_shape, self.dtype)
-        operands["output"] = (output_shape, self.dtype)
+            operands["residual"] = (output_shape, self.output_storage.name)
+        operands["output"] = (output_shape, self.output_storage.name)
         return operands
 
     @property
     def storage(self) -> StorageType:
-        """The row of the dtype, which x, w, the residual and the output have."""
+        """The row of the type of x."""
         return STORAGE_TYPES[self.dtype]
 
     @property
+    def output_storage(self) -> StorageType:
+        """The row of the type that the output and the residual have."""
+        return STORAGE_TYPES[self.dtype if self.out_dtype is msgspec.UNSET else self.out_dtype]
+
+    @property
+    def zero_point(self) -> int:
+        """The number of x that stands for zero."""
+        return 0 if self.x_zero_point is msgspec.UNSET else self.x_zero_point
+
+    @property
     def itemsize(self) -> int:
-        """The bytes of an element of x, w and the output."""
+        """The bytes of an element of x and w."""
         return self.storage.itemsize
 
     @property
@@ -332,15 +365,20 @@ class ConvWorkload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         return STORAGE_TYPES[self.storage.sums].itemsize
 
     @property
+    def terms(self) -> int:
+        """The number of products in a sum."""
+        return prod(self.kernel) * (self.in_channels // self.groups)
+
+    @property
     def flops(self) -> int:
         """The operations, two for each multiply-add of the direct algorithm; the epilogue is not counted."""
-        return 2 * prod(self.output_shape) * prod(self.kernel) * (self.in_channels // self.groups)
+        return 2 * prod(self.output_shape) * self.terms
 
     @property
     def bytes_moved(self) -> int:
         """The least memory traffic in bytes: input, weight, output and residual once each."""
         outputs = prod(self.output_shape) * (2 if self.epilogue.residual else 1)
-        return self.itemsize * (prod(self.x_shape) + prod(self.w_shape) + outputs)
+        return self.itemsize * (prod(self.x_shape) + prod(self.w_shape)) + self.output_storage.itemsize * outputs
 
     def __str__(self) -> str:
         kind = "depthwise" if self.is_depthwise else "conv2d"
@@ -352,20 +390,11 @@ class ConvWorkload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         text += f" padding {','.join(map(str, self.padding))}" if any(self.padding) else ""
         text += f" {self.layouts}" if not self.is_in_nchw else ""
         text += f" {self.dtype}" if self.dtype != "float32" else ""
+        text += f" zero point {self.zero_point}" if self.zero_point else ""
+        text += f" to {self.out_dtype}" if self.out_dtype is not msgspec.UNSET else ""
         return text + (f" + {self.epilogue}" if self.epilogue != Epilogue() else "")
 
 
 def channel_block(layout: str) -> int:
     """Return the number of channels in a block of a layout; 1 for one without blocks."""
     return data_layout(layout).block
-
-
-def _require_layout(name: str, layout: str, channels: int) -> None:
-    """Raise `InvalidArgumentError` unless there is the layout, for so many channels."""
-    expected = f"'NCHW', 'NHWC', or such as 'NCHW8c', in blocks that divide {channels} channels"
-    try:
-        block = data_layout(layout).block
-    except ValueError:
-        raise InvalidArgumentError(name, layout, expected) from None
-    if channels % block:
-        raise InvalidArgumentError(name, layout, expected)

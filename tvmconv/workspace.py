@@ -6,16 +6,43 @@ TVM's own pool knows of neither. On a CPU TVM has a pool for each thread, whose 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from math import prod
+from typing import Any, NamedTuple
 
 import numpy as np
 import tvm
 import tvm_ffi
 from tvm import tirx
 from tvm.s_tir.stmt import SBlock, SBlockRealize
+from tvm.sym.analyzer import Analyzer
 
+from .compute.open_sizes import VARIABLES
+from .substitution import substitute
 from .targets import backend_of
+
+Spec = tuple[tuple[Any, ...], str]
+"""The shape and dtype of an array."""
+
+
+class Growth(NamedTuple):
+    """The growth of an array with an open batch."""
+
+    axis: int
+    """The axis that is as many times as long as for a batch of one."""
+    most: int | None = None
+    """The largest batch that the array is used for, and grows to; None for one that is used for all."""
+
+    def images(self, batch: Any) -> Any:
+        """Return the number of images that the array has room for."""
+        if self.most is None:
+            return batch
+        return min(batch, self.most) if isinstance(batch, int) else tirx.min(batch, self.most)
+
+
+Array = tuple[Spec, Growth | None]
+"""An array of a workspace for a batch of one, and its growth with an open batch."""
 
 
 @dataclass(frozen=True)
@@ -23,10 +50,35 @@ class Workspace:
     """The memory that a kernel takes, and the part of it that a call has to pass."""
 
     nbytes: int
-    """The bytes in all, without memory that single threads of a CPU take for their present task, and without arrays
-    on a CPU that depend on an open size."""
+    """The bytes in all, without memory that single threads of a CPU take for their present task; where the batch is
+    open, those for a batch of one."""
     parameters: tuple[tuple[tuple[int, ...], str], ...]
-    """The shape and dtype of each array that the kernel takes after its output: all on a GPU, none on a CPU."""
+    """The shape and dtype of each array that the kernel takes after its output: all on a GPU, none on a CPU. Where the
+    batch is open, they are those for a batch of one: `sized` has the others."""
+    growth: tuple[Growth | None, ...] = ()
+    """The growth of each array with an open batch, None for one that has none; nothing for a known batch."""
+
+    @classmethod
+    def passed(cls, arrays: Iterable[Array]) -> Workspace:
+        """Return the workspace of arrays that a call passes, all of it."""
+        known = list(arrays)
+        nbytes = sum(prod(shape) * np.dtype(dtype).itemsize for (shape, dtype), _ in known)
+        growth = tuple(each for _, each in known)
+        return cls(nbytes, tuple(spec for spec, _ in known), growth if any(growth) else ())
+
+    @property
+    def arrays(self) -> tuple[Array, ...]:
+        """The arrays that a call passes."""
+        return tuple(zip(self.parameters, self.growth or (None,) * len(self.parameters), strict=True))
+
+    def sized(self, batch: Any) -> tuple[Spec, ...]:
+        """Return the shape and dtype of each array for a batch, which may be an expression of TVM."""
+
+        def grown(shape: tuple[int, ...], growth: Growth) -> tuple[Any, ...]:
+            before, length, behind = shape[: growth.axis], shape[growth.axis], shape[growth.axis + 1 :]
+            return *before, length * growth.images(batch), *behind
+
+        return tuple((grown(shape, growth) if growth else shape, dtype) for (shape, dtype), growth in self.arrays)
 
 
 NO_WORKSPACE = Workspace(0, ())
@@ -41,14 +93,20 @@ def take_out(func: tirx.PrimFunc, target: tvm.target.Target) -> tuple[tirx.PrimF
     """
     root = func.body.block
     taken = _shared(root)
-    fixed = [buffer for buffer in taken if all(isinstance(size, tirx.IntImm) for size in buffer.ty.shape)]
-    parameters = tuple((tuple(int(size) for size in buffer.ty.shape), str(buffer.ty.dtype)) for buffer in fixed)
-    nbytes = sum(prod(shape) * np.dtype(dtype).itemsize for shape, dtype in parameters)
+    workspace = Workspace.passed(map(_array, taken))
     if not backend_of(target).workspace_is_passed:
-        return func, Workspace(nbytes, ())
+        return func, Workspace(workspace.nbytes, ())
     kept = [buffer for buffer in root.alloc_buffers if buffer not in taken]
     body = SBlockRealize([], True, SBlock([], [], [], root.name_hint, root.body, alloc_buffers=kept))
-    return tirx.PrimFunc([*func.params, *taken], body, func.ret_type, attrs=func.attrs), Workspace(nbytes, parameters)
+    return tirx.PrimFunc([*func.params, *taken], body, func.ret_type, attrs=func.attrs), workspace
+
+
+def _array(buffer: tvm.ir.Var) -> Array:
+    """Return what a call has to know of a buffer; one of its sizes may be a multiple of the batch."""
+    sizes, analyzer = buffer.ty.shape, Analyzer()
+    shape = tuple(int(analyzer.simplify(substitute(size, {VARIABLES["batch"]: 1}))) for size in sizes)
+    growth = (Growth(place) for place, size in enumerate(sizes) if not isinstance(size, tirx.IntImm))
+    return (shape, str(buffer.ty.dtype)), next(growth, None)
 
 
 def has_workspace(func: tirx.PrimFunc) -> bool:

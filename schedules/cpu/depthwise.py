@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from math import prod
+from statistics import fmean
 
 import tvm
 from tvm import te
@@ -24,6 +25,7 @@ from tvmconv.problem import Problem
 from tvmconv.targets.devices import cpu_of
 from tvmconv.workload import ConvWorkload, channel_block
 
+from ..open_sizes import few_rows, samples
 from ..space import Space, ceil_div, divisors, named, tile_sizes, wasted
 from ..template import Layouts
 from .machine import PARALLEL_FLOPS, TURNS, native_lanes, staged_bytes, vector_registers
@@ -33,7 +35,7 @@ VERSION = 2
 
 LAYOUTS = Layouts(x=("NCHW", "NCHWc"), output=("NCHW", "NCHWc"))
 
-OPEN_SIZES: tuple[str, ...] = ("batch",)
+OPEN_SIZES: tuple[str, ...] = ("batch", "height", "width")
 STAGED_BYTES = 16 * 1024
 """The bytes that the default configuration aims to stage at once, so that reading and computing take turns often."""
 
@@ -79,11 +81,16 @@ class Config:
 LEAST = Config(1, 1, 1, vector=4, over_channels=False, unroll=0, parallel=False)
 
 
-def supports(problem: Problem, target: tvm.target.Target) -> bool:
-    """Support depthwise convolutions; in blocks of channels those that have one output for each channel."""
+def obstacle(problem: Problem, target: tvm.target.Target) -> str | None:
+    """Take depthwise convolutions; in blocks of channels those that have one output for each channel."""
     workload = problem.workload
-    alike = workload.layout == workload.out_layout and workload.multiplier == 1
-    return problem.is_depthwise and (workload.is_in_nchw or alike)
+    if not problem.is_depthwise:
+        return "is for depthwise convolutions"
+    if workload.layout != workload.out_layout:
+        return f"takes one layout for x and output, not {workload.layouts}"
+    if not workload.is_in_nchw and workload.multiplier > 1:
+        return f"takes one output for each channel in blocks of channels, not {workload.multiplier}"
+    return None
 
 
 def space(problem: Problem, target: tvm.target.Target) -> Space[Config]:
@@ -157,7 +164,7 @@ def default_config(problem: Problem, target: tvm.target.Target) -> Config:
     height, width = workload.output_size
     native = native_lanes(target)
     if (block := channel_block(workload.layout)) > 1:
-        return _config_in_blocks(workload, block, target)
+        return _config_in_blocks(problem, block, target)
     over_channels = width < 4 and workload.multiplier == 1 and workload.out_channels % native == 0
 
     lanes = native if over_channels else min((16, 8, 4), key=lambda n: (n > native, row_cost(width, n)))
@@ -167,7 +174,7 @@ def default_config(problem: Problem, target: tvm.target.Target) -> Config:
     rows = min(range(14, 0, -1), key=lambda n: (wasted(height, n) > 1.1, abs(n - aim) + 2 * (height % n > 0)))
 
     return Config(
-        tiles=_tiles(workload, rows, lanes if over_channels else 1),
+        tiles=_tiles(problem, rows, lanes if over_channels else 1),
         rows=rows,
         columns=width if over_channels else 1,
         vector=lanes,
@@ -177,8 +184,9 @@ def default_config(problem: Problem, target: tvm.target.Target) -> Config:
     )
 
 
-def _config_in_blocks(workload: ConvWorkload, block: int, target: tvm.target.Target) -> Config:
+def _config_in_blocks(problem: Problem, block: int, target: tvm.target.Target) -> Config:
     """Return the default configuration where channels are in blocks."""
+    workload, workloads = problem.workload, samples(problem)
     height, width = workload.output_size
     wide = ceil_div(block, native_lanes(target))  # registers of a vector
     most = (STACK_BYTES - 1) // (workload.sum_bytes * block)  # sums of more bytes are in memory
@@ -189,12 +197,13 @@ def _config_in_blocks(workload: ConvWorkload, block: int, target: tvm.target.Tar
         rows, columns = tile
         reads = (rows - 1) * workload.stride[0] + workload.window[0]
         per_tap = 1 + reads / (rows * workload.kernel[0])
-        return float(wasted(height, rows) * wasted(width, columns) * per_tap / columns**0.1)
+        waste = fmean(prod(map(wasted, each.output_size, tile)) for each in workloads)
+        return float(waste * per_tap / columns**0.1)
 
     tiles = [(rows, columns) for columns in range(1, min(width, 8) + 1) for rows in range(1, min(height, 8) + 1)]
     rows, columns = min((tile for tile in tiles if prod(tile) <= sums), key=cost)
     return Config(
-        tiles=_tiles(workload, rows, block),
+        tiles=_tiles(problem, rows, block),
         rows=rows,
         columns=columns,
         vector=block,
@@ -204,13 +213,15 @@ def _config_in_blocks(workload: ConvWorkload, block: int, target: tvm.target.Tar
     )
 
 
-def _tiles(workload: ConvWorkload, rows: int, channels: int) -> int:
+def _tiles(problem: Problem, rows: int, channels: int) -> int:
     """Return the tiles of so many rows in a task, such that it stages not too much of so many channels."""
+    workload = problem.workload
     height, width = workload.output_size
     row_bytes = staged_bytes(workload) * workload.read_by((rows, width))[1] * channels
     tiles = max(1, (STAGED_BYTES // row_bytes - workload.window[0]) // (rows * workload.stride[0]))
     steps = ceil_div(height, rows)
-    return ceil_div(steps, ceil_div(steps, tiles))
+    tiles = ceil_div(steps, ceil_div(steps, tiles))
+    return few_rows(samples(problem), rows, tiles) if problem.has_open_planes else tiles
 
 
 def estimate(problem: Problem, config: Config, target: tvm.target.Target) -> float:
@@ -258,7 +269,8 @@ def schedule(problem: Problem, config: Config, target: tvm.target.Target) -> Sch
 
     # Step 2. Accumulate a tile in registers; the epilogue follows
     sch.compute_at(accumulate, xo, preserve_unit_loops=True)
-    sch.annotate(xo, "pragma_loop_partition_hint", True)  # only the last tile of a row tests where the row ends
+    if isinstance(workload.width, int):
+        sch.annotate(xo, "pragma_loop_partition_hint", True)  # only the last tile of a row tests where the row ends
 
     # Step 3. Stage the padded band, so that a vector of columns, or of channels, is contiguous for every tap
     sch.compute_at(pad, task, preserve_unit_loops=True)

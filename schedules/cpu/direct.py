@@ -38,22 +38,26 @@ __all__ = [
     "default_config",
     "estimate",
     "features",
+    "obstacle",
     "schedule",
     "space",
-    "supports",
 ]
 
 VERSION = 1
 
 LAYOUTS = Layouts(x=("NCHW", "NCHWc"), output=("NCHW", "NCHWc"))
 
-OPEN_SIZES: tuple[str, ...] = ("batch",)
+OPEN_SIZES: tuple[str, ...] = ("batch", "height", "width")
 
 
-def supports(problem: Problem, target: tvm.target.Target) -> bool:
-    """Support convolutions whose channels meet; in blocks of channels those of one group, which none reaches out of."""
+def obstacle(problem: Problem, target: tvm.target.Target) -> str | None:
+    """Take convolutions whose channels meet; in blocks of channels those of one group, which none reaches out of."""
     workload = problem.workload
-    return problem.is_dense and (workload.groups == 1 or workload.is_in_nchw)
+    if not problem.is_dense:
+        return "is for dense convolutions"
+    if workload.groups > 1 and not workload.is_in_nchw:
+        return f"takes one group in blocks of channels, not {workload.groups}"
+    return None
 
 
 @dataclass(frozen=True)
@@ -74,13 +78,14 @@ def space(problem: Problem, target: tvm.target.Target) -> Space[Config]:
 def default_config(problem: Problem, target: tvm.target.Target) -> Config:
     """Return a legal configuration that is reasonable for any workload."""
     workload = problem.workload
-    best = Config(**vars(best_tile(workload, target)))
+    best = Config(**vars(best_tile(problem, target)))
     if not any(workload.padding):
         return best
-    if staged_bytes(workload) * workload.in_channels * prod(workload.padded_input) <= STAGED_BYTES:
+    whole = staged_bytes(workload) * workload.in_channels * prod(workload.padded_input)
+    if whole <= STAGED_BYTES and not problem.has_open_planes:
         return replace(best, staged=2)
     row_bytes = staged_bytes(workload) * workload.w_shape[1] * workload.padded_input[1]
-    return replace(best, staged=1, tiles=tiles_to_stage(workload, best, row_bytes))
+    return replace(best, staged=1, tiles=tiles_to_stage(problem, best, row_bytes))
 
 
 def estimate(problem: Problem, config: Config, target: tvm.target.Target) -> float:

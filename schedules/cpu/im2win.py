@@ -40,24 +40,24 @@ __all__ = [
     "default_config",
     "estimate",
     "features",
+    "obstacle",
     "schedule",
     "space",
-    "supports",
 ]
 
 VERSION = 1
 
 LAYOUTS = Layouts()
 
-OPEN_SIZES: tuple[str, ...] = ("batch",)
+OPEN_SIZES: tuple[str, ...] = ("batch", "height", "width")
 
 COPY_CYCLES = 0.25
 """Cycles that an element of the windows takes to be copied, at least: a vector of 8 is loaded and stored in two."""
 
 
-def supports(problem: Problem, target: tvm.target.Target) -> bool:
-    """Support convolutions whose channels meet."""
-    return problem.is_dense
+def obstacle(problem: Problem, target: tvm.target.Target) -> str | None:
+    """Take convolutions whose channels meet."""
+    return None if problem.is_dense else "is for dense convolutions"
 
 
 @dataclass(frozen=True)
@@ -78,11 +78,11 @@ def space(problem: Problem, target: tvm.target.Target) -> Space[Config]:
 def default_config(problem: Problem, target: tvm.target.Target) -> Config:
     """Return a legal configuration that is reasonable for any workload."""
     workload = problem.workload
-    best = Config(**vars(replace(best_tile(workload, target), staged=2)))
+    best = Config(**vars(replace(best_tile(problem, target), staged=2)))
     row_bytes = staged_bytes(workload) * workload.w_shape[1] * workload.padded_input[1] * workload.kernel[0]
-    if row_bytes * workload.output_size[0] * workload.groups <= STAGED_BYTES:
+    if not problem.has_open_planes and row_bytes * workload.output_size[0] * workload.groups <= STAGED_BYTES:
         return best
-    return replace(best, staged=1, tiles=tiles_to_stage(workload, best, row_bytes))
+    return replace(best, staged=1, tiles=tiles_to_stage(problem, best, row_bytes))
 
 
 def estimate(problem: Problem, config: Config, target: tvm.target.Target) -> float:

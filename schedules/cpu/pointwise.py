@@ -56,11 +56,16 @@ class Config:
 LEAST = Config(1, 1, 1, 1, parallel=False)
 
 
-def supports(problem: Problem, target: tvm.target.Target) -> bool:
-    """Support 1x1 convolutions that read the pixel at an output's place, of planes with a vector of pixels or more."""
+def obstacle(problem: Problem, target: tvm.target.Target) -> str | None:
+    """Take 1x1 convolutions that read the pixel at an output's place, of planes with a vector of pixels or more."""
     workload = problem.workload
-    in_place = workload.kernel == workload.stride == (1, 1) and not any(workload.padding)
-    return problem.is_dense and in_place and prod(workload.output_size) >= MOST_LANES
+    if not problem.is_dense:
+        return "is for dense convolutions"
+    if not workload.kernel == workload.stride == (1, 1) or any(workload.padding):
+        return "takes 1x1 kernels with a stride of 1 and without padding"
+    if (pixels := prod(workload.output_size)) < MOST_LANES:
+        return f"takes planes of {MOST_LANES} pixels or more, not {pixels}"
+    return None
 
 
 def space(problem: Problem, target: tvm.target.Target) -> Space[Config]:

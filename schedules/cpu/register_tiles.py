@@ -18,6 +18,7 @@ from tvm.s_tir.schedule import SBlockRV
 from tvmconv.problem import Problem
 from tvmconv.workload import ConvWorkload, channel_block
 
+from ..open_sizes import few_rows, samples
 from ..space import ceil_div, divisors, named, tile_sizes, wasted
 from .machine import PARALLEL_FLOPS, TURNS, native_lanes, staged_bytes, vector_registers
 from .tile_cost import TileConfig, blocks, cost
@@ -99,9 +100,14 @@ def heuristics(workload: ConvWorkload, target: tvm.target.Target) -> dict[str, C
     return named(promising_tile, padding_is_staged, tiles_for_staging, threads_for_work)
 
 
-def best_tile(workload: ConvWorkload, target: tvm.target.Target) -> TileConfig:
+def best_tile(problem: Problem, target: tvm.target.Target) -> TileConfig:
     """Return the register tile that should take least time, reading in place, with the extent of its innermost loop."""
-    best = min(register_tiles(workload, target), key=lambda config: cost(workload, config, target))
+    workload, workloads = problem.workload, samples(problem)
+
+    def mean_cost(config: TileConfig) -> float:
+        return sum(cost(each, config, target) / prod(each.output_size) for each in workloads)
+
+    best = min(register_tiles(workload, target), key=mean_cost)
     if (block := channel_block(workload.layout)) > 1:
         return replace(best, channels=block)
     most = CHANNELS if prod(workload.kernel) <= LARGE_KERNEL else 1
@@ -122,15 +128,17 @@ def ablations(config: TileConfig) -> dict[str, TileConfig]:
     }
 
 
-def tiles_to_stage(workload: ConvWorkload, config: TileConfig, row_bytes: int) -> int:
+def tiles_to_stage(problem: Problem, config: TileConfig, row_bytes: int) -> int:
     """Return the tiles of a task, such that it stages not too much, and tasks are enough.
 
     A row of input takes `row_bytes`.
     """
+    workload = problem.workload
     rows = max(1, STAGED_BYTES // row_bytes - workload.window[0]) // workload.stride[0]
     turns = ceil_div(TURNS, blocks(workload, config) * workload.batch)
     steps = ceil_div(workload.output_size[0], config.rows)
-    return max(1, min(rows // config.rows, steps // turns))
+    tiles = max(1, min(rows // config.rows, steps // turns))
+    return few_rows(samples(problem), config.rows, tiles) if problem.has_open_planes else tiles
 
 
 def schedule_tiles(sch: Schedule, workload: ConvWorkload, config: TileConfig, name: str, staged: str) -> None:
@@ -207,7 +215,8 @@ def schedule_tiles(sch: Schedule, workload: ConvWorkload, config: TileConfig, na
         yi, ki, xi = sch.get_loops(output)[-3:]
         sch.unroll(yi)
         sch.vectorize(xi)
-    sch.annotate(xo, "pragma_loop_partition_hint", True)  # only the last tile of a row tests where the row ends
+    if isinstance(workload.width, int):
+        sch.annotate(xo, "pragma_loop_partition_hint", True)  # only the last tile of a row tests where the row ends
 
 
 def _transpose(sch: Schedule, tile: SBlockRV, config: TileConfig) -> None:

@@ -71,9 +71,9 @@ SUMS = 24
 """The number of vectors of sums in registers, of 32; of 16 it is half."""
 
 
-def supports(problem: Problem, target: tvm.target.Target) -> bool:
-    """Support weights that are compiled in."""
-    return problem.sparsity is not None
+def obstacle(problem: Problem, target: tvm.target.Target) -> str | None:
+    """Take weights that are compiled in."""
+    return None if problem.sparsity is not None else "is for weights that are compiled in"
 
 
 def space(problem: Problem, target: tvm.target.Target) -> Space[Config]:

@@ -6,6 +6,7 @@ LLVM by itself moves one element at a time.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 
 from tvm import tirx
 from tvm.s_tir import TensorIntrin
@@ -29,8 +30,17 @@ def transposition(rows: int, lanes: int) -> str:
 
 
 def _description(rows: int, lanes: int) -> PrimFunc:
+    """Return the copy in plain loops."""
+    description = _of_any_size()
+    return description.specialize(dict(zip(description.params[2:], (rows, lanes), strict=True)))
+
+
+@cache
+def _of_any_size() -> PrimFunc:
+    """Return the copy with its size as parameters, since TVM takes a tenth of a second to parse it."""
+
     @T.prim_func(s_tir=True)  # type: ignore[untyped-decorator]  # TVM has no types for it
-    def description(a: T.handle, b: T.handle) -> None:
+    def description(a: T.handle, b: T.handle, rows: T.int32, lanes: T.int32) -> None:
         s0 = T.int32()
         s1 = T.int32()
         t0 = T.int32()

@@ -18,7 +18,7 @@ from tvmconv import compute
 from tvmconv.problem import Problem
 
 from ..template import Layouts
-from .depthwise_model import ablations, default_config, estimate, features, space, supports
+from .depthwise_model import ablations, default_config, estimate, features, obstacle, space
 from .depthwise_tiles import LEAST, Config
 
 __all__ = [
@@ -31,16 +31,16 @@ __all__ = [
     "default_config",
     "estimate",
     "features",
+    "obstacle",
     "schedule",
     "space",
-    "supports",
 ]
 
 VERSION = 1
 
 LAYOUTS = Layouts()
 
-OPEN_SIZES: tuple[str, ...] = ()
+OPEN_SIZES: tuple[str, ...] = ("batch",)
 
 
 def schedule(problem: Problem, config: Config, target: tvm.target.Target) -> Schedule:
@@ -48,7 +48,7 @@ def schedule(problem: Problem, config: Config, target: tvm.target.Target) -> Sch
     # Step 0. The computation, rounded up to whole tiles
     tile = (config.block_y, config.block_x)
     lanes = 1 if config.flat else config.load
-    sch = Schedule(te.create_prim_func(compute.depthwise(problem.workload, tile, lanes)))
+    sch = Schedule(te.create_prim_func(compute.depthwise(compute.with_open_sizes(problem), tile, lanes)))
     pad, accumulate, output = (sch.get_sblock(name) for name in ("pad", "depthwise", "output"))
     operands = range(1, len(sch.get(output).reads))
     vectors = [sch.cache_read(output, operand, "local") for operand in operands]

@@ -38,9 +38,9 @@ WASTE = 1.15
 """The largest ratio of computed to wanted outputs at the bottom of a plane in the default configuration."""
 
 
-def supports(problem: Problem, target: tvm.target.Target) -> bool:
-    """Support depthwise convolutions."""
-    return problem.is_depthwise
+def obstacle(problem: Problem, target: tvm.target.Target) -> str | None:
+    """Take depthwise convolutions."""
+    return None if problem.is_depthwise else "is for depthwise convolutions"
 
 
 def estimate(problem: Problem, config: Config, target: tvm.target.Target) -> float:

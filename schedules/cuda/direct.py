@@ -14,7 +14,7 @@ from tvmconv.targets.devices import gpu_of
 
 from ..space import Space
 from ..template import Layouts
-from .gemm_model import best_config, clocks, features, search_space, supports
+from .gemm_model import best_config, clocks, features, obstacle, search_space
 from .gemm_schedule import schedule_gemm
 from .gemm_tiles import GemmConfig, ablations
 
@@ -28,16 +28,16 @@ __all__ = [
     "default_config",
     "estimate",
     "features",
+    "obstacle",
     "schedule",
     "space",
-    "supports",
 ]
 
 VERSION = 2
 
 LAYOUTS = Layouts()
 
-OPEN_SIZES: tuple[str, ...] = ()
+OPEN_SIZES: tuple[str, ...] = ("batch",)
 
 
 @dataclass(frozen=True)
@@ -67,4 +67,4 @@ def estimate(problem: Problem, config: Config, target: tvm.target.Target) -> flo
 
 def schedule(problem: Problem, config: Config, target: tvm.target.Target) -> Schedule:
     """Schedule the workload's computation; the config must be legal."""
-    return schedule_gemm(problem.workload, config, input_elements)
+    return schedule_gemm(problem, config, input_elements)

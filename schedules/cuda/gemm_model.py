@@ -192,9 +192,9 @@ def search_space(default: C, least: C, workload: ConvWorkload, target: tvm.targe
     return Space(default, least, knobs, checks, named(short_chunks, whole_gpu, register_limit_that_matters, promising))
 
 
-def supports(problem: Problem, target: tvm.target.Target) -> bool:
-    """Support convolutions whose channels meet."""
-    return problem.is_dense
+def obstacle(problem: Problem, target: tvm.target.Target) -> str | None:
+    """Take convolutions whose channels meet."""
+    return None if problem.is_dense else "is for dense convolutions"
 
 
 def features(problem: Problem, config: GemmConfig, target: tvm.target.Target) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from tvm.s_tir.schedule import LoopRV, SBlockRV
 from tvmconv import compute
 from tvmconv.annotations import MIN_BLOCKS
 from tvmconv.compute.tiles import Elements
-from tvmconv.workload import ConvWorkload
+from tvmconv.problem import Problem
 
 from .gemm_tiles import VECTOR, GemmConfig
 from .machine import WARP
@@ -23,11 +23,20 @@ COPY_THREADS = 256
 """The threads of a block that lays out the weight, or adds up the parts."""
 
 
-def schedule_gemm(workload: ConvWorkload, config: GemmConfig, elements: Elements) -> Schedule:
+def begin(definition: list[te.Tensor], problem: Problem) -> Schedule:
+    """Return a schedule in which nothing is done yet.
+
+    TVM cannot tell of a batch that it does not know that whole tiles cover all pixels, and is not asked to.
+    """
+    return Schedule(te.create_prim_func(definition), enable_check=not problem.open_sizes)
+
+
+def schedule_gemm(problem: Problem, config: GemmConfig, elements: Elements) -> Schedule:
     """Schedule the workload's computation; the config must be legal."""
     # Step 0. The computation, rounded up to whole tiles
     tile = (config.block_m, config.block_n, config.block_c)
-    sch = Schedule(te.create_prim_func(compute.implicit_gemm(workload, tile, config.split_k, elements)))
+    workload = compute.with_open_sizes(problem)
+    sch = begin(compute.implicit_gemm(workload, tile, config.split_k, elements), problem)
     pad, columns, weight, accumulate, result, planes, output = (
         sch.get_sblock(name) for name in ("pad", "columns", "packed", "product", "sums", "planes", "output")
     )

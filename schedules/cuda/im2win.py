@@ -33,16 +33,16 @@ __all__ = [
     "default_config",
     "estimate",
     "features",
+    "obstacle",
     "schedule",
     "space",
-    "supports",
 ]
 
 VERSION = 1
 
 LAYOUTS = Layouts()
 
-OPEN_SIZES: tuple[str, ...] = ()
+OPEN_SIZES: tuple[str, ...] = ("batch",)
 
 
 @dataclass(frozen=True)
@@ -53,9 +53,11 @@ class Config(GemmConfig):
 LEAST = Config(1, 1, 1, 1, 1, 1, 1, 1, 1, 1)
 
 
-def supports(problem: Problem, target: tvm.target.Target) -> bool:
-    """Support the convolutions of `direct` whose windows TVM can count in 32 bits."""
-    return gemm_model.supports(problem, target) and _windows(problem.workload) < 2**31
+def obstacle(problem: Problem, target: tvm.target.Target) -> str | None:
+    """Take the convolutions of `direct` whose windows TVM can count in 32 bits."""
+    if found := gemm_model.obstacle(problem, target):
+        return found
+    return None if _windows(problem.workload) < 2**31 else "takes windows of fewer than 2^31 elements together"
 
 
 def space(problem: Problem, target: tvm.target.Target) -> Space[Config]:
@@ -85,6 +87,6 @@ def estimate(problem: Problem, config: Config, target: tvm.target.Target) -> flo
 
 def schedule(problem: Problem, config: Config, target: tvm.target.Target) -> Schedule:
     """Schedule the workload's computation; the config must be legal."""
-    sch = schedule_gemm(problem.workload, config, window_elements)
+    sch = schedule_gemm(problem, config, window_elements)
     spread_over_grid(sch, sch.get_sblock("windows"))
     return sch

@@ -18,7 +18,7 @@ from tvmconv.annotations import COPIED, UNROLLED
 from tvmconv.problem import Problem
 
 from ..template import Layouts
-from .sparse_model import ablations, default_config, estimate, features, pays, space, supports
+from .sparse_model import ablations, default_config, estimate, features, obstacle, pays, space
 from .sparse_tiles import BANKS, LEAST, Config, copies, pitch
 
 __all__ = [
@@ -31,10 +31,10 @@ __all__ = [
     "default_config",
     "estimate",
     "features",
+    "obstacle",
     "pays",
     "schedule",
     "space",
-    "supports",
 ]
 
 VERSION = 1

@@ -8,7 +8,9 @@ times.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+from functools import lru_cache
 from itertools import product
 from math import hypot, prod
 
@@ -145,9 +147,9 @@ def loads(workload: ConvWorkload, config: Config, density: float) -> float:
     return workload.in_channels * elements(workload, config) * (1 - (1 - density) ** config.block_m)
 
 
-def supports(problem: Problem, target: tvm.target.Target) -> bool:
-    """Support weights that are compiled in."""
-    return problem.sparsity is not None
+def obstacle(problem: Problem, target: tvm.target.Target) -> str | None:
+    """Take weights that are compiled in."""
+    return None if problem.sparsity is not None else "is for weights that are compiled in"
 
 
 def estimate(problem: Problem, config: Config, target: tvm.target.Target) -> float:
@@ -166,13 +168,20 @@ def ablations(config: Config) -> dict[str, Config]:
 
 def space(problem: Problem, target: tvm.target.Target) -> Space[Config]:
     """Return the configurations worth trying for a workload and a share of non-zeros, legal on the target."""
-    workload, density, gpu = problem.workload, problem.density, gpu_of(target)
+    workload = problem.workload
+    return Space(
+        default_config(problem, target), LEAST, knobs(workload), constraints(workload, target), heuristics(problem)
+    )
+
+
+def knobs(workload: ConvWorkload) -> dict[str, tuple[int, ...]]:
+    """Return the values of each knob that are worth trying."""
     height, width = workload.output_size
 
     def few_tiles(extent: int, least: int, most: int) -> tuple[int, ...]:
         return tuple(size for size in tile_sizes(extent) if least <= size <= most and wasted(extent, size) <= 1.15)
 
-    knobs = {
+    return {
         "block_m": tuple(
             sorted({ceil_div(workload.out_channels, parts) for parts in (1, 2, 3, 4, 5, 8, 10, 16, 32, 64)})
         ),
@@ -185,7 +194,11 @@ def space(problem: Problem, target: tvm.target.Target) -> Space[Config]:
         "num_stages": (1, 2, 3, 4),
         "tiles": (1,),
     }
-    legal = constraints(workload, target)
+
+
+def heuristics(problem: Problem) -> dict[str, Callable[[Config], bool]]:
+    """Return tests that select legal configurations worth building, by name."""
+    workload, density = problem.workload, problem.density
 
     def whole_warps(config: Config) -> bool:
         return WARP <= config.threads <= 1024 and wasted(config.threads, WARP) <= 1.15
@@ -199,19 +212,20 @@ def space(problem: Problem, target: tvm.target.Target) -> Space[Config]:
         most = max(MOST_CODE, 2 * products)
         return body <= MOST_INSTRUCTIONS and ceil_div(workload.out_channels, config.block_m) * body <= most
 
-    heuristics = named(whole_warps, little_waste, little_code)
-    for checks in ((*heuristics.values(), *legal.values()), tuple(legal.values())):
-        every = (Config(*values) for values in product(*knobs.values()))
-        found = [config for config in every if all(holds(config) for holds in checks)]
-        if found:
-            default = min(found, key=lambda config: clocks(workload, config, gpu, density))
-            return Space(default, LEAST, knobs, legal, heuristics)
-    raise NoValidConfigurationError(f"{workload}: no configuration is legal on {target}")
+    return named(whole_warps, little_waste, little_code)
 
 
+@lru_cache(maxsize=64)  # it takes half a second
 def default_config(problem: Problem, target: tvm.target.Target) -> Config:
     """Return the configuration that should be the fastest for a share of non-zeros."""
-    return space(problem, target).default
+    workload, gpu = problem.workload, gpu_of(target)
+    legal = constraints(workload, target).values()
+    for checks in ((*heuristics(problem).values(), *legal), tuple(legal)):
+        every = (Config(*values) for values in product(*knobs(workload).values()))
+        found = [config for config in every if all(holds(config) for holds in checks)]
+        if found:
+            return min(found, key=lambda config: clocks(workload, config, gpu, problem.density))
+    raise NoValidConfigurationError(f"{workload}: no configuration is legal on {target}")
 
 
 def pays(problem: Problem, config: Config, target: tvm.target.Target, weight_bytes: int) -> bool:

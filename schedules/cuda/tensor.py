@@ -1,4 +1,4 @@
-"""Convolution on the tensor cores of NVIDIA GPUs: float16, bfloat16, and float32 by products of TF32 numbers.
+"""Convolution on the tensor cores of NVIDIA GPUs: float16, bfloat16, int8, and float32 by products of TF32 numbers.
 
 A block computes a tile of pixels of all images by output channels. Asynchronous copies bring chunks of the reduction
 into a ring in shared memory, where the input finds its places and padding; tensor cores multiply them, and the sums
@@ -20,22 +20,22 @@ that replace parts of it: see `tvmconv.lowering.intrinsics`.
 from __future__ import annotations
 
 import tvm
-from tvm import te
 from tvm.s_tir import Schedule
 from tvm.s_tir.schedule import SBlockRV
 
 from tvmconv import compute
 from tvmconv.annotations import COPY, MIN_BLOCKS, PRODUCT, RING
 from tvmconv.compute.tensor_gemm import copied_elements, depth, lays_out_weight
+from tvmconv.dtypes import DTYPES
 from tvmconv.problem import Problem
 from tvmconv.workload import ConvWorkload
 
 from ..template import Layouts
-from .gemm_schedule import COPY_THREADS, spread_over_grid
+from .gemm_schedule import COPY_THREADS, begin, spread_over_grid
 from .gemm_tiles import VECTOR
 from .machine import WARP
 from .tensor_intrinsics import product_function
-from .tensor_model import ablations, default_config, estimate, features, space, supports
+from .tensor_model import ablations, default_config, estimate, features, obstacle, space
 from .tensor_tiles import LEAST, Config, ahead, bank, goes_on, in_planes, weight_split
 
 __all__ = [
@@ -48,23 +48,23 @@ __all__ = [
     "default_config",
     "estimate",
     "features",
+    "obstacle",
     "schedule",
     "space",
-    "supports",
 ]
 
 VERSION = 1
 
-LAYOUTS = Layouts(x=("NHWC", "NCHW"), w=("KRSC", "KCRS"), output=("NHWC", "NCHW"))
+LAYOUTS = Layouts(x=("NHWC", "NCHW"), w=("KRSC", "KCRS"), output=("NHWC", "NCHW"), dtypes=DTYPES)
 
-OPEN_SIZES: tuple[str, ...] = ()
+OPEN_SIZES: tuple[str, ...] = ("batch",)
 
 
 def schedule(problem: Problem, config: Config, target: tvm.target.Target) -> Schedule:
     """Schedule the computation; the config must be legal for the problem."""
     # Step 0. The computation, rounded up to whole tiles
-    workload, tile, split = problem.workload, config.tile, weight_split(problem, config)
-    sch = Schedule(te.create_prim_func(compute.tensor_gemm(workload, tile, config.split_k, split)))
+    workload, tile, split = compute.with_open_sizes(problem), config.tile, weight_split(problem, config)
+    sch = begin(compute.tensor_gemm(workload, tile, config.split_k, split), problem)
     names = ("columns", "product", "tile", "sums", "planes", "output")
     columns, product, tiled, sums, planes, output = (sch.get_sblock(name) for name in names)
     weights = [sch.get_sblock(name) for name in ("weights", "rests")[: max(1, split)]]
@@ -82,8 +82,10 @@ def schedule(problem: Problem, config: Config, target: tvm.target.Target) -> Sch
     pt, pi = sch.split(p, [None, tile.block_m])
     groups, kt, ki = sch.split(k, [workload.groups, None, tile.block_n])
     along = (ki, pi) if in_planes(problem, config) else (pi, ki)
-    sch.reorder(pt, groups, kt, *along)
-    block = sch.fuse(part, pt, groups, kt)  # blocks that read the same pixels run side by side
+    # Blocks that read the same pixels run side by side. TVM cannot divide by a number of tiles that it does not know.
+    blocks = (pt, groups, kt, part) if problem.open_sizes else (part, pt, groups, kt)
+    sch.reorder(*blocks, *along)
+    block = sch.fuse(*blocks)
     sch.bind(block, "blockIdx.x")
     sch.set_scope(tiled, 0, "shared.dyn")
     sch.compute_at(tiled, block, preserve_unit_loops=True)
@@ -121,13 +123,23 @@ def schedule(problem: Problem, config: Config, target: tvm.target.Target) -> Sch
     sch.annotate(sch.blockize(copy), PRODUCT, list(product_function(problem, config)))
     sch.annotate(chunk, RING, [ahead(problem, config), int(config.wgmma), int(goes_on(problem, config))])
 
-    # Step 5. Lay out operands in kernels of their own
+    # Step 5. Lay out operands in kernels of their own, and add up the products of the zero point
     if lays_out_weight(workload, split):
         spread_over_grid(sch, sch.get_sblock("packed"))
     stages = [sch.get(block).name_hint for block in sch.get_child_blocks(sch.get_sblock("root"))]
     if "image" in stages:  # TVM leaves it out where all that is read is padding
         _lay_out_image(sch, workload)
+    if "offsets" in stages:
+        _add_up_offsets(sch)
     return sch
+
+
+def _add_up_offsets(sch: Schedule) -> None:
+    """Make the sums of the zero point's products a kernel of its own, in which a warp adds up those of a channel."""
+    k, *terms = sch.get_loops(sch.get_sblock("offsets"))
+    _, lane = sch.split(sch.fuse(*terms), [None, WARP])
+    sch.bind(k, "blockIdx.x")
+    sch.bind(lane, "threadIdx.x")
 
 
 def _lay_out_image(sch: Schedule, workload: ConvWorkload) -> None:

@@ -9,6 +9,8 @@ the first factor, and row 2q in the second.
 A product in float32 is three products of TF32 numbers, which have 11 bits of the 24: with a = a' + a'' and
 b = b' + b'' it is a'b' + a'b'' + a''b', and what is left out is 2^-22 of it. Tensor cores round sums toward zero, which
 would add up over a long reduction: each chunk has sums of its own, which are added to the others by the float32 units.
+
+Integers of one byte go the way of half precision, with sums in int32 that are exact.
 """
 
 from __future__ import annotations
@@ -21,17 +23,27 @@ from .tensor_tiles import Config, tf32_products
 
 
 class _Type(NamedTuple):
-    """The words of PTX for a type of factors."""
+    """The words of PTX, and of CUDA, for a type of the first factor."""
 
     name: str
     depth: int
     """The terms of the reduction of an instruction, which are 32 bytes."""
-    transposed: str
-    """The operands of `wgmma` that say that the factors in shared memory are not transposed; TF32 ones never are."""
+    options: str
+    """The last operands of `wgmma`: that factors are not negated, and those in shared memory not transposed; TF32 ones
+    never are, and integers never are either."""
+    second: str
+    """The type of the second factor."""
+    sums: str = "f32"
+    number: str = "float"
+    """The type of the sums in CUDA."""
+    register: str = "f"
+    """The letter for a register of the sums."""
 
 
-HALF, BFLOAT16, TF32 = _Type("f16", 16, ", 0, 0"), _Type("bf16", 16, ", 0, 0"), _Type("tf32", 8, "")
-TYPES = {"float16": HALF, "bfloat16": BFLOAT16, "float32": TF32}
+HALF, BFLOAT16 = _Type("f16", 16, ", 1, 1, 0, 0", "f16"), _Type("bf16", 16, ", 1, 1, 0, 0", "bf16")
+TF32 = _Type("tf32", 8, ", 1, 1", "tf32")
+INT8, UINT8 = (_Type(name, 32, "", "s8", "s32", "int", "r") for name in ("s8", "u8"))
+TYPES = {"float16": HALF, "bfloat16": BFLOAT16, "float32": TF32, "int8": INT8, "uint8": UINT8}
 
 LOAD = """
 __device__ __forceinline__ void tvmconv_load_matrices(unsigned* m, unsigned address) {
@@ -71,16 +83,16 @@ what is left out is too, and does not add up. The largest float32 numbers do not
 infinite one is infinite."""
 
 MMA = """
-__device__ __forceinline__ void tvmconv_mma_{type}(float* c, const unsigned* a, const unsigned* b) {{
-  asm volatile("mma.sync.aligned.m16n8k{depth}.row.col.f32.{type}.{type}.f32 "
+__device__ __forceinline__ void tvmconv_mma_{name}({number}* c, const unsigned* a, const unsigned* b) {{
+  asm volatile("mma.sync.aligned.m16n8k{depth}.row.col.{sums}.{name}.{second}.{sums} "
     "{{%0, %1, %2, %3}}, {{%4, %5, %6, %7}}, {{%8, %9}}, {{%0, %1, %2, %3}};"
-    : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+    : "+{register}"(c[0]), "+{register}"(c[1]), "+{register}"(c[2]), "+{register}"(c[3])
     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }}
 """
 
 MMA_PRODUCT = """
-__device__ __forceinline__ void {name}(float* sums, void* rows, void* columns) {{
+__device__ __forceinline__ void {name}({number}* sums, void* rows, void* columns) {{
   unsigned lane = threadIdx.x & 31;
   unsigned first_row = (unsigned)__cvta_generic_to_shared(rows) - (lane >> 2) * 128 + (lane & 15) * 128;
   unsigned first_column = (unsigned)__cvta_generic_to_shared(columns) - (lane & 3) * 256
@@ -117,16 +129,16 @@ CONVERTED = """
 """
 
 WGMMA = """
-__device__ __forceinline__ void {name}_one(float* c, {parameter}, unsigned long long b, int add) {{
+__device__ __forceinline__ void {name}_one({number}* c, {parameter}, unsigned long long b, int add) {{
   asm volatile("{{ .reg .pred p; setp.ne.b32 p, %{add}, 0; wgmma.mma_async.sync.aligned.m64n{columns}k{depth}"
-    ".f32.{type}.{type} {{{places}}}, {a}, %{b}, p, 1, 1{transposed}; }}"
+    ".{sums}.{type}.{second} {{{places}}}, {a}, %{b}, p{options}; }}"
     : {outputs} : {inputs}, "l"(b), "r"(add));
 }}
 """
 """An instruction, which a group of four warps begins together."""
 
 WGMMA_PRODUCT = """
-__device__ __forceinline__ void {name}(float* sums, void* rows, void* columns) {{
+__device__ __forceinline__ void {name}({number}* sums, void* rows, void* columns) {{
   unsigned lane = threadIdx.x & 31, warp = (threadIdx.x >> 5) & 3;
   unsigned first_row = (unsigned)__cvta_generic_to_shared(rows) - (warp * 16 + (lane >> 2)) * 128;
   unsigned long long a = tvmconv_descriptor(first_row);
@@ -211,7 +223,7 @@ def _once(name: str, source: str) -> str:
 
 def _mma(name: str, kind: _Type, config: Config, products: int) -> str:
     tile, sums = config.tile, "own" if products == 3 else "sums"
-    shape = {"tiles_m": tile.tiles_m, "tiles_n": tile.tiles_n}
+    shape = {"tiles_m": tile.tiles_m, "tiles_n": tile.tiles_n, "number": kind.number}
     factors = {"a": (tile.tiles_m, 4), "b": (tile.tiles_n, 2)}
 
     def converted(target: str, function: str) -> str:
@@ -221,7 +233,7 @@ def _mma(name: str, kind: _Type, config: Config, products: int) -> str:
     def each(a: str, b: str) -> str:
         return EACH.format(**shape, type=kind.name, sums=sums, a=a, b=b)
 
-    one = _once(f"tvmconv_mma_{kind.name}", MMA.format(type=kind.name, depth=kind.depth))
+    one = _once(f"tvmconv_mma_{kind.name}", MMA.format(**kind._asdict()))
     functions = _once("tvmconv_load", LOAD) + one
     if products == 0:
         return functions + MMA_PRODUCT.format(**shape, name=name, begin="", end="", multiply=each("a", "b"))
@@ -242,7 +254,7 @@ def _mma(name: str, kind: _Type, config: Config, products: int) -> str:
 
 def _wgmma(name: str, kind: _Type, config: Config) -> str:
     one = _instruction(name, kind, config, "unsigned long long a", ['"l"(a)'])
-    shape = {"tiles_m": config.tile.tiles_m, "registers": config.tile.tiles_n * 4}
+    shape = {"tiles_m": config.tile.tiles_m, "registers": config.tile.tiles_n * 4, "number": kind.number}
     return _once("tvmconv_descriptor", DESCRIPTOR) + one + WGMMA_PRODUCT.format(name=name, **shape)
 
 
@@ -286,11 +298,14 @@ def _instruction(name: str, kind: _Type, config: Config, parameter: str, inputs:
         columns=config.tile.tiles_n * 8,
         depth=kind.depth,
         type=kind.name,
+        second=kind.second,
+        sums=kind.sums,
+        number=kind.number,
         places=", ".join(f"%{place}" for place in range(registers)),
         a=places[0] if in_memory else f"{{{', '.join(places)}}}",
         b=registers + len(inputs),
         add=registers + len(inputs) + 1,
-        transposed=kind.transposed,
-        outputs=", ".join(f'"+f"(c[{place}])' for place in range(registers)),
+        options=kind.options,
+        outputs=", ".join(f'"+{kind.register}"(c[{place}])' for place in range(registers)),
         inputs=", ".join(inputs),
     )

@@ -7,9 +7,9 @@ from math import prod
 
 import tvm
 
-from tvmconv.compute.tensor_gemm import ROW_BYTES, depth, lays_out_input, lays_out_weight
+from tvmconv.compute.tensor_gemm import ROW_BYTES, depth, image_elements, lays_out_input, lays_out_weight
 from tvmconv.problem import Problem
-from tvmconv.targets import tensor_instructions
+from tvmconv.targets import arch_of, tensor_instructions
 from tvmconv.targets.devices import Gpu, gpu_of
 
 from ..space import Space, ceil_div, divisors, named, wasted
@@ -30,18 +30,26 @@ from .tensor_tiles import (
 )
 
 
-def supports(problem: Problem, target: tvm.target.Target) -> bool:
-    """Support convolutions on GPUs with tensor cores, but those whose infinities have to come out as such.
+def obstacle(problem: Problem, target: tvm.target.Target) -> str | None:
+    """Take convolutions on GPUs with tensor cores, but those whose infinities have to come out as such.
 
     Output channels have to fill whole stores, and with several groups whole tiles, of which the least is of
     `LEAST_COLUMNS`.
     """
     workload = problem.workload
-    whole = workload.multiplier % (VECTOR if workload.groups == 1 else LEAST_COLUMNS) == 0
-    image = workload.batch * workload.height * workload.width * workload.groups * depth(workload)
+    if not problem.is_dense:
+        return "is for dense convolutions"
+    if problem.precision == "strict":
+        return "is not for the precision strict"
+    if not tensor_instructions(target):
+        return f"needs a GPU with tensor cores, sm_80 or later, not {arch_of(target)}"
+    least, where = (VECTOR, "") if workload.groups == 1 else (LEAST_COLUMNS, " of a group")
+    if workload.multiplier % least:
+        return f"takes output channels{where} in multiples of {least}, not {workload.multiplier}"
     packed = 2 * workload.out_channels * prod(workload.kernel) * depth(workload)
-    whole = whole and max(image, packed) < 2**31  # what TVM can count in 32 bits
-    return problem.is_dense and whole and problem.precision != "strict" and bool(tensor_instructions(target))
+    if max(image_elements(workload), packed) >= 2**31:  # what TVM cannot count in 32 bits
+        return "takes operands of fewer than 2^31 elements, as it lays them out"
+    return None
 
 
 LEAST_COLUMNS = 16
@@ -156,11 +164,11 @@ def estimate(problem: Problem, config: Config, target: tvm.target.Target) -> flo
     busy = turns * (part_chunks(workload, config) * step + stored) + LATENCY * ceil_div(turns, together)
     parts = 2 * config.split_k * prod(workload.output_shape) * workload.sum_bytes if config.split_k > 1 else 0
     kernels = int(config.split_k > 1) + lays_out_weight(workload, weight_split(problem, config))
+    kernels += workload.zero_point != 0
     image = 0
     if lays_out_input(workload):
         kernels += 1
-        laid = prod(workload.x_shape) // workload.w_shape[1] * depth(workload)
-        image = (prod(workload.x_shape) + laid) * workload.itemsize
+        image = (prod(workload.x_shape) + image_elements(workload)) * workload.itemsize
     copied = max(busy, workload.bytes_moved / gpu.bytes_per_clock)
     return copied + (parts + IMAGE * image) / gpu.bytes_per_clock + kernels * KERNEL
 

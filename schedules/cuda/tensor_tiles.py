@@ -10,6 +10,7 @@ import tvm
 
 from tvmconv.compute.fragments import FragmentTile
 from tvmconv.compute.tensor_gemm import ROW_BYTES, chunks
+from tvmconv.dtypes import QUANTIZED
 from tvmconv.problem import Problem
 from tvmconv.targets import tensor_instructions
 from tvmconv.targets.devices import gpu_of
@@ -78,7 +79,7 @@ LEAST = Config(block_m=16, block_n=8, warps_m=1, warps_n=1, num_stages=2)
 
 
 def tf32_products(problem: Problem) -> int:
-    """Return the number of products of TF32 numbers that make one of the problem's; 0 for half precision."""
+    """Return the number of products of TF32 numbers that make one of the problem's; 0 where it has none."""
     if problem.workload.dtype != "float32":
         return 0
     return 1 if problem.precision == "tf32" else 3
@@ -114,8 +115,11 @@ def constraints(problem: Problem, target: tvm.target.Target) -> dict[str, Callab
         rows = config.warps_m * config.width * 16
         return config.block_m % rows == 0 and config.block_n % (config.warps_n * columns) == 0
 
-    def widest(config: Config) -> bool:
-        return not config.wgmma or config.block_n // config.warps_n <= 256
+    def widths(config: Config) -> bool:
+        """Return whether there is a `wgmma` of so many columns; of integers past 32 only those of whole sixteens."""
+        columns = config.block_n // config.warps_n
+        whole = workload.dtype not in QUANTIZED or columns <= 32 or columns % 16 == 0
+        return not config.wgmma or (columns <= 256 and whole)
 
     def whole_groups(config: Config) -> bool:
         """Return whether no tile reaches into another group."""
@@ -154,7 +158,7 @@ def constraints(problem: Problem, target: tvm.target.Target) -> dict[str, Callab
     return named(
         instruction,
         whole_fragments,
-        widest,
+        widths,
         whole_groups,
         threads,
         whole_copies,

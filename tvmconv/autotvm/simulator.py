@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-import msgspec
 import tvm
 
 from ..dispatch import template_named
@@ -37,8 +36,8 @@ class ReplayedTask(ConvTask):
         if not isinstance(problem := records[0].problem, Problem):
             raise InvalidArgumentError("records", str(problem), "records of a convolution")
         algorithm = "auto" if problem.sparsity is not None else records[0].template.split("/")[1]
-        how = msgspec.structs.asdict(problem)
-        return cls(**how, target=target, algorithm=algorithm, configs=configs)
+        workload, sparsity, precision = problem.workload, problem.sparsity, problem.precision
+        return cls(workload, target, algorithm=algorithm, sparsity=sparsity, precision=precision, configs=configs)
 
     @cached_property
     def space(self) -> Space[Any]:

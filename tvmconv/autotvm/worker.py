@@ -22,7 +22,7 @@ import tvm
 from tvm.runtime import Device, Module, Tensor
 
 from .. import cuda, kernel_cache, storage
-from ..checking.operands import Sample
+from ..checking.operands import Sample, random_operand
 from ..checking.pruning import operands_for, random_constants
 from ..dispatch import select
 from ..dispatch.call import Call, problem_from
@@ -143,7 +143,8 @@ def _checked_convolution(problem: Problem, workspace: Workspace, module: Module,
     memory, rng = _memory(problem, device), np.random.default_rng()
     operands = memory.operands
     for name in memory.tensors.keys() - {"x", "output"}:
-        operands[name] = rng.standard_normal(operands[name].shape).astype(operands[name].dtype)
+        drawn = random_operand(problem.workload, name, rng, operands[name].size)
+        operands[name] = drawn.reshape(operands[name].shape)
         memory.tensors[name].copyfrom(operands[name])
     memory.unwritten.copyto(memory.tensors["output"])
     arguments = [*memory.tensors.values()]
@@ -155,7 +156,7 @@ def _checked_convolution(problem: Problem, workspace: Workspace, module: Module,
 
 @dataclass(frozen=True)
 class _Memory:
-    """A problem's operands by name, in memory and on a device, with an output there in which every element is NaN."""
+    """A problem's operands by name, in memory and on a device, with an output there in which all is unwritten."""
 
     operands: dict[str, np.ndarray[Any, Any]]
     tensors: dict[str, Tensor]

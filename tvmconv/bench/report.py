@@ -119,7 +119,7 @@ def versions(kind: str) -> dict[str, str]:
     for package in PACKAGES:
         with suppress(PackageNotFoundError):
             found[package] = version(package)
-    if backend_named(kind).on_gpu:
+    if backend_named(kind).on_gpu and "torch" in found:
         import torch
 
         found["cudnn"] = str(torch.backends.cudnn.version())

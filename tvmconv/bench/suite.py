@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..arrays import to_numpy, to_torch
-from ..checking.operands import Sample
+from ..checking.operands import Sample, unwritten
 from ..checking.pruning import operands_for
 from ..dispatch import select
+from ..dtypes import QUANTIZED
 from ..errors import CodeSizeError, WrongResultError
 from ..precision import DEFAULT
 from ..problem import Problem
@@ -102,7 +103,8 @@ def measure_row(
     check = _Check(arrays, device)
     skipped, failed = {}, {}
     for peer in (ours, *peers, *LIMITS):
-        if reason := peer.obstacle(workload, target):
+        integers = workload.dtype in QUANTIZED and not peer.takes_integers
+        if reason := "for floating-point numbers" if integers else peer.obstacle(workload, target):
             skipped[peer.name] = reason
             continue
         try:
@@ -164,11 +166,12 @@ class _Check:
         computed = peer.computes(workload)
         if computed is None:
             return
-        dtype = getattr(torch, workload.dtype)
+        name = computed.output_storage.name
+        dtype = getattr(torch, name)
         # Memory that a right result has just left would hide elements that are not written.
-        torch.full(computed.output_shape, torch.nan, dtype=dtype, device=self._device)
+        torch.full(computed.output_shape, unwritten(name), dtype=dtype, device=self._device)
         problem = Problem(computed, precision=peer.precision)
-        self._sample(problem).check(to_numpy(call().to(dtype).cpu()), ROUNDINGS * peer.unit(workload))
+        self._sample(problem).check(to_numpy(call().to(dtype).contiguous().cpu()), ROUNDINGS * peer.unit(workload))
 
     def _sample(self, problem: Problem) -> Sample:
         if problem not in self._samples:

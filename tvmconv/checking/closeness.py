@@ -5,6 +5,7 @@ The checks raise AssertionError themselves: tuning relies on them under `python 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -75,6 +76,26 @@ def assert_close(
     rms, expected_rms = (float(np.sqrt(np.mean(values**2))) for values in (error, allowed))
     if rms > expected_rms:
         raise AssertionError(f"root mean square error {rms:.3g}, expected at most {expected_rms:.3g}")
+
+
+def assert_rounded(
+    got: np.ndarray,
+    reference: np.ndarray,
+    error: np.ndarray | float,
+    stored: Callable[[np.ndarray], np.ndarray],
+) -> None:
+    """Assert that `got` holds the integers that `stored` makes of the float64 `reference`.
+
+    Each has to be exactly that, but where the reference is no further from the middle between two integers than the
+    `error` that float32 arithmetic may make before it is rounded: there it may be either. An error of 0 allows nothing.
+    """
+    if got.shape != reference.shape:
+        raise AssertionError(f"shape {got.shape}, expected {reference.shape}")
+    least, most = stored(reference - error), stored(reference + error)
+    wrong = ~((least <= got) & (got <= most))
+    if wrong.any():
+        where = _where(wrong, got, stored(reference))
+        raise AssertionError(f"{wrong.sum()} of {wrong.size} elements are wrong: {where}")
 
 
 def _where(wrong: np.ndarray, got: np.ndarray | None = None, reference: np.ndarray | None = None) -> str:

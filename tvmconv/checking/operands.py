@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from itertools import product
 from math import prod
 
@@ -10,12 +11,15 @@ import msgspec
 import numpy as np
 
 from ..compute import conv2d_reference, to_logical
+from ..compute.epilogue import rounded_reference
 from ..compute.functions import Float64
+from ..compute.reference import finished, sums_of_products
+from ..dtypes import STORAGE_TYPES
 from ..epilogue import Epilogue
 from ..precision import DEFAULT
 from ..problem import Problem
 from ..workload import ConvWorkload
-from .closeness import FLOAT32_UNIT, NOT_ROUNDED, Rounded, assert_close
+from .closeness import FLOAT32_UNIT, NOT_ROUNDED, Rounded, assert_close, assert_rounded
 
 FACTORS = ("x", "w", "scale")
 """The operands that are multiplied."""
@@ -29,17 +33,41 @@ is another number.
 
 
 def random_operands(workload: ConvWorkload, seed: int = 0) -> dict[str, np.ndarray]:
-    """Return normally distributed operands by name, and an output of NaN, so that elements left unwritten show.
+    """Return random operands by name, and an output in which elements left unwritten show: see `unwritten`.
 
-    After `DISTINCT` elements an operand repeats.
+    They are normally distributed, and integers evenly; see `random_operand`. After `DISTINCT` elements an operand
+    repeats.
     """
     rng = np.random.default_rng(seed)
     *inputs, (output, (output_shape, output_dtype)) = workload.operands.items()
-    arrays = {}
-    for name, (shape, dtype) in inputs:
-        drawn = rng.standard_normal(min(prod(shape), DISTINCT)).astype(dtype)
-        arrays[name] = np.resize(drawn, shape)
-    return {**arrays, output: np.full(output_shape, np.nan, output_dtype)}
+    arrays = {name: random_operand(workload, name, rng, min(prod(shape), DISTINCT)) for name, (shape, _) in inputs}
+    arrays = {name: np.resize(arrays[name], shape) for name, (shape, _) in inputs}
+    return {**arrays, output: np.full(output_shape, unwritten(output_dtype), output_dtype)}
+
+
+def random_operand(workload: ConvWorkload, name: str, rng: np.random.Generator, count: int) -> np.ndarray:
+    """Return so many elements of an operand.
+
+    Behind sums of integers the scale is such that outputs are about as large as numbers of their type, by half.
+    """
+    _, dtype = workload.operands[name]
+    if bounds := STORAGE_TYPES[dtype].bounds:
+        return rng.integers(*bounds, count, dtype, endpoint=True)
+    drawn = rng.standard_normal(count)
+    if workload.storage.bounds is not None:
+        usual = 1.0 if workload.output_storage.bounds is None else 64.0
+        drawn *= usual / (workload.terms**0.5 * TYPICAL**2) if name == "scale" else usual
+    return drawn.astype(dtype)
+
+
+TYPICAL = 74.0
+"""The standard deviation of integers of one byte."""
+
+
+def unwritten(dtype: str) -> float:
+    """Return what outputs of a type are filled with ahead: NaN, or the largest integer, which few elements are."""
+    bounds = STORAGE_TYPES[dtype].bounds
+    return np.nan if bounds is None else bounds[1]
 
 
 def check_result(
@@ -53,34 +81,54 @@ def check_result(
 
     For `rounding` see `assert_close`.
     """
-    if str(got.dtype) != workload.dtype:
-        raise AssertionError(f"dtype {got.dtype}, expected {workload.dtype}")
+    if str(got.dtype) != workload.output_storage.name:
+        raise AssertionError(f"dtype {got.dtype}, expected {workload.output_storage.name}")
     Expected(Problem(workload, precision=precision), operands).check(got, rounding)
 
 
 class Expected:
-    """The convolution of operands in float64, with the error that a result may have with a problem's precision."""
+    """The convolution of operands in float64, with the error that a result may have with a problem's precision.
+
+    Sums of integers have none, and what comes behind them that of its own operations.
+    """
 
     def __init__(self, problem: Problem, operands: dict[str, np.ndarray]) -> None:
-        workload = problem.workload
+        self._workload = workload = problem.workload
         inputs = {name: array for name, array in operands.items() if name != "output"}
         plain = msgspec.structs.replace(workload, epilogue=workload.epilogue.without_activation())
         row, values = workload.epilogue.row, workload.epilogue.parameters
         steepest = row.steepest(*values)
-        y = conv2d_reference(plain, **inputs)
+        x, w = inputs.pop("x"), inputs.pop("w")
+        sums, self._terms = sums_of_products(workload, x, w), workload.terms
+        if workload.storage.bounds is None:
+            largest = sums_of_products(workload, np.abs(x), np.abs(w))
+        else:
+            largest, self._terms = np.abs(sums), 1
+        y = finished(plain, sums, **inputs)
         with np.errstate(all="ignore"):
             self._reference = np.asarray(row.definition(Float64(), y, *values))
             own = np.maximum(np.abs(self._reference), steepest * np.minimum(np.abs(y), 1))
-        self._magnitude = steepest * conv2d_reference(plain, **{name: np.abs(each) for name, each in inputs.items()})
+        magnitudes = {name: np.abs(each.astype(np.float64)) for name, each in inputs.items()}
+        self._magnitude = steepest * finished(plain, largest, **magnitudes)
         self._evaluation = row.roundings * FLOAT32_UNIT * own
-        self._terms = prod(workload.kernel) * (workload.in_channels // workload.groups)
         self._rounded = NOT_ROUNDED
         if unit := problem.promise.operand_unit:
-            self._rounded = _rounded(workload, inputs, unit, steepest)
+            self._rounded = _rounded(workload, {"x": x, "w": w, **inputs}, unit, steepest)
+
+    def errors(self, got: np.ndarray) -> np.ndarray:
+        """Return the error of each element as a share of the sum of its absolute products."""
+        with np.errstate(all="ignore"):
+            return np.asarray(np.abs(got.astype(np.float64) - self._reference) / self._magnitude)
 
     def check(self, got: np.ndarray, rounding: float = 0.0) -> None:
         """Assert that `got` is close to it; for `rounding` see `assert_close`."""
-        assert_close(got, self._reference, self._magnitude, self._terms, rounding, self._evaluation, self._rounded)
+        output, workload = self._workload.output_storage, self._workload
+        if output.bounds is None:
+            assert_close(got, self._reference, self._magnitude, self._terms, rounding, self._evaluation, self._rounded)
+            return
+        error = ((self._terms + 4) * FLOAT32_UNIT + rounding) * self._magnitude + self._evaluation
+        exact = output.name == workload.storage.sums
+        assert_rounded(got, self._reference, 0.0 if exact else error, partial(rounded_reference, workload=workload))
 
 
 def _rounded(workload: ConvWorkload, inputs: dict[str, np.ndarray], unit: float, steepest: float) -> Rounded:
@@ -124,12 +172,15 @@ class Sample:
         self._expected = Expected(msgspec.structs.replace(problem, workload=part), operands)
 
     def check(self, got: np.ndarray, rounding: float = 0.0) -> None:
-        """Assert that `got`, made from an output filled with NaN, is written everywhere, and right in the sample."""
+        """Assert that `got` is right in the sample, and written everywhere: it was filled with what is `unwritten`.
+
+        Of integers that shows in the sample alone.
+        """
         is_ = (got.shape, str(got.dtype))
         if is_ != self._operand:
             raise AssertionError(f"{' '.join(map(str, is_))}, expected {' '.join(map(str, self._operand))}")
-        if unwritten := int(np.isnan(got).sum()):
-            raise AssertionError(f"{unwritten} of {got.size} elements are not written")
+        if count := int(np.isnan(got).sum()):
+            raise AssertionError(f"{count} of {got.size} elements are not written")
         self._expected.check(self._chosen(to_logical(got, self._layout)), rounding)
 
 
@@ -183,7 +234,8 @@ def _positions(
         read.append(np.clip(places, 0, size - 1))
         inside.append(places == read[-1])
     patches = operands["x"][image[:, None, None], :, read[0][:, :, None], read[1][:, None, :]]
-    patches = np.where((inside[0][:, :, None] & inside[1][:, None, :])[..., None], patches, 0).transpose(0, 3, 1, 2)
+    within = (inside[0][:, :, None] & inside[1][:, None, :])[..., None]
+    patches = np.where(within, patches, workload.zero_point).transpose(0, 3, 1, 2)
 
     part = msgspec.structs.replace(
         workload,

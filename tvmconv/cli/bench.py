@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from .bench_ablation import ablation
+from .bench_accuracy import accuracy
 from .bench_defaults import defaults
 from .bench_networks import networks
 from .bench_overhead import overhead
@@ -15,7 +16,7 @@ from .bench_tuners import tuners
 from .bench_tutorial import tutorial
 
 
-@click.group(commands=[suite, networks, sparsity, tutorial, ablation, defaults, tuners, tune_tir, overhead])
+@click.group(commands=[suite, networks, sparsity, tutorial, ablation, accuracy, defaults, tuners, tune_tir, overhead])
 def bench() -> None:
     """Measure kernels and networks beside their peers, and tuners beside each other.
 

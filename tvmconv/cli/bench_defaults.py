@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from ..dtypes import DTYPES
 from ..errors import NoValidConfigurationError
 from .console import note, print_json, print_table
 from .interrupts import interrupts
 from .log import knobs_text
-from .options import POSITIVE, OutputFile, json_option, target_option
+from .options import POSITIVE, OutputFile, json_option, precision_option, target_option
 from .tune import FINISHING
 from .tune_report import tell_log
 
@@ -37,37 +38,65 @@ WORST = 10
     default=100,
     help="The number of workloads; a longer list begins with the same.",
 )
-@click.option("--trials", type=POSITIVE, default=32, help="Trials of each workload, including those that LOG has.")
+@click.option(
+    "--dense", is_flag=True, help="Take convolutions whose channels meet, some in groups, for depthwise ones."
+)
+@click.option(
+    "--dtype", type=click.Choice(DTYPES), default="float32", help="The type; the shapes are the same for each."
+)
+@precision_option
+@click.option(
+    "--all-algorithms", is_flag=True, help="Tune each algorithm: the best may be of another than the default."
+)
+@click.option(
+    "--trials", type=POSITIVE, default=32, help="Trials of each workload and algorithm, including those that LOG has."
+)
 @click.option("--seed", type=click.IntRange(min=0), default=0, help="The seed of the workloads and of the search.")
 @click.option("-o", "--output", "log", type=OutputFile(), required=True, metavar="LOG", help="The log to append to.")
 @json_option
-def defaults(target: str, count: int, trials: int, seed: int, log: Path, as_json: bool) -> None:
-    """Compare default configurations with tuned ones, over random depthwise workloads.
+def defaults(
+    target: str,
+    count: int,
+    dense: bool,
+    dtype: str,
+    precision: str,
+    all_algorithms: bool,
+    trials: int,
+    seed: int,
+    log: Path,
+    as_json: bool,
+) -> None:
+    """Compare default configurations with tuned ones, over random workloads.
 
-    Each workload is tuned, and its default and its best few configurations are measured again at the end. The
-    report has the ratio of the default's time to the best one's: the geometric mean, the quantiles, and the worst
-    workloads. Trials that small spaces leave over go to the others. The same command goes on where it was ended, as
-    `tvmconv tune` does.
+    Each workload is tuned, by the algorithm that is taken where nothing has been measured, and its default and its best
+    few configurations are measured again at the end. The report has the ratio of the default's time to the best one's:
+    the geometric mean, the quantiles, and the worst workloads. Trials that small spaces leave over go to the others.
+    The same command goes on where it was ended, as `tvmconv tune` does.
     """
     from .. import autotvm
     from ..autotvm.session import tune_tasks
-    from ..bench.defaults import gaps, random_workloads
+    from ..bench.defaults import gaps, random_workloads, tasks_of
     from ..dispatch.record import load_from_file
 
-    tasks = [autotvm.create(workload, target) for workload in random_workloads(count, seed)]
+    tasks = [
+        task
+        for workload in random_workloads(count, seed, dense, dtype)
+        for task in tasks_of(workload, target, precision, all_algorithms)
+    ]
     option = autotvm.measure_option(autotvm.LocalBuilder(), autotvm.LocalRunner())
     with closing(option), interrupts(lambda: os.write(2, FINISHING)) as pressed:
         device = option.device(tasks[0])
         tell_log(log, tasks, device)
-        tune_tasks(tasks, log, option, trials=trials * count, seed=seed, stop=lambda: bool(pressed))
+        tune_tasks(tasks, log, option, trials=trials * len(tasks), seed=seed, stop=lambda: bool(pressed))
     found = gaps(tasks, load_from_file(log).records, device)
     facts = {"device": device, "target": str(tasks[0].target), "workloads": count, "trials": trials, "seed": seed}
+    facts |= {"dense": dense, "dtype": dtype, "precision": precision}
     report(found, facts, as_json)
     if pressed:
         note(f"to go on: {shlex.join(['tvmconv', *sys.argv[1:]])}")
         raise KeyboardInterrupt
     measured = {gap.workload for gap in found}
-    if failed := [str(task.workload) for task in tasks if task.workload not in measured]:
+    if failed := [each for each in dict.fromkeys(task.workload for task in tasks) if each not in measured]:
         raise NoValidConfigurationError(
             f"the default configuration failed on {len(failed)} of {count} workloads, the first of them {failed[0]}; "
             f"`tvmconv log show {log}`"
@@ -96,8 +125,8 @@ def report(found: Sequence[Gap], facts: dict[str, Any], as_json: bool) -> None:
                 1e6 * gap.default.cost,
                 1e6 * gap.best.cost,
                 gap.times,
-                knobs_text(gap.default),
-                knobs_text(gap.best),
+                f"{gap.default.template} {knobs_text(gap.default)}",
+                f"{gap.best.template} {knobs_text(gap.best)}",
             ]
             for gap in found[:WORST]
         ],
@@ -117,6 +146,8 @@ def _record(gap: Gap) -> dict[str, object]:
         "default_seconds": gap.default.cost,
         "best_seconds": gap.best.cost,
         "times": gap.times,
+        "default_template": gap.default.template,
+        "best_template": gap.best.template,
         "default": gap.default.knobs,
         "best": gap.best.knobs,
     }

@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 import click
 
-from ..dtypes import DTYPES
+from ..dtypes import DTYPES, QUANTIZED
 from ..epilogue import Epilogue
 from ..errors import InvalidArgumentError
 from ..precision import DEFAULT
@@ -49,7 +50,9 @@ def share(ctx: click.Context, param: click.Parameter, value: str | None) -> floa
     help="The share of zeros in the weights: tvmconv takes its sparse kernels, with other peers by default.",
 )
 @precision_option
-@click.option("--epilogue", is_flag=True, help="Add scale, shift and ReLU to each convolution.")
+@click.option(
+    "--epilogue", is_flag=True, help="Add scale, shift and ReLU to each convolution; integers are stored as such."
+)
 @click.option(
     "--peers", metavar="A,B", help="Measure only these peers, and the copies.  [default: all but metaschedule]"
 )
@@ -83,14 +86,15 @@ def suite(
 ) -> None:
     """Time the convolutions of suites beside other libraries, and beside a copy of the same bytes.
 
-    The suites are depthwise-tutorial, depthwise-networks, im2win-thesis and sparse-paper. Contenders are called in
-    turn, on a GPU in CUDA graphs; times are medians of the rounds. A peer that cannot take part is listed with the
-    reason. "x PEER" is how many times as long as tvmconv the peer takes; tvmconv-direct and tvmconv-im2win are its
-    algorithms side by side, and on a CPU tvm is the naive direct convolution. With --sparsity a second table counts
-    multiply-adds of a thread, machine instructions and bytes of code. --precision is that of tvmconv alone: others have
-    theirs in their names, or are in float32. Ctrl-C and errors end the run with the rows before them. The exit code is
-    5 if tvmconv computes something wrong, and 6 if a workload takes longer than --fail-on-regress allows, in the median
-    and, beyond noise, in every round.
+    The suites are depthwise-tutorial, depthwise-networks, pointwise-networks, linear-networks, grouped-networks,
+    im2win-thesis and sparse-paper. Contenders are called in turn, on a GPU in CUDA graphs; times are medians of the
+    rounds. A peer that cannot take part is listed with the reason. "x PEER" is how many times as long as tvmconv the
+    peer takes; tvmconv-direct and tvmconv-im2win are its algorithms side by side, gemm is PyTorch's matrix product, and
+    on a CPU tvm is the naive direct convolution. With --sparsity a second table counts multiply-adds of a thread,
+    machine instructions and bytes of code. --precision is that of tvmconv alone: others have theirs in their names, or
+    are in float32. Ctrl-C and errors end the run with the rows before them. The exit code is 5 if tvmconv computes
+    something wrong, and 6 if a workload takes longer than --fail-on-regress allows, in the median and, beyond noise, in
+    every round.
     """
     if fail_on_regress is not None and compare is None:
         raise click.UsageError("--fail-on-regress goes with --compare")
@@ -116,9 +120,11 @@ def suite(
     device = device_facts(kind)
     assert device is not None  # device_of has found it
     chosen = choose_peers(peers, sparsity is not None, precision)
-    tail = Epilogue(scale=True, shift=True, low=0.0) if epilogue else Epilogue()
+    tail: dict[str, Any] = {"epilogue": Epilogue(scale=True, shift=True, low=0.0)} if epilogue else {}
+    if epilogue and dtype in QUANTIZED:
+        tail["out_dtype"] = dtype
     workloads = {
-        (suite, name): msgspec.structs.replace(workload, epilogue=tail)
+        (suite, name): msgspec.structs.replace(workload, **tail)
         for suite in names
         for name, workload in load_suite(suite, kind, batch, dtype).items()
     }

@@ -9,6 +9,7 @@ from tvm import te, tirx
 
 from ..workload import ConvWorkload
 from .epilogue import epilogue, epilogue_operands
+from .open_sizes import in_tiles
 from .padding import padded_input
 
 
@@ -26,7 +27,7 @@ def depthwise(workload: ConvWorkload, tile: tuple[int, int] = (1, 1), lanes: int
     w = te.placeholder(workload.w_shape, workload.dtype, name="w")
     sum_type = workload.storage.sums
     operands = epilogue_operands(workload)
-    rounded = tuple(-(-size // step) * step for size, step in zip(workload.output_size, tile, strict=True))
+    rounded = tuple(in_tiles(size, step) for size, step in zip(workload.output_size, tile, strict=True))
     padded, surplus = padded_input(x, workload, (rounded[0], rounded[1]), lanes)
     (sh, sw), (dh, dw), m, layout = workload.stride, workload.dilation, workload.multiplier, workload.x_layout
     r = te.reduce_axis((0, workload.kernel[0]), name="r")

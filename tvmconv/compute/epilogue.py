@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import msgspec
 import numpy as np
 from tvm import te, tirx
 
 from ..workload import ConvWorkload
-from .functions import Float64, activated
+from .functions import ROUNDING, Float64, activated
 
 
 def epilogue_operands(workload: ConvWorkload) -> dict[str, te.Tensor]:
@@ -19,26 +20,61 @@ def epilogue_operands(workload: ConvWorkload) -> dict[str, te.Tensor]:
 
 
 def epilogue(accumulated: te.Tensor, workload: ConvWorkload, operands: dict[str, te.Tensor]) -> te.Tensor:
-    """Return the stage "output": `activation(y * scale[k] + shift[k] + residual)` in float32, then cast.
+    """Return the stage "output": `activation(y * scale[k] + shift[k] + residual)` in float32, then stored.
 
-    It has the workload's dtype, exact output shape and layout, also where `accumulated` was rounded up to whole tiles.
-    `accumulated` is (N, K, H, W) or (N, groups, K / groups, H, W).
+    It has the type of the workload's output, its exact shape and layout, also where `accumulated` was rounded up to
+    whole tiles; a height and a width that are known only when the kernel runs stay in whole tiles, and lowering cuts
+    them off. Sums in int32 that are the output are stored as they are. `accumulated` is (N, K, H, W) or (N, groups,
+    K / groups, H, W).
     """
+    output = workload.output_storage
 
     def value(*place: tirx.Var) -> tirx.PrimExpr:
         n, k, h, w = workload.output_layout.logical(*place)
         channel = (k,) if len(accumulated.shape) == 4 else (k // workload.multiplier, k % workload.multiplier)
         inside = (n, *channel, h, w)
         y = accumulated[inside]
+        if output.name == workload.storage.sums == "int32":
+            return y
+        y = y.astype("float32")
         if "scale" in operands:
             y = y * operands["scale"][k]
         if "shift" in operands:
             y = y + operands["shift"][k]
         if "residual" in operands:
             y = y + operands["residual"][place].astype("float32")
-        return activated(workload.epilogue, y).astype(workload.dtype)
+        y = activated(workload.epilogue, y)
+        return y.astype(output.name) if output.bounds is None else _rounded(workload, output.bounds, y)
 
-    return te.compute(workload.operands["output"][0], value, name="output")
+    sizes = zip(workload.output_size, accumulated.shape[-2:], strict=True)
+    size = (exact if isinstance(exact, int) else rounded for exact, rounded in sizes)
+    shape = workload.output_layout.shape((workload.batch, workload.out_channels, *size))
+    return te.compute(shape, value, name="output")
+
+
+def _rounded(workload: ConvWorkload, bounds: tuple[int, int], y: tirx.PrimExpr) -> tirx.PrimExpr:
+    """Return y as an integer of the output: the nearest, or even, one, plus the zero point, between the type's bounds.
+
+    The bounds come first, which are integers themselves. A sum with `ROUNDING` then has the integer in its last bits.
+    """
+    zero_point = zero_point_of(workload)
+    low, high = (tirx.const(bound - zero_point, "float32") for bound in bounds)
+    y = tirx.min(tirx.max(y, low), high)  # a maximum with NaN on its left is the other number
+    bits = tirx.reinterpret("int32", y + tirx.const(ROUNDING, "float32"))
+    integer = bits + tirx.const(zero_point - int(np.float32(ROUNDING).view(np.int32)), "int32")
+    return integer.astype(workload.output_storage.name)
+
+
+def zero_point_of(workload: ConvWorkload) -> int:
+    """Return the number of the output that stands for zero."""
+    given = workload.epilogue.zero_point
+    return 0 if given is msgspec.UNSET else given
+
+
+def rounded_reference(y: np.ndarray, workload: ConvWorkload) -> np.ndarray:
+    """Return y in float64 as it is stored in an output of integers."""
+    low, high = workload.output_storage.bounds or (-np.inf, np.inf)
+    return np.asarray(np.clip(np.rint(y) + zero_point_of(workload), low, high))
 
 
 def epilogue_reference(
@@ -48,7 +84,7 @@ def epilogue_reference(
     shift: np.ndarray | None = None,
     residual: np.ndarray | None = None,
 ) -> np.ndarray:
-    """Apply the epilogue in float64 NumPy; y and residual are (N, K, H, W), scale and shift are (K,)."""
+    """Apply the epilogue in float64 NumPy, all but rounding; y and residual are (N, K, H, W), scale and shift (K,)."""
     if scale is not None:
         y = y * scale.astype(np.float64)[:, None, None]
     if shift is not None:

@@ -11,6 +11,7 @@ from tvm import te, tirx
 from ..workload import ConvWorkload
 from .direct import input_elements
 from .epilogue import epilogue, epilogue_operands
+from .open_sizes import is_whole, pixel_tiles
 from .packing import packed_weight
 from .padding import padded_input
 from .tiles import Elements
@@ -41,13 +42,13 @@ def implicit_gemm(
     channels, (height, width) = workload.w_shape[1], workload.output_size
     share = -(-channels // (parts * tile_channels)) * tile_channels  # input channels of a part
     pixels = workload.batch * height * width
-    rounded = -(-pixels // tile_pixels) * tile_pixels
+    rounded = pixel_tiles(workload, tile_pixels) * tile_pixels
     element = elements(workload, padded_input(x, workload, workload.output_size)[0], height)
     packed = packed_weight(w, workload, block, parts * share)
     blocks = packed.shape[0] // workload.groups  # of a group
 
     def column(g: tirx.Var, c: tirx.Var, r: tirx.Var, s: tirx.Var, p: tirx.Var) -> tirx.PrimExpr:
-        p = p if rounded == pixels else tirx.min(p, pixels - 1)
+        p = p if is_whole(pixels, tile_pixels) else tirx.min(p, pixels - 1)
         place = (p // (height * width), g * channels + c, p % (height * width) // width, p % width)
         value = element(*place, r, s)
         return value if parts * share == channels else tirx.if_then_else(c < channels, value, tirx.const(0, x.dtype))

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import prod
 
 import msgspec
 from tvm import tirx
+from tvm.sym.analyzer import Analyzer
 
-from ..problem import Problem
+from ..problem import OPEN_SIZES, Problem
 from ..workload import ConvWorkload
 
-VARIABLES = {"batch": tirx.Var("batch", "int32")}
+VARIABLES = {name: tirx.Var(name, "int32") for name in OPEN_SIZES}
 """The variable for each size that can be open, the same one in all kernels."""
 
 
@@ -26,6 +28,28 @@ def with_open_sizes(problem: Problem) -> ConvWorkload:
     return with_sizes(problem.workload, {name: VARIABLES[name] for name in problem.open_sizes})
 
 
+def in_tiles(size: int | tirx.PrimExpr, step: int) -> int | tirx.PrimExpr:
+    """Return a size rounded up to whole tiles of so many elements.
+
+    For one that is known only when the kernel runs it is the step times a new variable, the number of tiles. TVM cannot
+    reason about the rounding: lowering puts it in when the computation is scheduled.
+    """
+    return -(-size // step) * step if isinstance(size, int) else tirx.Var("tiles", "int32") * step
+
+
 def with_sizes(workload: ConvWorkload, sizes: Mapping[str, tirx.PrimExpr]) -> ConvWorkload:
     """Return a workload with expressions in the place of its sizes of these names."""
     return OpenWorkload(**{**msgspec.structs.asdict(workload), **sizes}) if sizes else workload
+
+
+def is_whole(size: int | tirx.PrimExpr, step: int) -> bool:
+    """Return whether a size is a multiple of a step, whatever value an open size in it gets."""
+    return size % step == 0 if isinstance(size, int) else bool(Analyzer().can_prove_equal(size % step, 0))
+
+
+def pixel_tiles(workload: ConvWorkload, step: int) -> int | tirx.PrimExpr:
+    """Return the number of tiles of so many pixels, over the output pixels of all images.
+
+    It is written as a loop's extent is that is split into tiles, so that TVM can tell them to be as many.
+    """
+    return (workload.batch * prod(workload.output_size) + step - 1) // step

@@ -7,6 +7,11 @@ from tvm import te, tirx
 from ..workload import ConvWorkload
 
 
+def _may_be_positive(size: int | tirx.PrimExpr) -> bool:
+    """Return whether a size is above zero, or depends on one that is known only when the kernel runs."""
+    return not isinstance(size, int) or size > 0
+
+
 def padded_input(
     x: te.Tensor, workload: ConvWorkload, output_size: tuple[int, int], lanes: int = 1
 ) -> tuple[te.Tensor, int]:
@@ -24,9 +29,10 @@ def padded_input(
     surplus = -left % lanes
     left += surplus
     height, width = (
-        -(-size // stride) * stride for size, stride in zip(workload.read_by(output_size), workload.stride, strict=True)
+        (size + stride - 1) // stride * stride
+        for size, stride in zip(workload.read_by(output_size), workload.stride, strict=True)
     )
-    vectors = -(-(surplus + width) // lanes)
+    vectors = (surplus + width + lanes - 1) // lanes
     layout = workload.x_layout
     row, column = layout.spatial
 
@@ -35,11 +41,11 @@ def padded_input(
         tests = []
         if top:
             tests.append(h >= top)
-        if height - top > workload.height:
+        if _may_be_positive(height - top - workload.height):
             tests.append(h - top < workload.height)
         if left:
             tests.append(w >= left // lanes)
-        if vectors * lanes - left > workload.width:
+        if _may_be_positive(vectors * lanes - left - workload.width):
             tests.append(w - left // lanes < workload.width // lanes)
         source = list(place[: len(x.shape)])
         source[row], source[column] = h - top, (w * lanes + place[-1] if lanes > 1 else w) - left

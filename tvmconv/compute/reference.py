@@ -1,4 +1,7 @@
-"""The float64 reference of a convolution with any number of groups."""
+"""The float64 reference of a convolution with any number of groups.
+
+Of integers it is exact: sums stay below 2^31, and float64 holds each integer below 2^53.
+"""
 
 from __future__ import annotations
 
@@ -20,12 +23,16 @@ def conv2d_reference(
     """Compute the convolution in float64 NumPy: for each tap of the kernel a matrix product of each group's channels.
 
     x is (N, C, H, W), w is `workload.w_shape`, scale and shift are (K,); residual and the result, in
-    float64, are (N, K, Ho, Wo); all of these in the workload's layouts.
+    float64 and not rounded to the output's type, are (N, K, Ho, Wo); all of these in the workload's layouts.
     """
+    return finished(workload, sums_of_products(workload, x, w), scale, shift, residual)
+
+
+def sums_of_products(workload: ConvWorkload, x: np.ndarray, w: np.ndarray) -> np.ndarray:
+    """Return the sums (N, K, Ho, Wo) of x and w in the workload's layouts, without its epilogue."""
     x, w = to_logical(x, workload.x_layout), to_logical(w, workload.weight_layout)
-    residual = None if residual is None else to_logical(residual, workload.output_layout)
     top, left, bottom, right = workload.padding
-    padded = np.pad(x.astype(np.float64), ((0, 0), (0, 0), (top, bottom), (left, right)))
+    padded = np.pad(x.astype(np.float64) - workload.zero_point, ((0, 0), (0, 0), (top, bottom), (left, right)))
     padded = padded.reshape(workload.batch, workload.groups, -1, *padded.shape[2:])
     taps = w.astype(np.float64).reshape(workload.groups, workload.multiplier, -1, *workload.kernel)
     (sh, sw), (dh, dw), (ho, wo) = workload.stride, workload.dilation, workload.output_size
@@ -36,8 +43,19 @@ def conv2d_reference(
             columns = slice(s * dw, s * dw + (wo - 1) * sw + 1, sw)
             read = padded[..., rows, columns].reshape(workload.batch, workload.groups, -1, ho * wo)
             y += np.ascontiguousarray(taps[..., r, s]) @ read
-    y = epilogue_reference(y.reshape(workload.output_shape), workload, scale, shift, residual)
-    return from_logical(y, workload.output_layout)
+    return y.reshape(workload.output_shape)
+
+
+def finished(
+    workload: ConvWorkload,
+    sums: np.ndarray,
+    scale: np.ndarray | None = None,
+    shift: np.ndarray | None = None,
+    residual: np.ndarray | None = None,
+) -> np.ndarray:
+    """Return the output, in the workload's layout, of sums (N, K, Ho, Wo): float64, not rounded to its type."""
+    residual = None if residual is None else to_logical(residual, workload.output_layout)
+    return from_logical(epilogue_reference(sums, workload, scale, shift, residual), workload.output_layout)
 
 
 def to_logical(array: np.ndarray, layout: Layout) -> np.ndarray:

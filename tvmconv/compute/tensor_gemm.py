@@ -18,6 +18,7 @@ from ..dtypes import INFINITY, MAGNITUDE
 from ..workload import ConvWorkload
 from .epilogue import epilogue, epilogue_operands
 from .fragments import FragmentTile, number, place_of
+from .open_sizes import is_whole, pixel_tiles
 
 ROW_BYTES = 128
 """The bytes of a chunk of the reduction in a row of shared memory: what eight threads copy with 16 bytes each."""
@@ -59,8 +60,27 @@ def depth(workload: ConvWorkload) -> int:
 
 
 def lays_out_input(workload: ConvWorkload) -> bool:
-    """Return whether the input is laid out first: in NCHW, or where its channels are no whole copies."""
-    return workload.layout != "NHWC" or depth(workload) != workload.w_shape[1]
+    """Return whether the input is laid out first: in NCHW, where its channels are no whole copies, or is padded so."""
+    return workload.layout != "NHWC" or depth(workload) != workload.w_shape[1] or pads_input(workload)
+
+
+def pads_input(workload: ConvWorkload) -> bool:
+    """Return whether padding is laid out with the input: where it is of another number than the zeros of copies."""
+    return workload.zero_point != 0 and any(workload.padding)
+
+
+def read_image(workload: ConvWorkload) -> ConvWorkload:
+    """Return the workload as pixels read it: padded already if the input is laid out so."""
+    if not pads_input(workload):
+        return workload
+    height, width = workload.padded_input
+    return structs.replace(workload, height=height, width=width, padding=(0, 0, 0, 0))
+
+
+def image_elements(workload: ConvWorkload) -> int:
+    """Return the number of elements of the input as it is laid out."""
+    image = read_image(workload)
+    return image.batch * image.height * image.width * image.groups * depth(image)
 
 
 def lays_out_weight(workload: ConvWorkload, split: int) -> bool:
@@ -90,7 +110,8 @@ def tensor_gemm(workload: ConvWorkload, tile: FragmentTile, parts: int, split: i
     "columns" and "weights" are the factors in chunks of `ROW_BYTES`, zero past the last pixel, channel and term. They
     are (pixel tiles, groups, chunks, rows of a tile, copies, elements) and (channel tiles, chunks, ...): the tiles of
     output channels count those of all groups. "product" has the sums of each of the `parts` of the chunks in the order
-    of registers, "tile" in the order of memory, and "sums" leaves out what is past the end.
+    of registers, "tile" in the order of memory, and "sums" leaves out what is past the end. Where x has a zero point,
+    "sums" subtracts a stage "offsets" of (K,): the zero point times the sum of a channel's weights.
     """
     flat = _in_a_row(workload)
     x = te.placeholder(*workload.operands["x"], name="x")
@@ -99,7 +120,7 @@ def tensor_gemm(workload: ConvWorkload, tile: FragmentTile, parts: int, split: i
     count = -(-chunks(workload) // parts)
     columns = _columns(x, workload, tile, count * parts)
     factors = _weights(w, workload, tile, count * parts, split)
-    tiles_m, tiles = int(columns.shape[0]), int(factors[0].shape[0])
+    tiles_m, tiles = columns.shape[0], int(factors[0].shape[0])
     sum_type = workload.storage.sums
     chunk = te.reduce_axis((0, count), name="chunk")
     copy = te.reduce_axis((0, VECTORS), name="copy")
@@ -124,13 +145,16 @@ def tensor_gemm(workload: ConvWorkload, tile: FragmentTile, parts: int, split: i
     def exact(part: tirx.Var, p: tirx.Var, k: tirx.Var) -> tirx.PrimExpr:
         m, n = place_of(p % tile.block_m, tile.rows), place_of(k % tile.block_n, tile.columns)
         place = (part, p // tile.block_m, k // tile.block_n, *m, *n)
-        return tiled[place]
+        if offsets is None:
+            return tiled[place]
+        return tiled[place] - (offsets[k] if parts == 1 else tirx.if_then_else(part == 0, offsets[k], zero))
 
+    offsets, zero = _offsets(w, workload), tirx.const(0, sum_type)
     sums = te.compute((parts, flat.batch * flat.width, workload.out_channels), exact, name="sums")
     part = te.reduce_axis((0, parts), name="part")
 
     def gather(n: tirx.Var, k: tirx.Var, h: tirx.Var, v: tirx.Var) -> tirx.PrimExpr:
-        p = v if flat.batch == 1 else n * flat.width + v
+        p = v if isinstance(flat.batch, int) and flat.batch == 1 else n * flat.width + v
         return sums[0, p, k] if parts == 1 else te.sum(sums[part, p, k], axis=part)
 
     planes = te.compute(flat.output_shape, gather, name="planes")
@@ -161,6 +185,7 @@ def _in_a_row(workload: ConvWorkload) -> ConvWorkload:
 
 def _columns(x: te.Tensor, workload: ConvWorkload, tile: FragmentTile, count: int) -> te.Tensor:
     """Return the stage "columns", behind "image" if there is one, with so many chunks."""
+    given, workload = workload, read_image(workload)
     channels, own, lanes = depth(workload), workload.w_shape[1], copied_elements(workload)
     batch, groups, pixels = workload.batch, workload.groups, workload.batch * prod(workload.output_size)
     (height, width), (sh, sw), (dh, dw) = workload.output_size, workload.stride, workload.dilation
@@ -168,11 +193,15 @@ def _columns(x: te.Tensor, workload: ConvWorkload, tile: FragmentTile, count: in
     zero = tirx.const(0, x.dtype)
 
     def element(n: tirx.Var, h: tirx.Var, v: tirx.Var, c: tirx.Var) -> tirx.PrimExpr:
-        value = x[workload.x_layout.place(n, c // channels * own + c % channels, h, v)]
-        return value if own == channels else tirx.if_then_else(c % channels < own, value, zero)
+        row, col = (h - given.padding[0], v - given.padding[1]) if pads_input(given) else (h, v)
+        value = x[workload.x_layout.place(n, c // channels * own + c % channels, row, col)]
+        inside = [] if own == channels else [c % channels < own]
+        if pads_input(given):
+            inside += [row >= 0, row < given.height, col >= 0, col < given.width]
+        return tirx.if_then_else(tirx.all(*inside), value, tirx.const(given.zero_point, x.dtype)) if inside else value
 
     image = x
-    if lays_out_input(workload):
+    if lays_out_input(given):
         image = te.compute((batch, workload.height, workload.width, groups * channels), element, name="image")
 
     def column(*axes: tirx.Var) -> tirx.PrimExpr:
@@ -181,15 +210,29 @@ def _columns(x: te.Tensor, workload: ConvWorkload, tile: FragmentTile, count: in
         tap, c = _term(workload, chunk, copy)
         row = p % (height * width) // width * sh + tap // workload.kernel[1] * dh - top
         col = p % width * sw + tap % workload.kernel[1] * dw - left
-        inside = [] if pixels % tile.block_m == 0 else [p < pixels]
+        inside = [] if is_whole(pixels, tile.block_m) else [p < pixels]
         if workload.padded_input != (workload.height, workload.width):
             inside += [row >= 0, row < workload.height, col >= 0, col < workload.width]
         inside += _before_the_end(workload, tap, count)
         value = image[p // (height * width), row, col, g * channels + c + lane]
         return tirx.if_then_else(tirx.all(*inside), value, zero) if inside else value
 
-    tiles = -(-pixels // tile.block_m)
+    tiles = pixel_tiles(workload, tile.block_m)
     return te.compute((tiles, groups, count, *tile.rows, VECTORS, lanes), column, name="columns")
+
+
+def _offsets(w: te.Tensor, workload: ConvWorkload) -> te.Tensor | None:
+    """Return the stage "offsets": the sums of the products of the zero point of x; None where that is 0."""
+    if not workload.zero_point:
+        return None
+    c, r, s = (te.reduce_axis((0, extent), name=name) for name, extent in zip("crs", workload.w_shape[1:], strict=True))
+    zero_point = tirx.const(workload.zero_point, workload.storage.sums)
+
+    def product(k: tirx.Var) -> tirx.PrimExpr:
+        weight = w[workload.weight_layout.place(k, c, r, s)].astype(workload.storage.sums)
+        return te.sum(weight * zero_point, axis=[c, r, s])
+
+    return te.compute((workload.out_channels,), product, name="offsets")
 
 
 def _weights(w: te.Tensor, workload: ConvWorkload, tile: FragmentTile, count: int, split: int) -> list[te.Tensor]:

@@ -8,6 +8,7 @@ from tvm import te, tirx
 
 from ..workload import ConvWorkload
 from .epilogue import epilogue, epilogue_operands
+from .open_sizes import in_tiles
 from .packing import in_groups, packed_weight
 from .padding import padded_input
 
@@ -35,7 +36,7 @@ def summed_in_tiles(
     sum_type = workload.storage.sums
     operands = epilogue_operands(workload)
     block, *rows_columns = tile
-    height, width = (-(-size // step) * step for size, step in zip(workload.output_size, rows_columns, strict=True))
+    height, width = (in_tiles(size, step) for size, step in zip(workload.output_size, rows_columns, strict=True))
     padded, _ = padded_input(x, workload, (height, width))
     element = elements(workload, padded, height)
     packed = packed_weight(w, workload, block)

@@ -1,5 +1,6 @@
 """The choice of a schedule and a configuration for a problem: the caller's, one of a tuning log, or the default."""
 
+from .ranges import Range, select_ranges
 from .registry import (
     algorithms_for,
     dense_algorithms,
@@ -15,12 +16,14 @@ from .registry import (
 from .selection import Selection, select, tuned
 
 __all__ = [
+    "Range",
     "Selection",
     "algorithms_for",
     "dense_algorithms",
     "least_cycles",
     "register",
     "select",
+    "select_ranges",
     "sparse_template",
     "template_for",
     "template_name",

@@ -1,8 +1,8 @@
-"""The templates: by name, and by the problems and targets that they support."""
+"""The templates: by name, and by the problems and targets that they are for."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -42,7 +42,7 @@ changes = 0
 
 
 def register(name: str, template: Template) -> None:
-    """Offer a template for the problems that it supports, to dispatch, the tuner, the benchmarks and the CLI.
+    """Offer a template for the problems that it takes, to dispatch, the tuner, the benchmarks and the CLI.
 
     The name is a folder of `schedules/` and an algorithm, such as "cpu/winograd"; a template of one's own takes the
     place of one with the same name. Raises `InvalidArgumentError` for a name of another form, and for one of tvmconv's
@@ -85,42 +85,63 @@ def dense_algorithms() -> tuple[str, ...]:
 
 
 def algorithms_for(problem: Problem, target: tvm.target.Target) -> tuple[str, ...]:
-    """Return the algorithms with a template that supports a problem on a target."""
-    return tuple(_supporting(problem, target))
+    """Return the algorithms with a template that takes a problem on a target."""
+    return tuple(algorithm for algorithm, why in _obstacles(problem, target).items() if why is None)
 
 
-def _supporting(problem: Problem, target: tvm.target.Target) -> dict[str, Template]:
-    """Return the templates that support a problem on a target, by their algorithms."""
+def _obstacles(problem: Problem, target: tvm.target.Target) -> dict[str, str | None]:
+    """Return by algorithm why a target's templates do not take a problem; None for those that do."""
+    return {algorithm: _obstacle(each, problem, target) for algorithm, each in _templates_on(target).items()}
+
+
+def _obstacle(template: Template, problem: Problem, target: tvm.target.Target) -> str | None:
+    for size in problem.open_sizes:
+        if size not in template.OPEN_SIZES:
+            return f"takes no {size} that is left open"
+    return template.LAYOUTS.obstacle(problem.workload) or template.obstacle(problem, target)
+
+
+def _templates_on(target: tvm.target.Target) -> dict[str, Template]:
+    """Return a target's templates by their algorithms."""
     folder = f"{backend_of(target).templates}/"
-    return {
-        name.removeprefix(folder): template
-        for name, template in _registered.items()
-        if name.startswith(folder)
-        and template.LAYOUTS.take(problem.workload)
-        and set(template.OPEN_SIZES).issuperset(problem.open_sizes)
-        and template.supports(problem, target)
-    }
+    return {name.removeprefix(folder): each for name, each in _registered.items() if name.startswith(folder)}
 
 
 def templates_for(problem: Problem, target: tvm.target.Target, algorithm: str = "auto") -> tuple[Template, ...]:
-    """Return the templates that support a problem on a target: all, or an algorithm's.
+    """Return the templates that take a problem on a target: all, or an algorithm's.
 
-    Raises `InvalidArgumentError` where there is none.
+    Raises `InvalidArgumentError` where there is none, with the first condition that fails: of the algorithm's template,
+    or of those that have the layouts, or of all where none has.
     """
     _require_dtype(problem, target)
-    known, kind = _supporting(problem, target), target.kind.name
+    templates, obstacles, kind = _templates_on(target), _obstacles(problem, target), target.kind.name
+    known = [each for each, why in obstacles.items() if why is None]
     if not known:
-        plain = msgspec.structs.replace(problem, workload=problem.workload.in_nchw())
-        expected = f"NCHW to NCHW, or others that a template takes for {plain} on {kind}"
-        raise InvalidArgumentError("layout", problem.workload.layouts, expected)
+        has_layouts = [each for each in templates if templates[each].LAYOUTS.obstacle(problem.workload) is None]
+        raise _refused(problem, kind, [_told(templates[each], obstacles[each]) for each in has_layouts or templates])
     if algorithm not in ("auto", *known):
-        expected = f"auto or {' or '.join(known)}, for {problem} on {kind}"
+        why = f": {_told(templates[algorithm], obstacles[algorithm])}" if algorithm in templates else ""
+        expected = f"auto or {' or '.join(known)}, for {problem} on {kind}{why}"
         raise InvalidArgumentError("algorithm", algorithm, expected)
-    return tuple(known.values()) if algorithm == "auto" else (known[algorithm],)
+    return tuple(templates[each] for each in (known if algorithm == "auto" else [algorithm]))
+
+
+def _refused(problem: Problem, kind: str, reasons: Sequence[str]) -> InvalidArgumentError:
+    """Return the error of a problem that no template takes on a kind of target."""
+    why = "; ".join(reasons)
+    if problem.workload.is_in_nchw:
+        return InvalidArgumentError("workload", str(problem), f"one that a template takes on {kind}: {why}")
+    plain = msgspec.structs.replace(problem, workload=problem.workload.in_nchw())
+    expected = f"NCHW to NCHW, or others that a template takes for {plain} on {kind}: {why}"
+    return InvalidArgumentError("layout", problem.workload.layouts, expected)
+
+
+def _told(template: Template, obstacle: str | None) -> str:
+    return f"{template_name(template)} {obstacle}"
 
 
 def _require_dtype(problem: Problem, target: tvm.target.Target) -> None:
-    """Raise `InvalidArgumentError` for a GPU that is too old for the problem's dtype."""
+    """Raise `InvalidArgumentError` for a CPU or a GPU that has no kernels for the problem's dtype."""
     storage = problem.workload.storage
     if not computes_with(target, storage):
         raise InvalidArgumentError("target", arch_of(target), f"sm_{storage.cuda_arch} or later, for {storage.name}")
@@ -135,7 +156,7 @@ def template_for(problem: Problem, target: tvm.target.Target, algorithm: str = "
 
 
 def least_cycles(problem: Problem, target: tvm.target.Target) -> float:
-    """Return the least estimate of the templates that support a problem, in clock cycles."""
+    """Return the least estimate of the templates that take a problem, in clock cycles."""
     return min(estimated_cycles(template, problem, str(target)) for template in templates_for(problem, target))
 
 

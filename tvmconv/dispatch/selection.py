@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
-from ..epilogue import Epilogue
 from ..errors import InvalidArgumentError
 from ..precision import DEFAULT
 from ..problem import Problem
@@ -52,13 +51,14 @@ def select(problem: Problem, target: tvm.target.Target, config: Any = None, algo
     """Return the template and configuration for a problem.
 
     A `config` given by the caller is checked and used, by the template that it belongs to; else the best that a tuning
-    log has for this problem and this device, by any template of the algorithm; else the default of the template with
-    the least estimate. Records of a sparse kernel serve for shares of zeros near to theirs: see `history.serves`. The
-    template that is taken keeps the problem's precision, whatever its records are of.
+    log has for this problem and this device, by any template of the algorithm, unless its planes are open: a record is
+    of one size; else the default of the template with the least estimate. Records of a sparse kernel serve for shares
+    of zeros near to theirs: see `history.serves`. The template that is taken keeps the problem's precision, whatever
+    its records are of.
     """
     if config is not None:
         selection = _given(config, problem, target, templates_for(problem, target, algorithm))
-    elif found := tuned(problem, target, algorithm):
+    elif not problem.has_open_planes and (found := tuned(problem, target, algorithm)):
         selection = found.selection
     else:
         template = template_for(problem, target, algorithm)
@@ -141,7 +141,7 @@ class _Question:
         described: dict[Problem, str] = {}
         for problem in self.measured:
             word = "" if problem == self.problem else f" for {problem.precision}"
-            plain = msgspec.structs.replace(problem.workload, epilogue=Epilogue())
+            plain = problem.workload.without_epilogue()
             described[problem] = f"tuned{word}"
             described.setdefault(msgspec.structs.replace(problem, workload=plain), f"tuned{word} without its epilogue")
         for history in (*applied.get(), *((shipped(),) if self.device is not None else ())):

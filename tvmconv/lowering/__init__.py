@@ -13,6 +13,7 @@ from .kernels import (
 )
 from .launches import machine_code
 from .modules import build
+from .ranges import Part, join, limited
 from .signatures import OPAQUE, as_scheduled, with_alignment
 
 __all__ = [
@@ -20,6 +21,7 @@ __all__ = [
     "OPAQUE",
     "Folded",
     "Kernel",
+    "Part",
     "as_scheduled",
     "build",
     "build_function",
@@ -27,6 +29,8 @@ __all__ = [
     "build_twin",
     "build_twin_function",
     "fold",
+    "join",
+    "limited",
     "lower",
     "machine_code",
     "with_alignment",

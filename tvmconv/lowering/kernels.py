@@ -25,6 +25,7 @@ from ..targets import backend_of, resolve_target
 from ..workspace import NO_WORKSPACE, Workspace, take_out
 from .launches import build_launches
 from .modules import build
+from .open_planes import within_output
 from .signatures import as_scheduled, with_alignment, with_launch_bounds, with_operands
 
 if TYPE_CHECKING:
@@ -109,7 +110,7 @@ def lower(problem: Problem, selection: Selection, target: tvm.target.Target, nam
     """
     func = selection.template.schedule(problem, selection.config, target).mod["main"]
     if problem.sparsity is None:
-        func = with_launch_bounds(with_operands(func, with_open_sizes(problem)))
+        func = with_launch_bounds(with_operands(within_output(func, problem), with_open_sizes(problem)))
     return with_alignment(as_scheduled(func, name), target)
 
 

@@ -14,6 +14,7 @@ import tvm
 import tvm_ffi
 from tvm import relax
 from tvm.relax.expr_functor import PyExprMutator, mutator
+from tvm.sym import Analyzer
 
 from .graph import operator_name
 
@@ -100,10 +101,11 @@ def static_shape(ty: relax.TensorType) -> tuple[int, ...] | None:
 def same_sizes(ty: relax.TensorType, shape: Sequence[int | tvm.tirx.PrimExpr]) -> bool:
     """Return whether a tensor's type has the sizes of a shape, whatever values open ones will have."""
     sizes = sizes_of(ty)
-    return sizes is not None and len(sizes) == len(shape) and all(map(_is_same, sizes, shape))
+    return sizes is not None and len(sizes) == len(shape) and all(map(same_size, sizes, shape))
 
 
-def _is_same(size: int | tvm.tirx.PrimExpr, other: int | tvm.tirx.PrimExpr) -> bool:
+def same_size(size: int | tvm.tirx.PrimExpr, other: int | tvm.tirx.PrimExpr) -> bool:
+    """Return whether two sizes are the same, whatever values open ones will have."""
     if isinstance(size, int) or isinstance(other, int):
         return isinstance(size, int) and isinstance(other, int) and size == other
-    return bool(tvm_ffi.structural_equal(size, other))
+    return bool(tvm_ffi.structural_equal(size, other)) or Analyzer().can_prove_equal(size, other)

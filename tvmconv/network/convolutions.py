@@ -8,11 +8,14 @@ from math import prod
 
 import tvm
 from tvm import relax
+from tvm.sym import Analyzer
+from tvm.tirx.analysis import undefined_vars
 
 from ..compute import with_sizes
-from ..dtypes import STORAGE_TYPES
+from ..dtypes import FLOATS, one_of
 from ..errors import InvalidArgumentError
 from ..problem import ASSUMED_BATCH
+from ..substitution import substitute
 from ..workload import ConvWorkload
 from .constants import constant_value, sizes_of, static_shape
 from .graph import operator_name
@@ -37,38 +40,45 @@ def is_linear(expr: relax.Expr) -> bool:
     if operator_name(expr) != "relax.matmul" or constant_value(expr.args[1]) is None:
         return False
     x, w = (argument.ty for argument in expr.args)
-    is_known = x.ndim == w.ndim == 2 and _is_known(x)
-    return is_known and x.dtype == w.dtype == expr.ty.dtype and str(x.dtype) in STORAGE_TYPES
+    is_known = x.ndim == w.ndim == 2 and sizes_of(x) is not None and isinstance(x.shape[1], tvm.tirx.IntImm)
+    return is_known and x.dtype == w.dtype == expr.ty.dtype and str(x.dtype) in FLOATS
 
 
 def describe_linear(name: str, call: relax.Call) -> Convolution:
     """Describe a linear layer as the convolution that it is, with kernels and images of one element."""
     x, (channels, outputs) = call.args[0].ty, static_shape(call.args[1].ty) or ()
-    shape = (_batch(x), channels, 1, 1)
-    workload = ConvWorkload.conv2d(shape, (outputs, channels, 1, 1), dtype=str(x.dtype))
+    workload = ConvWorkload.conv2d((*_assumed_shape(x), 1, 1), (outputs, channels, 1, 1), dtype=str(x.dtype))
     return Convolution(name, described(workload, x), "NC", workload.flops, workload, None, tuple(open_sizes(x)))
+
+
+ASSUMED_SIDE = 224
+"""The height or width of a model's images that kernels are chosen for where it is known only when the model runs."""
 
 
 def open_sizes(x: relax.TensorType) -> dict[str, tvm.tirx.PrimExpr]:
     """Return the sizes of a convolution that are known only when the model runs, by their names in its workload."""
-    first = x.shape[0]
-    return {} if isinstance(first, tvm.tirx.IntImm) else {"batch": first}
+    names = ("batch", "channels", "height", "width")[: x.ndim] if x.ndim != 3 else ("batch", "channels", "width")
+    return {name: size for name, size in zip(names, sizes_of(x) or (), strict=True) if not isinstance(size, int)}
 
 
 def described(workload: ConvWorkload, x: relax.TensorType) -> str:
     """Return a workload in words, with the sizes of x that are known only when the model runs."""
-    return str(with_sizes(workload, open_sizes(x)))
+    return size_text(with_sizes(workload, open_sizes(x)))
 
 
-def _batch(x: relax.TensorType) -> int:
-    first = x.shape[0]
-    return int(first) if isinstance(first, tvm.tirx.IntImm) else ASSUMED_BATCH
+def _assumed_shape(x: relax.TensorType) -> tuple[int, ...]:
+    """Return the sizes of a tensor, with those assumed in the place of others that are known only when the model runs.
 
+    A size may be an expression of those of the model's inputs, such as half of a height.
+    """
 
-def _is_known(x: relax.TensorType) -> bool:
-    """Return whether all sizes of a tensor are known ahead, but for the first."""
-    sizes = sizes_of(x)
-    return sizes is not None and all(isinstance(size, int) for size in sizes[1:])
+    def assumed(size: int | tvm.tirx.PrimExpr, usual: int) -> int:
+        if isinstance(size, int):
+            return size
+        values = dict.fromkeys(undefined_vars(size), usual)
+        return int(Analyzer().simplify(substitute(size, values)))
+
+    return tuple(assumed(size, ASSUMED_SIDE if axis else ASSUMED_BATCH) for axis, size in enumerate(sizes_of(x) or ()))
 
 
 def describe(name: str, call: relax.Call) -> Convolution:
@@ -110,16 +120,18 @@ def _form_obstacle(call: relax.Call) -> str | None:
 
 
 def _is_too_open(call: relax.Call) -> bool:
-    """Return whether more than the batch of a convolution is known only when the model runs."""
+    """Return whether other sizes of a convolution than `OPEN_SIZES` are known only when the model runs."""
     x, w = (argument.ty for argument in call.args)
-    return not _is_known(x) or static_shape(w) is None
+    return sizes_of(x) is None or "channels" in open_sizes(x) or static_shape(w) is None
 
 
 def _workload(call: relax.Call) -> ConvWorkload:
     """Return the workload of a call; a convolution with one spatial axis gets a first one of size 1."""
     attrs, (x, w) = call.attrs, (argument.ty for argument in call.args)
-    channels, *size = (sizes_of(x) or ())[1:]
+    batch, channels, *size = _assumed_shape(x)
     out_channels, _, *kernel = static_shape(w) or ()
+    if str(x.dtype) not in FLOATS:  # Relax's integers have sums of their own type
+        raise InvalidArgumentError("dtype", str(x.dtype), one_of(FLOATS))
     padding = [int(n) for n in attrs.padding]
     before, after = padding[: len(size)], padding[len(size) :]
 
@@ -129,7 +141,7 @@ def _workload(call: relax.Call) -> ConvWorkload:
 
     height, width = pair(size, 1)
     return ConvWorkload(
-        batch=_batch(x),
+        batch=batch,
         in_channels=channels,
         height=height,
         width=width,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from itertools import accumulate
 from math import prod
 
@@ -36,13 +35,13 @@ def join_outputs(mod: tvm.IRModule) -> tvm.IRModule:
                 continue
             joined.update(parts)
             starts = dict(zip(parts, accumulate((int(part.ty.shape[1]) for part in parts), initial=0), strict=False))
-            sizes = [int(size) for size in list(var.ty.shape)[1:]]
+            channels = int(var.ty.shape[1])
             last = None
             for part in [each for each in block.values if each in starts]:
                 old, operands = block.values[part].args
-                name = f"{old.name_hint}_at_{starts[part]}_of_{sizes[0]}"
+                name = f"{old.name_hint}_at_{starts[part]}_of_{channels}"
                 if name not in kernels:
-                    kernels[name] = builder.add_func(_writing_into(mod[old], sizes, starts[part]), name)
+                    kernels[name] = builder.add_func(_writing_into(mod[old], channels, starts[part]), name)
                     # What nothing calls any more is dropped, unless others could call it by its symbol.
                     builder.update_func(old, mod[old].without_attr("global_symbol"))
                 if last is None:
@@ -80,18 +79,16 @@ def _is_output(var: relax.Var, block: Block, mod: tvm.IRModule) -> bool:
     return operator_name(value) == "relax.call_tir" and "tirx.is_scheduled" in (mod[value.args[0]].attrs or {})
 
 
-def _writing_into(func: tirx.PrimFunc, sizes: Sequence[int], start: int) -> tirx.PrimFunc:
-    """Return the kernel, without a symbol, with its output in the channels from `start` on of a tensor of more.
-
-    `sizes` are those of this tensor but for the batch.
+def _writing_into(func: tirx.PrimFunc, channels: int, start: int) -> tirx.PrimFunc:
+    """Return the kernel, without a symbol, with its output in the channels from `start` on of a tensor of so many.
 
     Before: `def kernel(x, w, output): ...`.
     After: `def kernel(x, w, joined): output = T.match_buffer(joined[:, start : start + K]); ...`.
     """
     *inputs, output = func.params
     shape, dtype, alignment = list(output.ty.shape), output.ty.dtype, output.ty.data_alignment
-    joined = tirx.decl_buffer([shape[0], *sizes], dtype, "joined", data_alignment=alignment)
-    offset = start * prod(sizes[1:])
+    joined = tirx.decl_buffer([shape[0], channels, *shape[2:]], dtype, "joined", data_alignment=alignment)
+    offset = start * prod(shape[2:])
     part = tirx.decl_buffer(shape, dtype, output.name, elem_offset=offset, data_alignment=alignment)
     ranges = [tvm.ir.Range.from_min_extent(start if axis == 1 else 0, size) for axis, size in enumerate(shape)]
     match = MatchBufferRegion(part, tirx.BufferRegion(joined, ranges))

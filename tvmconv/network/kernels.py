@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
@@ -25,13 +27,42 @@ from .sites import Site, find_convolutions
 from .sparse_kernels import SparseChoice, SparseKernels
 
 
+class NetworkKernel(NamedTuple):
+    """A function of the module that computes convolutions of one problem."""
+
+    function: relax.GlobalVar
+    packings: tuple[Packing | None, ...]
+    """The functions that lay a constant weight out, one for each range of batches; nothing for a computed weight."""
+    workspace: Workspace
+
+
 def sites_for(mod: tvm.IRModule, target: tvm.target.Target) -> list[Site]:
     """Return the sites that get kernels on a target, and those of convolutions that stay with TVM.
 
-    On a GPU a linear layer of a single row is TVM's, which reads the weight of such a product faster.
+    On a GPU a linear layer of a single row is TVM's, which reads the weight of such a product faster. A convolution
+    that no template takes with a size that is known only when the model runs is TVM's, too.
     """
     on_gpu = backend_of(target).on_gpu
-    return [site for site in find_convolutions(mod) if not (on_gpu and site.linear and site.described.batch == 1)]
+    sites = [site for site in find_convolutions(mod) if not (on_gpu and site.linear and _has_one_row(site))]
+    return [_left_to_tvm(site, target) if _is_too_open(site, target) else site for site in sites]
+
+
+def _has_one_row(site: Site) -> bool:
+    return site.described.batch == 1 and not site.convolution.open_sizes
+
+
+def _is_too_open(site: Site, target: tvm.target.Target) -> bool:
+    """Return whether a site has sizes that are known only when the model runs, and no template takes it with them."""
+    return bool(site.convolution.open_sizes) and not dispatch.algorithms_for(site.problem(DEFAULT), target)
+
+
+def _left_to_tvm(site: Site, target: tvm.target.Target) -> Site:
+    """Return the site of a convolution without a kernel for its open sizes."""
+    names = " and ".join(site.convolution.open_sizes)
+    obstacle = f"the {names} is known only when the model runs, and no kernel for {target.kind.name} takes it so"
+    obstacle += "; give it as `shapes` (--input-shapes)"
+    convolution = replace(site.convolution, workload=None, obstacle=obstacle, open_sizes=())
+    return Site(convolution, None, (), site.output)
 
 
 def use_kernels(
@@ -52,8 +83,8 @@ def use_kernels(
     """
     sites = sites_for(mod, target)
     builder = relax.BlockBuilder(mod)
-    selections: dict[Problem, dispatch.Selection] = {}
-    kernels: dict[tuple[Problem, bool], tuple[relax.GlobalVar, Packing | None, Workspace]] = {}
+    choices: dict[Problem, tuple[dispatch.Range, ...]] = {}
+    kernels: dict[tuple[Problem, bool], NetworkKernel] = {}
     workloads = [site.workload for site in sites if site.workload is not None]
     sparse_kernels = SparseKernels(target, sparse, workloads, precision)
     chosen = _choose_sparse(sites, sparse_kernels)
@@ -68,19 +99,16 @@ def use_kernels(
             layers.append(Layer(site.convolution, f"tvmconv {choice.template}", choice.config, choice.reason))
             continue
         problem, weight = site.problem(precision), site.weight
-        if problem not in selections:
-            selections[problem] = dispatch.select(problem, target)
-        selection, key = selections[problem], (problem, weight is not None)
+        if problem not in choices:
+            choices[problem] = dispatch.select_ranges(problem, target)
+        ranges, key = choices[problem], (problem, weight is not None)
+        selection = ranges[0].selection
         if key not in kernels:
             name = f"tvmconv_{selection.name.split('/')[1]}_{len(kernels)}"
-            kernel, packing = lowering.lower(problem, selection, target, name), None
-            if weight is not None:
-                kernel, packing = split_packing(kernel)
-            kernel, workspace = take_out(kernel, target)
-            kernels[key] = builder.add_func(kernel, name), packing, workspace
-        calls[site.output] = _call(site, weight, *kernels[key])
+            kernels[key] = _kernel(builder, ranges, target, name, weight is not None)
+        calls[site.output] = _call(site, weight, kernels[key])
         config = msgspec.to_builtins(selection.config)
-        layers.append(Layer(site.convolution, f"tvmconv {selection.name}", config, selection.reason))
+        layers.append(Layer(site.convolution, f"tvmconv {selection.name}", config, _reason(ranges)))
     mod = rebind(builder.get(), calls)
     if modules := sparse_kernels.compiled():
         mod = mod.with_attr("external_mods", modules)
@@ -93,14 +121,39 @@ def _choose_sparse(sites: Sequence[Site], kernels: SparseKernels) -> dict[int, S
     for place, site in enumerate(sites):
         if site.workload is None:
             continue
-        if choice := kernels.choose(site.convolution.name, site.workload, site.weight, site.vectors):
+        if choice := kernels.choose(
+            site.convolution.name, site.workload, site.weight, site.vectors, site.convolution.open_sizes
+        ):
             chosen[place] = choice
     return chosen
 
 
-def _call(
-    site: Site, weight: np.ndarray | None, kernel: relax.GlobalVar, packing: Packing | None, workspace: Workspace
-) -> relax.Expr:
+def _kernel(
+    builder: relax.BlockBuilder, ranges: Sequence[dispatch.Range], target: tvm.target.Target, name: str, constant: bool
+) -> NetworkKernel:
+    """Add a function with the kernels for ranges of batches to the module; `constant` says if the weight is one."""
+    parts, packings = [], []
+    for least, problem, selection in ranges:
+        func, packing = lowering.lower(problem, selection, target, name), None
+        if constant:
+            func, packing = split_packing(func)
+        parts.append(lowering.Part(least, *take_out(func, target)))
+        packings.append(packing)
+    func, workspace = lowering.join(parts, own_weights=constant)
+    if ranges[0].problem.open_sizes and backend_of(target).on_gpu:
+        func = lowering.limited(func, workspace)
+    return NetworkKernel(builder.add_func(func, name), tuple(packings) if constant else (), workspace)
+
+
+def _reason(ranges: Sequence[dispatch.Range]) -> str:
+    """Return the reasons why kernels are taken, with the ranges of all but the first."""
+    reason = ranges[0].selection.reason
+    for least, _, selection in ranges[1:]:
+        reason += f"; from a batch of {least} on {selection.name}, {selection.reason}"
+    return reason
+
+
+def _call(site: Site, weight: np.ndarray | None, kernel: NetworkKernel) -> relax.Expr:
     """Return the expression that computes a site's output with a kernel.
 
     Tensors with one spatial axis get a second one of size 1 for the kernel. To Relax the workspace is further outputs
@@ -110,11 +163,11 @@ def _call(
     *shapes, _ = workload.in_nchw().operands.values()
     operands = [_shaped(operand, shape) for operand, (shape, _) in zip(site.operands, shapes, strict=True)]
     if weight is not None:
-        operands[1] = relax.const(packing(weight) if packing else weight)
+        operands[1:2] = [relax.const(packing(weight) if packing else weight) for packing in kernel.packings]
     output = workload.operands["output"]
-    outputs = [relax.TensorType(*each) for each in (output, *workspace.parameters)]
-    call = relax.call_tir(kernel, operands, outputs)
-    if workspace.parameters:
+    outputs = [relax.TensorType(*each) for each in (output, *kernel.workspace.sized(workload.batch))]
+    call = relax.call_tir(kernel.function, operands, outputs)
+    if kernel.workspace.parameters:
         call = relax.TupleGetItem(call, 0)
     return _reshaped(call, site)
 

@@ -11,6 +11,7 @@ import onnx
 from tvm import relax, topi
 from tvm.relax.frontend.onnx.onnx_frontend import ONNXGraphImporter, _get_convert_map
 
+from .agreement import in_agreement
 from .faults import tvm_at_work
 from .graph import operator_name
 from .onnx_converters import CONVERTERS
@@ -52,6 +53,8 @@ class Importer(ONNXGraphImporter):  # type: ignore[misc]
             # Relax drops boxes that reach the threshold, and ONNX those that exceed it.
             threshold = np.float32(node.constant(3, "iou_threshold"))
             inputs[3] = relax.const(np.nextafter(threshold, np.float32(np.inf)))
+        if name == "Concat" and not any(isinstance(each, relax.ShapeExpr) for each in inputs):
+            inputs = in_agreement(self.bb, inputs, attrs.get("axis", 1))
         if (converter := CONVERTERS.get(name)) is not None:
             result = self.bb.normalize(converter(node))
         else:

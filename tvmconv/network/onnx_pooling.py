@@ -19,8 +19,8 @@ from .onnx_node import OPEN_HINT, Node
 class Window:
     """A window along one axis."""
 
-    inputs: int
-    outputs: int
+    inputs: int | tirx.PrimExpr
+    outputs: int | tirx.PrimExpr
     size: int
     stride: int
     dilation: int
@@ -31,7 +31,12 @@ class Window:
 
     @property
     def reach(self) -> int:
-        """The padding behind that the last window needs, in elements: more than `after` if the size is rounded up."""
+        """The padding behind that the last window needs, in elements: more than `after` if the size is rounded up.
+
+        Of an open size, which never is, it is `after`: the last window ends in it, or before.
+        """
+        if not isinstance(self.outputs, int) or not isinstance(self.inputs, int):
+            return self.after
         end = (self.outputs - 1) * self.stride + (self.size - 1) * self.dilation + 1
         return max(end - self.before - self.inputs, 0)
 
@@ -52,7 +57,8 @@ def windows(node: Node) -> list[Window]:
     pads, auto_pad = node.attributes.get("pads") or zeros, node.text("auto_pad", "NOTSET")
     round_up = node.attributes.get("ceil_mode", 0) == 1
     sizes = list(node.operands[0].ty.shape)[2:]
-    if len(sizes) != len(kernel) or not all(isinstance(size, tirx.IntImm) for size in sizes):
+    is_open = not all(isinstance(size, tirx.IntImm) for size in sizes)
+    if len(sizes) != len(kernel) or (is_open and (round_up or auto_pad in ("SAME_UPPER", "SAME_LOWER"))):
         raise Refused("the size of its input is known only when the model runs", OPEN_HINT)
     if min(*kernel, *strides, *dilations) < 1 or min(pads) < 0:
         raise Refused(
@@ -60,7 +66,8 @@ def windows(node: Node) -> list[Window]:
         )
     found = []
     for axis, (size, stride, dilation) in enumerate(zip(kernel, strides, dilations, strict=True)):
-        inputs, extent = int(sizes[axis]), (size - 1) * dilation + 1
+        inputs = int(sizes[axis]) if isinstance(sizes[axis], tirx.IntImm) else sizes[axis]
+        extent = (size - 1) * dilation + 1
         before, after = pads[axis], pads[axis + len(kernel)]
         if auto_pad in ("SAME_UPPER", "SAME_LOWER"):
             outputs = -(-inputs // stride)
@@ -74,7 +81,7 @@ def windows(node: Node) -> list[Window]:
             outputs = (-(-room // stride) if round_up else room // stride) + 1
             if round_up and (outputs - 1) * stride >= inputs + before:  # it would begin behind the input
                 outputs -= 1
-        if outputs < 1:
+        if isinstance(outputs, int) and outputs < 1:
             raise Refused(f"its window of {extent} is larger than its input of {inputs}, padding included")
         found.append(Window(inputs, outputs, size, stride, dilation, before, after))
     return found
@@ -86,6 +93,7 @@ def max_pool(node: Node) -> relax.Expr:
     y = node.emit(_pooled("max", node.operands[0], axes, True))
     if node.outputs == 1:
         return y
+    node.shape()
     by_columns = node.attributes.get("storage_order", 0) == 1
     return relax.Tuple([y, _indices(node, y, axes, by_columns)])
 
@@ -96,6 +104,7 @@ def average_pool(node: Node) -> relax.Expr:
     x = node.operands[0]
     if all(axis.reach <= axis.after for axis in axes) and (include or all(axis.dilation == 1 for axis in axes)):
         return _pooled("avg", x, axes, include)
+    node.shape()  # counts are tables
     counts = [np.maximum(axis.counts(include), 1) for axis in axes]
     factors = prod(axis.size for axis in axes) / reduce(np.multiply.outer, counts)
     return relax.op.multiply(_pooled("avg", x, axes, True), relax.const(factors[None, None], x.ty.dtype))

@@ -17,7 +17,7 @@ from .constants import Array
 from .faults import Refused
 from .grid_sampling import MODES, PADDINGS, sample
 from .onnx_node import OPEN_HINT, Node
-from .resampling import cubic_taps, gather, interpolate, linear_taps
+from .resampling import cubic_taps, gather, interpolate, linear_taps, repeat
 
 
 @dataclass(frozen=True)
@@ -26,11 +26,21 @@ class Axis:
 
     place: int
     inputs: int
+    """The number of inputs; of an open one `SAMPLE`."""
     outputs: int
     scale: float
     """The number of outputs for each input, as the node gives it; the size of the output is rounded."""
     crop: tuple[float, float]
     """The part of the input that is resized, from 0 to 1, where coordinates are those of tf_crop_and_resize."""
+    is_open: bool = False
+    """True if the number of inputs is known only when the model runs."""
+
+
+SAMPLE = 16
+"""The number of inputs from which it is read how outputs follow from an open number of them.
+
+The middle ones are far enough from both ends for all modes.
+"""
 
 
 def resize(node: Node) -> relax.Expr:
@@ -77,11 +87,11 @@ def _axes(node: Node, scales: Array | None, sizes: Array | None, roi: Array | No
         is_open = not isinstance(shape[place], tirx.IntImm)
         if not by_size and number == 1 and crop == [0, 1]:
             continue
-        if is_open:
+        if is_open and (by_size or number != int(number)):
             raise Refused("the shape of its input is known only when the model runs", OPEN_HINT)
-        inputs = int(shape[place])
+        inputs = SAMPLE if is_open else int(shape[place])
         outputs = int(number) if by_size else int(number * inputs)
-        axes.append(Axis(place, inputs, outputs, number / inputs if by_size else number, tuple(crop)))
+        axes.append(Axis(place, inputs, outputs, number / inputs if by_size else number, tuple(crop), is_open))
     policy = node.text("keep_aspect_ratio_policy", "stretch")
     if by_size and policy != "stretch":
         scale = (min if policy == "not_larger" else max)(axis.scale for axis in axes)
@@ -99,11 +109,17 @@ def _resized(node: Node, axes: list[Axis], coordinates: str, rounding: str) -> r
     narrow = not is_nearest and dtype in NARROW
     y = node.emit(relax.op.astype(x, "float32")) if narrow else x
     outside = {}
+    if any(axis.is_open for axis in axes) and (excludes or coordinates not in PERIODIC):
+        raise Refused("the shape of its input is known only when the model runs", OPEN_HINT)
     for axis in axes:
         at = _coordinates(axis, coordinates)
         if coordinates == "tf_crop_and_resize":
             outside[axis.place] = (at < 0) | (at > axis.inputs - 1)
         last = axis.inputs - 1
+        if is_nearest and axis.is_open:
+            places = ROUNDINGS[rounding](at).astype(np.int64)[:, None]
+            y = repeat(node.builder, y, axis.place, int(axis.scale), places, np.ones_like(places, np.float32))
+            continue
         if is_nearest:
             y = gather(node.builder, y, axis.place, np.clip(ROUNDINGS[rounding](at), 0, last).astype(np.int64))
             continue
@@ -115,10 +131,17 @@ def _resized(node: Node, axes: list[Axis], coordinates: str, rounding: str) -> r
         if excludes:
             weights = np.where((places < 0) | (places > last), 0, weights)
             weights /= weights.sum(axis=1, keepdims=True)
-        y = interpolate(node.builder, y, axis.place, np.clip(places, 0, last), weights)
+        if axis.is_open:
+            y = repeat(node.builder, y, axis.place, int(axis.scale), places, weights)
+        else:
+            y = interpolate(node.builder, y, axis.place, np.clip(places, 0, last), weights)
     if any(mask.any() for mask in outside.values()):
         y = _extrapolated(node, y, outside)
     return relax.op.astype(y, dtype) if narrow else y
+
+
+PERIODIC = ("asymmetric", "half_pixel", "pytorch_half_pixel")
+"""The transformations in which the coordinates of outputs between the same two inputs are the same for any size."""
 
 
 def _coordinates(axis: Axis, transformation: str) -> Array:

@@ -57,6 +57,42 @@ def interpolate(builder: relax.BlockBuilder, x: relax.Expr, axis: int, places: A
     return builder.emit_te(compute, x, *tables, primfunc_name_hint="interpolate")
 
 
+def repeat(
+    builder: relax.BlockBuilder, x: relax.Expr, axis: int, scale: int, places: Array, weights: Array
+) -> relax.Expr:
+    """Return weighted sums of elements of x along an axis of any size, `scale` of them for each element.
+
+    `places` and `weights` are (outputs, taps) for a sample of as many elements as are needed: in the middle, they say
+    how far the elements of each of the `scale` sums are. At the ends, the last element stands for those beyond it.
+    """
+    middle = len(places) // scale // 2
+    rows = slice(middle * scale, (middle + 1) * scale)
+    distances, shares = places[rows] - middle, weights[rows]
+
+    def compute(x: te.Tensor) -> te.Tensor:
+        inputs = x.shape[axis]
+
+        def element(*at: tirx.Var) -> tirx.Expr:
+            place, phase = at[axis] // scale, at[axis] % scale
+
+            def total(row: int) -> tirx.Expr:
+                terms = []
+                for distance, share in zip(distances[row].tolist(), shares[row].tolist(), strict=True):
+                    source = te.max(te.min(place + distance, inputs - 1), 0) if distance else place
+                    term = x(*at[:axis], source, *at[axis + 1 :])
+                    terms += [] if share == 0 else [term if share == 1 else term * tirx.const(share, x.dtype)]
+                return reduce(lambda a, b: a + b, terms)
+
+            value = total(scale - 1)
+            for row in reversed(range(scale - 1)):
+                value = tirx.if_then_else(phase == row, total(row), value)
+            return value
+
+        return te.compute(_resized(x.shape, axis, inputs * scale), element, tag=topi.tag.INJECTIVE)
+
+    return builder.emit_te(compute, x, primfunc_name_hint="repeat")
+
+
 def _resized(shape: Sequence[tirx.Expr], axis: int, size: int) -> list[tirx.Expr]:
     return [size if place == axis else each for place, each in enumerate(shape)]
 

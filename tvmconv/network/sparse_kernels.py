@@ -15,7 +15,7 @@ import numpy as np
 import tvm
 from tvm.runtime import Module
 
-from ..dispatch import Selection, select, sparse_template, tuned
+from ..dispatch import Selection, algorithms_for, select, sparse_template, tuned
 from ..errors import InvalidArgumentError
 from ..folding.constants import Constants, is_finite, sparsity_of
 from ..lowering import build_kernel, machine_code
@@ -63,7 +63,7 @@ class SparseKernels:
         self._mode = mode
         self._precision = precision
         self._weight_bytes = sum(workload.itemsize * prod(workload.w_shape) for workload in workloads)
-        self._chosen: dict[str, tuple[ConvWorkload, Constants, Selection]] = {}
+        self._chosen: dict[str, tuple[Problem, Constants, Selection]] = {}
         # Layers of a network are alike, and models of devices take a while.
         self._select = cache(self._selection)
         self._is_faster = cache(self._faster)
@@ -72,8 +72,7 @@ class SparseKernels:
         """Return the modules to link the network with; their compilation is parallel except for LLVM's part."""
 
         def compile_one(name: str) -> Module:
-            workload, constants, selection = self._chosen[name]
-            problem = Problem(workload, sparsity_of(constants["w"]))
+            problem, constants, selection = self._chosen[name]
             executable = build_kernel(problem, selection, self._target, constants, name).executable
             machine_code(executable, self._target)
             return executable.mod
@@ -82,12 +81,18 @@ class SparseKernels:
             return list(pool.map(compile_one, self._chosen))
 
     def choose(
-        self, name: str, workload: ConvWorkload, weight: Array | None, vectors: Constants
+        self,
+        name: str,
+        workload: ConvWorkload,
+        weight: Array | None,
+        vectors: Constants,
+        open_sizes: tuple[str, ...] = (),
     ) -> SparseChoice | None:
         """Return the sparse kernel for a convolution with this weight and the epilogue's vectors; None for a dense one.
 
         Where logs have records of both, "auto" takes the one that took less time, and else a sparse one where the
-        template says that it pays. Constants that are not finite get none. Raises `InvalidArgumentError` where every
+        template says that it pays. Constants that are not finite get none, and so do sizes that are known only when the
+        model runs where no sparse template takes them. Raises `InvalidArgumentError` where every
         convolution is to have one and a weight, None here, is computed.
         """
         if self._mode == "never":
@@ -103,15 +108,18 @@ class SparseKernels:
         constants = {"w": weight, **{name: array for name, array in vectors.items() if name != "scale"}}
         if not all(map(is_finite, constants.values())) or (self._mode == "auto" and not self._pays(workload, weight)):
             return None
-        plain = workload.without_scale()
+        plain, zeros = workload.without_scale(), sparsity_of(weight)
+        problem = Problem(plain, zeros, open_sizes=open_sizes)
+        if "sparse" not in algorithms_for(problem, self._target):
+            return None
         # Equal sources are compiled once, and are known to the next build: so the name says what is in it.
-        key = sha256(plain.to_json().encode())
+        key = sha256(problem.to_json().encode())
         for array in constants.values():
             key.update(np.ascontiguousarray(array, np.float32).tobytes())
         function = f"tvmconv_sparse_{key.hexdigest()[:16]}"
-        selection = self._select(plain, sparsity_of(weight))
-        self._chosen.setdefault(function, (plain, constants, selection))
-        reason = f"{100 * sparsity_of(weight):.3g}% of the weight is zero; {selection.reason}"
+        selection = self._select(problem)
+        self._chosen.setdefault(function, (problem, constants, selection))
+        reason = f"{100 * zeros:.3g}% of the weight is zero; {selection.reason}"
         return SparseChoice(function, plain, selection.name, msgspec.to_builtins(selection.config), reason)
 
     def _pays(self, workload: ConvWorkload, weight: Array) -> bool:
@@ -125,9 +133,10 @@ class SparseKernels:
             return False
         return self._is_faster(workload.without_scale(), zeros)
 
-    def _selection(self, workload: ConvWorkload, zeros: float) -> Selection:
-        return select(Problem(workload, zeros), self._target, algorithm="sparse")
+    def _selection(self, problem: Problem) -> Selection:
+        return select(problem, self._target, algorithm="sparse")
 
     def _faster(self, workload: ConvWorkload, zeros: float) -> bool:
-        config = self._select(workload, zeros).config
-        return sparse_template(self._target).pays(Problem(workload, zeros), config, self._target, self._weight_bytes)
+        problem = Problem(workload, zeros)
+        config = self._select(problem).config
+        return sparse_template(self._target).pays(problem, config, self._target, self._weight_bytes)

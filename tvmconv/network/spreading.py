@@ -127,7 +127,7 @@ def _spread_block(sch: Schedule, block: SBlockRV) -> LoopRV | None:
     extents = [sch.get(loop).extent for loop in loops]
     if len(loops) != len(value.iter_vars):
         return None
-    sizes = [_assumed(extent) for extent in extents]
+    sizes = [_assumed(extent, place) for place, extent in enumerate(extents)]
     kinds = [axis.iter_type for axis in value.iter_vars]
     spatial = sum(1 for _ in takewhile(lambda kind: kind == tirx.IterVar.DataPar, kinds))
     slides = spatial < len(loops) and prod(sizes[spatial:]) <= WINDOW
@@ -153,15 +153,18 @@ def _spread_block(sch: Schedule, block: SBlockRV) -> LoopRV | None:
     return task if slides and outer == spatial - 2 else None
 
 
-def _assumed(extent: tirx.PrimExpr) -> int:
-    """Return the extent of a loop, or 1 for what is known only when the model runs."""
-    return int(extent) if isinstance(extent, tirx.IntImm) else 1
+def _assumed(extent: tirx.PrimExpr, place: int) -> int:
+    """Return the extent of a loop; for one that is known only when the model runs 1 if it is the outermost, else 16."""
+    return int(extent) if isinstance(extent, tirx.IntImm) else 16 if place else 1
 
 
 def _spread_vectors(sch: Schedule, block: SBlockRV) -> None:
     """Schedule the loops around a block that is going to use vectors; each run of the block is one step."""
     loops, (inner,) = sch.get_loops(block), sch.get_child_blocks(block)
-    sizes, steps = ([_assumed(sch.get(loop).extent) for loop in sch.get_loops(each)] for each in (block, inner))
+    sizes, steps = (
+        [_assumed(sch.get(loop).extent, place) for place, loop in enumerate(sch.get_loops(each))]
+        for each in (block, inner)
+    )
     if prod(sizes) * prod(steps) < LEAST_WORK * int(sch.get(block).annotations[LANES]):
         return
     outer = next((count for count in range(1, len(loops)) if prod(sizes[:count]) >= TURNS), len(loops))

@@ -13,7 +13,7 @@ import tvm
 
 from ..arrays import Operand
 from ..calls import Calls, Launch
-from ..dtypes import KNOWN, STORAGE_TYPES
+from ..dtypes import FLOATS, one_of
 from ..errors import InvalidArgumentError
 from ..folding.constants import require_finite
 from ..parameters import Activation, Padding
@@ -116,8 +116,8 @@ class SparseConv2d:
         return self._operators[key]
 
     def _compile(self, x_shape: tuple[int, ...], dtype: str, target: tvm.target.Target) -> SparseOperator:
-        if dtype not in STORAGE_TYPES:
-            raise InvalidArgumentError("x", dtype, f"an array of {KNOWN}")
+        if dtype not in FLOATS:
+            raise InvalidArgumentError("x", dtype, f"an array of {one_of(FLOATS)}")
         workload = ConvWorkload.conv2d(x_shape, self.weight.shape, dtype=dtype, **self._options, **self._epilogue)
         constants = {"w": self.weight.reshape(workload.w_shape)}
         if self._shift is not None:

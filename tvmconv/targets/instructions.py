@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 
 class TensorInstruction(NamedTuple):
-    """An instruction that multiplies matrices, of half precision or TF32, and adds to sums in float32."""
+    """An instruction that multiplies matrices: of half precision or TF32 with sums in float32, of int8 in int32."""
 
     name: str
     """Its name in PTX."""
@@ -18,7 +18,9 @@ class TensorInstruction(NamedTuple):
     until: int | None
     """The newest one; None for a row that stands for every later one."""
     products: int
-    """The multiply-adds of half precision that a multiprocessor begins in a clock; of TF32 they are half as many.
+    """The multiply-adds of half precision that a multiprocessor begins in a clock.
+
+    Of TF32 they are half as many, and of integers of one byte twice as many.
 
     On an H100 989 TFLOP/s are 2048 by `wgmma` (data sheet); of `mma` half of them were seen in kernels. The others are
     from data sheets, by the rates with sums in float32: 312 TFLOP/s of an A100, 71 of an RTX 3090 and 165 of an RTX

@@ -11,7 +11,8 @@ import msgspec
 from ..activations import ACTIVATIONS
 from ..checking.draws import Draw
 from ..dispatch import algorithms_for
-from ..dtypes import DTYPES, NARROW
+from ..dtypes import FLOATS, NARROW, QUANTIZED, STORAGE_TYPES
+from ..epilogue import Epilogue
 from ..errors import InvalidArgumentError
 from ..parameters import Activation, Padding
 from ..precision import DEFAULT, WORDS
@@ -117,6 +118,7 @@ def _closed_trial(draw: Draw, target: tvm.target.Target, operands: int) -> tuple
         workload = _in_blocks(draw, workload, algorithm, takers)
     elif draw.chance(0.3) and takers(other := _for_tensor_cores(draw, workload)):
         workload, algorithm = other, draw.of(takers(other))
+        nonfinite = nonfinite and workload.dtype in FLOATS
     return Trial(workload, algorithm, None, operands, nonfinite, precision=precision), is_default
 
 
@@ -140,7 +142,7 @@ def _attempt(draw: Draw) -> ConvWorkload | None:
             padding=_padding(draw, kernel, dilation),
             dilation=dilation,
             groups=groups,
-            dtype=draw.of(DTYPES),
+            dtype=draw.of(FLOATS),
             scale=draw.chance(0.3),
             shift=draw.chance(0.4),
             residual=draw.chance(0.2),
@@ -176,7 +178,10 @@ def _in_blocks(
 
 
 def _for_tensor_cores(draw: Draw, workload: ConvWorkload) -> ConvWorkload:
-    """Return the workload in random layouts, its output channels whole stores; as it is if depthwise or large."""
+    """Return the workload in random layouts, or quantized too, its output channels whole stores.
+
+    It is as it was if it is depthwise, or would be large.
+    """
     if workload.is_depthwise:
         return workload
     least = STORED if workload.groups == 1 else TILE
@@ -188,7 +193,24 @@ def _for_tensor_cores(draw: Draw, workload: ConvWorkload) -> ConvWorkload:
         w_layout=w_layout,
         out_layout=out_layout,
     )
+    if draw.chance(0.3):
+        other = _quantized(draw, other)
     return other if _is_small(other) else workload
+
+
+def _quantized(draw: Draw, workload: ConvWorkload) -> ConvWorkload:
+    """Return the workload for integers, with an output of a random type."""
+    dtype, out_dtype = draw.of(QUANTIZED), draw.of(tuple(STORAGE_TYPES))
+    epilogue = Epilogue() if out_dtype == "int32" else msgspec.structs.replace(workload.epilogue, scale=True)
+    if out_dtype in QUANTIZED:
+        epilogue = msgspec.structs.replace(epilogue, zero_point=_zero_point(draw, out_dtype))
+    return msgspec.structs.replace(
+        workload, dtype=dtype, out_dtype=out_dtype, x_zero_point=_zero_point(draw, dtype), epilogue=epilogue
+    )
+
+
+def _zero_point(draw: Draw, dtype: str) -> int:
+    return draw.uniform(*(STORAGE_TYPES[dtype].bounds or (0, 0))) if draw.chance(0.5) else 0
 
 
 def _is_small(workload: ConvWorkload) -> bool:

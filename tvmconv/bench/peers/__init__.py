@@ -5,6 +5,7 @@ from __future__ import annotations
 from ...dispatch import dense_algorithms
 from ...precision import DEFAULT
 from .copies import Copy
+from .gemm import Gemm
 from .im2col import Im2colGemm
 from .metaschedule import MetaSchedule
 from .onnxruntime import OnnxRuntime
@@ -39,6 +40,9 @@ def known_peers(precision: str = DEFAULT) -> dict[str, Peer]:
         Structured("pytorch-half-filters", filters=True),
         Structured("pytorch-quarter", channels=True, filters=True),
         Compiled(),
+        Gemm(),
+        Gemm("gemm-channels-last", channels_last=True),
+        Gemm("gemm-tf32", channels_last=True, tf32=True),
         Im2colGemm(),
         Im2colSpmm(),
         OnnxRuntime(),

@@ -21,6 +21,7 @@ LINE = 512
 class Copy(Peer):
     """A copy that reads half of `workload.bytes_moved` and writes the other half."""
 
+    takes_integers = True
     name: str
     by_kernel: bool
     """True for an elementwise kernel instead of the device's own copy, which is slow for some sizes."""

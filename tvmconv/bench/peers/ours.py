@@ -6,8 +6,6 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-import msgspec
-
 from ...dispatch import algorithms_for
 from ...epilogue import Epilogue
 from ...precision import DEFAULT
@@ -23,6 +21,7 @@ class Tvmconv(Peer):
     """tvmconv with the configuration of a log that it ships, or with the default."""
 
     name = "tvmconv"
+    takes_integers = True
     algorithm = "auto"
     config: Any = None
     """A configuration to take, whatever tvmconv itself would choose; None leaves the choice to it."""
@@ -111,4 +110,4 @@ class Plain(Tvmconv):
         return super().prepare(self.computes(workload), target, plain)
 
     def computes(self, workload: ConvWorkload) -> ConvWorkload:
-        return msgspec.structs.replace(workload, epilogue=Epilogue())
+        return workload.without_epilogue()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from ...precision import DEFAULT
 from ...workload import ConvWorkload
@@ -25,6 +25,9 @@ class Peer(ABC):
     name: str
     precision: str = DEFAULT
     """The precision of its results, in tvmconv's words; `unit` says what a library does beside that."""
+
+    takes_integers: ClassVar[bool] = False
+    """True if it can be asked for convolutions of integers at all."""
 
     @abstractmethod
     def obstacle(self, workload: ConvWorkload, target: tvm.target.Target) -> str | None:

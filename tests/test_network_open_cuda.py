@@ -1,0 +1,106 @@
+"""Networks for CUDA with a batch that is known only when they run, without a GPU."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import tvm
+from network_graph import Graph
+from open_batches import of_batch
+from tvm import relax, tirx
+
+import tvmconv
+from tvmconv.dispatch import Selection, select
+from tvmconv.dispatch.ranges import ASSUMED_BATCHES
+from tvmconv.lowering import build
+from tvmconv.network import kernels
+from tvmconv.problem import Problem
+from tvmconv.schedules import cuda
+from tvmconv.schedules.cuda.direct import Config
+from tvmconv.targets import resolve_target
+from tvmconv.testing import serial_twin
+
+CPU, SM_90 = resolve_target("llvm"), resolve_target({"kind": "cuda", "arch": "sm_90"})
+TILE = Config(4, 8, 4, 1, 2, 4, 4, 8, 1, 1)
+"""A tile of 16 channels and 64 pixels."""
+
+BATCHES = (1, 3, 9, 65)
+
+
+def model(batch: int | str) -> tvmconv.Model:
+    """Return a model with convolutions of two templates, and with a linear layer, which gets a kernel too."""
+    graph = Graph((batch, 16, 8, 8))
+    y = graph.node("Relu", graph.conv("x", (24, 16, 3, 3), pads=[1] * 4))
+    y = graph.node("Relu", graph.conv(y, (24, 1, 3, 3), pads=[1] * 4, group=24))
+    y = graph.node("Add", graph.conv(y, (16, 24, 1, 1)), "x")
+    y = graph.node("Flatten", graph.node("GlobalAveragePool", y))
+    return tvmconv.import_model(graph.model(graph.node("Gemm", y, graph.random(16, 10))))
+
+
+def images(batch: int) -> np.ndarray:
+    return np.random.default_rng(batch).standard_normal((batch, 16, 8, 8)).astype("float32")
+
+
+@pytest.fixture(params=[(1, 1, 1), (2, 2, 2), (1, 2, 1)], ids=["whole", "split-k", "ranges"])
+def in_tiles(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let dense convolutions have a packed weight, and in each range of batches so many parts of the reduction."""
+
+    def chosen(problem: Problem, target: tvm.target.Target) -> Selection:
+        tiled = target is SM_90 and not problem.workload.is_depthwise
+        split_k = dict(zip(ASSUMED_BATCHES, request.param, strict=True))
+        config = replace(TILE, packed=True, split_k=split_k[problem.workload.batch]) if tiled else None
+        return select(problem, target, config)
+
+    monkeypatch.setattr("tvmconv.dispatch.ranges.select", chosen)
+
+
+@pytest.mark.usefixtures("in_tiles")
+def test_serial_twins_compute_every_batch() -> None:
+    source = model("n")
+    mod, layers = kernels.use_kernels(source.mod, SM_90)
+    assert [layer.kernel for layer in layers] == [
+        f"tvmconv cuda/{name}" for name in ("direct", "depthwise", "direct", "direct")
+    ]
+    for batch in BATCHES:
+        x, known = images(batch), relax.transform.BindSymbolicVars({"n": batch})(mod)
+        for name, func in mod.functions.items():
+            if isinstance(func, tirx.PrimFunc):
+                known[name] = serial_twin(of_batch(func, batch))
+        inputs = model(batch).inputs
+        network = tvmconv.network.Network(build(known, CPU), str(CPU), inputs, source.outputs, layers, {}, ())
+        expected = tvmconv.build(model(batch), CPU)(x)
+        np.testing.assert_allclose(network(x), expected, rtol=0, atol=1e-5 * np.abs(expected).max())
+
+
+def test_it_builds_with_kernels_and_without_graphs() -> None:
+    network = tvmconv.build(model("n"), SM_90)
+    assert all(layer.kernel.startswith("tvmconv cuda/") for layer in network.layers)
+    assert "run_or_capture" not in network._executable.as_text()
+
+
+def test_a_convolution_that_no_template_takes_is_left_to_tvm(monkeypatch: pytest.MonkeyPatch) -> None:
+    for template in (cuda.depthwise, cuda.direct, cuda.im2win, cuda.tensor):
+        monkeypatch.setattr(template, "OPEN_SIZES", ())
+    network = tvmconv.build(model("n"), SM_90)
+    assert {layer.kernel for layer in network.layers} == {"TVM"}
+    assert {layer.reason for layer in network.layers} == {
+        "the batch is known only when the model runs, and no kernel for cuda takes it so; "
+        "give it as `shapes` (--input-shapes)"
+    }
+
+
+@pytest.mark.parametrize(("target", "template"), [(CPU, "cpu/sparse"), (SM_90, "cuda/direct")], ids=["cpu", "cuda"])
+def test_weights_are_compiled_in_where_a_template_takes_the_batch(target: object, template: str) -> None:
+    def pruned(batch: int | str) -> tvmconv.Model:
+        graph, weight = Graph((batch, 16, 8, 8)), np.random.default_rng(0).standard_normal((16, 16, 3, 3))
+        weight[np.random.default_rng(1).random(weight.shape) < 0.9] = 0
+        return tvmconv.import_model(graph.model(graph.node("Conv", "x", graph.constant(weight, "float32"))))
+
+    network = tvmconv.build(pruned("n"), target, sparse="always")
+    assert [layer.kernel for layer in network.layers] == [f"tvmconv {template}"]
+    for batch in BATCHES if target is CPU else ():
+        x = images(batch)
+        expected = tvmconv.build(pruned(batch), CPU, sparse="never")(x)
+        np.testing.assert_allclose(network(x), expected, rtol=0, atol=1e-5 * np.abs(expected).max())

@@ -1,0 +1,62 @@
+"""A peer for convolutions that are a product of two matrices: PyTorch's product, which is cuBLAS on a GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from math import prod
+from typing import TYPE_CHECKING, Any
+
+from ...targets import backend_of
+from ...workload import ConvWorkload
+from .peer import Call, Operands, Peer
+from .pytorch import TEN_BITS, epilogue, padded
+
+if TYPE_CHECKING:
+    import tvm
+
+
+@dataclass(frozen=True)
+class Gemm(Peer):
+    """PyTorch's product of the weight and the pixels of 1x1 convolutions: one for each image, or a linear layer."""
+
+    name: str = "gemm"
+    channels_last: bool = False
+    """True for a linear layer, whose pixels are rows of channels."""
+    tf32: bool = False
+
+    def obstacle(self, workload: ConvWorkload, target: tvm.target.Target) -> str | None:
+        in_place = workload.kernel == workload.stride == (1, 1) and not any(workload.padding)
+        if workload.groups > 1 or not in_place:
+            return "for 1x1 convolutions of one group with a stride of 1"
+        if self.tf32 and (not backend_of(target).on_gpu or workload.dtype != "float32"):
+            return "for float32 on a GPU"
+        if not self.channels_last and prod(workload.output_size) == 1:
+            return "a pixel is a row of channels, as for gemm-channels-last"
+        return None
+
+    def prepare(self, workload: ConvWorkload, target: tvm.target.Target, sets: Sequence[Operands]) -> list[Call]:
+        import torch
+
+        def forward(x: Any, w: Any, **others: Any) -> Any:
+            y = torch.nn.functional.linear(x, w).permute(0, 3, 1, 2) if self.channels_last else w @ x
+            return epilogue(workload, y.view(workload.output_shape), **others)
+
+        def with_tf32(**operands: Any) -> Any:
+            torch.backends.cuda.matmul.allow_tf32 = True
+            try:
+                return forward(**operands)
+            finally:
+                torch.backends.cuda.matmul.allow_tf32 = False
+
+        calls: list[Call] = []
+        for operands in (padded(workload, operands) for operands in sets):
+            x = operands["x"]
+            operands["x"] = x.permute(0, 2, 3, 1).contiguous() if self.channels_last else x.flatten(2)
+            operands["w"] = operands["w"].flatten(1)
+            calls.append(partial(with_tf32 if self.tf32 else forward, **operands))
+        return calls
+
+    def unit(self, workload: ConvWorkload) -> float:
+        return TEN_BITS if self.tf32 else super().unit(workload)
