@@ -27,7 +27,7 @@ from .errors import InvalidArgumentError
 from .lowering import KERNEL_NAME, build_kernel, lower
 from .parameters import Activation, Padding
 from .precision import DEFAULT
-from .problem import ASSUMED_BATCH, Problem
+from .problem import Problem
 from .targets import backend_of, backend_on, cross_triple, cuda_arch, device_of, resolve_target
 from .workload import ConvWorkload
 from .workspace import Workspace, take_out
@@ -86,17 +86,20 @@ class Operator:
         if names != self._inputs:
             raise InvalidArgumentError("operands", ", ".join(names), f"the workload's: {', '.join(self._inputs)}")
         device = tvm.runtime.device(self._device_type, operands[0].device.index)
-        specs = self._workload_of(operands[0]).operands
+        workload = self._workload_of(operands[0])
+        specs, workspace = workload.operands, self._workspace.sized(workload.batch)
         for item in operands:
             item.check(*specs[item.name], device)
         inputs, output = {name: specs[name] for name in names}, specs["output"]
-        return Launch.prepare(self._kernel, x, operands, inputs, output, self._workspace.parameters, device)
+        return Launch.prepare(self._kernel, x, operands, inputs, output, workspace, device)
 
     def _workload_of(self, x: Operand) -> ConvWorkload:
         """Return the workload with the open sizes of an image; raise `InvalidArgumentError` for what kernels refuse."""
         if not self.problem.open_sizes or len(x.shape) != len(self.workload.operands["x"][0]):
             return self.workload
-        return msgspec.structs.replace(self.workload, batch=x.shape[0])
+        first = 1 if self.workload.layout == "NHWC" else 2
+        sizes = {"batch": x.shape[0], "height": x.shape[first], "width": x.shape[first + 1]}
+        return msgspec.structs.replace(self.workload, **{name: sizes[name] for name in self.problem.open_sizes})
 
     @property
     def workspace_bytes(self) -> int:
@@ -197,7 +200,8 @@ def compile(  # noqa: A001
     "auto", or the one to use: "depthwise" for depthwise workloads, else "direct", "im2win", on a GPU "tensor" for its
     tensor cores, or on a CPU "pointwise" for 1x1 ones. `precision` is "float32", or "strict" or "tf32" for more or less
     exact results with float32 operands; see `Problem.precision` and the rows of `tvmconv.precision`. With the
-    `open_sizes` "batch" it is for any batch, and the one in the workload is what the configuration is chosen for.
+    `open_sizes` "batch" it is for any batch, and the one in the workload is what the configuration is chosen for; so
+    with "height" and "width", where a template takes these.
     Building for "cuda" needs no GPU, running does.
     """
     if not isinstance(workload, ConvWorkload):
@@ -384,19 +388,14 @@ def _kept(problem: Problem, algorithm: str, target: str, state: State) -> Operat
     return _operators[key]
 
 
-SPAN = 8
-"""The ratio of batches from which another kernel is chosen on a GPU."""
-
-
 def _for_any_batch(problem: Problem, algorithm: str, target: str) -> Problem:
     """Return the problem with an open batch where its template takes that, unless a log has records of this batch.
 
-    On a GPU, where the number of blocks decides what is fast, batches up to the next power of `SPAN` share a kernel.
+    On a GPU, where the batch decides what is fast, each has a kernel of its own.
     """
-    resolved, assumed = resolve_target(target), ASSUMED_BATCH
-    while backend_of(resolved).on_gpu and SPAN * assumed <= problem.workload.batch:
-        assumed *= SPAN
-    opened = problem.with_any_batch(assumed)
+    resolved, opened = resolve_target(target), problem.with_any_batch
+    if backend_of(resolved).on_gpu:
+        return problem
     template = template_name(template_for(problem, resolved, algorithm)).partition("/")[2]
     if template not in algorithms_for(opened, resolved) or tuned(problem, resolved, algorithm):
         return problem

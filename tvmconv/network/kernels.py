@@ -61,7 +61,7 @@ def _left_to_tvm(site: Site, target: tvm.target.Target) -> Site:
     names = " and ".join(site.convolution.open_sizes)
     obstacle = f"the {names} is known only when the model runs, and no kernel for {target.kind.name} takes it so"
     obstacle += "; give it as `shapes` (--input-shapes)"
-    convolution = replace(site.convolution, workload=None, obstacle=obstacle, open_sizes=())
+    convolution = replace(site.convolution, workload=None, obstacle=obstacle, open_sizes=(), is_too_open=True)
     return Site(convolution, None, (), site.output)
 
 
