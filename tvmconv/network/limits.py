@@ -13,7 +13,7 @@ from ..compute import with_sizes
 from ..substitution import substitute
 from ..workload import MAX_ELEMENTS
 from .sites import find_convolutions
-from .sizes import OpenSize
+from .sizes import Limit, OpenSize
 
 Shape = Sequence[int | tirx.Expr]
 
@@ -21,7 +21,7 @@ Shape = Sequence[int | tirx.Expr]
 def with_limits(mod: tvm.IRModule, sizes: Sequence[OpenSize]) -> tuple[OpenSize, ...]:
     """Return the open sizes, none larger than lets each tensor of the module's convolutions have `MAX_ELEMENTS`.
 
-    Tensors with several open sizes limit none of them.
+    Tensors with several open sizes limit none of them: see `joint_limits`.
     """
     limited = {size.name: size for size in sizes}
     for site in find_convolutions(mod):
@@ -40,6 +40,42 @@ def with_limits(mod: tvm.IRModule, sizes: Sequence[OpenSize]) -> tuple[OpenSize,
             limit = OpenSize(size.name, size.least, _largest(shape, var, most), reason)
             limited[size.name] = size.within(limit)
     return tuple(limited.values())
+
+
+def joint_limits(mod: tvm.IRModule) -> tuple[Limit, ...]:
+    """Return the limits of tensors with several open sizes, without those that others include."""
+    limits: list[Limit] = []
+    for site in find_convolutions(mod):
+        if site.workload is None:
+            continue
+        for tensor, shape in with_sizes(site.workload, site.sizes).tensors.items():
+            axes = [(size, list(tirx.analysis.undefined_vars(size))) for size in shape if not isinstance(size, int)]
+            if len({var.name for _, variables in axes for var in variables}) < 2:
+                continue
+            if any(len(variables) != 1 for _, variables in axes):
+                continue
+            scale, offsets = float(prod(size for size in shape if isinstance(size, int))), dict[str, float]()
+            for size, (var,) in axes:
+                slope, offset = _line_above(size, var)
+                scale, offsets[var.name] = scale * slope, offset
+            limit = Limit(f"the {tensor} of {site.convolution.description}", scale, offsets)
+            if len(offsets) == len(axes) and not any(other.includes(limit) for other in limits):
+                limits = [*(other for other in limits if not limit.includes(other)), limit]
+    return tuple(limits)
+
+
+FAR = 400 * 2520
+"""A size that is large beside every padding and kernel, and a multiple of strides up to 10."""
+
+PROBES = 64
+"""The number of sizes from which on the rounding of strides repeats."""
+
+
+def _line_above(size: tirx.Expr, var: tirx.Var) -> tuple[float, float]:
+    """Return slope and offset of a line that an axis is below: it has at most `slope * (value + offset)` elements."""
+    slope = (_elements([size], var, 2 * FAR) - _elements([size], var, FAR)) / FAR
+    probes = [*range(1, PROBES), *range(FAR, FAR + PROBES)]
+    return slope, max(_elements([size], var, value) / slope - value for value in probes)
 
 
 def _largest(shape: Shape, var: tirx.Var, most: int) -> int:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
 
 from ..errors import InvalidArgumentError
+from ..workload import MAX_ELEMENTS
 from .layers import TensorSpec
 
 FORM = re.compile(r"\s*(?:(\d+)\s*<=\s*)?([A-Za-z_]\w*)\s*(?:<=\s*(\d+))?\s*")
@@ -44,6 +46,27 @@ class OpenSize:
         return OpenSize(self.name, max(self.least, other.least), most, reason)
 
 
+@dataclass(frozen=True)
+class Limit:
+    """A limit of several open sizes together: a tensor has no more elements than kernels can index."""
+
+    tensor: str
+    """The tensor, in words."""
+    scale: float
+    offsets: dict[str, float]
+    """The numbers to add to the open sizes, by their names: the tensor has at most `scale` times their product."""
+
+    def allows(self, values: Mapping[str, int]) -> bool:
+        """Return whether the tensor is small enough; values that are missing are not known to be too large."""
+        known = [values[name] + offset for name, offset in self.offsets.items() if name in values]
+        return len(known) < len(self.offsets) or self.scale * prod(known) <= MAX_ELEMENTS
+
+    def includes(self, other: Limit) -> bool:
+        """Return whether this allows nothing that another limit does not."""
+        same = self.offsets.keys() == other.offsets.keys() and self.scale >= other.scale
+        return same and all(offset >= other.offsets[name] for name, offset in self.offsets.items())
+
+
 def open_size(text: str) -> OpenSize | None:
     """Return the size that a text such as "n", "n<=64" or "2<=n<=64" names; None for any other text."""
     found = FORM.fullmatch(text)
@@ -63,9 +86,12 @@ def merged(sizes: Iterable[OpenSize]) -> dict[str, OpenSize]:
 
 
 def require_sizes(
-    sizes: Mapping[str, OpenSize], specs: Sequence[TensorSpec], shapes: Sequence[tuple[int, ...]]
+    sizes: Mapping[str, OpenSize],
+    limits: Sequence[Limit],
+    specs: Sequence[TensorSpec],
+    shapes: Sequence[tuple[int, ...]],
 ) -> None:
-    """Raise `InvalidArgumentError` unless the open sizes of a call's inputs agree and are within their bounds."""
+    """Raise `InvalidArgumentError` unless the open sizes of a call's inputs agree and are within bounds and limits."""
     found: dict[str, tuple[int, str]] = {}
     for spec, shape in zip(specs, shapes, strict=True):
         for name, actual in zip(spec.shape, shape, strict=True):
@@ -78,3 +104,8 @@ def require_sizes(
                 )
             if actual < size.least or (size.most is not None and actual > size.most):
                 raise InvalidArgumentError(spec.name, shape, f"the shape of {spec}, with {size.values}")
+    values = {name: value for name, (value, _) in found.items()}
+    for limit in limits:
+        if not limit.allows(values):
+            given = ", ".join(f"{name} {values[name]}" for name in limit.offsets)
+            raise InvalidArgumentError("sizes", given, f"{limit.tensor} of at most {MAX_ELEMENTS} elements")
