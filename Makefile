@@ -11,7 +11,7 @@ SANITIZERS := memcheck racecheck initcheck synccheck
 # A process a core, each with a row of files: what the tests of a file share is then made once.
 SIDE_BY_SIDE := -n auto --dist worksteal
 
-# Each of the hundred processes that tests start would else compile the package's source where the user keeps no bytecode.
+# Each process that the tests start would compile the package anew where the user keeps no bytecode.
 export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: demo test coverage release-check sanitize $(SANITIZERS) lint format clean

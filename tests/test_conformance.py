@@ -179,7 +179,7 @@ def test_a_batch_that_a_kernel_leaves_out_is_found(monkeypatch: pytest.MonkeyPat
             return lambda *tensors: built[0].executable[name](*(_first(tensor) for tensor in tensors))
 
     monkeypatch.setattr(kernels, "build_kernel", lambda *arguments: built[0]._replace(executable=Narrow()))
-    with pytest.raises(WrongResultError, match="^with a batch of 3: "):
+    with pytest.raises(WrongResultError, match="^with batch 3: "):
         conformance.check(How('{"kind": "llvm"}'), trial)
 
 

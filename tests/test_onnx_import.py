@@ -84,9 +84,7 @@ def test_sizes_left_open_are_given() -> None:
     graph = Graph(("batch", 8, "height", 11))
     model = graph.model(flattened(graph))
     (left_open,) = import_model(model).convolutions()
-    assert left_open.obstacle == (
-        "the shape batchx8xheightx11 is known only when the model runs; give it as `shapes` (--input-shapes)"
-    )
+    assert (left_open.description, left_open.open_sizes) == ("conv2d batchx8xheightx11 -> 4, 3x3", ("batch", "height"))
     imported = import_model(model, shapes={"x": X})
     assert imported.inputs == (TensorSpec("x", X, "float32"),)
     assert imported.outputs[0].shape == (2, 4 * 7 * 9)

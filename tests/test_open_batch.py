@@ -15,6 +15,7 @@ from tvmconv import ConvWorkload, operators
 from tvmconv.autotvm.history import apply_history_best
 from tvmconv.autotvm.record import append
 from tvmconv.errors import InvalidArgumentError
+from tvmconv.problem import Problem
 from tvmconv.testing import check_result, random_operands
 from tvmconv.workload import MAX_ELEMENTS
 
@@ -99,6 +100,17 @@ def test_operator_for_any_height_and_width() -> None:
         other = msgspec.structs.replace(workload, batch=shape[0], height=shape[2], width=shape[3])
         operands = random_operands(other)
         check_result(other, operands, operator(operands["x"], operands["w"]))
+
+
+def test_kernels_for_a_gpu_are_for_batches_of_one_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(operators.template_named("cuda/depthwise"), "OPEN_SIZES", ("batch",))
+    workload = ConvWorkload.depthwise((1, 8, 16, 16), (8, 1, 3, 3))
+    chosen = [
+        operators._for_any_batch(Problem(msgspec.structs.replace(workload, batch=batch)), "auto", '{"kind": "cuda"}')
+        for batch in (1, 7, 8, 63, 64, 200)
+    ]
+    assert [problem.workload.batch for problem in chosen] == [1, 1, 8, 8, 64, 64]
+    assert {problem.open_sizes for problem in chosen} == {("batch",)}
 
 
 def test_where_no_template_takes_an_open_batch(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 import tvm
@@ -13,6 +14,7 @@ from tvm import tirx
 
 import tvmconv
 from tvmconv import ConvWorkload
+from tvmconv.arrays import operand
 from tvmconv.dispatch import select
 from tvmconv.dtypes import NARROW
 from tvmconv.errors import InvalidArgumentError
@@ -125,3 +127,15 @@ def test_saved_for_a_gpu_it_says_what_it_wants() -> None:
     operator = tvmconv.Operator(Problem(DENSE), SM_90, select(Problem(DENSE), SM_90), executable, workspace)
     assert operator.workspace_bytes == 4 * 2 * 24 * 198
     assert workspace == Workspace(4 * 2 * 24 * 198, (SUMS,))
+
+
+@pytest.mark.parametrize("batch", [1, 5])
+def test_a_call_with_an_open_batch_passes_what_its_batch_wants(batch: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Arrays of the CPU stand for those of a GPU."""
+    config = replace(TILE, packed=True, split_k=2)
+    operator = tvmconv.compile(DENSE, SM_90, config, open_sizes=("batch",))
+    monkeypatch.setattr(tvmconv.Operator, "_device_type", tvm.cpu().dlpack_device_type())
+    arrays = random_operands(msgspec.structs.replace(DENSE, batch=batch))
+    del arrays["output"]
+    launch = operator.launch(arrays["x"], [operand(name, array) for name, array in arrays.items()])
+    assert [new().shape for new in launch.new_workspace] == [PACKED[0], (2, 1, 24, batch * 9 * 11)]

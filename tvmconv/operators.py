@@ -27,7 +27,7 @@ from .errors import InvalidArgumentError
 from .lowering import KERNEL_NAME, build_kernel, lower
 from .parameters import Activation, Padding
 from .precision import DEFAULT
-from .problem import Problem
+from .problem import ASSUMED_BATCH, Problem
 from .targets import backend_of, backend_on, cross_triple, cuda_arch, device_of, resolve_target
 from .workload import ConvWorkload
 from .workspace import Workspace, take_out
@@ -97,13 +97,15 @@ class Operator:
         """Return the workload with the open sizes of an image; raise `InvalidArgumentError` for what kernels refuse."""
         if not self.problem.open_sizes or len(x.shape) != len(self.workload.operands["x"][0]):
             return self.workload
-        first = 1 if self.workload.layout == "NHWC" else 2
-        sizes = {"batch": x.shape[0], "height": x.shape[first], "width": x.shape[first + 1]}
-        return msgspec.structs.replace(self.workload, **{name: sizes[name] for name in self.problem.open_sizes})
+        row, column = self.workload.x_layout.spatial
+        places = {"batch": 0, "height": row, "width": column}
+        return msgspec.structs.replace(
+            self.workload, **{name: x.shape[places[name]] for name in self.problem.open_sizes}
+        )
 
     @property
     def workspace_bytes(self) -> int:
-        """The bytes of memory that a call takes beside its operands and its output, and gives back.
+        """The bytes of memory that a call takes beside its operands and output; for a batch of one where that is open.
 
         On a GPU it is allocated as the output is: for a torch tensor by torch, on the current stream. On a CPU TVM
         allocates it and keeps it for the thread's next calls; what threads take for single tasks comes on top.
@@ -388,14 +390,19 @@ def _kept(problem: Problem, algorithm: str, target: str, state: State) -> Operat
     return _operators[key]
 
 
+SPAN = 8
+"""The ratio of batches from which another kernel is chosen on a GPU."""
+
+
 def _for_any_batch(problem: Problem, algorithm: str, target: str) -> Problem:
     """Return the problem with an open batch where its template takes that, unless a log has records of this batch.
 
-    On a GPU, where the batch decides what is fast, each has a kernel of its own.
+    On a GPU, where the number of blocks decides what is fast, batches up to the next power of `SPAN` share a kernel.
     """
-    resolved, opened = resolve_target(target), problem.with_any_batch
-    if backend_of(resolved).on_gpu:
-        return problem
+    resolved, assumed = resolve_target(target), ASSUMED_BATCH
+    while backend_of(resolved).on_gpu and SPAN * assumed <= problem.workload.batch:
+        assumed *= SPAN
+    opened = problem.with_any_batch(assumed)
     template = template_name(template_for(problem, resolved, algorithm)).partition("/")[2]
     if template not in algorithms_for(opened, resolved) or tuned(problem, resolved, algorithm):
         return problem

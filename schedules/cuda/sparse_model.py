@@ -215,7 +215,7 @@ def heuristics(problem: Problem) -> dict[str, Callable[[Config], bool]]:
     return named(whole_warps, little_waste, little_code)
 
 
-@lru_cache(maxsize=64)  # it takes half a second
+@lru_cache(maxsize=64)  # the model tries thousands
 def default_config(problem: Problem, target: tvm.target.Target) -> Config:
     """Return the configuration that should be the fastest for a share of non-zeros."""
     workload, gpu = problem.workload, gpu_of(target)

@@ -144,5 +144,5 @@ def print_failure(outcome: Outcome, how: How, target: str) -> None:
 
 def kind_of(trial: Trial) -> str:
     """Return the kind of a trial, for the sum at the end."""
-    batch = " for any batch" if trial.open_sizes else ""
-    return f"{trial.algorithm} {'default' if trial.knobs is None else 'random'}{batch}"
+    open_sizes = f" for any {' and '.join(trial.open_sizes)}" if trial.open_sizes else ""
+    return f"{trial.algorithm} {'default' if trial.knobs is None else 'random'}{open_sizes}"

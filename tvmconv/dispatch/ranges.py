@@ -41,7 +41,7 @@ def select_ranges(problem: Problem, target: tvm.target.Target) -> tuple[Range, .
     A range begins where the estimate of its kernel is below that of the one before. A kernel that is not worth its code
     has no range: the one before serves.
     """
-    if not problem.open_sizes or not backend_of(target).on_gpu:
+    if "batch" not in problem.open_sizes or not backend_of(target).on_gpu:
         return (Range(1, problem, select(problem, target)),)
     first, *others = _assumed(problem)
     ranges = [Range(1, first, select(first, target))]

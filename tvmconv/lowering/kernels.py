@@ -26,6 +26,7 @@ from ..workspace import NO_WORKSPACE, Workspace, take_out
 from .launches import build_launches
 from .modules import build
 from .open_planes import within_output
+from .ranges import limited
 from .signatures import as_scheduled, with_alignment, with_launch_bounds, with_operands
 
 if TYPE_CHECKING:
@@ -81,6 +82,8 @@ def build_kernel(
 def build_function(func: tirx.PrimFunc, target: tvm.target.Target) -> Kernel:
     """Build the kernel of a scheduled function, under its name."""
     func, workspace = take_out(func, target)
+    if backend_of(target).on_gpu:
+        func = limited(func, workspace)
     return Kernel(build(tvm.IRModule({str(func.attrs["global_symbol"]): func}), target), workspace)
 
 

@@ -68,7 +68,7 @@ def _told_apart(part: Part) -> list[tuple[Array, int]]:
 
 
 def limited(func: tirx.PrimFunc, workspace: Workspace) -> tirx.PrimFunc:
-    """Return a function, with its workspace, that refuses batches whose arrays TVM could not count in 32 bits.
+    """Return a function, with its workspace, that refuses open batches whose arrays TVM could not count in 32 bits.
 
     Before: `def kernel(x, w, output): A`. After: `def kernel(x, w, output): assert batch <= 1000; A`.
     """
@@ -82,6 +82,8 @@ def limited(func: tirx.PrimFunc, workspace: Workspace) -> tirx.PrimFunc:
         nbytes = prod(shape) * itemsize(dtype)
         if growth and (growth.most is None or growth.most * nbytes > MOST_BYTES):
             of_an_image.append(nbytes)
+    if not of_an_image:
+        return func
     most = MOST_BYTES // max(of_an_image)
     kind, message = map(StringImm, ("ValueError", f"batch is too large: at most {most} images go through this kernel"))
     # TVM's constructor has another order than its documentation.

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import tvm
-from tvm import relax, te, topi
+from tvm import relax, te, tirx, topi
 
 from .constants import same_size, sizes_of
-from .convolutions import size_text
 from .graph import blocks_of, operator_name
 
 NAME = "in_agreement"
@@ -19,7 +18,7 @@ def in_agreement(builder: relax.BlockBuilder, tensors: Sequence[relax.Expr], axi
     """Return tensors to be joined along an axis with the same expressions for all other sizes.
 
     A function that copies element by element, and is fused with others, gives a tensor the sizes of another: see
-    `conditions`. (TVM 0.27 crashes on its own `match_cast`, in ConvertToDataflow and in FuseTIR.)
+    `agreements`. (TVM 0.27 crashes on its own `match_cast`, in ConvertToDataflow and in FuseTIR.)
 
     Before: `x: (n, 8, h // 2 * 2)`, `y: (n, 8, h)`. After: `x = R.call_tir(in_agreement, (x,))`, of y's shape.
     """
@@ -45,18 +44,14 @@ def _of_sizes(builder: relax.BlockBuilder, tensor: relax.Expr, sizes: Sequence[i
     return builder.emit_te(compute, tensor, list(sizes), primfunc_name_hint=NAME)
 
 
-def conditions(mod: tvm.IRModule) -> tuple[tuple[str, str], ...]:
-    """Return the pairs of sizes that `in_agreement` takes for equal, in words, such as ("h // 2 * 2", "h").
-
-    A network compares them in each call: they are expressions of the names of its inputs' sizes.
-    """
-    pairs = []
+def agreements(mod: tvm.IRModule) -> list[tuple[tirx.Expr, tirx.Expr]]:
+    """Return the pairs of sizes that `in_agreement` takes for equal, which a network compares in each call."""
+    pairs: list[tuple[tirx.Expr, tirx.Expr]] = []
     for block in blocks_of(mod):
         for value in block.values.values():
             if operator_name(value) == "relax.call_tir" and str(value.args[0].name_hint).startswith(NAME):
-                sizes = zip(value.args[1].fields[0].ty.shape, value.ty.shape, strict=True)
-                pairs += [(size_text(size), size_text(other)) for size, other in sizes]
-    return tuple(dict.fromkeys((given, expected) for given, expected in pairs if given != expected))
+                pairs += zip(value.args[1].fields[0].ty.shape, value.ty.shape, strict=True)
+    return [(given, expected) for given, expected in pairs if not same_size(given, expected)]
 
 
 def _length(size: int | tvm.tirx.PrimExpr) -> int:

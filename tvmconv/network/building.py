@@ -18,7 +18,7 @@ from .compiling import compile_network
 from .importing import import_model
 from .kernels import use_kernels
 from .layers import Convolution, Layer
-from .limits import joint_limits, with_limits
+from .limits import conditions, with_limits
 from .model import Model
 from .network import Network
 from .powers import simplify_powers
@@ -58,7 +58,7 @@ def build(model: Any, target: Any = "llvm", sparse: str = "auto", precision: str
         kernels,
         source.constant_outputs(),
         with_limits(source.mod, source.open_sizes),
-        joint_limits(source.mod),
+        conditions(source.mod),
     )
 
 

@@ -140,7 +140,7 @@ def _kernel(
         parts.append(lowering.Part(least, *take_out(func, target)))
         packings.append(packing)
     func, workspace = lowering.join(parts, own_weights=constant)
-    if ranges[0].problem.open_sizes and backend_of(target).on_gpu:
+    if backend_of(target).on_gpu:
         func = lowering.limited(func, workspace)
     return NetworkKernel(builder.add_func(func, name), tuple(packings) if constant else (), workspace)
 

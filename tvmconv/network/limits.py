@@ -10,10 +10,13 @@ from tvm import tirx
 from tvm.sym import Analyzer
 
 from ..compute import with_sizes
+from ..lowering import MOST_TILES
 from ..substitution import substitute
 from ..workload import MAX_ELEMENTS
+from .agreement import agreements
+from .convolutions import size_text
 from .sites import find_convolutions
-from .sizes import Limit, OpenSize
+from .sizes import OpenSize, as_name
 
 Shape = Sequence[int | tirx.Expr]
 
@@ -21,7 +24,7 @@ Shape = Sequence[int | tirx.Expr]
 def with_limits(mod: tvm.IRModule, sizes: Sequence[OpenSize]) -> tuple[OpenSize, ...]:
     """Return the open sizes, none larger than lets each tensor of the module's convolutions have `MAX_ELEMENTS`.
 
-    Tensors with several open sizes limit none of them: see `joint_limits`.
+    Tensors with several open sizes limit none of them: see `conditions`.
     """
     limited = {size.name: size for size in sizes}
     for site in find_convolutions(mod):
@@ -42,40 +45,30 @@ def with_limits(mod: tvm.IRModule, sizes: Sequence[OpenSize]) -> tuple[OpenSize,
     return tuple(limited.values())
 
 
-def joint_limits(mod: tvm.IRModule) -> tuple[Limit, ...]:
-    """Return the limits of tensors with several open sizes, without those that others include."""
-    limits: list[Limit] = []
+def conditions(mod: tvm.IRModule) -> tuple[str, ...]:
+    """Return what has to be true of the open sizes of a network's inputs, as expressions of Python with their names.
+
+    Sizes that agree when the model runs are equal, each convolution has outputs, no more than kernels can count, and
+    each of its tensors with several open sizes has at most `MAX_ELEMENTS`.
+    """
+    found = [f"{_text(size)} == {_text(other)}" for size, other in agreements(mod)]
     for site in find_convolutions(mod):
         if site.workload is None:
             continue
-        for tensor, shape in with_sizes(site.workload, site.sizes).tensors.items():
-            axes = [(size, list(tirx.analysis.undefined_vars(size))) for size in shape if not isinstance(size, int)]
-            if len({var.name for _, variables in axes for var in variables}) < 2:
-                continue
-            if any(len(variables) != 1 for _, variables in axes):
-                continue
-            scale, offsets = float(prod(size for size in shape if isinstance(size, int))), dict[str, float]()
-            for size, (var,) in axes:
-                slope, offset = _line_above(size, var)
-                scale, offsets[var.name] = scale * slope, offset
-            limit = Limit(f"the {tensor} of {site.convolution.description}", scale, offsets)
-            if len(offsets) == len(axes) and not any(other.includes(limit) for other in limits):
-                limits = [*(other for other in limits if not limit.includes(other)), limit]
-    return tuple(limits)
+        workload = with_sizes(site.workload, site.sizes)
+        found += [f"1 <= {_text(size)} <= {MOST_TILES}" for size in workload.output_size if not isinstance(size, int)]
+        for shape in workload.tensors.values():
+            if sum(not isinstance(size, int) for size in shape) > 1:
+                found.append(f"{' * '.join(f'({_text(size)})' for size in shape)} <= {MAX_ELEMENTS}")
+    return tuple(dict.fromkeys(found))
 
 
-FAR = 400 * 2520
-"""A size that is large beside every padding and kernel, and a multiple of strides up to 10."""
-
-PROBES = 64
-"""The number of sizes from which on the rounding of strides repeats."""
-
-
-def _line_above(size: tirx.Expr, var: tirx.Var) -> tuple[float, float]:
-    """Return slope and offset of a line that an axis is below: it has at most `slope * (value + offset)` elements."""
-    slope = (_elements([size], var, 2 * FAR) - _elements([size], var, FAR)) / FAR
-    probes = [*range(1, PROBES), *range(FAR, FAR + PROBES)]
-    return slope, max(_elements([size], var, value) / slope - value for value in probes)
+def _text(size: int | tirx.Expr) -> str:
+    """Return a size as an expression of Python."""
+    if isinstance(size, int):
+        return str(size)
+    names = {var: tirx.Var(as_name(var.name), var.ty.dtype) for var in tirx.analysis.undefined_vars(size)}
+    return size_text(Analyzer().simplify(substitute(size, names)))
 
 
 def _largest(shape: Shape, var: tirx.Var, most: int) -> int:

@@ -20,7 +20,7 @@ from .. import arrays, kernel_cache, storage
 from ..errors import InvalidArgumentError
 from ..targets import device_for
 from .layers import Layer, TensorSpec
-from .sizes import Limit, OpenSize, require_sizes
+from .sizes import Conditions, OpenSize, require_sizes
 
 ALIGNMENT = 64
 """The alignment in bytes that TVM's own kernels expect of every tensor; they crash without it."""
@@ -46,7 +46,7 @@ class Network:
         kernels: Mapping[str, bytes],
         constants: tuple[int, ...],
         open_sizes: tuple[OpenSize, ...] = (),
-        limits: tuple[Limit, ...] = (),
+        conditions: tuple[str, ...] = (),
     ) -> None:
         """Take the parts of a built network; `constants` are the places of outputs that are the same for all inputs."""
         self.target_json = target
@@ -56,7 +56,7 @@ class Network:
         self.layers = layers
         self.open_sizes = open_sizes
         """The named sizes of the inputs that are known only in a call, each with its bounds."""
-        self._limits = limits
+        self._conditions = Conditions(conditions)
         self._executable = executable
         self._kernels = kernels
         self._constants = constants
@@ -76,8 +76,7 @@ class Network:
         """
         inputs = self._in_order(given, named)
         operands = [input_operand(spec, array) for spec, array in zip(self.inputs, inputs, strict=True)]
-        if self.open_sizes:
-            require_sizes(self._sizes, self._limits, self.inputs, [tuple(operand.shape) for operand in operands])
+        require_sizes(self._sizes, self._conditions, self.inputs, [tuple(operand.shape) for operand in operands])
         placed = [_placed(operand, self.device) for operand in operands]
         main = IN_CAPTURE if any(arrays.is_in_capture(array) for array in inputs) else "main"
         with self._turn:
@@ -116,7 +115,7 @@ class Network:
             "kernels": msgspec.to_builtins(self._kernels),
             "constants": self._constants,
             "open_sizes": msgspec.to_builtins(self.open_sizes),
-            "limits": msgspec.to_builtins(self._limits),
+            "conditions": self._conditions.texts,
         }
         storage.save(self._executable, "network", self.target_json, details, path)
 
@@ -133,9 +132,8 @@ class Network:
             msgspec.convert(details["layers"], tuple[Layer, ...]),
             kernels,
             msgspec.convert(details["constants"], tuple[int, ...]),
-            # Neither is in files from before it.
-            msgspec.convert(details.get("open_sizes", []), tuple[OpenSize, ...]),
-            msgspec.convert(details.get("limits", []), tuple[Limit, ...]),
+            msgspec.convert(details.get("open_sizes", []), tuple[OpenSize, ...]),  # none in files from before it
+            tuple(details.get("conditions", [])),
         )
 
     def __repr__(self) -> str:

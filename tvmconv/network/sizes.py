@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from math import prod
+from types import SimpleNamespace
+from typing import Any
 
 from ..errors import InvalidArgumentError
-from ..workload import MAX_ELEMENTS
 from .layers import TensorSpec
 
 FORM = re.compile(r"\s*(?:(\d+)\s*<=\s*)?([A-Za-z_]\w*)\s*(?:<=\s*(\d+))?\s*")
@@ -25,7 +25,7 @@ class OpenSize:
     most: int | None = None
     """The largest value; None where nothing is known to limit it."""
     reason: str = ""
-    """The reason for `most`, in words; empty where the model or the user gives it."""
+    """What sets `most`, in words; empty where the model or the user does."""
 
     def __str__(self) -> str:
         least = f"{self.least}<=" if self.least > 1 else ""
@@ -46,27 +46,6 @@ class OpenSize:
         return OpenSize(self.name, max(self.least, other.least), most, reason)
 
 
-@dataclass(frozen=True)
-class Limit:
-    """A limit of several open sizes together: a tensor has no more elements than kernels can index."""
-
-    tensor: str
-    """The tensor, in words."""
-    scale: float
-    offsets: dict[str, float]
-    """The numbers to add to the open sizes, by their names: the tensor has at most `scale` times their product."""
-
-    def allows(self, values: Mapping[str, int]) -> bool:
-        """Return whether the tensor is small enough; values that are missing are not known to be too large."""
-        known = [values[name] + offset for name, offset in self.offsets.items() if name in values]
-        return len(known) < len(self.offsets) or self.scale * prod(known) <= MAX_ELEMENTS
-
-    def includes(self, other: Limit) -> bool:
-        """Return whether this allows nothing that another limit does not."""
-        same = self.offsets.keys() == other.offsets.keys() and self.scale >= other.scale
-        return same and all(offset >= other.offsets[name] for name, offset in self.offsets.items())
-
-
 def open_size(text: str) -> OpenSize | None:
     """Return the size that a text such as "n", "n<=64" or "2<=n<=64" names; None for any other text."""
     found = FORM.fullmatch(text)
@@ -85,13 +64,38 @@ def merged(sizes: Iterable[OpenSize]) -> dict[str, OpenSize]:
     return by_name
 
 
+def as_name(name: str) -> str:
+    """Return the name of an open size as one of Python: those of ONNX may have any characters."""
+    return re.sub(r"\W", "_", name)
+
+
+class Conditions:
+    """What has to be true of the open sizes of a call, beside their bounds."""
+
+    def __init__(self, texts: Sequence[str]) -> None:
+        """Take expressions of Python, such as "height // 2 * 2 == height"; a network's file is code as well."""
+        self.texts = tuple(texts)
+        self._codes = [compile(text, "<sizes>", "eval") for text in texts]
+
+    def require(self, values: Mapping[str, int]) -> None:
+        """Raise `InvalidArgumentError` for sizes of which one is not true."""
+        known = {as_name(name): value for name, value in values.items()}
+        for text, code in zip(self.texts, self._codes, strict=True):
+            if not eval(code, FUNCTIONS, known):
+                raise InvalidArgumentError("sizes", dict(values), f"sizes for which {text}")
+
+
+FUNCTIONS: dict[str, Any] = {"__builtins__": {}, "T": SimpleNamespace(max=max, min=min)}
+"""The names of functions in sizes as TVM writes them."""
+
+
 def require_sizes(
     sizes: Mapping[str, OpenSize],
-    limits: Sequence[Limit],
+    conditions: Conditions,
     specs: Sequence[TensorSpec],
     shapes: Sequence[tuple[int, ...]],
 ) -> None:
-    """Raise `InvalidArgumentError` unless the open sizes of a call's inputs agree and are within bounds and limits."""
+    """Raise `InvalidArgumentError` unless the open sizes of a call's inputs agree and are what the network takes."""
     found: dict[str, tuple[int, str]] = {}
     for spec, shape in zip(specs, shapes, strict=True):
         for name, actual in zip(spec.shape, shape, strict=True):
@@ -104,8 +108,5 @@ def require_sizes(
                 )
             if actual < size.least or (size.most is not None and actual > size.most):
                 raise InvalidArgumentError(spec.name, shape, f"the shape of {spec}, with {size.values}")
-    values = {name: value for name, (value, _) in found.items()}
-    for limit in limits:
-        if not limit.allows(values):
-            given = ", ".join(f"{name} {values[name]}" for name in limit.offsets)
-            raise InvalidArgumentError("sizes", given, f"{limit.tensor} of at most {MAX_ELEMENTS} elements")
+    if found:
+        conditions.require({name: value for name, (value, _) in found.items()})

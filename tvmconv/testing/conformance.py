@@ -116,8 +116,6 @@ def described(how: How, source: int | Trial, seed: int) -> Trial:
         return source
     target = tvm.target.Target(how.target)
     trial, is_default = random_trial(Draw(f"{seed}/{source}"), target, source)
-    if how.twin:  # some with an open batch TVM cannot build for a CPU: it computes with the largest batch of 32 bits
-        trial = msgspec.structs.replace(trial, open_sizes=())
     if is_default:
         return trial
     return msgspec.structs.replace(trial, knobs=msgspec.to_builtins(next(configs(trial, target))))
@@ -132,13 +130,13 @@ def check(how: How, trial: Trial) -> None:
         if trial.sparsity is not None:
             operands.update(constants)
         passed = {name: array for name, array in operands.items() if trial.sparsity is None or name not in COMPILED_IN}
-        got = _run(how, made, workload.batch, passed, trial.operands % 2 == 0)
+        got = _run(how, made, passed, trial.operands % 2 == 0)
         try:
             with np.errstate(invalid="ignore"):
                 check_result(workload, operands, got, precision=trial.problem.precision)
         except AssertionError as error:
-            batch = f"with a batch of {workload.batch}: " if trial.open_sizes else ""
-            raise WrongResultError(f"{batch}{error}") from None
+            sizes = ", ".join(f"{name} {getattr(workload, name)}" for name in trial.open_sizes)
+            raise WrongResultError(f"with {sizes}: {error}" if sizes else str(error)) from None
 
 
 def _operands(trial: Trial, workload: ConvWorkload) -> dict[str, np.ndarray[Any, Any]]:
@@ -151,14 +149,12 @@ def _operands(trial: Trial, workload: ConvWorkload) -> dict[str, np.ndarray[Any,
     return operands
 
 
-def _run(
-    how: How, made: TrialKernel, batch: int, operands: dict[str, np.ndarray[Any, Any]], at_end: bool
-) -> np.ndarray[Any, Any]:
+def _run(how: How, made: TrialKernel, operands: dict[str, np.ndarray[Any, Any]], at_end: bool) -> np.ndarray[Any, Any]:
     """Return the output of a kernel: on its device, or in an emulator where that is another kind of CPU."""
     if triple := cross_triple(str(made.target)):
         return emulate(made.executable, str(made.target), triple, operands)
     kernel, device = made.executable[KERNEL_NAME], device_of(made.target)
-    memory = [tvm.runtime.empty(*parameter, device) for parameter in made.workspace.sized(batch)]
+    memory = [tvm.runtime.empty(*parameter, device) for parameter in made.workspace.parameters]
     if how.bounds:
         return _run_guarded(kernel, operands, memory, at_end, GPU_ALIGNMENT if how.twin else 1)
     tensors = [tvm.runtime.tensor(array, device) for array in operands.values()]

@@ -56,6 +56,10 @@ CHOSEN: tuple[Activation, ...] = (
 EVERY_ACTIVATION: tuple[Activation, ...] = (*(name for name in ACTIVATIONS if name != "clip"), *CHOSEN)
 
 
+OPENED = ("batch",), ("batch",), ("batch", "height", "width"), ("height",), ("width",)
+"""The sizes that are left open together."""
+
+
 class Trial(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A convolution to try, with all settings: its JSON is all that is needed to try it again."""
 
@@ -81,18 +85,27 @@ class Trial(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def workloads(self) -> tuple[ConvWorkload, ...]:
-        """The workloads to try the kernel with: its own, or where the batch is open, those of other batches."""
+        """The workloads to try the kernel with: its own, or where sizes are open, it with others.
+
+        Planes are as small as the kernel allows, or a little larger than the one that the configuration is chosen for.
+        """
         if not self.open_sizes:
             return (self.workload,)
-        batch = self.workload.batch
-        return tuple(msgspec.structs.replace(self.workload, batch=each) for each in (1, batch + 1, 2 * batch + 1))
+        (top, left, bottom, right), window = self.workload.padding, self.workload.window
+        least = {"batch": 1, "height": max(1, window[0] - top - bottom), "width": max(1, window[1] - left - right)}
+
+        def sized(factor: int, more: int) -> ConvWorkload:
+            sizes = {name: max(least[name], factor * getattr(self.workload, name) + more) for name in self.open_sizes}
+            return msgspec.structs.replace(self.workload, **sizes)
+
+        return sized(0, 1), sized(1, 1), sized(1, 3)
 
 
 def random_trial(draw: Draw, target: tvm.target.Target, operands: int) -> tuple[Trial, bool]:
     """Return a trial on a target, without knobs, and whether the default configuration is meant."""
     trial, is_default = _closed_trial(draw, target, operands)
-    opened = msgspec.structs.replace(trial, open_sizes=("batch",))
-    if draw.chance(0.25) and trial.algorithm in algorithms_for(opened.problem, target):
+    opened = msgspec.structs.replace(trial, open_sizes=draw.of(OPENED))
+    if draw.chance(0.3) and trial.algorithm in algorithms_for(opened.problem, target):
         return opened, is_default
     return trial, is_default
 
