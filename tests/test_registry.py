@@ -244,9 +244,9 @@ def test_refused_workload_says_which_conditions_fail(monkeypatch: pytest.MonkeyP
 
 def test_open_size_is_refused_where_no_template_takes_it() -> None:
     with pytest.raises(
-        InvalidArgumentError, match="^workload is .*: cuda/depthwise takes no batch that is left open; "
+        InvalidArgumentError, match="^workload is .*: cuda/depthwise takes no height that is left open; "
     ):
-        dispatch.templates_for(Problem(DENSE, open_sizes=("batch",)), SM_90)
+        dispatch.templates_for(Problem(DENSE, open_sizes=("height",)), SM_90)
 
 
 def test_template_needs_every_name() -> None:

@@ -17,6 +17,7 @@ import tvm_ffi
 from tvm import tirx
 from tvm.s_tir.stmt import SBlock, SBlockRealize
 from tvm.sym.analyzer import Analyzer
+from tvm.tirx.analysis import undefined_vars
 
 from .compute.open_sizes import VARIABLES
 from .substitution import substitute
@@ -51,7 +52,7 @@ class Workspace:
 
     nbytes: int
     """The bytes in all, without memory that single threads of a CPU take for their present task; where the batch is
-    open, those for a batch of one."""
+    open, those for a batch of one, and on a CPU without arrays whose size depends on an open height or width."""
     parameters: tuple[tuple[tuple[int, ...], str], ...]
     """The shape and dtype of each array that the kernel takes after its output: all on a GPU, none on a CPU. Where the
     batch is open, they are those for a batch of one: `sized` has the others."""
@@ -93,7 +94,7 @@ def take_out(func: tirx.PrimFunc, target: tvm.target.Target) -> tuple[tirx.PrimF
     """
     root = func.body.block
     taken = _shared(root)
-    workspace = Workspace.passed(map(_array, taken))
+    workspace = Workspace.passed(_array(buffer) for buffer in taken if not _has_open_planes(buffer))
     if not backend_of(target).workspace_is_passed:
         return func, Workspace(workspace.nbytes, ())
     kept = [buffer for buffer in root.alloc_buffers if buffer not in taken]
@@ -107,6 +108,12 @@ def _array(buffer: tvm.ir.Var) -> Array:
     shape = tuple(int(analyzer.simplify(substitute(size, {VARIABLES["batch"]: 1}))) for size in sizes)
     growth = (Growth(place) for place, size in enumerate(sizes) if not isinstance(size, tirx.IntImm))
     return (shape, str(buffer.ty.dtype)), next(growth, None)
+
+
+def _has_open_planes(buffer: tvm.ir.Var) -> bool:
+    """Return whether a buffer has a size that depends on more than the batch; only CPUs have kernels with such."""
+    variables = {var for size in buffer.ty.shape for var in undefined_vars(size)}
+    return not variables <= {VARIABLES["batch"]}
 
 
 def has_workspace(func: tirx.PrimFunc) -> bool:
