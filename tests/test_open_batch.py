@@ -93,6 +93,15 @@ def test_a_batch_with_records_has_a_kernel_of_its_own(tmp_path: Path) -> None:
     assert shared.problem.open_sizes == ("batch",)
 
 
+def test_operator_for_any_height_and_width() -> None:
+    workload = ConvWorkload.conv2d((1, 5, 9, 11), (7, 5, 3, 3))
+    operator = tvmconv.compile(workload, open_sizes=("batch", "height", "width"))
+    for shape in ((2, 5, 13, 8), (1, 5, 9, 11)):
+        other = msgspec.structs.replace(workload, batch=shape[0], height=shape[2], width=shape[3])
+        operands = random_operands(other)
+        check_result(other, operands, operator(operands["x"], operands["w"]))
+
+
 def test_kernels_for_a_gpu_are_for_batches_of_one_size(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(operators.template_named("cuda/depthwise"), "OPEN_SIZES", ("batch",))
     workload = ConvWorkload.depthwise((1, 8, 16, 16), (8, 1, 3, 3))

@@ -77,6 +77,15 @@ def test_batch_that_kernels_cannot_index_is_refused() -> None:
     )
 
 
+def test_sizes_without_names_have_those_of_their_places() -> None:
+    model = summing()
+    for value, axis in ((model.graph.input[0], 0), (model.graph.input[1], 3)):
+        value.type.tensor_type.shape.dim[axis].Clear()
+    imported = import_model(model, shapes={"z": ("x_0", 4, 8, 9)})
+    assert [size.name for size in imported.open_sizes] == ["x_0"]
+    assert {spec.shape[0] for spec in imported.inputs} == {"x_0"}
+
+
 def test_limit_of_a_batch_that_is_computed() -> None:
     """A layer whose batch is a multiple of the input's limits that accordingly."""
     graph = Graph(("n", 16, 64, 64))

@@ -66,7 +66,7 @@ def _tell_of_slow_layers(layers: Sequence[Layer]) -> None:
     """Warn of convolutions that the caller could give kernels of tvmconv, by their sizes; log others without."""
     convolutions = [layer.convolution for layer in layers]
     left = [each for each in convolutions if each.obstacle is not None]
-    for too_open, tell in ((True, partial(warnings.warn, stacklevel=4)), (False, logger.info)):
+    for too_open, tell in ((True, partial(warnings.warn, stacklevel=3)), (False, logger.info)):
         slow = [each for each in left if each.is_too_open is too_open]
         if not slow:
             continue

@@ -36,8 +36,8 @@ def with_limits(mod: tvm.IRModule, sizes: Sequence[OpenSize]) -> tuple[OpenSize,
             }
             if len(variables) != 1 or (size := limited.get((var := variables.pop()).name)) is None:
                 continue
-            most = MAX_ELEMENTS if size.most is None else size.most
-            if size.most is not None and _elements(shape, var, most) <= MAX_ELEMENTS:
+            most = min(size.most or MAX_ELEMENTS, MAX_ELEMENTS)
+            if most == size.most and _elements(shape, var, most) <= MAX_ELEMENTS:
                 continue
             reason = f"with more, the {tensor} of {site.convolution.description} has over {MAX_ELEMENTS} elements"
             limit = OpenSize(size.name, size.least, _largest(shape, var, most), reason)

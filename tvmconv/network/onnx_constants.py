@@ -6,6 +6,7 @@ are put together from those of tensors; the importer wants many of these as cons
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from math import prod
 from typing import TYPE_CHECKING
@@ -47,7 +48,7 @@ def fold_nodes(
     graph = model.graph
     known = {tensor.name: tensor for tensor in graph.initializer}
     values: dict[str, Array] = {}
-    inputs = [_reshaped(value, shapes[value.name]) if value.name in shapes else value for value in graph.input]
+    inputs = [_reshaped(value, shapes[value.name]) if value.name in shapes else _named(value) for value in graph.input]
     static = _static_shapes(model, inputs)
     left = []
     for node in graph.node:
@@ -104,6 +105,18 @@ def _reshaped(value: onnx.ValueInfoProto, shape: Sequence[int | str]) -> onnx.Va
     import onnx
 
     return onnx.helper.make_tensor_value_info(value.name, value.type.tensor_type.elem_type, shape)
+
+
+def _named(value: onnx.ValueInfoProto) -> onnx.ValueInfoProto:
+    """Return an input with a name for each open size that has none; to Relax all of these would be "?"."""
+    import onnx
+
+    named = onnx.ValueInfoProto()
+    named.CopyFrom(value)
+    for axis, size in enumerate(named.type.tensor_type.shape.dim):
+        if not (size.HasField("dim_value") or size.dim_param):
+            size.dim_param = re.sub(r"\W", "_", f"{value.name}_{axis}")
+    return named
 
 
 def _is_foldable(node: onnx.NodeProto) -> bool:
