@@ -1,0 +1,177 @@
+"""Kernels and networks for a height and a width that are known only when they run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pytest
+
+import tvmconv
+from tvmconv import ConvWorkload, load
+from tvmconv.errors import InvalidArgumentError, UnsupportedModelError
+from tvmconv.network import Network, build, import_model
+from tvmconv.problem import OPEN_SIZES, Problem
+from tvmconv.schedules.open_sizes import LITTLE_WASTE, few_rows, samples
+from tvmconv.schedules.space import wasted
+from tvmconv.testing import check_result, random_operands
+
+onnx = pytest.importorskip("onnx")
+
+from network_graph import Graph  # noqa: E402
+from onnx.reference import ReferenceEvaluator  # noqa: E402
+
+X, CHANNELS_IN_BLOCKS = (1, 16, 12, 14), {"layout": "NCHW8c", "out_layout": "NCHW8c"}
+
+CASES = {
+    "direct": ConvWorkload.conv2d(X, (12, 16, 3, 3), shift=True, residual=True, activation="silu"),
+    "direct-in-place": ConvWorkload.conv2d(X, (24, 16, 1, 1), stride=2, scale=True),
+    "direct-groups": ConvWorkload.conv2d(X, (10, 8, 3, 2), groups=2, padding=(0, 2, 1, 3), dilation=2, dtype="float16"),
+    "im2win": ConvWorkload.conv2d(X, (16, 16, 3, 5), padding=2, stride=(2, 3), residual=True),
+    "depthwise": ConvWorkload.depthwise(X, (16, 2, 3, 3), stride=2, shift=True, activation="relu"),
+    "depthwise-bfloat16": ConvWorkload.depthwise(X, (16, 1, 5, 5), dtype="bfloat16", residual=True),
+}
+CASES["direct-blocks"] = msgspec.structs.replace(
+    ConvWorkload.conv2d(X, (16, 16, 3, 3), residual=True, activation="relu6"), **CHANNELS_IN_BLOCKS
+)
+CASES["depthwise-blocks"] = msgspec.structs.replace(
+    ConvWorkload.depthwise(X, (16, 1, 3, 3), scale=True, activation="hardswish"), **CHANNELS_IN_BLOCKS
+)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_one_kernel_for_planes_of_any_size(name: str) -> None:
+    """Sizes are the least that the kernel fits, just past tiles, and larger than the one that knobs are chosen for."""
+    workload = CASES[name]
+    operator = tvmconv.compile(workload, open_sizes=OPEN_SIZES, algorithm=name.split("-")[0])
+    for batch, height, width in ((1, 5, 5), (2, 12, 14), (1, 13, 15), (1, 9, 31), (3, 29, 7)):
+        other = msgspec.structs.replace(workload, batch=batch, height=height, width=width)
+        operands = random_operands(other, height)
+        inputs = {name: array for name, array in operands.items() if name != "output"}
+        check_result(other, operands, operator(**inputs))
+
+
+def test_open_width_alone() -> None:
+    workload = ConvWorkload.conv2d((1, 3, 1, 40), (8, 3, 1, 7), stride=2)
+    operator = tvmconv.compile(workload, open_sizes=("width",))
+    for width in (2, 40, 41, 399):
+        other = msgspec.structs.replace(workload, width=width)
+        operands = random_operands(other, width)
+        check_result(other, operands, operator(operands["x"], operands["w"]))
+    with pytest.raises(InvalidArgumentError, match="x is shape"):
+        operator(np.zeros((2, 3, 1, 40), "float32"), operands["w"])
+
+
+def test_configurations_for_any_size_waste_little() -> None:
+    """Where planes are known a task may be all rows of one; for others it is a few, of which most are needed."""
+    workload = ConvWorkload.conv2d((1, 64, 55, 55), (64, 64, 3, 3))
+    known, opened = (tvmconv.compile(workload, open_sizes=sizes).selection for sizes in ((), OPEN_SIZES))
+    assert opened.reason == "default configuration"
+    problem = Problem(workload, open_sizes=OPEN_SIZES)
+    heights = [each.output_size[0] for each in samples(problem)]
+    assert min(heights) < 55 < max(heights)
+    assert sum(wasted(height, opened.config.rows * opened.config.tiles) for height in heights) / 5 <= LITTLE_WASTE
+    assert few_rows(samples(problem), 1, 55) < 55
+    assert samples(Problem(workload)) == [workload]
+    assert known.template is opened.template
+
+
+def unet(size: tuple[int | str, int | str] = ("height", "width")) -> onnx.ModelProto:
+    """Return a model that halves its planes, doubles them, and joins both."""
+    graph = Graph(("n", 3, *size))
+    wide = graph.node("Relu", graph.conv("x", (8, 3, 3, 3), True, pads=[1, 1, 1, 1]))
+    half = graph.node("MaxPool", wide, kernel_shape=[2, 2], strides=[2, 2])
+    deep = graph.node("Relu", graph.conv(half, (16, 8, 3, 3), pads=[1, 1, 1, 1]))
+    scales = graph.constant([1, 1, 2, 2], "float32")
+    double = graph.node("Resize", deep, "", scales, mode="nearest", coordinate_transformation_mode="asymmetric")
+    joined = graph.node("Concat", wide, double, axis=1)
+    return graph.model(graph.conv(joined, (4, 24, 3, 3), pads=[1, 1, 1, 1]))
+
+
+def image(*shape: int) -> np.ndarray:
+    return np.random.default_rng(shape[-1]).standard_normal(shape).astype("float32")
+
+
+def check(network: Network, model: onnx.ModelProto, *shapes: tuple[int, ...]) -> None:
+    for shape in shapes:
+        x = image(*shape)
+        (expected,) = ReferenceEvaluator(model).run(None, {"x": x})
+        np.testing.assert_allclose(network(x), expected, rtol=0, atol=2e-6 * np.abs(expected).max())
+
+
+def test_network_for_images_of_any_size(tmp_path: Path) -> None:
+    model = unet()
+    network = build(model)
+    assert {layer.kernel for layer in network.layers} == {"tvmconv cpu/direct"}
+    assert [layer.convolution.open_sizes for layer in network.layers] == 3 * [OPEN_SIZES]
+    check(network, model, (1, 3, 2, 4), (2, 3, 34, 18), (1, 3, 16, 62))
+    network.export(tmp_path / "any.so")
+    loaded = load(tmp_path / "any.so")
+    assert isinstance(loaded, Network)
+    check(loaded, model, (1, 3, 6, 10))
+    for each in (network, loaded):
+        with pytest.raises(
+            InvalidArgumentError, match=r"'height': 7.*expected sizes for which height // 2 \* 2 == h"
+        ):
+            each(image(1, 3, 7, 8))
+        with pytest.raises(InvalidArgumentError, match="sizes for which .* <= 1073741824"):
+            each(np.broadcast_to(np.float32(0), (2, 3, 2**15, 2**14)))
+
+
+def test_sizes_in_which_parts_agree_are_not_compared() -> None:
+    """Sizes that are numbers, or the same for any value, need no condition."""
+    assert not any("==" in text for text in build(unet((8, 12)))._conditions.texts)
+
+
+def test_planes_too_small_for_a_kernel_are_refused() -> None:
+    graph = Graph((1, 3, "height", 9))
+    network = build(graph.model(graph.conv("x", (4, 3, 5, 5))))
+    check(network, graph.model(graph.nodes[-1].output[0]), (1, 3, 5, 9), (1, 3, 23, 9))
+    with pytest.raises(InvalidArgumentError, match="sizes for which 1 <= height - 4 <= "):
+        network(image(1, 3, 4, 9))
+
+
+RESIZED = {
+    "linear": {"mode": "linear", "coordinate_transformation_mode": "half_pixel"},
+    "cubic": {"mode": "cubic", "coordinate_transformation_mode": "asymmetric"},
+    "nearest": {"mode": "nearest", "nearest_mode": "ceil"},
+}
+
+
+@pytest.mark.parametrize("how", RESIZED.values(), ids=RESIZED)
+def test_resizing_of_any_size(how: dict[str, str]) -> None:
+    """The formulas for any size give what the tables for a known one do."""
+    graph = Graph((1, 2, "height", "width"))
+    model = graph.model(graph.node("Resize", "x", "", graph.constant([1, 1, 3, 2], "float32"), **how))
+    network = build(model)
+    for shape in ((1, 2, 1, 1), (1, 2, 5, 8)):
+        expected = build(import_model(model, shapes={"x": shape}))(image(*shape))
+        np.testing.assert_allclose(network(image(*shape)), expected, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("scale", "mode"), [(1.5, "half_pixel"), (2, "align_corners")], ids=["no-multiple", "depends-on-all"]
+)
+def test_resizing_that_needs_a_known_size(scale: float, mode: str) -> None:
+    graph = Graph((1, 2, "height", 8))
+    scales = graph.constant([1, 1, scale, 1], "float32")
+    resized = graph.node("Resize", "x", "", scales, mode="linear", coordinate_transformation_mode=mode)
+    with pytest.raises(UnsupportedModelError, match=r"Resize \(node .*: the shape of its input is known only when"):
+        import_model(graph.model(resized))
+
+
+def test_pooling_of_any_size() -> None:
+    graph = Graph((1, 4, "height", "width"))
+    windows = {"kernel_shape": [3, 3], "strides": [2, 2], "pads": [1, 1, 1, 1]}
+    largest = graph.node("MaxPool", "x", **windows)
+    model = graph.model(graph.node("AveragePool", largest, count_include_pad=1, **windows))
+    check(build(model), model, (1, 4, 9, 12), (1, 4, 4, 31))
+
+
+@pytest.mark.parametrize("attributes", [{"ceil_mode": 1}, {"auto_pad": "SAME_UPPER"}], ids=["round-up", "same"])
+def test_pooling_that_needs_a_known_size(attributes: dict[str, object]) -> None:
+    graph = Graph((1, 4, "height", 9))
+    pooled = graph.node("MaxPool", "x", kernel_shape=[2, 2], strides=[2, 2], **attributes)
+    with pytest.raises(UnsupportedModelError, match=r"MaxPool \(node .*: the size of its input is known only when"):
+        import_model(graph.model(pooled))
