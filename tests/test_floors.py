@@ -39,7 +39,7 @@ FLOORS = (
     ("schedules",),
     ("dispatch",),
     ("folding", "lowering", "rounding", "serial", "substitution", "workspace"),
-    ("calls", "operators", "sparse"),
+    ("calls", "operator", "operators", "sparse"),
     ("network",),
     ("checking", "verify"),
     ("autotvm",),

@@ -111,9 +111,7 @@ def test_network_for_images_of_any_size(tmp_path: Path) -> None:
     assert isinstance(loaded, Network)
     check(loaded, model, (1, 3, 6, 10))
     for each in (network, loaded):
-        with pytest.raises(
-            InvalidArgumentError, match=r"'height': 7.*expected sizes for which height // 2 \* 2 == h"
-        ):
+        with pytest.raises(InvalidArgumentError, match=r"'height': 7.*expected sizes for which height // 2 \* 2 == h"):
             each(image(1, 3, 7, 8))
         with pytest.raises(InvalidArgumentError, match="sizes for which .* <= 1073741824"):
             each(np.broadcast_to(np.float32(0), (2, 3, 2**15, 2**14)))

@@ -18,7 +18,8 @@ from .workload import ConvWorkload
 if TYPE_CHECKING:
     from .loading import load
     from .network import Network, build, import_model
-    from .operators import Operator, compile, conv2d, depthwise  # noqa: A004
+    from .operator import Operator, compile  # noqa: A004
+    from .operators import conv2d, depthwise
     from .sparse.convolution import SparseConv2d, sparse_conv2d
     from .sparse.operator import SparseOperator
 
@@ -29,11 +30,11 @@ _RUNTIME_ALONE = ("Network", "load")
 
 _LAZY = {
     "Network": "network",
-    "Operator": "operators",
+    "Operator": "operator",
     "SparseConv2d": "sparse.convolution",
     "SparseOperator": "sparse.operator",
     "build": "network",
-    "compile": "operators",
+    "compile": "operator",
     "conv2d": "operators",
     "depthwise": "operators",
     "import_model": "network",

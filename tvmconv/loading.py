@@ -13,7 +13,7 @@ from .network import Network
 from .targets import require_tvm_compiler
 
 if TYPE_CHECKING:
-    from .operators import Operator
+    from .operator import Operator
 
 
 def load(path: str | PathLike[str]) -> Operator | Network:
@@ -29,7 +29,7 @@ def load(path: str | PathLike[str]) -> Operator | Network:
         if description.kind == "network":
             return Network.from_saved(module, description.target, description.details)
         require_tvm_compiler()
-        from .operators import Operator
+        from .operator import Operator
         from .sparse.operator import SparseOperator
 
         kinds = {kind.KIND: kind for kind in (Operator, SparseOperator)}

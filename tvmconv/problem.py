@@ -83,9 +83,9 @@ class Problem(msgspec.Struct, frozen=True, omit_defaults=True):
         """The share of non-zeros in the weight; 1 for a dense kernel, which takes every weight as one."""
         return 1.0 if self.sparsity is None else 1 - self.sparsity
 
-    def with_any_batch(self, assumed: int = ASSUMED_BATCH) -> Problem:
-        """Return the same problem with an open batch; `assumed` is the one that the configuration is chosen for."""
-        workload = msgspec.structs.replace(self.workload, batch=assumed)
+    def with_any_batch(self) -> Problem:
+        """Return the same problem with an open batch; the configuration is chosen for `ASSUMED_BATCH`."""
+        workload = msgspec.structs.replace(self.workload, batch=ASSUMED_BATCH)
         return msgspec.structs.replace(self, workload=workload, open_sizes=("batch",))
 
     @property

@@ -25,7 +25,7 @@ from .options import (
 from .tasks import find_tasks
 
 if TYPE_CHECKING:
-    from ..operators import Operator
+    from ..operator import Operator
 
 
 @click.command()
@@ -58,7 +58,7 @@ def inspect(
     WORKLOAD is a workload as JSON, or a file that holds it; MODEL is an ONNX model, and --layer says which of its
     convolutions is meant. A CUDA target needs no GPU.
     """
-    from ..operators import compile as compile_operator
+    from ..operator import compile as compile_operator
 
     resolved = resolve_target(target)
     if show not in (views := backend_of(resolved).views):

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import tvm
 
     from ..network import Network, TensorSpec
-    from ..operators import Operator
+    from ..operator import Operator
     from ..verify import Array
 
 LIBRARY = b"\x7fELF"

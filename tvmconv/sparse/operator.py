@@ -15,7 +15,7 @@ from .. import cuda, kernel_cache
 from ..dispatch import Selection, select
 from ..folding.constants import COMPILED_IN, Constants, sparsity_of
 from ..lowering import KERNEL_NAME, build_kernel, fold, machine_code
-from ..operators import Operator
+from ..operator import Operator
 from ..problem import Problem
 from ..targets import cuda_arch, resolve_target
 from ..workload import ConvWorkload
