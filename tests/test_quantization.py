@@ -104,7 +104,7 @@ def test_any_precision_is_the_same() -> None:
 
 
 def test_records_of_the_sums_serve() -> None:
-    """What is fast hardly depends on what comes behind the sums, or on the zero point before them."""
+    """Records of plain sums serve: the time hardly depends on the steps behind them, or on the zero point."""
     options: dict[str, Any] = {"out_dtype": "int8", "scale": True, "x_zero_point": 7, "out_zero_point": 2}
     workload = ConvWorkload.conv2d(X, W, dtype="uint8", **options)
     assert workload.without_epilogue() == ConvWorkload.conv2d(X, W, dtype="uint8")

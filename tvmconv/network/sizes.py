@@ -25,7 +25,7 @@ class OpenSize:
     most: int | None = None
     """The largest value; None where nothing is known to limit it."""
     reason: str = ""
-    """What sets `most`, in words; empty where the model or the user does."""
+    """The origin of `most`, in words; empty where the model or the user set it."""
 
     def __str__(self) -> str:
         least = f"{self.least}<=" if self.least > 1 else ""
@@ -70,7 +70,7 @@ def as_name(name: str) -> str:
 
 
 class Conditions:
-    """What has to be true of the open sizes of a call, beside their bounds."""
+    """The conditions that the open sizes of a call have to meet, beside their bounds."""
 
     def __init__(self, texts: Sequence[str]) -> None:
         """Take expressions of Python, such as "height // 2 * 2 == height"; a network's file is code as well."""
