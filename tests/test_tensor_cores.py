@@ -237,7 +237,7 @@ def test_problems_that_it_takes(dtype: str, precision: str, layouts: Layouts) ->
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90"])
 @pytest.mark.parametrize("multiplier", [8, 16, 24, 40, 48])
 def test_groups_of_few_channels(multiplier: int, arch: str) -> None:
-    """Each problem that the template takes has a legal default: tiles of 16 output channels or more have to be of one group."""
+    """A problem that the template takes has a legal default: tiles of 16 output channels or more, each of one group."""
     problem, target = (
         layer((1, 16, 6, 6), (2 * multiplier, 8, 3, 3), groups=2),
         resolve_target({"kind": "cuda", "arch": arch}),
