@@ -178,12 +178,11 @@ def test_sizes_that_are_left_open(model: Path, tmp_path: Path) -> None:
     open_model, library = tmp_path / "open.onnx", tmp_path / "open.so"
     onnx.save(proto, open_model)
     (first, _) = tvmconv_json("tasks", open_model)["tasks"]
-    assert "give it as `shapes` (--input-shapes)" in first["obstacle"]
-    assert "known only when the model runs are not in the total" in tvmconv("tasks", open_model).stderr
-    warned, refused = tvmconv("run", open_model).stderr.splitlines()
-    assert warned.startswith(
-        "warning: 2 of 3 convolutions on TVM's own loops, which are slow: the shape batchx8xheight"
-    )
+    assert first["description"] == "depthwise batchx8xheightx10 -> 8, 3x3 padding 1,1,1,1 + shift+relu"
+    told = tvmconv("tasks", open_model).stderr
+    assert "known only when the model runs are not in the total" in told
+    assert "where sizes are open, FLOPs are those of batch 1, height 224" in told
+    (refused,) = tvmconv("run", open_model).stderr.splitlines()
     assert refused.endswith(
         "with x: float32 (1, 8, height, 10), some of whose sizes are open; --input-shapes gives them"
     )

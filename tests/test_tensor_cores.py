@@ -350,8 +350,9 @@ def test_integers_that_it_takes(dtype: str) -> None:
         with pytest.raises(InvalidArgumentError, match=f"target is .*; expected sm_80 or later, for {dtype}"):
             tvmconv.compile(workload, target)
     depthwise = ConvWorkload.depthwise((1, 16, 8, 8), (16, 1, 3, 3), dtype=dtype)
-    for refused in (layer((1, 16, 8, 8), (18, 16, 3, 3), dtype).workload, depthwise):
-        with pytest.raises(InvalidArgumentError, match=f"dtype is '{dtype}'; expected float32, .*in fours"):
+    thin = layer((1, 16, 8, 8), (18, 16, 3, 3), dtype).workload
+    for refused, why in ((thin, "takes output channels in multiples of 4, not 18"), (depthwise, "is for dense convolutions")):
+        with pytest.raises(InvalidArgumentError, match=why):
             tvmconv.compile(refused, SM_90)
     with pytest.raises(InvalidArgumentError, match="algorithm is 'direct'; expected auto or tensor"):
         tvmconv.compile(workload, SM_90, algorithm="direct")
