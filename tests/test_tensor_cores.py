@@ -351,7 +351,8 @@ def test_integers_that_it_takes(dtype: str) -> None:
             tvmconv.compile(workload, target)
     depthwise = ConvWorkload.depthwise((1, 16, 8, 8), (16, 1, 3, 3), dtype=dtype)
     thin = layer((1, 16, 8, 8), (18, 16, 3, 3), dtype).workload
-    for refused, why in ((thin, "takes output channels in multiples of 4, not 18"), (depthwise, "is for dense convolutions")):
+    whys = "takes output channels in multiples of 4, not 18", "is for dense convolutions"
+    for refused, why in zip((thin, depthwise), whys, strict=True):
         with pytest.raises(InvalidArgumentError, match=why):
             tvmconv.compile(refused, SM_90)
     with pytest.raises(InvalidArgumentError, match="algorithm is 'direct'; expected auto or tensor"):
