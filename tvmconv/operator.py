@@ -18,7 +18,7 @@ from .arrays import Operand
 from .calls import Calls, Launch, given
 from .dispatch import Selection, registry, select, template_named
 from .errors import InvalidArgumentError
-from .lowering import KERNEL_NAME, build_kernel, lower
+from .lowering import KERNEL_NAME, MOST_TILES, build_kernel, lower
 from .precision import DEFAULT
 from .problem import Problem
 from .targets import backend_of, cross_triple, cuda_arch, device_of, resolve_target
@@ -92,9 +92,11 @@ class Operator:
             return self.workload
         row, column = self.workload.x_layout.spatial
         places = {"batch": 0, "height": row, "width": column}
-        return msgspec.structs.replace(
-            self.workload, **{name: x.shape[places[name]] for name in self.problem.open_sizes}
-        )
+        sizes = {name: x.shape[places[name]] for name in self.problem.open_sizes}
+        workload = msgspec.structs.replace(self.workload, **sizes)
+        if self.problem.has_open_planes and max(workload.output_size) > MOST_TILES:
+            raise InvalidArgumentError("x", x.shape, f"an output of at most {MOST_TILES} rows and columns")
+        return workload
 
     @property
     def workspace_bytes(self) -> int:
