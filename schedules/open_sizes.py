@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from statistics import fmean
 
 import msgspec
@@ -22,24 +21,31 @@ LITTLE_WASTE = 1.1
 """The largest mean waste, as a multiple of the rows there are, of the rows of a task."""
 
 
+def least_planes(workload: ConvWorkload) -> dict[str, int]:
+    """Return the least height and width of an input that the workload's kernel fits, by name."""
+    (top, left, bottom, right), window = workload.padding, workload.window
+    return {"height": max(1, window[0] - top - bottom), "width": max(1, window[1] - left - right)}
+
+
 def samples(problem: Problem) -> list[ConvWorkload]:
     """Return the workloads by which a configuration is chosen: the problem's, and smaller and larger planes if open."""
     workload = problem.workload
     if not problem.has_open_planes:
         return [workload]
-    (top, left, bottom, right), window = workload.padding, workload.window
-    least = {"height": max(1, window[0] - top - bottom), "width": max(1, window[1] - left - right)}
+    least = {name: size for name, size in least_planes(workload).items() if name in problem.open_sizes}
     planes = (
-        {name: max(least[name], round(share * getattr(workload, name))) for name in problem.open_sizes if name in least}
-        for share in SHARES
+        {name: max(size, round(share * getattr(workload, name))) for name, size in least.items()} for share in SHARES
     )
     return [msgspec.structs.replace(workload, **sizes) for sizes in planes]
 
 
-def few_rows(workloads: Sequence[ConvWorkload], rows: int, most: int) -> int:
-    """Return how many times so many rows a task has at most, such that it wastes little on planes of any height."""
+def few_rows(problem: Problem, rows: int, most: int) -> int:
+    """Return how many times so many rows a task has: `most`, or less where planes are open and that wastes much."""
+    if not problem.has_open_planes:
+        return most
+    heights = [workload.output_size[0] for workload in samples(problem)]
 
     def waste(tiles: int) -> float:
-        return fmean(wasted(workload.output_size[0], tiles * rows) for workload in workloads)
+        return fmean(wasted(height, tiles * rows) for height in heights)
 
     return max((tiles for tiles in range(1, most + 1) if waste(tiles) <= LITTLE_WASTE), default=1)

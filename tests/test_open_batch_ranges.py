@@ -91,7 +91,7 @@ def parts() -> list[Part]:
 
 def test_the_kernel_for_the_batch_runs() -> None:
     func, workspace = join(parts())
-    twin = build(tvm.IRModule({KERNEL_NAME: serial_twin(limited(func, workspace))}), CPU)
+    twin = build(tvm.IRModule({KERNEL_NAME: serial_twin(limited(func, workspace, SM_90))}), CPU)
     for batch, high in ((1, None), (2, None), (3, 6.0), (4, 6.0), (5, 1.0), (9, 1.0)):
         epilogue = msgspec.structs.replace(DEPTHWISE.epilogue, high=high)
         workload = msgspec.structs.replace(at(DEPTHWISE, batch), epilogue=epilogue)
@@ -105,7 +105,7 @@ def test_the_kernel_for_the_batch_runs() -> None:
 def test_a_batch_past_32_bits_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """An image has 6 * 13 * 11 numbers of four bytes: two of them are not past the limit that is set, three are."""
     monkeypatch.setattr("tvmconv.lowering.ranges.MOST_BYTES", 2 * 4 * 6 * 13 * 11)
-    twin = build(tvm.IRModule({KERNEL_NAME: serial_twin(limited(*join(parts())))}), CPU)
+    twin = build(tvm.IRModule({KERNEL_NAME: serial_twin(limited(*join(parts()), SM_90))}), CPU)
     for batch in (2, 3):
         tensors = [tvm.runtime.tensor(array) for array in random_operands(at(DEPTHWISE, batch)).values()]
         if batch == 2:

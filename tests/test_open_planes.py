@@ -11,6 +11,7 @@ import pytest
 import tvmconv
 from tvmconv import ConvWorkload, load
 from tvmconv.errors import InvalidArgumentError, UnsupportedModelError
+from tvmconv.lowering import MOST_TILES
 from tvmconv.network import Network, build, import_model
 from tvmconv.problem import OPEN_SIZES, Problem
 from tvmconv.schedules.open_sizes import LITTLE_WASTE, few_rows, samples
@@ -63,6 +64,14 @@ def test_open_width_alone() -> None:
         operator(np.zeros((2, 3, 1, 40), "float32"), operands["w"])
 
 
+def test_more_tiles_than_a_kernel_counts() -> None:
+    operator = tvmconv.compile(ConvWorkload.depthwise((1, 1, 1, 40), (1, 1, 1, 1)), open_sizes=("width",))
+    w = np.ones((1, 1, 1, 1), "float32")
+    assert operator(np.ones((1, 1, 1, MOST_TILES), "float32"), w).sum() == MOST_TILES
+    with pytest.raises(InvalidArgumentError, match=f"x is .*; expected an output of at most {MOST_TILES} rows and col"):
+        operator(np.ones((1, 1, 1, MOST_TILES + 1), "float32"), w)
+
+
 def test_configurations_for_any_size_waste_little() -> None:
     """Where planes are known a task may be all rows of one; for others it is a few, of which most are needed."""
     workload = ConvWorkload.conv2d((1, 64, 55, 55), (64, 64, 3, 3))
@@ -72,7 +81,7 @@ def test_configurations_for_any_size_waste_little() -> None:
     heights = [each.output_size[0] for each in samples(problem)]
     assert min(heights) < 55 < max(heights)
     assert sum(wasted(height, opened.config.rows * opened.config.tiles) for height in heights) / 5 <= LITTLE_WASTE
-    assert few_rows(samples(problem), 1, 55) < 55
+    assert few_rows(problem, 1, 55) < 55
     assert samples(Problem(workload)) == [workload]
     assert known.template is opened.template
 
@@ -128,6 +137,30 @@ def test_planes_too_small_for_a_kernel_are_refused() -> None:
     check(network, graph.model(graph.nodes[-1].output[0]), (1, 3, 5, 9), (1, 3, 23, 9))
     with pytest.raises(InvalidArgumentError, match="sizes for which 1 <= height - 4 <= "):
         network(image(1, 3, 4, 9))
+
+
+def chosen_rows(graph: Graph) -> str:
+    """Add a choice of the rows of "x" where an input "v" is not zero."""
+    graph.inputs.append(graph._value("v", (8,)))
+    rows = graph.node("Squeeze", graph.node("NonZero", "v"), graph.constant([0], "int64"))
+    return graph.node("Gather", "x", rows, axis=2)
+
+
+def test_sizes_that_numbers_decide() -> None:
+    """How many rows there are is known to no caller: it is in no condition."""
+    graph = Graph(("n", 3, 8, 9))
+    network = build(graph.model(graph.conv(chosen_rows(graph), (4, 3, 3, 3))))
+    assert [layer.convolution.open_sizes for layer in network.layers] == [OPEN_SIZES[:2]]
+    x, v = image(2, 3, 8, 9), np.array([1, 0, 1, 1, 0, 1, 1, 0], "float32")
+    closed = Graph((2, 3, 5, 9))
+    (expected,) = ReferenceEvaluator(closed.model(closed.conv("x", (4, 3, 3, 3)))).run(None, {"x": x[:, :, v > 0]})
+    np.testing.assert_allclose(network(x, v), expected, rtol=0, atol=1e-5)
+
+
+def test_sizes_that_numbers_decide_and_have_to_agree() -> None:
+    graph = Graph((1, 3, "height", 9))
+    with pytest.raises(UnsupportedModelError, match="have to be equal, and no input has them"):
+        build(graph.model(graph.conv(graph.node("Concat", "x", chosen_rows(graph), axis=1), (4, 6, 3, 3))))
 
 
 RESIZED = {

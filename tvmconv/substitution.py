@@ -8,6 +8,7 @@ from typing import Any
 import tvm
 import tvm_ffi
 from tvm import tirx
+from tvm.sym import Analyzer
 
 
 def substitute(node: Any, values: Mapping[tvm.ir.Var, Any]) -> Any:
@@ -19,3 +20,8 @@ def substitute(node: Any, values: Mapping[tvm.ir.Var, Any]) -> Any:
         var: tirx.IntImm(var.ty.dtype, value) if isinstance(value, int) else value for var, value in values.items()
     }
     return tvm_ffi.structural_map(node, (tvm.ir.Var, lambda var: expressions.get(var, var)))
+
+
+def evaluated(size: Any, values: Mapping[tvm.ir.Var, int]) -> int:
+    """Return the number that an expression is with numbers for all of its variables."""
+    return int(Analyzer().simplify(substitute(size, values)))

@@ -16,11 +16,10 @@ import tvm
 import tvm_ffi
 from tvm import tirx
 from tvm.s_tir.stmt import SBlock, SBlockRealize
-from tvm.sym.analyzer import Analyzer
 from tvm.tirx.analysis import undefined_vars
 
 from .compute.open_sizes import VARIABLES
-from .substitution import substitute
+from .substitution import evaluated
 from .targets import backend_of
 
 Spec = tuple[tuple[Any, ...], str]
@@ -104,8 +103,8 @@ def take_out(func: tirx.PrimFunc, target: tvm.target.Target) -> tuple[tirx.PrimF
 
 def _array(buffer: tvm.ir.Var) -> Array:
     """Return what a call has to know of a buffer; one of its sizes may be a multiple of the batch."""
-    sizes, analyzer = buffer.ty.shape, Analyzer()
-    shape = tuple(int(analyzer.simplify(substitute(size, {VARIABLES["batch"]: 1}))) for size in sizes)
+    sizes = buffer.ty.shape
+    shape = tuple(evaluated(size, {VARIABLES["batch"]: 1}) for size in sizes)
     growth = (Growth(place) for place, size in enumerate(sizes) if not isinstance(size, tirx.IntImm))
     return (shape, str(buffer.ty.dtype)), next(growth, None)
 

@@ -36,6 +36,7 @@ VERSION = 2
 LAYOUTS = Layouts(x=("NCHW", "NCHWc"), output=("NCHW", "NCHWc"))
 
 OPEN_SIZES: tuple[str, ...] = ("batch", "height", "width")
+
 STAGED_BYTES = 16 * 1024
 """The bytes that the default configuration aims to stage at once, so that reading and computing take turns often."""
 
@@ -220,8 +221,7 @@ def _tiles(problem: Problem, rows: int, channels: int) -> int:
     row_bytes = staged_bytes(workload) * workload.read_by((rows, width))[1] * channels
     tiles = max(1, (STAGED_BYTES // row_bytes - workload.window[0]) // (rows * workload.stride[0]))
     steps = ceil_div(height, rows)
-    tiles = ceil_div(steps, ceil_div(steps, tiles))
-    return few_rows(samples(problem), rows, tiles) if problem.has_open_planes else tiles
+    return few_rows(problem, rows, ceil_div(steps, ceil_div(steps, tiles)))
 
 
 def estimate(problem: Problem, config: Config, target: tvm.target.Target) -> float:

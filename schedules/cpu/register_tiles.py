@@ -137,8 +137,7 @@ def tiles_to_stage(problem: Problem, config: TileConfig, row_bytes: int) -> int:
     rows = max(1, STAGED_BYTES // row_bytes - workload.window[0]) // workload.stride[0]
     turns = ceil_div(TURNS, blocks(workload, config) * workload.batch)
     steps = ceil_div(workload.output_size[0], config.rows)
-    tiles = max(1, min(rows // config.rows, steps // turns))
-    return few_rows(samples(problem), config.rows, tiles) if problem.has_open_planes else tiles
+    return few_rows(problem, config.rows, max(1, min(rows // config.rows, steps // turns)))
 
 
 def schedule_tiles(sch: Schedule, workload: ConvWorkload, config: TileConfig, name: str, staged: str) -> None:

@@ -82,8 +82,7 @@ def build_kernel(
 def build_function(func: tirx.PrimFunc, target: tvm.target.Target) -> Kernel:
     """Build the kernel of a scheduled function, under its name."""
     func, workspace = take_out(func, target)
-    if backend_of(target).on_gpu:
-        func = limited(func, workspace)
+    func = limited(func, workspace, target)
     return Kernel(build(tvm.IRModule({str(func.attrs["global_symbol"]): func}), target), workspace)
 
 

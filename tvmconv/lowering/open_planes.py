@@ -9,13 +9,12 @@ import tvm_ffi
 from tvm import tirx
 from tvm.ir.expr import TensorLoad
 from tvm.s_tir.stmt import SBlock, SBlockRealize
-from tvm.sym import Analyzer
 from tvm.tirx.analysis import undefined_vars
 
 from ..compute import with_open_sizes
 from ..compute.open_sizes import VARIABLES
 from ..problem import Problem
-from ..substitution import substitute
+from ..substitution import evaluated, substitute
 
 MOST_TILES = 2**20
 """The largest number of tiles along the height or the width of an output of open size, few enough for 32 bits."""
@@ -55,7 +54,7 @@ def _stores(func: tirx.PrimFunc, output: tvm.ir.Var) -> list[tirx.For]:
     found: list[tirx.For] = []
 
     def visit(loop: tirx.For) -> None:
-        realize = _innermost(loop)
+        _, realize = _nest(loop)
         store = realize.block.body if isinstance(realize, SBlockRealize) else None
         if isinstance(store, tirx.BufferStore) and store.buffer.same_as(output):
             found.append(loop)
@@ -65,21 +64,20 @@ def _stores(func: tirx.PrimFunc, output: tvm.ir.Var) -> list[tirx.For]:
     return [loop for loop in found if not any(loop.same_as(each) for each in inner)]
 
 
-def _innermost(stmt: tirx.Stmt) -> tirx.Stmt:
+def _nest(stmt: tirx.Stmt) -> tuple[list[tirx.For], tirx.Stmt]:
+    """Return the loops of a nest, the outermost first, and what is in the innermost."""
+    loops = []
     while isinstance(stmt, tirx.For):
+        loops.append(stmt)
         stmt = stmt.body
-    return stmt
+    return loops, stmt
 
 
 def _cut(
     loop: tirx.For, ends: dict[int, tirx.PrimExpr], inputs: Sequence[tvm.ir.Var]
 ) -> tuple[tirx.PrimExpr, tirx.Stmt]:
     """Return the test that all elements which the loops store are inside, and loops that store only those inside."""
-    loops: list[tirx.For] = []
-    stmt: tirx.Stmt = loop
-    while isinstance(stmt, tirx.For):
-        loops.append(stmt)
-        stmt = stmt.body
+    loops, stmt = _nest(loop)
     block = stmt.block
     bound = {axis.var: value for axis, value in zip(block.iter_vars, stmt.iter_values, strict=True)}
     store = substitute(block.body, bound)
@@ -135,7 +133,7 @@ def _tile_counts(rounded: Sequence[tirx.PrimExpr], exact: Sequence[tirx.PrimExpr
     counts = {}
     for whole, size in zip(rounded, exact, strict=True):
         for var in set(undefined_vars(whole)) - set(VARIABLES.values()):
-            step = int(Analyzer().simplify(substitute(whole, {var: tirx.const(1, "int32")})))
+            step = evaluated(whole, {var: 1})
             count = tirx.truncdiv(size + (step - 1), tirx.const(step, "int32"))
             # Bounds that TVM sees: it would make much code for a number of tiles below zero.
             counts[var] = tirx.min(tirx.max(count, 1), MOST_TILES)

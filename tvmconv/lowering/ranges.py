@@ -6,12 +6,14 @@ from collections.abc import Sequence
 from math import prod
 from typing import NamedTuple
 
+import tvm
 from tvm import tirx
 from tvm.ir import StringImm
 from tvm.s_tir.stmt import SBlock, SBlockRealize
 
 from ..compute.open_sizes import VARIABLES
 from ..substitution import substitute
+from ..targets import backend_of
 from ..workspace import Array, Growth, Workspace
 from .signatures import itemsize
 
@@ -67,11 +69,14 @@ def _told_apart(part: Part) -> list[tuple[Array, int]]:
     return [(array, arrays[:place].count(array)) for place, array in enumerate(arrays)]
 
 
-def limited(func: tirx.PrimFunc, workspace: Workspace) -> tirx.PrimFunc:
+def limited(func: tirx.PrimFunc, workspace: Workspace, target: tvm.target.Target) -> tirx.PrimFunc:
     """Return a function, with its workspace, that refuses open batches whose arrays TVM could not count in 32 bits.
 
+    Of a CPU's functions it is the same one: callers limit elements, and bytes are counted in 64 bits there.
     Before: `def kernel(x, w, output): A`. After: `def kernel(x, w, output): assert batch <= 1000; A`.
     """
+    if not backend_of(target).on_gpu:
+        return func
     operands = func.params[: len(func.params) - len(workspace.parameters)]
     of_an_image = [
         prod(map(int, operand.ty.shape[1:])) * itemsize(operand.ty.dtype)

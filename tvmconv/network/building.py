@@ -22,6 +22,7 @@ from .limits import conditions, with_limits
 from .model import Model
 from .network import Network
 from .powers import simplify_powers
+from .sites import find_convolutions
 from .summing import sum_in_float32
 
 logger = logging.getLogger(__name__)
@@ -49,6 +50,8 @@ def build(model: Any, target: Any = "llvm", sparse: str = "auto", precision: str
     mod = sum_in_float32(simplify_powers(simplify_batch_norms(mod)))
     executable = compile_network(mod, resolved)
     kernels = _machine_code(mod, resolved)
+    opened = source.open_sizes
+    sites = [site for site in find_convolutions(source.mod) if site.workload is not None] if opened else []
     return Network(
         executable,
         str(resolved),
@@ -57,8 +60,8 @@ def build(model: Any, target: Any = "llvm", sparse: str = "auto", precision: str
         layers,
         kernels,
         source.constant_outputs(),
-        with_limits(source.mod, source.open_sizes),
-        conditions(source.mod),
+        with_limits(sites, opened),
+        conditions(source.mod, sites, opened),
     )
 
 

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from math import prod
 
 import tvm
 from tvm import relax
-from tvm.sym import Analyzer
 from tvm.tirx.analysis import undefined_vars
 
 from ..compute import with_sizes
 from ..dtypes import FLOATS, one_of
 from ..errors import InvalidArgumentError
 from ..problem import ASSUMED_BATCH
-from ..substitution import substitute
+from ..substitution import evaluated
 from ..workload import ConvWorkload
 from .constants import constant_value, sizes_of, static_shape
 from .graph import operator_name
@@ -51,6 +51,9 @@ def describe_linear(name: str, call: relax.Call) -> Convolution:
     return Convolution(name, described(workload, x), "NC", workload.flops, workload, None, tuple(open_sizes(x)))
 
 
+GIVE_SIZES = "give it as `shapes` (--input-shapes)"
+"""The way to get a kernel for a convolution with too many open sizes, in words."""
+
 ASSUMED_SIDE = 224
 """The height or width of a model's images that kernels are chosen for where it is known only when the model runs."""
 
@@ -66,6 +69,11 @@ def described(workload: ConvWorkload, x: relax.TensorType) -> str:
     return size_text(with_sizes(workload, open_sizes(x)))
 
 
+def redescribed(convolution: Convolution, workload: ConvWorkload, x: relax.TensorType) -> Convolution:
+    """Return the description of a convolution of x with another workload."""
+    return replace(convolution, description=described(workload, x), workload=workload)
+
+
 def _assumed_shape(x: relax.TensorType) -> tuple[int, ...]:
     """Return the sizes of a tensor, with those assumed in the place of others that are known only when the model runs.
 
@@ -73,10 +81,7 @@ def _assumed_shape(x: relax.TensorType) -> tuple[int, ...]:
     """
 
     def assumed(size: int | tvm.tirx.PrimExpr, usual: int) -> int:
-        if isinstance(size, int):
-            return size
-        values = dict.fromkeys(undefined_vars(size), usual)
-        return int(Analyzer().simplify(substitute(size, values)))
+        return size if isinstance(size, int) else evaluated(size, dict.fromkeys(undefined_vars(size), usual))
 
     return tuple(assumed(size, ASSUMED_SIDE if axis else ASSUMED_BATCH) for axis, size in enumerate(sizes_of(x) or ()))
 
@@ -87,7 +92,7 @@ def describe(name: str, call: relax.Call) -> Convolution:
     is_too_open = obstacle is None and _is_too_open(call)
     if is_too_open:
         shape = _sizes(call.args[0].ty)
-        obstacle = f"the shape {shape} is known only when the model runs; give it as `shapes` (--input-shapes)"
+        obstacle = f"the shape {shape} is known only when the model runs; {GIVE_SIZES}"
     elif obstacle is None:
         try:
             workload = _workload(call)

@@ -19,6 +19,7 @@ from ..problem import Problem
 from ..targets import backend_of
 from ..workspace import Workspace, take_out
 from .constants import same_sizes
+from .convolutions import GIVE_SIZES
 from .graph import rebind
 from .layers import Layer
 from .layouts import choose_layouts
@@ -60,7 +61,7 @@ def _left_to_tvm(site: Site, target: tvm.target.Target) -> Site:
     """Return the site of a convolution without a kernel for its open sizes."""
     names = " and ".join(site.convolution.open_sizes)
     obstacle = f"the {names} is known only when the model runs, and no kernel for {target.kind.name} takes it so"
-    obstacle += "; give it as `shapes` (--input-shapes)"
+    obstacle += f"; {GIVE_SIZES}"
     convolution = replace(site.convolution, workload=None, obstacle=obstacle, open_sizes=(), is_too_open=True)
     return Site(convolution, None, (), site.output)
 
@@ -140,8 +141,7 @@ def _kernel(
         parts.append(lowering.Part(least, *take_out(func, target)))
         packings.append(packing)
     func, workspace = lowering.join(parts, own_weights=constant)
-    if backend_of(target).on_gpu:
-        func = lowering.limited(func, workspace)
+    func = lowering.limited(func, workspace, target)
     return NetworkKernel(builder.add_func(func, name), tuple(packings) if constant else (), workspace)
 
 
@@ -159,7 +159,7 @@ def _call(site: Site, weight: np.ndarray | None, kernel: NetworkKernel) -> relax
     Tensors with one spatial axis get a second one of size 1 for the kernel. To Relax the workspace is further outputs
     that nobody reads, so that it plans their memory together with all other memory.
     """
-    workload = with_sizes(site.described, site.sizes)
+    workload = site.shaped
     *shapes, _ = workload.in_nchw().operands.values()
     operands = [_shaped(operand, shape) for operand, (shape, _) in zip(site.operands, shapes, strict=True)]
     if weight is not None:
@@ -183,7 +183,7 @@ def _sparse_call(site: Site, choice: SparseChoice) -> relax.Expr:
 
 def _reshaped(call: relax.Expr, site: Site) -> relax.Expr:
     """Return a kernel's output in the shape that the model has."""
-    shape = with_sizes(site.described, site.sizes).output_shape
+    shape = site.shaped.output_shape
     return call if same_sizes(site.output.ty, shape) else relax.op.reshape(call, site.output.ty.shape)
 
 

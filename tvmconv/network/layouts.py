@@ -15,7 +15,6 @@ import msgspec
 import tvm
 from tvm import relax
 
-from ..compute import with_sizes
 from ..dispatch import algorithms_for, least_cycles
 from ..layout import data_layout
 from ..precision import DEFAULT
@@ -24,7 +23,7 @@ from ..schedules.cpu.machine import native_lanes
 from ..targets import backend_of
 from ..workload import ConvWorkload, channel_block
 from .constants import same_sizes, sizes_of, static_shape
-from .convolutions import described
+from .convolutions import redescribed
 from .graph import Block, blocks_of, free_variables, operator_name
 from .sites import Site
 
@@ -143,8 +142,7 @@ class Part:
     def _takes_blocks(self, site: Site) -> bool:
         """Return whether a template can run a convolution with both ends in blocks, where their channels allow it."""
         workload, x = site.described, site.operands[0]
-        shaped = with_sizes(workload, site.sizes)
-        if not same_sizes(x.ty, shaped.x_shape) or not same_sizes(site.output.ty, shaped.output_shape):
+        if not same_sizes(x.ty, site.shaped.x_shape) or not same_sizes(site.output.ty, site.shaped.output_shape):
             return False  # one with a single spatial axis, or a linear layer
         if workload.epilogue.residual and not isinstance(site.operands[-1], relax.Var):
             return False  # a constant, which is in NCHW
@@ -192,8 +190,7 @@ def _with_layouts(site: Site, in_blocks: Collection[relax.Var], layout: str) -> 
     if not chosen:
         return site
     workload = msgspec.structs.replace(site.described, **chosen)
-    description = described(workload, site.operands[0].ty)
-    convolution = replace(site.convolution, description=description, workload=workload)
+    convolution = redescribed(site.convolution, workload, site.operands[0].ty)
     return replace(site, convolution=convolution, workload=workload)
 
 

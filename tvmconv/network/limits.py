@@ -2,38 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from math import prod
 
 import tvm
 from tvm import tirx
 from tvm.sym import Analyzer
 
-from ..compute import with_sizes
+from ..errors import UnsupportedModelError
 from ..lowering import MOST_TILES
-from ..substitution import substitute
+from ..substitution import evaluated
 from ..workload import MAX_ELEMENTS
 from .agreement import agreements
 from .convolutions import size_text
-from .sites import find_convolutions
-from .sizes import OpenSize, as_name
+from .sites import Site
+from .sizes import OpenSize
 
 Shape = Sequence[int | tirx.Expr]
 
 
-def with_limits(mod: tvm.IRModule, sizes: Sequence[OpenSize]) -> tuple[OpenSize, ...]:
-    """Return the open sizes, none larger than lets each tensor of the module's convolutions have `MAX_ELEMENTS`.
+def with_limits(sites: Sequence[Site], sizes: Sequence[OpenSize]) -> tuple[OpenSize, ...]:
+    """Return the open sizes, none larger than lets each tensor of the convolutions have `MAX_ELEMENTS`.
 
     Tensors with several open sizes limit none of them: see `conditions`.
     """
     limited = {size.name: size for size in sizes}
-    for site in find_convolutions(mod):
-        if site.workload is None:
-            continue
-        for tensor, shape in with_sizes(site.workload, site.sizes).tensors.items():
-            variables = {
-                var for size in shape if not isinstance(size, int) for var in tirx.analysis.undefined_vars(size)
-            }
+    for site in sites:
+        for tensor, shape in site.shaped.tensors.items():
+            variables = _variables(shape)
             if len(variables) != 1 or (size := limited.get((var := variables.pop()).name)) is None:
                 continue
             most = min(size.most or MAX_ELEMENTS, MAX_ELEMENTS)
@@ -45,30 +41,42 @@ def with_limits(mod: tvm.IRModule, sizes: Sequence[OpenSize]) -> tuple[OpenSize,
     return tuple(limited.values())
 
 
-def conditions(mod: tvm.IRModule) -> tuple[str, ...]:
+def conditions(mod: tvm.IRModule, sites: Sequence[Site], sizes: Sequence[OpenSize]) -> tuple[str, ...]:
     """Return what has to be true of the open sizes of a network's inputs, as expressions of Python with their names.
 
     Sizes that agree when the model runs are equal, each convolution has outputs, no more than kernels can count, and
-    each of its tensors with several open sizes has at most `MAX_ELEMENTS`.
+    each of its tensors with several open sizes has at most `MAX_ELEMENTS`. Sizes that the model's numbers decide, such
+    as how many are not zero, are in none; raises `UnsupportedModelError` where they would have to agree.
     """
-    found = [f"{_text(size)} == {_text(other)}" for size, other in agreements(mod)]
-    for site in find_convolutions(mod):
-        if site.workload is None:
-            continue
-        workload = with_sizes(site.workload, site.sizes)
-        found += [f"1 <= {_text(size)} <= {MOST_TILES}" for size in workload.output_size if not isinstance(size, int)]
+    names = {size.name for size in sizes}
+    found = []
+    for pair in agreements(mod):
+        if not _known(pair, names):
+            texts = " and ".join(map(_text, pair))
+            raise UnsupportedModelError(f"the sizes {texts} have to be equal, and no input has them")
+        found.append(" == ".join(map(_text, pair)))
+    for site in sites:
+        workload = site.shaped
+        open_outputs = [size for size in workload.output_size if not isinstance(size, int) and _known([size], names)]
+        found += [f"1 <= {_text(size)} <= {MOST_TILES}" for size in open_outputs]
         for shape in workload.tensors.values():
-            if sum(not isinstance(size, int) for size in shape) > 1:
+            if sum(not isinstance(size, int) for size in shape) > 1 and _known(shape, names):
                 found.append(f"{' * '.join(f'({_text(size)})' for size in shape)} <= {MAX_ELEMENTS}")
     return tuple(dict.fromkeys(found))
 
 
+def _variables(shape: Shape) -> set[tirx.Var]:
+    return {var for size in shape if not isinstance(size, int) for var in tirx.analysis.undefined_vars(size)}
+
+
+def _known(shape: Shape, names: Collection[str]) -> bool:
+    """Return whether sizes of these names decide on a shape."""
+    return all(var.name in names for var in _variables(shape))
+
+
 def _text(size: int | tirx.Expr) -> str:
     """Return a size as an expression of Python."""
-    if isinstance(size, int):
-        return str(size)
-    names = {var: tirx.Var(as_name(var.name), var.ty.dtype) for var in tirx.analysis.undefined_vars(size)}
-    return size_text(Analyzer().simplify(substitute(size, names)))
+    return str(size) if isinstance(size, int) else size_text(Analyzer().simplify(size))
 
 
 def _largest(shape: Shape, var: tirx.Var, most: int) -> int:
@@ -85,7 +93,4 @@ def _largest(shape: Shape, var: tirx.Var, most: int) -> int:
 
 def _elements(shape: Shape, var: tirx.Var, value: int) -> int:
     """Return the number of elements of a shape for a value of its variable."""
-    analyzer = Analyzer()
-    return prod(
-        size if isinstance(size, int) else int(analyzer.simplify(substitute(size, {var: value}))) for size in shape
-    )
+    return prod(size if isinstance(size, int) else evaluated(size, {var: value}) for size in shape)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from tvm import relax, te, tirx
 
-from .constants import Array
+from .constants import Array, sizes_of
 from .faults import Refused
 from .onnx_node import OPEN_HINT, Node
 
@@ -56,8 +56,8 @@ def windows(node: Node) -> list[Window]:
     strides, dilations = (node.attributes.get(key) or ones for key in ("strides", "dilations"))
     pads, auto_pad = node.attributes.get("pads") or zeros, node.text("auto_pad", "NOTSET")
     round_up = node.attributes.get("ceil_mode", 0) == 1
-    sizes = list(node.operands[0].ty.shape)[2:]
-    is_open = not all(isinstance(size, tirx.IntImm) for size in sizes)
+    sizes = (sizes_of(node.operands[0].ty) or ())[2:]
+    is_open = not all(isinstance(size, int) for size in sizes)
     if len(sizes) != len(kernel) or (is_open and (round_up or auto_pad in ("SAME_UPPER", "SAME_LOWER"))):
         raise Refused("the size of its input is known only when the model runs", OPEN_HINT)
     if min(*kernel, *strides, *dilations) < 1 or min(pads) < 0:
@@ -66,8 +66,7 @@ def windows(node: Node) -> list[Window]:
         )
     found = []
     for axis, (size, stride, dilation) in enumerate(zip(kernel, strides, dilations, strict=True)):
-        inputs = int(sizes[axis]) if isinstance(sizes[axis], tirx.IntImm) else sizes[axis]
-        extent = (size - 1) * dilation + 1
+        inputs, extent = sizes[axis], (size - 1) * dilation + 1
         before, after = pads[axis], pads[axis + len(kernel)]
         if auto_pad in ("SAME_UPPER", "SAME_LOWER"):
             outputs = -(-inputs // stride)
@@ -93,7 +92,7 @@ def max_pool(node: Node) -> relax.Expr:
     y = node.emit(_pooled("max", node.operands[0], axes, True))
     if node.outputs == 1:
         return y
-    node.shape()
+    node.shape()  # places are counted through the whole input
     by_columns = node.attributes.get("storage_order", 0) == 1
     return relax.Tuple([y, _indices(node, y, axes, by_columns)])
 

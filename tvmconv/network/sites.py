@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import isfinite
 
 import msgspec
@@ -10,11 +10,12 @@ import numpy as np
 import tvm
 from tvm import relax
 
+from ..compute import with_sizes
 from ..epilogue import Epilogue
 from ..problem import Problem
 from ..workload import ConvWorkload
 from .constants import constant_value
-from .convolutions import describe, describe_linear, described, is_convolution, is_linear, open_sizes
+from .convolutions import describe, describe_linear, is_convolution, is_linear, open_sizes, redescribed
 from .epilogue import Tail, follow, padding_before
 from .graph import Block, blocks_of
 from .layers import Convolution
@@ -44,6 +45,11 @@ class Site:
     def sizes(self) -> dict[str, tvm.tirx.PrimExpr]:
         """The workload's sizes that are known only when the model runs, by name."""
         return open_sizes(self.operands[0].ty)
+
+    @property
+    def shaped(self) -> ConvWorkload:
+        """The workload with the model's expressions in the place of sizes that are known only when it runs."""
+        return with_sizes(self.described, self.sizes)
 
     def problem(self, precision: str) -> Problem:
         """Return the problem that the kernel solves with a precision."""
@@ -88,8 +94,7 @@ def _site(var: relax.Var, call: relax.Call, convolution: Convolution, block: Blo
     operands = [data, call.args[1]]
     operands += [relax.const(vector.astype(np.float32)) for vector in (tail.scale, tail.shift) if vector is not None]
     operands += [tail.residual] if tail.residual is not None else []
-    description = described(workload, call.args[0].ty)
-    convolution = replace(convolution, description=description, workload=workload)
+    convolution = redescribed(convolution, workload, call.args[0].ty)
     return Site(convolution, workload, tuple(operands), tail.output, is_linear(call))
 
 

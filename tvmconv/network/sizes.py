@@ -64,11 +64,6 @@ def merged(sizes: Iterable[OpenSize]) -> dict[str, OpenSize]:
     return by_name
 
 
-def as_name(name: str) -> str:
-    """Return the name of an open size as one of Python: those of ONNX may have any characters."""
-    return re.sub(r"\W", "_", name)
-
-
 class Conditions:
     """The conditions that the open sizes of a call have to meet, beside their bounds."""
 
@@ -79,9 +74,8 @@ class Conditions:
 
     def require(self, values: Mapping[str, int]) -> None:
         """Raise `InvalidArgumentError` for sizes of which one is not true."""
-        known = {as_name(name): value for name, value in values.items()}
         for text, code in zip(self.texts, self._codes, strict=True):
-            if not eval(code, FUNCTIONS, known):
+            if not eval(code, FUNCTIONS, values):
                 raise InvalidArgumentError("sizes", dict(values), f"sizes for which {text}")
 
 

@@ -17,6 +17,7 @@ from ..errors import InvalidArgumentError
 from ..parameters import Activation, Padding
 from ..precision import DEFAULT, WORDS
 from ..problem import Problem
+from ..schedules.open_sizes import least_planes
 from ..targets import computes_with
 from ..workload import ConvWorkload
 
@@ -91,8 +92,7 @@ class Trial(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """
         if not self.open_sizes:
             return (self.workload,)
-        (top, left, bottom, right), window = self.workload.padding, self.workload.window
-        least = {"batch": 1, "height": max(1, window[0] - top - bottom), "width": max(1, window[1] - left - right)}
+        least = {"batch": 1, **least_planes(self.workload)}
 
         def sized(factor: int, more: int) -> ConvWorkload:
             sizes = {name: max(least[name], factor * getattr(self.workload, name) + more) for name in self.open_sizes}
