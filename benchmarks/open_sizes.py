@@ -27,9 +27,11 @@ from torch import nn
 
 from tvmconv import __version__, get_num_threads
 from tvmconv.bench import networks
-from tvmconv.bench.timing import measure
+from tvmconv.bench.network import file_bytes
+from tvmconv.bench.peers.onnxruntime import session_of
+from tvmconv.bench.timing import measure, use_threads_of_tvm
 from tvmconv.network import Network, build, import_model
-from tvmconv.targets import device_facts
+from tvmconv.targets import device_facts, resolve_target
 
 NETWORKS = ("resnet50", "mobilenet_v2", "squeezenet")
 SECONDS = 0.5
@@ -70,6 +72,7 @@ def main() -> None:
     parser.add_argument("--images", type=int, default=20, help="the number of image sizes for the U-Net")
     parser.add_argument("-o", "--output", type=Path, help="a JSON file to write")
     options = parser.parse_args()
+    use_threads_of_tvm(resolve_target("llvm"))
     rows: list[dict[str, Any]] = []
     report = {
         "device": str(device_facts("llvm")),
@@ -108,7 +111,7 @@ def exported(module: nn.Module, path: Path, axes: dict[int, str]) -> Path:
 
 def each_size(name: str, path: Path, shapes: Sequence[tuple[int, ...]], rounds: int) -> Iterator[dict[str, Any]]:
     """Yield a row for each shape of the input, of one network for all and one for each."""
-    (opened, seconds), session = built(path), onnx_runtime(path)
+    (opened, seconds), session = built(path), session_of(path.read_bytes())
     for shape in shapes:
         x = np.random.default_rng(1).standard_normal(shape).astype("float32")
         start = time.perf_counter()
@@ -129,7 +132,7 @@ def each_size(name: str, path: Path, shapes: Sequence[tuple[int, ...]], rounds: 
             "first": first,
             "times": times,
             "build": {"open": seconds, "known": known_seconds},
-            "file_bytes": {"open": file_bytes(opened), "known": file_bytes(known)},
+            "file_bytes": {"open": file_bytes(opened.export), "known": file_bytes(known.export)},
         }
 
 
@@ -138,19 +141,6 @@ def built(path: Path, shape: tuple[int, ...] | None = None) -> tuple[Network, fl
     start = time.perf_counter()
     network = build(import_model(path, shapes={"x": shape} if shape else None))
     return network, time.perf_counter() - start
-
-
-def onnx_runtime(path: Path) -> Any:
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = get_num_threads()
-    return onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
-
-
-def file_bytes(network: Network) -> int:
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "network.so"
-        network.export(path)
-        return path.stat().st_size
 
 
 if __name__ == "__main__":

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from functools import partial
 from math import prod
 from typing import Any
@@ -18,13 +17,11 @@ from typing import Any
 import numpy as np
 import tvm
 import tvm_ffi
+from emulated_memory import NEVER, VECTOR, Copies, HazardError, Memory, Pointer
 from tvm import tirx
-from tvm.sym.analyzer import Analyzer
 
 from tvmconv.dtypes import STORAGE_TYPES
-
-VECTOR = 16
-"""The bytes of a copy, and of the pieces of shared memory that accesses are told apart by."""
+from tvmconv.substitution import evaluated
 
 VECTORS = 8
 """The vectors of a row of a chunk."""
@@ -35,9 +32,6 @@ WARP = 32
 WARPGROUP = 4
 """The warps that work on one `wgmma`."""
 
-NEVER = 1 << 30
-"""The time of a write that has not arrived, or of a read that has not ended, in barriers."""
-
 BLOCKS, THREADS = ("blockIdx.x", "blockIdx.y"), ("threadIdx.x", "threadIdx.y", "threadIdx.z")
 """The axes of a grid and of a block, the innermost first."""
 
@@ -47,47 +41,6 @@ OPERATIONS: dict[str, Callable[[Any, Any], Any]] = {
     "GE": np.greater_equal, "EQ": np.equal, "NE": np.not_equal, "And": np.logical_and, "Or": np.logical_or,
     "BitwiseAnd": np.bitwise_and, "BitwiseXor": np.bitwise_xor, "Div": np.divide,
 }  # fmt: skip
-
-
-class HazardError(AssertionError):
-    """An access to shared memory before what it conflicts with is complete for all threads."""
-
-
-@dataclass
-class Memory:
-    """Rows of bytes: one for each block of shared memory, one for each thread of registers, and one of the GPU's."""
-
-    bytes: np.ndarray
-    row: np.ndarray
-    """The row of each thread."""
-    shared: bool = False
-    written: np.ndarray = field(init=False)
-    read: np.ndarray = field(init=False)
-
-    def __post_init__(self) -> None:
-        pieces = self.bytes.shape[0], -(-self.bytes.shape[1] // VECTOR)
-        self.written, self.read = np.full(pieces, NEVER), np.full(pieces, -1)
-
-
-@dataclass
-class Pointer:
-    """Addresses, in bytes, of the elements of a type."""
-
-    memory: Memory
-    address: np.ndarray
-    dtype: np.dtype[Any]
-
-
-@dataclass
-class Copies:
-    """What a group of asynchronous copies brings, until it is complete."""
-
-    places: list[tuple[Memory, np.ndarray, np.ndarray, np.ndarray]] = field(default_factory=list)
-
-
-def number_of(size: Any) -> int:
-    """Return a size, an expression of numbers."""
-    return int(Analyzer().simplify(size))
 
 
 def numpy_type(dtype: Any) -> np.dtype[Any]:
@@ -146,7 +99,7 @@ class Emulator:
         memory = self.memories[source]
         if isinstance(memory, str):
             dtype = numpy_type(stmt.buffer.dtype)
-            size = prod(map(number_of, stmt.buffer.shape)) * dtype.itemsize
+            size = prod(evaluated(each, {}) for each in stmt.buffer.shape) * dtype.itemsize
             array = self.arrays.setdefault(memory, np.full(size, 255, np.uint8))
             memory = Memory(array.reshape(-1).view(np.uint8)[None], np.zeros_like(self.lane))
         self.memories[stmt.buffer] = memory
@@ -402,6 +355,6 @@ def _uniform(value: Any) -> int:
 def _collect_extents(stmt: Any, extents: dict[str, int]) -> None:
     def note(attribute: tirx.AttrStmt) -> None:
         if attribute.attr_key == "thread_extent":
-            extents[str(attribute.node.thread_tag)] = number_of(attribute.value)
+            extents[str(attribute.node.thread_tag)] = evaluated(attribute.value, {})
 
     tvm_ffi.structural_walk(stmt, [(tirx.AttrStmt, note)])

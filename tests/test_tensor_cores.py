@@ -10,7 +10,8 @@ import pytest
 import tvm
 import tvm_ffi
 from device_functions import device_functions
-from emulated_gpu import Emulator, HazardError
+from emulated_gpu import Emulator
+from emulated_memory import HazardError
 from integer_cases import EXACT, INTEGERS, random_integers
 from spaces import check_space, check_whole_space
 from sparing import every

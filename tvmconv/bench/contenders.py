@@ -21,6 +21,7 @@ from .. import lowering
 from ..network import build, import_model
 from ..storage import export
 from ..targets import backend_of, device_of
+from .peers.onnxruntime import session_of
 from .timing import Call
 
 
@@ -118,16 +119,13 @@ class OnnxRuntime(Contender):
 
     def prepare(self, module: Any, x: Any, target: tvm.target.Target) -> Prepared:
         import numpy as np
-        import onnxruntime
         import torch
 
         buffer = io.BytesIO()
         # The exporter through TorchScript, which needs no further package.
         torch.onnx.export(module, (x,), buffer, input_names=["x"], output_names=["y"], dynamo=False)
         model = buffer.getvalue()
-        options = onnxruntime.SessionOptions()
-        options.intra_op_num_threads = torch.get_num_threads()
-        session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+        session = session_of(model)
         output = torch.empty(session.get_outputs()[0].shape)
         binding = session.io_binding()
         binding.bind_input("x", "cpu", 0, np.float32, tuple(x.shape), x.data_ptr())

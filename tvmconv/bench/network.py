@@ -168,7 +168,7 @@ def _prepared(contender: Contender, module: Any, x: Any, target: tvm.target.Targ
     start = time.perf_counter()
     prepared = contender.prepare(module, x, target)
     built = time.perf_counter()
-    row.file_bytes[contender.name] = _file_bytes(prepared)
+    row.file_bytes[contender.name] = file_bytes(prepared.save)
     saved = time.perf_counter()
     prepared.call()
     if x.is_cuda:
@@ -208,8 +208,9 @@ def _check(contender: Contender, y: Any, expected: Any, row: NetworkRow) -> None
         raise WrongResultError(f"{problem}: it differs by {found.error:.3g}, allowed {found.bound:.3g}")
 
 
-def _file_bytes(prepared: Prepared) -> int:
+def file_bytes(save: Callable[[Path], object]) -> int:
+    """Return the size of the file that a function writes a network to."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "network.so")
-        prepared.save(path)
+        save(path)
         return path.stat().st_size

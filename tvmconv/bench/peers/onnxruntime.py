@@ -35,16 +35,22 @@ class OnnxRuntime(Peer):
             raise RuntimeError(str(error)) from None
 
 
-def _call(workload: ConvWorkload, operands: Operands) -> Call:
-    """Return a call of a session whose weight is a constant of the model, laid out as it likes when it is made."""
-    import numpy as np
+def session_of(model: bytes) -> Any:
+    """Return a session of ONNX Runtime for a model on a CPU, on as many threads as PyTorch has."""
     import onnxruntime
     import torch
 
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = torch.get_num_threads()
-    model = _model(workload, operands["w"].reshape(workload.out_channels, -1, *workload.kernel).numpy())
-    session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+    return onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+
+
+def _call(workload: ConvWorkload, operands: Operands) -> Call:
+    """Return a call of a session whose weight is a constant of the model, laid out as it likes when it is made."""
+    import numpy as np
+    import torch
+
+    session = session_of(_model(workload, operands["w"].reshape(workload.out_channels, -1, *workload.kernel).numpy()))
     output = torch.empty(workload.output_shape)
     binding = session.io_binding()
     binding.bind_input("x", "cpu", 0, np.float32, workload.x_shape, operands["x"].data_ptr())
