@@ -222,6 +222,7 @@ DEPTHWISE_ON_GPU = [
     TIMES_COPY,
     times("with epilogue", OURS, over=("tvmconv-plain",), file=1),
     *beside(2, "float16", TIME, times("times PyTorch's better layout", *BETTER), TIMES_COPY),
+    *beside(3, "bfloat16", TIME, times("times PyTorch's better layout", *BETTER), TIMES_COPY),
 ]
 
 TENSOR_CORES = [

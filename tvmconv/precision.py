@@ -31,8 +31,9 @@ _ROWS = (
     ),
     Precision(
         "float32",
-        "What frameworks call float32: errors are small beside the largest sum of products nearby, and finite operands "
-        "give finite results; NaN and infinities may spread to outputs nearby.",
+        "What frameworks call float32: errors are small beside the largest sum of products nearby, where no element of "
+        "x or w is closer to zero than 2^-112, and finite operands give finite results; NaN and infinities may spread "
+        "to outputs nearby.",
         served_by=("float32", "strict"),
         operand_unit=0.0,
     ),
