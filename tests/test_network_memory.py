@@ -102,6 +102,21 @@ def test_an_array_is_as_large_as_the_largest_of_its_tensors() -> None:
     assert "alloc_storage" not in str(relax.transform.StaticPlanBlockMemory()(planned)[IN_MEMORY].script())
 
 
+def test_kernels_with_their_weights_compiled_in_share_memory() -> None:
+    graph, y, rng = Graph(("n", 16, 8, 8)), "x", np.random.default_rng(0)
+    for _ in range(4):
+        weight = rng.standard_normal((16, 16, 3, 3)) * (rng.random((16, 16, 3, 3)) < 0.1)
+        y = graph.node("Relu", graph.node("Conv", y, graph.constant(weight), pads=[1] * 4))
+    model = tvmconv.import_model(graph.model(y))
+    network, dense = (tvmconv.build(model, sparse=sparse) for sparse in ("always", "never"))
+    assert {layer.kernel for layer in network.layers} == {"tvmconv cpu/sparse"}
+    for batch in (3, 1, 7):
+        x = rng.standard_normal((batch, 16, 8, 8)).astype("float32")
+        np.testing.assert_allclose(network(x), dense(x), rtol=0, atol=1e-4)
+    sizes = network.machine[MEMORY_SIZES](tvm.runtime.tensor(x))
+    assert list(sizes) == [x.nbytes] * 2
+
+
 def _lowered(model: tvmconv.Model) -> tvm.IRModule:
     passes = [*cpu.legalize_passes(CPU), *cpu.dataflow_lower_passes(CPU)]
     return tvm.transform.Sequential(passes)(model.mod)

@@ -108,6 +108,7 @@ def _tensors(mod: tvm.IRModule) -> list[Tensor]:
     def read_in(value: relax.Expr) -> set[relax.Var]:
         return {owner for var in free_variables(value) for owner in owners.get(var, ())}
 
+    read_later = {var for binding in bindings for var in free_variables(binding.value)}
     for place, binding in enumerate(bindings):
         var, value = binding.var, binding.value
         read = read_in(value)
@@ -116,7 +117,7 @@ def _tensors(mod: tvm.IRModule) -> list[Tensor]:
             owners[var], first[var], last[var] = {var}, place, place
         elif isinstance(binding, relax.VarBinding) and _is_alias(value):
             owners[var] = read
-        elif not _is_launch(value, mod):
+        elif var in read_later or not _is_launch(value, mod):
             kept |= read
     kept |= read_in(main.body.body)
     return [_tensor(var, first[var], last[var]) for var in first if var not in kept]
@@ -203,9 +204,9 @@ def _is_alias(value: relax.Expr) -> bool:
 
 
 def _is_launch(value: relax.Expr, mod: tvm.IRModule) -> bool:
-    """Return whether a value is a call of a kernel that writes its results into what it is given, and keeps nothing."""
+    """Return whether a value is a call of a kernel, which writes into what it is given if its result is not read."""
     if not isinstance(value, relax.Call):
         return False
     if isinstance(value.op, GlobalVar):
         return isinstance(mod[value.op], tirx.PrimFunc)
-    return isinstance(value.op, relax.ExternFunc) and isinstance(value.ty, relax.TupleType) and not value.ty.fields
+    return isinstance(value.op, relax.ExternFunc)

@@ -77,13 +77,16 @@ class Session:
         """Give back the memory that is kept between calls, that of CUDA graphs and, on a GPU, that of the weights."""
         self._stop()
         self._arrays, self._needed = [], {}
-        tvm.get_global_func("vm.builtin.memory_manager.clear")()
 
     def _stop(self) -> None:
-        """Drop the machine with its graphs, when all work is done: TVM's machine has no way to drop a single graph."""
-        self._device.sync()
+        """Drop the machine with its graphs and weights: TVM's has no way to drop a single graph.
+
+        What nothing uses is freed in TVM's pools as well. On a GPU this waits for calls that are still under way, so
+        that no other machine's weights get to where theirs are.
+        """
         self._machine = None
         self._in_graphs.clear()
+        tvm.get_global_func("vm.builtin.memory_manager.clear")()
 
     def _in_arrays(self, inputs: Sequence[Any]) -> Any:
         shapes = tuple(tuple(each.shape) for each in inputs)
