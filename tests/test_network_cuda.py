@@ -21,11 +21,12 @@ import tvmconv
 from tvmconv import ConvWorkload, cuda, lowering
 from tvmconv.dispatch import select
 from tvmconv.errors import InvalidArgumentError
-from tvmconv.network.cuda_graphs import cuda_pipeline, with_cuda_graphs
+from tvmconv.network.cuda_graphs import with_cuda_graphs
 from tvmconv.network.kernels import use_kernels
-from tvmconv.network.network import IN_CAPTURE
 from tvmconv.network.packing import split_packing
+from tvmconv.network.pipeline import network_pipeline
 from tvmconv.network.separation import separate_convolutions
+from tvmconv.network.session import IN_CAPTURE, IN_GRAPHS, IN_MEMORY
 from tvmconv.problem import Problem
 from tvmconv.targets import resolve_target
 from tvmconv.testing import check_result, random_operands, serial_twin
@@ -128,7 +129,7 @@ def calls(mod: tvm.IRModule, function: str) -> list[str]:
 def test_launches_in_between_are_one_graph() -> None:
     """The graph has all but those that read the input or write the output; a caller's capture has them one by one."""
     target = resolve_target({"kind": "cuda", "arch": "sm_90"})
-    mod = cuda_pipeline(target)(use_kernels(five_layers().mod, target)[0])
+    mod = network_pipeline(target)(use_kernels(five_layers().mod, target)[0])
     memory, first, graph, last = calls(mod, "main")
     assert (memory, graph) == ("get_cached_alloc", "run_or_capture")
     assert calls(mod, IN_CAPTURE) == [memory, first, "main_cuda_graph_capture", last]
@@ -137,10 +138,20 @@ def test_launches_in_between_are_one_graph() -> None:
     assert all(name.startswith("tvmconv_direct") for name in (first, *captured, last))
 
 
-def test_sizes_known_only_at_run_time_are_in_no_graph() -> None:
+def test_a_graph_for_each_batch() -> None:
+    """It is for the batch and the memory that it was captured with; "main", whose memory may move, has no graph."""
     target = resolve_target({"kind": "cuda", "arch": "sm_90"})
-    network = tvmconv.build(five_layers("n"), target)
-    assert "run_or_capture" not in network._executable.as_text()
+    mod = network_pipeline(target)(use_kernels(five_layers("n").mod, target)[0])
+    names = ("main", IN_MEMORY, IN_GRAPHS, f"{IN_GRAPHS}_cuda_graph_capture")
+    launches = ("tvmconv_direct", "main", "run_or_capture")
+    named = {name: [each for each in calls(mod, name) if each.startswith(launches)] for name in names}
+    first, graph, last = named[IN_GRAPHS]
+    assert graph == "run_or_capture"
+    assert named[IN_MEMORY] == [first, names[-1], last]
+    assert named["main"] == [IN_MEMORY]
+    assert len(named[names[-1]]) == 3
+    assert [size.name for size in mod[names[-1]].params[-1].ty.values] == ["n", "memory_0_bytes", "memory_1_bytes"]
+    assert IN_CAPTURE not in {var.name_hint for var in mod.get_global_vars()}
 
 
 def test_sorting_is_in_no_graph() -> None:

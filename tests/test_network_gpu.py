@@ -95,7 +95,10 @@ def test_current_stream(module: torch.nn.Module, network: tvmconv.Network) -> No
 
 
 def test_a_graph_of_the_caller(module: torch.nn.Module, with_graphs: tvmconv.Network) -> None:
-    """Its replays compute anew; calls in between, of the network's own graph, and replays do not disturb each other."""
+    """Its replays compute anew; calls in between, of the network's own graph, and replays do not disturb each other.
+
+    Its memory is not given back.
+    """
     x = images(1)
     graph, stream = torch.cuda.CUDAGraph(), torch.cuda.Stream()
     with torch.cuda.stream(stream):
@@ -110,6 +113,7 @@ def test_a_graph_of_the_caller(module: torch.nn.Module, with_graphs: tvmconv.Net
             graph.replay()
             check(module, other, with_graphs(other))
             check(module, x, y)
+            with_graphs.release_memory()
     stream.synchronize()
 
 

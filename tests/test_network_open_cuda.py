@@ -60,10 +60,10 @@ def test_serial_twins_compute_every_batch() -> None:
         np.testing.assert_allclose(network(x), expected, rtol=0, atol=1e-5 * np.abs(expected).max())
 
 
-def test_it_builds_with_kernels_and_without_graphs() -> None:
+def test_it_builds_with_kernels_and_graphs() -> None:
     network = tvmconv.build(model("n"), SM_90)
     assert all(layer.kernel.startswith("tvmconv cuda/") for layer in network.layers)
-    assert "run_or_capture" not in network._executable.as_text()
+    assert "run_or_capture" in network._executable.as_text()
 
 
 def test_a_convolution_that_no_template_takes_is_left_to_tvm(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,10 +12,10 @@ from tvm import relax
 from .. import lowering
 from ..errors import UnsupportedModelError
 from ..targets import backend_of
-from .cuda_graphs import cuda_pipeline
 from .faults import Refused, tvm_at_work
 from .graph import blocks_of, free_variables, operator_name
 from .joining import join_outputs
+from .pipeline import network_pipeline
 from .separation import separate_convolutions
 from .spreading import lower_and_fuse, spread_over_threads
 
@@ -46,16 +46,14 @@ def _compiled(mod: tvm.IRModule, target: tvm.target.Target) -> Executable:
 
     An error that a pass of tvmconv raises between TVM's passes is a bug and stays as it is.
     """
-    pipeline = None
     if backend_of(target).on_gpu:
         mod = separate_convolutions(mod)
-        pipeline = cuda_pipeline(target)
     else:
         with tvm_at_work():
             mod = lower_and_fuse(mod, target)
         mod = spread_over_threads(mod, target)
     with tvm_at_work():
-        return lowering.build(mod, target, pipeline)
+        return lowering.build(mod, target, network_pipeline(target))
 
 
 def operator_at_fault(mod: tvm.IRModule, target: tvm.target.Target) -> tuple[str, str] | None:

@@ -4,37 +4,19 @@ from __future__ import annotations
 
 import tvm
 from tvm import relax
-from tvm.relax.backend.cuda.pipeline import (
-    dataflow_lower_passes,
-    finalize_passes,
-    legalize_passes,
-    library_dispatch_passes,
-)
 from tvm.relax.expr_functor import PyExprMutator, mutator
 from tvm.relax.utils import copy_with_new_vars
 
 from ..workspace import has_workspace
 from .graph import operator_name
-from .network import IN_CAPTURE
+from .memory_plan import open_sizes
+from .session import IN_CAPTURE, IN_GRAPHS, IN_MEMORY
 
 OPTION = "relax.backend.use_cuda_graph"
+SIZES_IN_GRAPHS = "relax.rewrite_cuda_graph.capture_symbolic_vars"
+"""The attribute of a function with the names of open sizes for which TVM's pass is to make a graph for each value."""
+
 RUN_OR_CAPTURE = "vm.builtin.cuda_graph.run_or_capture"
-
-
-def cuda_pipeline(target: tvm.target.Target) -> tvm.transform.Pass:
-    """Return TVM's own pipeline for a GPU, with `use_cuda_graphs`."""
-    passes = [
-        *library_dispatch_passes(target),
-        *legalize_passes(target),
-        *dataflow_lower_passes(target),
-        *with_cuda_graphs(finalize_passes(target)),
-    ]
-
-    def run(mod: tvm.IRModule, _: tvm.transform.PassContext) -> tvm.IRModule:
-        with target:
-            return tvm.transform.Sequential(passes)(mod)
-
-    return tvm.transform.module_pass(run, opt_level=0, name="cuda_pipeline")
 
 
 def with_cuda_graphs(passes: list[tvm.transform.Pass]) -> list[tvm.transform.Pass]:
@@ -44,15 +26,18 @@ def with_cuda_graphs(passes: list[tvm.transform.Pass]) -> list[tvm.transform.Pas
 
 
 def use_cuda_graphs(mod: tvm.IRModule) -> tvm.IRModule:
-    """Return the module with a "main" that captures its launches in CUDA graphs first and replays them from then on.
+    """Return the module with a function that captures its launches in CUDA graphs first and replays them from then on.
 
     Where TVM's option `relax.backend.use_cuda_graph` is set to False, nothing is in a graph.
 
     In a graph are the launches that read and write nothing but the network's own memory; outside of it are those that
-    read the inputs or write the outputs, and all whose sizes are known only at run time. A network that sorts has none:
-    TVM's kernels for that take a workspace from a pool, which may give it back while a graph is still to use it. Where
-    a caller captures a graph, CUDA allows neither another capture nor the launch of a graph: so there is a second
-    function, `IN_CAPTURE`, with the same launches in the same memory, one by one.
+    read the inputs or write the outputs, and all whose sizes the model's numbers decide. A network that sorts has none:
+    TVM's kernels for that take a workspace from a pool, which may give it back while a graph is still to use it.
+
+    Where sizes are known, the function is "main". Where a caller captures a graph, CUDA allows neither another capture
+    nor the launch of a graph: so there is a second function, `IN_CAPTURE`, with the same launches in the same memory,
+    one by one. Where sizes are open, the function is `IN_GRAPHS`, beside `IN_MEMORY`, whose launches stay one by one:
+    a graph has the sizes and the memory that were given when it was captured, and is one of them alone.
 
     Before: `def main(x): y = conv(x); z = conv(y); return conv(z)`.
     After: `def main(x): y = conv(x); z = run_or_capture(main_cuda_graph_capture, y); return conv(z)`, and
@@ -61,10 +46,17 @@ def use_cuda_graphs(mod: tvm.IRModule) -> tvm.IRModule:
     wanted = tvm.transform.PassContext.current().config.get(OPTION, True)
     if not wanted or any(map(has_workspace, (f for f in mod.functions.values() if isinstance(f, tvm.tirx.PrimFunc)))):
         return mod
+    is_open = any(var.name_hint == IN_MEMORY for var in mod.get_global_vars())
+    captured, other = (IN_GRAPHS, IN_MEMORY) if is_open else ("main", IN_CAPTURE)
+    mod = mod.clone()
+    if is_open:
+        function = copy_with_new_vars(mod[IN_MEMORY])
+        sizes = [var.name for var in open_sizes(function)]
+        mod[IN_GRAPHS] = function.with_attrs({"global_symbol": IN_GRAPHS, SIZES_IN_GRAPHS: sizes})
     with tvm.transform.PassContext(config={OPTION: True}):  # without, TVM's pass does nothing
         mod = relax.transform.RewriteCUDAGraph()(mod).clone()
-    one_by_one = _OneByOne(mod).visit_expr(copy_with_new_vars(mod["main"]))
-    mod[IN_CAPTURE] = one_by_one.with_attr("global_symbol", IN_CAPTURE)
+    one_by_one = _OneByOne(mod).visit_expr(copy_with_new_vars(mod[captured]))
+    mod[other] = one_by_one.with_attr("global_symbol", other)
     return mod
 
 

@@ -20,14 +20,11 @@ from .. import arrays, kernel_cache, storage
 from ..errors import InvalidArgumentError
 from ..targets import device_for
 from .layers import Layer, TensorSpec
+from .session import Session
 from .sizes import Conditions, OpenSize, require_sizes
 
 ALIGNMENT = 64
 """The alignment in bytes that TVM's own kernels expect of every tensor; they crash without it."""
-
-
-IN_CAPTURE = "main_in_capture"
-"""The network's function for calls that a caller captures in a CUDA graph: "main" has graphs of its own."""
 
 
 class Network:
@@ -78,15 +75,9 @@ class Network:
         operands = [input_operand(spec, array) for spec, array in zip(self.inputs, inputs, strict=True)]
         require_sizes(self._sizes, self._conditions, self.inputs, [tuple(operand.shape) for operand in operands])
         placed = [_placed(operand, self.device) for operand in operands]
-        main = IN_CAPTURE if any(arrays.is_in_capture(array) for array in inputs) else "main"
+        in_capture = any(arrays.is_in_capture(array) for array in inputs)
         with self._turn:
-            if not self.machine.module.implements_function(main):
-                raise InvalidArgumentError(
-                    "network",
-                    "one whose memory may move, in a CUDA graph that is being captured",
-                    "one with CUDA graphs of its own; docs/networks.md says which have none",
-                )
-            result = self.machine[main](*placed)
+            result = (self._session.run_in_capture if in_capture else self._session.run)(placed)
         # Given a torch tensor, TVM answers with torch tensors.
         tensors = [tvm_ffi.from_dlpack(item) for item in (result if len(self.outputs) > 1 else [result])]
         outputs = tuple(self._own(inputs, placed, tensors))
@@ -161,9 +152,25 @@ class Network:
         return device_for(self.target_json)
 
     @cached_property
+    def _session(self) -> Session:
+        # TVM's pool keeps memory by its exact size: what a CPU's outputs of one size had would be there for no other.
+        # A GPU takes so long to allocate that it has the pool all the same.
+        is_open = any(isinstance(size, str) for spec in self.inputs for size in spec.shape)
+        return Session(self._executable, self.device, "naive" if is_open and self._kind == "llvm" else "pooled")
+
+    @property
     def machine(self) -> VirtualMachine:
         """TVM's virtual machine with the network's code; its function "main" takes tensors that are on the device."""
-        return VirtualMachine(self._executable, self.device)
+        return self._session.machine
+
+    def release_memory(self) -> None:
+        """Give back the memory that the network keeps between calls; the next call takes what it needs.
+
+        That is the memory of intermediate tensors, of CUDA graphs and, on a GPU, of the weights, and whatever else
+        TVM's pools hold that nothing uses, of all networks. Graphs that torch has captured keep what is in them.
+        """
+        with self._turn:
+            self._session.release()
 
     def _in_order(self, given: tuple[Any, ...], named: dict[str, Any]) -> list[Any]:
         names = [spec.name for spec in self.inputs]

@@ -1,0 +1,29 @@
+"""The passes from a network's operators to the code of TVM's virtual machine."""
+
+from __future__ import annotations
+
+import tvm
+from tvm.relax.backend.cpu_generic import pipeline as cpu
+from tvm.relax.backend.cuda import pipeline as cuda
+
+from ..targets import backend_of
+from .cuda_graphs import with_cuda_graphs
+from .memory_plan import plan_memory
+
+
+def network_pipeline(target: tvm.target.Target) -> tvm.transform.Pass:
+    """Return TVM's own pipeline for a target with `plan_memory` and, for a GPU, `use_cuda_graphs`."""
+    source = cuda if backend_of(target).on_gpu else cpu
+    passes = [
+        *source.library_dispatch_passes(target),
+        *source.legalize_passes(target),
+        *source.dataflow_lower_passes(target),
+        tvm.transform.module_pass(lambda mod, _: plan_memory(mod), opt_level=0, name="plan_memory"),
+        *with_cuda_graphs(source.finalize_passes(target)),
+    ]
+
+    def run(mod: tvm.IRModule, _: tvm.transform.PassContext) -> tvm.IRModule:
+        with target:
+            return tvm.transform.Sequential(passes)(mod)
+
+    return tvm.transform.module_pass(run, opt_level=0, name="network_pipeline")
