@@ -58,7 +58,7 @@ class Emulator:
         self.memories: dict[Any, Any] = {param: param.name.removesuffix("_ptr") for param in func.params}
         self.extents = dict.fromkeys((*BLOCKS, *THREADS), 1)
         self.barriers = 0
-        self.copies, self.groups, self.running = Copies(), list[Copies](), list[list[Callable[[], None]]]()
+        self.copies, self.groups, self.running = Copies(), list[Copies](), list[Callable[[], None]]()
         self.copied: list[int] = []
         """The number of vectors in each group of copies of a block, all of them to different places."""
         self.under_way: list[int] = []
@@ -203,10 +203,8 @@ class Emulator:
         given = [self.value(each) for each in args[1:-1]]
         if product := re.fullmatch(r"tvmconv_(w?g?mma)_(f16|bf16|tf32x[13]|s8|u8)_(\d+)x(\d+)", function):
             family, kind, *tiles = product.groups()
-            shape = [int(each) for each in tiles]
-            if family == "wgmma" and not kind.startswith("tf32"):
-                return self.begin(shape, *given)
-            return self.multiply(WARPGROUP if family == "wgmma" else 1, shape, *given)
+            goes_on = family == "wgmma" and not kind.startswith("tf32")
+            return self.multiply(WARPGROUP if family == "wgmma" else 1, goes_on, [int(each) for each in tiles], *given)
         return getattr(self, function)(*given)
 
     def chosen(self, condition: Any, first: Any, second: Any) -> Any:
@@ -300,49 +298,38 @@ class Emulator:
 
     def tvmconv_done(self, pending: Any) -> None:
         while len(self.running) > _uniform(pending):
-            for add in self.running.pop(0):
-                add()
+            self.running.pop(0)()
 
-    def multiply(self, width: int, tiles: list[int], sums: Pointer, rows: Pointer, *columns: Pointer) -> None:
-        """Add a product to sums. Its factors are 128 bytes a row, in permuted places.
+    def multiply(
+        self, width: int, goes_on: bool, tiles: list[int], sums: Pointer, rows: Pointer, *columns: Pointer
+    ) -> None:
+        """Add a product to sums: now, or when it is waited for. Its factors are 128 bytes a row, in permuted places.
 
         The second one may be in several numbers that add up to it. The instruction is one of `width` warps.
         """
-        self.add(sums, tiles, self.accesses(width, tiles, range(VECTORS), rows, *columns))
-
-    def begin(self, tiles: list[int], sums: Pointer, rows: Pointer, columns: Pointer, first: Any, last: Any) -> None:
-        """Begin some steps of a product, each of two vectors, that are added to sums when the product is waited for."""
-        steps = range(2 * _uniform(first), 2 * _uniform(last))
-        accesses = self.accesses(WARPGROUP, tiles, steps, rows, columns)
-        for pointer, address in accesses:
-            pointer.memory.read[pointer.memory.row, address // VECTOR] = NEVER
-        if steps.start == 0:
-            self.running.append([])
-        self.running[-1].append(partial(self.add, sums, tiles, accesses))
-
-    def accesses(
-        self, width: int, tiles: list[int], vectors: range, rows: Pointer, *columns: Pointer
-    ) -> list[tuple[Pointer, np.ndarray]]:
-        """Return each factor with the addresses of some vectors of its rows."""
         tiles_m, tiles_n = tiles
         i, j, two = np.arange(tiles_m)[None, :, None], np.arange(tiles_n)[None, :, None], np.arange(2)[None, None]
         first = rows.address[..., None] + (i * width * 2 + two) * 1024
-        accesses = [(rows, self.vectors(rows, first, vectors))]
+        accesses = [(rows, self.vectors(rows, first))]
         for each in columns:
-            accesses.append((each, self.vectors(each, each.address[..., None] + j * 1024 + two * 128, vectors)))
-        return accesses
+            accesses.append((each, self.vectors(each, each.address[..., None] + j * 1024 + two * 128)))
+        if not goes_on:
+            return self.add(sums, tiles, accesses)
+        for pointer, address in accesses:
+            pointer.memory.read[pointer.memory.row, address // VECTOR] = NEVER
+        self.running.append(partial(self.add, sums, tiles, accesses))
+        return None
 
-    def vectors(self, pointer: Pointer, row: np.ndarray, vectors: range) -> np.ndarray:
-        """Return the addresses of vectors of each row; they have to have arrived."""
-        place = np.array(vectors) ^ (row[..., None] >> 7 & 7)
+    def vectors(self, pointer: Pointer, row: np.ndarray) -> np.ndarray:
+        """Return the addresses of the vectors of rows, all in a line for each thread; they have to have arrived."""
+        place = np.arange(VECTORS) ^ (row[..., None] >> 7 & 7)
         address = (row[..., None] + place * VECTOR).reshape(len(self.lane), -1)
         if (pointer.memory.written[pointer.memory.row, address // VECTOR] >= self.barriers).any():
             raise HazardError("a product of what has not arrived for all threads")
         return address
 
     def add(self, sums: Pointer, tiles: list[int], accesses: list[tuple[Pointer, np.ndarray]]) -> None:
-        counts = 2 * tiles[0], *[2 * tiles[1]] * (len(accesses) - 1)
-        rows, *columns = [self.factor(*each, count) for each, count in zip(accesses, counts, strict=True)]
+        rows, *columns = [self.factor(pointer, address) for pointer, address in accesses]
         product = rows @ sum(columns).transpose(0, 2, 1)
         by_register = product.reshape(-1, tiles[0], 2, tiles[1], 2).transpose(0, 1, 3, 2, 4).reshape(len(self.lane), -1)
         first = int(_uniform(sums.address)) // 4
@@ -350,12 +337,12 @@ class Emulator:
         added = by_register.astype(sums.dtype)
         sums.memory.bytes.view(sums.dtype)[:, first : first + by_register.shape[1]] += added
 
-    def factor(self, pointer: Pointer, address: np.ndarray, rows: int) -> np.ndarray:
-        """Return so many rows of a factor for each thread, given the addresses of their vectors."""
+    def factor(self, pointer: Pointer, address: np.ndarray) -> np.ndarray:
+        """Return the rows of a factor for each thread, given the addresses of their vectors."""
         span = np.arange(0, VECTOR, pointer.dtype.itemsize)
         place = (address[..., None] + span).reshape(len(self.lane), -1)
         loaded = self.load(pointer.memory, place, pointer.dtype).astype(np.float32)
-        return loaded.reshape(len(self.lane), rows, -1)
+        return loaded.reshape(len(self.lane), address.shape[1] // VECTORS, -1)
 
 
 def _uniform(value: Any) -> int:

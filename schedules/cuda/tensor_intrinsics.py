@@ -138,22 +138,21 @@ __device__ __forceinline__ void {name}_one({number}* c, {parameter}, unsigned lo
 """An instruction, which a group of four warps begins together."""
 
 WGMMA_PRODUCT = """
-__device__ __forceinline__ void {name}({number}* sums, void* rows, void* columns, int first, int last) {{
+__device__ __forceinline__ void {name}({number}* sums, void* rows, void* columns) {{
   unsigned lane = threadIdx.x & 31, warp = (threadIdx.x >> 5) & 3;
   unsigned first_row = (unsigned)__cvta_generic_to_shared(rows) - (warp * 16 + (lane >> 2)) * 128;
   unsigned long long a = tvmconv_descriptor(first_row);
   unsigned long long b = tvmconv_descriptor((unsigned)__cvta_generic_to_shared(columns) - (lane & 3) * 256);
-  if (first == 0) asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+  asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
   #pragma unroll
   for (int step = 0; step < 4; ++step)
     #pragma unroll
     for (int i = 0; i < {tiles_m}; ++i)
-      if (first <= step && step < last)
-        {name}_one(sums + i * {registers}, a + i * 512 + step * 2, b + step * 2, 1);
-  if (last == 4) asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+      {name}_one(sums + i * {registers}, a + i * 512 + step * 2, b + step * 2, 1);
+  asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
 }}
 """
-"""Steps of the product of a group of four warps, which go on when the function returns. Descriptors count 16 bytes: two are a
+"""The product of a group of four warps, which goes on when the function returns. Descriptors count 16 bytes: two are a
 step of the reduction, and 512 are 64 rows."""
 
 DESCRIPTOR = """

@@ -65,12 +65,6 @@ __device__ __forceinline__ void tvmconv_done(int pending) {
 """
 """The product that was begun before the last `pending` ones is complete."""
 
-STEPS = 4
-"""The steps of a product along a chunk: an instruction takes 32 bytes of the 128."""
-
-AT_COPIES = (2, 3)
-"""The steps before which pixels, and then weights, are copied where products go on."""
-
 BARRIER_SOURCE = """
 __device__ __forceinline__ void tvmconv_barrier() { __syncthreads(); }
 """
@@ -153,10 +147,8 @@ def _all_of(condition: Any) -> Any:
 def _ring(loop: tirx.For) -> tirx.Stmt:
     """Return a loop over chunks as a ring: one barrier for each chunk, after which the place of an older one is free.
 
-    With products that go on, a turn waits for its chunk and begins the product step by step, with the copies of a later
-    chunk in between: a warp waits to begin a step until the tensor core has room for it, and copies meanwhile. They go
-    to where the product before the last one read its factors; at the end the turn waits for the last one. Else a turn
-    copies first, since the product before is complete.
+    With products that go on, a turn waits for its chunk, begins the product, waits for the product before, and copies a
+    chunk to where that one's factors were read. Else it copies first, since the product before is complete.
     """
     if RING not in loop.annotations:
         return loop
@@ -166,32 +158,17 @@ def _ring(loop: tirx.For) -> tirx.Stmt:
     commit = _opaque("commit", _call("tvmconv_commit", COMMIT_SOURCE))
     name, source = ("tvmconv_ready_for_wgmma", READY_FOR_WGMMA_SOURCE) if wgmma else ("tvmconv_ready", READY_SOURCE)
     ready = _opaque("ready", _call(name, source, tirx.min(ahead - 1, left)))
+    parts = [*copies, commit, ready, product]
+    stages = [0] * len(copies) + [0, ahead, ahead]
+    order = [*range(1, len(copies) + 2), 0, len(copies) + 2]
     if goes_on:
         done = _opaque("done", _call("tvmconv_done", DONE_SOURCE, tirx.min(1, left)), _block_of(product))
-        columns, weights = copies
-        begun = [_steps(product, first, last) for first, last in zip((0, *AT_COPIES), (*AT_COPIES, STEPS), strict=True)]
-        parts = [columns, weights, commit, ready, *begun, done]
-        stages = [0, 0, 0, ahead, *[ahead] * len(begun), ahead + 1]
-        order = [2, 4, 5, 0, 1, 3, 6, 7]
-    else:
-        parts = [*copies, commit, ready, product]
-        stages = [0] * len(copies) + [0, ahead, ahead]
-        order = [*range(1, len(copies) + 2), 0, len(copies) + 2]
+        parts.append(done)
+        stages.append(ahead + 1)
+        order = [*range(3, len(copies) + 4), 0, 1, 2]
     annotations = {"software_pipeline_stage": stages, "software_pipeline_order": order}
     ring = tirx.For(loop.loop_var, loop.min, loop.extent, loop.kind, tirx.SeqStmt(parts), None, annotations)
     return tirx.SeqStmt([ring, _call("tvmconv_barrier", BARRIER_SOURCE)])
-
-
-def _steps(product: tirx.Stmt, first: int, last: int) -> tirx.Stmt:
-    """Return the steps of a product from one to before another."""
-
-    def with_steps(call: tvm.ir.Call) -> tvm.ir.Call:
-        if str(call.op.name) != "tirx.cuda.func_call":
-            return call
-        name, *operands, source = call.args
-        return cuda_func_call(str(name.value), *operands, first, last, source_code=str(source.value))
-
-    return tvm_ffi.structural_map(product, (tvm.ir.Call, with_steps))
 
 
 def _block_of(stmt: tirx.Stmt) -> SBlockRealize:
