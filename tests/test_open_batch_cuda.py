@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import pytest
 import tvm
 from device_functions import device_functions
 from emulated_gpu import Emulator
-from open_batches import BATCHES, CASES, Open, of_batch
+from open_batches import BATCHES, CASES, of_batch
+from tvm import tirx
 
 from tvmconv import cuda
 from tvmconv.lowering import KERNEL_NAME, build, build_function, lower
@@ -18,12 +21,19 @@ from tvmconv.workspace import take_out
 
 SM_90, CPU = resolve_target({"kind": "cuda", "arch": "sm_90"}), resolve_target(TWIN_TARGET)
 
-by_case = pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+by_case = pytest.mark.parametrize("name", CASES)
+
+
+@cache
+def scheduled(name: str) -> tirx.PrimFunc:
+    """Return the function of a case for any batch."""
+    return CASES[name].func(SM_90)
 
 
 @by_case
-def test_serial_twin(case: Open) -> None:
-    func, workspace = take_out(case.func(SM_90), SM_90)
+def test_serial_twin(name: str) -> None:
+    case = CASES[name]
+    func, workspace = take_out(scheduled(name), SM_90)
     for batch in BATCHES:
         twin = build(tvm.IRModule({KERNEL_NAME: serial_twin(of_batch(func, batch))}), CPU)
         operands = random_operands(case.at(batch))
@@ -34,9 +44,10 @@ def test_serial_twin(case: Open) -> None:
 
 
 @by_case
-def test_lowered_kernels(case: Open) -> None:
+def test_lowered_kernels(name: str) -> None:
     """One lowering serves for all batches, which are numbers in the emulator alone."""
-    func, _ = take_out(with_intrinsics(case.func(SM_90)), SM_90)
+    case = CASES[name]
+    func, _ = take_out(with_intrinsics(scheduled(name)), SM_90)
     for batch in BATCHES:
         arrays = random_operands(case.at(batch))
         operands = {name: array.copy() for name, array in arrays.items()}
@@ -46,11 +57,12 @@ def test_lowered_kernels(case: Open) -> None:
 
 
 @by_case
-def test_as_few_registers_as_with_a_known_batch(case: Open) -> None:
+def test_as_few_registers_as_with_a_known_batch(name: str) -> None:
     """There are as many kernels with as much shared memory, and as good as no spills."""
+    case = CASES[name]
     known = lower(case.problem, case.selection(SM_90), SM_90, KERNEL_NAME)
     found = []
-    for func in (case.func(SM_90), known):
+    for func in (scheduled(name), known):
         source = str(build_function(func, SM_90).executable.mod.imports[0].inspect_source())
         found.append(sorted(cuda.kernel_resources(source, "sm_90"), key=lambda kernel: kernel.name))
     for with_open, with_known in zip(*found, strict=True):

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from huge_arrays import huge
 
 from tvmconv import load
 from tvmconv.errors import InvalidArgumentError
@@ -63,15 +64,14 @@ def test_bounds_of_one_name_hold_together() -> None:
     assert imported.open_sizes == (OpenSize("n", 3, 8),)
 
 
-def test_batch_that_kernels_cannot_index_is_refused() -> None:
+def test_batch_that_kernels_cannot_index_is_refused(tmp_path: Path) -> None:
     """The limit is that of the layer with the largest tensor for each image, padding and rounding included."""
     graph = Graph(("n", 3, 64, 64))
     y = graph.conv(graph.conv("x", (4, 3, 1, 1)), (32, 4, 3, 3), pads=[1, 1, 1, 1])
     network = build(graph.model(graph.node("GlobalAveragePool", graph.conv(y, (8, 32, 1, 1)))))
     (size,) = network.open_sizes
     assert size.most == MAX_ELEMENTS // (32 * 64 * 64)
-    huge = np.broadcast_to(np.float32(0), (size.most + 1, 3, 64, 64))
-    assert refused(network, huge).endswith(
+    assert refused(network, huge(tmp_path, (size.most + 1, 3, 64, 64))).endswith(
         f"with n of 1 to {size.most}: with more, the output of conv2d nx4x64x64 -> 32, 3x3 padding 1,1,1,1 "
         f"has over {MAX_ELEMENTS} elements"
     )

@@ -19,6 +19,9 @@ from .errors import CompileError
 if TYPE_CHECKING:
     import tvm
 
+WITHOUT_CUDA = {"TVM_DEVICE_BACKEND_AUTOLOAD": "0", "TVM_FFI_DISABLE_TORCH_C_DLPACK": "1"}
+"""Environment variables that keep `import tvm` from beginning to use CUDA, which no fork survives."""
+
 PTXAS_OPTIONS = ("-v", "--warn-on-local-memory-usage")
 
 STANDARD_TYPES = """\

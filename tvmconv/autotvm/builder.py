@@ -19,8 +19,8 @@ class LocalBuilder:
     """Builds kernels on this machine, several at a time.
 
     MetaSchedule's builder of this name pickles modules for its workers, and starts new ones for each batch; here a
-    worker is told the problem and the configuration, and stays, since importing TVM takes it seconds. A build that
-    takes more than `timeout` seconds is killed. `n_parallel` is how many are built at once, by default one a core.
+    worker is told the problem and the configuration, and stays. A build that takes more than `timeout` seconds is
+    killed. `n_parallel` is how many are built at once, by default one a core.
     """
 
     def __init__(self, timeout: float = 30.0, n_parallel: int | None = None) -> None:

@@ -1,29 +1,20 @@
-"""Worker processes, which are TVM's but for how they start."""
+"""Worker processes, which are TVM's but for how they begin."""
 
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
+from tvm.backend import _autoload_backends
 from tvm.support.popen_pool import PopenPoolExecutor, PopenWorker
 
-MAIN = """
-import runpy, sys
-sys.modules["torch"] = None
-import tvm
-del sys.modules["torch"]
-runpy.run_module("tvm.exec.popen_worker", run_name="__main__")
-"""
-"""The program of a worker.
-
-Where torch is installed, `import tvm` imports it first, for a conflict of symbols on Windows: that takes 2 seconds and
-200 MB in each worker, which has no use for it. A template of one's own may still import it.
-"""
+from .. import threads
+from .fork_server import Fork, fork_server, readable
 
 
 class WorkerPool(PopenPoolExecutor):  # type: ignore[misc]
@@ -35,7 +26,7 @@ class WorkerPool(PopenPoolExecutor):  # type: ignore[misc]
 
     def __init__(self, count: int, timeout: float, initialize: Callable[[], None], calls: int | None = None) -> None:
         super().__init__(count, timeout)
-        self._new_worker = partial(_Worker, initialize, (), calls)
+        self._new_worker = partial(_Worker, initialize, calls)
 
     def _worker_run(self, fn: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """Call a function in the process of this thread of the pool, which is started if there is none."""
@@ -44,23 +35,56 @@ class WorkerPool(PopenPoolExecutor):  # type: ignore[misc]
             if thread not in self._worker_map:
                 self._worker_map[thread] = self._new_worker()
             worker = self._worker_map[thread]
-        worker.send(fn, args, kwargs, self._timeout)
+        worker.send(fn, args, kwargs)
+        # In TVM's workers a thread watches the time, which never runs where a kernel has left Python's lock taken.
+        if not readable(worker.descriptor, self._timeout):
+            worker.kill()
+            raise TimeoutError
         return worker.recv()
 
 
 class _Worker(PopenWorker):  # type: ignore[misc]
     """One of the processes, which starts when it is first sent a call."""
 
-    _proc: subprocess.Popen[bytes] | None
+    _proc: Fork | None
+
+    def __init__(self, initialize: Callable[[], None], calls: int | None) -> None:
+        super().__init__(_begin, maximum_uses=calls)
+        self._initialize = initialize
+
+    @property
+    def descriptor(self) -> int:
+        """The file descriptor that the answer to a call comes through."""
+        return int(self._reader.fileno())
 
     def _start(self) -> None:
-        if self._proc is not None:
-            return
         its_calls, our_calls = os.pipe()
         our_answers, its_answers = os.pipe()
-        command = [sys.executable, "-c", MAIN, str(its_calls), str(its_answers)]
-        quiet = subprocess.DEVNULL
-        self._proc = subprocess.Popen(command, pass_fds=(its_calls, its_answers), stdout=quiet, stderr=quiet)
-        os.close(its_calls)
-        os.close(its_answers)
         self._reader, self._writer = os.fdopen(our_answers, "rb"), os.fdopen(our_calls, "wb")
+        try:
+            self._proc = fork_server().fork(its_calls, its_answers)
+        finally:
+            os.close(its_calls)
+            os.close(its_answers)
+        self._initargs = (self._initialize, dict(os.environ), sys.path, os.sched_getaffinity(0))
+
+    def kill(self) -> None:
+        """End the process if there is one; the next call starts another."""
+        if self._proc is not None:
+            for pipe in (self._writer, self._reader):
+                with suppress(OSError):
+                    pipe.close()
+            self._proc.kill()
+            self._proc = None
+
+
+def _begin(initialize: Callable[[], None], environment: dict[str, str], path: list[str], cores: set[int]) -> None:
+    """Let a new worker begin as a process would that this one had started, with backends that may use a device."""
+    os.environ.clear()
+    os.environ.update(environment)
+    sys.path[:] = path
+    os.sched_setaffinity(0, cores)
+    threads.configure()
+    _autoload_backends._AUTO_LOAD_DONE = False
+    _autoload_backends._autoload_backends()
+    initialize()

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from ..cuda import WITHOUT_CUDA
 from .console import note, print_json
 from .options import address, json_option
 
@@ -14,9 +15,6 @@ if TYPE_CHECKING:
     from ..autotvm.rpc import Service
 
 PORT = click.IntRange(1, 65535)
-
-WITHOUT_CUDA = {"TVM_DEVICE_BACKEND_AUTOLOAD": "0", "TVM_FFI_DISABLE_TORCH_C_DLPACK": "1"}
-"""Environment variables that keep `import tvm` from beginning to use CUDA; `tvmconv.autotvm.rpc` says why."""
 
 host_option = click.option(
     "--host",

@@ -1,0 +1,123 @@
+"""Workers are forks of one process that has imported TVM, and begin as a new process of this one would."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tvmconv.autotvm import fork_server, worker
+from tvmconv.autotvm.processes import WorkerPool
+
+Begin = Callable[[], WorkerPool]
+
+
+@pytest.fixture
+def begin() -> Iterator[Begin]:
+    pools = []
+
+    def begin() -> WorkerPool:
+        pools.append(WorkerPool(1, 60, worker.initialize))
+        return pools[-1]
+
+    yield begin
+    for pool in pools:
+        pool.shutdown()
+
+
+def test_one_process_forks_all_workers(begin: Begin) -> None:
+    forked = [begin().submit(lambda: (os.getpid(), os.getppid())).result() for _ in range(2)]
+    assert forked[0][0] != forked[1][0]
+    assert {parent for _, parent in forked} == {fork_server.fork_server()._process.pid}
+    assert os.getpid() not in forked[0]
+
+
+def test_backends_that_the_server_leaves_out_are_there(begin: Begin) -> None:
+    def found() -> tuple[bool, bool]:
+        import tvm
+
+        return "tvm.tirx.cuda" in sys.modules, "nvidia/nvidia-h100" in tvm.target.list_tags()
+
+    assert begin().submit(found).result() == (True, True)
+
+
+def test_a_worker_begins_where_its_caller_is(begin: Begin, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The server began elsewhere."""
+    begin().submit(os.getpid).result()
+    monkeypatch.chdir(tmp_path)
+    tmp_path.rmdir()
+    monkeypatch.setenv("OF_THIS_TEST", "1")
+    monkeypatch.delenv("HOME", raising=False)
+    monkeypatch.syspath_prepend("/nowhere")
+
+    def surroundings() -> tuple[object, ...]:
+        names = {name: value for name, value in os.environ.items() if not name.startswith("TVM")}  # chosen anew
+        return names, sys.path, os.sched_getaffinity(0), Path().stat().st_ino
+
+    expected = surroundings()
+    assert begin().submit(surroundings).result() == expected
+
+
+def test_a_worker_has_the_cores_of_its_caller(begin: Begin) -> None:
+    """The caller is a thread of the pool, which has the cores of the one that gave it a call."""
+    mask = os.sched_getaffinity(0)
+    core = max(mask)
+    os.sched_setaffinity(0, {core})
+    try:
+        assert begin().submit(os.sched_getaffinity, 0).result() == {core}
+    finally:
+        os.sched_setaffinity(0, mask)
+
+
+def test_a_worker_is_killed_with_what_it_started(begin: Begin) -> None:
+    pool = begin()
+    started = pool.submit(lambda: subprocess.Popen(["sleep", "600"]).pid).result()
+    handle = os.pidfd_open(started)
+    pool.shutdown()
+    assert fork_server.readable(handle, 10)
+    os.close(handle)
+
+
+def test_the_time_of_a_call_is_up_though_no_thread_of_its_process_runs() -> None:
+    pool = WorkerPool(1, 0.5, worker.initialize)
+    with pytest.raises(TimeoutError):
+        pool.submit(re.fullmatch, "(a+)+b", 40 * "a").result()  # for hours, with Python's lock
+    assert pool.submit(abs, -1).result() == 1
+    pool.shutdown()
+
+
+def test_workers_die_with_the_server_and_another_begins(begin: Begin) -> None:
+    lost, server = begin(), fork_server.fork_server()
+    lost.submit(os.getpid).result()
+    os.kill(server._process.pid, signal.SIGKILL)
+    with pytest.raises(ChildProcessError):
+        lost.submit(signal.pause).result()
+    assert begin().submit(os.getppid).result() == fork_server.fork_server()._process.pid != server._process.pid
+
+
+def test_a_server_that_dies_over_a_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fork_server, "MAIN", "import os, sys; os.read(int(sys.argv[1]), 1)")
+    ours, its = os.pipe()
+    server = fork_server.ForkServer()
+    for _ in range(2):
+        with pytest.raises(ChildProcessError, match="the process that workers are forked from has died"):
+            server.fork(ours, its)
+    assert not server.alive
+    server.close()
+    os.close(ours)
+    os.close(its)
+
+
+def test_a_fork_of_this_process_leaves_the_server_to_it() -> None:
+    server = fork_server.fork_server()
+    pid = os.fork()
+    if not pid:
+        os._exit(fork_server._server is not None)
+    assert os.waitpid(pid, 0)[1] == 0
+    assert fork_server.fork_server() is server
