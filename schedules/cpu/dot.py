@@ -22,7 +22,7 @@ from tvmconv.workload import channel_block
 from ..space import Space
 from ..template import Layouts
 from .dot_intrinsics import dot_intrinsic
-from .dot_tiles import best_tile, constraints, cycles, features, heuristics, instruction_of, knobs
+from .dot_tiles import band_of, best_tile, constraints, cycles, features, heuristics, instruction_of, knobs
 from .register_tiles import ablations, transpose
 from .tile_cost import TileConfig
 
@@ -43,9 +43,7 @@ __all__ = [
 
 VERSION = 1
 
-LAYOUTS = Layouts(
-    x=("NCHW", "NHWC", "NCHWc"), w=("KCRS", "KRSC"), output=("NCHW", "NHWC", "NCHWc"), dtypes=QUANTIZED
-)
+LAYOUTS = Layouts(x=("NCHW", "NHWC", "NCHWc"), w=("KCRS", "KRSC"), output=("NCHW", "NHWC", "NCHWc"), dtypes=QUANTIZED)
 
 OPEN_SIZES: tuple[str, ...] = ("batch",)
 
@@ -78,9 +76,7 @@ def obstacle(problem: Problem, target: tvm.target.Target) -> str | None:
 def space(problem: Problem, target: tvm.target.Target) -> Space[Config]:
     """Return the configurations worth trying for a workload, legal on the target."""
     default = default_config(problem, target)
-    return Space(
-        default, LEAST, knobs(problem, target), constraints(problem, target), heuristics(problem, target)
-    )
+    return Space(default, LEAST, knobs(problem, target), constraints(problem, target), heuristics(problem, target))
 
 
 def default_config(problem: Problem, target: tvm.target.Target) -> Config:
@@ -98,7 +94,7 @@ def schedule(problem: Problem, config: Config, target: tvm.target.Target) -> Sch
     # Step 0. The computation, rounded up to whole tiles
     workload, instruction = compute.with_open_sizes(problem), instruction_of(problem, target)
     block, lanes, channels, terms = config.block, config.vector, config.channels, instruction.terms
-    tile = (block, config.rows, config.columns)
+    tile = (block, *band_of(workload, config))
     sch = Schedule(te.create_prim_func(compute.dot(workload, instruction, tile, config.staged > 0)))
     packed, accumulate, output = (sch.get_sblock(name) for name in ("packed", "dot", "output"))
     if zero_of(workload, instruction.first) and workload.groups == 1:
@@ -138,7 +134,13 @@ def schedule(problem: Problem, config: Config, target: tvm.target.Target) -> Sch
         packed,
         ("write", 0),
         lambda b, c, r, s, k: (
-            b, c // channels, r, s, *([c % channels // terms] if channels > terms else []), k, c % terms
+            b,
+            c // channels,
+            r,
+            s,
+            *([c % channels // terms] if channels > terms else []),
+            k,
+            c % terms,
         ),
     )
     b, c, r, s, ki = sch.get_loops(packed)
@@ -176,10 +178,14 @@ def schedule(problem: Problem, config: Config, target: tvm.target.Target) -> Sch
     sch.reorder(co, r, s, ci, yi, xi, ki, vector, term)
     for loop in (yi, xi, ki):
         sch.unroll(loop)
+    if not instruction.intrinsic:  # LLVM finds it
+        sch.reorder(term, vector)
+        sch.vectorize(vector)
     init = sch.decompose_reduction(accumulate, co)
-    sch.vectorize(sch.get_loops(init)[-1])
-    read = instruction.first if config.staged else workload.dtype
-    sch.tensorize(vector, dot_intrinsic(instruction, read))
+    if instruction.intrinsic:
+        sch.vectorize(sch.get_loops(init)[-1])
+        read = instruction.first if config.staged else workload.dtype
+        sch.tensorize(vector, dot_intrinsic(instruction, read))
 
     # Step 5. Store the tile; in rows of the output, as the epilogue is to see them, it is transposed
     if in_rows:

@@ -44,7 +44,9 @@ def _description(instruction: DotInstruction, dtype: str) -> PrimFunc:
             for i, j in T.grid(lanes, terms):
                 with T.sblock("dot"):
                     vi, vj = T.axis.remap("SR", [i, j])
-                    C[vi] = C[vi] + T.cast(as_factor(A[vj], dtype, instruction.first, 0), sums) * T.cast(B[vi, vj], sums)
+                    C[vi] = C[vi] + T.cast(as_factor(A[vj], dtype, instruction.first, 0), sums) * T.cast(
+                        B[vi, vj], sums
+                    )
 
     return description
 
@@ -53,22 +55,18 @@ def _implementation(instruction: DotInstruction, description: PrimFunc, dtype: s
     """Return the intrinsic's code: the instruction, with its first factor in all lanes."""
     a, b, c = description.params
     lanes, terms = instruction.lanes, instruction.terms
-    sums, second = c.vload([0], f"{instruction.sums}x{lanes}"), b.vload([0, 0], _vector(instruction.second, lanes * terms))
-    first = a.vload([0], _vector(dtype, terms))
-    if not instruction.intrinsic:
-        products = tirx.Broadcast(first, lanes).astype(sums.ty.dtype) * second.astype(sums.ty.dtype)
-        return _storing(description, sums + products)
+    sums, second = (
+        c.vload([0], f"{instruction.sums}x{lanes}"),
+        b.vload([0, 0], f"{instruction.second}x{lanes * terms}"),
+    )
+    first = a.vload([0], f"{dtype}x{terms}")
     bits = tirx.reinterpret("int32", first)
     if dtype != instruction.first:
         bits = bits ^ tirx.const(SIGNS, "int32")
-    first = tirx.reinterpret(_vector(instruction.first, lanes * terms), tirx.Broadcast(bits, lanes))
+    first = tirx.reinterpret(f"{instruction.first}x{lanes * terms}", tirx.Broadcast(bits, lanes))
     operands = (sums, first, second) if instruction.adds else (first, second)
     result = tirx.call_llvm_pure_intrin(sums.ty.dtype, instruction.intrinsic, *operands)
     return _storing(description, result if instruction.adds else sums + result)
-
-
-def _vector(dtype: str, lanes: int) -> str:
-    return f"{dtype}x{lanes}" if lanes > 1 else dtype
 
 
 def _storing(description: PrimFunc, value: tirx.PrimExpr) -> PrimFunc:

@@ -1,4 +1,4 @@
-"""The configurations of the template that adds up products of several input channels at once, and a model of its time."""
+"""The tiles of convolutions of integers, which add up products of channels side by side, and a model of their time."""
 
 from __future__ import annotations
 
@@ -39,6 +39,13 @@ def plane(workload: ConvWorkload) -> tuple[int, int]:
     """Return the rows and columns of the output as they are tiled."""
     height, width = workload.output_size
     return (1, height * width) if is_row(workload) else (height, width)
+
+
+def band_of(workload: ConvWorkload, config: TileConfig) -> tuple[int, int]:
+    """Return the rows of a task, and the columns that come at once: in a plane that is one row those of a task."""
+    if is_row(workload):
+        return 1, config.columns * config.tiles
+    return config.rows * config.tiles, config.columns
 
 
 def must_stage(workload: ConvWorkload, instruction: DotInstruction) -> bool:
@@ -89,8 +96,7 @@ def constraints(problem: Problem, target: tvm.target.Target) -> dict[str, Callab
         return config.vectors * config.outputs <= cpu_of(target).registers
 
     def waste(config: TileConfig) -> bool:
-        per_band = (1, config.columns * config.tiles) if is_row(workload) else (config.rows * config.tiles, config.columns)
-        surplus = max(map(wasted, (height, width), per_band))
+        surplus = max(map(wasted, (height, width), band_of(workload, config)))
         return surplus <= 2 and config.block <= max(64, 2 * workload.multiplier)
 
     def places(config: TileConfig) -> bool:
@@ -187,7 +193,7 @@ def features(problem: Problem, config: TileConfig, target: tvm.target.Target) ->
     workload, instruction = problem.workload, instruction_of(problem, target)
     height, width = plane(workload)
     taps, channels = prod(workload.kernel), depth(workload, instruction.terms)
-    band = (1, config.columns * config.tiles) if is_row(workload) else (config.rows * config.tiles, config.columns)
+    band = band_of(workload, config)
     bands = ceil_div(width, band[1]) if is_row(workload) else ceil_div(height, band[0])
     return {
         "tile": config.vectors * config.outputs,

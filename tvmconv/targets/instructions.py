@@ -81,7 +81,9 @@ BYTES = ("int8", "uint8")
 
 DOT_INSTRUCTIONS = (
     *(
-        DotInstruction("vpdpbusd", "x86_64", features, f"llvm.x86.avx512.vpdpbusd.{bits}", lanes, 4, BYTES, "uint8", "int8")
+        DotInstruction(
+            "vpdpbusd", "x86_64", features, f"llvm.x86.avx512.vpdpbusd.{bits}", lanes, 4, BYTES, "uint8", "int8"
+        )
         for features, bits, lanes in ((("avx512vnni",), 512, 16), (("avxvnni",), 256, 8))
     ),
     *(
