@@ -35,7 +35,7 @@ def epilogue(accumulated: te.Tensor, workload: ConvWorkload, operands: dict[str,
         inside = (n, *channel, h, w)
         y = accumulated[inside]
         if output.name == workload.storage.sums == "int32":
-            return y
+            return y.astype("int32")
         y = y.astype("float32")
         if "scale" in operands:
             y = y * operands["scale"][k]
