@@ -55,13 +55,16 @@ def epilogue(accumulated: te.Tensor, workload: ConvWorkload, operands: dict[str,
 def _rounded(workload: ConvWorkload, bounds: tuple[int, int], y: tirx.PrimExpr) -> tirx.PrimExpr:
     """Return y as an integer of the output: the nearest, or even, one, plus the zero point, between the type's bounds.
 
-    The bounds come first, which are integers themselves. A sum with `ROUNDING` then has the integer in its last bits.
+    The bounds come first, which are integers themselves. A sum with `ROUNDING`, or with another even integer near to it,
+    then has the integer in its last bits. Of the last byte something has to be subtracted: LLVM 22 stores four bytes
+    where one is wanted of a number that it takes from a vector of float32 as it is.
     """
     zero_point = zero_point_of(workload)
     low, high = (tirx.const(bound - zero_point, "float32") for bound in bounds)
     y = tirx.min(tirx.max(y, low), high)  # a maximum with NaN on its left is the other number
-    bits = tirx.reinterpret("int32", y + tirx.const(ROUNDING, "float32"))
-    integer = bits + tirx.const(zero_point - int(np.float32(ROUNDING).view(np.int32)), "int32")
+    rounding = np.float32(ROUNDING + (4 if zero_point == 2 else 2))
+    bits = tirx.reinterpret("int32", y + tirx.const(float(rounding), "float32"))
+    integer = bits + tirx.const(zero_point - int(rounding.view(np.int32)), "int32")
     return integer.astype(workload.output_storage.name)
 
 
