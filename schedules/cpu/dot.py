@@ -21,7 +21,7 @@ from tvmconv.workload import channel_block
 
 from ..space import Space
 from ..template import Layouts
-from .dot_intrinsics import dot_intrinsic
+from .dot_intrinsics import BFLOAT16_CODE, dot_intrinsic
 from .dot_tiles import band_of, best_tile, constraints, cycles, features, heuristics, instruction_of, knobs
 from .register_tiles import ablations, transpose
 from .tile_cost import TileConfig
@@ -43,7 +43,9 @@ __all__ = [
 
 VERSION = 1
 
-LAYOUTS = Layouts(x=("NCHW", "NHWC", "NCHWc"), w=("KCRS", "KRSC"), output=("NCHW", "NHWC", "NCHWc"), dtypes=QUANTIZED)
+LAYOUTS = Layouts(
+    x=("NCHW", "NHWC", "NCHWc"), w=("KCRS", "KRSC"), output=("NCHW", "NHWC", "NCHWc"), dtypes=(*QUANTIZED, "bfloat16")
+)
 
 OPEN_SIZES: tuple[str, ...] = ("batch",)
 
@@ -186,6 +188,8 @@ def schedule(problem: Problem, config: Config, target: tvm.target.Target) -> Sch
         sch.vectorize(sch.get_loops(init)[-1])
         read = instruction.first if config.staged else workload.dtype
         sch.tensorize(vector, dot_intrinsic(instruction, read))
+    if instruction.sums == "float32":
+        sch.annotate(task, "pragma_import_llvm", BFLOAT16_CODE)
 
     # Step 5. Store the tile; in rows of the output, as the epilogue is to see them, it is transposed
     if in_rows:

@@ -50,7 +50,7 @@ def band_of(workload: ConvWorkload, config: TileConfig) -> tuple[int, int]:
 
 def must_stage(workload: ConvWorkload, instruction: DotInstruction) -> bool:
     """Return whether the input cannot be read where it lies."""
-    converted = instruction.first not in ("int8", "uint8")
+    converted = instruction.first == "int16"
     planes = workload.layout == "NCHW" and instruction.terms > 1
     whole = depth(workload, instruction.terms) == workload.w_shape[1]
     return converted or planes or any(workload.padding) or not whole
@@ -154,8 +154,7 @@ def best_tile(problem: Problem, target: tvm.target.Target) -> TileConfig:
     if is_row(workload):
         steps = ceil_div(width, best.columns)
         return replace(best, tiles=max(1, min(steps, ceil_div(steps * workload.batch, TURNS))))
-    bytes_of = 2 if instruction.first == "int16" else 1
-    row_bytes = bytes_of * workload.in_channels * workload.padded_input[1]
+    row_bytes = 4 // instruction.terms * workload.in_channels * workload.padded_input[1]
     if not best.staged or row_bytes * workload.padded_input[0] <= STAGED_BYTES:
         staged, most = 2 * best.staged, height
     else:
