@@ -26,7 +26,7 @@ define internal <16 x float> @{BFLOAT16}(<16 x float> %sums, i32 %bits, <32 x i1
   ret <16 x float> %result
 }}
 """
-"""A function in LLVM's language for an instruction that takes bfloat16 vectors: TVM makes float32 ones of all it has."""
+"""A function in LLVM's language for an instruction that takes bfloat16 vectors, which TVM would make float32 ones."""
 
 SIGNS = -0x7F7F7F80
 """The sign bits of four bytes."""

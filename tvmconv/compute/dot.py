@@ -1,4 +1,4 @@
-"""Direct convolution of integers, or of bfloat16 numbers, as sums of products of a few neighbouring input channels at a time.
+"""Direct convolution of integers or bfloat16 numbers, as sums of products of a few neighbouring channels at a time.
 
 c runs over the C / groups input channels of the group that k belongs to, filled up to whole instructions with zeros:
 `O[n, k, h, w] = sum over c, r, s of X[n, c, h*sh + r*dh, w*sw + s*dw] * F[k, c, r, s] - zero * sum over c, r, s of F`,

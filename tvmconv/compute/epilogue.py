@@ -55,8 +55,8 @@ def epilogue(accumulated: te.Tensor, workload: ConvWorkload, operands: dict[str,
 def _rounded(workload: ConvWorkload, bounds: tuple[int, int], y: tirx.PrimExpr) -> tirx.PrimExpr:
     """Return y as an integer of the output: the nearest, or even, one, plus the zero point, between the type's bounds.
 
-    The bounds come first, which are integers themselves. A sum with `ROUNDING`, or with another even integer near to it,
-    then has the integer in its last bits. Of the last byte something has to be subtracted: LLVM 22 stores four bytes
+    The bounds come first, which are integers themselves. A sum with `ROUNDING`, or another even integer near it, then
+    has the integer in its last bits. Of the last byte something has to be subtracted: LLVM 22 stores four bytes
     where one is wanted of a number that it takes from a vector of float32 as it is.
     """
     zero_point = zero_point_of(workload)
