@@ -90,8 +90,9 @@ def conv2d(
 
     The result is (N, K, Ho, Wo); a residual has its shape and dtype, scale and shift are vectors (K,). `algorithm` is
     "auto", which takes what a tuning log has found fastest, or else what should be; "direct"; "im2win"; "tensor", for
-    the tensor cores of a GPU; or on a CPU "pointwise", for 1x1 kernels. With as many groups as input channels, so with
-    a single one too, a convolution is depthwise. The rest is as for `depthwise`.
+    the tensor cores of a GPU; or on a CPU "pointwise", for 1x1 kernels, or "dot", for dot products of integers and
+    bfloat16. With as many groups as input channels, so with a single one too, a convolution is depthwise. The rest is
+    as for `depthwise`.
 
     A torch tensor x in channels_last goes in as it is where a schedule takes it: on a GPU's tensor cores, by the
     algorithm "tensor", for output channels in fours, with groups in sixteens. The result is then in channels_last, and
@@ -99,9 +100,10 @@ def conv2d(
     this module's logger says, and the result is contiguous. With the `layout` "NHWC" arrays of any kind have the shapes
     (N, H, W, C), (K, R, S, C/groups) and (N, Ho, Wo, K); it is refused where no schedule takes it.
 
-    On tensor cores x may be of int8 or uint8, w of int8. Sums of `(x - x_zero_point) * w` are exact; padding adds
-    nothing. The result is these sums in int32, without an epilogue; or in another `out_dtype`, the residual's too, what
-    the epilogue makes of them in float32: in "int8" and "uint8" rounded, to even, plus `out_zero_point`, saturated.
+    On a CPU or tensor cores x may be of int8 or uint8, w of int8. Sums of `(x - x_zero_point) * w` are exact; padding
+    adds nothing. The result is these sums in int32, without an epilogue; or in another `out_dtype`, the residual's too,
+    what the epilogue makes of them in float32: in "int8" and "uint8" rounded, to even, plus `out_zero_point`,
+    saturated.
 
     >>> import numpy as np, tvmconv
     >>> x = np.random.rand(1, 64, 56, 56).astype("float32")

@@ -72,6 +72,8 @@ def obstacle(problem: Problem, target: tvm.target.Target) -> str | None:
         return f"reads blocks in multiples of {instruction.terms} channels, not {channel_block(workload.layout)}"
     if channel_block(workload.out_layout) not in (1, instruction.lanes):
         return f"writes blocks of {instruction.lanes} channels, not {channel_block(workload.out_layout)}"
+    if workload.out_layout == "NHWC" and workload.out_channels % instruction.lanes:
+        return f"writes NHWC in multiples of {instruction.lanes} channels, not {workload.out_channels}"
     return None
 
 
