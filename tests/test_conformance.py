@@ -16,7 +16,7 @@ from command_line import tvmconv, tvmconv_json
 
 from tvmconv import ConvWorkload
 from tvmconv.checking.draws import Draw
-from tvmconv.dtypes import DTYPES, FLOATS, NARROW, QUANTIZED
+from tvmconv.dtypes import DTYPES, NARROW, QUANTIZED
 from tvmconv.errors import WrongResultError
 from tvmconv.precision import DEFAULT, WORDS
 from tvmconv.targets import resolve_target
@@ -37,8 +37,8 @@ def test_trials_are_the_same_everywhere() -> None:
     assert drawn(20) == drawn(20)
     trial, is_default = random_trial(Draw("3/1"), CPU, 1)
     assert (str(trial.workload), trial.algorithm) == (
-        "conv2d 1x61x7x6 -> 32, 5x2 padding 2,2,2,2 float16 + shift",
-        "direct",
+        "conv2d 1x61x7x6 -> 32, 5x2 padding 2,2,2,2 int8 zero point -110 to uint8 + scale+shift",
+        "dot",
     )
     assert not is_default
 
@@ -63,7 +63,7 @@ def test_trials_are_of_every_kind() -> None:
             "one-sided padding": (top == 0) != (bottom == 0) and (left == 0) != (right == 0),
             "padding past kernel": max(top, bottom) > workload.window[0],
             "batch": workload.batch > 1,
-            **{dtype: workload.dtype == dtype for dtype in FLOATS},
+            **{dtype: workload.dtype == dtype for dtype in DTYPES},
             "scale": epilogue.scale,
             "shift": epilogue.shift,
             "residual": epilogue.residual,

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import tvm
 from integer_cases import EXACT
+from spaces import check_space, check_whole_space
 from sparing import every
 
 import tvmconv
@@ -20,6 +21,7 @@ from tvmconv.dtypes import QUANTIZED, STORAGE_TYPES
 from tvmconv.lowering import KERNEL_NAME, build, build_kernel, lower
 from tvmconv.network.packing import split_packing
 from tvmconv.problem import Problem
+from tvmconv.schedules.cpu import dot
 from tvmconv.targets import dot_instruction, resolve_target
 from tvmconv.testing import check_result, random_configs, random_operands
 
@@ -95,6 +97,20 @@ def test_instructions(name: str, dtype: str) -> None:
     assert len(re.findall(family.instruction, assembly)) >= selection.config.vectors * selection.config.outputs
     if family.feature and tvm.target.codegen.target_has_features(family.feature, HERE):
         run(workload, target)
+
+
+@pytest.mark.parametrize("layout", ["NCHW", "NCHW16c"])
+@pytest.mark.parametrize("mcpu", ["sapphirerapids", "haswell"])
+@pytest.mark.parametrize("size", [(14, 1), (9, 3)], ids=str)
+def test_space(size: tuple[int, int], mcpu: str, layout: str) -> None:
+    plane, kernel = size
+    target = resolve_target({"kind": "llvm", "mcpu": mcpu})
+    workload = ConvWorkload.conv2d((1, 32, plane, plane), (48, 32, kernel, kernel), dtype="int8")
+    problem = Problem(msgspec.structs.replace(workload, layout=layout))
+    space = dot.space(problem, target)
+    check_space(space, dot.default_config(problem, target))
+    check_whole_space(space)
+    assert len(space) > 8
 
 
 def test_no_instruction_saturates() -> None:

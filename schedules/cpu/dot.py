@@ -1,7 +1,7 @@
 """Convolution of integers and bfloat16 on a CPU by instructions that add up products of several input channels at once.
 
-Tiles of outputs in registers read the input in place, or a padded copy of it, four neighbouring channels at a time. On a
-core of Zen 4 layers of ResNet-50 reach 90 to 99% of the peak of `vpdpbusd` in blocks of channels, the weight laid out
+Tiles of outputs in registers read the input in place, or a padded copy of it, a few neighbouring channels at a time. On
+a core of Zen 4 layers of ResNet-50 reach 90 to 99% of the peak of `vpdpbusd` in blocks of channels, the weight laid out
 ahead, and 96 to 99% of that of `vdpbf16ps`.
 """
 

@@ -133,7 +133,8 @@ def _closed_trial(draw: Draw, target: tvm.target.Target, operands: int) -> tuple
         workload = _in_blocks(draw, workload, algorithm, takers)
     elif draw.chance(0.4) and takers(other := _in_any_layout(draw, workload)):
         workload, algorithm = other, draw.of(takers(other))
-    nonfinite = nonfinite and workload.dtype in FLOATS
+    if workload.dtype in QUANTIZED:
+        nonfinite, precision = False, DEFAULT
     return Trial(workload, algorithm, None, operands, nonfinite, precision=precision), is_default
 
 
@@ -193,7 +194,7 @@ def _in_blocks(
 
 
 def _in_any_layout(draw: Draw, workload: ConvWorkload) -> ConvWorkload:
-    """Return the workload in random layouts, its output channels whole stores of tensor cores.
+    """Return the workload in random layouts, or quantized too, its output channels whole stores of tensor cores.
 
     It is as it was if it is depthwise, or would be large.
     """
@@ -208,6 +209,8 @@ def _in_any_layout(draw: Draw, workload: ConvWorkload) -> ConvWorkload:
         w_layout=w_layout,
         out_layout=out_layout,
     )
+    if workload.dtype in FLOATS and draw.chance(0.3):
+        other = _quantized(draw, other)
     return other if _is_small(other) else workload
 
 
