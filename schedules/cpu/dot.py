@@ -154,8 +154,9 @@ def schedule(problem: Problem, config: Config, target: tvm.target.Target) -> Sch
     sch.reorder(b, co, r, s, ci, ki, term)
     loops.append(sch.fuse(b, co))
     if zero_of(workload, instruction.first):
-        k, *reduced = sch.get_loops(sch.get_sblock("offsets"))
-        sch.fuse(*reduced)
+        offsets = sch.get_sblock("offsets")
+        k, *terms_of = sch.get_loops(offsets)
+        sch.decompose_reduction(offsets, sch.fuse(*terms_of))  # a loop without a test, of which LLVM makes vectors
         loops.append(k)
 
     # Step 3. Copy the input
