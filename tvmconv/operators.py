@@ -90,8 +90,8 @@ def conv2d(
 
     The result is (N, K, Ho, Wo); a residual has its shape and dtype, scale and shift are vectors (K,). `algorithm` is
     "auto", which takes what a tuning log has found fastest, or else what should be; "direct"; "im2win"; "tensor", for
-    the tensor cores of a GPU; or on a CPU "pointwise", for 1x1 kernels. With as many groups as input channels, so with
-    a single one too, a convolution is depthwise. The rest is as for `depthwise`.
+    the tensor cores of a GPU; or on a CPU "pointwise", for 1x1 kernels, and "winograd", for 3x3 ones. With as many
+    groups as input channels, so with a single one too, a convolution is depthwise. The rest is as for `depthwise`.
 
     A torch tensor x in channels_last goes in as it is where a schedule takes it: on a GPU's tensor cores, by the
     algorithm "tensor", for output channels in fours, with groups in sixteens. The result is then in channels_last, and
