@@ -38,7 +38,7 @@ def test_serial_twin(name: str) -> None:
         twin = build(tvm.IRModule({KERNEL_NAME: serial_twin(of_batch(func, batch))}), CPU)
         operands = random_operands(case.at(batch))
         tensors = [tvm.runtime.tensor(array) for array in operands.values()]
-        memory = [tvm.runtime.empty(shape, dtype) for shape, dtype in workspace.sized(batch)]
+        memory = [tvm.runtime.empty(shape, dtype) for shape, dtype in workspace.sized(case.at(batch))]
         twin[KERNEL_NAME](*tensors, *memory)
         check_result(case.at(batch), operands, tensors[-1].numpy(), precision=case.problem.precision)
 

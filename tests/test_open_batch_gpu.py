@@ -27,7 +27,7 @@ def test_one_kernel_computes_every_batch(case: Open) -> None:
     for batch in BATCHES:
         operands = random_operands(case.at(batch))
         tensors = [tvm.runtime.tensor(array, device) for array in operands.values()]
-        memory = [tvm.runtime.empty(shape, dtype, device) for shape, dtype in kernel.workspace.sized(batch)]
+        memory = [tvm.runtime.empty(shape, dtype, device) for shape, dtype in kernel.workspace.sized(case.at(batch))]
         kernel.executable[KERNEL_NAME](*tensors, *memory)
         check_result(case.at(batch), operands, tensors[-1].numpy(), precision=case.problem.precision)
 

@@ -80,7 +80,7 @@ class Operator:
             raise InvalidArgumentError("operands", ", ".join(names), f"the workload's: {', '.join(self._inputs)}")
         device = tvm.runtime.device(self._device_type, operands[0].device.index)
         workload = self._workload_of(operands[0])
-        specs, workspace = workload.operands, self._workspace.sized(workload.batch)
+        specs, workspace = workload.operands, self._workspace.sized(workload)
         for item in operands:
             item.check(*specs[item.name], device)
         inputs, output = {name: specs[name] for name in names}, specs["output"]

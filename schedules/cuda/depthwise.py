@@ -40,7 +40,7 @@ VERSION = 1
 
 LAYOUTS = Layouts()
 
-OPEN_SIZES: tuple[str, ...] = ("batch",)
+OPEN_SIZES: tuple[str, ...] = ("batch", "height", "width")
 
 
 def schedule(problem: Problem, config: Config, target: tvm.target.Target) -> Schedule:

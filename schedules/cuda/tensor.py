@@ -57,7 +57,7 @@ VERSION = 1
 
 LAYOUTS = Layouts(x=("NHWC", "NCHW"), w=("KRSC", "KCRS"), output=("NHWC", "NCHW"), dtypes=DTYPES)
 
-OPEN_SIZES: tuple[str, ...] = ("batch",)
+OPEN_SIZES: tuple[str, ...] = ("batch", "height", "width")
 
 
 def schedule(problem: Problem, config: Config, target: tvm.target.Target) -> Schedule:

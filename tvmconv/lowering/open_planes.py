@@ -12,7 +12,7 @@ from tvm.s_tir.stmt import SBlock, SBlockRealize
 from tvm.tirx.analysis import undefined_vars
 
 from ..compute import with_open_sizes
-from ..compute.open_sizes import VARIABLES
+from ..compute.open_sizes import COLUMNS, ROWS, VARIABLES
 from ..problem import Problem
 from ..substitution import evaluated, substitute
 
@@ -30,10 +30,11 @@ def within_output(func: tirx.PrimFunc, problem: Problem) -> tirx.PrimFunc:
     After: `for t in range((width + 7) // 8): if t * 8 + 7 < width: for i in T.vectorized(8): output[t * 8 + i] = ...`,
     and `else: for i in range(8): if t * 8 + i < width: output[t * 8 + i] = ...`.
     """
-    if not problem.has_open_planes:
-        return func
     workload, rounded = with_open_sizes(problem), func.params[-1]
     shape, dtype = workload.operands["output"]
+    counts = _tile_counts(rounded.ty.shape, shape)
+    if not counts:
+        return func
     exact = tirx.decl_buffer(shape, dtype, rounded.name)
     ends = {axis: shape[axis] for axis in workload.output_layout.spatial}
     stores = _stores(func, rounded)
@@ -45,7 +46,7 @@ def within_output(func: tirx.PrimFunc, problem: Problem) -> tirx.PrimFunc:
         return tirx.IfThenElse(inside, loop, outside)
 
     body = tvm_ffi.structural_map(func.body, (tirx.For, cut))
-    body = substitute(body, {**_tile_counts(rounded.ty.shape, shape), rounded: exact})
+    body = substitute(body, {**counts, rounded: exact})
     return tirx.PrimFunc([*func.params[:-1], exact], body, func.ret_type, attrs=func.attrs)
 
 
@@ -132,7 +133,7 @@ def _tile_counts(rounded: Sequence[tirx.PrimExpr], exact: Sequence[tirx.PrimExpr
     """Return the value of each variable in a shape in whole tiles that stands for a number of tiles."""
     counts = {}
     for whole, size in zip(rounded, exact, strict=True):
-        for var in set(undefined_vars(whole)) - set(VARIABLES.values()):
+        for var in set(undefined_vars(whole)) - {*VARIABLES.values(), ROWS, COLUMNS}:
             step = evaluated(whole, {var: 1})
             count = tirx.truncdiv(size + (step - 1), tirx.const(step, "int32"))
             # Bounds that TVM sees: it would make much code for a number of tiles below zero.

@@ -165,7 +165,7 @@ def _call(site: Site, weight: np.ndarray | None, kernel: NetworkKernel) -> relax
     if weight is not None:
         operands[1:2] = [relax.const(packing(weight) if packing else weight) for packing in kernel.packings]
     output = workload.operands["output"]
-    outputs = [relax.TensorType(*each) for each in (output, *kernel.workspace.sized(workload.batch))]
+    outputs = [relax.TensorType(*each) for each in (output, *kernel.workspace.sized(workload))]
     call = relax.call_tir(kernel.function, operands, outputs)
     if kernel.workspace.parameters:
         call = relax.TupleGetItem(call, 0)
