@@ -111,7 +111,7 @@ def test_a_batch_past_32_bits_is_refused(monkeypatch: pytest.MonkeyPatch) -> Non
         if batch == 2:
             twin[KERNEL_NAME](*tensors)
         else:
-            with pytest.raises(ValueError, match="batch: too large, an array of this call has over 3"):
+            with pytest.raises(ValueError, match="batch: too large, an array of this call has over 6864 bytes"):
                 twin[KERNEL_NAME](*tensors)
 
 

@@ -93,7 +93,9 @@ def take_out(func: tirx.PrimFunc, target: tvm.target.Target) -> tuple[tirx.PrimF
 
 def _parameter(size: Any) -> int | str:
     """Return a size of an array as a file can hold it."""
-    return int(size) if isinstance(size, (int, tirx.IntImm)) else str(Analyzer().simplify(size))
+    if isinstance(size, (int, tirx.IntImm)):
+        return int(size)
+    return str(str(Analyzer().simplify(size)))  # the inner one is of a class of TVM's own
 
 
 def _evaluated(size: int | str, sizes: Mapping[str, Any]) -> Any:

@@ -20,7 +20,7 @@ BITS = 31
 
 
 def with_multiplications(func: tirx.PrimFunc) -> tirx.PrimFunc:
-    """Return a scheduled function for a GPU that divides by no size that is known only when it runs.
+    """Return a scheduled function for a GPU that divides by no size that is known only when it runs; others as they are.
 
     What is divided is not below zero, and sizes are above it. Of tests of a quotient nothing is divided either.
 
@@ -29,9 +29,9 @@ def with_multiplications(func: tirx.PrimFunc) -> tirx.PrimFunc:
     the size, and in the kernel `if p < rows * columns`, and for each quotient `(2 * p * multiplier >> 32) >> shift`,
     which is exact for p below 2**31.
     """
-    sizes = {var for param in func.params for size in param.ty.shape for var in undefined_vars(size)}
-    if not sizes:
+    if not func.attrs.get("tirx.is_scheduled"):
         return func
+    sizes = {var for param in func.params for size in param.ty.shape for var in undefined_vars(size)}
     body = tvm_ffi.structural_map(func.body, [(kind, _without_quotient) for kind in (tirx.LT, tirx.LE)])
     divisors = _Divisors(sizes)
     body = tvm_ffi.structural_map(body, [(kind, divisors.replaced) for kind in (tirx.FloorDiv, tirx.FloorMod)])

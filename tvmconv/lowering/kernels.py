@@ -26,6 +26,7 @@ from ..workspace import NO_WORKSPACE, Workspace, take_out
 from .launches import build_launches
 from .modules import build
 from .open_planes import within_output
+from .pixel_vectors import with_vectors_in_rows
 from .ranges import limited
 from .signatures import as_scheduled, with_alignment, with_launch_bounds, with_operands
 
@@ -112,7 +113,10 @@ def lower(problem: Problem, selection: Selection, target: tvm.target.Target, nam
     """
     func = selection.template.schedule(problem, selection.config, target).mod["main"]
     if problem.sparsity is None:
-        func = with_launch_bounds(with_operands(within_output(func, problem), with_open_sizes(problem)))
+        func = within_output(func, problem)
+        if backend_of(target).on_gpu:
+            func = with_vectors_in_rows(func, problem)
+        func = with_launch_bounds(with_operands(func, with_open_sizes(problem)))
     return with_alignment(as_scheduled(func, name), target)
 
 

@@ -148,8 +148,9 @@ def _kernel(
 def _reason(ranges: Sequence[dispatch.Range]) -> str:
     """Return the reasons why kernels are taken, with the ranges of all but the first."""
     reason = ranges[0].selection.reason
-    for least, _, selection in ranges[1:]:
-        reason += f"; from a batch of {least} on {selection.name}, {selection.reason}"
+    for least, problem, selection in ranges[1:]:
+        sizes = f"{least} pixels of all images" if problem.has_open_planes else f"a batch of {least}"
+        reason += f"; from {sizes} on {selection.name}, {selection.reason}"
     return reason
 
 
