@@ -60,8 +60,12 @@ def schedule(problem: Problem, config: Config, target: tvm.target.Target) -> Sch
     by, vy, ty, yi = sch.split(y, [None, config.vthreads_y, config.threads_y, config.thread_y])
     bx, vx, tx, xi = sch.split(x, [None, config.vthreads_x, config.threads_x, config.thread_x])
     sch.reorder(n, bk, by, bx, vy, vx, tz, ty, tx, ki, yi, xi)
-    block = sch.fuse(n, bk, by, bx)  # only blockIdx.x is wide enough for every batch and channel count
-    sch.bind(block, "blockIdx.x")
+    # Only blockIdx.x is wide enough for every batch and channel count. A number of tiles that is known only when the
+    # kernel runs has an axis of its own: TVM cannot tell what a block stages where its place comes from a division.
+    axes = (sch.fuse(n, bk), by, bx) if problem.has_open_planes else (sch.fuse(n, bk, by, bx),)
+    for axis, name in zip(axes, ("blockIdx.x", "blockIdx.y", "blockIdx.z"), strict=False):
+        sch.bind(axis, name)
+    block = axes[-1]
     sch.bind(vy, "vthread.y")
     sch.bind(vx, "vthread.x")
 

@@ -14,15 +14,15 @@ from tvm.tirx.analysis import undefined_vars
 
 from ..substitution import factors
 
-
 BITS = 31
 """The bits of a number that is divided: an index of TVM's that is not below zero."""
 
 
 def with_multiplications(func: tirx.PrimFunc) -> tirx.PrimFunc:
-    """Return a scheduled function for a GPU that divides by no size that is known only when it runs; others as they are.
+    """Return a scheduled function for a GPU that divides by no size that is known only when it runs.
 
-    What is divided is not below zero, and sizes are above it. Of tests of a quotient nothing is divided either.
+    What is divided is not below zero, and sizes are above it. For tests of a quotient nothing is divided at all. TVM's
+    own functions, which are not scheduled yet, stay as they are.
 
     Before: `for b in T.thread_binding(...): if p // columns < rows: output[p // columns, p % columns] = ...`.
     After: `multiplier = 2**(31 + shift) // columns + 1` on the CPU, where 2**shift is the least power that is not below

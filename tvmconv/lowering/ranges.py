@@ -7,6 +7,7 @@ from math import prod
 from typing import Any, NamedTuple
 
 import tvm
+import tvm_ffi
 from tvm import tirx
 from tvm.ir import StringImm
 from tvm.s_tir.stmt import SBlock, SBlockRealize
@@ -18,6 +19,9 @@ from ..substitution import factors, substitute
 from ..targets import backend_of
 from ..workspace import SYMBOLS, Spec, Workspace
 from .signatures import itemsize
+
+MOST_BLOCKS = 2**16 - 1
+"""The largest number of blocks of a grid along its second and its third axis (CUDA C++ programming guide)."""
 
 MOST_BYTES = 2**31 - 1
 """The largest number of bytes of an array: TVM counts elements in 32 bits, and bytes where it copies asynchronously."""
@@ -89,9 +93,10 @@ def _least_of(size: Any, opened: Sequence[tvm.ir.Var], most: int) -> Any:
 
 
 def limited(func: tirx.PrimFunc, workspace: Workspace, target: tvm.target.Target) -> tirx.PrimFunc:
-    """Return a function, with its workspace, that refuses open sizes whose arrays TVM could not count in 32 bits.
+    """Return a function, with its workspace, that refuses open sizes with too large a grid for a GPU.
 
-    Of a CPU's functions it is the same one: callers limit elements, and bytes are counted in 64 bits there.
+    So it does those whose arrays TVM could not count in 32 bits. Of a CPU's functions it is the same one: callers limit
+    elements, and bytes are counted in 64 bits there.
     Before: `def kernel(x, w, output): A`. After: `def kernel(x, w, output): assert batch * 3136 <= 2**31 - 1; A`.
     """
     if not backend_of(target).on_gpu:
@@ -102,12 +107,33 @@ def limited(func: tirx.PrimFunc, workspace: Workspace, target: tvm.target.Target
     names = [name for name, var in VARIABLES.items() if any(var in undefined_vars(fit) for fit in fits)]
     if not names:
         return func
-    wrong = f"{', '.join(names)}: too large, an array of this call has over {MOST_BYTES} bytes"
-    # TVM's constructor has another order than its documentation.
-    check = tirx.AssertStmt(tirx.all(*fits), StringImm("ValueError"), [StringImm(wrong)])
+    checks = [
+        _check(tirx.all(*fits), f"{', '.join(names)}: too large, an array of this call has over {MOST_BYTES} bytes")
+    ]
+    if grids := _open_grids(func):
+        fits = [extent <= MOST_BLOCKS for extent in grids]
+        checks.append(_check(tirx.all(*fits), f"height or width: too large, a grid has over {MOST_BLOCKS} tiles"))
     root = func.body.block
-    body = SBlock([], [], [], root.name_hint, tirx.stmt_seq(check, root.body), alloc_buffers=root.alloc_buffers)
+    body = SBlock([], [], [], root.name_hint, tirx.stmt_seq(*checks, root.body), alloc_buffers=root.alloc_buffers)
     return func.with_body(SBlockRealize([], True, body))
+
+
+def _check(test: tirx.PrimExpr, wrong: str) -> tirx.AssertStmt:
+    # TVM's constructor has another order than its documentation.
+    return tirx.AssertStmt(test, StringImm("ValueError"), [StringImm(wrong)])
+
+
+def _open_grids(func: tirx.PrimFunc) -> list[tirx.PrimExpr]:
+    """Return the numbers of blocks along the second and third axes of grids that are known only when they run."""
+    found = []
+
+    def note(loop: tirx.For) -> None:
+        axis = loop.thread_binding.thread_tag if loop.thread_binding else None
+        if axis in ("blockIdx.y", "blockIdx.z") and undefined_vars(loop.extent):
+            found.append(loop.extent)
+
+    tvm_ffi.structural_walk(func.body, [(tirx.For, note)])
+    return found
 
 
 def _fits(shape: Sequence[Any], dtype: Any) -> tirx.PrimExpr:
