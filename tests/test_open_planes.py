@@ -23,6 +23,7 @@ onnx = pytest.importorskip("onnx")
 
 from network_graph import Graph  # noqa: E402
 from onnx.reference import ReferenceEvaluator  # noqa: E402
+from open_planes import image, unet  # noqa: E402
 
 X, CHANNELS_IN_BLOCKS = (1, 16, 12, 14), {"layout": "NCHW8c", "out_layout": "NCHW8c"}
 
@@ -85,22 +86,6 @@ def test_configurations_for_any_size_waste_little() -> None:
     assert few_rows(problem, 1, 55) < 55
     assert samples(Problem(workload)) == [workload]
     assert known.template is opened.template
-
-
-def unet(size: tuple[int | str, int | str] = ("height", "width")) -> onnx.ModelProto:
-    """Return a model that halves its planes, doubles them, and joins both."""
-    graph = Graph(("n", 3, *size))
-    wide = graph.node("Relu", graph.conv("x", (8, 3, 3, 3), True, pads=[1, 1, 1, 1]))
-    half = graph.node("MaxPool", wide, kernel_shape=[2, 2], strides=[2, 2])
-    deep = graph.node("Relu", graph.conv(half, (16, 8, 3, 3), pads=[1, 1, 1, 1]))
-    scales = graph.constant([1, 1, 2, 2], "float32")
-    double = graph.node("Resize", deep, "", scales, mode="nearest", coordinate_transformation_mode="asymmetric")
-    joined = graph.node("Concat", wide, double, axis=1)
-    return graph.model(graph.conv(joined, (4, 24, 3, 3), pads=[1, 1, 1, 1]))
-
-
-def image(*shape: int) -> np.ndarray:
-    return np.random.default_rng(shape[-1]).standard_normal(shape).astype("float32")
 
 
 def check(network: Network, model: onnx.ModelProto, *shapes: tuple[int, ...]) -> None:

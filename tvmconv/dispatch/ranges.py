@@ -26,9 +26,9 @@ What is fast there depends on the number of blocks. Each is code of its own, so 
 ASSUMED_SIDES = (35, 100, 300)
 """The heights and widths that they are chosen for where planes are open, in percent of those in the workload.
 
-Each has some eight times as many pixels as the one before, as the batches have. By estimates, 14 layers of a U-Net and a
-ResNet at 23 sizes take 1.02 times as long in the mean as kernels for the size, and at worst 1.22 times; with one kernel
-1.07 and 1.72 times.
+Each has some eight times as many pixels as the one before, as the batches have. By estimates, 14 layers of a U-Net and
+a ResNet at 23 sizes take 1.02 times as long in the mean as kernels for the size, and at worst 1.22 times; with one
+kernel 1.07 and 1.72 times.
 """
 
 LEAST_GAIN = 1.1

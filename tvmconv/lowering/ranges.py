@@ -128,7 +128,7 @@ def _open_grids(func: tirx.PrimFunc) -> list[tirx.PrimExpr]:
     found = []
 
     def note(loop: tirx.For) -> None:
-        axis = loop.thread_binding.thread_tag if loop.thread_binding else None
+        axis = None if loop.thread_binding is None else loop.thread_binding.thread_tag
         if axis in ("blockIdx.y", "blockIdx.z") and undefined_vars(loop.extent):
             found.append(loop.extent)
 
