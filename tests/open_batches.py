@@ -102,6 +102,8 @@ TENSOR = {
 
 CASES = {**PLAIN, **TENSOR}
 
+CALL = tvm.ir.Op.get("relax.call_tir")
+
 BATCHES = (1, 3, 7)
 """Batches with another number of tiles each, the last of which ends in different places of a tile."""
 
@@ -127,18 +129,18 @@ def with_shapes(func: tirx.PrimFunc, x: Sequence[int], output: Sequence[int]) ->
 
 
 def with_twins(mod: tvm.IRModule, sizes: Mapping[str, int]) -> tvm.IRModule:
-    """Return a network's module for these sizes, with the serial twins of its kernels."""
-    known = relax.transform.BindSymbolicVars(dict(sizes))(mod)
+    """Return a network's module with the serial twins of its kernels for these sizes."""
+    known, twins = relax.transform.BindSymbolicVars(dict(sizes))(mod), mod.clone()
 
     def visit(call: relax.Expr) -> None:
-        if isinstance(call, relax.Call) and call.op == tvm.ir.Op.get("relax.call_tir"):
+        if isinstance(call, relax.Call) and call.op.same_as(CALL) and "tvmconv_" in call.args[0].name_hint:
             output = call.ty.fields[0] if isinstance(call.ty, tvm.ir.TupleType) else call.ty
             shapes = [[int(size) for size in ty.shape] for ty in (call.args[1][0].ty, output)]
             name = call.args[0].name_hint
-            known[name] = serial_twin(with_shapes(mod[name], *shapes))
+            twins[name] = serial_twin(with_shapes(mod[name], *shapes))
 
     relax.analysis.post_order_visit(known["main"], visit)
-    return known
+    return twins
 
 
 def model(batch: int | str) -> tvmconv.Model:

@@ -50,8 +50,9 @@ def schedule(problem: Problem, config: Config, target: tvm.target.Target) -> Sch
     lanes = 1 if config.flat else config.load
     sch = Schedule(te.create_prim_func(compute.depthwise(compute.with_open_sizes(problem), tile, lanes)))
     pad, accumulate, output = (sch.get_sblock(name) for name in ("pad", "depthwise", "output"))
-    operands = range(1, len(sch.get(output).reads))
-    vectors = [sch.cache_read(output, operand, "local") for operand in operands]
+    # Of an open plane TVM cannot tell how much of the residual, the last operand, a tile reads.
+    end = len(sch.get(output).reads) - (problem.has_open_planes and problem.workload.epilogue.residual)
+    vectors = [sch.cache_read(output, operand, "local") for operand in range(1, end)]
     copies = (sch.cache_read(pad, 0, "shared"), sch.cache_write(output, 0, "shared")) if config.flat else None
 
     # Step 1. Tile the output: blocks, vthreads (strided), threads, then what a thread owns
