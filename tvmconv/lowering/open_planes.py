@@ -92,7 +92,7 @@ def _cut(
     lane = fresh[inner.loop_var]
     if inner.kind == tirx.ForKind.VECTORIZED and any(lane in undefined_vars(test) for test in tests):
         # A vector with every element, of which those that are inside are stored one by one.
-        vector = tirx.decl_buffer([inner.extent], store.buffer.ty.dtype, "vector")
+        vector = tirx.decl_buffer([inner.extent], store.buffer.ty.dtype, "vector", scope="local")
         computed = tirx.BufferStore(vector, _within(store.value, ends, inputs), [lane])
         other = {lane: tirx.Var(lane.name, lane.ty.dtype)}
         places = [substitute(each, other) for each in store.indices]

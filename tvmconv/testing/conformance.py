@@ -132,7 +132,7 @@ def check(how: How, trial: Trial) -> None:
         if trial.sparsity is not None:
             operands.update(constants)
         passed = {name: array for name, array in operands.items() if trial.sparsity is None or name not in COMPILED_IN}
-        got = _run(how, made, passed, trial.operands % 2 == 0)
+        got = _run(how, made, workload, passed, trial.operands % 2 == 0)
         try:
             with np.errstate(invalid="ignore"):
                 check_result(workload, operands, got, precision=trial.problem.precision)
@@ -151,12 +151,14 @@ def _operands(trial: Trial, workload: ConvWorkload) -> dict[str, np.ndarray[Any,
     return operands
 
 
-def _run(how: How, made: TrialKernel, operands: dict[str, np.ndarray[Any, Any]], at_end: bool) -> np.ndarray[Any, Any]:
+def _run(
+    how: How, made: TrialKernel, workload: ConvWorkload, operands: dict[str, np.ndarray[Any, Any]], at_end: bool
+) -> np.ndarray[Any, Any]:
     """Return the output of a kernel: on its device, or in an emulator where that is another kind of CPU."""
     if triple := cross_triple(str(made.target)):
         return emulate(made.executable, str(made.target), triple, operands)
     kernel, device = made.executable[KERNEL_NAME], device_of(made.target)
-    memory = [tvm.runtime.empty(*parameter, device) for parameter in made.workspace.parameters]
+    memory = [tvm.runtime.empty(*parameter, device) for parameter in made.workspace.sized(workload)]
     if how.bounds:
         return _run_guarded(kernel, operands, memory, at_end, GPU_ALIGNMENT if how.twin else 1)
     tensors = [tvm.runtime.tensor(array, device) for array in operands.values()]
