@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -15,6 +16,7 @@ from tvmconv.errors import InvalidArgumentError, UnsupportedModelError
 from tvmconv.lowering import MOST_TILES
 from tvmconv.network import Network, build, import_model
 from tvmconv.problem import OPEN_SIZES, Problem
+from tvmconv.schedules.cpu import direct
 from tvmconv.schedules.open_sizes import LITTLE_WASTE, few_rows, samples
 from tvmconv.schedules.space import wasted
 from tvmconv.testing import check_result, random_operands
@@ -64,6 +66,17 @@ def test_open_width_alone() -> None:
         check_result(other, operands, operator(operands["x"], operands["w"]))
     with pytest.raises(InvalidArgumentError, match=r"x is \(2, 3, 1, 40\); expected the shape \(1, 3, 1, 40\)"):
         operator(np.zeros((2, 3, 1, 40), "float32"), operands["w"])
+
+
+def test_vectors_at_the_end_of_rows_of_known_width() -> None:
+    """Rows of 21 are not whole vectors, and the last rows of a tile are stored element by element."""
+    workload = ConvWorkload.conv2d((1, 6, 5, 60), (3, 2, 3, 3), stride=3, groups=3, padding=(4, 3, 2, 1))
+    config = replace(direct.LEAST, vector=16, columns=16, rows=2, staged=1)
+    operator = tvmconv.compile(workload, config=config, open_sizes=("height",))
+    for height in (1, 5, 6, 10):
+        other = msgspec.structs.replace(workload, height=height)
+        operands = random_operands(other, height)
+        check_result(other, operands, operator(operands["x"], operands["w"]))
 
 
 def test_more_tiles_than_a_kernel_counts() -> None:

@@ -90,6 +90,7 @@ def _cut(
     store, predicate, inner = substitute(store, fresh), substitute(stmt.predicate, fresh), loops[-1]
     tests = [store.indices[axis] < end for axis, end in ends.items()]
     lane = fresh[inner.loop_var]
+    predicates = _conjuncts(predicate)
     if inner.kind == tirx.ForKind.VECTORIZED and any(lane in undefined_vars(test) for test in tests):
         # A vector with every element, of which those that are inside are stored one by one.
         vector = tirx.decl_buffer([inner.extent], store.buffer.ty.dtype, "vector", scope="local")
@@ -97,6 +98,8 @@ def _cut(
         other = {lane: tirx.Var(lane.name, lane.ty.dtype)}
         places = [substitute(each, other) for each in store.indices]
         element = tirx.BufferStore(store.buffer, vector[other[lane]], places)
+        tests += [each for each in predicates if lane in undefined_vars(each)]
+        predicate = tirx.all(*(each for each in predicates if lane not in undefined_vars(each)), True)
         stored = tirx.IfThenElse(substitute(tirx.all(*tests), other), element, None)
         parts = [
             tirx.For(lane, inner.min, inner.extent, inner.kind, computed),
@@ -109,6 +112,11 @@ def _cut(
     for each in reversed(loops):
         body = tirx.For(fresh[each.loop_var], each.min, each.extent, each.kind, body)
     return inside, body
+
+
+def _conjuncts(test: tirx.PrimExpr) -> list[tirx.PrimExpr]:
+    """Return the tests that hold where one does which is their conjunction."""
+    return [*_conjuncts(test.a), *_conjuncts(test.b)] if isinstance(test, tirx.And) else [test]
 
 
 def _opaque(predicate: tirx.PrimExpr, body: tirx.Stmt, buffers: Sequence[tvm.ir.Var]) -> SBlockRealize:
