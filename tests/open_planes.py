@@ -26,6 +26,9 @@ GEMMS = {
     "wgmma": Open(layer((1, 64, 20, 20), (64, 64, 3, 3), "bfloat16"), "tensor", config=WGMMA),
     "nchw": Open(layer((1, 24, 20, 20), (32, 24, 3, 3), layouts=FIRST, **EPILOGUE), "tensor", config=MMA),
     "tensor-strided": Open(layer((1, 64, 20, 20), (32, 64, 1, 3), stride=2, padding=0), "tensor", config=WGMMA),
+    "first": Open(
+        layer((1, 3, 20, 20), (32, 3, 5, 3), layouts=FIRST, stride=2, padding=(2, 0, 1, 1)), "tensor", config=MMA
+    ),
     "tensor-split-k": Open(
         layer((1, 64, 20, 20), (64, 64, 3, 3), **EPILOGUE), "tensor", config=mma(32, 32, 2, 1, split_k=3)
     ),

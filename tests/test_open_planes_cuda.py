@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
+from functools import cache
 
 import numpy as np
 import pytest
 import tvm
 from device_functions import device_functions
 from emulated_gpu import Emulator
-from open_batches import Open, with_twins
+from open_batches import with_twins
 from open_planes import CASES, fitting, image, unet
 from sparing import every
 from tvm import te, tirx
@@ -30,13 +31,18 @@ from tvmconv.workspace import NO_WORKSPACE, take_out
 
 SM_90, CPU = resolve_target({"kind": "cuda", "arch": "sm_90"}), resolve_target(TWIN_TARGET)
 
-by_case = pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+
+@cache
+def scheduled(name: str) -> tirx.PrimFunc:
+    """Return the function of a case for planes of any size."""
+    return CASES[name].func(SM_90)
 
 
-@by_case
-def test_lowered_kernels(case: Open) -> None:
+@pytest.mark.parametrize("name", CASES)
+def test_lowered_kernels(name: str) -> None:
     """One lowering serves for all sizes, which are numbers in the emulator alone."""
-    func, _ = take_out(with_intrinsics(case.func(SM_90)), SM_90)
+    case = CASES[name]
+    func, _ = take_out(with_intrinsics(scheduled(name)), SM_90)
     for workload in fitting(case.problem.workload)[:3]:
         arrays = random_operands(workload)
         operands = {name: array.copy() for name, array in arrays.items()}
@@ -53,7 +59,7 @@ def test_nearly_as_few_registers_as_with_known_planes(name: str) -> None:
     case = CASES[name]
     known = lower(case.problem, case.selection(SM_90), SM_90, KERNEL_NAME)
     found = []
-    for func in (case.func(SM_90), known):
+    for func in (scheduled(name), known):
         source = str(build_function(func, SM_90).executable.mod.imports[0].inspect_source())
         found.append(sorted(cuda.kernel_resources(source, "sm_90"), key=lambda kernel: kernel.name))
         assert not re.search(r"[/%] \(?(batch|height|width|rows|columns)", source)
