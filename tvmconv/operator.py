@@ -18,7 +18,7 @@ from .arrays import Operand
 from .calls import Calls, Launch, given
 from .dispatch import Selection, registry, select, template_named
 from .errors import InvalidArgumentError
-from .lowering import KERNEL_NAME, MOST_TILES, build_kernel, lower
+from .lowering import KERNEL_NAME, MOST_TILES, build_kernel, lower, most_images
 from .precision import DEFAULT
 from .problem import Problem
 from .targets import backend_of, cross_triple, cuda_arch, device_of, resolve_target
@@ -96,7 +96,16 @@ class Operator:
         workload = msgspec.structs.replace(self.workload, **sizes)
         if self.problem.has_open_planes and max(workload.output_size) > MOST_TILES:
             raise InvalidArgumentError("x", x.shape, f"an output of at most {MOST_TILES} rows and columns")
+        if not self.takes(workload):
+            most = most_images(workload, self._workspace)
+            raise InvalidArgumentError("x", x.shape, f"a batch of at most {most}, or one that is not left open")
         return workload
+
+    def takes(self, workload: ConvWorkload) -> bool:
+        """Return whether the batch of a workload, else the operator's, is not too large for a kernel of any batch."""
+        if "batch" not in self.problem.open_sizes or not backend_of(self.target).on_gpu:
+            return True
+        return workload.batch <= most_images(workload, self._workspace)
 
     @property
     def workspace_bytes(self) -> int:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
@@ -35,21 +37,43 @@ class Range(NamedTuple):
     selection: Selection
 
 
+Choose = Callable[[Problem, "tvm.target.Target"], Selection]
+"""A function that chooses the kernel for a problem at its batch."""
+
+
 def select_ranges(problem: Problem, target: tvm.target.Target) -> tuple[Range, ...]:
     """Return the kernels for a problem, by ascending batches; a single one for a known batch, and on a CPU.
 
     A range begins where the estimate of its kernel is below that of the one before. A kernel that is not worth its code
     has no range: the one before serves.
     """
+    return tuple(_ranges(problem, target, select))
+
+
+def range_with(batch: int, problem: Problem, target: tvm.target.Target, algorithm: str = "auto") -> Range:
+    """Return the range of `select_ranges` that a batch is in; kernels of larger batches are not looked for."""
+    ranges = _ranges(problem, target, partial(select, algorithm=algorithm))
+    found = next(ranges)
+    while batch > found.problem.workload.batch:  # else the next range, if there is one, begins later
+        following = next(ranges, None)
+        if following is None or following.least > batch:
+            break
+        found = following
+    return found
+
+
+def _ranges(problem: Problem, target: tvm.target.Target, choose: Choose) -> Iterator[Range]:
     if "batch" not in problem.open_sizes or not backend_of(target).on_gpu:
-        return (Range(1, problem, select(problem, target)),)
+        yield Range(1, problem, choose(problem, target))
+        return
     first, *others = _assumed(problem)
-    ranges = [Range(1, first, select(first, target))]
+    last = Range(1, first, choose(first, target))
+    yield last
     for assumed in others:
-        selection = select(assumed, target)
-        if _pays(selection, ranges[-1].selection, assumed, target):
-            ranges.append(Range(_first_faster(selection, ranges[-1], assumed, target), assumed, selection))
-    return tuple(ranges)
+        selection = choose(assumed, target)
+        if _pays(selection, last.selection, assumed, target):
+            last = Range(_first_faster(selection, last, assumed, target), assumed, selection)
+            yield last
 
 
 def _assumed(problem: Problem) -> list[Problem]:

@@ -14,7 +14,7 @@ from .kernels import (
 from .launches import machine_code
 from .modules import build
 from .open_planes import MOST_TILES
-from .ranges import Part, join, limited
+from .ranges import Part, join, limited, most_images
 from .signatures import OPAQUE, as_scheduled, with_alignment
 
 __all__ = [
@@ -35,5 +35,6 @@ __all__ = [
     "limited",
     "lower",
     "machine_code",
+    "most_images",
     "with_alignment",
 ]
