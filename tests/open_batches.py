@@ -104,16 +104,6 @@ BATCHES = (1, 3, 7)
 """Batches with another number of tiles each, the last of which ends in different places of a tile."""
 
 
-def of_batch(func: tirx.PrimFunc, batch: int) -> tirx.PrimFunc:
-    """Return a function with a number for its open batch: of serial twins without one TVM makes no code for a CPU.
-
-    It estimates the size of a thread's memory, and where threads are loops this goes past 32 bits.
-    """
-    x, *_ = func.params
-    shape = batch, *x.ty.shape[1:]
-    return func.specialize({x: tirx.decl_buffer(shape, x.ty.dtype, x.name, data_alignment=x.ty.data_alignment)})
-
-
 def model(batch: int | str) -> tvmconv.Model:
     """Return a model with convolutions of two templates, and with a linear layer, which gets a kernel too."""
     graph = Graph((batch, 16, 8, 8))

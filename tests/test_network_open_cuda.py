@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import tvm
 from network_graph import Graph
-from open_batches import images, model, of_batch
+from open_batches import images, model
 from tvm import relax, tirx
 
 import tvmconv
@@ -19,6 +19,7 @@ from tvmconv.network import kernels
 from tvmconv.problem import Problem
 from tvmconv.schedules import cuda
 from tvmconv.schedules.cuda.direct import Config
+from tvmconv.serial import of_sizes
 from tvmconv.targets import resolve_target
 from tvmconv.testing import serial_twin
 
@@ -53,7 +54,7 @@ def test_serial_twins_compute_every_batch() -> None:
         x, known = images(batch), relax.transform.BindSymbolicVars({"n": batch})(mod)
         for name, func in mod.functions.items():
             if isinstance(func, tirx.PrimFunc):
-                known[name] = serial_twin(of_batch(func, batch))
+                known[name] = serial_twin(of_sizes(func, {"batch": batch}))
         inputs = model(batch).inputs
         network = tvmconv.network.Network(build(known, CPU), str(CPU), inputs, source.outputs, layers, {}, ())
         expected = tvmconv.build(model(batch), CPU)(x)

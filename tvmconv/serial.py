@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import tvm_ffi
 from tvm import tirx
+
+from .compute.open_sizes import VARIABLES
+from .substitution import substitute
 
 TWIN_TARGET = {"kind": "llvm", "opt-level": 0}
 """The target that serial twins are built for, without optimisation.
@@ -34,3 +39,14 @@ def serial_twin(func: tirx.PrimFunc) -> tirx.PrimFunc:
         return tirx.For(loop.loop_var, loop.min, loop.extent, loop.kind, loop.body, None, annotations)
 
     return tvm_ffi.structural_map(func, (tirx.For, serial))
+
+
+def of_sizes(func: tirx.PrimFunc, sizes: Mapping[str, int]) -> tirx.PrimFunc:
+    """Return a function with numbers for its open sizes, by name.
+
+    Of serial twins without them TVM makes no code for a CPU: it estimates the size of a thread's memory, and where
+    threads are loops this goes past 32 bits.
+    """
+    x, numbers = func.params[0], {VARIABLES[name]: size for name, size in sizes.items()}
+    shape = [substitute(size, numbers) for size in x.ty.shape]
+    return func.specialize({x: tirx.decl_buffer(shape, x.ty.dtype, x.name, data_alignment=x.ty.data_alignment)})

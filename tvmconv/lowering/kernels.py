@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import lru_cache
 from threading import Lock
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
@@ -20,7 +22,7 @@ from ..folding.folding import bind, expanded
 from ..folding.skeleton import Skeleton, make_skeleton
 from ..problem import Problem
 from ..schedules.template import Template
-from ..serial import TWIN_TARGET, serial_twin
+from ..serial import TWIN_TARGET, of_sizes, serial_twin
 from ..targets import backend_of, resolve_target
 from ..workspace import NO_WORKSPACE, Workspace, take_out
 from .launches import build_launches
@@ -34,6 +36,9 @@ if TYPE_CHECKING:
 
 KERNEL_NAME = "tvmconv_kernel"
 """The name of the function in a module that holds a single kernel."""
+
+KNOWN: Mapping[str, int] = MappingProxyType({})
+"""The numbers for the open sizes of a problem that has none."""
 
 _front_end = Lock()
 """Held while Python folds constants: other threads would wait anyway, and would make the same skeletons."""
@@ -87,10 +92,19 @@ def build_function(func: tirx.PrimFunc, target: tvm.target.Target) -> Kernel:
 
 
 def build_twin(
-    problem: Problem, selection: Selection, target: tvm.target.Target, constants: Constants | None = None
+    problem: Problem,
+    selection: Selection,
+    target: tvm.target.Target,
+    constants: Constants | None = None,
+    sizes: Mapping[str, int] = KNOWN,
 ) -> Kernel:
-    """Build the serial twin of the kernel that `build_kernel` makes, for the CPU of this machine."""
+    """Build the serial twin of the kernel that `build_kernel` makes, for the CPU of this machine.
+
+    It is of one of the sizes that the problem leaves open, which are given by name.
+    """
     func = lower(problem, selection, target, KERNEL_NAME)
+    if sizes:
+        func = of_sizes(func, sizes)
     if constants is None:
         return build_twin_function(func)
     cpu = resolve_target(TWIN_TARGET)
