@@ -88,6 +88,24 @@ def test_a_hundred_batches_in_a_row(name: str, order: str, monkeypatch: pytest.M
     assert set(compiled[1:]) <= set(ASSUMED_BATCHES)
 
 
+def test_sparse_kernels_take_every_batch() -> None:
+    """The first batch has a kernel of its own, all others share one; so does a network with an open batch."""
+    workload = ConvWorkload.conv2d((1, 32, 14, 14), (48, 32, 3, 3))
+    w = random_operands(workload)["w"]
+    w[np.random.default_rng(0).random(w.shape) < 0.9] = 0
+    graph = Graph(("n", 32, 14, 14))
+    graph_model = graph.model(graph.node("Conv", "x", graph.constant(w), pads=[1] * 4))
+    network = tvmconv.build(tvmconv.import_model(graph_model), "cuda", sparse="always")
+    assert [layer.kernel for layer in network.layers] == ["tvmconv cuda/sparse"]
+    conv = tvmconv.sparse_conv2d(w, target="cuda")
+    for batch in (3, 1, 2, 8, 65, 100, 3):
+        sized = msgspec.structs.replace(workload, batch=batch)
+        operands = {**random_operands(sized, batch), "w": w}
+        check_result(sized, operands, network(operands["x"]))
+        check_result(sized, operands, conv(tvm.runtime.tensor(operands["x"], tvm.cuda())).numpy())
+    assert [operator.problem.open_sizes for operator in conv.operators] == [(), ("batch",)]
+
+
 def check_network(network: Any) -> None:
     """Compare a function for images of any batch with a build for each on the CPU."""
     for batch in NETWORK_BATCHES:

@@ -66,7 +66,7 @@ def _ranges(problem: Problem, target: tvm.target.Target, choose: Choose) -> Iter
     if "batch" not in problem.open_sizes or not backend_of(target).on_gpu:
         yield Range(1, problem, choose(problem, target))
         return
-    first, *others = _assumed(problem)
+    first, *others = at_assumed_batches(problem)
     last = Range(1, first, choose(first, target))
     yield last
     for assumed in others:
@@ -76,7 +76,7 @@ def _ranges(problem: Problem, target: tvm.target.Target, choose: Choose) -> Iter
             yield last
 
 
-def _assumed(problem: Problem) -> list[Problem]:
+def at_assumed_batches(problem: Problem) -> list[Problem]:
     """Return the problem with each of the assumed batches that a workload may have."""
     problems = []
     for batch in ASSUMED_BATCHES:
