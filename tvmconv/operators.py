@@ -225,11 +225,12 @@ def _for_any_batch(problem: Problem, algorithm: str, target: str, state: State) 
     lost = set(algorithms_for(problem, resolved)) - set(algorithms_for(opened, resolved))
     if lost and template_name(template_for(problem, resolved, algorithm)).partition("/")[2] in lost:
         return problem
-    if backend_of(resolved).on_gpu and _first_batches.setdefault((opened, algorithm, target, state), batch) == batch:
+    on_gpu = backend_of(resolved).on_gpu
+    if on_gpu and _first_batches.setdefault((opened, algorithm, target, state), batch) == batch:
         return problem
     if tuned(problem, resolved, algorithm):
         return problem
-    return range_with(batch, opened, resolved, algorithm).problem
+    return range_with(batch, opened, resolved, algorithm).problem if on_gpu else opened
 
 
 def _is_narrow(item: Operand, dtype: str) -> bool:
