@@ -19,7 +19,7 @@ from tvmconv.network import kernels
 from tvmconv.problem import Problem
 from tvmconv.schedules import cuda
 from tvmconv.schedules.cuda.direct import Config
-from tvmconv.serial import of_sizes
+from tvmconv.serial import with_shapes
 from tvmconv.targets import resolve_target
 from tvmconv.testing import serial_twin
 
@@ -54,7 +54,10 @@ def test_serial_twins_compute_every_batch() -> None:
         x, known = images(batch), relax.transform.BindSymbolicVars({"n": batch})(mod)
         for name, func in mod.functions.items():
             if isinstance(func, tirx.PrimFunc):
-                known[name] = serial_twin(of_sizes(func, {"batch": batch}))
+                shapes = {
+                    each.name: (batch, *each.ty.shape[1:]) for each in func.params if each.name in ("x", "output")
+                }
+                known[name] = serial_twin(with_shapes(func, **shapes))
         inputs = model(batch).inputs
         network = tvmconv.network.Network(build(known, CPU), str(CPU), inputs, source.outputs, layers, {}, ())
         expected = tvmconv.build(model(batch), CPU)(x)

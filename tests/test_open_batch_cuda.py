@@ -35,7 +35,7 @@ def test_serial_twin(name: str) -> None:
     case = CASES[name]
     func, workspace = take_out(scheduled(name), SM_90)
     for batch in BATCHES:
-        twin = build(tvm.IRModule({KERNEL_NAME: serial_twin(of_sizes(func, {"batch": batch}))}), CPU)
+        twin = build(tvm.IRModule({KERNEL_NAME: serial_twin(of_sizes(func, case.at(batch)))}), CPU)
         operands = random_operands(case.at(batch))
         tensors = [tvm.runtime.tensor(array) for array in operands.values()]
         memory = [tvm.runtime.empty(shape, dtype) for shape, dtype in workspace.sized(batch)]

@@ -114,7 +114,7 @@ def test_any_batch(name: str) -> None:
     for batch in (1, 2, 5):
         workload = replace_struct(case.workload, batch=batch)
         operands = {**random_operands(workload), "w": weight}
-        twin = build_twin(problem, selection, SM_90, constants_of(operands), {"batch": batch})
+        twin = build_twin(problem, selection, SM_90, constants_of(operands), workload)
         tensors = [tvm.runtime.tensor(array) for key, array in operands.items() if key not in COMPILED_IN]
         twin.executable[KERNEL_NAME](*tensors)
         check_result(workload, operands, tensors[-1].numpy())

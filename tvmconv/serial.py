@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 
 import tvm_ffi
 from tvm import tirx
 
-from .compute.open_sizes import VARIABLES
-from .substitution import substitute
+from .workload import ConvWorkload
 
 TWIN_TARGET = {"kind": "llvm", "opt-level": 0}
 """The target that serial twins are built for, without optimisation.
@@ -41,12 +40,21 @@ def serial_twin(func: tirx.PrimFunc) -> tirx.PrimFunc:
     return tvm_ffi.structural_map(func, (tirx.For, serial))
 
 
-def of_sizes(func: tirx.PrimFunc, sizes: Mapping[str, int]) -> tirx.PrimFunc:
-    """Return a function with numbers for its open sizes, by name.
+def of_sizes(func: tirx.PrimFunc, workload: ConvWorkload) -> tirx.PrimFunc:
+    """Return a function with the numbers of a workload for its open sizes."""
+    return with_shapes(func, workload.operands["x"][0], workload.operands["output"][0])
 
-    Of serial twins without them TVM makes no code for a CPU: it estimates the size of a thread's memory, and where
-    threads are loops this goes past 32 bits.
+
+def with_shapes(func: tirx.PrimFunc, x: Sequence[int], output: Sequence[int]) -> tirx.PrimFunc:
+    """Return a function with numbers for its open sizes: of serial twins without TVM makes no code for a CPU.
+
+    It estimates the size of a thread's memory, and where threads are loops this goes past 32 bits.
     """
-    x, numbers = func.params[0], {VARIABLES[name]: size for name, size in sizes.items()}
-    shape = [substitute(size, numbers) for size in x.ty.shape]
-    return func.specialize({x: tirx.decl_buffer(shape, x.ty.dtype, x.name, data_alignment=x.ty.data_alignment)})
+    shapes = {"x": x, "output": output}
+    return func.specialize(
+        {
+            param: tirx.decl_buffer(shapes[name], param.ty.dtype, name, data_alignment=param.ty.data_alignment)
+            for param in func.params
+            if (name := param.name) in shapes
+        }
+    )

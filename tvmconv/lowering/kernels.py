@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from functools import lru_cache
 from threading import Lock
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
@@ -24,6 +22,7 @@ from ..problem import Problem
 from ..schedules.template import Template
 from ..serial import TWIN_TARGET, of_sizes, serial_twin
 from ..targets import backend_of, resolve_target
+from ..workload import ConvWorkload
 from ..workspace import NO_WORKSPACE, Workspace, take_out
 from .launches import build_launches
 from .modules import build
@@ -36,9 +35,6 @@ if TYPE_CHECKING:
 
 KERNEL_NAME = "tvmconv_kernel"
 """The name of the function in a module that holds a single kernel."""
-
-KNOWN: Mapping[str, int] = MappingProxyType({})
-"""The numbers for the open sizes of a problem that has none."""
 
 _front_end = Lock()
 """Held while Python folds constants: other threads would wait anyway, and would make the same skeletons."""
@@ -96,15 +92,15 @@ def build_twin(
     selection: Selection,
     target: tvm.target.Target,
     constants: Constants | None = None,
-    sizes: Mapping[str, int] = KNOWN,
+    workload: ConvWorkload | None = None,
 ) -> Kernel:
     """Build the serial twin of the kernel that `build_kernel` makes, for the CPU of this machine.
 
-    It is of one of the sizes that the problem leaves open, which are given by name.
+    Where the problem leaves sizes open it is for those of a workload.
     """
     func = lower(problem, selection, target, KERNEL_NAME)
-    if sizes:
-        func = of_sizes(func, sizes)
+    if workload is not None:
+        func = of_sizes(func, workload)
     if constants is None:
         return build_twin_function(func)
     cpu = resolve_target(TWIN_TARGET)

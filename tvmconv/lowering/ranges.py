@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from math import prod
 from typing import NamedTuple
 
-import msgspec
 import tvm
 from tvm import tirx
 from tvm.ir import StringImm
@@ -15,7 +14,6 @@ from tvm.s_tir.stmt import SBlock, SBlockRealize
 from ..compute.open_sizes import VARIABLES
 from ..substitution import substitute
 from ..targets import backend_of
-from ..workload import ConvWorkload
 from ..workspace import Array, Growth, Workspace
 from .signatures import itemsize
 
@@ -80,34 +78,24 @@ def limited(func: tirx.PrimFunc, workspace: Workspace, target: tvm.target.Target
     if not backend_of(target).on_gpu:
         return func
     operands = func.params[: len(func.params) - len(workspace.parameters)]
-    bytes_of_image = [
+    of_an_image = [
         prod(map(int, operand.ty.shape[1:])) * itemsize(operand.ty.dtype)
         for operand in operands
         if not isinstance(operand.ty.shape[0], tirx.IntImm)
     ]
-    if not bytes_of_image:
+    for (shape, dtype), growth in workspace.arrays:
+        nbytes = prod(shape) * itemsize(dtype)
+        if growth and (growth.most is None or growth.most * nbytes > MOST_BYTES):
+            of_an_image.append(nbytes)
+    if not of_an_image:
         return func
-    most = _most_images(bytes_of_image, workspace)
+    most = MOST_BYTES // max(of_an_image)
     kind, message = map(StringImm, ("ValueError", f"batch is too large: at most {most} images go through this kernel"))
     # TVM's constructor has another order than its documentation.
     check = tirx.AssertStmt(VARIABLES["batch"] <= most, kind, [message])
     root = func.body.block
     body = SBlock([], [], [], root.name_hint, tirx.stmt_seq(check, root.body), alloc_buffers=root.alloc_buffers)
     return func.with_body(SBlockRealize([], True, body))
-
-
-def most_images(workload: ConvWorkload, workspace: Workspace) -> int:
-    """Return the largest open batch that a GPU's kernel takes, of a workload with this workspace."""
-    image = msgspec.structs.replace(workload, batch=1).operands
-    bytes_of_image = [prod(shape) * itemsize(dtype) for shape, dtype in map(image.__getitem__, ("x", "output"))]
-    return _most_images(bytes_of_image, workspace)
-
-
-def _most_images(bytes_of_image: Sequence[int], workspace: Workspace) -> int:
-    """Return the largest batch, given the bytes of an image of each operand."""
-    grown = [(prod(shape) * itemsize(dtype), growth.most) for (shape, dtype), growth in workspace.arrays if growth]
-    unbounded = (nbytes for nbytes, most in grown if most is None or most * nbytes > MOST_BYTES)
-    return MOST_BYTES // max([*bytes_of_image, *unbounded])
 
 
 def _in_range(body: tirx.Stmt, least: int, end: int | None) -> tirx.Stmt:

@@ -57,7 +57,7 @@ class SparseOperator(Operator):
         return self._calls(self.launch, (), arrays, out)
 
     def takes(self, workload: ConvWorkload) -> bool:
-        """Return True: these kernels count elements, of which a workload has no more than they can."""
+        """Return True: these kernels count elements alone, of which a workload has no more than they can."""
         return True
 
     def _lowered(self) -> tirx.PrimFunc:

@@ -50,6 +50,5 @@ def kernel_of(
     if twin_of is None:
         kernel = build_kernel(trial.problem, selection, target, compiled_in)
         return TrialKernel(kernel.executable, target, kernel.workspace)
-    sizes = {name: getattr(twin_of, name) for name in trial.open_sizes}
-    twin = build_twin(trial.problem, selection, target, compiled_in, sizes)
+    twin = build_twin(trial.problem, selection, target, compiled_in, twin_of if trial.open_sizes else None)
     return TrialKernel(twin.executable, resolve_target(TWIN_TARGET), twin.workspace)
