@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -19,7 +19,7 @@ from tvmconv import ConvWorkload
 from tvmconv.dispatch import Selection, select
 from tvmconv.lowering import KERNEL_NAME, lower
 from tvmconv.problem import Problem
-from tvmconv.testing import serial_twin
+from tvmconv.serial import serial_twin, with_shapes
 
 
 class Open(NamedTuple):
@@ -106,26 +106,6 @@ CALL = tvm.ir.Op.get("relax.call_tir")
 
 BATCHES = (1, 3, 7)
 """Batches with another number of tiles each, the last of which ends in different places of a tile."""
-
-
-def of_sizes(func: tirx.PrimFunc, workload: ConvWorkload) -> tirx.PrimFunc:
-    """Return a function with the numbers of a workload for its open sizes."""
-    return with_shapes(func, workload.operands["x"][0], workload.operands["output"][0])
-
-
-def with_shapes(func: tirx.PrimFunc, x: Sequence[int], output: Sequence[int]) -> tirx.PrimFunc:
-    """Return a function with numbers for its open sizes: of serial twins without TVM makes no code for a CPU.
-
-    It estimates the size of a thread's memory, and where threads are loops this goes past 32 bits.
-    """
-    shapes = {"x": x, "output": output}
-    return func.specialize(
-        {
-            param: tirx.decl_buffer(shapes[name], param.ty.dtype, name, data_alignment=param.ty.data_alignment)
-            for param in func.params
-            if (name := param.name) in shapes
-        }
-    )
 
 
 def with_twins(mod: tvm.IRModule, sizes: Mapping[str, int]) -> tvm.IRModule:

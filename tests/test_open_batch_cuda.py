@@ -8,13 +8,13 @@ import pytest
 import tvm
 from device_functions import device_functions
 from emulated_gpu import Emulator
-from open_batches import BATCHES, CASES, of_sizes
+from open_batches import BATCHES, CASES
 from tvm import tirx
 
 from tvmconv import cuda
 from tvmconv.lowering import KERNEL_NAME, build, build_function, lower
 from tvmconv.lowering.intrinsics import with_intrinsics
-from tvmconv.serial import TWIN_TARGET
+from tvmconv.serial import TWIN_TARGET, of_sizes
 from tvmconv.targets import resolve_target
 from tvmconv.testing import check_result, random_operands, serial_twin
 from tvmconv.workspace import take_out

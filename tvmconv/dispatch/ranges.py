@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from functools import partial
 from math import prod
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -46,23 +48,49 @@ class Range(NamedTuple):
     selection: Selection
 
 
+Choose = Callable[[Problem, "tvm.target.Target"], Selection]
+"""A function that chooses the kernel for a problem at its sizes."""
+
+
 def select_ranges(problem: Problem, target: tvm.target.Target) -> tuple[Range, ...]:
     """Return the kernels for a problem, by ascending sizes; a single one for known sizes, and on a CPU.
 
     A range begins where the estimate of its kernel is below that of the one before. A kernel that is not worth its code
     has no range: the one before serves.
     """
+    return tuple(_ranges(problem, target, select))
+
+
+def range_with(batch: int, problem: Problem, target: tvm.target.Target, algorithm: str = "auto") -> Range:
+    """Return the range of `select_ranges` that a batch is in; kernels of larger batches are not looked for."""
+    ranges = _ranges(problem, target, partial(select, algorithm=algorithm))
+    found = next(ranges)
+    while batch > found.problem.workload.batch:  # else the next range, if there is one, begins later
+        following = next(ranges, None)
+        if following is None or following.least > batch:
+            break
+        found = following
+    return found
+
+
+def _ranges(problem: Problem, target: tvm.target.Target, choose: Choose) -> Iterator[Range]:
     if not problem.open_sizes or not backend_of(target).on_gpu:
-        return (Range(1, problem, select(problem, target)),)
-    (_, first), *others = assumed = _assumed(problem)
-    ranges, last = [Range(1, first, select(first, target))], 0
-    for place, (step, each) in enumerate(others, 1):
-        selection = select(each, target)
-        if _pays(selection, ranges[-1].selection, each, target):
-            least = _first_faster(selection, ranges[-1], problem, (assumed[last][0], step), target)
-            ranges.append(Range(least, each, selection))
-            last = place
-    return tuple(ranges)
+        yield Range(1, problem, choose(problem, target))
+        return
+    (slow, first), *others = _assumed(problem)
+    last = Range(1, first, choose(first, target))
+    yield last
+    for step, assumed in others:
+        selection = choose(assumed, target)
+        if _pays(selection, last.selection, assumed, target):
+            last = Range(_first_faster(selection, last, problem, (slow, step), target), assumed, selection)
+            slow = step
+            yield last
+
+
+def at_assumed_sizes(problem: Problem) -> list[Problem]:
+    """Return the problem with each of the assumed sizes that a workload may have."""
+    return [assumed for _, assumed in _assumed(problem)]
 
 
 def _assumed(problem: Problem) -> list[tuple[int, Problem]]:

@@ -20,8 +20,9 @@ from ..folding.folding import bind, expanded
 from ..folding.skeleton import Skeleton, make_skeleton
 from ..problem import Problem
 from ..schedules.template import Template
-from ..serial import TWIN_TARGET, serial_twin
+from ..serial import TWIN_TARGET, of_sizes, serial_twin
 from ..targets import backend_of, resolve_target
+from ..workload import ConvWorkload
 from ..workspace import NO_WORKSPACE, Workspace, take_out
 from .launches import build_launches
 from .modules import build
@@ -88,10 +89,19 @@ def build_function(func: tirx.PrimFunc, target: tvm.target.Target) -> Kernel:
 
 
 def build_twin(
-    problem: Problem, selection: Selection, target: tvm.target.Target, constants: Constants | None = None
+    problem: Problem,
+    selection: Selection,
+    target: tvm.target.Target,
+    constants: Constants | None = None,
+    workload: ConvWorkload | None = None,
 ) -> Kernel:
-    """Build the serial twin of the kernel that `build_kernel` makes, for the CPU of this machine."""
+    """Build the serial twin of the kernel that `build_kernel` makes, for the CPU of this machine.
+
+    Where the problem leaves sizes open it is for those of a workload.
+    """
     func = lower(problem, selection, target, KERNEL_NAME)
+    if workload is not None:
+        func = of_sizes(func, workload)
     if constants is None:
         return build_twin_function(func)
     cpu = resolve_target(TWIN_TARGET)
