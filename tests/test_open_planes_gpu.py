@@ -62,9 +62,9 @@ def test_operators(name: str, algorithm: str, tmp_path: Path) -> None:
     for batch, height, width in ((1, 1, 1), (2, 7, 9), (1, 56, 56), (3, 61, 40), (1, 333, 500)):
         other = msgspec.structs.replace(workload, batch=batch, height=height, width=width)
         operands = random_operands(other, height)
-        inputs = {name: array for name, array in operands.items() if name != "output"}
+        inputs = {name: tvm.runtime.tensor(array, tvm.cuda()) for name, array in operands.items() if name != "output"}
         for each in (operator, loaded) if height == 7 else (operator,):
-            check_result(other, operands, each(**inputs))
+            check_result(other, operands, each(**inputs).numpy())
 
 
 def test_torch_tensors_and_a_given_output() -> None:
