@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import warnings
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -17,17 +19,19 @@ from tvmconv import ConvWorkload, operators, threads
 from tvmconv.arrays import Operand
 from tvmconv.autotvm.history import apply_history_best
 from tvmconv.autotvm.record import append
-from tvmconv.dispatch import range_with, registry, select_ranges, template_named
+from tvmconv.dispatch import range_with, registry, select, select_ranges, template_named
 from tvmconv.dispatch.history import applied
 from tvmconv.dispatch.ranges import ASSUMED_BATCHES
 from tvmconv.errors import InvalidArgumentError
+from tvmconv.lowering import lower
+from tvmconv.lowering.divisions import with_quotients_rounded_to_zero
 from tvmconv.problem import Problem
 from tvmconv.targets import resolve_target
 from tvmconv.testing import check_result, random_operands
 from tvmconv.workload import MAX_ELEMENTS
 
 SM_90 = '{"kind": "cuda", "arch": "sm_90"}'
-CUDA = resolve_target(SM_90)
+CPU, CUDA = resolve_target("llvm"), resolve_target(SM_90)
 
 WORKLOADS = {
     "depthwise": ConvWorkload.depthwise((1, 6, 9, 11), (6, 2, 3, 3), stride=2, scale=True, shift=True),
@@ -62,6 +66,19 @@ def test_operator_for_any_batch(workload: ConvWorkload, tmp_path: Path) -> None:
     for batch in (3, 1, 70):
         check_batch(operator, batch)
         check_batch(loaded, batch)
+
+
+def test_divisions_by_a_batch_are_simple_ones() -> None:
+    """TVM rounds down what may be below zero, by code that its simplifier takes minutes for in a large kernel."""
+    problem = Problem(ConvWorkload.conv2d((1, 62, 14, 10), (68, 31, 3, 3), groups=2), open_sizes=("batch",))
+    knobs = {"vectors": 1, "rows": 3, "columns": 5, "channels": 31, "tiles": 1, "staged": 2, "parallel": True}
+    config = replace(select(problem, CPU, algorithm="direct").config, **knobs)
+    operator = tvmconv.compile(problem.workload, CPU, config, "direct", open_sizes=("batch",))
+    func = lower(problem, operator.selection, CPU, "kernel")
+    assert re.search("(//|%) \\(?batch", func.script())
+    assert not re.search("(//|%) \\(?batch", with_quotients_rounded_to_zero(func).script())
+    for batch in (1, 3):
+        check_batch(operator, batch)
 
 
 def test_batches_that_no_operator_takes(tmp_path: Path) -> None:

@@ -1,7 +1,9 @@
-"""Divisions by sizes that are known only when a kernel runs, which a GPU makes by multiplication.
+"""Divisions by sizes that are known only when a kernel runs: simple ones on a CPU, multiplications on a GPU.
 
-A kernel divides a pixel's number into image, row and column. A compiler turns a division by a number into a
-multiplication and a shift; here the CPU works out both for a size before it launches the kernel.
+A kernel divides a pixel's number into image, row and column, or a task's into image and channels. TVM cannot tell that
+sizes are above zero, and rounds such quotients down by code that its own passes take minutes to simplify in a large
+kernel. A compiler turns a division by a number into a multiplication and a shift; for a GPU the CPU works out both for
+a size before it launches the kernel.
 """
 
 from __future__ import annotations
@@ -18,6 +20,35 @@ BITS = 31
 """The bits of a number that is divided: an index of TVM's that is not below zero."""
 
 
+def with_quotients_rounded_to_zero(func: tirx.PrimFunc) -> tirx.PrimFunc:
+    """Return a scheduled function whose quotients and rests by sizes that are known only when it runs are those of C.
+
+    What is divided is not below zero, and sizes are above it. TVM's own functions, which are not scheduled yet, stay as
+    they are.
+
+    Before: `for task in T.parallel(batch * 24): ... task // batch ... task % batch ...`, rounded down.
+    After: `for task in T.parallel(batch * 24): ... T.Div(task, batch) ... T.truncmod(task, batch) ...`.
+    """
+    sizes = _open_sizes(func)
+
+    def of_c(division: tirx.FloorDiv | tirx.FloorMod) -> tirx.PrimExpr:
+        if sizes.isdisjoint(undefined_vars(division.b)):
+            return division
+        rounded = tirx.truncdiv if isinstance(division, tirx.FloorDiv) else tirx.truncmod
+        return rounded(division.a, division.b)
+
+    if not sizes:
+        return func
+    return func.with_body(tvm_ffi.structural_map(func.body, [(kind, of_c) for kind in (tirx.FloorDiv, tirx.FloorMod)]))
+
+
+def _open_sizes(func: tirx.PrimFunc) -> set[tvm.ir.Var]:
+    """Return the sizes that a scheduled function gets from the shapes of its operands; none of one of TVM's own."""
+    if not func.attrs or not func.attrs.get("tirx.is_scheduled"):
+        return set()
+    return {var for param in func.params for size in param.ty.shape for var in undefined_vars(size)}
+
+
 def with_multiplications(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Return a scheduled function for a GPU that divides by no size that is known only when it runs.
 
@@ -29,9 +60,8 @@ def with_multiplications(func: tirx.PrimFunc) -> tirx.PrimFunc:
     the size, and in the kernel `if p < rows * columns`, and for each quotient `(2 * p * multiplier >> 32) >> shift`,
     which is exact for p below 2**31.
     """
-    if not func.attrs.get("tirx.is_scheduled"):
+    if not (sizes := _open_sizes(func)):
         return func
-    sizes = {var for param in func.params for size in param.ty.shape for var in undefined_vars(size)}
     body = tvm_ffi.structural_map(func.body, [(kind, _without_quotient) for kind in (tirx.LT, tirx.LE)])
     divisors = _Divisors(sizes)
     body = tvm_ffi.structural_map(body, [(kind, divisors.replaced) for kind in (tirx.FloorDiv, tirx.FloorMod)])
