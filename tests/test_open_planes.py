@@ -16,7 +16,7 @@ from tvmconv.errors import InvalidArgumentError, UnsupportedModelError
 from tvmconv.lowering import MOST_TILES
 from tvmconv.network import Network, build, import_model
 from tvmconv.problem import OPEN_SIZES, Problem
-from tvmconv.schedules.cpu import direct
+from tvmconv.schedules.cpu import direct, pointwise
 from tvmconv.schedules.open_sizes import LITTLE_WASTE, few_rows, samples
 from tvmconv.schedules.space import wasted
 from tvmconv.testing import check_result, random_operands
@@ -34,6 +34,8 @@ CASES = {
     "direct-in-place": ConvWorkload.conv2d(X, (24, 16, 1, 1), stride=2, scale=True),
     "direct-groups": ConvWorkload.conv2d(X, (10, 8, 3, 2), groups=2, padding=(0, 2, 1, 3), dilation=2, dtype="float16"),
     "im2win": ConvWorkload.conv2d(X, (16, 16, 3, 5), padding=2, stride=(2, 3), residual=True),
+    "pointwise": ConvWorkload.conv2d(X, (21, 16, 1, 1), scale=True, residual=True, activation="relu6"),
+    "pointwise-groups": ConvWorkload.conv2d(X, (14, 8, 1, 1), groups=2, shift=True, dtype="bfloat16"),
     "depthwise": ConvWorkload.depthwise(X, (16, 2, 3, 3), stride=2, shift=True, activation="relu"),
     "depthwise-bfloat16": ConvWorkload.depthwise(X, (16, 1, 5, 5), dtype="bfloat16", residual=True),
 }
@@ -45,16 +47,29 @@ CASES["depthwise-blocks"] = msgspec.structs.replace(
 )
 
 
+def check_sizes(operator: tvmconv.Operator, **sizes: int) -> None:
+    workload = msgspec.structs.replace(operator.workload, **sizes)
+    operands = random_operands(workload, workload.height)
+    inputs = {name: array for name, array in operands.items() if name != "output"}
+    check_result(workload, operands, operator(**inputs))
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_one_kernel_for_planes_of_any_size(name: str) -> None:
     """Sizes are the least that the kernel fits, just past tiles, and larger than the one that knobs are chosen for."""
     workload = CASES[name]
     operator = tvmconv.compile(workload, open_sizes=OPEN_SIZES, algorithm=name.split("-")[0])
     for batch, height, width in ((1, 5, 5), (2, 12, 14), (1, 13, 15), (1, 9, 31), (3, 29, 7)):
-        other = msgspec.structs.replace(workload, batch=batch, height=height, width=width)
-        operands = random_operands(other, height)
-        inputs = {name: array for name, array in operands.items() if name != "output"}
-        check_result(other, operands, operator(**inputs))
+        check_sizes(operator, batch=batch, height=height, width=width)
+
+
+def test_planes_smaller_than_a_tile_of_pixels() -> None:
+    """A tile of pixels is as many as two vectors, one, or a single pixel; the last one ends where the plane does."""
+    workload = msgspec.structs.replace(CASES["pointwise"], height=1, width=224)
+    config = pointwise.Config(vectors=2, vector=4, block=6, tiles=3, parallel=True)
+    operator = tvmconv.compile(workload, config=config, algorithm="pointwise", open_sizes=("batch", "width"))
+    for pixels in (*range(1, 10), 23, 24, 25, 47):
+        check_sizes(operator, batch=2, width=pixels)
 
 
 def test_open_width_alone() -> None:
@@ -108,10 +123,14 @@ def check(network: Network, model: onnx.ModelProto, *shapes: tuple[int, ...]) ->
         np.testing.assert_allclose(network(x), expected, rtol=0, atol=2e-6 * np.abs(expected).max())
 
 
+UNET = ("direct", "direct", "pointwise")
+"""The templates of the kernels of `unet` on a CPU."""
+
+
 def test_network_for_images_of_any_size(tmp_path: Path) -> None:
     model = unet()
     network = build(model)
-    assert {layer.kernel for layer in network.layers} == {"tvmconv cpu/direct"}
+    assert [layer.kernel for layer in network.layers] == [f"tvmconv cpu/{name}" for name in UNET]
     assert [layer.convolution.open_sizes for layer in network.layers] == 3 * [OPEN_SIZES]
     check(network, model, (1, 3, 2, 4), (2, 3, 34, 18), (1, 3, 16, 62))
     network.export(tmp_path / "any.so")

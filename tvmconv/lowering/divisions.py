@@ -46,7 +46,8 @@ def _open_sizes(func: tirx.PrimFunc) -> set[tvm.ir.Var]:
     """Return the sizes that a scheduled function gets from the shapes of its operands; none of one of TVM's own."""
     if not func.attrs or not func.attrs.get("tirx.is_scheduled"):
         return set()
-    return {var for param in func.params for size in param.ty.shape for var in undefined_vars(size)}
+    shapes = [param.ty.shape for param in func.params if not isinstance(param.ty, tvm.ir.PrimType)]
+    return {var for shape in shapes for size in shape for var in undefined_vars(size)}
 
 
 def with_multiplications(func: tirx.PrimFunc) -> tirx.PrimFunc:

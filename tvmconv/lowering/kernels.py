@@ -27,6 +27,7 @@ from ..workspace import NO_WORKSPACE, Workspace, take_out
 from .launches import build_launches
 from .modules import build
 from .open_planes import within_output
+from .pixel_tiles import in_planes
 from .pixel_vectors import with_vectors_in_rows
 from .ranges import limited
 from .signatures import as_scheduled, with_alignment, with_launch_bounds, with_operands
@@ -121,7 +122,7 @@ def lower(problem: Problem, selection: Selection, target: tvm.target.Target, nam
     It is marked as scheduled, so that TVM's own passes leave it alone inside a larger module. Tensor intrinsics are
     still plain loops in it, which compute the same: `build` puts them in.
     """
-    func = selection.template.schedule(problem, selection.config, target).mod["main"]
+    func = in_planes(selection.template.schedule(problem, selection.config, target).mod, problem)
     if problem.sparsity is None:
         func = within_output(func, problem)
         if backend_of(target).on_gpu:
