@@ -52,6 +52,7 @@ DEPTHWISE = {
 }
 
 CASES = {name: case._replace(open_sizes=OPEN_SIZES) for name, case in {**GEMMS, **DEPTHWISE}.items()}
+CASES["int8-height"] = GEMMS["int8"]._replace(open_sizes=("height",))
 
 SIZES = ((1, 5, 13), (3, 4, 8), (1, 1, 1), (2, 3, 43), (1, 50, 4), (1, 11, 11))
 """Batches, heights and widths: just past a tile of 64 pixels, whole vectors, the least, wide, high, just below two."""
@@ -73,11 +74,13 @@ def image(*shape: int) -> np.ndarray:
     return np.random.default_rng(shape[-1]).standard_normal(shape).astype("float32")
 
 
-def fitting(workload: ConvWorkload) -> list[ConvWorkload]:
-    """Return the workload with each of `SIZES`, where these are too small with the least planes that it has."""
+def fitting(case: Open) -> list[ConvWorkload]:
+    """Return a case's workload with each of `SIZES` that are open, or its least planes if these are larger."""
+    workload = case.problem.workload
     (top, left, bottom, right), window = workload.padding, workload.window
-    least = window[0] - top - bottom, window[1] - left - right
+    least = 1, window[0] - top - bottom, window[1] - left - right
+    each = (dict(zip(OPEN_SIZES, map(max, sizes, least), strict=True)) for sizes in SIZES)
     return [
-        msgspec.structs.replace(workload, batch=batch, height=max(height, least[0]), width=max(width, least[1]))
-        for batch, height, width in SIZES
+        msgspec.structs.replace(workload, **{name: size for name, size in sizes.items() if name in case.open_sizes})
+        for sizes in each
     ]

@@ -43,7 +43,7 @@ def test_lowered_kernels(name: str) -> None:
     """One lowering serves for all sizes, which are numbers in the emulator alone."""
     case = CASES[name]
     func, _ = take_out(with_intrinsics(scheduled(name)), SM_90)
-    for workload in fitting(case.problem.workload)[:3]:
+    for workload in fitting(case)[:3]:
         arrays = random_operands(workload)
         operands = {name: array.copy() for name, array in arrays.items()}
         rows, columns = workload.output_size

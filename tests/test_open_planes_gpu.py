@@ -31,7 +31,7 @@ def test_one_kernel_computes_every_size(case: Open) -> None:
         if family not in tensor_instructions(target):
             pytest.skip(f"this GPU has no {family}")
     kernel = build_function(case.func(target), target)
-    for workload in fitting(case.problem.workload):
+    for workload in fitting(case):
         operands = random_operands(workload)
         tensors = [tvm.runtime.tensor(array, device) for array in operands.values()]
         memory = [tvm.runtime.empty(shape, dtype, device) for shape, dtype in kernel.workspace.sized(workload)]

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from math import prod
+from statistics import fmean
 
 import tvm
 from tvm import te, tirx
@@ -19,6 +20,7 @@ from tvmconv.problem import Problem
 from tvmconv.targets.devices import Cpu, cpu_of
 from tvmconv.workload import ConvWorkload
 
+from ..open_sizes import samples
 from ..space import Space, ceil_div, named, tile_sizes, wasted
 from ..template import Layouts
 from .machine import MOST_LANES, PARALLEL_FLOPS, native_lanes, staged_bytes, vector_registers
@@ -147,8 +149,8 @@ def default_config(problem: Problem, target: tvm.target.Target) -> Config:
 
 
 def estimate(problem: Problem, config: Config, target: tvm.target.Target) -> float:
-    """Return the cycles that a core should take for an image."""
-    return cycles(problem.workload, config, cpu_of(target))
+    """Return the cycles that a core should take for an image, in the mean of planes of any size where they are open."""
+    return fmean(cycles(workload, config, cpu_of(target)) for workload in samples(problem))
 
 
 def cycles(workload: ConvWorkload, config: Config, cpu: Cpu) -> float:
