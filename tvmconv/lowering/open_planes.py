@@ -17,7 +17,7 @@ from ..problem import Problem
 from ..substitution import evaluated, substitute
 
 MOST_TILES = 2**20
-"""The largest number of tiles along the height or the width of an output of open size, few enough for 32 bits."""
+"""The largest height or width of an output of open size, whose tiles are few enough for sizes of buffers in 32 bits."""
 
 
 def within_output(func: tirx.PrimFunc, problem: Problem) -> tirx.PrimFunc:
@@ -145,5 +145,5 @@ def _tile_counts(rounded: Sequence[tirx.PrimExpr], exact: Sequence[tirx.PrimExpr
             step = evaluated(whole, {var: 1})
             count = tirx.truncdiv(size + (step - 1), tirx.const(step, "int32"))
             # Bounds that TVM sees: it would make much code for a number of tiles below zero.
-            counts[var] = tirx.min(tirx.max(count, 1), MOST_TILES)
+            counts[var] = tirx.min(tirx.max(count, 1), -(-MOST_TILES // step))
     return counts
