@@ -32,6 +32,7 @@ POINTWISE = ConvWorkload.depthwise((2, 16, 9, 12), (16, 1, 1, 1), shift=True, ac
 PROBLEMS = {
     "depthwise": Problem(ConvWorkload.depthwise((2, 16, 9, 12), (16, 1, 3, 3))),
     "pointwise": Problem(ConvWorkload.conv2d((2, 16, 9, 12), (32, 16, 1, 1))),
+    "taps of a tile": Problem(ConvWorkload.conv2d((2, 16, 9, 12), (32, 16, 3, 3), padding=1)),
     "sparse": Problem(ConvWorkload.conv2d((2, 16, 9, 12), (32, 16, 3, 3)), 0.9),
     "half precision with channels last": layer((2, 16, 9, 12), (32, 16, 3, 3)),
 }
@@ -197,7 +198,11 @@ def test_refused_algorithm_says_which_condition_fails(
         (
             blocked(GROUPED),
             CPU,
-            ["cpu/depthwise is for depthwise convolutions", "cpu/direct takes one group in blocks of channels, not 2"],
+            [
+                "cpu/depthwise is for depthwise convolutions",
+                "cpu/direct takes one group in blocks of channels, not 2",
+                "cpu/winograd is for dense convolutions of one group",
+            ],
         ),
         (
             blocked(ConvWorkload.depthwise(X, (16, 2, 3, 3))),
@@ -205,6 +210,7 @@ def test_refused_algorithm_says_which_condition_fails(
             [
                 "cpu/depthwise takes one output for each channel in blocks of channels, not 2",
                 "cpu/direct is for dense convolutions",
+                "cpu/winograd is for dense convolutions of one group",
             ],
         ),
         (
@@ -213,6 +219,7 @@ def test_refused_algorithm_says_which_condition_fails(
             [
                 "cpu/depthwise takes one layout for x and output, not NCHW8c to NCHW",
                 "cpu/direct is for dense convolutions",
+                "cpu/winograd is for dense convolutions of one group",
             ],
         ),
         (
