@@ -112,10 +112,11 @@ def tuned(problem: Problem, target: tvm.target.Target, algorithm: str = "auto") 
     found, complaints = question.of_device()
     found = found or question.of_sibling()
     if found is None and (others := problem.in_other_words):
-        template = template_for(problem, target, algorithm)
-        question = _Question(problem, target, (template,), device, others)
-        found, more = question.of_device()
-        found, complaints = found or question.of_sibling(), {**complaints, **more}
+        question = _Question(problem, target, templates, device, others)
+        if any(question.places()):  # estimates take long, and most workloads have no records
+            question = replace(question, templates=(template_for(problem, target, algorithm),))
+            found, more = question.of_device()
+            found, complaints = found or question.of_sibling(), {**complaints, **more}
     if found is not None:
         complaints.pop(found.history, None)
     for complaint in complaints.values():
@@ -141,7 +142,7 @@ class _Question:
         A log is complained about where it has records of the workload, and all of them are left out.
         """
         complaints: dict[History, str] = {}
-        for history, problem, how in self._places():
+        for history, problem, how in self.places():
             answers = [history.best(problem, self.target, template, self.device) for template in self.templates]
             records = [record for record, _ in answers]
             if found := self._fastest(history, records, how):
@@ -156,7 +157,7 @@ class _Question:
         """Return a log's best for a device like the one that is here."""
         if self.device is None:
             return None
-        for history, problem, how in self._places():
+        for history, problem, how in self.places():
             records = [
                 history.best_of_sibling(problem, self.target, template, self.device) for template in self.templates
             ]
@@ -164,8 +165,8 @@ class _Question:
                 return found
         return None
 
-    def _places(self) -> Iterator[tuple[History, Problem, str]]:
-        """Yield the logs, the problems whose records serve, and the reason's words for these, in order."""
+    def places(self) -> Iterator[tuple[History, Problem, str]]:
+        """Yield the logs with records that may serve, the problems of these, and the reason's words, in order."""
         described: dict[Problem, str] = {}
         for problem in self.measured:
             word = "" if problem == self.problem else f" for {problem.precision}"
@@ -173,8 +174,7 @@ class _Question:
             described[problem] = f"tuned{word}"
             described.setdefault(msgspec.structs.replace(problem, workload=plain), f"tuned{word} without its epilogue")
         for history in (*applied.get(), *((shipped(),) if self.device is not None else ())):
-            for same, how in described.items():
-                yield history, same, how
+            yield from ((history, same, how) for same, how in described.items() if history.knows(same))
 
     def _fastest(self, history: History, records: Sequence[Record | None], how: str, whose: str = "") -> Found | None:
         """Return the fastest of the records, one for each template, whose configuration is legal for the workload."""
