@@ -23,6 +23,7 @@ from tvmconv.dispatch.call import Call, problem_from
 from tvmconv.dispatch.registry import TEMPLATES, template_from, to_message
 from tvmconv.errors import InvalidArgumentError
 from tvmconv.problem import Problem
+from tvmconv.schedules import cuda
 from tvmconv.targets import resolve_target
 
 CPU, SM_90 = resolve_target("llvm"), resolve_target({"kind": "cuda", "arch": "sm_90"})
@@ -250,7 +251,9 @@ def test_refused_workload_says_which_conditions_fail(monkeypatch: pytest.MonkeyP
     assert str(error.value) == f"workload is '{DENSE}'; {why}"
 
 
-def test_open_size_is_refused_where_no_template_takes_it() -> None:
+def test_open_size_is_refused_where_no_template_takes_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    for template in (cuda.depthwise, cuda.direct, cuda.im2win, cuda.tensor):
+        monkeypatch.setattr(template, "OPEN_SIZES", ("batch",))
     with pytest.raises(
         InvalidArgumentError, match="^workload is .*: cuda/depthwise takes no height that is left open; "
     ):

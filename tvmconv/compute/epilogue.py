@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import prod
+
 import msgspec
 import numpy as np
 from tvm import te, tirx
@@ -17,6 +19,28 @@ def epilogue_operands(workload: ConvWorkload) -> dict[str, te.Tensor]:
         for name, (shape, dtype) in workload.operands.items()
         if name in ("scale", "shift", "residual")
     }
+
+
+def in_a_row(workload: ConvWorkload) -> ConvWorkload:
+    """Return a workload with the same output, but for the pixels in one row, of all images where they are neighbours.
+
+    It is for the epilogue, which does not ask how an output was computed.
+    """
+    batch, pixels = workload.batch, prod(workload.output_size)
+    if workload.out_layout == "NHWC":
+        batch, pixels = 1, batch * pixels
+    return msgspec.structs.replace(
+        workload,
+        batch=batch,
+        in_channels=workload.groups,
+        w_layout="KCRS",
+        height=1,
+        width=pixels,
+        kernel=(1, 1),
+        stride=(1, 1),
+        padding=(0, 0, 0, 0),
+        dilation=(1, 1),
+    )
 
 
 def epilogue(accumulated: te.Tensor, workload: ConvWorkload, operands: dict[str, te.Tensor]) -> te.Tensor:

@@ -101,13 +101,18 @@ class Trial(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return sized(0, 1), sized(1, 1), sized(1, 3)
 
 
-def random_trial(draw: Draw, target: tvm.target.Target, operands: int) -> tuple[Trial, bool]:
-    """Return a trial on a target, without knobs, and whether the default configuration is meant."""
-    trial, is_default = _closed_trial(draw, target, operands)
-    opened = msgspec.structs.replace(trial, open_sizes=draw.of(OPENED))
-    if draw.chance(0.3) and trial.algorithm in algorithms_for(opened.problem, target):
-        return opened, is_default
-    return trial, is_default
+def random_trial(draw: Draw, target: tvm.target.Target, operands: int, opened: bool = False) -> tuple[Trial, bool]:
+    """Return a trial on a target, without knobs, and whether the default configuration is meant.
+
+    Some leave sizes open, and all of them do with `opened`.
+    """
+    while True:
+        trial, is_default = _closed_trial(draw, target, operands)
+        with_open = msgspec.structs.replace(trial, open_sizes=draw.of(OPENED))
+        if (draw.chance(0.3) or opened) and trial.algorithm in algorithms_for(with_open.problem, target):
+            return with_open, is_default
+        if not opened:
+            return trial, is_default
 
 
 def _closed_trial(draw: Draw, target: tvm.target.Target, operands: int) -> tuple[Trial, bool]:
