@@ -44,7 +44,9 @@ def epilogue(accumulated: te.Tensor, workload: ConvWorkload, operands: dict[str,
         if "residual" in operands:
             y = y + operands["residual"][place].astype("float32")
         y = activated(workload.epilogue, y)
-        return y.astype(output.name) if output.bounds is None else _rounded(workload, output.bounds, y)
+        if output.bounds is None:
+            return y.astype(output.name)
+        return rounded(y, output.name, output.bounds, zero_point_of(workload))
 
     sizes = zip(workload.output_size, accumulated.shape[-2:], strict=True)
     size = (exact if isinstance(exact, int) else rounded for exact, rounded in sizes)
@@ -52,17 +54,19 @@ def epilogue(accumulated: te.Tensor, workload: ConvWorkload, operands: dict[str,
     return te.compute(shape, value, name="output")
 
 
-def _rounded(workload: ConvWorkload, bounds: tuple[int, int], y: tirx.PrimExpr) -> tirx.PrimExpr:
-    """Return y as an integer of the output: the nearest, or even, one, plus the zero point, between the type's bounds.
+def rounded(
+    y: tirx.PrimExpr, dtype: str, bounds: tuple[int, int], zero_point: int | tirx.PrimExpr
+) -> tirx.PrimExpr:
+    """Return y as an integer of a type: the nearest, or even, one, plus the zero point, between the type's bounds.
 
     The bounds come first, which are integers themselves. A sum with `ROUNDING` then has the integer in its last bits.
+    Zero point and bounds are below 2**22.
     """
-    zero_point = zero_point_of(workload)
-    low, high = (tirx.const(bound - zero_point, "float32") for bound in bounds)
-    y = tirx.min(tirx.max(y, low), high)  # a maximum with NaN on its left is the other number
+    low, high = (tirx.const(bound, "int32") - zero_point for bound in bounds)
+    y = tirx.min(tirx.max(y, low.astype("float32")), high.astype("float32"))  # NaN on its left is the other number
     bits = tirx.reinterpret("int32", y + tirx.const(ROUNDING, "float32"))
-    integer = bits + tirx.const(zero_point - int(np.float32(ROUNDING).view(np.int32)), "int32")
-    return integer.astype(workload.output_storage.name)
+    integer = bits + (tirx.const(-int(np.float32(ROUNDING).view(np.int32)), "int32") + zero_point)
+    return integer.astype(dtype)
 
 
 def zero_point_of(workload: ConvWorkload) -> int:
