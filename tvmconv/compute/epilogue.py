@@ -54,9 +54,7 @@ def epilogue(accumulated: te.Tensor, workload: ConvWorkload, operands: dict[str,
     return te.compute(shape, value, name="output")
 
 
-def rounded(
-    y: tirx.PrimExpr, dtype: str, bounds: tuple[int, int], zero_point: int | tirx.PrimExpr
-) -> tirx.PrimExpr:
+def rounded(y: tirx.PrimExpr, dtype: str, bounds: tuple[int, int], zero_point: int | tirx.PrimExpr) -> tirx.PrimExpr:
     """Return y as an integer of a type: the nearest, or even, one, plus the zero point, between the type's bounds.
 
     The bounds come first, which are integers themselves. A sum with `ROUNDING` then has the integer in its last bits.

@@ -100,8 +100,10 @@ class QuantizedConstant:
 
 
 MOVING: Mapping[str, Callable[[relax.Call], Callable[[Array], Array]]] = {
-    "relax.permute_dims": lambda call: lambda array: np.transpose(
-        array, None if call.attrs.axes is None else tuple(int(axis) for axis in call.attrs.axes)
+    "relax.permute_dims": lambda call: (
+        lambda array: np.transpose(
+            array, None if call.attrs.axes is None else tuple(int(axis) for axis in call.attrs.axes)
+        )
     ),
     **{
         f"relax.{name}": lambda call: lambda array: np.reshape(array, [int(size) for size in call.ty.shape])

@@ -84,7 +84,6 @@ class _Keeper(PyExprMutator):  # type: ignore[misc]
             return None
         return value
 
-
     def _quantized(self, call: relax.Call) -> relax.Expr | None:
         """Return the integers of a constant that is quantized; None for anything else."""
         numbers, scale, zero_point = (constant_value(self._binding(each)) for each in call.args)
