@@ -11,7 +11,7 @@ from tvm import relax
 from ..dtypes import QUANTIZED, STORAGE_TYPES
 from .constants import Array, constant_value
 from .epilogue import Tail
-from .graph import Block, operator_name
+from .graph import Block, call_of
 from .quantized import Scaling, quantized_constant, scaling_of
 
 HOMOGENEOUS = ("leaky_relu",)
@@ -41,8 +41,8 @@ def integer_factors(call: relax.Call, data: relax.Expr, axis: int, block: Block)
         return _centered_factors(call, data, block)
     if dtype != "float32":
         return None
-    value, weight = block.values.get(data), quantized_constant(call.args[1], block.values.get)
-    if operator_name(value) != "relax.dequantize":
+    weight = quantized_constant(call.args[1], block.values.get)
+    if (value := call_of(block.values.get(data), "dequantize")) is None:
         return None if weight is None else "its input is not quantized"
     if weight is None:
         return "its weight is not quantized"
@@ -62,15 +62,16 @@ def integer_factors(call: relax.Call, data: relax.Expr, axis: int, block: Block)
 def _centered_factors(call: relax.Call, data: relax.Expr, block: Block) -> Factors | None:
     """Return the factors of a convolution in int32, of which those of x are a type of one byte less a zero point."""
     weight, value, zero_point = constant_value(call.args[1]), block.values.get(data), 0
-    if operator_name(value) == "relax.subtract":
-        point = constant_value(value.args[1])
+    if (difference := call_of(value, "subtract")) is not None:
+        point = constant_value(difference.args[1])
         if point is None or point.size != 1:
             return None
-        value, zero_point = block.values.get(value.args[0]), int(point.item())
-    if operator_name(value) != "relax.astype" or str(value.args[0].ty.dtype) not in QUANTIZED or weight is None:
+        value, zero_point = block.values.get(difference.args[0]), int(point.item())
+    cast = call_of(value, "astype")
+    if cast is None or str(cast.args[0].ty.dtype) not in QUANTIZED or weight is None:
         return None
     integers = _in_int8(weight)
-    return None if integers is None else Factors(value.args[0], zero_point, integers, None)
+    return None if integers is None else Factors(cast.args[0], zero_point, integers, None)
 
 
 def _in_int8(weight: Array) -> Array | None:
@@ -117,19 +118,21 @@ def integer_tail(tail: Tail, scale: Array, block: Block) -> IntegerTail:
 
 
 def _quantized(tail: Tail, block: Block) -> tuple[relax.Var, relax.Expr | None, int, Scaling, str] | None:
-    """Return the variable that holds a tail's output quantized, the residual in its integers, and how it is quantized."""
+    """Return the variable of a tail's output quantized, the residual in its integers, its zero point, and the output's.
+
+    None where that cannot be. The output's scaling has its type behind it.
+    """
     reader = block.only_reader(tail.output)
-    value = None if reader is None else block.values[reader]
-    if operator_name(value) != "relax.quantize" or (scaling := scaling_of(value)) is None:
+    value = None if reader is None else call_of(block.values[reader], "quantize")
+    if value is None or (scaling := scaling_of(value)) is None:
         return None
     dtype = str(value.ty.dtype)
     if dtype not in QUANTIZED or (tail.function is not None and tail.function.name not in HOMOGENEOUS):
         return None
     if tail.residual is None:
         return reader, None, 0, scaling, dtype
-    added = block.values.get(tail.residual)
-    other = scaling_of(added) if operator_name(added) == "relax.dequantize" else None
-    if other is None or other.scale != scaling.scale or str(added.args[0].ty.dtype) != dtype:
+    added = call_of(block.values.get(tail.residual), "dequantize")
+    if (other := scaling_of(added)) is None or other.scale != scaling.scale or str(added.args[0].ty.dtype) != dtype:
         return None
     return reader, added.args[0], other.zero_point, scaling, dtype
 

@@ -69,7 +69,7 @@ class Parts:
         return self.add("DequantizeLinear", *(self.operand(place + each) for each in range(3)), axis=axis)
 
     def quantized(self, y: str, scale: int) -> list[onnx.NodeProto]:
-        """Return all nodes, with the quantization of y at the end; `scale` is the place of its scale among the operands."""
+        """Return all nodes, with the quantization of y at the end; `scale` is the place of its scale."""
         self.add("QuantizeLinear", y, self.operand(scale), self.operand(scale + 1))
         return self.ended()
 

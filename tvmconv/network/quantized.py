@@ -9,7 +9,7 @@ import numpy as np
 from tvm import relax
 
 from .constants import Array, constant_value
-from .graph import operator_name
+from .graph import call_of, calls
 
 INTEGERS = ("int8", "int16", "int32", "uint8", "uint16")
 """The types of integers that can stand for numbers."""
@@ -67,12 +67,13 @@ def scaling_of(value: relax.Expr | None) -> Scaling | None:
 
     None for anything else, and where each channel has its own or it is known only when the model runs.
     """
-    if operator_name(value) not in ("relax.quantize", "relax.dequantize"):
+    call = call_of(value, "quantize", "dequantize")
+    if call is None:
         return None
-    scale, zero_point = (constant_value(each) for each in value.args[1:])
+    scale, zero_point = (constant_value(each) for each in call.args[1:])
     if scale is None or zero_point is None or scale.size != 1 or zero_point.size != 1:
         return None
-    numbers = value.args[0] if operator_name(value) == "relax.quantize" else value
+    numbers = call.args[0] if calls(call, "quantize") else call
     return Scaling(float(scale.item()), int(zero_point.item())) if str(numbers.ty.dtype) == "float32" else None
 
 
@@ -100,35 +101,32 @@ class QuantizedConstant:
 
 
 MOVING: Mapping[str, Callable[[relax.Call], Callable[[Array], Array]]] = {
-    "relax.permute_dims": lambda call: (
+    "permute_dims": lambda call: (
         lambda array: np.transpose(
             array, None if call.attrs.axes is None else tuple(int(axis) for axis in call.attrs.axes)
         )
     ),
     **{
-        f"relax.{name}": lambda call: lambda array: np.reshape(array, [int(size) for size in call.ty.shape])
+        name: lambda call: lambda array: np.reshape(array, [int(size) for size in call.ty.shape])
         for name in ("reshape", "expand_dims", "squeeze")
     },
 }
-"""NumPy's functions for operators that move the elements of a weight."""
+"""NumPy's functions for Relax's operators that move the elements of a weight."""
 
 
 def quantized_constant(expr: relax.Expr, lookup: Lookup) -> QuantizedConstant | None:
     """Return the integers of a tensor that is dequantized from a constant, then maybe moved; None for anything else."""
     value = lookup(expr) if isinstance(expr, relax.Var) else expr
-    name = operator_name(value)
-    if name in MOVING:
-        inner = quantized_constant(value.args[0], lookup)
-        return None if inner is None else inner.mapped(MOVING[name](value))
-    if name != "relax.dequantize":
+    if (moved := call_of(value, *MOVING)) is not None:
+        inner = quantized_constant(moved.args[0], lookup)
+        return None if inner is None else inner.mapped(MOVING[moved.op.name.removeprefix("relax.")](moved))
+    if (call := call_of(value, "dequantize")) is None:
         return None
-    arrays = [constant_value(each) for each in value.args]
-    values, scale, zero_point = arrays
+    values, scale, zero_point = (constant_value(each) for each in call.args)
     if values is None or scale is None or zero_point is None:
         return None
-    return QuantizedConstant(
-        values, *(along_axis(each, values.shape, int(value.attrs.axis)) for each in (scale, zero_point))
-    )
+    axis = int(call.attrs.axis)
+    return QuantizedConstant(values, *(along_axis(each, values.shape, axis) for each in (scale, zero_point)))
 
 
 def along_axis(vector: Array, shape: tuple[int, ...], axis: int) -> Array:

@@ -6,8 +6,7 @@ in registers, and writes integers.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from math import prod
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import tvm
@@ -16,82 +15,63 @@ from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from ..compute.epilogue import rounded
 from .constants import constant_value, static_shape
-from .graph import operator_name
-from .quantized import QuantizedConstant, Scaling, quantized_constant, scaling_of
-
-PLANES = ("relax.mean", "relax.nn.adaptive_avg_pool2d")
-"""Operators of Relax that compute means of whole planes, the second one where its output has one pixel."""
+from .graph import call_of, calls
+from .quantized import Scaling, quantized_constant, scaling_of
+from .quantized_averages import POOLING, integer_sum, windows_of
+from .quantized_tables import use_tables
 
 
 def lower_quantization(mod: tvm.IRModule) -> tvm.IRModule:
-    """Return the module with functions of one element for quantization and dequantization, and means of integers.
+    """Return the module with functions of one element for quantization and dequantization, and averages of integers.
 
-    Rounding is to nearest even and saturates, as in the kernels of convolutions; Relax rounds halves up. The mean of
+    Rounding is to nearest even and saturates, as in the kernels of convolutions; Relax rounds halves up. The average of
     dequantized numbers is the sum of the integers, which is exact, dequantized with a smaller scale.
 
     Before: `y = R.mean(R.dequantize(x, s, z), [2, 3])`.
     After: `sum = R.call_tir(integer_sum, (x,))`, `y = R.call_tir(dequantize, (sum,))`.
     """
-    for step in (_Means, _Elements):
-        mutator_of_step = step(mod)
-        main = mutator_of_step.visit_expr(mod["main"])
-        mod = mutator_of_step.builder_.get()
+    mod = use_tables(mod)
+    for step in (_Averages, _Elements):
+        rewriting = step(mod)
+        main = rewriting.visit_expr(mod["main"])
+        mod = rewriting.builder_.get()
         mod["main"] = main
         mod = relax.transform.DeadCodeElimination()(mod)
     return mod
 
 
 @mutator
-class _Means(PyExprMutator):  # type: ignore[misc]
+class _Averages(PyExprMutator):  # type: ignore[misc]
     def visit_call_(self, call: relax.Call) -> relax.Expr:
         call = super().visit_call_(call)
-        if operator_name(call) not in PLANES:
+        if not calls(call, "mean", *POOLING) or not isinstance(call.args[0], relax.Var):
             return call
-        inner = self.lookup_binding(call.args[0]) if isinstance(call.args[0], relax.Var) else None
-        if operator_name(inner) != "relax.dequantize" or (scaling := scaling_of(inner)) is None:
+        inner = call_of(self.lookup_binding(call.args[0]), "dequantize")
+        if (scaling := scaling_of(inner)) is None or static_shape(inner.args[0].ty) is None:
             return call
-        x, shape = inner.args[0], static_shape(inner.args[0].ty)
-        axes = _axes(call, x.ty.ndim)
-        if shape is None or not axes:
+        windows = windows_of(call)
+        if windows is None:
             return call
-        count = prod(shape[axis] for axis in axes)
-        keeps = call.ty.ndim == x.ty.ndim
-        total = self.builder_.emit_te(_sum, x, axes, keeps, primfunc_name_hint="integer_sum")
+        shape, zero_point = call.ty.shape, scaling.zero_point
+
+        def function(x: te.Tensor) -> te.Tensor:
+            return integer_sum(x, windows, zero_point, shape)
+
+        total = self.builder_.emit_te(function, inner.args[0], primfunc_name_hint="integer_sum")
+        count = windows.count
         smaller = Scaling(scaling.scale / count, scaling.zero_point * count)
         return relax.op.dequantize(total, *smaller.operands, out_dtype="float32")
-
-
-def _axes(call: relax.Call, rank: int) -> list[int]:
-    """Return the axes that a mean is over; none for another pooling."""
-    if operator_name(call) == "relax.mean":
-        return sorted(int(axis) % rank for axis in call.attrs.axis or range(rank))
-    is_whole = call.attrs.layout == "NCHW" and [int(size) for size in call.attrs.output_size or ()] == [1, 1]
-    return [2, 3] if is_whole else []
-
-
-def _sum(x: te.Tensor, axes: list[int], keeps: bool) -> te.Tensor:
-    """Return the sums of integers over axes in int32."""
-    reduced = [te.reduce_axis((0, x.shape[axis])) for axis in axes]
-    shape = [1 if axis in axes else size for axis, size in enumerate(x.shape) if keeps or axis not in axes]
-
-    def total(*place: tirx.Var) -> tirx.PrimExpr:
-        others = iter([index for axis, index in enumerate(place) if axis not in axes] if keeps else place)
-        indices = [reduced[axes.index(axis)] if axis in axes else next(others) for axis in range(len(x.shape))]
-        return te.sum(x[tuple(indices)].astype("int32"), axis=reduced)
-
-    return te.compute(shape, total, name="integer_sum")
 
 
 @mutator
 class _Elements(PyExprMutator):  # type: ignore[misc]
     def visit_call_(self, call: relax.Call) -> relax.Expr:
         call = super().visit_call_(call)
-        name = operator_name(call)
-        if name not in ("relax.quantize", "relax.dequantize"):
+        if not calls(call, "quantize", "dequantize"):
             return call
-        constant = quantized_constant(call, lambda var: None)
-        if isinstance(constant, QuantizedConstant):
+        if (constant := quantized_constant(call, lambda var: None)) is not None:
             return relax.const(constant.numbers)
+        quantizes = calls(call, "quantize")
         x, scale, zero_point = call.args
         axis, dtype = int(call.attrs.axis) % max(x.ty.ndim, 1), str(call.ty.dtype)
         tensors, numbers = [x], []
@@ -99,23 +79,28 @@ class _Elements(PyExprMutator):  # type: ignore[misc]
             value = constant_value(operand)
             numbers.append(value.item() if value is not None and value.size == 1 else None)
             tensors += [operand] if numbers[-1] is None else []
-        element = _quantized if name == "relax.quantize" else _dequantized
+        element = _quantized if quantizes else _dequantized
 
         def function(x: te.Tensor, *given: te.Tensor) -> te.Tensor:
             rest = iter(given)
             parameters = [_parameter(number, rest, axis) for number in numbers]
-            return te.compute(
-                x.shape, lambda *place: element(x[place], *(each(place) for each in parameters), dtype), name="element"
-            )
 
-        return self.builder_.call_te(function, *tensors, primfunc_name_hint=name.removeprefix("relax."))
+            def value(*place: tirx.Var) -> tirx.PrimExpr:
+                scale, zero_point = (parameter(place) for parameter in parameters)
+                return element(x[place], scale, zero_point, dtype)
+
+            return te.compute(x.shape, value, name="element")
+
+        return self.builder_.call_te(function, *tensors, primfunc_name_hint="quantize" if quantizes else "dequantize")
 
 
-def _parameter(number: float | None, tensors: object, axis: int) -> Callable[[tuple[tirx.Var, ...]], tirx.PrimExpr]:
+def _parameter(
+    number: float | None, tensors: Iterator[te.Tensor], axis: int
+) -> Callable[[tuple[tirx.Var, ...]], tirx.PrimExpr]:
     """Return a function that returns the parameter for an element at a place: the number, or one of a tensor."""
     if number is not None:
         return lambda place: tirx.const(number, "float32" if isinstance(number, float) else "int32")
-    tensor = next(tensors)  # type: ignore[call-overload]
+    tensor = next(tensors)
     if all(isinstance(size, tirx.IntImm) and int(size) == 1 for size in tensor.shape):
         return lambda place: tensor[(0,) * len(tensor.shape)]
     return lambda place: tensor[place[axis]]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import tvm
@@ -10,14 +11,14 @@ from tvm import relax
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from .constants import constant_value
-from .convolutions import OPERATORS
-from .graph import blocks_of, operator_name
+from .convolutions import is_convolution
+from .graph import blocks_of, call_of, calls
 from .quantized import MOVING, Scaling, along_axis, quantized_constant, scaling_of
 
 CHOOSING = ("max", "nn.max_pool1d", "nn.max_pool2d", "nn.max_pool3d", "strided_slice", "tile")
 """Operators of Relax, beside those that move elements, whose result is made of elements that they read."""
 
-PUSHED = frozenset((*MOVING, *(f"relax.{name}" for name in CHOOSING)))
+PUSHED = (*MOVING, *CHOOSING)
 
 
 def keep_integers(mod: tvm.IRModule) -> tvm.IRModule:
@@ -46,43 +47,41 @@ class _Keeper(PyExprMutator):  # type: ignore[misc]
 
     def visit_call_(self, call: relax.Call) -> relax.Expr:
         call = super().visit_call_(call)
-        name = operator_name(call)
-        if name == "relax.dequantize" and not self._is_weight:
+        if calls(call, "dequantize") and not self._is_weight:
             constant = quantized_constant(call, self._binding)
             return call if constant is None else relax.const(constant.numbers)
-        if name == "relax.quantize" and (constant := self._quantized(call)) is not None:
-            return constant
-        operands = list(call.args[0].fields) if name == "relax.concat" and _is_tuple(call.args[0]) else list(call.args)
+        quantizes = calls(call, "quantize")
+        if quantizes and (integers := self._quantized(call)) is not None:
+            return integers
+        joins = calls(call, "concat") and isinstance(call.args[0], relax.Tuple)
+        operands = list(call.args[0].fields) if joins else list(call.args)
         inner = [self._dequantization(each) for each in operands]
-        if not any(each is not None for each in inner):
+        if all(each is None for each in inner):
             return call
-        scaling = None if inner[0] is None else scaling_of(inner[0])
-        if name == "relax.quantize":
-            same = scaling is not None and scaling == scaling_of(call)
-            if same and inner[0].args[0].ty.dtype == call.ty.dtype:
-                return inner[0].args[0]
-        elif name == "relax.concat" and scaling is not None and _all_alike(inner):
-            return self._pushed(call, [relax.Tuple([each.args[0] for each in inner])], scaling)
-        elif name in PUSHED and scaling is not None:
-            return self._pushed(call, [inner[0].args[0], *call.args[1:]], scaling)
+        first, scaling = inner[0], scaling_of(inner[0])
+        if scaling is not None:
+            if quantizes and scaling == scaling_of(call) and first.args[0].ty.dtype == call.ty.dtype:
+                return first.args[0]
+            if joins and all(_is_alike(each, first) for each in inner):
+                return self._pushed(call, [relax.Tuple([each.args[0] for each in inner])], scaling)
+            if calls(call, *PUSHED):
+                return self._pushed(call, [first.args[0], *call.args[1:]], scaling)
         # Each reader gets its own, which TVM can fuse with it.
         operands = [
             each if found is None else self.builder_.emit(relax.Call(found.op, found.args, found.attrs), each.name)
             for each, found in zip(operands, inner, strict=True)
         ]
-        return relax.Call(call.op, [relax.Tuple(operands)] if name == "relax.concat" else operands, call.attrs)
+        return relax.Call(call.op, [relax.Tuple(operands)] if joins else operands, call.attrs)
 
     def _pushed(self, call: relax.Call, operands: Sequence[relax.Expr], scaling: Scaling) -> relax.Expr:
         """Return the dequantization of what an operator makes of integers."""
         integers = self.builder_.emit(relax.Call(call.op, operands, call.attrs))
         return relax.op.dequantize(integers, *scaling.operands, out_dtype="float32")
 
-    def _dequantization(self, operand: relax.Expr) -> relax.Call | None:
+    def _dequantization(self, operand: relax.Expr) -> Any:
         """Return the dequantization that a variable is bound to, unless it is one of a constant."""
-        value = self._binding(operand) if isinstance(operand, relax.Var) else None
-        if operator_name(value) != "relax.dequantize" or constant_value(value.args[0]) is not None:
-            return None
-        return value
+        value = call_of(self._binding(operand) if isinstance(operand, relax.Var) else None, "dequantize")
+        return None if value is None or constant_value(value.args[0]) is not None else value
 
     def _quantized(self, call: relax.Call) -> relax.Expr | None:
         """Return the integers of a constant that is quantized; None for anything else."""
@@ -104,19 +103,15 @@ def _weights(mod: tvm.IRModule) -> set[relax.Var]:
     found: set[relax.Var] = set()
     for block in blocks_of(mod):
         for var, value in reversed(block.values.items()):
-            name = operator_name(value)
-            if name in (*OPERATORS, "relax.matmul"):
+            if is_convolution(value) or calls(value, "matmul"):
                 found.update(each for each in value.args[1:] if isinstance(each, relax.Var))
-            elif name in MOVING and var in found and isinstance(value.args[0], relax.Var):
+            elif calls(value, *MOVING) and var in found and isinstance(value.args[0], relax.Var):
                 found.add(value.args[0])
     return found
 
 
-def _is_tuple(expr: relax.Expr) -> bool:
-    return isinstance(expr, relax.Tuple)
-
-
-def _all_alike(dequantizations: Sequence[relax.Call | None]) -> bool:
-    """Return whether all are dequantizations of one type with one scaling."""
-    kinds = {(scaling_of(each), str(each.args[0].ty.dtype)) if each is not None else None for each in dequantizations}
-    return len(kinds) == 1 and None not in kinds
+def _is_alike(one: Any, other: Any) -> bool:
+    """Return whether both are dequantizations of one type with one scaling."""
+    if one is None or scaling_of(one) != scaling_of(other):
+        return False
+    return bool(one.args[0].ty.dtype == other.args[0].ty.dtype)

@@ -83,8 +83,8 @@ Obstacle = Callable[[Site], "str | None"]
 def find_convolutions(mod: tvm.IRModule, obstacle: Obstacle = lambda site: None) -> list[Site]:
     """Return the convolutions and linear layers of "main" in graph order, with what their kernels can take in.
 
-    Those of quantized numbers are in integers. Where `obstacle` tells of such a site why no kernel takes it, it is one in
-    floating point.
+    Those of quantized numbers are in integers. Where `obstacle` tells of such a site why no kernel takes it, it is one
+    in floating point.
     """
     sites = []
     for block in blocks_of(mod):
