@@ -96,7 +96,7 @@ def rows(names: Sequence[str], rounds: int) -> Iterator[dict[str, Any]]:
             contenders, exact = {}, []
             for form, path in paths.items():
                 network, session = build(import_model(path), target), session_of(path.read_bytes())
-                ours = [network(**sample).numpy() for sample in compared]
+                ours = [np.asarray(network(**sample)) for sample in compared]
                 theirs = [session.run(None, sample)[0] for sample in compared]
                 exact = exact or theirs
                 row[form] = {"top1_onnxruntime": agreement(ours, theirs), "top1_float32": agreement(ours, exact)}
