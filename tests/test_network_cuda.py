@@ -41,7 +41,7 @@ def test_kernel_with_the_weight_packed_ahead(split_k: int) -> None:
     kernel, packing = split_packing(lowering.lower(Problem(workload), selection, target, name))
     assert packing is not None
     operands = random_operands(workload)
-    packed = packing(operands["w"])
+    (packed,) = packing(operands["w"])
     assert packed.shape != workload.w_shape
     tensors = {key: tvm.runtime.tensor(array) for key, array in operands.items()}
     executable = lowering.build(tvm.IRModule({name: serial_twin(kernel)}), resolve_target("llvm"))

@@ -32,6 +32,7 @@ PROBLEMS = {
     "depthwise": Problem(ConvWorkload.depthwise((2, 16, 9, 12), (16, 1, 3, 3))),
     "pointwise": Problem(ConvWorkload.conv2d((2, 16, 9, 12), (32, 16, 1, 1))),
     "sparse": Problem(ConvWorkload.conv2d((2, 16, 9, 12), (32, 16, 3, 3)), 0.9),
+    "integers": Problem(ConvWorkload.conv2d((2, 16, 9, 12), (32, 16, 3, 3), dtype="uint8")),
     "half precision with channels last": layer((2, 16, 9, 12), (32, 16, 3, 3)),
 }
 
@@ -128,7 +129,7 @@ def test_unregistered_is_unknown() -> None:
         dispatch.template_named("cpu/toy")
     result = tvmconv("tune", "--workload", POINTWISE.to_json(), "--algorithm", "toy", "-o", "log")
     assert result.exit_code == 2
-    assert "'toy' is not one of auto, depthwise, direct, im2win, pointwise" in result.stderr
+    assert "'toy' is not one of auto, depthwise, direct, dot, im2win, pointwise" in result.stderr
     with pytest.raises(InvalidArgumentError, match="algorithm is 'toy'; expected auto or depthwise"):
         compile(POINTWISE, algorithm="toy")
 

@@ -26,8 +26,11 @@ def native_lanes(target: tvm.target.Target) -> int:
 
 
 def staged_bytes(workload: ConvWorkload) -> int:
-    """Bytes of an element of x or w that is copied before it is read: TVM keeps copies of bfloat16 in float32."""
-    return workload.sum_bytes if workload.dtype == "bfloat16" else workload.itemsize
+    """Bytes of an element of x or w that is copied before it is read.
+
+    Copies of bfloat16 are in float32, by TVM, and those of integers that depthwise convolutions read, too.
+    """
+    return workload.itemsize if workload.dtype in ("float32", "float16") else workload.sum_bytes
 
 
 def vector_registers(target: tvm.target.Target) -> int:

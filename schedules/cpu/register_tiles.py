@@ -210,7 +210,7 @@ def schedule_tiles(sch: Schedule, workload: ConvWorkload, config: TileConfig, na
             sch.unroll(loop)
         sch.vectorize(vector)
     else:
-        _transpose(sch, tiles[0], config)
+        transpose(sch, tiles[0], config)
         yi, ki, xi = sch.get_loops(output)[-3:]
         sch.unroll(yi)
         sch.vectorize(xi)
@@ -218,14 +218,14 @@ def schedule_tiles(sch: Schedule, workload: ConvWorkload, config: TileConfig, na
         sch.annotate(xo, "pragma_loop_partition_hint", True)  # only the last tile of a row tests where the row ends
 
 
-def _transpose(sch: Schedule, tile: SBlockRV, config: TileConfig) -> None:
-    """Schedule the copy of a tile into rows of its channels."""
+def transpose(sch: Schedule, tile: SBlockRV, config: TileConfig, dtype: str = "float32") -> None:
+    """Schedule the copy of a tile of sums of a type into rows of its channels."""
     sch.transform_layout(tile, ("write", 0), lambda n, k, h, w: (n, h, k, w))
     ki, yi, xi = sch.get_loops(tile)[-3:]
     ki, vector = sch.split(ki, [None, config.vector])
     sch.reorder(yi, ki, vector, xi)
     if has_transposition(config.columns, config.vector):
-        sch.tensorize(vector, transposition(config.columns, config.vector))
+        sch.tensorize(vector, transposition(config.columns, config.vector, dtype))
     for loop in (yi, ki):
         sch.unroll(loop)
 

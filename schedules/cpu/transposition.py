@@ -20,23 +20,23 @@ def has_transposition(rows: int, lanes: int) -> bool:
     return rows > 1 and lanes > 1 and lanes.bit_count() == 1
 
 
-def transposition(rows: int, lanes: int) -> str:
-    """Return the name of the intrinsic that copies a float32 matrix of `rows` vectors of `lanes`, transposed."""
-    name = f"tvmconv_transposition_{rows}x{lanes}"
+def transposition(rows: int, lanes: int, dtype: str = "float32") -> str:
+    """Return the name of the intrinsic that copies a matrix of `rows` vectors of `lanes`, transposed."""
+    name = f"tvmconv_transposition_{rows}x{lanes}_{dtype}"
     if TensorIntrin.get(name, allow_missing=True) is None:
-        description = _description(rows, lanes)
+        description = _description(rows, lanes, dtype)
         TensorIntrin.register(name, description, _implementation(description, rows, lanes))
     return name
 
 
-def _description(rows: int, lanes: int) -> PrimFunc:
+def _description(rows: int, lanes: int, dtype: str) -> PrimFunc:
     """Return the copy in plain loops."""
-    description = _of_any_size()
+    description = _of_any_size(dtype)
     return description.specialize(dict(zip(description.params[2:], (rows, lanes), strict=True)))
 
 
 @cache
-def _of_any_size() -> PrimFunc:
+def _of_any_size(dtype: str) -> PrimFunc:
     """Return the copy with its size as parameters, since TVM takes a tenth of a second to parse it."""
 
     @T.prim_func(s_tir=True)  # type: ignore[untyped-decorator]  # TVM has no types for it
@@ -45,8 +45,8 @@ def _of_any_size() -> PrimFunc:
         s1 = T.int32()
         t0 = T.int32()
         t1 = T.int32()
-        A = T.match_buffer(a, (rows, lanes), "float32", strides=[s0, s1], offset_factor=1)  # noqa: N806
-        B = T.match_buffer(b, (lanes, rows), "float32", strides=[t0, t1], offset_factor=1)  # noqa: N806
+        A = T.match_buffer(a, (rows, lanes), dtype, strides=[s0, s1], offset_factor=1)  # noqa: N806
+        B = T.match_buffer(b, (lanes, rows), dtype, strides=[t0, t1], offset_factor=1)  # noqa: N806
         with T.sblock("root"):
             T.reads(A[0:rows, 0:lanes])
             T.writes(B[0:lanes, 0:rows])
@@ -61,7 +61,7 @@ def _of_any_size() -> PrimFunc:
 def _implementation(description: PrimFunc, rows: int, lanes: int) -> PrimFunc:
     """Return the intrinsic's code: as many rows as a vector has lanes at a time, and those that are left."""
     matrix, transposed = description.params
-    vector_type = f"float32x{lanes}"
+    vector_type = f"{matrix.ty.dtype}x{lanes}"
     statements: list[tirx.Stmt] = []
 
     def bind(value: tirx.PrimExpr) -> tirx.Var:

@@ -2,6 +2,7 @@
 
 from .depthwise import depthwise
 from .direct import direct
+from .dot import dot
 from .fragments import FragmentTile
 from .im2win import im2win
 from .implicit_gemm import implicit_gemm
@@ -18,6 +19,7 @@ __all__ = [
     "conv2d_reference",
     "depthwise",
     "direct",
+    "dot",
     "from_logical",
     "im2win",
     "implicit_gemm",

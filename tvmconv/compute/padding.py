@@ -13,7 +13,7 @@ def _may_be_positive(size: int | tirx.PrimExpr) -> bool:
 
 
 def padded_input(
-    x: te.Tensor, workload: ConvWorkload, output_size: tuple[int, int], lanes: int = 1
+    x: te.Tensor, workload: ConvWorkload, output_size: tuple[int, int], lanes: int = 1, dtype: str | None = None
 ) -> tuple[te.Tensor, int]:
     """Return the stage "pad": x with zeros around it, as many rows and columns as `output_size` outputs read.
 
@@ -24,6 +24,8 @@ def padded_input(
     With more than one of `lanes`, which have to divide the width of an input in NCHW, the stage has shape (N, C, H,
     W / lanes, lanes): each of its vectors is all input, and aligned as the input is, or all zeros. For that it may
     begin some columns further left; they are the second result.
+
+    With a `dtype` elements are in that type, less the zero point of x.
     """
     top, left, _, _ = workload.padding
     surplus = -left % lanes
@@ -50,7 +52,9 @@ def padded_input(
         source = list(place[: len(x.shape)])
         source[row], source[column] = h - top, (w * lanes + place[-1] if lanes > 1 else w) - left
         element = x[tuple(source)]
-        return tirx.if_then_else(tirx.all(*tests), element, tirx.const(0, x.dtype)) if tests else element
+        if dtype is not None:
+            element = element.astype(dtype) - tirx.const(workload.zero_point, dtype)
+        return tirx.if_then_else(tirx.all(*tests), element, tirx.const(0, dtype or x.dtype)) if tests else element
 
     shape = layout.shape((workload.batch, workload.in_channels, height, vectors))
     shape = (*shape, lanes) if lanes > 1 else shape

@@ -19,6 +19,7 @@ from ..workload import ConvWorkload
 from .epilogue import epilogue, epilogue_operands
 from .fragments import FragmentTile, number, place_of
 from .open_sizes import is_whole, pixel_tiles
+from .packing import weighted_zero
 
 ROW_BYTES = 128
 """The bytes of a chunk of the reduction in a row of shared memory: what eight threads copy with 16 bytes each."""
@@ -149,7 +150,8 @@ def tensor_gemm(workload: ConvWorkload, tile: FragmentTile, parts: int, split: i
             return tiled[place]
         return tiled[place] - (offsets[k] if parts == 1 else tirx.if_then_else(part == 0, offsets[k], zero))
 
-    offsets, zero = _offsets(w, workload), tirx.const(0, sum_type)
+    offsets = weighted_zero(w, workload, workload.zero_point) if workload.zero_point else None
+    zero = tirx.const(0, sum_type)
     sums = te.compute((parts, flat.batch * flat.width, workload.out_channels), exact, name="sums")
     part = te.reduce_axis((0, parts), name="part")
 
@@ -219,20 +221,6 @@ def _columns(x: te.Tensor, workload: ConvWorkload, tile: FragmentTile, count: in
 
     tiles = pixel_tiles(workload, tile.block_m)
     return te.compute((tiles, groups, count, *tile.rows, VECTORS, lanes), column, name="columns")
-
-
-def _offsets(w: te.Tensor, workload: ConvWorkload) -> te.Tensor | None:
-    """Return the stage "offsets": the sums of the products of the zero point of x; None where that is 0."""
-    if not workload.zero_point:
-        return None
-    c, r, s = (te.reduce_axis((0, extent), name=name) for name, extent in zip("crs", workload.w_shape[1:], strict=True))
-    zero_point = tirx.const(workload.zero_point, workload.storage.sums)
-
-    def product(k: tirx.Var) -> tirx.PrimExpr:
-        weight = w[workload.weight_layout.place(k, c, r, s)].astype(workload.storage.sums)
-        return te.sum(weight * zero_point, axis=[c, r, s])
-
-    return te.compute((workload.out_channels,), product, name="offsets")
 
 
 def _weights(w: te.Tensor, workload: ConvWorkload, tile: FragmentTile, count: int, split: int) -> list[te.Tensor]:

@@ -25,6 +25,7 @@ SPARSE: dict[str, SparseTemplate] = {"cuda": cuda.sparse, "cpu": cpu.sparse}
 TEMPLATES: dict[str, Template] = {
     "cpu/depthwise": cpu.depthwise,
     "cpu/direct": cpu.direct,
+    "cpu/dot": cpu.dot,
     "cpu/im2win": cpu.im2win,
     "cpu/pointwise": cpu.pointwise,
     "cuda/depthwise": cuda.depthwise,

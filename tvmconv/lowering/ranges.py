@@ -29,11 +29,11 @@ class Part(NamedTuple):
     workspace: Workspace
 
 
-def join(parts: Sequence[Part], own_weights: bool = False) -> tuple[tirx.PrimFunc, Workspace]:
+def join(parts: Sequence[Part], own_weights: Sequence[int] = ()) -> tuple[tirx.PrimFunc, Workspace]:
     """Return one function, and the workspace, for parts whose operands are the same but for, maybe, their weights.
 
-    Each part's own weight is a parameter then, in the place of the first's. Parts share arrays of their workspaces, and
-    an array is no larger than for the largest batch of the parts that use it.
+    Where each part has so many arrays of its own in the place of the weight, all of them are parameters. Parts share
+    arrays of their workspaces, and an array is no larger than for the largest batch of the parts that use it.
 
     Before: `def kernel(x, w, output): A` and, for batches from 8 on, `def kernel(x, w, output, sums): B`.
     After: `def kernel(x, w, output, sums): for _ in range(batch < 8): A; for _ in range(8 <= batch): B`.
@@ -42,8 +42,12 @@ def join(parts: Sequence[Part], own_weights: bool = False) -> tuple[tirx.PrimFun
     if len(parts) == 1:
         return parts[0].func, parts[0].workspace
     first = parts[0].func
-    operands = len(first.params) - len(parts[0].workspace.parameters)
-    weights = [part.func.params[1] for part in parts] if own_weights else [first.params[1]]
+    counts = own_weights or [1] * len(parts)
+    weights, others = [], []
+    for part, count in zip(parts, counts, strict=True):
+        x, *params = part.func.params
+        weights.append(params[:count])
+        others.append([x, *params[count : len(params) - len(part.workspace.parameters)]])
     ends = [*(part.least for part in parts[1:]), None]
     most = {each: end and end - 1 for part, end in zip(parts, ends, strict=True) for each in _told_apart(part)}
     workspace = Workspace.passed(
@@ -52,14 +56,16 @@ def join(parts: Sequence[Part], own_weights: bool = False) -> tuple[tirx.PrimFun
     sized = zip(most, workspace.sized(VARIABLES["batch"]), strict=True)
     memory = {each: tirx.decl_buffer(*spec, f"workspace_{place}") for place, (each, spec) in enumerate(sized)}
     steps = []
-    for part, end in zip(parts, ends, strict=True):
-        shared = dict(zip(part.func.params[:operands], first.params[:operands], strict=True))
-        if own_weights:
-            del shared[part.func.params[1]]
-        shared.update(zip(part.func.params[operands:], map(memory.__getitem__, _told_apart(part)), strict=True))
+    for part, own, other, end in zip(parts, weights, others, ends, strict=True):
+        shared = dict(zip(other, others[0], strict=True))
+        if not own_weights:
+            shared.update(zip(own, weights[0], strict=True))
+        arrays = part.func.params[len(own) + len(other) :]
+        shared.update(zip(arrays, map(memory.__getitem__, _told_apart(part)), strict=True))
         steps.append(_in_range(substitute(part.func.body, shared), part.least, end))
     body = SBlockRealize([], True, SBlock([], [], [], first.body.block.name_hint, tirx.SeqStmt(steps)))
-    params = [first.params[0], *weights, *first.params[2:operands], *memory.values()]
+    x, *rest = others[0]
+    params = [x, *(each for own in (weights if own_weights else weights[:1]) for each in own), *rest, *memory.values()]
     return tirx.PrimFunc(params, body, first.ret_type, attrs=first.attrs), workspace
 
 

@@ -151,14 +151,16 @@ def _kernel(
     builder: relax.BlockBuilder, ranges: Sequence[dispatch.Range], target: tvm.target.Target, name: str, constant: bool
 ) -> NetworkKernel:
     """Add a function with the kernels for ranges of batches to the module; `constant` says if the weight is one."""
-    parts, packings = [], []
+    parts, packings, weights = [], [], []
     for least, problem, selection in ranges:
         func, packing = lowering.lower(problem, selection, target, name), None
         if constant:
+            count = len(func.params)
             func, packing = split_packing(func)
+            weights.append(1 + len(func.params) - count)
         parts.append(lowering.Part(least, *take_out(func, target)))
         packings.append(packing)
-    func, workspace = lowering.join(parts, own_weights=constant)
+    func, workspace = lowering.join(parts, weights)
     func = lowering.limited(func, workspace, target)
     return NetworkKernel(builder.add_func(func, name), tuple(packings) if constant else (), workspace)
 
@@ -181,7 +183,8 @@ def _call(site: Site, weight: np.ndarray | None, kernel: NetworkKernel) -> relax
     *shapes, _ = workload.in_nchw().operands.values()
     operands = [_shaped(operand, shape) for operand, (shape, _) in zip(site.operands, shapes, strict=True)]
     if weight is not None:
-        operands[1:2] = [relax.const(packing(weight) if packing else weight) for packing in kernel.packings]
+        constants = [packing(weight) if packing else [weight] for packing in kernel.packings]
+        operands[1:2] = [relax.const(each) for packed in constants for each in packed]
     output = workload.operands["output"]
     outputs = [relax.TensorType(*each) for each in (output, *kernel.workspace.sized(workload.batch))]
     call = relax.call_tir(kernel.function, operands, outputs)

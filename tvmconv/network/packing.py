@@ -7,6 +7,7 @@ network's weights are constants: the stage runs once, when the network is built,
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import tvm
 import tvm_ffi
@@ -19,8 +20,8 @@ from ..targets import resolve_target
 from ..workspace import steps
 from .constants import Array
 
-Packing = Callable[[Array], tvm.runtime.Tensor]
-"""A function that lays out a weight at once."""
+Packing = Callable[[Array], list[tvm.runtime.Tensor]]
+"""A function that computes at once what a kernel reads in the place of a weight."""
 
 PACKED = "packed"
 """The name of the stage that lays the weight out, and of its buffer."""
@@ -29,15 +30,20 @@ PACKED = "packed"
 def split_packing(func: tirx.PrimFunc) -> tuple[tirx.PrimFunc, Packing | None]:
     """Return a kernel that reads the weight laid out, and the function that lays it out; None without such a stage.
 
+    All that is computed from the weight alone goes that way, such as the offsets of integers with a zero point.
     Before: `def kernel(x, w, output): for ...: packed[...] = w[...]; for ...: output[...] = ... packed[...]`.
     After: `def kernel(x, packed, output): for ...: output[...] = ... packed[...]`.
     """
-    root = func.body.block
-    stage = next((step for step in steps(root) if _stages(step) == [PACKED]), None)
-    if stage is None:
+    root, weight = func.body.block, func.params[1]
+    made = {buffer.name: buffer for buffer in root.alloc_buffers}
+    stages: dict[str, tirx.Stmt] = {}
+    for step in steps(root):
+        names = _stages(step)
+        if len(names) == 1 and names[0] in made and _parameters(step, func.params) == [weight]:
+            stages[names[0]] = step
+    if PACKED not in stages:
         return func, None
-    packed = next(buffer for buffer in root.alloc_buffers if buffer.name == PACKED)
-    weight = func.params[1]
+    buffers = [made[name] for name in stages]
 
     def function(
         params: Sequence[tvm.ir.Var], body: Sequence[tirx.Stmt], buffers: Sequence[tvm.ir.Var]
@@ -45,30 +51,40 @@ def split_packing(func: tirx.PrimFunc) -> tuple[tirx.PrimFunc, Packing | None]:
         block = SBlock([], [], [], root.name_hint, tirx.stmt_seq(*body), alloc_buffers=buffers)
         return tirx.PrimFunc(params, SBlockRealize([], True, block), func.ret_type, attrs=func.attrs)
 
+    def within(items: Sequence[Any], others: Sequence[Any]) -> list[Any]:
+        return [each for each in items if not any(each.same_as(other) for other in others)]
+
     kernel = function(
-        [packed if param.same_as(weight) else param for param in func.params],
-        [step for step in steps(root) if not step.same_as(stage)],
-        [buffer for buffer in root.alloc_buffers if not buffer.same_as(packed)],
+        [func.params[0], *buffers, *func.params[2:]],
+        within(steps(root), list(stages.values())),
+        within(root.alloc_buffers, buffers),
     )
-    return kernel, _compiled(function([weight, packed], [stage], []))
+    return kernel, _compiled(function([weight, *buffers], list(stages.values()), []))
 
 
 def _stages(step: tirx.Stmt) -> list[str]:
-    """Return the names of the stages that a statement computes."""
+    """Return the names of the stages that a statement computes, each once: a reduction has a block to begin with."""
     names: list[str] = []
     tvm_ffi.structural_walk(step, [(SBlock, lambda block: names.append(str(block.name_hint)))])
-    return names
+    return list(dict.fromkeys(names))
 
 
-def _compiled(stage: tirx.PrimFunc) -> Packing:
-    """Compile the stage for this machine's CPU, whatever it was scheduled for."""
-    stage = serial_twin(stage).with_attr("global_symbol", PACKED)
-    executable = lowering.build(tvm.IRModule({PACKED: stage}), resolve_target("llvm"))
-    shape, dtype = [int(size) for size in stage.params[1].ty.shape], str(stage.params[1].ty.dtype)
+def _parameters(step: tirx.Stmt, params: Sequence[tvm.ir.Var]) -> list[tvm.ir.Var]:
+    """Return the parameters that a statement uses."""
+    used: list[tvm.ir.Var] = []
+    tvm_ffi.structural_walk(step, [(tvm.ir.Var, used.append)])
+    return [param for param in params if any(param.same_as(each) for each in used)]
 
-    def packing(weight: Array) -> tvm.runtime.Tensor:
-        laid_out = tvm.runtime.empty(shape, dtype)
-        executable[PACKED](tvm.runtime.tensor(weight), laid_out)
-        return laid_out
+
+def _compiled(stages: tirx.PrimFunc) -> Packing:
+    """Compile the stages for this machine's CPU, whatever they were scheduled for."""
+    stages = serial_twin(stages).with_attr("global_symbol", PACKED)
+    executable = lowering.build(tvm.IRModule({PACKED: stages}), resolve_target("llvm"))
+    specs = [([int(size) for size in each.ty.shape], str(each.ty.dtype)) for each in stages.params[1:]]
+
+    def packing(weight: Array) -> list[tvm.runtime.Tensor]:
+        made = [tvm.runtime.empty(*spec) for spec in specs]
+        executable[PACKED](tvm.runtime.tensor(weight), *made)
+        return made
 
     return packing

@@ -1,8 +1,12 @@
-"""Rows of the instructions that multiply matrices: on tensor cores, by the architectures that have them."""
+"""Rows of the instructions that add up products: on tensor cores by architecture, on CPUs by features of the target."""
 
 from __future__ import annotations
 
+import json
+from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
+
+from .devices import architecture, host_arch
 
 if TYPE_CHECKING:
     import tvm
@@ -43,3 +47,68 @@ def tensor_instructions(target: tvm.target.Target) -> dict[str, TensorInstructio
     return {
         row.name: row for row in TENSOR_INSTRUCTIONS if row.since <= arch and (row.until is None or arch <= row.until)
     }
+
+
+class DotInstruction(NamedTuple):
+    """An instruction of a CPU that adds the products of neighbouring terms to each lane's sum, all of them exactly.
+
+    The first factor is the same for all lanes, the second has the terms of a lane side by side.
+    """
+
+    name: str
+    """Its name in assembly."""
+    arch: str
+    features: tuple[str, ...]
+    """The features that a target has to have, in LLVM's words."""
+    intrinsic: str
+    """LLVM's name for it; empty for a multiply-add that LLVM makes of plain code."""
+    lanes: int
+    """The sums of a vector."""
+    terms: int
+    """The products that are added to each."""
+    takes: tuple[str, ...]
+    """The types of x that it is for, the best row being the first that takes one."""
+    first: str
+    """The type of the first factor."""
+    second: str
+    """The type of the second factor."""
+    sums: str = "int32"
+    adds: bool = True
+    """True if it adds to a sum; else another instruction does."""
+
+
+BYTES = ("int8", "uint8")
+
+DOT_INSTRUCTIONS = (
+    *(
+        DotInstruction(
+            "vpdpbusd", "x86_64", features, f"llvm.x86.avx512.vpdpbusd.{bits}", lanes, 4, BYTES, "uint8", "int8"
+        )
+        for features, bits, lanes in ((("avx512vnni",), 512, 16), (("avxvnni",), 256, 8))
+    ),
+    *(
+        DotInstruction("pmaddwd", "x86_64", features, f"llvm.x86.{name}", lanes, 2, BYTES, "int16", "int16", adds=False)
+        for features, name, lanes in (
+            (("avx512bw",), "avx512.pmaddw.d.512", 16),
+            (("avx2",), "avx2.pmadd.wd", 8),
+            ((), "sse2.pmadd.wd", 4),
+        )
+    ),
+    DotInstruction("usdot", "aarch64", ("i8mm",), "llvm.aarch64.neon.usdot", 4, 4, ("uint8",), "uint8", "int8"),
+    DotInstruction("sdot", "aarch64", ("dotprod",), "llvm.aarch64.neon.sdot", 4, 4, BYTES, "int8", "int8"),
+    DotInstruction("smlal", "aarch64", (), "", 4, 1, BYTES, "int16", "int16"),
+)
+"""The instructions, the best first. `pmaddubsw`, of AVX2 too, is none of them: it saturates sums of two products."""
+
+
+@lru_cache(maxsize=64)
+def dot_instruction(target: tvm.target.Target, dtype: str) -> DotInstruction | None:
+    """Return the best instruction of a target of kind "llvm" for x of a type; None where it has none."""
+    from tvm.target import codegen
+
+    arch = architecture(str(json.loads(str(target)).get("mtriple") or host_arch()))
+    for row in DOT_INSTRUCTIONS:
+        has = (codegen.target_has_features(feature, target) for feature in row.features)
+        if row.arch == arch and dtype in row.takes and all(has):
+            return row
+    return None

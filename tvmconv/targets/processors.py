@@ -52,7 +52,7 @@ class CpuBackend(Backend):
         return architecture(_triple(config))
 
     def computes_with(self, config: Mapping[str, Any], storage: StorageType) -> bool:
-        return storage.bounds is None
+        return True
 
     def is_for(self, config: Mapping[str, Any], device: DeviceFacts) -> bool:
         return True

@@ -47,7 +47,7 @@ STORED, TILE = 4, 16
 """The numbers of output channels that tensor cores store at once, and of their narrowest tile, which has one group."""
 
 LAYOUTS = ("NHWC", "NCHW"), ("KRSC", "KCRS"), ("NHWC", "NCHW")
-"""The layouts of x, w and the output that tensor cores take."""
+"""The layouts of x, w and the output, other than blocks of channels."""
 
 CHOSEN: tuple[Activation, ...] = (
     ("clip", -0.5, 1.5), ("clip", None, 0.25), ("clip", 0.5, None), ("leaky_relu", -0.5), ("elu", 2.5)
@@ -126,12 +126,14 @@ def _closed_trial(draw: Draw, target: tvm.target.Target, operands: int) -> tuple
     def takers(workload: ConvWorkload) -> tuple[str, ...]:
         return algorithms_for(Problem(workload, precision=precision), target)
 
+    if draw.chance(0.25) and takers(other := _quantized(draw, workload)):
+        workload = other
     algorithm = draw.of(takers(workload))
     if draw.chance(0.3):
         workload = _in_blocks(draw, workload, algorithm, takers)
-    elif draw.chance(0.3) and takers(other := _for_tensor_cores(draw, workload)):
+    elif draw.chance(0.4) and takers(other := _in_any_layout(draw, workload)):
         workload, algorithm = other, draw.of(takers(other))
-        nonfinite = nonfinite and workload.dtype in FLOATS
+    nonfinite = nonfinite and workload.dtype in FLOATS
     return Trial(workload, algorithm, None, operands, nonfinite, precision=precision), is_default
 
 
@@ -190,8 +192,8 @@ def _in_blocks(
     return blocked if algorithm in takers(blocked) and _is_small(blocked) else workload
 
 
-def _for_tensor_cores(draw: Draw, workload: ConvWorkload) -> ConvWorkload:
-    """Return the workload in random layouts, or quantized too, its output channels whole stores.
+def _in_any_layout(draw: Draw, workload: ConvWorkload) -> ConvWorkload:
+    """Return the workload in random layouts, its output channels whole stores of tensor cores.
 
     It is as it was if it is depthwise, or would be large.
     """
@@ -206,8 +208,6 @@ def _for_tensor_cores(draw: Draw, workload: ConvWorkload) -> ConvWorkload:
         w_layout=w_layout,
         out_layout=out_layout,
     )
-    if draw.chance(0.3):
-        other = _quantized(draw, other)
     return other if _is_small(other) else workload
 
 

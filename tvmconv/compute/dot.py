@@ -1,0 +1,133 @@
+"""Direct convolution of integers, as sums of products of a few neighbouring input channels at a time.
+
+c runs over the C / groups input channels of the group that k belongs to, filled up to whole instructions with zeros:
+`O[n, k, h, w] = sum over c, r, s of X[n, c, h*sh + r*dh, w*sw + s*dw] * F[k, c, r, s] - zero * sum over c, r, s of F`,
+where X is x in the type of the instruction's first factor, and zero the number in it that stands for zero.
+"""
+
+from __future__ import annotations
+
+from math import prod
+
+from msgspec import structs
+from tvm import te, tirx
+
+from ..layout import Layout, data_layout
+from ..targets import DotInstruction
+from ..workload import ConvWorkload
+from .epilogue import epilogue, epilogue_operands
+from .packing import in_groups, packed_weight, weighted_zero
+
+SIGN = 128
+"""The distance between bytes with a sign and without: the first bit, which is what they differ in, counts as much."""
+
+
+def as_factor(value: tirx.PrimExpr, dtype: str, first: str, zero_point: int) -> tirx.PrimExpr:
+    """Return an element of x as an instruction takes it: as it is, without its zero point, or with another sign bit."""
+    if dtype == first:
+        return value
+    if first == "int16":
+        return value.astype(first) - tirx.const(zero_point, first)
+    return tirx.reinterpret(first, value) ^ tirx.const(SIGN if first == "uint8" else -SIGN, first)
+
+
+def zero_of(workload: ConvWorkload, first: str) -> int:
+    """Return the factor that stands for zero."""
+    if first == "int16":
+        return 0
+    return workload.zero_point + SIGN * ((workload.dtype == "int8") - (first == "int8"))
+
+
+def depth(workload: ConvWorkload, terms: int) -> int:
+    """Return the number of input channels of a group, rounded up to whole instructions."""
+    return -(-workload.w_shape[1] // terms) * terms
+
+
+def is_row(workload: ConvWorkload) -> bool:
+    """Return whether a plane is taken as one row of pixels: where an output reads the pixel at its own place alone."""
+    return workload.kernel == workload.stride == (1, 1) and not any(workload.padding)
+
+
+def _staged_layout(workload: ConvWorkload, terms: int) -> Layout:
+    """Return the layout of the stage "pad", in which the terms of an instruction lie side by side."""
+    return data_layout(f"NCHW{terms}c") if workload.layout == "NCHW" and terms > 1 else workload.x_layout
+
+
+def dot(
+    workload: ConvWorkload, instruction: DotInstruction, tile: tuple[int, int, int], staged: bool
+) -> list[te.Tensor]:
+    """Return the TE definition, in the stages "pad", "packed", "zero", "dot", "sums", "groups" and "output".
+
+    Returns the operands in the order of `workload.operands`. Where `is_row` says so a plane's rows are one: x is (N, C,
+    1, H * W), and the output (N, K, 1, H * W). Sums are exact.
+
+    `tile` rounds the channels, rows and columns of "dot" up to whole tiles. With `staged` there is the stage "pad",
+    which has channels for whole instructions side by side, and zeros around planes; else the sums read x in place, and
+    those beyond the end of a plane read its last pixels. "packed" is the weight in blocks of the tile's channels.
+    "zero", (K,), has the products of the number that stands for zero, which "sums" subtracts; without them there is
+    neither. "groups" is there with several groups.
+    """
+    if is_row(workload):
+        workload = structs.replace(workload, height=1, width=prod(workload.output_size))
+    x = te.placeholder(*workload.operands["x"], name="x")
+    w = te.placeholder(workload.w_shape, workload.storage.weight, name="w")
+    operands = epilogue_operands(workload)
+    block, rows, columns = tile
+    sizes = workload.output_size
+    height, width = (-(-size // step) * step for size, step in zip(sizes, (rows, columns), strict=True))
+    packed = packed_weight(w, workload, block, depth(workload, instruction.terms), instruction.second)
+    channels = int(packed.shape[0]) * block
+    layout = _staged_layout(workload, instruction.terms) if staged else workload.x_layout
+    source = _pad(x, workload, instruction, layout, (height, width)) if staged else x
+    (sh, sw), (dh, dw) = workload.stride, workload.dilation
+    c = te.reduce_axis((0, depth(workload, instruction.terms)), name="c")
+    r = te.reduce_axis((0, workload.kernel[0]), name="r")
+    s = te.reduce_axis((0, workload.kernel[1]), name="s")
+
+    def within(place: tirx.PrimExpr, size: int, rounded: int) -> tirx.PrimExpr:
+        return place if staged or size == rounded else te.min(place, size - 1)
+
+    def accumulate(n: tirx.Var, k: tirx.Var, h: tirx.Var, v: tirx.Var) -> tirx.PrimExpr:
+        channel = c if workload.groups == 1 else k // (channels // workload.groups) * c.dom.extent + c
+        row, column = within(h, sizes[0], height) * sh + r * dh, within(v, sizes[1], width) * sw + s * dw
+        element = source[layout.place(n, channel, row, column)]
+        if not staged:
+            element = as_factor(element, workload.dtype, instruction.first, workload.zero_point)
+        return te.sum(
+            element.astype(instruction.sums) * packed[k // block, c, r, s, k % block].astype(instruction.sums),
+            axis=[c, r, s],
+        )
+
+    sums = te.compute((workload.batch, channels, height, width), accumulate, name="dot")
+    zero = zero_of(workload, instruction.first)
+    offsets = weighted_zero(w, workload, zero) if zero else None
+    return [x, w, *operands.values(), epilogue(in_groups(sums, workload, offsets), workload, operands)]
+
+
+def _pad(
+    x: te.Tensor,
+    workload: ConvWorkload,
+    instruction: DotInstruction,
+    layout: Layout,
+    output_size: tuple[int, int],
+) -> te.Tensor:
+    """Return the stage "pad": x as factors in a layout, with zeros around it, as far as so many outputs read."""
+    top, left, _, _ = workload.padding
+    channels, own = depth(workload, instruction.terms), workload.w_shape[1]
+    height, width = workload.read_by(output_size)
+
+    def value(*place: tirx.Var) -> tirx.PrimExpr:
+        n, c, h, v = layout.logical(*place)
+        tests = [] if channels == own else [c % channels < own]
+        tests += [h >= top] if top else []
+        tests += [h - top < workload.height] if height > top + workload.height else []
+        tests += [v >= left] if left else []
+        tests += [v - left < workload.width] if width > left + workload.width else []
+        c = c if channels == own else c // channels * own + c % channels
+        element = x[workload.x_layout.place(n, c, h - top, v - left)]
+        element = as_factor(element, workload.dtype, instruction.first, workload.zero_point)
+        zero = tirx.const(zero_of(workload, instruction.first), instruction.first)
+        return tirx.if_then_else(tirx.all(*tests), element, zero) if tests else element
+
+    shape = layout.shape((workload.batch, workload.groups * channels, height, width))
+    return te.compute(shape, value, name="pad")
