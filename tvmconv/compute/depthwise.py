@@ -12,7 +12,6 @@ from .epilogue import epilogue, epilogue_operands
 from .open_sizes import in_tiles
 from .padding import padded_input
 
-
 EXACT = 2**24
 """The number up to which float32 has every integer."""
 

@@ -57,10 +57,10 @@ def epilogue(accumulated: te.Tensor, workload: ConvWorkload, operands: dict[str,
 def rounded(y: tirx.PrimExpr, dtype: str, bounds: tuple[int, int], zero_point: int | tirx.PrimExpr) -> tirx.PrimExpr:
     """Return y as an integer of a type: the nearest, or even, one, plus the zero point, between the type's bounds.
 
-    The bounds come first, which are integers themselves. A sum with `ROUNDING`, or with another even integer near to it,
-    then has the integer in its last bits. Of the last byte something has to be subtracted: LLVM 22 stores four bytes
-    where one is wanted of a number that it takes from a vector of float32 as it is. Zero point and bounds are below
-    2**21.
+    The bounds come first, which are integers themselves. A sum with `ROUNDING`, or with another even integer near to
+    it, then has the integer in its last bits. Of the last byte something has to be subtracted: LLVM 22 stores four
+    bytes where one is wanted of a number that it takes from a vector of float32 as it is. Zero point and bounds are
+    below 2**21.
     """
     low, high = (tirx.const(bound, "int32") - zero_point for bound in bounds)
     y = tirx.min(tirx.max(y, low.astype("float32")), high.astype("float32"))  # NaN on its left is the other number
