@@ -1,43 +1,68 @@
-"""One build for any size beside a build for each, and beside ONNX Runtime, on a CPU.
+"""One build for any size beside a build for each, and beside ONNX Runtime on a CPU, PyTorch on a GPU.
 
-    python benchmarks/open_sizes.py -o open-sizes.json           # three networks for any batch, a U-Net for any size
-    python benchmarks/open_sizes.py --rounds 3 --batches 1,8
+    python benchmarks/open_sizes.py -o open-sizes.json       # three networks for any batch, a U-Net for any size, calls
+    python benchmarks/open_sizes.py --target cuda -o open-sizes.json    # the same on a GPU, in float16 too
+    python benchmarks/open_sizes.py --rounds 3 --batches 1,8 --networks squeezenet --images 0 --calls 0
 
 The networks are those of `tvmconv bench network`, exported to ONNX with an open batch; the U-Net has a batch of one and
-images that are multiples of four. "first" is the first call with a size, in seconds; results are compared first.
+images that are multiples of four. All are built first, side by side, each in a process of its own with nothing compiled
+before. "first" is the first call with a size, in seconds, from the smallest to the largest; "memory" are the bytes that
+a GPU, or the process on a CPU, has taken since the network was loaded: "open" after this size, "again" after the
+smallest that follows the largest, "known" of the network for this size. Times are of calls as users make them, until
+the result is there. Results are compared first.
+
+The calls are `tvmconv.conv2d` and `depthwise` with as many batches in a row as `--calls` says, in a random order:
+"first" are the seconds of the first pass through them, in which tvmconv has "compiled" so many kernels, and "times"
+those of a call in later passes, on average. In rows of single batches "known" is an operator for this batch alone; on
+a GPU their times are of its work, without the calls from Python.
 """
 
 from __future__ import annotations
 
 import argparse
+import gc
 import json
+import os
+import resource
 import tempfile
 import time
 import warnings
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import numpy as np
-import onnxruntime
 import torch
 import tvm
 from torch import nn
 
-from tvmconv import __version__, get_num_threads
+from tvmconv import ConvWorkload, __version__, load, operators
 from tvmconv.bench import networks
-from tvmconv.bench.network import file_bytes
 from tvmconv.bench.peers.onnxruntime import session_of
-from tvmconv.bench.timing import measure, use_threads_of_tvm
-from tvmconv.network import Network, build, import_model
-from tvmconv.targets import device_facts, resolve_target
+from tvmconv.bench.timing import Timing, interleave, measure, timer, use_threads_of_tvm
+from tvmconv.network import build, import_model
+from tvmconv.targets import backend_on, device_facts, device_of, resolve_target
+from tvmconv.threads import usable_cpus
 
 NETWORKS = ("resnet50", "mobilenet_v2", "squeezenet")
-SECONDS = 0.5
+SECONDS = {"cpu": 0.5, "cuda": 0.1}
 """The time of a contender in a round, in seconds."""
-CLOSE = 1e-4
+CLOSE = {"float32": 1e-4, "float16": 2e-2}
 """The largest difference between two results, as a share of the largest number."""
+CALLS = {
+    "3x3": ConvWorkload.conv2d((1, 64, 56, 56), (64, 64, 3, 3)),
+    "1x1": ConvWorkload.conv2d((1, 256, 14, 14), (1024, 256, 1, 1)),
+    "depthwise": ConvWorkload.depthwise((1, 144, 56, 56), (144, 1, 3, 3)),
+}
+"""The convolutions that are called with one batch after the other."""
+
+Shape = tuple[int, ...]
 
 
 class UNet(nn.Module):
@@ -65,82 +90,245 @@ class UNet(nn.Module):
         return y
 
 
+@dataclass(frozen=True)
+class Case:
+    """A network in a dtype, with the shapes of its input that it is tried with, the smallest first."""
+
+    name: str
+    dtype: str
+    module: nn.Module
+    path: Path
+    shapes: Sequence[Shape]
+
+
+@dataclass(frozen=True)
+class Library:
+    """The file of a built network."""
+
+    path: Path
+    seconds: float
+    """The seconds that its build took, from the model of ONNX."""
+    kernels: dict[str, int]
+    """The number of convolutions by their kernels."""
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--target", choices=["llvm", "cuda"], default="llvm")
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--batches", default="1,2,8,32", help="for the networks")
+    parser.add_argument("--networks", default=",".join(NETWORKS), help="of `tvmconv bench network`")
+    parser.add_argument("--batches", help="for the networks; by default 1,2,8,32 on a CPU, 1,3,8,32,100 on a GPU")
+    parser.add_argument("--dtypes", help="by default float32 on a CPU, float32,float16 on a GPU")
     parser.add_argument("--images", type=int, default=20, help="the number of image sizes for the U-Net")
+    parser.add_argument("--calls", type=int, default=100, help="the number of batches for the calls")
+    parser.add_argument("-j", "--jobs", type=int, default=usable_cpus(), help="the number of builds side by side")
     parser.add_argument("-o", "--output", type=Path, help="a JSON file to write")
     options = parser.parse_args()
-    use_threads_of_tvm(resolve_target("llvm"))
+    device = "cuda" if options.target == "cuda" else "cpu"
+    device_of(resolve_target(options.target))
+    use_threads_of_tvm(resolve_target(options.target))
+    torch.backends.cudnn.allow_tf32 = False
+    batches = [
+        int(each) for each in (options.batches or ("1,3,8,32,100" if device == "cuda" else "1,2,8,32")).split(",")
+    ]
+    dtypes = (options.dtypes or ("float32,float16" if device == "cuda" else "float32")).split(",")
     rows: list[dict[str, Any]] = []
     report = {
-        "device": str(device_facts("llvm")),
-        "threads": get_num_threads(),
-        "versions": {"tvmconv": __version__, "tvm": tvm.__version__, "onnxruntime": onnxruntime.__version__},
+        "device": str(device_facts(options.target)),
+        "versions": {"tvmconv": __version__, "tvm": tvm.__version__, "torch": torch.__version__},
         "rows": rows,
     }
-    for row in measured(tuple(map(int, options.batches.split(","))), options.images, options.rounds):
-        rows.append(row)
-        times = {name: f"{1e3 * timing['median']:.2f}" for name, timing in row["times"].items()}
-        print(f"{row['network']:14s} {row['shape']}: {times} ms, first {1e3 * row['first']:.1f} ms", flush=True)
-        if options.output:
-            options.output.write_text(json.dumps(report, indent=1) + "\n")
+    with tempfile.TemporaryDirectory() as folder, torch.no_grad():
+        sizes = sorted((1, 3, *map(int, size)) for size in images(options.images))
+        cases = [
+            exported(name, dtype, Path(folder), [(batch, 3, 224, 224) for batch in sorted(batches)])
+            for name in filter(None, options.networks.split(","))
+            for dtype in dtypes
+        ]
+        cases += [exported("unet", "float32", Path(folder), sizes)] if sizes else []
+        start = time.perf_counter()
+        libraries = all_built(cases, options.target, options.jobs)
+        report["build_seconds"] = time.perf_counter() - start
+        for row in measured(cases, libraries, device, dtypes, options.calls, options.rounds):
+            rows.append(row)
+            times = {name: f"{1e3 * timing['median']:.3f}" for name, timing in row["times"].items()}
+            print(f"{row['name']} {row['dtype']} {row['shape']}: {times} ms, first {row['first']} s", flush=True)
+            if options.output:
+                options.output.write_text(json.dumps(report, indent=1) + "\n")
 
 
-def measured(batches: Sequence[int], images: int, rounds: int) -> Iterator[dict[str, Any]]:
-    """Yield a row for each network and size."""
-    with tempfile.TemporaryDirectory() as folder:
-        for name in NETWORKS:
-            path = exported(getattr(networks, name)(), Path(folder) / f"{name}.onnx", {0: "batch"})
-            yield from each_size(name, path, [(batch, 3, 224, 224) for batch in batches], rounds)
-        path = exported(UNet(), Path(folder) / "unet.onnx", {2: "height", 3: "width"})
-        sizes = np.random.default_rng(0).integers(16, 80, (images, 2)) * 4
-        yield from each_size("unet", path, [(1, 3, int(height), int(width)) for height, width in sizes], rounds)
+def images(count: int) -> np.ndarray:
+    """Return so many random heights and widths, the smaller images first."""
+    sizes = np.random.default_rng(0).integers(16, 80, (count, 2)) * 4
+    return sizes[np.argsort(sizes.prod(axis=1), kind="stable")]
 
 
-def exported(module: nn.Module, path: Path, axes: dict[int, str]) -> Path:
-    """Write a network to a file of ONNX in which some axes are open."""
+def exported(name: str, dtype: str, folder: Path, shapes: Sequence[Shape]) -> Case:
+    """Write a network to a file of ONNX in which the sizes that differ are open."""
     torch.manual_seed(0)
-    example, names = torch.zeros(1, 3, 224, 224), {"input_names": ["x"], "output_names": ["y"]}
+    module = (UNet() if name == "unet" else getattr(networks, name)()).eval().to(getattr(torch, dtype))
+    axes = {2: "height", 3: "width"} if name == "unet" else {0: "batch"}
+    case = Case(name, dtype, module, folder / f"{name}-{dtype}.onnx", shapes)
+    example, names = (
+        torch.zeros(1, 3, 224, 224).to(getattr(torch, dtype)),
+        {"input_names": ["x"], "output_names": ["y"]},
+    )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the export of old is to be replaced, and folds what the new one does not
-        torch.onnx.export(module.eval(), (example,), str(path), **names, dynamic_axes={"x": axes}, dynamo=False)
-    return path
+        torch.onnx.export(module, (example,), str(case.path), **names, dynamic_axes={"x": axes}, dynamo=False)
+    return case
 
 
-def each_size(name: str, path: Path, shapes: Sequence[tuple[int, ...]], rounds: int) -> Iterator[dict[str, Any]]:
-    """Yield a row for each shape of the input, of one network for all and one for each."""
-    (opened, seconds), session = built(path), session_of(path.read_bytes())
-    for shape in shapes:
-        x = np.random.default_rng(1).standard_normal(shape).astype("float32")
-        start = time.perf_counter()
-        y = opened(x)
-        first = time.perf_counter() - start
-        known, known_seconds = built(path, shape)
-        contenders: dict[str, Callable[[], Any]] = {
-            "open": lambda x=x: opened(x),  # type: ignore[misc]
-            "known": lambda x=x, known=known: known(x),  # type: ignore[misc]
-            "onnxruntime": lambda x=x: session.run(None, {"x": x}),  # type: ignore[misc]
-        }
-        for result in (known(x), session.run(None, {"x": x})[0]):
-            assert np.abs(y - result).max() <= CLOSE * np.abs(result).max(), name
-        times = msgspec.to_builtins(measure(contenders, False, rounds, SECONDS))
-        yield {
-            "network": name,
-            "shape": shape,
-            "first": first,
-            "times": times,
-            "build": {"open": seconds, "known": known_seconds},
-            "file_bytes": {"open": file_bytes(opened.export), "known": file_bytes(known.export)},
-        }
+def all_built(cases: Sequence[Case], target: str, jobs: int) -> dict[tuple[Path, Shape | None], Library]:
+    """Return the networks for all shapes, by None, and for each, built side by side; those for all first."""
+    wanted = [(case.path, None) for case in cases]
+    wanted += [(case.path, shape) for case in cases for shape in case.shapes]
+    with ProcessPoolExecutor(jobs, get_context("spawn")) as pool:
+        made = pool.map(partial(built, target), *zip(*wanted, strict=True)) if wanted else ()
+        return dict(zip(wanted, made, strict=True))
 
 
-def built(path: Path, shape: tuple[int, ...] | None = None) -> tuple[Network, float]:
-    """Return the network, for one shape or for all, and the seconds that its build took."""
+def built(target: str, path: Path, shape: Shape | None) -> Library:
+    """Build a network, for one shape or for all, in this process, and write it to a file beside the model."""
+    os.environ["TVMCONV_CACHE_DIR"] = os.devnull
     start = time.perf_counter()
-    network = build(import_model(path, shapes={"x": shape} if shape else None))
-    return network, time.perf_counter() - start
+    network = build(import_model(path, shapes={"x": shape} if shape else None), target)
+    seconds = time.perf_counter() - start
+    library = path.with_suffix(f".{'-'.join(map(str, shape or ('open',)))}.so")
+    network.export(library)
+    return Library(library, seconds, dict(Counter(layer.kernel for layer in network.layers)))
+
+
+def measured(
+    cases: Sequence[Case],
+    libraries: dict[tuple[Path, Shape | None], Library],
+    device: str,
+    dtypes: Sequence[str],
+    calls: int,
+    rounds: int,
+) -> Iterator[dict[str, Any]]:
+    """Yield a row for each network and size, then for calls."""
+    for case in cases:
+        yield from of_network(case, libraries, device, rounds)
+    for name, workload in CALLS.items() if calls else ():
+        for dtype in dtypes:
+            yield from of_calls(name, msgspec.structs.replace(workload, dtype=dtype), device, calls, rounds)
+
+
+def of_network(
+    case: Case, libraries: dict[tuple[Path, Shape | None], Library], device: str, rounds: int
+) -> Iterator[dict[str, Any]]:
+    """Yield a row for each shape of the input, of one network for all and one for each."""
+
+    def image(shape: Shape) -> torch.Tensor:
+        return torch.randn(shape, generator=torch.Generator().manual_seed(1)).to(device, getattr(torch, case.dtype))
+
+    peer_name, peer = ("pytorch", case.module.to(device)) if device == "cuda" else ("onnxruntime", ran(case.path))
+    library, before = libraries[case.path, None], taken(device)
+    opened = load(library.path)
+    first, memory = {}, {}
+    for shape in case.shapes:
+        x, start = image(shape), time.perf_counter()
+        finished(opened(x))
+        first[shape], memory[shape] = time.perf_counter() - start, {"open": taken(device) - before}
+    finished(opened(image(case.shapes[0])))
+    memory[case.shapes[0]]["again"] = taken(device) - before
+    for shape in case.shapes:
+        x, one, before = image(shape), libraries[case.path, shape], taken(device)
+        known = load(one.path)
+        finished(known(x))
+        finished(known(x))
+        memory[shape]["known"] = taken(device) - before
+        contenders = {"open": opened, "known": known, peer_name: peer}
+        results = {name: call(x).float() for name, call in contenders.items()}
+        for name, y in results.items():
+            largest = float(y.abs().max())
+            assert (y - results["open"]).abs().max() <= CLOSE[case.dtype] * largest, f"{case.name} by {name}"
+        timers = {name: timer([partial(waited, call, x)], False, SECONDS[device]) for name, call in contenders.items()}
+        yield {
+            "name": case.name,
+            "dtype": case.dtype,
+            "shape": shape,
+            "first": first[shape],
+            "times": msgspec.to_builtins(interleave(timers, rounds)),
+            "build": {"open": library.seconds, "known": one.seconds},
+            "file_bytes": {"open": library.path.stat().st_size, "known": one.path.stat().st_size},
+            "memory": memory[shape],
+            "kernels": {"open": library.kernels, "known": one.kernels},
+        }
+        del known, contenders, results, timers
+
+
+def ran(path: Path) -> Callable[[torch.Tensor], torch.Tensor]:
+    """Return a function that runs a model in ONNX Runtime."""
+    session = session_of(path.read_bytes())
+    return lambda x: torch.from_numpy(session.run(None, {"x": x.numpy()})[0])
+
+
+def waited(call: Callable[[torch.Tensor], torch.Tensor], x: torch.Tensor) -> None:
+    finished(call(x))
+
+
+def finished(y: torch.Tensor) -> None:
+    """Wait until a GPU has computed a result."""
+    if y.is_cuda:
+        torch.cuda.synchronize()
+
+
+def taken(device: str) -> int:
+    """Return the bytes of the GPU that are in use, without those that torch keeps for later, or of the process."""
+    gc.collect()
+    if device == "cpu":
+        return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
+    torch.cuda.synchronize()
+    torch.cuda.empty_cache()
+    free, total = torch.cuda.mem_get_info()
+    return int(total - free)
+
+
+def of_calls(name: str, workload: ConvWorkload, device: str, count: int, rounds: int) -> Iterator[dict[str, Any]]:
+    """Yield a row for calls with so many batches in a row, and one for some of these batches."""
+    generator, dtype = torch.Generator().manual_seed(1), getattr(torch, workload.dtype)
+    x = torch.randn(count, *workload.x_shape[1:], generator=generator).to(device, dtype)
+    w = (torch.randn(workload.w_shape, generator=generator) / workload.terms**0.5).to(device, dtype)
+    ours = operators.depthwise if workload.is_depthwise else operators.conv2d
+
+    def of_torch(tried: bool, x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        torch.backends.cudnn.benchmark = tried
+        return nn.functional.conv2d(x, w, padding=w.shape[2] // 2, groups=x.shape[1] // w.shape[1])
+
+    contenders: dict[str, Callable[..., torch.Tensor]] = {"tvmconv": ours, "pytorch": partial(of_torch, False)}
+    if device == "cuda":
+        contenders["cudnn.benchmark"] = partial(of_torch, True)
+    for call in contenders.values():  # what is loaded for any convolution is not counted
+        finished(call(x[:1, :1, :8, :8].contiguous(), w[:1, :1].contiguous()))
+    batches = [int(batch) for batch in np.random.default_rng(0).permutation(np.arange(1, count + 1))]
+
+    def one_pass(call: Callable[..., torch.Tensor]) -> float:
+        start = time.perf_counter()
+        for batch in batches:
+            y = call(x[:batch], w)
+        finished(y)
+        return time.perf_counter() - start
+
+    compiled = len(operators._operators)
+    first = {name: one_pass(call) for name, call in contenders.items()}
+    compiled = len(operators._operators) - compiled
+    row = {"name": name, "dtype": workload.dtype}
+    passes = interleave({name: partial(one_pass, call) for name, call in contenders.items()}, rounds)
+    times = {name: Timing(*(each / count for each in (t.median, t.low, t.high))) for name, t in passes.items()}
+    shape = (f"1 to {count}", *workload.x_shape[1:])
+    yield {**row, "shape": shape, "first": first, "compiled": compiled, "times": msgspec.to_builtins(times)}
+    for batch in sorted({1, 3, 8, 32, count} & {*batches}):
+        image, sized = x[:batch], msgspec.structs.replace(workload, batch=batch)
+        contenders["known"] = operators.compile(sized, backend_on(device).kind)
+        calls = {name: partial(call, image, w) for name, call in contenders.items()}
+        results = {name: call().float() for name, call in calls.items()}
+        for name, y in results.items():
+            difference = float((y - results["known"]).abs().max())
+            assert difference <= CLOSE[workload.dtype] * float(y.abs().max()), f"{workload} by {name}: {difference}"
+        timings = measure(calls, device == "cuda", rounds, SECONDS[device] / 5)
+        yield {**row, "shape": image.shape, "first": None, "times": msgspec.to_builtins(timings)}
 
 
 if __name__ == "__main__":

@@ -32,7 +32,7 @@ WARP = 32
 WARPGROUP = 4
 """The warps that work on one `wgmma`."""
 
-BLOCKS, THREADS = ("blockIdx.x", "blockIdx.y"), ("threadIdx.x", "threadIdx.y", "threadIdx.z")
+BLOCKS, THREADS = (tuple(f"{kind}Idx.{axis}" for axis in "xyz") for kind in ("block", "thread"))
 """The axes of a grid and of a block, the innermost first."""
 
 OPERATIONS: dict[str, Callable[[Any, Any], Any]] = {

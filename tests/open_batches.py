@@ -12,33 +12,35 @@ import numpy as np
 import tvm
 from network_graph import Graph
 from tensor_cases import FIRST, MMA, WGMMA, layer, mma, wgmma
-from tvm import tirx
+from tvm import relax, tirx
 
 import tvmconv
 from tvmconv import ConvWorkload
 from tvmconv.dispatch import Selection, select
 from tvmconv.lowering import KERNEL_NAME, lower
 from tvmconv.problem import Problem
+from tvmconv.serial import serial_twin, with_shapes
 
 
 class Open(NamedTuple):
-    """A problem with an open batch, and what its kernel is made with."""
+    """A problem with open sizes, and what its kernel is made with."""
 
     problem: Problem
-    """The problem at the batch that the configuration is chosen for."""
+    """The problem at the sizes that the configuration is chosen for."""
     algorithm: str
     knobs: Mapping[str, Any] = MappingProxyType({})
     """The knobs that are not those of the default configuration."""
     config: Any = None
     """The whole configuration; None for the default one."""
+    open_sizes: tuple[str, ...] = ("batch",)
 
     @property
     def open(self) -> Problem:
-        return msgspec.structs.replace(self.problem, open_sizes=("batch",))
+        return msgspec.structs.replace(self.problem, open_sizes=self.open_sizes)
 
     def selection(self, target: tvm.target.Target) -> Selection:
-        config = self.config or select(self.problem, target, algorithm=self.algorithm).config
-        return select(self.problem, target, replace(config, **self.knobs), self.algorithm)
+        config = self.config or select(self.open, target, algorithm=self.algorithm).config
+        return select(self.open, target, replace(config, **self.knobs), self.algorithm)
 
     def func(self, target: tvm.target.Target) -> tirx.PrimFunc:
         return lower(self.open, self.selection(target), target, KERNEL_NAME)
@@ -100,18 +102,25 @@ TENSOR = {
 
 CASES = {**PLAIN, **TENSOR}
 
+CALL = tvm.ir.Op.get("relax.call_tir")
+
 BATCHES = (1, 3, 7)
 """Batches with another number of tiles each, the last of which ends in different places of a tile."""
 
 
-def of_batch(func: tirx.PrimFunc, batch: int) -> tirx.PrimFunc:
-    """Return a function with a number for its open batch: of serial twins without one TVM makes no code for a CPU.
+def with_twins(mod: tvm.IRModule, sizes: Mapping[str, int]) -> tvm.IRModule:
+    """Return a network's module with the serial twins of its kernels for these sizes."""
+    known, twins = relax.transform.BindSymbolicVars(dict(sizes))(mod), mod.clone()
 
-    It estimates the size of a thread's memory, and where threads are loops this goes past 32 bits.
-    """
-    x, *_ = func.params
-    shape = batch, *x.ty.shape[1:]
-    return func.specialize({x: tirx.decl_buffer(shape, x.ty.dtype, x.name, data_alignment=x.ty.data_alignment)})
+    def visit(call: relax.Expr) -> None:
+        if isinstance(call, relax.Call) and call.op.same_as(CALL) and "tvmconv_" in call.args[0].name_hint:
+            output = call.ty.fields[0] if isinstance(call.ty, tvm.ir.TupleType) else call.ty
+            shapes = [[int(size) for size in ty.shape] for ty in (call.args[1][0].ty, output)]
+            name = call.args[0].name_hint
+            twins[name] = serial_twin(with_shapes(mod[name], *shapes))
+
+    relax.analysis.post_order_visit(known["main"], visit)
+    return twins
 
 
 def model(batch: int | str) -> tvmconv.Model:

@@ -48,7 +48,7 @@ class Quantized(Graph):
     def bias(self, count: int, scale: Any) -> str:
         """Add the dequantization of a bias in int32."""
         values = self.constant(self._rng.integers(-500, 500, count), "int32")
-        return self.node("DequantizeLinear", values, self.constant(scale))
+        return self.node("DequantizeLinear", values, self.constant(scale), axis=0)
 
 
 def onnxruntimes(model: onnx.ModelProto | Path, x: np.ndarray) -> np.ndarray:

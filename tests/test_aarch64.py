@@ -18,6 +18,7 @@ from tvmconv import ConvWorkload
 from tvmconv.autotvm import LocalRunner, task, worker
 from tvmconv.checking.operands import random_operands
 from tvmconv.dispatch import select
+from tvmconv.dtypes import QUANTIZED
 from tvmconv.errors import CompileError, InvalidArgumentError, NoDeviceError, WrongResultError
 from tvmconv.lowering import build_kernel
 from tvmconv.problem import Problem
@@ -79,6 +80,10 @@ CASES = (
     Case("pointwise", ConvWorkload.conv2d((1, 24, 14, 14), (40, 24, 1, 1), padding=0, residual=True)),
     Case("sparse", DENSE, 0.9),
 )
+INTEGERS = {
+    dtype: ConvWorkload.conv2d((1, 19, 9, 8), (22, 19, 3, 3), dtype=dtype, out_dtype="int8", scale=True, x_zero_point=9)
+    for dtype in QUANTIZED
+}
 by_case = pytest.mark.parametrize("case", CASES, ids=lambda case: case.id)
 
 
@@ -220,6 +225,15 @@ def test_bfloat16_in_an_emulator(case: Case, features: list[str]) -> None:
 def test_half_precision_in_an_emulator() -> None:
     workload = ConvWorkload.conv2d((1, 16, 9, 9), (16, 16, 3, 3), dtype="float16")
     check(How(str(HALF)), Trial(workload, "direct", None, 1))
+
+
+@needs_emulator
+@pytest.mark.parametrize("dtype", QUANTIZED)
+@pytest.mark.parametrize("mcpu", ["generic", "neoverse-n1", "neoverse-v1"])
+def test_integers_in_an_emulator(mcpu: str, dtype: str) -> None:
+    """Check the sums of `smlal`, `sdot` and `usdot`."""
+    target = resolve_target({"kind": "llvm", "mtriple": TRIPLE, "mcpu": mcpu})
+    check(How(str(target)), Trial(INTEGERS[dtype], "dot", None, 1))
 
 
 @needs_emulator

@@ -118,6 +118,27 @@ def runner(tracker: int, supervisor: psutil.Process) -> Iterator[RPCRunner]:
     runner.close()
 
 
+def test_the_command_tunes_through_a_tracker(tracker: int, supervisor: psutil.Process, tmp_path: Path) -> None:
+    """It comes before the tests whose runner keeps its sessions: a server lets an idle one go after half a minute."""
+    where = ("--rpc-tracker", f"{HOST}:{tracker}", "--rpc-key", KEY, "--parallel", 1)
+    measuring = ("--number", 1, "--repeat", 1, "--min-repeat-ms", 0)
+    tuning = (
+        "tune",
+        "--workload",
+        WORKLOAD.to_json(),
+        "-o",
+        tmp_path / "log.jsonl",
+        "--trials",
+        3,
+        "--tuner",
+        "random",
+    )
+    report = tvmconv_json(*tuning, *where, *measuring)
+    (tuned,) = report["tasks"]
+    assert (tuned["trials"], tuned["failures"]) == (3, {})
+    assert report["device"] == msgspec.to_builtins(device_facts("llvm"))
+
+
 def test_servers_are_known(runner: RPCRunner) -> None:
     assert runner.slots == 2
     assert runner.device(TASK) == device_facts("llvm")
@@ -197,26 +218,6 @@ def test_a_server_that_others_wait_for_is_let_go(
         second.close()
         assert first.run(trial, sound).status is Status.OK
         first.close()
-
-
-def test_the_command_tunes_through_a_tracker(tracker: int, runner: RPCRunner, tmp_path: Path) -> None:
-    where = ("--rpc-tracker", f"{HOST}:{tracker}", "--rpc-key", KEY, "--parallel", 1)
-    measuring = ("--number", 1, "--repeat", 1, "--min-repeat-ms", 0)
-    tuning = (
-        "tune",
-        "--workload",
-        WORKLOAD.to_json(),
-        "-o",
-        tmp_path / "log.jsonl",
-        "--trials",
-        3,
-        "--tuner",
-        "random",
-    )
-    report = tvmconv_json(*tuning, *where, *measuring)
-    (tuned,) = report["tasks"]
-    assert (tuned["trials"], tuned["failures"]) == (3, {})
-    assert report["device"] == msgspec.to_builtins(device_facts("llvm"))
 
 
 @by_fault

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from command_line import tvmconv, tvmconv_json
 
-from tvmconv import ConvWorkload, verify
+from tvmconv import ConvWorkload, compile, verify  # noqa: A004
 from tvmconv.targets import has_gpu
 
 onnx = pytest.importorskip("onnx")
@@ -226,6 +226,15 @@ def test_a_batch_that_is_left_open(model: Path, tmp_path: Path) -> None:
     refused = tvmconv("run", library, "--input-shapes", "x:[5,8,12,10]")
     assert refused.exit_code == 2
     assert "x is (5, 8, 12, 10); expected the shape of x: float32 (n, 8, 12, 10), with n of 1 to 4" in refused.stderr
+
+
+def test_run_an_operator_of_any_size(tmp_path: Path) -> None:
+    library = tmp_path / "operator.so"
+    workload = ConvWorkload.depthwise((2, 4, 8, 9), (4, 1, 3, 3), residual=True)
+    compile(workload, open_sizes=("batch", "width")).save(library)
+    shapes = ("--input-shapes", "x:[3,4,8,7]", "--input-shapes", "residual:[3,4,8,7]")
+    assert tvmconv_json("run", library, *shapes)["outputs"][0]["shape"] == [3, 4, 8, 7]
+    assert "x: float32 (1, 4, 8, width), some of whose sizes are open" in tvmconv("run", library).stderr
 
 
 def test_run_that_disagrees(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:

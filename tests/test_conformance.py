@@ -16,9 +16,10 @@ from command_line import tvmconv, tvmconv_json
 
 from tvmconv import ConvWorkload
 from tvmconv.checking.draws import Draw
-from tvmconv.dtypes import DTYPES, FLOATS, NARROW, QUANTIZED
+from tvmconv.dtypes import DTYPES, NARROW, QUANTIZED
 from tvmconv.errors import WrongResultError
 from tvmconv.precision import DEFAULT, WORDS
+from tvmconv.schedules.open_sizes import least_planes
 from tvmconv.targets import resolve_target
 from tvmconv.testing import conformance, kernels
 from tvmconv.testing.conformance import How
@@ -37,8 +38,8 @@ def test_trials_are_the_same_everywhere() -> None:
     assert drawn(20) == drawn(20)
     trial, is_default = random_trial(Draw("3/1"), CPU, 1)
     assert (str(trial.workload), trial.algorithm) == (
-        "conv2d 1x61x7x6 -> 32, 5x2 padding 2,2,2,2 float16 + shift",
-        "direct",
+        "conv2d 1x61x7x6 -> 32, 5x2 padding 2,2,2,2 int8 zero point -110 to uint8 + scale+shift",
+        "dot",
     )
     assert not is_default
 
@@ -63,7 +64,7 @@ def test_trials_are_of_every_kind() -> None:
             "one-sided padding": (top == 0) != (bottom == 0) and (left == 0) != (right == 0),
             "padding past kernel": max(top, bottom) > workload.window[0],
             "batch": workload.batch > 1,
-            **{dtype: workload.dtype == dtype for dtype in FLOATS},
+            **{dtype: workload.dtype == dtype for dtype in DTYPES},
             "scale": epilogue.scale,
             "shift": epilogue.shift,
             "residual": epilogue.residual,
@@ -100,6 +101,27 @@ def test_precision_of_trials() -> None:
     assert {trial.precision for trial in single if trial.nonfinite} == {"strict"}
     assert {trial.precision for trial in trials if trial not in single} == {DEFAULT}
     assert any(trial.nonfinite for trial in trials if trial.workload.dtype in NARROW)
+
+
+@pytest.mark.parametrize("target", [CPU, resolve_target(SM_90)], ids=["cpu", "cuda"])
+def test_all_trials_may_be_of_open_sizes(target: tvm.target.Target) -> None:
+    """They are tried with the least size, and with two past that which the kernel is chosen for."""
+    trials = [random_trial(Draw(f"0/{number}"), target, number, opened=True)[0] for number in range(40)]
+    assert {trial.algorithm for trial in trials} > {"depthwise", "direct", "im2win", "sparse"}
+    for trial in trials:
+        assert trial.open_sizes
+        for name in trial.open_sizes:
+            least, *others = (getattr(workload, name) for workload in trial.workloads)
+            assert least == (1 if name == "batch" else least_planes(trial.workload)[name])
+            assert others == [max(least, getattr(trial.workload, name) + more) for more in (1, 3)]
+
+
+@pytest.mark.parametrize(("algorithm", "sparsity"), [("direct", None), ("sparse", 0.8)])
+def test_serial_twins_of_kernels_for_any_batch(algorithm: str, sparsity: float | None) -> None:
+    workload = ConvWorkload.conv2d((2, 8, 6, 6), (8, 8, 3, 3))
+    trial = Trial(workload, algorithm, None, 1, sparsity=sparsity, open_sizes=("batch",))
+    how = How(SM_90, twin=True)
+    assert conformance.attempt(how, trial, 0) == trial
 
 
 @pytest.mark.parametrize("options", [["--bounds"], ["--target", SM_90, "--serial-twin"]], ids=["cpu", "serial-twin"])

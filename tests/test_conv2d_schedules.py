@@ -180,7 +180,8 @@ def test_registers_hold_the_default_tile(name: str, mcpu: str) -> None:
     target = resolve_target({"kind": "llvm", "mcpu": mcpu})
     registers, lanes = {"haswell": (16, 8), "x86-64": (16, 4), "znver5": (32, 16)}[mcpu]
     workload = load_suite("im2win-thesis", "llvm")[name]
-    space = template_for(Problem(workload), target).space(Problem(workload), target)
+    problem = Problem(workload, precision="strict")
+    space = template_for(problem, target).space(problem, target)
     config = space.default
     assert space.violated(config) == []
     assert config.vector == lanes

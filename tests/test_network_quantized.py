@@ -221,7 +221,7 @@ def test_network_that_onnxruntime_quantizes(form: str, tmp_path: Path) -> None:
         ("its scale is nan, and has to be", lambda g: g.rounded("x", np.nan)),
         ("its scale is inf, and has to be", lambda g: g.rounded("x", np.inf)),
         ("it has 3 numbers as its scale, for 8 slices", lambda g: g.rounded("x", [1.0, 2.0, 3.0], [0, 0, 0])),
-        ("its zero point is of int32, and its input of int8", lambda g: wrong_zero_point(g)),
+        ("its zero point is 300, and int8 goes from -128 to 127", lambda g: wrong_zero_point(g)),
         ("its zero point is 3, and has to be 0 for int32", lambda g: biased(g)),
         ("its axis is 7, and its input has 4", lambda g: g.quantize("x", np.ones(8), np.zeros(8), axis=7)),
         ("its scale is blocked", lambda g: g.quantize("x", np.ones((1, 8, 9, 1)), np.zeros((1, 8, 9, 1)))),

@@ -117,6 +117,16 @@ def test_models_of_both_decide_on_a_gpu(channels: int, outputs: int, pays: bool)
     assert (found.choose("conv", workload, weight, {}) is not None) == pays
 
 
+@pytest.mark.parametrize(("channels", "size", "outputs", "pays"), [(256, 56, 64, True), (256, 14, 1024, False)])
+def test_it_has_to_pay_at_any_batch_on_a_gpu(channels: int, size: int, outputs: int, pays: bool) -> None:
+    """Both do for one image, and with a kernel of their own for 64; one kernel for all does not always."""
+    weight = pruned(np.random.default_rng(0).standard_normal((outputs, channels, 1, 1)), 0.9)
+    for batch, opened, expected in ((1, (), True), (64, (), True), (1, ("batch",), pays)):
+        workload = library.ConvWorkload.conv2d((batch, channels, size, size), weight.shape)
+        found = sparse_kernels.SparseKernels(resolve_target({"kind": "cuda", "arch": "sm_90"}), "auto", [workload])
+        assert (found.choose("conv", workload, weight, {}, opened) is not None) == expected
+
+
 @pytest.mark.parametrize(("channels", "outputs", "kernel", "pays"), [(64, 64, 3, False), (256, 64, 1, True)])
 def test_much_code_does_not_pay_in_a_large_network_on_a_gpu(
     channels: int, outputs: int, kernel: int, pays: bool

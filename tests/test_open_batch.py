@@ -2,24 +2,36 @@
 
 from __future__ import annotations
 
+import re
 import warnings
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
 import numpy as np
 import pytest
+import tvm
 from huge_arrays import huge
 from records import TASK, WORKLOAD, record
 
 import tvmconv
-from tvmconv import ConvWorkload, operators
+from tvmconv import ConvWorkload, operators, threads
+from tvmconv.arrays import Operand
 from tvmconv.autotvm.history import apply_history_best
 from tvmconv.autotvm.record import append
-from tvmconv.dispatch import template_named
+from tvmconv.dispatch import range_with, registry, select, select_ranges, template_named
+from tvmconv.dispatch.history import applied
+from tvmconv.dispatch.ranges import ASSUMED_BATCHES
 from tvmconv.errors import InvalidArgumentError
+from tvmconv.lowering import lower
+from tvmconv.lowering.divisions import with_quotients_rounded_to_zero
 from tvmconv.problem import Problem
+from tvmconv.targets import resolve_target
 from tvmconv.testing import check_result, random_operands
 from tvmconv.workload import MAX_ELEMENTS
+
+SM_90 = '{"kind": "cuda", "arch": "sm_90"}'
+CPU, CUDA = resolve_target("llvm"), resolve_target(SM_90)
 
 WORKLOADS = {
     "depthwise": ConvWorkload.depthwise((1, 6, 9, 11), (6, 2, 3, 3), stride=2, scale=True, shift=True),
@@ -32,6 +44,7 @@ WORKLOADS = {
 @pytest.fixture(autouse=True)
 def fresh(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(operators, "_operators", {})
+    monkeypatch.setattr(operators, "_first_batches", {})
     operators._calls.known.clear()
 
 
@@ -53,6 +66,19 @@ def test_operator_for_any_batch(workload: ConvWorkload, tmp_path: Path) -> None:
     for batch in (3, 1, 70):
         check_batch(operator, batch)
         check_batch(loaded, batch)
+
+
+def test_divisions_by_a_batch_are_simple_ones() -> None:
+    """TVM rounds down what may be below zero, by code that its simplifier takes minutes for in a large kernel."""
+    problem = Problem(ConvWorkload.conv2d((1, 62, 14, 10), (68, 31, 3, 3), groups=2), open_sizes=("batch",))
+    knobs = {"vectors": 1, "rows": 3, "columns": 5, "channels": 31, "tiles": 1, "staged": 2, "parallel": True}
+    config = replace(select(problem, CPU, algorithm="direct").config, **knobs)
+    operator = tvmconv.compile(problem.workload, CPU, config, "direct", open_sizes=("batch",))
+    func = lower(problem, operator.selection, CPU, "kernel")
+    assert re.search("(//|%) \\(?batch", func.script())
+    assert not re.search("(//|%) \\(?batch", with_quotients_rounded_to_zero(func).script())
+    for batch in (1, 3):
+        check_batch(operator, batch)
 
 
 def test_batches_that_no_operator_takes(tmp_path: Path) -> None:
@@ -105,10 +131,48 @@ def test_operator_for_any_height_and_width() -> None:
         check_result(other, operands, operator(operands["x"], operands["w"]))
 
 
-def test_each_batch_has_a_kernel_of_its_own_on_a_gpu() -> None:
-    problem = Problem(ConvWorkload.depthwise((2, 8, 16, 16), (8, 1, 3, 3)))
-    assert operators._for_any_batch(problem, "auto", '{"kind": "cuda"}') == problem
-    assert operators._for_any_batch(problem, "auto", '{"kind": "llvm"}') == problem.with_any_batch()
+def at(workload: ConvWorkload, batch: int) -> ConvWorkload:
+    return msgspec.structs.replace(workload, batch=batch)
+
+
+DENSE = ConvWorkload.conv2d((5, 64, 28, 28), (128, 64, 3, 3))
+
+
+def solved(workload: ConvWorkload, target: str = SM_90, algorithm: str = "auto") -> Problem:
+    """Return the problem of the kernel that a call gets."""
+    state = threads.changes, registry.changes, applied.get()
+    return operators._for_any_batch(Problem(workload), algorithm, target, state)
+
+
+@pytest.mark.parametrize("algorithm", ["auto", "direct"])
+def test_batches_on_a_gpu_share_kernels_of_their_ranges(algorithm: str) -> None:
+    """The first has a kernel of its own, also when it comes again; the others have those that networks have."""
+    batches = (5, *range(1, 101), 5)
+    problems = [solved(at(DENSE, batch), algorithm=algorithm) for batch in batches]
+    assert problems[0] == problems[-1] == Problem(DENSE)
+    assert 1 < len(set(problems)) <= 1 + len(ASSUMED_BATCHES)
+    ranges = [range_with(batch, Problem(DENSE).with_any_batch(), CUDA, algorithm) for batch in batches]
+    assert all(each == chosen.problem for each, chosen in zip(problems, ranges, strict=True) if each.open_sizes)
+    if algorithm == "auto":
+        assert set(ranges) == set(select_ranges(Problem(DENSE).with_any_batch(), CUDA))
+
+
+def test_a_batch_with_records_has_a_kernel_of_its_own_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(operators, "tuned", lambda problem, *rest: problem.workload.batch == 7)
+    assert [solved(at(DENSE, batch)).open_sizes for batch in (5, 6, 7, 8)] == [(), ("batch",), (), ("batch",)]
+
+
+def test_a_batch_that_is_too_large_for_an_open_kernel() -> None:
+    """An image has 64 * 28 * 28 * 4 bytes; kernels for any batch count 2**31 - 1."""
+    workload = ConvWorkload.depthwise((1, 64, 28, 28), (64, 1, 3, 3))
+    operator = tvmconv.compile(workload, CUDA, open_sizes=("batch",))
+    most = (2**31 - 1) // (64 * 28 * 28 * 4)
+    assert [operator.takes(at(workload, batch)) for batch in (most, most + 1)] == [True, False]
+    with pytest.raises(InvalidArgumentError, match="open sizes with which no array has over 2147483647 bytes"):
+        operator._workload_of(Operand("x", None, (most + 1, 64, 28, 28), "float32", tvm.cuda()))
+    for batch, opened in ((1, ()), (2, ("batch",)), (most + 1, ())):
+        problem = Problem(at(workload, batch))
+        assert operators._operator_for(problem, "auto", SM_90, ()).problem.open_sizes == opened
 
 
 def test_where_no_template_takes_an_open_batch(monkeypatch: pytest.MonkeyPatch) -> None:

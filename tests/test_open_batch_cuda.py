@@ -8,13 +8,13 @@ import pytest
 import tvm
 from device_functions import device_functions
 from emulated_gpu import Emulator
-from open_batches import BATCHES, CASES, of_batch
+from open_batches import BATCHES, CASES
 from tvm import tirx
 
 from tvmconv import cuda
 from tvmconv.lowering import KERNEL_NAME, build, build_function, lower
 from tvmconv.lowering.intrinsics import with_intrinsics
-from tvmconv.serial import TWIN_TARGET
+from tvmconv.serial import TWIN_TARGET, of_sizes
 from tvmconv.targets import resolve_target
 from tvmconv.testing import check_result, random_operands, serial_twin
 from tvmconv.workspace import take_out
@@ -35,10 +35,10 @@ def test_serial_twin(name: str) -> None:
     case = CASES[name]
     func, workspace = take_out(scheduled(name), SM_90)
     for batch in BATCHES:
-        twin = build(tvm.IRModule({KERNEL_NAME: serial_twin(of_batch(func, batch))}), CPU)
+        twin = build(tvm.IRModule({KERNEL_NAME: serial_twin(of_sizes(func, case.at(batch)))}), CPU)
         operands = random_operands(case.at(batch))
         tensors = [tvm.runtime.tensor(array) for array in operands.values()]
-        memory = [tvm.runtime.empty(shape, dtype) for shape, dtype in workspace.sized(batch)]
+        memory = [tvm.runtime.empty(shape, dtype) for shape, dtype in workspace.sized(case.at(batch))]
         twin[KERNEL_NAME](*tensors, *memory)
         check_result(case.at(batch), operands, tensors[-1].numpy(), precision=case.problem.precision)
 

@@ -20,7 +20,7 @@ from tvmconv.problem import Problem
 from tvmconv.serial import TWIN_TARGET
 from tvmconv.targets import resolve_target
 from tvmconv.testing import check_result, random_operands, serial_twin
-from tvmconv.workspace import Growth, Workspace, take_out
+from tvmconv.workspace import Workspace, take_out
 
 CPU, SM_90 = resolve_target(TWIN_TARGET), resolve_target({"kind": "cuda", "arch": "sm_90"})
 
@@ -111,7 +111,7 @@ def test_a_batch_past_32_bits_is_refused(monkeypatch: pytest.MonkeyPatch) -> Non
         if batch == 2:
             twin[KERNEL_NAME](*tensors)
         else:
-            with pytest.raises(ValueError, match="batch is too large: at most 2 images"):
+            with pytest.raises(ValueError, match="batch: too large, an array of this call has over 6864 bytes"):
                 twin[KERNEL_NAME](*tensors)
 
 
@@ -125,9 +125,12 @@ def test_arrays_are_shared_and_no_larger_than_they_are_used() -> None:
         found.append(Part(least, *take_out(func, SM_90)))
     packed, sums = found[0].workspace.parameters
     _, workspace = join(found)
-    assert workspace == Workspace(found[0].workspace.nbytes, (packed, sums), (None, Growth(3, 7)))
-    assert [shape for shape, _ in workspace.sized(3)] == [packed[0], (4, 1, 128, 3 * 28 * 28)]
-    assert [shape for shape, _ in workspace.sized(100)] == [packed[0], (4, 1, 128, 7 * 28 * 28)]
+    assert sums == ((4, 1, 128, "batch * 784"), "float32")
+    assert workspace == Workspace(
+        found[0].workspace.nbytes, (packed, ((4, 1, 128, "T.min(batch, 7) * 784"), "float32"))
+    )
+    assert [shape for shape, _ in workspace.sized(at(DENSE, 3))] == [packed[0], (4, 1, 128, 3 * 28 * 28)]
+    assert [shape for shape, _ in workspace.sized(at(DENSE, 100))] == [packed[0], (4, 1, 128, 7 * 28 * 28)]
     saved = msgspec.convert(msgspec.to_builtins(workspace), Workspace)
     assert saved == workspace
 
@@ -143,11 +146,11 @@ def test_arrays_that_are_alike_stay_apart_in_one_part() -> None:
         return Part(least, *take_out(func, SM_90))
 
     func, workspace = join([part(1, 2, 10), part(3, 5)])
-    assert workspace.growth == (Growth(0), Growth(0, 2))
+    assert [shape for shape, _ in workspace.parameters] == [("batch", 4), ("T.min(batch, 2)", 4)]
     kernel = build(tvm.IRModule({KERNEL_NAME: func}), CPU)
     for batch, factor in ((2, 12), (3, 5)):
         x = np.random.default_rng(batch).random((batch, 4), np.float32)
         output = tvm.runtime.empty(x.shape, "float32")
-        memory = (tvm.runtime.empty(*spec) for spec in workspace.sized(batch))
+        memory = (tvm.runtime.empty(*spec) for spec in workspace.with_sizes({"batch": batch}))
         kernel[KERNEL_NAME](tvm.runtime.tensor(x), output, *memory)
         np.testing.assert_allclose(output.numpy(), x * factor, rtol=1e-6)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -11,18 +12,22 @@ from huge_arrays import huge
 
 import tvmconv
 from tvmconv import ConvWorkload, load
+from tvmconv.dispatch import select
 from tvmconv.errors import InvalidArgumentError, UnsupportedModelError
 from tvmconv.lowering import MOST_TILES
 from tvmconv.network import Network, build, import_model
 from tvmconv.problem import OPEN_SIZES, Problem
+from tvmconv.schedules.cpu import direct, pointwise
 from tvmconv.schedules.open_sizes import LITTLE_WASTE, few_rows, samples
 from tvmconv.schedules.space import wasted
+from tvmconv.targets import resolve_target
 from tvmconv.testing import check_result, random_operands
 
 onnx = pytest.importorskip("onnx")
 
 from network_graph import Graph  # noqa: E402
 from onnx.reference import ReferenceEvaluator  # noqa: E402
+from open_planes import image, unet  # noqa: E402
 
 X, CHANNELS_IN_BLOCKS = (1, 16, 12, 14), {"layout": "NCHW8c", "out_layout": "NCHW8c"}
 
@@ -31,6 +36,8 @@ CASES = {
     "direct-in-place": ConvWorkload.conv2d(X, (24, 16, 1, 1), stride=2, scale=True),
     "direct-groups": ConvWorkload.conv2d(X, (10, 8, 3, 2), groups=2, padding=(0, 2, 1, 3), dilation=2, dtype="float16"),
     "im2win": ConvWorkload.conv2d(X, (16, 16, 3, 5), padding=2, stride=(2, 3), residual=True),
+    "pointwise": ConvWorkload.conv2d(X, (21, 16, 1, 1), scale=True, residual=True, activation="relu6"),
+    "pointwise-groups": ConvWorkload.conv2d(X, (14, 8, 1, 1), groups=2, shift=True, dtype="bfloat16"),
     "depthwise": ConvWorkload.depthwise(X, (16, 2, 3, 3), stride=2, shift=True, activation="relu"),
     "depthwise-bfloat16": ConvWorkload.depthwise(X, (16, 1, 5, 5), dtype="bfloat16", residual=True),
 }
@@ -42,16 +49,29 @@ CASES["depthwise-blocks"] = msgspec.structs.replace(
 )
 
 
+def check_sizes(operator: tvmconv.Operator, **sizes: int) -> None:
+    workload = msgspec.structs.replace(operator.workload, **sizes)
+    operands = random_operands(workload, workload.height)
+    inputs = {name: array for name, array in operands.items() if name != "output"}
+    check_result(workload, operands, operator(**inputs))
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_one_kernel_for_planes_of_any_size(name: str) -> None:
     """Sizes are the least that the kernel fits, just past tiles, and larger than the one that knobs are chosen for."""
     workload = CASES[name]
     operator = tvmconv.compile(workload, open_sizes=OPEN_SIZES, algorithm=name.split("-")[0])
     for batch, height, width in ((1, 5, 5), (2, 12, 14), (1, 13, 15), (1, 9, 31), (3, 29, 7)):
-        other = msgspec.structs.replace(workload, batch=batch, height=height, width=width)
-        operands = random_operands(other, height)
-        inputs = {name: array for name, array in operands.items() if name != "output"}
-        check_result(other, operands, operator(**inputs))
+        check_sizes(operator, batch=batch, height=height, width=width)
+
+
+def test_planes_smaller_than_a_tile_of_pixels() -> None:
+    """A tile of pixels is as many as two vectors, one, or a single pixel; the last one ends where the plane does."""
+    workload = msgspec.structs.replace(CASES["pointwise"], height=1, width=224)
+    config = pointwise.Config(vectors=2, vector=4, block=6, tiles=3, parallel=True)
+    operator = tvmconv.compile(workload, config=config, algorithm="pointwise", open_sizes=("batch", "width"))
+    for pixels in (*range(1, 10), 23, 24, 25, 47):
+        check_sizes(operator, batch=2, width=pixels)
 
 
 def test_open_width_alone() -> None:
@@ -65,6 +85,17 @@ def test_open_width_alone() -> None:
         operator(np.zeros((2, 3, 1, 40), "float32"), operands["w"])
 
 
+def test_vectors_at_the_end_of_rows_of_known_width() -> None:
+    """Rows of 21 are not whole vectors, and the last rows of a tile are stored element by element."""
+    workload = ConvWorkload.conv2d((1, 6, 5, 60), (3, 2, 3, 3), stride=3, groups=3, padding=(4, 3, 2, 1))
+    config = replace(direct.LEAST, vector=16, columns=16, rows=2, staged=1)
+    operator = tvmconv.compile(workload, config=config, open_sizes=("height",))
+    for height in (1, 5, 6, 10):
+        other = msgspec.structs.replace(workload, height=height)
+        operands = random_operands(other, height)
+        check_result(other, operands, operator(operands["x"], operands["w"]))
+
+
 def test_more_tiles_than_a_kernel_counts() -> None:
     operator = tvmconv.compile(ConvWorkload.depthwise((1, 1, 1, 40), (1, 1, 1, 1)), open_sizes=("width",))
     w = np.ones((1, 1, 1, 1), "float32")
@@ -74,33 +105,16 @@ def test_more_tiles_than_a_kernel_counts() -> None:
 
 
 def test_configurations_for_any_size_waste_little() -> None:
-    """Where planes are known a task may be all rows of one; for others it is a few, of which most are needed."""
+    """A task is a few rows, of which most are needed, and not all rows of a plane."""
     workload = ConvWorkload.conv2d((1, 64, 55, 55), (64, 64, 3, 3))
-    known, opened = (tvmconv.compile(workload, open_sizes=sizes).selection for sizes in ((), OPEN_SIZES))
-    assert opened.reason == "default configuration"
     problem = Problem(workload, open_sizes=OPEN_SIZES)
+    opened = select(problem, resolve_target("llvm"), algorithm="direct")
+    assert opened.reason == "default configuration"
     heights = [each.output_size[0] for each in samples(problem)]
     assert min(heights) < 55 < max(heights)
     assert sum(wasted(height, opened.config.rows * opened.config.tiles) for height in heights) / 5 <= LITTLE_WASTE
     assert few_rows(problem, 1, 55) < 55
     assert samples(Problem(workload)) == [workload]
-    assert known.template is opened.template
-
-
-def unet(size: tuple[int | str, int | str] = ("height", "width")) -> onnx.ModelProto:
-    """Return a model that halves its planes, doubles them, and joins both."""
-    graph = Graph(("n", 3, *size))
-    wide = graph.node("Relu", graph.conv("x", (8, 3, 3, 3), True, pads=[1, 1, 1, 1]))
-    half = graph.node("MaxPool", wide, kernel_shape=[2, 2], strides=[2, 2])
-    deep = graph.node("Relu", graph.conv(half, (16, 8, 3, 3), pads=[1, 1, 1, 1]))
-    scales = graph.constant([1, 1, 2, 2], "float32")
-    double = graph.node("Resize", deep, "", scales, mode="nearest", coordinate_transformation_mode="asymmetric")
-    joined = graph.node("Concat", wide, double, axis=1)
-    return graph.model(graph.conv(joined, (4, 24, 3, 3), pads=[1, 1, 1, 1]))
-
-
-def image(*shape: int) -> np.ndarray:
-    return np.random.default_rng(shape[-1]).standard_normal(shape).astype("float32")
 
 
 def check(network: Network, model: onnx.ModelProto, *shapes: tuple[int, ...]) -> None:
@@ -110,10 +124,14 @@ def check(network: Network, model: onnx.ModelProto, *shapes: tuple[int, ...]) ->
         np.testing.assert_allclose(network(x), expected, rtol=0, atol=2e-6 * np.abs(expected).max())
 
 
+UNET = ("direct", "direct", "pointwise")
+"""The templates of the kernels of `unet` on a CPU."""
+
+
 def test_network_for_images_of_any_size(tmp_path: Path) -> None:
     model = unet()
     network = build(model)
-    assert {layer.kernel for layer in network.layers} == {"tvmconv cpu/direct"}
+    assert [layer.kernel for layer in network.layers] == [f"tvmconv cpu/{name}" for name in UNET]
     assert [layer.convolution.open_sizes for layer in network.layers] == 3 * [OPEN_SIZES]
     check(network, model, (1, 3, 2, 4), (2, 3, 34, 18), (1, 3, 16, 62))
     network.export(tmp_path / "any.so")

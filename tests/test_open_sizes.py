@@ -12,6 +12,7 @@ from huge_arrays import huge
 from tvmconv import load
 from tvmconv.errors import InvalidArgumentError
 from tvmconv.network import Network, OpenSize, build, import_model
+from tvmconv.schedules import cuda
 from tvmconv.workload import MAX_ELEMENTS
 
 onnx = pytest.importorskip("onnx")
@@ -104,7 +105,7 @@ def test_bounds_are_exported(tmp_path: Path) -> None:
     assert "with batch of 1 to 5" in refused(loaded, image(6), image(6, 4))
 
 
-def test_layers_left_to_tvm_for_their_sizes_are_warned_of() -> None:
+def test_layers_left_to_tvm_for_their_sizes_are_warned_of(monkeypatch: pytest.MonkeyPatch) -> None:
     """The warning has the share of the FLOPs and the way out; what nobody can change is not warned of."""
     graph = Graph(("n", 4, 8, 8))
     y = graph.conv("x", (4, 4, 1, 1))
@@ -112,6 +113,8 @@ def test_layers_left_to_tvm_for_their_sizes_are_warned_of() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         build(transposed)
+    for template in (cuda.direct, cuda.im2win, cuda.tensor):
+        monkeypatch.setattr(template, "OPEN_SIZES", ())
     with pytest.warns(UserWarning, match=r"^1 of 1 convolutions, .* on TVM's own loops, .*: .* give it as `sh"):
         build(_open_height(), {"kind": "cuda", "arch": "sm_90"})
 

@@ -305,7 +305,8 @@ def test_conv2d_with_a_group_for_each_channel_is_depthwise(kind: str) -> None:
 
 def test_algorithms_that_do_not_compute_a_convolution() -> None:
     with pytest.raises(
-        InvalidArgumentError, match="algorithm is 'depthwise'; expected auto or direct or im2win, for conv2d"
+        InvalidArgumentError,
+        match="'depthwise'; expected auto or direct or im2win or winograd, for conv2d",
     ):
         tvmconv.conv2d(X, W.reshape(2, 6, 3, 3), algorithm="depthwise")
     with pytest.raises(InvalidArgumentError, match="algorithm is 'direct'; expected auto or depthwise"):

@@ -13,6 +13,8 @@ from tvmconv import ConvWorkload, autotvm, dispatch
 from tvmconv.autotvm import worker
 from tvmconv.autotvm.measure import MeasureInput, MeasureResult, Stage, Status
 from tvmconv.autotvm.simulator import ReplayedTask
+from tvmconv.dispatch import selection as selecting
+from tvmconv.dispatch.history import History
 from tvmconv.dispatch.record import Record, append, decode, encode, load_from_file
 from tvmconv.precision import WORDS
 from tvmconv.problem import Problem
@@ -104,6 +106,27 @@ def test_records_of_another_word_do_not_hide_a_faster_template(tmp_path: Path) -
         append(log, [record_of("tf32", configs()[0])])
         with autotvm.apply_history_best(log):
             assert dispatch.select(Problem(WORKLOAD, precision="tf32"), CPU).name == "cpu/direct"
+    finally:
+        dispatch.unregister("cpu/coarse")
+
+
+def test_a_shipped_log_does_not_hide_a_much_faster_template_that_it_does_not_know(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a user has tuned does: it was the user's choice."""
+    log, problem = tmp_path / "log", Problem(WORKLOAD, precision="tf32")
+    append(log, [record_of("tf32", configs()[0])])
+    history = History(load_from_file(log), "a log")
+    dispatch.register("cpu/coarse", Coarse())
+    try:
+        monkeypatch.setattr(selecting, "shipped", lambda: history)
+        selection = dispatch.select(problem, CPU)
+        assert selection.name == "cpu/coarse"
+        assert "times as fast as cpu/direct, tuned: " in selection.reason
+        with autotvm.apply_history_best(log):
+            assert dispatch.select(problem, CPU).name == "cpu/direct"
+        monkeypatch.setattr(selecting, "MUCH_FASTER", 1e12)
+        assert dispatch.select(problem, CPU).name == "cpu/direct"
     finally:
         dispatch.unregister("cpu/coarse")
 

@@ -12,7 +12,7 @@ import tvmconv
 from tvmconv import ConvWorkload
 from tvmconv.checking.closeness import assert_rounded
 from tvmconv.compute import conv2d_reference
-from tvmconv.dtypes import FLOATS, QUANTIZED, STORAGE_TYPES
+from tvmconv.dtypes import QUANTIZED, STORAGE_TYPES
 from tvmconv.epilogue import Epilogue
 from tvmconv.errors import InvalidArgumentError
 from tvmconv.problem import Problem
@@ -198,5 +198,5 @@ def test_templates_of_floats_are_not_asked() -> None:
     """Only the templates for their instructions say that they take integers."""
     from tvmconv.dispatch.registry import TEMPLATES
 
-    takers = [name for name, template in TEMPLATES.items() if template.LAYOUTS.dtypes != FLOATS]
-    assert takers == ["cpu/dot", "cuda/tensor"]
+    takers = [name for name, template in TEMPLATES.items() if {*QUANTIZED} <= {*template.LAYOUTS.dtypes}]
+    assert takers == ["cpu/depthwise", "cpu/dot", "cuda/tensor"]

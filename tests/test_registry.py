@@ -23,6 +23,7 @@ from tvmconv.dispatch.call import Call, problem_from
 from tvmconv.dispatch.registry import TEMPLATES, template_from, to_message
 from tvmconv.errors import InvalidArgumentError
 from tvmconv.problem import Problem
+from tvmconv.schedules import cuda
 from tvmconv.targets import resolve_target
 
 CPU, SM_90 = resolve_target("llvm"), resolve_target({"kind": "cuda", "arch": "sm_90"})
@@ -31,6 +32,7 @@ POINTWISE = ConvWorkload.depthwise((2, 16, 9, 12), (16, 1, 1, 1), shift=True, ac
 PROBLEMS = {
     "depthwise": Problem(ConvWorkload.depthwise((2, 16, 9, 12), (16, 1, 3, 3))),
     "pointwise": Problem(ConvWorkload.conv2d((2, 16, 9, 12), (32, 16, 1, 1))),
+    "taps of a tile": Problem(ConvWorkload.conv2d((2, 16, 9, 12), (32, 16, 3, 3), padding=1)),
     "sparse": Problem(ConvWorkload.conv2d((2, 16, 9, 12), (32, 16, 3, 3)), 0.9),
     "integers": Problem(ConvWorkload.conv2d((2, 16, 9, 12), (32, 16, 3, 3), dtype="uint8")),
     "half precision with channels last": layer((2, 16, 9, 12), (32, 16, 3, 3)),
@@ -129,7 +131,7 @@ def test_unregistered_is_unknown() -> None:
         dispatch.template_named("cpu/toy")
     result = tvmconv("tune", "--workload", POINTWISE.to_json(), "--algorithm", "toy", "-o", "log")
     assert result.exit_code == 2
-    assert "'toy' is not one of auto, depthwise, direct, dot, im2win, pointwise" in result.stderr
+    assert "'toy' is not one of auto, depthwise, direct, dot, im2win, pointwise, winograd" in result.stderr
     with pytest.raises(InvalidArgumentError, match="algorithm is 'toy'; expected auto or depthwise"):
         compile(POINTWISE, algorithm="toy")
 
@@ -197,7 +199,11 @@ def test_refused_algorithm_says_which_condition_fails(
         (
             blocked(GROUPED),
             CPU,
-            ["cpu/depthwise is for depthwise convolutions", "cpu/direct takes one group in blocks of channels, not 2"],
+            [
+                "cpu/depthwise is for depthwise convolutions",
+                "cpu/direct takes one group in blocks of channels, not 2",
+                "cpu/winograd is for dense convolutions of one group",
+            ],
         ),
         (
             blocked(ConvWorkload.depthwise(X, (16, 2, 3, 3))),
@@ -205,6 +211,7 @@ def test_refused_algorithm_says_which_condition_fails(
             [
                 "cpu/depthwise takes one output for each channel in blocks of channels, not 2",
                 "cpu/direct is for dense convolutions",
+                "cpu/winograd is for dense convolutions of one group",
             ],
         ),
         (
@@ -213,6 +220,7 @@ def test_refused_algorithm_says_which_condition_fails(
             [
                 "cpu/depthwise takes one layout for x and output, not NCHW8c to NCHW",
                 "cpu/direct is for dense convolutions",
+                "cpu/winograd is for dense convolutions of one group",
             ],
         ),
         (
@@ -243,7 +251,9 @@ def test_refused_workload_says_which_conditions_fail(monkeypatch: pytest.MonkeyP
     assert str(error.value) == f"workload is '{DENSE}'; {why}"
 
 
-def test_open_size_is_refused_where_no_template_takes_it() -> None:
+def test_open_size_is_refused_where_no_template_takes_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    for template in (cuda.depthwise, cuda.direct, cuda.im2win, cuda.tensor):
+        monkeypatch.setattr(template, "OPEN_SIZES", ("batch",))
     with pytest.raises(
         InvalidArgumentError, match="^workload is .*: cuda/depthwise takes no height that is left open; "
     ):

@@ -55,6 +55,21 @@ def test_each_shape_is_compiled_once() -> None:
         conv.source()
 
 
+def test_batches_after_the_first_share_a_kernel(tmp_path: Path) -> None:
+    conv = tvmconv.sparse_conv2d(W)
+    x = RNG.standard_normal((7, *X.shape[1:])).astype("float32")
+    for batch in (2, 3, 7, 1, 2):
+        assert np.allclose(conv(x[:batch]), plain(x[:batch], W), rtol=0, atol=1e-5)
+    own, shared = conv.operators
+    assert (own.workload.batch, own.problem.open_sizes) == (2, ())
+    assert (shared.workload.batch, shared.problem.open_sizes) == (3, ("batch",))
+    shared.save(tmp_path / "any.so")
+    assert np.array_equal(tvmconv.load(tmp_path / "any.so")(x), conv(x))
+    assert conv.operator((3, *X.shape[1:])).problem.open_sizes == ()
+    conv(x[:3])
+    assert len(conv.operators) == 3
+
+
 def test_many_callers_compile_once() -> None:
     conv = tvmconv.sparse_conv2d(W)
     with ThreadPoolExecutor(8) as pool:

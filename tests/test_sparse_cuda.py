@@ -9,15 +9,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tvm
+from msgspec.structs import replace as replace_struct
 
 from tvmconv import ConvWorkload, cuda, kernel_cache
+from tvmconv.dispatch import select
 from tvmconv.dtypes import NARROW
 from tvmconv.errors import CodeSizeError, InvalidArgumentError
 from tvmconv.folding.blocks import output_blocks
 from tvmconv.folding.constants import COMPILED_IN, Constants, constants_of
 from tvmconv.folding.folding import bind, expanded
 from tvmconv.folding.skeleton import Skeleton, make_skeleton
-from tvmconv.lowering import KERNEL_NAME, kernels
+from tvmconv.lowering import KERNEL_NAME, build_twin, kernels
 from tvmconv.lowering.launches import build_launches
 from tvmconv.problem import Problem
 from tvmconv.schedules.cuda import sparse as template
@@ -100,6 +102,30 @@ CASES = (
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.id)
 def test_configuration(case: Case) -> None:
     check(case.workload, twin(case.workload, case.config), pruned(case.workload, 0.3), case.config.block_m)
+
+
+@pytest.mark.parametrize("name", ["3x3", "three-stages", "tiles", "rows-columns-epilogue", "groups", "depthwise"])
+def test_any_batch(name: str) -> None:
+    """One template serves for all batches, which are numbers in the twins alone."""
+    case = next(case for case in CASES if case.id == name)
+    weight = pruned(case.workload, 0.3).astype(case.workload.dtype)
+    problem = Problem(case.workload, 0.7, open_sizes=("batch",))
+    selection = select(problem, SM_90, case.config)
+    for batch in (1, 2, 5):
+        workload = replace_struct(case.workload, batch=batch)
+        operands = {**random_operands(workload), "w": weight}
+        twin = build_twin(problem, selection, SM_90, constants_of(operands), workload)
+        tensors = [tvm.runtime.tensor(array) for key, array in operands.items() if key not in COMPILED_IN]
+        twin.executable[KERNEL_NAME](*tensors)
+        check_result(workload, operands, tensors[-1].numpy())
+
+
+def test_a_block_has_images_of_a_known_batch_alone() -> None:
+    workload = ConvWorkload.conv2d((8, 64, 7, 7), (64, 64, 3, 3))
+    known, opened = (select(Problem(workload, 0.9, open_sizes=sizes), SM_90).config for sizes in ((), ("batch",)))
+    assert (known.images > 1, opened.images) == (True, 1)
+    with pytest.raises(InvalidArgumentError, match="whole_images"):
+        select(Problem(workload, 0.9, open_sizes=("batch",)), SM_90, known)
 
 
 LAYER = ConvWorkload.conv2d((1, 6, 9, 10), (12, 6, 3, 3), shift=True)

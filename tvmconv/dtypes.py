@@ -68,7 +68,7 @@ NARROW = tuple(name for name in FLOATS if name != STORAGE_TYPES[name].sums)
 
 def one_of(names: Sequence[str]) -> str:
     """Return names as a choice in the message of an error."""
-    return f"{', '.join(names[:-1])} or {names[-1]}"
+    return " or ".join([*filter(None, [", ".join(names[:-1])]), names[-1]])
 
 
 KNOWN = one_of(DTYPES)

@@ -5,10 +5,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from functools import cached_property
+from math import prod
 from os import PathLike
 from typing import Any, Literal
 
 import msgspec
+import numpy as np
 import tvm
 from tvm import tirx
 from tvm.runtime import Executable, Module
@@ -18,7 +20,7 @@ from .arrays import Operand
 from .calls import Calls, Launch, given
 from .dispatch import Selection, registry, select, template_named
 from .errors import InvalidArgumentError
-from .lowering import KERNEL_NAME, MOST_TILES, build_kernel, lower
+from .lowering import KERNEL_NAME, MOST_BYTES, MOST_TILES, build_kernel, lower
 from .precision import DEFAULT
 from .problem import Problem
 from .targets import backend_of, cross_triple, cuda_arch, device_of, resolve_target
@@ -80,7 +82,7 @@ class Operator:
             raise InvalidArgumentError("operands", ", ".join(names), f"the workload's: {', '.join(self._inputs)}")
         device = tvm.runtime.device(self._device_type, operands[0].device.index)
         workload = self._workload_of(operands[0])
-        specs, workspace = workload.operands, self._workspace.sized(workload.batch)
+        specs, workspace = workload.operands, self._workspace.sized(workload)
         for item in operands:
             item.check(*specs[item.name], device)
         inputs, output = {name: specs[name] for name in names}, specs["output"]
@@ -96,7 +98,17 @@ class Operator:
         workload = msgspec.structs.replace(self.workload, **sizes)
         if self.problem.has_open_planes and max(workload.output_size) > MOST_TILES:
             raise InvalidArgumentError("x", x.shape, f"an output of at most {MOST_TILES} rows and columns")
+        if not self.takes(workload):
+            expected = f"open sizes with which no array has over {MOST_BYTES} bytes, or sizes that are not left open"
+            raise InvalidArgumentError("x", x.shape, expected)
         return workload
+
+    def takes(self, workload: ConvWorkload) -> bool:
+        """Return whether a workload, of other open sizes than the operator's, is not too large for its kernel."""
+        if not self.problem.open_sizes or not backend_of(self.target).on_gpu:
+            return True
+        arrays = (*workload.operands.values(), *self._workspace.sized(workload))
+        return all(prod(shape) * np.dtype(dtype).itemsize <= MOST_BYTES for shape, dtype in arrays)
 
     @property
     def workspace_bytes(self) -> int:
@@ -195,10 +207,10 @@ def compile(  # noqa: A001
     `config` is a configuration of a schedule, checked against its constraints; without one the tuning logs choose, or
     the schedule's default is used: `selection.reason` says which, and so does this module's logger. `algorithm` is
     "auto", or the one to use: "depthwise" for depthwise workloads, else "direct", "im2win", on a GPU "tensor" for its
-    tensor cores, or on a CPU "pointwise" for 1x1 ones. `precision` is "float32", or "strict" or "tf32" for more or less
-    exact results with float32 operands; see `Problem.precision` and the rows of `tvmconv.precision`. With the
-    `open_sizes` "batch" it is for any batch, and the one in the workload is what the configuration is chosen for; so
-    with "height" and "width", where a template takes these.
+    tensor cores, or on a CPU "pointwise" for 1x1 ones, "winograd" for 3x3 ones and "dot" for its dot products.
+    `precision` is "float32", or "strict" or "tf32" for more or less exact results with float32 operands; see
+    `Problem.precision` and the rows of `tvmconv.precision`. With the `open_sizes` "batch" it is for any batch, and the one in the workload is what the
+    configuration is chosen for; so with "height" and "width", where a template takes these.
     Building for "cuda" needs no GPU, running does.
     """
     if not isinstance(workload, ConvWorkload):

@@ -16,7 +16,7 @@ import tvm
 from . import threads
 from .arrays import Operand, in_float32, in_nhwc, operand, reshaped, view_in_nhwc
 from .calls import PLAIN, Calls, Launch, given, hashable, types_of
-from .dispatch import algorithms_for, registry, template_for, template_name, tuned
+from .dispatch import algorithms_for, range_with, registry, template_for, template_name, tuned
 from .dispatch.history import History, applied
 from .dtypes import DTYPES, KNOWN, NARROW
 from .errors import InvalidArgumentError
@@ -90,8 +90,9 @@ def conv2d(
 
     The result is (N, K, Ho, Wo); a residual has its shape and dtype, scale and shift are vectors (K,). `algorithm` is
     "auto", which takes what a tuning log has found fastest, or else what should be; "direct"; "im2win"; "tensor", for
-    the tensor cores of a GPU; or on a CPU "pointwise", for 1x1 kernels. With as many groups as input channels, so with
-    a single one too, a convolution is depthwise. The rest is as for `depthwise`.
+    the tensor cores of a GPU; or on a CPU "pointwise", for 1x1 kernels, "winograd", for 3x3 ones, and "dot", for dot
+    products of integers and bfloat16. With as many groups as input channels, so with a single one too, a convolution is
+    depthwise. The rest is as for `depthwise`.
 
     A torch tensor x in channels_last goes in as it is where a schedule takes it: on a GPU's tensor cores, by the
     algorithm "tensor", for output channels in fours, with groups in sixteens. The result is then in channels_last, and
@@ -99,9 +100,10 @@ def conv2d(
     this module's logger says, and the result is contiguous. With the `layout` "NHWC" arrays of any kind have the shapes
     (N, H, W, C), (K, R, S, C/groups) and (N, Ho, Wo, K); it is refused where no schedule takes it.
 
-    On tensor cores x may be of int8 or uint8, w of int8. Sums of `(x - x_zero_point) * w` are exact; padding adds
-    nothing. The result is these sums in int32, without an epilogue; or in another `out_dtype`, the residual's too, what
-    the epilogue makes of them in float32: in "int8" and "uint8" rounded, to even, plus `out_zero_point`, saturated.
+    On a CPU or tensor cores x may be of int8 or uint8, w of int8. Sums of `(x - x_zero_point) * w` are exact; padding
+    adds nothing. The result is these sums in int32, without an epilogue; or in another `out_dtype`, the residual's too,
+    what the epilogue makes of them in float32: in "int8" and "uint8" rounded, to even, plus `out_zero_point`,
+    saturated.
 
     >>> import numpy as np, tvmconv
     >>> x = np.random.rand(1, 64, 56, 56).astype("float32")
@@ -167,7 +169,7 @@ def _prepare(about: tuple[Any, ...], x: Any, operands: list[Operand]) -> Launch:
     elif workload.is_depthwise and weight.shape != workload.w_shape:
         conversions[1] = partial(reshaped, shape=workload.w_shape)
     problem = Problem(workload, precision=precision)
-    operator = _kept(_for_any_batch(problem, algorithm, target), algorithm, target, state)
+    operator = _operator_for(problem, algorithm, target, state)
     for place, convert in conversions.items():
         operands[place] = operand(operands[place].name, convert(operands[place].argument))
     launch = operator.launch(x, operands)
@@ -192,6 +194,9 @@ State = tuple[int, int, tuple[History, ...]]
 """The state that decides on configurations beside a call: changes of threads and of templates, and the logs applied."""
 
 _operators: dict[tuple[Problem, str, str, State], Operator] = {}
+_first_batches: dict[tuple[Problem, str, str, State], int] = {}
+"""The first batch that each convolution, as one of any batch, was called with on a GPU."""
+
 _lock = threading.Lock()
 
 
@@ -206,19 +211,28 @@ def _kept(problem: Problem, algorithm: str, target: str, state: State) -> Operat
     return _operators[key]
 
 
-def _for_any_batch(problem: Problem, algorithm: str, target: str) -> Problem:
+def _operator_for(problem: Problem, algorithm: str, target: str, state: State) -> Operator:
+    """Return the operator for a call's problem: for any batch where that serves."""
+    operator = _kept(_for_any_batch(problem, algorithm, target, state), algorithm, target, state)
+    return operator if operator.takes(problem.workload) else _kept(problem, algorithm, target, state)
+
+
+def _for_any_batch(problem: Problem, algorithm: str, target: str, state: State) -> Problem:
     """Return the problem with an open batch where its template takes that, unless a log has records of this batch.
 
-    On a GPU, where the number of blocks decides what is fast, each batch has a kernel of its own.
+    On a GPU, where kernels for any batch may be slower, the first batch of a convolution has a kernel of its own: most
+    convolutions have no other. The others share kernels, one for each range of batches.
     """
-    resolved = resolve_target(target)
-    if backend_of(resolved).on_gpu:
+    resolved, batch, opened = resolve_target(target), problem.workload.batch, problem.with_any_batch()
+    lost = set(algorithms_for(problem, resolved)) - set(algorithms_for(opened, resolved))
+    if lost and template_name(template_for(problem, resolved, algorithm)).partition("/")[2] in lost:
         return problem
-    opened = problem.with_any_batch()
-    template = template_name(template_for(problem, resolved, algorithm)).partition("/")[2]
-    if template not in algorithms_for(opened, resolved) or tuned(problem, resolved, algorithm):
+    on_gpu = backend_of(resolved).on_gpu
+    if on_gpu and _first_batches.setdefault((opened, algorithm, target, state), batch) == batch:
         return problem
-    return opened
+    if tuned(problem, resolved, algorithm):
+        return problem
+    return range_with(batch, opened, resolved, algorithm).problem if on_gpu else opened
 
 
 def _is_narrow(item: Operand, dtype: str) -> bool:

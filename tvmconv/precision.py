@@ -17,6 +17,8 @@ class Precision(NamedTuple):
     promise: str
     served_by: tuple[str, ...]
     """The words whose kernels keep this promise too: its own, then the stricter ones, the nearest first."""
+    nearby: int
+    """Rows, and columns, between an output and those whose sums of products its error may depend on: a tile's reach."""
     operand_unit: float
     """Largest error of rounding an element of x or w, to the nearest, before it is multiplied, as a share of it."""
 
@@ -27,14 +29,16 @@ _ROWS = (
         "Each output is as exact as a float32 sum of its own terms by fused multiply-adds; NaN and infinities are "
         "where IEEE arithmetic has them.",
         served_by=("strict",),
+        nearby=0,
         operand_unit=0.0,
     ),
     Precision(
         "float32",
         "What frameworks call float32: errors are small beside the largest sum of products nearby, where no element of "
-        "x or w is closer to zero than 2^-112, and finite operands give finite results; NaN and infinities may spread "
-        "to outputs nearby.",
+        "x or w is closer to zero than 2^-112, and results are finite where elements and such sums are below 2^120; "
+        "NaN and infinities may spread to outputs nearby.",
         served_by=("float32", "strict"),
+        nearby=3,
         operand_unit=0.0,
     ),
     Precision(
@@ -42,6 +46,7 @@ _ROWS = (
         "Elements of x and w may be rounded to the nearest TF32 number, with 10 bits behind the point, before they are "
         "multiplied; sums are float32.",
         served_by=("tf32", "float32", "strict"),
+        nearby=3,
         operand_unit=2.0**-11,
     ),
 )

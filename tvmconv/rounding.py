@@ -5,8 +5,11 @@ from __future__ import annotations
 import tvm
 import tvm_ffi
 from tvm import tirx
+from tvm.ir.expr import TensorLoad
+from tvm.s_tir.stmt import SBlock
 
 from .dtypes import INFINITY, MAGNITUDE
+from .substitution import substitute
 from .targets import backend_of
 
 NAN = 0x7FC0
@@ -24,7 +27,42 @@ def with_rounding(func: tirx.PrimFunc, target: tvm.target.Target) -> tirx.PrimFu
     """
     if backend_of(target).rounds_bfloat16 or all(str(param.ty.dtype) != "bfloat16" for param in func.params):
         return func
-    return func.with_body(tvm_ffi.structural_map(func.body, (tirx.Cast, _rounded)))
+    return func.with_body(tvm_ffi.structural_map(_with_wide_buffers(func.body), (tirx.Cast, _rounded)))
+
+
+def _with_wide_buffers(body: tirx.Stmt) -> tirx.Stmt:
+    """Return a statement whose own buffers of bfloat16 are of float32, as TVM makes them on a CPU.
+
+    It overlooks loads of them in what is rounded.
+
+    Before: `near = T.alloc_buffer(..., "bfloat16")`, `near[i] = x[i]`, `T.Cast("float32", near[i]) + y`.
+    After: `near = T.alloc_buffer(..., "float32")`, `near[i] = T.Cast("float32", x[i])`, `near[i] + y`.
+    """
+    wide: dict[tvm.ir.Var, tvm.ir.Var] = {}
+
+    def widen(block: SBlock) -> None:
+        for buffer in block.alloc_buffers:
+            if str(buffer.ty.dtype) == "bfloat16":
+                wide[buffer] = tirx.decl_buffer(buffer.ty.shape, "float32", buffer.name, scope=buffer.scope())
+
+    tvm_ffi.structural_walk(body, [(SBlock, widen)])
+    if not wide:
+        return body
+
+    def stored(store: tirx.BufferStore) -> tirx.BufferStore:
+        if store.buffer not in wide:
+            return store
+        return tirx.BufferStore(wide[store.buffer], store.value.astype("float32"), store.indices)
+
+    def loaded(load: TensorLoad) -> tirx.PrimExpr:
+        return wide[load.source][tuple(load.indices)].astype("bfloat16") if load.source in wide else load
+
+    def as_it_is(cast: tirx.Cast) -> tirx.PrimExpr:
+        is_load = isinstance(cast.value, tirx.Cast) and isinstance(cast.value.value, TensorLoad)
+        return cast.value.value if is_load and cast.value.value.source in wide.values() else cast
+
+    accesses = [(tirx.BufferStore, stored), (TensorLoad, loaded), (tirx.Cast, as_it_is)]
+    return substitute(tvm_ffi.structural_map(body, accesses), wide)  # in the regions of blocks
 
 
 def _rounded(cast: tirx.Cast) -> tirx.PrimExpr:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import tvm_ffi
 from tvm import tirx
+
+from .workload import ConvWorkload
 
 TWIN_TARGET = {"kind": "llvm", "opt-level": 0}
 """The target that serial twins are built for, without optimisation.
@@ -34,3 +38,23 @@ def serial_twin(func: tirx.PrimFunc) -> tirx.PrimFunc:
         return tirx.For(loop.loop_var, loop.min, loop.extent, loop.kind, loop.body, None, annotations)
 
     return tvm_ffi.structural_map(func, (tirx.For, serial))
+
+
+def of_sizes(func: tirx.PrimFunc, workload: ConvWorkload) -> tirx.PrimFunc:
+    """Return a function with the numbers of a workload for its open sizes."""
+    return with_shapes(func, workload.operands["x"][0], workload.operands["output"][0])
+
+
+def with_shapes(func: tirx.PrimFunc, x: Sequence[int], output: Sequence[int]) -> tirx.PrimFunc:
+    """Return a function with numbers for its open sizes: of serial twins without TVM makes no code for a CPU.
+
+    It estimates the size of a thread's memory, and where threads are loops this goes past 32 bits.
+    """
+    shapes = {"x": x, "output": output}
+    return func.specialize(
+        {
+            param: tirx.decl_buffer(shapes[name], param.ty.dtype, name, data_alignment=param.ty.data_alignment)
+            for param in func.params
+            if (name := param.name) in shapes
+        }
+    )

@@ -25,3 +25,8 @@ def substitute(node: Any, values: Mapping[tvm.ir.Var, Any]) -> Any:
 def evaluated(size: Any, values: Mapping[tvm.ir.Var, int]) -> int:
     """Return the number that an expression is with numbers for all of its variables."""
     return int(Analyzer().simplify(substitute(size, values)))
+
+
+def factors(product: Any) -> list[Any]:
+    """Return the factors of a product, the last one first."""
+    return [*factors(product.b), *factors(product.a)] if isinstance(product, tirx.Mul) else [product]

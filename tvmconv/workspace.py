@@ -6,43 +6,39 @@ TVM's own pool knows of neither. On a CPU TVM has a pool for each thread, whose 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from math import prod
-from typing import Any, NamedTuple
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import tvm
 import tvm_ffi
 from tvm import tirx
 from tvm.s_tir.stmt import SBlock, SBlockRealize
+from tvm.sym import Analyzer
 from tvm.tirx.analysis import undefined_vars
 
-from .compute.open_sizes import VARIABLES
+from .compute.open_sizes import COLUMNS, ROWS, VARIABLES
 from .substitution import evaluated
 from .targets import backend_of
+from .workload import ConvWorkload
 
 Spec = tuple[tuple[Any, ...], str]
 """The shape and dtype of an array."""
 
-
-class Growth(NamedTuple):
-    """The growth of an array with an open batch."""
-
-    axis: int
-    """The axis that is as many times as long as for a batch of one."""
-    most: int | None = None
-    """The largest batch that the array is used for, and grows to; None for one that is used for all."""
-
-    def images(self, batch: Any) -> Any:
-        """Return the number of images that the array has room for."""
-        if self.most is None:
-            return batch
-        return min(batch, self.most) if isinstance(batch, int) else tirx.min(batch, self.most)
+SYMBOLS: dict[str, Any] = {**VARIABLES, "rows": ROWS, "columns": COLUMNS}
+"""The variables of sizes that are known only when a kernel runs, by the names that `Workspace.parameters` has them by;
+"rows" and "columns" are those of the output."""
 
 
-Array = tuple[Spec, Growth | None]
-"""An array of a workspace for a batch of one, and its growth with an open batch."""
+def _least(*sizes: Any) -> Any:
+    return min(sizes) if all(isinstance(size, int) for size in sizes) else tirx.min(*sizes)
+
+
+FUNCTIONS: dict[str, Any] = {"__builtins__": {}, "T": SimpleNamespace(min=_least)}
+"""The names of functions in expressions of sizes as TVM writes them."""
 
 
 @dataclass(frozen=True)
@@ -51,34 +47,28 @@ class Workspace:
 
     nbytes: int
     """The bytes in all, without memory that single threads of a CPU take for their present task; where the batch is
-    open, those for a batch of one, and on a CPU without arrays whose size depends on an open height or width."""
-    parameters: tuple[tuple[tuple[int, ...], str], ...]
-    """The shape and dtype of each array that the kernel takes after its output: all on a GPU, none on a CPU. Where the
-    batch is open, they are those for a batch of one: `sized` has the others."""
-    growth: tuple[Growth | None, ...] = ()
-    """The growth of each array with an open batch, None for one that has none; nothing for a known batch."""
+    open, those for a batch of one, and without arrays whose size depends on an open height or width."""
+    parameters: tuple[tuple[tuple[int | str, ...], str], ...]
+    """The shape and dtype of each array that the kernel takes after its output: all on a GPU, none on a CPU. A length
+    that is known only when the kernel runs is an expression, such as "batch * 784"; a kernel for known sizes has none.
+    """
 
     @classmethod
-    def passed(cls, arrays: Iterable[Array]) -> Workspace:
-        """Return the workspace of arrays that a call passes, all of it."""
+    def passed(cls, arrays: Iterable[Spec]) -> Workspace:
+        """Return the workspace of arrays that a call passes, all of it; sizes may be expressions of TVM."""
         known = list(arrays)
-        nbytes = sum(prod(shape) * np.dtype(dtype).itemsize for (shape, dtype), _ in known)
-        growth = tuple(each for _, each in known)
-        return cls(nbytes, tuple(spec for spec, _ in known), growth if any(growth) else ())
+        parameters = tuple((tuple(map(_parameter, shape)), dtype) for shape, dtype in known)
+        return cls(_bytes_of_an_image(known), parameters)
 
-    @property
-    def arrays(self) -> tuple[Array, ...]:
-        """The arrays that a call passes."""
-        return tuple(zip(self.parameters, self.growth or (None,) * len(self.parameters), strict=True))
+    def sized(self, workload: ConvWorkload) -> tuple[Spec, ...]:
+        """Return the shape and dtype of each array for a workload, whose sizes may be expressions of TVM."""
+        rows, columns = workload.output_size
+        sizes = {name: getattr(workload, name) for name in VARIABLES}
+        return self.with_sizes({**sizes, "rows": rows, "columns": columns})
 
-    def sized(self, batch: Any) -> tuple[Spec, ...]:
-        """Return the shape and dtype of each array for a batch, which may be an expression of TVM."""
-
-        def grown(shape: tuple[int, ...], growth: Growth) -> tuple[Any, ...]:
-            before, length, behind = shape[: growth.axis], shape[growth.axis], shape[growth.axis + 1 :]
-            return *before, length * growth.images(batch), *behind
-
-        return tuple((grown(shape, growth) if growth else shape, dtype) for (shape, dtype), growth in self.arrays)
+    def with_sizes(self, sizes: Mapping[str, Any]) -> tuple[Spec, ...]:
+        """Return the shape and dtype of each array for sizes by the names of `SYMBOLS`."""
+        return tuple((tuple(_evaluated(size, sizes) for size in shape), dtype) for shape, dtype in self.parameters)
 
 
 NO_WORKSPACE = Workspace(0, ())
@@ -93,26 +83,33 @@ def take_out(func: tirx.PrimFunc, target: tvm.target.Target) -> tuple[tirx.PrimF
     """
     root = func.body.block
     taken = _shared(root)
-    workspace = Workspace.passed(_array(buffer) for buffer in taken if not _has_open_planes(buffer))
+    arrays = [(tuple(buffer.ty.shape), str(buffer.ty.dtype)) for buffer in taken]
     if not backend_of(target).workspace_is_passed:
-        return func, Workspace(workspace.nbytes, ())
+        return func, Workspace(_bytes_of_an_image(arrays), ())
     kept = [buffer for buffer in root.alloc_buffers if buffer not in taken]
     body = SBlockRealize([], True, SBlock([], [], [], root.name_hint, root.body, alloc_buffers=kept))
-    return tirx.PrimFunc([*func.params, *taken], body, func.ret_type, attrs=func.attrs), workspace
+    return tirx.PrimFunc([*func.params, *taken], body, func.ret_type, attrs=func.attrs), Workspace.passed(arrays)
 
 
-def _array(buffer: tvm.ir.Var) -> Array:
-    """Return what a call has to know of a buffer; one of its sizes may be a multiple of the batch."""
-    sizes = buffer.ty.shape
-    shape = tuple(evaluated(size, {VARIABLES["batch"]: 1}) for size in sizes)
-    growth = (Growth(place) for place, size in enumerate(sizes) if not isinstance(size, tirx.IntImm))
-    return (shape, str(buffer.ty.dtype)), next(growth, None)
+def _parameter(size: Any) -> int | str:
+    """Return a size of an array as a file can hold it."""
+    if isinstance(size, (int, tirx.IntImm)):
+        return int(size)
+    return str(str(Analyzer().simplify(size)))  # the inner one is of a class of TVM's own
 
 
-def _has_open_planes(buffer: tvm.ir.Var) -> bool:
-    """Return whether a buffer has a size that depends on more than the batch; only CPUs have kernels with such."""
-    variables = {var for size in buffer.ty.shape for var in undefined_vars(size)}
-    return not variables <= {VARIABLES["batch"]}
+def _evaluated(size: int | str, sizes: Mapping[str, Any]) -> Any:
+    return eval(size, FUNCTIONS, dict(sizes)) if isinstance(size, str) else size
+
+
+def _bytes_of_an_image(arrays: Iterable[Spec]) -> int:
+    """Return the bytes of arrays for a batch of one, of those with sizes that depend on nothing else."""
+    nbytes = 0
+    for shape, dtype in arrays:
+        if {var for size in shape if not isinstance(size, int) for var in undefined_vars(size)} <= {VARIABLES["batch"]}:
+            lengths = (size if isinstance(size, int) else evaluated(size, {VARIABLES["batch"]: 1}) for size in shape)
+            nbytes += prod(lengths) * np.dtype(dtype).itemsize
+    return nbytes
 
 
 def has_workspace(func: tirx.PrimFunc) -> bool:

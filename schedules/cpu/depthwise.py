@@ -20,7 +20,7 @@ from tvm import te
 from tvm.s_tir import Schedule
 
 from tvmconv import compute
-from tvmconv.dtypes import DTYPES, QUANTIZED
+from tvmconv.dtypes import DTYPES, NARROW, QUANTIZED
 from tvmconv.problem import Problem
 from tvmconv.targets.devices import cpu_of
 from tvmconv.workload import ConvWorkload, channel_block
@@ -280,16 +280,14 @@ def schedule(problem: Problem, config: Config, target: tvm.target.Target) -> Sch
         sch.vectorize(channel)
     elif config.over_channels:
         sch.transform_layout(pad, ("write", 0), lambda n, c, h, w: (n, c // lanes, h, w, c % lanes))
-    taps = None
-    if workload.dtype in QUANTIZED:
-        taps = sch.get_sblock("taps")
-    elif config.over_channels:
-        taps = sch.cache_read(accumulate, 1, "global")
-    if taps is not None:
-        sch.compute_at(taps, task, preserve_unit_loops=True)
     if config.over_channels:
+        if workload.dtype in QUANTIZED:
+            taps = sch.get_sblock("packed")
+        else:
+            taps = sch.cache_read(accumulate, 1, "global")
+            sch.compute_at(taps, task, preserve_unit_loops=True)
         sch.transform_layout(taps, ("write", 0), lambda c, m, r, s: (c // lanes, m, r, s, c % lanes))
-    elif sw > 1 or workload.itemsize < workload.sum_bytes:
+    elif sw > 1 or workload.dtype in NARROW:
         band = sch.get_loops(pad)[-4]
         if sch.can_decompose_padding(pad, band):  # copies without tests, so that LLVM makes vectors of each phase
             zeros = sch.decompose_padding(pad, band)

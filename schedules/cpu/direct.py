@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from math import prod
+from statistics import fmean
 
 import tvm
 from tvm import te
@@ -12,6 +13,7 @@ from tvm.s_tir import Schedule
 from tvmconv import compute
 from tvmconv.problem import Problem
 
+from ..open_sizes import samples
 from ..space import Space
 from ..template import Layouts
 from .machine import staged_bytes
@@ -89,8 +91,8 @@ def default_config(problem: Problem, target: tvm.target.Target) -> Config:
 
 
 def estimate(problem: Problem, config: Config, target: tvm.target.Target) -> float:
-    """Return the cycles that a core should take for an image."""
-    return cost(problem.workload, config, target)
+    """Return the cycles that a core should take for an image, in the mean of planes of any size where they are open."""
+    return fmean(cost(workload, config, target) for workload in samples(problem))
 
 
 def schedule(problem: Problem, config: Config, target: tvm.target.Target) -> Schedule:

@@ -10,8 +10,23 @@ from tvm.s_tir.stmt import SBlock, SBlockRealize
 from tvm.script import tirx as T  # noqa: N812
 from tvm.tirx import PrimFunc
 
-from tvmconv.compute.dot import as_factor
+from tvmconv.compute.dot import as_factor, as_term
 from tvmconv.targets import DotInstruction
+
+BFLOAT16 = "tvmconv_dot_bfloat16"
+BFLOAT16_CODE = f"""
+declare <16 x float> @llvm.x86.avx512bf16.dpbf16ps.512(<16 x float>, <32 x bfloat>, <32 x bfloat>)
+define internal <16 x float> @{BFLOAT16}(<16 x float> %sums, i32 %bits, <32 x i16> %second)
+    alwaysinline nounwind readnone "target-features"="+avx512f,+avx512bw,+avx512vl,+avx512bf16" {{
+  %lane = insertelement <16 x i32> undef, i32 %bits, i32 0
+  %lanes = shufflevector <16 x i32> %lane, <16 x i32> undef, <16 x i32> zeroinitializer
+  %a = bitcast <16 x i32> %lanes to <32 x bfloat>
+  %b = bitcast <32 x i16> %second to <32 x bfloat>
+  %result = call <16 x float> @llvm.x86.avx512bf16.dpbf16ps.512(<16 x float> %sums, <32 x bfloat> %a, <32 x bfloat> %b)
+  ret <16 x float> %result
+}}
+"""
+"""A function in LLVM's language for an instruction that takes bfloat16 vectors, which TVM would make float32 ones."""
 
 SIGNS = -0x7F7F7F80
 """The sign bits of four bytes."""
@@ -44,9 +59,9 @@ def _description(instruction: DotInstruction, dtype: str) -> PrimFunc:
             for i, j in T.grid(lanes, terms):
                 with T.sblock("dot"):
                     vi, vj = T.axis.remap("SR", [i, j])
-                    C[vi] = C[vi] + T.cast(as_factor(A[vj], dtype, instruction.first, 0), sums) * T.cast(
-                        B[vi, vj], sums
-                    )
+                    C[vi] = C[vi] + as_term(
+                        as_factor(A[vj], dtype, instruction.first, 0), instruction.first, sums
+                    ) * as_term(B[vi, vj], instruction.second, sums)
 
     return description
 
@@ -61,6 +76,8 @@ def _implementation(instruction: DotInstruction, description: PrimFunc, dtype: s
     )
     first = a.vload([0], f"{dtype}x{terms}")
     bits = tirx.reinterpret("int32", first)
+    if instruction.sums == "float32":
+        return _storing(description, tirx.call_pure_extern(sums.ty.dtype, BFLOAT16, sums, bits, second))
     if dtype != instruction.first:
         bits = bits ^ tirx.const(SIGNS, "int32")
     first = tirx.reinterpret(f"{instruction.first}x{lanes * terms}", tirx.Broadcast(bits, lanes))

@@ -6,6 +6,7 @@ The windows are laid out in a band for each task, beside the weight in the secon
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from statistics import fmean
 
 import tvm
 from tvm import te
@@ -13,7 +14,9 @@ from tvm.s_tir import Schedule
 
 from tvmconv import compute
 from tvmconv.problem import Problem
+from tvmconv.workload import ConvWorkload
 
+from ..open_sizes import samples
 from ..space import Space
 from ..template import Layouts
 from .machine import staged_bytes
@@ -87,9 +90,12 @@ def default_config(problem: Problem, target: tvm.target.Target) -> Config:
 
 def estimate(problem: Problem, config: Config, target: tvm.target.Target) -> float:
     """Return the cycles that a core should take for an image: those of `direct`, and of laying windows out."""
-    workload = problem.workload
-    windows = workload.in_channels * workload.output_size[0] * workload.padded_input[1] * workload.kernel[0]
-    return cost(workload, config, target) + COPY_CYCLES * windows
+
+    def cycles(workload: ConvWorkload) -> float:
+        windows = workload.in_channels * workload.output_size[0] * workload.padded_input[1] * workload.kernel[0]
+        return cost(workload, config, target) + COPY_CYCLES * windows
+
+    return fmean(map(cycles, samples(problem)))
 
 
 def schedule(problem: Problem, config: Config, target: tvm.target.Target) -> Schedule:

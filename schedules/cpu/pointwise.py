@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from math import prod
+from statistics import fmean
 
 import tvm
-from tvm import te
+from tvm import te, tirx
 from tvm.s_tir import Schedule
 
 from tvmconv import compute
@@ -19,6 +20,7 @@ from tvmconv.problem import Problem
 from tvmconv.targets.devices import Cpu, cpu_of
 from tvmconv.workload import ConvWorkload
 
+from ..open_sizes import samples
 from ..space import Space, ceil_div, named, tile_sizes, wasted
 from ..template import Layouts
 from .machine import MOST_LANES, PARALLEL_FLOPS, native_lanes, staged_bytes, vector_registers
@@ -28,7 +30,7 @@ VERSION = 1
 
 LAYOUTS = Layouts()
 
-OPEN_SIZES: tuple[str, ...] = ("batch",)
+OPEN_SIZES: tuple[str, ...] = ("batch", "height", "width")
 
 FEW_TILES = 4
 """The largest number of tiles of a task, where a plane is whole vectors."""
@@ -80,11 +82,12 @@ def space(problem: Problem, target: tvm.target.Target) -> Space[Config]:
         "parallel": (True, False),
     }
     default = default_config(problem, target)
-    return Space(default, LEAST, knobs, constraints(workload, target), heuristics(workload, target))
+    return Space(default, LEAST, knobs, constraints(problem, target), heuristics(problem, target))
 
 
-def constraints(workload: ConvWorkload, target: tvm.target.Target) -> dict[str, Callable[[Config], bool]]:
+def constraints(problem: Problem, target: tvm.target.Target) -> dict[str, Callable[[Config], bool]]:
     """Return the tests that a configuration must pass, by name."""
+    workload = problem.workload
 
     def one_vector(config: Config) -> bool:
         return config.vector <= min(native_lanes(target), prod(workload.output_size))
@@ -93,22 +96,27 @@ def constraints(workload: ConvWorkload, target: tvm.target.Target) -> dict[str, 
         return config.vectors * (config.block + 1) + 1 <= vector_registers(target)
 
     def waste(config: Config) -> bool:
-        pixels = config.vector * config.vectors * config.tiles
-        return wasted(prod(workload.output_size), pixels) <= 2 and config.block <= max(8, 2 * workload.multiplier)
+        little = wasted(prod(workload.output_size), computed_together(problem, config)) <= 2
+        return little and config.block <= max(8, 2 * workload.multiplier)
 
     return named(one_vector, registers, waste)
 
 
-def heuristics(workload: ConvWorkload, target: tvm.target.Target) -> dict[str, Callable[[Config], bool]]:
+def computed_together(problem: Problem, config: Config) -> int:
+    """Return the number of pixels that planes are computed in whole multiples of: a task's, or a tile's if open."""
+    return config.vector * config.vectors * (1 if problem.has_open_planes else config.tiles)
+
+
+def heuristics(problem: Problem, target: tvm.target.Target) -> dict[str, Callable[[Config], bool]]:
     """Return tests that select legal configurations worth building, by name."""
-    plane, cpu = prod(workload.output_size), cpu_of(target)
+    workload, cpu = problem.workload, cpu_of(target)
 
     def enough_sums(config: Config) -> bool:
         return config.vectors * config.block >= cpu.fma_units * cpu.fma_latency
 
     def little_waste(config: Config) -> bool:
-        pixels = config.vector * config.vectors * config.tiles
-        return wasted(plane, pixels) <= 1.3 and wasted(workload.multiplier, config.block) <= 1.3
+        pixels = wasted(prod(workload.output_size), computed_together(problem, config))
+        return pixels <= 1.3 and wasted(workload.multiplier, config.block) <= 1.3
 
     def threads_for_work(config: Config) -> bool:
         return config.parallel == (workload.flops >= PARALLEL_FLOPS)
@@ -130,7 +138,9 @@ def default_config(problem: Problem, target: tvm.target.Target) -> Config:
         # Where a plane has a part of a vector at its end, the loop over all its tiles has a copy for the last. Else a
         # task is a few tiles, which read what is still in the first cache and store more than a line of each channel.
         tiles = ceil_div(plane, vectors * lanes)
-        if plane % lanes == 0:
+        if problem.has_open_planes:
+            tiles = FEW_TILES
+        elif plane % lanes == 0:
             tiles = max(each for each in range(1, FEW_TILES + 1) if wasted(tiles, each) <= 1.02)
         return Config(vectors, lanes, block, tiles, parallel)
 
@@ -139,8 +149,8 @@ def default_config(problem: Problem, target: tvm.target.Target) -> Config:
 
 
 def estimate(problem: Problem, config: Config, target: tvm.target.Target) -> float:
-    """Return the cycles that a core should take for an image."""
-    return cycles(problem.workload, config, cpu_of(target))
+    """Return the cycles that a core should take for an image, in the mean of planes of any size where they are open."""
+    return fmean(cycles(workload, config, cpu_of(target)) for workload in samples(problem))
 
 
 def cycles(workload: ConvWorkload, config: Config, cpu: Cpu) -> float:
@@ -153,28 +163,48 @@ def cycles(workload: ConvWorkload, config: Config, cpu: Cpu) -> float:
 
 
 def schedule(problem: Problem, config: Config, target: tvm.target.Target) -> Schedule:
-    """Schedule the workload's computation; the config must be legal."""
-    workload = compute.with_open_sizes(problem)
+    """Schedule the workload's computation; the config must be legal.
+
+    For planes whose size is known only when the kernel runs there is a function beside "main" for each kind of planes
+    that are smaller than its tile: `lowering.pixel_tiles` joins them.
+    """
+    if not problem.has_open_planes:
+        return _schedule(problem, config)
+    smaller = [replace(config, vectors=1), replace(config, vectors=1, vector=1)]
+    functions = {f"of_{each.vectors}x{each.vector}": _function(problem, each) for each in smaller if each != config}
+    return Schedule(tvm.IRModule({"main": _function(problem, config), **functions}))
+
+
+def _function(problem: Problem, config: Config) -> tirx.PrimFunc:
+    return _schedule(problem, config).mod["main"]
+
+
+def _schedule(problem: Problem, config: Config) -> Schedule:
+    """Schedule the computation; of a plane whose size is known only when the kernel runs, for tiles of pixels."""
+    workload, lanes, in_rows = compute.with_open_sizes(problem), config.vector, problem.has_open_planes
     # Step 1. A task is a band of a plane's pixels, for a block of channels: consecutive ones share their pixels
-    lanes, plane = config.vector, prod(workload.output_size)
-    function = compute.pointwise(workload, config.block, config.vectors * config.tiles, lanes)
-    sch = Schedule(te.create_prim_func(function))
+    vectors = config.vectors if in_rows else config.vectors * config.tiles
+    sch = Schedule(te.create_prim_func(compute.pointwise(workload, config.block, vectors, lanes)))
     packed, accumulate, output = (sch.get_sblock(name) for name in ("packed", "pointwise", "output"))
     sch.compute_inline(sch.get_sblock("pixels"))
     if workload.groups > 1:
         sch.reverse_compute_inline(output)
         output = sch.get_sblock("groups")
-    n, *group, k, _, p = sch.get_loops(output)
+    n, *group, k, row, p = sch.get_loops(output)
     kb, ki = sch.split(k, [None, config.block])
     kb = sch.fuse(*group, kb)
-    if config.vectors * config.tiles * lanes < plane:
+    if in_rows:
+        pb, po = sch.split(row, [None, config.tiles])
+        pi, vector = sch.split(p, [None, lanes])
+        bands = [pb]
+    elif vectors * lanes < prod(workload.output_size):
         pb, po, pi, vector = sch.split(p, [None, config.tiles, config.vectors, lanes])
-        sch.reorder(n, pb, kb, po, ki, pi, vector)
-        task = sch.fuse(n, pb, kb)
+        bands = [pb]
     else:
         po, pi, vector = sch.split(p, [None, config.vectors, lanes])
-        sch.reorder(n, kb, po, ki, pi, vector)
-        task = sch.fuse(n, kb)
+        bands = []
+    sch.reorder(n, *bands, kb, po, ki, pi, vector)
+    task = sch.fuse(n, *bands, kb)
     block = sch.get_loops(packed)[0]
     if config.parallel:
         sch.parallel(task)
@@ -182,14 +212,15 @@ def schedule(problem: Problem, config: Config, target: tvm.target.Target) -> Sch
 
     # Step 2. Sum a tile in registers, and store it
     sch.compute_at(accumulate, po, preserve_unit_loops=True)
-    sch.annotate(po, "pragma_loop_partition_hint", True)  # only the last tile tests where the plane ends
-    sums = sch.get_loops(accumulate)[-4:]
-    sch.reorder(sums[3], *sums[:3])
-    for loop in (ki, pi, *sums[:2]):
+    if not in_rows:
+        sch.annotate(po, "pragma_loop_partition_hint", True)  # only the last tile tests where the plane ends
+    *sums, c = sch.get_loops(accumulate)[-5:]
+    sch.reorder(c, *sums)
+    for loop in (ki, pi, *sums[:3]):
         sch.unroll(loop)
-    for loop in (vector, sums[2]):
+    for loop in (vector, sums[3]):
         sch.vectorize(loop)
-    sch.decompose_reduction(accumulate, sums[3])
+    sch.decompose_reduction(accumulate, c)
     return sch
 
 

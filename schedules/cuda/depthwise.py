@@ -40,7 +40,7 @@ VERSION = 1
 
 LAYOUTS = Layouts()
 
-OPEN_SIZES: tuple[str, ...] = ("batch",)
+OPEN_SIZES: tuple[str, ...] = ("batch", "height", "width")
 
 
 def schedule(problem: Problem, config: Config, target: tvm.target.Target) -> Schedule:
@@ -50,8 +50,9 @@ def schedule(problem: Problem, config: Config, target: tvm.target.Target) -> Sch
     lanes = 1 if config.flat else config.load
     sch = Schedule(te.create_prim_func(compute.depthwise(compute.with_open_sizes(problem), tile, lanes)))
     pad, accumulate, output = (sch.get_sblock(name) for name in ("pad", "depthwise", "output"))
-    operands = range(1, len(sch.get(output).reads))
-    vectors = [sch.cache_read(output, operand, "local") for operand in operands]
+    # Of an open plane TVM cannot tell how much of the residual, the last operand, a tile reads.
+    end = len(sch.get(output).reads) - (problem.has_open_planes and problem.workload.epilogue.residual)
+    vectors = [sch.cache_read(output, operand, "local") for operand in range(1, end)]
     copies = (sch.cache_read(pad, 0, "shared"), sch.cache_write(output, 0, "shared")) if config.flat else None
 
     # Step 1. Tile the output: blocks, vthreads (strided), threads, then what a thread owns
@@ -60,8 +61,12 @@ def schedule(problem: Problem, config: Config, target: tvm.target.Target) -> Sch
     by, vy, ty, yi = sch.split(y, [None, config.vthreads_y, config.threads_y, config.thread_y])
     bx, vx, tx, xi = sch.split(x, [None, config.vthreads_x, config.threads_x, config.thread_x])
     sch.reorder(n, bk, by, bx, vy, vx, tz, ty, tx, ki, yi, xi)
-    block = sch.fuse(n, bk, by, bx)  # only blockIdx.x is wide enough for every batch and channel count
-    sch.bind(block, "blockIdx.x")
+    # Only blockIdx.x is wide enough for every batch and channel count. A number of tiles that is known only when the
+    # kernel runs has an axis of its own: TVM cannot tell what a block stages where its place comes from a division.
+    axes = (sch.fuse(n, bk), by, bx) if problem.has_open_planes else (sch.fuse(n, bk, by, bx),)
+    for axis, name in zip(axes, ("blockIdx.x", "blockIdx.y", "blockIdx.z"), strict=False):
+        sch.bind(axis, name)
+    block = axes[-1]
     sch.bind(vy, "vthread.y")
     sch.bind(vx, "vthread.x")
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
+from itertools import product
 from math import prod
+from statistics import fmean
 from typing import Any
 
 import tvm
@@ -14,6 +16,7 @@ from tvmconv.problem import Problem
 from tvmconv.targets.devices import H100, Gpu, gpu_of
 from tvmconv.workload import ConvWorkload
 
+from ..open_sizes import samples
 from ..space import Space, ceil_div, named, wasted
 from .depthwise_tiles import (
     LEAST,
@@ -36,6 +39,9 @@ NARROW = 8
 
 WASTE = 1.15
 """The largest ratio of computed to wanted outputs at the bottom of a plane in the default configuration."""
+
+ANY_WASTE = 1.25
+"""The largest mean ratio of computed to wanted outputs on planes of any size, if any of its kind has one so small."""
 
 
 def obstacle(problem: Problem, target: tvm.target.Target) -> str | None:
@@ -92,7 +98,7 @@ def space(problem: Problem, target: tvm.target.Target) -> Space[Config]:
     values: dict[str, tuple[Any, ...]] = {
         name: tuple(sorted({*several, getattr(default, name)})) for name, several in knobs.items()
     }
-    return Space(default, LEAST, values, constraints(workload, target), heuristics(workload, gpu_of(target)))
+    return Space(default, LEAST, values, constraints(problem, target), heuristics(workload, gpu_of(target)))
 
 
 def heuristics(workload: ConvWorkload, gpu: Gpu) -> dict[str, Callable[[Config], bool]]:
@@ -150,16 +156,29 @@ def default_config(problem: Problem, target: tvm.target.Target) -> Config:
     plane; all outputs of a channel in one thread. Planes too narrow for that go through shared memory as they lie. So
     does the tile of a window too large for registers, and one too large for both is read through the cache.
     """
-    workload = problem.workload
-    checks = constraints(workload, target).values()
-    for config in _candidates(workload, gpu_of(target)):
-        if all(holds(config) for holds in checks):
-            return config
-    raise NoValidConfigurationError(f"{workload}: no configuration is legal on {target}")
+    checks = constraints(problem, target).values()
+    legal = (config for config in _candidates(problem, gpu_of(target)) if all(holds(config) for holds in checks))
+    if (best := next(legal, None)) is None:
+        raise NoValidConfigurationError(f"{problem}: no configuration is legal on {target}")
+    if not problem.has_open_planes:
+        return best
+    alike = [
+        best,
+        *(config for config in legal if (config.unroll, config.shared_input) == (best.unroll, best.shared_input)),
+    ]
+    wastes = {config: mean_waste(problem, config) for config in alike}
+    return next((config for config in alike if wastes[config] <= ANY_WASTE), min(alike, key=wastes.__getitem__))
 
 
-def _candidates(workload: ConvWorkload, gpu: Gpu) -> Iterator[Config]:
+def mean_waste(problem: Problem, config: Config) -> float:
+    """Return the outputs that whole tiles compute, as a multiple of those wanted, in the mean of planes of any size."""
+    tile = config.block_y, config.block_x
+    return fmean(prod(map(wasted, each.output_size, tile)) for each in samples(problem))
+
+
+def _candidates(problem: Problem, gpu: Gpu) -> Iterator[Config]:
     """Yield configurations for the default, the best first; not all are legal."""
+    workload = problem.workload
     height, width = workload.output_size
     m, share = workload.multiplier, prod(workload.output_shape) // full_gpu_threads(gpu)
     if width <= NARROW:
@@ -174,9 +193,10 @@ def _candidates(workload: ConvWorkload, gpu: Gpu) -> Iterator[Config]:
     ways = ((False, 2, 4), (True, 2, 1), (True, 1, 1), (False, 2, 1), (True, 0, 1), (False, 0, 1))
     for shared, unroll, least in ways:
         for columns in (n for n in (4, 2, 1) if n <= widest and width % n == 0):
-            threads_x = _threads(ceil_div(width, columns))
             heights = [n for n in range(1, 9) if least <= n * columns <= most and wasted(height, n) <= WASTE]
-            for rows in reversed(heights or [1]):
+            most_threads = _threads(ceil_div(width, columns))
+            threads = (64, 32, 16, 8) if "width" in problem.open_sizes else (most_threads,)
+            for rows, threads_x in product(reversed(heights or [1]), threads):
                 steps = ceil_div(height, rows)
                 threads_y = ceil_div(steps, ceil_div(steps, max(1, BLOCK_THREADS // threads_x)))
                 siblings = m if m <= 4 and m * rows * columns <= 32 else 1

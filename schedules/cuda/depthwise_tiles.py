@@ -12,6 +12,7 @@ from typing import ClassVar
 
 import tvm
 
+from tvmconv.problem import Problem
 from tvmconv.workload import ConvWorkload
 
 from ..space import ceil_div, divisors, named, wasted
@@ -83,8 +84,9 @@ LEAST = Config(
 )
 
 
-def constraints(workload: ConvWorkload, target: tvm.target.Target) -> dict[str, Callable[[Config], bool]]:
+def constraints(problem: Problem, target: tvm.target.Target) -> dict[str, Callable[[Config], bool]]:
     """Return the tests that a configuration must pass, by name."""
+    workload, any_width = problem.workload, "width" in problem.open_sizes
     max_threads = int(target.attrs["max_threads_per_block"])
     max_shared = int(target.attrs["max_shared_memory_per_block"])
     height, width = workload.output_size
@@ -94,12 +96,12 @@ def constraints(workload: ConvWorkload, target: tvm.target.Target) -> dict[str, 
 
     def whole_vectors(config: Config) -> bool:
         own = config.flat or config.thread_x % config.store == 0
-        return config.store in (1, 2, 4) and own and width % config.store == 0
+        whole = config.store == 1 if any_width else width % config.store == 0
+        return config.store in (1, 2, 4) and own and whole
 
     def whole_loads(config: Config) -> bool:
-        return (
-            config.load in (1, 2, 4, 8) and workload.width % config.load == 0 and config.load * workload.itemsize <= 16
-        )
+        whole = config.load == 1 if any_width else workload.width % config.load == 0
+        return config.load in (1, 2, 4, 8) and whole and config.load * workload.itemsize <= 16
 
     def aligned_loads(config: Config) -> bool:
         """Return whether staged elements begin at a whole load, whatever thread or block stages them."""
@@ -114,12 +116,12 @@ def constraints(workload: ConvWorkload, target: tvm.target.Target) -> dict[str, 
 
         With vthreads TVM's kernels are wrong on a GPU, though not their serial twins.
         """
-        whole = config.block_y >= height and config.block_x >= width
+        whole = config.block_y >= height and config.block_x >= width and not problem.has_open_planes
         window = config.unroll == 2 and not config.shared_input
         return not config.flat or (whole and window and config.vthreads_y == config.vthreads_x == 1)
 
     def waste(config: Config) -> bool:
-        return wasted(height, config.block_y) * wasted(width, config.block_x) <= 2
+        return problem.has_open_planes or wasted(height, config.block_y) * wasted(width, config.block_x) <= 2
 
     def threads(config: Config) -> bool:
         return config.threads <= max_threads and config.threads_z <= 64

@@ -37,7 +37,7 @@ VERSION = 2
 
 LAYOUTS = Layouts()
 
-OPEN_SIZES: tuple[str, ...] = ("batch",)
+OPEN_SIZES: tuple[str, ...] = ("batch", "height", "width")
 
 
 @dataclass(frozen=True)

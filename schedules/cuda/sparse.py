@@ -41,12 +41,12 @@ VERSION = 1
 
 LAYOUTS = Layouts()
 
-OPEN_SIZES: tuple[str, ...] = ()
+OPEN_SIZES: tuple[str, ...] = ("batch",)
 
 
 def schedule(problem: Problem, config: Config, target: tvm.target.Target) -> Schedule:
     """Schedule the workload's computation with all output channels in a thread; the config must be legal."""
-    workload = problem.workload
+    workload = compute.with_open_sizes(problem)
     # Step 0. The computation, rounded up to whole tiles
     sch = Schedule(te.create_prim_func(compute.sparse(workload, config.tile)))
     pad, accumulate, output = (sch.get_sblock(name) for name in ("pad", "sparse", "output"))

@@ -168,14 +168,13 @@ def ablations(config: Config) -> dict[str, Config]:
 
 def space(problem: Problem, target: tvm.target.Target) -> Space[Config]:
     """Return the configurations worth trying for a workload and a share of non-zeros, legal on the target."""
-    workload = problem.workload
-    return Space(
-        default_config(problem, target), LEAST, knobs(workload), constraints(workload, target), heuristics(problem)
-    )
+    checks = constraints(problem, target)
+    return Space(default_config(problem, target), LEAST, knobs(problem), checks, heuristics(problem))
 
 
-def knobs(workload: ConvWorkload) -> dict[str, tuple[int, ...]]:
+def knobs(problem: Problem) -> dict[str, tuple[int, ...]]:
     """Return the values of each knob that are worth trying."""
+    workload = problem.workload
     height, width = workload.output_size
 
     def few_tiles(extent: int, least: int, most: int) -> tuple[int, ...]:
@@ -185,7 +184,7 @@ def knobs(workload: ConvWorkload) -> dict[str, tuple[int, ...]]:
         "block_m": tuple(
             sorted({ceil_div(workload.out_channels, parts) for parts in (1, 2, 3, 4, 5, 8, 10, 16, 32, 64)})
         ),
-        "images": divisors(workload.batch, 8) if height * width <= 256 else (1,),
+        "images": divisors(workload.batch, 8) if height * width <= 256 and not problem.open_sizes else (1,),
         "threads_y": few_tiles(height, 1, 32),
         "threads_x": few_tiles(width, min(width, 8), 256) + ((WARP,) if height * width < WARP else ()),
         "thread_y": (1, 2, 4),
@@ -219,9 +218,9 @@ def heuristics(problem: Problem) -> dict[str, Callable[[Config], bool]]:
 def default_config(problem: Problem, target: tvm.target.Target) -> Config:
     """Return the configuration that should be the fastest for a share of non-zeros."""
     workload, gpu = problem.workload, gpu_of(target)
-    legal = constraints(workload, target).values()
+    legal = constraints(problem, target).values()
     for checks in ((*heuristics(problem).values(), *legal), tuple(legal)):
-        every = (Config(*values) for values in product(*knobs(workload).values()))
+        every = (Config(*values) for values in product(*knobs(problem).values()))
         found = [config for config in every if all(holds(config) for holds in checks)]
         if found:
             return min(found, key=lambda config: clocks(workload, config, gpu, problem.density))

@@ -9,6 +9,7 @@ from typing import ClassVar
 
 import tvm
 
+from tvmconv.problem import Problem
 from tvmconv.workload import ConvWorkload
 
 from ..space import ceil_div, ceil_to, named, wasted
@@ -70,8 +71,9 @@ class Config:
 LEAST = Config(1, 1, 1, 1, 1, 1, 1, num_stages=1)
 
 
-def constraints(workload: ConvWorkload, target: tvm.target.Target) -> dict[str, Callable[[Config], bool]]:
+def constraints(problem: Problem, target: tvm.target.Target) -> dict[str, Callable[[Config], bool]]:
     """Return the tests that a configuration must pass, by name."""
+    workload = problem.workload
     max_threads = int(target.attrs["max_threads_per_block"])
     max_shared = int(target.attrs["max_shared_memory_per_block"])
 
@@ -87,10 +89,11 @@ def constraints(workload: ConvWorkload, target: tvm.target.Target) -> dict[str, 
     def whole_blocks(config: Config) -> bool:
         """Return whether a block's tiles end with a row of tiles, or such rows with an image.
 
-        Else no loops number them.
+        Else no loops number them. Of an open batch all of them are of one image.
         """
         left = config.tiles
-        for extent in reversed(grid_of_tiles(workload, config)):
+        images, down, across = grid_of_tiles(workload, config)
+        for extent in (across, down, 1 if problem.open_sizes else images):
             common = gcd(left, extent)
             left //= common
             if common < extent:
@@ -98,7 +101,7 @@ def constraints(workload: ConvWorkload, target: tvm.target.Target) -> dict[str, 
         return left == 1
 
     def whole_images(config: Config) -> bool:
-        return workload.batch % config.images == 0
+        return config.images == 1 if problem.open_sizes else workload.batch % config.images == 0
 
     def threads(config: Config) -> bool:
         return config.threads <= max_threads

@@ -28,7 +28,6 @@ from tvmconv.annotations import COPY, MIN_BLOCKS, PRODUCT, RING
 from tvmconv.compute.tensor_gemm import copied_elements, depth, lays_out_weight
 from tvmconv.dtypes import DTYPES
 from tvmconv.problem import Problem
-from tvmconv.workload import ConvWorkload
 
 from ..template import Layouts
 from .gemm_schedule import COPY_THREADS, begin, spread_over_grid
@@ -57,7 +56,7 @@ VERSION = 1
 
 LAYOUTS = Layouts(x=("NHWC", "NCHW"), w=("KRSC", "KCRS"), output=("NHWC", "NCHW"), dtypes=DTYPES)
 
-OPEN_SIZES: tuple[str, ...] = ("batch",)
+OPEN_SIZES: tuple[str, ...] = ("batch", "height", "width")
 
 
 def schedule(problem: Problem, config: Config, target: tvm.target.Target) -> Schedule:
@@ -128,7 +127,7 @@ def schedule(problem: Problem, config: Config, target: tvm.target.Target) -> Sch
         spread_over_grid(sch, sch.get_sblock("packed"))
     stages = [sch.get(block).name_hint for block in sch.get_child_blocks(sch.get_sblock("root"))]
     if "image" in stages:  # TVM leaves it out where all that is read is padding
-        _lay_out_image(sch, workload)
+        _lay_out_image(sch, problem)
     if "offsets" in stages:
         _add_up_offsets(sch)
     return sch
@@ -142,14 +141,17 @@ def _add_up_offsets(sch: Schedule) -> None:
     sch.bind(lane, "threadIdx.x")
 
 
-def _lay_out_image(sch: Schedule, workload: ConvWorkload) -> None:
+def _lay_out_image(sch: Schedule, problem: Problem) -> None:
     """Make the input's layout a kernel of its own, in which neighbouring threads read neighbouring pixels."""
+    workload = problem.workload
     n, h, v, c = sch.get_loops(sch.get_sblock("image"))
     co, ci, lane = sch.split(c, [None, copied_elements(workload) // VECTOR, VECTOR])
-    pixels, thread = sch.split(sch.fuse(n, h, v), [None, COPY_THREADS])
-    sch.reorder(pixels, co, thread, ci, lane)
+    # TVM cannot divide by the size of a plane of an open height with its padding.
+    images, plane = ([n], [h, v]) if problem.has_open_planes else ([], [n, h, v])
+    pixels, thread = sch.split(sch.fuse(*plane), [None, COPY_THREADS])
+    sch.reorder(*images, pixels, co, thread, ci, lane)
     sch.unroll(ci)
-    sch.bind(sch.fuse(pixels, co), "blockIdx.x")
+    sch.bind(sch.fuse(*images, pixels, co), "blockIdx.x")
     sch.bind(thread, "threadIdx.x")
     if depth(workload) == workload.w_shape[1]:
         sch.vectorize(lane)

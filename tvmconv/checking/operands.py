@@ -9,6 +9,7 @@ from math import prod
 
 import msgspec
 import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
 
 from ..compute import conv2d_reference, to_logical
 from ..compute.epilogue import rounded_reference
@@ -109,7 +110,10 @@ class Expected:
             self._reference = np.asarray(row.definition(Float64(), y, *values))
             own = np.maximum(np.abs(self._reference), steepest * np.minimum(np.abs(y), 1))
         magnitudes = {name: np.abs(each.astype(np.float64)) for name, each in inputs.items()}
-        self._magnitude = steepest * finished(plain, largest, **magnitudes)
+        self._magnitude = self._nearby = steepest * finished(plain, largest, **magnitudes)
+        if not workload.is_depthwise and workload.kernel != (1, 1) and workload.storage.bounds is None:
+            nearby = _largest_nearby(largest, problem.promise.nearby)
+            self._nearby = steepest * finished(plain, nearby, **magnitudes)
         self._evaluation = row.roundings * FLOAT32_UNIT * own
         self._rounded = NOT_ROUNDED
         if unit := problem.promise.operand_unit:
@@ -124,11 +128,20 @@ class Expected:
         """Assert that `got` is close to it; for `rounding` see `assert_close`."""
         output, workload = self._workload.output_storage, self._workload
         if output.bounds is None:
-            assert_close(got, self._reference, self._magnitude, self._terms, rounding, self._evaluation, self._rounded)
+            assert_close(got, self._reference, self._nearby, self._terms, rounding, self._evaluation, self._rounded)
             return
         error = ((self._terms + 4) * FLOAT32_UNIT + rounding) * self._magnitude + self._evaluation
         exact = output.name == workload.storage.sums
         assert_rounded(got, self._reference, 0.0 if exact else error, partial(rounded_reference, workload=workload))
+
+
+def _largest_nearby(sums: np.ndarray, reach: int) -> np.ndarray:
+    """Return the largest of the sums (N, K, H, W) within so many rows and columns of each."""
+    for axis in (2, 3):
+        width = [(0, 0)] * axis + [(reach, reach)] + [(0, 0)] * (3 - axis)
+        padded = np.pad(sums, width)
+        sums = sliding_window_view(padded, 2 * reach + 1, axis).max(-1)
+    return sums
 
 
 def _rounded(workload: ConvWorkload, inputs: dict[str, np.ndarray], unit: float, steepest: float) -> Rounded:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from math import nan
 from pathlib import Path
 from statistics import median
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from ..network import Network, TensorSpec
     from ..operator import Operator
+    from ..problem import Problem
     from ..verify import Array
 
 LIBRARY = b"\x7fELF"
@@ -144,13 +145,26 @@ def load_network(file: Path, target: str | None, verify: str | None, shapes: Sha
 
 
 def signature(network: Network | Operator) -> tuple[Sequence[TensorSpec], Sequence[TensorSpec]]:
-    """Return the inputs and the outputs in order."""
+    """Return the inputs and the outputs in order; the sizes that an operator leaves open have names."""
     from ..network import Network, TensorSpec
 
     if isinstance(network, Network):
         return network.inputs, network.outputs
     specs = [TensorSpec(name, shape, dtype) for name, (shape, dtype) in network.workload.operands.items()]
-    return specs[:-1], specs[-1:]
+    inputs = [replace(spec, shape=open_shape(spec, network.problem)) for spec in specs[:-1]]
+    return inputs, specs[-1:]
+
+
+def open_shape(spec: TensorSpec, problem: Problem) -> tuple[int | str, ...]:
+    """Return the shape of an operator's input, with names for open sizes; planes of a residual are those of outputs."""
+    layouts = {"x": problem.workload.x_layout, "residual": problem.workload.output_layout}
+    if spec.name not in layouts:
+        return spec.shape
+    row, column = layouts[spec.name].spatial
+    planes = "" if spec.name == "x" else "output "
+    places = {"batch": (0, "batch"), "height": (row, f"{planes}height"), "width": (column, f"{planes}width")}
+    names = dict(places[size] for size in problem.open_sizes)
+    return tuple(names.get(axis, size) for axis, size in enumerate(spec.shape))
 
 
 def measure(call: Callable[[], object], device: tvm.runtime.Device, repeat: int, number: int) -> list[float]:

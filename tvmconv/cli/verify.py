@@ -33,6 +33,7 @@ QUIET_SECONDS = 10.0
 @click.option("--seed", type=click.IntRange(min=0), default=0, help="The seed of the convolutions.")
 @click.option("--serial-twin", "twin", is_flag=True, help="Run CUDA kernels on the CPU, their threads one by one.")
 @click.option("--bounds", is_flag=True, help="On a CPU: turn each access past an array into a crash.")
+@click.option("--open", "opened", is_flag=True, help="Leave sizes open in all convolutions, not in some.")
 @click.option("--case", metavar="JSON", help="Try this case alone, from the line that a failure prints.")
 @click.option(
     "--timeout", type=Seconds(), default=300.0, help="The seconds that one convolution may take: twins are slow."
@@ -45,6 +46,7 @@ def verify(
     seed: int,
     twin: bool,
     bounds: bool,
+    opened: bool,
     case: str | None,
     timeout: float,
     parallel: int | None,
@@ -54,9 +56,9 @@ def verify(
 
     Depthwise, grouped and dense ones of any stride, dilation, padding, dtype and epilogue, by each algorithm that the
     target has, and with sparse weights compiled in, in default and in random configurations. Some kernels are for any
-    batch, and tried with three. Kernels for another kind of CPU than this machine's run in QEMU. Each failure prints
-    the command that tries it alone. A kernel that crashes or hangs is one, and ends nothing. The exit code is 5 if
-    there are any.
+    batch, height or width, and tried with three: the least there is, one more than the kernel is chosen for, and three
+    more. Kernels for another kind of CPU than this machine's run in QEMU. Each failure prints the command that tries it
+    alone. A kernel that crashes or hangs is one, and ends nothing. The exit code is 5 if there are any.
     """
     from ..targets import backend_of, cross_triple, device_of, resolve_target
     from ..testing.conformance import How, conformance
@@ -76,7 +78,7 @@ def verify(
         require_emulator(triple)
     elif not twin:
         device_of(resolved)
-    how = How(str(resolved), twin, bounds)
+    how = How(str(resolved), twin, bounds, opened)
     given = read_case(case) if case is not None else None
     sources: list[int | Trial] = list(range(count)) if given is None else [given]
     jobs = min(len(sources), parallel or usable_cpus())

@@ -12,9 +12,11 @@ from .reference import conv2d_reference, from_logical, to_logical
 from .sparse import sparse
 from .sparse_rows import band_pitch, sparse_rows
 from .tensor_gemm import tensor_gemm
+from .winograd import WinogradTile, winograd
 
 __all__ = [
     "FragmentTile",
+    "WinogradTile",
     "band_pitch",
     "conv2d_reference",
     "depthwise",
@@ -28,6 +30,7 @@ __all__ = [
     "sparse_rows",
     "tensor_gemm",
     "to_logical",
+    "winograd",
     "with_open_sizes",
     "with_sizes",
 ]

@@ -29,7 +29,7 @@ def depthwise(workload: ConvWorkload, tile: tuple[int, int] = (1, 1), lanes: int
 
     Returns the operands in the order of `workload.operands`: x (N, C, H, W), w (C, M, R, S), what the epilogue
     reads, and the output (N, K, Ho, Wo), x and output in the workload's layouts. Products are summed in float32.
-    Integers are in the type that `exact_type` says: x in "pad", less its zero point, and w in a stage "taps".
+    Integers are in the type that `exact_type` says: x in "pad", less its zero point, and w in a stage "packed".
 
     `tile` rounds the rows and columns of "depthwise" up to whole tiles, so that a schedule that computes tile by tile
     needs no bounds test in its inner loops; the input reads as zero there, and "output" leaves the surplus out.
@@ -42,7 +42,7 @@ def depthwise(workload: ConvWorkload, tile: tuple[int, int] = (1, 1), lanes: int
     operands = epilogue_operands(workload)
     rounded = tuple(in_tiles(size, step) for size, step in zip(workload.output_size, tile, strict=True))
     padded, surplus = padded_input(x, workload, (rounded[0], rounded[1]), lanes, exact)
-    taps = te.compute(w.shape, lambda *place: w[place].astype(exact), name="taps") if exact else w
+    taps = te.compute(w.shape, lambda *place: w[place].astype(exact), name="packed") if exact else w
     (sh, sw), (dh, dw), m, layout = workload.stride, workload.dilation, workload.multiplier, workload.x_layout
     r = te.reduce_axis((0, workload.kernel[0]), name="r")
     s = te.reduce_axis((0, workload.kernel[1]), name="s")

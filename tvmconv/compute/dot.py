@@ -1,4 +1,4 @@
-"""Direct convolution of integers, as sums of products of a few neighbouring input channels at a time.
+"""Direct convolution of integers or bfloat16 numbers, as sums of products of a few neighbouring channels at a time.
 
 c runs over the C / groups input channels of the group that k belongs to, filled up to whole instructions with zeros:
 `O[n, k, h, w] = sum over c, r, s of X[n, c, h*sh + r*dh, w*sw + s*dw] * F[k, c, r, s] - zero * sum over c, r, s of F`,
@@ -12,11 +12,12 @@ from math import prod
 from msgspec import structs
 from tvm import te, tirx
 
+from ..dtypes import QUANTIZED
 from ..layout import Layout, data_layout
 from ..targets import DotInstruction
 from ..workload import ConvWorkload
 from .epilogue import epilogue, epilogue_operands
-from .packing import in_groups, packed_weight, weighted_zero
+from .packing import in_groups, in_type, packed_weight, weighted_zero
 
 SIGN = 128
 """The distance between bytes with a sign and without: the first bit, which is what they differ in, counts as much."""
@@ -26,14 +27,22 @@ def as_factor(value: tirx.PrimExpr, dtype: str, first: str, zero_point: int) -> 
     """Return an element of x as an instruction takes it: as it is, without its zero point, or with another sign bit."""
     if dtype == first:
         return value
-    if first == "int16":
-        return value.astype(first) - tirx.const(zero_point, first)
+    if first not in QUANTIZED:
+        number = in_type(value, dtype, first)
+        return number - tirx.const(zero_point, first) if zero_point else number
     return tirx.reinterpret(first, value) ^ tirx.const(SIGN if first == "uint8" else -SIGN, first)
+
+
+def as_term(factor: tirx.PrimExpr, dtype: str, sums: str) -> tirx.PrimExpr:
+    """Return a factor in the type of the sums: one in uint16 is the first half of a float32 number."""
+    if dtype != "uint16":
+        return factor.astype(sums)
+    return tirx.reinterpret(sums, factor.astype("uint32") << tirx.const(16, "uint32"))
 
 
 def zero_of(workload: ConvWorkload, first: str) -> int:
     """Return the factor that stands for zero."""
-    if first == "int16":
+    if first not in QUANTIZED:
         return 0
     return workload.zero_point + SIGN * ((workload.dtype == "int8") - (first == "int8"))
 
@@ -59,7 +68,7 @@ def dot(
     """Return the TE definition, in the stages "pad", "packed", "zero", "dot", "sums", "groups" and "output".
 
     Returns the operands in the order of `workload.operands`. Where `is_row` says so a plane's rows are one: x is (N, C,
-    1, H * W), and the output (N, K, 1, H * W). Sums are exact.
+    1, H * W), and the output (N, K, 1, H * W). Sums of integers are exact.
 
     `tile` rounds the channels, rows and columns of "dot" up to whole tiles. With `staged` there is the stage "pad",
     which has channels for whole instructions side by side, and zeros around planes; else the sums read x in place, and
@@ -93,10 +102,8 @@ def dot(
         element = source[layout.place(n, channel, row, column)]
         if not staged:
             element = as_factor(element, workload.dtype, instruction.first, workload.zero_point)
-        return te.sum(
-            element.astype(instruction.sums) * packed[k // block, c, r, s, k % block].astype(instruction.sums),
-            axis=[c, r, s],
-        )
+        weight = as_term(packed[k // block, c, r, s, k % block], instruction.second, instruction.sums)
+        return te.sum(as_term(element, instruction.first, instruction.sums) * weight, axis=[c, r, s])
 
     sums = te.compute((workload.batch, channels, height, width), accumulate, name="dot")
     zero = zero_of(workload, instruction.first)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import prod
+
 import msgspec
 import numpy as np
 from tvm import te, tirx
@@ -17,6 +19,28 @@ def epilogue_operands(workload: ConvWorkload) -> dict[str, te.Tensor]:
         for name, (shape, dtype) in workload.operands.items()
         if name in ("scale", "shift", "residual")
     }
+
+
+def in_a_row(workload: ConvWorkload) -> ConvWorkload:
+    """Return a workload with the same output, but for the pixels in one row, of all images where they are neighbours.
+
+    It is for the epilogue, which does not ask how an output was computed.
+    """
+    batch, pixels = workload.batch, prod(workload.output_size)
+    if workload.out_layout == "NHWC":
+        batch, pixels = 1, batch * pixels
+    return msgspec.structs.replace(
+        workload,
+        batch=batch,
+        in_channels=workload.groups,
+        w_layout="KCRS",
+        height=1,
+        width=pixels,
+        kernel=(1, 1),
+        stride=(1, 1),
+        padding=(0, 0, 0, 0),
+        dilation=(1, 1),
+    )
 
 
 def epilogue(accumulated: te.Tensor, workload: ConvWorkload, operands: dict[str, te.Tensor]) -> te.Tensor:
@@ -57,10 +81,9 @@ def epilogue(accumulated: te.Tensor, workload: ConvWorkload, operands: dict[str,
 def rounded(y: tirx.PrimExpr, dtype: str, bounds: tuple[int, int], zero_point: int | tirx.PrimExpr) -> tirx.PrimExpr:
     """Return y as an integer of a type: the nearest, or even, one, plus the zero point, between the type's bounds.
 
-    The bounds come first, which are integers themselves. A sum with `ROUNDING`, or with another even integer near to
-    it, then has the integer in its last bits. Of the last byte something has to be subtracted: LLVM 22 stores four
-    bytes where one is wanted of a number that it takes from a vector of float32 as it is. Zero point and bounds are
-    below 2**21.
+    The bounds come first, which are integers themselves. A sum with `ROUNDING`, or another even integer near it, then
+    has the integer in its last bits. Of the last byte something has to be subtracted: LLVM 22 stores four bytes where
+    one is wanted of a number that it takes from a vector of float32 as it is. All of them are below 2**21.
     """
     low, high = (tirx.const(bound, "int32") - zero_point for bound in bounds)
     y = tirx.min(tirx.max(y, low.astype("float32")), high.astype("float32"))  # NaN on its left is the other number

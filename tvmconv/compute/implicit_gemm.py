@@ -10,7 +10,7 @@ from tvm import te, tirx
 
 from ..workload import ConvWorkload
 from .direct import input_elements
-from .epilogue import epilogue, epilogue_operands
+from .epilogue import epilogue, epilogue_operands, in_a_row
 from .open_sizes import is_whole, pixel_tiles
 from .packing import packed_weight
 from .padding import padded_input
@@ -37,7 +37,8 @@ def implicit_gemm(
     x = te.placeholder(workload.x_shape, workload.dtype, name="x")
     w = te.placeholder(workload.w_shape, workload.dtype, name="w")
     sum_type = workload.storage.sums
-    operands = epilogue_operands(workload)
+    flat = in_a_row(workload)
+    operands = epilogue_operands(flat)
     block, tile_pixels, tile_channels = tile
     channels, (height, width) = workload.w_shape[1], workload.output_size
     share = -(-channels // (parts * tile_channels)) * tile_channels  # input channels of a part
@@ -49,7 +50,7 @@ def implicit_gemm(
 
     def column(g: tirx.Var, c: tirx.Var, r: tirx.Var, s: tirx.Var, p: tirx.Var) -> tirx.PrimExpr:
         p = p if is_whole(pixels, tile_pixels) else tirx.min(p, pixels - 1)
-        place = (p // (height * width), g * channels + c, p % (height * width) // width, p % width)
+        place = (p // width // height, g * channels + c, p // width % height, p % width)
         value = element(*place, r, s)
         return value if parts * share == channels else tirx.if_then_else(c < channels, value, tirx.const(0, x.dtype))
 
@@ -68,8 +69,8 @@ def implicit_gemm(
     part = te.reduce_axis((0, parts), name="part")
 
     def gather(n: tirx.Var, k: tirx.Var, h: tirx.Var, v: tirx.Var) -> tirx.PrimExpr:
-        g, q, p = k // workload.multiplier, k % workload.multiplier, n * height * width + h * width + v
+        g, q, p = k // workload.multiplier, k % workload.multiplier, n * flat.width + v
         return sums[0, g, q, p] if parts == 1 else te.sum(sums[part, g, q, p], axis=part)
 
-    planes = te.compute(workload.output_shape, gather, name="planes")
-    return [x, w, *operands.values(), epilogue(planes, workload, operands)]
+    planes = te.compute(flat.output_shape, gather, name="planes")
+    return [x, w, *operands.values(), epilogue(planes, flat, operands)]

@@ -15,12 +15,25 @@ from ..workload import ConvWorkload
 VARIABLES = {name: tirx.Var(name, "int32") for name in OPEN_SIZES}
 """The variable for each size that can be open, the same one in all kernels."""
 
+ROWS, COLUMNS = (tirx.Var(name, "int32") for name in ("rows", "columns"))
+"""The height and the width of the output where those of the input are open.
+
+A kernel gets them from its output's shape: what they are in terms of the input's would be computed in each index.
+"""
+
 
 class OpenWorkload(ConvWorkload, frozen=True, kw_only=True):
     """A workload with expressions of TVM among its sizes, for shapes and definitions; nothing is checked of it."""
 
     def __post_init__(self) -> None:
         """Take the sizes as they are: those of the problem's workload were checked."""
+
+    @property
+    def output_size(self) -> tuple[int, int]:
+        """The height and width of the output: `ROWS` and `COLUMNS` for the variables of an open height and width."""
+        rows, columns = super().output_size
+        rows = ROWS if self.height is VARIABLES["height"] else rows
+        return rows, COLUMNS if self.width is VARIABLES["width"] else columns
 
 
 def with_open_sizes(problem: Problem) -> ConvWorkload:

@@ -7,6 +7,11 @@ from tvm import te, tirx
 from ..workload import ConvWorkload
 
 
+def in_type(value: tirx.PrimExpr, dtype: str, wanted: str) -> tirx.PrimExpr:
+    """Return an element in another type; in uint16 the bits of one in bfloat16."""
+    return tirx.reinterpret(wanted, value) if dtype == "bfloat16" and wanted == "uint16" else value.astype(wanted)
+
+
 def packed_weight(
     w: te.Tensor, workload: ConvWorkload, block: int, depth: int | None = None, dtype: str | None = None
 ) -> te.Tensor:
@@ -23,7 +28,7 @@ def packed_weight(
         q = b % blocks * block + ki
         k = b * block + ki if channels % block == 0 else b // blocks * channels + q
         tests = ([] if channels % block == 0 else [q < channels]) + ([] if depth == own_depth else [c < own_depth])
-        weight = w[workload.weight_layout.place(k, c, r, s)].astype(dtype)
+        weight = in_type(w[workload.weight_layout.place(k, c, r, s)], w.dtype, dtype)
         return tirx.if_then_else(tirx.all(*tests), weight, tirx.const(0, dtype)) if tests else weight
 
     return te.compute((workload.groups * blocks, depth, *workload.kernel, block), value, name="packed")

@@ -7,9 +7,9 @@ from tvm import te, tirx
 from ..workload import ConvWorkload
 
 
-def _may_be_positive(size: int | tirx.PrimExpr) -> bool:
-    """Return whether a size is above zero, or depends on one that is known only when the kernel runs."""
-    return not isinstance(size, int) or size > 0
+def _reaches_beyond(end: int | tirx.PrimExpr, input_end: int | tirx.PrimExpr, is_exact: bool, after: int) -> bool:
+    """Return whether reads up to an end reach beyond the input's; for an exact output they end with its padding."""
+    return end > input_end if isinstance(end, int) and isinstance(input_end, int) else not is_exact or after > 0
 
 
 def padded_input(
@@ -27,12 +27,14 @@ def padded_input(
 
     With a `dtype` elements are in that type, less the zero point of x.
     """
-    top, left, _, _ = workload.padding
+    top, left, bottom, right = workload.padding
+    stride = workload.stride[1]
+    is_exact = [given is own for given, own in zip(output_size, workload.output_size, strict=True)]
     surplus = -left % lanes
     left += surplus
     height, width = (
-        (size + stride - 1) // stride * stride
-        for size, stride in zip(workload.read_by(output_size), workload.stride, strict=True)
+        (size + step - 1) // step * step
+        for size, step in zip(workload.read_by(output_size), workload.stride, strict=True)
     )
     vectors = (surplus + width + lanes - 1) // lanes
     layout = workload.x_layout
@@ -43,11 +45,12 @@ def padded_input(
         tests = []
         if top:
             tests.append(h >= top)
-        if _may_be_positive(height - top - workload.height):
+        if _reaches_beyond(height - top, workload.height, is_exact[0], bottom):
             tests.append(h - top < workload.height)
         if left:
             tests.append(w >= left // lanes)
-        if _may_be_positive(vectors * lanes - left - workload.width):
+        # Rows are read by outputs alone, but columns in whole strides by windows.
+        if _reaches_beyond(vectors * lanes - left, workload.width, is_exact[1], right + stride - 1):
             tests.append(w - left // lanes < workload.width // lanes)
         source = list(place[: len(x.shape)])
         source[row], source[column] = h - top, (w * lanes + place[-1] if lanes > 1 else w) - left

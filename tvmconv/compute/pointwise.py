@@ -24,9 +24,16 @@ def pointwise(workload: ConvWorkload, block: int = 1, vectors: int = 1, lanes: i
     "pointwise" has a plane's pixels in vectors of `lanes`, as many as are whole times `vectors`, so that a schedule
     that computes tile by tile needs no bounds test in its inner loops. Those that would reach beyond the plane, which
     has to have so many pixels, end where it ends. "packed" is the weight in blocks of `block` output channels.
+
+    A plane whose size is known only when the kernel runs is in rows of `vectors` of them, whose number is a variable:
+    x (N, C, T, vectors * lanes). Lowering puts them into the plane, the last one where it ends.
     """
     plane = prod(workload.output_size)
-    row = structs.replace(workload, height=1, width=plane)
+    if isinstance(plane, int):
+        row = structs.replace(workload, height=1, width=plane)
+    else:
+        plane = vectors * lanes
+        row = structs.replace(workload, height=tirx.Var("tiles", "int32"), width=plane)
     x = te.placeholder(row.x_shape, row.dtype, name="x")
     w = te.placeholder(row.w_shape, row.dtype, name="w")
     sum_type = workload.storage.sums
@@ -39,15 +46,15 @@ def pointwise(workload: ConvWorkload, block: int = 1, vectors: int = 1, lanes: i
     def first(vector: tirx.PrimExpr) -> tirx.PrimExpr:
         return vector * lanes if count * lanes == plane else te.min(vector * lanes, plane - lanes)
 
-    def accumulate(n: tirx.Var, k: tirx.Var, v: tirx.Var, lane: tirx.Var) -> tirx.PrimExpr:
+    def accumulate(n: tirx.Var, k: tirx.Var, h: tirx.Var, v: tirx.Var, lane: tirx.Var) -> tirx.PrimExpr:
         channel = c if row.groups == 1 else k // (channels // row.groups) * w.shape[1] + c
-        element = x[n, channel, 0, first(v) + lane].astype(sum_type)
+        element = x[n, channel, h, first(v) + lane].astype(sum_type)
         return te.sum(element * packed[k // block, c, 0, 0, k % block].astype(sum_type), axis=[c])
 
-    accumulated = te.compute((row.batch, channels, count, lanes), accumulate, name="pointwise")
+    accumulated = te.compute((row.batch, channels, row.height, count, lanes), accumulate, name="pointwise")
 
     def in_place(n: tirx.Var, k: tirx.Var, h: tirx.Var, p: tirx.Var) -> tirx.PrimExpr:
-        return accumulated[n, k, p // lanes, (p - first(p // lanes)) % lanes]
+        return accumulated[n, k, h, p // lanes, (p - first(p // lanes)) % lanes]
 
-    pixels = te.compute((row.batch, channels, 1, plane), in_place, name="pixels")
+    pixels = te.compute((row.batch, channels, row.height, plane), in_place, name="pixels")
     return [x, w, *operands.values(), epilogue(in_groups(pixels, row), row, operands)]

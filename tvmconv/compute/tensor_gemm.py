@@ -16,7 +16,7 @@ from tvm import te, tirx
 
 from ..dtypes import INFINITY, MAGNITUDE
 from ..workload import ConvWorkload
-from .epilogue import epilogue, epilogue_operands
+from .epilogue import epilogue, epilogue_operands, in_a_row
 from .fragments import FragmentTile, number, place_of
 from .open_sizes import is_whole, pixel_tiles
 from .packing import weighted_zero
@@ -114,7 +114,7 @@ def tensor_gemm(workload: ConvWorkload, tile: FragmentTile, parts: int, split: i
     of registers, "tile" in the order of memory, and "sums" leaves out what is past the end. Where x has a zero point,
     "sums" subtracts a stage "offsets" of (K,): the zero point times the sum of a channel's weights.
     """
-    flat = _in_a_row(workload)
+    flat = in_a_row(workload)
     x = te.placeholder(*workload.operands["x"], name="x")
     w = te.placeholder(*workload.operands["w"], name="w")
     operands = epilogue_operands(flat)
@@ -163,34 +163,12 @@ def tensor_gemm(workload: ConvWorkload, tile: FragmentTile, parts: int, split: i
     return [x, w, *operands.values(), epilogue(planes, flat, operands)]
 
 
-def _in_a_row(workload: ConvWorkload) -> ConvWorkload:
-    """Return a workload with the same output, but for the pixels in one row, of all images where they are neighbours.
-
-    It is for the epilogue, which does not ask how an output was computed.
-    """
-    batch, pixels = workload.batch, prod(workload.output_size)
-    if workload.out_layout == "NHWC":
-        batch, pixels = 1, batch * pixels
-    return structs.replace(
-        workload,
-        batch=batch,
-        in_channels=workload.groups,
-        w_layout="KCRS",
-        height=1,
-        width=pixels,
-        kernel=(1, 1),
-        stride=(1, 1),
-        padding=(0, 0, 0, 0),
-        dilation=(1, 1),
-    )
-
-
 def _columns(x: te.Tensor, workload: ConvWorkload, tile: FragmentTile, count: int) -> te.Tensor:
     """Return the stage "columns", behind "image" if there is one, with so many chunks."""
     given, workload = workload, read_image(workload)
     channels, own, lanes = depth(workload), workload.w_shape[1], copied_elements(workload)
-    batch, groups, pixels = workload.batch, workload.groups, workload.batch * prod(workload.output_size)
-    (height, width), (sh, sw), (dh, dw) = workload.output_size, workload.stride, workload.dilation
+    batch, groups, pixels = workload.batch, workload.groups, workload.batch * prod(given.output_size)
+    (height, width), (sh, sw), (dh, dw) = given.output_size, workload.stride, workload.dilation
     top, left, _, _ = workload.padding
     zero = tirx.const(0, x.dtype)
 
@@ -210,16 +188,16 @@ def _columns(x: te.Tensor, workload: ConvWorkload, tile: FragmentTile, count: in
         pt, g, chunk, *row_axes, copy, lane = axes
         p = pt * tile.block_m + number(row_axes, tile.rows)
         tap, c = _term(workload, chunk, copy)
-        row = p % (height * width) // width * sh + tap // workload.kernel[1] * dh - top
+        row = p // width % height * sh + tap // workload.kernel[1] * dh - top
         col = p % width * sw + tap % workload.kernel[1] * dw - left
         inside = [] if is_whole(pixels, tile.block_m) else [p < pixels]
-        if workload.padded_input != (workload.height, workload.width):
+        if any(workload.padding):
             inside += [row >= 0, row < workload.height, col >= 0, col < workload.width]
         inside += _before_the_end(workload, tap, count)
-        value = image[p // (height * width), row, col, g * channels + c + lane]
+        value = image[p // width // height, row, col, g * channels + c + lane]
         return tirx.if_then_else(tirx.all(*inside), value, zero) if inside else value
 
-    tiles = pixel_tiles(workload, tile.block_m)
+    tiles = pixel_tiles(given, tile.block_m)
     return te.compute((tiles, groups, count, *tile.rows, VECTORS, lanes), column, name="columns")
 
 

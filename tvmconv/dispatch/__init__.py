@@ -1,6 +1,6 @@
 """The choice of a schedule and a configuration for a problem: the caller's, one of a tuning log, or the default."""
 
-from .ranges import Range, select_ranges
+from .ranges import Range, at_assumed_sizes, range_with, select_ranges
 from .registry import (
     algorithms_for,
     dense_algorithms,
@@ -19,8 +19,10 @@ __all__ = [
     "Range",
     "Selection",
     "algorithms_for",
+    "at_assumed_sizes",
     "dense_algorithms",
     "least_cycles",
+    "range_with",
     "register",
     "select",
     "select_ranges",

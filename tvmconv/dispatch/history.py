@@ -134,6 +134,10 @@ class History:
             else:
                 self._records[_key(problem)][problem.sparsity].append(record)
 
+    def knows(self, problem: Problem) -> bool:
+        """Return whether there are records of a problem, of any device and template."""
+        return _key(problem) in self._records and bool(self._shares(problem))
+
     def best(
         self, problem: Problem, target: tvm.target.Target, template: Template, device: DeviceFacts | None
     ) -> tuple[Record | None, Counter[str]]:

@@ -28,6 +28,7 @@ TEMPLATES: dict[str, Template] = {
     "cpu/dot": cpu.dot,
     "cpu/im2win": cpu.im2win,
     "cpu/pointwise": cpu.pointwise,
+    "cpu/winograd": cpu.winograd,
     "cuda/depthwise": cuda.depthwise,
     "cuda/direct": cuda.direct,
     "cuda/im2win": cuda.im2win,

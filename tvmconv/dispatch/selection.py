@@ -17,7 +17,7 @@ from ..schedules.template import Template
 from ..targets import DeviceFacts
 from .history import History, applied, device_here, shipped
 from .record import Record
-from .registry import default_config, kept_space, template_for, template_name, templates_for
+from .registry import default_config, estimated_cycles, kept_space, template_for, template_name, templates_for
 
 if TYPE_CHECKING:
     import tvm
@@ -37,6 +37,13 @@ class Selection:
         object.__setattr__(self, "name", template_name(self.template))
 
 
+MUCH_FASTER = 1.5
+"""The least ratio of estimates for which a template that our log knows nothing of is taken instead of what was tuned.
+
+It is more than a configuration gains by tuning, in most cases.
+"""
+
+
 class Found(NamedTuple):
     """A record of a log for a problem, with the selection made from it."""
 
@@ -45,6 +52,8 @@ class Found(NamedTuple):
     """The record that the selection is from."""
     history: History
     """The log that has the record."""
+    tried: tuple[Template, ...]
+    """The templates that the log has records of, for this problem."""
 
 
 def select(problem: Problem, target: tvm.target.Target, config: Any = None, algorithm: str = "auto") -> Selection:
@@ -52,14 +61,15 @@ def select(problem: Problem, target: tvm.target.Target, config: Any = None, algo
 
     A `config` given by the caller is checked and used, by the template that it belongs to; else the best that a tuning
     log has for this problem and this device, by any template of the algorithm, unless its planes are open: a record is
-    of one size; else the default of the template with the least estimate. Records of a sparse kernel serve for shares
-    of zeros near to theirs: see `history.serves`. The template that is taken keeps the problem's precision, whatever
-    its records are of.
+    of one size; else the default of the template with the least estimate. That is taken, too, where the log that
+    tvmconv ships knows nothing of that template, and it should be much faster. Records of a sparse kernel serve for
+    shares of zeros near to theirs: see `history.serves`. The template that is taken keeps the problem's precision,
+    whatever its records are of.
     """
     if config is not None:
         selection = _given(config, problem, target, templates_for(problem, target, algorithm))
     elif not problem.has_open_planes and (found := tuned(problem, target, algorithm)):
-        selection = found.selection
+        selection = _untried(found, problem, target, algorithm) or found.selection
     else:
         template = template_for(problem, target, algorithm)
         share = "" if problem.sparsity is None else f" for {100 * problem.density:.3g}% non-zeros"
@@ -67,6 +77,24 @@ def select(problem: Problem, target: tvm.target.Target, config: Any = None, algo
     if problem.precision == DEFAULT:
         return selection
     return replace(selection, reason=f"{selection.reason}; precision {problem.precision}")
+
+
+def _untried(found: Found, problem: Problem, target: tvm.target.Target, algorithm: str) -> Selection | None:
+    """Return the default of a template that tvmconv's own log, if that has the best, knows nothing of, if much faster.
+
+    What users have tuned themselves is theirs to choose.
+    """
+    if found.history is not shipped():
+        return None
+    template, known = template_for(problem, target, algorithm), found.selection
+    if template in found.tried:
+        return None
+    cycles = known.template.estimate(problem, known.config, target)
+    ratio = cycles / estimated_cycles(template, problem, str(target))
+    if ratio < MUCH_FASTER:
+        return None
+    reason = f"default configuration, estimated to be {ratio:.1f} times as fast as {known.name}"
+    return Selection(template, default_config(template, problem, str(target)), f"{reason}, {known.reason}")
 
 
 def tuned(problem: Problem, target: tvm.target.Target, algorithm: str = "auto") -> Found | None:
@@ -84,10 +112,11 @@ def tuned(problem: Problem, target: tvm.target.Target, algorithm: str = "auto") 
     found, complaints = question.of_device()
     found = found or question.of_sibling()
     if found is None and (others := problem.in_other_words):
-        template = template_for(problem, target, algorithm)
-        question = _Question(problem, target, (template,), device, others)
-        found, more = question.of_device()
-        found, complaints = found or question.of_sibling(), {**complaints, **more}
+        question = _Question(problem, target, templates, device, others)
+        if any(question.places()):  # estimates take long, and most workloads have no records
+            question = replace(question, templates=(template_for(problem, target, algorithm),))
+            found, more = question.of_device()
+            found, complaints = found or question.of_sibling(), {**complaints, **more}
     if found is not None:
         complaints.pop(found.history, None)
     for complaint in complaints.values():
@@ -113,7 +142,7 @@ class _Question:
         A log is complained about where it has records of the workload, and all of them are left out.
         """
         complaints: dict[History, str] = {}
-        for history, problem, how in self._places():
+        for history, problem, how in self.places():
             answers = [history.best(problem, self.target, template, self.device) for template in self.templates]
             records = [record for record, _ in answers]
             if found := self._fastest(history, records, how):
@@ -128,7 +157,7 @@ class _Question:
         """Return a log's best for a device like the one that is here."""
         if self.device is None:
             return None
-        for history, problem, how in self._places():
+        for history, problem, how in self.places():
             records = [
                 history.best_of_sibling(problem, self.target, template, self.device) for template in self.templates
             ]
@@ -136,8 +165,8 @@ class _Question:
                 return found
         return None
 
-    def _places(self) -> Iterator[tuple[History, Problem, str]]:
-        """Yield the logs, the problems whose records serve, and the reason's words for these, in order."""
+    def places(self) -> Iterator[tuple[History, Problem, str]]:
+        """Yield the logs with records that may serve, the problems of these, and the reason's words, in order."""
         described: dict[Problem, str] = {}
         for problem in self.measured:
             word = "" if problem == self.problem else f" for {problem.precision}"
@@ -145,8 +174,7 @@ class _Question:
             described[problem] = f"tuned{word}"
             described.setdefault(msgspec.structs.replace(problem, workload=plain), f"tuned{word} without its epilogue")
         for history in (*applied.get(), *((shipped(),) if self.device is not None else ())):
-            for same, how in described.items():
-                yield history, same, how
+            yield from ((history, same, how) for same, how in described.items() if history.knows(same))
 
     def _fastest(self, history: History, records: Sequence[Record | None], how: str, whose: str = "") -> Found | None:
         """Return the fastest of the records, one for each template, whose configuration is legal for the workload."""
@@ -157,7 +185,7 @@ class _Question:
                 zeros = "" if (share := record.sparsity) is None else f" for {100 * share:.4g}% zeros"
                 cost = f"{1e6 * record.cost:.2f} µs on {record.device}"
                 reason = f"{how}{zeros}{whose}: {cost} ({history.source})"
-                return Found(Selection(template, config, reason), record, history)
+                return Found(Selection(template, config, reason), record, history, tuple(each for _, each in pairs))
         return None
 
 

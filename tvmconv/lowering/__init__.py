@@ -14,11 +14,12 @@ from .kernels import (
 from .launches import machine_code
 from .modules import build
 from .open_planes import MOST_TILES
-from .ranges import Part, join, limited
+from .ranges import MOST_BYTES, Part, join, limited
 from .signatures import OPAQUE, as_scheduled, with_alignment
 
 __all__ = [
     "KERNEL_NAME",
+    "MOST_BYTES",
     "MOST_TILES",
     "OPAQUE",
     "Folded",

@@ -20,12 +20,15 @@ from ..folding.folding import bind, expanded
 from ..folding.skeleton import Skeleton, make_skeleton
 from ..problem import Problem
 from ..schedules.template import Template
-from ..serial import TWIN_TARGET, serial_twin
+from ..serial import TWIN_TARGET, of_sizes, serial_twin
 from ..targets import backend_of, resolve_target
+from ..workload import ConvWorkload
 from ..workspace import NO_WORKSPACE, Workspace, take_out
 from .launches import build_launches
 from .modules import build
 from .open_planes import within_output
+from .pixel_tiles import in_planes
+from .pixel_vectors import with_vectors_in_rows
 from .ranges import limited
 from .signatures import as_scheduled, with_alignment, with_launch_bounds, with_operands
 
@@ -87,10 +90,19 @@ def build_function(func: tirx.PrimFunc, target: tvm.target.Target) -> Kernel:
 
 
 def build_twin(
-    problem: Problem, selection: Selection, target: tvm.target.Target, constants: Constants | None = None
+    problem: Problem,
+    selection: Selection,
+    target: tvm.target.Target,
+    constants: Constants | None = None,
+    workload: ConvWorkload | None = None,
 ) -> Kernel:
-    """Build the serial twin of the kernel that `build_kernel` makes, for the CPU of this machine."""
+    """Build the serial twin of the kernel that `build_kernel` makes, for the CPU of this machine.
+
+    Where the problem leaves sizes open it is for those of a workload.
+    """
     func = lower(problem, selection, target, KERNEL_NAME)
+    if workload is not None:
+        func = of_sizes(func, workload)
     if constants is None:
         return build_twin_function(func)
     cpu = resolve_target(TWIN_TARGET)
@@ -110,9 +122,12 @@ def lower(problem: Problem, selection: Selection, target: tvm.target.Target, nam
     It is marked as scheduled, so that TVM's own passes leave it alone inside a larger module. Tensor intrinsics are
     still plain loops in it, which compute the same: `build` puts them in.
     """
-    func = selection.template.schedule(problem, selection.config, target).mod["main"]
+    func = in_planes(selection.template.schedule(problem, selection.config, target).mod, problem)
     if problem.sparsity is None:
-        func = with_launch_bounds(with_operands(within_output(func, problem), with_open_sizes(problem)))
+        func = within_output(func, problem)
+        if backend_of(target).on_gpu:
+            func = with_vectors_in_rows(func, problem)
+        func = with_launch_bounds(with_operands(func, with_open_sizes(problem)))
     return with_alignment(as_scheduled(func, name), target)
 
 

@@ -12,12 +12,12 @@ from tvm.s_tir.stmt import SBlock, SBlockRealize
 from tvm.tirx.analysis import undefined_vars
 
 from ..compute import with_open_sizes
-from ..compute.open_sizes import VARIABLES
+from ..compute.open_sizes import COLUMNS, ROWS, VARIABLES
 from ..problem import Problem
 from ..substitution import evaluated, substitute
 
 MOST_TILES = 2**20
-"""The largest number of tiles along the height or the width of an output of open size, few enough for 32 bits."""
+"""The largest height or width of an output of open size, whose tiles are few enough for sizes of buffers in 32 bits."""
 
 
 def within_output(func: tirx.PrimFunc, problem: Problem) -> tirx.PrimFunc:
@@ -30,10 +30,11 @@ def within_output(func: tirx.PrimFunc, problem: Problem) -> tirx.PrimFunc:
     After: `for t in range((width + 7) // 8): if t * 8 + 7 < width: for i in T.vectorized(8): output[t * 8 + i] = ...`,
     and `else: for i in range(8): if t * 8 + i < width: output[t * 8 + i] = ...`.
     """
-    if not problem.has_open_planes:
-        return func
     workload, rounded = with_open_sizes(problem), func.params[-1]
     shape, dtype = workload.operands["output"]
+    counts = _tile_counts(rounded.ty.shape, shape)
+    if not counts:
+        return func
     exact = tirx.decl_buffer(shape, dtype, rounded.name)
     ends = {axis: shape[axis] for axis in workload.output_layout.spatial}
     stores = _stores(func, rounded)
@@ -45,7 +46,7 @@ def within_output(func: tirx.PrimFunc, problem: Problem) -> tirx.PrimFunc:
         return tirx.IfThenElse(inside, loop, outside)
 
     body = tvm_ffi.structural_map(func.body, (tirx.For, cut))
-    body = substitute(body, {**_tile_counts(rounded.ty.shape, shape), rounded: exact})
+    body = substitute(body, {**counts, rounded: exact})
     return tirx.PrimFunc([*func.params[:-1], exact], body, func.ret_type, attrs=func.attrs)
 
 
@@ -89,13 +90,16 @@ def _cut(
     store, predicate, inner = substitute(store, fresh), substitute(stmt.predicate, fresh), loops[-1]
     tests = [store.indices[axis] < end for axis, end in ends.items()]
     lane = fresh[inner.loop_var]
+    predicates = _conjuncts(predicate)
     if inner.kind == tirx.ForKind.VECTORIZED and any(lane in undefined_vars(test) for test in tests):
         # A vector with every element, of which those that are inside are stored one by one.
-        vector = tirx.decl_buffer([inner.extent], store.buffer.ty.dtype, "vector")
+        vector = tirx.decl_buffer([inner.extent], store.buffer.ty.dtype, "vector", scope="local")
         computed = tirx.BufferStore(vector, _within(store.value, ends, inputs), [lane])
         other = {lane: tirx.Var(lane.name, lane.ty.dtype)}
         places = [substitute(each, other) for each in store.indices]
         element = tirx.BufferStore(store.buffer, vector[other[lane]], places)
+        tests += [each for each in predicates if lane in undefined_vars(each)]
+        predicate = tirx.all(*(each for each in predicates if lane not in undefined_vars(each)), True)
         stored = tirx.IfThenElse(substitute(tirx.all(*tests), other), element, None)
         parts = [
             tirx.For(lane, inner.min, inner.extent, inner.kind, computed),
@@ -108,6 +112,11 @@ def _cut(
     for each in reversed(loops):
         body = tirx.For(fresh[each.loop_var], each.min, each.extent, each.kind, body)
     return inside, body
+
+
+def _conjuncts(test: tirx.PrimExpr) -> list[tirx.PrimExpr]:
+    """Return the tests that hold where one does which is their conjunction."""
+    return [*_conjuncts(test.a), *_conjuncts(test.b)] if isinstance(test, tirx.And) else [test]
 
 
 def _opaque(predicate: tirx.PrimExpr, body: tirx.Stmt, buffers: Sequence[tvm.ir.Var]) -> SBlockRealize:
@@ -132,9 +141,9 @@ def _tile_counts(rounded: Sequence[tirx.PrimExpr], exact: Sequence[tirx.PrimExpr
     """Return the value of each variable in a shape in whole tiles that stands for a number of tiles."""
     counts = {}
     for whole, size in zip(rounded, exact, strict=True):
-        for var in set(undefined_vars(whole)) - set(VARIABLES.values()):
+        for var in set(undefined_vars(whole)) - {*VARIABLES.values(), ROWS, COLUMNS}:
             step = evaluated(whole, {var: 1})
             count = tirx.truncdiv(size + (step - 1), tirx.const(step, "int32"))
             # Bounds that TVM sees: it would make much code for a number of tiles below zero.
-            counts[var] = tirx.min(tirx.max(count, 1), MOST_TILES)
+            counts[var] = tirx.min(tirx.max(count, 1), -(-MOST_TILES // step))
     return counts

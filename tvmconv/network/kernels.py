@@ -168,8 +168,9 @@ def _kernel(
 def _reason(ranges: Sequence[dispatch.Range]) -> str:
     """Return the reasons why kernels are taken, with the ranges of all but the first."""
     reason = ranges[0].selection.reason
-    for least, _, selection in ranges[1:]:
-        reason += f"; from a batch of {least} on {selection.name}, {selection.reason}"
+    for least, problem, selection in ranges[1:]:
+        sizes = f"{least} pixels of all images" if problem.has_open_planes else f"a batch of {least}"
+        reason += f"; from {sizes} on {selection.name}, {selection.reason}"
     return reason
 
 
@@ -186,7 +187,7 @@ def _call(site: Site, weight: np.ndarray | None, kernel: NetworkKernel) -> relax
         constants = [packing(weight) if packing else [weight] for packing in kernel.packings]
         operands[1:2] = [relax.const(each) for packed in constants for each in packed]
     output = workload.operands["output"]
-    outputs = [relax.TensorType(*each) for each in (output, *kernel.workspace.sized(workload.batch))]
+    outputs = [relax.TensorType(*each) for each in (output, *kernel.workspace.sized(workload))]
     call = relax.call_tir(kernel.function, operands, outputs)
     if kernel.workspace.parameters:
         call = relax.TupleGetItem(call, 0)

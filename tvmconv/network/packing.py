@@ -39,7 +39,8 @@ def split_packing(func: tirx.PrimFunc) -> tuple[tirx.PrimFunc, Packing | None]:
     stages: dict[str, tirx.Stmt] = {}
     for step in steps(root):
         names = _stages(step)
-        if len(names) == 1 and names[0] in made and _parameters(step, func.params) == [weight]:
+        used = _used(step, [*func.params, *root.alloc_buffers])
+        if len(names) == 1 and names[0] in made and _same(used, [weight, made[names[0]]]):
             stages[names[0]] = step
     if PACKED not in stages:
         return func, None
@@ -69,11 +70,15 @@ def _stages(step: tirx.Stmt) -> list[str]:
     return list(dict.fromkeys(names))
 
 
-def _parameters(step: tirx.Stmt, params: Sequence[tvm.ir.Var]) -> list[tvm.ir.Var]:
-    """Return the parameters that a statement uses."""
-    used: list[tvm.ir.Var] = []
-    tvm_ffi.structural_walk(step, [(tvm.ir.Var, used.append)])
-    return [param for param in params if any(param.same_as(each) for each in used)]
+def _used(step: tirx.Stmt, buffers: Sequence[tvm.ir.Var]) -> list[tvm.ir.Var]:
+    """Return those of the buffers that a statement uses."""
+    found: list[tvm.ir.Var] = []
+    tvm_ffi.structural_walk(step, [(tvm.ir.Var, found.append)])
+    return [buffer for buffer in buffers if any(buffer.same_as(each) for each in found)]
+
+
+def _same(buffers: Sequence[tvm.ir.Var], others: Sequence[tvm.ir.Var]) -> bool:
+    return len(buffers) == len(others) and all(map(tvm.ir.Var.same_as, buffers, others))
 
 
 def _compiled(stages: tirx.PrimFunc) -> Packing:

@@ -40,13 +40,23 @@ class _Keeper(PyExprMutator):  # type: ignore[misc]
         super().__init__(mod)
         self._weights = _weights(mod)
         self._is_weight = False
+        self._read_once = {
+            var for block in blocks_of(mod) for var in block.values if block.only_reader(var) is not None
+        }
 
     def visit_var_binding_(self, binding: relax.VarBinding) -> None:
         self._is_weight = binding.var in self._weights
         super().visit_var_binding_(binding)
 
     def visit_call_(self, call: relax.Call) -> relax.Expr:
+        source = call.args[0] if calls(call, "quantize") else None
         call = super().visit_call_(call)
+        if source in self._read_once and scaling_of(call) is not None:
+            moved = call_of(self._binding(call.args[0]), *PUSHED)
+            if moved is not None and self._dequantization(moved.args[0]) is None:
+                # Rounding and saturating keep the order, so the largest number is the largest integer.
+                integers = self.builder_.emit(relax.Call(call.op, [moved.args[0], *call.args[1:]], call.attrs))
+                return relax.Call(moved.op, [integers, *moved.args[1:]], moved.attrs)
         if calls(call, "dequantize") and not self._is_weight:
             constant = quantized_constant(call, self._binding)
             return call if constant is None else relax.const(constant.numbers)

@@ -15,12 +15,13 @@ import numpy as np
 import tvm
 from tvm.runtime import Module
 
-from ..dispatch import Selection, algorithms_for, select, sparse_template, tuned
+from ..dispatch import Selection, algorithms_for, at_assumed_sizes, select, sparse_template, tuned
 from ..errors import InvalidArgumentError
 from ..folding.constants import Constants, is_finite, sparsity_of
 from ..lowering import build_kernel, machine_code
 from ..precision import DEFAULT
 from ..problem import Problem
+from ..targets import backend_of
 from ..threads import usable_cpus
 from ..workload import ConvWorkload
 from .constants import Array
@@ -60,6 +61,7 @@ class SparseKernels:
         if mode not in MODES:
             raise InvalidArgumentError("sparse", mode, f"one of {', '.join(MODES)}")
         self._target = target
+        self._on_gpu = backend_of(target).on_gpu
         self._mode = mode
         self._precision = precision
         self._weight_bytes = sum(workload.itemsize * prod(workload.w_shape) for workload in workloads)
@@ -91,8 +93,9 @@ class SparseKernels:
         """Return the sparse kernel for a convolution with this weight and the epilogue's vectors; None for a dense one.
 
         Where logs have records of both, "auto" takes the one that took less time, and else a sparse one where the
-        template says that it pays. Constants that are not finite get none, and so do sizes that are known only when the
-        model runs where no sparse template takes them. Raises `InvalidArgumentError` where every
+        template says that it pays. On a GPU a kernel for any batch is chosen for a few images, and has to pay at each
+        of the batches that dense ones are chosen for. Constants that are not finite get none, and so do sizes that are
+        known only when the model runs where no sparse template takes them. Raises `InvalidArgumentError` where every
         convolution is to have one and a weight, None here, is computed.
         """
         if self._mode == "never":
@@ -106,11 +109,15 @@ class SparseKernels:
             shape = workload.out_channels, -1, *workload.kernel
             weight = (weight.reshape(shape) * vectors["scale"].reshape(-1, 1, 1, 1)).reshape(workload.w_shape)
         constants = {"w": weight, **{name: array for name, array in vectors.items() if name != "scale"}}
-        if not all(map(is_finite, constants.values())) or (self._mode == "auto" and not self._pays(workload, weight)):
+        if not all(map(is_finite, constants.values())):
             return None
         plain, zeros = workload.without_scale(), sparsity_of(weight)
         problem = Problem(plain, zeros, open_sizes=open_sizes)
         if "sparse" not in algorithms_for(problem, self._target):
+            return None
+        batches = at_assumed_sizes(problem) if "batch" in open_sizes and self._on_gpu else [problem]
+        problem = batches[len(batches) // 2]
+        if self._mode == "auto" and not self._pays(workload, weight, batches):
             return None
         # Equal sources are compiled once, and are known to the next build: so the name says what is in it.
         key = sha256(problem.to_json().encode())
@@ -122,21 +129,20 @@ class SparseKernels:
         reason = f"{100 * zeros:.3g}% of the weight is zero; {selection.reason}"
         return SparseChoice(function, plain, selection.name, msgspec.to_builtins(selection.config), reason)
 
-    def _pays(self, workload: ConvWorkload, weight: Array) -> bool:
-        """Return whether the sparse kernel should be the faster one."""
-        zeros = sparsity_of(weight)
-        if sparse := tuned(Problem(workload.without_scale(), zeros), self._target):
+    def _pays(self, workload: ConvWorkload, weight: Array, problems: Sequence[Problem]) -> bool:
+        """Return whether the sparse kernel should be the faster one, at each batch that the problems have."""
+        if len(problems) == 1 and (sparse := tuned(problems[0], self._target)):
             dense = tuned(Problem(workload, precision=self._precision), self._target)
             if dense and str(dense.record.device) == str(sparse.record.device):
                 return sparse.record.cost < dense.record.cost
-        if zeros < THRESHOLD or int(np.count_nonzero(weight)) > MOST_NONZEROS:
+        if sparsity_of(weight) < THRESHOLD or int(np.count_nonzero(weight)) > MOST_NONZEROS:
             return False
-        return self._is_faster(workload.without_scale(), zeros)
+        return self._is_faster(tuple(problems))
 
     def _selection(self, problem: Problem) -> Selection:
         return select(problem, self._target, algorithm="sparse")
 
-    def _faster(self, workload: ConvWorkload, zeros: float) -> bool:
-        problem = Problem(workload, zeros)
-        config = self._select(problem).config
-        return sparse_template(self._target).pays(problem, config, self._target, self._weight_bytes)
+    def _faster(self, problems: tuple[Problem, ...]) -> bool:
+        config = self._select(problems[len(problems) // 2]).config
+        template = sparse_template(self._target)
+        return all(template.pays(each, config, self._target, self._weight_bytes) for each in problems)

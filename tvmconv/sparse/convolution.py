@@ -13,21 +13,30 @@ import tvm
 
 from ..arrays import Operand
 from ..calls import Calls, Launch
+from ..dispatch import algorithms_for, tuned
 from ..dtypes import FLOATS, one_of
 from ..errors import InvalidArgumentError
 from ..folding.constants import require_finite
 from ..parameters import Activation, Padding
+from ..problem import Problem
 from ..targets import backend_on, resolve_target
 from ..workload import ConvWorkload
 from .operator import SparseOperator, compile_operator
 from .report import SparseReport
 from .weights import as_layer, vector
 
+Key = tuple[tuple[int | None, ...], str, str]
+"""The shape of an input, with None for a batch that is left open, its dtype, and the target."""
+
 DEFAULTS: dict[str, Any] = {"stride": 1, "padding": "SAME", "dilation": 1, "groups": 1}
 
 
 class SparseConv2d:
-    """A convolution with one weight, compiled for each shape of input that it meets; `sparse_conv2d` makes it."""
+    """A convolution with one weight, compiled for shapes of input that it meets; `sparse_conv2d` makes it.
+
+    The first batch of images of a size has a kernel of its own, and so has each that logs have records of; all others
+    share one.
+    """
 
     def __init__(
         self,
@@ -44,7 +53,7 @@ class SparseConv2d:
         self._epilogue: dict[str, Any] = {"shift": shift is not None, "residual": residual, "activation": activation}
         self._options = options
         self._target = None if target is None else resolve_target(target)
-        self._operators: dict[tuple[tuple[int, ...], str, str], SparseOperator] = {}
+        self._operators: dict[Key, SparseOperator] = {}
         self._lock = threading.Lock()
         self._calls = Calls()
 
@@ -53,7 +62,8 @@ class SparseConv2d:
 
         x is float32, float16 or bfloat16, a NumPy array, a torch tensor (on a GPU: on the current stream) or any array
         with DLPack; a residual has the shape and dtype of the result. `out` is an array to write to and return instead
-        of a new one, as for `tvmconv.Operator`. The first call with a shape compiles for it.
+        of a new one, as for `tvmconv.Operator`. The first call with a shape compiles for it, the first with another
+        batch of such images for any batch.
         """
         arrays = {"x": x} if residual is None else {"x": x, "residual": residual}
         return self._calls(self._prepare, (), arrays, out)
@@ -105,24 +115,43 @@ class SparseConv2d:
         """Return the launch of the kernel for arrays like these, compiled if it was not."""
         image = operands[0]
         target = self._target or resolve_target(backend_on(image.device.type).kind)
-        return self._kept(tuple(image.shape), image.dtype, target).launch(x, operands)
+        shape = tuple(image.shape)
+        opened = self._shares(shape, image.dtype, target)
+        return self._kept(shape, image.dtype, target, opened).launch(x, operands)
 
-    def _kept(self, x_shape: tuple[int, ...], dtype: str, target: tvm.target.Target) -> SparseOperator:
-        key = x_shape, dtype, str(target)
+    def _shares(self, x_shape: tuple[int, ...], dtype: str, target: tvm.target.Target) -> bool:
+        """Return whether a shape shares a kernel with others that differ in the batch."""
+        known = [shape for shape, *rest in self._operators if rest == [dtype, str(target)]]
+        if x_shape in known or all(shape[1:] != x_shape[1:] for shape in known):
+            return False
+        problem = Problem(self._workload(x_shape, dtype), self.sparsity)
+        opened = problem.with_any_batch()
+        return "sparse" in algorithms_for(opened, target) and not tuned(problem, target)
+
+    def _kept(
+        self, x_shape: tuple[int, ...], dtype: str, target: tvm.target.Target, opened: bool = False
+    ) -> SparseOperator:
+        """Return the operator for a shape, or for any batch of it, compiled if it was not."""
+        key = (None, *x_shape[1:]) if opened else x_shape, dtype, str(target)
         if key not in self._operators:
             with self._lock:
                 if key not in self._operators:
-                    self._operators[key] = self._compile(x_shape, dtype, target)
+                    self._operators[key] = self._compile(x_shape, dtype, target, ("batch",) if opened else ())
         return self._operators[key]
 
-    def _compile(self, x_shape: tuple[int, ...], dtype: str, target: tvm.target.Target) -> SparseOperator:
-        if dtype not in FLOATS:
-            raise InvalidArgumentError("x", dtype, f"an array of {one_of(FLOATS)}")
-        workload = ConvWorkload.conv2d(x_shape, self.weight.shape, dtype=dtype, **self._options, **self._epilogue)
+    def _compile(
+        self, x_shape: tuple[int, ...], dtype: str, target: tvm.target.Target, open_sizes: tuple[str, ...]
+    ) -> SparseOperator:
+        workload = self._workload(x_shape, dtype)
         constants = {"w": self.weight.reshape(workload.w_shape)}
         if self._shift is not None:
             constants["shift"] = self._shift
-        return compile_operator(workload, constants, target)
+        return compile_operator(workload, constants, target, open_sizes=open_sizes)
+
+    def _workload(self, x_shape: tuple[int, ...], dtype: str) -> ConvWorkload:
+        if dtype not in FLOATS:
+            raise InvalidArgumentError("x", dtype, f"an array of {one_of(FLOATS)}")
+        return ConvWorkload.conv2d(x_shape, self.weight.shape, dtype=dtype, **self._options, **self._epilogue)
 
 
 def sparse_conv2d(

@@ -41,8 +41,10 @@ class SparseOperator(Operator):
         module: Executable | Module,
         constants: Constants,
         report: SparseReport,
+        open_sizes: tuple[str, ...] = (),
     ) -> None:
-        super().__init__(Problem(workload, sparsity_of(constants["w"])), target, selection, module, NO_WORKSPACE)
+        problem = Problem(workload, sparsity_of(constants["w"]), open_sizes=open_sizes)
+        super().__init__(problem, target, selection, module, NO_WORKSPACE)
         self.constants = constants
         """The weight w in the shape `workload.w_shape`, and the shift (K,), if any."""
         self.report = report
@@ -53,6 +55,10 @@ class SparseOperator(Operator):
         """Convolve x; return an array of the kind of x on the device of x. `out` and errors are as for `Operator`."""
         arrays = {"x": x} if residual is None else {"x": x, "residual": residual}
         return self._calls(self.launch, (), arrays, out)
+
+    def takes(self, workload: ConvWorkload) -> bool:
+        """Return True: these kernels count elements alone, of which a workload has no more than they can."""
+        return True
 
     def _lowered(self) -> tirx.PrimFunc:
         func = fold(self.problem, self.selection, self.target, self.constants).func
@@ -79,19 +85,24 @@ class SparseOperator(Operator):
         constants = _unpacked(msgspec.convert(details["constants"], bytes))
         kernel_cache.remember(msgspec.convert(details["kernels"], dict[str, bytes]))
         report = msgspec.convert(details["report"], SparseReport)
-        return cls(workload, resolve_target(target), selection, module, constants, report)
+        open_sizes = tuple(details.get("open_sizes", ()))  # not in files from before it
+        return cls(workload, resolve_target(target), selection, module, constants, report, open_sizes)
 
 
 def compile_operator(
-    workload: ConvWorkload, constants: Constants, target: tvm.target.Target, config: Any = None
+    workload: ConvWorkload,
+    constants: Constants,
+    target: tvm.target.Target,
+    config: Any = None,
+    open_sizes: tuple[str, ...] = (),
 ) -> SparseOperator:
     """Compile the operator of a workload for its constants; `build_kernel` says which it refuses."""
-    problem = Problem(workload, sparsity_of(constants["w"]))
+    problem = Problem(workload, sparsity_of(constants["w"]), open_sizes=open_sizes)
     selection = select(problem, target, config)
     executable, _, folded = build_kernel(problem, selection, target, constants)
     assert folded is not None
     report = make_report(constants["w"], folded.pixels, folded.blocks, machine_code(executable, target))
-    return SparseOperator(workload, target, selection, executable, constants, report)
+    return SparseOperator(workload, target, selection, executable, constants, report, open_sizes)
 
 
 def _packed(arrays: Constants) -> bytes:

@@ -50,9 +50,10 @@ def tensor_instructions(target: tvm.target.Target) -> dict[str, TensorInstructio
 
 
 class DotInstruction(NamedTuple):
-    """An instruction of a CPU that adds the products of neighbouring terms to each lane's sum, all of them exactly.
+    """An instruction of a CPU that adds the products of neighbouring terms to each lane's sum.
 
-    The first factor is the same for all lanes, the second has the terms of a lane side by side.
+    The first factor is the same for all lanes, the second has the terms of a lane side by side. Sums of integers are
+    exact. Factors in uint16 are the bits of bfloat16 numbers.
     """
 
     name: str
@@ -93,6 +94,11 @@ DOT_INSTRUCTIONS = (
             (("avx2",), "avx2.pmadd.wd", 8),
             ((), "sse2.pmadd.wd", 4),
         )
+    ),
+    DotInstruction(
+        "vdpbf16ps",
+        *("x86_64", ("avx512bf16",), "llvm.x86.avx512bf16.dpbf16ps.512", 16, 2),
+        *(("bfloat16",), "uint16", "uint16", "float32"),
     ),
     DotInstruction("usdot", "aarch64", ("i8mm",), "llvm.aarch64.neon.usdot", 4, 4, ("uint8",), "uint8", "int8"),
     DotInstruction("sdot", "aarch64", ("dotprod",), "llvm.aarch64.neon.sdot", 4, 4, BYTES, "int8", "int8"),

@@ -62,13 +62,13 @@ DEPTHWISE = (
     *(_case(dtype, (2, 8, 24, 32), (8, 1, 3, 3), dtype=dtype) for dtype in NARROW),
     *(
         _case(
-            f"{dtype}-odd-relu",
+            f"{dtype}-odd-residual",
             (1, 6, 13, 15),
             (6, 2, 5, 5),
             dtype=dtype,
             stride=2,
             scale=True,
-            shift=True,
+            residual=True,
             activation="relu",
         )
         for dtype in NARROW

@@ -41,6 +41,8 @@ class How:
     """True if CUDA kernels are run as their serial twins, on the CPU."""
     bounds: bool = False
     """True if the arrays of CPU kernels lie at the edge of memory that nothing may touch."""
+    opened: bool = False
+    """True if all random trials have kernels of open sizes, else some have."""
 
 
 @dataclass(frozen=True)
@@ -115,24 +117,26 @@ def described(how: How, source: int | Trial, seed: int) -> Trial:
     if isinstance(source, Trial):
         return source
     target = tvm.target.Target(how.target)
-    trial, is_default = random_trial(Draw(f"{seed}/{source}"), target, source)
-    if how.twin:  # TVM cannot count the memory of a thread that runs alone, for any batch, in 32 bits
-        trial = msgspec.structs.replace(trial, open_sizes=())
+    trial, is_default = random_trial(Draw(f"{seed}/{source}"), target, source, how.opened)
     if is_default:
         return trial
     return msgspec.structs.replace(trial, knobs=msgspec.to_builtins(next(configs(trial, target))))
 
 
 def check(how: How, trial: Trial) -> None:
-    """Raise `WrongResultError` if the trial's kernel, built once, does not compute each of its workloads."""
+    """Raise `WrongResultError` if the trial's kernel, built once, does not compute each of its workloads.
+
+    Serial twins are built for each, of one schedule.
+    """
     tried = [(workload, _operands(trial, workload)) for workload in trial.workloads]
-    constants = constants_of(tried[0][1])
-    made = kernel_of(trial, tvm.target.Target(how.target), how.twin, constants)
+    constants, target = constants_of(tried[0][1]), tvm.target.Target(how.target)
+    kernel = None if how.twin else kernel_of(trial, target, constants, None)
     for workload, operands in tried:
+        made = kernel or kernel_of(trial, target, constants, workload)
         if trial.sparsity is not None:
             operands.update(constants)
         passed = {name: array for name, array in operands.items() if trial.sparsity is None or name not in COMPILED_IN}
-        got = _run(how, made, passed, trial.operands % 2 == 0)
+        got = _run(how, made, workload, passed, trial.operands % 2 == 0)
         try:
             with np.errstate(invalid="ignore"):
                 check_result(workload, operands, got, precision=trial.problem.precision)
@@ -151,12 +155,14 @@ def _operands(trial: Trial, workload: ConvWorkload) -> dict[str, np.ndarray[Any,
     return operands
 
 
-def _run(how: How, made: TrialKernel, operands: dict[str, np.ndarray[Any, Any]], at_end: bool) -> np.ndarray[Any, Any]:
+def _run(
+    how: How, made: TrialKernel, workload: ConvWorkload, operands: dict[str, np.ndarray[Any, Any]], at_end: bool
+) -> np.ndarray[Any, Any]:
     """Return the output of a kernel: on its device, or in an emulator where that is another kind of CPU."""
     if triple := cross_triple(str(made.target)):
         return emulate(made.executable, str(made.target), triple, operands)
     kernel, device = made.executable[KERNEL_NAME], device_of(made.target)
-    memory = [tvm.runtime.empty(*parameter, device) for parameter in made.workspace.parameters]
+    memory = [tvm.runtime.empty(*parameter, device) for parameter in made.workspace.sized(workload)]
     if how.bounds:
         return _run_guarded(kernel, operands, memory, at_end, GPU_ALIGNMENT if how.twin else 1)
     tensors = [tvm.runtime.tensor(array, device) for array in operands.values()]
@@ -195,7 +201,7 @@ def _failed(how: How, source: int | Trial, seed: int, error: BaseException, time
         again = pool.submit(attempt, how, trial, seed).exception()
     else:  # not even its configuration is known
         assert isinstance(source, int)
-        trial, _ = random_trial(Draw(f"{seed}/{source}"), tvm.target.Target(how.target), source)
+        trial, _ = random_trial(Draw(f"{seed}/{source}"), tvm.target.Target(how.target), source, how.opened)
         again = drawing.exception()
     pool.shutdown()
     return Outcome(trial, *_told(error if again is None else again, timeout), again is not None)

@@ -15,6 +15,7 @@ from ..folding.constants import Constants
 from ..lowering import build_kernel, build_twin
 from ..serial import TWIN_TARGET
 from ..targets import resolve_target
+from ..workload import ConvWorkload
 from ..workspace import Workspace
 from .configs import legal_configs
 from .trials import Trial
@@ -35,11 +36,19 @@ def configs(trial: Trial, target: tvm.target.Target) -> Iterator[Any]:
     return legal_configs(space, str(trial.workload))
 
 
-def kernel_of(trial: Trial, target: tvm.target.Target, twin: bool, constants: Constants) -> TrialKernel:
-    """Build the kernel of a trial; the constants are compiled in where the trial says so."""
+def kernel_of(
+    trial: Trial, target: tvm.target.Target, constants: Constants, twin_of: ConvWorkload | None
+) -> TrialKernel:
+    """Build the kernel of a trial, or its serial twin for one of its workloads.
+
+    The constants are compiled in where the trial says so.
+    """
     template = template_for(trial.problem, target, trial.algorithm)
     config = None if trial.knobs is None else msgspec.convert(trial.knobs, template.Config)
     selection = select(trial.problem, target, config, trial.algorithm)
-    make = build_twin if twin else build_kernel
-    kernel = make(trial.problem, selection, target, None if trial.sparsity is None else constants)
-    return TrialKernel(kernel.executable, resolve_target(TWIN_TARGET) if twin else target, kernel.workspace)
+    compiled_in = None if trial.sparsity is None else constants
+    if twin_of is None:
+        kernel = build_kernel(trial.problem, selection, target, compiled_in)
+        return TrialKernel(kernel.executable, target, kernel.workspace)
+    twin = build_twin(trial.problem, selection, target, compiled_in, twin_of if trial.open_sizes else None)
+    return TrialKernel(twin.executable, resolve_target(TWIN_TARGET), twin.workspace)

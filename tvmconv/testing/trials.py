@@ -101,13 +101,18 @@ class Trial(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return sized(0, 1), sized(1, 1), sized(1, 3)
 
 
-def random_trial(draw: Draw, target: tvm.target.Target, operands: int) -> tuple[Trial, bool]:
-    """Return a trial on a target, without knobs, and whether the default configuration is meant."""
-    trial, is_default = _closed_trial(draw, target, operands)
-    opened = msgspec.structs.replace(trial, open_sizes=draw.of(OPENED))
-    if draw.chance(0.3) and trial.algorithm in algorithms_for(opened.problem, target):
-        return opened, is_default
-    return trial, is_default
+def random_trial(draw: Draw, target: tvm.target.Target, operands: int, opened: bool = False) -> tuple[Trial, bool]:
+    """Return a trial on a target, without knobs, and whether the default configuration is meant.
+
+    Some leave sizes open, and all of them do with `opened`.
+    """
+    while True:
+        trial, is_default = _closed_trial(draw, target, operands)
+        with_open = msgspec.structs.replace(trial, open_sizes=draw.of(OPENED))
+        if (draw.chance(0.3) or opened) and trial.algorithm in algorithms_for(with_open.problem, target):
+            return with_open, is_default
+        if not opened:
+            return trial, is_default
 
 
 def _closed_trial(draw: Draw, target: tvm.target.Target, operands: int) -> tuple[Trial, bool]:
@@ -133,7 +138,8 @@ def _closed_trial(draw: Draw, target: tvm.target.Target, operands: int) -> tuple
         workload = _in_blocks(draw, workload, algorithm, takers)
     elif draw.chance(0.4) and takers(other := _in_any_layout(draw, workload)):
         workload, algorithm = other, draw.of(takers(other))
-    nonfinite = nonfinite and workload.dtype in FLOATS
+    if workload.dtype in QUANTIZED:
+        nonfinite, precision = False, DEFAULT
     return Trial(workload, algorithm, None, operands, nonfinite, precision=precision), is_default
 
 
@@ -193,7 +199,7 @@ def _in_blocks(
 
 
 def _in_any_layout(draw: Draw, workload: ConvWorkload) -> ConvWorkload:
-    """Return the workload in random layouts, its output channels whole stores of tensor cores.
+    """Return the workload in random layouts, or quantized too, its output channels whole stores of tensor cores.
 
     It is as it was if it is depthwise, or would be large.
     """
@@ -208,6 +214,8 @@ def _in_any_layout(draw: Draw, workload: ConvWorkload) -> ConvWorkload:
         w_layout=w_layout,
         out_layout=out_layout,
     )
+    if workload.dtype in FLOATS and draw.chance(0.3):
+        other = _quantized(draw, other)
     return other if _is_small(other) else workload
 
 

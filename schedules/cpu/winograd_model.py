@@ -1,0 +1,162 @@
+"""The knobs of Winograd's convolution on a CPU, and a model of its time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+
+import tvm
+
+from tvmconv.compute.winograd_matrices import TAPS
+from tvmconv.targets.devices import cpu_of
+from tvmconv.workload import ConvWorkload, channel_block
+
+from ..space import ceil_div
+from .tile_cost import FINISH_CYCLES, STORE_CYCLES, WEIGHT_CYCLES
+
+INPUT_CYCLES = {2: 45, 4: 130}
+"""The cycles to transform a tile of input in a vector of channels, by the outputs of a tile."""
+
+OUTPUT_CYCLES = {2: 25, 4: 80}
+"""The same for a tile of sums."""
+
+GATHER_CYCLES = 1.0
+"""The cycles to copy an element of an input in NCHW to where its channels lie side by side."""
+
+STREAM_BYTES, REREAD_BYTES, MEMORY_BYTES = 20, 5, 6
+"""The bytes that a core reads in a cycle: of weights one after the other from the last cache, of a band from there, and
+of weights from memory."""
+
+KEPT_SHARE = 0.125
+"""The share of the last cache that a layer's weight may take to be there still when it is called again."""
+
+MOST_VECTORS = 2
+"""The most vectors of output channels of a default configuration: with more of them some layers take twice as long."""
+
+
+@dataclass(frozen=True)
+class Config:
+    """The knobs."""
+
+    outputs: int
+    """The number of rows, and of columns, of outputs of a tile: 2 or 4."""
+    rows: int
+    """The number of rows of tiles of a band, which is transformed as a whole."""
+    images: int
+    """The number of images that a band has those rows of."""
+    tiles: int
+    """The number of tiles that are summed together."""
+    vectors: int
+    """The number of vectors of output channels that are summed together."""
+    vector: int
+    """The number of lanes of a vector."""
+    shared: bool
+    """True for threads that transform a band together, and share its output channels; else each has its own bands."""
+    parallel: bool
+    """True to spread the work over the threads of the machine."""
+
+    @property
+    def block(self) -> int:
+        """The number of output channels that are summed together."""
+        return self.vectors * self.vector
+
+    @property
+    def points(self) -> int:
+        """The number of products of a tile, input channel and output channel."""
+        return (self.outputs + TAPS - 1) ** 2
+
+
+def tiles_of(workload: ConvWorkload, outputs: int) -> tuple[int, int]:
+    """Return the rows and the columns of tiles of an image."""
+    height, width = workload.output_size
+    return ceil_div(height, outputs), ceil_div(width, outputs)
+
+
+def tiles_of_band(workload: ConvWorkload, config: Config) -> int:
+    """Return the number of tiles of a band."""
+    return config.images * config.rows * tiles_of(workload, config.outputs)[1]
+
+
+def bands_of(workload: ConvWorkload, config: Config) -> int:
+    """Return the number of bands of all images."""
+    return workload.batch // config.images * ceil_div(tiles_of(workload, config.outputs)[0], config.rows)
+
+
+def band_bytes(workload: ConvWorkload, config: Config) -> int:
+    """Return the bytes of the transformed input of a band."""
+    depth = ceil_div(workload.in_channels, config.vector) * config.vector
+    return workload.sum_bytes * config.points * depth * tiles_of_band(workload, config)
+
+
+def weight_bytes(workload: ConvWorkload, config: Config) -> int:
+    """Return the bytes of the transformed weight."""
+    depth = ceil_div(workload.in_channels, config.vector) * config.vector
+    channels = ceil_div(workload.out_channels, config.block) * config.block
+    return workload.sum_bytes * config.points * depth * channels
+
+
+def cost(workload: ConvWorkload, config: Config, target: tvm.target.Target) -> float:
+    """Return the cycles that a core takes for an image, by its units for multiply-adds and loads and by its caches.
+
+    A large weight is read from memory each time: what it has more than the one that is not transformed is counted.
+    """
+    cpu = cpu_of(target)
+    in_vectors = ceil_div(workload.in_channels, config.vector)
+    blocks = ceil_div(workload.out_channels, config.block)
+    count = tiles_of_band(workload, config)
+    steps = config.points * ceil_div(count, config.tiles) * blocks * in_vectors * config.vector
+    tile = config.vectors * config.tiles
+    step = max(max(tile, config.vectors + config.tiles) / cpu.fma_units, cpu.fma_latency)
+    step += WEIGHT_CYCLES * config.vectors + cpu.broadcast_cycles * config.tiles
+    inputs = count * in_vectors * INPUT_CYCLES[config.outputs]
+    outputs = count * blocks * config.vectors * OUTPUT_CYCLES[config.outputs]
+    area = (config.outputs * config.outputs) * count * blocks * config.vectors
+    finish = STORE_CYCLES * area if channel_block(workload.out_layout) > 1 else FINISH_CYCLES * config.vector * area
+    read = (config.outputs * config.rows + TAPS - 1) * workload.padded_input[1] * config.images
+    copy = read * in_vectors * (1 if channel_block(workload.layout) > 1 else GATHER_CYCLES * config.vector)
+    weight = weight_bytes(workload, config)
+    product = max(steps * step, weight / STREAM_BYTES)
+    if working_set(workload, config) > cpu.l2_bytes / 2:  # the weight that goes through the cache takes the rest
+        product += blocks * band_bytes(workload, config) / REREAD_BYTES
+    cold = 0.0
+    if weight > KEPT_SHARE * cpu.l3_bytes:
+        cold = (weight - workload.itemsize * prod(workload.w_shape)) / MEMORY_BYTES
+    return (bands_of(workload, config) * (product + inputs + outputs + finish + copy) + cold) / workload.batch
+
+
+def candidates(workload: ConvWorkload, target: tvm.target.Target, lanes: int) -> list[Config]:
+    """Return the configurations whose cost is worth a comparison: all that fill registers, in bands of few sizes."""
+    cpu = cpu_of(target)
+    wide = ceil_div(lanes, cpu.lanes)  # registers of a vector
+    found = []
+    for outputs in INPUT_CYCLES:
+        rows, columns = tiles_of(workload, outputs)
+        bands = [(1, height) for height in range(1, rows + 1) if ceil_div(rows, height) * height == rows or height == 1]
+        bands += [(images, rows) for images in range(2, workload.batch + 1) if workload.batch % images == 0]
+        for images, height in bands:
+            count = images * height * columns
+            for vectors in range(1, min(MOST_VECTORS, ceil_div(workload.out_channels, lanes)) + 1):
+                most = max(1, (cpu.registers - 2) // (wide * vectors) - 1)
+                tiles = ceil_div(count, ceil_div(count, most))  # as few as serve for as many products
+                found.append(Config(outputs, height, images, tiles, vectors, lanes, shared=False, parallel=False))
+    return found
+
+
+def tasks_of(workload: ConvWorkload, config: Config) -> int:
+    """Return the number of pieces that threads share out."""
+    if config.shared:
+        return ceil_div(workload.out_channels, config.block)
+    return bands_of(workload, config)
+
+
+def working_set(workload: ConvWorkload, config: Config) -> int:
+    """Return the bytes of a band's transformed input, and of its sums for a block of output channels."""
+    sums = workload.sum_bytes * config.points * tiles_of_band(workload, config) * config.block
+    return band_bytes(workload, config) + sums
+
+
+def outputs_computed(workload: ConvWorkload, config: Config) -> float:
+    """Return the outputs that whole tiles and bands compute, as a multiple of those there are."""
+    rows, columns = tiles_of(workload, config.outputs)
+    rows = ceil_div(rows, config.rows) * config.rows
+    return rows * columns * config.outputs**2 / prod(workload.output_size)

@@ -1,0 +1,145 @@
+"""Tensor intrinsics for the transforms of Winograd's convolution: `M D Mt` for a matrix M of constants, in vectors.
+
+They are described by the sums of the definition. Their code multiplies by M from one side and then from the other, and
+what belongs to a point and to its negative shares what both have in common.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from fractions import Fraction
+from typing import Any
+
+from tvm import tirx
+from tvm.s_tir import TensorIntrin
+from tvm.s_tir.stmt import SBlock, SBlockRealize
+from tvm.script import tirx as T  # noqa: N812
+from tvm.tirx import PrimFunc
+
+from tvmconv.compute.winograd import transformed
+from tvmconv.compute.winograd_matrices import Matrix, transforms
+
+Bind = Callable[["tirx.PrimExpr"], tirx.Var]
+"""A function that gives a value a name, so that it is computed once."""
+
+
+def input_transform(outputs: int, lanes: int) -> str:
+    """Return the name of the intrinsic for a tile of input, of so many channels side by side."""
+    matrix = transforms(outputs).input
+    return _registered(f"tvmconv_winograd_input_{outputs}x{lanes}", matrix, (), (1, 1), lanes)
+
+
+def output_transform(outputs: int, lanes: int) -> str:
+    """Return the name of the intrinsic for a tile of products' sums, of so many channels side by side."""
+    matrix = transforms(outputs).output
+    return _registered(f"tvmconv_winograd_output_{outputs}x{lanes}", matrix, (1,), (), lanes)
+
+
+def _registered(name: str, matrix: Matrix, read: tuple[int, ...], written: tuple[int, ...], lanes: int) -> str:
+    """Return the name of an intrinsic, which is made once.
+
+    Its operands have shape (rows, columns, lanes), with further axes of length one, `read` and `written`, before the
+    last one.
+    """
+    if TensorIntrin.get(name, allow_missing=True) is None:
+        description = _description(matrix, read, written, lanes)
+        TensorIntrin.register(name, description, _implementation(description, matrix, read, written, lanes))
+    return name
+
+
+def _description(matrix: Matrix, read: tuple[int, ...], written: tuple[int, ...], lanes: int) -> PrimFunc:
+    """Return the transform as one expression of an element."""
+    rows, points = len(matrix), len(matrix[0])
+    x_shape, y_shape = (points, points, *read, lanes), (rows, rows, *written, lanes)
+    x_whole, y_whole = (tuple(slice(0, extent) for extent in shape) for shape in (x_shape, y_shape))
+
+    @T.prim_func(s_tir=True)  # type: ignore[untyped-decorator]  # TVM has no types for it
+    def description(x: T.handle, y: T.handle) -> None:
+        X = T.match_buffer(x, x_shape, strides=_strides("x", len(x_shape)), offset_factor=1)  # noqa: N806
+        Y = T.match_buffer(y, y_shape, strides=_strides("y", len(y_shape)), offset_factor=1)  # noqa: N806
+        with T.sblock("root"):
+            T.reads(X[x_whole])
+            T.writes(Y[y_whole])
+            for p, q, i in T.grid(rows, rows, lanes):
+                with T.sblock("transform"):
+                    vp, vq, vi = T.axis.remap("SSS", [p, q, i])
+                    Y[_place(vp, vq, vi, written)] = transformed(matrix, vp, vq, _elements(X, vi, read))
+
+    return description
+
+
+def _elements(buffer: Any, lane: tirx.Var, units: tuple[int, ...]) -> Callable[[int, int], tirx.PrimExpr]:
+    """Return a function of an element's row and column."""
+    return lambda row, column: buffer[_place(row, column, lane, units)]
+
+
+def _place(row: Any, column: Any, lane: Any, units: tuple[int, ...]) -> tuple[Any, ...]:
+    """Return the place of an element in an operand with further axes of length one."""
+    return row, column, *(0 for _ in units), lane
+
+
+def _strides(name: str, dimensions: int) -> list[tirx.PrimExpr]:
+    """Return strides that are variables, but for the last one."""
+    return [*(tirx.Var(f"{name}{axis}", "int32") for axis in range(dimensions - 1)), 1]
+
+
+def _implementation(
+    description: PrimFunc, matrix: Matrix, read: tuple[int, ...], written: tuple[int, ...], lanes: int
+) -> PrimFunc:
+    """Return the intrinsic's code."""
+    x, y = description.params
+    rows, points = range(len(matrix)), range(len(matrix[0]))
+    vector_type = f"float32x{lanes}"
+    statements: list[tirx.Stmt] = []
+
+    def bind(value: tirx.PrimExpr) -> tirx.Var:
+        vector = tirx.Var("vector", vector_type)
+        statements.append(tirx.Bind(vector, value))
+        return vector
+
+    half = []
+    for s in points:
+        column = [bind(x.vload(_place(r, s, 0, read), vector_type)) for r in points]
+        half.append(_multiplied(matrix, column, bind))
+    for p in rows:
+        for q, value in enumerate(_multiplied(matrix, [column[p] for column in half], bind)):
+            statements.append(y.vstore(_place(p, q, 0, written), value))
+    block = description.body.block
+    body = SBlock([], block.reads, block.writes, block.name_hint, tirx.SeqStmt(statements))
+    return PrimFunc(description.params, SBlockRealize([], True, body))
+
+
+def _multiplied(matrix: Matrix, vectors: Sequence[tirx.PrimExpr], bind: Bind) -> list[tirx.PrimExpr]:
+    """Return the matrix times a column of vectors; see `Transforms` for its order."""
+    if len(matrix) < len(vectors):  # columns belong to points: sums and differences of each pair serve all rows
+        values = [*vectors]
+        for plus in range(1, len(vectors) - 1, 2):
+            values[plus : plus + 2] = bind(vectors[plus] + vectors[plus + 1]), bind(vectors[plus] - vectors[plus + 1])
+        return [bind(_combined(_of_pairs(row, number), values)) for number, row in enumerate(matrix)]
+    first, *pairs, last = matrix
+    results = [bind(_combined(first, vectors))]
+    for row in pairs[::2]:
+        even, odd = (
+            bind(_combined([value if place % 2 == part else Fraction(0) for place, value in enumerate(row)], vectors))
+            for part in (0, 1)
+        )
+        results += [bind(even + odd), bind(even - odd)]
+    return [*results, bind(_combined(last, vectors))]
+
+
+def _of_pairs(row: Sequence[Fraction], power: int) -> list[Fraction]:
+    """Return a row of the output's matrix for sums and differences: powers of a pair are equal, or differ in sign."""
+    factors = [*row]
+    for plus in range(1, len(row) - 1, 2):
+        factors[plus : plus + 2] = (Fraction(0), row[plus]) if power % 2 else (row[plus], Fraction(0))
+    return factors
+
+
+def _combined(factors: Sequence[Fraction], vectors: Sequence[tirx.PrimExpr]) -> tirx.PrimExpr:
+    """Return the sum of the vectors times their factors, without those whose factor is zero."""
+    total = None
+    for factor, vector in zip(factors, vectors, strict=True):
+        if factor:
+            term = vector if factor == 1 else vector * tirx.const(float(factor), vector.ty.dtype)
+            total = term if total is None else total + term
+    return total

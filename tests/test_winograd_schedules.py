@@ -1,0 +1,220 @@
+"""Winograd's convolution on a CPU: its matrices, and its schedule against the float64 reference."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from fractions import Fraction
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+import tvm
+from spaces import check_space
+from sparing import every
+from tvm import te
+
+import tvmconv
+from tvmconv import ConvWorkload, compute
+from tvmconv.checking.factors import fma_sums
+from tvmconv.compute import WinogradTile
+from tvmconv.compute.winograd_matrices import POINTS, TAPS, transforms
+from tvmconv.dispatch import algorithms_for, select, template_for
+from tvmconv.errors import InvalidArgumentError
+from tvmconv.lowering import build, lower
+from tvmconv.problem import Problem
+from tvmconv.schedules.cpu import winograd
+from tvmconv.suites import load_suite
+from tvmconv.targets import resolve_target
+from tvmconv.testing import check_result, random_configs, random_operands
+
+CPU = resolve_target("llvm")
+
+
+def layer(channels: int, size: tuple[int, int], outputs: int, block: int = 1, **options: Any) -> ConvWorkload:
+    """Return a layer, in blocks of channels where a block is more than one."""
+    workload = ConvWorkload.conv2d(
+        (options.pop("batch", 1), channels, *size),
+        (outputs, channels, 3, 3),
+        padding=options.pop("padding", 1),
+        **options,
+    )
+    return (
+        workload
+        if block == 1
+        else msgspec.structs.replace(workload, layout=f"NCHW{block}c", out_layout=f"NCHW{block}c")
+    )
+
+
+WORKLOADS = {
+    "whole-tiles": layer(16, (12, 16), 32, scale=True, shift=True, activation="relu"),
+    "ragged": layer(5, (13, 11), 21, shift=True, residual=True, activation="silu", batch=2),
+    "blocks": layer(32, (14, 14), 48, 16, shift=True, residual=True, batch=4),
+    "small-blocks": layer(24, (9, 10), 16, 8, scale=True),
+    "no-padding": layer(16, (7, 7), 32, padding=0, batch=6),
+    "uneven-padding": layer(20, (6, 30), 24, padding=(2, 0, 1, 3)),
+    "one-output": layer(3, (3, 3), 1, padding=0),
+    "threads": layer(64, (23, 20), 64, shift=True),
+}
+by_name = pytest.mark.parametrize("name", WORKLOADS)
+
+
+def run(workload: ConvWorkload, config: Any = None, target: tvm.target.Target = CPU) -> None:
+    func = lower(Problem(workload), select(Problem(workload), target, config, "winograd"), target, "kernel")
+    operands = random_operands(workload)
+    tensors = [tvm.runtime.tensor(array) for array in operands.values()]
+    build(tvm.IRModule({"kernel": func}), target)["kernel"](*tensors)
+    check_result(workload, operands, tensors[-1].numpy())
+
+
+@pytest.mark.parametrize("outputs", POINTS)
+def test_matrices_are_exact(outputs: int) -> None:
+    """Of integers the convolution of each pair of inputs and taps is that of the definition, in fractions."""
+    matrices, size = transforms(outputs), outputs + TAPS - 1
+    for place in range(size):
+        for tap in range(TAPS):
+            products = [row[tap] * column[place] for row, column in zip(matrices.weight, matrices.input, strict=True)]
+            got = [sum(a * b for a, b in zip(row, products, strict=True)) for row in matrices.output]
+            assert got == [Fraction(place == output + tap) for output in range(outputs)]
+
+
+@pytest.mark.parametrize("outputs", POINTS)
+def test_matrices_are_numbers_of_float32(outputs: int) -> None:
+    """Those of input and output are; a pair of points has rows that differ in the signs of every other element."""
+    matrices = transforms(outputs)
+    for row in (*matrices.input, *matrices.output):
+        assert all(np.float32(value) == value for value in row)
+    for matrix in (matrices.input, matrices.weight):
+        for plus, minus in zip(matrix[1:-1:2], matrix[2:-1:2], strict=True):
+            assert minus == tuple(-value if place % 2 else value for place, value in enumerate(plus))
+
+
+@by_name
+@pytest.mark.parametrize("outputs", POINTS)
+def test_definition(name: str, outputs: int) -> None:
+    """The TE definition is right without a schedule."""
+    workload = WORKLOADS[name]
+    operands = random_operands(workload)
+    rows = -(-workload.output_size[0] // outputs)
+    for tile in (WinogradTile(outputs, 1, 1, 1, 4, 4), WinogradTile(outputs, rows, workload.batch, 3, 8, 16)):
+        func = te.create_prim_func(compute.winograd(workload, tile))
+        tensors = [tvm.runtime.tensor(array) for array in operands.values()]
+        build(tvm.IRModule({"main": func}), CPU)["main"](*tensors)
+        check_result(workload, operands, tensors[-1].numpy())
+
+
+@by_name
+def test_default_configuration(name: str) -> None:
+    run(WORKLOADS[name])
+
+
+@by_name
+@pytest.mark.parametrize("number", every(3, range(3)))
+def test_random_legal_configuration(name: str, number: int) -> None:
+    run(WORKLOADS[name], random_configs(WORKLOADS[name], CPU, 3, "winograd")[number])
+
+
+@pytest.mark.parametrize(("name", "outputs"), [("ragged", 4), ("no-padding", 2), ("threads", 2)])
+def test_threads_that_share_bands(name: str, outputs: int) -> None:
+    """They transform a band together; a band has the rows of several images, or some of one."""
+    workload = WORKLOADS[name]
+    rows = -(-workload.output_size[0] // outputs)
+    default = winograd.default_config(Problem(workload), CPU)
+    images = max(size for size in range(1, workload.batch + 1) if workload.batch % size == 0)
+    for shape in ({"rows": rows, "images": images}, {"rows": 2, "images": 1}):
+        run(workload, replace(default, outputs=outputs, tiles=3, **shape, shared=True, parallel=True))
+
+
+@pytest.mark.parametrize("name", ["whole-tiles", "blocks"])
+def test_ablations(name: str) -> None:
+    workload = WORKLOADS[name]
+    config = winograd.default_config(Problem(workload), CPU)
+    legal = winograd.space(Problem(workload), CPU)
+    for without in winograd.ablations(config).values():
+        assert without == config or legal.violated(without) or not run(workload, without)
+
+
+@by_name
+def test_space_begins_with_the_default_and_is_legal(name: str) -> None:
+    problem = Problem(WORKLOADS[name])
+    space = winograd.space(problem, CPU)
+    check_space(space, winograd.default_config(problem, CPU))
+    assert "known_tiles" in space.violated(replace(space.default, outputs=3))
+    assert "whole_images" in space.violated(replace(space.default, images=problem.workload.batch + 1))
+
+
+@pytest.mark.parametrize("mcpu", ["haswell", "x86-64", "znver4"])
+def test_registers_hold_the_default_tile(mcpu: str) -> None:
+    """A tile's sums, a weight for each of its vectors and an input fit."""
+    target = resolve_target({"kind": "llvm", "mcpu": mcpu})
+    registers, lanes = {"haswell": (16, 8), "x86-64": (16, 4), "znver4": (32, 16)}[mcpu]
+    for workload in load_suite("im2win-thesis", "llvm").values():
+        problem = Problem(workload)
+        if winograd.obstacle(problem, target) is None:
+            config = winograd.default_config(problem, target)
+            assert winograd.space(problem, target).violated(config) == []
+            assert config.vector == lanes
+            assert config.vectors * (config.tiles + 1) + 1 <= registers
+
+
+def test_other_vectors() -> None:
+    """Half of a CPU's vectors, as AVX2 has them, compute the same."""
+    run(WORKLOADS["ragged"], target=resolve_target({"kind": "llvm", "mcpu": "haswell"}))
+
+
+def test_refused() -> None:
+    strided = ConvWorkload.conv2d((1, 16, 9, 9), (16, 16, 3, 3), stride=2)
+    half = ConvWorkload.conv2d((1, 16, 9, 9), (16, 16, 3, 3), dtype="float16")
+    for problem, why in (
+        (Problem(strided), "cpu/winograd takes 3x3 kernels with a stride and a dilation of 1"),
+        (Problem(half), "cpu/winograd takes float32, not float16"),
+        (Problem(WORKLOADS["ragged"], precision="strict"), "cpu/winograd has errors that depend on outputs nearby"),
+        (Problem(ConvWorkload.conv2d((1, 4, 9, 9), (4, 2, 3, 3), groups=2)), "cpu/winograd is for dense .* one group"),
+    ):
+        with pytest.raises(InvalidArgumentError, match=why):
+            select(problem, CPU, algorithm="winograd")
+
+
+AVX512 = resolve_target({"kind": "llvm", "mcpu": "znver4"})
+
+
+def test_taken_where_it_saves_multiplications() -> None:
+    for channels, size in ((64, 56), (128, 28), (256, 14)):
+        problem = Problem(layer(channels, (size, size), channels))
+        assert template_for(problem, AVX512) is winograd
+        assert "winograd" not in algorithms_for(msgspec.structs.replace(problem, precision="strict"), AVX512)
+    first = Problem(layer(3, (224, 224), 64))
+    assert template_for(first, AVX512) is not winograd
+
+
+def test_small_tiles_where_the_weight_comes_from_memory() -> None:
+    """Tiles of 4x4 outputs have a weight 2.25 times as large as those of 2x2."""
+    large, small = (winograd.default_config(Problem(layer(c, (s, s), c, 16)), AVX512) for c, s in ((64, 56), (512, 7)))
+    assert (large.outputs, small.outputs) == (4, 2)
+
+
+def test_accuracy() -> None:
+    """Errors are at most three times those of a sum of multiply-adds, in the root mean square."""
+    workload = layer(64, (16, 16), 32)
+    operands = random_operands(workload)
+    x, w = operands["x"], operands["w"]
+    exact = compute.conv2d_reference(workload, x, w)
+    got = tvmconv.conv2d(x, w, padding=1, algorithm="winograd")
+    patches = np.lib.stride_tricks.sliding_window_view(np.pad(x[0], ((0, 0), (1, 1), (1, 1))), (3, 3), (1, 2))
+    sums = fma_sums(patches.transpose(1, 2, 0, 3, 4).reshape(256, -1), w.reshape(32, -1))
+    fma = sums.T.reshape(exact.shape)
+    error, expected = (float(np.sqrt(np.mean((each - exact) ** 2))) for each in (got, fma))
+    assert expected < error <= 3 * expected
+
+
+def test_a_batch_that_is_known_only_when_it_runs() -> None:
+    workload = WORKLOADS["blocks"]
+    problem = Problem(workload).with_any_batch()
+    func = lower(problem, select(problem, CPU, algorithm="winograd"), CPU, "kernel")
+    kernel = build(tvm.IRModule({"kernel": func}), CPU)["kernel"]
+    for batch in (1, 3):
+        known = msgspec.structs.replace(workload, batch=batch)
+        operands = random_operands(known)
+        tensors = [tvm.runtime.tensor(array) for array in operands.values()]
+        kernel(*tensors)
+        check_result(known, operands, tensors[-1].numpy())
