@@ -64,10 +64,10 @@ def split_packing(func: tirx.PrimFunc) -> tuple[tirx.PrimFunc, Packing | None]:
 
 
 def _stages(step: tirx.Stmt) -> list[str]:
-    """Return the names of the stages that a statement computes, each once: a reduction has a block to begin with."""
+    """Return the names of the stages that a statement computes, each once: a reduction may be in two blocks."""
     names: list[str] = []
     tvm_ffi.structural_walk(step, [(SBlock, lambda block: names.append(str(block.name_hint)))])
-    return list(dict.fromkeys(names))
+    return list(dict.fromkeys(name.removesuffix("_init").removesuffix("_update") for name in names))
 
 
 def _used(step: tirx.Stmt, buffers: Sequence[tvm.ir.Var]) -> list[tvm.ir.Var]:
