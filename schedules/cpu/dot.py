@@ -156,8 +156,9 @@ def schedule(problem: Problem, config: Config, target: tvm.target.Target) -> Sch
     if zero_of(workload, instruction.first):
         offsets = sch.get_sblock("offsets")
         k, *terms_of = sch.get_loops(offsets)
+        if config.parallel:
+            sch.parallel(k)
         sch.decompose_reduction(offsets, sch.fuse(*terms_of))  # a loop without a test, of which LLVM makes vectors
-        loops.append(k)
 
     # Step 3. Copy the input
     tiles = [sch.cache_read(output, 0, "global"), accumulate] if in_rows else [accumulate]
