@@ -25,7 +25,7 @@ class Block:
 
     def only_reader(self, var: relax.Var) -> relax.Var | None:
         """Return the variable that is computed from `var`, if it is the only reader of `var`."""
-        return self._readers[var][0] if self.is_inner(var) and len(self._readers[var]) == 1 else None
+        return self._readers[var][0] if self.is_inner(var) and len(self._readers.get(var, [])) == 1 else None
 
     def is_inner(self, var: relax.Var) -> bool:
         """Return whether a variable cannot be read outside the block."""

@@ -108,7 +108,7 @@ MOVING: Mapping[str, Callable[[relax.Call], Callable[[Array], Array]]] = {
     ),
     **{
         name: lambda call: lambda array: np.reshape(array, [int(size) for size in call.ty.shape])
-        for name in ("reshape", "expand_dims", "squeeze")
+        for name in ("expand_dims", "flatten", "reshape", "squeeze")
     },
 }
 """NumPy's functions for Relax's operators that move the elements of a weight."""

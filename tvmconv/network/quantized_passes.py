@@ -12,7 +12,7 @@ from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from .constants import constant_value
 from .convolutions import is_convolution
-from .graph import blocks_of, call_of, calls
+from .graph import blocks_of, call_of, calls, rebind
 from .quantized import MOVING, Scaling, along_axis, quantized_constant, scaling_of
 
 CHOOSING = ("max", "nn.max_pool1d", "nn.max_pool2d", "nn.max_pool3d", "strided_slice", "tile")
@@ -29,9 +29,34 @@ def keep_integers(mod: tvm.IRModule) -> tvm.IRModule:
     Before: `a = R.dequantize(x)`, `b = R.nn.max_pool2d(a)`, `y = R.quantize(b)`, with the same scale and zero point.
     After: `y = R.nn.max_pool2d(x)`.
     """
-    mod = mod.clone()
+    mod = _quantized_early(mod).clone()
     mod["main"] = _Keeper(mod).visit_expr(mod["main"])
     return mod
+
+
+def _quantized_early(mod: tvm.IRModule) -> tvm.IRModule:
+    """Return the module with quantization before operators that choose or move elements for it alone.
+
+    Rounding and saturating keep the order, so the largest number becomes the largest integer.
+
+    Before: `b = R.nn.max_pool2d(a)`, `y = R.quantize(b)`. After: `b = R.quantize(a)`, `y = R.nn.max_pool2d(b)`.
+    """
+    values = {}
+    for block in blocks_of(mod):
+        for var, value in block.values.items():
+            if (last := call_of(value, "quantize")) is None or scaling_of(last) is None:
+                continue
+            moved: list[Any] = []
+            source = last.args[0]
+            while block.only_reader(source) is not None and calls(block.values[source], *PUSHED):
+                moved.append(block.values[source])
+                source = moved[-1].args[0]
+            result = relax.Call(last.op, [source, *last.args[1:]], last.attrs)
+            for each in reversed(moved):
+                result = relax.Call(each.op, [result, *each.args[1:]], each.attrs)
+            if moved:
+                values[var] = result
+    return rebind(mod, values)
 
 
 @mutator
@@ -40,23 +65,13 @@ class _Keeper(PyExprMutator):  # type: ignore[misc]
         super().__init__(mod)
         self._weights = _weights(mod)
         self._is_weight = False
-        self._read_once = {
-            var for block in blocks_of(mod) for var in block.values if block.only_reader(var) is not None
-        }
 
     def visit_var_binding_(self, binding: relax.VarBinding) -> None:
         self._is_weight = binding.var in self._weights
         super().visit_var_binding_(binding)
 
     def visit_call_(self, call: relax.Call) -> relax.Expr:
-        source = call.args[0] if calls(call, "quantize") else None
         call = super().visit_call_(call)
-        if source in self._read_once and scaling_of(call) is not None:
-            moved = call_of(self._binding(call.args[0]), *PUSHED)
-            if moved is not None and self._dequantization(moved.args[0]) is None:
-                # Rounding and saturating keep the order, so the largest number is the largest integer.
-                integers = self.builder_.emit(relax.Call(call.op, [moved.args[0], *call.args[1:]], call.attrs))
-                return relax.Call(moved.op, [integers, *moved.args[1:]], moved.attrs)
         if calls(call, "dequantize") and not self._is_weight:
             constant = quantized_constant(call, self._binding)
             return call if constant is None else relax.const(constant.numbers)
