@@ -63,7 +63,7 @@ def onnxruntimes(model: onnx.ModelProto | Path, x: np.ndarray) -> np.ndarray:
 
 
 def floats_between(model: onnx.ModelProto | Path) -> list[str]:
-    """Return the functions of a network that read or write float32, but for its input and its output."""
+    """Return the functions of a network that read or write planes of float32, but for its input and its output."""
     source, target = tvmconv.import_model(model), resolve_target("llvm")
     mod = lower_and_fuse(lower_quantization(use_kernels(source.mod, target)[0]), target)
     main = mod["main"]
@@ -78,9 +78,14 @@ def floats_between(model: onnx.ModelProto | Path) -> list[str]:
             inputs = [
                 each for each in call.args[1].fields if isinstance(each, relax.Var) and str(each.name) not in ends
             ]
-            if any("float32" in str(each.ty) for each in (*inputs, binding.var)):
+            if any("float32" in str(each.ty) and has_planes(each) for each in (*inputs, binding.var)):
                 found.append(str(call.args[0].name_hint))
     return found
+
+
+def has_planes(x: relax.Var) -> bool:
+    """Return whether a tensor (N, C, H, W), or in blocks, has more than a pixel."""
+    return any(int(size) > 1 for size in list(x.ty.shape)[2:4])
 
 
 def in_integers(network: Network) -> list[bool]:
