@@ -39,14 +39,14 @@ class Family(NamedTuple):
 
 ARM = "aarch64-linux-gnu"
 FAMILIES = {
-    "avx512-vnni": Family({"mcpu": "sapphirerapids"}, r"vpdpbusd\s.*zmm", "avx512vnni"),
+    "avx512-vnni": Family({"mcpu": "cooperlake"}, r"vpdpbusd\s.*zmm", "avx512vnni"),
     "avx-vnni": Family({"mcpu": "alderlake"}, r"vpdpbusd\s.*ymm", "avxvnni"),
     "avx512bw": Family({"mcpu": "skylake-avx512"}, r"vpmaddwd\s.*zmm", "avx512bw"),
     "avx2": Family({"mcpu": "haswell"}, r"vpmaddwd\s.*ymm", "avx2"),
     "sse2": Family({"mcpu": "x86-64"}, r"pmaddwd\s.*xmm", "sse2"),
     "i8mm": Family({"mtriple": ARM, "mcpu": "neoverse-v1"}, r"(us|s)dot\s+v\d+\.4s", None),
     "dotprod": Family({"mtriple": ARM, "mcpu": "neoverse-n1"}, r"\ssdot\s+v\d+\.4s", None),
-    "bf16": Family({"mcpu": "sapphirerapids"}, r"vdpbf16ps\s.*zmm", "avx512bf16"),
+    "bf16": Family({"mcpu": "cooperlake"}, r"vdpbf16ps\s.*zmm", "avx512bf16"),
     "neon": Family({"mtriple": ARM, "mcpu": "generic"}, r"smlal2?\s+v\d+\.4s", None),
 }
 

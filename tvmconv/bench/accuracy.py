@@ -34,6 +34,9 @@ WORKLOADS = {
 }
 """The workloads, by what they add to the name of the data: sums of 1152 products, and long ones."""
 
+BEYOND_PROMISES = ("with_denormals", "tiny")
+"""The data with numbers so small that the precision "strict" alone promises something: errors are told, not judged."""
+
 OF_LONG_SUMS = ("normal", "positive")
 """The data of long sums."""
 
@@ -113,7 +116,8 @@ def _row(name: str, suffix: str, workload: ConvWorkload, contenders: Mapping[str
         try:
             got = each.compute(operands)
             errors[contender] = _summary(expected[each.precision].errors(got) / workload.storage.unit)
-            expected[each.precision].check(got)
+            if each.precision == "strict" or name not in BEYOND_PROMISES:
+                expected[each.precision].check(got)
         except AssertionError as error:
             broken[contender] = str(error)
         except RuntimeError as error:

@@ -38,10 +38,9 @@ def split_packing(func: tirx.PrimFunc) -> tuple[tirx.PrimFunc, Packing | None]:
     made = {buffer.name: buffer for buffer in root.alloc_buffers}
     stages: dict[str, tirx.Stmt] = {}
     for step in steps(root):
-        names = _stages(step)
         used = _used(step, [*func.params, *root.alloc_buffers])
-        if len(names) == 1 and names[0] in made and _same(used, [weight, made[names[0]]]):
-            stages[names[0]] = step
+        if len(used) == 2 and used[0].same_as(weight) and used[1].name in made:
+            stages[used[1].name] = step
     if PACKED not in stages:
         return func, None
     buffers = [made[name] for name in stages]
@@ -63,22 +62,11 @@ def split_packing(func: tirx.PrimFunc) -> tuple[tirx.PrimFunc, Packing | None]:
     return kernel, _compiled(function([weight, *buffers], list(stages.values()), []))
 
 
-def _stages(step: tirx.Stmt) -> list[str]:
-    """Return the names of the stages that a statement computes, each once: a reduction may be in two blocks."""
-    names: list[str] = []
-    tvm_ffi.structural_walk(step, [(SBlock, lambda block: names.append(str(block.name_hint)))])
-    return list(dict.fromkeys(name.removesuffix("_init").removesuffix("_update") for name in names))
-
-
 def _used(step: tirx.Stmt, buffers: Sequence[tvm.ir.Var]) -> list[tvm.ir.Var]:
     """Return those of the buffers that a statement uses."""
     found: list[tvm.ir.Var] = []
     tvm_ffi.structural_walk(step, [(tvm.ir.Var, found.append)])
     return [buffer for buffer in buffers if any(buffer.same_as(each) for each in found)]
-
-
-def _same(buffers: Sequence[tvm.ir.Var], others: Sequence[tvm.ir.Var]) -> bool:
-    return len(buffers) == len(others) and all(map(tvm.ir.Var.same_as, buffers, others))
 
 
 def _compiled(stages: tirx.PrimFunc) -> Packing:
