@@ -43,7 +43,7 @@ FLOORS = (
     ("network",),
     ("checking", "verify"),
     ("autotvm",),
-    ("contrib", "loading", "onnx_backend", "relay", "torch_backend"),
+    ("contrib", "loading", "onnx_backend", "quantizing", "relay", "torch_backend"),
     ("bench", "doctor", "report", "testing"),
     ("cli",),
     ("tvmconv",),

@@ -20,6 +20,7 @@ from .doctor import doctor
 from .inspect import inspect
 from .interrupts import INTERRUPTED, interrupts, raise_interrupt
 from .log import log
+from .quantize import quantize
 from .report import report
 from .rpc import rpc
 from .run import run
@@ -74,7 +75,7 @@ class Commands(click.Group):
 
 @click.group(
     cls=Commands,
-    commands=[doctor, tasks, build, run, inspect, tune, log, rpc, bench, verify, report],
+    commands=[doctor, tasks, quantize, build, run, inspect, tune, log, rpc, bench, verify, report],
     context_settings={"help_option_names": ["-h", "--help"], "show_default": True},
     epilog="Exit codes: 0 done; 1 failure; 2 usage or bad input; 3 unsupported model or operator; 4 no valid "
     "configuration; 5 wrong results; 6 regression; 7 no device; 130 interrupted.",

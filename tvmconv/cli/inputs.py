@@ -19,16 +19,21 @@ if TYPE_CHECKING:
     from ..verify import Array
 
 
-def read_inputs(path: Path, specs: Sequence[TensorSpec]) -> dict[str, Array]:
-    """Read the arrays of an .npz file, each of which has to be an input."""
+def read_arrays(path: Path, argument: str) -> dict[str, Array]:
+    """Read the arrays of an .npz file that was given as an argument."""
     try:
         archive = np.load(path)
         if not isinstance(archive, np.lib.npyio.NpzFile):
             raise ValueError("a single array")
         with archive:
-            arrays = dict(archive)
+            return dict(archive)
     except (ValueError, EOFError, BadZipFile):  # NumPy's message advises to unpickle
-        raise InvalidArgumentError("inputs", str(path), "an .npz file of arrays, as numpy.savez writes it") from None
+        raise InvalidArgumentError(argument, str(path), "an .npz file of arrays, as numpy.savez writes it") from None
+
+
+def read_inputs(path: Path, specs: Sequence[TensorSpec]) -> dict[str, Array]:
+    """Read the arrays of an .npz file, each of which has to be an input."""
+    arrays = read_arrays(path, "inputs")
     dtypes = {spec.name: spec.dtype for spec in specs}
     for name, array in arrays.items():
         if name not in dtypes:

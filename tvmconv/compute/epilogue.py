@@ -68,7 +68,9 @@ def epilogue(accumulated: te.Tensor, workload: ConvWorkload, operands: dict[str,
         if "residual" in operands:
             y = y + operands["residual"][place].astype("float32")
         y = activated(workload.epilogue, y)
-        return y.astype(output.name) if output.bounds is None else _rounded(workload, output.bounds, y)
+        if output.bounds is None:
+            return y.astype(output.name)
+        return rounded(y, output.name, output.bounds, zero_point_of(workload))
 
     sizes = zip(workload.output_size, accumulated.shape[-2:], strict=True)
     size = (exact if isinstance(exact, int) else rounded for exact, rounded in sizes)
@@ -76,20 +78,19 @@ def epilogue(accumulated: te.Tensor, workload: ConvWorkload, operands: dict[str,
     return te.compute(shape, value, name="output")
 
 
-def _rounded(workload: ConvWorkload, bounds: tuple[int, int], y: tirx.PrimExpr) -> tirx.PrimExpr:
-    """Return y as an integer of the output: the nearest, or even, one, plus the zero point, between the type's bounds.
+def rounded(y: tirx.PrimExpr, dtype: str, bounds: tuple[int, int], zero_point: int | tirx.PrimExpr) -> tirx.PrimExpr:
+    """Return y as an integer of a type: the nearest, or even, one, plus the zero point, between the type's bounds.
 
     The bounds come first, which are integers themselves. A sum with `ROUNDING`, or another even integer near it, then
-    has the integer in its last bits. Of the last byte something has to be subtracted: LLVM 22 stores four bytes
-    where one is wanted of a number that it takes from a vector of float32 as it is.
+    has the integer in its last bits. Of the last byte something has to be subtracted: LLVM 22 stores four bytes where
+    one is wanted of a number that it takes from a vector of float32 as it is. All of them are below 2**21.
     """
-    zero_point = zero_point_of(workload)
-    low, high = (tirx.const(bound - zero_point, "float32") for bound in bounds)
-    y = tirx.min(tirx.max(y, low), high)  # a maximum with NaN on its left is the other number
-    rounding = np.float32(ROUNDING + (4 if zero_point == 2 else 2))
+    low, high = (tirx.const(bound, "int32") - zero_point for bound in bounds)
+    y = tirx.min(tirx.max(y, low.astype("float32")), high.astype("float32"))  # NaN on its left is the other number
+    rounding = np.float32(ROUNDING + (4 if isinstance(zero_point, int) and zero_point == 2 else 2))
     bits = tirx.reinterpret("int32", y + tirx.const(float(rounding), "float32"))
-    integer = bits + tirx.const(zero_point - int(rounding.view(np.int32)), "int32")
-    return integer.astype(workload.output_storage.name)
+    integer = bits + (tirx.const(-int(rounding.view(np.int32)), "int32") + zero_point)
+    return integer.astype(dtype)
 
 
 def zero_point_of(workload: ConvWorkload) -> int:

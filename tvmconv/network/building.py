@@ -22,6 +22,7 @@ from .limits import conditions, with_limits
 from .model import Model
 from .network import Network
 from .powers import simplify_powers
+from .quantized_lowering import lower_quantization
 from .sites import find_convolutions
 from .summing import sum_in_float32
 
@@ -47,7 +48,7 @@ def build(model: Any, target: Any = "llvm", sparse: str = "auto", precision: str
     source = model if isinstance(model, Model) else import_model(model)
     mod, layers = use_kernels(source.mod, resolved, sparse, precision)
     _tell_of_slow_layers(layers)
-    mod = sum_in_float32(simplify_powers(simplify_batch_norms(mod)))
+    mod = sum_in_float32(simplify_powers(simplify_batch_norms(lower_quantization(mod))))
     executable = compile_network(mod, resolved)
     kernels = _machine_code(mod, resolved)
     opened = source.open_sizes

@@ -17,7 +17,7 @@ from ..errors import InvalidArgumentError
 from ..problem import ASSUMED_BATCH
 from ..substitution import evaluated
 from ..workload import ConvWorkload
-from .constants import constant_value, sizes_of, static_shape
+from .constants import sizes_of, static_shape
 from .graph import operator_name
 from .layers import Convolution
 
@@ -33,21 +33,21 @@ def is_convolution(expr: relax.Expr) -> bool:
 
 
 def is_linear(expr: relax.Expr) -> bool:
-    """Return whether an expression is a linear layer that a workload can describe.
-
-    Such a layer multiplies x (N, C) by a constant weight (C, K).
-    """
-    if operator_name(expr) != "relax.matmul" or constant_value(expr.args[1]) is None:
+    """Return whether an expression multiplies x (N, C) by a weight (C, K), which a workload can describe."""
+    if operator_name(expr) != "relax.matmul":
         return False
     x, w = (argument.ty for argument in expr.args)
     is_known = x.ndim == w.ndim == 2 and sizes_of(x) is not None and isinstance(x.shape[1], tvm.tirx.IntImm)
-    return is_known and x.dtype == w.dtype == expr.ty.dtype and str(x.dtype) in FLOATS
+    return is_known and static_shape(w) is not None and x.dtype == w.dtype == expr.ty.dtype
 
 
-def describe_linear(name: str, call: relax.Call) -> Convolution:
-    """Describe a linear layer as the convolution that it is, with kernels and images of one element."""
+def describe_linear(name: str, call: relax.Call, dtype: str | None = None) -> Convolution:
+    """Describe a linear layer as the convolution that it is, with kernels and images of one element.
+
+    `dtype` is the type of x where that is not the one in the call.
+    """
     x, (channels, outputs) = call.args[0].ty, static_shape(call.args[1].ty) or ()
-    workload = ConvWorkload.conv2d((*_assumed_shape(x), 1, 1), (outputs, channels, 1, 1), dtype=str(x.dtype))
+    workload = ConvWorkload.conv2d((*_assumed_shape(x), 1, 1), (outputs, channels, 1, 1), dtype=dtype or str(x.dtype))
     return Convolution(name, described(workload, x), "NC", workload.flops, workload, None, tuple(open_sizes(x)))
 
 
@@ -86,8 +86,11 @@ def _assumed_shape(x: relax.TensorType) -> tuple[int, ...]:
     return tuple(assumed(size, ASSUMED_SIDE if axis else ASSUMED_BATCH) for axis, size in enumerate(sizes_of(x) or ()))
 
 
-def describe(name: str, call: relax.Call) -> Convolution:
-    """Describe the convolution that a call of Relax computes, without anything that precedes or follows it."""
+def describe(name: str, call: relax.Call, dtype: str | None = None) -> Convolution:
+    """Describe the convolution that a call of Relax computes, without anything that precedes or follows it.
+
+    `dtype` is the type of x where that is not the one in the call.
+    """
     workload, obstacle = None, _form_obstacle(call)
     is_too_open = obstacle is None and _is_too_open(call)
     if is_too_open:
@@ -95,7 +98,7 @@ def describe(name: str, call: relax.Call) -> Convolution:
         obstacle = f"the shape {shape} is known only when the model runs; {GIVE_SIZES}"
     elif obstacle is None:
         try:
-            workload = _workload(call)
+            workload = _workload(call, dtype)
         except InvalidArgumentError as error:
             obstacle = str(error)
     return Convolution(
@@ -130,12 +133,12 @@ def _is_too_open(call: relax.Call) -> bool:
     return sizes_of(x) is None or "channels" in open_sizes(x) or static_shape(w) is None
 
 
-def _workload(call: relax.Call) -> ConvWorkload:
+def _workload(call: relax.Call, dtype: str | None) -> ConvWorkload:
     """Return the workload of a call; a convolution with one spatial axis gets a first one of size 1."""
     attrs, (x, w) = call.attrs, (argument.ty for argument in call.args)
     batch, channels, *size = _assumed_shape(x)
     out_channels, _, *kernel = static_shape(w) or ()
-    if str(x.dtype) not in FLOATS:  # Relax's integers have sums of their own type
+    if dtype is None and str(x.dtype) not in FLOATS:  # Relax's integers have sums of their own type
         raise InvalidArgumentError("dtype", str(x.dtype), one_of(FLOATS))
     padding = [int(n) for n in attrs.padding]
     before, after = padding[: len(size)], padding[len(size) :]
@@ -156,7 +159,7 @@ def _workload(call: relax.Call) -> ConvWorkload:
         padding=(*pair(before, 0), *pair(after, 0)),
         dilation=pair(attrs.dilation, 1),
         groups=int(attrs.groups),
-        dtype=str(x.dtype),
+        dtype=dtype or str(x.dtype),
     )
 
 

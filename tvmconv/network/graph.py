@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import tvm
 from tvm import relax
@@ -24,7 +25,7 @@ class Block:
 
     def only_reader(self, var: relax.Var) -> relax.Var | None:
         """Return the variable that is computed from `var`, if it is the only reader of `var`."""
-        return self._readers[var][0] if self.is_inner(var) and len(self._readers[var]) == 1 else None
+        return self._readers[var][0] if self.is_inner(var) and len(self._readers.get(var, [])) == 1 else None
 
     def is_inner(self, var: relax.Var) -> bool:
         """Return whether a variable cannot be read outside the block."""
@@ -88,3 +89,13 @@ def rebind(mod: tvm.IRModule, values: Mapping[relax.Var, relax.Expr]) -> tvm.IRM
 def operator_name(value: relax.Expr) -> str | None:
     """Return the name of the operator that an expression calls, such as "relax.add"; None for anything else."""
     return str(value.op.name) if isinstance(value, relax.Call) and isinstance(value.op, tvm.ir.Op) else None
+
+
+def calls(value: relax.Expr | None, *names: str) -> bool:
+    """Return whether a value calls one of some operators, such as "add" for "relax.add"."""
+    return (operator_name(value) or "").removeprefix("relax.") in names
+
+
+def call_of(value: relax.Expr | None, *names: str) -> Any:
+    """Return a value that calls one of some operators, such as "add" for "relax.add"; None for any other."""
+    return value if calls(value, *names) else None

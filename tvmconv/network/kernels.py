@@ -13,6 +13,8 @@ from tvm import relax
 
 from .. import dispatch, lowering
 from ..compute import with_sizes
+from ..dtypes import FLOATS
+from ..errors import InvalidArgumentError
 from ..folding.constants import COMPILED_IN
 from ..precision import DEFAULT
 from ..problem import Problem
@@ -44,7 +46,16 @@ def sites_for(mod: tvm.IRModule, target: tvm.target.Target) -> list[Site]:
     that no template takes with a size that is known only when the model runs is TVM's, too.
     """
     on_gpu = backend_of(target).on_gpu
-    sites = [site for site in find_convolutions(mod) if not (on_gpu and site.linear and _has_one_row(site))]
+
+    def obstacle(site: Site) -> str | None:
+        try:
+            dispatch.templates_for(site.problem(DEFAULT), target)
+        except InvalidArgumentError as error:
+            return str(error)
+        return None
+
+    found = find_convolutions(mod, obstacle)
+    sites = [site for site in found if not (on_gpu and site.linear and _has_one_row(site))]
     return [_left_to_tvm(site, target) if _is_too_open(site, target) else site for site in sites]
 
 
@@ -93,11 +104,12 @@ def use_kernels(
     layers = []
     for place, site in enumerate(sites):
         if site.workload is None:
-            layers.append(Layer(site.convolution, "TVM", None, str(site.convolution.obstacle)))
+            layers.append(Layer(site.convolution, "TVM", None, _why(str(site.convolution.obstacle), site)))
             continue
         if choice := chosen.get(place):
             calls[site.output] = _sparse_call(site, choice)
-            layers.append(Layer(site.convolution, f"tvmconv {choice.template}", choice.config, choice.reason))
+            reason = _why(choice.reason, site)
+            layers.append(Layer(site.convolution, f"tvmconv {choice.template}", choice.config, reason))
             continue
         problem, weight = site.problem(precision), site.weight
         if problem not in choices:
@@ -109,18 +121,24 @@ def use_kernels(
             kernels[key] = _kernel(builder, ranges, target, name, weight is not None)
         calls[site.output] = _call(site, weight, kernels[key])
         config = msgspec.to_builtins(selection.config)
-        layers.append(Layer(site.convolution, f"tvmconv {selection.name}", config, _reason(ranges)))
+        layers.append(Layer(site.convolution, f"tvmconv {selection.name}", config, _why(_reason(ranges), site)))
     mod = rebind(builder.get(), calls)
     if modules := sparse_kernels.compiled():
         mod = mod.with_attr("external_mods", modules)
     return mod, tuple(layers)
 
 
+def _why(reason: str, site: Site) -> str:
+    """Return the reason for a kernel, and the one why it is in floating point where its operands are quantized."""
+    in_float = site.convolution.in_float
+    return reason if in_float is None else f"{reason}; in {site.output.ty.dtype}: {in_float}"
+
+
 def _choose_sparse(sites: Sequence[Site], kernels: SparseKernels) -> dict[int, SparseChoice]:
     """Choose the sparse kernels, by the places of their sites."""
     chosen = {}
     for place, site in enumerate(sites):
-        if site.workload is None:
+        if site.workload is None or site.workload.dtype not in FLOATS:
             continue
         if choice := kernels.choose(
             site.convolution.name, site.workload, site.weight, site.vectors, site.convolution.open_sizes

@@ -44,6 +44,8 @@ class Convolution:
     """The names of the workload's sizes that are known only when the model runs: it has others in their place."""
     is_too_open: bool = False
     """True if this is left to TVM because it has sizes that are known only when the model runs."""
+    in_float: str | None = None
+    """The reason why this is in floating point though it has quantized operands; None where it is not, or has none."""
 
 
 @dataclass(frozen=True)

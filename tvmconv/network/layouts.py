@@ -28,8 +28,8 @@ from .graph import Block, blocks_of, free_variables, operator_name
 from .sites import Site
 
 BY_ELEMENT = (
-    "add", "clip", "divide", "exp", "maximum", "minimum", "multiply", "negative", "nn.gelu", "nn.leakyrelu", "nn.relu",
-    "nn.relu6", "nn.silu", "sigmoid", "sqrt", "subtract", "tanh",
+    "add", "clip", "dequantize", "divide", "exp", "maximum", "minimum", "multiply", "negative", "nn.gelu",
+    "nn.leakyrelu", "nn.relu", "nn.relu6", "nn.silu", "quantize", "sigmoid", "sqrt", "subtract", "tanh",
 )  # fmt: skip
 """Operators of Relax that compute each element from those at the same place, in any layout."""
 

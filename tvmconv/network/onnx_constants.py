@@ -27,8 +27,8 @@ OF_SHAPES = ("Shape", "Size")
 LONGEST_SHAPE = 64
 """The largest number of elements of a constant that may be a shape; longer ones are weights."""
 
-EVALUATED_SINCE = {"DequantizeLinear": 19, "QuantizeLinear": 19}
-"""The opset from which the reference evaluator has an operator that means the same in earlier opsets."""
+QUANTIZED = ("DequantizeLinear", "QuantizeLinear")
+"""Operators whose integers, scales and zero points are read later."""
 
 UNKNOWN = (NotImplementedError, RuntimeError, TypeError, ValueError, LookupError, AttributeError, MemoryError)
 """The errors that the reference evaluator has been seen to raise for nodes that it cannot compute."""
@@ -122,7 +122,7 @@ def _named(value: onnx.ValueInfoProto) -> onnx.ValueInfoProto:
 def _is_foldable(node: onnx.NodeProto) -> bool:
     return (
         node.domain in ("", "ai.onnx")
-        and node.op_type not in RANDOM
+        and node.op_type not in (*RANDOM, *QUANTIZED)
         and not any(attribute.HasField("g") for attribute in node.attribute)
     )
 
@@ -140,7 +140,6 @@ def _computed(node: onnx.NodeProto, inputs: dict[str, Array], opset: int) -> dic
     from onnx.reference import ReferenceEvaluator
 
     names = [name for name in node.output if name]
-    opset = max(opset, EVALUATED_SINCE.get(node.op_type, 0))
     try:
         results = ReferenceEvaluator(node, opsets={"": opset}).run(names, inputs)
     except UNKNOWN:

@@ -22,6 +22,7 @@ from .onnx_elementwise import (
 from .onnx_node import Converter
 from .onnx_normalization import group_normalization, layer_normalization, rms_normalization
 from .onnx_pooling import average_pool, lp_pool, max_pool
+from .onnx_quantization import dequantize_linear, quantize_linear
 from .onnx_reductions import REDUCTIONS, reduction
 from .onnx_resize import grid_sample, resize, upsample
 
@@ -30,6 +31,7 @@ CONVERTERS: dict[str, Converter] = {
     "AveragePool": average_pool,
     "BitShift": bit_shift,
     "ConvTranspose": conv_transpose,
+    "DequantizeLinear": dequantize_linear,
     "Dropout": dropout,
     "Elu": elu,
     "GridSample": grid_sample,
@@ -43,6 +45,7 @@ CONVERTERS: dict[str, Converter] = {
     "OneHot": one_hot,
     "PRelu": prelu,
     "Pow": power,
+    "QuantizeLinear": quantize_linear,
     "RMSNormalization": rms_normalization,
     "Resize": resize,
     "Selu": selu,

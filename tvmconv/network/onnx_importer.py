@@ -16,6 +16,7 @@ from .faults import Refused, tvm_at_work
 from .importer_errors import node_at_fault, quiet, summary
 from .onnx_constants import fold_nodes
 from .onnx_functions import inline_functions, nodes_by_output
+from .onnx_qoperators import expand_qoperators
 from .onnx_refusals import FAILED_HINT, refuse_types, refuse_unknown, unsupported_nodes
 from .sizes import OpenSize, open_size
 
@@ -93,7 +94,7 @@ def import_onnx(
     opset = next((entry.version for entry in model.opset_import if entry.domain in ("", "ai.onnx")), None)
     weights = {tensor.name for tensor in model.graph.initializer}
     inputs = [value for value in model.graph.input if value.name not in weights]
-    inlined = inline_functions(model, Importer.operators)
+    inlined = inline_functions(expand_qoperators(model), Importer.operators)
     nodes = nodes_by_output(model, inlined)
     sizes = _checked(shapes, inputs)
     named = {

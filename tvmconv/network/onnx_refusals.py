@@ -16,16 +16,11 @@ from .onnx_node import Node
 if TYPE_CHECKING:
     import onnx
 
-QDQ = "export the model in Q/DQ form (QuantizeLinear and DequantizeLinear around {})"
-
 HINTS = {
     "BatchNormalization": "export the model in eval mode",
-    "ConvInteger": QDQ.format("Conv"),
     "ConvTranspose": "give its padding as `pads` and `output_padding`",
     "Dropout": "export the model in eval mode",
     "MaxPool": "give its padding as `pads`",
-    "QLinearConv": QDQ.format("Conv"),
-    "QLinearMatMul": QDQ.format("MatMul"),
     "Upsample": "export the model with opset 11 or later, which has Resize",
 }
 """Hints for operators that Relax does not have or gets wrong."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from math import isfinite
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from math import inf, isfinite
 
 import msgspec
 import numpy as np
@@ -11,14 +12,18 @@ import tvm
 from tvm import relax
 
 from ..compute import with_sizes
+from ..dtypes import FLOATS
 from ..epilogue import Epilogue
+from ..errors import InvalidArgumentError
 from ..problem import Problem
 from ..workload import ConvWorkload
 from .constants import constant_value
 from .convolutions import describe, describe_linear, is_convolution, is_linear, open_sizes, redescribed
 from .epilogue import Tail, follow, padding_before
 from .graph import Block, blocks_of
+from .integer_sites import Factors, integer_factors, integer_tail
 from .layers import Convolution
+from .quantized import quantized_constant
 
 
 @dataclass(frozen=True)
@@ -34,6 +39,8 @@ class Site:
     """The variable that the kernel computes."""
     linear: bool = False
     """True for a linear layer, with a weight (C, K)."""
+    addition: relax.Var | None = None
+    """The variable that holds the sum with the residual."""
 
     @property
     def described(self) -> ConvWorkload:
@@ -69,33 +76,93 @@ class Site:
         return {name: np.asarray(operand.value.numpy()) for name, operand in named if name in ("scale", "shift")}
 
 
-def find_convolutions(mod: tvm.IRModule) -> list[Site]:
-    """Return the convolutions and linear layers of "main" in graph order, with what their kernels can take in."""
+Obstacle = Callable[[Site], "str | None"]
+"""A function that returns the reason why no kernel takes a site of integers; None where one does."""
+
+
+def find_convolutions(mod: tvm.IRModule, obstacle: Obstacle = lambda site: None) -> list[Site]:
+    """Return the convolutions and linear layers of "main" in graph order, with what their kernels can take in.
+
+    Those of quantized numbers are in integers. Where `obstacle` tells of such a site why no kernel takes it, it is one
+    in floating point.
+    """
     sites = []
     for block in blocks_of(mod):
         taken: set[relax.Var] = set()
         for var, value in block.values.items():
-            if is_convolution(value):
-                sites.append(_site(var, value, describe(str(var.name), value), block, taken))
-            elif is_linear(value):
-                sites.append(_site(var, value, describe_linear(str(var.name), value), block, taken))
+            if is_convolution(value) or is_linear(value):
+                found = _site(var, value, block, taken, obstacle)
+                sites += [found] if found is not None else []
     return sites
 
 
-def _site(var: relax.Var, call: relax.Call, convolution: Convolution, block: Block, taken: set[relax.Var]) -> Site:
-    """Return the site of a call; `taken` holds the additions that kernels have taken in, and gets this one's."""
+def _site(var: relax.Var, call: relax.Call, block: Block, taken: set[relax.Var], obstacle: Obstacle) -> Site | None:
+    """Return the site of a call; None for a product that no workload describes.
+
+    `taken` holds the additions that kernels have taken in, and gets this one's.
+    """
+    linear = is_linear(call)
+    data, padding = padding_before(call.args[0], block)
+    factors = integer_factors(call, data, 1 if linear else 0, block)
+    reason = factors if isinstance(factors, str) else None
+    if isinstance(factors, Factors):
+        try:
+            site = _integer_site(var, call, factors, padding, follow(var, block, taken), block)
+            reason = obstacle(site) if site.workload is not None else site.convolution.obstacle
+        except InvalidArgumentError as error:  # such as more terms than sums in int32 have room for
+            reason = str(error)
+        if reason is None:
+            return _taking(site, taken)
+    weight = constant_value(call.args[1])
+    if weight is None and (integers := quantized_constant(call.args[1], block.values.get)) is not None:
+        weight = integers.numbers
+    if linear and (weight is None or str(call.args[0].ty.dtype) not in FLOATS):
+        return None
+    convolution = (describe_linear if linear else describe)(str(var.name), call)
+    convolution = replace(convolution, in_float=reason)
     if convolution.workload is None:
         return Site(convolution, None, (), var)
-    data, padding = padding_before(call.args[0], block)
     tail = follow(var, block, taken)
-    if tail.addition is not None:
-        taken.add(tail.addition)
     workload = _with_surroundings(convolution.workload, padding, tail)
-    operands = [data, call.args[1]]
-    operands += [relax.const(vector.astype(np.float32)) for vector in (tail.scale, tail.shift) if vector is not None]
-    operands += [tail.residual] if tail.residual is not None else []
+    operands = data, call.args[1] if weight is None else relax.const(weight)
     convolution = redescribed(convolution, workload, call.args[0].ty)
-    return Site(convolution, workload, tuple(operands), tail.output, is_linear(call))
+    return _taking(Site(convolution, workload, (*operands, *_vectors(tail)), tail.output, linear, tail.addition), taken)
+
+
+def _integer_site(
+    var: relax.Var, call: relax.Call, factors: Factors, padding: tuple[int, int, int, int], tail: Tail, block: Block
+) -> Site:
+    """Return the site of a convolution of integers; without a workload where none can describe it."""
+    linear, dtype = is_linear(call), str(factors.x.ty.dtype)
+    convolution = (describe_linear if linear else describe)(str(var.name), call, dtype)
+    if convolution.workload is None:
+        return Site(convolution, None, (), var)
+    operands = factors.x, relax.const(factors.weight)
+    workload = msgspec.structs.replace(convolution.workload, x_zero_point=factors.zero_point)
+    if factors.scale is None:
+        tail = Tail(var, None, None, None, None, -inf, inf, None)
+    else:
+        behind = integer_tail(tail, factors.scale, block)
+        tail = behind.tail
+        workload = msgspec.structs.replace(
+            workload, out_dtype=behind.dtype, epilogue=Epilogue(zero_point=behind.zero_point)
+        )
+    workload = _with_surroundings(workload, padding, tail)
+    convolution = redescribed(convolution, workload, call.args[0].ty)
+    return Site(convolution, workload, (*operands, *_vectors(tail)), tail.output, linear, tail.addition)
+
+
+def _taking(site: Site, taken: set[relax.Var]) -> Site:
+    """Return the site, whose addition no other kernel takes in from now on."""
+    if site.addition is not None:
+        taken.add(site.addition)
+    return site
+
+
+def _vectors(tail: Tail) -> list[relax.Expr]:
+    """Return the operands of a tail: scale, shift and residual, as far as it has them."""
+    vectors = [relax.const(vector.astype(np.float32)) for vector in (tail.scale, tail.shift) if vector is not None]
+    return vectors + ([tail.residual] if tail.residual is not None else [])
 
 
 def _with_surroundings(workload: ConvWorkload, padding: tuple[int, int, int, int], tail: Tail) -> ConvWorkload:
@@ -107,6 +174,7 @@ def _with_surroundings(workload: ConvWorkload, padding: tuple[int, int, int, int
         low=tail.low if isfinite(tail.low) else None,
         high=tail.high if isfinite(tail.high) else None,
         function=msgspec.UNSET if tail.function is None else tail.function,
+        zero_point=workload.epilogue.zero_point,
     )
     return msgspec.structs.replace(
         workload,

@@ -14,6 +14,7 @@ from tvm import relax
 from tvm.relax.frontend.torch.exported_program_translator import ExportedProgramImporter
 
 from . import torch_pooling as pooling
+from . import torch_quantization as quantization
 from . import torch_resampling as resampling
 from .torch_types import base_name, computed_in, first_tensor, given, relax_dtype, type_problem
 
@@ -47,6 +48,14 @@ class Importer(ExportedProgramImporter):  # type: ignore[misc]
 
     Its errors have the node in their frames, as Relax's own errors do.
     """
+
+    def from_exported_program(self, program: torch.export.ExportedProgram, *options: Any) -> Any:
+        signature = program.graph_signature
+        kept = {**program.state_dict, **program.constants}
+        names = {**signature.inputs_to_parameters, **signature.inputs_to_buffers}
+        names |= signature.inputs_to_lifted_tensor_constants
+        self._kept = {name: kept[target] for name, target in names.items() if target in kept}
+        return super().from_exported_program(program, *options)
 
     def create_convert_map(self) -> dict[str, Converter]:
         table: dict[str, Converter] = super().create_convert_map()
@@ -91,6 +100,7 @@ class Importer(ExportedProgramImporter):  # type: ignore[misc]
                 (f"max_pool{rank}d_with_indices.default", pooling.max_pool),
             ):
                 table[name] = partial(self._pool, table.get(name), pool, rank)
+        table |= dict.fromkeys(quantization.OPERATORS, self._quantization)
         for name in resampling.OPERATORS:
             table |= {f"{name}.vec": self._resample, f"{name}.default": self._resample}
         return {name: partial(self._checked, convert) for name, convert in table.items()}
@@ -304,6 +314,13 @@ class Importer(ExportedProgramImporter):  # type: ignore[misc]
 
     def _resample(self, node: torch.fx.Node) -> relax.Expr:
         return resampling.resample(self.block_builder, self.env[node.args[0]], base_name(node), node)
+
+    def _quantization(self, node: torch.fx.Node) -> relax.Expr:
+        def parameter(argument: Any) -> Any:
+            kept = self._kept.get(argument.name) if isinstance(argument, torch.fx.Node) else argument
+            return kept.detach().cpu().numpy() if isinstance(kept, torch.Tensor) else kept
+
+        return self._settled(quantization.convert(self.block_builder, self.env[node.args[0]], node, parameter))
 
     def _pool(self, otherwise: Any, pool: Callable[..., Any], spatial: int, node: torch.fx.Node) -> relax.Expr:
         pooled = pool(self.block_builder, self.env[node.args[0]], node, spatial)

@@ -1,0 +1,145 @@
+"""Quantized networks beside ONNX Runtime's int8 and beside float32, on a CPU.
+
+    python benchmarks/quantized.py -o quantized.json --threads 2
+    python benchmarks/quantized.py mobilenet_v2 --rounds 3
+
+The networks are those of `tvmconv bench networks`, with random weights, exported to ONNX and quantized by ONNX Runtime
+in both forms with random images. Results are compared first: "steps" are the largest difference from ONNX Runtime's own
+result for the same file, in steps of the output's quantization, and "top-1" the images of whose largest output both
+agree, and of which int8 agrees with float32.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import tempfile
+import warnings
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import onnx
+import torch
+
+from tvmconv import __version__, get_num_threads, set_num_threads
+from tvmconv.bench.networks import NETWORKS
+from tvmconv.bench.peers.onnxruntime import session_of
+from tvmconv.bench.timing import measure, use_threads_of_tvm
+from tvmconv.bench.weights import randomized
+from tvmconv.network import Network, build, import_model
+from tvmconv.quantizing import FORMATS, quantize
+from tvmconv.targets import device_facts, resolve_target
+
+DEFAULT = ("resnet50", "mobilenet_v2", "efficientnet_b0")
+SECONDS = 0.5
+"""The time of a contender in a round, in seconds."""
+CALIBRATING, COMPARED = 8, 32
+"""The numbers of random images that ranges are taken from, and that results are compared with."""
+
+
+def exported(name: str, folder: Path) -> Path:
+    """Write a network with random weights to an ONNX file in a folder."""
+    path = folder / f"{name}.onnx"
+    module, example = randomized(NETWORKS[name]), (torch.zeros(1, 3, 224, 224),)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch.onnx.export(module, example, str(path), input_names=["x"], output_names=["y"], dynamo=False)
+    return path
+
+
+def images(seed: int, count: int) -> list[np.ndarray]:
+    generator = np.random.default_rng(seed)
+    return [generator.standard_normal((1, 3, 224, 224)).astype("float32") for _ in range(count)]
+
+
+def output_step(path: Path) -> float:
+    """Return the step of the quantization of the model's output."""
+    model = onnx.load(path)
+    constants = {tensor.name: onnx.numpy_helper.to_array(tensor) for tensor in model.graph.initializer}
+    last = next(node for node in model.graph.node if model.graph.output[0].name in node.output)
+    assert last.op_type == "DequantizeLinear"
+    return float(constants[last.input[1]])
+
+
+def agreement(ours: Sequence[np.ndarray], theirs: Sequence[np.ndarray]) -> float:
+    """Return the share of the images with the same largest output."""
+    return float(np.mean([a.argmax() == b.argmax() for a, b in zip(ours, theirs, strict=True)]))
+
+
+def in_float(network: Network) -> dict[str, str]:
+    """Return the convolutions and linear layers that are in floating point, with the reasons."""
+    layers = [layer.convolution for layer in network.layers]
+    return {
+        each.name: each.in_float or str(each.obstacle)
+        for each in layers
+        if each.workload is None or each.workload.dtype not in ("int8", "uint8")
+    }
+
+
+def rows(names: Sequence[str], rounds: int) -> Iterator[dict[str, Any]]:
+    """Yield the results for each network."""
+    target = resolve_target("llvm")
+    use_threads_of_tvm(target)
+    samples, compared = ([{"x": x} for x in images(seed, count)] for seed, count in ((1, CALIBRATING), (2, COMPARED)))
+    for name in names:
+        with tempfile.TemporaryDirectory() as folder:
+            paths = {"float32": exported(name, Path(folder))}
+            for form in FORMATS:
+                paths[form] = Path(folder, f"{form}.onnx")
+                noise = quantize(paths["float32"], paths[form], samples, form)
+            row: dict[str, Any] = {"name": name, "snr_db": noise[-1].ratio}
+            contenders, exact = {}, []
+            for form, path in paths.items():
+                network, session = build(import_model(path), target), session_of(path.read_bytes())
+                ours = [np.asarray(network(**sample)) for sample in compared]
+                theirs = [session.run(None, sample)[0] for sample in compared]
+                exact = exact or theirs
+                row[form] = {"top1_onnxruntime": agreement(ours, theirs), "top1_float32": agreement(ours, exact)}
+                if form != "float32":
+                    distance = max(float(np.abs(a - b).max()) for a, b in zip(ours, theirs, strict=True))
+                    row[form] |= {"steps": round(distance / output_step(path)), "in_float": in_float(network)}
+                    row[form]["kernels"] = Counter(layer.kernel for layer in network.layers)
+                x = compared[0]["x"]
+                contenders[f"tvmconv {form}"] = partial(network, x)
+                contenders[f"onnxruntime {form}"] = partial(session.run, None, {"x": x})
+            row["times"] = {
+                each: msgspec.to_builtins(timing)
+                for each, timing in measure(contenders, False, rounds, SECONDS).items()
+            }
+            yield row
+
+
+def main() -> None:
+    """Measure and print; write the rows to a file where one is given."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("names", nargs="*", default=DEFAULT, metavar="NAME")
+    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--threads", type=int)
+    parser.add_argument("-o", "--output", type=Path)
+    given = parser.parse_args()
+    if given.threads:
+        set_num_threads(given.threads)
+    found = []
+    for row in rows(given.names, given.rounds):
+        found.append(row)
+        print(f"\n{row['name']}: {row['snr_db']:.1f} dB of signal to noise")
+        for each, timing in row["times"].items():
+            print(
+                f"  {each:24} {1e3 * timing['median']:8.2f} ms ({1e3 * timing['low']:.2f}-{1e3 * timing['high']:.2f})"
+            )
+        for form in FORMATS:
+            print(f"  {form}: " + ", ".join(f"{key} {value}" for key, value in row[form].items()))
+    if given.output:
+        facts = {"device": device_facts("llvm"), "threads": get_num_threads(), "version": __version__}
+        given.output.write_text(
+            json.dumps(msgspec.to_builtins({**facts, "rounds": given.rounds, "rows": found}), indent=1)
+        )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,55 @@
+"""The command `tvmconv quantize`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from .console import print_json, print_table, progress
+from .options import INPUT_FILE, OutputFile, json_option, model_argument
+
+
+@click.command()
+@model_argument
+@click.option(
+    "--data",
+    type=INPUT_FILE,
+    required=True,
+    metavar="FILE.npz",
+    help="Samples of the inputs: an array for each, whose first axis goes through the samples.",
+)
+@click.option("-o", "--output", type=OutputFile(".onnx"), required=True, metavar="FILE.onnx", help="The file to write.")
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(("qdq", "qoperator")),
+    default="qdq",
+    help="The form of the result: operators between QuantizeLinear and DequantizeLinear, or such as QLinearConv.",
+)
+@json_option
+def quantize(model: Path, data: Path, output: Path, form: str, as_json: bool) -> None:
+    """Quantize MODEL, an ONNX file in float32, with the ranges that samples of its inputs have.
+
+    ONNX Runtime does it: weights become int8 with a scale for each output channel, other tensors uint8. What it
+    costs is told for each convolution and linear layer, and for the outputs: the ratio of signal to noise in dB, where
+    6 dB are a bit. `tvmconv build` and `tvmconv run` take the result.
+    """
+    from ..network.onnx_importer import read_onnx
+    from ..quantizing import quantize as quantize_model
+    from ..quantizing import split
+    from .inputs import read_arrays
+
+    samples = split(read_arrays(data, "data"), read_onnx(model))
+    with progress(f"quantizing {model.name} with {len(samples)} samples"):
+        found = quantize_model(model, output, samples, form)
+    size = output.stat().st_size
+    if as_json:
+        layers = [{"name": each.name, "operator": each.operator, "snr_db": each.ratio} for each in found]
+        print_json({"file": str(output), "bytes": size, "samples": len(samples), "layers": layers})
+        return
+    print_table(
+        ["layer", "operator", "signal to noise, dB"],
+        [[each.name, each.operator, f"{each.ratio:.1f}"] for each in found],
+    )
+    click.echo(f"{output}: {size / 1e6:,.2f} MB, of {model.stat().st_size / 1e6:,.2f} MB in float32")

@@ -1,0 +1,173 @@
+"""Operators of ONNX on quantized tensors, written as operators on numbers between dequantization and quantization.
+
+That is the one form of quantized networks from here on, whichever a model has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import onnx
+
+
+def expand_qoperators(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Return the model with other nodes in place of those on quantized tensors, as far as these are known.
+
+    Before: `y = QLinearConv(x, x_scale, x_zero_point, w, w_scale, w_zero_point, y_scale, y_zero_point)`.
+    After: `y = QuantizeLinear(Conv(DequantizeLinear(x, ...), DequantizeLinear(w, ...)), y_scale, y_zero_point)`.
+    """
+    import onnx
+
+    ranks = {tensor.name: len(tensor.dims) for tensor in model.graph.initializer}
+    expanded: list[onnx.NodeProto] = []
+    found = False
+    for node in model.graph.node:
+        expansion = EXPANSIONS.get((node.domain.replace("ai.onnx", ""), node.op_type))
+        nodes = expansion(Parts(node, ranks)) if expansion is not None else None
+        expanded += [node] if nodes is None else nodes
+        found = found or nodes is not None
+    if not found:
+        return model
+    result = onnx.ModelProto()
+    result.CopyFrom(model)
+    del result.graph.node[:]
+    result.graph.node.extend(expanded)
+    return result
+
+
+class Parts:
+    """The nodes that are put in the place of one, whose last output is that of the node itself."""
+
+    def __init__(self, node: onnx.NodeProto, ranks: Mapping[str, int]) -> None:
+        """Start with none; `ranks` are the numbers of axes of the model's weights, by name."""
+        import onnx
+
+        self.node = node
+        self.ranks = ranks
+        self.attributes = {each.name: onnx.helper.get_attribute_value(each) for each in node.attribute}
+        self._nodes: list[onnx.NodeProto] = []
+
+    def operand(self, place: int) -> str:
+        """Return the name of an operand; an empty text for one that is left out."""
+        return self.node.input[place] if place < len(self.node.input) else ""
+
+    def add(self, operator: str, *inputs: str, **attributes: object) -> str:
+        """Add a node and return the name of what it makes."""
+        from onnx import helper
+
+        name = f"{self.node.output[0]}_{operator}_{len(self._nodes)}"
+        given = list(inputs)
+        while given and not given[-1]:
+            given.pop()
+        self._nodes.append(helper.make_node(operator, given, [name], **attributes))
+        return name
+
+    def dequantized(self, place: int, axis: int = 1) -> str:
+        """Add the dequantization of an operand whose scale and zero point are the two behind it."""
+        return self.add("DequantizeLinear", *(self.operand(place + each) for each in range(3)), axis=axis)
+
+    def quantized(self, y: str, scale: int) -> list[onnx.NodeProto]:
+        """Return all nodes, with the quantization of y at the end; `scale` is the place of its scale."""
+        self.add("QuantizeLinear", y, self.operand(scale), self.operand(scale + 1))
+        return self.ended()
+
+    def ended(self) -> list[onnx.NodeProto]:
+        """Return all nodes, of which the last one makes what the node made."""
+        self._nodes[-1].output[0] = self.node.output[0]
+        return self._nodes
+
+    def bias(self, place: int, scales: Sequence[str], axis: int = 0) -> str:
+        """Add the dequantization of a bias in int32, whose scale is the product of two; nothing for one left out."""
+        if not self.operand(place):
+            return ""
+        return self.add("DequantizeLinear", self.operand(place), self.add("Mul", *scales), axis=axis)
+
+
+Expansion = Callable[[Parts], "list[onnx.NodeProto] | None"]
+
+
+def _convolution(parts: Parts) -> list[onnx.NodeProto]:
+    x, w = parts.dequantized(0), parts.dequantized(3, axis=0)
+    bias = parts.bias(8, (parts.operand(1), parts.operand(4)))
+    return parts.quantized(parts.add("Conv", x, w, bias, **parts.attributes), 6)
+
+
+def _product(parts: Parts) -> list[onnx.NodeProto]:
+    return parts.quantized(parts.add("MatMul", parts.dequantized(0, axis=-2), parts.dequantized(3, axis=-1)), 6)
+
+
+def _integer_convolution(parts: Parts) -> list[onnx.NodeProto]:
+    """Return the convolution of both operands in int32, less their zero points: sums of them are exact."""
+    from onnx import TensorProto, helper
+
+    centered = []
+    for place in range(2):
+        operand = parts.add("Cast", parts.operand(place), to=TensorProto.INT32)
+        if zero_point := parts.operand(place + 2):
+            zero_point = parts.add("Cast", zero_point, to=TensorProto.INT32)
+            if place == 1:  # one for each filter
+                rank = parts.ranks.get(parts.operand(1), 2 + len(parts.attributes.get("kernel_shape", (1, 1))))
+                shape = helper.make_tensor("shape", TensorProto.INT64, [rank], [-1, *(1,) * (rank - 1)])
+                zero_point = parts.add("Reshape", zero_point, parts.add("Constant", value=shape))
+            operand = parts.add("Sub", operand, zero_point)
+        centered.append(operand)
+    parts.add("Conv", *centered, **parts.attributes)
+    return parts.ended()
+
+
+def _layer(parts: Parts) -> list[onnx.NodeProto]:
+    """Return a Gemm; where it has no scale for its output, that is of numbers."""
+    from onnx import helper
+
+    attributes = dict(parts.attributes)
+    alpha, scales = attributes.get("alpha", 1.0), (parts.operand(1), parts.operand(4))
+    if alpha != 1.0 and parts.operand(6):
+        factor = parts.add("Constant", value=helper.make_tensor("alpha", 1, [], [alpha]))
+        scales = (parts.add("Mul", scales[0], factor), scales[1])
+    a, b = parts.dequantized(0), parts.dequantized(3, axis=0 if attributes.get("transB") else 1)
+    y = parts.add("Gemm", a, b, parts.bias(6, scales, axis=-1), **attributes)
+    return parts.quantized(y, 7) if parts.operand(7) else parts.ended()
+
+
+def _binary(operator: str) -> Expansion:
+    return lambda parts: parts.quantized(parts.add(operator, parts.dequantized(0), parts.dequantized(3)), 6)
+
+
+def _unary(operator: str) -> Expansion:
+    def expansion(parts: Parts) -> list[onnx.NodeProto] | None:
+        attributes = dict(parts.attributes)
+        if attributes.pop("channels_last", 0):
+            return None
+        return parts.quantized(parts.add(operator, parts.dequantized(0), **attributes), 3)
+
+    return expansion
+
+
+def _concatenation(parts: Parts) -> list[onnx.NodeProto]:
+    tensors = [parts.dequantized(place) for place in range(2, len(parts.node.input), 3)]
+    return parts.quantized(parts.add("Concat", *tensors, **parts.attributes), 0)
+
+
+def _of_onnx(parts: Parts) -> list[onnx.NodeProto]:
+    parts.add(parts.node.op_type, *parts.node.input, **parts.attributes)
+    return parts.ended()
+
+
+EXPANSIONS: dict[tuple[str, str], Expansion] = {
+    ("", "ConvInteger"): _integer_convolution,
+    ("", "QLinearConv"): _convolution,
+    ("", "QLinearMatMul"): _product,
+    ("com.microsoft", "DequantizeLinear"): _of_onnx,
+    ("com.microsoft", "QGemm"): _layer,
+    ("com.microsoft", "QLinearAdd"): _binary("Add"),
+    ("com.microsoft", "QLinearAveragePool"): _unary("AveragePool"),
+    ("com.microsoft", "QLinearConcat"): _concatenation,
+    ("com.microsoft", "QLinearGlobalAveragePool"): _unary("GlobalAveragePool"),
+    ("com.microsoft", "QLinearLeakyRelu"): _unary("LeakyRelu"),
+    ("com.microsoft", "QLinearMul"): _binary("Mul"),
+    ("com.microsoft", "QLinearSigmoid"): _unary("Sigmoid"),
+    ("com.microsoft", "QuantizeLinear"): _of_onnx,
+}
+"""The nodes for an operator, by its domain and name."""
