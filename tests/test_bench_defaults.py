@@ -162,7 +162,7 @@ def test_gaps(tmp_path: Path, instant: Instant, capsys: pytest.CaptureFixture[st
 def test_the_best_may_be_of_another_algorithm(
     tmp_path: Path, instant: Instant, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    workload = ConvWorkload.conv2d((1, 4, 6, 6), (4, 4, 3, 3))
+    workload = ConvWorkload.conv2d((1, 4, 6, 6), (4, 4, 5, 5))
     monkeypatch.setattr(defaults, "random_workloads", lambda *_: [workload])
     log = tmp_path / "log.jsonl"
     command = ["bench", "defaults", "--dense", "--workloads", 1, "--trials", 400, "-o", log]

@@ -190,7 +190,7 @@ def window_too_large(graph: Graph) -> str:
 
 UNSUPPORTED: dict[Callable[[Graph], str], str] = {
     unknown: r"Swirl \(node 'swirl0'\), Swirl \(node 'swirl1'\): Relax does not have it.*without it",
-    quantized: r"QLinearConv \(node 'qlinearconv0'\).*Q/DQ form",
+    quantized: r"QLinearConv \(node 'qlinearconv0'\): its scale is blocked.*quantize it with one scale",
     wrong_channels: r"Conv \(node 'conv1'\): The channel size.*static shapes",
     undefined: r"Relu \(node 'relu0'\): there is no 'nothing'",
     window_too_large: r"nn.conv2d would have the shape \(1, 8, -1, -1\)",

@@ -108,7 +108,7 @@ def test_kernels_with_their_weights_compiled_in_share_memory() -> None:
         weight = rng.standard_normal((16, 16, 3, 3)) * (rng.random((16, 16, 3, 3)) < 0.1)
         y = graph.node("Relu", graph.node("Conv", y, graph.constant(weight), pads=[1] * 4))
     model = tvmconv.import_model(graph.model(y))
-    network, dense = (tvmconv.build(model, sparse=sparse) for sparse in ("always", "never"))
+    network, dense = (tvmconv.build(model, sparse=sparse, precision="strict") for sparse in ("always", "never"))
     assert {layer.kernel for layer in network.layers} == {"tvmconv cpu/sparse"}
     for batch in (3, 1, 7):
         x = rng.standard_normal((batch, 16, 8, 8)).astype("float32")

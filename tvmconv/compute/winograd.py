@@ -120,8 +120,10 @@ def transformed(
 
 def _coefficient(matrix: Matrix, row: tirx.PrimExpr, column: int) -> tirx.PrimExpr:
     """Return an element of a matrix in a row that is an expression."""
-    first, *others = (tirx.const(float(values[column]), "float32") for values in matrix)
-    return reduce(lambda rest, each: tirx.Select(row == each[0], each[1], rest), enumerate(others, 1), first)
+    values = [float(each[column]) for each in matrix]
+    usual = max(values, key=values.count)
+    others = [(place, tirx.const(value, "float32")) for place, value in enumerate(values) if value != usual]
+    return reduce(lambda rest, each: tirx.Select(row == each[0], each[1], rest), others, tirx.const(usual, "float32"))
 
 
 def _within(index: tirx.PrimExpr, extent: int, step: int) -> tirx.PrimExpr:

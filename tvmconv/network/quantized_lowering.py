@@ -1,4 +1,4 @@
-"""What kernels of convolutions have not taken in of a quantized network: quantization, dequantization and averages.
+"""The lowering of quantization, dequantization and averages that no kernel of a convolution has taken in.
 
 They become functions of one element, which TVM fuses with what is between them: so a kernel reads integers, has float32
 in registers, and writes integers.
