@@ -37,7 +37,7 @@ from .winograd_model import (
     weight_bytes,
     working_set,
 )
-from .winograd_transforms import input_transform, output_transform
+from .winograd_transforms import input_transform, output_transform, weight_transform
 
 __all__ = [
     "LAYOUTS",
@@ -209,7 +209,7 @@ def schedule(problem: Problem, config: Config, target: tvm.target.Target) -> Sch
     sch.vectorize(vector)
 
     # Step 3. The weight, all points of a vector of channels at once
-    loops = [_schedule_weight(sch, packed, lanes), *([c, kb] if config.shared else [task])]
+    loops = [_schedule_weight(sch, packed, workload, config), *([c, kb] if config.shared else [task])]
     if config.parallel:
         for loop in loops:
             sch.parallel(loop)
@@ -237,15 +237,22 @@ def schedule(problem: Problem, config: Config, target: tvm.target.Target) -> Sch
     return sch
 
 
-def _schedule_weight(sch: Schedule, packed: SBlockRV, lanes: int) -> LoopRV:
-    """Schedule the transform of the weight; return its outermost loop."""
+def _schedule_weight(sch: Schedule, packed: SBlockRV, workload: ConvWorkload, config: Config) -> LoopRV:
+    """Schedule the transform of the weight; return its outermost loop.
+
+    Where the last block is not whole, the place of a tap is the least of two, and LLVM makes the vectors.
+    """
     kb, p, q, c, ki = sch.get_loops(packed)
-    ki, vector = sch.split(ki, [None, lanes])
+    ki, vector = sch.split(ki, [None, config.vector])
     sch.reorder(kb, c, ki, p, q, vector)
-    for loop in (p, q):
-        sch.unroll(loop)
+    loop = sch.fuse(kb, c)
+    if workload.out_channels % config.block == workload.in_channels % config.vector == 0:
+        sch.tensorize(p, weight_transform(config.outputs, config.vector))
+        return loop
+    for each in (p, q):
+        sch.unroll(each)
     sch.vectorize(vector)
-    return sch.fuse(kb, c)
+    return loop
 
 
 def _schedule_product(sch: Schedule, accumulate: SBlockRV, config: Config) -> None:

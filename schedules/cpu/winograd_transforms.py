@@ -23,39 +23,44 @@ Bind = Callable[["tirx.PrimExpr"], tirx.Var]
 """A function that gives a value a name, so that it is computed once."""
 
 
+ROW, COLUMN, LANE, UNIT = "rci1"
+"""The letters for the axes of an operand, as in "rc1i": its row, its column, one of length one, and its lane."""
+
+
 def input_transform(outputs: int, lanes: int) -> str:
     """Return the name of the intrinsic for a tile of input, of so many channels side by side."""
-    matrix = transforms(outputs).input
-    return _registered(f"tvmconv_winograd_input_{outputs}x{lanes}", matrix, (), (1, 1), lanes)
+    return _registered("input", outputs, lanes, "rci", "rc11i")
+
+
+def weight_transform(outputs: int, lanes: int) -> str:
+    """Return the name of the intrinsic for the taps of so many output channels, which become neighbours."""
+    return _registered("weight", outputs, lanes, "i1rc", "rc1i")
 
 
 def output_transform(outputs: int, lanes: int) -> str:
     """Return the name of the intrinsic for a tile of products' sums, of so many channels side by side."""
-    matrix = transforms(outputs).output
-    return _registered(f"tvmconv_winograd_output_{outputs}x{lanes}", matrix, (1,), (), lanes)
+    return _registered("output", outputs, lanes, "rc1i", "rci")
 
 
-def _registered(name: str, matrix: Matrix, read: tuple[int, ...], written: tuple[int, ...], lanes: int) -> str:
-    """Return the name of an intrinsic, which is made once.
-
-    Its operands have shape (rows, columns, lanes), with further axes of length one, `read` and `written`, before the
-    last one.
-    """
+def _registered(kind: str, outputs: int, lanes: int, read: str, written: str) -> str:
+    """Return the name of an intrinsic for one of the matrices, made once, that has operands of these axes."""
+    name = f"tvmconv_winograd_{kind}_{outputs}x{lanes}"
     if TensorIntrin.get(name, allow_missing=True) is None:
+        matrix: Matrix = getattr(transforms(outputs), kind)
         description = _description(matrix, read, written, lanes)
         TensorIntrin.register(name, description, _implementation(description, matrix, read, written, lanes))
     return name
 
 
-def _description(matrix: Matrix, read: tuple[int, ...], written: tuple[int, ...], lanes: int) -> PrimFunc:
+def _description(matrix: Matrix, read: str, written: str, lanes: int) -> PrimFunc:
     """Return the transform as one expression of an element."""
     rows, points = len(matrix), len(matrix[0])
-    x_shape, y_shape = (points, points, *read, lanes), (rows, rows, *written, lanes)
+    x_shape, y_shape = (_place(axes, size, size, lanes, 1) for axes, size in ((read, points), (written, rows)))
     x_whole, y_whole = (tuple(slice(0, extent) for extent in shape) for shape in (x_shape, y_shape))
 
     @T.prim_func(s_tir=True)  # type: ignore[untyped-decorator]  # TVM has no types for it
     def description(x: T.handle, y: T.handle) -> None:
-        X = T.match_buffer(x, x_shape, strides=_strides("x", len(x_shape)), offset_factor=1)  # noqa: N806
+        X = T.match_buffer(x, x_shape, strides=_strides("x", len(x_shape)), align=4, offset_factor=1)  # noqa: N806
         Y = T.match_buffer(y, y_shape, strides=_strides("y", len(y_shape)), offset_factor=1)  # noqa: N806
         with T.sblock("root"):
             T.reads(X[x_whole])
@@ -63,19 +68,20 @@ def _description(matrix: Matrix, read: tuple[int, ...], written: tuple[int, ...]
             for p, q, i in T.grid(rows, rows, lanes):
                 with T.sblock("transform"):
                     vp, vq, vi = T.axis.remap("SSS", [p, q, i])
-                    Y[_place(vp, vq, vi, written)] = transformed(matrix, vp, vq, _elements(X, vi, read))
+                    Y[_place(written, vp, vq, vi)] = transformed(matrix, vp, vq, _elements(X, read, vi))
 
     return description
 
 
-def _elements(buffer: Any, lane: tirx.Var, units: tuple[int, ...]) -> Callable[[int, int], tirx.PrimExpr]:
-    """Return a function of an element's row and column."""
-    return lambda row, column: buffer[_place(row, column, lane, units)]
+def _elements(buffer: Any, axes: str, lane: tirx.PrimExpr) -> Callable[[int, int], tirx.PrimExpr]:
+    """Return a function of the row and the column of an element."""
+    return lambda row, column: buffer[_place(axes, row, column, lane)]
 
 
-def _place(row: Any, column: Any, lane: Any, units: tuple[int, ...]) -> tuple[Any, ...]:
-    """Return the place of an element in an operand with further axes of length one."""
-    return row, column, *(0 for _ in units), lane
+def _place(axes: str, row: Any, column: Any, lane: Any, unit: int = 0) -> tuple[Any, ...]:
+    """Return the values for the axes of an operand."""
+    values = {ROW: row, COLUMN: column, LANE: lane, UNIT: unit}
+    return tuple(values[axis] for axis in axes)
 
 
 def _strides(name: str, dimensions: int) -> list[tirx.PrimExpr]:
@@ -83,9 +89,7 @@ def _strides(name: str, dimensions: int) -> list[tirx.PrimExpr]:
     return [*(tirx.Var(f"{name}{axis}", "int32") for axis in range(dimensions - 1)), 1]
 
 
-def _implementation(
-    description: PrimFunc, matrix: Matrix, read: tuple[int, ...], written: tuple[int, ...], lanes: int
-) -> PrimFunc:
+def _implementation(description: PrimFunc, matrix: Matrix, read: str, written: str, lanes: int) -> PrimFunc:
     """Return the intrinsic's code."""
     x, y = description.params
     rows, points = range(len(matrix)), range(len(matrix[0]))
@@ -93,17 +97,24 @@ def _implementation(
     statements: list[tirx.Stmt] = []
 
     def bind(value: tirx.PrimExpr) -> tirx.Var:
-        vector = tirx.Var("vector", vector_type)
-        statements.append(tirx.Bind(vector, value))
-        return vector
+        var = tirx.Var("vector", vector_type)
+        statements.append(tirx.Bind(var, value))
+        return var
+
+    def vector(row: int, column: int) -> tirx.PrimExpr:
+        """Return the lanes of an element, which lie side by side where they are the last axis."""
+        if read.endswith(LANE):
+            return x.vload(_place(read, row, column, 0), vector_type)
+        lanes_of = [x[_place(read, row, column, lane)] for lane in range(lanes)]
+        return tirx.Shuffle(lanes_of, list(range(lanes)))
 
     half = []
     for s in points:
-        column = [bind(x.vload(_place(r, s, 0, read), vector_type)) for r in points]
+        column = [bind(vector(r, s)) for r in points]
         half.append(_multiplied(matrix, column, bind))
     for p in rows:
         for q, value in enumerate(_multiplied(matrix, [column[p] for column in half], bind)):
-            statements.append(y.vstore(_place(p, q, 0, written), value))
+            statements.append(y.vstore(_place(written, p, q, 0), value))
     block = description.body.block
     body = SBlock([], block.reads, block.writes, block.name_hint, tirx.SeqStmt(statements))
     return PrimFunc(description.params, SBlockRealize([], True, body))
