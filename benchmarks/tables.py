@@ -338,6 +338,18 @@ KINDS = {
             build_time("tvmconv's build, s", OURS),
         ],
     ),
+    "quantized": Kind(
+        lambda row: str(row["name"]),
+        "network",
+        [
+            duration("Q/DQ, ms", "tvmconv qdq", unit=1e-3),
+            duration("QOperator, ms", "tvmconv qoperator", unit=1e-3),
+            times("ONNX Runtime's Q/DQ", "onnxruntime qdq", over=("tvmconv qdq",)),
+            times("its QOperator", "onnxruntime qoperator", over=("tvmconv qoperator",)),
+            times("our float32", "tvmconv float32", over=("tvmconv qdq",)),
+            times("ONNX Runtime's float32", "onnxruntime float32", over=("tvmconv qdq",)),
+        ],
+    ),
     "networks-gpu": Kind(
         network_name,
         "network",
