@@ -34,6 +34,22 @@ def test_compare(output: list[float], reference: list[float], dtype: str, agrees
     assert found.agrees is agrees
 
 
+@pytest.mark.parametrize(
+    ("output", "reference", "dtype", "agrees"),
+    [
+        ([1.0, -2.05], [1.0, -2.0], "float32", True),
+        ([1.0, -2.07], [1.0, -2.0], "float32", False),
+        ([100, 7], [100, 9], "uint8", True),
+        ([100, 7], [100, 10], "uint8", False),
+        ([100, 7], [100, 8], "int64", False),
+    ],
+)
+def test_compare_quantized_networks(output: list[float], reference: list[float], dtype: str, agrees: bool) -> None:
+    outputs, references = ({"y": np.array(values, dtype)} for values in (output, reference))
+    (found,) = verify.compare(outputs, references, quantized=True)
+    assert found.agrees is agrees
+
+
 def test_compare_wants_the_same_dtype() -> None:
     (found,) = verify.compare({"y": np.ones(2, "float64")}, {"y": np.ones(2, "float32")})
     assert not found.agrees

@@ -33,6 +33,8 @@ def test_quantize(form: str, model: Path, tmp_path: Path) -> None:
     names = {node.op_type for node in onnx.load(output).graph.node}
     assert ("QLinearConv" in names) == (form == "qoperator")
     assert tvmconv("tasks", output).stdout.count("uint8 zero point") >= 1
+    verified = tvmconv("run", output, "--verify", "onnxruntime")
+    assert verified.exit_code == 0, verified.stderr
 
 
 @pytest.mark.parametrize(

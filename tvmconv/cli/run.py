@@ -98,7 +98,8 @@ def run(
         named = {spec.name: result.numpy() for spec, result in zip(output_specs, results, strict=True)}
         seconds = measure(lambda: network(**operands), device, repeat, number) if print_time else None
         reference = run_onnxruntime(file, arrays, list(named)) if verify else {}
-    comparisons = compare(named, reference)
+    quantized = isinstance(network, Network) and network.is_quantized
+    comparisons = compare(named, reference, quantized)
     if outputs:
         np.savez(outputs, **named)
 

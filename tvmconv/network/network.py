@@ -17,6 +17,7 @@ import tvm_ffi
 from tvm.runtime.vm import VirtualMachine
 
 from .. import arrays, kernel_cache, storage
+from ..dtypes import QUANTIZED
 from ..errors import InvalidArgumentError
 from ..targets import device_for
 from .layers import Layer, TensorSpec
@@ -132,6 +133,12 @@ class Network:
         inputs, outputs = (", ".join(map(str, specs)) for specs in (self.inputs, self.outputs))
         kernels = f"{ours} of {len(self.layers)} convolutions by tvmconv"
         return f"<tvmconv.Network {inputs} -> {outputs} for {self._kind}, {kernels}>"
+
+    @property
+    def is_quantized(self) -> bool:
+        """True if a convolution or linear layer has a kernel that multiplies integers of one byte."""
+        workloads = (layer.convolution.workload for layer in self.layers if layer.kernel != "TVM")
+        return any(workload is not None and workload.dtype in QUANTIZED for workload in workloads)
 
     @cached_property
     def target(self) -> tvm.target.Target:
