@@ -178,6 +178,18 @@ def test_refused() -> None:
 AVX512 = resolve_target({"kind": "llvm", "mcpu": "znver4"})
 
 
+@pytest.mark.parametrize("mcpu", ["haswell", "x86-64", "znver4"])
+def test_every_size_has_a_configuration(mcpu: str) -> None:
+    """A row of tiles may be larger than the caches."""
+    target = resolve_target({"kind": "llvm", "mcpu": mcpu})
+    for channels, size, block in ((4096, (7, 1000), 1), (2048, (224, 224), 32), (1, (3, 5), 1), (256, (900, 3), 64)):
+        problem = Problem(layer(channels, size, channels, block))
+        space = winograd.space(problem, target)
+        assert space.violated(space.default) == []
+    with pytest.raises(InvalidArgumentError, match="cpu/winograd takes blocks of at most 64 channels, not 128"):
+        select(Problem(layer(256, (9, 9), 256, 128)), target, algorithm="winograd")
+
+
 def test_taken_where_it_saves_multiplications() -> None:
     for channels, size in ((64, 56), (128, 28), (256, 14)):
         problem = Problem(layer(channels, (size, size), channels))

@@ -25,6 +25,7 @@ from .machine import PARALLEL_FLOPS, TURNS, native_lanes, vector_registers
 from .transposition import has_transposition, transposition
 from .winograd_model import (
     INPUT_CYCLES,
+    MOST_VECTORS,
     Config,
     band_bytes,
     bands_of,
@@ -63,7 +64,10 @@ OPEN_SIZES: tuple[str, ...] = ("batch",)
 LEAST = Config(2, 1, 1, 1, 1, 2, shared=False, parallel=False)
 
 MOST_BAND_BYTES = 2 * 1024 * 1024
-"""The most bytes that a band's input and sums may take, several times what a second cache holds."""
+"""The most bytes of a band's input and sums, unless it is of one row: several times what a second cache holds."""
+
+MOST_CHANNELS = 64
+"""The most channels of a block that a tensor is in."""
 
 COPIED_COLUMNS = 64
 """The most columns of outputs that are transposed at once, for an output in NCHW."""
@@ -84,6 +88,8 @@ def obstacle(problem: Problem, target: tvm.target.Target) -> str | None:
     blocks = {channel_block(layout) for layout in (workload.layout, workload.out_layout)} - {1}
     if len(blocks) == 2:
         return f"takes x and output in blocks of as many channels, not {workload.layouts}"
+    if max(blocks, default=1) > MOST_CHANNELS:
+        return f"takes blocks of at most {MOST_CHANNELS} channels, not {max(blocks)}"
     return None
 
 
@@ -96,7 +102,7 @@ def space(problem: Problem, target: tvm.target.Target) -> Space[Config]:
         "rows": tile_sizes(height),
         "images": divisors(workload.batch, 16),
         "tiles": tuple(range(1, 29)),
-        "vectors": tuple(range(1, 5)),
+        "vectors": tuple(range(1, MOST_VECTORS + 1)),
         "vector": (lanes_of(workload, target),),
         "shared": (False, True),
         "parallel": (True, False),
@@ -122,7 +128,7 @@ def constraints(workload: ConvWorkload, target: tvm.target.Target) -> dict[str, 
 
     def registers(config: Config) -> bool:
         vectors = config.vectors * ceil_div(config.vector, native_lanes(target))
-        return 1 < config.vector <= 64 and vectors * config.tiles <= vector_registers(target)
+        return 1 < config.vector <= MOST_CHANNELS and vectors * config.tiles <= vector_registers(target)
 
     def whole_images(config: Config) -> bool:
         rows = tiles_of(workload, config.outputs)[0]
@@ -133,7 +139,7 @@ def constraints(workload: ConvWorkload, target: tvm.target.Target) -> dict[str, 
         return wasted(rows, config.rows) <= 2 and config.block <= max(64, 2 * workload.out_channels)
 
     def room(config: Config) -> bool:
-        return tiles_of_band(workload, config) == 1 or working_set(workload, config) <= MOST_BAND_BYTES
+        return config.rows == config.images == 1 or working_set(workload, config) <= MOST_BAND_BYTES
 
     return named(known_tiles, stored_blocks, registers, whole_images, waste, room)
 

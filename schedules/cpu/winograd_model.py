@@ -31,7 +31,7 @@ KEPT_SHARE = 0.125
 """The share of the last cache that a layer's weight may take to be there still when it is called again."""
 
 MOST_VECTORS = 2
-"""The most vectors of output channels of a default configuration: with more of them some layers take twice as long."""
+"""The most vectors of output channels that are worth a trial: with more of them some layers take twice as long."""
 
 
 @dataclass(frozen=True)
