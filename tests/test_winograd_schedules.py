@@ -114,7 +114,7 @@ def test_random_legal_configuration(name: str, number: int) -> None:
     run(WORKLOADS[name], random_configs(WORKLOADS[name], CPU, 3, "winograd")[number])
 
 
-@pytest.mark.parametrize(("name", "outputs"), [("ragged", 4), ("no-padding", 2), ("threads", 2)])
+@pytest.mark.parametrize(("name", "outputs"), [("uneven-padding", 4), ("ragged", 2), ("threads", 2)])
 def test_threads_that_share_bands(name: str, outputs: int) -> None:
     """They transform a band together; a band has the rows of several images, or some of one."""
     workload = WORKLOADS[name]
@@ -140,6 +140,8 @@ def test_space_begins_with_the_default_and_is_legal(name: str) -> None:
     space = winograd.space(problem, CPU)
     check_space(space, winograd.default_config(problem, CPU))
     assert "known_tiles" in space.violated(replace(space.default, outputs=3))
+    few = problem.workload.in_channels < winograd.FEW_CHANNELS
+    assert ("exact" in space.violated(replace(space.default, outputs=4))) is few
     assert "whole_images" in space.violated(replace(space.default, images=problem.workload.batch + 1))
 
 
