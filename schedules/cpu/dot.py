@@ -199,7 +199,8 @@ def schedule(problem: Problem, config: Config, target: tvm.target.Target) -> Sch
 
     # Step 5. Store the tile; in rows of the output, as the epilogue is to see them, it is transposed
     if in_rows:
-        transpose(sch, tiles[0], config, instruction.sums)
+        for loop in transpose(sch, tiles[0], config.columns, lanes, instruction.sums):
+            sch.unroll(loop)
         *_, ki, xi = sch.get_loops(output)
         sch.vectorize(xi)
     else:

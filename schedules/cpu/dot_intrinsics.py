@@ -6,12 +6,13 @@ from functools import cache
 
 from tvm import tirx
 from tvm.s_tir import TensorIntrin
-from tvm.s_tir.stmt import SBlock, SBlockRealize
 from tvm.script import tirx as T  # noqa: N812
 from tvm.tirx import PrimFunc
 
 from tvmconv.compute.dot import as_factor, as_term
 from tvmconv.targets import DotInstruction
+
+from .vector_code import implementation
 
 BFLOAT16 = "tvmconv_dot_bfloat16"
 BFLOAT16_CODE = f"""
@@ -77,17 +78,11 @@ def _implementation(instruction: DotInstruction, description: PrimFunc, dtype: s
     first = a.vload([0], f"{dtype}x{terms}")
     bits = tirx.reinterpret("int32", first)
     if instruction.sums == "float32":
-        return _storing(description, tirx.call_pure_extern(sums.ty.dtype, BFLOAT16, sums, bits, second))
+        result = tirx.call_pure_extern(sums.ty.dtype, BFLOAT16, sums, bits, second)
+        return implementation(description, c.vstore([0], result))
     if dtype != instruction.first:
         bits = bits ^ tirx.const(SIGNS, "int32")
     first = tirx.reinterpret(f"{instruction.first}x{lanes * terms}", tirx.Broadcast(bits, lanes))
     operands = (sums, first, second) if instruction.adds else (first, second)
     result = tirx.call_llvm_pure_intrin(sums.ty.dtype, instruction.intrinsic, *operands)
-    return _storing(description, result if instruction.adds else sums + result)
-
-
-def _storing(description: PrimFunc, value: tirx.PrimExpr) -> PrimFunc:
-    """Return the function with the store of a vector of sums in the place of its loops."""
-    root = description.body.block
-    body = SBlock([], root.reads, root.writes, root.name_hint, description.params[-1].vstore([0], value))
-    return PrimFunc(description.params, SBlockRealize([], True, body))
+    return implementation(description, c.vstore([0], result if instruction.adds else sums + result))

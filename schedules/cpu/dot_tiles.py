@@ -16,13 +16,11 @@ from tvmconv.workload import ConvWorkload, channel_block
 
 from ..space import ceil_div, divisors, named, tile_sizes, wasted
 from .machine import PARALLEL_FLOPS, TURNS
-from .tile_cost import FINISH_CYCLES, STACK_BYTES, STORE_CYCLES, TileConfig, blocks
+from .register_tiles import STAGED_BYTES, shape
+from .tile_cost import FINISH_CYCLES, STACK_BYTES, STORE_CYCLES, TileConfig, blocks, weight_bandwidth
 
 CHANNELS = 16
 """The input channels of the innermost loop, at most: few enough for LLVM to unroll."""
-
-STAGED_BYTES = 512 * 1024
-"""The bytes that the default configuration aims to stage at once, so that they stay in the second cache."""
 
 VECTOR_CYCLES, INPUT_CYCLES, SIGN_CYCLES = 0.1, 0.12, 0.15
 """The cycles of a vector of the weight, and of an input in all lanes, beside the sums; and those of another sign bit.
@@ -132,11 +130,6 @@ def heuristics(problem: Problem, target: tvm.target.Target) -> dict[str, Callabl
     return named(promising_tile, staged_for_a_reason, threads_for_work)
 
 
-def shape(config: TileConfig) -> tuple[int, ...]:
-    """Return the numbers that make up a register tile."""
-    return config.vectors, config.vector, config.rows, config.columns
-
-
 def register_tiles(problem: Problem, target: tvm.target.Target) -> Iterator[TileConfig]:
     """Yield the tiles that registers hold beside a weight for each vector, an input and a constant."""
     workload, instruction = problem.workload, instruction_of(problem, target)
@@ -178,10 +171,9 @@ def cycles(problem: Problem, config: TileConfig, target: tvm.target.Target) -> f
     tiles = ceil_div(height, config.rows) * ceil_div(width, config.columns)
     vector_bytes = 4 * config.block
     weight_bytes = steps * vector_bytes
-    bandwidth = 64 if weight_bytes <= cpu.l1_bytes else 21 if weight_bytes <= cpu.l2_bytes or tiles == 1 else 8
     sums = config.vectors * config.outputs
     units = max(sums * (1 if instruction.adds else 2), config.vectors + config.outputs) / cpu.fma_units
-    step = max(units, cpu.fma_latency, vector_bytes / bandwidth)
+    step = max(units, cpu.fma_latency, vector_bytes / weight_bandwidth(weight_bytes, tiles, cpu))
     signed = not config.staged and instruction.terms == 4 and workload.dtype != instruction.first
     step += VECTOR_CYCLES * config.vectors + (INPUT_CYCLES + SIGN_CYCLES * signed) * config.outputs
     finish = STORE_CYCLES * sums

@@ -13,7 +13,7 @@ from typing import Any
 
 import tvm
 from tvm.s_tir import Schedule
-from tvm.s_tir.schedule import SBlockRV
+from tvm.s_tir.schedule import LoopRV, SBlockRV
 
 from tvmconv.problem import Problem
 from tvmconv.workload import ConvWorkload, channel_block
@@ -210,7 +210,8 @@ def schedule_tiles(sch: Schedule, workload: ConvWorkload, config: TileConfig, na
             sch.unroll(loop)
         sch.vectorize(vector)
     else:
-        transpose(sch, tiles[0], config)
+        for loop in transpose(sch, tiles[0], config.columns, lanes):
+            sch.unroll(loop)
         yi, ki, xi = sch.get_loops(output)[-3:]
         sch.unroll(yi)
         sch.vectorize(xi)
@@ -218,16 +219,18 @@ def schedule_tiles(sch: Schedule, workload: ConvWorkload, config: TileConfig, na
         sch.annotate(xo, "pragma_loop_partition_hint", True)  # only the last tile of a row tests where the row ends
 
 
-def transpose(sch: Schedule, tile: SBlockRV, config: TileConfig, dtype: str = "float32") -> None:
-    """Schedule the copy of a tile of sums of a type into rows of its channels."""
+def transpose(sch: Schedule, tile: SBlockRV, columns: int, lanes: int, dtype: str = "float32") -> list[LoopRV]:
+    """Schedule the copy of a tile of sums of a type into rows of its channels, so many columns of a vector at once.
+
+    Return the loops over them.
+    """
     sch.transform_layout(tile, ("write", 0), lambda n, k, h, w: (n, h, k, w))
     ki, yi, xi = sch.get_loops(tile)[-3:]
-    ki, vector = sch.split(ki, [None, config.vector])
+    ki, vector = sch.split(ki, [None, lanes])
     sch.reorder(yi, ki, vector, xi)
-    if has_transposition(config.columns, config.vector):
-        sch.tensorize(vector, transposition(config.columns, config.vector, dtype))
-    for loop in (yi, ki):
-        sch.unroll(loop)
+    if has_transposition(columns, lanes):
+        sch.tensorize(vector, transposition(columns, lanes, dtype))
+    return [yi, ki]
 
 
 def register_tiles(workload: ConvWorkload, target: tvm.target.Target) -> Iterator[TileConfig]:

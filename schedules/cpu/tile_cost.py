@@ -11,7 +11,7 @@ from math import prod
 
 import tvm
 
-from tvmconv.targets.devices import cpu_of
+from tvmconv.targets.devices import Cpu, cpu_of
 from tvmconv.workload import ConvWorkload, channel_block
 
 from ..space import ceil_div
@@ -78,9 +78,8 @@ def cost(workload: ConvWorkload, config: TileConfig, target: tvm.target.Target) 
     tiles = ceil_div(height, config.rows) * ceil_div(width, config.columns)
     vector_bytes = staged_bytes(workload) * config.block
     weight_bytes = taps * vector_bytes
-    bandwidth = 64 if weight_bytes <= cpu.l1_bytes else 21 if weight_bytes <= cpu.l2_bytes or tiles == 1 else 8
     units = max(config.vectors * config.outputs, config.vectors + config.outputs) / cpu.fma_units
-    step = max(units, cpu.fma_latency, vector_bytes / bandwidth)
+    step = max(units, cpu.fma_latency, vector_bytes / weight_bandwidth(weight_bytes, tiles, cpu))
     step += WEIGHT_CYCLES * config.vectors + cpu.broadcast_cycles * config.outputs
     beyond_stack = BEYOND_STACK_CYCLES if workload.sum_bytes * config.block * config.outputs > STACK_BYTES else 0
     finish = FINISH_CYCLES * config.vectors * config.block * config.outputs
@@ -89,6 +88,11 @@ def cost(workload: ConvWorkload, config: TileConfig, target: tvm.target.Target) 
     elif workload.itemsize * height * width % PAGE_BYTES == 0 and config.block > CONFLICTING:
         finish += CONFLICT_CYCLES * config.block * config.rows
     return blocks(workload, config) * tiles * (taps * step + beyond_stack + finish)
+
+
+def weight_bandwidth(weight_bytes: int, tiles: int, cpu: Cpu) -> int:
+    """Return the bytes of a weight that a core reads in a cycle, by the cache that has it after so many tiles."""
+    return 64 if weight_bytes <= cpu.l1_bytes else 21 if weight_bytes <= cpu.l2_bytes or tiles == 1 else 8
 
 
 def blocks(workload: ConvWorkload, config: TileConfig) -> int:

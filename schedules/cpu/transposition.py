@@ -5,14 +5,14 @@ LLVM by itself moves one element at a time.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import cache
 
 from tvm import tirx
 from tvm.s_tir import TensorIntrin
-from tvm.s_tir.stmt import SBlock, SBlockRealize
 from tvm.script import tirx as T  # noqa: N812
 from tvm.tirx import PrimFunc
+
+from .vector_code import Bind, VectorCode
 
 
 def has_transposition(rows: int, lanes: int) -> bool:
@@ -61,27 +61,18 @@ def _of_any_size(dtype: str) -> PrimFunc:
 def _implementation(description: PrimFunc, rows: int, lanes: int) -> PrimFunc:
     """Return the intrinsic's code: as many rows as a vector has lanes at a time, and those that are left."""
     matrix, transposed = description.params
-    vector_type = f"{matrix.ty.dtype}x{lanes}"
-    statements: list[tirx.Stmt] = []
-
-    def bind(value: tirx.PrimExpr) -> tirx.Var:
-        vector = tirx.Var("vector", vector_type)
-        statements.append(tirx.Bind(vector, value))
-        return vector
-
+    code = VectorCode(f"{matrix.ty.dtype}x{lanes}")
     for first in range(0, rows, lanes):
         count = min(lanes, rows - first)
-        vectors = [bind(matrix.vload([first + row, 0], vector_type)) for row in range(count)]
+        vectors = [code.bind(matrix.vload([first + row, 0], code.vector_type)) for row in range(count)]
         vectors += [vectors[-1]] * (lanes - count)  # what comes of these is not stored
-        for lane, vector in enumerate(_transposed(vectors, bind)):
+        for lane, vector in enumerate(_transposed(vectors, code.bind)):
             part = vector if count == lanes else tirx.Shuffle([vector], list(range(count)))
-            statements.append(transposed.vstore([lane, first], part))
-    block = description.body.block
-    body = SBlock([], block.reads, block.writes, block.name_hint, tirx.SeqStmt(statements))
-    return PrimFunc(description.params, SBlockRealize([], True, body))
+            code.statements.append(transposed.vstore([lane, first], part))
+    return code.implementing(description)
 
 
-def _transposed(vectors: list[tirx.Var], bind: Callable[[tirx.PrimExpr], tirx.Var]) -> list[tirx.Var]:
+def _transposed(vectors: list[tirx.Var], bind: Bind) -> list[tirx.Var]:
     """Return a square block transposed: vectors swap halves of their lanes, then quarters, and so on."""
     vectors, lanes = [*vectors], len(vectors)
     distance = lanes // 2

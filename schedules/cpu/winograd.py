@@ -22,7 +22,7 @@ from tvmconv.workload import ConvWorkload, channel_block
 from ..space import Space, ceil_div, divisors, named, tile_sizes, wasted
 from ..template import Layouts
 from .machine import PARALLEL_FLOPS, TURNS, native_lanes, vector_registers
-from .transposition import has_transposition, transposition
+from .register_tiles import transpose
 from .winograd_model import (
     INPUT_CYCLES,
     MOST_VECTORS,
@@ -165,18 +165,18 @@ def heuristics(workload: ConvWorkload, target: tvm.target.Target) -> dict[str, C
 
 
 def _promising(workload: ConvWorkload, target: tvm.target.Target) -> list[Config]:
-    """Return the configurations that the model takes for at most a third slower than the best."""
+    """Return the configurations that the model takes for at most a third slower than the best, which comes first."""
     legal = constraints(workload, target).values()
     lanes = lanes_of(workload, target)
     found = [each for each in candidates(workload, target, lanes) if all(holds(each) for holds in legal)]
-    costs = [cost(workload, each, target) for each in found]
-    return [each for each, cycles in zip(found, costs, strict=True) if cycles <= 4 / 3 * min(costs)]
+    costs = {each: cost(workload, each, target) for each in found}
+    return sorted((each for each in found if costs[each] <= 4 / 3 * min(costs.values())), key=costs.__getitem__)
 
 
 def default_config(problem: Problem, target: tvm.target.Target) -> Config:
     """Return a legal configuration that is reasonable for any workload."""
     workload = problem.workload
-    best = min(_promising(workload, target), key=lambda config: cost(workload, config, target))
+    best, *_ = _promising(workload, target)
     parallel = workload.flops >= PARALLEL_FLOPS
     return replace(best, parallel=parallel, shared=parallel and bands_of(workload, best) < TURNS // 4)
 
@@ -240,7 +240,7 @@ def schedule(problem: Problem, config: Config, target: tvm.target.Target) -> Sch
     sch.reorder(k, w, h, wi, vector)
     sch.tensorize(h, output_transform(step, lanes))
     if copy is not None:
-        _schedule_copy(sch, copy, lanes, at_once * step)
+        transpose(sch, copy, at_once * step, lanes)
     yi, middle, innermost = sch.get_loops(output)[-3:]
     sch.unroll(yi)
     if in_blocks:
@@ -279,16 +279,6 @@ def _schedule_product(sch: Schedule, accumulate: SBlockRV, config: Config) -> No
         sch.unroll(loop)
     sch.vectorize(vector)
     sch.decompose_reduction(accumulate, co)
-
-
-def _schedule_copy(sch: Schedule, copy: SBlockRV, lanes: int, columns: int) -> None:
-    """Schedule the copy of outputs, whose channels lie side by side, into rows of the channels."""
-    sch.transform_layout(copy, ("write", 0), lambda n, k, h, w: (n, h, k, w))
-    *_, k, h, w = sch.get_loops(copy)
-    k, vector = sch.split(k, [None, lanes])
-    sch.reorder(h, k, vector, w)
-    if has_transposition(columns, lanes):
-        sch.tensorize(vector, transposition(columns, lanes))
 
 
 def ablations(config: Config) -> dict[str, Config]:

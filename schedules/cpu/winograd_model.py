@@ -11,7 +11,7 @@ from tvmconv.compute.winograd_matrices import TAPS
 from tvmconv.targets.devices import cpu_of
 from tvmconv.workload import ConvWorkload, channel_block
 
-from ..space import ceil_div
+from ..space import ceil_div, ceil_to, divisors
 from .tile_cost import FINISH_CYCLES, STORE_CYCLES, WEIGHT_CYCLES
 
 INPUT_CYCLES = {2: 45, 4: 130}
@@ -84,14 +84,14 @@ def bands_of(workload: ConvWorkload, config: Config) -> int:
 
 def band_bytes(workload: ConvWorkload, config: Config) -> int:
     """Return the bytes of the transformed input of a band."""
-    depth = ceil_div(workload.in_channels, config.vector) * config.vector
+    depth = ceil_to(workload.in_channels, config.vector)
     return workload.sum_bytes * config.points * depth * tiles_of_band(workload, config)
 
 
 def weight_bytes(workload: ConvWorkload, config: Config) -> int:
     """Return the bytes of the transformed weight."""
-    depth = ceil_div(workload.in_channels, config.vector) * config.vector
-    channels = ceil_div(workload.out_channels, config.block) * config.block
+    depth = ceil_to(workload.in_channels, config.vector)
+    channels = ceil_to(workload.out_channels, config.block)
     return workload.sum_bytes * config.points * depth * channels
 
 
@@ -131,8 +131,8 @@ def candidates(workload: ConvWorkload, target: tvm.target.Target, lanes: int) ->
     found = []
     for outputs in INPUT_CYCLES:
         rows, columns = tiles_of(workload, outputs)
-        bands = [(1, height) for height in range(1, rows + 1) if ceil_div(rows, height) * height == rows or height == 1]
-        bands += [(images, rows) for images in range(2, workload.batch + 1) if workload.batch % images == 0]
+        bands = [(1, height) for height in divisors(rows, rows)]
+        bands += [(images, rows) for images in divisors(workload.batch, workload.batch) if images > 1]
         for images, height in bands:
             count = images * height * columns
             for vectors in range(1, min(MOST_VECTORS, ceil_div(workload.out_channels, lanes)) + 1):
@@ -158,5 +158,4 @@ def working_set(workload: ConvWorkload, config: Config) -> int:
 def outputs_computed(workload: ConvWorkload, config: Config) -> float:
     """Return the outputs that whole tiles and bands compute, as a multiple of those there are."""
     rows, columns = tiles_of(workload, config.outputs)
-    rows = ceil_div(rows, config.rows) * config.rows
-    return rows * columns * config.outputs**2 / prod(workload.output_size)
+    return ceil_to(rows, config.rows) * columns * config.outputs**2 / prod(workload.output_size)

@@ -12,16 +12,13 @@ from typing import Any
 
 from tvm import tirx
 from tvm.s_tir import TensorIntrin
-from tvm.s_tir.stmt import SBlock, SBlockRealize
 from tvm.script import tirx as T  # noqa: N812
 from tvm.tirx import PrimFunc
 
 from tvmconv.compute.winograd import transformed
 from tvmconv.compute.winograd_matrices import Matrix, transforms
 
-Bind = Callable[["tirx.PrimExpr"], tirx.Var]
-"""A function that gives a value a name, so that it is computed once."""
-
+from .vector_code import Bind, VectorCode
 
 ROW, COLUMN, LANE, UNIT = "rci1"
 """The letters for the axes of an operand, as in "rc1i": its row, its column, one of length one, and its lane."""
@@ -93,31 +90,23 @@ def _implementation(description: PrimFunc, matrix: Matrix, read: str, written: s
     """Return the intrinsic's code."""
     x, y = description.params
     rows, points = range(len(matrix)), range(len(matrix[0]))
-    vector_type = f"float32x{lanes}"
-    statements: list[tirx.Stmt] = []
-
-    def bind(value: tirx.PrimExpr) -> tirx.Var:
-        var = tirx.Var("vector", vector_type)
-        statements.append(tirx.Bind(var, value))
-        return var
+    code = VectorCode(f"float32x{lanes}")
 
     def vector(row: int, column: int) -> tirx.PrimExpr:
         """Return the lanes of an element, which lie side by side where they are the last axis."""
         if read.endswith(LANE):
-            return x.vload(_place(read, row, column, 0), vector_type)
+            return x.vload(_place(read, row, column, 0), code.vector_type)
         lanes_of = [x[_place(read, row, column, lane)] for lane in range(lanes)]
         return tirx.Shuffle(lanes_of, list(range(lanes)))
 
     half = []
     for s in points:
-        column = [bind(vector(r, s)) for r in points]
-        half.append(_multiplied(matrix, column, bind))
+        column = [code.bind(vector(r, s)) for r in points]
+        half.append(_multiplied(matrix, column, code.bind))
     for p in rows:
-        for q, value in enumerate(_multiplied(matrix, [column[p] for column in half], bind)):
-            statements.append(y.vstore(_place(written, p, q, 0), value))
-    block = description.body.block
-    body = SBlock([], block.reads, block.writes, block.name_hint, tirx.SeqStmt(statements))
-    return PrimFunc(description.params, SBlockRealize([], True, body))
+        for q, value in enumerate(_multiplied(matrix, [column[p] for column in half], code.bind)):
+            code.statements.append(y.vstore(_place(written, p, q, 0), value))
+    return code.implementing(description)
 
 
 def _multiplied(matrix: Matrix, vectors: Sequence[tirx.PrimExpr], bind: Bind) -> list[tirx.PrimExpr]:
