@@ -55,12 +55,17 @@ def test_lowered_kernels(name: str) -> None:
 
 @pytest.mark.parametrize("name", every(3, CASES))
 def test_nearly_as_few_registers_as_with_known_planes(name: str) -> None:
-    """There are as many kernels with as much shared memory, no more spills, and no divisions by a size."""
+    """There are as many kernels with as much shared memory, no more spills, and no divisions by a size.
+
+    The host that launches them takes no memory, which it would get on the GPU, where it cannot write.
+    """
     case = CASES[name]
     known = lower(case.problem, case.selection(SM_90), SM_90, KERNEL_NAME)
     found = []
     for func in (scheduled(name), known):
-        source = str(build_function(func, SM_90).executable.mod.imports[0].inspect_source())
+        host = build_function(func, SM_90).executable.mod
+        assert "TVMBackendAllocWorkspace" not in host.inspect_source("ll")
+        source = str(host.imports[0].inspect_source())
         found.append(sorted(cuda.kernel_resources(source, "sm_90"), key=lambda kernel: kernel.name))
         assert not re.search(r"[/%] \(?(batch|height|width|rows|columns)", source)
     for with_open, with_known in zip(*found, strict=True):

@@ -141,19 +141,20 @@ class _Divisors:
         return multiplier, shift
 
     def with_numbers(self, body: SBlockRealize) -> SBlockRealize:
-        """Return the body of a function behind statements that work the numbers out.
-
-        They go through memory, without which TVM would put what they are in terms of sizes into the kernel again.
-        """
-        root = body.block
-        memory = tirx.decl_buffer((len(self.known), 2), "uint32", "numbers", scope="local")
-        stores, binds = [], []
-        for place, (divisor, *variables) in enumerate(self.known):
+        """Return the body of a function behind statements that work the numbers out."""
+        root, binds = body.block, []
+        for divisor, *variables in self.known:
             shift = BITS - tirx.clz(2 * divisor - 1)  # of 2**s the least power that is not below the size
             multiplier = (tirx.const(1, "int64") << (shift + BITS).astype("int64")) // divisor.astype("int64") + 1
-            for column, (variable, value) in enumerate(zip(variables, (multiplier, shift), strict=True)):
-                stores.append(tirx.BufferStore(memory, value.astype("uint32"), [place, column]))
-                binds.append(tirx.Bind(variable, memory[place, column]))
-        statements = tirx.SeqStmt([*stores, *binds, root.body])
-        buffers = [*root.alloc_buffers, memory]
-        return SBlockRealize([], True, SBlock([], [], [], root.name_hint, statements, alloc_buffers=buffers))
+            for variable, value in zip(variables, (multiplier, shift), strict=True):
+                binds.append(tirx.Bind(variable, _opaque(value.astype("uint32"))))
+        statements = tirx.SeqStmt([*binds, root.body])
+        return SBlockRealize([], True, SBlock([], [], [], root.name_hint, statements, alloc_buffers=root.alloc_buffers))
+
+
+def _opaque(number: tirx.PrimExpr) -> tirx.PrimExpr:
+    """Return the same unsigned number by a maximum with zero of LLVM's, into which TVM does not see.
+
+    TVM would put an expression of its own in the place of its variable again, into the kernel.
+    """
+    return tirx.call_llvm_intrin("uint32", "llvm.umax.i32", number, tirx.const(0, "uint32"))
