@@ -6,14 +6,19 @@ from functools import cache
 
 import pytest
 import tvm
+import tvm_ffi
 from device_functions import device_functions
 from emulated_gpu import Emulator
 from open_batches import BATCHES, CASES
 from tvm import tirx
+from tvm.s_tir.stmt import SBlockRealize
 
-from tvmconv import cuda
+from tvmconv import ConvWorkload, cuda
+from tvmconv.dispatch import select_ranges
 from tvmconv.lowering import KERNEL_NAME, build, build_function, lower
+from tvmconv.lowering.conditions import with_tests_before_loops
 from tvmconv.lowering.intrinsics import with_intrinsics
+from tvmconv.problem import Problem
 from tvmconv.serial import TWIN_TARGET, of_sizes
 from tvmconv.targets import resolve_target
 from tvmconv.testing import check_result, random_operands, serial_twin
@@ -47,7 +52,7 @@ def test_serial_twin(name: str) -> None:
 def test_lowered_kernels(name: str) -> None:
     """One lowering serves for all batches, which are numbers in the emulator alone."""
     case = CASES[name]
-    func, _ = take_out(with_intrinsics(scheduled(name)), SM_90)
+    func, _ = take_out(with_tests_before_loops(with_intrinsics(scheduled(name))), SM_90)
     for batch in BATCHES:
         arrays = random_operands(case.at(batch))
         operands = {name: array.copy() for name, array in arrays.items()}
@@ -70,3 +75,21 @@ def test_as_few_registers_as_with_a_known_batch(name: str) -> None:
         assert with_open.shared_bytes == with_known.shared_bytes
         assert with_open.spill_store_bytes <= with_known.spill_store_bytes + 16
         assert with_open.registers <= with_known.registers + 24
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_a_pixel_is_tested_once(dtype: str) -> None:
+    """Whole vectors of pixels, or the channels of one, are stored behind a single test, not with one for each."""
+    problem = Problem(ConvWorkload.conv2d((8, 32, 28, 28), (128, 32, 1, 1), dtype=dtype), open_sizes=("batch",))
+    for each in select_ranges(problem, SM_90):
+        func = with_tests_before_loops(with_intrinsics(lower(problem, each.selection, SM_90, KERNEL_NAME)))
+        tests: list[bool] = []
+
+        def look(realize: SBlockRealize, output: object = func.params[-1], tests: list[bool] = tests) -> None:
+            store = realize.block.body
+            if isinstance(store, tirx.BufferStore) and store.buffer.same_as(output):
+                tests.append(isinstance(realize.predicate, tirx.IntImm))
+
+        tvm_ffi.structural_walk(func.body, [(SBlockRealize, look)])
+        assert tests
+        assert all(tests)

@@ -20,6 +20,7 @@ from tvmconv import ConvWorkload, cuda
 from tvmconv.dispatch import select_ranges
 from tvmconv.dispatch.ranges import ASSUMED_SIDES
 from tvmconv.lowering import KERNEL_NAME, as_scheduled, build, build_function, limited, lower
+from tvmconv.lowering.conditions import with_tests_before_loops
 from tvmconv.lowering.divisions import with_multiplications
 from tvmconv.lowering.intrinsics import with_intrinsics
 from tvmconv.network import kernels
@@ -42,7 +43,7 @@ def scheduled(name: str) -> tirx.PrimFunc:
 def test_lowered_kernels(name: str) -> None:
     """One lowering serves for all sizes, which are numbers in the emulator alone."""
     case = CASES[name]
-    func, _ = take_out(with_intrinsics(scheduled(name)), SM_90)
+    func, _ = take_out(with_tests_before_loops(with_intrinsics(scheduled(name))), SM_90)
     for workload in fitting(case)[:3]:
         arrays = random_operands(workload)
         operands = {name: array.copy() for name, array in arrays.items()}

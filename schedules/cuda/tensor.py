@@ -93,7 +93,8 @@ def schedule(problem: Problem, config: Config, target: tvm.target.Target) -> Sch
         ki, vector = sch.split(ki, [None, VECTOR])
         sch.vectorize(vector)
         along = pi, ki
-    _, thread = sch.split(sch.fuse(*along), [None, config.threads])
+    step, thread = sch.split(sch.fuse(*along), [None, config.threads])
+    sch.reorder(thread, step)
     sch.bind(thread, "threadIdx.x")
 
     # Step 3. Sums are in the registers of the threads that the tensor cores expect them in

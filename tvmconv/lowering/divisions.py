@@ -53,60 +53,18 @@ def _open_sizes(func: tirx.PrimFunc) -> set[tvm.ir.Var]:
 def with_multiplications(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Return a scheduled function for a GPU that divides by no size that is known only when it runs.
 
-    What is divided is not below zero, and sizes are above it. For tests of a quotient nothing is divided at all. TVM's
-    own functions, which are not scheduled yet, stay as they are.
+    What is divided is not below zero, and sizes are above it. TVM's own functions, which are not scheduled yet, stay as
+    they are.
 
-    Before: `for b in T.thread_binding(...): if p // columns < rows: output[p // columns, p % columns] = ...`.
+    Before: `for b in T.thread_binding(...): output[p // columns, p % columns] = ...`.
     After: `multiplier = 2**(31 + shift) // columns + 1` on the CPU, where 2**shift is the least power that is not below
-    the size, and in the kernel `if p < rows * columns`, and for each quotient `(2 * p * multiplier >> 32) >> shift`,
-    which is exact for p below 2**31.
+    the size, and in the kernel for each quotient `(p * multiplier >> 31) >> shift`, which is exact for p below 2**31.
     """
     if not (sizes := _open_sizes(func)):
         return func
-    body = tvm_ffi.structural_map(func.body, [(kind, _without_quotient) for kind in (tirx.LT, tirx.LE)])
     divisors = _Divisors(sizes)
-    body = tvm_ffi.structural_map(body, [(kind, divisors.replaced) for kind in (tirx.FloorDiv, tirx.FloorMod)])
-    if not divisors.known:
-        return func
-    return func.with_body(divisors.with_numbers(tvm_ffi.structural_map(body, (tirx.For, _test_once))))
-
-
-def _test_once(loop: tirx.For) -> tirx.Stmt:
-    """Return a loop over a block with the block's test before it, if that is the same in each turn.
-
-    A compiler unrolls such a loop, and works the places out again behind each test.
-    """
-    realize = loop.body
-    if not isinstance(realize, SBlockRealize) or _is_true(realize.predicate):
-        return loop
-    if loop.kind != tirx.ForKind.SERIAL or loop.loop_var in undefined_vars(realize.predicate):
-        return loop
-    body = SBlockRealize(realize.iter_values, True, realize.block)
-    inner = tirx.For(loop.loop_var, loop.min, loop.extent, loop.kind, body, None, loop.annotations)
-    return tirx.IfThenElse(realize.predicate, inner, None)
-
-
-def _is_true(test: tirx.PrimExpr) -> bool:
-    return isinstance(test, tirx.IntImm) and bool(test.value)
-
-
-def _without_quotient(test: tirx.LT | tirx.LE) -> tirx.PrimExpr:
-    """Return a test that a quotient or a rest is inside its bounds as one of what is divided."""
-    if isinstance(test, tirx.LE) and isinstance(test.b, (tirx.FloorDiv, tirx.FloorMod)) and _is_zero(test.a):
-        return tirx.const(True, "bool") if isinstance(test.b, tirx.FloorMod) else test.b.a >= 0
-    if isinstance(test, tirx.LT) and isinstance(test.a, tirx.FloorDiv):
-        return test.a.a < test.b * test.a.b
-    if isinstance(test, tirx.LT) and isinstance(test.a, tirx.FloorMod) and _equal(test.a.b, test.b):
-        return tirx.const(True, "bool")
-    return test
-
-
-def _is_zero(value: tirx.PrimExpr) -> bool:
-    return isinstance(value, tirx.IntImm) and value.value == 0
-
-
-def _equal(one: tirx.PrimExpr, other: tirx.PrimExpr) -> bool:
-    return bool(tvm_ffi.structural_equal(one, other))
+    body = tvm_ffi.structural_map(func.body, [(kind, divisors.replaced) for kind in (tirx.FloorDiv, tirx.FloorMod)])
+    return func.with_body(divisors.with_numbers(body)) if divisors.known else func
 
 
 class _Divisors:
@@ -127,14 +85,15 @@ class _Divisors:
                 quotient = quotient // size
             else:
                 multiplier, shift = self._numbers(size)
-                doubled = (quotient.astype("uint32") << tirx.const(1, "uint32")).astype("uint64")
-                high = (doubled * multiplier.astype("uint64")) >> tirx.const(32, "uint64")
-                quotient = (high.astype("uint32") >> shift).astype("int32")
+                # In int64, which TVM can pass to a kernel where it converts a multiplier before the launch.
+                product = quotient.astype("uint32").astype("int64") * multiplier.astype("int64")
+                high = (product >> tirx.const(BITS, "int64")).astype("uint32")
+                quotient = (high >> shift).astype("int32")
         return quotient if isinstance(division, tirx.FloorDiv) else division.a - quotient * division.b
 
     def _numbers(self, divisor: tirx.PrimExpr) -> tuple[tirx.Var, tirx.Var]:
         for known, multiplier, shift in self.known:
-            if _equal(known, divisor):
+            if tvm_ffi.structural_equal(known, divisor):
                 return multiplier, shift
         multiplier, shift = tirx.Var("multiplier", "uint32"), tirx.Var("shift", "uint32")
         self.known.append((divisor, multiplier, shift))

@@ -10,6 +10,7 @@ from tvm import tirx
 from ..kernel_cache import use_fast_compiler
 from ..rounding import with_rounding
 from ..targets import backend_of
+from .conditions import with_tests_before_loops
 from .divisions import with_multiplications, with_quotients_rounded_to_zero
 from .intrinsics import with_intrinsics
 
@@ -23,7 +24,8 @@ def build(mod: tvm.IRModule, target: tvm.target.Target, pipeline: tvm.transform.
     mod = mod.clone()
     kernels = {name: func for name, func in mod.functions.items() if isinstance(func, tirx.PrimFunc)}
     if backend_of(target).on_gpu:
-        kernels = {name: with_multiplications(with_intrinsics(func)) for name, func in kernels.items()}
+        for each in (with_intrinsics, with_tests_before_loops, with_multiplications):
+            kernels = {name: each(func) for name, func in kernels.items()}
     else:
         kernels = {name: with_quotients_rounded_to_zero(func) for name, func in kernels.items()}
     mod.update(tvm.IRModule({name: with_rounding(func, target) for name, func in kernels.items()}))

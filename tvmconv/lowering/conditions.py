@@ -1,0 +1,93 @@
+"""Tests of a kernel for a GPU, such as that of a pixel in the last tile, made once and not in each turn of a loop."""
+
+from __future__ import annotations
+
+import tvm
+import tvm_ffi
+from tvm import tirx
+from tvm.s_tir.stmt import SBlockRealize
+from tvm.sym import Analyzer
+from tvm.tirx.analysis import undefined_vars
+
+from ..substitution import substitute
+
+
+def with_tests_before_loops(func: tirx.PrimFunc) -> tirx.PrimFunc:
+    """Return a scheduled function that tests before a loop that stores to an operand, where each turn tests the same.
+
+    A compiler unrolls such a loop and reads ahead for the next turns, and loads and stores vectors, which it does not
+    behind a test in each turn. TVM's own functions, which are not scheduled yet, stay as they are.
+
+    Before: `for k in range(128): if p < pixels: output[k, p] = ...`, and with p a multiple of 4 and a plane of 3136
+    pixels `for i in T.vectorized(4): if (p + i) // 3136 < batch: output[p + i] = ...`.
+    After: `if p < pixels: for k in range(128): ...`, and `if p < batch * 3136: for i in T.vectorized(4): ...`.
+    """
+    if not func.attrs or not func.attrs.get("tirx.is_scheduled"):
+        return func
+    body = tvm_ffi.structural_map(func.body, [(kind, _without_quotient) for kind in (tirx.LT, tirx.LE)])
+    known = Analyzer()
+
+    def tested_once(loop: tirx.For) -> tirx.Stmt:
+        # TVM expects what is stored elsewhere, such as in shared memory, in loops with nothing between them.
+        realize = loop.body
+        if not isinstance(realize, SBlockRealize) or not isinstance(store := realize.block.body, tirx.BufferStore):
+            return loop
+        is_operand = any(store.buffer.same_as(param) for param in func.params)
+        return _tested_once(loop, realize, known) if is_operand else loop
+
+    def bind(loop: tirx.For) -> None:
+        known.bind(loop.loop_var, tvm.ir.Range.from_min_extent(loop.min, loop.extent))
+
+    tvm_ffi.structural_walk(body, [(tirx.For, bind)])
+    return func.with_body(tvm_ffi.structural_map(body, (tirx.For, tested_once)))
+
+
+def _tested_once(loop: tirx.For, realize: SBlockRealize, known: Analyzer) -> tirx.Stmt:
+    """Return a loop over a block with the block's test before it, if that is the same in each turn."""
+    if _is_true(realize.predicate) or loop.kind not in (tirx.ForKind.SERIAL, tirx.ForKind.VECTORIZED):
+        return loop
+    tests = [_of_vector(known.simplify(test), loop, known) for test in _conjuncts(realize.predicate)]
+    if any(loop.loop_var in undefined_vars(test) for test in tests):
+        return loop
+    body = SBlockRealize(realize.iter_values, True, realize.block)
+    inner = tirx.For(loop.loop_var, loop.min, loop.extent, loop.kind, body, None, loop.annotations)
+    return tirx.IfThenElse(tirx.all(*tests), inner, None)
+
+
+def _of_vector(test: tirx.PrimExpr, loop: tirx.For, known: Analyzer) -> tirx.PrimExpr:
+    """Return a test of a vector's first element that all of them pass or none does, or the test as it is."""
+    lane, lanes = loop.loop_var, loop.extent
+    if loop.kind != tirx.ForKind.VECTORIZED or not isinstance(test, tirx.LT) or lane in undefined_vars(test.b):
+        return test
+    first = substitute(test.a, {lane: 0})
+    in_a_row = known.can_prove_equal(test.a, first + lane)
+    whole = all(known.can_prove_equal(tirx.floormod(each, lanes), 0) for each in (first, test.b))
+    return first < test.b if in_a_row and whole else test
+
+
+def _conjuncts(test: tirx.PrimExpr) -> list[tirx.PrimExpr]:
+    """Return the tests that hold where one does which is their conjunction."""
+    return [*_conjuncts(test.a), *_conjuncts(test.b)] if isinstance(test, tirx.And) else [test]
+
+
+def _is_true(test: tirx.PrimExpr) -> bool:
+    return isinstance(test, tirx.IntImm) and bool(test.value)
+
+
+def _without_quotient(test: tirx.LT | tirx.LE) -> tirx.PrimExpr:
+    """Return a test that a quotient or a rest is inside its bounds as one of what is divided."""
+    if isinstance(test, tirx.LE) and isinstance(test.b, (tirx.FloorDiv, tirx.FloorMod)) and _is_zero(test.a):
+        return tirx.const(True, "bool") if isinstance(test.b, tirx.FloorMod) else test.b.a >= 0
+    if isinstance(test, tirx.LT) and isinstance(test.a, tirx.FloorDiv):
+        return test.a.a < test.b * test.a.b
+    if isinstance(test, tirx.LT) and isinstance(test.a, tirx.FloorMod) and _equal(test.a.b, test.b):
+        return tirx.const(True, "bool")
+    return test
+
+
+def _is_zero(value: tirx.PrimExpr) -> bool:
+    return isinstance(value, tirx.IntImm) and value.value == 0
+
+
+def _equal(one: tirx.PrimExpr, other: tirx.PrimExpr) -> bool:
+    return bool(tvm_ffi.structural_equal(one, other))
