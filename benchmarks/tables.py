@@ -8,53 +8,35 @@ file replaces the rows that it has measured again.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass, replace
-from math import floor, log10
 from statistics import geometric_mean
-from typing import Any
 
-import msgspec
-from measured import BETTER, COPY, OUR_LAYOUTS, OURS, ROOT, Row, median, ran, read
+from columns import (
+    Column,
+    build_time,
+    code,
+    duration,
+    errors,
+    extreme,
+    memory,
+    of_all_sizes,
+    over_sizes,
+    pays,
+    rate,
+    share_without,
+    three_digits,
+    times,
+    trials,
+    whole,
+    zeros,
+)
+from measured import BETTER, COPY, OUR_LAYOUTS, OURS, ROOT, Row, median, read
 
-from tvmconv.bench.report import Row as SuiteRow
-from tvmconv.bench.sparsity import STEPS, crossover
+from tvmconv.bench.sparsity import STEPS
 
 PAGE = ROOT / "docs" / "benchmarks.md"
 MARKED = re.compile(r"(<!-- table: (.+?) -->\n).*?(<!-- end -->)", re.DOTALL)
-
-
-class Estimate(float):
-    """A number that was not measured but follows from a formula; it is shown in parentheses."""
-
-
-def three_digits(value: float) -> str:
-    return f"{value:.{max(0, 2 - floor(log10(value)))}f}"
-
-
-def ratio(value: float) -> str:
-    return f"{value:.2f}"
-
-
-def whole(value: float) -> str:
-    return f"({value:,.0f})" if isinstance(value, Estimate) else f"{value:,.0f}"
-
-
-def percent(value: float) -> str:
-    return f"{100 * value:.0f}"
-
-
-@dataclass(frozen=True)
-class Column:
-    """A column of a table."""
-
-    title: str
-    value: Callable[[Row], float | str | None]
-    """A function that takes the row of the column's file; None leaves the cell empty."""
-    form: Callable[[float], str] = ratio
-    last: Callable[[Sequence[float]], float] | None = None
-    """A function that sums up all values in the last line, such as their geometric mean."""
-    file: int = 0
 
 
 @dataclass(frozen=True)
@@ -68,98 +50,8 @@ class Kind:
     last: str = "geometric mean"
     grouped: str | None = None
     """The field that tells rows of the same name apart, where they are one line."""
-
-
-def times(title: str, *peers: str, over: Sequence[str] = (OURS,), **more: Any) -> Column:
-    """Return a column of times of the fastest of the peers, relative to the fastest of tvmconv's, or of others."""
-
-    def value(row: Row) -> float | None:
-        return median(row, *peers) / median(row, *over) if ran(row, *peers) and ran(row, *over) else None
-
-    return Column(title, value, **{"last": geometric_mean, **more})
-
-
-def duration(title: str, *contenders: str, unit: float = 1e-6, **more: Any) -> Column:
-    """Return a column of times of the fastest of the contenders, in a unit that is given in seconds."""
-
-    def value(row: Row) -> float | None:
-        return median(row, *contenders) / unit if ran(row, *contenders) else None
-
-    return Column(title, value, three_digits, **more)
-
-
-def extreme(title: str, name: str) -> Column:
-    """Return a column of milliseconds of the fastest or the slowest round."""
-    return Column(title, lambda row: 1e3 * row["times"][OURS][name], three_digits)
-
-
-def build_time(title: str, contender: str) -> Column:
-    return Column(title, lambda row: row["build_seconds"].get(contender), whole)
-
-
-def rate(title: str, unit: float) -> Column:
-    """Return a column of floating-point operations per second, in a unit."""
-    return Column(title, lambda row: row["flops"] / median(row, OURS) / unit, three_digits)
-
-
-def share_without(name: str) -> Column:
-    """Return a column of the share of its speed that a kernel has without one of its optimizations."""
-
-    def value(row: Row) -> float | None:
-        return row["time"]["median"] / row["without"][name]["time"]["median"] if name in row["without"] else None
-
-    return Column(name, value, percent, geometric_mean)
-
-
-def memory(title: str, contender: str) -> Column:
-    """Return a column of megabytes beside operands and output; by formula for im2col where it found no room."""
-
-    def value(row: Row) -> float | None:
-        measured, formulas = row["memory"]["measured"], row["memory"]["formulas"]
-        if contender in measured:
-            return float(measured[contender] / 1e6)
-        return Estimate(formulas["im2col"] / 1e6) if contender == "im2col-gemm" else None
-
-    return Column(title, value, whole, sum)
-
-
-def code(title: str, name: str, unit: float = 1) -> Column:
-    return Column(title, lambda row: row["code"][name] / unit, whole)
-
-
-def errors(title: str, dtype: str, contender: str) -> Column:
-    """Return a column of the largest error of a contender in a type, and the root mean square; † breaks the promise."""
-
-    def value(rows: Row) -> str | None:
-        row = rows.get(dtype, {"errors": {}})
-        if (found := row["errors"].get(contender)) is None:
-            return None
-        texts = ["not finite" if found[key] is None else three_digits(found[key]) for key in ("largest", "rms")]
-        return " / ".join(texts) + " †" * (contender in row["broken"])
-
-    return Column(title, value)
-
-
-def zeros(share: float) -> Column:
-    """Return a column of the times of dense cuDNN relative to tvmconv's with that share of zeros."""
-    column = times(f"{share:.0%}", "pytorch", last=None)
-    return Column(column.title, lambda rows: column.value(rows[share]) if share in rows else None)
-
-
-def pays(title: str, peer: str) -> Column:
-    """Return a column of the share of zeros from which tvmconv is faster than a peer."""
-
-    def value(rows: Row) -> str | None:
-        found = crossover([msgspec.convert(row, SuiteRow) for row in rows.values()], peer)
-        if found is None:
-            return None
-        return f"{found:.0%} or less" if found == min(rows) > 0 else f"{found:.0%}"
-
-    return Column(title, value)
-
-
-def trials(title: str, tuner: str) -> Column:
-    return Column(title, lambda rows: f"{rows[tuner]['median']:g}")
+    needed: Set[str] = frozenset()
+    """The contenders without which a row is left out."""
 
 
 def workload_name(row: Row) -> str:
@@ -350,6 +242,25 @@ KINDS = {
             times("ONNX Runtime's float32", "onnxruntime float32", over=("tvmconv qdq",)),
         ],
     ),
+    "open-sizes": Kind(
+        lambda row: f"{row['name']}, {row['dtype']}",
+        "network",
+        [
+            Column("sizes", lambda sizes: float(len(sizes)), whole),
+            of_all_sizes("ms", lambda row: 1e3 * median(row, "open")),
+            over_sizes("over a build for the size", "known", geometric_mean),
+            over_sizes("at most", "known", max),
+            over_sizes("over PyTorch", "pytorch", geometric_mean),
+            over_sizes("over ONNX Runtime", "onnxruntime", geometric_mean),
+            of_all_sizes("first call, ms", lambda row: 1e3 * row["first"]),
+            of_all_sizes("its build, s", lambda row: row["build"]["open"]),
+            of_all_sizes("one for the size, s", lambda row: row["build"]["known"]),
+            of_all_sizes("its file, MB", lambda row: row["file_bytes"]["open"] / 1e6),
+            of_all_sizes("one for the size, MB", lambda row: row["file_bytes"]["known"] / 1e6),
+        ],
+        grouped="shape",
+        needed={"open"},
+    ),
     "networks-gpu": Kind(
         network_name,
         "network",
@@ -372,7 +283,9 @@ def lines(kind: Kind, files: str) -> dict[str, Row]:
         return {kind.key(row): row for row in read(files)}
     found: dict[str, Row] = {}
     for row in read(files):
-        found.setdefault(kind.key(row), {})[row[kind.grouped]] = row
+        if kind.needed <= row.get("times", {}).keys():
+            apart = row[kind.grouped]
+            found.setdefault(kind.key(row), {})[tuple(apart) if isinstance(apart, list) else apart] = row
     return found
 
 

@@ -134,7 +134,8 @@ def test_cold_caches(tiny: None, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_threads_are_the_same_for_all(tmp_path: Path) -> None:
     script = (
         f"import sys; from tvmconv import suites; suites._read = lambda: {TINY!r}\n"
-        "from tvmconv.bench import roofs; roofs.COPIED_BYTES = 2**20\n"
+        "from tvmconv.bench import roofs, suite, timing\n"
+        "roofs.COPIED_BYTES, roofs.STEPS, suite.SECONDS, timing._WallTimer.SETTLE = 2**20, 2**10, 0.001, 0.001\n"
         "from tvmconv.cli import main\n"
         "try: main()\n"
         "finally: import torch; print(torch.get_num_threads(), file=sys.stderr)"
