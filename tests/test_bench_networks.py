@@ -37,6 +37,7 @@ PARAMETERS = {
     "shufflenet_v2": 2_278_604,
     "squeezenet": 1_235_496,
     "vgg16": 138_357_544,
+    "vgg19": 143_667_240,
 }
 """The numbers of parameters of torchvision's networks of these names, from its documentation."""
 

@@ -110,9 +110,17 @@ def alexnet() -> nn.Module:
 
 
 def vgg16() -> nn.Module:
+    return vgg((2, 2, 3, 3, 3))
+
+
+def vgg19() -> nn.Module:
+    return vgg((2, 2, 4, 4, 4))
+
+
+def vgg(counts: Sequence[int]) -> nn.Module:
     layers: list[nn.Module] = []
     channels = 3
-    for out, count in ((64, 2), (128, 2), (256, 3), (512, 3), (512, 3)):
+    for out, count in zip((64, 128, 256, 512, 512), counts, strict=True):
         for _ in range(count):
             layers += [nn.Conv2d(channels, out, 3, padding=1), nn.ReLU()]
             channels = out
@@ -258,6 +266,7 @@ NETWORKS: dict[str, Callable[[], nn.Module]] = {
         mobilenet_v2,
         mobilenet_v3,
         vgg16,
+        vgg19,
         shufflenet_v2,
         squeezenet,
         alexnet,
