@@ -16,10 +16,18 @@ from tvmconv.cli import main
 pytestmark = pytest.mark.usefixtures("without_torch")
 
 README = (Path(__file__).parent.parent / "README.md").read_text()
+TRIALS = {"n_trial=8": "n_trial=2", "--trials 8": "--trials 2"}
+"""The trials that the README asks for, which take long, and those that are enough here."""
 
 
 def blocks(language: str) -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
+
+
+def with_few_trials(text: str) -> str:
+    for asked, enough in TRIALS.items():
+        text = text.replace(asked, enough)
+    return text
 
 
 def test_python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -28,7 +36,7 @@ def test_python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(snippets) == 3
     names: dict[str, object] = {}
     for snippet in snippets:
-        exec(compile(snippet, "README.md", "exec"), names)
+        exec(compile(with_few_trials(snippet), "README.md", "exec"), names)
 
 
 def test_commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -40,10 +48,14 @@ def test_commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (commands,) = blocks("sh")
     assert len(commands.splitlines()) == 11
     for line in commands.splitlines():
-        program, *arguments = shlex.split(line, comments=True)
+        program, *arguments = shlex.split(with_few_trials(line), comments=True)
         result = CliRunner().invoke(main, arguments)
         assert program == "tvmconv"
         assert result.exit_code == 0, f"{line}\n{result.output}"
+
+
+def test_its_trials_are_those_that_are_made_fewer() -> None:
+    assert all(README.count(asked) == 1 for asked in TRIALS)
 
 
 def test_it_is_short_and_begins_with_what_to_run() -> None:
