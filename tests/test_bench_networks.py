@@ -18,7 +18,7 @@ from tvmconv.bench import contenders, network, networks
 from tvmconv.bench.contenders import PEERS, PyTorch
 from tvmconv.bench.weights import prune, randomized
 from tvmconv.errors import InvalidArgumentError
-from tvmconv.targets import resolve_target
+from tvmconv.targets import multiplies, resolve_target
 
 
 def tiny() -> torch.nn.Module:
@@ -77,10 +77,25 @@ def test_pruned_beside_its_dense_self() -> None:
     result = tvmconv("bench", "networks", "tiny", "--size", 64, "--rounds", 1, "--sparsity", 0.9, "--peers", "pytorch")
     assert result.exit_code == 0, result.stderr
     lines = [" ".join(line.split()) for line in result.stdout.splitlines()]
-    assert lines[2:4] == ["tiny, 1 x 3 x 64 x 64, 90% zeros", "ms spread x tvmconv error build, s memory, MB file, MB"]
+    assert lines[2:4] == [
+        "tiny, 1 x 3 x 64 x 64, 90% zeros",
+        "ms spread x tvmconv error dB build, s memory, MB file, MB",
+    ]
     assert [line.split()[0] for line in lines[4:7]] == ["tvmconv", "tvmconv-dense", "pytorch"]
     assert lines[7].startswith("convolutions of tvmconv: ")
     assert "tvmconv cpu/sparse" in lines[7]
+
+
+@pytest.mark.skipif(not multiplies(resolve_target("llvm"), "bfloat16"), reason="this CPU has no bfloat16")
+def test_half_precision_beside_float32() -> None:
+    options = ("--size", 64, "--rounds", 1, "--precision", "bfloat16", "--peers", "pytorch")
+    (row,) = tvmconv_json("bench", "networks", "tiny", *options)["rows"]
+    assert list(row["times"]) == ["tvmconv", "tvmconv-float32", "pytorch"]
+    assert row["precision"] == "bfloat16"
+    assert row["ratios"]["tvmconv"] < 70 < row["ratios"]["tvmconv-float32"]
+    assert 0.9 < row["top1"] <= 1
+    lines = tvmconv("bench", "networks", "tiny", *options).stdout.splitlines()
+    assert any(line.startswith("tiny, 1 x 3 x 64 x 64, precision bfloat16: ") for line in lines)
 
 
 def test_weights_are_pruned_by_magnitude() -> None:

@@ -132,7 +132,7 @@ def test_run_model(model: Path, tmp_path: Path) -> None:
     assert len(report["seconds"]) == 3
     assert min(report["seconds"]) > 0
     for comparison in report["comparisons"]:
-        assert comparison.keys() == {"output", "error", "bound", "agrees"}
+        assert comparison.keys() == {"output", "error", "bound", "ratio", "agrees"}
         assert comparison["agrees"] is True
         assert comparison["error"] <= comparison["bound"]
     with np.load(path) as written:

@@ -22,7 +22,7 @@ from tvmconv.compute import conv2d_reference
 from tvmconv.dispatch.call import problem_from
 from tvmconv.epilogue import Epilogue
 from tvmconv.errors import InvalidArgumentError
-from tvmconv.precision import PRECISIONS, WORDS
+from tvmconv.precision import HALVES, PRECISIONS, WORDS
 from tvmconv.problem import Problem
 from tvmconv.targets import resolve_target
 from tvmconv.testing import Sample, check_result, random_operands
@@ -50,6 +50,9 @@ def test_guide_has_the_promises() -> None:
         default = ", the default" * (row.name == "float32")
         promise = row.promise[0].lower() + row.promise.rstrip(".")[1:]
         assert f'| `"{row.name}"`{default} | {promise} |\n' in guide
+    for half in HALVES.values():
+        promise = half.promise[0].lower() + half.promise.rstrip(".")[1:]
+        assert f'| `"{half.name}"` | {promise} |\n' in guide
 
 
 @pytest.mark.parametrize("word", ["TF32", "", None, ["tf32"], 32])
@@ -61,7 +64,7 @@ def test_unknown_word_is_refused(word: Any) -> None:
     operands = random_operands(WORKLOAD)
     with pytest.raises(InvalidArgumentError, match="precision is .*; expected strict, float32 or tf32"):
         library.conv2d(operands["x"], operands["w"], precision=word)
-    with pytest.raises(InvalidArgumentError, match="precision is .*; expected strict, float32 or tf32"):
+    with pytest.raises(InvalidArgumentError, match="expected strict, float32, tf32, float16 or bfloat16"):
         library.build(two_layers(), precision=word)
 
 

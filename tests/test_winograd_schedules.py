@@ -55,6 +55,8 @@ WORKLOADS = {
     "uneven-padding": layer(20, (6, 30), 24, padding=(2, 0, 1, 3)),
     "one-output": layer(3, (3, 3), 1, padding=0),
     "threads": layer(64, (23, 20), 64, shift=True),
+    "bfloat16": layer(32, (13, 12), 32, 16, dtype="bfloat16", scale=True, residual=True, activation="relu"),
+    "ragged-bfloat16": layer(12, (9, 14), 21, dtype="bfloat16", shift=True, batch=2),
 }
 by_name = pytest.mark.parametrize("name", WORKLOADS)
 
@@ -169,7 +171,7 @@ def test_refused() -> None:
     half = ConvWorkload.conv2d((1, 16, 9, 9), (16, 16, 3, 3), dtype="float16")
     for problem, why in (
         (Problem(strided), "cpu/winograd takes 3x3 kernels with a stride and a dilation of 1"),
-        (Problem(half), "cpu/winograd takes float32, not float16"),
+        (Problem(half), "cpu/winograd takes float32 or bfloat16, not float16"),
         (Problem(WORKLOADS["ragged"], precision="strict"), "cpu/winograd has errors that depend on outputs nearby"),
         (Problem(ConvWorkload.conv2d((1, 4, 9, 9), (4, 2, 3, 3), groups=2)), "cpu/winograd is for dense .* one group"),
     ):

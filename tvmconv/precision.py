@@ -1,6 +1,7 @@
 """The words for how exact a convolution of float32 numbers is: a row for each, and nothing else lists them.
 
-With narrower storage the word makes no difference: see `Problem.precision`.
+With narrower storage the word makes no difference: see `Problem.precision`. Networks have further words, for storage in
+half precision, which they convert their tensors to.
 """
 
 from __future__ import annotations
@@ -59,7 +60,37 @@ WORDS = tuple(PRECISIONS)
 DEFAULT = "float32"
 
 
+class Half(NamedTuple):
+    """A row says what a word promises of a network in float32 whose tensors may be stored in half precision."""
+
+    name: str
+    """The type that they are stored in, one of `tvmconv.dtypes.NARROW`."""
+    promise: str
+
+
+_HALVES = tuple(
+    Half(
+        name,
+        f"Factors of convolutions and linear layers may be rounded to the nearest {name} number, and so may tensors "
+        "between such layers be stored; sums, and all that is computed, are float32.",
+    )
+    for name in ("float16", "bfloat16")
+)
+
+HALVES = {row.name: row for row in _HALVES}
+
+NETWORK_WORDS = (*WORDS, *HALVES)
+"""The words that networks take, the strictest first but for the last two, of which bfloat16 rounds more."""
+
+
 def require_precision(word: str) -> None:
     """Raise `InvalidArgumentError` unless a precision is one of `WORDS`."""
     if not isinstance(word, str) or word not in PRECISIONS:
         raise InvalidArgumentError("precision", word, f"{', '.join(WORDS[:-1])} or {WORDS[-1]}")
+
+
+def require_network_precision(word: str) -> None:
+    """Raise `InvalidArgumentError` unless a precision is one of `NETWORK_WORDS`."""
+    if not isinstance(word, str) or word not in NETWORK_WORDS:
+        expected = f"{', '.join(NETWORK_WORDS[:-1])} or {NETWORK_WORDS[-1]}"
+        raise InvalidArgumentError("precision", word, expected)

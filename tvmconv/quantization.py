@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from .dtypes import DTYPES, KNOWN, QUANTIZED, STORAGE_TYPES, one_of
+from .dtypes import DTYPES, KNOWN, NARROW, QUANTIZED, STORAGE_TYPES, one_of
 from .epilogue import Epilogue
 from .errors import InvalidArgumentError
 from .parameters import is_integer
@@ -22,12 +22,15 @@ def resolve_quantization(
     """
     if dtype not in DTYPES:
         raise InvalidArgumentError("dtype", dtype, KNOWN)
-    if dtype not in QUANTIZED and out_dtype not in (msgspec.UNSET, dtype):
-        raise InvalidArgumentError("out_dtype", out_dtype, f"{dtype}, as x is, or x in {one_of(QUANTIZED)}")
+    own = (msgspec.UNSET, dtype)
+    wider = (STORAGE_TYPES[dtype].sums,) if dtype in NARROW else ()
+    if dtype not in QUANTIZED and out_dtype not in (*own, *wider):
+        others = "".join(f"{name}, " for name in wider)
+        raise InvalidArgumentError("out_dtype", out_dtype, f"{dtype}, as x is, {others}or x in {one_of(QUANTIZED)}")
     zero_point = _resolve_zero_point("x_zero_point", x_zero_point, dtype)
     if dtype not in QUANTIZED:
         _resolve_zero_point("out_zero_point", epilogue.zero_point, dtype)
-        return msgspec.UNSET, zero_point
+        return msgspec.UNSET if out_dtype in own else out_dtype, zero_point
     out_dtype = "int32" if out_dtype is msgspec.UNSET else out_dtype
     if out_dtype not in tuple(STORAGE_TYPES):
         raise InvalidArgumentError("out_dtype", out_dtype, one_of([*STORAGE_TYPES]))

@@ -7,7 +7,6 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from math import inf, log10
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +14,7 @@ import numpy as np
 
 from .errors import InvalidArgumentError, MissingPackageError, UnsupportedModelError
 from .network.onnx_importer import read_onnx
+from .verify import decibel
 
 if TYPE_CHECKING:
     import onnx
@@ -184,14 +184,8 @@ def _noise(model: onnx.ModelProto, quantized: onnx.ModelProto, samples: Sequence
             signal[place] += np.square(wanted).sum()
             noise[place] += np.square(wanted - got).sum()
     return [
-        Noise(each.name, each.operator, _decibel(*powers)) for each, *powers in zip(watched, signal, noise, strict=True)
+        Noise(each.name, each.operator, decibel(*powers)) for each, *powers in zip(watched, signal, noise, strict=True)
     ]
-
-
-def _decibel(signal: float, noise: float) -> float:
-    if noise == 0:
-        return inf
-    return 10 * log10(signal / noise) if signal > 0 else -inf
 
 
 def _layers(model: onnx.ModelProto, quantized: onnx.ModelProto) -> Iterator[_Watched]:

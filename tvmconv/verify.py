@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from math import inf, log10
 from os import PathLike, fspath
 from typing import Any
 
 import numpy as np
 
-from .dtypes import QUANTIZED, STORAGE_TYPES, is_floating
+from .dtypes import NARROW, QUANTIZED, STORAGE_TYPES, is_floating
 from .errors import MissingPackageError, UnsupportedModelError
 
 Array = np.ndarray[Any, Any]
@@ -38,18 +39,30 @@ class Comparison:
     output: str
     error: float
     bound: float
+    ratio: float
+    """The ratio of signal to noise in dB, of the elements that are finite in both."""
 
     @property
     def agrees(self) -> bool:
         return self.error <= self.bound
 
 
-def compare(outputs: Mapping[str, Array], reference: Mapping[str, Array], quantized: bool = False) -> list[Comparison]:
+def compare(
+    outputs: Mapping[str, Array], reference: Mapping[str, Array], multiplied: Collection[str] = ()
+) -> list[Comparison]:
     """Compare each output with the reference of the same name. Infinity and NaN agree with themselves alone.
 
-    `quantized` says that the network computes in integers of one byte.
+    `multiplied` are the types of the factors of the network's convolutions and linear layers: with those of half
+    precision, and integers of one byte, more is allowed.
     """
-    return [_compare(name, outputs[name], expected, quantized) for name, expected in reference.items()]
+    return [_compare(name, outputs[name], expected, multiplied) for name, expected in reference.items()]
+
+
+def decibel(signal: float, noise: float) -> float:
+    """Return the ratio of two powers in dB."""
+    if noise == 0:
+        return inf
+    return 10 * log10(signal / noise) if signal > 0 else -inf
 
 
 def run_onnxruntime(model: str | PathLike[str], inputs: Mapping[str, Array], names: list[str]) -> dict[str, Array]:
@@ -67,17 +80,22 @@ def run_onnxruntime(model: str | PathLike[str], inputs: Mapping[str, Array], nam
     return dict(zip(names, results, strict=True))
 
 
-def _compare(name: str, output: Array, expected: Array, quantized: bool) -> Comparison:
+def _compare(name: str, output: Array, expected: Array, multiplied: Collection[str]) -> Comparison:
     dtype = str(expected.dtype)
     bound, steps = TOLERANCES.get(dtype, 0.0), 0
-    if quantized:
+    if is_floating(dtype):
+        bound = max(bound, *(STORAGE_TYPES[each].network for each in multiplied if each in NARROW), 0.0)
+    if not set(QUANTIZED).isdisjoint(multiplied):
         bound = max(bound, QUANTIZED_SHARE if is_floating(dtype) else 0.0)
         steps = STEPS if dtype in QUANTIZED else 0
     if output.shape != expected.shape or output.dtype != expected.dtype:
-        return Comparison(name, np.inf, bound)
+        return Comparison(name, inf, bound, -inf)
     got, wanted = output.astype(np.float64), expected.astype(np.float64)
     same = (got == wanted) | (np.isnan(got) & np.isnan(wanted))
     with np.errstate(invalid="ignore"):
         errors = np.where(same, 0.0, np.abs(got - wanted))
-    finite = np.abs(wanted[np.isfinite(wanted)])
-    return Comparison(name, float(errors.max(initial=0.0)), bound * float(finite.max(initial=0.0)) + steps)
+    finite = np.isfinite(wanted)
+    largest = float(np.abs(wanted[finite]).max(initial=0.0))
+    both = finite & np.isfinite(got)
+    ratio = decibel(float(np.square(wanted[both]).sum()), float(np.square(errors[both]).sum()))
+    return Comparison(name, float(errors.max(initial=0.0)), bound * largest + steps, ratio)

@@ -58,7 +58,7 @@ class ConvWorkload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """The type of x. The weight and, where x is of floating-point numbers, the output and the residual have it too."""
     epilogue: Epilogue = Epilogue()
     out_dtype: OutputType = msgspec.UNSET
-    """The type of the output and the residual of an x of integers, "int32" unless given; unset for any other x."""
+    """The type of the output and the residual where it is another: of integers "int32" unless given, or any other."""
     x_zero_point: ZeroPoint = msgspec.UNSET
     """The integer that stands for zero in x, and that padding has; unset where it is 0."""
 

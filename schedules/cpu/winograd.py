@@ -16,6 +16,7 @@ from tvm.s_tir.schedule import LoopRV, SBlockRV
 
 from tvmconv import compute
 from tvmconv.compute import WinogradTile
+from tvmconv.dtypes import NARROW
 from tvmconv.problem import Problem
 from tvmconv.workload import ConvWorkload, channel_block
 
@@ -57,7 +58,7 @@ __all__ = [
 
 VERSION = 1
 
-LAYOUTS = Layouts(x=("NCHW", "NCHWc"), output=("NCHW", "NCHWc"), dtypes=("float32",))
+LAYOUTS = Layouts(x=("NCHW", "NCHWc"), output=("NCHW", "NCHWc"), dtypes=("float32", "bfloat16"))
 
 OPEN_SIZES: tuple[str, ...] = ("batch",)
 
@@ -223,6 +224,8 @@ def schedule(problem: Problem, config: Config, target: tvm.target.Target) -> Sch
 
     # Step 3. The weight, all points of a vector of channels at once
     loops = [_schedule_weight(sch, packed, workload, config), *([c, kb] if config.shared else [task])]
+    if workload.dtype in NARROW:
+        loops.append(sch.fuse(*sch.get_loops(sch.get_sblock("wide"))[:2]))
     if config.parallel:
         for loop in loops:
             sch.parallel(loop)

@@ -120,7 +120,7 @@ def cost(workload: ConvWorkload, config: Config, target: tvm.target.Target) -> f
         product += blocks * band_bytes(workload, config) / REREAD_BYTES
     cold = 0.0
     if weight > KEPT_SHARE * cpu.l3_bytes:
-        cold = (weight - workload.itemsize * prod(workload.w_shape)) / MEMORY_BYTES
+        cold = (weight - workload.sum_bytes * prod(workload.w_shape)) / MEMORY_BYTES
     return (bands_of(workload, config) * (product + inputs + outputs + finish + copy) + cold) / workload.batch
 
 

@@ -18,6 +18,7 @@ from ..dispatch.registry import algorithms_for, dense_algorithms, template_for, 
 from ..dispatch.task import Entity, Maker, Task, Value
 from ..errors import InvalidArgumentError
 from ..network import Model, import_model
+from ..network.half import with_precision
 from ..network.kernels import sites_for
 from ..network.layouts import choose_layouts
 from ..precision import DEFAULT
@@ -197,9 +198,10 @@ def _extracted(
     """Return the tasks of `extract_from_model` for the convolutions whose data came in one of some layouts."""
     resolved = resolve_target(target)
     source = model if isinstance(model, Model) else import_model(model)
-    sites = sites_for(source.mod, resolved)
+    mod, precision = with_precision(source.mod, resolved, precision)
+    sites = sites_for(mod, resolved)
     if sparsity is None:  # sparse kernels read and write NCHW
-        sites, _ = choose_layouts(source.mod, sites, resolved, precision=precision)
+        sites, _ = choose_layouts(mod, sites, resolved, precision=precision)
     tasks = [
         _task(site.workload, resolved, algorithm, sparsity, precision)
         for site in sites

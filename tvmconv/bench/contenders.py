@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import io
 from abc import ABC, abstractmethod
-from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import dataclass
 from functools import cache, partial
 from importlib.util import find_spec
 from pathlib import Path
 from shutil import which
-from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import tvm
 
 from .. import lowering
-from ..network import build, import_model
+from ..network import Network, build, import_model
+from ..precision import DEFAULT
 from ..storage import export
 from ..targets import backend_of, device_of
 from .peers.onnxruntime import session_of
@@ -32,8 +31,8 @@ class Prepared(NamedTuple):
     """Runs the network once on the images it was prepared with; returns a tensor that torch takes, on their device."""
     save: Callable[[Path], object]
     """Writes the network to a file, as one deploys it; call it first, since TVM warns of every constant after a run."""
-    kernels: Mapping[str, int] = MappingProxyType({})
-    """The number of its convolutions by the kernel that runs them, as far as the contender tells."""
+    network: Network | None = None
+    """The network that is called, where tvmconv has built it."""
 
 
 class Contender(ABC):
@@ -56,10 +55,11 @@ class Tvmconv(Contender):
 
     name: str = "tvmconv"
     sparse: str = "auto"
+    precision: str = DEFAULT
 
     def prepare(self, module: Any, x: Any, target: tvm.target.Target) -> Prepared:
-        network = build(import_model(module, (x.cpu(),)), target, self.sparse)
-        return Prepared(partial(network, x), network.export, Counter(layer.kernel for layer in network.layers))
+        network = build(import_model(module, (x.cpu(),)), target, self.sparse, self.precision)
+        return Prepared(partial(network, x), network.export, network)
 
 
 @dataclass(frozen=True)
@@ -151,7 +151,7 @@ class Tvm(Contender):
         return Prepared(lambda: machine()(x), lambda path: export(executable, path, str(target)))
 
 
-OURS, DENSE = Tvmconv(), Tvmconv("tvmconv-dense", "never")
+OURS, DENSE, FLOAT32 = Tvmconv(), Tvmconv("tvmconv-dense", "never"), Tvmconv("tvmconv-float32")
 
 PEERS: dict[str, Contender] = {peer.name: peer for peer in (PyTorch(), Compiled(), OnnxRuntime(), Tvm())}
 """Every peer by its name, in the order of the rows."""

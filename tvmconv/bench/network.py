@@ -5,20 +5,24 @@ from __future__ import annotations
 import gc
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from ..errors import TvmconvError, WrongResultError
+from ..network import Network
 from ..network.importer_errors import IMPORT_ERRORS
+from ..precision import DEFAULT
 from ..targets import backend_of
 from ..verify import compare
 from . import choices
-from .contenders import DENSE, OURS, PEERS, Contender, Prepared, Tvmconv
+from .contenders import DENSE, FLOAT32, OURS, PEERS, Contender, Prepared, Tvmconv
 from .timing import Call, Timer, Timing, interleave, timer, times_as_long, use_threads_of_tvm
 
 if TYPE_CHECKING:
@@ -27,7 +31,10 @@ if TYPE_CHECKING:
 SECONDS = 0.2
 """The seconds that a contender is timed for in each round."""
 
-DEFAULT = ("resnet50", "mobilenet_v2", "vgg16", "shufflenet_v2", "squeezenet")
+IMAGES = 32
+"""The images whose largest outputs are compared, at least."""
+
+NAMES = ("resnet50", "mobilenet_v2", "vgg16", "shufflenet_v2", "squeezenet")
 
 
 class NetworkRow(msgspec.Struct, frozen=True):
@@ -53,6 +60,12 @@ class NetworkRow(msgspec.Struct, frozen=True):
     """The reasons why contenders took no part."""
     failed: dict[str, str]
     """The failures of contenders that took part."""
+    precision: str = DEFAULT
+    """The precision of tvmconv."""
+    ratios: dict[str, float] = {}
+    """The ratio of signal to noise in dB."""
+    top1: float | None = None
+    """The share of random images with the same largest output as in float32; None in float32."""
 
     def times_faster(self, peer: str) -> float | None:
         """Return the ratio of the peer's time to tvmconv's; None unless both have run."""
@@ -64,7 +77,7 @@ def choose(names: Sequence[str]) -> Sequence[str]:
     from .networks import NETWORKS
 
     choices.choose(NETWORKS, names, "network")
-    return names or DEFAULT
+    return names or NAMES
 
 
 def choose_peers(names: str | None) -> list[Contender]:
@@ -81,11 +94,13 @@ def measure_networks(
     size: int,
     sparsity: float | None,
     started: Callable[[str], None],
+    precision: str = DEFAULT,
 ) -> Iterator[NetworkRow]:
     """Measure networks one by one, with random weights and images (batch, 3, size, size).
 
     `started` is told the name of each before it begins. With a sparsity, that share of the weights is zero, and
-    tvmconv's dense kernels are a contender, too. PyTorch and all other libraries have as many threads on a CPU as TVM.
+    tvmconv's dense kernels are a contender, too; with another precision than float32 so is tvmconv in that. PyTorch and
+    all other libraries have as many threads on a CPU as TVM.
     """
     import torch
 
@@ -93,7 +108,8 @@ def measure_networks(
     from .weights import prune, randomized
 
     use_threads_of_tvm(target)
-    contenders = [OURS, *([DENSE] if sparsity is not None else []), *peers]
+    ours = [replace(OURS, precision=precision), *([FLOAT32] if precision != DEFAULT else [])]
+    contenders = [*ours, *([DENSE] if sparsity is not None else []), *peers]
     for name in names:
         started(f"{name}, batch {batch}")
         module = randomized(NETWORKS[name])
@@ -121,6 +137,7 @@ def measure_network(
     expected = _reference(module, x)
     row = NetworkRow(name, x.shape[0], x.shape[2], sparsity, {}, {}, {}, {}, {}, {}, {}, {})
     calls: dict[str, Call] = {}
+    networks: dict[str, Network] = {}
     timers: dict[str, Timer] = {}
     for contender in contenders:
         if reason := contender.obstacle(target):
@@ -128,15 +145,32 @@ def measure_network(
             continue
         with _unless_it_fails(contender, row):
             prepared = _prepared(contender, module, x, target, row)
-            _check(contender, prepared.call(), expected, row)
+            _check(contender, prepared, expected, row)
             calls[contender.name] = prepared.call
+            if prepared.network is not None:
+                networks[contender.name] = prepared.network
     # Not before: a graph that was captured of TVM as it is needs memory that TVM's pool would give back above.
     for contender in contenders:
         if contender.name in calls:
             with _unless_it_fails(contender, row):
                 timers[contender.name] = timer([calls[contender.name]], backend.on_gpu, SECONDS)
     row.times.update(interleave(timers, rounds))
-    return row
+    ours = next(each for each in contenders if isinstance(each, Tvmconv))
+    if ours.precision == DEFAULT:
+        return row
+    top1 = _agreement(networks[ours.name], networks[FLOAT32.name], x)
+    return msgspec.structs.replace(row, precision=ours.precision, top1=top1)
+
+
+def _agreement(network: Network, exact: Network, like: Any) -> float:
+    """Return the share of random images, at least `IMAGES`, of which two networks have the same largest output."""
+    import torch
+
+    generator, same = torch.Generator().manual_seed(4), []
+    for _ in range(-(-IMAGES // len(like))):
+        images = torch.randn(like.shape, generator=generator).to(like.device)
+        same += (network(images).argmax(1) == exact(images).argmax(1)).tolist()
+    return sum(same) / len(same)
 
 
 @contextmanager
@@ -177,8 +211,8 @@ def _prepared(contender: Contender, module: Any, x: Any, target: tvm.target.Targ
     if x.is_cuda:
         prepared.call()
         row.memory[contender.name] = _taken(release=False) - before
-    if contender is OURS:
-        row.kernels.update(prepared.kernels)
+    if contender.name == OURS.name and prepared.network is not None:
+        row.kernels.update(Counter(layer.kernel for layer in prepared.network.layers))
     return prepared
 
 
@@ -196,13 +230,15 @@ def _taken(release: bool = True) -> int:
     return int(total - free)
 
 
-def _check(contender: Contender, y: Any, expected: Any, row: NetworkRow) -> None:
-    """Note the error of an output; raise `WrongResultError` where it is too large."""
+def _check(contender: Contender, prepared: Prepared, expected: Any, row: NetworkRow) -> None:
+    """Note the error of the output; raise `WrongResultError` where it is too large."""
     import torch
 
-    got = _ends(torch.from_dlpack(y)).cpu().numpy()
-    (found,) = compare({"y": got}, {"y": expected.float().numpy()})
+    got = _ends(torch.from_dlpack(prepared.call())).cpu().numpy()
+    multiplied = () if prepared.network is None else prepared.network.multiplied
+    (found,) = compare({"y": got}, {"y": expected.float().numpy()}, multiplied)
     row.errors[contender.name] = found.error / float(expected.abs().max())
+    row.ratios[contender.name] = found.ratio
     if not found.agrees:
         problem = f"{contender.name} computes {row.name} wrongly"
         raise WrongResultError(f"{problem}: it differs by {found.error:.3g}, allowed {found.bound:.3g}")

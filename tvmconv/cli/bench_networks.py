@@ -9,7 +9,7 @@ import click
 
 from .bench_report import collect, conditions, require_torch
 from .console import note, print_json, print_table
-from .options import POSITIVE, json_option, target_option, threads_option
+from .options import POSITIVE, json_option, network_precision_option, target_option, threads_option
 
 if TYPE_CHECKING:
     from ..bench.network import NetworkRow
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     "--peers", metavar="A,B", help="Measure only these peers.  [default: pytorch,torch-compile,onnxruntime,tvm]"
 )
 @click.option("--rounds", type=POSITIVE, default=9, help="The number of times that each contender is timed.")
+@network_precision_option
 @json_option
 def networks(
     names: tuple[str, ...],
@@ -40,6 +41,7 @@ def networks(
     sparsity: float | None,
     peers: str | None,
     rounds: int,
+    precision: str,
     as_json: bool,
 ) -> None:
     """Time whole networks, by default five, beside others that run the same module of torch.
@@ -48,7 +50,9 @@ def networks(
     each in a CUDA graph of all its launches, and times are medians of the rounds. "build" is from the module to the end
     of the first call, "memory" what the GPU has less then, and "file" what one deploys. "x tvmconv" is how many times
     as long as tvmconv it takes. A peer that cannot take part is listed with the reason. Ctrl-C and errors end the run
-    with the networks before them. The exit code is 5 if tvmconv computes something wrong.
+    with the networks before them. --precision is that of tvmconv alone, which takes part in float32, too, where it is
+    another; "top-1" is the share of 32 random images of which both have the same largest output. The exit code is 5 if
+    tvmconv computes something wrong.
     """
     require_torch("tvmconv bench networks")
 
@@ -61,7 +65,7 @@ def networks(
     kind = resolved.kind.name
     chosen = choose_peers(peers)
     device, packages = device_facts(kind), versions(kind)
-    measured = measure_networks(choose(names), resolved, chosen, rounds, batch, size, sparsity, note)
+    measured = measure_networks(choose(names), resolved, chosen, rounds, batch, size, sparsity, note, precision)
     if not as_json:
         click.echo(conditions(device, packages, rounds))
     rows, ended = collect(measured if as_json else _printed(measured))
@@ -77,9 +81,10 @@ def _printed(rows: Iterable[NetworkRow]) -> Iterator[NetworkRow]:
     """Yield the rows, each printed as soon as it is there."""
     for row in rows:
         zeros = "" if row.sparsity is None else f", {100 * row.sparsity:g}% zeros"
-        click.echo(f"\n{row.name}, {row.batch} x 3 x {row.size} x {row.size}{zeros}")
+        word = "" if row.top1 is None else f", precision {row.precision}: {100 * row.top1:.4g}% top-1 as in float32"
+        click.echo(f"\n{row.name}, {row.batch} x 3 x {row.size} x {row.size}{zeros}{word}")
         print_table(
-            ["", "ms", "spread", "x tvmconv", "error", "build, s", "memory, MB", "file, MB"],
+            ["", "ms", "spread", "x tvmconv", "error", "dB", "build, s", "memory, MB", "file, MB"],
             [
                 [
                     name,
@@ -87,6 +92,7 @@ def _printed(rows: Iterable[NetworkRow]) -> Iterator[NetworkRow]:
                     f"{_milli(timing.low)}-{_milli(timing.high)}",
                     row.times_faster(name) or "",
                     f"{row.errors[name]:.1e}",
+                    f"{row.ratios[name]:.1f}",
                     round(row.build_seconds[name], 1),
                     round(row.memory[name] / 1e6, 1) if name in row.memory else "",
                     round(row.file_bytes[name] / 1e6, 1),

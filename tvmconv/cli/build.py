@@ -16,7 +16,7 @@ from .options import (
     input_shapes_option,
     json_option,
     model_argument,
-    precision_option,
+    network_precision_option,
     records_option,
     target_option,
 )
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     default="auto",
     help="The weights to compile into their kernels, where nothing is left of their zeros.",
 )
-@precision_option
+@network_precision_option
 @json_option
 def build(
     model: Path,

@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from ..precision import DEFAULT, WORDS
+from ..precision import DEFAULT, NETWORK_WORDS, WORDS
 from ..threads import set_num_threads
 
 Shapes = dict[str, list[int | str]]
@@ -126,6 +126,14 @@ precision_option = click.option(
     default=DEFAULT,
     help="What is promised of results with float32 operands: strict, as sums of fused multiply-adds; float32, as "
     "frameworks have it; tf32, with factors rounded to TF32.",
+)
+
+network_precision_option = click.option(
+    "--precision",
+    type=click.Choice(NETWORK_WORDS),
+    default=DEFAULT,
+    help="What is promised of a network in float32: that of `tvmconv inspect` for its convolutions and linear layers; "
+    "float16 or bfloat16, with their factors, and tensors between them, in half precision, and sums in float32.",
 )
 
 threads_option = click.option(

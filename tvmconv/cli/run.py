@@ -14,8 +14,18 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..errors import InvalidArgumentError, WrongResultError
+from ..precision import DEFAULT
 from .console import note, print_json, print_table, progress
-from .options import INPUT_FILE, POSITIVE, OutputFile, Shapes, input_shapes_option, json_option, records_option
+from .options import (
+    INPUT_FILE,
+    POSITIVE,
+    OutputFile,
+    Shapes,
+    input_shapes_option,
+    json_option,
+    network_precision_option,
+    records_option,
+)
 
 if TYPE_CHECKING:
     import tvm
@@ -51,6 +61,7 @@ LIBRARY = b"\x7fELF"
 @click.option("--print-time", is_flag=True, help="Measure the time, without the copies from and to a GPU.")
 @click.option("--repeat", type=POSITIVE, default=10, help="With --print-time: the number of measurements.")
 @click.option("--number", type=POSITIVE, default=1, help="With --print-time: the number of runs in each measurement.")
+@network_precision_option
 @input_shapes_option
 @records_option
 @json_option
@@ -65,6 +76,7 @@ def run(
     print_time: bool,
     repeat: int,
     number: int,
+    precision: str,
     shapes: Shapes | None,
     as_json: bool,
 ) -> None:
@@ -82,7 +94,7 @@ def run(
     from ..verify import compare, run_onnxruntime
     from .inputs import fill, read_inputs, with_sizes
 
-    network = load_network(file, target, verify, shapes)
+    network = load_network(file, target, verify, precision, shapes)
     device = network.device if isinstance(network, Network) else device_of(network.target)
     input_specs, output_specs = signature(network)
     arrays = read_inputs(inputs, input_specs) if inputs else {}
@@ -98,8 +110,8 @@ def run(
         named = {spec.name: result.numpy() for spec, result in zip(output_specs, results, strict=True)}
         seconds = measure(lambda: network(**operands), device, repeat, number) if print_time else None
         reference = run_onnxruntime(file, arrays, list(named)) if verify else {}
-    quantized = isinstance(network, Network) and network.is_quantized
-    comparisons = compare(named, reference, quantized)
+    multiplied = network.multiplied if isinstance(network, Network) else {network.workload.dtype}
+    comparisons = compare(named, reference, multiplied)
     if outputs:
         np.savez(outputs, **named)
 
@@ -114,7 +126,9 @@ def run(
             low, middle, high = (1000 * pick(seconds) for pick in (min, median, max))
             click.echo(f"time: {middle:.4g} ms (median of {repeat}), {low:.4g} to {high:.4g} ms")
         for found in comparisons:
-            click.echo(f"{verify}: {found.output} differs by at most {found.error:.3g}, allowed {found.bound:.3g}")
+            noise = f", {found.ratio:.1f} dB of signal to noise" if multiplied - {"float32"} else ""
+            differs = f"differs by at most {found.error:.3g}, allowed {found.bound:.3g}{noise}"
+            click.echo(f"{verify}: {found.output} {differs}")
     for name, expected in reference.items():
         if expected.size > 1 and (expected == expected.flat[0]).all():
             note(
@@ -124,7 +138,9 @@ def run(
         raise WrongResultError(f"{', '.join(wrong)} of {file} differs from what {verify} computes by more than allowed")
 
 
-def load_network(file: Path, target: str | None, verify: str | None, shapes: Shapes | None) -> Network | Operator:
+def load_network(
+    file: Path, target: str | None, verify: str | None, precision: str, shapes: Shapes | None
+) -> Network | Operator:
     """Load the library in the file, or build its model."""
     with file.open("rb") as opened:
         is_library = opened.read(len(LIBRARY)) == LIBRARY
@@ -135,8 +151,9 @@ def load_network(file: Path, target: str | None, verify: str | None, shapes: Sha
         resolved = resolve_target(target or "llvm")
         device_of(resolved)  # a network that cannot run here is not worth building
         with progress(f"building {file.name}"):
-            return build(import_model(file, shapes=shapes), resolved)
-    for option, value in (("target", target), ("verify", verify)):
+            return build(import_model(file, shapes=shapes), resolved, precision=precision)
+    given = None if precision == DEFAULT else precision
+    for option, value in (("target", target), ("verify", verify), ("precision", given)):
         if value is not None:
             raise InvalidArgumentError(option, value, "none with a library: that takes the ONNX model")
     from ..loading import load

@@ -30,7 +30,7 @@ from .options import (
     address,
     input_shapes_option,
     json_option,
-    precision_option,
+    network_precision_option,
     target_option,
 )
 from .tune_report import never_worked, print_plan, print_summaries, tell_log
@@ -107,7 +107,7 @@ class Measuring:
     metavar="S",
     help="Tune sparse kernels, for weights with this share of zeros at random places.",
 )
-@precision_option
+@network_precision_option
 @click.option(
     "--tasks", "only", callback=numbers, metavar="1,3-5", help="Tune only these tasks, as --dry-run numbers them."
 )

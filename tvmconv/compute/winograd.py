@@ -39,6 +39,8 @@ class WinogradTile(NamedTuple):
 def winograd(workload: ConvWorkload, tile: WinogradTile) -> list[te.Tensor]:
     """Return the TE definition, in the stages "pad", "blocks", "tiles", "packed", "winograd", "sums" and "output".
 
+    With narrow storage there is a stage "wide", too, the weight in float32, in which all is computed.
+
     Operands and result are those of `direct`. "blocks" is the padded input with channels in blocks of the lanes,
     "tiles" the transformed input (N / images, bands, points, points, channels / lanes, tiles, lanes), "packed" the
     transformed weight (blocks, points, points, channels, block), "winograd" the sums of their products over the
@@ -47,6 +49,8 @@ def winograd(workload: ConvWorkload, tile: WinogradTile) -> list[te.Tensor]:
     """
     x = te.placeholder(*workload.operands["x"], name="x")
     w = te.placeholder(workload.w_shape, workload.dtype, name="w")
+    sums = workload.storage.sums
+    taps = w if w.dtype == sums else te.compute(w.shape, lambda *place: w[place].astype(sums), name="wide")
     operands = epilogue_operands(workload)
     step, lanes, block = tile.outputs, tile.lanes, tile.block
     matrices, points = transforms(step), step + TAPS - 1
@@ -59,7 +63,7 @@ def winograd(workload: ConvWorkload, tile: WinogradTile) -> list[te.Tensor]:
 
     def block_of_channels(n: tirx.Var, c: tirx.Var, h: tirx.Var, v: tirx.Var, i: tirx.Var) -> tirx.PrimExpr:
         channel = _within(c * lanes + i, channels, lanes)
-        return padded[workload.x_layout.place(n, channel, h, v)]
+        return padded[workload.x_layout.place(n, channel, h, v)].astype(sums)
 
     size = (padded.shape[axis] for axis in workload.x_layout.spatial)
     blocks = te.compute((workload.batch, depth // lanes, *size, lanes), block_of_channels, name="blocks")
@@ -80,8 +84,8 @@ def winograd(workload: ConvWorkload, tile: WinogradTile) -> list[te.Tensor]:
     def weight_tile(kb: tirx.Var, p: tirx.Var, q: tirx.Var, c: tirx.Var, ki: tirx.Var) -> tirx.PrimExpr:
         k = _within(kb * block + ki, workload.out_channels, block)
         channel = _within(c, channels, lanes)
-        value = transformed(matrices.weight, p, q, lambda r, s: w[k, channel, r, s])
-        return value if depth == channels else tirx.Select(c < channels, value, tirx.const(0, w.dtype))
+        value = transformed(matrices.weight, p, q, lambda r, s: taps[k, channel, r, s])
+        return value if depth == channels else tirx.Select(c < channels, value, tirx.const(0, sums))
 
     packed = te.compute((out_blocks, points, points, depth, block), weight_tile, name="packed")
     c = te.reduce_axis((0, depth), name="c")
@@ -105,8 +109,8 @@ def winograd(workload: ConvWorkload, tile: WinogradTile) -> list[te.Tensor]:
         return transformed(matrices.output, h % step, v % step, element)
 
     planes = (workload.batch, out_blocks * block, bands * tile.rows * step, columns * step)
-    sums = te.compute(planes, output_tile, name="sums")
-    return [x, w, *operands.values(), epilogue(sums, workload, operands)]
+    outputs = te.compute(planes, output_tile, name="sums")
+    return [x, w, *operands.values(), epilogue(outputs, workload, operands)]
 
 
 def transformed(

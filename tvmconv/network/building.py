@@ -11,10 +11,11 @@ from typing import Any
 import tvm
 
 from .. import cuda, kernel_cache
-from ..precision import DEFAULT, require_precision
+from ..precision import DEFAULT
 from ..targets import cuda_arch, resolve_target
 from .batch_norm import simplify_batch_norms
 from .compiling import compile_network
+from .half import with_precision
 from .importing import import_model
 from .kernels import use_kernels
 from .layers import Convolution, Layer
@@ -38,15 +39,16 @@ def build(model: Any, target: Any = "llvm", sparse: str = "auto", precision: str
 
     `sparse` says which weights are compiled into their kernels, where nothing is left of their zeros: "auto", those
     with many zeros; "always", all; or "never". `precision` is that of tvmconv's kernels, as for `tvmconv.compile`; what
-    TVM computes is the same for each.
+    TVM computes is the same for each. "float16" and "bfloat16" bring a network in float32 to half precision, as
+    `tvmconv.precision.HALVES` promises; they are refused for a target without instructions for it.
 
     Convolutions that are left to TVM because of sizes that are known only when the network runs are told in a warning,
     with their share of the FLOPs; `Network.layers` says what computes each.
     """
-    require_precision(precision)
     resolved = resolve_target(target)
     source = model if isinstance(model, Model) else import_model(model)
-    mod, layers = use_kernels(source.mod, resolved, sparse, precision)
+    mod, word = with_precision(source.mod, resolved, precision)
+    mod, layers = use_kernels(mod, resolved, sparse, word)
     _tell_of_slow_layers(layers)
     mod = sum_in_float32(simplify_powers(simplify_batch_norms(lower_quantization(mod))))
     executable = compile_network(mod, resolved)

@@ -13,12 +13,12 @@ from tvm import relax
 
 from .. import dispatch, lowering
 from ..compute import with_sizes
-from ..dtypes import FLOATS
+from ..dtypes import FLOATS, NARROW
 from ..errors import InvalidArgumentError
 from ..folding.constants import COMPILED_IN
 from ..precision import DEFAULT
 from ..problem import Problem
-from ..targets import backend_of
+from ..targets import backend_of, multiplies
 from ..workspace import Workspace, take_out
 from .constants import same_sizes
 from .convolutions import GIVE_SIZES
@@ -48,6 +48,9 @@ def sites_for(mod: tvm.IRModule, target: tvm.target.Target) -> list[Site]:
     on_gpu = backend_of(target).on_gpu
 
     def obstacle(site: Site) -> str | None:
+        dtype = site.described.dtype
+        if dtype in NARROW and not multiplies(target, dtype):
+            return f"{target.kind.name} has no instructions for {dtype}"
         try:
             dispatch.templates_for(site.problem(DEFAULT), target)
         except InvalidArgumentError as error:

@@ -28,7 +28,7 @@ from .graph import Block, blocks_of, free_variables, operator_name
 from .sites import Site
 
 BY_ELEMENT = (
-    "add", "clip", "dequantize", "divide", "exp", "maximum", "minimum", "multiply", "negative", "nn.gelu",
+    "add", "astype", "clip", "dequantize", "divide", "exp", "maximum", "minimum", "multiply", "negative", "nn.gelu",
     "nn.leakyrelu", "nn.relu", "nn.relu6", "nn.silu", "quantize", "sigmoid", "sqrt", "subtract", "tanh",
 )  # fmt: skip
 """Operators of Relax that compute each element from those at the same place, in any layout."""
@@ -146,14 +146,7 @@ class Part:
             return False  # one with a single spatial axis, or a linear layer
         if workload.epilogue.residual and not isinstance(site.operands[-1], relax.Var):
             return False  # a constant, which is in NCHW
-        ends = {
-            name: self._layout
-            for name, channels in (("layout", workload.in_channels), ("out_layout", workload.out_channels))
-            if channels % channel_block(self._layout) == 0
-        }
-        problem = msgspec.structs.replace(
-            site.problem(self._precision), workload=msgspec.structs.replace(workload, **ends)
-        )
+        problem = msgspec.structs.replace(site.problem(self._precision), workload=blocked(workload, self._layout))
         return bool(algorithms_for(problem, self._target))
 
     def _least_cycles(self, workload: ConvWorkload) -> float:
@@ -181,6 +174,13 @@ class Part:
         while not (parent := self._parents.setdefault(var, var)).same_as(var):
             var = parent
         return var
+
+
+def blocked(workload: ConvWorkload, layout: str) -> ConvWorkload:
+    """Return a workload with x and output in blocks where these divide their channels."""
+    ends = {"layout": workload.in_channels, "out_layout": workload.out_channels}
+    chosen = {name: layout for name, channels in ends.items() if channels % channel_block(layout) == 0}
+    return msgspec.structs.replace(workload, **chosen)
 
 
 def _with_layouts(site: Site, in_blocks: Collection[relax.Var], layout: str) -> Site:

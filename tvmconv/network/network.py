@@ -17,7 +17,6 @@ import tvm_ffi
 from tvm.runtime.vm import VirtualMachine
 
 from .. import arrays, kernel_cache, storage
-from ..dtypes import QUANTIZED
 from ..errors import InvalidArgumentError
 from ..targets import device_for
 from .layers import Layer, TensorSpec
@@ -135,10 +134,10 @@ class Network:
         return f"<tvmconv.Network {inputs} -> {outputs} for {self._kind}, {kernels}>"
 
     @property
-    def is_quantized(self) -> bool:
-        """True if a convolution or linear layer has a kernel that multiplies integers of one byte."""
+    def multiplied(self) -> set[str]:
+        """The types of the factors in the kernels of convolutions and linear layers, such as "float32" and "int8"."""
         workloads = (layer.convolution.workload for layer in self.layers if layer.kernel != "TVM")
-        return any(workload is not None and workload.dtype in QUANTIZED for workload in workloads)
+        return {workload.dtype for workload in workloads if workload is not None}
 
     @cached_property
     def target(self) -> tvm.target.Target:

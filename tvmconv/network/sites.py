@@ -21,6 +21,7 @@ from .constants import constant_value
 from .convolutions import describe, describe_linear, is_convolution, is_linear, open_sizes, redescribed
 from .epilogue import Tail, follow, padding_before
 from .graph import Block, blocks_of
+from .half_sites import half_factors, half_tail
 from .integer_sites import Factors, integer_factors, integer_tail
 from .layers import Convolution
 from .quantized import quantized_constant
@@ -41,6 +42,8 @@ class Site:
     """True for a linear layer, with a weight (C, K)."""
     addition: relax.Var | None = None
     """The variable that holds the sum with the residual."""
+    sums: relax.Var | None = None
+    """The variable that holds the sums of products, which nothing has followed yet."""
 
     @property
     def described(self) -> ConvWorkload:
@@ -77,14 +80,14 @@ class Site:
 
 
 Obstacle = Callable[[Site], "str | None"]
-"""A function that returns the reason why no kernel takes a site of integers; None where one does."""
+"""A function that returns the reason why no kernel takes a site of integers or half precision; None where one does."""
 
 
 def find_convolutions(mod: tvm.IRModule, obstacle: Obstacle = lambda site: None) -> list[Site]:
     """Return the convolutions and linear layers of "main" in graph order, with what their kernels can take in.
 
-    Those of quantized numbers are in integers. Where `obstacle` tells of such a site why no kernel takes it, it is one
-    in floating point.
+    Those of quantized numbers are in integers, and those of numbers cast from half precision in this. Where `obstacle`
+    tells of such a site why no kernel takes it, it is one in the model's floating point.
     """
     sites = []
     for block in blocks_of(mod):
@@ -92,7 +95,7 @@ def find_convolutions(mod: tvm.IRModule, obstacle: Obstacle = lambda site: None)
         for var, value in block.values.items():
             if is_convolution(value) or is_linear(value):
                 found = _site(var, value, block, taken, obstacle)
-                sites += [found] if found is not None else []
+                sites += [replace(found, sums=var)] if found is not None else []
     return sites
 
 
@@ -113,6 +116,9 @@ def _site(var: relax.Var, call: relax.Call, block: Block, taken: set[relax.Var],
             reason = str(error)
         if reason is None:
             return _taking(site, taken)
+    in_halves = _half_site(var, call, data, padding, follow(var, block, taken), block)
+    if in_halves is not None and obstacle(in_halves) is None:
+        return _taking(in_halves, taken)
     weight = constant_value(call.args[1])
     if weight is None and (integers := quantized_constant(call.args[1], block.values.get)) is not None:
         weight = integers.numbers
@@ -150,6 +156,25 @@ def _integer_site(
     workload = _with_surroundings(workload, padding, tail)
     convolution = redescribed(convolution, workload, call.args[0].ty)
     return Site(convolution, workload, (*operands, *_vectors(tail)), tail.output, linear, tail.addition)
+
+
+def _half_site(
+    var: relax.Var, call: relax.Call, data: relax.Expr, padding: tuple[int, int, int, int], tail: Tail, block: Block
+) -> Site | None:
+    """Return the site of a convolution of half precision; None for any other."""
+    if (factors := half_factors(call, data, block)) is None:
+        return None
+    x, weight = factors
+    linear, dtype = is_linear(call), str(x.ty.dtype)
+    convolution = (describe_linear if linear else describe)(str(var.name), call, dtype)
+    if convolution.workload is None:
+        return None
+    tail = half_tail(tail, dtype, block)
+    workload = msgspec.structs.replace(convolution.workload, out_dtype=str(tail.output.ty.dtype))
+    workload = _with_surroundings(workload, padding, tail)
+    convolution = redescribed(convolution, workload, call.args[0].ty)
+    operands = x, relax.const(weight), *_vectors(tail)
+    return Site(convolution, workload, operands, tail.output, linear, tail.addition)
 
 
 def _taking(site: Site, taken: set[relax.Var]) -> Site:

@@ -118,3 +118,9 @@ def dot_instruction(target: tvm.target.Target, dtype: str) -> DotInstruction | N
         if row.arch == arch and dtype in row.takes and all(has):
             return row
     return None
+
+
+def multiplies(target: tvm.target.Target, dtype: str) -> bool:
+    """Return whether a target has an instruction that adds up products of numbers of half precision in float32."""
+    on_tensor_cores = target.kind.name == "cuda"
+    return bool(tensor_instructions(target)) if on_tensor_cores else dot_instruction(target, dtype) is not None

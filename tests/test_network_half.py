@@ -1,0 +1,231 @@
+"""Networks in half precision: what is stored in it, how exact results are, and what is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from command_line import tvmconv, tvmconv_json
+from network_graph import Graph, operators
+from onnx.reference import ReferenceEvaluator
+
+from tvmconv import build, import_model, verify
+from tvmconv.autotvm.task import extract_from_model
+from tvmconv.dtypes import STORAGE_TYPES
+from tvmconv.errors import InvalidArgumentError
+from tvmconv.network.half import with_precision
+from tvmconv.network.kernels import use_kernels
+from tvmconv.network.layers import Layer
+from tvmconv.targets import multiplies, resolve_target
+
+ZEN4 = {"kind": "llvm", "mcpu": "znver4"}
+SM_90 = {"kind": "cuda", "arch": "sm_90"}
+
+runs = pytest.mark.skipif(
+    not multiplies(resolve_target("llvm"), "bfloat16"), reason="this CPU has no instructions for bfloat16"
+)
+
+
+def classifier(batch: int | str = 2, dtype: str = "float32") -> onnx.ModelProto:
+    """Return a network with what lies between convolutions, and a linear layer and softmax at its end."""
+    graph = Graph((batch, 3, 28, 28), dtype)
+    stem = graph.node("Relu", graph.batch_norm(graph.conv("x", (32, 3, 3, 3), pads=[1] * 4), 32))
+    stem = graph.node("MaxPool", stem, kernel_shape=[2, 2], strides=[2, 2])
+    body = graph.node("Relu", graph.conv(stem, (32, 32, 1, 1), bias=True))
+    body = graph.conv(body, (32, 32, 3, 3), bias=True, pads=[1] * 4, strides=[1, 1])
+    y = graph.node("Relu", graph.node("Add", body, stem))
+    left = graph.conv(y, (16, 32, 1, 1), bias=True)
+    right = graph.conv(y, (16, 32, 3, 3), bias=True, pads=[1] * 4)
+    y = graph.node("Relu", graph.node("Concat", left, right, axis=1))
+    y = graph.clip(graph.conv(y, (32, 1, 3, 3), True, group=32, pads=[1] * 4, strides=[2, 2]), 0, 6)
+    y = graph.node("AveragePool", y, kernel_shape=[2, 2], strides=[1, 1])
+    y = graph.conv(y, (64, 32, 1, 1), bias=True)
+    y = graph.node("Mul", y, graph.node("Sigmoid", y))
+    y = graph.node("Flatten", graph.node("GlobalAveragePool", y))
+    logits = graph.node("Gemm", y, graph.random(64, 10, scale=0.2), graph.random(10))
+    return graph.model(logits, graph.node("Softmax", logits, axis=1))
+
+
+def images(count: int = 2) -> np.ndarray:
+    return np.random.default_rng(1).standard_normal((count, 3, 28, 28)).astype("float32")
+
+
+def exact(x: np.ndarray) -> list[np.ndarray]:
+    return list(ReferenceEvaluator(classifier(dtype="float64")).run(None, {"x": x.astype("float64")}))
+
+
+def compiled(graph: onnx.ModelProto, target: object, word: str) -> tuple[list[str], tuple[Layer, ...]]:
+    """Return the operators of a network with its kernels, and its layers."""
+    resolved = resolve_target(target)
+    mod, precision = with_precision(import_model(graph).mod, resolved, word)
+    mod, layers = use_kernels(mod, resolved, "auto", precision)
+    return operators(mod), layers
+
+
+def types(layers: tuple[Layer, ...]) -> list[tuple[str, str]]:
+    """Return the types that the layers read and write."""
+    return [(layer.convolution.workload.dtype, layer.convolution.workload.output_storage.name) for layer in layers]
+
+
+# What is stored
+
+
+def test_tensors_between_convolutions_are_halves() -> None:
+    """The input and the means are rounded, and what one operator by element behind a concatenation reads is cast."""
+    names, layers = compiled(classifier(), ZEN4, "bfloat16")
+    assert types(layers) == [("bfloat16", "bfloat16")] * 7 + [("bfloat16", "float32")]
+    assert all("bfloat16" in layer.convolution.description for layer in layers)
+    assert {layer.kernel for layer in layers} >= {"tvmconv cpu/dot", "tvmconv cpu/depthwise"}
+    assert names == [
+        *("relax.astype", "relax.call_tir", "relax.nn.max_pool2d", "relax.call_tir", "relax.call_tir"),
+        *("relax.call_tir", "relax.call_tir", "relax.concat", "relax.astype", "relax.nn.relu", "relax.astype"),
+        *("relax.call_tir", "relax.astype", "relax.nn.avg_pool2d", "relax.astype", "relax.call_tir", "relax.astype"),
+        *("relax.mean", "relax.astype", "relax.reshape", "relax.reshape", "relax.call_tir", "relax.reshape"),
+        "relax.nn.softmax",
+    ]
+
+
+def test_tensor_cores_get_the_same() -> None:
+    for word in ("float16", "bfloat16"):
+        _, layers = compiled(classifier(), SM_90, word)
+        assert types(layers) == [(word, word)] * 7 + [(word, "float32")]
+        assert {"tvmconv cuda/tensor", "tvmconv cuda/depthwise"} <= {layer.kernel for layer in layers}
+
+
+def test_norms_stay_in_float32() -> None:
+    """What only layers read is rounded when it is stored; the norm of their result, and what is behind it, is not."""
+    graph = Graph((2, 16, 4, 4))
+    x = graph.node("Sqrt", graph.node("Abs", "x"))
+    y = graph.node("Add", graph.conv(x, (16, 16, 1, 1)), graph.conv(x, (16, 16, 1, 1)))
+    norm = graph.node("LayerNormalization", y, graph.random(4), graph.random(4), axis=3)
+    names, layers = compiled(graph.model(graph.node("Relu", norm)), ZEN4, "bfloat16")
+    assert types(layers) == [("bfloat16", "float32")] * 2
+    assert names[:5] == ["relax.abs", "relax.sqrt", "relax.astype", "relax.call_tir", "relax.call_tir"]
+    assert "relax.mean" in names
+    assert "relax.astype" not in names[5:]
+
+
+def test_what_the_caller_gives_is_added_as_it_is() -> None:
+    graph = Graph((2, 16, 8, 8))
+    names, layers = compiled(
+        graph.model(graph.conv(graph.node("Add", graph.conv("x", (16, 16, 1, 1)), "x"), (16, 16, 1, 1))),
+        *(ZEN4, "bfloat16"),
+    )
+    assert types(layers) == [("bfloat16", "float32")] * 2
+    assert layers[0].convolution.workload.epilogue.residual
+    assert names == ["relax.astype", "relax.call_tir", "relax.astype", "relax.call_tir"]
+
+
+def test_parts_of_tensors_stay_halves() -> None:
+    """Channels are split, interleaved and scaled by a gate between convolutions."""
+    graph = Graph((1, 8, 12, 12))
+    y = graph.conv("x", (32, 8, 1, 1))
+    graph.nodes.append(onnx.helper.make_node("Split", [y], ["a", "b"], axis=1))
+    moved = graph.node("Reshape", "a", graph.constant([1, 2, 8, 12, 12], "int64"))
+    moved = graph.node("Transpose", moved, perm=[0, 2, 1, 3, 4])
+    moved = graph.node("Reshape", moved, graph.constant([1, 16, 12, 12], "int64"))
+    b = graph.conv("b", (16, 16, 1, 1))
+    gate = graph.node("Sigmoid", graph.conv(graph.node("GlobalAveragePool", b), (16, 16, 1, 1)))
+    y = graph.node("Concat", moved, graph.node("Mul", b, gate), axis=1)
+    model = graph.model(graph.conv(y, (16, 32, 3, 3)))
+    _, layers = compiled(model, ZEN4, "bfloat16")
+    assert types(layers) == [("bfloat16", "bfloat16")] * 3 + [("bfloat16", "float32")]
+    if multiplies(resolve_target("llvm"), "bfloat16"):
+        x = np.random.default_rng(2).standard_normal((1, 8, 12, 12)).astype("float32")
+        wide, narrow = (build(import_model(model), precision=word)(x) for word in ("float32", "bfloat16"))
+        (found,) = verify.compare({"y": narrow}, {"y": wide}, {"bfloat16"})
+        assert found.agrees
+        assert 40 < found.ratio < 60
+
+
+def test_tuning_is_for_the_network_that_is_built() -> None:
+    tasks = extract_from_model(classifier(), ZEN4, precision="bfloat16")
+    assert {task.workload.dtype for task in tasks} == {"bfloat16"}
+    assert {task.precision for task in tasks} == {"float32"}
+
+
+# Results
+
+
+@runs
+@pytest.mark.parametrize("batch", [2, "n"])
+def test_results_are_near_float64(batch: int | str) -> None:
+    x, network = images(), build(import_model(classifier(batch)), precision="bfloat16")
+    assert [spec.dtype for spec in (*network.inputs, *network.outputs)] == ["float32"] * 3
+    assert network.multiplied == {"bfloat16"}
+    narrow = dict(zip("ab", network(x), strict=True))
+    expected = dict(zip("ab", (each.astype("float32") for each in exact(x)), strict=True))
+    logits, probabilities = verify.compare(narrow, expected, network.multiplied)
+    assert logits.agrees
+    assert probabilities.agrees
+    assert 38 < logits.ratio < 60  # 48 dB are errors of 2^-8
+    assert not verify.compare(narrow, expected)[0].agrees
+
+
+@runs
+def test_each_layer_is_near_float64() -> None:
+    """One layer alone has the errors of its rounded factors, and none of storage."""
+    graphs = [Graph((1, 32, 9, 9), dtype) for dtype in ("float32", "float64")]
+    model, reference = (graph.model(graph.conv("x", (16, 32, 3, 3), bias=True)) for graph in graphs)
+    x = np.random.default_rng(3).standard_normal((1, 32, 9, 9)).astype("float32")
+    got = build(import_model(model), precision="bfloat16")(x)
+    weight = onnx.numpy_helper.to_array(reference.graph.initializer[0])
+    (wanted,) = ReferenceEvaluator(reference).run(None, {"x": x.astype("float64")})
+    sums = np.abs(np.lib.stride_tricks.sliding_window_view(x[0], (3, 3), (1, 2))).astype("float64")
+    magnitude = np.einsum("chwrs,kcrs->khw", sums, np.abs(weight))
+    assert weight.shape == (16, 32, 3, 3)
+    assert (np.abs(got - wanted)[0] <= (STORAGE_TYPES["bfloat16"].unit + 2.0**-12) * magnitude).all()
+    assert np.abs(got - wanted).max() > 2.0**-12
+
+
+# What is refused
+
+
+@pytest.mark.parametrize(
+    ("target", "word", "message"),
+    [
+        (
+            {"kind": "llvm", "mcpu": "skylake-avx512"},
+            "bfloat16",
+            "expected strict, float32 or tf32: skylake-avx512 has no",
+        ),
+        (
+            ZEN4,
+            "float16",
+            "expected strict, float32, tf32 or bfloat16: znver4 has no instructions that multiply float16",
+        ),
+        ({"kind": "llvm", "mtriple": "aarch64-linux-gnu"}, "bfloat16", "has no instructions that multiply bfloat16"),
+        ({"kind": "cuda", "arch": "sm_75"}, "float16", "sm_75 has no instructions that multiply float16, and would be"),
+        (ZEN4, "half", "precision is 'half'; expected strict, float32, tf32, float16 or bfloat16"),
+    ],
+)
+def test_refused(target: dict[str, str], word: str, message: str) -> None:
+    with pytest.raises(InvalidArgumentError, match=message) as caught:
+        build(import_model(classifier()), target, precision=word)
+    assert caught.value.exit_code == 2
+
+
+# On the command line
+
+
+@runs
+def test_build_and_run(tmp_path: Path) -> None:
+    model, library = tmp_path / "model.onnx", tmp_path / "model.so"
+    onnx.save(classifier(), model)
+    report = tvmconv_json("build", model, "-o", library, "--precision", "bfloat16")
+    assert all("bfloat16" in layer["description"] for layer in report["layers"])
+    assert tvmconv("run", library).exit_code == 0
+    refused = tvmconv("run", library, "--precision", "bfloat16")
+    assert (refused.exit_code, "expected none with a library" in refused.stderr) == (2, True)
+    pytest.importorskip("onnxruntime")
+    verified = tvmconv("run", model, "--precision", "bfloat16", "--verify", "onnxruntime")
+    assert verified.exit_code == 0, verified.stderr
+    told = [line for line in verified.stdout.splitlines() if "dB of signal to noise" in line]
+    assert len(told) == 2
+
+
+def test_half_precision_is_for_networks() -> None:
+    result = tvmconv("inspect", "{}", "--precision", "bfloat16")
+    assert (result.exit_code, "'bfloat16' is not one of 'strict', 'float32', 'tf32'" in result.stderr) == (2, True)

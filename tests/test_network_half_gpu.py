@@ -1,0 +1,42 @@
+"""Networks in half precision on a real GPU, beside float64."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import tvmconv
+from tvmconv import verify
+from tvmconv.targets import has_gpu
+
+torch = pytest.importorskip("torch")
+pytestmark = pytest.mark.skipif(not has_gpu(), reason="there is no GPU here")
+
+
+@pytest.fixture(scope="module")
+def module() -> torch.nn.Module:
+    """Return a module with dense and depthwise layers, pooling, and a linear layer of several rows."""
+    torch.manual_seed(5)
+    layers = [
+        *(torch.nn.Conv2d(3, 32, 3, padding=1), torch.nn.ReLU(), torch.nn.MaxPool2d(2)),
+        *(torch.nn.Conv2d(32, 64, 3, padding=1), torch.nn.SiLU()),
+        *(torch.nn.Conv2d(64, 64, 3, padding=1, groups=64), torch.nn.ReLU(), torch.nn.Conv2d(64, 128, 1)),
+        *(torch.nn.AdaptiveAvgPool2d(1), torch.nn.Flatten(), torch.nn.Linear(128, 16), torch.nn.Softmax(dim=1)),
+    ]
+    return torch.nn.Sequential(*layers).eval()
+
+
+@pytest.mark.parametrize(("word", "least"), [("float16", 55), ("bfloat16", 38)])
+@pytest.mark.parametrize("is_open", [False, True], ids=["known", "open"])
+def test_results_are_near_float64(module: torch.nn.Module, word: str, least: float, is_open: bool) -> None:
+    x = torch.randn(8, 3, 32, 32, generator=torch.Generator().manual_seed(6))
+    with torch.no_grad():
+        expected = module.double()(x.double()).float().numpy()
+        module.float()
+    sizes = ({0: torch.export.Dim("n")},) if is_open else None
+    program = torch.export.export(module, (x,), dynamic_shapes=sizes)
+    network = tvmconv.build(tvmconv.import_model(program), "cuda", precision=word)
+    assert network.multiplied == {word}
+    (found,) = verify.compare({"y": np.asarray(network(x.numpy()))}, {"y": expected}, network.multiplied)
+    assert found.agrees
+    assert found.ratio > least

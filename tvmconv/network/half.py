@@ -1,0 +1,236 @@
+"""The pass that brings a network in float32 to half precision, as frameworks' autocast does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import cache, partial
+
+import msgspec
+import numpy as np
+import tvm
+from tvm import relax
+
+from ..dispatch import algorithms_for, least_cycles
+from ..dtypes import one_of
+from ..errors import InvalidArgumentError
+from ..precision import DEFAULT, HALVES, NETWORK_WORDS, require_network_precision
+from ..problem import Problem
+from ..schedules.cpu.machine import native_lanes
+from ..targets import backend_of, multiplies
+from .batch_norm import simplify_batch_norms
+from .constants import constant_value
+from .epilogue import padding_before
+from .graph import Block, blocks_of, calls, free_variables, rebind
+from .half_sites import in_half
+from .kernels import sites_for
+from .layouts import BY_ELEMENT, blocked
+from .quantized import MOVING
+from .quantized_passes import CHOOSING
+from .sites import Site
+
+WIDE = "float32"
+"""The type of networks that the pass takes, and that everything but products and storage stays in."""
+
+KEEPING = (*MOVING, *CHOOSING, "concat", "split")
+"""Operators of Relax whose results are elements of their operands: those of numbers in half precision are so, too."""
+
+AVERAGING = ("nn.adaptive_avg_pool2d", "nn.avg_pool1d", "nn.avg_pool2d", "nn.avg_pool3d")
+"""Operators whose results are stored in half precision as those of activations are, computed in float32."""
+
+LEADING = (*BY_ELEMENT, *KEEPING, *AVERAGING, "mean", "nn.pad")
+"""Operators that may lie between convolutions whose tensors are in half precision."""
+
+
+def with_precision(mod: tvm.IRModule, target: tvm.target.Target, precision: str) -> tuple[tvm.IRModule, str]:
+    """Return the module for a precision of `NETWORK_WORDS`, and the one of its kernels, of `WORDS`.
+
+    Raises `InvalidArgumentError` for half precision that the target has no instructions for: it would be slow.
+    """
+    require_network_precision(precision)
+    if precision not in HALVES:
+        return mod, precision
+    if not multiplies(target, precision):
+        others = [word for word in NETWORK_WORDS if word not in HALVES or multiplies(target, word)]
+        device = next((str(target.attrs[name]) for name in ("arch", "mcpu") if name in target.attrs), target.kind.name)
+        why = f"{device} has no instructions that multiply {precision}, and would be slow"
+        raise InvalidArgumentError("precision", precision, f"{one_of(others)}: {why}")
+    return to_half(mod, target, precision), DEFAULT
+
+
+def to_half(mod: tvm.IRModule, target: tvm.target.Target, dtype: str) -> tvm.IRModule:
+    """Return the module with the factors of convolutions and linear layers in half precision, each where it is faster.
+
+    Weights are rounded here and now. A tensor is stored in half precision if it is made of results of such layers, by
+    activations, additions, pooling, concatenations and moves alone, and such a layer reads it, or what is made of it.
+    What computes reads it as float32. TVM's own pass, `ToMixedPrecision`, knows no other type than float16, and stores
+    what lies between two operators of an epilogue.
+
+    Before: `y = R.nn.conv2d(x, w)`, `z = R.nn.relu(y)`, `output = R.nn.conv2d(z, v)`.
+    After: `h = R.astype(x, "bfloat16")`, `y = R.nn.conv2d(R.astype(h, "float32"), w)` with w rounded,
+    `z = R.astype(R.nn.relu(y), "bfloat16")`, `output = R.nn.conv2d(R.astype(z, "float32"), v)` with v rounded.
+    """
+    mod = simplify_batch_norms(mod)
+    sites = [site for site in sites_for(mod, target) if _is_faster(site, target, dtype)]
+    values: dict[relax.Var, relax.Expr] = {}
+    for block in blocks_of(mod):
+        values |= _Part(block, sites, dtype).values()
+    return rebind(mod, values)
+
+
+def _is_faster(site: Site, target: tvm.target.Target, dtype: str) -> bool:
+    """Return whether a site in float32 should take less time in half precision, by the templates' estimates."""
+    if site.workload is None or site.workload.dtype != WIDE:
+        return False
+    wide = site.described
+    if backend_of(target).channels_in_blocks:
+        wide = blocked(wide, f"NCHW{native_lanes(target)}c")
+    problems = [
+        Problem(msgspec.structs.replace(wide, dtype=each), open_sizes=site.convolution.open_sizes)
+        for each in (WIDE, dtype)
+    ]
+    if not all(algorithms_for(problem, target) for problem in problems):
+        return False
+    in_float, in_halves = (least_cycles(problem, target) for problem in problems)
+    return in_halves <= in_float
+
+
+class _Part:
+    """The tensors of a dataflow block, and those of them that are stored in half precision."""
+
+    def __init__(self, block: Block, sites: Sequence[Site], dtype: str) -> None:
+        self._block, self._dtype = block, dtype
+        self._sites = {
+            site.sums: site
+            for site in sites
+            if site.sums in block.values and constant_value(block.values[site.sums].args[1]) is not None
+        }
+        self._tails: dict[relax.Var, relax.Var] = {}
+        """The results of sites, by the variables between the sums and them, and by themselves."""
+        for site in self._sites.values():
+            for var in self._behind(site):
+                self._tails[var] = site.output
+        self.is_stored: Callable[[relax.Var], bool] = cache(self._is_stored)
+        self._is_made_of_halves: Callable[[relax.Var], bool] = cache(self._made_of_halves)
+        self._leads_to_site: Callable[[relax.Var], bool] = cache(self._leads)
+
+    def values(self) -> dict[relax.Var, relax.Expr]:
+        """Return the new values of variables."""
+        values = {}
+        for var, value in self._block.values.items():
+            if not isinstance(value, relax.Call) and not isinstance(value, relax.TupleGetItem):
+                continue
+            stored = self.is_stored(var)
+            if stored and _keeps(value):
+                values[var] = self._with_operands(value, self._half)
+            elif stored or var in self._sites or any(map(self.is_stored, free_variables(value))):
+                computed = self._with_operands(value, partial(self._wide, var))
+                values[var] = relax.op.astype(computed, self._dtype) if stored else computed
+        return values
+
+    def _behind(self, site: Site) -> set[relax.Var]:
+        """Return the variables that hold the sums of a site, its result, and what is computed on the way."""
+        found = {site.sums}
+        for var, value in self._block.values.items():
+            if not found.isdisjoint(free_variables(value)):
+                found.add(var)
+            if var.same_as(site.output):
+                break
+        return found
+
+    def _is_stored(self, var: relax.Var) -> bool:
+        """Return whether a variable is in half precision from its computation on."""
+        value = self._block.values.get(var)
+        if value is None or not self._block.is_inner(var) or not _is_wide(var):
+            return False
+        if isinstance(value, relax.TupleGetItem):
+            return isinstance(value.tuple_value, relax.Var) and self.is_stored(value.tuple_value)
+        readers = self._block.readers(var)
+        if not isinstance(value, relax.Call) or not readers or not all(map(self._can_read, readers)):
+            return False
+        if all(self._rounds(var, reader) for reader in readers):
+            return True
+        if not self._is_made_of_halves(var) or not self._leads_to_site(var):
+            return False
+        if var in self._tails:
+            return bool(self._tails[var].same_as(var))
+        return _keeps(value) or not all(map(self._is_fused, readers))
+
+    def _is_fused(self, reader: relax.Var) -> bool:
+        """Return whether TVM computes a reader by element, in registers, with what it reads."""
+        by_element = calls(self._block.values[reader], *BY_ELEMENT)
+        return by_element and reader not in self._tails and self._is_made_of_halves(reader)
+
+    def _can_read(self, reader: relax.Var) -> bool:
+        """Return whether the operands of a variable's value can be replaced."""
+        value = self._block.values[reader]
+        return isinstance(value, relax.Call) or (
+            isinstance(value, relax.TupleGetItem) and isinstance(value.tuple_value, relax.Var)
+        )
+
+    def _rounds(self, var: relax.Var, reader: relax.Var) -> bool:
+        """Return whether a reader takes a variable as the first factor of its products, maybe padded."""
+        if (pads := self._block.only_reader(reader)) is not None and calls(self._block.values[reader], "nn.pad"):
+            reader = pads
+        site = self._sites.get(reader)
+        return site is not None and padding_before(self._block.values[reader].args[0], self._block)[0].same_as(var)
+
+    def _made_of_halves(self, var: relax.Var) -> bool:
+        """Return whether a variable is a result of sites, or made of such alone."""
+        if var in self._sites:
+            return True
+        value = self._block.values.get(var)
+        if isinstance(value, relax.TupleGetItem):
+            return isinstance(value.tuple_value, relax.Var) and self._is_made_of_halves(value.tuple_value)
+        if value is None or not calls(value, *BY_ELEMENT, *KEEPING, *AVERAGING) or not _is_wide(var):
+            return False
+        operands = free_variables(*(each for each in value.args if isinstance(each, (relax.Var, relax.Tuple))))
+        return bool(operands) and all(map(self._is_made_of_halves, operands))
+
+    def _leads(self, var: relax.Var) -> bool:
+        """Return whether a site reads a variable, or what is made of it."""
+        for reader in self._block.readers(var):
+            value = self._block.values[reader]
+            if self._rounds(var, reader):
+                return True
+            if (isinstance(value, relax.TupleGetItem) or calls(value, *LEADING)) and self._leads_to_site(reader):
+                return True
+        return False
+
+    def _with_operands(
+        self, value: relax.Call | relax.TupleGetItem, changed: Callable[[relax.Var], relax.Expr]
+    ) -> relax.Expr:
+        """Return a value with other operands in the place of variables, and the weight of a site rounded."""
+        if isinstance(value, relax.TupleGetItem):
+            return value
+        operands = [
+            relax.Tuple([changed(field) if isinstance(field, relax.Var) else field for field in each.fields])
+            if isinstance(each, relax.Tuple)
+            else changed(each)
+            if isinstance(each, relax.Var)
+            else each
+            for each in value.args
+        ]
+        if any(value.same_as(self._block.values[sums]) for sums in self._sites):
+            weight = constant_value(value.args[1])
+            assert weight is not None
+            operands[1] = relax.const(in_half(weight, self._dtype).astype(np.float32))
+        return relax.Call(value.op, operands, value.attrs)
+
+    def _half(self, operand: relax.Var) -> relax.Expr:
+        return operand if self.is_stored(operand) or not _is_wide(operand) else relax.op.astype(operand, self._dtype)
+
+    def _wide(self, reader: relax.Var, operand: relax.Var) -> relax.Expr:
+        """Return an operand in float32 for a reader, rounded to half precision first where the reader does that."""
+        if self.is_stored(operand):
+            return relax.op.astype(operand, WIDE)
+        return relax.op.astype(self._half(operand), WIDE) if self._rounds(operand, reader) else operand
+
+
+def _keeps(value: relax.Expr) -> bool:
+    return isinstance(value, relax.TupleGetItem) or calls(value, *KEEPING)
+
+
+def _is_wide(var: relax.Var) -> bool:
+    """Return whether a variable is a tensor in float32, or a tuple of such."""
+    types = var.ty.fields if isinstance(var.ty, relax.TupleType) else [var.ty]
+    return all(isinstance(each, relax.TensorType) and str(each.dtype) == WIDE for each in types)
