@@ -39,11 +39,21 @@ class Quantized(Graph):
         """Quantize a tensor and dequantize it again."""
         return self.dequantize(self.quantize(y, scale, zero_point, dtype), scale, zero_point, dtype)
 
+    def quantize_dynamically(self, y: str) -> tuple[str, str]:
+        """Quantize a tensor by its own range; return its integers, and their zero point."""
+        integers = self.node("DynamicQuantizeLinear", y)
+        scale, zero_point = f"{integers}_scale", f"{integers}_zero_point"
+        self.nodes[-1].output.extend([scale, zero_point])
+        return integers, zero_point
+
     def weight(self, *shape: int, scale: Any = 0.01, zero_point: Any = 0, dtype: str = "int8", axis: int = 0) -> str:
         """Add the dequantization of random integers."""
+        return self.dequantize(self.integers(*shape, dtype=dtype), scale, zero_point, dtype, axis=axis)
+
+    def integers(self, *shape: int, dtype: str = "int8") -> str:
+        """Add random integers of a type."""
         limits = np.iinfo(dtype)
-        values = self._rng.integers(limits.min, limits.max + 1, shape)
-        return self.dequantize(self.constant(values, dtype), scale, zero_point, dtype, axis=axis)
+        return self.constant(self._rng.integers(limits.min, limits.max + 1, shape), dtype)
 
     def bias(self, count: int, scale: Any) -> str:
         """Add the dequantization of a bias in int32."""

@@ -97,6 +97,19 @@ def test_sums_in_blocks_stay_on_the_stack(size: int) -> None:
     assert 4 * chosen.rows * chosen.columns * chosen.vector < 1024
 
 
+@pytest.mark.parametrize("mcpu", ["znver5", "haswell"])
+@pytest.mark.parametrize("kernel", [3, 5, 7, 13, 31])
+def test_sums_in_blocks_stay_whole_vectors(kernel: int, mcpu: str) -> None:
+    """LLVM takes sums apart that a loop over taps hands on, unless their number is a power of two."""
+    target = resolve_target({"kind": "llvm", "mcpu": mcpu})
+    layout = f"NCHW{16 if mcpu == 'znver5' else 8}c"
+    plain = ConvWorkload.depthwise((1, 32, 28, 28), (32, 1, kernel, kernel), padding=kernel // 2)
+    workload = msgspec.structs.replace(plain, layout=layout, out_layout=layout)
+    chosen = depthwise.default_config(Problem(workload), target)
+    sums = chosen.rows * chosen.columns
+    assert sums.bit_count() == 1 or (chosen.unroll == 2 and sums * kernel**2 <= depthwise.UNROLLED)
+
+
 def config(**knobs: Any) -> Config:
     return replace(LEAST, unroll=2, **knobs)
 

@@ -31,6 +31,10 @@ def conv(g: Quantized, x: str = "", bias: bool = True, **weight: object) -> str:
     return g.node("Conv", x, w, *([g.bias(16, 0.05 * scales)] if bias else []), pads=[1, 1, 1, 1])
 
 
+def sigmoid_times(g: Quantized, y: str) -> str:
+    return g.node("Mul", y, g.node("Sigmoid", y))
+
+
 @dataclass(frozen=True)
 class Case:
     """A graph around a convolution, and its expected workload."""
@@ -58,7 +62,16 @@ CASES = (
         "to uint8 + scale+shift+leaky_relu(0.25)+zero_point(3)",
     ),
     Case("no-quantization-behind", lambda g: g.node("Relu", conv(g)), "to float32 + scale+shift+relu"),
-    Case("gelu", lambda g: g.rounded(g.node("HardSwish", conv(g)), 0.3), "to float32 + scale+shift+hardswish"),
+    Case(
+        "hardswish",
+        lambda g: g.rounded(g.node("HardSwish", conv(g)), 0.25),
+        "to uint8 + scale+shift+hardswish+factor(4)+zero_point(3)",
+    ),
+    Case(
+        "silu-in-steps",
+        lambda g: g.rounded(sigmoid_times(g, conv(g)), 0.25),
+        "to uint8 + scale+shift+silu+factor(4)+zero_point(3)",
+    ),
     Case(
         "unsigned-weight",
         lambda g: g.rounded(conv(g, dtype="uint8", zero_point=np.full(16, 128)), 0.3),
@@ -85,14 +98,27 @@ def test_convolution_in_integers(case: Case) -> None:
     assert np.abs(network(IN) - expected).max() <= 1.001 * step
 
 
-@pytest.mark.parametrize("same", [True, False])
-def test_residual(same: bool) -> None:
-    """What is added is read as integers where it has the output's scale, and else as numbers."""
+RESIDUALS: tuple[tuple[Callable[[Quantized, str], str], float, str, str], ...] = (
+    (lambda g, y: y, 0.3, "uint8", "uint8 + scale+shift+residual+zero_point(3)"),
+    (lambda g, y: y, 0.2, "uint8", "uint8 + scale+shift+residual+factor(0.6667)+zero_point(3)"),
+    (
+        lambda g, y: g.clip(y, 0, 3),
+        0.25,
+        "uint8",
+        "uint8 + scale+shift+residual+clip(0.0,12.0)+factor(0.8333)+zero_point(3)",
+    ),
+    (lambda g, y: y, 0.2, "int8", "float32 + scale+shift+residual"),
+    (sigmoid_times, 0.2, "uint8", "float32 + scale+shift+residual+silu"),
+)
+
+
+@pytest.mark.parametrize(("behind", "scale", "dtype", "words"), RESIDUALS, ids=[row[-1] for row in RESIDUALS])
+def test_residual(behind: Callable[[Quantized, str], str], scale: float, dtype: str, words: str) -> None:
+    """What is added is read as integers where it has the output's type, and else as numbers."""
     graph = Quantized(X)
-    other = graph.rounded(graph.conv("x", DENSE, pads=[1, 1, 1, 1]), 0.3 if same else 0.2, 7)
-    model = graph.model(graph.rounded(graph.node("Add", conv(graph), other), 0.3))
+    other = graph.rounded(graph.conv("x", DENSE, pads=[1, 1, 1, 1]), scale, 7, dtype)
+    model = graph.model(graph.rounded(behind(graph, graph.node("Add", conv(graph), other)), 0.3))
     *_, found = import_model(model).convolutions()
-    words = "uint8 + scale+shift+residual+zero_point(3)" if same else "float32 + scale+shift+residual"
     assert found.description == f"{PLAIN} to {words}"
     # The float convolution may round to another step.
     assert np.abs(tvmconv.build(model)(IN) - onnxruntimes(model, IN)).max() <= 0.3 + 0.2 + 1e-3

@@ -194,9 +194,33 @@ def test_zero_point_of_an_epilogue() -> None:
     assert str(Epilogue.of("relu", scale=True, zero_point=3)) == "scale+relu+zero_point(3)"
 
 
+def test_factor_of_an_epilogue() -> None:
+    assert Epilogue(factor=1.0) == Epilogue()
+    assert Epilogue(factor=0.5).without_activation() == Epilogue(factor=0.5)
+    assert str(Epilogue(scale=True, factor=1 / 3, zero_point=3)) == "scale+factor(0.3333)+zero_point(3)"
+    for wrong in (0.0, -1.0, float("inf"), float("nan")):
+        with pytest.raises(InvalidArgumentError, match="factor is .*; expected a finite number above 0"):
+            Epilogue(factor=wrong)
+    workload = ConvWorkload.conv2d(X, W, dtype="int8", out_dtype="float32", scale=True)
+    with pytest.raises(InvalidArgumentError, match="factor is 0.5; expected 1, for an output that is not in int8"):
+        msgspec.structs.replace(workload, epilogue=Epilogue(scale=True, factor=0.5))
+
+
+def test_factor_comes_behind_the_activation() -> None:
+    """With any other place of the factor the rounded result is another one."""
+    workload = ConvWorkload.conv2d(X, W, dtype="uint8", out_dtype="uint8", scale=True, activation="silu")
+    operands = random_operands(workload)
+    wanted = msgspec.structs.replace(workload, epilogue=msgspec.structs.replace(workload.epilogue, factor=20.0))
+    inputs = {name: array for name, array in operands.items() if name != "output"}
+    check_result(wanted, operands, tvmconv.compile(wanted)(**inputs))
+    operands["scale"] *= np.float32(20)
+    with pytest.raises(AssertionError, match="elements are wrong"):
+        check_result(workload, operands, tvmconv.compile(wanted)(**inputs))
+
+
 def test_templates_of_floats_are_not_asked() -> None:
     """Only the templates for their instructions say that they take integers."""
     from tvmconv.dispatch.registry import TEMPLATES
 
     takers = [name for name, template in TEMPLATES.items() if {*QUANTIZED} <= {*template.LAYOUTS.dtypes}]
-    assert takers == ["cpu/depthwise", "cpu/dot", "cuda/tensor"]
+    assert takers == ["cpu/depthwise", "cpu/depthwise_dot", "cpu/dot", "cuda/tensor"]

@@ -27,14 +27,17 @@ from tvmconv.schedules import cuda
 from tvmconv.targets import resolve_target
 
 CPU, SM_90 = resolve_target("llvm"), resolve_target({"kind": "cuda", "arch": "sm_90"})
+VNNI = resolve_target({"kind": "llvm", "mcpu": "cooperlake"})
 X = (1, 16, 9, 9)
 POINTWISE = ConvWorkload.depthwise((2, 16, 9, 12), (16, 1, 1, 1), shift=True, activation="relu")
+INTEGERS = ConvWorkload.conv2d((2, 16, 9, 12), (16, 1, 3, 3), groups=16, dtype="uint8")
 PROBLEMS = {
     "depthwise": Problem(ConvWorkload.depthwise((2, 16, 9, 12), (16, 1, 3, 3))),
     "pointwise": Problem(ConvWorkload.conv2d((2, 16, 9, 12), (32, 16, 1, 1))),
     "taps of a tile": Problem(ConvWorkload.conv2d((2, 16, 9, 12), (32, 16, 3, 3), padding=1)),
     "sparse": Problem(ConvWorkload.conv2d((2, 16, 9, 12), (32, 16, 3, 3)), 0.9),
     "integers": Problem(ConvWorkload.conv2d((2, 16, 9, 12), (32, 16, 3, 3), dtype="uint8")),
+    "integers of each channel": Problem(msgspec.structs.replace(INTEGERS, layout="NHWC", out_layout="NHWC")),
     "half precision with channels last": layer((2, 16, 9, 12), (32, 16, 3, 3)),
 }
 
@@ -75,7 +78,7 @@ def toy() -> Iterator[None]:
 @pytest.mark.parametrize("name", TEMPLATES)
 def test_template_says_what_a_problem_takes(name: str) -> None:
     """Each takes one of the problems at least; there its default is legal, and has an estimate and ablations."""
-    template, target = TEMPLATES[name], SM_90 if name.startswith("cuda/") else CPU
+    template, target = TEMPLATES[name], SM_90 if name.startswith("cuda/") else VNNI
     taken = [
         problem
         for problem in PROBLEMS.values()
@@ -131,7 +134,9 @@ def test_unregistered_is_unknown() -> None:
         dispatch.template_named("cpu/toy")
     result = tvmconv("tune", "--workload", POINTWISE.to_json(), "--algorithm", "toy", "-o", "log")
     assert result.exit_code == 2
-    assert "'toy' is not one of auto, depthwise, direct, dot, im2win, pointwise, winograd" in result.stderr
+    assert (
+        "'toy' is not one of auto, depthwise, depthwise_dot, direct, dot, im2win, pointwise, winograd" in result.stderr
+    )
     with pytest.raises(InvalidArgumentError, match="algorithm is 'toy'; expected auto or depthwise"):
         compile(POINTWISE, algorithm="toy")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import inf
 from typing import Any
 
 import msgspec
@@ -28,9 +29,9 @@ class Epilogue(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     None where there is none; `function` is any other activation, and is left out of JSON where there is none. NaN
     passes through all of it.
 
-    Where the output is of integers, the result is rounded to the nearest one, of two as near to the even one; then
-    `zero_point` is added, which is left out of JSON where it is 0, and what the type does not hold becomes its least or
-    its largest number. There NaN becomes the least.
+    Where the output is of integers, the result times `factor` is rounded to the nearest one, of two as near to the even
+    one; then `zero_point` is added, and what the type does not hold becomes its least or its largest number. There NaN
+    becomes the least. Both are left out of JSON where they change nothing.
     """
 
     scale: bool = False
@@ -40,8 +41,13 @@ class Epilogue(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     high: float | None = None
     function: Function | msgspec.UnsetType = msgspec.UNSET
     zero_point: int | msgspec.UnsetType = msgspec.UNSET
+    factor: float | msgspec.UnsetType = msgspec.UNSET
 
     def __post_init__(self) -> None:
+        if self.factor is not msgspec.UNSET:
+            if not 0 < self.factor < inf:
+                raise InvalidArgumentError("factor", self.factor, "a finite number above 0")
+            msgspec.structs.force_setattr(self, "factor", msgspec.UNSET if self.factor == 1 else float(self.factor))
         if is_integer(self.zero_point):
             msgspec.structs.force_setattr(self, "zero_point", int(self.zero_point) or msgspec.UNSET)
         if self.function is msgspec.UNSET:
@@ -76,7 +82,7 @@ class Epilogue(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def without_activation(self) -> Epilogue:
         """Return the epilogue without its activation."""
-        return Epilogue(self.scale, self.shift, self.residual, zero_point=self.zero_point)
+        return Epilogue(self.scale, self.shift, self.residual, zero_point=self.zero_point, factor=self.factor)
 
     @property
     def row(self) -> activations.Activation:
@@ -109,5 +115,6 @@ class Epilogue(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def __str__(self) -> str:
         parts = [name for name in ("scale", "shift", "residual") if getattr(self, name)]
         parts += [self.activation] if self.activation != "none" else []
+        parts += [f"factor({self.factor:.4g})"] if self.factor is not msgspec.UNSET else []
         parts += [f"zero_point({self.zero_point})"] if self.zero_point is not msgspec.UNSET else []
         return "+".join(parts) or "none"

@@ -28,6 +28,8 @@ def resolve_quantization(
         others = "".join(f"{name}, " for name in wider)
         raise InvalidArgumentError("out_dtype", out_dtype, f"{dtype}, as x is, {others}or x in {one_of(QUANTIZED)}")
     zero_point = _resolve_zero_point("x_zero_point", x_zero_point, dtype)
+    if epilogue.factor is not msgspec.UNSET and (dtype not in QUANTIZED or out_dtype not in QUANTIZED):
+        raise InvalidArgumentError("factor", epilogue.factor, f"1, for an output that is not in {one_of(QUANTIZED)}")
     if dtype not in QUANTIZED:
         _resolve_zero_point("out_zero_point", epilogue.zero_point, dtype)
         return msgspec.UNSET if out_dtype in own else out_dtype, zero_point

@@ -40,6 +40,13 @@ OPEN_SIZES: tuple[str, ...] = ("batch", "height", "width")
 STAGED_BYTES = 16 * 1024
 """The bytes that the default configuration aims to stage at once, so that reading and computing take turns often."""
 
+UNROLLED = 1024
+"""The most multiply-adds of a tile in blocks that follow each other without a loop: LLVM takes a second for them.
+
+It takes the sums that a loop hands on for one long vector, in pieces of 4 numbers unless their number is a power of
+two: 240 channels of 28x28 with kernels of 5x5 took four times as long on Zen 4.
+"""
+
 SHORT_ROW = 13
 """The number of outputs in a row below which LLVM shuffles rows of a tile together, which takes longer."""
 
@@ -193,6 +200,9 @@ def _config_in_blocks(problem: Problem, block: int, target: tvm.target.Target) -
     most = (STACK_BYTES - 1) // (workload.sum_bytes * block)  # sums of more bytes are in memory
     sums = max(1, min(most, 3 * vector_registers(target) // 4 // wide))
 
+    def stays_whole(tile: tuple[int, int]) -> bool:  # over the turns of a loop
+        return prod(tile).bit_count() == 1
+
     def cost(tile: tuple[int, int]) -> float:
         # A vector of the input is read for all rows of the kernel that it is used by.
         rows, columns = tile
@@ -202,14 +212,16 @@ def _config_in_blocks(problem: Problem, block: int, target: tvm.target.Target) -
         return float(waste * per_tap / columns**0.1)
 
     tiles = [(rows, columns) for columns in range(1, min(width, 8) + 1) for rows in range(1, min(height, 8) + 1)]
-    rows, columns = min((tile for tile in tiles if prod(tile) <= sums), key=cost)
+    taps = prod(workload.kernel)
+    fitting = [tile for tile in tiles if prod(tile) <= sums and (stays_whole(tile) or taps * prod(tile) <= UNROLLED)]
+    rows, columns = min(fitting, key=cost)
     return Config(
         tiles=_tiles(problem, rows, block),
         rows=rows,
         columns=columns,
         vector=block,
         over_channels=True,
-        unroll=1 if prod(workload.kernel) * rows * columns <= 256 else 0,
+        unroll=2 if not stays_whole((rows, columns)) else 1 if taps * rows * columns <= 256 else 0,
         parallel=workload.flops >= PARALLEL_FLOPS,
     )
 

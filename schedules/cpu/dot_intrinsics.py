@@ -86,3 +86,35 @@ def _implementation(instruction: DotInstruction, description: PrimFunc, dtype: s
     operands = (sums, first, second) if instruction.adds else (first, second)
     result = tirx.call_llvm_pure_intrin(sums.ty.dtype, instruction.intrinsic, *operands)
     return implementation(description, c.vstore([0], result if instruction.adds else sums + result))
+
+
+@cache
+def columns_intrinsic(instruction: DotInstruction) -> str:
+    """Return the name of the intrinsic that takes neighbouring columns, each of them a channel for each lane."""
+    name = f"tvmconv_columns_{instruction.intrinsic}_{instruction.lanes}"
+    lanes, terms, sums = instruction.lanes, instruction.terms, instruction.sums
+
+    @T.prim_func(s_tir=True)  # type: ignore[untyped-decorator]  # TVM has no types for it
+    def description(a: T.handle, b: T.handle, c: T.handle) -> None:
+        A = T.match_buffer(a, (terms, lanes), instruction.first, align=1, offset_factor=1)  # noqa: N806
+        B = T.match_buffer(b, (lanes, terms), instruction.second, align=1, offset_factor=1)  # noqa: N806
+        C = T.match_buffer(c, (lanes,), sums, align=1, offset_factor=1)  # noqa: N806
+        with T.sblock("root"):
+            T.reads(C[0:lanes], A[0:terms, 0:lanes], B[0:lanes, 0:terms])
+            T.writes(C[0:lanes])
+            for i, j in T.grid(lanes, terms):
+                with T.sblock("dot"):
+                    vi, vj = T.axis.remap("SR", [i, j])
+                    C[vi] = C[vi] + as_term(A[vj, vi], instruction.first, sums) * as_term(
+                        B[vi, vj], instruction.second, sums
+                    )
+
+    a, b, c = description.params
+    factors = lanes * terms
+    columns = a.vload([0, 0], f"{instruction.first}x{factors}")
+    in_lanes = tirx.Shuffle([columns], [column * lanes + lane for lane in range(lanes) for column in range(terms)])
+    total = c.vload([0], f"{sums}x{lanes}")
+    operands = total, in_lanes, b.vload([0, 0], f"{instruction.second}x{factors}")
+    result = tirx.call_llvm_pure_intrin(total.ty.dtype, instruction.intrinsic, *operands)
+    TensorIntrin.register(name, description, implementation(description, c.vstore([0], result)))
+    return name

@@ -1,6 +1,7 @@
 """TE definitions of the convolutions, each beside its float64 NumPy reference."""
 
 from .depthwise import depthwise
+from .depthwise_dot import depthwise_dot
 from .direct import direct
 from .dot import dot
 from .fragments import FragmentTile
@@ -20,6 +21,7 @@ __all__ = [
     "band_pitch",
     "conv2d_reference",
     "depthwise",
+    "depthwise_dot",
     "direct",
     "dot",
     "from_logical",

@@ -87,9 +87,10 @@ def dot(
     packed = packed_weight(w, workload, block, depth(workload, instruction.terms), instruction.second)
     channels = int(packed.shape[0]) * block
     layout = _staged_layout(workload, instruction.terms) if staged else workload.x_layout
-    source = _pad(x, workload, instruction, layout, (height, width)) if staged else x
+    size, own_channels = workload.read_by((height, width)), depth(workload, instruction.terms)
+    source = padded_factors(x, workload, instruction, layout, size, own_channels) if staged else x
     (sh, sw), (dh, dw) = workload.stride, workload.dilation
-    c = te.reduce_axis((0, depth(workload, instruction.terms)), name="c")
+    c = te.reduce_axis((0, own_channels), name="c")
     r = te.reduce_axis((0, workload.kernel[0]), name="r")
     s = te.reduce_axis((0, workload.kernel[1]), name="s")
 
@@ -111,17 +112,20 @@ def dot(
     return [x, w, *operands.values(), epilogue(in_groups(sums, workload, offsets), workload, operands)]
 
 
-def _pad(
+def padded_factors(
     x: te.Tensor,
     workload: ConvWorkload,
     instruction: DotInstruction,
     layout: Layout,
-    output_size: tuple[int, int],
+    size: tuple[int, int],
+    channels: int,
 ) -> te.Tensor:
-    """Return the stage "pad": x as factors in a layout, with zeros around it, as far as so many outputs read."""
+    """Return the stage "pad": x as factors in a layout, with zeros around it, of so many rows and columns.
+
+    Each group has so many channels, its own and zeros behind them.
+    """
     top, left, _, _ = workload.padding
-    channels, own = depth(workload, instruction.terms), workload.w_shape[1]
-    height, width = workload.read_by(output_size)
+    (height, width), own = size, workload.w_shape[1]
 
     def value(*place: tirx.Var) -> tirx.PrimExpr:
         n, c, h, v = layout.logical(*place)

@@ -44,7 +44,7 @@ def in_a_row(workload: ConvWorkload) -> ConvWorkload:
 
 
 def epilogue(accumulated: te.Tensor, workload: ConvWorkload, operands: dict[str, te.Tensor]) -> te.Tensor:
-    """Return the stage "output": `activation(y * scale[k] + shift[k] + residual)` in float32, then stored.
+    """Return the stage "output": `activation(y * scale[k] + shift[k] + residual) * factor` in float32, then stored.
 
     It has the type of the workload's output, its exact shape and layout, also where `accumulated` was rounded up to
     whole tiles; a height and a width that are known only when the kernel runs stay in whole tiles, and lowering cuts
@@ -70,6 +70,8 @@ def epilogue(accumulated: te.Tensor, workload: ConvWorkload, operands: dict[str,
         y = activated(workload.epilogue, y)
         if output.bounds is None:
             return y.astype(output.name)
+        if workload.epilogue.factor is not msgspec.UNSET:
+            y = y * tirx.const(workload.epilogue.factor, "float32")
         return rounded(y, output.name, output.bounds, zero_point_of(workload))
 
     sizes = zip(workload.output_size, accumulated.shape[-2:], strict=True)
@@ -100,8 +102,10 @@ def zero_point_of(workload: ConvWorkload) -> int:
 
 
 def rounded_reference(y: np.ndarray, workload: ConvWorkload) -> np.ndarray:
-    """Return y in float64 as it is stored in an output of integers."""
+    """Return y in float64 as it is stored in an output of integers, times the epilogue's factor."""
     low, high = workload.output_storage.bounds or (-np.inf, np.inf)
+    if workload.epilogue.factor is not msgspec.UNSET:
+        y = y * workload.epilogue.factor
     return np.asarray(np.clip(np.rint(y) + zero_point_of(workload), low, high))
 
 
@@ -112,7 +116,10 @@ def epilogue_reference(
     shift: np.ndarray | None = None,
     residual: np.ndarray | None = None,
 ) -> np.ndarray:
-    """Apply the epilogue in float64 NumPy, all but rounding; y and residual are (N, K, H, W), scale and shift (K,)."""
+    """Apply the epilogue in float64 NumPy, all but what `rounded_reference` does.
+
+    y and residual are (N, K, H, W), scale and shift (K,).
+    """
     if scale is not None:
         y = y * scale.astype(np.float64)[:, None, None]
     if shift is not None:

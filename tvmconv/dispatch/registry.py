@@ -24,6 +24,7 @@ SPARSE: dict[str, SparseTemplate] = {"cuda": cuda.sparse, "cpu": cpu.sparse}
 
 TEMPLATES: dict[str, Template] = {
     "cpu/depthwise": cpu.depthwise,
+    "cpu/depthwise_dot": cpu.depthwise_dot,
     "cpu/direct": cpu.direct,
     "cpu/dot": cpu.dot,
     "cpu/im2win": cpu.im2win,

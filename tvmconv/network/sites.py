@@ -151,7 +151,9 @@ def _integer_site(
         behind = integer_tail(tail, factors.scale, block)
         tail = behind.tail
         workload = msgspec.structs.replace(
-            workload, out_dtype=behind.dtype, epilogue=Epilogue(zero_point=behind.zero_point)
+            workload,
+            out_dtype=behind.dtype,
+            epilogue=Epilogue(zero_point=behind.zero_point, factor=behind.factor),
         )
     workload = _with_surroundings(workload, padding, tail)
     convolution = redescribed(convolution, workload, call.args[0].ty)
@@ -200,6 +202,7 @@ def _with_surroundings(workload: ConvWorkload, padding: tuple[int, int, int, int
         high=tail.high if isfinite(tail.high) else None,
         function=msgspec.UNSET if tail.function is None else tail.function,
         zero_point=workload.epilogue.zero_point,
+        factor=workload.epilogue.factor,
     )
     return msgspec.structs.replace(
         workload,

@@ -135,7 +135,8 @@ def _closed_trial(draw: Draw, target: tvm.target.Target, operands: int) -> tuple
         workload = other
     algorithm = draw.of(takers(workload))
     if draw.chance(0.3):
-        workload = _in_blocks(draw, workload, algorithm, takers)
+        workload = _in_blocks(draw, workload, takers)
+        algorithm = draw.of(takers(workload))
     elif draw.chance(0.4) and takers(other := _in_any_layout(draw, workload)):
         workload, algorithm = other, draw.of(takers(other))
     if workload.dtype in QUANTIZED:
@@ -174,10 +175,8 @@ def _attempt(draw: Draw) -> ConvWorkload | None:
     return workload if _is_small(workload) else None
 
 
-def _in_blocks(
-    draw: Draw, workload: ConvWorkload, algorithm: str, takers: Callable[[ConvWorkload], tuple[str, ...]]
-) -> ConvWorkload:
-    """Return the workload with whole blocks of channels, where the algorithm takes that."""
+def _in_blocks(draw: Draw, workload: ConvWorkload, takers: Callable[[ConvWorkload], tuple[str, ...]]) -> ConvWorkload:
+    """Return the workload with whole blocks of channels, where a template takes that."""
     if not (workload.is_depthwise or workload.groups == 1):
         return workload
     read, written = draw.of((1, *BLOCKS)), draw.of((1, *BLOCKS))
@@ -195,16 +194,19 @@ def _in_blocks(
         layout=f"NCHW{read}c" if read > 1 else "NCHW",
         out_layout=f"NCHW{written}c" if written > 1 else "NCHW",
     )
-    return blocked if algorithm in takers(blocked) and _is_small(blocked) else workload
+    return blocked if takers(blocked) and _is_small(blocked) else workload
 
 
 def _in_any_layout(draw: Draw, workload: ConvWorkload) -> ConvWorkload:
     """Return the workload in random layouts, or quantized too, its output channels whole stores of tensor cores.
 
-    It is as it was if it is depthwise, or would be large.
+    A depthwise one is in NHWC, its channels whole vectors. It is as it was if it would be large.
     """
     if workload.is_depthwise:
-        return workload
+        channels = -(-workload.in_channels // TILE) * TILE
+        sizes = {"in_channels": channels, "groups": channels, "out_channels": channels * workload.multiplier}
+        other = msgspec.structs.replace(workload, layout="NHWC", out_layout="NHWC", **sizes)
+        return other if _is_small(other) else workload
     least = STORED if workload.groups == 1 else TILE
     layout, w_layout, out_layout = (draw.of(names) for names in LAYOUTS)
     other = msgspec.structs.replace(
@@ -224,7 +226,9 @@ def _quantized(draw: Draw, workload: ConvWorkload) -> ConvWorkload:
     dtype, out_dtype = draw.of(QUANTIZED), draw.of(tuple(STORAGE_TYPES))
     epilogue = Epilogue() if out_dtype == "int32" else msgspec.structs.replace(workload.epilogue, scale=True)
     if out_dtype in QUANTIZED:
-        epilogue = msgspec.structs.replace(epilogue, zero_point=_zero_point(draw, out_dtype))
+        epilogue = msgspec.structs.replace(
+            epilogue, zero_point=_zero_point(draw, out_dtype), factor=draw.of((1.0, 1.0, 0.3, 2.5))
+        )
     return msgspec.structs.replace(
         workload, dtype=dtype, out_dtype=out_dtype, x_zero_point=_zero_point(draw, dtype), epilogue=epilogue
     )

@@ -1,0 +1,86 @@
+"""Zero points that are known only when the model runs: they go behind the sums of integers, whose factors are bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import tvm
+from tvm import relax, te, tirx
+from tvm.relax.expr_functor import PyExprMutator, mutator
+
+from ..dtypes import QUANTIZED
+from .constants import Array, constant_value, static_shape
+from .graph import call_of, calls
+from .integer_sites import in_int8
+
+CONVOLUTIONS = {"relax.nn.conv1d": relax.op.nn.conv1d, "relax.nn.conv2d": relax.op.nn.conv2d}
+
+
+def split_zero_points(mod: tvm.IRModule) -> tvm.IRModule:
+    """Return the module with sums of products of bytes, less the products of their zero point with the weights.
+
+    Padding is of zero points, so that their products are the same for each output of a channel.
+
+    Before: `y = conv(R.subtract(R.astype(x), z), w)`, in int32.
+    After: `s = conv(R.astype(R.call_tir(padded, (x, z))), w)`, `y = R.subtract(s, R.multiply(z, sums_of_w))`.
+    """
+    splitter = _Splitter(mod)
+    main = splitter.visit_expr(mod["main"])
+    mod = splitter.builder_.get()
+    mod["main"] = main
+    return relax.transform.DeadCodeElimination()(mod)
+
+
+@mutator
+class _Splitter(PyExprMutator):  # type: ignore[misc]
+    def visit_call_(self, call: relax.Call) -> relax.Expr:
+        call = super().visit_call_(call)
+        convolution = CONVOLUTIONS.get(call.op.name) if isinstance(call.op, tvm.ir.Op) else None
+        if (convolution is None and not calls(call, "matmul")) or (weight := constant_value(call.args[1])) is None:
+            return call
+        difference = call_of(self._binding(call.args[0]), "subtract")
+        cast = None if difference is None else call_of(self._binding(difference.args[0]), "astype")
+        if cast is None or str(cast.args[0].ty.dtype) not in QUANTIZED or in_int8(weight) is None:
+            return call
+        x, zero_point = cast.args[0], difference.args[1]
+        if constant_value(zero_point) is not None or set(static_shape(zero_point.ty) or ()) - {1}:
+            return call
+        if convolution is None:
+            sums, total = relax.op.matmul(self._in_int32(x), call.args[1]), weight.sum(axis=0)
+        else:
+            attrs, rank = call.attrs, weight.ndim - 2
+            padding = [int(size) for size in attrs.padding]
+            if any(padding):
+                x = self.builder_.emit_te(_padded, x, zero_point, padding, primfunc_name_hint="padded")
+            how = attrs.strides, [0] * 2 * rank, attrs.dilation, attrs.groups
+            layouts = attrs.data_layout, attrs.kernel_layout, attrs.out_layout
+            sums = convolution(self._in_int32(x), call.args[1], *how, *layouts)
+            total = weight.sum(axis=tuple(range(1, weight.ndim))).reshape(-1, *(1,) * rank)
+        return relax.op.subtract(self.builder_.emit(sums), self._products(zero_point, total))
+
+    def _in_int32(self, x: relax.Expr) -> relax.Expr:
+        return self.builder_.emit(relax.op.astype(x, "int32"))
+
+    def _products(self, zero_point: relax.Expr, weights: Array) -> relax.Expr:
+        return self.builder_.emit(relax.op.multiply(zero_point, relax.const(weights.astype(np.int32))))
+
+    def _binding(self, expr: relax.Expr) -> Any:
+        return self.lookup_binding(expr) if isinstance(expr, relax.Var) else None
+
+
+def _padded(x: te.Tensor, zero_point: te.Tensor, padding: Sequence[int]) -> te.Tensor:
+    """Return x (N, C, ...) with zero points around it, by the numbers before all axes, then behind them."""
+    rank = len(padding) // 2
+    before, after = padding[:rank], padding[rank:]
+    sizes = [size + first + last for size, first, last in zip(x.shape[2:], before, after, strict=True)]
+
+    def value(n: tirx.Var, c: tirx.Var, *place: tirx.Var) -> tirx.PrimExpr:
+        source = [index - size for index, size in zip(place, before, strict=True)]
+        inside = [test for index, size in zip(source, x.shape[2:], strict=True) for test in (index >= 0, index < size)]
+        zero = zero_point[(0,) * len(zero_point.shape)].astype(x.dtype)
+        pixel = (n, c, *source)
+        return tirx.if_then_else(tirx.all(*inside), x[pixel], zero)
+
+    return te.compute((*x.shape[:2], *sizes), value, name="padded")
