@@ -60,6 +60,9 @@ def depthwise(x: tuple[int, ...], w: tuple[int, ...], **options: Any) -> Open:
 
 EPILOGUE = {"scale": True, "shift": True, "residual": True, "activation": "relu6"}
 
+MANY_IMAGES = {"vthreads_m": 2, "store": 4, "split_k": 1}
+"""Knobs of larger planes of many images: blocks of the large ones have pixels of several of these images."""
+
 PLAIN = {
     "depthwise": depthwise((2, 6, 13, 11), (6, 1, 3, 3), scale=True, shift=True, activation="relu6"),
     "depthwise-small": depthwise((8, 12, 5, 5), (12, 2, 3, 3), stride=2, dtype="float16"),
@@ -71,10 +74,16 @@ PLAIN = {
     "direct-plane-in-tile": dense((4, 16, 4, 4), (24, 16, 1, 1), knobs={"split_k": 1}),
     "direct-one-pixel": dense((5, 16, 3, 3), (24, 16, 3, 3), padding=0, dtype="bfloat16"),
     "direct-groups": dense((3, 16, 12, 12), (64, 8, 3, 3), groups=2, dilation=2, scale=True),
-    "direct-many-images": dense((64, 16, 14, 14), (32, 16, 3, 3), residual=True),
+    "direct-many-images": dense(
+        *((64, 16, 6, 6), (32, 16, 3, 3)),
+        knobs={**MANY_IMAGES, "block_c": 8, "block_r": 1, "block_s": 1},
+        residual=True,
+    ),
     "im2win": dense((2, 16, 9, 11), (24, 16, 3, 3), "im2win", knobs={"split_k": 1}, **EPILOGUE),
     "im2win-split-k": dense((2, 16, 10, 10), (24, 16, 3, 3), "im2win", knobs={"split_k": 2}, stride=2),
-    "im2win-many-images": dense((64, 16, 14, 14), (32, 16, 5, 5), "im2win", dtype="float16"),
+    "im2win-many-images": dense(
+        (64, 16, 6, 6), (32, 16, 5, 5), "im2win", knobs={**MANY_IMAGES, "split_k": 4, "threads_n": 16}, dtype="float16"
+    ),
 }
 
 TENSOR = {

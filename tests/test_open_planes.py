@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -17,7 +16,7 @@ from tvmconv.errors import InvalidArgumentError, UnsupportedModelError
 from tvmconv.lowering import MOST_TILES
 from tvmconv.network import Network, build, import_model
 from tvmconv.problem import OPEN_SIZES, Problem
-from tvmconv.schedules.cpu import direct, pointwise
+from tvmconv.schedules.cpu import direct, im2win, pointwise
 from tvmconv.schedules.open_sizes import LITTLE_WASTE, few_rows, samples
 from tvmconv.schedules.space import wasted
 from tvmconv.targets import resolve_target
@@ -85,15 +84,25 @@ def test_open_width_alone() -> None:
         operator(np.zeros((2, 3, 1, 40), "float32"), operands["w"])
 
 
-def test_vectors_at_the_end_of_rows_of_known_width() -> None:
-    """Rows of 21 are not whole vectors, and the last rows of a tile are stored element by element."""
-    workload = ConvWorkload.conv2d((1, 6, 5, 60), (3, 2, 3, 3), stride=3, groups=3, padding=(4, 3, 2, 1))
-    config = replace(direct.LEAST, vector=16, columns=16, rows=2, staged=1)
-    operator = tvmconv.compile(workload, config=config, open_sizes=("height",))
+ENDS = {
+    "direct": (
+        ConvWorkload.conv2d((1, 6, 5, 60), (3, 2, 3, 3), stride=3, groups=3, padding=(4, 3, 2, 1)),
+        direct.Config(1, 16, 2, 16, 1, 1, staged=1, parallel=False),
+    ),
+    "im2win": (
+        ConvWorkload.conv2d((1, 16, 8, 27), (6, 8, 3, 3), groups=2, padding=3, activation="sigmoid"),
+        im2win.Config(1, 16, 1, 5, 8, 2, staged=1, parallel=False),
+    ),
+}
+
+
+@pytest.mark.parametrize("algorithm", ENDS)
+def test_vectors_at_the_end_of_rows_of_known_width(algorithm: str) -> None:
+    """Rows of 21 and of 31 are no whole tiles, and the last rows of a tile are stored element by element."""
+    workload, config = ENDS[algorithm]
+    operator = tvmconv.compile(workload, config=config, algorithm=algorithm, open_sizes=("height",))
     for height in (1, 5, 6, 10):
-        other = msgspec.structs.replace(workload, height=height)
-        operands = random_operands(other, height)
-        check_result(other, operands, operator(operands["x"], operands["w"]))
+        check_sizes(operator, height=height)
 
 
 def test_more_tiles_than_a_kernel_counts() -> None:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 from fractions import Fraction
+from pathlib import Path
 from typing import Any
 
 import msgspec
 import numpy as np
 import pytest
 import tvm
+import tvm_ffi
+from huge_arrays import huge
 from spaces import check_space
 from sparing import every
 from tvm import te
@@ -21,9 +24,10 @@ from tvmconv.compute import WinogradTile
 from tvmconv.compute.winograd_matrices import POINTS, TAPS, transforms
 from tvmconv.dispatch import algorithms_for, select, template_for
 from tvmconv.errors import InvalidArgumentError
-from tvmconv.lowering import build, lower
-from tvmconv.problem import Problem
+from tvmconv.lowering import build, build_function, lower
+from tvmconv.problem import OPEN_SIZES, Problem
 from tvmconv.schedules.cpu import winograd
+from tvmconv.schedules.cpu.winograd_model import MOST_ACROSS, most_columns, tiles_across
 from tvmconv.suites import load_suite
 from tvmconv.targets import resolve_target
 from tvmconv.testing import check_result, random_configs, random_operands
@@ -97,8 +101,11 @@ def test_definition(name: str, outputs: int) -> None:
     """The TE definition is right without a schedule."""
     workload = WORKLOADS[name]
     operands = random_operands(workload)
-    rows = -(-workload.output_size[0] // outputs)
-    for tile in (WinogradTile(outputs, 1, 1, 1, 4, 4), WinogradTile(outputs, rows, workload.batch, 3, 8, 16)):
+    rows, columns = (-(-size // outputs) for size in workload.output_size)
+    for tile in (
+        WinogradTile(outputs, 1, 1, columns, 1, 4, 4),
+        WinogradTile(outputs, rows, workload.batch, columns, 3, 8, 16),
+    ):
         func = te.create_prim_func(compute.winograd(workload, tile))
         tensors = [tvm.runtime.tensor(array) for array in operands.values()]
         build(tvm.IRModule({"main": func}), CPU)["main"](*tensors)
@@ -223,14 +230,61 @@ def test_accuracy() -> None:
     assert expected < error <= 3 * expected
 
 
-def test_a_batch_that_is_known_only_when_it_runs() -> None:
-    workload = WORKLOADS["blocks"]
-    problem = Problem(workload).with_any_batch()
-    func = lower(problem, select(problem, CPU, algorithm="winograd"), CPU, "kernel")
+OPEN = {
+    "batch": ("blocks", ("batch",), None),
+    "planes": ("ragged", OPEN_SIZES, None),
+    "planes-in-blocks": ("blocks", OPEN_SIZES, winograd.Config(4, 2, 1, 6, 2, 16, shared=False, parallel=True)),
+    "shared": ("threads", OPEN_SIZES, winograd.Config(2, 3, 1, 4, 1, 16, shared=True, parallel=True)),
+    "height": ("uneven-padding", ("height",), None),
+    "width-of-images": ("blocks", ("width",), winograd.Config(4, 4, 2, 12, 1, 16, shared=False, parallel=False)),
+}
+"""Problems with open sizes: the name of the workload, the sizes, and the configuration if not the default."""
+
+
+@pytest.mark.parametrize("name", OPEN)
+def test_sizes_that_are_known_only_when_it_runs(name: str) -> None:
+    """Sizes are the least there is, those that end inside a tile or a step of tiles, and wide ones."""
+    known, open_sizes, config = OPEN[name]
+    problem = Problem(WORKLOADS[known], open_sizes=open_sizes)
+    func = lower(problem, select(problem, CPU, config, "winograd"), CPU, "kernel")
     kernel = build(tvm.IRModule({"kernel": func}), CPU)["kernel"]
-    for batch in (1, 3):
-        known = msgspec.structs.replace(workload, batch=batch)
-        operands = random_operands(known)
+    for sizes in ((1, 1, 1), (3, 9, 8), (1, 5, 27), (2, 18, 50)):
+        given = {size: value for size, value in zip(OPEN_SIZES, sizes, strict=True) if size in open_sizes}
+        workload = msgspec.structs.replace(problem.workload, **given)
+        operands = random_operands(workload)
         tensors = [tvm.runtime.tensor(array) for array in operands.values()]
         kernel(*tensors)
-        check_result(known, operands, tensors[-1].numpy())
+        check_result(workload, operands, tensors[-1].numpy())
+
+
+def test_open_sizes_of_bands() -> None:
+    """A band has whole steps of a row of open width, and rows of one image where batch or height are open."""
+    workload = WORKLOADS["blocks"]
+    for open_sizes, config, violated in (
+        (("batch",), winograd.Config(4, 4, 2, 12, 1, 16, shared=False, parallel=False), ["whole_images"]),
+        (("height",), winograd.Config(4, 4, 2, 12, 1, 16, shared=False, parallel=False), ["whole_images"]),
+        (("width",), winograd.Config(4, 4, 2, 12, 1, 16, shared=False, parallel=False), []),
+        (("width",), winograd.Config(4, 1, 1, 9, 1, 16, shared=False, parallel=False), ["waste"]),
+    ):
+        problem = Problem(workload, open_sizes=open_sizes)
+        assert winograd.space(problem, AVX512).violated(config) == violated
+    assert tiles_across(Problem(workload, open_sizes=("width",)), winograd.LEAST) == 1
+
+
+def test_wide_rows_that_a_kernel_does_not_count(tmp_path: Path) -> None:
+    """A band of one row of tiles has 36 points of 64 channels of four bytes for each four columns."""
+    problem = Problem(layer(64, (8, 8), 64, 16), open_sizes=("width",))
+    config = winograd.Config(4, 1, 1, 4, 1, 16, shared=False, parallel=False)
+    most = (2**31 - 1) // (36 * 64 * 4) * 4
+    assert most_columns(problem.workload, config) == most
+    kernel = build_function(lower(problem, select(problem, CPU, config, "winograd"), CPU, "kernel"), CPU)
+    x = tvm_ffi.from_dlpack(huge(tmp_path, (1, 4, 8, most + 4, 16)))
+    with pytest.raises(ValueError, match=f"width: too large, an output has over {most} columns"):
+        kernel.executable["kernel"](x, tvm.runtime.empty(problem.workload.w_shape), x)
+
+
+def test_open_planes_save_multiplications() -> None:
+    problem = Problem(layer(64, (112, 112), 64, 16), open_sizes=OPEN_SIZES)
+    chosen = select(problem, AVX512)
+    assert (chosen.name, chosen.reason) == ("cpu/winograd", "default configuration")
+    assert tiles_across(problem, chosen.config) <= MOST_ACROSS

@@ -5,6 +5,15 @@ from __future__ import annotations
 MIN_BLOCKS = "tvmconv.min_blocks"
 """The annotation of a loop of CUDA threads: so many blocks are to share a multiprocessor and its registers."""
 
+MOST_COLUMNS = "tvmconv.most_columns"
+"""The attribute of a function for outputs of any width: the most columns for which it counts bytes in 32 bits."""
+
+TO_THE_END = "tvmconv.to_the_end"
+"""The annotation of the loop over a row's tiles, with a tile's columns: the last one ends where the row does.
+
+In a row of open width of at least one tile, that is: columns that two tiles have are computed twice, alike.
+"""
+
 UNROLLED = "tvmconv.unrolled"
 """The annotation of an unrolled loop of a sparse convolution; its value says what the loop runs over.
 

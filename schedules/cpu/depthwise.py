@@ -20,6 +20,7 @@ from tvm import te
 from tvm.s_tir import Schedule
 
 from tvmconv import compute
+from tvmconv.annotations import TO_THE_END
 from tvmconv.dtypes import DTYPES, NARROW, QUANTIZED
 from tvmconv.problem import Problem
 from tvmconv.targets.devices import cpu_of
@@ -267,7 +268,7 @@ def schedule(problem: Problem, config: Config, target: tvm.target.Target) -> Sch
     kb, ki = (k, *channel) if block > 1 else sch.split(k, [None, config.channels])
     yb, yo, yi = sch.split(y, [None, config.tiles, config.rows])
     xo, xi = sch.split(x, [None, config.block_x])
-    sch.reorder(n, kb, yb, yo, xo, yi, xi, ki)
+    sch.reorder(n, kb, yb, yo, xo, *((yi, xi, ki) if config.over_channels else (ki, yi, xi)))
     planes, turns = workload.out_channels // config.channels, ceil_div(TURNS, problem.workload.batch)
     if not config.parallel:
         task = sch.fuse(n, kb, yb)
@@ -283,6 +284,8 @@ def schedule(problem: Problem, config: Config, target: tvm.target.Target) -> Sch
     sch.compute_at(accumulate, xo, preserve_unit_loops=True)
     if isinstance(workload.width, int):
         sch.annotate(xo, "pragma_loop_partition_hint", True)  # only the last tile of a row tests where the row ends
+    elif config.block_x > 1:
+        sch.annotate(xo, TO_THE_END, config.block_x)
 
     # Step 3. Stage the padded band, so that a vector of columns, or of channels, is contiguous for every tap
     sch.compute_at(pad, task, preserve_unit_loops=True)
@@ -305,8 +308,10 @@ def schedule(problem: Problem, config: Config, target: tvm.target.Target) -> Sch
             zeros = sch.decompose_padding(pad, band)
             columns, phase = sch.split(sch.get_loops(zeros)[-1], [None, sw])
             sch.reorder(phase, columns)
-        _, phase = sch.split(sch.get_loops(pad)[-1], [None, sw])
+        column, phase = sch.split(sch.get_loops(pad)[-1], [None, sw])
         sch.unroll(phase)
+        if not isinstance(workload.width, int):
+            sch.annotate(column, "pragma_loop_partition_hint", True)  # only the end of a row is tested
         sch.transform_layout(pad, ("write", 0), lambda n, c, h, w: (n, c, h, w % sw, w // sw))
 
     # Step 4. Taps outside, the tile inside
@@ -319,8 +324,11 @@ def schedule(problem: Problem, config: Config, target: tvm.target.Target) -> Sch
     sch.decompose_reduction(accumulate, s)
 
     # Step 5. Store
-    *_, yi, xi, ki = sch.get_loops(output)
-    xi, vector = (xi, ki) if config.over_channels else sch.split(xi, [None, lanes])
+    if config.over_channels:
+        *_, yi, xi, vector = sch.get_loops(output)
+    else:
+        *_, yi, xi = sch.get_loops(output)
+        xi, vector = sch.split(xi, [None, lanes])
     for loop in (yi, xi):
         sch.unroll(loop)
     sch.vectorize(vector)

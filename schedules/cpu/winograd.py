@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from statistics import fmean
 
 import tvm
 from tvm import te
@@ -15,6 +16,7 @@ from tvm.s_tir import Schedule
 from tvm.s_tir.schedule import LoopRV, SBlockRV
 
 from tvmconv import compute
+from tvmconv.annotations import MOST_COLUMNS
 from tvmconv.compute import WinogradTile
 from tvmconv.dtypes import NARROW
 from tvmconv.problem import Problem
@@ -31,9 +33,12 @@ from .winograd_model import (
     band_bytes,
     bands_of,
     candidates,
+    computed,
     cost,
+    most_columns,
     outputs_computed,
     tasks_of,
+    tiles_across,
     tiles_of,
     tiles_of_band,
     weight_bytes,
@@ -60,11 +65,11 @@ VERSION = 1
 
 LAYOUTS = Layouts(x=("NCHW", "NCHWc"), output=("NCHW", "NCHWc"), dtypes=("float32", "bfloat16"))
 
-OPEN_SIZES: tuple[str, ...] = ("batch",)
+OPEN_SIZES: tuple[str, ...] = ("batch", "height", "width")
 
 LEAST = Config(2, 1, 1, 1, 1, 2, shared=False, parallel=False)
 
-MOST_BAND_BYTES = 2 * 1024 * 1024
+MOST_SET_BYTES = 2 * 1024 * 1024
 """The most bytes of a band's input and sums, unless it is of one row: several times what a second cache holds."""
 
 FEW_CHANNELS = 8
@@ -113,7 +118,7 @@ def space(problem: Problem, target: tvm.target.Target) -> Space[Config]:
         "parallel": (True, False),
     }
     default = default_config(problem, target)
-    return Space(default, LEAST, knobs, constraints(workload, target), heuristics(workload, target))
+    return Space(default, LEAST, knobs, constraints(problem, target), heuristics(problem, target))
 
 
 def lanes_of(workload: ConvWorkload, target: tvm.target.Target) -> int:
@@ -122,8 +127,9 @@ def lanes_of(workload: ConvWorkload, target: tvm.target.Target) -> int:
     return block if block > 1 else native_lanes(target)
 
 
-def constraints(workload: ConvWorkload, target: tvm.target.Target) -> dict[str, Callable[[Config], bool]]:
+def constraints(problem: Problem, target: tvm.target.Target) -> dict[str, Callable[[Config], bool]]:
     """Return the tests that a configuration must pass, by name."""
+    workload = problem.workload
 
     def known_tiles(config: Config) -> bool:
         return config.outputs in INPUT_CYCLES
@@ -139,52 +145,56 @@ def constraints(workload: ConvWorkload, target: tvm.target.Target) -> dict[str, 
         return 1 < config.vector <= MOST_CHANNELS and vectors * config.tiles <= vector_registers(target)
 
     def whole_images(config: Config) -> bool:
+        if config.images == 1:
+            return True
+        is_known = {"batch", "height"}.isdisjoint(problem.open_sizes)
         rows = tiles_of(workload, config.outputs)[0]
-        return workload.batch % config.images == 0 and (config.images == 1 or config.rows == rows)
+        return is_known and workload.batch % config.images == 0 and config.rows == rows
 
     def waste(config: Config) -> bool:
-        rows, _ = tiles_of(workload, config.outputs)
-        return wasted(rows, config.rows) <= 2 and config.block <= max(64, 2 * workload.out_channels)
+        tiles = tiles_of(workload, config.outputs)
+        whole = map(wasted, tiles, (config.rows, tiles_across(problem, config)))
+        return max(whole) <= 2 and config.block <= max(64, 2 * workload.out_channels)
 
     def room(config: Config) -> bool:
-        return config.rows == config.images == 1 or working_set(workload, config) <= MOST_BAND_BYTES
+        return config.rows == config.images == 1 or working_set(workload, config) <= MOST_SET_BYTES
 
     return named(known_tiles, exact, stored_blocks, registers, whole_images, waste, room)
 
 
-def heuristics(workload: ConvWorkload, target: tvm.target.Target) -> dict[str, Callable[[Config], bool]]:
+def heuristics(problem: Problem, target: tvm.target.Target) -> dict[str, Callable[[Config], bool]]:
     """Return tests that select legal configurations worth building, by name."""
-    shapes = {(each.outputs, each.rows, each.images, each.tiles, each.vectors) for each in _promising(workload, target)}
+    shapes = {(each.outputs, each.rows, each.images, each.tiles, each.vectors) for each in _promising(problem, target)}
 
     def promising_tile(config: Config) -> bool:
         return (config.outputs, config.rows, config.images, config.tiles, config.vectors) in shapes
 
     def threads_for_work(config: Config) -> bool:
-        return config.parallel == (workload.flops >= PARALLEL_FLOPS) and (config.parallel or not config.shared)
+        return config.parallel == (problem.workload.flops >= PARALLEL_FLOPS) and (config.parallel or not config.shared)
 
     return named(promising_tile, threads_for_work)
 
 
-def _promising(workload: ConvWorkload, target: tvm.target.Target) -> list[Config]:
+def _promising(problem: Problem, target: tvm.target.Target) -> list[Config]:
     """Return the configurations that the model takes for at most a third slower than the best, which comes first."""
-    legal = constraints(workload, target).values()
-    lanes = lanes_of(workload, target)
-    found = [each for each in candidates(workload, target, lanes) if all(holds(each) for holds in legal)]
-    costs = {each: cost(workload, each, target) for each in found}
+    legal = constraints(problem, target).values()
+    lanes = lanes_of(problem.workload, target)
+    found = [each for each in candidates(problem, target, lanes) if all(holds(each) for holds in legal)]
+    costs = {each: estimate(problem, each, target) for each in found}
     return sorted((each for each in found if costs[each] <= 4 / 3 * min(costs.values())), key=costs.__getitem__)
 
 
 def default_config(problem: Problem, target: tvm.target.Target) -> Config:
     """Return a legal configuration that is reasonable for any workload."""
     workload = problem.workload
-    best, *_ = _promising(workload, target)
+    best, *_ = _promising(problem, target)
     parallel = workload.flops >= PARALLEL_FLOPS
     return replace(best, parallel=parallel, shared=parallel and bands_of(workload, best) < TURNS // 4)
 
 
 def estimate(problem: Problem, config: Config, target: tvm.target.Target) -> float:
-    """Return the cycles that a core should take for an image."""
-    return cost(problem.workload, config, target)
+    """Return the cycles that a core should take for an image, in the mean of planes of any size where they are open."""
+    return fmean(cost(workload, config, target) for workload in computed(problem, config))
 
 
 def schedule(problem: Problem, config: Config, target: tvm.target.Target) -> Schedule:
@@ -192,8 +202,12 @@ def schedule(problem: Problem, config: Config, target: tvm.target.Target) -> Sch
     # Step 1. A task is a band of tiles; its output channels are computed block by block
     workload = compute.with_open_sizes(problem)
     step, lanes, block = config.outputs, config.vector, config.block
-    tile = WinogradTile(step, config.rows, config.images, config.tiles, lanes, block)
-    sch = Schedule(te.create_prim_func(compute.winograd(workload, tile)))
+    across = tiles_across(problem, config)
+    tile = WinogradTile(step, config.rows, config.images, across, config.tiles, lanes, block)
+    func = te.create_prim_func(compute.winograd(workload, tile))
+    if "width" in problem.open_sizes:
+        func = func.with_attr(MOST_COLUMNS, most_columns(workload, config))
+    sch = Schedule(func)
     names = "blocks", "tiles", "packed", "winograd", "sums", "output"
     blocks, tiles, packed, accumulate, sums, output = (sch.get_sblock(name) for name in names)
     sch.compute_inline(sch.get_sblock("pad"))
@@ -203,8 +217,7 @@ def schedule(problem: Problem, config: Config, target: tvm.target.Target) -> Sch
     n, image = sch.split(n, [None, config.images])
     kb, ki = sch.split(k, [None, config.vectors if in_blocks else block])
     band, row, yi = sch.split(h, [None, config.rows, step])
-    columns = tiles_of(workload, step)[1]
-    at_once = 1 if in_blocks else max(divisors(columns, max(1, COPIED_COLUMNS // step)))
+    at_once = 1 if in_blocks else max(divisors(across, max(1, COPIED_COLUMNS // step)))
     column, xi = sch.split(w, [None, at_once * step])
     inner = [ki, image, row, column, yi, xi] if in_blocks else [image, row, column, yi, ki, xi]
     sch.reorder(n, band, kb, *inner)
@@ -249,7 +262,8 @@ def schedule(problem: Problem, config: Config, target: tvm.target.Target) -> Sch
     if in_blocks:
         sch.unroll(middle)
     sch.vectorize(innermost)
-    sch.annotate(column, "pragma_loop_partition_hint", True)  # only the last tiles of a row test where it ends
+    if isinstance(workload.width, int):
+        sch.annotate(column, "pragma_loop_partition_hint", True)  # only the last tiles of a row test where it ends
     return sch
 
 

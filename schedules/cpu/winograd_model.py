@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import prod
+from math import gcd, prod
 
+import msgspec
 import tvm
 
 from tvmconv.compute.winograd_matrices import TAPS
+from tvmconv.problem import Problem
 from tvmconv.targets.devices import cpu_of
 from tvmconv.workload import ConvWorkload, channel_block
 
-from ..space import ceil_div, ceil_to, divisors
+from ..open_sizes import samples
+from ..space import ceil_div, ceil_to, divisors, tile_sizes
 from .tile_cost import FINISH_CYCLES, STORE_CYCLES, WEIGHT_CYCLES
 
 INPUT_CYCLES = {2: 45, 4: 130}
@@ -32,6 +35,12 @@ KEPT_SHARE = 0.125
 
 MOST_VECTORS = 2
 """The most vectors of output channels that are worth a trial: with more of them some layers take twice as long."""
+
+MOST_BAND_BYTES = 2**31 - 1
+"""The most bytes of a band: TVM counts those of a task's arrays in 32 bits."""
+
+MOST_ACROSS = 8
+"""The most tiles of a row of open width that are computed as a whole; with more, small planes would waste much."""
 
 
 @dataclass(frozen=True)
@@ -77,6 +86,28 @@ def tiles_of_band(workload: ConvWorkload, config: Config) -> int:
     return config.images * config.rows * tiles_of(workload, config.outputs)[1]
 
 
+def tiles_across(problem: Problem, config: Config) -> int:
+    """Return the tiles of a row that lie side by side in a band: all of them, or of an open width those of a step.
+
+    Bands of an open width are whole numbers of them, and of the tiles that are summed together.
+    """
+    if "width" in problem.open_sizes:
+        return config.tiles // gcd(config.tiles, config.images * config.rows)
+    return tiles_of(problem.workload, config.outputs)[1]
+
+
+def computed(problem: Problem, config: Config) -> list[ConvWorkload]:
+    """Return the workloads by which a configuration is chosen, with the columns that it computes of an open width.
+
+    Whole steps compute half a step more than there is, in the mean of all widths.
+    """
+    workloads = samples(problem)
+    if "width" not in problem.open_sizes:
+        return workloads
+    surplus = (tiles_across(problem, config) - 1) * config.outputs // 2
+    return [msgspec.structs.replace(each, width=each.width + surplus) for each in workloads]
+
+
 def bands_of(workload: ConvWorkload, config: Config) -> int:
     """Return the number of bands of all images."""
     return workload.batch // config.images * ceil_div(tiles_of(workload, config.outputs)[0], config.rows)
@@ -86,6 +117,13 @@ def band_bytes(workload: ConvWorkload, config: Config) -> int:
     """Return the bytes of the transformed input of a band."""
     depth = ceil_to(workload.in_channels, config.vector)
     return workload.sum_bytes * config.points * depth * tiles_of_band(workload, config)
+
+
+def most_columns(workload: ConvWorkload, config: Config) -> int:
+    """Return the most columns of an output whose bands have an input, and sums, of no more than `MOST_BAND_BYTES`."""
+    channels = max(ceil_to(workload.in_channels, config.vector), config.block)
+    column = workload.sum_bytes * config.points * channels * config.images * config.rows  # of tiles
+    return MOST_BAND_BYTES // column * config.outputs
 
 
 def weight_bytes(workload: ConvWorkload, config: Config) -> int:
@@ -124,21 +162,26 @@ def cost(workload: ConvWorkload, config: Config, target: tvm.target.Target) -> f
     return (bands_of(workload, config) * (product + inputs + outputs + finish + copy) + cold) / workload.batch
 
 
-def candidates(workload: ConvWorkload, target: tvm.target.Target, lanes: int) -> list[Config]:
+def candidates(problem: Problem, target: tvm.target.Target, lanes: int) -> list[Config]:
     """Return the configurations whose cost is worth a comparison: all that fill registers, in bands of few sizes."""
-    cpu = cpu_of(target)
+    workload, cpu = problem.workload, cpu_of(target)
     wide = ceil_div(lanes, cpu.lanes)  # registers of a vector
     found = []
     for outputs in INPUT_CYCLES:
         rows, columns = tiles_of(workload, outputs)
-        bands = [(1, height) for height in divisors(rows, rows)]
+        bands = [(1, height) for height in (tile_sizes(rows) if problem.has_open_planes else divisors(rows, rows))]
         bands += [(images, rows) for images in divisors(workload.batch, workload.batch) if images > 1]
         for images, height in bands:
-            count = images * height * columns
             for vectors in range(1, min(MOST_VECTORS, ceil_div(workload.out_channels, lanes)) + 1):
                 most = max(1, (cpu.registers - 2) // (wide * vectors) - 1)
-                tiles = ceil_div(count, ceil_div(count, most))  # as few as serve for as many products
-                found.append(Config(outputs, height, images, tiles, vectors, lanes, shared=False, parallel=False))
+                if "width" in problem.open_sizes:
+                    steps = {divisors(images * height * across, most)[-1] for across in range(1, MOST_ACROSS + 1)}
+                else:
+                    count = images * height * columns
+                    steps = {ceil_div(count, ceil_div(count, most))}  # as few as serve for as many products
+                for tiles in sorted(steps):
+                    config = Config(outputs, height, images, tiles, vectors, lanes, shared=False, parallel=False)
+                    found.append(config)
     return found
 
 

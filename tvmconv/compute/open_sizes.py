@@ -41,13 +41,18 @@ def with_open_sizes(problem: Problem) -> ConvWorkload:
     return with_sizes(problem.workload, {name: VARIABLES[name] for name in problem.open_sizes})
 
 
-def in_tiles(size: int | tirx.PrimExpr, step: int) -> int | tirx.PrimExpr:
-    """Return a size rounded up to whole tiles of so many elements.
+def whole_tiles(size: int | tirx.PrimExpr, step: int) -> int | tirx.PrimExpr:
+    """Return the number of tiles of so many elements that a size takes, the last one maybe beyond its end.
 
-    For one that is known only when the kernel runs it is the step times a new variable, the number of tiles. TVM cannot
-    reason about the rounding: lowering puts it in when the computation is scheduled.
+    For a size that is known only when the kernel runs it is a new variable. TVM cannot reason about the rounding:
+    lowering puts it in when the computation is scheduled.
     """
-    return -(-size // step) * step if isinstance(size, int) else tirx.Var("tiles", "int32") * step
+    return -(-size // step) if isinstance(size, int) else tirx.Var("tiles", "int32")
+
+
+def in_tiles(size: int | tirx.PrimExpr, step: int) -> int | tirx.PrimExpr:
+    """Return a size rounded up to whole tiles of so many elements."""
+    return whole_tiles(size, step) * step
 
 
 def with_sizes(workload: ConvWorkload, sizes: Mapping[str, tirx.PrimExpr]) -> ConvWorkload:

@@ -15,6 +15,7 @@ from tvm import te, tirx
 
 from ..workload import ConvWorkload
 from .epilogue import epilogue, epilogue_operands
+from .open_sizes import is_whole, whole_tiles
 from .padding import padded_input
 from .winograd_matrices import TAPS, Matrix, transforms
 
@@ -28,8 +29,11 @@ class WinogradTile(NamedTuple):
     """The rows of tiles of a band, which is transformed as a whole."""
     images: int
     """The images that a band has those rows of; they divide the batch."""
+    across: int
+    """The tiles of a row that lie side by side in a band, before those of its next row."""
     together: int
-    """The tiles of a band that are summed together."""
+    """The tiles of a band that are summed together; where the width is open they divide those side by side, of all its
+    rows."""
     lanes: int
     """The input channels that lie side by side."""
     block: int
@@ -56,10 +60,11 @@ def winograd(workload: ConvWorkload, tile: WinogradTile) -> list[te.Tensor]:
     matrices, points = transforms(step), step + TAPS - 1
     channels, (height, width) = workload.in_channels, workload.output_size
     depth = -(-channels // lanes) * lanes
-    bands, columns = -(-height // (step * tile.rows)), -(-width // step)
-    count = tile.images * tile.rows * columns  # tiles of a band
-    rounded = -(-count // tile.together) * tile.together
-    padded, _ = padded_input(x, workload, (bands * tile.rows * step, columns * step))
+    lines, across = tile.images * tile.rows, tile.across
+    bands, panels = whole_tiles(height, step * tile.rows), whole_tiles(width, step * across)
+    count = lines * across * panels  # the tiles of a band
+    rounded = count if is_whole(count, tile.together) else -(-count // tile.together) * tile.together
+    padded, _ = padded_input(x, workload, (bands * (tile.rows * step), panels * (across * step)))
 
     def block_of_channels(n: tirx.Var, c: tirx.Var, h: tirx.Var, v: tirx.Var, i: tirx.Var) -> tirx.PrimExpr:
         channel = _within(c * lanes + i, channels, lanes)
@@ -71,10 +76,11 @@ def winograd(workload: ConvWorkload, tile: WinogradTile) -> list[te.Tensor]:
     def input_tile(
         n: tirx.Var, b: tirx.Var, p: tirx.Var, q: tirx.Var, c: tirx.Var, t: tirx.Var, i: tirx.Var
     ) -> tirx.PrimExpr:
-        t = t if rounded == count else tirx.min(t, count - 1)
-        image = n if tile.images == 1 else n * tile.images + t // (tile.rows * columns)
-        row = t // columns if tile.images == 1 else t // columns % tile.rows
-        h, v = (b * tile.rows + row) * step, t % columns * step
+        t = t if rounded is count else tirx.min(t, count - 1)
+        panel, place = t // (lines * across), t % (lines * across)
+        line, column = place // across, panel * across + place % across
+        image, row = (n, line) if tile.images == 1 else (n * tile.images + line // tile.rows, line % tile.rows)
+        h, v = (b * tile.rows + row) * step, column * step
         return transformed(matrices.input, p, q, lambda r, s: blocks[image, c, h + r, v + s, i])
 
     shape = (workload.batch // tile.images, bands, points, points, depth // lanes, rounded, lanes)
@@ -100,7 +106,8 @@ def winograd(workload: ConvWorkload, tile: WinogradTile) -> list[te.Tensor]:
 
     def output_tile(n: tirx.Var, k: tirx.Var, h: tirx.Var, v: tirx.Var) -> tirx.PrimExpr:
         row, column = h // step, v // step
-        t = (n % tile.images * tile.rows + row % tile.rows) * columns + column
+        line = n % tile.images * tile.rows + row % tile.rows
+        t = (column // across * lines + line) * across + column % across
         image, band = n // tile.images, row // tile.rows
 
         def element(p: int, q: int) -> tirx.PrimExpr:
@@ -108,7 +115,7 @@ def winograd(workload: ConvWorkload, tile: WinogradTile) -> list[te.Tensor]:
 
         return transformed(matrices.output, h % step, v % step, element)
 
-    planes = (workload.batch, out_blocks * block, bands * tile.rows * step, columns * step)
+    planes = (workload.batch, out_blocks * block, bands * (tile.rows * step), panels * (across * step))
     outputs = te.compute(planes, output_tile, name="sums")
     return [x, w, *operands.values(), epilogue(outputs, workload, operands)]
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from functools import partial
 
 import tvm
 import tvm_ffi
@@ -11,6 +12,7 @@ from tvm.ir.expr import TensorLoad
 from tvm.s_tir.stmt import SBlock, SBlockRealize
 from tvm.tirx.analysis import undefined_vars
 
+from ..annotations import MOST_COLUMNS, TO_THE_END
 from ..compute import with_open_sizes
 from ..compute.open_sizes import COLUMNS, ROWS, VARIABLES
 from ..problem import Problem
@@ -32,11 +34,13 @@ def within_output(func: tirx.PrimFunc, problem: Problem) -> tirx.PrimFunc:
     """
     workload, rounded = with_open_sizes(problem), func.params[-1]
     shape, dtype = workload.operands["output"]
-    counts = _tile_counts(rounded.ty.shape, shape)
+    most_columns = int(func.attrs.get(MOST_COLUMNS, MOST_TILES))
+    counts = _tile_counts(rounded.ty.shape, shape, {workload.output_layout.spatial[1]: most_columns})
     if not counts:
         return func
     exact = tirx.decl_buffer(shape, dtype, rounded.name)
     ends = {axis: shape[axis] for axis in workload.output_layout.spatial}
+    func = func.with_body(tvm_ffi.structural_map(func.body, (tirx.For, partial(_to_the_end, workload.output_size[1]))))
     stores = _stores(func, rounded)
 
     def cut(loop: tirx.For) -> tirx.Stmt:
@@ -48,6 +52,27 @@ def within_output(func: tirx.PrimFunc, problem: Problem) -> tirx.PrimFunc:
     body = tvm_ffi.structural_map(func.body, (tirx.For, cut))
     body = substitute(body, {**counts, rounded: exact})
     return tirx.PrimFunc([*func.params[:-1], exact], body, func.ret_type, attrs=func.attrs)
+
+
+def _to_the_end(columns: tirx.PrimExpr, loop: tirx.For) -> tirx.For:
+    """Return a loop that is annotated by `TO_THE_END` with tiles that begin where they are inside the row, if any do.
+
+    Before: `for t in range(tiles): ... output[t * 8 + i]`.
+    After: `for t in range(tiles): ... output[max(min(t * 8, width - 8), 0) + i]`.
+    """
+    annotations = dict(loop.annotations)
+    if (step := annotations.pop(TO_THE_END, None)) is None:
+        return loop
+    step, begin = int(step), tirx.Var("begin", "int32")
+
+    def replaced(product: tirx.Mul) -> tirx.PrimExpr:
+        is_begin = loop.loop_var.same_as(product.a) and isinstance(product.b, tirx.IntImm) and product.b.value == step
+        return begin if is_begin else product
+
+    body = tvm_ffi.structural_map(loop.body, (tirx.Mul, replaced))
+    assert loop.loop_var not in undefined_vars(body), "a tile is read or written by its number alone"
+    body = substitute(body, {begin: tirx.max(tirx.min(loop.loop_var * step, columns - step), 0)})
+    return tirx.For(loop.loop_var, loop.min, loop.extent, loop.kind, body, loop.thread_binding, annotations)
 
 
 def _stores(func: tirx.PrimFunc, output: tvm.ir.Var) -> list[tirx.For]:
@@ -137,13 +162,18 @@ def _within(value: tirx.PrimExpr, ends: dict[int, tirx.PrimExpr], inputs: Sequen
     return tvm_ffi.structural_map(value, (TensorLoad, nearest))
 
 
-def _tile_counts(rounded: Sequence[tirx.PrimExpr], exact: Sequence[tirx.PrimExpr]) -> dict[tvm.ir.Var, tirx.PrimExpr]:
-    """Return the value of each variable in a shape in whole tiles that stands for a number of tiles."""
+def _tile_counts(
+    rounded: Sequence[tirx.PrimExpr], exact: Sequence[tirx.PrimExpr], most: Mapping[int, int]
+) -> dict[tvm.ir.Var, tirx.PrimExpr]:
+    """Return the value of each variable in a shape in whole tiles that stands for a number of tiles.
+
+    Axes that have a size there have no more than `most`, others at most `MOST_TILES`.
+    """
     counts = {}
-    for whole, size in zip(rounded, exact, strict=True):
+    for axis, (whole, size) in enumerate(zip(rounded, exact, strict=True)):
         for var in set(undefined_vars(whole)) - {*VARIABLES.values(), ROWS, COLUMNS}:
             step = evaluated(whole, {var: 1})
             count = tirx.truncdiv(size + (step - 1), tirx.const(step, "int32"))
             # Bounds that TVM sees: it would make much code for a number of tiles below zero.
-            counts[var] = tirx.min(tirx.max(count, 1), -(-MOST_TILES // step))
+            counts[var] = tirx.min(tirx.max(count, 1), -(-most.get(axis, MOST_TILES) // step))
     return counts

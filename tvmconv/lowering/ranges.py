@@ -14,7 +14,8 @@ from tvm.s_tir.stmt import SBlock, SBlockRealize
 from tvm.sym import Analyzer
 from tvm.tirx.analysis import undefined_vars
 
-from ..compute.open_sizes import VARIABLES
+from ..annotations import MOST_COLUMNS
+from ..compute.open_sizes import COLUMNS, VARIABLES
 from ..substitution import factors, substitute
 from ..targets import backend_of
 from ..workspace import SYMBOLS, Spec, Workspace
@@ -101,27 +102,37 @@ def _least_of(size: Any, opened: Sequence[tvm.ir.Var], most: int) -> Any:
 def limited(func: tirx.PrimFunc, workspace: Workspace, target: tvm.target.Target) -> tirx.PrimFunc:
     """Return a function, with its workspace, that refuses open sizes with too large a grid for a GPU.
 
-    So it does those whose arrays TVM could not count in 32 bits. Of a CPU's functions it is the same one: callers limit
-    elements, and bytes are counted in 64 bits there.
+    So it does those whose arrays TVM could not count in 32 bits. Callers limit elements, so that on a CPU, where TVM
+    counts bytes of operands in 64 bits, these are arrays of a row of outputs alone, which `MOST_COLUMNS` tells.
     Before: `def kernel(x, w, output): A`. After: `def kernel(x, w, output): assert batch * 3136 <= 2**31 - 1; A`.
     """
-    if not backend_of(target).on_gpu:
+    checks = _checks_on_gpu(func, workspace) if backend_of(target).on_gpu else _checks_on_cpu(func)
+    if not checks:
         return func
+    root = func.body.block
+    body = SBlock([], [], [], root.name_hint, tirx.stmt_seq(*checks, root.body), alloc_buffers=root.alloc_buffers)
+    return func.with_body(SBlockRealize([], True, body))
+
+
+def _checks_on_gpu(func: tirx.PrimFunc, workspace: Workspace) -> list[tirx.AssertStmt]:
     operands = func.params[: len(func.params) - len(workspace.parameters)]
     arrays = [(operand.ty.shape, operand.ty.dtype) for operand in operands]
     fits = [_fits(*array) for array in (*arrays, *workspace.with_sizes(SYMBOLS))]
     names = [name for name, var in VARIABLES.items() if any(var in undefined_vars(fit) for fit in fits)]
     if not names:
-        return func
+        return []
     checks = [
         _check(tirx.all(*fits), f"{', '.join(names)}: too large, an array of this call has over {MOST_BYTES} bytes")
     ]
     if grids := _open_grids(func):
         fits = [extent <= MOST_BLOCKS for extent in grids]
         checks.append(_check(tirx.all(*fits), f"height or width: too large, a grid has over {MOST_BLOCKS} tiles"))
-    root = func.body.block
-    body = SBlock([], [], [], root.name_hint, tirx.stmt_seq(*checks, root.body), alloc_buffers=root.alloc_buffers)
-    return func.with_body(SBlockRealize([], True, body))
+    return checks
+
+
+def _checks_on_cpu(func: tirx.PrimFunc) -> list[tirx.AssertStmt]:
+    most = func.attrs.get(MOST_COLUMNS)
+    return [] if most is None else [_check(most >= COLUMNS, f"width: too large, an output has over {most} columns")]
 
 
 def _check(test: tirx.PrimExpr, wrong: str) -> tirx.AssertStmt:
