@@ -8,7 +8,7 @@ COMPILER := $(if $(shell command -v g++ || command -v clang++),,ziglang)
 # Every kernel of the cases is tried under each; operands lie in memory of their own, where accesses past them show.
 SANITIZERS := memcheck racecheck initcheck synccheck
 
-# Processes as tests/conftest.py says, each with a row of files: what the tests of a file share is then made once.
+# A process a core, each with a row of files: what the tests of a file share is then made once.
 SIDE_BY_SIDE := -n auto --dist worksteal
 
 # Each process that the tests start would compile the package anew where the user keeps no bytecode.

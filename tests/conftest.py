@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 import pytest
 
 import tvmconv
-from tvmconv.threads import usable_cpus
 
 if TYPE_CHECKING:
     from tvmconv.autotvm.builder import LocalBuilder
@@ -22,12 +21,6 @@ if workers := int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "0")):
         import torch
 
         torch.set_num_threads(max(1, torch.get_num_threads() // workers))
-
-
-@pytest.hookimpl(optionalhook=True)
-def pytest_xdist_auto_num_workers() -> int:
-    """Return a process more than there are CPUs: tests wait for programs that they start, and for limits of time."""
-    return usable_cpus() + 1
 
 
 @pytest.fixture(autouse=True)
