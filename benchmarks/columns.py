@@ -76,6 +76,11 @@ def over_sizes(title: str, peer: str, summary: Callable[[Sequence[float]], float
     return Column(title, value)
 
 
+def memory_over_sizes(title: str, when: str) -> Column:
+    """Return a column for networks at several sizes: the most megabytes taken since the network was loaded."""
+    return Column(title, lambda sizes: max(row["memory"].get(when, 0) for row in sizes.values()) / 1e6, whole)
+
+
 def of_all_sizes(title: str, value: Callable[[Row], float]) -> Column:
     """Return a column for networks at several sizes: the least and the largest of a row's numbers."""
 
