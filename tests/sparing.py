@@ -21,6 +21,12 @@ def sparing(cases: Iterable[Any], chosen: Callable[[int], bool]) -> list[Any]:
     ]
 
 
+def pairs(some: Iterable[Any], others: Iterable[Any]) -> list[tuple[Any, Any, int]]:
+    """Return each of some values with each of others, and a number, the sum of their places, to vary the rest by."""
+    listed = list(others)
+    return [(one, other, i + j) for i, one in enumerate(some) for j, other in enumerate(listed)]
+
+
 def every(step: int, cases: Iterable[Any]) -> list[Any]:
     """Return the cases, of which `make test` tries the first and then one of `step`."""
     return sparing(cases, lambda number: number % step == 0)

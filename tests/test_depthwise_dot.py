@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import tvm
 from spaces import check_space, check_whole_space
-from sparing import every
+from sparing import every, pairs
 
 import tvmconv
 from tvmconv import ConvWorkload
@@ -65,7 +65,7 @@ LAYOUTS = ("NCHW16c", "NCHW16c"), ("NHWC", "NHWC"), ("NHWC", "NCHW16c"), ("NCHW1
 @RUNS
 @pytest.mark.parametrize(
     ("shape", "layouts", "number"),
-    every(3, [(shape, layouts, i + j) for i, shape in enumerate(SHAPES) for j, layouts in enumerate(LAYOUTS)]),
+    every(3, pairs(SHAPES, LAYOUTS)),
     ids=str,
 )
 def test_shapes(shape: str, layouts: tuple[str, str], number: int) -> None:

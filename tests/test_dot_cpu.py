@@ -11,7 +11,7 @@ import pytest
 import tvm
 from integer_cases import EXACT
 from spaces import check_space, check_whole_space
-from sparing import every
+from sparing import every, pairs
 
 import tvmconv
 from tvmconv import ConvWorkload
@@ -151,7 +151,7 @@ LAYOUTS = ("NCHW", "NCHW"), ("NCHW16c", "NCHW16c"), ("NCHW", "NCHW16c"), ("NCHW4
 @pytest.mark.skipif(dot_instruction(HERE, "int8").lanes != 16, reason="blocks of 16 are those of AVX-512")  # type: ignore[union-attr]
 @pytest.mark.parametrize(
     ("shape", "layouts", "number"),
-    every(3, [(shape, layouts, i + j) for i, shape in enumerate(SHAPES) for j, layouts in enumerate(LAYOUTS)]),
+    every(3, pairs(SHAPES, LAYOUTS)),
     ids=str,
 )
 def test_layouts(shape: str, layouts: tuple[str, str], number: int) -> None:

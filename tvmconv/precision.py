@@ -6,6 +6,7 @@ half precision, which they convert their tensors to.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from .errors import InvalidArgumentError
@@ -83,14 +84,7 @@ NETWORK_WORDS = (*WORDS, *HALVES)
 """The words that networks take, the strictest first but for the last two, of which bfloat16 rounds more."""
 
 
-def require_precision(word: str) -> None:
-    """Raise `InvalidArgumentError` unless a precision is one of `WORDS`."""
-    if not isinstance(word, str) or word not in PRECISIONS:
-        raise InvalidArgumentError("precision", word, f"{', '.join(WORDS[:-1])} or {WORDS[-1]}")
-
-
-def require_network_precision(word: str) -> None:
-    """Raise `InvalidArgumentError` unless a precision is one of `NETWORK_WORDS`."""
-    if not isinstance(word, str) or word not in NETWORK_WORDS:
-        expected = f"{', '.join(NETWORK_WORDS[:-1])} or {NETWORK_WORDS[-1]}"
-        raise InvalidArgumentError("precision", word, expected)
+def require_precision(word: str, words: Sequence[str] = WORDS) -> None:
+    """Raise `InvalidArgumentError` unless a precision is one of some words."""
+    if not isinstance(word, str) or word not in words:
+        raise InvalidArgumentError("precision", word, f"{', '.join(words[:-1])} or {words[-1]}")

@@ -30,3 +30,8 @@ def evaluated(size: Any, values: Mapping[tvm.ir.Var, int]) -> int:
 def factors(product: Any) -> list[Any]:
     """Return the factors of a product, the last one first."""
     return [*factors(product.b), *factors(product.a)] if isinstance(product, tirx.Mul) else [product]
+
+
+def conjuncts(test: Any) -> list[Any]:
+    """Return the tests of which a test is the conjunction, the first one first."""
+    return [*conjuncts(test.a), *conjuncts(test.b)] if isinstance(test, tirx.And) else [test]

@@ -26,6 +26,7 @@ from ..space import Space, ceil_div, named, tile_sizes, wasted
 from ..template import Layouts
 from .depthwise import STAGED_BYTES
 from .dot_intrinsics import columns_intrinsic
+from .dot_tiles import instruction_of
 from .machine import PARALLEL_FLOPS
 from .tile_cost import STACK_BYTES
 
@@ -57,13 +58,6 @@ class Config:
 
 
 LEAST = Config(1, 1, 1, parallel=False)
-
-
-def instruction_of(problem: Problem, target: tvm.target.Target) -> DotInstruction:
-    """Return the instruction that computes a problem."""
-    row = dot_instruction(target, problem.workload.dtype)
-    assert row is not None
-    return row
 
 
 def obstacle(problem: Problem, target: tvm.target.Target) -> str | None:

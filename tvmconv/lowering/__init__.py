@@ -15,7 +15,7 @@ from .launches import machine_code
 from .modules import build
 from .open_planes import MOST_TILES
 from .ranges import MOST_BYTES, Part, join, limited
-from .signatures import OPAQUE, as_scheduled, with_alignment
+from .signatures import OPAQUE, as_scheduled, is_scheduled, with_alignment
 
 __all__ = [
     "KERNEL_NAME",
@@ -32,6 +32,7 @@ __all__ = [
     "build_twin",
     "build_twin_function",
     "fold",
+    "is_scheduled",
     "join",
     "limited",
     "lower",

@@ -9,7 +9,8 @@ from tvm.s_tir.stmt import SBlockRealize
 from tvm.sym import Analyzer
 from tvm.tirx.analysis import undefined_vars
 
-from ..substitution import substitute
+from ..substitution import conjuncts, substitute
+from .signatures import is_scheduled
 
 
 def with_tests_before_loops(func: tirx.PrimFunc) -> tirx.PrimFunc:
@@ -22,7 +23,7 @@ def with_tests_before_loops(func: tirx.PrimFunc) -> tirx.PrimFunc:
     pixels `for i in T.vectorized(4): if (p + i) // 3136 < batch: output[p + i] = ...`.
     After: `if p < pixels: for k in range(128): ...`, and `if p < batch * 3136: for i in T.vectorized(4): ...`.
     """
-    if not func.attrs or not func.attrs.get("tirx.is_scheduled"):
+    if not is_scheduled(func):
         return func
     body = tvm_ffi.structural_map(func.body, [(kind, _without_quotient) for kind in (tirx.LT, tirx.LE)])
     known = Analyzer()
@@ -46,7 +47,7 @@ def _tested_once(loop: tirx.For, realize: SBlockRealize, known: Analyzer) -> tir
     """Return a loop over a block with the block's test before it, if that is the same in each turn."""
     if _is_true(realize.predicate) or loop.kind not in (tirx.ForKind.SERIAL, tirx.ForKind.VECTORIZED):
         return loop
-    tests = [_of_vector(known.simplify(test), loop, known) for test in _conjuncts(realize.predicate)]
+    tests = [_of_vector(known.simplify(test), loop, known) for test in conjuncts(realize.predicate)]
     if any(loop.loop_var in undefined_vars(test) for test in tests):
         return loop
     body = SBlockRealize(realize.iter_values, True, realize.block)
@@ -63,11 +64,6 @@ def _of_vector(test: tirx.PrimExpr, loop: tirx.For, known: Analyzer) -> tirx.Pri
     in_a_row = known.can_prove_equal(test.a, first + lane)
     whole = all(known.can_prove_equal(tirx.floormod(each, lanes), 0) for each in (first, test.b))
     return first < test.b if in_a_row and whole else test
-
-
-def _conjuncts(test: tirx.PrimExpr) -> list[tirx.PrimExpr]:
-    """Return the tests that hold where one does which is their conjunction."""
-    return [*_conjuncts(test.a), *_conjuncts(test.b)] if isinstance(test, tirx.And) else [test]
 
 
 def _is_true(test: tirx.PrimExpr) -> bool:

@@ -15,6 +15,7 @@ from tvm.s_tir.stmt import SBlock, SBlockRealize
 from tvm.tirx.analysis import undefined_vars
 
 from ..substitution import factors
+from .signatures import is_scheduled
 
 BITS = 31
 """The bits of a number that is divided: an index of TVM's that is not below zero."""
@@ -44,7 +45,7 @@ def with_quotients_rounded_to_zero(func: tirx.PrimFunc) -> tirx.PrimFunc:
 
 def _open_sizes(func: tirx.PrimFunc) -> set[tvm.ir.Var]:
     """Return the sizes that a scheduled function gets from the shapes of its operands; none of one of TVM's own."""
-    if not func.attrs or not func.attrs.get("tirx.is_scheduled"):
+    if not is_scheduled(func):
         return set()
     shapes = [param.ty.shape for param in func.params if not isinstance(param.ty, tvm.ir.PrimType)]
     return {var for shape in shapes for size in shape for var in undefined_vars(size)}

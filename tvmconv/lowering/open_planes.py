@@ -16,7 +16,7 @@ from ..annotations import MOST_COLUMNS, TO_THE_END
 from ..compute import with_open_sizes
 from ..compute.open_sizes import COLUMNS, ROWS, VARIABLES
 from ..problem import Problem
-from ..substitution import evaluated, substitute
+from ..substitution import conjuncts, evaluated, substitute
 
 MOST_TILES = 2**20
 """The largest height or width of an output of open size, whose tiles are few enough for sizes of buffers in 32 bits."""
@@ -115,7 +115,7 @@ def _cut(
     store, predicate, inner = substitute(store, fresh), substitute(stmt.predicate, fresh), loops[-1]
     tests = [store.indices[axis] < end for axis, end in ends.items()]
     lane = fresh[inner.loop_var]
-    predicates = _conjuncts(predicate)
+    predicates = conjuncts(predicate)
     if inner.kind == tirx.ForKind.VECTORIZED and any(lane in undefined_vars(test) for test in tests):
         # A vector with every element, of which those that are inside are stored one by one.
         vector = tirx.decl_buffer([inner.extent], store.buffer.ty.dtype, "vector", scope="local")
@@ -137,11 +137,6 @@ def _cut(
     for each in reversed(loops):
         body = tirx.For(fresh[each.loop_var], each.min, each.extent, each.kind, body)
     return inside, body
-
-
-def _conjuncts(test: tirx.PrimExpr) -> list[tirx.PrimExpr]:
-    """Return the tests that hold where one does which is their conjunction."""
-    return [*_conjuncts(test.a), *_conjuncts(test.b)] if isinstance(test, tirx.And) else [test]
 
 
 def _opaque(predicate: tirx.PrimExpr, body: tirx.Stmt, buffers: Sequence[tvm.ir.Var]) -> SBlockRealize:

@@ -22,6 +22,11 @@ def as_scheduled(func: tirx.PrimFunc, name: str) -> tirx.PrimFunc:
     return func.with_attrs({"global_symbol": name, "tirx.is_scheduled": True, "op_pattern": OPAQUE})
 
 
+def is_scheduled(func: tirx.PrimFunc) -> bool:
+    """Return whether a function is marked as scheduled, as those of TVM's own are not at first."""
+    return "tirx.is_scheduled" in (func.attrs or {})
+
+
 def with_operands(func: tirx.PrimFunc, workload: ConvWorkload) -> tirx.PrimFunc:
     """Return the function with parameters in the shapes of the workload's operands.
 

@@ -13,7 +13,7 @@ from tvm import relax
 from ..dispatch import algorithms_for, least_cycles
 from ..dtypes import one_of
 from ..errors import InvalidArgumentError
-from ..precision import DEFAULT, HALVES, NETWORK_WORDS, require_network_precision
+from ..precision import DEFAULT, HALVES, NETWORK_WORDS, require_precision
 from ..problem import Problem
 from ..schedules.cpu.machine import native_lanes
 from ..targets import backend_of, multiplies
@@ -46,7 +46,7 @@ def with_precision(mod: tvm.IRModule, target: tvm.target.Target, precision: str)
 
     Raises `InvalidArgumentError` for half precision that the target has no instructions for: it would be slow.
     """
-    require_network_precision(precision)
+    require_precision(precision, NETWORK_WORDS)
     if precision not in HALVES:
         return mod, precision
     if not multiplies(target, precision):

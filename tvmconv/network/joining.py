@@ -10,6 +10,7 @@ import tvm_ffi
 from tvm import relax, tirx
 from tvm.s_tir.stmt import MatchBufferRegion, SBlock, SBlockRealize
 
+from ..lowering import is_scheduled
 from .graph import Block, blocks_of, operator_name, rebind
 
 
@@ -76,7 +77,7 @@ def _parts(var: relax.Var, block: Block, mod: tvm.IRModule) -> list[relax.Var] |
 def _is_output(var: relax.Var, block: Block, mod: tvm.IRModule) -> bool:
     """Return whether a variable is the output of a scheduled kernel."""
     value = block.values[var]
-    return operator_name(value) == "relax.call_tir" and "tirx.is_scheduled" in (mod[value.args[0]].attrs or {})
+    return operator_name(value) == "relax.call_tir" and is_scheduled(mod[value.args[0]])
 
 
 def _writing_into(func: tirx.PrimFunc, channels: int, start: int) -> tirx.PrimFunc:

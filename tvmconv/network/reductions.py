@@ -7,7 +7,7 @@ left over of longer rows it computes one by one.
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import tvm
@@ -19,6 +19,7 @@ from tvm.s_tir import Schedule
 from tvm.s_tir.schedule import SBlockRV
 from tvm.s_tir.stmt import SBlock
 
+from ..substitution import conjuncts
 from .vector_code import Reduction, VectorCode, variables
 
 LANES = "tvmconv.lanes"
@@ -102,7 +103,7 @@ def _statements(marked: SBlock) -> list[tirx.Stmt]:
         target=block.body,
         join=update.join,
         load=update.load,
-        conditions=list(_conjuncts(update.condition)),
+        conditions=[each for each in conjuncts(update.condition) if not _is_constant(each)],
         fill=update.fill,
         outputs={var: sizes.pop(var) for var in outputs},
         reduced=sizes,
@@ -135,11 +136,3 @@ def _is_padding(block: SBlock) -> bool:
 
 def _is_constant(size: Expr) -> bool:
     return isinstance(size, tirx.IntImm)
-
-
-def _conjuncts(condition: Expr) -> Iterator[Expr]:
-    if isinstance(condition, tirx.And):
-        yield from _conjuncts(condition.a)
-        yield from _conjuncts(condition.b)
-    elif not _is_constant(condition):
-        yield condition

@@ -14,7 +14,7 @@ from tvm.s_tir.schedule import LoopRV, SBlockRV, ScheduleError
 from tvm.s_tir.stmt import SBlock, SBlockRealize
 from tvm.sym import Analyzer
 
-from ..lowering import OPAQUE
+from ..lowering import OPAQUE, is_scheduled
 from ..schedules.cpu.machine import TURNS, native_lanes
 from .reductions import LANES, mark_for_vectors, with_vectors
 
@@ -54,7 +54,7 @@ def spread_over_threads(mod: tvm.IRModule, target: tvm.target.Target) -> tvm.IRM
     """
     mod = mod.clone()
     for var, func in mod.functions.items():
-        if isinstance(func, tirx.PrimFunc) and _has_work(func) and "tirx.is_scheduled" not in (func.attrs or {}):
+        if isinstance(func, tirx.PrimFunc) and _has_work(func) and not is_scheduled(func):
             mod[var] = _spread(func, native_lanes(target))
     return mod
 
