@@ -35,7 +35,7 @@ from .gemm_tiles import VECTOR
 from .machine import WARP
 from .tensor_intrinsics import product_function
 from .tensor_model import ablations, default_config, estimate, features, obstacle, space
-from .tensor_tiles import LEAST, Config, ahead, bank, goes_on, in_planes, weight_split
+from .tensor_tiles import LEAST, PLANE_LANES, Config, ahead, bank, goes_on, in_planes, plane_vector, weight_split
 
 __all__ = [
     "LAYOUTS",
@@ -89,10 +89,15 @@ def schedule(problem: Problem, config: Config, target: tvm.target.Target) -> Sch
     sch.set_scope(tiled, 0, "shared.dyn")
     sch.compute_at(tiled, block, preserve_unit_loops=True)
     sch.storage_align(tiled, 0, -5, WARP, bank(problem, config))
-    if not in_planes(problem, config):
+    if in_planes(problem, config):
+        ki, k_lane = sch.split(ki, [None, WARP // PLANE_LANES])
+        pi, p_lane, vector = sch.split(pi, [None, PLANE_LANES, plane_vector(problem, config)])
+        along = ki, pi, k_lane, p_lane
+        sch.reorder(*along, vector)
+    else:
         ki, vector = sch.split(ki, [None, VECTOR])
-        sch.vectorize(vector)
         along = pi, ki
+    sch.vectorize(vector)
     step, thread = sch.split(sch.fuse(*along), [None, config.threads])
     sch.reorder(thread, step)
     sch.bind(thread, "threadIdx.x")

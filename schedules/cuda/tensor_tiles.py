@@ -210,6 +210,19 @@ def in_planes(problem: Problem, config: Config) -> bool:
     return config.split_k == 1 and problem.workload.out_layout == "NCHW"
 
 
+PLANE_LANES = 8
+"""The lanes of a warp that store pixels side by side in one plane; the others store those of the next planes.
+
+With `bank` two of them at most read the same bank of shared memory.
+"""
+
+
+def plane_vector(problem: Problem, config: Config) -> int:
+    """Return the pixels that a lane stores at once in a plane of an output in NCHW."""
+    plane = 1 if problem.has_open_planes else prod(problem.workload.output_size)
+    return max(size for size in (1, 2, VECTOR) if plane % size == 0 and config.block_m % (size * PLANE_LANES) == 0)
+
+
 def bank(problem: Problem, config: Config) -> int:
     """Return the bank of shared memory in which the second row of sums begins, such that those of a warp differ."""
     return 2 if in_planes(problem, config) else 8

@@ -30,6 +30,8 @@ def with_tests_before_loops(func: tirx.PrimFunc) -> tirx.PrimFunc:
 
     def tested_once(loop: tirx.For) -> tirx.Stmt:
         # TVM expects what is stored elsewhere, such as in shared memory, in loops with nothing between them.
+        if isinstance(test := loop.body, tirx.IfThenElse) and not test.else_case:
+            return _behind(test, loop) if loop.kind == tirx.ForKind.SERIAL else loop
         realize = loop.body
         if not isinstance(realize, SBlockRealize) or not isinstance(store := realize.block.body, tirx.BufferStore):
             return loop
@@ -53,6 +55,14 @@ def _tested_once(loop: tirx.For, realize: SBlockRealize, known: Analyzer) -> tir
     body = SBlockRealize(realize.iter_values, True, realize.block)
     inner = tirx.For(loop.loop_var, loop.min, loop.extent, loop.kind, body, None, loop.annotations)
     return tirx.IfThenElse(tirx.all(*tests), inner, None)
+
+
+def _behind(test: tirx.IfThenElse, loop: tirx.For) -> tirx.Stmt:
+    """Return a loop over a test behind the test, if that is the same in each turn."""
+    if loop.loop_var in undefined_vars(test.condition):
+        return loop
+    inner = tirx.For(loop.loop_var, loop.min, loop.extent, loop.kind, test.then_case, None, loop.annotations)
+    return tirx.IfThenElse(test.condition, inner, None)
 
 
 def _of_vector(test: tirx.PrimExpr, loop: tirx.For, known: Analyzer) -> tirx.PrimExpr:
