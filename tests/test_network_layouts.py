@@ -9,30 +9,46 @@ from dataclasses import dataclass
 import numpy as np
 import onnx
 import pytest
+import tvm
 from network_graph import Graph
 from onnx.reference import ReferenceEvaluator
+from open_batches import with_twins
 from sparing import sparing
 
+from tvmconv import lowering
 from tvmconv.autotvm import extract_from_model
 from tvmconv.network import build, import_model
+from tvmconv.network.kernels import use_kernels
 from tvmconv.network.layouts import choose_layouts
+from tvmconv.network.network import Network
 from tvmconv.network.sites import Site, find_convolutions
+from tvmconv.problem import Problem
 from tvmconv.targets import resolve_target
 
 AVX2 = resolve_target({"kind": "llvm", "mcpu": "haswell"})
 """A target with eight lanes in a vector."""
+
+CPU, GPU = resolve_target("llvm"), resolve_target({"kind": "cuda", "arch": "sm_90a"})
+
+LETTERS = {"NCHW": "p", "NCHW8c": "b", "NHWC": "l"}
 
 X_SHAPE = (2, 16, 9, 10)
 
 
 @dataclass(frozen=True)
 class Case:
-    """A graph, and the layouts that its convolutions read and write: "p" NCHW, "b" in blocks."""
+    """A graph, and the layouts that its convolutions read and write: "p" NCHW, "b" in blocks, "l" NHWC."""
 
     id: str
     body: Callable[[Graph], str]
     layouts: str
     x_shape: tuple[int, ...] = X_SHAPE
+    given_on_gpu: str | None = None
+
+    @property
+    def on_gpu(self) -> str:
+        """The layouts on a GPU: where nothing else is given the tensors that a CPU has in blocks are in NHWC."""
+        return self.given_on_gpu or self.layouts.replace("b", "l")
 
 
 def conv(g: Graph, x: str, out: int = 16, inputs: int = 16, size: int = 3) -> str:
@@ -71,17 +87,27 @@ def output_of_a_branch(g: Graph) -> str:
     return g.node("Concat", g.node("GlobalAveragePool", y), g.node("GlobalMaxPool", y), axis=1)
 
 
+def permuted(g: Graph, x: str, axes: tuple[int, ...]) -> str:
+    """Put a permutation of axes and its inverse around a softmax of the last one."""
+    there = g.node("Softmax", g.node("Transpose", x, perm=axes), axis=-1)
+    return g.node("Transpose", there, perm=[axes.index(axis) for axis in range(4)])
+
+
+def normalized(g: Graph, x: str) -> str:
+    return permuted(g, x, (0, 2, 3, 1))
+
+
 CASES = (
     Case("two", lambda g: conv(g, conv(g, "x")), "pb bp"),
     Case("three", lambda g: conv(g, g.node("Relu", conv(g, conv(g, "x")))), "pb bb bp"),
     Case("alone", lambda g: conv(g, "x"), "pp"),
     Case("read-in-nchw", lambda g: conv(g, g.node("Transpose", conv(g, "x"), perm=[0, 1, 3, 2])), "pp pp"),
-    Case("channels-of-no-blocks", lambda g: conv(g, conv(g, "x", out=12), inputs=12), "pp pp"),
+    Case("channels-of-no-blocks", lambda g: conv(g, conv(g, "x", out=12), inputs=12), "pp pp", given_on_gpu="pl lp"),
     Case("one-by-one-between", lambda g: ends(g, lambda x: conv(g, x, size=1)), "pb bb bp"),
     Case("one-by-one-first", lambda g: conv(g, conv(g, "x", size=1)), "pb bp"),
     Case("one-by-one-last", lambda g: conv(g, conv(g, "x", size=5), size=1), "pb bp"),
-    Case("slower-in-blocks", slower_in_blocks, "pp pp", (1, 16, 56, 56)),
-    Case("depthwise-between", lambda g: ends(g, lambda x: depthwise(g, x)), "pb bb bp"),
+    Case("slower-in-blocks", slower_in_blocks, "pp pp", (1, 16, 56, 56), "pl lp"),
+    Case("depthwise-between", lambda g: ends(g, lambda x: depthwise(g, x)), "pb bb bp", given_on_gpu="pp pp pp"),
     Case("depthwise-last", lambda g: depthwise(g, conv(g, "x")), "pp pp"),
     Case("groups", lambda g: ends(g, lambda x: g.conv(x, (16, 8, 1, 1), group=2)), "pp pp pp"),
     Case("residual", residual, "pb bb bb bp"),
@@ -113,6 +139,7 @@ CASES = (
         "concatenation-of-no-blocks",
         lambda g: ends(g, lambda x: g.node("Concat", conv(g, x, 4), conv(g, x, 12), axis=1)),
         "pb bp bp pp",
+        given_on_gpu="pl ll ll lp",
     ),
     Case(
         "concatenation-with-a-constant",
@@ -124,18 +151,20 @@ CASES = (
         "computed-weight",
         lambda g: conv(g, g.node("Conv", conv(g, "x"), conv(g, "x")), inputs=2),
         "pb pp bp pp",
+        given_on_gpu="pp pp pp pp",
     ),
+    Case("norm-of-channels", lambda g: ends(g, lambda x: normalized(g, x)), "pp pp", given_on_gpu="pl lp"),
+    Case("other-axes-last", lambda g: ends(g, lambda x: permuted(g, x, (0, 3, 2, 1))), "pp pp"),
 )
 
 
-def layouts(model: onnx.ModelProto) -> str:
+def layouts(model: onnx.ModelProto, target: tvm.target.Target) -> str:
     source = import_model(model).mod
-    return described(choose_layouts(source, find_convolutions(source), AVX2)[0])
+    return described(choose_layouts(source, find_convolutions(source), target)[0])
 
 
 def described(sites: list[Site]) -> str:
-    letters = {"NCHW": "p", "NCHW8c": "b"}
-    return " ".join(letters[site.described.layout] + letters[site.described.out_layout] for site in sites)
+    return " ".join(LETTERS[site.described.layout] + LETTERS[site.described.out_layout] for site in sites)
 
 
 def test_sparse_kernels_read_and_write_nchw() -> None:
@@ -156,13 +185,6 @@ def test_tasks_are_what_the_network_needs() -> None:
     assert len(needed) == 3
 
 
-def test_other_targets_keep_nchw() -> None:
-    graph = Graph(X_SHAPE)
-    source = import_model(graph.model(conv(graph, conv(graph, "x")))).mod
-    sites = find_convolutions(source)
-    assert choose_layouts(source, sites, resolve_target({"kind": "cuda", "arch": "sm_90"})) == (sites, {})
-
-
 def model(case: Case, dtype: str) -> onnx.ModelProto:
     graph = Graph(case.x_shape, dtype)
     return graph.model(case.body(graph))
@@ -170,14 +192,49 @@ def model(case: Case, dtype: str) -> onnx.ModelProto:
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.id)
 def test_layouts(case: Case) -> None:
-    assert layouts(model(case, "float32")) == case.layouts
+    assert layouts(model(case, "float32"), AVX2) == case.layouts
 
 
-# Where nothing is in blocks there is less to get wrong.
+@pytest.fixture
+def _nhwc_is_faster(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a convolution take the less time the more of its ends are in NHWC, as large ones do on a GPU."""
+
+    def cycles(problem: Problem, _: object) -> float:
+        return [problem.workload.layout, problem.workload.out_layout].count("NCHW")
+
+    monkeypatch.setattr("tvmconv.network.layouts.least_cycles", cycles)
+
+
+@pytest.mark.usefixtures("_nhwc_is_faster")
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.id)
+def test_layouts_on_a_gpu(case: Case) -> None:
+    assert layouts(model(case, "float32"), GPU) == case.on_gpu
+
+
+def test_large_layers_are_in_nhwc_on_a_gpu() -> None:
+    graph = Graph((32, 64, 28, 28), "float16")
+    y = conv(graph, "x", 64, 64)
+    assert layouts(graph.model(conv(graph, conv(graph, y, 256, 64, size=1), 64, 256, size=1)), GPU) == "pl ll lp"
+
+
+# Where nothing has another layout there is less to get wrong.
 @pytest.mark.parametrize("case", sparing(CASES, lambda place: "b" in CASES[place].layouts), ids=lambda case: case.id)
 def test_numbers(case: Case) -> None:
+    compare(case, build(model(case, "float32"), AVX2))
+
+
+@pytest.mark.usefixtures("_nhwc_is_faster")
+@pytest.mark.parametrize("case", sparing(CASES, lambda place: "l" in CASES[place].on_gpu), ids=lambda case: case.id)
+def test_numbers_of_serial_twins(case: Case) -> None:
+    source = import_model(model(case, "float32"))
+    mod, layers = use_kernels(source.mod, GPU)
+    executable = lowering.build(with_twins(mod, {}), CPU)
+    compare(case, Network(executable, str(CPU), source.inputs, source.outputs, layers, {}, ()))
+
+
+def compare(case: Case, network: Network) -> None:
     x = np.random.default_rng(3).standard_normal(case.x_shape).astype("float32")
     (expected,) = ReferenceEvaluator(model(case, "float64")).run(None, {"x": x.astype("float64")})
-    y = build(model(case, "float32"), AVX2)(x)
+    y = network(x)
     assert y.shape == expected.shape
     np.testing.assert_allclose(y, expected, rtol=0, atol=1e-5 * np.abs(expected).max())

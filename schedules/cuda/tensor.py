@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import tvm
 from tvm.s_tir import Schedule
-from tvm.s_tir.schedule import SBlockRV
+from tvm.s_tir.schedule import LoopRV, SBlockRV
 
 from tvmconv import compute
 from tvmconv.annotations import COPY, MIN_BLOCKS, PRODUCT, RING
@@ -80,7 +80,7 @@ def schedule(problem: Problem, config: Config, target: tvm.target.Target) -> Sch
     part, p, k = sch.get_loops(sums)
     pt, pi = sch.split(p, [None, tile.block_m])
     groups, kt, ki = sch.split(k, [workload.groups, None, tile.block_n])
-    along = (ki, pi) if in_planes(problem, config) else (pi, ki)
+    along: tuple[LoopRV, ...] = (ki, pi) if in_planes(problem, config) else (pi, ki)
     # Blocks that read the same pixels run side by side. TVM cannot divide by a number of tiles that it does not know.
     blocks = (pt, groups, kt, part) if problem.open_sizes else (part, pt, groups, kt)
     sch.reorder(*blocks, *along)

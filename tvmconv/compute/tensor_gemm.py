@@ -61,8 +61,12 @@ def depth(workload: ConvWorkload) -> int:
 
 
 def lays_out_input(workload: ConvWorkload) -> bool:
-    """Return whether the input is laid out first: in NCHW, where its channels are no whole copies, or is padded so."""
-    return workload.layout != "NHWC" or depth(workload) != workload.w_shape[1] or pads_input(workload)
+    """Return whether the input is laid out first: in NCHW, where its channels are no whole copies, or is padded so.
+
+    An image of one pixel has its channels last in every layout.
+    """
+    channels_last = workload.layout == "NHWC" or (workload.height == workload.width == 1)
+    return not channels_last or depth(workload) != workload.w_shape[1] or pads_input(workload)
 
 
 def pads_input(workload: ConvWorkload) -> bool:
@@ -85,8 +89,9 @@ def image_elements(workload: ConvWorkload) -> int:
 
 
 def lays_out_weight(workload: ConvWorkload, split: int) -> bool:
-    """Return whether the weight is laid out first: where it is split too."""
-    return split > 0 or workload.w_layout != "KRSC" or depth(workload) != workload.w_shape[1]
+    """Return whether the weight is laid out first: where it is split too. One of 1x1 has its channels last anyway."""
+    channels_last = workload.w_layout == "KRSC" or prod(workload.kernel) == 1
+    return split > 0 or not channels_last or depth(workload) != workload.w_shape[1]
 
 
 def chunks(workload: ConvWorkload) -> int:
@@ -180,7 +185,7 @@ def _columns(x: te.Tensor, workload: ConvWorkload, tile: FragmentTile, count: in
             inside += [row >= 0, row < given.height, col >= 0, col < given.width]
         return tirx.if_then_else(tirx.all(*inside), value, tirx.const(given.zero_point, x.dtype)) if inside else value
 
-    image = x
+    image = None
     if lays_out_input(given):
         image = te.compute((batch, workload.height, workload.width, groups * channels), element, name="image")
 
@@ -194,7 +199,8 @@ def _columns(x: te.Tensor, workload: ConvWorkload, tile: FragmentTile, count: in
         if any(workload.padding):
             inside += [row >= 0, row < workload.height, col >= 0, col < workload.width]
         inside += _before_the_end(workload, tap, count)
-        value = image[p // width // height, row, col, g * channels + c + lane]
+        n, channel = p // width // height, g * channels + c + lane
+        value = x[workload.x_layout.place(n, channel, row, col)] if image is None else image[n, row, col, channel]
         return tirx.if_then_else(tirx.all(*inside), value, zero) if inside else value
 
     tiles = pixel_tiles(given, tile.block_m)
@@ -225,15 +231,15 @@ def _weights(w: te.Tensor, workload: ConvWorkload, tile: FragmentTile, count: in
             tap, c = _term(workload, chunk, copy)
             inside = [] if workload.out_channels % tile.block_n == 0 else [k < workload.out_channels]
             inside += _before_the_end(workload, tap, count)
-            place: tuple[tirx.PrimExpr | int, ...] = (k, tap // columns, tap % columns, c + lane)
-            if packed is not None:
-                place = (summand, *place)
-            value = source[place]
+            r, s = tap // columns, tap % columns
+            if packed is None:
+                value = w[workload.weight_layout.place(k, c + lane, r, s)]
+            else:
+                value = packed[summand, k, r, s, c + lane]
             return tirx.if_then_else(tirx.all(*inside), value, zero) if inside else value
 
         return te.compute((tiles, count, *eights, VECTORS, lanes), weight, name=name)
 
-    source = w if packed is None else packed
     eights = (tile.warps_n, tile.tiles_n, 8)
     tiles = workload.groups * -(-workload.multiplier // tile.block_n)
     return [stage(summand, name) for summand, name in enumerate(("weights", "rests")[: max(1, split)])]

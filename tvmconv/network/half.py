@@ -15,15 +15,14 @@ from ..dtypes import one_of
 from ..errors import InvalidArgumentError
 from ..precision import DEFAULT, HALVES, NETWORK_WORDS, require_precision
 from ..problem import Problem
-from ..schedules.cpu.machine import native_lanes
-from ..targets import backend_of, multiplies
+from ..targets import multiplies
 from .batch_norm import simplify_batch_norms
 from .constants import constant_value
 from .epilogue import padding_before
 from .graph import Block, blocks_of, calls, free_variables, rebind
 from .half_sites import in_half
 from .kernels import sites_for
-from .layouts import BY_ELEMENT, blocked
+from .layouts import BY_ELEMENT, inner_layout, with_layout
 from .quantized import MOVING
 from .quantized_passes import CHOOSING
 from .sites import Site
@@ -82,15 +81,16 @@ def _is_faster(site: Site, target: tvm.target.Target, dtype: str) -> bool:
     if site.workload is None or site.workload.dtype != WIDE:
         return False
     wide = site.described
-    if backend_of(target).channels_in_blocks:
-        wide = blocked(wide, f"NCHW{native_lanes(target)}c")
-    problems = [
-        Problem(msgspec.structs.replace(wide, dtype=each), open_sizes=site.convolution.open_sizes)
-        for each in (WIDE, dtype)
-    ]
-    if not all(algorithms_for(problem, target) for problem in problems):
-        return False
-    in_float, in_halves = (least_cycles(problem, target) for problem in problems)
+    least = []
+    for each in (WIDE, dtype):
+        workload = msgspec.structs.replace(wide, dtype=each)
+        laid_out = dict.fromkeys((workload, with_layout(workload, inner_layout(target))))
+        problems = [Problem(one, open_sizes=site.convolution.open_sizes) for one in laid_out]
+        cycles = [least_cycles(problem, target) for problem in problems if algorithms_for(problem, target)]
+        if not cycles:
+            return False
+        least.append(min(cycles))
+    in_float, in_halves = least
     return in_halves <= in_float
 
 

@@ -1,7 +1,8 @@
-"""The choice of tensors that a network on a CPU holds in blocks of channels: (N, C / 8, H, W, 8) in vectors of 8.
+"""The choice of the tensors that a network holds in another layout than NCHW, its inner layout.
 
-A convolution then reads its input without gaps and stores vectors as it summed them. No tensor is copied from one
-layout into another: convolutions at the ends of such parts read or write NCHW.
+On a CPU with vectors of 8 that is (N, C / 8, H, W, 8): a convolution reads its input without gaps and stores vectors as
+it summed them. On a GPU it is NHWC, in which tensor cores find the terms of a sum side by side. No tensor is copied
+from one layout into another: convolutions at the ends of such parts read or write NCHW.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from math import prod
 
 import msgspec
 import tvm
+import tvm_ffi
 from tvm import relax
 
 from ..dispatch import algorithms_for, least_cycles
@@ -20,7 +22,9 @@ from ..layout import data_layout
 from ..precision import DEFAULT
 from ..problem import Problem
 from ..schedules.cpu.machine import native_lanes
+from ..schedules.cuda.tensor_model import KERNEL
 from ..targets import backend_of
+from ..targets.devices import gpu_of
 from ..workload import ConvWorkload, channel_block
 from .constants import same_sizes, sizes_of, static_shape
 from .convolutions import redescribed
@@ -36,6 +40,15 @@ BY_ELEMENT = (
 POOLING = {"relax.nn.avg_pool2d": relax.op.nn.avg_pool2d, "relax.nn.max_pool2d": relax.op.nn.max_pool2d}
 
 
+NHWC_FROM_NCHW, NCHW_FROM_NHWC = (0, 2, 3, 1), (0, 3, 1, 2)
+"""The axes of a tensor (N, C, H, W) in the order of NHWC, and the other way round."""
+
+
+def inner_layout(target: tvm.target.Target) -> str:
+    """Return the layout in which convolutions of a network hand tensors to each other where that is faster."""
+    return f"NCHW{native_lanes(target)}c" if backend_of(target).channels_in_blocks else "NHWC"
+
+
 def choose_layouts(
     mod: tvm.IRModule,
     sites: Sequence[Site],
@@ -43,29 +56,28 @@ def choose_layouts(
     in_nchw: Collection[relax.Var] = (),
     precision: str = DEFAULT,
 ) -> tuple[list[Site], dict[relax.Var, relax.Expr]]:
-    """Return the sites with the layouts of their operands, and new values for other variables that are in blocks.
+    """Return the sites with the layouts of their operands, and new values for other variables in the inner layout.
 
-    A tensor can be in blocks if all that writes and reads it can do that: convolutions, unless their output is one of
-    `in_nchw`, pooling, means of planes, concatenations and what is computed element by element. Those are in blocks
-    with which the convolutions take the least time by the estimates of their templates.
+    A tensor can be in it if all that writes and reads it can do that: convolutions, unless their output is one of
+    `in_nchw`, pooling, means of planes, concatenations and what is computed element by element; into and out of NHWC
+    also permutations of axes, which are then nothing at all. Those tensors are in it with which the convolutions take
+    the least time by the estimates of their templates.
 
     Before: `y = conv(x)`, `z = R.nn.max_pool2d(y)`, `output = conv(z)`, all NCHW.
     After: `y` from NCHW to NCHW8c, `z = R.nn.max_pool2d(y, layout="NCHW8c")`, and `output` from NCHW8c to NCHW.
     """
-    if not backend_of(target).channels_in_blocks:
-        return list(sites), {}
-    layout = f"NCHW{native_lanes(target)}c"
+    layout = inner_layout(target)
 
     by_output = {site.output: site for site in sites if site.workload is not None}
     others: dict[relax.Var, relax.Expr] = {}
     chosen: dict[relax.Var, Site] = {}
     for block in blocks_of(mod):
         part = Part(block, by_output, layout, target, precision)
-        in_blocks = part.in_blocks(in_nchw)
+        held = part.held(in_nchw)
         for var in part.live:
             if (site := by_output.get(var)) is not None:
-                chosen[var] = _with_layouts(site, in_blocks, layout)
-            elif (value := _in_blocks(var, block.values[var], in_blocks, layout)) is not None:
+                chosen[var] = _with_layouts(site, held, layout)
+            elif (value := _with_layout(var, block.values[var], held, layout)) is not None:
                 others[var] = value
     return [chosen.get(site.output, site) for site in sites], others
 
@@ -87,17 +99,26 @@ class Part:
         self._parents: dict[relax.Var, relax.Var] = {}
         self.live = block.live({var: site.operands for var, site in by_output.items()})
 
-    def in_blocks(self, in_nchw: Collection[relax.Var]) -> set[relax.Var]:
-        """Return the variables to hold in blocks: those of groups that one convolution writes and another one reads."""
+    def held(self, in_nchw: Collection[relax.Var]) -> set[relax.Var]:
+        """Return the variables to hold in the inner layout: those of groups that something writes and reads in it.
+
+        This is a convolution, or a permutation of axes.
+        """
         fixed, written, read = set[relax.Var](in_nchw), set[relax.Var](), set[relax.Var]()
-        sites = []
+        sites, permuted = [], list[relax.Var]()
         for var in self.live:
             if not isinstance(var, relax.DataflowVar) or not _divides(var, self._layout):
                 fixed.add(var)
             value, site = self._values[var], self._by_output.get(var)
             if site is None:
                 fixed.update(self._joined(var, value))
-            elif var in in_nchw or not self._takes_blocks(site):
+                if self._is_permuted(value, NCHW_FROM_NHWC):
+                    written.add(var)
+                    permuted.append(var)
+                elif self._is_permuted(value, NHWC_FROM_NCHW):
+                    read.add(value.args[0])
+                    permuted.append(value.args[0])
+            elif var in in_nchw or not self._takes_it(site):
                 fixed.update([var, *free_variables(*site.operands)])
             else:
                 operands = dict(zip(site.described.operands, site.operands, strict=False))
@@ -107,23 +128,24 @@ class Part:
                 fixed.update(free_variables(operands["w"]))
                 if "residual" in operands:
                     self._join(var, operands["residual"])
-                if site.described.is_depthwise:  # there is a template for both ends in blocks, and for none
+                if site.described.is_depthwise:  # templates take both ends in one layout
                     self._join(var, *x)
-                else:
-                    sites.append(site)
+                sites.append(site)
         fixed.update(var for var in self._parents if var not in self._values)  # from elsewhere
         roots = [{self._root(var) for var in each} for each in (written, read, fixed)]
-        chosen = self._fastest(sites, (roots[0] & roots[1]) - roots[2])
+        chosen = self._fastest(sites, permuted, (roots[0] & roots[1]) - roots[2])
         return {var for var in self.live if self._root(var) in chosen}
 
-    def _fastest(self, sites: Sequence[Site], groups: set[relax.Var]) -> set[relax.Var]:
-        """Return the groups to hold in blocks, by their roots, such that changing any one of them costs time."""
+    def _fastest(self, sites: Sequence[Site], permuted: Sequence[relax.Var], groups: set[relax.Var]) -> set[relax.Var]:
+        """Return the groups to hold in the inner layout, by their roots, such that changing any one costs time."""
         ends = [(self._root_of(site.operands[0]), self._root(site.output)) for site in sites]
+        moved = [(self._root(var), self._moving_cycles(var)) for var in permuted]
         ordered = [root for root in dict.fromkeys(map(self._root, self.live)) if root in groups]
         touching = {root: [place for place, roots in enumerate(ends) if root in roots] for root in ordered}
 
         def cycles(places: Iterable[int], chosen: set[relax.Var]) -> float:
-            return sum(self._cycles(in_layouts(place, chosen)) for place in places)
+            moving = sum(cycles for root, cycles in moved if root not in chosen)
+            return moving + sum(self._cycles(in_layouts(place, chosen)) for place in places)
 
         def in_layouts(place: int, chosen: set[relax.Var]) -> ConvWorkload:
             layout, out_layout = (self._layout if root in chosen else "NCHW" for root in ends[place])
@@ -139,18 +161,27 @@ class Part:
         starts = groups, set[relax.Var]()
         return min(map(improved, starts), key=lambda chosen: cycles(range(len(ends)), chosen))
 
-    def _takes_blocks(self, site: Site) -> bool:
-        """Return whether a template can run a convolution with both ends in blocks, where their channels allow it."""
+    def _takes_it(self, site: Site) -> bool:
+        """Return whether a template can run a convolution with both ends in the layout, if their channels allow it."""
         workload, x = site.described, site.operands[0]
         if not same_sizes(x.ty, site.shaped.x_shape) or not same_sizes(site.output.ty, site.shaped.output_shape):
             return False  # one with a single spatial axis, or a linear layer
         if workload.epilogue.residual and not isinstance(site.operands[-1], relax.Var):
             return False  # a constant, which is in NCHW
-        problem = msgspec.structs.replace(site.problem(self._precision), workload=blocked(workload, self._layout))
+        problem = msgspec.structs.replace(site.problem(self._precision), workload=with_layout(workload, self._layout))
         return bool(algorithms_for(problem, self._target))
 
     def _least_cycles(self, workload: ConvWorkload) -> float:
         return least_cycles(Problem(workload, precision=self._precision), self._target)
+
+    def _moving_cycles(self, var: relax.Var) -> float:
+        """Return the clock cycles in which a kernel on a GPU permutes the axes of a tensor, at the speed of its memory.
+
+        A size that is known only when the model runs is as one.
+        """
+        elements = prod(size if isinstance(size, int) else 1 for size in sizes_of(var.ty) or ())
+        size = 2 * elements * int(tvm_ffi.dtype(str(var.ty.dtype)).itemsize)
+        return KERNEL + size / gpu_of(self._target).bytes_per_clock
 
     def _root_of(self, x: relax.Expr) -> relax.Var | None:
         return self._root(x) if isinstance(x, relax.Var) else None
@@ -158,13 +189,19 @@ class Part:
     def _joined(self, var: relax.Var, value: relax.Expr) -> list[relax.Var]:
         """Join a variable that no convolution writes with those of its layout; return the variables that stay NCHW."""
         arguments = free_variables(value)
-        if _is_mean(value):
+        if _is_mean(value) or self._is_permuted(value, NHWC_FROM_NCHW):
             return [var]
+        if self._is_permuted(value, NCHW_FROM_NHWC):
+            return arguments
         if _is_concatenation(value) or operator_name(value) in POOLING or _is_elementwise(value):
             vectors = [each for each in arguments if _vector_shape(each, value)]
             self._join(var, *(each for each in arguments if each not in vectors))
             return vectors
         return [var, *arguments]
+
+    def _is_permuted(self, value: relax.Expr, axes: tuple[int, ...]) -> bool:
+        """Return whether a value is a permutation of axes that goes from NCHW to the inner layout, or back."""
+        return self._layout == "NHWC" and _is_permutation(value, axes)
 
     def _join(self, first: relax.Var, *others: relax.Var) -> None:
         for var in others:
@@ -176,17 +213,17 @@ class Part:
         return var
 
 
-def blocked(workload: ConvWorkload, layout: str) -> ConvWorkload:
-    """Return a workload with x and output in blocks where these divide their channels."""
+def with_layout(workload: ConvWorkload, layout: str) -> ConvWorkload:
+    """Return a workload with x and output in a layout where its blocks divide their channels."""
     ends = {"layout": workload.in_channels, "out_layout": workload.out_channels}
     chosen = {name: layout for name, channels in ends.items() if channels % channel_block(layout) == 0}
     return msgspec.structs.replace(workload, **chosen)
 
 
-def _with_layouts(site: Site, in_blocks: Collection[relax.Var], layout: str) -> Site:
-    """Return a site with x and output in blocks where those variables are."""
+def _with_layouts(site: Site, held: Collection[relax.Var], layout: str) -> Site:
+    """Return a site with x and output in the inner layout where those variables are held in it."""
     ends = {"layout": site.operands[0], "out_layout": site.output}
-    chosen = {name: layout for name, var in ends.items() if var in in_blocks}
+    chosen = {name: layout for name, var in ends.items() if var in held}
     if not chosen:
         return site
     workload = msgspec.structs.replace(site.described, **chosen)
@@ -194,19 +231,26 @@ def _with_layouts(site: Site, in_blocks: Collection[relax.Var], layout: str) -> 
     return replace(site, convolution=convolution, workload=workload)
 
 
-def _in_blocks(var: relax.Var, value: relax.Expr, in_blocks: Collection[relax.Var], layout: str) -> relax.Expr | None:
-    """Return the expression that computes a variable from tensors in blocks; None where it stays the same."""
-    if _is_mean(value) and value.args[0] in in_blocks:
+def _with_layout(var: relax.Var, value: relax.Expr, held: Collection[relax.Var], layout: str) -> relax.Expr | None:
+    """Return the expression that computes a variable from tensors in the layout; None where it stays the same."""
+    order = data_layout(layout)
+    if _is_mean(value) and value.args[0] in held:
         # Of one pixel both layouts are the same.
-        return relax.op.reshape(relax.op.mean(value.args[0], [2, 3], keepdims=True), var.ty.shape)
-    if var not in in_blocks or not isinstance(value, relax.Call):
+        return relax.op.reshape(relax.op.mean(value.args[0], list(order.spatial), keepdims=True), var.ty.shape)
+    if _is_permutation(value, NHWC_FROM_NCHW) and value.args[0] in held:
+        return value.args[0] if layout == "NHWC" else None
+    if var not in held or not isinstance(value, relax.Call):
         return None
+    if _is_permutation(value, NCHW_FROM_NHWC):
+        return value.args[0]
+    if _is_concatenation(value):
+        return relax.op.concat(value.args[0], order.order.index(1))
     if (pool := POOLING.get(value.op.name)) is not None:
         attrs = value.attrs
         how = attrs.pool_size, attrs.strides, attrs.padding, attrs.dilation, attrs.ceil_mode, attrs.count_include_pad
         return pool(value.args[0], *how, layout, layout)
     vectors = [(each, _vector_shape(each, value)) for each in value.args]
-    arguments = [relax.op.reshape(each, data_layout(layout).shape(shape)) if shape else each for each, shape in vectors]
+    arguments = [relax.op.reshape(each, order.shape(shape)) if shape else each for each, shape in vectors]
     return relax.Call(value.op, arguments, value.attrs) if any(shape for _, shape in vectors) else None
 
 
@@ -218,6 +262,13 @@ def _is_mean(value: relax.Expr) -> bool:
     if name != "relax.mean" or value.args[0].ty.ndim != 4:
         return False
     return sorted(int(axis) % 4 for axis in value.attrs.axis or ()) == [2, 3]
+
+
+def _is_permutation(value: relax.Expr, axes: tuple[int, ...]) -> bool:
+    """Return whether a value permutes the axes of a tensor of four dimensions in one way."""
+    if operator_name(value) != "relax.permute_dims" or value.args[0].ty.ndim != 4 or value.attrs.axes is None:
+        return False
+    return tuple(int(axis) % 4 for axis in value.attrs.axes) == axes
 
 
 def _is_concatenation(value: relax.Expr) -> bool:
