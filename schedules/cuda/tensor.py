@@ -19,13 +19,15 @@ that replace parts of it: see `tvmconv.lowering.intrinsics`.
 
 from __future__ import annotations
 
+from math import gcd
+
 import tvm
 from tvm.s_tir import Schedule
 from tvm.s_tir.schedule import LoopRV, SBlockRV
 
 from tvmconv import compute
 from tvmconv.annotations import COPY, MIN_BLOCKS, PRODUCT, RING
-from tvmconv.compute.tensor_gemm import copied_elements, depth, lays_out_weight
+from tvmconv.compute.tensor_gemm import copied_elements, lays_out_weight, reads_windows
 from tvmconv.dtypes import DTYPES
 from tvmconv.problem import Problem
 
@@ -57,6 +59,9 @@ VERSION = 1
 LAYOUTS = Layouts(x=("NHWC", "NCHW"), w=("KRSC", "KCRS"), output=("NHWC", "NCHW"), dtypes=DTYPES)
 
 OPEN_SIZES: tuple[str, ...] = ("batch", "height", "width")
+
+READ_AT_ONCE = 8
+"""The vectors of the residual that a thread reads before it waits for the first one."""
 
 
 def schedule(problem: Problem, config: Config, target: tvm.target.Target) -> Schedule:
@@ -100,6 +105,9 @@ def schedule(problem: Problem, config: Config, target: tvm.target.Target) -> Sch
     sch.vectorize(vector)
     step, thread = sch.split(sch.fuse(*along), [None, config.threads])
     sch.reorder(thread, step)
+    if workload.epilogue.residual:
+        _, at_once = sch.split(step, [None, gcd(READ_AT_ONCE, config.sums // VECTOR)])
+        sch.unroll(at_once)
     sch.bind(thread, "threadIdx.x")
 
     # Step 3. Sums are in the registers of the threads that the tensor cores expect them in
@@ -148,21 +156,30 @@ def _add_up_offsets(sch: Schedule) -> None:
 
 
 def _lay_out_image(sch: Schedule, problem: Problem) -> None:
-    """Make the input's layout a kernel of its own, in which neighbouring threads read neighbouring pixels."""
-    workload = problem.workload
-    n, h, v, c = sch.get_loops(sch.get_sblock("image"))
-    co, ci, lane = sch.split(c, [None, copied_elements(workload) // VECTOR, VECTOR])
+    """Make the input's layout a kernel of its own, in which neighbouring threads read neighbouring pixels.
+
+    A thread stores a vector, whose elements it reads before: some of them may be zeros.
+    """
+    image = sch.get_sblock("image")
+    vector = sch.cache_write(image, 0, "local")
+    n, h, v, c = sch.get_loops(vector)
+    co, lane = sch.split(c, [None, copied_elements(problem.workload)])
     # TVM cannot divide by the size of a plane of an open height with its padding.
     images, plane = ([n], [h, v]) if problem.has_open_planes else ([], [n, h, v])
     pixels, thread = sch.split(sch.fuse(*plane), [None, COPY_THREADS])
-    sch.reorder(*images, pixels, co, thread, ci, lane)
-    sch.unroll(ci)
-    sch.bind(sch.fuse(*images, pixels, co), "blockIdx.x")
+    if reads_windows(problem.workload):  # a thread stores the vectors of a window, whose taps are then constants
+        sch.reorder(*images, pixels, thread, co, lane)
+        sch.unroll(co)
+        block = sch.fuse(*images, pixels)
+    else:
+        sch.reorder(*images, pixels, co, thread, lane)
+        block = sch.fuse(*images, pixels, co)
+    sch.bind(block, "blockIdx.x")
     sch.bind(thread, "threadIdx.x")
-    if depth(workload) == workload.w_shape[1]:
-        sch.vectorize(lane)
-    else:  # zeros beside channels: no vector
-        sch.unroll(lane)
+    sch.vectorize(lane)
+    outer = sch.get_loops(vector)[-2]
+    sch.compute_at(image, outer)
+    sch.unroll(sch.get_loops(image)[-1])
 
 
 def _copy(sch: Schedule, stage: SBlockRV, threads: int) -> None:

@@ -7,7 +7,7 @@ from math import prod
 
 import tvm
 
-from tvmconv.compute.tensor_gemm import ROW_BYTES, depth, image_elements, lays_out_input, lays_out_weight
+from tvmconv.compute.tensor_gemm import ROW_BYTES, image_elements, lays_out_input, lays_out_weight, packed_elements
 from tvmconv.problem import Problem
 from tvmconv.targets import arch_of, tensor_instructions
 from tvmconv.targets.devices import Gpu, gpu_of
@@ -46,8 +46,7 @@ def obstacle(problem: Problem, target: tvm.target.Target) -> str | None:
     least, where = (VECTOR, "") if workload.groups == 1 else (LEAST_COLUMNS, " of a group")
     if workload.multiplier % least:
         return f"takes output channels{where} in multiples of {least}, not {workload.multiplier}"
-    packed = 2 * workload.out_channels * prod(workload.kernel) * depth(workload)
-    if max(image_elements(workload), packed) >= 2**31:  # what TVM cannot count in 32 bits
+    if max(image_elements(workload), 2 * packed_elements(workload)) >= 2**31:  # what TVM cannot count in 32 bits
         return "takes operands of fewer than 2^31 elements, as it lays them out"
     return None
 

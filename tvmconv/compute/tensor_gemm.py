@@ -3,6 +3,9 @@
 The product is `O[p, k] = sum over taps and c of I[p, tap, c] * F[k, tap, c]`, where p counts the output pixels of all
 images, and I[p, tap, c] is the input that pixel p reads under a tap. Its factors have their channels last in memory, so
 that a chunk of the reduction is contiguous in both; operands in another layout are laid out so first.
+
+Of few input channels, as in a first layer, a tap would be more padding than channels. There the input is laid out as
+the im2win thesis has it: what a row of a window reads, (S, C), is contiguous, and counts as the channels of one tap.
 """
 
 from __future__ import annotations
@@ -74,12 +77,31 @@ def pads_input(workload: ConvWorkload) -> bool:
     return workload.zero_point != 0 and any(workload.padding)
 
 
+def reads_windows(workload: ConvWorkload) -> bool:
+    """Return whether the rows of windows are laid out: where their channels are at most half of a copy."""
+    few = 2 * workload.in_channels <= copied_elements(workload)
+    return workload.groups == 1 and workload.kernel[1] > 1 and few
+
+
 def read_image(workload: ConvWorkload) -> ConvWorkload:
-    """Return the workload as pixels read it: padded already if the input is laid out so."""
-    if not pads_input(workload):
-        return workload
-    height, width = workload.padded_input
-    return structs.replace(workload, height=height, width=width, padding=(0, 0, 0, 0))
+    """Return the workload as pixels read it: padded already, or in rows of windows, if the input is laid out so."""
+    image = workload
+    if reads_windows(workload):
+        top, _, bottom, _ = workload.padding
+        rows, columns = workload.kernel
+        image = structs.replace(
+            image,
+            in_channels=columns * workload.in_channels,
+            width=workload.output_size[1],
+            kernel=(rows, 1),
+            stride=(workload.stride[0], 1),
+            dilation=(workload.dilation[0], 1),
+            padding=(top, 0, bottom, 0),
+        )
+    if pads_input(workload):
+        height, width = image.padded_input
+        image = structs.replace(image, height=height, width=width, padding=(0, 0, 0, 0))
+    return image
 
 
 def image_elements(workload: ConvWorkload) -> int:
@@ -94,12 +116,18 @@ def lays_out_weight(workload: ConvWorkload, split: int) -> bool:
     return split > 0 or not channels_last or depth(workload) != workload.w_shape[1]
 
 
+def packed_elements(workload: ConvWorkload) -> int:
+    """Return the number of elements of the weight as it is laid out."""
+    image = read_image(workload)
+    return image.out_channels * prod(image.kernel) * depth(image)
+
+
 def chunks(workload: ConvWorkload) -> int:
     """Return the number of chunks of the reduction, the last of which may be in part zeros.
 
     Where channels are whole chunks a chunk is of one tap, else it goes on with the next tap.
     """
-    return -(-prod(workload.kernel) * depth(workload) * workload.itemsize // ROW_BYTES)
+    return -(-packed_elements(workload) // workload.out_channels * workload.itemsize // ROW_BYTES)
 
 
 def tensor_gemm(workload: ConvWorkload, tile: FragmentTile, parts: int, split: int = 0) -> list[te.Tensor]:
@@ -111,7 +139,7 @@ def tensor_gemm(workload: ConvWorkload, tile: FragmentTile, parts: int, split: i
 
     Where `lays_out_input` and `lays_out_weight` say so there are the stages "image", (N, H, W, C') with whole copies of
     channels for each group, and "packed", (max(1, split), K, R, S, C'): the weight, or as many TF32 numbers that add up
-    to it. Of these the second ones are in a stage "rests" beside "weights".
+    to it. Of these the second ones are in a stage "rests" beside "weights". Sizes are those of `read_image`.
 
     "columns" and "weights" are the factors in chunks of `ROW_BYTES`, zero past the last pixel, channel and term. They
     are (pixel tiles, groups, chunks, rows of a tile, copies, elements) and (channel tiles, chunks, ...): the tiles of
@@ -172,18 +200,25 @@ def _columns(x: te.Tensor, workload: ConvWorkload, tile: FragmentTile, count: in
     """Return the stage "columns", behind "image" if there is one, with so many chunks."""
     given, workload = workload, read_image(workload)
     channels, own, lanes = depth(workload), workload.w_shape[1], copied_elements(workload)
+    windows, padded, outside = reads_windows(given), pads_input(given), tirx.const(given.zero_point, x.dtype)
     batch, groups, pixels = workload.batch, workload.groups, workload.batch * prod(given.output_size)
     (height, width), (sh, sw), (dh, dw) = given.output_size, workload.stride, workload.dilation
     top, left, _, _ = workload.padding
     zero = tirx.const(0, x.dtype)
 
     def element(n: tirx.Var, h: tirx.Var, v: tirx.Var, c: tirx.Var) -> tirx.PrimExpr:
-        row, col = (h - given.padding[0], v - given.padding[1]) if pads_input(given) else (h, v)
-        value = x[workload.x_layout.place(n, c // channels * own + c % channels, row, col)]
-        inside = [] if own == channels else [c % channels < own]
-        if pads_input(given):
-            inside += [row >= 0, row < given.height, col >= 0, col < given.width]
-        return tirx.if_then_else(tirx.all(*inside), value, tirx.const(given.zero_point, x.dtype)) if inside else value
+        row, col, channel = h, v, c // channels * own + c % channels
+        if padded:
+            row, col = h - given.padding[0], v if windows else v - given.padding[1]
+        if windows:
+            col = v * given.stride[1] + c // given.in_channels * given.dilation[1] - given.padding[1]
+            channel = c % given.in_channels
+        value = x[given.x_layout.place(n, channel, row, col)]
+        inside = [row >= 0, row < given.height] if padded else []
+        if padded or (windows and any(given.padding[1::2])):
+            inside += [col >= 0, col < given.width]
+        value = tirx.if_then_else(tirx.all(*inside), value, outside) if inside else value
+        return value if own == channels else tirx.if_then_else(c % channels < own, value, zero)
 
     image = None
     if lays_out_input(given):
@@ -209,18 +244,20 @@ def _columns(x: te.Tensor, workload: ConvWorkload, tile: FragmentTile, count: in
 
 def _weights(w: te.Tensor, workload: ConvWorkload, tile: FragmentTile, count: int, split: int) -> list[te.Tensor]:
     """Return the stages "weights" and, of a weight in two numbers, "rests", behind "packed" if there is one."""
+    given, workload = workload, read_image(workload)
     channels, own, lanes = depth(workload), workload.w_shape[1], copied_elements(workload)
     (_, columns), zero = workload.kernel, tirx.const(0, w.dtype)
 
     def element(summand: tirx.Var, k: tirx.Var, r: tirx.Var, s: tirx.Var, c: tirx.Var) -> tirx.PrimExpr:
-        value = w[workload.weight_layout.place(k, c, r, s)]
+        tap, channel = (c // given.in_channels, c % given.in_channels) if reads_windows(given) else (s, c)
+        value = w[given.weight_layout.place(k, channel, r, tap)]
         if split:
             high = in_tf32(value)
             value = high if split == 1 else tirx.Select(summand == 0, high, in_tf32(value - high))
         return value if own == channels else tirx.if_then_else(c < own, value, zero)
 
     packed = None
-    if lays_out_weight(workload, split):
+    if lays_out_weight(given, split):
         shape = (max(1, split), workload.out_channels, *workload.kernel, channels)
         packed = te.compute(shape, element, name="packed")
 
