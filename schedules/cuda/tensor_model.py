@@ -7,7 +7,14 @@ from math import prod
 
 import tvm
 
-from tvmconv.compute.tensor_gemm import ROW_BYTES, image_elements, lays_out_input, lays_out_weight, packed_elements
+from tvmconv.compute.tensor_gemm import (
+    COPY_BYTES,
+    ROW_BYTES,
+    image_elements,
+    lays_out_input,
+    lays_out_weight,
+    packed_elements,
+)
 from tvmconv.problem import Problem
 from tvmconv.targets import arch_of, tensor_instructions
 from tvmconv.targets.devices import Gpu, gpu_of
@@ -91,16 +98,17 @@ WORTH_A_TRIAL = 1.5
 CANDIDATES = tuple(
     Config(block_m, block_n, warps_m, warps_n, num_stages=stages, wgmma=wgmma, min_blocks_per_sm=together)
     for wgmma, stages, together, tiles in (
+        (True, 4, 2, ((128, 64, 1, 1),)),
+        (True, 3, 2, ((128, 128, 2, 1), (128, 128, 1, 1), (128, 64, 2, 1), (64, 128, 1, 1))),
         (True, 4, 1, ((128, 256, 2, 1), (256, 128, 2, 1), (128, 128, 2, 1), (128, 64, 2, 1), (64, 128, 1, 1))),
         (True, 4, 1, ((64, 256, 1, 1), (64, 64, 1, 1), (64, 32, 1, 1), (128, 96, 2, 1), (128, 32, 2, 1))),
-        (True, 3, 2, ((128, 128, 1, 1), (128, 64, 1, 1))),
         (False, 3, 1, ((128, 128, 2, 2), (128, 64, 2, 2), (64, 128, 2, 2), (64, 64, 2, 2), (32, 64, 1, 2))),
         (False, 3, 1, ((64, 32, 2, 1), (32, 32, 1, 1), (16, 64, 1, 2), (128, 32, 4, 1))),
         (False, 3, 1, ((64, 16, 2, 1), (64, 48, 2, 1))),
     )
     for block_m, block_n, warps_m, warps_n in tiles
 )
-"""The tiles that a default is chosen from."""
+"""The tiles that a default is chosen from, of equal estimates the first."""
 
 
 def default_config(problem: Problem, target: tvm.target.Target) -> Config:
@@ -126,54 +134,74 @@ def _fitting(config: Config, problem: Problem) -> Config:
 
 
 L2_BYTES = 48.0
-"""The bytes that a multiprocessor gets from the L2 cache in a clock, on an H200."""
+"""The bytes that a multiprocessor gets from the L2 cache in a clock. Like the next four numbers it is fitted to layers
+in float16 on an H200."""
 
-LATENCY = 4500.0
-"""The clocks until the first chunk has come, and until the sums are stored, which another block on the multiprocessor
-hides; fitted to layers in float16 on an H200."""
+STORED_BYTES = 22.0
+"""The bytes of sums that a multiprocessor takes through shared memory to the output in a clock."""
 
-IMAGE = 2.5
-"""The time that it takes to lay out the input, as a multiple of the time for its bytes."""
+LATENCY = 2600.0
+"""The clocks of a block until its first chunk has come."""
+
+COPYING = 56.0
+"""The clocks of a thread for an asynchronous copy, most of them for its addresses."""
+
+STORING = 49.0
+"""The clocks of a thread for each sum that it stores, half as many more with a residual."""
+
+WAIT = 200.0
+"""The clocks from a chunk's barrier to its first product, where products do not go on."""
 
 SPLITTING = 1.6
 """The time of three products by `mma`, which takes both factors apart in registers, as a multiple of their own."""
 
-WAIT = 240.0
-"""The clocks that a block waits at the barrier of a chunk, which other blocks on the multiprocessor hide; fitted as
-well."""
+IMAGE = 2.0
+"""The time that it takes to lay out the input, as a multiple of the time for its bytes."""
 
-KERNEL = 5000.0
-"""The clocks that one more kernel takes, for what has to be laid out first or added up."""
+KERNEL = 4000.0
+"""The clocks that a kernel takes beside its work: this one, and those that lay out first or add up."""
 
 
 def estimate(problem: Problem, config: Config, target: tvm.target.Target) -> float:
-    """Return the clocks that the busiest multiprocessor should take, or the memory if these are more."""
+    """Return the clocks that the kernels should take.
+
+    Three things bound the product: the units of the busiest multiprocessor, which its blocks share, the blocks that
+    have to wait for one another, and the memory. The fourth power makes a little of the lesser ones count as well.
+    """
     workload, gpu = problem.workload, gpu_of(target)
-    half = tensor_instructions(target)["wgmma" if config.wgmma else "mma"].products
-    rate = half * 2 / workload.itemsize / max(1, tf32_products(problem))
-    grid = blocks(workload, config)
-    turns = ceil_div(grid, gpu.multiprocessors)
+    turns = ceil_div(blocks(workload, config), gpu.multiprocessors)
     together = min(turns, resident_blocks(problem, config, gpu))
     columns = config.block_n * max(1, weight_split(problem, config))
-    product = config.block_m * config.block_n * ROW_BYTES / workload.itemsize / rate
-    if tf32_products(problem) == 3 and not config.wgmma:
-        product *= SPLITTING
-    copy = (config.block_m + columns) * ROW_BYTES / L2_BYTES
-    step = max(product, copy)
-    if not goes_on(problem, config):  # what a product waits for is hidden by other blocks only
-        step = max(step, (product + copy / 2) / together)
-    step += WAIT / together
-    stored = config.block_m * config.block_n * workload.sum_bytes / L2_BYTES
-    busy = turns * (part_chunks(workload, config) * step + stored) + LATENCY * (turns if together == 1 else 1)
+    product = _product_clocks(problem, config, target)
+    copied = (config.block_m + columns) * ROW_BYTES
+    step, chunks = max(product, copied / L2_BYTES), part_chunks(workload, config)
+    stored = config.block_m * config.block_n * workload.sum_bytes / STORED_BYTES
+    if goes_on(problem, config):
+        alone = max(step, copied / COPY_BYTES / config.threads * COPYING)
+    else:
+        alone = product + copied / L2_BYTES / 2 + WAIT
+    storing = config.sums * STORING * (1.5 if workload.epilogue.residual else 1)
+    units = turns * (chunks * step + stored)
+    waiting = ceil_div(turns, together) * (LATENCY + chunks * alone + storing)
+    memory = workload.bytes_moved / gpu.bytes_per_clock
     parts = 2 * config.split_k * prod(workload.output_shape) * workload.sum_bytes if config.split_k > 1 else 0
-    kernels = int(config.split_k > 1) + lays_out_weight(workload, weight_split(problem, config))
+    kernels = 1 + int(config.split_k > 1) + lays_out_weight(workload, weight_split(problem, config))
     kernels += workload.zero_point != 0
     image = 0
     if lays_out_input(workload):
         kernels += 1
         image = (prod(workload.x_shape) + image_elements(workload)) * workload.itemsize
-    copied = max(busy, workload.bytes_moved / gpu.bytes_per_clock)
-    return copied + (parts + IMAGE * image) / gpu.bytes_per_clock + kernels * KERNEL
+    others = (parts + IMAGE * image) / gpu.bytes_per_clock + kernels * KERNEL
+    return float((units**4 + waiting**4 + memory**4) ** 0.25 + others)
+
+
+def _product_clocks(problem: Problem, config: Config, target: tvm.target.Target) -> float:
+    """Return the clocks of a multiprocessor's tensor cores for a chunk of a block."""
+    itemsize, products = problem.workload.itemsize, tf32_products(problem)
+    half = tensor_instructions(target)["wgmma" if config.wgmma else "mma"].products
+    rate = half * 2 / itemsize / max(1, products)
+    clocks = config.block_m * config.block_n * ROW_BYTES / itemsize / rate
+    return clocks * SPLITTING if products == 3 and not config.wgmma else clocks
 
 
 def resident_blocks(problem: Problem, config: Config, gpu: Gpu) -> int:
