@@ -54,6 +54,15 @@ def brief(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(roofs, "STEPS", 2**10)
 
 
+@pytest.fixture
+def one_round(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let searches measure the best two configurations again, and once, in tests of something else."""
+    from tvmconv.autotvm.tuner import tuner
+
+    monkeypatch.setattr(tuner, "FINALISTS", 2)
+    monkeypatch.setattr(tuner, "ROUNDS", 1)
+
+
 @pytest.fixture(scope="module")
 def without_torch(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Hide torch from processes that the tests of a module start: TVM would import it, which takes 2 s in each."""

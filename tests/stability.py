@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,7 @@ DENSE = ConvWorkload.conv2d((1, 16, 14, 14), (32, 16, 3, 3))
 SPARSE = ConvWorkload.conv2d((1, 8, 14, 14), (16, 8, 3, 3))
 
 
+@cache
 def callers() -> dict[str, Callable[[], Any]]:
     """Return the calls to repeat: operators and a network, on arrays of NumPy and tensors of torch."""
     import torch

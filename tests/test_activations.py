@@ -124,7 +124,7 @@ def trial(name: str, activation: Any) -> Trial:
     return Trial(workload, algorithm, None, 1, sparsity=0.7 if algorithm == "sparse" else None)
 
 
-@pytest.mark.parametrize(("name", "activation"), every(7, product(TEMPLATES, EVERY_ACTIVATION)), ids=str)
+@pytest.mark.parametrize(("name", "activation"), every(9, product(TEMPLATES, EVERY_ACTIVATION)), ids=str)
 def test_template(name: str, activation: Any) -> None:
     """On a CPU, or as the serial twin of a kernel of CUDA."""
     on_cuda = TEMPLATES[name][0] == "cuda"
@@ -139,7 +139,7 @@ def test_template_on_a_gpu(name: str, activation: Any) -> None:
     check(How(str(resolve_target("cuda")), twin=False), trial(name, activation))
 
 
-@pytest.mark.parametrize(("activation", "dtype"), every(3, product(EVERY_ACTIVATION, NARROW)), ids=str)
+@pytest.mark.parametrize(("activation", "dtype"), every(5, product(EVERY_ACTIVATION, NARROW)), ids=str)
 def test_cubin(activation: Any, dtype: str) -> None:
     """The activation's code in a CUDA kernel compiles, and spills no registers to memory."""
     sm_90 = {"kind": "cuda", "arch": "sm_90"}

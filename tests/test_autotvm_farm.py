@@ -64,6 +64,7 @@ def test_each_device_has_a_process_and_a_failure_ends_that_one_alone(
     assert [pretended.run(TRIAL, sound).status for _ in range(2)] == [Status.OK] * 2
 
 
+@pytest.mark.usefixtures("one_round")
 def test_tuning_on_two_devices_logs_every_trial_once(
     builder: LocalBuilder, pretended: LocalRunner, tmp_path: Path
 ) -> None:

@@ -118,6 +118,7 @@ def runner(tracker: int, supervisor: psutil.Process) -> Iterator[RPCRunner]:
     runner.close()
 
 
+@pytest.mark.usefixtures("one_round")
 def test_the_command_tunes_through_a_tracker(tracker: int, supervisor: psutil.Process, tmp_path: Path) -> None:
     """It comes before the tests whose runner keeps its sessions: a server lets an idle one go after half a minute."""
     where = ("--rpc-tracker", f"{HOST}:{tracker}", "--rpc-key", KEY, "--parallel", 1)

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import tvm
 from command_line import tvmconv, tvmconv_json
+from sparing import every
 
 from tvmconv import ConvWorkload, targets
 from tvmconv.bench import ablation
@@ -40,7 +41,7 @@ def test_a_thesis_layer_has_every_switch(algorithm: str) -> None:
         assert found["micro-kernel"].outputs == 1
 
 
-@pytest.mark.parametrize("algorithm", ["direct", "im2win"])
+@pytest.mark.parametrize("algorithm", every(2, ["direct", "im2win"]))
 def test_configurations_compute_the_layer(algorithm: str) -> None:
     """The configurations are right as serial twins, all in one module."""
     template = template_named(f"cuda/{algorithm}")
@@ -60,7 +61,7 @@ def test_configurations_compute_the_layer(algorithm: str) -> None:
         check_result(LAYER, operands, tensors[-1].numpy())
 
 
-@pytest.mark.parametrize("algorithm", ["direct", "im2win", "pointwise"])
+@pytest.mark.parametrize("algorithm", every(2, ["direct", "im2win", "pointwise"]))
 def test_measured_on_a_cpu(algorithm: str, brief: None) -> None:
     layer = POINTWISE if algorithm == "pointwise" else LAYER
     pytest.importorskip("torch")

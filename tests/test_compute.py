@@ -28,12 +28,12 @@ WAYS = tuple(product((compute.direct, compute.im2win), (EXACT, WHOLE_TILES)))
     ("definition", "tile", "case"),
     sparing(
         ((*way, case) for way, case in product(WAYS, CONV2D)),
-        lambda number: number // len(CONV2D) == number % len(CONV2D) % len(WAYS),
+        lambda number: number // len(CONV2D) == number % len(CONV2D) // 2 % len(WAYS) and number % len(CONV2D) % 2 == 1,
     ),
     ids=lambda value: getattr(value, "id", getattr(value, "__name__", None)),
 )
 def test_definition(definition: Definition, tile: tuple[int, int, int], case: Case) -> None:
-    """Try each case in one way; test_conv2d_schedules.py has all in both definitions, scheduled."""
+    """Try every second case in one way; test_conv2d_schedules.py has the others in both definitions, scheduled."""
     executable = build(tvm.IRModule({"main": te.create_prim_func(definition(case.workload, tile))}), CPU)
     operands = random_operands(case.workload)
     arrays = [tvm.runtime.tensor(array) for array in operands.values()]

@@ -126,8 +126,8 @@ def test_serial_twins_of_kernels_for_any_batch(algorithm: str, sparsity: float |
 
 @pytest.mark.parametrize("options", [["--bounds"], ["--target", SM_90, "--serial-twin"]], ids=["cpu", "serial-twin"])
 def test_kernels_are_right(options: list[str]) -> None:
-    found = tvmconv_json("verify", *options, "--count", 8, "--seed", 5, "--parallel", 1)
-    assert sum(found["tried"].values()) == 8
+    found = tvmconv_json("verify", *options, "--count", 6, "--seed", 5, "--parallel", 1)
+    assert sum(found["tried"].values()) == 6
     assert found["failures"] == []
 
 

@@ -50,7 +50,7 @@ def run(workload: ConvWorkload, config: Any = None, algorithm: str = "auto") -> 
 
 @pytest.mark.parametrize(
     ("case", "algorithm"),
-    sparing(product(CONV2D, ("direct", "im2win")), lambda place: place % 2 == 0 or place % 8 == 1),
+    sparing(product(CONV2D, ("direct", "im2win")), lambda place: place % 4 == 0 or place % 8 == 3),
     ids=lambda value: getattr(value, "id", value),
 )
 def test_default_configuration(case: Case, algorithm: str) -> None:
@@ -59,7 +59,7 @@ def test_default_configuration(case: Case, algorithm: str) -> None:
 
 @pytest.mark.parametrize(
     ("case", "algorithm", "number"),
-    sparing(product(CONV2D, ("direct", "im2win"), range(2)), lambda place: place % 16 in (0, 14)),
+    sparing(product(CONV2D, ("direct", "im2win"), range(2)), lambda place: place % 32 in (0, 30)),
     ids=lambda value: getattr(value, "id", value),
 )
 def test_random_legal_configuration(case: Case, algorithm: str, number: int) -> None:
@@ -100,7 +100,7 @@ LAYOUTS = (("NCHW8c", "NCHW8c"), ("NCHW", "NCHW8c"), ("NCHW8c", "NCHW"), ("NCHW4
     ("name", "layout", "out_layout"),
     sparing(
         ((name, *layouts) for name, layouts in product(BLOCKED, LAYOUTS)),
-        lambda place: (place + place // 4) % 2 == 0,  # two of each
+        lambda place: place % 5 == 0,  # one of each
     ),
 )
 def test_blocks_of_channels(name: str, layout: str, out_layout: str) -> None:
@@ -149,7 +149,7 @@ def workloads(draw: Callable[..., Any]) -> ConvWorkload:
 
 
 @by_algorithm
-@settings(max_examples=6, deadline=None, derandomize=True)
+@settings(max_examples=4, deadline=None, derandomize=True)
 @given(workload=workloads())
 def test_any_workload(workload: ConvWorkload, algorithm: str) -> None:
     run(workload, algorithm="auto" if workload.is_depthwise else algorithm)

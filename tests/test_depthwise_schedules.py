@@ -55,7 +55,7 @@ def scheduled(workload: ConvWorkload, target: tvm.target.Target, config: Any = N
 
 @pytest.mark.parametrize(
     ("case", "target"),
-    sparing(product(DEPTHWISE, TARGETS.values()), lambda place: place % 4 in (0, 3)),  # each case on either target
+    sparing(product(DEPTHWISE, TARGETS.values()), lambda place: place % 8 in (0, 3)),  # each second case
     ids=identifier,
 )
 def test_default_configuration(case: Case, target: tvm.target.Target) -> None:
@@ -64,7 +64,7 @@ def test_default_configuration(case: Case, target: tvm.target.Target) -> None:
 
 @pytest.mark.parametrize(
     ("case", "target", "number"),
-    sparing(product(DEPTHWISE, TARGETS.values(), range(2)), lambda place: place % 8 in (0, 6)),
+    sparing(product(DEPTHWISE, TARGETS.values(), range(2)), lambda place: place % 16 in (0, 14)),
     ids=identifier,
 )
 def test_random_legal_configuration(case: Case, target: tvm.target.Target, number: int) -> None:
@@ -79,8 +79,10 @@ BLOCKED = {
 }
 
 
-@pytest.mark.parametrize("block", [4, 8])
-@pytest.mark.parametrize("name", BLOCKED)
+@pytest.mark.parametrize(
+    ("name", "block"),
+    sparing(product(BLOCKED, (4, 8)), lambda place: place in (0, 3, 4)),  # each case once
+)
 def test_blocks_of_channels(name: str, block: int) -> None:
     layout = f"NCHW{block}c"
     workload = msgspec.structs.replace(BLOCKED[name], layout=layout, out_layout=layout)
@@ -211,7 +213,7 @@ def workloads(draw: Callable[..., Any]) -> ConvWorkload:
 
 
 @by_target
-@settings(max_examples=8, deadline=None, derandomize=True)
+@settings(max_examples=5, deadline=None, derandomize=True)
 @given(workload=workloads())
 def test_any_workload(workload: ConvWorkload, target: tvm.target.Target) -> None:
     run_on_cpu(scheduled(workload, target), workload)
@@ -225,7 +227,7 @@ def resources(workload: ConvWorkload, target: tvm.target.Target, config: Any = N
 
 @pytest.mark.parametrize(
     ("target", "case"),
-    sparing(product((SM_90, SM_80), DEPTHWISE), lambda number: number % 3 == 0),
+    sparing(product((SM_90, SM_80), DEPTHWISE), lambda number: number % 5 == 0),
     ids=identifier,
 )
 def test_cubin(case: Case, target: tvm.target.Target) -> None:

@@ -12,7 +12,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-pytestmark = pytest.mark.usefixtures("without_torch")
+pytestmark = pytest.mark.usefixtures("without_torch", "one_round")
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"

@@ -10,7 +10,7 @@ import pytest
 
 from tvmconv.cli import main
 
-pytestmark = pytest.mark.usefixtures("without_torch")
+pytestmark = pytest.mark.usefixtures("without_torch", "one_round")
 
 ROOT = Path(__file__).parent.parent
 GUIDES = ("concepts", "tuning", "troubleshooting")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import resource
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -204,12 +205,17 @@ def graphs(monkeypatch: pytest.MonkeyPatch) -> Iterator[Graphs]:
         tvm.register_global_func(name, before, override=True)
 
 
-def session_with_graphs() -> Session:
-    """Return a session on the CPU of a network that is built with graphs, as for a GPU."""
+@cache
+def built_with_graphs() -> tvm.runtime.Executable:
+    """Return a network for the CPU that is built with graphs, as for a GPU."""
     plan = tvm.transform.module_pass(lambda mod, _: plan_memory(mod), opt_level=0)
     passes = [*cpu.legalize_passes(CPU), *cpu.dataflow_lower_passes(CPU), plan, *with_cuda_graphs(finalize_passes(CPU))]
     mod = tvmconv.import_model(branches()).mod
-    return Session(lowering.build(mod, CPU, tvm.transform.Sequential(passes)), tvm.cpu(), "naive")
+    return lowering.build(mod, CPU, tvm.transform.Sequential(passes))
+
+
+def session_with_graphs() -> Session:
+    return Session(built_with_graphs(), tvm.cpu(), "naive")
 
 
 def call(session: Session, x: np.ndarray) -> None:

@@ -10,6 +10,7 @@ import onnx
 import pytest
 from network_graph import Graph, operators
 from onnx.reference import ReferenceEvaluator
+from sparing import every
 
 from tvmconv.dtypes import NARROW, STORAGE_TYPES
 from tvmconv.network import build, import_model
@@ -32,6 +33,11 @@ class Case:
     """The operators of Relax that have to stay."""
     opset: int = 17
     x_shape: tuple[int, ...] = field(default=(2, 8, 9, 11))
+
+    def model(self, dtype: str) -> onnx.ModelProto:
+        graph = Graph(self.x_shape, dtype, self.opset)
+        outputs = self.body(graph)
+        return graph.model(*([outputs] if isinstance(outputs, str) else outputs))
 
 
 def conv(g: Graph, bias: bool = False) -> str:
@@ -258,20 +264,18 @@ CASES = (
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.id)
 def test_kernel_takes_in(case: Case) -> None:
-    def model(dtype: str) -> onnx.ModelProto:
-        graph = Graph(case.x_shape, dtype, case.opset)
-        outputs = case.body(graph)
-        return graph.model(*([outputs] if isinstance(outputs, str) else outputs))
-
-    imported = import_model(model("float32"))
+    imported = import_model(case.model("float32"))
     kernels = case.kernel.split("; ")
     assert [found.description for found in imported.convolutions()] == kernels
     mod, _ = use_kernels(imported.mod, resolve_target("llvm"))
     assert sorted(operators(mod)) == sorted(["relax.call_tir"] * len(kernels) + [*case.left])
 
+
+@pytest.mark.parametrize("case", every(2, CASES), ids=lambda case: case.id)
+def test_numbers(case: Case) -> None:
     x = np.random.default_rng(3).standard_normal(case.x_shape).astype("float32")
-    got = build(imported)(x)
-    expected = ReferenceEvaluator(model("float64")).run(None, {"x": x.astype("float64")})
+    got = build(case.model("float32"))(x)
+    expected = ReferenceEvaluator(case.model("float64")).run(None, {"x": x.astype("float64")})
     for y, reference in zip(got if isinstance(got, tuple) else (got,), expected, strict=True):
         assert y.shape == reference.shape
         # A few dozen roundings of numbers not much larger than the result.

@@ -257,7 +257,9 @@ def test_interpolation(mode: str) -> None:
     sizes.append({"scale_factor": 1.7, "recompute_scale_factor": True})
     check(
         lambda x: [
-            nn.functional.interpolate(x, align_corners=align, **size, **more) for align in corners for size in sizes
+            nn.functional.interpolate(x, align_corners=align, **size, **more)
+            for align in corners
+            for size in (sizes[:3] if align else sizes)
         ],
         SMALL,
     )
@@ -286,7 +288,7 @@ def test_grid_sample(outside: str, align: bool, mode: str) -> None:
     check(lambda x, y: nn.functional.grid_sample(x, y, mode, outside, align), SMALL, grid)
 
 
-@pytest.mark.parametrize("outside", ["zeros", "border", "reflection"])
+@pytest.mark.parametrize("outside", sparing(["zeros", "border", "reflection"], lambda number: number < 2))
 def test_grid_sample_of_volumes(outside: str) -> None:
     volume = torch.linspace(-4, 4, 2 * 5 * 6 * 3).reshape(1, 2, 5, 6, 3).sin() * 1.2
     check(lambda x, y: nn.functional.grid_sample(x[None], y, padding_mode=outside, align_corners=True), SMALL, volume)

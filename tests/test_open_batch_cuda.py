@@ -10,6 +10,7 @@ import tvm_ffi
 from device_functions import device_functions
 from emulated_gpu import Emulator
 from open_batches import BATCHES, CASES
+from sparing import every, sparing
 from tvm import tirx
 from tvm.s_tir.stmt import SBlockRealize
 
@@ -26,7 +27,9 @@ from tvmconv.workspace import take_out
 
 SM_90, CPU = resolve_target({"kind": "cuda", "arch": "sm_90"}), resolve_target(TWIN_TARGET)
 
-by_case = pytest.mark.parametrize("name", CASES)
+NAMES = [*CASES]
+EMULATED = ("wgmma", "float32", "tf32-nchw")
+"""The cases of odd numbers that `make test` tries in the emulator; the others of them are serial twins there."""
 
 
 @cache
@@ -35,7 +38,7 @@ def scheduled(name: str) -> tirx.PrimFunc:
     return CASES[name].func(SM_90)
 
 
-@by_case
+@pytest.mark.parametrize("name", sparing(CASES, lambda number: number % 2 == 1))
 def test_serial_twin(name: str) -> None:
     """The lowered kernels are tried with the other batches."""
     case, batch = CASES[name], BATCHES[-1]
@@ -48,7 +51,7 @@ def test_serial_twin(name: str) -> None:
     check_result(case.at(batch), operands, tensors[-1].numpy(), precision=case.problem.precision)
 
 
-@by_case
+@pytest.mark.parametrize("name", sparing(CASES, lambda number: number % 2 == 0 or NAMES[number] in EMULATED))
 def test_lowered_kernels(name: str) -> None:
     """One lowering serves for all batches, which are numbers in the emulator alone."""
     case = CASES[name]
@@ -61,7 +64,7 @@ def test_lowered_kernels(name: str) -> None:
         check_result(case.at(batch), operands, arrays["output"], precision=case.problem.precision)
 
 
-@by_case
+@pytest.mark.parametrize("name", every(3, CASES))
 def test_as_few_registers_as_with_a_known_batch(name: str) -> None:
     """There are as many kernels with as much shared memory, and as good as no spills."""
     case = CASES[name]

@@ -131,6 +131,7 @@ def test_a_shipped_log_does_not_hide_a_much_faster_template_that_it_does_not_kno
         dispatch.unregister("cpu/coarse")
 
 
+@pytest.mark.usefixtures("one_round")
 def test_tuner_tunes_it_in_other_processes(builder: autotvm.LocalBuilder, tmp_path: Path) -> None:
     log, task = tmp_path / "log", autotvm.create(WORKLOAD, "llvm", precision="tf32")
     runner = autotvm.LocalRunner(number=1, repeat=1)

@@ -13,7 +13,7 @@ from network_graph import Graph
 
 from tvmconv.cli import main
 
-pytestmark = pytest.mark.usefixtures("without_torch")
+pytestmark = pytest.mark.usefixtures("without_torch", "one_round")
 
 README = (Path(__file__).parent.parent / "README.md").read_text()
 TRIALS = {"n_trial=8": "n_trial=2", "--trials 8": "--trials 2"}

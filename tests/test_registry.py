@@ -104,6 +104,7 @@ def test_dispatch_takes_the_least_estimate(toy: None) -> None:
     assert compile(PROBLEMS["depthwise"].workload).selection.name == "cpu/depthwise"
 
 
+@pytest.mark.usefixtures("one_round")
 def test_tuner_tunes_it(toy: None, builder: autotvm.LocalBuilder, tmp_path: Path) -> None:
     """In worker processes, which are sent the template; its records are used from then on."""
     log, task = tmp_path / "toy.jsonl", autotvm.task.create(POINTWISE, "llvm", "toy")

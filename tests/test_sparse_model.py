@@ -55,7 +55,7 @@ def test_choice_among_measured(batch: int) -> None:
     assert max(losses) < 1.15
 
 
-@pytest.mark.parametrize("batch", [64, 1])
+@pytest.mark.parametrize("batch", every(2, [64, 1]))
 def test_choice_between_sparse_and_dense(batch: int) -> None:
     """The models of both choose the faster one, or one of two that are nearly as fast."""
     workloads = load_suite("sparse-paper", "cuda", batch)

@@ -94,6 +94,7 @@ def built(builder: LocalBuilder, task: Task) -> BuildResult:
     return builder.build(MeasureInput(task, task.space.default)).result()
 
 
+@pytest.mark.usefixtures("one_round")
 def test_tuning_then_use(tmp_path: Path, builder: LocalBuilder, runner: LocalRunner) -> None:
     log = tmp_path / "log.jsonl"
     option = autotvm.measure_option(builder, runner)

@@ -48,7 +48,7 @@ OTHERS = (
 )  # fmt: skip
 
 
-@pytest.mark.parametrize(("name", "dtype"), every(2, [*((name, "float32") for name in FLOAT32), *OTHERS]))
+@pytest.mark.parametrize(("name", "dtype"), every(3, [*((name, "float32") for name in FLOAT32), *OTHERS]))
 def test_samples(name: str, dtype: str) -> None:
     """The first sample and the last of each operator are right or refused."""
     calls = list(torch_samples.samples(name, dtype))

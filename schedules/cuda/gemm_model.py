@@ -86,7 +86,7 @@ def best_config(workload: ConvWorkload, target: tvm.target.Target, elements: int
     return _best_config(workload, target, min(filter(elements.__le__, MOST_ELEMENTS), default=elements))
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=1024)
 def _best_config(workload: ConvWorkload, target: tvm.target.Target, elements: int) -> GemmConfig:
     best, least, gpu = None, float("inf"), gpu_of(target)
     checks = constraints(workload, target, elements).values()
