@@ -95,11 +95,11 @@ def test_half_precision_beside_float32(monkeypatch: pytest.MonkeyPatch) -> None:
         yield from rows
 
     monkeypatch.setattr(network, "measure_networks", kept)
-    options = ("--size", 64, "--rounds", 1, "--precision", "bfloat16", "--peers", "pytorch")
+    options = ("--size", 64, "--rounds", 1, "--precision", "bfloat16", "--peers", "pytorch,pytorch-half")
     (row,) = tvmconv_json("bench", "networks", "tiny", *options)["rows"]
-    assert list(row["times"]) == ["tvmconv", "tvmconv-float32", "pytorch"]
+    assert list(row["times"]) == ["tvmconv", "tvmconv-float32", "pytorch", "pytorch-half"]
     assert row["precision"] == "bfloat16"
-    assert row["ratios"]["tvmconv"] < 70 < row["ratios"]["tvmconv-float32"]
+    assert max(row["ratios"]["tvmconv"], row["ratios"]["pytorch-half"]) < 70 < row["ratios"]["tvmconv-float32"]
     assert 0.9 < row["top1"] <= 1
     monkeypatch.setattr(network, "measure_networks", lambda *arguments: iter(rows))
     lines = tvmconv("bench", "networks", "tiny", *options).stdout.splitlines()
@@ -166,6 +166,9 @@ def test_names() -> None:
         network.choose(["vgg"])
     with pytest.raises(InvalidArgumentError, match="peers is 'tensorflow'; expected some of pytorch, torch-compile"):
         network.choose_peers("pytorch,tensorflow")
+    assert [peer.name for peer in network.choose_peers(None)] == ["pytorch", "torch-compile", "onnxruntime", "tvm"]
+    (half,) = network.choose_peers("pytorch-half")
+    assert half.obstacle(resolve_target("llvm")) == "with a precision of float16 or bfloat16"
     cuda = resolve_target({"kind": "cuda", "arch": "sm_90"})
     assert PEERS["onnxruntime"].obstacle(cuda) == "on a CPU"
     assert PEERS["onnxruntime"].obstacle(resolve_target("llvm")) is None

@@ -16,8 +16,9 @@ from typing import Any, NamedTuple
 import tvm
 
 from .. import lowering
+from ..dtypes import one_of
 from ..network import Network, build, import_model
-from ..precision import DEFAULT
+from ..precision import DEFAULT, HALVES
 from ..storage import export
 from ..targets import backend_of, device_of
 from .peers.onnxruntime import session_of
@@ -33,6 +34,8 @@ class Prepared(NamedTuple):
     """Writes the network to a file, as one deploys it; call it first, since TVM warns of every constant after a run."""
     network: Network | None = None
     """The network that is called, where tvmconv has built it."""
+    multiplied: frozenset[str] = frozenset()
+    """The types of the factors of convolutions and products beside float32, with which larger errors are allowed."""
 
 
 class Contender(ABC):
@@ -59,7 +62,7 @@ class Tvmconv(Contender):
 
     def prepare(self, module: Any, x: Any, target: tvm.target.Target) -> Prepared:
         network = build(import_model(module, (x.cpu(),)), target, self.sparse, self.precision)
-        return Prepared(partial(network, x), network.export, network)
+        return Prepared(partial(network, x), network.export, network, frozenset(network.multiplied))
 
 
 @dataclass(frozen=True)
@@ -75,16 +78,20 @@ class PyTorch(Contender):
         torch.backends.cudnn.allow_tf32 = False
         torch.backends.cuda.matmul.allow_tf32 = False
         placed = deepcopy(module).to(x.device)
-        forward = self._forward(placed)
-
-        def call() -> Any:
-            with torch.inference_mode():
-                return forward(x)
-
-        return Prepared(call, partial(torch.save, placed.state_dict()))
+        return Prepared(_without_gradients(self._forward(placed), x), partial(torch.save, placed.state_dict()))
 
     def _forward(self, module: Any) -> Callable[[Any], Any]:
         return partial(module)
+
+
+def _without_gradients(forward: Callable[[Any], Any], x: Any) -> Call:
+    import torch
+
+    def call() -> Any:
+        with torch.inference_mode():
+            return forward(x)
+
+    return call
 
 
 @dataclass(frozen=True)
@@ -99,11 +106,40 @@ class Compiled(PyTorch):
         return None if which("g++") or which("clang++") else "it needs a C++ compiler"
 
     def _forward(self, module: Any) -> Callable[[Any], Any]:
+        return _compiled(module)
+
+
+def _compiled(module: Any) -> Callable[[Any], Any]:
+    import torch
+
+    torch._dynamo.reset()
+    compiled: Callable[[Any], Any] = torch.compile(module)
+    return compiled
+
+
+@dataclass(frozen=True)
+class Half(Compiled):
+    """PyTorch in half precision and channels_last, eager or by `torch.compile`; it is given its images so."""
+
+    name: str = "pytorch-half"
+    compiles: bool = False
+    dtype: str = DEFAULT
+    """The precision of the run, such as "float16"."""
+
+    def obstacle(self, target: tvm.target.Target) -> str | None:
+        if self.dtype not in HALVES:
+            return f"with a precision of {one_of(list(HALVES))}"
+        return super().obstacle(target) if self.compiles else None
+
+    def prepare(self, module: Any, x: Any, target: tvm.target.Target) -> Prepared:
         import torch
 
-        torch._dynamo.reset()
-        compiled: Callable[[Any], Any] = torch.compile(module)
-        return compiled
+        torch.backends.cudnn.benchmark = True
+        form = {"dtype": getattr(torch, self.dtype), "memory_format": torch.channels_last}
+        placed, images = deepcopy(module).to(x.device, **form), x.to(**form)
+        forward = self._forward(placed) if self.compiles else placed
+        call = _without_gradients(lambda given: forward(given).float(), images)
+        return Prepared(call, partial(torch.save, placed.state_dict()), multiplied=frozenset([self.dtype]))
 
 
 class OnnxRuntime(Contender):
@@ -153,5 +189,15 @@ class Tvm(Contender):
 
 OURS, DENSE, FLOAT32 = Tvmconv(), Tvmconv("tvmconv-dense", "never"), Tvmconv("tvmconv-float32")
 
-PEERS: dict[str, Contender] = {peer.name: peer for peer in (PyTorch(), Compiled(), OnnxRuntime(), Tvm())}
+PEERS: dict[str, Contender] = {
+    peer.name: peer
+    for peer in (
+        PyTorch(),
+        Compiled(),
+        Half(),
+        Half("torch-compile-half", compiles=True),
+        OnnxRuntime(),
+        Tvm(),
+    )
+}
 """Every peer by its name, in the order of the rows."""

@@ -18,11 +18,11 @@ import msgspec
 from ..errors import TvmconvError, WrongResultError
 from ..network import Network
 from ..network.importer_errors import IMPORT_ERRORS
-from ..precision import DEFAULT
+from ..precision import DEFAULT, HALVES
 from ..targets import backend_of
 from ..verify import compare
 from . import choices
-from .contenders import DENSE, FLOAT32, OURS, PEERS, Contender, Prepared, Tvmconv
+from .contenders import DENSE, FLOAT32, OURS, PEERS, Contender, Half, Prepared, Tvmconv
 from .timing import Call, Timer, Timing, interleave, timer, times_as_long, use_threads_of_tvm
 
 if TYPE_CHECKING:
@@ -80,9 +80,11 @@ def choose(names: Sequence[str]) -> Sequence[str]:
     return names or NAMES
 
 
-def choose_peers(names: str | None) -> list[Contender]:
-    """Return the peers in text such as "pytorch,tvm"; all if there is no text."""
-    return list(choices.choose(PEERS, [] if names is None else choices.split_names(names), "peers").values())
+def choose_peers(names: str | None, precision: str = DEFAULT) -> list[Contender]:
+    """Return the peers in text such as "pytorch,tvm"; if there is no text all that can take part in a precision."""
+    known = {name: replace(peer, dtype=precision) if isinstance(peer, Half) else peer for name, peer in PEERS.items()}
+    chosen = choices.choose(known, [] if names is None else choices.split_names(names), "peers").values()
+    return [peer for peer in chosen if names is not None or precision in HALVES or not isinstance(peer, Half)]
 
 
 def measure_networks(
@@ -235,8 +237,7 @@ def _check(contender: Contender, prepared: Prepared, expected: Any, row: Network
     import torch
 
     got = _ends(torch.from_dlpack(prepared.call())).cpu().numpy()
-    multiplied = () if prepared.network is None else prepared.network.multiplied
-    (found,) = compare({"y": got}, {"y": expected.float().numpy()}, multiplied)
+    (found,) = compare({"y": got}, {"y": expected.float().numpy()}, prepared.multiplied)
     row.errors[contender.name] = found.error / float(expected.abs().max())
     row.ratios[contender.name] = found.ratio
     if not found.agrees:

@@ -27,9 +27,7 @@ if TYPE_CHECKING:
     metavar="S",
     help="The share of each layer's weights that is zero, the smallest ones; tvmconv's dense kernels take part, too.",
 )
-@click.option(
-    "--peers", metavar="A,B", help="Measure only these peers.  [default: pytorch,torch-compile,onnxruntime,tvm]"
-)
+@click.option("--peers", metavar="A,B", help="Measure only these peers.  [default: all that can take part]")
 @click.option("--rounds", type=POSITIVE, default=9, help="The number of times that each contender is timed.")
 @network_precision_option
 @json_option
@@ -50,9 +48,10 @@ def networks(
     each in a CUDA graph of all its launches, and times are medians of the rounds. "build" is from the module to the end
     of the first call, "memory" what the GPU has less then, and "file" what one deploys. "x tvmconv" is how many times
     as long as tvmconv it takes. A peer that cannot take part is listed with the reason. Ctrl-C and errors end the run
-    with the networks before them. --precision is that of tvmconv alone, which takes part in float32, too, where it is
-    another; "top-1" is the share of 32 random images of which both have the same largest output. The exit code is 5 if
-    tvmconv computes something wrong.
+    with the networks before them. --precision is that of tvmconv, which takes part in float32, too, where it is
+    another; "top-1" is the share of 32 random images of which both have the same largest output. In half precision so
+    are pytorch-half and torch-compile-half, whose images and weights are channels_last. The exit code is 5 if tvmconv
+    computes something wrong.
     """
     require_torch("tvmconv bench networks")
 
@@ -63,7 +62,7 @@ def networks(
     resolved = resolve_target(target)
     device_of(resolved)
     kind = resolved.kind.name
-    chosen = choose_peers(peers)
+    chosen = choose_peers(peers, precision)
     device, packages = device_facts(kind), versions(kind)
     measured = measure_networks(choose(names), resolved, chosen, rounds, batch, size, sparsity, note, precision)
     if not as_json:
