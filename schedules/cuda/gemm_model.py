@@ -8,9 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import lru_cache
 from itertools import product
-from math import hypot, prod
+from math import prod
 from typing import Any
 
+import numpy as np
 import tvm
 
 from tvmconv.errors import NoValidConfigurationError
@@ -55,18 +56,16 @@ WORTH_A_TRIAL = 1.5
 """The largest ratio of a configuration's time to the default's, by the model, in the space."""
 
 
-def clocks(workload: ConvWorkload, config: GemmConfig, gpu: Gpu) -> float:
-    """Return the clocks of the busiest multiprocessor."""
+def clocks(workload: ConvWorkload, config: GemmConfig, gpu: Gpu) -> Any:
+    """Return the clocks of the busiest multiprocessor: a float, or an array for a config whose knobs are arrays."""
     share = ceil_div(blocks(workload, config), gpu.multiprocessors)
-    together = min(share, resident_blocks(workload, config, gpu))
+    together = np.minimum(share, resident_blocks(workload, config, gpu))
     copies = config.block_k * (config.block_m / config.load + config.block_n) / config.threads
     busy = (config.block_k * (config.outputs + fragments(config) / VECTOR) + COPY * copies) * config.threads / WARP / 4
-    alone = busy + WAIT + (COLD_WAIT if config.num_stages == 1 else 0)
-    computing = share / together * chunks(workload, config) * hypot(together * busy, alone)
-    if config.split_k == 1:
-        return START + computing
-    moved = 8 * config.split_k * prod(workload.output_shape)
-    return START + computing + SECOND_KERNEL + moved / bytes_per_clock(gpu)
+    alone = busy + WAIT + COLD_WAIT * (config.num_stages == 1)
+    computing = share / together * chunks(workload, config) * np.hypot(together * busy, alone)
+    moved = 8.0 * config.split_k * prod(workload.output_shape)
+    return START + computing + (config.split_k > 1) * (SECOND_KERNEL + moved / bytes_per_clock(gpu))
 
 
 def bytes_per_clock(gpu: Gpu) -> float:
@@ -74,11 +73,12 @@ def bytes_per_clock(gpu: Gpu) -> float:
     return BYTES_PER_CLOCK * (gpu.bytes_per_clock / H100.bytes_per_clock)
 
 
-def resident_blocks(workload: ConvWorkload, config: GemmConfig, gpu: Gpu) -> int:
-    """Return the number of blocks that a multiprocessor has room for at once."""
-    registers = min(255, config.outputs + fragments(config) + 20) * config.threads
+def resident_blocks(workload: ConvWorkload, config: GemmConfig, gpu: Gpu) -> Any:
+    """Return the number of blocks that a multiprocessor has room for at once; an array for knobs that are arrays."""
+    registers = np.minimum(255, config.outputs + fragments(config) + 20) * config.threads
     shared = shared_bytes(workload, config) + BLOCK_BYTES
-    return max(1, min(REGISTERS // registers, gpu.shared_bytes // shared, gpu.warps * WARP // config.threads))
+    by_memory = np.minimum(REGISTERS // registers, gpu.shared_bytes // shared)
+    return np.maximum(1, np.minimum(by_memory, gpu.warps * WARP // config.threads))
 
 
 def best_config(workload: ConvWorkload, target: tvm.target.Target, elements: int) -> GemmConfig:
@@ -88,37 +88,37 @@ def best_config(workload: ConvWorkload, target: tvm.target.Target, elements: int
 
 @lru_cache(maxsize=1024)
 def _best_config(workload: ConvWorkload, target: tvm.target.Target, elements: int) -> GemmConfig:
-    best, least, gpu = None, float("inf"), gpu_of(target)
+    tried = _candidates(workload, elements)
     checks = constraints(workload, target, elements).values()
-    for config in _candidates(workload, elements):
-        estimate = clocks(workload, config, gpu)
-        if estimate < least and all(holds(config) for holds in checks):
-            best, least = config, estimate
-    if best is None:
-        raise NoValidConfigurationError(f"{workload}: no configuration is legal on {target}")
-    return best
+    for place in np.argsort(clocks(workload, tried, gpu_of(target)), kind="stable"):
+        knobs = {name: value[place].item() if np.ndim(value) else value for name, value in vars(tried).items()}
+        if all(holds(config) for config in [GemmConfig(**knobs)] for holds in checks):
+            return GemmConfig(**knobs)
+    raise NoValidConfigurationError(f"{workload}: no configuration is legal on {target}")
 
 
-def _candidates(workload: ConvWorkload, elements: int) -> Iterator[GemmConfig]:
-    """Yield configurations for the default; not all are legal."""
+def _candidates(workload: ConvWorkload, elements: int) -> GemmConfig:
+    """Return configurations for the default, not all of them legal: a knob is one number, or an array of all."""
     narrow = (VECTOR,) if workload.multiplier > 16 else (4, 2, 1)
-    store, reductions = widest_store(workload, VECTOR), [*_reductions(workload, elements)]
-    for threads_m, threads_n, vthreads_m, vthreads_n, thread_m, reduction in product(
-        (1, 2, 4, 8, 12, 16, 32), (4, 8, 16, 32), (1, 2, 3), (1, 2), narrow, reductions
-    ):
-        yield GemmConfig(
-            threads_m=threads_m,
-            threads_n=threads_n,
-            lanes_m=min(4, threads_m & -threads_m),
-            vthreads_m=vthreads_m,
-            vthreads_n=vthreads_n,
-            thread_m=thread_m,
-            thread_n=VECTOR,
-            packed=True,
-            load=thread_m,
-            store=store,
-            **reduction,
-        )
+    reductions = [*_reductions(workload, elements)]
+    tiles = (1, 2, 4, 8, 12, 16, 32), (4, 8, 16, 32), (1, 2, 3), (1, 2), narrow, range(len(reductions))
+    *sizes, number = (axis.ravel() for axis in np.meshgrid(*tiles, indexing="ij"))
+    threads_m, threads_n, vthreads_m, vthreads_n, thread_m = sizes
+    knobs: dict[str, Any] = {
+        "threads_m": threads_m,
+        "threads_n": threads_n,
+        "lanes_m": np.minimum(4, threads_m & -threads_m),
+        "vthreads_m": vthreads_m,
+        "vthreads_n": vthreads_n,
+        "thread_m": thread_m,
+        "thread_n": VECTOR,
+        "packed": True,
+        "load": thread_m,
+        "store": widest_store(workload, VECTOR),
+    }
+    return GemmConfig(
+        **knobs, **{knob: np.array([each[knob] for each in reductions])[number] for knob in reductions[0]}
+    )
 
 
 def _reductions(workload: ConvWorkload, elements: int) -> Iterator[dict[str, Any]]:
@@ -167,7 +167,7 @@ def search_space(default: C, least: C, workload: ConvWorkload, target: tvm.targe
         return config.min_blocks_per_sm == 1 or needed == REGISTERS
 
     def promising(config: GemmConfig) -> bool:
-        return clocks(workload, config, gpu) <= bound
+        return bool(clocks(workload, config, gpu) <= bound)
 
     knobs = {
         "threads_m": (4, 8, 12, 16, 32),
@@ -200,12 +200,12 @@ def obstacle(problem: Problem, target: tvm.target.Target) -> str | None:
 def features(problem: Problem, config: GemmConfig, target: tvm.target.Target) -> dict[str, Any]:
     """Return features for a cost model beside the knobs, such that workloads can be compared."""
     workload, gpu = problem.workload, gpu_of(target)
-    grid, resident = blocks(workload, config), resident_blocks(workload, config, gpu)
+    grid, resident = blocks(workload, config), int(resident_blocks(workload, config, gpu))
     pixels, terms = workload.batch * prod(workload.output_size), workload.w_shape[1] * prod(workload.kernel)
     summed = part_channels(workload, config) * config.split_k * prod(workload.kernel)
     share = ceil_div(grid, gpu.multiprocessors)
     return {
-        "clocks": clocks(workload, config, gpu),
+        "clocks": float(clocks(workload, config, gpu)),
         "block_m": config.block_m,
         "block_n": config.block_n,
         "outputs": config.outputs,

@@ -99,7 +99,7 @@ CANDIDATES = tuple(
     Config(block_m, block_n, warps_m, warps_n, num_stages=stages, wgmma=wgmma, min_blocks_per_sm=together)
     for wgmma, stages, together, tiles in (
         (True, 4, 2, ((128, 64, 1, 1),)),
-        (True, 3, 2, ((128, 128, 2, 1), (128, 128, 1, 1), (128, 64, 2, 1), (64, 128, 1, 1))),
+        (True, 3, 2, ((128, 128, 2, 1), (128, 128, 1, 1), (128, 64, 2, 1), (128, 64, 1, 1), (64, 128, 1, 1))),
         (True, 4, 1, ((128, 256, 2, 1), (256, 128, 2, 1), (128, 128, 2, 1), (128, 64, 2, 1), (64, 128, 1, 1))),
         (True, 4, 1, ((64, 256, 1, 1), (64, 64, 1, 1), (64, 32, 1, 1), (128, 96, 2, 1), (128, 32, 2, 1))),
         (False, 3, 1, ((128, 128, 2, 2), (128, 64, 2, 2), (64, 128, 2, 2), (64, 64, 2, 2), (32, 64, 1, 2))),
@@ -114,7 +114,9 @@ CANDIDATES = tuple(
 def default_config(problem: Problem, target: tvm.target.Target) -> Config:
     """Return the legal configuration, of a few, that the model finds the fastest."""
     legal = constraints(problem, target).values()
-    columns = [size for size in divisors(problem.workload.multiplier, 256) if size % LEAST_COLUMNS == 0]
+    known = {each.block_n for each in CANDIDATES}
+    whole = [size for size in divisors(problem.workload.multiplier, 256) if size % LEAST_COLUMNS == 0]
+    columns = [size for size in whole if size not in known]
     own = [replace(each, block_n=size) for each in CANDIDATES if each.warps_n == 1 for size in columns]
     tried = [
         config
