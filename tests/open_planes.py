@@ -6,11 +6,12 @@ import msgspec
 import numpy as np
 import onnx
 from network_graph import Graph
+from nhwc_cases import CONFIGURED
 from open_batches import EPILOGUE, Open, dense, depthwise
 from tensor_cases import FIRST, LAST, MMA, WGMMA, layer, mma, wgmma
 
 from tvmconv import ConvWorkload
-from tvmconv.problem import OPEN_SIZES
+from tvmconv.problem import OPEN_SIZES, Problem
 
 ASYNCHRONOUS = {"split_k": 1, "num_stages": 3, "asynchronous": True}
 
@@ -51,7 +52,13 @@ DEPTHWISE = {
     "depthwise-large": depthwise((1, 4, 28, 28), (4, 1, 11, 11), dilation=2),
 }
 
-CASES = {name: case._replace(open_sizes=OPEN_SIZES) for name, case in {**GEMMS, **DEPTHWISE}.items()}
+NHWC = {
+    f"nhwc-{name}": Open(Problem(workload), "depthwise_nhwc", config=config)
+    for name, (workload, config) in CONFIGURED.items()
+    if name in ("half", "no-padding", "stride-2")
+}
+
+CASES = {name: case._replace(open_sizes=OPEN_SIZES) for name, case in {**GEMMS, **DEPTHWISE, **NHWC}.items()}
 CASES["int8-height"] = GEMMS["int8"]._replace(open_sizes=("height",))
 
 SIZES = ((1, 5, 13), (3, 4, 8), (1, 1, 1), (2, 3, 43), (1, 50, 4), (1, 11, 11))

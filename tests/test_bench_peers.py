@@ -87,6 +87,9 @@ def test_peers_for_gpus_and_the_slow_one() -> None:
     plain = depthwise((1, 4, 9, 9), (4, 1, 3, 3))
     assert known_peers()["gemm-tf32"].obstacle(WORKLOADS[-1], target) == "for float32 on a GPU"
     assert known_peers()["gemm-tf32"].obstacle(WORKLOADS[-1], cuda) is None
+    ours = known_peers()["tvmconv-channels-last"]
+    assert ours.obstacle(plain, cuda) is None
+    assert ours.obstacle(plain, target) == "for tensor cores, and depthwise convolutions on a GPU"
     for name in ("pytorch-tf32", "pytorch-fp16"):
         assert (
             known_peers()[name].obstacle(plain, target)

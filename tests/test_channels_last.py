@@ -24,7 +24,7 @@ from tvmconv.compute.padding import padded_input
 from tvmconv.errors import InvalidArgumentError
 from tvmconv.problem import Problem
 from tvmconv.schedules.template import Layouts
-from tvmconv.targets import has_gpu
+from tvmconv.targets import dot_instruction, has_gpu, resolve_target
 from tvmconv.testing import assert_close, check_result, random_operands
 
 torch = pytest.importorskip("torch")
@@ -228,6 +228,8 @@ NOT_TAKEN: dict[str, tuple[ConvWorkload, dict[str, Any]]] = {
 @pytest.mark.parametrize("name", NOT_TAKEN)
 def test_what_no_template_takes_is_copied_and_logged(name: str, device: str, caplog: pytest.LogCaptureFixture) -> None:
     workload, options = NOT_TAKEN[name]
+    if device == "cuda" and name == "depthwise":
+        pytest.skip("there is a template for it")
     given, plain = (tensors(workload, device, order) for order in (LAST, torch.contiguous_format))
     with caplog.at_level(logging.INFO, "tvmconv"):
         results = [call(workload, given, **options) for _ in range(2)]
@@ -240,6 +242,19 @@ def test_what_no_template_takes_is_copied_and_logged(name: str, device: str, cap
         check(workload, given, got)
     with pytest.raises(InvalidArgumentError, match="out is 'a tensor with strides .*expected one that is contiguous"):
         call(workload, given, out=given["output"], **options)
+
+
+def test_integers_of_each_channel_on_a_cpu(passed: list[list[int]]) -> None:
+    """They are taken as they lie, and so is their weight, which lies in one order in both layouts."""
+    if dot_instruction(resolve_target("llvm"), "uint8") is None:
+        pytest.skip("this CPU has no products of integers")
+    x = torch.randint(256, (2, 64, 9, 12), dtype=torch.uint8).contiguous(memory_format=LAST)
+    w = torch.randint(-128, 128, (64, 1, 3, 3), dtype=torch.int8)
+    got = tvmconv.conv2d(x, w, groups=64)
+    assert got.is_contiguous(memory_format=LAST)
+    assert passed[0][:2] == [x.data_ptr(), w.data_ptr()]
+    assert torch.equal(got.double(), torch.nn.functional.conv2d(x.double(), w.double(), padding=1, groups=64))
+    assert torch.equal(tvmconv.depthwise(x, w), got)
 
 
 def test_an_operator_in_nchw_and_a_sparse_one_copy(device: str) -> None:

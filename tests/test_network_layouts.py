@@ -109,7 +109,7 @@ CASES = (
     Case("one-by-one-first", lambda g: conv(g, conv(g, "x", size=1)), "pb bp"),
     Case("one-by-one-last", lambda g: conv(g, conv(g, "x", size=5), size=1), "pb bp"),
     Case("slower-in-blocks", slower_in_blocks, "pp pp", (1, 16, 56, 56), "pl lp"),
-    Case("depthwise-between", lambda g: ends(g, lambda x: depthwise(g, x)), "pb bb bp", given_on_gpu="pp pp pp"),
+    Case("depthwise-between", lambda g: ends(g, lambda x: depthwise(g, x)), "pb bb bp"),
     Case("depthwise-last", lambda g: depthwise(g, conv(g, "x")), "pp pp"),
     Case("groups", lambda g: ends(g, lambda x: g.conv(x, (16, 8, 1, 1), group=2)), "pp pp pp"),
     Case("residual", residual, "pb bb bb bp"),

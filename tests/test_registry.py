@@ -37,7 +37,8 @@ PROBLEMS = {
     "taps of a tile": Problem(ConvWorkload.conv2d((2, 16, 9, 12), (32, 16, 3, 3), padding=1)),
     "sparse": Problem(ConvWorkload.conv2d((2, 16, 9, 12), (32, 16, 3, 3)), 0.9),
     "integers": Problem(ConvWorkload.conv2d((2, 16, 9, 12), (32, 16, 3, 3), dtype="uint8")),
-    "integers of each channel": Problem(msgspec.structs.replace(INTEGERS, layout="NHWC", out_layout="NHWC")),
+    "integers of each channel": Problem(INTEGERS.in_nhwc()),
+    "depthwise with channels last": Problem(ConvWorkload.depthwise((8, 64, 28, 28), (64, 1, 3, 3)).in_nhwc()),
     "half precision with channels last": layer((2, 16, 9, 12), (32, 16, 3, 3)),
 }
 
@@ -233,7 +234,9 @@ def test_refused_algorithm_says_which_condition_fails(
             blocked(DENSE),
             SM_90,
             [
-                *(f"cuda/{name} takes x in NCHW, not NCHWc" for name in ("depthwise", "direct", "im2win")),
+                "cuda/depthwise takes x in NCHW, not NCHWc",
+                "cuda/depthwise_nhwc takes x in NHWC, not NCHWc",
+                *(f"cuda/{name} takes x in NCHW, not NCHWc" for name in ("direct", "im2win")),
                 "cuda/tensor takes x in NHWC or NCHW, not NCHWc",
                 "cuda/sparse takes x in NCHW, not NCHWc",
             ],

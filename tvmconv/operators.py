@@ -52,8 +52,9 @@ def depthwise(
     be NumPy arrays, torch tensors (on a GPU: on the current stream) or any arrays with DLPack; the result is of the
     same kind on the same device. scale and shift are vectors (C*M,) in float32 or in the dtype of x. For padding,
     dilation and activation see `ConvWorkload.depthwise`, for precision `compile`. `target` is the device of x unless it
-    is given. `out` is an array to write to and return instead of a new one, as for `Operator`. Kernels are compiled on
-    first use, tuned as `compile` says, and kept. It has no gradient.
+    is given. `out` is an array to write to and return instead of a new one, as for `Operator`. Tensors of torch in
+    channels_last are as for `conv2d`. Kernels are compiled on first use, tuned as `compile` says, and kept. It has no
+    gradient.
 
     >>> import numpy as np, tvmconv
     >>> x = np.random.rand(1, 32, 112, 112).astype("float32")
@@ -95,9 +96,10 @@ def conv2d(
     depthwise. The rest is as for `depthwise`.
 
     A torch tensor x in channels_last goes in as it is where a schedule takes it: on a GPU's tensor cores, by the
-    algorithm "tensor", for output channels in fours, with groups in sixteens. The result is then in channels_last, and
-    so must `out` be; w and a residual that are not are copied in every call. Elsewhere x is copied in every call, which
-    this module's logger says, and the result is contiguous. With the `layout` "NHWC" arrays of any kind have the shapes
+    algorithm "tensor", for output channels in fours, with groups in sixteens; and on a GPU where each channel is
+    convolved by itself to one output, by "depthwise_nhwc". The result is then in channels_last, and so must `out` be; w
+    and a residual that are not are copied in every call. Elsewhere x is copied in every call, which this module's
+    logger says, and the result is contiguous. With the `layout` "NHWC" arrays of any kind have the shapes
     (N, H, W, C), (K, R, S, C/groups) and (N, Ho, Wo, K); it is refused where no schedule takes it.
 
     On a CPU or tensor cores x may be of int8 or uint8, w of int8. Sums of `(x - x_zero_point) * w` are exact; padding
@@ -163,10 +165,10 @@ def _prepare(about: tuple[Any, ...], x: Any, operands: list[Operand]) -> Launch:
         for place, item in enumerate(operands):
             if item.name == "residual":
                 item.check(workload.output_shape, workload.output_storage.name, image.device)
-            if item.name in ("x", "w", "residual"):
+            if item.name in ("x", "residual") or (item.name == "w" and not workload.is_depthwise):
                 conversions[place] = view_in_nhwc if item.is_channels_last else in_nhwc
         workload = workload.in_nhwc()
-    elif workload.is_depthwise and weight.shape != workload.w_shape:
+    if workload.is_depthwise and weight.shape != workload.w_shape:
         conversions[1] = partial(reshaped, shape=workload.w_shape)
     problem = Problem(workload, precision=precision)
     operator = _operator_for(problem, algorithm, target, state)
@@ -180,7 +182,7 @@ def _prepare(about: tuple[Any, ...], x: Any, operands: list[Operand]) -> Launch:
 def _takes_channels_last(problem: Problem, algorithm: str, target: str) -> bool:
     """Return whether a template takes the tensors of a problem in NCHW as they lie in channels_last."""
     workload = problem.workload
-    if workload.is_in_nchw and not workload.is_depthwise:
+    if workload.is_in_nchw:
         nhwc = Problem(workload.in_nhwc(), precision=problem.precision)
         known = algorithms_for(nhwc, resolve_target(target))
         if known and algorithm in ("auto", *known):

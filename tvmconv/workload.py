@@ -238,8 +238,12 @@ class ConvWorkload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         return msgspec.structs.replace(self, layout="NCHW", w_layout="KCRS", out_layout="NCHW")
 
     def in_nhwc(self) -> ConvWorkload:
-        """Return the same workload for operands whose channels are last in memory; it may not be depthwise."""
-        return msgspec.structs.replace(self, layout="NHWC", w_layout="KRSC", out_layout="NHWC")
+        """Return the same workload for operands whose channels are last in memory.
+
+        A depthwise weight with one output for each channel lies in memory as in NCHW.
+        """
+        w_layout = "KCRS" if self.is_depthwise else "KRSC"
+        return msgspec.structs.replace(self, layout="NHWC", w_layout=w_layout, out_layout="NHWC")
 
     @property
     def layouts(self) -> str:

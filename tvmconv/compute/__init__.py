@@ -2,6 +2,7 @@
 
 from .depthwise import depthwise
 from .depthwise_dot import depthwise_dot
+from .depthwise_rows import depthwise_rows
 from .direct import direct
 from .dot import dot
 from .fragments import FragmentTile
@@ -22,6 +23,7 @@ __all__ = [
     "conv2d_reference",
     "depthwise",
     "depthwise_dot",
+    "depthwise_rows",
     "direct",
     "dot",
     "from_logical",

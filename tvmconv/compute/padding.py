@@ -62,3 +62,39 @@ def padded_input(
     shape = layout.shape((workload.batch, workload.in_channels, height, vectors))
     shape = (*shape, lanes) if lanes > 1 else shape
     return te.compute(shape, value, name="pad"), surplus
+
+
+def nearest_input(x: te.Tensor, workload: ConvWorkload, output_size: tuple[int, int]) -> te.Tensor:
+    """Return the stage "pad" behind "nearest" and "wide": x with zeros around it, without a branch to read it.
+
+    Where "pad" is zero, "nearest" has the nearest element of the input, which is there to be read; "wide" is that in
+    the type of sums, and one instruction selects it or zero. A GPU's compiler makes a branch of an element that may
+    only be read on a condition, and reads nothing ahead over it. Its shape is in no whole strides.
+    """
+    top, left, bottom, right = workload.padding
+    sums, layout = workload.storage.sums, workload.x_layout
+    sizes = workload.read_by(output_size)
+    exact = [given is own for given, own in zip(output_size, workload.output_size, strict=True)]
+    height, width, (row, column) = workload.height, workload.width, layout.spatial
+    edges = (
+        (row, top, height, _reaches_beyond(sizes[0] - top, height, exact[0], bottom)),
+        (column, left, width, _reaches_beyond(sizes[1] - left, width, exact[1], right)),
+    )
+
+    def within(*place: tirx.Var) -> tirx.PrimExpr:
+        source = list(place)
+        for axis, before, size, is_beyond in edges:
+            index = place[axis] - before
+            index = tirx.max(index, 0) if before else index
+            source[axis] = tirx.min(index, size - 1) if is_beyond else index
+        return x[tuple(source)]
+
+    def selected(*place: tirx.Var) -> tirx.PrimExpr:
+        tests = [place[axis] >= before for axis, before, _, _ in edges if before]
+        tests += [place[axis] - before < size for axis, before, size, is_beyond in edges if is_beyond]
+        return tirx.Select(tirx.all(*tests), wide[place], tirx.const(0, sums)) if tests else wide[place]
+
+    shape = layout.shape((workload.batch, workload.in_channels, *sizes))
+    nearest = te.compute(shape, within, name="nearest")
+    wide = te.compute(shape, lambda *place: nearest[place].astype(sums), name="wide")
+    return te.compute(shape, selected, name="pad")

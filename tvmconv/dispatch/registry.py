@@ -31,6 +31,7 @@ TEMPLATES: dict[str, Template] = {
     "cpu/pointwise": cpu.pointwise,
     "cpu/winograd": cpu.winograd,
     "cuda/depthwise": cuda.depthwise,
+    "cuda/depthwise_nhwc": cuda.depthwise_nhwc,
     "cuda/direct": cuda.direct,
     "cuda/im2win": cuda.im2win,
     "cuda/tensor": cuda.tensor,

@@ -73,9 +73,8 @@ class ChannelsLast(Tvmconv):
     name = "tvmconv-channels-last"
 
     def obstacle(self, workload: ConvWorkload, target: tvm.target.Target) -> str | None:
-        if workload.is_depthwise or not algorithms_for(Problem(workload.in_nhwc(), precision=self.precision), target):
-            return "for dense convolutions on tensor cores"
-        return None
+        known = algorithms_for(Problem(workload.in_nhwc(), precision=self.precision), target)
+        return None if known else "for tensor cores, and depthwise convolutions on a GPU"
 
     def prepare(self, workload: ConvWorkload, target: tvm.target.Target, sets: Sequence[Operands]) -> list[Call]:
         from ... import operators
@@ -85,11 +84,9 @@ class ChannelsLast(Tvmconv):
         def call(operands: Operands) -> Any:
             return operator(**operands).permute(0, 3, 1, 2)
 
+        moved = ("x", "residual") if workload.is_depthwise else ("x", "w", "residual")
         last = [
-            {
-                name: each.permute(0, 2, 3, 1).contiguous() if each.dim() == 4 else each
-                for name, each in operands.items()
-            }
+            {name: each.permute(0, 2, 3, 1).contiguous() if name in moved else each for name, each in operands.items()}
             for operands in sets
         ]
         return [partial(call, operands) for operands in last]
