@@ -1,5 +1,5 @@
 """Schedules for NVIDIA GPUs."""
 
-from . import depthwise, direct, im2win, sparse, tensor
+from . import depthwise, direct, gradients, im2win, sparse, tensor
 
-__all__ = ["depthwise", "direct", "im2win", "sparse", "tensor"]
+__all__ = ["depthwise", "direct", "gradients", "im2win", "sparse", "tensor"]
