@@ -197,7 +197,7 @@ class Emulator:
         if name == "tvm_warp_activemask":
             return np.uint32(2**WARP - 1)
         if name.startswith("tvm_warp_shuffle"):
-            return self.shuffled(self.value(args[1]), _uniform(self.value(args[2])), name.endswith("down"))
+            return self.shuffled(self.value(args[1]), self.value(args[2]), name.endswith("down"))
         assert name == "cuda.func_call", name
         function = str(args[0].value)
         given = [self.value(each) for each in args[1:-1]]
@@ -216,12 +216,13 @@ class Emulator:
             self.active = before
         return np.where(choice, *results)
 
-    def shuffled(self, value: Any, number: int, down: bool) -> np.ndarray:
+    def shuffled(self, value: Any, number: Any, down: bool) -> np.ndarray:
         """Return the value that a lane of each thread's warp has: one with a number, or one so many lanes below it."""
         assert self.active.all()
         lane = np.arange(WARP)
-        source = np.where(lane + number < WARP, lane + number, lane) if down else np.full(WARP, number)
-        return np.broadcast_to(value, self.lane.shape).reshape(-1, WARP)[:, source].reshape(self.lane.shape)
+        value, number = (np.broadcast_to(each, self.lane.shape).reshape(-1, WARP) for each in (value, number))
+        source = np.where(lane + number < WARP, lane + number, lane) if down else number % WARP
+        return np.take_along_axis(value, source, axis=1).reshape(self.lane.shape)
 
     def pointer(self, buffer: Any, indices: Any) -> Pointer:
         (index,) = indices

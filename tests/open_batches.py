@@ -126,7 +126,7 @@ def with_twins(mod: tvm.IRModule, sizes: Mapping[str, int]) -> tvm.IRModule:
             output = call.ty.fields[0] if isinstance(call.ty, tvm.ir.TupleType) else call.ty
             shapes = [[int(size) for size in ty.shape] for ty in (call.args[1][0].ty, output)]
             name = call.args[0].name_hint
-            twins[name] = serial_twin(with_shapes(mod[name], *shapes))
+            twins[name] = serial_twin(with_shapes(mod[name], dict(zip(("x", "output"), shapes, strict=True))))
 
     relax.analysis.post_order_visit(known["main"], visit)
     return twins

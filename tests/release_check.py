@@ -67,7 +67,7 @@ def steps(seed: int, jobs: int, seconds: int, reports: Path) -> list[Step]:
         Step(
             "gpu",
             "tests of real GPUs",
-            (*pytest, *(f"tests/test_{name}gpu.py" for name in ("", "network_", "templates_"))),
+            (*pytest, *(f"tests/test_{name}gpu.py" for name in ("", "network_", "nn_", "templates_"))),
             on_gpu=True,
         ),
         Step("verify-gpu", "1000 random convolutions on it", (*verify, "--target", "cuda", "--count", 1000), True),

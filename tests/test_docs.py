@@ -46,6 +46,12 @@ def test_sparse(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.
     assert capsys.readouterr().out.endswith("finite numbers: they are compiled in\n")
 
 
+def test_training() -> None:
+    pytest.importorskip("torch")
+    (snippet,) = snippets("training.md")
+    exec(compile(snippet, "training.md", "exec"), {})
+
+
 @pytest.fixture
 def script(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> ModuleType:
     """Import a module of benchmarks/ by its name."""

@@ -51,7 +51,7 @@ def test_commands_and_options_exist(path: str) -> None:
     assert found >= 1
 
 
-@pytest.mark.parametrize("path", [*PAGES, "CHANGELOG.md", "README.md"])
+@pytest.mark.parametrize("path", [*PAGES, "docs/training.md", "CHANGELOG.md", "README.md"])
 def test_links_lead_somewhere(path: str) -> None:
     for link in re.findall(r"\]\(([^)#]+)\)", (ROOT / path).read_text()):
         assert link.startswith("https://") or ((ROOT / path).parent / link).exists(), link

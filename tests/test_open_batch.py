@@ -172,7 +172,7 @@ def test_a_batch_that_is_too_large_for_an_open_kernel() -> None:
         operator._workload_of(Operand("x", None, (most + 1, 64, 28, 28), "float32", tvm.cuda()))
     for batch, opened in ((1, ()), (2, ("batch",)), (most + 1, ())):
         problem = Problem(at(workload, batch))
-        assert operators._operator_for(problem, "auto", SM_90, ()).problem.open_sizes == opened
+        assert operators.operator_for(problem, "auto", SM_90, ()).problem.open_sizes == opened
 
 
 def test_where_no_template_takes_an_open_batch(monkeypatch: pytest.MonkeyPatch) -> None:

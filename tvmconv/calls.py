@@ -111,7 +111,7 @@ class Launch:
 
 
 Prepare = Callable[[Any, list[Operand]], Launch]
-"""A function that checks operands and returns the launch for arrays like them; x is the original array."""
+"""A function that checks operands and returns the launch for arrays like them, from the first array as it was given."""
 
 
 class Calls:
@@ -121,7 +121,7 @@ class Calls:
         self.known: dict[tuple[Hashable, ...], Launch] = {}
 
     def __call__(self, prepare: Prepare, about: Hashable, arrays: dict[str, Any], out: Any) -> Any:
-        """Return the result for the operands, x first, as an array of the kind of x, or in `out` if it is given.
+        """Return the result for the operands as an array of the kind of the first, or in `out` if it is given.
 
         `about` holds everything else that decides on the launch.
         """
@@ -152,7 +152,7 @@ class Calls:
             arguments.append(new())
         launch.kernel(*arguments)
         if out is None:
-            return same_kind(arrays["x"], target) if launch.result is None else target
+            return same_kind(next(iter(arrays.values())), target) if launch.result is None else target
         if target is out:  # of torch, whose autograd may have saved what it was
             sys.modules["torch"].autograd.graph.increment_version(out)
         return out
@@ -166,7 +166,7 @@ class Calls:
         out: Operand | None,
     ) -> Launch:
         operands = [described(*item, argument) for item, argument in zip(arrays.items(), arguments, strict=True)]
-        launch = prepare(arrays["x"], operands)
+        launch = prepare(next(iter(arrays.values())), operands)
         if out is not None:
             launch = launch.to_write(out)
         if len(self.known) >= KEPT:

@@ -53,8 +53,8 @@ def depthwise(
     same kind on the same device. scale and shift are vectors (C*M,) in float32 or in the dtype of x. For padding,
     dilation and activation see `ConvWorkload.depthwise`, for precision `compile`. `target` is the device of x unless it
     is given. `out` is an array to write to and return instead of a new one, as for `Operator`. Tensors of torch in
-    channels_last are as for `conv2d`. Kernels are compiled on first use, tuned as `compile` says, and kept. It has no
-    gradient.
+    channels_last are as for `conv2d`. Kernels are compiled on first use, tuned as `compile` says, and kept. For
+    gradients see `tvmconv.nn`.
 
     >>> import numpy as np, tvmconv
     >>> x = np.random.rand(1, 32, 112, 112).astype("float32")
@@ -171,7 +171,7 @@ def _prepare(about: tuple[Any, ...], x: Any, operands: list[Operand]) -> Launch:
     if workload.is_depthwise and weight.shape != workload.w_shape:
         conversions[1] = partial(reshaped, shape=workload.w_shape)
     problem = Problem(workload, precision=precision)
-    operator = _operator_for(problem, algorithm, target, state)
+    operator = operator_for(problem, algorithm, target, state)
     for place, convert in conversions.items():
         operands[place] = operand(operands[place].name, convert(operands[place].argument))
     launch = operator.launch(x, operands)
@@ -213,7 +213,7 @@ def _kept(problem: Problem, algorithm: str, target: str, state: State) -> Operat
     return _operators[key]
 
 
-def _operator_for(problem: Problem, algorithm: str, target: str, state: State) -> Operator:
+def operator_for(problem: Problem, algorithm: str, target: str, state: State) -> Operator:
     """Return the operator for a call's problem: for any batch where that serves."""
     operator = _kept(_for_any_batch(problem, algorithm, target, state), algorithm, target, state)
     return operator if operator.takes(problem.workload) else _kept(problem, algorithm, target, state)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import tvm_ffi
 from tvm import tirx
@@ -42,15 +42,15 @@ def serial_twin(func: tirx.PrimFunc) -> tirx.PrimFunc:
 
 def of_sizes(func: tirx.PrimFunc, workload: ConvWorkload) -> tirx.PrimFunc:
     """Return a function with the numbers of a workload for its open sizes."""
-    return with_shapes(func, workload.operands["x"][0], workload.operands["output"][0])
+    return with_shapes(func, {name: workload.operands[name][0] for name in ("x", "output")})
 
 
-def with_shapes(func: tirx.PrimFunc, x: Sequence[int], output: Sequence[int]) -> tirx.PrimFunc:
+def with_shapes(func: tirx.PrimFunc, shapes: Mapping[str, Sequence[int]]) -> tirx.PrimFunc:
     """Return a function with numbers for its open sizes: of serial twins without TVM makes no code for a CPU.
 
-    It estimates the size of a thread's memory, and where threads are loops this goes past 32 bits.
+    TVM estimates the size of a thread's memory, and where threads are loops this goes past 32 bits. The
+    shapes are by the names of parameters.
     """
-    shapes = {"x": x, "output": output}
     return func.specialize(
         {
             param: tirx.decl_buffer(shapes[name], param.ty.dtype, name, data_alignment=param.ty.data_alignment)

@@ -1,5 +1,5 @@
 """Schedules for CPUs."""
 
-from . import depthwise, depthwise_dot, direct, dot, im2win, pointwise, sparse, winograd
+from . import depthwise, depthwise_dot, direct, dot, gradients, im2win, pointwise, sparse, winograd
 
-__all__ = ["depthwise", "depthwise_dot", "direct", "dot", "im2win", "pointwise", "sparse", "winograd"]
+__all__ = ["depthwise", "depthwise_dot", "direct", "dot", "gradients", "im2win", "pointwise", "sparse", "winograd"]

@@ -21,9 +21,9 @@ from ..space import ceil_div, named, wasted
 LARGEST_VECTOR = 16
 """The bytes of the widest load and store."""
 
-MOST_UNROLLED = 4096
-"""The most multiply-adds, and elements read, of a thread. They follow each other without a loop: NVRTC takes some ten
-seconds for so many."""
+MOST_UNROLLED = 1600
+"""The most multiply-adds, and elements read, of a thread. They follow each other without a loop: NVRTC takes a second or
+two for so many."""
 
 MOST_REGISTERS, MOST_SUMS = 176, 128
 """The most registers that a thread's numbers take, of 255, and its outputs, most of which are stored early. Beyond them

@@ -8,16 +8,27 @@ from .dot import dot
 from .fragments import FragmentTile
 from .im2win import im2win
 from .implicit_gemm import implicit_gemm
+from .input_gradient import input_gradient, input_gradient_reference, phase_sizes, phases
 from .open_sizes import with_open_sizes, with_sizes
 from .pointwise import pointwise
 from .reference import conv2d_reference, from_logical, to_logical
 from .sparse import sparse
 from .sparse_rows import band_pitch, sparse_rows
 from .tensor_gemm import tensor_gemm
+from .weight_gradient import (
+    Bands,
+    Tiles,
+    folds,
+    weight_gradient_in_rows,
+    weight_gradient_in_tiles,
+    weight_gradient_reference,
+)
 from .winograd import WinogradTile, winograd
 
 __all__ = [
+    "Bands",
     "FragmentTile",
+    "Tiles",
     "WinogradTile",
     "band_pitch",
     "conv2d_reference",
@@ -26,14 +37,22 @@ __all__ = [
     "depthwise_rows",
     "direct",
     "dot",
+    "folds",
     "from_logical",
     "im2win",
     "implicit_gemm",
+    "input_gradient",
+    "input_gradient_reference",
+    "phase_sizes",
+    "phases",
     "pointwise",
     "sparse",
     "sparse_rows",
     "tensor_gemm",
     "to_logical",
+    "weight_gradient_in_rows",
+    "weight_gradient_in_tiles",
+    "weight_gradient_reference",
     "winograd",
     "with_open_sizes",
     "with_sizes",

@@ -1,0 +1,130 @@
+"""The gradients of depthwise convolutions on CUDA without a GPU: serial twins, emulated kernels, and cubins."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import pytest
+import tvm
+from device_functions import device_functions
+from emulated_gpu import Emulator
+from gradient_cases import CASES, GRADIENTS, check, operands
+from sparing import sparing
+from tvm import tirx
+
+from tvmconv import ConvWorkload, cuda
+from tvmconv.arrays import from_numpy
+from tvmconv.gradients import any_batch, lower
+from tvmconv.lowering import KERNEL_NAME, build, build_function
+from tvmconv.lowering.conditions import with_tests_before_loops
+from tvmconv.schedules.cuda.gradients import WARPS, weight_tiles
+from tvmconv.serial import TWIN_TARGET, with_shapes
+from tvmconv.targets import resolve_target
+from tvmconv.targets.devices import gpu_of
+from tvmconv.testing import serial_twin
+from tvmconv.workspace import Workspace, take_out
+
+SM_80, SM_90 = (resolve_target({"kind": "cuda", "arch": arch}) for arch in ("sm_80", "sm_90"))
+CPU = resolve_target(TWIN_TARGET)
+
+by_gradient = pytest.mark.parametrize("of", GRADIENTS)
+
+
+def scheduled(of: str, workload: ConvWorkload) -> tuple[tirx.PrimFunc, Workspace]:
+    """Return the function of a gradient for any batch, and its workspace."""
+    return take_out(lower(of, any_batch(workload, str(SM_90)), SM_90), SM_90)
+
+
+def run_twin(of: str, workload: ConvWorkload, func: tirx.PrimFunc, workspace: Workspace) -> None:
+    """Run a function's serial twin and check its result."""
+    arrays = operands(of, workload)
+    func = with_shapes(func, {name: array.shape for name, array in arrays.items()})
+    twin = build(tvm.IRModule({KERNEL_NAME: serial_twin(func)}), CPU)
+    memory = [tvm.runtime.empty(shape, dtype) for shape, dtype in workspace.sized(workload)]
+    twin[KERNEL_NAME](*map(from_numpy, arrays.values()), *memory)
+    check(of, workload, arrays, arrays["output"])
+
+
+@pytest.mark.parametrize(("name", "of"), sparing(product(CASES, GRADIENTS), lambda place: place % 8 in (1, 6)))
+def test_serial_twin(name: str, of: str) -> None:
+    run_twin(of, CASES[name], *scheduled(of, CASES[name]))
+
+
+@by_gradient
+def test_a_wrong_kernel_is_caught(of: str) -> None:
+    right = ConvWorkload.depthwise((2, 3, 12, 11), (3, 1, 3, 3), stride=2, padding=(1, 1, 1, 1))
+    wrong = ConvWorkload.depthwise((2, 3, 12, 11), (3, 1, 3, 3), stride=2, padding=(2, 1, 0, 1))
+    run_twin(of, right, *scheduled(of, right))
+    with pytest.raises(AssertionError, match="elements are wrong"):
+        run_twin(of, right, *scheduled(of, wrong))
+
+
+EMULATED = {
+    "3x3": ConvWorkload.depthwise((1, 3, 12, 20), (3, 1, 3, 3)),
+    "5x5-stride-2": ConvWorkload.depthwise((2, 2, 15, 14), (2, 1, 5, 5), stride=2),
+    "many-parts": ConvWorkload.depthwise((8, 1, 40, 41), (1, 1, 3, 3)),
+    "small-planes": ConvWorkload.depthwise((16, 5, 7, 7), (5, 2, 3, 3)),
+    "half": ConvWorkload.depthwise((2, 2, 9, 30), (2, 1, 3, 3), stride=2, dtype="float16"),
+}
+"""Workloads with which warps add up, with and without several parts of a channel."""
+
+
+@by_gradient
+@pytest.mark.parametrize("name", EMULATED)
+def test_lowered_kernels(name: str, of: str) -> None:
+    """One lowering serves for all batches, and warps add up what their threads have."""
+    workload = EMULATED[name]
+    func, _ = scheduled(of, workload)
+    for batch in (workload.batch, 3):
+        case = ConvWorkload.depthwise(
+            (batch, *workload.x_shape[1:]),
+            workload.w_shape,
+            stride=workload.stride,
+            dtype=workload.dtype,
+            padding=workload.padding,
+        )
+        arrays = operands(of, case)
+        given = {name: array.copy() for name, array in arrays.items()}
+        for kernel in device_functions(with_tests_before_loops(func), SM_90, {"batch": batch}):
+            Emulator(kernel, arrays)
+        check(of, case, given, arrays["output"])
+
+
+LARGE = {
+    "112": ConvWorkload.depthwise((32, 32, 112, 112), (32, 1, 3, 3)),
+    "112-stride-2": ConvWorkload.depthwise((32, 96, 112, 112), (96, 1, 3, 3), stride=2),
+    "7": ConvWorkload.depthwise((32, 960, 7, 7), (960, 1, 3, 3)),
+    "28-5x5": ConvWorkload.depthwise((32, 240, 28, 28), (240, 1, 5, 5)),
+    "28-5x5-stride-2-half": ConvWorkload.depthwise((32, 240, 28, 28), (240, 1, 5, 5), stride=2, dtype="float16"),
+    "28-7x7": ConvWorkload.depthwise((32, 192, 28, 28), (192, 1, 7, 7)),
+    "28-7x7-bfloat16": ConvWorkload.depthwise((32, 192, 28, 28), (192, 1, 7, 7), dtype="bfloat16"),
+    "56-13x13": ConvWorkload.depthwise((8, 64, 56, 56), (64, 1, 13, 13)),
+    "56-31x31-stride-2": ConvWorkload.depthwise((1, 64, 56, 56), (64, 1, 31, 31), stride=2),
+    "multiplier-2": ConvWorkload.depthwise((8, 64, 56, 56), (64, 2, 3, 3), dilation=2),
+    "over-2-gib": ConvWorkload.depthwise((64, 96, 320, 320), (96, 1, 3, 3), stride=2),
+}
+
+
+@by_gradient
+@pytest.mark.parametrize("name", LARGE)
+def test_cubin(name: str, of: str) -> None:
+    """All sums are in registers, for enough threads to hide what memory takes."""
+    target = SM_80 if name in ("112", "28-7x7") else SM_90
+    problem = any_batch(LARGE[name], str(target))
+    assert problem.open_sizes == (() if name == "over-2-gib" else ("batch",))
+    kernel = build_function(lower(of, problem, target), target)
+    found = cuda.kernel_resources(str(kernel.executable.mod.imports[0].inspect_source()), str(target.attrs["arch"]))
+    assert len(found) == (1 if of == "input" else 2)
+    for each in found:
+        assert (each.stack_bytes, each.spill_store_bytes, each.spill_load_bytes) == (0, 0, 0)
+        assert each.registers <= 168
+
+
+def test_parts_fill_a_gpu_whatever_the_channels() -> None:
+    for batch, channels in ((512, 1), (64, 960)):
+        workload = ConvWorkload.depthwise((batch, channels, 56, 56), (channels, 1, 3, 3))
+        tiles = weight_tiles(any_batch(workload, str(SM_90)), gpu_of(SM_90))
+        warps = channels * tiles.parts
+        assert warps >= 0.5 * WARPS * gpu_of(SM_90).multiprocessors
+        _, workspace = scheduled("weight", workload)
+        assert [shape for shape, _ in workspace.parameters] == [(channels, 1, 1, 3, 3, tiles.parts)]

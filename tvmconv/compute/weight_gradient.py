@@ -1,0 +1,195 @@
+"""The gradient of a depthwise convolution with respect to its weight: a sum over all pixels of all images for each tap.
+
+`dF[c, q, r, s] = sum over n, h, w of dY[n, c*M + q, h, w] * P[n, c, h*sh + r*dh, w*sw + s*dw]`, P being x with its
+padding. For a CPU lanes are neighbouring columns, for a GPU they are threads with a column of some rows each.
+"""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any, NamedTuple
+
+import numpy as np
+from tvm import te, tirx
+
+from ..workload import ConvWorkload
+from .padding import padded_input
+
+
+class Bands(NamedTuple):
+    """The division of a plane's rows among the tasks of a CPU, in a gradient with respect to a weight."""
+
+    parts: int
+    """The tasks of a channel."""
+    bands: int
+    """The bands of a task, one staged after the other."""
+    steps: int
+    """The steps of a band."""
+    rows: int
+    """The rows of a step."""
+
+
+def weight_gradient_in_rows(workload: ConvWorkload, bands: Bands, block_r: int, lanes: int) -> list[te.Tensor]:
+    """Return the TE definition for a CPU, in the stages "pad", "grad", "sums", "parts", "total" and "output", and
+    "folded_8" or such in front of "parts".
+
+    Returns dy (N, K, Ho, Wo), x (N, C, H, W) and the gradient (C, M, R, S). Each part of the planes of a channel has
+    "sums" of its own over all images, in so many lanes; "parts" are those of all lanes. `block_r` are the rows of the
+    kernel whose sums are made together.
+    """
+    dy, x = _placeholders(workload)
+    (ho, wo), (kr, ks), m = workload.output_size, workload.kernel, workload.multiplier
+    (sh, sw), (dh, dw), zero = workload.stride, workload.dilation, tirx.const(0, "float32")
+    vectors, blocks = -(-wo // lanes), -(-kr // block_r)
+    height, width = prod(bands), vectors * lanes
+    surplus = blocks * block_r - kr  # rows of the kernel that there are not
+    whole = (height - (-surplus * dh // sh), width)
+    pad, _ = padded_input(x, workload, whole, dtype=None if workload.dtype == "float32" else "float32")
+
+    def element(n: Any, k: Any, y: Any, v: Any) -> tirx.PrimExpr:
+        tests = [index < size for index, size, padded in ((y, ho, height), (v, wo, width)) if size < padded]
+        value = dy[n, k, y, v].astype("float32")
+        return tirx.if_then_else(tirx.all(*tests), value, zero) if tests else value
+
+    grad = te.compute((workload.batch, workload.out_channels, height, width), element, name="grad")
+    n, vector = te.reduce_axis((0, workload.batch), name="n"), te.reduce_axis((0, vectors), name="vector")
+    band, step = te.reduce_axis((0, bands.bands), name="band"), te.reduce_axis((0, bands.steps), name="step")
+    row = te.reduce_axis((0, bands.rows), name="row")
+
+    def product(k: Any, part: Any, ro: Any, r: Any, s: Any, lane: Any) -> tirx.PrimExpr:
+        y = ((part * bands.bands + band) * bands.steps + step) * bands.rows + row
+        v = vector * lanes + lane
+        factor = pad[n, k // m, y * sh + (ro * block_r + r) * dh, v * sw + s * dw]
+        return te.sum(grad[n, k, y, v] * factor, axis=[n, band, step, vector, row])
+
+    sums = te.compute((workload.out_channels, bands.parts, blocks, block_r, ks, lanes), product, name="sums")
+    for fewer in folds(lanes):
+        sums = _folded(sums, fewer)
+    lane, part = te.reduce_axis((0, sums.shape[-1]), name="lane"), te.reduce_axis((0, bands.parts), name="part")
+    parts = te.compute(
+        (workload.out_channels, bands.parts, kr, ks),
+        lambda k, part, r, s: te.sum(sums[k, part, r // block_r, r % block_r, s, lane], axis=[lane]),
+        name="parts",
+    )
+    total = te.compute(
+        workload.w_shape, lambda c, q, r, s: te.sum(parts[c * m + q, part, r, s], axis=[part]), name="total"
+    )
+    return [dy, x, _stored(total, workload)]
+
+
+def folds(lanes: int) -> list[int]:
+    """Return the lanes that sums are folded to, one after the other, in vectors; the last ones are added singly."""
+    return [fewer for fewer in (8, 4) if fewer < lanes]
+
+
+def _folded(sums: te.Tensor, lanes: int) -> te.Tensor:
+    """Return the stage "folded_8", or with another number: the sums of so many lanes and of as many behind them."""
+
+    def value(*place: tirx.Var) -> tirx.PrimExpr:
+        behind = (*place[:-1], place[-1] + lanes)
+        return sums[place] + sums[behind]
+
+    return te.compute((*sums.shape[:-1], lanes), value, name=f"folded_{lanes}")
+
+
+class Tiles(NamedTuple):
+    """The shares of a GPU's threads in a gradient with respect to a weight."""
+
+    rows: int
+    """The rows of dy in a tile, which is one column wide: a thread's work at a time."""
+    block_r: int
+    """The rows of the kernel whose sums a thread has in registers."""
+    block_s: int
+    """The columns of the kernel, likewise."""
+    parts: int
+    """The number of warps that share the tiles of a channel, which is one of the output."""
+
+    def window(self, workload: ConvWorkload) -> tuple[int, int]:
+        """Return the elements of x that a tile reads, by rows and columns."""
+        return self._reach(workload), self.block_s
+
+    def _reach(self, workload: ConvWorkload) -> int:
+        return self.block_r if self.rows == 1 else (self.rows - 1) * workload.stride[0] + self.block_r
+
+
+def weight_gradient_in_tiles(workload: ConvWorkload, tiles: Tiles, warp: int) -> list[te.Tensor]:
+    """Return the TE definition for a GPU, in the stages "window", "grad", "sums", "parts", "total" and "output".
+
+    Returns dy (N, K, Ho, Wo), x (N, C, H, W) and the gradient (C, M, R, S). The tiles of a plane, and so of all
+    images, are dealt to lane after lane of part after part, turn after turn. A tile of several rows takes no dilation
+    of rows.
+    """
+    dy, x = _placeholders(workload)
+    (ho, wo), (kr, ks), m, k_out = workload.output_size, workload.kernel, workload.multiplier, workload.out_channels
+    (sh, sw), (dh, dw), (top, left, _, _) = workload.stride, workload.dilation, workload.padding
+    rows, block_r, block_s, parts = tiles
+    plane, zero = -(-ho // rows) * wo, tirx.const(0, "float32")
+    all_tiles = workload.batch * plane
+    turns = (all_tiles + parts * warp - 1) // (parts * warp)
+    blocks_r, blocks_s = -(-kr // block_r), -(-ks // block_s)
+
+    def tile(p: Any, turn: Any, lane: Any) -> tuple[Any, Any, Any, Any]:
+        """Return the number of a tile, its image, its first row and its column."""
+        number = (turn * parts + p) * warp + lane
+        return number, number // plane, number % plane // wo * rows, number % wo
+
+    def of_x(k: Any, p: Any, ro: Any, so: Any, turn: Any, lane: Any, a: Any, b: Any) -> tirx.PrimExpr:
+        number, n, y, v = tile(p, turn, lane)
+        row = y * sh + (ro * block_r + a) * (dh if rows == 1 else 1) - top
+        column = v * sw + (so * block_s + b) * dw - left
+        inside = [number < all_tiles, row >= 0, row < workload.height, column >= 0, column < workload.width]
+        return tirx.if_then_else(tirx.all(*inside), x[n, k // m, row, column].astype("float32"), zero)
+
+    def of_dy(k: Any, p: Any, turn: Any, lane: Any, a: Any) -> tirx.PrimExpr:
+        number, n, y, v = tile(p, turn, lane)
+        inside = tirx.all(number < all_tiles, y + a < ho) if ho % rows else number < all_tiles
+        return tirx.if_then_else(inside, dy[n, k, y + a, v].astype("float32"), zero)
+
+    window_shape = (k_out, parts, blocks_r, blocks_s, turns, warp, *tiles.window(workload))
+    window = te.compute(window_shape, of_x, name="window")
+    grad = te.compute((k_out, parts, turns, warp, rows), of_dy, name="grad")
+    turn, row = te.reduce_axis((0, turns), name="turn"), te.reduce_axis((0, rows), name="row")
+
+    def product(k: Any, p: Any, ro: Any, so: Any, lane: Any, r: Any, s: Any) -> tirx.PrimExpr:
+        factor = window[k, p, ro, so, turn, lane, row * sh + r, s]
+        return te.sum(grad[k, p, turn, lane, row] * factor, axis=[turn, row])
+
+    sums = te.compute((k_out, parts, blocks_r, blocks_s, warp, block_r, block_s), product, name="sums")
+    lane, p = te.reduce_axis((0, warp), name="lane"), te.reduce_axis((0, parts), name="p")
+    shape = (k_out, blocks_r, blocks_s, block_r, block_s, parts)
+    of_parts = te.compute(
+        shape, lambda k, ro, so, r, s, p: te.sum(sums[k, p, ro, so, lane, r, s], axis=[lane]), name="parts"
+    )
+    total = te.compute(
+        workload.w_shape,
+        lambda c, q, r, s: te.sum(
+            of_parts[c * m + q, r // block_r, s // block_s, r % block_r, s % block_s, p], axis=[p]
+        ),
+        name="total",
+    )
+    return [dy, x, _stored(total, workload)]
+
+
+def _placeholders(workload: ConvWorkload) -> tuple[te.Tensor, te.Tensor]:
+    return (
+        te.placeholder(workload.output_shape, workload.dtype, name="dy"),
+        te.placeholder(workload.x_shape, workload.dtype, name="x"),
+    )
+
+
+def _stored(total: te.Tensor, workload: ConvWorkload) -> te.Tensor:
+    return te.compute(workload.w_shape, lambda *place: total[place].astype(workload.dtype), name="output")
+
+
+def weight_gradient_reference(workload: ConvWorkload, dy: np.ndarray, x: np.ndarray) -> np.ndarray:
+    """Return the gradient (C, M, R, S) in float64 NumPy, tap by tap."""
+    (top, left, bottom, right), (sh, sw), (dh, dw) = workload.padding, workload.stride, workload.dilation
+    padded = np.pad(x.astype(np.float64), ((0, 0), (0, 0), (top, bottom), (left, right)))
+    n, c, (ho, wo) = workload.batch, workload.in_channels, workload.output_size
+    parts = dy.astype(np.float64).reshape(n, c, workload.multiplier, ho, wo)
+    gradient = np.zeros(workload.w_shape)
+    for r, s in np.ndindex(*workload.kernel):
+        rows = slice(r * dh, r * dh + (ho - 1) * sh + 1, sh)
+        columns = slice(s * dw, s * dw + (wo - 1) * sw + 1, sw)
+        gradient[..., r, s] = np.einsum("ncqyx,ncyx->cq", parts, padded[..., rows, columns])
+    return gradient

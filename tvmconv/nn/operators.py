@@ -1,0 +1,195 @@
+"""Operators of torch: a depthwise convolution and its two gradients, which are each other's gradients too.
+
+All three are linear in either tensor, so the gradient of one by one of its tensors is another of them, to any order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .. import gradients
+from ..dtypes import FLOATS, one_of
+from ..gradients import Geometry
+from ..operators import depthwise as convolve
+
+DTYPES = tuple(getattr(torch, name) for name in FLOATS)
+
+Gradients = tuple[Tensor | None, ...]
+Sizes = Sequence[int]
+"""Integers, which torch may leave open while it compiles."""
+
+
+def output_shape(x: Sizes, w: Sizes, stride: Sizes, padding: Sizes, dilation: Sizes) -> list[Any]:
+    """Return the shape of the convolution of x (N, C, H, W) with w (C * M, 1, R, S); refuse others as torch does."""
+    if len(x) != 4 or x[1] < 1:
+        raise RuntimeError(f"x has the shape {tuple(x)}; expected (N, C, H, W) with channels")
+    if len(w) != 4 or w[0] < 1 or w[0] % x[1] or w[1] != 1:
+        raise RuntimeError(f"w has the shape {tuple(w)}; expected ({x[1]} * M, 1, R, S)")
+    for name, values, least in (("stride", stride, 1), ("padding", padding, 0), ("dilation", dilation, 1)):
+        if min(values) < least:
+            raise RuntimeError(f"{name} is {tuple(values)}; expected integers of {least} or more")
+    shape = [x[0], w[0]]
+    for axis in (0, 1):
+        size, window = x[2 + axis] + padding[axis] + padding[2 + axis], dilation[axis] * (w[2 + axis] - 1) + 1
+        if x[2 + axis] < 1 or w[2 + axis] < 1 or window > size:
+            sizes = f"{tuple(w)}, dilated {tuple(dilation)}"
+            raise RuntimeError(f"w has the shape {sizes}; expected one that fits x {tuple(x)}, padded {tuple(padding)}")
+        shape.append((size - window) // stride[axis] + 1)
+    return shape
+
+
+def require_alike(**tensors: Tensor) -> None:
+    """Refuse tensors that are not all of one type that there are kernels for, on one such device, as torch does."""
+    (first, given), *others = tensors.items()
+    if given.dtype not in DTYPES:
+        raise RuntimeError(f"{first} is {given.dtype}; expected {one_of(FLOATS)}")
+    for name, tensor in others:
+        if tensor.dtype != given.dtype:
+            raise RuntimeError(f"{name} is {tensor.dtype}; expected {given.dtype}, as {first} is")
+        require_on(given.device, name, tensor)
+
+
+def require_on(device: torch.device, name: str, tensor: Tensor) -> None:
+    """Refuse a tensor on another device than the one that others are on."""
+    if tensor.device != device:
+        raise RuntimeError(f"{name} is on {tensor.device}; expected it on {device}, as other tensors are")
+
+
+def geometry(x: Sizes, w: Sizes, stride: Sizes, padding: Sizes, dilation: Sizes) -> Geometry:
+    """Return the shapes and parameters of a convolution, whose weight torch has as (C * M, 1, R, S)."""
+    top, left, bottom, right = padding
+    (sh, sw), (dh, dw) = stride, dilation
+    return Geometry(tuple(x), (x[1], w[0] // x[1], w[2], w[3]), (sh, sw), (top, left, bottom, right), (dh, dw))
+
+
+OPTIONS = "SymInt[2] stride, SymInt[4] padding, SymInt[2] dilation"
+"""The last arguments of each operator; padding is (top, left, bottom, right)."""
+
+
+@torch.library.custom_op(
+    "tvmconv::depthwise", mutates_args=(), schema=f"(Tensor x, Tensor w, Tensor? bias, {OPTIONS}) -> Tensor"
+)  # type: ignore[untyped-decorator]
+def depthwise(x: Tensor, w: Tensor, bias: Tensor | None, stride: Sizes, padding: Sizes, dilation: Sizes) -> Tensor:
+    """Return the convolution (N, C * M, Ho, Wo) of x (N, C, H, W) with w (C * M, 1, R, S), plus bias (C * M,)."""
+    shape = _depthwise_shape(x, w, bias, stride, padding, dilation)
+    if x.shape[0] == 0:
+        return x.new_empty(shape)
+    known = geometry(x.shape, w.shape, stride, padding, dilation)
+    shift = None if bias is None else bias.detach()
+    weight = w.detach().reshape(known.w_shape)
+    return convolve(x.detach().contiguous(), weight, known.stride, known.padding, known.dilation, shift=shift)
+
+
+@depthwise.register_fake  # type: ignore[untyped-decorator]
+def _(x: Tensor, w: Tensor, bias: Tensor | None, stride: Sizes, padding: Sizes, dilation: Sizes) -> Tensor:
+    return x.new_empty(_depthwise_shape(x, w, bias, stride, padding, dilation))
+
+
+def _depthwise_shape(
+    x: Tensor, w: Tensor, bias: Tensor | None, stride: Sizes, padding: Sizes, dilation: Sizes
+) -> list[Any]:
+    """Check the arguments of `depthwise` and return the shape of its result."""
+    require_alike(x=x, w=w)
+    shape = output_shape(x.shape, w.shape, stride, padding, dilation)
+    if bias is not None:
+        if bias.dim() != 1 or bias.shape[0] != w.shape[0]:
+            raise RuntimeError(f"bias has the shape {tuple(bias.shape)}; expected ({w.shape[0]},)")
+        if bias.dtype not in (x.dtype, torch.float32):
+            raise RuntimeError(f"bias is {bias.dtype}; expected {x.dtype}, as x is, or torch.float32")
+        require_on(x.device, "bias", bias)
+    return shape
+
+
+@torch.library.custom_op(
+    "tvmconv::depthwise_input_gradient",
+    mutates_args=(),
+    schema=f"(Tensor dy, Tensor w, SymInt[4] x_shape, {OPTIONS}) -> Tensor",
+)  # type: ignore[untyped-decorator]
+def input_gradient(dy: Tensor, w: Tensor, x_shape: Sizes, stride: Sizes, padding: Sizes, dilation: Sizes) -> Tensor:
+    """Return the gradient of `depthwise` by x, of that shape, for the gradient dy of its result."""
+    _require_output(dy, x_shape, w.shape, stride, padding, dilation)
+    require_alike(dy=dy, w=w)
+    if x_shape[0] == 0:
+        return dy.new_empty(x_shape)
+    known = geometry(x_shape, w.shape, stride, padding, dilation)
+    return gradients.input_gradient(dy.detach().contiguous(), w.detach().reshape(known.w_shape), known)
+
+
+@input_gradient.register_fake  # type: ignore[untyped-decorator]
+def _(dy: Tensor, w: Tensor, x_shape: Sizes, stride: Sizes, padding: Sizes, dilation: Sizes) -> Tensor:
+    _require_output(dy, x_shape, w.shape, stride, padding, dilation)
+    require_alike(dy=dy, w=w)
+    return dy.new_empty(x_shape)
+
+
+@torch.library.custom_op(
+    "tvmconv::depthwise_weight_gradient",
+    mutates_args=(),
+    schema=f"(Tensor dy, Tensor x, SymInt[4] w_shape, {OPTIONS}) -> Tensor",
+)  # type: ignore[untyped-decorator]
+def weight_gradient(dy: Tensor, x: Tensor, w_shape: Sizes, stride: Sizes, padding: Sizes, dilation: Sizes) -> Tensor:
+    """Return the gradient of `depthwise` by w, of that shape, for the gradient dy of its result."""
+    _require_output(dy, x.shape, w_shape, stride, padding, dilation)
+    require_alike(dy=dy, x=x)
+    if x.shape[0] == 0:
+        return dy.new_zeros(w_shape)
+    known = geometry(x.shape, w_shape, stride, padding, dilation)
+    return gradients.weight_gradient(dy.detach().contiguous(), x.detach().contiguous(), known).reshape(w_shape)
+
+
+@weight_gradient.register_fake  # type: ignore[untyped-decorator]
+def _(dy: Tensor, x: Tensor, w_shape: Sizes, stride: Sizes, padding: Sizes, dilation: Sizes) -> Tensor:
+    _require_output(dy, x.shape, w_shape, stride, padding, dilation)
+    require_alike(dy=dy, x=x)
+    return dy.new_empty(w_shape)
+
+
+def _require_output(dy: Tensor, x: Sizes, w: Sizes, stride: Sizes, padding: Sizes, dilation: Sizes) -> None:
+    """Refuse a gradient that has another shape than the output of a convolution."""
+    shape = output_shape(x, w, stride, padding, dilation)
+    if dy.dim() != 4 or any(size != expected for size, expected in zip(dy.shape, shape, strict=True)):
+        raise RuntimeError(f"dy has the shape {tuple(dy.shape)}; expected {tuple(shape)}")
+
+
+def _keep(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    """Keep the two tensors of an operator for its gradients, and its other arguments."""
+    first, second, third, *options = inputs
+    ctx.save_for_backward(first, second)
+    ctx.third, ctx.options = third, options
+
+
+def _of_depthwise(ctx: Any, dy: Tensor) -> Gradients:
+    x, w = ctx.saved_tensors
+    needed = ctx.needs_input_grad
+    by_x = input_gradient(dy, w, x.shape, *ctx.options) if needed[0] else None
+    by_w = weight_gradient(dy, x, w.shape, *ctx.options) if needed[1] else None
+    by_bias = dy.sum((0, 2, 3), dtype=ctx.third) if needed[2] else None
+    return by_x, by_w, by_bias, None, None, None
+
+
+def _keep_depthwise(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    x, w, bias, *options = inputs
+    _keep(ctx, (x, w, None if bias is None else bias.dtype, *options), output)
+
+
+def _of_input_gradient(ctx: Any, g: Tensor) -> Gradients:
+    dy, w = ctx.saved_tensors
+    by_dy = depthwise(g, w, None, *ctx.options) if ctx.needs_input_grad[0] else None
+    by_w = weight_gradient(dy, g, w.shape, *ctx.options) if ctx.needs_input_grad[1] else None
+    return by_dy, by_w, None, None, None, None
+
+
+def _of_weight_gradient(ctx: Any, g: Tensor) -> Gradients:
+    dy, x = ctx.saved_tensors
+    by_dy = depthwise(x, g, None, *ctx.options) if ctx.needs_input_grad[0] else None
+    by_x = input_gradient(dy, g, x.shape, *ctx.options) if ctx.needs_input_grad[1] else None
+    return by_dy, by_x, None, None, None, None
+
+
+depthwise.register_autograd(_of_depthwise, setup_context=_keep_depthwise)
+input_gradient.register_autograd(_of_input_gradient, setup_context=_keep)
+weight_gradient.register_autograd(_of_weight_gradient, setup_context=_keep)
