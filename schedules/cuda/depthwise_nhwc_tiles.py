@@ -22,8 +22,8 @@ LARGEST_VECTOR = 16
 """The bytes of the widest load and store."""
 
 MOST_UNROLLED = 1600
-"""The most multiply-adds, and elements read, of a thread. They follow each other without a loop: NVRTC takes a second or
-two for so many."""
+"""The most multiply-adds, and elements read, of a thread. They follow each other without a loop: NVRTC takes one or two
+seconds for so many."""
 
 MOST_REGISTERS, MOST_SUMS = 176, 128
 """The most registers that a thread's numbers take, of 255, and its outputs, most of which are stored early. Beyond them
