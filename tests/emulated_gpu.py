@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from functools import partial
-from math import prod
+from math import erf, prod
 from typing import Any
 
 import numpy as np
@@ -42,6 +42,13 @@ OPERATIONS: dict[str, Callable[[Any, Any], Any]] = {
     "BitwiseAnd": np.bitwise_and, "BitwiseXor": np.bitwise_xor, "Div": np.divide,
 }  # fmt: skip
 
+FUNCTIONS: dict[str, Callable[..., Any]] = {
+    "fabs": np.abs, "exp": np.exp, "log": np.log, "sqrt": np.sqrt, "tanh": np.tanh, "floor": np.floor,
+    "round": np.rint, "pow": np.power, "rsqrt": lambda x: 1 / np.sqrt(x), "sigmoid": lambda x: 1 / (1 + np.exp(-x)),
+    "erf": lambda x: np.vectorize(erf, [np.asarray(x).dtype])(x),
+}  # fmt: skip
+"""The functions of one number or two."""
+
 
 def numpy_type(dtype: Any) -> np.dtype[Any]:
     """Return the type of a number, of a vector that of its lanes."""
@@ -64,6 +71,8 @@ class Emulator:
         self.under_way: list[int] = []
         """The number of groups of copies under way at each wait for one."""
         self.shared_bytes = 0
+        self.bytes_read = 0
+        """The bytes that all threads load from operands."""
         _collect_extents(func.body, self.extents)
         self.blocks, self.threads = (prod(map(self.extents.__getitem__, axes)) for axes in (BLOCKS, THREADS))
         lane = np.arange(self.blocks * self.threads)[:, None]
@@ -190,14 +199,14 @@ class Emulator:
             return Pointer(self.memories[source], self.value(args[2]) * dtype.itemsize + 0 * self.lane, dtype)
         if name == "tvm_storage_sync":
             return self.barrier()
-        if name == "fabs":
-            return np.abs(self.value(args[0]))
+        if name in FUNCTIONS:
+            return FUNCTIONS[name](*map(self.value, args))
         if name == "reinterpret":
             return np.asarray(self.value(args[0])).view(numpy_type(expr.ty.dtype))
         if name == "tvm_warp_activemask":
             return np.uint32(2**WARP - 1)
         if name.startswith("tvm_warp_shuffle"):
-            return self.shuffled(self.value(args[1]), self.value(args[2]), name.endswith("down"))
+            return self.shuffled(self.value(args[1]), self.value(args[2]), name.removeprefix("tvm_warp_"))
         assert name == "cuda.func_call", name
         function = str(args[0].value)
         given = [self.value(each) for each in args[1:-1]]
@@ -216,12 +225,16 @@ class Emulator:
             self.active = before
         return np.where(choice, *results)
 
-    def shuffled(self, value: Any, number: Any, down: bool) -> np.ndarray:
-        """Return the value that a lane of each thread's warp has: one with a number, or one so many lanes below it."""
+    def shuffled(self, value: Any, number: Any, way: str) -> np.ndarray:
+        """Return the value that a lane of each thread's warp has.
+
+        It is the one with a number, the one so many lanes below, or the one whose number differs in these bits.
+        """
         assert self.active.all()
         lane = np.arange(WARP)
         value, number = (np.broadcast_to(each, self.lane.shape).reshape(-1, WARP) for each in (value, number))
-        source = np.where(lane + number < WARP, lane + number, lane) if down else number % WARP
+        below = np.where(lane + number < WARP, lane + number, lane)
+        source = {"shuffle": number % WARP, "shuffle_down": below, "shuffle_xor": lane ^ number}[way]
         return np.take_along_axis(value, source, axis=1).reshape(self.lane.shape)
 
     def pointer(self, buffer: Any, indices: Any) -> Pointer:
@@ -246,6 +259,8 @@ class Emulator:
             raise HazardError("a read of what has not arrived for all threads")
         if memory.shared:
             memory.read[row, address // VECTOR] = self.barriers
+        if len(memory.bytes) == 1:
+            self.bytes_read += int(np.broadcast_to(self.active, address.shape).sum()) * dtype.itemsize
         loaded: np.ndarray = memory.bytes.view(dtype)[row, address // dtype.itemsize]
         return loaded
 

@@ -104,7 +104,8 @@ class _Divisors:
         """Return the body of a function behind statements that work the numbers out."""
         root, binds = body.block, []
         for divisor, *variables in self.known:
-            shift = BITS - tirx.clz(2 * divisor - 1)  # of 2**s the least power that is not below the size
+            # Of 2**s the least power that is not below the size, which may be of int64 in networks.
+            shift = BITS - tirx.clz(2 * divisor.astype("int32") - 1)
             multiplier = (tirx.const(1, "int64") << (shift + BITS).astype("int64")) // divisor.astype("int64") + 1
             for variable, value in zip(variables, (multiplier, shift), strict=True):
                 binds.append(tirx.Bind(variable, _opaque(value.astype("uint32"))))

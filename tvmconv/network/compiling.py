@@ -13,11 +13,13 @@ from .. import lowering
 from ..errors import UnsupportedModelError
 from ..targets import backend_of
 from .faults import Refused, tvm_at_work
+from .gpu_fusion import lower_and_fuse_for_gpu
 from .graph import blocks_of, free_variables, operator_name
 from .joining import join_outputs
 from .pipeline import network_pipeline
 from .separation import separate_convolutions
 from .spreading import lower_and_fuse, spread_over_threads
+from .spreading_cuda import spread_over_gpu
 
 if TYPE_CHECKING:
     from tvm.runtime import Executable
@@ -46,12 +48,12 @@ def _compiled(mod: tvm.IRModule, target: tvm.target.Target) -> Executable:
 
     An error that a pass of tvmconv raises between TVM's passes is a bug and stays as it is.
     """
-    if backend_of(target).on_gpu:
+    on_gpu = backend_of(target).on_gpu
+    if on_gpu:
         mod = separate_convolutions(mod)
-    else:
-        with tvm_at_work():
-            mod = lower_and_fuse(mod, target)
-        mod = spread_over_threads(mod, target)
+    with tvm_at_work():
+        mod = lower_and_fuse_for_gpu(mod, target) if on_gpu else lower_and_fuse(mod, target)
+    mod = spread_over_gpu(mod) if on_gpu else spread_over_threads(mod, target)
     with tvm_at_work():
         return lowering.build(mod, target, network_pipeline(target))
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import tvm
 from tvm.relax.backend.cpu_generic import pipeline as cpu
 from tvm.relax.backend.cuda import pipeline as cuda
@@ -11,9 +13,14 @@ from .cuda_graphs import with_cuda_graphs
 from .memory_plan import plan_memory
 
 
+def source_of(target: tvm.target.Target) -> Any:
+    """Return TVM's module with the passes for a target."""
+    return cuda if backend_of(target).on_gpu else cpu
+
+
 def network_pipeline(target: tvm.target.Target) -> tvm.transform.Pass:
     """Return TVM's own pipeline for a target with `plan_memory` and, for a GPU, `use_cuda_graphs`."""
-    source = cuda if backend_of(target).on_gpu else cpu
+    source = source_of(target)
     passes = [
         *source.library_dispatch_passes(target),
         *source.legalize_passes(target),

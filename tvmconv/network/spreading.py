@@ -17,6 +17,7 @@ from tvm.sym import Analyzer
 from ..lowering import OPAQUE, is_scheduled
 from ..schedules.cpu.machine import TURNS, native_lanes
 from .reductions import LANES, mark_for_vectors, with_vectors
+from .stages import is_map
 
 LEAST_WORK = 2**14
 """The number of steps of a loop nest from which waking the threads pays."""
@@ -54,12 +55,12 @@ def spread_over_threads(mod: tvm.IRModule, target: tvm.target.Target) -> tvm.IRM
     """
     mod = mod.clone()
     for var, func in mod.functions.items():
-        if isinstance(func, tirx.PrimFunc) and _has_work(func) and not is_scheduled(func):
+        if isinstance(func, tirx.PrimFunc) and has_work(func) and not is_scheduled(func):
             mod[var] = _spread(func, native_lanes(target))
     return mod
 
 
-def _has_work(func: tirx.PrimFunc) -> bool:
+def has_work(func: tirx.PrimFunc) -> bool:
     """Return whether there are loops to schedule.
 
     There are none in code that TVM has written by hand, such as a scatter, which is a single block, nor in a function
@@ -79,7 +80,7 @@ def _spread(func: tirx.PrimFunc, lanes: int) -> tirx.PrimFunc:
     tasks: dict[str, LoopRV] = {}
     for block in reversed(sch.get_child_blocks(sch.get_sblock("root"))):
         readers = [str(sch.get(each).name_hint) for each in sch.get_consumers(block)]
-        if len(readers) == 1 and readers[0] in tasks and _is_map(sch, block):
+        if len(readers) == 1 and readers[0] in tasks and is_map(sch, block):
             sch.compute_at(block, tasks[readers[0]], preserve_unit_loops=True)
         elif LANES in sch.get(block).annotations:
             _spread_vectors(sch, block)
@@ -94,7 +95,7 @@ def _fused(func: tirx.PrimFunc) -> tirx.PrimFunc:
     sch = Schedule(func)
     for block in sch.get_child_blocks(sch.get_sblock("root")):
         readers = sch.get_consumers(block)
-        if readers and all(_is_map(sch, each) for each in (block, *readers)):
+        if readers and all(is_map(sch, each) for each in (block, *readers)):
             with suppress(ScheduleError):  # such as for one that is read at places that TVM does not see through
                 sch.compute_inline(block)
     return tvm_ffi.structural_map(sch.mod["main"], (SBlock, _simplified))
@@ -112,13 +113,6 @@ def _simplified(block: SBlock) -> SBlock:
     body = tirx.BufferStore(store.buffer, analyzer.simplify(store.value), indices)
     reads, writes = block.reads, block.writes
     return SBlock(block.iter_vars, reads, writes, block.name_hint, body, annotations=block.annotations)
-
-
-def _is_map(sch: Schedule, block: SBlockRV) -> bool:
-    """Return whether each element that a block writes is an expression of elements that others have written."""
-    value, loops = sch.get(block), sch.get_loops(block)
-    is_parallel = all(axis.iter_type == tirx.IterVar.DataPar for axis in value.iter_vars)
-    return is_parallel and len(loops) == len(value.iter_vars) and isinstance(value.body, tirx.BufferStore)
 
 
 def _spread_block(sch: Schedule, block: SBlockRV) -> LoopRV | None:

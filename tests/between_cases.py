@@ -1,0 +1,88 @@
+"""Networks of what stands between convolutions, as functions of torch with the shapes of their inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import pytest
+
+torch = pytest.importorskip("torch")
+functional = torch.nn.functional
+
+Shape = tuple[int, ...]
+
+
+class Function(torch.nn.Module):  # type: ignore[misc, name-defined]
+    """A module that calls a function."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, *inputs: Any) -> Any:
+        return self.function(*inputs)
+
+
+class Case(NamedTuple):
+    """A network, the shapes of its inputs, and the number of kernels that it takes."""
+
+    function: Callable[..., Any]
+    shapes: tuple[Shape, ...]
+    kernels: int = 1
+
+    @property
+    def module(self) -> Any:
+        torch.manual_seed(7)
+        module = self.function if isinstance(self.function, torch.nn.Module) else Function(self.function)
+        return module.eval()
+
+    def inputs(self) -> list[Any]:
+        generator = torch.Generator().manual_seed(8)
+        return [torch.randn(shape, generator=generator) for shape in self.shapes]
+
+
+def response_norm(x: Any) -> Any:
+    norm = torch.norm(x, p=2, dim=(1, 2), keepdim=True)
+    return x * (norm / (norm.mean(-1, keepdim=True) + 1e-6)) + x
+
+
+def shuffled(x: Any) -> Any:
+    n, c, h, w = x.shape
+    return x.view(n, 3, c // 3, h, w).transpose(1, 2).reshape(n, c, h, w)
+
+
+def excited(x: Any) -> Any:
+    return x * torch.sigmoid(x.mean((2, 3), keepdim=True))
+
+
+CASES = {
+    "average-pool": Case(torch.nn.AvgPool2d(3, 1, 1), ((2, 24, 17, 19),)),
+    "average-pool-vectors": Case(torch.nn.AvgPool2d(3, 1, 1, count_include_pad=False), ((2, 6, 12, 12),)),
+    "max-pool": Case(torch.nn.MaxPool2d(3, 2, 1), ((2, 12, 25, 24),)),
+    "max-pool-1d": Case(torch.nn.MaxPool1d(2, 2), ((2, 5, 31),)),
+    "plane-mean": Case(torch.nn.AdaptiveAvgPool2d(1), ((3, 10, 14, 14),)),
+    "plane-mean-odd": Case(torch.nn.AdaptiveAvgPool2d(1), ((1, 7, 13, 11),)),
+    "plane-mean-last": Case(lambda x: x.mean((1, 2)), ((2, 9, 10, 48),)),
+    "layer-norm": Case(torch.nn.LayerNorm(96), ((2, 30, 96),)),
+    "layer-norm-wide": Case(torch.nn.LayerNorm(1537), ((3, 1537),)),
+    "norm-of-channels": Case(lambda x: functional.normalize(x, dim=1), ((2, 20, 6, 10),), 2),
+    "group-norm": Case(torch.nn.GroupNorm(4, 24), ((2, 24, 9, 10),)),
+    "instance-norm": Case(torch.nn.InstanceNorm2d(6, affine=True), ((2, 6, 12, 10),)),
+    "rms-norm": Case(torch.nn.RMSNorm(100), ((2, 9, 100),)),
+    "response-norm": Case(response_norm, ((2, 14, 14, 40),), 2),
+    "softmax": Case(torch.nn.Softmax(-1), ((2, 3, 17, 49),)),
+    "softmax-of-channels": Case(torch.nn.Softmax(1), ((2, 19, 8, 12),)),
+    "log-softmax": Case(torch.nn.LogSoftmax(-1), ((5, 1000),)),
+    "excitation": Case(excited, ((2, 20, 12, 12),)),
+    "gelu": Case(lambda x, y: functional.gelu(x + 1) * y, ((2, 10, 7, 7), (2, 10, 1, 1))),
+    "nearest": Case(torch.nn.Upsample(scale_factor=2), ((2, 6, 7, 9),)),
+    "bilinear": Case(torch.nn.Upsample(scale_factor=2, mode="bilinear"), ((2, 6, 8, 8),)),
+    "concatenation": Case(lambda x, y: torch.cat([x, y], 1), ((2, 5, 6, 6), (2, 3, 6, 6))),
+    "slice": Case(lambda x: x[:, 1:, ::2, 1:-1] * 2, ((2, 5, 9, 10),)),
+    "channel-shuffle": Case(shuffled, ((2, 12, 6, 6),)),
+    "to-channels-last": Case(lambda x: x.permute(0, 2, 3, 1) * 2, ((2, 40, 9, 9),)),
+    "to-channels-first": Case(lambda x: torch.relu(x.permute(0, 3, 1, 2)), ((2, 9, 9, 40),)),
+    "attention": Case(lambda x: x.reshape(2, 49, 3, 4, 32).permute(2, 0, 3, 1, 4), ((2, 49, 384),)),
+    "keys": Case(lambda x: x.permute(0, 2, 3, 1) + 1, ((2, 50, 3, 32),)),
+}

@@ -1,0 +1,207 @@
+"""Kernels between convolutions on a GPU: numbers and races by the emulator, and what a compiler makes of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from math import prod
+from random import Random
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+import tvm
+from between_cases import CASES, torch
+from emulated_memory import HazardError
+from emulated_network import SM_90, lowered, run
+from tvm import relax, tirx
+from tvm.relax import op
+
+import tvmconv
+from tvmconv import cuda, lowering
+from tvmconv.lowering.divisions import with_multiplications
+from tvmconv.serial import serial_twin
+from tvmconv.targets import resolve_target
+
+TOLERANCE = {"float32": 1e-5, "float16": 2e-3}
+"""The largest error, as a share of the largest number, or of 1 if that is larger."""
+
+OPEN = ("average-pool", "max-pool", "plane-mean", "group-norm", "softmax-of-channels", "softmax")
+
+
+def check(actual: np.ndarray, expected: np.ndarray, dtype: str) -> None:
+    assert actual.shape == expected.shape
+    bound = TOLERANCE[dtype] * max(1.0, float(np.abs(expected).max()))
+    np.testing.assert_allclose(actual.astype("float64"), expected, rtol=0, atol=bound)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+@pytest.mark.parametrize("name", CASES)
+def test_operators_of_torch(name: str, dtype: str) -> None:
+    """Each is one kernel, or as few as it says, without spills, and casts to float32 have none of their own."""
+    case = CASES[name]
+    inputs = [x.to(getattr(torch, dtype)) for x in case.inputs()]
+    module = case.module.to(getattr(torch, dtype))
+    with torch.no_grad():
+        expected = module.double()(*(x.double() for x in inputs)).numpy()
+    model = tvmconv.import_model(module.to(getattr(torch, dtype)), tuple(inputs))
+    mod = lowered(model.mod)
+    found = run(mod, [x.numpy() for x in inputs])
+    check(found.outputs[0], expected, dtype)
+    assert not found.left
+    assert len(found.kernels) == case.kernels
+    (device_module,) = lowering.build(mod, SM_90).mod.imports[0].imports
+    for kernel in cuda.kernel_resources(str(device_module.inspect_source()), "sm_90"):
+        assert (kernel.stack_bytes, kernel.spill_store_bytes, kernel.spill_load_bytes) == (0, 0, 0)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+@pytest.mark.parametrize("name", ["softmax", "log-softmax", "softmax-of-channels", "plane-mean-last", "excitation"])
+def test_rows_are_read_once(name: str, dtype: str) -> None:
+    case = CASES[name]
+    inputs = tuple(x.to(getattr(torch, dtype)) for x in case.inputs())
+    mod = lowered(tvmconv.import_model(case.module, inputs).mod)
+    (launch,) = run(mod, [x.numpy() for x in inputs]).launches
+    assert launch.bytes_read <= 1.05 * inputs[0].nbytes  # of rows past the end the last one
+
+
+class Sample(NamedTuple):
+    """A network of one operator, its inputs' shapes, and what it computes, in float64."""
+
+    make: Callable[..., Any]
+    reference: Callable[..., np.ndarray]
+    shapes: Sequence[tuple[int, ...]]
+
+
+SIZES = (1, 2, 3, 4, 5, 7, 8, 12, 16, 17, 24, 31, 32, 33, 49, 64, 65, 96, 128)
+
+
+def sample(random: Random) -> Sample:
+    """Return an operator on arrays of random shapes, of one to a few thousand elements."""
+    shape = [random.choice(SIZES) for _ in range(random.randint(2, 5))]
+    while prod(shape) > 20000:
+        shape[shape.index(max(shape))] //= 2
+    axes = sorted(random.sample(range(len(shape)), random.randint(1, len(shape))))
+    axis, order = random.randrange(len(shape)), random.sample(range(len(shape)), len(shape))
+    other = [size if place != axis else random.choice(SIZES) for place, size in enumerate(shape)]
+    row = [size if random.random() < 0.5 else 1 for size in shape]
+    few = tuple(axes)
+
+    def softmax(x: np.ndarray) -> np.ndarray:
+        powers = np.exp(x - x.max(axis, keepdims=True))
+        return powers / powers.sum(axis, keepdims=True)
+
+    samples = [
+        Sample(lambda x: op.mean(x, axes, keepdims=True), lambda x: x.mean(few, keepdims=True), [shape]),
+        Sample(lambda x: op.max(x, axes), lambda x: x.max(few), [shape]),
+        Sample(
+            lambda x: op.multiply(x, op.mean(x, axes, keepdims=True)), lambda x: x * x.mean(few, keepdims=True), [shape]
+        ),
+        Sample(lambda x: op.nn.softmax(x, axis), softmax, [shape]),
+        Sample(lambda x, y: op.nn.relu(op.multiply(x, y)), lambda x, y: np.maximum(x * y, 0), [shape, row]),
+        Sample(lambda x: op.nn.relu(op.permute_dims(x, order)), lambda x: np.maximum(x.transpose(order), 0), [shape]),
+        Sample(lambda x, y: op.concat([x, y], axis), lambda x, y: np.concatenate([x, y], axis), [shape, other]),
+    ]
+    chosen = random.choice(samples)
+    return chosen._replace(shapes=[tuple(each) for each in chosen.shapes])
+
+
+def module_of(case: Sample, dtype: str) -> tvm.IRModule:
+    builder = relax.BlockBuilder()
+    params = [relax.Var(f"x{i}", relax.TensorType(list(shape), dtype)) for i, shape in enumerate(case.shapes)]
+    with builder.function("main", params):
+        with builder.dataflow():
+            output = builder.emit_output(builder.emit(case.make(*params)))
+        builder.emit_func_output(output)
+    return builder.get()
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_random_shapes(seed: int) -> None:
+    random = Random(seed)
+    case, dtype = sample(random), random.choice(["float32", "float16"])
+    inputs = [np.random.default_rng(seed).standard_normal(shape).astype(dtype) for shape in case.shapes]
+    found = run(lowered(module_of(case, dtype)), inputs)
+    check(found.outputs[0], case.reference(*(x.astype("float64") for x in inputs)), dtype)
+    assert not found.left
+
+
+@pytest.mark.parametrize("axes", [(0,), (2, 3), (0, 2, 3)], ids=["batch", "plane", "all"])
+@pytest.mark.parametrize("name", OPEN)
+def test_open_sizes(name: str, axes: tuple[int, ...]) -> None:
+    """One build is for every size; its kernels compile."""
+    case = CASES[name]
+    module, (first,) = case.module, case.shapes
+    sizes = {axis: torch.export.Dim(f"size_{axis}", min=2 if axis == 0 else 6, max=200) for axis in axes}
+    program = torch.export.export(module, tuple(case.inputs()), dynamic_shapes=(sizes,))
+    model = tvmconv.import_model(program)
+    mod = lowered(model.mod)
+    for step in (0, 1, 7):
+        shape = [size + step if axis in axes else size for axis, size in enumerate(first)]
+        x = np.random.default_rng(step).standard_normal(shape).astype("float32")
+        with torch.no_grad():
+            expected = module.double()(torch.from_numpy(x).double()).numpy()
+        module.float()
+        found = run(mod, [x])
+        check(found.outputs[0], expected, "float32")
+        assert not found.left
+        assert len(found.kernels) == case.kernels
+    (device_module,) = lowering.build(mod, SM_90).mod.imports[0].imports
+    assert cuda.kernel_resources(str(device_module.inspect_source()), "sm_90")
+
+
+def test_divisions_by_open_sizes() -> None:
+    """The numbers that the CPU works out for a launch are those of sizes of int64, which networks have."""
+    x = np.random.default_rng(1).standard_normal((2, 3, 7, 11)).astype("float32")
+    height, width = tirx.Var("height", "int64"), tirx.Var("width", "int64")
+    case = Sample(lambda x: op.nn.avg_pool2d(x, (3, 3), (1, 1), (1, 1)), lambda x: x, [(2, 3, height, width)])
+    mod = lowered(module_of(case, "float32"))
+    (kernel,) = (func for func in mod.functions.values() if isinstance(func, tirx.PrimFunc))
+    twin = serial_twin(with_multiplications(kernel)).with_attr("global_symbol", "main")
+    tensors = [tvm.runtime.tensor(each) for each in (x, np.zeros_like(x))]
+    lowering.build(tvm.IRModule({"main": twin}), resolve_target("llvm"))["main"](*tensors)
+    padded = np.pad(x, ((0, 0), (0, 0), (1, 1), (1, 1)))
+    sums = np.lib.stride_tricks.sliding_window_view(padded, (3, 3), (2, 3)).sum((-1, -2))
+    counts = np.lib.stride_tricks.sliding_window_view(np.pad(np.ones((7, 11)), 1), (3, 3)).sum((-1, -2))
+    np.testing.assert_allclose(tensors[-1].numpy(), sums / counts, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("busy", [1, 10**9], ids=["shared", "alone"])
+@pytest.mark.parametrize("padding", [0, 1])
+@pytest.mark.parametrize(("size", "step"), [(3, 1), (3, 2), (2, 1), (5, 1), (2, 2)])
+@pytest.mark.parametrize("width", [7, 8, 13])
+def test_windows(width: int, size: int, step: int, padding: int, busy: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neighbouring windows of a thread share what they have of a row, also where rows are no whole vectors."""
+    monkeypatch.setattr("tvmconv.network.gpu_choice.BUSY", busy)
+    x = np.random.default_rng(1).standard_normal((1, 3, 9, width)).astype("float32")
+    sides = [padding] * 2
+
+    def pool(x: Any) -> Any:
+        return op.nn.max_pool2d(x, (size, size), (step, step), sides)
+
+    padded = np.pad(x, ((0, 0), (0, 0), (padding, padding), (padding, padding)), constant_values=-np.inf)
+    windows = np.lib.stride_tricks.sliding_window_view(padded, (size, size), (2, 3))[:, :, ::step, ::step]
+    found = run(lowered(module_of(Sample(pool, pool, [x.shape]), "float32")), [x])
+    np.testing.assert_array_equal(found.outputs[0], windows.max((-1, -2)))
+    assert not found.left
+
+
+@pytest.mark.parametrize("shape", [(1, 100_000), (2, 70_001), (100_000, 1), (70_001, 2)])
+def test_long_rows(shape: tuple[int, int]) -> None:
+    """Rows that no thread can keep are read again."""
+    case = Sample(lambda x: op.nn.softmax(x, 1), lambda x: x, [shape])
+    x = np.random.default_rng(1).standard_normal(shape).astype("float32")
+    powers = np.exp(x.astype("float64"))
+    found = run(lowered(module_of(case, "float32")), [x])
+    np.testing.assert_allclose(found.outputs[0], powers / powers.sum(1, keepdims=True), rtol=1e-4)
+    assert not found.left
+
+
+def test_a_missing_barrier_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The emulator checks how threads pass on values through shared memory, not only the numbers."""
+    nothing = tirx.Evaluate(tirx.const(0))
+    monkeypatch.setattr("tvmconv.network.gpu_exchanges.barrier", lambda: nothing)
+    monkeypatch.setattr("tvm.s_tir.transform.ThreadSync", lambda scope: tvm.transform.Sequential([]))  # adds its own
+    case = Sample(lambda x: op.mean(x, [0]), lambda x: x.mean(0), [(200, 64)])
+    mod = lowered(module_of(case, "float32"))
+    with pytest.raises(HazardError):
+        run(mod, [np.ones((200, 64), "float32")])

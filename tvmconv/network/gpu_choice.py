@@ -1,0 +1,144 @@
+"""The threads of a GPU's kernel for stages."""
+
+from __future__ import annotations
+
+from tvm import tirx
+from tvm.ir import Expr, Range
+from tvm.sym import Analyzer
+
+from ..lowering.signatures import itemsize
+from ..schedules.cuda.machine import WARP
+from ..workload import MAX_ELEMENTS
+from .gpu_plan import TILE, Domain, Plan, assumed, size_of
+from .gpu_windows import sliding_of
+from .stages import Stage, loads_in, runs_along, variables_in
+
+VECTOR_BYTES = 16
+"""The bytes that a thread loads at once at most."""
+
+BUSY = 2**17
+"""The threads that keep a large GPU busy: about a thousand for each of an H200's 132 multiprocessors."""
+
+MULTIPROCESSORS = 132
+"""The multiprocessors of a large GPU: those of an H200."""
+
+BLOCK = 256
+"""The threads of a block of many rows."""
+
+MOST_THREADS = 1024
+"""The most threads of a block."""
+
+KEPT_BYTES = 256
+"""The bytes of a row that a thread keeps in registers, at most."""
+
+WINDOW = 64
+"""The largest number of elements of a window that a single thread reduces."""
+
+
+def plan_of(stages: list[Stage], domain: Domain) -> Plan:
+    """Return the threads for a kernel."""
+    count = size_of(domain.rows)
+    every = zip(stages, domain.columns, strict=True)
+    sizes = [size_of(columns) for stage, columns in every if columns or stage.is_reduction]
+    bytes_of = [
+        itemsize(load.source.ty.dtype) for stage in stages for value in stage.values for load, _ in loads_in(value)
+    ]
+    widest = max([*bytes_of, *(itemsize(target.ty.dtype) for target in stages[-1].targets)])
+    is_along = any(_is_in_a_row(stage) for stage in stages if stage.is_reduction) and not _slides(stages)
+    along = is_along or (bool(domain.tests) and len(stages) > 1)
+    parts = [] if along else _through_tiles(stages[-1], domain)
+    divided = [*sizes, *_chunked(domain)] if along else [count]
+    vector = 1 if parts else VECTOR_BYTES // min(VECTOR_BYTES, widest)
+    analyzer = Analyzer()
+    for var in variables_in([count, *sizes]):
+        analyzer.bind(var, Range(1, MAX_ELEMENTS + 1))
+    while not all(analyzer.can_prove_equal(tirx.floormod(size, vector), 0) for size in divided):
+        vector //= 2
+    most = max(1, KEPT_BYTES // (widest * vector))
+    rows, columns = assumed(count), max([assumed(size) for size in sizes], default=1)
+    if along:
+        threads = 1
+        while threads < MOST_THREADS and (
+            threads * vector * 8 < columns or (rows * threads < BUSY and threads * vector * 2 <= columns)
+        ):
+            threads *= 2
+        together = max(1, WARP // threads)
+        while together * threads * 2 <= BLOCK // 2 and together < rows:
+            together *= 2
+        return Plan(True, vector, together, threads, most)
+    groups = rows // vector
+    if parts:
+        threads = 8
+        while threads < TILE and len(stages) > 1 and (groups * threads < BUSY or columns // threads > most):
+            threads *= 2
+        return Plan(False, 1, TILE, threads, most, parts)
+    if not sizes or _slides(stages):
+        sliding = sliding_of(stages, domain, BUSY)
+        if sizes and not _are_side_by_side(stages):
+            vector = sliding.outputs if sliding is not None else 1
+        block = BLOCK
+        while block > WARP and rows // vector // block < 2 * MULTIPROCESSORS:
+            block //= 2
+        return Plan(False, vector, block, 1, max(most, 1), sliding=sliding)
+    threads = 1
+    while threads * 2 <= columns and threads < BLOCK and (groups * threads < BUSY or columns // threads > most):
+        threads *= 2
+    return Plan(False, vector, max(2, min(64, BLOCK // threads)), threads, most)
+
+
+def _chunked(domain: Domain) -> list[Expr]:
+    return [test.b for test in domain.tests]
+
+
+def _are_side_by_side(stages: list[Stage]) -> bool:
+    """Return whether memory has windows side by side, such as those of neighbouring channels."""
+    outer, inner = list(stages[0].outer), list(stages[0].reduced)
+    loads = [
+        load for value in stages[0].values for load, _ in loads_in(value) if inner[-1] in variables_in(load.indices)
+    ]
+    indices = [index for load in loads for index in load.indices if {*outer[-1:]} & variables_in([index])]
+    return bool(indices) and not any(variables_in([index]) & set(inner) for index in indices)
+
+
+def _slides(stages: list[Stage]) -> bool:
+    """Return whether the reductions are of small windows, of which each thread has some to itself."""
+    return all(is_window(stage) for stage in stages if stage.is_reduction)
+
+
+def is_window(stage: Stage) -> bool:
+    """Return whether a stage reduces windows that a single thread reduces each."""
+    if assumed(size_of(stage.reduced)) > WINDOW or not stage.reduced:
+        return False
+    inner = list(stage.reduced)[-1]
+    for value in stage.values:
+        for load, _ in loads_in(value):
+            for index in load.indices:
+                found = variables_in([index])
+                if inner in found and found & set(stage.outer):
+                    return True
+    return False
+
+
+def _is_in_a_row(stage: Stage) -> bool:
+    """Return whether what a reduction joins lies one behind the other in memory."""
+    if not stage.reduced:
+        return False
+    inner = list(stage.reduced)[-1]
+    loads = (load for value in stage.values for load, _ in loads_in(value))
+    load = next((load for load in loads if inner in variables_in(load.indices)), None)
+    return load is not None and runs_along(load, inner)
+
+
+def _through_tiles(stage: Stage, domain: Domain) -> list[Expr]:
+    """Return the parts of a map that threads of rows compute and threads of columns store.
+
+    Those are its values if they are made of a row's results, and else the loads of what has rows in its rows.
+    """
+    if stage.is_reduction or not domain.columns[-1] or not stage.outer:
+        return []
+    if len(domain.columns) > 1:
+        axis = list(stage.outer)[-1]
+        return stage.values if axis in domain.columns[-1] else []
+    row, column = list(domain.rows)[-1], list(stage.outer)[-1]
+    loads = [load for value in stage.values for load, tests in loads_in(value) if not tests and runs_along(load, row)]
+    return [load for load in loads if column in variables_in(load.indices)]

@@ -1,0 +1,186 @@
+"""The rows and columns of a GPU's kernel for stages."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tvm_ffi
+from tvm import tirx
+from tvm.ir import Expr, Range, Var
+from tvm.ir.expr import TensorLoad
+from tvm.sym import Analyzer
+
+from ..substitution import substitute
+from .gpu_plan import INDEX, TILE, Axes, Domain, assumed, index_variable, size_of, split_index
+from .stages import Stage, loads_in, runs_along, stride, variables_in
+
+CHUNK = 4096
+"""The elements for which a block computes anew a reduction that more elements depend on."""
+
+AGAIN = 2
+"""The elements that may be read for each that is computed to reduce them anew."""
+
+LEAST = 8
+"""The fewest elements in a row for which a transposition goes through shared memory."""
+
+
+def domain_of(stages: list[Stage]) -> Domain | None:
+    """Return the rows and columns of a kernel for stages; None if a reduction's results are needed elsewhere."""
+    *inner, last = stages
+    targets = [target for stage in inner for target in stage.targets]
+    places: list[dict[Var, Expr]] = [{} for _ in stages]
+    columns: list[Axes] = [stage.reduced for stage in stages]
+    rows: dict[Var, Expr] = dict(last.outer)
+    tests: list[Expr] = []
+    if not inner and not last.is_reduction and (transposed := _transposed(last)) is not None:
+        return transposed
+    if inner and not last.is_reduction:
+        split = _split(last, targets, [size_of(stage.reduced) for stage in inner])
+        if split is None:
+            return None
+        rows, columns[-1], places[-1], tests = split
+    readers = [(last, places[-1])]
+    for number in range(len(inner) - 1, -1, -1):
+        stage = stages[number]
+        found = None
+        for reader, where in readers:
+            for value in reader.values:
+                for load, _ in loads_in(value):
+                    if not any(load.source.same_as(target) for target in stage.targets):
+                        continue
+                    indices = [substitute(index, where) for index in load.indices]
+                    if found is not None and not tvm_ffi.structural_equal(found, indices):
+                        return None
+                    found = indices
+        if found is None:
+            return None
+        analyzer = Analyzer()
+        for var, extent in (*rows.items(), *columns[-1].items()):
+            analyzer.bind(var, Range(0, extent))
+        found = [analyzer.simplify(index) for index in found]
+        if not variables_in(found) <= set(rows) | _sizes(stages):
+            return None
+        for index, value in zip(stage.indices, found, strict=True):
+            if isinstance(index, Var):
+                places[number][index] = value
+        if set(places[number]) != set(stage.outer):
+            return None
+        if not tests and not _is_worth(stage, size_of(rows), size_of(last.outer)):
+            return None
+        readers.append((stage, places[number]))
+    return Domain(rows, columns, places, tests)
+
+
+def _is_worth(stage: Stage, rows: Expr, elements: Expr) -> bool:
+    """Return whether each row may compute a reduction for itself: once, or not often for as many elements."""
+    if Analyzer().can_prove_equal(rows, size_of(stage.outer)):
+        return True
+    sizes = (rows, size_of(stage.reduced), elements)
+    if not all(isinstance(size, tirx.IntImm) for size in sizes):
+        return False
+    count, columns, total = map(int, sizes)
+    return count * columns <= AGAIN * total
+
+
+def _sizes(stages: list[Stage]) -> set[Var]:
+    return {var for stage in stages for axes in (stage.outer, stage.reduced) for var in variables_in(axes.values())}
+
+
+def _split(
+    last: Stage, targets: list[Any], counts: list[Expr]
+) -> tuple[dict[Var, Expr], dict[Var, Expr], dict[Var, Expr], list[Expr]] | None:
+    """Return the axes of rows and of columns of a map that reads reductions, its own axes of these, and tests.
+
+    Rows are what the places in reductions depend on. Columns are the rest, in chunks if they are many more than those
+    that are reduced.
+    """
+    indices = [
+        index
+        for value in last.values
+        for load, _ in loads_in(value)
+        if any(load.source.same_as(target) for target in targets)
+        for index in load.indices
+    ]
+    rows, columns, places = dict(last.outer), dict[Var, Expr](), dict[Var, Expr]()
+    for axis, extent in last.outer.items():
+        divisor = _divisor(axis, indices)
+        if divisor == 0:
+            columns[axis] = rows.pop(axis)
+        elif divisor > 1 and isinstance(extent, tirx.IntImm) and int(extent) % divisor == 0:
+            part, rest = (Var(f"{axis.name}_{name}", axis.ty) for name in ("part", "rest"))
+            rows = {(part if var.same_as(axis) else var): size for var, size in rows.items()}
+            rows[part] = tirx.const(int(extent) // divisor, axis.ty.dtype)
+            columns[rest] = tirx.const(divisor, axis.ty.dtype)
+            places[axis] = part * divisor + rest
+    analyzer, total = Analyzer(), size_of(columns)
+    if not columns or any(analyzer.can_prove_equal(total, count) for count in counts):
+        return rows, columns, places, []
+    known = [int(count) for count in counts if isinstance(count, tirx.IntImm)]
+    size = max([CHUNK, *known])
+    if isinstance(total, tirx.IntImm) and int(total) <= size:
+        return rows, columns, places, []
+    if list(last.outer)[len(last.outer) - len(columns) :] != list(columns):  # not one behind the other in memory
+        return rows, columns, places, []
+    rows, inside, whole, tests = _in_chunks(rows, columns, size)
+    places = {axis: substitute(value, whole) for axis, value in places.items()}
+    return rows, inside, {**places, **{axis: whole[axis] for axis in columns if axis in last.outer}}, tests
+
+
+def _in_chunks(
+    rows: Axes, columns: Axes, size: int
+) -> tuple[dict[Var, Expr], dict[Var, Expr], dict[Var, Expr], list[Expr]]:
+    """Return rows for each chunk of columns, the axis of columns in a chunk, their axes in these terms, and tests."""
+    total, chunk, inside = size_of(columns), index_variable("chunk"), index_variable("inside")
+    place = chunk * size + inside
+    rows = {chunk: Analyzer().simplify(tirx.ceildiv(total, size)), **rows}
+    return rows, {inside: tirx.const(size, INDEX)}, split_index(place, columns), [place < total]
+
+
+def _transposed(stage: Stage) -> Domain | None:
+    """Return the rows and columns of a map whose operand has another order: columns are what the output has in a row.
+
+    The last axis of rows is what the operand has in a row. None where neither is long.
+    """
+    axes = list(stage.outer)
+    for load, conditions in (each for value in stage.values for each in loads_in(value)):
+        along = next((axis for axis in reversed(axes) if runs_along(load, axis)), None)
+        if conditions or along is None or along is axes[-1] or axes[-1] not in variables_in(load.indices):
+            continue
+        split = axes.index(along) + 1
+        rows, columns = ({axis: stage.outer[axis] for axis in part} for part in (axes[:split], axes[split:]))
+        if min(assumed(size_of(columns)), _run(load, stage, axes[:split])) < LEAST:
+            return None
+        if assumed(size_of(columns)) <= TILE:
+            return Domain(rows, [columns], [{}])
+        rows, inside, places, tests = _in_chunks(rows, columns, TILE)
+        return Domain(rows, [inside], [places], tests)
+    return None
+
+
+def _run(load: TensorLoad, stage: Stage, axes: list[Var]) -> int:
+    """Return how many elements of an operand lie one behind the other along the last of some axes, and those before."""
+    run, analyzer = tirx.const(1, INDEX), Analyzer()
+    for axis in reversed(axes):
+        if not analyzer.can_prove_equal(stride(load, axis), run):
+            break
+        run = run * stage.outer[axis]
+    return assumed(analyzer.simplify(run))
+
+
+def _divisor(axis: Var, indices: list[Expr]) -> int:
+    """Return the number that an axis is divided by wherever indices have it; 0 if they do not, 1 if it is by none."""
+    found: set[int] = set()
+
+    def visit(expr: Any) -> None:
+        if isinstance(expr, tirx.FloorDiv) and expr.a.same_as(axis) and isinstance(expr.b, tirx.IntImm):
+            found.add(int(expr.b))
+        elif isinstance(expr, Var):
+            found.update([1] if expr.same_as(axis) else [])
+        else:
+            for name in ("a", "b"):
+                if hasattr(expr, name):
+                    visit(getattr(expr, name))
+
+    for index in indices:
+        visit(index)
+    return 0 if not found else found.pop() if len(found) == 1 else 1

@@ -1,0 +1,88 @@
+"""Statements with which the threads of a row join the values that each of them has of a reduction."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from tvm import tirx
+from tvm.ir import Expr
+
+from ..schedules.cuda.machine import WARP
+from .gpu_plan import INDEX, barrier, loop
+from .stages import Join
+
+if TYPE_CHECKING:
+    from .gpu_loops import KernelLoops
+
+ALL_LANES = 0xFFFFFFFF
+"""The mask of a warp's threads for an exchange between all of them."""
+
+ZERO = tirx.const(0, INDEX)
+
+
+def joined_along(kernel: KernelLoops, register: Any, join: Join) -> list[tirx.Stmt]:
+    """Return the statements for threads of a row that are one after the other; all of them get the result."""
+    threads = kernel.plan.threads
+    steps = [_exchange(register, join, distance) for distance in _halves(min(threads, WARP))]
+    if threads <= WARP:
+        return steps
+    warps = threads // WARP
+    shared = kernel.registers("shared", warps * kernel.plan.rows, str(register.ty.dtype), "shared")
+    begin = kernel.row * warps
+    store = tirx.BufferStore(shared, register[0], [begin + tirx.floordiv(kernel.lane, WARP)])
+    load = tirx.BufferStore(register, shared[begin + tirx.floormod(kernel.lane, warps)], [ZERO])
+    return [
+        *steps,
+        tirx.IfThenElse(_is_zero(tirx.floormod(kernel.lane, WARP)), store, None),
+        barrier(),
+        load,
+        *(_exchange(register, join, distance) for distance in _halves(warps)),
+    ]
+
+
+def joined_across(kernel: KernelLoops, register: Any, join: Join, init: Expr) -> list[tirx.Stmt]:
+    """Return the statements for threads of a row that are as far from each other as a block has rows.
+
+    Each has values of a vector of rows; all of them get the results.
+    """
+    plan, dtype, element = kernel.plan, str(register.ty.dtype), kernel.element
+    together = max(1, min(WARP // plan.rows, plan.threads))
+    steps = []
+    for distance in _halves(together):
+        exchange = _exchange(register, join, distance * plan.rows, element)
+        steps.append(loop(element, plan.vector, exchange))
+    parts = plan.threads // together
+    if parts == 1:
+        return steps
+    width = plan.rows * plan.vector
+    shared = kernel.registers("shared", width * parts, dtype, "shared")
+    place = kernel.row * plan.vector + element
+    store = tirx.BufferStore(shared, register[element], [tirx.floordiv(kernel.lane, together) * width + place])
+    begin = tirx.BufferStore(register, init.astype(dtype), [element])
+    update = tirx.BufferStore(register, join(register[element], shared[kernel.step * width + place]), [element])
+    stored = loop(element, plan.vector, store)
+    if together > 1:
+        stored = tirx.IfThenElse(_is_zero(tirx.floormod(kernel.lane, together)), stored, None)
+    return [
+        *steps,
+        stored,
+        barrier(),
+        loop(element, plan.vector, begin),
+        loop(kernel.step, parts, loop(element, plan.vector, update)),
+    ]
+
+
+def _halves(count: int) -> list[int]:
+    """Return the powers of two below a power of two, the largest first."""
+    return [1 << bit for bit in reversed(range(count.bit_length() - 1))]
+
+
+def _exchange(register: Any, join: Join, distance: int, place: Expr = ZERO) -> tirx.Stmt:
+    """Return the statement that joins a thread's value with that of the lane whose number differs in one bit."""
+    mask = tirx.const(ALL_LANES, "uint32")
+    other = tirx.op.tvm_warp_shuffle_xor(mask, register[place], distance, WARP, WARP)
+    return tirx.BufferStore(register, join(register[place], other), [place])
+
+
+def _is_zero(value: Expr) -> Expr:
+    return tirx.EQ(value, ZERO)

@@ -1,0 +1,69 @@
+"""Kernels for TVM's operators between the convolutions on a GPU, each of which is to run about as fast as a copy."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import tvm
+from tvm import tirx
+from tvm.ir.expr import TensorLoad
+
+from ..lowering import is_scheduled
+from .gpu_axes import with_joined_axes
+from .gpu_choice import plan_of
+from .gpu_domain import domain_of
+from .gpu_loops import KernelLoops
+from .gpu_windows import in_vectors
+from .spreading import has_work
+from .stages import Stage, is_contraction, is_in_place, loads_in, stages_of
+
+
+def spread_over_gpu(mod: tvm.IRModule) -> tvm.IRModule:
+    """Return the module, which is lowered and fused, with its functions scheduled for a GPU where they can be.
+
+    A function becomes one kernel: reductions, whose rows are shared by some threads, and what is computed of them, with
+    everything that is computed element by element inside. TVM's own rules take what is left.
+
+    Before: `y = R.nn.softmax(x)`, lowered to `for n, k: max`, `for n, k: sum`, `for n, k: y`.
+    After: `y = R.call_tir(softmax, (x,))` with `for n in blocks: for k in threads: load; max, exchange, sum, ...`.
+    """
+    mod = mod.clone()
+    for var, func in mod.functions.items():
+        if isinstance(func, tirx.PrimFunc) and has_work(func) and not is_scheduled(func):
+            mod[var] = _spread(func) or func
+    return mod
+
+
+def _spread(func: tirx.PrimFunc) -> tirx.PrimFunc | None:
+    """Return the function as a kernel; None for one that is left to TVM."""
+    stages = stages_of(func)
+    if stages is None or any(map(is_contraction, stages)) or not _is_single(func, stages) or is_view(stages):
+        return None
+    domain = domain_of(stages)
+    if domain is None:
+        return None
+    plan = plan_of(stages, domain)
+    domain = with_joined_axes(domain, stages) if plan.sliding is None else in_vectors(domain, plan.sliding)
+    return KernelLoops(func, stages, domain, plan).scheduled()
+
+
+def is_view(stages: list[Stage]) -> bool:
+    """Return whether a function copies elements in the order of memory: TVM makes a view of its operand."""
+    if len(stages) != 1 or len(stages[0].values) != 1 or stages[0].is_reduction:
+        return False
+    (value,) = stages[0].values
+    return isinstance(value, TensorLoad) and is_in_place(value, stages[0])
+
+
+def _is_single(func: tirx.PrimFunc, stages: list[Stage]) -> bool:
+    """Return whether just the last stage stores to parameters of the function, of which it reads none."""
+    *inner, last = stages
+    read = [load.source for stage in stages for value in stage.values for load, _ in loads_in(value)]
+    stored = [target for stage in inner for target in stage.targets]
+    is_last = all(_is_in(target, func.params) and not _is_in(target, read) for target in last.targets)
+    return is_last and not any(_is_in(target, func.params) for target in stored)
+
+
+def _is_in(buffer: Any, buffers: Iterable[Any]) -> bool:
+    return any(buffer.same_as(each) for each in buffers)
