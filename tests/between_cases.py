@@ -66,6 +66,7 @@ CASES = {
     "plane-mean-last": Case(lambda x: x.mean((1, 2)), ((2, 9, 10, 48),)),
     "layer-norm": Case(torch.nn.LayerNorm(96), ((2, 30, 96),)),
     "layer-norm-wide": Case(torch.nn.LayerNorm(1537), ((3, 1537),)),
+    "norm-of-a-sum": Case(lambda x, y: functional.layer_norm(x * 0.5 + y, (48,)), ((2, 9, 48), (2, 9, 48))),
     "norm-of-channels": Case(lambda x: functional.normalize(x, dim=1), ((2, 20, 6, 10),), 2),
     "group-norm": Case(torch.nn.GroupNorm(4, 24), ((2, 24, 9, 10),)),
     "instance-norm": Case(torch.nn.InstanceNorm2d(6, affine=True), ((2, 6, 12, 10),)),

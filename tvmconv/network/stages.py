@@ -71,11 +71,20 @@ def stages_of(func: tirx.PrimFunc) -> list[Stage] | None:
 
 def is_contraction(stage: Stage) -> bool:
     """Return whether a stage sums products of two operands, as a convolution or a product of matrices does."""
-    if not stage.is_reduction:
-        return False
-    loads = [load for value in stage.values for load, _ in loads_in(value)]
-    sources = [load.source for load in loads if variables_in(load.indices) & set(stage.reduced)]
-    return any(not one.same_as(other) for one, other in pairwise(sources))
+
+    def sources(value: Expr) -> list[Any]:
+        loads = [load for load, _ in loads_in(value)]
+        return [load.source for load in loads if variables_in(load.indices) & set(stage.reduced)]
+
+    def is_product(value: Any) -> bool:
+        while isinstance(value, tirx.Cast):
+            value = value.value
+        if not isinstance(value, tirx.Mul):
+            return False
+        first, second = sources(value.a), sources(value.b)
+        return bool(first and second) and not any(one.same_as(other) for one in first for other in second)
+
+    return stage.is_reduction and any(map(is_product, stage.values))
 
 
 def flat_index(buffer: Any, indices: Iterable[Expr]) -> Expr:
