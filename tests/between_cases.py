@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from copy import deepcopy
 from typing import Any, NamedTuple
 
 import pytest
@@ -34,7 +35,8 @@ class Case(NamedTuple):
     @property
     def module(self) -> Any:
         torch.manual_seed(7)
-        module = self.function if isinstance(self.function, torch.nn.Module) else Function(self.function)
+        # A copy: tests bring it to another type and device.
+        module = deepcopy(self.function) if isinstance(self.function, torch.nn.Module) else Function(self.function)
         return module.eval()
 
     def inputs(self) -> list[Any]:

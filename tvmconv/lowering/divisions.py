@@ -89,7 +89,7 @@ class _Divisors:
                 # In int64, which TVM can pass to a kernel where it converts a multiplier before the launch.
                 product = quotient.astype("uint32").astype("int64") * multiplier.astype("int64")
                 high = (product >> tirx.const(BITS, "int64")).astype("uint32")
-                quotient = (high >> shift).astype("int32")
+                quotient = (high >> shift).astype(division.a.ty.dtype)
         return quotient if isinstance(division, tirx.FloorDiv) else division.a - quotient * division.b
 
     def _numbers(self, divisor: tirx.PrimExpr) -> tuple[tirx.Var, tirx.Var]:

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tvm import tirx
 from tvm.ir import Expr
 
 from ..schedules.cuda.machine import WARP
+from .gpu_kernel import Kernel
 from .gpu_plan import INDEX, barrier, loop
 from .stages import Join
-
-if TYPE_CHECKING:
-    from .gpu_loops import KernelLoops
 
 ALL_LANES = 0xFFFFFFFF
 """The mask of a warp's threads for an exchange between all of them."""
@@ -20,7 +18,7 @@ ALL_LANES = 0xFFFFFFFF
 ZERO = tirx.const(0, INDEX)
 
 
-def joined_along(kernel: KernelLoops, register: Any, join: Join) -> list[tirx.Stmt]:
+def joined_along(kernel: Kernel, register: Any, join: Join) -> list[tirx.Stmt]:
     """Return the statements for threads of a row that are one after the other; all of them get the result."""
     threads = kernel.plan.threads
     steps = [_exchange(register, join, distance) for distance in _halves(min(threads, WARP))]
@@ -40,7 +38,7 @@ def joined_along(kernel: KernelLoops, register: Any, join: Join) -> list[tirx.St
     ]
 
 
-def joined_across(kernel: KernelLoops, register: Any, join: Join, init: Expr) -> list[tirx.Stmt]:
+def joined_across(kernel: Kernel, register: Any, join: Join, init: Expr) -> list[tirx.Stmt]:
     """Return the statements for threads of a row that are as far from each other as a block has rows.
 
     Each has values of a vector of rows; all of them get the results.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import tvm_ffi
 from tvm import tirx
@@ -10,11 +10,9 @@ from tvm.ir import Expr, Range
 from tvm.ir.expr import TensorLoad
 
 from ..substitution import substitute
+from .gpu_columns import Columns
 from .gpu_plan import INDEX, TILE, barrier, index_variable, loop, sequence, tested
 from .stages import with_loads
-
-if TYPE_CHECKING:
-    from .gpu_columns import Columns
 
 
 def stored_through_tiles(columns: Columns) -> list[tirx.Stmt]:

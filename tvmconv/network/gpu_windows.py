@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import tvm_ffi
 from tvm import tirx
@@ -13,11 +13,9 @@ from tvm.sym import Analyzer
 
 from ..substitution import substitute
 from ..workload import MAX_ELEMENTS
+from .gpu_columns import Columns
 from .gpu_plan import INDEX, Domain, Sliding, assumed, index_variable, loop, size_of, split_index
 from .stages import Stage, flat_index, loads_in, stride, variables_in, with_loads
-
-if TYPE_CHECKING:
-    from .gpu_columns import Columns
 
 PATCH = 64
 """The most elements that a thread loads for its windows."""

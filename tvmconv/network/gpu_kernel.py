@@ -1,0 +1,61 @@
+"""A kernel for a GPU that is being made: its stages, its threads, and the registers that it has so far."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from tvm import tirx
+from tvm.ir import Expr
+from tvm.sym import Analyzer
+
+from .gpu_plan import Domain, Plan, index_variable, size_of
+from .stages import Stage, variables_in
+
+
+@dataclass
+class Ahead:
+    """A load of a vector that is made ahead, into registers."""
+
+    source: Any
+    place: Expr
+    count: Expr | None
+    """The number of columns of the stage that it is made in."""
+    registers: Any
+    tests: list[Expr]
+    """The tests of which one has to hold for the load to be made; none if it is always made."""
+
+
+class Kernel:
+    """What a kernel that computes stages is made of, with threads by a plan."""
+
+    def __init__(self, func: tirx.PrimFunc, stages: list[Stage], domain: Domain, plan: Plan) -> None:
+        self.func, self.stages, self.domain, self.plan = func, stages, domain, plan
+        self.buffers: list[Any] = []
+        self.results: dict[Any, Any] = {}
+        """The registers with the results of reductions, by the reductions' targets."""
+        self.kept: list[Ahead] = []
+        """The loads that stay in registers for later stages."""
+        self.block, self.thread = index_variable("block"), index_variable("thread")
+        self.group, self.row, self.lane, self.step, self.turn, self.element = (
+            index_variable(name) for name in ("group", "row", "lane", "step", "turn", "element")
+        )
+        self.sizes = {var for param in func.params for var in variables_in(getattr(param.ty, "shape", ()))}
+        """The sizes that are known only when the kernel runs."""
+        count = size_of(domain.rows)
+        self.groups = Analyzer().simplify(count if plan.along else tirx.floordiv(count, plan.vector))
+        """The number of rows, or of vectors of them."""
+        is_whole = Analyzer().can_prove_equal(tirx.floormod(self.groups, plan.rows), 0)
+        self.is_there = None if is_whole else self.block * plan.rows + self.row < self.groups
+        """The test that a thread's group is there; None where all are."""
+
+    @property
+    def meets(self) -> bool:
+        """True if the threads of a block exchange values."""
+        return self.plan.threads > 1
+
+    def registers(self, name: str, size: int, dtype: str, scope: str = "local") -> Any:
+        """Return a new buffer."""
+        buffer = tirx.decl_buffer((size,), dtype, f"{name}_{len(self.buffers)}", scope=scope)
+        self.buffers.append(buffer)
+        return buffer
