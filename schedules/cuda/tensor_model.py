@@ -108,7 +108,7 @@ CANDIDATES = tuple(
     )
     for block_m, block_n, warps_m, warps_n in tiles
 )
-"""The tiles that a default is chosen from, of equal estimates the first."""
+"""The tiles that a default is chosen from."""
 
 
 def default_config(problem: Problem, target: tvm.target.Target) -> Config:
@@ -125,7 +125,12 @@ def default_config(problem: Problem, target: tvm.target.Target) -> Config:
         for config in [_fitting(replace(candidate, split_k=split_k), problem)]
         if all(holds(config) for holds in legal)
     ]
-    return min(tried, key=lambda config: estimate(problem, config, target))
+
+    def preference(config: Config) -> tuple[float, int, int]:
+        """Prefer, of equal estimates, more copies ahead, then registers for more blocks."""
+        return estimate(problem, config, target), -config.num_stages, -config.min_blocks_per_sm
+
+    return min(tried, key=preference)
 
 
 def _fitting(config: Config, problem: Problem) -> Config:
