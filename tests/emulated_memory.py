@@ -26,10 +26,13 @@ class Memory:
     row: np.ndarray
     """The row of each thread."""
     shared: bool = False
+    start: np.ndarray = field(init=False)
+    """The place of each thread's row among all bytes."""
     written: np.ndarray = field(init=False)
     read: np.ndarray = field(init=False)
 
     def __post_init__(self) -> None:
+        self.start = self.row * self.bytes.shape[1]
         pieces = self.bytes.shape[0], -(-self.bytes.shape[1] // VECTOR)
         self.written, self.read = np.full(pieces, NEVER), np.full(pieces, -1)
 

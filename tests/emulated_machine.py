@@ -1,0 +1,213 @@
+"""The machine that an emulated kernel runs on: all threads of a grid, their memory, and the functions of this library.
+
+The functions are those of `tvmconv.lowering.intrinsics`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from math import prod
+from typing import Any
+
+import numpy as np
+from emulated_memory import NEVER, VECTOR, Copies, HazardError, Memory, Pointer
+
+VECTORS = 8
+"""The vectors of a row of a chunk."""
+
+WARP = 32
+"""The threads of a warp."""
+
+BLOCKS, THREADS = (tuple(f"{kind}Idx.{axis}" for axis in "xyz") for kind in ("block", "thread"))
+"""The axes of a grid and of a block, the innermost first."""
+
+
+class Machine:
+    """The state of all threads of a grid, whose extents are given by axis, and what a kernel does with it."""
+
+    def __init__(self, extents: Mapping[str, int]) -> None:
+        self.extents = extents
+        self.barriers = 0
+        self.copies, self.groups, self.running = Copies(), list[Copies](), list[Callable[[], None]]()
+        self.copied: list[int] = []
+        """The number of vectors in each group of copies of a block, all of them to different places."""
+        self.under_way: list[int] = []
+        """The number of groups of copies under way at each wait for one."""
+        self.shared_bytes = 0
+        self.bytes_read = 0
+        """The bytes that all threads load from operands."""
+        self.blocks, self.threads = (prod(map(extents.__getitem__, axes)) for axes in (BLOCKS, THREADS))
+        lane = np.arange(self.blocks * self.threads)[:, None]
+        self.block, self.lane = lane // self.threads, lane
+        self.active = self.everyone = np.ones_like(lane, bool)
+        self.index = {**self.indices(BLOCKS, self.block), **self.indices(THREADS, lane % self.threads)}
+
+    def indices(self, axes: tuple[str, ...], number: np.ndarray) -> dict[str, np.ndarray]:
+        """Return the index of each thread on axes, the first of which is the innermost, by its number on them."""
+        found = {}
+        for axis in axes:
+            found[axis], number = number % self.extents[axis], number // self.extents[axis]
+        return found
+
+    def where(self, condition: Any, then: Callable[[], Any]) -> Any:
+        """Return what a function does with the active threads for which a condition holds, if there are any."""
+        before, both = self.active, self.active & condition
+        if not both.any():
+            return None
+        self.active = self.everyone if both.all() else both
+        result = then()
+        self.active = before
+        return result
+
+    def chosen(self, choice: Any, first: Callable[[], Any], second: Callable[[], Any]) -> Any:
+        """Return either value, of which each thread computes its own alone."""
+        values = self.where(choice, first), self.where(np.logical_not(choice), second)
+        one, other = (other if value is None else value for value, other in (values, values[::-1]))
+        return np.where(choice, one, other)
+
+    def shuffled(self, value: Any, number: Any, way: str) -> np.ndarray:
+        """Return the value that a lane of each thread's warp has.
+
+        It is the one with a number, the one so many lanes below, or the one whose number differs in these bits.
+        """
+        assert self.active.all()
+        lane = np.arange(WARP)
+        value, number = (np.broadcast_to(each, self.lane.shape).reshape(-1, WARP) for each in (value, number))
+        below = np.where(lane + number < WARP, lane + number, lane)
+        source = {"shuffle": number % WARP, "shuffle_down": below, "shuffle_xor": lane ^ number}[way]
+        return np.take_along_axis(value, source, axis=1).reshape(self.lane.shape)
+
+    # Memory
+
+    def load_active(self, pointer: Pointer) -> np.ndarray:
+        """Return what is where active threads point to; others read the first element, for nothing."""
+        everyone = self.active is self.everyone
+        address = pointer.address if everyone else np.where(self.active, pointer.address, 0)
+        return self.load(pointer.memory, address, pointer.dtype)
+
+    def load(self, memory: Memory, address: np.ndarray, dtype: np.dtype[Any]) -> np.ndarray:
+        row, size = memory.row, memory.bytes.shape[1]
+        if address.min() < 0 or address.max() + dtype.itemsize > size:
+            raise IndexError(f"a read of bytes {address.min()} to {address.max()} of {size}")
+        if memory.shared:
+            piece = address // VECTOR
+            if memory.written[row, piece].max() >= self.barriers:
+                raise HazardError("a read of what has not arrived for all threads")
+            memory.read[row, piece] = self.barriers
+        if len(memory.bytes) == 1:
+            self.bytes_read += int(np.count_nonzero(self.active)) * address.shape[1] * dtype.itemsize
+        return memory.bytes.view(dtype).reshape(-1).take((memory.start + address) // dtype.itemsize)
+
+    def store(self, pointer: Pointer, value: Any) -> None:
+        memory, dtype = pointer.memory, pointer.dtype
+        row, address = memory.row, pointer.address
+        if self.active is not self.everyone:
+            active, row, address, value = np.broadcast_arrays(self.active, row, address, value)
+            row, address, value = row[active], address[active], value[active]
+        self.before_write(memory, row, address)
+        memory.bytes.view(dtype)[row, address // dtype.itemsize] = value.astype(dtype)
+        if memory.shared:
+            memory.written[row, address // VECTOR] = self.barriers
+
+    def before_write(self, memory: Memory, row: np.ndarray, address: np.ndarray) -> None:
+        if address.min() < 0 or address.max() >= memory.bytes.shape[1]:
+            raise IndexError(f"a write of bytes {address.min()} to {address.max()} of {memory.bytes.shape[1]}")
+        if memory.shared and memory.read[row, address // VECTOR].max() >= self.barriers:
+            raise HazardError("a write to where threads may still read")
+
+    def barrier(self) -> None:
+        assert self.active.all(), "a barrier that threads leave out"
+        self.barriers += 1
+
+    # The functions of `tvmconv.lowering.intrinsics`
+
+    tvmconv_barrier = barrier
+
+    def tvmconv_copy(self, target: Pointer, source: Pointer, inside: Any) -> None:
+        assert self.active.all()
+        memory, origin = target.memory, source.memory
+        inside = np.broadcast_to(inside, self.lane.shape).astype(bool)
+        start = np.where(inside, source.address, 0)
+        for each in (target.address, start):
+            assert not (each % VECTOR).any(), "a copy that is not aligned"
+        span = np.arange(VECTOR)[None]
+        if (start < 0).any() or (start + VECTOR > origin.bytes.shape[1]).any():
+            raise IndexError("a copy from past the operand")
+        data = np.where(inside, origin.bytes[origin.row, start + span], 0).astype(np.uint8)
+        self.before_write(memory, memory.row, target.address)
+        memory.bytes[memory.row, target.address + span] = 255
+        memory.written[memory.row, target.address // VECTOR] = NEVER
+        self.copies.places.append((memory, memory.row, target.address, data))
+
+    def tvmconv_commit(self) -> None:
+        places = [memory.start + address for memory, _, address, _ in self.copies.places]
+        distinct = len(np.unique(np.stack(places)))
+        assert distinct == len(places) * self.lane.size, "a place is copied to twice"
+        self.copied.append(distinct // self.blocks)
+        self.groups.append(self.copies)
+        self.copies = Copies()
+
+    def tvmconv_ready(self, pending: Any) -> None:
+        self.under_way.append(len(self.groups))
+        while len(self.groups) > uniform(pending):
+            for memory, row, address, data in self.groups.pop(0).places:
+                memory.bytes[row, address + np.arange(VECTOR)[None]] = data
+                memory.written[row, address // VECTOR] = self.barriers
+        self.barrier()
+
+    tvmconv_ready_for_wgmma = tvmconv_ready
+
+    def tvmconv_done(self, pending: Any) -> None:
+        while len(self.running) > uniform(pending):
+            self.running.pop(0)()
+
+    def multiply(
+        self, width: int, goes_on: bool, tiles: list[int], sums: Pointer, rows: Pointer, *columns: Pointer
+    ) -> None:
+        """Add a product to sums: now, or when it is waited for. Its factors are 128 bytes a row, in permuted places.
+
+        The second one may be in several numbers that add up to it. The instruction is one of `width` warps.
+        """
+        tiles_m, tiles_n = tiles
+        i, j, two = np.arange(tiles_m)[None, :, None], np.arange(tiles_n)[None, :, None], np.arange(2)[None, None]
+        first = rows.address[..., None] + (i * width * 2 + two) * 1024
+        accesses = [(rows, self.vectors(rows, first))]
+        for each in columns:
+            accesses.append((each, self.vectors(each, each.address[..., None] + j * 1024 + two * 128)))
+        if not goes_on:
+            return self.add(sums, tiles, accesses)
+        for pointer, address in accesses:
+            pointer.memory.read[pointer.memory.row, address // VECTOR] = NEVER
+        self.running.append(partial(self.add, sums, tiles, accesses))
+        return None
+
+    def vectors(self, pointer: Pointer, row: np.ndarray) -> np.ndarray:
+        """Return the addresses of the vectors of rows, all in a line for each thread; they have to have arrived."""
+        place = np.arange(VECTORS) ^ (row[..., None] >> 7 & 7)
+        address = (row[..., None] + place * VECTOR).reshape(len(self.lane), -1)
+        if (pointer.memory.written[pointer.memory.row, address // VECTOR] >= self.barriers).any():
+            raise HazardError("a product of what has not arrived for all threads")
+        return address
+
+    def add(self, sums: Pointer, tiles: list[int], accesses: list[tuple[Pointer, np.ndarray]]) -> None:
+        rows, *columns = [self.factor(pointer, address) for pointer, address in accesses]
+        product = rows @ sum(columns).transpose(0, 2, 1)
+        by_register = product.reshape(-1, tiles[0], 2, tiles[1], 2).transpose(0, 1, 3, 2, 4).reshape(len(self.lane), -1)
+        first = int(uniform(sums.address)) // 4
+        # Sums of a chunk of integers are whole numbers that float32 holds.
+        added = by_register.astype(sums.dtype)
+        sums.memory.bytes.view(sums.dtype)[:, first : first + by_register.shape[1]] += added
+
+    def factor(self, pointer: Pointer, address: np.ndarray) -> np.ndarray:
+        """Return the rows of a factor for each thread, given the addresses of their vectors."""
+        vectors = self.load(pointer.memory, address, np.dtype((np.void, VECTOR)))
+        loaded = vectors.view(pointer.dtype).astype(np.float32)
+        return loaded.reshape(len(self.lane), address.shape[1] // VECTORS, -1)
+
+
+def uniform(value: Any) -> int:
+    """Return a number that has to be the same in all threads."""
+    first = int(np.ravel(value)[0])
+    assert np.all(value == first), "control flow that differs between threads"
+    return first
