@@ -92,6 +92,19 @@ def of_all_sizes(title: str, value: Callable[[Row], float]) -> Column:
     return Column(title, both)
 
 
+def of_gradient(kind: str) -> list[Column]:
+    """Return the columns of a convolution, or of one of its gradients: its time, and those of PyTorch and a copy."""
+
+    def over(peer: str) -> Callable[[Row], float]:
+        return lambda rows: median(rows[kind], peer) / median(rows[kind], OURS)
+
+    return [
+        Column(f"{kind}, µs", lambda rows: 1e6 * median(rows[kind], OURS), three_digits),
+        Column("times PyTorch", over("pytorch"), last=geometric_mean),
+        Column("times copy", lambda rows: 1 / over("copy")(rows), last=geometric_mean),
+    ]
+
+
 def extreme(title: str, name: str) -> Column:
     """Return a column of milliseconds of the fastest or the slowest round."""
     return Column(title, lambda row: 1e3 * row["times"][OURS][name], three_digits)

@@ -22,6 +22,7 @@ from columns import (
     memory,
     memory_over_sizes,
     of_all_sizes,
+    of_gradient,
     over_sizes,
     pays,
     percent,
@@ -72,6 +73,10 @@ def tuned_workload(row: Row) -> str:
 
 
 TIME = duration("tvmconv, µs", OURS)
+SIGNAL = Column("dB", lambda row: row["ratios"][OURS] if row.get("top1") is not None else None, whole)
+
+TOP1 = Column("top-1 as in float32, %", lambda row: row.get("top1"), percent)
+
 MILLISECONDS = duration("tvmconv, ms", OURS, unit=1e-3)
 TIMES_COPY = Column("times copy", lambda row: median(row, OURS) / median(row, *COPY), last=geometric_mean)
 PYTORCH = [times("PyTorch", "pytorch"), times("channels-last", "pytorch-channels-last")]
@@ -231,8 +236,8 @@ KINDS = {
             times("PyTorch", "pytorch"),
             times("`torch.compile`", "torch-compile"),
             build_time("tvmconv's build, s", OURS),
-            Column("dB", lambda row: row["ratios"][OURS] if row.get("top1") is not None else None, whole),
-            Column("top-1 as in float32, %", lambda row: row.get("top1"), percent),
+            SIGNAL,
+            TOP1,
         ],
     ),
     "quantized": Kind(
@@ -274,12 +279,24 @@ KINDS = {
         [
             MILLISECONDS,
             times("our dense", "tvmconv-dense", last=None),
+            times("our float32", "tvmconv-float32", last=None),
             times("PyTorch", "pytorch", last=None),
             times("`torch.compile`", "torch-compile", last=None),
+            times("PyTorch in half", "pytorch-half", last=None),
+            times("`torch.compile` in half", "torch-compile-half", last=None),
             times("TVM as it is", "tvm", last=None),
             build_time("tvmconv's build, s", OURS),
             build_time("`torch.compile`'s", "torch-compile"),
+            build_time("`torch.compile`'s in half", "torch-compile-half"),
+            SIGNAL,
+            TOP1,
         ],
+    ),
+    "gradients": Kind(
+        workload_name,
+        "workload",
+        [column for kind in ("forward", "input", "weight") for column in of_gradient(kind)],
+        grouped="kind",
     ),
 }
 

@@ -27,7 +27,7 @@ class Ahead:
 
 
 class Kernel:
-    """What a kernel that computes stages is made of, with threads by a plan."""
+    """A kernel that computes stages, with threads by a plan, while it is made."""
 
     def __init__(self, func: tirx.PrimFunc, stages: list[Stage], domain: Domain, plan: Plan) -> None:
         self.func, self.stages, self.domain, self.plan = func, stages, domain, plan
