@@ -13,8 +13,8 @@ from tvm import relax
 
 from tvmconv.dtypes import STORAGE_TYPES
 from tvmconv.lowering import build, is_scheduled
-from tvmconv.network.gpu_fusion import lower_and_fuse_for_gpu
-from tvmconv.network.spreading_cuda import is_view, spread_over_gpu
+from tvmconv.network.gpu.fusion import lower_and_fuse_for_gpu
+from tvmconv.network.gpu.spreading import is_view, spread_over_gpu
 from tvmconv.network.stages import stages_of
 from tvmconv.network.summing import sum_in_float32
 from tvmconv.substitution import evaluated

@@ -171,7 +171,7 @@ def test_divisions_by_open_sizes() -> None:
 @pytest.mark.parametrize("width", [7, 8, 13])
 def test_windows(width: int, size: int, step: int, padding: int, busy: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Neighbouring windows of a thread share what they have of a row, also where rows are no whole vectors."""
-    monkeypatch.setattr("tvmconv.network.gpu_choice.BUSY", busy)
+    monkeypatch.setattr("tvmconv.network.gpu.choice.BUSY", busy)
     x = np.random.default_rng(1).standard_normal((1, 3, 9, width)).astype("float32")
     sides = [padding] * 2
 
@@ -199,7 +199,7 @@ def test_long_rows(shape: tuple[int, int]) -> None:
 def test_a_missing_barrier_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     """The emulator checks how threads pass on values through shared memory, not only the numbers."""
     nothing = tirx.Evaluate(tirx.const(0))
-    monkeypatch.setattr("tvmconv.network.gpu_exchanges.barrier", lambda: nothing)
+    monkeypatch.setattr("tvmconv.network.gpu.exchanges.barrier", lambda: nothing)
     monkeypatch.setattr("tvm.s_tir.transform.ThreadSync", lambda scope: tvm.transform.Sequential([]))  # adds its own
     case = Sample(lambda x: op.mean(x, [0]), lambda x: x.mean(0), [(200, 64)])
     mod = lowered(module_of(case, "float32"))

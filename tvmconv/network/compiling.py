@@ -13,13 +13,13 @@ from .. import lowering
 from ..errors import UnsupportedModelError
 from ..targets import backend_of
 from .faults import Refused, tvm_at_work
-from .gpu_fusion import lower_and_fuse_for_gpu
+from .gpu.fusion import lower_and_fuse_for_gpu
+from .gpu.spreading import spread_over_gpu
 from .graph import blocks_of, free_variables, operator_name
 from .joining import join_outputs
 from .pipeline import network_pipeline
 from .separation import separate_convolutions
 from .spreading import lower_and_fuse, spread_over_threads
-from .spreading_cuda import spread_over_gpu
 
 if TYPE_CHECKING:
     from tvm.runtime import Executable

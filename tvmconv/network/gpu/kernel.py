@@ -9,8 +9,8 @@ from tvm import tirx
 from tvm.ir import Expr
 from tvm.sym import Analyzer
 
-from .gpu_plan import Domain, Plan, index_variable, size_of
-from .stages import Stage, variables_in
+from ..stages import Stage, variables_in
+from .plan import Domain, Plan, index_variable, size_of
 
 
 @dataclass

@@ -6,10 +6,10 @@ from tvm import tirx
 from tvm.s_tir.stmt import SBlock, SBlockRealize
 from tvm.sym import Analyzer
 
-from ..lowering import OPAQUE
-from .gpu_kernel import Kernel
-from .gpu_plan import INDEX, index_variable, sequence, size_of
-from .gpu_statements import Statements
+from ...lowering import OPAQUE
+from .kernel import Kernel
+from .plan import INDEX, index_variable, sequence, size_of
+from .statements import Statements
 
 
 class KernelLoops(Kernel):

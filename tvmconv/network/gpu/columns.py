@@ -12,11 +12,11 @@ from tvm.ir.expr import TensorLoad
 from tvm.sym import Analyzer
 from tvm.tirx.analysis import undefined_vars
 
-from ..substitution import substitute
-from ..workload import MAX_ELEMENTS
-from .gpu_kernel import Ahead, Kernel
-from .gpu_plan import INDEX, TILE, split_index
-from .stages import flat_index, loads_in, with_loads
+from ...substitution import substitute
+from ...workload import MAX_ELEMENTS
+from ..stages import flat_index, loads_in, with_loads
+from .kernel import Ahead, Kernel
+from .plan import INDEX, TILE, split_index
 
 AT_ONCE = 4
 """The vectors that a thread loads before it uses the first, of a row that has more than it can keep."""

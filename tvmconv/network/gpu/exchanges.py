@@ -7,10 +7,10 @@ from typing import Any
 from tvm import tirx
 from tvm.ir import Expr
 
-from ..schedules.cuda.machine import WARP
-from .gpu_kernel import Kernel
-from .gpu_plan import INDEX, barrier, loop
-from .stages import Join
+from ...schedules.cuda.machine import WARP
+from ..stages import Join
+from .kernel import Kernel
+from .plan import INDEX, barrier, loop
 
 ALL_LANES = 0xFFFFFFFF
 """The mask of a warp's threads for an exchange between all of them."""

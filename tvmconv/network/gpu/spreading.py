@@ -9,14 +9,14 @@ import tvm
 from tvm import tirx
 from tvm.ir.expr import TensorLoad
 
-from ..lowering import is_scheduled
-from .gpu_axes import with_joined_axes
-from .gpu_choice import plan_of
-from .gpu_domain import domain_of
-from .gpu_loops import KernelLoops
-from .gpu_windows import in_vectors
-from .spreading import has_work
-from .stages import Stage, is_contraction, is_in_place, loads_in, stages_of
+from ...lowering import is_scheduled
+from ..spreading import has_work
+from ..stages import Stage, is_contraction, is_in_place, loads_in, stages_of
+from .axes import with_joined_axes
+from .choice import plan_of
+from .domain import domain_of
+from .loops import KernelLoops
+from .windows import in_vectors
 
 
 def spread_over_gpu(mod: tvm.IRModule) -> tvm.IRModule:

@@ -9,10 +9,10 @@ from tvm import tirx
 from tvm.ir import Expr, Range
 from tvm.ir.expr import TensorLoad
 
-from ..substitution import substitute
-from .gpu_columns import Columns
-from .gpu_plan import INDEX, TILE, barrier, index_variable, loop, sequence, tested
-from .stages import with_loads
+from ...substitution import substitute
+from ..stages import with_loads
+from .columns import Columns
+from .plan import INDEX, TILE, barrier, index_variable, loop, sequence, tested
 
 
 def stored_through_tiles(columns: Columns) -> list[tirx.Stmt]:

@@ -16,8 +16,8 @@ from tvm import tirx
 from tvm.ir import Expr, Var
 from tvm.sym import Analyzer
 
-from ..substitution import substitute
-from .stages import variables_in
+from ...substitution import substitute
+from ..stages import variables_in
 
 INDEX = "int64"
 """The type of indices, which is that of the sizes in TVM's functions; TVM takes a narrower one where it is enough."""

@@ -9,12 +9,12 @@ import tvm_ffi
 from tvm import relax, tirx
 from tvm.ir.expr import TensorLoad
 
-from ..lowering import OPAQUE, is_scheduled
-from .gpu_choice import is_window
-from .graph import blocks_of, call_of, calls
-from .pipeline import source_of
-from .spreading import has_work
-from .stages import Stage, is_contraction, is_in_place, loads_in, stages_of
+from ...lowering import OPAQUE, is_scheduled
+from ..graph import blocks_of, call_of, calls
+from ..pipeline import source_of
+from ..spreading import has_work
+from ..stages import Stage, is_contraction, is_in_place, loads_in, stages_of
+from .choice import is_window
 
 BROADCAST, REDUCTION, FUSABLE = 1, 3, 4
 """TVM's operator patterns: element by element, perhaps of an element for many; a reduction, which TVM fuses what is

@@ -6,12 +6,12 @@ from tvm import tirx
 from tvm.ir import Expr, Range
 from tvm.sym import Analyzer
 
-from ..lowering.signatures import itemsize
-from ..schedules.cuda.machine import WARP
-from ..workload import MAX_ELEMENTS
-from .gpu_plan import TILE, Domain, Plan, assumed, size_of
-from .gpu_windows import sliding_of
-from .stages import Stage, loads_in, runs_along, variables_in
+from ...lowering.signatures import itemsize
+from ...schedules.cuda.machine import WARP
+from ...workload import MAX_ELEMENTS
+from ..stages import Stage, loads_in, runs_along, variables_in
+from .plan import TILE, Domain, Plan, assumed, size_of
+from .windows import sliding_of
 
 VECTOR_BYTES = 16
 """The bytes that a thread loads at once at most."""

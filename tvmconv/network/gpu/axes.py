@@ -10,9 +10,9 @@ from tvm import tirx
 from tvm.ir import Expr, Range, Var
 from tvm.sym import Analyzer
 
-from ..substitution import substitute
-from .gpu_plan import INDEX, Axes, Domain, index_variable, size_of, split_index
-from .stages import Stage, flat_index, loads_in, variables_in, with_loads
+from ...substitution import substitute
+from ..stages import Stage, flat_index, loads_in, variables_in, with_loads
+from .plan import INDEX, Axes, Domain, index_variable, size_of, split_index
 
 
 def with_joined_axes(domain: Domain, stages: list[Stage]) -> Domain:

@@ -11,11 +11,11 @@ from tvm.ir import Expr, Range
 from tvm.ir.expr import TensorLoad
 from tvm.sym import Analyzer
 
-from ..substitution import substitute
-from ..workload import MAX_ELEMENTS
-from .gpu_columns import Columns
-from .gpu_plan import INDEX, Domain, Sliding, assumed, index_variable, loop, size_of, split_index
-from .stages import Stage, flat_index, loads_in, stride, variables_in, with_loads
+from ...substitution import substitute
+from ...workload import MAX_ELEMENTS
+from ..stages import Stage, flat_index, loads_in, stride, variables_in, with_loads
+from .columns import Columns
+from .plan import INDEX, Domain, Sliding, assumed, index_variable, loop, size_of, split_index
 
 PATCH = 64
 """The most elements that a thread loads for its windows."""

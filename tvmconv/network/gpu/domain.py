@@ -10,9 +10,9 @@ from tvm.ir import Expr, Range, Var
 from tvm.ir.expr import TensorLoad
 from tvm.sym import Analyzer
 
-from ..substitution import substitute
-from .gpu_plan import INDEX, TILE, Axes, Domain, assumed, index_variable, size_of, split_index
-from .stages import Stage, loads_in, runs_along, stride, variables_in
+from ...substitution import substitute
+from ..stages import Stage, loads_in, runs_along, stride, variables_in
+from .plan import INDEX, TILE, Axes, Domain, assumed, index_variable, size_of, split_index
 
 CHUNK = 4096
 """The elements for which a block computes anew a reduction that more elements depend on."""

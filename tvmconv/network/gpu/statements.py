@@ -5,12 +5,12 @@ from __future__ import annotations
 from tvm import tirx
 from tvm.ir import Expr
 
-from ..substitution import substitute
-from .gpu_columns import Columns
-from .gpu_exchanges import joined_across, joined_along
-from .gpu_plan import INDEX, loop, sequence, tested
-from .gpu_tiles import stored_through_tiles
-from .gpu_windows import reduced_by_sliding
+from ...substitution import substitute
+from .columns import Columns
+from .exchanges import joined_across, joined_along
+from .plan import INDEX, loop, sequence, tested
+from .tiles import stored_through_tiles
+from .windows import reduced_by_sliding
 
 WIDER = {"float16": "float32", "bfloat16": "float32", "int8": "int32", "uint8": "int32"}
 """The type in which threads join and exchange values of a narrow type."""

@@ -1,0 +1,1 @@
+"""Kernels for a GPU of what stands between the convolutions of a network."""
