@@ -123,7 +123,7 @@ SHAPES: dict[str, tuple[tuple[int, ...], tuple[int, ...], Layouts, dict[str, Any
     "3-channels-7x7-last": ((2, 3, 15, 16), (64, 3, 7, 7), LAST, {"stride": 2}),
     "3-channels-11x11": ((1, 3, 31, 27), (96, 3, 11, 11), FIRST, {"stride": 4, "padding": 2}),
     "3-channels-11x11-last": ((1, 3, 31, 27), (32, 3, 11, 11), LAST, {"stride": 4, "padding": 2, "shift": True}),
-    "2-channels": ((1, 2, 13, 12), (16, 2, 5, 5), FIRST, {}),
+    "2-channels": ((1, 2, 13, 12), (16, 2, 7, 7), FIRST, {}),
     "13-channels": ((1, 13, 9, 8), (24, 13, 3, 3), Layouts("NHWC", "KRSC", "NCHW"), {"dilation": 2}),
     "groups-of-5-channels": ((2, 10, 6, 7), (64, 5, 5, 5), FIRST, {"groups": 2, "shift": True}),
     "groups-of-7-channels-last": ((1, 21, 7, 6), (96, 7, 5, 5), LAST, {"groups": 3, "residual": True}),
