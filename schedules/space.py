@@ -93,6 +93,11 @@ def ceil_div(a: int, b: int) -> int:
     return -(-a // b)
 
 
+def evenly(count: int, most: int) -> int:
+    """Return how many of a count each part has, at most so many, if there are as few parts as can be, nearly alike."""
+    return ceil_div(count, ceil_div(count, most))
+
+
 def ceil_to(a: int, b: int) -> int:
     """Return a, rounded up to a multiple of b."""
     return ceil_div(a, b) * b

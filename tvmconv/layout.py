@@ -67,6 +67,11 @@ def data_layout(name: str) -> Layout:
     raise ValueError(f"no layout is called {name!r}")
 
 
+def channel_block(layout: str) -> int:
+    """Return the number of channels in a block of a layout; 1 for one without blocks."""
+    return data_layout(layout).block
+
+
 @cache
 def weight_layout(name: str) -> Layout:
     """Return the layout of a weight by its name, one of `WEIGHT_LAYOUTS`."""

@@ -397,8 +397,3 @@ class ConvWorkload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         text += f" zero point {self.zero_point}" if self.zero_point else ""
         text += f" to {self.out_dtype}" if self.out_dtype is not msgspec.UNSET else ""
         return text + (f" + {self.epilogue}" if self.epilogue != Epilogue() else "")
-
-
-def channel_block(layout: str) -> int:
-    """Return the number of channels in a block of a layout; 1 for one without blocks."""
-    return data_layout(layout).block

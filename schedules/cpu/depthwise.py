@@ -22,12 +22,13 @@ from tvm.s_tir import Schedule
 from tvmconv import compute
 from tvmconv.annotations import TO_THE_END
 from tvmconv.dtypes import DTYPES, NARROW, QUANTIZED
+from tvmconv.layout import channel_block
 from tvmconv.problem import Problem
 from tvmconv.targets.devices import cpu_of
-from tvmconv.workload import ConvWorkload, channel_block
+from tvmconv.workload import ConvWorkload
 
 from ..open_sizes import few_rows, samples
-from ..space import Space, ceil_div, divisors, named, tile_sizes, wasted
+from ..space import Space, ceil_div, divisors, evenly, named, tile_sizes, wasted
 from ..template import Layouts
 from .machine import PARALLEL_FLOPS, TURNS, native_lanes, staged_bytes, vector_registers
 from .tile_cost import STACK_BYTES
@@ -234,7 +235,7 @@ def _tiles(problem: Problem, rows: int, channels: int) -> int:
     row_bytes = staged_bytes(workload) * workload.read_by((rows, width))[1] * channels
     tiles = max(1, (STAGED_BYTES // row_bytes - workload.window[0]) // (rows * workload.stride[0]))
     steps = ceil_div(height, rows)
-    return few_rows(problem, rows, ceil_div(steps, ceil_div(steps, tiles)))
+    return few_rows(problem, rows, evenly(steps, tiles))
 
 
 def estimate(problem: Problem, config: Config, target: tvm.target.Target) -> float:

@@ -18,11 +18,12 @@ from tvm.s_tir import Schedule
 from tvmconv import compute
 from tvmconv.compute.depthwise_dot import neighbours, steps_of
 from tvmconv.dtypes import QUANTIZED
+from tvmconv.layout import channel_block
 from tvmconv.problem import Problem
 from tvmconv.targets import DotInstruction, cpu_of, dot_instruction
-from tvmconv.workload import ConvWorkload, channel_block
+from tvmconv.workload import ConvWorkload
 
-from ..space import Space, ceil_div, named, tile_sizes, wasted
+from ..space import Space, ceil_div, evenly, named, tile_sizes, wasted
 from ..template import Layouts
 from .depthwise import STAGED_BYTES
 from .dot_intrinsics import columns_intrinsic
@@ -153,7 +154,7 @@ def default_config(problem: Problem, target: tvm.target.Target) -> Config:
     row_bytes = workload.padded_input[1] * instruction.lanes
     most = max(1, (STAGED_BYTES // row_bytes - workload.window[0]) // (best.rows * workload.stride[0]))
     steps = ceil_div(height, best.rows)
-    return replace(best, tiles=ceil_div(steps, ceil_div(steps, most)))
+    return replace(best, tiles=evenly(steps, most))
 
 
 def sum_bytes(instruction: DotInstruction, config: Config) -> int:

@@ -17,9 +17,9 @@ from tvm.s_tir.schedule import LoopRV
 from tvmconv import compute
 from tvmconv.compute.dot import is_row, zero_of
 from tvmconv.dtypes import QUANTIZED
+from tvmconv.layout import channel_block
 from tvmconv.problem import Problem
 from tvmconv.targets import dot_instruction
-from tvmconv.workload import channel_block
 
 from ..space import Space
 from ..template import Layouts

@@ -10,9 +10,10 @@ from typing import Any
 import tvm
 
 from tvmconv.compute.dot import depth, is_row
+from tvmconv.layout import channel_block
 from tvmconv.problem import Problem
 from tvmconv.targets import DotInstruction, cpu_of, dot_instruction
-from tvmconv.workload import ConvWorkload, channel_block
+from tvmconv.workload import ConvWorkload
 
 from ..space import ceil_div, divisors, named, tile_sizes, wasted
 from .machine import PARALLEL_FLOPS, TURNS

@@ -15,8 +15,9 @@ import tvm
 from tvm.s_tir import Schedule
 from tvm.s_tir.schedule import LoopRV, SBlockRV
 
+from tvmconv.layout import channel_block
 from tvmconv.problem import Problem
-from tvmconv.workload import ConvWorkload, channel_block
+from tvmconv.workload import ConvWorkload
 
 from ..open_sizes import few_rows, samples
 from ..space import ceil_div, divisors, named, tile_sizes, wasted

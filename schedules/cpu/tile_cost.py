@@ -11,8 +11,9 @@ from math import prod
 
 import tvm
 
+from tvmconv.layout import channel_block
 from tvmconv.targets.devices import Cpu, cpu_of
-from tvmconv.workload import ConvWorkload, channel_block
+from tvmconv.workload import ConvWorkload
 
 from ..space import ceil_div
 from .machine import PAGE_BYTES, staged_bytes

@@ -19,9 +19,10 @@ from tvmconv import compute
 from tvmconv.annotations import MOST_COLUMNS
 from tvmconv.compute import WinogradTile
 from tvmconv.dtypes import NARROW
+from tvmconv.layout import channel_block
 from tvmconv.problem import Problem
 from tvmconv.targets.devices import cpu_of
-from tvmconv.workload import ConvWorkload, channel_block
+from tvmconv.workload import ConvWorkload
 
 from ..space import Space, ceil_div, divisors, named, tile_sizes, wasted
 from ..template import Layouts

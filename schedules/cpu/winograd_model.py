@@ -9,12 +9,13 @@ import msgspec
 import tvm
 
 from tvmconv.compute.winograd_matrices import TAPS
+from tvmconv.layout import channel_block
 from tvmconv.problem import Problem
 from tvmconv.targets.devices import cpu_of
-from tvmconv.workload import ConvWorkload, channel_block
+from tvmconv.workload import ConvWorkload
 
 from ..open_sizes import samples
-from ..space import ceil_div, ceil_to, divisors, tile_sizes
+from ..space import ceil_div, ceil_to, divisors, evenly, tile_sizes
 from .tile_cost import FINISH_CYCLES, STORE_CYCLES, WEIGHT_CYCLES
 
 INPUT_CYCLES = {2: 45, 4: 130}
@@ -178,7 +179,7 @@ def candidates(problem: Problem, target: tvm.target.Target, lanes: int) -> list[
                     steps = {divisors(images * height * across, most)[-1] for across in range(1, MOST_ACROSS + 1)}
                 else:
                     count = images * height * columns
-                    steps = {ceil_div(count, ceil_div(count, most))}  # as few as serve for as many products
+                    steps = {evenly(count, most)}  # as few as serve for as many products
                 for tiles in sorted(steps):
                     config = Config(outputs, height, images, tiles, vectors, lanes, shared=False, parallel=False)
                     found.append(config)

@@ -17,7 +17,7 @@ from tvmconv.targets.devices import H100, Gpu, gpu_of
 from tvmconv.workload import ConvWorkload
 
 from ..open_sizes import samples
-from ..space import Space, ceil_div, named, wasted
+from ..space import Space, ceil_div, evenly, named, wasted
 from .depthwise_tiles import (
     LEAST,
     Config,
@@ -209,7 +209,7 @@ def _candidates(problem: Problem, gpu: Gpu) -> Iterator[Config]:
             threads = (64, 32, 16, 8) if "width" in problem.open_sizes else (most_threads,)
             for rows, threads_x in product(reversed(heights or [1]), threads):
                 steps = ceil_div(height, rows)
-                threads_y = ceil_div(steps, ceil_div(steps, max(1, BLOCK_THREADS // threads_x)))
+                threads_y = evenly(steps, max(1, BLOCK_THREADS // threads_x))
                 siblings = m if m <= 4 and m * rows * columns <= 32 else 1
                 room = max(1, BLOCK_THREADS // (threads_x * threads_y)) * siblings
                 for planes in reversed(whole_planes(workload, min(room, 64))):
@@ -237,7 +237,7 @@ def full_gpu_threads(gpu: Gpu) -> int:
 
 def _threads(columns: int) -> int:
     """Return the threads for the columns of a row: all in one block if 64 do, a power of two if that wastes little."""
-    threads = ceil_div(columns, ceil_div(columns, 64))
+    threads = evenly(columns, 64)
     rounded = 1 << (threads - 1).bit_length()
     return rounded if rounded <= 1.2 * threads else threads
 

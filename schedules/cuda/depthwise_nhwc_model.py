@@ -18,7 +18,7 @@ from tvmconv.targets.devices import Gpu, gpu_of
 from tvmconv.workload import ConvWorkload
 
 from ..open_sizes import samples
-from ..space import Space, ceil_div, divisors, named, wasted
+from ..space import Space, ceil_div, divisors, evenly, named, wasted
 from .depthwise_nhwc_tiles import (
     LEAST,
     Config,
@@ -67,6 +67,9 @@ BLOCK_THREADS = (64, 128, 256)
 
 ROWS, COLUMNS = (1, 2, 3, 4, 5, 6, 7, 8, 14), (1, 2, 3, 4, 5, 7, 8)
 """The rows and columns of a thread."""
+
+DOUBLING = 8000
+"""The unrolled multiply-adds of a thread that a default may have for half the time: NVRTC takes a second for 1000."""
 
 WORTH_A_TRIAL, MOST_WASTE = 1.3, 1.25
 """The largest ratios in the space of a configuration's time to the default's, by the model, and of outputs that whole
@@ -147,20 +150,12 @@ def resident_blocks(workload: ConvWorkload, config: Config, gpu: Gpu) -> int:
     return max(1, min(gpu.blocks, gpu.warps // warps, by_shared, by_registers))
 
 
-DOUBLING = 8000
-"""The unrolled multiply-adds of a thread that a default may have for half the time: NVRTC takes a second for 1000."""
-
-
+@lru_cache(maxsize=64)  # the model tries thousands
 def default_config(problem: Problem, target: tvm.target.Target) -> Config:
     """Return the legal configuration, of some that are reasonable for any workload, with the least estimate.
 
     Where estimates are close it is the one that compiles faster.
     """
-    return _default_config(problem, target)
-
-
-@lru_cache(maxsize=64)
-def _default_config(problem: Problem, target: tvm.target.Target) -> Config:
     checks = constraints(problem, target).values()
     legal = (config for config in _candidates(problem.workload) if all(holds(config) for holds in checks))
 
@@ -183,15 +178,10 @@ def _candidates(workload: ConvWorkload) -> Iterator[Config]:
         for threads_c in _threads_c(workload, vector):
             for threads in BLOCK_THREADS:
                 most = max(1, threads // threads_c)
-                threads_x = _evenly(tiles_x, most)
-                threads_y = _evenly(tiles_y, max(1, most // threads_x))
+                threads_x = evenly(tiles_x, most)
+                threads_y = evenly(tiles_y, max(1, most // threads_x))
                 for ahead in (False, True):
                     yield Config(vector, threads_c, threads_y, threads_x, rows, columns, ahead)
-
-
-def _evenly(tiles: int, most: int) -> int:
-    """Return how many of some tiles a block has, at most so many, where the blocks have as many as possible alike."""
-    return ceil_div(tiles, ceil_div(tiles, most))
 
 
 def _threads_c(workload: ConvWorkload, vector: int) -> tuple[int, ...]:

@@ -92,8 +92,9 @@ def _best_config(workload: ConvWorkload, target: tvm.target.Target, elements: in
     checks = constraints(workload, target, elements).values()
     for place in np.argsort(clocks(workload, tried, gpu_of(target)), kind="stable"):
         knobs = {name: value[place].item() if np.ndim(value) else value for name, value in vars(tried).items()}
-        if all(holds(config) for config in [GemmConfig(**knobs)] for holds in checks):
-            return GemmConfig(**knobs)
+        config = GemmConfig(**knobs)
+        if all(holds(config) for holds in checks):
+            return config
     raise NoValidConfigurationError(f"{workload}: no configuration is legal on {target}")
 
 

@@ -20,7 +20,7 @@ from tvmconv.problem import Problem
 from tvmconv.targets.devices import Gpu, gpu_of
 from tvmconv.workload import ConvWorkload
 
-from ..space import ceil_div, divisors, wasted
+from ..space import ceil_div, divisors, evenly, wasted
 from .machine import WARP
 
 BLOCK_THREADS = 128
@@ -59,8 +59,8 @@ def input_gradient(problem: Problem, target: tvm.target.Target) -> Schedule:
 
     # Step 1. Tile the output: blocks, threads, and the rows and columns of a thread, all phases among them
     tiles_y, tiles_x = map(ceil_div, compute.phase_sizes(workload), tile)
-    threads_x = ceil_div(tiles_x, ceil_div(tiles_x, 64))
-    threads_y = ceil_div(tiles_y, ceil_div(tiles_y, max(1, BLOCK_THREADS // threads_x)))
+    threads_x = evenly(tiles_x, 64)
+    threads_y = evenly(tiles_y, max(1, BLOCK_THREADS // threads_x))
     threads_z = divisors(workload.in_channels, min(64, max(1, BLOCK_THREADS // (threads_x * threads_y))))[-1]
     n, c, h, w = sch.get_loops(output)
     bz, tz = sch.split(c, [None, threads_z])
@@ -175,8 +175,8 @@ def weight_tiles(problem: Problem, gpu: Gpu) -> Tiles:
     """Return the shares of threads: as many rows of a tile as share what is read, and parts that keep a GPU busy."""
     workload = problem.workload
     (kr, ks), (height, width) = workload.kernel, workload.output_size
-    block_s = ceil_div(ks, ceil_div(ks, SUMS))
-    block_r = ceil_div(kr, ceil_div(kr, max(1, SUMS // block_s)))
+    block_s = evenly(ks, SUMS)
+    block_r = evenly(kr, max(1, SUMS // block_s))
 
     def loads(rows: int) -> int:
         return rows + prod(Tiles(rows, block_r, block_s, 1).window(workload))

@@ -207,12 +207,13 @@ def _columns(x: te.Tensor, workload: ConvWorkload, tile: FragmentTile, count: in
     zero = tirx.const(0, x.dtype)
 
     def element(n: tirx.Var, h: tirx.Var, v: tirx.Var, c: tirx.Var) -> tirx.PrimExpr:
-        row, col, channel = h, v, c // channels * own + c % channels
-        if padded:
-            row, col = h - given.padding[0], v if windows else v - given.padding[1]
+        row = h - given.padding[0] if padded else h
         if windows:
             col = v * given.stride[1] + c // given.in_channels * given.dilation[1] - given.padding[1]
             channel = c % given.in_channels
+        else:
+            col = v - given.padding[1] if padded else v
+            channel = c // channels * own + c % channels
         value = x[given.x_layout.place(n, channel, row, col)]
         inside = [row >= 0, row < given.height] if padded else []
         if padded or (windows and any(given.padding[1::2])):

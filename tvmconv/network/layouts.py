@@ -18,14 +18,14 @@ import tvm_ffi
 from tvm import relax
 
 from ..dispatch import algorithms_for, least_cycles
-from ..layout import data_layout
+from ..layout import channel_block, data_layout
 from ..precision import DEFAULT
 from ..problem import Problem
 from ..schedules.cpu.machine import native_lanes
 from ..schedules.cuda.tensor_model import KERNEL
 from ..targets import backend_of
 from ..targets.devices import gpu_of
-from ..workload import ConvWorkload, channel_block
+from ..workload import ConvWorkload
 from .constants import same_sizes, sizes_of, static_shape
 from .convolutions import redescribed
 from .graph import Block, blocks_of, free_variables, operator_name
@@ -238,7 +238,7 @@ def _with_layout(var: relax.Var, value: relax.Expr, held: Collection[relax.Var],
         # Of one pixel both layouts are the same.
         return relax.op.reshape(relax.op.mean(value.args[0], list(order.spatial), keepdims=True), var.ty.shape)
     if _is_permutation(value, NHWC_FROM_NCHW) and value.args[0] in held:
-        return value.args[0] if layout == "NHWC" else None
+        return value.args[0]
     if var not in held or not isinstance(value, relax.Call):
         return None
     if _is_permutation(value, NCHW_FROM_NHWC):

@@ -111,8 +111,12 @@ def _addends(value: Expr) -> list[Expr]:
 
 def stride(load: TensorLoad, axis: Var) -> Expr:
     """Return how far in memory the element for the next place on an axis is."""
-    place = flat_index(load.source, load.indices)
-    return Analyzer().simplify(substitute(place, {axis: axis + 1}) - place)
+    return step_of(flat_index(load.source, load.indices), axis, Analyzer())
+
+
+def step_of(place: Expr, axis: Var, analyzer: Analyzer) -> Expr:
+    """Return how far a place in memory is from that for the next place on an axis; no number where that differs."""
+    return analyzer.simplify(substitute(place, {axis: axis + 1}) - place)
 
 
 def runs_along(load: TensorLoad, axis: Var) -> bool:

@@ -13,11 +13,8 @@ Size = int | tuple[int, ...]
 Model = TypeVar("Model", bound=Any)
 
 
-class DepthwiseConv2d(torch.nn.Conv2d):  # type: ignore[misc]
-    """A `torch.nn.Conv2d` with as many groups as input channels, computed by `functional.depthwise_conv2d`.
-
-    Its parameters and its state dict are those of torch's. It pads with zeros.
-    """
+class _Depthwise:
+    """The arguments of both modules, which leave the number of groups to them."""
 
     def __init__(
         self,
@@ -31,34 +28,26 @@ class DepthwiseConv2d(torch.nn.Conv2d):  # type: ignore[misc]
         device: Any = None,
         dtype: Any = None,
     ) -> None:
-        options = {"groups": in_channels, "bias": bias, "device": device, "dtype": dtype}
-        super().__init__(in_channels, out_channels, kernel_size, stride, padding, dilation, **options)
+        options: dict[str, Any] = {"groups": in_channels, "bias": bias, "device": device, "dtype": dtype}
+        super().__init__(in_channels, out_channels, kernel_size, stride, padding, dilation, **options)  # type: ignore[call-arg]
+
+
+class DepthwiseConv2d(_Depthwise, torch.nn.Conv2d):  # type: ignore[misc]
+    """A `torch.nn.Conv2d` with as many groups as input channels, computed by `functional.depthwise_conv2d`.
+
+    Its parameters and its state dict are those of torch's. It pads with zeros.
+    """
 
     def forward(self, input: Tensor) -> Tensor:  # noqa: A002 - torch's name
         """Return the convolution of (N, C, H, W) or (C, H, W)."""
         return depthwise_conv2d(input, self.weight, self.bias, self.stride, self.padding, self.dilation)
 
 
-class DepthwiseConv1d(torch.nn.Conv1d):  # type: ignore[misc]
+class DepthwiseConv1d(_Depthwise, torch.nn.Conv1d):  # type: ignore[misc]
     """A `torch.nn.Conv1d` with as many groups as input channels, computed by `functional.depthwise_conv1d`.
 
     Its parameters and its state dict are those of torch's. It pads with zeros.
     """
-
-    def __init__(
-        self,
-        in_channels: int,
-        out_channels: int,
-        kernel_size: Size,
-        stride: Size = 1,
-        padding: str | Size = 0,
-        dilation: Size = 1,
-        bias: bool = True,
-        device: Any = None,
-        dtype: Any = None,
-    ) -> None:
-        options = {"groups": in_channels, "bias": bias, "device": device, "dtype": dtype}
-        super().__init__(in_channels, out_channels, kernel_size, stride, padding, dilation, **options)
 
     def forward(self, input: Tensor) -> Tensor:  # noqa: A002 - torch's name
         """Return the convolution of (N, C, L) or (C, L)."""

@@ -11,8 +11,8 @@ from tvm.ir import Expr, Range, Var
 from tvm.sym import Analyzer
 
 from ...substitution import substitute
-from ..stages import Stage, flat_index, loads_in, variables_in, with_loads
-from .plan import INDEX, Axes, Domain, index_variable, size_of, split_index
+from ..stages import Stage, flat_index, loads_in, step_of, variables_in, with_loads
+from .plan import Axes, Domain, index_variable, size_of, split_index
 
 
 def with_joined_axes(domain: Domain, stages: list[Stage]) -> Domain:
@@ -38,7 +38,7 @@ def with_joined_axes(domain: Domain, stages: list[Stage]) -> Domain:
     def are_one(first: Var, second: Var, extent: Expr) -> bool:
         if first in bare or second in bare:
             return False
-        steps = [[_stride(analyzer, place, axis) for axis in (first, second)] for place in accesses]
+        steps = [[step_of(place, axis, analyzer) for axis in (first, second)] for place in accesses]
         return all(analyzer.can_prove_equal(outer, inner * extent) for outer, inner in steps)
 
     rows, whole = _joined(domain.rows, are_one)
@@ -50,13 +50,6 @@ def with_joined_axes(domain: Domain, stages: list[Stage]) -> Domain:
         inside = {**whole, **parts}
         places[number] = {axis: substitute(place, inside) for axis, place in places[number].items()} | inside
     return replace(domain, rows=rows, columns=columns, places=places)
-
-
-def _stride(analyzer: Analyzer, place: Expr, axis: Var) -> Expr:
-    """Return how far in memory the element for the next place on an axis is; no number where that differs."""
-    if axis not in variables_in([place]):
-        return tirx.const(0, INDEX)
-    return analyzer.simplify(substitute(place, {axis: axis + 1}) - place)
 
 
 def _joined(axes: Axes, are_one: Callable[[Var, Var, Expr], bool]) -> tuple[dict[Var, Expr], dict[Var, Expr]]:
