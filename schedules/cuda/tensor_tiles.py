@@ -121,10 +121,6 @@ def constraints(problem: Problem, target: tvm.target.Target) -> dict[str, Callab
         whole = workload.dtype not in QUANTIZED or columns <= 32 or columns % 16 == 0
         return not config.wgmma or (columns <= 256 and whole)
 
-    def whole_groups(config: Config) -> bool:
-        """Return whether no tile reaches into another group."""
-        return workload.groups == 1 or workload.multiplier % config.block_n == 0
-
     def threads(config: Config) -> bool:
         return config.threads <= max_threads
 
@@ -159,7 +155,6 @@ def constraints(problem: Problem, target: tvm.target.Target) -> dict[str, Callab
         instruction,
         whole_fragments,
         widths,
-        whole_groups,
         threads,
         whole_copies,
         stages,

@@ -33,6 +33,7 @@ def in_a_row(workload: ConvWorkload) -> ConvWorkload:
         workload,
         batch=batch,
         in_channels=workload.groups,
+        layout="NCHW",
         w_layout="KCRS",
         height=1,
         width=pixels,
