@@ -56,9 +56,7 @@ __all__ = [
 
 VERSION = 1
 
-LAYOUTS = Layouts(
-    x=("NHWC", "NCHW", "NCHWc"), w=("KRSC", "KCRS"), output=("NHWC", "NCHW", "NCHWc"), dtypes=DTYPES
-)
+LAYOUTS = Layouts(x=("NHWC", "NCHW", "NCHWc"), w=("KRSC", "KCRS"), output=("NHWC", "NCHW", "NCHWc"), dtypes=DTYPES)
 
 OPEN_SIZES: tuple[str, ...] = ("batch", "height", "width")
 

@@ -50,12 +50,14 @@ def obstacle(problem: Problem, target: tvm.target.Target) -> str | None:
     if not tensor_instructions(target):
         return f"needs a GPU with tensor cores, sm_80 or later, not {arch_of(target)}"
     if workload.multiplier % VECTOR:
-        return f"takes output channels of a group in multiples of {VECTOR}, not {workload.multiplier}"
-    blocks_of_groups = {"layout": (workload.x_layout, workload.w_shape[1])}
-    blocks_of_groups["out_layout"] = (workload.output_layout, workload.multiplier)
-    for name, (layout, group) in blocks_of_groups.items():
-        if layout.block not in (1, group):
-            return f"takes blocks of the {group} channels of a group, not the {name} {layout.block}"
+        where = " of a group" if workload.groups > 1 else ""
+        return f"takes output channels{where} in multiples of {VECTOR}, not {workload.multiplier}"
+    for name, block, group in (
+        ("layout", workload.x_layout.block, workload.w_shape[1]),
+        ("out_layout", workload.output_layout.block, workload.multiplier),
+    ):
+        if block not in (1, group):
+            return f"takes blocks of the {group} channels of a group, not the {name} {getattr(workload, name)}"
     if max(image_elements(workload), 2 * packed_elements(workload)) >= 2**31:  # what TVM cannot count in 32 bits
         return "takes operands of fewer than 2^31 elements, as it lays them out"
     return None

@@ -201,8 +201,13 @@ def shared_bytes(problem: Problem, config: Config) -> int:
 
 
 def in_planes(problem: Problem, config: Config) -> bool:
-    """Return whether a block stores its sums in the planes of an output in NCHW, pixel after pixel."""
-    return config.split_k == 1 and problem.workload.out_layout == "NCHW"
+    """Return whether a block stores its sums in the planes of an output in NCHW, pixel after pixel.
+
+    Planes of a single pixel have their channels side by side in memory.
+    """
+    workload = problem.workload
+    has_planes = workload.out_layout == "NCHW" and (problem.has_open_planes or prod(workload.output_size) > 1)
+    return config.split_k == 1 and has_planes
 
 
 PLANE_LANES = 8

@@ -192,8 +192,8 @@ def tensor_gemm(workload: ConvWorkload, tile: FragmentTile, parts: int, split: i
 
     def gather(n: tirx.Var, k: tirx.Var, h: tirx.Var, v: tirx.Var) -> tirx.PrimExpr:
         p = v if isinstance(flat.batch, int) and flat.batch == 1 else n * flat.width + v
-        channel = k // workload.multiplier, k % workload.multiplier
-        return sums[(0, p, *channel)] if parts == 1 else te.sum(sums[(part, p, *channel)], axis=part)
+        g, own = k // workload.multiplier, k % workload.multiplier
+        return sums[0, p, g, own] if parts == 1 else te.sum(sums[part, p, g, own], axis=part)
 
     planes = te.compute(flat.output_shape, gather, name="planes")
     return [x, w, *operands.values(), epilogue(planes, flat, operands)]

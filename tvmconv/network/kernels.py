@@ -19,6 +19,7 @@ from ..folding.constants import COMPILED_IN
 from ..precision import DEFAULT
 from ..problem import Problem
 from ..targets import backend_of, multiplies
+from ..workload import ConvWorkload
 from ..workspace import Workspace, take_out
 from .constants import same_sizes
 from .convolutions import GIVE_SIZES

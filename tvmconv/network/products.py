@@ -54,9 +54,7 @@ class Product(NamedTuple):
             dtype=self.dtype,
             out_dtype=self.out_dtype,
         )
-        return msgspec.structs.replace(
-            workload, layout=f"NCHW{terms}c", w_layout="KRSC", out_layout=f"NCHW{columns}c"
-        )
+        return msgspec.structs.replace(workload, layout=f"NCHW{terms}c", w_layout="KRSC", out_layout=f"NCHW{columns}c")
 
 
 def use_products(
@@ -101,10 +99,10 @@ def _product(value: relax.Expr, precision: str) -> Product | None:
     """Return what a value multiplies; None for anything that gets no kernel."""
     if call_of(value, "matmul") is None:
         return None
-    shapes = [static_shape(argument.ty) for argument in value.args]
-    if any(shape is None or len(shape) < 2 for shape in shapes):
+    first, second = (static_shape(argument.ty) or () for argument in value.args)
+    if min(len(first), len(second)) < 2:
         return None
-    (*batch, rows, terms), (*others, _, columns) = shapes
+    (*batch, rows, terms), (*others, _, columns) = first, second
     dtype = str(value.args[0].ty.dtype)
     if batch != others or rows == 1 or min(terms, columns) < 2:
         return None

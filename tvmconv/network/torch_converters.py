@@ -253,7 +253,7 @@ class Importer(ExportedProgramImporter):  # type: ignore[misc]
     # --- Products ---
 
     def _expanded(self, otherwise: Converter, node: torch.fx.Node) -> relax.Expr:
-        """Return an operand in the shape that torch expands it to: itself where it has that, as before most products."""
+        """Return an operand in the shape that torch expands it to: itself where it has that, as before products."""
         operand = node.args[0]
         is_same = operand.meta["val"].shape == node.meta["val"].shape
         return self.env[operand] if is_same else otherwise(node)
