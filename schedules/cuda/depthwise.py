@@ -54,9 +54,10 @@ def schedule(problem: Problem, config: Config, target: tvm.target.Target) -> Sch
     end = len(sch.get(output).reads) - (problem.has_open_planes and problem.workload.epilogue.residual)
     vectors = [sch.cache_read(output, operand, "local") for operand in range(1, end)]
     copies = (sch.cache_read(pad, 0, "shared"), sch.cache_write(output, 0, "shared")) if config.flat else None
+    store = sch.cache_write(output, 0, "local") if config.store > 1 and not config.flat else output
 
     # Step 1. Tile the output: blocks, vthreads (strided), threads, then what a thread owns
-    n, k, y, x = sch.get_loops(output)
+    n, k, y, x = sch.get_loops(store)
     bk, tz, ki = sch.split(k, [None, config.threads_z, config.siblings])
     by, vy, ty, yi = sch.split(y, [None, config.vthreads_y, config.threads_y, config.thread_y])
     bx, vx, tx, xi = sch.split(x, [None, config.vthreads_x, config.threads_x, config.thread_x])
@@ -70,7 +71,14 @@ def schedule(problem: Problem, config: Config, target: tvm.target.Target) -> Sch
     sch.bind(vy, "vthread.y")
     sch.bind(vx, "vthread.x")
 
-    # Step 2. Accumulate in registers; the epilogue follows in the same thread
+    # Step 2. Accumulate in registers; the epilogue follows in the same thread, and stores vectors
+    if store != output:
+        xi, vector = sch.split(xi, [None, config.store])
+        sch.compute_at(output, xi, preserve_unit_loops=True)
+        sch.unroll(sch.get_loops(output)[-1])
+        sch.vectorize(vector)
+    for loop in (ki, yi, xi):
+        sch.unroll(loop)
     sch.compute_at(accumulate, tx, preserve_unit_loops=True)
     sch.set_scope(accumulate, 0, "local")
 
@@ -117,15 +125,6 @@ def schedule(problem: Problem, config: Config, target: tvm.target.Target) -> Sch
     for loop in (ki, yi, xi, *((), (s,), (r, s))[config.unroll]):
         sch.unroll(loop)
     sch.decompose_reduction(accumulate, r)
-
-    # Step 6. Store
-    *_, ki, yi, xi = sch.get_loops(output)
-    sch.unroll(ki)
-    sch.unroll(yi)
-    if config.store > 1 and not config.flat:
-        xi, vector = sch.split(xi, [None, config.store])
-        sch.vectorize(vector)
-    sch.unroll(xi)
     return sch
 
 

@@ -81,11 +81,12 @@ def space(problem: Problem, target: tvm.target.Target) -> Space[Config]:
     workload = problem.workload
     height, width = workload.output_size
     default = default_config(problem, target)
+    wide = (4, 8) if height == 1 else ()  # for planes of one row, of which a thread has several vectors
 
     def upto(limit: int, *values: int) -> set[int]:
         return {value for value in values if value <= limit}
 
-    rows, columns = upto(height, 1, 2, 3, 4, 6, 7, 8), upto(width, 1, 2, 4, 7)
+    rows, columns = upto(height, 1, 2, 3, 4, 6, 7, 8), upto(width, 1, 2, 4, 7, *wide)
     whole_height = upto(64, *(ceil_div(height, n) for n in rows))
     whole_width = upto(64, *(ceil_div(width, n) for n in columns))
     # What of the input fits into registers belongs there; only what does not is staged.
@@ -95,10 +96,10 @@ def space(problem: Problem, target: tvm.target.Target) -> Space[Config]:
         "threads_y": upto(2 * height - 1, 1, 2, 4, 8, 16) | whole_height,
         "threads_x": upto(2 * width - 1, 1, 4, 8, 16, 32, 56) | whole_width,
         "vthreads_y": upto(height, 1, 2) if staged else {1},
-        "vthreads_x": upto(width, 1, 2) if staged else {1},
+        "vthreads_x": upto(width, 1, 2, *wide) if staged or wide else {1},
         "thread_y": rows,
         "thread_x": columns,
-        "store": upto(16 // workload.itemsize, 1, 2, 4),
+        "store": upto(16 // workload.itemsize, 1, 2, 4, *wide),
         "unroll": {default.unroll},
         "shared_input": {staged, False},
         "shared_filter": {False, True},
@@ -124,7 +125,7 @@ def heuristics(workload: ConvWorkload, gpu: Gpu) -> dict[str, Callable[[Config],
         return config.flat or config.thread_x == config.store or width % config.thread_x != 0
 
     def neighbours_read_together(config: Config) -> bool:
-        return config.flat or (config.thread_x <= 4 and config.threads_x > 1)
+        return config.flat or (config.thread_x <= (4 if height > 1 else 8) and config.threads_x > 1)
 
     def whole_warps(config: Config) -> bool:
         return config.threads <= 256 and wasted(config.threads, 32) <= 1.35
@@ -145,7 +146,7 @@ def heuristics(workload: ConvWorkload, gpu: Gpu) -> dict[str, Callable[[Config],
         return not (config.shared_input and config.shared_filter)
 
     def one_way_of_striding(config: Config) -> bool:
-        return config.vthreads_y * config.vthreads_x <= 2
+        return config.vthreads_y * config.vthreads_x <= (2 if height > 1 else 8)
 
     return named(
         widest_stores,
@@ -200,6 +201,8 @@ def _candidates(problem: Problem, gpu: Gpu) -> Iterator[Config]:
                 )
 
     most = max(4, min(16, share))  # outputs of a thread, of one channel
+    if height == 1 and not problem.has_open_planes:
+        yield from _of_rows(workload, most)
     widest = 4 if share >= 32 else 2
     ways = ((False, 2, 4), (True, 2, 1), (True, 1, 1), (False, 2, 1), (True, 0, 1), (False, 0, 1))
     for shared, unroll, least in ways:
@@ -228,6 +231,36 @@ def _candidates(problem: Problem, gpu: Gpu) -> Iterator[Config]:
                             load=load,
                             siblings=siblings,
                         )
+
+
+def _of_rows(workload: ConvWorkload, most: int) -> Iterator[Config]:
+    """Yield configurations for planes of one row: a thread has a few of the widest vectors, far from each other.
+
+    So all its loads are on their way at once, and neighbouring threads read and write whole lines.
+    """
+    width, m = workload.output_size[1], workload.multiplier
+    vectors = (n for n in (8, 4, 2, 1) if n * workload.itemsize <= 16 and width % n == workload.width % n == 0)
+    for vector, shared, parts in product(vectors, (False, True), (8, 4, 2, 1)):
+        threads_x = evenly(ceil_div(width, vector * parts), BLOCK_THREADS)
+        siblings = m if m <= 4 and m * vector * parts <= 32 else 1
+        if vector * parts > max(most, vector) or wasted(width, threads_x * vector * parts) > (
+            WASTE if parts > 1 else 2
+        ):
+            continue
+        for planes in reversed(whole_planes(workload, min(64, max(1, BLOCK_THREADS // threads_x) * siblings))):
+            yield replace(
+                LEAST,
+                planes=planes,
+                threads_x=threads_x,
+                vthreads_x=parts,
+                thread_x=vector,
+                store=vector,
+                unroll=2,
+                shared_input=shared,
+                shared_filter=not shared and prod(workload.kernel) * m > 9,
+                load=vector,
+                siblings=siblings,
+            )
 
 
 def full_gpu_threads(gpu: Gpu) -> int:

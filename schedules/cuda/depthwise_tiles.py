@@ -97,7 +97,7 @@ def constraints(problem: Problem, target: tvm.target.Target) -> dict[str, Callab
     def whole_vectors(config: Config) -> bool:
         own = config.flat or config.thread_x % config.store == 0
         whole = config.store == 1 if any_width else width % config.store == 0
-        return config.store in (1, 2, 4) and own and whole
+        return config.store in (1, 2, 4, 8) and own and whole and config.store * workload.itemsize <= 16
 
     def whole_loads(config: Config) -> bool:
         whole = config.load == 1 if any_width else workload.width % config.load == 0
