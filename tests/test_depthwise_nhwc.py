@@ -176,3 +176,9 @@ def test_wrong_schedule_is_caught() -> None:
     right, wrong = (nhwc((1, 4, 12, 12), (4, 1, 3, 3), padding=padding) for padding in ((1, 1, 1, 1), (1, 2, 1, 0)))
     with pytest.raises(AssertionError, match="elements are wrong"):
         run_twin(Problem(wrong), replace(LEAST, thread_x=2), right)
+
+
+def test_large_windows_are_refused_by_the_template() -> None:
+    """A window whose taps do not fit for a sector of channels has no configuration worth having."""
+    workload = ConvWorkload.depthwise((8, 64, 56, 56), (64, 1, 31, 31), dtype="float16").in_nhwc()
+    assert "windows that it can unroll" in str(depthwise_nhwc.obstacle(Problem(workload), SM_90))
