@@ -40,6 +40,12 @@ OWN = {
 CASES: Mapping[str, ConvWorkload] = {**FORWARD, **OWN}
 
 
+SINGLE = {
+    name: workload for name, workload in CASES.items() if workload.multiplier == 1 and prod(workload.kernel) <= 100
+}
+"""The cases that there are gradients in NHWC for."""
+
+
 def geometry(workload: ConvWorkload) -> Geometry:
     """Return the shapes and parameters of a workload."""
     return Geometry(workload.x_shape, workload.w_shape, workload.stride, workload.padding, workload.dilation)
@@ -52,6 +58,15 @@ def operands(of: str, workload: ConvWorkload) -> Arrays:
     shapes = {"dy": workload.output_shape, other: workload.w_shape if of == "input" else workload.x_shape}
     arrays = {name: rng.standard_normal(shape).astype(dtype) for name, shape in shapes.items()}
     return {**arrays, "output": np.full(result, np.nan, dtype)}
+
+
+def in_nhwc(of: str, arrays: Arrays) -> Arrays:
+    """Return the arrays of a gradient as they lie in memory in NHWC."""
+    images = ("dy", "output") if of == "input" else ("dy", "x")
+    return {
+        name: np.ascontiguousarray(array.transpose(0, 2, 3, 1)) if name in images else array
+        for name, array in arrays.items()
+    }
 
 
 def check(of: str, workload: ConvWorkload, arrays: Mapping[str, np.ndarray], got: np.ndarray) -> None:

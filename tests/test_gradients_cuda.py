@@ -8,7 +8,7 @@ import pytest
 import tvm
 from device_functions import device_functions
 from emulated_gpu import Emulator
-from gradient_cases import CASES, GRADIENTS, check, operands
+from gradient_cases import CASES, GRADIENTS, SINGLE, check, in_nhwc, operands
 from sparing import sparing
 from tvm import tirx
 
@@ -38,11 +38,13 @@ def scheduled(of: str, workload: ConvWorkload) -> tuple[tirx.PrimFunc, Workspace
 def run_twin(of: str, workload: ConvWorkload, func: tirx.PrimFunc, workspace: Workspace) -> None:
     """Run a function's serial twin and check its result."""
     arrays = operands(of, workload)
-    func = with_shapes(func, {name: array.shape for name, array in arrays.items()})
+    lying = in_nhwc(of, arrays) if workload.layout == "NHWC" else arrays
+    func = with_shapes(func, {name: array.shape for name, array in lying.items()})
     twin = build(tvm.IRModule({KERNEL_NAME: serial_twin(func)}), CPU)
     memory = [tvm.runtime.empty(shape, dtype) for shape, dtype in workspace.sized(workload)]
-    twin[KERNEL_NAME](*map(from_numpy, arrays.values()), *memory)
-    check(of, workload, arrays, arrays["output"])
+    twin[KERNEL_NAME](*map(from_numpy, lying.values()), *memory)
+    result = lying["output"]
+    check(of, workload, arrays, result.transpose(0, 3, 1, 2) if lying is not arrays and of == "input" else result)
 
 
 @pytest.mark.parametrize(("name", "of"), sparing(product(CASES, GRADIENTS), lambda place: place % 8 in (1, 6)))
@@ -50,10 +52,19 @@ def test_serial_twin(name: str, of: str) -> None:
     run_twin(of, CASES[name], *scheduled(of, CASES[name]))
 
 
+@pytest.mark.parametrize(("name", "of"), sparing(product(SINGLE, GRADIENTS), lambda place: place % 8 in (1, 6)))
+def test_serial_twin_in_nhwc(name: str, of: str) -> None:
+    workload = SINGLE[name].in_nhwc()
+    run_twin(of, workload, *scheduled(of, workload))
+
+
 @by_gradient
-def test_a_wrong_kernel_is_caught(of: str) -> None:
+@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
+def test_a_wrong_kernel_is_caught(layout: str, of: str) -> None:
     right = ConvWorkload.depthwise((2, 3, 12, 11), (3, 1, 3, 3), stride=2, padding=(1, 1, 1, 1))
     wrong = ConvWorkload.depthwise((2, 3, 12, 11), (3, 1, 3, 3), stride=2, padding=(2, 1, 0, 1))
+    if layout == "NHWC":
+        right, wrong = right.in_nhwc(), wrong.in_nhwc()
     run_twin(of, right, *scheduled(of, right))
     with pytest.raises(AssertionError, match="elements are wrong"):
         run_twin(of, right, *scheduled(of, wrong))
@@ -118,6 +129,17 @@ def test_cubin(name: str, of: str) -> None:
     for each in found:
         assert (each.stack_bytes, each.spill_store_bytes, each.spill_load_bytes) == (0, 0, 0)
         assert each.registers <= 168
+
+
+@by_gradient
+@pytest.mark.parametrize("name", ["112-stride-2", "7", "28-5x5-stride-2-half", "28-7x7-bfloat16"])
+def test_cubin_in_nhwc(name: str, of: str) -> None:
+    kernel = build_function(lower(of, any_batch(LARGE[name].in_nhwc(), str(SM_90)), SM_90), SM_90)
+    found = cuda.kernel_resources(str(kernel.executable.mod.imports[0].inspect_source()), str(SM_90.attrs["arch"]))
+    assert len(found) == (1 if of == "input" else 2)
+    for each in found:
+        assert (each.stack_bytes, each.spill_store_bytes, each.spill_load_bytes) == (0, 0, 0)
+        assert each.registers <= 200
 
 
 def test_parts_fill_a_gpu_whatever_the_channels() -> None:

@@ -45,7 +45,7 @@ def test_other_orders_in_memory() -> None:
     check(layer, like=lambda result: torch.randn_like(result).to(memory_format=torch.channels_last))
     x, w, bias = layer.tensors()
     result = layer.convolve(x.to(memory_format=torch.channels_last), w, bias)
-    assert result.is_contiguous()
+    assert result.is_contiguous(memory_format=torch.channels_last)
     assert_close(result, layer.reference(x.double(), w.double(), bias.double()))
     strided = torch.randn(16, 15, 8, 2).permute(3, 2, 1, 0)
     assert_close(layer.convolve(strided, w, bias), layer.reference(strided.double(), w.double(), bias.double()))

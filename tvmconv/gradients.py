@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from dataclasses import replace
 from math import prod
 from threading import Lock
@@ -11,14 +12,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 from . import threads
-from .arrays import Operand, mirrored, operand
+from .arrays import Operand, in_nhwc, mirrored, operand, view_in_nhwc
 from .calls import Calls, Launch
 from .dispatch import registry
 from .dispatch.history import applied
 from .dtypes import FLOATS, one_of
 from .errors import InvalidArgumentError
 from .lowering import KERNEL_NAME, MOST_BYTES, Kernel, as_scheduled, build_function, with_alignment
-from .operators import State, operator_for
+from .operators import State, operator_for, takes_channels_last
 from .problem import ASSUMED_BATCH, Problem
 from .schedules import cpu, cuda
 from .targets import backend_of, backend_on, resolve_target
@@ -32,6 +33,9 @@ logger = logging.getLogger(__name__)
 
 SCHEDULES = {"cpu": cpu.gradients, "cuda": cuda.gradients}
 """The schedules of gradients, by the folders of templates."""
+
+IN_NHWC = {"cuda": cuda.gradients_nhwc}
+"""The schedules for tensors in NHWC, likewise."""
 
 
 class Geometry(NamedTuple):
@@ -54,7 +58,8 @@ def input_gradient(dy: Any, w: Any, geometry: Geometry) -> Any:
     """Return the gradient (N, C, H, W) of a depthwise convolution's input, from that of its output and its weight.
 
     Both are arrays as `tvmconv.depthwise` takes them, of one floating-point type; so is the result, of the kind of dy.
-    Sums are in float32.
+    Sums are in float32. On a GPU a tensor of torch in channels_last goes in as it is where each channel has one output
+    and the kernel has at most some hundred taps, and the result is then in channels_last; elsewhere it is copied.
     """
     return _gradient("input", geometry, {"dy": dy, "w": w})
 
@@ -62,7 +67,8 @@ def input_gradient(dy: Any, w: Any, geometry: Geometry) -> Any:
 def weight_gradient(dy: Any, x: Any, geometry: Geometry) -> Any:
     """Return the gradient (C, M, R, S) of a depthwise convolution's weight, from that of its output and its input.
 
-    The rest is as for `input_gradient`. The order in which products are summed depends on shapes alone.
+    The rest is as for `input_gradient`, but x decides whether dy is taken in channels_last, too. The order in which
+    products are summed depends on shapes alone.
     """
     return _gradient("weight", geometry, {"dy": dy, "x": x})
 
@@ -81,17 +87,40 @@ def _prepare(about: tuple[str, Geometry, State], dy: Any, operands: list[Operand
     workload = geometry.workload(given.dtype)
     given.check(workload.output_shape, workload.dtype, given.device)
     other.check(workload.w_shape if of == "input" else workload.x_shape, workload.dtype, given.device)
-    target = backend_on(given.device.type).kind
+    backend = backend_on(given.device.type)
+    target = backend.kind
     if of == "input" and (convolution := as_convolution(workload)) is not None:
-        operator = operator_for(Problem(convolution), "auto", target, state)
-        operands = [given._replace(name="x"), operand("w", mirrored(other.argument))]
-        launch = operator.launch(dy, operands)
-        return replace(launch, conversions=((1, mirrored), *launch.conversions))
+        return _convolution(convolution, dy, given, other, target, state)
+    images = operands[:1] if of == "input" else operands
+    in_channels = IN_NHWC.get(backend.templates)
+    channels_last = images[-1].is_channels_last and in_channels is not None and in_channels.takes(workload)
+    views: dict[int, Callable[[Any], Any]] = {}
+    if channels_last:
+        workload = workload.in_nhwc()
+        for place, item in enumerate(images):
+            views[place] = view_in_nhwc if item.is_channels_last else in_nhwc
+            operands[place] = operand(item.name, views[place](item.argument))
     kernel = _kept(of, any_batch(workload, target), target, state)
     inputs = {item.name: (item.shape, item.dtype) for item in operands}
-    output = (workload.x_shape if of == "input" else workload.w_shape, workload.dtype)
+    output = (workload.operands["x"][0] if of == "input" else workload.w_shape, workload.dtype)
     memory = kernel.workspace.sized(workload)
-    return Launch.prepare(kernel.executable[KERNEL_NAME], dy, operands, inputs, output, memory, given.device)
+    launch = Launch.prepare(kernel.executable[KERNEL_NAME], dy, operands, inputs, output, memory, given.device)
+    launch = replace(launch, conversions=(*views.items(), *launch.conversions))
+    return launch.to_channels_last(dy) if channels_last and of == "input" else launch
+
+
+def _convolution(convolution: ConvWorkload, dy: Any, given: Operand, w: Operand, target: str, state: State) -> Launch:
+    """Return the launch of the convolution that is a gradient, of dy in channels_last as it lies if a kernel does."""
+    x = given._replace(name="x")
+    conversions: dict[int, Callable[[Any], Any]] = {1: mirrored}
+    channels_last = x.is_channels_last and takes_channels_last(Problem(convolution), "auto", target)
+    if channels_last:
+        x, convolution = operand("x", view_in_nhwc(x.argument)), convolution.in_nhwc()
+        conversions[0] = view_in_nhwc
+    operator = operator_for(Problem(convolution), "auto", target, state)
+    launch = operator.launch(dy, [x, operand("w", mirrored(w.argument))])
+    launch = replace(launch, conversions=(*conversions.items(), *launch.conversions))
+    return launch.to_channels_last(dy) if channels_last else launch
 
 
 def as_convolution(workload: ConvWorkload) -> ConvWorkload | None:
@@ -124,7 +153,8 @@ def any_batch(workload: ConvWorkload, target: str) -> Problem:
 
 def lower(of: str, problem: Problem, target: tvm.target.Target) -> tirx.PrimFunc:
     """Return the scheduled function of a gradient, that of the "input" or of the "weight"."""
-    schedule = getattr(SCHEDULES[backend_of(target).templates], f"{of}_gradient")(problem, target)
+    schedules = (SCHEDULES if problem.workload.is_in_nchw else IN_NHWC)[backend_of(target).templates]
+    schedule = getattr(schedules, f"{of}_gradient")(problem, target)
     return with_alignment(as_scheduled(schedule.mod["main"], KERNEL_NAME), target)
 
 

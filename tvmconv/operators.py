@@ -158,7 +158,7 @@ def _prepare(about: tuple[Any, ...], x: Any, operands: list[Operand]) -> Launch:
         target = backend_on(image.device.type).kind
     conversions: dict[int, Callable[[Any], Any]]
     conversions = {place: in_float32 for place, item in enumerate(operands) if _is_narrow(item, image.dtype)}
-    channels_last = image.is_channels_last and _takes_channels_last(
+    channels_last = image.is_channels_last and takes_channels_last(
         Problem(workload, precision=precision), algorithm, target
     )
     if channels_last:
@@ -179,7 +179,7 @@ def _prepare(about: tuple[Any, ...], x: Any, operands: list[Operand]) -> Launch:
     return launch.to_channels_last(x) if channels_last else launch
 
 
-def _takes_channels_last(problem: Problem, algorithm: str, target: str) -> bool:
+def takes_channels_last(problem: Problem, algorithm: str, target: str) -> bool:
     """Return whether a template takes the tensors of a problem in NCHW as they lie in channels_last."""
     workload = problem.workload
     if workload.is_in_nchw:

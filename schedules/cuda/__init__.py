@@ -1,5 +1,5 @@
 """Schedules for NVIDIA GPUs."""
 
-from . import depthwise, depthwise_nhwc, direct, gradients, im2win, sparse, tensor
+from . import depthwise, depthwise_nhwc, direct, gradients, gradients_nhwc, im2win, sparse, tensor
 
-__all__ = ["depthwise", "depthwise_nhwc", "direct", "gradients", "im2win", "sparse", "tensor"]
+__all__ = ["depthwise", "depthwise_nhwc", "direct", "gradients", "gradients_nhwc", "im2win", "sparse", "tensor"]

@@ -24,10 +24,12 @@ from .weight_gradient import (
     weight_gradient_in_tiles,
     weight_gradient_reference,
 )
+from .weight_gradient_nhwc import ChannelTiles, weight_gradient_in_channels
 from .winograd import WinogradTile, winograd
 
 __all__ = [
     "Bands",
+    "ChannelTiles",
     "FragmentTile",
     "Tiles",
     "WinogradTile",
@@ -51,6 +53,7 @@ __all__ = [
     "sparse_rows",
     "tensor_gemm",
     "to_logical",
+    "weight_gradient_in_channels",
     "weight_gradient_in_rows",
     "weight_gradient_in_tiles",
     "weight_gradient_reference",

@@ -94,11 +94,11 @@ def phase_sizes(workload: ConvWorkload) -> tuple[int, int]:
 def input_gradient(workload: ConvWorkload, tile: tuple[int, int]) -> list[te.Tensor]:
     """Return the TE definition, in the stages "window", "sums" and "output".
 
-    Returns dy (N, K, Ho, Wo), w (C, M, R, S) and the gradient (N, C, H, W), all in the workload's type. A tile has so
-    many rows and columns of each phase, and its window all elements of dy that it reads, zeros beside dy among them.
-    Products are summed in float32.
+    Returns dy (N, K, Ho, Wo), w (C, M, R, S) and the gradient (N, C, H, W), all in the workload's type, and dy, the
+    gradient and the last stage in its layouts. A tile has so many rows and columns of each phase, and its window all
+    elements of dy that it reads, zeros beside dy among them. Products are summed in float32.
     """
-    dy = te.placeholder(workload.output_shape, workload.dtype, name="dy")
+    dy = te.placeholder(workload.operands["output"][0], workload.dtype, name="dy")
     w = te.placeholder(workload.w_shape, workload.dtype, name="w")
     (rows, columns), (sh, sw), m = phases(workload), workload.stride, workload.multiplier
     (ti, tj), (ho, wo), sizes = tile, workload.output_size, phase_sizes(workload)
@@ -108,7 +108,7 @@ def input_gradient(workload: ConvWorkload, tile: tuple[int, int]) -> list[te.Ten
     def element(n: Any, k: Any, it: Any, jt: Any, a: Any, b: Any) -> tirx.PrimExpr:
         y, x = it * ti + a + rows.offsets[0], jt * tj + b + columns.offsets[0]
         inside = tirx.all(y >= 0, y < ho, x >= 0, x < wo)
-        return tirx.if_then_else(inside, dy[n, k, y, x].astype("float32"), zero)
+        return tirx.if_then_else(inside, dy[workload.output_layout.place(n, k, y, x)].astype("float32"), zero)
 
     shape = (workload.batch, workload.out_channels, *tiles, rows.window(ti), columns.window(tj))
     window = te.compute(shape, element, name="window")
@@ -124,11 +124,12 @@ def input_gradient(workload: ConvWorkload, tile: tuple[int, int]) -> list[te.Ten
     shape = (workload.batch, workload.in_channels, *tiles, ti, sh, tj, sw)
     sums = te.compute(shape, product, name="sums")
 
-    def stored(n: Any, c: Any, h: Any, v: Any) -> tirx.PrimExpr:
+    def stored(*place: Any) -> tirx.PrimExpr:
+        n, c, h, v = workload.x_layout.logical(*place)
         i, j = h // sh, v // sw
         return sums[n, c, i // ti, j // tj, i % ti, h % sh, j % tj, v % sw].astype(workload.dtype)
 
-    return [dy, w, te.compute(workload.x_shape, stored, name="output")]
+    return [dy, w, te.compute(workload.operands["x"][0], stored, name="output")]
 
 
 def input_gradient_reference(workload: ConvWorkload, dy: np.ndarray, w: np.ndarray) -> np.ndarray:

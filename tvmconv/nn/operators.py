@@ -66,6 +66,30 @@ def geometry(x: Sizes, w: Sizes, stride: Sizes, padding: Sizes, dilation: Sizes)
     return Geometry(tuple(x), (x[1], w[0] // x[1], w[2], w[3]), (sh, sw), (top, left, bottom, right), (dh, dw))
 
 
+def is_channels_last(tensor: Tensor) -> bool:
+    """Return whether a tensor (N, C, H, W) is in channels_last, and not contiguous too."""
+    return tensor.is_contiguous(memory_format=torch.channels_last) and not tensor.is_contiguous()
+
+
+def ordered(tensor: Tensor) -> Tensor:
+    """Return a tensor in one of the two orders that there are kernels for: a copy of one in another, contiguous."""
+    return tensor.detach() if is_channels_last(tensor) else tensor.detach().contiguous()
+
+
+def in_order_of(like: Tensor, result: Tensor) -> Tensor:
+    """Return a result in the order of a tensor; it is a copy where no kernel takes channels_last."""
+    return result.contiguous(memory_format=_order(like))
+
+
+def empty(like: Tensor, shape: Sizes) -> Tensor:
+    """Return a tensor of a shape without values, otherwise as `in_order_of` makes them."""
+    return torch.empty(shape, dtype=like.dtype, device=like.device, memory_format=_order(like))
+
+
+def _order(tensor: Tensor) -> torch.memory_format:
+    return torch.channels_last if is_channels_last(tensor) else torch.contiguous_format
+
+
 OPTIONS = "SymInt[2] stride, SymInt[4] padding, SymInt[2] dilation"
 """The last arguments of each operator; padding is (top, left, bottom, right)."""
 
@@ -74,19 +98,23 @@ OPTIONS = "SymInt[2] stride, SymInt[4] padding, SymInt[2] dilation"
     "tvmconv::depthwise", mutates_args=(), schema=f"(Tensor x, Tensor w, Tensor? bias, {OPTIONS}) -> Tensor"
 )  # type: ignore[untyped-decorator]
 def depthwise(x: Tensor, w: Tensor, bias: Tensor | None, stride: Sizes, padding: Sizes, dilation: Sizes) -> Tensor:
-    """Return the convolution (N, C * M, Ho, Wo) of x (N, C, H, W) with w (C * M, 1, R, S), plus bias (C * M,)."""
+    """Return the convolution (N, C * M, Ho, Wo) of x (N, C, H, W) with w (C * M, 1, R, S), plus bias (C * M,).
+
+    It is in the order of x, channels_last or contiguous.
+    """
     shape = _depthwise_shape(x, w, bias, stride, padding, dilation)
     if x.shape[0] == 0:
-        return x.new_empty(shape)
+        return empty(x, shape)
     known = geometry(x.shape, w.shape, stride, padding, dilation)
     shift = None if bias is None else bias.detach()
     weight = w.detach().reshape(known.w_shape)
-    return convolve(x.detach().contiguous(), weight, known.stride, known.padding, known.dilation, shift=shift)
+    result = convolve(ordered(x), weight, known.stride, known.padding, known.dilation, shift=shift)
+    return in_order_of(x, result)
 
 
 @depthwise.register_fake  # type: ignore[untyped-decorator]
 def _(x: Tensor, w: Tensor, bias: Tensor | None, stride: Sizes, padding: Sizes, dilation: Sizes) -> Tensor:
-    return x.new_empty(_depthwise_shape(x, w, bias, stride, padding, dilation))
+    return empty(x, _depthwise_shape(x, w, bias, stride, padding, dilation))
 
 
 def _depthwise_shape(
@@ -110,20 +138,20 @@ def _depthwise_shape(
     schema=f"(Tensor dy, Tensor w, SymInt[4] x_shape, {OPTIONS}) -> Tensor",
 )  # type: ignore[untyped-decorator]
 def input_gradient(dy: Tensor, w: Tensor, x_shape: Sizes, stride: Sizes, padding: Sizes, dilation: Sizes) -> Tensor:
-    """Return the gradient of `depthwise` by x, of that shape, for the gradient dy of its result."""
+    """Return the gradient of `depthwise` by x, of that shape, for the gradient dy of its result, in the order of dy."""
     _require_output(dy, x_shape, w.shape, stride, padding, dilation)
     require_alike(dy=dy, w=w)
     if x_shape[0] == 0:
-        return dy.new_empty(x_shape)
+        return empty(dy, x_shape)
     known = geometry(x_shape, w.shape, stride, padding, dilation)
-    return gradients.input_gradient(dy.detach().contiguous(), w.detach().reshape(known.w_shape), known)
+    return in_order_of(dy, gradients.input_gradient(ordered(dy), w.detach().reshape(known.w_shape), known))
 
 
 @input_gradient.register_fake  # type: ignore[untyped-decorator]
 def _(dy: Tensor, w: Tensor, x_shape: Sizes, stride: Sizes, padding: Sizes, dilation: Sizes) -> Tensor:
     _require_output(dy, x_shape, w.shape, stride, padding, dilation)
     require_alike(dy=dy, w=w)
-    return dy.new_empty(x_shape)
+    return empty(dy, x_shape)
 
 
 @torch.library.custom_op(
@@ -138,7 +166,7 @@ def weight_gradient(dy: Tensor, x: Tensor, w_shape: Sizes, stride: Sizes, paddin
     if x.shape[0] == 0:
         return dy.new_zeros(w_shape)
     known = geometry(x.shape, w_shape, stride, padding, dilation)
-    return gradients.weight_gradient(dy.detach().contiguous(), x.detach().contiguous(), known).reshape(w_shape)
+    return gradients.weight_gradient(ordered(dy), ordered(x), known).reshape(w_shape)
 
 
 @weight_gradient.register_fake  # type: ignore[untyped-decorator]
