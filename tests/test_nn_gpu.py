@@ -6,9 +6,12 @@ import copy
 from typing import Any
 
 import pytest
-from gradient_cases import CASES, GRADIENTS, geometry, operands
+from gradient_cases import CASES, GRADIENTS, SINGLE, geometry, operands
 from gradient_cases import check as check_gradient
 from nn_cases import DTYPES, LAYERS, Layer, check
+from sequence_cases import CASES as SEQUENCES
+from sequence_cases import Sequences
+from sequence_cases import check as check_sequences
 
 from tvmconv import gradients
 from tvmconv.arrays import to_numpy, to_torch
@@ -16,7 +19,7 @@ from tvmconv.targets import has_gpu
 
 torch = pytest.importorskip("torch")
 
-from tvmconv.nn import replace  # noqa: E402
+from tvmconv.nn import functional, replace  # noqa: E402
 
 nn = torch.nn
 
@@ -35,6 +38,51 @@ def test_gradients(name: str, of: str) -> None:
     result = function(first, second, geometry(workload))
     check_gradient(of, workload, arrays, to_numpy(result.cpu()))
     assert torch.equal(result, function(first, second, geometry(workload)))
+
+
+@pytest.mark.parametrize("of", GRADIENTS)
+@pytest.mark.parametrize("name", SINGLE)
+def test_gradients_in_channels_last(name: str, of: str) -> None:
+    """Tensors in channels_last are not copied, and the order of sums depends on shapes alone."""
+    workload = SINGLE[name]
+    arrays = operands(of, workload)
+    given = [to_torch(array).cuda() for label, array in arrays.items() if label != "output"]
+    given = [
+        tensor if label == "w" else tensor.to(memory_format=torch.channels_last)
+        for label, tensor in zip(arrays, given, strict=False)
+    ]
+    function = gradients.input_gradient if of == "input" else gradients.weight_gradient
+    result = function(*given, geometry(workload))
+    check_gradient(of, workload, arrays, to_numpy(result.contiguous().cpu()))
+    assert torch.equal(result, function(*given, geometry(workload)))
+
+
+@by_dtype
+@pytest.mark.parametrize("name", SEQUENCES)
+def test_causal_convolutions(name: str, dtype: Any) -> None:
+    check_sequences(SEQUENCES[name], dtype, "cuda")
+
+
+@pytest.mark.parametrize("channels_last", [False, True])
+@pytest.mark.parametrize("taps", [2, 4, 31, 64, 128])
+@pytest.mark.parametrize("dtype", DTYPES[::2], ids=str)
+def test_long_sequences(dtype: Any, taps: int, channels_last: bool) -> None:
+    check_sequences(Sequences((2, 256, 2048), taps, channels_last=channels_last), dtype, "cuda")
+
+
+def test_a_step_of_sequences_in_a_cuda_graph() -> None:
+    x, w, bias = (tensor.detach() for tensor in SEQUENCES["4-taps"].tensors(device="cuda"))
+    whole = functional.causal_conv1d(x, w, bias, "silu")
+    state, element = torch.zeros(2, 6, 3, device="cuda"), torch.zeros(2, 6, device="cuda")
+    functional.causal_conv1d_update(element, state, w, bias, "silu")
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        step = functional.causal_conv1d_update(element, state, w, bias, "silu")
+    state.zero_()
+    for place in range(x.shape[2]):
+        element.copy_(x[..., place])
+        graph.replay()
+        torch.testing.assert_close(step, whole[..., place])
 
 
 @by_dtype
@@ -62,6 +110,20 @@ LARGE = {
 @pytest.mark.parametrize("name", LARGE)
 def test_large_layers(name: str, dtype: Any) -> None:
     check(LARGE[name], dtype, "cuda")
+
+
+@pytest.mark.parametrize("name", ["112-stride-2", "28-7x7", "56-31x31", "multiplier-2"])
+def test_large_layers_in_channels_last(name: str) -> None:
+    """Results are those of contiguous tensors, also where a kernel is too large, or has siblings, and x is copied."""
+    layer = LARGE[name]
+    x, *others = layer.tensors(device="cuda")
+    last = x.detach().to(memory_format=torch.channels_last).requires_grad_()
+    results = [layer.convolve(each, *others) for each in (x, last)]
+    assert results[1].is_contiguous(memory_format=torch.channels_last)
+    dy = torch.randn_like(results[0])
+    found = [torch.autograd.grad(one, (each, *others), dy) for one, each in zip(results, (x, last), strict=True)]
+    for one, other in zip((results[1], *found[1]), (results[0], *found[0]), strict=True):
+        torch.testing.assert_close(one, other, rtol=0, atol=2e-5 * float(other.detach().abs().max()))
 
 
 @pytest.mark.parametrize("name", ["stride-2", "multiplier-3", "3x3"])

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from ..parameters import is_integer
+from . import causal
 from .operators import depthwise
 
 Size = int | Sequence[int]
@@ -25,7 +26,8 @@ def depthwise_conv2d(
 
     It is `torch.nn.functional.conv2d` with as many groups as channels, of float32, float16 or bfloat16, summed in
     float32. `padding` is "valid", "same" for a stride of 1, a number, a pair (vertical, horizontal), or (top, left,
-    bottom, right). Under autocast x and weight are brought to its type. The result is contiguous.
+    bottom, right). Under autocast x and weight are brought to its type. The result is in channels_last where x is,
+    else contiguous.
     """
     kernel = _spatial(weight, 2)
     strides, dilations = _numbers("stride", stride, 2), _numbers("dilation", dilation, 2)
@@ -58,6 +60,60 @@ def depthwise_conv1d(
     sides = 0, before, 0, after
     planes, kernels = x.unsqueeze(-2), weight.unsqueeze(-2)
     return depthwise_conv2d(planes, kernels, bias, (1, *strides), sides, (1, *dilations)).squeeze(-2)
+
+
+def causal_conv1d(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    activation: str | None = None,
+    initial_states: Tensor | None = None,
+    return_final_states: bool = False,
+) -> Tensor | tuple[Tensor, Tensor]:
+    """Convolve each channel of x (B, D, L) by itself with weight (D, K), plus bias (D,), with no look ahead: (B, D, L).
+
+    In front of x are the `initial_states` (B, D, K - 1), else zeros. `activation` is None or "silu", also called
+    "swish", in the same kernel. With `return_final_states` the last K - 1 elements follow the result, as the initial
+    states of what comes next. x may lie as (B, L, D) in memory, as `x.transpose(1, 2)` makes it; the result then does.
+    Under autocast all tensors but bias are brought to its type. Arguments and names are those of the package
+    `causal_conv1d`.
+    """
+    silu = _is_silu(activation)
+    given, taps, *others = _narrowed(x, weight, *(() if initial_states is None else (initial_states,)))
+    states = others[0] if others else None
+    result = causal.causal_conv1d(given, taps, bias, states, silu)
+    if not return_final_states:
+        return result
+    reach = weight.shape[1] - 1
+    before = given.new_zeros((*given.shape[:2], reach)) if states is None else states
+    last = given[..., max(0, given.shape[2] - reach) :]
+    return result, torch.cat((before, last), -1)[..., -reach:]
+
+
+def causal_conv1d_update(
+    x: Tensor,
+    conv_state: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    activation: str | None = None,
+) -> Tensor:
+    """Go on with `causal_conv1d` by x (B, D), or by several elements (B, D, L), and return the result in that shape.
+
+    `conv_state` (B, D, K - 1 or more) has the last elements before x, and is brought up to those of x, in place. It
+    has no gradient.
+    """
+    silu = _is_silu(activation)
+    if x.dim() not in (2, 3):
+        raise RuntimeError(f"x has {x.dim()} dimensions; expected (B, D) or (B, D, L)")
+    given, taps = _narrowed(x.unsqueeze(-1) if x.dim() == 2 else x, weight)
+    result = causal.causal_conv1d_update(given, conv_state, taps, bias, silu)
+    return result.squeeze(-1) if x.dim() == 2 else result
+
+
+def _is_silu(activation: str | None) -> bool:
+    if activation not in (None, "silu", "swish"):
+        raise ValueError(f"activation is {activation!r}; expected None, 'silu' or 'swish'")
+    return activation is not None
 
 
 def _spatial(weight: Tensor, axes: int) -> Sequence[int]:
@@ -94,10 +150,10 @@ def _sides(
     return (*(total // 2 for total in totals), *(total - total // 2 for total in totals))
 
 
-def _narrowed(x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
-    """Return both tensors in the type of autocast, where that is on; a bias may stay in float32."""
-    kind = x.device.type
+def _narrowed(*tensors: Tensor) -> tuple[Tensor, ...]:
+    """Return tensors in the type of autocast, where that is on; a bias may stay in float32."""
+    kind = tensors[0].device.type
     if not torch.is_autocast_enabled(kind):
-        return x, weight
+        return tensors
     dtype = torch.get_autocast_dtype(kind)
-    return x.to(dtype), weight.to(dtype)
+    return tuple(tensor.to(dtype) for tensor in tensors)

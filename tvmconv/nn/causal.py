@@ -1,0 +1,166 @@
+"""An operator of torch: a causal convolution of sequences, each channel by itself, with SiLU in the same kernel.
+
+It is linear but for SiLU, so its gradients are those of `depthwise`, of planes of one row.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..operators import depthwise as convolve
+from .operators import (
+    Gradients,
+    Sizes,
+    empty,
+    in_order_of,
+    input_gradient,
+    ordered,
+    require_alike,
+    require_on,
+    weight_gradient,
+)
+
+ONES, NOTHING = (1, 1), (0, 0, 0, 0)
+
+
+@torch.library.custom_op(
+    "tvmconv::causal_conv1d",
+    mutates_args=(),
+    schema="(Tensor x, Tensor w, Tensor? bias, Tensor? states, bool silu) -> Tensor",
+)  # type: ignore[untyped-decorator]
+def causal_conv1d(x: Tensor, w: Tensor, bias: Tensor | None, states: Tensor | None, silu: bool) -> Tensor:
+    """Return the convolution (B, D, L) of x with w (D, K), plus bias (D,), in the order of x.
+
+    In front of x are the states (B, D, K - 1), else zeros.
+    """
+    require_sequences(x, w, bias, states)
+    reach, length = w.shape[1] - 1, x.shape[2]
+    if not x.numel():
+        return in_planes(empty(planes(x), planes(x).shape))
+    result = convolved(x, w, bias, reach, silu)
+    if states is not None and reach:
+        head = min(reach, length)  # the first elements are the only ones that read states
+        result[..., :head] = convolved(torch.cat((states, x[..., :head]), -1), w, bias, 0, silu)
+    return result
+
+
+@causal_conv1d.register_fake  # type: ignore[untyped-decorator]
+def _(x: Tensor, w: Tensor, bias: Tensor | None, states: Tensor | None, silu: bool) -> Tensor:
+    require_sequences(x, w, bias, states)
+    return in_planes(empty(planes(x), planes(x).shape))
+
+
+def convolved(x: Tensor, w: Tensor, bias: Tensor | None, before: int, silu: bool) -> Tensor:
+    """Return the convolution of x with so many zeros before it, computed by a kernel."""
+    given, shift = planes(x), None if bias is None else bias.detach()
+    options: dict[str, Any] = {"padding": (0, before, 0, 0), "activation": "silu" if silu else None}
+    return in_planes(in_order_of(given, convolve(ordered(given), w.detach()[:, None, None], shift=shift, **options)))
+
+
+def planes(x: Tensor) -> Tensor:
+    """Return sequences (B, D, L) as planes (B, D, 1, L); those that lie as (B, L, D) are in channels_last."""
+    return x.unsqueeze(-2)
+
+
+def in_planes(x: Tensor) -> Tensor:
+    """Return the sequences (B, D, L) in planes (B, D, 1, L)."""
+    return x.squeeze(-2)
+
+
+def require_sequences(x: Tensor, w: Tensor, bias: Tensor | None, states: Tensor | None) -> None:
+    """Refuse arguments of `causal_conv1d` that do not go together, as torch does."""
+    if x.dim() != 3 or x.shape[1] < 1:
+        raise RuntimeError(f"x has the shape {tuple(x.shape)}; expected (B, D, L) with channels")
+    if w.dim() != 2 or w.shape[0] != x.shape[1] or w.shape[1] < 1:
+        raise RuntimeError(f"weight has the shape {tuple(w.shape)}; expected ({x.shape[1]}, K)")
+    require_alike(x=x, weight=w)
+    if bias is not None:
+        if tuple(bias.shape) != (x.shape[1],):
+            raise RuntimeError(f"bias has the shape {tuple(bias.shape)}; expected ({x.shape[1]},)")
+        if bias.dtype not in (x.dtype, torch.float32):
+            raise RuntimeError(f"bias is {bias.dtype}; expected {x.dtype}, as x is, or torch.float32")
+        require_on(x.device, "bias", bias)
+    if states is not None:
+        expected = (x.shape[0], x.shape[1], w.shape[1] - 1)
+        if tuple(states.shape) != expected:
+            raise RuntimeError(f"initial_states has the shape {tuple(states.shape)}; expected {expected}")
+        require_alike(x=x, initial_states=states)
+
+
+def _keep(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    *tensors, ctx.silu = inputs
+    ctx.save_for_backward(*tensors)
+
+
+def _gradients(ctx: Any, dy: Tensor) -> Gradients:
+    x, w, bias, states = ctx.saved_tensors
+    by_x, by_w, by_bias, by_states, _ = ctx.needs_input_grad
+    if not dy.numel():
+        return (*(None if given is None else torch.zeros_like(given) for given in (x, w, bias, states)), None)
+    if ctx.silu:  # what it was applied to is computed again: to keep it would take as much memory as x
+        dy = torch.ops.aten.silu_backward(dy, causal_conv1d(x, w, bias, states, False))
+    reach, weight = w.shape[1] - 1, w[:, None, None]
+    options = ONES, (0, reach, 0, 0), ONES
+    found: list[Tensor | None] = [None] * 5
+    if by_x:
+        found[0] = in_planes(input_gradient(planes(dy), weight, planes(x).shape, *options))
+    if by_w:
+        found[1] = weight_gradient(planes(dy), planes(x), weight.shape, *options)[:, 0, 0]
+    if by_bias:
+        found[2] = dy.sum((0, 2), dtype=bias.dtype)
+    if states is not None and (by_w or by_states):
+        of_w, found[3] = _by_states(dy, w, states)
+        found[1] = found[1] + of_w if by_w else None
+    return tuple(found)
+
+
+def _by_states(dy: Tensor, w: Tensor, states: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the part of the gradient by the weight that states have, and the gradient by them."""
+    reach, weight = w.shape[1] - 1, w[:, None, None]
+    head = min(reach, dy.shape[2])
+    if not head:
+        return torch.zeros_like(w), torch.zeros_like(states)
+    options = ONES, NOTHING, ONES
+    given = planes(dy[..., :head])
+    before = planes(torch.nn.functional.pad(states, (0, head)))
+    of_w = weight_gradient(given, before, weight.shape, *options)[:, 0, 0]
+    return of_w, in_planes(input_gradient(given, weight, before.shape, *options))[..., :reach]
+
+
+causal_conv1d.register_autograd(_gradients, setup_context=_keep)
+
+
+@torch.library.custom_op(
+    "tvmconv::causal_conv1d_update",
+    mutates_args=("states",),
+    schema="(Tensor x, Tensor(a!) states, Tensor w, Tensor? bias, bool silu) -> Tensor",
+)  # type: ignore[untyped-decorator]
+def causal_conv1d_update(x: Tensor, states: Tensor, w: Tensor, bias: Tensor | None, silu: bool) -> Tensor:
+    """Return the convolution (B, D, L) of x behind the states (B, D, K - 1 or more), which become the last elements."""
+    _require_states(x, states, w, bias)
+    kept, reach = states.shape[2], w.shape[1] - 1
+    if not x.numel():
+        return torch.empty_like(x, memory_format=torch.contiguous_format)
+    behind = torch.cat((states, x), -1)
+    result = convolved(behind[..., kept - reach :].contiguous(), w, bias, 0, silu)
+    states.copy_(behind[..., x.shape[2] :])
+    return result
+
+
+@causal_conv1d_update.register_fake  # type: ignore[untyped-decorator]
+def _(x: Tensor, states: Tensor, w: Tensor, bias: Tensor | None, silu: bool) -> Tensor:
+    _require_states(x, states, w, bias)
+    return torch.empty_like(x, memory_format=torch.contiguous_format)
+
+
+def _require_states(x: Tensor, states: Tensor, w: Tensor, bias: Tensor | None) -> None:
+    """Refuse arguments of `causal_conv1d_update` that do not go together, as torch does."""
+    require_sequences(x, w, bias, None)
+    shape: Sizes = tuple(states.shape)
+    if len(shape) != 3 or shape[:2] != tuple(x.shape[:2]) or shape[2] < w.shape[1] - 1:
+        expected = f"({x.shape[0]}, {x.shape[1]}, {w.shape[1] - 1} or more)"
+        raise RuntimeError(f"conv_state has the shape {shape}; expected {expected}")
+    require_alike(x=x, conv_state=states)
