@@ -1,0 +1,227 @@
+"""Steps of training with torch, its own depthwise convolutions beside those of `tvmconv.nn.replace`.
+
+    python benchmarks/training.py --seconds 100 -o training-h200.json        # on a GPU
+    python benchmarks/training.py --device cpu --batch 4 --size 96 --dtypes float32
+
+Each row is a network, a type (autocast where it is not float32), an order in memory and one of the two; "seconds" is
+the median of a step: forward, backward and SGD. Before them `--steps` steps of a small network on scikit-learn's digits
+show that both learn alike: "losses" has the mean of the first and of the last ten. A row is written as soon as it is
+measured; none begins after `--seconds`. On a GPU the first step of a network compiles some fifty kernels, for a minute.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from itertools import product
+from pathlib import Path
+from statistics import fmean, median
+from typing import Any
+
+import torch
+from torch import nn
+
+from tvmconv import __version__
+from tvmconv.bench.networks import Residual, conv_bn, mobilenet_v2
+from tvmconv.nn import replace
+
+Row = dict[str, Any]
+
+WARM = 2
+"""The steps in front of those that are timed."""
+
+
+class ChannelsNorm(nn.LayerNorm):  # type: ignore[misc]
+    """A LayerNorm of the channels of (N, C, H, W)."""
+
+    def forward(self, x: Any) -> Any:
+        return super().forward(x.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
+
+
+def convnext_block(width: int) -> nn.Module:
+    """Return a block of ConvNeXt (Liu et al., 2022)."""
+    return Residual(
+        nn.Sequential(
+            nn.Conv2d(width, width, 7, padding=3, groups=width),
+            ChannelsNorm(width),
+            nn.Conv2d(width, 4 * width, 1),
+            nn.GELU(),
+            nn.Conv2d(4 * width, width, 1),
+        )
+    )
+
+
+def convnext_tiny() -> nn.Module:
+    """Return ConvNeXt-T."""
+    layers: list[nn.Module] = [nn.Conv2d(3, 96, 4, 4), ChannelsNorm(96)]
+    for depth, width in ((3, 96), (3, 192), (9, 384), (3, 768)):
+        if width > 96:
+            layers += [ChannelsNorm(width // 2), nn.Conv2d(width // 2, width, 2, 2)]
+        layers += [convnext_block(width) for _ in range(depth)]
+    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(768, 1000))
+
+
+def large_kernels() -> nn.Module:
+    """Return a network with the depthwise kernels of RepLKNet-31B (Ding et al., 2022), and a third of its blocks."""
+    layers: list[nn.Module] = [conv_bn(3, 128, 3, 2), conv_bn(128, 128, 3, 2, groups=128)]
+    for depth, width, kernel in ((1, 128, 31), (1, 256, 29), (6, 512, 27), (1, 1024, 13)):
+        if width > 128:
+            layers += [conv_bn(width // 2, width), conv_bn(width, width, 3, 2, groups=width)]
+        for _ in range(depth):
+            large = (
+                conv_bn(width, width),
+                conv_bn(width, width, kernel, groups=width),
+                conv_bn(width, width, act=None),
+            )
+            wide = (conv_bn(width, 4 * width, act=nn.GELU), conv_bn(4 * width, width, act=None))
+            layers += [Residual(nn.Sequential(*large)), Residual(nn.Sequential(*wide))]
+    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(1024, 1000))
+
+
+NETWORKS: dict[str, Callable[[], nn.Module]] = {
+    "mobilenet_v2": mobilenet_v2,
+    "convnext_tiny": convnext_tiny,
+    "large_kernels": large_kernels,
+}
+
+BY = ("pytorch", "tvmconv")
+
+ORDERS = {"contiguous": torch.contiguous_format, "channels_last": torch.channels_last}
+
+
+def autocast(device: str, dtype: str) -> AbstractContextManager[Any]:
+    """Return the context of a forward pass in a type."""
+    return torch.autocast(device, dtype=getattr(torch, dtype), enabled=dtype != "float32")
+
+
+def stepper(model: nn.Module, x: Any, y: Any, dtype: str) -> Callable[[], Any]:
+    """Return a function that trains a model by a step, and returns the loss."""
+    device = x.device.type
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
+    scaler = torch.amp.GradScaler(device, enabled=dtype == "float16")
+
+    def step() -> Any:
+        optimizer.zero_grad()
+        with autocast(device, dtype):
+            loss = nn.functional.cross_entropy(model(x), y)
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        return loss.detach()
+
+    return step
+
+
+def seconds_of(step: Callable[[], Any], rounds: int, device: str) -> float:
+    """Return the median time of a step."""
+    times = []
+    for place in range(WARM + rounds):
+        start = time.perf_counter()
+        step()
+        if device == "cuda":
+            torch.cuda.synchronize()
+        if place >= WARM:
+            times.append(time.perf_counter() - start)
+    return median(times)
+
+
+def measured(name: str, dtype: str, order: str, by: str, given: argparse.Namespace) -> Row:
+    """Return the row of a network in a type and an order, by torch or by tvmconv."""
+    torch.manual_seed(0)
+    model = NETWORKS[name]()
+    model = replace(model) if by == "tvmconv" else model
+    x = torch.randn(given.batch, 3, given.size, given.size)
+    y = torch.randint(1000, (given.batch,), device=given.device)
+    model, x = (each.to(given.device, memory_format=ORDERS[order]) for each in (model, x))
+    return {"seconds": seconds_of(stepper(model, x, y, dtype), given.rounds, given.device)}
+
+
+def digits() -> tuple[Any, Any]:
+    """Return scikit-learn's digits, as images of 32x32, and their classes."""
+    from sklearn.datasets import load_digits
+
+    found = load_digits()
+    images = torch.tensor(found.images, dtype=torch.float32)[:, None] / 8 - 1
+    return nn.functional.interpolate(images, size=32, mode="bilinear"), torch.tensor(found.target)
+
+
+def small_network() -> nn.Module:
+    """Return a network for digits, with depthwise convolutions of strides 1 and 2."""
+    return nn.Sequential(
+        conv_bn(1, 16, 3),
+        conv_bn(16, 16, 5, groups=16),
+        conv_bn(16, 32),
+        conv_bn(32, 32, 3, 2, groups=32),
+        conv_bn(32, 64),
+        conv_bn(64, 64, 7, groups=64),
+        nn.AdaptiveAvgPool2d(1),
+        nn.Flatten(),
+        nn.Linear(64, 10),
+    )
+
+
+def learned(name: str, dtype: str, order: str, by: str, given: argparse.Namespace) -> Row:
+    """Return the row of losses in training a small network on digits, by torch or by tvmconv."""
+    images, classes = (tensor.to(given.device) for tensor in digits())
+    torch.manual_seed(0)
+    model = small_network()
+    model = (replace(model) if by == "tvmconv" else model).to(given.device, memory_format=ORDERS[order])
+    x, y = images[:64].clone(), classes[:64].clone()
+    step, losses = stepper(model, x, y, dtype), []
+    for number in range(given.steps):
+        place = torch.arange(64, device=given.device) + 64 * number
+        x.copy_(images[place % len(images)])
+        y.copy_(classes[place % len(classes)])
+        losses.append(float(step()))
+    return {"losses": {"first": fmean(losses[:10]), "last": fmean(losses[-10:])}}
+
+
+def rows(given: argparse.Namespace) -> Iterator[Row]:
+    """Yield the rows until the time is over."""
+    end = time.monotonic() + given.seconds
+    for name, dtype, order, by in product(("digits", *given.networks), given.dtypes, given.orders, BY):
+        if time.monotonic() > end:
+            return
+        function = learned if name == "digits" else measured
+        yield {"network": name, "dtype": dtype, "order": order, "by": by, **function(name, dtype, order, by, given)}
+
+
+def words(row: Row) -> str:
+    """Return a row as a line of text."""
+    losses = ", ".join(f"{name} losses {value:.4f}" for name, value in row.get("losses", {}).items())
+    found = losses or f"{1e3 * row['seconds']:.2f} ms"
+    return f"{row['network']} {row['dtype']} {row['order']} {row['by']}: {found}"
+
+
+def main() -> None:
+    """Measure, print and write the rows."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu", choices=("cpu", "cuda"))
+    parser.add_argument("--networks", default=list(NETWORKS), type=lambda text: text.split(","))
+    parser.add_argument("--dtypes", default=["float16", "float32", "bfloat16"], type=lambda text: text.split(","))
+    parser.add_argument("--orders", default=list(ORDERS), type=lambda text: text.split(","), help=",".join(ORDERS))
+    parser.add_argument("--batch", type=int, default=32)
+    parser.add_argument("--size", type=int, default=224, help="the height and the width of an image")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--steps", type=int, default=200, help="on digits")
+    parser.add_argument("--seconds", type=float, default=3600, help="the time after which no row begins")
+    parser.add_argument("-o", "--output", type=Path)
+    given = parser.parse_args()
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
+    torch.backends.cudnn.benchmark = True
+    name = torch.cuda.get_device_name() if given.device == "cuda" else "CPU"
+    about = {"device": name, "version": __version__, "torch": str(torch.__version__)}
+    about |= {"batch": given.batch, "size": given.size, "steps": given.steps}
+    found: list[Row] = []
+    for row in rows(given):
+        found.append(row)
+        print(words(row), flush=True)
+        if given.output:
+            given.output.write_text(json.dumps({**about, "rows": found}, indent=1))
+
+
+if __name__ == "__main__":
+    main()
