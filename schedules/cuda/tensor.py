@@ -19,14 +19,17 @@ that replace parts of it: see `tvmconv.lowering.intrinsics`.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import gcd
 
 import tvm
+from tvm import tirx
 from tvm.s_tir import Schedule
 from tvm.s_tir.schedule import LoopRV, SBlockRV
 
 from tvmconv import compute
 from tvmconv.annotations import COPY, MIN_BLOCKS, PRODUCT, RING
+from tvmconv.compute.fragments import FragmentTile, number
 from tvmconv.compute.tensor_gemm import copied_elements, lays_out_weight, reads_windows
 from tvmconv.dtypes import DTYPES
 from tvmconv.problem import Problem
@@ -93,7 +96,8 @@ def schedule(problem: Problem, config: Config, target: tvm.target.Target) -> Sch
     sch.bind(block, "blockIdx.x")
     sch.set_scope(tiled, 0, "shared.dyn")
     sch.compute_at(tiled, block, preserve_unit_loops=True)
-    sch.storage_align(tiled, 0, -5, WARP, bank(problem, config))
+    sch.transform_layout(tiled, ("write", 0), lambda *place: _as_matrix(tile, place))
+    sch.storage_align(tiled, 0, -2, WARP, bank(problem, config))
     if in_planes(problem, config):
         ki, k_lane = sch.split(ki, [None, WARP // PLANE_LANES])
         pi, p_lane, vector = sch.split(pi, [None, PLANE_LANES, plane_vector(problem, config)])
@@ -145,6 +149,12 @@ def schedule(problem: Problem, config: Config, target: tvm.target.Target) -> Sch
     if "offsets" in stages:
         _add_up_offsets(sch)
     return sch
+
+
+def _as_matrix(tile: FragmentTile, place: Sequence[tirx.Var]) -> list[tirx.PrimExpr]:
+    """Return the row and the column of an element of the tile behind what says which tile it is."""
+    which, rows, columns = place[:3], place[3:8], place[8:]
+    return [*which, number(rows, tile.rows), number(columns, tile.columns)]
 
 
 def _add_up_offsets(sch: Schedule) -> None:
