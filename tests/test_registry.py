@@ -144,6 +144,7 @@ def test_unregistered_is_unknown() -> None:
 
 
 SM_75, GROUPED = resolve_target({"kind": "cuda", "arch": "sm_75"}), ConvWorkload.conv2d(X, (16, 8, 3, 3), groups=2)
+SIXES = ConvWorkload.conv2d(X, (12, 8, 3, 3), groups=2)
 DENSE, RAGGED = (ConvWorkload.conv2d(X, (channels, 16, 3, 3)) for channels in (8, 6))
 SMALL = ConvWorkload.conv2d((1, 16, 2, 2), (8, 16, 1, 1))
 IMAGES = ConvWorkload.conv2d((1300, 3, 512, 512), (4, 3, 1, 1), stride=4, dtype="float16")
@@ -158,7 +159,7 @@ def blocked(workload: ConvWorkload, output: str = "NCHW8c") -> Problem:
     ("problem", "target", "algorithm", "why"),
     [
         (Problem(RAGGED), SM_90, "tensor", "cuda/tensor takes output channels in multiples of 4, not 6"),
-        (Problem(GROUPED), SM_90, "tensor", "cuda/tensor takes output channels of a group in multiples of 16, not 8"),
+        (Problem(SIXES), SM_90, "tensor", "cuda/tensor takes output channels of a group in multiples of 4, not 6"),
         (Problem(DENSE), SM_75, "tensor", "cuda/tensor needs a GPU with tensor cores, sm_80 or later, not sm_75"),
         (Problem(DENSE, precision="strict"), SM_90, "tensor", "cuda/tensor is not for the precision strict"),
         (Problem(POINTWISE), SM_90, "tensor", "cuda/tensor is for dense convolutions"),
@@ -233,13 +234,7 @@ def test_refused_algorithm_says_which_condition_fails(
         (
             blocked(DENSE),
             SM_90,
-            [
-                "cuda/depthwise takes x in NCHW, not NCHWc",
-                "cuda/depthwise_nhwc takes x in NHWC, not NCHWc",
-                *(f"cuda/{name} takes x in NCHW, not NCHWc" for name in ("direct", "im2win")),
-                "cuda/tensor takes x in NHWC or NCHW, not NCHWc",
-                "cuda/sparse takes x in NCHW, not NCHWc",
-            ],
+            ["cuda/tensor takes blocks of the 16 channels of a group, not the layout NCHW8c"],
         ),
     ],
     ids=lambda value: str(value) if isinstance(value, Problem) else "",
