@@ -39,8 +39,8 @@ def test_cuda_kernels_as_serial_code(example: Example) -> None:
 def test_cuda_source_compiles(example: Example) -> None:
     network = tvmconv.build(example.model, CUDA)
     assert all(layer.kernel.startswith("tvmconv cuda/") for layer in network.layers)
-    (module,) = network._executable.mod.imports[0].imports
-    kernels = cuda.kernel_resources(module.inspect_source(), CUDA["arch"])
+    sources = cuda.sources(network._executable.mod)
+    kernels = [kernel for source in sources for kernel in cuda.kernel_resources(source, CUDA["arch"])]
     ours = [kernel for kernel in kernels if kernel.name.startswith("tvmconv")]
     assert ours
     assert not [kernel for kernel in ours if kernel.spill_store_bytes or kernel.spill_load_bytes]

@@ -48,7 +48,9 @@ class KernelResources:
 
 def sources(module: tvm.runtime.Module) -> list[str]:
     """Return the CUDA source of a built module by translation units; none where it is all for a CPU."""
-    return [str(unit.inspect_source()) for unit in module.imports]
+    if module.kind == "cuda":
+        return [str(module.inspect_source())]
+    return [source for imported in module.imports for source in sources(imported)]
 
 
 def compile_source(source: str, arch: str) -> bytes:
@@ -87,16 +89,22 @@ def runtime_library() -> Path:
     return Path(tvm.__file__).parent / "lib" / "libtvm_runtime_cuda.so"
 
 
+def has_runtime() -> bool:
+    """Return whether TVM has loaded its CUDA runtime: modules that it builds hold machine code, and else source."""
+    import tvm
+
+    return tvm.get_global_func("device_api.cuda", allow_missing=True) is not None
+
+
 @cache
 def load_runtime() -> None:
     """Load TVM's CUDA runtime where TVM itself did not: libcudart may be in the package nvidia-cuda-runtime.
 
     Without a driver it stays unloaded, and TVM reports that there is no GPU.
     """
-    import tvm
 
     library = _packaged() / "lib" / "libcudart.so.13"
-    if tvm.get_global_func("device_api.cuda", allow_missing=True) is None:
+    if not has_runtime():
         with suppress(OSError):
             if library.is_file():
                 ctypes.CDLL(str(library), mode=ctypes.RTLD_GLOBAL)
@@ -135,6 +143,11 @@ def parse_resources(log: str) -> tuple[KernelResources, ...]:
             )
         )
     return tuple(kernels)
+
+
+def has_compiler() -> bool:
+    """Return whether CUDA source can be compiled here."""
+    return has_nvrtc() or shutil.which("nvcc") is not None
 
 
 @cache

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from hashlib import sha256
 from typing import NamedTuple
 
 import msgspec
@@ -94,7 +95,7 @@ def use_kernels(
     On a CPU, what convolutions hand to each other is in blocks of channels, as `choose_layouts` says.
 
     Before: `y = R.nn.conv2d(x, w)`, `z = R.add(y, bias)`, `output = R.nn.relu(z)`.
-    After: `output = R.call_tir(tvmconv_direct_0, (x, packed, shift))`.
+    After: `output = R.call_tir(tvmconv_direct_0f3a91c2d47b, (x, packed, shift))`.
     """
     sites = sites_for(mod, target)
     builder = relax.BlockBuilder(mod)
@@ -120,8 +121,7 @@ def use_kernels(
         ranges, key = choices[problem], (problem, weight is not None)
         selection = ranges[0].selection
         if key not in kernels:
-            name = f"tvmconv_{selection.name.split('/')[1]}_{len(kernels)}"
-            kernels[key] = _kernel(builder, ranges, target, name, weight is not None)
+            kernels[key] = _kernel(builder, ranges, target, _name(ranges, weight is not None), weight is not None)
         calls[site.output] = _call(site, weight, kernels[key])
         config = msgspec.to_builtins(selection.config)
         layers.append(Layer(site.convolution, f"tvmconv {selection.name}", config, _why(_reason(ranges), site)))
@@ -166,6 +166,13 @@ def _kernel(
     func, workspace = lowering.join(parts, weights)
     func = lowering.limited(func, workspace, target)
     return NetworkKernel(builder.add_func(func, name), tuple(packings) if constant else (), workspace)
+
+
+def _name(ranges: Sequence[dispatch.Range], constant: bool) -> str:
+    """Return the name of a function, the same in all networks: the source of equal ones is compiled once for all."""
+    content = [(least, problem.to_json(), str(selection.config)) for least, problem, selection in ranges]
+    digest = sha256(repr((content, constant)).encode()).hexdigest()
+    return f"tvmconv_{ranges[0].selection.name.split('/')[1]}_{digest[:12]}"
 
 
 def _reason(ranges: Sequence[dispatch.Range]) -> str:
