@@ -11,7 +11,6 @@ TVM finds them as well: `use_fast_compiler` replaces its own way of compiling CU
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -19,6 +18,7 @@ from hashlib import sha256
 from pathlib import Path
 
 from . import cuda
+from .files import write_whole
 from .threads import usable_cpus
 from .version import __version__
 
@@ -48,7 +48,7 @@ def compiled(source: str, arch: str) -> bytes:
         image = cuda.compile_source(source, arch)
         _compiled[_name(source, arch)] = image
         with suppress(*UNUSABLE):
-            _write(folder() / _name(source, arch), image + sha256(image).digest())
+            write_whole(folder() / _name(source, arch), image + sha256(image).digest())
     return image
 
 
@@ -100,20 +100,12 @@ def precompile(source: str, arch: str, kernels: Path) -> Path:
     """
     path = _kernel_file(source, kernels)
     if not path.is_file():
-        _write(path, cuda.compile_source(source, arch))
+        write_whole(path, cuda.compile_source(source, arch))
     return path
 
 
 def _kernel_file(source: str, kernels: Path) -> Path:
     return kernels / f"{sha256(source.encode()).hexdigest()}.cubin"
-
-
-def _write(path: Path, content: bytes) -> None:
-    """Write a file that appears whole, also where several processes write it."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=path.parent) as scratch:
-        Path(scratch, path.name).write_bytes(content)
-        Path(scratch, path.name).replace(path)
 
 
 def _name(source: str, arch: str) -> str:
