@@ -20,7 +20,7 @@ pytestmark = pytest.mark.release
 
 CUDA = {"kind": "cuda", "arch": "sm_90"}
 SPILLED = 40
-"""The bytes of a thread that a kernel may spill: one of inception_v3 has 40, two of regnet_y_400mf have 8, others none."""
+"""The bytes of a thread that a kernel may spill: one of inception_v3 has 40, two of regnet_y_400mf have 8."""
 
 
 @pytest.fixture(scope="module", params=NETWORKS)

@@ -20,6 +20,7 @@ from .limits import conditions, with_limits
 from .model import Model
 from .network import Network
 from .powers import simplify_powers
+from .products import use_products
 from .quantized_lowering import lower_quantization
 from .sites import find_convolutions
 from .summing import sum_in_float32
@@ -47,6 +48,7 @@ def build(model: Any, target: Any = "llvm", sparse: str = "auto", precision: str
     mod, word = with_precision(source.mod, resolved, precision)
     mod, layers = use_kernels(mod, resolved, sparse, word)
     _tell_of_slow_layers(layers)
+    mod, products = use_products(mod, resolved, precision)
     mod = sum_in_float32(simplify_powers(simplify_batch_norms(lower_quantization(mod))))
     executable = compile_network(mod, resolved)
     opened = source.open_sizes
@@ -56,7 +58,7 @@ def build(model: Any, target: Any = "llvm", sparse: str = "auto", precision: str
         str(resolved),
         source.inputs,
         source.outputs,
-        layers,
+        (*layers, *products),
         source.constant_outputs(),
         with_limits(sites, opened),
         conditions(source.mod, sites, opened),
