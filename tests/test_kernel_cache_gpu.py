@@ -14,7 +14,7 @@ from network_graph import Graph
 from onnx.reference import ReferenceEvaluator
 
 import tvmconv
-from tvmconv import cuda, kernel_cache
+from tvmconv import cuda, kernel_cache, storage
 from tvmconv.targets import has_gpu
 
 pytestmark = pytest.mark.skipif(not has_gpu(), reason="there is no GPU here")
@@ -23,7 +23,7 @@ EXPORT = "import sys, tvmconv; tvmconv.build(sys.argv[1], 'cuda').export(sys.arg
 
 
 def test_nothing_is_compiled_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A network is built again, and one that was built without a GPU is loaded, without a compiler."""
+    """A network is built again, and one that was built as without a GPU is loaded, without a compiler."""
     graph = Graph((2, 16, 28, 28))
     y = graph.conv(graph.conv("x", (32, 16, 3, 3), pads=[1, 1, 1, 1]), (64, 32, 3, 3), pads=[1, 1, 1, 1])
     model = graph.model(graph.node("GlobalAveragePool", graph.node("Relu", y)))
@@ -32,9 +32,10 @@ def test_nothing_is_compiled_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     (expected,) = ReferenceEvaluator(model).run(None, {"x": x})
     monkeypatch.setenv("TVMCONV_CACHE_DIR", str(tmp_path / "cache"))
     first = tvmconv.build(model, "cuda")
-    environment = {**os.environ, **cuda.WITHOUT_CUDA, "TVMCONV_CACHE_DIR": str(tmp_path / "other")}
+    environment = {**os.environ, "TVM_COMPILE_FORCE_FALLBACK": "1", "TVMCONV_CACHE_DIR": str(tmp_path / "other")}
     command = [sys.executable, "-c", EXPORT, str(tmp_path / "model.onnx"), str(tmp_path / "model.so")]
     subprocess.run(command, env=environment, check=True)
+    assert len(storage.read_description(tmp_path / "model.so").kernels) == len(cuda.sources(first._executable.mod))
     monkeypatch.setattr(kernel_cache, "_compiled", {})
     monkeypatch.setattr(cuda, "compile_source", None)  # a call would fail
     for network in (first, tvmconv.build(model, "cuda"), tvmconv.load(tmp_path / "model.so")):

@@ -48,9 +48,18 @@ class KernelResources:
 
 def sources(module: tvm.runtime.Module) -> list[str]:
     """Return the CUDA source of a built module by translation units; none where it is all for a CPU."""
+    return [str(unit.inspect_source()) for unit in _units(module)]
+
+
+def uncompiled(module: tvm.runtime.Module) -> list[str]:
+    """Return the sources of units without machine code, which TVM's CUDA runtime has made of all where it is loaded."""
+    return [str(unit.inspect_source()) for unit in _units(module) if not unit.is_runnable()]
+
+
+def _units(module: tvm.runtime.Module) -> list[tvm.runtime.Module]:
     if module.kind == "cuda":
-        return [str(module.inspect_source())]
-    return [source for imported in module.imports for source in sources(imported)]
+        return [module]
+    return [unit for imported in module.imports for unit in _units(imported)]
 
 
 def compile_source(source: str, arch: str) -> bytes:
@@ -89,13 +98,6 @@ def runtime_library() -> Path:
     return Path(tvm.__file__).parent / "lib" / "libtvm_runtime_cuda.so"
 
 
-def has_runtime() -> bool:
-    """Return whether TVM has loaded its CUDA runtime: modules that it builds hold machine code, and else source."""
-    import tvm
-
-    return tvm.get_global_func("device_api.cuda", allow_missing=True) is not None
-
-
 @cache
 def load_runtime() -> None:
     """Load TVM's CUDA runtime where TVM itself did not: libcudart may be in the package nvidia-cuda-runtime.
@@ -103,8 +105,10 @@ def load_runtime() -> None:
     Without a driver it stays unloaded, and TVM reports that there is no GPU.
     """
 
+    import tvm
+
     library = _packaged() / "lib" / "libcudart.so.13"
-    if not has_runtime():
+    if tvm.get_global_func("device_api.cuda", allow_missing=True) is None:
         with suppress(OSError):
             if library.is_file():
                 ctypes.CDLL(str(library), mode=ctypes.RTLD_GLOBAL)

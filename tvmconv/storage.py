@@ -82,7 +82,7 @@ def save(
         library = Path(folder, "library.so")
         export(executable, library, target)
         size = library.stat().st_size
-        kernels = {} if cuda.has_runtime() or not cuda.has_compiler() else _kernels(executable, target)
+        kernels = _kernels(executable, target) if cuda.has_compiler() else {}
         encoded = msgspec.json.encode(Description(kind, __version__, tvm.__version__, size, target, details, kernels))
         with library.open("ab") as file:
             file.write(encoded + len(encoded).to_bytes(LENGTH_BYTES, "little") + MARK)
@@ -90,8 +90,8 @@ def save(
 
 
 def _kernels(executable: Executable, target: str) -> dict[str, bytes]:
-    """Return the machine code of an executable's CUDA source, by its keys in `kernel_cache`."""
-    sources = cuda.sources(executable.mod)
+    """Return the machine code of CUDA source that has none in an executable, by its keys in `kernel_cache`."""
+    sources = cuda.uncompiled(executable.mod)
     return kernel_cache.collected(sources, cuda_arch(tvm.target.Target(target))) if sources else {}
 
 
