@@ -46,6 +46,7 @@ from tvmconv import ConvWorkload, __version__, load, operators
 from tvmconv.bench import networks
 from tvmconv.bench.peers.onnxruntime import session_of
 from tvmconv.bench.timing import Timing, interleave, measure, timer, use_threads_of_tvm
+from tvmconv.files import write_whole
 from tvmconv.network import build, import_model
 from tvmconv.targets import backend_on, device_facts, device_of, resolve_target
 from tvmconv.threads import usable_cpus
@@ -154,7 +155,7 @@ def main() -> None:
             times = {name: f"{1e3 * timing['median']:.3f}" for name, timing in row["times"].items()}
             print(f"{row['name']} {row['dtype']} {row['shape']}: {times} ms, first {row['first']} s", flush=True)
             if options.output:
-                options.output.write_text(json.dumps(report, indent=1) + "\n")
+                write_whole(options.output, (json.dumps(report, indent=1) + "\n").encode())
 
 
 def images(count: int) -> np.ndarray:

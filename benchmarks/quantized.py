@@ -31,6 +31,7 @@ from tvmconv.bench.networks import NETWORKS
 from tvmconv.bench.peers.onnxruntime import session_of
 from tvmconv.bench.timing import measure, use_threads_of_tvm
 from tvmconv.bench.weights import randomized
+from tvmconv.files import write_whole
 from tvmconv.network import Network, build, import_model
 from tvmconv.quantizing import FORMATS, quantize
 from tvmconv.targets import device_facts, resolve_target
@@ -115,7 +116,7 @@ def rows(names: Sequence[str], rounds: int) -> Iterator[dict[str, Any]]:
 
 
 def main() -> None:
-    """Measure and print; write the rows to a file where one is given."""
+    """Measure and print; write the rows to a file where one is given, anew with each of them."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", default=DEFAULT, metavar="NAME")
     parser.add_argument("--rounds", type=int, default=9)
@@ -124,9 +125,13 @@ def main() -> None:
     given = parser.parse_args()
     if given.threads:
         set_num_threads(given.threads)
-    found = []
+    facts = {"device": device_facts("llvm"), "threads": get_num_threads(), "version": __version__}
+    found: list[dict[str, Any]] = []
     for row in rows(given.names, given.rounds):
         found.append(row)
+        if given.output:
+            report = {**facts, "rounds": given.rounds, "rows": found}
+            write_whole(given.output, json.dumps(msgspec.to_builtins(report), indent=1).encode())
         print(f"\n{row['name']}: {row['snr_db']:.1f} dB of signal to noise")
         for each, timing in row["times"].items():
             print(
@@ -134,11 +139,6 @@ def main() -> None:
             )
         for form in FORMATS:
             print(f"  {form}: " + ", ".join(f"{key} {value}" for key, value in row[form].items()))
-    if given.output:
-        facts = {"device": device_facts("llvm"), "threads": get_num_threads(), "version": __version__}
-        given.output.write_text(
-            json.dumps(msgspec.to_builtins({**facts, "rounds": given.rounds, "rows": found}), indent=1)
-        )
 
 
 if __name__ == "__main__":

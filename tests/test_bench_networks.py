@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -28,18 +30,24 @@ def tiny() -> torch.nn.Module:
 
 PARAMETERS = {
     "alexnet": 61_100_840,
+    "convnext_tiny": 28_589_128,
     "densenet121": 7_978_856,
     "efficientnet_b0": 5_288_548,
+    "inception_v3": 23_834_568,
     "mobilenet_v2": 3_504_872,
     "mobilenet_v3": 2_542_856,
+    "mobilenet_v3_large": 5_483_032,
+    "regnet_y_400mf": 4_344_144,
     "resnet18": 11_689_512,
     "resnet50": 25_557_032,
     "shufflenet_v2": 2_278_604,
     "squeezenet": 1_235_496,
+    "unet": 31_037_698,
     "vgg16": 138_357_544,
     "vgg19": 143_667_240,
 }
-"""The numbers of parameters of torchvision's networks of these names, from its documentation."""
+"""The numbers of parameters of torchvision's networks of these names, from its documentation, of inception_v3 without
+the second classifier; and of the U-Net of github.com/milesial/Pytorch-UNet."""
 
 REAL = networks.NETWORKS
 
@@ -49,7 +57,8 @@ def test_networks_are_those_of_the_papers() -> None:
     for name, make in REAL.items():
         with torch.device("meta"):
             module = make().eval()
-            assert module(torch.empty(2, 3, 224, 224)).shape == (2, 1000)
+            size = networks.SIZES.get(name, networks.SIZE)
+            assert module(torch.empty(2, 3, size, size)).shape == ((2, 2, size, size) if name == "unet" else (2, 1000))
         assert (name, sum(weight.numel() for weight in module.parameters())) == (name, PARAMETERS[name])
 
 
@@ -64,7 +73,7 @@ def test_all_contenders(monkeypatch: pytest.MonkeyPatch) -> None:
     (row,) = report["rows"]
     assert (row["name"], row["batch"], row["size"], row["sparsity"]) == ("tiny", 3, 64, None)
     assert list(row["times"]) == ["tvmconv", "pytorch", "torch-compile", "onnxruntime", "tvm"]
-    assert (row["skipped"], row["failed"], row["memory"]) == ({}, {}, {})
+    assert (row["skipped"], row["failed"], row["memory"]) == ({"pytorch-tf32": "on a GPU"}, {}, {})
     for name, times in row["times"].items():
         assert 0 < times["low"] <= times["median"] <= times["high"] < 1
         assert row["errors"][name] < 1e-5
@@ -79,7 +88,7 @@ def test_pruned_beside_its_dense_self() -> None:
     lines = [" ".join(line.split()) for line in result.stdout.splitlines()]
     assert lines[2:4] == [
         "tiny, 1 x 3 x 64 x 64, 90% zeros",
-        "ms spread x tvmconv error dB build, s memory, MB file, MB",
+        "ms images/s spread x tvmconv error dB build, s memory, MB file, MB",
     ]
     assert [line.split()[0] for line in lines[4:7]] == ["tvmconv", "tvmconv-dense", "pytorch"]
     assert lines[7].startswith("convolutions of tvmconv: ")
@@ -95,11 +104,12 @@ def test_half_precision_beside_float32(monkeypatch: pytest.MonkeyPatch) -> None:
         yield from rows
 
     monkeypatch.setattr(network, "measure_networks", kept)
-    options = ("--size", 64, "--rounds", 1, "--precision", "bfloat16", "--peers", "pytorch,pytorch-half")
+    peers = ["pytorch", "pytorch-half", "pytorch-autocast", "torch-compile-max-autotune"]
+    options = ("--size", 64, "--rounds", 1, "--precision", "bfloat16", "--peers", ",".join(peers))
     (row,) = tvmconv_json("bench", "networks", "tiny", *options)["rows"]
-    assert list(row["times"]) == ["tvmconv", "tvmconv-float32", "pytorch", "pytorch-half"]
+    assert list(row["times"]) == ["tvmconv", "tvmconv-float32", *peers]
     assert row["precision"] == "bfloat16"
-    assert max(row["ratios"]["tvmconv"], row["ratios"]["pytorch-half"]) < 70 < row["ratios"]["tvmconv-float32"]
+    assert max(row["ratios"][name] for name in ("tvmconv", *peers[1:])) < 70 < row["ratios"]["tvmconv-float32"]
     assert 0.9 < row["top1"] <= 1
     monkeypatch.setattr(network, "measure_networks", lambda *arguments: iter(rows))
     lines = tvmconv("bench", "networks", "tiny", *options).stdout.splitlines()
@@ -148,6 +158,35 @@ def test_those_that_fail_and_those_that_are_wrong(monkeypatch: pytest.MonkeyPatc
     assert tvmconv("bench", "networks", "tiny", "--peers", "wrong").exit_code == 2
 
 
+def test_rows_of_a_run_that_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are in the file, one for each batch, before the next network begins."""
+    measured, found, path = network.measure_networks, list[list[int]](), tmp_path / "rows.json"
+
+    def watched(*given: Any) -> Iterator[network.NetworkRow]:
+        for row in measured(*given):
+            yield row
+            found.append([each["batch"] for each in json.loads(path.read_text())["rows"]])
+
+    monkeypatch.setattr(network, "measure_networks", watched)
+    options = ("--batch", "2,1", "--size", 64, "--rounds", 1, "--peers", "pytorch", "-o", path)
+    result = tvmconv("bench", "networks", "tiny", *options, "--plot", tmp_path / "times.png")
+    assert result.exit_code == 0, result.stderr
+    assert found == [[2], [2, 1]]
+    assert (tmp_path / "times.png").read_bytes()[:4] == b"\x89PNG"
+    report = json.loads(path.read_text())
+    assert report["rounds"] == 1
+    for row, text in zip(report["rows"], result.stdout.split("\n\n")[1:], strict=False):
+        (ours,) = [line.split() for line in text.splitlines() if line.split()[:1] == ["tvmconv"]]
+        assert float(ours[2]) == pytest.approx(row["batch"] / row["times"]["tvmconv"]["median"], rel=1e-3)
+
+
+def test_batches_are_positive() -> None:
+    for text in ("0", "1,", "two", "-1"):
+        result = tvmconv("bench", "networks", "tiny", "--batch", text)
+        assert result.exit_code == 2
+        assert f"'{text}' is no list of positive integers such as 1,32" in result.stderr
+
+
 def test_rows_before_an_error_are_printed(monkeypatch: pytest.MonkeyPatch) -> None:
     measured = network.measure_networks
 
@@ -164,9 +203,11 @@ def test_rows_before_an_error_are_printed(monkeypatch: pytest.MonkeyPatch) -> No
 def test_names() -> None:
     with pytest.raises(InvalidArgumentError, match="network is 'vgg'; expected some of tiny"):
         network.choose(["vgg"])
-    with pytest.raises(InvalidArgumentError, match="peers is 'tensorflow'; expected some of pytorch, torch-compile"):
+    with pytest.raises(InvalidArgumentError, match="peers is 'tensorflow'; expected some of pytorch, pytorch-tf32"):
         network.choose_peers("pytorch,tensorflow")
-    assert [peer.name for peer in network.choose_peers(None)] == ["pytorch", "torch-compile", "onnxruntime", "tvm"]
+    assert [peer.name for peer in network.choose_peers(None)] == [
+        "pytorch", "pytorch-tf32", "torch-compile", "onnxruntime", "tvm"
+    ]  # fmt: skip
     (half,) = network.choose_peers("pytorch-half")
     assert half.obstacle(resolve_target("llvm")) == "with a precision of float16 or bfloat16"
     cuda = resolve_target({"kind": "cuda", "arch": "sm_90"})

@@ -24,6 +24,7 @@ FLOORS = (
         "dtypes",
         "epilogue",
         "errors",
+        "files",
         "parameters",
         "precision",
         "problem",

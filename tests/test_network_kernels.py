@@ -11,6 +11,7 @@ from onnx import numpy_helper
 from onnx.reference import ReferenceEvaluator
 from tvm import relax
 
+from tvmconv import cuda
 from tvmconv.dispatch import select
 from tvmconv.lowering import build as build_module
 from tvmconv.lowering import lower
@@ -38,7 +39,9 @@ def test_weights_are_packed_when_the_network_is_built() -> None:
     mod, _ = use_kernels(imported.mod, AVX512)
     bindings = [binding.value for block in mod["main"].body.blocks for binding in block.bindings]
     calls = [value for value in bindings if operator_name(value) == "relax.call_tir"]
-    assert [call.args[0].name_hint for call in calls] == ["tvmconv_pointwise_0"] * 2 + ["tvmconv_pointwise_1"]
+    first, second, third = (call.args[0].name_hint for call in calls)
+    assert first == second != third
+    assert first.startswith("tvmconv_pointwise_")
     *packed, left = (call.args[1][1] for call in calls)
     assert constant_value(left) is None
     for operand, weight in zip(packed, model.graph.initializer, strict=False):
@@ -59,7 +62,7 @@ def test_equal_workloads_share_a_kernel() -> None:
     imported = import_model(graph.model(third))
     before = imported.mod.script(show_meta=True)
     mod, layers = use_kernels(imported.mod, resolve_target("llvm"))
-    assert {var.name_hint for var in mod.functions} == {"main", "tvmconv_depthwise_0", "tvmconv_depthwise_1"}
+    assert len(mod.functions) == 3
     assert [layer.kernel for layer in layers] == ["tvmconv cpu/depthwise"] * 3
     assert imported.mod.script(show_meta=True) == before
 
@@ -68,22 +71,20 @@ def test_equal_workloads_share_a_kernel() -> None:
 def test_tvm_fuses_around_the_kernels(target: str) -> None:
     graph = Graph((1, 8, 9, 11))
     y = graph.node("Relu", graph.node("Cos", graph.conv("x", DEPTHWISE, True, group=8, pads=[1, 1, 1, 1])))
-    assert kernels_called(build(graph.model(y), target)) == ["tvmconv_depthwise_0", "fused_tir_cos_relu"]
+    ours, others = kernels_called(build(graph.model(y), target))
+    assert (ours.startswith("tvmconv_depthwise_"), others) == (True, "fused_tir_cos_relu")
 
 
 def test_tvm_leaves_the_schedule_alone() -> None:
     graph = Graph((1, 8, 9, 11))
     network = build(graph.model(graph.node("Cos", graph.conv("x", DEPTHWISE, group=8, pads=[1, 1, 1, 1]))), "cuda")
     workload = network.layers[0].convolution.workload
-    name = "tvmconv_depthwise_0"
+    name = kernels_called(network)[0]
     kernel = lower(Problem(workload), select(Problem(workload), network.target), network.target, name)
     alone = build_module(tvm.IRModule({name: kernel}), network.target)
-    in_network, by_itself = (
-        [part for part in module.imports[0].inspect_source().split('extern "C"') if f"{name}_kernel" in part]
-        for module in (network._executable.mod.imports[0], alone.mod)
-    )
-    assert in_network == by_itself
-    assert len(in_network) == 2  # its declaration and its definition
+    (source,) = cuda.sources(alone.mod)
+    assert f"{name}_kernel" in source
+    assert source in cuda.sources(network._executable.mod)
 
 
 def test_batch_norm_left_alone_is_fused_with_its_convolution() -> None:

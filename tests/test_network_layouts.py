@@ -245,7 +245,7 @@ def test_numbers_of_serial_twins(case: Case) -> None:
     source = import_model(model(case, "float32"))
     mod, layers = use_kernels(source.mod, GPU)
     executable = lowering.build(with_twins(mod, {}), CPU)
-    compare(case, Network(executable, str(CPU), source.inputs, source.outputs, layers, {}, ()))
+    compare(case, Network(executable, str(CPU), source.inputs, source.outputs, layers, ()))
 
 
 def compare(case: Case, network: Network) -> None:

@@ -55,7 +55,7 @@ def test_serial_twins_compute_every_batch(on_cpu: tvmconv.Network) -> None:
     for batch in BATCHES:
         x, inputs = images(batch), model(batch).inputs
         known = build(with_twins(mod, {"n": batch}), CPU)
-        network = tvmconv.network.Network(known, str(CPU), inputs, source.outputs, layers, {}, ())
+        network = tvmconv.network.Network(known, str(CPU), inputs, source.outputs, layers, ())
         expected = on_cpu(x)
         np.testing.assert_allclose(network(x), expected, rtol=0, atol=1e-5 * np.abs(expected).max())
 

@@ -205,6 +205,5 @@ def test_cuda_source_compiles_and_is_kept_with_the_network(tmp_path: Path) -> No
     built = library.build(model(MIXED), {"kind": "cuda", "arch": "sm_90"})
     assert [layer.kernel for layer in built.layers].count("tvmconv cuda/sparse") == 3
     built.export(tmp_path / "network.so")
-    details = library.storage.read_description(tmp_path / "network.so").details
-    assert len(details["kernels"]) == 3
-    assert cuda.kernel_resources(str(built._executable.mod.imports[0].imports[0].inspect_source()), "sm_90")
+    kernels = library.storage.read_description(tmp_path / "network.so").kernels
+    assert len(kernels) == len(cuda.sources(built._executable.mod)) > 3

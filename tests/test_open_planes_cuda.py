@@ -130,7 +130,7 @@ def test_a_network_computes_every_size() -> None:
     on_cpu = tvmconv.build(unet())
     for n, height, width in ((1, 2, 4), (1, 90, 88)):
         known = build(with_twins(mod, {"n": n, "height": height, "width": width}), CPU)
-        network = tvmconv.network.Network(known, str(CPU), model.inputs, model.outputs, layers, {}, ())
+        network = tvmconv.network.Network(known, str(CPU), model.inputs, model.outputs, layers, ())
         x = image(n, 3, height, width)
         expected = on_cpu(x)
         np.testing.assert_allclose(network(x), expected, rtol=0, atol=1e-5 * np.abs(expected).max())

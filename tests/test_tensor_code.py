@@ -7,7 +7,6 @@ from itertools import product
 
 import msgspec
 import pytest
-import tvm
 from integer_cases import INTEGERS
 from sparing import every, sparing
 from tensor_cases import (
@@ -20,8 +19,7 @@ from tensor_cases import (
 
 from tvmconv import cuda
 from tvmconv.dispatch import select
-from tvmconv.lowering import build_kernel, lower
-from tvmconv.lowering.modules import build
+from tvmconv.lowering import build_kernel
 from tvmconv.problem import Problem
 from tvmconv.schedules.cuda.tensor import Config
 from tvmconv.schedules.cuda.tensor_model import CANDIDATES
@@ -87,28 +85,6 @@ def test_float32_is_three_products(family: str, arch: str, instruction: str) -> 
     sources = [check_resources(*IN_ALL_KINDS[f"NCHW-{kind}{family}"], arch) for kind in ("tf32", "float32")]
     one, three = (cuda.to_ptx(source, arch).count(instruction) for source in sources)
     assert three == 3 * one > 0
-
-
-@pytest.mark.parametrize(
-    "names",
-    sparing(
-        (
-            ["NCHW-tf32", "3-channels-7x7-float32", "NCHW-half", "four-warps", "3x3"],
-            ["NCHW-float32-wgmma", "KCRS-tf32-wgmma", "3x3-wgmma", "NCHW-half-wgmma", "four-warps"],
-        ),
-        lambda number: number == 0,
-    ),
-    ids=["mma", "wgmma"],
-)
-def test_kernels_of_one_module(names: list[str]) -> None:
-    """Kernels of a network share the functions that their products call."""
-    cases = [ALL_CASES[name] for name in names]
-    functions = {
-        f"k{number}": lower(problem, select(problem, SM_90, config, "tensor"), SM_90, f"k{number}")
-        for number, (problem, config) in enumerate(cases)
-    }
-    source = str(build(tvm.IRModule(functions), SM_90).mod.imports[0].inspect_source())
-    assert len(cuda.kernel_resources(source, "sm_90")) >= len(names)
 
 
 INTEGER_INSTRUCTIONS = (

@@ -105,7 +105,7 @@ def test_in_a_network_it_is_planned_with_all_other_memory(monkeypatch: pytest.Mo
     for name, func in mod.functions.items():
         if isinstance(func, tirx.PrimFunc):
             mod[name] = serial_twin(func)
-    network = tvmconv.network.Network(build(mod, CPU), str(CPU), model.inputs, model.outputs, layers, {}, ())
+    network = tvmconv.network.Network(build(mod, CPU), str(CPU), model.inputs, model.outputs, layers, ())
     np.testing.assert_allclose(network(x), expected, rtol=0, atol=1e-5 * np.abs(expected).max())
 
 

@@ -48,7 +48,18 @@ class KernelResources:
 
 def sources(module: tvm.runtime.Module) -> list[str]:
     """Return the CUDA source of a built module by translation units; none where it is all for a CPU."""
-    return [str(unit.inspect_source()) for unit in module.imports]
+    return [str(unit.inspect_source()) for unit in _units(module)]
+
+
+def uncompiled(module: tvm.runtime.Module) -> list[str]:
+    """Return the sources of units without machine code, which TVM's CUDA runtime has made of all where it is loaded."""
+    return [str(unit.inspect_source()) for unit in _units(module) if not unit.is_runnable()]
+
+
+def _units(module: tvm.runtime.Module) -> list[tvm.runtime.Module]:
+    if module.kind == "cuda":
+        return [module]
+    return [unit for imported in module.imports for unit in _units(imported)]
 
 
 def compile_source(source: str, arch: str) -> bytes:
@@ -93,6 +104,7 @@ def load_runtime() -> None:
 
     Without a driver it stays unloaded, and TVM reports that there is no GPU.
     """
+
     import tvm
 
     library = _packaged() / "lib" / "libcudart.so.13"
@@ -135,6 +147,11 @@ def parse_resources(log: str) -> tuple[KernelResources, ...]:
             )
         )
     return tuple(kernels)
+
+
+def has_compiler() -> bool:
+    """Return whether CUDA source can be compiled here."""
+    return has_nvrtc() or shutil.which("nvcc") is not None
 
 
 @cache

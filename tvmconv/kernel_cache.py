@@ -1,9 +1,9 @@
 """Machine code that is kept between processes, by the content of the source that it was compiled from.
 
-It is for kernels that take seconds to compile and are compiled again as they are: a sparse convolution of the same
-weight. They lie in `TVMCONV_CACHE_DIR`, by default `tvmconv` in the user's folder for caches; a folder that cannot be
-written to keeps nothing, and nobody minds. Files may be removed at any time; one that a full disk or a power cut has
-damaged is made again, as its end is a digest of the rest.
+Networks share the kernels of layers that are alike, and one that is built again has all of them. They lie in
+`TVMCONV_CACHE_DIR`, by default `tvmconv` in the user's folder for caches; a folder that cannot be written to keeps
+nothing, and nobody minds. Files may be removed at any time; one that a full disk or a power cut has damaged is made
+again, as its end is a digest of the rest.
 
 TVM finds them as well: `use_fast_compiler` replaces its own way of compiling CUDA source.
 """
@@ -11,7 +11,6 @@ TVM finds them as well: `use_fast_compiler` replaces its own way of compiling CU
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -19,6 +18,7 @@ from hashlib import sha256
 from pathlib import Path
 
 from . import cuda
+from .files import write_whole
 from .threads import usable_cpus
 from .version import __version__
 
@@ -48,7 +48,7 @@ def compiled(source: str, arch: str) -> bytes:
         image = cuda.compile_source(source, arch)
         _compiled[_name(source, arch)] = image
         with suppress(*UNUSABLE):
-            _write(folder() / _name(source, arch), image + sha256(image).digest())
+            write_whole(folder() / _name(source, arch), image + sha256(image).digest())
     return image
 
 
@@ -66,7 +66,8 @@ def known(source: str, arch: str) -> bytes | None:
 
 def collected(sources: Sequence[str], arch: str) -> dict[str, bytes]:
     """Return the machine code of sources by names that `remember` takes, to be kept in a file with them."""
-    return {_name(source, arch): compiled(source, arch) for source in sources}
+    names = (_name(source, arch) for source in sources)
+    return dict(zip(names, compile_all(sources, arch), strict=True))
 
 
 def remember(images: Mapping[str, bytes]) -> None:
@@ -77,17 +78,16 @@ def remember(images: Mapping[str, bytes]) -> None:
 def use_fast_compiler(kernels: Path | None = None) -> None:
     """Make TVM compile its CUDA source through `cuda.compile_source`: about ten times faster for a small kernel.
 
-    TVM does so on the GPU's own machine, when a module is first run, through a function that it finds by this name. A
-    machine's GPUs are taken to be alike. Sources that `precompile` compiled into the folder `kernels`, or that are
-    `known`, are not compiled again.
+    TVM does so on the GPU's own machine, when a module is built there or loaded as source, through a function that it
+    finds by this name. A machine's GPUs are taken to be alike. Sources that `precompile` compiled into the folder
+    `kernels`, or that are `known`, are not compiled again.
     """
     import tvm
 
     def compile_for_device(source: str) -> bytes:
         if kernels is not None and (image := _kernel_file(source, kernels)).is_file():
             return image.read_bytes()
-        arch = cuda.device_arch(tvm.cuda(0))
-        return known(source, arch) or cuda.compile_source(source, arch)
+        return compiled(source, cuda.device_arch(tvm.cuda(0)))
 
     tvm.register_global_func("tvm_callback_cuda_compile", compile_for_device, override=True)
 
@@ -100,20 +100,12 @@ def precompile(source: str, arch: str, kernels: Path) -> Path:
     """
     path = _kernel_file(source, kernels)
     if not path.is_file():
-        _write(path, cuda.compile_source(source, arch))
+        write_whole(path, cuda.compile_source(source, arch))
     return path
 
 
 def _kernel_file(source: str, kernels: Path) -> Path:
     return kernels / f"{sha256(source.encode()).hexdigest()}.cubin"
-
-
-def _write(path: Path, content: bytes) -> None:
-    """Write a file that appears whole, also where several processes write it."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=path.parent) as scratch:
-        Path(scratch, path.name).write_bytes(content)
-        Path(scratch, path.name).replace(path)
 
 
 def _name(source: str, arch: str) -> str:

@@ -67,7 +67,7 @@ def require_rank(name: str, shape: Sequence[int], rank: int, meaning: str) -> No
 
 def is_integer(value: object) -> TypeGuard[int]:
     """Return whether a value is an integer of any library; True and False are none."""
-    return isinstance(value, Integral) and not isinstance(value, bool)
+    return type(value) is int or (isinstance(value, Integral) and not isinstance(value, bool))
 
 
 def require_positive(name: str, value: object) -> None:

@@ -24,9 +24,9 @@ import tvm_ffi
 from tvm.runtime import Executable, Module
 from tvm.support import cc
 
+from . import cuda, kernel_cache
 from .errors import CompileError, InvalidArgumentError
-from .kernel_cache import use_fast_compiler
-from .targets import cross_triple, device_for
+from .targets import cross_triple, cuda_arch, device_for
 from .targets.toolchain import compiler_package, find_cross_compiler
 from .version import __version__
 
@@ -55,6 +55,8 @@ class Description(msgspec.Struct, frozen=True):
     """The target as JSON."""
     details: dict[str, Any]
     """The facts from which the operator or network is made again, beside the code."""
+    kernels: dict[str, bytes] = {}
+    """The machine code of CUDA source in the library, as `kernel_cache.collected` returns it."""
 
 
 def save(
@@ -66,7 +68,8 @@ def save(
 ) -> None:
     """Link the executable and write it with its description; the file appears whole or not at all.
 
-    `target`, as JSON, is the target of the code.
+    `target`, as JSON, is the target of the code. TVM makes machine code of CUDA source where it has a GPU; elsewhere it
+    is made here, unless no compiler is installed: then a file is compiled where it is loaded.
     """
     path = Path(path)
     if path.suffix != ".so":
@@ -79,10 +82,17 @@ def save(
         library = Path(folder, "library.so")
         export(executable, library, target)
         size = library.stat().st_size
-        encoded = msgspec.json.encode(Description(kind, __version__, tvm.__version__, size, target, details))
+        kernels = _kernels(executable, target) if cuda.has_compiler() else {}
+        encoded = msgspec.json.encode(Description(kind, __version__, tvm.__version__, size, target, details, kernels))
         with library.open("ab") as file:
             file.write(encoded + len(encoded).to_bytes(LENGTH_BYTES, "little") + MARK)
         library.replace(path)
+
+
+def _kernels(executable: Executable, target: str) -> dict[str, bytes]:
+    """Return the machine code of CUDA source that has none in an executable, by its keys in `kernel_cache`."""
+    sources = cuda.uncompiled(executable.mod)
+    return kernel_cache.collected(sources, cuda_arch(tvm.target.Target(target))) if sources else {}
 
 
 def export(executable: Executable, library: Path, target: str) -> None:
@@ -169,7 +179,8 @@ def read(path: str | PathLike[str]) -> tuple[Module, Description]:
     if description.tvm != tvm.__version__:
         expected = f"a file made with apache-tvm {tvm.__version__}, not {description.tvm}"
         raise InvalidArgumentError("path", str(path), expected)
-    use_fast_compiler()
+    kernel_cache.use_fast_compiler()
+    kernel_cache.remember(description.kernels)
     device_for(description.target)  # without its runtime TVM cannot even read the file
     resolved = Path(path).resolve()
     spelled = _spelled_anew(resolved)

@@ -8,6 +8,7 @@ was given, and so is an activation: relu, relu6 and clip are bounds, whatever na
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 from math import prod
 
 import msgspec
@@ -31,7 +32,7 @@ MAX_ELEMENTS = 2**30
 """The largest number of elements of a tensor: kernels index with 32-bit integers and round sizes up to whole tiles."""
 
 
-class ConvWorkload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class ConvWorkload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, dict=True):
     """One 2-D convolution: shapes in elements, padding as (top, left, bottom, right).
 
     Build one with `ConvWorkload.depthwise` or `conv2d`, or from JSON; the constructor takes the stored form. A workload
@@ -271,29 +272,29 @@ class ConvWorkload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         """The order of the dimensions of the output and the residual."""
         return data_layout(self.out_layout)
 
-    @property
+    @cached_property
     def is_depthwise(self) -> bool:
         """True if each input channel is convolved by itself."""
         return self.groups == self.in_channels
 
-    @property
+    @cached_property
     def multiplier(self) -> int:
         """The number of output channels for each group."""
         return self.out_channels // self.groups
 
-    @property
+    @cached_property
     def window(self) -> tuple[int, int]:
         """The rows and columns that the dilated kernel spans."""
         (r, s), (dh, dw) = self.kernel, self.dilation
         return (r - 1) * dh + 1, (s - 1) * dw + 1
 
-    @property
+    @cached_property
     def padded_input(self) -> tuple[int, int]:
         """The height and width of the input with its padding."""
         top, left, bottom, right = self.padding
         return self.height + top + bottom, self.width + left + right
 
-    @property
+    @cached_property
     def output_size(self) -> tuple[int, int]:
         """The height and width of the output."""
         (height, width), (rows, columns), (sh, sw) = self.padded_input, self.window, self.stride
@@ -304,18 +305,18 @@ class ConvWorkload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         (rows, columns), (sh, sw), window = outputs, self.stride, self.window
         return (rows - 1) * sh + window[0], (columns - 1) * sw + window[1]
 
-    @property
+    @cached_property
     def x_shape(self) -> tuple[int, int, int, int]:
         return self.batch, self.in_channels, self.height, self.width
 
-    @property
+    @cached_property
     def w_shape(self) -> tuple[int, int, int, int]:
         """The shape of w: (C, M, R, S) for depthwise, else (K, C / groups, R, S)."""
         if self.is_depthwise:
             return self.in_channels, self.multiplier, *self.kernel
         return self.out_channels, self.in_channels // self.groups, *self.kernel
 
-    @property
+    @cached_property
     def output_shape(self) -> tuple[int, int, int, int]:
         return self.batch, self.out_channels, *self.output_size
 
@@ -343,12 +344,12 @@ class ConvWorkload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         operands["output"] = (output_shape, self.output_storage.name)
         return operands
 
-    @property
+    @cached_property
     def storage(self) -> StorageType:
         """The row of the type of x."""
         return STORAGE_TYPES[self.dtype]
 
-    @property
+    @cached_property
     def output_storage(self) -> StorageType:
         """The row of the type that the output and the residual have."""
         return STORAGE_TYPES[self.dtype if self.out_dtype is msgspec.UNSET else self.out_dtype]
@@ -358,17 +359,17 @@ class ConvWorkload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         """The number of x that stands for zero."""
         return 0 if self.x_zero_point is msgspec.UNSET else self.x_zero_point
 
-    @property
+    @cached_property
     def itemsize(self) -> int:
         """The bytes of an element of x and w."""
         return self.storage.itemsize
 
-    @property
+    @cached_property
     def sum_bytes(self) -> int:
         """The bytes of a sum."""
         return STORAGE_TYPES[self.storage.sums].itemsize
 
-    @property
+    @cached_property
     def terms(self) -> int:
         """The number of products in a sum."""
         return prod(self.kernel) * (self.in_channels // self.groups)
@@ -378,7 +379,7 @@ class ConvWorkload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         """The operations, two for each multiply-add of the direct algorithm; the epilogue is not counted."""
         return 2 * prod(self.output_shape) * self.terms
 
-    @property
+    @cached_property
     def bytes_moved(self) -> int:
         """The least memory traffic in bytes: input, weight, output and residual once each."""
         outputs = prod(self.output_shape) * (2 if self.epilogue.residual else 1)

@@ -95,10 +95,38 @@ def _without_gradients(forward: Callable[[Any], Any], x: Any) -> Call:
 
 
 @dataclass(frozen=True)
+class Tf32(PyTorch):
+    """Eager PyTorch with TF32 in convolutions and products, as users switch it on for a GPU."""
+
+    name: str = "pytorch-tf32"
+
+    def obstacle(self, target: tvm.target.Target) -> str | None:
+        return None if backend_of(target).on_gpu else "on a GPU"
+
+    def prepare(self, module: Any, x: Any, target: tvm.target.Target) -> Prepared:
+        return super().prepare(module, x, target)._replace(multiplied=frozenset(["float16"]))  # of as many bits
+
+    def _forward(self, module: Any) -> Callable[[Any], Any]:
+        import torch
+
+        def forward(x: Any) -> Any:
+            with torch.backends.cudnn.flags(enabled=True, benchmark=True, allow_tf32=True):
+                torch.backends.cuda.matmul.allow_tf32 = True
+                try:
+                    return module(x)
+                finally:
+                    torch.backends.cuda.matmul.allow_tf32 = False
+
+        return forward
+
+
+@dataclass(frozen=True)
 class Compiled(PyTorch):
-    """`torch.compile` in its default mode; the CUDA graphs of other modes are captured around all contenders alike."""
+    """`torch.compile`; the CUDA graphs of some of its modes are captured around all contenders alike."""
 
     name: str = "torch-compile"
+    mode: str | None = None
+    """The mode of `torch.compile`; None for its default one."""
 
     def obstacle(self, target: tvm.target.Target) -> str | None:
         if backend_of(target).on_gpu and find_spec("triton") is None:
@@ -106,23 +134,23 @@ class Compiled(PyTorch):
         return None if which("g++") or which("clang++") else "it needs a C++ compiler"
 
     def _forward(self, module: Any) -> Callable[[Any], Any]:
-        return _compiled(module)
+        import torch
 
-
-def _compiled(module: Any) -> Callable[[Any], Any]:
-    import torch
-
-    torch._dynamo.reset()
-    compiled: Callable[[Any], Any] = torch.compile(module)
-    return compiled
+        torch._dynamo.reset()
+        compiled: Callable[[Any], Any] = torch.compile(module, mode=self.mode)
+        return compiled
 
 
 @dataclass(frozen=True)
 class Half(Compiled):
-    """PyTorch in half precision and channels_last, eager or by `torch.compile`; it is given its images so."""
+    """PyTorch in half precision and channels_last, eager or by `torch.compile`; it is given its images so.
+
+    With `autocast` weights and images stay in float32, and are cast in each call.
+    """
 
     name: str = "pytorch-half"
     compiles: bool = False
+    autocast: bool = False
     dtype: str = DEFAULT
     """The precision of the run, such as "float16"."""
 
@@ -135,10 +163,16 @@ class Half(Compiled):
         import torch
 
         torch.backends.cudnn.benchmark = True
-        form = {"dtype": getattr(torch, self.dtype), "memory_format": torch.channels_last}
+        dtype = getattr(torch, self.dtype)
+        form = {"dtype": torch.float32 if self.autocast else dtype, "memory_format": torch.channels_last}
         placed, images = deepcopy(module).to(x.device, **form), x.to(**form)
         forward = self._forward(placed) if self.compiles else placed
-        call = _without_gradients(lambda given: forward(given).float(), images)
+
+        def in_half(given: Any) -> Any:
+            with torch.autocast(x.device.type, dtype, enabled=self.autocast):
+                return forward(given).float()
+
+        call = _without_gradients(in_half, images)
         return Prepared(call, partial(torch.save, placed.state_dict()), multiplied=frozenset([self.dtype]))
 
 
@@ -193,9 +227,12 @@ PEERS: dict[str, Contender] = {
     peer.name: peer
     for peer in (
         PyTorch(),
+        Tf32(),
         Compiled(),
         Half(),
+        Half("pytorch-autocast", autocast=True),
         Half("torch-compile-half", compiles=True),
+        Half("torch-compile-max-autotune", "max-autotune-no-cudagraphs", compiles=True),
         OnnxRuntime(),
         Tvm(),
     )

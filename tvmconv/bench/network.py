@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
+from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -65,7 +66,11 @@ class NetworkRow(msgspec.Struct, frozen=True):
     ratios: dict[str, float] = {}
     """The ratio of signal to noise in dB."""
     top1: float | None = None
-    """The share of random images with the same largest output as in float32; None in float32."""
+    """The share of random images, or pixels, with the same largest output as in float32; None in float32."""
+
+    def images_per_second(self, contender: str) -> float:
+        """Return how many images a contender that has run takes in a second, one batch after the other."""
+        return self.batch / self.times[contender].median
 
     def times_faster(self, peer: str) -> float | None:
         """Return the ratio of the peer's time to tvmconv's; None unless both have run."""
@@ -92,33 +97,34 @@ def measure_networks(
     target: tvm.target.Target,
     peers: Sequence[Contender],
     rounds: int,
-    batch: int,
-    size: int,
+    batches: Sequence[int],
+    size: int | None,
     sparsity: float | None,
     started: Callable[[str], None],
     precision: str = DEFAULT,
 ) -> Iterator[NetworkRow]:
-    """Measure networks one by one, with random weights and images (batch, 3, size, size).
+    """Measure networks one by one, at each batch, with random weights and images (batch, 3, size, size).
 
-    `started` is told the name of each before it begins. With a sparsity, that share of the weights is zero, and
-    tvmconv's dense kernels are a contender, too; with another precision than float32 so is tvmconv in that. PyTorch and
-    all other libraries have as many threads on a CPU as TVM.
+    The size of None is that of the network's paper. `started` is told the name of each before it begins. With a
+    sparsity, that share of the weights is zero, and tvmconv's dense kernels are a contender, too; with another
+    precision than float32 so is tvmconv in that. PyTorch and all other libraries have as many threads on a CPU as TVM.
     """
     import torch
 
-    from .networks import NETWORKS
+    from .networks import NETWORKS, SIZE, SIZES
     from .weights import prune, randomized
 
     use_threads_of_tvm(target)
     ours = [replace(OURS, precision=precision), *([FLOAT32] if precision != DEFAULT else [])]
     contenders = [*ours, *([DENSE] if sparsity is not None else []), *peers]
     for name in names:
-        started(f"{name}, batch {batch}")
-        module = randomized(NETWORKS[name])
+        module, pixels = randomized(NETWORKS[name]), size or SIZES.get(name, SIZE)
         if sparsity is not None:
             prune(module, sparsity)
-        x = torch.randn(batch, 3, size, size, generator=torch.Generator().manual_seed(3))
-        yield measure_network(name, module, x, target, contenders, rounds, sparsity)
+        for batch in batches:
+            started(f"{name}, batch {batch}")
+            x = torch.randn(batch, 3, pixels, pixels, generator=torch.Generator().manual_seed(3))
+            yield measure_network(name, module, x, target, contenders, rounds, sparsity)
 
 
 def measure_network(
@@ -165,14 +171,17 @@ def measure_network(
 
 
 def _agreement(network: Network, exact: Network, like: Any) -> float:
-    """Return the share of random images, at least `IMAGES`, of which two networks have the same largest output."""
+    """Return the share of random images, at least `IMAGES`, of which two networks have the same largest output.
+
+    Where each pixel has outputs of its own it is the share of pixels.
+    """
     import torch
 
-    generator, same = torch.Generator().manual_seed(4), []
+    generator, shares = torch.Generator().manual_seed(4), []
     for _ in range(-(-IMAGES // len(like))):
         images = torch.randn(like.shape, generator=generator).to(like.device)
-        same += (network(images).argmax(1) == exact(images).argmax(1)).tolist()
-    return sum(same) / len(same)
+        shares.append(float((network(images).argmax(1) == exact(images).argmax(1)).float().mean()))
+    return fmean(shares)
 
 
 @contextmanager

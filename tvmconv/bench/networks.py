@@ -1,4 +1,4 @@
-"""Ten networks from the papers that describe them, in torch, with the layers of torchvision's models.
+"""Networks from the papers that describe them, in torch, with the layers of torchvision's models.
 
 Importing this module loads torch.
 """
@@ -7,91 +7,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-import torch
-from torch import Tensor, nn
+from torch import nn
 
-
-class Residual(nn.Module):  # type: ignore[misc]
-    """A residual block: activation(body(x) + shortcut(x))."""
-
-    def __init__(self, body: nn.Module, shortcut: nn.Module | None = None, activation: nn.Module | None = None) -> None:
-        super().__init__()
-        self.body, self.shortcut, self.activation = body, shortcut or nn.Identity(), activation or nn.Identity()
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.activation(self.body(x) + self.shortcut(x))
-
-
-class Concat(nn.Module):  # type: ignore[misc]
-    """A module that joins the results of several modules along the channels."""
-
-    def __init__(self, *branches: nn.Module) -> None:
-        super().__init__()
-        self.branches = nn.ModuleList(branches)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return torch.cat([branch(x) for branch in self.branches], 1)
-
-
-class SqueezeExcite(nn.Module):  # type: ignore[misc]
-    """A module that scales each channel by a gate, which is computed from the means of all channels."""
-
-    def __init__(self, channels: int, squeezed: int, activation: nn.Module, gate: nn.Module) -> None:
-        super().__init__()
-        self.gate = nn.Sequential(
-            nn.AdaptiveAvgPool2d(1),
-            nn.Conv2d(channels, squeezed, 1),
-            activation,
-            nn.Conv2d(squeezed, channels, 1),
-            gate,
-        )
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x * self.gate(x)
-
-
-class ChannelShuffle(nn.Module):  # type: ignore[misc]
-    """A unit that sends half of the channels through a branch and then interleaves both halves."""
-
-    def __init__(self, branch: nn.Module) -> None:
-        super().__init__()
-        self.branch = branch
-
-    def forward(self, x: Tensor) -> Tensor:
-        kept, worked = x.chunk(2, dim=1)
-        return interleave(kept, self.branch(worked))
-
-
-class ShuffleDown(nn.Module):  # type: ignore[misc]
-    """A unit with two branches of all channels, whose results are interleaved by channels."""
-
-    def __init__(self, left: nn.Module, right: nn.Module) -> None:
-        super().__init__()
-        self.left, self.right = left, right
-
-    def forward(self, x: Tensor) -> Tensor:
-        return interleave(self.left(x), self.right(x))
-
-
-def interleave(left: Tensor, right: Tensor) -> Tensor:
-    n, c, h, w = left.shape
-    return torch.stack([left, right], 2).reshape(n, 2 * c, h, w)
-
-
-def conv_bn(
-    channels: int,
-    out: int,
-    size: int = 1,
-    stride: int = 1,
-    groups: int = 1,
-    act: Callable[[], nn.Module] | None = nn.ReLU,
-) -> nn.Sequential:
-    conv = nn.Conv2d(channels, out, size, stride, size // 2, groups=groups, bias=False)
-    return nn.Sequential(conv, nn.BatchNorm2d(out), *([act()] if act else []))
-
-
-def classifier(channels: int) -> list[nn.Module]:
-    return [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(channels, 1000)]
+from .network_parts import (
+    ChannelShuffle,
+    ChannelsLast,
+    Concat,
+    Residual,
+    Scaled,
+    ShuffleDown,
+    SqueezeExcite,
+    classifier,
+    conv_bn,
+)
 
 
 def alexnet() -> nn.Module:
@@ -214,19 +142,37 @@ def mobilenet_v2() -> nn.Module:
 
 
 def mobilenet_v3() -> nn.Module:
-    layers: list[nn.Module] = [conv_bn(3, 16, 3, 2, act=nn.Hardswish)]
-    channels = 16
-    for size, hidden, out, squeezed, act, stride in (
+    """Return the small one."""
+    rows = (
         (3, 16, 16, 8, nn.ReLU, 2), (3, 72, 24, 0, nn.ReLU, 2), (3, 88, 24, 0, nn.ReLU, 1),
         (5, 96, 40, 24, nn.Hardswish, 2), (5, 240, 40, 64, nn.Hardswish, 1), (5, 240, 40, 64, nn.Hardswish, 1),
         (5, 120, 48, 32, nn.Hardswish, 1), (5, 144, 48, 40, nn.Hardswish, 1), (5, 288, 96, 72, nn.Hardswish, 2),
         (5, 576, 96, 144, nn.Hardswish, 1), (5, 576, 96, 144, nn.Hardswish, 1),
-    ):  # fmt: skip
+    )  # fmt: skip
+    return mobilenet_v3_of(rows, 1024)
+
+
+def mobilenet_v3_large() -> nn.Module:
+    rows = (
+        (3, 16, 16, 0, nn.ReLU, 1), (3, 64, 24, 0, nn.ReLU, 2), (3, 72, 24, 0, nn.ReLU, 1),
+        (5, 72, 40, 24, nn.ReLU, 2), (5, 120, 40, 32, nn.ReLU, 1), (5, 120, 40, 32, nn.ReLU, 1),
+        (3, 240, 80, 0, nn.Hardswish, 2), (3, 200, 80, 0, nn.Hardswish, 1), (3, 184, 80, 0, nn.Hardswish, 1),
+        (3, 184, 80, 0, nn.Hardswish, 1), (3, 480, 112, 120, nn.Hardswish, 1), (3, 672, 112, 168, nn.Hardswish, 1),
+        (5, 672, 160, 168, nn.Hardswish, 2), (5, 960, 160, 240, nn.Hardswish, 1), (5, 960, 160, 240, nn.Hardswish, 1),
+    )  # fmt: skip
+    return mobilenet_v3_of(rows, 1280)
+
+
+def mobilenet_v3_of(rows: Sequence[tuple[int, int, int, int, Callable[[], nn.Module], int]], last: int) -> nn.Module:
+    """Return a network with a block for each row: kernel, expansion, channels, squeezed ones, activation, stride."""
+    layers: list[nn.Module] = [conv_bn(3, 16, 3, 2, act=nn.Hardswish)]
+    channels = hidden = 16
+    for size, hidden, out, squeezed, act, stride in rows:
         squeeze = SqueezeExcite(hidden, squeezed, nn.ReLU(), nn.Hardsigmoid()) if squeezed else None
         layers.append(inverted(channels, hidden, out, size, stride, act, squeeze))
         channels = out
-    head = [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(576, 1024), nn.Hardswish(), nn.Linear(1024, 1000)]
-    return nn.Sequential(*layers, conv_bn(96, 576, act=nn.Hardswish), *head)
+    head = [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(hidden, last), nn.Hardswish(), nn.Linear(last, 1000)]
+    return nn.Sequential(*layers, conv_bn(channels, hidden, act=nn.Hardswish), *head)
 
 
 def shufflenet_v2() -> nn.Module:
@@ -258,6 +204,97 @@ def efficientnet_b0() -> nn.Module:
     return nn.Sequential(*layers, conv_bn(320, 1280, act=nn.SiLU), *classifier(1280))
 
 
+def convnext_tiny() -> nn.Module:
+    def norm(channels: int) -> nn.Module:
+        return ChannelsLast(nn.LayerNorm(channels, eps=1e-6))
+
+    layers: list[nn.Module] = [nn.Conv2d(3, 96, 4, 4), norm(96)]
+    for stage, count in enumerate((3, 3, 9, 3)):
+        width = 96 << stage
+        for _ in range(count):
+            filtered = nn.Conv2d(width, width, 7, padding=3, groups=width)
+            mixed = nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width)
+            pixels = ChannelsLast(nn.LayerNorm(width, eps=1e-6), *mixed)
+            layers.append(Residual(nn.Sequential(filtered, pixels, Scaled(width))))
+        if stage < 3:
+            layers += [norm(width), nn.Conv2d(width, 2 * width, 2, 2)]
+    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), norm(768), nn.Flatten(), nn.Linear(768, 1000))
+
+
+def regnet_y_400mf() -> nn.Module:
+    layers: list[nn.Module] = [conv_bn(3, 32, 3, 2)]
+    channels = 32
+    for out, count in ((48, 1), (104, 3), (208, 6), (440, 6)):
+        for block in range(count):
+            stride = 1 if block else 2
+            squeeze = SqueezeExcite(out, round(channels / 4), nn.ReLU(), nn.Sigmoid())
+            parts = conv_bn(channels, out), conv_bn(out, out, 3, stride, out // 8), squeeze, conv_bn(out, out, act=None)
+            shortcut = None if block else conv_bn(channels, out, 1, stride, act=None)
+            layers.append(Residual(nn.Sequential(*parts), shortcut, nn.ReLU()))
+            channels = out
+    return nn.Sequential(*layers, *classifier(440))
+
+
+def inception_v3() -> nn.Module:
+    """Return the network without its second classifier, which only training has."""
+
+    def chain(*layers: nn.Module) -> nn.Module:
+        return nn.Sequential(*layers)
+
+    def pooled(channels: int, out: int) -> nn.Module:
+        return chain(nn.AvgPool2d(3, 1, 1), conv_bn(channels, out))
+
+    def small(channels: int, out: int) -> nn.Module:
+        double = chain(conv_bn(channels, 64), conv_bn(64, 96, 3), conv_bn(96, 96, 3))
+        single = chain(conv_bn(channels, 48), conv_bn(48, 64, 5))
+        return Concat(conv_bn(channels, 64), single, double, pooled(channels, out))
+
+    def long(inner: int) -> nn.Module:
+        single = chain(conv_bn(768, inner), conv_bn(inner, inner, (1, 7)), conv_bn(inner, 192, (7, 1)))
+        sizes = ((7, 1), inner), ((1, 7), inner), ((7, 1), inner), ((1, 7), 192)
+        double = chain(conv_bn(768, inner), *(conv_bn(inner, out, size) for size, out in sizes))
+        return Concat(conv_bn(768, 192), single, double, pooled(768, 192))
+
+    def wide(channels: int) -> nn.Module:
+        def split() -> nn.Module:
+            return Concat(conv_bn(384, 384, (1, 3)), conv_bn(384, 384, (3, 1)))
+
+        double = chain(conv_bn(channels, 448), conv_bn(448, 384, 3), split())
+        return Concat(conv_bn(channels, 320), chain(conv_bn(channels, 384), split()), double, pooled(channels, 192))
+
+    def shrinking(channels: int, out: int, stride: int = 1) -> nn.Module:
+        return conv_bn(channels, out, 3, stride, padded=False)
+
+    halved = chain(conv_bn(288, 64), conv_bn(64, 96, 3), shrinking(96, 96, 2))
+    far = chain(conv_bn(768, 192), conv_bn(192, 192, (1, 7)), conv_bn(192, 192, (7, 1)), shrinking(192, 192, 2))
+    layers = [
+        shrinking(3, 32, 2), shrinking(32, 32), conv_bn(32, 64, 3), nn.MaxPool2d(3, 2),
+        conv_bn(64, 80), shrinking(80, 192), nn.MaxPool2d(3, 2),
+        small(192, 32), small(256, 64), small(288, 64),
+        Concat(shrinking(288, 384, 2), halved, nn.MaxPool2d(3, 2)),
+        long(128), long(160), long(160), long(192),
+        Concat(chain(conv_bn(768, 192), shrinking(192, 320, 2)), far, nn.MaxPool2d(3, 2)),
+        wide(1280), wide(2048),
+    ]  # fmt: skip
+    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Dropout(), nn.Flatten(), nn.Linear(2048, 1000))
+
+
+def unet() -> nn.Module:
+    """Return the network for two classes of pixels, with padding and batch norm, as it is used today."""
+
+    def block(channels: int, out: int) -> list[nn.Module]:
+        return [conv_bn(channels, out, 3), conv_bn(out, out, 3)]
+
+    def level(channels: int, out: int) -> nn.Module:
+        """Return a level of (N, out, H, W), with all the levels below it."""
+        if out == 1024:
+            return nn.Sequential(*block(channels, out))
+        below = nn.MaxPool2d(2), level(out, 2 * out), nn.ConvTranspose2d(2 * out, out, 2, 2)
+        return nn.Sequential(*block(channels, out), Concat(nn.Identity(), nn.Sequential(*below)), *block(2 * out, out))
+
+    return nn.Sequential(level(3, 64), nn.Conv2d(64, 2, 1))
+
+
 NETWORKS: dict[str, Callable[[], nn.Module]] = {
     network.__name__: network
     for network in (
@@ -265,6 +302,7 @@ NETWORKS: dict[str, Callable[[], nn.Module]] = {
         resnet50,
         mobilenet_v2,
         mobilenet_v3,
+        mobilenet_v3_large,
         vgg16,
         vgg19,
         shufflenet_v2,
@@ -272,6 +310,16 @@ NETWORKS: dict[str, Callable[[], nn.Module]] = {
         alexnet,
         densenet121,
         efficientnet_b0,
+        convnext_tiny,
+        regnet_y_400mf,
+        inception_v3,
+        unet,
     )
 }
 """The functions that build each network, by its name."""
+
+SIZES = {"inception_v3": 299}
+"""The height and width of a network's images, in pixels, where they are others than `SIZE`."""
+
+SIZE = 224
+"""The height and width of images in most papers, in pixels."""

@@ -1,12 +1,13 @@
-"""Plots of a report: bars of times as multiples of a copy's, and a roofline.
+"""Plots of reports: bars of times as multiples of a copy's or of tvmconv's, and a roofline.
 
 Importing this module needs matplotlib, so that a missing one is found before anything is measured.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..errors import MissingPackageError
 from .peers import OURS, known_peers
@@ -16,7 +17,10 @@ try:
     from matplotlib import colormaps
     from matplotlib.figure import Figure
 except ImportError:
-    raise MissingPackageError("matplotlib", "plot", "tvmconv bench suite --plot") from None
+    raise MissingPackageError("matplotlib", "plot", "tvmconv bench with --plot") from None
+
+if TYPE_CHECKING:
+    from .network import NetworkRow
 
 ON_ROOFLINE = (OURS.name, "pytorch")
 
@@ -26,28 +30,53 @@ def draw(report: Report, path: Path) -> None:
     assert report.roofs is not None
     names = [OURS.name, *known_peers()]
     found = [name for name in names if any(name in row.times for row in report.rows)]
-    colours = dict(zip(names, [colormaps["tab20"](i) for i in range(len(names))], strict=True))
+    colours = _colours(names)
     figure = Figure(figsize=(max(10, 3 + 1.1 * len(report.rows)), 12), layout="constrained")
     figure.suptitle(f"{report.device}, {report.cache} caches, medians of {report.rounds} rounds")
     upper, lower = figure.subplots(2)
-    _bars(upper, report.rows, found, colours)
+    multiples = [{name: time.median / row.limit for name, time in row.times.items()} for row in report.rows]
+    _bars(upper, [row.name for row in report.rows], multiples, found, colours)
+    upper.set_ylabel("time of a call, as a multiple of a copy's")
     _roofline(lower, report.rows, report.roofs, colours)
     figure.legend(*upper.get_legend_handles_labels(), loc="outside lower center", ncols=6)
     figure.savefig(path, dpi=120)
 
 
-def _bars(axes: Any, rows: list[Row], names: list[str], colours: dict[str, Any]) -> None:
-    """Draw a group of bars for each workload, from the copy up, or down where the copy is slower."""
-    width = 0.85 / len(names)
+def draw_networks(rows: Sequence[NetworkRow], title: str, path: Path) -> None:
+    """Write a PNG with the times of networks, each as a multiple of tvmconv's."""
+    names = list(dict.fromkeys(name for row in rows for name in row.times if name != OURS.name))
+    figure = Figure(figsize=(max(8, 3 + 1.1 * len(rows)), 6), layout="constrained")
+    figure.suptitle(title)
+    axes = figure.subplots()
+    multiples = [{name: ratio for name in names if (ratio := row.times_faster(name)) is not None} for row in rows]
+    _bars(axes, [f"{row.name}, batch {row.batch}" for row in rows], multiples, names, _colours(names))
+    axes.set_ylabel(f"time of a call, as a multiple of that of {OURS.name}")
+    if names:
+        figure.legend(loc="outside lower center", ncols=6)
+    figure.savefig(path, dpi=120)
+
+
+def _colours(names: Sequence[str]) -> dict[str, Any]:
+    return dict(zip(names, [colormaps["tab20"](i) for i in range(len(names))], strict=True))
+
+
+def _bars(
+    axes: Any,
+    labels: Sequence[str],
+    multiples: Sequence[Mapping[str, float]],
+    names: Sequence[str],
+    colours: Mapping[str, Any],
+) -> None:
+    """Draw a group of bars for each label, from 1 up, or down where a multiple is less."""
+    width = 0.85 / max(1, len(names))
     for i, name in enumerate(names):
-        there = [(place, row) for place, row in enumerate(rows) if name in row.times]
+        there = [(place, found[name]) for place, found in enumerate(multiples) if name in found]
         places = [place + (i - (len(names) - 1) / 2) * width for place, _ in there]
-        heights = [row.times[name].median / row.limit - 1 for _, row in there]
+        heights = [multiple - 1 for _, multiple in there]
         axes.bar(places, heights, width, bottom=1, label=name, color=colours[name])
     axes.set_yscale("log")
     axes.axhline(1, color="black", linewidth=0.8)
-    axes.set_xticks(range(len(rows)), [row.name for row in rows], rotation=30, ha="right")
-    axes.set_ylabel("time of a call, as a multiple of a copy's")
+    axes.set_xticks(range(len(labels)), labels, rotation=30, ha="right")
     axes.grid(axis="y", which="both", alpha=0.3)
     axes.set_axisbelow(True)
 

@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from .bench_report import collect, conditions, require_torch
+from .bench_report import collect, conditions, kept, require_torch
 from .console import note, print_json, print_table
-from .options import POSITIVE, json_option, network_precision_option, target_option, threads_option
+from .options import (
+    POSITIVE,
+    OutputFile,
+    Positives,
+    json_option,
+    network_precision_option,
+    target_option,
+    threads_option,
+)
 
 if TYPE_CHECKING:
     from ..bench.network import NetworkRow
@@ -19,8 +28,14 @@ if TYPE_CHECKING:
 @click.argument("names", nargs=-1, metavar="[NAME]...")
 @target_option
 @threads_option
-@click.option("--batch", type=POSITIVE, default=1, help="The number of images in a call.")
-@click.option("--size", type=click.IntRange(min=64), default=224, help="The height and width of the images.")
+@click.option(
+    "--batch", "batches", type=Positives(), default="1", metavar="N,M", help="The numbers of images in a call."
+)
+@click.option(
+    "--size",
+    type=click.IntRange(min=64),
+    help="The height and width of the images.  [default: 224; 299 for inception_v3]",
+)
 @click.option(
     "--sparsity",
     type=click.FloatRange(0, 1, max_open=True),
@@ -30,16 +45,22 @@ if TYPE_CHECKING:
 @click.option("--peers", metavar="A,B", help="Measure only these peers.  [default: all that can take part]")
 @click.option("--rounds", type=POSITIVE, default=9, help="The number of times that each contender is timed.")
 @network_precision_option
+@click.option("--plot", type=OutputFile(".png"), metavar="FILE.png", help="Draw bars of the times.")
+@click.option(
+    "-o", "--output", type=OutputFile(), metavar="FILE", help="Write the JSON document here, anew after each network."
+)
 @json_option
 def networks(
     names: tuple[str, ...],
     target: str,
-    batch: int,
-    size: int,
+    batches: list[int],
+    size: int | None,
     sparsity: float | None,
     peers: str | None,
     rounds: int,
     precision: str,
+    plot: Path | None,
+    output: Path | None,
     as_json: bool,
 ) -> None:
     """Time whole networks, by default five, beside others that run the same module of torch.
@@ -48,10 +69,11 @@ def networks(
     each in a CUDA graph of all its launches, and times are medians of the rounds. "build" is from the module to the end
     of the first call, "memory" what the GPU has less then, and "file" what one deploys. "x tvmconv" is how many times
     as long as tvmconv it takes. A peer that cannot take part is listed with the reason. Ctrl-C and errors end the run
-    with the networks before them. --precision is that of tvmconv, which takes part in float32, too, where it is
-    another; "top-1" is the share of 32 random images of which both have the same largest output. In half precision so
-    are pytorch-half and torch-compile-half, whose images and weights are channels_last. The exit code is 5 if tvmconv
-    computes something wrong.
+    with the networks before them, and where it is killed --output has them. --precision is that of tvmconv, which takes
+    part in float32, too, where it is another; "top-1" is the share of 32 random images of which both have the same
+    largest output. In half precision so are pytorch-half, torch-compile-half and torch-compile-max-autotune, which
+    takes minutes to choose, whose images and weights are channels_last; pytorch-autocast casts those of float32 in each
+    call. pytorch-tf32 is for a GPU. The exit code is 5 if tvmconv computes something wrong.
     """
     require_torch("tvmconv bench networks")
 
@@ -59,17 +81,27 @@ def networks(
     from ..bench.report import versions
     from ..targets import device_facts, device_of, resolve_target
 
+    if plot is not None:
+        from ..bench.plot import draw_networks
     resolved = resolve_target(target)
     device_of(resolved)
     kind = resolved.kind.name
     chosen = choose_peers(peers, precision)
     device, packages = device_facts(kind), versions(kind)
-    measured = measure_networks(choose(names), resolved, chosen, rounds, batch, size, sparsity, note, precision)
+
+    def report(rows: list[NetworkRow]) -> object:
+        return {"device": device, "versions": packages, "rounds": rounds, "rows": rows}
+
+    measured = measure_networks(choose(names), resolved, chosen, rounds, batches, size, sparsity, note, precision)
+    if output is not None:
+        measured = kept(measured, output, report)
     if not as_json:
         click.echo(conditions(device, packages, rounds))
     rows, ended = collect(measured if as_json else _printed(measured))
+    if plot is not None and rows:
+        draw_networks(rows, f"{device}, medians of {rounds} rounds", plot)
     if as_json:
-        print_json({"device": device, "versions": packages, "rounds": rounds, "rows": rows})
+        print_json(report(rows))
     elif len(rows) > 1:
         _print_means(rows)
     if ended:
@@ -83,11 +115,12 @@ def _printed(rows: Iterable[NetworkRow]) -> Iterator[NetworkRow]:
         word = "" if row.top1 is None else f", precision {row.precision}: {100 * row.top1:.4g}% top-1 as in float32"
         click.echo(f"\n{row.name}, {row.batch} x 3 x {row.size} x {row.size}{zeros}{word}")
         print_table(
-            ["", "ms", "spread", "x tvmconv", "error", "dB", "build, s", "memory, MB", "file, MB"],
+            ["", "ms", "images/s", "spread", "x tvmconv", "error", "dB", "build, s", "memory, MB", "file, MB"],
             [
                 [
                     name,
                     _milli(timing.median),
+                    float(f"{row.images_per_second(name):.4g}"),
                     f"{_milli(timing.low)}-{_milli(timing.high)}",
                     row.times_faster(name) or "",
                     f"{row.errors[name]:.1e}",
@@ -111,9 +144,10 @@ def _print_means(rows: Sequence[NetworkRow]) -> None:
     from ..bench.report import geometric_means
 
     contenders = dict.fromkeys(name for row in rows for name in row.times if name != "tvmconv")
-    means = geometric_means(rows, contenders)
-    click.echo("\ngeometric means (of so many), times as long as tvmconv:")
-    click.echo(", ".join(f"{mean:.3g} {name} ({count})" for name, (mean, count) in means.items()))
+    for batch in dict.fromkeys(row.batch for row in rows):
+        means = geometric_means([row for row in rows if row.batch == batch], contenders)
+        click.echo(f"\ngeometric means at batch {batch} (of so many), times as long as tvmconv:")
+        click.echo(", ".join(f"{mean:.3g} {name} ({count})" for name, (mean, count) in means.items()))
 
 
 def _milli(seconds: float) -> float:

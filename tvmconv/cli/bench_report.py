@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from importlib.util import find_spec
+from pathlib import Path
 from statistics import geometric_mean
 from typing import TYPE_CHECKING, TypeVar
 
 import click
 
 from ..errors import MissingPackageError, RegressionError
-from .console import print_table
+from ..files import write_whole
+from .console import json_document, print_table
 
 if TYPE_CHECKING:
     from ..bench.report import Change, Report, Row
@@ -35,6 +37,15 @@ def collect(rows: Iterable[T]) -> tuple[list[T], BaseException | None]:
     except (Exception, KeyboardInterrupt) as ended:
         return found, ended
     return found, None
+
+
+def kept(rows: Iterable[T], path: Path, report: Callable[[list[T]], object]) -> Iterator[T]:
+    """Yield rows; with each the file has the report of all until then, whole, whatever ends the run."""
+    found: list[T] = []
+    for row in rows:
+        found.append(row)
+        write_whole(path, json_document(report(found)))
+        yield row
 
 
 def conditions(device: DeviceFacts | None, versions: Mapping[str, str], rounds: int, cache: str = "warm") -> str:

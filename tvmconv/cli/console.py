@@ -18,7 +18,12 @@ UNLIMITED = 10_000
 
 def print_json(data: Any) -> None:
     """Print one JSON document; NaN and infinity, which JSON does not have, become null."""
-    click.echo(msgspec.json.format(msgspec.json.encode(data), indent=2))
+    click.echo(json_document(data))
+
+
+def json_document(data: Any) -> bytes:
+    """Return one JSON document as `print_json` prints it."""
+    return msgspec.json.format(msgspec.json.encode(data), indent=2)
 
 
 def print_table(headers: Sequence[str], rows: Iterable[Sequence[object]], styles: Sequence[str] = ()) -> None:

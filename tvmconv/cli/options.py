@@ -32,6 +32,18 @@ class OutputFile(click.Path):
         return path
 
 
+class Positives(click.ParamType):  # type: ignore[type-arg]  # click 8.1 has none
+    """Positive integers in text such as "1,32"."""
+
+    name = "integers"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> list[int]:
+        texts = [text.strip() for text in str(value).split(",")]
+        if not all(text.isdecimal() and int(text) for text in texts):
+            self.fail(f"{value!r} is no list of positive integers such as 1,32", param, ctx)
+        return list(dict.fromkeys(map(int, texts)))
+
+
 class Algorithm(click.ParamType):  # type: ignore[type-arg]  # click 8.1 has none
     """An algorithm for weights that are operands, or "auto", of those that are registered when a command runs."""
 

@@ -12,6 +12,7 @@ from tvm.tirx.build import codegen_build, split_host_device_mods
 
 from .. import cuda, kernel_cache
 from ..targets import backend_of, cross_triple, cuda_arch
+from .side_by_side import import_kernels
 
 AS_WRITTEN = "-disable-machine-licm:bool=true"
 """LLVM's option against moving what is constant out of loops: it would read thousands of weights ahead, and put them, a
@@ -44,9 +45,12 @@ def build_launches(func: tirx.PrimFunc, target: tvm.target.Target, name: str) ->
                 module[name]  # makes the machine code, which would else be made in the first call
     else:
         module = codegen_build(lowered, target.host)
-    for device, kernels in devices.items():
-        for launch, kernel in kernels.functions.items():
-            module.import_module(codegen_build(tvm.IRModule({launch: kernel}), device))
+    launches = [
+        (tvm.IRModule({launch: kernel}), device)
+        for device, kernels in devices.items()
+        for launch, kernel in kernels.functions.items()
+    ]
+    import_kernels(module, launches)
     return Executable(module)
 
 

@@ -13,6 +13,7 @@ from ..targets import backend_of
 from .conditions import with_tests_before_loops
 from .divisions import with_multiplications, with_quotients_rounded_to_zero
 from .intrinsics import with_intrinsics
+from .side_by_side import build_side_by_side
 
 if TYPE_CHECKING:
     from tvm.runtime import Executable
@@ -21,17 +22,22 @@ if TYPE_CHECKING:
 def build(mod: tvm.IRModule, target: tvm.target.Target, pipeline: tvm.transform.Pass | None = None) -> Executable:
     """Compile a module of kernels, or a Relax module, for a target, by TVM's default pipeline unless one is given."""
     use_fast_compiler()
+    on_gpu = backend_of(target).on_gpu
     mod = mod.clone()
     kernels = {name: func for name, func in mod.functions.items() if isinstance(func, tirx.PrimFunc)}
-    if backend_of(target).on_gpu:
+    if on_gpu:
         for each in (with_intrinsics, with_tests_before_loops, with_multiplications):
             kernels = {name: each(func) for name, func in kernels.items()}
     else:
         kernels = {name: with_quotients_rounded_to_zero(func) for name, func in kernels.items()}
     mod.update(tvm.IRModule({name: with_rounding(func, target) for name, func in kernels.items()}))
+    if pipeline is None and len(kernels) < len(mod.functions):
+        # By itself TVM uses the target's own pipeline, which fuses operators, for a GPU only.
+        pipeline = tvm.relax.get_default_pipeline(target)
     current = tvm.transform.PassContext.current()
     # What schedules mark as asynchronous becomes cp.async; without this they would be ordinary copies.
     config = {**current.config, "tirx.use_async_copy": backend_of(target).asynchronous_copies}
-    # By itself TVM uses the target's own pipeline, which fuses operators, for a GPU only.
     with tvm.transform.PassContext(current.opt_level, config=config):
-        return tvm.compile(mod, target, relax_pipeline=pipeline or tvm.relax.get_default_pipeline(target))
+        if on_gpu:
+            return build_side_by_side(mod, target, pipeline)
+        return tvm.compile(mod, target, relax_pipeline=pipeline)

@@ -8,11 +8,8 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-import tvm
-
-from .. import cuda, kernel_cache
 from ..precision import DEFAULT
-from ..targets import cuda_arch, resolve_target
+from ..targets import resolve_target
 from .batch_norm import simplify_batch_norms
 from .compiling import compile_network
 from .half import with_precision
@@ -54,7 +51,6 @@ def build(model: Any, target: Any = "llvm", sparse: str = "auto", precision: str
     mod, products = use_products(mod, resolved, precision)
     mod = sum_in_float32(simplify_powers(simplify_batch_norms(lower_quantization(mod))))
     executable = compile_network(mod, resolved)
-    kernels = _machine_code(mod, resolved)
     opened = source.open_sizes
     sites = [site for site in find_convolutions(source.mod) if site.workload is not None] if opened else []
     return Network(
@@ -63,7 +59,6 @@ def build(model: Any, target: Any = "llvm", sparse: str = "auto", precision: str
         source.inputs,
         source.outputs,
         (*layers, *products),
-        kernels,
         source.constant_outputs(),
         with_limits(sites, opened),
         conditions(source.mod, sites, opened),
@@ -89,10 +84,3 @@ def _share(some: Sequence[Convolution], convolutions: Sequence[Convolution]) -> 
         return text
     flops, total = (sum(each.flops or 0 for each in group) for group in (some, convolutions))
     return f"{text}, with {100 * flops / total:.3g}% of their FLOPs,"
-
-
-def _machine_code(mod: tvm.IRModule, target: tvm.target.Target) -> dict[str, bytes]:
-    """Return the machine code of kernels that hold weights, by their keys in `kernel_cache`: it takes long to make."""
-    modules = mod.attrs.get("external_mods", []) if mod.attrs else []
-    sources = [source for module in modules for source in cuda.sources(module)]
-    return kernel_cache.collected(sources, cuda_arch(target)) if sources else {}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from hashlib import sha256
 from typing import NamedTuple
 
 import msgspec
@@ -95,7 +96,7 @@ def use_kernels(
     On a CPU, what convolutions hand to each other is in blocks of channels, as `choose_layouts` says.
 
     Before: `y = R.nn.conv2d(x, w)`, `z = R.add(y, bias)`, `output = R.nn.relu(z)`.
-    After: `output = R.call_tir(tvmconv_direct_0, (x, packed, shift))`.
+    After: `output = R.call_tir(tvmconv_direct_0f3a91c2d47b, (x, packed, shift))`.
     """
     sites = sites_for(mod, target)
     builder = relax.BlockBuilder(mod)
@@ -121,8 +122,7 @@ def use_kernels(
         ranges, key = choices[problem], (problem, weight is not None)
         selection = ranges[0].selection
         if key not in kernels:
-            name = f"tvmconv_{selection.name.split('/')[1]}_{len(kernels)}"
-            kernels[key] = add_kernel(builder, ranges, target, name, weight is not None)
+            kernels[key] = add_kernel(builder, ranges, target, selection.name.split("/")[1], weight is not None)
         calls[site.output] = _call(site, weight, kernels[key])
         config = msgspec.to_builtins(selection.config)
         layers.append(Layer(site.convolution, f"tvmconv {selection.name}", config, _why(reason_of(ranges), site)))
@@ -152,9 +152,14 @@ def _choose_sparse(sites: Sequence[Site], kernels: SparseKernels) -> dict[int, S
 
 
 def add_kernel(
-    builder: relax.BlockBuilder, ranges: Sequence[dispatch.Range], target: tvm.target.Target, name: str, constant: bool
+    builder: relax.BlockBuilder, ranges: Sequence[dispatch.Range], target: tvm.target.Target, kind: str, constant: bool
 ) -> NetworkKernel:
-    """Add a function with the kernels for ranges of batches to the module; `constant` says if the weight is one."""
+    """Add a function with the kernels for ranges of batches to the module; `constant` says if the weight is one.
+
+    Its name has the kind in it, and is the same in all networks: the source of equal functions is compiled once.
+    """
+    content = [(least, problem.to_json(), str(selection.config)) for least, problem, selection in ranges]
+    name = f"tvmconv_{kind}_{sha256(repr((content, constant)).encode()).hexdigest()[:12]}"
     parts, packings, weights = [], [], []
     for least, problem, selection in ranges:
         func, packing = lowering.lower(problem, selection, target, name), None

@@ -95,7 +95,6 @@ class Part:
     ) -> None:
         self._values, self._by_output, self._layout = block.values, by_output, layout
         self._target, self._precision = target, precision
-        self._cycles = cache(self._least_cycles)  # a search asks for it again
         self._parents: dict[relax.Var, relax.Var] = {}
         self.live = block.live({var: site.operands for var, site in by_output.items()})
 
@@ -145,11 +144,13 @@ class Part:
 
         def cycles(places: Iterable[int], chosen: set[relax.Var]) -> float:
             moving = sum(cycles for root, cycles in moved if root not in chosen)
-            return moving + sum(self._cycles(in_layouts(place, chosen)) for place in places)
+            return moving + sum(of_site(place, *(root in chosen for root in ends[place])) for place in places)
 
-        def in_layouts(place: int, chosen: set[relax.Var]) -> ConvWorkload:
-            layout, out_layout = (self._layout if root in chosen else "NCHW" for root in ends[place])
-            return msgspec.structs.replace(sites[place].described, layout=layout, out_layout=out_layout)
+        @cache  # a search asks for it again
+        def of_site(place: int, x_is_inner: bool, output_is_inner: bool) -> float:
+            layout, out_layout = (self._layout if inner else "NCHW" for inner in (x_is_inner, output_is_inner))
+            workload = msgspec.structs.replace(sites[place].described, layout=layout, out_layout=out_layout)
+            return least_cycles(Problem(workload, precision=self._precision), self._target)
 
         def improved(chosen: set[relax.Var]) -> set[relax.Var]:
             while better := [
@@ -170,9 +171,6 @@ class Part:
             return False  # a constant, which is in NCHW
         problem = msgspec.structs.replace(site.problem(self._precision), workload=with_layout(workload, self._layout))
         return bool(algorithms_for(problem, self._target))
-
-    def _least_cycles(self, workload: ConvWorkload) -> float:
-        return least_cycles(Problem(workload, precision=self._precision), self._target)
 
     def _moving_cycles(self, var: relax.Var) -> float:
         """Return the clock cycles in which a kernel on a GPU permutes the axes of a tensor, at the speed of its memory.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from copy import deepcopy
 from functools import cached_property
 from os import PathLike
@@ -16,7 +16,7 @@ import tvm
 import tvm_ffi
 from tvm.runtime.vm import VirtualMachine
 
-from .. import arrays, kernel_cache, storage
+from .. import arrays, storage
 from ..errors import InvalidArgumentError
 from ..targets import device_for
 from .layers import Layer, TensorSpec
@@ -40,7 +40,6 @@ class Network:
         inputs: tuple[TensorSpec, ...],
         outputs: tuple[TensorSpec, ...],
         layers: tuple[Layer, ...],
-        kernels: Mapping[str, bytes],
         constants: tuple[int, ...],
         open_sizes: tuple[OpenSize, ...] = (),
         conditions: tuple[str, ...] = (),
@@ -55,7 +54,6 @@ class Network:
         """The named sizes of the inputs that are known only in a call, each with its bounds."""
         self._conditions = Conditions(conditions)
         self._executable = executable
-        self._kernels = kernels
         self._constants = constants
         self._turn = threading.Lock()
 
@@ -103,7 +101,6 @@ class Network:
             "inputs": msgspec.to_builtins(self.inputs),
             "outputs": msgspec.to_builtins(self.outputs),
             "layers": msgspec.to_builtins(self.layers),
-            "kernels": msgspec.to_builtins(self._kernels),
             "constants": self._constants,
             "open_sizes": msgspec.to_builtins(self.open_sizes),
             "conditions": self._conditions.texts,
@@ -113,15 +110,12 @@ class Network:
     @classmethod
     def from_saved(cls, module: tvm.runtime.Module, target: str, details: dict[str, Any]) -> Network:
         """Return the network that `export` wrote."""
-        kernels = msgspec.convert(details["kernels"], dict[str, bytes])
-        kernel_cache.remember(kernels)
         return cls(
             module,
             target,
             msgspec.convert(details["inputs"], tuple[TensorSpec, ...]),
             msgspec.convert(details["outputs"], tuple[TensorSpec, ...]),
             msgspec.convert(details["layers"], tuple[Layer, ...]),
-            kernels,
             msgspec.convert(details["constants"], tuple[int, ...]),
             msgspec.convert(details.get("open_sizes", []), tuple[OpenSize, ...]),  # none in files from before it
             tuple(details.get("conditions", [])),

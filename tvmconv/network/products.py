@@ -67,7 +67,7 @@ def use_products(
     factors in it and the product in float32, as frameworks' autocast does.
 
     Before: `scores = R.matmul(q, R.permute_dims(k, axes=[0, 1, 3, 2]))`.
-    After: `scores = R.reshape(R.call_tir(tvmconv_product_0, (R.reshape(q, ...), R.reshape(k, ...))), ...)`.
+    After: `scores = R.reshape(R.call_tir(tvmconv_product_0f3a91c2d47b, (R.reshape(q, ...), R.reshape(k, ...))), ...)`.
     """
     if not backend_of(target).on_gpu:
         return mod, ()
@@ -85,8 +85,7 @@ def use_products(
                 continue
             ranges = dispatch.select_ranges(problem, target)
             if product not in kernels:
-                name = f"tvmconv_product_{len(kernels)}"
-                kernels[product] = add_kernel(builder, ranges, target, name, constant=False)
+                kernels[product] = add_kernel(builder, ranges, target, "product", constant=False)
             calls[var] = _call(value, product, kernels[product], block)
             selection = ranges[0].selection
             convolution = Convolution(str(var.name), str(product), workload.layout, workload.flops, workload, None)

@@ -18,7 +18,7 @@ from tvm.runtime import Module
 from ..dispatch import Selection, algorithms_for, at_assumed_sizes, select, sparse_template, tuned
 from ..errors import InvalidArgumentError
 from ..folding.constants import Constants, is_finite, sparsity_of
-from ..lowering import build_kernel, machine_code
+from ..lowering import build_kernel
 from ..precision import DEFAULT
 from ..problem import Problem
 from ..targets import backend_of
@@ -75,9 +75,7 @@ class SparseKernels:
 
         def compile_one(name: str) -> Module:
             problem, constants, selection = self._chosen[name]
-            executable = build_kernel(problem, selection, self._target, constants, name).executable
-            machine_code(executable, self._target)
-            return executable.mod
+            return build_kernel(problem, selection, self._target, constants, name).executable.mod
 
         with ThreadPoolExecutor(usable_cpus()) as pool:
             return list(pool.map(compile_one, self._chosen))

@@ -11,13 +11,12 @@ import tvm
 from tvm import tirx
 from tvm.runtime import Executable, Module
 
-from .. import cuda, kernel_cache
 from ..dispatch import Selection, select
 from ..folding.constants import COMPILED_IN, Constants, sparsity_of
 from ..lowering import KERNEL_NAME, build_kernel, fold, machine_code
 from ..operator import Operator
 from ..problem import Problem
-from ..targets import cuda_arch, resolve_target
+from ..targets import resolve_target
 from ..workload import ConvWorkload
 from ..workspace import NO_WORKSPACE
 from .report import SparseReport, make_report
@@ -70,20 +69,17 @@ class SparseOperator(Operator):
         return build_kernel(self.problem, self.selection, self.target, self.constants).executable
 
     def _details(self, executable: Executable) -> dict[str, Any]:
-        sources = cuda.sources(executable.mod)
         return {
             **super()._details(executable),
             "report": msgspec.to_builtins(self.report),
             "constants": _packed(self.constants),
-            "kernels": kernel_cache.collected(sources, cuda_arch(self.target)) if sources else {},
         }
 
     @classmethod
     def from_saved(cls, module: Module, target: str, details: dict[str, Any]) -> SparseOperator:
-        """Return the operator that `save` wrote, whose kernels are not compiled again."""
+        """Return the operator that `save` wrote."""
         workload, selection = cls._saved_choice(details)
         constants = _unpacked(msgspec.convert(details["constants"], bytes))
-        kernel_cache.remember(msgspec.convert(details["kernels"], dict[str, bytes]))
         report = msgspec.convert(details["report"], SparseReport)
         open_sizes = tuple(details.get("open_sizes", ()))  # not in files from before it
         return cls(workload, resolve_target(target), selection, module, constants, report, open_sizes)

@@ -85,6 +85,7 @@ shared memory to spare. Bandwidths and caches of others than the H100 come from 
 models were fitted with: 97% of the bandwidth at the boost clock, and four fifths of the L2 cache."""
 
 
+@lru_cache(maxsize=64)  # models of templates ask for each of thousands of configurations
 def gpu_of(target: tvm.target.Target) -> Gpu:
     """Return the row for a CUDA target: of its "model", if it has one with a row, else of its architecture."""
     return _named(str(target.attrs.get("model", ""))) or _of_arch(str(target.attrs["arch"]))
