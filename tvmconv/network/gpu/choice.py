@@ -8,6 +8,7 @@ from tvm.sym import Analyzer
 
 from ...lowering.signatures import itemsize
 from ...schedules.cuda.machine import WARP
+from ...targets.devices import Gpu
 from ...workload import MAX_ELEMENTS
 from ..stages import Stage, loads_in, runs_along, variables_in
 from .plan import TILE, Domain, Plan, assumed, size_of
@@ -15,12 +16,6 @@ from .windows import sliding_of
 
 VECTOR_BYTES = 16
 """The bytes that a thread loads at once at most."""
-
-BUSY = 2**17
-"""The threads that keep a large GPU busy: about a thousand for each of an H200's 132 multiprocessors."""
-
-MULTIPROCESSORS = 132
-"""The multiprocessors of a large GPU: those of an H200."""
 
 BLOCK = 256
 """The threads of a block of many rows."""
@@ -35,8 +30,9 @@ WINDOW = 64
 """The largest number of elements of a window that a single thread reduces."""
 
 
-def plan_of(stages: list[Stage], domain: Domain) -> Plan:
+def plan_of(stages: list[Stage], domain: Domain, gpu: Gpu) -> Plan:
     """Return the threads for a kernel."""
+    busy = gpu.multiprocessors * gpu.warps * WARP // 2  # threads that half fill the GPU hide the time of loads
     count = size_of(domain.rows)
     every = zip(stages, domain.columns, strict=True)
     sizes = [size_of(columns) for stage, columns in every if columns or stage.is_reduction]
@@ -59,7 +55,7 @@ def plan_of(stages: list[Stage], domain: Domain) -> Plan:
     if along:
         threads = 1
         while threads < MOST_THREADS and (
-            threads * vector * 8 < columns or (rows * threads < BUSY and threads * vector * 2 <= columns)
+            threads * vector * 8 < columns or (rows * threads < busy and threads * vector * 2 <= columns)
         ):
             threads *= 2
         together = max(1, WARP // threads)
@@ -69,19 +65,19 @@ def plan_of(stages: list[Stage], domain: Domain) -> Plan:
     groups = rows // vector
     if parts:
         threads = 8
-        while threads < TILE and len(stages) > 1 and (groups * threads < BUSY or columns // threads > most):
+        while threads < TILE and len(stages) > 1 and (groups * threads < busy or columns // threads > most):
             threads *= 2
         return Plan(False, 1, TILE, threads, most, parts)
     if not sizes or _slides(stages):
-        sliding = sliding_of(stages, domain, BUSY)
+        sliding = sliding_of(stages, domain, busy)
         if sizes and not _are_side_by_side(stages):
             vector = sliding.outputs if sliding is not None else 1
         block = BLOCK
-        while block > WARP and rows // vector // block < 2 * MULTIPROCESSORS:
+        while block > WARP and rows // vector // block < 2 * gpu.multiprocessors:
             block //= 2
         return Plan(False, vector, block, 1, max(most, 1), sliding=sliding)
     threads = 1
-    while threads * 2 <= columns and threads < BLOCK and (groups * threads < BUSY or columns // threads > most):
+    while threads * 2 <= columns and threads < BLOCK and (groups * threads < busy or columns // threads > most):
         threads *= 2
     return Plan(False, vector, max(2, min(64, BLOCK // threads)), threads, most)
 
