@@ -52,7 +52,9 @@ def test_operators_of_torch(name: str, dtype: str) -> None:
     assert not found.left
     assert len(found.kernels) == case.kernels
     (device_module,) = lowering.build(mod, SM_90).mod.imports[0].imports
-    for kernel in cuda.kernel_resources(str(device_module.inspect_source()), "sm_90"):
+    source = str(device_module.inspect_source())
+    assert "int64_t" not in source[source.index("__global__") :]
+    for kernel in cuda.kernel_resources(source, "sm_90"):
         assert (kernel.stack_bytes, kernel.spill_store_bytes, kernel.spill_load_bytes) == (0, 0, 0)
 
 
@@ -63,7 +65,7 @@ def test_rows_are_read_once(name: str, dtype: str) -> None:
     inputs = tuple(x.to(getattr(torch, dtype)) for x in case.inputs())
     mod = lowered(tvmconv.import_model(case.module, inputs).mod)
     (launch,) = run(mod, [x.numpy() for x in inputs]).launches
-    assert launch.bytes_read <= 1.05 * inputs[0].nbytes  # of rows past the end the last one
+    assert launch.bytes_read <= 1.25 * inputs[0].nbytes  # of rows past the end the last one
 
 
 class Sample(NamedTuple):
