@@ -18,6 +18,7 @@ from ..dispatch.registry import algorithms_for, dense_algorithms, template_for, 
 from ..dispatch.task import Entity, Maker, Task, Value
 from ..errors import InvalidArgumentError
 from ..network import Model, import_model
+from ..network.gates import gates_of
 from ..network.half import with_precision
 from ..network.kernels import sites_for
 from ..network.layouts import choose_layouts
@@ -201,7 +202,11 @@ def _extracted(
     mod, precision = with_precision(source.mod, resolved, precision)
     sites = sites_for(mod, resolved)
     if sparsity is None:  # sparse kernels read and write NCHW
-        sites, _ = choose_layouts(mod, sites, resolved, precision=precision)
+        gated = {
+            site.output for pair in gates_of(mod, sites, resolved, precision) for site in (pair.first, pair.second)
+        }
+        sites, _ = choose_layouts(mod, sites, resolved, gated, precision)
+        sites = [site for site in sites if site.output not in gated]
     tasks = [
         _task(site.workload, resolved, algorithm, sparsity, precision)
         for site in sites
