@@ -27,6 +27,7 @@ from .graph import rebind
 from .layers import Layer
 from .layouts import choose_layouts
 from .packing import Packing, split_packing
+from .shuffles import expand_shuffles, gather_shuffles
 from .sites import Site, find_convolutions
 from .sparse_kernels import SparseChoice, SparseKernels
 
@@ -99,6 +100,7 @@ def use_kernels(
     Before: `y = R.nn.conv2d(x, w)`, `z = R.add(y, bias)`, `output = R.nn.relu(z)`.
     After: `output = R.call_tir(tvmconv_direct_0, (x, packed, shift))`.
     """
+    mod = gather_shuffles(mod) if backend_of(target).on_gpu else mod
     sites = sites_for(mod, target)
     builder = relax.BlockBuilder(mod)
     choices: dict[Problem, tuple[dispatch.Range, ...]] = {}
@@ -137,7 +139,7 @@ def use_kernels(
         calls[site.output] = _call(site, weight, kernels[key])
         config = msgspec.to_builtins(selection.config)
         layers.append(Layer(site.convolution, f"tvmconv {selection.name}", config, _why(_reason(ranges), site)))
-    mod = rebind(builder.get(), calls)
+    mod = expand_shuffles(rebind(builder.get(), calls))
     if modules := sparse_kernels.compiled():
         mod = mod.with_attr("external_mods", modules)
     return mod, tuple(layers)
