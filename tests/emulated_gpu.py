@@ -40,7 +40,8 @@ OPERATIONS: dict[str, Callable[[Any, Any], Any]] = {
 FUNCTIONS: dict[str, Callable[..., Any]] = {
     "fabs": np.abs, "exp": np.exp, "log": np.log, "sqrt": np.sqrt, "tanh": np.tanh, "floor": np.floor,
     "round": np.rint, "pow": np.power, "rsqrt": lambda x: 1 / np.sqrt(x), "sigmoid": lambda x: 1 / (1 + np.exp(-x)),
-    "erf": lambda x: np.vectorize(erf, [np.asarray(x).dtype])(x),
+    "erf": lambda x: np.vectorize(erf, [np.asarray(x).dtype])(x), "tvmconv.exp": np.exp,
+    "tvmconv.quotient": operator.truediv,
 }  # fmt: skip
 """The functions of one number or two."""
 

@@ -15,10 +15,13 @@ from tensor_cases import layer
 from tvm import te
 
 import tvmconv
-from tvmconv import ConvWorkload, Epilogue
+from tvmconv import ConvWorkload, Epilogue, cuda
 from tvmconv.activations import resolve_activation
 from tvmconv.compute.functions import Float64, activated
+from tvmconv.dispatch import select
 from tvmconv.dtypes import FLOATS, NARROW
+from tvmconv.lowering import build_kernel
+from tvmconv.problem import Problem
 from tvmconv.targets import has_gpu, resolve_target
 from tvmconv.testing.conformance import How, check
 from tvmconv.testing.trials import EVERY_ACTIVATION, Trial
@@ -36,7 +39,7 @@ every_activation = pytest.mark.parametrize("activation", EVERY_ACTIVATION, ids=s
 def expression(activation: Any, count: int, mcpu: str) -> Any:
     """Return a vectorized function for the float32 expression of an activation."""
     x = te.placeholder((count,), name="x")
-    y = te.compute((count,), lambda i: activated(Epilogue.of(activation), x[i]), name="y")
+    y = te.compute((count,), lambda i: activated(Epilogue.of(activation), x[i], to_half=False), name="y")
     sch = tvm.s_tir.Schedule(te.create_prim_func([x, y]))
     (loop,) = sch.get_loops(sch.get_sblock("y"))
     sch.vectorize(sch.split(loop, [None, LANES])[1])
@@ -68,6 +71,17 @@ def test_expression_is_within_its_bound_and_a_vector(activation: Any, mcpu: str)
     size = np.maximum(np.abs(expected), steepest * np.minimum(np.abs(x), 1))
     error = np.abs(got.numpy() - expected)
     assert (error <= row.roundings * UNIT * size + SMALLEST_NORMAL).all(), (error / size / UNIT).max()
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_gpus_compute_halves_in_hardware(dtype: str) -> None:
+    """Functions of two bits less than float32 are for outputs of which most bits are rounded away."""
+    workload = ConvWorkload.depthwise((1, 4, 8, 8), (4, 1, 3, 3), dtype=dtype, activation="silu")
+    target = resolve_target({"kind": "cuda", "arch": "sm_90"})
+    problem = Problem(workload)
+    kernel = build_kernel(problem, select(problem, target), target)
+    (source,) = cuda.sources(kernel.executable.mod)
+    assert [name in source for name in ("__expf", "__fdividef")] == [dtype in NARROW] * 2
 
 
 @every_activation

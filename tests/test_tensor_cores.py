@@ -236,18 +236,28 @@ def test_problems_that_it_takes(dtype: str, precision: str, layouts: Layouts) ->
 
 
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90"])
-@pytest.mark.parametrize("multiplier", [8, 16, 24, 40, 48])
+@pytest.mark.parametrize("multiplier", [2, 4, 6, 8, 16, 20, 24, 40, 48])
 def test_groups_of_few_channels(multiplier: int, arch: str) -> None:
-    """A problem that the template takes has a legal default: tiles of 16 output channels or more, each of one group."""
+    """A problem that the template takes has a legal default: output channels of a group fill stores of four."""
     problem, target = (
         layer((1, 16, 6, 6), (2 * multiplier, 8, 3, 3), groups=2),
         resolve_target({"kind": "cuda", "arch": arch}),
     )
-    takes = multiplier % 16 == 0
+    takes = multiplier % 4 == 0
     assert ("tensor" in algorithms(problem, arch)) == takes
     if takes:
         space = tensor.space(problem, target)
         assert space.violated(space.default) == []
+
+
+@pytest.mark.parametrize(
+    ("layout", "out_layout", "named"),
+    [("NCHW8c", "NCHW16c", "layout"), ("NCHW16c", "NCHW8c", "out_layout"), ("NCHW16c", "NCHW16c", None)],
+)
+def test_blocks_are_groups(layout: str, out_layout: str, named: str | None) -> None:
+    problem = layer((1, 32, 6, 6), (32, 16, 1, 1), layouts=Layouts(layout, "KRSC", out_layout), groups=2)
+    expected = named and f"takes blocks of the 16 channels of a group, not the {named} NCHW8c"
+    assert tensor.obstacle(problem, SM_90) == expected
 
 
 def test_weights_in_tf32() -> None:

@@ -56,7 +56,7 @@ __all__ = [
 
 VERSION = 1
 
-LAYOUTS = Layouts(x=("NHWC", "NCHW"), w=("KRSC", "KCRS"), output=("NHWC", "NCHW"), dtypes=DTYPES)
+LAYOUTS = Layouts(x=("NHWC", "NCHW", "NCHWc"), w=("KRSC", "KCRS"), output=("NHWC", "NCHW", "NCHWc"), dtypes=DTYPES)
 
 OPEN_SIZES: tuple[str, ...] = ("batch", "height", "width")
 
@@ -82,9 +82,9 @@ def schedule(problem: Problem, config: Config, target: tvm.target.Target) -> Sch
         sch.reverse_compute_inline(output)
 
     # Step 2. Tile what is stored: blocks, then threads along the lines in memory
-    part, p, k = sch.get_loops(sums)
+    part, p, groups, k = sch.get_loops(sums)
     pt, pi = sch.split(p, [None, tile.block_m])
-    groups, kt, ki = sch.split(k, [workload.groups, None, tile.block_n])
+    kt, ki = sch.split(k, [None, tile.block_n])
     along: tuple[LoopRV, ...] = (ki, pi) if in_planes(problem, config) else (pi, ki)
     # Blocks that read the same pixels run side by side. TVM cannot divide by a number of tiles that it does not know.
     blocks = (pt, groups, kt, part) if problem.open_sizes else (part, pt, groups, kt)

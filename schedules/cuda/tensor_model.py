@@ -40,8 +40,7 @@ from .tensor_tiles import (
 def obstacle(problem: Problem, target: tvm.target.Target) -> str | None:
     """Take convolutions on GPUs with tensor cores, but those whose infinities have to come out as such.
 
-    Output channels have to fill whole stores, and with several groups whole tiles, of which the least is of
-    `LEAST_COLUMNS`.
+    The output channels of a group have to fill whole stores. In blocks of channels each block has to be a group.
     """
     workload = problem.workload
     if not problem.is_dense:
@@ -50,9 +49,15 @@ def obstacle(problem: Problem, target: tvm.target.Target) -> str | None:
         return "is not for the precision strict"
     if not tensor_instructions(target):
         return f"needs a GPU with tensor cores, sm_80 or later, not {arch_of(target)}"
-    least, where = (VECTOR, "") if workload.groups == 1 else (LEAST_COLUMNS, " of a group")
-    if workload.multiplier % least:
-        return f"takes output channels{where} in multiples of {least}, not {workload.multiplier}"
+    if workload.multiplier % VECTOR:
+        where = " of a group" if workload.groups > 1 else ""
+        return f"takes output channels{where} in multiples of {VECTOR}, not {workload.multiplier}"
+    for name, block, group in (
+        ("layout", workload.x_layout.block, workload.w_shape[1]),
+        ("out_layout", workload.output_layout.block, workload.multiplier),
+    ):
+        if block not in (1, group):
+            return f"takes blocks of the {group} channels of a group, not the {name} {getattr(workload, name)}"
     if max(image_elements(workload), 2 * packed_elements(workload)) >= 2**31:  # what TVM cannot count in 32 bits
         return "takes operands of fewer than 2^31 elements, as it lays them out"
     return None

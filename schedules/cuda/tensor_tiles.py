@@ -121,10 +121,6 @@ def constraints(problem: Problem, target: tvm.target.Target) -> dict[str, Callab
         whole = workload.dtype not in QUANTIZED or columns <= 32 or columns % 16 == 0
         return not config.wgmma or (columns <= 256 and whole)
 
-    def whole_groups(config: Config) -> bool:
-        """Return whether no tile reaches into another group."""
-        return workload.groups == 1 or workload.multiplier % config.block_n == 0
-
     def threads(config: Config) -> bool:
         return config.threads <= max_threads
 
@@ -159,7 +155,6 @@ def constraints(problem: Problem, target: tvm.target.Target) -> dict[str, Callab
         instruction,
         whole_fragments,
         widths,
-        whole_groups,
         threads,
         whole_copies,
         stages,
@@ -206,8 +201,13 @@ def shared_bytes(problem: Problem, config: Config) -> int:
 
 
 def in_planes(problem: Problem, config: Config) -> bool:
-    """Return whether a block stores its sums in the planes of an output in NCHW, pixel after pixel."""
-    return config.split_k == 1 and problem.workload.out_layout == "NCHW"
+    """Return whether a block stores its sums in the planes of an output in NCHW, pixel after pixel.
+
+    Planes of a single pixel have their channels side by side in memory.
+    """
+    workload = problem.workload
+    has_planes = workload.out_layout == "NCHW" and (problem.has_open_planes or prod(workload.output_size) > 1)
+    return config.split_k == 1 and has_planes
 
 
 PLANE_LANES = 8

@@ -6,6 +6,7 @@ from .depthwise_rows import depthwise_rows
 from .direct import direct
 from .dot import dot
 from .fragments import FragmentTile
+from .functions import without_approximations
 from .im2win import im2win
 from .implicit_gemm import implicit_gemm
 from .input_gradient import input_gradient, input_gradient_reference, phase_sizes, phases
@@ -56,4 +57,5 @@ __all__ = [
     "winograd",
     "with_open_sizes",
     "with_sizes",
+    "without_approximations",
 ]

@@ -8,6 +8,7 @@ import msgspec
 import numpy as np
 from tvm import te, tirx
 
+from ..dtypes import NARROW
 from ..workload import ConvWorkload
 from .functions import ROUNDING, Float64, activated
 
@@ -33,6 +34,7 @@ def in_a_row(workload: ConvWorkload) -> ConvWorkload:
         workload,
         batch=batch,
         in_channels=workload.groups,
+        layout="NCHW",
         w_layout="KCRS",
         height=1,
         width=pixels,
@@ -67,7 +69,7 @@ def epilogue(accumulated: te.Tensor, workload: ConvWorkload, operands: dict[str,
             y = y + operands["shift"][k]
         if "residual" in operands:
             y = y + operands["residual"][place].astype("float32")
-        y = activated(workload.epilogue, y)
+        y = activated(workload.epilogue, y, output.name in NARROW)
         if output.bounds is None:
             return y.astype(output.name)
         if workload.epilogue.factor is not msgspec.UNSET:

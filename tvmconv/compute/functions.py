@@ -1,8 +1,8 @@
 """The functions that activations are made of: as float32 expressions of TVM, and in float64 NumPy.
 
 The expressions have nothing but additions, multiplications, divisions and comparisons in them, so that LLVM makes
-vectors of them, where it calls a scalar function of the C library for each lane of its own `exp` and `erf`; and CUDA
-code computes the same.
+vectors of them, where it calls a scalar function of the C library for each lane of its own `exp` and `erf`. CUDA code
+computes the same, but for outputs in half precision, of which the hardware's functions have all digits.
 """
 
 from __future__ import annotations
@@ -12,10 +12,13 @@ from math import erf
 from typing import Any
 
 import numpy as np
+import tvm
+import tvm_ffi
 from tvm import tirx
 
 from ..activations import clip
 from ..epilogue import Epilogue
+from . import approximations
 
 LOG2_E = 1.4426950408889634
 LN2_HIGH, LN2_LOW = 0.693359375, -2.12194440e-4
@@ -61,9 +64,9 @@ TANH_END = 10.0
 """The number from which tanh is 1 in float32; tanh of it comes out as 1 exactly."""
 
 
-def activated(epilogue: Epilogue, y: tirx.PrimExpr) -> tirx.PrimExpr:
-    """Apply the epilogue's activation to a float32 expression."""
-    arithmetic = Float32()
+def activated(epilogue: Epilogue, y: tirx.PrimExpr, to_half: bool) -> tirx.PrimExpr:
+    """Apply the epilogue's activation to a float32 expression, which is then rounded to half precision or is not."""
+    arithmetic = Approximate() if to_half else Float32()
     # Schedules of bounds, of which records tell, have no variables.
     y = epilogue.activate(arithmetic, y if epilogue.row.definition is clip else arithmetic.bound(y))
     return arithmetic.with_variables(y)
@@ -132,6 +135,35 @@ class Float32:
 
     def where_negative(self, y: tirx.PrimExpr, then: tirx.PrimExpr, otherwise: tirx.PrimExpr) -> tirx.PrimExpr:
         return tirx.Select(y < tirx.const(0, "float32"), then, otherwise)
+
+
+class Approximate(Float32):
+    """Arithmetic of float32 expressions with the functions that a GPU has in hardware."""
+
+    def exp(self, y: tirx.PrimExpr) -> tirx.PrimExpr:
+        return approximations.exp(y)
+
+    def with_variables(self, expression: tirx.PrimExpr) -> tirx.PrimExpr:
+        whole = super().with_variables(expression)
+        return tvm_ffi.structural_map(whole, (tirx.Div, lambda each: approximations.quotient(each.a, each.b)))
+
+
+def without_approximations(func: tirx.PrimFunc) -> tirx.PrimFunc:
+    """Return a function with the formulas of `Float32` in the place of what a GPU has in hardware.
+
+    Before: `output[i] = tvmconv.exp(y)`. After: the polynomial of `Float32.exp`, of which LLVM makes vectors.
+    """
+
+    def exact(call: tirx.Call) -> tirx.PrimExpr:
+        name = call.op.name if isinstance(call.op, tvm.ir.Op) else ""
+        if name == approximations.QUOTIENT:
+            return call.args[0] / call.args[1]
+        if name != approximations.EXP:
+            return call
+        arithmetic = Float32()
+        return arithmetic.with_variables(arithmetic.exp(call.args[0]))
+
+    return func.with_body(tvm_ffi.structural_map(func.body, (tvm.ir.Call, exact)))
 
 
 class Float64:

@@ -68,7 +68,8 @@ def lays_out_input(workload: ConvWorkload) -> bool:
 
     An image of one pixel has its channels last in every layout.
     """
-    channels_last = workload.layout == "NHWC" or (workload.height == workload.width == 1)
+    blocks = workload.x_layout.block == workload.w_shape[1]
+    channels_last = workload.layout == "NHWC" or blocks or (workload.height == workload.width == 1)
     return not channels_last or depth(workload) != workload.w_shape[1] or pads_input(workload)
 
 
@@ -134,8 +135,7 @@ def tensor_gemm(workload: ConvWorkload, tile: FragmentTile, parts: int, split: i
     """Return the TE definition, in the stages "columns", "weights", "product", "tile", "sums", "planes" and "output".
 
     Returns x and w in the workload's layouts, what the epilogue reads, and the output, whose pixels are one row: in
-    NHWC it is (1, 1, N * Ho * Wo, K), in NCHW (N, K, 1, Ho * Wo). With several groups the output channels of each have
-    to be whole tiles.
+    NHWC it is (1, 1, N * Ho * Wo, K), in NCHW (N, K, 1, Ho * Wo).
 
     Where `lays_out_input` and `lays_out_weight` say so there are the stages "image", (N, H, W, C') with whole copies of
     channels for each group, and "packed", (max(1, split), K, R, S, C'): the weight, or as many TF32 numbers that add up
@@ -176,21 +176,24 @@ def tensor_gemm(workload: ConvWorkload, tile: FragmentTile, parts: int, split: i
 
     tiled = te.compute((parts, tiles_m, tiles, *tile.rows, *tile.columns), in_rows, name="tile")
 
-    def exact(part: tirx.Var, p: tirx.Var, k: tirx.Var) -> tirx.PrimExpr:
+    def exact(part: tirx.Var, p: tirx.Var, g: tirx.Var, k: tirx.Var) -> tirx.PrimExpr:
         m, n = place_of(p % tile.block_m, tile.rows), place_of(k % tile.block_n, tile.columns)
-        place = (part, p // tile.block_m, k // tile.block_n, *m, *n)
+        place = (part, p // tile.block_m, g * (tiles // workload.groups) + k // tile.block_n, *m, *n)
         if offsets is None:
             return tiled[place]
-        return tiled[place] - (offsets[k] if parts == 1 else tirx.if_then_else(part == 0, offsets[k], zero))
+        offset = offsets[g * workload.multiplier + k]
+        return tiled[place] - (offset if parts == 1 else tirx.if_then_else(part == 0, offset, zero))
 
     offsets = weighted_zero(w, workload, workload.zero_point) if workload.zero_point else None
     zero = tirx.const(0, sum_type)
-    sums = te.compute((parts, flat.batch * flat.width, workload.out_channels), exact, name="sums")
+    shape = (parts, flat.batch * flat.width, workload.groups, workload.multiplier)
+    sums = te.compute(shape, exact, name="sums")
     part = te.reduce_axis((0, parts), name="part")
 
     def gather(n: tirx.Var, k: tirx.Var, h: tirx.Var, v: tirx.Var) -> tirx.PrimExpr:
         p = v if isinstance(flat.batch, int) and flat.batch == 1 else n * flat.width + v
-        return sums[0, p, k] if parts == 1 else te.sum(sums[part, p, k], axis=part)
+        g, own = k // workload.multiplier, k % workload.multiplier
+        return sums[0, p, g, own] if parts == 1 else te.sum(sums[part, p, g, own], axis=part)
 
     planes = te.compute(flat.output_shape, gather, name="planes")
     return [x, w, *operands.values(), epilogue(planes, flat, operands)]
@@ -265,9 +268,10 @@ def _weights(w: te.Tensor, workload: ConvWorkload, tile: FragmentTile, count: in
     def stage(summand: int, name: str) -> te.Tensor:
         def weight(*axes: tirx.Var) -> tirx.PrimExpr:
             kt, chunk, *column_axes, copy, lane = axes
-            k = kt * tile.block_n + number(column_axes, eights)
+            own = kt % per_group * tile.block_n + number(column_axes, eights)
+            k = kt // per_group * workload.multiplier + own
             tap, c = _term(workload, chunk, copy)
-            inside = [] if workload.out_channels % tile.block_n == 0 else [k < workload.out_channels]
+            inside = [] if workload.multiplier % tile.block_n == 0 else [own < workload.multiplier]
             inside += _before_the_end(workload, tap, count)
             r, s = tap // columns, tap % columns
             if packed is None:
@@ -279,7 +283,8 @@ def _weights(w: te.Tensor, workload: ConvWorkload, tile: FragmentTile, count: in
         return te.compute((tiles, count, *eights, VECTORS, lanes), weight, name=name)
 
     eights = (tile.warps_n, tile.tiles_n, 8)
-    tiles = workload.groups * -(-workload.multiplier // tile.block_n)
+    per_group = -(-workload.multiplier // tile.block_n)
+    tiles = workload.groups * per_group
     return [stage(summand, name) for summand, name in enumerate(("weights", "rests")[: max(1, split)])]
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import tvm
 from tvm import tirx
 
-from ..compute import with_open_sizes
+from ..compute import with_open_sizes, without_approximations
 from ..dispatch import Selection
 from ..errors import CodeSizeError
 from ..folding.blocks import output_blocks
@@ -123,6 +123,8 @@ def lower(problem: Problem, selection: Selection, target: tvm.target.Target, nam
     still plain loops in it, which compute the same: `build` puts them in.
     """
     func = in_planes(selection.template.schedule(problem, selection.config, target).mod, problem)
+    if not backend_of(target).on_gpu or problem.sparsity is not None:
+        func = without_approximations(func)
     if problem.sparsity is None:
         func = within_output(func, problem)
         if backend_of(target).on_gpu:

@@ -23,6 +23,7 @@ from .limits import conditions, with_limits
 from .model import Model
 from .network import Network
 from .powers import simplify_powers
+from .products import use_products
 from .quantized_lowering import lower_quantization
 from .sites import find_convolutions
 from .summing import sum_in_float32
@@ -50,6 +51,7 @@ def build(model: Any, target: Any = "llvm", sparse: str = "auto", precision: str
     mod, word = with_precision(source.mod, resolved, precision)
     mod, layers = use_kernels(mod, resolved, sparse, word)
     _tell_of_slow_layers(layers)
+    mod, products = use_products(mod, resolved, precision)
     mod = sum_in_float32(simplify_powers(simplify_batch_norms(lower_quantization(mod))))
     executable = compile_network(mod, resolved)
     kernels = _machine_code(mod, resolved)
@@ -60,7 +62,7 @@ def build(model: Any, target: Any = "llvm", sparse: str = "auto", precision: str
         str(resolved),
         source.inputs,
         source.outputs,
-        layers,
+        (*layers, *products),
         kernels,
         source.constant_outputs(),
         with_limits(sites, opened),

@@ -19,6 +19,7 @@ from ..folding.constants import COMPILED_IN
 from ..precision import DEFAULT
 from ..problem import Problem
 from ..targets import backend_of, multiplies
+from ..workload import ConvWorkload
 from ..workspace import Workspace, take_out
 from .constants import same_sizes
 from .convolutions import GIVE_SIZES
@@ -135,10 +136,10 @@ def use_kernels(
         selection = ranges[0].selection
         if key not in kernels:
             name = f"tvmconv_{selection.name.split('/')[1]}_{len(kernels)}"
-            kernels[key] = _kernel(builder, ranges, target, name, weight is not None)
+            kernels[key] = add_kernel(builder, ranges, target, name, weight is not None)
         calls[site.output] = _call(site, weight, kernels[key])
         config = msgspec.to_builtins(selection.config)
-        layers.append(Layer(site.convolution, f"tvmconv {selection.name}", config, _why(_reason(ranges), site)))
+        layers.append(Layer(site.convolution, f"tvmconv {selection.name}", config, _why(reason_of(ranges), site)))
     mod = expand_shuffles(rebind(builder.get(), calls))
     if modules := sparse_kernels.compiled():
         mod = mod.with_attr("external_mods", modules)
@@ -164,7 +165,7 @@ def _choose_sparse(sites: Sequence[Site], kernels: SparseKernels) -> dict[int, S
     return chosen
 
 
-def _kernel(
+def add_kernel(
     builder: relax.BlockBuilder, ranges: Sequence[dispatch.Range], target: tvm.target.Target, name: str, constant: bool
 ) -> NetworkKernel:
     """Add a function with the kernels for ranges of batches to the module; `constant` says if the weight is one."""
@@ -182,7 +183,7 @@ def _kernel(
     return NetworkKernel(builder.add_func(func, name), tuple(packings) if constant else (), workspace)
 
 
-def _reason(ranges: Sequence[dispatch.Range]) -> str:
+def reason_of(ranges: Sequence[dispatch.Range]) -> str:
     """Return the reasons why kernels are taken, with the ranges of all but the first."""
     reason = ranges[0].selection.reason
     for least, problem, selection in ranges[1:]:
@@ -203,12 +204,14 @@ def _call(site: Site, weight: np.ndarray | None, kernel: NetworkKernel) -> relax
     if weight is not None:
         constants = [packing(weight) if packing else [weight] for packing in kernel.packings]
         operands[1:2] = [relax.const(each) for packed in constants for each in packed]
-    output = workload.operands["output"]
-    outputs = [relax.TensorType(*each) for each in (output, *kernel.workspace.sized(workload))]
+    return _reshaped(output_of(kernel, workload, operands), site)
+
+
+def output_of(kernel: NetworkKernel, workload: ConvWorkload, operands: Sequence[relax.Expr]) -> relax.Expr:
+    """Return the expression that computes a workload's output, as it lies in memory, with a kernel."""
+    outputs = [relax.TensorType(*each) for each in (workload.operands["output"], *kernel.workspace.sized(workload))]
     call = relax.call_tir(kernel.function, operands, outputs)
-    if kernel.workspace.parameters:
-        call = relax.TupleGetItem(call, 0)
-    return _reshaped(call, site)
+    return relax.TupleGetItem(call, 0) if kernel.workspace.parameters else call
 
 
 def _sparse_call(site: Site, choice: SparseChoice) -> relax.Expr:

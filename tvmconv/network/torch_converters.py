@@ -74,6 +74,7 @@ class Importer(ExportedProgramImporter):  # type: ignore[misc]
             "addmm.default": self._scaled_product,
             "baddbmm.default": self._scaled_product,
             "bmm.default": self._product,
+            "expand.default": partial(self._expanded, table["expand.default"]),
             "convert_element_type.default": self._cast,
             "convolution.default": self._any_convolution,
             "div.Tensor_mode": self._rounded_quotient,
@@ -250,6 +251,12 @@ class Importer(ExportedProgramImporter):  # type: ignore[misc]
         return relax.op.where(is_near, relax.op.multiply(x, total), far)
 
     # --- Products ---
+
+    def _expanded(self, otherwise: Converter, node: torch.fx.Node) -> relax.Expr:
+        """Return an operand in the shape that torch expands it to: itself where it has that, as before products."""
+        operand = node.args[0]
+        is_same = operand.meta["val"].shape == node.meta["val"].shape
+        return self.env[operand] if is_same else otherwise(node)
 
     def _product(self, node: torch.fx.Node) -> relax.Expr:
         return relax.op.matmul(*(self.env[argument] for argument in node.args[:2]))

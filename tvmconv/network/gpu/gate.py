@@ -13,6 +13,7 @@ from tvm.ir import Expr
 from tvm.s_tir.stmt import SBlock, SBlockRealize
 
 from ...compute.functions import activated
+from ...dtypes import NARROW
 from ...lowering.signatures import as_scheduled
 from ...schedules.cuda.machine import WARP
 from ...schedules.cuda.tensor_model import KERNEL
@@ -182,7 +183,8 @@ class _Kernel:
 
     def _activated(self, layer: ConvWorkload, shift: str, value: Expr, place: Expr) -> Expr:
         """Return an output of a layer, in float32, from its sum."""
-        return activated(layer.epilogue, value + self.named[shift][place] if layer.epilogue.shift else value)
+        value = value + self.named[shift][place] if layer.epilogue.shift else value
+        return activated(layer.epilogue, value, str(self.named["y"].ty.dtype) in NARROW)
 
 
 def _turns(var: tvm.ir.Var, size: int, width: int, place: Expr, body: tirx.Stmt) -> tirx.Stmt:
