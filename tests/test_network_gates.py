@@ -15,7 +15,9 @@ from tvm import tirx
 import tvmconv
 from tvmconv import cuda, lowering
 from tvmconv.autotvm.task import extract_from_model
+from tvmconv.lowering import is_scheduled
 from tvmconv.network.gates import KERNEL_NAME
+from tvmconv.network.graph import blocks_of, calls
 from tvmconv.network.half import with_precision
 from tvmconv.network.kernels import use_kernels
 from tvmconv.network.layers import Layer
@@ -102,3 +104,16 @@ def test_a_missing_barrier_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     mod, _ = compiled(tvmconv.import_model(case.module, (case.x,)))
     with pytest.raises(HazardError):
         run(mod, [case.x.numpy()])
+
+
+def test_between_convolutions_there_are_three_kernels() -> None:
+    """The means, the gate, and the products: in NHWC and half precision nothing else casts or moves."""
+    excitation = Case(8, 96, 8).module
+    module = nn.Sequential(nn.Conv2d(64, 96, 3, padding=1), excitation, nn.Conv2d(96, 64, 3, padding=1)).eval()
+    mod, layers = compiled(tvmconv.import_model(module, (torch.zeros(8, 64, 28, 28),)), "float16")
+    assert layers[0].convolution.workload.out_layout == "NHWC"
+    called = [call.args[0] for block in blocks_of(mod) for call in block.values.values() if calls(call, "call_tir")]
+    names = [var.name_hint for var in called if is_scheduled(mod[var])]
+    between = names[names.index("tvmconv_tensor_0") + 1 : names.index("tvmconv_tensor_1")]
+    assert ["mean" in between[0], between[1], "multiply" in between[2]] == [True, "tvmconv_gate_0", True]
+    assert len(between) == 3

@@ -22,7 +22,7 @@ OPERATORS = (
 """Torch's operators that resample images of (batch, channels, *size), where it has them."""
 
 LINEAR = ("upsample_linear1d", "upsample_bilinear2d", "upsample_trilinear3d")
-"""Those that interpolate linearly, without smoothing."""
+"""The operators that interpolate linearly, without smoothing."""
 
 TAPS = 4
 """The largest number of elements along an axis to look up and add one by one; more make a matrix product."""
