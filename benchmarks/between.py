@@ -29,6 +29,7 @@ import tvm
 from torch import nn
 
 from tvmconv import __version__, load
+from tvmconv.bench.networks import SqueezeExcite
 from tvmconv.network import build, import_model
 from tvmconv.targets import device_facts
 from tvmconv.threads import usable_cpus
@@ -89,6 +90,8 @@ KINDS = {
     "softmax": Kind(nn.Softmax(-1), ((12, 197, 197),)),
     "softmax-of-channels": Kind(nn.Softmax(1), ((21, 128, 128),)),
     "excitation": Kind(lambda x: x * torch.sigmoid(x.mean((2, 3), keepdim=True)), ((240, 28, 28),)),
+    "squeeze": Kind(SqueezeExcite(1152, 48, nn.SiLU(), nn.Sigmoid()), ((1152, 7, 7),)),
+    "squeeze-28": Kind(SqueezeExcite(240, 10, nn.SiLU(), nn.Sigmoid()), ((240, 28, 28),)),
     "gelu": Kind(nn.GELU(), ((384, 56, 56),)),
     "scale-and-add": Kind(lambda x, y: x * 1.5 + y, ((256, 56, 56), (256, 56, 56))),
     "nearest": Kind(nn.Upsample(scale_factor=2), ((128, 28, 28),)),

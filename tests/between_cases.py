@@ -81,6 +81,8 @@ CASES = {
     "gelu": Case(lambda x, y: functional.gelu(x + 1) * y, ((2, 10, 7, 7), (2, 10, 1, 1))),
     "nearest": Case(torch.nn.Upsample(scale_factor=2), ((2, 6, 7, 9),)),
     "bilinear": Case(torch.nn.Upsample(scale_factor=2, mode="bilinear"), ((2, 6, 8, 8),)),
+    "bilinear-thirds": Case(torch.nn.Upsample(scale_factor=3, mode="bilinear"), ((1, 4, 5, 8),)),
+    "bilinear-odd": Case(torch.nn.Upsample(size=(11, 13), mode="bilinear", align_corners=True), ((1, 4, 5, 8),)),
     "concatenation": Case(lambda x, y: torch.cat([x, y], 1), ((2, 5, 6, 6), (2, 3, 6, 6))),
     "slice": Case(lambda x: x[:, 1:, ::2, 1:-1] * 2, ((2, 5, 9, 10),)),
     "channel-shuffle": Case(shuffled, ((2, 12, 6, 6),)),

@@ -34,6 +34,7 @@ OPERATIONS: dict[str, Callable[[Any, Any], Any]] = {
     "FloorMod": operator.mod, "Div": operator.truediv, "Min": np.minimum, "Max": np.maximum, "LT": operator.lt,
     "LE": operator.le, "GT": operator.gt, "GE": operator.ge, "EQ": operator.eq, "NE": operator.ne,
     "And": np.logical_and, "Or": np.logical_or, "BitwiseAnd": operator.and_, "BitwiseXor": operator.xor,
+    "LShift": operator.lshift, "RShift": operator.rshift,
 }  # fmt: skip
 
 FUNCTIONS: dict[str, Callable[..., Any]] = {

@@ -34,9 +34,9 @@ class Run(NamedTuple):
     launches: list[Emulator]
 
 
-def lowered(mod: tvm.IRModule) -> tvm.IRModule:
+def lowered(mod: tvm.IRModule, target: tvm.target.Target = SM_90) -> tvm.IRModule:
     """Return a module as networks for a GPU have it, with its functions scheduled."""
-    return spread_over_gpu(lower_and_fuse_for_gpu(sum_in_float32(mod), SM_90))
+    return spread_over_gpu(lower_and_fuse_for_gpu(sum_in_float32(mod), target), target)
 
 
 def sizes_of(params: Sequence[Any], arrays: Sequence[np.ndarray]) -> dict[tvm.ir.Var, int]:

@@ -21,6 +21,7 @@ from tvmconv.network import build, import_model
 from tvmconv.network.kernels import use_kernels
 from tvmconv.network.layouts import choose_layouts
 from tvmconv.network.network import Network
+from tvmconv.network.shuffles import gather_shuffles
 from tvmconv.network.sites import find_convolutions
 from tvmconv.problem import Problem
 from tvmconv.targets import resolve_target
@@ -95,6 +96,27 @@ def permuted(g: Graph, x: str, axes: tuple[int, ...]) -> str:
     return g.node("Transpose", there, perm=[axes.index(axis) for axis in range(4)])
 
 
+def shuffled(g: Graph, x: str) -> str:
+    """Bring the channels of four groups in turns."""
+    parted = g.node("Reshape", x, g.constant([2, 4, 4, 9, 10], "int64"))
+    turned = g.node("Transpose", parted, perm=[0, 2, 1, 3, 4])
+    return g.node("Reshape", turned, g.constant([2, 16, 9, 10], "int64"))
+
+
+def interleaved(g: Graph, x: str) -> str:
+    """Bring both halves of the channels in turns, one of them behind a convolution."""
+    first, middle, last, axis = (g.constant([place], "int64") for place in (0, 8, 16, 1))
+    halves = g.node("Slice", x, first, middle, axis), conv(g, g.node("Slice", x, middle, last, axis), 8, 8)
+    stacked = g.node("Concat", *(g.node("Unsqueeze", each, g.constant([2], "int64")) for each in halves), axis=2)
+    return g.node("Reshape", stacked, g.constant([2, 16, 9, 10], "int64"))
+
+
+def split(g: Graph, x: str) -> str:
+    """Swap both halves of the channels, one of them behind a convolution."""
+    g.nodes.append(onnx.helper.make_node("Split", [x], ["left", "right"], name="split", axis=1))
+    return g.node("Concat", conv(g, "right", 8, 8), "left", axis=1)
+
+
 def normalized(g: Graph, x: str) -> str:
     return permuted(g, x, (0, 2, 3, 1))
 
@@ -155,6 +177,9 @@ CASES = (
         "pb pp bp pp",
         given_on_gpu="pp pp pp pp",
     ),
+    Case("shuffle", lambda g: ends(g, lambda x: shuffled(g, x)), "pp pp", given_on_gpu="pl lp"),
+    Case("stack", lambda g: ends(g, lambda x: interleaved(g, x)), "pp pp pp", given_on_gpu="pl ll lp"),
+    Case("split", lambda g: ends(g, lambda x: split(g, x)), "pp pp pp", given_on_gpu="pl ll lp"),
     Case("norm-of-channels", lambda g: ends(g, lambda x: normalized(g, x)), "pp pp", given_on_gpu="pl lp"),
     Case("other-axes-last", lambda g: ends(g, lambda x: permuted(g, x, (0, 3, 2, 1))), "pp pp"),
 )
@@ -162,6 +187,7 @@ CASES = (
 
 def layouts(model: onnx.ModelProto, target: tvm.target.Target) -> str:
     source = import_model(model).mod
+    source = gather_shuffles(source) if target is GPU else source
     return described(site.described for site in choose_layouts(source, find_convolutions(source), target)[0])
 
 

@@ -66,6 +66,16 @@ def test_it_builds_with_kernels_and_graphs() -> None:
     assert "run_or_capture" in network._executable.as_text()
 
 
+def test_what_a_kernel_needs_beside_an_output_is_no_output() -> None:
+    """The last kernel's workspace, which is smaller than one for any batch, is planned as those of the others are."""
+    graph = Graph(("n", 16, 20, 20))
+    y = "x"
+    for _ in range(3):
+        y = graph.node("Relu", graph.conv(y, (16, 16, 3, 3), pads=[1] * 4))
+    network = tvmconv.build(graph.model(y), SM_90)
+    assert all(layer.kernel.startswith("tvmconv cuda/") for layer in network.layers)
+
+
 def test_a_convolution_that_no_template_takes_is_left_to_tvm(monkeypatch: pytest.MonkeyPatch) -> None:
     for template in (cuda.depthwise, cuda.direct, cuda.im2win, cuda.tensor):
         monkeypatch.setattr(template, "OPEN_SIZES", ())

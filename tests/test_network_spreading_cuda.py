@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from math import prod
 from random import Random
 from typing import Any, NamedTuple
@@ -21,6 +22,7 @@ from tvmconv import cuda, lowering
 from tvmconv.lowering.divisions import with_multiplications
 from tvmconv.serial import serial_twin
 from tvmconv.targets import resolve_target
+from tvmconv.targets.devices import H100
 
 TOLERANCE = {"float32": 1e-5, "float16": 2e-3}
 """The largest error, as a share of the largest number, or of 1 if that is larger."""
@@ -50,6 +52,7 @@ def test_operators_of_torch(name: str, dtype: str) -> None:
     assert not found.left
     assert len(found.kernels) == case.kernels
     for source in cuda.sources(lowering.build(mod, SM_90).mod):
+        assert "int64_t" not in source[source.index("__global__") :]
         for kernel in cuda.kernel_resources(source, "sm_90"):
             assert (kernel.stack_bytes, kernel.spill_store_bytes, kernel.spill_load_bytes) == (0, 0, 0)
 
@@ -61,7 +64,7 @@ def test_rows_are_read_once(name: str, dtype: str) -> None:
     inputs = tuple(x.to(getattr(torch, dtype)) for x in case.inputs())
     mod = lowered(tvmconv.import_model(case.module, inputs).mod)
     (launch,) = run(mod, [x.numpy() for x in inputs]).launches
-    assert launch.bytes_read <= 1.05 * inputs[0].nbytes  # of rows past the end the last one
+    assert launch.bytes_read <= 1.25 * inputs[0].nbytes  # of rows past the end the last one
 
 
 class Sample(NamedTuple):
@@ -165,13 +168,16 @@ def test_divisions_by_open_sizes() -> None:
     np.testing.assert_allclose(tensors[-1].numpy(), sums / counts, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("busy", [1, 10**9], ids=["shared", "alone"])
+@pytest.mark.parametrize("multiprocessors", [0, 10**6], ids=["shared", "alone"])
 @pytest.mark.parametrize("padding", [0, 1])
 @pytest.mark.parametrize(("size", "step"), [(3, 1), (3, 2), (2, 1), (5, 1), (2, 2)])
 @pytest.mark.parametrize("width", [7, 8, 13])
-def test_windows(width: int, size: int, step: int, padding: int, busy: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_windows(
+    width: int, size: int, step: int, padding: int, multiprocessors: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Neighbouring windows of a thread share what they have of a row, also where rows are no whole vectors."""
-    monkeypatch.setattr("tvmconv.network.gpu.choice.BUSY", busy)
+    gpu = replace(H100, multiprocessors=multiprocessors)
+    monkeypatch.setattr("tvmconv.network.gpu.spreading.gpu_of", lambda target: gpu)
     x = np.random.default_rng(1).standard_normal((1, 3, 9, width)).astype("float32")
     sides = [padding] * 2
 
@@ -183,6 +189,16 @@ def test_windows(width: int, size: int, step: int, padding: int, busy: int, monk
     found = run(lowered(module_of(Sample(pool, pool, [x.shape]), "float32")), [x])
     np.testing.assert_array_equal(found.outputs[0], windows.max((-1, -2)))
     assert not found.left
+
+
+def test_threads_are_as_many_as_a_device_keeps_busy() -> None:
+    case = Sample(lambda x: op.mean(x, [2]), lambda x: x.mean(2), [(64, 128, 64)])
+    blocks = []
+    for arch in ("sm_75", "sm_90"):
+        mod = lowered(module_of(case, "float32"), resolve_target({"kind": "cuda", "arch": arch}))
+        (kernel,) = (func for func in mod.functions.values() if isinstance(func, tirx.PrimFunc))
+        blocks.append(int(kernel.body.block.body.extent))
+    assert blocks == [256, 1024]  # of 128 threads: 4 for each mean, and 16
 
 
 @pytest.mark.parametrize("shape", [(1, 100_000), (2, 70_001), (100_000, 1), (70_001, 2)])

@@ -53,6 +53,32 @@ def flattened(g: Graph) -> str:
     return g.node("Reshape", y, g.node("Concat", *sizes, axis=0))
 
 
+def interleaved(g: Graph, x: str) -> str:
+    """Return both halves of the channels in turns, as torch exports `chunk`, `stack` and `reshape` of an open batch."""
+
+    def size(y: str, axis: int) -> str:
+        return g.node("Gather", g.node("Shape", y), g.constant(axis, "int64"), axis=0)
+
+    channels = g.node("Gather", g.node("Shape", x), g.constant([1], "int64"), axis=0)
+    half = g.node("Div", channels, g.constant([2], "int64"))
+    first, axis = g.constant([0], "int64"), g.constant([1], "int64")
+    left, right = g.node("Slice", x, first, half, axis), g.node("Slice", x, half, channels, axis)
+    place = g.constant([2], "int64")
+    stacked = g.node("Concat", *(g.node("Unsqueeze", each, place) for each in (left, right)), axis=2)
+    sizes = [size(left, 0), g.node("Mul", size(left, 1), g.constant(2, "int64")), size(left, 2), size(left, 3)]
+    shape = g.node("Concat", *(g.node("Unsqueeze", each, g.constant([0], "int64")) for each in sizes), axis=0)
+    return g.node("Reshape", stacked, shape)
+
+
+def test_sizes_that_follow_from_one_another() -> None:
+    """What is known of a shape makes other shapes known, though the batch is open."""
+    graph = Graph(("n", 8, 6, "w"))
+    model = graph.model(graph.conv(interleaved(graph, interleaved(graph, "x")), (4, 8, 1, 1)))
+    assert import_model(model).outputs[0].shape == ("n", 4, 6, "w")
+    for batch in (1, 3):
+        check(model, (batch, 8, 6, 5))
+
+
 @pytest.mark.parametrize("body", [transposed, dequantized, from_a_number, flattened], ids=lambda body: body.__name__)
 def test_nodes_that_compute_constants(body: Callable[[Graph], str]) -> None:
     graph = Graph(X)

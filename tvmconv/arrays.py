@@ -336,3 +336,10 @@ def is_in_capture(array: Any) -> bool:
 def is_cpu(device: tvm.runtime.Device) -> bool:
     """Return whether the device is a CPU."""
     return bool(device.dlpack_device_type() == CPU_TYPE)
+
+
+def stream_of(array: Any) -> int | None:
+    """Return the handle of the stream in which torch computes now on an array's GPU; None for any other array."""
+    if not is_torch(array) or not array.is_cuda:
+        return None
+    return int(sys.modules["torch"].cuda.current_stream(array.device).cuda_stream)

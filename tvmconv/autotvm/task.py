@@ -18,15 +18,17 @@ from ..dispatch.registry import algorithms_for, dense_algorithms, template_for, 
 from ..dispatch.task import Entity, Maker, Task, Value
 from ..errors import InvalidArgumentError
 from ..network import Model, import_model
+from ..network.gates import gates_of
 from ..network.half import with_precision
 from ..network.kernels import sites_for
 from ..network.layouts import choose_layouts
+from ..network.shuffles import gather_shuffles
 from ..precision import DEFAULT
 from ..problem import Problem
 from ..schedules.space import Space
 from ..schedules.template import Template
 from ..suites import load_suite
-from ..targets import resolve_target
+from ..targets import backend_of, resolve_target
 from ..workload import ConvWorkload
 from .templates import TemplateTask, create_task
 
@@ -199,9 +201,14 @@ def _extracted(
     resolved = resolve_target(target)
     source = model if isinstance(model, Model) else import_model(model)
     mod, precision = with_precision(source.mod, resolved, precision)
+    mod = gather_shuffles(mod) if backend_of(resolved).on_gpu else mod
     sites = sites_for(mod, resolved)
     if sparsity is None:  # sparse kernels read and write NCHW
-        sites, _ = choose_layouts(mod, sites, resolved, precision=precision)
+        gated = {
+            site.output for pair in gates_of(mod, sites, resolved, precision) for site in (pair.first, pair.second)
+        }
+        sites, _ = choose_layouts(mod, sites, resolved, gated, precision)
+        sites = [site for site in sites if site.output not in gated]
     tasks = [
         _task(site.workload, resolved, algorithm, sparsity, precision)
         for site in sites

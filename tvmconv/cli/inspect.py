@@ -53,7 +53,9 @@ def inspect(
     shapes: Shapes | None,
     as_json: bool,
 ) -> None:
-    """Show how one convolution is scheduled, with operands in NCHW, and the code that comes out.
+    """Show how one convolution is scheduled by itself, with operands in NCHW, and the code that comes out.
+
+    In a network it may have another layout, or share a kernel with the next one: `tvmconv build` lists those.
 
     WORKLOAD is a workload as JSON, or a file that holds it; MODEL is an ONNX model, and --layer says which of its
     convolutions is meant. A CUDA target needs no GPU.

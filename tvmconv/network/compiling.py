@@ -53,7 +53,7 @@ def _compiled(mod: tvm.IRModule, target: tvm.target.Target) -> Executable:
         mod = separate_convolutions(mod)
     with tvm_at_work():
         mod = lower_and_fuse_for_gpu(mod, target) if on_gpu else lower_and_fuse(mod, target)
-    mod = spread_over_gpu(mod) if on_gpu else spread_over_threads(mod, target)
+    mod = spread_over_gpu(mod, target) if on_gpu else spread_over_threads(mod, target)
     with tvm_at_work():
         return lowering.build(mod, target, network_pipeline(target))
 

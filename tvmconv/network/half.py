@@ -19,6 +19,7 @@ from ..targets import multiplies
 from .batch_norm import simplify_batch_norms
 from .constants import constant_value
 from .epilogue import padding_before
+from .gates import gates_of
 from .graph import Block, blocks_of, calls, free_variables, rebind
 from .half_sites import in_half
 from .kernels import sites_for
@@ -69,7 +70,9 @@ def to_half(mod: tvm.IRModule, target: tvm.target.Target, dtype: str) -> tvm.IRM
     `z = R.astype(R.nn.relu(y), "bfloat16")`, `output = R.nn.conv2d(R.astype(z, "float32"), v)` with v rounded.
     """
     mod = simplify_batch_norms(mod)
-    sites = [site for site in sites_for(mod, target) if _is_faster(site, target, dtype)]
+    every = sites_for(mod, target)
+    gated = {site.output for pair in gates_of(mod, every, target) for site in (pair.first, pair.second)}
+    sites = [site for site in every if site.output in gated or _is_faster(site, target, dtype)]
     values: dict[relax.Var, relax.Expr] = {}
     for block in blocks_of(mod):
         values |= _Part(block, sites, dtype).values()

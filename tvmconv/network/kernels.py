@@ -24,10 +24,12 @@ from ..workload import ConvWorkload
 from ..workspace import Workspace, take_out
 from .constants import same_sizes
 from .convolutions import GIVE_SIZES
+from .gates import KERNEL_NAME, GateKernels, gates_of
 from .graph import rebind
 from .layers import Layer
 from .layouts import choose_layouts
 from .packing import Packing, split_packing
+from .shuffles import expand_shuffles, gather_shuffles
 from .sites import Site, find_convolutions
 from .sparse_kernels import SparseChoice, SparseKernels
 
@@ -93,11 +95,14 @@ def use_kernels(
     wants them. Where `sparse`, one of `MODES`, says so, they are compiled in: such kernels are modules of their own, in
     the attribute "external_mods". The others have the `precision`, one of `WORDS`.
 
+    On a GPU two small layers behind the means of planes are one kernel, as `gates_of` says.
+
     On a CPU, what convolutions hand to each other is in blocks of channels, as `choose_layouts` says.
 
     Before: `y = R.nn.conv2d(x, w)`, `z = R.add(y, bias)`, `output = R.nn.relu(z)`.
     After: `output = R.call_tir(tvmconv_direct_0f3a91c2d47b, (x, packed, shift))`.
     """
+    mod = gather_shuffles(mod) if backend_of(target).on_gpu else mod
     sites = sites_for(mod, target)
     builder = relax.BlockBuilder(mod)
     choices: dict[Problem, tuple[dispatch.Range, ...]] = {}
@@ -105,7 +110,13 @@ def use_kernels(
     workloads = [site.workload for site in sites if site.workload is not None]
     sparse_kernels = SparseKernels(target, sparse, workloads, precision)
     chosen = _choose_sparse(sites, sparse_kernels)
-    sites, calls = choose_layouts(mod, sites, target, [sites[place].output for place in chosen], precision)
+    dense = [site for place, site in enumerate(sites) if place not in chosen]
+    gates = gates_of(mod, dense, target, precision)
+    gated = {site.output: pair for pair in gates for site in (pair.first, pair.second)}
+    in_nchw = [*(sites[place].output for place in chosen), *gated]
+    sites, calls = choose_layouts(mod, sites, target, in_nchw, precision)
+    gate_kernels = GateKernels(builder)
+    calls.update({pair.second.output: gate_kernels.call(pair) for pair in gates})
     layers = []
     for place, site in enumerate(sites):
         if site.workload is None:
@@ -115,6 +126,9 @@ def use_kernels(
             calls[site.output] = _sparse_call(site, choice)
             reason = _why(choice.reason, site)
             layers.append(Layer(site.convolution, f"tvmconv {choice.template}", choice.config, reason))
+            continue
+        if pair := gated.get(site.output):
+            layers.append(Layer(site.convolution, KERNEL_NAME, None, _why(pair.reason, site)))
             continue
         problem, weight = site.problem(precision), site.weight
         if problem not in choices:
@@ -126,7 +140,7 @@ def use_kernels(
         calls[site.output] = _call(site, weight, kernels[key])
         config = msgspec.to_builtins(selection.config)
         layers.append(Layer(site.convolution, f"tvmconv {selection.name}", config, _why(reason_of(ranges), site)))
-    mod = rebind(builder.get(), calls)
+    mod = expand_shuffles(rebind(builder.get(), calls))
     if modules := sparse_kernels.compiled():
         mod = mod.with_attr("external_mods", modules)
     return mod, tuple(layers)

@@ -56,5 +56,5 @@ class Layer:
     kernel: str
     """The name of the template, such as "tvmconv cpu/depthwise", or "TVM"."""
     config: Mapping[str, Any] | None
-    """The knobs of the template; None for a kernel of TVM."""
+    """The knobs of the template; None for a kernel of TVM, and for one that has none."""
     reason: str

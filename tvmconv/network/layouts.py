@@ -29,6 +29,7 @@ from ..workload import ConvWorkload
 from .constants import same_sizes, sizes_of, static_shape
 from .convolutions import redescribed
 from .graph import Block, blocks_of, free_variables, operator_name
+from .shuffles import along, channels_of, chooses_channels, is_split
 from .sites import Site
 
 BY_ELEMENT = (
@@ -59,9 +60,9 @@ def choose_layouts(
     """Return the sites with the layouts of their operands, and new values for other variables in the inner layout.
 
     A tensor can be in it if all that writes and reads it can do that: convolutions, unless their output is one of
-    `in_nchw`, pooling, means of planes, concatenations and what is computed element by element; into and out of NHWC
-    also permutations of axes, which are then nothing at all. Those tensors are in it with which the convolutions take
-    the least time by the estimates of their templates.
+    `in_nchw`, pooling, means of planes, concatenations and what is computed element by element; with NHWC also parts of
+    channels, channels in another order, and permutations of axes, which are then nothing at all. Those tensors are in
+    it with which the convolutions take the least time by the estimates of their templates.
 
     Before: `y = conv(x)`, `z = R.nn.max_pool2d(y)`, `output = conv(z)`, all NCHW.
     After: `y` from NCHW to NCHW8c, `z = R.nn.max_pool2d(y, layout="NCHW8c")`, and `output` from NCHW8c to NCHW.
@@ -191,6 +192,11 @@ class Part:
             return [var]
         if self._is_permuted(value, NCHW_FROM_NHWC):
             return arguments
+        if self._layout == "NHWC" and is_split(value):  # its parts are joined with what is split
+            return []
+        if self._layout == "NHWC" and (source := channels_of(value, self._values)) is not None:
+            self._join(var, source)
+            return []
         if _is_concatenation(value) or operator_name(value) in POOLING or _is_elementwise(value):
             vectors = [each for each in arguments if _vector_shape(each, value)]
             self._join(var, *(each for each in arguments if each not in vectors))
@@ -237,12 +243,17 @@ def _with_layout(var: relax.Var, value: relax.Expr, held: Collection[relax.Var],
         return relax.op.reshape(relax.op.mean(value.args[0], list(order.spatial), keepdims=True), var.ty.shape)
     if _is_permutation(value, NHWC_FROM_NCHW) and value.args[0] in held:
         return value.args[0]
+    channel_axis = order.order.index(1)
+    if is_split(value) and value.args[0] in held:
+        return along(value, channel_axis)
     if var not in held or not isinstance(value, relax.Call):
         return None
+    if chooses_channels(value):
+        return along(value, channel_axis)
     if _is_permutation(value, NCHW_FROM_NHWC):
         return value.args[0]
     if _is_concatenation(value):
-        return relax.op.concat(value.args[0], order.order.index(1))
+        return relax.op.concat(value.args[0], channel_axis)
     if (pool := POOLING.get(value.op.name)) is not None:
         attrs = value.attrs
         how = attrs.pool_size, attrs.strides, attrs.padding, attrs.dilation, attrs.ceil_mode, attrs.count_include_pad

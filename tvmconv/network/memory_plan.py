@@ -105,7 +105,11 @@ def _tensors(mod: tvm.IRModule) -> list[Tensor]:
     last: dict[relax.Var, int] = {}
     kept: set[relax.Var] = set()
 
+    tuples = {binding.var: binding.value for binding in bindings if isinstance(binding.value, relax.Tuple)}
+
     def read_in(value: relax.Expr) -> set[relax.Var]:
+        if isinstance(value, relax.TupleGetItem) and value.tuple_value in tuples:  # of the others nothing is read
+            value = tuples[value.tuple_value].fields[value.index]
         return {owner for var in free_variables(value) for owner in owners.get(var, ())}
 
     read_later = {var for binding in bindings for var in free_variables(binding.value)}

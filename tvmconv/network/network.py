@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from copy import deepcopy
 from functools import cached_property
 from os import PathLike
@@ -22,6 +23,7 @@ from ..targets import device_for
 from .layers import Layer, TensorSpec
 from .session import Session
 from .sizes import Conditions, OpenSize, require_sizes
+from .streams import in_turn
 
 ALIGNMENT = 64
 """The alignment in bytes that TVM's own kernels expect of every tensor; they crash without it."""
@@ -65,21 +67,31 @@ class Network:
         are elsewhere are copied to the target's device. Raises `InvalidArgumentError` for inputs that are not those of
         `inputs`, `NoDeviceError` where the device is missing.
 
-        Intermediate tensors are the network's, the same in all calls: on a GPU, call on one stream at a time. Threads
-        take turns, as TVM's virtual machine confuses calls that are under way together. A call that torch captures in
-        a CUDA graph has its launches in that; docs/networks.md says which networks refuse.
+        Threads take turns, as TVM's virtual machine confuses calls that are under way together. On a GPU it runs in
+        torch's current stream where an input is torch's, and waits there for the last network that was called in
+        another stream, since they share memory. A call that torch captures in a CUDA graph has its launches in that;
+        docs/networks.md says which networks refuse.
         """
         inputs = self._in_order(given, named)
         operands = [input_operand(spec, array) for spec, array in zip(self.inputs, inputs, strict=True)]
         require_sizes(self._sizes, self._conditions, self.inputs, [tuple(operand.shape) for operand in operands])
         placed = [_placed(operand, self.device) for operand in operands]
         in_capture = any(arrays.is_in_capture(array) for array in inputs)
-        with self._turn:
+        with self._turn, self._in_turn(placed, in_capture):
             result = (self._session.run_in_capture if in_capture else self._session.run)(placed)
         # Given a torch tensor, TVM answers with torch tensors.
         tensors = [tvm_ffi.from_dlpack(item) for item in (result if len(self.outputs) > 1 else [result])]
         outputs = tuple(self._own(inputs, placed, tensors))
         return outputs if len(outputs) > 1 else outputs[0]
+
+    def _in_turn(self, placed: Sequence[Any], in_capture: bool) -> AbstractContextManager[None]:
+        """Return the context in which kernels are launched: on a GPU, in turn with those of other streams."""
+        if self._kind != "cuda":
+            return nullcontext()
+        streams = [stream for array in placed if (stream := arrays.stream_of(array)) is not None]
+        of_torch = bool(streams)
+        stream = streams[0] if of_torch else tvm_ffi.get_raw_stream(self.device)
+        return in_turn(self.device, stream, of_torch, in_capture)
 
     def _own(self, inputs: Sequence[Any], placed: Sequence[Any], tensors: Sequence[Any]) -> Iterator[Any]:
         """Yield the results as the caller's kind of arrays, copied where TVM's share memory with others.

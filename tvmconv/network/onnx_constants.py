@@ -24,6 +24,12 @@ RANDOM = ("Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "Rando
 OF_SHAPES = ("Shape", "Size")
 """Operators that read no elements of their operand."""
 
+CHOOSING = ("Gather", "Slice")
+"""Operators whose results are elements of their first operand."""
+
+NO_SIZE = -1
+"""The number in the place of a size that is known only when the model runs."""
+
 LONGEST_SHAPE = 64
 """The largest number of elements of a constant that may be a shape; longer ones are weights."""
 
@@ -49,56 +55,94 @@ def fold_nodes(
     known = {tensor.name: tensor for tensor in graph.initializer}
     values: dict[str, Array] = {}
     inputs = [_reshaped(value, shapes[value.name]) if value.name in shapes else _named(value) for value in graph.input]
-    static = _static_shapes(model, inputs)
-    left = []
-    for node in graph.node:
-        operands = [name for name in node.input if name]
-        results = None
-        if node.op_type in OF_SHAPES and operands[0] in static:
-            # The evaluator looks at the shape alone, so elements need no memory.
-            results = _computed(node, {operands[0]: np.broadcast_to(np.float32(0), static[operands[0]])}, opset)
-        elif _is_foldable(node) and all(name in values or name in known for name in operands):
-            results = _computed(node, {name: _value(name, values, known) for name in operands}, opset)
-        if results is None:
-            left.append(node)
-        else:
-            values.update(results)
+    left, count = list(graph.node), -1
+    while len(left) != count:  # what is known now may be the shape of more
+        count = len(left)
+        left = _left(model, left, _shapes(model, left, inputs, values), known, values, opset)
+        if not any(node.op_type in OF_SHAPES for node in left):
+            break
     slim = onnx.GraphProto(name=graph.name, node=left, input=inputs, output=graph.output)
     return slim, {name: value for name, value in values.items() if name not in known}
 
 
-def _static_shapes(model: onnx.ModelProto, inputs: Sequence[onnx.ValueInfoProto]) -> dict[str, tuple[int, ...]]:
-    """Return the shapes that consist of numbers only, by tensor, for the model with these inputs.
+def _left(
+    model: onnx.ModelProto,
+    nodes: Sequence[onnx.NodeProto],
+    shapes: Mapping[str, tuple[int, ...]],
+    known: Mapping[str, onnx.TensorProto],
+    values: dict[str, Array],
+    opset: int,
+) -> list[onnx.NodeProto]:
+    """Return the nodes that do not compute constants; add the values of the others."""
+    left, chosen_from = [], dict[str, Array]()
+    for node in nodes:
+        operands = [name for name in node.input if name]
+        results = None
+        if node.op_type in OF_SHAPES and operands[0] in shapes:
+            # The evaluator looks at the shape alone, so elements need no memory.
+            shape = shapes[operands[0]]
+            if NO_SIZE not in shape:
+                results = _computed(node, {operands[0]: np.broadcast_to(np.float32(0), shape)}, opset)
+            elif node.op_type == "Shape" and not node.attribute:
+                chosen_from[node.output[0]] = np.array(shape, np.int64)
+        elif _is_foldable(node) and all(name in values or name in known for name in operands):
+            results = _computed(node, {name: _value(name, values, known) for name in operands}, opset)
+        elif node.op_type in CHOOSING and operands[0] in chosen_from:
+            others = operands[1:]
+            if all(name in values or name in known for name in others):
+                given = {name: _value(name, values, known) for name in others}
+                results = _computed(node, {operands[0]: chosen_from[operands[0]], **given}, opset)
+            if results is not None and any((result == NO_SIZE).any() for result in results.values()):
+                results = None
+        if results is None:
+            left.append(node)
+        else:
+            values.update(results)
+    return left
 
-    There are none if the graph has no node that reads shapes.
+
+def _shapes(
+    model: onnx.ModelProto,
+    nodes: Sequence[onnx.NodeProto],
+    inputs: Sequence[onnx.ValueInfoProto],
+    values: Mapping[str, Array],
+) -> dict[str, tuple[int, ...]]:
+    """Return the shapes whose number of sizes is known, by tensor, for the model with these inputs, nodes and values.
+
+    There are none if no node reads shapes. A size that is known only when the model runs is `NO_SIZE`.
     """
     import onnx
 
     graph = model.graph
-    if not any(node.op_type in OF_SHAPES for node in graph.node):
+    if not any(node.op_type in OF_SHAPES for node in nodes):
         return {}
     given = {value.name for value in inputs}
     # Weights stay out of it, which may be more than inference can be given.
     short = [tensor for tensor in graph.initializer if prod(tensor.dims) <= LONGEST_SHAPE]
+    names = {tensor.name for tensor in graph.initializer}
+    computed = {name: value for name, value in values.items() if name not in names}
+    short += [onnx.numpy_helper.from_array(each, name) for name, each in computed.items() if each.size <= LONGEST_SHAPE]
     weights = [
         onnx.helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims)
         for tensor in graph.initializer
         if tensor.name not in given and prod(tensor.dims) > LONGEST_SHAPE
     ]
+    weights += [
+        onnx.helper.make_tensor_value_info(name, onnx.helper.np_dtype_to_tensor_dtype(each.dtype), each.shape)
+        for name, each in computed.items()
+        if each.size > LONGEST_SHAPE
+    ]
     outputs = [onnx.ValueInfoProto(name=value.name) for value in graph.output]
-    slim = onnx.GraphProto(
-        name=graph.name, node=graph.node, input=[*inputs, *weights], output=outputs, initializer=short
-    )
+    slim = onnx.GraphProto(name=graph.name, node=nodes, input=[*inputs, *weights], output=outputs, initializer=short)
     inferred = onnx.shape_inference.infer_shapes(
         onnx.ModelProto(ir_version=model.ir_version, graph=slim, opset_import=model.opset_import), data_prop=True
     )
-    static = {}
+    found = {}
     for value in [*inferred.graph.input, *inferred.graph.value_info]:
         if value.type.tensor_type.HasField("shape"):
             sizes = value.type.tensor_type.shape.dim
-            if all(size.HasField("dim_value") for size in sizes):
-                static[value.name] = tuple(size.dim_value for size in sizes)
-    return static
+            found[value.name] = tuple(size.dim_value if size.HasField("dim_value") else NO_SIZE for size in sizes)
+    return found
 
 
 def _reshaped(value: onnx.ValueInfoProto, shape: Sequence[int | str]) -> onnx.ValueInfoProto:

@@ -17,7 +17,7 @@ from .constants import Array
 from .faults import Refused
 from .grid_sampling import MODES, PADDINGS, sample
 from .onnx_node import OPEN_HINT, Node
-from .resampling import cubic_taps, gather, interpolate, linear_taps, repeat
+from .resampling import SAMPLE, cubic_taps, gather, interpolate, linear_taps, repeat
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class Axis:
 
     place: int
     inputs: int
-    """The number of inputs; of an open one `SAMPLE`."""
+    """The number of inputs; `SAMPLE` of an open one, and where outputs repeat."""
     outputs: int
     scale: float
     """The number of outputs for each input, as the node gives it; the size of the output is rounded."""
@@ -34,13 +34,6 @@ class Axis:
     """The part of the input that is resized, from 0 to 1, where coordinates are those of tf_crop_and_resize."""
     is_open: bool = False
     """True if the number of inputs is known only when the model runs."""
-
-
-SAMPLE = 16
-"""The number of inputs from which it is read how outputs follow from an open number of them.
-
-The middle ones are far enough from both ends for all modes.
-"""
 
 
 def resize(node: Node) -> relax.Expr:
@@ -112,11 +105,14 @@ def _resized(node: Node, axes: list[Axis], coordinates: str, rounding: str) -> r
     if any(axis.is_open for axis in axes) and (excludes or coordinates not in PERIODIC):
         raise Refused("the shape of its input is known only when the model runs", OPEN_HINT)
     for axis in axes:
+        repeats = axis.is_open or (_repeats(axis) and coordinates in PERIODIC and not excludes)
+        if repeats:
+            axis = replace(axis, inputs=SAMPLE, outputs=SAMPLE * int(axis.scale))
         at = _coordinates(axis, coordinates)
         if coordinates == "tf_crop_and_resize":
             outside[axis.place] = (at < 0) | (at > axis.inputs - 1)
         last = axis.inputs - 1
-        if is_nearest and axis.is_open:
+        if is_nearest and repeats:
             places = ROUNDINGS[rounding](at).astype(np.int64)[:, None]
             y = repeat(node.builder, y, axis.place, int(axis.scale), places, np.ones_like(places, np.float32))
             continue
@@ -131,7 +127,7 @@ def _resized(node: Node, axes: list[Axis], coordinates: str, rounding: str) -> r
         if excludes:
             weights = np.where((places < 0) | (places > last), 0, weights)
             weights /= weights.sum(axis=1, keepdims=True)
-        if axis.is_open:
+        if repeats:
             y = repeat(node.builder, y, axis.place, int(axis.scale), places, weights)
         else:
             y = interpolate(node.builder, y, axis.place, np.clip(places, 0, last), weights)
@@ -142,6 +138,11 @@ def _resized(node: Node, axes: list[Axis], coordinates: str, rounding: str) -> r
 
 PERIODIC = ("asymmetric", "half_pixel", "pytorch_half_pixel")
 """The transformations in which the coordinates of outputs between the same two inputs are the same for any size."""
+
+
+def _repeats(axis: Axis) -> bool:
+    """Return whether there are as many outputs for each input, in the whole of it."""
+    return axis.scale == int(axis.scale) and axis.outputs == axis.inputs * axis.scale and axis.crop == (0, 1)
 
 
 def _coordinates(axis: Axis, transformation: str) -> Array:

@@ -14,6 +14,12 @@ from tvm import relax, te, tirx, topi
 
 from .constants import Array
 
+SAMPLE = 16
+"""The number of inputs from which it is read how outputs follow from any number of them.
+
+The middle ones are far enough from both ends for all modes.
+"""
+
 
 def gather(builder: relax.BlockBuilder, x: relax.Expr, axis: int, places: Array) -> relax.Expr:
     """Return the elements of x at some places along an axis, where `places` is (outputs,).
@@ -45,10 +51,12 @@ def interpolate(builder: relax.BlockBuilder, x: relax.Expr, axis: int, places: A
 
     def compute(x: te.Tensor, places: te.Tensor, weights: te.Tensor) -> te.Tensor:
         def element(*at: tirx.Var) -> tirx.Expr:
-            output = at[axis]
+            output, last = at[axis], tirx.const(int(x.shape[axis]) - 1, "int32")
+            # A table tells TVM no bounds, without which it would index with 64 bits.
+            found = [te.max(te.min(places[output, tap], last), 0) for tap in taps]
             terms = [
-                x(*at[:axis], places[output, tap], *at[axis + 1 :]) * weights[output, tap].astype(x.dtype)
-                for tap in taps
+                x(*at[:axis], place, *at[axis + 1 :]) * weights[output, tap].astype(x.dtype)
+                for tap, place in zip(taps, found, strict=True)
             ]
             return reduce(lambda a, b: a + b, terms)
 
@@ -64,33 +72,44 @@ def repeat(
 
     `places` and `weights` are (outputs, taps) for a sample of as many elements as are needed: in the middle, they say
     how far the elements of each of the `scale` sums are. At the ends, the last element stands for those beyond it.
+
+    Before: `x` of two elements a, b, and `scale` 2 with the weights (0.25, 0.75), (0.75, 0.25). After:
+    `y[i] = x[max((i + 1) // 2 - 1, 0)] * w + x[min((i + 1) // 2, 1)] * (1 - w)`, with w by `(i + 1) % 2`.
     """
-    middle = len(places) // scale // 2
-    rows = slice(middle * scale, (middle + 1) * scale)
-    distances, shares = places[rows] - middle, weights[rows]
+    middle = len(places) // 2
+    first = next(row for row in range(middle, middle + scale) if places[row, 0] != places[row - 1, 0])
+    shift = -first % scale  # from one multiple of the scale to the next, outputs then have the same places
+    distances = (places[first] - (first + shift) // scale).tolist()
+    shares = weights[first : first + scale].T
 
     def compute(x: te.Tensor) -> te.Tensor:
-        inputs = x.shape[axis]
+        last = x.shape[axis] - 1
 
         def element(*at: tirx.Var) -> tirx.Expr:
-            place, phase = at[axis] // scale, at[axis] % scale
+            place, phase = (at[axis] + shift) // scale, (at[axis] + shift) % scale
+            terms = []
+            for distance, share in zip(distances, shares, strict=True):
+                source = place + distance
+                source = te.min(source, last) if distance + (shift > 0) > 0 else source
+                source = te.max(source, 0) if distance < 0 else source
+                term = x(*at[:axis], source, *at[axis + 1 :])
+                terms.append(term if (share == 1).all() else term * _by_phase(phase, share, x.dtype))
+            return reduce(lambda a, b: a + b, terms)
 
-            def total(row: int) -> tirx.Expr:
-                terms = []
-                for distance, share in zip(distances[row].tolist(), shares[row].tolist(), strict=True):
-                    source = te.max(te.min(place + distance, inputs - 1), 0) if distance else place
-                    term = x(*at[:axis], source, *at[axis + 1 :])
-                    terms += [] if share == 0 else [term if share == 1 else term * tirx.const(share, x.dtype)]
-                return reduce(lambda a, b: a + b, terms)
-
-            value = total(scale - 1)
-            for row in reversed(range(scale - 1)):
-                value = tirx.if_then_else(phase == row, total(row), value)
-            return value
-
-        return te.compute(_resized(x.shape, axis, inputs * scale), element, tag=topi.tag.INJECTIVE)
+        return te.compute(_resized(x.shape, axis, x.shape[axis] * scale), element, tag=topi.tag.INJECTIVE)
 
     return builder.emit_te(compute, x, primfunc_name_hint="repeat")
+
+
+def _by_phase(phase: tirx.Expr, numbers: Array, dtype: str) -> tirx.Expr:
+    """Return one of some numbers by its place: by a formula where they lie on a line."""
+    step = float(numbers[-1] - numbers[0]) / max(len(numbers) - 1, 1)
+    if np.allclose(numbers, numbers[0] + step * np.arange(len(numbers)), rtol=0, atol=1e-9):
+        return phase.astype(dtype) * tirx.const(step, dtype) + tirx.const(float(numbers[0]), dtype)
+    value = tirx.const(float(numbers[-1]), dtype)
+    for place in reversed(range(len(numbers) - 1)):
+        value = tirx.Select(phase == place, tirx.const(float(numbers[place]), dtype), value)
+    return value
 
 
 def _resized(shape: Sequence[tirx.Expr], axis: int, size: int) -> list[tirx.Expr]:

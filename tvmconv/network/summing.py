@@ -7,7 +7,7 @@ from tvm import relax
 
 from ..dtypes import NARROW
 from .convolutions import is_convolution
-from .graph import blocks_of, operator_name, rebind
+from .graph import blocks_of, call_of, operator_name, rebind
 
 SUMMING = frozenset(
     (
@@ -43,6 +43,23 @@ def sum_in_float32(mod: tvm.IRModule) -> tvm.IRModule:
             else:
                 continue
             values[var] = relax.op.astype(wider, value.ty.dtype)
+    return _with_casts_first(rebind(mod, values))
+
+
+def _with_casts_first(mod: tvm.IRModule) -> tvm.IRModule:
+    """Return the module with casts before reshapes: a kernel casts what it computes, and the reshape is a view.
+
+    Before: `y = R.astype(R.reshape(R.mean(x, axis=[1, 2]), [1, 8, 1, 1]), "float16")`.
+    After: `y = R.reshape(R.astype(R.mean(x, axis=[1, 2]), "float16"), [1, 8, 1, 1])`.
+    """
+    values = {}
+    for block in blocks_of(mod):
+        for var, value in block.values.items():
+            cast = call_of(value, "astype")
+            reshaped = None if cast is None else call_of(block.values.get(cast.args[0]), "reshape")
+            if cast is not None and reshaped is not None and block.only_reader(cast.args[0]) is not None:
+                inner = relax.op.astype(reshaped.args[0], str(cast.ty.dtype))
+                values[var] = relax.op.reshape(inner, cast.ty.shape)
     return rebind(mod, values)
 
 

@@ -9,6 +9,10 @@ import numpy as np
 import torch
 from tvm import relax
 
+from ..dtypes import NARROW
+from .constants import Array
+from .resampling import SAMPLE, interpolate, linear_taps, repeat
+
 OPERATORS = (
     "upsample_nearest1d", "upsample_nearest2d", "upsample_nearest3d", "_upsample_nearest_exact1d",
     "_upsample_nearest_exact2d", "_upsample_nearest_exact3d", "upsample_linear1d", "upsample_bilinear2d",
@@ -17,8 +21,8 @@ OPERATORS = (
 )  # fmt: skip
 """Torch's operators that resample images of (batch, channels, *size), where it has them."""
 
-METHODS = {"upsample_nearest2d": "nearest_neighbor", "upsample_bilinear2d": "linear"}
-"""Relax's names for the operators that it computes faster by itself."""
+LINEAR = ("upsample_linear1d", "upsample_bilinear2d", "upsample_trilinear3d")
+"""The operators that interpolate linearly, without smoothing."""
 
 TAPS = 4
 """The largest number of elements along an axis to look up and add one by one; more make a matrix product."""
@@ -44,12 +48,15 @@ def resample(builder: relax.BlockBuilder, x: relax.Expr, name: str, node: torch.
     if node.target._overloadname == "vec":
         scales = list(scales[0]) if scales and scales[0] is not None else []
     scales += [None] * (len(sizes) - len(scales))
-    if name in METHODS and all(map(_is_read_right, [name] * 2, sizes, wanted, scales)):
-        corners = "align_corners" if align and align[0] else "half_pixel"
-        return relax.op.image.resize2d(
-            x, wanted, layout="NCHW", method=METHODS[name], coordinate_transformation_mode=corners
-        )
+    dtype, is_linear = str(x.ty.dtype), name in LINEAR and not any(align)
+    if narrow := not is_nearest(name) and dtype in NARROW:
+        x = builder.emit(relax.op.astype(x, "float32"))
     for place, (size, target, scale) in enumerate(zip(sizes, wanted, scales, strict=True)):
+        times = target // size
+        if target == times * size and scale in (None, times) and (is_nearest(name) or is_linear):
+            taps = _repeated(times, is_linear)
+            x = x if times == 1 else repeat(builder, x, 2 + place, times, *taps)
+            continue
         factors = [scale if axis == place else None for axis in range(len(sizes))]
         applied = partial(_applied, name, place, len(sizes), target, align, factors)
         if is_nearest(name):
@@ -60,12 +67,16 @@ def resample(builder: relax.BlockBuilder, x: relax.Expr, name: str, node: torch.
             x = _weighted(
                 builder, x, 2 + place, applied(torch.eye(size, dtype=getattr(torch, str(x.ty.dtype)))).numpy()
             )
-    return x
+    return builder.emit(relax.op.astype(x, dtype)) if narrow else x
 
 
-def _is_read_right(name: str, size: int, target: int, scale: float | None) -> bool:
-    """Return whether Relax, which uses only the sizes and rounds to the nearest, reads the same elements as torch."""
-    return (scale is None or scale * size == target) and (not is_nearest(name) or target % size == 0)
+def _repeated(times: int, is_linear: bool) -> tuple[Array, Array]:
+    """Return places and weights, (outputs, taps), of so many outputs for each of `SAMPLE` inputs."""
+    at = (np.arange(SAMPLE * times) + 0.5) / times - 0.5
+    if is_linear:
+        return linear_taps(at, times, antialias=False)
+    nearest = np.arange(SAMPLE * times)[:, None] // times
+    return nearest, np.ones_like(nearest)
 
 
 def _applied(
@@ -97,11 +108,4 @@ def _weighted(builder: relax.BlockBuilder, x: relax.Expr, axis: int, weights: np
         )
         return builder.emit(relax.op.permute_dims(builder.emit(product), [int(i) for i in np.argsort(order)]))
     places = np.argsort(weights == 0, axis=0, kind="stable")[:taps]
-    column = [-1 if each == axis else 1 for each in range(x.ty.ndim)]
-    total = None
-    for indices in places:
-        factors = relax.const(weights[indices, np.arange(target)].reshape(column))
-        taken = builder.emit(relax.op.take(x, relax.const(indices, "int64"), axis=axis))
-        term = builder.emit(relax.op.multiply(taken, factors))
-        total = term if total is None else builder.emit(relax.op.add(total, term))
-    return total
+    return interpolate(builder, x, axis, places.T, np.take_along_axis(weights, places, axis=0).T)

@@ -8,25 +8,26 @@ from tvm.sym import Analyzer
 
 from ...lowering.signatures import itemsize
 from ...schedules.cuda.machine import WARP
+from ...targets.devices import Gpu
 from ...workload import MAX_ELEMENTS
 from ..stages import Stage, loads_in, runs_along, variables_in
 from .plan import TILE, Domain, Plan, assumed, size_of
 from .windows import sliding_of
 
+TILE_BYTES = 4
+"""The bytes that a thread moves at once between memory and a tile: a warp's are a whole line of the cache."""
+
 VECTOR_BYTES = 16
 """The bytes that a thread loads at once at most."""
-
-BUSY = 2**17
-"""The threads that keep a large GPU busy: about a thousand for each of an H200's 132 multiprocessors."""
-
-MULTIPROCESSORS = 132
-"""The multiprocessors of a large GPU: those of an H200."""
 
 BLOCK = 256
 """The threads of a block of many rows."""
 
 MOST_THREADS = 1024
 """The most threads of a block."""
+
+NARROW = 4
+"""The elements of the narrowest vectors of rows that there are where wider ones leave multiprocessors without any."""
 
 KEPT_BYTES = 256
 """The bytes of a row that a thread keeps in registers, at most."""
@@ -35,20 +36,22 @@ WINDOW = 64
 """The largest number of elements of a window that a single thread reduces."""
 
 
-def plan_of(stages: list[Stage], domain: Domain) -> Plan:
+def plan_of(stages: list[Stage], domain: Domain, gpu: Gpu) -> Plan:
     """Return the threads for a kernel."""
+    busy = gpu.multiprocessors * gpu.warps * WARP // 2  # threads that half fill the GPU hide the time of loads
     count = size_of(domain.rows)
     every = zip(stages, domain.columns, strict=True)
     sizes = [size_of(columns) for stage, columns in every if columns or stage.is_reduction]
-    bytes_of = [
-        itemsize(load.source.ty.dtype) for stage in stages for value in stage.values for load, _ in loads_in(value)
-    ]
-    widest = max([*bytes_of, *(itemsize(target.ty.dtype) for target in stages[-1].targets)])
+    inner = {target for stage in stages[:-1] for target in stage.targets}  # these are in registers
+    loads = (load.source for stage in stages for value in stage.values for load, _ in loads_in(value))
+    moved = [*(source for source in loads if source not in inner), *stages[-1].targets]
+    widest = max(itemsize(each.ty.dtype) for each in moved)
     is_along = any(_is_in_a_row(stage) for stage in stages if stage.is_reduction) and not _slides(stages)
     along = is_along or (bool(domain.tests) and len(stages) > 1)
     parts = [] if along else _through_tiles(stages[-1], domain)
     divided = [*sizes, *_chunked(domain)] if along else [count]
-    vector = 1 if parts else VECTOR_BYTES // min(VECTOR_BYTES, widest)
+    most_bytes = VECTOR_BYTES if not parts else TILE_BYTES if len(stages) == 1 else 1
+    vector = max(1, most_bytes // widest)
     analyzer = Analyzer()
     for var in variables_in([count, *sizes]):
         analyzer.bind(var, Range(1, MAX_ELEMENTS + 1))
@@ -59,7 +62,7 @@ def plan_of(stages: list[Stage], domain: Domain) -> Plan:
     if along:
         threads = 1
         while threads < MOST_THREADS and (
-            threads * vector * 8 < columns or (rows * threads < BUSY and threads * vector * 2 <= columns)
+            threads * vector * 8 < columns or (rows * threads < busy and threads * vector * 2 <= columns)
         ):
             threads *= 2
         together = max(1, WARP // threads)
@@ -69,19 +72,26 @@ def plan_of(stages: list[Stage], domain: Domain) -> Plan:
     groups = rows // vector
     if parts:
         threads = 8
-        while threads < TILE and len(stages) > 1 and (groups * threads < BUSY or columns // threads > most):
+        while threads < TILE and len(stages) > 1 and (groups * threads < busy or columns // threads > most):
             threads *= 2
-        return Plan(False, 1, TILE, threads, most, parts)
+        return Plan(False, vector, TILE, threads, most, parts)
     if not sizes or _slides(stages):
-        sliding = sliding_of(stages, domain, BUSY)
+        sliding = sliding_of(stages, domain, busy)
         if sizes and not _are_side_by_side(stages):
             vector = sliding.outputs if sliding is not None else 1
         block = BLOCK
-        while block > WARP and rows // vector // block < 2 * MULTIPROCESSORS:
+        while block > WARP and rows // vector // block < 2 * gpu.multiprocessors:
             block //= 2
         return Plan(False, vector, block, 1, max(most, 1), sliding=sliding)
-    threads = 1
-    while threads * 2 <= columns and threads < BLOCK and (groups * threads < BUSY or columns // threads > most):
+    while vector > NARROW and rows // vector < 2 * gpu.multiprocessors:
+        vector //= 2
+        groups *= 2
+    threads, again = 1, len(sizes) > 1
+    while (
+        threads * 2 <= columns
+        and threads < BLOCK // 2
+        and (groups * threads < busy or (again and columns // threads > most))
+    ):
         threads *= 2
     return Plan(False, vector, max(2, min(64, BLOCK // threads)), threads, most)
 

@@ -91,6 +91,8 @@ class Columns:
 
     def _keep(self, load: TensorLoad, conditions: tuple[Expr, ...]) -> None:
         """Have a load made ahead, into registers, if it is one of a vector, or of a row that is read again."""
+        if any(True for index in load.indices for _ in loads_in(index)):
+            return  # a place that a table tells, which is no vector's
         kernel, place = self.kernel, self._place(load.source, load.indices)
         test = self.analyzer.simplify(tirx.all(*conditions)) if conditions else tirx.const(True)
         always = isinstance(test, tirx.IntImm) and bool(test)
@@ -99,7 +101,7 @@ class Columns:
                 known.tests = [] if always else [*known.tests, test]
             return
         stays = self.in_registers and self.count is not None and not self.is_last and always
-        if kernel.element in undefined_vars(test) or not self._is_vector(place):
+        if kernel.element in undefined_vars(test) or not self.is_vector(place):
             return
         if not load.source.ty.shape or (self.plan.vector == 1 and not stays):
             return
@@ -136,9 +138,31 @@ class Columns:
         """Return the place of an element in memory, simplified, with values for the axes of rows and columns."""
         places = self.kernel.domain.places[self.number]
         place = flat_index(buffer, [substitute(index, places) for index in indices])
-        return self.analyzer.simplify(substitute(self.axes.simplify(place), values))
+        placed = self.analyzer.simplify(substitute(self.axes.simplify(place), values))
+        if self.plan.vector == 1:
+            return placed
+        divisions = [(kind, self._of_vector) for kind in (tirx.FloorDiv, tirx.FloorMod)]
+        return self.analyzer.simplify(tvm_ffi.structural_map(placed, divisions))
 
-    def _is_vector(self, place: Expr) -> bool:
+    def _of_vector(self, division: tirx.FloorDiv | tirx.FloorMod) -> Expr:
+        """Return a quotient or rest by whole vectors in terms of a vector's first element, where TVM leaves it.
+
+        Before: `(i * 8 + element) % 768`, in vectors of 8. After: `i * 8 % 768 + element`.
+        """
+        element, size = self.kernel.element, self.plan.vector
+        first = self.analyzer.simplify(substitute(division.a, {element: 0}))
+        if element not in undefined_vars(division.a) or not all(
+            self.analyzer.can_prove_equal(one, other)
+            for one, other in (
+                (division.a - first, element),
+                (tirx.floormod(first, size), 0),
+                (tirx.floormod(division.b, size), 0),
+            )
+        ):
+            return division
+        return type(division)(first, division.b) + (element if isinstance(division, tirx.FloorMod) else 0)
+
+    def is_vector(self, place: Expr) -> bool:
         """Return whether elements of a vector are one behind the other, in a place that a vector may have."""
         element, size = self.kernel.element, self.plan.vector
         first = substitute(place, {element: 0})

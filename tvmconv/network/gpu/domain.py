@@ -15,7 +15,7 @@ from ..stages import Stage, loads_in, runs_along, stride, variables_in
 from .plan import INDEX, TILE, Axes, Domain, assumed, index_variable, size_of, split_index
 
 CHUNK = 4096
-"""The elements for which a block computes anew a reduction that more elements depend on."""
+"""The most elements for which a block computes anew a reduction that more elements depend on, if each is as many."""
 
 AGAIN = 2
 """The elements that may be read for each that is computed to reduce them anew."""
@@ -121,6 +121,8 @@ def _split(
         return rows, columns, places, []
     if list(last.outer)[len(last.outer) - len(columns) :] != list(columns):  # not one behind the other in memory
         return rows, columns, places, []
+    inner = assumed(list(columns.values())[-1])
+    size = max(size // inner, 1) * inner if inner <= size else size  # whole rows, along which memory has vectors
     rows, inside, whole, tests = _in_chunks(rows, columns, size)
     places = {axis: substitute(value, whole) for axis, value in places.items()}
     return rows, inside, {**places, **{axis: whole[axis] for axis in columns if axis in last.outer}}, tests

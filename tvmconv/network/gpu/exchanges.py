@@ -21,7 +21,7 @@ ZERO = tirx.const(0, INDEX)
 def joined_along(kernel: Kernel, register: Any, join: Join) -> list[tirx.Stmt]:
     """Return the statements for threads of a row that are one after the other; all of them get the result."""
     threads = kernel.plan.threads
-    steps = [_exchange(register, join, distance) for distance in _halves(min(threads, WARP))]
+    steps = [exchange(register, join, distance) for distance in halves(min(threads, WARP))]
     if threads <= WARP:
         return steps
     warps = threads // WARP
@@ -34,7 +34,7 @@ def joined_along(kernel: Kernel, register: Any, join: Join) -> list[tirx.Stmt]:
         tirx.IfThenElse(_is_zero(tirx.floormod(kernel.lane, WARP)), store, None),
         barrier(),
         load,
-        *(_exchange(register, join, distance) for distance in _halves(warps)),
+        *(exchange(register, join, distance) for distance in halves(warps)),
     ]
 
 
@@ -46,9 +46,9 @@ def joined_across(kernel: Kernel, register: Any, join: Join, init: Expr) -> list
     plan, dtype, element = kernel.plan, str(register.ty.dtype), kernel.element
     together = max(1, min(WARP // plan.rows, plan.threads))
     steps = []
-    for distance in _halves(together):
-        exchange = _exchange(register, join, distance * plan.rows, element)
-        steps.append(loop(element, plan.vector, exchange))
+    for distance in halves(together):
+        step = exchange(register, join, distance * plan.rows, element)
+        steps.append(loop(element, plan.vector, step))
     parts = plan.threads // together
     if parts == 1:
         return steps
@@ -70,12 +70,12 @@ def joined_across(kernel: Kernel, register: Any, join: Join, init: Expr) -> list
     ]
 
 
-def _halves(count: int) -> list[int]:
+def halves(count: int) -> list[int]:
     """Return the powers of two below a power of two, the largest first."""
     return [1 << bit for bit in reversed(range(count.bit_length() - 1))]
 
 
-def _exchange(register: Any, join: Join, distance: int, place: Expr = ZERO) -> tirx.Stmt:
+def exchange(register: Any, join: Join, distance: int, place: Expr = ZERO) -> tirx.Stmt:
     """Return the statement that joins a thread's value with that of the lane whose number differs in one bit."""
     mask = tirx.const(ALL_LANES, "uint32")
     other = tirx.op.tvm_warp_shuffle_xor(mask, register[place], distance, WARP, WARP)

@@ -16,9 +16,9 @@ from ..spreading import has_work
 from ..stages import Stage, is_contraction, is_in_place, loads_in, stages_of
 from .choice import is_window
 
-BROADCAST, REDUCTION, FUSABLE = 1, 3, 4
-"""TVM's operator patterns: element by element, perhaps of an element for many; a reduction, which TVM fuses what is
-before it into; an operator that it fuses what is behind it into."""
+BROADCAST, INJECTIVE, REDUCTION, FUSABLE = 1, 2, 3, 4
+"""TVM's operator patterns: element by element, perhaps of an element for many; by elements at any places; a reduction,
+which TVM fuses what is before it into; an operator that it fuses what is behind it into."""
 
 CHEAP = frozenset(("if_then_else", "fabs", "sqrt", "rsqrt", "floor", "ceil", "round", "pow"))
 """The functions that take about as long as a few sums; "pow" is that of a square where importers have one."""
@@ -44,12 +44,19 @@ def lower_and_fuse_for_gpu(mod: tvm.IRModule, target: tvm.target.Target) -> tvm.
 
 
 def _with_patterns(mod: tvm.IRModule, of_reductions: int) -> tvm.IRModule:
-    """Return the module with a pattern for reductions; for `REDUCTION`, nothing else but cheap maps is to be fused."""
+    """Return the module with a pattern for reductions; for `REDUCTION`, nothing else but cheap maps is to be fused.
+
+    What a table tells the places of, such as interpolation, is a map for TVM too.
+    """
     mod, in_windows = mod.clone(), _read_by_windows(mod)
     for var, func in mod.functions.items():
-        if not isinstance(func, tirx.PrimFunc) or is_scheduled(func) or func.attrs.get("op_pattern") == OPAQUE:
+        if not isinstance(func, tirx.PrimFunc) or is_scheduled(func):
             continue
         stages, pattern = _stages(func), OPAQUE
+        if func.attrs.get("op_pattern") == OPAQUE:
+            if of_reductions == FUSABLE and any(map(_looks_up, stages)):
+                mod[var] = func.with_attr("op_pattern", INJECTIVE)
+            continue
         if any(stage.is_reduction for stage in stages):
             pattern = OPAQUE if any(map(is_contraction, stages)) else of_reductions
         elif stages and _is_cheap(stages[0], in_place=var in in_windows):
@@ -62,6 +69,12 @@ def _with_patterns(mod: tvm.IRModule, of_reductions: int) -> tvm.IRModule:
 def _stages(func: tirx.PrimFunc) -> list[Stage]:
     """Return the stages of a function; none of one that is scheduled, or has loops of other kinds."""
     return stages_of(func) or [] if has_work(func) and not is_scheduled(func) else []
+
+
+def _looks_up(stage: Stage) -> bool:
+    """Return whether a stage is a map that finds the places of what it reads in a table."""
+    loads = [load for value in stage.values for load, _ in loads_in(value)]
+    return not stage.is_reduction and any(True for load in loads for index in load.indices for _ in loads_in(index))
 
 
 def _read_by_windows(mod: tvm.IRModule) -> set[tvm.ir.GlobalVar]:

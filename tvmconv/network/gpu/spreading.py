@@ -10,6 +10,7 @@ from tvm import tirx
 from tvm.ir.expr import TensorLoad
 
 from ...lowering import is_scheduled
+from ...targets.devices import Gpu, gpu_of
 from ..spreading import has_work
 from ..stages import Stage, is_contraction, is_in_place, loads_in, stages_of
 from .axes import with_joined_axes
@@ -19,7 +20,7 @@ from .loops import KernelLoops
 from .windows import in_vectors
 
 
-def spread_over_gpu(mod: tvm.IRModule) -> tvm.IRModule:
+def spread_over_gpu(mod: tvm.IRModule, target: tvm.target.Target) -> tvm.IRModule:
     """Return the module, which is lowered and fused, with its functions scheduled for a GPU where they can be.
 
     A function becomes one kernel: reductions, whose rows are shared by some threads, and what is computed of them, with
@@ -31,11 +32,11 @@ def spread_over_gpu(mod: tvm.IRModule) -> tvm.IRModule:
     mod = mod.clone()
     for var, func in mod.functions.items():
         if isinstance(func, tirx.PrimFunc) and has_work(func) and not is_scheduled(func):
-            mod[var] = _spread(func) or func
+            mod[var] = _spread(func, gpu_of(target)) or func
     return mod
 
 
-def _spread(func: tirx.PrimFunc) -> tirx.PrimFunc | None:
+def _spread(func: tirx.PrimFunc, gpu: Gpu) -> tirx.PrimFunc | None:
     """Return the function as a kernel; None for one that is left to TVM."""
     stages = stages_of(func)
     if stages is None or any(map(is_contraction, stages)) or not _is_single(func, stages) or is_view(stages):
@@ -43,7 +44,7 @@ def _spread(func: tirx.PrimFunc) -> tirx.PrimFunc | None:
     domain = domain_of(stages)
     if domain is None:
         return None
-    plan = plan_of(stages, domain)
+    plan = plan_of(stages, domain, gpu)
     domain = with_joined_axes(domain, stages) if plan.sliding is None else in_vectors(domain, plan.sliding)
     return KernelLoops(func, stages, domain, plan).scheduled()
 

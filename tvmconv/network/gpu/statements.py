@@ -54,7 +54,8 @@ class Statements(Columns):
     def stored(self) -> list[tirx.Stmt]:
         """Return the statements of a map."""
         if self.plan.parts:
-            return self._turns([*self._ahead(), *stored_through_tiles(self)])
+            tiles = stored_through_tiles(self)
+            return self._turns([*self._ahead(), *tiles])
         values = [self.value(value) for value in self.stage.values]
         if self.count is None:
             return [*self._copies(), *self._stores(values, 1 if self.plan.along else self.plan.vector)]
@@ -67,7 +68,7 @@ class Statements(Columns):
         for target, value in zip(stage.targets, values, strict=True):
             place = self._place(target, stage.indices)
             zeros = [tirx.const(0, INDEX)] * (len(target.ty.shape) - 1)
-            if size > 1 and self._is_vector(place):
+            if size > 1 and self.is_vector(place):
                 out = kernel.registers("out", size, str(target.ty.dtype))
                 steps.append(self._each(tirx.BufferStore(out, value, [kernel.element]), size))
                 copy = tirx.BufferStore(target, out[kernel.element], [*zeros, place] if target.ty.shape else [])

@@ -27,31 +27,34 @@ def stored_through_tiles(columns: Columns) -> list[tirx.Stmt]:
     """
     kernel, plan, stage = columns.kernel, columns.plan, columns.stage
     number, part = index_variable("number"), index_variable("part")
-    together, width = TILE // plan.threads, plan.rows + 1
+    together, vector, width = TILE // plan.threads, plan.vector, plan.rows * plan.vector + 1
     tiles = [kernel.registers("tile", TILE * width, str(each.ty.dtype), "shared") for each in plan.parts]
 
     # Threads of rows fill the tiles.
-    step = {kernel.step: number * together + kernel.step, kernel.element: 0}
-    place = (kernel.step * plan.threads + kernel.lane) * width + kernel.row
-    fill = [
+    step = {kernel.step: number * together + kernel.step}
+    place = (kernel.step * plan.threads + kernel.lane) * width + kernel.row * vector + kernel.element
+    filling: list[tirx.Stmt] = [
         tirx.BufferStore(tile, substitute(columns.value(each), step), [place])
         for tile, each in zip(tiles, plan.parts, strict=True)
     ]
     tests = [substitute(test, step) for test in columns.tests]
-    filled = loop(kernel.step, together, tested(tests, sequence(fill)))
+    filled = loop(kernel.step, together, tested(tests, loop(kernel.element, vector, sequence(filling))))
 
-    # Threads of columns store what they make of them.
-    row = tirx.floordiv(kernel.thread, TILE) + part * (plan.rows * plan.threads // TILE)
-    column = tirx.floormod(kernel.thread, TILE)
-    other_row, other_column = index_variable("other_row"), index_variable("other_column")
-    columns.analyzer.bind(other_row, Range(0, kernel.groups))
-    turn = columns.at_once * plan.threads
-    columns.analyzer.bind(other_column, Range(0, columns.turns * turn))
+    # Threads of columns store what they make of them, vectors of columns where memory has them.
+    lanes = TILE // vector
+    row = tirx.floordiv(kernel.thread, lanes) + part * (plan.rows * plan.threads // lanes)
+    column = tirx.floormod(kernel.thread, lanes) * vector
+    other_row, other_vector = index_variable("other_row"), index_variable("other_vector")
+    columns.analyzer.bind(other_row, Range(0, kernel.groups * vector))
+    turn = columns.at_once * plan.threads // vector
+    columns.analyzer.bind(other_vector, Range(0, columns.turns * turn))
+    other_column = other_vector * vector + kernel.element
     found = columns.placed(other_row, other_column)
     assert columns.count is not None
-    tests = [] if kernel.is_there is None else [other_row < kernel.groups]
-    tests += [] if columns.analyzer.can_prove(other_column < columns.count) else [other_column < columns.count]
-    tests += [columns.analyzer.simplify(substitute(test, found)) for test in kernel.domain.tests]
+    below = [other_column < columns.count, *(substitute(test, found) for test in kernel.domain.tests)]
+    in_vectors = all(columns.analyzer.can_prove_equal(tirx.floormod(test.b, vector), 0) for test in below)
+    below = [test for test in map(columns.analyzer.simplify, below) if not columns.analyzer.can_prove(test)]
+    rows = [] if kernel.is_there is None else [other_row < kernel.groups * vector]
     zero = tirx.const(0, INDEX)
 
     def flat(buffer: Any, indices: list[Expr]) -> list[Expr]:
@@ -61,7 +64,7 @@ def stored_through_tiles(columns: Columns) -> list[tirx.Stmt]:
         """Return a value with elements of tiles in the place of the parts that go through them."""
         for tile, each in zip(tiles, plan.parts, strict=True):
             if tvm_ffi.structural_equal(value, each):
-                return tile[column * width + row]
+                return tile[(column + kernel.element) * width + row]
 
         def load(each: TensorLoad) -> Expr:
             if any(tvm_ffi.structural_equal(each, known) for known in plan.parts):
@@ -71,14 +74,24 @@ def stored_through_tiles(columns: Columns) -> list[tirx.Stmt]:
         # The axes of what goes through tiles are not to be looked for in tiles, whose places have none.
         return substitute(with_loads(value, load), found)
 
-    stores = [
-        tirx.BufferStore(target, made(value), flat(target, stage.indices))
-        for target, value in zip(stage.targets, stage.values, strict=True)
-    ]
+    stores: list[tirx.Stmt] = []
+    for target, value in zip(stage.targets, map(made, stage.values), strict=True):
+        place = flat(target, stage.indices)
+        if vector > 1 and in_vectors and columns.is_vector(place[-1]):
+            out = kernel.registers("out", vector, str(target.ty.dtype))
+            fill = loop(kernel.element, vector, tirx.BufferStore(out, value, [kernel.element]))
+            store = tirx.BufferStore(target, out[kernel.element], place)
+            copy = loop(kernel.element, vector, store, tirx.ForKind.VECTORIZED)
+            first = [substitute(test, {kernel.element: 0}) for test in below]
+            stores.append(tested([*rows, *first], sequence([fill, copy])))
+        else:
+            store = tirx.BufferStore(target, value, place)
+            stores.append(tested(rows, loop(kernel.element, vector, tested(below, store))))
     at = {
-        other_row: kernel.block * plan.rows + row,
-        other_column: (kernel.turn * columns.at_once + number * together) * plan.threads + column,
+        other_row: kernel.block * plan.rows * vector + row,
+        other_vector: tirx.floordiv((kernel.turn * columns.at_once + number * together) * plan.threads, vector)
+        + tirx.floormod(kernel.thread, lanes),
     }
-    stored = loop(part, together, substitute(tested(tests, sequence(stores)), at))
+    stored = loop(part, together, substitute(sequence(stores), at))
     body = sequence([filled, barrier(), stored, barrier()])
     return [loop(number, columns.at_once // together, body)]
