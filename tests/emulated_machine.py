@@ -125,25 +125,28 @@ class Machine:
     tvmconv_barrier = barrier
 
     def tvmconv_copy(self, target: Pointer, source: Pointer, inside: Any) -> None:
-        assert self.active.all()
-        memory, origin = target.memory, source.memory
-        inside = np.broadcast_to(inside, self.lane.shape).astype(bool)
-        start = np.where(inside, source.address, 0)
-        for each in (target.address, start):
+        """Begin the copies of active threads; all of a warp are, or none."""
+        warps = self.active.reshape(-1, WARP)
+        assert (warps == warps[:, :1]).all(), "a warp that copies in part"
+        memory, origin, active = target.memory, source.memory, self.active[:, 0]
+        inside = np.broadcast_to(inside, self.lane.shape)[active].astype(bool)
+        row, address = memory.row[active], target.address[active]
+        start = np.where(inside, source.address[active], 0)
+        for each in (address, start):
             assert not (each % VECTOR).any(), "a copy that is not aligned"
         span = np.arange(VECTOR)[None]
         if (start < 0).any() or (start + VECTOR > origin.bytes.shape[1]).any():
             raise IndexError("a copy from past the operand")
-        data = np.where(inside, origin.bytes[origin.row, start + span], 0).astype(np.uint8)
-        self.before_write(memory, memory.row, target.address)
-        memory.bytes[memory.row, target.address + span] = 255
-        memory.written[memory.row, target.address // VECTOR] = NEVER
-        self.copies.places.append((memory, memory.row, target.address, data))
+        data = np.where(inside, origin.bytes[origin.row[active], start + span], 0).astype(np.uint8)
+        self.before_write(memory, row, address)
+        memory.bytes[row, address + span] = 255
+        memory.written[row, address // VECTOR] = NEVER
+        self.copies.places.append((memory, row, address, data))
 
     def tvmconv_commit(self) -> None:
-        places = [memory.start + address for memory, _, address, _ in self.copies.places]
-        distinct = len(np.unique(np.stack(places)))
-        assert distinct == len(places) * self.lane.size, "a place is copied to twice"
+        places = [row * memory.bytes.shape[1] + address for memory, row, address, _ in self.copies.places]
+        distinct = len(np.unique(np.concatenate(places)))
+        assert distinct == sum(map(len, places)), "a place is copied to twice"
         self.copied.append(distinct // self.blocks)
         self.groups.append(self.copies)
         self.copies = Copies()

@@ -110,6 +110,7 @@ CASES = {
         layer((1, 8, 7, 9), (36, 8, 3, 3), "float32", FIRST, "tf32"),
         wgmma(64, 128, 1, 1, 2),
     ),
+    "three-groups-of-warps": (LAYER, wgmma(192, 64, 3, 1, 3)),
     "batch-33": (layer((33, 16, 3, 3), (16, 16, 3, 3)), mma(64, 16, 2, 1, 3)),
 }
 

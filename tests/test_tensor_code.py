@@ -22,7 +22,7 @@ from tvmconv.dispatch import select
 from tvmconv.lowering import build_kernel
 from tvmconv.problem import Problem
 from tvmconv.schedules.cuda.tensor import Config
-from tvmconv.schedules.cuda.tensor_model import CANDIDATES
+from tvmconv.schedules.cuda.tensor_model import CANDIDATES, default_config
 from tvmconv.schedules.cuda.tensor_tiles import constraints
 from tvmconv.targets import resolve_target
 
@@ -44,6 +44,14 @@ def check_resources(problem: Problem, config: Config | None, arch: str) -> str:
 @pytest.mark.parametrize("arch", every(2, ("sm_80", "sm_86", "sm_90", "sm_89", "sm_120")))
 def test_cubin_of_the_default(arch: str) -> None:
     check_resources(layer((2, 64, 9, 9), (96, 64, 3, 3), "bfloat16", shift=True, activation="relu"), None, arch)
+
+
+def test_cubin_of_three_groups_of_warps() -> None:
+    """A layer of one turn and a bit in smaller tiles gets larger ones, which have few registers left but spill none."""
+    problem = layer((128, 256, 14, 14), (256, 256, 3, 3), shift=True, residual=True, activation="relu")
+    config = default_config(problem, SM_90)
+    assert (config.block_m, config.block_n, config.warps_m) == (192, 256, 3)
+    check_resources(problem, config, "sm_90")
 
 
 def half_mma(dtype: str) -> str:
@@ -118,6 +126,7 @@ COMPILED = (
     ("split-k-epilogue", "sm_90"),
     ("epilogue-half", "sm_90"),
     ("room-for-more", "sm_90"),
+    ("three-groups-of-warps", "sm_90"),
     *product(
         (
             "epilogue-half",

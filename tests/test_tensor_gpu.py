@@ -82,7 +82,7 @@ def test_random_convolution(family: str, dtype: str, precision: str, number: int
 TILES = (
     *(mma(*tile) for tile in ((16, 16, 1, 1), (32, 32, 1, 1), (32, 64, 2, 2), (64, 64, 2, 1), (64, 128, 2, 4))),
     *(wgmma(64, columns, 1, 1) for columns in (16, 32, 48, 64, 96, 128, 192, 256)),
-    *(wgmma(*tile) for tile in ((128, 64, 1, 1), (128, 64, 2, 1), (64, 64, 1, 2), (128, 128, 2, 2))),
+    *(wgmma(*tile) for tile in ((128, 64, 1, 1), (128, 64, 2, 1), (64, 64, 1, 2), (128, 128, 2, 2), (192, 256, 3, 1))),
 )
 
 

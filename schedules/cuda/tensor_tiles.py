@@ -9,7 +9,7 @@ from math import prod
 import tvm
 
 from tvmconv.compute.fragments import FragmentTile
-from tvmconv.compute.tensor_gemm import ROW_BYTES, chunks
+from tvmconv.compute.tensor_gemm import ROW_BYTES, VECTORS, chunks
 from tvmconv.dtypes import QUANTIZED
 from tvmconv.problem import Problem
 from tvmconv.targets import tensor_instructions
@@ -26,11 +26,15 @@ WARPGROUP = 4
 MOST_REGISTERS = 255
 """The registers that a thread may have."""
 
+COPIED_ROWS = WARP // VECTORS
+"""The rows of a chunk that a warp copies at once."""
+
 MOST_STAGES = 8
 """The most chunks in shared memory: `lowering.intrinsics` waits one by one for six on their way, beside two in use."""
 
-SPARE_REGISTERS = 40
-"""Registers that a thread needs beside its sums and fragments, for addresses of copies; read off cubins of sm_90."""
+SPARE_REGISTERS, INTEGER_REGISTERS = 40, 4
+"""Registers that a thread needs beside its sums and fragments, for addresses of copies, and those that integers need
+beside, for zero points; read off cubins of sm_90."""
 
 
 @dataclass(frozen=True)
@@ -124,11 +128,10 @@ def constraints(problem: Problem, target: tvm.target.Target) -> dict[str, Callab
     def threads(config: Config) -> bool:
         return config.threads <= max_threads
 
-    def whole_copies(config: Config) -> bool:
-        """Return whether all threads copy as many vectors of each factor, and store as many of the output."""
-        rows = config.threads // 8
-        stored = config.block_m * config.block_n % (config.threads * VECTOR) == 0
-        return config.block_m % rows == 0 and config.block_n % rows == 0 and stored
+    def whole_warps(config: Config) -> bool:
+        """Return whether all threads of a warp copy as many vectors, and all threads store as many of the output."""
+        copied = config.block_m % COPIED_ROWS == 0 and config.block_n % COPIED_ROWS == 0
+        return copied and config.block_m * config.block_n % (config.threads * VECTOR) == 0
 
     def stages(config: Config) -> bool:
         return config.num_stages <= MOST_STAGES and 1 <= ahead(problem, config) <= part_chunks(workload, config)
@@ -138,7 +141,8 @@ def constraints(problem: Problem, target: tvm.target.Target) -> dict[str, Callab
 
     def registers(config: Config) -> bool:
         left = min(MOST_REGISTERS, REGISTERS // (config.threads * config.min_blocks_per_sm))
-        return config.sums + fragments(problem, config) + SPARE_REGISTERS <= left
+        spare = SPARE_REGISTERS + (INTEGER_REGISTERS if workload.dtype in QUANTIZED else 0)
+        return config.sums + fragments(problem, config) + spare <= left
 
     def shared_memory(config: Config) -> bool:
         room = gpu.shared_bytes // config.min_blocks_per_sm
@@ -156,7 +160,7 @@ def constraints(problem: Problem, target: tvm.target.Target) -> dict[str, Callab
         whole_fragments,
         widths,
         threads,
-        whole_copies,
+        whole_warps,
         stages,
         parts_with_terms,
         registers,
