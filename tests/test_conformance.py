@@ -86,8 +86,8 @@ def test_trials_of_tensor_cores() -> None:
     assert {each.output_storage.name for each in workloads if each.dtype in QUANTIZED} >= {"int8", "uint8", "int32"}
     assert {trial.precision for trial in found if trial.workload.dtype == "float32"} == {"float32", "tf32"}
     for operand, known in enumerate(LAYOUTS):
-        layouts = [(each.layout, each.w_layout, each.out_layout)[operand] for each in workloads]
-        assert {*layouts} == {*known}
+        layouts = [(each.x_layout, each.weight_layout, each.output_layout)[operand].name for each in workloads]
+        assert {*layouts} - {"NCHWc"} == {*known}  # blocks are drawn apart, where they fit
         assert layouts.count(known[0]) >= 5
     assert {workload.groups > 1 for workload in workloads} == {False, True}
     assert {workload.w_shape[1] % 8 == 0 for workload in workloads} == {False, True}

@@ -40,6 +40,7 @@ def _register(name: str, function: str, otherwise: Callable[..., tirx.PrimExpr])
 
     register_op_attr(name, "TCallEffectKind", PURE)
     register_op_attr(name, "TVectorizable", True)
+    register_op_attr(name, "TScriptPrinterName", name)
     tirx.register_intrin_lowering(name, target="cuda", f=partial(in_cuda, function), level=BEFORE_TVM)
     tirx.register_intrin_lowering(name, target="default", f=lambda call: otherwise(*call.args), level=BEFORE_TVM)
 

@@ -43,8 +43,9 @@ SPARSITIES = (0.0, 0.5, 0.8, 0.9, 0.9, 0.95, 0.99, 1.0)
 BLOCKS = (4, 8, 16)
 """The numbers of channels in a block, one for each length of a CPU's vectors."""
 
-STORED, TILE = 4, 16
-"""The numbers of output channels that tensor cores store at once, and of their narrowest tile, which has one group."""
+STORED, VECTORS = 4, 16
+"""The number of output channels of a group that tensor cores store at once, and that of channels that are whole vectors
+of every type."""
 
 LAYOUTS = ("NHWC", "NCHW"), ("KRSC", "KCRS"), ("NHWC", "NCHW")
 """The layouts of x, w and the output, other than blocks of channels."""
@@ -203,15 +204,14 @@ def _in_any_layout(draw: Draw, workload: ConvWorkload) -> ConvWorkload:
     A depthwise one is in NHWC, its channels whole vectors. It is as it was if it would be large.
     """
     if workload.is_depthwise:
-        channels = -(-workload.in_channels // TILE) * TILE
+        channels = -(-workload.in_channels // VECTORS) * VECTORS
         sizes = {"in_channels": channels, "groups": channels, "out_channels": channels * workload.multiplier}
         other = msgspec.structs.replace(workload, layout="NHWC", out_layout="NHWC", **sizes)
         return other if _is_small(other) else workload
-    least = STORED if workload.groups == 1 else TILE
     layout, w_layout, out_layout = (draw.of(names) for names in LAYOUTS)
     other = msgspec.structs.replace(
         workload,
-        out_channels=-(-workload.multiplier // least) * least * workload.groups,
+        out_channels=-(-workload.multiplier // STORED) * STORED * workload.groups,
         layout=layout,
         w_layout=w_layout,
         out_layout=out_layout,
