@@ -72,8 +72,8 @@ class Half(NamedTuple):
 _HALVES = tuple(
     Half(
         name,
-        "Factors of convolutions, linear layers and, on a GPU, matrix products may be rounded to the nearest "
-        f"{name} number, and so may tensors between such layers be stored; sums, and all that is computed, are float32.",
+        f"Factors of convolutions, linear layers and, on a GPU, matrix products may be rounded to the nearest {name} "
+        "number, and so may tensors between such layers be stored; sums, and all that is computed, are float32.",
     )
     for name in ("float16", "bfloat16")
 )
