@@ -9,7 +9,7 @@ Chunks have their channels last in memory. Operands that have not, or too few ch
 first by kernels of their own.
 
 On an H200 the layers of the im2win thesis reach 330 to 510 TFLOP/s in float16 at batch 128 where channels are whole
-chunks, a third to a half of the peak, and 0.63 to 1.05 times the speed of cuDNN; first layers up to 2.7 times
+chunks, a third to a half of the peak, and 0.66 to 1.12 times the speed of cuDNN; first layers up to 2.7 times
 (benchmarks/tensor-h200-batch-128-float16.json). In float32 at batch 1 2.75 times that of cuDNN in the geometric mean
 (benchmarks/tensor-h200-batch-1.json).
 
