@@ -76,9 +76,10 @@ def test_suites(kind: str) -> None:
 
 
 def test_report(tiny: None, tmp_path: Path) -> None:
-    picture = tmp_path / "report.png"
-    peers = "pytorch,pytorch-tf32,onnxruntime"
-    report = tvmconv_json("bench", "suite", "tiny", "tiny-dense", "--peers", peers, "--rounds", 2, "--plot", picture)
+    picture, written = tmp_path / "report.png", tmp_path / "report.json"
+    options = ("--peers", "pytorch,pytorch-tf32,onnxruntime", "--rounds", 2, "--plot", picture, "-o", written)
+    report = tvmconv_json("bench", "suite", "tiny", "tiny-dense", *options)
+    assert json.loads(written.read_bytes()) == report
     assert report["device"]["name"] == device_facts("llvm").name
     assert report["target"]["kind"] == "llvm"
     assert (report["cache"], report["rounds"], report["comparison"]) == ("warm", 2, [])
@@ -174,6 +175,21 @@ def test_tvmconv_has_to_be_right(tiny: None, monkeypatch: pytest.MonkeyPatch) ->
     assert result.exit_code == 5
     assert [row["name"] for row in json.loads(result.stdout)["rows"]] == ["even"]
     assert "error: tvmconv computes depthwise 1x3x9x11" in result.stderr
+
+
+def test_rows_outlive_a_run_that_is_ended(tiny: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    prepare, path = Tvmconv.prepare, tmp_path / "report.json"
+
+    def ended(self: Tvmconv, workload: ConvWorkload, target: Any, sets: Sequence[Any]) -> Any:
+        if workload.in_channels == 4:
+            return prepare(self, workload, target, sets)
+        raise SystemExit(9)
+
+    monkeypatch.setattr(Tvmconv, "prepare", ended)
+    assert tvmconv("bench", "suite", "tiny", "--peers", "pytorch", "--rounds", 1, "-o", path).exit_code == 9
+    report = json.loads(path.read_bytes())
+    assert [row["name"] for row in report["rows"]] == ["even"]
+    assert report["roofs"] is None
 
 
 FAILURES = [

@@ -5,17 +5,18 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from ..dtypes import DTYPES, QUANTIZED
 from ..epilogue import Epilogue
 from ..errors import InvalidArgumentError
+from ..files import write_whole
 from ..precision import DEFAULT
 from ..suites import load_suite
-from .bench_report import collect, print_changes, print_report, require_no_regression, require_torch
-from .console import note, print_json
+from .bench_report import collect, kept, print_changes, print_report, require_no_regression, require_torch
+from .console import json_document, note, print_json
 from .options import (
     INPUT_FILE,
     POSITIVE,
@@ -25,6 +26,9 @@ from .options import (
     target_option,
     threads_option,
 )
+
+if TYPE_CHECKING:
+    from ..bench.report import Report, Roofs, Row
 
 
 def share(ctx: click.Context, param: click.Parameter, value: str | None) -> float | None:
@@ -66,6 +70,13 @@ def share(ctx: click.Context, param: click.Parameter, value: str | None) -> floa
 @click.option(
     "--fail-on-regress", callback=share, metavar="P%", help="With --compare: the share of speed that may be lost."
 )
+@click.option(
+    "-o",
+    "--output",
+    type=OutputFile(),
+    metavar="FILE",
+    help="Write the JSON document here, anew after each convolution.",
+)
 @json_option
 def suite(
     names: tuple[str, ...],
@@ -82,6 +93,7 @@ def suite(
     plot: Path | None,
     compare: Path | None,
     fail_on_regress: float | None,
+    output: Path | None,
     as_json: bool,
 ) -> None:
     """Time the convolutions of suites beside other libraries, and beside a copy of the same bytes.
@@ -92,9 +104,9 @@ def suite(
     peer takes; tvmconv-direct and tvmconv-im2win are its algorithms side by side, gemm is PyTorch's matrix product, and
     on a CPU tvm is the naive direct convolution. With --sparsity a second table counts multiply-adds of a thread,
     machine instructions and bytes of code. --precision is that of tvmconv alone: others have theirs in their names, or
-    are in float32. Ctrl-C and errors end the run with the rows before them. The exit code is 5 if tvmconv computes
-    something wrong, and 6 if a workload takes longer than --fail-on-regress allows, in the median and, beyond noise, in
-    every round.
+    are in float32. Ctrl-C and errors end the run with the rows before them, and where it is killed --output has them.
+    The exit code is 5 if tvmconv computes something wrong, and 6 if a workload takes longer than --fail-on-regress
+    allows, in the median and, beyond noise, in every round.
     """
     if fail_on_regress is not None and compare is None:
         raise click.UsageError("--fail-on-regress goes with --compare")
@@ -133,22 +145,30 @@ def suite(
     old = read_report(compare) if compare else None
     if old:
         require_comparable(old, workloads, device, cache, sparsity, precision)
+    packages = versions(kind)
+
+    def report_of(rows: list[Row], roofs: Roofs | None = None) -> Report:
+        return Report(
+            target=json.loads(str(resolved)),
+            device=device,
+            versions=packages,
+            cache=cache,
+            rounds=rounds,
+            roofs=roofs,
+            rows=rows,
+        )
+
     measured = measure_suites(workloads, resolved, chosen, rounds, cold, memory, note, sparsity, precision)
-    rows, ended = collect(measured)
-    report = Report(
-        target=json.loads(str(resolved)),
-        device=device,
-        versions=versions(kind),
-        cache=cache,
-        rounds=rounds,
-        roofs=None if ended else measure_roofs(resolved),
-        rows=rows,
-    )
+    rows, ended = collect(measured if output is None else kept(measured, output, report_of))
+    report = report_of(rows, None if ended else measure_roofs(resolved))
     found = changes(report.rows, old) if old else []
     if plot and not ended:
         draw(report, plot)
+    document = {**msgspec.to_builtins(report), "comparison": msgspec.to_builtins(found)}
+    if output is not None:
+        write_whole(output, json_document(document))
     if as_json:
-        print_json({**msgspec.to_builtins(report), "comparison": msgspec.to_builtins(found)})
+        print_json(document)
     else:
         print_report(report)
         if found:
