@@ -256,7 +256,7 @@ def test_numbers(case: Case) -> None:
 
 ALIKE = (
     *("two", "one-by-one-first", "one-by-one-last", "average-pool", "elementwise", "scalar"),
-    "concatenation-of-no-blocks",
+    *("concatenation-of-no-blocks", "three", "constant-residual", "max-pool", "split"),
 )
 """Cases whose parts are in others, too."""
 

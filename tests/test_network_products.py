@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import numpy as np
 import pytest
 import tvm
 from open_batches import with_twins
+from sparing import every
 
 import tvmconv
 from tvmconv import cuda, lowering
@@ -29,19 +32,22 @@ def factors(length: int, depth: int, dtype: str = "float32") -> list[torch.Tenso
     return [torch.randn(2, 3, length, depth, generator=generator).to(getattr(torch, dtype)) for _ in range(3)]
 
 
-@pytest.mark.parametrize(
-    ("dtype", "precision", "bound"),
-    [
-        ("float32", "float32", 1e-6),
-        ("float32", "tf32", 2e-3),
-        ("float16", "float32", 2e-3),
-        ("float32", "float16", 2e-3),
-        ("float32", "bfloat16", 1.6e-2),
-    ],
+BOUNDS = (
+    ("float32", "float32", 1e-6),
+    ("float32", "tf32", 2e-3),
+    ("float16", "float32", 2e-3),
+    ("float32", "float16", 2e-3),
+    ("float32", "bfloat16", 1.6e-2),
 )
-@pytest.mark.parametrize(("length", "depth"), [(16, 32), (13, 20), (49, 6)])
-def test_numbers_of_attention(length: int, depth: int, dtype: str, precision: str, bound: float) -> None:
+"""The type of a model, the precision that it is built with, and the largest error as a share of the largest output."""
+
+SIZES = ((16, 32), (13, 20), (49, 6))
+
+
+@pytest.mark.parametrize(("size", "of"), every(3, product(SIZES, BOUNDS)), ids=str)
+def test_numbers_of_attention(size: tuple[int, int], of: tuple[str, str, float]) -> None:
     """Sizes that fill copies, and others, whose factors get zeros behind them."""
+    (length, depth), (dtype, precision, bound) = size, of
     inputs = factors(length, depth, dtype)
     with torch.no_grad():
         expected = Attention()(*(each.double() for each in inputs)).numpy()
