@@ -7,7 +7,6 @@ instructions (CUDA C++ Programming Guide, section on intrinsic functions), all o
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 
 from tvm import tirx
 from tvm.ir import register_op_attr
@@ -35,13 +34,13 @@ def quotient(a: tirx.PrimExpr, b: tirx.PrimExpr) -> tirx.PrimExpr:
 def _register(name: str, function: str, otherwise: Callable[..., tirx.PrimExpr]) -> None:
     """Register an operator that is a function of CUDA there, and something else elsewhere."""
 
-    def in_cuda(function: str, call: tirx.Call) -> tirx.PrimExpr:
+    def in_cuda(call: tirx.Call) -> tirx.PrimExpr:
         return tirx.call_pure_extern(call.ty.dtype, function, *call.args)
 
     register_op_attr(name, "TCallEffectKind", PURE)
     register_op_attr(name, "TVectorizable", True)
     register_op_attr(name, "TScriptPrinterName", name)
-    tirx.register_intrin_lowering(name, target="cuda", f=partial(in_cuda, function), level=BEFORE_TVM)
+    tirx.register_intrin_lowering(name, target="cuda", f=in_cuda, level=BEFORE_TVM)
     tirx.register_intrin_lowering(name, target="default", f=lambda call: otherwise(*call.args), level=BEFORE_TVM)
 
 
