@@ -25,43 +25,14 @@ import torch
 from torch import nn
 
 from tvmconv import __version__
-from tvmconv.bench.networks import Residual, conv_bn, mobilenet_v2
+from tvmconv.bench.network_parts import Residual, conv_bn
+from tvmconv.bench.networks import convnext_tiny, mobilenet_v2
 from tvmconv.nn import replace
 
 Row = dict[str, Any]
 
 WARM = 2
 """The steps in front of those that are timed."""
-
-
-class ChannelsNorm(nn.LayerNorm):  # type: ignore[misc]
-    """A LayerNorm of the channels of (N, C, H, W)."""
-
-    def forward(self, x: Any) -> Any:
-        return super().forward(x.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
-
-
-def convnext_block(width: int) -> nn.Module:
-    """Return a block of ConvNeXt (Liu et al., 2022)."""
-    return Residual(
-        nn.Sequential(
-            nn.Conv2d(width, width, 7, padding=3, groups=width),
-            ChannelsNorm(width),
-            nn.Conv2d(width, 4 * width, 1),
-            nn.GELU(),
-            nn.Conv2d(4 * width, width, 1),
-        )
-    )
-
-
-def convnext_tiny() -> nn.Module:
-    """Return ConvNeXt-T."""
-    layers: list[nn.Module] = [nn.Conv2d(3, 96, 4, 4), ChannelsNorm(96)]
-    for depth, width in ((3, 96), (3, 192), (9, 384), (3, 768)):
-        if width > 96:
-            layers += [ChannelsNorm(width // 2), nn.Conv2d(width // 2, width, 2, 2)]
-        layers += [convnext_block(width) for _ in range(depth)]
-    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(768, 1000))
 
 
 def large_kernels() -> nn.Module:
