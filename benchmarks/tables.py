@@ -296,6 +296,15 @@ KINDS = {
             TOP1,
         ],
     ),
+    "sequences": Kind(
+        workload_name,
+        "convolution",
+        [
+            duration("tvmconv, µs", OURS),
+            times("times PyTorch", "pytorch"),
+            times("times copy", OURS, over=["copy"]),
+        ],
+    ),
     "gradients": Kind(
         workload_name,
         "workload",

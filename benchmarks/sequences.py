@@ -1,0 +1,85 @@
+"""Causal convolutions of sequences beside PyTorch's, and beside copies of what they read and write.
+
+    python benchmarks/sequences.py -o sequences-h200.json    # on a GPU, where calls are replayed in CUDA graphs
+    python benchmarks/sequences.py --shape 1,512,2048 --dtypes float32    # on a CPU, eagerly
+
+A row is a type, an order in memory, (B, D, L) or (B, L, D), and an activation behind the sum of four taps and a bias,
+as state-space models have it. PyTorch takes `conv1d` with padding on both sides, cuts off what comes from behind the
+end, and applies the activation in a call of its own. Results are first compared with PyTorch's in float64: "error" is
+the largest difference, as a share of the largest number.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from functools import partial
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import torch
+from torch.nn import functional
+
+from tvmconv import __version__
+from tvmconv.bench.timing import Timer, interleave, timer
+from tvmconv.nn.functional import causal_conv1d
+
+CLOSE = {"float32": 2e-5, "float16": 2e-3, "bfloat16": 1.6e-2}
+"""The largest error that passes."""
+TAPS = 4
+"""The elements of a channel that a sum reads."""
+SECONDS = 0.01
+"""The time of a contender in a round, in seconds."""
+
+
+def theirs(x: Any, w: Any, bias: Any, activation: str | None) -> Any:
+    """Return PyTorch's result."""
+    reach = w.shape[1] - 1
+    y = functional.conv1d(x, w[:, None], bias, padding=reach, groups=len(w))[..., : x.shape[2]]
+    return y if activation is None else functional.silu(y)
+
+
+def measured(given: argparse.Namespace, dtype: str, order: str, activation: str | None) -> dict[str, Any]:
+    """Return the row of a convolution; raise `AssertionError` where tvmconv is wrong."""
+    (batch, channels, length), on_gpu = given.shape, torch.cuda.is_available()
+    random = partial(torch.randn, device="cuda" if on_gpu else "cpu", dtype=getattr(torch, dtype))
+    x = random(batch, channels, length) if order == "BDL" else random(batch, length, channels).transpose(1, 2)
+    w, bias, other = random(channels, TAPS), random(channels), torch.empty_like(x)
+    exact = theirs(x[:1].double(), w.double(), bias.double(), activation)
+    got = causal_conv1d(x, w, bias, activation)[:1].double()
+    error = float((got - exact).abs().max() / exact.abs().max())
+    assert error <= CLOSE[dtype], f"{dtype} {order}: wrong by {error}"
+    calls = {
+        "tvmconv": partial(causal_conv1d, x, w, bias, activation),
+        "pytorch": partial(theirs, x, w, bias, activation),
+        "copy": partial(other.copy_, x),
+    }
+    timers: dict[str, Timer] = {name: timer([call], on_gpu, SECONDS) for name, call in calls.items()}
+    name = f"{dtype}, ({', '.join(order)})" + (f", {activation}" if activation else "")
+    return {"name": name, "error": error, "times": msgspec.to_builtins(interleave(timers, given.rounds))}
+
+
+def main() -> None:
+    """Measure, print and write the rows."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--shape", default=(8, 4096, 2048), type=lambda text: tuple(map(int, text.split(","))))
+    parser.add_argument("--dtypes", default=list(CLOSE), type=lambda text: text.split(","))
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("-o", "--output", type=Path)
+    given = parser.parse_args()
+    torch.backends.cudnn.allow_tf32, torch.backends.cudnn.benchmark = False, True
+    device = torch.cuda.get_device_name() if torch.cuda.is_available() else "CPU"
+    about = {"device": device, "version": __version__, "torch": str(torch.__version__), "shape": given.shape}
+    found = []
+    for dtype, order, activation in product(given.dtypes, ("BDL", "BLD"), (None, "silu")):
+        found.append(row := measured(given, dtype, order, activation))
+        words = ", ".join(f"{name} {1e6 * timing['median']:.1f} µs" for name, timing in row["times"].items())
+        print(f"{row['name']}: {words}, error {row['error']:.1e}", flush=True)
+        if given.output:
+            given.output.write_text(json.dumps({**about, "rows": found}, indent=1))
+
+
+if __name__ == "__main__":
+    main()
