@@ -12,12 +12,11 @@ from tvm import relax, tirx
 from tvm.s_tir import Schedule
 from tvm.s_tir.schedule import LoopRV, SBlockRV, ScheduleError
 from tvm.s_tir.stmt import SBlock, SBlockRealize
-from tvm.sym import Analyzer
 
 from ..lowering import OPAQUE, is_scheduled
 from ..schedules.cpu.machine import TURNS, native_lanes
 from .reductions import LANES, mark_for_vectors, with_vectors
-from .stages import is_map
+from .stages import is_map, with_simple_indices
 
 LEAST_WORK = 2**14
 """The number of steps of a loop nest from which waking the threads pays."""
@@ -92,27 +91,13 @@ def _spread(func: tirx.PrimFunc, lanes: int) -> tirx.PrimFunc:
 
 def _fused(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Return the function with elementwise stages computed inside their elementwise readers, with simple indices."""
-    sch = Schedule(func)
+    sch = Schedule(with_simple_indices(func))
     for block in sch.get_child_blocks(sch.get_sblock("root")):
         readers = sch.get_consumers(block)
         if readers and all(is_map(sch, each) for each in (block, *readers)):
             with suppress(ScheduleError):  # such as for one that is read at places that TVM does not see through
                 sch.compute_inline(block)
-    return tvm_ffi.structural_map(sch.mod["main"], (SBlock, _simplified))
-
-
-def _simplified(block: SBlock) -> SBlock:
-    """Return a block that stores one element with its indices and conditions simplified by its axes' sizes."""
-    store = block.body
-    if not isinstance(store, tirx.BufferStore) or block.init is not None:
-        return block
-    analyzer = Analyzer()
-    for axis in block.iter_vars:
-        analyzer.bind(axis.var, axis.dom)
-    indices = [analyzer.simplify(index) for index in store.indices]
-    body = tirx.BufferStore(store.buffer, analyzer.simplify(store.value), indices)
-    reads, writes = block.reads, block.writes
-    return SBlock(block.iter_vars, reads, writes, block.name_hint, body, annotations=block.annotations)
+    return with_simple_indices(sch.mod["main"])
 
 
 def _spread_block(sch: Schedule, block: SBlockRV) -> LoopRV | None:

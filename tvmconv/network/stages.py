@@ -56,7 +56,7 @@ def stages_of(func: tirx.PrimFunc) -> list[Stage] | None:
 
     All but the last are reductions.
     """
-    sch = Schedule(func)
+    sch = Schedule(with_simple_indices(func))
     for block in sch.get_child_blocks(sch.get_sblock("root")):
         if is_map(sch, block) and sch.get_consumers(block):
             with suppress(ScheduleError):  # such as for one that is read at places that TVM does not see through
@@ -67,6 +67,28 @@ def stages_of(func: tirx.PrimFunc) -> list[Stage] | None:
             return None
         found.append(stage)
     return found if found and all(stage.is_reduction for stage in found[:-1]) else None
+
+
+def with_simple_indices(func: tirx.PrimFunc) -> tirx.PrimFunc:
+    """Return a function with the indices and conditions of its blocks simplified by their axes' sizes.
+
+    What is simple in the block itself may not be any more where another one computes it at places of its own.
+    """
+    return tvm_ffi.structural_map(func, (SBlock, _simplified))
+
+
+def _simplified(block: SBlock) -> SBlock:
+    """Return a block that stores one element with its indices and conditions simplified by its axes' sizes."""
+    store = block.body
+    if not isinstance(store, tirx.BufferStore) or block.init is not None:
+        return block
+    analyzer = Analyzer()
+    for axis in block.iter_vars:
+        analyzer.bind(axis.var, axis.dom)
+    indices = [analyzer.simplify(index) for index in store.indices]
+    body = tirx.BufferStore(store.buffer, analyzer.simplify(store.value), indices)
+    reads, writes = block.reads, block.writes
+    return SBlock(block.iter_vars, reads, writes, block.name_hint, body, annotations=block.annotations)
 
 
 def is_contraction(stage: Stage) -> bool:
