@@ -9,13 +9,14 @@ from math import prod
 import tvm
 import tvm_ffi
 from tvm import relax, tirx
+from tvm.ir.expr import TensorLoad
 from tvm.s_tir import Schedule
 from tvm.s_tir.schedule import LoopRV, SBlockRV, ScheduleError
 from tvm.s_tir.stmt import SBlock, SBlockRealize
 
 from ..lowering import OPAQUE, is_scheduled
 from ..schedules.cpu.machine import TURNS, native_lanes
-from .reductions import LANES, mark_for_vectors, with_vectors
+from .reductions import CHOICE, LANES, mark_for_vectors, with_vectors
 from .stages import is_map, with_simple_indices
 
 LEAST_WORK = 2**14
@@ -125,11 +126,30 @@ def _spread_block(sch: Schedule, block: SBlockRV) -> LoopRV | None:
     outer = next((count for count in range(1, most) if prod(sizes[:count]) >= TURNS), most)
     if (joined := min(_joined(value), spatial - max(outer, inner))) > 1:
         sch.fuse(*loops[spatial - joined : spatial])
+    elif (
+        joined == 1
+        and spatial == len(loops)
+        and isinstance(extents[-1], tirx.IntImm)
+        and sizes[-1] <= WINDOW
+        and _moves(value)
+    ):
+        sch.vectorize(loops[-1])  # LLVM would rather unroll the loop
     if outer < 1 or prod(sizes) < LEAST_WORK:
         return None
     task = sch.fuse(*loops[:outer])
     sch.parallel(task)
     return task if slides and outer == spatial - 2 else None
+
+
+def _moves(block: SBlock) -> bool:
+    """Return whether a block stores elements as it loads them, perhaps one of several."""
+    values = [block.body.value]
+    while values:
+        if isinstance(value := values.pop(), tvm.ir.Call) and value.op.same_as(CHOICE):
+            values += value.args[1:]
+        elif not isinstance(value, (TensorLoad, tirx.FloatImm, tirx.IntImm)):
+            return False
+    return True
 
 
 def _assumed(extent: tirx.PrimExpr, place: int) -> int:
