@@ -181,12 +181,11 @@ def _of_phases_value(
         return relax.Call(value.op, [value.args[0], *map(of_phases, value.args[1:])], value.attrs)
     if not calls(value, *BY_ELEMENT):
         return None
-    arguments = list[relax.Expr]()
+    arguments, read = list[relax.Expr](), set(free_variables(value)) & set(found)
     for each in value.args:
-        is_one = isinstance(each, relax.Var) and each in found
-        if is_one or not isinstance(each.ty, relax.TensorType) or is_scalar(each):
+        if each in read or not isinstance(each.ty, relax.TensorType) or is_scalar(each):
             arguments.append(each)
-        elif any(vector_of(value.op.name, value, one) is not None for one in found):
+        elif any(vector_of(value.op.name, value, one) is not None for one in read):
             arguments.append(of_phases(each))
         else:
             return None
