@@ -37,7 +37,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
         onnx.helper.make_node("Relu", ["c0"], ["r0"]),
         onnx.helper.make_node("Conv", ["r0", "w1", "b1"], ["c1"], **depthwise),
         onnx.helper.make_node("Relu", ["c1"], ["r1"]),
-        onnx.helper.make_node("GlobalAveragePool", ["r1"], ["means"]),
+        onnx.helper.make_node("ReduceMean", ["r1"], ["means"], axes=[0, 2, 3]),
         onnx.helper.make_node("Transpose", ["means"], ["factors"], perm=[1, 0, 2, 3]),
         onnx.helper.make_node("Mul", ["factors", "w2"], ["weight"]),
         onnx.helper.make_node("ConvTranspose", ["r1", "weight"], ["y"], kernel_shape=[1, 1]),
