@@ -9,6 +9,7 @@ import pytest
 from network_graph import Graph, operators
 from onnx.reference import ReferenceEvaluator
 from open_batches import with_twins
+from quantized_graph import Quantized, onnxruntimes
 from transposed_cases import CASES, Transposed, level, torch
 
 import tvmconv
@@ -145,6 +146,24 @@ def test_computed_weights_are_left_to_tvm() -> None:
     x = np.random.default_rng(3).standard_normal((1, 4, 5, 6)).astype("float32")
     (expected,) = ReferenceEvaluator(model).run(None, {"x": x})
     np.testing.assert_allclose(network(x), expected, rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize("groups", [1, 2])
+def test_quantized_ones_stay_integers(groups: int) -> None:
+    """Bias, activation and quantization are in the kernel; a result may be at the other side of a half."""
+    graph = Quantized((1, 8, 5, 6))
+    scales, channels = np.linspace(0.005, 0.02, 16 // groups), 16
+    weight = graph.weight(8, channels // groups, 3, 3, scale=scales, zero_point=np.zeros(channels // groups), axis=1)
+    bias = graph.bias(channels, np.tile(0.05 * scales, groups))
+    y = graph.node("ConvTranspose", graph.rounded("x"), weight, bias, strides=[2, 2], pads=[1] * 4, group=groups)
+    model = graph.model(graph.rounded(graph.node("Relu", y), 0.1, 3))
+    network = build(model)
+    (description,) = descriptions(network)
+    assert description.endswith("uint8 zero point 3 to uint8 + scale+shift+relu+zero_point(3)")
+    x = np.random.default_rng(3).standard_normal((1, 8, 5, 6)).astype("float32")
+    found, expected = network(x), onnxruntimes(model, x)
+    assert (np.abs(found - expected) > 0.01).mean() < 0.005
+    np.testing.assert_allclose(found, expected, rtol=0, atol=0.101)
 
 
 @pytest.mark.parametrize(("dtype", "epilogue"), [("float16", "scale+shift+relu"), ("bfloat16", "shift")])

@@ -17,10 +17,11 @@ import tvm
 from tvm import relax
 
 from .batch_norm import scale_and_shift
-from .constants import Array, constant_value, sizes_of
+from .constants import Array, constant_value, sizes_of, static_shape
 from .convolutions import ASSUMED_SIDE, transposed_obstacle
 from .epilogue import vector_of
 from .graph import Block, blocks_of, calls, free_variables, rebind
+from .integer_sites import in_int8
 from .interleaving import Interleaving
 from .layouts import BY_ELEMENT, is_scalar
 from .quantized import quantized_constant
@@ -39,19 +40,9 @@ def spread_transposed(mod: tvm.IRModule) -> tvm.IRModule:
     values: dict[relax.Var, relax.Expr] = {}
     for block in blocks_of(mod):
         for var, value in block.values.items():
-            if (weight := spreadable_weight(value, block)) is not None:
-                values |= _spread(var, value, weight, block)
+            if calls(value, "nn.conv1d_transpose", "nn.conv2d_transpose") and transposed_obstacle(value) is None:
+                values |= _spread(var, value, block)
     return rebind(mod, values) if values else mod
-
-
-def spreadable_weight(value: relax.Expr, block: Block) -> Array | None:
-    """Return the weight of a transposed convolution that can be another; None for any other value."""
-    if not calls(value, "nn.conv1d_transpose", "nn.conv2d_transpose") or transposed_obstacle(value) is not None:
-        return None
-    weight = constant_value(value.args[1])
-    if weight is None and (integers := quantized_constant(value.args[1], block.values.get)) is not None:
-        return integers.numbers
-    return weight
 
 
 @dataclass(frozen=True)
@@ -96,20 +87,26 @@ def axis_of(kernel: int, stride: int, dilation: int, padding: tuple[int, int], m
     return min(map(with_cut, range(stride)), key=lambda axis: axis.taps.shape[1] * (size + axis.planes))
 
 
-def _spread(var: relax.Var, call: relax.Call, weight: Array, block: Block) -> dict[relax.Var, relax.Expr]:
-    """Return the values of a transposed convolution's result and of what is computed of its phases."""
+def _spread(var: relax.Var, call: relax.Call, block: Block) -> dict[relax.Var, relax.Expr]:
+    """Return the values of a transposed convolution's result and of what is computed of its phases.
+
+    There are none where its weight is computed.
+    """
     attrs, (_, _, *sizes) = call.attrs, sizes_of(call.args[0].ty) or ()
     rank, groups = len(sizes), int(attrs.groups)
     padding = [int(each) for each in attrs.padding]
     strides, dilations, more = (
         [int(each) for each in values] for values in (attrs.strides, attrs.dilation, attrs.output_padding)
     )
+    kernel = (static_shape(call.args[1].ty) or ())[2:]
     known = [size if isinstance(size, int) else ASSUMED_SIDE for size in sizes]
     paddings = zip(padding[:rank], padding[rank:], strict=True)
-    axes = [axis_of(*each) for each in zip(weight.shape[2:], strides, dilations, paddings, more, known, strict=True)]
+    axes = [axis_of(*each) for each in zip(kernel, strides, dilations, paddings, more, known, strict=True)]
+    if (filters := _filters(call, partial(_of_phases, groups=groups, axes=axes), block)) is None:
+        return {}
     convolution = (relax.op.nn.conv1d if rank == 1 else relax.op.nn.conv2d)(
         call.args[0],
-        relax.const(_of_phases(weight, groups, axes), str(call.args[1].ty.dtype)),
+        filters,
         padding=[*(axis.before for axis in axes), *(axis.behind for axis in axes)],
         dilation=[axis.dilation for axis in axes],
         groups=groups,
@@ -125,6 +122,25 @@ def _spread(var: relax.Var, call: relax.Call, weight: Array, block: Block) -> di
     first = tuple(axis.first for axis in axes)
     values[last] = Interleaving(values[last], groups, tuple(strides), planes, first, shape).expression()
     return values
+
+
+def _filters(call: relax.Call, of_phases: Callable[[Array], Array], block: Block) -> relax.Expr | None:
+    """Return the filters of a transposed convolution's phases; None for those of a weight that is computed.
+
+    Integers stay integers, if each filter has one scale, and int8 holds them less their zero points.
+    """
+    weight, dtype = constant_value(call.args[1]), str(call.args[1].ty.dtype)
+    if weight is not None:
+        return relax.const(of_phases(weight), dtype)
+    if (quantized := quantized_constant(call.args[1], block.values.get)) is None:
+        return None
+    integers, scales = in_int8(of_phases(quantized.centered)), of_phases(quantized.scale)
+    scale = scales.max(axis=tuple(range(1, scales.ndim)), keepdims=True)
+    if integers is None or ((scales != scale) & (scales != 0)).any():  # that of a zero is none
+        return relax.const(of_phases(quantized.numbers), dtype)
+    scale = np.where(scale == 0, 1, scale).reshape(-1)
+    zero_point = relax.const(np.zeros(len(scale)), "int8")
+    return relax.op.dequantize(relax.const(integers), relax.const(scale, "float32"), zero_point, 0, dtype)
 
 
 def _of_phases(weight: Array, groups: int, axes: Sequence[Axis]) -> Array:
