@@ -168,6 +168,13 @@ def test_computed_weights_are_left_to_tvm() -> None:
     np.testing.assert_allclose(network(x), expected, rtol=0, atol=1e-4)
 
 
+def test_no_images() -> None:
+    module = nn.ConvTranspose2d(4, 6, 3, 2).eval()
+    network = build(import_model(module, (torch.zeros(0, 4, 5, 5),)))
+    assert [layer.reason for layer in network.layers] == ["the shape 0x4x5x5 has no elements"]
+    assert network(np.zeros((0, 4, 5, 5), "float32")).shape == (0, 6, 11, 11)
+
+
 @pytest.mark.parametrize("groups", [1, 2])
 def test_quantized_ones_stay_integers(groups: int) -> None:
     """Bias, activation and quantization are in the kernel; a result may be at the other side of a half."""
