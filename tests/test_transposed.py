@@ -16,6 +16,8 @@ from transposed_cases import CASES, Transposed, level, torch
 import tvmconv
 from tvmconv import lowering
 from tvmconv.network import build, import_model
+from tvmconv.network.gpu.fusion import lower_and_fuse_for_gpu
+from tvmconv.network.half import to_half
 from tvmconv.network.kernels import use_kernels
 from tvmconv.network.network import Network
 from tvmconv.network.transposed import axis_of
@@ -154,6 +156,19 @@ def test_groups_in_nhwc(monkeypatch: pytest.MonkeyPatch) -> None:
     ]  # fmt: skip
     executable = lowering.build(with_twins(mod, {}), CPU)
     check(module, x, Network(executable, str(CPU), model.inputs, model.outputs, layers, ()))
+
+
+@pytest.mark.parametrize("kernel", [2, 4])
+def test_open_sizes_on_a_gpu(kernel: int) -> None:
+    """Depth to space is one kernel with the concatenation behind it, as for sizes that are known."""
+    names = {0: torch.export.Dim("n"), 2: 2 * torch.export.Dim("h"), 3: 2 * torch.export.Dim("w")}
+    example = torch.zeros(2, 3, 20, 24)
+    program = torch.export.export(level(64, kernel, kernel // 4), (example,), dynamic_shapes=(names,))
+    mod, layers = use_kernels(to_half(import_model(program).mod, SM_90, "float16"), SM_90)
+    assert [layer.kernel for layer in layers] == ["tvmconv cuda/tensor"] * 4
+    others = [str(var.name_hint) for var in lower_and_fuse_for_gpu(mod, SM_90).functions if "concat" in str(var)]
+    assert len(others) == 1
+    assert others[0].startswith("fused_reshape_transpose_reshape1_")
 
 
 def test_computed_weights_are_left_to_tvm() -> None:

@@ -82,11 +82,14 @@ def _simplified(block: SBlock) -> SBlock:
     store = block.body
     if not isinstance(store, tirx.BufferStore) or block.init is not None:
         return block
-    analyzer = Analyzer()
+    axes, analyzer = {axis.var: axis.dom.extent for axis in block.iter_vars}, Analyzer()
     for axis in block.iter_vars:
         analyzer.bind(axis.var, axis.dom)
-    indices = [analyzer.simplify(index) for index in store.indices]
-    body = tirx.BufferStore(store.buffer, analyzer.simplify(store.value), indices)
+
+    def simplified(expr: Expr) -> Expr:
+        return _simple(expr, axes, analyzer)
+
+    body = tirx.BufferStore(store.buffer, simplified(store.value), list(map(simplified, store.indices)))
     reads, writes = block.reads, block.writes
     return SBlock(block.iter_vars, reads, writes, block.name_hint, body, annotations=block.annotations)
 
@@ -207,7 +210,7 @@ def _stage(block: SBlock) -> Stage | None:
 
     def simplified(expr: Expr) -> Expr:
         squared = tvm_ffi.structural_map(substitute(expr, zero), (tvm.ir.Call, _without_squares))
-        return analyzer.simplify(_without_open_quotients(squared, axes))
+        return _simple(squared, axes, analyzer)
 
     values = [simplified(_without(binds, store.value)) for store in stores]
     places = [[simplified(index) for index in store.indices] for store in stores]
@@ -243,6 +246,14 @@ def _without_squares(call: tvm.ir.Call) -> Expr:
     return call.args[0] * call.args[0] if is_square else call
 
 
+def _simple(expr: Expr, axes: Mapping[Var, Expr], analyzer: Analyzer) -> Expr:
+    """Return an expression simplified by what is known of axes, those of open sizes too."""
+    before, expr = None, analyzer.simplify(expr)
+    while before is None or not tvm_ffi.structural_equal(before, expr):
+        before, expr = expr, analyzer.simplify(_without_open_quotients(expr, axes))
+    return expr
+
+
 def _without_open_quotients(expr: Expr, axes: Mapping[Var, Expr]) -> Expr:
     """Return an expression without quotients and rests by open sizes where axes say what they are.
 
@@ -250,8 +261,10 @@ def _without_open_quotients(expr: Expr, axes: Mapping[Var, Expr]) -> Expr:
     """
 
     def is_below(value: Expr, size: Expr) -> bool:
+        if isinstance(value, tirx.FloorDiv):
+            return is_below(value.a, size * value.b)
         extent = value.b if isinstance(value, tirx.FloorMod) else axes.get(value) if isinstance(value, Var) else None
-        return extent is not None and tvm_ffi.structural_equal(extent, size)
+        return extent is not None and Analyzer().can_prove_equal(extent, size)
 
     def known(division: tirx.FloorDiv | tirx.FloorMod) -> Expr:
         whole, rest = [], []
