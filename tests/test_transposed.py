@@ -99,6 +99,7 @@ BEHIND = {
     "norm": (nn.Sequential(nn.BatchNorm2d(6), Plus(6, 1, 1), nn.ReLU()), "scale+shift+relu"),
     "two-readers": (lambda y: (torch.relu(y), torch.sigmoid(y)), "shift"),
     "rows": (Plus(10, 1), "shift"),
+    "more-axes": (Plus(1, 1, 1, 1, 1), "shift"),
     "residual": (lambda y: torch.relu(y + y.mean(1, keepdim=True)), "shift"),
 }
 """Functions of the result, and what of them is in the kernel."""

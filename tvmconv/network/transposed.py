@@ -7,7 +7,7 @@ distances: they are a convolution of stride 1, and all phases together are one w
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from math import gcd, prod
@@ -102,7 +102,7 @@ def _spread(var: relax.Var, call: relax.Call, block: Block) -> dict[relax.Var, r
     known = [size if isinstance(size, int) else ASSUMED_SIDE for size in sizes]
     paddings = zip(padding[:rank], padding[rank:], strict=True)
     axes = [axis_of(*each) for each in zip(kernel, strides, dilations, paddings, more, known, strict=True)]
-    if (filters := _filters(call, partial(_of_phases, groups=groups, axes=axes), block)) is None:
+    if (filters := _filters(call, partial(_arranged, groups=groups, axes=axes), block)) is None:
         return {}
     convolution = (relax.op.nn.conv1d if rank == 1 else relax.op.nn.conv2d)(
         call.args[0],
@@ -114,7 +114,7 @@ def _spread(var: relax.Var, call: relax.Call, block: Block) -> dict[relax.Var, r
     values: dict[relax.Var, relax.Expr] = {var: convolution}
     if (phases := prod(strides)) == 1:
         return values
-    computed = _computed_of_phases(var, groups, phases, block)
+    computed = _values_of_phases(var, groups, phases, block)
     last = list(computed)[-1] if computed else var
     values |= computed
     shape = sizes_of(last.ty) or ()
@@ -124,26 +124,26 @@ def _spread(var: relax.Var, call: relax.Call, block: Block) -> dict[relax.Var, r
     return values
 
 
-def _filters(call: relax.Call, of_phases: Callable[[Array], Array], block: Block) -> relax.Expr | None:
+def _filters(call: relax.Call, arranged: Callable[[Array], Array], block: Block) -> relax.Expr | None:
     """Return the filters of a transposed convolution's phases; None for those of a weight that is computed.
 
     Integers stay integers, if each filter has one scale, and int8 holds them less their zero points.
     """
     weight, dtype = constant_value(call.args[1]), str(call.args[1].ty.dtype)
     if weight is not None:
-        return relax.const(of_phases(weight), dtype)
+        return relax.const(arranged(weight), dtype)
     if (quantized := quantized_constant(call.args[1], block.values.get)) is None:
         return None
-    integers, scales = in_int8(of_phases(quantized.centered)), of_phases(quantized.scale)
+    integers, scales = in_int8(arranged(quantized.centered)), arranged(quantized.scale)
     scale = scales.max(axis=tuple(range(1, scales.ndim)), keepdims=True)
     if integers is None or ((scales != scale) & (scales != 0)).any():  # that of a zero is none
-        return relax.const(of_phases(quantized.numbers), dtype)
+        return relax.const(arranged(quantized.numbers), dtype)
     scale = np.where(scale == 0, 1, scale).reshape(-1)
     zero_point = relax.const(np.zeros(len(scale)), "int8")
     return relax.op.dequantize(relax.const(integers), relax.const(scale, "float32"), zero_point, 0, dtype)
 
 
-def _of_phases(weight: Array, groups: int, axes: Sequence[Axis]) -> Array:
+def _arranged(weight: Array, groups: int, axes: Sequence[Axis]) -> Array:
     """Return the filters (groups * phases * K, C / groups, ...) of all phases of a weight (C, K / groups, ...)."""
     taken = np.pad(weight, [(0, 0), (0, 0), *[(0, 1)] * len(axes)])  # tap -1 is 0
     taken = taken.reshape(groups, -1, *taken.shape[1:])
@@ -154,16 +154,16 @@ def _of_phases(weight: Array, groups: int, axes: Sequence[Axis]) -> Array:
     return filters.reshape(-1, taken.shape[1], *filters.shape[-len(axes) :])
 
 
-def _computed_of_phases(var: relax.Var, groups: int, phases: int, block: Block) -> dict[relax.Var, relax.Expr]:
+def _values_of_phases(var: relax.Var, groups: int, phases: int, block: Block) -> dict[relax.Var, relax.Expr]:
     """Return the values, for the phases, of what follows a convolution by channel or by element.
 
     It is as much as ends in one variable: nothing else reads any other of them.
     """
-    of_phases = partial(_each_phase, groups=groups, phases=phases)
+    each_phase = partial(_each_phase, groups=groups, phases=phases)
     found, complete = [var], 0
     values: list[relax.Expr] = []
     for each, value in block.values.items():
-        if set(found).isdisjoint(free_variables(value)) or (new := _of_phases_value(value, found, of_phases)) is None:
+        if set(found).isdisjoint(free_variables(value)) or (new := _value_of_phases(value, found, each_phase)) is None:
             continue
         values.append(new)
         if isinstance(each.ty, relax.TensorType) and all(
@@ -184,25 +184,25 @@ def _each_phase(vector: relax.Expr, groups: int, phases: int) -> relax.Expr:
     return relax.const(every.reshape(shape), str(vector.ty.dtype))
 
 
-def _of_phases_value(
-    value: relax.Expr, found: Collection[relax.Var], of_phases: Callable[[relax.Expr], relax.Expr]
+def _value_of_phases(
+    value: relax.Expr, found: Sequence[relax.Var], each_phase: Callable[[relax.Expr], relax.Expr]
 ) -> relax.Expr | None:
     """Return a value with the constants of channels for each phase; None where it is not by channel or by element.
 
     `found` are the variables that hold phases.
     """
-    if isinstance(value, relax.TupleGetItem):
-        return value
+    if isinstance(value, relax.TupleGetItem):  # of a batch norm, whose other results are statistics
+        return value if value.index == 0 else None
     if scale_and_shift(value) is not None:
-        return relax.Call(value.op, [value.args[0], *map(of_phases, value.args[1:])], value.attrs)
-    if not calls(value, *BY_ELEMENT):
+        return relax.Call(value.op, [value.args[0], *map(each_phase, value.args[1:])], value.attrs)
+    if not calls(value, *BY_ELEMENT) or value.ty.ndim != found[0].ty.ndim:
         return None
     arguments, read = list[relax.Expr](), set(free_variables(value)) & set(found)
     for each in value.args:
         if each in read or not isinstance(each.ty, relax.TensorType) or is_scalar(each):
             arguments.append(each)
         elif any(vector_of(value.op.name, value, one) is not None for one in read):
-            arguments.append(of_phases(each))
+            arguments.append(each_phase(each))
         else:
             return None
     return relax.Call(value.op, arguments, value.attrs)
