@@ -12,7 +12,7 @@ import operator
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from math import erf, prod
 from typing import Any
 
@@ -24,6 +24,7 @@ from emulated_memory import Memory, Pointer
 from tvm import tirx
 
 from tvmconv.dtypes import STORAGE_TYPES
+from tvmconv.lowering.intrinsics import CLUSTER_AXIS
 from tvmconv.substitution import evaluated
 
 WARPGROUP = 4
@@ -97,6 +98,7 @@ class Emulator(Machine):
         self.code(func.body)()
         assert not self.running, "a product is not waited for"
         assert not self.groups, "copies are not waited for"
+        assert self.fetched < self.met, "a block that ends may still be read"
 
     # Statements
 
@@ -115,7 +117,8 @@ class Emulator(Machine):
 
     def code_AttrStmt(self, stmt: Any) -> Code:  # noqa: N802
         if stmt.attr_key == "thread_extent":
-            self.variables[stmt.node.var] = Constant(self.index[str(stmt.node.thread_tag)])
+            tag = str(stmt.node.thread_tag)
+            self.variables[stmt.node.var] = Constant(self.index["blockIdx.y" if tag == CLUSTER_AXIS else tag])
         return self.code(stmt.body)
 
     def code_DeclBuffer(self, stmt: Any) -> Code:  # noqa: N802
@@ -265,6 +268,8 @@ class Emulator(Machine):
             family, kind, *tiles = product.groups()
             width, goes_on = WARPGROUP if family == "wgmma" else 1, family == "wgmma" and not kind.startswith("tf32")
             return lambda *given: self.multiply(width, goes_on, [int(each) for each in tiles], *given)
+        if name.startswith("tvmconv_fetch_"):
+            return partial(self.fetch, int(name.removeprefix("tvmconv_fetch_")))
         function: Callable[..., Any] = getattr(self, name)
         return function
 
@@ -281,11 +286,12 @@ class Emulator(Machine):
 
 
 def _extents(stmt: Any) -> dict[str, int]:
-    extents = dict.fromkeys((*BLOCKS, *THREADS), 1)
+    extents = dict.fromkeys((*BLOCKS, *THREADS, CLUSTER_AXIS), 1)
 
     def note(attribute: tirx.AttrStmt) -> None:
         if attribute.attr_key == "thread_extent":
             extents[str(attribute.node.thread_tag)] = evaluated(attribute.value, {})
 
     tvm_ffi.structural_walk(stmt, [(tirx.AttrStmt, note)])
+    assert extents[CLUSTER_AXIS] in (1, extents["blockIdx.y"]), "clusters that are not all blocks of the y axis"
     return extents

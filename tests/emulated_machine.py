@@ -41,6 +41,8 @@ class Machine:
         lane = np.arange(self.blocks * self.threads)[:, None]
         self.block, self.lane = lane // self.threads, lane
         self.active = self.everyone = np.ones_like(lane, bool)
+        self.met, self.fetched = 0, -1
+        """The barriers up to the last one of clusters, and before the last read of another block's memory."""
         self.index = {**self.indices(BLOCKS, self.block), **self.indices(THREADS, lane % self.threads)}
 
     def indices(self, axes: tuple[str, ...], number: np.ndarray) -> dict[str, np.ndarray]:
@@ -142,6 +144,21 @@ class Machine:
         memory.bytes[row, address + span] = 255
         memory.written[row, address // VECTOR] = NEVER
         self.copies.places.append((memory, row, address, data))
+
+    def tvmconv_cluster_barrier(self) -> None:
+        self.barrier()
+        self.met = self.barriers
+
+    def fetch(self, count: int, own: Pointer, shared: Pointer, rank: Any) -> None:
+        """Read numbers of 32 bits from the same place in the memory of the block with a number on the y axis."""
+        memory, span = shared.memory, np.arange(4 * count)[None]
+        row = self.block + (uniform(rank) - self.index["blockIdx.y"]) * self.extents["blockIdx.x"]
+        address = shared.address[:, :1] + span
+        assert not (shared.address % (4 * count)).any(), "a read that is not aligned"
+        if (memory.written[row, address // VECTOR] >= self.met).any():
+            raise HazardError("a read of what another block may still write")
+        self.fetched = self.barriers
+        own.memory.bytes[own.memory.row, own.address[:, :1] + span] = memory.bytes[row, address]
 
     def tvmconv_commit(self) -> None:
         places = [row * memory.bytes.shape[1] + address for memory, row, address, _ in self.copies.places]

@@ -70,6 +70,10 @@ INTEGERS: dict[str, Case] = {
         layer(*LARGE, "int8", x_zero_point=3, out_dtype="int8", scale=True, shift=True, residual=True),
         mma(32, 32, 1, 2, 3, split_k=3),
     ),
+    "cluster-in-integers": (
+        layer(*LARGE, "int8", x_zero_point=3, out_dtype="int8", scale=True, shift=True, residual=True),
+        mma(32, 32, 1, 2, 3, split_k=2, in_cluster=True),
+    ),
     "one-pixel-of-padding": (
         layer((3, 40, 1, 1), (32, 40, 3, 3), "uint8", LAST, padding=1, x_zero_point=9),
         mma(16, 32, 1, 2),

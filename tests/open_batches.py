@@ -94,6 +94,11 @@ TENSOR = {
     "tile-is-plane": Open(layer((2, 64, 8, 8), (32, 64, 1, 1)), "tensor", config=WGMMA),
     "one-pixel": Open(layer((2, 64, 1, 1), (32, 64, 1, 1)), "tensor", config=mma(16, 32, 1, 2)),
     "split-k": Open(layer((2, 64, 7, 9), (64, 64, 3, 3), **EPILOGUE), "tensor", config=mma(32, 32, 2, 1, split_k=3)),
+    "cluster": Open(
+        layer((2, 64, 7, 9), (64, 64, 3, 3), **EPILOGUE),
+        "tensor",
+        config=mma(32, 32, 2, 1, split_k=2, in_cluster=True),
+    ),
     "groups-nchw-split-k": Open(
         layer((1, 48, 6, 6), (64, 24, 3, 3), groups=2, layouts=FIRST), "tensor", config=wgmma(64, 32, 1, 1, split_k=2)
     ),

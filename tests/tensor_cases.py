@@ -90,6 +90,25 @@ CASES = {
         layer((1, 64, 6, 7), (40, 64, 3, 3), "bfloat16", scale=True, shift=True, residual=True, activation="relu"),
         mma(32, 32, 1, 2, 3, split_k=2),
     ),
+    "cluster": (LAYER, mma(32, 32, 2, 1, 2, split_k=2, in_cluster=True)),
+    "cluster-wgmma": (LAYER, wgmma(64, 64, 1, 1, 4, split_k=2, in_cluster=True)),
+    "cluster-of-four": (layer((1, 256, 6, 6), (32, 256, 1, 1)), wgmma(64, 32, 1, 1, 3, split_k=4, in_cluster=True)),
+    "cluster-and-groups": (
+        layer((1, 48, 6, 6), (64, 24, 3, 3), groups=2),
+        wgmma(64, 32, 1, 1, 3, split_k=2, in_cluster=True),
+    ),
+    "cluster-epilogue": (
+        layer((1, 64, 6, 7), (40, 64, 3, 3), "bfloat16", scale=True, shift=True, residual=True, activation="relu"),
+        mma(32, 32, 1, 2, 3, split_k=2, in_cluster=True),
+    ),
+    "cluster-in-planes": (
+        layer((2, 512, 5, 5), (64, 512, 1, 1), layouts=FIRST, shift=True),
+        wgmma(64, 64, 1, 1, 3, split_k=8, in_cluster=True),
+    ),
+    "cluster-float32": (
+        layer((1, 32, 9, 7), (48, 32, 3, 3), "float32"),
+        wgmma(64, 32, 1, 1, 2, split_k=2, in_cluster=True),
+    ),
     "four-warps": (LAYER, mma(64, 64, 2, 2, 3)),
     "warps-along-channels": (LAYER, mma(16, 128, 1, 4)),
     "warps-along-pixels": (LAYER, mma(128, 32, 4, 1)),

@@ -71,6 +71,7 @@ INSTRUCTIONS = (
     ("3x3-wgmma", "sm_90", ("wgmma.mma_async.sync.aligned.m64n32k16.f32.f16.f16", FENCE)),
     ("NCHW-tf32", "sm_80", (TF32_MMA, LOAD, NEAREST)),
     ("NCHW-tf32-wgmma", "sm_90", (TF32_WGMMA, LOAD, NEAREST, FENCE)),
+    ("cluster-wgmma", "sm_90", ("mapa.shared::cluster", "ld.shared::cluster.v4.b32", "barrier.cluster.wait")),
     ("NCHW-half", "sm_80", (half_mma("f16"), LOAD)),
     ("NCHW-half-wgmma", "sm_90", ("wgmma.mma_async.sync.aligned.m64n32k16.f32.f16.f16", FENCE)),
 )

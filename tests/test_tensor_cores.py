@@ -91,14 +91,14 @@ def check_ring(problem: Problem, config: Config, func: tirx.PrimFunc) -> None:
     """Check the result in the emulator, and the copies and barriers that it took.
 
     Each chunk is copied once, whole and no more than that, the first ones ahead of the first barrier. There are two
-    barriers more than chunks, before the sums go to shared memory and after.
+    barriers more than chunks, before the sums go to shared memory and after, and in clusters another one at the end.
     """
     run = emulate(problem, func, random_operands(problem.workload))
     chunks = part_chunks(problem.workload, config)
     rows = config.block_m + config.block_n * max(1, weight_split(problem, config))
     assert run.copied == [rows * ROW_BYTES // COPY_BYTES] * chunks
     assert run.under_way[0] == ahead(problem, config)
-    assert run.barriers == chunks + 2
+    assert run.barriers == chunks + 2 + config.in_cluster
     assert run.shared_bytes == shared_bytes(problem, config)
 
 
@@ -169,6 +169,7 @@ FAULTS = {
     "product-not-complete": ("tvmconv_done", later, WGMMA),
     "barrier-left-out": ("tvmconv_barrier", left_out, MMA),
     "no-barrier-in-the-ring": ("tvmconv_ready", left_out, MMA),
+    "no-barrier-of-a-cluster": ("tvmconv_cluster_barrier", left_out, mma(32, 32, 2, 1, 2, split_k=2, in_cluster=True)),
 }
 
 

@@ -36,6 +36,12 @@ Its value is the name and the CUDA source of the function that takes its place, 
 of both chunks.
 """
 
+FETCH = "tvmconv.fetch"
+"""The annotation of a loop that reads neighbouring elements in the shared memory of a block of the cluster.
+
+The first index of what it reads is the number of that block. Each block has a part of its own of what is read.
+"""
+
 RING = "tvmconv.ring"
 """The annotation of the loop over chunks that `COPY` and `PRODUCT` are in.
 

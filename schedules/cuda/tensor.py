@@ -3,7 +3,8 @@
 A block computes a tile of pixels of all images by output channels. Asynchronous copies bring chunks of the reduction
 into a ring in shared memory, where the input finds its places and padding; tensor cores multiply them, and the sums
 stay in registers until they go through shared memory to whole lines of the output. Where the tiles are too few for the
-GPU, blocks share the reduction and a second kernel adds up.
+GPU, blocks share the reduction: those of a cluster read each other's sums in shared memory, else a second kernel adds
+up.
 
 Chunks have their channels last in memory. Operands that have not, or too few channels for whole copies, are laid out
 first by kernels of their own.
@@ -28,7 +29,7 @@ from tvm.s_tir import Schedule
 from tvm.s_tir.schedule import LoopRV, SBlockRV
 
 from tvmconv import compute
-from tvmconv.annotations import COPY, MIN_BLOCKS, PRODUCT, RING
+from tvmconv.annotations import COPY, FETCH, MIN_BLOCKS, PRODUCT, RING
 from tvmconv.compute.fragments import FragmentTile, number
 from tvmconv.compute.tensor_gemm import copied_elements, lays_out_weight, reads_windows
 from tvmconv.dtypes import DTYPES
@@ -64,20 +65,20 @@ LAYOUTS = Layouts(x=("NHWC", "NCHW", "NCHWc"), w=("KRSC", "KCRS"), output=("NHWC
 OPEN_SIZES: tuple[str, ...] = ("batch", "height", "width")
 
 READ_AT_ONCE = 8
-"""The vectors of the residual that a thread reads before it waits for the first one."""
+"""The vectors of the residual, or of other blocks' sums, that a thread reads before it waits for the first one."""
 
 
 def schedule(problem: Problem, config: Config, target: tvm.target.Target) -> Schedule:
     """Schedule the computation; the config must be legal for the problem."""
     # Step 0. The computation, rounded up to whole tiles
     workload, tile, split = compute.with_open_sizes(problem), config.tile, weight_split(problem, config)
-    sch = begin(compute.tensor_gemm(workload, tile, config.split_k, split), problem)
+    sch = begin(compute.tensor_gemm(workload, tile, config.split_k, split, config.in_cluster), problem)
     names = ("columns", "product", "tile", "sums", "planes", "output")
     columns, product, tiled, sums, planes, output = (sch.get_sblock(name) for name in names)
     weights = [sch.get_sblock(name) for name in ("weights", "rests")[: max(1, split)]]
 
     # Step 1. What a block computes goes to the output, or to a kernel that adds up the parts
-    if config.split_k > 1:
+    if config.kernels > 1:
         sch.compute_at(planes, spread_over_grid(sch, output), preserve_unit_loops=True)
         sch.set_scope(planes, 0, "local")
     else:
@@ -94,8 +95,9 @@ def schedule(problem: Problem, config: Config, target: tvm.target.Target) -> Sch
     sch.reorder(*blocks, *along)
     block = sch.fuse(*blocks)
     sch.bind(block, "blockIdx.x")
+    for stage in ("fetched", "tile") if config.in_cluster else ("tile",):
+        sch.compute_at(sch.get_sblock(stage), block, preserve_unit_loops=True)
     sch.set_scope(tiled, 0, "shared.dyn")
-    sch.compute_at(tiled, block, preserve_unit_loops=True)
     sch.transform_layout(tiled, ("write", 0), lambda *place: _as_matrix(tile, place))
     sch.storage_align(tiled, 0, -2, WARP, bank(problem, config))
     if in_planes(problem, config):
@@ -108,16 +110,24 @@ def schedule(problem: Problem, config: Config, target: tvm.target.Target) -> Sch
         along = pi, ki
     sch.vectorize(vector)
     step, thread = sch.split(sch.fuse(*along), [None, config.threads])
-    sch.reorder(thread, step)
-    if workload.epilogue.residual:
-        _, at_once = sch.split(step, [None, gcd(READ_AT_ONCE, config.sums // VECTOR)])
+    if config.in_cluster:
+        share, step = sch.split(step, [config.split_k, None])
+        sch.bind(share, "clusterCtaIdx.y")
+        sch.reorder(share, thread, step)
+        _fetch(sch, sch.get_sblock("fetched"), step)
+    else:
+        sch.reorder(thread, step)
+    if workload.epilogue.residual or config.in_cluster:
+        _, at_once = sch.split(step, [None, gcd(READ_AT_ONCE, int(sch.get(step).extent))])
         sch.unroll(at_once)
     sch.bind(thread, "threadIdx.x")
 
     # Step 3. Sums are in the registers of the threads that the tensor cores expect them in
     part, pt, kt, wm, i, v, h, r, wn, j, q, e = sch.get_loops(tiled)[-12:]
     sch.reorder(part, pt, kt, wm, wn, v, r, q, i, j, h, e)
-    thread = sch.fuse(part, pt, kt, wm, wn, v, r, q)
+    if config.in_cluster:
+        sch.bind(part, "blockIdx.y")
+    thread = sch.fuse(*([] if config.in_cluster else [part]), pt, kt, wm, wn, v, r, q)
     sch.bind(thread, "threadIdx.x")
     if config.min_blocks_per_sm > 1:
         sch.annotate(thread, MIN_BLOCKS, config.min_blocks_per_sm)
@@ -149,6 +159,17 @@ def schedule(problem: Problem, config: Config, target: tvm.target.Target) -> Sch
     if "offsets" in stages:
         _add_up_offsets(sch)
     return sch
+
+
+def _fetch(sch: Schedule, fetched: SBlockRV, step: LoopRV) -> None:
+    """Read the sums of a turn, of all blocks of a cluster, to registers first: neighbouring ones at once."""
+    dimensions = len(sch.get(fetched).iter_vars)
+    sch.set_scope(fetched, 0, "local")
+    sch.compute_at(fetched, step, preserve_unit_loops=True)
+    *loops, column = sch.get_loops(fetched)[-dimensions:]
+    for loop in loops:
+        sch.unroll(loop)
+    sch.annotate(column, FETCH, True)
 
 
 def _as_matrix(tile: FragmentTile, place: Sequence[tirx.Var]) -> list[tirx.PrimExpr]:

@@ -12,7 +12,7 @@ from tvmconv.compute.fragments import FragmentTile
 from tvmconv.compute.tensor_gemm import ROW_BYTES, VECTORS, chunks
 from tvmconv.dtypes import QUANTIZED
 from tvmconv.problem import Problem
-from tvmconv.targets import tensor_instructions
+from tvmconv.targets import has_clusters, tensor_instructions
 from tvmconv.targets.devices import gpu_of
 from tvmconv.workload import ConvWorkload
 
@@ -31,6 +31,9 @@ COPIED_ROWS = WARP // VECTORS
 
 MOST_STAGES = 8
 """The most chunks in shared memory: `lowering.intrinsics` waits one by one for six on their way, beside two in use."""
+
+MOST_TOGETHER = 8
+"""The most blocks of a cluster on every GPU that has them (CUDA C++ Programming Guide, section on clusters)."""
 
 SPARE_REGISTERS, INTEGER_REGISTERS = 40, 4
 """Registers that a thread needs beside its sums and fragments, for addresses of copies, and those that integers need
@@ -57,6 +60,8 @@ class Config:
     """True for the instructions of groups of four warps, which read factors from shared memory themselves."""
     min_blocks_per_sm: int = 1
     """The number of blocks that a multiprocessor has to have room for, which limits the registers."""
+    in_cluster: bool = False
+    """True if the blocks that share a reduction read each other's sums, instead of a second kernel."""
 
     @property
     def width(self) -> int:
@@ -66,6 +71,11 @@ class Config:
     @property
     def threads(self) -> int:
         return self.warps_m * self.warps_n * self.width * WARP
+
+    @property
+    def kernels(self) -> int:
+        """The number of kernels that multiply and add up: a second one adds up the parts."""
+        return 1 if self.split_k == 1 or self.in_cluster else 2
 
     @property
     def tile(self) -> FragmentTile:
@@ -139,6 +149,11 @@ def constraints(problem: Problem, target: tvm.target.Target) -> dict[str, Callab
     def parts_with_terms(config: Config) -> bool:
         return (config.split_k - 1) * part_chunks(workload, config) < chunks(workload)
 
+    def clusters(config: Config) -> bool:
+        """Return whether the blocks of a cluster have equal shares of the sums to store, in vectors."""
+        shares = 1 < config.split_k <= MOST_TOGETHER and config.sums % (VECTOR * config.split_k) == 0
+        return not config.in_cluster or (has_clusters(target) and shares)
+
     def registers(config: Config) -> bool:
         left = min(MOST_REGISTERS, REGISTERS // (config.threads * config.min_blocks_per_sm))
         spare = SPARE_REGISTERS + (INTEGER_REGISTERS if workload.dtype in QUANTIZED else 0)
@@ -153,7 +168,7 @@ def constraints(problem: Problem, target: tvm.target.Target) -> dict[str, Callab
 
     def indices(config: Config) -> bool:
         """Return whether TVM can count the sums of parts in 32 bits."""
-        return config.split_k * prod(workload.output_shape) < 2**31
+        return config.kernels == 1 or config.split_k * prod(workload.output_shape) < 2**31
 
     return named(
         instruction,
@@ -163,6 +178,7 @@ def constraints(problem: Problem, target: tvm.target.Target) -> dict[str, Callab
         whole_warps,
         stages,
         parts_with_terms,
+        clusters,
         registers,
         shared_memory,
         grid,
@@ -211,7 +227,7 @@ def in_planes(problem: Problem, config: Config) -> bool:
     """
     workload = problem.workload
     has_planes = workload.out_layout == "NCHW" and (problem.has_open_planes or prod(workload.output_size) > 1)
-    return config.split_k == 1 and has_planes
+    return config.kernels == 1 and has_planes
 
 
 PLANE_LANES = 8

@@ -131,7 +131,9 @@ def chunks(workload: ConvWorkload) -> int:
     return -(-packed_elements(workload) // workload.out_channels * workload.itemsize // ROW_BYTES)
 
 
-def tensor_gemm(workload: ConvWorkload, tile: FragmentTile, parts: int, split: int = 0) -> list[te.Tensor]:
+def tensor_gemm(
+    workload: ConvWorkload, tile: FragmentTile, parts: int, split: int = 0, in_tile: bool = False
+) -> list[te.Tensor]:
     """Return the TE definition, in the stages "columns", "weights", "product", "tile", "sums", "planes" and "output".
 
     Returns x and w in the workload's layouts, what the epilogue reads, and the output, whose pixels are one row: in
@@ -145,7 +147,9 @@ def tensor_gemm(workload: ConvWorkload, tile: FragmentTile, parts: int, split: i
     are (pixel tiles, groups, chunks, rows of a tile, copies, elements) and (channel tiles, chunks, ...): the tiles of
     output channels count those of all groups. "product" has the sums of each of the `parts` of the chunks in the order
     of registers, "tile" in the order of memory, and "sums" leaves out what is past the end. Where x has a zero point,
-    "sums" subtracts a stage "offsets" of (K,): the zero point times the sum of a channel's weights.
+    "sums" subtracts a stage "offsets" of (K,): the zero point times the sum of a channel's weights. Parts are
+    added up in "planes", or with `in_tile` already in "sums", which then is of one part and reads them by way of a
+    stage "fetched": (parts, pixel tiles, channel tiles, rows, columns).
     """
     flat = in_a_row(workload)
     x = te.placeholder(*workload.operands["x"], name="x")
@@ -176,24 +180,36 @@ def tensor_gemm(workload: ConvWorkload, tile: FragmentTile, parts: int, split: i
 
     tiled = te.compute((parts, tiles_m, tiles, *tile.rows, *tile.columns), in_rows, name="tile")
 
+    def in_matrix(part: tirx.Var, pt: tirx.Var, kt: tirx.Var, m: tirx.PrimExpr, n: tirx.PrimExpr) -> tirx.PrimExpr:
+        return tiled(part, pt, kt, *place_of(m, tile.rows), *place_of(n, tile.columns))
+
+    fetched = None
+    if in_tile:
+        fetched = te.compute((parts, tiles_m, tiles, tile.block_m, tile.block_n), in_matrix, name="fetched")
+
     def exact(part: tirx.Var, p: tirx.Var, g: tirx.Var, k: tirx.Var) -> tirx.PrimExpr:
-        m, n = place_of(p % tile.block_m, tile.rows), place_of(k % tile.block_n, tile.columns)
-        place = (part, p // tile.block_m, g * (tiles // workload.groups) + k // tile.block_n, *m, *n)
+        pt, kt = p // tile.block_m, g * (tiles // workload.groups) + k // tile.block_n
+        place = pt, kt, p % tile.block_m, k % tile.block_n
+        if fetched is None:
+            total = in_matrix(part, *place)
+        else:
+            total = reduce(add, (fetched(each, *place) for each in range(parts)))
         if offsets is None:
-            return tiled[place]
+            return total
         offset = offsets[g * workload.multiplier + k]
-        return tiled[place] - (offset if parts == 1 else tirx.if_then_else(part == 0, offset, zero))
+        return total - (offset if left == 1 else tirx.if_then_else(part == 0, offset, zero))
 
     offsets = weighted_zero(w, workload, workload.zero_point) if workload.zero_point else None
     zero = tirx.const(0, sum_type)
-    shape = (parts, flat.batch * flat.width, workload.groups, workload.multiplier)
+    left = 1 if in_tile else parts
+    shape = (left, flat.batch * flat.width, workload.groups, workload.multiplier)
     sums = te.compute(shape, exact, name="sums")
-    part = te.reduce_axis((0, parts), name="part")
+    part = te.reduce_axis((0, left), name="part")
 
     def gather(n: tirx.Var, k: tirx.Var, h: tirx.Var, v: tirx.Var) -> tirx.PrimExpr:
         p = v if isinstance(flat.batch, int) and flat.batch == 1 else n * flat.width + v
         g, own = k // workload.multiplier, k % workload.multiplier
-        return sums[0, p, g, own] if parts == 1 else te.sum(sums[part, p, g, own], axis=part)
+        return sums[0, p, g, own] if left == 1 else te.sum(sums[part, p, g, own], axis=part)
 
     planes = te.compute(flat.output_shape, gather, name="planes")
     return [x, w, *operands.values(), epilogue(planes, flat, operands)]

@@ -15,7 +15,7 @@ from tvm.backend.cuda.op import cuda_func_call
 from tvm.ir.expr import TensorLoad, TensorRegion
 from tvm.s_tir.stmt import MatchBufferRegion, SBlock, SBlockRealize
 
-from ..annotations import COPY, PRODUCT, RING
+from ..annotations import COPY, FETCH, PRODUCT, RING
 from ..substitution import substitute
 
 COPY_SOURCE = """
@@ -70,6 +70,40 @@ __device__ __forceinline__ void tvmconv_barrier() { __syncthreads(); }
 """
 
 
+FETCH_SOURCES = {
+    1: """
+__device__ __forceinline__ void tvmconv_fetch_1(void* own, const void* shared, int rank) {
+  unsigned address;
+  asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(address) : "r"((unsigned)__cvta_generic_to_shared(shared)),
+    "r"(rank));
+  asm volatile("ld.shared::cluster.b32 %0, [%1];" : "=r"(*(unsigned*)own) : "r"(address));
+}
+""",
+    4: """
+__device__ __forceinline__ void tvmconv_fetch_4(void* own, const void* shared, int rank) {
+  unsigned address, *to = (unsigned*)own;
+  asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(address) : "r"((unsigned)__cvta_generic_to_shared(shared)),
+    "r"(rank));
+  asm volatile("ld.shared::cluster.v4.b32 {%0, %1, %2, %3}, [%4];"
+    : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3]) : "r"(address));
+}
+""",
+}
+"""Loads of so many numbers of 32 bits from the place in shared memory of another block of the cluster.
+
+They are volatile, so that they stay between barriers, but several may be on their way at once.
+"""
+
+CLUSTER_SOURCE = """
+__device__ __forceinline__ void tvmconv_cluster_barrier() {
+  asm volatile("barrier.cluster.arrive.release.aligned; barrier.cluster.wait.acquire.aligned;" ::: "memory");
+}
+"""
+
+CLUSTER_AXIS = "clusterCtaIdx.y"
+"""The thread axis of the loop in which the blocks of a cluster read each other's shared memory."""
+
+
 def with_intrinsics(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Return a scheduled function with its annotated blocks and loops replaced; another one as it is.
 
@@ -77,7 +111,69 @@ def with_intrinsics(func: tirx.PrimFunc) -> tirx.PrimFunc:
     the functions of CUDA in the blocks, and commits, waits and barriers between them.
     """
     func = tvm_ffi.structural_map(func, (SBlock, _with_function))
-    return tvm_ffi.structural_map(func, (tirx.For, _ring))
+    func = tvm_ffi.structural_map(func, (tirx.For, _ring))
+    return _with_clusters(func)
+
+
+def _with_clusters(func: tirx.PrimFunc) -> tirx.PrimFunc:
+    """Return a function whose blocks fetch from the shared memory of others in their cluster, each with its own part.
+
+    Before: `tile[part, ...] = sum`, in a loop `share` of the cluster `total[part] = tile[part, ...]`, for all parts.
+    After: `tile[0, ...] = sum`, a barrier, in the loop `fetch(&total[part], &tile[0, ...], part)`, and a barrier, since
+    a block that ends gives its shared memory back.
+    """
+    shared: list[Any] = []
+
+    def fetched(loop: tirx.For) -> tirx.Stmt:
+        if FETCH not in loop.annotations:
+            return loop
+        block, count = loop.body.block, int(loop.extent)
+        (read,), (written,) = block.reads, block.writes
+        shared.append(read.source)
+        rank, *place = (each.min for each in read.region)
+        several = tvm.ir.Range.from_min_extent(written.region[-1].min, count)
+        written = TensorRegion(written.source, [*list(written.region)[:-1], several], written.ty)
+        target, place = _Operand(written), [tirx.const(0, "int32"), *place]
+        # TVM gives sums the place of factors of another type, which `access_ptr` does not know of.
+        source = tirx.address_of(read.source[tuple(place)])
+        call = _call(f"tvmconv_fetch_{count}", FETCH_SOURCES[count], target.pointer, source, rank)
+        whole = SBlock(block.iter_vars, [_own(read)], [written], block.name_hint, call, match_buffers=[target.match])
+        values = [substitute(value, {loop.loop_var: loop.min}) for value in loop.body.iter_values]
+        return SBlockRealize(values, loop.body.predicate, whole)
+
+    func = tvm_ffi.structural_map(func, (tirx.For, fetched))
+    if not shared:
+        return func
+
+    def stored(store: tirx.BufferStore) -> tirx.BufferStore:
+        if not any(store.buffer.same_as(each) for each in shared):
+            return store
+        return tirx.BufferStore(store.buffer, store.value, [tirx.const(0, "int32"), *store.indices[1:]])
+
+    def written(block: SBlock) -> SBlock:
+        if not any(region.source.same_as(each) for region in block.writes for each in shared):
+            return block
+        writes = [_own(region) for region in block.writes]
+        return SBlock(
+            *(block.iter_vars, block.reads, writes, block.name_hint, block.body, block.init),
+            *(block.alloc_buffers, block.match_buffers, block.annotations),
+        )
+
+    def between_barriers(loop: tirx.For) -> tirx.Stmt:
+        if loop.thread_binding is None or loop.thread_binding.thread_tag != CLUSTER_AXIS:
+            return loop
+        barrier = _call("tvmconv_cluster_barrier", CLUSTER_SOURCE)
+        return tirx.SeqStmt([barrier, loop, barrier])
+
+    func = tvm_ffi.structural_map(func, (tirx.BufferStore, stored))
+    func = tvm_ffi.structural_map(func, (SBlock, written))
+    return tvm_ffi.structural_map(func, (tirx.For, between_barriers))
+
+
+def _own(region: TensorRegion) -> TensorRegion:
+    """Return the region of a block's own part, which is the first one."""
+    first = tvm.ir.Range.from_min_extent(tirx.const(0, "int32"), 1)
+    return TensorRegion(region.source, [first, *list(region.region)[1:]], region.ty)
 
 
 def _with_function(block: SBlock) -> SBlock:

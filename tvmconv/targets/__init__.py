@@ -5,7 +5,14 @@ Anything that depends on the kind of a target is a field or a method of its `Bac
 
 from .backend import Backend, DeviceFacts
 from .devices import Cpu, Gpu, cpu_of, gpu_of
-from .instructions import DotInstruction, TensorInstruction, dot_instruction, multiplies, tensor_instructions
+from .instructions import (
+    DotInstruction,
+    TensorInstruction,
+    dot_instruction,
+    has_clusters,
+    multiplies,
+    tensor_instructions,
+)
 from .nvidia import CUDA_LIMITS, DEFAULT_CUDA_ARCH, GPU_ALIGNMENT, cuda_arch, has_gpu
 from .resolving import (
     BACKENDS,
@@ -47,6 +54,7 @@ __all__ = [
     "device_of",
     "dot_instruction",
     "gpu_of",
+    "has_clusters",
     "has_gpu",
     "is_for",
     "multiplies",

@@ -43,10 +43,24 @@ TENSOR_INSTRUCTIONS = (
 
 def tensor_instructions(target: tvm.target.Target) -> dict[str, TensorInstruction]:
     """Return the rows of the instructions that a CUDA target has, by name."""
-    arch = int(str(target.attrs["arch"]).removeprefix("sm_"))
+    arch = _architecture(target)
     return {
         row.name: row for row in TENSOR_INSTRUCTIONS if row.since <= arch and (row.until is None or arch <= row.until)
     }
+
+
+CLUSTERS_SINCE = 90
+"""The oldest architecture whose blocks read the shared memory of others in their cluster."""
+
+
+def has_clusters(target: tvm.target.Target) -> bool:
+    """Return whether a CUDA target has clusters of blocks."""
+    return _architecture(target) >= CLUSTERS_SINCE
+
+
+def _architecture(target: tvm.target.Target) -> int:
+    """Return the number of a CUDA target's architecture, such as 90."""
+    return int(str(target.attrs["arch"]).removeprefix("sm_"))
 
 
 class DotInstruction(NamedTuple):
