@@ -37,11 +37,23 @@ from tvmconv.problem import Problem
 
 from ..template import Layouts
 from .gemm_schedule import COPY_THREADS, begin, spread_over_grid
-from .gemm_tiles import VECTOR
 from .machine import WARP
 from .tensor_intrinsics import product_function
 from .tensor_model import ablations, default_config, estimate, features, obstacle, space
-from .tensor_tiles import LEAST, PLANE_LANES, Config, ahead, bank, goes_on, in_planes, plane_vector, weight_split
+from .tensor_tiles import (
+    BANK_BYTES,
+    LEAST,
+    PLANE_LANES,
+    Config,
+    ahead,
+    bank,
+    goes_on,
+    in_planes,
+    plane_vector,
+    store_vector,
+    tile_type,
+    weight_split,
+)
 
 __all__ = [
     "LAYOUTS",
@@ -99,15 +111,17 @@ def schedule(problem: Problem, config: Config, target: tvm.target.Target) -> Sch
         sch.compute_at(sch.get_sblock(stage), block, preserve_unit_loops=True)
     sch.set_scope(tiled, 0, "shared.dyn")
     sch.transform_layout(tiled, ("write", 0), lambda *place: _as_matrix(tile, place))
-    sch.storage_align(tiled, 0, -2, WARP, bank(problem, config))
+    sch.storage_align(tiled, 0, -2, BANK_BYTES // tile_type(workload, config).itemsize, bank(problem, config))
     if in_planes(problem, config):
         ki, k_lane = sch.split(ki, [None, WARP // PLANE_LANES])
         pi, p_lane, vector = sch.split(pi, [None, PLANE_LANES, plane_vector(problem, config)])
         along = ki, pi, k_lane, p_lane
         sch.reorder(*along, vector)
     else:
-        ki, vector = sch.split(ki, [None, VECTOR])
-        along = pi, ki
+        size = store_vector(problem, config)
+        ki, k_lane, vector = sch.split(ki, [None, gcd(WARP, tile.block_n // size), size])
+        along = ki, pi, k_lane
+        sch.reorder(*along, vector)
     sch.vectorize(vector)
     step, thread = sch.split(sch.fuse(*along), [None, config.threads])
     if config.in_cluster:
@@ -124,7 +138,7 @@ def schedule(problem: Problem, config: Config, target: tvm.target.Target) -> Sch
 
     # Step 3. Sums are in the registers of the threads that the tensor cores expect them in
     part, pt, kt, wm, i, v, h, r, wn, j, q, e = sch.get_loops(tiled)[-12:]
-    sch.reorder(part, pt, kt, wm, wn, v, r, q, i, j, h, e)
+    sch.reorder(part, pt, kt, wm, wn, v, r, q, j, i, h, e)  # the sums of a channel one after another
     if config.in_cluster:
         sch.bind(part, "blockIdx.y")
     thread = sch.fuse(*([] if config.in_cluster else [part]), pt, kt, wm, wn, v, r, q)

@@ -9,8 +9,14 @@ from math import prod
 import tvm
 
 from tvmconv.compute.fragments import FragmentTile
-from tvmconv.compute.tensor_gemm import ROW_BYTES, VECTORS, chunks
-from tvmconv.dtypes import QUANTIZED
+from tvmconv.compute.tensor_gemm import (
+    COPY_BYTES,
+    ROW_BYTES,
+    VECTORS,
+    chunks,
+    finishes_early,
+)
+from tvmconv.dtypes import QUANTIZED, STORAGE_TYPES, StorageType
 from tvmconv.problem import Problem
 from tvmconv.targets import has_clusters, tensor_instructions
 from tvmconv.targets.devices import gpu_of
@@ -208,16 +214,40 @@ def fragments(problem: Problem, config: Config) -> int:
 
 
 def shared_bytes(problem: Problem, config: Config) -> int:
-    """Return the shared memory of a block in bytes: the chunks, in whose place the sums are laid out afterwards.
+    """Return the shared memory of a block in bytes: the chunks, in whose place the tile is laid out afterwards.
 
-    TVM gives sums the place of all chunks, but those of the type of the sums that of one factor alone, the largest.
+    TVM gives the tile the place of all chunks, but one of the type of a factor that of one factor alone, the largest.
     """
+    workload = problem.workload
     rows = config.block_m, *[config.block_n] * max(1, weight_split(problem, config))
     factors = [config.num_stages * count * ROW_BYTES for count in rows]
-    padding = (bank(problem, config) - config.block_n) % WARP
-    sums = config.block_m * (config.block_n + padding) * problem.workload.sum_bytes
-    place = max(factors) if problem.workload.dtype == problem.workload.storage.sums else sum(factors)
-    return sum(factors) + max(0, sums - place)
+    kept = tile_type(workload, config)
+    padding = (bank(problem, config) - config.block_n) % (BANK_BYTES // kept.itemsize)
+    tile = config.block_m * (config.block_n + padding) * kept.itemsize
+    place = max(factors) if kept.name == workload.dtype else sum(factors)
+    return sum(factors) + max(0, tile - place)
+
+
+BANK_BYTES = 128
+"""The bytes of a row of all banks of shared memory."""
+
+
+def tile_type(workload: ConvWorkload, config: Config) -> StorageType:
+    """Return the type of a tile in shared memory: that of the output where the epilogue comes before, or of sums."""
+    early = finishes_early(workload, config.split_k)
+    return workload.output_storage if early else STORAGE_TYPES[workload.storage.sums]
+
+
+def store_vector(problem: Problem, config: Config) -> int:
+    """Return the elements that a thread stores side by side at once, or the sums of parts: at most 16 bytes."""
+    workload = problem.workload
+    itemsize = workload.output_storage.itemsize if config.split_k == 1 else workload.sum_bytes
+    most = VECTOR if workload.epilogue.residual else COPY_BYTES // itemsize
+
+    def whole(size: int) -> bool:
+        return not (workload.multiplier % size or config.block_n % size or config.sums % size)
+
+    return max(size for size in (VECTOR, 2 * VECTOR, 4 * VECTOR) if size <= most and whole(size))
 
 
 def in_planes(problem: Problem, config: Config) -> bool:
@@ -244,5 +274,11 @@ def plane_vector(problem: Problem, config: Config) -> int:
 
 
 def bank(problem: Problem, config: Config) -> int:
-    """Return the bank of shared memory in which the second row of sums begins, such that those of a warp differ."""
-    return 2 if in_planes(problem, config) else 8
+    """Return the element of a row of banks that the second row of a tile begins at, such that those of a warp differ.
+
+    A warp stores neighbouring pairs of eight rows, four in each, and reads vectors of 16 bytes or single elements.
+    """
+    itemsize = tile_type(problem.workload, config).itemsize
+    if in_planes(problem, config):
+        return {4: 2, 2: 10, 1: 20}[itemsize]
+    return max(COPY_BYTES, 8 * itemsize) // itemsize

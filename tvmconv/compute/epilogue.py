@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from math import prod
 
 import msgspec
@@ -46,40 +47,60 @@ def in_a_row(workload: ConvWorkload) -> ConvWorkload:
 
 
 def epilogue(accumulated: te.Tensor, workload: ConvWorkload, operands: dict[str, te.Tensor]) -> te.Tensor:
-    """Return the stage "output": `activation(y * scale[k] + shift[k] + residual) * factor` in float32, then stored.
+    """Return the stage "output": what `finished` makes of sums, (N, K, H, W) or (N, groups, K / groups, H, W)."""
 
-    It has the type of the workload's output, its exact shape and layout, also where `accumulated` was rounded up to
-    whole tiles; a height and a width that are known only when the kernel runs stay in whole tiles, and lowering cuts
-    them off. Sums in int32 that are the output are stored as they are. `accumulated` is (N, K, H, W) or (N, groups,
-    K / groups, H, W).
+    def value(y: tirx.PrimExpr, k: tirx.PrimExpr, place: Sequence[tirx.Var]) -> tirx.PrimExpr:
+        places = {name: tuple(place) if name == "residual" else (k,) for name in operands}
+        return finished(y, workload, {name: operands[name][places[name]] for name in operands})
+
+    return in_layout(accumulated, workload, value)
+
+
+def in_layout(
+    planes: te.Tensor,
+    workload: ConvWorkload,
+    value: Callable[[tirx.PrimExpr, tirx.PrimExpr, Sequence[tirx.Var]], tirx.PrimExpr] = lambda y, *_: y,
+) -> te.Tensor:
+    """Return the stage "output", of a value of each element of planes, its channel and its place in the output.
+
+    It has the workload's exact shape and layout, also where the planes were rounded up to whole tiles; a height and a
+    width that are known only when the kernel runs stay in whole tiles, and lowering cuts them off. The planes are
+    (N, K, H, W) or (N, groups, K / groups, H, W).
     """
-    output = workload.output_storage
 
-    def value(*place: tirx.Var) -> tirx.PrimExpr:
+    def element(*place: tirx.Var) -> tirx.PrimExpr:
         n, k, h, w = workload.output_layout.logical(*place)
-        channel = (k,) if len(accumulated.shape) == 4 else (k // workload.multiplier, k % workload.multiplier)
-        inside = (n, *channel, h, w)
-        y = accumulated[inside]
-        if output.name == workload.storage.sums == "int32":
-            return y.astype("int32")
-        y = y.astype("float32")
-        if "scale" in operands:
-            y = y * operands["scale"][k]
-        if "shift" in operands:
-            y = y + operands["shift"][k]
-        if "residual" in operands:
-            y = y + operands["residual"][place].astype("float32")
-        y = activated(workload.epilogue, y, output.name in NARROW)
-        if output.bounds is None:
-            return y.astype(output.name)
-        if workload.epilogue.factor is not msgspec.UNSET:
-            y = y * tirx.const(workload.epilogue.factor, "float32")
-        return rounded(y, output.name, output.bounds, zero_point_of(workload))
+        channel = (k,) if len(planes.shape) == 4 else (k // workload.multiplier, k % workload.multiplier)
+        return value(planes(n, *channel, h, w), k, place)
 
-    sizes = zip(workload.output_size, accumulated.shape[-2:], strict=True)
+    sizes = zip(workload.output_size, planes.shape[-2:], strict=True)
     size = (exact if isinstance(exact, int) else rounded for exact, rounded in sizes)
     shape = workload.output_layout.shape((workload.batch, workload.out_channels, *size))
-    return te.compute(shape, value, name="output")
+    return te.compute(shape, element, name="output")
+
+
+def finished(y: tirx.PrimExpr, workload: ConvWorkload, given: Mapping[str, tirx.PrimExpr]) -> tirx.PrimExpr:
+    """Return a sum as it is stored: `activation(y * scale + shift + residual) * factor`, of those that are given.
+
+    It is computed in float32, then has the type of the workload's output. Sums in int32 that are the output are stored
+    as they are.
+    """
+    output = workload.output_storage
+    if output.name == workload.storage.sums == "int32":
+        return y.astype("int32")
+    y = y.astype("float32")
+    if "scale" in given:
+        y = y * given["scale"]
+    if "shift" in given:
+        y = y + given["shift"]
+    if "residual" in given:
+        y = y + given["residual"].astype("float32")
+    y = activated(workload.epilogue, y, output.name in NARROW)
+    if output.bounds is None:
+        return y.astype(output.name)
+    if workload.epilogue.factor is not msgspec.UNSET:
+        y = y * tirx.const(workload.epilogue.factor, "float32")
+    return rounded(y, output.name, output.bounds, zero_point_of(workload))
 
 
 def rounded(y: tirx.PrimExpr, dtype: str, bounds: tuple[int, int], zero_point: int | tirx.PrimExpr) -> tirx.PrimExpr:

@@ -19,7 +19,7 @@ from tvm import te, tirx
 
 from ..dtypes import INFINITY, MAGNITUDE
 from ..workload import ConvWorkload
-from .epilogue import epilogue, epilogue_operands, in_a_row
+from .epilogue import epilogue, epilogue_operands, finished, in_a_row, in_layout
 from .fragments import FragmentTile, number, place_of
 from .open_sizes import is_whole, pixel_tiles
 from .packing import weighted_zero
@@ -131,6 +131,11 @@ def chunks(workload: ConvWorkload) -> int:
     return -(-packed_elements(workload) // workload.out_channels * workload.itemsize // ROW_BYTES)
 
 
+def finishes_early(workload: ConvWorkload, parts: int) -> bool:
+    """Return whether the epilogue is done on sums in registers: where it has no residual to read, and all of a sum."""
+    return parts == 1 and not workload.epilogue.residual
+
+
 def tensor_gemm(
     workload: ConvWorkload, tile: FragmentTile, parts: int, split: int = 0, in_tile: bool = False
 ) -> list[te.Tensor]:
@@ -149,7 +154,8 @@ def tensor_gemm(
     of registers, "tile" in the order of memory, and "sums" leaves out what is past the end. Where x has a zero point,
     "sums" subtracts a stage "offsets" of (K,): the zero point times the sum of a channel's weights. Parts are
     added up in "planes", or with `in_tile` already in "sums", which then is of one part and reads them by way of a
-    stage "fetched": (parts, pixel tiles, channel tiles, rows, columns).
+    stage "fetched": (parts, pixel tiles, channel tiles, rows, columns). Where `finishes_early` says so "tile" has the
+    epilogue's results instead, in the output's type.
     """
     flat = in_a_row(workload)
     x = te.placeholder(*workload.operands["x"], name="x")
@@ -174,9 +180,23 @@ def tensor_gemm(
     (wm, i, v, h, r), (wn, j, q, e) = tile.rows, tile.columns
     product = te.compute((parts, tiles_m, tiles, wm, wn, v, r, q, i, j, h, e), accumulate, name="product")
 
+    early, per_group = finishes_early(workload, parts), tiles // workload.groups
+    offsets = weighted_zero(w, workload, workload.zero_point) if workload.zero_point else None
+
     def in_rows(*axes: tirx.Var) -> tirx.PrimExpr:
         part, pt, kt, wm, i, v, h, r, wn, j, q, e = axes
-        return product[part, pt, kt, wm, wn, v, r, q, i, j, h, e]
+        y = product[part, pt, kt, wm, wn, v, r, q, i, j, h, e]
+        if not early:
+            return y
+        own = kt % per_group * tile.block_n + number((wn, j, q, e), tile.columns)
+
+        def of_channel(numbers: te.Tensor) -> tirx.PrimExpr:
+            value = numbers[kt // per_group * workload.multiplier + own]
+            whole = workload.multiplier % tile.block_n == 0
+            return value if whole else tirx.if_then_else(own < workload.multiplier, value, tirx.const(0, numbers.dtype))
+
+        y = y if offsets is None else y - of_channel(offsets)
+        return finished(y, flat, {name: of_channel(numbers) for name, numbers in operands.items()})
 
     tiled = te.compute((parts, tiles_m, tiles, *tile.rows, *tile.columns), in_rows, name="tile")
 
@@ -188,18 +208,16 @@ def tensor_gemm(
         fetched = te.compute((parts, tiles_m, tiles, tile.block_m, tile.block_n), in_matrix, name="fetched")
 
     def exact(part: tirx.Var, p: tirx.Var, g: tirx.Var, k: tirx.Var) -> tirx.PrimExpr:
-        pt, kt = p // tile.block_m, g * (tiles // workload.groups) + k // tile.block_n
-        place = pt, kt, p % tile.block_m, k % tile.block_n
+        place = p // tile.block_m, g * per_group + k // tile.block_n, p % tile.block_m, k % tile.block_n
         if fetched is None:
             total = in_matrix(part, *place)
         else:
             total = reduce(add, (fetched(each, *place) for each in range(parts)))
-        if offsets is None:
+        if offsets is None or early:
             return total
         offset = offsets[g * workload.multiplier + k]
         return total - (offset if left == 1 else tirx.if_then_else(part == 0, offset, zero))
 
-    offsets = weighted_zero(w, workload, workload.zero_point) if workload.zero_point else None
     zero = tirx.const(0, sum_type)
     left = 1 if in_tile else parts
     shape = (left, flat.batch * flat.width, workload.groups, workload.multiplier)
@@ -212,7 +230,8 @@ def tensor_gemm(
         return sums[0, p, g, own] if left == 1 else te.sum(sums[part, p, g, own], axis=part)
 
     planes = te.compute(flat.output_shape, gather, name="planes")
-    return [x, w, *operands.values(), epilogue(planes, flat, operands)]
+    output = in_layout(planes, flat) if early else epilogue(planes, flat, operands)
+    return [x, w, *operands.values(), output]
 
 
 def _columns(x: te.Tensor, workload: ConvWorkload, tile: FragmentTile, count: int) -> te.Tensor:
