@@ -32,9 +32,6 @@ NARROW = 4
 KEPT_BYTES = 256
 """The bytes of a row that a thread keeps in registers, at most."""
 
-LANES = (8, 4)
-"""The neighbouring threads with windows side by side: with vectors of 16 bytes a line of the cache, or half of it."""
-
 WINDOW = 64
 """The largest number of elements of a window that a single thread reduces."""
 
@@ -79,15 +76,13 @@ def plan_of(stages: list[Stage], domain: Domain, gpu: Gpu) -> Plan:
             threads *= 2
         return Plan(False, vector, TILE, threads, most, parts)
     if not sizes or _slides(stages):
-        sliding, beside = sliding_of(stages, domain, busy), 0
+        sliding = sliding_of(stages, domain, busy)
         if sizes and not _are_side_by_side(stages):
             vector = sliding.outputs if sliding is not None else 1
-        elif sizes and sliding is None:
-            beside = next((vector * lanes for lanes in LANES if _divides(vector * lanes, domain)), 0)
         block = BLOCK
         while block > WARP and rows // vector // block < 2 * gpu.multiprocessors:
             block //= 2
-        return Plan(False, vector, block, 1, max(most, 1), sliding=sliding, beside=beside)
+        return Plan(False, vector, block, 1, max(most, 1), sliding=sliding)
     while vector > NARROW and rows // vector < 2 * gpu.multiprocessors:
         vector //= 2
         groups *= 2
@@ -99,12 +94,6 @@ def plan_of(stages: list[Stage], domain: Domain, gpu: Gpu) -> Plan:
     ):
         threads *= 2
     return Plan(False, vector, max(2, min(64, BLOCK // threads)), threads, most)
-
-
-def _divides(size: int, domain: Domain) -> bool:
-    """Return whether the last axis of rows is several times a size."""
-    extent = list(domain.rows.values())[-1]
-    return isinstance(extent, tirx.IntImm) and int(extent) > size and int(extent) % size == 0
 
 
 def _chunked(domain: Domain) -> list[Expr]:

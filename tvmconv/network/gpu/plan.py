@@ -77,8 +77,6 @@ class Plan:
     """The parts of what the last stage stores that go from threads of rows to threads of columns."""
     sliding: Sliding | None = None
     """The way in which windows slide whose elements threads share among their own."""
-    beside: int = 0
-    """The windows side by side of which a block has neighbouring ones, which share elements; 0 where it does not."""
 
 
 def size_of(axes: Axes) -> Expr:

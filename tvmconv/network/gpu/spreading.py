@@ -17,7 +17,7 @@ from .axes import with_joined_axes
 from .choice import plan_of
 from .domain import domain_of
 from .loops import KernelLoops
-from .windows import in_tiles, in_vectors
+from .windows import in_vectors
 
 
 def spread_over_gpu(mod: tvm.IRModule, target: tvm.target.Target) -> tvm.IRModule:
@@ -45,10 +45,7 @@ def _spread(func: tirx.PrimFunc, gpu: Gpu) -> tirx.PrimFunc | None:
     if domain is None:
         return None
     plan = plan_of(stages, domain, gpu)
-    if plan.sliding is not None:
-        domain = in_vectors(domain, plan.sliding)
-    else:
-        domain = in_tiles(domain, stages, plan.beside) if plan.beside else with_joined_axes(domain, stages)
+    domain = with_joined_axes(domain, stages) if plan.sliding is None else in_vectors(domain, plan.sliding)
     return KernelLoops(func, stages, domain, plan).scheduled()
 
 

@@ -63,25 +63,6 @@ def in_vectors(domain: Domain, sliding: Sliding) -> Domain:
     return replace(domain, rows=rows, ragged=[sliding.row < extent])
 
 
-def in_tiles(domain: Domain, stages: list[Stage], beside: int) -> Domain:
-    """Return the domain with just some windows side by side in a block, which has neighbours along the others' axes.
-
-    Before: rows (n, h, w, c). After: rows (n, c / beside, h, w, beside).
-    """
-    *others, last = domain.rows
-    loads = [load for value in stages[0].values for load, _ in loads_in(value)]
-    slide = [index for load in loads for index in load.indices if variables_in([index]) & set(stages[0].reduced)]
-    placed = variables_in(substitute(index, domain.places[0]) for index in slide)
-    first = next((place for place, axis in enumerate(others) if axis in placed), len(others))
-    part, rest = index_variable("part"), index_variable("rest")
-    whole = {last: part * beside + rest}
-    sizes = {part: tirx.floordiv(domain.rows[last], beside), rest: tirx.const(beside, INDEX)}
-    order = [*others[:first], part, *others[first:], rest]
-    rows = {axis: sizes[axis] if axis in sizes else domain.rows[axis] for axis in order}
-    places = [{axis: substitute(place, whole) for axis, place in each.items()} for each in domain.places]
-    return replace(domain, rows=rows, places=[*places[:-1], {**places[-1], **whole}])
-
-
 def reduced_by_sliding(columns: Columns, sliding: Sliding, register: Any, dtype: str) -> list[tirx.Stmt]:
     """Return the statements that reduce the windows of a thread, which first loads all that they have.
 
