@@ -54,6 +54,13 @@ def shuffled(x: Any) -> Any:
     return x.view(n, 3, c // 3, h, w).transpose(1, 2).reshape(n, c, h, w)
 
 
+def grown(x: Any, y: Any) -> Any:
+    """Bring four parts of the channels of x, which are last, to neighbouring pixels, and join those with y."""
+    n, h, w, c = x.shape
+    larger = x.view(n, h, w, 2, 2, c // 4).permute(0, 1, 3, 2, 4, 5).reshape(n, 2 * h, 2 * w, c // 4)
+    return torch.cat([larger[:, 1:-1, 1:], y], 3)
+
+
 def excited(x: Any) -> Any:
     return x * torch.sigmoid(x.mean((2, 3), keepdim=True))
 
@@ -86,6 +93,8 @@ CASES = {
     "concatenation": Case(lambda x, y: torch.cat([x, y], 1), ((2, 5, 6, 6), (2, 3, 6, 6))),
     "slice": Case(lambda x: x[:, 1:, ::2, 1:-1] * 2, ((2, 5, 9, 10),)),
     "channel-shuffle": Case(shuffled, ((2, 12, 6, 6),)),
+    "pixel-shuffle": Case(torch.nn.PixelShuffle(2), ((2, 12, 6, 7),)),
+    "depth-to-space": Case(grown, ((2, 5, 6, 64), (2, 8, 11, 8))),
     "to-channels-last": Case(lambda x: x.permute(0, 2, 3, 1) * 2, ((2, 40, 9, 9),)),
     "to-channels-first": Case(lambda x: torch.relu(x.permute(0, 3, 1, 2)), ((2, 9, 9, 40),)),
     "attention": Case(lambda x: x.reshape(2, 49, 3, 4, 32).permute(2, 0, 3, 1, 4), ((2, 49, 384),)),

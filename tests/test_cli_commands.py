@@ -22,7 +22,7 @@ TRANSPOSED = "conv2d_transpose NCHW 1x8x12x10 float32, weight IOHW 8x5x1x1, stri
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return two depthwise convolutions with equal workloads, and a transposed one."""
+    """Return two depthwise convolutions with equal workloads, and a transposed one with a computed weight."""
     generator = np.random.default_rng(0)
     weights = {
         "w0": generator.standard_normal((8, 1, 3, 3)),
@@ -37,7 +37,10 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
         onnx.helper.make_node("Relu", ["c0"], ["r0"]),
         onnx.helper.make_node("Conv", ["r0", "w1", "b1"], ["c1"], **depthwise),
         onnx.helper.make_node("Relu", ["c1"], ["r1"]),
-        onnx.helper.make_node("ConvTranspose", ["r1", "w2"], ["y"], kernel_shape=[1, 1]),
+        onnx.helper.make_node("ReduceMean", ["r1"], ["means"], axes=[0, 2, 3]),
+        onnx.helper.make_node("Transpose", ["means"], ["factors"], perm=[1, 0, 2, 3]),
+        onnx.helper.make_node("Mul", ["factors", "w2"], ["weight"]),
+        onnx.helper.make_node("ConvTranspose", ["r1", "weight"], ["y"], kernel_shape=[1, 1]),
         onnx.helper.make_node("ArgMax", ["y"], ["best"], axis=1),
     ]
     graph = onnx.helper.make_graph(

@@ -139,8 +139,8 @@ def test_dry_run(tmp_path: Path, instant: Instant) -> None:
 def test_model(tmp_path: Path, instant: Instant) -> None:
     """Equal layers are one task; a model without any that tvmconv schedules is refused."""
     path, log = tmp_path / "model.onnx", tmp_path / "log.jsonl"
-    graph = Graph((1, 4, 8, 8))
-    onnx.save(graph.model(graph.node("ConvTranspose", "x", graph.random(4, 8, 3, 3))), path)
+    graph = Graph((1, 4, 8, 8, 8))
+    onnx.save(graph.model(graph.conv("x", (4, 4, 3, 3, 3))), path)
     assert "expected a model with a convolution" in tvmconv("tune", path, "-o", log).stderr
     graph = Graph((1, 4, 8, 8))
     twice = graph.conv(graph.conv("x", (4, 1, 3, 3), group=4, pads=[1] * 4), (4, 1, 3, 3), group=4, pads=[1] * 4)

@@ -117,6 +117,12 @@ def split(g: Graph, x: str) -> str:
     return g.node("Concat", conv(g, "right", 8, 8), "left", axis=1)
 
 
+def transposed(g: Graph, x: str, size: int, cut: int) -> str:
+    """Double the rows and the columns, in as many channels."""
+    weight = g.random(16, 16, size, size, scale=0.25 / size)
+    return g.node("ConvTranspose", x, weight, strides=[2, 2], pads=[cut] * 4)
+
+
 def normalized(g: Graph, x: str) -> str:
     return permuted(g, x, (0, 2, 3, 1))
 
@@ -180,6 +186,8 @@ CASES = (
     Case("shuffle", lambda g: ends(g, lambda x: shuffled(g, x)), "pp pp", given_on_gpu="pl lp"),
     Case("stack", lambda g: ends(g, lambda x: interleaved(g, x)), "pp pp pp", given_on_gpu="pl ll lp"),
     Case("split", lambda g: ends(g, lambda x: split(g, x)), "pp pp pp", given_on_gpu="pl ll lp"),
+    Case("transposed", lambda g: ends(g, lambda x: transposed(g, x, 2, 0)), "pb bb bp"),
+    Case("transposed-and-cut", lambda g: ends(g, lambda x: transposed(g, x, 4, 1)), "pb bb bp"),
     Case("norm-of-channels", lambda g: ends(g, lambda x: normalized(g, x)), "pp pp", given_on_gpu="pl lp"),
     Case("other-axes-last", lambda g: ends(g, lambda x: permuted(g, x, (0, 3, 2, 1))), "pp pp"),
 )

@@ -64,6 +64,15 @@ def test_operators_of_torch(name: str, dtype: str) -> None:
             assert (kernel.stack_bytes, kernel.spill_store_bytes, kernel.spill_load_bytes) == (0, 0, 0)
 
 
+def test_parts_of_a_concatenation_are_read_in_vectors() -> None:
+    case = CASES["depth-to-space"]
+    model = tvmconv.import_model(case.module, tuple(x.half() for x in case.inputs()))
+    (source,) = cuda.sources(lowering.build(lowered(model.mod), SM_90).mod)
+    moves = [line.split("=") for line in source.splitlines() if "*(uint4*)" in line and "=" in line]
+    assert len(moves) == 3  # of both parts, and of the result
+    assert all("uint4" in left and "uint4" in right for left, right in moves)
+
+
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 @pytest.mark.parametrize("name", ["softmax", "log-softmax", "softmax-of-channels", "plane-mean-last", "excitation"])
 def test_rows_are_read_once(name: str, dtype: str) -> None:

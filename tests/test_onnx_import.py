@@ -220,6 +220,10 @@ def thin(g: Graph) -> str:
     return g.node("AveragePool", "x", kernel_shape=[0, 1])
 
 
+def shapeless(g: Graph) -> str:
+    return g.node("AveragePool", "x")
+
+
 def wide(g: Graph) -> str:
     return g.node("AveragePool", "x", kernel_shape=[99, 1])
 
@@ -251,6 +255,7 @@ def magic(g: Graph) -> str:
 
 
 MISREAD = {
+    shapeless: r"AveragePool \(node .*: it has no kernel_shape",
     thin: r"AveragePool \(node .*: its kernel_shape \(0, 1\), .* are too small",
     wide: r"AveragePool \(node .*: its window of 99 is larger than its input of ",
     ungrouped: r"GroupNormalization \(node .*: its 8 channels are no multiple of its 3 groups",

@@ -107,12 +107,11 @@ def test_bounds_are_exported(tmp_path: Path) -> None:
 
 def test_layers_left_to_tvm_for_their_sizes_are_warned_of(monkeypatch: pytest.MonkeyPatch) -> None:
     """The warning has the share of the FLOPs and the way out; what nobody can change is not warned of."""
-    graph = Graph(("n", 4, 8, 8))
-    y = graph.conv("x", (4, 4, 1, 1))
-    transposed = graph.model(graph.node("ConvTranspose", y, graph.random(4, 4, 1, 1)))
+    graph = Graph(("n", 4, 8, 8, 8))
+    volumes = graph.model(graph.conv("x", (4, 4, 1, 1, 1)))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        build(transposed)
+        build(volumes)
     for template in (cuda.direct, cuda.im2win, cuda.tensor):
         monkeypatch.setattr(template, "OPEN_SIZES", ())
     with pytest.warns(UserWarning, match=r"^1 of 1 convolutions, .* on TVM's own loops, .*: .* give it as `sh"):

@@ -209,7 +209,7 @@ class OnnxRuntime(Contender):
 
 
 class Tvm(Contender):
-    """TVM without tvmconv: its importer, and its default pipeline with fusion for the target."""
+    """TVM without kernels of tvmconv: the imported module, and its default pipeline with fusion for the target."""
 
     name = "tvm"
 

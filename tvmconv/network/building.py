@@ -83,4 +83,6 @@ def _share(some: Sequence[Convolution], convolutions: Sequence[Convolution]) -> 
     if any(each.flops is None for each in convolutions):
         return text
     flops, total = (sum(each.flops or 0 for each in group) for group in (some, convolutions))
+    if not total:  # those of no images
+        return text
     return f"{text}, with {100 * flops / total:.3g}% of their FLOPs,"

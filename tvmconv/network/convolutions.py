@@ -26,6 +26,9 @@ OPERATORS = tuple(f"relax.nn.conv{rank}d{kind}" for kind in ("", "_transpose") f
 LAYOUTS = {"conv1d": ("NCW", "OIW", "NCW"), "conv2d": ("NCHW", "OIHW", "NCHW")}
 """The layouts of data, weight and output that a workload can describe, for each kind of convolution."""
 
+TRANSPOSED_LAYOUTS = {"conv1d_transpose": ("NCW", "IOW", "NCW"), "conv2d_transpose": ("NCHW", "IOHW", "NCHW")}
+"""The layouts of data, weight and output of transposed convolutions that others can compute."""
+
 
 def is_convolution(expr: relax.Expr) -> bool:
     """Return whether an expression is a convolution of Relax, of any rank, transposed or not."""
@@ -118,12 +121,30 @@ def _form_obstacle(call: relax.Call) -> str | None:
     attrs, (x, w) = call.attrs, (argument.ty for argument in call.args)
     kind = call.op.name.removeprefix("relax.nn.")
     layouts = (attrs.data_layout, attrs.kernel_layout, attrs.out_layout)
+    if kind in TRANSPOSED_LAYOUTS:
+        return transposed_obstacle(call) or "its weight is computed when the model runs"
     if kind not in LAYOUTS:
         return f"{kind} is not supported"
     if layouts != LAYOUTS[kind]:
         return f"layout {' '.join(dict.fromkeys(layouts))} is not supported"
     if not x.dtype == w.dtype == call.ty.dtype:
         return f"{x.dtype} with {w.dtype} into {call.ty.dtype} is not supported"
+    return None
+
+
+def transposed_obstacle(call: relax.Call) -> str | None:
+    """Return the reason why no convolution can compute a transposed one, whatever its weight; None if one can."""
+    attrs, (x, w) = call.attrs, (argument.ty for argument in call.args)
+    kind = call.op.name.removeprefix("relax.nn.")
+    layouts = (attrs.data_layout, attrs.kernel_layout, attrs.out_layout)
+    if layouts != TRANSPOSED_LAYOUTS[kind]:
+        return f"layout {' '.join(dict.fromkeys(layouts))} is not supported"
+    if not x.dtype == w.dtype == call.ty.dtype or str(x.dtype) not in FLOATS:
+        return f"{x.dtype} with {w.dtype} into {call.ty.dtype} is not supported"
+    if 0 in (sizes_of(x) or ()):
+        return f"the shape {_sizes(x)} has no elements"
+    if sizes_of(x) is None or "channels" in open_sizes(x) or static_shape(w) is None:
+        return f"the shape {_sizes(x)}, or that of its weight, is known only when the model runs"
     return None
 
 

@@ -46,8 +46,9 @@ class Block:
 
 
 def free_variables(*expressions: relax.Expr) -> list[relax.Var]:
-    """Return the variables that are read in some expressions."""
-    return [var for each in expressions for var in relax.analysis.free_vars(each)]
+    """Return the variables that are read in some expressions, but for sizes."""
+    found = (var for each in expressions for var in relax.analysis.free_vars(each))
+    return [var for var in found if not isinstance(var.ty, tvm.ir.PrimType)]
 
 
 def blocks_of(mod: tvm.IRModule) -> list[Block]:

@@ -19,6 +19,7 @@ from .model import Model
 from .quantized_passes import keep_integers
 from .quantized_zero_points import split_zero_points
 from .sizes import OpenSize, merged, open_size
+from .transposed import spread_transposed
 from .windows import require_sliding
 
 SOURCES = (
@@ -80,7 +81,8 @@ def _finish(mod: tvm.IRModule, inputs: list[str], outputs: list[str], bounded: S
     """Return the model for an importer's module, the framework's names of its inputs and outputs, and bounded sizes."""
     mod = relax.transform.ConvertToDataflow(min_size=1)(_with_identifiers(mod))
     require_sliding(mod)
-    mod = relax.transform.DeadCodeElimination()(split_zero_points(fold_constants(keep_integers(mod))))
+    mod = spread_transposed(fold_constants(keep_integers(mod)))
+    mod = relax.transform.DeadCodeElimination()(split_zero_points(mod))
     main = mod["main"]
     result = main.ret_ty.fields if isinstance(main.ret_ty, relax.TupleType) else [main.ret_ty]
     specs = tuple(_spec(name, parameter.ty) for name, parameter in zip(inputs, main.params, strict=True))

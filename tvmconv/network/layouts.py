@@ -29,6 +29,7 @@ from ..workload import ConvWorkload
 from .constants import same_sizes, sizes_of, static_shape
 from .convolutions import redescribed
 from .graph import Block, blocks_of, free_variables, operator_name
+from .interleaving import interleaving
 from .shuffles import along, channels_of, chooses_channels, is_split
 from .sites import Site
 
@@ -60,9 +61,9 @@ def choose_layouts(
     """Return the sites with the layouts of their operands, and new values for other variables in the inner layout.
 
     A tensor can be in it if all that writes and reads it can do that: convolutions, unless their output is one of
-    `in_nchw`, pooling, means of planes, concatenations and what is computed element by element; with NHWC also parts of
-    channels, channels in another order, and permutations of axes, which are then nothing at all. Those tensors are in
-    it with which the convolutions take the least time by the estimates of their templates.
+    `in_nchw`, pooling, means of planes, concatenations, depth to space and what is computed element by element; with
+    NHWC also parts of channels, channels in another order, and permutations of axes, which are then nothing at all.
+    Those tensors are in it with which the convolutions take the least time by the estimates of their templates.
 
     Before: `y = conv(x)`, `z = R.nn.max_pool2d(y)`, `output = conv(z)`, all NCHW.
     After: `y` from NCHW to NCHW8c, `z = R.nn.max_pool2d(y, layout="NCHW8c")`, and `output` from NCHW8c to NCHW.
@@ -78,6 +79,8 @@ def choose_layouts(
         for var in part.live:
             if (site := by_output.get(var)) is not None:
                 chosen[var] = _with_layouts(site, held, layout)
+            elif var in held and (planes := part.interleaved.get(var)) is not None:
+                others[var] = planes.expression(layout)
             elif (value := _with_layout(var, block.values[var], held, layout)) is not None:
                 others[var] = value
     return [chosen.get(site.output, site) for site in sites], others
@@ -98,6 +101,9 @@ class Part:
         self._target, self._precision = target, precision
         self._parents: dict[relax.Var, relax.Var] = {}
         self.live = block.live({var: site.operands for var, site in by_output.items()})
+        found = {var: interleaving(var, block) for var in self.live if var not in by_output}
+        self.interleaved = {var: each[0] for var, each in found.items() if each is not None}
+        self._on_the_way = {var for each in found.values() if each is not None for var in each[1]}
 
     def held(self, in_nchw: Collection[relax.Var]) -> set[relax.Var]:
         """Return the variables to hold in the inner layout: those of groups that something writes and reads in it.
@@ -107,6 +113,8 @@ class Part:
         fixed, written, read = set[relax.Var](in_nchw), set[relax.Var](), set[relax.Var]()
         sites, permuted = [], list[relax.Var]()
         for var in self.live:
+            if var in self._on_the_way:
+                continue
             if not isinstance(var, relax.DataflowVar) or not _divides(var, self._layout):
                 fixed.add(var)
             value, site = self._values[var], self._by_output.get(var)
@@ -192,6 +200,11 @@ class Part:
             return [var]
         if self._is_permuted(value, NCHW_FROM_NHWC):
             return arguments
+        if (planes := self.interleaved.get(var)) is not None:
+            if not isinstance(planes.source, relax.Var) or planes.channels % channel_block(self._layout):
+                return [var, *arguments, *free_variables(planes.source)]
+            self._join(var, planes.source)
+            return []
         if self._layout == "NHWC" and is_split(value):  # its parts are joined with what is split
             return []
         if self._layout == "NHWC" and (source := channels_of(value, self._values)) is not None:
@@ -294,12 +307,13 @@ def _is_elementwise(value: relax.Expr) -> bool:
     shape = sizes_of(value.ty)
     arguments = [each for each in value.args if isinstance(each.ty, relax.TensorType)]
     return shape is not None and all(
-        (isinstance(each, relax.Var) and same_sizes(each.ty, shape)) or _is_scalar(each) or _vector_shape(each, value)
+        (isinstance(each, relax.Var) and same_sizes(each.ty, shape)) or is_scalar(each) or _vector_shape(each, value)
         for each in arguments
     )
 
 
-def _is_scalar(argument: relax.Expr) -> bool:
+def is_scalar(argument: relax.Expr) -> bool:
+    """Return whether a tensor has a single element."""
     shape = static_shape(argument.ty)
     return shape is not None and prod(shape) == 1
 

@@ -51,12 +51,14 @@ class Window:
 
 def windows(node: Node) -> list[Window]:
     """Return the windows of a pooling node, one for each spatial axis."""
-    kernel = node.attributes["kernel_shape"]
+    kernel, x = node.attributes.get("kernel_shape"), node.operand(0)
+    if kernel is None or x is None:
+        raise Refused(f"it has no {'input' if x is None else 'kernel_shape'}", "a model with one")
     ones, zeros = [1] * len(kernel), [0] * 2 * len(kernel)
     strides, dilations = (node.attributes.get(key) or ones for key in ("strides", "dilations"))
     pads, auto_pad = node.attributes.get("pads") or zeros, node.text("auto_pad", "NOTSET")
     round_up = node.attributes.get("ceil_mode", 0) == 1
-    sizes = (sizes_of(node.operands[0].ty) or ())[2:]
+    sizes = (sizes_of(x.ty) or ())[2:]
     is_open = not all(isinstance(size, int) for size in sizes)
     if len(sizes) != len(kernel) or (is_open and (round_up or auto_pad in ("SAME_UPPER", "SAME_LOWER"))):
         raise Refused("the size of its input is known only when the model runs", OPEN_HINT)

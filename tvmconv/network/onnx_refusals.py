@@ -135,9 +135,9 @@ def unsupported_nodes(refusal: Refused, nodes: Mapping[str, onnx.NodeProto]) -> 
     """
     found = []
     for node in refusal.nodes:
-        whole = nodes.get(node.output[0], node)
+        whole = nodes.get(node.output[0], node) if node.output else node
         inner = "" if whole.op_type == node.op_type else f"{node.op_type} in "
-        found.append(f"{inner}{whole.op_type} (node {whole.name or whole.output[0]!r})")
+        found.append(f"{inner}{whole.op_type} (node {whole.name or next(iter(whole.output), '')!r})")
     hints = dict.fromkeys(HINTS[node.op_type] for node in refusal.nodes if node.op_type in HINTS)
     hint = refusal.hint or "; ".join(hints) or (FAILED_HINT if refusal.__cause__ else UNKNOWN_HINT)
     return unsupported(found, refusal.problem, hint)

@@ -9,15 +9,15 @@ from math import prod
 import tvm
 import tvm_ffi
 from tvm import relax, tirx
+from tvm.ir.expr import TensorLoad
 from tvm.s_tir import Schedule
 from tvm.s_tir.schedule import LoopRV, SBlockRV, ScheduleError
 from tvm.s_tir.stmt import SBlock, SBlockRealize
-from tvm.sym import Analyzer
 
 from ..lowering import OPAQUE, is_scheduled
 from ..schedules.cpu.machine import TURNS, native_lanes
-from .reductions import LANES, mark_for_vectors, with_vectors
-from .stages import is_map
+from .reductions import CHOICE, LANES, mark_for_vectors, with_vectors
+from .stages import is_map, with_simple_indices
 
 LEAST_WORK = 2**14
 """The number of steps of a loop nest from which waking the threads pays."""
@@ -92,27 +92,13 @@ def _spread(func: tirx.PrimFunc, lanes: int) -> tirx.PrimFunc:
 
 def _fused(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Return the function with elementwise stages computed inside their elementwise readers, with simple indices."""
-    sch = Schedule(func)
+    sch = Schedule(with_simple_indices(func))
     for block in sch.get_child_blocks(sch.get_sblock("root")):
         readers = sch.get_consumers(block)
         if readers and all(is_map(sch, each) for each in (block, *readers)):
             with suppress(ScheduleError):  # such as for one that is read at places that TVM does not see through
                 sch.compute_inline(block)
-    return tvm_ffi.structural_map(sch.mod["main"], (SBlock, _simplified))
-
-
-def _simplified(block: SBlock) -> SBlock:
-    """Return a block that stores one element with its indices and conditions simplified by its axes' sizes."""
-    store = block.body
-    if not isinstance(store, tirx.BufferStore) or block.init is not None:
-        return block
-    analyzer = Analyzer()
-    for axis in block.iter_vars:
-        analyzer.bind(axis.var, axis.dom)
-    indices = [analyzer.simplify(index) for index in store.indices]
-    body = tirx.BufferStore(store.buffer, analyzer.simplify(store.value), indices)
-    reads, writes = block.reads, block.writes
-    return SBlock(block.iter_vars, reads, writes, block.name_hint, body, annotations=block.annotations)
+    return with_simple_indices(sch.mod["main"])
 
 
 def _spread_block(sch: Schedule, block: SBlockRV) -> LoopRV | None:
@@ -140,11 +126,30 @@ def _spread_block(sch: Schedule, block: SBlockRV) -> LoopRV | None:
     outer = next((count for count in range(1, most) if prod(sizes[:count]) >= TURNS), most)
     if (joined := min(_joined(value), spatial - max(outer, inner))) > 1:
         sch.fuse(*loops[spatial - joined : spatial])
+    elif (
+        joined == 1
+        and spatial == len(loops)
+        and isinstance(extents[-1], tirx.IntImm)
+        and sizes[-1] <= WINDOW
+        and _moves(value)
+    ):
+        sch.vectorize(loops[-1])  # LLVM would rather unroll the loop
     if outer < 1 or prod(sizes) < LEAST_WORK:
         return None
     task = sch.fuse(*loops[:outer])
     sch.parallel(task)
     return task if slides and outer == spatial - 2 else None
+
+
+def _moves(block: SBlock) -> bool:
+    """Return whether a block stores elements as it loads them, perhaps one of several."""
+    values = [block.body.value]
+    while values:
+        if isinstance(value := values.pop(), tvm.ir.Call) and value.op.same_as(CHOICE):
+            values += value.args[1:]
+        elif not isinstance(value, (TensorLoad, tirx.FloatImm, tirx.IntImm)):
+            return False
+    return True
 
 
 def _assumed(extent: tirx.PrimExpr, place: int) -> int:

@@ -56,7 +56,7 @@ def stages_of(func: tirx.PrimFunc) -> list[Stage] | None:
 
     All but the last are reductions.
     """
-    sch = Schedule(func)
+    sch = Schedule(with_simple_indices(func))
     for block in sch.get_child_blocks(sch.get_sblock("root")):
         if is_map(sch, block) and sch.get_consumers(block):
             with suppress(ScheduleError):  # such as for one that is read at places that TVM does not see through
@@ -67,6 +67,31 @@ def stages_of(func: tirx.PrimFunc) -> list[Stage] | None:
             return None
         found.append(stage)
     return found if found and all(stage.is_reduction for stage in found[:-1]) else None
+
+
+def with_simple_indices(func: tirx.PrimFunc) -> tirx.PrimFunc:
+    """Return a function with the indices and conditions of its blocks simplified by their axes' sizes.
+
+    What is simple in the block itself may not be any more where another one computes it at places of its own.
+    """
+    return tvm_ffi.structural_map(func, (SBlock, _simplified))
+
+
+def _simplified(block: SBlock) -> SBlock:
+    """Return a block that stores one element with its indices and conditions simplified by its axes' sizes."""
+    store = block.body
+    if not isinstance(store, tirx.BufferStore) or block.init is not None:
+        return block
+    axes, analyzer = {axis.var: axis.dom.extent for axis in block.iter_vars}, Analyzer()
+    for axis in block.iter_vars:
+        analyzer.bind(axis.var, axis.dom)
+
+    def simplified(expr: Expr) -> Expr:
+        return _simple(expr, axes, analyzer)
+
+    body = tirx.BufferStore(store.buffer, simplified(store.value), list(map(simplified, store.indices)))
+    reads, writes = block.reads, block.writes
+    return SBlock(block.iter_vars, reads, writes, block.name_hint, body, annotations=block.annotations)
 
 
 def is_contraction(stage: Stage) -> bool:
@@ -185,7 +210,7 @@ def _stage(block: SBlock) -> Stage | None:
 
     def simplified(expr: Expr) -> Expr:
         squared = tvm_ffi.structural_map(substitute(expr, zero), (tvm.ir.Call, _without_squares))
-        return analyzer.simplify(_without_open_quotients(squared, axes))
+        return _simple(squared, axes, analyzer)
 
     values = [simplified(_without(binds, store.value)) for store in stores]
     places = [[simplified(index) for index in store.indices] for store in stores]
@@ -221,6 +246,14 @@ def _without_squares(call: tvm.ir.Call) -> Expr:
     return call.args[0] * call.args[0] if is_square else call
 
 
+def _simple(expr: Expr, axes: Mapping[Var, Expr], analyzer: Analyzer) -> Expr:
+    """Return an expression simplified by what is known of axes, those of open sizes too."""
+    before, expr = None, analyzer.simplify(expr)
+    while before is None or not tvm_ffi.structural_equal(before, expr):
+        before, expr = expr, analyzer.simplify(_without_open_quotients(expr, axes))
+    return expr
+
+
 def _without_open_quotients(expr: Expr, axes: Mapping[Var, Expr]) -> Expr:
     """Return an expression without quotients and rests by open sizes where axes say what they are.
 
@@ -228,8 +261,10 @@ def _without_open_quotients(expr: Expr, axes: Mapping[Var, Expr]) -> Expr:
     """
 
     def is_below(value: Expr, size: Expr) -> bool:
+        if isinstance(value, tirx.FloorDiv):
+            return is_below(value.a, size * value.b)
         extent = value.b if isinstance(value, tirx.FloorMod) else axes.get(value) if isinstance(value, Var) else None
-        return extent is not None and tvm_ffi.structural_equal(extent, size)
+        return extent is not None and Analyzer().can_prove_equal(extent, size)
 
     def known(division: tirx.FloorDiv | tirx.FloorMod) -> Expr:
         whole, rest = [], []

@@ -94,7 +94,7 @@ class Columns:
         if any(True for index in load.indices for _ in loads_in(index)):
             return  # a place that a table tells, which is no vector's
         kernel, place = self.kernel, self._place(load.source, load.indices)
-        test = self.analyzer.simplify(tirx.all(*conditions)) if conditions else tirx.const(True)
+        test = self._of_vectors(tirx.all(*conditions)) if conditions else tirx.const(True)
         always = isinstance(test, tirx.IntImm) and bool(test)
         if (known := self._kept(load.source, place)) is not None:
             if known.tests:
@@ -139,34 +139,46 @@ class Columns:
         places = self.kernel.domain.places[self.number]
         place = flat_index(buffer, [substitute(index, places) for index in indices])
         placed = self.analyzer.simplify(substitute(self.axes.simplify(place), values))
-        if self.plan.vector == 1:
-            return placed
-        divisions = [(kind, self._of_vector) for kind in (tirx.FloorDiv, tirx.FloorMod)]
-        return self.analyzer.simplify(tvm_ffi.structural_map(placed, divisions))
+        return self._of_vectors(placed)
 
-    def _of_vector(self, division: tirx.FloorDiv | tirx.FloorMod) -> Expr:
+    def _of_vectors(self, expr: Expr) -> Expr:
+        """Return an expression, simplified, with quotients, rests and comparisons by whole vectors in its terms."""
+        if self.plan.vector > 1:
+            kinds = (tirx.FloorDiv, self._divided), (tirx.FloorMod, self._divided)
+            expr = tvm_ffi.structural_map(self.analyzer.simplify(expr), kinds)
+            expr = tvm_ffi.structural_map(expr, ((tirx.LT, self._compared), (tirx.LE, self._compared)))
+        return self.analyzer.simplify(expr)
+
+    def _divided(self, division: tirx.FloorDiv | tirx.FloorMod) -> Expr:
         """Return a quotient or rest by whole vectors in terms of a vector's first element, where TVM leaves it.
 
         Before: `(i * 8 + element) % 768`, in vectors of 8. After: `i * 8 % 768 + element`.
         """
-        element, size = self.kernel.element, self.plan.vector
-        first = self.analyzer.simplify(substitute(division.a, {element: 0}))
-        if element not in undefined_vars(division.a) or not all(
-            self.analyzer.can_prove_equal(one, other)
-            for one, other in (
-                (division.a - first, element),
-                (tirx.floormod(first, size), 0),
-                (tirx.floormod(division.b, size), 0),
-            )
-        ):
+        first = self._first(division.a)
+        if first is None or not self._is_whole(division.b):
             return division
-        return type(division)(first, division.b) + (element if isinstance(division, tirx.FloorMod) else 0)
+        return type(division)(first, division.b) + (self.kernel.element if isinstance(division, tirx.FloorMod) else 0)
+
+    def _compared(self, test: tirx.LT | tirx.LE) -> Expr:
+        """Return a comparison with whole vectors as one of a vector's first element.
+
+        Before: `64 <= i * 8 % 128 + element`, in vectors of 8. After: `64 <= i * 8 % 128`.
+        """
+        place, limit = (test.a, test.b) if isinstance(test, tirx.LT) else (test.b, test.a)
+        first = self._first(place)
+        if first is None or not self._is_whole(limit):
+            return test
+        return first < limit if isinstance(test, tirx.LT) else limit <= first
+
+    def _first(self, place: Expr) -> Expr | None:
+        """Return the place of a vector's first element for that of each; None where they are not those of a vector."""
+        return self.analyzer.simplify(substitute(place, {self.kernel.element: 0})) if self.is_vector(place) else None
+
+    def _is_whole(self, size: Expr) -> bool:
+        return bool(self.analyzer.can_prove_equal(tirx.floormod(size, self.plan.vector), 0))
 
     def is_vector(self, place: Expr) -> bool:
         """Return whether elements of a vector are one behind the other, in a place that a vector may have."""
-        element, size = self.kernel.element, self.plan.vector
+        element = self.kernel.element
         first = substitute(place, {element: 0})
-        return bool(
-            self.analyzer.can_prove_equal(place - first, element)
-            and self.analyzer.can_prove_equal(tirx.floormod(first, size), 0)
-        )
+        return bool(self.analyzer.can_prove_equal(place - first, element)) and self._is_whole(first)

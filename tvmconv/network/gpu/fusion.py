@@ -46,7 +46,8 @@ def lower_and_fuse_for_gpu(mod: tvm.IRModule, target: tvm.target.Target) -> tvm.
 def _with_patterns(mod: tvm.IRModule, of_reductions: int) -> tvm.IRModule:
     """Return the module with a pattern for reductions; for `REDUCTION`, nothing else but cheap maps is to be fused.
 
-    What a table tells the places of, such as interpolation, is a map for TVM too.
+    What TVM does not see through is a map for it, too: places that a table tells, as in interpolation, and reshapes of
+    open sizes.
     """
     mod, in_windows = mod.clone(), _read_by_windows(mod)
     for var, func in mod.functions.items():
@@ -54,7 +55,7 @@ def _with_patterns(mod: tvm.IRModule, of_reductions: int) -> tvm.IRModule:
             continue
         stages, pattern = _stages(func), OPAQUE
         if func.attrs.get("op_pattern") == OPAQUE:
-            if of_reductions == FUSABLE and any(map(_looks_up, stages)):
+            if of_reductions == FUSABLE and stages and not stages[0].is_reduction:
                 mod[var] = func.with_attr("op_pattern", INJECTIVE)
             continue
         if any(stage.is_reduction for stage in stages):
@@ -69,12 +70,6 @@ def _with_patterns(mod: tvm.IRModule, of_reductions: int) -> tvm.IRModule:
 def _stages(func: tirx.PrimFunc) -> list[Stage]:
     """Return the stages of a function; none of one that is scheduled, or has loops of other kinds."""
     return stages_of(func) or [] if has_work(func) and not is_scheduled(func) else []
-
-
-def _looks_up(stage: Stage) -> bool:
-    """Return whether a stage is a map that finds the places of what it reads in a table."""
-    loads = [load for value in stage.values for load, _ in loads_in(value)]
-    return not stage.is_reduction and any(True for load in loads for index in load.indices for _ in loads_in(index))
 
 
 def _read_by_windows(mod: tvm.IRModule) -> set[tvm.ir.GlobalVar]:
