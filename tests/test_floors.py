@@ -35,7 +35,7 @@ FLOORS = (
         "layout",
         "workload",
     ),
-    ("arrays", "cuda", "kernel_cache", "storage", "targets"),
+    ("arrays", "cuda", "kernel_cache", "sources", "storage", "targets"),
     ("compute",),
     ("schedules",),
     ("dispatch",),

@@ -8,6 +8,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from . import sources as sources  # which notes the time before all others are loaded
 from . import threads
 from .epilogue import Epilogue
 from .errors import TvmconvError

@@ -47,21 +47,48 @@ def compiled(source: str, arch: str) -> bytes:
     if image is None:
         image = cuda.compile_source(source, arch)
         _compiled[_name(source, arch)] = image
-        with suppress(*UNUSABLE):
-            write_whole(folder() / _name(source, arch), image + sha256(image).digest())
+        keep(_name(source, arch), image)
     return image
 
 
 def known(source: str, arch: str) -> bytes | None:
     """Return the machine code of a source that was compiled before, in this process or in another."""
     name = _name(source, arch)
-    if name not in _compiled:
-        with suppress(*UNUSABLE):
-            content = (folder() / name).read_bytes()
-            image, digest = content[: -sha256().digest_size], content[-sha256().digest_size :]
-            if digest == sha256(image).digest():
-                _compiled[name] = image
+    if name not in _compiled and (image := kept(name)) is not None:
+        _compiled[name] = image
     return _compiled.get(name)
+
+
+def keep(name: str, content: bytes) -> None:
+    """Write a file of the folder, if that can be."""
+    with suppress(*UNUSABLE):
+        write_whole(folder() / name, content + sha256(content).digest())
+
+
+def kept(name: str) -> bytes | None:
+    """Return the content of a file that `keep` wrote; None where it is missing or damaged."""
+    with suppress(*UNUSABLE):
+        whole = (folder() / name).read_bytes()
+        content, digest = whole[: -sha256().digest_size], whole[-sha256().digest_size :]
+        if digest == sha256(content).digest():
+            return content
+    return None
+
+
+def keep_line(name: str, line: bytes) -> None:
+    """Write a line behind those of a file of the folder, if that can be."""
+    with suppress(*UNUSABLE):
+        folder().mkdir(parents=True, exist_ok=True)
+        with (folder() / name).open("ab", buffering=0) as file:  # in one piece, also where others write
+            file.write(sha256(line).hexdigest().encode() + b" " + line + b"\n")
+
+
+def kept_lines(name: str) -> list[bytes]:
+    """Return the lines that `keep_line` wrote; one that is damaged is left out."""
+    with suppress(*UNUSABLE):
+        pairs = (each.partition(b" ") for each in (folder() / name).read_bytes().split(b"\n"))
+        return [line for digest, _, line in pairs if digest == sha256(line).hexdigest().encode()]
+    return []
 
 
 def collected(sources: Sequence[str], arch: str) -> dict[str, bytes]:

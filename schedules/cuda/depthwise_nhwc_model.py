@@ -173,7 +173,8 @@ def default_config(problem: Problem, target: tvm.target.Target) -> Config:
     Where estimates are close it is the one that compiles faster.
     """
     checks = constraints(problem, target).values()
-    legal = (config for config in _candidates(problem.workload) if all(holds(config) for holds in checks))
+    candidates = dict.fromkeys(_candidates(problem.workload))  # some come several times
+    legal = (config for config in candidates if all(holds(config) for holds in checks))
 
     def cost(config: Config) -> float:
         return estimate(problem, config, target) * (1 + products(problem.workload, config) / DOUBLING)

@@ -128,9 +128,13 @@ def whole(workload: ConvWorkload, config: Config) -> tuple[bool, bool]:
 
 def read(workload: ConvWorkload, config: Config) -> tuple[int, int]:
     """Return the rows and the columns of the input, with those of zeros around it, that a thread reads."""
-    padded = workload.read_by((config.thread_y, config.thread_x))
-    sizes = zip(padded, (workload.height, workload.width), whole(workload, config), strict=True)
-    rows, columns = (min(size, own) if is_whole else size for size, own, is_whole in sizes)
+    return _read_by(workload, (config.thread_y, config.thread_x))
+
+
+@lru_cache(maxsize=1024)  # the model of thousands of configurations asks for a few tiles
+def _read_by(workload: ConvWorkload, tile: tuple[int, int]) -> tuple[int, int]:
+    sizes = zip(workload.read_by(tile), (workload.height, workload.width), tile, workload.output_size, strict=True)
+    rows, columns = (min(size, own) if computed == outputs else size for size, own, computed, outputs in sizes)
     return rows, columns
 
 

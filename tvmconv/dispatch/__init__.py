@@ -2,6 +2,7 @@
 
 from .ranges import Range, at_assumed_sizes, range_with, select_ranges
 from .registry import (
+    TEMPLATES,
     algorithms_for,
     dense_algorithms,
     least_cycles,
@@ -16,6 +17,7 @@ from .registry import (
 from .selection import Selection, select, tuned
 
 __all__ = [
+    "TEMPLATES",
     "Range",
     "Selection",
     "algorithms_for",

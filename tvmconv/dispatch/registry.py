@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +15,7 @@ from ..schedules.space import Space
 from ..schedules.template import SparseTemplate, Template
 from ..targets import BACKENDS, arch_of, backend_of, computes_with, resolve_target
 from . import pickling
+from .choices import kept
 
 if TYPE_CHECKING:
     import tvm
@@ -211,13 +212,33 @@ def template_from(text: str) -> Template:
 @lru_cache(maxsize=1024)
 def default_config(template: Template, problem: Problem, target: str) -> Any:
     """Return a template's default configuration, made once: a model of a GPU tries thousands for it."""
-    return template.default_config(problem, resolve_target(target))
+    resolved = resolve_target(target)
+    return _kept("default", template, problem, resolved, template.Config, template.default_config)
 
 
 @lru_cache(maxsize=1024)
 def estimated_cycles(template: Template, problem: Problem, target: str) -> float:
     """Return the clock cycles that a template's default configuration should take."""
-    return template.estimate(problem, default_config(template, problem, target), resolve_target(target))
+
+    def cycles(problem: Problem, resolved: tvm.target.Target) -> str:
+        return float(template.estimate(problem, default_config(template, problem, target), resolved)).hex()
+
+    return float.fromhex(_kept("cycles", template, problem, resolve_target(target), str, cycles))
+
+
+def _kept(
+    what: str,
+    template: Template,
+    problem: Problem,
+    target: tvm.target.Target,
+    kind: type[Any],
+    make: Callable[[Problem, tvm.target.Target], Any],
+) -> Any:
+    """Return what a template says of a problem, which is kept where it is one of tvmconv's own, for a GPU."""
+    name = template_name(template) if backend_of(target).on_gpu else ""
+    if TEMPLATES.get(name) is not template:
+        return make(problem, target)
+    return kept(f"{what} {name} {problem.to_json()}", str(target), kind, lambda: make(problem, target))
 
 
 @lru_cache(maxsize=64)

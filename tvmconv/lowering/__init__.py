@@ -1,5 +1,6 @@
 """Lowering: from a selected schedule to machine code."""
 
+from .kept import bitcode, declare, found, from_bitcode, name_for
 from .kernels import (
     KERNEL_NAME,
     Folded,
@@ -26,16 +27,21 @@ __all__ = [
     "Kernel",
     "Part",
     "as_scheduled",
+    "bitcode",
     "build",
     "build_function",
     "build_kernel",
     "build_twin",
     "build_twin_function",
+    "declare",
     "fold",
+    "found",
+    "from_bitcode",
     "is_scheduled",
     "join",
     "limited",
     "lower",
     "machine_code",
+    "name_for",
     "with_alignment",
 ]

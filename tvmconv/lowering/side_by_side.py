@@ -15,10 +15,9 @@ from tvm.relax import vm_build
 from tvm.runtime import Executable, Module
 from tvm.tirx.build import codegen_build, split_host_device_mods
 
+from ..targets import has_gpu
 from ..threads import usable_cpus
-
-Kernels = tuple[tvm.IRModule, tvm.target.Target]
-"""Functions of a GPU that belong together, and their target."""
+from .kept import KEEP, Kernels, code_of, keep_code, name_of
 
 
 def build_side_by_side(
@@ -26,12 +25,12 @@ def build_side_by_side(
 ) -> Executable:
     """Compile a module of kernels, or by a pipeline of Relax one with functions of it, as `tvm.compile` does."""
     if pipeline is None:
-        return Executable(_library(mod, target))
+        return Executable(_library(mod, target, keeps=False))
     with target:
         mod = pipeline(mod)
     builder = relax.ExecBuilder()
     kernels = vm_build._filter_tir(vm_build._vmcodegen(builder, mod))
-    library = None if kernels is None else _library(kernels, target)
+    library = None if kernels is None else _library(kernels, target, keeps=True)
     attributes = dict(mod.attrs or {})
     others, constants = attributes.get("external_mods", []), attributes.get("const_name_to_constant", {})
     return vm_build.VMExecutable(relax._ffi_api.VMLink(builder, target, library, others, dict(constants)))
@@ -44,21 +43,42 @@ def import_kernels(module: Module, kernels: Iterable[Kernels]) -> None:
             module.import_module(each)
 
 
-def _library(mod: tvm.IRModule, target: tvm.target.Target) -> Module:
-    """Return the module of the host that launches the functions of a module, with CUDA modules that it imports."""
-    context = tvm.transform.PassContext.current()
+def _library(mod: tvm.IRModule, target: tvm.target.Target, keeps: bool) -> Module:
+    """Return a module of the host for one of a module's functions, which imports those of the others.
 
-    def lowered(function: tuple[tvm.ir.GlobalVar, tirx.PrimFunc]) -> tuple[tvm.IRModule, list[Kernels]]:
+    Each imports the CUDA modules that it launches the kernels of. With `keeps` their code is kept on disk, and one that
+    was kept is not compiled again: not so for kernels alone, of which a tuner tries thousands.
+
+    Where there is a GPU, each has its machine code already, which would else be made in the first call, one by one.
+    """
+    context, runs_here = tvm.transform.PassContext.current(), has_gpu()
+
+    def compiled(function: tuple[tvm.ir.GlobalVar, tirx.PrimFunc]) -> Module:
+        var, func = function
         pipeline, finalize_host, finalize_kernels = tirx.get_default_tir_pipeline(target)
         with context:  # each thread has its own
-            alone = tirx.transform.BindTarget(target)(tvm.IRModule(dict([function])))
+            name = name_of(func, target) if keeps else None
+            if (known := code_of(func, name)) is not None:
+                return known
+            alone = tirx.transform.BindTarget(target)(tvm.IRModule({var: func.without_attr(KEEP)}))
             host, kernels = split_host_device_mods(pipeline(alone))
-            return finalize_host()(host), [(finalize_kernels()(each), place) for place, each in kernels.items()]
+            module = codegen_build(finalize_host()(host), target.host)
+            units = [(finalize_kernels()(each), place) for place, each in kernels.items()]
+            made = [codegen_build(*unit) for unit in units]
+        for each in made:
+            module.import_module(each)
+        if name is not None:
+            keep_code(name, module, zip(units, made, strict=True))
+        return module
+
+    def ready(function: tuple[tvm.ir.GlobalVar, tirx.PrimFunc]) -> Module:
+        module = compiled(function)
+        if runs_here:
+            module.get_function(function[0].name_hint)
+        return module
 
     with ThreadPoolExecutor(usable_cpus()) as pool:
-        parts = list(pool.map(lowered, mod.functions.items()))
-    with context:
-        hosts = {name: func for host, _ in parts for name, func in host.functions.items()}
-        module = codegen_build(tvm.IRModule(hosts), target.host)
-    import_kernels(module, [each for _, kernels in parts for each in kernels])
-    return module
+        first, *others = pool.map(ready, mod.functions.items())
+    for each in others:
+        first.import_module(each)
+    return first

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import cache, partial
+from functools import partial
 
 import msgspec
 import numpy as np
@@ -112,9 +112,22 @@ class _Part:
         for site in self._sites.values():
             for var in self._behind(site):
                 self._tails[var] = site.output
-        self.is_stored: Callable[[relax.Var], bool] = cache(self._is_stored)
-        self._is_made_of_halves: Callable[[relax.Var], bool] = cache(self._made_of_halves)
-        self._leads_to_site: Callable[[relax.Var], bool] = cache(self._leads)
+        # `functools.cache` of methods would keep this, with all weights, until Python collects cycles.
+        self._stored: dict[relax.Var, bool] = {}
+        self._made: dict[relax.Var, bool] = {}
+        self._leading: dict[relax.Var, bool] = {}
+
+    def is_stored(self, var: relax.Var) -> bool:
+        """Return whether a variable is in half precision from its computation on."""
+        return _asked_once(self._stored, self._is_stored, var)
+
+    def _is_made_of_halves(self, var: relax.Var) -> bool:
+        """Return whether a variable is a result of sites, or made of such alone."""
+        return _asked_once(self._made, self._made_of_halves, var)
+
+    def _leads_to_site(self, var: relax.Var) -> bool:
+        """Return whether a site reads a variable, or what is made of it."""
+        return _asked_once(self._leading, self._leads, var)
 
     def values(self) -> dict[relax.Var, relax.Expr]:
         """Return the new values of variables."""
@@ -141,7 +154,6 @@ class _Part:
         return found
 
     def _is_stored(self, var: relax.Var) -> bool:
-        """Return whether a variable is in half precision from its computation on."""
         value = self._block.values.get(var)
         if value is None or not self._block.is_inner(var) or not _is_wide(var):
             return False
@@ -178,7 +190,6 @@ class _Part:
         return site is not None and padding_before(self._block.values[reader].args[0], self._block)[0].same_as(var)
 
     def _made_of_halves(self, var: relax.Var) -> bool:
-        """Return whether a variable is a result of sites, or made of such alone."""
         if var in self._sites:
             return True
         value = self._block.values.get(var)
@@ -190,7 +201,6 @@ class _Part:
         return bool(operands) and all(map(self._is_made_of_halves, operands))
 
     def _leads(self, var: relax.Var) -> bool:
-        """Return whether a site reads a variable, or what is made of it."""
         for reader in self._block.readers(var):
             value = self._block.values[reader]
             if self._rounds(var, reader):
@@ -227,6 +237,12 @@ class _Part:
         if self.is_stored(operand):
             return relax.op.astype(operand, WIDE)
         return relax.op.astype(self._half(operand), WIDE) if self._rounds(operand, reader) else operand
+
+
+def _asked_once(known: dict[relax.Var, bool], ask: Callable[[relax.Var], bool], var: relax.Var) -> bool:
+    if var not in known:
+        known[var] = ask(var)
+    return known[var]
 
 
 def _keeps(value: relax.Expr) -> bool:

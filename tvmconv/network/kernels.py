@@ -19,7 +19,7 @@ from ..errors import InvalidArgumentError
 from ..folding.constants import COMPILED_IN
 from ..precision import DEFAULT
 from ..problem import Problem
-from ..targets import backend_of, multiplies
+from ..targets import backend_of, multiplies, resolve_target
 from ..workload import ConvWorkload
 from ..workspace import Workspace, take_out
 from .constants import same_sizes
@@ -174,18 +174,36 @@ def add_kernel(
     """
     content = [(least, problem.to_json(), str(selection.config)) for least, problem, selection in ranges]
     name = f"tvmconv_{kind}_{sha256(repr((content, constant)).encode()).hexdigest()[:12]}"
-    parts, packings, weights = [], [], []
+    key = _name_to_keep(name, content, ranges, target)
+    if key is not None and (known := lowering.found(key)) is not None:
+        laid_out = tuple(each and Packing(lowering.from_bitcode(each[0]), each[1]) for each in known.packings)
+        return NetworkKernel(builder.add_func(known.function, name), laid_out, known.workspace)
+    parts, weights, packings = [], [], list[Packing | None]()
     for least, problem, selection in ranges:
         func, packing = lowering.lower(problem, selection, target, name), None
         if constant:
             count = len(func.params)
             func, packing = split_packing(func)
             weights.append(1 + len(func.params) - count)
+            packings.append(packing)
         parts.append(lowering.Part(least, *take_out(func, target)))
-        packings.append(packing)
     func, workspace = lowering.join(parts, weights)
     func = lowering.limited(func, workspace, target)
-    return NetworkKernel(builder.add_func(func, name), tuple(packings) if constant else (), workspace)
+    if key is not None:
+        kept = [each and (lowering.bitcode(each.code), each.specs) for each in packings]
+        func = lowering.declare(key, func, workspace, kept)
+    return NetworkKernel(builder.add_func(func, name), tuple(packings), workspace)
+
+
+def _name_to_keep(
+    name: str, content: object, ranges: Sequence[dispatch.Range], target: tvm.target.Target
+) -> str | None:
+    """Return the name by which a function is kept on disk; None on a CPU, and for templates of one's own."""
+    is_ours = all(dispatch.TEMPLATES.get(each.selection.name) is each.selection.template for each in ranges)
+    if not backend_of(target).on_gpu or not is_ours:
+        return None
+    templates = [each.selection.name for each in ranges]
+    return lowering.name_for(name, content, templates, str(target), str(resolve_target("llvm")))
 
 
 def reason_of(ranges: Sequence[dispatch.Range]) -> str:

@@ -6,7 +6,7 @@ network's weights are constants: the stage runs once, when the network is built,
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import tvm
@@ -20,8 +20,19 @@ from ..targets import resolve_target
 from ..workspace import steps
 from .constants import Array
 
-Packing = Callable[[Array], list[tvm.runtime.Tensor]]
-"""A function that computes at once what a kernel reads in the place of a weight."""
+
+class Packing:
+    """A function that computes at once what a kernel reads in the place of a weight."""
+
+    def __init__(self, code: tvm.runtime.Module, specs: Sequence[tuple[list[int], str]]) -> None:
+        """Take the code for this machine's CPU, and the shape and dtype of each result."""
+        self.code, self.specs = code, specs
+
+    def __call__(self, weight: Array) -> list[tvm.runtime.Tensor]:
+        made = [tvm.runtime.empty(*spec) for spec in self.specs]
+        self.code[PACKED](tvm.runtime.tensor(weight), *made)
+        return made
+
 
 PACKED = "packed"
 """The name of the stage that lays the weight out, and of its buffer."""
@@ -74,10 +85,4 @@ def _compiled(stages: tirx.PrimFunc) -> Packing:
     stages = serial_twin(stages).with_attr("global_symbol", PACKED)
     executable = lowering.build(tvm.IRModule({PACKED: stages}), resolve_target("llvm"))
     specs = [([int(size) for size in each.ty.shape], str(each.ty.dtype)) for each in stages.params[1:]]
-
-    def packing(weight: Array) -> list[tvm.runtime.Tensor]:
-        made = [tvm.runtime.empty(*spec) for spec in specs]
-        executable[PACKED](tvm.runtime.tensor(weight), *made)
-        return made
-
-    return packing
+    return Packing(executable.mod, specs)

@@ -104,19 +104,19 @@ def _site(var: relax.Var, call: relax.Call, block: Block, taken: set[relax.Var],
 
     `taken` holds the additions that kernels have taken in, and gets this one's.
     """
-    linear = is_linear(call)
+    linear, tail = is_linear(call), follow(var, block, taken)
     data, padding = padding_before(call.args[0], block)
     factors = integer_factors(call, data, 1 if linear else 0, block)
     reason = factors if isinstance(factors, str) else None
     if isinstance(factors, Factors):
         try:
-            site = _integer_site(var, call, factors, padding, follow(var, block, taken), block)
+            site = _integer_site(var, call, factors, padding, tail, block)
             reason = obstacle(site) if site.workload is not None else site.convolution.obstacle
         except InvalidArgumentError as error:  # such as more terms than sums in int32 have room for
             reason = str(error)
         if reason is None:
             return _taking(site, taken)
-    in_halves = _half_site(var, call, data, padding, follow(var, block, taken), block)
+    in_halves = _half_site(var, call, data, padding, tail, block)
     if in_halves is not None and obstacle(in_halves) is None:
         return _taking(in_halves, taken)
     weight = constant_value(call.args[1])
@@ -128,7 +128,6 @@ def _site(var: relax.Var, call: relax.Call, block: Block, taken: set[relax.Var],
     convolution = replace(convolution, in_float=reason)
     if convolution.workload is None:
         return Site(convolution, None, (), var)
-    tail = follow(var, block, taken)
     workload = _with_surroundings(convolution.workload, padding, tail)
     operands = data, call.args[1] if weight is None else relax.const(weight)
     convolution = redescribed(convolution, workload, call.args[0].ty)
