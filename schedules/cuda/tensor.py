@@ -2,9 +2,9 @@
 
 A block computes a tile of pixels of all images by output channels. Asynchronous copies bring chunks of the reduction
 into a ring in shared memory, where the input finds its places and padding; tensor cores multiply them, and the sums
-stay in registers until they go through shared memory to whole lines of the output. Where the tiles are too few for the
-GPU, blocks share the reduction: those of a cluster read each other's sums in shared memory, else a second kernel adds
-up.
+stay in registers. There the epilogue is computed, but for a residual; the tile goes through shared memory to whole lines
+of the output. Where the tiles are too few for the GPU, blocks share the reduction: those of a cluster read each other's
+sums in shared memory, else a second kernel adds up.
 
 Chunks have their channels last in memory. Operands that have not, or too few channels for whole copies, are laid out
 first by kernels of their own.
