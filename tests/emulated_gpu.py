@@ -268,6 +268,8 @@ class Emulator(Machine):
             family, kind, *tiles = product.groups()
             width, goes_on = WARPGROUP if family == "wgmma" else 1, family == "wgmma" and not kind.startswith("tf32")
             return lambda *given: self.multiply(width, goes_on, [int(each) for each in tiles], *given)
+        if product := re.fullmatch(r"tvmconv_groups_((\d+x)+)b?f16", name):
+            return partial(self.multiply_groups, [int(each) for each in product[1].split("x")[:-1]])
         if name.startswith("tvmconv_fetch_"):
             return partial(self.fetch, int(name.removeprefix("tvmconv_fetch_")))
         function: Callable[..., Any] = getattr(self, name)

@@ -127,9 +127,7 @@ class Machine:
     tvmconv_barrier = barrier
 
     def tvmconv_copy(self, target: Pointer, source: Pointer, inside: Any) -> None:
-        """Begin the copies of active threads; all of a warp are, or none."""
-        warps = self.active.reshape(-1, WARP)
-        assert (warps == warps[:, :1]).all(), "a warp that copies in part"
+        """Begin the copies of active threads."""
         memory, origin, active = target.memory, source.memory, self.active[:, 0]
         inside = np.broadcast_to(inside, self.lane.shape)[active].astype(bool)
         row, address = memory.row[active], target.address[active]
@@ -218,6 +216,32 @@ class Machine:
         # Sums of a chunk of integers are whole numbers that float32 holds.
         added = by_register.astype(sums.dtype)
         sums.memory.bytes.view(sums.dtype)[:, first : first + by_register.shape[1]] += added
+
+    def multiply_groups(self, shape: list[int], sums: Pointer, pixels: Pointer, weights: Pointer) -> None:
+        """Add the products of pixels and weights of a group to sums, of which a thread has neighbouring outputs.
+
+        A pixel's channels are vectors side by side, and lines of pixels are in strips, whose sizes in bytes are given.
+        """
+        rows, columns, eights, pixel, strip, line, *kernel, sy, sx, dy, dx, channels = shape
+        vectors, width = max(1, channels // 8), columns * sx
+        r, s, vector = (each.reshape(-1) for each in np.indices((*kernel, vectors)))
+        y, x = (each.reshape(-1, 1) for each in np.indices((2 * rows, columns)))
+        column = x * sx + s * dx
+        place = (y * sy + r * dy) * line + column // width * strip + column % width * pixel + vector * VECTOR
+        pitch = (len(r) | 1) * VECTOR
+        place_of_weight = np.arange(2 * eights)[:, None] * pitch + np.arange(len(r)) * VECTOR
+        factors = []
+        for pointer, each in ((pixels, place), (weights, place_of_weight)):
+            address = pointer.address[:, :1] + each.reshape(1, -1)
+            loaded = self.load(pointer.memory, address, np.dtype((np.void, VECTOR))).view(pointer.dtype)
+            factors.append(loaded.astype(np.float32).reshape(len(self.lane), len(each), len(r), -1))
+        if channels < 8:  # of two groups in a vector the other one's channels count for nothing
+            own = np.arange(8) // channels == (self.lane >> 1 & 1)
+            factors = [np.where(own[:, None, None], factor, 0) for factor in factors]
+        first, second = (factor.reshape(*factor.shape[:2], -1) for factor in factors)
+        product = (first @ second.transpose(0, 2, 1)).reshape(len(self.lane), -1)
+        start = int(uniform(sums.address)) // 4
+        sums.memory.bytes.view(sums.dtype)[:, start : start + product.shape[1]] += product
 
     def factor(self, pointer: Pointer, address: np.ndarray) -> np.ndarray:
         """Return the rows of a factor for each thread, given the addresses of their vectors."""

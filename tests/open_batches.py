@@ -114,7 +114,12 @@ TENSOR = {
     ),
 }
 
-CASES = {**PLAIN, **TENSOR}
+GROUPED = {
+    "grouped": Open(layer((2, 64, 7, 9), (64, 16, 3, 3), groups=4, **EPILOGUE), "grouped"),
+    "grouped-pairs": Open(layer((2, 16, 9, 7), (16, 4, 3, 3), "bfloat16", groups=4, stride=2), "grouped"),
+}
+
+CASES = {**PLAIN, **TENSOR, **GROUPED}
 
 CALL = tvm.ir.Op.get("relax.call_tir")
 

@@ -40,6 +40,7 @@ PROBLEMS = {
     "integers of each channel": Problem(INTEGERS.in_nhwc()),
     "depthwise with channels last": Problem(ConvWorkload.depthwise((8, 64, 28, 28), (64, 1, 3, 3)).in_nhwc()),
     "half precision with channels last": layer((2, 16, 9, 12), (32, 16, 3, 3)),
+    "narrow groups": layer((8, 64, 28, 28), (64, 8, 3, 3), groups=8),
 }
 
 

@@ -27,7 +27,10 @@ COPIED = "tvmconv.copied"
 """The annotation of a loop over staged channels: the number of chunks in shared memory, which are copied ahead."""
 
 COPY = "tvmconv.copy"
-"""The annotation of a block that copies 16 bytes to shared memory, or zeros: an asynchronous copy takes its place."""
+"""The annotation of a block that copies 16 bytes to shared memory, or zeros: an asynchronous copy takes its place.
+
+Its value is true where the places of a row's eight vectors are permuted.
+"""
 
 PRODUCT = "tvmconv.product"
 """The annotation of a block that adds the product of two chunks in shared memory to sums in registers.
@@ -45,6 +48,6 @@ The first index of what it reads is the number of that block. Each block has a p
 RING = "tvmconv.ring"
 """The annotation of the loop over chunks that `COPY` and `PRODUCT` are in.
 
-Its value is the number of chunks that are copied ahead, 1 if the products are of `wgmma`, which reads shared memory in
-a way of its own, and 1 if they go on while the next chunks are copied.
+Its value is the number of chunks that are copied ahead, 0 where there is one chunk alone, 1 if the products are of
+`wgmma`, which reads shared memory in a way of its own, and 1 if they go on while the next chunks are copied.
 """

@@ -1,5 +1,15 @@
 """Schedules for NVIDIA GPUs."""
 
-from . import depthwise, depthwise_nhwc, direct, gradients, gradients_nhwc, im2win, sparse, tensor
+from . import depthwise, depthwise_nhwc, direct, gradients, gradients_nhwc, grouped, im2win, sparse, tensor
 
-__all__ = ["depthwise", "depthwise_nhwc", "direct", "gradients", "gradients_nhwc", "im2win", "sparse", "tensor"]
+__all__ = [
+    "depthwise",
+    "depthwise_nhwc",
+    "direct",
+    "gradients",
+    "gradients_nhwc",
+    "grouped",
+    "im2win",
+    "sparse",
+    "tensor",
+]

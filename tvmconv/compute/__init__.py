@@ -7,6 +7,7 @@ from .direct import direct
 from .dot import dot
 from .fragments import FragmentTile
 from .functions import without_approximations
+from .grouped_tiles import grouped_tiles
 from .im2win import im2win
 from .implicit_gemm import implicit_gemm
 from .input_gradient import input_gradient, input_gradient_reference, phase_sizes, phases
@@ -42,6 +43,7 @@ __all__ = [
     "dot",
     "folds",
     "from_logical",
+    "grouped_tiles",
     "im2win",
     "implicit_gemm",
     "input_gradient",

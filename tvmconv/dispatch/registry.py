@@ -34,6 +34,7 @@ TEMPLATES: dict[str, Template] = {
     "cuda/depthwise": cuda.depthwise,
     "cuda/depthwise_nhwc": cuda.depthwise_nhwc,
     "cuda/direct": cuda.direct,
+    "cuda/grouped": cuda.grouped,
     "cuda/im2win": cuda.im2win,
     "cuda/tensor": cuda.tensor,
     **{f"{folder}/sparse": template for folder, template in SPARSE.items()},

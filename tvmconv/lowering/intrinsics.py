@@ -202,9 +202,10 @@ class _Operand:
         self.pointer = part.access_ptr(0)
 
 
-def _replaced(block: SBlock, operands: list[_Operand], body: tirx.Stmt) -> SBlock:
+def _replaced(block: SBlock, operands: list[_Operand], body: tirx.Stmt, annotations: Any = None) -> SBlock:
     matches = [operand.match for operand in operands]
-    return SBlock(block.iter_vars, block.reads, block.writes, block.name_hint, body, match_buffers=matches)
+    names = block.name_hint
+    return SBlock(block.iter_vars, block.reads, block.writes, names, body, None, [], matches, annotations)
 
 
 def _copied(block: SBlock) -> SBlock:
@@ -212,8 +213,8 @@ def _copied(block: SBlock) -> SBlock:
 
     A block that stores padding alone stays as it is.
 
-    Rows of eight vectors are stored with the places of the vectors permuted, by the row's number in its eight: so eight
-    rows of one column are in different banks, and in the order in which tensor cores read them.
+    Rows of eight vectors may be stored with the places of the vectors permuted, by the row's number in its eight: so
+    eight rows of one column are in different banks, and in the order in which tensor cores read them.
     """
     loop = block.body
     realize = loop.body
@@ -227,10 +228,12 @@ def _copied(block: SBlock) -> SBlock:
         return block
     *outer, row, copy, _ = store.indices
     (written,) = block.writes
-    place = [tvm.ir.Range.from_min_extent(index, 1) for index in (*outer, row, copy ^ row)]
+    vector = copy ^ row if block.annotations[COPY] else copy
+    place = [tvm.ir.Range.from_min_extent(index, 1) for index in (*outer, row, vector)]
     target = _Operand(TensorRegion(written.source, [*place, written.region[-1]], written.ty))
     source = tirx.address_of(value.source[tuple(value.indices)])
-    return _replaced(block, [target], _call("tvmconv_copy", COPY_SOURCE, target.pointer, source, _all_of(inside)))
+    call = _call("tvmconv_copy", COPY_SOURCE, target.pointer, source, _all_of(inside))
+    return _replaced(block, [target], call, realize.block.annotations)
 
 
 def _all_of(condition: Any) -> Any:
@@ -244,7 +247,8 @@ def _ring(loop: tirx.For) -> tirx.Stmt:
     """Return a loop over chunks as a ring: one barrier for each chunk, after which the place of an older one is free.
 
     With products that go on, a turn waits for its chunk, begins the product, waits for the product before, and copies a
-    chunk to where that one's factors were read. Else it copies first, since the product before is complete.
+    chunk to where that one's factors were read. Else it copies first, since the product before is complete. A single
+    chunk is copied, waited for and multiplied.
     """
     if RING not in loop.annotations:
         return loop
@@ -253,8 +257,10 @@ def _ring(loop: tirx.For) -> tirx.Stmt:
     left = loop.extent - 1 - loop.loop_var
     commit = _opaque("commit", _call("tvmconv_commit", COMMIT_SOURCE))
     name, source = ("tvmconv_ready_for_wgmma", READY_FOR_WGMMA_SOURCE) if wgmma else ("tvmconv_ready", READY_SOURCE)
-    ready = _opaque("ready", _call(name, source, tirx.min(ahead - 1, left)))
+    ready = _opaque("ready", _call(name, source, tirx.min(max(0, ahead - 1), left)))
     parts = [*copies, commit, ready, product]
+    if not ahead:
+        return tirx.For(loop.loop_var, loop.min, loop.extent, loop.kind, tirx.SeqStmt(parts))
     stages = [0] * len(copies) + [0, ahead, ahead]
     order = [*range(1, len(copies) + 2), 0, len(copies) + 2]
     if goes_on:
