@@ -2,9 +2,9 @@
 
 A block computes a tile of pixels of all images by output channels. Asynchronous copies bring chunks of the reduction
 into a ring in shared memory, where the input finds its places and padding; tensor cores multiply them, and the sums
-stay in registers. There the epilogue is computed, but for a residual; the tile goes through shared memory to whole lines
-of the output. Where the tiles are too few for the GPU, blocks share the reduction: those of a cluster read each other's
-sums in shared memory, else a second kernel adds up.
+stay in registers. There the epilogue is computed, but for a residual; the tile goes through shared memory to whole
+lines of the output. Where the tiles are too few for the GPU, blocks share the reduction: those of a cluster read each
+other's sums in shared memory, else a second kernel adds up.
 
 Chunks have their channels last in memory. Operands that have not, or too few channels for whole copies, are laid out
 first by kernels of their own.
@@ -84,7 +84,8 @@ def schedule(problem: Problem, config: Config, target: tvm.target.Target) -> Sch
     """Schedule the computation; the config must be legal for the problem."""
     # Step 0. The computation, rounded up to whole tiles
     workload, tile, split = compute.with_open_sizes(problem), config.tile, weight_split(problem, config)
-    sch = begin(compute.tensor_gemm(workload, tile, config.split_k, split, config.in_cluster), problem)
+    definition = compute.tensor_gemm(workload, tile, config.split_k, split, config.in_cluster)
+    sch = begin(definition, problem, config.in_cluster)
     names = ("columns", "product", "tile", "sums", "planes", "output")
     columns, product, tiled, sums, planes, output = (sch.get_sblock(name) for name in names)
     weights = [sch.get_sblock(name) for name in ("weights", "rests")[: max(1, split)]]
