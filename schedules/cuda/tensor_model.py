@@ -172,9 +172,9 @@ WAIT = 200.0
 SPLITTING = 1.6
 """The time of three products by `mma`, which takes both factors apart in registers, as a multiple of their own."""
 
-CLUSTER, FETCHED_BYTES = 2500.0, 24.0
-"""The clocks in which the blocks of a cluster wait for each other, and the bytes of sums that each then reads in a
-clock. Both are fitted to sixteen layers in float16 on an H200, at batch 1 and 32."""
+FETCHED_BYTES = 16.0
+"""The bytes of sums that a block reads of those of its cluster in a clock, fitted to sixteen layers in float16 on an
+H200, at batch 1 and 32."""
 
 IMAGE = 2.0
 """The time that it takes to lay out the input, as a multiple of the time for its bytes."""
@@ -191,7 +191,8 @@ def estimate(problem: Problem, config: Config, target: tvm.target.Target) -> flo
     """
     workload, gpu = problem.workload, gpu_of(target)
     turns = ceil_div(blocks(workload, config), gpu.multiprocessors)
-    together = min(turns, resident_blocks(problem, config, gpu))
+    # The blocks of a cluster begin together, and find room for more than one on a multiprocessor less often.
+    together = 1 if config.in_cluster else min(turns, resident_blocks(problem, config, gpu))
     columns = config.block_n * max(1, weight_split(problem, config))
     product = _product_clocks(problem, config, target)
     copied = (config.block_m + columns) * ROW_BYTES
@@ -214,7 +215,7 @@ def estimate(problem: Problem, config: Config, target: tvm.target.Target) -> flo
         image = (prod(workload.x_shape) + image_elements(workload)) * workload.itemsize
     others = (parts + IMAGE * image) / gpu.bytes_per_clock + kernels * KERNEL
     if config.in_cluster:
-        others += CLUSTER + config.block_m * config.block_n * workload.sum_bytes / FETCHED_BYTES
+        others += config.block_m * config.block_n * workload.sum_bytes / FETCHED_BYTES
     return float((units**4 + waiting**4 + memory**4) ** 0.25 + others)
 
 
