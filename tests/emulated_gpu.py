@@ -23,8 +23,8 @@ from emulated_machine import BLOCKS, THREADS, WARP, Machine, uniform
 from emulated_memory import Memory, Pointer
 from tvm import tirx
 
+from tvmconv.annotations import CLUSTER_AXIS
 from tvmconv.dtypes import STORAGE_TYPES
-from tvmconv.lowering.intrinsics import CLUSTER_AXIS
 from tvmconv.substitution import evaluated
 
 WARPGROUP = 4

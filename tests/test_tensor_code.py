@@ -171,7 +171,7 @@ def test_cubin_of_configuration(name: str, arch: str) -> None:
 @pytest.mark.parametrize("name", INTEGERS)
 def test_cubins_of_integers(name: str) -> None:
     problem, config = INTEGERS[name]
-    check_resources(problem, config, "sm_90" if config.wgmma else "sm_80")
+    check_resources(problem, config, "sm_90" if config.wgmma or config.in_cluster else "sm_80")
 
 
 LARGE = layer((2, 256, 28, 28), (256, 256, 3, 3), "float32", FIRST, shift=True, residual=True, activation="relu")

@@ -39,6 +39,9 @@ Its value is the name and the CUDA source of the function that takes its place, 
 of both chunks.
 """
 
+CLUSTER_AXIS = "clusterCtaIdx.y"
+"""The thread axis of the loop in which the blocks of a cluster read each other's shared memory."""
+
 FETCH = "tvmconv.fetch"
 """The annotation of a loop that reads neighbouring elements in the shared memory of a block of the cluster.
 

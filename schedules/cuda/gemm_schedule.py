@@ -12,7 +12,7 @@ from tvm.s_tir import Schedule
 from tvm.s_tir.schedule import LoopRV, SBlockRV
 
 from tvmconv import compute
-from tvmconv.annotations import MIN_BLOCKS
+from tvmconv.annotations import COPY, MIN_BLOCKS
 from tvmconv.compute.tiles import Elements
 from tvmconv.problem import Problem
 
@@ -139,3 +139,12 @@ def _spread(sch: Schedule, loops: list[LoopRV], threads: int, vector: int) -> No
     sch.bind(thread, "threadIdx.x")
     if vector > 1:
         sch.vectorize(lanes)
+
+
+def copy_asynchronously(sch: Schedule, stage: SBlockRV, threads: int, permuted: bool) -> None:
+    """Give vector after vector of a stage to thread after thread; `permuted` says so of the places in its rows."""
+    own = len(sch.get(stage).iter_vars)  # the loops that were made when it was moved to where it is read
+    *loops, lane = sch.get_loops(stage)[-own:]
+    _, thread = sch.split(sch.fuse(*loops), [None, threads])
+    sch.bind(thread, "threadIdx.x")
+    sch.annotate(sch.blockize(lane), COPY, permuted)

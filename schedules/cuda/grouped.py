@@ -18,13 +18,13 @@ from tvm import te
 from tvm.s_tir import Schedule
 
 from tvmconv import compute
-from tvmconv.annotations import COPY, PRODUCT, RING
+from tvmconv.annotations import PRODUCT, RING
 from tvmconv.compute.grouped_tiles import EIGHT, LANES, lays_out_group_weight, unit_outputs
 from tvmconv.dtypes import NARROW
 from tvmconv.problem import Problem
 
 from ..template import Layouts
-from .gemm_schedule import spread_over_grid
+from .gemm_schedule import copy_asynchronously, spread_over_grid
 from .gemm_tiles import VECTOR
 from .grouped_intrinsics import product_function
 from .grouped_model import ablations, default_config, estimate, features, obstacle, space
@@ -88,10 +88,7 @@ def schedule(problem: Problem, config: Config, target: tvm.target.Target) -> Sch
         sch.set_scope(stage, 0, "shared.dyn")
         sch.compute_at(stage, chunk, preserve_unit_loops=True)
         sch.storage_align(stage, 0, axis, 2 * LANES, LANES)  # vectors of a matrix are in different banks
-        *loops, lane = sch.get_loops(stage)[-len(sch.get(stage).iter_vars) :]
-        _, copier = sch.split(sch.fuse(*loops), [None, config.threads])
-        sch.bind(copier, "threadIdx.x")
-        sch.annotate(sch.blockize(lane), COPY, False)
+        copy_asynchronously(sch, stage, config.threads, permuted=False)
     init = sch.decompose_reduction(product, chunk)
     for loop in sch.get_loops(init)[-7:]:
         sch.unroll(loop)

@@ -11,9 +11,11 @@ zeros in the place of the other group's channels: whatever these are, it comes t
 from __future__ import annotations
 
 from tvmconv.compute.grouped_tiles import LANES, strip, unit_inputs, unit_outputs
+from tvmconv.compute.tensor_gemm import COPY_BYTES
 from tvmconv.problem import Problem
 
-from .grouped_tiles import VECTOR_BYTES, Config, has_pairs, pitch, pixel_bytes, vectors
+from .grouped_tiles import Config, has_pairs, pitch, pixel_bytes, vectors
+from .tensor_intrinsics import TYPES, once
 
 LOAD = """
 __device__ __forceinline__ void tvmconv_load_matrices_x{count}(unsigned* m, unsigned address) {{
@@ -107,18 +109,15 @@ CHOOSE = """
   for (int i = 0; i < {count}; ++i) sums[i] = lane & 2 ? others[i] : sums[i];
 """
 
-KINDS = {"float16": "f16", "bfloat16": "bf16"}
-"""The words of PTX for the types of factors."""
-
 
 def product_function(problem: Problem, config: Config) -> tuple[str, str]:
     """Return the name and the source of the function that adds a group's products to a thread's sums."""
-    workload, kind = problem.workload, KINDS[problem.workload.dtype]
+    workload, kind = problem.workload, TYPES[problem.workload.dtype].name
     channels, outputs = unit_inputs(workload), unit_outputs(workload) // 8
     pixel, whole, row = pixel_bytes(workload, config)
     (sh, sw), (dh, dw), (kernel_y, kernel_x) = workload.stride, workload.dilation, workload.kernel
     places = [
-        f"{r * dh * row + vector * VECTOR_BYTES}, {s * dw}"
+        f"{r * dh * row + vector * COPY_BYTES}, {s * dw}"
         for r in range(kernel_y)
         for s in range(kernel_x)
         for vector in range(channels // LANES)
@@ -159,7 +158,7 @@ def product_function(problem: Problem, config: Config) -> tuple[str, str]:
     for first in range(0, len(places), 2):
         one, two = places[first], places[min(first + 1, len(places) - 1)]
         depth = 16 if first + 1 < len(places) else 8
-        at = f"pixels, second, weights + {first * VECTOR_BYTES}, {one}, {two}"
+        at = f"pixels, second, weights + {first * COPY_BYTES}, {one}, {two}"
         steps.append(f"{name}_k{depth}(sums, {others}, {at});")
     source = _shared(kind) + functions
     source += PRODUCT.format(
@@ -168,12 +167,12 @@ def product_function(problem: Problem, config: Config) -> tuple[str, str]:
         step_y=sh * row,
         of_lane=2 * outputs * column,
         column=column,
-        vector=VECTOR_BYTES,
+        vector=COPY_BYTES,
         steps="\n  ".join(steps),
         begin=OTHERS.format(count=count) if pairs else "",
         end=CHOOSE.format(count=count) if pairs else "",
     )
-    return name, f"\n#ifndef {name.upper()}\n#define {name.upper()}{source}#endif\n"
+    return name, once(name, source)
 
 
 def _shared(kind: str) -> str:
@@ -183,13 +182,11 @@ def _shared(kind: str) -> str:
         places = ", ".join(f"%{place}" for place in range(count))
         outputs = ", ".join(f'"=r"(m[{place}])' for place in range(count))
         source += LOAD.format(count=count, places=places, outputs=outputs)
-    guard = "TVMCONV_LOADS"
-    source = f"\n#ifndef {guard}\n#define {guard}{source}#endif\n"
+    source = once("tvmconv_loads", source)
     for depth, terms in ((16, 2), (8, 1)):
         a = ", ".join(f"%{4 + place}" for place in range(2 * terms))
         b = ", ".join(f"%{4 + 2 * terms + place}" for place in range(terms))
         inputs = [f'"r"(a[{place}])' for place in range(2 * terms)] + [f'"r"(b[{place}])' for place in range(terms)]
-        guard = f"TVMCONV_MMA_K{depth}_{kind.upper()}"
         one = MMA.format(depth=depth, kind=kind, a=a, b=b, inputs=", ".join(inputs))
-        source += f"\n#ifndef {guard}\n#define {guard}{one}#endif\n"
+        source += once(f"tvmconv_mma_k{depth}_{kind}", one)
     return source

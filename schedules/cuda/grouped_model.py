@@ -9,6 +9,7 @@ from math import prod
 import tvm
 
 from tvmconv.compute.grouped_tiles import LANES, lays_out_group_weight, unit_inputs, unit_outputs, units
+from tvmconv.compute.tensor_gemm import COPY_BYTES
 from tvmconv.problem import Problem
 from tvmconv.targets import arch_of, tensor_instructions
 from tvmconv.targets.devices import Gpu, gpu_of
@@ -17,7 +18,6 @@ from tvmconv.workload import ConvWorkload
 from ..space import Space, ceil_div, named, wasted
 from .grouped_tiles import (
     LEAST,
-    VECTOR_BYTES,
     Config,
     blocks,
     constraints,
@@ -29,7 +29,7 @@ from .grouped_tiles import (
     vectors,
 )
 from .machine import BLOCK_BYTES, REGISTERS, WARP
-from .tensor_model import KERNEL
+from .tensor_model import KERNEL, mostly_largest
 
 MOST_CHANNELS = 64
 """The most channels of a group: of more, chunks of the reduction are shorter than a group."""
@@ -126,31 +126,26 @@ def estimate(problem: Problem, config: Config, target: tvm.target.Target) -> flo
     warps, steps = config.threads // WARP, ceil_div(vectors(workload), 2)
     matrices, outputs = config.rows * config.columns, unit_outputs(workload) // LANES
     pixels, across = prod(workload.read_by((config.block_y, config.block_x))), _bytes_across(workload, config)
-    weights = config.warps_n * unit_outputs(workload) * vectors(workload) * VECTOR_BYTES
-    copies = (pixels * across + weights) / VECTOR_BYTES / config.threads
+    weights = config.warps_n * unit_outputs(workload) * vectors(workload) * COPY_BYTES
+    copies = (pixels * across + weights) / COPY_BYTES / config.threads
     issued = instructions(workload, config) + sums(workload, config) * STORING + BEGINNING + copies * COPYING
     accesses = warps * steps * (4 * matrices + 2 * outputs) + pixels * ceil_div(across, LINE) + weights / LINE
     rate = tensor_instructions(target)["mma"].products
     products = warps * steps * matrices * outputs * (1 + has_pairs(workload)) * PRODUCTS / rate
     copied = pixels * ceil_div(across, SECTOR) * SECTOR / L2_BYTES + weights / WEIGHT_BYTES
     kernels = 1 + lays_out_group_weight(workload)
-    units = turns * _mostly_largest(warps * issued / ISSUED, accesses * ACCESS, products, copied)
+    units = turns * mostly_largest(warps * issued / ISSUED, accesses * ACCESS, products, copied)
     waiting = ceil_div(turns, together) * (LATENCY + TURN * issued)
-    return _mostly_largest(units, waiting, workload.bytes_moved / gpu.bytes_per_clock) + kernels * KERNEL
+    return mostly_largest(units, waiting, workload.bytes_moved / gpu.bytes_per_clock) + kernels * KERNEL
 
 
 PRODUCTS = 16 * 8 * 16
 """The multiply-adds of an instruction."""
 
 
-def _mostly_largest(*clocks: float) -> float:
-    """Return what several bounds take together: the fourth power makes a little of the lesser ones count as well."""
-    return float(sum(each**4 for each in clocks) ** 0.25)
-
-
 def _bytes_across(workload: ConvWorkload, config: Config) -> int:
     """Return the bytes of a pixel's channels that a block reads, which are side by side."""
-    return config.warps_n * unit_inputs(workload) // LANES * VECTOR_BYTES
+    return config.warps_n * unit_inputs(workload) // LANES * COPY_BYTES
 
 
 def resident_blocks(workload: ConvWorkload, config: Config, gpu: Gpu) -> int:

@@ -9,18 +9,13 @@ from math import prod
 import tvm
 
 from tvmconv.compute.grouped_tiles import LANES, strip, unit_inputs, unit_outputs, units
+from tvmconv.compute.tensor_gemm import COPY_BYTES
 from tvmconv.problem import Problem
 from tvmconv.targets.devices import gpu_of
 from tvmconv.workload import ConvWorkload
 
 from ..space import ceil_div, ceil_to, named, wasted
-from .machine import BLOCK_BYTES, REGISTERS, SHARED_ALIGNMENT, WARP
-
-VECTOR_BYTES = 16
-"""The bytes of a vector of channels, which one asynchronous copy brings."""
-
-MOST_REGISTERS = 255
-"""The most registers of a thread of any GPU."""
+from .machine import BLOCK_BYTES, MOST_REGISTERS, REGISTERS, SHARED_ALIGNMENT, WARP
 
 FOR_A_SUM, OTHER_REGISTERS = 1.75, 24
 """The registers of a thread for each sum, with the factors that it loads meanwhile, and beside them, which NVRTC takes
@@ -126,7 +121,7 @@ def instructions(workload: ConvWorkload, config: Config) -> int:
 
 def pitch(count: int) -> int:
     """Return the bytes between neighbours with so many vectors: an odd number of them, which differ in their banks."""
-    return (count | 1) * VECTOR_BYTES
+    return (count | 1) * COPY_BYTES
 
 
 def pixel_bytes(workload: ConvWorkload, config: Config) -> tuple[int, int, int]:
@@ -135,7 +130,7 @@ def pixel_bytes(workload: ConvWorkload, config: Config) -> tuple[int, int, int]:
     width = strip(workload, config.block_x)
     _, read = workload.read_by((config.block_y, config.block_x))
     whole = pitch(width * column)
-    return column * VECTOR_BYTES, whole, ceil_div(read, width) * whole
+    return column * COPY_BYTES, whole, ceil_div(read, width) * whole
 
 
 def shared_bytes(workload: ConvWorkload, config: Config) -> int:

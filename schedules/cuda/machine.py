@@ -9,5 +9,8 @@ WARP = 32
 REGISTERS = 65536
 """The 32-bit registers of a multiprocessor, which its blocks share."""
 
+MOST_REGISTERS = 255
+"""The registers that a thread may have."""
+
 BLOCK_BYTES = 1024
 """The bytes of shared memory that each block takes beside its own."""

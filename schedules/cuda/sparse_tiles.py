@@ -13,13 +13,10 @@ from tvmconv.problem import Problem
 from tvmconv.workload import ConvWorkload
 
 from ..space import ceil_div, ceil_to, named, wasted
-from .machine import REGISTERS, SHARED_ALIGNMENT, WARP
+from .machine import MOST_REGISTERS, REGISTERS, SHARED_ALIGNMENT, WARP
 
 BANKS = 32
 """The number of banks of shared memory."""
-
-MOST_REGISTERS = 255
-"""The largest number of registers of a thread."""
 
 SPARE_REGISTERS = 24
 """The registers that a thread takes beside its outputs and the elements that it stages."""

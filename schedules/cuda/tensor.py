@@ -29,14 +29,14 @@ from tvm.s_tir import Schedule
 from tvm.s_tir.schedule import LoopRV, SBlockRV
 
 from tvmconv import compute
-from tvmconv.annotations import COPY, FETCH, MIN_BLOCKS, PRODUCT, RING
+from tvmconv.annotations import CLUSTER_AXIS, FETCH, MIN_BLOCKS, PRODUCT, RING
 from tvmconv.compute.fragments import FragmentTile, number
 from tvmconv.compute.tensor_gemm import copied_elements, lays_out_weight, reads_windows
 from tvmconv.dtypes import DTYPES
 from tvmconv.problem import Problem
 
 from ..template import Layouts
-from .gemm_schedule import COPY_THREADS, begin, spread_over_grid
+from .gemm_schedule import COPY_THREADS, begin, copy_asynchronously, spread_over_grid
 from .machine import WARP
 from .tensor_intrinsics import product_function
 from .tensor_model import ablations, default_config, estimate, features, obstacle, space
@@ -127,7 +127,7 @@ def schedule(problem: Problem, config: Config, target: tvm.target.Target) -> Sch
     step, thread = sch.split(sch.fuse(*along), [None, config.threads])
     if config.in_cluster:
         share, step = sch.split(step, [config.split_k, None])
-        sch.bind(share, "clusterCtaIdx.y")
+        sch.bind(share, CLUSTER_AXIS)
         sch.reorder(share, thread, step)
         _fetch(sch, sch.get_sblock("fetched"), step)
     else:
@@ -158,7 +158,7 @@ def schedule(problem: Problem, config: Config, target: tvm.target.Target) -> Sch
     for stage in (columns, *weights):
         sch.set_scope(stage, 0, "shared.dyn")
         sch.compute_at(stage, chunk, preserve_unit_loops=True)
-        _copy(sch, stage, config.threads)
+        copy_asynchronously(sch, stage, config.threads, permuted=True)
     init = sch.decompose_reduction(product, chunk)
     for loop in sch.get_loops(init)[-4:]:
         sch.unroll(loop)
@@ -226,12 +226,3 @@ def _lay_out_image(sch: Schedule, problem: Problem) -> None:
     outer = sch.get_loops(vector)[-2]
     sch.compute_at(image, outer)
     sch.unroll(sch.get_loops(image)[-1])
-
-
-def _copy(sch: Schedule, stage: SBlockRV, threads: int) -> None:
-    """Give vector after vector of a chunk to thread after thread."""
-    own = len(sch.get(stage).iter_vars)  # the loops that were made when it was moved to the loop over chunks
-    *loops, lane = sch.get_loops(stage)[-own:]
-    _, thread = sch.split(sch.fuse(*loops), [None, threads])
-    sch.bind(thread, "threadIdx.x")
-    sch.annotate(sch.blockize(lane), COPY, True)

@@ -216,7 +216,7 @@ def product_function(problem: Problem, config: Config) -> tuple[str, str]:
     return name, _wgmma_tf32(name, config, products) if products else _wgmma(name, kind, config)
 
 
-def _once(name: str, source: str) -> str:
+def once(name: str, source: str) -> str:
     """Return the source of a function that others share, for a module of several kernels, which has it once."""
     return f"\n#ifndef {name.upper()}\n#define {name.upper()}{source}#endif\n"
 
@@ -233,29 +233,29 @@ def _mma(name: str, kind: _Type, config: Config, products: int) -> str:
     def each(a: str, b: str) -> str:
         return EACH.format(**shape, type=kind.name, sums=sums, a=a, b=b)
 
-    one = _once(f"tvmconv_mma_{kind.name}", MMA.format(**kind._asdict()))
-    functions = _once("tvmconv_load", LOAD) + one
+    one = once(f"tvmconv_mma_{kind.name}", MMA.format(**kind._asdict()))
+    functions = once("tvmconv_load", LOAD) + one
     if products == 0:
         return functions + MMA_PRODUCT.format(**shape, name=name, begin="", end="", multiply=each("a", "b"))
     if products == 1:
         multiply = converted("a", "tvmconv_to_tf32") + converted("b", "tvmconv_to_tf32") + each("a", "b")
         return (
             functions
-            + _once("tvmconv_round", ROUND)
+            + once("tvmconv_round", ROUND)
             + MMA_PRODUCT.format(**shape, name=name, begin="", end="", multiply=multiply)
         )
     rests = "".join(f"unsigned {matrix}_rest[{tiles}][{words}];\n" for matrix, (tiles, words) in factors.items())
     multiply = rests + converted("a_rest", "tvmconv_rest") + converted("b_rest", "tvmconv_rest_of_nearest")
     multiply += converted("b", "tvmconv_nearest_finite") + each("a_rest", "b") + each("a", "b_rest") + each("a", "b")
     own = {"begin": OWN_SUMS.format(count=config.sums), "end": ADD_OWN_SUMS.format(count=config.sums)}
-    functions += _once("tvmconv_rest", REST) + _once("tvmconv_nearest", NEAREST)
+    functions += once("tvmconv_rest", REST) + once("tvmconv_nearest", NEAREST)
     return functions + MMA_PRODUCT.format(**shape, **own, name=name, multiply=multiply)
 
 
 def _wgmma(name: str, kind: _Type, config: Config) -> str:
     one = _instruction(name, kind, config, "unsigned long long a", ['"l"(a)'])
     shape = {"tiles_m": config.tile.tiles_m, "registers": config.tile.tiles_n * 4, "number": kind.number}
-    return _once("tvmconv_descriptor", DESCRIPTOR) + one + WGMMA_PRODUCT.format(name=name, **shape)
+    return once("tvmconv_descriptor", DESCRIPTOR) + one + WGMMA_PRODUCT.format(name=name, **shape)
 
 
 def _wgmma_tf32(name: str, config: Config, products: int) -> str:
@@ -263,12 +263,12 @@ def _wgmma_tf32(name: str, config: Config, products: int) -> str:
     one = _instruction(name, TF32, config, "const unsigned* a", [f'"r"(a[{word}])' for word in range(4)])
     call = f"{name}_one({{sums}} + i * {registers}, {{a}}[i * 4 + step], {{b}} + step * 2, {{add}});\n"
     count = tile.tiles_m * 4
-    functions = _once("tvmconv_load", LOAD) + _once("tvmconv_descriptor", DESCRIPTOR) + one
+    functions = once("tvmconv_load", LOAD) + once("tvmconv_descriptor", DESCRIPTOR) + one
     if products == 1:
         begin = CONVERTED.format(tiles=count, words=4, target="a", matrix="a", function="tvmconv_to_tf32")
         body = {"begin": begin, "multiply": call.format(sums="sums", a="a", b="b", add=1), "end": ""}
         rests = {"rests_parameter": "", "rests_descriptor": ""}
-        functions += _once("tvmconv_round", ROUND)
+        functions += once("tvmconv_round", ROUND)
         return functions + WGMMA_TF32_PRODUCT.format(name=name, tiles_m=tile.tiles_m, **body, **rests)
     rest = CONVERTED.format(tiles=count, words=4, target="rest", matrix="a", function="tvmconv_rest")
     body = {
@@ -283,7 +283,7 @@ def _wgmma_tf32(name: str, config: Config, products: int) -> str:
         "rests_descriptor": "unsigned long long low = "
         "tvmconv_descriptor((unsigned)__cvta_generic_to_shared(rests) - (lane & 3) * 256);",
     }
-    functions += _once("tvmconv_rest", REST)
+    functions += once("tvmconv_rest", REST)
     return functions + WGMMA_TF32_PRODUCT.format(name=name, tiles_m=tile.tiles_m, **body, **rests)
 
 

@@ -187,7 +187,7 @@ def estimate(problem: Problem, config: Config, target: tvm.target.Target) -> flo
     """Return the clocks that the kernels should take.
 
     Three things bound the product: the units of the busiest multiprocessor, which its blocks share, the blocks that
-    have to wait for one another, and the memory. The fourth power makes a little of the lesser ones count as well.
+    have to wait for one another, and the memory.
     """
     workload, gpu = problem.workload, gpu_of(target)
     turns = ceil_div(blocks(workload, config), gpu.multiprocessors)
@@ -216,7 +216,12 @@ def estimate(problem: Problem, config: Config, target: tvm.target.Target) -> flo
     others = (parts + IMAGE * image) / gpu.bytes_per_clock + kernels * KERNEL
     if config.in_cluster:
         others += config.block_m * config.block_n * workload.sum_bytes / FETCHED_BYTES
-    return float((units**4 + waiting**4 + memory**4) ** 0.25 + others)
+    return mostly_largest(units, waiting, memory) + others
+
+
+def mostly_largest(*clocks: float) -> float:
+    """Return what several bounds take together: the fourth power makes a little of the lesser ones count as well."""
+    return float(sum(each**4 for each in clocks) ** 0.25)
 
 
 def _product_clocks(problem: Problem, config: Config, target: tvm.target.Target) -> float:

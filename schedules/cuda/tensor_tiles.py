@@ -24,13 +24,10 @@ from tvmconv.workload import ConvWorkload
 
 from ..space import ceil_div, named
 from .gemm_tiles import VECTOR
-from .machine import BLOCK_BYTES, REGISTERS, WARP
+from .machine import BLOCK_BYTES, MOST_REGISTERS, REGISTERS, WARP
 
 WARPGROUP = 4
 """The number of warps that work on one `wgmma`."""
-
-MOST_REGISTERS = 255
-"""The registers that a thread may have."""
 
 COPIED_ROWS = WARP // VECTORS
 """The rows of a chunk that a warp copies at once."""

@@ -15,7 +15,7 @@ from tvm.backend.cuda.op import cuda_func_call
 from tvm.ir.expr import TensorLoad, TensorRegion
 from tvm.s_tir.stmt import MatchBufferRegion, SBlock, SBlockRealize
 
-from ..annotations import COPY, FETCH, PRODUCT, RING
+from ..annotations import CLUSTER_AXIS, COPY, FETCH, PRODUCT, RING
 from ..substitution import substitute
 
 COPY_SOURCE = """
@@ -70,25 +70,14 @@ __device__ __forceinline__ void tvmconv_barrier() { __syncthreads(); }
 """
 
 
-FETCH_SOURCES = {
-    1: """
-__device__ __forceinline__ void tvmconv_fetch_1(void* own, const void* shared, int rank) {
-  unsigned address;
-  asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(address) : "r"((unsigned)__cvta_generic_to_shared(shared)),
-    "r"(rank));
-  asm volatile("ld.shared::cluster.b32 %0, [%1];" : "=r"(*(unsigned*)own) : "r"(address));
-}
-""",
-    4: """
-__device__ __forceinline__ void tvmconv_fetch_4(void* own, const void* shared, int rank) {
+FETCH_SOURCE = """
+__device__ __forceinline__ void tvmconv_fetch_{count}(void* own, const void* shared, int rank) {{
   unsigned address, *to = (unsigned*)own;
   asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(address) : "r"((unsigned)__cvta_generic_to_shared(shared)),
     "r"(rank));
-  asm volatile("ld.shared::cluster.v4.b32 {%0, %1, %2, %3}, [%4];"
-    : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3]) : "r"(address));
-}
-""",
-}
+  asm volatile("ld.shared::cluster{vector}.b32 {{{places}}}, [%{count}];" : {outputs} : "r"(address));
+}}
+"""
 """Loads of so many numbers of 32 bits from the place in shared memory of another block of the cluster.
 
 They are volatile, so that they stay between barriers, but several may be on their way at once.
@@ -99,9 +88,6 @@ __device__ __forceinline__ void tvmconv_cluster_barrier() {
   asm volatile("barrier.cluster.arrive.release.aligned; barrier.cluster.wait.acquire.aligned;" ::: "memory");
 }
 """
-
-CLUSTER_AXIS = "clusterCtaIdx.y"
-"""The thread axis of the loop in which the blocks of a cluster read each other's shared memory."""
 
 
 def with_intrinsics(func: tirx.PrimFunc) -> tirx.PrimFunc:
@@ -136,7 +122,7 @@ def _with_clusters(func: tirx.PrimFunc) -> tirx.PrimFunc:
         target, place = _Operand(written), [tirx.const(0, "int32"), *place]
         # TVM gives sums the place of factors of another type, which `access_ptr` does not know of.
         source = tirx.address_of(read.source[tuple(place)])
-        call = _call(f"tvmconv_fetch_{count}", FETCH_SOURCES[count], target.pointer, source, rank)
+        call = _call(f"tvmconv_fetch_{count}", _fetch_source(count), target.pointer, source, rank)
         whole = SBlock(block.iter_vars, [_own(read)], [written], block.name_hint, call, match_buffers=[target.match])
         values = [substitute(value, {loop.loop_var: loop.min}) for value in loop.body.iter_values]
         return SBlockRealize(values, loop.body.predicate, whole)
@@ -168,6 +154,17 @@ def _with_clusters(func: tirx.PrimFunc) -> tirx.PrimFunc:
     func = tvm_ffi.structural_map(func, (tirx.BufferStore, stored))
     func = tvm_ffi.structural_map(func, (SBlock, written))
     return tvm_ffi.structural_map(func, (tirx.For, between_barriers))
+
+
+def _fetch_source(count: int) -> str:
+    """Return the function that loads one number, or a vector of two or four."""
+    numbers = range(count)
+    return FETCH_SOURCE.format(
+        count=count,
+        vector=f".v{count}" if count > 1 else "",
+        places=", ".join(f"%{number}" for number in numbers),
+        outputs=", ".join(f'"=r"(to[{number}])' for number in numbers),
+    )
 
 
 def _own(region: TensorRegion) -> TensorRegion:
@@ -203,9 +200,8 @@ class _Operand:
 
 
 def _replaced(block: SBlock, operands: list[_Operand], body: tirx.Stmt, annotations: Any = None) -> SBlock:
-    matches = [operand.match for operand in operands]
-    names = block.name_hint
-    return SBlock(block.iter_vars, block.reads, block.writes, names, body, None, [], matches, annotations)
+    matches, own = [operand.match for operand in operands], (block.iter_vars, block.reads, block.writes)
+    return SBlock(*own, block.name_hint, body, match_buffers=matches, annotations=annotations)
 
 
 def _copied(block: SBlock) -> SBlock:

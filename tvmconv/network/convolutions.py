@@ -143,7 +143,7 @@ def transposed_obstacle(call: relax.Call) -> str | None:
         return f"{x.dtype} with {w.dtype} into {call.ty.dtype} is not supported"
     if 0 in (sizes_of(x) or ()):
         return f"the shape {_sizes(x)} has no elements"
-    if sizes_of(x) is None or "channels" in open_sizes(x) or static_shape(w) is None:
+    if _is_too_open(call):
         return f"the shape {_sizes(x)}, or that of its weight, is known only when the model runs"
     return None
 
