@@ -75,7 +75,7 @@ def onnxruntimes(model: onnx.ModelProto | Path, x: np.ndarray) -> np.ndarray:
 def floats_between(model: onnx.ModelProto | Path) -> list[str]:
     """Return the functions of a network that read or write planes of float32, but for its input and its output."""
     source, target = tvmconv.import_model(model), resolve_target("llvm")
-    mod = lower_and_fuse(lower_quantization(use_kernels(source.mod, target)[0]), target)
+    mod = lower_and_fuse(lower_quantization(use_kernels(source.mod, target)[0], target), target)
     main = mod["main"]
     ends = {str(each.name) for each in main.params}
     found = []

@@ -49,7 +49,7 @@ def build(model: Any, target: Any = "llvm", sparse: str = "auto", precision: str
     mod, layers = use_kernels(mod, resolved, sparse, word)
     _tell_of_slow_layers(layers)
     mod, products = use_products(mod, resolved, precision)
-    mod = sum_in_float32(simplify_powers(simplify_batch_norms(lower_quantization(mod))))
+    mod = sum_in_float32(simplify_powers(simplify_batch_norms(lower_quantization(mod, resolved))))
     executable = compile_network(mod, resolved)
     opened = source.open_sizes
     sites = [site for site in find_convolutions(source.mod) if site.workload is not None] if opened else []

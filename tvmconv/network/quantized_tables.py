@@ -7,13 +7,15 @@ from typing import Any
 
 import numpy as np
 import tvm
-from tvm import relax, te, tirx
+from tvm import relax, tirx
 
 from ..compute.functions import Float64
 from ..dtypes import QUANTIZED
+from ..targets import lookup_instruction
 from .constants import Array, constant_value
 from .formulas import NAMED
 from .graph import Block, blocks_of, call_of, calls, rebind
+from .lookups import looked_up, with_permutations
 from .quantized import scaling_of
 
 FUNCTIONS: dict[str, Callable[..., Any]] = {
@@ -41,7 +43,7 @@ class NotATableError(Exception):
     """Raised for what is no function of one byte."""
 
 
-def use_tables(mod: tvm.IRModule) -> tvm.IRModule:
+def use_tables(mod: tvm.IRModule, target: tvm.target.Target) -> tvm.IRModule:
     """Return the module with tables for what is computed of a single byte, element by element, and quantized again.
 
     Before: `y = R.quantize(R.sigmoid(R.dequantize(x, s, z)), t, u)`.
@@ -60,13 +62,12 @@ def use_tables(mod: tvm.IRModule) -> tvm.IRModule:
                 continue
             if function.x is None or function.x.same_as(var) or not function.is_costly:
                 continue
-            values[var] = builder.call_te(_looked_up, function.x, relax.const(table), primfunc_name_hint="table")
-    return rebind(builder.get(), values)
-
-
-def _looked_up(x: te.Tensor, table: te.Tensor) -> te.Tensor:
-    least = int(np.iinfo(str(x.dtype)).min)
-    return te.compute(x.shape, lambda *place: table[x[place].astype("int32") - least], name="table")
+            values[var] = builder.call_te(looked_up, function.x, relax.const(table), primfunc_name_hint="table")
+    mod = rebind(builder.get(), values)
+    if (instruction := lookup_instruction(target)) is not None:
+        for name in {call.args[0] for call in values.values()}:
+            mod[name] = with_permutations(mod[name], instruction)
+    return mod
 
 
 class _Function:

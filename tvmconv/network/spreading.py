@@ -17,7 +17,7 @@ from tvm.s_tir.stmt import SBlock, SBlockRealize
 from ..lowering import OPAQUE, is_scheduled
 from ..schedules.cpu.machine import TURNS, native_lanes
 from .reductions import CHOICE, LANES, mark_for_vectors, with_vectors
-from .stages import is_map, with_simple_indices
+from .stages import is_map, variables_in, with_simple_indices
 
 LEAST_WORK = 2**14
 """The number of steps of a loop nest from which waking the threads pays."""
@@ -84,7 +84,7 @@ def _spread(func: tirx.PrimFunc, lanes: int) -> tirx.PrimFunc:
             sch.compute_at(block, tasks[readers[0]], preserve_unit_loops=True)
         elif LANES in sch.get(block).annotations:
             _spread_vectors(sch, block)
-        elif (task := _spread_block(sch, block)) is not None:
+        elif (task := _spread_block(sch, block, lanes)) is not None:
             tasks[str(sch.get(block).name_hint)] = task
     func = tvm_ffi.structural_map(sch.mod["main"], (SBlock, with_vectors))
     return func.with_attrs({"op_pattern": OPAQUE, "tirx.is_scheduled": True})
@@ -101,7 +101,7 @@ def _fused(func: tirx.PrimFunc) -> tirx.PrimFunc:
     return with_simple_indices(sch.mod["main"])
 
 
-def _spread_block(sch: Schedule, block: SBlockRV) -> LoopRV | None:
+def _spread_block(sch: Schedule, block: SBlockRV, lanes: int) -> LoopRV | None:
     """Schedule the loops of a block; return the parallel loop if windows slide over planes inside it."""
     loops, value = list(sch.get_loops(block)), sch.get(block)
     extents = [sch.get(loop).extent for loop in loops]
@@ -111,6 +111,11 @@ def _spread_block(sch: Schedule, block: SBlockRV) -> LoopRV | None:
     kinds = [axis.iter_type for axis in value.iter_vars]
     spatial = sum(1 for _ in takewhile(lambda kind: kind == tirx.IterVar.DataPar, kinds))
     slides = spatial < len(loops) and prod(sizes[spatial:]) <= WINDOW
+    if spatial < len(loops) and not slides and _reduces_rows(value, spatial):
+        width = sizes[spatial - 1] if sizes[spatial - 1] <= WINDOW else lanes
+        if sizes[spatial - 1] % width == 0:
+            _spread_columns(sch, block, sizes, spatial, width)
+            return None
     if slides:
         for loop in loops[spatial:]:
             sch.unroll(loop)
@@ -139,6 +144,33 @@ def _spread_block(sch: Schedule, block: SBlockRV) -> LoopRV | None:
     task = sch.fuse(*loops[:outer])
     sch.parallel(task)
     return task if slides and outer == spatial - 2 else None
+
+
+def _reduces_rows(block: SBlock, spatial: int) -> bool:
+    """Return whether a block reduces rows to a row: the last of its outputs' axes is the last of all that it reads."""
+    axis = block.iter_vars[spatial - 1]
+    if not isinstance(block.body, tirx.BufferStore) or not isinstance(axis.dom.extent, tirx.IntImm):
+        return False
+    loads: list[TensorLoad] = []
+    tvm_ffi.structural_walk(block.body.value, [(TensorLoad, loads.append)])
+    places = [block.body.indices, *(each.indices for each in loads)]
+    return all(indices[-1].same_as(axis.var) and axis.var not in variables_in(indices[:-1]) for indices in places)
+
+
+def _spread_columns(sch: Schedule, block: SBlockRV, sizes: list[int], spatial: int, width: int) -> None:
+    """Schedule a block that reduces rows to a row: a vector of so many columns is reduced at a time.
+
+    Before: `for c: for h, w: y[c] += x[h, w, c]`.
+    After: `for co in parallel: for h, w: y[co * width : ...] += x[h, w, co * width : ...]`.
+    """
+    loops = list(sch.get_loops(block))
+    column, vector = sch.split(loops[spatial - 1], [None, width])
+    outer, reduced = [*loops[: spatial - 1], column], loops[spatial:]
+    sch.reorder(*outer, *reduced, vector)
+    if prod(sizes) >= LEAST_WORK * width:
+        sch.parallel(sch.fuse(*outer))
+    sch.vectorize(vector)
+    sch.vectorize(sch.get_loops(sch.decompose_reduction(block, reduced[0]))[-1])
 
 
 def _moves(block: SBlock) -> bool:

@@ -7,9 +7,11 @@ from .backend import Backend, DeviceFacts
 from .devices import Cpu, Gpu, cpu_of, gpu_of
 from .instructions import (
     DotInstruction,
+    LookupInstruction,
     TensorInstruction,
     dot_instruction,
     has_clusters,
+    lookup_instruction,
     multiplies,
     tensor_instructions,
 )
@@ -40,6 +42,7 @@ __all__ = [
     "DeviceFacts",
     "DotInstruction",
     "Gpu",
+    "LookupInstruction",
     "TensorInstruction",
     "arch_of",
     "backend_named",
@@ -57,6 +60,7 @@ __all__ = [
     "has_clusters",
     "has_gpu",
     "is_for",
+    "lookup_instruction",
     "multiplies",
     "require_tvm_compiler",
     "resolve_target",

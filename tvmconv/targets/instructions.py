@@ -124,14 +124,55 @@ DOT_INSTRUCTIONS = (
 @lru_cache(maxsize=64)
 def dot_instruction(target: tvm.target.Target, dtype: str) -> DotInstruction | None:
     """Return the best instruction of a target of kind "llvm" for x of a type; None where it has none."""
+    arch = _arch_of_cpu(target)
+    rows = (row for row in DOT_INSTRUCTIONS if row.arch == arch and dtype in row.takes)
+    return next((row for row in rows if _has(target, row.features)), None)
+
+
+def _arch_of_cpu(target: tvm.target.Target) -> str:
+    return architecture(str(json.loads(str(target)).get("mtriple") or host_arch()))
+
+
+def _has(target: tvm.target.Target, features: tuple[str, ...]) -> bool:
     from tvm.target import codegen
 
-    arch = architecture(str(json.loads(str(target)).get("mtriple") or host_arch()))
-    for row in DOT_INSTRUCTIONS:
-        has = (codegen.target_has_features(feature, target) for feature in row.features)
-        if row.arch == arch and dtype in row.takes and all(has):
-            return row
-    return None
+    return all(codegen.target_has_features(feature, target) for feature in features)
+
+
+class LookupInstruction(NamedTuple):
+    """An instruction of a CPU that takes a byte of a table in registers for each byte of a vector, by its last bits."""
+
+    name: str
+    """Its name in assembly."""
+    features: tuple[str, ...]
+    """The features that a target has to have, in LLVM's words."""
+    intrinsic: str
+    """LLVM's name for it."""
+    lanes: int
+    """The bytes of a vector."""
+    entries: int
+    """The bytes of its table."""
+
+    @property
+    def takes_two(self) -> bool:
+        """True for a table in two registers, with the places between them; else it is repeated to fill one."""
+        return self.entries > self.lanes
+
+
+LOOKUP_INSTRUCTIONS = (
+    LookupInstruction("vpermi2b", ("avx512vbmi",), "llvm.x86.avx512.vpermi2var.qi.512", 64, 128),
+    LookupInstruction("vpshufb", ("avx512bw",), "llvm.x86.avx512.pshuf.b.512", 64, 16),
+    LookupInstruction("vpshufb", ("avx2",), "llvm.x86.avx2.pshuf.b", 32, 16),
+)
+"""The instructions of x86_64, the best first. Places in tables of 16 bytes have to be below 16."""
+
+
+@lru_cache(maxsize=64)
+def lookup_instruction(target: tvm.target.Target) -> LookupInstruction | None:
+    """Return the best instruction of a target; None where it has none."""
+    if target.kind.name != "llvm" or _arch_of_cpu(target) != "x86_64":
+        return None
+    return next((row for row in LOOKUP_INSTRUCTIONS if _has(target, row.features)), None)
 
 
 def multiplies(target: tvm.target.Target, dtype: str) -> bool:
