@@ -26,6 +26,7 @@ FLOORS = (
         "errors",
         "files",
         "parameters",
+        "pool",
         "precision",
         "problem",
         "quantization",

@@ -15,6 +15,7 @@ import tvm_ffi
 
 from .dtypes import STORAGE_TYPES
 from .errors import InvalidArgumentError
+from .pool import LARGE, LEAST_BYTES
 from .targets import BACKENDS, GPU_ALIGNMENT
 
 
@@ -48,12 +49,6 @@ BFLOAT16 = STORAGE_TYPES["bfloat16"].numpy
 
 DEVICE_TYPES = frozenset(backend.device_type for backend in BACKENDS.values())
 """The names by which torch calls the devices that there are kernels for."""
-
-HUGE = 2**22
-"""The bytes from which NumPy asks for huge pages, which torch does not.
-
-A store to a new small page costs more than the convolution of its content.
-"""
 
 
 def operand(name: str, array: Any) -> Operand:
@@ -280,15 +275,17 @@ def allocator(array: Any, shape: tuple[int, ...], dtype: str) -> Callable[[], An
 
     `same_kind` makes a result of such an array.
     """
+    itemsize = np.dtype(dtype).itemsize
+    is_large = prod(shape) * itemsize >= LEAST_BYTES
     if is_torch(array):
         torch = sys.modules["torch"]
-        if array.is_cpu and prod(shape) * np.dtype(dtype).itemsize >= HUGE:
-            bits, kind = f"int{8 * np.dtype(dtype).itemsize}", getattr(torch, dtype)
-            return lambda: torch.from_numpy(np.empty(shape, bits)).view(kind)  # torch refuses NumPy's bfloat16
+        if array.is_cpu and is_large:
+            bits, kind = f"int{8 * itemsize}", getattr(torch, dtype)
+            return lambda: torch.from_numpy(LARGE.empty(shape, bits)).view(kind)  # torch refuses NumPy's bfloat16
         # Sizes one by one are read faster than a tuple of them.
         return partial(torch.empty, *shape, dtype=getattr(torch, dtype), device=array.device)
     if isinstance(array, np.ndarray):
-        return partial(np.empty, shape, np.dtype(dtype))
+        return partial(LARGE.empty if is_large else np.empty, shape, np.dtype(dtype))
     return partial(tvm.runtime.empty, shape, dtype, tvm_ffi.from_dlpack(array).device)
 
 
