@@ -305,7 +305,7 @@ def _schedule_weight(sch: Schedule, packed: SBlockRV, workload: ConvWorkload, co
 def _schedule_product(sch: Schedule, accumulate: SBlockRV, config: Config) -> None:
     """Schedule the products: the channels that lie side by side are the innermost loop."""
     *_, t, ki, c = sch.get_loops(accumulate)
-    to, ti = sch.split(t, [None, config.tiles])
+    to, ti = sch.split(t, [None, config.tiles], disable_predication=True)  # what is beyond the band, nothing reads
     co, ci = sch.split(c, [None, config.vector])
     ki, vector = sch.split(ki, [None, config.vector])
     sch.reorder(to, co, ci, ti, ki, vector)
