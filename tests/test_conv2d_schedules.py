@@ -200,6 +200,16 @@ def test_default_configurations_are_legal(mcpu: str) -> None:
         assert (workload, space.violated(space.default)) == (workload, [])
 
 
+@pytest.mark.parametrize("staged", [1, 2], ids=["band", "whole"])
+def test_channels_of_a_padded_input_begin_in_different_sets_of_a_cache(staged: int) -> None:
+    """Planes of 32x32 would all begin in the same set, with AVX2 at half the speed."""
+    workload = ConvWorkload.conv2d((1, 16, 30, 30), (16, 16, 3, 3), padding=1)
+    config = replace(direct.default_config(Problem(workload), CPU), rows=1, columns=5, staged=staged)
+    text = str(direct.schedule(Problem(workload), config, CPU).mod["main"])
+    assert text.count('"buffer_dim_align": [[0, 1, 32, 16]]') == 1
+    run(workload, config, "direct")
+
+
 def test_wrong_schedule_is_caught() -> None:
     """A kernel that is wrong by one element of padding fails the check that the others pass."""
     right = ConvWorkload.conv2d((1, 4, 12, 12), (8, 4, 3, 3), padding=(1, 1, 1, 1))

@@ -16,7 +16,7 @@ from spaces import check_space, check_whole_space
 from sparing import every
 
 import tvmconv
-from tvmconv import ConvWorkload, operators
+from tvmconv import ConvWorkload, arrays, operators
 from tvmconv.dispatch import template_for
 from tvmconv.dtypes import NARROW, STORAGE_TYPES
 from tvmconv.errors import InvalidArgumentError, NoDeviceError

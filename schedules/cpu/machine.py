@@ -16,6 +16,9 @@ TURNS = 32
 MOST_LANES = 16
 """The number of float32 elements in the widest vector there is: AVX-512's."""
 
+LINE_BYTES = 64
+"""The bytes of a line of a cache."""
+
 PAGE_BYTES = 4096
 """The bytes of a page: elements so far apart, or a multiple of it, are in the same set of the first cache."""
 

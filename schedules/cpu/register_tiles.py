@@ -21,7 +21,7 @@ from tvmconv.workload import ConvWorkload
 
 from ..open_sizes import few_rows, samples
 from ..space import ceil_div, divisors, named, tile_sizes, wasted
-from .machine import PARALLEL_FLOPS, TURNS, native_lanes, staged_bytes, vector_registers
+from .machine import LINE_BYTES, PARALLEL_FLOPS, TURNS, native_lanes, staged_bytes, vector_registers
 from .tile_cost import TileConfig, blocks, cost
 from .transposition import has_transposition, transposition
 
@@ -185,6 +185,9 @@ def schedule_tiles(sch: Schedule, workload: ConvWorkload, config: TileConfig, na
         sch.compute_at(stage, task, preserve_unit_loops=True)
     else:
         loops.append(sch.fuse(*sch.get_loops(stage)[:2]))
+    if config.staged and channel_block(workload.layout) == 1 and not columns_first:
+        line = LINE_BYTES // staged_bytes(workload)
+        sch.storage_align(stage, 0, axis=1, factor=2 * line, offset=line)  # channels begin in different sets of a cache
     if config.staged and channel_block(workload.layout) > 1:
         *_, column, channel = sch.get_loops(stage)
         sch.annotate(column, "pragma_loop_partition_hint", True)  # only the ends of a row are tested

@@ -30,6 +30,10 @@ The cycles are those for keeping it in memory too.
 FINISH_CYCLES = 0.22
 """The cycles to transpose, finish and store an output, for each vector of the tile."""
 
+WAIT_CYCLES = 0.15
+"""The cycles of a transposed tile for each pair of its vectors: a core finishes few of them while it sums the next
+tile, and waits for many. Fitted on Zen 4, with AVX-512 and with AVX2."""
+
 STORE_CYCLES = 1.5
 """The cycles to finish a vector of results and to store it as it is."""
 
@@ -84,6 +88,7 @@ def cost(workload: ConvWorkload, config: TileConfig, target: tvm.target.Target) 
     step += WEIGHT_CYCLES * config.vectors + cpu.broadcast_cycles * config.outputs
     beyond_stack = BEYOND_STACK_CYCLES if workload.sum_bytes * config.block * config.outputs > STACK_BYTES else 0
     finish = FINISH_CYCLES * config.vectors * config.block * config.outputs
+    finish += WAIT_CYCLES * (config.vectors * config.outputs) ** 2
     if channel_block(workload.out_layout) > 1:
         finish = STORE_CYCLES * config.vectors * config.outputs
     elif workload.itemsize * height * width % PAGE_BYTES == 0 and config.block > CONFLICTING:
