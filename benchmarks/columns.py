@@ -35,6 +35,10 @@ def percent(value: float) -> str:
     return f"{100 * value:.0f}"
 
 
+def tenths(value: float) -> str:
+    return f"{value:.1f}"
+
+
 @dataclass(frozen=True)
 class Column:
     """A column of a table."""
@@ -110,8 +114,14 @@ def extreme(title: str, name: str) -> Column:
     return Column(title, lambda row: 1e3 * row["times"][OURS][name], three_digits)
 
 
-def build_time(title: str, contender: str) -> Column:
-    return Column(title, lambda row: row["build_seconds"].get(contender), whole)
+def of(field: str, title: str, contender: str, form: Callable[[float], str] = whole, unit: float = 1) -> Column:
+    """Return a column of a field that has numbers by contender, which older files may lack."""
+
+    def value(row: Row) -> float | None:
+        number = row.get(field, {}).get(contender)
+        return None if number is None else number / unit
+
+    return Column(title, value, form)
 
 
 def rate(title: str, unit: float) -> Column:

@@ -14,13 +14,13 @@ from statistics import geometric_mean
 
 from columns import (
     Column,
-    build_time,
     code,
     duration,
     errors,
     extreme,
     memory,
     memory_over_sizes,
+    of,
     of_all_sizes,
     of_gradient,
     over_sizes,
@@ -28,6 +28,7 @@ from columns import (
     percent,
     rate,
     share_without,
+    tenths,
     three_digits,
     times,
     trials,
@@ -73,15 +74,32 @@ def tuned_workload(row: Row) -> str:
 
 
 TIME = duration("tvmconv, µs", OURS)
-SIGNAL = Column("dB", lambda row: row["ratios"][OURS] if row.get("top1") is not None else None, whole)
+SIGNAL = Column("dB", lambda row: row["ratios"][OURS] if row.get("top1") else None, whole)
 
-TOP1 = Column("top-1 as in float32, %", lambda row: row.get("top1"), percent)
+TOP1 = of("top1", "top-1, %", OURS, percent)
 
 MILLISECONDS = duration("tvmconv, ms", OURS, unit=1e-3)
 TIMES_COPY = Column("times copy", lambda row: median(row, OURS) / median(row, *COPY), last=geometric_mean)
 PYTORCH = [times("PyTorch", "pytorch"), times("channels-last", "pytorch-channels-last")]
 ONNXRUNTIME = times("ONNX Runtime", "onnxruntime")
 OUR_DENSE = times("our dense", "tvmconv-dense")
+
+
+NETWORKS = {
+    "tvmconv": OURS,
+    "PyTorch in half": "pytorch-half",
+    "autocast": "pytorch-autocast",
+    "`torch.compile`": "torch-compile",
+    "`torch.compile` in half": "torch-compile-half",
+}
+"""The contenders on networks whose builds and errors are compared, by their titles."""
+
+
+def of_networks(field: str, title: str, form: Callable[[float], str], unit: float = 1, file: int = 0) -> list[Column]:
+    """Return the columns of a field for all contenders on networks."""
+    return [
+        replace(of(field, f"{name}: {title}", contender, form, unit), file=file) for name, contender in NETWORKS.items()
+    ]
 
 
 def beside(file: int, name: str, first: Column, *rest: Column) -> list[Column]:
@@ -235,7 +253,7 @@ KINDS = {
             times("our float32", "tvmconv-float32"),
             times("PyTorch", "pytorch"),
             times("`torch.compile`", "torch-compile"),
-            build_time("tvmconv's build, s", OURS),
+            of("build_seconds", "tvmconv's build, s", OURS),
             SIGNAL,
             TOP1,
         ],
@@ -288,12 +306,34 @@ KINDS = {
             times("`torch.compile` in half", "torch-compile-half", last=None),
             times("max-autotune in half", "torch-compile-max-autotune", last=None),
             times("TVM as it is", "tvm", last=None),
-            build_time("tvmconv's build, s", OURS),
-            build_time("`torch.compile`'s", "torch-compile"),
-            build_time("`torch.compile`'s in half", "torch-compile-half"),
-            build_time("max-autotune's in half", "torch-compile-max-autotune"),
+            of("build_seconds", "tvmconv's build, s", OURS),
+            of("build_seconds", "`torch.compile`'s", "torch-compile"),
+            of("build_seconds", "`torch.compile`'s in half", "torch-compile-half"),
+            of("build_seconds", "max-autotune's in half", "torch-compile-max-autotune"),
             SIGNAL,
             TOP1,
+        ],
+    ),
+    "builds": Kind(
+        network_name,
+        "network",
+        [
+            *of_networks("cold_seconds", "cold, s", tenths),
+            *of_networks("warm_seconds", "warm, s", tenths),
+            *of_networks("memory", "memory, MB", whole, 1e6),
+            *of_networks("file_bytes", "file, MB", tenths, 1e6),
+        ],
+    ),
+    "accuracy-networks": Kind(
+        network_name,
+        "network",
+        [
+            column
+            for file, dtype in enumerate(("float16", "bfloat16"))
+            for column in (
+                *of_networks("ratios", f"{dtype}, dB", tenths, file=file),
+                *of_networks("top1", f"{dtype}, top-1, %", percent, file=file),
+            )
         ],
     ),
     "sequences": Kind(

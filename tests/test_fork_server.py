@@ -38,6 +38,15 @@ def test_one_process_forks_all_workers(begin: Begin) -> None:
     assert os.getpid() not in forked[0]
 
 
+def test_a_worker_that_has_had_its_calls_is_followed_by_another() -> None:
+    pool = WorkerPool(1, 60, worker.initialize, calls=2)
+    try:
+        first, again, other = (pool.submit(os.getpid).result() for _ in range(3))
+    finally:
+        pool.shutdown()
+    assert first == again != other
+
+
 def test_backends_that_the_server_leaves_out_are_there(begin: Begin) -> None:
     def found() -> tuple[bool, bool]:
         import tvm

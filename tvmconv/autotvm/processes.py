@@ -76,6 +76,7 @@ class _Worker(PopenWorker):  # type: ignore[misc]
                     pipe.close()
             self._proc.kill()
             self._proc = None
+            self._remaining_uses = None
 
 
 def _begin(initialize: Callable[[], None], environment: dict[str, str], path: list[str], cores: set[int]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import shutil
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from copy import deepcopy
@@ -11,12 +12,13 @@ from functools import cache, partial
 from importlib.util import find_spec
 from pathlib import Path
 from shutil import which
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import tvm
 
 from .. import lowering
 from ..dtypes import one_of
+from ..loading import load
 from ..network import Network, build, import_model
 from ..precision import DEFAULT, HALVES
 from ..storage import export
@@ -32,6 +34,8 @@ class Prepared(NamedTuple):
     """Runs the network once on the images it was prepared with; returns a tensor that torch takes, on their device."""
     save: Callable[[Path], object]
     """Writes the network to a file, as one deploys it; call it first, since TVM warns of every constant after a run."""
+    images: Any
+    """The tensor that a call takes its images from."""
     network: Network | None = None
     """The network that is called, where tvmconv has built it."""
     multiplied: frozenset[str] = frozenset()
@@ -42,6 +46,11 @@ class Contender(ABC):
     """One way to run networks."""
 
     name: str
+
+    @property
+    def is_built_ahead(self) -> bool:
+        """True where another process can do what takes long, and keeps the same while others use the GPU."""
+        return False
 
     def obstacle(self, target: tvm.target.Target) -> str | None:
         """Return the reason why it cannot take part; None where it can."""
@@ -59,10 +68,21 @@ class Tvmconv(Contender):
     name: str = "tvmconv"
     sparse: str = "auto"
     precision: str = DEFAULT
+    library: Path | None = None
+    """The file with the network, where it has been built."""
+
+    @property
+    def is_built_ahead(self) -> bool:
+        return True
 
     def prepare(self, module: Any, x: Any, target: tvm.target.Target) -> Prepared:
-        network = build(import_model(module, (x.cpu(),)), target, self.sparse, self.precision)
-        return Prepared(partial(network, x), network.export, network, frozenset(network.multiplied))
+        if self.library is None:
+            network = build(import_model(module, (x.cpu(),)), target, self.sparse, self.precision)
+            save: Callable[[Path], object] = network.export
+        else:
+            network = cast(Network, load(self.library))
+            save = partial(shutil.copy, self.library)
+        return Prepared(partial(network, x), save, x, network, frozenset(network.multiplied))
 
 
 @dataclass(frozen=True)
@@ -78,7 +98,7 @@ class PyTorch(Contender):
         torch.backends.cudnn.allow_tf32 = False
         torch.backends.cuda.matmul.allow_tf32 = False
         placed = deepcopy(module).to(x.device)
-        return Prepared(_without_gradients(self._forward(placed), x), partial(torch.save, placed.state_dict()))
+        return Prepared(_without_gradients(self._forward(placed), x), partial(torch.save, placed.state_dict()), x)
 
     def _forward(self, module: Any) -> Callable[[Any], Any]:
         return partial(module)
@@ -126,7 +146,11 @@ class Compiled(PyTorch):
 
     name: str = "torch-compile"
     mode: str | None = None
-    """The mode of `torch.compile`; None for its default one."""
+    """The mode of `torch.compile`; None for its default one, others may choose algorithms by their times."""
+
+    @property
+    def is_built_ahead(self) -> bool:
+        return self.mode is None
 
     def obstacle(self, target: tvm.target.Target) -> str | None:
         if backend_of(target).on_gpu and find_spec("triton") is None:
@@ -154,6 +178,10 @@ class Half(Compiled):
     dtype: str = DEFAULT
     """The precision of the run, such as "float16"."""
 
+    @property
+    def is_built_ahead(self) -> bool:
+        return self.compiles and super().is_built_ahead
+
     def obstacle(self, target: tvm.target.Target) -> str | None:
         if self.dtype not in HALVES:
             return f"with a precision of {one_of(list(HALVES))}"
@@ -173,7 +201,7 @@ class Half(Compiled):
                 return forward(given).float()
 
         call = _without_gradients(in_half, images)
-        return Prepared(call, partial(torch.save, placed.state_dict()), multiplied=frozenset([self.dtype]))
+        return Prepared(call, partial(torch.save, placed.state_dict()), images, multiplied=frozenset([self.dtype]))
 
 
 class OnnxRuntime(Contender):
@@ -205,7 +233,7 @@ class OnnxRuntime(Contender):
             session.run_with_iobinding(binding)
             return output
 
-        return Prepared(call, lambda path: path.write_bytes(model))
+        return Prepared(call, lambda path: path.write_bytes(model), x)
 
 
 class Tvm(Contender):
@@ -218,7 +246,7 @@ class Tvm(Contender):
 
         executable = lowering.build(import_model(module, (x.cpu(),)).mod, target)
         machine = cache(lambda: VirtualMachine(executable, device_of(target))["main"])
-        return Prepared(lambda: machine()(x), lambda path: export(executable, path, str(target)))
+        return Prepared(lambda: machine()(x), lambda path: export(executable, path, str(target)), x)
 
 
 OURS, DENSE, FLOAT32 = Tvmconv(), Tvmconv("tvmconv-dense", "never"), Tvmconv("tvmconv-float32")
@@ -226,6 +254,7 @@ OURS, DENSE, FLOAT32 = Tvmconv(), Tvmconv("tvmconv-dense", "never"), Tvmconv("tv
 PEERS: dict[str, Contender] = {
     peer.name: peer
     for peer in (
+        FLOAT32,
         PyTorch(),
         Tf32(),
         Compiled(),
