@@ -54,6 +54,16 @@ def builder() -> Iterator[LocalBuilder]:
     builder.close()
 
 
+@pytest.fixture(scope="session")
+def composite_operators() -> Iterator[None]:
+    """Let torch look for its composite operators once: each import of a program would do so twice, for 0.1 s."""
+    from torch_exports import remember_composite_operators
+
+    with pytest.MonkeyPatch.context() as patch:
+        remember_composite_operators(patch.setattr)
+        yield
+
+
 @pytest.fixture
 def brief(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let benchmarks time everything for a moment, and find the limits of a device with little work."""

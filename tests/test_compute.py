@@ -13,10 +13,11 @@ from tvm import te
 
 from tvmconv import ConvWorkload, compute
 from tvmconv.lowering import build
+from tvmconv.serial import TWIN_TARGET
 from tvmconv.targets import resolve_target
 from tvmconv.testing import CONV2D, Case, check_result, random_operands
 
-CPU = resolve_target("llvm")
+CPU = resolve_target(TWIN_TARGET)
 
 
 Definition = Callable[[ConvWorkload, tuple[int, int, int]], list[te.Tensor]]

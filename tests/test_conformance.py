@@ -150,7 +150,7 @@ def test_failures_are_told_and_end_nothing(monkeypatch: pytest.MonkeyPatch) -> N
         return described(how, source, seed)
 
     monkeypatch.setattr(conformance, "attempt", attempt)
-    result = tvmconv("verify", "--count", 6, "--parallel", 1, "--timeout", 3)
+    result = tvmconv("verify", "--count", 6, "--parallel", 1, "--timeout", 1)
     assert result.exit_code == 5
     assert "error: 1 x wrong result, 1 x crash, 1 x timeout, 1 x error" in result.stderr
     *lines, last = result.stdout.splitlines()

@@ -133,7 +133,7 @@ def test_im2win_configuration(name: str) -> None:
 
 
 COMPILED = (
-    *("window-chunks", "groups-split-k", "row-chunks"),
+    *("window-chunks", "groups-split-k"),
     *("split-k-past-the-last", "micro-tile-8x16", "room-for-more", *NARROW),
 )
 """The cases that `make test` compiles for the GPU as well, which takes seconds: they use every knob."""
@@ -192,7 +192,7 @@ def test_space_begins_with_the_default_and_is_legal(case: Case) -> None:
     )
 
 
-@pytest.mark.parametrize("case", every(36, CONV2D), ids=lambda case: case.id)
+@pytest.mark.parametrize("case", sparing(CONV2D, lambda place: place == 36), ids=lambda case: case.id)
 def test_whole_space_is_legal(case: Case) -> None:
     check_whole_space(direct.space(Problem(case.workload), SM_90))
 

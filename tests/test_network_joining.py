@@ -140,8 +140,16 @@ def test_concatenation(case: Case) -> None:
     assert {var.name_hint for var in mod.functions} == {"main", *called}
 
 
+ALIKE = ("negative-axis", "other-order", "large-batch", "of-concatenations")
+"""Cases whose graph becomes one of those that others have, too."""
+
+
 # Where nothing is in place there is less to get wrong.
-@pytest.mark.parametrize("case", sparing(CASES, lambda place: CASES[place].in_place > 0), ids=lambda case: case.id)
+@pytest.mark.parametrize(
+    "case",
+    sparing(CASES, lambda place: CASES[place].in_place > 0 and CASES[place].id not in ALIKE),
+    ids=lambda case: case.id,
+)
 def test_numbers(case: Case) -> None:
     x = np.random.default_rng(3).standard_normal(case.x_shape).astype("float32")
     network = build(case.model("float32"))

@@ -17,6 +17,8 @@ from tvmconv.targets import resolve_target
 
 torch = pytest.importorskip("torch")
 
+pytestmark = pytest.mark.usefixtures("composite_operators")
+
 SM_90 = resolve_target({"kind": "cuda", "arch": "sm_90"})
 
 

@@ -15,7 +15,7 @@ import tvm
 from between_cases import CASES, torch
 from emulated_memory import HazardError
 from emulated_network import SM_90, lowered, run
-from sparing import every, sparing
+from sparing import sparing
 from tvm import relax, tirx
 from tvm.relax import op
 
@@ -25,6 +25,8 @@ from tvmconv.lowering.divisions import with_multiplications
 from tvmconv.serial import serial_twin
 from tvmconv.targets import resolve_target
 from tvmconv.targets.devices import H100
+
+pytestmark = pytest.mark.usefixtures("composite_operators")
 
 TOLERANCE = {"float32": 1e-5, "float16": 2e-3}
 """The largest error, as a share of the largest number, or of 1 if that is larger."""
@@ -41,9 +43,22 @@ def check(actual: np.ndarray, expected: np.ndarray, dtype: str) -> None:
 DTYPES = ("float32", "float16")
 
 
-# Each operator in one of both types in turn; the release tries all.
+ALIKE = (
+    *("max-pool", "plane-mean", "layer-norm-wide", "instance-norm", "log-softmax", "bilinear", "slice"),
+    *("channel-shuffle", "to-channels-first"),
+)
+"""Operators that reach nothing here that another does not."""
+
+
+def in_turns(place: int) -> bool:
+    """Return whether `make test` tries an operator in a type: in one of both in turn; the release tries all."""
+    return (place + place // 2) % 2 == 0
+
+
 @pytest.mark.parametrize(
-    ("name", "dtype"), sparing(product(CASES, DTYPES), lambda place: (place + place // 2) % 2 == 0), ids=str
+    ("name", "dtype"),
+    sparing(product(CASES, DTYPES), lambda place: in_turns(place) and [*CASES][place // 2] not in ALIKE),
+    ids=str,
 )
 def test_operators_of_torch(name: str, dtype: str) -> None:
     """Each is one kernel, or as few as it says, without spills, and casts to float32 have none of their own."""
@@ -73,8 +88,10 @@ def test_parts_of_a_concatenation_are_read_in_vectors() -> None:
     assert all("uint4" in left and "uint4" in right for left, right in moves)
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float16"])
-@pytest.mark.parametrize("name", ["softmax", "log-softmax", "softmax-of-channels", "plane-mean-last", "excitation"])
+ROWS = ("softmax", "log-softmax", "softmax-of-channels", "plane-mean-last", "excitation")
+
+
+@pytest.mark.parametrize(("name", "dtype"), sparing(product(ROWS, DTYPES), in_turns), ids=str)
 def test_rows_are_read_once(name: str, dtype: str) -> None:
     case = CASES[name]
     inputs = tuple(x.to(getattr(torch, dtype)) for x in case.inputs())
@@ -134,7 +151,7 @@ def module_of(case: Sample, dtype: str) -> tvm.IRModule:
     return builder.get()
 
 
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", sparing(range(60), lambda seed: seed % 2 == 1))
 def test_random_shapes(seed: int) -> None:
     random = Random(seed)
     case, dtype = sample(random), random.choice(["float32", "float16"])
@@ -144,7 +161,11 @@ def test_random_shapes(seed: int) -> None:
     assert not found.left
 
 
-@pytest.mark.parametrize(("name", "axes"), every(2, product(OPEN, [(0,), (2, 3), (0, 2, 3)])), ids=str)
+@pytest.mark.parametrize(
+    ("name", "axes"),
+    sparing(product(OPEN, [(0,), (2, 3), (0, 2, 3)]), lambda place: place in (0, 4, 8, 10, 14, 15)),
+    ids=str,
+)
 def test_open_sizes(name: str, axes: tuple[int, ...]) -> None:
     """One build is for every size; its kernels compile."""
     case = CASES[name]

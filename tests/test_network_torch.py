@@ -18,6 +18,8 @@ from tvmconv.network import build, import_model
 torch = pytest.importorskip("torch")
 nn = torch.nn
 
+pytestmark = pytest.mark.usefixtures("composite_operators")
+
 
 class Separable(nn.Module):  # type: ignore[misc,name-defined]
     """A small mobile network with two outputs: depthwise and pointwise convolutions, batch norm, relu6, a residual."""
@@ -280,7 +282,7 @@ def test_interpolation_of_lines_and_volumes() -> None:
     ("outside", "align", "mode"),
     sparing(
         product(("zeros", "border", "reflection"), (False, True), ("bilinear", "nearest", "bicubic")),
-        lambda number: number in (0, 5, 8, 10, 12, 16),  # twice each mode and what is outside
+        lambda number: number in (0, 10, 14),  # once each mode and what is outside
     ),
 )
 def test_grid_sample(outside: str, align: bool, mode: str) -> None:

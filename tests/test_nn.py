@@ -102,6 +102,10 @@ def test_options_are_refused_by_name() -> None:
             functional.depthwise_conv2d(x, w, **options)
 
 
+OPERATORS = ("depthwise", "input", "weight")
+"""The names of what `arguments` returns."""
+
+
 def arguments() -> dict[str, tuple[Any, tuple[Any, ...]]]:
     """Return each operator with arguments."""
     torch.manual_seed(0)
@@ -114,14 +118,14 @@ def arguments() -> dict[str, tuple[Any, tuple[Any, ...]]]:
     }
 
 
-@pytest.mark.parametrize("name", arguments())
+@pytest.mark.parametrize("name", OPERATORS)
 def test_operators_are_sound(name: str) -> None:
     operator, given = arguments()[name]
     torch.library.opcheck(operator, given)
 
 
 @pytest.mark.filterwarnings("ignore:Input #:UserWarning")
-@pytest.mark.parametrize("name", arguments())
+@pytest.mark.parametrize("name", OPERATORS)
 def test_gradients_of_gradients(name: str) -> None:
     """All are linear in each tensor, so that large steps have no error but that of rounding."""
     operator, (first, second, *rest) = arguments()[name]

@@ -10,7 +10,7 @@ import tvm_ffi
 from device_functions import device_functions
 from emulated_gpu import Emulator
 from open_batches import BATCHES, CASES
-from sparing import every, sparing
+from sparing import sparing
 from tvm import tirx
 from tvm.s_tir.stmt import SBlockRealize
 
@@ -31,6 +31,9 @@ NAMES = [*CASES]
 EMULATED = ("wgmma", "float32", "tf32-nchw")
 """The cases of odd numbers that `make test` tries in the emulator; the others of them are serial twins there."""
 
+LARGE = ("direct-many-images", "direct-split-k", "im2win-split-k")
+"""The cases of even numbers that are serial twins there: in the emulator they take seconds."""
+
 
 @cache
 def scheduled(name: str) -> tirx.PrimFunc:
@@ -38,7 +41,7 @@ def scheduled(name: str) -> tirx.PrimFunc:
     return CASES[name].func(SM_90)
 
 
-@pytest.mark.parametrize("name", sparing(CASES, lambda number: number % 2 == 1))
+@pytest.mark.parametrize("name", sparing(CASES, lambda number: number % 2 == 1 or NAMES[number] in LARGE))
 def test_serial_twin(name: str) -> None:
     """The lowered kernels are tried with the other batches."""
     case, batch = CASES[name], BATCHES[-1]
@@ -51,7 +54,10 @@ def test_serial_twin(name: str) -> None:
     check_result(case.at(batch), operands, tensors[-1].numpy(), precision=case.problem.precision)
 
 
-@pytest.mark.parametrize("name", sparing(CASES, lambda number: number % 2 == 0 or NAMES[number] in EMULATED))
+@pytest.mark.parametrize(
+    "name",
+    sparing(CASES, lambda number: (number % 2 == 0 or NAMES[number] in EMULATED) and NAMES[number] not in LARGE),
+)
 def test_lowered_kernels(name: str) -> None:
     """One lowering serves for all batches, which are numbers in the emulator alone."""
     case = CASES[name]
@@ -64,7 +70,11 @@ def test_lowered_kernels(name: str) -> None:
         check_result(case.at(batch), operands, arrays["output"], precision=case.problem.precision)
 
 
-@pytest.mark.parametrize("name", every(3, CASES))
+COMPILED = ("direct", "im2win-split-k", "cluster", "float32", "grouped", "depthwise", "tile-is-plane")
+"""The cases that `make test` compiles for a GPU: each template, and what sums are shared by."""
+
+
+@pytest.mark.parametrize("name", sparing(CASES, lambda number: NAMES[number] in COMPILED))
 def test_as_few_registers_as_with_a_known_batch(name: str) -> None:
     """There are as many kernels with as much shared memory, and as good as no spills."""
     case = CASES[name]

@@ -26,6 +26,8 @@ from tvmconv.targets import resolve_target
 
 CPU, SM_90 = resolve_target("llvm"), resolve_target({"kind": "cuda", "arch": "sm_90"})
 
+pytestmark = pytest.mark.usefixtures("composite_operators")
+
 nn, functional = torch.nn, torch.nn.functional
 
 

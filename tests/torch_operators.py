@@ -22,7 +22,7 @@ from pathlib import Path
 
 import torch
 import torch_samples
-from torch.export import decomp_utils, exported_program
+from torch_exports import remember_composite_operators
 from torch_samples import DTYPES, EXCLUDED, RAW, REFUSED, RIGHT, WRONG, Outcome, operators
 
 import tvmconv
@@ -104,13 +104,8 @@ def _work(name: str, dtype: str, first: int, last: int, together: bool, pipe: in
 
 
 def warm_up() -> None:
-    """Load once the modules that every process needs; nothing runs, so that no thread exists when they fork.
-
-    Each export asks anew, for 0.1 s, which operators of torch are composite; here none are added meanwhile.
-    """
-    composite = decomp_utils._collect_all_valid_cia_ops()
-    for module in (decomp_utils, exported_program):
-        module._collect_all_valid_cia_ops = lambda: composite
+    """Load once the modules that every process needs; nothing runs, so that no thread exists when they fork."""
+    remember_composite_operators(setattr)
     relu = torch.nn.ReLU()
     tvmconv.build(tvmconv.import_model(relu, (torch.zeros(1),)))
 

@@ -42,6 +42,10 @@ SPARE_REGISTERS, INTEGER_REGISTERS = 40, 4
 """Registers that a thread needs beside its sums and fragments, for addresses of copies, and those that integers need
 beside, for zero points; read off cubins of sm_90."""
 
+SPLIT_REGISTERS = 40
+"""Registers that a thread of `mma` needs beside where float32 numbers have three products, for factors of the next step
+taken apart ahead; read off cubins of sm_80 and sm_90, of which those of tiles with 64 sums spill."""
+
 
 @dataclass(frozen=True)
 class Config:
@@ -160,6 +164,8 @@ def constraints(problem: Problem, target: tvm.target.Target) -> dict[str, Callab
     def registers(config: Config) -> bool:
         left = min(MOST_REGISTERS, REGISTERS // (config.threads * config.min_blocks_per_sm))
         spare = SPARE_REGISTERS + (INTEGER_REGISTERS if workload.dtype in QUANTIZED else 0)
+        if tf32_products(problem) == 3 and not config.wgmma:
+            spare += SPLIT_REGISTERS
         return config.sums + fragments(problem, config) + spare <= left
 
     def shared_memory(config: Config) -> bool:
