@@ -171,26 +171,17 @@ class _Block:
     def multiply_all(self) -> tirx.Stmt:
         """Return the loop of a team that multiplies."""
         chunks, chunk, team = self.ring.extent, self.ring.loop_var, _variable("team")
+        place = self.new([2], "int32", "place", "local")
 
         def of_tile(tile: tvm.ir.Var) -> tirx.Stmt:
-            first = (tile * self.teams + team) * chunks
-
-            def release(place: tirx.PrimExpr, *pending: Any) -> tirx.Stmt:
-                slot, _ = self.slot_and_turn(place)
-                return self.call("tvmconv_release", functions.RELEASE, slot, *pending)
-
-            slot, turn = self.slot_and_turn(first + chunk)
-            steps = [
-                self.call("tvmconv_arrived", functions.ARRIVED, slot, turn),
-                _moved(self.product, self.rings, slot),
-                release(first + chunk + (self.slots - 1), 1, chunk > 0),
-            ]
-            loop = tirx.For(chunk, 0, chunks, tirx.ForKind.SERIAL, tirx.SeqStmt(steps))
+            loop = tirx.For(chunk, 0, chunks, tirx.ForKind.SERIAL, self.multiply_chunk(place), None, {"disable_unroll": True})
             of_team = self.slots, team
             alone = self.teams == 1
             begin = [] if alone else [self.call("tvmconv_turn", functions.TURN, *of_team, tile)]
             end = [] if alone else [self.call("tvmconv_next", functions.NEXT, *of_team)]
-            ring = tirx.SeqStmt([*begin, loop, *end, release(first + (chunks - 1), 0, 1)])
+            first = self.slot_and_turn((tile * self.teams + team) * chunks)
+            at_first = [tirx.BufferStore(place, value, [index]) for index, value in enumerate(first)]
+            ring = _steps(*begin, *at_first, loop, *end, self.release(place, 0, 1))
 
             def replaced(each: tirx.For) -> tirx.Stmt:
                 return ring if SPECIALIZED in each.annotations else each
@@ -202,12 +193,28 @@ class _Block:
                 if old.scope() != "local":
                     shape[axes[-1]] = self.teams
                 places[old] = self.new(shape, old.ty.dtype, f"{old.name}_of_team", old.scope()), axes
-            stmt = _moved(stmt, places, team)
-            return self.by_team(stmt)
+            return self.by_team(_moved(stmt, places, team))
 
         number = cuda_func_call("tvmconv_team", self.threads, source_code=functions.TEAM, return_type="int32")
         first, step = self.block + team * self.multiprocessors, self.teams * self.multiprocessors
         return _steps(tirx.Bind(team, number), self.tiles(first, step, of_tile))
+
+    def multiply_chunk(self, place: Any) -> tirx.Stmt:
+        """Return what a team does with the chunk at a place, a slot and its turn, which then is that of the next one."""
+        slot, turn = place[0], place[1]
+        is_last = (slot == self.slots - 1).astype("int32")  # without branches, which part products for the compiler
+        return _steps(
+            self.call("tvmconv_arrived", functions.ARRIVED, slot, turn),
+            _moved(self.product, self.rings, slot),
+            self.release(place, 1, self.ring.loop_var > 0),
+            tirx.BufferStore(place, turn + is_last, [1]),
+            tirx.BufferStore(place, slot + 1 - is_last * self.slots, [0]),
+        )
+
+    def release(self, place: Any, *pending: Any) -> tirx.Stmt:
+        """Return the statement that makes the slot before a place empty, if it was used."""
+        before = place[0] - 1 + (place[0] == 0).astype("int32") * self.slots
+        return self.call("tvmconv_release", functions.RELEASE, before, *pending)
 
     def slot_and_turn(self, place: Any) -> tuple[Any, Any]:
         return tirx.floormod(place, self.slots), tirx.floordiv(place, self.slots)
