@@ -88,6 +88,7 @@ class _Block:
         self.given = [each for each in buffers if each.scope() in ("shared.dyn", "local")]
         self.barriers = self.new([BARRIERS], "uint64", "barriers", "shared.dyn")
         *copies, self.product = ring.body.seq
+        self.replaced: list[Any] = []
         self.rings: _Places = {}
         """The ring of each stage of chunks, and the places of the axes that say which chunk it is."""
         self.copies, self.host = [], []
@@ -103,6 +104,7 @@ class _Block:
             shape[axes[-1]] = self.slots
             ring_buffer = self.new(shape, stage.ty.dtype, f"{stage.name}_ring", "shared.dyn")
             self.rings[stage] = ring_buffer, axes
+            self.replaced.append(stage)
             known, statements = tensor_map(source, bulk, f"{stage.name}_map")
             self.host += statements
             self.copies.append((ring_buffer, known, bulk, place))
@@ -113,7 +115,7 @@ class _Block:
             _if(self.thread >= self.multiplying, _steps(_registers("copies", copying), self.copy_all())),
             _if(self.thread < self.multiplying, _steps(_registers("multiplies", multiplying), self.multiply_all())),
         ]
-        self.buffers[:] = [each for each in self.buffers if each not in self.given]
+        self.buffers[:] = [each for each in self.buffers if each not in self.replaced]
         shared = [each for each in self.buffers if each.scope() == "shared.dyn"]
         keep = [_call([_whole(each)], "tvmconv_keep", functions.KEEP) for each in shared]
         begin = self.call("tvmconv_begin", functions.BEGIN, self.slots, self.teams, self.threads)
@@ -188,10 +190,12 @@ class _Block:
 
             stmt = tvm_ffi.structural_map(self.loop.body, (tirx.For, replaced))
             places = {}
-            for old, axes in self.written([stmt], self.loop.loop_var).items():
+            for old, of_tile in self.written([stmt], self.loop.loop_var).items():
+                axes = [*of_tile, 0]  # the first one is that of the parts of a reduction, of which there is one
                 shape = [1 if axis in axes else extent for axis, extent in enumerate(old.ty.shape)]
                 if old.scope() != "local":
-                    shape[axes[-1]] = self.teams
+                    shape[0] = self.teams
+                self.replaced.append(old)
                 places[old] = self.new(shape, old.ty.dtype, f"{old.name}_of_team", old.scope()), axes
             return self.by_team(_moved(stmt, places, team))
 
