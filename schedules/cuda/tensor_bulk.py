@@ -16,8 +16,8 @@ MOST_STRIDE = 8
 """The longest stride of the engine (CUDA Driver API, cuTensorMapEncodeIm2col)."""
 
 CORNERS, MOST_REACH = range(-128, 128), 255
-"""Where the first and the last window of an image may begin, and how far a tap may be from a window's corner, in rows or
-columns (CUDA Driver API, cuTensorMapEncodeIm2col, and PTX ISA, im2col offsets)."""
+"""Where the first and the last window of an image may begin, and how far a tap may be from a window's corner, in rows
+or columns (CUDA Driver API, cuTensorMapEncodeIm2col, and PTX ISA, im2col offsets)."""
 
 
 def column_copy(workload: ConvWorkload, block_m: int) -> BulkCopy:
@@ -53,9 +53,7 @@ def weight_copy(workload: ConvWorkload, block_n: int) -> BulkCopy:
     per_group = -(-workload.multiplier // block_n)
     terms = prod(image.kernel) * depth(image)
     lanes = ROW_BYTES // workload.itemsize
-    return BulkCopy(
-        2, block_n, lanes, terms, group_tiles=per_group, group_pixels=workload.multiplier
-    )
+    return BulkCopy(2, block_n, lanes, terms, group_tiles=per_group, group_pixels=workload.multiplier)
 
 
 def reads_all(image: ConvWorkload) -> bool:
@@ -76,4 +74,15 @@ def is_bulk(problem: Problem) -> bool:
     copy = column_copy(workload, 1)
     corners = copy.lower_h, copy.lower_w, copy.upper_h, copy.upper_w
     reach = max((size - 1) * step for size, step in zip(image.kernel, image.dilation, strict=True))
-    return max(image.stride) <= MOST_STRIDE and all(each in CORNERS for each in corners) and reach <= MOST_REACH
+    within = max(image.stride) <= MOST_STRIDE and all(each in CORNERS for each in corners) and reach <= MOST_REACH
+    return within and reads_input(image)
+
+
+def reads_input(image: ConvWorkload) -> bool:
+    """Return whether a window reads more than padding: of padding alone TVM makes zeros, and nothing is copied."""
+    sizes, before = (image.height, image.width), image.padding[:2]
+    axes = zip(image.output_size, image.kernel, image.stride, image.dilation, before, sizes, strict=True)
+    return all(
+        any(0 <= place * stride + tap * dilation - first < size for place in range(places) for tap in range(taps))
+        for places, taps, stride, dilation, first, size in axes
+    )

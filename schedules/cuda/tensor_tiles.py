@@ -168,7 +168,9 @@ def constraints(problem: Problem, target: tvm.target.Target) -> dict[str, Callab
 
     def specialized(config: Config) -> bool:
         """Return whether warps have roles only where the copy engine serves products that go on."""
-        alone = config.split_k == 1 and config.min_blocks_per_sm == 1 and max(config.block_m, config.block_n) <= MOST_PIXELS
+        alone = (
+            config.split_k == 1 and config.min_blocks_per_sm == 1 and max(config.block_m, config.block_n) <= MOST_PIXELS
+        )
         return not config.teams or (goes_on(problem, config) and is_bulk(problem) and alone)
 
     def parts_with_terms(config: Config) -> bool:

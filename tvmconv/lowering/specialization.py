@@ -142,7 +142,9 @@ class _Block:
 
         def of_tile(tile: tvm.ir.Var) -> tirx.Stmt:
             slot, turn = self.slot_and_turn(tile * chunks + chunk)
-            size = sum(each.pixels * each.lanes * tvm.DataType(ring.ty.dtype).itemsize for ring, _, each, _ in self.copies)
+            size = sum(
+                each.pixels * each.lanes * tvm.DataType(ring.ty.dtype).itemsize for ring, _, each, _ in self.copies
+            )
             steps = [self.call("tvmconv_acquire", functions.ACQUIRE, slot, turn, size)]
             for ring, known, bulk, place in self.copies:
                 place = [substitute(each, {self.ring.loop_var: chunk}) for each in place]
@@ -176,7 +178,9 @@ class _Block:
         place = self.new([2], "int32", "place", "local")
 
         def of_tile(tile: tvm.ir.Var) -> tirx.Stmt:
-            loop = tirx.For(chunk, 0, chunks, tirx.ForKind.SERIAL, self.multiply_chunk(place), None, {"disable_unroll": True})
+            loop = tirx.For(
+                chunk, 0, chunks, tirx.ForKind.SERIAL, self.multiply_chunk(place), None, {"disable_unroll": True}
+            )
             of_team = self.slots, team
             alone = self.teams == 1
             begin = [] if alone else [self.call("tvmconv_turn", functions.TURN, *of_team, tile)]
@@ -204,7 +208,7 @@ class _Block:
         return _steps(tirx.Bind(team, number), self.tiles(first, step, of_tile))
 
     def multiply_chunk(self, place: Any) -> tirx.Stmt:
-        """Return what a team does with the chunk at a place, a slot and its turn, which then is that of the next one."""
+        """Return what a team does with the chunk at a place, (slot, turn), which then is that of the next one."""
         slot, turn = place[0], place[1]
         is_last = (slot == self.slots - 1).astype("int32")  # without branches, which part products for the compiler
         return _steps(
