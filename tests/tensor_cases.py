@@ -133,6 +133,32 @@ CASES = {
     "batch-33": (layer((33, 16, 3, 3), (16, 16, 3, 3)), mma(64, 16, 2, 1, 3)),
 }
 
+TEAMS = {
+    "1x1": (layer((3, 128, 7, 9), (64, 128, 1, 1)), wgmma(64, 64, 1, 1, 3, teams=2)),
+    "3x3": (
+        layer((2, 64, 9, 7), (96, 64, 3, 3), "bfloat16", shift=True, activation="relu"),
+        wgmma(64, 96, 1, 1, teams=2),
+    ),
+    "one-team": (layer((3, 64, 9, 8), (72, 64, 3, 3), residual=True), wgmma(128, 64, 2, 1, 4, teams=1)),
+    "three-groups-of-warps": (layer((2, 128, 11, 9), (64, 128, 3, 3)), wgmma(192, 64, 3, 1, 3, teams=1)),
+    "stride-2": (layer((2, 64, 12, 9), (32, 64, 3, 3), stride=2), wgmma(64, 32, 1, 1, 5, teams=2)),
+    "stride-2x1-1x1": (layer((2, 64, 9, 9), (32, 64, 1, 1), stride=(2, 1), padding=0), wgmma(64, 32, 1, 1, teams=2)),
+    "dilation-and-padding": (
+        layer((1, 64, 12, 9), (32, 64, 3, 2), stride=(2, 1), dilation=(1, 3), padding=(0, 1, 2, 3)),
+        wgmma(64, 32, 1, 1, 4, teams=2),
+    ),
+    "groups": (layer((2, 128, 6, 7), (80, 64, 3, 3), groups=2), wgmma(64, 32, 1, 1, teams=2)),
+    "one-chunk": (ONE_CHUNK, wgmma(64, 32, 1, 1, teams=2)),
+    "linear": (layer((70, 256, 1, 1), (40, 256, 1, 1), "bfloat16", FIRST), wgmma(64, 40, 1, 1, 4, teams=1)),
+    "NCHW": (layer((2, 64, 7, 9), (64, 64, 3, 3), layouts=FIRST, shift=True), wgmma(64, 64, 1, 1, teams=2)),
+    "narrow-channels": (layer((1, 60, 7, 9), (32, 60, 3, 3), layouts=FIRST), wgmma(64, 32, 1, 1, teams=2)),
+    "integers": (
+        layer((2, 128, 9, 7), (64, 128, 3, 3), "uint8", x_zero_point=9),
+        wgmma(64, 64, 1, 1, teams=2),
+    ),
+}
+"""Convolutions whose warps have roles, which no emulator runs."""
+
 SHAPES: dict[str, tuple[tuple[int, ...], tuple[int, ...], Layouts, dict[str, Any]]] = {
     "NCHW": ((2, 64, 7, 9), (64, 64, 3, 3), FIRST, {}),
     "NCHW-to-NHWC": ((1, 40, 6, 7), (32, 40, 3, 3), Layouts("NCHW", "KCRS", "NHWC"), {"shift": True}),

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import tvm
 from integer_cases import EXACT, INTEGERS, random_integers
-from tensor_cases import ALL_CASES, KINDS, NOTHING_READ, layer, mma, one_chunk, random_layer, wgmma
+from tensor_cases import ALL_CASES, KINDS, NOTHING_READ, TEAMS, layer, mma, one_chunk, random_layer, wgmma
 
 import tvmconv
 from tvmconv import ConvWorkload
@@ -51,6 +51,12 @@ def test_configuration(name: str) -> None:
     problem, config = ALL_CASES[name]
     require("wgmma" if config.wgmma else "mma")
     check(problem, config)
+
+
+@pytest.mark.parametrize("name", TEAMS)
+def test_warps_with_roles(name: str) -> None:
+    require("wgmma")
+    check(*TEAMS[name])
 
 
 @pytest.mark.parametrize("name", [name for name, (_, config) in ALL_CASES.items() if not config.wgmma])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 MIN_BLOCKS = "tvmconv.min_blocks"
 """The annotation of a loop of CUDA threads: so many blocks are to share a multiprocessor and its registers."""
 
@@ -54,3 +56,55 @@ RING = "tvmconv.ring"
 Its value is the number of chunks that are copied ahead, 0 where there is one chunk alone, 1 if the products are of
 `wgmma`, which reads shared memory in a way of its own, and 1 if they go on while the next chunks are copied.
 """
+
+SPECIALIZED = "tvmconv.specialized"
+"""The annotation, in place of `RING`, of the loop over chunks of a block whose warps have roles.
+
+Its value is the number of chunks in shared memory, that of the blocks that stay on a GPU, that of the teams that
+multiply a tile each, that of the threads of a team, and those of the registers of a thread that copies and of one that
+multiplies.
+"""
+
+BULK = "tvmconv.bulk"
+"""The annotation of a block with `COPY` in such a loop: the copy engine of sm_90 brings the whole chunk.
+
+Its value is a `BulkCopy`.
+"""
+
+
+class BulkCopy(NamedTuple):
+    """Chunks of windows in an array (N, H, W, C): pixels follow one another, and the channels under a tap are a row.
+
+    An array without a width has all of its pixels in one row.
+    """
+
+    axes: int
+    """The number of axes of the stage that say which chunk it is: 2 for (tile, chunk), 3 for (tile, group, chunk)."""
+
+    pixels: int
+    """The number of pixels of a tile."""
+    lanes: int
+    """The number of channels in a chunk."""
+    channels: int
+    """The number of channels in the array, C."""
+    height: int = 1
+    width: int = 0
+    out_height: int = 1
+    out_width: int = 0
+    stride_h: int = 1
+    stride_w: int = 1
+    lower_h: int = 0
+    """The first row of the first window; like the next three numbers it is 0, or less where there is padding."""
+    lower_w: int = 0
+    upper_h: int = 0
+    """The first row of the last window, from the last row of the image."""
+    upper_w: int = 0
+    kernel_w: int = 1
+    dilation_h: int = 1
+    dilation_w: int = 1
+    group_channels: int = 0
+    """The number of channels from one group to the next."""
+    group_tiles: int = 1
+    """The number of tiles after which pixels are counted from `group_pixels` more on."""
+    group_pixels: int = 0
+    """See `group_tiles`: it is `pixels` where tiles are of all pixels."""

@@ -141,10 +141,15 @@ def _spread(sch: Schedule, loops: list[LoopRV], threads: int, vector: int) -> No
         sch.vectorize(lanes)
 
 
-def copy_asynchronously(sch: Schedule, stage: SBlockRV, threads: int, permuted: bool) -> None:
-    """Give vector after vector of a stage to thread after thread; `permuted` says so of the places in its rows."""
+def copy_asynchronously(sch: Schedule, stage: SBlockRV, threads: int, permuted: bool) -> SBlockRV:
+    """Give vector after vector of a stage to thread after thread; return the block of a vector.
+
+    `permuted` says so of the places of vectors in rows.
+    """
     own = len(sch.get(stage).iter_vars)  # the loops that were made when it was moved to where it is read
     *loops, lane = sch.get_loops(stage)[-own:]
     _, thread = sch.split(sch.fuse(*loops), [None, threads])
     sch.bind(thread, "threadIdx.x")
-    sch.annotate(sch.blockize(lane), COPY, permuted)
+    copy = sch.blockize(lane)
+    sch.annotate(copy, COPY, permuted)
+    return copy

@@ -29,15 +29,17 @@ from tvm.s_tir import Schedule
 from tvm.s_tir.schedule import LoopRV, SBlockRV
 
 from tvmconv import compute
-from tvmconv.annotations import CLUSTER_AXIS, FETCH, MIN_BLOCKS, PRODUCT, RING
+from tvmconv.annotations import BULK, CLUSTER_AXIS, FETCH, MIN_BLOCKS, PRODUCT, RING, SPECIALIZED
 from tvmconv.compute.fragments import FragmentTile, number
 from tvmconv.compute.tensor_gemm import copied_elements, lays_out_weight, reads_windows
 from tvmconv.dtypes import DTYPES
 from tvmconv.problem import Problem
+from tvmconv.targets.devices import gpu_of
 
 from ..template import Layouts
 from .gemm_schedule import COPY_THREADS, begin, copy_asynchronously, spread_over_grid
 from .machine import WARP
+from .tensor_bulk import column_copy, weight_copy
 from .tensor_intrinsics import product_function
 from .tensor_model import ablations, default_config, estimate, features, obstacle, space
 from .tensor_tiles import (
@@ -50,6 +52,7 @@ from .tensor_tiles import (
     goes_on,
     in_planes,
     plane_vector,
+    role_registers,
     store_vector,
     tile_type,
     weight_split,
@@ -158,12 +161,19 @@ def schedule(problem: Problem, config: Config, target: tvm.target.Target) -> Sch
     for stage in (columns, *weights):
         sch.set_scope(stage, 0, "shared.dyn")
         sch.compute_at(stage, chunk, preserve_unit_loops=True)
-        copy_asynchronously(sch, stage, config.threads, permuted=True)
+        vector = copy_asynchronously(sch, stage, config.threads, permuted=True)
+        if config.teams:
+            bulk = weight_copy(workload, tile.block_n) if stage in weights else column_copy(workload, tile.block_m)
+            sch.annotate(vector, BULK, list(bulk))
     init = sch.decompose_reduction(product, chunk)
     for loop in sch.get_loops(init)[-4:]:
         sch.unroll(loop)
     sch.annotate(sch.blockize(copy), PRODUCT, list(product_function(problem, config)))
-    sch.annotate(chunk, RING, [ahead(problem, config), int(config.wgmma), int(goes_on(problem, config))])
+    if config.teams:
+        roles = config.num_stages, gpu_of(target).multiprocessors, config.teams, config.threads
+        sch.annotate(chunk, SPECIALIZED, [*roles, *role_registers(config)])
+    else:
+        sch.annotate(chunk, RING, [ahead(problem, config), int(config.wgmma), int(goes_on(problem, config))])
 
     # Step 5. Lay out operands in kernels of their own, and add up the products of the zero point
     if lays_out_weight(workload, split):

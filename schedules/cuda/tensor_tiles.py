@@ -25,6 +25,7 @@ from tvmconv.workload import ConvWorkload
 from ..space import ceil_div, named
 from .gemm_tiles import VECTOR
 from .machine import BLOCK_BYTES, MOST_REGISTERS, REGISTERS, WARP
+from .tensor_bulk import MOST_PIXELS, is_bulk
 
 WARPGROUP = 4
 """The number of warps that work on one `wgmma`."""
@@ -37,6 +38,18 @@ MOST_STAGES = 8
 
 MOST_TOGETHER = 8
 """The most blocks of a cluster on every GPU that has them (CUDA C++ Programming Guide, section on clusters)."""
+
+COPYING = 128
+"""The threads of four warps, which copy where warps have roles, and change their registers together."""
+
+ROLE_REGISTERS = {1: (40, 232), 2: (40, 232), 3: (32, 160)}
+"""The registers of a thread that copies and of one that multiplies, by the number of groups of four warps that do."""
+
+ROLE_SPARE_REGISTERS = 36
+"""Registers that a thread which multiplies needs beside its sums; read off cubins of sm_90."""
+
+BARRIER_BYTES = 1024
+"""The shared memory of the barriers of a block whose warps have roles: chunks behind them begin where they have to."""
 
 SPARE_REGISTERS, INTEGER_REGISTERS = 40, 4
 """Registers that a thread needs beside its sums and fragments, for addresses of copies, and those that integers need
@@ -69,6 +82,9 @@ class Config:
     """The number of blocks that a multiprocessor has to have room for, which limits the registers."""
     in_cluster: bool = False
     """True if the blocks that share a reduction read each other's sums, instead of a second kernel."""
+    teams: int = 0
+    """The number of teams of warps that multiply a tile each, while four more warps copy and blocks stay on a
+    multiprocessor; 0 where all warps of a block copy and multiply one tile."""
 
     @property
     def width(self) -> int:
@@ -151,7 +167,15 @@ def constraints(problem: Problem, target: tvm.target.Target) -> dict[str, Callab
         return copied and config.block_m * config.block_n % (config.threads * VECTOR) == 0
 
     def stages(config: Config) -> bool:
-        return config.num_stages <= MOST_STAGES and 1 <= ahead(problem, config) <= part_chunks(workload, config)
+        most = MOST_STAGES if config.teams else part_chunks(workload, config)
+        return config.num_stages <= MOST_STAGES and 1 <= ahead(problem, config) <= most
+
+    def specialized(config: Config) -> bool:
+        """Return whether warps have roles only where the copy engine serves products that go on."""
+        alone = (
+            config.split_k == 1 and config.min_blocks_per_sm == 1 and max(config.block_m, config.block_n) <= MOST_PIXELS
+        )
+        return not config.teams or (goes_on(problem, config) and is_bulk(problem) and alone)
 
     def parts_with_terms(config: Config) -> bool:
         return (config.split_k - 1) * part_chunks(workload, config) < chunks(workload)
@@ -162,6 +186,9 @@ def constraints(problem: Problem, target: tvm.target.Target) -> dict[str, Callab
         return not config.in_cluster or (has_clusters(target) and shares)
 
     def registers(config: Config) -> bool:
+        if config.teams:
+            known = config.teams * config.threads // COPYING in ROLE_REGISTERS
+            return known and config.sums + ROLE_SPARE_REGISTERS <= role_registers(config)[1]
         left = min(MOST_REGISTERS, REGISTERS // (config.threads * config.min_blocks_per_sm))
         spare = SPARE_REGISTERS + (INTEGER_REGISTERS if workload.dtype in QUANTIZED else 0)
         if tf32_products(problem) == 3 and not config.wgmma:
@@ -186,6 +213,7 @@ def constraints(problem: Problem, target: tvm.target.Target) -> dict[str, Callab
         threads,
         whole_warps,
         stages,
+        specialized,
         parts_with_terms,
         clusters,
         registers,
@@ -193,6 +221,11 @@ def constraints(problem: Problem, target: tvm.target.Target) -> dict[str, Callab
         grid,
         indices,
     )
+
+
+def role_registers(config: Config) -> tuple[int, int]:
+    """Return the registers of a thread that copies and of one that multiplies, where warps have roles."""
+    return ROLE_REGISTERS[config.teams * config.threads // COPYING]
 
 
 def part_chunks(workload: ConvWorkload, config: Config) -> int:
@@ -227,6 +260,8 @@ def shared_bytes(problem: Problem, config: Config) -> int:
     kept = tile_type(workload, config)
     padding = (bank(problem, config) - config.block_n) % (BANK_BYTES // kept.itemsize)
     tile = config.block_m * (config.block_n + padding) * kept.itemsize
+    if config.teams:
+        return BARRIER_BYTES + sum(factors) + config.teams * tile
     place = max(factors) if kept.name == workload.dtype else sum(factors)
     return sum(factors) + max(0, tile - place)
 

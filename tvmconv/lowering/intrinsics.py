@@ -17,6 +17,7 @@ from tvm.s_tir.stmt import MatchBufferRegion, SBlock, SBlockRealize
 
 from ..annotations import CLUSTER_AXIS, COPY, FETCH, PRODUCT, RING
 from ..substitution import substitute
+from .specialization import specialized
 
 COPY_SOURCE = """
 __device__ __forceinline__ void tvmconv_copy(void* shared, const void* global, int inside) {
@@ -96,7 +97,7 @@ def with_intrinsics(func: tirx.PrimFunc) -> tirx.PrimFunc:
     Before: a loop over chunks with copies and a product. After: the same loop, in the software pipeline of TVM, with
     the functions of CUDA in the blocks, and commits, waits and barriers between them.
     """
-    func = tvm_ffi.structural_map(func, (SBlock, _with_function))
+    func = tvm_ffi.structural_map(specialized(func), (SBlock, _with_function))
     func = tvm_ffi.structural_map(func, (tirx.For, _ring))
     return _with_clusters(func)
 

@@ -1,0 +1,88 @@
+"""Bulk copies of the chunks of convolutions on tensor cores, by the copy engine of sm_90 in its im2col mode."""
+
+from __future__ import annotations
+
+from math import prod
+
+from tvmconv.annotations import BulkCopy
+from tvmconv.compute.tensor_gemm import ROW_BYTES, depth, lays_out_input, read_image
+from tvmconv.problem import Problem
+from tvmconv.workload import ConvWorkload
+
+MOST_PIXELS = 1024
+"""The most pixels that a copy brings (CUDA Driver API, cuTensorMapEncodeIm2col)."""
+
+MOST_STRIDE = 8
+"""The longest stride of the engine (CUDA Driver API, cuTensorMapEncodeIm2col)."""
+
+CORNERS, MOST_REACH = range(-128, 128), 255
+"""Where the first and the last window of an image may begin, and how far a tap may be from a window's corner, in rows
+or columns (CUDA Driver API, cuTensorMapEncodeIm2col, and PTX ISA, im2col offsets)."""
+
+
+def column_copy(workload: ConvWorkload, block_m: int) -> BulkCopy:
+    """Return how the chunks of the input are copied."""
+    image = read_image(workload)
+    channels = depth(image)
+    lanes = ROW_BYTES // workload.itemsize
+    copy = BulkCopy(3, block_m, lanes, channels * image.groups, group_channels=channels, group_pixels=block_m)
+    if reads_all(image):
+        return copy
+    (out_height, out_width), (kernel_h, kernel_w) = image.output_size, image.kernel
+    (dilation_h, dilation_w), (top, left, bottom, right) = image.dilation, image.padding
+    return copy._replace(
+        height=image.height,
+        width=image.width,
+        out_height=out_height,
+        out_width=out_width,
+        stride_h=image.stride[0],
+        stride_w=image.stride[1],
+        lower_h=-top,
+        lower_w=-left,
+        upper_h=bottom - (kernel_h - 1) * dilation_h,
+        upper_w=right - (kernel_w - 1) * dilation_w,
+        kernel_w=kernel_w,
+        dilation_h=dilation_h,
+        dilation_w=dilation_w,
+    )
+
+
+def weight_copy(workload: ConvWorkload, block_n: int) -> BulkCopy:
+    """Return how the chunks of the weight are copied: those of a channel follow one another as an image's would."""
+    image = read_image(workload)
+    per_group = -(-workload.multiplier // block_n)
+    terms = prod(image.kernel) * depth(image)
+    lanes = ROW_BYTES // workload.itemsize
+    return BulkCopy(2, block_n, lanes, terms, group_tiles=per_group, group_pixels=workload.multiplier)
+
+
+def reads_all(image: ConvWorkload) -> bool:
+    """Return whether an output pixel reads the input pixel of the same number."""
+    return image.kernel == (1, 1) and image.stride == (1, 1) and not any(image.padding)
+
+
+def is_bulk(problem: Problem) -> bool:
+    """Return whether the engine can copy the chunks: whole ones under a tap, of windows that it knows."""
+    workload = problem.workload
+    image = read_image(workload)
+    known = workload.layout == "NHWC" or lays_out_input(workload) or workload.height == workload.width == 1
+    whole = depth(image) * workload.itemsize % ROW_BYTES == 0
+    if problem.has_open_planes or not known or not whole:
+        return False
+    if reads_all(image):
+        return True
+    copy = column_copy(workload, 1)
+    corners = copy.lower_h, copy.lower_w, copy.upper_h, copy.upper_w
+    reach = max((size - 1) * step for size, step in zip(image.kernel, image.dilation, strict=True))
+    within = max(image.stride) <= MOST_STRIDE and all(each in CORNERS for each in corners) and reach <= MOST_REACH
+    return within and reads_input(image)
+
+
+def reads_input(image: ConvWorkload) -> bool:
+    """Return whether a window reads more than padding: of padding alone TVM makes zeros, and nothing is copied."""
+    sizes, before = (image.height, image.width), image.padding[:2]
+    axes = zip(image.output_size, image.kernel, image.stride, image.dilation, before, sizes, strict=True)
+    return all(
+        any(0 <= place * stride + tap * dilation - first < size for place in range(places) for tap in range(taps))
+        for places, taps, stride, dilation, first, size in axes
+    )

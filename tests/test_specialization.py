@@ -1,0 +1,176 @@
+"""Blocks whose warps have roles: what the copy engine is told to bring, and the machine code."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import product
+from typing import Any
+
+import numpy as np
+import pytest
+import tvm_ffi
+from device_functions import device_functions
+from tensor_cases import LAST, TEAMS, layer, nothing_read, wgmma
+from tvm import tirx
+
+from tvmconv import cuda
+from tvmconv.annotations import BulkCopy
+from tvmconv.compute.tensor_gemm import chunks
+from tvmconv.dispatch import select
+from tvmconv.lowering import KERNEL_NAME, build_kernel, lower
+from tvmconv.lowering.intrinsics import with_intrinsics
+from tvmconv.problem import Problem
+from tvmconv.schedules.cuda.tensor import default_config
+from tvmconv.schedules.cuda.tensor_bulk import column_copy, is_bulk, weight_copy
+from tvmconv.schedules.cuda.tensor_tiles import constraints
+from tvmconv.substitution import evaluated
+from tvmconv.targets import resolve_target
+from tvmconv.testing import random_operands
+
+SM_90 = resolve_target({"kind": "cuda", "arch": "sm_90"})
+
+COPIED = [name for name in TEAMS if name not in ("NCHW", "narrow-channels", "integers", "linear")]
+"""The cases whose operands are copied as they are given."""
+
+
+def bulk_copies(stmt: Any, values: dict[Any, int]) -> Iterator[tuple[str, int, list[int]]]:
+    """Yield the map, the slot and the place of each bulk copy that a thread of one block begins, in its order."""
+    if isinstance(stmt, tirx.SeqStmt):
+        for each in stmt.seq:
+            yield from bulk_copies(each, values)
+    elif isinstance(stmt, tirx.For):
+        for number in range(evaluated(stmt.extent, values)):
+            yield from bulk_copies(stmt.body, values | {stmt.loop_var: number})
+    elif isinstance(stmt, tirx.AttrStmt):
+        yield from bulk_copies(stmt.body, values)
+    elif isinstance(stmt, tirx.Bind) and not calls(stmt.value):
+        values[stmt.var] = evaluated(stmt.value, values)
+    elif isinstance(stmt, tirx.Evaluate) and calls(stmt.value) == "tvmconv_bulk_copy":
+        _, _, _, slot, tensor_map, *place, _ = stmt.value.args
+        yield tensor_map.args[0].name, evaluated(slot, values), [evaluated(each, values) for each in place]
+
+
+def calls(expr: Any) -> str:
+    """Return the CUDA function that an expression calls, if it does."""
+    return (
+        str(expr.args[0].value) if str(getattr(getattr(expr, "op", None), "name", "")) == "tirx.cuda.func_call" else ""
+    )
+
+
+def brought(array: np.ndarray, copy: BulkCopy, place: list[int]) -> np.ndarray:
+    """Return what the copy engine brings: pixels in the order of memory, and zeros outside of images and channels.
+
+    Source: CUDA Driver API, cuTensorMapEncodeIm2col.
+    """
+    height, width = copy.height, copy.width or array.size // copy.channels
+    images = np.asarray(array).reshape(-1, height, width, copy.channels)
+    channel, column, row, image, tap_w, tap_h = place
+    result = np.zeros((copy.pixels, copy.lanes), images.dtype)
+    for pixel in range(copy.pixels):
+        h, w = row + tap_h, column + tap_w
+        if image < len(images) and 0 <= h < height and 0 <= w < width:
+            part = images[image, h, w, channel : channel + copy.lanes]
+            result[pixel, : len(part)] = part
+        column += copy.stride_w
+        if column > width - 1 + copy.upper_w:
+            column, row = copy.lower_w, row + copy.stride_h
+        if row > height - 1 + copy.upper_h:
+            row, image = copy.lower_h, image + 1
+    return result
+
+
+def chunk_of_input(problem: Problem, x: np.ndarray, tile: int, group: int, chunk: int, rows: int) -> np.ndarray:
+    """Return the chunk of windows that a tile of pixels reads, by the definition of a convolution."""
+    workload = problem.workload
+    (sh, sw), (dh, dw), (top, left, _, _) = workload.stride, workload.dilation, workload.padding
+    height, width = workload.output_size
+    channels, lanes = workload.w_shape[1], 128 // workload.itemsize
+    tap, first = divmod(chunk * lanes, channels)
+    r, s = divmod(tap, workload.kernel[1])
+    result = np.zeros((rows, lanes), x.dtype)
+    for number in range(rows):
+        image, place = divmod(tile * rows + number, height * width)
+        h, w = place // width * sh + r * dh - top, place % width * sw + s * dw - left
+        if image < workload.batch and 0 <= h < workload.height and 0 <= w < workload.width:
+            result[number] = x[image, h, w, group * channels + first :][:lanes]
+    return result
+
+
+@pytest.mark.parametrize("name", COPIED)
+def test_chunks_are_those_of_the_convolution(name: str) -> None:
+    """What the engine is told to bring to each slot are the chunks of the windows, and of the weight."""
+    problem, config = TEAMS[name]
+    workload = problem.workload
+    func = with_intrinsics(lower(problem, select(problem, SM_90, config, "tensor"), SM_90, KERNEL_NAME))
+    (kernel,) = device_functions(func, SM_90)
+    operands = random_operands(workload)
+    axes: dict[str, Any] = {}
+    tvm_ffi.structural_walk(kernel.body, [(tirx.AttrStmt, lambda each: axes.update(note(each)))])
+    threads = {axes["threadIdx.x"][0]: config.teams * config.threads}
+    block, blocks = axes["blockIdx.x"]
+    columns, weights = column_copy(workload, config.block_m), weight_copy(workload, config.block_n)
+    per_group = -(-workload.multiplier // config.block_n)
+    weight = operands["w"].reshape(workload.out_channels, -1)
+    tiles, seen = -(-workload.batch * int(np.prod(workload.output_size)) // config.block_m), 0
+    for number in range(blocks):
+        copies = list(bulk_copies(kernel.body, {block: number, **threads}))
+        own = range(number, tiles * workload.groups * per_group, blocks)
+        for turn, (tile, chunk) in enumerate(product(own, range(chunks(workload)))):
+            (_, slot, at_x), (_, same, at_w) = copies[2 * turn : 2 * turn + 2]
+            assert slot == same == turn % config.num_stages
+            pt, group, kt = tile // per_group // workload.groups, tile // per_group % workload.groups, tile % per_group
+            wanted = chunk_of_input(problem, operands["x"], pt, group, chunk, config.block_m)
+            np.testing.assert_array_equal(brought(operands["x"], columns, at_x), wanted)
+            first = group * workload.multiplier + kt * config.block_n
+            rows = weight[first : first + config.block_n, chunk * columns.lanes : (chunk + 1) * columns.lanes]
+            np.testing.assert_array_equal(brought(operands["w"], weights, at_w)[: len(rows)], rows)
+            seen += 1
+        assert len(copies) == 2 * len(own) * chunks(workload)
+    assert seen == tiles * workload.groups * per_group * chunks(workload)
+
+
+def note(attribute: tirx.AttrStmt) -> dict[str, tuple[Any, int]]:
+    if attribute.attr_key != "thread_extent":
+        return {}
+    return {str(attribute.node.thread_tag): (attribute.node.var, evaluated(attribute.value, {}))}
+
+
+@pytest.mark.parametrize("name", TEAMS)
+def test_machine_code(name: str) -> None:
+    """Nothing is spilled, products go on while others are begun, and warps take registers from each other."""
+    problem, config = TEAMS[name]
+    executable, *_ = build_kernel(problem, select(problem, SM_90, config, "tensor"), SM_90)
+    source = str(executable.mod.imports[0].inspect_source())
+    for kernel in cuda.kernel_resources(source, "sm_90"):
+        assert (kernel.stack_bytes, kernel.spill_store_bytes, kernel.spill_load_bytes) == (0, 0, 0)
+    ptx = cuda.to_ptx(source, "sm_90")
+    for instruction in ("cp.async.bulk.tensor.4d", "setmaxnreg.inc", "setmaxnreg.dec", "mbarrier.try_wait", "wgmma"):
+        assert instruction in ptx, instruction
+    assert "serialized" not in cuda._compile(source, "sm_90", "cubin")[1]
+    assert "cp.async.cg" not in ptx
+
+
+@pytest.mark.parametrize(
+    ("problem", "bulk"),
+    [
+        (layer((1, 64, 9, 9), (32, 64, 3, 3)), True),
+        (layer((1, 96, 9, 9), (32, 96, 3, 3)), False),  # a chunk is of two taps
+        (layer((1, 128, 9, 9), (32, 128, 3, 3), "uint8"), True),
+        (layer((1, 64, 29, 29), (32, 64, 1, 1), stride=9, padding=0), False),
+        (layer((1, 64, 9, 9), (32, 64, 1, 1), padding=129), False),
+        (layer((1, 64, 300, 300), (32, 64, 3, 3), dilation=65, padding=0), False),  # the last window begins too far up
+        (nothing_read(64, "float16", LAST), False),
+    ],
+)
+def test_windows_that_the_engine_knows(problem: Problem, bulk: bool) -> None:
+    assert is_bulk(problem) == bulk
+    config = wgmma(64, 32, 1, 1, teams=2)
+    broken = [rule for rule, holds in constraints(problem, SM_90).items() if not holds(config)]
+    assert broken == ([] if bulk else ["specialized"])
+
+
+def test_default_of_a_large_layer() -> None:
+    """Blocks go on with tile after tile where a layer has many, and not on a GPU without the engine."""
+    problem = layer((32, 256, 14, 14), (256, 256, 3, 3), shift=True, activation="relu")
+    assert default_config(problem, SM_90).teams
+    assert not default_config(problem, resolve_target({"kind": "cuda", "arch": "sm_89"})).teams
