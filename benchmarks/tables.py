@@ -14,11 +14,14 @@ from statistics import geometric_mean
 
 from columns import (
     Column,
+    between,
     build_time,
     code,
+    copies,
     duration,
     errors,
     extreme,
+    kernels_time,
     memory,
     memory_over_sizes,
     of_all_sizes,
@@ -27,7 +30,9 @@ from columns import (
     pays,
     percent,
     rate,
+    share_above,
     share_without,
+    slowest,
     three_digits,
     times,
     trials,
@@ -294,6 +299,17 @@ KINDS = {
             build_time("max-autotune's in half", "torch-compile-max-autotune"),
             SIGNAL,
             TOP1,
+        ],
+    ),
+    "shares": Kind(
+        lambda row: f"{row['name']}, batch {row['batch']}",
+        "network",
+        [
+            Column("kernels, ms", lambda row: kernels_time(row) / 1e3, three_digits),
+            Column("between, %", lambda row: sum(each["us"] for each in between(row)) / kernels_time(row), percent),
+            Column("times copies", lambda row: copies(between(row)) if between(row) else None),
+            Column("above 1.5 copies, %", share_above(1.5), percent),
+            Column("slowest, times copy", slowest),
         ],
     ),
     "sequences": Kind(
