@@ -65,6 +65,10 @@ def response_norm(x: torch.Tensor) -> torch.Tensor:
     return x * (norm / (norm.mean(-1, keepdim=True) + 1e-6)) + x
 
 
+def pooled_last(x: torch.Tensor) -> torch.Tensor:
+    return nn.functional.avg_pool2d(x.permute(0, 3, 1, 2), 3, 1, 1).permute(0, 2, 3, 1)
+
+
 def shuffled(x: torch.Tensor) -> torch.Tensor:
     n, c, h, w = x.shape
     return x.view(n, 2, c // 2, h, w).transpose(1, 2).reshape(n, c, h, w)
@@ -74,9 +78,12 @@ def heads(x: torch.Tensor) -> torch.Tensor:
     return x.reshape(x.shape[0], x.shape[1], 3, 12, 64).permute(2, 0, 3, 1, 4).contiguous()
 
 
+torch.manual_seed(7)  # processes have the same weights
 KINDS = {
     "average-pool": Kind(nn.AvgPool2d(3, 1, 1), ((192, 35, 35),)),
     "average-pool-8": Kind(nn.AvgPool2d(3, 1, 1), ((2048, 8, 8),)),
+    "average-pool-last": Kind(pooled_last, ((35, 35, 192),)),
+    "average-pool-8-last": Kind(pooled_last, ((8, 8, 2048),)),
     "max-pool": Kind(nn.MaxPool2d(3, 2, 1), ((64, 112, 112),)),
     "plane-mean": Kind(nn.AdaptiveAvgPool2d(1), ((960, 7, 7),)),
     "plane-mean-28": Kind(nn.AdaptiveAvgPool2d(1), ((120, 28, 28),)),

@@ -109,6 +109,38 @@ def of_gradient(kind: str) -> list[Column]:
     ]
 
 
+def between(row: Row) -> list[Row]:
+    """Return the functions of a network that are neither convolutions nor products."""
+    return [each for each in row["kernels"] if "bytes" in each]
+
+
+def kernels_time(row: Row) -> float:
+    return sum(float(each["us"]) for each in row["kernels"])
+
+
+def copies(functions: Sequence[Row]) -> float:
+    """Return how many times as long as copies of their bytes functions take."""
+    return sum(float(each["us"]) for each in functions) / sum(float(each["copy_us"]) for each in functions)
+
+
+def share_above(limit: float) -> Callable[[Row], float]:
+    """Return a function for the share of a network's time in functions between convolutions beyond so many copies."""
+
+    def value(row: Row) -> float:
+        return sum(each["us"] for each in between(row) if copies([each]) > limit) / kernels_time(row)
+
+    return value
+
+
+def slowest(row: Row) -> str | None:
+    """Return how many copies the slowest function takes, and its name and share, of those with a hundredth of time."""
+    total = kernels_time(row)
+    found = max(
+        (each for each in between(row) if each["us"] > total / 100), key=lambda each: copies([each]), default=None
+    )
+    return found and f"{copies([found]):.2f} (`{found['name']}`, {found['us'] / total:.0%})"
+
+
 def extreme(title: str, name: str) -> Column:
     """Return a column of milliseconds of the fastest or the slowest round."""
     return Column(title, lambda row: 1e3 * row["times"][OURS][name], three_digits)

@@ -14,10 +14,13 @@ from statistics import geometric_mean
 
 from columns import (
     Column,
+    between,
     code,
+    copies,
     duration,
     errors,
     extreme,
+    kernels_time,
     memory,
     memory_over_sizes,
     of,
@@ -27,8 +30,10 @@ from columns import (
     pays,
     percent,
     rate,
+    share_above,
     share_without,
     tenths,
+    slowest,
     three_digits,
     times,
     trials,
@@ -334,6 +339,17 @@ KINDS = {
                 *of_networks("ratios", f"{dtype}, dB", tenths, file=file),
                 *of_networks("top1", f"{dtype}, top-1, %", percent, file=file),
             )
+        ],
+    ),
+    "shares": Kind(
+        lambda row: f"{row['name']}, batch {row['batch']}",
+        "network",
+        [
+            Column("kernels, ms", lambda row: kernels_time(row) / 1e3, three_digits),
+            Column("between, %", lambda row: sum(each["us"] for each in between(row)) / kernels_time(row), percent),
+            Column("times copies", lambda row: copies(between(row)) if between(row) else None),
+            Column("above 1.5 copies, %", share_above(1.5), percent),
+            Column("slowest, times copy", slowest),
         ],
     ),
     "sequences": Kind(

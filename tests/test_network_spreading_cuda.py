@@ -227,6 +227,28 @@ def test_windows(
     assert not found.left
 
 
+@pytest.mark.parametrize(("dtype", "channels"), [("float16", 128), ("float16", 24), ("float32", 20), ("float32", 5)])
+@pytest.mark.parametrize(("size", "step", "padding"), [(3, 1, 1), (3, 2, 1), (3, 2, 0), (5, 1, 2)])
+def test_windows_of_channels_in_a_row(
+    size: int, step: int, padding: int, dtype: str, channels: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neighbouring windows of a thread share what they have of vectors of channels."""
+    monkeypatch.setattr("tvmconv.network.gpu.spreading.gpu_of", lambda target: replace(H100, multiprocessors=0))
+    x = np.random.default_rng(1).standard_normal((2, 9, 7, channels)).astype(dtype)
+    sides = [padding] * 2
+
+    def pool(x: Any) -> Any:
+        return op.nn.relu(op.nn.max_pool2d(x, (size, size), (step, step), sides, layout="NHWC"))
+
+    padded = np.pad(x, ((0, 0), (padding,) * 2, (padding,) * 2, (0, 0)), constant_values=-np.inf)
+    windows = np.lib.stride_tricks.sliding_window_view(padded, (size, size), (1, 2))[:, ::step, ::step]
+    found = run(lowered(module_of(Sample(pool, pool, [x.shape]), dtype)), [x])
+    np.testing.assert_array_equal(found.outputs[0], np.maximum(windows.max((-1, -2)), 0))
+    assert not found.left
+    if channels != 5 and step == 1 and size == 3:  # others are no vectors, or share less
+        assert found.launches[0].bytes_read <= 0.75 * windows.nbytes
+
+
 def test_threads_are_as_many_as_a_device_keeps_busy() -> None:
     case = Sample(lambda x: op.mean(x, [2]), lambda x: x.mean(2), [(64, 128, 64)])
     blocks = []

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from between_cases import CASES, Case, torch
 
@@ -44,6 +46,21 @@ def test_numbers(name: str, dtype: str) -> None:
         share = {"float32": 1e-5, "float16": 2e-3, "bfloat16": 1.6e-2}[dtype]
         assert (results[0] - expected).abs().max() <= share * max(1, expected.abs().max())
         assert torch.equal(*results)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+@pytest.mark.parametrize(("pool", "shape"), [("avg_pool2d", (32, 35, 35, 192)), ("max_pool2d", (32, 57, 56, 64))])
+def test_windows_of_channels_in_a_row(pool: str, shape: tuple[int, ...], dtype: str) -> None:
+    stride = 1 if pool == "avg_pool2d" else 2
+
+    def pooled(x: Any) -> Any:
+        return getattr(torch.nn.functional, pool)(x.permute(0, 3, 1, 2), 3, stride, 1).permute(0, 2, 3, 1)
+
+    case = Case(pooled, (shape,))
+    x = case.inputs()[0].to(getattr(torch, dtype))
+    y = tvmconv.build(tvmconv.import_model(case.module, (x,)), "cuda")(x.cuda())
+    share = {"float32": 1e-5, "float16": 2e-3, "bfloat16": 1.6e-2}[dtype]
+    assert (y - pooled(x.cuda().double())).abs().max() <= share * 4
 
 
 @pytest.mark.parametrize("shape", [(1, 100_000), (2, 70_001), (70_001, 2)])

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import tvm_ffi
 from tvm import tirx
-from tvm.ir import register_op_attr
+from tvm.ir import Call, Expr, register_op_attr
 
 EXP, QUOTIENT = "tvmconv.exp", "tvmconv.quotient"
 """The names of the operators."""
@@ -29,6 +30,22 @@ def exp(y: tirx.PrimExpr) -> tirx.PrimExpr:
 def quotient(a: tirx.PrimExpr, b: tirx.PrimExpr) -> tirx.PrimExpr:
     """Return the quotient of two float32 expressions; 0 where the divisor is above 2**126."""
     return tirx.call_intrin("float32", QUOTIENT, a, b)
+
+
+def approximated(value: Expr) -> Expr:
+    """Return an expression with these functions in the place of exponentials and quotients of float32.
+
+    Before: `exp(x - m) / s`. After: `tvmconv.quotient(tvmconv.exp(x - m), s)`.
+    """
+
+    def of_division(each: tirx.Div) -> Expr:
+        return quotient(each.a, each.b) if str(each.ty.dtype) == "float32" else each
+
+    def of_call(each: Call) -> Expr:
+        is_exp = str(each.op.name).rpartition(".")[2] == "exp" and str(each.ty.dtype) == "float32"
+        return exp(*each.args) if is_exp else each
+
+    return tvm_ffi.structural_map(value, ((tirx.Div, of_division), (Call, of_call)))
 
 
 def _register(name: str, function: str, otherwise: Callable[..., tirx.PrimExpr]) -> None:

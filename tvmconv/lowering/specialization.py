@@ -168,7 +168,7 @@ class _Block:
         channel = sum((each * bulk.group_channels for each in group), channel)
         ranges = [tvm.ir.Range.from_min_extent(0, extent) for extent in ring.ty.shape]
         ranges[bulk.axes - 1] = tvm.ir.Range.from_min_extent(slot, 1)
-        memory = TensorRegion(ring, ranges, ring.ty), _whole(self.barriers)
+        memory = [TensorRegion(ring, ranges, ring.ty), _whole(self.barriers)]
         at = channel, column, row, image, tap_w, tap_h
         return _call(memory, "tvmconv_bulk_copy", functions.BULK_COPY, slot, tirx.address_of(known), *at)
 

@@ -11,11 +11,12 @@ from ...schedules.cuda.machine import WARP
 from ...targets.devices import Gpu
 from ...workload import MAX_ELEMENTS
 from ..stages import Stage, loads_in, runs_along, variables_in
+from .domain import run_of, tile_of
 from .plan import TILE, Domain, Plan, assumed, size_of
-from .windows import sliding_of
+from .windows import are_side_by_side, sliding_of
 
-TILE_BYTES = 4
-"""The bytes that a thread moves at once between memory and a tile: a warp's are a whole line of the cache."""
+TILE_BYTES = 8
+"""The bytes that a thread moves at once between memory and a tile at most."""
 
 VECTOR_BYTES = 16
 """The bytes that a thread loads at once at most."""
@@ -49,7 +50,9 @@ def plan_of(stages: list[Stage], domain: Domain, gpu: Gpu) -> Plan:
     is_along = any(_is_in_a_row(stage) for stage in stages if stage.is_reduction) and not _slides(stages)
     along = is_along or (bool(domain.tests) and len(stages) > 1)
     parts = [] if along else _through_tiles(stages[-1], domain)
-    divided = [*sizes, *_chunked(domain)] if along else [count]
+    straight = parts if len(stages) == 1 else []
+    runs = [size_of(run_of(part, domain.rows)) for part in straight]
+    divided = [*sizes, *_chunked(domain)] if along else [count, *runs]
     most_bytes = VECTOR_BYTES if not parts else TILE_BYTES if len(stages) == 1 else 1
     vector = max(1, most_bytes // widest)
     analyzer = Analyzer()
@@ -71,14 +74,19 @@ def plan_of(stages: list[Stage], domain: Domain, gpu: Gpu) -> Plan:
         return Plan(True, vector, together, threads, most)
     groups = rows // vector
     if parts:
+        if straight:
+            tile = tile_of(stages)
+            return Plan(False, vector, tile // vector, BLOCK * vector // tile, most, parts, tile)
         threads = 8
-        while threads < TILE and len(stages) > 1 and (groups * threads < busy or columns // threads > most):
+        while threads < TILE and (groups * threads < busy or columns // threads > most):
             threads *= 2
         return Plan(False, vector, TILE, threads, most, parts)
     if not sizes or _slides(stages):
-        sliding = sliding_of(stages, domain, busy)
-        if sizes and not _are_side_by_side(stages):
-            vector = sliding.outputs if sliding is not None else 1
+        sliding = sliding_of(stages, domain, busy, vector) if sizes else None
+        if sliding is not None:
+            vector = sliding.outputs * sliding.lanes
+        elif sizes and not are_side_by_side(stages):
+            vector = 1
         block = BLOCK
         while block > WARP and rows // vector // block < 2 * gpu.multiprocessors:
             block //= 2
@@ -98,16 +106,6 @@ def plan_of(stages: list[Stage], domain: Domain, gpu: Gpu) -> Plan:
 
 def _chunked(domain: Domain) -> list[Expr]:
     return [test.b for test in domain.tests]
-
-
-def _are_side_by_side(stages: list[Stage]) -> bool:
-    """Return whether memory has windows side by side, such as those of neighbouring channels."""
-    outer, inner = list(stages[0].outer), list(stages[0].reduced)
-    loads = [
-        load for value in stages[0].values for load, _ in loads_in(value) if inner[-1] in variables_in(load.indices)
-    ]
-    indices = [index for load in loads for index in load.indices if {*outer[-1:]} & variables_in([index])]
-    return bool(indices) and not any(variables_in([index]) & set(inner) for index in indices)
 
 
 def _slides(stages: list[Stage]) -> bool:

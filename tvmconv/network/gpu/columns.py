@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from copy import copy
 from typing import Any
 
+import tvm
 import tvm_ffi
 from tvm import tirx
 from tvm.ir import Expr, Range, Var
@@ -14,9 +16,12 @@ from tvm.tirx.analysis import undefined_vars
 
 from ...substitution import substitute
 from ...workload import MAX_ELEMENTS
-from ..stages import flat_index, loads_in, with_loads
+from ..stages import flat_index, loads_in, parts_of, with_loads
 from .kernel import Ahead, Kernel
-from .plan import INDEX, TILE, split_index
+from .plan import INDEX, loop, split_index, tested
+
+SLOW = (tvm.ir.Call, tirx.Div, tirx.Cast)
+"""The kinds of expressions whose values, of rows, are kept: functions, quotients, and what these are cast to."""
 
 AT_ONCE = 4
 """The vectors that a thread loads before it uses the first, of a row that has more than it can keep."""
@@ -28,11 +33,11 @@ class Columns:
     def __init__(self, kernel: Kernel, number: int, count: Expr | None) -> None:
         self.kernel, self.stage, self.plan = kernel, kernel.stages[number], kernel.plan
         self.number, self.is_last = number, number == len(kernel.stages) - 1
-        self.count = count
+        self.count, self.vector = count, self.plan.vector
         width = self.plan.threads * (self.plan.vector if self.plan.along else 1)
         steps = Analyzer().simplify(tirx.ceildiv(count, width)) if count is not None else tirx.const(1, INDEX)
         self.in_registers = isinstance(steps, tirx.IntImm) and int(steps) <= self.plan.most
-        together = TILE // self.plan.threads if self.plan.parts else 1
+        together = self.plan.tile // self.plan.threads if self.plan.parts else 1
         self.at_once = -(-(int(steps) if self.in_registers else AT_ONCE) // together) * together
         self.turns = Analyzer().simplify(tirx.ceildiv(steps, self.at_once))
         self.tests: list[Expr] = list(kernel.domain.tests) if self.is_last else []
@@ -42,6 +47,8 @@ class Columns:
                 self.axes.bind(var, Range(0, extent))
         self.values = self._values()
         self.loaded: list[Ahead] = []
+        self.of_rows: list[tirx.Stmt] = []
+        """The statements that compute what is the same for all columns of a row, to be run before those of columns."""
 
     def _analyzer(self) -> Analyzer:
         kernel, analyzer = self.kernel, Analyzer()
@@ -52,11 +59,20 @@ class Columns:
             kernel.lane: self.plan.threads,
             kernel.step: self.at_once,
             kernel.turn: self.turns,
-            kernel.element: self.plan.vector,
+            kernel.element: self.vector,
         }
         for var, extent in ranges.items():
             analyzer.bind(var, Range(0, extent))
         return analyzer
+
+    def in_vectors(self, size: int, steps: int | None = None) -> Columns:
+        """Return the same columns with vectors of another size, and perhaps another number of steps that are loaded."""
+        other = copy(self)
+        other.vector, other.loaded = size, []
+        if steps is not None:
+            other.count, other.at_once = tirx.const(steps, INDEX), steps
+        other.analyzer = other._analyzer()
+        return other
 
     def _values(self) -> dict[Var, Expr]:
         """Return the axes of the stage as expressions of the kernel's loops; add the test that a column is there."""
@@ -83,17 +99,55 @@ class Columns:
 
     def value(self, value: Expr) -> Expr:
         """Return a value with the kernel's loops in place of axes and with registers in place of what is in them."""
-        placed = substitute(value, self.values)
+        placed = self._with_rows_values(substitute(value, self.values))
         for load, conditions in loads_in(placed):
             if load.source not in self.kernel.results:
                 self._keep(load, conditions)
         return with_loads(placed, self._register)
 
+    def _with_rows_values(self, value: Expr) -> Expr:
+        """Return a value with registers in the place of what takes long and is the same for all columns of a row.
+
+        Before: `y[c] = x[c] * rsqrt(sum / 64)`. After: `r = rsqrt(sum / 64)`, and `y[c] = x[c] * r`.
+        """
+        if self.count is None:
+            return value
+        kernel = self.kernel
+        for each in self._rows_values(value):
+            size = 1 if self.plan.along else self.vector
+            register = kernel.registers("row", size, str(each.ty.dtype))
+            kernel.results[register] = register
+            place = tirx.const(0, INDEX) if self.plan.along else kernel.element
+            store = tirx.BufferStore(register, with_loads(each, self._register), [place])
+            self.of_rows.append(loop(kernel.element, size, store))
+
+            def known(expr: Expr, each: Expr = each, found: Expr = register[place]) -> Expr:
+                return found if tvm_ffi.structural_equal(expr, each) else expr
+
+            value = tvm_ffi.structural_map(value, (type(each), known))
+        return value
+
+    def _rows_values(self, value: Expr) -> list[Expr]:
+        """Return the largest parts of a value that take long and depend on nothing but a row's results."""
+        if isinstance(value, SLOW) and self._is_row_value(value):
+            slow: list[Expr] = []
+            tvm_ffi.structural_walk(value, [(kind, slow.append) for kind in (tvm.ir.Call, tirx.Div)])
+            if slow:
+                return [value]
+        if isinstance(value, TensorLoad):
+            return []
+        return [each for part in parts_of(value) for each in self._rows_values(part)]
+
+    def _is_row_value(self, value: Expr) -> bool:
+        others = with_loads(value, lambda load: tirx.const(0, load.ty.dtype))
+        results = [load.source in self.kernel.results for load, _ in loads_in(value)]
+        return bool(results) and all(results) and {*undefined_vars(others)} <= self.kernel.sizes
+
     def _keep(self, load: TensorLoad, conditions: tuple[Expr, ...]) -> None:
         """Have a load made ahead, into registers, if it is one of a vector, or of a row that is read again."""
         if any(True for index in load.indices for _ in loads_in(index)):
             return  # a place that a table tells, which is no vector's
-        kernel, place = self.kernel, self._place(load.source, load.indices)
+        kernel, place = self.kernel, self.place(load.source, load.indices)
         test = self._of_vectors(tirx.all(*conditions)) if conditions else tirx.const(True)
         always = isinstance(test, tirx.IntImm) and bool(test)
         if (known := self._kept(load.source, place)) is not None:
@@ -103,24 +157,37 @@ class Columns:
         stays = self.in_registers and self.count is not None and not self.is_last and always
         if kernel.element in undefined_vars(test) or not self.is_vector(place):
             return
-        if not load.source.ty.shape or (self.plan.vector == 1 and not stays):
+        if not load.source.ty.shape or (self.vector == 1 and not stays):
             return
-        size = self.plan.vector * (1 if self.count is None else self.at_once)
+        size = self.vector * (1 if self.count is None else self.at_once)
         registers = kernel.registers("kept", size, str(load.source.ty.dtype))
         ahead = Ahead(load.source, place, self.count, registers, [] if always else [test])
         self.loaded.append(ahead)
         if stays:
             kernel.kept.append(ahead)
 
+    def copies(self) -> list[tirx.Stmt]:
+        """Return the statements that load vectors into registers, of one step."""
+        kernel, size, steps = self.kernel, self.vector, []
+        for each in self.loaded:
+            zeros = [tirx.const(0, INDEX)] * (len(each.source.ty.shape) - 1)
+            load = each.source.vload([*zeros, each.place])
+            copy = tirx.BufferStore(each.registers, load, [kernel.step * size + kernel.element])
+            tests = [tirx.any(*each.tests)] if each.tests else []
+            steps.append(tested(tests, loop(kernel.element, size, copy, tirx.ForKind.VECTORIZED)))
+        if self.count is None:
+            return [substitute(step, {kernel.step: 0}) for step in steps]
+        return steps
+
     def _register(self, load: TensorLoad) -> Expr:
         kernel = self.kernel
         if (register := kernel.results.get(load.source)) is not None:
             index = tirx.const(0, INDEX) if self.plan.along else kernel.element
             return register[index].astype(str(load.source.ty.dtype))
-        place = self._place(load.source, load.indices)
+        place = self.place(load.source, load.indices)
         if (known := self._kept(load.source, place)) is not None:
             step = kernel.step if self.count is not None else 0
-            return known.registers[step * self.plan.vector + kernel.element]
+            return known.registers[step * self.vector + kernel.element]
         if not load.source.ty.shape:
             return load
         return load.source.vload([*[tirx.const(0, INDEX)] * (len(load.indices) - 1), place])
@@ -131,7 +198,8 @@ class Columns:
                 return each
         return None
 
-    def _place(self, buffer: Any, indices: Iterable[Expr]) -> Expr:
+    def place(self, buffer: Any, indices: Iterable[Expr]) -> Expr:
+        """Return the place of an element in memory in terms of the kernel's loops."""
         return self.flat(buffer, indices, self.values)
 
     def flat(self, buffer: Any, indices: Iterable[Expr], values: Mapping[Var, Expr]) -> Expr:
@@ -143,7 +211,7 @@ class Columns:
 
     def _of_vectors(self, expr: Expr) -> Expr:
         """Return an expression, simplified, with quotients, rests and comparisons by whole vectors in its terms."""
-        if self.plan.vector > 1:
+        if self.vector > 1:
             kinds = (tirx.FloorDiv, self._divided), (tirx.FloorMod, self._divided)
             expr = tvm_ffi.structural_map(self.analyzer.simplify(expr), kinds)
             expr = tvm_ffi.structural_map(expr, ((tirx.LT, self._compared), (tirx.LE, self._compared)))
@@ -175,7 +243,7 @@ class Columns:
         return self.analyzer.simplify(substitute(place, {self.kernel.element: 0})) if self.is_vector(place) else None
 
     def _is_whole(self, size: Expr) -> bool:
-        return bool(self.analyzer.can_prove_equal(tirx.floormod(size, self.plan.vector), 0))
+        return bool(self.analyzer.can_prove_equal(tirx.floormod(size, self.vector), 0))
 
     def is_vector(self, place: Expr) -> bool:
         """Return whether elements of a vector are one behind the other, in a place that a vector may have."""

@@ -10,15 +10,19 @@ from tvm.ir import Expr, Range, Var
 from tvm.ir.expr import TensorLoad
 from tvm.sym import Analyzer
 
+from ...lowering.signatures import itemsize
 from ...substitution import substitute
 from ..stages import Stage, loads_in, runs_along, stride, variables_in
-from .plan import INDEX, TILE, Axes, Domain, assumed, index_variable, size_of, split_index
+from .plan import INDEX, LINE, TILE, Axes, Domain, assumed, index_variable, size_of, split_index
 
 CHUNK = 4096
 """The most elements for which a block computes anew a reduction that more elements depend on, if each is as many."""
 
 AGAIN = 2
 """The elements that may be read for each that is computed to reduce them anew."""
+
+OPERANDS = 4
+"""The most operands for which shared memory has a tile of twice as many rows and columns each."""
 
 LEAST = 8
 """The fewest elements in a row for which a transposition goes through shared memory."""
@@ -123,19 +127,18 @@ def _split(
         return rows, columns, places, []
     inner = assumed(list(columns.values())[-1])
     size = max(size // inner, 1) * inner if inner <= size else size  # whole rows, along which memory has vectors
-    rows, inside, whole, tests = _in_chunks(rows, columns, size)
+    chunks, inside, whole, tests = _in_chunks(columns, size)
+    rows = {**rows, **chunks}
     places = {axis: substitute(value, whole) for axis, value in places.items()}
     return rows, inside, {**places, **{axis: whole[axis] for axis in columns if axis in last.outer}}, tests
 
 
-def _in_chunks(
-    rows: Axes, columns: Axes, size: int
-) -> tuple[dict[Var, Expr], dict[Var, Expr], dict[Var, Expr], list[Expr]]:
-    """Return rows for each chunk of columns, the axis of columns in a chunk, their axes in these terms, and tests."""
+def _in_chunks(columns: Axes, size: int) -> tuple[dict[Var, Expr], dict[Var, Expr], dict[Var, Expr], list[Expr]]:
+    """Return the axis of chunks of columns, that of columns in a chunk, the old axes in these terms, and tests."""
     total, chunk, inside = size_of(columns), index_variable("chunk"), index_variable("inside")
     place = chunk * size + inside
-    rows = {chunk: Analyzer().simplify(tirx.ceildiv(total, size)), **rows}
-    return rows, {inside: tirx.const(size, INDEX)}, split_index(place, columns), [place < total]
+    chunks = {chunk: Analyzer().simplify(tirx.ceildiv(total, size))}
+    return chunks, {inside: tirx.const(size, INDEX)}, split_index(place, columns), [place < total]
 
 
 def _transposed(stage: Stage) -> Domain | None:
@@ -150,23 +153,39 @@ def _transposed(stage: Stage) -> Domain | None:
             continue
         split = axes.index(along) + 1
         rows, columns = ({axis: stage.outer[axis] for axis in part} for part in (axes[:split], axes[split:]))
-        if min(assumed(size_of(columns)), _run(load, stage, axes[:split])) < LEAST:
+        run = run_of(load, rows)
+        count, tile = size_of(columns), tile_of([stage])
+        if min(assumed(count), assumed(size_of(run))) < LEAST:
             return None
-        if assumed(size_of(columns)) <= TILE:
+        if assumed(count) <= tile:
             return Domain(rows, [columns], [{}])
-        rows, inside, places, tests = _in_chunks(rows, columns, TILE)
-        return Domain(rows, [inside], [places], tests)
+        if isinstance(count, tirx.IntImm):  # chunks of about the same size, in whole vectors
+            tile = -(-int(count) // -(-int(count) // tile) // LEAST) * LEAST
+        chunks, inside, places, tests = _in_chunks(columns, tile)
+        before = {axis: extent for axis, extent in rows.items() if axis not in run}
+        is_whole = Analyzer().can_prove_equal(tirx.floormod(count, tile), 0)
+        return Domain({**before, **chunks, **run}, [inside], [places], [] if is_whole else tests)
     return None
 
 
-def _run(load: TensorLoad, stage: Stage, axes: list[Var]) -> int:
-    """Return how many elements of an operand lie one behind the other along the last of some axes, and those before."""
-    run, analyzer = tirx.const(1, INDEX), Analyzer()
-    for axis in reversed(axes):
-        if not analyzer.can_prove_equal(stride(load, axis), run):
+def run_of(load: TensorLoad, rows: Axes) -> dict[Var, Expr]:
+    """Return the last axes of rows along which the elements of an operand lie one behind the other."""
+    run, analyzer = dict[Var, Expr](), Analyzer()
+    for axis, extent in reversed(list(rows.items())):
+        if not analyzer.can_prove_equal(stride(load, axis), size_of(run)):
             break
-        run = run * stage.outer[axis]
-    return assumed(analyzer.simplify(run))
+        run = {axis: extent, **run}
+    return run
+
+
+def tile_of(stages: list[Stage]) -> int:
+    """Return the rows and columns of a tile of what stages read and store: up to a line of the cache both ways.
+
+    They are fewer where shared memory has tiles of many operands.
+    """
+    loads = [load.source for stage in stages for value in stage.values for load, _ in loads_in(value)]
+    widest = max(itemsize(each.ty.dtype) for each in (*loads, *(each for stage in stages for each in stage.targets)))
+    return 2 * TILE if 2 * TILE * widest <= LINE and len(loads) <= OPERANDS else TILE
 
 
 def _divisor(axis: Var, indices: list[Expr]) -> int:

@@ -33,7 +33,7 @@ class Kernel:
         self.func, self.stages, self.domain, self.plan = func, stages, domain, plan
         self.buffers: list[Any] = []
         self.results: dict[Any, Any] = {}
-        """The registers with the results of reductions, by the reductions' targets."""
+        """The registers with the results of reductions, by the reductions' targets, and what is computed of them."""
         self.kept: list[Ahead] = []
         """The loads that stay in registers for later stages."""
         self.block, self.thread = index_variable("block"), index_variable("thread")

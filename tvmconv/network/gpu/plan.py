@@ -25,6 +25,9 @@ INDEX = "int64"
 TILE = 32
 """The rows and the columns of a tile of shared memory, through which what lies along rows gets to lie along columns."""
 
+LINE = 128
+"""The bytes of a line of the cache, which tiles have in both directions where a kernel does nothing but transpose."""
+
 Axes = Mapping[Var, Expr]
 
 
@@ -57,6 +60,10 @@ class Sliding:
     """The elements from one window to the next."""
     outputs: int
     """The neighbouring windows that a thread has."""
+    side: Var | None = None
+    """The axis of rows along which memory has windows side by side; None where they slide along that themselves."""
+    lanes: int = 1
+    """The windows side by side of a thread, for each of the neighbouring ones."""
 
 
 @dataclass(frozen=True)
@@ -75,8 +82,15 @@ class Plan:
     """The most vectors of a row that a thread loads before it uses the first, and keeps for the next stage."""
     parts: Sequence[Expr] = ()
     """The parts of what the last stage stores that go from threads of rows to threads of columns."""
+    tile: int = TILE
+    """The rows and the columns, at most, of a tile through which they go."""
     sliding: Sliding | None = None
     """The way in which windows slide whose elements threads share among their own."""
+
+    @property
+    def run(self) -> int:
+        """The elements of a vector that memory has one behind the other."""
+        return self.vector if self.sliding is None or self.sliding.side is None else self.sliding.lanes
 
 
 def size_of(axes: Axes) -> Expr:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 import tvm
 from tvm import tirx
 from tvm.ir.expr import TensorLoad
 
+from ...compute.approximations import approximated
 from ...lowering import is_scheduled
 from ...targets.devices import Gpu, gpu_of
 from ..spreading import has_work
@@ -44,8 +46,10 @@ def _spread(func: tirx.PrimFunc, gpu: Gpu) -> tirx.PrimFunc | None:
     domain = domain_of(stages)
     if domain is None:
         return None
+    if _is_half(stages):
+        stages = [replace(stage, values=list(map(approximated, stage.values))) for stage in stages]
     plan = plan_of(stages, domain, gpu)
-    domain = with_joined_axes(domain, stages) if plan.sliding is None else in_vectors(domain, plan.sliding)
+    domain = with_joined_axes(domain, stages) if plan.sliding is None else in_vectors(domain, stages, plan.sliding)
     return KernelLoops(func, stages, domain, plan).scheduled()
 
 
@@ -64,6 +68,14 @@ def _is_single(func: tirx.PrimFunc, stages: list[Stage]) -> bool:
     stored = [target for stage in inner for target in stage.targets]
     is_last = all(_is_in(target, func.params) and not _is_in(target, read) for target in last.targets)
     return is_last and not any(_is_in(target, func.params) for target in stored)
+
+
+def _is_half(stages: list[Stage]) -> bool:
+    """Return whether all that is read and stored is in half precision, whose range is far from the end of float32's."""
+    inner = [target for stage in stages[:-1] for target in stage.targets]
+    loads = [load.source for stage in stages for value in stage.values for load, _ in loads_in(value)]
+    moved = [*stages[-1].targets, *(source for source in loads if not _is_in(source, inner))]
+    return all(str(each.ty.dtype) == "float16" for each in moved)
 
 
 def _is_in(buffer: Any, buffers: Iterable[Any]) -> bool:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from tvm import tirx
-from tvm.ir import Expr
+from tvm.ir import Expr, Range
 
 from ...substitution import substitute
 from .columns import Columns
 from .exchanges import joined_across, joined_along
-from .plan import INDEX, loop, sequence, tested
+from .plan import INDEX, index_variable, loop, sequence, tested
 from .tiles import stored_through_tiles
 from .windows import reduced_by_sliding
 
@@ -29,16 +29,17 @@ class Statements(Columns):
             targets.append((kernel.registers("result", size, dtype), dtype))
         place = tirx.const(0, INDEX) if plan.along else kernel.element
         steps: list[tirx.Stmt] = []
-        for (register, dtype), init in zip(targets, stage.inits, strict=True):
-            steps.append(self._each(tirx.BufferStore(register, init.astype(dtype), [place]), size))
         if plan.sliding is not None:
             steps += reduced_by_sliding(self, plan.sliding, *targets[0])
         else:
+            for (register, dtype), init in zip(targets, stage.inits, strict=True):
+                steps.append(self._each(tirx.BufferStore(register, init.astype(dtype), [place]), size))
             updates = []
             for (register, dtype), value, join in zip(targets, stage.values, stage.joins, strict=True):
                 term = self.value(value).astype(dtype)
                 updates.append(tirx.BufferStore(register, join(register[place], term), [place]))
-            steps += self._columns(self._each(sequence(updates), plan.vector))
+            columns = self._columns(self._each(sequence(updates), plan.vector))
+            steps += [*self.of_rows, *columns]
         if plan.threads > 1:
             parts = zip((each for each, _ in targets), stage.joins, stage.inits, strict=True)
             for register, join, init in parts:
@@ -55,28 +56,34 @@ class Statements(Columns):
         """Return the statements of a map."""
         if self.plan.parts:
             tiles = stored_through_tiles(self)
-            return self._turns([*self._ahead(), *tiles])
+            return [*self.of_rows, *self._turns([*self._ahead(), *tiles])]
         values = [self.value(value) for value in self.stage.values]
         if self.count is None:
-            return [*self._copies(), *self._stores(values, 1 if self.plan.along else self.plan.vector)]
+            return [*self.copies(), *self._stores(values, 1 if self.plan.along else self.plan.vector)]
         body = self._stores(values, self.plan.vector)
-        return self._columns(sequence(body))
+        return [*self.of_rows, *self._columns(sequence(body))]
 
     def _stores(self, values: list[Expr], size: int) -> list[tirx.Stmt]:
         """Return the statements that store an element of each target, or a vector of them."""
-        kernel, stage, steps = self.kernel, self.stage, []
-        for target, value in zip(stage.targets, values, strict=True):
-            place = self._place(target, stage.indices)
+        kernel, stage, part, run = self.kernel, self.stage, index_variable("part"), min(size, self.plan.run)
+        at, ranges, steps = {kernel.element: part * run + kernel.element}, self.in_vectors(run), list[tirx.Stmt]()
+        ranges.analyzer.bind(part, Range(0, size // run))
+        ranges.values = {axis: substitute(place, at) for axis, place in self.values.items()}
+        there = [substitute(test, ranges.values) for test in kernel.domain.ragged]
+        for target, value in zip(stage.targets, (substitute(value, at) for value in values), strict=True):
+            place = ranges.place(target, stage.indices)
             zeros = [tirx.const(0, INDEX)] * (len(target.ty.shape) - 1)
-            if size > 1 and self.is_vector(place):
-                out = kernel.registers("out", size, str(target.ty.dtype))
-                steps.append(self._each(tirx.BufferStore(out, value, [kernel.element]), size))
+            if run > 1 and ranges.is_vector(place):
+                out = kernel.registers("out", run, str(target.ty.dtype))
+                fill = self._each(tirx.BufferStore(out, value, [kernel.element]), run)
                 copy = tirx.BufferStore(target, out[kernel.element], [*zeros, place] if target.ty.shape else [])
-                steps.append(loop(kernel.element, size, copy, tirx.ForKind.VECTORIZED))
+                first = [substitute(test, {kernel.element: 0}) for test in there]
+                body = sequence([fill, loop(kernel.element, run, copy, tirx.ForKind.VECTORIZED)])
+                steps.append(tested(list(map(ranges.analyzer.simplify, first)), body))
             else:
                 store = tirx.BufferStore(target, value, [*zeros, place] if target.ty.shape else [])
-                there = [self.analyzer.simplify(substitute(test, self.values)) for test in kernel.domain.ragged]
-                steps.append(self._each(tested(there, store), size))
+                steps.append(self._each(tested(list(map(ranges.analyzer.simplify, there)), store), run))
+        steps = [loop(part, size // run, step) for step in steps]
         tests = [] if kernel.is_there is None or not kernel.meets else [kernel.is_there]
         if self._is_of_row and self.plan.threads > 1:
             tests.append(tirx.EQ(kernel.lane, tirx.const(0, INDEX)))
@@ -93,7 +100,7 @@ class Statements(Columns):
 
     def _ahead(self) -> list[tirx.Stmt]:
         """Return the loop over the columns of a turn that makes loads ahead, if there are any."""
-        copies = self._copies()
+        copies = self.copies()
         return [loop(self.kernel.step, self.at_once, tested(self.tests, sequence(copies)))] if copies else []
 
     def _turns(self, steps: list[tirx.Stmt]) -> list[tirx.Stmt]:
@@ -101,19 +108,6 @@ class Statements(Columns):
         if isinstance(self.turns, tirx.IntImm) and int(self.turns) == 1:
             return [substitute(step, {self.kernel.turn: 0}) for step in steps]
         return [loop(self.kernel.turn, self.turns, sequence(steps), tirx.ForKind.SERIAL)]
-
-    def _copies(self) -> list[tirx.Stmt]:
-        """Return the statements that load vectors into registers, of one step."""
-        kernel, size, steps = self.kernel, self.plan.vector, []
-        for each in self.loaded:
-            zeros = [tirx.const(0, INDEX)] * (len(each.source.ty.shape) - 1)
-            load = each.source.vload([*zeros, each.place])
-            copy = tirx.BufferStore(each.registers, load, [kernel.step * size + kernel.element])
-            tests = [tirx.any(*each.tests)] if each.tests else []
-            steps.append(tested(tests, loop(kernel.element, size, copy, tirx.ForKind.VECTORIZED)))
-        if self.count is None:
-            return [substitute(step, {kernel.step: 0}) for step in steps]
-        return steps
 
     def _each(self, body: tirx.Stmt, size: int) -> tirx.Stmt:
         """Return a loop over the elements of a vector."""

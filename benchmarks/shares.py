@@ -1,0 +1,186 @@
+"""The kernels of networks on a GPU, and what the time is that is not of convolutions or products.
+
+    python benchmarks/shares.py -o shares-h200.json                # all networks in float16, 32 images
+    python benchmarks/shares.py --batch 1 resnet50 unet
+
+All networks are built first, side by side, each in a process of its own. Times are those of kernels, in microseconds a
+call, as CUDA's profiler has them, with kernels launched one by one; a function's kernels are taken together. Bytes are
+those of all that a function that is neither a convolution nor a product reads and writes, each tensor once, and "copy"
+is the time of a copy of as many.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
+from math import prod
+from multiprocessing import get_context
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import torch
+import tvm
+
+from tvmconv import __version__, load
+from tvmconv.bench.networks import NETWORKS, SIZE, SIZES
+from tvmconv.bench.weights import randomized
+from tvmconv.network import Network, build, import_model
+from tvmconv.network.session import IN_CAPTURE
+from tvmconv.targets import device_facts
+from tvmconv.threads import usable_cpus
+
+CALLS = 10
+"""The calls that are profiled."""
+AT_ONCE = 3
+"""The CPUs for each network that is built, whose kernels are compiled in several threads."""
+
+KERNEL = re.compile(r"(.+)_kernel(_\d+)?")
+"""The names of a function's kernels."""
+PRODUCT = re.compile(r"tvmconv_|.*(conv|matmul)")
+"""The names of functions of convolutions and products: tvmconv's, and those that are left to TVM."""
+
+
+def main() -> None:
+    """Measure, print and write the rows."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("names", nargs="*", default=list(NETWORKS))
+    parser.add_argument("--batch", type=int, default=32)
+    parser.add_argument("--precision", default="float16")
+    parser.add_argument("--seconds", type=float, default=220, help="after which nothing more is begun")
+    parser.add_argument("-j", "--jobs", type=int, default=max(1, usable_cpus() // AT_ONCE), help="builds side by side")
+    parser.add_argument("-o", "--output", type=Path, help="a JSON file to write")
+    options = parser.parse_args()
+    end = time.perf_counter() + options.seconds
+    rows: list[dict[str, Any]] = []
+    report = {
+        "device": str(device_facts("cuda")),
+        "versions": {"tvmconv": __version__, "tvm": tvm.__version__, "torch": torch.__version__},
+        "rows": rows,
+    }
+    with tempfile.TemporaryDirectory() as folder, ProcessPoolExecutor(options.jobs, get_context("spawn")) as pool:
+        paths = {
+            name: pool.submit(built, name, options.batch, options.precision, f"{folder}/{name}.so")
+            for name in options.names
+        }
+        for name, path in paths.items():
+            try:
+                kernels = measured(load(path.result(max(0.0, end - time.perf_counter()))), images(name, options.batch))
+            except TimeoutError:
+                print(f"{name}: the time was over", flush=True)
+                continue
+            rows.append({"name": name, "batch": options.batch, "precision": options.precision, "kernels": kernels})
+            print(described(rows[-1]), flush=True)
+            if options.output:
+                options.output.write_text(json.dumps(report, indent=1) + "\n")
+        pool.shutdown(cancel_futures=True)
+
+
+def images(name: str, batch: int) -> torch.Tensor:
+    size = SIZES.get(name, SIZE)
+    return torch.randn(batch, 3, size, size, generator=torch.Generator().manual_seed(3))
+
+
+def built(name: str, batch: int, precision: str, path: str) -> str:
+    """Build a network in this process and write it to a file."""
+    torch.set_num_threads(AT_ONCE)
+    model = import_model(randomized(NETWORKS[name]), (images(name, batch),))
+    build(model, "cuda", precision=precision).export(path)
+    return path
+
+
+def measured(network: Network, x: torch.Tensor) -> list[dict[str, Any]]:
+    """Return the functions of a network with the times of their kernels, and those of copies, the longest first."""
+    x = x.cuda()
+    calls, nbytes = functions(network, x)
+    network.release_memory()  # and with it the machine that is watched
+    machine = network.machine
+    events = profiled(lambda: machine[main_of(network)](x))
+    times = Counter[str]()
+    for kernel, micros in events:
+        found = KERNEL.fullmatch(kernel)
+        times[found[1] if found else kernel] += micros
+    copies = copy_times({nbytes[name] for name in times if name in nbytes and not PRODUCT.match(name)})
+    return [
+        described_function(name, micros, calls[name], nbytes.get(name), copies) for name, micros in times.most_common()
+    ]
+
+
+def described_function(
+    name: str, micros: float, calls: int, nbytes: int | None, copies: dict[int, float]
+) -> dict[str, Any]:
+    """Return the numbers of a function; one that is not known is CUDA's own copy."""
+    common = {"name": name, "calls": calls, "us": round(micros, 2)}
+    if PRODUCT.match(name):
+        return common
+    return {**common, "bytes": nbytes, "copy_us": round(micros if nbytes is None else calls * copies[nbytes], 2)}
+
+
+def main_of(network: Network) -> str:
+    """Return the name of the function that launches the network's kernels one by one."""
+    return IN_CAPTURE if network.machine.module.implements_function(IN_CAPTURE) else "main"
+
+
+def functions(network: Network, x: torch.Tensor) -> tuple[Counter[str], dict[str, int]]:
+    """Return how often a network calls each of its functions, and the bytes of what each of these is given."""
+    calls, nbytes = Counter[str](), dict[str, int]()
+
+    def note(function: Any, name: str, is_before: bool, result: Any, *given: Any) -> int:
+        if is_before and not name.startswith("vm."):
+            tensors = {each.data_ptr(): each for each in given if isinstance(each, tvm.runtime.Tensor)}
+            calls[name] += 1
+            nbytes[name] = sum(prod(each.shape) * tvm.DataType(each.dtype).itemsize for each in tensors.values())
+        return 0
+
+    machine = network.machine
+    machine.set_instrument(note)
+    machine[main_of(network)](tvm.runtime.from_dlpack(x))
+    return calls, nbytes
+
+
+def copy_times(sizes: set[int]) -> dict[int, float]:
+    """Return the microseconds of copies that read and write so many bytes."""
+    found = {}
+    for size in sizes:
+        source = torch.empty(max(1, size // 2), dtype=torch.uint8, device="cuda")
+        found[size] = sum(micros for _, micros in profiled(partial(torch.empty_like(source).copy_, source)))
+    return found
+
+
+def profiled(call: Callable[[], Any]) -> list[tuple[str, float]]:
+    """Return the names of a call's kernels, in their order, with the microseconds that each takes."""
+    for _ in range(3):
+        call()
+    torch.cuda.synchronize()
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
+        for _ in range(CALLS):
+            call()
+        torch.cuda.synchronize()
+    events = [each for each in profile.events() if each.device_type == torch.autograd.DeviceType.CUDA]
+    events.sort(key=lambda each: each.time_range.start)
+    each_call = [events[place :: len(events) // CALLS] for place in range(len(events) // CALLS)]
+    return [(same[0].name, median(each.time_range.elapsed_us() for each in same)) for same in each_call]
+
+
+def described(row: dict[str, Any]) -> str:
+    """Return a row in words, with the functions that are slow beside a copy."""
+    kernels: Sequence[dict[str, Any]] = row["kernels"]
+    others = [each for each in kernels if "bytes" in each]
+    total = sum(each["us"] for each in kernels)
+    share = sum(each["us"] for each in others) / total
+    lines = [f"{row['name']}: {total:.0f} us, {share:.1%} neither convolutions nor products"]
+    for each in others:
+        if (copies := each["us"] / each["copy_us"]) > 1.5:
+            lines.append(f"    {each['us']:8.1f} us, {copies:5.2f} copies: {each['calls']} x {each['name'][:90]}")
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    main()
