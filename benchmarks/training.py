@@ -5,8 +5,10 @@
 
 Each row is a network, a type (autocast where it is not float32), an order in memory and one of the two; "seconds" is
 the median of a step: forward, backward and SGD. Before them `--steps` steps of a small network on scikit-learn's digits
-show that both learn alike: "losses" has the mean of the first and of the last ten. A row is written as soon as it is
-measured; none begins after `--seconds`. On a GPU the first step of a network compiles some fifty kernels, for a minute.
+show that both learn alike: "losses" has the mean of the first and of the last ten. On a GPU the first step of a network
+compiles some fifty kernels, for a minute: each row has a process, which all begin at once. When all have made their
+first steps, or `--seconds` are over, those that have are timed one after the other. A row is written as soon as it is
+measured.
 """
 
 from __future__ import annotations
@@ -14,9 +16,12 @@ from __future__ import annotations
 import argparse
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from itertools import product
+from multiprocessing import get_context
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from statistics import fmean, median
 from typing import Any
@@ -87,27 +92,26 @@ def stepper(model: nn.Module, x: Any, y: Any, dtype: str) -> Callable[[], Any]:
 
 
 def seconds_of(step: Callable[[], Any], rounds: int, device: str) -> float:
-    """Return the median time of a step."""
-    times = []
-    for place in range(WARM + rounds):
+    """Return the median time of a step; infinity of none."""
+    times = [float("inf")] * (not rounds)
+    for _ in range(rounds):
         start = time.perf_counter()
         step()
         if device == "cuda":
             torch.cuda.synchronize()
-        if place >= WARM:
-            times.append(time.perf_counter() - start)
+        times.append(time.perf_counter() - start)
     return median(times)
 
 
-def measured(name: str, dtype: str, order: str, by: str, given: argparse.Namespace) -> Row:
-    """Return the row of a network in a type and an order, by torch or by tvmconv."""
+def network_stepper(name: str, dtype: str, order: str, by: str, given: argparse.Namespace) -> Callable[[], Any]:
+    """Return a function that trains a network by a step, in a type and an order, by torch or by tvmconv."""
     torch.manual_seed(0)
     model = NETWORKS[name]()
     model = replace(model) if by == "tvmconv" else model
     x = torch.randn(given.batch, 3, given.size, given.size)
     y = torch.randint(1000, (given.batch,), device=given.device)
     model, x = (each.to(given.device, memory_format=ORDERS[order]) for each in (model, x))
-    return {"seconds": seconds_of(stepper(model, x, y, dtype), given.rounds, given.device)}
+    return stepper(model, x, y, dtype)
 
 
 def digits() -> tuple[Any, Any]:
@@ -150,14 +154,46 @@ def learned(name: str, dtype: str, order: str, by: str, given: argparse.Namespac
     return {"losses": {"first": fmean(losses[:10]), "last": fmean(losses[-10:])}}
 
 
+def work(place: Sequence[str], given: argparse.Namespace, asked: Connection) -> None:
+    """Make the first steps of a row in a process of its own, say so, and send the row when it is asked for."""
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
+    torch.backends.cudnn.benchmark = True
+    name, dtype, order, by = place
+    if name == "digits":
+        row = learned(name, dtype, order, by, given)
+    else:
+        step = network_stepper(name, dtype, order, by, given)
+        seconds_of(step, WARM, given.device)
+    asked.send("ready")
+    asked.recv()
+    if name != "digits":
+        row = {"seconds": seconds_of(step, given.rounds, given.device)}
+    asked.send({"network": name, "dtype": dtype, "order": order, "by": by, **row})
+
+
 def rows(given: argparse.Namespace) -> Iterator[Row]:
-    """Yield the rows until the time is over."""
-    end = time.monotonic() + given.seconds
-    for name, dtype, order, by in product(("digits", *given.networks), given.dtypes, given.orders, BY):
-        if time.monotonic() > end:
-            return
-        function = learned if name == "digits" else measured
-        yield {"network": name, "dtype": dtype, "order": order, "by": by, **function(name, dtype, order, by, given)}
+    """Yield the rows whose processes are ready in time."""
+    end, context = time.monotonic() + given.seconds, get_context("spawn")
+    begun: dict[Connection, tuple[Sequence[str], BaseProcess]] = {}
+    for place in product(("digits", *given.networks), given.dtypes, given.orders, BY):
+        asked, own = context.Pipe()
+        process = context.Process(target=work, args=(place, given, own), daemon=True)
+        process.start()
+        own.close()
+        begun[asked] = place, process
+    unready = {*begun}
+    while unready and (some := wait(unready, max(0, end - time.monotonic()))):
+        unready -= {*some}
+    for asked in unready:
+        begun[asked][1].kill()
+    for asked, (place, _) in begun.items():
+        try:
+            asked.recv()
+        except EOFError:  # one that failed has printed why
+            print(f"{' '.join(place)}: not ready in time, or failed", flush=True)
+            continue
+        asked.send("now")
+        yield asked.recv()
 
 
 def words(row: Row) -> str:
@@ -178,11 +214,9 @@ def main() -> None:
     parser.add_argument("--size", type=int, default=224, help="the height and the width of an image")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--steps", type=int, default=200, help="on digits")
-    parser.add_argument("--seconds", type=float, default=3600, help="the time after which no row begins")
+    parser.add_argument("--seconds", type=float, default=3600, help="the time after which no row is waited for")
     parser.add_argument("-o", "--output", type=Path)
     given = parser.parse_args()
-    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
-    torch.backends.cudnn.benchmark = True
     name = torch.cuda.get_device_name() if given.device == "cuda" else "CPU"
     about = {"device": name, "version": __version__, "torch": str(torch.__version__)}
     about |= {"batch": given.batch, "size": given.size, "steps": given.steps}

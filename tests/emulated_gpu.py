@@ -270,6 +270,10 @@ class Emulator(Machine):
             return lambda *given: self.multiply(width, goes_on, [int(each) for each in tiles], *given)
         if product := re.fullmatch(r"tvmconv_groups_((\d+x)+)b?f16", name):
             return partial(self.multiply_groups, [int(each) for each in product[1].split("x")[:-1]])
+        if product := re.fullmatch(r"tvmconv_bands_((\d+x)+\d+)_(b?f16|tf32x[13])", name):
+            return partial(self.multiply_bands, [int(each) for each in product[1].split("x")])
+        if name.startswith("tvmconv_copy_"):
+            return partial(self.copy, int(name.removeprefix("tvmconv_copy_")))
         if name.startswith("tvmconv_fetch_"):
             return partial(self.fetch, int(name.removeprefix("tvmconv_fetch_")))
         function: Callable[..., Any] = getattr(self, name)

@@ -126,16 +126,16 @@ class Machine:
 
     tvmconv_barrier = barrier
 
-    def tvmconv_copy(self, target: Pointer, source: Pointer, inside: Any) -> None:
-        """Begin the copies of active threads."""
+    def copy(self, count: int, target: Pointer, source: Pointer, inside: Any) -> None:
+        """Begin the copies of so many bytes of active threads."""
         memory, origin, active = target.memory, source.memory, self.active[:, 0]
         inside = np.broadcast_to(inside, self.lane.shape)[active].astype(bool)
         row, address = memory.row[active], target.address[active]
         start = np.where(inside, source.address[active], 0)
         for each in (address, start):
-            assert not (each % VECTOR).any(), "a copy that is not aligned"
-        span = np.arange(VECTOR)[None]
-        if (start < 0).any() or (start + VECTOR > origin.bytes.shape[1]).any():
+            assert not (each % count).any(), "a copy that is not aligned"
+        span = np.arange(count)[None]
+        if (start < 0).any() or (start + count > origin.bytes.shape[1]).any():
             raise IndexError("a copy from past the operand")
         data = np.where(inside, origin.bytes[origin.row[active], start + span], 0).astype(np.uint8)
         self.before_write(memory, row, address)
@@ -160,7 +160,7 @@ class Machine:
 
     def tvmconv_commit(self) -> None:
         places = [row * memory.bytes.shape[1] + address for memory, row, address, _ in self.copies.places]
-        distinct = len(np.unique(np.concatenate(places)))
+        distinct = len(np.unique(np.concatenate(places))) if places else 0
         assert distinct == sum(map(len, places)), "a place is copied to twice"
         self.copied.append(distinct // self.blocks)
         self.groups.append(self.copies)
@@ -170,7 +170,7 @@ class Machine:
         self.under_way.append(len(self.groups))
         while len(self.groups) > uniform(pending):
             for memory, row, address, data in self.groups.pop(0).places:
-                memory.bytes[row, address + np.arange(VECTOR)[None]] = data
+                memory.bytes[row, address + np.arange(data.shape[1])[None]] = data
                 memory.written[row, address // VECTOR] = self.barriers
         self.barrier()
 
@@ -240,6 +240,30 @@ class Machine:
             factors = [np.where(own[:, None, None], factor, 0) for factor in factors]
         first, second = (factor.reshape(*factor.shape[:2], -1) for factor in factors)
         product = (first @ second.transpose(0, 2, 1)).reshape(len(self.lane), -1)
+        start = int(uniform(sums.address)) // 4
+        sums.memory.bytes.view(sums.dtype)[:, start : start + product.shape[1]] += product
+
+    def multiply_bands(self, shape: list[int], sums: Pointer, lines: Pointer, taps: Pointer) -> None:
+        """Add the products of lines and taps to sums, of which a thread has two rows and two columns of each band.
+
+        The bytes of lines, of planes and of rows of taps in both copies are given, and the rows and columns that are
+        there.
+        """
+        images, bands, warps, line, image, of_row, rows, columns, reach, surplus, *box = shape
+        first_row, rows_read, first_column, columns_read, *_ = box
+        lane, y = self.lane % WARP, self.lane // WARP % warps * 8
+        size, two, pair = lines.dtype.itemsize, lane // 4 * 2, lane % 4 * 2
+        i, band, e, r, read = (each.reshape(-1) for each in np.indices((images, bands, 2, rows, reach)))
+        row, column = y + pair + e + r - first_row, band * 16 + read - first_column
+        there = (row >= 0) & (row < rows_read) & (column >= 0) & (column < columns_read)
+        place = lines.address[:, :1] + np.where(there, i * image + row * line + column * size, 0)
+        pixels = np.where(there, self.load(lines.memory, place, lines.dtype).astype(np.float32), 0)
+        odd, r, read = (each.reshape(-1) for each in np.indices((2, rows, reach)))
+        s, place = read - two - odd - surplus, odd * (of_row // 2) + r * of_row + (14 - two + read) * size
+        weights = self.load(taps.memory, taps.address[:, :1] + place, taps.dtype).astype(np.float32)
+        weights = np.where((s >= 0) & (s < columns), weights, 0).reshape(len(lane), 1, 1, 2, 1, -1)
+        terms = pixels.reshape(len(lane), images, bands, 1, 2, -1)
+        product = (np.where(weights == 0, 0, terms) * weights).sum(-1).reshape(len(lane), -1)
         start = int(uniform(sums.address)) // 4
         sums.memory.bytes.view(sums.dtype)[:, start : start + product.shape[1]] += product
 

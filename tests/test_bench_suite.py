@@ -54,6 +54,7 @@ def test_suites(kind: str) -> None:
     assert {name: len(workloads) for name, workloads in found.items()} == {
         "depthwise-tutorial": 7,
         "depthwise-networks": 6,
+        "depthwise-large": 11,
         "im2win-thesis": 12,
         "sparse-paper": 10,
         "pointwise-networks": 15,

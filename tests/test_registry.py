@@ -33,6 +33,7 @@ POINTWISE = ConvWorkload.depthwise((2, 16, 9, 12), (16, 1, 1, 1), shift=True, ac
 INTEGERS = ConvWorkload.conv2d((2, 16, 9, 12), (16, 1, 3, 3), groups=16, dtype="uint8")
 PROBLEMS = {
     "depthwise": Problem(ConvWorkload.depthwise((2, 16, 9, 12), (16, 1, 3, 3))),
+    "depthwise in half precision": Problem(ConvWorkload.depthwise((8, 64, 56, 56), (64, 1, 9, 9), dtype="float16")),
     "pointwise": Problem(ConvWorkload.conv2d((2, 16, 9, 12), (32, 16, 1, 1))),
     "taps of a tile": Problem(ConvWorkload.conv2d((2, 16, 9, 12), (32, 16, 3, 3), padding=1)),
     "sparse": Problem(ConvWorkload.conv2d((2, 16, 9, 12), (32, 16, 3, 3)), 0.9),

@@ -29,16 +29,17 @@ COPIED = "tvmconv.copied"
 """The annotation of a loop over staged channels: the number of chunks in shared memory, which are copied ahead."""
 
 COPY = "tvmconv.copy"
-"""The annotation of a block that copies 16 bytes to shared memory, or zeros: an asynchronous copy takes its place.
+"""The annotation of a block that copies 16, 8 or 4 bytes to shared memory, or zeros.
 
-Its value is true where the places of a row's eight vectors are permuted.
+An asynchronous copy takes its place. Its value is true where the places of a row's eight vectors are permuted.
 """
 
 PRODUCT = "tvmconv.product"
 """The annotation of a block that adds the product of two chunks in shared memory to sums in registers.
 
 Its value is the name and the CUDA source of the function that takes its place, which gets the addresses of the sums and
-of both chunks.
+of both chunks; with a number behind them, of the first place of a chunk in so many of its last dimensions, whatever the
+block reads.
 """
 
 CLUSTER_AXIS = "clusterCtaIdx.y"

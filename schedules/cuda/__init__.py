@@ -1,9 +1,21 @@
 """Schedules for NVIDIA GPUs."""
 
-from . import depthwise, depthwise_nhwc, direct, gradients, gradients_nhwc, grouped, im2win, sparse, tensor
+from . import (
+    depthwise,
+    depthwise_bands,
+    depthwise_nhwc,
+    direct,
+    gradients,
+    gradients_nhwc,
+    grouped,
+    im2win,
+    sparse,
+    tensor,
+)
 
 __all__ = [
     "depthwise",
+    "depthwise_bands",
     "depthwise_nhwc",
     "direct",
     "gradients",

@@ -175,14 +175,19 @@ def product_function(problem: Problem, config: Config) -> tuple[str, str]:
     return name, once(name, source)
 
 
-def _shared(kind: str) -> str:
-    """Return the functions of single instructions, which a module has once."""
+def load_functions() -> str:
+    """Return the functions that load matrices, which a module has once."""
     source = ""
     for count in (1, 2, 4):
         places = ", ".join(f"%{place}" for place in range(count))
         outputs = ", ".join(f'"=r"(m[{place}])' for place in range(count))
         source += LOAD.format(count=count, places=places, outputs=outputs)
-    source = once("tvmconv_loads", source)
+    return once("tvmconv_loads", source)
+
+
+def _shared(kind: str) -> str:
+    """Return the functions of single instructions, which a module has once."""
+    source = load_functions()
     for depth, terms in ((16, 2), (8, 1)):
         a = ", ".join(f"%{4 + place}" for place in range(2 * terms))
         b = ", ".join(f"%{4 + 2 * terms + place}" for place in range(terms))

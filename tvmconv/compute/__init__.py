@@ -1,6 +1,7 @@
 """TE definitions of the convolutions, each beside its float64 NumPy reference."""
 
 from .depthwise import depthwise
+from .depthwise_bands import depthwise_bands
 from .depthwise_dot import depthwise_dot
 from .depthwise_rows import depthwise_rows
 from .direct import direct
@@ -37,6 +38,7 @@ __all__ = [
     "band_pitch",
     "conv2d_reference",
     "depthwise",
+    "depthwise_bands",
     "depthwise_dot",
     "depthwise_rows",
     "direct",

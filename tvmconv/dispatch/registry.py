@@ -32,6 +32,7 @@ TEMPLATES: dict[str, Template] = {
     "cpu/pointwise": cpu.pointwise,
     "cpu/winograd": cpu.winograd,
     "cuda/depthwise": cuda.depthwise,
+    "cuda/depthwise_bands": cuda.depthwise_bands,
     "cuda/depthwise_nhwc": cuda.depthwise_nhwc,
     "cuda/direct": cuda.direct,
     "cuda/grouped": cuda.grouped,

@@ -20,13 +20,13 @@ from ..substitution import substitute
 from .specialization import specialized
 
 COPY_SOURCE = """
-__device__ __forceinline__ void tvmconv_copy(void* shared, const void* global, int inside) {
+__device__ __forceinline__ void tvmconv_copy_{bytes}(void* shared, const void* global, int inside) {{
   unsigned address = (unsigned)__cvta_generic_to_shared(shared);
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" :: "r"(address), "l"(global), "r"(inside ? 16 : 0)
-    : "memory");
-}
+  asm volatile("cp.async.{cache}.shared.global [%0], [%1], {bytes}, %2;"
+    :: "r"(address), "l"(global), "r"(inside ? {bytes} : 0) : "memory");
+}}
 """
-"""An asynchronous copy of 16 bytes, or of none: what is missing then is zeros, and nothing is read."""
+"""An asynchronous copy of 16, 8 or 4 bytes, or of none: what is missing then is zeros, and nothing is read."""
 
 COMMIT_SOURCE = """
 __device__ __forceinline__ void tvmconv_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
@@ -178,12 +178,22 @@ def _with_function(block: SBlock) -> SBlock:
     if COPY in block.annotations:
         return _copied(block)
     if PRODUCT in block.annotations:
-        name, source = map(str, block.annotations[PRODUCT])
+        name, source, *whole = block.annotations[PRODUCT]
         (sums,) = block.writes
         factors = [region for region in block.reads if not region.source.same_as(sums.source)]
+        if whole:
+            factors = [_whole(region, int(whole[0])) for region in factors]
+            block = SBlock(block.iter_vars, [sums, *factors], [sums], block.name_hint, block.body)
         operands = [_Operand(region) for region in (sums, *factors)]
-        return _replaced(block, operands, _call(name, source, *(operand.pointer for operand in operands)))
+        return _replaced(block, operands, _call(str(name), str(source), *(operand.pointer for operand in operands)))
     return block
+
+
+def _whole(region: TensorRegion, count: int) -> TensorRegion:
+    """Return a region with all of its last dimensions."""
+    shape = region.source.ty.shape[-count:]
+    ranges = [tvm.ir.Range.from_min_extent(tirx.const(0, "int32"), extent) for extent in shape]
+    return TensorRegion(region.source, [*list(region.region)[:-count], *ranges], region.ty)
 
 
 class _Operand:
@@ -229,7 +239,9 @@ def _copied(block: SBlock) -> SBlock:
     place = [tvm.ir.Range.from_min_extent(index, 1) for index in (*outer, row, vector)]
     target = _Operand(TensorRegion(written.source, [*place, written.region[-1]], written.ty))
     source = tirx.address_of(value.source[tuple(value.indices)])
-    call = _call("tvmconv_copy", COPY_SOURCE, target.pointer, source, _all_of(inside))
+    count = int(loop.extent) * tvm.DataType(written.source.ty.dtype).itemsize
+    code = COPY_SOURCE.format(bytes=count, cache="cg" if count == 16 else "ca")  # L1 is left out by whole vectors only
+    call = _call(f"tvmconv_copy_{count}", code, target.pointer, source, _all_of(inside))
     return _replaced(block, [target], call, realize.block.annotations)
 
 
