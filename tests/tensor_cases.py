@@ -239,7 +239,7 @@ NOTHING_READ = {
 def one_chunk(problem: Problem, wgmma: bool) -> Config:
     """Return a configuration with as few stages as there can be."""
     stages = 3 if wgmma and problem.workload.dtype != "float32" else 2
-    return Config(64, 32, 1, 1, stages, wgmma=wgmma)
+    return Config(64, 32, 1 if wgmma else 2, 1, stages, wgmma=wgmma)
 
 
 def random_layer(draw: Draw, dtype: str, precision: str = DEFAULT) -> Problem:

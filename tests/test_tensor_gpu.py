@@ -95,7 +95,7 @@ WIDEST = wgmma(192, 256, 3, 1)
 """A tile whose sums leave too few registers for anything but factors of half precision."""
 
 
-MOST_SUMS, MOST_THREADS = 64, 256
+MOST_SUMS, MOST_THREADS = 48, 256
 """The most sums of a thread and threads of a block for which three products have room in registers."""
 
 PLACES = [

@@ -6,6 +6,10 @@ stay in registers. There the epilogue is computed, but for a residual; the tile 
 lines of the output. Where the tiles are too few for the GPU, blocks share the reduction: those of a cluster read each
 other's sums in shared memory, else a second kernel adds up.
 
+On sm_90, where channels are whole chunks, warps may have roles instead: a block stays on its multiprocessor, one thread
+has the copy engine bring the chunks of tile after tile, and one or two teams of warps multiply, each a tile of its own,
+and store it meanwhile: see `tvmconv.lowering.specialization`.
+
 Chunks have their channels last in memory. Operands that have not, or too few channels for whole copies, are laid out
 first by kernels of their own.
 
