@@ -13,10 +13,9 @@ and store it meanwhile: see `tvmconv.lowering.specialization`.
 Chunks have their channels last in memory. Operands that have not, or too few channels for whole copies, are laid out
 first by kernels of their own.
 
-On an H200 the layers of the im2win thesis reach 350 to 510 TFLOP/s in float16 at batch 128 where channels are whole
-chunks, a third to a half of the peak, and 0.73 to 1.18 times the speed of cuDNN; first layers up to 2.8 times
-(benchmarks/tensor-h200-batch-128-float16.json). At batch 1 they have 1.66 times that of cuDNN in the geometric mean
-(benchmarks/tensor-h200-batch-1-float16.json), in float32 2.75 times (benchmarks/tensor-h200-batch-1.json).
+On an H200 the layers of the im2win thesis reach 395 to 636 TFLOP/s in float16 at batch 128 where channels are whole
+chunks, and 0.74 to 2.8 times the speed of cuDNN, 1.21 in the geometric mean; at batch 32 it is 1.37 times, and at batch
+1 1.68 times (benchmarks/tensor-h200-batch-1-float16.json), in float32 2.75 times (benchmarks/tensor-h200-batch-1.json).
 
 The schedule is a complete one for ordinary CUDA code, which its serial twin runs. Its annotations name the functions
 that replace parts of it: see `tvmconv.lowering.intrinsics`.

@@ -16,8 +16,8 @@ MOST_STRIDE = 8
 """The longest stride of the engine (CUDA Driver API, cuTensorMapEncodeIm2col)."""
 
 CORNERS, MOST_REACH = range(-128, 128), 255
-"""Where the first and the last window of an image may begin, and how far a tap may be from a window's corner, in rows
-or columns (CUDA Driver API, cuTensorMapEncodeIm2col, and PTX ISA, im2col offsets)."""
+"""The places where the first and the last window of an image may begin, and how far a tap may be from its corner, in
+rows or columns (CUDA Driver API, cuTensorMapEncodeIm2col, and PTX ISA, im2col offsets)."""
 
 
 def column_copy(workload: ConvWorkload, block_m: int) -> BulkCopy:

@@ -153,7 +153,8 @@ def _reduces_rows(block: SBlock, spatial: int) -> bool:
         return False
     loads: list[TensorLoad] = []
     tvm_ffi.structural_walk(block.body.value, [(TensorLoad, loads.append)])
-    places = [block.body.indices, *(each.indices for each in loads)]
+    # A number by itself is the same for all of a row.
+    places = [block.body.indices, *(each.indices for each in loads if len(each.indices))]
     return all(indices[-1].same_as(axis.var) and axis.var not in variables_in(indices[:-1]) for indices in places)
 
 
