@@ -149,7 +149,7 @@ def _spread_block(sch: Schedule, block: SBlockRV, lanes: int) -> LoopRV | None:
 def _reduces_rows(block: SBlock, spatial: int) -> bool:
     """Return whether a block reduces rows to a row: the last of its outputs' axes is the last of all that it reads."""
     axis = block.iter_vars[spatial - 1]
-    if not isinstance(block.body, tirx.BufferStore) or not isinstance(axis.dom.extent, tirx.IntImm):
+    if not spatial or not isinstance(block.body, tirx.BufferStore) or not isinstance(axis.dom.extent, tirx.IntImm):
         return False
     loads: list[TensorLoad] = []
     tvm_ffi.structural_walk(block.body.value, [(TensorLoad, loads.append)])
