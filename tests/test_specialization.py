@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from itertools import product
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 import tvm_ffi
@@ -160,6 +161,7 @@ def test_machine_code(name: str) -> None:
         (layer((1, 64, 9, 9), (32, 64, 1, 1), padding=129), False),
         (layer((1, 64, 300, 300), (32, 64, 3, 3), dilation=65, padding=0), False),  # the last window begins too far up
         (nothing_read(64, "float16", LAST), False),
+        (msgspec.structs.replace(layer((1, 64, 9, 9), (32, 64, 3, 3)), open_sizes=("batch",)), False),
     ],
 )
 def test_windows_that_the_engine_knows(problem: Problem, bulk: bool) -> None:

@@ -67,7 +67,7 @@ def is_bulk(problem: Problem) -> bool:
     image = read_image(workload)
     known = workload.layout == "NHWC" or lays_out_input(workload) or workload.height == workload.width == 1
     whole = depth(image) * workload.itemsize % ROW_BYTES == 0
-    if problem.has_open_planes or not known or not whole:
+    if problem.open_sizes or not known or not whole:
         return False
     if reads_all(image):
         return True
