@@ -69,9 +69,8 @@ known:
   store i32 1, ptr %step_n
   %single = icmp eq i64 %bytes, 1
   %type = select i1 %single, i32 0, i32 1
-  %swizzled = trunc i64 128 to i32
   %item = trunc i64 %bytes to i32
-  %channels = udiv i32 %swizzled, %item
+  %channels = udiv i32 128, %item
   %result = call i32 %function(ptr %map, i32 %type, i32 4, ptr %data, ptr %sizes, ptr %strides, ptr %lower, ptr %upper,
     i32 %channels, i32 %pixels, ptr %steps, i32 0, i32 3, i32 2, i32 0)
   ret i32 %result
