@@ -66,6 +66,12 @@ multiply a tile each, that of the threads of a team, and those of the registers 
 multiplies.
 """
 
+COPYING_THREADS = 128
+"""The threads of the warps that copy in such a block: as many as change their registers together."""
+
+BARRIER_BYTES = 1024
+"""The shared memory of the barriers of such a block: chunks behind them begin where they have to."""
+
 BULK = "tvmconv.bulk"
 """The annotation of a block with `COPY` in such a loop: the copy engine of sm_90 brings the whole chunk.
 

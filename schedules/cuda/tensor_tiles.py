@@ -8,6 +8,7 @@ from math import prod
 
 import tvm
 
+from tvmconv.annotations import BARRIER_BYTES, COPYING_THREADS
 from tvmconv.compute.fragments import FragmentTile
 from tvmconv.compute.tensor_gemm import (
     COPY_BYTES,
@@ -39,17 +40,11 @@ MOST_STAGES = 8
 MOST_TOGETHER = 8
 """The most blocks of a cluster on every GPU that has them (CUDA C++ Programming Guide, section on clusters)."""
 
-COPYING = 128
-"""The threads of four warps, which copy where warps have roles, and change their registers together."""
-
 ROLE_REGISTERS = {1: (40, 232), 2: (40, 232), 3: (32, 160)}
 """The registers of a thread that copies and of one that multiplies, by the number of groups of four warps that do."""
 
 ROLE_SPARE_REGISTERS = 36
 """Registers that a thread which multiplies needs beside its sums; read off cubins of sm_90."""
-
-BARRIER_BYTES = 1024
-"""The shared memory of the barriers of a block whose warps have roles: chunks behind them begin where they have to."""
 
 SPARE_REGISTERS, INTEGER_REGISTERS = 40, 4
 """Registers that a thread needs beside its sums and fragments, for addresses of copies, and those that integers need
@@ -187,7 +182,7 @@ def constraints(problem: Problem, target: tvm.target.Target) -> dict[str, Callab
 
     def registers(config: Config) -> bool:
         if config.teams:
-            known = config.teams * config.threads // COPYING in ROLE_REGISTERS
+            known = config.teams * config.threads // COPYING_THREADS in ROLE_REGISTERS
             return known and config.sums + ROLE_SPARE_REGISTERS <= role_registers(config)[1]
         left = min(MOST_REGISTERS, REGISTERS // (config.threads * config.min_blocks_per_sm))
         spare = SPARE_REGISTERS + (INTEGER_REGISTERS if workload.dtype in QUANTIZED else 0)
@@ -225,7 +220,7 @@ def constraints(problem: Problem, target: tvm.target.Target) -> dict[str, Callab
 
 def role_registers(config: Config) -> tuple[int, int]:
     """Return the registers of a thread that copies and of one that multiplies, where warps have roles."""
-    return ROLE_REGISTERS[config.teams * config.threads // COPYING]
+    return ROLE_REGISTERS[config.teams * config.threads // COPYING_THREADS]
 
 
 def part_chunks(workload: ConvWorkload, config: Config) -> int:

@@ -9,9 +9,6 @@ Source: PTX ISA, sections on mbarrier, cp.async.bulk.tensor and setmaxnreg.
 
 from __future__ import annotations
 
-COPYING = 128
-"""The threads of the warps that copy: as many as change their registers together."""
-
 BARRIERS = """
 #ifndef TVMCONV_BARRIERS
 #define TVMCONV_BARRIERS

@@ -13,10 +13,11 @@ import tvm_ffi
 from tvm import tirx
 from tvm.backend.cuda.op import cuda_func_call
 from tvm.ir.expr import TensorLoad, TensorRegion
-from tvm.s_tir.stmt import MatchBufferRegion, SBlock, SBlockRealize
+from tvm.s_tir.stmt import SBlock, SBlockRealize
 
 from ..annotations import CLUSTER_AXIS, COPY, FETCH, PRODUCT, RING
 from ..substitution import substitute
+from .operands import Operand
 from .specialization import specialized
 
 COPY_SOURCE = """
@@ -120,7 +121,7 @@ def _with_clusters(func: tirx.PrimFunc) -> tirx.PrimFunc:
         rank, *place = (each.min for each in read.region)
         several = tvm.ir.Range.from_min_extent(written.region[-1].min, count)
         written = TensorRegion(written.source, [*list(written.region)[:-1], several], written.ty)
-        target, place = _Operand(written), [tirx.const(0, "int32"), *place]
+        target, place = Operand(written), [tirx.const(0, "int32"), *place]
         # TVM gives sums the place of factors of another type, which `access_ptr` does not know of.
         source = tirx.address_of(read.source[tuple(place)])
         call = _call(f"tvmconv_fetch_{count}", _fetch_source(count), target.pointer, source, rank)
@@ -184,7 +185,7 @@ def _with_function(block: SBlock) -> SBlock:
         if whole:
             factors = [_whole(region, int(whole[0])) for region in factors]
             block = SBlock(block.iter_vars, [sums, *factors], [sums], block.name_hint, block.body)
-        operands = [_Operand(region) for region in (sums, *factors)]
+        operands = [Operand(region) for region in (sums, *factors)]
         return _replaced(block, operands, _call(str(name), str(source), *(operand.pointer for operand in operands)))
     return block
 
@@ -196,21 +197,7 @@ def _whole(region: TensorRegion, count: int) -> TensorRegion:
     return TensorRegion(region.source, [*list(region.region)[:-count], *ranges], region.ty)
 
 
-class _Operand:
-    """A region of shared memory or registers that a function reads or writes, which gets the address of its start.
-
-    ThreadSync does not look at the access, as the ring has barriers of its own.
-    """
-
-    def __init__(self, region: TensorRegion) -> None:
-        whole = region.source
-        extents = [each.extent for each in region.region]
-        part = tirx.decl_buffer(extents, whole.ty.dtype, f"{whole.name}_part", scope=whole.scope(), offset_factor=1)
-        self.match = MatchBufferRegion(part, region)
-        self.pointer = part.access_ptr(0)
-
-
-def _replaced(block: SBlock, operands: list[_Operand], body: tirx.Stmt, annotations: Any = None) -> SBlock:
+def _replaced(block: SBlock, operands: list[Operand], body: tirx.Stmt, annotations: Any = None) -> SBlock:
     matches, own = [operand.match for operand in operands], (block.iter_vars, block.reads, block.writes)
     return SBlock(*own, block.name_hint, body, match_buffers=matches, annotations=annotations)
 
@@ -237,7 +224,7 @@ def _copied(block: SBlock) -> SBlock:
     (written,) = block.writes
     vector = copy ^ row if block.annotations[COPY] else copy
     place = [tvm.ir.Range.from_min_extent(index, 1) for index in (*outer, row, vector)]
-    target = _Operand(TensorRegion(written.source, [*place, written.region[-1]], written.ty))
+    target = Operand(TensorRegion(written.source, [*place, written.region[-1]], written.ty))
     source = tirx.address_of(value.source[tuple(value.indices)])
     count = int(loop.extent) * tvm.DataType(written.source.ty.dtype).itemsize
     code = COPY_SOURCE.format(bytes=count, cache="cg" if count == 16 else "ca")  # L1 is left out by whole vectors only

@@ -14,17 +14,14 @@ import tvm_ffi
 from tvm import tirx
 from tvm.backend.cuda.op import cuda_func_call
 from tvm.ir.expr import TensorLoad, TensorRegion
-from tvm.s_tir.stmt import MatchBufferRegion, SBlock, SBlockRealize
+from tvm.s_tir.stmt import SBlock, SBlockRealize
 from tvm.tirx.analysis import undefined_vars
 
-from ..annotations import BULK, SPECIALIZED, BulkCopy
+from ..annotations import BARRIER_BYTES, BULK, COPYING_THREADS, SPECIALIZED, BulkCopy
 from ..substitution import substitute
 from . import barriers as functions
+from .operands import Operand
 from .tensor_maps import ENCODE, tensor_map
-
-BARRIERS = 128
-"""The numbers of 8 bytes of barriers in shared memory: 1024 bytes, so that chunks behind them begin where they have to.
-"""
 
 
 def specialized(func: tirx.PrimFunc) -> tirx.PrimFunc:
@@ -86,7 +83,7 @@ class _Block:
         self.multiplying = self.teams * self.threads
         self.block, self.thread = _variable("block"), _variable("thread")
         self.given = [each for each in buffers if each.scope() in ("shared.dyn", "local")]
-        self.barriers = self.new([BARRIERS], "uint64", "barriers", "shared.dyn")
+        self.barriers = self.new([BARRIER_BYTES // 8], "uint64", "barriers", "shared.dyn")
         *copies, self.product = ring.body.seq
         self.replaced: list[Any] = []
         self.rings: _Places = {}
@@ -122,7 +119,7 @@ class _Block:
         body = tirx.SeqStmt([begin, *keep, *roles, *keep])
         # With a number of blocks to have room for, ptxas knows the registers that threads have at first.
         bounded = tirx.AttrStmt(0, "tirx.launch_bounds_min_blocks_per_sm", 1, body)
-        threads = _bound(self.thread, self.multiplying + functions.COPYING, "threadIdx.x", bounded)
+        threads = _bound(self.thread, self.multiplying + COPYING_THREADS, "threadIdx.x", bounded)
         return _bound(self.block, tirx.min(self.multiprocessors, self.loop.extent), "blockIdx.x", threads)
 
     def call(self, name: str, source: str, *arguments: Any) -> SBlockRealize:
@@ -194,8 +191,8 @@ class _Block:
 
             stmt = tvm_ffi.structural_map(self.loop.body, (tirx.For, replaced))
             places = {}
-            for old, of_tile in self.written([stmt], self.loop.loop_var).items():
-                axes = [*of_tile, 0]  # the first one is that of the parts of a reduction, of which there is one
+            for old, dependent in self.written([stmt], self.loop.loop_var).items():
+                axes = [*dependent, 0]  # the first one is that of the parts of a reduction, of which there is one
                 shape = [1 if axis in axes else extent for axis, extent in enumerate(old.ty.shape)]
                 if old.scope() != "local":
                     shape[0] = self.teams
@@ -348,12 +345,7 @@ def _whole(buffer: Any) -> TensorRegion:
 
 def _call(memory: list[TensorRegion], name: str, source: str, *arguments: Any) -> SBlockRealize:
     """Return the call of a CUDA function, in a block, on the addresses of what it uses in shared memory."""
-    matches = []
-    for region in memory:
-        buffer, extents = region.source, [each.extent for each in region.region]
-        part = tirx.decl_buffer(extents, buffer.ty.dtype, f"{buffer.name}_part", scope=buffer.scope(), offset_factor=1)
-        matches.append(MatchBufferRegion(part, region))
-    pointers = [match.buffer.access_ptr(0) for match in matches]
-    call = tirx.Evaluate(cuda_func_call(name, *pointers, *arguments, source_code=source))
-    block = SBlock([], memory, memory, name, call, match_buffers=matches)
+    operands = [Operand(region) for region in memory]
+    call = tirx.Evaluate(cuda_func_call(name, *(each.pointer for each in operands), *arguments, source_code=source))
+    block = SBlock([], memory, memory, name, call, match_buffers=[each.match for each in operands])
     return SBlockRealize([], tirx.const(True, "bool"), block)
