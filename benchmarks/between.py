@@ -26,6 +26,7 @@ from typing import Any, NamedTuple
 
 import torch
 import tvm
+from profiles import profile_of
 from torch import nn
 
 from tvmconv import __version__, load
@@ -204,14 +205,7 @@ def row_of(case: Case, path: str) -> dict[str, Any]:
 
 def device_time(call: Callable[[], Any]) -> tuple[float, dict[str, float]]:
     """Return the microseconds of a call's work on the GPU, and those of each of its kernels."""
-    for _ in range(3):
-        call()
-    torch.cuda.synchronize()
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
-        for _ in range(CALLS):
-            call()
-        torch.cuda.synchronize()
-    times = {each.key: float(each.self_device_time_total) / CALLS for each in profile.key_averages()}
+    times = {each.key: float(each.self_device_time_total) / CALLS for each in profile_of(call, CALLS).key_averages()}
     kernels = {name: round(micros, 2) for name, micros in times.items() if micros > 0}
     return sum(kernels.values()), kernels
 

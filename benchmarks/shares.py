@@ -28,6 +28,7 @@ from typing import Any
 
 import torch
 import tvm
+from profiles import profile_of
 
 from tvmconv import __version__, load
 from tvmconv.bench.networks import NETWORKS, SIZE, SIZES
@@ -156,14 +157,7 @@ def copy_times(sizes: set[int]) -> dict[int, float]:
 
 def profiled(call: Callable[[], Any]) -> list[tuple[str, float]]:
     """Return the names of a call's kernels, in their order, with the microseconds that each takes."""
-    for _ in range(3):
-        call()
-    torch.cuda.synchronize()
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
-        for _ in range(CALLS):
-            call()
-        torch.cuda.synchronize()
-    events = [each for each in profile.events() if each.device_type == torch.autograd.DeviceType.CUDA]
+    events = [each for each in profile_of(call, CALLS).events() if each.device_type == torch.autograd.DeviceType.CUDA]
     events.sort(key=lambda each: each.time_range.start)
     each_call = [events[place :: len(events) // CALLS] for place in range(len(events) // CALLS)]
     return [(same[0].name, median(each.time_range.elapsed_us() for each in same)) for same in each_call]

@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 import re
+from functools import partial
 
 import msgspec
 import numpy as np
 import pytest
 import tvm
+import twins_and_cubins
 from device_functions import device_functions
 from emulated_gpu import Emulator
 from grouped_cases import CASES, EPILOGUE, groups
 from network_graph import Graph
 from spaces import check_space, check_whole_space
 from sparing import every
+from twins_and_cubins import SM_90
 
 import tvmconv
-from tvmconv import ConvWorkload, cuda
 from tvmconv.dispatch import algorithms_for, select, template_for
 from tvmconv.errors import InvalidArgumentError
-from tvmconv.lowering import KERNEL_NAME, build_kernel, build_twin, lower
+from tvmconv.lowering import KERNEL_NAME, lower
 from tvmconv.lowering.intrinsics import with_intrinsics
 from tvmconv.problem import Problem
 from tvmconv.schedules.cuda import grouped
@@ -29,20 +31,12 @@ from tvmconv.targets import resolve_target
 from tvmconv.testing import check_result, random_operands
 from tvmconv.testing.configs import legal_configs
 
-SM_90, SM_80, SM_75 = (resolve_target({"kind": "cuda", "arch": arch}) for arch in ("sm_90", "sm_80", "sm_75"))
+SM_80, SM_75 = (resolve_target({"kind": "cuda", "arch": arch}) for arch in ("sm_80", "sm_75"))
+
+run_twin = partial(twins_and_cubins.run_twin, "grouped")
+compiled = partial(twins_and_cubins.compiled, "grouped")
 
 by_case = pytest.mark.parametrize(("problem", "config"), CASES.values(), ids=CASES)
-
-
-def run_twin(problem: Problem, config: Config, at: ConvWorkload | None = None, **operands: np.ndarray) -> None:
-    """Build the serial twin of a kernel, and check its result."""
-    workload = at or problem.workload
-    twin = build_twin(problem, select(problem, SM_90, config, "grouped"), SM_90, workload=at)
-    operands = operands or random_operands(workload)
-    tensors = [tvm.runtime.tensor(array) for array in operands.values()]
-    memory = [tvm.runtime.empty(*parameter) for parameter in twin.workspace.parameters]
-    twin.executable[KERNEL_NAME](*tensors, *memory)
-    check_result(workload, operands, tensors[-1].numpy())
 
 
 @by_case
@@ -84,17 +78,6 @@ def test_open_batch(channels: int) -> None:
     for batch in (1, 5):
         at = msgspec.structs.replace(problem.workload, batch=batch)
         run_twin(msgspec.structs.replace(problem, open_sizes=("batch",)), Config(4, 16, 1, 2), at)
-
-
-def compiled(problem: Problem, config: Config | None, target: tvm.target.Target) -> str:
-    """Check that a kernel spills nothing and leaves room for its threads, and return its PTX."""
-    arch, selection = str(target.attrs["arch"]), select(problem, target, config, "grouped")
-    executable, *_ = build_kernel(problem, selection, target)
-    source = str(executable.mod.imports[0].inspect_source())
-    for kernel in cuda.kernel_resources(source, arch):
-        assert (kernel.stack_bytes, kernel.spill_store_bytes, kernel.spill_load_bytes) == (0, 0, 0)
-        assert kernel.registers * selection.config.threads <= 65536
-    return cuda.to_ptx(source, arch)
 
 
 @pytest.mark.parametrize(("problem", "config"), every(3, CASES.values()), ids=CASES)

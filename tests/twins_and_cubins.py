@@ -1,0 +1,41 @@
+"""Checks of a template's kernels without a GPU: the numbers of a serial twin, and the resources of machine code."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import tvm
+
+from tvmconv import ConvWorkload, cuda
+from tvmconv.dispatch import select
+from tvmconv.lowering import KERNEL_NAME, build_kernel, build_twin
+from tvmconv.problem import Problem
+from tvmconv.targets import resolve_target
+from tvmconv.testing import check_result, random_operands
+
+SM_90 = resolve_target({"kind": "cuda", "arch": "sm_90"})
+
+
+def run_twin(
+    algorithm: str, problem: Problem, config: Any, at: ConvWorkload | None = None, **operands: np.ndarray
+) -> None:
+    """Build the serial twin of a kernel of an algorithm, and check its result, for a workload of an open problem."""
+    workload = at or problem.workload
+    twin = build_twin(problem, select(problem, SM_90, config, algorithm), SM_90, workload=at)
+    operands = operands or random_operands(workload)
+    tensors = [tvm.runtime.tensor(array) for array in operands.values()]
+    memory = [tvm.runtime.empty(*parameter) for parameter in twin.workspace.parameters]
+    twin.executable[KERNEL_NAME](*tensors, *memory)
+    check_result(workload, operands, tensors[-1].numpy())
+
+
+def compiled(algorithm: str, problem: Problem, config: Any, target: tvm.target.Target) -> str:
+    """Check that a kernel spills nothing and leaves room for its threads, and return its PTX."""
+    arch, selection = str(target.attrs["arch"]), select(problem, target, config, algorithm)
+    executable, *_ = build_kernel(problem, selection, target)
+    source = str(executable.mod.imports[0].inspect_source())
+    for kernel in cuda.kernel_resources(source, arch):
+        assert (kernel.stack_bytes, kernel.spill_store_bytes, kernel.spill_load_bytes) == (0, 0, 0)
+        assert kernel.registers * selection.config.threads <= 65536
+    return cuda.to_ptx(source, arch)
