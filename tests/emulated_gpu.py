@@ -270,6 +270,8 @@ class Emulator(Machine):
             return lambda *given: self.multiply(width, goes_on, [int(each) for each in tiles], *given)
         if product := re.fullmatch(r"tvmconv_groups_((\d+x)+)b?f16", name):
             return partial(self.multiply_groups, [int(each) for each in product[1].split("x")[:-1]])
+        if product := re.fullmatch(r"tvmconv_shallow_((\d+x)+\d+)_b?f16", name):
+            return partial(self.multiply_shallow, [int(each) for each in product[1].split("x")])
         if product := re.fullmatch(r"tvmconv_bands_((\d+x)+\d+)_(b?f16|tf32x[13])", name):
             return partial(self.multiply_bands, [int(each) for each in product[1].split("x")])
         if name.startswith("tvmconv_copy_"):

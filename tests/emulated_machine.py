@@ -243,6 +243,37 @@ class Machine:
         start = int(uniform(sums.address)) // 4
         sums.memory.bytes.view(sums.dtype)[:, start : start + product.shape[1]] += product
 
+    def multiply_shallow(self, shape: list[int], sums: Pointer, pixels: Pointer, weights: Pointer) -> None:
+        """Add the products of windows and weights to sums, of which a thread has vectors of outputs of its pixels.
+
+        The bytes of a line of pixels are given. Two terms are loaded at once, of which the second one may be past the
+        end of a row: it counts as zero. Pixels past the end of an image have windows that nothing was written to.
+        """
+        warps, rows, columns, eights, line, height, width, sy, sx, channels = shape
+        warp, lane = self.lane % self.threads // WARP, self.lane % WARP
+        terms = width * channels + width * channels % 2
+        steps, size = -(-height * terms // 16), weights.dtype.itemsize
+        at = np.arange(steps * 16)
+        there = (at // terms < height) & (at % terms < width * channels)
+        y, x = (each.reshape(-1, 1) for each in np.indices((2 * rows, columns)))
+        place = y * sy * line + x * sx * channels * size
+        place = place + np.where(at < height * terms, at // terms * line + at % terms * size, 0)
+        own = warp // warps * (2 * rows * sy * line) + lane // 4 * (columns * sx * channels * size)
+        address = pixels.address[:, :1] + own + place.reshape(1, -1)
+        assert not (address[:, ::2] % (2 * size)).any(), "a word between words"
+        empty = pixels.memory.written[pixels.memory.row, address // VECTOR] == NEVER
+        loaded = self.load(pixels.memory, np.where(empty, pixels.address[:, :1], address), pixels.dtype)
+        loaded = np.where(empty, np.nan, loaded.astype(np.float32))
+        first = np.where(there, loaded.reshape(len(self.lane), -1, len(at)), 0)
+        column, e = (each.reshape(-1, 1) for each in np.indices((eights, 2)))
+        place = (column * 8 + e) * ((2 * steps | 1) * VECTOR) + np.where(at < height * terms, at * size, 0)
+        own = (warp % warps * eights * 8 + lane % 4 * 2) * ((2 * steps | 1) * VECTOR)
+        loaded = self.load(weights.memory, weights.address[:, :1] + own + place.reshape(1, -1), weights.dtype)
+        second = loaded.astype(np.float32).reshape(len(self.lane), -1, len(at))
+        product = (first @ second.transpose(0, 2, 1)).reshape(len(self.lane), -1)
+        start = int(uniform(sums.address)) // 4
+        sums.memory.bytes.view(sums.dtype)[:, start : start + product.shape[1]] += product
+
     def multiply_bands(self, shape: list[int], sums: Pointer, lines: Pointer, taps: Pointer) -> None:
         """Add the products of lines and taps to sums, of which a thread has two rows and two columns of each band.
 

@@ -9,6 +9,7 @@ from . import (
     gradients_nhwc,
     grouped,
     im2win,
+    shallow,
     sparse,
     tensor,
 )
@@ -22,6 +23,7 @@ __all__ = [
     "gradients_nhwc",
     "grouped",
     "im2win",
+    "shallow",
     "sparse",
     "tensor",
 ]

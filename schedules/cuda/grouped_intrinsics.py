@@ -160,7 +160,7 @@ def product_function(problem: Problem, config: Config) -> tuple[str, str]:
         depth = 16 if first + 1 < len(places) else 8
         at = f"pixels, second, weights + {first * COPY_BYTES}, {one}, {two}"
         steps.append(f"{name}_k{depth}(sums, {others}, {at});")
-    source = _shared(kind) + functions
+    source = single_instructions(kind) + functions
     source += PRODUCT.format(
         name=name,
         strip=whole,
@@ -185,7 +185,7 @@ def load_functions() -> str:
     return once("tvmconv_loads", source)
 
 
-def _shared(kind: str) -> str:
+def single_instructions(kind: str) -> str:
     """Return the functions of single instructions, which a module has once."""
     source = load_functions()
     for depth, terms in ((16, 2), (8, 1)):

@@ -15,6 +15,7 @@ from .input_gradient import input_gradient, input_gradient_reference, phase_size
 from .open_sizes import with_open_sizes, with_sizes
 from .pointwise import pointwise
 from .reference import conv2d_reference, from_logical, to_logical
+from .shallow_tiles import shallow_tiles
 from .sparse import sparse
 from .sparse_rows import band_pitch, sparse_rows
 from .tensor_gemm import tensor_gemm
@@ -53,6 +54,7 @@ __all__ = [
     "phase_sizes",
     "phases",
     "pointwise",
+    "shallow_tiles",
     "sparse",
     "sparse_rows",
     "tensor_gemm",
