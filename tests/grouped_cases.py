@@ -40,5 +40,7 @@ CASES = {
     "16-to-8-channels": (groups(4, 16, (1, 8, 8), outputs=8, padding=(0, 1, 2, 3)), Config(2, 16, 1, 4)),
     "32-channels-epilogue": (groups(2, 32, (2, 5, 6), **EPILOGUE), Config(4, 8, 2, 2)),
     "40-channels-float32": (groups(2, 40, (1, 6, 6), 1, out_dtype="float32", activation="gelu"), Config(2, 8, 1, 2)),
+    "images": (groups(4, 16, (6, 7, 7), **EPILOGUE), Config(8, 8, 1, 2, 3)),
+    "images-of-several-warps": (groups(4, 8, (2, 9, 10), stride=2, dtype="bfloat16"), Config(4, 8, 2, 2, 2)),
     "one-pixel": (groups(2, 8, (3, 1, 1)), Config(2, 8, 1, 1)),
 }

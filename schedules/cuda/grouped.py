@@ -20,6 +20,7 @@ from tvm.s_tir import Schedule
 from tvmconv import compute
 from tvmconv.annotations import PRODUCT, RING
 from tvmconv.compute.grouped_tiles import EIGHT, LANES, lays_out_group_weight, unit_outputs
+from tvmconv.compute.tensor_gemm import COPY_BYTES
 from tvmconv.dtypes import NARROW
 from tvmconv.problem import Problem
 
@@ -65,12 +66,13 @@ def schedule(problem: Problem, config: Config, target: tvm.target.Target) -> Sch
     # Step 1. Tile the output: blocks, then threads as tensor cores have the sums, then those of a thread
     n, y, x, k = sch.get_loops(output)
     own = unit_outputs(workload) // 4
+    n, image = sch.split(n, [None, config.images])
     by, wm, i, h = sch.split(y, [None, config.warps_m, config.rows, 2])
     bx, p, j = sch.split(x, [None, EIGHT, config.columns])
     bk, wn, q, lane = sch.split(k, [None, config.warps_n, 4, own])
-    sch.reorder(n, by, bx, bk, wm, wn, p, q, i, j, h, lane)
+    sch.reorder(n, by, bx, bk, image, wm, wn, p, q, i, j, h, lane)
     sch.bind(sch.fuse(n, by, bx, bk), "blockIdx.x")  # blocks that read the same lines run side by side
-    thread = sch.fuse(wm, wn, p, q)
+    thread = sch.fuse(image, wm, wn, p, q)
     sch.bind(thread, "threadIdx.x")
     step, vector = sch.split(lane, [None, gcd(own, VECTOR)])
     for loop in (i, j, h, step):
@@ -80,6 +82,13 @@ def schedule(problem: Problem, config: Config, target: tvm.target.Target) -> Sch
     # Step 2. Sums are in the registers of the threads that the tensor cores expect them in
     sch.compute_at(product, thread, preserve_unit_loops=True)
     sch.set_scope(product, 0, "local")
+    stored = sch.cache_write(output, 0, "local")  # TVM has no vectors of more than four conditions to compute it in
+    sch.reverse_compute_at(stored, h)
+    step, vector = sch.split(
+        sch.get_loops(stored)[-1], [None, gcd(own, COPY_BYTES // workload.output_storage.itemsize)]
+    )
+    sch.unroll(step)
+    sch.vectorize(vector)
     spatial = sch.get_loops(product)[-11:-4]
     chunk = sch.add_unit_loop(spatial[0])
 

@@ -65,9 +65,10 @@ def _candidates(workload: ConvWorkload) -> list[Config]:
     height, width = workload.output_size
     most = MOST_MATRICES // (1 + has_pairs(workload))
     known = {
-        Config(warps_m * rows * 2, columns * 8, warps_m, warps_n)
+        Config(warps_m * rows * 2, columns * 8, warps_m, warps_n, images)
         for warps_m, rows, columns, warps_n in product((1, 2, 4), (1, 2, 3, 4), (1, 2, 3, 4, 7), range(1, 17))
-        if warps_n <= units(workload) and 64 <= warps_m * warps_n * WARP <= 512
+        for images in (1, 2, 4, 8)
+        if warps_n <= units(workload) and 64 <= images * warps_m * warps_n * WARP <= 512
         if rows * columns <= most
         if warps_m * rows * 2 < height + 2 * warps_m and columns * 8 < width + 8
     }
@@ -125,7 +126,8 @@ def estimate(problem: Problem, config: Config, target: tvm.target.Target) -> flo
     together = min(turns, resident_blocks(workload, config, gpu))
     warps, steps = config.threads // WARP, ceil_div(vectors(workload), 2)
     matrices, outputs = config.rows * config.columns, unit_outputs(workload) // LANES
-    pixels, across = prod(workload.read_by((config.block_y, config.block_x))), _bytes_across(workload, config)
+    pixels = config.images * prod(workload.read_by((config.block_y, config.block_x)))
+    across = _bytes_across(workload, config)
     weights = config.warps_n * unit_outputs(workload) * vectors(workload) * COPY_BYTES
     copies = (pixels * across + weights) / COPY_BYTES / config.threads
     issued = instructions(workload, config) + sums(workload, config) * STORING + BEGINNING + copies * COPYING
@@ -175,6 +177,7 @@ def space(problem: Problem, target: tvm.target.Target) -> Space[Config]:
         "block_x": tuple(sorted({default.block_x, 8, 16, 24, 32, 56})),
         "warps_m": (1, 2, 4),
         "warps_n": tuple(range(1, min(16, units(problem.workload)) + 1)),
+        "images": (1, 2, 4, 8),
     }
     return Space(default, LEAST, knobs, constraints(problem, target), named(several_warps, promising))
 
@@ -201,4 +204,5 @@ def ablations(config: Config) -> dict[str, Config]:
     return {
         "tiles of several matrices": replace(config, block_y=2 * config.warps_m, block_x=8),
         "several groups": replace(config, warps_n=1),
+        "several images": replace(config, images=1),
     }

@@ -30,7 +30,7 @@ MOST_WASTE = 3.0
 
 @dataclass(frozen=True)
 class Config:
-    """The knobs. A block computes `block_y` by `block_x` pixels of `warps_n` units of channels."""
+    """The knobs. A block computes `block_y` by `block_x` pixels of `warps_n` units of channels of some images."""
 
     block_y: int
     """The number of rows of pixels of a block."""
@@ -40,10 +40,12 @@ class Config:
     """The number of warps along the rows of pixels."""
     warps_n: int
     """The number of warps along the channels, each of which computes a unit: a group, or two of four channels."""
+    images: int = 1
+    """The number of images of a block, which read its weights together: each has warps of its own."""
 
     @property
     def threads(self) -> int:
-        return self.warps_m * self.warps_n * WARP
+        return self.images * self.warps_m * self.warps_n * WARP
 
     @property
     def rows(self) -> int:
@@ -68,6 +70,10 @@ def constraints(problem: Problem, target: tvm.target.Target) -> dict[str, Callab
     def whole_matrices(config: Config) -> bool:
         return config.block_y % (2 * config.warps_m) == 0 and config.block_x % 8 == 0
 
+    def whole_images(config: Config) -> bool:
+        """Return whether all blocks have as many images, which TVM could not tell of a batch that it does not know."""
+        return workload.batch % config.images == 0 and ("batch" not in problem.open_sizes or config.images == 1)
+
     def threads(config: Config) -> bool:
         return config.threads <= max_threads
 
@@ -90,7 +96,7 @@ def constraints(problem: Problem, target: tvm.target.Target) -> dict[str, Callab
     def grid(config: Config) -> bool:
         return blocks(workload, config) < 2**31
 
-    return named(whole_matrices, threads, registers, straight_line, shared_memory, waste, grid)
+    return named(whole_matrices, whole_images, threads, registers, straight_line, shared_memory, waste, grid)
 
 
 def has_pairs(workload: ConvWorkload) -> bool:
@@ -137,11 +143,12 @@ def shared_bytes(workload: ConvWorkload, config: Config) -> int:
     """Return the shared memory of a block in bytes: its pixels, and its weights."""
     lines, _ = workload.read_by((config.block_y, config.block_x))
     _, _, line = pixel_bytes(workload, config)
-    small, large = sorted((lines * line, config.warps_n * unit_outputs(workload) * pitch(vectors(workload))))
+    weights = config.warps_n * unit_outputs(workload) * pitch(vectors(workload))
+    small, large = sorted((config.images * lines * line, weights))
     return ceil_to(small, SHARED_ALIGNMENT) + large
 
 
 def blocks(workload: ConvWorkload, config: Config) -> int:
     """Return the number of blocks of the grid."""
     tiles = prod(map(ceil_div, workload.output_size, (config.block_y, config.block_x)))
-    return workload.batch * tiles * ceil_div(units(workload), config.warps_n)
+    return ceil_div(workload.batch, config.images) * tiles * ceil_div(units(workload), config.warps_n)
