@@ -135,6 +135,8 @@ CASES = {
 
 TEAMS = {
     "1x1": (layer((3, 128, 7, 9), (64, 128, 1, 1)), wgmma(64, 64, 1, 1, 3, teams=2)),
+    "1x1-ragged": (layer((3, 224, 7, 9), (64, 224, 1, 1)), wgmma(64, 64, 1, 1, 3, teams=2)),
+    "1x1-ragged-stride-2": (layer((2, 120, 9, 9), (32, 120, 1, 1), stride=2), wgmma(64, 32, 1, 1, teams=2)),
     "3x3": (
         layer((2, 64, 9, 7), (96, 64, 3, 3), "bfloat16", shift=True, activation="relu"),
         wgmma(64, 96, 1, 1, teams=2),

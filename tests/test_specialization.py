@@ -93,7 +93,8 @@ def chunk_of_input(problem: Problem, x: np.ndarray, tile: int, group: int, chunk
         image, place = divmod(tile * rows + number, height * width)
         h, w = place // width * sh + r * dh - top, place % width * sw + s * dw - left
         if image < workload.batch and 0 <= h < workload.height and 0 <= w < workload.width:
-            result[number] = x[image, h, w, group * channels + first :][:lanes]
+            terms = x[image, h, w, group * channels + first : (group + 1) * channels][:lanes]
+            result[number, : len(terms)] = terms
     return result
 
 
@@ -112,6 +113,7 @@ def test_chunks_are_those_of_the_convolution(name: str) -> None:
     columns, weights = column_copy(workload, config.block_m), weight_copy(workload, config.block_n)
     per_group = -(-workload.multiplier // config.block_n)
     weight = operands["w"].reshape(workload.out_channels, -1)
+    weight = np.pad(weight, ((0, 0), (0, -weight.shape[1] % columns.lanes)))
     tiles, seen = -(-workload.batch * int(np.prod(workload.output_size)) // config.block_m), 0
     for number in range(blocks):
         copies = list(bulk_copies(kernel.body, {block: number, **threads}))
@@ -156,6 +158,9 @@ def test_machine_code(name: str) -> None:
     [
         (layer((1, 64, 9, 9), (32, 64, 3, 3)), True),
         (layer((1, 96, 9, 9), (32, 96, 3, 3)), False),  # a chunk is of two taps
+        (layer((1, 224, 9, 9), (32, 224, 1, 1)), True),
+        (layer((1, 96, 9, 9), (32, 96, 1, 1)), False),  # a quarter of two chunks is zeros
+        (layer((1, 448, 9, 9), (64, 224, 1, 1), groups=2), False),  # a chunk is of two groups
         (layer((1, 128, 9, 9), (32, 128, 3, 3), "uint8"), True),
         (layer((1, 64, 29, 29), (32, 64, 1, 1), stride=9, padding=0), False),
         (layer((1, 64, 9, 9), (32, 64, 1, 1), padding=129), False),

@@ -6,16 +6,17 @@ stay in registers. There the epilogue is computed, but for a residual; the tile 
 lines of the output. Where the tiles are too few for the GPU, blocks share the reduction: those of a cluster read each
 other's sums in shared memory, else a second kernel adds up.
 
-On sm_90, where channels are whole chunks, warps may have roles instead: a block stays on its multiprocessor, one thread
-has the copy engine bring the chunks of tile after tile, and one or two teams of warps multiply, each a tile of its own,
-and store it meanwhile: see `tvmconv.lowering.specialization`.
+On sm_90, where the channels under a tap are whole chunks, or there is one tap, warps may have roles instead: a block
+stays on its multiprocessor, one thread has the copy engine bring the chunks of tile after tile, and one or two teams of
+warps multiply, each a tile of its own, and store it meanwhile: see `tvmconv.lowering.specialization`.
 
 Chunks have their channels last in memory. Operands that have not, or too few channels for whole copies, are laid out
 first by kernels of their own.
 
-On an H200 the layers of the im2win thesis reach 395 to 636 TFLOP/s in float16 at batch 128 where channels are whole
-chunks, and 0.74 to 2.8 times the speed of cuDNN, 1.21 in the geometric mean; at batch 32 it is 1.37 times, and at batch
-1 1.68 times (benchmarks/tensor-h200-batch-1-float16.json), in float32 2.75 times (benchmarks/tensor-h200-batch-1.json).
+On an H200 the layers of the im2win thesis with whole chunks of channels reach 395 to 636 TFLOP/s in float16 at batch
+128; all twelve, of which `cuda/shallow` has the first three, take cuDNN 1.42 times as long in the geometric mean
+(benchmarks/tensor-h200-batch-128-float16.json), at batch 1 1.68 times (benchmarks/tensor-h200-batch-1-float16.json), in
+float32 2.75 times (benchmarks/tensor-h200-batch-1.json).
 
 The schedule is a complete one for ordinary CUDA code, which its serial twin runs. Its annotations name the functions
 that replace parts of it: see `tvmconv.lowering.intrinsics`.

@@ -61,12 +61,23 @@ def reads_all(image: ConvWorkload) -> bool:
     return image.kernel == (1, 1) and image.stride == (1, 1) and not any(image.padding)
 
 
+MOST_ZEROS = 0.2
+"""The most zeros behind the channels, as a share of these. On an H200 in float16, at batch 32, roles made layers of 224
+and 416 channels 1.2 times as fast; with a third of zeros one was 1.3 times as fast, two 0.8 times."""
+
+
 def is_bulk(problem: Problem) -> bool:
-    """Return whether the engine can copy the chunks: whole ones under a tap, of windows that it knows."""
+    """Return whether the engine can copy the chunks: whole ones under a tap, of windows that it knows.
+
+    Of a single tap the last chunk may be in part past the last channel: there the engine brings zeros, which are
+    multiplied as well.
+    """
     workload = problem.workload
     image = read_image(workload)
     known = workload.layout == "NHWC" or lays_out_input(workload) or workload.height == workload.width == 1
-    whole = depth(image) * workload.itemsize % ROW_BYTES == 0
+    terms = depth(image) * workload.itemsize
+    few_zeros = -terms % ROW_BYTES < MOST_ZEROS * terms
+    whole = terms % ROW_BYTES == 0 or (image.groups == prod(image.kernel) == 1 and few_zeros)
     if problem.open_sizes or not known or not whole:
         return False
     if reads_all(image):

@@ -156,7 +156,7 @@ class _Block:
         pixel = tile // bulk.group_tiles * bulk.group_pixels + tile % bulk.group_tiles * bulk.pixels
         channel, column, row, image, tap_w, tap_h = chunk * bulk.lanes, pixel, 0, 0, 0, 0
         if bulk.width:
-            per_tap = bulk.group_channels // bulk.lanes
+            per_tap = -(-bulk.group_channels // bulk.lanes)
             tap, channel = chunk // per_tap, chunk % per_tap * bulk.lanes
             tap_w, tap_h = tap % bulk.kernel_w * bulk.dilation_w, tap // bulk.kernel_w * bulk.dilation_h
             column = pixel % bulk.out_width * bulk.stride_w + bulk.lower_w
