@@ -11,6 +11,7 @@ import msgspec
 import numpy as np
 import pytest
 import tvm
+import twins_and_cubins
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sparing import sparing
@@ -21,6 +22,7 @@ from tvmconv.dtypes import FLOATS, NARROW
 from tvmconv.lowering import build, lower
 from tvmconv.problem import Problem
 from tvmconv.schedules.cpu import depthwise
+from tvmconv.schedules.cuda.depthwise import default_config
 from tvmconv.schedules.cuda.depthwise_tiles import LEAST, Config, shared_bytes
 from tvmconv.targets import resolve_target
 from tvmconv.testing import DEPTHWISE, Case, check_result, random_configs, random_operands, serial_twin
@@ -265,3 +267,12 @@ def test_nan_and_infinity_pass_through_the_epilogue(target: tvm.target.Target) -
     assert np.isnan(tensors[-1].numpy()[0, 0, 0, 0])
     assert list(tensors[-1].numpy()[0, 0, 0, 1:3]) == [6, 0]
     check_result(workload, operands, tensors[-1].numpy())
+
+
+@pytest.mark.parametrize(("dtype", "own"), [("float32", (4, 4)), ("float16", (4, 8)), ("bfloat16", (4, 8))])
+def test_default_vectors(dtype: str, own: tuple[int, int]) -> None:
+    """A thread of a large default reads and writes vectors of 16 bytes, and its kernel spills nothing."""
+    problem = Problem(ConvWorkload.depthwise((32, 144, 56, 56), (144, 1, 3, 3), dtype=dtype, padding=1))
+    config = default_config(problem, twins_and_cubins.SM_90)
+    assert (config.thread_y, config.thread_x, config.load, config.store) == (*own, own[1], own[1])
+    twins_and_cubins.compiled("depthwise", problem, config, twins_and_cubins.SM_90)

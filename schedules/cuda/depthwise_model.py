@@ -20,6 +20,7 @@ from ..open_sizes import samples
 from ..space import Space, ceil_div, evenly, named, wasted
 from .depthwise_tiles import (
     LEAST,
+    MOST_WINDOW,
     Config,
     blocks,
     constraints,
@@ -49,6 +50,13 @@ MULTIPLY_ADDS = 51.0
 took 0.8 to 1.05 of the time that this tells.
 """
 
+STAGED = 15.0
+"""The multiply-adds in the time that staging an element in shared memory takes, with its tests and the waiting.
+
+It lies between two windows in float16 on an H200: 13x13 on planes of 7x7, which stages 400 elements for 49 outputs and
+took 57 µs where multiply-adds alone told 35, and 31x31 on planes of 56x56, of which they told all.
+"""
+
 WASTE = 1.15
 """The largest ratio of computed to wanted outputs at the bottom of a plane in the default configuration."""
 
@@ -64,13 +72,16 @@ def obstacle(problem: Problem, target: tvm.target.Target) -> str | None:
 def estimate(problem: Problem, config: Config, target: tvm.target.Target) -> float:
     """Return the clocks that memory takes to move the operands once, with what whole blocks read and write in vain.
 
-    Each thread adds some for itself. Large windows take longer, which multiply-adds bound.
+    Each thread adds some for itself. Large windows take longer, which multiply-adds bound, and the elements that are
+    staged for them.
     """
     workload, gpu = problem.workload, gpu_of(target)
     waste = prod(map(wasted, workload.output_size, (config.block_y, config.block_x)))
     threads = prod(workload.output_shape) / config.outputs
     moved = waste * (workload.bytes_moved + THREAD_BYTES * threads)
-    computed = waste * workload.flops / 2 / (MULTIPLY_ADDS * gpu.multiprocessors)
+    staged = config.shared_input * prod(workload.read_by((config.block_y, config.block_x)))
+    staging = STAGED * staged * blocks(workload, config) * config.planes / workload.multiplier
+    computed = (waste * workload.flops / 2 + staging) / (MULTIPLY_ADDS * gpu.multiprocessors)
     return START + mostly_largest(moved / bytes_per_clock(gpu), computed)
 
 
@@ -93,7 +104,7 @@ def space(problem: Problem, target: tvm.target.Target) -> Space[Config]:
     def upto(limit: int, *values: int) -> set[int]:
         return {value for value in values if value <= limit}
 
-    rows, columns = upto(height, 1, 2, 3, 4, 6, 7, 8), upto(width, 1, 2, 4, 7, *wide)
+    rows, columns = upto(height, 1, 2, 3, 4, 6, 7, 8), upto(width, 1, 2, 4, 7, 8)
     whole_height = upto(64, *(ceil_div(height, n) for n in rows))
     whole_width = upto(64, *(ceil_div(width, n) for n in columns))
     # What of the input fits into registers belongs there; only what does not is staged.
@@ -106,7 +117,7 @@ def space(problem: Problem, target: tvm.target.Target) -> Space[Config]:
         "vthreads_x": upto(width, 1, 2, *wide) if staged or wide else {1},
         "thread_y": rows,
         "thread_x": columns,
-        "store": upto(16 // workload.itemsize, 1, 2, 4, *wide),
+        "store": upto(16 // workload.itemsize, 1, 2, 4, 8),
         "unroll": {default.unroll},
         "shared_input": {staged, False},
         "shared_filter": {False, True},
@@ -132,7 +143,9 @@ def heuristics(workload: ConvWorkload, gpu: Gpu) -> dict[str, Callable[[Config],
         return config.flat or config.thread_x == config.store or width % config.thread_x != 0
 
     def neighbours_read_together(config: Config) -> bool:
-        return config.flat or (config.thread_x <= (4 if height > 1 else 8) and config.threads_x > 1)
+        return config.flat or (
+            config.thread_x <= (16 // workload.itemsize if height > 1 else 8) and config.threads_x > 1
+        )
 
     def whole_warps(config: Config) -> bool:
         return config.threads <= 256 and wasted(config.threads, 32) <= 1.35
@@ -207,14 +220,19 @@ def _candidates(problem: Problem, gpu: Gpu) -> Iterator[Config]:
                     LEAST, planes=planes, threads_y=height, thread_x=width, unroll=2, shared_filter=True, flat=True
                 )
 
-    most = max(4, min(16, share))  # outputs of a thread, of one channel
+    def most(columns: int) -> int:
+        """Return the most outputs of a thread, of one channel."""
+        return max(4, min(max(16, 4 * columns), share))
+
     if height == 1 and not problem.has_open_planes:
-        yield from _of_rows(workload, most)
-    widest = 4 if share >= 32 else 2
+        yield from _of_rows(workload, most(1))
+    # Of 3x3 taps in half precision 4x8 outputs of a thread take 15 to 17 instructions each in sm_90, and 4x4 some 21.
+    eight = workload.itemsize == 2 and share >= 64 and prod(workload.read_by((4, 8))) <= MOST_WINDOW
+    widest = 8 if eight else 4 if share >= 32 else 2
     ways = ((False, 2, 4), (True, 2, 1), (True, 1, 1), (False, 2, 1), (True, 0, 1), (False, 0, 1))
     for shared, unroll, least in ways:
-        for columns in (n for n in (4, 2, 1) if n <= widest and width % n == 0):
-            heights = [n for n in range(1, 9) if least <= n * columns <= most and wasted(height, n) <= WASTE]
+        for columns in (n for n in (8, 4, 2, 1) if n <= widest and width % n == 0):
+            heights = [n for n in range(1, 9) if least <= n * columns <= most(columns) and wasted(height, n) <= WASTE]
             most_threads = _threads(ceil_div(width, columns))
             threads = (64, 32, 16, 8) if "width" in problem.open_sizes else (most_threads,)
             for rows, threads_x in product(reversed(heights or [1]), threads):

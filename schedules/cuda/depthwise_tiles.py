@@ -18,6 +18,9 @@ from tvmconv.workload import ConvWorkload
 from ..space import ceil_div, divisors, named, wasted
 from .machine import SHARED_ALIGNMENT
 
+MOST_WINDOW = 128
+"""The most input elements that a thread stages in registers."""
+
 
 @dataclass(frozen=True)
 class Config:
@@ -130,7 +133,7 @@ def constraints(problem: Problem, target: tvm.target.Target) -> dict[str, Callab
         return shared_bytes(workload, config) <= max_shared
 
     def registers(config: Config) -> bool:
-        return config.outputs <= 64 and window_elements(workload, config) <= 128
+        return config.outputs <= 64 and window_elements(workload, config) <= MOST_WINDOW
 
     def straight_line(config: Config) -> bool:
         unrolled = (1, workload.kernel[1], prod(workload.kernel))
