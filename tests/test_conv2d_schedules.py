@@ -75,7 +75,7 @@ CONFIGURED = {
     "ragged-everywhere": replace(SMALL, rows=3, columns=5, tiles=2, staged=1),
     "columns-past-lanes": replace(SMALL, columns=13, staged=2),
     "columns-of-four-lanes-and-one": replace(SMALL, vector=4, columns=13),
-    "columns-of-four-lanes-and-three": replace(SMALL, vector=4, columns=7, vectors=2, rows=2),
+    "columns-of-four-lanes-and-three": replace(SMALL, vector=4, columns=7, vectors=2),
     "channels-past-the-last": replace(SMALL, vectors=3, staged=1),
     "lanes-of-no-power-of-two": replace(SMALL, vector=6, parallel=True),
     "one-column": replace(SMALL, columns=1, rows=2, channels=1),

@@ -253,7 +253,10 @@ def test_a_network_reads_what_is_laid_out_ahead() -> None:
     operands = random_operands(workload)
     x, w, output = map(tvm.runtime.tensor, operands.values())
     made = packing(w.numpy())
-    assert [array.dtype for array in made] == ["int8", "int32"]
+    instruction = dot_instruction(HERE, "int8")
+    assert instruction is not None
+    of_zero_point = ["int32"] if instruction.first == "uint8" else []  # else it is subtracted from the input
+    assert [array.dtype for array in made] == [instruction.second, *of_zero_point]
     build(tvm.IRModule({KERNEL_NAME: kernel}), HERE)[KERNEL_NAME](x, *made, output)
     check_result(workload, operands, output.numpy())
 

@@ -12,6 +12,7 @@ import toy_template
 import tvm
 import tvm_ffi
 from command_line import tvmconv, tvmconv_json
+from shallow_cases import image
 from tensor_cases import layer
 from tvm import tirx
 from tvm.s_tir import Schedule
@@ -41,6 +42,7 @@ PROBLEMS = {
     "integers of each channel": Problem(INTEGERS.in_nhwc()),
     "depthwise with channels last": Problem(ConvWorkload.depthwise((8, 64, 28, 28), (64, 1, 3, 3)).in_nhwc()),
     "half precision with channels last": layer((2, 16, 9, 12), (32, 16, 3, 3)),
+    "first layer in half precision": image((8, 3, 64, 64), 32, stride=2),
     "narrow groups": layer((8, 64, 28, 28), (64, 8, 3, 3), groups=8),
 }
 

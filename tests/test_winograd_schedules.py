@@ -239,10 +239,10 @@ def test_accuracy() -> None:
 OPEN = {
     "batch": ("blocks", ("batch",), None),
     "planes": ("ragged", OPEN_SIZES, None),
-    "planes-in-blocks": ("blocks", OPEN_SIZES, winograd.Config(4, 2, 1, 6, 2, 16, shared=False, parallel=True)),
+    "planes-in-blocks": ("blocks", OPEN_SIZES, winograd.Config(4, 2, 1, 3, 2, 16, shared=False, parallel=True)),
     "shared": ("threads", OPEN_SIZES, winograd.Config(2, 3, 1, 4, 1, 16, shared=True, parallel=True)),
     "height": ("uneven-padding", ("height",), None),
-    "width-of-images": ("blocks", ("width",), winograd.Config(4, 4, 2, 12, 1, 16, shared=False, parallel=False)),
+    "width-of-images": ("blocks", ("width",), winograd.Config(4, 4, 2, 6, 1, 16, shared=False, parallel=False)),
 }
 """Problems with open sizes: the name of the workload, the sizes, and the configuration if not the default."""
 
@@ -267,9 +267,9 @@ def test_open_sizes_of_bands() -> None:
     """A band has whole steps of a row of open width, and rows of one image where batch or height are open."""
     workload = WORKLOADS["blocks"]
     for open_sizes, config, violated in (
-        (("batch",), winograd.Config(4, 4, 2, 12, 1, 16, shared=False, parallel=False), ["whole_images"]),
-        (("height",), winograd.Config(4, 4, 2, 12, 1, 16, shared=False, parallel=False), ["whole_images"]),
-        (("width",), winograd.Config(4, 4, 2, 12, 1, 16, shared=False, parallel=False), []),
+        (("batch",), winograd.Config(4, 4, 2, 6, 1, 16, shared=False, parallel=False), ["whole_images"]),
+        (("height",), winograd.Config(4, 4, 2, 6, 1, 16, shared=False, parallel=False), ["whole_images"]),
+        (("width",), winograd.Config(4, 4, 2, 6, 1, 16, shared=False, parallel=False), []),
         (("width",), winograd.Config(4, 1, 1, 9, 1, 16, shared=False, parallel=False), ["waste"]),
     ):
         problem = Problem(workload, open_sizes=open_sizes)

@@ -14,7 +14,7 @@ import numpy as np
 
 from .errors import InvalidArgumentError, MissingPackageError, UnsupportedModelError
 from .network.onnx_importer import read_onnx
-from .verify import decibel
+from .verify import EXACT_SUMS, decibel
 
 if TYPE_CHECKING:
     import onnx
@@ -220,5 +220,6 @@ def _session(model: onnx.ModelProto, names: Sequence[str]) -> tuple[Any, list[st
     watching.graph.output.extend(onnx.ValueInfoProto(name=name) for name in wanted if name not in known)
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3  # errors
+    options.add_session_config_entry(*EXACT_SUMS)
     session = onnxruntime.InferenceSession(watching.SerializeToString(), options, providers=["CPUExecutionProvider"])
     return session, wanted

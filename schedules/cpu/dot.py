@@ -21,10 +21,11 @@ from tvmconv.layout import channel_block
 from tvmconv.problem import Problem
 from tvmconv.targets import dot_instruction
 
-from ..space import Space
+from ..space import Space, divisors
 from ..template import Layouts
 from .dot_intrinsics import BFLOAT16_CODE, dot_intrinsic
 from .dot_tiles import band_of, best_tile, constraints, cycles, features, heuristics, instruction_of, knobs
+from .machine import LINE_BYTES
 from .register_tiles import ablations, transpose
 from .tile_cost import TileConfig
 
@@ -173,7 +174,8 @@ def schedule(problem: Problem, config: Config, target: tvm.target.Target) -> Sch
         *_, column, channel = sch.get_loops(pad)
         if workload.layout != "NCHW":
             sch.annotate(column, "pragma_loop_partition_hint", True)  # only the ends of a row are tested
-            sch.vectorize(channel)
+            at_once = divisors(int(sch.get(channel).extent), LINE_BYTES)[-1]
+            sch.vectorize(sch.split(channel, [None, at_once])[1])
     if config.parallel:
         for loop in loops:
             sch.parallel(loop)
