@@ -102,6 +102,7 @@ REFUSED = {
     "groups": (image((1, 4, 8, 8), 16, groups=2), SM_90, "is for dense convolutions in one group"),
     "channels": (image((1, 5, 8, 8), 16), SM_90, "takes up to 4 input channels, not 5"),
     "outputs": (image((1, 3, 8, 8), 18), SM_90, "takes output channels in multiples of 8, not 18"),
+    "terms": (image((1, 3, 8, 8), 16, 1, stride=2), SM_90, "takes windows of 8 terms or more, not of 3"),
     "dilation": (image((1, 3, 8, 8), 16, dilation=2), SM_90, "takes a dilation of 1"),
     "window": (
         image((1, 3, 200, 200), 8, 151),

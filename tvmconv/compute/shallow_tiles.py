@@ -34,6 +34,11 @@ def row_terms(workload: ConvWorkload) -> int:
     return terms + terms % 2
 
 
+def window_terms(workload: ConvWorkload) -> int:
+    """Return the terms of a window up to its last one, with those between its rows."""
+    return (workload.kernel[0] - 1) * row_terms(workload) + workload.kernel[1] * pixel_channels(workload)
+
+
 def steps(workload: ConvWorkload) -> int:
     """Return the instructions that a sum takes."""
     return -(-workload.kernel[0] * row_terms(workload) // STEP)
