@@ -122,6 +122,11 @@ REFUSED = {
     "odd pairs": (groups(3, 4, (1, 8, 8)), SM_90, "or an even number of groups of 4, not of 4 to 4"),
     "wide": (groups(2, 96, (1, 8, 8)), SM_90, "up to 64, .*, not of 96 to 96"),
     "window": (groups(2, 8, (1, 90, 90), 81), SM_90, "takes windows that fit in shared memory and code, not of 81x81"),
+    "gaps": (
+        groups(2, 8, (1, 8, 8), 1, stride=2),
+        SM_90,
+        "takes windows at least as wide as their stride of 2, not of 1",
+    ),
     "old": (groups(2, 8, (1, 8, 8)), SM_75, "needs a GPU with tensor cores, sm_80 or later, not sm_75"),
 }
 
