@@ -247,7 +247,7 @@ class Machine:
         """Add the products of windows and weights to sums, of which a thread has vectors of outputs of its pixels.
 
         The bytes of a line of pixels are given. Two terms are loaded at once, of which the second one may be past the
-        end of a row: it counts as zero. Pixels past the end of an image have windows that nothing was written to.
+        end of a row: it counts as zero.
         """
         warps, rows, columns, eights, line, height, width, sy, sx, channels = shape
         warp, lane = self.lane % self.threads // WARP, self.lane % WARP
