@@ -247,7 +247,7 @@ class Machine:
         """Add the products of windows and weights to sums, of which a thread has vectors of outputs of its pixels.
 
         The bytes of a line of pixels are given. Two terms are loaded at once, of which the second one may be past the
-        end of a row: it counts as zero. Pixels past the end of an image have windows that nothing was written to.
+        end of a row: it counts as zero.
         """
         warps, rows, columns, eights, line, height, width, sy, sx, channels = shape
         warp, lane = self.lane % self.threads // WARP, self.lane % WARP
@@ -261,9 +261,7 @@ class Machine:
         own = warp // warps * (2 * rows * sy * line) + lane // 4 * (columns * sx * channels * size)
         address = pixels.address[:, :1] + own + place.reshape(1, -1)
         assert not (address[:, ::2] % (2 * size)).any(), "a word between words"
-        empty = pixels.memory.written[pixels.memory.row, address // VECTOR] == NEVER
-        loaded = self.load(pixels.memory, np.where(empty, pixels.address[:, :1], address), pixels.dtype)
-        loaded = np.where(empty, np.nan, loaded.astype(np.float32))
+        loaded = self.load(pixels.memory, address, pixels.dtype).astype(np.float32)
         first = np.where(there, loaded.reshape(len(self.lane), -1, len(at)), 0)
         column, e = (each.reshape(-1, 1) for each in np.indices((eights, 2)))
         place = (column * 8 + e) * ((2 * steps | 1) * VECTOR) + np.where(at < height * terms, at * size, 0)

@@ -40,5 +40,8 @@ CASES = {
     "two-channels": (image((1, 2, 8, 9), 40, (3, 2), out_dtype="float32"), Config(2, 8, 40, 1, 1)),
     "four-channels": (image((1, 4, 10, 9), 64, padding=(0, 1, 2, 3)), Config(4, 16, 32, 2, 1)),
     "stride-1x3": (image((1, 3, 9, 25), 24, (3, 5), stride=(1, 3)), Config(2, 8, 24, 1, 1)),
-    "1x1": (image((2, 3, 5, 6), 8, 1), Config(4, 8, 16, 1, 1)),
+    "1x2": (image((2, 4, 5, 6), 8, (1, 2)), Config(4, 8, 16, 1, 1)),
+    "idle-warp": (image((1, 4, 5, 19), 8, (1, 4), stride=2, out_layout="NCHW"), Config(2, 16, 16, 1, 2)),
+    "idle-lanes": (image((1, 4, 8, 8), 8, 5, stride=(1, 3), padding=0, out_layout="NCHW"), Config(4, 16, 8, 1, 1)),
+    "one-column": (image((2, 3, 6, 2), 24, (1, 4), stride=(1, 5), padding=1), Config(2, 8, 8, 1, 1)),
 }

@@ -11,8 +11,6 @@ import pytest
 import tvm
 import twins_and_cubins
 from band_cases import CASES, EPILOGUE, planes
-from device_functions import device_functions
-from emulated_gpu import Emulator
 from spaces import check_space, check_whole_space
 from sparing import every
 from twins_and_cubins import SM_90
@@ -21,20 +19,19 @@ from tvmconv import ConvWorkload
 from tvmconv.compute.depthwise_bands import in_planes
 from tvmconv.dispatch import algorithms_for, select, template_for
 from tvmconv.errors import InvalidArgumentError
-from tvmconv.lowering import KERNEL_NAME, lower
-from tvmconv.lowering.intrinsics import with_intrinsics
 from tvmconv.problem import Problem
 from tvmconv.schedules.cuda import depthwise_bands
 from tvmconv.schedules.cuda.depthwise_bands import LEAST, Config
 from tvmconv.schedules.cuda.depthwise_bands_tiles import shared_bytes
 from tvmconv.targets import resolve_target
-from tvmconv.testing import check_result, random_operands
+from tvmconv.testing import random_operands
 from tvmconv.testing.configs import legal_configs
 
 SM_80, SM_75 = (resolve_target({"kind": "cuda", "arch": arch}) for arch in ("sm_80", "sm_75"))
 
-run_twin, compiled = (
+run_twin, run_emulated, compiled = (
     partial(twins_and_cubins.run_twin, "depthwise_bands"),
+    partial(twins_and_cubins.run_emulated, "depthwise_bands"),
     partial(twins_and_cubins.compiled, "depthwise_bands"),
 )
 
@@ -49,11 +46,7 @@ def test_serial_twin(problem: Problem, config: Config) -> None:
 @by_case
 def test_lowered_kernel(problem: Problem, config: Config) -> None:
     """Copies are whole and have arrived where they are multiplied, and a block has the memory that the model counts."""
-    func = with_intrinsics(lower(problem, select(problem, SM_90, config, "depthwise_bands"), SM_90, KERNEL_NAME))
-    operands = random_operands(problem.workload)
-    arrays = {name: array.copy() for name, array in operands.items()}
-    _, run = [Emulator(kernel, arrays) for kernel in device_functions(func, SM_90)]
-    check_result(problem.workload, operands, arrays["output"])
+    run = run_emulated(problem, config)
     assert run.shared_bytes == shared_bytes(in_planes(problem.workload), config)
 
 

@@ -2,27 +2,20 @@
 
 from __future__ import annotations
 
-import msgspec
+from functools import partial
+
+import on_gpu
 import pytest
 from band_cases import CASES
 
-from tvmconv.problem import Problem
 from tvmconv.schedules.cuda import depthwise_bands
-from tvmconv.schedules.cuda.depthwise_bands import Config
 from tvmconv.targets import has_gpu, resolve_target
-from tvmconv.testing import conformance
 from tvmconv.testing.configs import legal_configs
-from tvmconv.testing.conformance import How
-from tvmconv.testing.trials import Trial
 
 pytestmark = pytest.mark.skipif(not has_gpu(), reason="there is no GPU here")
 TARGET = resolve_target("cuda")
 
-
-def check(problem: Problem, config: Config | None, nonfinite: bool = False) -> None:
-    """Check a kernel's result, into an output filled with NaN, against the float64 reference."""
-    knobs = None if config is None else msgspec.to_builtins(config)
-    conformance.check(How(str(TARGET)), Trial(problem.workload, "depthwise_bands", knobs, 1, nonfinite))
+check = partial(on_gpu.check, "depthwise_bands")
 
 
 @pytest.mark.parametrize("name", CASES)

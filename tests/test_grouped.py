@@ -10,8 +10,6 @@ import numpy as np
 import pytest
 import tvm
 import twins_and_cubins
-from device_functions import device_functions
-from emulated_gpu import Emulator
 from grouped_cases import CASES, EPILOGUE, groups
 from network_graph import Graph
 from spaces import check_space, check_whole_space
@@ -21,19 +19,18 @@ from twins_and_cubins import SM_90
 import tvmconv
 from tvmconv.dispatch import algorithms_for, select, template_for
 from tvmconv.errors import InvalidArgumentError
-from tvmconv.lowering import KERNEL_NAME, lower
-from tvmconv.lowering.intrinsics import with_intrinsics
 from tvmconv.problem import Problem
 from tvmconv.schedules.cuda import grouped
 from tvmconv.schedules.cuda.grouped import LEAST, Config
 from tvmconv.schedules.cuda.grouped_tiles import shared_bytes
 from tvmconv.targets import resolve_target
-from tvmconv.testing import check_result, random_operands
+from tvmconv.testing import random_operands
 from tvmconv.testing.configs import legal_configs
 
 SM_80, SM_75 = (resolve_target({"kind": "cuda", "arch": arch}) for arch in ("sm_80", "sm_75"))
 
 run_twin = partial(twins_and_cubins.run_twin, "grouped")
+run_emulated = partial(twins_and_cubins.run_emulated, "grouped")
 compiled = partial(twins_and_cubins.compiled, "grouped")
 
 by_case = pytest.mark.parametrize(("problem", "config"), CASES.values(), ids=CASES)
@@ -47,12 +44,7 @@ def test_serial_twin(problem: Problem, config: Config) -> None:
 @by_case
 def test_lowered_kernel(problem: Problem, config: Config) -> None:
     """Copies are whole and have arrived where they are multiplied, and a block has the memory that the model counts."""
-    selection = select(problem, SM_90, config, "grouped")
-    func = with_intrinsics(lower(problem, selection, SM_90, KERNEL_NAME))
-    operands = random_operands(problem.workload)
-    arrays = {name: array.copy() for name, array in operands.items()}
-    (run,) = [run for kernel in device_functions(func, SM_90) if (run := Emulator(kernel, arrays)).copied]
-    check_result(problem.workload, operands, arrays["output"])
+    run = run_emulated(problem, config)
     assert run.shared_bytes == shared_bytes(problem.workload, config)
     assert run.barriers == 1
 
@@ -122,6 +114,11 @@ REFUSED = {
     "odd pairs": (groups(3, 4, (1, 8, 8)), SM_90, "or an even number of groups of 4, not of 4 to 4"),
     "wide": (groups(2, 96, (1, 8, 8)), SM_90, "up to 64, .*, not of 96 to 96"),
     "window": (groups(2, 8, (1, 90, 90), 81), SM_90, "takes windows that fit in shared memory and code, not of 81x81"),
+    "gaps": (
+        groups(2, 8, (1, 8, 8), 1, stride=2),
+        SM_90,
+        "takes windows at least as wide as their stride of 2, not of 1",
+    ),
     "old": (groups(2, 8, (1, 8, 8)), SM_75, "needs a GPU with tensor cores, sm_80 or later, not sm_75"),
 }
 

@@ -10,8 +10,6 @@ import numpy as np
 import pytest
 import tvm
 import twins_and_cubins
-from device_functions import device_functions
-from emulated_gpu import Emulator
 from network_graph import Graph
 from shallow_cases import CASES, EPILOGUE, image
 from spaces import check_space, check_whole_space
@@ -21,19 +19,18 @@ from twins_and_cubins import SM_90
 import tvmconv
 from tvmconv.dispatch import algorithms_for, select, template_for
 from tvmconv.errors import InvalidArgumentError
-from tvmconv.lowering import KERNEL_NAME, lower
-from tvmconv.lowering.intrinsics import with_intrinsics
 from tvmconv.problem import Problem
 from tvmconv.schedules.cuda import shallow
 from tvmconv.schedules.cuda.shallow import Config
 from tvmconv.schedules.cuda.shallow_tiles import shared_bytes
 from tvmconv.targets import resolve_target
-from tvmconv.testing import check_result, random_operands
+from tvmconv.testing import random_operands
 from tvmconv.testing.configs import legal_configs
 
 SM_80, SM_75 = (resolve_target({"kind": "cuda", "arch": arch}) for arch in ("sm_80", "sm_75"))
 
 run_twin = partial(twins_and_cubins.run_twin, "shallow")
+run_emulated = partial(twins_and_cubins.run_emulated, "shallow")
 compiled = partial(twins_and_cubins.compiled, "shallow")
 
 by_case = pytest.mark.parametrize(("problem", "config"), CASES.values(), ids=CASES)
@@ -47,12 +44,7 @@ def test_serial_twin(problem: Problem, config: Config) -> None:
 @by_case
 def test_lowered_kernel(problem: Problem, config: Config) -> None:
     """Threads multiply what has arrived, terms past a row count as zero, and a block has the memory that is counted."""
-    selection = select(problem, SM_90, config, "shallow")
-    func = with_intrinsics(lower(problem, selection, SM_90, KERNEL_NAME))
-    operands = random_operands(problem.workload)
-    arrays = {name: array.copy() for name, array in operands.items()}
-    (run,) = [run for kernel in device_functions(func, SM_90) if (run := Emulator(kernel, arrays)).copied]
-    check_result(problem.workload, operands, arrays["output"])
+    run = run_emulated(problem, config)
     assert run.shared_bytes == shared_bytes(problem.workload, config)
 
 
@@ -102,6 +94,7 @@ REFUSED = {
     "groups": (image((1, 4, 8, 8), 16, groups=2), SM_90, "is for dense convolutions in one group"),
     "channels": (image((1, 5, 8, 8), 16), SM_90, "takes up to 4 input channels, not 5"),
     "outputs": (image((1, 3, 8, 8), 18), SM_90, "takes output channels in multiples of 8, not 18"),
+    "terms": (image((1, 3, 8, 8), 16, 1, stride=2), SM_90, "takes windows of 8 terms or more, not of 3"),
     "dilation": (image((1, 3, 8, 8), 16, dilation=2), SM_90, "takes a dilation of 1"),
     "window": (
         image((1, 3, 200, 200), 8, 151),
@@ -145,10 +138,5 @@ def test_nan_and_infinity_stay_in_their_windows(channels: int) -> None:
     problem = image((1, channels, 6, 21), 8, stride=2)
     operands = random_operands(problem.workload)
     operands["x"][0, 0, 0, 0], operands["x"][0, -1, 5, 9] = np.nan, np.inf
-    selection = select(problem, SM_90, Config(2, 8, 8, 1, 1), "shallow")
-    func = with_intrinsics(lower(problem, selection, SM_90, KERNEL_NAME))
-    arrays = {name: array.copy() for name, array in operands.items()}
     with np.errstate(invalid="ignore"):
-        for kernel in device_functions(func, SM_90):
-            Emulator(kernel, arrays)
-        check_result(problem.workload, operands, arrays["output"])
+        run_emulated(problem, Config(2, 8, 8, 1, 1), **operands)

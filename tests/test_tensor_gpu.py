@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
-import msgspec
 import numpy as np
+import on_gpu
 import pytest
 import tvm
 from integer_cases import EXACT, INTEGERS, random_integers
@@ -24,10 +25,8 @@ from tvmconv.problem import Problem
 from tvmconv.schedules.cuda import tensor
 from tvmconv.schedules.cuda.tensor import Config
 from tvmconv.targets import device_of, has_gpu, resolve_target, tensor_instructions
-from tvmconv.testing import check_result, conformance, random_operands
+from tvmconv.testing import check_result, random_operands
 from tvmconv.testing.configs import legal_configs
-from tvmconv.testing.conformance import How
-from tvmconv.testing.trials import Trial
 
 pytestmark = pytest.mark.skipif(not has_gpu(), reason="there is no GPU here")
 TARGET = resolve_target("cuda")
@@ -39,11 +38,7 @@ def require(family: str) -> None:
         pytest.skip(f"this GPU has no {family}")
 
 
-def check(problem: Problem, config: Config | None, seed: int = 1, nonfinite: bool = False) -> None:
-    """Check a kernel's result, into an output filled with NaN, against the float64 reference."""
-    knobs = None if config is None else msgspec.to_builtins(config)
-    trial = Trial(problem.workload, "tensor", knobs, seed, nonfinite, precision=problem.precision)
-    conformance.check(How(str(TARGET)), trial)
+check = partial(on_gpu.check, "tensor")
 
 
 @pytest.mark.parametrize("name", ALL_CASES)

@@ -1,4 +1,4 @@
-"""Checks of a template's kernels without a GPU: the numbers of a serial twin, and the resources of machine code."""
+"""Checks of a template's kernels without a GPU: numbers of twins and an emulator, and resources of machine code."""
 
 from __future__ import annotations
 
@@ -6,10 +6,13 @@ from typing import Any
 
 import numpy as np
 import tvm
+from device_functions import device_functions
+from emulated_gpu import Emulator
 
 from tvmconv import ConvWorkload, cuda
 from tvmconv.dispatch import select
-from tvmconv.lowering import KERNEL_NAME, build_kernel, build_twin
+from tvmconv.lowering import KERNEL_NAME, build_kernel, build_twin, lower
+from tvmconv.lowering.intrinsics import with_intrinsics
 from tvmconv.problem import Problem
 from tvmconv.targets import resolve_target
 from tvmconv.testing import check_result, random_operands
@@ -28,6 +31,16 @@ def run_twin(
     memory = [tvm.runtime.empty(*parameter) for parameter in twin.workspace.parameters]
     twin.executable[KERNEL_NAME](*tensors, *memory)
     check_result(workload, operands, tensors[-1].numpy())
+
+
+def run_emulated(algorithm: str, problem: Problem, config: Any, **operands: np.ndarray) -> Emulator:
+    """Check the result of an algorithm's kernels in the emulator, and return the run of the one that copies."""
+    func = with_intrinsics(lower(problem, select(problem, SM_90, config, algorithm), SM_90, KERNEL_NAME))
+    operands = operands or random_operands(problem.workload)
+    arrays = {name: array.copy() for name, array in operands.items()}
+    (run,) = [run for kernel in device_functions(func, SM_90) if (run := Emulator(kernel, arrays)).copied]
+    check_result(problem.workload, operands, arrays["output"])
+    return run
 
 
 def compiled(algorithm: str, problem: Problem, config: Any, target: tvm.target.Target) -> str:

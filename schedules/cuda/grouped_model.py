@@ -51,6 +51,8 @@ def obstacle(problem: Problem, target: tvm.target.Target) -> str | None:
             f"takes groups of multiples of {LANES} channels up to {MOST_CHANNELS}, or an even number of groups of 4, "
             f"not of {inputs} to {outputs}"
         )
+    if workload.window[1] < workload.stride[1]:  # TVM has no room in shared memory for columns that no window reads
+        return f"takes windows at least as wide as their stride of {workload.stride[1]}, not of {workload.window[1]}"
     if not all(holds(LEAST) for holds in constraints(problem, target).values()):
         return f"takes windows that fit in shared memory and code, not of {'x'.join(map(str, workload.kernel))}"
     return None

@@ -57,31 +57,27 @@ def schedule(problem: Problem, config: Config, target: tvm.target.Target) -> Sch
     definition = compute.shallow_tiles(workload, (config.block_y, config.block_x, outputs, config.warps_n))
     # TVM cannot tell that the sums of a tile are all that the output reads of it.
     sch = Schedule(te.create_prim_func(definition), enable_check=False)
-    names = ("pixels", "packed", "weights", "product", "sums", "output")
-    pixels, packed, weights, product, sums, output = (sch.get_sblock(name) for name in names)
-    sch.compute_inline(sums)
+    names = ("pixels", "packed", "weights", "product", "sums", "planes", "output")
+    pixels, packed, weights, product, sums, planes, output = (sch.get_sblock(name) for name in names)
+    sch.compute_inline(planes)
 
-    # Step 1. Tile the output: blocks, then threads as tensor cores have the sums, then those of a thread
-    stored = sch.cache_write(output, 0, "local")
-    in_planes = workload.out_layout == "NCHW"
-    n, *places = sch.get_loops(stored)
-    y, x, k = (*places[1:], places[0]) if in_planes else places
-    by, wm, i, h = sch.split(y, [None, config.warps_m, config.rows, 2])
-    bx, p, j = sch.split(x, [None, EIGHT, config.columns])
-    bk, wn, q, own = sch.split(k, [None, config.warps_n, QUAD, outputs // QUAD])
-    size = store_vector(problem.workload, config)
-    turn, lane = sch.split(j if in_planes else own, [None, size])
-    sch.reorder(n, by, bx, bk, wm, wn, p, q, i, h, own if in_planes else j, turn, lane)
+    # Step 1. Tile the sums: blocks, then threads as tensor cores have them, then those of a thread. All of a tile are
+    # computed, whether they are wanted or not: warps multiply together.
+    n, by, bx, y, x, warp, k = sch.get_loops(sums)
+    wm, i, h = sch.split(y, [config.warps_m, config.rows, 2])
+    p, j = sch.split(x, [EIGHT, config.columns])
+    bk, wn = sch.split(warp, [None, config.warps_n])
+    q, own = sch.split(k, [QUAD, outputs // QUAD])
+    in_planes, size = workload.out_layout == "NCHW", store_vector(problem.workload, config)
+    few = gcd(size, VECTOR)  # TVM has no vectors of eight truth values, as activations take them
+    vector, part, lane = sch.split(j if in_planes else own, [None, size // few, few])
+    sch.reorder(n, by, bx, bk, wm, wn, p, q, i, h, own if in_planes else j, vector, part, lane)
     sch.bind(sch.fuse(n, by, bx, bk), "blockIdx.x")  # blocks that read the same lines run side by side
     thread = sch.fuse(wm, wn, p, q)
     sch.bind(thread, "threadIdx.x")
-    for loop in (i, h, own if in_planes else j, turn):
+    for loop in (i, h, own if in_planes else j, vector, part):
         sch.unroll(loop)
     sch.vectorize(lane)
-    # TVM has no vectors of eight truth values, as activations take them.
-    sch.compute_at(output, turn, preserve_unit_loops=True)
-    _, few = sch.split(sch.get_loops(output)[-1], [None, gcd(size, VECTOR)])
-    sch.vectorize(few)
 
     # Step 2. Sums are in the registers of the threads that the tensor cores expect them in
     sch.compute_at(product, thread, preserve_unit_loops=True)
@@ -111,6 +107,12 @@ def schedule(problem: Problem, config: Config, target: tvm.target.Target) -> Sch
     sch.annotate(sch.blockize(spatial[0]), PRODUCT, list(product_function(problem, config)))
     sch.annotate(chunk, RING, [0, 0, 0])
 
-    # Step 4. Lay out the weight in a kernel of its own
+    # Step 4. Compute what is wanted of a tile, and store it
+    stored = sch.cache_write(output, 0, "local")
+    sch.reverse_compute_inline(output)
+    sch.reverse_compute_at(stored, vector, preserve_unit_loops=True)
+    sch.vectorize(sch.get_loops(stored)[-1])
+
+    # Step 5. Lay out the weight in a kernel of its own
     spread_over_grid(sch, packed)
     return sch

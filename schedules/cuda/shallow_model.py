@@ -8,7 +8,7 @@ from math import prod
 
 import tvm
 
-from tvmconv.compute.shallow_tiles import EIGHT, STEP, steps
+from tvmconv.compute.shallow_tiles import EIGHT, STEP, steps, window_terms
 from tvmconv.compute.tensor_gemm import COPY_BYTES
 from tvmconv.problem import Problem
 from tvmconv.targets import arch_of, tensor_instructions
@@ -37,7 +37,7 @@ MOST_CHANNELS = 4
 
 
 def obstacle(problem: Problem, target: tvm.target.Target) -> str | None:
-    """Take images of few channels, whose windows have no gaps."""
+    """Take images of few channels, whose windows have no gaps. A convolution of one channel is depthwise."""
     workload = problem.workload
     if not problem.is_dense or workload.groups > 1:
         return "is for dense convolutions in one group"
@@ -51,6 +51,8 @@ def obstacle(problem: Problem, target: tvm.target.Target) -> str | None:
         return f"takes output channels in multiples of {EIGHT}, not {workload.out_channels}"
     if workload.dilation != (1, 1):
         return "takes a dilation of 1"
+    if (terms := window_terms(workload)) < EIGHT:  # a copy of weights would be of a part of a vector
+        return f"takes windows of {EIGHT} terms or more, not of {terms}"
     if not all(holds(LEAST) for holds in constraints(problem, target).values()):
         return f"takes windows that fit in shared memory and code, not of {'x'.join(map(str, workload.kernel))}"
     return None

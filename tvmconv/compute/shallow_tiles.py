@@ -34,20 +34,25 @@ def row_terms(workload: ConvWorkload) -> int:
     return terms + terms % 2
 
 
+def window_terms(workload: ConvWorkload) -> int:
+    """Return the terms of a window up to its last one, with those between its rows."""
+    return (workload.kernel[0] - 1) * row_terms(workload) + workload.kernel[1] * pixel_channels(workload)
+
+
 def steps(workload: ConvWorkload) -> int:
     """Return the instructions that a sum takes."""
     return -(-workload.kernel[0] * row_terms(workload) // STEP)
 
 
 def shallow_tiles(workload: ConvWorkload, tile: tuple[int, int, int, int]) -> list[te.Tensor]:
-    """Return the TE definition, in the stages "pixels", "weights", "product", "sums" and "output".
+    """Return the TE definition, in the stages "pixels", "weights", "product", "sums", "planes" and "output".
 
     Returns x and w in the workload's layouts, what the epilogue reads, and the output. A tile is of so many rows and
     columns of pixels, of outputs of a warp, and of such warps. "pixels" has the input as tiles read it, with zeros
     around it: (N, tiles of rows, of columns, rows, columns, `pixel_channels`). "packed" is the weight, laid out by a
     kernel of its own: (tiles of outputs, outputs, terms), with zeros between rows of windows and at the end, and with
     the outputs in the order in which a warp's instructions take them; "weights" copies a tile of it. "product" has the
-    sums of tiles: (N, tiles of rows, of columns, rows, columns, warps, outputs of one).
+    sums of tiles: (N, tiles of rows, of columns, rows, columns, warps, outputs of one), and "sums" is the same.
     """
     x = te.placeholder(*workload.operands["x"], name="x")
     w = te.placeholder(*workload.operands["w"], name="w")
@@ -70,11 +75,12 @@ def shallow_tiles(workload: ConvWorkload, tile: tuple[int, int, int, int]) -> li
 
     shape = (*pixels.shape[:3], rows, columns, int(weights.shape[0]) * warps, outputs)
     product = te.compute(shape, accumulate, name="product")
+    tiled = te.compute(shape, lambda *place: product[place], name="sums")
 
     def gather(n: tirx.Var, k: tirx.Var, h: tirx.Var, v: tirx.Var) -> tirx.PrimExpr:
-        return product[n, h // rows, v // columns, h % rows, v % columns, k // outputs, k % outputs]
+        return tiled[n, h // rows, v // columns, h % rows, v % columns, k // outputs, k % outputs]
 
-    planes = te.compute((workload.batch, workload.out_channels, *workload.output_size), gather, name="sums")
+    planes = te.compute((workload.batch, workload.out_channels, *workload.output_size), gather, name="planes")
     return [x, w, *operands.values(), epilogue(planes, workload, operands)]
 
 
