@@ -156,9 +156,12 @@ def estimate(problem: Problem, config: Config, target: tvm.target.Target) -> flo
 def cycles(workload: ConvWorkload, config: Config, cpu: Cpu) -> float:
     """Return the cycles that a core takes for an image, by its units for multiply-adds and loads."""
     tile = config.vectors * config.block
-    tiles = ceil_div(ceil_div(prod(workload.output_size), config.vector), config.vectors)
+    pixels = prod(workload.output_size)
+    tiles = ceil_div(ceil_div(pixels, config.vector), config.vectors)
     blocks = workload.groups * ceil_div(workload.multiplier, config.block)
     step = max(tile / cpu.fma_units, cpu.fma_latency) + STEP_CYCLES + BROADCAST_CYCLES * config.block
+    if pixels % config.vector:
+        step += cpu.split_cycles * config.vectors
     return blocks * tiles * (workload.w_shape[1] * step + STORE_CYCLES * tile)
 
 

@@ -126,6 +126,10 @@ class Cpu:
     """Vector registers."""
     broadcast_cycles: float
     """Cycles that an input takes that is broadcast, beside the multiply-adds."""
+    plane_cycles: float = 0.0
+    """Cycles that each input takes on top of that, once for all taps, where channels do not lie side by side."""
+    split_cycles: float = 0.0
+    """Cycles that a vector of pixels takes, beside the multiply-adds, that lies in two lines of the cache."""
     fma_units: int = 2
     """Vector multiply-adds, and vector loads, that begin in a cycle."""
     fma_latency: int = 4
@@ -142,7 +146,7 @@ class Cpu:
 AVX512 = Cpu("AVX-512", lanes=16, registers=32, broadcast_cycles=0.05)
 """The kind for which the models of schedules were fitted, on Zen 5 (znver5); Zen 4 (znver4) has its numbers too."""
 
-AVX2 = Cpu("AVX2", lanes=8, registers=16, broadcast_cycles=0.15)
+AVX2 = Cpu("AVX2", lanes=8, registers=16, broadcast_cycles=0.15, plane_cycles=0.3, split_cycles=1.0)
 """No multiply-add broadcasts an input by itself; measured on Zen 3."""
 
 SSE = replace(AVX2, name="SSE", lanes=4)
