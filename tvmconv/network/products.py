@@ -13,8 +13,8 @@ from ..dtypes import FLOATS
 from ..errors import InvalidArgumentError
 from ..precision import DEFAULT, HALVES
 from ..problem import Problem
-from .constants import static_shape
-from .convolutions import GIVE_SIZES, size_text
+from .constants import constant_value, static_shape
+from .convolutions import GIVE_SIZES, shape_text
 from .graph import Block, blocks_of, call_of, rebind
 from .kernels import NetworkKernel, add_kernel, output_of, reason_of
 from .layers import Convolution, Layer
@@ -44,7 +44,9 @@ def use_products(
                 continue
             found = _found(value, form, target, precision)
             if isinstance(found, str):
-                layers.append(_left_to_tvm(var, value, found))
+                # Linear layers that stay with TVM, such as those of one row on a GPU, are no products.
+                if all(constant_value(factor) is None for factor in value.args):
+                    layers.append(_left_to_tvm(str(var.name), value, found))
                 continue
             product, problem = found
             ranges = dispatch.select_ranges(problem, target)
@@ -99,16 +101,15 @@ def _product(value: relax.Call, form: Form, precision: str) -> Product | str:
     return Product(prod(batch), rows, terms, columns, *types)
 
 
-def _left_to_tvm(var: relax.Var, value: relax.Call, obstacle: str) -> Layer:
+def _left_to_tvm(name: str, value: relax.Call, obstacle: str) -> Layer:
     """Return the layer of a product that TVM computes."""
-    factors = " times ".join("x".join(map(size_text, each.ty.shape)) for each in value.args)
-    shape, terms = static_shape(value.ty), static_shape(value.args[0].ty)
-    flops = 2 * prod(shape) * terms[-1] if shape is not None and terms else None
-    is_open = any(static_shape(each.ty) is None for each in value.args)
-    description = f"product of {factors} {value.args[0].ty.dtype} to {value.ty.dtype}"
-    return Layer(
-        Convolution(str(var.name), description, "", flops, None, obstacle, is_too_open=is_open), "TVM", None, obstacle
-    )
+    first, second = (argument.ty for argument in value.args)
+    description = f"product of {shape_text(first)} times {shape_text(second)} {first.dtype} to {value.ty.dtype}"
+    factor, shape = static_shape(first), static_shape(value.ty)
+    flops = None if factor is None or shape is None else 2 * prod(shape) * factor[-1]
+    is_too_open = factor is None or static_shape(second) is None
+    convolution = Convolution(name, description, "", flops, None, obstacle, is_too_open=is_too_open)
+    return Layer(convolution, "TVM", None, obstacle)
 
 
 def _call(value: relax.Call, product: Product, kernel: NetworkKernel, form: Form, block: Block) -> relax.Expr:
@@ -120,10 +121,8 @@ def _call(value: relax.Call, product: Product, kernel: NetworkKernel, form: Form
         shape, dtype = workload.operands[name]
         narrow = factor if str(value.args[0].ty.dtype) == dtype else relax.op.astype(factor, dtype)
         operands.append(relax.op.reshape(narrow, shape))
-    output = output_of(kernel, workload, operands)
-    computed = prod(workload.output_shape) // (product.batch * product.rows)
-    if computed == product.columns:
-        return relax.op.reshape(output, value.ty.shape)
-    return relax.op.strided_slice(
-        relax.op.reshape(output, (*batch, rows, computed)), [len(batch) + 1], [0], [product.columns]
-    )
+    columns = prod(workload.output_shape) // (product.batch * product.rows)
+    output = relax.op.reshape(output_of(kernel, workload, operands), (*batch, rows, columns))
+    if columns == product.columns:
+        return output
+    return relax.op.strided_slice(output, [len(batch) + 1], [0], [product.columns])
