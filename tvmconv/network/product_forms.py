@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
 import msgspec
@@ -92,8 +91,12 @@ class _OnTensorCores:
         workload = self.workload(product)
         _, terms, _, _ = workload.w_shape
         first, second = value.args
-        behind = workload.multiplier - product.columns, terms - product.terms
-        return _padded(first, (0, terms - product.terms)), _padded(_transposed(second, block), behind)
+        more = terms - product.terms
+        transposed = _transposed(second, block)
+        return (
+            _padded(first, first.ty.ndim - 2, (0, more)),
+            _padded(transposed, second.ty.ndim - 2, (workload.multiplier - product.columns, more)),
+        )
 
 
 class _OnPlanes:
@@ -136,7 +139,6 @@ def _transposed(factor: relax.Expr, block: Block) -> relax.Expr:
     return relax.op.permute_dims(factor, swapped)
 
 
-def _padded(factor: relax.Expr, behind: Sequence[int]) -> relax.Expr:
-    """Return a factor with so many zeros behind its last two axes."""
-    axes = factor.ty.ndim - 2
+def _padded(factor: relax.Expr, axes: int, behind: tuple[int, int]) -> relax.Expr:
+    """Return a factor with so many zeros behind its last two axes, which come behind so many others."""
     return relax.op.nn.pad(factor, [*[0, 0] * axes, 0, behind[0], 0, behind[1]]) if any(behind) else factor
