@@ -14,7 +14,7 @@ from ..errors import InvalidArgumentError
 from ..precision import DEFAULT, HALVES
 from ..problem import Problem
 from .constants import constant_value, static_shape
-from .convolutions import GIVE_SIZES, shape_text
+from .convolutions import GIVE_SIZES, is_linear, shape_text
 from .graph import Block, blocks_of, call_of, rebind
 from .kernels import NetworkKernel, add_kernel, output_of, reason_of
 from .layers import Convolution, Layer
@@ -44,8 +44,7 @@ def use_products(
                 continue
             found = _found(value, form, target, precision)
             if isinstance(found, str):
-                # Linear layers that stay with TVM, such as those of one row on a GPU, are no products.
-                if all(constant_value(factor) is None for factor in value.args):
+                if not _is_linear_layer(value):
                     layers.append(_left_to_tvm(str(var.name), value, found))
                 continue
             product, problem = found
@@ -59,6 +58,22 @@ def use_products(
             config = msgspec.to_builtins(selection.config)
             layers.append(Layer(convolution, f"tvmconv {selection.name}", config, reason_of(ranges)))
     return rebind(builder.get(), calls), tuple(layers)
+
+
+def has_open_products(mod: tvm.IRModule) -> bool:
+    """Return whether a module has products of sizes that are known only when it runs, which no kernel takes."""
+    values = (value for block in blocks_of(mod) for value in block.values.values())
+    return any(
+        static_shape(factor.ty) is None
+        for value in values
+        if call_of(value, "matmul") is not None and not _is_linear_layer(value)
+        for factor in value.args
+    )
+
+
+def _is_linear_layer(value: relax.Call) -> bool:
+    """Return whether a product is a linear layer; `use_kernels` leaves those of one row to TVM on a GPU."""
+    return is_linear(value) and constant_value(value.args[1]) is not None
 
 
 def _found(value: relax.Call, form: Form, target: tvm.target.Target, precision: str) -> tuple[Product, Problem] | str:
