@@ -111,7 +111,9 @@ def test_products_whose_batch_is_open(networks: list[Network]) -> None:
 
     compiled = torch.compile(Product(), backend="tvmconv", dynamic=True)
     for batch in (2, 3, 2):
-        check(compiled, Product(), torch.rand(batch, 3, 5, 5))
+        x = torch.rand(batch, 3, 5, 5)
+        with torch.no_grad():
+            torch.testing.assert_close(compiled(x), x @ x)
     assert [[layer.kernel for layer in network.layers] for network in networks] == [["tvmconv cpu/direct"]] * 2
 
 
