@@ -46,9 +46,10 @@ PARAMETERS = {
     "unet": 31_037_698,
     "vgg16": 138_357_544,
     "vgg19": 143_667_240,
+    "vit_small": 22_050_664,
 }
 """The numbers of parameters of torchvision's networks of these names, from its documentation, of inception_v3 without
-the second classifier; and of the U-Net of github.com/milesial/Pytorch-UNet."""
+the second classifier; of the U-Net of github.com/milesial/Pytorch-UNet; and of DeiT-S, in its paper 22 million."""
 
 REAL = networks.NETWORKS
 

@@ -1,17 +1,22 @@
-"""Batched products of a network on a GPU: numbers by serial twins, machine code, and what is left to TVM."""
+"""Batched products of a network: numbers, those of GPUs by serial twins, machine code, and what is left to TVM."""
 
 from __future__ import annotations
 
-from itertools import product
+from collections.abc import Sequence
+from itertools import chain, product
 
 import numpy as np
 import pytest
 import tvm
 from open_batches import with_twins
 from sparing import every
+from tvm import relax
 
 import tvmconv
 from tvmconv import cuda, lowering
+from tvmconv.dtypes import STORAGE_TYPES
+from tvmconv.network import Layer, TensorSpec
+from tvmconv.network.model import Model
 from tvmconv.network.products import use_products
 from tvmconv.targets import resolve_target
 
@@ -19,7 +24,7 @@ torch = pytest.importorskip("torch")
 
 pytestmark = pytest.mark.usefixtures("composite_operators")
 
-SM_90 = resolve_target({"kind": "cuda", "arch": "sm_90"})
+SM_90, LLVM = resolve_target({"kind": "cuda", "arch": "sm_90"}), resolve_target("llvm")
 
 
 class Attention(torch.nn.Module):
@@ -57,7 +62,7 @@ def test_numbers_of_attention(size: tuple[int, int], of: tuple[str, str, float])
     mod, layers = use_products(model.mod, SM_90, precision)
     assert [layer.kernel for layer in layers] == ["tvmconv cuda/tensor"] * 2
     assert [layer.convolution.flops >= 2 * 6 * length**2 * depth for layer in layers] == [True, True]
-    executable = lowering.build(with_twins(mod, {}), resolve_target("llvm"))
+    executable = lowering.build(with_twins(mod, {}), LLVM)
     machine = tvm.relax.VirtualMachine(executable, tvm.cpu())
     result = machine["main"](*(tvm.runtime.tensor(each.numpy()) for each in inputs))
     y = (result if isinstance(result, tvm.runtime.Tensor) else result[0]).numpy().astype("float64")
@@ -80,23 +85,97 @@ def test_machine_code(arch: str) -> None:
     assert all(any(word in source for word in words) for source in ours)
 
 
-def products(*shapes: tuple[int, ...]) -> int:
-    """Return the number of kernels for the product of two tensors."""
-    inputs = tuple(torch.zeros(shape) for shape in shapes)
+Shapes = tuple[tuple[int, ...], tuple[int, ...]]
 
-    class Product(torch.nn.Module):
-        def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-            return torch.matmul(x, y)
+FACTORS: tuple[Shapes, ...] = (
+    ((2, 3, 7, 5), (2, 3, 5, 3)),
+    ((2, 13, 20), (2, 20, 37)),
+    ((4, 6, 9), (4, 9, 1)),
+    ((4, 6, 1), (4, 1, 19)),
+    ((2, 1, 9), (2, 9, 33)),
+    ((1, 1), (1, 1)),
+    ((7, 5), (5, 3)),
+    ((3, 4, 5), (5, 6)),
+    ((3, 4, 5), (1, 1, 5, 6)),
+    ((4, 5), (3, 5, 18)),
+    ((1, 1, 4, 5), (3, 5, 6)),
+)
+"""The shapes of factors, which kernels on a CPU multiply: odd ones, single rows, terms and columns, and shared ones."""
 
-    return len(use_products(tvmconv.import_model(Product(), inputs).mod, SM_90)[1])
+
+def products(*shapes: Shapes, dtype: str = "float32") -> Model:
+    """Return a model of a product for each two shapes, whose factors are its inputs."""
+    builder = relax.BlockBuilder()
+    specs = tuple(TensorSpec(f"x{i}", shape, dtype) for i, shape in enumerate(chain(*shapes)))
+    inputs = [relax.Var(each.name, relax.TensorType(each.shape, dtype)) for each in specs]
+    with builder.function("main", inputs):
+        with builder.dataflow():
+            found = [builder.emit(relax.op.matmul(*pair)) for pair in zip(inputs[::2], inputs[1::2], strict=True)]
+            output = builder.emit_output(relax.Tuple(found))
+        builder.emit_func_output(output)
+    outputs = tuple(TensorSpec(f"y{i}", tuple(map(int, each.ty.shape)), dtype) for i, each in enumerate(found))
+    return Model(builder.get(), specs, outputs)
+
+
+@pytest.mark.parametrize(("dtype", "rounding"), [("float32", 2**-22), ("float16", 2**-11), ("bfloat16", 2**-8)])
+def test_numbers_on_a_cpu(dtype: str, rounding: float) -> None:
+    """Each product has the rounding of its store, and of some sums, beside float64."""
+    rng = np.random.default_rng(5)
+    arrays = [rng.standard_normal(shape).astype(STORAGE_TYPES[dtype].numpy) for pair in FACTORS for shape in pair]
+    network = tvmconv.build(products(*FACTORS, dtype=dtype))
+    assert all(layer.kernel.startswith("tvmconv cpu/") for layer in network.layers)
+    assert len(network.layers) == len(FACTORS)
+    wide = [each.astype("float64") for each in arrays]
+    for x, w, y in zip(wide[::2], wide[1::2], network(*arrays), strict=True):
+        assert y.shape == (x @ w).shape
+        assert (np.abs(y.astype("float64") - x @ w) <= 1.01 * rounding * (np.abs(x) @ np.abs(w))).all()
+
+
+def test_attention_on_a_cpu() -> None:
+    """Both products have vectors along their rows, and a layer says what runs each."""
+    inputs = factors(49, 18)
+    network = tvmconv.build(tvmconv.import_model(Attention(), tuple(inputs)))
+    first, second = (layer.convolution for layer in network.layers)
+    assert [layer.kernel for layer in network.layers] == ["tvmconv cpu/pointwise"] * 2
+    assert first.description == "product of 6 49x18 times 18x49 float32 to float32"
+    assert first.flops == second.flops == 2 * 6 * 49 * 49 * 18
+    expected = Attention()(*(each.double() for each in inputs)).numpy()
+    y = network(*(each.numpy() for each in inputs))
+    np.testing.assert_allclose(y, expected, rtol=0, atol=1e-6 * np.abs(expected).max())
+
+
+def layers_of(*shapes: Shapes, target: tvm.target.Target, dtype: str = "float32") -> Sequence[Layer]:
+    return use_products(products(*shapes, dtype=dtype).mod, target)[1]
 
 
 def test_what_is_left_to_tvm() -> None:
-    """Products of one row have nothing to share; a CPU has kernels of TVM's."""
-    assert products((2, 4, 8), (2, 8, 4)) == 1
-    assert products((7, 8), (8, 5)) == 1
-    assert products((2, 1, 8), (2, 8, 4)) == 0
-    assert products((2, 4, 1), (2, 1, 4)) == 0
-    model = tvmconv.import_model(Attention(), tuple(factors(8, 8)))
-    assert use_products(model.mod, resolve_target("llvm"))[1] == ()
-    assert use_products(model.mod, resolve_target({"kind": "cuda", "arch": "sm_75"}))[1] == ()
+    """On a GPU single rows have nothing to share; what no workload describes is TVM's everywhere, and says why."""
+    taken = layers_of(((2, 4, 8), (2, 8, 4)), ((7, 8), (8, 5)), ((3, 4, 8), (8, 5)), target=SM_90)
+    assert [layer.kernel for layer in taken] == ["tvmconv cuda/tensor"] * 3
+    left = layers_of(((2, 1, 8), (2, 8, 4)), ((2, 4, 1), (2, 1, 4)), ((4, 8), (3, 8, 5)), target=SM_90)
+    assert [layer.kernel for layer in left] == ["TVM"] * 3
+    old = resolve_target({"kind": "cuda", "arch": "sm_75"})
+    assert [layer.kernel for layer in layers_of(((2, 4, 8), (2, 8, 4)), target=old)] == ["TVM"]
+    shapes: Shapes = (2, 1, 4, 5), (2, 3, 5, 6)
+    (several,) = layers_of(shapes, target=LLVM)
+    assert (several.kernel, several.reason) == ("TVM", "a matrix is a factor of several, and not of all")
+    assert several.convolution.flops == 2 * 6 * 4 * 6 * 5
+    reasons = [layer.reason for layer in layers_of(((5,), (5, 3)), ((2, 0), (0, 3)), target=LLVM)]
+    assert reasons == ["a factor is a vector", "a factor has no elements"]
+    (integers,) = layers_of(((4, 5), (5, 3)), target=LLVM, dtype="int32")
+    assert integers.reason == "int32 with int32 is not supported"
+    large: Shapes = (2**15, 4), (4, 2**16)
+    (too_large,) = layers_of(large, target=LLVM)
+    assert too_large.kernel == "TVM"
+    assert "elements" in too_large.reason
+
+
+def test_open_batches_are_warned_of() -> None:
+    """TVM's own loops are slow: the warning says how to get a kernel, and so does the layer."""
+    inputs, batch = tuple(factors(8, 8)), torch.export.Dim("n", min=2, max=8)
+    program = torch.export.export(Attention(), inputs, dynamic_shapes=[{0: batch}] * 3)
+    with pytest.warns(UserWarning, match=r"^2 of 2 matrix products on TVM's own loops, .*; give it as `shapes`"):
+        network = tvmconv.build(tvmconv.import_model(program))
+    assert [layer.kernel for layer in network.layers] == ["TVM"] * 2
+    expected = Attention()(*(each.double() for each in inputs)).numpy()
+    np.testing.assert_allclose(network(*(each.numpy() for each in inputs)), expected, rtol=0, atol=1e-5)

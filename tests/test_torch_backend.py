@@ -102,6 +102,21 @@ def test_a_batch_without_kernels_for_any(networks: list[Network], monkeypatch: p
     assert [network.inputs[0].shape[0] for network in networks] == [2, 3]
 
 
+def test_products_whose_batch_is_open(networks: list[Network]) -> None:
+    """No kernel takes them for any batch, so that each batch has a network."""
+
+    class Product(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x @ x
+
+    compiled = torch.compile(Product(), backend="tvmconv", dynamic=True)
+    for batch in (2, 3, 2):
+        x = torch.rand(batch, 3, 5, 5)
+        with torch.no_grad():
+            torch.testing.assert_close(compiled(x), x @ x)
+    assert [[layer.kernel for layer in network.layers] for network in networks] == [["tvmconv cpu/direct"]] * 2
+
+
 def test_weights_that_change(networks: list[Network]) -> None:
     module = Small().eval()
     compiled = torch.compile(module, backend="tvmconv")

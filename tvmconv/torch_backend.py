@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from .dispatch import algorithms_for
 from .errors import InvalidArgumentError
 from .network import Model, Network, build, import_model
+from .network.products import has_open_products
 from .network.torch_importer import export_module
 from .problem import Problem
 from .targets import backend_on, resolve_target
@@ -23,10 +24,10 @@ def compile_graph(graph: torch.fx.GraphModule, example_inputs: Sequence[Any]) ->
     """Compile a graph that torch.compile has found in a model; for inference alone.
 
     A network is built when the graph is first run with inputs of certain shapes, and again after weights have changed.
-    Where torch leaves the batch open, and each convolution has a kernel for any batch, it is for all of them; other
-    sizes are those of these inputs, so that its kernels are tvmconv's whatever torch leaves open. Weights are constants
-    in it. Tensors of torch go in and come out without a copy. Raises `InvalidArgumentError` where gradients are wanted,
-    and `UnsupportedModelError` for a graph that cannot be imported.
+    Where torch leaves the batch open, and each convolution has a kernel for any batch, and no products of matrices
+    depend on it, it is for all of them; other sizes are those of these inputs, so that its kernels are tvmconv's
+    whatever torch leaves open. Weights are constants in it. Tensors of torch go in and come out without a copy. Raises
+    `InvalidArgumentError` where gradients are wanted, and `UnsupportedModelError` for a graph that cannot be imported.
     """
     import torch
 
@@ -178,8 +179,10 @@ class _Built:
 
 
 def _takes_any_batch(model: Model, places: Sequence[int], target: str) -> bool:
-    """Return whether these inputs of a model have an open batch, and each convolution a kernel for any batch."""
+    """Return whether these inputs of a model have an open batch, and all convolutions and products kernels for any."""
     resolved = resolve_target(target)
+    if has_open_products(model.mod):
+        return False
     return all(isinstance(model.inputs[place].shape[0], str) for place in places) and all(
         each.workload and algorithms_for(Problem(each.workload, open_sizes=each.open_sizes), resolved)
         for each in model.convolutions()

@@ -97,6 +97,42 @@ class Scaled(nn.Module):  # type: ignore[misc]
         return x * self.scale
 
 
+class Tokens(nn.Module):  # type: ignore[misc]
+    """A module that makes (N, 1 + H * W, C) of (N, C, H, W): a learned token first, and learned positions added."""
+
+    def __init__(self, channels: int, count: int) -> None:
+        super().__init__()
+        self.first = nn.Parameter(torch.zeros(1, 1, channels))
+        self.positions = nn.Parameter(torch.zeros(1, 1 + count, channels))
+
+    def forward(self, x: Tensor) -> Tensor:
+        patches = x.flatten(2).transpose(1, 2)
+        return torch.cat([self.first.expand(x.shape[0], -1, -1), patches], 1) + self.positions
+
+
+class Attention(nn.Module):  # type: ignore[misc]
+    """Self-attention of (N, L, C) with several heads."""
+
+    def __init__(self, channels: int, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.projected, self.joined = nn.Linear(channels, 3 * channels), nn.Linear(channels, channels)
+
+    def forward(self, x: Tensor) -> Tensor:
+        n, length, channels = x.shape
+        factors = self.projected(x).reshape(n, length, 3, self.heads, channels // self.heads)
+        q, k, v = factors.permute(2, 0, 3, 1, 4).unbind()
+        scores = q @ k.transpose(-2, -1) * (channels // self.heads) ** -0.5
+        return self.joined((scores.softmax(-1) @ v).transpose(1, 2).reshape(n, length, channels))
+
+
+class First(nn.Module):  # type: ignore[misc]
+    """A module that takes the first token of (N, L, C)."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x[:, 0]
+
+
 def conv_bn(
     channels: int,
     out: int,

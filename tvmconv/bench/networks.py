@@ -10,13 +10,16 @@ from collections.abc import Callable, Sequence
 from torch import nn
 
 from .network_parts import (
+    Attention,
     ChannelShuffle,
     ChannelsLast,
     Concat,
+    First,
     Residual,
     Scaled,
     ShuffleDown,
     SqueezeExcite,
+    Tokens,
     classifier,
     conv_bn,
 )
@@ -295,6 +298,16 @@ def unet() -> nn.Module:
     return nn.Sequential(level(3, 64), nn.Conv2d(64, 2, 1))
 
 
+def vit_small() -> nn.Module:
+    """Return the vision transformer of 384 channels and 6 heads, on patches of 16x16."""
+    layers: list[nn.Module] = [nn.Conv2d(3, 384, 16, 16), Tokens(384, 14 * 14)]
+    for _ in range(12):
+        layers.append(Residual(nn.Sequential(nn.LayerNorm(384, eps=1e-6), Attention(384, 6))))
+        mixed = nn.Linear(384, 1536), nn.GELU(), nn.Linear(1536, 384)
+        layers.append(Residual(nn.Sequential(nn.LayerNorm(384, eps=1e-6), *mixed)))
+    return nn.Sequential(*layers, nn.LayerNorm(384, eps=1e-6), First(), nn.Linear(384, 1000))
+
+
 NETWORKS: dict[str, Callable[[], nn.Module]] = {
     network.__name__: network
     for network in (
@@ -314,6 +327,7 @@ NETWORKS: dict[str, Callable[[], nn.Module]] = {
         regnet_y_400mf,
         inception_v3,
         unet,
+        vit_small,
     )
 }
 """The functions that build each network, by its name."""

@@ -40,15 +40,16 @@ def build(model: Any, target: Any = "llvm", sparse: str = "auto", precision: str
     TVM computes is the same for each. "float16" and "bfloat16" bring a network in float32 to half precision, as
     `tvmconv.precision.HALVES` promises; they are refused for a target without instructions for it.
 
-    Convolutions that are left to TVM because of sizes that are known only when the network runs are told in a warning,
-    with their share of the FLOPs; `Network.layers` says what computes each.
+    Convolutions and matrix products that are left to TVM because of sizes that are known only when the network runs
+    are told in a warning, with their share of the FLOPs; `Network.layers` says what computes each.
     """
     resolved = resolve_target(target)
     source = model if isinstance(model, Model) else import_model(model)
     mod, word = with_precision(source.mod, resolved, precision)
     mod, layers = use_kernels(mod, resolved, sparse, word)
-    _tell_of_slow_layers(layers)
     mod, products = use_products(mod, resolved, precision)
+    _tell_of_slow_layers(layers, "convolutions")
+    _tell_of_slow_layers(products, "matrix products")
     mod = sum_in_float32(simplify_powers(simplify_batch_norms(lower_quantization(mod, resolved))))
     executable = compile_network(mod, resolved)
     opened = source.open_sizes
@@ -65,8 +66,8 @@ def build(model: Any, target: Any = "llvm", sparse: str = "auto", precision: str
     )
 
 
-def _tell_of_slow_layers(layers: Sequence[Layer]) -> None:
-    """Warn of convolutions that the caller could give kernels of tvmconv, by their sizes; log others without."""
+def _tell_of_slow_layers(layers: Sequence[Layer], kind: str) -> None:
+    """Warn of layers of a kind that the caller could give kernels of tvmconv, by their sizes; log others without."""
     convolutions = [layer.convolution for layer in layers]
     left = [each for each in convolutions if each.obstacle is not None]
     for too_open, tell in ((True, partial(warnings.warn, stacklevel=3)), (False, logger.info)):
@@ -74,12 +75,12 @@ def _tell_of_slow_layers(layers: Sequence[Layer]) -> None:
         if not slow:
             continue
         reasons = "; ".join(dict.fromkeys(str(each.obstacle) for each in slow))
-        tell(f"{_share(slow, convolutions)} on TVM's own loops, which are slow: {reasons}")
+        tell(f"{_share(slow, convolutions, kind)} on TVM's own loops, which are slow: {reasons}")
 
 
-def _share(some: Sequence[Convolution], convolutions: Sequence[Convolution]) -> str:
-    """Say how many of the convolutions some are, and which part of the FLOPs they have."""
-    text = f"{len(some)} of {len(convolutions)} convolutions"
+def _share(some: Sequence[Convolution], convolutions: Sequence[Convolution], kind: str) -> str:
+    """Say how many of the convolutions of a kind some are, and which part of the FLOPs they have."""
+    text = f"{len(some)} of {len(convolutions)} {kind}"
     if any(each.flops is None for each in convolutions):
         return text
     flops, total = (sum(each.flops or 0 for each in group) for group in (some, convolutions))

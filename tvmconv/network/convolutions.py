@@ -97,7 +97,7 @@ def describe(name: str, call: relax.Call, dtype: str | None = None) -> Convoluti
     workload, obstacle = None, _form_obstacle(call)
     is_too_open = obstacle is None and _is_too_open(call)
     if is_too_open:
-        shape = _sizes(call.args[0].ty)
+        shape = shape_text(call.args[0].ty)
         obstacle = f"the shape {shape} is known only when the model runs; {GIVE_SIZES}"
     elif obstacle is None:
         try:
@@ -142,9 +142,9 @@ def transposed_obstacle(call: relax.Call) -> str | None:
     if not x.dtype == w.dtype == call.ty.dtype or str(x.dtype) not in FLOATS:
         return f"{x.dtype} with {w.dtype} into {call.ty.dtype} is not supported"
     if 0 in (sizes_of(x) or ()):
-        return f"the shape {_sizes(x)} has no elements"
+        return f"the shape {shape_text(x)} has no elements"
     if _is_too_open(call):
-        return f"the shape {_sizes(x)}, or that of its weight, is known only when the model runs"
+        return f"the shape {shape_text(x)}, or that of its weight, is known only when the model runs"
     return None
 
 
@@ -200,13 +200,14 @@ def _flops(call: relax.Call) -> int | None:
 def _words(call: relax.Call) -> str:
     """Describe a call, as in "conv2d NHWC 1x14x14x8 float32, weight HWIO 3x3x8x16, stride 1x1, padding 0,0,0,0"."""
     attrs, (x, w) = call.attrs, (argument.ty for argument in call.args)
-    text = f"{call.op.name.removeprefix('relax.nn.')} {attrs.data_layout} {_sizes(x)} {x.dtype}"
-    text += f", weight {attrs.kernel_layout} {_sizes(w)}, stride {'x'.join(map(str, attrs.strides))}"
+    text = f"{call.op.name.removeprefix('relax.nn.')} {attrs.data_layout} {shape_text(x)} {x.dtype}"
+    text += f", weight {attrs.kernel_layout} {shape_text(w)}, stride {'x'.join(map(str, attrs.strides))}"
     text += f", padding {','.join(map(str, attrs.padding))}"
     return text + (f", groups {attrs.groups}" if attrs.groups > 1 else "")
 
 
-def _sizes(ty: relax.TensorType) -> str:
+def shape_text(ty: relax.TensorType) -> str:
+    """Return the shape of a tensor's type in words, such as "1x14x14x8"."""
     return "x".join(map(size_text, ty.shape)) if isinstance(ty.shape, relax.ShapeExpr) else f"of rank {ty.ndim}"
 
 

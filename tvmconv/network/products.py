@@ -1,147 +1,143 @@
-"""The pass that gives products of two computed tensors, as attention has them, kernels of tvmconv on a GPU."""
+"""The pass that gives products of two computed tensors, as attention has them, kernels of tvmconv."""
 
 from __future__ import annotations
 
 from math import prod
-from typing import NamedTuple
 
 import msgspec
 import tvm
 from tvm import relax
 
 from .. import dispatch
-from ..compute.tensor_gemm import copied_elements
 from ..dtypes import FLOATS
+from ..errors import InvalidArgumentError
 from ..precision import DEFAULT, HALVES
 from ..problem import Problem
-from ..schedules.cuda.gemm_tiles import VECTOR
-from ..targets import backend_of
-from ..workload import ConvWorkload
-from .constants import static_shape
+from .constants import constant_value, static_shape
+from .convolutions import GIVE_SIZES, is_linear, shape_text
 from .graph import Block, blocks_of, call_of, rebind
 from .kernels import NetworkKernel, add_kernel, output_of, reason_of
 from .layers import Convolution, Layer
-
-
-class Product(NamedTuple):
-    """A batched product of matrices: (G, M, K) times (G, K, N)."""
-
-    batch: int
-    rows: int
-    terms: int
-    columns: int
-    dtype: str
-    """The type of the factors."""
-    out_dtype: str
-
-    def __str__(self) -> str:
-        factors = f"{self.rows}x{self.terms} times {self.terms}x{self.columns}"
-        return f"product of {self.batch} {factors} {self.dtype} to {self.out_dtype}"
-
-    @property
-    def workload(self) -> ConvWorkload:
-        """The 1x1 convolution with a group for each matrix that this is, padded to whole copies and stores.
-
-        Its pixels are the rows. Each group is a matrix by itself in memory, and the weight is the second factor,
-        transposed: (G * N, K).
-        """
-        copied = copied_elements(ConvWorkload.conv2d((1, 1, 1, 1), (1, 1, 1, 1), dtype=self.dtype))
-        terms, columns = -(-self.terms // copied) * copied, -(-self.columns // VECTOR) * VECTOR
-        workload = ConvWorkload.conv2d(
-            (1, self.batch * terms, self.rows, 1),
-            (self.batch * columns, terms, 1, 1),
-            groups=self.batch,
-            dtype=self.dtype,
-            out_dtype=self.out_dtype,
-        )
-        return msgspec.structs.replace(workload, layout=f"NCHW{terms}c", w_layout="KRSC", out_layout=f"NCHW{columns}c")
+from .product_forms import Form, Product, form_for
 
 
 def use_products(
     mod: tvm.IRModule, target: tvm.target.Target, precision: str = DEFAULT
 ) -> tuple[tvm.IRModule, tuple[Layer, ...]]:
-    """Return the module with kernels of tvmconv for batched products on a GPU, and what runs each of these.
+    """Return the module with kernels of tvmconv for batched products, and what runs each of these.
 
-    The products are those that `use_kernels` has left, of two tensors of floating-point numbers with equal batches, of
-    which all sizes are known. Those of one row stay with TVM: there is nothing to share. A `precision` of half has the
-    factors in it and the product in float32, as frameworks' autocast does.
+    The products are those that `use_kernels` has left, of two tensors of floating-point numbers, of which all sizes are
+    known. A factor may be the same for the whole batch. On a GPU a `precision` of half has the factors in it and the
+    product in float32, as frameworks' autocast does. What has no kernel is TVM's, with the reason in its layer.
 
     Before: `scores = R.matmul(q, R.permute_dims(k, axes=[0, 1, 3, 2]))`.
     After: `scores = R.reshape(R.call_tir(tvmconv_product_0f3a91c2d47b, (R.reshape(q, ...), R.reshape(k, ...))), ...)`.
     """
-    if not backend_of(target).on_gpu:
-        return mod, ()
+    form = form_for(target)
     builder = relax.BlockBuilder(mod)
     kernels: dict[Product, NetworkKernel] = {}
     calls: dict[relax.Var, relax.Expr] = {}
     layers = []
     for block in blocks_of(mod):
         for var, value in block.values.items():
-            if (product := _product(value, precision)) is None:
+            if call_of(value, "matmul") is None:
                 continue
-            workload = product.workload
-            problem = Problem(workload, precision=DEFAULT if precision in HALVES else precision)
-            if not dispatch.algorithms_for(problem, target):
+            found = _found(value, form, target, precision)
+            if isinstance(found, str):
+                if not _is_linear_layer(value):
+                    layers.append(_left_to_tvm(str(var.name), value, found))
                 continue
+            product, problem = found
             ranges = dispatch.select_ranges(problem, target)
             if product not in kernels:
                 kernels[product] = add_kernel(builder, ranges, target, "product", constant=False)
-            calls[var] = _call(value, product, kernels[product], block)
+            calls[var] = _call(value, product, kernels[product], form, block)
             selection = ranges[0].selection
+            workload = problem.workload
             convolution = Convolution(str(var.name), str(product), workload.layout, workload.flops, workload, None)
             config = msgspec.to_builtins(selection.config)
             layers.append(Layer(convolution, f"tvmconv {selection.name}", config, reason_of(ranges)))
     return rebind(builder.get(), calls), tuple(layers)
 
 
-def _product(value: relax.Expr, precision: str) -> Product | None:
-    """Return what a value multiplies; None for anything that gets no kernel."""
-    if call_of(value, "matmul") is None:
-        return None
-    first, second = (static_shape(argument.ty) or () for argument in value.args)
-    if min(len(first), len(second)) < 2:
-        return None
-    (*batch, rows, terms), (*others, _, columns) = first, second
-    dtype = str(value.args[0].ty.dtype)
-    if batch != others or rows == 1 or min(terms, columns) < 2:
-        return None
-    if dtype not in FLOATS or dtype != str(value.args[1].ty.dtype):
-        return None
-    in_half = precision in HALVES and dtype == "float32"
-    return Product(prod(batch), rows, terms, columns, precision if in_half else dtype, str(value.ty.dtype))
+def has_open_products(mod: tvm.IRModule) -> bool:
+    """Return whether a module has products of sizes that are known only when it runs, which no kernel takes."""
+    values = (value for block in blocks_of(mod) for value in block.values.values())
+    return any(
+        static_shape(factor.ty) is None
+        for value in values
+        if call_of(value, "matmul") is not None and not _is_linear_layer(value)
+        for factor in value.args
+    )
 
 
-def _call(value: relax.Call, product: Product, kernel: NetworkKernel, block: Block) -> relax.Expr:
+def _is_linear_layer(value: relax.Call) -> bool:
+    """Return whether a product is a linear layer; `use_kernels` leaves those of one row to TVM on a GPU."""
+    return is_linear(value) and constant_value(value.args[1]) is not None
+
+
+def _found(value: relax.Call, form: Form, target: tvm.target.Target, precision: str) -> tuple[Product, Problem] | str:
+    """Return what a value multiplies, and the problem that its kernel solves; the reason where it gets none."""
+    product = _product(value, form, precision)
+    if isinstance(product, str):
+        return product
+    if (obstacle := form.obstacle(product)) is not None:
+        return obstacle
+    try:
+        problem = Problem(form.workload(product), precision=DEFAULT if precision in HALVES else precision)
+        dispatch.templates_for(problem, target)
+    except InvalidArgumentError as error:  # such as more elements than kernels have indices for
+        return str(error)
+    return product, problem
+
+
+def _product(value: relax.Call, form: Form, precision: str) -> Product | str:
+    """Return what a value multiplies; the reason where that is no batched product of matrices."""
+    first, second = (argument.ty for argument in value.args)
+    dtype = str(first.dtype)
+    if dtype not in FLOATS or dtype != str(second.dtype):
+        return f"{dtype} with {second.dtype} is not supported"
+    shapes = [static_shape(each) for each in (first, second)]
+    if None in shapes:
+        return f"a size is known only when the model runs; {GIVE_SIZES}"
+    x, y = (shape or () for shape in shapes)
+    if min(len(x), len(y)) < 2:
+        return "a factor is a vector"
+    if 0 in (*x, *y):
+        return "a factor has no elements"
+    (*batch, rows, terms), (*others, _, columns) = x, y
+    types = form.dtype(dtype, precision), str(value.ty.dtype)
+    if prod(others) == 1:  # all rows are those of one matrix
+        return Product(1, prod(batch) * rows, terms, columns, *types)
+    if prod(batch) == 1:
+        return Product(prod(others), rows, terms, columns, *types, one_first=True)
+    if batch != others:
+        return "a matrix is a factor of several, and not of all"
+    return Product(prod(batch), rows, terms, columns, *types)
+
+
+def _left_to_tvm(name: str, value: relax.Call, obstacle: str) -> Layer:
+    """Return the layer of a product that TVM computes."""
+    first, second = (argument.ty for argument in value.args)
+    description = f"product of {shape_text(first)} times {shape_text(second)} {first.dtype} to {value.ty.dtype}"
+    factor, shape = static_shape(first), static_shape(value.ty)
+    flops = None if factor is None or shape is None else 2 * prod(shape) * factor[-1]
+    is_too_open = factor is None or static_shape(second) is None
+    convolution = Convolution(name, description, "", flops, None, obstacle, is_too_open=is_too_open)
+    return Layer(convolution, "TVM", None, obstacle)
+
+
+def _call(value: relax.Call, product: Product, kernel: NetworkKernel, form: Form, block: Block) -> relax.Expr:
     """Return the expression that multiplies with a kernel."""
-    workload = product.workload
-    _, terms, _, _ = workload.w_shape
-    columns = workload.multiplier
+    workload = form.workload(product)
     *batch, rows, _ = value.ty.shape
-    first = _padded(value.args[0], len(batch), (0, terms - product.terms))
-    second = _padded(_transposed(value.args[1], block), len(batch), (columns - product.columns, terms - product.terms))
     operands = []
-    for name, factor in (("x", first), ("w", second)):
+    for name, factor in zip("xw", form.operands(value, product, block), strict=True):
         shape, dtype = workload.operands[name]
         narrow = factor if str(value.args[0].ty.dtype) == dtype else relax.op.astype(factor, dtype)
         operands.append(relax.op.reshape(narrow, shape))
+    columns = prod(workload.output_shape) // (product.batch * product.rows)
     output = relax.op.reshape(output_of(kernel, workload, operands), (*batch, rows, columns))
     if columns == product.columns:
         return output
     return relax.op.strided_slice(output, [len(batch) + 1], [0], [product.columns])
-
-
-def _transposed(factor: relax.Expr, block: Block) -> relax.Expr:
-    """Return a factor with its last two axes swapped: what it was made of, if that was done by swapping them."""
-    *batch, terms, columns = factor.ty.shape
-    value = block.values.get(factor) if isinstance(factor, relax.Var) else factor
-    swapped = [*range(len(batch)), len(batch) + 1, len(batch)]
-    if (made := call_of(value, "permute_dims")) is not None and [int(axis) for axis in made.attrs.axes] == swapped:
-        return made.args[0]
-    if (made := call_of(value, "reshape")) is not None and list(made.args[0].ty.shape)[-2:] == [terms, columns]:
-        return relax.op.reshape(_transposed(made.args[0], block), (*batch, columns, terms))
-    return relax.op.permute_dims(factor, swapped)
-
-
-def _padded(factor: relax.Expr, axes: int, behind: tuple[int, int]) -> relax.Expr:
-    """Return a factor with so many zeros behind its last two axes, which come behind so many others."""
-    return relax.op.nn.pad(factor, [*[0, 0] * axes, 0, behind[0], 0, behind[1]]) if any(behind) else factor

@@ -18,6 +18,7 @@ from ..lowering import OPAQUE, is_scheduled
 from ..schedules.cpu.machine import TURNS, native_lanes
 from .reductions import CHOICE, LANES, mark_for_vectors, with_vectors
 from .stages import is_map, variables_in, with_simple_indices
+from .vector_functions import with_vector_functions
 
 LEAST_WORK = 2**14
 """The number of steps of a loop nest from which waking the threads pays."""
@@ -48,7 +49,8 @@ def spread_over_threads(mod: tvm.IRModule, target: tvm.target.Target) -> tvm.IRM
     """Return the module, which is lowered and fused, with its loops scheduled for the CPU.
 
     Fused stages are computed element by element in one loop nest, without tensors in between; a padded plane is made
-    by the thread that slides windows over it. Outer loops run in parallel, and inner ones such that LLVM sees vectors.
+    by the thread that slides windows over it. Outer loops run in parallel, and inner ones such that LLVM sees vectors,
+    of exponentials and the like too.
 
     Before: `y = R.nn.max_pool2d(x)`, lowered to `for n, c, h, w: pad`, `for n, c, h, w, r, s`.
     After: `y = R.call_tir(max_pool2d, (x,))` with `for nc in parallel: (for h, w: pad), for h, w, unrolled r, s`.
@@ -86,7 +88,7 @@ def _spread(func: tirx.PrimFunc, lanes: int) -> tirx.PrimFunc:
             _spread_vectors(sch, block)
         elif (task := _spread_block(sch, block, lanes)) is not None:
             tasks[str(sch.get(block).name_hint)] = task
-    func = tvm_ffi.structural_map(sch.mod["main"], (SBlock, with_vectors))
+    func = with_vector_functions(tvm_ffi.structural_map(sch.mod["main"], (SBlock, with_vectors)))
     return func.with_attrs({"op_pattern": OPAQUE, "tirx.is_scheduled": True})
 
 

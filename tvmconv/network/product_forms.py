@@ -1,0 +1,144 @@
+"""The convolutions that batched products of matrices are, on a GPU and on a CPU."""
+
+from __future__ import annotations
+
+from typing import NamedTuple, Protocol
+
+import msgspec
+import tvm
+from tvm import relax
+
+from ..compute.tensor_gemm import copied_elements
+from ..precision import HALVES
+from ..schedules.cuda.gemm_tiles import VECTOR
+from ..targets import backend_of
+from ..workload import ConvWorkload
+from .graph import Block, call_of
+
+
+class Product(NamedTuple):
+    """A batched product of matrices: (G, M, K) times (G, K, N)."""
+
+    batch: int
+    rows: int
+    terms: int
+    columns: int
+    dtype: str
+    """The type of the factors."""
+    out_dtype: str
+    one_first: bool = False
+    """True if the first factor is one matrix for the whole batch."""
+
+    def __str__(self) -> str:
+        first = f"{self.rows}x{self.terms}"
+        factors = f"one {first} times {self.batch}" if self.one_first else f"{self.batch} {first} times"
+        return f"product of {factors} {self.terms}x{self.columns} {self.dtype} to {self.out_dtype}"
+
+
+class Form(Protocol):
+    """The way in which the templates of a kind of target compute products."""
+
+    def dtype(self, dtype: str, precision: str) -> str:
+        """Return the type that factors are multiplied in, in a network of a precision."""
+        ...
+
+    def obstacle(self, product: Product) -> str | None:
+        """Return the reason why a product stays with TVM; None for one that may be a convolution."""
+        ...
+
+    def workload(self, product: Product) -> ConvWorkload:
+        """Return the convolution that a product is."""
+        ...
+
+    def operands(self, value: relax.Call, product: Product, block: Block) -> tuple[relax.Expr, relax.Expr]:
+        """Return the factors of a product as x and w of its convolution, perhaps in other shapes and types."""
+        ...
+
+
+def form_for(target: tvm.target.Target) -> Form:
+    """Return how products are computed on a target."""
+    return _OnTensorCores() if backend_of(target).on_gpu else _OnPlanes()
+
+
+class _OnTensorCores:
+    """1x1 convolutions with a group for each matrix, padded to whole copies and stores.
+
+    Pixels are the rows. Each group is a matrix by itself in memory, and the weight is the second factor, transposed:
+    (G * N, K).
+    """
+
+    def dtype(self, dtype: str, precision: str) -> str:
+        return precision if precision in HALVES and dtype == "float32" else dtype
+
+    def obstacle(self, product: Product) -> str | None:
+        if product.rows == 1 or min(product.terms, product.columns) < 2:
+            return "a single row, column or term has nothing to share"
+        return "the first factor is one matrix for the whole batch" if product.one_first else None
+
+    def workload(self, product: Product) -> ConvWorkload:
+        copied = copied_elements(ConvWorkload.conv2d((1, 1, 1, 1), (1, 1, 1, 1), dtype=product.dtype))
+        terms, columns = -(-product.terms // copied) * copied, -(-product.columns // VECTOR) * VECTOR
+        workload = ConvWorkload.conv2d(
+            (1, product.batch * terms, product.rows, 1),
+            (product.batch * columns, terms, 1, 1),
+            groups=product.batch,
+            dtype=product.dtype,
+            out_dtype=product.out_dtype,
+        )
+        return msgspec.structs.replace(workload, layout=f"NCHW{terms}c", w_layout="KRSC", out_layout=f"NCHW{columns}c")
+
+    def operands(self, value: relax.Call, product: Product, block: Block) -> tuple[relax.Expr, relax.Expr]:
+        workload = self.workload(product)
+        _, terms, _, _ = workload.w_shape
+        first, second = value.args
+        more = terms - product.terms
+        transposed = _transposed(second, block)
+        return (
+            _padded(first, first.ty.ndim - 2, (0, more)),
+            _padded(transposed, second.ty.ndim - 2, (workload.multiplier - product.columns, more)),
+        )
+
+
+class _OnPlanes:
+    """1x1 convolutions whose planes are the rows of the second factor: the output is row by row as it should be.
+
+    The weight is the first factor, of K input channels and M output channels, in a group for each matrix. One that is
+    the same for the whole batch has an image for each matrix.
+    """
+
+    def dtype(self, dtype: str, precision: str) -> str:
+        return dtype
+
+    def obstacle(self, product: Product) -> str | None:
+        return None
+
+    def workload(self, product: Product) -> ConvWorkload:
+        images, groups = (product.batch, 1) if product.one_first else (1, product.batch)
+        return ConvWorkload.conv2d(
+            (images, groups * product.terms, 1, product.columns),
+            (groups * product.rows, product.terms, 1, 1),
+            groups=groups,
+            dtype=product.dtype,
+            out_dtype=product.out_dtype,
+        )
+
+    def operands(self, value: relax.Call, product: Product, block: Block) -> tuple[relax.Expr, relax.Expr]:
+        first, second = value.args
+        return second, first
+
+
+def _transposed(factor: relax.Expr, block: Block) -> relax.Expr:
+    """Return a factor with its last two axes swapped: what it was made of, if that was done by swapping them."""
+    *batch, terms, columns = factor.ty.shape
+    value = block.values.get(factor) if isinstance(factor, relax.Var) else factor
+    swapped = [*range(len(batch)), len(batch) + 1, len(batch)]
+    if (made := call_of(value, "permute_dims")) is not None and [int(axis) for axis in made.attrs.axes] == swapped:
+        return made.args[0]
+    if (made := call_of(value, "reshape")) is not None and list(made.args[0].ty.shape)[-2:] == [terms, columns]:
+        return relax.op.reshape(_transposed(made.args[0], block), (*batch, columns, terms))
+    return relax.op.permute_dims(factor, swapped)
+
+
+def _padded(factor: relax.Expr, axes: int, behind: tuple[int, int]) -> relax.Expr:
+    """Return a factor with so many zeros behind its last two axes, which come behind so many others."""
+    return relax.op.nn.pad(factor, [*[0, 0] * axes, 0, behind[0], 0, behind[1]]) if any(behind) else factor
