@@ -64,7 +64,7 @@ def _sigmoid(arithmetic: Float32, y: tirx.PrimExpr) -> tirx.PrimExpr:
 
 
 PREFIX = "tvmconv.vector_"
-"""What the names of the operators begin with."""
+"""The beginning of the names of the operators."""
 
 FORMULAS: dict[str, Callable[[Float32, tirx.PrimExpr], tirx.PrimExpr]] = {
     "exp": _exp,
