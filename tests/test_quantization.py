@@ -223,4 +223,4 @@ def test_templates_of_floats_are_not_asked() -> None:
     from tvmconv.dispatch.registry import TEMPLATES
 
     takers = [name for name, template in TEMPLATES.items() if {*QUANTIZED} <= {*template.LAYOUTS.dtypes}]
-    assert takers == ["cpu/depthwise", "cpu/depthwise_dot", "cpu/dot", "cuda/tensor"]
+    assert takers == ["cpu/amx", "cpu/depthwise", "cpu/depthwise_dot", "cpu/dot", "cuda/tensor"]

@@ -28,7 +28,7 @@ from tvmconv.schedules import cuda
 from tvmconv.targets import resolve_target
 
 CPU, SM_90 = resolve_target("llvm"), resolve_target({"kind": "cuda", "arch": "sm_90"})
-VNNI = resolve_target({"kind": "llvm", "mcpu": "cooperlake"})
+TILES = resolve_target({"kind": "llvm", "mtriple": "x86_64-linux-gnu", "mcpu": "sapphirerapids"})
 X = (1, 16, 9, 9)
 POINTWISE = ConvWorkload.depthwise((2, 16, 9, 12), (16, 1, 1, 1), shift=True, activation="relu")
 INTEGERS = ConvWorkload.conv2d((2, 16, 9, 12), (16, 1, 3, 3), groups=16, dtype="uint8")
@@ -83,7 +83,7 @@ def toy() -> Iterator[None]:
 @pytest.mark.parametrize("name", TEMPLATES)
 def test_template_says_what_a_problem_takes(name: str) -> None:
     """Each takes one of the problems at least; there its default is legal, and has an estimate and ablations."""
-    template, target = TEMPLATES[name], SM_90 if name.startswith("cuda/") else VNNI
+    template, target = TEMPLATES[name], SM_90 if name.startswith("cuda/") else TILES
     taken = [
         problem
         for problem in PROBLEMS.values()
@@ -136,13 +136,12 @@ def test_command_line_and_benchmarks_offer_it(toy: None, tmp_path: Path) -> None
 
 
 def test_unregistered_is_unknown() -> None:
-    with pytest.raises(InvalidArgumentError, match="template is 'cpu/toy'; expected one of cpu/depthwise, "):
+    with pytest.raises(InvalidArgumentError, match="template is 'cpu/toy'; expected one of cpu/amx, "):
         dispatch.template_named("cpu/toy")
     result = tvmconv("tune", "--workload", POINTWISE.to_json(), "--algorithm", "toy", "-o", "log")
     assert result.exit_code == 2
-    assert (
-        "'toy' is not one of auto, depthwise, depthwise_dot, direct, dot, im2win, pointwise, winograd" in result.stderr
-    )
+    known = "auto, amx, depthwise, depthwise_dot, direct, dot, im2win, pointwise, winograd"
+    assert f"'toy' is not one of {known}" in result.stderr
     with pytest.raises(InvalidArgumentError, match="algorithm is 'toy'; expected auto or depthwise"):
         compile(POINTWISE, algorithm="toy")
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 MIN_BLOCKS = "tvmconv.min_blocks"
 """The annotation of a loop of CUDA threads: so many blocks are to share a multiprocessor and its registers."""
@@ -41,6 +42,54 @@ Its value is the name and the CUDA source of the function that takes its place, 
 of both chunks; with a number behind them, of the first place of a chunk in so many of its last dimensions, whatever the
 block reads.
 """
+
+TILE_TASK = "tvmconv.tile_task"
+"""The annotation of a loop of a CPU whose body multiplies tiles of AMX.
+
+Its value is the code of `TILE_PRODUCT` in LLVM's language, and in it the names of a function that asks Linux for tiles,
+of one that begins to use them and of one that ends it. The first returns 0, or the number of an error.
+"""
+
+TILE_PRODUCT = "tvmconv.tile_product"
+"""The annotation of a block in such a loop, which sums the products of windows in tiles.
+
+Its value is what `TileProduct.to_list` returns.
+"""
+
+
+class TileProduct(NamedTuple):
+    """A function in the place of a block that adds up (chunk, row, column) of windows, for tiles of pixels.
+
+    It gets the addresses of the sums, of the first factor and of the second one, each with the bytes from one step to
+    the next of what it goes along: tiles and pixels of the sums; tiles, pixels, chunks, rows and columns of the first
+    factor. The second factor lies in the order of the steps. Then come the numbers of chunks, rows and columns.
+
+    A step is a dimension of the array, and so many of its elements.
+    """
+
+    name: str
+    chunks: int
+    rows: int
+    columns: int
+    sum_tile: tuple[int, int]
+    sum_pixel: tuple[int, int]
+    tile: tuple[int, int]
+    pixel: tuple[int, int]
+    chunk: tuple[int, int]
+    row: tuple[int, int]
+    column: tuple[int, int]
+
+    def to_list(self) -> list[str | int]:
+        """Return the fields as TVM keeps them, without lists inside."""
+        return [*self[:4], *(number for step in self[4:] for number in step)]
+
+    @classmethod
+    def from_list(cls, values: Sequence[Any]) -> TileProduct:
+        """Return what `to_list` was made of."""
+        name, *numbers = values
+        chunks, rows, columns, *steps = map(int, numbers)
+        return cls(str(name), chunks, rows, columns, *zip(steps[::2], steps[1::2], strict=True))
+
 
 CLUSTER_AXIS = "clusterCtaIdx.y"
 """The thread axis of the loop in which the blocks of a cluster read each other's shared memory."""

@@ -1,5 +1,16 @@
 """Schedules for CPUs."""
 
-from . import depthwise, depthwise_dot, direct, dot, gradients, im2win, pointwise, sparse, winograd
+from . import amx, depthwise, depthwise_dot, direct, dot, gradients, im2win, pointwise, sparse, winograd
 
-__all__ = ["depthwise", "depthwise_dot", "direct", "dot", "gradients", "im2win", "pointwise", "sparse", "winograd"]
+__all__ = [
+    "amx",
+    "depthwise",
+    "depthwise_dot",
+    "direct",
+    "dot",
+    "gradients",
+    "im2win",
+    "pointwise",
+    "sparse",
+    "winograd",
+]

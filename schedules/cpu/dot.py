@@ -12,21 +12,20 @@ from dataclasses import dataclass
 import tvm
 from tvm import te
 from tvm.s_tir import Schedule
-from tvm.s_tir.schedule import LoopRV
 
 from tvmconv import compute
-from tvmconv.compute.dot import is_row, zero_of
+from tvmconv.compute.dot import depth, staged_layout, zero_of
 from tvmconv.dtypes import QUANTIZED
 from tvmconv.layout import channel_block
 from tvmconv.problem import Problem
 from tvmconv.targets import dot_instruction
 
-from ..space import Space, divisors
+from ..space import Space
 from ..template import Layouts
 from .dot_intrinsics import BFLOAT16_CODE, dot_intrinsic
+from .dot_schedule import pack_weight, split_tasks, stage_input, store_tile
 from .dot_tiles import band_of, best_tile, constraints, cycles, features, heuristics, instruction_of, knobs
-from .machine import LINE_BYTES
-from .register_tiles import ablations, transpose
+from .register_tiles import ablations
 from .tile_cost import TileConfig
 
 __all__ = [
@@ -101,86 +100,22 @@ def schedule(problem: Problem, config: Config, target: tvm.target.Target) -> Sch
     # Step 0. The computation, rounded up to whole tiles
     workload, instruction = compute.with_open_sizes(problem), instruction_of(problem, target)
     block, lanes, channels, terms = config.block, config.vector, config.channels, instruction.terms
+    has_zero = zero_of(workload, instruction.first) != 0
+    layout = staged_layout(workload, terms) if config.staged else None
     tile = (block, *band_of(workload, config))
-    sch = Schedule(te.create_prim_func(compute.dot(workload, instruction, tile, config.staged > 0)))
-    packed, accumulate, output = (sch.get_sblock(name) for name in ("packed", "dot", "output"))
-    if zero_of(workload, instruction.first) and workload.groups == 1:
-        sch.compute_inline(sch.get_sblock("sums"))
-    if workload.groups > 1:
-        sch.reverse_compute_inline(output)
-        output = sch.get_sblock("groups")
+    sch = Schedule(te.create_prim_func(compute.dot(workload, instruction, tile, depth(workload, terms), layout)))
 
-    # Step 1. A task is a band of one image: for all channels if it stages its input, else for those of one tile
-    in_rows = workload.out_layout == "NCHW"
-    if in_rows:
-        n, *group, k, y, x = sch.get_loops(output)
-        kb, ki = sch.split(k, [None, block])
-        kb, inner = sch.fuse(*group, kb), [ki]
-    elif workload.out_layout == "NHWC":
-        n, y, x, k = sch.get_loops(output)
-        kb, *inner = sch.split(k, [None, config.vectors, lanes])
-    else:
-        n, k, y, x, lane = sch.get_loops(output)
-        kb, ki = sch.split(k, [None, config.vectors])
-        inner = [ki, lane]
-    if is_row(workload):
-        band, xo, xi = sch.split(x, [None, config.tiles, config.columns])
-        bands, within = [y, band], [xo]
-        yi: list[LoopRV] = []
-    else:
-        band, yo, row = sch.split(y, [None, config.tiles, config.rows])
-        xo, xi = sch.split(x, [None, config.columns])
-        bands, within, yi = [band], [yo, xo], [row]
-    outer = [n, *bands, kb] if config.staged == 1 else [kb, n, *bands]
-    sch.reorder(*outer, *within, *yi, *([*inner, xi] if in_rows else [xi, *inner]))
-    task = sch.fuse(*(outer[:-1] if config.staged == 1 else outer))
-    loops = [task]
-
-    # Step 2. Pack the weight, in the order of the reduction
-    sch.transform_layout(
-        packed,
-        ("write", 0),
-        lambda b, c, r, s, k: (
-            b,
-            c // channels,
-            r,
-            s,
-            *([c % channels // terms] if channels > terms else []),
-            k,
-            c % terms,
-        ),
-    )
-    b, c, r, s, ki = sch.get_loops(packed)
-    co, ci, term = sch.split(c, [None, channels // terms, terms])
-    sch.reorder(b, co, r, s, ci, ki, term)
-    loops.append(sch.fuse(b, co))
-    if zero_of(workload, instruction.first):
-        offsets = sch.get_sblock("offsets")
-        k, *terms_of = sch.get_loops(offsets)
-        if config.parallel:
-            sch.parallel(k)
-        sch.decompose_reduction(offsets, sch.fuse(*terms_of))  # a loop without a test, of which LLVM makes vectors
-
-    # Step 3. Copy the input
-    tiles = [sch.cache_read(output, 0, "global"), accumulate] if in_rows else [accumulate]
-    for stage in tiles:
-        sch.compute_at(stage, xo, preserve_unit_loops=True)
+    # Step 1. Tasks and tiles; the weight, packed; the input, read in place or copied
+    tasks = split_tasks(sch, workload, config, has_zero)
+    loops = [tasks.task, pack_weight(sch, config, terms, has_zero)]
     if config.staged:
-        pad = sch.get_sblock("pad")
-        if config.staged == 1:
-            sch.compute_at(pad, task, preserve_unit_loops=True)
-        else:
-            loops.append(sch.fuse(*sch.get_loops(pad)[:2]))
-        *_, column, channel = sch.get_loops(pad)
-        if workload.layout != "NCHW":
-            sch.annotate(column, "pragma_loop_partition_hint", True)  # only the ends of a row are tested
-            at_once = divisors(int(sch.get(channel).extent), LINE_BYTES)[-1]
-            sch.vectorize(sch.split(channel, [None, at_once])[1])
+        loops += stage_input(sch, workload, config, tasks.task)
     if config.parallel:
         for loop in loops:
             sch.parallel(loop)
 
-    # Step 4. Sum a tile in registers, input channels inside the taps
+    # Step 2. Sum a tile in registers, input channels inside the taps
+    accumulate = tasks.tiles[-1]
     sch.transform_layout(accumulate, ("write", 0), lambda n, k, h, w: (n, k // block, h, w, k % block))
     ki, yi, xi, c, r, s = sch.get_loops(accumulate)[-6:]
     co, ci, term = sch.split(c, [None, channels // terms, terms])
@@ -197,18 +132,8 @@ def schedule(problem: Problem, config: Config, target: tvm.target.Target) -> Sch
         read = instruction.first if config.staged else workload.dtype
         sch.tensorize(vector, dot_intrinsic(instruction, read))
     if instruction.sums == "float32":
-        sch.annotate(task, "pragma_import_llvm", BFLOAT16_CODE)
+        sch.annotate(tasks.task, "pragma_import_llvm", BFLOAT16_CODE)
 
-    # Step 5. Store the tile; in rows of the output, as the epilogue is to see them, it is transposed
-    if in_rows:
-        for loop in transpose(sch, tiles[0], config.columns, lanes, instruction.sums):
-            sch.unroll(loop)
-        *_, ki, xi = sch.get_loops(output)
-        sch.vectorize(xi)
-    else:
-        *_, xi, ki, lane = sch.get_loops(output)
-        for loop in (xi, ki):
-            sch.unroll(loop)
-        sch.vectorize(lane)
-    sch.annotate(xo, "pragma_loop_partition_hint", True)  # only the last tile of a row tests where the row ends
+    # Step 3. Store it
+    store_tile(sch, workload, config, tasks, instruction.sums)
     return sch

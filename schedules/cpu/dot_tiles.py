@@ -54,11 +54,22 @@ def plane(workload: ConvWorkload) -> tuple[int, int]:
     return (1, height * width) if is_row(workload) else (height, width)
 
 
+def tile_of(workload: ConvWorkload, config: TileConfig) -> tuple[int, int]:
+    """Return the rows and columns of a tile: in a plane that is one row its rows lie side by side."""
+    return (1, config.outputs) if is_row(workload) else (config.rows, config.columns)
+
+
 def band_of(workload: ConvWorkload, config: TileConfig) -> tuple[int, int]:
     """Return the rows of a task, and the columns that come at once: in a plane that is one row those of a task."""
-    if is_row(workload):
-        return 1, config.columns * config.tiles
-    return config.rows * config.tiles, config.columns
+    rows, columns = tile_of(workload, config)
+    return (1, columns * config.tiles) if is_row(workload) else (rows * config.tiles, columns)
+
+
+def tasks_of(workload: ConvWorkload, config: TileConfig) -> int:
+    """Return the number of tasks for an image."""
+    along_row = is_row(workload)
+    bands = ceil_div(plane(workload)[along_row], band_of(workload, config)[along_row])
+    return bands if config.staged == 1 else bands * blocks(workload, config)
 
 
 def must_stage(workload: ConvWorkload, instruction: DotInstruction) -> bool:
@@ -198,10 +209,13 @@ def cycles(problem: Problem, config: TileConfig, target: tvm.target.Target) -> f
 def features(problem: Problem, config: TileConfig, target: tvm.target.Target) -> dict[str, float]:
     """Return features for a cost model beside the knobs, such that workloads can be compared."""
     workload, instruction = problem.workload, instruction_of(problem, target)
+    return tile_features(workload, config, cycles(problem, config, target), channels=depth(workload, instruction.terms))
+
+
+def tile_features(workload: ConvWorkload, config: TileConfig, cost: float, channels: int) -> dict[str, float]:
+    """Return the features of tiles that take so many cycles for input channels that are rounded up."""
     height, width = plane(workload)
-    taps, channels = prod(workload.kernel), depth(workload, instruction.terms)
-    band = band_of(workload, config)
-    bands = ceil_div(width, band[1]) if is_row(workload) else ceil_div(height, band[0])
+    taps, band = prod(workload.kernel), band_of(workload, config)
     return {
         "tile": config.vectors * config.outputs,
         "block_read": channel_block(workload.layout),
@@ -212,8 +226,8 @@ def features(problem: Problem, config: TileConfig, target: tvm.target.Target) ->
         "waste_channels": wasted(workload.multiplier, config.block),
         "weight_bytes": config.block * channels * taps,
         "chunk_bytes": config.block * config.channels * taps,
-        "cycles": cycles(problem, config, target),
-        "tasks": workload.batch * bands * (1 if config.staged == 1 else blocks(workload, config)),
+        "cycles": cost,
+        "tasks": workload.batch * tasks_of(workload, config),
         "reduction": channels * taps,
         "taps": taps,
         "plane": height * width,

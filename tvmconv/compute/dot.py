@@ -57,24 +57,28 @@ def is_row(workload: ConvWorkload) -> bool:
     return workload.kernel == workload.stride == (1, 1) and not any(workload.padding)
 
 
-def _staged_layout(workload: ConvWorkload, terms: int) -> Layout:
-    """Return the layout of the stage "pad", in which the terms of an instruction lie side by side."""
+def staged_layout(workload: ConvWorkload, terms: int) -> Layout:
+    """Return a layout for the stage "pad" in which the terms of an instruction lie side by side."""
     return data_layout(f"NCHW{terms}c") if workload.layout == "NCHW" and terms > 1 else workload.x_layout
 
 
 def dot(
-    workload: ConvWorkload, instruction: DotInstruction, tile: tuple[int, int, int], staged: bool
+    workload: ConvWorkload,
+    instruction: DotInstruction,
+    tile: tuple[int, int, int],
+    own_channels: int,
+    staged: Layout | None,
 ) -> list[te.Tensor]:
     """Return the TE definition, in the stages "pad", "packed", "zero", "dot", "sums", "groups" and "output".
 
     Returns the operands in the order of `workload.operands`. Where `is_row` says so a plane's rows are one: x is (N, C,
     1, H * W), and the output (N, K, 1, H * W). Sums of integers are exact.
 
-    `tile` rounds the channels, rows and columns of "dot" up to whole tiles. With `staged` there is the stage "pad",
-    which has channels for whole instructions side by side, and zeros around planes; else the sums read x in place, and
-    those beyond the end of a plane read its last pixels. "packed" is the weight in blocks of the tile's channels.
-    "zero", (K,), has the products of the number that stands for zero, which "sums" subtracts; without them there is
-    neither. "groups" is there with several groups.
+    `tile` rounds the channels, rows and columns of "dot" up to whole tiles, and `own_channels` are the input channels
+    of a group, rounded up to whole instructions. With `staged` there is the stage "pad" in that layout, which has these
+    channels, and zeros around planes; else the sums read x in place, and those beyond the end of a plane read its last
+    pixels. "packed" is the weight in blocks of the tile's channels. "zero", (K,), has the products of the number that
+    stands for zero, which "sums" subtracts; without them there is neither. "groups" is there with several groups.
     """
     if is_row(workload):
         workload = structs.replace(workload, height=1, width=prod(workload.output_size))
@@ -84,10 +88,9 @@ def dot(
     block, rows, columns = tile
     sizes = workload.output_size
     height, width = (-(-size // step) * step for size, step in zip(sizes, (rows, columns), strict=True))
-    packed = packed_weight(w, workload, block, depth(workload, instruction.terms), instruction.second)
+    packed = packed_weight(w, workload, block, own_channels, instruction.second)
     channels = int(packed.shape[0]) * block
-    layout = _staged_layout(workload, instruction.terms) if staged else workload.x_layout
-    size, own_channels = workload.read_by((height, width)), depth(workload, instruction.terms)
+    layout, size = staged or workload.x_layout, workload.read_by((height, width))
     source = padded_factors(x, workload, instruction, layout, size, own_channels) if staged else x
     (sh, sw), (dh, dw) = workload.stride, workload.dilation
     c = te.reduce_axis((0, own_channels), name="c")

@@ -24,6 +24,7 @@ SPARSE: dict[str, SparseTemplate] = {"cuda": cuda.sparse, "cpu": cpu.sparse}
 """The template for weights that are compiled in, by folder."""
 
 TEMPLATES: dict[str, Template] = {
+    "cpu/amx": cpu.amx,
     "cpu/depthwise": cpu.depthwise,
     "cpu/depthwise_dot": cpu.depthwise_dot,
     "cpu/direct": cpu.direct,

@@ -14,6 +14,7 @@ from .instructions import (
     lookup_instruction,
     multiplies,
     tensor_instructions,
+    tile_instruction,
 )
 from .nvidia import CUDA_LIMITS, DEFAULT_CUDA_ARCH, GPU_ALIGNMENT, cuda_arch, has_gpu
 from .resolving import (
@@ -65,4 +66,5 @@ __all__ = [
     "require_tvm_compiler",
     "resolve_target",
     "tensor_instructions",
+    "tile_instruction",
 ]

@@ -121,12 +121,35 @@ DOT_INSTRUCTIONS = (
 """The instructions, the best first. `pmaddubsw`, of AVX2 too, is none of them: it saturates sums of two products."""
 
 
+TILE_INSTRUCTIONS = (
+    DotInstruction("tdpbusd", "x86_64", ("amx-int8",), "llvm.x86.tdpbusd", 16, 4, ("uint8",), "uint8", "int8"),
+    DotInstruction("tdpbssd", "x86_64", ("amx-int8",), "llvm.x86.tdpbssd", 16, 4, ("int8",), "int8", "int8"),
+    DotInstruction(
+        "tdpbf16ps",
+        *("x86_64", ("amx-bf16",), "llvm.x86.tdpbf16ps", 16, 2),
+        *(("bfloat16",), "uint16", "uint16", "float32"),
+    ),
+)
+"""The instructions of AMX, which multiply whole tiles: a row of their sums is as `DotInstruction` says, of as many
+factors as fill a row of a tile. Weights have a sign, so that `tdpbsud` and `tdpbuud` are for nobody."""
+
+
 @lru_cache(maxsize=64)
 def dot_instruction(target: tvm.target.Target, dtype: str) -> DotInstruction | None:
     """Return the best instruction of a target of kind "llvm" for x of a type; None where it has none."""
+    return _best(DOT_INSTRUCTIONS, target, dtype)
+
+
+@lru_cache(maxsize=64)
+def tile_instruction(target: tvm.target.Target, dtype: str) -> DotInstruction | None:
+    """Return the instruction for tiles of a target of kind "llvm" for x of a type; None where it has none."""
+    return _best(TILE_INSTRUCTIONS, target, dtype)
+
+
+def _best(rows: tuple[DotInstruction, ...], target: tvm.target.Target, dtype: str) -> DotInstruction | None:
     arch = _arch_of_cpu(target)
-    rows = (row for row in DOT_INSTRUCTIONS if row.arch == arch and dtype in row.takes)
-    return next((row for row in rows if _has(target, row.features)), None)
+    known = (row for row in rows if row.arch == arch and dtype in row.takes)
+    return next((row for row in known if _has(target, row.features)), None)
 
 
 def _arch_of_cpu(target: tvm.target.Target) -> str:
@@ -177,5 +200,6 @@ def lookup_instruction(target: tvm.target.Target) -> LookupInstruction | None:
 
 def multiplies(target: tvm.target.Target, dtype: str) -> bool:
     """Return whether a target has an instruction that adds up products of numbers of half precision in float32."""
-    on_tensor_cores = target.kind.name == "cuda"
-    return bool(tensor_instructions(target)) if on_tensor_cores else dot_instruction(target, dtype) is not None
+    if target.kind.name == "cuda":
+        return bool(tensor_instructions(target))
+    return (tile_instruction(target, dtype) or dot_instruction(target, dtype)) is not None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import re
 import time
 from collections.abc import Mapping, Sequence
@@ -30,6 +31,10 @@ during the untimed calls.
 """
 
 
+ARCH_PRCTL, ARCH_GET_XCOMP_SUPP, XFEATURE_XTILEDATA = 158, 0x1021, 18
+"""Linux's system call on x86_64 that tells the features a process may ask for, its argument, and the bit of tiles."""
+
+
 @dataclass(frozen=True)
 class CpuBackend(Backend):
     """The backend of CPUs, whose code LLVM makes: for this machine's kind, or for another one."""
@@ -42,7 +47,11 @@ class CpuBackend(Backend):
             known = " or ".join(f"{each}-linux-gnu" for each in ARCHITECTURES)
             raise InvalidArgumentError("target", triple, f"an mtriple such as {known}")
         here = arch == host_arch()
-        config.setdefault("mcpu", codegen.llvm_get_system_cpu() if here else "generic")
+        if here and "mcpu" not in config:
+            config["mcpu"] = codegen.llvm_get_system_cpu()
+            if missing := _missing_features(config["mcpu"]):
+                config["mattr"] = [*config.get("mattr", ()), *missing]
+        config.setdefault("mcpu", "generic")
         if not codegen.llvm_is_valid_cpu(config["mcpu"], triple):
             examples = " or ".join(ARCHITECTURES[arch])
             raise InvalidArgumentError("target", config["mcpu"], f"an mcpu that LLVM knows, such as {examples}")
@@ -129,6 +138,27 @@ def require_cpu(config: Mapping[str, Any]) -> None:
 def _triple(config: Mapping[str, Any]) -> str:
     """Return the triple of a target, by its fields: the one that it names, or this machine's."""
     return str(config.get("mtriple", f"{host_arch()}-linux-gnu"))
+
+
+@cache
+def _missing_features(mcpu: str) -> tuple[str, ...]:
+    """Return what this machine lacks of the CPU that LLVM takes it for, as a target's "mattr" has it.
+
+    LLVM goes by the model of the CPU, and takes no notice of tiles that a virtual machine or an old Linux hides.
+    """
+    from tvm.target import Target, codegen
+
+    known = codegen.target_has_features("amx-tile", Target({"kind": "llvm", "mcpu": mcpu}))
+    return ("-amx-tile",) if known and not has_tiles() else ()
+
+
+def has_tiles() -> bool:
+    """Return whether Linux gives processes of this machine the tiles of AMX, if they ask for them."""
+    if host_arch() != "x86_64":
+        return False
+    features = ctypes.c_uint64()
+    failed = ctypes.CDLL(None).syscall(ARCH_PRCTL, ARCH_GET_XCOMP_SUPP, ctypes.byref(features))
+    return not failed and bool(features.value >> XFEATURE_XTILEDATA & 1)
 
 
 @cache
