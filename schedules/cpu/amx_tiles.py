@@ -1,7 +1,8 @@
 """The tiles of AMX that a convolution takes, and a model of their time, by arithmetic: none of it was measured.
 
-The cycles of instructions are Intel's, for the first CPUs that have them (Sapphire Rapids): Intel 64 and IA-32
-Architectures Optimization Reference Manual, chapter "Intel AMX".
+The cycles of instructions are those of the first CPUs that have them (Sapphire Rapids). That a product takes 16 is
+published; the others were not looked up again in their source, Intel 64 and IA-32 Architectures Optimization Reference
+Manual, chapter "Intel AMX".
 """
 
 from __future__ import annotations

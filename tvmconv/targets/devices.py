@@ -147,7 +147,7 @@ AVX512 = Cpu("AVX-512", lanes=16, registers=32, broadcast_cycles=0.05)
 """The kind for which the models of schedules were fitted, on Zen 5 (znver5); Zen 4 (znver4) has its numbers too."""
 
 AVX2 = Cpu("AVX2", lanes=8, registers=16, broadcast_cycles=0.15, plane_cycles=0.3, split_cycles=1.0)
-"""No multiply-add broadcasts an input by itself; measured on Zen 3."""
+"""No multiply-add broadcasts an input by itself; measured on Zen 3, the last two on 23 layers of common networks."""
 
 SSE = replace(AVX2, name="SSE", lanes=4)
 
