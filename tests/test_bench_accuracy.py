@@ -13,7 +13,7 @@ from tvmconv.bench import accuracy
 from tvmconv.bench.peers.pytorch import PyTorch
 from tvmconv.checking.factors import DATA, decades, fma_sums, limits
 from tvmconv.compute import conv2d_reference
-from tvmconv.targets import device_facts, has_gpu
+from tvmconv.targets import device_facts, has_gpu, multiplies, resolve_target
 from tvmconv.testing import random_operands
 
 NAMES = ["normal", "positive", "wide", "scattered", "with denormals", "tiny", "with spike"]
@@ -50,9 +50,13 @@ def test_cpu() -> None:
         assert not row["broken"].keys() & {*YARDSTICKS, *OURS}
         templates = row["templates"]
         assert list(templates) == ([*OURS] if of_float32 else ["tvmconv"])
-        if of_float32:
-            plain = ["cpu/direct", "cpu/pointwise"]  # for 1x1 either may be faster
-            assert templates["tvmconv-strict"] in plain[: 1 + (row["name"] in LONG)]
+        plain = ["cpu/direct", "cpu/pointwise"][: 1 + (row["name"] in LONG)]  # for 1x1 either may be faster
+        if row["dtype"] == "float16":
+            assert templates["tvmconv"] in plain
+        elif row["dtype"] == "bfloat16" and multiplies(resolve_target("llvm"), "bfloat16"):
+            assert templates["tvmconv"] in ("cpu/dot", "cpu/amx")
+        elif of_float32:
+            assert templates["tvmconv-strict"] in plain
             assert (templates["tvmconv"] == templates["tvmconv-tf32"] == "cpu/winograd") == (row["name"] not in LONG)
         if templates["tvmconv"] == "cpu/dot" and row["name"] == "tiny":
             continue  # the instruction takes denormal numbers for zeros

@@ -13,6 +13,7 @@ import struct
 from typing import NamedTuple
 
 from tvmconv.targets import DotInstruction
+from tvmconv.targets.processors import ARCH_PRCTL, XFEATURE_XTILEDATA
 
 TILES, TILE_ROWS, LINE_BYTES = 8, 16, 64
 """The tile registers, and the rows and the bytes of a row that one has at most."""
@@ -22,8 +23,8 @@ PALETTE = 1
 
 REQUEST, END = "tvmconv_request_tiles", "tvmconv_end_tiles"
 
-ARCH_PRCTL, ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA = 158, 0x1023, 18
-"""The system call that asks Linux for the state of tiles, by its number on x86_64, and its arguments."""
+ARCH_REQ_XCOMP_PERM = 0x1023
+"""The argument of Linux's system call with which a process asks for a feature, here for tiles."""
 
 PERMISSION = f"""
 @tvmconv_tiles_granted = linkonce_odr hidden global i32 0

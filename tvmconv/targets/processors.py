@@ -32,7 +32,7 @@ during the untimed calls.
 
 
 ARCH_PRCTL, ARCH_GET_XCOMP_SUPP, XFEATURE_XTILEDATA = 158, 0x1021, 18
-"""Linux's system call on x86_64 that tells the features a process may ask for, its argument, and the bit of tiles."""
+"""Linux's system call on x86_64 for features of the CPU, its argument to tell which there are, and the bit of tiles."""
 
 
 @dataclass(frozen=True)
