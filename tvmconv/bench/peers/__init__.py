@@ -35,6 +35,7 @@ def known_peers(precision: str = DEFAULT) -> dict[str, Peer]:
         PyTorch(),
         PyTorch("pytorch-channels-last", channels_last=True),
         PyTorch("pytorch-tf32", tf32=True),
+        PyTorch("pytorch-tf32-channels-last", channels_last=True, tf32=True),
         PyTorch("pytorch-fp16", half=True),
         Structured("pytorch-half-channels", channels=True),
         Structured("pytorch-half-filters", filters=True),
