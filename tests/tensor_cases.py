@@ -152,11 +152,22 @@ TEAMS = {
     "groups": (layer((2, 128, 6, 7), (80, 64, 3, 3), groups=2), wgmma(64, 32, 1, 1, teams=2)),
     "one-chunk": (ONE_CHUNK, wgmma(64, 32, 1, 1, teams=2)),
     "linear": (layer((70, 256, 1, 1), (40, 256, 1, 1), "bfloat16", FIRST), wgmma(64, 40, 1, 1, 4, teams=1)),
-    "NCHW": (layer((2, 64, 7, 9), (64, 64, 3, 3), layouts=FIRST, shift=True), wgmma(64, 64, 1, 1, teams=2)),
-    "narrow-channels": (layer((1, 60, 7, 9), (32, 60, 3, 3), layouts=FIRST), wgmma(64, 32, 1, 1, teams=2)),
+    "NCHW": (layer((2, 64, 7, 9), (64, 64, 3, 3), layouts=FIRST, shift=True), wgmma(128, 64, 1, 1, teams=2)),
+    "narrow-channels": (layer((1, 60, 7, 9), (32, 60, 3, 3), layouts=FIRST), wgmma(128, 32, 1, 1, teams=2)),
     "integers": (
         layer((2, 128, 9, 7), (64, 128, 3, 3), "uint8", x_zero_point=9),
         wgmma(64, 64, 1, 1, teams=2),
+    ),
+    "tf32": (
+        layer((2, 64, 9, 7), (72, 64, 3, 3), "float32", precision="tf32", shift=True, activation="relu"),
+        wgmma(128, 64, 2, 1, 4, teams=1),
+    ),
+    "tf32-ragged": (layer((2, 60, 9, 7), (64, 60, 1, 1), "float32", precision="tf32"), wgmma(64, 64, 1, 1, teams=2)),
+    "float32": (layer((2, 32, 9, 8), (72, 32, 3, 3), "float32", residual=True), wgmma(128, 64, 2, 1, 3, teams=1)),
+    "float32-groups": (layer((2, 64, 6, 7), (80, 32, 3, 3), "float32", groups=2), wgmma(64, 32, 1, 1, teams=2)),
+    "float32-NCHW": (
+        layer((3, 96, 6, 7), (128, 96, 1, 1), "float32", FIRST, scale=True),
+        wgmma(128, 64, 2, 1, 2, teams=1),
     ),
 }
 """Convolutions whose warps have roles, which no emulator runs."""

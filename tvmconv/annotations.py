@@ -111,8 +111,8 @@ SPECIALIZED = "tvmconv.specialized"
 """The annotation, in place of `RING`, of the loop over chunks of a block whose warps have roles.
 
 Its value is the number of chunks in shared memory, that of the blocks that stay on a GPU, that of the teams that
-multiply a tile each, that of the threads of a team, and those of the registers of a thread that copies and of one that
-multiplies.
+multiply a tile each, that of the threads of a team, those of the registers of a thread that copies and of one that
+multiplies, and 1 if products go on when their function returns, or 0.
 """
 
 COPYING_THREADS = 128
@@ -164,3 +164,5 @@ class BulkCopy(NamedTuple):
     """The number of tiles after which pixels are counted from `group_pixels` more on."""
     group_pixels: int = 0
     """See `group_tiles`: it is `pixels` where tiles are of all pixels."""
+    first_pixel: int = 0
+    """The first pixel of the first tile."""

@@ -8,7 +8,8 @@ other's sums in shared memory, else a second kernel adds up.
 
 On sm_90, where the channels under a tap are whole chunks, or there is one tap, warps may have roles instead: a block
 stays on its multiprocessor, one thread has the copy engine bring the chunks of tile after tile, and one or two teams of
-warps multiply, each a tile of its own, and store it meanwhile: see `tvmconv.lowering.specialization`.
+warps multiply, each a tile of its own, and store it meanwhile: see `tvmconv.lowering.specialization`. Sums of four bytes
+go to the output from the registers.
 
 Chunks have their channels last in memory. Operands that have not, or too few channels for whole copies, are laid out
 first by kernels of their own.
@@ -58,6 +59,7 @@ from .tensor_tiles import (
     plane_vector,
     role_registers,
     store_vector,
+    stores_registers,
     tile_type,
     weight_split,
 )
@@ -105,7 +107,72 @@ def schedule(problem: Problem, config: Config, target: tvm.target.Target) -> Sch
         sch.compute_inline(planes)
         sch.reverse_compute_inline(output)
 
-    # Step 2. Tile what is stored: blocks, then threads along the lines in memory
+    # Steps 2 and 3. Tile what is stored: blocks, then threads, with the sums that the tensor cores expect them to have
+    if stores_registers(problem, config):
+        thread, each = _store_registers(sch, tiled)
+    else:
+        thread, each = _store_lines(sch, problem, config)
+    sch.compute_at(product, thread, preserve_unit_loops=True)
+    sch.set_scope(product, 0, "local")
+    *unrolled, vector = each
+    for loop in unrolled:
+        sch.unroll(loop)
+    sch.vectorize(vector)
+
+    # Step 4. Accumulate chunk by chunk
+    *_, i, j, h, e, chunk, copy, lane = sch.get_loops(product)
+    sch.reorder(chunk, copy, i, j, h, e, lane)
+    for stage in (columns, *weights):
+        sch.set_scope(stage, 0, "shared.dyn")
+        sch.compute_at(stage, chunk, preserve_unit_loops=True)
+        vector = copy_asynchronously(sch, stage, config.threads, permuted=True)
+        if config.teams and stage in weights:
+            sch.annotate(vector, BULK, list(weight_copy(workload, tile.block_n, weights.index(stage))))
+        elif config.teams:
+            sch.annotate(vector, BULK, list(column_copy(workload, tile.block_m)))
+    init = sch.decompose_reduction(product, chunk)
+    for loop in sch.get_loops(init)[-4:]:
+        sch.unroll(loop)
+    sch.annotate(sch.blockize(copy), PRODUCT, list(product_function(problem, config)))
+    if config.teams:
+        roles = config.num_stages, gpu_of(target).multiprocessors, config.teams, config.threads
+        sch.annotate(chunk, SPECIALIZED, [*roles, *role_registers(config), int(goes_on(problem, config))])
+    else:
+        sch.annotate(chunk, RING, [ahead(problem, config), int(config.wgmma), int(goes_on(problem, config))])
+
+    # Step 5. Lay out operands in kernels of their own, and add up the products of the zero point
+    if lays_out_weight(workload, split):
+        spread_over_grid(sch, sch.get_sblock("packed"))
+    stages = [sch.get(block).name_hint for block in sch.get_child_blocks(sch.get_sblock("root"))]
+    if "image" in stages:  # TVM leaves it out where all that is read is padding
+        _lay_out_image(sch, problem)
+    if "offsets" in stages:
+        _add_up_offsets(sch)
+    if stores_registers(problem, config):
+        sch.reverse_compute_inline(sums)
+    return sch
+
+
+def _store_registers(sch: Schedule, tiled: SBlockRV) -> tuple[LoopRV, list[LoopRV]]:
+    """Store the sums of a tile from where they are: four threads have 32 bytes of a line, which is what memory takes.
+
+    Returns the loop of threads, and the loops over the sums of each.
+    """
+    part, pt, kt, wm, i, v, h, r, wn, j, q, e = sch.get_loops(tiled)
+    sch.reorder(part, pt, kt, wm, wn, v, r, q, j, i, h, e)
+    sch.bind(sch.fuse(part, pt, kt), "blockIdx.x")
+    thread = sch.fuse(wm, wn, v, r, q)
+    sch.bind(thread, "threadIdx.x")
+    return thread, [i, j, h, e]
+
+
+def _store_lines(sch: Schedule, problem: Problem, config: Config) -> tuple[LoopRV, list[LoopRV]]:
+    """Store a tile by way of shared memory, in whole lines: blocks, then threads along the lines in memory.
+
+    Returns the loop of the threads that have sums, and the loops over the sums of each.
+    """
+    workload, tile = problem.workload, config.tile
+    tiled, sums = sch.get_sblock("tile"), sch.get_sblock("sums")
     part, p, groups, k = sch.get_loops(sums)
     pt, pi = sch.split(p, [None, tile.block_m])
     kt, ki = sch.split(k, [None, tile.block_n])
@@ -144,7 +211,7 @@ def schedule(problem: Problem, config: Config, target: tvm.target.Target) -> Sch
         sch.unroll(at_once)
     sch.bind(thread, "threadIdx.x")
 
-    # Step 3. Sums are in the registers of the threads that the tensor cores expect them in
+    # Sums are in the registers of the threads that the tensor cores expect them in
     part, pt, kt, wm, i, v, h, r, wn, j, q, e = sch.get_loops(tiled)[-12:]
     sch.reorder(part, pt, kt, wm, wn, v, r, q, j, i, h, e)  # the sums of a channel one after another
     if config.in_cluster:
@@ -153,41 +220,7 @@ def schedule(problem: Problem, config: Config, target: tvm.target.Target) -> Sch
     sch.bind(thread, "threadIdx.x")
     if config.min_blocks_per_sm > 1:
         sch.annotate(thread, MIN_BLOCKS, config.min_blocks_per_sm)
-    sch.compute_at(product, thread, preserve_unit_loops=True)
-    sch.set_scope(product, 0, "local")
-    for loop in (i, j, h):
-        sch.unroll(loop)
-    sch.vectorize(e)
-
-    # Step 4. Accumulate chunk by chunk
-    *_, i, j, h, e, chunk, copy, lane = sch.get_loops(product)
-    sch.reorder(chunk, copy, i, j, h, e, lane)
-    for stage in (columns, *weights):
-        sch.set_scope(stage, 0, "shared.dyn")
-        sch.compute_at(stage, chunk, preserve_unit_loops=True)
-        vector = copy_asynchronously(sch, stage, config.threads, permuted=True)
-        if config.teams:
-            bulk = weight_copy(workload, tile.block_n) if stage in weights else column_copy(workload, tile.block_m)
-            sch.annotate(vector, BULK, list(bulk))
-    init = sch.decompose_reduction(product, chunk)
-    for loop in sch.get_loops(init)[-4:]:
-        sch.unroll(loop)
-    sch.annotate(sch.blockize(copy), PRODUCT, list(product_function(problem, config)))
-    if config.teams:
-        roles = config.num_stages, gpu_of(target).multiprocessors, config.teams, config.threads
-        sch.annotate(chunk, SPECIALIZED, [*roles, *role_registers(config)])
-    else:
-        sch.annotate(chunk, RING, [ahead(problem, config), int(config.wgmma), int(goes_on(problem, config))])
-
-    # Step 5. Lay out operands in kernels of their own, and add up the products of the zero point
-    if lays_out_weight(workload, split):
-        spread_over_grid(sch, sch.get_sblock("packed"))
-    stages = [sch.get(block).name_hint for block in sch.get_child_blocks(sch.get_sblock("root"))]
-    if "image" in stages:  # TVM leaves it out where all that is read is padding
-        _lay_out_image(sch, problem)
-    if "offsets" in stages:
-        _add_up_offsets(sch)
-    return sch
+    return thread, [i, j, h, e]
 
 
 def _fetch(sch: Schedule, fetched: SBlockRV, step: LoopRV) -> None:

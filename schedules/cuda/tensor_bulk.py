@@ -47,13 +47,19 @@ def column_copy(workload: ConvWorkload, block_m: int) -> BulkCopy:
     )
 
 
-def weight_copy(workload: ConvWorkload, block_n: int) -> BulkCopy:
-    """Return how the chunks of the weight are copied: those of a channel follow one another as an image's would."""
+def weight_copy(workload: ConvWorkload, block_n: int, summand: int = 0) -> BulkCopy:
+    """Return how the chunks of the weight are copied: those of a channel follow one another as an image's would.
+
+    Of a weight that is a sum of several, the summands follow one another.
+    """
     image = read_image(workload)
     per_group = -(-workload.multiplier // block_n)
     terms = prod(image.kernel) * depth(image)
     lanes = ROW_BYTES // workload.itemsize
-    return BulkCopy(2, block_n, lanes, terms, group_tiles=per_group, group_pixels=workload.multiplier)
+    first = summand * workload.out_channels
+    return BulkCopy(
+        2, block_n, lanes, terms, group_tiles=per_group, group_pixels=workload.multiplier, first_pixel=first
+    )
 
 
 def reads_all(image: ConvWorkload) -> bool:

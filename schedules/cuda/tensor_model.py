@@ -29,10 +29,12 @@ from .tensor_tiles import (
     ahead,
     blocks,
     constraints,
+    copied_rows,
     fragments,
     goes_on,
     part_chunks,
     shared_bytes,
+    stores_registers,
     tf32_products,
     weight_split,
 )
@@ -120,6 +122,7 @@ CANDIDATES = tuple(
     Config(block_m, block_n, warps_m, 1, num_stages=MOST_STAGES, wgmma=True, teams=teams)
     for teams, tiles in (
         (1, ((192, 128, 3), (128, 128, 2), (256, 128, 2), (128, 256, 2), (256, 64, 2))),
+        (1, ((192, 64, 3), (128, 96, 2), (128, 64, 2))),
         (2, ((192, 128, 1), (128, 128, 1), (64, 256, 1), (64, 128, 1), (192, 64, 1), (128, 64, 1), (64, 64, 1))),
         (2, ((128, 96, 1), (128, 32, 1))),
     )
@@ -158,7 +161,7 @@ def _fitting(config: Config, problem: Problem, gpu: Gpu) -> Config:
     """
     if config.teams:
         room = gpu.shared_bytes - BLOCK_BYTES - shared_bytes(problem, replace(config, num_stages=0))
-        stages = room // ((config.block_m + config.block_n) * ROW_BYTES)
+        stages = room // (sum(copied_rows(problem, config)) * ROW_BYTES)
         return replace(config, num_stages=min(config.num_stages, stages))
     used = config.num_stages - ahead(problem, config)
     most = part_chunks(problem.workload, config) + used
@@ -200,6 +203,17 @@ WAIT = 200.0
 SPLITTING = 1.6
 """The time of three products by `mma`, which takes both factors apart in registers, as a multiple of their own."""
 
+ROUNDING = {1: 1.1, 3: 1.3}
+"""The time of one product and of three by `wgmma`, whose first factor all warps round before they wait for the product,
+as a multiple of their own. Like the next two numbers it is fitted to six layers in float32 on an H100, at batch 128."""
+
+ROUNDED = {1: 450.0, 3: 600.0}
+"""The clocks in which a group of four warps reads and rounds its first factor for one product and for three, while the
+other groups of a team may multiply."""
+
+STORED_DIRECTLY = 30.0
+"""The bytes of sums that a team stores from its registers in a clock."""
+
 FETCHED_BYTES = 16.0
 """The bytes of sums that a block reads of those of its cluster in a clock, fitted to sixteen layers in float16 on an
 H200, at batch 1 and 32."""
@@ -221,9 +235,8 @@ def estimate(problem: Problem, config: Config, target: tvm.target.Target) -> flo
     turns = ceil_div(blocks(workload, config), gpu.multiprocessors)
     # The blocks of a cluster begin together, and find room for more than one on a multiprocessor less often.
     together = 1 if config.in_cluster else min(turns, resident_blocks(problem, config, gpu))
-    columns = config.block_n * max(1, weight_split(problem, config))
     product = _product_clocks(problem, config, target)
-    copied = (config.block_m + columns) * ROW_BYTES
+    copied = sum(copied_rows(problem, config)) * ROW_BYTES
     step, chunks = max(product, copied / L2_BYTES), part_chunks(workload, config)
     stored = config.block_m * config.block_n * workload.sum_bytes / STORED_BYTES
     if goes_on(problem, config):
@@ -252,17 +265,22 @@ def estimate(problem: Problem, config: Config, target: tvm.target.Target) -> flo
 def _specialized_clocks(problem: Problem, config: Config, turns: int, product: float) -> float:
     """Return the clocks of a multiprocessor whose block copies, multiplies and stores at the same time.
 
-    Each instruction of `wgmma` reads 32 bytes of each of its 64 rows and of its columns.
+    Each instruction of `wgmma` reads 32 bytes of each of its columns, and those of its 64 rows are read once.
     """
-    copied = (config.block_m + config.block_n) * ROW_BYTES
-    read = config.block_m // 64 * (64 + config.block_n) * ROW_BYTES
-    bound = max(THROTTLED * product, (read + copied) / SHARED_BYTES, copied / L2_BYTES)
-    step = mostly_largest(bound, ARRIVAL / (config.num_stages - 1))
-    products = part_chunks(problem.workload, config) * step
+    copied, products = sum(copied_rows(problem, config)) * ROW_BYTES, tf32_products(problem)
+    read = config.block_m // 64 * (64 + config.block_n * max(1, products)) * ROW_BYTES
+    arrival = ARRIVAL / (config.num_stages - 1)
+    if not products:
+        step = mostly_largest(max(THROTTLED * product, (read + copied) / SHARED_BYTES, copied / L2_BYTES), arrival)
+    else:
+        alone = ROUNDED[products] + product / (config.warps_m * config.warps_n)
+        step = mostly_largest(max(product, (read + copied) / SHARED_BYTES, copied / L2_BYTES), alone, arrival)
+    tile = part_chunks(problem.workload, config) * step
     sums = config.block_m * config.block_n * problem.workload.sum_bytes
     if problem.workload.epilogue.residual:
-        return mostly_largest(turns * products, ceil_div(turns, config.teams) * (products + sums / FINISHED_BYTES))
-    return turns * products + (turns if config.teams == 1 else 1) * sums / STORED_MEANWHILE
+        return mostly_largest(turns * tile, ceil_div(turns, config.teams) * (tile + sums / FINISHED_BYTES))
+    rate = STORED_DIRECTLY if stores_registers(problem, config) else STORED_MEANWHILE
+    return turns * tile + (turns if config.teams == 1 else 1) * sums / rate
 
 
 def mostly_largest(*clocks: float) -> float:
@@ -276,6 +294,8 @@ def _product_clocks(problem: Problem, config: Config, target: tvm.target.Target)
     half = tensor_instructions(target)["wgmma" if config.wgmma else "mma"].products
     rate = half * 2 / itemsize / max(1, products)
     clocks = config.block_m * config.block_n * ROW_BYTES / itemsize / rate
+    if products and config.wgmma and not config.teams:
+        return clocks * ROUNDING[products]
     return clocks * SPLITTING if products == 3 and not config.wgmma else clocks
 
 

@@ -46,6 +46,9 @@ ROLE_REGISTERS = {1: (40, 232), 2: (40, 232), 3: (32, 160)}
 ROLE_SPARE_REGISTERS = 36
 """Registers that a thread which multiplies needs beside its sums; read off cubins of sm_90."""
 
+RESIDUAL_REGISTERS = 32
+"""Registers of such a thread for vectors of the residual that it reads before it waits for the first one."""
+
 SPARE_REGISTERS, INTEGER_REGISTERS = 40, 4
 """Registers that a thread needs beside its sums and fragments, for addresses of copies, and those that integers need
 beside, for zero points; read off cubins of sm_90."""
@@ -166,11 +169,15 @@ def constraints(problem: Problem, target: tvm.target.Target) -> dict[str, Callab
         return config.num_stages <= MOST_STAGES and 1 <= ahead(problem, config) <= most
 
     def specialized(config: Config) -> bool:
-        """Return whether warps have roles only where the copy engine serves products that go on."""
+        """Return whether warps have roles only where the copy engine serves products from shared memory."""
         alone = (
             config.split_k == 1 and config.min_blocks_per_sm == 1 and max(config.block_m, config.block_n) <= MOST_PIXELS
         )
-        return not config.teams or (goes_on(problem, config) and is_bulk(problem) and alone)
+        return not config.teams or (config.wgmma and is_bulk(problem) and alone)
+
+    def aligned(config: Config) -> bool:
+        """Return whether chunks begin where their permutation does, also behind the tiles of teams."""
+        return not config.teams or config.teams * tile_bytes(problem, config) % PERMUTED_BYTES == 0
 
     def parts_with_terms(config: Config) -> bool:
         return (config.split_k - 1) * part_chunks(workload, config) < chunks(workload)
@@ -183,7 +190,9 @@ def constraints(problem: Problem, target: tvm.target.Target) -> dict[str, Callab
     def registers(config: Config) -> bool:
         if config.teams:
             known = config.teams * config.threads // COPYING_THREADS in ROLE_REGISTERS
-            return known and config.sums + ROLE_SPARE_REGISTERS <= role_registers(config)[1]
+            needed = config.sums + fragments(problem, config) + ROLE_SPARE_REGISTERS
+            needed += RESIDUAL_REGISTERS if workload.epilogue.residual else 0
+            return known and needed <= role_registers(config)[1]
         left = min(MOST_REGISTERS, REGISTERS // (config.threads * config.min_blocks_per_sm))
         spare = SPARE_REGISTERS + (INTEGER_REGISTERS if workload.dtype in QUANTIZED else 0)
         if tf32_products(problem) == 3 and not config.wgmma:
@@ -209,6 +218,7 @@ def constraints(problem: Problem, target: tvm.target.Target) -> dict[str, Callab
         whole_warps,
         stages,
         specialized,
+        aligned,
         parts_with_terms,
         clusters,
         registers,
@@ -244,22 +254,36 @@ def fragments(problem: Problem, config: Config) -> int:
     return {0: 0, 1: 16 * tile.tiles_m, 3: 32 * tile.tiles_m + config.sums}[products]
 
 
+def copied_rows(problem: Problem, config: Config) -> tuple[int, ...]:
+    """Return the rows of a chunk of each factor; each TF32 number that a weight is split into is one."""
+    return config.block_m, *[config.block_n] * max(1, weight_split(problem, config))
+
+
 def shared_bytes(problem: Problem, config: Config) -> int:
     """Return the shared memory of a block in bytes: the chunks, in whose place the tile is laid out afterwards.
 
     TVM gives the tile the place of all chunks, but one of the type of a factor that of one factor alone, the largest.
     """
-    workload = problem.workload
-    rows = config.block_m, *[config.block_n] * max(1, weight_split(problem, config))
-    factors = [config.num_stages * count * ROW_BYTES for count in rows]
-    kept = tile_type(workload, config)
-    padding = (bank(problem, config) - config.block_n) % (BANK_BYTES // kept.itemsize)
-    tile = config.block_m * (config.block_n + padding) * kept.itemsize
+    workload, tile = problem.workload, tile_bytes(problem, config)
+    factors = [config.num_stages * count * ROW_BYTES for count in copied_rows(problem, config)]
     if config.teams:
         return BARRIER_BYTES + sum(factors) + config.teams * tile
-    place = max(factors) if kept.name == workload.dtype else sum(factors)
+    place = max(factors) if tile_type(workload, config).name == workload.dtype else sum(factors)
     return sum(factors) + max(0, tile - place)
 
+
+def tile_bytes(problem: Problem, config: Config) -> int:
+    """Return the bytes of a tile in shared memory, which is 0 where threads store their sums as they are."""
+    if stores_registers(problem, config):
+        return 0
+    itemsize = tile_type(problem.workload, config).itemsize
+    padding = (bank(problem, config) - config.block_n) % (BANK_BYTES // itemsize)
+    return config.block_m * (config.block_n + padding) * itemsize
+
+
+PERMUTED_BYTES = 8 * ROW_BYTES
+"""The bytes of eight rows of a chunk, whose vectors are permuted: the copy engine does so by their addresses, and
+`ldmatrix` is given those of the rows."""
 
 BANK_BYTES = 128
 """The bytes of a row of all banks of shared memory."""
@@ -269,6 +293,16 @@ def tile_type(workload: ConvWorkload, config: Config) -> StorageType:
     """Return the type of a tile in shared memory: that of the output where the epilogue comes before, or of sums."""
     early = finishes_early(workload, config.split_k)
     return workload.output_storage if early else STORAGE_TYPES[workload.storage.sums]
+
+
+def stores_registers(problem: Problem, config: Config) -> bool:
+    """Return whether threads store their sums as they are: pairs of four bytes, where shared memory is for chunks.
+
+    With a residual they would need registers for pairs of it, and their places, that they have not.
+    """
+    workload = problem.workload
+    four_bytes = tile_type(workload, config).itemsize == workload.output_storage.itemsize == 4
+    return config.teams > 0 and four_bytes and not workload.epilogue.residual and not in_planes(problem, config)
 
 
 def store_vector(problem: Problem, config: Config) -> int:

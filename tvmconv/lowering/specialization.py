@@ -79,7 +79,7 @@ class _Block:
     def __init__(self, loop: tirx.For, ring: tirx.For, buffers: list[Any]) -> None:
         self.loop, self.ring, self.buffers = loop, ring, buffers
         values = (int(value) for value in ring.annotations[SPECIALIZED])
-        self.slots, self.multiprocessors, self.teams, self.threads, *self.registers = values
+        self.slots, self.multiprocessors, self.teams, self.threads, *self.registers, self.goes_on = values
         self.multiplying = self.teams * self.threads
         self.block, self.thread = _variable("block"), _variable("thread")
         self.given = [each for each in buffers if each.scope() in ("shared.dyn", "local")]
@@ -153,7 +153,7 @@ class _Block:
     def bulk_copy(self, ring: Any, known: Any, bulk: BulkCopy, place: list[Any], slot: Any) -> tirx.Stmt:
         """Return the copy of a chunk at a place, (tile, group, chunk) or (tile, chunk), to a slot."""
         tile, *group, chunk = place
-        pixel = tile // bulk.group_tiles * bulk.group_pixels + tile % bulk.group_tiles * bulk.pixels
+        pixel = tile // bulk.group_tiles * bulk.group_pixels + tile % bulk.group_tiles * bulk.pixels + bulk.first_pixel
         channel, column, row, image, tap_w, tap_h = chunk * bulk.lanes, pixel, 0, 0, 0, 0
         if bulk.width:
             per_tap = -(-bulk.group_channels // bulk.lanes)
@@ -184,7 +184,8 @@ class _Block:
             end = [] if alone else [self.call("tvmconv_next", functions.NEXT, *of_team)]
             first = self.slot_and_turn((tile * self.teams + team) * chunks)
             at_first = [tirx.BufferStore(place, value, [index]) for index, value in enumerate(first)]
-            ring = _steps(*begin, *at_first, loop, *end, self.release(place, 0, 1))
+            last = [self.release(place, 0, 1)] if self.goes_on else []
+            ring = _steps(*begin, *at_first, loop, *end, *last)
 
             def replaced(each: tirx.For) -> tirx.Stmt:
                 return ring if SPECIALIZED in each.annotations else each
@@ -208,13 +209,13 @@ class _Block:
         """Return what a team does with the chunk at a place, (slot, turn), which then is that of the next one."""
         slot, turn = place[0], place[1]
         is_last = (slot == self.slots - 1).astype("int32")  # without branches, which part products for the compiler
-        return _steps(
-            self.call("tvmconv_arrived", functions.ARRIVED, slot, turn),
-            _moved(self.product, self.rings, slot),
-            self.release(place, 1, self.ring.loop_var > 0),
-            tirx.BufferStore(place, turn + is_last, [1]),
-            tirx.BufferStore(place, slot + 1 - is_last * self.slots, [0]),
-        )
+        arrived = self.call("tvmconv_arrived", functions.ARRIVED, slot, turn)
+        product = _moved(self.product, self.rings, slot)
+        next_turn = tirx.BufferStore(place, turn + is_last, [1])
+        next_slot = tirx.BufferStore(place, slot + 1 - is_last * self.slots, [0])
+        if self.goes_on:
+            return _steps(arrived, product, self.release(place, 1, self.ring.loop_var > 0), next_turn, next_slot)
+        return _steps(arrived, product, next_turn, next_slot, self.release(place, 0, 1))
 
     def release(self, place: Any, *pending: Any) -> tirx.Stmt:
         """Return the statement that makes the slot before a place empty, if it was used."""

@@ -67,9 +67,8 @@ known:
   store i32 %stride_w, ptr %step_w
   store i32 %stride_h, ptr %step_h
   store i32 1, ptr %step_n
-  %single = icmp eq i64 %bytes, 1
-  %type = select i1 %single, i32 0, i32 1
   %item = trunc i64 %bytes to i32
+  %type = lshr i32 %item, 1
   %channels = udiv i32 128, %item
   %result = call i32 %function(ptr %map, i32 %type, i32 4, ptr %data, ptr %sizes, ptr %strides, ptr %lower, ptr %upper,
     i32 %channels, i32 %pixels, ptr %steps, i32 0, i32 3, i32 2, i32 0)
@@ -79,8 +78,9 @@ known:
 """The function of the host that has the driver write a map, in LLVM's language: as part of a library it needs nothing
 beside the driver, which is looked up when it is called. It returns 0, the driver's error, or -1 without a driver.
 
-Numbers are of one byte or of two, without regard to their type, as nothing is computed with them; 3 is the permutation
-of 128 bytes, 2 has the L2 cache read 128 bytes at once, and the last 0 stands for zeros where an image ends.
+Numbers are of 1, 2 or 4 bytes, which the driver calls 0, 1 and 2, without regard to their type, as nothing is computed
+with them; 3 is the permutation of 128 bytes, 2 has the L2 cache read 128 bytes at once, and the last 0 stands for zeros
+where an image ends.
 """
 
 
