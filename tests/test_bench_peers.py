@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import prod
 from typing import Any
 
 import pytest
@@ -32,6 +33,7 @@ PRODUCTS = {WORKLOADS[-2]: {"gemm", "gemm-channels-last"}, WORKLOADS[-1]: {"gemm
 """The workloads that a product of matrices is a peer for."""
 OTHERS = ["pytorch", "pytorch-channels-last", "gemm", "gemm-channels-last", "im2col-gemm", "onnxruntime", "tvm"]
 OTHERS += ["tvmconv-plain", "tvmconv"]
+GEMM_LAST = known_peers()["gemm-channels-last"]
 ON_CPU = [*sorted(ALGORITHMS), *OTHERS]
 
 
@@ -51,6 +53,16 @@ def test_peers_compute_the_convolution(workload: ConvWorkload) -> None:
     absent = {"tvmconv-plain" if workload.epilogue == Epilogue() else "onnxruntime"}
     absent |= {"gemm", "gemm-channels-last"} - PRODUCTS.get(workload, set())
     assert took_part == set(ON_CPU) - absent - (ALGORITHMS if workload.is_depthwise else set())
+
+
+@pytest.mark.parametrize("workload", WORKLOADS[-2:], ids=str)
+def test_rows_of_channels_are_a_matrix(workload: ConvWorkload) -> None:
+    """With any other strides `linear` takes each row for a matrix, and is some hundred times as slow on a GPU."""
+    (call,) = GEMM_LAST.prepare(workload, resolve_target("llvm"), [suite._tensors(random_operands(workload), "cpu")])
+    pixels, channels = workload.batch * prod(workload.output_size), workload.in_channels
+    operands = {name: (tuple(each.shape), each.stride()) for name, each in call.keywords.items()}
+    assert operands["x"] == ((pixels, channels), (channels, 1))
+    assert operands["w"] == ((workload.out_channels, channels), (channels, 1))
 
 
 def test_algorithms_of_tvmconv_side_by_side(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,6 +14,7 @@ import tvm
 import tvm_ffi
 from network_graph import Graph
 from onnx import helper, numpy_helper
+from sparing import every
 from tvm import relax
 from tvm.relax.backend.cpu_generic import pipeline as cpu
 from tvm.relax.backend.cuda.pipeline import finalize_passes
@@ -23,6 +24,7 @@ from tvmconv import ConvWorkload, cuda, lowering
 from tvmconv.dispatch import select
 from tvmconv.errors import InvalidArgumentError
 from tvmconv.network.cuda_graphs import with_cuda_graphs
+from tvmconv.network.half import with_precision
 from tvmconv.network.kernels import use_kernels
 from tvmconv.network.packing import split_packing
 from tvmconv.network.pipeline import network_pipeline
@@ -70,12 +72,25 @@ def test_source_compiles_whatever_the_input_is_called(name: str) -> None:
     assert re.fullmatch("tvmconv_depthwise_[0-9a-f]{12}_kernel tvmconv_direct_[0-9a-f]{12}_kernel", " ".join(names))
 
 
-@pytest.mark.parametrize(("rows", "kernels"), [(1, []), (2, ["tvmconv cuda/direct"])])
-def test_linear_layers_of_several_rows_get_kernels(rows: int, kernels: list[str]) -> None:
+@pytest.mark.parametrize("rows", [1, 2, 5])
+def test_linear_layers_get_kernels(rows: int) -> None:
     graph = Graph((rows, 8))
     model = tvmconv.import_model(graph.model(graph.node("Relu", graph.node("Gemm", "x", graph.random(8, 6)))))
     _, layers = use_kernels(model.mod, resolve_target({"kind": "cuda", "arch": "sm_90"}))
-    assert [layer.kernel for layer in layers] == kernels
+    assert [layer.kernel for layer in layers] == [f"tvmconv cuda/{'matvec' if rows < 5 else 'direct'}"]
+
+
+@pytest.mark.parametrize("word", every(2, ["float16", "bfloat16"]))
+def test_one_row_has_a_weight_of_halves(word: str) -> None:
+    """It is read as it lies: nothing lays it out, and there is no second one in float32."""
+    graph = Graph((1, 512))
+    model = tvmconv.import_model(graph.model(graph.node("Relu", graph.node("Gemm", "x", graph.random(512, 24)))))
+    target = resolve_target({"kind": "cuda", "arch": "sm_90"})
+    mod, layers = use_kernels(with_precision(model.mod, target, word)[0], target)
+    assert [layer.kernel for layer in layers] == ["tvmconv cuda/matvec"]
+    constants: list[tvm.ir.GenericConst] = []
+    tvm_ffi.structural_walk(mod["main"], [(tvm.ir.GenericConst, constants.append)])
+    assert [(tuple(each.value.shape), str(each.value.dtype)) for each in constants] == [((24, 512, 1, 1), word)]
 
 
 def test_convolutions_of_tvm_are_not_fused() -> None:

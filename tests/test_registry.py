@@ -12,6 +12,7 @@ import toy_template
 import tvm
 import tvm_ffi
 from command_line import tvmconv, tvmconv_json
+from matvec_cases import rows
 from shallow_cases import image
 from tensor_cases import layer
 from tvm import tirx
@@ -43,6 +44,7 @@ PROBLEMS = {
     "depthwise with channels last": Problem(ConvWorkload.depthwise((8, 64, 28, 28), (64, 1, 3, 3)).in_nhwc()),
     "half precision with channels last": layer((2, 16, 9, 12), (32, 16, 3, 3)),
     "first layer in half precision": image((8, 3, 64, 64), 32, stride=2),
+    "linear layer of one row": rows(1, 1024, 1000),
     "narrow groups": layer((8, 64, 28, 28), (64, 8, 3, 3), groups=8),
 }
 
@@ -201,11 +203,21 @@ def test_refused_algorithm_says_which_condition_fails(
 @pytest.mark.parametrize(
     ("problem", "target", "why"),
     [
-        (Problem(RAGGED.in_nhwc()), SM_90, ["cuda/tensor takes output channels in multiples of 4, not 6"]),
+        (
+            Problem(RAGGED.in_nhwc()),
+            SM_90,
+            [
+                "cuda/matvec takes 1x1 kernels on images of one pixel, without padding",
+                "cuda/tensor takes output channels in multiples of 4, not 6",
+            ],
+        ),
         (
             Problem(DENSE.in_nhwc(), precision="tf32"),
             SM_75,
-            ["cuda/tensor needs a GPU with tensor cores, sm_80 or later, not sm_75"],
+            [
+                "cuda/matvec takes 1x1 kernels on images of one pixel, without padding",
+                "cuda/tensor needs a GPU with tensor cores, sm_80 or later, not sm_75",
+            ],
         ),
         (
             blocked(GROUPED),

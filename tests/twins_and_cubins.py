@@ -35,12 +35,18 @@ def run_twin(
 
 def run_emulated(algorithm: str, problem: Problem, config: Any, **operands: np.ndarray) -> Emulator:
     """Check the result of an algorithm's kernels in the emulator, and return the run of the one that copies."""
+    (run,) = [run for run in emulated_runs(algorithm, problem, config, **operands) if run.copied]
+    return run
+
+
+def emulated_runs(algorithm: str, problem: Problem, config: Any, **operands: np.ndarray) -> list[Emulator]:
+    """Check the result of an algorithm's kernels in the emulator, and return their runs."""
     func = with_intrinsics(lower(problem, select(problem, SM_90, config, algorithm), SM_90, KERNEL_NAME))
     operands = operands or random_operands(problem.workload)
     arrays = {name: array.copy() for name, array in operands.items()}
-    (run,) = [run for kernel in device_functions(func, SM_90) if (run := Emulator(kernel, arrays)).copied]
+    runs = [Emulator(kernel, arrays) for kernel in device_functions(func, SM_90)]
     check_result(problem.workload, operands, arrays["output"])
-    return run
+    return runs
 
 
 def compiled(algorithm: str, problem: Problem, config: Any, target: tvm.target.Target) -> str:

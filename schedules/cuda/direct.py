@@ -14,7 +14,7 @@ from tvmconv.targets.devices import gpu_of
 
 from ..space import Space
 from ..template import Layouts
-from .gemm_model import best_config, clocks, features, obstacle, search_space
+from .gemm_model import best_config, estimated_clocks, features, obstacle, search_space
 from .gemm_schedule import schedule_gemm
 from .gemm_tiles import GemmConfig, ablations
 
@@ -62,7 +62,7 @@ def default_config(problem: Problem, target: tvm.target.Target) -> Config:
 
 def estimate(problem: Problem, config: Config, target: tvm.target.Target) -> float:
     """Return the clocks that the busiest multiprocessor should take."""
-    return float(clocks(problem.workload, config, gpu_of(target)))
+    return estimated_clocks(problem.workload, config, gpu_of(target))
 
 
 def schedule(problem: Problem, config: Config, target: tvm.target.Target) -> Schedule:

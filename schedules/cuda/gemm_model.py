@@ -68,6 +68,11 @@ def clocks(workload: ConvWorkload, config: GemmConfig, gpu: Gpu) -> Any:
     return START + computing + (config.split_k > 1) * (SECOND_KERNEL + moved / bytes_per_clock(gpu))
 
 
+def estimated_clocks(workload: ConvWorkload, config: GemmConfig, gpu: Gpu) -> float:
+    """Return the clocks of the busiest multiprocessor, or those of the memory where it takes longer."""
+    return float(max(clocks(workload, config, gpu), START + workload.bytes_moved / gpu.bytes_per_clock))
+
+
 def bytes_per_clock(gpu: Gpu) -> float:
     """Return `BYTES_PER_CLOCK` of another GPU, in proportion to its memory."""
     return BYTES_PER_CLOCK * (gpu.bytes_per_clock / H100.bytes_per_clock)

@@ -19,7 +19,7 @@ from tvmconv.workload import ConvWorkload
 from ..space import Space
 from ..template import Layouts
 from . import gemm_model
-from .gemm_model import SECOND_KERNEL, best_config, bytes_per_clock, clocks, features, search_space
+from .gemm_model import SECOND_KERNEL, best_config, bytes_per_clock, estimated_clocks, features, search_space
 from .gemm_schedule import schedule_gemm, spread_over_grid
 from .gemm_tiles import GemmConfig, ablations
 
@@ -82,7 +82,7 @@ def estimate(problem: Problem, config: Config, target: tvm.target.Target) -> flo
     """Return the clocks of `direct`, and those of the kernel that lays the windows out, which are written and read."""
     workload, gpu = problem.workload, gpu_of(target)
     moved = workload.itemsize * (prod(workload.x_shape) + 2 * _windows(workload))
-    return float(clocks(workload, config, gpu) + SECOND_KERNEL + moved / bytes_per_clock(gpu))
+    return estimated_clocks(workload, config, gpu) + SECOND_KERNEL + moved / bytes_per_clock(gpu)
 
 
 def schedule(problem: Problem, config: Config, target: tvm.target.Target) -> Schedule:

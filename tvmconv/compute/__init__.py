@@ -12,6 +12,7 @@ from .grouped_tiles import grouped_tiles
 from .im2win import im2win
 from .implicit_gemm import implicit_gemm
 from .input_gradient import input_gradient, input_gradient_reference, phase_sizes, phases
+from .matvec import matvec
 from .open_sizes import with_open_sizes, with_sizes
 from .pointwise import pointwise
 from .reference import conv2d_reference, from_logical, to_logical
@@ -51,6 +52,7 @@ __all__ = [
     "implicit_gemm",
     "input_gradient",
     "input_gradient_reference",
+    "matvec",
     "phase_sizes",
     "phases",
     "pointwise",

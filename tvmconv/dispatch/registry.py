@@ -38,6 +38,7 @@ TEMPLATES: dict[str, Template] = {
     "cuda/direct": cuda.direct,
     "cuda/grouped": cuda.grouped,
     "cuda/im2win": cuda.im2win,
+    "cuda/matvec": cuda.matvec,
     "cuda/shallow": cuda.shallow,
     "cuda/tensor": cuda.tensor,
     **{f"{folder}/sparse": template for folder, template in SPARSE.items()},

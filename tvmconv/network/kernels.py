@@ -46,10 +46,8 @@ class NetworkKernel(NamedTuple):
 def sites_for(mod: tvm.IRModule, target: tvm.target.Target) -> list[Site]:
     """Return the sites that get kernels on a target, and those of convolutions that stay with TVM.
 
-    On a GPU a linear layer of a single row is TVM's, which reads the weight of such a product faster. A convolution
-    that no template takes with a size that is known only when the model runs is TVM's, too.
+    A convolution that no template takes with a size that is known only when the model runs is TVM's, too.
     """
-    on_gpu = backend_of(target).on_gpu
 
     def obstacle(site: Site) -> str | None:
         dtype = site.described.dtype
@@ -62,12 +60,7 @@ def sites_for(mod: tvm.IRModule, target: tvm.target.Target) -> list[Site]:
         return None
 
     found = find_convolutions(mod, obstacle)
-    sites = [site for site in found if not (on_gpu and site.linear and _has_one_row(site))]
-    return [_left_to_tvm(site, target) if _is_too_open(site, target) else site for site in sites]
-
-
-def _has_one_row(site: Site) -> bool:
-    return site.described.batch == 1 and not site.convolution.open_sizes
+    return [_left_to_tvm(site, target) if _is_too_open(site, target) else site for site in found]
 
 
 def _is_too_open(site: Site, target: tvm.target.Target) -> bool:

@@ -72,7 +72,7 @@ def has_open_products(mod: tvm.IRModule) -> bool:
 
 
 def _is_linear_layer(value: relax.Call) -> bool:
-    """Return whether a product is a linear layer; `use_kernels` leaves those of one row to TVM on a GPU."""
+    """Return whether a product is a linear layer, of which `use_kernels` has said what computes it."""
     return is_linear(value) and constant_value(value.args[1]) is not None
 
 

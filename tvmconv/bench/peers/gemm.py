@@ -39,9 +39,13 @@ class Gemm(Peer):
     def prepare(self, workload: ConvWorkload, target: tvm.target.Target, sets: Sequence[Operands]) -> list[Call]:
         import torch
 
+        batch, (height, width) = workload.batch, workload.output_size
+
         def forward(x: Any, w: Any, **others: Any) -> Any:
-            y = torch.nn.functional.linear(x, w).permute(0, 3, 1, 2) if self.channels_last else w @ x
-            return epilogue(workload, y.view(workload.output_shape), **others)
+            if not self.channels_last:
+                return epilogue(workload, (w @ x).view(workload.output_shape), **others)
+            y = torch.nn.functional.linear(x, w).view(batch, height, width, -1).permute(0, 3, 1, 2)
+            return epilogue(workload, y, **others)
 
         def with_tf32(**operands: Any) -> Any:
             torch.backends.cuda.matmul.allow_tf32 = True
@@ -53,10 +57,19 @@ class Gemm(Peer):
         calls: list[Call] = []
         for operands in (padded(workload, operands) for operands in sets):
             x = operands["x"]
-            operands["x"] = x.permute(0, 2, 3, 1).contiguous() if self.channels_last else x.flatten(2)
+            operands["x"] = _rows(x) if self.channels_last else x.flatten(2)
             operands["w"] = operands["w"].flatten(1)
             calls.append(partial(with_tf32 if self.tf32 else forward, **operands))
         return calls
 
     def unit(self, workload: ConvWorkload) -> float:
         return TEN_BITS if self.tf32 else super().unit(workload)
+
+
+def _rows(x: Any) -> Any:
+    """Return the pixels of x, which is NCHW, as a matrix of rows of channels.
+
+    It is a matrix of two dimensions: four of them keep the strides that they had where a plane is one pixel, contiguous
+    or not, and `linear` multiplies each row by itself then.
+    """
+    return x.permute(0, 2, 3, 1).reshape(-1, x.shape[1]).contiguous()
