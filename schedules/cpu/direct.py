@@ -31,7 +31,7 @@ from .register_tiles import (
     tiles_to_stage,
 )
 from .register_tiles import features as tile_features
-from .rows import tiles_of_rows, with_rows_as_pixels
+from .rows import as_image, has_many_rows, tiles_of_rows, with_rows_as_pixels
 from .tile_cost import TileConfig, cost
 
 __all__ = [
@@ -83,11 +83,10 @@ def space(problem: Problem, target: tvm.target.Target) -> Space[Config]:
 
 def default_config(problem: Problem, target: tvm.target.Target) -> Config:
     """Return a legal configuration that is reasonable for any workload."""
-    problem = with_rows_as_pixels(problem)
     workload = problem.workload
-    best = Config(**vars(best_tile(problem, target)))
-    if workload.layout == "NHWC":
-        return replace(best, tiles=tiles_of_rows(workload, best, target))
+    best = Config(**vars(best_tile(with_rows_as_pixels(problem), target)))
+    if has_many_rows(problem):
+        return replace(best, tiles=tiles_of_rows(problem, best, target))
     if not any(workload.padding):
         return best
     whole = staged_bytes(workload) * workload.in_channels * prod(workload.padded_input)
@@ -106,7 +105,8 @@ def estimate(problem: Problem, config: Config, target: tvm.target.Target) -> flo
 
 def schedule(problem: Problem, config: Config, target: tvm.target.Target) -> Schedule:
     """Schedule the workload's computation; the config must be legal."""
-    workload = compute.with_open_sizes(with_rows_as_pixels(problem))
+    workload = compute.with_open_sizes(problem)
+    workload = as_image(workload) if has_many_rows(problem) else workload
     tile = (config.block, config.rows * config.tiles, config.columns)
     sch = Schedule(te.create_prim_func(compute.direct(workload, tile)))
     schedule_tiles(sch, workload, config, "direct", staged="pad")

@@ -150,7 +150,8 @@ def schedule_tiles(sch: Schedule, workload: ConvWorkload, config: TileConfig, na
     The weights of a step of the innermost loop are contiguous, and so are those of the steps behind it. An output in
     blocks of channels is stored as it is summed, one in NCHW is transposed first.
     """
-    # Step 1. A task is a band of rows of one image, for the channels of one tile: consecutive ones share their weight
+    # Step 1. A task is a band of rows of one image, for the channels of one tile: consecutive ones share their weight,
+    # or where the output's channels are last the rows that they read
     block, channels, lanes = config.block, config.channels, config.vector
     stage, packed, accumulate, output = (sch.get_sblock(each) for each in (staged, "packed", name, "output"))
     if workload.groups > 1:
@@ -167,7 +168,8 @@ def schedule_tiles(sch: Schedule, workload: ConvWorkload, config: TileConfig, na
         kb = sch.fuse(*group, kb)
     yb, yo, yi = sch.split(y, [None, config.tiles, config.rows])
     xo, xi = sch.split(x, [None, config.columns])
-    outer = [n, yb, kb] if workload.out_layout == "NHWC" else [kb, n, yb]
+    in_bands = workload.out_layout == "NHWC" and isinstance(workload.height, int)
+    outer = [n, yb, kb] if in_bands else [kb, n, yb]
     sch.reorder(*outer, yo, xo, yi, *((xi, *ki) if in_blocks else (*ki, xi)))
     task = sch.fuse(*outer)
 
