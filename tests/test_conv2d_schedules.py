@@ -112,6 +112,29 @@ def test_blocks_of_channels(name: str, layout: str, out_layout: str) -> None:
         run(workload, config)
 
 
+LINEAR = {
+    "ragged-rows-and-channels": ConvWorkload.conv2d((29, 24, 1, 1), (20, 24, 1, 1), shift=True, residual=True),
+    "stride-of-one-pixel": ConvWorkload.conv2d((13, 16, 1, 1), (16, 16, 1, 1), stride=2, activation="gelu"),
+    "two-rows-one-output": ConvWorkload.conv2d((2, 3, 1, 1), (1, 3, 1, 1), dtype="bfloat16", out_dtype="float32"),
+}
+
+
+@pytest.mark.parametrize("name", LINEAR)
+def test_linear_layers(name: str) -> None:
+    for config in (None, *random_configs(LINEAR[name], CPU, 2, "direct")):
+        run(LINEAR[name], config, "direct")
+
+
+def test_rows_of_a_linear_layer_share_what_they_read() -> None:
+    """A weight of one row each takes more loads than multiply-adds: 90 GFLOP/s of 193."""
+    rows, row = (Problem(ConvWorkload.conv2d((count, 384, 1, 1), (1152, 384, 1, 1))) for count in (197, 1))
+    chosen = [(select(problem, CPU), problem) for problem in (rows, row)]
+    cycles = [direct.estimate(problem, selection.config, CPU) for selection, problem in chosen]
+    assert [selection.name for selection, _ in chosen] == ["cpu/direct"] * 2
+    assert chosen[0][0].config.rows > 1
+    assert cycles[0] < 0.7 * cycles[1]
+
+
 @pytest.mark.parametrize(("kind", "groups"), [("cuda", 1), ("llvm", 2)])
 def test_blocks_are_for_templates_that_take_them(kind: str, groups: int) -> None:
     target = resolve_target({"kind": "cuda", "arch": "sm_90"} if kind == "cuda" else kind)
@@ -196,8 +219,10 @@ def test_registers_hold_the_default_tile(name: str, mcpu: str) -> None:
 def test_default_configurations_are_legal(mcpu: str) -> None:
     """The workloads include linear layers, which have one column."""
     target = resolve_target({"kind": "llvm", "mcpu": mcpu})
-    for outputs, size, layout in ((1000, 1, "NCHW"), (512, 7, "NCHW4c"), (512, 7, "NCHW16c"), (24, 28, "NCHW8c")):
-        workload = ConvWorkload.conv2d((1, 2048, size, size), (outputs, 2048, 1, 1))
+    linear = (1, 1000, 1, "NCHW"), (100, 1000, 1, "NCHW")
+    blocked = (1, 512, 7, "NCHW4c"), (1, 512, 7, "NCHW16c"), (1, 24, 28, "NCHW8c")
+    for batch, outputs, size, layout in (*linear, *blocked):
+        workload = ConvWorkload.conv2d((batch, 2048, size, size), (outputs, 2048, 1, 1))
         workload = msgspec.structs.replace(workload, layout=layout, out_layout=layout)
         space = direct.space(Problem(workload), target)
         assert (workload, space.violated(space.default)) == (workload, [])

@@ -174,7 +174,7 @@ def test_no_access_is_out_of_bounds() -> None:
         Trial(case.workload, "auto", None, operands)
         for number, case in enumerate((*DEPTHWISE, *CONV2D))
         for operands in (0, 1)
-        if number % 13 == 0
+        if number % 13 == 0 or case.id == "linear-layer"
     ]
     how = How(str(resolve_target("llvm")), bounds=True)
     outcomes = [*conformance(how, trials, 0, jobs=1, timeout=60)]

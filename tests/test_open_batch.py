@@ -38,6 +38,7 @@ WORKLOADS = {
     "dense": ConvWorkload.conv2d((1, 5, 9, 11), (7, 5, 3, 3), dilation=2, residual=True, activation="silu"),
     "pointwise": ConvWorkload.conv2d((1, 16, 8, 8), (8, 16, 1, 1), dtype="bfloat16"),
     "grouped": ConvWorkload.conv2d((1, 6, 7, 7), (8, 3, 3, 3), groups=2, dtype="float16", activation="relu"),
+    "rows": ConvWorkload.conv2d((64, 24, 1, 1), (20, 24, 1, 1), shift=True, residual=True, activation="gelu"),
 }
 
 
@@ -155,6 +156,16 @@ def test_batches_on_a_gpu_share_kernels_of_their_ranges(algorithm: str) -> None:
     assert all(each == chosen.problem for each, chosen in zip(problems, ranges, strict=True) if each.open_sizes)
     if algorithm == "auto":
         assert set(ranges) == set(select_ranges(Problem(DENSE).with_any_batch(), CUDA))
+
+
+def test_rows_of_linear_layers_share_kernels_on_a_cpu() -> None:
+    """A single row has tiles of channels alone, and all other numbers of rows those of several."""
+    layer = ConvWorkload.conv2d((1, 384, 1, 1), (1152, 384, 1, 1))
+    problems = [solved(at(layer, rows), "llvm") for rows in (1, *range(4, 400, 7))]
+    assert all(problem.open_sizes == ("batch",) for problem in problems)
+    one, many = dict.fromkeys(problems)
+    assert [select(problem, CPU).config.rows > 1 for problem in (one, many)] == [False, True]
+    assert len(select_ranges(one, CPU)) == 1  # a network would have the weight twice
 
 
 def test_a_batch_with_records_has_a_kernel_of_its_own_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:

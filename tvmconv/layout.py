@@ -72,6 +72,11 @@ def channel_block(layout: str) -> int:
     return data_layout(layout).block
 
 
+def has_channels_last(layout: str) -> bool:
+    """Return whether neighbouring channels of a pixel lie side by side in a layout."""
+    return data_layout(layout).order != ORDERS["NCHW"] or channel_block(layout) > 1
+
+
 @cache
 def weight_layout(name: str) -> Layout:
     """Return the layout of a weight by its name, one of `WEIGHT_LAYOUTS`."""

@@ -223,7 +223,8 @@ def _for_any_batch(problem: Problem, algorithm: str, target: str, state: State) 
     """Return the problem with an open batch where its template takes that, unless a log has records of this batch.
 
     On a GPU, where kernels for any batch may be slower, the first batch of a convolution has a kernel of its own: most
-    convolutions have no other. The others share kernels, one for each range of batches.
+    convolutions have no other. The others share kernels, one for each range of batches, as those of a linear layer do
+    on a CPU, where one row has other tiles than many.
     """
     resolved, batch, opened = resolve_target(target), problem.workload.batch, problem.with_any_batch()
     lost = set(algorithms_for(problem, resolved)) - set(algorithms_for(opened, resolved))
@@ -234,7 +235,8 @@ def _for_any_batch(problem: Problem, algorithm: str, target: str, state: State) 
         return problem
     if tuned(problem, resolved, algorithm):
         return problem
-    return range_with(batch, opened, resolved, algorithm).problem if on_gpu else opened
+    has_ranges = on_gpu or problem.workload.is_linear
+    return range_with(batch, opened, resolved, algorithm).problem if has_ranges else opened
 
 
 def _is_narrow(item: Operand, dtype: str) -> bool:

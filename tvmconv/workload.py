@@ -278,6 +278,11 @@ class ConvWorkload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         return self.groups == self.in_channels
 
     @cached_property
+    def is_linear(self) -> bool:
+        """True if images and kernels are of one pixel, so that each image is a row of channels."""
+        return self.groups == 1 and prod((self.height, self.width, *self.kernel)) == 1 and not any(self.padding)
+
+    @cached_property
     def multiplier(self) -> int:
         """The number of output channels for each group."""
         return self.out_channels // self.groups

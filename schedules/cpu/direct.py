@@ -1,4 +1,7 @@
-"""Direct convolution on a CPU: tiles of outputs in registers read the input in place, or a padded copy of it."""
+"""Direct convolution on a CPU: tiles of outputs in registers read the input in place, or a padded copy of it.
+
+Linear layers of many rows are an image of as many pixels, whose channels are last: a tile stores what it has summed.
+"""
 
 from __future__ import annotations
 
@@ -22,12 +25,13 @@ from .register_tiles import (
     ablations,
     best_tile,
     constraints,
-    features,
     heuristics,
     schedule_tiles,
     tile_knobs,
     tiles_to_stage,
 )
+from .register_tiles import features as tile_features
+from .rows import as_image, has_many_rows, tiles_of_rows, with_rows_as_pixels
 from .tile_cost import TileConfig, cost
 
 __all__ = [
@@ -72,7 +76,7 @@ LEAST = Config(1, 1, 1, 1, 1, 1, staged=0, parallel=False)
 
 def space(problem: Problem, target: tvm.target.Target) -> Space[Config]:
     """Return the configurations worth trying for a workload, legal on the target."""
-    workload = problem.workload
+    workload = with_rows_as_pixels(problem).workload
     default, knobs = default_config(problem, target), tile_knobs(workload, target)
     return Space(default, LEAST, knobs, constraints(workload, target), heuristics(workload, target))
 
@@ -80,7 +84,9 @@ def space(problem: Problem, target: tvm.target.Target) -> Space[Config]:
 def default_config(problem: Problem, target: tvm.target.Target) -> Config:
     """Return a legal configuration that is reasonable for any workload."""
     workload = problem.workload
-    best = Config(**vars(best_tile(problem, target)))
+    best = Config(**vars(best_tile(with_rows_as_pixels(problem), target)))
+    if has_many_rows(problem):
+        return replace(best, tiles=tiles_of_rows(problem, best, target))
     if not any(workload.padding):
         return best
     whole = staged_bytes(workload) * workload.in_channels * prod(workload.padded_input)
@@ -92,13 +98,21 @@ def default_config(problem: Problem, target: tvm.target.Target) -> Config:
 
 def estimate(problem: Problem, config: Config, target: tvm.target.Target) -> float:
     """Return the cycles that a core should take for an image, in the mean of planes of any size where they are open."""
-    return fmean(cost(workload, config, target) for workload in samples(problem))
+    one = with_rows_as_pixels(problem)
+    images = problem.workload.batch // one.workload.batch
+    return fmean(cost(workload, config, target) for workload in samples(one)) / images
 
 
 def schedule(problem: Problem, config: Config, target: tvm.target.Target) -> Schedule:
     """Schedule the workload's computation; the config must be legal."""
     workload = compute.with_open_sizes(problem)
+    workload = as_image(workload) if has_many_rows(problem) else workload
     tile = (config.block, config.rows * config.tiles, config.columns)
     sch = Schedule(te.create_prim_func(compute.direct(workload, tile)))
     schedule_tiles(sch, workload, config, "direct", staged="pad")
     return sch
+
+
+def features(problem: Problem, config: Config, target: tvm.target.Target) -> dict[str, float]:
+    """Return features for a cost model beside the knobs, such that workloads can be compared."""
+    return tile_features(with_rows_as_pixels(problem), config, target)

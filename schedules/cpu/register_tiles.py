@@ -15,7 +15,7 @@ import tvm
 from tvm.s_tir import Schedule
 from tvm.s_tir.schedule import LoopRV, SBlockRV
 
-from tvmconv.layout import channel_block
+from tvmconv.layout import channel_block, has_channels_last
 from tvmconv.problem import Problem
 from tvmconv.workload import ConvWorkload
 
@@ -32,6 +32,9 @@ They are few enough for their rows to stay in the first cache while the taps go 
 unroll, which would keep inputs for the next taps in registers that there are not. A kernel of more taps goes over the
 rows of one channel at a time. Channels that are in blocks lie side by side: there it goes over a block.
 """
+
+MOST_ROWS = 8
+"""The most rows of a tile: each is a stream of its own, which in NHWC may be in a page of its own."""
 
 SPARE = {16: 4, 32: 1}
 """The number of registers that sums leave free, by the number of registers.
@@ -50,7 +53,7 @@ def tile_knobs(workload: ConvWorkload, target: tvm.target.Target) -> dict[str, t
     return {
         "vectors": tuple(range(1, 7)),
         "vector": (lanes_of(workload, target),),
-        "rows": tuple(rows for rows in range(1, 9) if rows <= height),
+        "rows": tuple(range(1, min(height, MOST_ROWS) + 1)),
         "columns": tuple(range(1, min(width, 28) + 1)),
         "channels": divisors(workload.w_shape[1], 64) if block == 1 else divisors(block, block),
         "tiles": tile_sizes(height),
@@ -147,21 +150,28 @@ def schedule_tiles(sch: Schedule, workload: ConvWorkload, config: TileConfig, na
     The weights of a step of the innermost loop are contiguous, and so are those of the steps behind it. An output in
     blocks of channels is stored as it is summed, one in NCHW is transposed first.
     """
-    # Step 1. A task is a band of rows of one image, for the channels of one tile: consecutive ones share their weight
+    # Step 1. A task is a band of rows of one image, for the channels of one tile: consecutive ones share their weight,
+    # or where the output's channels are last the rows that they read
     block, channels, lanes = config.block, config.channels, config.vector
     stage, packed, accumulate, output = (sch.get_sblock(each) for each in (staged, "packed", name, "output"))
     if workload.groups > 1:
         sch.reverse_compute_inline(output)
         output = sch.get_sblock("groups")
-    in_blocks = channel_block(workload.out_layout) > 1
+    in_blocks = has_channels_last(workload.out_layout)
     tiles = [accumulate] if in_blocks else [sch.cache_read(output, 0, "global"), accumulate]
-    n, *group, k, y, x = sch.get_loops(output)[: 4 + (workload.groups > 1)]
-    kb, ki = sch.split(k, [None, config.vectors if in_blocks else block])
-    kb = sch.fuse(*group, kb)
+    if workload.out_layout == "NHWC":
+        n, y, x, k = sch.get_loops(output)
+        kb, *ki = sch.split(k, [None, config.vectors, lanes])
+    else:
+        n, *group, k, y, x = sch.get_loops(output)[: 4 + (workload.groups > 1)]
+        kb, *ki = sch.split(k, [None, config.vectors if in_blocks else block])
+        kb = sch.fuse(*group, kb)
     yb, yo, yi = sch.split(y, [None, config.tiles, config.rows])
     xo, xi = sch.split(x, [None, config.columns])
-    sch.reorder(kb, n, yb, yo, xo, yi, *((xi, ki) if in_blocks else (ki, xi)))
-    task = sch.fuse(kb, n, yb)
+    in_bands = workload.out_layout == "NHWC" and isinstance(workload.height, int)
+    outer = [n, yb, kb] if in_bands else [kb, n, yb]
+    sch.reorder(*outer, yo, xo, yi, *((xi, *ki) if in_blocks else (*ki, xi)))
+    task = sch.fuse(*outer)
 
     # Step 2. Pack the weight, in the order of the reduction
     columns_first = name == "im2win"
@@ -247,7 +257,7 @@ def register_tiles(workload: ConvWorkload, target: tvm.target.Target) -> Iterato
         sums = min(registers - 1 - wide * vectors, registers - SPARE[registers])
         most = max(vectors == 1, sums // (wide * vectors))
         for columns in range(1, min(width, most) + 1):
-            for rows in range(1, min(height, most // columns if columns == width else 1) + 1):
+            for rows in range(1, min(height, MOST_ROWS, most // columns if columns == width else 1) + 1):
                 yield TileConfig(vectors, lanes, rows, columns, channels=1, tiles=1, staged=0, parallel=parallel)
 
 

@@ -11,7 +11,7 @@ from math import prod
 
 import tvm
 
-from tvmconv.layout import channel_block
+from tvmconv.layout import has_channels_last
 from tvmconv.targets.devices import Cpu, cpu_of
 from tvmconv.workload import ConvWorkload
 
@@ -86,11 +86,11 @@ def cost(workload: ConvWorkload, config: TileConfig, target: tvm.target.Target) 
     units = max(config.vectors * config.outputs, config.vectors + config.outputs) / cpu.fma_units
     step = max(units, cpu.fma_latency, vector_bytes / weight_bandwidth(weight_bytes, tiles, cpu))
     step += WEIGHT_CYCLES * config.vectors + cpu.broadcast_cycles * config.outputs
-    planes = 0.0 if channel_block(workload.layout) > 1 else cpu.plane_cycles * workload.w_shape[1] * config.outputs
+    planes = 0.0 if has_channels_last(workload.layout) else cpu.plane_cycles * workload.w_shape[1] * config.outputs
     beyond_stack = BEYOND_STACK_CYCLES if workload.sum_bytes * config.block * config.outputs > STACK_BYTES else 0
     finish = FINISH_CYCLES * config.vectors * config.block * config.outputs
     finish += WAIT_CYCLES * (config.vectors * config.outputs) ** 2
-    if channel_block(workload.out_layout) > 1:
+    if has_channels_last(workload.out_layout):
         finish = STORE_CYCLES * config.vectors * config.outputs
     elif workload.itemsize * height * width % PAGE_BYTES == 0 and config.block > CONFLICTING:
         finish += CONFLICT_CYCLES * config.block * config.rows

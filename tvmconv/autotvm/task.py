@@ -22,6 +22,7 @@ from ..network.gates import gates_of
 from ..network.half import with_precision
 from ..network.kernels import sites_for
 from ..network.layouts import choose_layouts
+from ..network.matrices import with_rows_in_matrices
 from ..network.shuffles import gather_shuffles
 from ..precision import DEFAULT
 from ..problem import Problem
@@ -200,7 +201,7 @@ def _extracted(
     """Return the tasks of `extract_from_model` for the convolutions whose data came in one of some layouts."""
     resolved = resolve_target(target)
     source = model if isinstance(model, Model) else import_model(model)
-    mod, precision = with_precision(source.mod, resolved, precision)
+    mod, precision = with_precision(with_rows_in_matrices(source.mod, resolved), resolved, precision)
     mod = gather_shuffles(mod) if backend_of(resolved).on_gpu else mod
     sites = sites_for(mod, resolved)
     if sparsity is None:  # sparse kernels read and write NCHW

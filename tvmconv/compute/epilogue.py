@@ -12,6 +12,7 @@ from tvm import te, tirx
 from ..dtypes import NARROW
 from ..workload import ConvWorkload
 from .functions import ROUNDING, Float64, activated
+from .open_sizes import COLUMNS, ROWS
 
 
 def epilogue_operands(workload: ConvWorkload) -> dict[str, te.Tensor]:
@@ -74,7 +75,7 @@ def in_layout(
         return value(planes(n, *channel, h, w), k, place)
 
     sizes = zip(workload.output_size, planes.shape[-2:], strict=True)
-    size = (exact if isinstance(exact, int) else rounded for exact, rounded in sizes)
+    size = (rounded if exact is ROWS or exact is COLUMNS else exact for exact, rounded in sizes)
     shape = workload.output_layout.shape((workload.batch, workload.out_channels, *size))
     return te.compute(shape, element, name="output")
 

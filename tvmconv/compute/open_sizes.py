@@ -32,6 +32,8 @@ class OpenWorkload(ConvWorkload, frozen=True, kw_only=True):
     def output_size(self) -> tuple[int, int]:
         """The height and width of the output: `ROWS` and `COLUMNS` for the variables of an open height and width."""
         rows, columns = super().output_size
+        if self.height is VARIABLES["batch"]:  # the rows of a linear layer are those of an image
+            return self.height, columns
         rows = ROWS if self.height is VARIABLES["height"] else rows
         return rows, COLUMNS if self.width is VARIABLES["width"] else columns
 
@@ -44,9 +46,11 @@ def with_open_sizes(problem: Problem) -> ConvWorkload:
 def whole_tiles(size: int | tirx.PrimExpr, step: int) -> int | tirx.PrimExpr:
     """Return the number of tiles of so many elements that a size takes, the last one maybe beyond its end.
 
-    For a size that is known only when the kernel runs it is a new variable. TVM cannot reason about the rounding:
-    lowering puts it in when the computation is scheduled.
+    For a height or width that is known only when the kernel runs it is a new variable. TVM cannot reason about the
+    rounding: lowering puts it in when the computation is scheduled.
     """
+    if size is VARIABLES["batch"]:  # written as a loop's extent is that is split into tiles
+        return (size + step - 1) // step
     return -(-size // step) if isinstance(size, int) else tirx.Var("tiles", "int32")
 
 

@@ -55,9 +55,11 @@ Choose = Callable[[Problem, "tvm.target.Target"], Selection]
 def select_ranges(problem: Problem, target: tvm.target.Target) -> tuple[Range, ...]:
     """Return the kernels for a problem, by ascending sizes; a single one for known sizes, and on a CPU.
 
-    A range begins where the estimate of its kernel is below that of the one before. A kernel that is not worth its code
-    has no range: the one before serves.
+    There a network would have each weight once more in the layout of each kernel. A range begins where the estimate of
+    its kernel is below that of the one before. A kernel that is not worth its code has no range: the one before serves.
     """
+    if not backend_of(target).on_gpu:
+        return (Range(1, problem, select(problem, target)),)
     return tuple(_ranges(problem, target, select))
 
 
@@ -74,7 +76,7 @@ def range_with(batch: int, problem: Problem, target: tvm.target.Target, algorith
 
 
 def _ranges(problem: Problem, target: tvm.target.Target, choose: Choose) -> Iterator[Range]:
-    if not problem.open_sizes or not backend_of(target).on_gpu:
+    if not problem.open_sizes:
         yield Range(1, problem, choose(problem, target))
         return
     (slow, first), *others = _assumed(problem)

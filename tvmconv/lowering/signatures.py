@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import tvm
 import tvm_ffi
 from tvm import tirx
+from tvm.ir.expr import TensorLoad
 
 from ..annotations import MIN_BLOCKS
 from ..substitution import substitute
@@ -31,15 +33,43 @@ def with_operands(func: tirx.PrimFunc, workload: ConvWorkload) -> tirx.PrimFunc:
     """Return the function with parameters in the shapes of the workload's operands.
 
     Some templates take planes as rows. An index beyond the end of a row then is one in the next, which is where it
-    lies.
+    lies. Others take images of one pixel as the pixels of one image.
 
     Before: `x: T.Buffer((1, 8, 1, 196), "float32")`. After: `x: T.Buffer((1, 8, 14, 14), "float32")`.
+    Before: `x: T.Buffer((1, 197, 1, 8), "float32")`, `x[0, row, 0, channel]`.
+    After: `x: T.Buffer((197, 8, 1, 1), "float32")`, `x[row, channel, 0, 0]`.
     """
     shapes = [shape for shape, _ in workload.operands.values()]
     if all(tvm_ffi.structural_equal(old.ty.shape, shape) for old, shape in zip(func.params, shapes, strict=True)):
         return func
     parameters = zip(func.params, shapes, strict=True)
-    return _with_parameters(func, {old: tirx.decl_buffer(shape, old.ty.dtype, old.name) for old, shape in parameters})
+    fresh = {old: tirx.decl_buffer(shape, old.ty.dtype, old.name) for old, shape in parameters}
+    images = {old: new for old, new in fresh.items() if _is_one_image(old, new)}
+    return _with_parameters(_with_images(func, images), fresh)
+
+
+def _is_one_image(old: tvm.ir.Var, new: tvm.ir.Var) -> bool:
+    """Return whether a parameter has the pixels of one image in the place of images of one pixel."""
+    first, images = old.ty.shape[0], new.ty.shape[0]
+    return isinstance(first, tirx.IntImm) and int(first) == 1 and not tvm_ffi.structural_equal(first, images)
+
+
+def _with_images(func: tirx.PrimFunc, images: Mapping[tvm.ir.Var, tvm.ir.Var]) -> tirx.PrimFunc:
+    """Return the function with images of one pixel in the place of parameters that have pixels of one image in NHWC."""
+
+    def place(indices: Sequence[tirx.PrimExpr]) -> list[tirx.PrimExpr]:
+        image, row, column, channel = indices
+        return [row, channel, image, column]
+
+    def stored(store: tirx.BufferStore) -> tirx.BufferStore:
+        new = images.get(store.buffer)
+        return store if new is None else tirx.BufferStore(new, store.value, place(store.indices))
+
+    def loaded(load: TensorLoad) -> tirx.PrimExpr:
+        new = images.get(load.source)
+        return load if new is None else new[tuple(place(load.indices))]
+
+    return func.with_body(tvm_ffi.structural_map(func.body, [(tirx.BufferStore, stored), (TensorLoad, loaded)]))
 
 
 def with_launch_bounds(func: tirx.PrimFunc) -> tirx.PrimFunc:

@@ -17,6 +17,7 @@ from .importing import import_model
 from .kernels import use_kernels
 from .layers import Convolution, Layer
 from .limits import conditions, with_limits
+from .matrices import with_rows_in_matrices
 from .model import Model
 from .network import Network
 from .powers import simplify_powers
@@ -45,7 +46,8 @@ def build(model: Any, target: Any = "llvm", sparse: str = "auto", precision: str
     """
     resolved = resolve_target(target)
     source = model if isinstance(model, Model) else import_model(model)
-    mod, word = with_precision(source.mod, resolved, precision)
+    imported = with_rows_in_matrices(source.mod, resolved)
+    mod, word = with_precision(imported, resolved, precision)
     mod, layers = use_kernels(mod, resolved, sparse, word)
     mod, products = use_products(mod, resolved, precision)
     _tell_of_slow_layers(layers, "convolutions")
@@ -53,7 +55,7 @@ def build(model: Any, target: Any = "llvm", sparse: str = "auto", precision: str
     mod = sum_in_float32(simplify_powers(simplify_batch_norms(lower_quantization(mod, resolved))))
     executable = compile_network(mod, resolved)
     opened = source.open_sizes
-    sites = [site for site in find_convolutions(source.mod) if site.workload is not None] if opened else []
+    sites = [site for site in find_convolutions(imported) if site.workload is not None] if opened else []
     return Network(
         executable,
         str(resolved),
@@ -62,7 +64,7 @@ def build(model: Any, target: Any = "llvm", sparse: str = "auto", precision: str
         (*layers, *products),
         source.constant_outputs(),
         with_limits(sites, opened),
-        conditions(source.mod, sites, opened),
+        conditions(imported, sites, opened),
     )
 
 

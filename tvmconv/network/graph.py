@@ -15,12 +15,10 @@ class Block:
 
     def __init__(self, block: relax.DataflowBlock) -> None:
         self.values = {binding.var: binding.value for binding in block.bindings}
+        self.casts = [binding.var for binding in block.bindings if isinstance(binding, relax.MatchCast)]
         # What is read outside, and what defines the sizes of others.
-        self._ends = [
-            binding.var
-            for binding in block.bindings
-            if isinstance(binding, relax.MatchCast) or not isinstance(binding.var, relax.DataflowVar)
-        ]
+        outer = [binding.var for binding in block.bindings if not isinstance(binding.var, relax.DataflowVar)]
+        self._ends = [*self.casts, *outer]
         self._readers = relax.analysis.udchain(block)
 
     def only_reader(self, var: relax.Var) -> relax.Var | None:

@@ -126,5 +126,6 @@ CONV2D = (
         for dtype in NARROW
     ),
     _dense("batch-33", (33, 3, 6, 6), (8, 3, 3, 3)),
+    _dense("linear-layer", (29, 24, 1, 1), (20, 24, 1, 1), shift=True, residual=True, activation="gelu"),
 )
 """The convolutions whose channels meet, which take seconds to compile for each target."""

@@ -171,6 +171,9 @@ def _attempt(draw: Draw) -> ConvWorkload | None:
             residual=draw.chance(0.2),
             activation=draw.of(EVERY_ACTIVATION) if draw.chance(0.4) else None,
         )
+        if size == (1, 1) and draw.chance(0.7):  # a linear layer, mostly of many rows
+            rows = draw.logarithmic(1, 300)
+            workload = msgspec.structs.replace(workload, batch=rows, kernel=(1, 1), padding=(0, 0, 0, 0))
     except InvalidArgumentError:
         return None
     return workload if _is_small(workload) else None

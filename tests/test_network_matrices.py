@@ -1,0 +1,113 @@
+"""Linear layers of tensors of several axes: their kernels, what these take in, and the numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import pytest
+from network_graph import Graph
+from onnx.reference import ReferenceEvaluator
+
+from tvmconv.network import build, import_model
+from tvmconv.network.matrices import with_rows_in_matrices
+from tvmconv.targets import resolve_target
+
+SM_90 = resolve_target({"kind": "cuda", "arch": "sm_90"})
+
+ROWS = (2, 5, 24)
+
+
+def linear(g: Graph, x: str, inputs: int, outputs: int) -> str:
+    """Return a layer as PyTorch exports it: its bias is the first operand of the addition."""
+    return g.node("Add", g.random(outputs), g.node("MatMul", x, g.random(inputs, outputs, scale=inputs**-0.5)))
+
+
+def gelu(g: Graph, x: str) -> str:
+    erf = g.node("Erf", g.node("Div", x, g.constant(2**0.5)))
+    return g.node("Mul", g.node("Mul", x, g.node("Add", erf, g.constant(1.0))), g.constant(0.5))
+
+
+def norm(g: Graph, x: str) -> str:
+    return g.node("LayerNormalization", x, g.random(24), g.random(24), axis=-1)
+
+
+def block(g: Graph) -> str:
+    return norm(g, g.node("Add", "x", linear(g, gelu(g, linear(g, norm(g, "x"), 24, 40)), 40, 24)))
+
+
+def sums_behind(g: Graph) -> tuple[str, str]:
+    y = g.node("Relu", linear(g, "x", 24, 16))
+    return g.node("Softmax", y, axis=1), g.node("Transpose", g.node("Mul", y, g.random(1, 1, 16)), perm=[1, 0, 2])
+
+
+def output_and_read(g: Graph) -> tuple[str, str]:
+    y = linear(g, "x", 24, 16)
+    return y, g.node("Sigmoid", y)
+
+
+def along_rows(g: Graph) -> str:
+    """An addition of a number for each row, and one that makes the tensor larger, are none of a layer's."""
+    y = g.node("Add", linear(g, "x", 24, 16), g.random(5, 1))
+    return g.node("Add", y, g.random(3, 1, 5, 16))
+
+
+def reshaped(g: Graph) -> str:
+    y = g.node("Reshape", linear(g, "x", 24, 16), g.constant([10, 16], "int64"))
+    y = g.node("Reshape", g.node("Relu", linear(g, y, 16, 8)), g.constant([5, 2, 8], "int64"))
+    return g.node("Reshape", linear(g, y, 8, 12), g.constant([4, 30], "int64"))
+
+
+CASES: dict[str, tuple[Callable[[Graph], str | tuple[str, ...]], Sequence[str]]] = {
+    "block": (
+        block,
+        ("conv2d 10x24x1x1 -> 40, 1x1 + shift+gelu", "conv2d 10x40x1x1 -> 24, 1x1 + shift+residual"),
+    ),
+    "sums-behind": (sums_behind, ("conv2d 10x24x1x1 -> 16, 1x1 + shift+relu",)),
+    "output-and-read": (output_and_read, ("conv2d 10x24x1x1 -> 16, 1x1 + shift",)),
+    "along-rows": (along_rows, ("conv2d 10x24x1x1 -> 16, 1x1 + shift",)),
+    "reshaped": (
+        reshaped,
+        tuple(
+            f"conv2d 10x{c}x1x1 -> {k}, 1x1 + shift{rest}"
+            for c, k, rest in ((24, 16, ""), (16, 8, "+relu"), (8, 12, ""))
+        ),
+    ),
+}
+
+
+def outputs(model: object) -> list[str]:
+    assert isinstance(model, (str, tuple))
+    return [model] if isinstance(model, str) else list(model)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_layers_and_what_is_behind_them_are_one_kernel(name: str) -> None:
+    body, kernels = CASES[name]
+    graph, reference = Graph(ROWS), Graph(ROWS, "float64")
+    network = build(graph.model(*outputs(body(graph))))
+    assert [layer.convolution.description for layer in network.layers] == list(kernels)
+    x = np.random.default_rng(1).standard_normal(ROWS).astype("float32")
+    expected = ReferenceEvaluator(reference.model(*outputs(body(reference)))).run(None, {"x": x.astype("float64")})
+    got = network(x)
+    for one, right in zip(got if isinstance(got, tuple) else [got], expected, strict=True):
+        assert one.shape == right.shape
+        assert np.abs(one - right).max() < 1e-5 * np.abs(right).max()
+
+
+def test_any_number_of_rows() -> None:
+    graph = Graph(("N", 5, 24))
+    model = graph.model(block(graph))
+    network = build(model)
+    assert [layer.convolution.open_sizes for layer in network.layers] == [("batch",)] * 2
+    fixed = ReferenceEvaluator(model)
+    for images in (1, 3, 40):
+        x = np.random.default_rng(images).standard_normal((images, 5, 24)).astype("float32")
+        (right,) = fixed.run(None, {"x": x})
+        assert np.abs(network(x) - right).max() < 1e-5 * np.abs(right).max()
+
+
+def test_products_on_a_gpu_stay_as_they_are() -> None:
+    graph = Graph(ROWS)
+    mod = import_model(graph.model(block(graph))).mod
+    assert with_rows_in_matrices(mod, SM_90) is mod
