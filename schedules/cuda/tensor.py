@@ -8,8 +8,8 @@ other's sums in shared memory, else a second kernel adds up.
 
 On sm_90, where the channels under a tap are whole chunks, or there is one tap, warps may have roles instead: a block
 stays on its multiprocessor, one thread has the copy engine bring the chunks of tile after tile, and one or two teams of
-warps multiply, each a tile of its own, and store it meanwhile: see `tvmconv.lowering.specialization`. Sums of four bytes
-go to the output from the registers.
+warps multiply, each a tile of its own, and store it meanwhile: see `tvmconv.lowering.specialization`. There sums of four
+bytes go to the output from registers.
 
 Chunks have their channels last in memory. Operands that have not, or too few channels for whole copies, are laid out
 first by kernels of their own.
