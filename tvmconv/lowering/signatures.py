@@ -49,9 +49,12 @@ def with_operands(func: tirx.PrimFunc, workload: ConvWorkload) -> tirx.PrimFunc:
 
 
 def _is_one_image(old: tvm.ir.Var, new: tvm.ir.Var) -> bool:
-    """Return whether a parameter has the pixels of one image in the place of images of one pixel."""
-    first, images = old.ty.shape[0], new.ty.shape[0]
-    return isinstance(first, tirx.IntImm) and int(first) == 1 and not tvm_ffi.structural_equal(first, images)
+    """Return whether a parameter has the pixels of one image in NHWC in the place of images of one pixel."""
+    if len(new.ty.shape) != 4:
+        return False
+    rows, channels, height, width = new.ty.shape
+    is_pixel = all(isinstance(size, tirx.IntImm) and int(size) == 1 for size in (height, width))
+    return is_pixel and bool(tvm_ffi.structural_equal(old.ty.shape, [height, rows, width, channels]))
 
 
 def _with_images(func: tirx.PrimFunc, images: Mapping[tvm.ir.Var, tvm.ir.Var]) -> tirx.PrimFunc:

@@ -20,7 +20,7 @@ from .graph import Block, blocks_of, call_of, calls, free_variables, rebind
 from .layouts import BY_ELEMENT
 
 WITH_AN_AXIS = ("dequantize", "quantize")
-"""Those of `BY_ELEMENT` whose other operands may be along any axis."""
+"""The operators of `BY_ELEMENT` whose scale and zero point may be along any axis."""
 
 ELEMENTWISE = (*(name for name in BY_ELEMENT if name not in WITH_AN_AXIS), "erf")
 
