@@ -19,11 +19,12 @@ from tvmconv.problem import Problem
 from tvmconv.schedules.cuda import direct, im2win
 from tvmconv.schedules.cuda.direct import Config
 from tvmconv.schedules.cuda.gemm_tiles import GemmConfig, shared_bytes
+from tvmconv.serial import TWIN_TARGET
 from tvmconv.suites import load_suite
 from tvmconv.targets import resolve_target
 from tvmconv.testing import CONV2D, Case, check_result, random_configs, random_operands, serial_twin
 
-CPU, SM_90 = resolve_target("llvm"), resolve_target({"kind": "cuda", "arch": "sm_90"})
+CPU, SM_90 = resolve_target(TWIN_TARGET), resolve_target({"kind": "cuda", "arch": "sm_90"})
 by_id = pytest.mark.parametrize("case", CONV2D, ids=lambda case: case.id)
 
 

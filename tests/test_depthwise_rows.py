@@ -15,10 +15,11 @@ from tvmconv.lowering import build, build_function, lower
 from tvmconv.problem import Problem
 from tvmconv.schedules.cuda import depthwise
 from tvmconv.schedules.cuda.depthwise_tiles import Config
+from tvmconv.serial import TWIN_TARGET
 from tvmconv.targets import resolve_target
 from tvmconv.testing import check_result, random_operands, serial_twin
 
-CPU, SM_90 = resolve_target("llvm"), resolve_target({"kind": "cuda", "arch": "sm_90"})
+CPU, SM_90 = resolve_target(TWIN_TARGET), resolve_target({"kind": "cuda", "arch": "sm_90"})
 
 
 def row(channels: int, width: int, taps: int, dtype: str = "float32", after: int = 0, batch: int = 2) -> ConvWorkload:

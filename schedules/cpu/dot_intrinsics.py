@@ -6,13 +6,12 @@ from functools import cache
 
 from tvm import tirx
 from tvm.s_tir import TensorIntrin
-from tvm.script import tirx as T  # noqa: N812
 from tvm.tirx import PrimFunc
 
 from tvmconv.compute.dot import as_factor, as_term
 from tvmconv.targets import DotInstruction
 
-from .vector_code import implementation
+from .vector_code import description, implementation
 
 BFLOAT16 = "tvmconv_dot_bfloat16"
 BFLOAT16_CODE = f"""
@@ -40,8 +39,8 @@ def dot_intrinsic(instruction: DotInstruction, dtype: str) -> str:
     They are those of the instruction's own type, or those of x.
     """
     name = f"tvmconv_{instruction.intrinsic}_{instruction.lanes}_{dtype}"
-    description = _description(instruction, dtype)
-    TensorIntrin.register(name, description, _implementation(instruction, description, dtype))
+    described = _description(instruction, dtype)
+    TensorIntrin.register(name, described, _implementation(instruction, described, dtype))
     return name
 
 
@@ -49,27 +48,24 @@ def _description(instruction: DotInstruction, dtype: str) -> PrimFunc:
     """Return what the instruction does in plain loops."""
     lanes, terms, sums = instruction.lanes, instruction.terms, instruction.sums
 
-    @T.prim_func(s_tir=True)  # type: ignore[untyped-decorator]  # TVM has no types for it
-    def description(a: T.handle, b: T.handle, c: T.handle) -> None:
-        A = T.match_buffer(a, (terms,), dtype, align=1, offset_factor=1)  # noqa: N806
-        B = T.match_buffer(b, (lanes, terms), instruction.second, align=1, offset_factor=1)  # noqa: N806
-        C = T.match_buffer(c, (lanes,), sums, align=1, offset_factor=1)  # noqa: N806
-        with T.sblock("root"):
-            T.reads(C[0:lanes], A[0:terms], B[0:lanes, 0:terms])
-            T.writes(C[0:lanes])
-            for i, j in T.grid(lanes, terms):
-                with T.sblock("dot"):
-                    vi, vj = T.axis.remap("SR", [i, j])
-                    C[vi] = C[vi] + as_term(
-                        as_factor(A[vj], dtype, instruction.first, 0), instruction.first, sums
-                    ) * as_term(B[vi, vj], instruction.second, sums)
+    a = _operand("a", (terms,), dtype)
+    b = _operand("b", (lanes, terms), instruction.second)
+    c = _operand("c", (lanes,), sums)
 
-    return description
+    def element(i: tirx.Var, j: tirx.Var) -> tuple[tuple[tirx.Var], tirx.PrimExpr]:
+        first = as_term(as_factor(a[j], dtype, instruction.first, 0), instruction.first, sums)
+        return (i,), c[i] + first * as_term(b[i, j], instruction.second, sums)
+
+    return description((a, b, c), (lanes, terms), "SR", element)
 
 
-def _implementation(instruction: DotInstruction, description: PrimFunc, dtype: str) -> PrimFunc:
+def _operand(name: str, shape: tuple[int, ...], dtype: str) -> tirx.Buffer:
+    return tirx.decl_buffer(shape, dtype, name, data_alignment=1, offset_factor=1)
+
+
+def _implementation(instruction: DotInstruction, described: PrimFunc, dtype: str) -> PrimFunc:
     """Return the intrinsic's code: the instruction, with its first factor in all lanes."""
-    a, b, c = description.params
+    a, b, c = described.params
     lanes, terms = instruction.lanes, instruction.terms
     sums, second = (
         c.vload([0], f"{instruction.sums}x{lanes}"),
@@ -79,13 +75,13 @@ def _implementation(instruction: DotInstruction, description: PrimFunc, dtype: s
     bits = tirx.reinterpret("int32", first)
     if instruction.sums == "float32":
         result = tirx.call_pure_extern(sums.ty.dtype, BFLOAT16, sums, bits, second)
-        return implementation(description, c.vstore([0], result))
+        return implementation(described, c.vstore([0], result))
     if dtype != instruction.first:
         bits = bits ^ tirx.const(SIGNS, "int32")
     first = tirx.reinterpret(f"{instruction.first}x{lanes * terms}", tirx.Broadcast(bits, lanes))
     operands = (sums, first, second) if instruction.adds else (first, second)
     result = tirx.call_llvm_pure_intrin(sums.ty.dtype, instruction.intrinsic, *operands)
-    return implementation(description, c.vstore([0], result if instruction.adds else sums + result))
+    return implementation(described, c.vstore([0], result if instruction.adds else sums + result))
 
 
 @cache
@@ -94,27 +90,20 @@ def columns_intrinsic(instruction: DotInstruction) -> str:
     name = f"tvmconv_columns_{instruction.intrinsic}_{instruction.lanes}"
     lanes, terms, sums = instruction.lanes, instruction.terms, instruction.sums
 
-    @T.prim_func(s_tir=True)  # type: ignore[untyped-decorator]  # TVM has no types for it
-    def description(a: T.handle, b: T.handle, c: T.handle) -> None:
-        A = T.match_buffer(a, (terms, lanes), instruction.first, align=1, offset_factor=1)  # noqa: N806
-        B = T.match_buffer(b, (lanes, terms), instruction.second, align=1, offset_factor=1)  # noqa: N806
-        C = T.match_buffer(c, (lanes,), sums, align=1, offset_factor=1)  # noqa: N806
-        with T.sblock("root"):
-            T.reads(C[0:lanes], A[0:terms, 0:lanes], B[0:lanes, 0:terms])
-            T.writes(C[0:lanes])
-            for i, j in T.grid(lanes, terms):
-                with T.sblock("dot"):
-                    vi, vj = T.axis.remap("SR", [i, j])
-                    C[vi] = C[vi] + as_term(A[vj, vi], instruction.first, sums) * as_term(
-                        B[vi, vj], instruction.second, sums
-                    )
+    a = _operand("a", (terms, lanes), instruction.first)
+    b = _operand("b", (lanes, terms), instruction.second)
+    c = _operand("c", (lanes,), sums)
 
-    a, b, c = description.params
+    def element(i: tirx.Var, j: tirx.Var) -> tuple[tuple[tirx.Var], tirx.PrimExpr]:
+        return (i,), c[i] + as_term(a[j, i], instruction.first, sums) * as_term(b[i, j], instruction.second, sums)
+
+    described = description((a, b, c), (lanes, terms), "SR", element)
+    a, b, c = described.params
     factors = lanes * terms
     columns = a.vload([0, 0], f"{instruction.first}x{factors}")
     in_lanes = tirx.Shuffle([columns], [column * lanes + lane for lane in range(lanes) for column in range(terms)])
     total = c.vload([0], f"{sums}x{lanes}")
     operands = total, in_lanes, b.vload([0, 0], f"{instruction.second}x{factors}")
     result = tirx.call_llvm_pure_intrin(total.ty.dtype, instruction.intrinsic, *operands)
-    TensorIntrin.register(name, description, implementation(description, c.vstore([0], result)))
+    TensorIntrin.register(name, described, implementation(described, c.vstore([0], result)))
     return name

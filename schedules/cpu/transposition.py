@@ -5,14 +5,11 @@ LLVM by itself moves one element at a time.
 
 from __future__ import annotations
 
-from functools import cache
-
 from tvm import tirx
 from tvm.s_tir import TensorIntrin
-from tvm.script import tirx as T  # noqa: N812
 from tvm.tirx import PrimFunc
 
-from .vector_code import Bind, VectorCode
+from .vector_code import Bind, VectorCode, description
 
 
 def has_transposition(rows: int, lanes: int) -> bool:
@@ -24,43 +21,22 @@ def transposition(rows: int, lanes: int, dtype: str = "float32") -> str:
     """Return the name of the intrinsic that copies a matrix of `rows` vectors of `lanes`, transposed."""
     name = f"tvmconv_transposition_{rows}x{lanes}_{dtype}"
     if TensorIntrin.get(name, allow_missing=True) is None:
-        description = _description(rows, lanes, dtype)
-        TensorIntrin.register(name, description, _implementation(description, rows, lanes))
+        described = _description(rows, lanes, dtype)
+        TensorIntrin.register(name, described, _implementation(described, rows, lanes))
     return name
 
 
 def _description(rows: int, lanes: int, dtype: str) -> PrimFunc:
     """Return the copy in plain loops."""
-    description = _of_any_size(dtype)
-    return description.specialize(dict(zip(description.params[2:], (rows, lanes), strict=True)))
+    strides = [tirx.Var(name, "int32") for name in ("s0", "s1", "t0", "t1")]
+    a = tirx.decl_buffer((rows, lanes), dtype, "a", strides=strides[:2], offset_factor=1)
+    b = tirx.decl_buffer((lanes, rows), dtype, "b", strides=strides[2:], offset_factor=1)
+    return description((a, b), (lanes, rows), "SS", lambda i, j: ((i, j), a[j, i]))
 
 
-@cache
-def _of_any_size(dtype: str) -> PrimFunc:
-    """Return the copy with its size as parameters, since TVM takes a tenth of a second to parse it."""
-
-    @T.prim_func(s_tir=True)  # type: ignore[untyped-decorator]  # TVM has no types for it
-    def description(a: T.handle, b: T.handle, rows: T.int32, lanes: T.int32) -> None:
-        s0 = T.int32()
-        s1 = T.int32()
-        t0 = T.int32()
-        t1 = T.int32()
-        A = T.match_buffer(a, (rows, lanes), dtype, strides=[s0, s1], offset_factor=1)  # noqa: N806
-        B = T.match_buffer(b, (lanes, rows), dtype, strides=[t0, t1], offset_factor=1)  # noqa: N806
-        with T.sblock("root"):
-            T.reads(A[0:rows, 0:lanes])
-            T.writes(B[0:lanes, 0:rows])
-            for i, j in T.grid(lanes, rows):
-                with T.sblock("copy"):
-                    vi, vj = T.axis.remap("SS", [i, j])
-                    B[vi, vj] = A[vj, vi]
-
-    return description
-
-
-def _implementation(description: PrimFunc, rows: int, lanes: int) -> PrimFunc:
+def _implementation(described: PrimFunc, rows: int, lanes: int) -> PrimFunc:
     """Return the intrinsic's code: as many rows as a vector has lanes at a time, and those that are left."""
-    matrix, transposed = description.params
+    matrix, transposed = described.params
     code = VectorCode(f"{matrix.ty.dtype}x{lanes}")
     for first in range(0, rows, lanes):
         count = min(lanes, rows - first)
@@ -69,7 +45,7 @@ def _implementation(description: PrimFunc, rows: int, lanes: int) -> PrimFunc:
         for lane, vector in enumerate(_transposed(vectors, code.bind)):
             part = vector if count == lanes else tirx.Shuffle([vector], list(range(count)))
             code.statements.append(transposed.vstore([lane, first], part))
-    return code.implementing(description)
+    return code.implementing(described)
 
 
 def _transposed(vectors: list[tirx.Var], bind: Bind) -> list[tirx.Var]:

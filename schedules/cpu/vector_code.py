@@ -1,15 +1,47 @@
-"""The code of tensor intrinsics in vectors: statements one after the other, whose values have names."""
+"""Tensor intrinsics: what one computes, in plain loops, and its code in vectors, whose values have names."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from tvm import tirx
 from tvm.s_tir.stmt import SBlock, SBlockRealize
+from tvm.script.ir_builder import IRBuilder
 from tvm.tirx import PrimFunc
+from tvm.tirx.script import builder as T  # noqa: N812
 
 Bind = Callable[["tirx.PrimExpr"], tirx.Var]
 """A function that gives a value a name, so that it is computed once."""
+
+
+Element = Callable[..., tuple[Sequence[Any], "tirx.PrimExpr"]]
+"""A function of the values of loops that returns the place of an element of the result, and its value."""
+
+
+def description(operands: Sequence[tirx.Buffer], extents: Sequence[int], kinds: str, element: Element) -> PrimFunc:
+    """Return what an intrinsic computes, in loops of these extents; the last operand is its result.
+
+    A loop is over places of the result, "S" among the kinds, or over terms of its sums, "R". This is what the script
+    `@T.prim_func` would be parsed to: its parser takes ten times as long, and reads the source of all its callers.
+    """
+    *read, written = operands
+    read = [written, *read] if "R" in kinds else read
+    with IRBuilder() as builder, T.prim_func(s_tir=True):
+        T.func_name("description")
+        for operand in operands:
+            T.arg(operand.name, operand)
+        with T.sblock("root"):
+            T.reads(*map(_whole, read))
+            T.writes(_whole(written))
+            with T.grid(*extents) as loops, T.sblock("element"):
+                place, value = element(*T.axis.remap(kinds, loops))
+                T.buffer_store(written, value, place)
+    return builder.get()
+
+
+def _whole(operand: tirx.Buffer) -> Any:
+    return operand[tuple(slice(0, extent) for extent in operand.ty.shape)]
 
 
 class VectorCode:

@@ -12,13 +12,12 @@ from typing import Any
 
 from tvm import tirx
 from tvm.s_tir import TensorIntrin
-from tvm.script import tirx as T  # noqa: N812
 from tvm.tirx import PrimFunc
 
 from tvmconv.compute.winograd import transformed
 from tvmconv.compute.winograd_matrices import Matrix, transforms
 
-from .vector_code import Bind, VectorCode
+from .vector_code import Bind, VectorCode, description
 
 ROW, COLUMN, LANE, UNIT = "rci1"
 """The letters for the axes of an operand, as in "rc1i": its row, its column, one of length one, and its lane."""
@@ -44,8 +43,8 @@ def _registered(kind: str, outputs: int, lanes: int, read: str, written: str) ->
     name = f"tvmconv_winograd_{kind}_{outputs}x{lanes}"
     if TensorIntrin.get(name, allow_missing=True) is None:
         matrix: Matrix = getattr(transforms(outputs), kind)
-        description = _description(matrix, read, written, lanes)
-        TensorIntrin.register(name, description, _implementation(description, matrix, read, written, lanes))
+        described = _description(matrix, read, written, lanes)
+        TensorIntrin.register(name, described, _implementation(described, matrix, read, written, lanes))
     return name
 
 
@@ -53,21 +52,15 @@ def _description(matrix: Matrix, read: str, written: str, lanes: int) -> PrimFun
     """Return the transform as one expression of an element."""
     rows, points = len(matrix), len(matrix[0])
     x_shape, y_shape = (_place(axes, size, size, lanes, 1) for axes, size in ((read, points), (written, rows)))
-    x_whole, y_whole = (tuple(slice(0, extent) for extent in shape) for shape in (x_shape, y_shape))
+    x = tirx.decl_buffer(
+        x_shape, "float32", "x", strides=_strides("x", len(x_shape)), data_alignment=4, offset_factor=1
+    )
+    y = tirx.decl_buffer(y_shape, "float32", "y", strides=_strides("y", len(y_shape)), offset_factor=1)
 
-    @T.prim_func(s_tir=True)  # type: ignore[untyped-decorator]  # TVM has no types for it
-    def description(x: T.handle, y: T.handle) -> None:
-        X = T.match_buffer(x, x_shape, strides=_strides("x", len(x_shape)), align=4, offset_factor=1)  # noqa: N806
-        Y = T.match_buffer(y, y_shape, strides=_strides("y", len(y_shape)), offset_factor=1)  # noqa: N806
-        with T.sblock("root"):
-            T.reads(X[x_whole])
-            T.writes(Y[y_whole])
-            for p, q, i in T.grid(rows, rows, lanes):
-                with T.sblock("transform"):
-                    vp, vq, vi = T.axis.remap("SSS", [p, q, i])
-                    Y[_place(written, vp, vq, vi)] = transformed(matrix, vp, vq, _elements(X, read, vi))
+    def element(p: tirx.Var, q: tirx.Var, i: tirx.Var) -> tuple[tuple[Any, ...], tirx.PrimExpr]:
+        return _place(written, p, q, i), transformed(matrix, p, q, _elements(x, read, i))
 
-    return description
+    return description((x, y), (rows, rows, lanes), "SSS", element)
 
 
 def _elements(buffer: Any, axes: str, lane: tirx.PrimExpr) -> Callable[[int, int], tirx.PrimExpr]:
@@ -86,9 +79,9 @@ def _strides(name: str, dimensions: int) -> list[tirx.PrimExpr]:
     return [*(tirx.Var(f"{name}{axis}", "int32") for axis in range(dimensions - 1)), 1]
 
 
-def _implementation(description: PrimFunc, matrix: Matrix, read: str, written: str, lanes: int) -> PrimFunc:
+def _implementation(described: PrimFunc, matrix: Matrix, read: str, written: str, lanes: int) -> PrimFunc:
     """Return the intrinsic's code."""
-    x, y = description.params
+    x, y = described.params
     rows, points = range(len(matrix)), range(len(matrix[0]))
     code = VectorCode(f"float32x{lanes}")
 
@@ -106,7 +99,7 @@ def _implementation(description: PrimFunc, matrix: Matrix, read: str, written: s
     for p in rows:
         for q, value in enumerate(_multiplied(matrix, [column[p] for column in half], code.bind)):
             code.statements.append(y.vstore(_place(written, p, q, 0), value))
-    return code.implementing(description)
+    return code.implementing(described)
 
 
 def _multiplied(matrix: Matrix, vectors: Sequence[tirx.PrimExpr], bind: Bind) -> list[tirx.PrimExpr]:
