@@ -8,16 +8,16 @@ other's sums in shared memory, else a second kernel adds up.
 
 On sm_90, where the channels under a tap are whole chunks, or there is one tap, warps may have roles instead: a block
 stays on its multiprocessor, one thread has the copy engine bring the chunks of tile after tile, and one or two teams of
-warps multiply, each a tile of its own, and store it meanwhile: see `tvmconv.lowering.specialization`. There sums of four
-bytes go to the output from registers.
+warps multiply, each a tile of its own, and store it meanwhile: see `tvmconv.lowering.specialization`. There sums of
+four bytes go to the output from registers.
 
 Chunks have their channels last in memory. Operands that have not, or too few channels for whole copies, are laid out
 first by kernels of their own.
 
 On an H200 the layers of the im2win thesis with whole chunks of channels reach 398 to 636 TFLOP/s in float16 at batch
 128; all twelve, of which `cuda/shallow` has the four of three channels, take cuDNN 1.42 times as long in the geometric
-mean (benchmarks/tensor-h200-batch-128-float16.json). At batch 1, before `cuda/shallow`, it was 1.68 times
-(benchmarks/tensor-h200-batch-1-float16.json), in float32 2.75 times (benchmarks/tensor-h200-batch-1.json).
+mean (benchmarks/tensor-h200-batch-128-float16.json). At batch 1 it is 1.92 times on an H100
+(benchmarks/tensor-h100-batch-1-float16.json), in float32 2.75 times on an H200 (benchmarks/tensor-h200-batch-1.json).
 
 The schedule is a complete one for ordinary CUDA code, which its serial twin runs. Its annotations name the functions
 that replace parts of it: see `tvmconv.lowering.intrinsics`.
