@@ -125,6 +125,16 @@ def test_linear_layers(name: str) -> None:
         run(LINEAR[name], config, "direct")
 
 
+def test_linear_layers_of_any_number_of_rows() -> None:
+    """Threads are for the many rows that there may be; no legal configuration stages a band of them."""
+    problem = Problem(ConvWorkload.conv2d((8, 128, 1, 1), (128, 128, 1, 1)), open_sizes=("batch",))
+    space = direct.space(problem, CPU)
+    assert space.default.parallel
+    assert not direct.default_config(Problem(problem.workload), CPU).parallel
+    assert not space.violated(space.default)
+    assert space.violated(replace(space.default, staged=1)) == ["staged_rows_are_known"]
+
+
 def test_rows_of_a_linear_layer_share_what_they_read() -> None:
     """A weight of one row each takes more loads than multiply-adds: 90 GFLOP/s of 193."""
     rows, row = (Problem(ConvWorkload.conv2d((count, 384, 1, 1), (1152, 384, 1, 1))) for count in (197, 1))

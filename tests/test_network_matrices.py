@@ -58,6 +58,12 @@ def reshaped(g: Graph) -> str:
     return g.node("Reshape", linear(g, y, 8, 12), g.constant([4, 30], "int64"))
 
 
+def one_channel(g: Graph) -> str:
+    """The weight of a layer of one channel has the shape of a vector."""
+    y = linear(g, g.node("Relu", linear(g, "x", 24, 1)), 1, 24)
+    return g.node("Reshape", linear(g, g.node("Add", y, "x"), 24, 24), g.constant([10, 24], "int64"))
+
+
 CASES: dict[str, tuple[Callable[[Graph], str | tuple[str, ...]], Sequence[str]]] = {
     "block": (
         block,
@@ -66,6 +72,14 @@ CASES: dict[str, tuple[Callable[[Graph], str | tuple[str, ...]], Sequence[str]]]
     "sums-behind": (sums_behind, ("conv2d 10x24x1x1 -> 16, 1x1 + shift+relu",)),
     "output-and-read": (output_and_read, ("conv2d 10x24x1x1 -> 16, 1x1 + shift",)),
     "along-rows": (along_rows, ("conv2d 10x24x1x1 -> 16, 1x1 + shift",)),
+    "one-channel": (
+        one_channel,
+        (
+            "conv2d 10x24x1x1 -> 1, 1x1 + shift+relu",
+            "depthwise 10x1x1x1 -> 24, 1x1 + shift+residual",
+            "conv2d 10x24x1x1 -> 24, 1x1 + shift",
+        ),
+    ),
     "reshaped": (
         reshaped,
         tuple(
@@ -105,6 +119,15 @@ def test_any_number_of_rows() -> None:
         x = np.random.default_rng(images).standard_normal((images, 5, 24)).astype("float32")
         (right,) = fixed.run(None, {"x": x})
         assert np.abs(network(x) - right).max() < 1e-5 * np.abs(right).max()
+
+
+def test_a_matrix_that_becomes_a_number() -> None:
+    graph = Graph((1, 8))
+    number = graph.node("Reshape", graph.node("MatMul", "x", graph.random(8, 1)), graph.constant([], "int64"))
+    model = graph.model(graph.node("Exp", number))
+    x = np.random.default_rng(1).standard_normal((1, 8)).astype("float32")
+    (right,) = ReferenceEvaluator(model).run(None, {"x": x})
+    np.testing.assert_allclose(build(model)(x), right, rtol=1e-5)
 
 
 def test_products_on_a_gpu_stay_as_they_are() -> None:

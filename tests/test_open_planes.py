@@ -73,6 +73,14 @@ def test_planes_smaller_than_a_tile_of_pixels() -> None:
         check_sizes(operator, batch=2, width=pixels)
 
 
+def test_planes_of_one_pixel_may_be_larger() -> None:
+    """A kernel chosen for linear layers of several rows serves planes of any size, too."""
+    workload = ConvWorkload.conv2d((4, 8, 1, 1), (16, 8, 1, 1), shift=True)
+    operator = tvmconv.compile(workload, open_sizes=OPEN_SIZES, algorithm="direct")
+    for batch, height, width in ((4, 1, 1), (1, 5, 3), (3, 1, 9)):
+        check_sizes(operator, batch=batch, height=height, width=width)
+
+
 def test_open_width_alone() -> None:
     workload = ConvWorkload.conv2d((1, 3, 1, 40), (8, 3, 1, 7), stride=2)
     operator = tvmconv.compile(workload, open_sizes=("width",))

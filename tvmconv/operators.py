@@ -223,8 +223,8 @@ def _for_any_batch(problem: Problem, algorithm: str, target: str, state: State) 
     """Return the problem with an open batch where its template takes that, unless a log has records of this batch.
 
     On a GPU, where kernels for any batch may be slower, the first batch of a convolution has a kernel of its own: most
-    convolutions have no other. The others share kernels, one for each range of batches, as those of a linear layer do
-    on a CPU, where one row has other tiles than many.
+    convolutions have no other. The others share kernels, one for each range of batches. So do all batches of a linear
+    layer on a CPU, where one row has other tiles than many.
     """
     resolved, batch, opened = resolve_target(target), problem.workload.batch, problem.with_any_batch()
     lost = set(algorithms_for(problem, resolved)) - set(algorithms_for(opened, resolved))

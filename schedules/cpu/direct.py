@@ -17,7 +17,7 @@ from tvmconv import compute
 from tvmconv.problem import Problem
 
 from ..open_sizes import samples
-from ..space import Space
+from ..space import Space, named
 from ..template import Layouts
 from .machine import staged_bytes
 from .register_tiles import (
@@ -31,7 +31,7 @@ from .register_tiles import (
     tiles_to_stage,
 )
 from .register_tiles import features as tile_features
-from .rows import as_image, has_many_rows, tiles_of_rows, with_rows_as_pixels
+from .rows import as_image, has_many_rows, has_work_for_threads, tiles_of_rows, with_rows_as_pixels
 from .tile_cost import TileConfig, cost
 
 __all__ = [
@@ -78,7 +78,15 @@ def space(problem: Problem, target: tvm.target.Target) -> Space[Config]:
     """Return the configurations worth trying for a workload, legal on the target."""
     workload = with_rows_as_pixels(problem).workload
     default, knobs = default_config(problem, target), tile_knobs(workload, target)
-    return Space(default, LEAST, knobs, constraints(workload, target), heuristics(workload, target))
+    legal = constraints(workload, target)
+    if has_many_rows(problem) and problem.open_sizes:
+        legal |= named(staged_rows_are_known)
+    return Space(default, LEAST, knobs, legal, heuristics(workload, target))
+
+
+def staged_rows_are_known(config: TileConfig) -> bool:
+    """Return whether no band of an open number of rows is staged, whose size TVM cannot bound."""
+    return config.staged != 1
 
 
 def default_config(problem: Problem, target: tvm.target.Target) -> Config:
@@ -86,7 +94,7 @@ def default_config(problem: Problem, target: tvm.target.Target) -> Config:
     workload = problem.workload
     best = Config(**vars(best_tile(with_rows_as_pixels(problem), target)))
     if has_many_rows(problem):
-        return replace(best, tiles=tiles_of_rows(problem, best, target))
+        return replace(best, tiles=tiles_of_rows(problem, best, target), parallel=has_work_for_threads(problem))
     if not any(workload.padding):
         return best
     whole = staged_bytes(workload) * workload.in_channels * prod(workload.padded_input)

@@ -13,14 +13,15 @@ from tvmconv.targets.devices import cpu_of
 from tvmconv.workload import ConvWorkload
 
 from ..space import ceil_div
-from .machine import TURNS, staged_bytes
+from .machine import PARALLEL_FLOPS, TURNS, staged_bytes
 from .tile_cost import TileConfig, blocks
 
 
 def has_many_rows(problem: Problem) -> bool:
     """Return whether a problem is a linear layer of several rows, by the batch that its configuration is chosen for."""
     workload = problem.workload
-    return workload.is_linear and workload.batch > 1 and workload.is_in_nchw and problem.is_dense
+    linear = workload.is_linear and workload.is_in_nchw and problem.is_dense and not problem.has_open_planes
+    return linear and workload.batch > 1
 
 
 def as_image(workload: ConvWorkload) -> ConvWorkload:
@@ -41,6 +42,16 @@ def with_rows_as_pixels(problem: Problem) -> Problem:
 
 FEWEST_ROWS = 64
 """The rows of a task, where there are so many: with fewer a weight would be read too often from where it lies."""
+
+
+def has_work_for_threads(problem: Problem) -> bool:
+    """Return whether a linear layer of many rows has work for threads, where their number is open if they are many.
+
+    Threads cost a few rows some microseconds, and one thread costs many rows a multiple of their time.
+    """
+    workload = problem.workload
+    rows = max(workload.batch, FEWEST_ROWS) if problem.open_sizes else workload.batch
+    return workload.flops // workload.batch * rows >= PARALLEL_FLOPS
 
 
 def tiles_of_rows(problem: Problem, config: TileConfig, target: tvm.target.Target) -> int:

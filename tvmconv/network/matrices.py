@@ -63,7 +63,9 @@ class _Matrices:
         found: dict[relax.Var, relax.Expr] = {}
         for var, value in self._values.items():
             if self._held.get(var) is var:
-                found[var] = relax.Call(value.op, [self._matrix(each) for each in value.args], value.attrs)
+                weights = value.args[1:] if _is_linear_layer(value) else []
+                operands = value.args[: len(value.args) - len(weights)]
+                found[var] = relax.Call(value.op, [*map(self._matrix, operands), *weights], value.attrs)
             elif var not in self._held:
                 tensors = {each: self._tensor(each) for each in free_variables(value) if each in self._held}
                 found |= {var: substitute(value, tensors)} if tensors else {}
@@ -74,7 +76,10 @@ class _Matrices:
         made = call_of(value, "reshape")
         if made is None or made.args[0] not in self._held:
             return None
-        (*rows, columns), (*others, last) = sizes_of(made.args[0].ty) or (), sizes_of(var.ty) or ()
+        before, after = sizes_of(made.args[0].ty), sizes_of(var.ty)
+        if not before or not after:
+            return None
+        (*rows, columns), (*others, last) = before, after
         is_same = bool(others) and same_size(columns, last) and same_size(prod(rows), prod(others))
         return self._held[made.args[0]] if is_same else None
 
