@@ -16,8 +16,8 @@ def matvec(workload: ConvWorkload, vector: int, lanes: int, ahead: int, rows: in
     """Return the TE definition, in the stages "pixels", "weights", "parts", "product", "planes" and "output".
 
     Returns x and w in the workload's layouts, what the epilogue reads, and the output. "pixels" and "weights" have x
-    and w in vectors, (N or K, steps, lanes, elements of one), of whole times `ahead` steps: vectors behind the
-    last one repeat it, so that loads have no conditions. "parts" are the sums of lanes, (N, K, lanes), and "product" those of
+    and w in vectors, (N or K, steps, lanes, elements of one), of whole times `ahead` steps: vectors behind the last one
+    repeat it, so that loads have no conditions. "parts" are the sums of lanes, (N, K, lanes), and "product" those of
     all. The output channels are rounded up to whole times `rows`: those beyond have the weight of the last one.
     """
     x = te.placeholder(*workload.operands["x"], name="x")
