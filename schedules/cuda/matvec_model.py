@@ -51,7 +51,7 @@ def obstacle(problem: Problem, target: tvm.target.Target) -> str | None:
     workload = problem.workload
     if not problem.is_dense or workload.groups > 1:
         return "is for dense convolutions in one group"
-    if (workload.height, workload.width) != (1, 1) or workload.kernel != (1, 1) or any(workload.padding):
+    if not workload.is_linear:
         return "takes 1x1 kernels on images of one pixel, without padding"
     if workload.batch > MOST_ROWS:
         return f"takes up to {MOST_ROWS} images, not {workload.batch}"

@@ -107,17 +107,29 @@ def schedule(problem: Problem, config: Config, target: tvm.target.Target) -> Sch
         sch.compute_inline(planes)
         sch.reverse_compute_inline(output)
 
-    # Steps 2 and 3. Tile what is stored: blocks, then threads, with the sums that the tensor cores expect them to have
-    if stores_registers(problem, config):
-        thread, each = _store_registers(sch, tiled)
-    else:
-        thread, each = _store_lines(sch, problem, config)
+    # Step 2. Tile what is stored, unless threads store their sums as they are
+    from_registers = stores_registers(problem, config)
+    if not from_registers:
+        _store_lines(sch, problem, config)
+
+    # Step 3. Sums are in the registers of the threads that the tensor cores expect them in
+    part, pt, kt, wm, i, v, h, r, wn, j, q, e = sch.get_loops(tiled)[-12:]
+    sch.reorder(part, pt, kt, wm, wn, v, r, q, j, i, h, e)  # the sums of a channel one after another
+    tiles = [part, pt, kt]
+    if from_registers:
+        sch.bind(sch.fuse(*tiles), "blockIdx.x")
+        tiles = []
+    elif config.in_cluster:
+        sch.bind(tiles.pop(0), "blockIdx.y")
+    thread = sch.fuse(*tiles, wm, wn, v, r, q)
+    sch.bind(thread, "threadIdx.x")
+    if config.min_blocks_per_sm > 1:
+        sch.annotate(thread, MIN_BLOCKS, config.min_blocks_per_sm)
     sch.compute_at(product, thread, preserve_unit_loops=True)
     sch.set_scope(product, 0, "local")
-    *unrolled, vector = each
-    for loop in unrolled:
+    for loop in (i, j, h):
         sch.unroll(loop)
-    sch.vectorize(vector)
+    sch.vectorize(e)
 
     # Step 4. Accumulate chunk by chunk
     *_, i, j, h, e, chunk, copy, lane = sch.get_loops(product)
@@ -148,29 +160,13 @@ def schedule(problem: Problem, config: Config, target: tvm.target.Target) -> Sch
         _lay_out_image(sch, problem)
     if "offsets" in stages:
         _add_up_offsets(sch)
-    if stores_registers(problem, config):
+    if from_registers:  # at last: TVM schedules no loops of a block that has what is past the end as a condition
         sch.reverse_compute_inline(sums)
     return sch
 
 
-def _store_registers(sch: Schedule, tiled: SBlockRV) -> tuple[LoopRV, list[LoopRV]]:
-    """Store the sums of a tile from where they are: four threads have 32 bytes of a line, which is what memory takes.
-
-    Returns the loop of threads, and the loops over the sums of each.
-    """
-    part, pt, kt, wm, i, v, h, r, wn, j, q, e = sch.get_loops(tiled)
-    sch.reorder(part, pt, kt, wm, wn, v, r, q, j, i, h, e)
-    sch.bind(sch.fuse(part, pt, kt), "blockIdx.x")
-    thread = sch.fuse(wm, wn, v, r, q)
-    sch.bind(thread, "threadIdx.x")
-    return thread, [i, j, h, e]
-
-
-def _store_lines(sch: Schedule, problem: Problem, config: Config) -> tuple[LoopRV, list[LoopRV]]:
-    """Store a tile by way of shared memory, in whole lines: blocks, then threads along the lines in memory.
-
-    Returns the loop of the threads that have sums, and the loops over the sums of each.
-    """
+def _store_lines(sch: Schedule, problem: Problem, config: Config) -> None:
+    """Store tiles by way of shared memory, in whole lines: blocks, then threads along the lines in memory."""
     workload, tile = problem.workload, config.tile
     tiled, sums = sch.get_sblock("tile"), sch.get_sblock("sums")
     part, p, groups, k = sch.get_loops(sums)
@@ -210,17 +206,6 @@ def _store_lines(sch: Schedule, problem: Problem, config: Config) -> tuple[LoopR
         _, at_once = sch.split(step, [None, gcd(READ_AT_ONCE, int(sch.get(step).extent))])
         sch.unroll(at_once)
     sch.bind(thread, "threadIdx.x")
-
-    # Sums are in the registers of the threads that the tensor cores expect them in
-    part, pt, kt, wm, i, v, h, r, wn, j, q, e = sch.get_loops(tiled)[-12:]
-    sch.reorder(part, pt, kt, wm, wn, v, r, q, j, i, h, e)  # the sums of a channel one after another
-    if config.in_cluster:
-        sch.bind(part, "blockIdx.y")
-    thread = sch.fuse(*([] if config.in_cluster else [part]), pt, kt, wm, wn, v, r, q)
-    sch.bind(thread, "threadIdx.x")
-    if config.min_blocks_per_sm > 1:
-        sch.annotate(thread, MIN_BLOCKS, config.min_blocks_per_sm)
-    return thread, [i, j, h, e]
 
 
 def _fetch(sch: Schedule, fetched: SBlockRV, step: LoopRV) -> None:

@@ -298,7 +298,8 @@ def tile_type(workload: ConvWorkload, config: Config) -> StorageType:
 def stores_registers(problem: Problem, config: Config) -> bool:
     """Return whether threads store their sums as they are: pairs of four bytes, where shared memory is for chunks.
 
-    With a residual they would need registers for pairs of it, and their places, that they have not.
+    Four threads have 32 bytes of a line, which is what memory takes. With a residual they would need registers for
+    pairs of it, and their places, that they have not.
     """
     workload = problem.workload
     four_bytes = tile_type(workload, config).itemsize == workload.output_storage.itemsize == 4

@@ -63,9 +63,9 @@ class _Matrices:
         found: dict[relax.Var, relax.Expr] = {}
         for var, value in self._values.items():
             if self._held.get(var) is var:
-                weights = value.args[1:] if _is_linear_layer(value) else []
-                operands = value.args[: len(value.args) - len(weights)]
-                found[var] = relax.Call(value.op, [*map(self._matrix, operands), *weights], value.attrs)
+                count = 1 if calls(value, "matmul") else len(value.args)  # a weight is a matrix already
+                operands = [*map(self._matrix, value.args[:count]), *value.args[count:]]
+                found[var] = relax.Call(value.op, operands, value.attrs)
             elif var not in self._held:
                 tensors = {each: self._tensor(each) for each in free_variables(value) if each in self._held}
                 found |= {var: substitute(value, tensors)} if tensors else {}
