@@ -6,8 +6,10 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 import pytest
+import tvm
 from network_graph import Graph
 from onnx.reference import ReferenceEvaluator
+from tvm import relax
 
 from tvmconv.network import build, import_model
 from tvmconv.network.matrices import with_rows_in_matrices
@@ -130,7 +132,30 @@ def test_a_matrix_that_becomes_a_number() -> None:
     np.testing.assert_allclose(build(model)(x), right, rtol=1e-5)
 
 
-def test_products_on_a_gpu_stay_as_they_are() -> None:
-    graph = Graph(ROWS)
-    mod = import_model(graph.model(block(graph))).mod
-    assert with_rows_in_matrices(mod, SM_90) is mod
+def images_in_nhwc(g: Graph) -> str:
+    """Return a block whose layers read images with the channels last, between others with the channels second."""
+    y = g.node("Conv", "x", g.random(24, 1, 3, 3), group=24, pads=[1, 1, 1, 1])
+    y = norm(g, g.node("Transpose", y, perm=[0, 2, 3, 1]))
+    y = g.node("Transpose", linear(g, gelu(g, linear(g, y, 24, 40)), 40, 24), perm=[0, 3, 1, 2])
+    y = g.node("Add", "x", g.node("Mul", g.random(24, 1, 1), y))
+    return g.node("Conv", g.node("Relu", y), g.random(16, 24, 1, 1))
+
+
+def test_images_on_a_gpu_are_added_by_the_layer_that_makes_them() -> None:
+    graph = Graph((2, 24, 6, 5))
+    network = build(graph.model(images_in_nhwc(graph)), SM_90)
+    kernels = [layer.convolution.description for layer in network.layers]
+    assert kernels[1:3] == [
+        "conv2d 60x24x1x1 -> 40, 1x1 + shift+gelu",
+        "conv2d 60x40x1x1 -> 24, 1x1 + scale+shift+residual+relu",
+    ]
+
+
+def test_images_that_are_added_keep_their_numbers() -> None:
+    graph, reference = Graph((2, 24, 6, 5)), Graph((2, 24, 6, 5), "float64")
+    mod = with_rows_in_matrices(import_model(graph.model(images_in_nhwc(graph))).mod, SM_90)
+    x = np.random.default_rng(1).standard_normal((2, 24, 6, 5)).astype("float32")
+    (right,) = ReferenceEvaluator(reference.model(images_in_nhwc(reference))).run(None, {"x": x.astype("float64")})
+    machine = relax.VirtualMachine(relax.build(relax.transform.LegalizeOps()(mod), "llvm"), tvm.cpu())
+    got = machine["main"](tvm.runtime.tensor(x)).numpy()
+    assert np.abs(got - right).max() < 1e-5 * np.abs(right).max()

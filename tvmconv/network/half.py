@@ -9,6 +9,7 @@ import msgspec
 import numpy as np
 import tvm
 from tvm import relax
+from tvm.ir import Constant
 
 from ..dispatch import algorithms_for, least_cycles
 from ..dtypes import one_of
@@ -37,7 +38,10 @@ KEEPING = (*MOVING, *CHOOSING, "concat", "split")
 AVERAGING = ("nn.adaptive_avg_pool2d", "nn.avg_pool1d", "nn.avg_pool2d", "nn.avg_pool3d")
 """Operators whose results are stored in half precision as those of activations are, computed in float32."""
 
-LEADING = (*BY_ELEMENT, *KEEPING, *AVERAGING, "mean", "nn.pad")
+NORMALIZING = ("nn.group_norm", "nn.instance_norm", "nn.layer_norm", "nn.rms_norm")
+"""The same of normalizations."""
+
+LEADING = (*BY_ELEMENT, *KEEPING, *AVERAGING, *NORMALIZING, "mean", "nn.pad")
 """Operators that may lie between convolutions whose tensors are in half precision."""
 
 
@@ -202,7 +206,7 @@ class _Part:
         value = self._block.values.get(var)
         if isinstance(value, relax.TupleGetItem):
             return isinstance(value.tuple_value, relax.Var) and self._is_made_of_halves(value.tuple_value)
-        if value is None or not calls(value, *BY_ELEMENT, *KEEPING, *AVERAGING) or not _is_wide(var):
+        if value is None or not calls(value, *BY_ELEMENT, *KEEPING, *AVERAGING, *NORMALIZING) or not _is_wide(var):
             return False
         operands = free_variables(*(each for each in value.args if isinstance(each, (relax.Var, relax.Tuple))))
         return bool(operands) and all(map(self._is_made_of_halves, operands))
@@ -217,17 +221,17 @@ class _Part:
         return False
 
     def _with_operands(
-        self, value: relax.Call | relax.TupleGetItem, changed: Callable[[relax.Var], relax.Expr]
+        self, value: relax.Call | relax.TupleGetItem, changed: Callable[[relax.Var | Constant], relax.Expr]
     ) -> relax.Expr:
-        """Return a value with other operands in the place of variables, and the weight of a site rounded."""
+        """Return a value with other operands in the place of tensors, and the weight of a site rounded."""
         if isinstance(value, relax.TupleGetItem):
             return value
+
+        def replaced(operand: relax.Expr) -> relax.Expr:
+            return changed(operand) if isinstance(operand, (relax.Var, Constant)) else operand
+
         operands = [
-            relax.Tuple([changed(field) if isinstance(field, relax.Var) else field for field in each.fields])
-            if isinstance(each, relax.Tuple)
-            else changed(each)
-            if isinstance(each, relax.Var)
-            else each
+            relax.Tuple([replaced(field) for field in each.fields]) if isinstance(each, relax.Tuple) else replaced(each)
             for each in value.args
         ]
         if any(value.same_as(self._block.values[sums]) for sums in self._sites):
@@ -236,11 +240,17 @@ class _Part:
             operands[1] = relax.const(in_half(weight, self._dtype).astype(np.float32))
         return relax.Call(value.op, operands, value.attrs)
 
-    def _half(self, operand: relax.Var) -> relax.Expr:
-        return operand if self.is_stored(operand) or not _is_wide(operand) else relax.op.astype(operand, self._dtype)
+    def _half(self, operand: relax.Var | Constant) -> relax.Expr:
+        if not _is_wide(operand) or (isinstance(operand, relax.Var) and self.is_stored(operand)):
+            return operand
+        if (numbers := constant_value(operand)) is not None:
+            return relax.const(in_half(numbers, self._dtype))
+        return relax.op.astype(operand, self._dtype)
 
-    def _wide(self, reader: relax.Var, operand: relax.Var) -> relax.Expr:
+    def _wide(self, reader: relax.Var, operand: relax.Var | Constant) -> relax.Expr:
         """Return an operand in float32 for a reader, rounded to half precision first where the reader does that."""
+        if isinstance(operand, Constant):
+            return operand
         if self.is_stored(operand):
             return relax.op.astype(operand, WIDE)
         return relax.op.astype(self._half(operand), WIDE) if self._rounds(operand, reader) else operand
@@ -256,7 +266,7 @@ def _keeps(value: relax.Expr) -> bool:
     return isinstance(value, relax.TupleGetItem) or calls(value, *KEEPING)
 
 
-def _is_wide(var: relax.Var) -> bool:
-    """Return whether a variable is a tensor in float32, or a tuple of such."""
-    types = var.ty.fields if isinstance(var.ty, relax.TupleType) else [var.ty]
+def _is_wide(expr: relax.Expr) -> bool:
+    """Return whether a variable or a constant is a tensor in float32, or a tuple of such."""
+    types = expr.ty.fields if isinstance(expr.ty, relax.TupleType) else [expr.ty]
     return all(isinstance(each, relax.TensorType) and str(each.dtype) == WIDE for each in types)

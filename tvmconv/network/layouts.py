@@ -126,6 +126,8 @@ class Part:
                 elif self._is_permuted(value, NHWC_FROM_NCHW):
                     read.add(value.args[0])
                     permuted.append(value.args[0])
+                elif self._layout == "NHWC" and _is_mean(value):
+                    read.add(value.args[0])
             elif var in in_nchw or not self._takes_it(site):
                 fixed.update([var, *free_variables(*site.operands)])
             else:
@@ -218,7 +220,7 @@ class Part:
 
     def _is_permuted(self, value: relax.Expr, axes: tuple[int, ...]) -> bool:
         """Return whether a value is a permutation of axes that goes from NCHW to the inner layout, or back."""
-        return self._layout == "NHWC" and _is_permutation(value, axes)
+        return self._layout == "NHWC" and is_permutation(value, axes)
 
     def _join(self, first: relax.Var, *others: relax.Var) -> None:
         for var in others:
@@ -254,7 +256,7 @@ def _with_layout(var: relax.Var, value: relax.Expr, held: Collection[relax.Var],
     if _is_mean(value) and value.args[0] in held:
         # Of one pixel both layouts are the same.
         return relax.op.reshape(relax.op.mean(value.args[0], list(order.spatial), keepdims=True), var.ty.shape)
-    if _is_permutation(value, NHWC_FROM_NCHW) and value.args[0] in held:
+    if is_permutation(value, NHWC_FROM_NCHW) and value.args[0] in held:
         return value.args[0]
     channel_axis = order.order.index(1)
     if is_split(value) and value.args[0] in held:
@@ -263,7 +265,7 @@ def _with_layout(var: relax.Var, value: relax.Expr, held: Collection[relax.Var],
         return None
     if chooses_channels(value):
         return along(value, channel_axis)
-    if _is_permutation(value, NCHW_FROM_NHWC):
+    if is_permutation(value, NCHW_FROM_NHWC):
         return value.args[0]
     if _is_concatenation(value):
         return relax.op.concat(value.args[0], channel_axis)
@@ -286,7 +288,7 @@ def _is_mean(value: relax.Expr) -> bool:
     return sorted(int(axis) % 4 for axis in value.attrs.axis or ()) == [2, 3]
 
 
-def _is_permutation(value: relax.Expr, axes: tuple[int, ...]) -> bool:
+def is_permutation(value: relax.Expr, axes: tuple[int, ...]) -> bool:
     """Return whether a value permutes the axes of a tensor of four dimensions in one way."""
     if operator_name(value) != "relax.permute_dims" or value.args[0].ty.ndim != 4 or value.attrs.axes is None:
         return False

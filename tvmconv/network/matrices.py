@@ -17,7 +17,7 @@ from ..targets import backend_of
 from .constants import constant_value, same_size, same_sizes, sizes_of
 from .convolutions import is_linear
 from .graph import Block, blocks_of, call_of, calls, free_variables, rebind
-from .layouts import BY_ELEMENT
+from .layouts import BY_ELEMENT, NCHW_FROM_NHWC, NHWC_FROM_NCHW, is_permutation
 
 WITH_AN_AXIS = ("dequantize", "quantize")
 """The operators of `BY_ELEMENT` whose scale and zero point may be along any axis."""
@@ -28,53 +28,67 @@ ELEMENTWISE = (*(name for name in BY_ELEMENT if name not in WITH_AN_AXIS), "erf"
 def with_rows_in_matrices(mod: tvm.IRModule, target: tvm.target.Target) -> tvm.IRModule:
     """Return the module with linear layers of constant weights, and what is computed of them, as matrices of rows.
 
-    On a GPU, where such products have kernels of their own, the module stays as it is.
+    On a GPU, whose networks hold images in NHWC, so is what is computed of a layer's images behind a permutation to
+    NCHW, such as the addition to a residual that is in NCHW.
 
     Before, with x (2, 3, 8): `y = R.matmul(x, weight)`, `z = R.add(y, bias)`, `output = R.nn.softmax(z)`.
     After: `y = R.matmul(R.reshape(x, (6, 8)), weight)`, `z = R.add(y, bias)`,
     `output = R.nn.softmax(R.reshape(z, (2, 3, 16)))`.
     """
-    if backend_of(target).on_gpu:
-        return mod
     values: dict[relax.Var, relax.Expr] = {}
     for block in blocks_of(mod):
-        values |= _Matrices(block).values()
+        values |= _Matrices(block, backend_of(target).on_gpu).values()
     return rebind(mod, values)
 
 
 class _Matrices:
-    """The tensors of a dataflow block that are held as matrices, in which all axes but the last are the rows."""
+    """The tensors of a dataflow block that are held as matrices, in which all axes but the channels are the rows.
 
-    def __init__(self, block: Block) -> None:
+    The channels are the last axis or, of images with `permuted`, the second one.
+    """
+
+    def __init__(self, block: Block, permuted: bool) -> None:
         self._values = block.values
         self._held: dict[relax.Var, relax.Var] = {}
-        """The variables that have the matrices of tensors: their own, or those that they were reshaped from."""
+        """The variables that have the matrices of tensors: their own, or those that they were made from."""
+        self._images: set[relax.Var] = set()
+        """The tensors among them that are (N, C, H, W); the rows of their matrices are in the order of (N, H, W)."""
         cast = {each for var in block.casts for each in free_variables(block.values[var])}
         for var, value in block.values.items():
             if not block.is_inner(var) or var in block.casts or var in cast:
                 continue
             if (source := self._reshaped(var, value)) is not None:
                 self._held[var] = source
+            elif permuted and (source := self._permuted(value)) is not None:
+                self._held[var] = source
+                self._images |= set() if self._images_of(value) else {var}
             elif _is_linear_layer(value) or self._is_by_element(var, value):
                 self._held[var] = var
+                self._images |= {var} if self._images_of(value) else set()
 
     def values(self) -> dict[relax.Var, relax.Expr]:
         """Return new values: those of matrices, and of what reads them as the tensors that they were."""
         found: dict[relax.Var, relax.Expr] = {}
         for var, value in self._values.items():
             if self._held.get(var) is var:
-                count = 1 if calls(value, "matmul") else len(value.args)  # a weight is a matrix already
-                operands = [*map(self._matrix, value.args[:count]), *value.args[count:]]
+                if calls(value, "matmul"):  # whose weight is a matrix already
+                    operands = [self._matrix(value.args[0], False), value.args[1]]
+                else:
+                    operands = [self._operand(each, var) for each in value.args]
                 found[var] = relax.Call(value.op, operands, value.attrs)
             elif var not in self._held:
                 tensors = {each: self._tensor(each) for each in free_variables(value) if each in self._held}
                 found |= {var: substitute(value, tensors)} if tensors else {}
         return found
 
+    def _images_of(self, value: relax.Call) -> set[relax.Var]:
+        """Return the operands of a value that are images."""
+        return {each for each in value.args if each in self._images}
+
     def _reshaped(self, var: relax.Var, value: relax.Expr) -> relax.Var | None:
         """Return the variable with the matrix of a tensor that is only another form of the same rows."""
         made = call_of(value, "reshape")
-        if made is None or made.args[0] not in self._held:
+        if made is None or made.args[0] not in self._held or made.args[0] in self._images:
             return None
         before, after = sizes_of(made.args[0].ty), sizes_of(var.ty)
         if not before or not after:
@@ -83,27 +97,53 @@ class _Matrices:
         is_same = bool(others) and same_size(columns, last) and same_size(prod(rows), prod(others))
         return self._held[made.args[0]] if is_same else None
 
+    def _permuted(self, value: relax.Expr) -> relax.Var | None:
+        """Return the variable with the matrix of a tensor whose channels only have another place."""
+        made = call_of(value, "permute_dims")
+        if made is None or made.args[0] not in self._held:
+            return None
+        axes = NHWC_FROM_NCHW if made.args[0] in self._images else NCHW_FROM_NHWC
+        return self._held[made.args[0]] if is_permutation(made, axes) else None
+
     def _is_by_element(self, var: relax.Var, value: relax.Expr) -> bool:
         """Return whether a value is computed by element of tensors of its shape, held ones too, numbers and vectors."""
-        if not calls(value, *ELEMENTWISE) or not any(each in self._held for each in value.args):
+        if not calls(value, *ELEMENTWISE):
             return False
-        tensors = [each for each in value.args if isinstance(each.ty, relax.TensorType) and not _is_vector(each, var)]
+        held = {each for each in value.args if each in self._held}
+        if not held or self._images_of(value) not in (set(), held):
+            return False
+        axis = 1 if held & self._images else -1
+        tensors = [
+            each for each in value.args if isinstance(each.ty, relax.TensorType) and not _is_vector(each, var, axis)
+        ]
         return all(same_sizes(each.ty, sizes_of(var.ty) or ()) for each in tensors)
 
-    def _matrix(self, operand: relax.Expr) -> relax.Expr:
-        """Return an operand of what is held as a matrix: a tensor as one, and what is none or has one axis as it is."""
-        if operand in self._held:
-            return self._held[operand]
+    def _operand(self, operand: relax.Expr, var: relax.Var) -> relax.Expr:
+        """Return an operand of what is held as a matrix: a tensor as one, and what is none or a vector as a row."""
         if not isinstance(operand.ty, relax.TensorType):
             return operand
-        if (vector := constant_value(operand)) is not None and vector.shape[:-1] == (1,) * (vector.ndim - 1):
-            return relax.const(vector.reshape(vector.shape[-1:]), operand.ty.dtype)
+        if _is_vector(operand, var, 1 if var in self._images else -1):
+            vector = constant_value(operand)
+            assert vector is not None
+            return relax.const(vector.reshape(-1) if vector.ndim else vector, operand.ty.dtype)
+        return self._matrix(operand, var in self._images)
+
+    def _matrix(self, operand: relax.Expr, images: bool) -> relax.Expr:
+        """Return a tensor as a matrix; images are (N, C, H, W)."""
+        if operand in self._held:
+            return self._held[operand]
+        if images:
+            operand, (n, c, h, w) = relax.op.permute_dims(operand, NHWC_FROM_NCHW), sizes_of(operand.ty) or ()
+            return relax.op.reshape(operand, (prod((n, h, w)), c))
         *rows, columns = sizes_of(operand.ty) or ()
         return operand if len(rows) == 1 else relax.op.reshape(operand, (prod(rows), columns))
 
     def _tensor(self, var: relax.Var) -> relax.Expr:
         """Return a tensor that is held as a matrix in its own shape."""
-        return self._held[var] if var.ty.ndim == 2 else relax.op.reshape(self._held[var], var.ty.shape)
+        if var not in self._images:
+            return self._held[var] if var.ty.ndim == 2 else relax.op.reshape(self._held[var], var.ty.shape)
+        n, c, h, w = var.ty.shape
+        return relax.op.permute_dims(relax.op.reshape(self._held[var], (n, h, w, c)), NCHW_FROM_NHWC)
 
 
 def _is_linear_layer(value: relax.Expr) -> bool:
@@ -116,7 +156,11 @@ def _is_linear_layer(value: relax.Expr) -> bool:
     return is_linear(value) or (in_floats and w.ndim == 2 and len(rows) > 2 and isinstance(rows[-1], int))
 
 
-def _is_vector(operand: relax.Expr, var: relax.Var) -> bool:
-    """Return whether an operand of a variable is a constant number, or a constant for each place on the last axis."""
+def _is_vector(operand: relax.Expr, var: relax.Var, axis: int) -> bool:
+    """Return whether an operand of a variable is a constant number, or a constant for each place on an axis."""
     constant = constant_value(operand)
-    return constant is not None and constant.ndim <= var.ty.ndim and constant.size in (1, *constant.shape[-1:])
+    if constant is None or constant.ndim > var.ty.ndim:
+        return False
+    behind = var.ty.ndim - 1 - axis % var.ty.ndim
+    channels = constant.shape[constant.ndim - 1 - behind :][:1] if constant.ndim > behind else ()
+    return constant.size in (1, *channels)
