@@ -23,7 +23,13 @@ class Precision(NamedTuple):
     """Rows, and columns, between an output and those whose sums of products its error may depend on: a tile's reach."""
     operand_unit: float
     """Largest error of rounding an element of x or w, to the nearest, before it is multiplied, as a share of it."""
+    product_unit: float
+    """Largest error of a product beside the float32 rounding of its sum, as a share of the product."""
 
+
+THREE_PRODUCTS = 2.0**-21
+"""The most that three products of TF32 numbers leave out of one of float32 numbers: 2^-22 of it is the product of both
+rests, and as much is what the two rests, of at most 2^-11 of their numbers, lose where they are rounded to 11 bits."""
 
 _ROWS = (
     Precision(
@@ -33,6 +39,7 @@ _ROWS = (
         served_by=("strict",),
         nearby=0,
         operand_unit=0.0,
+        product_unit=0.0,
     ),
     Precision(
         "float32",
@@ -42,6 +49,7 @@ _ROWS = (
         served_by=("float32", "strict"),
         nearby=3,
         operand_unit=0.0,
+        product_unit=THREE_PRODUCTS,
     ),
     Precision(
         "tf32",
@@ -50,6 +58,7 @@ _ROWS = (
         served_by=("tf32", "float32", "strict"),
         nearby=3,
         operand_unit=2.0**-11,
+        product_unit=0.0,
     ),
 )
 

@@ -118,6 +118,8 @@ class Expected:
         self._rounded = NOT_ROUNDED
         if unit := problem.promise.operand_unit:
             self._rounded = _rounded(workload, {"x": x, "w": w, **inputs}, unit, steepest)
+        elif (unit := problem.promise.product_unit) and workload.dtype == "float32":
+            self._rounded = Rounded(unit * self._nearby, unit / 4 * self._nearby)
 
     def errors(self, got: np.ndarray) -> np.ndarray:
         """Return the error of each element as a share of the sum of its absolute products."""
