@@ -156,6 +156,8 @@ def test_machine_code(name: str) -> None:
         assert instruction in ptx, instruction
     assert "serialized" not in cuda._compile(source, "sm_90", "cubin")[1]
     assert "cp.async.cg" not in ptx
+    if "ldmatrix" in ptx:  # what goes through registers is read and rounded while products go on
+        assert ptx.index("wgmma.mma_async") < ptx.rindex("ldmatrix")
 
 
 @pytest.mark.parametrize(
