@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from tvmconv.compute.tensor_gemm import STEPS
 from tvmconv.problem import Problem
 
 from .tensor_tiles import Config, tf32_products
@@ -145,7 +146,7 @@ __device__ __forceinline__ void {name}({number}* sums, void* rows, void* columns
   unsigned long long b = tvmconv_descriptor((unsigned)__cvta_generic_to_shared(columns) - (lane & 3) * 256);
   asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
   #pragma unroll
-  for (int step = 0; step < 4; ++step)
+  for (int step = 0; step < {steps}; ++step)
     #pragma unroll
     for (int i = 0; i < {tiles_m}; ++i)
       {name}_one(sums + i * {registers}, a + i * 512 + step * 2, b + step * 2, 1);
@@ -171,7 +172,8 @@ __device__ __forceinline__ void {name}(float* sums, void* rows, void* columns{re
   {rests_descriptor}
   unsigned a[{count}][4];
   auto load = [&](int at) {{
-    tvmconv_load_matrices(a[at], first_row + at / 4 * 8192 + (((at % 4 * 2 + (lane >> 4)) ^ (lane & 7)) << 4));
+    unsigned i = at / {steps}, step = at % {steps};
+    tvmconv_load_matrices(a[at], first_row + i * 8192 + (((step * 2 + (lane >> 4)) ^ (lane & 7)) << 4));
   }};
   {begin}
   load(0);
@@ -223,8 +225,11 @@ ADD_OWN_SUMS = """
 """
 
 
-def product_function(problem: Problem, config: Config) -> tuple[str, str]:
-    """Return the name and the source of the function that adds the product of two chunks to a thread's sums."""
+def product_function(problem: Problem, config: Config, steps: int = STEPS) -> tuple[str, str]:
+    """Return the name and the source of the function that adds the product of two chunks to a thread's sums.
+
+    It multiplies so many steps of the chunks, of `wgmma`; what is behind them is not read.
+    """
     products = tf32_products(problem)
     kind = TYPES[problem.workload.dtype]
     family = "wgmma" if config.wgmma else "mma"
@@ -233,7 +238,8 @@ def product_function(problem: Problem, config: Config) -> tuple[str, str]:
     )
     if not config.wgmma:
         return name, _mma(name, kind, config, products)
-    return name, _wgmma_tf32(name, config, products) if products else _wgmma(name, kind, config)
+    name += f"_{steps}_steps" if steps < STEPS else ""
+    return name, _wgmma_tf32(name, config, products, steps) if products else _wgmma(name, kind, config, steps)
 
 
 def once(name: str, source: str) -> str:
@@ -272,19 +278,19 @@ def _mma(name: str, kind: _Type, config: Config, products: int) -> str:
     return functions + MMA_PRODUCT.format(**shape, **own, name=name, multiply=multiply)
 
 
-def _wgmma(name: str, kind: _Type, config: Config) -> str:
+def _wgmma(name: str, kind: _Type, config: Config, steps: int) -> str:
     one = _instruction(name, kind, config, "unsigned long long a", ['"l"(a)'])
-    shape = {"tiles_m": config.tile.tiles_m, "registers": config.tile.tiles_n * 4, "number": kind.number}
-    return once("tvmconv_descriptor", DESCRIPTOR) + one + WGMMA_PRODUCT.format(name=name, **shape)
+    shape = {"tiles_m": config.tile.tiles_m, "steps": steps, "registers": config.tile.tiles_n * 4}
+    return once("tvmconv_descriptor", DESCRIPTOR) + one + WGMMA_PRODUCT.format(name=name, number=kind.number, **shape)
 
 
-def _wgmma_tf32(name: str, config: Config, products: int) -> str:
-    count, registers = config.tile.tiles_m * 4, config.tile.tiles_n * 4
+def _wgmma_tf32(name: str, config: Config, products: int, steps: int) -> str:
+    count, registers = config.tile.tiles_m * steps, config.tile.tiles_n * 4
     one = _instruction(name, TF32, config, "const unsigned* a", [f'"r"(a[{word}])' for word in range(4)])
     functions = once("tvmconv_load", LOAD) + once("tvmconv_descriptor", DESCRIPTOR) + one
 
     def multiply(sums: str, a: str, b: str, add: str) -> str:
-        return f"{name}_one({sums} + at / 4 * {registers}, {a}[at], {b} + at % 4 * 2, {add});"
+        return f"{name}_one({sums} + at / {steps} * {registers}, {a}[at], {b} + at % {steps} * 2, {add});"
 
     if products == 1:
         functions += once("tvmconv_round", ROUND)
@@ -307,12 +313,12 @@ def _wgmma_tf32(name: str, config: Config, products: int) -> str:
             "tvmconv_descriptor((unsigned)__cvta_generic_to_shared(rests) - (lane & 3) * 256);",
             "begin": f"unsigned rest[{count}][4];\n  float own[{config.sums}];",
             "convert_before": "",
-            "multiply": multiply("own", "a", "low", "at % 4 > 0"),
+            "multiply": multiply("own", "a", "low", f"at % {steps} > 0"),
             "convert_meanwhile": CONVERTED_STEP.format(target="rest", function="tvmconv_rest"),
             "multiply_on": MULTIPLY_ON.format(count=count, of_rests=of_rests, of_numbers=of_numbers),
             "end": ADD_OWN_SUMS.format(count=config.sums),
         }
-    return functions + WGMMA_TF32_PRODUCT.format(name=name, count=count, **parts)
+    return functions + WGMMA_TF32_PRODUCT.format(name=name, count=count, steps=steps, **parts)
 
 
 def _instruction(name: str, kind: _Type, config: Config, parameter: str, inputs: list[str]) -> str:

@@ -30,6 +30,12 @@ ROW_BYTES = 128
 COPY_BYTES = 16
 """The bytes of the widest asynchronous copy."""
 
+STEP_BYTES = 32
+"""The bytes of a row of a chunk that are the terms of one instruction of tensor cores."""
+
+STEPS = ROW_BYTES // STEP_BYTES
+"""The steps of a chunk, each of the terms of one instruction."""
+
 VECTORS = ROW_BYTES // COPY_BYTES
 """The number of copies of a row of a chunk."""
 
@@ -123,12 +129,31 @@ def packed_elements(workload: ConvWorkload) -> int:
     return image.out_channels * prod(image.kernel) * depth(image)
 
 
-def chunks(workload: ConvWorkload) -> int:
+def chunks(workload: ConvWorkload, by_tap: bool = False) -> int:
     """Return the number of chunks of the reduction, the last of which may be in part zeros.
 
-    Where channels are whole chunks a chunk is of one tap, else it goes on with the next tap.
+    Where channels are whole chunks a chunk is of one tap, else it goes on with the next tap; with `by_tap` it does not,
+    and the last chunk of each tap may be in part zeros.
     """
+    if by_tap:
+        return prod(read_image(workload).kernel) * chunks_of_tap(workload)
     return -(-packed_elements(workload) // workload.out_channels * workload.itemsize // ROW_BYTES)
+
+
+def chunks_of_tap(workload: ConvWorkload) -> int:
+    """Return the number of chunks of a tap, where none goes on with the next one."""
+    return -(-depth(read_image(workload)) * workload.itemsize // ROW_BYTES)
+
+
+def last_steps(workload: ConvWorkload) -> int:
+    """Return the number of steps of a tap's last chunk that have channels."""
+    last = (depth(read_image(workload)) * workload.itemsize - 1) % ROW_BYTES + 1
+    return -(-last // STEP_BYTES)
+
+
+def multiplied_share(workload: ConvWorkload) -> float:
+    """Return the share of steps that have channels, where no chunk goes on with the next tap."""
+    return 1 - (1 - last_steps(workload) / STEPS) / chunks_of_tap(workload)
 
 
 def finishes_early(workload: ConvWorkload, parts: int) -> bool:
@@ -137,7 +162,12 @@ def finishes_early(workload: ConvWorkload, parts: int) -> bool:
 
 
 def tensor_gemm(
-    workload: ConvWorkload, tile: FragmentTile, parts: int, split: int = 0, in_tile: bool = False
+    workload: ConvWorkload,
+    tile: FragmentTile,
+    parts: int,
+    split: int = 0,
+    in_tile: bool = False,
+    by_tap: bool = False,
 ) -> list[te.Tensor]:
     """Return the TE definition, in the stages "columns", "weights", "product", "tile", "sums", "planes" and "output".
 
@@ -148,22 +178,23 @@ def tensor_gemm(
     channels for each group, and "packed", (max(1, split), K, R, S, C'): the weight, or as many TF32 numbers that add up
     to it. Of these the second ones are in a stage "rests" beside "weights". Sizes are those of `read_image`.
 
-    "columns" and "weights" are the factors in chunks of `ROW_BYTES`, zero past the last pixel, channel and term. They
-    are (pixel tiles, groups, chunks, rows of a tile, copies, elements) and (channel tiles, chunks, ...): the tiles of
-    output channels count those of all groups. "product" has the sums of each of the `parts` of the chunks in the order
-    of registers, "tile" in the order of memory, and "sums" leaves out what is past the end. Where x has a zero point,
-    "sums" subtracts a stage "offsets" of (K,): the zero point times the sum of a channel's weights. Parts are
-    added up in "planes", or with `in_tile` already in "sums", which then is of one part and reads them by way of a
-    stage "fetched": (parts, pixel tiles, channel tiles, rows, columns). Where `finishes_early` says so "tile" has the
-    epilogue's results instead, in the output's type.
+    "columns" and "weights" are the factors in chunks of `ROW_BYTES`, zero past the last pixel, channel and term; with
+    `by_tap` each chunk is of one tap, and zero past the tap's last channel. They are (pixel tiles, groups, chunks, rows
+    of a tile, copies, elements) and (channel tiles, chunks, ...): the tiles of output channels count those of all
+    groups. "product" has the sums of each of the `parts` of the chunks in the order of registers, "tile" in the order
+    of memory, and "sums" leaves out what is past the end. Where x has a zero point, "sums" subtracts a stage "offsets"
+    of (K,): the zero point times the sum of a channel's weights. Parts are added up in "planes", or with `in_tile`
+    already in "sums", which then is of one part and reads them by way of a stage "fetched": (parts, pixel tiles,
+    channel tiles, rows, columns). Where `finishes_early` says so "tile" has the epilogue's results instead, in the
+    output's type.
     """
     flat = in_a_row(workload)
     x = te.placeholder(*workload.operands["x"], name="x")
     w = te.placeholder(*workload.operands["w"], name="w")
     operands = epilogue_operands(flat)
-    count = -(-chunks(workload) // parts)
-    columns = _columns(x, workload, tile, count * parts)
-    factors = _weights(w, workload, tile, count * parts, split)
+    count = -(-chunks(workload, by_tap) // parts)
+    columns = _columns(x, workload, tile, count * parts, by_tap)
+    factors = _weights(w, workload, tile, count * parts, by_tap, split)
     tiles_m, tiles = columns.shape[0], int(factors[0].shape[0])
     sum_type = workload.storage.sums
     chunk = te.reduce_axis((0, count), name="chunk")
@@ -234,7 +265,7 @@ def tensor_gemm(
     return [x, w, *operands.values(), output]
 
 
-def _columns(x: te.Tensor, workload: ConvWorkload, tile: FragmentTile, count: int) -> te.Tensor:
+def _columns(x: te.Tensor, workload: ConvWorkload, tile: FragmentTile, count: int, by_tap: bool) -> te.Tensor:
     """Return the stage "columns", behind "image" if there is one, with so many chunks."""
     given, workload = workload, read_image(workload)
     channels, own, lanes = depth(workload), workload.w_shape[1], copied_elements(workload)
@@ -266,13 +297,13 @@ def _columns(x: te.Tensor, workload: ConvWorkload, tile: FragmentTile, count: in
     def column(*axes: tirx.Var) -> tirx.PrimExpr:
         pt, g, chunk, *row_axes, copy, lane = axes
         p = pt * tile.block_m + number(row_axes, tile.rows)
-        tap, c = _term(workload, chunk, copy)
+        tap, c = _term(workload, chunk, copy, by_tap)
         row = p // width % height * sh + tap // workload.kernel[1] * dh - top
         col = p % width * sw + tap % workload.kernel[1] * dw - left
         inside = [] if is_whole(pixels, tile.block_m) else [p < pixels]
         if any(workload.padding):
             inside += [row >= 0, row < workload.height, col >= 0, col < workload.width]
-        inside += _before_the_end(workload, tap, count)
+        inside += _before_the_end(workload, tap, c, count, by_tap)
         n, channel = p // width // height, g * channels + c + lane
         value = x[workload.x_layout.place(n, channel, row, col)] if image is None else image[n, row, col, channel]
         return tirx.if_then_else(tirx.all(*inside), value, zero) if inside else value
@@ -281,7 +312,9 @@ def _columns(x: te.Tensor, workload: ConvWorkload, tile: FragmentTile, count: in
     return te.compute((tiles, groups, count, *tile.rows, VECTORS, lanes), column, name="columns")
 
 
-def _weights(w: te.Tensor, workload: ConvWorkload, tile: FragmentTile, count: int, split: int) -> list[te.Tensor]:
+def _weights(
+    w: te.Tensor, workload: ConvWorkload, tile: FragmentTile, count: int, by_tap: bool, split: int
+) -> list[te.Tensor]:
     """Return the stages "weights" and, of a weight in two numbers, "rests", behind "packed" if there is one."""
     given, workload = workload, read_image(workload)
     channels, own, lanes = depth(workload), workload.w_shape[1], copied_elements(workload)
@@ -305,9 +338,9 @@ def _weights(w: te.Tensor, workload: ConvWorkload, tile: FragmentTile, count: in
             kt, chunk, *column_axes, copy, lane = axes
             own = kt % per_group * tile.block_n + number(column_axes, eights)
             k = kt // per_group * workload.multiplier + own
-            tap, c = _term(workload, chunk, copy)
+            tap, c = _term(workload, chunk, copy, by_tap)
             inside = [] if workload.multiplier % tile.block_n == 0 else [own < workload.multiplier]
-            inside += _before_the_end(workload, tap, count)
+            inside += _before_the_end(workload, tap, c, count, by_tap)
             r, s = tap // columns, tap % columns
             if packed is None:
                 value = w[workload.weight_layout.place(k, c + lane, r, s)]
@@ -323,17 +356,23 @@ def _weights(w: te.Tensor, workload: ConvWorkload, tile: FragmentTile, count: in
     return [stage(summand, name) for summand, name in enumerate(("weights", "rests")[: max(1, split)])]
 
 
-def _term(workload: ConvWorkload, chunk: tirx.PrimExpr, copy: tirx.PrimExpr) -> tuple[tirx.PrimExpr, tirx.PrimExpr]:
+def _term(
+    workload: ConvWorkload, chunk: tirx.PrimExpr, copy: tirx.PrimExpr, by_tap: bool
+) -> tuple[tirx.PrimExpr, tirx.PrimExpr]:
     """Return the tap and the channel of the first element of a copy."""
     lanes, channels = copied_elements(workload), depth(workload)
-    if channels % (VECTORS * lanes) == 0:
-        per_tap = channels // (VECTORS * lanes)
+    if by_tap or channels % (VECTORS * lanes) == 0:
+        per_tap = chunks_of_tap(workload)
         return chunk // per_tap, (chunk % per_tap * VECTORS + copy) * lanes
     first = (chunk * VECTORS + copy) * lanes
     return first // channels, first % channels
 
 
-def _before_the_end(workload: ConvWorkload, tap: tirx.PrimExpr, count: int) -> list[tirx.PrimExpr]:
-    """Return the test that a tap is not past the last one, if so many chunks reach beyond it."""
+def _before_the_end(
+    workload: ConvWorkload, tap: tirx.PrimExpr, c: tirx.PrimExpr, count: int, by_tap: bool
+) -> list[tirx.PrimExpr]:
+    """Return the test that a term is not past the last one, of a tap or of all taps, if so many chunks reach beyond."""
     taps = prod(workload.kernel)
+    if by_tap:
+        return [c < depth(workload)] if depth(workload) * workload.itemsize % ROW_BYTES else []
     return [tap < taps] if count * ROW_BYTES > taps * depth(workload) * workload.itemsize else []

@@ -17,7 +17,7 @@ from tvm.ir.expr import TensorLoad, TensorRegion
 from tvm.s_tir.stmt import SBlock, SBlockRealize
 from tvm.tirx.analysis import undefined_vars
 
-from ..annotations import BARRIER_BYTES, BULK, COPYING_THREADS, SPECIALIZED, BulkCopy
+from ..annotations import BARRIER_BYTES, BULK, COPYING_THREADS, LAST_PRODUCT, PRODUCT, SPECIALIZED, BulkCopy
 from ..substitution import substitute
 from . import barriers as functions
 from .operands import Operand
@@ -154,14 +154,16 @@ class _Block:
         """Return the copy of a chunk at a place, (tile, group, chunk) or (tile, chunk), to a slot."""
         tile, *group, chunk = place
         pixel = tile // bulk.group_tiles * bulk.group_pixels + tile % bulk.group_tiles * bulk.pixels + bulk.first_pixel
-        channel, column, row, image, tap_w, tap_h = chunk * bulk.lanes, pixel, 0, 0, 0, 0
+        per_tap = -(-bulk.group_channels // bulk.lanes)
+        tap, channel = chunk // per_tap, chunk % per_tap * bulk.lanes
+        column, row, image, tap_w, tap_h = pixel, 0, 0, 0, 0
         if bulk.width:
-            per_tap = -(-bulk.group_channels // bulk.lanes)
-            tap, channel = chunk // per_tap, chunk % per_tap * bulk.lanes
             tap_w, tap_h = tap % bulk.kernel_w * bulk.dilation_w, tap // bulk.kernel_w * bulk.dilation_h
             column = pixel % bulk.out_width * bulk.stride_w + bulk.lower_w
             row = pixel // bulk.out_width % bulk.out_height * bulk.stride_h + bulk.lower_h
             image = pixel // (bulk.out_width * bulk.out_height)
+        else:
+            channel += tap * bulk.group_channels
         channel = sum((each * bulk.group_channels for each in group), channel)
         ranges = [tvm.ir.Range.from_min_extent(0, extent) for extent in ring.ty.shape]
         ranges[bulk.axes - 1] = tvm.ir.Range.from_min_extent(slot, 1)
@@ -171,13 +173,10 @@ class _Block:
 
     def multiply_all(self) -> tirx.Stmt:
         """Return the loop of a team that multiplies."""
-        chunks, chunk, team = self.ring.extent, self.ring.loop_var, _variable("team")
+        chunks, team = self.ring.extent, _variable("team")
         place = self.new([2], "int32", "place", "local")
 
         def of_tile(tile: tvm.ir.Var) -> tirx.Stmt:
-            loop = tirx.For(
-                chunk, 0, chunks, tirx.ForKind.SERIAL, self.multiply_chunk(place), None, {"disable_unroll": True}
-            )
             of_team = self.slots, team
             alone = self.teams == 1
             begin = [] if alone else [self.call("tvmconv_turn", functions.TURN, *of_team, tile)]
@@ -185,7 +184,7 @@ class _Block:
             first = self.slot_and_turn((tile * self.teams + team) * chunks)
             at_first = [tirx.BufferStore(place, value, [index]) for index, value in enumerate(first)]
             last = [self.release(place, 0, 1)] if self.goes_on else []
-            ring = _steps(*begin, *at_first, loop, *end, *last)
+            ring = _steps(*begin, *at_first, self.multiply_tile(place), *end, *last)
 
             def replaced(each: tirx.For) -> tirx.Stmt:
                 return ring if SPECIALIZED in each.annotations else each
@@ -205,12 +204,27 @@ class _Block:
         first, step = self.block + team * self.multiprocessors, self.teams * self.multiprocessors
         return _steps(tirx.Bind(team, number), self.tiles(first, step, of_tile))
 
-    def multiply_chunk(self, place: Any) -> tirx.Stmt:
+    def multiply_tile(self, place: Any) -> tirx.Stmt:
+        """Return the loop over the chunks of a tile, the first of which is at a place.
+
+        Where the last one of so many chunks has less to multiply, it is behind a loop over the others.
+        """
+        chunk, chunks = self.ring.loop_var, self.ring.extent
+        if LAST_PRODUCT not in self.ring.annotations:
+            return _serial(chunk, chunks, self.multiply_chunk(place, self.product))
+        count, *function = self.ring.annotations[LAST_PRODUCT]
+        several, other = _variable("several"), _variable("other")
+        others = substitute(self.multiply_chunk(place, self.product), {chunk: several * count + other})
+        last_product = _with_product(self.product, function)
+        last = substitute(self.multiply_chunk(place, last_product), {chunk: several * count + (count - 1)})
+        return _serial(several, chunks // count, _steps(_serial(other, count - 1, others), last))
+
+    def multiply_chunk(self, place: Any, product: tirx.Stmt) -> tirx.Stmt:
         """Return what a team does with the chunk at a place, (slot, turn), which then is that of the next one."""
         slot, turn = place[0], place[1]
         is_last = (slot == self.slots - 1).astype("int32")  # without branches, which part products for the compiler
         arrived = self.call("tvmconv_arrived", functions.ARRIVED, slot, turn)
-        product = _moved(self.product, self.rings, slot)
+        product = _moved(product, self.rings, slot)
         next_turn = tirx.BufferStore(place, turn + is_last, [1])
         next_slot = tirx.BufferStore(place, slot + 1 - is_last * self.slots, [0])
         if self.goes_on:
@@ -320,6 +334,21 @@ def _registers(role: str, count: int) -> SBlockRealize:
     """Return the statement by which four warps of a role get so many registers for each thread."""
     source = {"copies": functions.COPIES, "multiplies": functions.MULTIPLIES}[role]
     return _call([], f"tvmconv_{role}_{count}", source.format(registers=count))
+
+
+def _with_product(stmt: tirx.Stmt, function: list[Any]) -> tirx.Stmt:
+    """Return the statement of a product that is by another function, of a name and a source."""
+
+    def replaced(block: SBlock) -> SBlock:
+        own = block.iter_vars, block.reads, block.writes, block.name_hint, block.body
+        return SBlock(*own, annotations={PRODUCT: function}) if PRODUCT in block.annotations else block
+
+    return tvm_ffi.structural_map(stmt, (SBlock, replaced))
+
+
+def _serial(variable: tvm.ir.Var, count: int, body: tirx.Stmt) -> tirx.For:
+    """Return a loop that stays one: products go on from turn to turn."""
+    return tirx.For(variable, 0, count, tirx.ForKind.SERIAL, body, None, {"disable_unroll": True})
 
 
 def _tag(loop: tirx.For) -> str:
