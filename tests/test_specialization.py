@@ -16,7 +16,7 @@ from tvm import tirx
 
 from tvmconv import cuda
 from tvmconv.annotations import BulkCopy
-from tvmconv.compute.tensor_gemm import STEPS, chunks_of_tap, last_steps
+from tvmconv.compute.chunks import STEPS, chunks_of_tap, last_steps
 from tvmconv.dispatch import select
 from tvmconv.lowering import KERNEL_NAME, build_kernel, lower
 from tvmconv.lowering.intrinsics import with_intrinsics

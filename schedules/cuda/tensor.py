@@ -35,8 +35,7 @@ from tvm.s_tir.schedule import LoopRV, SBlockRV
 
 from tvmconv import compute
 from tvmconv.annotations import BULK, CLUSTER_AXIS, FETCH, LAST_PRODUCT, MIN_BLOCKS, PRODUCT, RING, SPECIALIZED
-from tvmconv.compute.fragments import FragmentTile, number
-from tvmconv.compute.tensor_gemm import (
+from tvmconv.compute.chunks import (
     STEPS,
     chunks_of_tap,
     copied_elements,
@@ -44,6 +43,7 @@ from tvmconv.compute.tensor_gemm import (
     lays_out_weight,
     reads_windows,
 )
+from tvmconv.compute.fragments import FragmentTile, number
 from tvmconv.dtypes import DTYPES
 from tvmconv.problem import Problem
 from tvmconv.targets.devices import gpu_of

@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import prod
 
 from tvmconv.annotations import BulkCopy
-from tvmconv.compute.tensor_gemm import ROW_BYTES, STEP_BYTES, depth, lays_out_input, read_image
+from tvmconv.compute.chunks import ROW_BYTES, STEP_BYTES, depth, lays_out_input, read_image
 from tvmconv.problem import Problem
 from tvmconv.workload import ConvWorkload
 

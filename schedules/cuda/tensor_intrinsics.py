@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from tvmconv.compute.tensor_gemm import STEPS
+from tvmconv.compute.chunks import STEPS
 from tvmconv.problem import Problem
 
 from .tensor_tiles import Config, tf32_products

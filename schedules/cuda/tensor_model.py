@@ -7,7 +7,7 @@ from math import prod
 
 import tvm
 
-from tvmconv.compute.tensor_gemm import (
+from tvmconv.compute.chunks import (
     COPY_BYTES,
     ROW_BYTES,
     image_elements,

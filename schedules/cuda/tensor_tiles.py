@@ -9,14 +9,9 @@ from math import prod
 import tvm
 
 from tvmconv.annotations import BARRIER_BYTES, COPYING_THREADS
+from tvmconv.compute.chunks import COPY_BYTES, ROW_BYTES, VECTORS, chunks
 from tvmconv.compute.fragments import FragmentTile
-from tvmconv.compute.tensor_gemm import (
-    COPY_BYTES,
-    ROW_BYTES,
-    VECTORS,
-    chunks,
-    finishes_early,
-)
+from tvmconv.compute.tensor_gemm import finishes_early
 from tvmconv.dtypes import QUANTIZED, STORAGE_TYPES, StorageType
 from tvmconv.problem import Problem
 from tvmconv.targets import has_clusters, tensor_instructions

@@ -13,13 +13,14 @@ import tvm
 import tvm_ffi
 from tvm import tirx
 from tvm.backend.cuda.op import cuda_func_call
-from tvm.ir.expr import TensorLoad, TensorRegion
+from tvm.ir.expr import TensorRegion
 from tvm.s_tir.stmt import SBlock, SBlockRealize
 from tvm.tirx.analysis import undefined_vars
 
 from ..annotations import BARRIER_BYTES, BULK, COPYING_THREADS, LAST_PRODUCT, PRODUCT, SPECIALIZED, BulkCopy
 from ..substitution import substitute
 from . import barriers as functions
+from .moving import Places, moved
 from .operands import Operand
 from .tensor_maps import ENCODE, tensor_map
 
@@ -86,7 +87,7 @@ class _Block:
         self.barriers = self.new([BARRIER_BYTES // 8], "uint64", "barriers", "shared.dyn")
         *copies, self.product = ring.body.seq
         self.replaced: list[Any] = []
-        self.rings: _Places = {}
+        self.rings: Places = {}
         """The ring of each stage of chunks, and the places of the axes that say which chunk it is."""
         self.copies, self.host = [], []
         for copy in copies:
@@ -198,7 +199,7 @@ class _Block:
                     shape[0] = self.teams
                 self.replaced.append(old)
                 places[old] = self.new(shape, old.ty.dtype, f"{old.name}_of_team", old.scope()), axes
-            return self.by_team(_moved(stmt, places, team))
+            return self.by_team(moved(stmt, places, team))
 
         number = cuda_func_call("tvmconv_team", self.threads, source_code=functions.TEAM, return_type="int32")
         first, step = self.block + team * self.multiprocessors, self.teams * self.multiprocessors
@@ -224,7 +225,7 @@ class _Block:
         slot, turn = place[0], place[1]
         is_last = (slot == self.slots - 1).astype("int32")  # without branches, which part products for the compiler
         arrived = self.call("tvmconv_arrived", functions.ARRIVED, slot, turn)
-        product = _moved(product, self.rings, slot)
+        product = moved(product, self.rings, slot)
         next_turn = tirx.BufferStore(place, turn + is_last, [1])
         next_slot = tirx.BufferStore(place, slot + 1 - is_last * self.slots, [0])
         if self.goes_on:
@@ -268,44 +269,6 @@ class _Block:
             return substitute(loop.body, {loop.loop_var: tirx.floormod(self.thread, self.threads)})
 
         return tvm_ffi.structural_map(stmt, (tirx.For, own))
-
-
-_Places = dict[Any, tuple[Any, list[int]]]
-"""Buffers that take the place of others, and axes of those."""
-
-
-def _moved(stmt: tirx.Stmt, places: _Places, last: Any) -> tirx.Stmt:
-    """Return a statement with buffers in place of others, at index 0 on some axes and at a given one on the last.
-
-    The last one is 0 too where the buffer has a single place on that axis.
-    """
-
-    def moved(buffer: Any, indices: Any) -> tuple[Any, list[Any]]:
-        fresh, axes = places[buffer]
-        which = {axis: tirx.const(0, "int32") for axis in axes}
-        which |= {axis: last for axis in axes[-1:] if int(fresh.ty.shape[axis]) > 1}
-        return fresh, [which.get(axis, index) for axis, index in enumerate(indices)]
-
-    def stored(store: tirx.BufferStore) -> tirx.BufferStore:
-        if store.buffer not in places:
-            return store
-        buffer, indices = moved(store.buffer, store.indices)
-        return tirx.BufferStore(buffer, store.value, indices)
-
-    def loaded(load: TensorLoad) -> tirx.PrimExpr:
-        if load.source not in places:
-            return load
-        buffer, indices = moved(load.source, load.indices)
-        return buffer[tuple(indices)]
-
-    def covered(region: TensorRegion) -> TensorRegion:
-        if region.source not in places:
-            return region
-        buffer, indices = moved(region.source, region.region)
-        ranges = [each if isinstance(each, tvm.ir.Range) else tvm.ir.Range.from_min_extent(each, 1) for each in indices]
-        return TensorRegion(buffer, ranges, region.ty)
-
-    return tvm_ffi.structural_map(stmt, [(tirx.BufferStore, stored), (TensorLoad, loaded), (TensorRegion, covered)])
 
 
 def _loops(stmt: Any) -> list[tirx.For]:
