@@ -183,6 +183,8 @@ TEAMS = {
         layer((2, 48, 9, 7), (32, 48, 3, 3), "float32", activation="relu"),
         wgmma(128, 32, 1, 1, 3, teams=1),
     ),
+    "two-chunks": (layer((2, 112, 9, 9), (64, 112, 1, 1)), wgmma(128, 64, 1, 1, teams=2)),
+    "one-chunk-of-integers": (layer((2, 128, 9, 9), (64, 128, 1, 1), "int8"), wgmma(128, 64, 1, 1, teams=2)),
 }
 """Convolutions whose warps have roles, which no emulator runs."""
 

@@ -144,6 +144,8 @@ __device__ __forceinline__ void {name}({number}* sums, void* rows, void* columns
   unsigned first_row = (unsigned)__cvta_generic_to_shared(rows) - (warp * 16 + (lane >> 2)) * 128;
   unsigned long long a = tvmconv_descriptor(first_row);
   unsigned long long b = tvmconv_descriptor((unsigned)__cvta_generic_to_shared(columns) - (lane & 3) * 256);
+  #pragma unroll
+  for (int i = 0; i < {tiles_m} * {registers}; ++i) asm volatile("" : "+{register}"(sums[i]));
   asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
   #pragma unroll
   for (int step = 0; step < {steps}; ++step)
@@ -154,7 +156,10 @@ __device__ __forceinline__ void {name}({number}* sums, void* rows, void* columns
 }}
 """
 """The product of a group of four warps, which goes on when the function returns. Descriptors count 16 bytes: two are a
-step of the reduction, and 512 are 64 rows."""
+step of the reduction, and 512 are 64 rows.
+
+Sums are named before the fence, so that zeros are in their registers by then: else, where there is no loop over chunks,
+they would be put there behind it, and `ptxas` would wait for each instruction."""
 
 DESCRIPTOR = """
 __device__ __forceinline__ unsigned long long tvmconv_descriptor(unsigned address) {
@@ -281,7 +286,8 @@ def _mma(name: str, kind: _Type, config: Config, products: int) -> str:
 def _wgmma(name: str, kind: _Type, config: Config, steps: int) -> str:
     one = _instruction(name, kind, config, "unsigned long long a", ['"l"(a)'])
     shape = {"tiles_m": config.tile.tiles_m, "steps": steps, "registers": config.tile.tiles_n * 4}
-    return once("tvmconv_descriptor", DESCRIPTOR) + one + WGMMA_PRODUCT.format(name=name, number=kind.number, **shape)
+    types = {"number": kind.number, "register": kind.register}
+    return once("tvmconv_descriptor", DESCRIPTOR) + one + WGMMA_PRODUCT.format(name=name, **shape, **types)
 
 
 def _wgmma_tf32(name: str, config: Config, products: int, steps: int) -> str:
