@@ -137,6 +137,12 @@ TEAMS = {
     "1x1": (layer((3, 128, 7, 9), (64, 128, 1, 1)), wgmma(64, 64, 1, 1, 3, teams=2)),
     "1x1-ragged": (layer((3, 224, 7, 9), (64, 224, 1, 1)), wgmma(64, 64, 1, 1, 3, teams=2)),
     "1x1-ragged-stride-2": (layer((2, 120, 9, 9), (32, 120, 1, 1), stride=2), wgmma(64, 32, 1, 1, teams=2)),
+    "160-channels": (layer((1, 160, 9, 7), (40, 160, 5, 1), stride=(2, 1)), wgmma(128, 40, 1, 1, 4, teams=2)),
+    "48-channels": (layer((2, 48, 9, 7), (32, 48, 3, 3), "bfloat16", residual=True), wgmma(128, 32, 2, 1, 4, teams=1)),
+    "96-channels": (layer((2, 96, 9, 7), (64, 96, 3, 3)), wgmma(64, 64, 1, 1, 3, teams=2)),
+    "96-channels-in-integers": (layer((2, 96, 9, 7), (64, 96, 3, 3), "int8"), wgmma(64, 64, 1, 1, teams=2)),
+    "groups-of-96-channels": (layer((2, 192, 6, 7), (80, 96, 3, 3), groups=2), wgmma(64, 32, 1, 1, teams=2)),
+    "groups-of-224-channels": (layer((2, 448, 6, 7), (64, 224, 1, 1), groups=2), wgmma(64, 32, 1, 1, teams=2)),
     "3x3": (
         layer((2, 64, 9, 7), (96, 64, 3, 3), "bfloat16", shift=True, activation="relu"),
         wgmma(64, 96, 1, 1, teams=2),
@@ -169,6 +175,16 @@ TEAMS = {
         layer((3, 96, 6, 7), (128, 96, 1, 1), "float32", FIRST, scale=True),
         wgmma(128, 64, 2, 1, 2, teams=1),
     ),
+    "48-channels-in-tf32": (
+        layer((2, 48, 9, 7), (72, 48, 3, 3), "float32", precision="tf32"),
+        wgmma(128, 64, 1, 1, 3, teams=2),
+    ),
+    "48-channels-in-float32": (
+        layer((2, 48, 9, 7), (32, 48, 3, 3), "float32", activation="relu"),
+        wgmma(128, 32, 1, 1, 3, teams=1),
+    ),
+    "two-chunks": (layer((2, 112, 9, 9), (64, 112, 1, 1)), wgmma(128, 64, 1, 1, teams=2)),
+    "one-chunk-of-integers": (layer((2, 128, 9, 9), (64, 128, 1, 1), "int8"), wgmma(128, 64, 1, 1, teams=2)),
 }
 """Convolutions whose warps have roles, which no emulator runs."""
 

@@ -40,7 +40,8 @@ from tvm.s_tir.stmt import SBlock
 import tvmconv
 from tvmconv import ConvWorkload
 from tvmconv.checking.draws import Draw
-from tvmconv.compute.tensor_gemm import COPY_BYTES, ROW_BYTES, in_tf32
+from tvmconv.compute.chunks import COPY_BYTES, ROW_BYTES
+from tvmconv.compute.tensor_gemm import in_tf32
 from tvmconv.dispatch import algorithms_for, select
 from tvmconv.dtypes import QUANTIZED
 from tvmconv.errors import InvalidArgumentError

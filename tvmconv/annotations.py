@@ -115,6 +115,12 @@ multiply a tile each, that of the threads of a team, those of the registers of a
 multiplies, and 1 if products go on when their function returns, or 0.
 """
 
+LAST_PRODUCT = "tvmconv.last_product"
+"""The annotation of a loop with `SPECIALIZED` where the last one of every so many chunks has less to multiply.
+
+Its value is the number of these chunks, and the value of `PRODUCT` for the last one.
+"""
+
 COPYING_THREADS = 128
 """The threads of the warps that copy in such a block: as many as change their registers together."""
 
@@ -159,7 +165,7 @@ class BulkCopy(NamedTuple):
     dilation_h: int = 1
     dilation_w: int = 1
     group_channels: int = 0
-    """The number of channels from one group to the next."""
+    """The number of channels of a group, or under a tap, from one to the next; chunks begin with the first one."""
     group_tiles: int = 1
     """The number of tiles after which pixels are counted from `group_pixels` more on."""
     group_pixels: int = 0

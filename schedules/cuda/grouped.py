@@ -19,8 +19,8 @@ from tvm.s_tir import Schedule
 
 from tvmconv import compute
 from tvmconv.annotations import PRODUCT, RING
+from tvmconv.compute.chunks import COPY_BYTES
 from tvmconv.compute.grouped_tiles import EIGHT, LANES, lays_out_group_weight, unit_outputs
-from tvmconv.compute.tensor_gemm import COPY_BYTES
 from tvmconv.dtypes import NARROW
 from tvmconv.problem import Problem
 

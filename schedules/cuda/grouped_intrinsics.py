@@ -10,8 +10,8 @@ zeros in the place of the other group's channels: whatever these are, it comes t
 
 from __future__ import annotations
 
+from tvmconv.compute.chunks import COPY_BYTES
 from tvmconv.compute.grouped_tiles import LANES, strip, unit_inputs, unit_outputs
-from tvmconv.compute.tensor_gemm import COPY_BYTES
 from tvmconv.problem import Problem
 
 from .grouped_tiles import Config, has_pairs, pitch, pixel_bytes, vectors

@@ -8,8 +8,8 @@ from math import prod
 
 import tvm
 
+from tvmconv.compute.chunks import COPY_BYTES
 from tvmconv.compute.grouped_tiles import LANES, strip, unit_inputs, unit_outputs, units
-from tvmconv.compute.tensor_gemm import COPY_BYTES
 from tvmconv.problem import Problem
 from tvmconv.targets.devices import gpu_of
 from tvmconv.workload import ConvWorkload

@@ -9,7 +9,7 @@ from math import gcd
 
 import tvm
 
-from tvmconv.compute.tensor_gemm import COPY_BYTES
+from tvmconv.compute.chunks import COPY_BYTES
 from tvmconv.problem import Problem
 from tvmconv.targets.devices import Gpu, gpu_of
 from tvmconv.workload import ConvWorkload

@@ -8,8 +8,8 @@ pixel, and nothing is copied to the places of weights past the last term; whatev
 
 from __future__ import annotations
 
+from tvmconv.compute.chunks import COPY_BYTES
 from tvmconv.compute.shallow_tiles import EIGHT, STEP, pixel_channels, row_terms, steps
-from tvmconv.compute.tensor_gemm import COPY_BYTES
 from tvmconv.problem import Problem
 
 from .grouped_intrinsics import single_instructions

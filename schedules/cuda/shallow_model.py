@@ -8,8 +8,8 @@ from math import prod
 
 import tvm
 
+from tvmconv.compute.chunks import COPY_BYTES
 from tvmconv.compute.shallow_tiles import EIGHT, STEP, steps, window_terms
-from tvmconv.compute.tensor_gemm import COPY_BYTES
 from tvmconv.problem import Problem
 from tvmconv.targets import arch_of, tensor_instructions
 from tvmconv.targets.devices import Gpu, gpu_of

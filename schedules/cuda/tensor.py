@@ -6,10 +6,10 @@ stay in registers. There the epilogue is computed, but for a residual; the tile 
 lines of the output. Where the tiles are too few for the GPU, blocks share the reduction: those of a cluster read each
 other's sums in shared memory, else a second kernel adds up.
 
-On sm_90, where the channels under a tap are whole chunks, or there is one tap, warps may have roles instead: a block
-stays on its multiprocessor, one thread has the copy engine bring the chunks of tile after tile, and one or two teams of
-warps multiply, each a tile of its own, and store it meanwhile: see `tvmconv.lowering.specialization`. There sums of
-four bytes go to the output from registers.
+On sm_90, where the channels under a tap fill most of their chunks, warps may have roles instead: a block stays on its
+multiprocessor, one thread has the copy engine bring the chunks of tile after tile, and one or two teams of warps
+multiply, each a tile of its own, and store it meanwhile: see `tvmconv.lowering.specialization`. There sums of four
+bytes go to the output from registers.
 
 Chunks have their channels last in memory. Operands that have not, or too few channels for whole copies, are laid out
 first by kernels of their own.
@@ -34,9 +34,16 @@ from tvm.s_tir import Schedule
 from tvm.s_tir.schedule import LoopRV, SBlockRV
 
 from tvmconv import compute
-from tvmconv.annotations import BULK, CLUSTER_AXIS, FETCH, MIN_BLOCKS, PRODUCT, RING, SPECIALIZED
+from tvmconv.annotations import BULK, CLUSTER_AXIS, FETCH, LAST_PRODUCT, MIN_BLOCKS, PRODUCT, RING, SPECIALIZED
+from tvmconv.compute.chunks import (
+    STEPS,
+    chunks_of_tap,
+    copied_elements,
+    last_steps,
+    lays_out_weight,
+    reads_windows,
+)
 from tvmconv.compute.fragments import FragmentTile, number
-from tvmconv.compute.tensor_gemm import copied_elements, lays_out_weight, reads_windows
 from tvmconv.dtypes import DTYPES
 from tvmconv.problem import Problem
 from tvmconv.targets.devices import gpu_of
@@ -93,7 +100,7 @@ def schedule(problem: Problem, config: Config, target: tvm.target.Target) -> Sch
     """Schedule the computation; the config must be legal for the problem."""
     # Step 0. The computation, rounded up to whole tiles
     workload, tile, split = compute.with_open_sizes(problem), config.tile, weight_split(problem, config)
-    definition = compute.tensor_gemm(workload, tile, config.split_k, split, config.in_cluster)
+    definition = compute.tensor_gemm(workload, tile, config.split_k, split, config.in_cluster, config.teams > 0)
     sch = begin(definition, problem, config.in_cluster)
     names = ("columns", "product", "tile", "sums", "planes", "output")
     columns, product, tiled, sums, planes, output = (sch.get_sblock(name) for name in names)
@@ -147,6 +154,9 @@ def schedule(problem: Problem, config: Config, target: tvm.target.Target) -> Sch
         sch.unroll(loop)
     sch.annotate(sch.blockize(copy), PRODUCT, list(product_function(problem, config)))
     if config.teams:
+        if (left := last_steps(workload)) < STEPS:
+            of_last = product_function(problem, config, left)
+            sch.annotate(chunk, LAST_PRODUCT, [chunks_of_tap(workload), *of_last])
         roles = config.num_stages, gpu_of(target).multiprocessors, config.teams, config.threads
         sch.annotate(chunk, SPECIALIZED, [*roles, *role_registers(config), int(goes_on(problem, config))])
     else:

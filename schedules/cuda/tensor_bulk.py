@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import prod
 
 from tvmconv.annotations import BulkCopy
-from tvmconv.compute.tensor_gemm import ROW_BYTES, depth, lays_out_input, read_image
+from tvmconv.compute.chunks import ROW_BYTES, STEP_BYTES, depth, lays_out_input, read_image
 from tvmconv.problem import Problem
 from tvmconv.workload import ConvWorkload
 
@@ -50,15 +50,21 @@ def column_copy(workload: ConvWorkload, block_m: int) -> BulkCopy:
 def weight_copy(workload: ConvWorkload, block_n: int, summand: int = 0) -> BulkCopy:
     """Return how the chunks of the weight are copied: those of a channel follow one another as an image's would.
 
-    Of a weight that is a sum of several, the summands follow one another.
+    Behind a tap's last channels are those of the next tap, which are not multiplied. Of a weight that is a sum of
+    several, the summands follow one another.
     """
     image = read_image(workload)
     per_group = -(-workload.multiplier // block_n)
-    terms = prod(image.kernel) * depth(image)
-    lanes = ROW_BYTES // workload.itemsize
-    first = summand * workload.out_channels
+    channels = depth(image)
     return BulkCopy(
-        2, block_n, lanes, terms, group_tiles=per_group, group_pixels=workload.multiplier, first_pixel=first
+        2,
+        block_n,
+        ROW_BYTES // workload.itemsize,
+        prod(image.kernel) * channels,
+        group_channels=channels,
+        group_tiles=per_group,
+        group_pixels=workload.multiplier,
+        first_pixel=summand * workload.out_channels,
     )
 
 
@@ -67,24 +73,27 @@ def reads_all(image: ConvWorkload) -> bool:
     return image.kernel == (1, 1) and image.stride == (1, 1) and not any(image.padding)
 
 
-MOST_ZEROS = 0.2
-"""The most zeros behind the channels, as a share of these. On an H200 in float16, at batch 32, roles made layers of 224
-and 416 channels 1.2 times as fast; with a third of zeros one was 1.3 times as fast, two 0.8 times."""
+MOST_SURPLUS, MOST_SURPLUS_OF_TAPS = 0.2, 0.5
+"""The most places of a tap's last chunk behind the channels, as a share of these: of a single tap, and of several ones.
+On an H200 in float16, at batch 32, roles made 1x1 convolutions of 224 and 416 channels 1.2 times as fast; with a
+share of a third one was 1.3 times as fast, two 0.8 times. That was when all places were multiplied. The second number
+is not measured: below it the estimate decides."""
 
 
 def is_bulk(problem: Problem) -> bool:
-    """Return whether the engine can copy the chunks: whole ones under a tap, of windows that it knows.
+    """Return whether the engine can copy the chunks, each of one tap, of windows that it knows.
 
-    Of a single tap the last chunk may be in part past the last channel: there the engine brings zeros, which are
-    multiplied as well.
+    The last chunk of a tap may be in part past the last channel. What the engine brings there may be channels of the
+    next group, or weights of the next tap. So channels have to be whole steps of a product, which then leaves it out,
+    or of a single group and tap, where it is zeros.
     """
     workload = problem.workload
     image = read_image(workload)
     known = workload.layout == "NHWC" or lays_out_input(workload) or workload.height == workload.width == 1
-    terms = depth(image) * workload.itemsize
-    few_zeros = -terms % ROW_BYTES < MOST_ZEROS * terms
-    whole = terms % ROW_BYTES == 0 or (image.groups == prod(image.kernel) == 1 and few_zeros)
-    if problem.open_sizes or not known or not whole:
+    of_tap, taps = depth(image) * workload.itemsize, prod(image.kernel)
+    most = MOST_SURPLUS if taps == 1 else MOST_SURPLUS_OF_TAPS
+    whole_steps = of_tap % STEP_BYTES == 0 or image.groups == taps == 1
+    if problem.open_sizes or not known or not whole_steps or -of_tap % ROW_BYTES >= most * of_tap:
         return False
     if reads_all(image):
         return True

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from tvmconv.compute.chunks import STEPS
 from tvmconv.problem import Problem
 
 from .tensor_tiles import Config, tf32_products
@@ -143,9 +144,11 @@ __device__ __forceinline__ void {name}({number}* sums, void* rows, void* columns
   unsigned first_row = (unsigned)__cvta_generic_to_shared(rows) - (warp * 16 + (lane >> 2)) * 128;
   unsigned long long a = tvmconv_descriptor(first_row);
   unsigned long long b = tvmconv_descriptor((unsigned)__cvta_generic_to_shared(columns) - (lane & 3) * 256);
+  #pragma unroll
+  for (int i = 0; i < {tiles_m} * {registers}; ++i) asm volatile("" : "+{register}"(sums[i]));
   asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
   #pragma unroll
-  for (int step = 0; step < 4; ++step)
+  for (int step = 0; step < {steps}; ++step)
     #pragma unroll
     for (int i = 0; i < {tiles_m}; ++i)
       {name}_one(sums + i * {registers}, a + i * 512 + step * 2, b + step * 2, 1);
@@ -153,7 +156,10 @@ __device__ __forceinline__ void {name}({number}* sums, void* rows, void* columns
 }}
 """
 """The product of a group of four warps, which goes on when the function returns. Descriptors count 16 bytes: two are a
-step of the reduction, and 512 are 64 rows."""
+step of the reduction, and 512 are 64 rows.
+
+Sums are named before the fence, so that zeros are in their registers by then: else, where there is no loop over chunks,
+they would be put there behind it, and `ptxas` would wait for each instruction."""
 
 DESCRIPTOR = """
 __device__ __forceinline__ unsigned long long tvmconv_descriptor(unsigned address) {
@@ -169,27 +175,48 @@ __device__ __forceinline__ void {name}(float* sums, void* rows, void* columns{re
   unsigned first_row = (unsigned)__cvta_generic_to_shared(rows) - (lane >> 2) * 128 + (lane & 15) * 128;
   unsigned long long b = tvmconv_descriptor((unsigned)__cvta_generic_to_shared(columns) - (lane & 3) * 256);
   {rests_descriptor}
-  unsigned a[{tiles_m} * 4][4];
-  #pragma unroll
-  for (int i = 0; i < {tiles_m}; ++i)
-    #pragma unroll
-    for (int step = 0; step < 4; ++step)
-      tvmconv_load_matrices(a[i * 4 + step], first_row + i * 8192 + (((step * 2 + (lane >> 4)) ^ (lane & 7)) << 4));
+  unsigned a[{count}][4];
+  auto load = [&](int at) {{
+    unsigned i = at / {steps}, step = at % {steps};
+    tvmconv_load_matrices(a[at], first_row + i * 8192 + (((step * 2 + (lane >> 4)) ^ (lane & 7)) << 4));
+  }};
   {begin}
-  asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+  load(0);
   #pragma unroll
-  for (int i = 0; i < {tiles_m}; ++i)
-    #pragma unroll
-    for (int step = 0; step < 4; ++step) {{
-      {multiply}
-    }}
+  for (int at = 0; at < {count}; ++at) {{
+    {convert_before}
+    asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+    {multiply}
+    if (at + 1 < {count}) load(at + 1);
+    {convert_meanwhile}
+  }}
+  {multiply_on}
   asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
   asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
   {end}
 }}
 """
-"""The product of a group of four warps of float32 numbers: the first factor goes through registers, where it is rounded
-or taken apart, and the second one was so before. It is complete when the function returns."""
+"""The product of a group of four warps of float32 numbers: the first factor goes through registers, where each step of
+the reduction is read and rounded, or taken apart, while the one before is multiplied; the second one was so before. It
+is complete when the function returns.
+
+A fence makes the registers of its step known to `wgmma`, and keeps `ptxas` from waiting for each instruction. Were all
+steps read before the first fence, it would round all of them behind the first instruction."""
+
+CONVERTED_STEP = """
+    #pragma unroll
+    for (int l = 0; l < 4; ++l) {target}[at][l] = {function}(a[at][l]);
+"""
+
+MULTIPLY_ON = """
+  asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+  #pragma unroll
+  for (int at = 0; at < {count}; ++at) {of_rests}
+  #pragma unroll
+  for (int at = 0; at < {count}; ++at) {of_numbers}
+"""
+"""The other two of three products. Those of the rests of the second factor come first, which need no rest of the first
+one, and the largest come last, so that fewer sums are rounded toward zero where they are large."""
 
 OWN_SUMS = """
   float own[{count}];
@@ -203,8 +230,11 @@ ADD_OWN_SUMS = """
 """
 
 
-def product_function(problem: Problem, config: Config) -> tuple[str, str]:
-    """Return the name and the source of the function that adds the product of two chunks to a thread's sums."""
+def product_function(problem: Problem, config: Config, steps: int = STEPS) -> tuple[str, str]:
+    """Return the name and the source of the function that adds the product of two chunks to a thread's sums.
+
+    It multiplies so many steps of the chunks, of `wgmma`; what is behind them is not read.
+    """
     products = tf32_products(problem)
     kind = TYPES[problem.workload.dtype]
     family = "wgmma" if config.wgmma else "mma"
@@ -213,7 +243,8 @@ def product_function(problem: Problem, config: Config) -> tuple[str, str]:
     )
     if not config.wgmma:
         return name, _mma(name, kind, config, products)
-    return name, _wgmma_tf32(name, config, products) if products else _wgmma(name, kind, config)
+    name += f"_{steps}_steps" if steps < STEPS else ""
+    return name, _wgmma_tf32(name, config, products, steps) if products else _wgmma(name, kind, config, steps)
 
 
 def once(name: str, source: str) -> str:
@@ -252,39 +283,48 @@ def _mma(name: str, kind: _Type, config: Config, products: int) -> str:
     return functions + MMA_PRODUCT.format(**shape, **own, name=name, multiply=multiply)
 
 
-def _wgmma(name: str, kind: _Type, config: Config) -> str:
+def _wgmma(name: str, kind: _Type, config: Config, steps: int) -> str:
     one = _instruction(name, kind, config, "unsigned long long a", ['"l"(a)'])
-    shape = {"tiles_m": config.tile.tiles_m, "registers": config.tile.tiles_n * 4, "number": kind.number}
-    return once("tvmconv_descriptor", DESCRIPTOR) + one + WGMMA_PRODUCT.format(name=name, **shape)
+    shape = {"tiles_m": config.tile.tiles_m, "steps": steps, "registers": config.tile.tiles_n * 4}
+    types = {"number": kind.number, "register": kind.register}
+    return once("tvmconv_descriptor", DESCRIPTOR) + one + WGMMA_PRODUCT.format(name=name, **shape, **types)
 
 
-def _wgmma_tf32(name: str, config: Config, products: int) -> str:
-    tile, registers = config.tile, config.tile.tiles_n * 4
+def _wgmma_tf32(name: str, config: Config, products: int, steps: int) -> str:
+    count, registers = config.tile.tiles_m * steps, config.tile.tiles_n * 4
     one = _instruction(name, TF32, config, "const unsigned* a", [f'"r"(a[{word}])' for word in range(4)])
-    call = f"{name}_one({{sums}} + i * {registers}, {{a}}[i * 4 + step], {{b}} + step * 2, {{add}});\n"
-    count = tile.tiles_m * 4
     functions = once("tvmconv_load", LOAD) + once("tvmconv_descriptor", DESCRIPTOR) + one
+
+    def multiply(sums: str, a: str, b: str, add: str) -> str:
+        return f"{name}_one({sums} + at / {steps} * {registers}, {a}[at], {b} + at % {steps} * 2, {add});"
+
     if products == 1:
-        begin = CONVERTED.format(tiles=count, words=4, target="a", matrix="a", function="tvmconv_to_tf32")
-        body = {"begin": begin, "multiply": call.format(sums="sums", a="a", b="b", add=1), "end": ""}
-        rests = {"rests_parameter": "", "rests_descriptor": ""}
         functions += once("tvmconv_round", ROUND)
-        return functions + WGMMA_TF32_PRODUCT.format(name=name, tiles_m=tile.tiles_m, **body, **rests)
-    rest = CONVERTED.format(tiles=count, words=4, target="rest", matrix="a", function="tvmconv_rest")
-    body = {
-        "begin": f"unsigned rest[{count}][4];\n" + rest + f"  float own[{config.sums}];\n",
-        "multiply": call.format(sums="own", a="rest", b="b", add="step > 0")
-        + call.format(sums="own", a="a", b="low", add=1)
-        + call.format(sums="own", a="a", b="b", add=1),
-        "end": ADD_OWN_SUMS.format(count=config.sums),
-    }
-    rests = {
-        "rests_parameter": ", void* rests",
-        "rests_descriptor": "unsigned long long low = "
-        "tvmconv_descriptor((unsigned)__cvta_generic_to_shared(rests) - (lane & 3) * 256);",
-    }
-    functions += once("tvmconv_rest", REST)
-    return functions + WGMMA_TF32_PRODUCT.format(name=name, tiles_m=tile.tiles_m, **body, **rests)
+        parts = {
+            "rests_parameter": "",
+            "rests_descriptor": "",
+            "begin": "",
+            "convert_before": CONVERTED_STEP.format(target="a", function="tvmconv_to_tf32"),
+            "multiply": multiply("sums", "a", "b", "1"),
+            "convert_meanwhile": "",
+            "multiply_on": "",
+            "end": "",
+        }
+    else:
+        functions += once("tvmconv_rest", REST)
+        of_rests, of_numbers = multiply("own", "rest", "b", "1"), multiply("own", "a", "b", "1")
+        parts = {
+            "rests_parameter": ", void* rests",
+            "rests_descriptor": "unsigned long long low = "
+            "tvmconv_descriptor((unsigned)__cvta_generic_to_shared(rests) - (lane & 3) * 256);",
+            "begin": f"unsigned rest[{count}][4];\n  float own[{config.sums}];",
+            "convert_before": "",
+            "multiply": multiply("own", "a", "low", f"at % {steps} > 0"),
+            "convert_meanwhile": CONVERTED_STEP.format(target="rest", function="tvmconv_rest"),
+            "multiply_on": MULTIPLY_ON.format(count=count, of_rests=of_rests, of_numbers=of_numbers),
+            "end": ADD_OWN_SUMS.format(count=config.sums),
+        }
+    return functions + WGMMA_TF32_PRODUCT.format(name=name, count=count, steps=steps, **parts)
 
 
 def _instruction(name: str, kind: _Type, config: Config, parameter: str, inputs: list[str]) -> str:

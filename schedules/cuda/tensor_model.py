@@ -7,12 +7,13 @@ from math import prod
 
 import tvm
 
-from tvmconv.compute.tensor_gemm import (
+from tvmconv.compute.chunks import (
     COPY_BYTES,
     ROW_BYTES,
     image_elements,
     lays_out_input,
     lays_out_weight,
+    multiplied_share,
     packed_elements,
 )
 from tvmconv.problem import Problem
@@ -268,7 +269,8 @@ def _specialized_clocks(problem: Problem, config: Config, turns: int, product: f
     Each instruction of `wgmma` reads 32 bytes of each of its columns, and those of its 64 rows are read once.
     """
     copied, products = sum(copied_rows(problem, config)) * ROW_BYTES, tf32_products(problem)
-    read = config.block_m // 64 * (64 + config.block_n * max(1, products)) * ROW_BYTES
+    read_bytes = multiplied_share(problem.workload) * ROW_BYTES
+    read = config.block_m // 64 * (64 + config.block_n * max(1, products)) * read_bytes
     arrival = ARRIVAL / (config.num_stages - 1)
     if not products:
         step = mostly_largest(max(THROTTLED * product, (read + copied) / SHARED_BYTES, copied / L2_BYTES), arrival)
@@ -293,7 +295,8 @@ def _product_clocks(problem: Problem, config: Config, target: tvm.target.Target)
     itemsize, products = problem.workload.itemsize, tf32_products(problem)
     half = tensor_instructions(target)["wgmma" if config.wgmma else "mma"].products
     rate = half * 2 / itemsize / max(1, products)
-    clocks = config.block_m * config.block_n * ROW_BYTES / itemsize / rate
+    share = multiplied_share(problem.workload) if config.teams else 1
+    clocks = share * config.block_m * config.block_n * ROW_BYTES / itemsize / rate
     if products and config.wgmma and not config.teams:
         return clocks * ROUNDING[products]
     return clocks * SPLITTING if products == 3 and not config.wgmma else clocks

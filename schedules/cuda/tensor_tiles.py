@@ -9,14 +9,9 @@ from math import prod
 import tvm
 
 from tvmconv.annotations import BARRIER_BYTES, COPYING_THREADS
+from tvmconv.compute.chunks import COPY_BYTES, ROW_BYTES, VECTORS, chunks
 from tvmconv.compute.fragments import FragmentTile
-from tvmconv.compute.tensor_gemm import (
-    COPY_BYTES,
-    ROW_BYTES,
-    VECTORS,
-    chunks,
-    finishes_early,
-)
+from tvmconv.compute.tensor_gemm import finishes_early
 from tvmconv.dtypes import QUANTIZED, STORAGE_TYPES, StorageType
 from tvmconv.problem import Problem
 from tvmconv.targets import has_clusters, tensor_instructions
@@ -180,7 +175,7 @@ def constraints(problem: Problem, target: tvm.target.Target) -> dict[str, Callab
         return not config.teams or config.teams * tile_bytes(problem, config) % PERMUTED_BYTES == 0
 
     def parts_with_terms(config: Config) -> bool:
-        return (config.split_k - 1) * part_chunks(workload, config) < chunks(workload)
+        return (config.split_k - 1) * part_chunks(workload, config) < chunks(workload, config.teams > 0)
 
     def clusters(config: Config) -> bool:
         """Return whether the blocks of a cluster have equal shares of the sums to store, in vectors."""
@@ -235,7 +230,7 @@ def role_registers(config: Config) -> tuple[int, int]:
 
 def part_chunks(workload: ConvWorkload, config: Config) -> int:
     """Return the number of chunks that a block goes through."""
-    return ceil_div(chunks(workload), config.split_k)
+    return ceil_div(chunks(workload, config.teams > 0), config.split_k)
 
 
 def blocks(workload: ConvWorkload, config: Config) -> int:

@@ -14,24 +14,27 @@ from functools import reduce
 from math import prod
 from operator import add
 
-from msgspec import structs
 from tvm import te, tirx
 
 from ..dtypes import INFINITY, MAGNITUDE
 from ..workload import ConvWorkload
+from .chunks import (
+    ROW_BYTES,
+    VECTORS,
+    chunks,
+    chunks_of_tap,
+    copied_elements,
+    depth,
+    lays_out_input,
+    lays_out_weight,
+    pads_input,
+    read_image,
+    reads_windows,
+)
 from .epilogue import epilogue, epilogue_operands, finished, in_a_row, in_layout
 from .fragments import FragmentTile, number, place_of
 from .open_sizes import is_whole, pixel_tiles
 from .packing import weighted_zero
-
-ROW_BYTES = 128
-"""The bytes of a chunk of the reduction in a row of shared memory: what eight threads copy with 16 bytes each."""
-
-COPY_BYTES = 16
-"""The bytes of the widest asynchronous copy."""
-
-VECTORS = ROW_BYTES // COPY_BYTES
-"""The number of copies of a row of a chunk."""
 
 LOST_BITS = 13
 """The last bits of a float32 number that a TF32 number lacks."""
@@ -53,91 +56,18 @@ def in_tf32(value: tirx.PrimExpr) -> tirx.PrimExpr:
     return tirx.reinterpret("float32", tirx.Select((bits & const(MAGNITUDE)) > const(INFINITY), const(NAN), finite))
 
 
-def copied_elements(workload: ConvWorkload) -> int:
-    """Return the number of elements of an asynchronous copy."""
-    return COPY_BYTES // workload.itemsize
-
-
-def depth(workload: ConvWorkload) -> int:
-    """Return the number of input channels of a group, rounded up to whole copies."""
-    return -(-workload.w_shape[1] // copied_elements(workload)) * copied_elements(workload)
-
-
-def lays_out_input(workload: ConvWorkload) -> bool:
-    """Return whether the input is laid out first: in NCHW, where its channels are no whole copies, or is padded so.
-
-    An image of one pixel has its channels last in every layout.
-    """
-    blocks = workload.x_layout.block == workload.w_shape[1]
-    channels_last = workload.layout == "NHWC" or blocks or (workload.height == workload.width == 1)
-    return not channels_last or depth(workload) != workload.w_shape[1] or pads_input(workload)
-
-
-def pads_input(workload: ConvWorkload) -> bool:
-    """Return whether padding is laid out with the input: where it is of another number than the zeros of copies."""
-    return workload.zero_point != 0 and any(workload.padding)
-
-
-def reads_windows(workload: ConvWorkload) -> bool:
-    """Return whether the rows of windows are laid out: where their channels are at most half of a copy."""
-    few = 2 * workload.in_channels <= copied_elements(workload)
-    return workload.groups == 1 and workload.kernel[1] > 1 and few
-
-
-def read_image(workload: ConvWorkload) -> ConvWorkload:
-    """Return the workload as pixels read it: padded already, or in rows of windows, if the input is laid out so."""
-    image = workload
-    if reads_windows(workload):
-        top, _, bottom, _ = workload.padding
-        rows, columns = workload.kernel
-        image = structs.replace(
-            image,
-            in_channels=columns * workload.in_channels,
-            width=workload.output_size[1],
-            kernel=(rows, 1),
-            stride=(workload.stride[0], 1),
-            dilation=(workload.dilation[0], 1),
-            padding=(top, 0, bottom, 0),
-        )
-    if pads_input(workload):
-        height, width = image.padded_input
-        image = structs.replace(image, height=height, width=width, padding=(0, 0, 0, 0))
-    return image
-
-
-def image_elements(workload: ConvWorkload) -> int:
-    """Return the number of elements of the input as it is laid out."""
-    image = read_image(workload)
-    return image.batch * image.height * image.width * image.groups * depth(image)
-
-
-def lays_out_weight(workload: ConvWorkload, split: int) -> bool:
-    """Return whether the weight is laid out first: where it is split too. One of 1x1 has its channels last anyway."""
-    channels_last = workload.w_layout == "KRSC" or prod(workload.kernel) == 1
-    return split > 0 or not channels_last or depth(workload) != workload.w_shape[1]
-
-
-def packed_elements(workload: ConvWorkload) -> int:
-    """Return the number of elements of the weight as it is laid out."""
-    image = read_image(workload)
-    return image.out_channels * prod(image.kernel) * depth(image)
-
-
-def chunks(workload: ConvWorkload) -> int:
-    """Return the number of chunks of the reduction, the last of which may be in part zeros.
-
-    Where channels are whole chunks a chunk is of one tap, else it goes on with the next tap.
-    """
-    return -(-packed_elements(workload) // workload.out_channels * workload.itemsize // ROW_BYTES)
-
-
 def finishes_early(workload: ConvWorkload, parts: int) -> bool:
     """Return whether the epilogue is done on sums in registers: where it has no residual to read, and all of a sum."""
     return parts == 1 and not workload.epilogue.residual
 
 
 def tensor_gemm(
-    workload: ConvWorkload, tile: FragmentTile, parts: int, split: int = 0, in_tile: bool = False
+    workload: ConvWorkload,
+    tile: FragmentTile,
+    parts: int,
+    split: int = 0,
+    in_tile: bool = False,
+    by_tap: bool = False,
 ) -> list[te.Tensor]:
     """Return the TE definition, in the stages "columns", "weights", "product", "tile", "sums", "planes" and "output".
 
@@ -148,22 +78,23 @@ def tensor_gemm(
     channels for each group, and "packed", (max(1, split), K, R, S, C'): the weight, or as many TF32 numbers that add up
     to it. Of these the second ones are in a stage "rests" beside "weights". Sizes are those of `read_image`.
 
-    "columns" and "weights" are the factors in chunks of `ROW_BYTES`, zero past the last pixel, channel and term. They
-    are (pixel tiles, groups, chunks, rows of a tile, copies, elements) and (channel tiles, chunks, ...): the tiles of
-    output channels count those of all groups. "product" has the sums of each of the `parts` of the chunks in the order
-    of registers, "tile" in the order of memory, and "sums" leaves out what is past the end. Where x has a zero point,
-    "sums" subtracts a stage "offsets" of (K,): the zero point times the sum of a channel's weights. Parts are
-    added up in "planes", or with `in_tile` already in "sums", which then is of one part and reads them by way of a
-    stage "fetched": (parts, pixel tiles, channel tiles, rows, columns). Where `finishes_early` says so "tile" has the
-    epilogue's results instead, in the output's type.
+    "columns" and "weights" are the factors in chunks of `ROW_BYTES`, zero past the last pixel, channel and term; with
+    `by_tap` each chunk is of one tap, and zero past the tap's last channel. They are (pixel tiles, groups, chunks, rows
+    of a tile, copies, elements) and (channel tiles, chunks, ...): the tiles of output channels count those of all
+    groups. "product" has the sums of each of the `parts` of the chunks in the order of registers, "tile" in the order
+    of memory, and "sums" leaves out what is past the end. Where x has a zero point, "sums" subtracts a stage "offsets"
+    of (K,): the zero point times the sum of a channel's weights. Parts are added up in "planes", or with `in_tile`
+    already in "sums", which then is of one part and reads them by way of a stage "fetched": (parts, pixel tiles,
+    channel tiles, rows, columns). Where `finishes_early` says so "tile" has the epilogue's results instead, in the
+    output's type.
     """
     flat = in_a_row(workload)
     x = te.placeholder(*workload.operands["x"], name="x")
     w = te.placeholder(*workload.operands["w"], name="w")
     operands = epilogue_operands(flat)
-    count = -(-chunks(workload) // parts)
-    columns = _columns(x, workload, tile, count * parts)
-    factors = _weights(w, workload, tile, count * parts, split)
+    count = -(-chunks(workload, by_tap) // parts)
+    columns = _columns(x, workload, tile, count * parts, by_tap)
+    factors = _weights(w, workload, tile, count * parts, by_tap, split)
     tiles_m, tiles = columns.shape[0], int(factors[0].shape[0])
     sum_type = workload.storage.sums
     chunk = te.reduce_axis((0, count), name="chunk")
@@ -234,7 +165,7 @@ def tensor_gemm(
     return [x, w, *operands.values(), output]
 
 
-def _columns(x: te.Tensor, workload: ConvWorkload, tile: FragmentTile, count: int) -> te.Tensor:
+def _columns(x: te.Tensor, workload: ConvWorkload, tile: FragmentTile, count: int, by_tap: bool) -> te.Tensor:
     """Return the stage "columns", behind "image" if there is one, with so many chunks."""
     given, workload = workload, read_image(workload)
     channels, own, lanes = depth(workload), workload.w_shape[1], copied_elements(workload)
@@ -266,13 +197,13 @@ def _columns(x: te.Tensor, workload: ConvWorkload, tile: FragmentTile, count: in
     def column(*axes: tirx.Var) -> tirx.PrimExpr:
         pt, g, chunk, *row_axes, copy, lane = axes
         p = pt * tile.block_m + number(row_axes, tile.rows)
-        tap, c = _term(workload, chunk, copy)
+        tap, c = _term(workload, chunk, copy, by_tap)
         row = p // width % height * sh + tap // workload.kernel[1] * dh - top
         col = p % width * sw + tap % workload.kernel[1] * dw - left
         inside = [] if is_whole(pixels, tile.block_m) else [p < pixels]
         if any(workload.padding):
             inside += [row >= 0, row < workload.height, col >= 0, col < workload.width]
-        inside += _before_the_end(workload, tap, count)
+        inside += _before_the_end(workload, tap, c, count, by_tap)
         n, channel = p // width // height, g * channels + c + lane
         value = x[workload.x_layout.place(n, channel, row, col)] if image is None else image[n, row, col, channel]
         return tirx.if_then_else(tirx.all(*inside), value, zero) if inside else value
@@ -281,7 +212,9 @@ def _columns(x: te.Tensor, workload: ConvWorkload, tile: FragmentTile, count: in
     return te.compute((tiles, groups, count, *tile.rows, VECTORS, lanes), column, name="columns")
 
 
-def _weights(w: te.Tensor, workload: ConvWorkload, tile: FragmentTile, count: int, split: int) -> list[te.Tensor]:
+def _weights(
+    w: te.Tensor, workload: ConvWorkload, tile: FragmentTile, count: int, by_tap: bool, split: int
+) -> list[te.Tensor]:
     """Return the stages "weights" and, of a weight in two numbers, "rests", behind "packed" if there is one."""
     given, workload = workload, read_image(workload)
     channels, own, lanes = depth(workload), workload.w_shape[1], copied_elements(workload)
@@ -305,9 +238,9 @@ def _weights(w: te.Tensor, workload: ConvWorkload, tile: FragmentTile, count: in
             kt, chunk, *column_axes, copy, lane = axes
             own = kt % per_group * tile.block_n + number(column_axes, eights)
             k = kt // per_group * workload.multiplier + own
-            tap, c = _term(workload, chunk, copy)
+            tap, c = _term(workload, chunk, copy, by_tap)
             inside = [] if workload.multiplier % tile.block_n == 0 else [own < workload.multiplier]
-            inside += _before_the_end(workload, tap, count)
+            inside += _before_the_end(workload, tap, c, count, by_tap)
             r, s = tap // columns, tap % columns
             if packed is None:
                 value = w[workload.weight_layout.place(k, c + lane, r, s)]
@@ -323,17 +256,23 @@ def _weights(w: te.Tensor, workload: ConvWorkload, tile: FragmentTile, count: in
     return [stage(summand, name) for summand, name in enumerate(("weights", "rests")[: max(1, split)])]
 
 
-def _term(workload: ConvWorkload, chunk: tirx.PrimExpr, copy: tirx.PrimExpr) -> tuple[tirx.PrimExpr, tirx.PrimExpr]:
+def _term(
+    workload: ConvWorkload, chunk: tirx.PrimExpr, copy: tirx.PrimExpr, by_tap: bool
+) -> tuple[tirx.PrimExpr, tirx.PrimExpr]:
     """Return the tap and the channel of the first element of a copy."""
     lanes, channels = copied_elements(workload), depth(workload)
-    if channels % (VECTORS * lanes) == 0:
-        per_tap = channels // (VECTORS * lanes)
+    if by_tap or channels % (VECTORS * lanes) == 0:
+        per_tap = chunks_of_tap(workload)
         return chunk // per_tap, (chunk % per_tap * VECTORS + copy) * lanes
     first = (chunk * VECTORS + copy) * lanes
     return first // channels, first % channels
 
 
-def _before_the_end(workload: ConvWorkload, tap: tirx.PrimExpr, count: int) -> list[tirx.PrimExpr]:
-    """Return the test that a tap is not past the last one, if so many chunks reach beyond it."""
+def _before_the_end(
+    workload: ConvWorkload, tap: tirx.PrimExpr, c: tirx.PrimExpr, count: int, by_tap: bool
+) -> list[tirx.PrimExpr]:
+    """Return the test that a term is not past the last one, of a tap or of all taps, if so many chunks reach beyond."""
     taps = prod(workload.kernel)
+    if by_tap:
+        return [c < depth(workload)] if depth(workload) * workload.itemsize % ROW_BYTES else []
     return [tap < taps] if count * ROW_BYTES > taps * depth(workload) * workload.itemsize else []

@@ -13,13 +13,14 @@ import tvm
 import tvm_ffi
 from tvm import tirx
 from tvm.backend.cuda.op import cuda_func_call
-from tvm.ir.expr import TensorLoad, TensorRegion
+from tvm.ir.expr import TensorRegion
 from tvm.s_tir.stmt import SBlock, SBlockRealize
 from tvm.tirx.analysis import undefined_vars
 
-from ..annotations import BARRIER_BYTES, BULK, COPYING_THREADS, SPECIALIZED, BulkCopy
+from ..annotations import BARRIER_BYTES, BULK, COPYING_THREADS, LAST_PRODUCT, PRODUCT, SPECIALIZED, BulkCopy
 from ..substitution import substitute
 from . import barriers as functions
+from .moving import Places, moved
 from .operands import Operand
 from .tensor_maps import ENCODE, tensor_map
 
@@ -86,7 +87,7 @@ class _Block:
         self.barriers = self.new([BARRIER_BYTES // 8], "uint64", "barriers", "shared.dyn")
         *copies, self.product = ring.body.seq
         self.replaced: list[Any] = []
-        self.rings: _Places = {}
+        self.rings: Places = {}
         """The ring of each stage of chunks, and the places of the axes that say which chunk it is."""
         self.copies, self.host = [], []
         for copy in copies:
@@ -154,14 +155,16 @@ class _Block:
         """Return the copy of a chunk at a place, (tile, group, chunk) or (tile, chunk), to a slot."""
         tile, *group, chunk = place
         pixel = tile // bulk.group_tiles * bulk.group_pixels + tile % bulk.group_tiles * bulk.pixels + bulk.first_pixel
-        channel, column, row, image, tap_w, tap_h = chunk * bulk.lanes, pixel, 0, 0, 0, 0
+        per_tap = -(-bulk.group_channels // bulk.lanes)
+        tap, channel = chunk // per_tap, chunk % per_tap * bulk.lanes
+        column, row, image, tap_w, tap_h = pixel, 0, 0, 0, 0
         if bulk.width:
-            per_tap = -(-bulk.group_channels // bulk.lanes)
-            tap, channel = chunk // per_tap, chunk % per_tap * bulk.lanes
             tap_w, tap_h = tap % bulk.kernel_w * bulk.dilation_w, tap // bulk.kernel_w * bulk.dilation_h
             column = pixel % bulk.out_width * bulk.stride_w + bulk.lower_w
             row = pixel // bulk.out_width % bulk.out_height * bulk.stride_h + bulk.lower_h
             image = pixel // (bulk.out_width * bulk.out_height)
+        else:
+            channel += tap * bulk.group_channels
         channel = sum((each * bulk.group_channels for each in group), channel)
         ranges = [tvm.ir.Range.from_min_extent(0, extent) for extent in ring.ty.shape]
         ranges[bulk.axes - 1] = tvm.ir.Range.from_min_extent(slot, 1)
@@ -171,13 +174,10 @@ class _Block:
 
     def multiply_all(self) -> tirx.Stmt:
         """Return the loop of a team that multiplies."""
-        chunks, chunk, team = self.ring.extent, self.ring.loop_var, _variable("team")
+        chunks, team = self.ring.extent, _variable("team")
         place = self.new([2], "int32", "place", "local")
 
         def of_tile(tile: tvm.ir.Var) -> tirx.Stmt:
-            loop = tirx.For(
-                chunk, 0, chunks, tirx.ForKind.SERIAL, self.multiply_chunk(place), None, {"disable_unroll": True}
-            )
             of_team = self.slots, team
             alone = self.teams == 1
             begin = [] if alone else [self.call("tvmconv_turn", functions.TURN, *of_team, tile)]
@@ -185,7 +185,7 @@ class _Block:
             first = self.slot_and_turn((tile * self.teams + team) * chunks)
             at_first = [tirx.BufferStore(place, value, [index]) for index, value in enumerate(first)]
             last = [self.release(place, 0, 1)] if self.goes_on else []
-            ring = _steps(*begin, *at_first, loop, *end, *last)
+            ring = _steps(*begin, *at_first, self.multiply_tile(place), *end, *last)
 
             def replaced(each: tirx.For) -> tirx.Stmt:
                 return ring if SPECIALIZED in each.annotations else each
@@ -199,18 +199,33 @@ class _Block:
                     shape[0] = self.teams
                 self.replaced.append(old)
                 places[old] = self.new(shape, old.ty.dtype, f"{old.name}_of_team", old.scope()), axes
-            return self.by_team(_moved(stmt, places, team))
+            return self.by_team(moved(stmt, places, team))
 
         number = cuda_func_call("tvmconv_team", self.threads, source_code=functions.TEAM, return_type="int32")
         first, step = self.block + team * self.multiprocessors, self.teams * self.multiprocessors
         return _steps(tirx.Bind(team, number), self.tiles(first, step, of_tile))
 
-    def multiply_chunk(self, place: Any) -> tirx.Stmt:
+    def multiply_tile(self, place: Any) -> tirx.Stmt:
+        """Return the loop over the chunks of a tile, the first of which is at a place.
+
+        Where the last one of so many chunks has less to multiply, it is behind a loop over the others.
+        """
+        chunk, chunks = self.ring.loop_var, self.ring.extent
+        if LAST_PRODUCT not in self.ring.annotations:
+            return _serial(chunk, chunks, self.multiply_chunk(place, self.product))
+        count, *function = self.ring.annotations[LAST_PRODUCT]
+        several, other = _variable("several"), _variable("other")
+        others = substitute(self.multiply_chunk(place, self.product), {chunk: several * count + other})
+        last_product = _with_product(self.product, function)
+        last = substitute(self.multiply_chunk(place, last_product), {chunk: several * count + (count - 1)})
+        return _serial(several, chunks // count, _steps(_serial(other, count - 1, others), last))
+
+    def multiply_chunk(self, place: Any, product: tirx.Stmt) -> tirx.Stmt:
         """Return what a team does with the chunk at a place, (slot, turn), which then is that of the next one."""
         slot, turn = place[0], place[1]
         is_last = (slot == self.slots - 1).astype("int32")  # without branches, which part products for the compiler
         arrived = self.call("tvmconv_arrived", functions.ARRIVED, slot, turn)
-        product = _moved(self.product, self.rings, slot)
+        product = moved(product, self.rings, slot)
         next_turn = tirx.BufferStore(place, turn + is_last, [1])
         next_slot = tirx.BufferStore(place, slot + 1 - is_last * self.slots, [0])
         if self.goes_on:
@@ -256,44 +271,6 @@ class _Block:
         return tvm_ffi.structural_map(stmt, (tirx.For, own))
 
 
-_Places = dict[Any, tuple[Any, list[int]]]
-"""Buffers that take the place of others, and axes of those."""
-
-
-def _moved(stmt: tirx.Stmt, places: _Places, last: Any) -> tirx.Stmt:
-    """Return a statement with buffers in place of others, at index 0 on some axes and at a given one on the last.
-
-    The last one is 0 too where the buffer has a single place on that axis.
-    """
-
-    def moved(buffer: Any, indices: Any) -> tuple[Any, list[Any]]:
-        fresh, axes = places[buffer]
-        which = {axis: tirx.const(0, "int32") for axis in axes}
-        which |= {axis: last for axis in axes[-1:] if int(fresh.ty.shape[axis]) > 1}
-        return fresh, [which.get(axis, index) for axis, index in enumerate(indices)]
-
-    def stored(store: tirx.BufferStore) -> tirx.BufferStore:
-        if store.buffer not in places:
-            return store
-        buffer, indices = moved(store.buffer, store.indices)
-        return tirx.BufferStore(buffer, store.value, indices)
-
-    def loaded(load: TensorLoad) -> tirx.PrimExpr:
-        if load.source not in places:
-            return load
-        buffer, indices = moved(load.source, load.indices)
-        return buffer[tuple(indices)]
-
-    def covered(region: TensorRegion) -> TensorRegion:
-        if region.source not in places:
-            return region
-        buffer, indices = moved(region.source, region.region)
-        ranges = [each if isinstance(each, tvm.ir.Range) else tvm.ir.Range.from_min_extent(each, 1) for each in indices]
-        return TensorRegion(buffer, ranges, region.ty)
-
-    return tvm_ffi.structural_map(stmt, [(tirx.BufferStore, stored), (TensorLoad, loaded), (TensorRegion, covered)])
-
-
 def _loops(stmt: Any) -> list[tirx.For]:
     found: list[tirx.For] = []
     tvm_ffi.structural_walk(stmt, [(tirx.For, found.append)])
@@ -320,6 +297,21 @@ def _registers(role: str, count: int) -> SBlockRealize:
     """Return the statement by which four warps of a role get so many registers for each thread."""
     source = {"copies": functions.COPIES, "multiplies": functions.MULTIPLIES}[role]
     return _call([], f"tvmconv_{role}_{count}", source.format(registers=count))
+
+
+def _with_product(stmt: tirx.Stmt, function: list[Any]) -> tirx.Stmt:
+    """Return the statement of a product that is by another function, of a name and a source."""
+
+    def replaced(block: SBlock) -> SBlock:
+        own = block.iter_vars, block.reads, block.writes, block.name_hint, block.body
+        return SBlock(*own, annotations={PRODUCT: function}) if PRODUCT in block.annotations else block
+
+    return tvm_ffi.structural_map(stmt, (SBlock, replaced))
+
+
+def _serial(variable: tvm.ir.Var, count: int, body: tirx.Stmt) -> tirx.For:
+    """Return a loop that stays one: products go on from turn to turn."""
+    return tirx.For(variable, 0, count, tirx.ForKind.SERIAL, body, None, {"disable_unroll": True})
 
 
 def _tag(loop: tirx.For) -> str:

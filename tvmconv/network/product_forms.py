@@ -8,7 +8,7 @@ import msgspec
 import tvm
 from tvm import relax
 
-from ..compute.tensor_gemm import copied_elements
+from ..compute.chunks import copied_elements
 from ..precision import HALVES
 from ..schedules.cuda.gemm_tiles import VECTOR
 from ..targets import backend_of

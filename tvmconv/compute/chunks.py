@@ -1,0 +1,125 @@
+"""The chunks of a reduction on tensor cores, and how operands lie in memory to be copied in chunks.
+
+A chunk is `ROW_BYTES` of each row of both factors, of consecutive channels. Operands have their channels last, or are
+laid out so first.
+"""
+
+from __future__ import annotations
+
+from math import prod
+
+from msgspec import structs
+
+from ..workload import ConvWorkload
+
+ROW_BYTES = 128
+"""The bytes of a chunk of the reduction in a row of shared memory: what eight threads copy with 16 bytes each."""
+
+COPY_BYTES = 16
+"""The bytes of the widest asynchronous copy."""
+
+STEP_BYTES = 32
+"""The bytes of a row of a chunk that are the terms of one instruction of tensor cores."""
+
+STEPS = ROW_BYTES // STEP_BYTES
+"""The steps of a chunk, each of the terms of one instruction."""
+
+VECTORS = ROW_BYTES // COPY_BYTES
+"""The number of copies of a row of a chunk."""
+
+
+def copied_elements(workload: ConvWorkload) -> int:
+    """Return the number of elements of an asynchronous copy."""
+    return COPY_BYTES // workload.itemsize
+
+
+def depth(workload: ConvWorkload) -> int:
+    """Return the number of input channels of a group, rounded up to whole copies."""
+    return -(-workload.w_shape[1] // copied_elements(workload)) * copied_elements(workload)
+
+
+def lays_out_input(workload: ConvWorkload) -> bool:
+    """Return whether the input is laid out first: in NCHW, where its channels are no whole copies, or is padded so.
+
+    An image of one pixel has its channels last in every layout.
+    """
+    blocks = workload.x_layout.block == workload.w_shape[1]
+    channels_last = workload.layout == "NHWC" or blocks or (workload.height == workload.width == 1)
+    return not channels_last or depth(workload) != workload.w_shape[1] or pads_input(workload)
+
+
+def pads_input(workload: ConvWorkload) -> bool:
+    """Return whether padding is laid out with the input: where it is of another number than the zeros of copies."""
+    return workload.zero_point != 0 and any(workload.padding)
+
+
+def reads_windows(workload: ConvWorkload) -> bool:
+    """Return whether the rows of windows are laid out: where their channels are at most half of a copy."""
+    few = 2 * workload.in_channels <= copied_elements(workload)
+    return workload.groups == 1 and workload.kernel[1] > 1 and few
+
+
+def read_image(workload: ConvWorkload) -> ConvWorkload:
+    """Return the workload as pixels read it: padded already, or in rows of windows, if the input is laid out so."""
+    image = workload
+    if reads_windows(workload):
+        top, _, bottom, _ = workload.padding
+        rows, columns = workload.kernel
+        image = structs.replace(
+            image,
+            in_channels=columns * workload.in_channels,
+            width=workload.output_size[1],
+            kernel=(rows, 1),
+            stride=(workload.stride[0], 1),
+            dilation=(workload.dilation[0], 1),
+            padding=(top, 0, bottom, 0),
+        )
+    if pads_input(workload):
+        height, width = image.padded_input
+        image = structs.replace(image, height=height, width=width, padding=(0, 0, 0, 0))
+    return image
+
+
+def image_elements(workload: ConvWorkload) -> int:
+    """Return the number of elements of the input as it is laid out."""
+    image = read_image(workload)
+    return image.batch * image.height * image.width * image.groups * depth(image)
+
+
+def lays_out_weight(workload: ConvWorkload, split: int) -> bool:
+    """Return whether the weight is laid out first: where it is split too. One of 1x1 has its channels last anyway."""
+    channels_last = workload.w_layout == "KRSC" or prod(workload.kernel) == 1
+    return split > 0 or not channels_last or depth(workload) != workload.w_shape[1]
+
+
+def packed_elements(workload: ConvWorkload) -> int:
+    """Return the number of elements of the weight as it is laid out."""
+    image = read_image(workload)
+    return image.out_channels * prod(image.kernel) * depth(image)
+
+
+def chunks(workload: ConvWorkload, by_tap: bool = False) -> int:
+    """Return the number of chunks of the reduction, the last of which may be in part zeros.
+
+    Where channels are whole chunks a chunk is of one tap, else it goes on with the next tap; with `by_tap` it does not,
+    and the last chunk of each tap may be in part zeros.
+    """
+    if by_tap:
+        return prod(read_image(workload).kernel) * chunks_of_tap(workload)
+    return -(-packed_elements(workload) // workload.out_channels * workload.itemsize // ROW_BYTES)
+
+
+def chunks_of_tap(workload: ConvWorkload) -> int:
+    """Return the number of chunks of a tap, where none goes on with the next one."""
+    return -(-depth(read_image(workload)) * workload.itemsize // ROW_BYTES)
+
+
+def last_steps(workload: ConvWorkload) -> int:
+    """Return the number of steps of a tap's last chunk that have channels."""
+    last = (depth(read_image(workload)) * workload.itemsize - 1) % ROW_BYTES + 1
+    return -(-last // STEP_BYTES)
+
+
+def multiplied_share(workload: ConvWorkload) -> float:
+    """Return the share of steps that have channels, where no chunk goes on with the next tap."""
+    return 1 - (1 - last_steps(workload) / STEPS) / chunks_of_tap(workload)
