@@ -123,9 +123,9 @@ CANDIDATES = tuple(
     Config(block_m, block_n, warps_m, 1, num_stages=MOST_STAGES, wgmma=True, teams=teams)
     for teams, tiles in (
         (1, ((192, 128, 3), (128, 128, 2), (256, 128, 2), (128, 256, 2), (256, 64, 2))),
-        (1, ((192, 64, 3), (128, 96, 2), (128, 64, 2))),
+        (1, ((192, 64, 3), (192, 96, 3), (128, 96, 2), (128, 64, 2))),
         (2, ((192, 128, 1), (128, 128, 1), (64, 256, 1), (64, 128, 1), (192, 64, 1), (128, 64, 1), (64, 64, 1))),
-        (2, ((128, 96, 1), (128, 32, 1))),
+        (2, ((128, 96, 1), (64, 96, 1), (128, 32, 1))),
     )
     for block_m, block_n, warps_m in tiles
 )
@@ -182,9 +182,9 @@ says, since the GPU then lowers its clock, and the bytes of sums stored in a clo
 fitted to 36 layers in float16 on an H200, at batch 32 and 128."""
 
 FINISHED_BYTES = 5.0
-"""The bytes of sums that a team takes in a clock where it waits for a residual to add to them. This, and the clocks of
-`STORING` with a residual, make the estimate choose, among tiles of eight 1x1 convolutions of ResNet-50 measured in
-float16 on an H200, one within a tenth of the fastest."""
+"""The bytes of sums that four warps of a team take in a clock where they wait for a residual to add to them. This, and
+the clocks of `STORING` with a residual, make the estimate choose, among tiles of eight 1x1 convolutions of ResNet-50
+measured in float16 on an H200, one within a tenth of the fastest."""
 
 LATENCY = 2600.0
 """The clocks of a block until its first chunk has come."""
@@ -197,6 +197,10 @@ COPYING = 56.0
 
 STORING = 49.0
 """The clocks of a thread for each sum that it stores, and 2.5 times as many with a residual."""
+
+ACTIVATING = 2.9
+"""The clocks of a thread for each operation of a sum's activation, while others of its block compute theirs, fitted to
+linear layers with GELU in float16 on an H100: 70 tiles of four layers of ConvNeXt, at batch 32."""
 
 WAIT = 200.0
 """The clocks from a chunk's barrier to its first product, where products do not go on."""
@@ -245,10 +249,12 @@ def estimate(problem: Problem, config: Config, target: tvm.target.Target) -> flo
     else:
         alone = product + copied / L2_BYTES / 2 + WAIT
     storing = config.sums * STORING * (2.5 if workload.epilogue.residual else 1)
+    activating = config.sums * ACTIVATING * workload.epilogue.operations
     units = turns * (chunks * step + stored)
-    waiting = ceil_div(turns, together) * (LATENCY + chunks * alone + storing)
+    waiting = ceil_div(turns, together) * (LATENCY + chunks * alone + storing + activating)
     if config.teams:
         units, waiting = _specialized_clocks(problem, config, turns, product), 0.0
+        units += ceil_div(turns, config.teams) * activating
     memory = workload.bytes_moved / gpu.bytes_per_clock
     parts = 2 * config.split_k * prod(workload.output_shape) * workload.sum_bytes if config.kernels > 1 else 0
     kernels = config.kernels + lays_out_weight(workload, weight_split(problem, config))
@@ -280,7 +286,8 @@ def _specialized_clocks(problem: Problem, config: Config, turns: int, product: f
     tile = part_chunks(problem.workload, config) * step
     sums = config.block_m * config.block_n * problem.workload.sum_bytes
     if problem.workload.epilogue.residual:
-        return mostly_largest(turns * tile, ceil_div(turns, config.teams) * (tile + sums / FINISHED_BYTES))
+        finished = FINISHED_BYTES * config.warps_m * config.warps_n
+        return mostly_largest(turns * tile, ceil_div(turns, config.teams) * (tile + sums / finished))
     rate = STORED_DIRECTLY if stores_registers(problem, config) else STORED_MEANWHILE
     return turns * tile + (turns if config.teams == 1 else 1) * sums / rate
 
