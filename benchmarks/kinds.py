@@ -142,6 +142,7 @@ TENSOR_CORES = [
     duration("tvmconv, µs", *OUR_LAYOUTS),
     Column("TFLOP/s", lambda row: row["flops"] / median(row, *OUR_LAYOUTS) / 1e12, three_digits),
     times("times PyTorch", *BETTER, over=OUR_LAYOUTS),
+    times("times PyTorch in TF32", "pytorch-tf32-channels-last", over=OUR_LAYOUTS),
     times("times a matrix product", "gemm", "gemm-channels-last", over=OUR_LAYOUTS),
     times("times one in TF32", "gemm-tf32", over=OUR_LAYOUTS),
     times("our NCHW", OURS, over=OUR_LAYOUTS),
