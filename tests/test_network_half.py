@@ -57,7 +57,7 @@ def exact(x: np.ndarray) -> list[np.ndarray]:
     return list(ReferenceEvaluator(classifier(dtype="float64")).run(None, {"x": x.astype("float64")}))
 
 
-def compiled(graph: onnx.ModelProto, target: object, word: str) -> tuple[list[str], tuple[Layer, ...]]:
+def compiled(graph: object, target: object, word: str) -> tuple[list[str], tuple[Layer, ...]]:
     """Return the operators of a network with its kernels, and its layers."""
     resolved = resolve_target(target)
     mod, precision = with_precision(import_model(graph).mod, resolved, word)
@@ -106,6 +106,24 @@ def test_norms_stay_in_float32() -> None:
     assert names[:5] == ["relax.abs", "relax.sqrt", "relax.astype", "relax.call_tir", "relax.call_tir"]
     assert "relax.mean" in names
     assert "relax.astype" not in names[5:]
+
+
+def test_norms_between_layers_read_and_store_halves() -> None:
+    torch = pytest.importorskip("torch")
+    layers = torch.nn.Conv2d(16, 16, 1), torch.nn.GroupNorm(4, 16), torch.nn.Conv2d(16, 24, 3)
+    program = torch.export.export(torch.nn.Sequential(*layers).eval(), (torch.zeros(2, 16, 6, 6),))
+    names, found = compiled(program, ZEN4, "bfloat16")
+    assert types(found) == [("bfloat16", "bfloat16"), ("bfloat16", "float32")]
+    cast, kernel = "relax.astype", "relax.call_tir"
+    assert names == [cast, kernel, cast, "relax.nn.group_norm", cast, kernel]
+
+
+def test_constants_are_joined_to_halves_as_halves() -> None:
+    graph = Graph((2, 16, 4, 4))
+    y = graph.node("Concat", graph.conv("x", (16, 16, 1, 1)), graph.random(2, 8, 4, 4), axis=1)
+    names, layers = compiled(graph.model(graph.conv(y, (16, 24, 3, 3))), ZEN4, "bfloat16")
+    assert types(layers) == [("bfloat16", "bfloat16"), ("bfloat16", "float32")]
+    assert names == ["relax.astype", "relax.call_tir", "relax.concat", "relax.call_tir"]
 
 
 def test_what_the_caller_gives_is_added_as_it_is() -> None:

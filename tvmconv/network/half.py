@@ -65,7 +65,8 @@ def to_half(mod: tvm.IRModule, target: tvm.target.Target, dtype: str) -> tvm.IRM
     """Return the module with the factors of convolutions and linear layers in half precision, each where it is faster.
 
     Weights are rounded here and now. A tensor is stored in half precision if it is made of results of such layers, by
-    activations, additions, pooling, concatenations and moves alone, and such a layer reads it, or what is made of it.
+    activations, additions, normalizations, pooling, concatenations and moves alone, and such a layer reads it, or what
+    is made of it.
     What computes reads it as float32. TVM's own pass, `ToMixedPrecision`, knows no other type than float16, and stores
     what lies between two operators of an epilogue.
 
