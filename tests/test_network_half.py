@@ -118,6 +118,30 @@ def test_norms_between_layers_read_and_store_halves() -> None:
     assert names == [cast, kernel, cast, "relax.nn.group_norm", cast, kernel]
 
 
+def test_sums_that_norms_alone_read_stay_in_float32() -> None:
+    """Rounding them block by block would add up; where a layer reads what is added it is rounded anyway."""
+    torch = pytest.importorskip("torch")
+
+    class Blocks(torch.nn.Module):
+        def __init__(self, *, normed: bool) -> None:
+            super().__init__()
+            self.layers = torch.nn.ModuleList(torch.nn.Conv2d(16, 16, 1) for _ in range(4))
+            self.norms = torch.nn.ModuleList(torch.nn.GroupNorm(4, 16) for _ in range(3))
+            self.normed = normed
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            first, second, third, last = self.layers
+            x = first(x)
+            x = x + second(self.norms[0](x) if self.normed else x)
+            x = x + third(self.norms[1](x) if self.normed else x)
+            return last(self.norms[2](x.transpose(2, 3)))
+
+    x = (torch.zeros(2, 16, 6, 6),)
+    for normed, stored in ((True, "float32"), (False, "bfloat16")):
+        _, layers = compiled(torch.export.export(Blocks(normed=normed).eval(), x), ZEN4, "bfloat16")
+        assert [output for _, output in types(layers)] == ["bfloat16", stored, stored, "float32"]
+
+
 def test_constants_are_joined_to_halves_as_halves() -> None:
     graph = Graph((2, 16, 4, 4))
     y = graph.node("Concat", graph.conv("x", (16, 16, 1, 1)), graph.random(2, 8, 4, 4), axis=1)

@@ -21,7 +21,7 @@ from .batch_norm import simplify_batch_norms
 from .constants import constant_value
 from .epilogue import padding_before
 from .gates import gates_of
-from .graph import Block, blocks_of, calls, free_variables, rebind
+from .graph import Block, blocks_of, call_of, calls, free_variables, rebind
 from .half_sites import in_half
 from .kernels import sites_for
 from .layouts import BY_ELEMENT, inner_layout, with_layout
@@ -66,7 +66,7 @@ def to_half(mod: tvm.IRModule, target: tvm.target.Target, dtype: str) -> tvm.IRM
 
     Weights are rounded here and now. A tensor is stored in half precision if it is made of results of such layers, by
     activations, additions, normalizations, pooling, concatenations and moves alone, and such a layer reads it, or what
-    is made of it.
+    is made of it. Sums that normalizations alone read are not.
     What computes reads it as float32. TVM's own pass, `ToMixedPrecision`, knows no other type than float16, and stores
     what lies between two operators of an epilogue.
 
@@ -217,9 +217,40 @@ class _Part:
             value = self._block.values[reader]
             if self._rounds(var, reader):
                 return True
+            if calls(value, *NORMALIZING) and self._is_sum(var):
+                continue
             if (isinstance(value, relax.TupleGetItem) or calls(value, *LEADING)) and self._leads_to_site(reader):
                 return True
         return False
+
+    def _is_sum(self, var: relax.Var) -> bool:
+        """Return whether a variable is a sum of tensors that no layer reads, of which a constant has more than an axis.
+
+        Where normalizations alone read one it stays in float32: in a transformer each block adds to it, and rounding it
+        again and again made 3 dB of a ViT-S.
+        """
+        value = call_of(self._block.values.get(self._unmoved(var)), "add")
+        if value is None:
+            return False
+        constants = [constant_value(each) for each in value.args]
+        are_tensors = all(each is None or sum(size > 1 for size in each.shape) > 1 for each in constants)
+        return are_tensors and not any(map(self._is_rounded, free_variables(value)))
+
+    def _is_rounded(self, var: relax.Var) -> bool:
+        """Return whether a layer reads a variable, maybe moved before or behind the places where others read it."""
+        waiting = [self._unmoved(var)]
+        while waiting:
+            each = waiting.pop()
+            readers = self._block.readers(each)
+            if any(self._rounds(each, reader) for reader in readers):
+                return True
+            waiting += [reader for reader in readers if calls(self._block.values[reader], *MOVING)]
+        return False
+
+    def _unmoved(self, var: relax.Var) -> relax.Var:
+        """Return the variable whose elements a variable has, in their first places."""
+        moved = call_of(self._block.values.get(var), *MOVING)
+        return self._unmoved(moved.args[0]) if moved is not None and isinstance(moved.args[0], relax.Var) else var
 
     def _with_operands(
         self, value: relax.Call | relax.TupleGetItem, changed: Callable[[relax.Var | Constant], relax.Expr]
