@@ -200,7 +200,7 @@ STORING = 49.0
 
 ACTIVATING = 2.9
 """The clocks of a thread for each operation of a sum's activation, while others of its block compute theirs, fitted to
-linear layers with GELU in float16 on an H100: 70 tiles of four layers of ConvNeXt, at batch 32."""
+linear layers with GELU in float16 on an H100: 55 tiles of four layers of ConvNeXt, at batch 32."""
 
 WAIT = 200.0
 """The clocks from a chunk's barrier to its first product, where products do not go on."""
@@ -278,22 +278,23 @@ def _specialized_clocks(problem: Problem, config: Config, turns: int, product: f
 
     Each instruction of `wgmma` reads 32 bytes of each of its columns, and those of its 64 rows are read once.
     """
+    workload, groups = problem.workload, config.warps_m * config.warps_n
     copied, products = sum(copied_rows(problem, config)) * ROW_BYTES, tf32_products(problem)
-    read_bytes = multiplied_share(problem.workload) * ROW_BYTES
+    read_bytes = multiplied_share(workload) * ROW_BYTES
     read = config.block_m // 64 * (64 + config.block_n * max(1, products)) * read_bytes
     arrival = ARRIVAL / (config.num_stages - 1)
     if not products:
         step = mostly_largest(max(THROTTLED * product, (read + copied) / SHARED_BYTES, copied / L2_BYTES), arrival)
     else:
-        alone = ROUNDED[products] + product / (config.warps_m * config.warps_n)
+        alone = ROUNDED[products] + product / groups
         step = mostly_largest(max(product, (read + copied) / SHARED_BYTES, copied / L2_BYTES), alone, arrival)
-    tile = part_chunks(problem.workload, config) * step
-    if prod(problem.workload.kernel) > 1 and multiplied_share(problem.workload) < 1:
+    tile = part_chunks(workload, config) * step
+    if prod(workload.kernel) > 1 and multiplied_share(workload) < 1:
         tile *= UNFILLED
-    sums = config.block_m * config.block_n * problem.workload.sum_bytes
-    if problem.workload.epilogue.residual:
-        finished = FINISHED_BYTES * config.warps_m * config.warps_n
-        return mostly_largest(turns * tile, ceil_div(turns, config.teams) * (tile + sums / finished))
+    sums = config.block_m * config.block_n * workload.sum_bytes
+    if workload.epilogue.residual:
+        finishing = sums / (FINISHED_BYTES * groups)
+        return mostly_largest(turns * tile, ceil_div(turns, config.teams) * (tile + finishing))
     rate = STORED_DIRECTLY if stores_registers(problem, config) else STORED_MEANWHILE
     return turns * tile + (turns if config.teams == 1 else 1) * sums / rate
 

@@ -31,8 +31,8 @@ def tasks(model: Path, shapes: Shapes | None, as_json: bool) -> None:
     """List the convolutions of MODEL, an ONNX file, equal ones merged: what they cost, and who has a kernel for them.
 
     Linear layers of matrices are among them, as convolutions of one element. FLOPs are two for each multiply-add; the
-    total counts every layer. In a network built for a CPU their operands may be in blocks of channels, and tensors of
-    several axes are matrices, too: those tasks are what `tvmconv tune --dry-run` lists.
+    total counts every layer. In a network that is built those of tensors of several axes are matrices, too, and for a
+    CPU operands may be in blocks of channels: those tasks are what `tvmconv tune --dry-run` lists.
     """
     found = find_tasks(model, shapes)
     total = sum((task.convolution.flops or 0) * len(task.names) for task in found)

@@ -41,7 +41,10 @@ AVERAGING = ("nn.adaptive_avg_pool2d", "nn.avg_pool1d", "nn.avg_pool2d", "nn.avg
 NORMALIZING = ("nn.group_norm", "nn.instance_norm", "nn.layer_norm", "nn.rms_norm")
 """The same of normalizations."""
 
-LEADING = (*BY_ELEMENT, *KEEPING, *AVERAGING, *NORMALIZING, "mean", "nn.pad")
+MADE_OF_HALVES = (*BY_ELEMENT, *KEEPING, *AVERAGING, *NORMALIZING)
+"""All operators whose results are stored in half precision where all that they are made of is."""
+
+LEADING = (*MADE_OF_HALVES, "mean", "nn.pad")
 """Operators that may lie between convolutions whose tensors are in half precision."""
 
 
@@ -207,7 +210,7 @@ class _Part:
         value = self._block.values.get(var)
         if isinstance(value, relax.TupleGetItem):
             return isinstance(value.tuple_value, relax.Var) and self._is_made_of_halves(value.tuple_value)
-        if value is None or not calls(value, *BY_ELEMENT, *KEEPING, *AVERAGING, *NORMALIZING) or not _is_wide(var):
+        if value is None or not calls(value, *MADE_OF_HALVES) or not _is_wide(var):
             return False
         operands = free_variables(*(each for each in value.args if isinstance(each, (relax.Var, relax.Tuple))))
         return bool(operands) and all(map(self._is_made_of_halves, operands))

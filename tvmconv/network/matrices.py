@@ -161,6 +161,5 @@ def _is_vector(operand: relax.Expr, var: relax.Var, axis: int) -> bool:
     constant = constant_value(operand)
     if constant is None or constant.ndim > var.ty.ndim:
         return False
-    behind = var.ty.ndim - 1 - axis % var.ty.ndim
-    channels = constant.shape[constant.ndim - 1 - behind :][:1] if constant.ndim > behind else ()
-    return constant.size in (1, *channels)
+    shape = (1,) * (var.ty.ndim - constant.ndim) + constant.shape
+    return constant.size in (1, shape[axis])
