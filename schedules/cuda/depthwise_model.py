@@ -40,8 +40,9 @@ HALF_BLOCK_THREADS, HALF_PLANES_THREADS = 256, 64
 """The most threads of a block of one plane, and of one of several, in half precision with up to four columns a thread.
 
 Such threads also have half as many outputs for 3x3 taps as in float32, and taps in shared memory, as their loads bring
-half as much. Records of an H100 and an H200 are like that: 3x3 taps on one image of 256x96x96 took 3.1 µs on the H100
-for 4.4 with the numbers for float32, on 256x64x64 2.1 for 2.4, and 5x5 on 256x96x96 4.8 for 7.0, of more outputs each.
+half as much, and none is beyond the end of a row. Records of an H100 and an H200 are like that: 3x3 taps on one image
+of 256x96x96 took 3.1 µs on the H100 for 4.4 with the numbers for float32, on 256x64x64 2.1 for 2.4, on 32x512x14x14 5.9
+for 6.7 (7.3 with a thread beyond the end), and 5x5 on 256x96x96 4.8 for 7.0, of more outputs each.
 """
 
 NARROW = 8
@@ -246,10 +247,10 @@ def _candidates(problem: Problem, gpu: Gpu) -> Iterator[Config]:
         """Return the most outputs of a thread, of one channel."""
         if is_half and not eight:
             return max(4, min(16, share // 2)) if few_taps or m > 1 else max(4, min(max(16, 6 * columns), share))
-        return max(4, min(max(16, 4 * columns), share))
+        return max(4, min(max(16, (4 if few_taps or not eight else 6) * columns), share))
 
     # Of 3x3 taps in half precision 4x8 outputs of a thread take 15 to 17 instructions each in sm_90, and 4x4 some 21.
-    eight = is_half and m == 1 and share >= 64 and prod(workload.read_by((4, 8))) <= MOST_WINDOW
+    eight = is_half and (m == 1 or not few_taps) and share >= 64 and prod(workload.read_by((4, 8))) <= MOST_WINDOW
     one_plane, planes_of = (
         (HALF_BLOCK_THREADS, HALF_PLANES_THREADS) if is_half and not eight else (BLOCK_THREADS, BLOCK_THREADS)
     )
@@ -260,7 +261,7 @@ def _candidates(problem: Problem, gpu: Gpu) -> Iterator[Config]:
     for shared, unroll, least in ways:
         for columns in (n for n in (8, 4, 2, 1) if n <= widest and width % n == 0):
             heights = [n for n in range(1, 9) if least <= n * columns <= most(columns) and wasted(height, n) <= WASTE]
-            most_threads = _threads(ceil_div(width, columns))
+            most_threads = (evenly if is_half and not eight else _threads)(ceil_div(width, columns), 64)
             threads = (64, 32, 16, 8) if "width" in problem.open_sizes else (most_threads,)
             for rows, threads_x in product(reversed(heights or [1]), threads):
                 steps = ceil_div(height, rows)
@@ -320,9 +321,9 @@ def full_gpu_threads(gpu: Gpu) -> int:
     return FULL_GPU_THREADS * gpu.multiprocessors // H100.multiprocessors
 
 
-def _threads(columns: int) -> int:
-    """Return the threads for the columns of a row: all in one block if 64 do, a power of two if that wastes little."""
-    threads = evenly(columns, 64)
+def _threads(columns: int, most: int) -> int:
+    """Return the threads for the columns of a row: all of them if there are few, a power of two if that wastes little."""
+    threads = evenly(columns, most)
     rounded = 1 << (threads - 1).bit_length()
     return rounded if rounded <= 1.2 * threads else threads
 
