@@ -16,6 +16,7 @@ import tvmconv
 from tvmconv import cuda, lowering
 from tvmconv.dtypes import STORAGE_TYPES
 from tvmconv.network import Layer, TensorSpec
+from tvmconv.network.half import with_precision
 from tvmconv.network.model import Model
 from tvmconv.network.products import use_products
 from tvmconv.targets import resolve_target
@@ -59,7 +60,8 @@ def test_numbers_of_attention(size: tuple[int, int], of: tuple[str, str, float])
     with torch.no_grad():
         expected = Attention()(*(each.double() for each in inputs)).numpy()
     model = tvmconv.import_model(Attention().to(getattr(torch, dtype)), tuple(inputs))
-    mod, layers = use_products(model.mod, SM_90, precision)
+    narrow, word = with_precision(model.mod, SM_90, precision)
+    mod, layers = use_products(narrow, SM_90, word)
     assert [layer.kernel for layer in layers] == ["tvmconv cuda/tensor"] * 2
     assert [layer.convolution.flops >= 2 * 6 * length**2 * depth for layer in layers] == [True, True]
     executable = lowering.build(with_twins(mod, {}), LLVM)

@@ -9,7 +9,6 @@ import tvm
 from tvm import relax
 
 from ..compute.chunks import copied_elements
-from ..precision import HALVES
 from ..schedules.cuda.gemm_tiles import VECTOR
 from ..targets import backend_of
 from ..workload import ConvWorkload
@@ -38,9 +37,8 @@ class Product(NamedTuple):
 class Form(Protocol):
     """The way in which the templates of a kind of target compute products."""
 
-    def dtype(self, dtype: str, precision: str) -> str:
-        """Return the type that factors are multiplied in, in a network of a precision."""
-        ...
+    takes_halves: bool
+    """Whether factors of half precision, cast to float32, are multiplied as such."""
 
     def obstacle(self, product: Product) -> str | None:
         """Return the reason why a product stays with TVM; None for one that may be a convolution."""
@@ -50,8 +48,10 @@ class Form(Protocol):
         """Return the convolution that a product is."""
         ...
 
-    def operands(self, value: relax.Call, product: Product, block: Block) -> tuple[relax.Expr, relax.Expr]:
-        """Return the factors of a product as x and w of its convolution, perhaps in other shapes and types."""
+    def operands(
+        self, factors: tuple[relax.Expr, relax.Expr], product: Product, block: Block
+    ) -> tuple[relax.Expr, relax.Expr]:
+        """Return the factors of a product as x and w of its convolution, perhaps in other shapes."""
         ...
 
 
@@ -67,8 +67,7 @@ class _OnTensorCores:
     (G * N, K).
     """
 
-    def dtype(self, dtype: str, precision: str) -> str:
-        return precision if precision in HALVES and dtype == "float32" else dtype
+    takes_halves = True
 
     def obstacle(self, product: Product) -> str | None:
         if product.rows == 1 or min(product.terms, product.columns) < 2:
@@ -87,10 +86,12 @@ class _OnTensorCores:
         )
         return msgspec.structs.replace(workload, layout=f"NCHW{terms}c", w_layout="KRSC", out_layout=f"NCHW{columns}c")
 
-    def operands(self, value: relax.Call, product: Product, block: Block) -> tuple[relax.Expr, relax.Expr]:
+    def operands(
+        self, factors: tuple[relax.Expr, relax.Expr], product: Product, block: Block
+    ) -> tuple[relax.Expr, relax.Expr]:
         workload = self.workload(product)
         _, terms, _, _ = workload.w_shape
-        first, second = value.args
+        first, second = factors
         more = terms - product.terms
         transposed = _transposed(second, block)
         return (
@@ -106,8 +107,7 @@ class _OnPlanes:
     the same for the whole batch has an image for each matrix.
     """
 
-    def dtype(self, dtype: str, precision: str) -> str:
-        return dtype
+    takes_halves = False
 
     def obstacle(self, product: Product) -> str | None:
         return None
@@ -122,8 +122,10 @@ class _OnPlanes:
             out_dtype=product.out_dtype,
         )
 
-    def operands(self, value: relax.Call, product: Product, block: Block) -> tuple[relax.Expr, relax.Expr]:
-        first, second = value.args
+    def operands(
+        self, factors: tuple[relax.Expr, relax.Expr], product: Product, block: Block
+    ) -> tuple[relax.Expr, relax.Expr]:
+        first, second = factors
         return second, first
 
 
