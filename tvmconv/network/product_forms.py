@@ -9,7 +9,6 @@ import tvm
 from tvm import relax
 
 from ..compute.chunks import copied_elements
-from ..schedules.cuda.gemm_tiles import VECTOR
 from ..targets import backend_of
 from ..workload import ConvWorkload
 from .graph import Block, call_of
@@ -44,14 +43,25 @@ class Form(Protocol):
         """Return the reason why a product stays with TVM; None for one that may be a convolution."""
         ...
 
+    def terms(self, product: Product) -> int:
+        """Return the number of elements of a row of the first factor, as kernels read it."""
+        ...
+
+    def columns(self, product: Product) -> int:
+        """Return the number of elements of a row of the result, as kernels store it."""
+        ...
+
     def workload(self, product: Product) -> ConvWorkload:
         """Return the convolution that a product is."""
         ...
 
     def operands(
-        self, factors: tuple[relax.Expr, relax.Expr], product: Product, block: Block
+        self, factors: tuple[relax.Expr, relax.Expr], product: Product, block: Block, padded: bool
     ) -> tuple[relax.Expr, relax.Expr]:
-        """Return the factors of a product as x and w of its convolution, perhaps in other shapes."""
+        """Return the factors of a product as x and w of its convolution, perhaps in other shapes.
+
+        The first one may have `padded` rows already.
+        """
         ...
 
 
@@ -61,7 +71,7 @@ def form_for(target: tvm.target.Target) -> Form:
 
 
 class _OnTensorCores:
-    """1x1 convolutions with a group for each matrix, padded to whole copies and stores.
+    """1x1 convolutions with a group for each matrix, whose terms and columns are padded to whole copies.
 
     Pixels are the rows. Each group is a matrix by itself in memory, and the weight is the second factor, transposed:
     (G * N, K).
@@ -74,9 +84,14 @@ class _OnTensorCores:
             return "a single row, column or term has nothing to share"
         return "the first factor is one matrix for the whole batch" if product.one_first else None
 
+    def terms(self, product: Product) -> int:
+        return _in_copies(product.terms, product.dtype)
+
+    def columns(self, product: Product) -> int:
+        return _in_copies(product.columns, product.dtype)
+
     def workload(self, product: Product) -> ConvWorkload:
-        copied = copied_elements(ConvWorkload.conv2d((1, 1, 1, 1), (1, 1, 1, 1), dtype=product.dtype))
-        terms, columns = -(-product.terms // copied) * copied, -(-product.columns // VECTOR) * VECTOR
+        terms, columns = self.terms(product), self.columns(product)
         workload = ConvWorkload.conv2d(
             (1, product.batch * terms, product.rows, 1),
             (product.batch * columns, terms, 1, 1),
@@ -87,16 +102,14 @@ class _OnTensorCores:
         return msgspec.structs.replace(workload, layout=f"NCHW{terms}c", w_layout="KRSC", out_layout=f"NCHW{columns}c")
 
     def operands(
-        self, factors: tuple[relax.Expr, relax.Expr], product: Product, block: Block
+        self, factors: tuple[relax.Expr, relax.Expr], product: Product, block: Block, padded: bool
     ) -> tuple[relax.Expr, relax.Expr]:
-        workload = self.workload(product)
-        _, terms, _, _ = workload.w_shape
         first, second = factors
-        more = terms - product.terms
+        more = self.terms(product) - product.terms
         transposed = _transposed(second, block)
         return (
-            _padded(first, first.ty.ndim - 2, (0, more)),
-            _padded(transposed, second.ty.ndim - 2, (workload.multiplier - product.columns, more)),
+            first if padded else _padded(first, first.ty.ndim - 2, (0, more)),
+            _padded(transposed, second.ty.ndim - 2, (self.columns(product) - product.columns, more)),
         )
 
 
@@ -112,6 +125,12 @@ class _OnPlanes:
     def obstacle(self, product: Product) -> str | None:
         return None
 
+    def terms(self, product: Product) -> int:
+        return product.terms
+
+    def columns(self, product: Product) -> int:
+        return product.columns
+
     def workload(self, product: Product) -> ConvWorkload:
         images, groups = (product.batch, 1) if product.one_first else (1, product.batch)
         return ConvWorkload.conv2d(
@@ -123,10 +142,16 @@ class _OnPlanes:
         )
 
     def operands(
-        self, factors: tuple[relax.Expr, relax.Expr], product: Product, block: Block
+        self, factors: tuple[relax.Expr, relax.Expr], product: Product, block: Block, padded: bool
     ) -> tuple[relax.Expr, relax.Expr]:
         first, second = factors
         return second, first
+
+
+def _in_copies(size: int, dtype: str) -> int:
+    """Return a number of elements of a type, rounded up to whole asynchronous copies."""
+    copied = copied_elements(ConvWorkload.conv2d((1, 1, 1, 1), (1, 1, 1, 1), dtype=dtype))
+    return -(-size // copied) * copied
 
 
 def _transposed(factor: relax.Expr, block: Block) -> relax.Expr:

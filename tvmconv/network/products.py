@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import prod
+from typing import NamedTuple
 
 import msgspec
 import tvm
@@ -13,12 +15,14 @@ from ..dtypes import FLOATS
 from ..errors import InvalidArgumentError
 from ..precision import DEFAULT
 from ..problem import Problem
+from ..workload import ConvWorkload
 from .constants import constant_value, static_shape
 from .convolutions import GIVE_SIZES, is_linear, shape_text
 from .graph import Block, blocks_of, call_of, rebind
 from .half_sites import half_of
 from .kernels import NetworkKernel, add_kernel, output_of, reason_of
 from .layers import Convolution, Layer
+from .padded_rows import padded_path
 from .product_forms import Form, Product, form_for
 
 Factors = tuple[relax.Expr, relax.Expr]
@@ -43,26 +47,51 @@ def use_products(
     calls: dict[relax.Var, relax.Expr] = {}
     layers = []
     for block in blocks_of(mod):
+        taken: dict[relax.Var, _Taken] = {}
         for var, value in block.values.items():
             if call_of(value, "matmul") is None:
                 continue
             factors, output = _surroundings(var, value, form, block)
             found = _found(factors, str(output.ty.dtype), form, target, precision)
-            if isinstance(found, str):
-                if not _is_linear_layer(value):
-                    layers.append(_left_to_tvm(str(var.name), value, found))
-                continue
-            product, problem = found
-            ranges = dispatch.select_ranges(problem, target)
-            if product not in kernels:
-                kernels[product] = add_kernel(builder, ranges, target, "product", constant=False)
-            calls[output] = _call(value, factors, product, kernels[product], form, block)
-            selection = ranges[0].selection
-            workload = problem.workload
-            convolution = Convolution(str(var.name), str(product), workload.layout, workload.flops, workload, None)
-            config = msgspec.to_builtins(selection.config)
-            layers.append(Layer(convolution, f"tvmconv {selection.name}", config, reason_of(ranges)))
+            if not isinstance(found, str):
+                taken[var] = _Taken(factors, output, *found)
+                layers.append(_layer(var, *found, ranges := dispatch.select_ranges(found[1], target)))
+                if found[0] not in kernels:
+                    kernels[found[0]] = add_kernel(builder, ranges, target, "product", constant=False)
+            elif not _is_linear_layer(value):
+                layers.append(_left_to_tvm(str(var.name), value, found))
+        padded: set[relax.Var] = set()
+        for var, (factors, output, product, problem) in taken.items():
+            operands = form.operands(factors, product, block, padded=var in padded)
+            rows = _rows(block.values[var], operands, form.columns(product), problem.workload, kernels[product])
+            if (columns := form.columns(product)) > product.columns:
+                path = padded_path(output, block, columns, builder)
+                reader = None if path is None else taken.get(path.product)
+                if path is not None and reader is not None and form.terms(reader.product) == columns:
+                    calls |= path.values
+                    padded.add(path.product)
+                else:
+                    rows = relax.op.strided_slice(rows, [output.ty.ndim - 1], [0], [product.columns])
+            calls[output] = rows
     return rebind(builder.get(), calls), tuple(layers)
+
+
+class _Taken(NamedTuple):
+    """A product that gets a kernel."""
+
+    factors: Factors
+    output: relax.Var
+    """The variable that the kernel computes."""
+    product: Product
+    problem: Problem
+
+
+def _layer(var: relax.Var, product: Product, problem: Problem, ranges: Sequence[dispatch.Range]) -> Layer:
+    """Return the layer of a product with kernels."""
+    selection, workload = ranges[0].selection, problem.workload
+    convolution = Convolution(str(var.name), str(product), workload.layout, workload.flops, workload, None)
+    config = msgspec.to_builtins(selection.config)
+    return Layer(convolution, f"tvmconv {selection.name}", config, reason_of(ranges))
 
 
 def has_open_products(mod: tvm.IRModule) -> bool:
@@ -163,18 +192,12 @@ def _left_to_tvm(name: str, value: relax.Call, obstacle: str) -> Layer:
     return Layer(convolution, "TVM", None, obstacle)
 
 
-def _call(
-    value: relax.Call, factors: Factors, product: Product, kernel: NetworkKernel, form: Form, block: Block
+def _rows(
+    value: relax.Call, operands: Factors, columns: int, workload: ConvWorkload, kernel: NetworkKernel
 ) -> relax.Expr:
-    """Return the expression that multiplies with a kernel."""
-    workload = form.workload(product)
-    *batch, rows, _ = value.ty.shape
-    operands = [
-        relax.op.reshape(factor, workload.operands[name][0])
-        for name, factor in zip("xw", form.operands(factors, product, block), strict=True)
+    """Return the expression that multiplies with a kernel, with rows as long as it stores them."""
+    taken = [
+        relax.op.reshape(operand, workload.operands[name][0]) for name, operand in zip("xw", operands, strict=True)
     ]
-    columns = prod(workload.output_shape) // (product.batch * product.rows)
-    output = relax.op.reshape(output_of(kernel, workload, operands), (*batch, rows, columns))
-    if columns == product.columns:
-        return output
-    return relax.op.strided_slice(output, [len(batch) + 1], [0], [product.columns])
+    *others, _ = value.ty.shape
+    return relax.op.reshape(output_of(kernel, workload, taken), (*others, columns))
