@@ -28,5 +28,7 @@ def permute_parts(mod: tvm.IRModule) -> tvm.IRModule:
             if not calls(value, "permute_dims") or len(readers) < 2 or not block.is_inner(var):
                 continue
             if all(calls(block.values[reader], *CHOOSING) for reader in readers):
-                values |= {reader: substitute(block.values[reader], {var: value}) for reader in readers}
+                for reader in readers:  # which get a call each: one call would be bound to one variable
+                    own = relax.Call(value.op, value.args, value.attrs)
+                    values[reader] = substitute(block.values[reader], {var: own})
     return rebind(mod, values)
