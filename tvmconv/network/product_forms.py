@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import msgspec
 import tvm
 from tvm import relax
 
 from ..compute.chunks import copied_elements
+from ..schedules.cuda.tensor import Config
 from ..targets import backend_of
 from ..workload import ConvWorkload
 from .graph import Block, call_of
+from .product_places import Placed, placed
+
+Factors = tuple[relax.Expr, relax.Expr]
 
 
 class Product(NamedTuple):
@@ -51,13 +55,15 @@ class Form(Protocol):
         """Return the number of elements of a row of the result, as kernels store it."""
         ...
 
+    def placed(self, factors: Factors, output: relax.Var, product: Product, config: Any, block: Block) -> Placed:
+        """Return which operands a kernel of a configuration reads and stores in other tensors, where they lie."""
+        ...
+
     def workload(self, product: Product) -> ConvWorkload:
         """Return the convolution that a product is."""
         ...
 
-    def operands(
-        self, factors: tuple[relax.Expr, relax.Expr], product: Product, block: Block, padded: bool
-    ) -> tuple[relax.Expr, relax.Expr]:
+    def operands(self, factors: Factors, product: Product, block: Block, padded: bool) -> Factors:
         """Return the factors of a product as x and w of its convolution, perhaps in other shapes.
 
         The first one may have `padded` rows already.
@@ -90,6 +96,12 @@ class _OnTensorCores:
     def columns(self, product: Product) -> int:
         return _in_copies(product.columns, product.dtype)
 
+    def placed(self, factors: Factors, output: relax.Var, product: Product, config: Any, block: Block) -> Placed:
+        if not isinstance(config, Config) or config.teams:  # the copy engine takes no places
+            return Placed({}, {}, output)
+        shape = product.rows, self.terms(product), self.columns(product)
+        return placed(factors, output, shape, _in_copies(1, product.dtype), block)
+
     def workload(self, product: Product) -> ConvWorkload:
         terms, columns = self.terms(product), self.columns(product)
         workload = ConvWorkload.conv2d(
@@ -101,9 +113,7 @@ class _OnTensorCores:
         )
         return msgspec.structs.replace(workload, layout=f"NCHW{terms}c", w_layout="KRSC", out_layout=f"NCHW{columns}c")
 
-    def operands(
-        self, factors: tuple[relax.Expr, relax.Expr], product: Product, block: Block, padded: bool
-    ) -> tuple[relax.Expr, relax.Expr]:
+    def operands(self, factors: Factors, product: Product, block: Block, padded: bool) -> Factors:
         first, second = factors
         more = self.terms(product) - product.terms
         transposed = _transposed(second, block)
@@ -131,6 +141,9 @@ class _OnPlanes:
     def columns(self, product: Product) -> int:
         return product.columns
 
+    def placed(self, factors: Factors, output: relax.Var, product: Product, config: Any, block: Block) -> Placed:
+        return Placed({}, {}, output)
+
     def workload(self, product: Product) -> ConvWorkload:
         images, groups = (product.batch, 1) if product.one_first else (1, product.batch)
         return ConvWorkload.conv2d(
@@ -141,9 +154,7 @@ class _OnPlanes:
             out_dtype=product.out_dtype,
         )
 
-    def operands(
-        self, factors: tuple[relax.Expr, relax.Expr], product: Product, block: Block, padded: bool
-    ) -> tuple[relax.Expr, relax.Expr]:
+    def operands(self, factors: Factors, product: Product, block: Block, padded: bool) -> Factors:
         first, second = factors
         return second, first
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import prod
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 import tvm
@@ -23,9 +23,8 @@ from .half_sites import half_of
 from .kernels import NetworkKernel, add_kernel, output_of, reason_of
 from .layers import Convolution, Layer
 from .padded_rows import padded_path
-from .product_forms import Form, Product, form_for
-
-Factors = tuple[relax.Expr, relax.Expr]
+from .product_forms import Factors, Form, Product, form_for
+from .product_places import Placed
 
 
 def use_products(
@@ -43,7 +42,7 @@ def use_products(
     """
     form = form_for(target)
     builder = relax.BlockBuilder(mod)
-    kernels: dict[Product, NetworkKernel] = {}
+    kernels: dict[Any, NetworkKernel] = {}
     calls: dict[relax.Var, relax.Expr] = {}
     layers = []
     for block in blocks_of(mod):
@@ -54,25 +53,29 @@ def use_products(
             factors, output = _surroundings(var, value, form, block)
             found = _found(factors, str(output.ty.dtype), form, target, precision)
             if not isinstance(found, str):
-                taken[var] = _Taken(factors, output, *found)
-                layers.append(_layer(var, *found, ranges := dispatch.select_ranges(found[1], target)))
-                if found[0] not in kernels:
-                    kernels[found[0]] = add_kernel(builder, ranges, target, "product", constant=False)
+                taken[var] = _Taken(factors, output, *found, dispatch.select_ranges(found[1], target))
+                layers.append(_layer(var, taken[var]))
             elif not _is_linear_layer(value):
                 layers.append(_left_to_tvm(str(var.name), value, found))
         padded: set[relax.Var] = set()
-        for var, (factors, output, product, problem) in taken.items():
-            operands = form.operands(factors, product, block, padded=var in padded)
-            rows = _rows(block.values[var], operands, form.columns(product), problem.workload, kernels[product])
-            if (columns := form.columns(product)) > product.columns:
-                path = padded_path(output, block, columns, builder)
+        for var, each in taken.items():
+            product, columns = each.product, form.columns(each.product)
+            where = form.placed(each.factors, each.output, product, each.ranges[0].selection.config, block)
+            key = product, *sorted(where.places.items())
+            if key not in kernels:
+                kernels[key] = add_kernel(builder, each.ranges, target, "product", False, where.places)
+            operands = form.operands(each.factors, product, block, padded=var in padded)
+            operands = [where.tensors.get(name, operand) for name, operand in zip("xw", operands, strict=True)]
+            rows = _rows(where.output, operands, columns - product.columns, each.problem.workload, kernels[key], where)
+            if columns > product.columns:
+                path = padded_path(each.output, block, columns, builder)
                 reader = None if path is None else taken.get(path.product)
                 if path is not None and reader is not None and form.terms(reader.product) == columns:
                     calls |= path.values
                     padded.add(path.product)
                 else:
-                    rows = relax.op.strided_slice(rows, [output.ty.ndim - 1], [0], [product.columns])
-            calls[output] = rows
+                    rows = relax.op.strided_slice(rows, [each.output.ty.ndim - 1], [0], [product.columns])
+            calls[where.output] = rows
     return rebind(builder.get(), calls), tuple(layers)
 
 
@@ -84,14 +87,15 @@ class _Taken(NamedTuple):
     """The variable that the kernel computes."""
     product: Product
     problem: Problem
+    ranges: Sequence[dispatch.Range]
 
 
-def _layer(var: relax.Var, product: Product, problem: Problem, ranges: Sequence[dispatch.Range]) -> Layer:
+def _layer(var: relax.Var, taken: _Taken) -> Layer:
     """Return the layer of a product with kernels."""
-    selection, workload = ranges[0].selection, problem.workload
-    convolution = Convolution(str(var.name), str(product), workload.layout, workload.flops, workload, None)
+    selection, workload = taken.ranges[0].selection, taken.problem.workload
+    convolution = Convolution(str(var.name), str(taken.product), workload.layout, workload.flops, workload, None)
     config = msgspec.to_builtins(selection.config)
-    return Layer(convolution, f"tvmconv {selection.name}", config, reason_of(ranges))
+    return Layer(convolution, f"tvmconv {selection.name}", config, reason_of(taken.ranges))
 
 
 def has_open_products(mod: tvm.IRModule) -> bool:
@@ -193,11 +197,16 @@ def _left_to_tvm(name: str, value: relax.Call, obstacle: str) -> Layer:
 
 
 def _rows(
-    value: relax.Call, operands: Factors, columns: int, workload: ConvWorkload, kernel: NetworkKernel
+    output: relax.Var,
+    operands: Sequence[relax.Expr],
+    more: int,
+    workload: ConvWorkload,
+    kernel: NetworkKernel,
+    where: Placed,
 ) -> relax.Expr:
-    """Return the expression that multiplies with a kernel, with rows as long as it stores them."""
-    taken = [
-        relax.op.reshape(operand, workload.operands[name][0]) for name, operand in zip("xw", operands, strict=True)
-    ]
-    *others, _ = value.ty.shape
-    return relax.op.reshape(output_of(kernel, workload, taken), (*others, columns))
+    """Return the expression that multiplies with a kernel, with rows that are longer by so much as it stores them."""
+    shapes = {name: shape for name, (shape, _) in workload.operands.items()}
+    shapes |= {name: (place.elements,) for name, place in where.places.items()}
+    taken = [relax.op.reshape(operand, shapes[name]) for name, operand in zip("xw", operands, strict=True)]
+    *others, columns = output.ty.shape
+    return relax.op.reshape(output_of(kernel, workload, taken, shapes["output"]), (*others, columns + more))
