@@ -1,4 +1,4 @@
-"""Operands of a scheduled function that lie in larger tensors: it reads and stores them there, and nothing is copied."""
+"""Operands of a scheduled function that lie in larger tensors: it reads and stores them there, without copies."""
 
 from __future__ import annotations
 
@@ -58,8 +58,8 @@ def with_places(func: tirx.PrimFunc, places: Mapping[str, Place], target: tvm.ta
         """Return the place of an element, and the test that its row is there."""
         place = places[names[old]]
         if len(indices) == 5:
-            _, matrix, row, _, element = indices
-            most = int(old.ty.shape[2])
+            _, matrix, row, column, element = indices  # some templates take all rows of an image as one
+            row, most = row + column, int(old.ty.shape[2])
         else:
             number, *_, element = indices
             most = int(old.ty.shape[0]) // prod(count for count, _ in place.batch)

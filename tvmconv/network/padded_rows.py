@@ -31,7 +31,7 @@ def padded_path(output: relax.Var, block: Block, padded: int, builder: relax.Blo
     constants. Softmax has zeros past the end of a row.
 
     Before, with rows of 197: `y = R.multiply(x, 0.125)`, `z = R.nn.softmax(y)`, `output = R.matmul(z, v)`.
-    After: `y = R.multiply(x, 0.125)`, `z = R.nn.softmax(R.call_tir(cut_rows, (y,)))`, with rows of 200 that end in -inf.
+    After: `y = R.multiply(x, 0.125)`, `z = R.nn.softmax(R.call_tir(cut_rows, (y,)))`, of rows of 200 that end in -inf.
     """
     values: dict[relax.Var, relax.Expr] = {}
     var, columns, is_zero = output, int(output.ty.shape[-1]), False

@@ -53,9 +53,11 @@ def placed(
 def _place(
     elements: int, first: int, batch: Sequence[tuple[int, int]], rows: Steps, row: Steps, aligned: int
 ) -> Place | None:
-    """Return the place of rows; None where copies of so many elements do not fit, or for matrices of one row or none."""
+    """Return the place of rows; None where copies of so many elements do not fit, or rows are one behind the other."""
     outer = joined(batch)
     if len(rows) != 1 or len(row) != 1 or row[0][1] != 1 or not outer or elements > MAX_ELEMENTS:
+        return None
+    if joined([*outer, *rows, *row]) == ((elements, 1),):
         return None
     ((count, step),) = rows
     if any(number % aligned for number in (first, step, *(each for _, each in outer))):

@@ -19,7 +19,7 @@ RESHAPING = ("expand_dims", "flatten", "reshape", "squeeze")
 """The operators that leave elements in their order."""
 
 MOVES = (*RESHAPING, "permute_dims")
-"""The operators whose results have all elements of their operand."""
+"""The operators of one operand whose results have all of its elements."""
 
 
 class View(NamedTuple):
@@ -36,11 +36,11 @@ def view_of(var: relax.Var, block: Block) -> View:
     """Return a variable as a view of that, farthest before it, of which moves and slices alone have made it."""
     value, shape = block.values.get(var), static_shape(var.ty)
     assert shape is not None
-    if isinstance(value, relax.Call) and value.args and isinstance(value.args[0], relax.Var):
-        if (first := static_shape(value.args[0].ty)) is not None and prod(first):
-            moved = _moved(value, view_of(value.args[0], block), shape)
-            if moved is not None:
-                return moved
+    made = call_of(value, *MOVES, "strided_slice")
+    if made is not None and isinstance(made.args[0], relax.Var) and prod(static_shape(made.args[0].ty) or (0,)):
+        moved = _moved(made, view_of(made.args[0], block), shape)
+        if moved is not None:
+            return moved
     return View(var, 0, tuple(joined([step]) for step in in_a_row(shape)))
 
 
@@ -50,7 +50,7 @@ def in_a_row(shape: Sequence[int]) -> list[tuple[int, int]]:
 
 
 def _moved(value: relax.Call, view: View, shape: Sequence[int]) -> View | None:
-    """Return what a value, of a shape, makes of a view; None for anything but moves and slices that are views."""
+    """Return what moves and slices, of a result of a shape, make of a view; None where that is none."""
     if calls(value, *RESHAPING):
         axes = reshaped(view.axes, shape)
         return None if axes is None else view._replace(axes=axes)
