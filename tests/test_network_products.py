@@ -8,6 +8,7 @@ from itertools import chain, product
 import numpy as np
 import pytest
 import tvm
+from network_graph import operators
 from open_batches import with_twins
 from sparing import every
 from tvm import relax
@@ -16,6 +17,9 @@ import tvmconv
 from tvmconv import cuda, lowering
 from tvmconv.dtypes import STORAGE_TYPES
 from tvmconv.network import Layer, TensorSpec
+from tvmconv.network.half import with_precision
+from tvmconv.network.kernels import use_kernels
+from tvmconv.network.matrices import with_rows_in_matrices
 from tvmconv.network.model import Model
 from tvmconv.network.products import use_products
 from tvmconv.targets import resolve_target
@@ -59,7 +63,8 @@ def test_numbers_of_attention(size: tuple[int, int], of: tuple[str, str, float])
     with torch.no_grad():
         expected = Attention()(*(each.double() for each in inputs)).numpy()
     model = tvmconv.import_model(Attention().to(getattr(torch, dtype)), tuple(inputs))
-    mod, layers = use_products(model.mod, SM_90, precision)
+    narrow, word = with_precision(model.mod, SM_90, precision)
+    mod, layers = use_products(narrow, SM_90, word)
     assert [layer.kernel for layer in layers] == ["tvmconv cuda/tensor"] * 2
     assert [layer.convolution.flops >= 2 * 6 * length**2 * depth for layer in layers] == [True, True]
     executable = lowering.build(with_twins(mod, {}), LLVM)
@@ -179,3 +184,42 @@ def test_open_batches_are_warned_of() -> None:
     assert [layer.kernel for layer in network.layers] == ["TVM"] * 2
     expected = Attention()(*(each.double() for each in inputs)).numpy()
     np.testing.assert_allclose(network(*(each.numpy() for each in inputs)), expected, rtol=0, atol=1e-5)
+
+
+class Block(torch.nn.Module):
+    """Attention between the layers that a transformer has around it."""
+
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.qkv, self.projection = torch.nn.Linear(width, 3 * width), torch.nn.Linear(width, width)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        n, length, width = x.shape
+        parts = self.qkv(x).reshape(n, length, 3, self.heads, width // self.heads).permute(2, 0, 3, 1, 4)
+        y = Attention()(*parts.unbind(0))
+        return self.projection(y.transpose(1, 2).reshape(n, length, width))
+
+
+@pytest.mark.parametrize(("n", "length"), every(2, [(2, 21), (1, 16), (3, 50)]))
+@pytest.mark.parametrize("precision", every(2, ["float16", "bfloat16", "float32"]))
+def test_products_read_and_store_in_place(n: int, length: int, precision: str) -> None:
+    """Queries and keys are read where their layer stored them, and the result is stored as the next one reads it."""
+    torch.manual_seed(length)
+    module, x = Block(64, 2).eval(), torch.randn(n, length, 64)
+    with torch.no_grad():
+        expected = module.double()(x.double()).numpy()
+        module.float()
+    imported = with_rows_in_matrices(tvmconv.import_model(module, (x,)).mod, SM_90)
+    narrow, word = with_precision(imported, SM_90, precision)
+    mod, layers = use_kernels(narrow, SM_90, "auto", word)
+    mod, products = use_products(mod, SM_90, word)
+    assert [layer.kernel for layer in (*layers, *products)] == ["tvmconv cuda/tensor"] * 4
+    names = operators(mod)
+    moves = [names.count(f"relax.{name}") for name in ("permute_dims", "strided_slice", "nn.pad")]
+    assert moves == [2, 1, int(length % 8 > 0)]  # those of values, whose terms have to be side by side
+    executable = lowering.build(with_twins(mod, {}), LLVM)
+    machine = tvm.relax.VirtualMachine(executable, tvm.cpu())
+    y = machine["main"](tvm.runtime.tensor(x.numpy())).numpy()
+    bound = {"float16": 2e-3, "bfloat16": 1.6e-2, "float32": 1e-5}[precision]
+    np.testing.assert_allclose(y, expected, rtol=0, atol=bound * np.abs(expected).max())

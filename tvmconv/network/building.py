@@ -49,7 +49,7 @@ def build(model: Any, target: Any = "llvm", sparse: str = "auto", precision: str
     imported = with_rows_in_matrices(source.mod, resolved)
     mod, word = with_precision(imported, resolved, precision)
     mod, layers = use_kernels(mod, resolved, sparse, word)
-    mod, products = use_products(mod, resolved, precision)
+    mod, products = use_products(mod, resolved, word)
     _tell_of_slow_layers(layers, "convolutions")
     _tell_of_slow_layers(products, "matrix products")
     mod = sum_in_float32(simplify_powers(simplify_batch_norms(lower_quantization(mod, resolved))))
