@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from itertools import product
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,9 +17,12 @@ from tvm import tirx
 
 from tvmconv import ConvWorkload, cuda
 from tvmconv.arrays import from_numpy
-from tvmconv.gradients import any_batch, lower
-from tvmconv.lowering import KERNEL_NAME, build, build_function
+from tvmconv.autotvm import ApplyHistoryBest
+from tvmconv.dispatch import select
+from tvmconv.gradients import any_batch, as_convolution, lower
+from tvmconv.lowering import KERNEL_NAME, build, build_function, build_twin
 from tvmconv.lowering.conditions import with_tests_before_loops
+from tvmconv.problem import Problem
 from tvmconv.schedules.cuda.gradients import WARPS, weight_tiles
 from tvmconv.serial import TWIN_TARGET, with_shapes
 from tvmconv.targets import resolve_target
@@ -57,6 +61,46 @@ def run_twin(of: str, workload: ConvWorkload, func: tirx.PrimFunc, workspace: Wo
 @pytest.mark.parametrize(("name", "of"), sparing(product(CASES, GRADIENTS), lambda place: place % 8 in (1, 6)))
 def test_serial_twin(name: str, of: str) -> None:
     run_twin(of, CASES[name], *scheduled(of, CASES[name]))
+
+
+MIRRORED = {
+    "depthwise": ConvWorkload.depthwise((2, 3, 12, 11), (3, 1, 3, 4), dilation=2, padding=(4, 1, 0, 6)),
+    "depthwise_nhwc": ConvWorkload.depthwise((2, 8, 9, 10), (8, 1, 3, 5), padding=(2, 3, 1, 1)).in_nhwc(),
+    "depthwise_bands": ConvWorkload.depthwise((2, 3, 14, 14), (3, 1, 13, 12), dtype="float16"),
+}
+"""Workloads whose gradients by the input are convolutions, by the algorithms that compute these."""
+
+
+def run_mirrored(algorithm: str, workload: ConvWorkload, mirrored: bool = True) -> None:
+    """Run the serial twin of the convolution that is a gradient by the input, and check its result."""
+    convolution = as_convolution(workload.in_nchw())
+    assert convolution is not None
+    convolution = convolution if workload.is_in_nchw else convolution.in_nhwc()
+    problem = Problem(convolution, mirrored=mirrored)
+    kernel = build_twin(problem, select(problem, SM_90, algorithm=algorithm), SM_90)
+    arrays = operands("input", workload)
+    lying = arrays if workload.is_in_nchw else in_nhwc("input", arrays)
+    kernel.executable[KERNEL_NAME](*map(from_numpy, lying.values()))
+    result = lying["output"]
+    check("input", workload, arrays, result if workload.is_in_nchw else result.transpose(0, 3, 1, 2))
+
+
+@pytest.mark.parametrize("algorithm", MIRRORED)
+def test_kernels_of_convolutions_take_mirrored_taps(algorithm: str) -> None:
+    run_mirrored(algorithm, MIRRORED[algorithm])
+
+
+def test_taps_that_are_not_mirrored_are_caught() -> None:
+    with pytest.raises(AssertionError, match="elements are wrong"):
+        run_mirrored("depthwise", MIRRORED["depthwise"], mirrored=False)
+
+
+def test_mirrored_taps_take_what_is_tuned_for_the_convolution() -> None:
+    workload = ConvWorkload.depthwise((1, 256, 96, 96), (256, 1, 3, 3))
+    with ApplyHistoryBest(Path(__file__).parents[1] / "tuning_logs" / "nvidia-h200.jsonl"):
+        plain, mirrored = (select(Problem(workload, mirrored=each), SM_90) for each in (False, True))
+    assert plain.reason.startswith("tuned")
+    assert mirrored == plain
 
 
 @pytest.mark.parametrize(("name", "of"), sparing(product(SINGLE, GRADIENTS), lambda place: place % 12 in (1, 6)))
