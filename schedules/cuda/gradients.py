@@ -43,8 +43,11 @@ ROOM = 150
 WARPS = 32
 """The warps of the gradient with respect to the weight for each multiprocessor: twice as many as are there at once."""
 
-TURNS = 2
-"""The least tiles of a thread that are worth adding up the sums of a warp."""
+WHOLE = 16
+"""The most warps of a block that has all tiles of a channel, so that no second kernel adds up what blocks have."""
+
+FEW_SUMS = 25
+"""The most sums with which so many warps have registers for what they read."""
 
 
 def input_gradient(problem: Problem, target: tvm.target.Target) -> Schedule:
@@ -111,43 +114,55 @@ def _input_tile(workload: ConvWorkload) -> tuple[int, int]:
 
 def weight_gradient(problem: Problem, target: tvm.target.Target) -> Schedule:
     """Schedule the gradient with respect to the weight."""
-    # Step 0. The computation, in parts of a warp
+    # Step 0. The computation, in parts of a block
     tiles = weight_tiles(problem, gpu_of(target))
-    warps = min(BLOCK_THREADS // WARP, tiles.parts)
     sch = Schedule(te.create_prim_func(compute.weight_gradient_in_tiles(compute.with_open_sizes(problem), tiles, WARP)))
-    names = ("window", "grad", "sums", "parts", "total", "output")
-    window, grad, sums, parts, total, output = (sch.get_sblock(name) for name in names)
+    names = ("near_x", "window", "near_dy", "grad", "sums", "warps", "parts", "output")
+    near_x, window, near_dy, grad, sums, warps, parts, output = (sch.get_sblock(name) for name in names)
 
-    # Step 1. A warp has a part of a channel's tiles, for a block of taps
-    k, ro, so, r, s, p, lane = sch.get_loops(parts)
-    po, pi = sch.split(p, [None, warps])
-    sch.reorder(k, ro, so, po, pi, r, s, lane)
-    sch.bind(sch.fuse(k, ro, so, po), "blockIdx.x")
-    sch.bind(pi, "threadIdx.y")
+    # Step 1. A block has a part of a channel's tiles, for a block of taps
+    c, q, r, s, *part, own = sch.get_loops(parts)
+    ro, r = sch.split(r, [None, tiles.block_r])
+    so, s = sch.split(s, [None, tiles.block_s])
+    sch.reorder(c, q, ro, so, *part, r, s, own)
+    block = sch.fuse(c, q, ro, so, *part)
+    sch.bind(block, "blockIdx.x")
 
     # Step 2. Each thread sums its tiles in registers, turn by turn
-    sch.compute_at(sums, pi, preserve_unit_loops=True)
+    sch.compute_at(warps, block, preserve_unit_loops=True)
+    sch.set_scope(warps, 0, "shared")
+    own, r, s, lane = sch.get_loops(warps)[-4:]
+    sch.bind(own, "threadIdx.y")
+    sch.compute_at(sums, own, preserve_unit_loops=True)
     sch.set_scope(sums, 0, "local")
-    own, r, s, turn, row = sch.get_loops(sums)[-5:]
-    sch.reorder(own, turn, row, r, s)
-    sch.bind(own, "threadIdx.x")
-    sch.compute_at(window, turn, preserve_unit_loops=True)
-    _into_registers(sch, window, 2)
-    sch.compute_at(grad, turn, preserve_unit_loops=True)
-    _into_registers(sch, grad, 1)
+    lane, r, s, turn, row = sch.get_loops(sums)[-5:]
+    sch.reorder(lane, turn, row, r, s)
+    sch.bind(lane, "threadIdx.x")
+    for stage, axes in ((window, 2), (near_x, 2), (grad, 1), (near_dy, 1)):
+        sch.compute_at(stage, turn, preserve_unit_loops=True)
+        _into_registers(sch, stage, axes)
     for loop in (row, r, s):
         sch.unroll(loop)
     for loop in sch.get_loops(sch.decompose_reduction(sums, turn))[-2:]:
         sch.unroll(loop)
 
-    # Step 3. The warp adds up the sums of its threads
-    *_, r, s, lane = sch.get_loops(parts)
+    # Step 3. Each warp adds up the sums of its threads, then a thread for each tap those of the warps
+    *_, r, s, lane = sch.get_loops(warps)
     sch.bind(lane, "threadIdx.x")
     taps = sch.fuse(r, s)
     sch.annotate(taps, "pragma_auto_unroll_max_step", tiles.block_r * tiles.block_s)
     sch.annotate(taps, "pragma_unroll_explicit", False)  # TVM cannot repeat a sum over threads; CUDA's compiler can
+    *_, r, s, own = sch.get_loops(parts)
+    _, y, x = sch.split(sch.fuse(r, s), [None, tiles.warps, WARP])
+    sch.bind(y, "threadIdx.y")
+    sch.bind(x, "threadIdx.x")
+    if tiles.parts == 1:
+        sch.reverse_compute_at(output, x)
+        sch.set_scope(parts, 0, "local")
+        return sch
 
-    # Step 4. In the second kernel a thread adds up the parts of a tap, or a warp does where there are many
+    # Step 4. In a second kernel a thread adds up the parts of a tap, or a warp does where there are many
+    total = sch.get_sblock("total")
     adders = WARP if tiles.parts >= WARP else 1
     *taps, p = sch.get_loops(total)
     together = BLOCK_THREADS if adders == 1 else divisors(prod(problem.workload.w_shape), BLOCK_THREADS // WARP)[-1]
@@ -179,7 +194,7 @@ def weight_tiles(problem: Problem, gpu: Gpu) -> Tiles:
     block_r = evenly(kr, max(1, SUMS // block_s))
 
     def loads(rows: int) -> int:
-        return rows + prod(Tiles(rows, block_r, block_s, 1).window(workload))
+        return rows + prod(Tiles(rows, block_r, block_s, 1, 1).window(workload))
 
     def fits(rows: int) -> bool:
         return rows == 1 or (workload.dilation[0] == 1 and loads(rows) + block_r * block_s <= ROOM)
@@ -187,9 +202,12 @@ def weight_tiles(problem: Problem, gpu: Gpu) -> Tiles:
     heights = [rows for rows in range(1, min(height, 8) + 1) if fits(rows)]
     rows = min(heights, key=lambda rows: wasted(height, rows) * loads(rows) / rows)
     channels = workload.out_channels * ceil_div(kr, block_r) * ceil_div(ks, block_s)
-    wanted = ceil_div(WARPS * gpu.multiprocessors, channels)
-    most = max(1, workload.batch * ceil_div(height, rows) * width // (WARP * TURNS))
-    parts = min(wanted, most)
+    most = ceil_div(workload.batch * ceil_div(height, rows) * width, WARP)
+    wanted = min(most, ceil_div(WARPS * gpu.multiprocessors, channels))
+    few = BLOCK_THREADS // WARP
+    whole = WHOLE if block_r * block_s <= FEW_SUMS else few
+    if 4 * wanted <= 5 * whole:  # a second kernel takes longer than a few warps more would save
+        return Tiles(rows, block_r, block_s, min(wanted, whole), 1)
+    parts = ceil_div(wanted, few)
     # In whole turns of the threads that add them up, whose control flow so is the same.
-    whole = parts // WARP * WARP if parts >= WARP else 1 << (parts.bit_length() - 1)
-    return Tiles(rows, block_r, block_s, whole)
+    return Tiles(rows, block_r, block_s, few, parts // WARP * WARP if parts >= WARP else parts)

@@ -101,8 +101,10 @@ class Tiles(NamedTuple):
     """The rows of the kernel whose sums a thread has in registers."""
     block_s: int
     """The columns of the kernel, likewise."""
+    warps: int
+    """The number of warps of a block, which share its tiles."""
     parts: int
-    """The number of warps that share the tiles of a channel, which is one of the output."""
+    """The number of blocks that share the tiles of a channel, which is one of the output."""
 
     def window(self, workload: ConvWorkload) -> tuple[int, int]:
         """Return the elements of x that a tile reads, by rows and columns."""
@@ -113,60 +115,84 @@ class Tiles(NamedTuple):
 
 
 def weight_gradient_in_tiles(workload: ConvWorkload, tiles: Tiles, warp: int) -> list[te.Tensor]:
-    """Return the TE definition for a GPU, in the stages "window", "grad", "sums", "parts", "total" and "output".
+    """Return the TE definition for a GPU, of several stages.
 
-    Returns dy (N, K, Ho, Wo), x (N, C, H, W) and the gradient (C, M, R, S). The tiles of a plane, and so of all
-    images, are dealt to lane after lane of part after part, turn after turn. A tile of several rows takes no dilation
-    of rows.
+    They are "near_x", "window", "near_dy", "grad", "sums", "warps", "parts", "total", unless there is one part, and
+    "output". Returns dy (N, K, Ho, Wo), x (N, C, H, W) and the gradient (C, M, R, S). The tiles of a plane, and so of all
+    images, are dealt to lane after lane of warp after warp of part after part, turn after turn. A tile of several rows
+    takes no dilation of rows. The nearest elements of the operands are there to be read, and "window" and "grad" have
+    zeros in the place of those beside them: reads that depend on no condition are all on their way together.
     """
     dy, x = _placeholders(workload)
     (ho, wo), (kr, ks), m, k_out = workload.output_size, workload.kernel, workload.multiplier, workload.out_channels
     (sh, sw), (dh, dw), (top, left, _, _) = workload.stride, workload.dilation, workload.padding
-    rows, block_r, block_s, parts = tiles
+    rows, block_r, block_s, warps, parts = tiles
     plane, zero = -(-ho // rows) * wo, tirx.const(0, "float32")
     all_tiles = workload.batch * plane
-    turns = (all_tiles + parts * warp - 1) // (parts * warp)
+    turns = (all_tiles + parts * warps * warp - 1) // (parts * warps * warp)
     blocks_r, blocks_s = -(-kr // block_r), -(-ks // block_s)
 
-    def tile(p: Any, turn: Any, lane: Any) -> tuple[Any, Any, Any, Any]:
+    def tile(p: Any, turn: Any, own: Any, lane: Any) -> tuple[Any, Any, Any, Any]:
         """Return the number of a tile, its image, its first row and its column."""
-        number = (turn * parts + p) * warp + lane
-        return number, number // plane, number % plane // wo * rows, number % wo
+        number = ((turn * parts + p) * warps + own) * warp + lane
+        known = tirx.min(number, all_tiles - 1)
+        return number, known // plane, known % plane // wo * rows, known % wo
 
-    def of_x(k: Any, p: Any, ro: Any, so: Any, turn: Any, lane: Any, a: Any, b: Any) -> tirx.PrimExpr:
-        number, n, y, v = tile(p, turn, lane)
+    def of_x(p: Any, ro: Any, so: Any, turn: Any, own: Any, lane: Any, a: Any, b: Any) -> tuple[Any, Any, Any]:
+        """Return the image of a tile, and the place of an element of its window."""
+        _, n, y, v = tile(p, turn, own, lane)
         row = y * sh + (ro * block_r + a) * (dh if rows == 1 else 1) - top
-        column = v * sw + (so * block_s + b) * dw - left
-        inside = [number < all_tiles, row >= 0, row < workload.height, column >= 0, column < workload.width]
-        return tirx.if_then_else(tirx.all(*inside), x[n, k // m, row, column].astype("float32"), zero)
+        return n, row, v * sw + (so * block_s + b) * dw - left
 
-    def of_dy(k: Any, p: Any, turn: Any, lane: Any, a: Any) -> tirx.PrimExpr:
-        number, n, y, v = tile(p, turn, lane)
+    def within(index: Any, size: int) -> Any:
+        return tirx.max(tirx.min(index, size - 1), 0)
+
+    def near_x(k: Any, *place: Any) -> tirx.PrimExpr:
+        n, row, column = of_x(*place)
+        return x[n, k // m, within(row, workload.height), within(column, workload.width)]
+
+    def in_window(k: Any, *place: Any) -> tirx.PrimExpr:
+        _, row, column = of_x(*place)
+        inside = tirx.all(row >= 0, row < workload.height, column >= 0, column < workload.width)
+        return tirx.Select(inside, nearest_x[(k, *place)].astype("float32"), zero)
+
+    def near_dy(k: Any, p: Any, turn: Any, own: Any, lane: Any, a: Any) -> tirx.PrimExpr:
+        _, n, y, v = tile(p, turn, own, lane)
+        return dy[n, k, tirx.min(y + a, ho - 1) if ho % rows else y + a, v]
+
+    def of_dy(k: Any, p: Any, turn: Any, own: Any, lane: Any, a: Any) -> tirx.PrimExpr:
+        number, _, y, _ = tile(p, turn, own, lane)
         inside = tirx.all(number < all_tiles, y + a < ho) if ho % rows else number < all_tiles
-        return tirx.if_then_else(inside, dy[n, k, y + a, v].astype("float32"), zero)
+        return tirx.Select(inside, nearest_dy[k, p, turn, own, lane, a].astype("float32"), zero)
 
-    window_shape = (k_out, parts, blocks_r, blocks_s, turns, warp, *tiles.window(workload))
-    window = te.compute(window_shape, of_x, name="window")
-    grad = te.compute((k_out, parts, turns, warp, rows), of_dy, name="grad")
+    window_shape = (k_out, parts, blocks_r, blocks_s, turns, warps, warp, *tiles.window(workload))
+    nearest_x = te.compute(window_shape, near_x, name="near_x")
+    window = te.compute(window_shape, in_window, name="window")
+    nearest_dy = te.compute((k_out, parts, turns, warps, warp, rows), near_dy, name="near_dy")
+    grad = te.compute(nearest_dy.shape, of_dy, name="grad")
     turn, row = te.reduce_axis((0, turns), name="turn"), te.reduce_axis((0, rows), name="row")
 
-    def product(k: Any, p: Any, ro: Any, so: Any, lane: Any, r: Any, s: Any) -> tirx.PrimExpr:
-        factor = window[k, p, ro, so, turn, lane, row * sh + r, s]
-        return te.sum(grad[k, p, turn, lane, row] * factor, axis=[turn, row])
+    def product(k: Any, p: Any, ro: Any, so: Any, own: Any, lane: Any, r: Any, s: Any) -> tirx.PrimExpr:
+        factor = window[k, p, ro, so, turn, own, lane, row * sh + r, s]
+        return te.sum(grad[k, p, turn, own, lane, row] * factor, axis=[turn, row])
 
-    sums = te.compute((k_out, parts, blocks_r, blocks_s, warp, block_r, block_s), product, name="sums")
-    lane, p = te.reduce_axis((0, warp), name="lane"), te.reduce_axis((0, parts), name="p")
-    shape = (k_out, blocks_r, blocks_s, block_r, block_s, parts)
-    of_parts = te.compute(
-        shape, lambda k, ro, so, r, s, p: te.sum(sums[k, p, ro, so, lane, r, s], axis=[lane]), name="parts"
+    sums = te.compute((k_out, parts, blocks_r, blocks_s, warps, warp, block_r, block_s), product, name="sums")
+    lane, own = te.reduce_axis((0, warp), name="lane"), te.reduce_axis((0, warps), name="own")
+    of_warps = te.compute(
+        (k_out, parts, blocks_r, blocks_s, warps, block_r, block_s),
+        lambda k, p, ro, so, own, r, s: te.sum(sums[k, p, ro, so, own, lane, r, s], axis=[lane]),
+        name="warps",
     )
-    total = te.compute(
-        workload.w_shape,
-        lambda c, q, r, s: te.sum(
-            of_parts[c * m + q, r // block_r, s // block_s, r % block_r, s % block_s, p], axis=[p]
-        ),
-        name="total",
-    )
+
+    def of_part(c: Any, q: Any, r: Any, s: Any, p: Any) -> tirx.PrimExpr:
+        place = c * m + q, p, r // block_r, s // block_s, own, r % block_r, s % block_s
+        return te.sum(of_warps[place], axis=[own])
+
+    if parts == 1:
+        return [dy, x, _stored(te.compute(workload.w_shape, lambda *tap: of_part(*tap, 0), name="parts"), workload)]
+    of_parts = te.compute((*workload.w_shape, parts), of_part, name="parts")
+    p = te.reduce_axis((0, parts), name="p")
+    total = te.compute(workload.w_shape, lambda *tap: te.sum(of_parts[(*tap, p)], axis=[p]), name="total")
     return [dy, x, _stored(total, workload)]
 
 
