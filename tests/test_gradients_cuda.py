@@ -23,7 +23,7 @@ from tvmconv.gradients import any_batch, as_convolution, lower
 from tvmconv.lowering import KERNEL_NAME, build, build_function, build_twin
 from tvmconv.lowering.conditions import with_tests_before_loops
 from tvmconv.problem import Problem
-from tvmconv.schedules.cuda.gradients import WARPS, weight_tiles
+from tvmconv.schedules.cuda.gradients_weight import WARPS, plane_tiles, weight_tiles
 from tvmconv.serial import TWIN_TARGET, with_shapes
 from tvmconv.targets import resolve_target
 from tvmconv.targets.devices import gpu_of
@@ -126,6 +126,7 @@ EMULATED = {
     "5x5-stride-2": ConvWorkload.depthwise((2, 2, 15, 14), (2, 1, 5, 5), stride=2),
     "many-parts": ConvWorkload.depthwise((8, 1, 40, 41), (1, 1, 3, 3)),
     "small-planes": ConvWorkload.depthwise((16, 5, 7, 7), (5, 2, 3, 3)),
+    "planes": ConvWorkload.depthwise((8, 2, 9, 10), (2, 1, 7, 7)),
     "half": ConvWorkload.depthwise((2, 2, 9, 30), (2, 1, 3, 3), stride=2, dtype="float16"),
 }
 """Workloads with which warps add up, with and without several parts of a channel."""
@@ -175,7 +176,9 @@ def test_cubin(name: str, of: str) -> None:
     assert problem.open_sizes == (() if name == "over-2-gib" else ("batch",))
     kernel = build_function(lower(of, problem, target), target)
     found = cuda.kernel_resources(str(kernel.executable.mod.imports[0].inspect_source()), str(target.attrs["arch"]))
-    assert len(found) == (1 if of == "input" or weight_tiles(problem, gpu_of(target)).parts == 1 else 2)
+    gpu = gpu_of(target)
+    tiles = plane_tiles(problem, gpu) or weight_tiles(problem, gpu)
+    assert len(found) == (1 if of == "input" or tiles.shares.parts == 1 else 2)
     for each in found:
         assert (each.stack_bytes, each.spill_store_bytes, each.spill_load_bytes) == (0, 0, 0)
         assert each.registers <= 168
@@ -196,7 +199,7 @@ def test_cubin_in_nhwc(name: str, of: str) -> None:
 def test_parts_fill_a_gpu_whatever_the_channels() -> None:
     for batch, channels in ((512, 1), (64, 96), (64, 960)):
         workload = ConvWorkload.depthwise((batch, channels, 56, 56), (channels, 1, 3, 3))
-        tiles = weight_tiles(any_batch(workload, str(SM_90)), gpu_of(SM_90))
+        tiles = weight_tiles(any_batch(workload, str(SM_90)), gpu_of(SM_90)).shares
         warps = channels * tiles.parts * tiles.warps
         assert warps >= 0.5 * WARPS * gpu_of(SM_90).multiprocessors
         assert (tiles.parts == 1) == (channels == 960)

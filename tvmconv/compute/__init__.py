@@ -22,6 +22,7 @@ from .sparse_rows import band_pitch, sparse_rows
 from .tensor_gemm import tensor_gemm
 from .weight_gradient import (
     Bands,
+    Shares,
     Tiles,
     folds,
     weight_gradient_in_rows,
@@ -29,12 +30,15 @@ from .weight_gradient import (
     weight_gradient_reference,
 )
 from .weight_gradient_nhwc import ChannelTiles, weight_gradient_in_channels
+from .weight_gradient_planes import PlaneTiles, weight_gradient_in_planes
 from .winograd import WinogradTile, winograd
 
 __all__ = [
     "Bands",
     "ChannelTiles",
     "FragmentTile",
+    "PlaneTiles",
+    "Shares",
     "Tiles",
     "WinogradTile",
     "band_pitch",
@@ -62,6 +66,7 @@ __all__ = [
     "tensor_gemm",
     "to_logical",
     "weight_gradient_in_channels",
+    "weight_gradient_in_planes",
     "weight_gradient_in_rows",
     "weight_gradient_in_tiles",
     "weight_gradient_reference",
