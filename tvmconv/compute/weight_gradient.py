@@ -158,10 +158,10 @@ def weight_gradient_in_tiles(workload: ConvWorkload, tiles: Tiles, warp: int) ->
         n, row, column = of_x(*place)
         return x[n, k // m, within(row, workload.height), within(column, workload.width)]
 
-    def in_window(k: Any, *place: Any) -> tirx.PrimExpr:
-        _, row, column = of_x(*place)
+    def in_window(*place: Any) -> tirx.PrimExpr:
+        _, row, column = of_x(*place[1:])
         inside = tirx.all(row >= 0, row < workload.height, column >= 0, column < workload.width)
-        return tirx.Select(inside, nearest_x[(k, *place)].astype("float32"), zero)
+        return tirx.Select(inside, nearest_x[place].astype("float32"), zero)
 
     def near_dy(k: Any, p: Any, turn: Any, own: Any, lane: Any, a: Any) -> tirx.PrimExpr:
         _, n, y, v = tile(p, turn, own, lane)
@@ -198,8 +198,8 @@ def added_up(sums: te.Tensor, workload: ConvWorkload, shares: Shares) -> te.Tens
     lane, own = te.reduce_axis((0, warp), name="lane"), te.reduce_axis((0, warps), name="own")
 
     def of_warp(*place: Any) -> tirx.PrimExpr:
-        *first, r, s = place
-        return te.sum(sums[(*first, lane, r, s)], axis=[lane])
+        of_lane = (*place[:-2], lane, *place[-2:])
+        return te.sum(sums[of_lane], axis=[lane])
 
     of_warps = te.compute((*outer, block_r, block_s), of_warp, name="warps")
 
@@ -208,10 +208,10 @@ def added_up(sums: te.Tensor, workload: ConvWorkload, shares: Shares) -> te.Tens
         return te.sum(of_warps[k, p, r // block_r, s // block_s, own, r % block_r, s % block_s], axis=[own])
 
     if parts == 1:
-        return _stored(te.compute(workload.w_shape, lambda *tap: of_part(*tap, 0), name="parts"), workload)
+        return _stored(te.compute(workload.w_shape, lambda c, q, r, s: of_part(c, q, r, s, 0), name="parts"), workload)
     of_parts = te.compute((*workload.w_shape, parts), of_part, name="parts")
     p = te.reduce_axis((0, parts), name="p")
-    total = te.compute(workload.w_shape, lambda *tap: te.sum(of_parts[(*tap, p)], axis=[p]), name="total")
+    total = te.compute(workload.w_shape, lambda c, q, r, s: te.sum(of_parts[c, q, r, s, p], axis=[p]), name="total")
     return _stored(total, workload)
 
 
