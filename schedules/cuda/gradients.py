@@ -17,7 +17,7 @@ from tvmconv.problem import Problem
 from tvmconv.workload import ConvWorkload
 
 from ..space import ceil_div, divisors, evenly
-from .gradients_weight import into_registers, weight_gradient
+from .gradients_weight import weight_gradient
 
 __all__ = ["input_gradient", "weight_gradient"]
 
@@ -38,10 +38,10 @@ def input_gradient(problem: Problem, target: tvm.target.Target) -> Schedule:
     workload = compute.with_open_sizes(problem)
     # Step 0. The computation, in tiles of a thread
     tile, (sh, sw) = _input_tile(workload), workload.stride
-    sch = Schedule(te.create_prim_func(compute.input_gradient(workload, tile)))
+    in_registers = m_adds(workload, tile) <= UNROLLED and prod(compute.window_shape(workload, tile)) <= WINDOW
+    lanes = _lanes(workload, tile) if in_registers else 1
+    sch = Schedule(te.create_prim_func(compute.input_gradient(workload, tile, lanes)))
     window, sums, output = (sch.get_sblock(name) for name in ("window", "sums", "output"))
-    rows, columns = compute.phases(workload)
-    in_registers = m_adds(workload, tile) <= UNROLLED and rows.window(tile[0]) * columns.window(tile[1]) <= WINDOW
 
     # Step 1. Tile the output: blocks, threads, and the rows and columns of a thread, all phases among them
     tiles_y, tiles_x = map(ceil_div, compute.phase_sizes(workload), tile)
@@ -65,7 +65,12 @@ def input_gradient(problem: Problem, target: tvm.target.Target) -> Schedule:
     sch.reorder(q, r, s, *inner[:-3])
     if in_registers:
         sch.compute_at(window, q, preserve_unit_loops=True)
-        into_registers(sch, window, 2)
+        sch.set_scope(window, 0, "local")
+        *_, row, column, lane = sch.get_loops(window) if lanes > 1 else (*sch.get_loops(window), None)
+        for loop in (row, column):
+            sch.unroll(loop)
+        if lane is not None:
+            sch.vectorize(lane)
     else:
         sch.compute_inline(window)
     for loop in (*inner[:-3], *((r, s) if in_registers else ())):
@@ -86,6 +91,16 @@ def input_gradient(problem: Problem, target: tvm.target.Target) -> Schedule:
 def m_adds(workload: ConvWorkload, tile: tuple[int, int]) -> int:
     """Return the multiply-adds of a thread for one output channel of each input channel."""
     return prod(workload.kernel) * prod(tile)
+
+
+def _lanes(workload: ConvWorkload, tile: tuple[int, int]) -> int:
+    """Return the columns of a window that are read together: as many as there are registers for."""
+    return next(
+        size
+        for size in (4, 2, 1)
+        if tile[1] % size == workload.output_size[1] % size == 0
+        and size * prod(compute.window_shape(workload, tile, size)) <= WINDOW
+    )
 
 
 def _input_tile(workload: ConvWorkload) -> tuple[int, int]:

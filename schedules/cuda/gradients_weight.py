@@ -75,7 +75,7 @@ def _in_tiles(problem: Problem, tiles: Tiles) -> Schedule:
     sch.bind(lane, "threadIdx.x")
     for stage, axes in ((window, 2), (near_x, 2), (grad, 1), (near_dy, 1)):
         sch.compute_at(stage, turn, preserve_unit_loops=True)
-        into_registers(sch, stage, axes)
+        _into_registers(sch, stage, axes)
     _unroll(sch, turn, row, r, s)
 
     _add_up(sch, problem, tiles.shares)
@@ -97,7 +97,7 @@ def _in_planes(problem: Problem, tiles: PlaneTiles) -> Schedule:
     sch.bind(lane, "threadIdx.x")
     for stage, place in ((window, row), (grad, turn)):
         sch.compute_at(stage, place, preserve_unit_loops=True)
-        into_registers(sch, stage, 2)
+        _into_registers(sch, stage, 2)
     for stage in (lines, given):
         sch.set_scope(stage, 0, "shared")
         sch.compute_at(stage, turn, preserve_unit_loops=True, index=0)  # all reads are on their way together
@@ -174,7 +174,7 @@ def _add_up(sch: Schedule, problem: Problem, shares: Shares) -> None:
         sch.bind(adder, "threadIdx.x")
 
 
-def into_registers(sch: Schedule, block: SBlockRV, axes: int) -> None:
+def _into_registers(sch: Schedule, block: SBlockRV, axes: int) -> None:
     """Put a stage of so many axes into registers."""
     sch.set_scope(block, 0, "local")
     for loop in sch.get_loops(block)[-axes:]:

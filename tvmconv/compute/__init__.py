@@ -11,7 +11,7 @@ from .functions import without_approximations
 from .grouped_tiles import grouped_tiles
 from .im2win import im2win
 from .implicit_gemm import implicit_gemm
-from .input_gradient import input_gradient, input_gradient_reference, phase_sizes, phases
+from .input_gradient import input_gradient, input_gradient_reference, phase_sizes, phases, window_shape
 from .matvec import matvec
 from .open_sizes import with_open_sizes, with_sizes
 from .pointwise import pointwise
@@ -70,6 +70,7 @@ __all__ = [
     "weight_gradient_in_rows",
     "weight_gradient_in_tiles",
     "weight_gradient_reference",
+    "window_shape",
     "winograd",
     "with_open_sizes",
     "with_sizes",
