@@ -66,11 +66,11 @@ def input_gradient(problem: Problem, target: tvm.target.Target) -> Schedule:
     if in_registers:
         sch.compute_at(window, q, preserve_unit_loops=True)
         sch.set_scope(window, 0, "local")
-        *_, row, column, lane = sch.get_loops(window) if lanes > 1 else (*sch.get_loops(window), None)
+        row, column, *vector = sch.get_loops(window)[-2 if lanes == 1 else -3 :]
         for loop in (row, column):
             sch.unroll(loop)
-        if lane is not None:
-            sch.vectorize(lane)
+        for loop in vector:
+            sch.vectorize(loop)
     else:
         sch.compute_inline(window)
     for loop in (*inner[:-3], *((r, s) if in_registers else ())):

@@ -17,7 +17,7 @@ from tvm.s_tir.schedule import LoopRV, SBlockRV
 
 from tvmconv import compute
 from tvmconv.compute import PlaneTiles, Shares, Tiles
-from tvmconv.compute.weight_gradient_planes import VECTOR
+from tvmconv.compute.weight_gradient_planes import BANKS, VECTOR
 from tvmconv.problem import Problem
 from tvmconv.targets.devices import Gpu, gpu_of
 
@@ -98,8 +98,9 @@ def _in_planes(problem: Problem, tiles: PlaneTiles) -> Schedule:
     for stage, place in ((window, row), (grad, turn)):
         sch.compute_at(stage, place, preserve_unit_loops=True)
         _into_registers(sch, stage, 2)
-    for stage in (lines, given):
+    for stage, offset in zip((lines, given), tiles.banks(workload), strict=True):
         sch.set_scope(stage, 0, "shared")
+        sch.storage_align(stage, 0, -3, BANKS, offset)
         sch.compute_at(stage, turn, preserve_unit_loops=True, index=0)  # all reads are on their way together
         image, a, b = sch.get_loops(stage)[-3:]
         step, y, x = sch.split(sch.fuse(a, b), [None, tiles.shares.warps, WARP])

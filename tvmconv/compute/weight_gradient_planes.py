@@ -12,6 +12,9 @@ from .weight_gradient import Shares, added_up, placeholders
 VECTOR = 2
 """The columns of a window that are read together."""
 
+BANKS = 32
+"""The banks of shared memory, each of four bytes."""
+
 
 class PlaneTiles(NamedTuple):
     """The planes that a block has in shared memory, and the tiles of its threads."""
@@ -46,6 +49,14 @@ class PlaneTiles(NamedTuple):
         width = (tiles[1] - 1) * self.columns * sw + (blocks_s - 1) * self.shares.block_s * dw + columns
         return (height, width), (tiles[0] * self.rows, tiles[1] * self.columns)
 
+    def banks(self, workload: ConvWorkload) -> tuple[int, int]:
+        """Return the elements from a plane of x to the next, and of dy, but for whole rows of banks of shared memory.
+
+        With these, tiles of one image after the other are where those of one long row would be.
+        """
+        columns = self.tiles(workload)[1] * self.columns
+        return columns * workload.stride[1] % BANKS, columns % BANKS
+
 
 def weight_gradient_in_planes(workload: ConvWorkload, tiles: PlaneTiles, warp: int) -> list[te.Tensor]:
     """Return the TE definition, in the stages "lines", "given", "window", "grad", "sums" and those of `added_up`.
@@ -76,10 +87,13 @@ def weight_gradient_in_planes(workload: ConvWorkload, tiles: PlaneTiles, warp: i
     given = te.compute((k_out, parts, turns, images, *of_dy), lambda *place: element(dy, *place), name="given")
 
     def tile(own: Any, lane: Any) -> tuple[Any, Any, Any, Any]:
-        """Return the number of a thread's tile, its image of those there, its first row and its first column."""
+        """Return the number of a thread's tile, its image of those there, its first row and its first column.
+
+        Neighbours are the columns of all images, then the rows: see `PlaneTiles.banks`.
+        """
         number = own * warp + lane
-        image = tirx.min(number // (tiles_y * tiles_x), images - 1)
-        return number, image, number // tiles_x % tiles_y * rows, number % tiles_x * columns
+        row = tirx.min(number // (tiles_x * images), tiles_y - 1) * rows
+        return number, number // tiles_x % images, row, number % tiles_x * columns
 
     def in_window(k: Any, p: Any, ro: Any, so: Any, turn: Any, own: Any, lane: Any, a: Any, b: Any) -> tirx.PrimExpr:
         _, image, y, v = tile(own, lane)
