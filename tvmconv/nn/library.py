@@ -36,16 +36,40 @@ def define(
     operator = getattr(torch.ops.tvmconv, name).default
     LIBRARY.impl(name, compute, "CompositeExplicitAutograd")
     torch.library.register_fake(f"tvmconv::{name}", fake, lib=LIBRARY)
-    LIBRARY.impl(name, _with_gradients(operator, keep, gradients), "Autograd", with_keyset=True)
+    below = _below_autograd(operator, compute)
+    LIBRARY.impl(name, _with_gradients(below, keep, gradients), "Autograd", with_keyset=True)
     return operator
 
 
+DENSE = (torch._C.DispatchKey.CPU, torch._C.DispatchKey.CUDA)
+"""The keys of torch's dispatcher that say that a plain tensor on a CPU or a GPU is at hand."""
+
+
+def _below_autograd(operator: Any, compute: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """Return the function that makes the result of arguments below autograd, behind the keys of the dispatcher.
+
+    Where these say that the dispatcher would call `compute` next, as nothing traces, batches or wraps, it does.
+    """
+    redispatch, keys_of_all, keys_of_devices = (
+        operator.redispatch,
+        torch._C._after_autograd_keyset,
+        torch._C._after_ADInplaceOrView_keyset,
+    )
+
+    def below(keys: Any, *arguments: Any) -> Tensor:
+        if (keys & keys_of_devices).highestPriorityTypeId() in DENSE:
+            return compute(*arguments)
+        return redispatch(keys & keys_of_all, *arguments)
+
+    return below
+
+
 def _with_gradients(
-    operator: Any, keep: Callable[[Any, Sequence[Any]], None], gradients: Callable[[Any, Tensor], Gradients]
+    below: Callable[..., Tensor],
+    keep: Callable[[Any, Sequence[Any]], None],
+    gradients: Callable[[Any, Tensor], Gradients],
 ) -> Callable[..., Tensor]:
-    """Return the function that torch calls first, with the keys of its dispatcher: it keeps what gradients need."""
-    # What torch.library.register_autograd makes, without looking at defaults and lists that these operators lack.
-    below, under_autograd = operator.redispatch, torch._C._after_autograd_keyset
+    """Return the function that the dispatcher calls for autograd: what gradients need is kept where some are wanted."""
     is_grad_enabled, any_requires_grad = torch._C.is_grad_enabled, torch._C._any_requires_grad
 
     class Differentiable(torch.autograd.Function):  # type: ignore[misc]
@@ -53,7 +77,7 @@ def _with_gradients(
         def forward(ctx: Any, *arguments_and_keys: Any) -> Tensor:
             *arguments, keys = arguments_and_keys
             keep(ctx, arguments)
-            return below(keys & under_autograd, *arguments)
+            return below(keys, *arguments)
 
         @staticmethod
         def backward(ctx: Any, outer: Tensor) -> Gradients:
@@ -64,6 +88,6 @@ def _with_gradients(
     def call(keys: Any, *arguments: Any) -> Tensor:
         if is_grad_enabled() and any_requires_grad(*arguments):
             return apply(*arguments, keys)
-        return below(keys & under_autograd, *arguments)
+        return below(keys, *arguments)
 
     return call
