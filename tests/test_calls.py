@@ -149,13 +149,13 @@ def test_out_in_inference_mode() -> None:
 def prepared(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """Collect the calls that are checked and prepared during the test, beginning with none."""
     found: list[Any] = []
-    original = operators._prepare
+    original = operators.prepare
 
     def counting(about: Any, *rest: Any) -> calls.Launch:
         found.append(about)
         return original(about, *rest)
 
-    monkeypatch.setattr(operators, "_prepare", counting)
+    monkeypatch.setattr(operators, "prepare", counting)
     monkeypatch.setattr(operators, "_calls", calls.Calls())
     return found
 

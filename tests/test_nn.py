@@ -175,7 +175,7 @@ def test_autocast_computes_in_half_precision() -> None:
 
 
 def test_kernels_are_compiled_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (gradients, calls):
+    for module in (gradients, calls, operators):
         monkeypatch.setattr(module, "_calls", type(module._calls)())
     kernels: dict[Any, Any] = {}
     monkeypatch.setattr(gradients, "_kernels", kernels)

@@ -11,15 +11,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
-from . import threads
 from .arrays import Operand, in_nhwc, operand, view_in_nhwc
 from .calls import Calls, Launch
-from .dispatch import registry
-from .dispatch.history import applied
 from .dtypes import FLOATS, one_of
 from .errors import InvalidArgumentError
 from .lowering import KERNEL_NAME, MOST_BYTES, Kernel, as_scheduled, build_function, with_alignment
-from .operators import State, operator_for, takes_channels_last
+from .operators import State, operator_for, present_state, takes_channels_last
 from .problem import ASSUMED_BATCH, Problem
 from .schedules import cpu, cuda
 from .targets import backend_of, backend_on, resolve_target
@@ -74,11 +71,11 @@ def weight_gradient(dy: Any, x: Any, geometry: Geometry) -> Any:
 
 
 def _gradient(of: str, geometry: Geometry, arrays: dict[str, Any]) -> Any:
-    about = of, geometry, (threads.changes, registry.changes, applied.get())
-    return _calls(lambda dy, operands: _prepare(about, dy, operands), about, arrays, None)
+    about = of, geometry, present_state()
+    return _calls(lambda dy, operands: prepare(about, dy, operands), about, arrays, None)
 
 
-def _prepare(about: tuple[str, Geometry, State], dy: Any, operands: list[Operand]) -> Launch:
+def prepare(about: tuple[str, Geometry, State], dy: Any, operands: list[Operand]) -> Launch:
     """Return the launch of the kernel for a gradient from arrays like these."""
     of, geometry, state = about
     given, other = operands

@@ -141,11 +141,11 @@ def _call(
         types = tuple(map(types_of, options))
     if target is not None and type(target) is not str:
         target = _as_text(target)
-    about = kind, options, types, algorithm, precision, target, (threads.changes, registry.changes, applied.get())
-    return _calls(lambda x, operands: _prepare(about, x, operands), about, arrays, out)
+    about = kind, options, types, algorithm, precision, target, present_state()
+    return _calls(lambda x, operands: prepare(about, x, operands), about, arrays, out)
 
 
-def _prepare(about: tuple[Any, ...], x: Any, operands: list[Operand]) -> Launch:
+def prepare(about: tuple[Any, ...], x: Any, operands: list[Operand]) -> Launch:
     """Return the launch of the kernel for a call's options and arrays."""
     kind, options, _, algorithm, precision, target, state = about
     image, weight, *others = operands
@@ -194,6 +194,12 @@ def takes_channels_last(problem: Problem, algorithm: str, target: str) -> bool:
 _calls = Calls()
 State = tuple[int, int, tuple[History, ...]]
 """The state that decides on configurations beside a call: changes of threads and of templates, and the logs applied."""
+
+
+def present_state() -> State:
+    """Return the state that holds now."""
+    return threads.changes, registry.changes, applied.get()
+
 
 _operators: dict[tuple[Problem, str, str, State], Operator] = {}
 _first_batches: dict[tuple[Problem, str, str, State], int] = {}

@@ -322,7 +322,7 @@ def full_gpu_threads(gpu: Gpu) -> int:
 
 
 def _threads(columns: int, most: int) -> int:
-    """Return the threads for the columns of a row: all of them if there are few, a power of two if that wastes little."""
+    """Return the threads for the columns of a row: all if there are few, a power of two if that wastes little."""
     threads = evenly(columns, most)
     rounded = 1 << (threads - 1).bit_length()
     return rounded if rounded <= 1.2 * threads else threads

@@ -11,13 +11,12 @@ import torch
 from torch import Tensor
 
 from ..operators import depthwise as convolve
+from .library import Gradients
 from .operators import (
-    Gradients,
     Sizes,
     empty,
     in_order_of,
     input_gradient,
-    ordered,
     require_alike,
     require_on,
     weight_gradient,
@@ -57,7 +56,7 @@ def convolved(x: Tensor, w: Tensor, bias: Tensor | None, before: int, silu: bool
     """Return the convolution of x with so many zeros before it, computed by a kernel."""
     given, shift = planes(x), None if bias is None else bias.detach()
     options: dict[str, Any] = {"padding": (0, before, 0, 0), "activation": "silu" if silu else None}
-    return in_planes(in_order_of(given, convolve(ordered(given), w.detach()[:, None, None], shift=shift, **options)))
+    return in_planes(in_order_of(given, convolve(given.detach(), w.detach()[:, None, None], shift=shift, **options)))
 
 
 def planes(x: Tensor) -> Tensor:

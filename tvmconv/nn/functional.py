@@ -29,9 +29,9 @@ def depthwise_conv2d(
     bottom, right). Under autocast x and weight are brought to its type. The result is in channels_last where x is,
     else contiguous.
     """
-    kernel = _spatial(weight, 2)
+    _require_rank(weight, 4)
     strides, dilations = _numbers("stride", stride, 2), _numbers("dilation", dilation, 2)
-    sides = _sides(padding, kernel, strides, dilations)
+    sides = _sides(padding, weight, strides, dilations)
     if x.dim() not in (3, 4):
         raise RuntimeError(f"x has {x.dim()} dimensions; expected (N, C, H, W) or (C, H, W)")
     batched = x.unsqueeze(0) if x.dim() == 3 else x
@@ -52,9 +52,9 @@ def depthwise_conv1d(
     `padding` is "valid", "same" for a stride of 1, a number, or a pair (before, after); the rest is as for
     `depthwise_conv2d`.
     """
-    kernel = _spatial(weight, 1)
+    _require_rank(weight, 3)
     strides, dilations = _numbers("stride", stride, 1), _numbers("dilation", dilation, 1)
-    before, after = _sides(padding, kernel, strides, dilations)
+    before, after = _sides(padding, weight, strides, dilations)
     if x.dim() not in (2, 3):
         raise RuntimeError(f"x has {x.dim()} dimensions; expected (N, C, L) or (C, L)")
     sides = 0, before, 0, after
@@ -116,15 +116,15 @@ def _is_silu(activation: str | None) -> bool:
     return activation is not None
 
 
-def _spatial(weight: Tensor, axes: int) -> Sequence[int]:
-    """Return the last sizes of a weight, of so many axes behind two others."""
-    if weight.dim() != 2 + axes:
-        raise RuntimeError(f"weight has {weight.dim()} dimensions; expected {2 + axes}")
-    return tuple(weight.shape[2:])
+def _require_rank(weight: Tensor, rank: int) -> None:
+    if weight.dim() != rank:
+        raise RuntimeError(f"weight has {weight.dim()} dimensions; expected {rank}")
 
 
 def _numbers(name: str, value: Size, count: int) -> tuple[int, ...]:
     """Return so many numbers; a single one stands for all."""
+    if type(value) is tuple and len(value) == count:  # as layers have them
+        return value
     if is_integer(value):
         return (value,) * count
     if isinstance(value, Sequence) and len(value) in (1, count):
@@ -133,10 +133,10 @@ def _numbers(name: str, value: Size, count: int) -> tuple[int, ...]:
 
 
 def _sides(
-    padding: str | Size, kernel: Sequence[int], stride: tuple[int, ...], dilation: tuple[int, ...]
+    padding: str | Size, weight: Tensor, stride: tuple[int, ...], dilation: tuple[int, ...]
 ) -> tuple[int, ...]:
     """Return the padding in front of each axis, then that behind each."""
-    axes = len(kernel)
+    axes = len(stride)
     if not isinstance(padding, str):
         if isinstance(padding, Sequence) and len(padding) == 2 * axes:
             return tuple(int(side) for side in padding)
@@ -146,7 +146,7 @@ def _sides(
     if padding != "same" or max(stride) > 1:
         expected = "expected 'valid', 'same' for a stride of 1, or integers"
         raise ValueError(f"padding is {padding!r} with the stride {stride}; {expected}")
-    totals = [spread * (size - 1) for size, spread in zip(kernel, dilation, strict=True)]
+    totals = [spread * (size - 1) for size, spread in zip(weight.shape[2:], dilation, strict=True)]
     return (*(total // 2 for total in totals), *(total - total // 2 for total in totals))
 
 

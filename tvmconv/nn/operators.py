@@ -6,19 +6,25 @@ All three are linear in either tensor, so the gradient of one by one of its tens
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from .. import gradients
+from .. import operators as convolutions
+from ..arrays import Operand, operand, reshaped
+from ..calls import Calls, Launch
 from ..dtypes import FLOATS, one_of
 from ..gradients import Geometry
-from ..operators import depthwise as convolve
+from ..operators import present_state
+from ..precision import DEFAULT
+from .library import Gradients, define
 
 DTYPES = tuple(getattr(torch, name) for name in FLOATS)
 
-Gradients = tuple[Tensor | None, ...]
 Sizes = Sequence[int]
 """Integers, which torch may leave open while it compiles."""
 
@@ -71,11 +77,6 @@ def is_channels_last(tensor: Tensor) -> bool:
     return tensor.is_contiguous(memory_format=torch.channels_last) and not tensor.is_contiguous()
 
 
-def ordered(tensor: Tensor) -> Tensor:
-    """Return a tensor in one of the two orders that there are kernels for: a copy of one in another, contiguous."""
-    return tensor.detach() if is_channels_last(tensor) else tensor.detach().contiguous()
-
-
 def in_order_of(like: Tensor, result: Tensor) -> Tensor:
     """Return a result in the order of a tensor; it is a copy where no kernel takes channels_last."""
     return result.contiguous(memory_format=_order(like))
@@ -93,28 +94,29 @@ def _order(tensor: Tensor) -> torch.memory_format:
 OPTIONS = "SymInt[2] stride, SymInt[4] padding, SymInt[2] dilation"
 """The last arguments of each operator; padding is (top, left, bottom, right)."""
 
-
-@torch.library.custom_op(
-    "tvmconv::depthwise", mutates_args=(), schema=f"(Tensor x, Tensor w, Tensor? bias, {OPTIONS}) -> Tensor"
-)  # type: ignore[untyped-decorator]
-def depthwise(x: Tensor, w: Tensor, bias: Tensor | None, stride: Sizes, padding: Sizes, dilation: Sizes) -> Tensor:
-    """Return the convolution (N, C * M, Ho, Wo) of x (N, C, H, W) with w (C * M, 1, R, S), plus bias (C * M,).
-
-    It is in the order of x, channels_last or contiguous.
-    """
-    shape = _depthwise_shape(x, w, bias, stride, padding, dilation)
-    if x.shape[0] == 0:
-        return empty(x, shape)
-    known = geometry(x.shape, w.shape, stride, padding, dilation)
-    shift = None if bias is None else bias.detach()
-    weight = w.detach().reshape(known.w_shape)
-    result = convolve(ordered(x), weight, known.stride, known.padding, known.dilation, shift=shift)
-    return in_order_of(x, result)
+_calls = Calls()
+"""The calls of kernels by the operators, whose arguments are checked in the first call with tensors like them."""
 
 
-@depthwise.register_fake  # type: ignore[untyped-decorator]
-def _(x: Tensor, w: Tensor, bias: Tensor | None, stride: Sizes, padding: Sizes, dilation: Sizes) -> Tensor:
-    return empty(x, _depthwise_shape(x, w, bias, stride, padding, dilation))
+def _depthwise(x: Tensor, w: Tensor, bias: Tensor | None, *options: Sizes) -> Tensor:
+    if not x.numel():
+        return _depthwise_fake(x, w, bias, *options)
+    about = "depthwise", tuple(map(tuple, options)), present_state()
+
+    def prepare(given: Tensor, operands: list[Operand]) -> Launch:
+        _depthwise_shape(x, w, bias, *options)
+        _, known, state = about
+        call = "conv2d", (*known, None, x.shape[1]), (), "auto", DEFAULT, None, state
+        return convolutions.prepare(call, given, operands)
+
+    arrays = {"x": x.detach(), "w": w.detach()}
+    if bias is not None:
+        arrays["shift"] = bias.detach()
+    return in_order_of(x, _calls(prepare, about, arrays, None))
+
+
+def _depthwise_fake(x: Tensor, w: Tensor, bias: Tensor | None, *options: Sizes) -> Tensor:
+    return empty(x, _depthwise_shape(x, w, bias, *options))
 
 
 def _depthwise_shape(
@@ -132,62 +134,65 @@ def _depthwise_shape(
     return shape
 
 
-@torch.library.custom_op(
-    "tvmconv::depthwise_input_gradient",
-    mutates_args=(),
-    schema=f"(Tensor dy, Tensor w, SymInt[4] x_shape, {OPTIONS}) -> Tensor",
-)  # type: ignore[untyped-decorator]
-def input_gradient(dy: Tensor, w: Tensor, x_shape: Sizes, stride: Sizes, padding: Sizes, dilation: Sizes) -> Tensor:
-    """Return the gradient of `depthwise` by x, of that shape, for the gradient dy of its result, in the order of dy."""
-    _require_output(dy, x_shape, w.shape, stride, padding, dilation)
-    require_alike(dy=dy, w=w)
-    if x_shape[0] == 0:
-        return empty(dy, x_shape)
-    known = geometry(x_shape, w.shape, stride, padding, dilation)
-    return in_order_of(dy, gradients.input_gradient(ordered(dy), w.detach().reshape(known.w_shape), known))
+def _input_gradient(dy: Tensor, w: Tensor, x_shape: Sizes, *options: Sizes) -> Tensor:
+    if not dy.numel():
+        return _input_gradient_fake(dy, w, x_shape, *options)
+    about = "input", tuple(x_shape), tuple(map(tuple, options)), present_state()
+
+    def prepare(given: Tensor, operands: list[Operand]) -> Launch:
+        _require_gradient(dy, "w", w, x_shape, w.shape, *options)
+        known = geometry(x_shape, w.shape, *options)
+        conversions = []
+        if operands[1].shape != known.w_shape:
+            by_channels = partial(reshaped, shape=known.w_shape)
+            conversions.append((1, by_channels))
+            operands[1] = operand("w", by_channels(operands[1].argument))
+        launch = gradients.prepare(("input", known, about[-1]), given, operands)
+        return replace(launch, conversions=(*conversions, *launch.conversions))
+
+    return in_order_of(dy, _calls(prepare, about, {"dy": dy.detach(), "w": w.detach()}, None))
 
 
-@input_gradient.register_fake  # type: ignore[untyped-decorator]
-def _(dy: Tensor, w: Tensor, x_shape: Sizes, stride: Sizes, padding: Sizes, dilation: Sizes) -> Tensor:
-    _require_output(dy, x_shape, w.shape, stride, padding, dilation)
-    require_alike(dy=dy, w=w)
+def _input_gradient_fake(dy: Tensor, w: Tensor, x_shape: Sizes, *options: Sizes) -> Tensor:
+    _require_gradient(dy, "w", w, x_shape, w.shape, *options)
     return empty(dy, x_shape)
 
 
-@torch.library.custom_op(
-    "tvmconv::depthwise_weight_gradient",
-    mutates_args=(),
-    schema=f"(Tensor dy, Tensor x, SymInt[4] w_shape, {OPTIONS}) -> Tensor",
-)  # type: ignore[untyped-decorator]
-def weight_gradient(dy: Tensor, x: Tensor, w_shape: Sizes, stride: Sizes, padding: Sizes, dilation: Sizes) -> Tensor:
-    """Return the gradient of `depthwise` by w, of that shape, for the gradient dy of its result."""
-    _require_output(dy, x.shape, w_shape, stride, padding, dilation)
-    require_alike(dy=dy, x=x)
-    if x.shape[0] == 0:
-        return dy.new_zeros(w_shape)
-    known = geometry(x.shape, w_shape, stride, padding, dilation)
-    return gradients.weight_gradient(ordered(dy), ordered(x), known).reshape(w_shape)
+def _weight_gradient(dy: Tensor, x: Tensor, w_shape: Sizes, *options: Sizes) -> Tensor:
+    if not dy.numel():
+        return _weight_gradient_fake(dy, x, w_shape, *options).zero_()
+    about = "weight", tuple(w_shape), tuple(map(tuple, options)), present_state()
+
+    def prepare(given: Tensor, operands: list[Operand]) -> Launch:
+        _require_gradient(dy, "x", x, x.shape, w_shape, *options)
+        return gradients.prepare(("weight", geometry(x.shape, w_shape, *options), about[-1]), given, operands)
+
+    return _calls(prepare, about, {"dy": dy.detach(), "x": x.detach()}, None).view(w_shape)
 
 
-@weight_gradient.register_fake  # type: ignore[untyped-decorator]
-def _(dy: Tensor, x: Tensor, w_shape: Sizes, stride: Sizes, padding: Sizes, dilation: Sizes) -> Tensor:
-    _require_output(dy, x.shape, w_shape, stride, padding, dilation)
-    require_alike(dy=dy, x=x)
+def _weight_gradient_fake(dy: Tensor, x: Tensor, w_shape: Sizes, *options: Sizes) -> Tensor:
+    _require_gradient(dy, "x", x, x.shape, w_shape, *options)
     return dy.new_empty(w_shape)
 
 
-def _require_output(dy: Tensor, x: Sizes, w: Sizes, stride: Sizes, padding: Sizes, dilation: Sizes) -> None:
-    """Refuse a gradient that has another shape than the output of a convolution."""
-    shape = output_shape(x, w, stride, padding, dilation)
+def _require_gradient(dy: Tensor, name: str, other: Tensor, x: Sizes, w: Sizes, *options: Sizes) -> None:
+    """Refuse a gradient that has another shape than the output of a convolution, and an other tensor unlike it."""
+    shape = output_shape(x, w, *options)
     if dy.dim() != 4 or any(size != expected for size, expected in zip(dy.shape, shape, strict=True)):
         raise RuntimeError(f"dy has the shape {tuple(dy.shape)}; expected {tuple(shape)}")
+    require_alike(**{"dy": dy, name: other})
 
 
-def _keep(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    """Keep the two tensors of an operator for its gradients, and its other arguments."""
-    first, second, third, *options = inputs
+def _keep_depthwise(ctx: Any, inputs: Sequence[Any]) -> None:
+    x, w, bias, *ctx.options = inputs
+    ctx.bias_dtype = None if bias is None else bias.dtype
+    ctx.save_for_backward(x, w)
+
+
+def _keep(ctx: Any, inputs: Sequence[Any]) -> None:
+    """Keep the two tensors of a gradient for its own gradients, and its other arguments."""
+    first, second, _, *ctx.options = inputs
     ctx.save_for_backward(first, second)
-    ctx.third, ctx.options = third, options
 
 
 def _of_depthwise(ctx: Any, dy: Tensor) -> Gradients:
@@ -195,13 +200,8 @@ def _of_depthwise(ctx: Any, dy: Tensor) -> Gradients:
     needed = ctx.needs_input_grad
     by_x = input_gradient(dy, w, x.shape, *ctx.options) if needed[0] else None
     by_w = weight_gradient(dy, x, w.shape, *ctx.options) if needed[1] else None
-    by_bias = dy.sum((0, 2, 3), dtype=ctx.third) if needed[2] else None
+    by_bias = dy.sum((0, 2, 3), dtype=ctx.bias_dtype) if needed[2] else None
     return by_x, by_w, by_bias, None, None, None
-
-
-def _keep_depthwise(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    x, w, bias, *options = inputs
-    _keep(ctx, (x, w, None if bias is None else bias.dtype, *options), output)
 
 
 def _of_input_gradient(ctx: Any, g: Tensor) -> Gradients:
@@ -218,6 +218,22 @@ def _of_weight_gradient(ctx: Any, g: Tensor) -> Gradients:
     return by_dy, by_x, None, None, None, None
 
 
-depthwise.register_autograd(_of_depthwise, setup_context=_keep_depthwise)
-input_gradient.register_autograd(_of_input_gradient, setup_context=_keep)
-weight_gradient.register_autograd(_of_weight_gradient, setup_context=_keep)
+depthwise = define(
+    f"depthwise(Tensor x, Tensor w, Tensor? bias, {OPTIONS}) -> Tensor",
+    *(_depthwise, _depthwise_fake, _keep_depthwise, _of_depthwise),
+)
+"""The operator that returns the convolution (N, C * M, Ho, Wo) of x (N, C, H, W) with w (C * M, 1, R, S), plus bias
+(C * M,), in the order of x, channels_last or contiguous."""
+
+input_gradient = define(
+    f"depthwise_input_gradient(Tensor dy, Tensor w, SymInt[4] x_shape, {OPTIONS}) -> Tensor",
+    *(_input_gradient, _input_gradient_fake, _keep, _of_input_gradient),
+)
+"""The operator that returns the gradient of `depthwise` by x, of that shape, for the gradient dy of its result, in the
+order of dy."""
+
+weight_gradient = define(
+    f"depthwise_weight_gradient(Tensor dy, Tensor x, SymInt[4] w_shape, {OPTIONS}) -> Tensor",
+    *(_weight_gradient, _weight_gradient_fake, _keep, _of_weight_gradient),
+)
+"""The operator that returns the gradient of `depthwise` by w, of that shape, for the gradient dy of its result."""
