@@ -202,7 +202,8 @@ def weight_tiles(problem: Problem, gpu: Gpu) -> Tiles:
     few = BLOCK_THREADS // WARP
     whole = WHOLE if block_r * block_s <= FEW_SUMS else few
     if 4 * wanted <= 5 * whole:  # a second kernel takes longer than a few warps more would save
-        return Tiles(rows, Shares(block_r, block_s, min(wanted, whole), 1))
+        all_busy = ceil_div(most, max(1, round(most / wanted)))  # in the last turn, too
+        return Tiles(rows, Shares(block_r, block_s, min(all_busy, whole), 1))
     return Tiles(rows, Shares(block_r, block_s, few, _in_turns(ceil_div(wanted, few))))
 
 
