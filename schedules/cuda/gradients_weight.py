@@ -153,7 +153,7 @@ def _add_up(sch: Schedule, problem: Problem, shares: Shares) -> None:
     _, y, x = sch.split(sch.fuse(r, s), [None, shares.warps, WARP])
     sch.bind(y, "threadIdx.y")
     sch.bind(x, "threadIdx.x")
-    if shares.parts == 1:
+    if shares.is_whole(problem.workload):
         sch.reverse_compute_at(output, x)
         sch.set_scope(parts, 0, "local")
         return
