@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import chain, product
+from typing import Any
 
 import numpy as np
 import pytest
 import tvm
+from between_cases import Function
 from network_graph import operators
 from open_batches import with_twins
 from sparing import every
@@ -18,7 +20,7 @@ from tvmconv import cuda, lowering
 from tvmconv.dtypes import STORAGE_TYPES
 from tvmconv.network import Layer, TensorSpec
 from tvmconv.network.half import with_precision
-from tvmconv.network.kernels import use_kernels
+from tvmconv.network.kernels import NetworkKernel, add_kernel, use_kernels
 from tvmconv.network.matrices import with_rows_in_matrices
 from tvmconv.network.model import Model
 from tvmconv.network.products import use_products
@@ -223,3 +225,37 @@ def test_products_read_and_store_in_place(n: int, length: int, precision: str) -
     y = machine["main"](tvm.runtime.tensor(x.numpy())).numpy()
     bound = {"float16": 2e-3, "bfloat16": 1.6e-2, "float32": 1e-5}[precision]
     np.testing.assert_allclose(y, expected, rtol=0, atol=bound * np.abs(expected).max())
+
+
+MOVED: dict[str, tuple[Callable[..., torch.Tensor], Shapes, list[str]]] = {
+    "both": (lambda x, y: x.transpose(1, 2) @ y.permute(0, 2, 3, 1), ((2, 9, 3, 16), (2, 8, 3, 16)), ["x", "w"]),
+    "parts": (lambda x, y: x[:, :, 16:32] @ y[:, 2:10, :16].transpose(1, 2), ((3, 9, 32), (3, 12, 24)), ["x", "w"]),
+    "expanded": (lambda x, y: x.transpose(0, 1) @ y, ((5, 2, 24), (24, 16)), ["x"]),
+    "first-not-in-rows": (lambda x, y: x.transpose(1, 2) @ y, ((2, 16, 9), (2, 16, 8)), []),
+    "odd-step": (lambda x, y: x[:, :, 1:17] @ y.transpose(1, 2), ((2, 9, 20), (2, 8, 16)), []),
+    "result": (lambda x, y: (x @ y).permute(2, 0, 1, 3).reshape(9, 48) + 1, ((2, 3, 9, 16), (2, 3, 16, 8)), ["output"]),
+    "result-across": (lambda x, y: (x @ y).transpose(2, 3) + 1, ((2, 3, 9, 16), (2, 3, 16, 8)), []),
+    "padded-columns": (lambda x, y: (x @ y).transpose(1, 2) + 1, ((2, 3, 9, 16), (2, 3, 16, 7)), []),
+}
+"""Products of which factors or results lie in other tensors, the shapes of these, and the names of the operands that
+are read or stored there."""
+
+
+@pytest.mark.parametrize("name", MOVED)
+def test_operands_in_other_tensors(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    function, shapes, names = MOVED[name]
+    found: list[str] = []
+
+    def noted(*args: Any, **options: Any) -> NetworkKernel:
+        found.extend(args[-1])
+        return add_kernel(*args, **options)
+
+    monkeypatch.setattr("tvmconv.network.products.add_kernel", noted)
+    generator = torch.Generator().manual_seed(3)
+    inputs = tuple(torch.randn(shape, generator=generator).half() for shape in shapes)
+    mod, _ = use_products(tvmconv.import_model(Function(function), inputs).mod, SM_90)
+    assert found == names
+    machine = tvm.relax.VirtualMachine(lowering.build(with_twins(mod, {}), LLVM), tvm.cpu())
+    y = machine["main"](*(tvm.runtime.tensor(each.numpy()) for each in inputs)).numpy()
+    expected = function(*(each.double() for each in inputs)).numpy()
+    np.testing.assert_allclose(y, expected, rtol=0, atol=2e-3 * np.abs(expected).max())

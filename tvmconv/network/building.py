@@ -20,6 +20,7 @@ from .limits import conditions, with_limits
 from .matrices import with_rows_in_matrices
 from .model import Model
 from .network import Network
+from .parts import slice_parts
 from .powers import simplify_powers
 from .products import use_products
 from .quantized_lowering import lower_quantization
@@ -46,7 +47,7 @@ def build(model: Any, target: Any = "llvm", sparse: str = "auto", precision: str
     """
     resolved = resolve_target(target)
     source = model if isinstance(model, Model) else import_model(model)
-    imported = with_rows_in_matrices(source.mod, resolved)
+    imported = with_rows_in_matrices(slice_parts(source.mod), resolved)
     mod, word = with_precision(imported, resolved, precision)
     mod, layers = use_kernels(mod, resolved, sparse, word)
     mod, products = use_products(mod, resolved, word)

@@ -13,7 +13,7 @@ from ..schedules.cuda.tensor import Config
 from ..targets import backend_of
 from ..workload import ConvWorkload
 from .graph import Block, call_of
-from .product_places import Placed, placed
+from .product_places import Matrices, Placed, placed
 
 Factors = tuple[relax.Expr, relax.Expr]
 
@@ -99,8 +99,9 @@ class _OnTensorCores:
     def placed(self, factors: Factors, output: relax.Var, product: Product, config: Any, block: Block) -> Placed:
         if not isinstance(config, Config) or config.teams:  # the copy engine takes no places
             return Placed({}, {}, output)
-        shape = product.rows, self.terms(product), self.columns(product)
-        return placed(factors, output, shape, _in_copies(1, product.dtype), block)
+        matrices = Matrices(product.batch, product.rows, product.terms, product.columns)
+        padded, aligned = (self.terms(product), self.columns(product)), _in_copies(1, product.dtype)
+        return placed(factors, output, matrices, padded, aligned, block)
 
     def workload(self, product: Product) -> ConvWorkload:
         terms, columns = self.terms(product), self.columns(product)

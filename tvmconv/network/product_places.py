@@ -15,6 +15,15 @@ from .graph import Block, calls
 from .views import MOVES, Steps, View, in_a_row, joined, reshaped, view_of
 
 
+class Matrices(NamedTuple):
+    """The sizes of a batch of products (G, M, K) times (G, K, N)."""
+
+    batch: int
+    rows: int
+    terms: int
+    columns: int
+
+
 class Placed(NamedTuple):
     """The operands of a product that lie in other tensors, by their names in its convolution."""
 
@@ -26,27 +35,34 @@ class Placed(NamedTuple):
 
 
 def placed(
-    factors: tuple[relax.Expr, relax.Expr], output: relax.Var, shape: tuple[int, int, int], aligned: int, block: Block
+    factors: tuple[relax.Expr, relax.Expr],
+    output: relax.Var,
+    matrices: Matrices,
+    padded: tuple[int, int],
+    aligned: int,
+    block: Block,
 ) -> Placed:
     """Return which operands of a product lie in other tensors, at places that are multiples of so many elements.
 
-    The shape is that of a matrix of each product: the rows and terms of the first factor, and the columns of the second
-    one, as the kernel reads them. The second factor is read by its columns, the terms of which have to be side by side.
+    A kernel reads rows of `padded` terms, and stores rows of so many columns. The second factor is read by its columns:
+    what is in a row in memory has to be a column of it.
     """
-    rows, terms, columns = shape
     places, tensors = dict[str, Place](), dict[str, relax.Expr]()
-    for name, factor, (along, inner), size in zip("xw", factors, ((-2, -1), (-1, -2)), (rows, columns), strict=True):
+    axes = (-2, -1, matrices.rows), (-1, -2, matrices.columns)
+    for name, factor, (along, inner, count) in zip("xw", factors, axes, strict=True):
         view = view_of(factor, block)
-        if view.source.same_as(factor) or prod(count for count, _ in view.axes[inner]) != terms:
-            continue
         others = [step for axis in view.axes[:-2] for step in axis]
         elements = prod(static_shape(view.source.ty) or ())
         place = _place(elements, view.first, others, view.axes[along], view.axes[inner], aligned)
-        if place is not None and place.rows <= size:
+        if place is None or view.source.same_as(factor) or place.rows != count or matrices.terms != padded[0]:
+            continue
+        if prod(size for size, _ in place.batch) == matrices.batch:
             places[name], tensors[name] = place, view.source
     moved = _moved_to(output, block)
-    if not moved.same_as(output) and (place := _stored(view_of(moved, block), output, rows, columns, aligned)):
-        return Placed({**places, "output": place}, tensors, moved)
+    if not moved.same_as(output) and matrices.columns == padded[1]:
+        place = _stored(view_of(moved, block), output, matrices, aligned)
+        if place is not None:
+            return Placed({**places, "output": place}, tensors, moved)
     return Placed(places, tensors, output)
 
 
@@ -73,9 +89,9 @@ def _moved_to(var: relax.Var, block: Block) -> relax.Var:
     return var
 
 
-def _stored(view: View, output: relax.Var, rows: int, columns: int, aligned: int) -> Place | None:
+def _stored(view: View, output: relax.Var, matrices: Matrices, aligned: int) -> Place | None:
     """Return the place of a result in what moves make of it, which is a view of it; None where it has none."""
-    elements = prod(static_shape(output.ty) or ())
+    elements = matrices.batch * matrices.rows * matrices.columns
     steps = [step for axis in view.axes for step in axis]
     sizes = [size for size, _ in steps]
     if not view.source.same_as(output) or prod(sizes) != elements:
@@ -83,5 +99,8 @@ def _stored(view: View, output: relax.Var, rows: int, columns: int, aligned: int
     in_order = sorted(zip(steps, in_a_row(sizes), strict=True), key=lambda pair: -pair[0][1])
     if [step for step, _ in in_order] != in_a_row([size for (size, _), _ in in_order]):
         return None
-    axes = reshaped([(step,) for _, step in in_order], (elements // (rows * columns), rows, columns))
-    return None if axes is None else _place(elements, 0, *axes, aligned)
+    axes = reshaped([(step,) for _, step in in_order], (matrices.batch, matrices.rows, matrices.columns))
+    if axes is None:
+        return None
+    batch, rows, row = axes
+    return _place(elements, 0, batch, rows, row, aligned)

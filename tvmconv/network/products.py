@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import prod
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 import tvm
@@ -34,15 +34,17 @@ def use_products(
 
     The products are those that `use_kernels` has left, of two tensors of floating-point numbers, of which all sizes are
     known. A factor may be the same for the whole batch. On a GPU factors that are cast from half precision are
-    multiplied in it, with sums in float32, and the kernel takes in a cast to it behind the product. What has no kernel
-    is TVM's, with the reason in its layer.
+    multiplied in it, with sums in float32, and the kernel takes in a cast to it behind the product. There it also reads
+    factors and stores the result where they lie in other tensors, as `placed` finds them, and rows that it stores
+    longer than they are stay so up to the product that reads them, as `padded_path` says. What has no kernel is TVM's,
+    with the reason in its layer.
 
     Before: `scores = R.matmul(q, R.permute_dims(k, axes=[0, 1, 3, 2]))`.
     After: `scores = R.reshape(R.call_tir(tvmconv_product_0f3a91c2d47b, (R.reshape(q, ...), R.reshape(k, ...))), ...)`.
     """
     form = form_for(target)
     builder = relax.BlockBuilder(mod)
-    kernels: dict[Any, NetworkKernel] = {}
+    kernels: dict[tuple[object, ...], NetworkKernel] = {}
     calls: dict[relax.Var, relax.Expr] = {}
     layers = []
     for block in blocks_of(mod):
@@ -65,8 +67,7 @@ def use_products(
             if key not in kernels:
                 kernels[key] = add_kernel(builder, each.ranges, target, "product", False, where.places)
             operands = form.operands(each.factors, product, block, padded=var in padded)
-            operands = [where.tensors.get(name, operand) for name, operand in zip("xw", operands, strict=True)]
-            rows = _rows(where.output, operands, columns - product.columns, each.problem.workload, kernels[key], where)
+            rows = _rows(operands, where, columns - product.columns, each.problem.workload, kernels[key])
             if columns > product.columns:
                 path = padded_path(each.output, block, columns, builder)
                 reader = None if path is None else taken.get(path.product)
@@ -196,17 +197,13 @@ def _left_to_tvm(name: str, value: relax.Call, obstacle: str) -> Layer:
     return Layer(convolution, "TVM", None, obstacle)
 
 
-def _rows(
-    output: relax.Var,
-    operands: Sequence[relax.Expr],
-    more: int,
-    workload: ConvWorkload,
-    kernel: NetworkKernel,
-    where: Placed,
-) -> relax.Expr:
+def _rows(operands: Factors, where: Placed, more: int, workload: ConvWorkload, kernel: NetworkKernel) -> relax.Expr:
     """Return the expression that multiplies with a kernel, with rows that are longer by so much as it stores them."""
     shapes = {name: shape for name, (shape, _) in workload.operands.items()}
     shapes |= {name: (place.elements,) for name, place in where.places.items()}
-    taken = [relax.op.reshape(operand, shapes[name]) for name, operand in zip("xw", operands, strict=True)]
-    *others, columns = output.ty.shape
+    taken = [
+        relax.op.reshape(where.tensors.get(name, operand), shapes[name])
+        for name, operand in zip("xw", operands, strict=True)
+    ]
+    *others, columns = where.output.ty.shape
     return relax.op.reshape(output_of(kernel, workload, taken, shapes["output"]), (*others, columns + more))

@@ -37,8 +37,8 @@ def view_of(var: relax.Var, block: Block) -> View:
     value, shape = block.values.get(var), static_shape(var.ty)
     assert shape is not None
     made = call_of(value, *MOVES, "strided_slice")
-    if made is not None and isinstance(made.args[0], relax.Var) and prod(static_shape(made.args[0].ty) or (0,)):
-        moved = _moved(made, view_of(made.args[0], block), shape)
+    if made is not None and isinstance(operand := made.args[0], relax.Var) and static_shape(operand.ty) is not None:
+        moved = _moved(made, view_of(operand, block), shape)
         if moved is not None:
             return moved
     return View(var, 0, tuple(joined([step]) for step in in_a_row(shape)))
@@ -52,8 +52,8 @@ def in_a_row(shape: Sequence[int]) -> list[tuple[int, int]]:
 def _moved(value: relax.Call, view: View, shape: Sequence[int]) -> View | None:
     """Return what moves and slices, of a result of a shape, make of a view; None where that is none."""
     if calls(value, *RESHAPING):
-        axes = reshaped(view.axes, shape)
-        return None if axes is None else view._replace(axes=axes)
+        parts = reshaped(view.axes, shape)
+        return None if parts is None else view._replace(axes=parts)
     if (permuted := call_of(value, "permute_dims")) is not None:
         order = permuted.attrs.axes
         order = reversed(range(len(shape))) if order is None else order

@@ -181,7 +181,7 @@ def with_parts_of_axes(stage: Stage) -> Stage:
     places, outer, analyzer = dict[Var, Expr](), dict[Var, Expr](), Analyzer()
     indices = [index for value in stage.values for load, _ in loads_in(value) for index in load.indices]
     for axis, extent in stage.outer.items():
-        divisor = _divisor(axis, indices)
+        divisor = _divisor(axis, indices, (tirx.FloorDiv, tirx.FloorMod))
         if divisor < 2 or not isinstance(extent, tirx.IntImm) or int(extent) % divisor:
             outer[axis] = extent
             continue
@@ -220,15 +220,15 @@ def tile_of(stages: list[Stage]) -> int:
     return 2 * TILE if 2 * TILE * widest <= LINE and len(loads) <= OPERANDS else TILE
 
 
-def _divisor(axis: Var, indices: list[Expr]) -> int:
+def _divisor(axis: Var, indices: list[Expr], kinds: tuple[Any, ...] = (tirx.FloorDiv,)) -> int:
     """Return the number that an axis is divided by wherever indices have it; 0 if they do not, 1 if it is by none.
 
-    Rests are those of divisions.
+    Divisions are those of some kinds, such as with rests.
     """
     found: set[int] = set()
 
     def visit(expr: Any) -> None:
-        if isinstance(expr, (tirx.FloorDiv, tirx.FloorMod)) and expr.a.same_as(axis) and isinstance(expr.b, tirx.IntImm):
+        if isinstance(expr, kinds) and expr.a.same_as(axis) and isinstance(expr.b, tirx.IntImm):
             found.add(int(expr.b))
         elif isinstance(expr, Var):
             found.update([1] if expr.same_as(axis) else [])
