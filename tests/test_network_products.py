@@ -23,6 +23,7 @@ from tvmconv.network.half import with_precision
 from tvmconv.network.kernels import NetworkKernel, add_kernel, use_kernels
 from tvmconv.network.matrices import with_rows_in_matrices
 from tvmconv.network.model import Model
+from tvmconv.network.parts import permute_parts, slice_parts
 from tvmconv.network.products import use_products
 from tvmconv.targets import resolve_target
 
@@ -259,3 +260,54 @@ def test_operands_in_other_tensors(name: str, monkeypatch: pytest.MonkeyPatch) -
     y = machine["main"](*(tvm.runtime.tensor(each.numpy()) for each in inputs)).numpy()
     expected = function(*(each.double() for each in inputs)).numpy()
     np.testing.assert_allclose(y, expected, rtol=0, atol=2e-3 * np.abs(expected).max())
+
+
+class Biased(torch.nn.Module):
+    """Attention with a bias for each pair of places, as windows have."""
+
+    def __init__(self, *shape: int) -> None:
+        super().__init__()
+        self.bias = torch.nn.Parameter(3 * torch.randn(shape))
+
+    def forward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        return torch.softmax(q @ k.transpose(-1, -2) / 5 + self.bias, -1) @ v
+
+
+@pytest.mark.parametrize("shape", [(3, 13, 13), (13,), (3, 13, 1)], ids=str)
+def test_scores_stay_in_padded_rows(shape: tuple[int, ...]) -> None:
+    """Softmax has zeros behind the scores, whatever constants are joined to them."""
+    torch.manual_seed(4)
+    inputs, module = factors(13, 16, "float16"), Biased(*shape).half()
+    mod, _ = use_products(tvmconv.import_model(module, tuple(inputs)).mod, SM_90)
+    names = operators(mod)
+    assert names.count("relax.nn.pad") == 2  # those of keys and values
+    assert "relax.strided_slice" not in names
+    machine = tvm.relax.VirtualMachine(lowering.build(with_twins(mod, {}), LLVM), tvm.cpu())
+    y = machine["main"](*(tvm.runtime.tensor(each.numpy()) for each in inputs)).numpy()
+    expected = module.double()(*(each.double() for each in inputs)).detach().numpy()
+    np.testing.assert_allclose(y, expected, rtol=0, atol=4e-3 * np.abs(expected).max())
+
+
+def test_what_reads_scores_too_gets_no_padding() -> None:
+    inputs = factors(13, 16, "float16")
+
+    def both(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        scores = q @ k.transpose(-1, -2)
+        return torch.softmax(scores, -1) @ v, scores.exp()
+
+    mod, _ = use_products(tvmconv.import_model(Function(both), tuple(inputs)).mod, SM_90)
+    assert {"relax.strided_slice", "relax.nn.pad"} <= set(operators(mod))
+
+
+def test_parts_are_slices() -> None:
+    """A place on an axis is no table's, and each part that is read is permuted by itself."""
+
+    def parts(x: torch.Tensor) -> torch.Tensor:
+        y = x.reshape(2, 5, 3, 4).permute(2, 0, 1, 3)
+        return y[0] * y[2]
+
+    mod = tvmconv.import_model(Function(parts), (torch.zeros(2, 5, 12),)).mod
+    assert operators(mod).count("relax.take") == 2
+    names = operators(permute_parts(slice_parts(mod)))
+    assert "relax.take" not in names
+    assert [names.count(f"relax.{each}") for each in ("permute_dims", "strided_slice")] == [2, 2]

@@ -28,6 +28,7 @@ from .layouts import BY_ELEMENT, inner_layout, with_layout
 from .products import products_of_halves
 from .quantized import MOVING
 from .quantized_passes import CHOOSING
+from .safe_softmax import SOFTMAX
 from .sites import Site
 
 WIDE = "float32"
@@ -42,7 +43,7 @@ AVERAGING = ("nn.adaptive_avg_pool2d", "nn.avg_pool1d", "nn.avg_pool2d", "nn.avg
 NORMALIZING = ("nn.group_norm", "nn.instance_norm", "nn.layer_norm", "nn.rms_norm")
 """The same of normalizations."""
 
-MADE_OF_HALVES = (*BY_ELEMENT, *KEEPING, *AVERAGING, *NORMALIZING, "nn.softmax")
+MADE_OF_HALVES = (*BY_ELEMENT, *KEEPING, *AVERAGING, *NORMALIZING, *SOFTMAX)
 """All operators whose results are stored in half precision where all that they are made of is."""
 
 LEADING = (*MADE_OF_HALVES, "mean", "nn.pad")
@@ -194,7 +195,7 @@ class _Part:
 
     def _is_fused(self, var: relax.Var, reader: relax.Var) -> bool:
         """Return whether TVM computes a reader, by element or as a softmax, in registers with the variable it reads."""
-        softmax = calls(self._block.values[var], *BY_ELEMENT) and calls(self._block.values[reader], "nn.softmax")
+        softmax = calls(self._block.values[var], *BY_ELEMENT) and calls(self._block.values[reader], *SOFTMAX)
         by_element = calls(self._block.values[reader], *BY_ELEMENT)
         return (by_element or softmax) and reader not in self._tails and self._is_made_of_halves(reader)
 

@@ -10,6 +10,7 @@ from tvm import relax, te, tirx
 
 from .constants import constant_value, sizes_of
 from .graph import Block, call_of, calls
+from .safe_softmax import SOFTMAX
 
 JOINING = ("add", "divide", "multiply", "subtract")
 """Operators that may join constants to scores."""
@@ -43,7 +44,7 @@ def padded_path(output: relax.Var, block: Block, padded: int, builder: relax.Blo
         if widened is None:
             return None
         values[reader] = widened
-        is_zero |= calls(value, "nn.softmax")
+        is_zero |= calls(value, *SOFTMAX)
         var = reader
     return None
 
@@ -61,11 +62,11 @@ def _widened(
         return relax.op.reshape(var, (*outer, padded))
     if calls(value, "astype"):
         return relax.op.astype(var, str(value.ty.dtype))
-    softmax, dtype = call_of(value, "nn.softmax"), str(var.ty.dtype)
-    if softmax is not None and softmax.attrs.axis in (-1, len(before) - 1):
+    softmax, dtype = call_of(value, *SOFTMAX), str(var.ty.dtype)
+    if softmax is not None and (softmax.attrs is None or softmax.attrs.axis in (-1, len(before) - 1)):
         function = builder.add_func(_cut((*before[:-1], padded), columns, dtype), "cut_rows")
         cut = relax.call_tir(function, [var], relax.TensorType((*before[:-1], padded), dtype))
-        return relax.op.nn.softmax(cut, axis=-1)
+        return relax.Call(softmax.op, [cut], softmax.attrs)
     if (joined := call_of(value, *JOINING)) is not None and len(before) == len(outer) + 1:
         operands = [var if each.same_as(var) else _padded(each, columns, padded) for each in joined.args]
         return None if None in operands else relax.Call(joined.op, operands, joined.attrs)

@@ -11,8 +11,8 @@ from tvm import relax
 from ..lowering import Place
 from ..workload import MAX_ELEMENTS
 from .constants import static_shape
-from .graph import Block, calls
-from .views import MOVES, Steps, View, in_a_row, joined, reshaped, view_of
+from .graph import Block
+from .views import Steps, View, in_a_row, joined, moved_to, reshaped, view_of
 
 
 class Matrices(NamedTuple):
@@ -58,7 +58,7 @@ def placed(
             continue
         if prod(size for size, _ in place.batch) == matrices.batch:
             places[name], tensors[name] = place, view.source
-    moved = _moved_to(output, block)
+    moved = moved_to(output, block)
     if not moved.same_as(output) and matrices.columns == padded[1]:
         place = _stored(view_of(moved, block), output, matrices, aligned)
         if place is not None:
@@ -79,14 +79,6 @@ def _place(
     if any(number % aligned for number in (first, step, *(each for _, each in outer))):
         return None
     return Place(elements, first, outer, step, count)
-
-
-def _moved_to(var: relax.Var, block: Block) -> relax.Var:
-    """Return what moves alone make of a variable that nothing else reads."""
-    reader = block.only_reader(var)
-    while reader is not None and block.is_inner(reader) and calls(block.values[reader], *MOVES):
-        var, reader = reader, block.only_reader(reader)
-    return var
 
 
 def _stored(view: View, output: relax.Var, matrices: Matrices, aligned: int) -> Place | None:

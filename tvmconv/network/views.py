@@ -44,6 +44,14 @@ def view_of(var: relax.Var, block: Block) -> View:
     return View(var, 0, tuple(joined([step]) for step in in_a_row(shape)))
 
 
+def moved_to(var: relax.Var, block: Block) -> relax.Var:
+    """Return what moves alone make of a variable that nothing else reads."""
+    reader = block.only_reader(var)
+    while reader is not None and block.is_inner(reader) and calls(block.values[reader], *MOVES):
+        var, reader = reader, block.only_reader(reader)
+    return var
+
+
 def in_a_row(shape: Sequence[int]) -> list[tuple[int, int]]:
     """Return the places of a tensor that lies in memory by itself."""
     return [(size, prod(shape[number + 1 :])) for number, size in enumerate(shape)]
