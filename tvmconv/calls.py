@@ -100,6 +100,26 @@ class Launch:
         # `taken_to_write` has made an argument of any other array.
         return self if self.channels_last else replace(self, as_argument=None)
 
+    def run(self, arguments: list[Any], target: Any = None) -> Any:
+        """Call the kernel with arguments that `TAKERS` gave, which are changed, and return what it has written to.
+
+        That is a new output, or a `target` that `taken_to_write` gave.
+        """
+        for place, convert in self.conversions:
+            arguments[place] = convert(arguments[place])
+        if target is None:
+            target = self.new_output()
+            if self.result is not None and type(target) is not self.result:
+                expected = "one with data: call outside of FakeTensorMode"
+                raise InvalidArgumentError("output", "a tensor without data", expected)
+        else:
+            self.require_apart(target, arguments)
+        arguments.append(target if self.as_argument is None else self.as_argument(target))
+        for new in self.new_workspace:
+            arguments.append(new())
+        self.kernel(*arguments)
+        return target
+
     def require_apart(self, target: Any, arguments: list[Any]) -> None:
         """Raise `InvalidArgumentError` if an argument shares memory with the output."""
         first = target.data_ptr()
@@ -138,19 +158,7 @@ class Calls:
         if launch is None:
             written = None if out is None else described("out", out, target)
             launch = self._prepared(prepare, tuple(key), arrays, arguments, written)
-        for place, convert in launch.conversions:
-            arguments[place] = convert(arguments[place])
-        if out is None:
-            target = launch.new_output()
-            if launch.result is not None and type(target) is not launch.result:
-                expected = "one with data: call outside of FakeTensorMode"
-                raise InvalidArgumentError("output", "a tensor without data", expected)
-        else:
-            launch.require_apart(target, arguments)
-        arguments.append(target if launch.as_argument is None else launch.as_argument(target))
-        for new in launch.new_workspace:
-            arguments.append(new())
-        launch.kernel(*arguments)
+        target = launch.run(arguments, None if out is None else target)
         if out is None:
             return same_kind(next(iter(arrays.values())), target) if launch.result is None else target
         if target is out:  # of torch, whose autograd may have saved what it was

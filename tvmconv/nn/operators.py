@@ -16,11 +16,12 @@ from torch import Tensor
 from .. import gradients
 from .. import operators as convolutions
 from ..arrays import Operand, operand, reshaped
-from ..calls import Calls, Launch
+from ..calls import Launch
 from ..dtypes import FLOATS, one_of
 from ..gradients import Geometry
 from ..operators import present_state
 from ..precision import DEFAULT
+from .launches import launched
 from .library import Gradients, define
 
 DTYPES = tuple(getattr(torch, name) for name in FLOATS)
@@ -91,11 +92,8 @@ def _order(tensor: Tensor) -> torch.memory_format:
     return torch.channels_last if is_channels_last(tensor) else torch.contiguous_format
 
 
-OPTIONS = "SymInt[2] stride, SymInt[4] padding, SymInt[2] dilation"
+OPTIONS = "int[2] stride, int[4] padding, int[2] dilation"
 """The last arguments of each operator; padding is (top, left, bottom, right)."""
-
-_calls = Calls()
-"""The calls of kernels by the operators, whose arguments are checked in the first call with tensors like them."""
 
 
 def _depthwise(x: Tensor, w: Tensor, bias: Tensor | None, *options: Sizes) -> Tensor:
@@ -109,10 +107,8 @@ def _depthwise(x: Tensor, w: Tensor, bias: Tensor | None, *options: Sizes) -> Te
         call = "conv2d", (*known, None, x.shape[1]), (), "auto", DEFAULT, None, state
         return convolutions.prepare(call, given, operands)
 
-    arrays = {"x": x.detach(), "w": w.detach()}
-    if bias is not None:
-        arrays["shift"] = bias.detach()
-    return in_order_of(x, _calls(prepare, about, arrays, None))
+    given = (x, w) if bias is None else (x, w, bias)
+    return launched(prepare, about, ("x", "w", "shift"), *given, in_order=True)
 
 
 def _depthwise_fake(x: Tensor, w: Tensor, bias: Tensor | None, *options: Sizes) -> Tensor:
@@ -150,7 +146,7 @@ def _input_gradient(dy: Tensor, w: Tensor, x_shape: Sizes, *options: Sizes) -> T
         launch = gradients.prepare(("input", known, about[-1]), given, operands)
         return replace(launch, conversions=(*conversions, *launch.conversions))
 
-    return in_order_of(dy, _calls(prepare, about, {"dy": dy.detach(), "w": w.detach()}, None))
+    return launched(prepare, about, ("dy", "w"), dy, w, in_order=True)
 
 
 def _input_gradient_fake(dy: Tensor, w: Tensor, x_shape: Sizes, *options: Sizes) -> Tensor:
@@ -167,7 +163,8 @@ def _weight_gradient(dy: Tensor, x: Tensor, w_shape: Sizes, *options: Sizes) -> 
         _require_gradient(dy, "x", x, x.shape, w_shape, *options)
         return gradients.prepare(("weight", geometry(x.shape, w_shape, *options), about[-1]), given, operands)
 
-    return _calls(prepare, about, {"dy": dy.detach(), "x": x.detach()}, None).view(w_shape)
+    result = launched(prepare, about, ("dy", "x"), dy, x)
+    return result if w_shape[0] == x.shape[1] else result.reshape(w_shape)
 
 
 def _weight_gradient_fake(dy: Tensor, x: Tensor, w_shape: Sizes, *options: Sizes) -> Tensor:
