@@ -128,6 +128,7 @@ EMULATED = {
     "small-planes": ConvWorkload.depthwise((16, 5, 7, 7), (5, 2, 3, 3)),
     "planes": ConvWorkload.depthwise((8, 2, 9, 10), (2, 1, 7, 7)),
     "half": ConvWorkload.depthwise((2, 2, 9, 30), (2, 1, 3, 3), stride=2, dtype="float16"),
+    "1x1-kernel": ConvWorkload.depthwise((2, 2, 9, 30), (2, 1, 1, 1)),
     "9x9-kernel": ConvWorkload.depthwise((2, 2, 7, 7), (2, 1, 9, 9)),
 }
 """Workloads with which warps add up, with and without several parts of a channel, or several blocks of taps."""

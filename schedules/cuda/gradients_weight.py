@@ -118,14 +118,22 @@ def _in_planes(problem: Problem, tiles: PlaneTiles) -> Schedule:
 def _into_blocks(sch: Schedule, shares: Shares) -> None:
     """Do step 1: a block has a part of a channel's tiles, for a block of taps, and its warps have sums of their own."""
     parts, warps, sums = (sch.get_sblock(name) for name in ("parts", "warps", "sums"))
-    c, q, r, s, *part, own = sch.get_loops(parts)
+    # A thread for each tap adds up what warps have, and stores it as the gradient if there is one part. What is moved
+    # into loops is there before these are split: then its places have the conditions of the split, too.
+    c, q, r, s, *part = sch.get_loops(sch.get_sblock("output")) if shares.parts == 1 else sch.get_loops(parts)[:-1]
     ro, r = sch.split(r, [None, shares.block_r])
     so, s = sch.split(s, [None, shares.block_s])
-    sch.reorder(c, q, ro, so, *part, r, s, own)
+    sch.reorder(c, q, ro, so, *part, r, s)
     block = sch.fuse(c, q, ro, so, *part)
     sch.bind(block, "blockIdx.x")
+    if shares.parts == 1:
+        sch.compute_at(parts, s)
+        sch.set_scope(parts, 0, "local")
     sch.compute_at(warps, block, preserve_unit_loops=True)
     sch.set_scope(warps, 0, "shared")
+    _, y, x = sch.split(sch.fuse(r, s), [None, shares.warps, WARP])
+    sch.bind(y, "threadIdx.y")
+    sch.bind(x, "threadIdx.x")
     own = sch.get_loops(warps)[-4]
     sch.bind(own, "threadIdx.y")
     sch.compute_at(sums, own, preserve_unit_loops=True)
@@ -142,33 +150,26 @@ def _unroll(sch: Schedule, turn: LoopRV, *loops: LoopRV) -> None:
 
 def _add_up(sch: Schedule, problem: Problem, shares: Shares) -> None:
     """Do the last steps, which add up what threads have."""
-    warps, parts, output = (sch.get_sblock(name) for name in ("warps", "parts", "output"))
-    # Step 3. Each warp adds up the sums of its threads, then a thread for each tap those of the warps
-    *_, r, s, lane = sch.get_loops(warps)
+    # Step 3. Each warp adds up the sums of its threads
+    *_, r, s, lane = sch.get_loops(sch.get_sblock("warps"))
     sch.bind(lane, "threadIdx.x")
     taps = sch.fuse(r, s)
     sch.annotate(taps, "pragma_auto_unroll_max_step", shares.block_r * shares.block_s)
     sch.annotate(taps, "pragma_unroll_explicit", False)  # TVM cannot repeat a sum over threads; CUDA's compiler can
-    r, s = sch.get_loops(parts)[-3:-1]
-    _, y, x = sch.split(sch.fuse(r, s), [None, shares.warps, WARP])
-    sch.bind(y, "threadIdx.y")
-    sch.bind(x, "threadIdx.x")
-    if shares.is_whole(problem.workload):
-        sch.reverse_compute_at(output, x)
-        sch.set_scope(parts, 0, "local")
+    if shares.parts == 1:
         return
 
     # Step 4. In a second kernel a thread adds up the parts of a tap, or a warp does where there are many
     total = sch.get_sblock("total")
     adders = WARP if shares.parts >= WARP else 1
-    *taps, p = sch.get_loops(total)
+    of_output = sch.get_loops(sch.get_sblock("output"))
+    sch.compute_at(total, of_output[-1])
+    sch.set_scope(total, 0, "local")
     together = BLOCK_THREADS if adders == 1 else divisors(prod(problem.workload.w_shape), BLOCK_THREADS // WARP)[-1]
-    block, tap = sch.split(sch.fuse(*taps), [None, together])
+    block, tap = sch.split(sch.fuse(*of_output), [None, together])
     sch.bind(block, "blockIdx.x")
     sch.bind(tap, "threadIdx.y")
-    sch.reverse_compute_at(output, tap)
-    sch.set_scope(total, 0, "local")
-    turn, adder = sch.split(p, [None, adders])
+    turn, adder = sch.split(sch.get_loops(total)[-1], [None, adders])
     if adders == 1:
         sch.unroll(turn)
     else:

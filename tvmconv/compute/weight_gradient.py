@@ -108,10 +108,6 @@ class Shares(NamedTuple):
         """Return the blocks of the kernel, by rows and columns."""
         return -(-workload.kernel[0] // self.block_r), -(-workload.kernel[1] // self.block_s)
 
-    def is_whole(self, workload: ConvWorkload) -> bool:
-        """Return whether a block has all tiles of a channel and all taps, so that it stores the gradient itself."""
-        return self.parts == 1 and self.blocks(workload) == (1, 1)
-
 
 class Tiles(NamedTuple):
     """The tiles of a GPU's threads in a gradient with respect to a weight."""
@@ -195,8 +191,7 @@ def weight_gradient_in_tiles(workload: ConvWorkload, tiles: Tiles, warp: int) ->
 def added_up(sums: te.Tensor, workload: ConvWorkload, shares: Shares) -> te.Tensor:
     """Return the gradient from the sums of threads, in the stages "warps", "parts", "total" and "output".
 
-    The sums are by channel of the output, part, block of taps, warp, lane and tap. There is no "total" where blocks
-    have the whole gradient of their channel.
+    The sums are by channel of the output, part, block of taps, warp, lane and tap. There is no "total" of one part.
     """
     block_r, block_s, warps, parts = shares
     *outer, warp, _, _ = sums.shape
@@ -212,7 +207,7 @@ def added_up(sums: te.Tensor, workload: ConvWorkload, shares: Shares) -> te.Tens
         k = c * workload.multiplier + q
         return te.sum(of_warps[k, p, r // block_r, s // block_s, own, r % block_r, s % block_s], axis=[own])
 
-    if shares.is_whole(workload):
+    if parts == 1:
         return _stored(te.compute(workload.w_shape, lambda c, q, r, s: of_part(c, q, r, s, 0), name="parts"), workload)
     of_parts = te.compute((*workload.w_shape, parts), of_part, name="parts")
     p = te.reduce_axis((0, parts), name="p")
