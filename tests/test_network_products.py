@@ -25,6 +25,8 @@ from tvmconv.network.matrices import with_rows_in_matrices
 from tvmconv.network.model import Model
 from tvmconv.network.parts import permute_parts, slice_parts
 from tvmconv.network.products import use_products
+from tvmconv.network.safe_softmax import with_safe_softmax
+from tvmconv.network.scales import scale_results
 from tvmconv.targets import resolve_target
 
 torch = pytest.importorskip("torch")
@@ -311,3 +313,70 @@ def test_parts_are_slices() -> None:
     names = operators(permute_parts(slice_parts(mod)))
     assert "relax.take" not in names
     assert [names.count(f"relax.{each}") for each in ("permute_dims", "strided_slice")] == [2, 2]
+
+
+class Scaled(torch.nn.Module):
+    """Attention by torch's own function, between layers, with a first row of scores that are all masked."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = torch.nn.ModuleList(torch.nn.Linear(32, 32) for _ in range(4))
+        self.register_buffer("mask", torch.full((21, 21), -torch.inf).triu(0))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        q, k, v = (layer(x).view(2, 21, 2, 16).transpose(1, 2) for layer in self.layers[:3])
+        y = torch.nn.functional.scaled_dot_product_attention(q * 1.5, k, v, attn_mask=self.mask)
+        return torch.relu(self.layers[3](y.transpose(1, 2).reshape(2, 21, 32)))
+
+
+def test_scales_come_behind_products() -> None:
+    """A number of several axes too, both of two factors, but none of a factor that something else reads."""
+
+    def scaled(x: torch.Tensor, y: torch.Tensor, z: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        first = (x * torch.full((1, 1, 1), 0.5)).flatten(0, 1) @ (y.transpose(0, 1) / 3).transpose(0, 1)
+        read = z * 0.25
+        return first.reshape(2, 3, 4) + 1, read @ y, read + 1
+
+    inputs = torch.randn(2, 3, 5), torch.randn(5, 4), torch.randn(6, 5)
+    mod = scale_results(tvmconv.import_model(Function(scaled), inputs).mod)
+    names = [name for name in operators(mod) if name in ("relax.matmul", "relax.multiply", "relax.divide")]
+    products = [place for place, name in enumerate(names) if name == "relax.matmul"]
+    assert names[: products[0]] in ([], ["relax.multiply"])  # that of what is read
+    assert sorted(names) == ["relax.divide", *["relax.matmul"] * 2, *["relax.multiply"] * 2]
+    machine = tvm.relax.VirtualMachine(lowering.build(mod, LLVM), tvm.cpu())
+    found = machine["main"](*(tvm.runtime.tensor(each.numpy()) for each in inputs))
+    for y, expected in zip(found, scaled(*(each.double() for each in inputs)), strict=True):
+        np.testing.assert_allclose(y.numpy(), expected.numpy(), rtol=0, atol=1e-5)
+
+
+def test_attention_of_torch() -> None:
+    """Numbers that scale factors come behind the product, softmax is one operator, and each layer one kernel."""
+    torch.manual_seed(6)
+    module, x = Scaled().eval(), torch.randn(2, 21, 32)
+    with torch.no_grad():
+        expected = module.double()(x.double()).numpy()
+        module.float()
+    mod = with_safe_softmax(scale_results(tvmconv.import_model(module, (x,)).mod))
+    narrow, word = with_precision(with_rows_in_matrices(mod, SM_90), SM_90, "float16")
+    mod, layers = use_kernels(narrow, SM_90, "auto", word)
+    mod, products = use_products(mod, SM_90, word)
+    assert [str(layer.convolution.workload.epilogue) for layer in layers] == ["shift"] * 4
+    assert [layer.convolution.workload.dtype for layer in products] == ["float16"] * 2
+    names = operators(mod)
+    assert "relax.nn.safe_softmax" in names
+    assert {"relax.where", "relax.max", "relax.strided_slice"}.isdisjoint(names)
+    machine = tvm.relax.VirtualMachine(lowering.build(with_twins(mod, {}), LLVM), tvm.cpu())
+    y = machine["main"](tvm.runtime.tensor(x.numpy())).numpy()
+    np.testing.assert_allclose(y, expected, rtol=0, atol=2e-3 * np.abs(expected).max())
+
+
+def test_machine_code_of_a_block() -> None:
+    """Between the layers there are four kernels, without spills: values in rows of terms, products, and softmax."""
+    model = tvmconv.import_model(Block(64, 2).eval(), (torch.zeros(2, 21, 64),))
+    network = tvmconv.build(model, SM_90, precision="float16")
+    sources = cuda.sources(network._executable.mod)
+    kernels = [kernel for source in sources for kernel in cuda.kernel_resources(source, "sm_90")]
+    assert all(each.spill_store_bytes == each.spill_load_bytes == 0 for each in kernels)
+    names = [kernel.name for kernel in kernels]
+    assert sum("product" in name for name in names) == 2
+    assert sum("transpose" in name for name in names) == sum("softmax" in name for name in names) == 1

@@ -14,10 +14,11 @@ from tvm.ir.expr import TensorLoad, TensorRegion
 from .signatures import with_alignment
 
 CHOICE = tvm.ir.Op.get("prim.if_then_else")
+"""The operator that reads one of two values on a condition."""
 
 
 class Place(NamedTuple):
-    """Where the rows of matrices are in a tensor, whose elements are one behind the other in memory."""
+    """The place of the rows of matrices in a tensor, whose elements are one behind the other in memory."""
 
     elements: int
     """The number of elements of the tensor."""

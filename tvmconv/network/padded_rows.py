@@ -17,7 +17,7 @@ JOINING = ("add", "divide", "multiply", "subtract")
 
 
 class PaddedPath(NamedTuple):
-    """What is between two products, with padded rows."""
+    """The values between two products, with padded rows."""
 
     values: dict[relax.Var, relax.Expr]
     """The new values of variables."""

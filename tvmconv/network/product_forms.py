@@ -41,7 +41,7 @@ class Form(Protocol):
     """The way in which the templates of a kind of target compute products."""
 
     takes_halves: bool
-    """Whether factors of half precision, cast to float32, are multiplied as such."""
+    """True if factors of half precision that are cast to float32 are multiplied as such."""
 
     def obstacle(self, product: Product) -> str | None:
         """Return the reason why a product stays with TVM; None for one that may be a convolution."""

@@ -1,4 +1,4 @@
-"""Where factors and results of products lie in other tensors, so that kernels read and store them there."""
+"""The places of factors and results of products in other tensors, so that kernels read and store them there."""
 
 from __future__ import annotations
 

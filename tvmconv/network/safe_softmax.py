@@ -35,7 +35,8 @@ def with_safe_softmax(mod: tvm.IRModule) -> tvm.IRModule:
 
 def _operand(where: relax.Call, block: Block) -> relax.Expr | None:
     """Return the operand of a safe softmax; None for any other choice."""
-    is_empty, zeros, softmax = where.args[0], constant_value(where.args[1]), call_of(block.values.get(where.args[2]), "nn.softmax")
+    is_empty, zeros, shares = where.args
+    zeros, softmax = constant_value(zeros), call_of(block.values.get(shares), "nn.softmax")
     if zeros is None or zeros.any() or softmax is None:
         return None
     last = softmax.args[0].ty.ndim - 1
@@ -58,15 +59,14 @@ def _lowered(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
 def safe_softmax(x: te.Tensor) -> te.Tensor:
     """Return the definition: of a row of -inf the largest number is finite, and the exponentials add up to 0."""
     *outer, count = x.shape
-    k = te.reduce_axis((0, count), name="k")
-    most = te.compute(outer, lambda *row: te.max(x[(*row, k)], axis=k), name="most")
-    powers = te.compute(x.shape, lambda *at: tirx.exp(x[at] - most[at[:-1]]), name="powers")
-    j = te.reduce_axis((0, count), name="j")
-    total = te.compute(outer, lambda *row: te.sum(powers[(*row, j)], axis=j), name="total")
+    k, j = (te.reduce_axis((0, count), name=name) for name in "kj")
+    most = te.compute(outer, lambda *row: te.max(x(*row, k), axis=k), name="most")
+    powers = te.compute(x.shape, lambda *at: tirx.exp(x(*at) - most(*at[:-1])), name="powers")
+    total = te.compute(outer, lambda *row: te.sum(powers(*row, j), axis=j), name="total")
     zero = tirx.const(0, x.dtype)
 
     def share(*at: tirx.Var) -> tirx.PrimExpr:
-        return tirx.Select(total[at[:-1]] == zero, zero, powers[at] / total[at[:-1]])
+        return tirx.Select(total(*at[:-1]) == zero, zero, powers(*at) / total(*at[:-1]))
 
     return te.compute(x.shape, share, name="shares")
 

@@ -13,7 +13,8 @@ from .views import MOVES, moved_to
 def scale_results(mod: tvm.IRModule) -> tvm.IRModule:
     """Return the module with results of products of two computed tensors scaled by the numbers of their factors.
 
-    So a factor is as its layer has stored it, and softmax takes in the number, behind moves of the result.
+    So a factor is as its layer has stored it, and softmax takes in the number, behind moves of the result. Those are
+    products in float32: in a model in float16 a number below 1 may be what keeps them finite.
 
     Before: `y = R.multiply(x, 0.125)`, `q = R.permute_dims(y, axes=[0, 2, 1, 3])`, `scores = R.matmul(q, k)`.
     After: `q = R.permute_dims(x, axes=[0, 2, 1, 3])`, `scores = R.multiply(R.matmul(q, k), 0.125)`.
@@ -21,7 +22,9 @@ def scale_results(mod: tvm.IRModule) -> tvm.IRModule:
     values: dict[relax.Var, relax.Expr] = {}
     for block in blocks_of(mod):
         for var, value in block.values.items():
-            if not calls(value, "matmul") or any(constant_value(factor) is not None for factor in value.args):
+            if not calls(value, "matmul") or str(value.ty.dtype) != "float32":
+                continue
+            if any(constant_value(factor) is not None for factor in value.args):
                 continue
             factors, scales = list(value.args), []
             for place, factor in enumerate(value.args):
@@ -39,7 +42,7 @@ def scale_results(mod: tvm.IRModule) -> tvm.IRModule:
                 last = moved_to(var, block)
                 result = values.get(last, block.values[last])
                 for scaling in scales:
-                    result = relax.Call(scaling.op, [result, scaling.args[1]], scaling.attrs)
+                    result = relax.Call(scaling.op, [result, _number(scaling.args[1])], scaling.attrs)
                 values[last] = result
     return rebind(mod, values)
 
@@ -60,3 +63,10 @@ def _scaled(factor: relax.Expr, product: relax.Var, block: Block) -> tuple[relax
             return None
         factor, reader = moved.args[0], factor
     return None
+
+
+def _number(constant: relax.Expr) -> relax.Expr:
+    """Return a constant of one element as a number."""
+    value = constant_value(constant)
+    assert value is not None
+    return relax.const(value.reshape(()), constant.ty.dtype)

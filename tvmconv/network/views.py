@@ -6,14 +6,13 @@ from collections.abc import Iterable, Sequence
 from math import gcd, prod
 from typing import NamedTuple
 
-from tvm import relax
+from tvm import relax, tirx
 
 from .constants import static_shape
 from .graph import Block, call_of, calls
 
 Steps = tuple[tuple[int, int], ...]
 """An axis: numbers of places, the outermost first, each with the elements in memory from one of them to the next."""
-
 
 RESHAPING = ("expand_dims", "flatten", "reshape", "squeeze")
 """The operators that leave elements in their order."""
@@ -68,7 +67,12 @@ def _moved(value: relax.Call, view: View, shape: Sequence[int]) -> View | None:
         return view._replace(axes=tuple(view.axes[int(axis)] for axis in order))
     if (sliced := call_of(value, "strided_slice")) is None or len(sliced.args) > 5:
         return None
-    numbers = [[int(each) for each in operand.fields] for operand in sliced.args[1:]]
+    operands = sliced.args[1:]
+    if not all(isinstance(each, relax.Tuple) for each in operands):
+        return None
+    if not all(isinstance(number, tirx.IntImm) for each in operands for number in each.fields):
+        return None  # places that are known only when the model runs
+    numbers = [[int(number) for number in each.fields] for each in operands]
     along, begins = numbers[0], numbers[1]
     if any(step != 1 for step in (numbers[3] if len(numbers) > 3 else [])):
         return None

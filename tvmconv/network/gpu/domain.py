@@ -223,7 +223,7 @@ def tile_of(stages: list[Stage]) -> int:
 def _divisor(axis: Var, indices: list[Expr], kinds: tuple[Any, ...] = (tirx.FloorDiv,)) -> int:
     """Return the number that an axis is divided by wherever indices have it; 0 if they do not, 1 if it is by none.
 
-    Divisions are those of some kinds, such as with rests.
+    `kinds` are the divisions that count, perhaps also those of which indices have the rest.
     """
     found: set[int] = set()
 
