@@ -238,6 +238,11 @@ MOVED: dict[str, tuple[Callable[..., torch.Tensor], Shapes, list[str]]] = {
     "odd-step": (lambda x, y: x[:, :, 1:17] @ y.transpose(1, 2), ((2, 9, 20), (2, 8, 16)), []),
     "result": (lambda x, y: (x @ y).permute(2, 0, 1, 3).reshape(9, 48) + 1, ((2, 3, 9, 16), (2, 3, 16, 8)), ["output"]),
     "result-across": (lambda x, y: (x @ y).transpose(2, 3) + 1, ((2, 3, 9, 16), (2, 3, 16, 8)), []),
+    "of-a-result": (
+        lambda x, y: (lambda z: z[..., :16] @ z[..., 16:].transpose(2, 3))((x @ y).transpose(1, 2)),
+        ((2, 3, 9, 16), (2, 3, 16, 32)),
+        ["output", "x", "w"],
+    ),
     "padded-columns": (lambda x, y: (x @ y).transpose(1, 2) + 1, ((2, 3, 9, 16), (2, 3, 16, 7)), []),
 }
 """Products of which factors or results lie in other tensors, the shapes of these, and the names of the operands that
@@ -290,15 +295,29 @@ def test_scores_stay_in_padded_rows(shape: tuple[int, ...]) -> None:
     np.testing.assert_allclose(y, expected, rtol=0, atol=4e-3 * np.abs(expected).max())
 
 
-def test_what_reads_scores_too_gets_no_padding() -> None:
+UNPADDED: dict[str, Callable[..., Any]] = {
+    "scores-are-read": lambda scores, v: (torch.softmax(scores, -1) @ v, scores + 1),
+    "both-factors": lambda scores, v: (lambda x: x @ x)(torch.softmax(scores.flatten(0, 1), -1)),
+    "no-zeros-behind": lambda scores, v: (0.01 / torch.softmax(scores / 9, -1)) @ v,
+}
+"""Results of scores and values that rows with something behind the scores would make wrong, by what is in the way."""
+
+
+@pytest.mark.parametrize("name", UNPADDED)
+def test_scores_get_no_padding(name: str) -> None:
     inputs = factors(13, 16, "float16")
 
-    def both(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        scores = q @ k.transpose(-1, -2)
-        return torch.softmax(scores, -1) @ v, scores.exp()
+    def function(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Any:
+        return UNPADDED[name](q @ k.transpose(-1, -2), v)
 
-    mod, _ = use_products(tvmconv.import_model(Function(both), tuple(inputs)).mod, SM_90)
+    mod, _ = use_products(tvmconv.import_model(Function(function), tuple(inputs)).mod, SM_90)
     assert {"relax.strided_slice", "relax.nn.pad"} <= set(operators(mod))
+    machine = tvm.relax.VirtualMachine(lowering.build(with_twins(mod, {}), LLVM), tvm.cpu())
+    found = machine["main"](*(tvm.runtime.tensor(each.numpy()) for each in inputs))
+    y = (found if isinstance(found, tvm.runtime.Tensor) else found[0]).numpy()
+    expected = function(*(each.double() for each in inputs))
+    expected = (expected[0] if isinstance(expected, tuple) else expected).numpy()
+    np.testing.assert_allclose(y, expected, rtol=0, atol=4e-3 * np.abs(expected).max())
 
 
 def test_parts_are_slices() -> None:
@@ -347,6 +366,23 @@ def test_scales_come_behind_products() -> None:
     found = machine["main"](*(tvm.runtime.tensor(each.numpy()) for each in inputs))
     for y, expected in zip(found, scaled(*(each.double() for each in inputs)), strict=True):
         np.testing.assert_allclose(y.numpy(), expected.numpy(), rtol=0, atol=1e-5)
+
+
+def test_other_choices_are_no_softmax() -> None:
+    """The largest number of a column is none of a row, though a square of scores takes both."""
+    builder, x = relax.BlockBuilder(), relax.Var("x", relax.TensorType((5, 5), "float32"))
+    with builder.function("main", [x]):
+        with builder.dataflow():
+            found = []
+            for keepdims in (True, False):
+                some = relax.op.astype(relax.op.logical_not(relax.op.equal(x, relax.const(-np.inf))), "int8")
+                most = relax.op.astype(relax.op.max(some, axis=[-1], keepdims=keepdims), "bool")
+                choice = relax.op.where(relax.op.logical_not(most), relax.const(0.0), relax.op.nn.softmax(x))
+                found.append(builder.emit(choice))
+            output = builder.emit_output(relax.Tuple(found))
+        builder.emit_func_output(output)
+    names = operators(with_safe_softmax(builder.get()))
+    assert [names.count(f"relax.{each}") for each in ("nn.safe_softmax", "where", "nn.softmax")] == [1, 1, 1]
 
 
 def test_attention_of_torch() -> None:

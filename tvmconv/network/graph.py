@@ -29,6 +29,10 @@ class Block:
         """Return whether a variable cannot be read outside the block."""
         return isinstance(var, relax.DataflowVar)
 
+    def take_as_given(self, var: relax.Var) -> None:
+        """Forget what a variable is computed from, as where other values are about to replace those before it."""
+        del self.values[var]
+
     def readers(self, var: relax.Var) -> list[relax.Var]:
         """Return the variables of the block that are computed from `var`."""
         return list(self._readers.get(var, []))

@@ -61,7 +61,8 @@ def _with_single_weights(mod: tvm.IRModule) -> tvm.IRModule:
                 continue
             first = weight[(0,) * (weight.ndim - 2)] if weight.size else weight
             if np.array_equal(weight, np.broadcast_to(first, weight.shape), equal_nan=True):
-                values[var] = relax.op.matmul(product.args[0], relax.const(first, product.args[1].ty.dtype))
+                single = relax.const(first, product.args[1].ty.dtype)
+                values[var] = relax.Call(product.op, [product.args[0], single], product.attrs)
     return rebind(mod, values)
 
 

@@ -28,8 +28,8 @@ class PaddedPath(NamedTuple):
 def padded_path(output: relax.Var, block: Block, padded: int, builder: relax.BlockBuilder) -> PaddedPath | None:
     """Return what is between a product and the next one, with rows padded to so many elements.
 
-    None where there is no such product, or anything between them but a softmax of the rows, casts, reshapes and
-    constants. Softmax has zeros past the end of a row.
+    None where there is no such product, or anything between them but a softmax of the rows, casts, reshapes, and
+    constants in front of the softmax. That has zeros past the end of a row.
 
     Before, with rows of 197: `y = R.multiply(x, 0.125)`, `z = R.nn.softmax(y)`, `output = R.matmul(z, v)`.
     After: `y = R.multiply(x, 0.125)`, `z = R.nn.softmax(R.call_tir(cut_rows, (y,)))`, of rows of 200 that end in -inf.
@@ -39,7 +39,10 @@ def padded_path(output: relax.Var, block: Block, padded: int, builder: relax.Blo
     while (reader := block.only_reader(var)) is not None:
         value = block.values[reader]
         if calls(value, "matmul"):
-            return PaddedPath(values, reader) if is_zero and value.args[0].same_as(var) else None
+            first, second = (each.same_as(var) for each in value.args)
+            return PaddedPath(values, reader) if is_zero and first and not second else None
+        if is_zero and calls(value, *JOINING):  # what is behind the rows might be anything then
+            return None
         widened = _widened(value, var, columns, padded, builder)
         if widened is None:
             return None

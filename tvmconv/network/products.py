@@ -77,6 +77,7 @@ def use_products(
                 else:
                     rows = relax.op.strided_slice(rows, [each.output.ty.ndim - 1], [0], [product.columns])
             calls[where.output] = rows
+            block.take_as_given(where.output)  # nothing computes the variables before it, in which it may be a view
     return rebind(builder.get(), calls), tuple(layers)
 
 

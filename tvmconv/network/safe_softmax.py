@@ -6,7 +6,7 @@ import tvm
 from tvm import relax, te, tirx
 from tvm.ir import register_op_attr
 
-from .constants import constant_value
+from .constants import constant_value, same_sizes, sizes_of
 from .graph import Block, blocks_of, call_of, rebind
 
 NAME = "nn.safe_softmax"
@@ -40,16 +40,21 @@ def _operand(where: relax.Call, block: Block) -> relax.Expr | None:
     if zeros is None or zeros.any() or softmax is None:
         return None
     last = softmax.args[0].ty.ndim - 1
-    if softmax.attrs.axis not in (-1, last):
+    if softmax.attrs.axis not in (-1, last) or not same_sizes(where.ty, sizes_of(softmax.ty) or ()):
         return None
     for name in STEPS:
         step = call_of(block.values.get(is_empty), name)
-        if step is None or (name == "max" and [int(axis) % (last + 1) for axis in step.attrs.axis] != [last]):
+        if step is None or (name == "max" and not _is_by_row(step, last)):
             return None
         is_empty = step.args[0]
     lowest = constant_value(step.args[1])
     is_lowest = lowest is not None and lowest.size == 1 and bool(lowest.item() == -float("inf"))
     return softmax.args[0] if is_lowest and is_empty.same_as(softmax.args[0]) else None
+
+
+def _is_by_row(most: relax.Call, last: int) -> bool:
+    """Return whether a maximum is one number for each row of the last axis, which it leaves there with one element."""
+    return bool(most.attrs.keepdims) and [int(axis) % (last + 1) for axis in most.attrs.axis or ()] == [last]
 
 
 def _lowered(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
