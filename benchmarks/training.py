@@ -57,10 +57,17 @@ def large_kernels() -> nn.Module:
     return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(1024, 1000))
 
 
+def many_layers() -> nn.Module:
+    """Return a network of 32 depthwise layers on planes of 7x7, whose steps show on a GPU what they ask of the host."""
+    layers = [nn.Conv2d(32, 32, 3, padding=1, groups=32, bias=False) for _ in range(32)]
+    return nn.Sequential(nn.Conv2d(3, 32, 32, 32), *layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(32, 1000))
+
+
 NETWORKS: dict[str, Callable[[], nn.Module]] = {
     "mobilenet_v2": mobilenet_v2,
     "convnext_tiny": convnext_tiny,
     "large_kernels": large_kernels,
+    "many_layers": many_layers,
 }
 
 BY = ("pytorch", "tvmconv")
