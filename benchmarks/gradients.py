@@ -1,7 +1,7 @@
 """Depthwise convolutions and their gradients beside PyTorch's, and beside copies of what they read and write.
 
     python benchmarks/gradients.py -o gradients.json                             # on the CPU
-    python benchmarks/gradients.py --target cuda --cold -o gradients-h200.json   # on a GPU
+    python benchmarks/gradients.py --target cuda --cold -o gradients-h100.json   # on a GPU
     python benchmarks/gradients.py --suites depthwise-networks --dtype float16 --target cuda --limit 300
 
 The workloads are those of the suites whose names begin with "depthwise". For each, "forward" is the convolution,

@@ -65,6 +65,11 @@ def excited(x: Any) -> Any:
     return x * torch.sigmoid(x.mean((2, 3), keepdim=True))
 
 
+def values(x: Any) -> Any:
+    """Return a third of the channels in rows, padded to whole vectors, with the channels of groups in rows."""
+    return functional.pad(x[:, :, 128:].reshape(2, 53, 2, 32).permute(0, 2, 3, 1), (0, 3)).reshape(128, 56)
+
+
 CASES = {
     "average-pool": Case(torch.nn.AvgPool2d(3, 1, 1), ((2, 24, 17, 19),)),
     "average-pool-vectors": Case(torch.nn.AvgPool2d(3, 1, 1, count_include_pad=False), ((2, 6, 12, 12),)),
@@ -98,5 +103,6 @@ CASES = {
     "to-channels-last": Case(lambda x: x.permute(0, 2, 3, 1) * 2, ((2, 40, 9, 9),)),
     "to-channels-first": Case(lambda x: torch.relu(x.permute(0, 3, 1, 2)), ((2, 9, 9, 40),)),
     "attention": Case(lambda x: x.reshape(2, 49, 3, 4, 32).permute(2, 0, 3, 1, 4), ((2, 49, 384),)),
+    "values": Case(values, ((2, 53, 192),)),
     "keys": Case(lambda x: x.permute(0, 2, 3, 1) + 1, ((2, 50, 3, 32),)),
 }

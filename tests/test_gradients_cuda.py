@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from itertools import product
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,10 +17,13 @@ from tvm import tirx
 
 from tvmconv import ConvWorkload, cuda
 from tvmconv.arrays import from_numpy
-from tvmconv.gradients import any_batch, lower
-from tvmconv.lowering import KERNEL_NAME, build, build_function
+from tvmconv.autotvm import ApplyHistoryBest
+from tvmconv.dispatch import select
+from tvmconv.gradients import any_batch, as_convolution, lower
+from tvmconv.lowering import KERNEL_NAME, build, build_function, build_twin
 from tvmconv.lowering.conditions import with_tests_before_loops
-from tvmconv.schedules.cuda.gradients import WARPS, weight_tiles
+from tvmconv.problem import Problem
+from tvmconv.schedules.cuda.gradients_weight import WARPS, plane_tiles, weight_tiles
 from tvmconv.serial import TWIN_TARGET, with_shapes
 from tvmconv.targets import resolve_target
 from tvmconv.targets.devices import gpu_of
@@ -59,6 +63,46 @@ def test_serial_twin(name: str, of: str) -> None:
     run_twin(of, CASES[name], *scheduled(of, CASES[name]))
 
 
+MIRRORED = {
+    "depthwise": ConvWorkload.depthwise((2, 3, 12, 11), (3, 1, 3, 4), dilation=2, padding=(4, 1, 0, 6)),
+    "depthwise_nhwc": ConvWorkload.depthwise((2, 8, 9, 10), (8, 1, 3, 5), padding=(2, 3, 1, 1)).in_nhwc(),
+    "depthwise_bands": ConvWorkload.depthwise((2, 3, 14, 14), (3, 1, 13, 12), dtype="float16"),
+}
+"""Workloads whose gradients by the input are convolutions, by the algorithms that compute these."""
+
+
+def run_mirrored(algorithm: str, workload: ConvWorkload, mirrored: bool = True) -> None:
+    """Run the serial twin of the convolution that is a gradient by the input, and check its result."""
+    convolution = as_convolution(workload.in_nchw())
+    assert convolution is not None
+    convolution = convolution if workload.is_in_nchw else convolution.in_nhwc()
+    problem = Problem(convolution, mirrored=mirrored)
+    kernel = build_twin(problem, select(problem, SM_90, algorithm=algorithm), SM_90)
+    arrays = operands("input", workload)
+    lying = arrays if workload.is_in_nchw else in_nhwc("input", arrays)
+    kernel.executable[KERNEL_NAME](*map(from_numpy, lying.values()))
+    result = lying["output"]
+    check("input", workload, arrays, result if workload.is_in_nchw else result.transpose(0, 3, 1, 2))
+
+
+@pytest.mark.parametrize("algorithm", MIRRORED)
+def test_kernels_of_convolutions_take_mirrored_taps(algorithm: str) -> None:
+    run_mirrored(algorithm, MIRRORED[algorithm])
+
+
+def test_taps_that_are_not_mirrored_are_caught() -> None:
+    with pytest.raises(AssertionError, match="elements are wrong"):
+        run_mirrored("depthwise", MIRRORED["depthwise"], mirrored=False)
+
+
+def test_mirrored_taps_take_what_is_tuned_for_the_convolution() -> None:
+    workload = ConvWorkload.depthwise((1, 256, 96, 96), (256, 1, 3, 3))
+    with ApplyHistoryBest(Path(__file__).parents[1] / "tuning_logs" / "nvidia-h200.jsonl"):
+        plain, mirrored = (select(Problem(workload, mirrored=each), SM_90) for each in (False, True))
+    assert plain.reason.startswith("tuned")
+    assert mirrored == plain
+
+
 @pytest.mark.parametrize(("name", "of"), sparing(product(SINGLE, GRADIENTS), lambda place: place % 12 in (1, 6)))
 def test_serial_twin_in_nhwc(name: str, of: str) -> None:
     workload = SINGLE[name].in_nhwc()
@@ -82,9 +126,12 @@ EMULATED = {
     "5x5-stride-2": ConvWorkload.depthwise((2, 2, 15, 14), (2, 1, 5, 5), stride=2),
     "many-parts": ConvWorkload.depthwise((8, 1, 40, 41), (1, 1, 3, 3)),
     "small-planes": ConvWorkload.depthwise((16, 5, 7, 7), (5, 2, 3, 3)),
+    "planes": ConvWorkload.depthwise((8, 2, 9, 10), (2, 1, 7, 7)),
     "half": ConvWorkload.depthwise((2, 2, 9, 30), (2, 1, 3, 3), stride=2, dtype="float16"),
+    "1x1-kernel": ConvWorkload.depthwise((2, 2, 9, 30), (2, 1, 1, 1)),
+    "9x9-kernel": ConvWorkload.depthwise((2, 2, 7, 7), (2, 1, 9, 9)),
 }
-"""Workloads with which warps add up, with and without several parts of a channel."""
+"""Workloads with which warps add up, with and without several parts of a channel, or several blocks of taps."""
 
 
 @by_gradient
@@ -131,7 +178,9 @@ def test_cubin(name: str, of: str) -> None:
     assert problem.open_sizes == (() if name == "over-2-gib" else ("batch",))
     kernel = build_function(lower(of, problem, target), target)
     found = cuda.kernel_resources(str(kernel.executable.mod.imports[0].inspect_source()), str(target.attrs["arch"]))
-    assert len(found) == (1 if of == "input" else 2)
+    gpu = gpu_of(target)
+    tiles = plane_tiles(problem, gpu) or weight_tiles(problem, gpu)
+    assert len(found) == (1 if of == "input" or tiles.shares.parts == 1 else 2)
     for each in found:
         assert (each.stack_bytes, each.spill_store_bytes, each.spill_load_bytes) == (0, 0, 0)
         assert each.registers <= 168
@@ -150,10 +199,12 @@ def test_cubin_in_nhwc(name: str, of: str) -> None:
 
 
 def test_parts_fill_a_gpu_whatever_the_channels() -> None:
-    for batch, channels in ((512, 1), (64, 960)):
+    for batch, channels in ((512, 1), (64, 96), (64, 960)):
         workload = ConvWorkload.depthwise((batch, channels, 56, 56), (channels, 1, 3, 3))
-        tiles = weight_tiles(any_batch(workload, str(SM_90)), gpu_of(SM_90))
-        warps = channels * tiles.parts
+        tiles = weight_tiles(any_batch(workload, str(SM_90)), gpu_of(SM_90)).shares
+        warps = channels * tiles.parts * tiles.warps
         assert warps >= 0.5 * WARPS * gpu_of(SM_90).multiprocessors
+        assert (tiles.parts == 1) == (channels == 960)
         _, workspace = scheduled("weight", workload)
-        assert [shape for shape, _ in workspace.parameters] == [(channels, 1, 1, 3, 3, tiles.parts)]
+        shapes = [] if tiles.parts == 1 else [(channels, 1, 3, 3, tiles.parts)]
+        assert [shape for shape, _ in workspace.parameters] == shapes

@@ -19,6 +19,7 @@ import tvmconv
 from tvmconv import ConvWorkload, operators
 from tvmconv.dispatch.ranges import ASSUMED_BATCHES
 from tvmconv.lowering import KERNEL_NAME, build_function
+from tvmconv.problem import Problem
 from tvmconv.schedules.cuda import tensor
 from tvmconv.targets import has_gpu, resolve_target, tensor_instructions
 from tvmconv.testing import check_result, random_operands
@@ -67,13 +68,13 @@ def test_a_hundred_batches_in_a_row(name: str, order: str, monkeypatch: pytest.M
     if order == "channels_last" and name not in ("half", "depthwise"):
         pytest.skip("it is copied, and then contiguous")
     call = tvmconv.depthwise if workload.is_depthwise else tvmconv.conv2d
-    compiled, compile_one = [], operators.compile
+    compiled, compile_one = [], operators.compile_problem
 
-    def counted(workload: ConvWorkload, *arguments: Any) -> tvmconv.Operator:
-        compiled.append(workload.batch)
-        return compile_one(workload, *arguments)
+    def counted(problem: Problem, *arguments: Any) -> tvmconv.Operator:
+        compiled.append(problem.workload.batch)
+        return compile_one(problem, *arguments)
 
-    monkeypatch.setattr(operators, "compile", counted)
+    monkeypatch.setattr(operators, "compile_problem", counted)
     monkeypatch.setattr(operators, "_operators", {})
     monkeypatch.setattr(operators, "_first_batches", {})
     monkeypatch.setattr(operators, "_calls", operators.Calls())

@@ -92,14 +92,14 @@ def test_narrow_types_with_vectors_in_the_type_or_float32(dtype: str, kind: str)
 
 def test_kernels_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     """Many threads that need one new kernel compile it once, and all get the right result."""
-    compiled: list[ConvWorkload] = []
-    original = operators.compile
+    compiled: list[Problem] = []
+    original = operators.compile_problem
 
-    def counting(workload: ConvWorkload, *options: Any) -> operators.Operator:
-        compiled.append(workload)
-        return original(workload, *options)
+    def counting(problem: Problem, *options: Any) -> operators.Operator:
+        compiled.append(problem)
+        return original(problem, *options)
 
-    monkeypatch.setattr(operators, "compile", counting)
+    monkeypatch.setattr(operators, "compile_problem", counting)
     monkeypatch.setattr(operators, "_operators", {})
     operators._calls.known.clear()
     results: list[np.ndarray] = []

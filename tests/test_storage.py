@@ -13,6 +13,8 @@ from network_graph import Graph
 import tvmconv
 from tvmconv import ConvWorkload, operators, storage
 from tvmconv.errors import InvalidArgumentError
+from tvmconv.operator import compile_problem
+from tvmconv.problem import Problem
 from tvmconv.testing import check_result, random_operands
 
 WORKLOAD = ConvWorkload.depthwise((2, 6, 13, 15), (6, 2, 3, 3), stride=2, scale=True, shift=True, activation="relu6")
@@ -115,6 +117,12 @@ def test_an_operator_that_is_saved_again_where_one_was_loaded(tmp_path: Path, mo
         tvmconv.compile(workload).save(path)
         loaded += [tvmconv.load(path), tvmconv.load(path)]
     assert [float(operator(x, w)[0, 0, 0, 0]) for operator in loaded] == [-1, -1, 0, 0, 3, 3]
+
+
+def test_mirrored_taps_are_saved_as_such(tmp_path: Path) -> None:
+    problem = Problem(tvmconv.ConvWorkload.depthwise((1, 4, 6, 6), (4, 1, 3, 3)), mirrored=True)
+    compile_problem(problem, "llvm", None, "auto").save(tmp_path / "operator.so")
+    assert tvmconv.load(tmp_path / "operator.so").problem == problem
 
 
 def test_a_network_that_is_exported_again_where_one_was_loaded(tmp_path: Path) -> None:

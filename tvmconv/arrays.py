@@ -254,15 +254,6 @@ def reshaped(argument: Any, shape: tuple[int, ...]) -> Any:
     return argument.reshape(shape) if is_torch(argument) else argument._create_view(shape)
 
 
-def mirrored(argument: Any) -> Any:
-    """Return an argument (C, M, R, S) that `TAKERS` gave with its rows and its columns in the other order."""
-    if is_torch(argument):
-        return argument.flip(2, 3).contiguous()
-    if is_cpu(argument.device):
-        return from_numpy(np.ascontiguousarray(to_numpy(argument)[:, :, ::-1, ::-1]))
-    return tvm_ffi.from_dlpack(sys.modules["torch"].from_dlpack(argument).flip(2, 3))
-
-
 def in_float32(argument: Any) -> Any:
     """Return an argument that `TAKERS` gave in float32; where TVM has it on a GPU, as it is."""
     if is_torch(argument):

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
-from .arrays import Operand, in_nhwc, mirrored, operand, view_in_nhwc
+from .arrays import Operand, in_nhwc, operand, view_in_nhwc
 from .calls import Calls, Launch
 from .dtypes import FLOATS, one_of
 from .errors import InvalidArgumentError
@@ -109,15 +109,13 @@ def prepare(about: tuple[str, Geometry, State], dy: Any, operands: list[Operand]
 def _convolution(convolution: ConvWorkload, dy: Any, given: Operand, w: Operand, target: str, state: State) -> Launch:
     """Return the launch of the convolution that is a gradient, of dy in channels_last as it lies if a kernel does."""
     x = given._replace(name="x")
-    conversions: dict[int, Callable[[Any], Any]] = {1: mirrored}
     channels_last = x.is_channels_last and takes_channels_last(Problem(convolution), "auto", target)
     if channels_last:
         x, convolution = operand("x", view_in_nhwc(x.argument)), convolution.in_nhwc()
-        conversions[0] = view_in_nhwc
-    operator = operator_for(Problem(convolution), "auto", target, state)
-    launch = operator.launch(dy, [x, operand("w", mirrored(w.argument))])
-    launch = replace(launch, conversions=(*conversions.items(), *launch.conversions))
-    return launch.to_channels_last(dy) if channels_last else launch
+    launch = operator_for(Problem(convolution, mirrored=True), "auto", target, state).launch(dy, [x, w])
+    if not channels_last:
+        return launch
+    return replace(launch, conversions=((0, view_in_nhwc), *launch.conversions)).to_channels_last(dy)
 
 
 def as_convolution(workload: ConvWorkload) -> ConvWorkload | None:

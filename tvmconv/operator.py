@@ -167,6 +167,7 @@ class Operator:
             "workload": msgspec.to_builtins(self.workload),
             "precision": self.problem.precision,
             "open_sizes": self.problem.open_sizes,
+            "mirrored": self.problem.mirrored,
             "template": self.selection.name,
             "config": msgspec.to_builtins(self.selection.config),
             "reason": self.selection.reason,
@@ -177,9 +178,10 @@ class Operator:
     def from_saved(cls, module: Module, target: str, details: dict[str, Any]) -> Operator:
         """Return the operator that `save` wrote."""
         workload, selection = cls._saved_choice(details)
-        # Neither is in files from before it.
+        # None of these is in files from before it.
         precision, open_sizes = details.get("precision", DEFAULT), tuple(details.get("open_sizes", ()))
-        problem = Problem(workload, precision=precision, open_sizes=open_sizes)
+        mirrored = details.get("mirrored", False)
+        problem = Problem(workload, precision=precision, open_sizes=open_sizes, mirrored=mirrored)
         workspace = msgspec.convert(details["workspace"], Workspace)
         return cls(problem, resolve_target(target), selection, module, workspace)
 
@@ -216,8 +218,13 @@ def compile(  # noqa: A001
     """
     if not isinstance(workload, ConvWorkload):
         raise InvalidArgumentError("workload", workload, "a ConvWorkload, such as ConvWorkload.conv2d makes")
-    resolved = resolve_target(target)
     problem = Problem(workload, precision=precision, open_sizes=tuple(open_sizes))
+    return compile_problem(problem, target, config, algorithm)
+
+
+def compile_problem(problem: Problem, target: Any, config: Any, algorithm: str) -> Operator:
+    """Compile the operator for a problem; the other arguments are those of `compile`."""
+    resolved = resolve_target(target)
     selection = select(problem, resolved, config, algorithm)
     logger.info("%s by %s: %s", problem, selection.name, selection.reason)
     kernel = build_kernel(problem, selection, resolved)

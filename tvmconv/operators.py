@@ -20,7 +20,7 @@ from .dispatch import algorithms_for, range_with, registry, template_for, templa
 from .dispatch.history import History, applied
 from .dtypes import DTYPES, KNOWN, NARROW
 from .errors import InvalidArgumentError
-from .operator import Operator, compile  # noqa: A004
+from .operator import Operator, compile, compile_problem  # noqa: A004
 from .parameters import Activation, Padding
 from .precision import DEFAULT
 from .problem import Problem
@@ -214,8 +214,7 @@ def _kept(problem: Problem, algorithm: str, target: str, state: State) -> Operat
     if key not in _operators:
         with _lock:
             if key not in _operators:
-                workload, precision, open_sizes = problem.workload, problem.precision, problem.open_sizes
-                _operators[key] = compile(workload, target, None, algorithm, precision, open_sizes)
+                _operators[key] = compile_problem(problem, target, None, algorithm)
     return _operators[key]
 
 

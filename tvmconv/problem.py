@@ -44,6 +44,12 @@ class Problem(msgspec.Struct, frozen=True, omit_defaults=True):
     In their place the workload has the sizes that the configuration is chosen for.
     """
 
+    mirrored: bool = False
+    """True if each filter is taken with its rows and its columns in the other order, as in the gradient by the input.
+
+    It makes no difference to what is fast: configurations are those of the convolution.
+    """
+
     def __post_init__(self) -> None:
         require_precision(self.precision)
         if not set(OPEN_SIZES).issuperset(self.open_sizes):
@@ -102,7 +108,8 @@ class Problem(msgspec.Struct, frozen=True, omit_defaults=True):
         zeros = "" if self.sparsity is None else f", {100 * self.sparsity:g}% zeros"
         word = "" if self.precision == DEFAULT else f", precision {self.precision}"
         sizes = "".join(f", any {name}" for name in self.open_sizes)
-        return f"{self.workload}{zeros}{word}{sizes}"
+        order = ", taps mirrored" if self.mirrored else ""
+        return f"{self.workload}{zeros}{word}{sizes}{order}"
 
     def to_json(self) -> str:
         """Return one line of JSON, for another process."""

@@ -36,8 +36,23 @@ FULL_GPU_THREADS = 65536
 """The threads that the default configuration takes for a full H100: 512 on each of some 130 multiprocessors."""
 
 BLOCK_THREADS = 128
+HALF_BLOCK_THREADS, HALF_PLANES_THREADS = 256, 64
+"""The most threads of a block of one plane, and of one of several, in half precision with up to four columns a thread.
+
+Such threads also have half as many outputs for 3x3 taps as in float32, and taps in shared memory, as their loads bring
+half as much, and none is beyond the end of a row. Records of an H100 and an H200 are like that: 3x3 taps on one image
+of 256x96x96 took 3.1 µs on the H100 for 4.4 with the numbers for float32, on 256x64x64 2.1 for 2.4, on 32x512x14x14 5.9
+for 6.7 (7.3 with a thread beyond the end), and 5x5 on 256x96x96 4.8 for 7.0, of more outputs each.
+"""
+
 NARROW = 8
 """The columns of a plane up to which a thread of the default configuration takes whole rows."""
+
+HALVED_WINDOW = 64
+"""The most elements that a thread reads for half of a narrow plane, in half precision.
+
+At batch 32 3x3 taps on 960 planes of 7x7 took 3.5 µs by halves on an H100 and an H200, and 4.3 µs by rows.
+"""
 
 THREAD_BYTES = 24
 """The bytes that memory moves in the time that a thread costs for itself.
@@ -213,7 +228,15 @@ def _candidates(problem: Problem, gpu: Gpu) -> Iterator[Config]:
     workload = problem.workload
     height, width = workload.output_size
     m, share = workload.multiplier, prod(workload.output_shape) // full_gpu_threads(gpu)
+    is_half, few_taps = workload.itemsize == 2, prod(workload.kernel) <= 9
     if width <= NARROW:
+        half = ceil_div(width, 2)
+        if is_half and share >= 16 and prod(workload.read_by((height, half))) <= HALVED_WINDOW:
+            for planes in reversed(whole_planes(workload, 32)):
+                if planes >= 16:
+                    yield replace(
+                        LEAST, planes=planes, threads_x=2, thread_y=height, thread_x=half, unroll=2, flat=True
+                    )
         for planes in reversed(whole_planes(workload, min(64, ceil_div(2 * BLOCK_THREADS, height)))):
             if planes * height >= 32:
                 yield replace(
@@ -222,24 +245,29 @@ def _candidates(problem: Problem, gpu: Gpu) -> Iterator[Config]:
 
     def most(columns: int) -> int:
         """Return the most outputs of a thread, of one channel."""
-        return max(4, min(max(16, 4 * columns), share))
+        if is_half and not eight:
+            return max(4, min(16, share // 2)) if few_taps or m > 1 else max(4, min(max(16, 6 * columns), share))
+        return max(4, min(max(16, (4 if few_taps or not eight else 6) * columns), share))
 
-    if height == 1 and not problem.has_open_planes:
-        yield from _of_rows(workload, most(1))
     # Of 3x3 taps in half precision 4x8 outputs of a thread take 15 to 17 instructions each in sm_90, and 4x4 some 21.
-    eight = workload.itemsize == 2 and share >= 64 and prod(workload.read_by((4, 8))) <= MOST_WINDOW
+    eight = is_half and (m == 1 or not few_taps) and share >= 64 and prod(workload.read_by((4, 8))) <= MOST_WINDOW
+    one_plane, planes_of = (
+        (HALF_BLOCK_THREADS, HALF_PLANES_THREADS) if is_half and not eight else (BLOCK_THREADS, BLOCK_THREADS)
+    )
+    if height == 1 and not problem.has_open_planes:
+        yield from _of_rows(workload, max(4, min(16, share)))
     widest = 8 if eight else 4 if share >= 32 else 2
     ways = ((False, 2, 4), (True, 2, 1), (True, 1, 1), (False, 2, 1), (True, 0, 1), (False, 0, 1))
     for shared, unroll, least in ways:
         for columns in (n for n in (8, 4, 2, 1) if n <= widest and width % n == 0):
             heights = [n for n in range(1, 9) if least <= n * columns <= most(columns) and wasted(height, n) <= WASTE]
-            most_threads = _threads(ceil_div(width, columns))
+            most_threads = (evenly if is_half and not eight else _threads)(ceil_div(width, columns), 64)
             threads = (64, 32, 16, 8) if "width" in problem.open_sizes else (most_threads,)
             for rows, threads_x in product(reversed(heights or [1]), threads):
                 steps = ceil_div(height, rows)
-                threads_y = evenly(steps, max(1, BLOCK_THREADS // threads_x))
+                threads_y = evenly(steps, max(1, one_plane // threads_x))
                 siblings = m if m <= 4 and m * rows * columns <= 32 else 1
-                room = max(1, BLOCK_THREADS // (threads_x * threads_y)) * siblings
+                room = max(1, planes_of // (threads_x * threads_y)) * siblings
                 for planes in reversed(whole_planes(workload, min(room, 64))):
                     for load in (columns, 1):
                         yield replace(
@@ -252,7 +280,7 @@ def _candidates(problem: Problem, gpu: Gpu) -> Iterator[Config]:
                             store=columns,
                             unroll=unroll,
                             shared_input=shared,
-                            shared_filter=not shared and prod(workload.kernel) * m > 9,
+                            shared_filter=not shared and (prod(workload.kernel) * m > 9 or (is_half and not eight)),
                             load=load,
                             siblings=siblings,
                         )
@@ -293,9 +321,9 @@ def full_gpu_threads(gpu: Gpu) -> int:
     return FULL_GPU_THREADS * gpu.multiprocessors // H100.multiprocessors
 
 
-def _threads(columns: int) -> int:
-    """Return the threads for the columns of a row: all in one block if 64 do, a power of two if that wastes little."""
-    threads = evenly(columns, 64)
+def _threads(columns: int, most: int) -> int:
+    """Return the threads for the columns of a row: all if there are few, a power of two if that wastes little."""
+    threads = evenly(columns, most)
     rounded = 1 << (threads - 1).bit_length()
     return rounded if rounded <= 1.2 * threads else threads
 

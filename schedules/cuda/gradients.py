@@ -1,8 +1,7 @@
 """The gradients of a depthwise convolution on CUDA, each for any batch.
 
 That with respect to the input is computed like the convolution itself: a thread reads a window of the output's gradient
-into registers, and writes a tile of all phases of the stride. That with respect to the weight is summed in two kernels:
-each warp takes a part of a channel's pixels, all sums in registers, and the parts are added up in order.
+into registers, and writes a tile of all phases of the stride. That with respect to the weight is in `gradients_weight`.
 """
 
 from __future__ import annotations
@@ -12,16 +11,15 @@ from math import prod
 import tvm
 from tvm import te
 from tvm.s_tir import Schedule
-from tvm.s_tir.schedule import SBlockRV
 
 from tvmconv import compute
-from tvmconv.compute import Tiles
 from tvmconv.problem import Problem
-from tvmconv.targets.devices import Gpu, gpu_of
 from tvmconv.workload import ConvWorkload
 
-from ..space import ceil_div, divisors, evenly, wasted
-from .machine import WARP
+from ..space import ceil_div, divisors, evenly
+from .gradients_weight import weight_gradient
+
+__all__ = ["input_gradient", "weight_gradient"]
 
 BLOCK_THREADS = 128
 
@@ -34,28 +32,16 @@ WINDOW = 128
 UNROLLED = 2048
 """The most multiply-adds of a thread that follow each other without a loop."""
 
-SUMS = 49
-"""The most sums that a thread has in registers, for as many taps."""
-
-ROOM = 150
-"""The most registers for sums, and for a tile with its window."""
-
-WARPS = 32
-"""The warps of the gradient with respect to the weight for each multiprocessor: twice as many as are there at once."""
-
-TURNS = 2
-"""The least tiles of a thread that are worth adding up the sums of a warp."""
-
 
 def input_gradient(problem: Problem, target: tvm.target.Target) -> Schedule:
     """Schedule the gradient with respect to the input."""
     workload = compute.with_open_sizes(problem)
     # Step 0. The computation, in tiles of a thread
     tile, (sh, sw) = _input_tile(workload), workload.stride
-    sch = Schedule(te.create_prim_func(compute.input_gradient(workload, tile)))
+    in_registers = m_adds(workload, tile) <= UNROLLED and prod(compute.window_shape(workload, tile)) <= WINDOW
+    lanes = _lanes(workload, tile) if in_registers else 1
+    sch = Schedule(te.create_prim_func(compute.input_gradient(workload, tile, lanes)))
     window, sums, output = (sch.get_sblock(name) for name in ("window", "sums", "output"))
-    rows, columns = compute.phases(workload)
-    in_registers = m_adds(workload, tile) <= UNROLLED and rows.window(tile[0]) * columns.window(tile[1]) <= WINDOW
 
     # Step 1. Tile the output: blocks, threads, and the rows and columns of a thread, all phases among them
     tiles_y, tiles_x = map(ceil_div, compute.phase_sizes(workload), tile)
@@ -79,7 +65,12 @@ def input_gradient(problem: Problem, target: tvm.target.Target) -> Schedule:
     sch.reorder(q, r, s, *inner[:-3])
     if in_registers:
         sch.compute_at(window, q, preserve_unit_loops=True)
-        _into_registers(sch, window, 2)
+        sch.set_scope(window, 0, "local")
+        row, column, *vector = sch.get_loops(window)[-2 if lanes == 1 else -3 :]
+        for loop in (row, column):
+            sch.unroll(loop)
+        for loop in vector:
+            sch.vectorize(loop)
     else:
         sch.compute_inline(window)
     for loop in (*inner[:-3], *((r, s) if in_registers else ())):
@@ -102,94 +93,18 @@ def m_adds(workload: ConvWorkload, tile: tuple[int, int]) -> int:
     return prod(workload.kernel) * prod(tile)
 
 
+def _lanes(workload: ConvWorkload, tile: tuple[int, int]) -> int:
+    """Return the columns of a window that are read together: as many as there are registers for."""
+    return next(
+        size
+        for size in (4, 2, 1)
+        if tile[1] % size == workload.output_size[1] % size == 0
+        and size * prod(compute.window_shape(workload, tile, size)) <= WINDOW
+    )
+
+
 def _input_tile(workload: ConvWorkload) -> tuple[int, int]:
     """Return the rows and columns of each phase that a thread computes."""
     (height, width), (sh, sw) = compute.phase_sizes(workload), workload.stride
     columns = min(width, max(1, 4 // sw))
     return min(height, max(1, OUTPUTS // (sh * sw * columns))), columns
-
-
-def weight_gradient(problem: Problem, target: tvm.target.Target) -> Schedule:
-    """Schedule the gradient with respect to the weight."""
-    # Step 0. The computation, in parts of a warp
-    tiles = weight_tiles(problem, gpu_of(target))
-    warps = min(BLOCK_THREADS // WARP, tiles.parts)
-    sch = Schedule(te.create_prim_func(compute.weight_gradient_in_tiles(compute.with_open_sizes(problem), tiles, WARP)))
-    names = ("window", "grad", "sums", "parts", "total", "output")
-    window, grad, sums, parts, total, output = (sch.get_sblock(name) for name in names)
-
-    # Step 1. A warp has a part of a channel's tiles, for a block of taps
-    k, ro, so, r, s, p, lane = sch.get_loops(parts)
-    po, pi = sch.split(p, [None, warps])
-    sch.reorder(k, ro, so, po, pi, r, s, lane)
-    sch.bind(sch.fuse(k, ro, so, po), "blockIdx.x")
-    sch.bind(pi, "threadIdx.y")
-
-    # Step 2. Each thread sums its tiles in registers, turn by turn
-    sch.compute_at(sums, pi, preserve_unit_loops=True)
-    sch.set_scope(sums, 0, "local")
-    own, r, s, turn, row = sch.get_loops(sums)[-5:]
-    sch.reorder(own, turn, row, r, s)
-    sch.bind(own, "threadIdx.x")
-    sch.compute_at(window, turn, preserve_unit_loops=True)
-    _into_registers(sch, window, 2)
-    sch.compute_at(grad, turn, preserve_unit_loops=True)
-    _into_registers(sch, grad, 1)
-    for loop in (row, r, s):
-        sch.unroll(loop)
-    for loop in sch.get_loops(sch.decompose_reduction(sums, turn))[-2:]:
-        sch.unroll(loop)
-
-    # Step 3. The warp adds up the sums of its threads
-    *_, r, s, lane = sch.get_loops(parts)
-    sch.bind(lane, "threadIdx.x")
-    taps = sch.fuse(r, s)
-    sch.annotate(taps, "pragma_auto_unroll_max_step", tiles.block_r * tiles.block_s)
-    sch.annotate(taps, "pragma_unroll_explicit", False)  # TVM cannot repeat a sum over threads; CUDA's compiler can
-
-    # Step 4. In the second kernel a thread adds up the parts of a tap, or a warp does where there are many
-    adders = WARP if tiles.parts >= WARP else 1
-    *taps, p = sch.get_loops(total)
-    together = BLOCK_THREADS if adders == 1 else divisors(prod(problem.workload.w_shape), BLOCK_THREADS // WARP)[-1]
-    block, tap = sch.split(sch.fuse(*taps), [None, together])
-    sch.bind(block, "blockIdx.x")
-    sch.bind(tap, "threadIdx.y")
-    sch.reverse_compute_at(output, tap)
-    sch.set_scope(total, 0, "local")
-    turn, adder = sch.split(p, [None, adders])
-    if adders == 1:
-        sch.unroll(turn)
-    else:
-        sch.bind(adder, "threadIdx.x")
-    return sch
-
-
-def _into_registers(sch: Schedule, block: SBlockRV, axes: int) -> None:
-    """Put a stage of so many axes into registers."""
-    sch.set_scope(block, 0, "local")
-    for loop in sch.get_loops(block)[-axes:]:
-        sch.unroll(loop)
-
-
-def weight_tiles(problem: Problem, gpu: Gpu) -> Tiles:
-    """Return the shares of threads: as many rows of a tile as share what is read, and parts that keep a GPU busy."""
-    workload = problem.workload
-    (kr, ks), (height, width) = workload.kernel, workload.output_size
-    block_s = evenly(ks, SUMS)
-    block_r = evenly(kr, max(1, SUMS // block_s))
-
-    def loads(rows: int) -> int:
-        return rows + prod(Tiles(rows, block_r, block_s, 1).window(workload))
-
-    def fits(rows: int) -> bool:
-        return rows == 1 or (workload.dilation[0] == 1 and loads(rows) + block_r * block_s <= ROOM)
-
-    heights = [rows for rows in range(1, min(height, 8) + 1) if fits(rows)]
-    rows = min(heights, key=lambda rows: wasted(height, rows) * loads(rows) / rows)
-    channels = workload.out_channels * ceil_div(kr, block_r) * ceil_div(ks, block_s)
-    wanted = ceil_div(WARPS * gpu.multiprocessors, channels)
-    most = max(1, workload.batch * ceil_div(height, rows) * width // (WARP * TURNS))
-    parts = min(wanted, most)
-    # In whole turns of the threads that add them up, whose control flow so is the same.
-    whole = parts // WARP * WARP if parts >= WARP else 1 << (parts.bit_length() - 1)
-    return Tiles(rows, block_r, block_s, whole)

@@ -48,6 +48,7 @@ from tvmconv.dtypes import DTYPES
 from tvmconv.problem import Problem
 from tvmconv.targets.devices import gpu_of
 
+from ..space import divisors
 from ..template import Layouts
 from .gemm_schedule import COPY_THREADS, begin, copy_asynchronously, spread_over_grid
 from .machine import WARP
@@ -213,7 +214,7 @@ def _store_lines(sch: Schedule, problem: Problem, config: Config) -> None:
     else:
         sch.reorder(thread, step)
     if workload.epilogue.residual or config.in_cluster:
-        _, at_once = sch.split(step, [None, gcd(READ_AT_ONCE, int(sch.get(step).extent))])
+        _, at_once = sch.split(step, [None, divisors(int(sch.get(step).extent), READ_AT_ONCE)[-1]])
         sch.unroll(at_once)
     sch.bind(thread, "threadIdx.x")
 

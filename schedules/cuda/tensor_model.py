@@ -181,10 +181,11 @@ SHARED_BYTES, THROTTLED, STORED_MEANWHILE = 118.0, 1.15, 90.0
 says, since the GPU then lowers its clock, and the bytes of sums stored in a clock: of blocks whose warps have roles,
 fitted to 36 layers in float16 on an H200, at batch 32 and 128."""
 
-FINISHED_BYTES = 5.0
-"""The bytes of sums that four warps of a team take in a clock where they wait for a residual to add to them. This, and
-the clocks of `STORING` with a residual, make the estimate choose, among tiles of eight 1x1 convolutions of ResNet-50
-measured in float16 on an H200, one within a tenth of the fastest."""
+FINISHED_BYTES, FINISHING_GROUPS = 5.0, 2.3
+"""The bytes of sums that four warps of a team take in a clock where they wait for a residual to add to them, and the
+most groups of four warps of which this is so. These, and the clocks of `STORING` with a residual, make the estimate
+choose, among some eleven tiles each of four 1x1 convolutions of ResNet-50 measured in float16 on an H100, at batch 32
+and 128, one that takes 1.04 times as long as the fastest in the mean."""
 
 LATENCY = 2600.0
 """The clocks of a block until its first chunk has come."""
@@ -293,7 +294,7 @@ def _specialized_clocks(problem: Problem, config: Config, turns: int, product: f
         tile *= UNFILLED
     sums = config.block_m * config.block_n * workload.sum_bytes
     if workload.epilogue.residual:
-        finishing = sums / (FINISHED_BYTES * groups)
+        finishing = sums / (FINISHED_BYTES * min(groups, FINISHING_GROUPS))
         return mostly_largest(turns * tile, ceil_div(turns, config.teams) * (tile + finishing))
     rate = STORED_DIRECTLY if stores_registers(problem, config) else STORED_MEANWHILE
     return turns * tile + (turns if config.teams == 1 else 1) * sums / rate

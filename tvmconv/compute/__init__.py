@@ -11,7 +11,7 @@ from .functions import without_approximations
 from .grouped_tiles import grouped_tiles
 from .im2win import im2win
 from .implicit_gemm import implicit_gemm
-from .input_gradient import input_gradient, input_gradient_reference, phase_sizes, phases
+from .input_gradient import input_gradient, input_gradient_reference, phase_sizes, phases, window_shape
 from .matvec import matvec
 from .open_sizes import with_open_sizes, with_sizes
 from .pointwise import pointwise
@@ -22,6 +22,7 @@ from .sparse_rows import band_pitch, sparse_rows
 from .tensor_gemm import tensor_gemm
 from .weight_gradient import (
     Bands,
+    Shares,
     Tiles,
     folds,
     weight_gradient_in_rows,
@@ -29,12 +30,15 @@ from .weight_gradient import (
     weight_gradient_reference,
 )
 from .weight_gradient_nhwc import ChannelTiles, weight_gradient_in_channels
+from .weight_gradient_planes import PlaneTiles, weight_gradient_in_planes
 from .winograd import WinogradTile, winograd
 
 __all__ = [
     "Bands",
     "ChannelTiles",
     "FragmentTile",
+    "PlaneTiles",
+    "Shares",
     "Tiles",
     "WinogradTile",
     "band_pitch",
@@ -62,9 +66,11 @@ __all__ = [
     "tensor_gemm",
     "to_logical",
     "weight_gradient_in_channels",
+    "weight_gradient_in_planes",
     "weight_gradient_in_rows",
     "weight_gradient_in_tiles",
     "weight_gradient_reference",
+    "window_shape",
     "winograd",
     "with_open_sizes",
     "with_sizes",

@@ -91,12 +91,19 @@ def phase_sizes(workload: ConvWorkload) -> tuple[int, int]:
     return -(-height // sh), -(-width // sw)
 
 
-def input_gradient(workload: ConvWorkload, tile: tuple[int, int]) -> list[te.Tensor]:
+def window_shape(workload: ConvWorkload, tile: tuple[int, int], lanes: int = 1) -> tuple[int, int]:
+    """Return the rows of the output that a tile reads, and the columns, in vectors of so many that begin at wholes."""
+    (rows, columns), (ti, tj) = phases(workload), tile
+    return rows.window(ti), -(-(columns.offsets[0] % lanes + columns.window(tj)) // lanes)
+
+
+def input_gradient(workload: ConvWorkload, tile: tuple[int, int], lanes: int = 1) -> list[te.Tensor]:
     """Return the TE definition, in the stages "window", "sums" and "output".
 
     Returns dy (N, K, Ho, Wo), w (C, M, R, S) and the gradient (N, C, H, W), all in the workload's type, and dy, the
     gradient and the last stage in its layouts. A tile has so many rows and columns of each phase, and its window all
-    elements of dy that it reads, zeros beside dy among them. Products are summed in float32.
+    elements of dy that it reads, zeros beside dy among them. Products are summed in float32. `lanes` lays the columns
+    of windows of dy in NCHW out in vectors, in one more axis; it has to divide those of dy and of a tile.
     """
     dy = te.placeholder(workload.operands["output"][0], workload.dtype, name="dy")
     w = te.placeholder(workload.w_shape, workload.dtype, name="w")
@@ -104,22 +111,27 @@ def input_gradient(workload: ConvWorkload, tile: tuple[int, int]) -> list[te.Ten
     (ti, tj), (ho, wo), sizes = tile, workload.output_size, phase_sizes(workload)
     tiles = tuple(-(-size // step) for size, step in zip(sizes, tile, strict=True))
     zero = tirx.const(0, "float32")
+    start = columns.offsets[0] // lanes
 
-    def element(n: Any, k: Any, it: Any, jt: Any, a: Any, b: Any) -> tirx.PrimExpr:
-        y, x = it * ti + a + rows.offsets[0], jt * tj + b + columns.offsets[0]
-        inside = tirx.all(y >= 0, y < ho, x >= 0, x < wo)
-        return tirx.if_then_else(inside, dy[workload.output_layout.place(n, k, y, x)].astype("float32"), zero)
+    def element(*of_window: Any) -> tirx.PrimExpr:
+        n, k, it, jt, a, b, *lane = of_window
+        y, vector = it * ti + a + rows.offsets[0], jt * (tj // lanes) + b + start
+        inside = tirx.all(y >= 0, y < ho, vector >= 0, vector < wo // lanes)
+        place = workload.output_layout.place(n, k, y, vector * lanes + sum(lane))
+        return tirx.if_then_else(inside, dy[place].astype("float32"), zero)
 
-    shape = (workload.batch, workload.out_channels, *tiles, rows.window(ti), columns.window(tj))
-    window = te.compute(shape, element, name="window")
+    shape = (workload.batch, workload.out_channels, *tiles, *window_shape(workload, tile, lanes))
+    window = te.compute((*shape, lanes) if lanes > 1 else shape, element, name="window")
     q = te.reduce_axis((0, m), name="q")
     r, s = te.reduce_axis((0, rows.taps), name="r"), te.reduce_axis((0, columns.taps), name="s")
 
     def product(n: Any, c: Any, it: Any, jt: Any, i: Any, p: Any, j: Any, o: Any) -> tirx.PrimExpr:
-        a, b = (i + rows.offset(p, r) - rows.offsets[0], j + columns.offset(o, s) - columns.offsets[0])
+        a, b = i + rows.offset(p, r) - rows.offsets[0], j + columns.offset(o, s) - start * lanes
         tap = w[c, q, rows.tap(p, r), columns.tap(o, s)].astype("float32")
         reads = tirx.all(rows.reads(p, r), columns.reads(o, s))
-        return te.sum(tirx.if_then_else(reads, window[n, c * m + q, it, jt, a, b] * tap, zero), axis=[q, r, s])
+        column = (b // lanes, b % lanes) if lanes > 1 else (b,)
+        place = (n, c * m + q, it, jt, a, *column)
+        return te.sum(tirx.if_then_else(reads, window[place] * tap, zero), axis=[q, r, s])
 
     shape = (workload.batch, workload.in_channels, *tiles, ti, sh, tj, sw)
     sums = te.compute(shape, product, name="sums")

@@ -37,7 +37,7 @@ def weight_gradient_in_rows(workload: ConvWorkload, bands: Bands, block_r: int, 
     "sums" of its own over all images, in so many lanes; "parts" are those of all lanes. `block_r` are the rows of the
     kernel whose sums are made together.
     """
-    dy, x = _placeholders(workload)
+    dy, x = placeholders(workload)
     (ho, wo), (kr, ks), m = workload.output_size, workload.kernel, workload.multiplier
     (sh, sw), (dh, dw), zero = workload.stride, workload.dilation, tirx.const(0, "float32")
     vectors, blocks = -(-wo // lanes), -(-kr // block_r)
@@ -92,85 +92,131 @@ def _folded(sums: te.Tensor, lanes: int) -> te.Tensor:
     return te.compute((*sums.shape[:-1], lanes), value, name=f"folded_{lanes}")
 
 
-class Tiles(NamedTuple):
-    """The shares of a GPU's threads in a gradient with respect to a weight."""
+class Shares(NamedTuple):
+    """The sums that a thread of a GPU has in a gradient with respect to a weight, and those that are added to them."""
 
-    rows: int
-    """The rows of dy in a tile, which is one column wide: a thread's work at a time."""
     block_r: int
     """The rows of the kernel whose sums a thread has in registers."""
     block_s: int
     """The columns of the kernel, likewise."""
+    warps: int
+    """The number of warps of a block, which share its tiles."""
     parts: int
-    """The number of warps that share the tiles of a channel, which is one of the output."""
+    """The number of blocks that share the tiles of a channel, which is one of the output."""
+
+    def blocks(self, workload: ConvWorkload) -> tuple[int, int]:
+        """Return the blocks of the kernel, by rows and columns."""
+        return -(-workload.kernel[0] // self.block_r), -(-workload.kernel[1] // self.block_s)
+
+
+class Tiles(NamedTuple):
+    """The tiles of a GPU's threads in a gradient with respect to a weight."""
+
+    rows: int
+    """The rows of dy in a tile, which is one column wide: a thread's work at a time."""
+    shares: Shares
 
     def window(self, workload: ConvWorkload) -> tuple[int, int]:
         """Return the elements of x that a tile reads, by rows and columns."""
-        return self._reach(workload), self.block_s
-
-    def _reach(self, workload: ConvWorkload) -> int:
-        return self.block_r if self.rows == 1 else (self.rows - 1) * workload.stride[0] + self.block_r
+        more = 0 if self.rows == 1 else (self.rows - 1) * workload.stride[0]
+        return more + self.shares.block_r, self.shares.block_s
 
 
 def weight_gradient_in_tiles(workload: ConvWorkload, tiles: Tiles, warp: int) -> list[te.Tensor]:
-    """Return the TE definition for a GPU, in the stages "window", "grad", "sums", "parts", "total" and "output".
+    """Return the TE definition for a GPU, in the stages "near_x", "window", "near_dy", "grad" and those of `added_up`.
 
     Returns dy (N, K, Ho, Wo), x (N, C, H, W) and the gradient (C, M, R, S). The tiles of a plane, and so of all
-    images, are dealt to lane after lane of part after part, turn after turn. A tile of several rows takes no dilation
-    of rows.
+    images, are dealt to lane after lane of warp after warp of part after part, turn after turn. A tile of several rows
+    takes no dilation of rows. The nearest elements of the operands are there to be read, and "window" and "grad" have
+    zeros in the place of those beside them: reads that depend on no condition are all on their way together.
     """
-    dy, x = _placeholders(workload)
-    (ho, wo), (kr, ks), m, k_out = workload.output_size, workload.kernel, workload.multiplier, workload.out_channels
+    dy, x = placeholders(workload)
+    (ho, wo), m, k_out = workload.output_size, workload.multiplier, workload.out_channels
     (sh, sw), (dh, dw), (top, left, _, _) = workload.stride, workload.dilation, workload.padding
-    rows, block_r, block_s, parts = tiles
+    rows, shares = tiles
+    block_r, block_s, warps, parts = shares
     plane, zero = -(-ho // rows) * wo, tirx.const(0, "float32")
     all_tiles = workload.batch * plane
-    turns = (all_tiles + parts * warp - 1) // (parts * warp)
-    blocks_r, blocks_s = -(-kr // block_r), -(-ks // block_s)
+    turns = (all_tiles + parts * warps * warp - 1) // (parts * warps * warp)
 
-    def tile(p: Any, turn: Any, lane: Any) -> tuple[Any, Any, Any, Any]:
+    def tile(p: Any, turn: Any, own: Any, lane: Any) -> tuple[Any, Any, Any, Any]:
         """Return the number of a tile, its image, its first row and its column."""
-        number = (turn * parts + p) * warp + lane
-        return number, number // plane, number % plane // wo * rows, number % wo
+        number = ((turn * parts + p) * warps + own) * warp + lane
+        known = tirx.min(number, all_tiles - 1)
+        return number, known // plane, known % plane // wo * rows, known % wo
 
-    def of_x(k: Any, p: Any, ro: Any, so: Any, turn: Any, lane: Any, a: Any, b: Any) -> tirx.PrimExpr:
-        number, n, y, v = tile(p, turn, lane)
+    def of_x(p: Any, ro: Any, so: Any, turn: Any, own: Any, lane: Any, a: Any, b: Any) -> tuple[Any, Any, Any]:
+        """Return the image of a tile, and the place of an element of its window."""
+        _, n, y, v = tile(p, turn, own, lane)
         row = y * sh + (ro * block_r + a) * (dh if rows == 1 else 1) - top
-        column = v * sw + (so * block_s + b) * dw - left
-        inside = [number < all_tiles, row >= 0, row < workload.height, column >= 0, column < workload.width]
-        return tirx.if_then_else(tirx.all(*inside), x[n, k // m, row, column].astype("float32"), zero)
+        return n, row, v * sw + (so * block_s + b) * dw - left
 
-    def of_dy(k: Any, p: Any, turn: Any, lane: Any, a: Any) -> tirx.PrimExpr:
-        number, n, y, v = tile(p, turn, lane)
+    def within(index: Any, size: int) -> Any:
+        return tirx.max(tirx.min(index, size - 1), 0)
+
+    def near_x(k: Any, *place: Any) -> tirx.PrimExpr:
+        n, row, column = of_x(*place)
+        return x[n, k // m, within(row, workload.height), within(column, workload.width)]
+
+    def in_window(*place: Any) -> tirx.PrimExpr:
+        _, row, column = of_x(*place[1:])
+        inside = tirx.all(row >= 0, row < workload.height, column >= 0, column < workload.width)
+        return tirx.Select(inside, nearest_x[place].astype("float32"), zero)
+
+    def near_dy(k: Any, p: Any, turn: Any, own: Any, lane: Any, a: Any) -> tirx.PrimExpr:
+        _, n, y, v = tile(p, turn, own, lane)
+        return dy[n, k, tirx.min(y + a, ho - 1) if ho % rows else y + a, v]
+
+    def of_dy(k: Any, p: Any, turn: Any, own: Any, lane: Any, a: Any) -> tirx.PrimExpr:
+        number, _, y, _ = tile(p, turn, own, lane)
         inside = tirx.all(number < all_tiles, y + a < ho) if ho % rows else number < all_tiles
-        return tirx.if_then_else(inside, dy[n, k, y + a, v].astype("float32"), zero)
+        return tirx.Select(inside, nearest_dy[k, p, turn, own, lane, a].astype("float32"), zero)
 
-    window_shape = (k_out, parts, blocks_r, blocks_s, turns, warp, *tiles.window(workload))
-    window = te.compute(window_shape, of_x, name="window")
-    grad = te.compute((k_out, parts, turns, warp, rows), of_dy, name="grad")
+    blocks = shares.blocks(workload)
+    window_shape = (k_out, parts, *blocks, turns, warps, warp, *tiles.window(workload))
+    nearest_x = te.compute(window_shape, near_x, name="near_x")
+    window = te.compute(window_shape, in_window, name="window")
+    nearest_dy = te.compute((k_out, parts, turns, warps, warp, rows), near_dy, name="near_dy")
+    grad = te.compute(nearest_dy.shape, of_dy, name="grad")
     turn, row = te.reduce_axis((0, turns), name="turn"), te.reduce_axis((0, rows), name="row")
 
-    def product(k: Any, p: Any, ro: Any, so: Any, lane: Any, r: Any, s: Any) -> tirx.PrimExpr:
-        factor = window[k, p, ro, so, turn, lane, row * sh + r, s]
-        return te.sum(grad[k, p, turn, lane, row] * factor, axis=[turn, row])
+    def product(k: Any, p: Any, ro: Any, so: Any, own: Any, lane: Any, r: Any, s: Any) -> tirx.PrimExpr:
+        factor = window[k, p, ro, so, turn, own, lane, row * sh + r, s]
+        return te.sum(grad[k, p, turn, own, lane, row] * factor, axis=[turn, row])
 
-    sums = te.compute((k_out, parts, blocks_r, blocks_s, warp, block_r, block_s), product, name="sums")
-    lane, p = te.reduce_axis((0, warp), name="lane"), te.reduce_axis((0, parts), name="p")
-    shape = (k_out, blocks_r, blocks_s, block_r, block_s, parts)
-    of_parts = te.compute(
-        shape, lambda k, ro, so, r, s, p: te.sum(sums[k, p, ro, so, lane, r, s], axis=[lane]), name="parts"
-    )
-    total = te.compute(
-        workload.w_shape,
-        lambda c, q, r, s: te.sum(
-            of_parts[c * m + q, r // block_r, s // block_s, r % block_r, s % block_s, p], axis=[p]
-        ),
-        name="total",
-    )
-    return [dy, x, _stored(total, workload)]
+    sums = te.compute((k_out, parts, *blocks, warps, warp, block_r, block_s), product, name="sums")
+    return [dy, x, added_up(sums, workload, shares)]
 
 
-def _placeholders(workload: ConvWorkload) -> tuple[te.Tensor, te.Tensor]:
+def added_up(sums: te.Tensor, workload: ConvWorkload, shares: Shares) -> te.Tensor:
+    """Return the gradient from the sums of threads, in the stages "warps", "parts", "total" and "output".
+
+    The sums are by channel of the output, part, block of taps, warp, lane and tap. There is no "total" of one part.
+    """
+    block_r, block_s, warps, parts = shares
+    *outer, warp, _, _ = sums.shape
+    lane, own = te.reduce_axis((0, warp), name="lane"), te.reduce_axis((0, warps), name="own")
+
+    def of_warp(*place: Any) -> tirx.PrimExpr:
+        of_lane = (*place[:-2], lane, *place[-2:])
+        return te.sum(sums[of_lane], axis=[lane])
+
+    of_warps = te.compute((*outer, block_r, block_s), of_warp, name="warps")
+
+    def of_part(c: Any, q: Any, r: Any, s: Any, p: Any) -> tirx.PrimExpr:
+        k = c * workload.multiplier + q
+        return te.sum(of_warps[k, p, r // block_r, s // block_s, own, r % block_r, s % block_s], axis=[own])
+
+    if parts == 1:
+        return _stored(te.compute(workload.w_shape, lambda c, q, r, s: of_part(c, q, r, s, 0), name="parts"), workload)
+    of_parts = te.compute((*workload.w_shape, parts), of_part, name="parts")
+    p = te.reduce_axis((0, parts), name="p")
+    total = te.compute(workload.w_shape, lambda c, q, r, s: te.sum(of_parts[c, q, r, s, p], axis=[p]), name="total")
+    return _stored(total, workload)
+
+
+def placeholders(workload: ConvWorkload) -> tuple[te.Tensor, te.Tensor]:
+    """Return dy (N, K, Ho, Wo) and x (N, C, H, W)."""
     return (
         te.placeholder(workload.output_shape, workload.dtype, name="dy"),
         te.placeholder(workload.x_shape, workload.dtype, name="x"),

@@ -15,6 +15,7 @@ from .kernels import (
 from .launches import machine_code
 from .modules import build
 from .open_planes import MOST_TILES
+from .places import Place, with_places
 from .ranges import MOST_BYTES, Part, join, limited
 from .signatures import OPAQUE, as_scheduled, is_scheduled, with_alignment
 
@@ -26,6 +27,7 @@ __all__ = [
     "Folded",
     "Kernel",
     "Part",
+    "Place",
     "as_scheduled",
     "bitcode",
     "build",
@@ -44,4 +46,5 @@ __all__ = [
     "machine_code",
     "name_for",
     "with_alignment",
+    "with_places",
 ]

@@ -25,6 +25,7 @@ from ..targets import backend_of, resolve_target
 from ..workload import ConvWorkload
 from ..workspace import NO_WORKSPACE, Workspace, take_out
 from .launches import build_launches
+from .mirroring import with_mirrored_taps
 from .modules import build
 from .open_planes import within_output
 from .pixel_tiles import in_planes
@@ -123,6 +124,7 @@ def lower(problem: Problem, selection: Selection, target: tvm.target.Target, nam
     still plain loops in it, which compute the same: `build` puts them in.
     """
     func = in_planes(selection.template.schedule(problem, selection.config, target).mod, problem)
+    func = with_mirrored_taps(func, problem)
     if not backend_of(target).on_gpu or problem.sparsity is not None:
         func = without_approximations(func)
     if problem.sparsity is None:

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any
 
 from ..precision import DEFAULT
-from ..targets import resolve_target
+from ..targets import backend_of, resolve_target
 from .batch_norm import simplify_batch_norms
 from .compiling import compile_network
 from .half import with_precision
@@ -20,9 +20,12 @@ from .limits import conditions, with_limits
 from .matrices import with_rows_in_matrices
 from .model import Model
 from .network import Network
+from .parts import slice_parts
 from .powers import simplify_powers
 from .products import use_products
 from .quantized_lowering import lower_quantization
+from .safe_softmax import with_safe_softmax
+from .scales import scale_results
 from .sites import find_convolutions
 from .summing import sum_in_float32
 
@@ -46,10 +49,13 @@ def build(model: Any, target: Any = "llvm", sparse: str = "auto", precision: str
     """
     resolved = resolve_target(target)
     source = model if isinstance(model, Model) else import_model(model)
-    imported = with_rows_in_matrices(source.mod, resolved)
+    imported = slice_parts(source.mod)
+    if backend_of(resolved).on_gpu:
+        imported = with_safe_softmax(scale_results(imported))
+    imported = with_rows_in_matrices(imported, resolved)
     mod, word = with_precision(imported, resolved, precision)
     mod, layers = use_kernels(mod, resolved, sparse, word)
-    mod, products = use_products(mod, resolved, precision)
+    mod, products = use_products(mod, resolved, word)
     _tell_of_slow_layers(layers, "convolutions")
     _tell_of_slow_layers(products, "matrix products")
     mod = sum_in_float32(simplify_powers(simplify_batch_norms(lower_quantization(mod, resolved))))

@@ -17,6 +17,7 @@ from .gpu.fusion import lower_and_fuse_for_gpu
 from .gpu.spreading import spread_over_gpu
 from .graph import blocks_of, free_variables, operator_name
 from .joining import join_outputs
+from .parts import permute_parts
 from .pipeline import network_pipeline
 from .separation import separate_convolutions
 from .spreading import lower_and_fuse, spread_over_threads
@@ -50,7 +51,7 @@ def _compiled(mod: tvm.IRModule, target: tvm.target.Target) -> Executable:
     """
     on_gpu = backend_of(target).on_gpu
     if on_gpu:
-        mod = separate_convolutions(mod)
+        mod = separate_convolutions(permute_parts(mod))
     with tvm_at_work():
         mod = lower_and_fuse_for_gpu(mod, target) if on_gpu else lower_and_fuse(mod, target)
     mod = spread_over_gpu(mod, target) if on_gpu else spread_over_threads(mod, target)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from functools import partial
 
 import msgspec
@@ -25,8 +25,10 @@ from .graph import Block, blocks_of, call_of, calls, free_variables, rebind
 from .half_sites import in_half
 from .kernels import sites_for
 from .layouts import BY_ELEMENT, inner_layout, with_layout
+from .products import products_of_halves
 from .quantized import MOVING
 from .quantized_passes import CHOOSING
+from .safe_softmax import SOFTMAX
 from .sites import Site
 
 WIDE = "float32"
@@ -41,7 +43,7 @@ AVERAGING = ("nn.adaptive_avg_pool2d", "nn.avg_pool1d", "nn.avg_pool2d", "nn.avg
 NORMALIZING = ("nn.group_norm", "nn.instance_norm", "nn.layer_norm", "nn.rms_norm")
 """The same of normalizations."""
 
-MADE_OF_HALVES = (*BY_ELEMENT, *KEEPING, *AVERAGING, *NORMALIZING)
+MADE_OF_HALVES = (*BY_ELEMENT, *KEEPING, *AVERAGING, *NORMALIZING, *SOFTMAX)
 """All operators whose results are stored in half precision where all that they are made of is."""
 
 LEADING = (*MADE_OF_HALVES, "mean", "nn.pad")
@@ -67,9 +69,10 @@ def with_precision(mod: tvm.IRModule, target: tvm.target.Target, precision: str)
 def to_half(mod: tvm.IRModule, target: tvm.target.Target, dtype: str) -> tvm.IRModule:
     """Return the module with the factors of convolutions and linear layers in half precision, each where it is faster.
 
-    Weights are rounded here and now. A tensor is stored in half precision if it is made of results of such layers, by
-    activations, additions, normalizations, pooling, concatenations and moves alone, and such a layer reads it, or what
-    is made of it. Sums that normalizations alone read are not.
+    On a GPU so are those of products of two computed tensors. Weights are rounded here and now. A tensor is stored in
+    half precision if it is made of results of such layers and products, by activations, additions, normalizations,
+    softmax, pooling, concatenations and moves alone, and such a layer or product reads it, or what is made of it. Sums
+    that normalizations alone read are not.
     What computes reads it as float32. TVM's own pass, `ToMixedPrecision`, knows no other type than float16, and stores
     what lies between two operators of an epilogue.
 
@@ -81,9 +84,10 @@ def to_half(mod: tvm.IRModule, target: tvm.target.Target, dtype: str) -> tvm.IRM
     every = sites_for(mod, target)
     gated = {site.output for pair in gates_of(mod, every, target) for site in (pair.first, pair.second)}
     sites = [site for site in every if site.output in gated or _is_faster(site, target, dtype)]
+    products = products_of_halves(mod, target, dtype) - {site.sums for site in every}
     values: dict[relax.Var, relax.Expr] = {}
     for block in blocks_of(mod):
-        values |= _Part(block, sites, dtype).values()
+        values |= _Part(block, sites, products, dtype).values()
     return rebind(mod, values)
 
 
@@ -115,8 +119,8 @@ def _is_faster(site: Site, target: tvm.target.Target, dtype: str) -> bool:
 class _Part:
     """The tensors of a dataflow block, and those of them that are stored in half precision."""
 
-    def __init__(self, block: Block, sites: Sequence[Site], dtype: str) -> None:
-        self._block, self._dtype = block, dtype
+    def __init__(self, block: Block, sites: Sequence[Site], products: Set[relax.Var], dtype: str) -> None:
+        self._block, self._products, self._dtype = block, products, dtype
         self._sites = {
             site.sums: site
             for site in sites
@@ -137,11 +141,11 @@ class _Part:
         return _asked_once(self._stored, self._is_stored, var)
 
     def _is_made_of_halves(self, var: relax.Var) -> bool:
-        """Return whether a variable is a result of sites, or made of such alone."""
+        """Return whether a variable is a result of sites or products, or made of such alone."""
         return _asked_once(self._made, self._made_of_halves, var)
 
     def _leads_to_site(self, var: relax.Var) -> bool:
-        """Return whether a site reads a variable, or what is made of it."""
+        """Return whether a site or a product reads a variable, or what is made of it."""
         return _asked_once(self._leading, self._leads, var)
 
     def values(self) -> dict[relax.Var, relax.Expr]:
@@ -153,7 +157,7 @@ class _Part:
             stored = self.is_stored(var)
             if stored and _keeps(value):
                 values[var] = self._with_operands(value, self._half)
-            elif stored or var in self._sites or any(map(self.is_stored, free_variables(value))):
+            elif stored or self._is_product(var) or any(map(self.is_stored, free_variables(value))):
                 computed = self._with_operands(value, partial(self._wide, var))
                 values[var] = relax.op.astype(computed, self._dtype) if stored else computed
         return values
@@ -183,12 +187,17 @@ class _Part:
             return False
         if var in self._tails:
             return bool(self._tails[var].same_as(var))
-        return _keeps(value) or not all(map(self._is_fused, readers))
+        return var in self._products or _keeps(value) or not all(self._is_fused(var, reader) for reader in readers)
 
-    def _is_fused(self, reader: relax.Var) -> bool:
-        """Return whether TVM computes a reader by element, in registers, with what it reads."""
+    def _is_product(self, var: relax.Var) -> bool:
+        """Return whether a variable holds sums of products of halves."""
+        return var in self._sites or var in self._products
+
+    def _is_fused(self, var: relax.Var, reader: relax.Var) -> bool:
+        """Return whether TVM computes a reader, by element or as a softmax, in registers with the variable it reads."""
+        softmax = calls(self._block.values[var], *BY_ELEMENT) and calls(self._block.values[reader], *SOFTMAX)
         by_element = calls(self._block.values[reader], *BY_ELEMENT)
-        return by_element and reader not in self._tails and self._is_made_of_halves(reader)
+        return (by_element or softmax) and reader not in self._tails and self._is_made_of_halves(reader)
 
     def _can_read(self, reader: relax.Var) -> bool:
         """Return whether the operands of a variable's value can be replaced."""
@@ -198,14 +207,16 @@ class _Part:
         )
 
     def _rounds(self, var: relax.Var, reader: relax.Var) -> bool:
-        """Return whether a reader takes a variable as the first factor of its products, maybe padded."""
+        """Return whether a reader takes a variable as a factor of its products; of a layer maybe padded."""
+        if reader in self._products:
+            return True
         if (pads := self._block.only_reader(reader)) is not None and calls(self._block.values[reader], "nn.pad"):
             reader = pads
         site = self._sites.get(reader)
         return site is not None and padding_before(self._block.values[reader].args[0], self._block)[0].same_as(var)
 
     def _made_of_halves(self, var: relax.Var) -> bool:
-        if var in self._sites:
+        if self._is_product(var):
             return True
         value = self._block.values.get(var)
         if isinstance(value, relax.TupleGetItem):
@@ -285,7 +296,7 @@ class _Part:
     def _wide(self, reader: relax.Var, operand: relax.Var | Constant) -> relax.Expr:
         """Return an operand in float32 for a reader, rounded to half precision first where the reader does that."""
         if isinstance(operand, Constant):
-            return operand
+            return relax.op.astype(self._half(operand), WIDE) if reader in self._products else operand
         if self.is_stored(operand):
             return relax.op.astype(operand, WIDE)
         return relax.op.astype(self._half(operand), WIDE) if self._rounds(operand, reader) else operand

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from hashlib import sha256
 from typing import NamedTuple
@@ -159,13 +159,21 @@ def _choose_sparse(sites: Sequence[Site], kernels: SparseKernels) -> dict[int, S
 
 
 def add_kernel(
-    builder: relax.BlockBuilder, ranges: Sequence[dispatch.Range], target: tvm.target.Target, kind: str, constant: bool
+    builder: relax.BlockBuilder,
+    ranges: Sequence[dispatch.Range],
+    target: tvm.target.Target,
+    kind: str,
+    constant: bool,
+    places: Mapping[str, lowering.Place] | None = None,
 ) -> NetworkKernel:
     """Add a function with the kernels for ranges of batches to the module; `constant` says if the weight is one.
 
+    Operands with places, by their names, are the tensors that they lie in.
+
     Its name has the kind in it, and is the same in all networks: the source of equal functions is compiled once.
     """
-    content = [(least, problem.to_json(), str(selection.config)) for least, problem, selection in ranges]
+    content: list[object] = [(least, problem.to_json(), str(selection.config)) for least, problem, selection in ranges]
+    content += sorted(places.items()) if places else []
     name = f"tvmconv_{kind}_{sha256(repr((content, constant)).encode()).hexdigest()[:12]}"
     key = _name_to_keep(name, content, ranges, target)
     if key is not None and (known := lowering.found(key)) is not None:
@@ -174,6 +182,7 @@ def add_kernel(
     parts, weights, packings = [], [], list[Packing | None]()
     for least, problem, selection in ranges:
         func, packing = lowering.lower(problem, selection, target, name), None
+        func = lowering.with_places(func, places, target) if places else func
         if constant:
             count = len(func.params)
             func, packing = split_packing(func)
@@ -223,9 +232,15 @@ def _call(site: Site, weight: np.ndarray | None, kernel: NetworkKernel) -> relax
     return _reshaped(output_of(kernel, workload, operands), site)
 
 
-def output_of(kernel: NetworkKernel, workload: ConvWorkload, operands: Sequence[relax.Expr]) -> relax.Expr:
-    """Return the expression that computes a workload's output, as it lies in memory, with a kernel."""
-    outputs = [relax.TensorType(*each) for each in (workload.operands["output"], *kernel.workspace.sized(workload))]
+def output_of(
+    kernel: NetworkKernel,
+    workload: ConvWorkload,
+    operands: Sequence[relax.Expr],
+    shape: tuple[int, ...] | None = None,
+) -> relax.Expr:
+    """Return the expression that computes a workload's output, as it lies in memory or in a shape, with a kernel."""
+    own, dtype = workload.operands["output"]
+    outputs = [relax.TensorType(*each) for each in ((shape or own, dtype), *kernel.workspace.sized(workload))]
     call = relax.call_tir(kernel.function, operands, outputs)
     return relax.TupleGetItem(call, 0) if kernel.workspace.parameters else call
 

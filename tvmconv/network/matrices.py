@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from math import prod
 
+import numpy as np
 import tvm
 from tvm import relax
 
@@ -36,8 +37,31 @@ def with_rows_in_matrices(mod: tvm.IRModule, target: tvm.target.Target) -> tvm.I
     `output = R.nn.softmax(R.reshape(z, (2, 3, 16)))`.
     """
     values: dict[relax.Var, relax.Expr] = {}
+    mod = _with_single_weights(mod)
     for block in blocks_of(mod):
         values |= _Matrices(block, backend_of(target).on_gpu).values()
+    return rebind(mod, values)
+
+
+def _with_single_weights(mod: tvm.IRModule) -> tvm.IRModule:
+    """Return the module with one matrix as the weight of a layer in the place of equal ones for a batch.
+
+    torch writes a layer of a tensor that does not lie in memory by itself so, as behind attention.
+    """
+    values: dict[relax.Var, relax.Expr] = {}
+    for block in blocks_of(mod):
+        for var, value in block.values.items():
+            product = call_of(value, "matmul")
+            weight = None if product is None else constant_value(product.args[1])
+            if product is None or weight is None or weight.ndim < 3:
+                continue
+            *rows, _ = sizes_of(product.args[0].ty) or (None,)
+            *outer, _ = sizes_of(var.ty) or (None,)
+            if rows != outer:  # the product of each matrix is another one
+                continue
+            first = weight[(0,) * (weight.ndim - 2)] if weight.size else weight
+            if np.array_equal(weight, np.broadcast_to(first, weight.shape), equal_nan=True):
+                values[var] = relax.op.matmul(product.args[0], relax.const(first, product.args[1].ty.dtype))
     return rebind(mod, values)
 
 

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import msgspec
 import tvm
 from tvm import relax
 
 from ..compute.chunks import copied_elements
-from ..precision import HALVES
-from ..schedules.cuda.gemm_tiles import VECTOR
+from ..schedules.cuda.tensor import Config
 from ..targets import backend_of
 from ..workload import ConvWorkload
 from .graph import Block, call_of
+from .product_places import Matrices, Placed, placed
+
+Factors = tuple[relax.Expr, relax.Expr]
 
 
 class Product(NamedTuple):
@@ -38,20 +40,34 @@ class Product(NamedTuple):
 class Form(Protocol):
     """The way in which the templates of a kind of target compute products."""
 
-    def dtype(self, dtype: str, precision: str) -> str:
-        """Return the type that factors are multiplied in, in a network of a precision."""
-        ...
+    takes_halves: bool
+    """True if factors of half precision that are cast to float32 are multiplied as such."""
 
     def obstacle(self, product: Product) -> str | None:
         """Return the reason why a product stays with TVM; None for one that may be a convolution."""
+        ...
+
+    def terms(self, product: Product) -> int:
+        """Return the number of elements of a row of the first factor, as kernels read it."""
+        ...
+
+    def columns(self, product: Product) -> int:
+        """Return the number of elements of a row of the result, as kernels store it."""
+        ...
+
+    def placed(self, factors: Factors, output: relax.Var, product: Product, config: Any, block: Block) -> Placed:
+        """Return which operands a kernel of a configuration reads and stores in other tensors, where they lie."""
         ...
 
     def workload(self, product: Product) -> ConvWorkload:
         """Return the convolution that a product is."""
         ...
 
-    def operands(self, value: relax.Call, product: Product, block: Block) -> tuple[relax.Expr, relax.Expr]:
-        """Return the factors of a product as x and w of its convolution, perhaps in other shapes and types."""
+    def operands(self, factors: Factors, product: Product, block: Block, padded: bool) -> Factors:
+        """Return the factors of a product as x and w of its convolution, perhaps in other shapes.
+
+        The first one may have `padded` rows already.
+        """
         ...
 
 
@@ -61,23 +77,34 @@ def form_for(target: tvm.target.Target) -> Form:
 
 
 class _OnTensorCores:
-    """1x1 convolutions with a group for each matrix, padded to whole copies and stores.
+    """1x1 convolutions with a group for each matrix, whose terms and columns are padded to whole copies.
 
     Pixels are the rows. Each group is a matrix by itself in memory, and the weight is the second factor, transposed:
     (G * N, K).
     """
 
-    def dtype(self, dtype: str, precision: str) -> str:
-        return precision if precision in HALVES and dtype == "float32" else dtype
+    takes_halves = True
 
     def obstacle(self, product: Product) -> str | None:
         if product.rows == 1 or min(product.terms, product.columns) < 2:
             return "a single row, column or term has nothing to share"
         return "the first factor is one matrix for the whole batch" if product.one_first else None
 
+    def terms(self, product: Product) -> int:
+        return _in_copies(product.terms, product.dtype)
+
+    def columns(self, product: Product) -> int:
+        return _in_copies(product.columns, product.dtype)
+
+    def placed(self, factors: Factors, output: relax.Var, product: Product, config: Any, block: Block) -> Placed:
+        if not isinstance(config, Config) or config.teams:  # the copy engine takes no places
+            return Placed({}, {}, output)
+        matrices = Matrices(product.batch, product.rows, product.terms, product.columns)
+        padded, aligned = (self.terms(product), self.columns(product)), _in_copies(1, product.dtype)
+        return placed(factors, output, matrices, padded, aligned, block)
+
     def workload(self, product: Product) -> ConvWorkload:
-        copied = copied_elements(ConvWorkload.conv2d((1, 1, 1, 1), (1, 1, 1, 1), dtype=product.dtype))
-        terms, columns = -(-product.terms // copied) * copied, -(-product.columns // VECTOR) * VECTOR
+        terms, columns = self.terms(product), self.columns(product)
         workload = ConvWorkload.conv2d(
             (1, product.batch * terms, product.rows, 1),
             (product.batch * columns, terms, 1, 1),
@@ -87,15 +114,13 @@ class _OnTensorCores:
         )
         return msgspec.structs.replace(workload, layout=f"NCHW{terms}c", w_layout="KRSC", out_layout=f"NCHW{columns}c")
 
-    def operands(self, value: relax.Call, product: Product, block: Block) -> tuple[relax.Expr, relax.Expr]:
-        workload = self.workload(product)
-        _, terms, _, _ = workload.w_shape
-        first, second = value.args
-        more = terms - product.terms
+    def operands(self, factors: Factors, product: Product, block: Block, padded: bool) -> Factors:
+        first, second = factors
+        more = self.terms(product) - product.terms
         transposed = _transposed(second, block)
         return (
-            _padded(first, first.ty.ndim - 2, (0, more)),
-            _padded(transposed, second.ty.ndim - 2, (workload.multiplier - product.columns, more)),
+            first if padded else _padded(first, first.ty.ndim - 2, (0, more)),
+            _padded(transposed, second.ty.ndim - 2, (self.columns(product) - product.columns, more)),
         )
 
 
@@ -106,11 +131,19 @@ class _OnPlanes:
     the same for the whole batch has an image for each matrix.
     """
 
-    def dtype(self, dtype: str, precision: str) -> str:
-        return dtype
+    takes_halves = False
 
     def obstacle(self, product: Product) -> str | None:
         return None
+
+    def terms(self, product: Product) -> int:
+        return product.terms
+
+    def columns(self, product: Product) -> int:
+        return product.columns
+
+    def placed(self, factors: Factors, output: relax.Var, product: Product, config: Any, block: Block) -> Placed:
+        return Placed({}, {}, output)
 
     def workload(self, product: Product) -> ConvWorkload:
         images, groups = (product.batch, 1) if product.one_first else (1, product.batch)
@@ -122,9 +155,15 @@ class _OnPlanes:
             out_dtype=product.out_dtype,
         )
 
-    def operands(self, value: relax.Call, product: Product, block: Block) -> tuple[relax.Expr, relax.Expr]:
-        first, second = value.args
+    def operands(self, factors: Factors, product: Product, block: Block, padded: bool) -> Factors:
+        first, second = factors
         return second, first
+
+
+def _in_copies(size: int, dtype: str) -> int:
+    """Return a number of elements of a type, rounded up to whole asynchronous copies."""
+    copied = copied_elements(ConvWorkload.conv2d((1, 1, 1, 1), (1, 1, 1, 1), dtype=dtype))
+    return -(-size // copied) * copied
 
 
 def _transposed(factor: relax.Expr, block: Block) -> relax.Expr:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import prod
+from typing import NamedTuple
 
 import msgspec
 import tvm
@@ -11,14 +13,18 @@ from tvm import relax
 from .. import dispatch
 from ..dtypes import FLOATS
 from ..errors import InvalidArgumentError
-from ..precision import DEFAULT, HALVES
+from ..precision import DEFAULT
 from ..problem import Problem
+from ..workload import ConvWorkload
 from .constants import constant_value, static_shape
 from .convolutions import GIVE_SIZES, is_linear, shape_text
 from .graph import Block, blocks_of, call_of, rebind
+from .half_sites import half_of
 from .kernels import NetworkKernel, add_kernel, output_of, reason_of
 from .layers import Convolution, Layer
-from .product_forms import Form, Product, form_for
+from .padded_rows import padded_path
+from .product_forms import Factors, Form, Product, form_for
+from .product_places import Placed
 
 
 def use_products(
@@ -27,37 +33,70 @@ def use_products(
     """Return the module with kernels of tvmconv for batched products, and what runs each of these.
 
     The products are those that `use_kernels` has left, of two tensors of floating-point numbers, of which all sizes are
-    known. A factor may be the same for the whole batch. On a GPU a `precision` of half has the factors in it and the
-    product in float32, as frameworks' autocast does. What has no kernel is TVM's, with the reason in its layer.
+    known. A factor may be the same for the whole batch. On a GPU factors that are cast from half precision are
+    multiplied in it, with sums in float32, and the kernel takes in a cast to it behind the product. There it also reads
+    factors and stores the result where they lie in other tensors, as `placed` finds them, and rows that it stores
+    longer than they are stay so up to the product that reads them, as `padded_path` says. What has no kernel is TVM's,
+    with the reason in its layer.
 
     Before: `scores = R.matmul(q, R.permute_dims(k, axes=[0, 1, 3, 2]))`.
     After: `scores = R.reshape(R.call_tir(tvmconv_product_0f3a91c2d47b, (R.reshape(q, ...), R.reshape(k, ...))), ...)`.
     """
     form = form_for(target)
     builder = relax.BlockBuilder(mod)
-    kernels: dict[Product, NetworkKernel] = {}
+    kernels: dict[tuple[object, ...], NetworkKernel] = {}
     calls: dict[relax.Var, relax.Expr] = {}
     layers = []
     for block in blocks_of(mod):
+        taken: dict[relax.Var, _Taken] = {}
         for var, value in block.values.items():
             if call_of(value, "matmul") is None:
                 continue
-            found = _found(value, form, target, precision)
-            if isinstance(found, str):
-                if not _is_linear_layer(value):
-                    layers.append(_left_to_tvm(str(var.name), value, found))
-                continue
-            product, problem = found
-            ranges = dispatch.select_ranges(problem, target)
-            if product not in kernels:
-                kernels[product] = add_kernel(builder, ranges, target, "product", constant=False)
-            calls[var] = _call(value, product, kernels[product], form, block)
-            selection = ranges[0].selection
-            workload = problem.workload
-            convolution = Convolution(str(var.name), str(product), workload.layout, workload.flops, workload, None)
-            config = msgspec.to_builtins(selection.config)
-            layers.append(Layer(convolution, f"tvmconv {selection.name}", config, reason_of(ranges)))
+            factors, output = _surroundings(var, value, form, block)
+            found = _found(factors, str(output.ty.dtype), form, target, precision)
+            if not isinstance(found, str):
+                taken[var] = _Taken(factors, output, *found, dispatch.select_ranges(found[1], target))
+                layers.append(_layer(var, taken[var]))
+            elif not _is_linear_layer(value):
+                layers.append(_left_to_tvm(str(var.name), value, found))
+        padded: set[relax.Var] = set()
+        for var, each in taken.items():
+            product, columns = each.product, form.columns(each.product)
+            where = form.placed(each.factors, each.output, product, each.ranges[0].selection.config, block)
+            key = product, *sorted(where.places.items())
+            if key not in kernels:
+                kernels[key] = add_kernel(builder, each.ranges, target, "product", False, where.places)
+            operands = form.operands(each.factors, product, block, padded=var in padded)
+            rows = _rows(operands, where, columns - product.columns, each.problem.workload, kernels[key])
+            if columns > product.columns:
+                path = padded_path(each.output, block, columns, builder)
+                reader = None if path is None else taken.get(path.product)
+                if path is not None and reader is not None and form.terms(reader.product) == columns:
+                    calls |= path.values
+                    padded.add(path.product)
+                else:
+                    rows = relax.op.strided_slice(rows, [each.output.ty.ndim - 1], [0], [product.columns])
+            calls[where.output] = rows
     return rebind(builder.get(), calls), tuple(layers)
+
+
+class _Taken(NamedTuple):
+    """A product that gets a kernel."""
+
+    factors: Factors
+    output: relax.Var
+    """The variable that the kernel computes."""
+    product: Product
+    problem: Problem
+    ranges: Sequence[dispatch.Range]
+
+
+def _layer(var: relax.Var, taken: _Taken) -> Layer:
+    """Return the layer of a product with kernels."""
+    selection, workload = taken.ranges[0].selection, taken.problem.workload
+    convolution = Convolution(str(var.name), str(taken.product), workload.layout, workload.flops, workload, None)
+    config = msgspec.to_builtins(selection.config)
+    return Layer(convolution, f"tvmconv {selection.name}", config, reason_of(taken.ranges))
 
 
 def has_open_products(mod: tvm.IRModule) -> bool:
@@ -76,24 +115,55 @@ def _is_linear_layer(value: relax.Call) -> bool:
     return is_linear(value) and constant_value(value.args[1]) is not None
 
 
-def _found(value: relax.Call, form: Form, target: tvm.target.Target, precision: str) -> tuple[Product, Problem] | str:
-    """Return what a value multiplies, and the problem that its kernel solves; the reason where it gets none."""
-    product = _product(value, form, precision)
+def products_of_halves(mod: tvm.IRModule, target: tvm.target.Target, dtype: str) -> set[relax.Var]:
+    """Return the products in float32 that get a kernel for factors of a type of half precision."""
+    form = form_for(target)
+    if not form.takes_halves:
+        return set()
+
+    def is_taken(value: relax.Expr) -> bool:
+        if call_of(value, "matmul") is None or {str(each.ty.dtype) for each in (value, *value.args)} != {"float32"}:
+            return False
+        first, second = (relax.Var("factor", relax.TensorType(each.ty.shape, dtype)) for each in value.args)
+        return not isinstance(_found((first, second), dtype, form, target, DEFAULT), str)
+
+    return {var for block in blocks_of(mod) for var, value in block.values.items() if is_taken(value)}
+
+
+def _surroundings(var: relax.Var, value: relax.Call, form: Form, block: Block) -> tuple[Factors, relax.Var]:
+    """Return the factors that a kernel reads and the variable that it computes: without casts from and to halves."""
+    first, second = (half_of(each, block) for each in value.args)
+    wide = (value.args[0], value.args[1]), var
+    if not form.takes_halves or first is None or second is None or first.ty.dtype != second.ty.dtype:
+        return wide
+    if str(value.ty.dtype) != "float32":
+        return wide
+    reader = block.only_reader(var)
+    cast = None if reader is None else call_of(block.values[reader], "astype")
+    is_half = cast is not None and cast.ty.dtype == first.ty.dtype
+    return (first, second), reader if reader is not None and is_half else var
+
+
+def _found(
+    factors: Factors, out_dtype: str, form: Form, target: tvm.target.Target, precision: str
+) -> tuple[Product, Problem] | str:
+    """Return what factors are multiplied as, and the problem that the kernel solves; the reason for no kernel."""
+    product = _product(factors, out_dtype)
     if isinstance(product, str):
         return product
     if (obstacle := form.obstacle(product)) is not None:
         return obstacle
     try:
-        problem = Problem(form.workload(product), precision=DEFAULT if precision in HALVES else precision)
+        problem = Problem(form.workload(product), precision=precision)
         dispatch.templates_for(problem, target)
     except InvalidArgumentError as error:  # such as more elements than kernels have indices for
         return str(error)
     return product, problem
 
 
-def _product(value: relax.Call, form: Form, precision: str) -> Product | str:
-    """Return what a value multiplies; the reason where that is no batched product of matrices."""
-    first, second = (argument.ty for argument in value.args)
+def _product(factors: Factors, out_dtype: str) -> Product | str:
+    """Return what factors are multiplied as; the reason where that is no batched product of matrices."""
+    first, second = (factor.ty for factor in factors)
     dtype = str(first.dtype)
     if dtype not in FLOATS or dtype != str(second.dtype):
         return f"{dtype} with {second.dtype} is not supported"
@@ -106,7 +176,7 @@ def _product(value: relax.Call, form: Form, precision: str) -> Product | str:
     if 0 in (*x, *y):
         return "a factor has no elements"
     (*batch, rows, terms), (*others, _, columns) = x, y
-    types = form.dtype(dtype, precision), str(value.ty.dtype)
+    types = dtype, out_dtype
     if prod(others) == 1:  # all rows are those of one matrix
         return Product(1, prod(batch) * rows, terms, columns, *types)
     if prod(batch) == 1:
@@ -127,17 +197,13 @@ def _left_to_tvm(name: str, value: relax.Call, obstacle: str) -> Layer:
     return Layer(convolution, "TVM", None, obstacle)
 
 
-def _call(value: relax.Call, product: Product, kernel: NetworkKernel, form: Form, block: Block) -> relax.Expr:
-    """Return the expression that multiplies with a kernel."""
-    workload = form.workload(product)
-    *batch, rows, _ = value.ty.shape
-    operands = []
-    for name, factor in zip("xw", form.operands(value, product, block), strict=True):
-        shape, dtype = workload.operands[name]
-        narrow = factor if str(value.args[0].ty.dtype) == dtype else relax.op.astype(factor, dtype)
-        operands.append(relax.op.reshape(narrow, shape))
-    columns = prod(workload.output_shape) // (product.batch * product.rows)
-    output = relax.op.reshape(output_of(kernel, workload, operands), (*batch, rows, columns))
-    if columns == product.columns:
-        return output
-    return relax.op.strided_slice(output, [len(batch) + 1], [0], [product.columns])
+def _rows(operands: Factors, where: Placed, more: int, workload: ConvWorkload, kernel: NetworkKernel) -> relax.Expr:
+    """Return the expression that multiplies with a kernel, with rows that are longer by so much as it stores them."""
+    shapes = {name: shape for name, (shape, _) in workload.operands.items()}
+    shapes |= {name: (place.elements,) for name, place in where.places.items()}
+    taken = [
+        relax.op.reshape(where.tensors.get(name, operand), shapes[name])
+        for name, operand in zip("xw", operands, strict=True)
+    ]
+    *others, columns = where.output.ty.shape
+    return relax.op.reshape(output_of(kernel, workload, taken, shapes["output"]), (*others, columns + more))

@@ -13,7 +13,7 @@ SUMMING = frozenset(
     (
         "mean", "nn.adaptive_avg_pool1d", "nn.adaptive_avg_pool2d", "nn.adaptive_avg_pool3d", "nn.avg_pool1d",
         "nn.avg_pool2d", "nn.avg_pool3d", "nn.group_norm", "nn.instance_norm", "nn.layer_norm", "nn.log_softmax",
-        "nn.rms_norm", "nn.softmax", "std", "sum", "variance",
+        "nn.rms_norm", "nn.safe_softmax", "nn.softmax", "std", "sum", "variance",
     )
 )  # fmt: skip
 """Operators of Relax that add up many elements of their operands, beside convolutions and products."""

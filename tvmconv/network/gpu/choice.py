@@ -51,7 +51,7 @@ def plan_of(stages: list[Stage], domain: Domain, gpu: Gpu) -> Plan:
     along = is_along or (bool(domain.tests) and len(stages) > 1)
     parts = [] if along else _through_tiles(stages[-1], domain)
     straight = parts if len(stages) == 1 else []
-    runs = [size_of(run_of(part, domain.rows)) for part in straight]
+    runs = [size_of(run_of(load, domain.rows)) for part in straight for load, _ in loads_in(part)]
     divided = [*sizes, *_chunked(domain)] if along else [count, *runs]
     most_bytes = VECTOR_BYTES if not parts else TILE_BYTES if len(stages) == 1 else 1
     vector = max(1, most_bytes // widest)
@@ -140,7 +140,8 @@ def _is_in_a_row(stage: Stage) -> bool:
 def _through_tiles(stage: Stage, domain: Domain) -> list[Expr]:
     """Return the parts of a map that threads of rows compute and threads of columns store.
 
-    Those are its values if they are made of a row's results, and else the loads of what has rows in its rows.
+    Those are its values if they are made of a row's results, or of a load on a condition, and else the loads of what
+    has rows in its rows.
     """
     if stage.is_reduction or not domain.columns[-1] or not stage.outer:
         return []
@@ -148,5 +149,8 @@ def _through_tiles(stage: Stage, domain: Domain) -> list[Expr]:
         axis = list(stage.outer)[-1]
         return stage.values if axis in domain.columns[-1] else []
     row, column = list(domain.rows)[-1], list(stage.outer)[-1]
-    loads = [load for value in stage.values for load, tests in loads_in(value) if not tests and runs_along(load, row)]
-    return [load for load in loads if column in variables_in(load.indices)]
+    found = [(value, *each) for value in stage.values for each in loads_in(value) if runs_along(each[0], row)]
+    read = [(value, load, tests) for value, load, tests in found if column in variables_in(load.indices)]
+    if len(read) == 1 and read[0][2]:
+        return [read[0][0]]
+    return [load for _, load, tests in read if not tests]

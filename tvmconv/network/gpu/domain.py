@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import tvm_ffi
@@ -146,10 +147,12 @@ def _transposed(stage: Stage) -> Domain | None:
 
     The last axis of rows is what the operand has in a row. None where neither is long.
     """
-    axes = list(stage.outer)
-    for load, conditions in (each for value in stage.values for each in loads_in(value)):
+    axes, loads = list(stage.outer), [each for value in stage.values for each in loads_in(value)]
+    for load, conditions in loads:
         along = next((axis for axis in reversed(axes) if runs_along(load, axis)), None)
-        if conditions or along is None or along is axes[-1] or axes[-1] not in variables_in(load.indices):
+        if along is None or along is axes[-1] or axes[-1] not in variables_in(load.indices):
+            continue
+        if conditions and (len(loads) > 1 or along in variables_in(conditions)):
             continue
         split = axes.index(along) + 1
         rows, columns = ({axis: stage.outer[axis] for axis in part} for part in (axes[:split], axes[split:]))
@@ -166,6 +169,35 @@ def _transposed(stage: Stage) -> Domain | None:
         is_whole = Analyzer().can_prove_equal(tirx.floormod(count, tile), 0)
         return Domain({**before, **chunks, **run}, [inside], [places], [] if is_whole else tests)
     return None
+
+
+def with_parts_of_axes(stage: Stage) -> Stage:
+    """Return a map whose operand has another order where axes are in two parts, as a reshape joins them; or as it is.
+
+    Before: `y[r, j] = x[r // 384, j, r % 384]`. After: `y[s * 384 + t, j] = x[s, j, t]`.
+    """
+    if stage.is_reduction or _transposed(stage) is not None:
+        return stage
+    places, outer, analyzer = dict[Var, Expr](), dict[Var, Expr](), Analyzer()
+    indices = [index for value in stage.values for load, _ in loads_in(value) for index in load.indices]
+    for axis, extent in stage.outer.items():
+        divisor = _divisor(axis, indices, (tirx.FloorDiv, tirx.FloorMod))
+        if divisor < 2 or not isinstance(extent, tirx.IntImm) or int(extent) % divisor:
+            outer[axis] = extent
+            continue
+        part, rest = (Var(f"{axis.name}_{name}", axis.ty) for name in ("part", "rest"))
+        outer |= {part: tirx.const(int(extent) // divisor, axis.ty.dtype), rest: tirx.const(divisor, axis.ty.dtype)}
+        places[axis] = part * divisor + rest
+    for axis, extent in outer.items():
+        analyzer.bind(axis, Range(0, extent))
+
+    def simplified(expr: Expr) -> Expr:
+        return analyzer.simplify(substitute(expr, places))
+
+    split = replace(
+        stage, outer=outer, values=[*map(simplified, stage.values)], indices=[*map(simplified, stage.indices)]
+    )
+    return stage if _transposed(split) is None else split
 
 
 def run_of(load: TensorLoad, rows: Axes) -> dict[Var, Expr]:
@@ -188,12 +220,15 @@ def tile_of(stages: list[Stage]) -> int:
     return 2 * TILE if 2 * TILE * widest <= LINE and len(loads) <= OPERANDS else TILE
 
 
-def _divisor(axis: Var, indices: list[Expr]) -> int:
-    """Return the number that an axis is divided by wherever indices have it; 0 if they do not, 1 if it is by none."""
+def _divisor(axis: Var, indices: list[Expr], kinds: tuple[Any, ...] = (tirx.FloorDiv,)) -> int:
+    """Return the number that an axis is divided by wherever indices have it; 0 if they do not, 1 if it is by none.
+
+    `kinds` are the divisions that count, perhaps also those of which indices have the rest.
+    """
     found: set[int] = set()
 
     def visit(expr: Any) -> None:
-        if isinstance(expr, tirx.FloorDiv) and expr.a.same_as(axis) and isinstance(expr.b, tirx.IntImm):
+        if isinstance(expr, kinds) and expr.a.same_as(axis) and isinstance(expr.b, tirx.IntImm):
             found.add(int(expr.b))
         elif isinstance(expr, Var):
             found.update([1] if expr.same_as(axis) else [])

@@ -17,7 +17,7 @@ from ..spreading import has_work
 from ..stages import Stage, is_contraction, is_in_place, loads_in, stages_of
 from .axes import with_joined_axes
 from .choice import plan_of
-from .domain import domain_of
+from .domain import domain_of, with_parts_of_axes
 from .loops import KernelLoops
 from .windows import in_vectors
 
@@ -43,6 +43,8 @@ def _spread(func: tirx.PrimFunc, gpu: Gpu) -> tirx.PrimFunc | None:
     stages = stages_of(func)
     if stages is None or any(map(is_contraction, stages)) or not _is_single(func, stages) or is_view(stages):
         return None
+    if len(stages) == 1:
+        stages = [with_parts_of_axes(stages[0])]
     domain = domain_of(stages)
     if domain is None:
         return None

@@ -1,0 +1,102 @@
+"""Operands of a scheduled function that lie in larger tensors: it reads and stores them there, without copies."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from math import prod
+from typing import Any, NamedTuple
+
+import tvm
+import tvm_ffi
+from tvm import tirx
+from tvm.ir.expr import TensorLoad, TensorRegion
+
+from .signatures import with_alignment
+
+CHOICE = tvm.ir.Op.get("prim.if_then_else")
+"""The operator that reads one of two values on a condition."""
+
+
+class Place(NamedTuple):
+    """The place of the rows of matrices in a tensor, whose elements are one behind the other in memory."""
+
+    elements: int
+    """The number of elements of the tensor."""
+    first: int
+    """The element that the first row begins with."""
+    batch: tuple[tuple[int, int], ...]
+    """The axes that count the matrices, the outermost first: for each the number, and the elements from one place to
+    the next."""
+    step: int
+    """The elements from the beginning of a row to that of the next one."""
+    rows: int
+    """The rows of a matrix that are there: others are zeros."""
+
+    def at(self, matrix: Any, row: Any, element: Any) -> Any:
+        """Return the place of an element, an expression."""
+        found = self.first + row * self.step + element
+        for count, step in reversed(self.batch[1:]):
+            found, matrix = found + matrix % count * step, matrix // count
+        return found + matrix * self.batch[0][1]
+
+
+def with_places(func: tirx.PrimFunc, places: Mapping[str, Place], target: tvm.target.Target) -> tirx.PrimFunc:
+    """Return a scheduled function of matrices with some of its parameters, by name, as tensors that they lie in.
+
+    Parameters are (1, G, M, 1, K) or (G * M, 1, 1, K), for G matrices.
+
+    Before: `x: T.Buffer((1, 6, 197, 1, 64))`, `x[0, g, p, 0, c]`. After: `x: T.Buffer((226944,))`,
+    `x[384 + p * 1152 + c + g * 64]`.
+    """
+    names = {param: param.name for param in func.params}
+    fresh = {
+        param: tirx.decl_buffer((place.elements,), param.ty.dtype, param.name)
+        for param in func.params
+        if (place := places.get(param.name)) is not None
+    }
+
+    def found(old: Any, indices: Sequence[Any]) -> tuple[Any, Any]:
+        """Return the place of an element, and the test that its row is there."""
+        place = places[names[old]]
+        if len(indices) == 5:
+            _, matrix, row, column, element = indices  # some templates take all rows of an image as one
+            row, most = row + column, int(old.ty.shape[2])
+        else:
+            number, *_, element = indices
+            most = int(old.ty.shape[0]) // prod(count for count, _ in place.batch)
+            matrix, row = number // most, number % most
+        return place.at(matrix, row, element), None if most <= place.rows else row < place.rows
+
+    def loaded(load: TensorLoad) -> Any:
+        if load.source not in fresh:
+            return load
+        at, test = found(load.source, load.indices)
+        value = fresh[load.source][at]
+        return value if test is None else tirx.if_then_else(test, value, tirx.const(0, load.ty.dtype))
+
+    def chosen(call: tvm.ir.Call) -> tvm.ir.Call:
+        """Return a choice of a choice as one, as copies take it."""
+        if not call.op.same_as(CHOICE) or not isinstance(inner := call.args[1], tvm.ir.Call):
+            return call
+        if not inner.op.same_as(CHOICE) or not tvm_ffi.structural_equal(call.args[2], inner.args[2]):
+            return call
+        return tirx.if_then_else(tirx.all(call.args[0], inner.args[0]), inner.args[1], inner.args[2])
+
+    def stored(store: tirx.BufferStore) -> tirx.BufferStore:
+        if store.buffer not in fresh:
+            return store
+        return tirx.BufferStore(fresh[store.buffer], store.value, [found(store.buffer, store.indices)[0]])
+
+    def whole(region: TensorRegion) -> TensorRegion:
+        """Return the region of the whole tensor: rows of a matrix are no region of it."""
+        new = fresh.get(region.source)
+        if new is None:
+            return region
+        return TensorRegion(new, [tvm.ir.Range.from_min_extent(tirx.const(0, "int32"), new.ty.shape[0])], region.ty)
+
+    body = tvm_ffi.structural_map(
+        func.body,
+        [(tirx.BufferStore, stored), (TensorLoad, loaded), (tvm.ir.Call, chosen), (TensorRegion, whole)],
+    )
+    params = [fresh.get(param, param) for param in func.params]
+    return with_alignment(tirx.PrimFunc(params, body, func.ret_type, attrs=func.attrs), target)

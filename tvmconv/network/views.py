@@ -1,0 +1,118 @@
+"""Tensors whose elements are those of another one in memory, at other places: what moves of axes and slices make."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from math import gcd, prod
+from typing import NamedTuple
+
+from tvm import relax, tirx
+
+from .constants import static_shape
+from .graph import Block, call_of, calls
+
+Steps = tuple[tuple[int, int], ...]
+"""An axis: numbers of places, the outermost first, each with the elements in memory from one of them to the next."""
+
+RESHAPING = ("expand_dims", "flatten", "reshape", "squeeze")
+"""The operators that leave elements in their order."""
+
+MOVES = (*RESHAPING, "permute_dims")
+"""The operators of one operand whose results have all of its elements."""
+
+
+class View(NamedTuple):
+    """A tensor as part of another one."""
+
+    source: relax.Var
+    """The tensor whose memory has the elements."""
+    first: int
+    """The number of the first element in it."""
+    axes: tuple[Steps, ...]
+
+
+def view_of(var: relax.Var, block: Block) -> View:
+    """Return a variable as a view of that, farthest before it, of which moves and slices alone have made it."""
+    value, shape = block.values.get(var), static_shape(var.ty)
+    assert shape is not None
+    made = call_of(value, *MOVES, "strided_slice")
+    if made is not None and isinstance(operand := made.args[0], relax.Var) and static_shape(operand.ty) is not None:
+        moved = _moved(made, view_of(operand, block), shape)
+        if moved is not None:
+            return moved
+    return View(var, 0, tuple(joined([step]) for step in in_a_row(shape)))
+
+
+def moved_to(var: relax.Var, block: Block) -> relax.Var:
+    """Return what moves alone make of a variable that nothing else reads."""
+    reader = block.only_reader(var)
+    while reader is not None and block.is_inner(reader) and calls(block.values[reader], *MOVES):
+        var, reader = reader, block.only_reader(reader)
+    return var
+
+
+def in_a_row(shape: Sequence[int]) -> list[tuple[int, int]]:
+    """Return the places of a tensor that lies in memory by itself."""
+    return [(size, prod(shape[number + 1 :])) for number, size in enumerate(shape)]
+
+
+def _moved(value: relax.Call, view: View, shape: Sequence[int]) -> View | None:
+    """Return what moves and slices, of a result of a shape, make of a view; None where that is none."""
+    if calls(value, *RESHAPING):
+        parts = reshaped(view.axes, shape)
+        return None if parts is None else view._replace(axes=parts)
+    if (permuted := call_of(value, "permute_dims")) is not None:
+        order = permuted.attrs.axes
+        order = reversed(range(len(shape))) if order is None else order
+        return view._replace(axes=tuple(view.axes[int(axis)] for axis in order))
+    if (sliced := call_of(value, "strided_slice")) is None or len(sliced.args) > 5:
+        return None
+    operands = sliced.args[1:]
+    if not all(isinstance(each, relax.Tuple) for each in operands):
+        return None
+    if not all(isinstance(number, tirx.IntImm) for each in operands for number in each.fields):
+        return None  # places that are known only when the model runs
+    numbers = [[int(number) for number in each.fields] for each in operands]
+    along, begins = numbers[0], numbers[1]
+    if any(step != 1 for step in (numbers[3] if len(numbers) > 3 else [])):
+        return None
+    first, axes = view.first, list(view.axes)
+    for axis, begin in zip(along, begins, strict=True):
+        if len(axes[axis]) != 1:
+            return None
+        ((size, step),) = axes[axis]
+        first += min(max(begin + size if begin < 0 else begin, 0), size) * step
+        axes[axis] = joined([(shape[axis], step)])
+    return View(view.source, first, tuple(axes))
+
+
+def reshaped(axes: Sequence[Steps], shape: Sequence[int]) -> tuple[Steps, ...] | None:
+    """Return the axes of a view in another shape; None where places of the one are no parts of those of the other."""
+    left = list(joined(step for axis in axes for step in axis))
+    found: list[Steps] = []
+    for wanted in reversed(shape):
+        own: list[tuple[int, int]] = []
+        while wanted > 1:
+            size, step = left.pop()
+            taken = gcd(size, wanted)
+            if taken not in (size, wanted):
+                return None
+            if taken < size:
+                left.append((size // taken, step * taken))
+            own.insert(0, (taken, step))
+            wanted //= taken
+        found.insert(0, joined(own))
+    return tuple(found)
+
+
+def joined(steps: Iterable[tuple[int, int]]) -> Steps:
+    """Return places with one step where there are several, one behind the other in memory, and without single ones."""
+    found: list[tuple[int, int]] = []
+    for size, step in steps:
+        if size == 1:
+            continue
+        if found and found[-1][1] == size * step:
+            found[-1] = (found[-1][0] * size, step)
+        else:
+            found.append((size, step))
+    return tuple(found)
