@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import pytest
 import tvm
+import tvm_ffi
+from tvm.script import tirx as T  # noqa: N812 - as TVM spells it
 
 from tvmconv import ConvWorkload
 from tvmconv.dispatch import select
-from tvmconv.lowering import KERNEL_NAME, build, lower
+from tvmconv.lowering import KERNEL_NAME, as_scheduled, build, lower
 from tvmconv.lowering.conditions import with_tests_before_loops
 from tvmconv.problem import Problem
 from tvmconv.schedules.cuda.tensor_tiles import Config
@@ -37,3 +39,20 @@ def test_residual_is_read_before_tests(layout: str, size: int, in_last_tile: boo
     memory = [tvm.runtime.empty(*spec) for spec in workspace.sized(workload)]
     build(tvm.IRModule({KERNEL_NAME: serial_twin(func)}), CPU)[KERNEL_NAME](*tensors, *memory)
     check_result(workload, operands, tensors[-1].numpy())
+
+
+@T.prim_func(s_tir=True)
+def rows_of_three(x: T.Buffer((4, 4), "float16"), output: T.Buffer((4, 4), "float16")):  # type: ignore[no-untyped-def, valid-type]
+    for turn in T.unroll(4):
+        if turn < 3:
+            for lane in T.vectorized(4):
+                with T.sblock("store"):
+                    i, j = T.axis.remap("SS", [turn, lane])
+                    T.where(lane < 3)
+                    output[i, j] = x[i, j] + T.float16(1)
+
+
+def test_tests_of_lanes_stay() -> None:
+    """A vector that is not stored as a whole is read where it is stored."""
+    func = as_scheduled(rows_of_three, KERNEL_NAME)
+    assert tvm_ffi.structural_equal(with_tests_before_loops(func).body, func.body)

@@ -88,6 +88,8 @@ def _reading_first(loop: tirx.For, test: tirx.IfThenElse, params: Sequence[tirx.
     realize = vector.body if isinstance(vector, tirx.For) else None
     if not isinstance(realize, SBlockRealize) or not isinstance(store := realize.block.body, tirx.BufferStore):
         return loop
+    if not _is_true(realize.predicate) or realize.block.init is not None:  # lanes with tests of their own, and sums
+        return loop
     bound = {axis.var: value for axis, value in zip(realize.block.iter_vars, realize.iter_values, strict=True)}
     store = substitute(store, bound)
     inputs = [each for each in params if not each.same_as(store.buffer) and _axes(each) == _axes(store.buffer)]
