@@ -80,6 +80,18 @@ def test_numbers_of_attention(size: tuple[int, int], of: tuple[str, str, float])
     np.testing.assert_allclose(y, expected, rtol=0, atol=bound * np.abs(expected).max())
 
 
+def test_scores_may_be_larger_than_halves() -> None:
+    """Scores of 90000, which float16 does not have, are in float32 until they are scaled and softmax has read them."""
+    q, v = 300 * torch.eye(16).expand(2, 3, 16, 16).clone(), factors(16, 16)[2]
+    model = tvmconv.import_model(Attention(), (q, q, v))
+    narrow, word = with_precision(model.mod, SM_90, "float16")
+    mod, layers = use_products(narrow, SM_90, word)
+    assert [layer.convolution.workload.operands["output"][1] for layer in layers] == ["float32", "float32"]
+    machine = tvm.relax.VirtualMachine(lowering.build(with_twins(mod, {}), LLVM), tvm.cpu())
+    y = machine["main"](*(tvm.runtime.tensor(each.numpy()) for each in (q, q, v))).numpy()
+    np.testing.assert_allclose(y, v.numpy(), rtol=2e-3, atol=1e-4)
+
+
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90"])
 def test_machine_code(arch: str) -> None:
     """Both products multiply on tensor cores, without spills, and what transposes keys takes no kernel."""
