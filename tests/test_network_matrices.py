@@ -30,6 +30,13 @@ def gelu(g: Graph, x: str) -> str:
     return g.node("Mul", g.node("Mul", x, g.node("Add", erf, g.constant(1.0))), g.constant(0.5))
 
 
+def gelu_by_tanh(g: Graph, x: str) -> str:
+    """Return GELU by tanh as torch exports it for opsets that have no operator for it, from a model's own formula."""
+    cube = g.node("Mul", g.node("Pow", x, g.constant(3.0)), g.constant(0.044715))
+    tanh = g.node("Tanh", g.node("Mul", g.node("Add", x, cube), g.constant((2 / np.pi) ** 0.5)))
+    return g.node("Mul", g.node("Mul", x, g.constant(0.5)), g.node("Add", tanh, g.constant(1.0)))
+
+
 def norm(g: Graph, x: str) -> str:
     return g.node("LayerNormalization", x, g.random(24), g.random(24), axis=-1)
 
@@ -46,6 +53,15 @@ def sums_behind(g: Graph) -> tuple[str, str]:
 def output_and_read(g: Graph) -> tuple[str, str]:
     y = linear(g, "x", 24, 16)
     return y, g.node("Sigmoid", y)
+
+
+def output_alone(g: Graph) -> str:
+    """The addition of the last bias is the output itself, and no variable of the block."""
+    return linear(g, gelu_by_tanh(g, linear(g, "x", 24, 40)), 40, 16)
+
+
+def output_without_bias(g: Graph) -> str:
+    return g.node("MatMul", g.node("Relu", "x"), g.random(24, 16))
 
 
 def along_rows(g: Graph) -> str:
@@ -73,6 +89,11 @@ CASES: dict[str, tuple[Callable[[Graph], str | tuple[str, ...]], Sequence[str]]]
     ),
     "sums-behind": (sums_behind, ("conv2d 10x24x1x1 -> 16, 1x1 + shift+relu",)),
     "output-and-read": (output_and_read, ("conv2d 10x24x1x1 -> 16, 1x1 + shift",)),
+    "output-alone": (
+        output_alone,
+        ("conv2d 10x24x1x1 -> 40, 1x1 + shift+gelu_tanh", "conv2d 10x40x1x1 -> 16, 1x1 + shift"),
+    ),
+    "output-without-bias": (output_without_bias, ("conv2d 10x24x1x1 -> 16, 1x1",)),
     "along-rows": (along_rows, ("conv2d 10x24x1x1 -> 16, 1x1 + shift",)),
     "one-channel": (
         one_channel,
@@ -132,30 +153,37 @@ def test_a_matrix_that_becomes_a_number() -> None:
     np.testing.assert_allclose(build(model)(x), right, rtol=1e-5)
 
 
-def images_in_nhwc(g: Graph) -> str:
+def images_in_nhwc(g: Graph, activation: Callable[[Graph, str], str] = gelu) -> str:
     """Return a block whose layers read images with the channels last, between others with the channels second."""
     y = g.node("Conv", "x", g.random(24, 1, 3, 3), group=24, pads=[1, 1, 1, 1])
     y = norm(g, g.node("Transpose", y, perm=[0, 2, 3, 1]))
-    y = g.node("Transpose", linear(g, gelu(g, linear(g, y, 24, 40)), 40, 24), perm=[0, 3, 1, 2])
+    y = g.node("Transpose", linear(g, activation(g, linear(g, y, 24, 40)), 40, 24), perm=[0, 3, 1, 2])
     y = g.node("Add", "x", g.node("Mul", g.random(24, 1, 1), y))
     return g.node("Conv", g.node("Relu", y), g.random(16, 24, 1, 1))
 
 
+def images_at_the_end(g: Graph) -> str:
+    """The output is the sum with a residual, in NCHW, of what a layer makes in NHWC."""
+    y = linear(g, g.node("Transpose", "x", perm=[0, 2, 3, 1]), 24, 24)
+    return g.node("Add", g.node("Transpose", y, perm=[0, 3, 1, 2]), "x")
+
+
 def test_images_on_a_gpu_are_added_by_the_layer_that_makes_them() -> None:
     graph = Graph((2, 24, 6, 5))
-    network = build(graph.model(images_in_nhwc(graph)), SM_90)
+    network = build(graph.model(images_in_nhwc(graph, gelu_by_tanh)), SM_90)
     kernels = [layer.convolution.description for layer in network.layers]
     assert kernels[1:3] == [
-        "conv2d 60x24x1x1 -> 40, 1x1 + shift+gelu",
+        "conv2d 60x24x1x1 -> 40, 1x1 + shift+gelu_tanh",
         "conv2d 60x40x1x1 -> 24, 1x1 + scale+shift+residual+relu",
     ]
 
 
-def test_images_that_are_added_keep_their_numbers() -> None:
+@pytest.mark.parametrize("body", [images_in_nhwc, images_at_the_end])
+def test_images_that_are_added_keep_their_numbers(body: Callable[[Graph], str]) -> None:
     graph, reference = Graph((2, 24, 6, 5)), Graph((2, 24, 6, 5), "float64")
-    mod = with_rows_in_matrices(import_model(graph.model(images_in_nhwc(graph))).mod, SM_90)
+    mod = with_rows_in_matrices(import_model(graph.model(body(graph))).mod, SM_90)
     x = np.random.default_rng(1).standard_normal((2, 24, 6, 5)).astype("float32")
-    (right,) = ReferenceEvaluator(reference.model(images_in_nhwc(reference))).run(None, {"x": x.astype("float64")})
+    (right,) = ReferenceEvaluator(reference.model(body(reference))).run(None, {"x": x.astype("float64")})
     machine = relax.VirtualMachine(relax.build(relax.transform.LegalizeOps()(mod), "llvm"), tvm.cpu())
     got = machine["main"](tvm.runtime.tensor(x)).numpy()
     assert np.abs(got - right).max() < 1e-5 * np.abs(right).max()
