@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import pytest
@@ -12,7 +13,9 @@ from onnx.reference import ReferenceEvaluator
 from tvm import relax
 
 from tvmconv.network import build, import_model
+from tvmconv.network.convolutions import ASSUMED_SIDE
 from tvmconv.network.matrices import with_rows_in_matrices
+from tvmconv.problem import ASSUMED_BATCH
 from tvmconv.targets import resolve_target
 
 SM_90 = resolve_target({"kind": "cuda", "arch": "sm_90"})
@@ -132,16 +135,46 @@ def test_layers_and_what_is_behind_them_are_one_kernel(name: str) -> None:
         assert np.abs(one - right).max() < 1e-5 * np.abs(right).max()
 
 
-def test_any_number_of_rows() -> None:
-    graph = Graph(("N", 5, 24))
-    model = graph.model(block(graph))
-    network = build(model)
-    assert [layer.convolution.open_sizes for layer in network.layers] == [("batch",)] * 2
-    fixed = ReferenceEvaluator(model)
-    for images in (1, 3, 40):
-        x = np.random.default_rng(images).standard_normal((images, 5, 24)).astype("float32")
-        (right,) = fixed.run(None, {"x": x})
-        assert np.abs(network(x) - right).max() < 1e-5 * np.abs(right).max()
+def halves(g: Graph) -> str:
+    return linear(g, g.node("Reshape", "x", g.constant([-1, 48], "int64")), 48, 16)
+
+
+def patches(g: Graph) -> str:
+    """Return a layer of the pixels of an image, of which there are none in one of 1x1."""
+    y = g.node("Transpose", g.conv("x", (24, 3, 4, 4), strides=[4, 4]), perm=[0, 2, 3, 1])
+    return linear(g, gelu(g, y), 24, 16)
+
+
+@dataclass(frozen=True)
+class Open:
+    """A network of open sizes, the rows that its kernels are chosen for, and sizes to call it with."""
+
+    id: str
+    body: Callable[[Graph], str]
+    shape: tuple[int | str, ...]
+    rows: int
+    calls: tuple[tuple[int, ...], ...]
+
+
+OPEN = (
+    Open("batch", block, ("N", 5, 24), 5 * ASSUMED_BATCH, ((1, 5, 24), (3, 5, 24), (40, 5, 24))),
+    Open("length", block, ("N", "L", 24), ASSUMED_BATCH * ASSUMED_SIDE, ((1, 1, 24), (3, 7, 24), (1, 40, 24))),
+    Open("images", patches, ("N", 3, "H", "W"), (ASSUMED_SIDE // 4) ** 2, ((1, 3, 4, 4), (2, 3, 23, 16))),
+    Open("half-of-a-batch", halves, ("N", 24), 1, ((2, 24), (14, 24))),
+)
+
+
+@pytest.mark.parametrize("case", OPEN, ids=lambda case: case.id)
+def test_any_number_of_rows(case: Open) -> None:
+    graph, reference = Graph(case.shape), Graph(case.shape, "float64")
+    network = build(graph.model(case.body(graph)))
+    layers = [layer.convolution for layer in network.layers if layer.convolution.layout == "NC"]
+    assert {(each.workload.batch, each.open_sizes) for each in layers if each.workload} == {(case.rows, ("batch",))}
+    right = ReferenceEvaluator(reference.model(case.body(reference)))
+    for shape in case.calls:
+        x = np.random.default_rng(shape[0]).standard_normal(shape).astype("float32")
+        (expected,) = right.run(None, {"x": x.astype("float64")})
+        assert np.abs(network(x) - expected).max() < 1e-5 * np.abs(expected).max()
 
 
 def test_a_matrix_that_becomes_a_number() -> None:
