@@ -3,12 +3,13 @@
     python benchmarks/training.py --seconds 100 -o training-h200.json        # on a GPU
     python benchmarks/training.py --device cpu --batch 4 --size 96 --dtypes float32
 
-Each row is a network, a type (autocast where it is not float32), an order in memory and one of the two; "seconds" is
-the median of a step: forward, backward and SGD. Before them `--steps` steps of a small network on scikit-learn's digits
-show that both learn alike: "losses" has the mean of the first and of the last ten. On a GPU the first step of a network
-compiles some fifty kernels, for a minute: each row has a process, which all begin at once. When all have made their
-first steps, or `--seconds` are over, those that have are timed one after the other. A row is written as soon as it is
-measured.
+Each row is a network, a type (autocast where it is not float32), an order in memory, a mode and one of the two;
+"seconds" is the median of a step: forward, backward and SGD. In the mode "compile" forward and backward are by
+`torch.compile`, which leaves the host less to do than in the mode "eager". Before them `--steps` steps of a small
+network on scikit-learn's digits show that both learn alike: "losses" has the mean of the first and of the last ten. On
+a GPU the first step of a network compiles some fifty kernels, for a minute: each row has a process, which all begin at
+once. When all have made their first steps, or `--seconds` are over, those that have are timed one after the other. A
+row is written as soon as it is measured.
 """
 
 from __future__ import annotations
@@ -65,6 +66,8 @@ NETWORKS: dict[str, Callable[[], nn.Module]] = {
 
 BY = ("pytorch", "tvmconv")
 
+MODES: dict[str, Callable[[nn.Module], Any]] = {"eager": lambda model: model, "compile": torch.compile}
+
 ORDERS = {"contiguous": torch.contiguous_format, "channels_last": torch.channels_last}
 
 
@@ -103,15 +106,17 @@ def seconds_of(step: Callable[[], Any], rounds: int, device: str) -> float:
     return median(times)
 
 
-def network_stepper(name: str, dtype: str, order: str, by: str, given: argparse.Namespace) -> Callable[[], Any]:
-    """Return a function that trains a network by a step, in a type and an order, by torch or by tvmconv."""
+def network_stepper(
+    name: str, dtype: str, order: str, mode: str, by: str, given: argparse.Namespace
+) -> Callable[[], Any]:
+    """Return a function that trains a network by a step, in a type, an order and a mode, by torch or by tvmconv."""
     torch.manual_seed(0)
     model = NETWORKS[name]()
     model = replace(model) if by == "tvmconv" else model
     x = torch.randn(given.batch, 3, given.size, given.size)
     y = torch.randint(1000, (given.batch,), device=given.device)
     model, x = (each.to(given.device, memory_format=ORDERS[order]) for each in (model, x))
-    return stepper(model, x, y, dtype)
+    return stepper(MODES[mode](model), x, y, dtype)
 
 
 def digits() -> tuple[Any, Any]:
@@ -138,14 +143,14 @@ def small_network() -> nn.Module:
     )
 
 
-def learned(name: str, dtype: str, order: str, by: str, given: argparse.Namespace) -> Row:
+def learned(dtype: str, order: str, mode: str, by: str, given: argparse.Namespace) -> Row:
     """Return the row of losses in training a small network on digits, by torch or by tvmconv."""
     images, classes = (tensor.to(given.device) for tensor in digits())
     torch.manual_seed(0)
     model = small_network()
     model = (replace(model) if by == "tvmconv" else model).to(given.device, memory_format=ORDERS[order])
     x, y = images[:64].clone(), classes[:64].clone()
-    step, losses = stepper(model, x, y, dtype), []
+    step, losses = stepper(MODES[mode](model), x, y, dtype), []
     for number in range(given.steps):
         place = torch.arange(64, device=given.device) + 64 * number
         x.copy_(images[place % len(images)])
@@ -158,24 +163,24 @@ def work(place: Sequence[str], given: argparse.Namespace, asked: Connection) -> 
     """Make the first steps of a row in a process of its own, say so, and send the row when it is asked for."""
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
     torch.backends.cudnn.benchmark = True
-    name, dtype, order, by = place
+    name, dtype, order, mode, by = place
     if name == "digits":
-        row = learned(name, dtype, order, by, given)
+        row = learned(dtype, order, mode, by, given)
     else:
-        step = network_stepper(name, dtype, order, by, given)
+        step = network_stepper(name, dtype, order, mode, by, given)
         seconds_of(step, WARM, given.device)
     asked.send("ready")
     asked.recv()
     if name != "digits":
         row = {"seconds": seconds_of(step, given.rounds, given.device)}
-    asked.send({"network": name, "dtype": dtype, "order": order, "by": by, **row})
+    asked.send({"network": name, "dtype": dtype, "order": order, "mode": mode, "by": by, **row})
 
 
 def rows(given: argparse.Namespace) -> Iterator[Row]:
     """Yield the rows whose processes are ready in time."""
     end, context = time.monotonic() + given.seconds, get_context("spawn")
     begun: dict[Connection, tuple[Sequence[str], BaseProcess]] = {}
-    for place in product(("digits", *given.networks), given.dtypes, given.orders, BY):
+    for place in product(("digits", *given.networks), given.dtypes, given.orders, given.modes, BY):
         asked, own = context.Pipe()
         process = context.Process(target=work, args=(place, given, own), daemon=True)
         process.start()
@@ -200,7 +205,7 @@ def words(row: Row) -> str:
     """Return a row as a line of text."""
     losses = ", ".join(f"{name} losses {value:.4f}" for name, value in row.get("losses", {}).items())
     found = losses or f"{1e3 * row['seconds']:.2f} ms"
-    return f"{row['network']} {row['dtype']} {row['order']} {row['by']}: {found}"
+    return f"{row['network']} {row['dtype']} {row['order']} {row['mode']} {row['by']}: {found}"
 
 
 def main() -> None:
@@ -210,6 +215,7 @@ def main() -> None:
     parser.add_argument("--networks", default=list(NETWORKS), type=lambda text: text.split(","))
     parser.add_argument("--dtypes", default=["float16", "float32", "bfloat16"], type=lambda text: text.split(","))
     parser.add_argument("--orders", default=list(ORDERS), type=lambda text: text.split(","), help=",".join(ORDERS))
+    parser.add_argument("--modes", default=list(MODES), type=lambda text: text.split(","), help=",".join(MODES))
     parser.add_argument("--batch", type=int, default=32)
     parser.add_argument("--size", type=int, default=224, help="the height and the width of an image")
     parser.add_argument("--rounds", type=int, default=5)

@@ -24,12 +24,13 @@ from tvmconv.network.network import Network
 from tvmconv.network.shuffles import gather_shuffles
 from tvmconv.network.sites import find_convolutions
 from tvmconv.problem import Problem
+from tvmconv.serial import TWIN_TARGET
 from tvmconv.targets import resolve_target
 
 AVX2 = resolve_target({"kind": "llvm", "mcpu": "haswell"})
 """A target with eight lanes in a vector."""
 
-CPU, GPU = resolve_target("llvm"), resolve_target({"kind": "cuda", "arch": "sm_90a"})
+CPU, GPU = resolve_target(TWIN_TARGET), resolve_target({"kind": "cuda", "arch": "sm_90a"})
 
 LETTERS = {"NCHW": "p", "NCHW8c": "b", "NHWC": "l"}
 

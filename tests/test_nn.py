@@ -187,6 +187,37 @@ def test_kernels_are_compiled_once(monkeypatch: pytest.MonkeyPatch) -> None:
     assert sorted(of for of, *_ in kernels) == ["input", "weight"]
 
 
+FRAMES = 33
+"""The largest number of Python functions of tvmconv that a step of a layer may run, forward and back."""
+
+
+def test_a_step_does_no_work_that_the_one_before_has_done() -> None:
+    layer, x, run = DepthwiseConv2d(8, 8, 3, 2, 1, bias=False), torch.randn(2, 8, 6, 6, requires_grad=True), []
+
+    def step() -> None:
+        torch.autograd.grad(layer(x), (x, layer.weight), torch.ones(2, 8, 3, 3))
+
+    def record(frame: Any, event: str, argument: Any) -> None:
+        if event == "call" and frame.f_globals["__name__"].startswith("tvmconv."):
+            run.append(frame.f_code.co_name)
+
+    step()
+    sys.setprofile(record)
+    step()
+    sys.setprofile(None)
+    assert len(run) <= FRAMES, run
+
+
+def test_forward_mode_is_refused() -> None:
+    x, w = (tensor.detach() for tensor in LAYERS["valid"].tensors())
+    with torch.autograd.forward_ad.dual_level():
+        dual = torch.autograd.forward_ad.make_dual(x, x)
+        with pytest.raises(NotImplementedError, match="jvp"):
+            functional.depthwise_conv2d(dual, w)
+    with pytest.raises(RuntimeError, match="functorch"):
+        torch.func.jvp(lambda x: functional.depthwise_conv2d(x, w), (x,), (x,))
+
+
 class Network(nn.Module):  # type: ignore[misc,name-defined]
     """A small network with depthwise convolutions, one of which has two names, and others."""
 

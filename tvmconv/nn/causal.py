@@ -5,58 +5,41 @@ It is linear but for SiLU, so its gradients are those of `depthwise`, of planes 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from ..operators import depthwise as convolve
-from .library import Gradients
-from .operators import (
-    Sizes,
-    empty,
-    in_order_of,
-    input_gradient,
-    require_alike,
-    require_on,
-    weight_gradient,
-)
+from .library import Gradients, define
+from .operators import Sizes, convolved, empty, input_gradient, require_alike, require_on, weight_gradient
 
 ONES, NOTHING = (1, 1), (0, 0, 0, 0)
 
 
-@torch.library.custom_op(
-    "tvmconv::causal_conv1d",
-    mutates_args=(),
-    schema="(Tensor x, Tensor w, Tensor? bias, Tensor? states, bool silu) -> Tensor",
-)  # type: ignore[untyped-decorator]
-def causal_conv1d(x: Tensor, w: Tensor, bias: Tensor | None, states: Tensor | None, silu: bool) -> Tensor:
-    """Return the convolution (B, D, L) of x with w (D, K), plus bias (D,), in the order of x.
-
-    In front of x are the states (B, D, K - 1), else zeros.
-    """
+def _causal_conv1d(x: Tensor, w: Tensor, bias: Tensor | None, states: Tensor | None, silu: bool) -> Tensor:
     require_sequences(x, w, bias, states)
     reach, length = w.shape[1] - 1, x.shape[2]
     if not x.numel():
         return in_planes(empty(planes(x), planes(x).shape))
-    result = convolved(x, w, bias, reach, silu)
+    result = _convolved(x, w, bias, reach, silu)
     if states is not None and reach:
         head = min(reach, length)  # the first elements are the only ones that read states
-        result[..., :head] = convolved(torch.cat((states, x[..., :head]), -1), w, bias, 0, silu)
+        result[..., :head] = _convolved(torch.cat((states, x[..., :head]), -1), w, bias, 0, silu)
     return result
 
 
-@causal_conv1d.register_fake  # type: ignore[untyped-decorator]
-def _(x: Tensor, w: Tensor, bias: Tensor | None, states: Tensor | None, silu: bool) -> Tensor:
+def _causal_conv1d_fake(x: Tensor, w: Tensor, bias: Tensor | None, states: Tensor | None, silu: bool) -> Tensor:
     require_sequences(x, w, bias, states)
     return in_planes(empty(planes(x), planes(x).shape))
 
 
-def convolved(x: Tensor, w: Tensor, bias: Tensor | None, before: int, silu: bool) -> Tensor:
+def _convolved(x: Tensor, w: Tensor, bias: Tensor | None, before: int, silu: bool) -> Tensor:
     """Return the convolution of x with so many zeros before it, computed by a kernel."""
-    given, shift = planes(x), None if bias is None else bias.detach()
-    options: dict[str, Any] = {"padding": (0, before, 0, 0), "activation": "silu" if silu else None}
-    return in_planes(in_order_of(given, convolve(given.detach(), w.detach()[:, None, None], shift=shift, **options)))
+    check = partial(require_sequences, x, w, bias, None)
+    options = ONES, (0, before, 0, 0), ONES
+    return in_planes(convolved(check, planes(x), w[:, None, None], bias, options, "silu" if silu else None))
 
 
 def planes(x: Tensor) -> Tensor:
@@ -89,14 +72,14 @@ def require_sequences(x: Tensor, w: Tensor, bias: Tensor | None, states: Tensor 
         require_alike(x=x, initial_states=states)
 
 
-def _keep(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+def _keep(ctx: Any, inputs: Sequence[Any]) -> None:
     *tensors, ctx.silu = inputs
     ctx.save_for_backward(*tensors)
 
 
 def _gradients(ctx: Any, dy: Tensor) -> Gradients:
     x, w, bias, states = ctx.saved_tensors
-    by_x, by_w, by_bias, by_states, _ = ctx.needs_input_grad
+    by_x, by_w, by_bias, by_states, *_ = ctx.needs_input_grad
     if not dy.numel():
         return (*(None if given is None else torch.zeros_like(given) for given in (x, w, bias, states)), None)
     if ctx.silu:  # what it was applied to is computed again: to keep it would take as much memory as x
@@ -129,7 +112,12 @@ def _by_states(dy: Tensor, w: Tensor, states: Tensor) -> tuple[Tensor, Tensor]:
     return of_w, in_planes(input_gradient(given, weight, before.shape, *options))[..., :reach]
 
 
-causal_conv1d.register_autograd(_gradients, setup_context=_keep)
+causal_conv1d = define(
+    "causal_conv1d(Tensor x, Tensor w, Tensor? bias, Tensor? states, bool silu) -> Tensor",
+    *(_causal_conv1d, _causal_conv1d_fake, _keep, _gradients),
+)
+"""The operator that returns the convolution (B, D, L) of x with w (D, K), plus bias (D,), in the order of x; in front
+of x are the states (B, D, K - 1), else zeros."""
 
 
 @torch.library.custom_op(
@@ -144,7 +132,7 @@ def causal_conv1d_update(x: Tensor, states: Tensor, w: Tensor, bias: Tensor | No
     if not x.numel():
         return torch.empty_like(x, memory_format=torch.contiguous_format)
     behind = torch.cat((states, x), -1)
-    result = convolved(behind[..., kept - reach :].contiguous(), w, bias, 0, silu)
+    result = _convolved(behind[..., kept - reach :].contiguous(), w, bias, 0, silu)
     states.copy_(behind[..., x.shape[2] :])
     return result
 

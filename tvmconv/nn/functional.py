@@ -132,11 +132,11 @@ def _numbers(name: str, value: Size, count: int) -> tuple[int, ...]:
     raise ValueError(f"{name} is {value!r}; expected an integer or {count} of them")
 
 
-def _sides(
-    padding: str | Size, weight: Tensor, stride: tuple[int, ...], dilation: tuple[int, ...]
-) -> tuple[int, ...]:
+def _sides(padding: str | Size, weight: Tensor, stride: tuple[int, ...], dilation: tuple[int, ...]) -> tuple[int, ...]:
     """Return the padding in front of each axis, then that behind each."""
     axes = len(stride)
+    if type(padding) is tuple and len(padding) == axes:  # as layers have it
+        return padding * 2
     if not isinstance(padding, str):
         if isinstance(padding, Sequence) and len(padding) == 2 * axes:
             return tuple(int(side) for side in padding)

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
-from typing import Any
 
 import torch
 from torch import Tensor

@@ -5,7 +5,7 @@ All three are linear in either tensor, so the gradient of one by one of its tens
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -73,23 +73,11 @@ def geometry(x: Sizes, w: Sizes, stride: Sizes, padding: Sizes, dilation: Sizes)
     return Geometry(tuple(x), (x[1], w[0] // x[1], w[2], w[3]), (sh, sw), (top, left, bottom, right), (dh, dw))
 
 
-def is_channels_last(tensor: Tensor) -> bool:
-    """Return whether a tensor (N, C, H, W) is in channels_last, and not contiguous too."""
-    return tensor.is_contiguous(memory_format=torch.channels_last) and not tensor.is_contiguous()
-
-
-def in_order_of(like: Tensor, result: Tensor) -> Tensor:
-    """Return a result in the order of a tensor; it is a copy where no kernel takes channels_last."""
-    return result.contiguous(memory_format=_order(like))
-
-
 def empty(like: Tensor, shape: Sizes) -> Tensor:
-    """Return a tensor of a shape without values, otherwise as `in_order_of` makes them."""
-    return torch.empty(shape, dtype=like.dtype, device=like.device, memory_format=_order(like))
-
-
-def _order(tensor: Tensor) -> torch.memory_format:
-    return torch.channels_last if is_channels_last(tensor) else torch.contiguous_format
+    """Return a tensor of a shape without values, in the order of another: in channels_last, or else contiguous."""
+    is_last = not like.is_contiguous() and like.is_contiguous(memory_format=torch.channels_last)
+    order = torch.channels_last if is_last else torch.contiguous_format
+    return torch.empty(shape, dtype=like.dtype, device=like.device, memory_format=order)
 
 
 OPTIONS = "int[2] stride, int[4] padding, int[2] dilation"
@@ -99,16 +87,27 @@ OPTIONS = "int[2] stride, int[4] padding, int[2] dilation"
 def _depthwise(x: Tensor, w: Tensor, bias: Tensor | None, *options: Sizes) -> Tensor:
     if not x.numel():
         return _depthwise_fake(x, w, bias, *options)
-    about = "depthwise", tuple(map(tuple, options)), present_state()
+    return convolved(partial(_depthwise_shape, x, w, bias, *options), x, w, bias, tuple(map(tuple, options)))
+
+
+def convolved(
+    check: Callable[[], object],
+    x: Tensor,
+    w: Tensor,
+    bias: Tensor | None,
+    options: tuple[tuple[int, ...], ...],
+    activation: str | None = None,
+) -> Tensor:
+    """Return a depthwise convolution, computed by a kernel; `check` refuses tensors, where none like them were met."""
+    about = "depthwise", options, activation, present_state()
 
     def prepare(given: Tensor, operands: list[Operand]) -> Launch:
-        _depthwise_shape(x, w, bias, *options)
-        _, known, state = about
-        call = "conv2d", (*known, None, x.shape[1]), (), "auto", DEFAULT, None, state
+        check()
+        call = "conv2d", (*options, activation, x.shape[1]), (), "auto", DEFAULT, None, about[-1]
         return convolutions.prepare(call, given, operands)
 
-    given = (x, w) if bias is None else (x, w, bias)
-    return launched(prepare, about, ("x", "w", "shift"), *given, in_order=True)
+    tensors = (x, w) if bias is None else (x, w, bias)
+    return launched(prepare, about, ("x", "w", "shift"), *tensors, in_order=True)
 
 
 def _depthwise_fake(x: Tensor, w: Tensor, bias: Tensor | None, *options: Sizes) -> Tensor:
