@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import math
+from collections.abc import Callable
 from itertools import product
 from typing import Any
 
@@ -13,10 +15,13 @@ from sparing import every, sparing
 import tvmconv
 from tvmconv.network import build, import_model
 from tvmconv.network.kernels import use_kernels
+from tvmconv.network.matrices import with_rows_in_matrices
 from tvmconv.targets import resolve_target
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("onnx")
+from network_graph import operators  # noqa: E402
+
 nn = torch.nn
 
 MODULES = {
@@ -47,8 +52,6 @@ def imported(module: Any, x: Any, source: str) -> Any:
 
 def left(model: Any) -> set[str]:
     """Return the operators that are left beside kernels."""
-    from network_graph import operators
-
     mod, _ = use_kernels(model.mod, resolve_target("llvm"))
     return set(operators(mod)) - {"relax.call_tir"}
 
@@ -62,6 +65,37 @@ def test_activation_is_fused(name: str, source: str, dtype: Any) -> None:
     model = imported(module, torch.zeros(1, 2, 4, 4, dtype=dtype), source)
     assert [str(found.workload.epilogue) for found in model.convolutions()] == [f"shift+{name}"]
     assert left(model) == set()
+
+
+class Gelu(nn.Module):  # type: ignore[misc]
+    """GELU by tanh as models write it themselves."""
+
+    def __init__(self, curve: Callable[[Any], Any]) -> None:
+        super().__init__()
+        self.curve = curve
+
+    def forward(self, x: Any) -> Any:
+        return 0.5 * x * (1.0 + torch.tanh(self.curve(x)))
+
+
+CURVES = {
+    "gpt2": lambda x: math.sqrt(2.0 / math.pi) * (x + 0.044715 * torch.pow(x, 3.0)),
+    "fast": lambda x: x * 0.7978845608 * (1.0 + 0.044715 * x * x),
+    "bert": lambda x: 0.7978845608 * x + 0.035677408 * x**3,
+}
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", ["torch", *CURVES])
+@pytest.mark.parametrize("source", ["torch", "onnx-20"])
+def test_gelu_by_tanh_is_fused_into_linear_layers(name: str, source: str) -> None:
+    activation = Gelu(CURVES[name]) if name in CURVES else nn.GELU(approximate="tanh")
+    model = imported(nn.Sequential(nn.Linear(24, 40), activation).eval(), torch.zeros(1, 5, 24), source)
+    for target in ("llvm", {"kind": "cuda", "arch": "sm_90"}):
+        resolved = resolve_target(target)
+        mod, layers = use_kernels(with_rows_in_matrices(model.mod, resolved), resolved)
+        assert [str(layer.convolution.workload.epilogue) for layer in layers] == ["shift+gelu_tanh"]
+        assert set(operators(mod)) <= {"relax.call_tir", "relax.reshape"}
 
 
 class Squeeze(nn.Module):  # type: ignore[misc]

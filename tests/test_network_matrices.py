@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import pytest
@@ -12,7 +13,9 @@ from onnx.reference import ReferenceEvaluator
 from tvm import relax
 
 from tvmconv.network import build, import_model
+from tvmconv.network.convolutions import ASSUMED_SIDE
 from tvmconv.network.matrices import with_rows_in_matrices
+from tvmconv.problem import ASSUMED_BATCH
 from tvmconv.targets import resolve_target
 
 SM_90 = resolve_target({"kind": "cuda", "arch": "sm_90"})
@@ -28,6 +31,13 @@ def linear(g: Graph, x: str, inputs: int, outputs: int) -> str:
 def gelu(g: Graph, x: str) -> str:
     erf = g.node("Erf", g.node("Div", x, g.constant(2**0.5)))
     return g.node("Mul", g.node("Mul", x, g.node("Add", erf, g.constant(1.0))), g.constant(0.5))
+
+
+def gelu_by_tanh(g: Graph, x: str) -> str:
+    """Return GELU by tanh as torch exports it for opsets that have no operator for it, from a model's own formula."""
+    cube = g.node("Mul", g.node("Pow", x, g.constant(3.0)), g.constant(0.044715))
+    tanh = g.node("Tanh", g.node("Mul", g.node("Add", x, cube), g.constant((2 / np.pi) ** 0.5)))
+    return g.node("Mul", g.node("Mul", x, g.constant(0.5)), g.node("Add", tanh, g.constant(1.0)))
 
 
 def norm(g: Graph, x: str) -> str:
@@ -46,6 +56,15 @@ def sums_behind(g: Graph) -> tuple[str, str]:
 def output_and_read(g: Graph) -> tuple[str, str]:
     y = linear(g, "x", 24, 16)
     return y, g.node("Sigmoid", y)
+
+
+def output_alone(g: Graph) -> str:
+    """The addition of the last bias is the output itself, and no variable of the block."""
+    return linear(g, gelu_by_tanh(g, linear(g, "x", 24, 40)), 40, 16)
+
+
+def output_without_bias(g: Graph) -> str:
+    return g.node("MatMul", g.node("Relu", "x"), g.random(24, 16))
 
 
 def along_rows(g: Graph) -> str:
@@ -73,6 +92,11 @@ CASES: dict[str, tuple[Callable[[Graph], str | tuple[str, ...]], Sequence[str]]]
     ),
     "sums-behind": (sums_behind, ("conv2d 10x24x1x1 -> 16, 1x1 + shift+relu",)),
     "output-and-read": (output_and_read, ("conv2d 10x24x1x1 -> 16, 1x1 + shift",)),
+    "output-alone": (
+        output_alone,
+        ("conv2d 10x24x1x1 -> 40, 1x1 + shift+gelu_tanh", "conv2d 10x40x1x1 -> 16, 1x1 + shift"),
+    ),
+    "output-without-bias": (output_without_bias, ("conv2d 10x24x1x1 -> 16, 1x1",)),
     "along-rows": (along_rows, ("conv2d 10x24x1x1 -> 16, 1x1 + shift",)),
     "one-channel": (
         one_channel,
@@ -111,16 +135,46 @@ def test_layers_and_what_is_behind_them_are_one_kernel(name: str) -> None:
         assert np.abs(one - right).max() < 1e-5 * np.abs(right).max()
 
 
-def test_any_number_of_rows() -> None:
-    graph = Graph(("N", 5, 24))
-    model = graph.model(block(graph))
-    network = build(model)
-    assert [layer.convolution.open_sizes for layer in network.layers] == [("batch",)] * 2
-    fixed = ReferenceEvaluator(model)
-    for images in (1, 3, 40):
-        x = np.random.default_rng(images).standard_normal((images, 5, 24)).astype("float32")
-        (right,) = fixed.run(None, {"x": x})
-        assert np.abs(network(x) - right).max() < 1e-5 * np.abs(right).max()
+def halves(g: Graph) -> str:
+    return linear(g, g.node("Reshape", "x", g.constant([-1, 48], "int64")), 48, 16)
+
+
+def patches(g: Graph) -> str:
+    """Return a layer of the pixels of an image, of which there are none in one of 1x1."""
+    y = g.node("Transpose", g.conv("x", (24, 3, 4, 4), strides=[4, 4]), perm=[0, 2, 3, 1])
+    return linear(g, gelu(g, y), 24, 16)
+
+
+@dataclass(frozen=True)
+class Open:
+    """A network of open sizes, the rows that its kernels are chosen for, and sizes to call it with."""
+
+    id: str
+    body: Callable[[Graph], str]
+    shape: tuple[int | str, ...]
+    rows: int
+    calls: tuple[tuple[int, ...], ...]
+
+
+OPEN = (
+    Open("batch", block, ("N", 5, 24), 5 * ASSUMED_BATCH, ((1, 5, 24), (3, 5, 24), (40, 5, 24))),
+    Open("length", block, ("N", "L", 24), ASSUMED_BATCH * ASSUMED_SIDE, ((1, 1, 24), (3, 7, 24), (1, 40, 24))),
+    Open("images", patches, ("N", 3, "H", "W"), (ASSUMED_SIDE // 4) ** 2, ((1, 3, 4, 4), (2, 3, 23, 16))),
+    Open("half-of-a-batch", halves, ("N", 24), 1, ((2, 24), (14, 24))),
+)
+
+
+@pytest.mark.parametrize("case", OPEN, ids=lambda case: case.id)
+def test_any_number_of_rows(case: Open) -> None:
+    graph, reference = Graph(case.shape), Graph(case.shape, "float64")
+    network = build(graph.model(case.body(graph)))
+    layers = [layer.convolution for layer in network.layers if layer.convolution.layout == "NC"]
+    assert {(each.workload.batch, each.open_sizes) for each in layers if each.workload} == {(case.rows, ("batch",))}
+    right = ReferenceEvaluator(reference.model(case.body(reference)))
+    for shape in case.calls:
+        x = np.random.default_rng(shape[0]).standard_normal(shape).astype("float32")
+        (expected,) = right.run(None, {"x": x.astype("float64")})
+        assert np.abs(network(x) - expected).max() < 1e-5 * np.abs(expected).max()
 
 
 def test_a_matrix_that_becomes_a_number() -> None:
@@ -132,30 +186,37 @@ def test_a_matrix_that_becomes_a_number() -> None:
     np.testing.assert_allclose(build(model)(x), right, rtol=1e-5)
 
 
-def images_in_nhwc(g: Graph) -> str:
+def images_in_nhwc(g: Graph, activation: Callable[[Graph, str], str] = gelu) -> str:
     """Return a block whose layers read images with the channels last, between others with the channels second."""
     y = g.node("Conv", "x", g.random(24, 1, 3, 3), group=24, pads=[1, 1, 1, 1])
     y = norm(g, g.node("Transpose", y, perm=[0, 2, 3, 1]))
-    y = g.node("Transpose", linear(g, gelu(g, linear(g, y, 24, 40)), 40, 24), perm=[0, 3, 1, 2])
+    y = g.node("Transpose", linear(g, activation(g, linear(g, y, 24, 40)), 40, 24), perm=[0, 3, 1, 2])
     y = g.node("Add", "x", g.node("Mul", g.random(24, 1, 1), y))
     return g.node("Conv", g.node("Relu", y), g.random(16, 24, 1, 1))
 
 
+def images_at_the_end(g: Graph) -> str:
+    """The output is the sum with a residual, in NCHW, of what a layer makes in NHWC."""
+    y = linear(g, g.node("Transpose", "x", perm=[0, 2, 3, 1]), 24, 24)
+    return g.node("Add", g.node("Transpose", y, perm=[0, 3, 1, 2]), "x")
+
+
 def test_images_on_a_gpu_are_added_by_the_layer_that_makes_them() -> None:
     graph = Graph((2, 24, 6, 5))
-    network = build(graph.model(images_in_nhwc(graph)), SM_90)
+    network = build(graph.model(images_in_nhwc(graph, gelu_by_tanh)), SM_90)
     kernels = [layer.convolution.description for layer in network.layers]
     assert kernels[1:3] == [
-        "conv2d 60x24x1x1 -> 40, 1x1 + shift+gelu",
+        "conv2d 60x24x1x1 -> 40, 1x1 + shift+gelu_tanh",
         "conv2d 60x40x1x1 -> 24, 1x1 + scale+shift+residual+relu",
     ]
 
 
-def test_images_that_are_added_keep_their_numbers() -> None:
+@pytest.mark.parametrize("body", [images_in_nhwc, images_at_the_end])
+def test_images_that_are_added_keep_their_numbers(body: Callable[[Graph], str]) -> None:
     graph, reference = Graph((2, 24, 6, 5)), Graph((2, 24, 6, 5), "float64")
-    mod = with_rows_in_matrices(import_model(graph.model(images_in_nhwc(graph))).mod, SM_90)
+    mod = with_rows_in_matrices(import_model(graph.model(body(graph))).mod, SM_90)
     x = np.random.default_rng(1).standard_normal((2, 24, 6, 5)).astype("float32")
-    (right,) = ReferenceEvaluator(reference.model(images_in_nhwc(reference))).run(None, {"x": x.astype("float64")})
+    (right,) = ReferenceEvaluator(reference.model(body(reference))).run(None, {"x": x.astype("float64")})
     machine = relax.VirtualMachine(relax.build(relax.transform.LegalizeOps()(mod), "llvm"), tvm.cpu())
     got = machine["main"](tvm.runtime.tensor(x)).numpy()
     assert np.abs(got - right).max() < 1e-5 * np.abs(right).max()

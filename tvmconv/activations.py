@@ -117,7 +117,17 @@ def _gelu(of: Arithmetic, y: Any) -> Any:
 
 
 def _gelu_tanh(of: Arithmetic, y: Any) -> Any:
-    return y * 0.5 * (of.tanh((y * y * y * 0.044715 + y) * sqrt(2 / pi)) + 1.0)
+    return y * 0.5 * (of.tanh(_like_erf(y)) + 1.0)
+
+
+def _gelu_tanh_by_series(of: Any, y: Any) -> Any:
+    """Return GELU by tanh as tvmconv's importer of torch writes the tanh of a model's own formula."""
+    return y * 0.5 * (_tanh_by_series(of, _like_erf(y)) + 1.0)
+
+
+def _like_erf(y: Any) -> Any:
+    """Return the number whose tanh is near to the error function of y times the root of a half."""
+    return (y * y * y * 0.044715 + y) * sqrt(2 / pi)
 
 
 def _sigmoid(of: Arithmetic, y: Any) -> Any:
@@ -190,6 +200,7 @@ ACTIVATIONS = {
             onnx="Gelu",
             options={"approximate": "tanh"},
             relax="relax.nn.gelu_tanh",
+            forms=(_gelu_tanh_by_series,),
         ),
         Activation(
             "silu",

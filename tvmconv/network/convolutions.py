@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from math import prod
 
@@ -44,13 +44,17 @@ def is_linear(expr: relax.Expr) -> bool:
     return is_known and static_shape(w) is not None and x.dtype == w.dtype == expr.ty.dtype
 
 
-def describe_linear(name: str, call: relax.Call, dtype: str | None = None) -> Convolution:
+def describe_linear(name: str, call: relax.Call, assumed: Assumed, dtype: str | None = None) -> Convolution:
     """Describe a linear layer as the convolution that it is, with kernels and images of one element.
 
-    `dtype` is the type of x where that is not the one in the call.
+    Its rows are counted by the assumed sizes of the model. `dtype` is the type of x where that is not the one in the
+    call.
     """
     x, (channels, outputs) = call.args[0].ty, static_shape(call.args[1].ty) or ()
-    workload = ConvWorkload.conv2d((*_assumed_shape(x), 1, 1), (outputs, channels, 1, 1), dtype=dtype or str(x.dtype))
+    rows, _ = sizes_of(x) or ()
+    if not isinstance(rows, int):
+        rows = max(1, evaluated(rows, {var: assumed.get(var, ASSUMED_BATCH) for var in undefined_vars(rows)}))
+    workload = ConvWorkload.conv2d((rows, channels, 1, 1), (outputs, channels, 1, 1), dtype=dtype or str(x.dtype))
     return Convolution(name, described(workload, x), "NC", workload.flops, workload, None, tuple(open_sizes(x)))
 
 
@@ -58,7 +62,26 @@ GIVE_SIZES = "give it as `shapes` (--input-shapes)"
 """The way to get a kernel for a convolution with too many open sizes, in words."""
 
 ASSUMED_SIDE = 224
-"""The height or width of a model's images that kernels are chosen for where it is known only when the model runs."""
+"""The height or width of a model's images that kernels are chosen for where it is known only when the model runs.
+
+So is the length of its sequences, whose places are the rows of linear layers.
+"""
+
+Assumed = Mapping[tvm.tirx.Var, int]
+"""The values that sizes of a model's inputs are taken for where they are known only when the model runs."""
+
+
+def assumed_sizes(mod: tvm.IRModule) -> dict[tvm.tirx.Var, int]:
+    """Return the values that a model's open sizes are taken for: those of first axes as batches, all others as sides.
+
+    Before: `def main(x: R.Tensor((n, length, 64)))`. After: `{n: ASSUMED_BATCH, length: ASSUMED_SIDE}`.
+    """
+    found: dict[tvm.tirx.Var, int] = {}
+    for parameter in mod["main"].params:
+        for axis, size in enumerate(sizes_of(parameter.ty) or ()):
+            for var in [] if isinstance(size, int) else undefined_vars(size):
+                found[var] = max(ASSUMED_SIDE if axis else ASSUMED_BATCH, found.get(var, 0))
+    return found
 
 
 def open_sizes(x: relax.TensorType) -> dict[str, tvm.tirx.PrimExpr]:

@@ -6,8 +6,10 @@ as `y / 6 * clip(y + 3, 0, 6)` and `y * clip(y * (1 / 6) + 0.5, 0, 1)`, have the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import product
 from math import inf, isfinite, pi, sqrt
 from typing import Any
@@ -15,19 +17,22 @@ from typing import Any
 import numpy as np
 from tvm import relax, tirx
 
-from ..activations import ACTIVATIONS, Activation, clip
+from ..activations import ACTIVATIONS, clip
 from ..epilogue import Function
 from ..errors import InvalidArgumentError
 from .constants import constant_value
 from .graph import Block, operator_name
 
-MOST_STEPS = 24
-"""The largest number of steps of an activation that is looked for: torch's tanh has 17."""
+MOST_STEPS = 28
+"""The largest number of steps of an activation that is looked for: torch's tanh has 17, a GELU made of it up to 25."""
 
 MOST_TERMS = 12
 """The largest number of terms of a formula; longer sums are given up."""
 
-KNOWN = (sqrt(0.5), sqrt(2.0), sqrt(2 / pi), 0.044715, 1 / 6, 0.05, -1 / 3, 2 / 15, -17 / 315)
+KNOWN = (
+    *(sqrt(0.5), sqrt(2.0), sqrt(2 / pi), 0.044715, 0.044715 * sqrt(2 / pi)),
+    *(1 / 6, 0.05, -1 / 3, 2 / 15, -17 / 315),
+)
 """Numbers of the activations' definitions, which a model holds rounded to its dtype."""
 
 NAMED = {row.relax: row for row in ACTIVATIONS.values() if row.relax}
@@ -297,7 +302,7 @@ def _named(text: str, numbers: set[float]) -> Function | None:
         if row.definition is clip:
             continue
         for values in product(sorted(numbers), repeat=len(row.parameters)):
-            if any(form == text for form in _forms(row, values)):
+            if text in _forms(row.name, values):
                 try:
                     row.values(values)
                 except InvalidArgumentError:
@@ -306,9 +311,11 @@ def _named(text: str, numbers: set[float]) -> Function | None:
     return None
 
 
-def _forms(row: Activation, values: Sequence[float]) -> Iterator[str]:
-    for definition in (row.definition, *row.forms):
-        try:
-            yield str(definition(OF, Y, *values))
-        except (NotAFormulaError, ZeroDivisionError):
-            continue
+@lru_cache(maxsize=256)  # each step of each activation of a network is compared with all of them
+def _forms(row: str, values: tuple[float, ...]) -> tuple[str, ...]:
+    """Return the formulas of an activation, by its name, in all forms that importers write."""
+    found, activation = [], ACTIVATIONS[row]
+    for definition in (activation.definition, *activation.forms):
+        with suppress(NotAFormulaError, ZeroDivisionError):
+            found.append(str(definition(OF, Y, *values)))
+    return tuple(found)

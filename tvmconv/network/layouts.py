@@ -35,7 +35,7 @@ from .sites import Site
 
 BY_ELEMENT = (
     "add", "astype", "clip", "dequantize", "divide", "exp", "maximum", "minimum", "multiply", "negative", "nn.gelu",
-    "nn.leakyrelu", "nn.relu", "nn.relu6", "nn.silu", "quantize", "sigmoid", "sqrt", "subtract", "tanh",
+    "nn.gelu_tanh", "nn.leakyrelu", "nn.relu", "nn.relu6", "nn.silu", "quantize", "sigmoid", "sqrt", "subtract", "tanh",
 )  # fmt: skip
 """Operators of Relax that compute each element from those at the same place, in any layout."""
 

@@ -23,7 +23,7 @@ from .layouts import BY_ELEMENT, NCHW_FROM_NHWC, NHWC_FROM_NCHW, is_permutation
 WITH_AN_AXIS = ("dequantize", "quantize")
 """The operators of `BY_ELEMENT` whose scale and zero point may be along any axis."""
 
-ELEMENTWISE = (*(name for name in BY_ELEMENT if name not in WITH_AN_AXIS), "erf")
+ELEMENTWISE = (*(name for name in BY_ELEMENT if name not in WITH_AN_AXIS), "abs", "erf", "less", "power", "where")
 
 
 def with_rows_in_matrices(mod: tvm.IRModule, target: tvm.target.Target) -> tvm.IRModule:
@@ -78,11 +78,15 @@ class _Matrices:
         """The variables that have the matrices of tensors: their own, or those that they were made from."""
         self._images: set[relax.Var] = set()
         """The tensors among them that are (N, C, H, W); the rows of their matrices are in the order of (N, H, W)."""
+        self._ends: set[relax.Var] = set()
+        """The tensors that are read outside the block, which are made of matrices that have no variable."""
         cast = {each for var in block.casts for each in free_variables(block.values[var])}
         for var, value in block.values.items():
-            if not block.is_inner(var) or var in block.casts or var in cast:
+            if var in block.casts or var in cast:
                 continue
-            if (source := self._reshaped(var, value)) is not None:
+            if not block.is_inner(var):
+                self._ends |= {var} if _is_linear_layer(value) or self._is_by_element(var, value) else set()
+            elif (source := self._reshaped(var, value)) is not None:
                 self._held[var] = source
             elif permuted and (source := self._permuted(value)) is not None:
                 self._held[var] = source
@@ -96,15 +100,22 @@ class _Matrices:
         found: dict[relax.Var, relax.Expr] = {}
         for var, value in self._values.items():
             if self._held.get(var) is var:
-                if calls(value, "matmul"):  # whose weight is a matrix already
-                    operands = [self._matrix(value.args[0], False), value.args[1]]
-                else:
-                    operands = [self._operand(each, var) for each in value.args]
-                found[var] = relax.Call(value.op, operands, value.attrs)
+                found[var] = self._computed(var, value)
+            elif var in self._ends:
+                found[var] = _as_tensor(self._computed(var, value), var, bool(self._images_of(value)))
             elif var not in self._held:
                 tensors = {each: self._tensor(each) for each in free_variables(value) if each in self._held}
                 found |= {var: substitute(value, tensors)} if tensors else {}
         return found
+
+    def _computed(self, var: relax.Var, value: relax.Call) -> relax.Call:
+        """Return the value of a variable, of a layer or by element, as that of matrices."""
+        if calls(value, "matmul"):  # whose weight is a matrix already
+            operands = [self._matrix(value.args[0], False), value.args[1]]
+        else:
+            images = bool(self._images_of(value))
+            operands = [self._operand(each, var, images) for each in value.args]
+        return relax.Call(value.op, operands, value.attrs)
 
     def _images_of(self, value: relax.Call) -> set[relax.Var]:
         """Return the operands of a value that are images."""
@@ -143,15 +154,15 @@ class _Matrices:
         ]
         return all(same_sizes(each.ty, sizes_of(var.ty) or ()) for each in tensors)
 
-    def _operand(self, operand: relax.Expr, var: relax.Var) -> relax.Expr:
-        """Return an operand of what is held as a matrix: a tensor as one, and what is none or a vector as a row."""
+    def _operand(self, operand: relax.Expr, var: relax.Var, images: bool) -> relax.Expr:
+        """Return an operand of what is computed as a matrix: a tensor as one, and what is none or a vector as a row."""
         if not isinstance(operand.ty, relax.TensorType):
             return operand
-        if _is_vector(operand, var, 1 if var in self._images else -1):
+        if _is_vector(operand, var, 1 if images else -1):
             vector = constant_value(operand)
             assert vector is not None
             return relax.const(vector.reshape(-1) if vector.ndim else vector, operand.ty.dtype)
-        return self._matrix(operand, var in self._images)
+        return self._matrix(operand, images)
 
     def _matrix(self, operand: relax.Expr, images: bool) -> relax.Expr:
         """Return a tensor as a matrix; images are (N, C, H, W)."""
@@ -165,10 +176,15 @@ class _Matrices:
 
     def _tensor(self, var: relax.Var) -> relax.Expr:
         """Return a tensor that is held as a matrix in its own shape."""
-        if var not in self._images:
-            return self._held[var] if var.ty.ndim == 2 else relax.op.reshape(self._held[var], var.ty.shape)
-        n, c, h, w = var.ty.shape
-        return relax.op.permute_dims(relax.op.reshape(self._held[var], (n, h, w, c)), NCHW_FROM_NHWC)
+        return _as_tensor(self._held[var], var, var in self._images)
+
+
+def _as_tensor(matrix: relax.Expr, var: relax.Var, images: bool) -> relax.Expr:
+    """Return a matrix in the shape of the variable that it is the value of; images are (N, C, H, W)."""
+    if not images:
+        return matrix if var.ty.ndim == 2 else relax.op.reshape(matrix, var.ty.shape)
+    n, c, h, w = var.ty.shape
+    return relax.op.permute_dims(relax.op.reshape(matrix, (n, h, w, c)), NCHW_FROM_NHWC)
 
 
 def _is_linear_layer(value: relax.Expr) -> bool:

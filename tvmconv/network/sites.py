@@ -18,7 +18,16 @@ from ..errors import InvalidArgumentError
 from ..problem import Problem
 from ..workload import ConvWorkload
 from .constants import constant_value
-from .convolutions import describe, describe_linear, is_convolution, is_linear, open_sizes, redescribed
+from .convolutions import (
+    Assumed,
+    assumed_sizes,
+    describe,
+    describe_linear,
+    is_convolution,
+    is_linear,
+    open_sizes,
+    redescribed,
+)
 from .epilogue import Tail, follow, padding_before
 from .graph import Block, blocks_of
 from .half_sites import half_factors, half_tail
@@ -89,17 +98,19 @@ def find_convolutions(mod: tvm.IRModule, obstacle: Obstacle = lambda site: None)
     Those of quantized numbers are in integers, and those of numbers cast from half precision in this. Where `obstacle`
     tells of such a site why no kernel takes it, it is one in the model's floating point.
     """
-    sites = []
+    sites, assumed = [], assumed_sizes(mod)
     for block in blocks_of(mod):
         taken: set[relax.Var] = set()
         for var, value in block.values.items():
             if is_convolution(value) or is_linear(value):
-                found = _site(var, value, block, taken, obstacle)
+                found = _site(var, value, block, taken, obstacle, assumed)
                 sites += [replace(found, sums=var)] if found is not None else []
     return sites
 
 
-def _site(var: relax.Var, call: relax.Call, block: Block, taken: set[relax.Var], obstacle: Obstacle) -> Site | None:
+def _site(
+    var: relax.Var, call: relax.Call, block: Block, taken: set[relax.Var], obstacle: Obstacle, assumed: Assumed
+) -> Site | None:
     """Return the site of a call; None for a product that no workload describes.
 
     `taken` holds the additions that kernels have taken in, and gets this one's.
@@ -110,13 +121,13 @@ def _site(var: relax.Var, call: relax.Call, block: Block, taken: set[relax.Var],
     reason = factors if isinstance(factors, str) else None
     if isinstance(factors, Factors):
         try:
-            site = _integer_site(var, call, factors, padding, tail, block)
+            site = _integer_site(var, call, factors, padding, tail, block, assumed)
             reason = obstacle(site) if site.workload is not None else site.convolution.obstacle
         except InvalidArgumentError as error:  # such as more terms than sums in int32 have room for
             reason = str(error)
         if reason is None:
             return _taking(site, taken)
-    in_halves = _half_site(var, call, data, padding, tail, block)
+    in_halves = _half_site(var, call, data, padding, tail, block, assumed)
     if in_halves is not None and obstacle(in_halves) is None:
         return _taking(in_halves, taken)
     weight = constant_value(call.args[1])
@@ -124,7 +135,7 @@ def _site(var: relax.Var, call: relax.Call, block: Block, taken: set[relax.Var],
         weight = integers.numbers
     if linear and (weight is None or str(call.args[0].ty.dtype) not in FLOATS):
         return None
-    convolution = (describe_linear if linear else describe)(str(var.name), call)
+    convolution = _described(var, call, assumed)
     convolution = replace(convolution, in_float=reason)
     if convolution.workload is None:
         return Site(convolution, None, (), var)
@@ -134,12 +145,24 @@ def _site(var: relax.Var, call: relax.Call, block: Block, taken: set[relax.Var],
     return _taking(Site(convolution, workload, (*operands, *_vectors(tail)), tail.output, linear, tail.addition), taken)
 
 
+def _described(var: relax.Var, call: relax.Call, assumed: Assumed, dtype: str | None = None) -> Convolution:
+    """Return the description of a convolution or of a linear layer, of a type where that is not the one in the call."""
+    name = str(var.name)
+    return describe_linear(name, call, assumed, dtype) if is_linear(call) else describe(name, call, dtype)
+
+
 def _integer_site(
-    var: relax.Var, call: relax.Call, factors: Factors, padding: tuple[int, int, int, int], tail: Tail, block: Block
+    var: relax.Var,
+    call: relax.Call,
+    factors: Factors,
+    padding: tuple[int, int, int, int],
+    tail: Tail,
+    block: Block,
+    assumed: Assumed,
 ) -> Site:
     """Return the site of a convolution of integers; without a workload where none can describe it."""
     linear, dtype = is_linear(call), str(factors.x.ty.dtype)
-    convolution = (describe_linear if linear else describe)(str(var.name), call, dtype)
+    convolution = _described(var, call, assumed, dtype)
     if convolution.workload is None:
         return Site(convolution, None, (), var)
     operands = factors.x, relax.const(factors.weight)
@@ -160,14 +183,20 @@ def _integer_site(
 
 
 def _half_site(
-    var: relax.Var, call: relax.Call, data: relax.Expr, padding: tuple[int, int, int, int], tail: Tail, block: Block
+    var: relax.Var,
+    call: relax.Call,
+    data: relax.Expr,
+    padding: tuple[int, int, int, int],
+    tail: Tail,
+    block: Block,
+    assumed: Assumed,
 ) -> Site | None:
     """Return the site of a convolution of half precision; None for any other."""
     if (factors := half_factors(call, data, block)) is None:
         return None
     x, weight = factors
     linear, dtype = is_linear(call), str(x.ty.dtype)
-    convolution = (describe_linear if linear else describe)(str(var.name), call, dtype)
+    convolution = _described(var, call, assumed, dtype)
     if convolution.workload is None:
         return None
     tail = half_tail(tail, dtype, block)
