@@ -18,7 +18,8 @@ from tvmconv import compute
 from tvmconv.problem import Problem
 
 from ..template import Layouts
-from .depthwise_model import ablations, default_config, estimate, features, obstacle, space
+from .depthwise_default import default_config
+from .depthwise_model import ablations, estimate, features, obstacle, space
 from .depthwise_tiles import LEAST, Config
 
 __all__ = [
