@@ -24,7 +24,7 @@ FULL_GPU_THREADS = 65536
 """The threads that the default configuration takes for a full H100: 512 on each of some 130 multiprocessors."""
 
 BLOCK_THREADS = 128
-"""The most threads of a block, which hides the loads of one behind those of others on a multiprocessor."""
+"""The most threads of a block, as configurations have that were fast on an H100."""
 
 HALF_BLOCK_THREADS, HALF_PLANES_THREADS = 256, 64
 """The most threads of a block of one plane, and of one of several, in half precision with up to four columns a thread.
