@@ -118,7 +118,7 @@ def _candidates(problem: Problem, gpu: Gpu) -> Iterator[Config]:
 
 
 class Limits(NamedTuple):
-    """What the default configuration has at most, and what goes with it."""
+    """The most that a default configuration has of threads and of outputs, for a workload, and what goes with it."""
 
     columns: int
     """The columns of a thread."""
