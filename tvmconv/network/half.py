@@ -135,6 +135,7 @@ class _Part:
         self._stored: dict[relax.Var, bool] = {}
         self._made: dict[relax.Var, bool] = {}
         self._leading: dict[relax.Var, bool] = {}
+        self._scores: dict[relax.Var, bool] = {}
 
     def is_stored(self, var: relax.Var) -> bool:
         """Return whether a variable is in half precision from its computation on."""
@@ -195,10 +196,13 @@ class _Part:
         Scores of attention stay in float32: their scale comes behind the product, and float16 ends at 65504. Rounding
         them made 0.7 dB of a ViT-S, too.
         """
-        readers = [self._block.values[reader] for reader in self._block.readers(var)]
-        before = [each for each in self._block.readers(var) if not calls(self._block.values[each], *SOFTMAX)]
+        return _asked_once(self._scores, self._read_by_softmax, var)
+
+    def _read_by_softmax(self, var: relax.Var) -> bool:
+        readers = {reader: self._block.values[reader] for reader in self._block.readers(var)}
         return bool(readers) and all(
-            calls(self._block.values[each], *BY_ELEMENT, *MOVING) and self._is_scores(each) for each in before
+            calls(value, *SOFTMAX) or (calls(value, *BY_ELEMENT, *MOVING) and self._is_scores(reader))
+            for reader, value in readers.items()
         )
 
     def _is_product(self, var: relax.Var) -> bool:
