@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 import msgspec
 import tvm
@@ -13,28 +13,10 @@ from ..schedules.cuda.tensor import Config
 from ..targets import backend_of
 from ..workload import ConvWorkload
 from .graph import Block, call_of
-from .product_places import Matrices, Placed, placed
+from .product import Product
+from .product_places import Placed, placed
 
 Factors = tuple[relax.Expr, relax.Expr]
-
-
-class Product(NamedTuple):
-    """A batched product of matrices: (G, M, K) times (G, K, N)."""
-
-    batch: int
-    rows: int
-    terms: int
-    columns: int
-    dtype: str
-    """The type of the factors."""
-    out_dtype: str
-    one_first: bool = False
-    """True if the first factor is one matrix for the whole batch."""
-
-    def __str__(self) -> str:
-        first = f"{self.rows}x{self.terms}"
-        factors = f"one {first} times {self.batch}" if self.one_first else f"{self.batch} {first} times"
-        return f"product of {factors} {self.terms}x{self.columns} {self.dtype} to {self.out_dtype}"
 
 
 class Form(Protocol):
@@ -99,9 +81,8 @@ class _OnTensorCores:
     def placed(self, factors: Factors, output: relax.Var, product: Product, config: Any, block: Block) -> Placed:
         if not isinstance(config, Config) or config.teams:  # the copy engine takes no places
             return Placed({}, {}, output)
-        matrices = Matrices(product.batch, product.rows, product.terms, product.columns)
         padded, aligned = (self.terms(product), self.columns(product)), _in_copies(1, product.dtype)
-        return placed(factors, output, matrices, padded, aligned, block)
+        return placed(factors, output, product, padded, aligned, block)
 
     def workload(self, product: Product) -> ConvWorkload:
         terms, columns = self.terms(product), self.columns(product)

@@ -12,16 +12,8 @@ from ..lowering import Place
 from ..workload import MAX_ELEMENTS
 from .constants import static_shape
 from .graph import Block
+from .product import Product
 from .views import Steps, View, in_a_row, joined, moved_to, reshaped, view_of
-
-
-class Matrices(NamedTuple):
-    """The sizes of a batch of products (G, M, K) times (G, K, N)."""
-
-    batch: int
-    rows: int
-    terms: int
-    columns: int
 
 
 class Placed(NamedTuple):
@@ -37,7 +29,7 @@ class Placed(NamedTuple):
 def placed(
     factors: tuple[relax.Expr, relax.Expr],
     output: relax.Var,
-    matrices: Matrices,
+    product: Product,
     padded: tuple[int, int],
     aligned: int,
     block: Block,
@@ -48,19 +40,19 @@ def placed(
     what is in a row in memory has to be a column of it.
     """
     places, tensors = dict[str, Place](), dict[str, relax.Expr]()
-    axes = (-2, -1, matrices.rows), (-1, -2, matrices.columns)
+    axes = (-2, -1, product.rows), (-1, -2, product.columns)
     for name, factor, (along, inner, count) in zip("xw", factors, axes, strict=True):
         view = view_of(factor, block)
         others = [step for axis in view.axes[:-2] for step in axis]
         elements = prod(static_shape(view.source.ty) or ())
         place = _place(elements, view.first, others, view.axes[along], view.axes[inner], aligned)
-        if place is None or view.source.same_as(factor) or place.rows != count or matrices.terms != padded[0]:
+        if place is None or view.source.same_as(factor) or place.rows != count or product.terms != padded[0]:
             continue
-        if prod(size for size, _ in place.batch) == matrices.batch:
+        if prod(size for size, _ in place.batch) == product.batch:
             places[name], tensors[name] = place, view.source
     moved = moved_to(output, block)
-    if not moved.same_as(output) and matrices.columns == padded[1]:
-        place = _stored(view_of(moved, block), output, matrices, aligned)
+    if not moved.same_as(output) and product.columns == padded[1]:
+        place = _stored(view_of(moved, block), output, product, aligned)
         if place is not None:
             return Placed({**places, "output": place}, tensors, moved)
     return Placed(places, tensors, output)
@@ -81,9 +73,9 @@ def _place(
     return Place(elements, first, outer, step, count)
 
 
-def _stored(view: View, output: relax.Var, matrices: Matrices, aligned: int) -> Place | None:
+def _stored(view: View, output: relax.Var, product: Product, aligned: int) -> Place | None:
     """Return the place of a result in what moves make of it, which is a view of it; None where it has none."""
-    elements = matrices.batch * matrices.rows * matrices.columns
+    elements = product.batch * product.rows * product.columns
     steps = [step for axis in view.axes for step in axis]
     sizes = [size for size, _ in steps]
     if not view.source.same_as(output) or prod(sizes) != elements:
@@ -91,7 +83,7 @@ def _stored(view: View, output: relax.Var, matrices: Matrices, aligned: int) -> 
     in_order = sorted(zip(steps, in_a_row(sizes), strict=True), key=lambda pair: -pair[0][1])
     if [step for step, _ in in_order] != in_a_row([size for (size, _), _ in in_order]):
         return None
-    axes = reshaped([(step,) for _, step in in_order], (matrices.batch, matrices.rows, matrices.columns))
+    axes = reshaped([(step,) for _, step in in_order], (product.batch, product.rows, product.columns))
     if axes is None:
         return None
     batch, rows, row = axes

@@ -23,7 +23,8 @@ from .half_sites import half_of
 from .kernels import NetworkKernel, add_kernel, output_of, reason_of
 from .layers import Convolution, Layer
 from .padded_rows import padded_path
-from .product_forms import Factors, Form, Product, form_for
+from .product import Product
+from .product_forms import Factors, Form, form_for
 from .product_places import Placed
 
 
