@@ -17,11 +17,9 @@ from tvmconv.problem import Problem
 from tvmconv.workload import ConvWorkload
 
 from ..space import ceil_div, divisors, evenly
-from .gradients_weight import weight_gradient
+from .gradients_weight import BLOCK_THREADS, weight_gradient
 
 __all__ = ["input_gradient", "weight_gradient"]
-
-BLOCK_THREADS = 128
 
 OUTPUTS = 16
 """The most outputs of a thread in the gradient with respect to the input."""

@@ -21,9 +21,8 @@ from tvmconv.targets.devices import Gpu, gpu_of
 from tvmconv.workload import ConvWorkload
 
 from ..space import ceil_div, divisors, evenly, wasted
+from .gradients_weight import BLOCK_THREADS
 from .machine import WARP
-
-BLOCK_THREADS = 128
 
 LANES = 8
 """The least neighbouring threads with neighbouring channels, if there are so many: others have other pixels."""

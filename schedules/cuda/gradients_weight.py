@@ -25,6 +25,7 @@ from ..space import ceil_div, divisors, evenly, wasted
 from .machine import WARP
 
 BLOCK_THREADS = 128
+"""The threads of a block of a gradient, where nothing in shared memory asks for more."""
 
 SUMS = 49
 """The most sums that a thread has in registers, for as many taps."""
