@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from .library import Gradients, define
-from .operators import Sizes, convolved, empty, input_gradient, require_alike, require_on, weight_gradient
+from .operators import Sizes, convolved, empty, input_gradient, require_alike, require_bias, weight_gradient
 
 ONES, NOTHING = (1, 1), (0, 0, 0, 0)
 
@@ -60,11 +60,7 @@ def require_sequences(x: Tensor, w: Tensor, bias: Tensor | None, states: Tensor 
         raise RuntimeError(f"weight has the shape {tuple(w.shape)}; expected ({x.shape[1]}, K)")
     require_alike(x=x, weight=w)
     if bias is not None:
-        if tuple(bias.shape) != (x.shape[1],):
-            raise RuntimeError(f"bias has the shape {tuple(bias.shape)}; expected ({x.shape[1]},)")
-        if bias.dtype not in (x.dtype, torch.float32):
-            raise RuntimeError(f"bias is {bias.dtype}; expected {x.dtype}, as x is, or torch.float32")
-        require_on(x.device, "bias", bias)
+        require_bias(bias, x, x.shape[1])
     if states is not None:
         expected = (x.shape[0], x.shape[1], w.shape[1] - 1)
         if tuple(states.shape) != expected:

@@ -66,6 +66,15 @@ def require_on(device: torch.device, name: str, tensor: Tensor) -> None:
         raise RuntimeError(f"{name} is on {tensor.device}; expected it on {device}, as other tensors are")
 
 
+def require_bias(bias: Tensor, x: Tensor, channels: int) -> None:
+    """Refuse a bias that is not one number for each channel of the output, in the type of x or in float32."""
+    if bias.dim() != 1 or bias.shape[0] != channels:
+        raise RuntimeError(f"bias has the shape {tuple(bias.shape)}; expected ({channels},)")
+    if bias.dtype not in (x.dtype, torch.float32):
+        raise RuntimeError(f"bias is {bias.dtype}; expected {x.dtype}, as x is, or torch.float32")
+    require_on(x.device, "bias", bias)
+
+
 def geometry(x: Sizes, w: Sizes, stride: Sizes, padding: Sizes, dilation: Sizes) -> Geometry:
     """Return the shapes and parameters of a convolution, whose weight torch has as (C * M, 1, R, S)."""
     top, left, bottom, right = padding
@@ -121,11 +130,7 @@ def _depthwise_shape(
     require_alike(x=x, w=w)
     shape = output_shape(x.shape, w.shape, stride, padding, dilation)
     if bias is not None:
-        if bias.dim() != 1 or bias.shape[0] != w.shape[0]:
-            raise RuntimeError(f"bias has the shape {tuple(bias.shape)}; expected ({w.shape[0]},)")
-        if bias.dtype not in (x.dtype, torch.float32):
-            raise RuntimeError(f"bias is {bias.dtype}; expected {x.dtype}, as x is, or torch.float32")
-        require_on(x.device, "bias", bias)
+        require_bias(bias, x, w.shape[0])
     return shape
 
 
