@@ -131,7 +131,13 @@ def test_obstacles(problem: Problem, target: tvm.target.Target, why: str) -> Non
 
 
 @pytest.mark.parametrize(
-    ("problem", "name"), [(groups(32, 4, (32, 56, 56)), "grouped"), (groups(2, 64, (32, 14, 14)), "tensor")]
+    ("problem", "name"),
+    [
+        (groups(32, 4, (32, 56, 56)), "grouped"),
+        (groups(26, 8, (1, 14, 14)), "grouped"),
+        (groups(32, 32, (1, 7, 7)), "tensor"),
+        (groups(2, 64, (32, 14, 14)), "tensor"),
+    ],
 )
 def test_choice(problem: Problem, name: str) -> None:
     """Groups of few channels are multiplied without the zeros between them."""

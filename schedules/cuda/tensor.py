@@ -53,8 +53,9 @@ from ..template import Layouts
 from .gemm_schedule import COPY_THREADS, begin, copy_asynchronously, spread_over_grid
 from .machine import WARP
 from .tensor_bulk import column_copy, weight_copy
+from .tensor_default import default_config, space
 from .tensor_intrinsics import product_function
-from .tensor_model import ablations, default_config, estimate, features, obstacle, space
+from .tensor_model import ablations, estimate, features, obstacle
 from .tensor_tiles import (
     BANK_BYTES,
     LEAST,

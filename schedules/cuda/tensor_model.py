@@ -1,4 +1,4 @@
-"""The default configuration of convolutions on tensor cores, and the model that chooses it."""
+"""The model of convolutions on tensor cores, by which their default configurations are chosen."""
 
 from __future__ import annotations
 
@@ -17,19 +17,17 @@ from tvmconv.compute.chunks import (
     packed_elements,
 )
 from tvmconv.problem import Problem
-from tvmconv.targets import arch_of, has_clusters, tensor_instructions
+from tvmconv.targets import arch_of, tensor_instructions
 from tvmconv.targets.devices import Gpu, gpu_of
 
-from ..space import Space, ceil_div, divisors, named, wasted
+from ..space import ceil_div, wasted
 from .gemm_tiles import VECTOR
 from .machine import BLOCK_BYTES, REGISTERS, WARP
 from .tensor_tiles import (
     LEAST,
-    MOST_STAGES,
     Config,
     ahead,
     blocks,
-    constraints,
     copied_rows,
     fragments,
     goes_on,
@@ -67,108 +65,6 @@ def obstacle(problem: Problem, target: tvm.target.Target) -> str | None:
     return None
 
 
-LEAST_COLUMNS = 16
-"""The output channels of the narrowest tile: two matrices of 8, which `mma` loads together."""
-
-
-def space(problem: Problem, target: tvm.target.Target) -> Space[Config]:
-    """Return the configurations that are worth a trial on this target."""
-    workload, default, gpu = problem.workload, default_config(problem, target), gpu_of(target)
-    bound = WORTH_A_TRIAL * estimate(problem, default, target)
-    families = tensor_instructions(target)
-
-    def whole_gpu(config: Config) -> bool:
-        return config.split_k == 1 or blocks(workload, config) <= 4 * gpu.multiprocessors
-
-    def large_parts(config: Config) -> bool:
-        """Return whether a warp, or a group of four, has at least two instructions' worth of products."""
-        return config.block_m * config.block_n >= 2048 * config.warps_m * config.warps_n
-
-    def promising(config: Config) -> bool:
-        return estimate(problem, config, target) <= bound
-
-    knobs = {
-        "block_m": (32, 64, 128, 192, 256),
-        "block_n": tuple(sorted({default.block_n, 32, 64, 96, 128, 256})),
-        "warps_m": (1, 2, 3, 4),
-        "warps_n": (1, 2, 4),
-        "num_stages": (2, 3, 4, 5),
-        "split_k": (1, 2, 4, 8),
-        "wgmma": (False, True) if "wgmma" in families else (False,),
-        "min_blocks_per_sm": (1, 2),
-        "in_cluster": (False, True) if has_clusters(target) else (False,),
-        "teams": (0, 1, 2) if "wgmma" in families else (0,),
-    }
-    return Space(default, LEAST, knobs, constraints(problem, target), named(whole_gpu, large_parts, promising))
-
-
-WORTH_A_TRIAL = 1.5
-"""The clocks that a configuration may take by the model to be tried, as a multiple of the default's."""
-
-
-CANDIDATES = tuple(
-    Config(block_m, block_n, warps_m, warps_n, num_stages=stages, wgmma=wgmma, min_blocks_per_sm=together)
-    for wgmma, stages, together, tiles in (
-        (True, 4, 2, ((128, 64, 2, 1), (128, 64, 1, 1))),
-        (True, 3, 2, ((128, 128, 2, 1), (128, 128, 1, 1), (128, 64, 2, 1), (128, 64, 1, 1), (64, 128, 1, 1))),
-        (True, 4, 1, ((192, 256, 3, 1), (128, 256, 2, 1), (256, 128, 2, 1), (192, 128, 3, 1), (128, 128, 2, 1))),
-        (True, 4, 1, ((128, 64, 2, 1), (64, 128, 1, 1))),
-        (True, 4, 1, ((64, 256, 1, 1), (64, 64, 1, 1), (64, 32, 1, 1), (128, 96, 2, 1), (128, 32, 2, 1))),
-        (False, 3, 1, ((128, 128, 2, 2), (128, 64, 2, 2), (64, 128, 2, 2), (64, 64, 2, 2), (32, 64, 1, 2))),
-        (False, 3, 1, ((64, 32, 2, 1), (32, 32, 1, 1), (16, 64, 1, 2), (128, 32, 4, 1))),
-        (False, 3, 1, ((64, 16, 2, 1), (64, 48, 2, 1))),
-    )
-    for block_m, block_n, warps_m, warps_n in tiles
-) + tuple(
-    Config(block_m, block_n, warps_m, 1, num_stages=MOST_STAGES, wgmma=True, teams=teams)
-    for teams, tiles in (
-        (1, ((192, 128, 3), (128, 128, 2), (256, 128, 2), (128, 256, 2), (256, 64, 2))),
-        (1, ((192, 64, 3), (192, 96, 3), (128, 96, 2), (128, 64, 2))),
-        (2, ((192, 128, 1), (128, 128, 1), (64, 256, 1), (64, 128, 1), (192, 64, 1), (128, 64, 1), (64, 64, 1))),
-        (2, ((128, 96, 1), (64, 96, 1), (128, 32, 1))),
-    )
-    for block_m, block_n, warps_m in tiles
-)
-"""The tiles that a default is chosen from."""
-
-
-def default_config(problem: Problem, target: tvm.target.Target) -> Config:
-    """Return the legal configuration, of a few, that the model finds the fastest."""
-    legal = constraints(problem, target).values()
-    known = {each.block_n for each in CANDIDATES}
-    whole = [size for size in divisors(problem.workload.multiplier, 256) if size % LEAST_COLUMNS == 0]
-    columns, together = [size for size in whole if size not in known], has_clusters(target)
-    own = [replace(each, block_n=size) for each in CANDIDATES if each.warps_n == 1 for size in columns]
-    tried = [
-        config
-        for candidate in dict.fromkeys((*CANDIDATES, *own))
-        for split_k in (1, 2, 4, 8)
-        for part in [replace(candidate, split_k=split_k, in_cluster=together and split_k > 1)]
-        for config in [_fitting(part, problem, gpu_of(target))]
-        if all(holds(config) for holds in legal)
-    ]
-
-    def preference(config: Config) -> tuple[float, int, int]:
-        """Prefer, of equal estimates, more copies ahead, then registers for more blocks."""
-        return estimate(problem, config, target), -config.num_stages, -config.min_blocks_per_sm
-
-    return min(tried, key=preference)
-
-
-def _fitting(config: Config, problem: Problem, gpu: Gpu) -> Config:
-    """Return the configuration with no more stages than there are chunks to fill them.
-
-    Where blocks go on with tile after tile it is all stages that shared memory has room for.
-    """
-    if config.teams:
-        room = gpu.shared_bytes - BLOCK_BYTES - shared_bytes(problem, replace(config, num_stages=0))
-        stages = room // (sum(copied_rows(problem, config)) * ROW_BYTES)
-        return replace(config, num_stages=min(config.num_stages, stages))
-    used = config.num_stages - ahead(problem, config)
-    most = part_chunks(problem.workload, config) + used
-    return replace(config, num_stages=max(used + 1, min(config.num_stages, most)))
-
-
 L2_BYTES = 48.0
 """The bytes that a multiprocessor gets from the L2 cache in a clock. Like the next five numbers it is fitted to layers
 in float16 on an H200."""
@@ -181,29 +77,30 @@ SHARED_BYTES, THROTTLED, STORED_MEANWHILE = 118.0, 1.15, 90.0
 says, since the GPU then lowers its clock, and the bytes of sums stored in a clock: of blocks whose warps have roles,
 fitted to 36 layers in float16 on an H200, at batch 32 and 128."""
 
-FINISHED_BYTES, FINISHING_GROUPS = 5.0, 2.3
+FINISHED_BYTES, FINISHING_GROUPS = 7.8, 1.9
 """The bytes of sums that four warps of a team take in a clock where they wait for a residual to add to them, and the
-most groups of four warps of which this is so. These, and the clocks of `STORING` with a residual, make the estimate
-choose, among some eleven tiles each of four 1x1 convolutions of ResNet-50 measured in float16 on an H100, at batch 32
-and 128, one that takes 1.04 times as long as the fastest in the mean."""
+most groups of four warps of which this is so. These, the numbers down to `WAIT`, `GATHERING` and `FURTHER_KERNEL` are
+fitted to 1087 tiles of 56 layers in float16 on an H100, linear ones of 32 to 100352 rows and convolutions at batch 1,
+32 and 128: the tile of least estimate takes 1.03 times as long as the fastest in the mean, and 1.44 times at worst."""
 
-LATENCY = 2600.0
-"""The clocks of a block until its first chunk has come."""
+LATENCY, BEGINNING, ROLES = 3000.0, 350.0, 2200.0
+"""The clocks of a kernel until its first chunk has come, those in which a block begins where another one was, and those
+that a kernel takes more whose warps have roles."""
 
-ARRIVAL = 1200.0
+ARRIVAL = 500.0
 """The clocks from a chunk's copies until it is in shared memory."""
 
 COPYING = 56.0
 """The clocks of a thread for an asynchronous copy, most of them for its addresses."""
 
-STORING = 49.0
-"""The clocks of a thread for each sum that it stores, and 2.5 times as many with a residual."""
+STORING, RESIDUAL, NARROW = 45.0, 2.6, 32
+"""The clocks of a thread for each sum that it stores, the multiple of them where it adds a residual, and the columns of
+a tile below which that takes twice as long."""
 
-ACTIVATING = 2.9
-"""The clocks of a thread for each operation of a sum's activation, while others of its block compute theirs, fitted to
-linear layers with GELU in float16 on an H100: 55 tiles of four layers of ConvNeXt, at batch 32."""
+ACTIVATING = 2.3
+"""The clocks of a thread for each operation of a sum's activation, while others of its block compute theirs."""
 
-WAIT = 200.0
+WAIT = 500.0
 """The clocks from a chunk's barrier to its first product, where products do not go on."""
 
 SPLITTING = 1.6
@@ -224,15 +121,21 @@ behind the channels: conv5 of the im2win thesis in float16 took 146 µs on an H1
 STORED_DIRECTLY = 30.0
 """The bytes of sums that a team stores from its registers in a clock."""
 
-FETCHED_BYTES = 16.0
-"""The bytes of sums that a block reads of those of its cluster in a clock, fitted to sixteen layers in float16 on an
-H200, at batch 1 and 32."""
+FETCHED_BYTES, GATHERING = 16.0, 700.0
+"""The bytes of sums that a block reads of those of its cluster in a clock, and the clocks, for each block of a cluster,
+in which they begin together and wait for each other's sums."""
+
+PAIR, CLUSTERED = 2, 10 / 11
+"""The blocks of a cluster that leaves no multiprocessor idle, and the share of multiprocessors that larger ones find
+room on: a cluster has to fit into a group of multiprocessors, and the driver of an H100 has room for 66 clusters of two
+blocks that fill a multiprocessor, for 30 of four and for 15 of eight."""
 
 IMAGE = 2.0
 """The time that it takes to lay out the input, as a multiple of the time for its bytes."""
 
-KERNEL = 4000.0
-"""The clocks that a kernel takes beside its work: this one, and those that lay out first or add up."""
+KERNEL, FURTHER_KERNEL = 4000.0, 1800.0
+"""The clocks that a kernel takes beside its work, and those of further ones in a CUDA graph, which lay out first or add
+up."""
 
 
 def estimate(problem: Problem, config: Config, target: tvm.target.Target) -> float:
@@ -242,9 +145,9 @@ def estimate(problem: Problem, config: Config, target: tvm.target.Target) -> flo
     have to wait for one another, and the memory.
     """
     workload, gpu = problem.workload, gpu_of(target)
-    turns = ceil_div(blocks(workload, config), gpu.multiprocessors)
-    # The blocks of a cluster begin together, and find room for more than one on a multiprocessor less often.
-    together = 1 if config.in_cluster else min(turns, resident_blocks(problem, config, gpu))
+    clustered = config.in_cluster and config.split_k > PAIR
+    turns = ceil_div(blocks(workload, config), int(gpu.multiprocessors * (CLUSTERED if clustered else 1)))
+    together = min(turns, resident_blocks(problem, config, gpu))
     product = _product_clocks(problem, config, target)
     copied = sum(copied_rows(problem, config)) * ROW_BYTES
     step, chunks = max(product, copied / L2_BYTES), part_chunks(workload, config)
@@ -253,13 +156,15 @@ def estimate(problem: Problem, config: Config, target: tvm.target.Target) -> flo
         alone = max(step, copied / COPY_BYTES / config.threads * COPYING, ARRIVAL / max(1, ahead(problem, config)))
     else:
         alone = product + copied / L2_BYTES / 2 + WAIT
-    storing = config.sums * STORING * (2.5 if workload.epilogue.residual else 1)
+    storing = config.sums * STORING
+    if workload.epilogue.residual:
+        storing *= RESIDUAL * (2 if config.block_n < NARROW else 1)
     activating = config.sums * ACTIVATING * workload.epilogue.operations
     units = turns * (chunks * step + stored)
-    waiting = ceil_div(turns, together) * (LATENCY + chunks * alone + storing + activating)
+    waiting = ceil_div(turns, together) * (BEGINNING + chunks * alone + storing + activating)
     if config.teams:
         units, waiting = _specialized_clocks(problem, config, turns, product), 0.0
-        units += ceil_div(turns, config.teams) * activating
+        units += ROLES + ceil_div(turns, config.teams) * activating
     memory = workload.bytes_moved / gpu.bytes_per_clock
     parts = 2 * config.split_k * prod(workload.output_shape) * workload.sum_bytes if config.kernels > 1 else 0
     kernels = config.kernels + lays_out_weight(workload, weight_split(problem, config))
@@ -268,9 +173,9 @@ def estimate(problem: Problem, config: Config, target: tvm.target.Target) -> flo
     if lays_out_input(workload):
         kernels += 1
         image = (prod(workload.x_shape) + image_elements(workload)) * workload.itemsize
-    others = (parts + IMAGE * image) / gpu.bytes_per_clock + kernels * KERNEL
+    others = (parts + IMAGE * image) / gpu.bytes_per_clock + KERNEL + (kernels - 1) * FURTHER_KERNEL + LATENCY
     if config.in_cluster:
-        others += config.block_m * config.block_n * workload.sum_bytes / FETCHED_BYTES
+        others += config.block_m * config.block_n * workload.sum_bytes / FETCHED_BYTES + config.split_k * GATHERING
     return mostly_largest(units, waiting, memory) + others
 
 

@@ -1,0 +1,134 @@
+"""The configurations of convolutions on tensor cores: the default, and those that are worth a trial."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import tvm
+
+from tvmconv.compute.chunks import ROW_BYTES
+from tvmconv.problem import Problem
+from tvmconv.targets import has_clusters, tensor_instructions
+from tvmconv.targets.devices import Gpu, gpu_of
+
+from ..space import Space, divisors, named
+from .machine import BLOCK_BYTES
+from .tensor_model import estimate
+from .tensor_tiles import (
+    LEAST,
+    MOST_STAGES,
+    Config,
+    ahead,
+    blocks,
+    constraints,
+    copied_rows,
+    part_chunks,
+    shared_bytes,
+)
+
+LEAST_COLUMNS = 16
+"""The output channels of the narrowest tile: two matrices of 8, which `mma` loads together."""
+
+
+def space(problem: Problem, target: tvm.target.Target) -> Space[Config]:
+    """Return the configurations that are worth a trial on this target."""
+    workload, default, gpu = problem.workload, default_config(problem, target), gpu_of(target)
+    bound = WORTH_A_TRIAL * estimate(problem, default, target)
+    families = tensor_instructions(target)
+
+    def whole_gpu(config: Config) -> bool:
+        return config.split_k == 1 or blocks(workload, config) <= 4 * gpu.multiprocessors
+
+    def large_parts(config: Config) -> bool:
+        """Return whether a warp, or a group of four, has at least two instructions' worth of products."""
+        return config.block_m * config.block_n >= 2048 * config.warps_m * config.warps_n
+
+    def promising(config: Config) -> bool:
+        return estimate(problem, config, target) <= bound
+
+    knobs = {
+        "block_m": (32, 64, 128, 192, 256),
+        "block_n": tuple(sorted({default.block_n, 32, 64, 96, 128, 256})),
+        "warps_m": (1, 2, 3, 4),
+        "warps_n": (1, 2, 4),
+        "num_stages": (2, 3, 4, 5),
+        "split_k": (1, 2, 4, 8),
+        "wgmma": (False, True) if "wgmma" in families else (False,),
+        "min_blocks_per_sm": (1, 2),
+        "in_cluster": (False, True) if has_clusters(target) else (False,),
+        "teams": (0, 1, 2) if "wgmma" in families else (0,),
+    }
+    return Space(default, LEAST, knobs, constraints(problem, target), named(whole_gpu, large_parts, promising))
+
+
+WORTH_A_TRIAL = 1.5
+"""The clocks that a configuration may take by the model to be tried, as a multiple of the default's."""
+
+
+CANDIDATES = tuple(
+    Config(block_m, block_n, warps_m, warps_n, num_stages=stages, wgmma=wgmma, min_blocks_per_sm=together)
+    for wgmma, stages, together, tiles in (
+        (True, 4, 2, ((128, 64, 2, 1), (128, 64, 1, 1))),
+        (True, 3, 2, ((128, 128, 2, 1), (128, 128, 1, 1), (128, 64, 2, 1), (128, 64, 1, 1), (64, 128, 1, 1))),
+        (True, 4, 1, ((192, 256, 3, 1), (128, 256, 2, 1), (256, 128, 2, 1), (192, 128, 3, 1), (128, 128, 2, 1))),
+        (True, 4, 1, ((128, 64, 2, 1), (64, 128, 1, 1))),
+        (True, 4, 1, ((64, 256, 1, 1), (128, 96, 2, 1), (128, 32, 2, 1))),
+        (True, MOST_STAGES, 1, ((64, 64, 1, 1), (64, 48, 1, 1), (64, 32, 1, 1), (64, 16, 1, 1), (128, 16, 2, 1))),
+        (False, 4, 1, ((32, 128, 1, 4), (32, 64, 1, 4), (32, 32, 2, 1), (32, 16, 1, 1))),
+        (False, 3, 1, ((128, 128, 2, 2), (128, 64, 2, 2), (64, 128, 2, 2), (64, 64, 2, 2), (32, 64, 1, 2))),
+        (False, 3, 1, ((64, 32, 2, 1), (32, 32, 1, 1), (16, 64, 1, 2), (128, 32, 4, 1))),
+        (False, 3, 1, ((64, 16, 2, 1), (64, 48, 2, 1))),
+    )
+    for block_m, block_n, warps_m, warps_n in tiles
+) + tuple(
+    Config(block_m, block_n, warps_m, 1, num_stages=MOST_STAGES, wgmma=True, teams=teams)
+    for teams, tiles in (
+        (1, ((192, 128, 3), (128, 128, 2), (256, 128, 2), (128, 256, 2), (256, 64, 2))),
+        (1, ((192, 64, 3), (192, 96, 3), (128, 96, 2), (128, 64, 2))),
+        (2, ((192, 128, 1), (128, 128, 1), (64, 256, 1), (64, 128, 1), (192, 64, 1), (128, 64, 1), (64, 64, 1))),
+        (2, ((128, 96, 1), (64, 96, 1), (128, 32, 1))),
+    )
+    for block_m, block_n, warps_m in tiles
+)
+"""The tiles that a default is chosen from."""
+
+PARTS = ((1, False), (2, False), (4, False), (8, False), (2, True), (4, True), (8, True))
+"""The values of `split_k` and `in_cluster` that a default is chosen from."""
+
+
+def default_config(problem: Problem, target: tvm.target.Target) -> Config:
+    """Return the legal configuration, of a few, that the model finds the fastest."""
+    legal = constraints(problem, target).values()
+    known = {each.block_n for each in CANDIDATES}
+    whole = [size for size in divisors(problem.workload.multiplier, 256) if size % LEAST_COLUMNS == 0]
+    columns = [size for size in whole if size not in known]
+    own = [replace(each, block_n=size) for each in CANDIDATES if each.warps_n == 1 for size in columns]
+    tried = [
+        config
+        for candidate in dict.fromkeys((*CANDIDATES, *own))
+        for split_k, in_cluster in PARTS
+        if has_clusters(target) or not in_cluster
+        for part in [replace(candidate, split_k=split_k, in_cluster=in_cluster)]
+        for config in [_fitting(part, problem, gpu_of(target))]
+        if all(holds(config) for holds in legal)
+    ]
+
+    def preference(config: Config) -> tuple[float, int, int]:
+        """Prefer, of equal estimates, more copies ahead, then registers for more blocks."""
+        return estimate(problem, config, target), -config.num_stages, -config.min_blocks_per_sm
+
+    return min(tried, key=preference)
+
+
+def _fitting(config: Config, problem: Problem, gpu: Gpu) -> Config:
+    """Return the configuration with no more stages than there are chunks to fill them.
+
+    Where blocks go on with tile after tile it is all stages that shared memory has room for.
+    """
+    if config.teams:
+        room = gpu.shared_bytes - BLOCK_BYTES - shared_bytes(problem, replace(config, num_stages=0))
+        stages = room // (sum(copied_rows(problem, config)) * ROW_BYTES)
+        return replace(config, num_stages=min(config.num_stages, stages))
+    used = config.num_stages - ahead(problem, config)
+    most = part_chunks(problem.workload, config) + used
+    return replace(config, num_stages=max(used + 1, min(config.num_stages, most)))
