@@ -26,7 +26,6 @@ that replace parts of it: see `tvmconv.lowering.intrinsics`.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import gcd
 
 import tvm
 from tvm import tirx
@@ -67,6 +66,7 @@ from .tensor_tiles import (
     in_planes,
     plane_vector,
     role_registers,
+    store_lanes,
     store_vector,
     stores_registers,
     tile_type,
@@ -201,8 +201,7 @@ def _store_lines(sch: Schedule, problem: Problem, config: Config) -> None:
         along = ki, pi, k_lane, p_lane
         sch.reorder(*along, vector)
     else:
-        size = store_vector(problem, config)
-        ki, k_lane, vector = sch.split(ki, [None, gcd(WARP, tile.block_n // size), size])
+        ki, k_lane, vector = sch.split(ki, [None, store_lanes(problem, config), store_vector(problem, config)])
         along = ki, pi, k_lane
         sch.reorder(*along, vector)
     sch.vectorize(vector)

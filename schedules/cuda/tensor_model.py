@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from math import prod
+from math import gcd, prod
 
 import tvm
 
@@ -76,6 +76,10 @@ SHARED_BYTES, THROTTLED, STORED_MEANWHILE = 118.0, 1.15, 90.0
 """The bytes that go through shared memory in a clock, the time of products as a multiple of what the tensor cores' rate
 says, since the GPU then lowers its clock, and the bytes of sums stored in a clock: of blocks whose warps have roles,
 fitted to 36 layers in float16 on an H200, at batch 32 and 128."""
+
+LINE_BYTES = 128
+"""The bytes of a line, in whose parts such blocks store rows that are no power of two: a tile of 192x144, in parts of 32
+bytes, took twice as long as one of 192x128."""
 
 FINISHED_BYTES, FINISHING_GROUPS = 7.8, 1.9
 """The bytes of sums that four warps of a team take in a clock where they wait for a residual to add to them, and the
@@ -201,7 +205,11 @@ def _specialized_clocks(problem: Problem, config: Config, turns: int, product: f
     if workload.epilogue.residual:
         finishing = sums / (FINISHED_BYTES * min(groups, FINISHING_GROUPS))
         return mostly_largest(turns * tile, ceil_div(turns, config.teams) * (tile + finishing))
-    rate = STORED_DIRECTLY if stores_registers(problem, config) else STORED_MEANWHILE
+    if stores_registers(problem, config):
+        rate = STORED_DIRECTLY
+    else:
+        itemsize = workload.output_storage.itemsize
+        rate = STORED_MEANWHILE * gcd(config.block_n, LINE_BYTES // itemsize) * itemsize / LINE_BYTES
     return turns * tile + (turns if config.teams == 1 else 1) * sums / rate
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from math import prod
+from math import gcd, prod
 
 import tvm
 
@@ -311,6 +311,16 @@ def store_vector(problem: Problem, config: Config) -> int:
         return not (workload.multiplier % size or config.block_n % size or config.sums % size)
 
     return max(size for size in (VECTOR, 2 * VECTOR, 4 * VECTOR) if size <= most and whole(size))
+
+
+def store_lanes(problem: Problem, config: Config) -> int:
+    """Return the threads that store side by side in a row of the output: all of it, unless warps have roles.
+
+    Where a row is no power of two, a thread has another column each time. Those of warps with roles would spill
+    registers for that.
+    """
+    row = config.block_n // store_vector(problem, config)
+    return gcd(WARP, row) if config.teams else row
 
 
 def in_planes(problem: Problem, config: Config) -> bool:
