@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 import tvm
 import tvm_ffi
+from emulated_fragments import fragment_function
 from emulated_machine import BLOCKS, THREADS, WARP, Machine, uniform
 from emulated_memory import Memory, Pointer
 from tvm import tirx
@@ -278,7 +279,7 @@ class Emulator(Machine):
             return partial(self.copy, int(name.removeprefix("tvmconv_copy_")))
         if name.startswith("tvmconv_fetch_"):
             return partial(self.fetch, int(name.removeprefix("tvmconv_fetch_")))
-        function: Callable[..., Any] = getattr(self, name)
+        function: Callable[..., Any] = fragment_function(self, name) or getattr(self, name)
         return function
 
     def pointer(self, buffer: Any, indices: Any) -> Code:
