@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import operator
 from dataclasses import dataclass
-from math import inf, log2, e as euler
+from functools import reduce
+from math import e, inf, log2
 from typing import Any
 
 import tvm
@@ -11,9 +13,11 @@ from tvm import tirx
 from tvm.ir import Expr
 from tvm.s_tir.stmt import SBlock, SBlockRealize
 
-from ...lowering import Place, as_scheduled
+from ...annotations import MIN_BLOCKS
+from ...compute.approximations import quotient
+from ...lowering import Place, as_scheduled, with_launch_bounds
 from ...lowering.intrinsics import COMMIT_SOURCE, COPY_SOURCE, READY_SOURCE, cuda_call
-from ...schedules.cuda.machine import BLOCK_BYTES, WARP
+from ...schedules.cuda.machine import BLOCK_BYTES, REGISTERS, WARP
 from ...targets.devices import Gpu
 from .exchanges import exchange
 from .fragments import EIGHT, FRAGMENT, exp2, load_matrices, multiply, pair, word
@@ -31,7 +35,11 @@ KEYS = 64
 WARPS = 4
 """The warps of a block, each of which has queries of its own."""
 
-LOG2_E = log2(euler)
+OTHER_REGISTERS = 64
+"""The registers of a thread beside those of queries, scores and sums."""
+
+LOG2_E = log2(e)
+"""The powers of two in one of e."""
 
 
 @dataclass(frozen=True)
@@ -96,6 +104,13 @@ def tile_for(attention: Attention, gpu: Gpu) -> Tile:
 def stage_bytes(attention: Attention, keys: int) -> int:
     """Return the bytes of shared memory of a tile of keys and values."""
     return 2 * keys * (pitch(attention.depth) + pitch(attention.width))
+
+
+def resident_blocks(attention: Attention, tile: Tile) -> int:
+    """Return the blocks that are to share the registers of a multiprocessor, so that nothing is spilled."""
+    kept = tile.keys // 2 + padded(attention.width) // 2 + padded(attention.depth) // 4
+    registers = tile.fragments * kept + OTHER_REGISTERS
+    return max(1, REGISTERS // (tile.warps * WARP * registers))
 
 
 def padded(size: int) -> int:
@@ -174,15 +189,17 @@ class _Kernel:
             steps += self._turn(tirx.const(whole, INDEX), rest)
         body = sequence([*steps, self._where_queries(self._stored())])
         grid = self.attention.matrices * self.blocks
-        for var, extent, tag in (
-            (self.thread, self.tile.warps * WARP, "threadIdx.x"),
-            (self.block, grid, "blockIdx.x"),
+        together = {MIN_BLOCKS: resident_blocks(self.attention, self.tile)}
+        for var, extent, tag, annotations in (
+            (self.thread, self.tile.warps * WARP, "threadIdx.x", together),
+            (self.block, grid, "blockIdx.x", None),
         ):
             axis = tirx.IterVar(None, index_variable(tag), tirx.IterVar.ThreadIndex, tag)
-            body = tirx.For(var, tirx.const(0, INDEX), extent, tirx.ForKind.THREAD_BINDING, body, axis)
+            kind = tirx.ForKind.THREAD_BINDING
+            body = tirx.For(var, tirx.const(0, INDEX), tirx.const(extent, INDEX), kind, body, axis, annotations)
         root = SBlock([], [], [], "root", body, alloc_buffers=self.buffers)
         func = tirx.PrimFunc(list(self.named.values()), SBlockRealize([], True, root))
-        return as_scheduled(func.with_attrs({"tirx.noalias": True, "s_tir": True}), name)
+        return as_scheduled(with_launch_bounds(func.with_attrs({"tirx.noalias": True, "s_tir": True})), name)
 
     def _buffer(self, name: str, size: int, dtype: str, scope: str = "local") -> Any:
         buffer = tirx.decl_buffer((size,), dtype, name, scope=scope)
@@ -221,9 +238,7 @@ class _Kernel:
             key = turn * self.tile.keys + row
             tests = [key < self.attention.keys] if self.attention.keys % self.tile.keys else []
             tests += [column < columns] if columns % FRAGMENT else []
-            inside = tirx.const(1, "int32")
-            for test in tests:
-                inside = inside & test.astype("int32")
+            inside = reduce(operator.and_, (test.astype("int32") for test in tests), tirx.const(1, "int32"))
             target = _at(self.ring, begin + row * pitch(columns) + column)
             source = tirx.address_of(self.named[name][self.places[name].at(self.matrix, key, column)])
             copy = cuda_call("tvmconv_copy_16", COPY_SOURCE.format(bytes=16, cache="cg"), target, source, inside)
@@ -397,7 +412,7 @@ class _Kernel:
         fragment, row, eight, side = (index_variable(name) for name in ("fragment", "row", "eight", "side"))
         own, zero = fragment * 2 + row, tirx.const(0, "float32")
         totals = [exchange(self.total, lambda one, other: one + other, distance, own) for distance in (2, 1)]
-        share = tirx.const(1, "float32") / self.total[own]
+        share = quotient(tirx.const(1, "float32"), self.total[own])
         if self.attention.safe:
             share = tirx.Select(tirx.EQ(self.total[own], zero), zero, share)
         query, column = self._query(fragment, row), eight * EIGHT + self._pair()
