@@ -86,3 +86,8 @@ def _multiply(machine: Machine, dtype: np.dtype[Any], sums: Pointer, first: Poin
 def _pair(dtype: np.dtype[Any], first: Any, second: Any) -> np.ndarray:
     both = np.concatenate(np.broadcast_arrays(first, second), -1)
     return both.astype(dtype).view(np.uint32)
+
+
+def quotient(one: Any, other: Any) -> Any:
+    with np.errstate(divide="ignore", invalid="ignore"):  # of threads that are not active, too
+        return one / other

@@ -17,7 +17,8 @@ from ..precision import DEFAULT
 from ..targets import backend_of, multiplies
 from ..targets.devices import gpu_of
 from .constants import Array, constant_value, static_shape
-from .gpu.attention import MOST_DEPTH, VECTOR, Attention, Tile, attention_kernel, tile_for
+from .gpu.attention import MOST_DEPTH, VECTOR, Attention, Tile, tile_for
+from .gpu.attention_kernel import attention_kernel
 from .graph import Block, blocks_of, call_of, calls, rebind
 from .layers import Convolution, Layer
 from .product import Product
@@ -33,7 +34,7 @@ KERNEL_NAME = "tvmconv cuda/attention"
 
 @dataclass
 class _Scores:
-    """What is computed between two products: a softmax of scores, which are scaled, and to which constants are added."""
+    """What is between two products: a softmax of scores, which are scaled, and to which constants are added."""
 
     product: relax.Var
     """The first product."""
@@ -65,7 +66,7 @@ def use_attention(mod: tvm.IRModule, target: tvm.target.Target) -> tuple[tvm.IRM
     That is a product of two computed tensors, a softmax of its rows, and a product of these with a third one, which
     nothing else reads in between. Scores may be scaled by numbers and have constants added. All sizes are known, and
     rows of queries, keys and values have whole vectors of elements, no more than `MOST_DEPTH`. The kernel reads these
-    where they lie in other tensors, and stores the result as the next layer reads it. Others are left to `use_products`.
+    where they lie in other tensors, and stores the result as the next layer reads it. Others are for `use_products`.
 
     Before: `scores = R.matmul(q, R.permute_dims(k, axes=[0, 1, 3, 2]))`, `y = R.matmul(R.nn.softmax(scores), v)`.
     After: `y = R.reshape(R.call_tir(tvmconv_attention_0, (R.reshape(qkv, ...), ...)), ...)`.
@@ -100,9 +101,7 @@ def _layers(site: _Site, tile: Tile) -> list[Layer]:
     return [Layer(each, KERNEL_NAME, config, reason) for each in site.convolutions]
 
 
-def _site(
-    var: relax.Var, value: relax.Expr, block: Block, form: Form, target: tvm.target.Target
-) -> _Site | None:
+def _site(var: relax.Var, value: relax.Expr, block: Block, form: Form, target: tvm.target.Target) -> _Site | None:
     """Return the attention that a variable is the second product of; None where it is none that gets a kernel."""
     if call_of(value, "matmul") is None or (scores := _scores(value.args[0], block)) is None:
         return None
@@ -115,7 +114,8 @@ def _site(
             return None
         products.append(found)
     (first, one), (second, other) = products
-    if shares.same_as(v) or first.dtype != second.dtype or first.dtype not in NARROW or not multiplies(target, first.dtype):
+    dtype = first.dtype
+    if shares.same_as(v) or dtype != second.dtype or dtype not in NARROW or not multiplies(target, dtype):
         return None
     if (first.batch, first.rows, first.columns) != (second.batch, second.rows, second.terms):
         return None
@@ -195,11 +195,18 @@ def _placed(site: _Site, block: Block) -> tuple[Attention, list[relax.Expr], rel
     if not moved.same_as(site.output):
         output = stored(view_of(moved, block), site.output, second, VECTOR)
     attention = Attention(
-        *(first.batch, first.terms, second.columns, first.dtype, second.out_dtype, site.scores.scale),
-        *places,
-        output or _alone(first.batch, second.rows, second.columns),
-        tuple(place for place, _ in site.biases),
-        site.scores.safe,
+        matrices=first.batch,
+        depth=first.terms,
+        width=second.columns,
+        dtype=first.dtype,
+        out_dtype=second.out_dtype,
+        scale=site.scores.scale,
+        q=places[0],
+        k=places[1],
+        v=places[2],
+        output=output or _alone(first.batch, second.rows, second.columns),
+        biases=tuple(place for place, _ in site.biases),
+        safe=site.scores.safe,
     )
     operands = [*tensors, *(relax.const(numbers) for _, numbers in site.biases)]
     return attention, operands, site.output if output is None else moved
