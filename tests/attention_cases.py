@@ -132,7 +132,7 @@ KERNELS = {
     "whole-tiles": Kernel(1, 64, 128, 32, 32, "bfloat16", "bfloat16"),
     "wide": Kernel(1, 130, 77, 64, 64, fragments=2),
     "half-fragments": Kernel(2, 5, 77, 40, 24, stages=3),
-    "large-scores": Kernel(2, 21, 77, size=20_000),
+    "large-scores": Kernel(2, 21, 77, scale=5e-5, size=10_000),
     "many-tiles": Kernel(1, 21, 333, stages=3),
     "bias": Kernel(2, 21, 140, bias=True),
     "depth-128": Kernel(1, 21, 77, 128, 128, "bfloat16", "float32"),
