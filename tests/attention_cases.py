@@ -78,10 +78,12 @@ class Kernel(NamedTuple):
     bias: bool = False
     """True if numbers are added, which are -inf for the first query, and for all keys of the second tile."""
     safe: bool = False
+    warps: int = 4
+    splits: int = 1
 
     @property
     def tile(self) -> Tile:
-        return Tile(self.fragments, self.stages)
+        return Tile(self.fragments, self.stages, warps=self.warps, splits=self.splits)
 
     @property
     def attention(self) -> Fused:
@@ -137,6 +139,9 @@ KERNELS = {
     "bias": Kernel(2, 21, 140, bias=True),
     "depth-128": Kernel(1, 21, 77, 128, 128, "bfloat16", "float32"),
     "safe": Kernel(1, 21, 200, bias=True, safe=True),
+    "splits": Kernel(2, 21, 197, 64, 64, stages=1, warps=1, splits=4),
+    "splits-turns": Kernel(1, 40, 333, safe=True, bias=True, warps=2, splits=2),
+    "splits-without-keys": Kernel(1, 21, 300, stages=2, warps=1, splits=4),
     "below-zero": Kernel(1, 21, 77, scale=-0.5, fragments=2),
 }
 """Kernels of attention, by what is particular about them."""

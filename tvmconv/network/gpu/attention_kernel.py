@@ -15,10 +15,10 @@ from ...compute.approximations import quotient
 from ...lowering import as_scheduled, with_launch_bounds
 from ...lowering.intrinsics import COMMIT_SOURCE, COPY_SOURCE, READY_SOURCE, cuda_call
 from ...schedules.cuda.machine import WARP
-from .attention import VECTOR, Attention, Tile, padded, pitch, resident_blocks, stage_bytes
+from .attention import VECTOR, Attention, Tile, padded, part_bytes, part_size, pitch, resident_blocks, stage_bytes
 from .exchanges import exchange
 from .fragments import EIGHT, FRAGMENT, exp2, load_matrices, multiply, pair, word
-from .plan import INDEX, index_variable, launched, loop, sequence, tested
+from .plan import INDEX, barrier, index_variable, launched, loop, sequence, tested
 
 LOG2_E = log2(e)
 """The powers of two in one of e."""
@@ -40,7 +40,9 @@ class Loops:
     def __init__(self, attention: Attention, tile: Tile) -> None:
         self.attention, self.tile = attention, tile
         self.depth, self.width = padded(attention.depth), padded(attention.width)
-        self.tiles = -(-attention.keys // tile.keys)
+        self.turns = -(-attention.keys // tile.turn)
+        self.ahead = self.turns if self.turns <= tile.stages else tile.stages - 1
+        """The turns that copies are ahead."""
         self.blocks = -(-attention.queries // tile.queries)
         """The blocks of a matrix."""
         places = {"q": attention.q, "k": attention.k, "v": attention.v}
@@ -54,9 +56,7 @@ class Loops:
         }
         self.buffers: list[Any] = []
         count = tile.fragments
-        self.ring = self._buffer(
-            "ring", tile.stages * stage_bytes(attention, tile.keys) // 2, attention.dtype, "shared.dyn"
-        )
+        self.ring = self._buffer("ring", tile.stages * stage_bytes(attention, tile) // 2, attention.dtype, "shared.dyn")
         self.factor = self._buffer("factor", count * self.depth // 4, "uint32")
         self.columns = self._buffer("columns", 4, "uint32")
         self.shares = self._buffer("shares", count * 4, "uint32")
@@ -65,28 +65,31 @@ class Loops:
         self.most, self.total, self.last = (
             self._buffer(each, count * 2, "float32") for each in ("most", "total", "last")
         )
+        self.other = self._buffer("other", 1, "float32")
         self.out = self._buffer("out", 2, attention.out_dtype)
         self.block, self.thread = index_variable("block"), index_variable("thread")
         self.lane = tirx.floormod(self.thread, WARP)
-        warp = tirx.floordiv(self.thread, WARP)
+        self.warp = tirx.floormod(tirx.floordiv(self.thread, WARP), tile.warps)
+        self.split = tirx.floordiv(self.thread, WARP * tile.warps)
+        """The number of a warp among those that share queries."""
         self.matrix = tirx.floordiv(self.block, self.blocks)
         first = tirx.floormod(self.block, self.blocks) * tile.queries
-        self.first = first + warp * (tile.fragments * FRAGMENT)
+        self.first = first + self.warp * (tile.fragments * FRAGMENT)
         """The first query of a warp."""
 
     def function(self, name: str) -> tirx.PrimFunc:
         turn = index_variable("turn")
-        whole, rest = divmod(self.attention.keys, self.tile.keys)
+        whole, rest = divmod(self.attention.keys, self.tile.turn)
         steps = [
-            *(self._copied(tirx.const(number, INDEX)) for number in range(min(self.tile.stages - 1, self.tiles))),
+            *(self._copied(tirx.const(number, INDEX)) for number in range(min(self.ahead, self.turns))),
             *self._begun(),
         ]
         if whole:
-            steps.append(loop(turn, whole, sequence(self._turn(turn, self.tile.keys)), tirx.ForKind.SERIAL))
+            steps.append(loop(turn, whole, sequence(self._turn(turn, self.tile.turn)), tirx.ForKind.SERIAL))
         if rest:
             steps += self._turn(tirx.const(whole, INDEX), rest)
-        body = sequence([*steps, self._where_queries(self._stored())])
-        threads, grid = self.tile.warps * WARP, self.attention.matrices * self.blocks
+        body = sequence([*steps, *self._ended()])
+        threads, grid = self.tile.threads, self.attention.matrices * self.blocks
         together = {MIN_BLOCKS: resident_blocks(self.attention, self.tile)}
         root = launched(body, {self.thread: threads, self.block: grid}, self.buffers, together)
         func = tirx.PrimFunc(list(self.named.values()), root).with_attrs({"tirx.noalias": True, "s_tir": True})
@@ -103,37 +106,40 @@ class Loops:
         return tested([] if there else [self.first < self.attention.queries], sequence(steps))
 
     def _turn(self, turn: Expr, keys: int) -> list[tirx.Stmt]:
-        """Return the statements for so many keys of a tile; the barrier frees what the turn before has read."""
-        ahead = self.tile.stages - 1
-        left = self.tiles - 1 - turn
-        ready = cuda_call("tvmconv_ready", READY_SOURCE, tirx.min(tirx.const(ahead - 1, INDEX), left).astype("int32"))
-        copied = tested([turn + ahead < self.tiles], self._copied(turn + ahead))
-        return [ready, copied, self._where_queries([*self._scored(turn, keys), *self._weighed(turn, keys)])]
+        """Return the statements for so many keys of a turn; the barrier frees what the turn before has read."""
+        left = self.turns - 1 - turn
+        pending = tirx.min(tirx.const(self.ahead - 1, INDEX), left).astype("int32")
+        copied = tested([turn + self.ahead < self.turns], self._copied(turn + self.ahead))
+        steps = [*self._scored(turn, keys), *self._weighed(turn, min(keys, self.tile.keys))]
+        ready, own = cuda_call("tvmconv_ready", READY_SOURCE, pending), self._where_queries(steps)
+        if keys <= self.tile.keys * (self.tile.splits - 1):  # the last warps have no keys
+            own = tested([self.split * self.tile.keys < keys], own)
+        return [ready, copied, own]
 
     # Copies and loads
 
     def _in_ring(self, turn: Expr) -> tuple[Expr, Expr]:
-        """Return where a tile's keys and values begin in shared memory."""
-        begin = tirx.floormod(turn, self.tile.stages) * (stage_bytes(self.attention, self.tile.keys) // 2)
-        return begin, begin + self.tile.keys * pitch(self.attention.depth)
+        """Return where the keys and values of a turn begin in shared memory."""
+        begin = tirx.floormod(turn, self.tile.stages) * (stage_bytes(self.attention, self.tile) // 2)
+        return begin, begin + self.tile.turn * pitch(self.attention.depth)
 
     def _copied(self, turn: Expr) -> tirx.Stmt:
-        """Return the statement that begins copies of a tile, with zeros behind the last key and the last column."""
+        """Return the statement that begins copies of a turn, with zeros behind the last key and the last column."""
         steps = []
         sizes = self.attention.depth, self.attention.width
         for name, begin, columns in zip("kv", self._in_ring(turn), sizes, strict=True):
             step, vectors = index_variable("step"), padded(columns) // VECTOR
-            threads = self.tile.warps * WARP
+            threads = self.tile.threads
             number = step * threads + self.thread
             row, column = tirx.floordiv(number, vectors), tirx.floormod(number, vectors) * VECTOR
-            key = turn * self.tile.keys + row
-            tests = [key < self.attention.keys] if self.attention.keys % self.tile.keys else []
+            key = turn * self.tile.turn + row
+            tests = [key < self.attention.keys] if self.attention.keys % self.tile.turn else []
             tests += [column < columns] if columns % FRAGMENT else []
             inside = reduce(operator.and_, (test.astype("int32") for test in tests), tirx.const(1, "int32"))
             target = _at(self.ring, begin + row * pitch(columns) + column)
             source = tirx.address_of(self.named[name][self.places[name].at(self.matrix, key, column)])
             copy = cuda_call("tvmconv_copy_16", COPY_SOURCE.format(bytes=16, cache="cg"), target, source, inside)
-            count = self.tile.keys * vectors
+            count = self.tile.turn * vectors
             there = [] if count % threads == 0 else [number < count]
             steps.append(loop(step, -(-count // threads), tested(there, copy)))
         return sequence([*steps, cuda_call("tvmconv_commit", COMMIT_SOURCE)])
@@ -173,11 +179,16 @@ class Loops:
     # Products and softmax
 
     def _scored(self, turn: Expr, keys: int) -> list[tirx.Stmt]:
-        """Return the statements that multiply queries and keys, for so many keys of a tile, and scale and mask them."""
+        """Return the statements that multiply queries and keys, for so many keys of a turn, and scale and mask them."""
         begin, _ = self._in_ring(turn)
-        groups, count = -(-keys // FRAGMENT), self.tile.fragments
+        groups, count = -(-min(keys, self.tile.keys) // FRAGMENT), self.tile.fragments
         step, group, fragment, side = (index_variable(name) for name in ("step", "group", "fragment", "side"))
-        row = group * FRAGMENT + tirx.floormod(self.lane, EIGHT) + tirx.floordiv(self.lane, 16) * EIGHT
+        row = (
+            self.split * self.tile.keys
+            + group * FRAGMENT
+            + tirx.floormod(self.lane, EIGHT)
+            + tirx.floordiv(self.lane, 16) * EIGHT
+        )
         column = step * FRAGMENT + tirx.floormod(tirx.floordiv(self.lane, EIGHT), 2) * EIGHT
         place = begin + row * pitch(self.attention.depth) + column
         load = load_matrices(_at(self.columns, 0), _at(self.ring, place))
@@ -213,7 +224,7 @@ class Loops:
         at = self._score(fragment, eight, row * 2 + side)
         value = self.scores[at] * tirx.const(self.attention.scale, "float32")
         query = tirx.min(self._query(fragment, row), tirx.const(self.attention.queries - 1, INDEX))
-        key = turn * self.tile.keys + eight * EIGHT + self._pair() + side
+        key = turn * self.tile.turn + self.split * self.tile.keys + eight * EIGHT + self._pair() + side
         key = tirx.min(key, tirx.const(self.attention.keys - 1, INDEX))
         for number, place in enumerate(self.attention.biases):
             value = value + self.named[f"bias_{number}"][place.at(self.matrix, query, key)]
@@ -224,12 +235,13 @@ class Loops:
     def _masked(self, keys: int) -> list[tirx.Stmt]:
         """Return the statements that make scores of keys behind the last one -inf."""
         fragment, eight, row, side = (index_variable(name) for name in ("fragment", "eight", "row", "side"))
-        first = keys // EIGHT
-        behind = -(-keys // FRAGMENT) * 2 - first
-        if keys % FRAGMENT == 0:
+        last = keys % self.tile.keys  # the keys of the last warp that has some
+        if last == 0 or (last % FRAGMENT == 0 and keys == last):
             return []
+        first = last // EIGHT
+        behind = -(-min(keys, self.tile.keys) // FRAGMENT) * 2 - first
         at = self._score(fragment, eight + first, row * 2 + side)
-        there = (eight + first) * EIGHT + self._pair() + side < keys
+        there = self.split * self.tile.keys + (eight + first) * EIGHT + self._pair() + side < keys
         value = tirx.Select(there, self.scores[at], tirx.const(-inf, "float32"))
         body = loop(row, 2, loop(side, 2, tirx.BufferStore(self.scores, value, [at])))
         return [loop(fragment, self.tile.fragments, loop(eight, behind, body))]
@@ -283,7 +295,7 @@ class Loops:
         share = pair(dtype, self.scores[first], self.scores[first + 1])
         store = tirx.BufferStore(self.shares, share, [fragment * 4 + half * 2 + row])
         shares = loop(fragment, self.tile.fragments, loop(half, 2, loop(row, 2, store)))
-        key = group * FRAGMENT + tirx.floormod(self.lane, 16)
+        key = self.split * self.tile.keys + group * FRAGMENT + tirx.floormod(self.lane, 16)
         column = step * FRAGMENT + tirx.floordiv(self.lane, 16) * EIGHT
         place = begin + key * pitch(self.attention.width) + column
         load = load_matrices(_at(self.columns, 0), _at(self.ring, place), transposed=True)
@@ -297,6 +309,48 @@ class Loops:
         return loop(group, groups, sequence([shares, loop(step, self.width // FRAGMENT, products)]))
 
     # Results
+
+    def _ended(self) -> list[tirx.Stmt]:
+        """Return the statements that store results, by the first of warps that share queries."""
+        if self.tile.splits == 1:
+            return [self._where_queries(self._stored())]
+        count = self.tile.fragments
+        parts = self._buffer("parts", part_bytes(self.attention, self.tile) // 4, "float32", "shared.dyn")
+        kept = ((self.most, count * 2), (self.total, count * 2), (self.sums, count * self.width // 2))
+        at, fragment, row, result = (index_variable(name) for name in ("at", "fragment", "row", "result"))
+
+        def part(split: Expr | int, buffer: Any, own: Expr) -> Expr:
+            """Return the place of what a thread of a split has in a register."""
+            begin = sum(size for each, size in kept[: [each is buffer for each, _ in kept].index(True)])
+            warp = (split - 1) * self.tile.warps + self.warp
+            return (warp * part_size(self.attention, self.tile) + begin + own) * WARP + self.lane
+
+        stored = [
+            loop(at, size, tirx.BufferStore(parts, each[at], [part(self.split, each, at)])) for each, size in kept
+        ]
+        steps = []
+        for split in range(1, self.tile.splits):
+            own = fragment * 2 + row
+            most, total, last = (buffer[own] for buffer in (self.most, self.total, self.last))
+            others = parts[part(split, self.most, own)]
+            place = (fragment * (self.width // EIGHT) + tirx.floordiv(result, 2)) * 4 + row * 2 + result % 2
+            larger = tirx.max(most, others)
+            joined = self.sums[place] * last + parts[part(split, self.sums, place)] * self.other[0]
+            steps += [
+                tirx.BufferStore(self.last, self._power(most, larger), [own]),
+                tirx.BufferStore(self.other, self._power(others, larger), [0]),
+                tirx.BufferStore(self.most, larger, [own]),
+                tirx.BufferStore(self.total, total * last + parts[part(split, self.total, own)] * self.other[0], [own]),
+                loop(result, self.width // 4, tirx.BufferStore(self.sums, joined, [place])),
+            ]
+        added = loop(fragment, count, loop(row, 2, sequence(steps)))
+        first = tirx.EQ(self.split, tirx.const(0, INDEX))
+        return [
+            barrier(),
+            tested([tirx.Not(first)], self._where_queries(stored)),
+            barrier(),
+            tested([first], self._where_queries([added, *self._stored()])),
+        ]
 
     def _stored(self) -> list[tirx.Stmt]:
         """Return the statements that divide sums by those of the powers, and store them."""
