@@ -31,6 +31,8 @@ def fragment_function(machine: Machine, name: str) -> Callable[..., Any] | None:
         "load_four": partial(_load_matrices, machine, False),
         "load_transposed": partial(_load_matrices, machine, True),
         "word": lambda pointer: machine.load(pointer.memory, pointer.address, np.dtype(np.uint32)),
+        "word_of": lambda number: number.astype(np.float32).view(np.uint32),
+        "store_words": partial(_store_words, machine),
         "exp2": np.exp2,
     }
     return found.get(name)
@@ -81,6 +83,11 @@ def _multiply(machine: Machine, dtype: np.dtype[Any], sums: Pointer, first: Poin
         product = rows @ columns.swapaxes(1, 2)
         added = [c[..., each * 2 : each * 2 + 2] + product[:, line + each * 8, pair] for each in range(2)]
     _set_registers(machine, sums, np.concatenate(added, -1))
+
+
+def _store_words(machine: Machine, place: Pointer, first: np.ndarray, second: np.ndarray) -> None:
+    assert not (place.address[machine.active] % 8).any(), "a store that is not aligned"
+    _set_registers(machine, place, np.concatenate([first, second], -1))
 
 
 def _pair(dtype: np.dtype[Any], first: Any, second: Any) -> np.ndarray:

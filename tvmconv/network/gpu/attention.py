@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from ...lowering import Place
 from ...schedules.cuda.machine import BLOCK_BYTES, REGISTERS, WARP
-from ...schedules.cuda.tensor_model import mostly_largest
+from ...schedules.cuda.tensor_model import L2_BYTES, mostly_largest
 from ...targets.devices import Gpu
 from .fragments import FRAGMENT
 
@@ -121,15 +121,12 @@ BUSY = {1: 600.0, 2: 500.0}
 """The clocks of a quarter of a multiprocessor for the same where other warps have work meanwhile, for a fragment of one
 and of two that read the same keys."""
 
-L2_BYTES = 48.0
-"""The bytes that a multiprocessor gets from the L2 cache in a clock."""
-
 
 def estimate(attention: Attention, tile: Tile, gpu: Gpu) -> float:
     """Return the clocks that the kernel should take.
 
-    Three things bound it: the units of the busiest multiprocessor, the blocks that have to wait for one another, and the
-    keys and values that each block reads.
+    Three things bound it: the units of the busiest multiprocessor, the blocks that have to wait for one another, and
+    the keys and values that each block reads from the L2 cache.
     """
     whole, rest = divmod(attention.keys, tile.turn)
     keys = whole * tile.keys + min(padded(rest), tile.keys)

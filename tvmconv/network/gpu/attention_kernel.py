@@ -1,9 +1,7 @@
-"""The loops of one kernel for a GPU of attention in half precision: scores and their softmax stay in registers."""
+"""One kernel for a GPU of attention in half precision: scores and their softmax stay in registers."""
 
 from __future__ import annotations
 
-import operator
-from functools import reduce
 from math import e, inf, log2
 from typing import Any
 
@@ -12,12 +10,14 @@ from tvm.ir import Expr
 
 from ...annotations import MIN_BLOCKS
 from ...compute.approximations import quotient
+from ...dtypes import NARROW
 from ...lowering import as_scheduled, with_launch_bounds
-from ...lowering.intrinsics import COMMIT_SOURCE, COPY_SOURCE, READY_SOURCE, cuda_call
+from ...lowering.intrinsics import READY_SOURCE, cuda_call
 from ...schedules.cuda.machine import WARP
-from .attention import VECTOR, Attention, Tile, padded, part_bytes, part_size, pitch, resident_blocks, stage_bytes
-from .exchanges import exchange
-from .fragments import EIGHT, FRAGMENT, exp2, load_matrices, multiply, pair, word
+from .attention import Attention, Tile, pitch, resident_blocks
+from .attention_block import AttentionBlock
+from .exchanges import exchange, exchanged
+from .fragments import EIGHT, FRAGMENT, address, exp2, load_matrices, multiply, pair, store_words, word_of
 from .plan import INDEX, barrier, index_variable, launched, loop, sequence, tested
 
 LOG2_E = log2(e)
@@ -34,55 +34,15 @@ def attention_kernel(attention: Attention, tile: Tile, name: str) -> tirx.PrimFu
     return Loops(attention, tile).function(name)
 
 
-class Loops:
-    """The parts of the kernel of an attention."""
-
-    def __init__(self, attention: Attention, tile: Tile) -> None:
-        self.attention, self.tile = attention, tile
-        self.depth, self.width = padded(attention.depth), padded(attention.width)
-        self.turns = -(-attention.keys // tile.turn)
-        self.ahead = self.turns if self.turns <= tile.stages else tile.stages - 1
-        """The turns that copies are ahead."""
-        self.blocks = -(-attention.queries // tile.queries)
-        """The blocks of a matrix."""
-        places = {"q": attention.q, "k": attention.k, "v": attention.v}
-        types = {**dict.fromkeys(places, attention.dtype), "output": attention.out_dtype}
-        places |= {f"bias_{number}": place for number, place in enumerate(attention.biases)}
-        places["output"] = attention.output
-        self.places = places
-        self.named = {
-            name: tirx.decl_buffer((place.elements,), types.get(name, "float32"), name)
-            for name, place in places.items()
-        }
-        self.buffers: list[Any] = []
-        count = tile.fragments
-        self.ring = self._buffer("ring", tile.stages * stage_bytes(attention, tile) // 2, attention.dtype, "shared.dyn")
-        self.factor = self._buffer("factor", count * self.depth // 4, "uint32")
-        self.columns = self._buffer("columns", 4, "uint32")
-        self.shares = self._buffer("shares", count * 4, "uint32")
-        self.scores = self._buffer("scores", count * tile.keys // 2, "float32")
-        self.sums = self._buffer("sums", count * self.width // 2, "float32")
-        self.most, self.total, self.last = (
-            self._buffer(each, count * 2, "float32") for each in ("most", "total", "last")
-        )
-        self.other = self._buffer("other", 1, "float32")
-        self.out = self._buffer("out", 2, attention.out_dtype)
-        self.block, self.thread = index_variable("block"), index_variable("thread")
-        self.lane = tirx.floormod(self.thread, WARP)
-        self.warp = tirx.floormod(tirx.floordiv(self.thread, WARP), tile.warps)
-        self.split = tirx.floordiv(self.thread, WARP * tile.warps)
-        """The number of a warp among those that share queries."""
-        self.matrix = tirx.floordiv(self.block, self.blocks)
-        first = tirx.floormod(self.block, self.blocks) * tile.queries
-        self.first = first + self.warp * (tile.fragments * FRAGMENT)
-        """The first query of a warp."""
+class Loops(AttentionBlock):
+    """The loops of a block over keys, and what it does with its sums behind them."""
 
     def function(self, name: str) -> tirx.PrimFunc:
         turn = index_variable("turn")
         whole, rest = divmod(self.attention.keys, self.tile.turn)
         steps = [
-            *(self._copied(tirx.const(number, INDEX)) for number in range(min(self.ahead, self.turns))),
-            *self._begun(),
+            *(self.copied(tirx.const(number, INDEX)) for number in range(min(self.ahead, self.turns))),
+            *self.begun(),
         ]
         if whole:
             steps.append(loop(turn, whole, sequence(self._turn(turn, self.tile.turn)), tirx.ForKind.SERIAL))
@@ -95,92 +55,20 @@ class Loops:
         func = tirx.PrimFunc(list(self.named.values()), root).with_attrs({"tirx.noalias": True, "s_tir": True})
         return as_scheduled(with_launch_bounds(func), name)
 
-    def _buffer(self, name: str, size: int, dtype: str, scope: str = "local") -> Any:
-        buffer = tirx.decl_buffer((size,), dtype, name, scope=scope)
-        self.buffers.append(buffer)
-        return buffer
-
-    def _where_queries(self, steps: list[tirx.Stmt]) -> tirx.Stmt:
-        """Return statements for the warps that have queries."""
-        there = self.attention.queries % self.tile.queries == 0
-        return tested([] if there else [self.first < self.attention.queries], sequence(steps))
-
     def _turn(self, turn: Expr, keys: int) -> list[tirx.Stmt]:
         """Return the statements for so many keys of a turn; the barrier frees what the turn before has read."""
         left = self.turns - 1 - turn
         pending = tirx.min(tirx.const(self.ahead - 1, INDEX), left).astype("int32")
-        copied = tested([turn + self.ahead < self.turns], self._copied(turn + self.ahead))
+        copied = tested([turn + self.ahead < self.turns], self.copied(turn + self.ahead))
         steps = [*self._scored(turn, keys), *self._weighed(turn, min(keys, self.tile.keys))]
-        ready, own = cuda_call("tvmconv_ready", READY_SOURCE, pending), self._where_queries(steps)
+        ready, own = cuda_call("tvmconv_ready", READY_SOURCE, pending), self.where_queries(steps)
         if keys <= self.tile.keys * (self.tile.splits - 1):  # the last warps have no keys
             own = tested([self.split * self.tile.keys < keys], own)
         return [ready, copied, own]
 
-    # Copies and loads
-
-    def _in_ring(self, turn: Expr) -> tuple[Expr, Expr]:
-        """Return where the keys and values of a turn begin in shared memory."""
-        begin = tirx.floormod(turn, self.tile.stages) * (stage_bytes(self.attention, self.tile) // 2)
-        return begin, begin + self.tile.turn * pitch(self.attention.depth)
-
-    def _copied(self, turn: Expr) -> tirx.Stmt:
-        """Return the statement that begins copies of a turn, with zeros behind the last key and the last column."""
-        steps = []
-        sizes = self.attention.depth, self.attention.width
-        for name, begin, columns in zip("kv", self._in_ring(turn), sizes, strict=True):
-            step, vectors = index_variable("step"), padded(columns) // VECTOR
-            threads = self.tile.threads
-            number = step * threads + self.thread
-            row, column = tirx.floordiv(number, vectors), tirx.floormod(number, vectors) * VECTOR
-            key = turn * self.tile.turn + row
-            tests = [key < self.attention.keys] if self.attention.keys % self.tile.turn else []
-            tests += [column < columns] if columns % FRAGMENT else []
-            inside = reduce(operator.and_, (test.astype("int32") for test in tests), tirx.const(1, "int32"))
-            target = _at(self.ring, begin + row * pitch(columns) + column)
-            source = tirx.address_of(self.named[name][self.places[name].at(self.matrix, key, column)])
-            copy = cuda_call("tvmconv_copy_16", COPY_SOURCE.format(bytes=16, cache="cg"), target, source, inside)
-            count = self.tile.turn * vectors
-            there = [] if count % threads == 0 else [number < count]
-            steps.append(loop(step, -(-count // threads), tested(there, copy)))
-        return sequence([*steps, cuda_call("tvmconv_commit", COMMIT_SOURCE)])
-
-    def _begun(self) -> list[tirx.Stmt]:
-        """Return the statements that load the queries of a thread, and begin sums."""
-        fragment, step, half, row = (index_variable(name) for name in ("fragment", "step", "half", "row"))
-        column = step * FRAGMENT + half * EIGHT + self._pair()
-        query = tirx.min(self._query(fragment, row), tirx.const(self.attention.queries - 1, INDEX))
-        place = self.places["q"].at(self.matrix, query, column)
-        value = word(tirx.address_of(self.named["q"][place]))
-        if self.attention.depth % FRAGMENT:
-            there = step * FRAGMENT + half * EIGHT < self.attention.depth
-            value = tirx.if_then_else(there, value, tirx.const(0, "uint32"))
-        at = (fragment * (self.depth // FRAGMENT) + step) * 4 + half * 2 + row
-        load = loop(half, 2, loop(row, 2, tirx.BufferStore(self.factor, value, [at])))
-        count = self.tile.fragments
-        return [
-            loop(fragment, count, loop(step, self.depth // FRAGMENT, load)),
-            self._filled(self.most, count * 2, -inf),
-            self._filled(self.total, count * 2, 0),
-            self._filled(self.sums, count * self.width // 2, 0),
-        ]
-
-    def _pair(self) -> Expr:
-        """Return the first of a thread's two columns among eight."""
-        return tirx.floormod(self.lane, 4) * 2
-
-    def _query(self, fragment: Expr, row: Expr) -> Expr:
-        """Return the query of a thread's first or second row of a fragment."""
-        return self.first + fragment * FRAGMENT + row * EIGHT + tirx.floordiv(self.lane, 4)
-
-    def _filled(self, buffer: Any, count: int, value: float) -> tirx.Stmt:
-        at = index_variable("at")
-        return loop(at, count, tirx.BufferStore(buffer, tirx.const(value, "float32"), [at]))
-
-    # Products and softmax
-
     def _scored(self, turn: Expr, keys: int) -> list[tirx.Stmt]:
         """Return the statements that multiply queries and keys, for so many keys of a turn, and scale and mask them."""
-        begin, _ = self._in_ring(turn)
+        begin, _ = self.in_ring(turn)
         groups, count = -(-min(keys, self.tile.keys) // FRAGMENT), self.tile.fragments
         step, group, fragment, side = (index_variable(name) for name in ("step", "group", "fragment", "side"))
         row = (
@@ -191,25 +79,21 @@ class Loops:
         )
         column = step * FRAGMENT + tirx.floormod(tirx.floordiv(self.lane, EIGHT), 2) * EIGHT
         place = begin + row * pitch(self.attention.depth) + column
-        load = load_matrices(_at(self.columns, 0), _at(self.ring, place))
+        load = load_matrices(address(self.columns, 0), address(self.ring, place))
         product = multiply(
             self.attention.dtype,
-            _at(self.scores, self._score(fragment, group * 2 + side, 0)),
-            _at(self.factor, (fragment * (self.depth // FRAGMENT) + step) * 4),
-            _at(self.columns, side * 2),
+            address(self.scores, self.score(fragment, group * 2 + side, 0)),
+            address(self.factor, (fragment * (self.depth // FRAGMENT) + step) * 4),
+            address(self.columns, side * 2),
         )
         body = sequence([load, loop(fragment, count, loop(side, 2, product))])
         products = loop(step, self.depth // FRAGMENT, loop(group, groups, body))
         return [
-            self._filled(self.scores, count * self.tile.keys // 2, 0),
+            self.filled(self.scores, count * self.tile.keys // 2, 0),
             products,
             *self._biased(turn, groups),
             *self._masked(keys),
         ]
-
-    def _score(self, fragment: Expr, eight: Expr, place: Expr | int) -> Expr:
-        """Return the place of a score among the registers of a thread: of the two rows of eight keys."""
-        return (fragment * (self.tile.keys // EIGHT) + eight) * 4 + place
 
     @property
     def _is_scaled_ahead(self) -> bool:
@@ -221,10 +105,10 @@ class Loops:
         if not self._is_scaled_ahead:
             return []
         fragment, eight, row, side = (index_variable(name) for name in ("fragment", "eight", "row", "side"))
-        at = self._score(fragment, eight, row * 2 + side)
+        at = self.score(fragment, eight, row * 2 + side)
         value = self.scores[at] * tirx.const(self.attention.scale, "float32")
-        query = tirx.min(self._query(fragment, row), tirx.const(self.attention.queries - 1, INDEX))
-        key = turn * self.tile.turn + self.split * self.tile.keys + eight * EIGHT + self._pair() + side
+        query = tirx.min(self.query(fragment, row), tirx.const(self.attention.queries - 1, INDEX))
+        key = turn * self.tile.turn + self.split * self.tile.keys + eight * EIGHT + self.pair() + side
         key = tirx.min(key, tirx.const(self.attention.keys - 1, INDEX))
         for number, place in enumerate(self.attention.biases):
             value = value + self.named[f"bias_{number}"][place.at(self.matrix, query, key)]
@@ -240,8 +124,8 @@ class Loops:
             return []
         first = last // EIGHT
         behind = -(-min(keys, self.tile.keys) // FRAGMENT) * 2 - first
-        at = self._score(fragment, eight + first, row * 2 + side)
-        there = self.split * self.tile.keys + (eight + first) * EIGHT + self._pair() + side < keys
+        at = self.score(fragment, eight + first, row * 2 + side)
+        there = self.split * self.tile.keys + (eight + first) * EIGHT + self.pair() + side < keys
         value = tirx.Select(there, self.scores[at], tirx.const(-inf, "float32"))
         body = loop(row, 2, loop(side, 2, tirx.BufferStore(self.scores, value, [at])))
         return [loop(fragment, self.tile.fragments, loop(eight, behind, body))]
@@ -252,8 +136,8 @@ class Loops:
         fragment, row, eight, side = (index_variable(name) for name in ("fragment", "row", "eight", "side"))
         own = fragment * 2 + row
         most, total, last = (buffer[own] for buffer in (self.most, self.total, self.last))
-        score = self._score(fragment, eight, row * 2 + side)
-        result = (fragment * (self.width // EIGHT) + eight) * 4 + row * 2 + side
+        score = self.score(fragment, eight, row * 2 + side)
+        result = self.result(fragment, eight, row * 2 + side)
 
         def each(count: int, body: tirx.Stmt) -> tirx.Stmt:
             return loop(eight, count, loop(side, 2, body))
@@ -261,17 +145,19 @@ class Loops:
         def stored(buffer: Any, value: Expr, at: Expr = own) -> tirx.Stmt:
             return tirx.BufferStore(buffer, value, [at])
 
-        larger = [exchange(self.most, tirx.max, distance, own) for distance in (2, 1)]
+        scaled = [
+            stored(self.last, self._power(last, most)),
+            stored(self.total, total * last),
+            each(self.width // EIGHT, stored(self.sums, self.sums[result] * last, result)),
+        ]
         rows = sequence(
             [
                 stored(self.last, most),
                 each(groups * 2, stored(self.most, tirx.max(most, self.scores[score]))),
-                *larger,
-                stored(self.last, self._power(last, most)),
-                stored(self.total, total * last),
+                *(exchange(self.most, tirx.max, distance, own) for distance in (2, 1)),
+                *(scaled if self.turns > 1 else []),
                 each(groups * 2, stored(self.scores, self._power(self.scores[score], most), score)),
                 each(groups * 2, stored(self.total, total + self.scores[score])),
-                each(self.width // EIGHT, stored(self.sums, self.sums[result] * last, result)),
             ]
         )
         return [loop(fragment, self.tile.fragments, loop(row, 2, rows)), self._multiplied(turn, groups)]
@@ -287,91 +173,118 @@ class Loops:
 
     def _multiplied(self, turn: Expr, groups: int) -> tirx.Stmt:
         """Return the statement that adds products of powers, in half precision, and values to the sums."""
-        _, begin = self._in_ring(turn)
+        _, begin = self.in_ring(turn)
         group, fragment, step, side, half, row = (
             index_variable(name) for name in ("group", "fragment", "step", "side", "half", "row")
         )
-        dtype, first = self.attention.dtype, self._score(fragment, group * 2 + half, row * 2)
+        dtype, first = self.attention.dtype, self.score(fragment, group * 2 + half, row * 2)
         share = pair(dtype, self.scores[first], self.scores[first + 1])
         store = tirx.BufferStore(self.shares, share, [fragment * 4 + half * 2 + row])
         shares = loop(fragment, self.tile.fragments, loop(half, 2, loop(row, 2, store)))
         key = self.split * self.tile.keys + group * FRAGMENT + tirx.floormod(self.lane, 16)
         column = step * FRAGMENT + tirx.floordiv(self.lane, 16) * EIGHT
         place = begin + key * pitch(self.attention.width) + column
-        load = load_matrices(_at(self.columns, 0), _at(self.ring, place), transposed=True)
+        load = load_matrices(address(self.columns, 0), address(self.ring, place), transposed=True)
         product = multiply(
             dtype,
-            _at(self.sums, (fragment * (self.width // EIGHT) + step * 2 + side) * 4),
-            _at(self.shares, fragment * 4),
-            _at(self.columns, side * 2),
+            address(self.sums, self.result(fragment, step * 2 + side, 0)),
+            address(self.shares, fragment * 4),
+            address(self.columns, side * 2),
         )
         products = sequence([load, loop(fragment, self.tile.fragments, loop(side, 2, product))])
         return loop(group, groups, sequence([shares, loop(step, self.width // FRAGMENT, products)]))
 
-    # Results
-
     def _ended(self) -> list[tirx.Stmt]:
         """Return the statements that store results, by the first of warps that share queries."""
         if self.tile.splits == 1:
-            return [self._where_queries(self._stored())]
-        count = self.tile.fragments
-        parts = self._buffer("parts", part_bytes(self.attention, self.tile) // 4, "float32", "shared.dyn")
-        kept = ((self.most, count * 2), (self.total, count * 2), (self.sums, count * self.width // 2))
-        at, fragment, row, result = (index_variable(name) for name in ("at", "fragment", "row", "result"))
-
-        def part(split: Expr | int, buffer: Any, own: Expr) -> Expr:
-            """Return the place of what a thread of a split has in a register."""
-            begin = sum(size for each, size in kept[: [each is buffer for each, _ in kept].index(True)])
-            warp = (split - 1) * self.tile.warps + self.warp
-            return (warp * part_size(self.attention, self.tile) + begin + own) * WARP + self.lane
-
-        stored = [
-            loop(at, size, tirx.BufferStore(parts, each[at], [part(self.split, each, at)])) for each, size in kept
-        ]
-        steps = []
-        for split in range(1, self.tile.splits):
-            own = fragment * 2 + row
-            most, total, last = (buffer[own] for buffer in (self.most, self.total, self.last))
-            others = parts[part(split, self.most, own)]
-            place = (fragment * (self.width // EIGHT) + tirx.floordiv(result, 2)) * 4 + row * 2 + result % 2
-            larger = tirx.max(most, others)
-            joined = self.sums[place] * last + parts[part(split, self.sums, place)] * self.other[0]
-            steps += [
-                tirx.BufferStore(self.last, self._power(most, larger), [own]),
-                tirx.BufferStore(self.other, self._power(others, larger), [0]),
-                tirx.BufferStore(self.most, larger, [own]),
-                tirx.BufferStore(self.total, total * last + parts[part(split, self.total, own)] * self.other[0], [own]),
-                loop(result, self.width // 4, tirx.BufferStore(self.sums, joined, [place])),
-            ]
-        added = loop(fragment, count, loop(row, 2, sequence(steps)))
+            return [self.where_queries(self._stored())]
         first = tirx.EQ(self.split, tirx.const(0, INDEX))
         return [
             barrier(),
-            tested([tirx.Not(first)], self._where_queries(stored)),
+            tested([tirx.Not(first)], self.where_queries(self._parted())),
             barrier(),
-            tested([first], self._where_queries([added, *self._stored()])),
+            tested([first], self.where_queries([self._joined(), *self._stored()])),
         ]
+
+    def _part(self, split: Expr | int, at: Expr) -> Expr:
+        """Return the place of a number that a thread of a split has for that of the first one."""
+        threads = self.tile.warps * WARP
+        return at * (self.tile.threads - threads) + (split - 1) * threads + self.thread % threads
+
+    def _parted(self) -> list[tirx.Stmt]:
+        """Return the statements that store what a thread has for that of the first split."""
+        at, rows = index_variable("at"), self.tile.fragments * 2
+        kept = ((self.most, 0, rows), (self.total, rows, rows), (self.sums, 2 * rows, rows * self.width // 4))
+        return [
+            loop(at, size, tirx.BufferStore(self.parts, buffer[at], [self._part(self.split, begin + at)]))
+            for buffer, begin, size in kept
+        ]
+
+    def _joined(self) -> tirx.Stmt:
+        """Return the statement that adds the sums of other splits to those of the first one."""
+        fragment, row, eight, side = (index_variable(name) for name in ("fragment", "row", "eight", "side"))
+        own, rows, steps = fragment * 2 + row, self.tile.fragments * 2, list[tirx.Stmt]()
+        most, total, last, other = (buffer[own] for buffer in (self.most, self.total, self.last, self.other))
+        result = self.result(fragment, eight, row * 2 + side)
+        for split in range(1, self.tile.splits):
+            theirs = self.parts[self._part(split, own)]
+            larger = tirx.max(most, theirs)
+            added = self.parts[self._part(split, rows + own)], self.parts[self._part(split, 2 * rows + result)]
+            sums = tirx.BufferStore(self.sums, self.sums[result] * last + added[1] * other, [result])
+            steps += [
+                tirx.BufferStore(self.last, self._power(most, larger), [own]),
+                tirx.BufferStore(self.other, self._power(theirs, larger), [own]),
+                tirx.BufferStore(self.most, larger, [own]),
+                tirx.BufferStore(self.total, total * last + added[0] * other, [own]),
+                loop(eight, self.width // EIGHT, loop(side, 2, sums)),
+            ]
+        return loop(fragment, self.tile.fragments, loop(row, 2, sequence(steps)))
 
     def _stored(self) -> list[tirx.Stmt]:
         """Return the statements that divide sums by those of the powers, and store them."""
-        fragment, row, eight, side = (index_variable(name) for name in ("fragment", "row", "eight", "side"))
+        fragment, row, step = (index_variable(name) for name in ("fragment", "row", "step"))
         own, zero = fragment * 2 + row, tirx.const(0, "float32")
         totals = [exchange(self.total, lambda one, other: one + other, distance, own) for distance in (2, 1)]
         share = quotient(tirx.const(1, "float32"), self.total[own])
         if self.attention.safe:
             share = tirx.Select(tirx.EQ(self.total[own], zero), zero, share)
-        query, column = self._query(fragment, row), eight * EIGHT + self._pair()
-        result = self.sums[(fragment * (self.width // EIGHT) + eight) * 4 + row * 2 + side] * self.total[own]
-        made = tirx.BufferStore(self.out, result.astype(self.attention.out_dtype), [side])
-        place = self.places["output"].at(self.matrix, query, column + side)
-        store = tirx.BufferStore(self.named["output"], self.out[side], [place])
-        both = sequence([loop(side, 2, made), loop(side, 2, store, tirx.ForKind.VECTORIZED)])
-        there = [] if self.attention.queries % FRAGMENT == 0 else [query < self.attention.queries]
-        stored = tested(there, loop(eight, self.attention.width // EIGHT, both))
+        stored = loop(step, self.width // FRAGMENT, sequence(self._stored_step(fragment, row, step)))
         steps = sequence([*totals, tirx.BufferStore(self.total, share, [own]), stored])
         return [loop(fragment, self.tile.fragments, loop(row, 2, steps))]
 
+    def _stored_step(self, fragment: Expr, row: Expr, step: Expr) -> list[tirx.Stmt]:
+        """Return the statements that store sixteen columns, each thread two words and a row's threads 32 bytes.
 
-def _at(buffer: Any, place: Expr | int) -> Expr:
-    """Return the address of a place in a buffer, of which TVM then leaves out nothing."""
-    return buffer.access_ptr(0, offset=place)
+        Of halves a thread has a word of each eight: neighbours exchange one, so that they have both of one.
+        """
+        query, share = self.query(fragment, row), self.total[fragment * 2 + row]
+
+        def number(eight: int, side: int) -> Expr:
+            return self.sums[self.result(fragment, step * 2 + eight, row * 2 + side)] * share
+
+        def store(column: Expr, words: tuple[Expr, Expr]) -> tirx.Stmt:
+            place = self.places["output"].at(self.matrix, query, column)
+            tests = [] if self.attention.queries % FRAGMENT == 0 else [query < self.attention.queries]
+            tests += [] if self.attention.width % FRAGMENT == 0 else [column < self.attention.width]
+            return tested(tests, store_words(tirx.address_of(self.named["output"][place]), *words))
+
+        if self.attention.out_dtype not in NARROW:
+            column = step * FRAGMENT + self.pair()
+            return [
+                store(column + eight * EIGHT, (word_of(number(eight, 0)), word_of(number(eight, 1))))
+                for eight in (0, 1)
+            ]
+        first, second = self.words[0], self.words[1]
+        is_odd = tirx.EQ(self.lane % 2, tirx.const(1, INDEX))
+        given = self.words[2]
+        column = step * FRAGMENT + self.lane % 2 * EIGHT + tirx.floordiv(self.lane % 4, 2) * 4
+        return [
+            *(
+                tirx.BufferStore(
+                    self.words, pair(self.attention.out_dtype, number(eight, 0), number(eight, 1)), [eight]
+                )
+                for eight in (0, 1)
+            ),
+            tirx.BufferStore(self.words, exchanged(tirx.Select(is_odd, first, second), 1), [2]),
+            store(column, (tirx.Select(is_odd, given, first), tirx.Select(is_odd, second, given))),
+        ]

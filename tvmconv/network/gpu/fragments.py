@@ -48,6 +48,16 @@ __device__ __forceinline__ unsigned tvmconv_pair_{name}(float first, float secon
 """
 """Two numbers rounded to half precision, the first one in the lower bits."""
 
+WORD_OF = """
+__device__ __forceinline__ unsigned tvmconv_word_of(float number) { return __float_as_uint(number); }
+"""
+
+STORE_WORDS = """
+__device__ __forceinline__ void tvmconv_store_words(void* place, unsigned first, unsigned second) {
+  *(uint2*)place = make_uint2(first, second);
+}
+"""
+
 EXP2 = """
 __device__ __forceinline__ float tvmconv_exp2(float x) {
   float power;
@@ -82,6 +92,22 @@ def pair(dtype: str, first: Expr, second: Expr) -> Expr:
     name = f"tvmconv_pair_{TYPES[dtype].name}"
     source = once(name, PAIR.format(name=TYPES[dtype].name))
     return cuda_func_call(name, first, second, source_code=source, return_type="uint32")
+
+
+def word_of(number: Expr) -> Expr:
+    """Return the 32 bits of a float32 number."""
+    source = once("tvmconv_word_of", WORD_OF)
+    return cuda_func_call("tvmconv_word_of", number, source_code=source, return_type="uint32")
+
+
+def store_words(place: Any, first: Expr, second: Expr) -> tirx.Stmt:
+    """Return the statement that stores two words at a place that is a multiple of both."""
+    return _statement("tvmconv_store_words", STORE_WORDS, place, first, second)
+
+
+def address(buffer: Any, place: Expr | int) -> Expr:
+    """Return the address of a place in registers or shared memory, of which TVM then leaves out nothing."""
+    return buffer.access_ptr(0, offset=place)
 
 
 def exp2(x: Expr) -> Expr:
