@@ -34,7 +34,7 @@ KERNEL_NAME = "tvmconv cuda/attention"
 
 @dataclass
 class _Scores:
-    """What is between two products: a softmax of scores, which are scaled, and to which constants are added."""
+    """The softmax between two products, of scores that are scaled, and that constants are added to."""
 
     product: relax.Var
     """The first product."""
@@ -95,9 +95,7 @@ def use_attention(mod: tvm.IRModule, target: tvm.target.Target) -> tuple[tvm.IRM
 
 def _layers(site: _Site, tile: Tile) -> list[Layer]:
     """Return the layers of both products."""
-    names = " and ".join(each.name for each in site.convolutions)
-    reason = f"one kernel for {names}: scores and their softmax stay in registers"
-    config = msgspec.to_builtins(tile)
+    reason, config = "one kernel for two products and the softmax between them", msgspec.to_builtins(tile)
     return [Layer(each, KERNEL_NAME, config, reason) for each in site.convolutions]
 
 
