@@ -60,7 +60,9 @@ class _Site:
     """The numbers that are added to scores, and their places."""
 
 
-def use_attention(mod: tvm.IRModule, target: tvm.target.Target) -> tuple[tvm.IRModule, tuple[Layer, ...]]:
+def use_attention(
+    mod: tvm.IRModule, target: tvm.target.Target, precision: str = DEFAULT
+) -> tuple[tvm.IRModule, tuple[Layer, ...]]:
     """Return the module with a kernel for each attention in half precision, and what runs the products of these.
 
     That is a product of two computed tensors, a softmax of its rows, and a product of these with a third one, which
@@ -78,7 +80,7 @@ def use_attention(mod: tvm.IRModule, target: tvm.target.Target) -> tuple[tvm.IRM
     values: dict[relax.Var, relax.Expr] = {}
     layers: list[Layer] = []
     for block in blocks_of(mod):
-        sites = (_site(var, value, block, form, target) for var, value in block.values.items())
+        sites = (_site(var, value, block, form, target, precision) for var, value in block.values.items())
         for site in [site for site in sites if site is not None]:
             attention, operands, output = _placed(site, block)
             tile = tile_for(attention, gpu_of(target))
@@ -99,7 +101,9 @@ def _layers(site: _Site, tile: Tile) -> list[Layer]:
     return [Layer(each, KERNEL_NAME, config, reason) for each in site.convolutions]
 
 
-def _site(var: relax.Var, value: relax.Expr, block: Block, form: Form, target: tvm.target.Target) -> _Site | None:
+def _site(
+    var: relax.Var, value: relax.Expr, block: Block, form: Form, target: tvm.target.Target, precision: str
+) -> _Site | None:
     """Return the attention that a variable is the second product of; None where it is none that gets a kernel."""
     if call_of(value, "matmul") is None or (scores := _scores(value.args[0], block)) is None:
         return None
@@ -107,7 +111,7 @@ def _site(var: relax.Var, value: relax.Expr, block: Block, form: Form, target: t
     (q, k), _ = surroundings(scores.product, block.values[scores.product], form, block)
     products = []
     for factors, dtype in (((q, k), "float32"), ((shares, v), str(output.ty.dtype))):
-        found = found_product(factors, dtype, form, target, DEFAULT)
+        found = found_product(factors, dtype, form, target, precision)
         if isinstance(found, str):
             return None
         products.append(found)

@@ -56,7 +56,7 @@ def build(model: Any, target: Any = "llvm", sparse: str = "auto", precision: str
     imported = with_rows_in_matrices(imported, resolved)
     mod, word = with_precision(imported, resolved, precision)
     mod, layers = use_kernels(mod, resolved, sparse, word)
-    mod, attention = use_attention(mod, resolved)
+    mod, attention = use_attention(mod, resolved, word)
     mod, products = use_products(mod, resolved, word)
     products = (*attention, *products)
     _tell_of_slow_layers(layers, "convolutions")

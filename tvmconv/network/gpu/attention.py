@@ -25,8 +25,8 @@ WARPS = 4
 MOST_STAGES = 3
 """The most turns whose keys and values are in shared memory: two are copied while one is computed with."""
 
-OTHER_REGISTERS = 64
-"""The registers of a thread beside those of queries, scores and sums."""
+OTHER_REGISTERS, BIAS_REGISTERS = 64, 8
+"""The registers of a thread beside those of queries, scores and sums, and those for each bias."""
 
 
 @dataclass(frozen=True)
@@ -163,7 +163,7 @@ def shared_bytes(attention: Attention, tile: Tile) -> int:
 def resident_blocks(attention: Attention, tile: Tile) -> int:
     """Return the blocks that are to share the registers of a multiprocessor, so that nothing is spilled."""
     kept = tile.keys // 2 + padded(attention.width) // 2 + padded(attention.depth) // 4
-    registers = tile.fragments * kept + OTHER_REGISTERS
+    registers = tile.fragments * kept + OTHER_REGISTERS + BIAS_REGISTERS * len(attention.biases)
     return max(1, REGISTERS // (tile.threads * registers))
 
 
