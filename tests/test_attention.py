@@ -22,7 +22,7 @@ import tvmconv
 from tvmconv import cuda, lowering
 from tvmconv.network.attention import KERNEL_NAME, use_attention
 from tvmconv.network.gpu.attention import resident_blocks, shared_bytes
-from tvmconv.network.gpu.attention_kernel import Loops, attention_kernel
+from tvmconv.network.gpu.attention_kernel import AttentionLoops, attention_kernel
 from tvmconv.network.half import with_precision
 from tvmconv.network.kernels import use_kernels
 from tvmconv.network.matrices import with_rows_in_matrices
@@ -61,13 +61,13 @@ def test_numbers(name: str) -> None:
 
 
 def test_a_copy_before_its_barrier_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    turn = Loops._turn
+    turn = AttentionLoops._turn
 
     def reversed_turn(*given: Any) -> list[tirx.Stmt]:
         ready, copied, *others = turn(*given)
         return [copied, ready, *others]
 
-    monkeypatch.setattr(Loops, "_turn", reversed_turn)
+    monkeypatch.setattr(AttentionLoops, "_turn", reversed_turn)
     with pytest.raises((HazardError, AssertionError)):
         emulated(KERNELS["many-tiles"])
 
@@ -217,6 +217,7 @@ LEFT: dict[str, Callable[..., Any]] = {
     "shares-are-read": lambda q, k, v: (lambda p: p @ v + p.sum())(torch.softmax(q @ k.transpose(-1, -2), -1)),
     "computed-mask": lambda q, k, v: attend(q, k, v, lambda s: s + q.sum(-1, keepdim=True)),
     "factors-of-columns": lambda q, k, v: attend(q, k, v, lambda s: s * WINDOWS[0, 0]),
+    "rounded-to-integers": lambda q, k, v: attend(q, k, v, lambda s: s.int().half()),
     "other-axis": lambda q, k, v: torch.softmax(q @ k.transpose(-1, -2), -2) @ v,
     "no-softmax": lambda q, k, v: (q @ k.transpose(-1, -2) * 0.125) @ v,
 }

@@ -11,10 +11,10 @@ import numpy as np
 import tvm
 from tvm import relax
 
-from ..dtypes import NARROW
+from ..dtypes import FLOATS, NARROW
 from ..lowering import Place
 from ..precision import DEFAULT
-from ..targets import backend_of, multiplies
+from ..targets import backend_of
 from ..targets.devices import gpu_of
 from .constants import Array, constant_value, static_shape
 from .gpu.attention import MOST_DEPTH, VECTOR, Attention, Tile, tile_for
@@ -112,12 +112,11 @@ def _site(
     products = []
     for factors, dtype in (((q, k), "float32"), ((shares, v), str(output.ty.dtype))):
         found = found_product(factors, dtype, form, target, precision)
-        if isinstance(found, str):
+        if isinstance(found, str):  # such as for a GPU without tensor cores
             return None
         products.append(found)
     (first, one), (second, other) = products
-    dtype = first.dtype
-    if shares.same_as(v) or dtype != second.dtype or dtype not in NARROW or not multiplies(target, dtype):
+    if shares.same_as(v) or first.dtype != second.dtype or first.dtype not in NARROW:
         return None
     if (first.batch, first.rows, first.columns) != (second.batch, second.rows, second.terms):
         return None
@@ -140,7 +139,7 @@ def _scores(shares: relax.Expr, block: Block) -> _Scores | None:
             return None
         if calls(value, "matmul"):
             return None if safe is None else _Scores(var, safe, scale, biases)
-        if calls(value, "astype") or (calls(value, "reshape") and value.args[0].ty.shape[-1] == shape[-1]):
+        if _keeps_rows(value, shape):
             var = value.args[0]
         elif safe is None and (softmax := call_of(value, *SOFTMAX)) is not None:
             if softmax.attrs is not None and softmax.attrs.axis not in (-1, len(shape) - 1):
@@ -155,6 +154,14 @@ def _scores(shares: relax.Expr, block: Block) -> _Scores | None:
         else:
             return None
     return None
+
+
+def _keeps_rows(value: relax.Call, shape: Sequence[int]) -> bool:
+    """Return whether a value of a shape is what it is made of, in another type of floating-point numbers or shape."""
+    if calls(value, "reshape"):
+        before = static_shape(value.args[0].ty)
+        return before is not None and before[-1:] == tuple(shape[-1:])
+    return calls(value, "astype") and str(value.ty.dtype) in FLOATS
 
 
 def _joined(value: relax.Call) -> tuple[relax.Expr, Array] | None:

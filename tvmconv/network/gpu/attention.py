@@ -99,12 +99,9 @@ def tile_for(attention: Attention, gpu: Gpu) -> Tile:
     tried = []
     for fragments, warps, splits in shapes:
         tile = Tile(fragments, 1, warps=warps, splits=splits)
-        turns, room = (
-            -(-attention.keys // tile.turn),
-            gpu.shared_bytes // resident_blocks(attention, tile) - BLOCK_BYTES,
-        )
+        room = gpu.shared_bytes // resident_blocks(attention, tile) - BLOCK_BYTES
         stages = max(2, min(MOST_STAGES, room // stage_bytes(attention, tile)))
-        tried.append(replace(tile, stages=min(turns, stages)))
+        tried.append(replace(tile, stages=min(stages, -(-attention.keys // tile.turn))))
     fitting = [tile for tile in tried if shared_bytes(attention, tile) + BLOCK_BYTES <= gpu.shared_bytes]
     return min(fitting, key=lambda tile: estimate(attention, tile, gpu))
 
@@ -131,12 +128,12 @@ def estimate(attention: Attention, tile: Tile, gpu: Gpu) -> float:
     whole, rest = divmod(attention.keys, tile.turn)
     keys = whole * tile.keys + min(padded(rest), tile.keys)
     size = tile.fragments * keys / KEYS * (padded(attention.depth) + padded(attention.width)) / 128
-    turns = -(-attention.matrices * -(-attention.queries // tile.queries) // gpu.multiprocessors)
+    rounds = -(-attention.matrices * -(-attention.queries // tile.queries) // gpu.multiprocessors)
     by_shared = gpu.shared_bytes // (shared_bytes(attention, tile) + BLOCK_BYTES)
-    together = min(turns, resident_blocks(attention, tile), by_shared)
-    waiting = -(-turns // together) * (LATENCY + size * STEP + (tile.splits > 1) * MERGING)
-    units = turns * tile.warps * tile.splits / 4 * size * BUSY[tile.fragments]
-    read = turns * attention.keys * 2 * (attention.depth + attention.width) / L2_BYTES
+    together = min(rounds, resident_blocks(attention, tile), by_shared)
+    waiting = -(-rounds // together) * (LATENCY + size * STEP + (tile.splits > 1) * MERGING)
+    units = rounds * tile.warps * tile.splits / 4 * size * BUSY[tile.fragments]
+    read = rounds * attention.keys * 2 * (attention.depth + attention.width) / L2_BYTES
     return mostly_largest(units, waiting, read)
 
 

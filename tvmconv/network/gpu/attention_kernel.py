@@ -31,13 +31,14 @@ def attention_kernel(attention: Attention, tile: Tile, name: str) -> tirx.PrimFu
     After: `for tile of keys: wait; copy the next tile; s = q k^T; m, before = max(m, s), m; p = 2^(s - m);
     sum = sum * 2^(before - m) + p; y = y * 2^(before - m) + p v`, and `y / sum` at the end.
     """
-    return Loops(attention, tile).function(name)
+    return AttentionLoops(attention, tile).function(name)
 
 
-class Loops(AttentionBlock):
+class AttentionLoops(AttentionBlock):
     """The loops of a block over keys, and what it does with its sums behind them."""
 
     def function(self, name: str) -> tirx.PrimFunc:
+        """Return the function of the kernel."""
         turn = index_variable("turn")
         whole, rest = divmod(self.attention.keys, self.tile.turn)
         steps = [
