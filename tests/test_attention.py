@@ -187,20 +187,23 @@ def test_attention_of_inputs(name: str) -> None:
     np.testing.assert_allclose(y, expected, rtol=0, atol=2e-3 * np.abs(expected).max())
 
 
-@pytest.mark.parametrize("causal", [False, True])
-def test_attention_of_torch(causal: bool) -> None:
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"is_causal": True}, {"attn_mask": torch.full((21, 21), -torch.inf).triu(0)}],
+    ids=["plain", "causal", "mask"],
+)
+def test_attention_of_torch(options: dict[str, Any]) -> None:
     """Its scales come behind the product, and of a row that is masked there are zeros."""
-    mask = torch.full((21, 21), -torch.inf).triu(0) if causal else None
 
-    def function(x: torch.Tensor) -> torch.Tensor:
-        return merged(torch.nn.functional.scaled_dot_product_attention(*parts(x), attn_mask=mask))
+    def attention(x: torch.Tensor) -> torch.Tensor:
+        kept = {name: each.to(x.dtype) if torch.is_tensor(each) else each for name, each in options.items()}
+        return merged(torch.nn.functional.scaled_dot_product_attention(*parts(x), **kept))
 
     x = torch.randn(2, 21, 144, generator=torch.Generator().manual_seed(3))
-    mod, layers = use_attention(prepared(Function(function), (x,)), SM_90)
+    mod, layers = use_attention(prepared(Function(attention), (x,)), SM_90)
     assert [layer.kernel for layer in layers] == [KERNEL_NAME] * 2
     (y,) = run(lowered(mod), [x.numpy()]).outputs
-    mask = None if mask is None else mask.double()
-    expected = function(x.double()).numpy()
+    expected = attention(x.double()).numpy()
     np.testing.assert_allclose(y, expected, rtol=0, atol=2e-3 * np.abs(expected).max())
 
 
