@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 import tvm
 import tvm_ffi
+from emulated_fragments import fragment_function, quotient
 from emulated_machine import BLOCKS, THREADS, WARP, Machine, uniform
 from emulated_memory import Memory, Pointer
 from tvm import tirx
@@ -42,7 +43,7 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "fabs": np.abs, "exp": np.exp, "log": np.log, "sqrt": np.sqrt, "tanh": np.tanh, "floor": np.floor,
     "round": np.rint, "pow": np.power, "rsqrt": lambda x: 1 / np.sqrt(x), "sigmoid": lambda x: 1 / (1 + np.exp(-x)),
     "erf": lambda x: np.vectorize(erf, [np.asarray(x).dtype])(x), "tvmconv.exp": np.exp,
-    "tvmconv.quotient": operator.truediv,
+    "tvmconv.quotient": quotient,
 }  # fmt: skip
 """The functions of one number or two."""
 
@@ -278,7 +279,7 @@ class Emulator(Machine):
             return partial(self.copy, int(name.removeprefix("tvmconv_copy_")))
         if name.startswith("tvmconv_fetch_"):
             return partial(self.fetch, int(name.removeprefix("tvmconv_fetch_")))
-        function: Callable[..., Any] = getattr(self, name)
+        function: Callable[..., Any] = fragment_function(self, name) or getattr(self, name)
         return function
 
     def pointer(self, buffer: Any, indices: Any) -> Code:

@@ -73,7 +73,8 @@ class Machine:
 
         It is the one with a number, the one so many lanes below, or the one whose number differs in these bits.
         """
-        assert self.active.all()
+        active = self.active.reshape(-1, WARP)
+        assert (active.all(1) == active.any(1)).all(), "an exchange that some threads of a warp leave out"
         lane = np.arange(WARP)
         value, number = (np.broadcast_to(each, self.lane.shape).reshape(-1, WARP) for each in (value, number))
         below = np.where(lane + number < WARP, lane + number, lane)

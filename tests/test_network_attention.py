@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import tvm
-from attention_cases import LLVM, SM_90, Attention, Shapes, factors, first_result
+from attention_cases import LLVM, SM_90, Block, Shapes, factors, first_result
 from between_cases import Function
 from network_graph import operators
 from sparing import every
@@ -27,21 +27,6 @@ from tvmconv.network.scales import scale_results
 torch = pytest.importorskip("torch")
 
 pytestmark = pytest.mark.usefixtures("composite_operators")
-
-
-class Block(torch.nn.Module):
-    """Attention between the layers that a transformer has around it."""
-
-    def __init__(self, width: int, heads: int) -> None:
-        super().__init__()
-        self.heads = heads
-        self.qkv, self.projection = torch.nn.Linear(width, 3 * width), torch.nn.Linear(width, width)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        n, length, width = x.shape
-        parts = self.qkv(x).reshape(n, length, 3, self.heads, width // self.heads).permute(2, 0, 3, 1, 4)
-        y = Attention()(*parts.unbind(0))
-        return self.projection(y.transpose(1, 2).reshape(n, length, width))
 
 
 @pytest.mark.parametrize(("n", "length"), every(2, [(2, 21), (1, 16), (3, 50)]))
@@ -240,7 +225,7 @@ def test_attention_of_torch() -> None:
 def test_machine_code_of_a_block() -> None:
     """Between the layers there are four kernels, without spills: values in rows of terms, products, and softmax."""
     model = tvmconv.import_model(Block(64, 2).eval(), (torch.zeros(2, 21, 64),))
-    network = tvmconv.build(model, SM_90, precision="float16")
+    network = tvmconv.build(model, SM_90, precision="tf32")
     sources = cuda.sources(network._executable.mod)
     kernels = [kernel for source in sources for kernel in cuda.kernel_resources(source, "sm_90")]
     assert all(each.spill_store_bytes == each.spill_load_bytes == 0 for each in kernels)

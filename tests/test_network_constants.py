@@ -26,3 +26,19 @@ def test_foldable_constants() -> None:
     constant, _ = folded["main"].body.blocks[0].bindings[-1].value
     np.testing.assert_array_equal(constant.value.numpy(), np.sqrt([0, 4, 8, 2, 6, 10]).astype("float16"))
     assert operators(folded) == ["relax.add"]
+
+
+def test_masks_are_constants() -> None:
+    """Those that torch makes of comparisons, as causal attention has them."""
+    builder = relax.BlockBuilder()
+    places = relax.const(np.arange(-1, 3, dtype="int64"))
+    with builder.function("main", []):
+        with builder.dataflow():
+            below = builder.emit(relax.op.less_equal(places, relax.const(1, "int64")))
+            both = builder.emit(relax.op.logical_and(below, relax.const(np.array([True, False, True, True]))))
+            mask = builder.emit_output(relax.op.where(both, relax.const(0.0), relax.const(-np.inf)))
+        builder.emit_func_output(mask)
+    folded = fold_constants(builder.get())
+    constant = folded["main"].body.blocks[0].bindings[-1].value
+    np.testing.assert_array_equal(constant.value.numpy(), [0, -np.inf, 0, -np.inf])
+    assert not operators(folded)

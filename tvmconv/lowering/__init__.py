@@ -17,7 +17,7 @@ from .modules import build
 from .open_planes import MOST_TILES
 from .places import Place, with_places
 from .ranges import MOST_BYTES, Part, join, limited
-from .signatures import OPAQUE, as_scheduled, is_scheduled, with_alignment
+from .signatures import OPAQUE, as_scheduled, is_scheduled, with_alignment, with_launch_bounds
 
 __all__ = [
     "KERNEL_NAME",
@@ -46,5 +46,6 @@ __all__ = [
     "machine_code",
     "name_for",
     "with_alignment",
+    "with_launch_bounds",
     "with_places",
 ]

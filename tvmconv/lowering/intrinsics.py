@@ -124,7 +124,7 @@ def _with_clusters(func: tirx.PrimFunc) -> tirx.PrimFunc:
         target, place = Operand(written), [tirx.const(0, "int32"), *place]
         # TVM gives sums the place of factors of another type, which `access_ptr` does not know of.
         source = tirx.address_of(read.source[tuple(place)])
-        call = _call(f"tvmconv_fetch_{count}", _fetch_source(count), target.pointer, source, rank)
+        call = cuda_call(f"tvmconv_fetch_{count}", _fetch_source(count), target.pointer, source, rank)
         whole = SBlock(block.iter_vars, [_own(read)], [written], block.name_hint, call, match_buffers=[target.match])
         values = [substitute(value, {loop.loop_var: loop.min}) for value in loop.body.iter_values]
         return SBlockRealize(values, loop.body.predicate, whole)
@@ -150,7 +150,7 @@ def _with_clusters(func: tirx.PrimFunc) -> tirx.PrimFunc:
     def between_barriers(loop: tirx.For) -> tirx.Stmt:
         if loop.thread_binding is None or loop.thread_binding.thread_tag != CLUSTER_AXIS:
             return loop
-        barrier = _call("tvmconv_cluster_barrier", CLUSTER_SOURCE)
+        barrier = cuda_call("tvmconv_cluster_barrier", CLUSTER_SOURCE)
         return tirx.SeqStmt([barrier, loop, barrier])
 
     func = tvm_ffi.structural_map(func, (tirx.BufferStore, stored))
@@ -186,7 +186,7 @@ def _with_function(block: SBlock) -> SBlock:
             factors = [_whole(region, int(whole[0])) for region in factors]
             block = SBlock(block.iter_vars, [sums, *factors], [sums], block.name_hint, block.body)
         operands = [Operand(region) for region in (sums, *factors)]
-        return _replaced(block, operands, _call(str(name), str(source), *(operand.pointer for operand in operands)))
+        return _replaced(block, operands, cuda_call(str(name), str(source), *(operand.pointer for operand in operands)))
     return block
 
 
@@ -228,7 +228,7 @@ def _copied(block: SBlock) -> SBlock:
     source = tirx.address_of(value.source[tuple(value.indices)])
     count = int(loop.extent) * tvm.DataType(written.source.ty.dtype).itemsize
     code = COPY_SOURCE.format(bytes=count, cache="cg" if count == 16 else "ca")  # L1 is left out by whole vectors only
-    call = _call(f"tvmconv_copy_{count}", code, target.pointer, source, _all_of(inside))
+    call = cuda_call(f"tvmconv_copy_{count}", code, target.pointer, source, _all_of(inside))
     return _replaced(block, [target], call, realize.block.annotations)
 
 
@@ -251,22 +251,22 @@ def _ring(loop: tirx.For) -> tirx.Stmt:
     ahead, wgmma, goes_on = (int(value) for value in loop.annotations[RING])
     *copies, product = loop.body.seq
     left = loop.extent - 1 - loop.loop_var
-    commit = _opaque("commit", _call("tvmconv_commit", COMMIT_SOURCE))
+    commit = _opaque("commit", cuda_call("tvmconv_commit", COMMIT_SOURCE))
     name, source = ("tvmconv_ready_for_wgmma", READY_FOR_WGMMA_SOURCE) if wgmma else ("tvmconv_ready", READY_SOURCE)
-    ready = _opaque("ready", _call(name, source, tirx.min(max(0, ahead - 1), left)))
+    ready = _opaque("ready", cuda_call(name, source, tirx.min(max(0, ahead - 1), left)))
     parts = [*copies, commit, ready, product]
     if not ahead:
         return tirx.For(loop.loop_var, loop.min, loop.extent, loop.kind, tirx.SeqStmt(parts))
     stages = [0] * len(copies) + [0, ahead, ahead]
     order = [*range(1, len(copies) + 2), 0, len(copies) + 2]
     if goes_on:
-        done = _opaque("done", _call("tvmconv_done", DONE_SOURCE, tirx.min(1, left)), _block_of(product))
+        done = _opaque("done", cuda_call("tvmconv_done", DONE_SOURCE, tirx.min(1, left)), _block_of(product))
         parts.append(done)
         stages.append(ahead + 1)
         order = [*range(3, len(copies) + 4), 0, 1, 2]
     annotations = {"software_pipeline_stage": stages, "software_pipeline_order": order}
     ring = tirx.For(loop.loop_var, loop.min, loop.extent, loop.kind, tirx.SeqStmt(parts), None, annotations)
-    return tirx.SeqStmt([ring, _call("tvmconv_barrier", BARRIER_SOURCE)])
+    return tirx.SeqStmt([ring, cuda_call("tvmconv_barrier", BARRIER_SOURCE)])
 
 
 def _block_of(stmt: tirx.Stmt) -> SBlockRealize:
@@ -285,5 +285,5 @@ def _opaque(name: str, body: tirx.Stmt, like: SBlockRealize | None = None) -> SB
     return SBlockRealize([], tirx.const(True, "bool"), SBlock([], reads, writes, name, body))
 
 
-def _call(name: str, source: str, *arguments: Any) -> tirx.Evaluate:
+def cuda_call(name: str, source: str, *arguments: Any) -> tirx.Evaluate:
     return tirx.Evaluate(cuda_func_call(name, *arguments, source_code=source))

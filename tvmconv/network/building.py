@@ -10,6 +10,7 @@ from typing import Any
 
 from ..precision import DEFAULT
 from ..targets import backend_of, resolve_target
+from .attention import use_attention
 from .batch_norm import simplify_batch_norms
 from .compiling import compile_network
 from .half import with_precision
@@ -55,7 +56,9 @@ def build(model: Any, target: Any = "llvm", sparse: str = "auto", precision: str
     imported = with_rows_in_matrices(imported, resolved)
     mod, word = with_precision(imported, resolved, precision)
     mod, layers = use_kernels(mod, resolved, sparse, word)
+    mod, attention = use_attention(mod, resolved, word)
     mod, products = use_products(mod, resolved, word)
+    products = (*attention, *products)
     _tell_of_slow_layers(layers, "convolutions")
     _tell_of_slow_layers(products, "matrix products")
     mod = sum_in_float32(simplify_powers(simplify_batch_norms(lower_quantization(mod, resolved))))

@@ -34,6 +34,8 @@ ELEMENTWISE: dict[str, Callable[..., Any]] = {
     "relax.astype": np.asarray,
     "relax.divide": np.divide,
     "relax.isnan": np.isnan,
+    "relax.less_equal": np.less_equal,
+    "relax.logical_and": np.logical_and,
     "relax.multiply": np.multiply,
     "relax.sqrt": np.sqrt,
     "relax.subtract": np.subtract,

@@ -98,10 +98,10 @@ class _OnTensorCores:
     def operands(self, factors: Factors, product: Product, block: Block, padded: bool) -> Factors:
         first, second = factors
         more = self.terms(product) - product.terms
-        transposed = _transposed(second, block)
+        columns = transposed(second, block)
         return (
             first if padded else _padded(first, first.ty.ndim - 2, (0, more)),
-            _padded(transposed, second.ty.ndim - 2, (self.columns(product) - product.columns, more)),
+            _padded(columns, second.ty.ndim - 2, (self.columns(product) - product.columns, more)),
         )
 
 
@@ -147,7 +147,7 @@ def _in_copies(size: int, dtype: str) -> int:
     return -(-size // copied) * copied
 
 
-def _transposed(factor: relax.Expr, block: Block) -> relax.Expr:
+def transposed(factor: relax.Expr, block: Block) -> relax.Expr:
     """Return a factor with its last two axes swapped: what it was made of, if that was done by swapping them."""
     *batch, terms, columns = factor.ty.shape
     value = block.values.get(factor) if isinstance(factor, relax.Var) else factor
@@ -155,7 +155,7 @@ def _transposed(factor: relax.Expr, block: Block) -> relax.Expr:
     if (made := call_of(value, "permute_dims")) is not None and [int(axis) for axis in made.attrs.axes] == swapped:
         return made.args[0]
     if (made := call_of(value, "reshape")) is not None and list(made.args[0].ty.shape)[-2:] == [terms, columns]:
-        return relax.op.reshape(_transposed(made.args[0], block), (*batch, columns, terms))
+        return relax.op.reshape(transposed(made.args[0], block), (*batch, columns, terms))
     return relax.op.permute_dims(factor, swapped)
 
 

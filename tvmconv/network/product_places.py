@@ -52,7 +52,7 @@ def placed(
             places[name], tensors[name] = place, view.source
     moved = moved_to(output, block)
     if not moved.same_as(output) and product.columns == padded[1]:
-        place = _stored(view_of(moved, block), output, product, aligned)
+        place = stored(view_of(moved, block), output, product, aligned)
         if place is not None:
             return Placed({**places, "output": place}, tensors, moved)
     return Placed(places, tensors, output)
@@ -61,19 +61,26 @@ def placed(
 def _place(
     elements: int, first: int, batch: Sequence[tuple[int, int]], rows: Steps, row: Steps, aligned: int
 ) -> Place | None:
-    """Return the place of rows; None where copies of so many elements do not fit, or rows are one behind the other."""
-    outer = joined(batch)
-    if len(rows) != 1 or len(row) != 1 or row[0][1] != 1 or not outer or elements > MAX_ELEMENTS:
+    """Return the place of rows of several matrices; None where they have none, or are one behind the other."""
+    if not rows or not joined(batch) or joined([*batch, *rows, *row]) == ((elements, 1),):
         return None
-    if joined([*outer, *rows, *row]) == ((elements, 1),):
+    return place_of(elements, first, batch, rows, row, aligned)
+
+
+def place_of(
+    elements: int, first: int, batch: Sequence[tuple[int, int]], rows: Steps, row: Steps, aligned: int
+) -> Place | None:
+    """Return the place of rows in a tensor of so many elements; None where copies of `aligned` ones do not fit."""
+    outer = joined(batch) or ((1, 0),)
+    if len(rows) > 1 or len(row) != 1 or row[0][1] != 1 or elements > MAX_ELEMENTS:
         return None
-    ((count, step),) = rows
+    ((count, step),) = rows or ((1, 0),)
     if any(number % aligned for number in (first, step, *(each for _, each in outer))):
         return None
     return Place(elements, first, outer, step, count)
 
 
-def _stored(view: View, output: relax.Var, product: Product, aligned: int) -> Place | None:
+def stored(view: View, output: relax.Var, product: Product, aligned: int) -> Place | None:
     """Return the place of a result in what moves make of it, which is a view of it; None where it has none."""
     elements = product.batch * product.rows * product.columns
     steps = [step for axis in view.axes for step in axis]

@@ -53,8 +53,8 @@ def use_products(
         for var, value in block.values.items():
             if call_of(value, "matmul") is None:
                 continue
-            factors, output = _surroundings(var, value, form, block)
-            found = _found(factors, str(output.ty.dtype), form, target, precision)
+            factors, output = surroundings(var, value, form, block)
+            found = found_product(factors, str(output.ty.dtype), form, target, precision)
             if not isinstance(found, str):
                 taken[var] = _Taken(factors, output, *found, dispatch.select_ranges(found[1], target))
                 layers.append(_layer(var, taken[var]))
@@ -95,10 +95,15 @@ class _Taken(NamedTuple):
 
 def _layer(var: relax.Var, taken: _Taken) -> Layer:
     """Return the layer of a product with kernels."""
-    selection, workload = taken.ranges[0].selection, taken.problem.workload
-    convolution = Convolution(str(var.name), str(taken.product), workload.layout, workload.flops, workload, None)
+    selection, convolution = taken.ranges[0].selection, convolution_of(var, taken.product, taken.problem)
     config = msgspec.to_builtins(selection.config)
     return Layer(convolution, f"tvmconv {selection.name}", config, reason_of(taken.ranges))
+
+
+def convolution_of(var: relax.Var, product: Product, problem: Problem) -> Convolution:
+    """Return the description of a product that a variable is."""
+    workload = problem.workload
+    return Convolution(str(var.name), str(product), workload.layout, workload.flops, workload, None)
 
 
 def has_open_products(mod: tvm.IRModule) -> bool:
@@ -127,12 +132,12 @@ def products_of_halves(mod: tvm.IRModule, target: tvm.target.Target, dtype: str)
         if call_of(value, "matmul") is None or {str(each.ty.dtype) for each in (value, *value.args)} != {"float32"}:
             return False
         first, second = (relax.Var("factor", relax.TensorType(each.ty.shape, dtype)) for each in value.args)
-        return not isinstance(_found((first, second), dtype, form, target, DEFAULT), str)
+        return not isinstance(found_product((first, second), dtype, form, target, DEFAULT), str)
 
     return {var for block in blocks_of(mod) for var, value in block.values.items() if is_taken(value)}
 
 
-def _surroundings(var: relax.Var, value: relax.Call, form: Form, block: Block) -> tuple[Factors, relax.Var]:
+def surroundings(var: relax.Var, value: relax.Call, form: Form, block: Block) -> tuple[Factors, relax.Var]:
     """Return the factors that a kernel reads and the variable that it computes: without casts from and to halves."""
     first, second = (half_of(each, block) for each in value.args)
     wide = (value.args[0], value.args[1]), var
@@ -146,7 +151,7 @@ def _surroundings(var: relax.Var, value: relax.Call, form: Form, block: Block) -
     return (first, second), reader if reader is not None and is_half else var
 
 
-def _found(
+def found_product(
     factors: Factors, out_dtype: str, form: Form, target: tvm.target.Target, precision: str
 ) -> tuple[Product, Problem] | str:
     """Return what factors are multiplied as, and the problem that the kernel solves; the reason for no kernel."""

@@ -77,9 +77,12 @@ def halves(count: int) -> list[int]:
 
 def exchange(register: Any, join: Join, distance: int, place: Expr = ZERO) -> tirx.Stmt:
     """Return the statement that joins a thread's value with that of the lane whose number differs in one bit."""
-    mask = tirx.const(ALL_LANES, "uint32")
-    other = tirx.op.tvm_warp_shuffle_xor(mask, register[place], distance, WARP, WARP)
-    return tirx.BufferStore(register, join(register[place], other), [place])
+    return tirx.BufferStore(register, join(register[place], exchanged(register[place], distance)), [place])
+
+
+def exchanged(value: Expr, distance: int) -> Expr:
+    """Return the value that the lane has whose number differs in one bit."""
+    return tirx.op.tvm_warp_shuffle_xor(tirx.const(ALL_LANES, "uint32"), value, distance, WARP, WARP)
 
 
 def _is_zero(value: Expr) -> Expr:

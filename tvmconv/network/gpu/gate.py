@@ -10,7 +10,6 @@ from typing import Any
 import tvm
 from tvm import tirx
 from tvm.ir import Expr
-from tvm.s_tir.stmt import SBlock, SBlockRealize
 
 from ...compute.functions import activated
 from ...dtypes import NARROW
@@ -20,7 +19,7 @@ from ...schedules.cuda.tensor_model import KERNEL
 from ...targets.devices import Gpu
 from ...workload import ConvWorkload
 from .exchanges import exchange, halves
-from .plan import INDEX, barrier, index_variable, loop, sequence, tested
+from .plan import INDEX, barrier, index_variable, launched, loop, sequence, tested
 
 MOST_CHANNELS, MOST_SQUEEZED = 8192, 1024
 """The most channels, and the most between both layers: a block has them in float32 in its shared memory."""
@@ -89,12 +88,9 @@ def gate_kernel(gate: Gate, name: str, batch: Expr | int) -> tirx.PrimFunc:
     """
     kernel = _Kernel(gate, batch)
     body = sequence([*kernel.fetched(), barrier(), *kernel.squeezed(), barrier(), *kernel.excited()])
-    for var, extent, tag in ((kernel.thread, kernel.threads, "threadIdx.x"), (kernel.image, batch, "blockIdx.x")):
-        axis = tirx.IterVar(None, index_variable(tag), tirx.IterVar.ThreadIndex, tag)
-        count = tirx.const(extent, INDEX) if isinstance(extent, int) else extent
-        body = tirx.For(var, tirx.const(0, INDEX), count, tirx.ForKind.THREAD_BINDING, body, axis)
-    root = SBlock([], [], [], "root", body, alloc_buffers=kernel.buffers)
-    func = tirx.PrimFunc(kernel.params, SBlockRealize([], True, root))
+    func = tirx.PrimFunc(
+        kernel.params, launched(body, {kernel.thread: kernel.threads, kernel.image: batch}, kernel.buffers)
+    )
     return as_scheduled(func.with_attrs({"tirx.noalias": True, "s_tir": True}), name)
 
 

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from tvm import tirx
-from tvm.s_tir.stmt import SBlock, SBlockRealize
 from tvm.sym import Analyzer
 
 from ...lowering import OPAQUE
 from .kernel import Kernel
-from .plan import INDEX, index_variable, sequence, size_of
+from .plan import launched, sequence, size_of
 from .statements import Statements
 
 
@@ -32,14 +31,9 @@ class KernelLoops(Kernel):
         steps = [step for number in range(len(self.stages)) for step in self._stage(number)]
         if self.is_there is not None and not self.meets:
             steps = [tirx.IfThenElse(self.is_there, sequence(steps), None)]
-        extents = {block: tirx.ceildiv(groups, plan.rows), thread: tirx.const(plan.rows * plan.threads, INDEX)}
-        nest: tirx.Stmt = tirx.SeqStmt([*body, *steps])
-        for var, tag in ((thread, "threadIdx.x"), (block, "blockIdx.x")):
-            axis = tirx.IterVar(None, index_variable(tag), tirx.IterVar.ThreadIndex, tag)
-            extent = Analyzer().simplify(extents[var])
-            nest = tirx.For(var, tirx.const(0, INDEX), extent, tirx.ForKind.THREAD_BINDING, nest, axis)
-        root = SBlock([], [], [], "root", nest, alloc_buffers=self.buffers)
-        func = tirx.PrimFunc(self.func.params, SBlockRealize([], True, root), self.func.ret_type, attrs=self.func.attrs)
+        extents = {thread: plan.rows * plan.threads, block: Analyzer().simplify(tirx.ceildiv(groups, plan.rows))}
+        root = launched(tirx.SeqStmt([*body, *steps]), extents, self.buffers)
+        func = tirx.PrimFunc(self.func.params, root, self.func.ret_type, attrs=self.func.attrs)
         return func.with_attrs({"op_pattern": OPAQUE, "tirx.is_scheduled": True})
 
     def _stage(self, number: int) -> list[tirx.Stmt]:

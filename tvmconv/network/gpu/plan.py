@@ -14,6 +14,7 @@ from typing import Any
 import tvm
 from tvm import tirx
 from tvm.ir import Expr, Var
+from tvm.s_tir.stmt import SBlock, SBlockRealize
 from tvm.sym import Analyzer
 
 from ...substitution import substitute
@@ -143,3 +144,18 @@ def loop(var: Var, extent: Any, body: tirx.Stmt, kind: tirx.ForKind = tirx.ForKi
         return substitute(body, {var: 0})
     fresh = index_variable(var.name)
     return tirx.For(fresh, tirx.const(0, INDEX), extent, kind, substitute(body, {var: fresh}))
+
+
+def launched(
+    body: tirx.Stmt, extents: Mapping[Var, Expr | int], buffers: list[Any], annotations: Any = None
+) -> SBlockRealize:
+    """Return the body of a kernel that a thread runs: for so many threads of a block, the first, and so many blocks.
+
+    Annotations are those of the loop of threads.
+    """
+    for (var, extent), tag in zip(extents.items(), ("threadIdx.x", "blockIdx.x"), strict=True):
+        axis = tirx.IterVar(None, index_variable(tag), tirx.IterVar.ThreadIndex, tag)
+        count = tirx.const(extent, INDEX) if isinstance(extent, int) else extent
+        body = tirx.For(var, tirx.const(0, INDEX), count, tirx.ForKind.THREAD_BINDING, body, axis, annotations)
+        annotations = None
+    return SBlockRealize([], True, SBlock([], [], [], "root", body, alloc_buffers=buffers))

@@ -1,0 +1,259 @@
+"""One kernel of attention on a GPU: numbers in the emulator, machine code, and which attention of networks gets it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import tvm
+from attention_cases import KERNELS, LLVM, SM_90, Block, Kernel, factors
+from between_cases import Function
+from device_functions import device_functions
+from emulated_gpu import Emulator
+from emulated_memory import HazardError
+from emulated_network import lowered, run
+from network_graph import operators
+from sparing import every
+from tvm import tirx
+
+import tvmconv
+from tvmconv import cuda, lowering
+from tvmconv.network.attention import KERNEL_NAME, use_attention
+from tvmconv.network.gpu.attention import resident_blocks, shared_bytes
+from tvmconv.network.gpu.attention_kernel import AttentionLoops, attention_kernel
+from tvmconv.network.half import with_precision
+from tvmconv.network.kernels import use_kernels
+from tvmconv.network.matrices import with_rows_in_matrices
+from tvmconv.network.parts import slice_parts
+from tvmconv.network.products import use_products
+from tvmconv.network.safe_softmax import with_safe_softmax
+from tvmconv.network.scales import scale_results
+from tvmconv.targets import resolve_target
+
+torch = pytest.importorskip("torch")
+
+pytestmark = pytest.mark.usefixtures("composite_operators")
+
+
+def emulated(case: Kernel) -> tuple[np.ndarray, Emulator]:
+    """Return what the kernel of a case computes, and its run."""
+    func = attention_kernel(case.attention, case.tile, "attention")
+    (kernel,) = device_functions(func, SM_90)
+    arrays = case.operands()
+    arrays["output"] = np.full(case.attention.output.elements, np.nan, case.attention.out_dtype)
+    with np.errstate(invalid="ignore"):  # of what threads have that are not active
+        machine = Emulator(kernel, arrays)
+    return arrays["output"], machine
+
+
+@pytest.mark.parametrize("name", every(2, KERNELS))
+def test_numbers(name: str) -> None:
+    """They are those of float64, and every key and value is copied once for each block."""
+    case = KERNELS[name]
+    found, machine = emulated(case)
+    case.check(found)
+    turns = -(-case.attention.keys // case.tile.turn)
+    assert len(machine.copied) == 2 * turns
+    assert max(machine.under_way) == (2 * turns if turns <= case.tile.stages else 2 * case.tile.stages - 1)
+    assert machine.shared_bytes == shared_bytes(case.attention, case.tile)
+
+
+def test_a_copy_before_its_barrier_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    turn = AttentionLoops._turn
+
+    def reversed_turn(*given: Any) -> list[tirx.Stmt]:
+        ready, copied, *others = turn(*given)
+        return [copied, ready, *others]
+
+    monkeypatch.setattr(AttentionLoops, "_turn", reversed_turn)
+    with pytest.raises((HazardError, AssertionError)):
+        emulated(KERNELS["many-tiles"])
+
+
+CODE = [(name, arch) for arch in ("sm_80", "sm_90") for name in ("vit", "bias", "depth-128", "wide", "splits")]
+
+
+@pytest.mark.parametrize(("name", "arch"), every(3, CODE))
+def test_machine_code(name: str, arch: str) -> None:
+    """Nothing is spilled, blocks find room as they are meant to, and the instructions are those of tensor cores."""
+    case, target = KERNELS[name], resolve_target({"kind": "cuda", "arch": arch})
+    func = attention_kernel(case.attention, case.tile, "attention")
+    source = str(lowering.build(tvm.IRModule({"attention": func}), target).mod.imports[0].inspect_source())
+    (kernel,) = cuda.kernel_resources(source, arch)
+    assert (kernel.stack_bytes, kernel.spill_store_bytes, kernel.spill_load_bytes) == (0, 0, 0)
+    threads = case.tile.threads * resident_blocks(case.attention, case.tile)
+    assert kernel.registers * threads <= 65536
+    ptx = cuda.to_ptx(source, arch)
+    kind = {"float16": "f16", "bfloat16": "bf16"}[case.attention.dtype]
+    for instruction in (
+        f"mma.sync.aligned.m16n8k16.row.col.f32.{kind}.{kind}.f32",
+        *("ldmatrix.sync.aligned.m8n8.x4.shared", "ldmatrix.sync.aligned.m8n8.x4.trans"),
+        *("cp.async.cg.shared.global", "ex2.approx.ftz.f32"),
+    ):
+        assert instruction in ptx, instruction
+    assert "int64_t" not in source[source.index("__global__") :]
+
+
+def prepared(module: Any, inputs: tuple[Any, ...], word: str = "float16") -> tvm.IRModule:
+    """Return a network's module in half precision, as the pass gets it."""
+    mod = with_safe_softmax(scale_results(slice_parts(tvmconv.import_model(module, inputs).mod)))
+    narrow, precision = with_precision(with_rows_in_matrices(mod, SM_90), SM_90, word)
+    mod, _ = use_kernels(narrow, SM_90, "auto", precision)
+    return mod
+
+
+class Multihead(torch.nn.Module):
+    """Attention as torch's layer has it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = torch.nn.MultiheadAttention(64, 2, batch_first=True)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.layer(x, x, x, need_weights=False)[0]
+
+
+MODULES = {"own": Block(64, 2), "torch": Block(64, 2, scaled=True), "multihead": Multihead()}
+
+
+@pytest.mark.parametrize("name", MODULES)
+@pytest.mark.parametrize("word", every(2, ["float16", "bfloat16"]))
+def test_blocks_of_transformers(name: str, word: str) -> None:
+    """Between the layers there is one kernel, which reads and stores where these do."""
+    mod, layers = use_attention(prepared(MODULES[name].eval(), (torch.zeros(2, 21, 64),), word), SM_90)
+    assert [layer.kernel for layer in layers] == [KERNEL_NAME] * 2
+    assert [layer.convolution.workload.dtype for layer in layers] == [word] * 2
+    names = operators(mod)
+    places = [place for place, name in enumerate(names) if name == "relax.call_tir"]
+    assert len(places) == 3
+    assert set(names[places[0] + 1 : places[-1]]) == {"relax.reshape", "relax.call_tir"}
+
+
+def parts(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """Return queries, keys and values of three heads, (N, 3, L, 16), of (N, L, 144)."""
+    return tuple(x.reshape(*x.shape[:2], 3, 3, 16).permute(2, 0, 3, 1, 4).unbind(0))
+
+
+def merged(y: torch.Tensor) -> torch.Tensor:
+    return y.transpose(1, 2).flatten(2)
+
+
+def attend(q: Any, k: Any, v: Any, change: Callable[[Any], Any] = lambda scores: scores) -> Any:
+    return torch.softmax(change(q @ k.transpose(-1, -2)), -1) @ v
+
+
+torch.manual_seed(1)
+WINDOWS, MASK = torch.randn(3, 21, 21).half(), torch.randn(2, 1, 1, 21).half()
+
+TAKEN: dict[str, tuple[Callable[..., Any], tuple[tuple[int, ...], ...]]] = {
+    "parts": (lambda x: merged(attend(*parts(x), lambda s: s * 0.25)), ((2, 21, 144),)),
+    "alone": (lambda q, k, v: attend(q, k, v), ((2, 3, 9, 16), (2, 3, 11, 16), (2, 3, 11, 24))),
+    "one-matrix": (lambda q, k, v: attend(q, k, v), ((9, 16), (11, 16), (11, 16))),
+    "transposed": (
+        lambda q, k, v: torch.softmax(q.transpose(1, 2) @ k, -1) @ v.transpose(1, 2),
+        ((2, 16, 9), (2, 16, 11), (2, 24, 11)),
+    ),
+    "odd-step": (lambda q, k: attend(q[..., 1:17], k[..., 1:17], k[..., 2:18]), ((2, 9, 20), (2, 11, 20))),
+    "divided": (lambda x: merged(attend(*parts(x), lambda s: s / -3 * 2)), ((2, 21, 144),)),
+    "windows": (
+        lambda x: merged(attend(*parts(x), lambda s: 2 * (s / 4 + WINDOWS) - MASK)),
+        ((2, 21, 144),),
+    ),
+    "shifted-windows": (
+        lambda x: merged(
+            attend(*parts(x), lambda s: ((s + WINDOWS).reshape(2, 2, 3, 21, 21) + MASK[:, None]).flatten(0, 1))
+        ),
+        ((4, 21, 144),),
+    ),
+}
+"""Attention that gets the kernel, with the shapes of its inputs."""
+
+
+@pytest.mark.parametrize("name", TAKEN)
+def test_attention_of_inputs(name: str) -> None:
+    """It is read where it lies, or moved before, and is right; nothing else multiplies."""
+    function, shapes = TAKEN[name]
+    generator = torch.Generator().manual_seed(3)
+    inputs = tuple(torch.randn(shape, generator=generator).half() for shape in shapes)
+    model = tvmconv.import_model(Function(function), inputs)
+    mod, layers = use_attention(slice_parts(model.mod), SM_90)
+    assert [layer.kernel for layer in layers] == [KERNEL_NAME] * 2
+    found = run(lowered(mod), [each.numpy() for each in inputs])
+    assert sum("attention" in kernel for kernel in found.kernels) == 1
+    expected = function(*(each.double() for each in inputs)).numpy()
+    (y,) = found.outputs
+    np.testing.assert_allclose(y, expected, rtol=0, atol=2e-3 * np.abs(expected).max())
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"is_causal": True}, {"attn_mask": torch.full((21, 21), -torch.inf).triu(0)}],
+    ids=["plain", "causal", "mask"],
+)
+def test_attention_of_torch(options: dict[str, Any]) -> None:
+    """Its scales come behind the product, and of a row that is masked there are zeros."""
+
+    def attention(x: torch.Tensor) -> torch.Tensor:
+        kept = {name: each.to(x.dtype) if torch.is_tensor(each) else each for name, each in options.items()}
+        return merged(torch.nn.functional.scaled_dot_product_attention(*parts(x), **kept))
+
+    x = torch.randn(2, 21, 144, generator=torch.Generator().manual_seed(3))
+    mod, layers = use_attention(prepared(Function(attention), (x,)), SM_90)
+    assert [layer.kernel for layer in layers] == [KERNEL_NAME] * 2
+    (y,) = run(lowered(mod), [x.numpy()]).outputs
+    expected = attention(x.double()).numpy()
+    np.testing.assert_allclose(y, expected, rtol=0, atol=2e-3 * np.abs(expected).max())
+
+
+def test_parts_are_read_in_place() -> None:
+    function, shapes = TAKEN["parts"]
+    model = tvmconv.import_model(Function(function), (torch.zeros(shapes[0]).half(),))
+    mod, _ = use_attention(slice_parts(model.mod), SM_90)
+    assert set(operators(mod)) == {"relax.reshape", "relax.call_tir"}
+
+
+LEFT: dict[str, Callable[..., Any]] = {
+    "depth": lambda q, k, v: attend(q[..., :12], k[..., :12], v),
+    "scores-are-read": lambda q, k, v: (lambda s: torch.softmax(s, -1) @ v + s.sum())(q @ k.transpose(-1, -2)),
+    "shares-are-read": lambda q, k, v: (lambda p: p @ v + p.sum())(torch.softmax(q @ k.transpose(-1, -2), -1)),
+    "computed-mask": lambda q, k, v: attend(q, k, v, lambda s: s + q.sum(-1, keepdim=True)),
+    "factors-of-columns": lambda q, k, v: attend(q, k, v, lambda s: s * WINDOWS[0, 0]),
+    "rounded-to-integers": lambda q, k, v: attend(q, k, v, lambda s: s.int().half()),
+    "other-axis": lambda q, k, v: torch.softmax(q @ k.transpose(-1, -2), -2) @ v,
+    "no-softmax": lambda q, k, v: (q @ k.transpose(-1, -2) * 0.125) @ v,
+}
+"""What is left to kernels of products, by what is in the way."""
+
+
+@pytest.mark.parametrize("name", LEFT)
+def test_products_that_stay_apart(name: str) -> None:
+    inputs = tuple(factors(21, 16, "float16"))
+    mod, layers = use_attention(tvmconv.import_model(Function(LEFT[name]), inputs).mod, SM_90)
+    assert not layers
+    _, products = use_products(mod, SM_90)
+    assert [layer.kernel for layer in products] == ["tvmconv cuda/tensor"] * 2
+
+
+def test_elsewhere_there_is_none() -> None:
+    """Not in float32, and not on a CPU."""
+    model = tvmconv.import_model(Block(64, 2).eval(), (torch.zeros(2, 21, 64),))
+    mod, word = with_precision(model.mod, SM_90, "tf32")
+    assert word == "tf32"
+    for target in (SM_90, LLVM):
+        assert not use_attention(mod, target)[1]
+
+
+def test_network() -> None:
+    """The network says what runs its products, and has one kernel between its layers."""
+    model = tvmconv.import_model(Block(64, 2).eval(), (torch.zeros(2, 21, 64),))
+    network = tvmconv.build(model, SM_90, precision="float16")
+    names = [layer.kernel for layer in network.layers]
+    assert names == ["tvmconv cuda/tensor"] * 2 + [KERNEL_NAME] * 2
+    assert all(layer.config["keys"] == 64 and "softmax" in layer.reason for layer in network.layers[2:])
+    sources = cuda.sources(network._executable.mod)
+    kernels = [kernel for source in sources for kernel in cuda.kernel_resources(source, "sm_90")]
+    assert all(each.spill_store_bytes == each.spill_load_bytes == 0 for each in kernels)
+    assert sum("attention" in each.name for each in kernels) == 1
+    assert not any(word in each.name for each in kernels for word in ("product", "softmax", "transpose"))

@@ -1,0 +1,177 @@
+"""Attention in half precision on a GPU, and the part of it that a block computes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from ...lowering import Place
+from ...schedules.cuda.machine import BLOCK_BYTES, REGISTERS, WARP
+from ...schedules.cuda.tensor_model import L2_BYTES, mostly_largest
+from ...targets.devices import Gpu
+from .fragments import FRAGMENT
+
+VECTOR = 8
+"""The numbers of a copy to shared memory, of 16 bytes."""
+
+MOST_DEPTH = 128
+"""The most terms of a score, and the most columns of values: a thread has a row's in registers."""
+
+KEYS = 64
+"""The keys of a tile, of which a thread has the scores in registers."""
+
+WARPS = 4
+"""The warps of a block, each of which has queries of its own."""
+
+MOST_STAGES = 3
+"""The most turns whose keys and values are in shared memory: two are copied while one is computed with."""
+
+OTHER_REGISTERS, BIAS_REGISTERS = 64, 8
+"""The registers of a thread beside those of queries, scores and sums, and those for each bias."""
+
+
+@dataclass(frozen=True)
+class Attention:
+    """Attention of several matrices: softmax(q k^T * scale + biases) v for each, of rows that lie in other tensors."""
+
+    matrices: int
+    depth: int
+    """The terms of a score."""
+    width: int
+    """The columns of values and results."""
+    dtype: str
+    out_dtype: str
+    scale: float
+    q: Place
+    k: Place
+    v: Place
+    output: Place
+    biases: tuple[Place, ...] = ()
+    """The rows of float32 numbers that are added to scores: for each query, one number for each key."""
+    safe: bool = False
+    """True if results are zeros where all scores are -inf; else they are NaN there."""
+
+    @property
+    def queries(self) -> int:
+        return self.q.rows
+
+    @property
+    def keys(self) -> int:
+        return self.k.rows
+
+
+@dataclass(frozen=True)
+class Tile:
+    """The part of attention that a block computes, a tile of keys at a time."""
+
+    fragments: int
+    """The fragments of sixteen queries of a warp."""
+    stages: int
+    """The turns whose keys and values shared memory has room for: one, if there are no more, or from two on."""
+    keys: int = KEYS
+    """The keys of a warp in a turn."""
+    warps: int = WARPS
+    """The warps with queries of their own."""
+    splits: int = 1
+    """The warps that share queries: each has keys of its own in a turn, and in the end their sums are added."""
+
+    @property
+    def queries(self) -> int:
+        return self.warps * self.fragments * FRAGMENT
+
+    @property
+    def turn(self) -> int:
+        """The keys of a turn."""
+        return self.keys * self.splits
+
+    @property
+    def threads(self) -> int:
+        return self.warps * self.splits * WARP
+
+
+def tile_for(attention: Attention, gpu: Gpu) -> Tile:
+    """Return the tile that is estimated to take the least time on a GPU.
+
+    Where there are few blocks warps share queries. Where there are many, of small rows, warps have two fragments.
+    """
+    shapes = [(1, 4, 1), (1, 2, 2), (1, 1, 4)]
+    if max(attention.depth, attention.width) <= MOST_DEPTH // 2:
+        shapes.append((2, 4, 1))
+    tried = []
+    for fragments, warps, splits in shapes:
+        tile = Tile(fragments, 1, warps=warps, splits=splits)
+        room = gpu.shared_bytes // resident_blocks(attention, tile) - BLOCK_BYTES
+        stages = max(2, min(MOST_STAGES, room // stage_bytes(attention, tile)))
+        tried.append(replace(tile, stages=min(stages, -(-attention.keys // tile.turn))))
+    fitting = [tile for tile in tried if shared_bytes(attention, tile) + BLOCK_BYTES <= gpu.shared_bytes]
+    return min(fitting, key=lambda tile: estimate(attention, tile, gpu))
+
+
+LATENCY = 1500.0
+"""The clocks of a block until its first keys have come. Like the next three numbers it is an estimate, by the
+instructions of the kernel and the rates of their units on an H100."""
+
+STEP, MERGING = 1100.0, 300.0
+"""The clocks in which a warp alone computes with a fragment and `KEYS` keys of 64 elements, and those in which the
+sums of warps that share queries are added."""
+
+BUSY = {1: 600.0, 2: 500.0}
+"""The clocks of a quarter of a multiprocessor for the same where other warps have work meanwhile, for a fragment of one
+and of two that read the same keys."""
+
+
+def estimate(attention: Attention, tile: Tile, gpu: Gpu) -> float:
+    """Return the clocks that the kernel should take.
+
+    Three things bound it: the units of the busiest multiprocessor, the blocks that have to wait for one another, and
+    the keys and values that each block reads from the L2 cache.
+    """
+    whole, rest = divmod(attention.keys, tile.turn)
+    keys = whole * tile.keys + min(padded(rest), tile.keys)
+    size = tile.fragments * keys / KEYS * (padded(attention.depth) + padded(attention.width)) / 128
+    rounds = -(-attention.matrices * -(-attention.queries // tile.queries) // gpu.multiprocessors)
+    by_shared = gpu.shared_bytes // (shared_bytes(attention, tile) + BLOCK_BYTES)
+    together = min(rounds, resident_blocks(attention, tile), by_shared)
+    waiting = -(-rounds // together) * (LATENCY + size * STEP + (tile.splits > 1) * MERGING)
+    units = rounds * tile.warps * tile.splits / 4 * size * BUSY[tile.fragments]
+    read = rounds * attention.keys * 2 * (attention.depth + attention.width) / L2_BYTES
+    return mostly_largest(units, waiting, read)
+
+
+def stage_bytes(attention: Attention, tile: Tile) -> int:
+    """Return the bytes of the keys and values of a turn in shared memory."""
+    return 2 * tile.turn * (pitch(attention.depth) + pitch(attention.width))
+
+
+def part_bytes(attention: Attention, tile: Tile) -> int:
+    """Return the bytes of the sums in shared memory of warps that share queries, but for the first of each."""
+    return 4 * WARP * tile.warps * (tile.splits - 1) * part_size(attention, tile)
+
+
+def part_size(attention: Attention, tile: Tile) -> int:
+    """Return the numbers of a thread's sums, and of the largest score and the sum of powers of its rows."""
+    return tile.fragments * (padded(attention.width) // 2 + 4)
+
+
+def shared_bytes(attention: Attention, tile: Tile) -> int:
+    """Return the bytes of shared memory of a block; sums come where keys and values were."""
+    return max(tile.stages * stage_bytes(attention, tile), part_bytes(attention, tile))
+
+
+def resident_blocks(attention: Attention, tile: Tile) -> int:
+    """Return the blocks that are to share the registers of a multiprocessor, so that nothing is spilled."""
+    kept = tile.keys // 2 + padded(attention.width) // 2 + padded(attention.depth) // 4
+    registers = tile.fragments * kept + OTHER_REGISTERS + BIAS_REGISTERS * len(attention.biases)
+    return max(1, REGISTERS // (tile.threads * registers))
+
+
+def padded(size: int) -> int:
+    """Return a number of columns with zeros behind them, up to whole fragments."""
+    return -(-size // FRAGMENT) * FRAGMENT
+
+
+def pitch(columns: int) -> int:
+    """Return the numbers from a row in shared memory to the next.
+
+    Those are an odd number of copies: eight rows, which are read at once, are in different banks.
+    """
+    return (padded(columns) // VECTOR | 1) * VECTOR

@@ -1,0 +1,301 @@
+"""One kernel for a GPU of attention in half precision: scores and their softmax stay in registers."""
+
+from __future__ import annotations
+
+from math import e, inf, log2
+from typing import Any
+
+from tvm import tirx
+from tvm.ir import Expr
+
+from ...annotations import MIN_BLOCKS
+from ...compute.approximations import quotient
+from ...dtypes import NARROW
+from ...lowering import as_scheduled, with_launch_bounds
+from ...lowering.intrinsics import READY_SOURCE, cuda_call
+from ...schedules.cuda.machine import WARP
+from .attention import Attention, Tile, pitch, resident_blocks
+from .attention_block import AttentionBlock
+from .exchanges import exchange, exchanged
+from .fragments import EIGHT, FRAGMENT, address, exp2, load_matrices, multiply, pair, store_words, word_of
+from .plan import INDEX, barrier, index_variable, launched, loop, sequence, tested
+
+LOG2_E = log2(e)
+"""The powers of two in one of e."""
+
+
+def attention_kernel(attention: Attention, tile: Tile, name: str) -> tirx.PrimFunc:
+    """Return the function of attention, with a block for each tile of queries, and the softmax of the keys so far.
+
+    Before: `s = q k^T * scale`, `y = softmax(s) v`.
+    After: `for tile of keys: wait; copy the next tile; s = q k^T; m, before = max(m, s), m; p = 2^(s - m);
+    sum = sum * 2^(before - m) + p; y = y * 2^(before - m) + p v`, and `y / sum` at the end.
+    """
+    return AttentionLoops(attention, tile).function(name)
+
+
+class AttentionLoops(AttentionBlock):
+    """The loops of a block over keys, and what it does with its sums behind them."""
+
+    def function(self, name: str) -> tirx.PrimFunc:
+        """Return the function of the kernel."""
+        turn = index_variable("turn")
+        whole, rest = divmod(self.attention.keys, self.tile.turn)
+        steps = [
+            *(self.copied(tirx.const(number, INDEX)) for number in range(min(self.ahead, self.turns))),
+            *self.begun(),
+        ]
+        if whole:
+            steps.append(loop(turn, whole, sequence(self._turn(turn, self.tile.turn)), tirx.ForKind.SERIAL))
+        if rest:
+            steps += self._turn(tirx.const(whole, INDEX), rest)
+        body = sequence([*steps, *self._ended()])
+        threads, grid = self.tile.threads, self.attention.matrices * self.blocks
+        together = {MIN_BLOCKS: resident_blocks(self.attention, self.tile)}
+        root = launched(body, {self.thread: threads, self.block: grid}, self.buffers, together)
+        func = tirx.PrimFunc(list(self.named.values()), root).with_attrs({"tirx.noalias": True, "s_tir": True})
+        return as_scheduled(with_launch_bounds(func), name)
+
+    def _turn(self, turn: Expr, keys: int) -> list[tirx.Stmt]:
+        """Return the statements for so many keys of a turn; the first barrier frees what the turn before has read."""
+        left = self.turns - 1 - turn
+        copied = tested([turn + self.ahead < self.turns], self.copied(turn + self.ahead))
+        return [
+            self._waited(2 * tirx.min(tirx.const(self.ahead - 1, INDEX), left) + 1),
+            copied,
+            self._where_keys(keys, self._scored(turn, keys)),
+            self._waited(2 * tirx.min(tirx.const(self.ahead, INDEX), left)),
+            self._where_keys(keys, self._weighed(turn, min(keys, self.tile.keys))),
+        ]
+
+    def _waited(self, pending: Expr) -> tirx.Stmt:
+        """Return the statement that waits until all but so many groups of copies are there for all threads."""
+        return cuda_call("tvmconv_ready", READY_SOURCE, pending.astype("int32"))
+
+    def _where_keys(self, keys: int, steps: list[tirx.Stmt]) -> tirx.Stmt:
+        """Return statements for the warps that have queries, and some of so many keys of a turn."""
+        is_there = keys > self.tile.keys * (self.tile.splits - 1)
+        return tested([] if is_there else [self.split * self.tile.keys < keys], self.where_queries(steps))
+
+    def _scored(self, turn: Expr, keys: int) -> list[tirx.Stmt]:
+        """Return the statements that multiply queries and keys, for so many keys of a turn, and scale and mask them."""
+        begin, _ = self.in_ring(turn)
+        groups, count = -(-min(keys, self.tile.keys) // FRAGMENT), self.tile.fragments
+        step, group, fragment, side = (index_variable(name) for name in ("step", "group", "fragment", "side"))
+        row = (
+            self.split * self.tile.keys
+            + group * FRAGMENT
+            + tirx.floormod(self.lane, EIGHT)
+            + tirx.floordiv(self.lane, 16) * EIGHT
+        )
+        column = step * FRAGMENT + tirx.floormod(tirx.floordiv(self.lane, EIGHT), 2) * EIGHT
+        place = begin + row * pitch(self.attention.depth) + column
+        load = load_matrices(address(self.columns, 0), address(self.ring, place))
+        product = multiply(
+            self.attention.dtype,
+            address(self.scores, self.score(fragment, group * 2 + side, 0)),
+            address(self.factor, (fragment * (self.depth // FRAGMENT) + step) * 4),
+            address(self.columns, side * 2),
+        )
+        body = sequence([load, loop(fragment, count, loop(side, 2, product))])
+        products = loop(step, self.depth // FRAGMENT, loop(group, groups, body))
+        return [
+            self.filled(self.scores, count * self.tile.keys // 2, 0),
+            products,
+            *self._biased(turn, groups),
+            *self._masked(keys),
+        ]
+
+    @property
+    def _is_scaled_ahead(self) -> bool:
+        """Return whether scores are multiplied by their scale before the largest is found."""
+        return bool(self.attention.biases) or not 0 < self.attention.scale < inf
+
+    def _biased(self, turn: Expr, groups: int) -> list[tirx.Stmt]:
+        """Return the statements that scale scores and add what is added to them."""
+        if not self._is_scaled_ahead:
+            return []
+        fragment, eight, row, side = (index_variable(name) for name in ("fragment", "eight", "row", "side"))
+        at = self.score(fragment, eight, row * 2 + side)
+        value = self.scores[at] * tirx.const(self.attention.scale, "float32")
+        query = tirx.min(self.query(fragment, row), tirx.const(self.attention.queries - 1, INDEX))
+        key = turn * self.tile.turn + self.split * self.tile.keys + eight * EIGHT + self.pair() + side
+        key = tirx.min(key, tirx.const(self.attention.keys - 1, INDEX))
+        for number, place in enumerate(self.attention.biases):
+            value = value + self.named[f"bias_{number}"][place.at(self.matrix, query, key)]
+        store = tirx.BufferStore(self.scores, value, [at])
+        body = loop(row, 2, loop(side, 2, store))
+        return [loop(fragment, self.tile.fragments, loop(eight, groups * 2, body))]
+
+    def _masked(self, keys: int) -> list[tirx.Stmt]:
+        """Return the statements that make scores of keys behind the last one -inf."""
+        fragment, eight, row, side = (index_variable(name) for name in ("fragment", "eight", "row", "side"))
+        last = keys % self.tile.keys  # the keys of the last warp that has some
+        if last == 0 or (last % FRAGMENT == 0 and keys == last):
+            return []
+        first = last // EIGHT
+        behind = -(-min(keys, self.tile.keys) // FRAGMENT) * 2 - first
+        at = self.score(fragment, eight + first, row * 2 + side)
+        there = self.split * self.tile.keys + (eight + first) * EIGHT + self.pair() + side < keys
+        value = tirx.Select(there, self.scores[at], tirx.const(-inf, "float32"))
+        body = loop(row, 2, loop(side, 2, tirx.BufferStore(self.scores, value, [at])))
+        return [loop(fragment, self.tile.fragments, loop(eight, behind, body))]
+
+    def _weighed(self, turn: Expr, keys: int) -> list[tirx.Stmt]:
+        """Return the statements that make powers of scores, and add what these weigh to the sums."""
+        groups = -(-keys // FRAGMENT)
+        fragment, row, eight, side = (index_variable(name) for name in ("fragment", "row", "eight", "side"))
+        own = fragment * 2 + row
+        most, total, last = (buffer[own] for buffer in (self.most, self.total, self.last))
+        score = self.score(fragment, eight, row * 2 + side)
+        result = self.result(fragment, eight, row * 2 + side)
+
+        def each(count: int, body: tirx.Stmt) -> tirx.Stmt:
+            return loop(eight, count, loop(side, 2, body))
+
+        def stored(buffer: Any, value: Expr, at: Expr = own) -> tirx.Stmt:
+            return tirx.BufferStore(buffer, value, [at])
+
+        scaled = [
+            stored(self.last, self._power(last, most)),
+            stored(self.total, total * last),
+            each(self.width // EIGHT, stored(self.sums, self.sums[result] * last, result)),
+        ]
+        rows = sequence(
+            [
+                stored(self.last, most),
+                each(groups * 2, stored(self.most, tirx.max(most, self.scores[score]))),
+                *(exchange(self.most, tirx.max, distance, own) for distance in (2, 1)),
+                *(scaled if self.turns > 1 else []),
+                each(groups * 2, stored(self.scores, self._power(self.scores[score], most), score)),
+                each(groups * 2, stored(self.total, total + self.scores[score])),
+            ]
+        )
+        return [loop(fragment, self.tile.fragments, loop(row, 2, rows)), self._multiplied(turn, groups)]
+
+    def _power(self, score: Expr, most: Expr) -> Expr:
+        """Return the power of a score; where the largest one is -inf all are zeros."""
+        lowest, zero = tirx.const(-inf, "float32"), tirx.const(0, "float32")
+        most = tirx.Select(tirx.EQ(most, lowest), zero, most)
+        if self._is_scaled_ahead:  # what masks may be the lowest number, of which no multiple is finite
+            return exp2((score - most) * tirx.const(LOG2_E, "float32"))
+        factor = tirx.const(self.attention.scale * LOG2_E, "float32")
+        return exp2(score * factor - most * factor)
+
+    def _multiplied(self, turn: Expr, groups: int) -> tirx.Stmt:
+        """Return the statement that adds products of powers, in half precision, and values to the sums."""
+        _, begin = self.in_ring(turn)
+        group, fragment, step, side, half, row = (
+            index_variable(name) for name in ("group", "fragment", "step", "side", "half", "row")
+        )
+        dtype, first = self.attention.dtype, self.score(fragment, group * 2 + half, row * 2)
+        share = pair(dtype, self.scores[first], self.scores[first + 1])
+        store = tirx.BufferStore(self.shares, share, [fragment * 4 + half * 2 + row])
+        shares = loop(fragment, self.tile.fragments, loop(half, 2, loop(row, 2, store)))
+        key = self.split * self.tile.keys + group * FRAGMENT + tirx.floormod(self.lane, 16)
+        column = step * FRAGMENT + tirx.floordiv(self.lane, 16) * EIGHT
+        place = begin + key * pitch(self.attention.width) + column
+        load = load_matrices(address(self.columns, 0), address(self.ring, place), transposed=True)
+        product = multiply(
+            dtype,
+            address(self.sums, self.result(fragment, step * 2 + side, 0)),
+            address(self.shares, fragment * 4),
+            address(self.columns, side * 2),
+        )
+        products = sequence([load, loop(fragment, self.tile.fragments, loop(side, 2, product))])
+        return loop(group, groups, sequence([shares, loop(step, self.width // FRAGMENT, products)]))
+
+    def _ended(self) -> list[tirx.Stmt]:
+        """Return the statements that store results, by the first of warps that share queries."""
+        if self.tile.splits == 1:
+            return [self.where_queries(self._stored())]
+        first = tirx.EQ(self.split, tirx.const(0, INDEX))
+        return [
+            barrier(),
+            tested([tirx.Not(first)], self.where_queries(self._parted())),
+            barrier(),
+            tested([first], self.where_queries([self._joined(), *self._stored()])),
+        ]
+
+    def _part(self, split: Expr | int, at: Expr) -> Expr:
+        """Return the place of a number that a thread of a split has for that of the first one."""
+        threads = self.tile.warps * WARP
+        return at * (self.tile.threads - threads) + (split - 1) * threads + self.thread % threads
+
+    def _parted(self) -> list[tirx.Stmt]:
+        """Return the statements that store what a thread has for that of the first split."""
+        at, rows = index_variable("at"), self.tile.fragments * 2
+        kept = ((self.most, 0, rows), (self.total, rows, rows), (self.sums, 2 * rows, rows * self.width // 4))
+        return [
+            loop(at, size, tirx.BufferStore(self.parts, buffer[at], [self._part(self.split, begin + at)]))
+            for buffer, begin, size in kept
+        ]
+
+    def _joined(self) -> tirx.Stmt:
+        """Return the statement that adds the sums of other splits to those of the first one."""
+        fragment, row, eight, side = (index_variable(name) for name in ("fragment", "row", "eight", "side"))
+        own, rows, steps = fragment * 2 + row, self.tile.fragments * 2, list[tirx.Stmt]()
+        most, total, last, other = (buffer[own] for buffer in (self.most, self.total, self.last, self.other))
+        result = self.result(fragment, eight, row * 2 + side)
+        for split in range(1, self.tile.splits):
+            theirs = self.parts[self._part(split, own)]
+            larger = tirx.max(most, theirs)
+            added = self.parts[self._part(split, rows + own)], self.parts[self._part(split, 2 * rows + result)]
+            sums = tirx.BufferStore(self.sums, self.sums[result] * last + added[1] * other, [result])
+            steps += [
+                tirx.BufferStore(self.last, self._power(most, larger), [own]),
+                tirx.BufferStore(self.other, self._power(theirs, larger), [own]),
+                tirx.BufferStore(self.most, larger, [own]),
+                tirx.BufferStore(self.total, total * last + added[0] * other, [own]),
+                loop(eight, self.width // EIGHT, loop(side, 2, sums)),
+            ]
+        return loop(fragment, self.tile.fragments, loop(row, 2, sequence(steps)))
+
+    def _stored(self) -> list[tirx.Stmt]:
+        """Return the statements that divide sums by those of the powers, and store them."""
+        fragment, row, step = (index_variable(name) for name in ("fragment", "row", "step"))
+        own, zero = fragment * 2 + row, tirx.const(0, "float32")
+        totals = [exchange(self.total, lambda one, other: one + other, distance, own) for distance in (2, 1)]
+        share = quotient(tirx.const(1, "float32"), self.total[own])
+        if self.attention.safe:
+            share = tirx.Select(tirx.EQ(self.total[own], zero), zero, share)
+        stored = loop(step, self.width // FRAGMENT, sequence(self._stored_step(fragment, row, step)))
+        steps = sequence([*totals, tirx.BufferStore(self.total, share, [own]), stored])
+        return [loop(fragment, self.tile.fragments, loop(row, 2, steps))]
+
+    def _stored_step(self, fragment: Expr, row: Expr, step: Expr) -> list[tirx.Stmt]:
+        """Return the statements that store sixteen columns, each thread two words and a row's threads 32 bytes.
+
+        Of halves a thread has a word of each eight: neighbours exchange one, so that they have both of one.
+        """
+        query, share = self.query(fragment, row), self.total[fragment * 2 + row]
+
+        def number(eight: int, side: int) -> Expr:
+            return self.sums[self.result(fragment, step * 2 + eight, row * 2 + side)] * share
+
+        def store(column: Expr, words: tuple[Expr, Expr]) -> tirx.Stmt:
+            place = self.places["output"].at(self.matrix, query, column)
+            tests = [] if self.attention.queries % FRAGMENT == 0 else [query < self.attention.queries]
+            tests += [] if self.attention.width % FRAGMENT == 0 else [column < self.attention.width]
+            return tested(tests, store_words(tirx.address_of(self.named["output"][place]), *words))
+
+        if self.attention.out_dtype not in NARROW:
+            column = step * FRAGMENT + self.pair()
+            return [
+                store(column + eight * EIGHT, (word_of(number(eight, 0)), word_of(number(eight, 1))))
+                for eight in (0, 1)
+            ]
+        first, second = self.words[0], self.words[1]
+        is_odd = tirx.EQ(self.lane % 2, tirx.const(1, INDEX))
+        given = self.words[2]
+        column = step * FRAGMENT + self.lane % 2 * EIGHT + tirx.floordiv(self.lane % 4, 2) * 4
+        return [
+            *(
+                tirx.BufferStore(
+                    self.words, pair(self.attention.out_dtype, number(eight, 0), number(eight, 1)), [eight]
+                )
+                for eight in (0, 1)
+            ),
+            tirx.BufferStore(self.words, exchanged(tirx.Select(is_odd, first, second), 1), [2]),
+            store(column, (tirx.Select(is_odd, given, first), tirx.Select(is_odd, second, given))),
+        ]

@@ -1,0 +1,119 @@
+"""Functions of CUDA for the fragments of matrices that the threads of a warp have in registers, as expressions of TIR.
+
+A fragment of 16 rows has, in lane l of the warp, the rows l // 4 and l // 4 + 8, and of each eight columns the two from
+2 * (l % 4) on (PTX ISA, section on matrix fragments of mma.m16n8k16).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tvm import tirx
+from tvm.backend.cuda.op import cuda_func_call
+from tvm.ir import Expr
+
+from ...schedules.cuda.tensor_intrinsics import LOAD, MMA, TYPES, once
+
+FRAGMENT = 16
+"""The rows of a fragment of the first factor, and the terms of an instruction."""
+
+EIGHT = 8
+"""The columns of an instruction's result, and the rows of a matrix of 16 bytes a row."""
+
+LOAD_FOUR = """
+__device__ __forceinline__ void tvmconv_load_four(unsigned* m, const void* row) {
+  tvmconv_load_matrices(m, (unsigned)__cvta_generic_to_shared(row));
+}
+"""
+"""Four matrices of eight rows of 16 bytes, of which each lane gives the address of a row."""
+
+LOAD_TRANSPOSED = """
+__device__ __forceinline__ void tvmconv_load_transposed(unsigned* m, const void* row) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+    : "=r"(m[0]), "=r"(m[1]), "=r"(m[2]), "=r"(m[3]) : "r"((unsigned)__cvta_generic_to_shared(row)) : "memory");
+}
+"""
+"""The same, with rows and columns of each matrix swapped on the way to registers."""
+
+WORD = """
+__device__ __forceinline__ unsigned tvmconv_word(const void* pair) { return *(const unsigned*)pair; }
+"""
+
+PAIR = """
+__device__ __forceinline__ unsigned tvmconv_pair_{name}(float first, float second) {{
+  unsigned pair;
+  asm("cvt.rn.{name}x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(second), "f"(first));
+  return pair;
+}}
+"""
+"""Two numbers rounded to half precision, the first one in the lower bits."""
+
+WORD_OF = """
+__device__ __forceinline__ unsigned tvmconv_word_of(float number) { return __float_as_uint(number); }
+"""
+
+STORE_WORDS = """
+__device__ __forceinline__ void tvmconv_store_words(void* place, unsigned first, unsigned second) {
+  *(uint2*)place = make_uint2(first, second);
+}
+"""
+
+EXP2 = """
+__device__ __forceinline__ float tvmconv_exp2(float x) {
+  float power;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(x));
+  return power;
+}
+"""
+"""The instruction, which is right to 2**-22 and has zeros below 2**-126."""
+
+
+def load_matrices(target: Any, row: Any, transposed: bool = False) -> tirx.Stmt:
+    """Return the statement that loads four matrices from shared memory into four registers."""
+    if transposed:
+        return _statement("tvmconv_load_transposed", LOAD_TRANSPOSED, target, row)
+    return _statement("tvmconv_load_four", once("tvmconv_load", LOAD) + LOAD_FOUR, target, row)
+
+
+def multiply(dtype: str, sums: Any, first: Any, second: Any) -> tirx.Stmt:
+    """Return the statement that adds the product of 16x16 and 16x8 numbers to sums."""
+    kind = TYPES[dtype]
+    name = f"tvmconv_mma_{kind.name}"
+    return _statement(name, MMA.format(**kind._asdict()), sums, first, second)
+
+
+def word(place: Any) -> Expr:
+    """Return two neighbouring numbers in half precision as 32 bits."""
+    return cuda_func_call("tvmconv_word", place, source_code=once("tvmconv_word", WORD), return_type="uint32")
+
+
+def pair(dtype: str, first: Expr, second: Expr) -> Expr:
+    """Return two numbers rounded to half precision as 32 bits."""
+    name = f"tvmconv_pair_{TYPES[dtype].name}"
+    source = once(name, PAIR.format(name=TYPES[dtype].name))
+    return cuda_func_call(name, first, second, source_code=source, return_type="uint32")
+
+
+def word_of(number: Expr) -> Expr:
+    """Return the 32 bits of a float32 number."""
+    source = once("tvmconv_word_of", WORD_OF)
+    return cuda_func_call("tvmconv_word_of", number, source_code=source, return_type="uint32")
+
+
+def store_words(place: Any, first: Expr, second: Expr) -> tirx.Stmt:
+    """Return the statement that stores two words at a place that is a multiple of both."""
+    return _statement("tvmconv_store_words", STORE_WORDS, place, first, second)
+
+
+def address(buffer: Any, place: Expr | int) -> Expr:
+    """Return the address of a place in registers or shared memory, of which TVM then leaves out nothing."""
+    return buffer.access_ptr(0, offset=place)
+
+
+def exp2(x: Expr) -> Expr:
+    """Return 2 to the power of a float32 number."""
+    return cuda_func_call("tvmconv_exp2", x, source_code=once("tvmconv_exp2", EXP2), return_type="float32")
+
+
+def _statement(name: str, source: str, *arguments: Any) -> tirx.Stmt:
+    return tirx.Evaluate(cuda_func_call(name, *arguments, source_code=once(name, source)))
