@@ -78,8 +78,8 @@ says, since the GPU then lowers its clock, and the bytes of sums stored in a clo
 fitted to 36 layers in float16 on an H200, at batch 32 and 128."""
 
 LINE_BYTES = 128
-"""The bytes of a line, in whose parts such blocks store rows that are no power of two: a tile of 192x144, in parts of 32
-bytes, took twice as long as one of 192x128."""
+"""The bytes of a line, in whose parts such blocks store rows that are no power of two: a tile of 192x144, in parts of
+32 bytes, took twice as long as one of 192x128."""
 
 FINISHED_BYTES, FINISHING_GROUPS = 7.8, 1.9
 """The bytes of sums that four warps of a team take in a clock where they wait for a residual to add to them, and the
