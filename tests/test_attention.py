@@ -55,8 +55,8 @@ def test_numbers(name: str) -> None:
     found, machine = emulated(case)
     case.check(found)
     turns = -(-case.attention.keys // case.tile.turn)
-    assert len(machine.copied) == 2 * turns
-    assert max(machine.under_way) == (2 * turns if turns <= case.tile.stages else 2 * case.tile.stages - 1)
+    assert len(machine.copied) == turns
+    assert max(machine.under_way) == (turns if turns <= case.tile.stages else case.tile.stages - 1)
     assert machine.shared_bytes == shared_bytes(case.attention, case.tile)
 
 

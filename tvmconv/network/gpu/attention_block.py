@@ -78,11 +78,8 @@ class AttentionBlock:
         return begin, begin + self.tile.turn * pitch(self.attention.depth)
 
     def copied(self, turn: Expr) -> tirx.Stmt:
-        """Return the statement that begins copies of a turn, with zeros behind the last key and the last column.
-
-        Keys are a group of copies, which products can begin with, and values another one.
-        """
-        steps, commit = [], cuda_call("tvmconv_commit", COMMIT_SOURCE)
+        """Return the statement that begins copies of a turn, with zeros behind the last key and the last column."""
+        steps = []
         sizes = self.attention.depth, self.attention.width
         for name, begin, columns in zip("kv", self.in_ring(turn), sizes, strict=True):
             step, vectors = index_variable("step"), padded(columns) // VECTOR
@@ -98,8 +95,8 @@ class AttentionBlock:
             copy = cuda_call("tvmconv_copy_16", COPY_SOURCE.format(bytes=16, cache="cg"), target, source, inside)
             count = self.tile.turn * vectors
             there = [] if count % threads == 0 else [number < count]
-            steps += [loop(step, -(-count // threads), tested(there, copy)), commit]
-        return sequence(steps)
+            steps.append(loop(step, -(-count // threads), tested(there, copy)))
+        return sequence([*steps, cuda_call("tvmconv_commit", COMMIT_SOURCE)])
 
     def begun(self) -> list[tirx.Stmt]:
         """Return the statements that load the queries of a thread, and begin sums."""

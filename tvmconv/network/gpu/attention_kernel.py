@@ -57,25 +57,15 @@ class AttentionLoops(AttentionBlock):
         return as_scheduled(with_launch_bounds(func), name)
 
     def _turn(self, turn: Expr, keys: int) -> list[tirx.Stmt]:
-        """Return the statements for so many keys of a turn; the first barrier frees what the turn before has read."""
+        """Return the statements for so many keys of a turn; the barrier frees what the turn before has read."""
         left = self.turns - 1 - turn
+        pending = tirx.min(tirx.const(self.ahead - 1, INDEX), left).astype("int32")
         copied = tested([turn + self.ahead < self.turns], self.copied(turn + self.ahead))
-        return [
-            self._waited(2 * tirx.min(tirx.const(self.ahead - 1, INDEX), left) + 1),
-            copied,
-            self._where_keys(keys, self._scored(turn, keys)),
-            self._waited(2 * tirx.min(tirx.const(self.ahead, INDEX), left)),
-            self._where_keys(keys, self._weighed(turn, min(keys, self.tile.keys))),
-        ]
-
-    def _waited(self, pending: Expr) -> tirx.Stmt:
-        """Return the statement that waits until all but so many groups of copies are there for all threads."""
-        return cuda_call("tvmconv_ready", READY_SOURCE, pending.astype("int32"))
-
-    def _where_keys(self, keys: int, steps: list[tirx.Stmt]) -> tirx.Stmt:
-        """Return statements for the warps that have queries, and some of so many keys of a turn."""
-        is_there = keys > self.tile.keys * (self.tile.splits - 1)
-        return tested([] if is_there else [self.split * self.tile.keys < keys], self.where_queries(steps))
+        steps = [*self._scored(turn, keys), *self._weighed(turn, min(keys, self.tile.keys))]
+        ready, own = cuda_call("tvmconv_ready", READY_SOURCE, pending), self.where_queries(steps)
+        if keys <= self.tile.keys * (self.tile.splits - 1):  # the last warps have no keys
+            own = tested([self.split * self.tile.keys < keys], own)
+        return [ready, copied, own]
 
     def _scored(self, turn: Expr, keys: int) -> list[tirx.Stmt]:
         """Return the statements that multiply queries and keys, for so many keys of a turn, and scale and mask them."""
