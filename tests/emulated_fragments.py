@@ -33,7 +33,6 @@ def fragment_function(machine: Machine, name: str) -> Callable[..., Any] | None:
         "word": lambda pointer: machine.load(pointer.memory, pointer.address, np.dtype(np.uint32)),
         "word_of": lambda number: number.astype(np.float32).view(np.uint32),
         "store_words": partial(_store_words, machine),
-        "exp2": np.exp2,
     }
     return found.get(name)
 
@@ -95,6 +94,6 @@ def _pair(dtype: np.dtype[Any], first: Any, second: Any) -> np.ndarray:
     return both.astype(dtype).view(np.uint32)
 
 
-def quotient(one: Any, other: Any) -> Any:
+def reciprocal(x: Any) -> Any:
     with np.errstate(divide="ignore", invalid="ignore"):  # of threads that are not active, too
-        return one / other
+        return np.float32(1) / x

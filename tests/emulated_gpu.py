@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import tvm
 import tvm_ffi
-from emulated_fragments import fragment_function, quotient
+from emulated_fragments import fragment_function, reciprocal
 from emulated_machine import BLOCKS, THREADS, WARP, Machine, uniform
 from emulated_memory import Memory, Pointer
 from tvm import tirx
@@ -42,8 +42,8 @@ OPERATIONS: dict[str, Callable[[Any, Any], Any]] = {
 FUNCTIONS: dict[str, Callable[..., Any]] = {
     "fabs": np.abs, "exp": np.exp, "log": np.log, "sqrt": np.sqrt, "tanh": np.tanh, "floor": np.floor,
     "round": np.rint, "pow": np.power, "rsqrt": lambda x: 1 / np.sqrt(x), "sigmoid": lambda x: 1 / (1 + np.exp(-x)),
-    "erf": lambda x: np.vectorize(erf, [np.asarray(x).dtype])(x), "tvmconv.exp": np.exp,
-    "tvmconv.quotient": quotient,
+    "erf": lambda x: np.vectorize(erf, [np.asarray(x).dtype])(x), "tvmconv.exp2": np.exp2,
+    "tvmconv.reciprocal": reciprocal,
 }  # fmt: skip
 """The functions of one number or two."""
 

@@ -17,7 +17,7 @@ from tvm import te
 import tvmconv
 from tvmconv import ConvWorkload, Epilogue, cuda
 from tvmconv.activations import resolve_activation
-from tvmconv.compute.functions import Float64, activated
+from tvmconv.compute.functions import Float64, activated, without_approximations
 from tvmconv.dispatch import select
 from tvmconv.dtypes import FLOATS, NARROW
 from tvmconv.lowering import build_kernel
@@ -36,11 +36,11 @@ EXTREME = np.array([np.nan, np.inf, -np.inf, 0.0, -0.0, 3e38, -3e38, 1e-45, -1e-
 every_activation = pytest.mark.parametrize("activation", EVERY_ACTIVATION, ids=str)
 
 
-def expression(activation: Any, count: int, mcpu: str) -> Any:
+def expression(activation: Any, count: int, mcpu: str, to_half: bool) -> Any:
     """Return a vectorized function for the float32 expression of an activation."""
     x = te.placeholder((count,), name="x")
-    y = te.compute((count,), lambda i: activated(Epilogue.of(activation), x[i], to_half=False), name="y")
-    sch = tvm.s_tir.Schedule(te.create_prim_func([x, y]))
+    y = te.compute((count,), lambda i: activated(Epilogue.of(activation), x[i], to_half), name="y")
+    sch = tvm.s_tir.Schedule(without_approximations(te.create_prim_func([x, y])))
     (loop,) = sch.get_loops(sch.get_sblock("y"))
     sch.vectorize(sch.split(loop, [None, LANES])[1])
     return tvm.compile(sch.mod, resolve_target({"kind": "llvm", "mcpu": mcpu}))
@@ -54,11 +54,12 @@ def samples() -> np.ndarray:
 
 
 @every_activation
+@pytest.mark.parametrize("to_half", [False, True], ids=["float32", "to-half"])
 @pytest.mark.parametrize("mcpu", ["x86-64", "znver4"], ids=["without-fma", "with-fma"])
-def test_expression_is_within_its_bound_and_a_vector(activation: Any, mcpu: str) -> None:
+def test_expression_is_within_its_bound_and_a_vector(activation: Any, mcpu: str, to_half: bool) -> None:
     row, values = resolve_activation(activation)
     x = samples()
-    executable = expression(activation, x.size, mcpu)
+    executable = expression(activation, x.size, mcpu, to_half)
     calls = set(re.findall(r"call [^@\n]*<.*?@([\w.]+)", code := executable.mod.inspect_source("ll")))
     assert calls <= {f"llvm.fmuladd.v{LANES}f32"}
     assert not re.search(r"@(expf?|erff?|tanhf?)\b", code)
@@ -81,7 +82,19 @@ def test_gpus_compute_halves_in_hardware(dtype: str) -> None:
     problem = Problem(workload)
     kernel = build_kernel(problem, select(problem, target), target)
     (source,) = cuda.sources(kernel.executable.mod)
-    assert [name in source for name in ("__expf", "__fdividef")] == [dtype in NARROW] * 2
+    assert [name in source for name in ("tvmconv_exp2", "tvmconv_reciprocal")] == [dtype in NARROW] * 2
+
+
+@every_activation
+def test_formulas_for_halves_keep_nan_and_infinities(activation: Any) -> None:
+    row, values = resolve_activation(activation)
+    executable, got = expression(activation, EXTREME.size + 4, "x86-64", to_half=True), np.zeros(EXTREME.size + 4, "f4")
+    x = np.concatenate([EXTREME, np.float32([-13, -14, -1e4, 1e4])])
+    result = tvm.runtime.tensor(got)
+    executable["main"](tvm.runtime.tensor(x), result)
+    with np.errstate(all="ignore"):
+        expected = row.definition(Float64(), x.astype(np.float64), *values).astype(np.float32)
+    np.testing.assert_allclose(result.numpy(), expected, rtol=1e-5, atol=1e-30)
 
 
 @every_activation

@@ -94,14 +94,15 @@ class Epilogue(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """The values of the row's parameters."""
         return (self.low, self.high) if self.function is msgspec.UNSET else self.function.parameters
 
-    def activate(self, arithmetic: activations.Arithmetic, y: Any) -> Any:
-        """Apply the activation to y in an arithmetic."""
-        return self.row.definition(arithmetic, y, *self.parameters)
+    def activate(self, arithmetic: activations.Arithmetic, y: Any, to_half: bool = False) -> Any:
+        """Apply the activation to y in an arithmetic; what is rounded to half precision may have another formula."""
+        definition = self.row.to_half if to_half and self.row.to_half else self.row.definition
+        return definition(arithmetic, y, *self.parameters)
 
-    @property
-    def operations(self) -> int:
-        """The approximate number of instructions that the activation of an element takes."""
-        return self.row.operations + (self.low is not None) + (self.high is not None)
+    def operations(self, to_half: bool) -> int:
+        """Return the approximate number of instructions that the activation of an element takes."""
+        count = self.row.half_operations if to_half and self.row.half_operations else self.row.operations
+        return count + (self.low is not None) + (self.high is not None)
 
     @property
     def activation(self) -> str:

@@ -138,7 +138,7 @@ def instructions(workload: ConvWorkload, config: Config, density: float) -> floa
     products = density * config.outputs * (workload.in_channels // workload.groups) * prod(workload.kernel)
     staging = (3 if copies(workload) else 6) * workload.in_channels * places(workload, config)
     end = workload.epilogue
-    epilogue = 2 * end.residual + end.shift + end.operations
+    epilogue = 2 * end.residual + end.shift + end.operations(to_half=False)
     return products + loads(workload, config, density) + staging + (2 + epilogue) * config.outputs
 
 

@@ -16,6 +16,7 @@ from tvmconv.compute.chunks import (
     multiplied_share,
     packed_elements,
 )
+from tvmconv.dtypes import NARROW
 from tvmconv.problem import Problem
 from tvmconv.targets import arch_of, tensor_instructions
 from tvmconv.targets.devices import Gpu, gpu_of
@@ -97,7 +98,7 @@ ARRIVAL = 500.0
 COPYING = 56.0
 """The clocks of a thread for an asynchronous copy, most of them for its addresses."""
 
-STORING, RESIDUAL, NARROW = 45.0, 2.6, 32
+STORING, RESIDUAL, NARROW_COLUMNS = 45.0, 2.6, 32
 """The clocks of a thread for each sum that it stores, the multiple of them where it adds a residual, and the columns of
 a tile below which that takes twice as long."""
 
@@ -162,8 +163,8 @@ def estimate(problem: Problem, config: Config, target: tvm.target.Target) -> flo
         alone = product + copied / L2_BYTES / 2 + WAIT
     storing = config.sums * STORING
     if workload.epilogue.residual:
-        storing *= RESIDUAL * (2 if config.block_n < NARROW else 1)
-    activating = config.sums * ACTIVATING * workload.epilogue.operations
+        storing *= RESIDUAL * (2 if config.block_n < NARROW_COLUMNS else 1)
+    activating = config.sums * ACTIVATING * workload.epilogue.operations(workload.output_storage.name in NARROW)
     units = turns * (chunks * step + stored)
     waiting = ceil_div(turns, together) * (BEGINNING + chunks * alone + storing + activating)
     if config.teams:

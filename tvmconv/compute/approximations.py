@@ -1,19 +1,25 @@
-"""Functions that a GPU has in hardware, to about 2**-21: for numbers that are rounded to half precision afterwards.
+"""Functions that a GPU has in hardware, to about 2**-22: for numbers that are rounded to half precision afterwards.
 
 Schedules and passes of TVM see them as operators, of which they make vectors as of any other. CUDA code has the
-instructions (CUDA C++ Programming Guide, section on intrinsic functions), all other code what they approximate.
+instructions, without what functions of CUDA do for denormal numbers beside (PTX ISA, `ex2` and `rcp`); all other code
+has what they approximate.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import e, log2
 
 import tvm_ffi
 from tvm import tirx
+from tvm.backend.cuda.op import cuda_func_call
 from tvm.ir import Call, Expr, register_op_attr
 
-EXP, QUOTIENT = "tvmconv.exp", "tvmconv.quotient"
+EXP2, RECIPROCAL = "tvmconv.exp2", "tvmconv.reciprocal"
 """The names of the operators."""
+
+LOG2_E = log2(e)
+"""The powers of two in one of e."""
 
 PURE = 1
 """The number of TVM's `CallEffectKind` for a call that just computes a value."""
@@ -21,21 +27,50 @@ PURE = 1
 BEFORE_TVM = 20
 """A level above that of TVM's own rules of lowering, which are at 10."""
 
+SOURCE = """
+#ifndef {guard}
+#define {guard}
+__device__ __forceinline__ float {name}(float x) {{
+  float y;
+  asm("{instruction}.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}}
+__device__ __forceinline__ float2 {name}(float2 x) {{ return make_float2({name}(x.x), {name}(x.y)); }}
+__device__ __forceinline__ float4 {name}(float4 x) {{
+  return make_float4({name}(x.x), {name}(x.y), {name}(x.z), {name}(x.w));
+}}
+__device__ __forceinline__ ulonglong4 {name}(ulonglong4 x) {{
+  float4* halves = (float4*)&x;
+  halves[0] = {name}(halves[0]);
+  halves[1] = {name}(halves[1]);
+  return x;
+}}
+#endif
+"""
+"""A function of a number and of two, four and eight, as TVM has vectors of them in CUDA; once in a module."""
 
-def exp(y: tirx.PrimExpr) -> tirx.PrimExpr:
-    """Return e to the power of a float32 expression."""
-    return tirx.call_intrin("float32", EXP, y)
+
+def exp2(y: Expr) -> Expr:
+    """Return two to the power of a float32 expression; 0 where that is below 2**-126."""
+    return tirx.call_intrin("float32", EXP2, y)
 
 
-def quotient(a: tirx.PrimExpr, b: tirx.PrimExpr) -> tirx.PrimExpr:
-    """Return the quotient of two float32 expressions; 0 where the divisor is above 2**126."""
-    return tirx.call_intrin("float32", QUOTIENT, a, b)
+def exp(y: Expr) -> Expr:
+    """Return e to the power of a float32 expression; 0 where that is below 2**-126."""
+    return exp2(y * tirx.const(LOG2_E, "float32"))
+
+
+def quotient(a: Expr, b: Expr) -> Expr:
+    """Return the quotient of two float32 expressions; 0 where the divisor is above 2**126, infinite below 2**-126."""
+    reciprocal = tirx.call_intrin("float32", RECIPROCAL, b)
+    is_one = isinstance(a, tirx.FloatImm) and a.value == 1
+    return reciprocal if is_one else a * reciprocal
 
 
 def approximated(value: Expr) -> Expr:
     """Return an expression with these functions in the place of exponentials and quotients of float32.
 
-    Before: `exp(x - m) / s`. After: `tvmconv.quotient(tvmconv.exp(x - m), s)`.
+    Before: `exp(x - m) / s`. After: `tvmconv.exp2((x - m) * log2(e)) * tvmconv.reciprocal(s)`.
     """
 
     def of_division(each: tirx.Div) -> Expr:
@@ -48,11 +83,13 @@ def approximated(value: Expr) -> Expr:
     return tvm_ffi.structural_map(value, ((tirx.Div, of_division), (Call, of_call)))
 
 
-def _register(name: str, function: str, otherwise: Callable[..., tirx.PrimExpr]) -> None:
-    """Register an operator that is a function of CUDA there, and something else elsewhere."""
+def _register(name: str, instruction: str, otherwise: Callable[[Expr], Expr]) -> None:
+    """Register an operator that is an instruction in CUDA, and something else elsewhere."""
+    function = name.replace(".", "_")
+    source = SOURCE.format(name=function, guard=function.upper(), instruction=instruction)
 
-    def in_cuda(call: tirx.Call) -> tirx.PrimExpr:
-        return tirx.call_pure_extern(call.ty.dtype, function, *call.args)
+    def in_cuda(call: tirx.Call) -> Expr:
+        return cuda_func_call(function, *call.args, source_code=source, return_type=str(call.ty.dtype))
 
     register_op_attr(name, "TCallEffectKind", PURE)
     register_op_attr(name, "TVectorizable", True)
@@ -61,5 +98,5 @@ def _register(name: str, function: str, otherwise: Callable[..., tirx.PrimExpr])
     tirx.register_intrin_lowering(name, target="default", f=lambda call: otherwise(*call.args), level=BEFORE_TVM)
 
 
-_register(EXP, "__expf", tirx.exp)
-_register(QUOTIENT, "__fdividef", lambda a, b: a / b)
+_register(EXP2, "ex2", tirx.exp2)
+_register(RECIPROCAL, "rcp", lambda y: 1.0 / y)

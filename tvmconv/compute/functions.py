@@ -8,7 +8,7 @@ computes the same, but for outputs in half precision, of which the hardware's fu
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import erf
+from math import erf, log
 from typing import Any
 
 import numpy as np
@@ -19,8 +19,9 @@ from tvm import tirx
 from ..activations import clip
 from ..epilogue import Epilogue
 from . import approximations
+from .approximations import LOG2_E
 
-LOG2_E = 1.4426950408889634
+LN2 = log(2)
 LN2_HIGH, LN2_LOW = 0.693359375, -2.12194440e-4
 """Two numbers whose sum is ln 2; the product of the first with an integer below 2**15 is exact."""
 
@@ -33,8 +34,8 @@ EXP = (1.9875691500e-4, 1.3981999507e-3, 8.3334519073e-3, 4.1665795894e-2, 1.666
 They are from S. L. Moshier, Cephes Math Library 2.2, expf, 1992.
 """
 
-EXP_RANGE = (-88.0, 89.0)
-"""The range of exp: below, it is less than every normal float32 number; above, more than any."""
+EXP_RANGE, EXP2_RANGE = (-88.0, 89.0), (-127.0, 128.0)
+"""The ranges of exp and exp2: below, they are less than every normal float32 number, exp2 0; above, more than any."""
 
 ERF_NUMERATOR = (
     -2.72614225801306e-10,
@@ -68,8 +69,8 @@ def activated(epilogue: Epilogue, y: tirx.PrimExpr, to_half: bool) -> tirx.PrimE
     """Apply the epilogue's activation to a float32 expression, which is then rounded to half precision or is not."""
     arithmetic = Approximate() if to_half else Float32()
     # Schedules of bounds, of which records tell, have no variables.
-    y = epilogue.activate(arithmetic, y if epilogue.row.definition is clip else arithmetic.bound(y))
-    return arithmetic.with_variables(y)
+    y = y if epilogue.row.definition is clip else arithmetic.bound(y)
+    return arithmetic.with_variables(epilogue.activate(arithmetic, y, to_half))
 
 
 class Float32:
@@ -102,16 +103,25 @@ class Float32:
         power, fraction = self._exponential(self.clip(y, EXP_RANGE[0], None))
         return power * fraction + (power - 1.0)
 
+    def exp2(self, y: tirx.PrimExpr) -> tirx.PrimExpr:
+        y = self.bound(self.clip(y, *EXP2_RANGE))
+        power, n = self._power(y)
+        f = self.bound((y - n) * LN2)
+        return power * (polynomial(EXP, f) * f * f + f + 1.0)
+
     def _exponential(self, y: tirx.PrimExpr) -> tuple[tirx.PrimExpr, tirx.PrimExpr]:
         """Return 2**n and exp(f) - 1 for y = n ln 2 + f in the range, n an integer and f at most half of ln 2."""
         y = self.bound(y)
-        rounded = self.bound(y * LOG2_E + ROUNDING)  # written out, TVM would take the difference below for y * LOG2_E
-        # The shift leaves the integer alone; the exponent of float32 is in the bits from 23 on, and of 1 it is 127.
-        exponent = tirx.reinterpret("int32", rounded) << 23
-        power = tirx.reinterpret("float32", exponent + tirx.const(127 << 23, "int32"))
-        n = rounded - ROUNDING
+        power, n = self._power(y * LOG2_E)
         f = self.bound(y - n * LN2_HIGH - n * LN2_LOW)
         return power, polynomial(EXP, f) * f * f + f
+
+    def _power(self, y: tirx.PrimExpr) -> tuple[tirx.PrimExpr, tirx.PrimExpr]:
+        """Return 2**n and n, the integer next to y."""
+        rounded = self.bound(y + ROUNDING)  # written out, TVM would take the difference below for y
+        # The shift leaves the integer alone; the exponent of float32 is in the bits from 23 on, and of 1 it is 127.
+        exponent = tirx.reinterpret("int32", rounded) << 23
+        return tirx.reinterpret("float32", exponent + tirx.const(127 << 23, "int32")), rounded - ROUNDING
 
     def erf(self, y: tirx.PrimExpr) -> tirx.PrimExpr:
         square = self.bound(y * y)
@@ -143,6 +153,12 @@ class Approximate(Float32):
     def exp(self, y: tirx.PrimExpr) -> tirx.PrimExpr:
         return approximations.exp(y)
 
+    def exp2(self, y: tirx.PrimExpr) -> tirx.PrimExpr:
+        return approximations.exp2(y)
+
+    def abs(self, y: tirx.PrimExpr) -> tirx.PrimExpr:
+        return tirx.max(y, -y)  # TVM does not lower its own for bfloat16 in CUDA
+
     def with_variables(self, expression: tirx.PrimExpr) -> tirx.PrimExpr:
         whole = super().with_variables(expression)
         return tvm_ffi.structural_map(whole, (tirx.Div, lambda each: approximations.quotient(each.a, each.b)))
@@ -151,17 +167,17 @@ class Approximate(Float32):
 def without_approximations(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Return a function with the formulas of `Float32` in the place of what a GPU has in hardware.
 
-    Before: `output[i] = tvmconv.exp(y)`. After: the polynomial of `Float32.exp`, of which LLVM makes vectors.
+    Before: `output[i] = tvmconv.exp2(y)`. After: the polynomial of `Float32.exp2`, of which LLVM makes vectors.
     """
 
     def exact(call: tirx.Call) -> tirx.PrimExpr:
         name = call.op.name if isinstance(call.op, tvm.ir.Op) else ""
-        if name == approximations.QUOTIENT:
-            return call.args[0] / call.args[1]
-        if name != approximations.EXP:
+        if name == approximations.RECIPROCAL:
+            return 1.0 / call.args[0]
+        if name != approximations.EXP2:
             return call
         arithmetic = Float32()
-        return arithmetic.with_variables(arithmetic.exp(call.args[0]))
+        return arithmetic.with_variables(arithmetic.exp2(call.args[0]))
 
     return func.with_body(tvm_ffi.structural_map(func.body, (tvm.ir.Call, exact)))
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from math import e, inf, log2
+from math import inf
 from typing import Any
 
 from tvm import tirx
 from tvm.ir import Expr
 
 from ...annotations import MIN_BLOCKS
-from ...compute.approximations import quotient
+from ...compute.approximations import LOG2_E, exp2, quotient
 from ...dtypes import NARROW
 from ...lowering import as_scheduled, with_launch_bounds
 from ...lowering.intrinsics import READY_SOURCE, cuda_call
@@ -17,11 +17,8 @@ from ...schedules.cuda.machine import WARP
 from .attention import Attention, Tile, pitch, resident_blocks
 from .attention_block import AttentionBlock
 from .exchanges import exchange, exchanged
-from .fragments import EIGHT, FRAGMENT, address, exp2, load_matrices, multiply, pair, store_words, word_of
+from .fragments import EIGHT, FRAGMENT, address, load_matrices, multiply, pair, store_words, word_of
 from .plan import INDEX, barrier, index_variable, launched, loop, sequence, tested
-
-LOG2_E = log2(e)
-"""The powers of two in one of e."""
 
 
 def attention_kernel(attention: Attention, tile: Tile, name: str) -> tirx.PrimFunc:

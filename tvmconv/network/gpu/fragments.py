@@ -58,15 +58,6 @@ __device__ __forceinline__ void tvmconv_store_words(void* place, unsigned first,
 }
 """
 
-EXP2 = """
-__device__ __forceinline__ float tvmconv_exp2(float x) {
-  float power;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(x));
-  return power;
-}
-"""
-"""The instruction, which is right to 2**-22 and has zeros below 2**-126."""
-
 
 def load_matrices(target: Any, row: Any, transposed: bool = False) -> tirx.Stmt:
     """Return the statement that loads four matrices from shared memory into four registers."""
@@ -108,11 +99,6 @@ def store_words(place: Any, first: Expr, second: Expr) -> tirx.Stmt:
 def address(buffer: Any, place: Expr | int) -> Expr:
     """Return the address of a place in registers or shared memory, of which TVM then leaves out nothing."""
     return buffer.access_ptr(0, offset=place)
-
-
-def exp2(x: Expr) -> Expr:
-    """Return 2 to the power of a float32 number."""
-    return cuda_func_call("tvmconv_exp2", x, source_code=once("tvmconv_exp2", EXP2), return_type="float32")
 
 
 def _statement(name: str, source: str, *arguments: Any) -> tirx.Stmt:
