@@ -66,7 +66,7 @@ class Tile:
     fragments: int
     """The fragments of sixteen queries of a warp."""
     stages: int
-    """The turns whose keys and values shared memory has room for."""
+    """The turns whose keys and values shared memory has room for: one, if there are no more, or from two on."""
     keys: int = KEYS
     """The keys of a warp in a turn."""
     warps: int = WARPS
