@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from ...lowering import Place
 from ...schedules.cuda.machine import BLOCK_BYTES, REGISTERS, WARP
@@ -22,8 +22,11 @@ KEYS = 64
 WARPS = 4
 """The warps of a block, each of which has queries of its own."""
 
-MOST_STAGES = 3
-"""The most turns whose keys and values are in shared memory: two are copied while one is computed with."""
+STAGES = 2
+"""The turns whose keys and values are in shared memory: one is copied while the other is computed with.
+
+With three, attention of ViT-S took 15.3 µs at batch 32 on an H100 where it takes 14.8, and 53.1 at batch 128 for 53.7.
+"""
 
 OTHER_REGISTERS, BIAS_REGISTERS = 64, 8
 """The registers of a thread beside those of queries, scores and sums, and those for each bias."""
@@ -98,10 +101,8 @@ def tile_for(attention: Attention, gpu: Gpu) -> Tile:
         shapes.append((2, 4, 1))
     tried = []
     for fragments, warps, splits in shapes:
-        tile = Tile(fragments, 1, warps=warps, splits=splits)
-        room = gpu.shared_bytes // resident_blocks(attention, tile) - BLOCK_BYTES
-        stages = max(2, min(MOST_STAGES, room // stage_bytes(attention, tile)))
-        tried.append(replace(tile, stages=min(stages, -(-attention.keys // tile.turn))))
+        turns = -(-attention.keys // (KEYS * splits))
+        tried.append(Tile(fragments, min(STAGES, turns), warps=warps, splits=splits))
     fitting = [tile for tile in tried if shared_bytes(attention, tile) + BLOCK_BYTES <= gpu.shared_bytes]
     return min(fitting, key=lambda tile: estimate(attention, tile, gpu))
 
