@@ -14,6 +14,7 @@ PEERS = {
     "its better layout": BETTER,
     "PyTorch in TF32": ("pytorch-tf32",),
     "torch.compile": ("torch-compile",),
+    "torch.compile in half": ("torch-compile-half",),
     "ONNX Runtime": ("onnxruntime",),
     "our dense kernels": ("tvmconv-dense",),
 }
@@ -21,17 +22,18 @@ PEERS = {
 
 @dataclass(frozen=True)
 class Group:
-    """Results measured together: the rows of files in benchmarks/, or one network of them at one batch size."""
+    """Results measured together: the rows of files in benchmarks/, or those of a network or a batch size."""
 
     files: str
     """The names of files, joined by "+"; rows of later files replace earlier ones of the same name."""
-    only: tuple[str, int] | None = None
+    only: tuple[str | None, int] | None = None
+    """The network, None for all, and the batch size."""
 
     def rows(self) -> list[Row]:
         """Return the rows."""
         found = read("+".join(f"benchmarks/{file}.json" for file in self.files.split("+")))
         rows = {(row["name"], row.get("batch")): row for row in found}
-        return [row for name, row in rows.items() if self.only in (None, name)]
+        return [row for (name, batch), row in rows.items() if self.only in (None, (name, batch), (None, batch))]
 
 
 DEPTHWISE = Group("depthwise-h200")
@@ -44,6 +46,9 @@ GROUPS = {
     "H200: 90% zeros, batch 64": Group("sparse-h200-batch-64"),
     "H200: networks, batch 1": Group("networks-h200-records-batch-1"),
     "H200: networks, batch 32": Group("networks-h200-records-batch-32"),
+    "H200: float16, batch 1": Group("networks-h200-float16", (None, 1)),
+    "H200: float16, batch 32": Group("networks-h200-float16", (None, 32)),
+    "H200: float16, batch 128": Group("networks-h200-float16", (None, 128)),
     "H200: VGG-16, batch 1": Group("networks-h200", ("vgg16", 1)),
     "H200: VGG-16, batch 32": Group("networks-h200", ("vgg16", 32)),
     "H200: ResNet-50, 90% zeros": Group("networks-h200", ("resnet50", 32)),
@@ -78,9 +83,9 @@ def figures() -> str:
     chart = bars({name: means(group.rows()) for name, group in GROUPS.items()}, "times as long as tvmconv takes", 1)
     return chart.file(
         [
-            "Geometric means; left of 1 tvmconv loses. float32, in strict float32 on GPUs but for TF32.",
+            "Geometric means; left of 1 tvmconv loses. float32, strict on GPUs but for TF32, where not float16.",
             "CPU: two cores of an EPYC of Zen 4, nothing set, default configurations, batch 1 unless said.",
-            "ResNet-50 with 90% zeros on the H200 is at batch 32.",
+            "ResNet-50 with 90% zeros on the H200 is at batch 32; those in float16 are 15 networks.",
         ]
     )
 

@@ -152,7 +152,7 @@ def _gelu_tanh_to_half(of: Any, y: Any) -> Any:
 
 
 SIGMOID = -2 * sqrt(2 / pi) * log2(e)
-"""What `_like_erf` has as its first coefficient, for a power of two in the place of tanh."""
+"""The first coefficient of `_like_erf`, for a power of two in the place of tanh."""
 
 
 def _gelu_tanh(of: Arithmetic, y: Any) -> Any:
