@@ -14,7 +14,8 @@ from device_functions import device_functions
 from emulated_gpu import Emulator
 from emulated_memory import HazardError
 from emulated_network import lowered, run
-from network_graph import operators
+from network_graph import Graph, operators
+from onnx.reference import ReferenceEvaluator
 from sparing import every
 from tvm import tirx
 
@@ -96,7 +97,7 @@ def test_machine_code(name: str, arch: str) -> None:
     assert "int64_t" not in source[source.index("__global__") :]
 
 
-def prepared(module: Any, inputs: tuple[Any, ...], word: str = "float16") -> tvm.IRModule:
+def prepared(module: Any, inputs: tuple[Any, ...] | None, word: str = "float16") -> tvm.IRModule:
     """Return a network's module in half precision, as the pass gets it."""
     mod = with_safe_softmax(scale_results(slice_parts(tvmconv.import_model(module, inputs).mod)))
     narrow, precision = with_precision(with_rows_in_matrices(mod, SM_90), SM_90, word)
@@ -204,6 +205,29 @@ def test_attention_of_torch(options: dict[str, Any]) -> None:
     assert [layer.kernel for layer in layers] == [KERNEL_NAME] * 2
     (y,) = run(lowered(mod), [x.numpy()]).outputs
     expected = attention(x.double()).numpy()
+    np.testing.assert_allclose(y, expected, rtol=0, atol=2e-3 * np.abs(expected).max())
+
+
+ONNX: dict[str, tuple[Callable[[Graph], tuple[str, ...]], dict[str, Any]]] = {
+    "plain": (lambda g: (), {}),
+    "causal": (lambda g: (), {"is_causal": 1}),
+    "scaled": (lambda g: (), {"scale": 0.5}),
+    "mask": (lambda g: (g.random(9, 9),), {}),
+}
+"""The masks of ONNX's Attention and its attributes."""
+
+
+@pytest.mark.parametrize("name", ONNX)
+def test_attention_of_onnx(name: str) -> None:
+    """Its definition chooses between numbers and zeros for rows that are masked whole, of which there are none."""
+    masks, attributes = ONNX[name]
+    graph, exact = (Graph((2, 3, 9, 16), dtype, opset=23) for dtype in ("float32", "float64"))
+    models = [g.model(g.node("Attention", "x", "x", "x", *masks(g), **attributes)) for g in (graph, exact)]
+    mod, layers = use_attention(prepared(models[0], None), SM_90)
+    assert [layer.kernel for layer in layers] == [KERNEL_NAME] * 2
+    x = np.random.default_rng(3).standard_normal((2, 3, 9, 16)).astype("float16").astype("float64")
+    (y,) = run(lowered(mod), [x.astype("float32")]).outputs
+    (expected,) = ReferenceEvaluator(models[1]).run(None, {"x": x})
     np.testing.assert_allclose(y, expected, rtol=0, atol=2e-3 * np.abs(expected).max())
 
 

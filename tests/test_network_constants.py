@@ -28,6 +28,23 @@ def test_foldable_constants() -> None:
     assert operators(folded) == ["relax.add"]
 
 
+def test_what_constants_choose() -> None:
+    """A choice that is the same everywhere is its operand, and a broadcast to the same shape too; others stay."""
+    builder = relax.BlockBuilder()
+    x, y = (relax.Var(name, relax.TensorType(shape, "float32")) for name, shape in (("x", (2, 3)), ("y", (3,))))
+    yes, no, some = (relax.const(np.array(row)) for row in ([True] * 3, [False] * 3, [True, False, True]))
+    with builder.function("main", [x, y]):
+        with builder.dataflow():
+            first = builder.emit(relax.op.broadcast_to(relax.op.where(yes, x, y), (2, 3)))
+            second = builder.emit(relax.op.where(no, y, first))
+            smaller, either = (builder.emit(relax.op.where(each, y, x)) for each in (yes, some))
+            outputs = builder.emit_output(relax.Tuple([second, smaller, either]))
+        builder.emit_func_output(outputs)
+    folded = fold_constants(builder.get())
+    assert operators(folded) == ["relax.where"] * 2
+    assert folded["main"].body.blocks[0].bindings[-1].value.fields[0].same_as(folded["main"].params[0])
+
+
 def test_masks_are_constants() -> None:
     """Those that torch makes of comparisons, as causal attention has them."""
     builder = relax.BlockBuilder()

@@ -159,6 +159,12 @@ def test_functions() -> None:
     assert inline_functions(plain, ["Conv"]) is plain
 
 
+def test_definitions_find_the_types_of_constants() -> None:
+    """That of Attention depends on the type of its mask, which no input and no value of the model has."""
+    graph = Graph((2, 3, 7, 8), opset=23)
+    check(graph.model(graph.node("Attention", "x", "x", "x", graph.random(7, 7))), (2, 3, 7, 8))
+
+
 @dataclass(frozen=True)
 class Transposed:
     """A transposed convolution of X that gives the size of its output."""

@@ -149,7 +149,7 @@ def _scores(shares: relax.Expr, block: Block) -> _Scores | None:
             var, constant = joined
             if calls(value, "multiply", "divide"):
                 scale *= constant.item() if calls(value, "multiply") else 1 / constant.item()
-            else:
+            elif constant.any():
                 biases.append((_multiple(constant, scale if calls(value, "add") else -scale), shape))
         else:
             return None

@@ -47,6 +47,8 @@ ELEMENTWISE: dict[str, Callable[..., Any]] = {
 def fold_constants(mod: tvm.IRModule) -> tvm.IRModule:
     """Return the module with expressions of constants in "main" replaced by constants.
 
+    What a constant condition chooses everywhere, or a broadcast leaves as it is, is the operand itself.
+
     Before: `w = R.broadcast_to(R.const(0.5), R.shape([8, 1, 3, 3]))`, `y = R.nn.conv2d(x, w)`.
     After: `y = R.nn.conv2d(x, constant)`.
     """
@@ -66,7 +68,7 @@ class _Folder(PyExprMutator):  # type: ignore[misc]
         values, shape = [value for value in operands if value is not None], static_shape(call.ty)
         # Integers are divided with a rounding that NumPy does not have.
         if len(values) < len(operands) or shape is None or (name == "relax.divide" and values[0].dtype.kind != "f"):
-            return call
+            return call if shape is None else self._chosen(call, shape)
         if name in RESHAPING:
             result = RESHAPING[name](values[0], shape)
         elif name in ELEMENTWISE:
@@ -74,6 +76,13 @@ class _Folder(PyExprMutator):  # type: ignore[misc]
         else:
             result = np.transpose(values[0], None if call.attrs.axes is None else tuple(call.attrs.axes))
         return relax.const(result, call.ty.dtype)
+
+    def _chosen(self, call: relax.Call, shape: tuple[int, ...]) -> relax.Expr:
+        """Return the operand that a call of a result's shape returns whatever its elements are; else the call."""
+        chosen = call.args[0] if operator_name(call) == "relax.broadcast_to" else None
+        if operator_name(call) == "relax.where" and (condition := self._value(call.args[0])) is not None:
+            chosen = call.args[1] if condition.all() else call.args[2] if not condition.any() else None
+        return call if chosen is None or static_shape(chosen.ty) != shape else chosen
 
     def _value(self, argument: relax.Expr) -> Array | None:
         return constant_value(self.lookup_binding(argument) if isinstance(argument, relax.Var) else argument)

@@ -17,14 +17,24 @@ def inline_functions(model: onnx.ModelProto, operators: Collection[str]) -> onnx
     Before: `y = Celu(x)`. After: `y = Max(0, x) + Min(0, alpha * (exp(x / alpha) - 1))`, node by node. Where onnx
     itself cannot do so, the model stays as it is, and the importer names what it does not know.
     """
+    from onnx import ModelProto
+    from onnx.helper import make_tensor_value_info
     from onnx.inliner import inline_selected_functions
 
     functions = {(function.domain, function.name) for function in model.functions}
     functions |= {(node.domain, node.op_type) for node in model.graph.node if not is_known(node, operators)}
     if not functions:
         return model
+    typed = ModelProto()
+    typed.CopyFrom(model)  # a definition that depends on types finds those of constants here alone
+    known = {value.name for value in (*model.graph.input, *model.graph.value_info)}
+    typed.graph.value_info.extend(
+        make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims)
+        for tensor in model.graph.initializer
+        if tensor.name not in known
+    )
     try:
-        return inline_selected_functions(model, sorted(functions), inline_schema_functions=True)
+        return inline_selected_functions(typed, sorted(functions), inline_schema_functions=True)
     except RuntimeError:  # a definition that needs the type of an operand that is left out
         return model
 
