@@ -25,8 +25,8 @@ LN2 = log(2)
 LN2_HIGH, LN2_LOW = 0.693359375, -2.12194440e-4
 """Two numbers whose sum is ln 2; the product of the first with an integer below 2**15 is exact."""
 
-ROUNDING = 1.5 * 2.0**23
-"""A number that rounds one below 2**22 to an integer when added, which is in the last bits of the sum."""
+ROUNDING, ROUNDING_BITS = 1.5 * 2.0**23, 0x4B400000
+"""A number that rounds one below 2**22 to an integer when added, which is in the last bits of the sum, and its bits."""
 
 EXP = (1.9875691500e-4, 1.3981999507e-3, 8.3334519073e-3, 4.1665795894e-2, 1.6666665459e-1, 5.0000001201e-1)
 """The coefficients of (exp(f) - 1 - f) / f**2 for |f| <= ln(2) / 2.
@@ -83,9 +83,9 @@ class Float32:
     def __init__(self) -> None:
         self._bindings: list[tuple[tirx.Var, tirx.PrimExpr]] = []
 
-    def bound(self, value: tirx.PrimExpr) -> tirx.PrimExpr:
+    def bound(self, value: tirx.PrimExpr, dtype: str = "float32") -> tirx.PrimExpr:
         """Bind a value that is used more than once to a variable, and return that."""
-        variable = tirx.Var("t", "float32")
+        variable = tirx.Var("t", dtype)
         self._bindings.append((variable, value))
         return variable
 
@@ -118,10 +118,11 @@ class Float32:
 
     def _power(self, y: tirx.PrimExpr) -> tuple[tirx.PrimExpr, tirx.PrimExpr]:
         """Return 2**n and n, the integer next to y."""
-        rounded = self.bound(y + ROUNDING)  # written out, TVM would take the difference below for y
-        # The shift leaves the integer alone; the exponent of float32 is in the bits from 23 on, and of 1 it is 127.
-        exponent = tirx.reinterpret("int32", rounded) << 23
-        return tirx.reinterpret("float32", exponent + tirx.const(127 << 23, "int32")), rounded - ROUNDING
+        # The integer is in the last bits. Of a difference of float32 numbers TVM would say that it is y.
+        n = self.bound(tirx.reinterpret("int32", y + ROUNDING) - tirx.const(ROUNDING_BITS, "int32"), "int32")
+        # The exponent of float32 is in the bits from 23 on, and of 1 it is 127.
+        power = tirx.reinterpret("float32", (n + tirx.const(127, "int32")) << 23)
+        return power, n.astype("float32")
 
     def erf(self, y: tirx.PrimExpr) -> tirx.PrimExpr:
         square = self.bound(y * y)
