@@ -117,8 +117,8 @@ LATENCY = 3500.0
 """The clocks of a block beside its instructions, most of which it waits for its copies."""
 
 WIDE_VECTORS, WIDE = 4, 1.4
-"""The vectors of a group's channels from which on blocks take longer than all that says, and how many times as long:
-ResNeXt's two layers in groups of 32 channels in float16 on an H100, at batch 1, 8 and 32."""
+"""The vectors of a group's channels from which on a block takes longer than by the numbers above, and how many times as
+long: read off ResNeXt's two layers in groups of 32 channels in float16 on an H100, at batch 1, 8 and 32."""
 
 
 def estimate(problem: Problem, config: Config, target: tvm.target.Target) -> float:

@@ -40,18 +40,18 @@ def space(problem: Problem, target: tvm.target.Target) -> Space[Config]:
         return config.split_k == 1 or blocks(workload, config) <= 4 * gpu.multiprocessors
 
     def large_parts(config: Config) -> bool:
-        """Return whether a warp, or a group of four, has at least two instructions' worth of products."""
-        return config.block_m * config.block_n >= 2048 * config.warps_m * config.warps_n
+        """Return whether a warp, or a group of four, has at least as many sums as 64 rows of 16 columns."""
+        return config.block_m * config.block_n >= 1024 * config.warps_m * config.warps_n
 
     def promising(config: Config) -> bool:
         return estimate(problem, config, target) <= bound
 
     knobs = {
         "block_m": (32, 64, 128, 192, 256),
-        "block_n": tuple(sorted({default.block_n, 32, 64, 96, 128, 256})),
+        "block_n": tuple(sorted({default.block_n, 16, 32, 64, 96, 128, 256})),
         "warps_m": (1, 2, 3, 4),
         "warps_n": (1, 2, 4),
-        "num_stages": (2, 3, 4, 5),
+        "num_stages": (2, 3, 4, 5, MOST_STAGES),
         "split_k": (1, 2, 4, 8),
         "wgmma": (False, True) if "wgmma" in families else (False,),
         "min_blocks_per_sm": (1, 2),

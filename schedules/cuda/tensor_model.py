@@ -86,11 +86,12 @@ FINISHED_BYTES, FINISHING_GROUPS = 7.8, 1.9
 """The bytes of sums that four warps of a team take in a clock where they wait for a residual to add to them, and the
 most groups of four warps of which this is so. These, the numbers down to `WAIT`, `GATHERING` and `FURTHER_KERNEL` are
 fitted to 1087 tiles of 56 layers in float16 on an H100, linear ones of 32 to 100352 rows and convolutions at batch 1,
-32 and 128: the tile of least estimate takes 1.03 times as long as the fastest in the mean, and 1.44 times at worst."""
+32 and 128: the tile of least estimate takes 1.03 times as long as the fastest in the mean, and 1.3 times at worst."""
 
 LATENCY, BEGINNING, ROLES = 3000.0, 350.0, 2200.0
 """The clocks of a kernel until its first chunk has come, those in which a block begins where another one was, and those
-that a kernel takes more whose warps have roles."""
+that a kernel takes more whose warps have roles. With the first one estimates choose between this template and
+`cuda/grouped` as 48 measurements of 16 layers do, at batch 1, 8 and 32 on an H100, but for one."""
 
 ARRIVAL = 500.0
 """The clocks from a chunk's copies until it is in shared memory."""
