@@ -24,11 +24,12 @@ from tvmconv.compute.depthwise_bands import (
     reach,
     surplus,
 )
+from tvmconv.cuda import once
 from tvmconv.problem import Problem
 
 from .depthwise_bands_tiles import Config, line_bytes, plane_bytes, products, taps_bytes
 from .grouped_intrinsics import load_functions
-from .tensor_intrinsics import MMA, NEAREST, REST, ROUND, TYPES, once
+from .tensor_intrinsics import MMA, NEAREST, REST, ROUND, TYPES
 from .tensor_tiles import tf32_products
 
 WORD = """

@@ -12,10 +12,11 @@ from __future__ import annotations
 
 from tvmconv.compute.chunks import COPY_BYTES
 from tvmconv.compute.grouped_tiles import LANES, strip, unit_inputs, unit_outputs
+from tvmconv.cuda import once
 from tvmconv.problem import Problem
 
 from .grouped_tiles import Config, has_pairs, pitch, pixel_bytes, vectors
-from .tensor_intrinsics import TYPES, once
+from .tensor_intrinsics import TYPES
 
 LOAD = """
 __device__ __forceinline__ void tvmconv_load_matrices_x{count}(unsigned* m, unsigned address) {{

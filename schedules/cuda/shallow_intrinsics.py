@@ -10,11 +10,12 @@ from __future__ import annotations
 
 from tvmconv.compute.chunks import COPY_BYTES
 from tvmconv.compute.shallow_tiles import EIGHT, STEP, pixel_channels, row_terms, steps
+from tvmconv.cuda import once
 from tvmconv.problem import Problem
 
 from .grouped_intrinsics import single_instructions
 from .shallow_tiles import Config, line_bytes, weight_pitch
-from .tensor_intrinsics import TYPES, once
+from .tensor_intrinsics import TYPES
 
 LOAD_PAIR = """
 __device__ __forceinline__ unsigned tvmconv_load_pair(unsigned address) {

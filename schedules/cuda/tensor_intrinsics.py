@@ -18,6 +18,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from tvmconv.compute.chunks import STEPS
+from tvmconv.cuda import once
 from tvmconv.problem import Problem
 
 from .tensor_tiles import Config, tf32_products
@@ -245,11 +246,6 @@ def product_function(problem: Problem, config: Config, steps: int = STEPS) -> tu
         return name, _mma(name, kind, config, products)
     name += f"_{steps}_steps" if steps < STEPS else ""
     return name, _wgmma_tf32(name, config, products, steps) if products else _wgmma(name, kind, config, steps)
-
-
-def once(name: str, source: str) -> str:
-    """Return the source of a function that others share, for a module of several kernels, which has it once."""
-    return f"\n#ifndef {name.upper()}\n#define {name.upper()}{source}#endif\n"
 
 
 def _mma(name: str, kind: _Type, config: Config, products: int) -> str:

@@ -67,7 +67,7 @@ def obstacle(problem: Problem, target: tvm.target.Target) -> str | None:
 
 
 L2_BYTES = 48.0
-"""The bytes that a multiprocessor gets from the L2 cache in a clock. Like the next five numbers it is fitted to layers
+"""The bytes that a multiprocessor gets from the L2 cache in a clock. Like the next four numbers it is fitted to layers
 in float16 on an H200."""
 
 STORED_BYTES = 22.0

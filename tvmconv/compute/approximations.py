@@ -15,6 +15,8 @@ from tvm import tirx
 from tvm.backend.cuda.op import cuda_func_call
 from tvm.ir import Call, Expr, register_op_attr
 
+from ..cuda import once
+
 EXP2, RECIPROCAL = "tvmconv.exp2", "tvmconv.reciprocal"
 """The names of the operators."""
 
@@ -28,8 +30,6 @@ BEFORE_TVM = 20
 """A level above that of TVM's own rules of lowering, which are at 10."""
 
 SOURCE = """
-#ifndef {guard}
-#define {guard}
 __device__ __forceinline__ float {name}(float x) {{
   float y;
   asm("{instruction}.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
@@ -45,9 +45,8 @@ __device__ __forceinline__ ulonglong4 {name}(ulonglong4 x) {{
   halves[1] = {name}(halves[1]);
   return x;
 }}
-#endif
 """
-"""A function of a number and of two, four and eight, as TVM has vectors of them in CUDA; once in a module."""
+"""A function of a number and of two, four and eight, as TVM has vectors of them in CUDA."""
 
 
 def exp2(y: Expr) -> Expr:
@@ -86,7 +85,7 @@ def approximated(value: Expr) -> Expr:
 def _register(name: str, instruction: str, otherwise: Callable[[Expr], Expr]) -> None:
     """Register an operator that is an instruction in CUDA, and something else elsewhere."""
     function = name.replace(".", "_")
-    source = SOURCE.format(name=function, guard=function.upper(), instruction=instruction)
+    source = once(function, SOURCE.format(name=function, instruction=instruction))
 
     def in_cuda(call: tirx.Call) -> Expr:
         return cuda_func_call(function, *call.args, source_code=source, return_type=str(call.ty.dtype))

@@ -9,7 +9,7 @@ from tvm import tirx
 from tvm.ir import Expr
 
 from ...annotations import MIN_BLOCKS
-from ...compute.approximations import LOG2_E, exp2, quotient
+from ...compute.approximations import LOG2_E, exp, exp2, quotient
 from ...dtypes import NARROW
 from ...lowering import as_scheduled, with_launch_bounds
 from ...lowering.intrinsics import READY_SOURCE, cuda_call
@@ -165,7 +165,7 @@ class AttentionLoops(AttentionBlock):
         lowest, zero = tirx.const(-inf, "float32"), tirx.const(0, "float32")
         most = tirx.Select(tirx.EQ(most, lowest), zero, most)
         if self._is_scaled_ahead:  # what masks may be the lowest number, of which no multiple is finite
-            return exp2((score - most) * tirx.const(LOG2_E, "float32"))
+            return exp(score - most)
         factor = tirx.const(self.attention.scale * LOG2_E, "float32")
         return exp2(score * factor - most * factor)
 

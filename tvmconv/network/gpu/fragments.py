@@ -12,7 +12,9 @@ from tvm import tirx
 from tvm.backend.cuda.op import cuda_func_call
 from tvm.ir import Expr
 
-from ...schedules.cuda.tensor_intrinsics import LOAD, MMA, TYPES, once
+from ...cuda import once
+from ...lowering.intrinsics import cuda_call
+from ...schedules.cuda.tensor_intrinsics import LOAD, MMA, TYPES
 
 FRAGMENT = 16
 """The rows of a fragment of the first factor, and the terms of an instruction."""
@@ -102,4 +104,4 @@ def address(buffer: Any, place: Expr | int) -> Expr:
 
 
 def _statement(name: str, source: str, *arguments: Any) -> tirx.Stmt:
-    return tirx.Evaluate(cuda_func_call(name, *arguments, source_code=once(name, source)))
+    return cuda_call(name, once(name, source), *arguments)
