@@ -21,7 +21,6 @@ from tvmconv.compute import WinogradTile
 from tvmconv.dtypes import NARROW
 from tvmconv.layout import channel_block
 from tvmconv.problem import Problem
-from tvmconv.targets.devices import cpu_of
 from tvmconv.workload import ConvWorkload
 
 from ..space import Space, ceil_div, divisors, named, tile_sizes, wasted
@@ -33,7 +32,6 @@ from .winograd_model import (
     MOST_VECTORS,
     Config,
     band_bytes,
-    bands_of,
     candidates,
     computed,
     cost,
@@ -69,22 +67,9 @@ LAYOUTS = Layouts(x=("NCHW", "NCHWc"), output=("NCHW", "NCHWc"), dtypes=("float3
 
 OPEN_SIZES: tuple[str, ...] = ("batch", "height", "width")
 
-BANDS_OF_THREAD = 2
-"""The least number of bands for each thread; with fewer, threads share the work of each band.
-
-On two cores of Zen 4 64 channels of 56x56, in seven bands, took 422 µs, and 491 where they shared them.
-"""
-
-FEW_BANDS = 8
-"""The number of bands below which threads share them if the second cache cannot hold the weight, of which each then
-reads a part only.
-
-On two cores of Zen 4 256 to 512 channels of 12x12, in five bands, took 760 µs so, and 1100 otherwise.
-"""
-
 LEAST = Config(2, 1, 1, 1, 1, 2, shared=False, parallel=False)
 
-MOST_SET_BYTES = 2 * 1024 * 1024
+MOST_SET_BYTES = 3 * 1024 * 1024
 """The most bytes of a band's input and sums, unless it is of one row: several times what a second cache holds."""
 
 FEW_CHANNELS = 8
@@ -201,12 +186,8 @@ def _promising(problem: Problem, target: tvm.target.Target) -> list[Config]:
 
 def default_config(problem: Problem, target: tvm.target.Target) -> Config:
     """Return a legal configuration that is reasonable for any workload."""
-    workload = problem.workload
     best, *_ = _promising(problem, target)
-    parallel = workload.flops >= PARALLEL_FLOPS
-    streamed = weight_bytes(workload, best) > cpu_of(target).l2_bytes
-    least = FEW_BANDS if streamed else BANDS_OF_THREAD * int(target.attrs.get("num-cores", 1))
-    return replace(best, parallel=parallel, shared=parallel and bands_of(workload, best) < least)
+    return best
 
 
 def estimate(problem: Problem, config: Config, target: tvm.target.Target) -> float:
