@@ -26,12 +26,14 @@ from tvmconv.compute.winograd_matrices import POINTS, TAPS, transforms
 from tvmconv.dispatch import algorithms_for, select, template_for
 from tvmconv.errors import InvalidArgumentError
 from tvmconv.lowering import build, build_function, lower
+from tvmconv.network.packing import split_packing
 from tvmconv.problem import OPEN_SIZES, Problem
 from tvmconv.schedules.cpu import winograd
-from tvmconv.schedules.cpu.winograd_model import MOST_ACROSS, most_columns, tiles_across
+from tvmconv.schedules.cpu.winograd_model import MOST_ACROSS, bands_of, most_columns, tiles_across, weight_bytes
 from tvmconv.serial import TWIN_TARGET
 from tvmconv.suites import load_suite
 from tvmconv.targets import resolve_target
+from tvmconv.targets.devices import cpu_of
 from tvmconv.testing import check_result, random_configs, random_operands
 
 CPU, UNOPTIMISED = resolve_target("llvm"), resolve_target(TWIN_TARGET)
@@ -73,6 +75,20 @@ def run(workload: ConvWorkload, config: Any = None, target: tvm.target.Target = 
     tensors = [tvm.runtime.tensor(array) for array in operands.values()]
     build(tvm.IRModule({"kernel": func}), target)["kernel"](*tensors)
     check_result(workload, operands, tensors[-1].numpy())
+
+
+def test_a_network_transforms_a_weight_of_bfloat16_ahead() -> None:
+    """The weight in float32, of which only the transform has use, is no operand of the kernel."""
+    workload = WORKLOADS["bfloat16"]
+    selection = select(Problem(workload), CPU, algorithm="winograd")
+    kernel, packing = split_packing(lower(Problem(workload), selection, CPU, "kernel"))
+    assert packing is not None
+    operands = random_operands(workload)
+    x, w, *others = (tvm.runtime.tensor(array) for array in operands.values())
+    made = packing(w.numpy())
+    assert [array.dtype for array in made] == ["float32"]
+    build(tvm.IRModule({"kernel": kernel}), CPU)["kernel"](x, *made, *others)
+    check_result(workload, operands, others[-1].numpy())
 
 
 @pytest.mark.parametrize("outputs", POINTS)
@@ -220,6 +236,21 @@ def test_small_tiles_where_the_weight_comes_from_memory() -> None:
     """Tiles of 4x4 outputs have a weight 2.25 times as large as those of 2x2."""
     large, small = (winograd.default_config(Problem(layer(c, (s, s), c, 16)), AVX512) for c, s in ((64, 56), (512, 7)))
     assert (large.outputs, small.outputs) == (4, 2)
+
+
+def test_bands_read_a_large_weight_seldom() -> None:
+    """Two threads of AVX-512 read a weight that no cache holds at most twice, and have bands of their own else."""
+    target = resolve_target({"kind": "llvm", "mcpu": "znver4", "num-cores": 2})
+    for channels, size in ((512, 28), (512, 14), (512, 7)):
+        workload = layer(channels, (size, size), channels, 16)
+        config = winograd.default_config(Problem(workload), target)
+        readings = bands_of(workload, config) / (1 if config.shared else 2)
+        assert readings <= 2 or weight_bytes(workload, config) <= 2 * cpu_of(target).l3_bytes
+    for channels, size in ((64, 56), (128, 112)):
+        workload = layer(channels, (size, size), channels, 16)
+        config = winograd.default_config(Problem(workload), target)
+        assert not config.shared
+        assert bands_of(workload, config) >= 14
 
 
 def test_accuracy() -> None:

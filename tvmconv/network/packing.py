@@ -41,20 +41,27 @@ PACKED = "packed"
 def split_packing(func: tirx.PrimFunc) -> tuple[tirx.PrimFunc, Packing | None]:
     """Return a kernel that reads the weight laid out, and the function that lays it out; None without such a stage.
 
-    All that is computed from the weight alone goes that way, such as the offsets of integers with a zero point.
+    All that is computed from the weight alone goes that way, such as the offsets of integers with a zero point, or a
+    weight in float32 from which that is made.
+
     Before: `def kernel(x, w, output): for ...: packed[...] = w[...]; for ...: output[...] = ... packed[...]`.
     After: `def kernel(x, packed, output): for ...: output[...] = ... packed[...]`.
     """
     root, weight = func.body.block, func.params[1]
-    made = {buffer.name: buffer for buffer in root.alloc_buffers}
-    stages: dict[str, tirx.Stmt] = {}
+    known, stages, others = [weight], list[tirx.Stmt](), list[tirx.Stmt]()
     for step in steps(root):
         used = _used(step, [*func.params, *root.alloc_buffers])
-        if len(used) == 2 and used[0].same_as(weight) and used[1].name in made:
-            stages[used[1].name] = step
-    if PACKED not in stages:
+        new = _without(used, known)
+        if len(new) == 1 < len(used) and not _without(new, root.alloc_buffers):
+            known += new
+            stages.append(step)
+        else:
+            others.append(step)
+    if PACKED not in [buffer.name for buffer in known]:
         return func, None
-    buffers = [made[name] for name in stages]
+    made = known[1:]
+    read = [buffer for step in others for buffer in _used(step, made)]
+    buffers = [buffer for buffer in made if any(buffer.same_as(each) for each in read)]
 
     def function(
         params: Sequence[tvm.ir.Var], body: Sequence[tirx.Stmt], buffers: Sequence[tvm.ir.Var]
@@ -62,15 +69,14 @@ def split_packing(func: tirx.PrimFunc) -> tuple[tirx.PrimFunc, Packing | None]:
         block = SBlock([], [], [], root.name_hint, tirx.stmt_seq(*body), alloc_buffers=buffers)
         return tirx.PrimFunc(params, SBlockRealize([], True, block), func.ret_type, attrs=func.attrs)
 
-    def within(items: Sequence[Any], others: Sequence[Any]) -> list[Any]:
-        return [each for each in items if not any(each.same_as(other) for other in others)]
+    kernel_params = [func.params[0], *buffers, *func.params[2:]]
+    kernel = function(kernel_params, others, _without(root.alloc_buffers, made))
+    return kernel, _compiled(function([weight, *buffers], stages, _without(made, buffers)))
 
-    kernel = function(
-        [func.params[0], *buffers, *func.params[2:]],
-        within(steps(root), list(stages.values())),
-        within(root.alloc_buffers, buffers),
-    )
-    return kernel, _compiled(function([weight, *buffers], list(stages.values()), []))
+
+def _without(items: Sequence[Any], others: Sequence[Any]) -> list[Any]:
+    """Return the items that are none of the others."""
+    return [each for each in items if not any(each.same_as(other) for other in others)]
 
 
 def _used(step: tirx.Stmt, buffers: Sequence[tvm.ir.Var]) -> list[tvm.ir.Var]:
