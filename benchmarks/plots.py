@@ -54,10 +54,10 @@ GROUPS = {
     "H200: ResNet-50, 90% zeros": Group("networks-h200", ("resnet50", 32)),
     "CPU: depthwise, 1 thread": Group("depthwise-cpu-zen4-1-thread"),
     "CPU: depthwise": Group("depthwise-cpu-zen4"),
-    "CPU: dense, batch 1": Group("conv2d-cpu-zen4-batch-1"),
-    "CPU: dense, batch 8": Group("conv2d-cpu-zen4-batch-8"),
+    "CPU: dense, batch 1": Group("conv2d-cpu-zen5-batch-1"),
+    "CPU: dense, batch 8": Group("conv2d-cpu-zen5-batch-8"),
     "CPU: 90% zeros": Group("sparse-cpu-zen4"),
-    "CPU: networks": Group("networks-cpu-zen4"),
+    "CPU: networks": Group("networks-cpu-zen5"),
     "CPU: ResNet-50, 90% zeros": Group("networks-cpu-zen4-pruned"),
 }
 """The groups of rows in docs/figures.svg, by title."""
@@ -84,7 +84,7 @@ def figures() -> str:
     return chart.file(
         [
             "Geometric means; left of 1 tvmconv loses. float32, strict on GPUs but for TF32, where not float16.",
-            "CPU: two cores of an EPYC of Zen 4, nothing set, default configurations, batch 1 unless said.",
+            "CPU: two cores of an EPYC, of Zen 5 for dense and networks, else Zen 4; nothing set, batch 1 unless said.",
             "ResNet-50 with 90% zeros on the H200 is at batch 32; those in float16 are 15 networks.",
         ]
     )

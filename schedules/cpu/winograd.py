@@ -186,8 +186,7 @@ def _promising(problem: Problem, target: tvm.target.Target) -> list[Config]:
 
 def default_config(problem: Problem, target: tvm.target.Target) -> Config:
     """Return a legal configuration that is reasonable for any workload."""
-    best, *_ = _promising(problem, target)
-    return best
+    return _promising(problem, target)[0]
 
 
 def estimate(problem: Problem, config: Config, target: tvm.target.Target) -> float:
