@@ -70,7 +70,9 @@ OPEN_SIZES: tuple[str, ...] = ("batch", "height", "width")
 LEAST = Config(2, 1, 1, 1, 1, 2, shared=False, parallel=False)
 
 MOST_SET_BYTES = 3 * 1024 * 1024
-"""The most bytes of a band's input and sums, unless it is of one row: several times what a second cache holds."""
+"""The most bytes of a band's input and sums, unless it is of one row: several times what a second cache holds.
+
+On two cores of Zen 5 a band of 3.6 MB took 2.6 ms in one run and 4.6 in another, two bands of 2.1 MB 3.0 in both."""
 
 FEW_CHANNELS = 8
 """The least input channels for tiles of 4x4 outputs: sums of fewer products are promised to be more exact than these,

@@ -168,14 +168,14 @@ def cost(workload: ConvWorkload, config: Config, target: tvm.target.Target) -> f
     reread = blocks * band_bytes(workload, config) / REREAD_BYTES
     products = steps * step + (reread if working_set(workload, config) > cpu.l2_bytes else 0)
     bands, weight = bands_of(workload, config), weight_bytes(workload, config)
-    turns = ceil_div(bands, threads)
     if config.shared:
-        passes, readings = bands, bands  # the threads together read it once for a band
-        cycles = bands * (products * wasted(blocks, threads) + inputs + outputs + finish + copy)
-        cycles += 2 * bands * threads * LAUNCH_CYCLES
+        passes = readings = bands  # the threads together read it once for a band
+        products *= wasted(blocks, threads)
+        launches = 2 * bands * threads * LAUNCH_CYCLES  # a loop for the input of a band, and one for its products
     else:
-        passes, readings = turns, turns * threads
-        cycles = turns * threads * (products + inputs + outputs + finish + copy)
+        passes, launches = ceil_div(bands, threads), 0
+        readings = passes * threads
+    cycles = readings * (products + inputs + outputs + finish + copy) + launches
     from_memory = 0
     if weight > KEPT_SHARE * cpu.l3_bytes:
         from_memory = passes if weight > STREAMED_SHARE * cpu.l3_bytes else 1

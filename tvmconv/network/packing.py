@@ -41,8 +41,8 @@ PACKED = "packed"
 def split_packing(func: tirx.PrimFunc) -> tuple[tirx.PrimFunc, Packing | None]:
     """Return a kernel that reads the weight laid out, and the function that lays it out; None without such a stage.
 
-    All that is computed from the weight alone goes that way, such as the offsets of integers with a zero point, or a
-    weight in float32 from which that is made.
+    All that is computed from the weight alone goes that way, such as the offsets of integers with a zero point, and the
+    float32 numbers of a weight in bfloat16 that the laying out begins with.
 
     Before: `def kernel(x, w, output): for ...: packed[...] = w[...]; for ...: output[...] = ... packed[...]`.
     After: `def kernel(x, packed, output): for ...: output[...] = ... packed[...]`.
@@ -60,8 +60,7 @@ def split_packing(func: tirx.PrimFunc) -> tuple[tirx.PrimFunc, Packing | None]:
     if PACKED not in [buffer.name for buffer in known]:
         return func, None
     made = known[1:]
-    read = [buffer for step in others for buffer in _used(step, made)]
-    buffers = [buffer for buffer in made if any(buffer.same_as(each) for each in read)]
+    buffers = _used(tirx.stmt_seq(*others), made)
 
     def function(
         params: Sequence[tvm.ir.Var], body: Sequence[tirx.Stmt], buffers: Sequence[tvm.ir.Var]
