@@ -1,33 +1,44 @@
-"""Rounding to bfloat16 on CPUs, by the bits of float32 numbers: GPUs have an instruction for it."""
+"""Rounding to bfloat16 on CPUs: by the bits of float32 numbers, or vectors of them by an instruction that some have."""
 
 from __future__ import annotations
+
+from functools import partial
 
 import tvm
 import tvm_ffi
 from tvm import tirx
+from tvm.ir import register_op_attr
 from tvm.ir.expr import TensorLoad
 from tvm.s_tir.stmt import SBlock
 
 from .dtypes import INFINITY, MAGNITUDE
 from .substitution import substitute
-from .targets import backend_of
+from .targets import ROUNDING_INSTRUCTION, backend_of, has_rounding
 
 NAN = 0x7FC0
 """The bits of a NaN of bfloat16."""
 
+PURE = 1
+"""The number of TVM's `CallEffectKind` for a call that just computes a value."""
+
+ROUND = "tvmconv.bits_of_bfloat16"
+"""The name of the operator that rounds a float32 number, for targets that have an instruction for vectors of them."""
+
 
 def with_rounding(func: tirx.PrimFunc, target: tvm.target.Target) -> tirx.PrimFunc:
-    """Return the function, on a CPU with its own rounding of float32 to bfloat16: to nearest even, and NaN for NaN.
+    """Return the function, on a CPU with our own rounding of float32 to bfloat16: to nearest even, and NaN for NaN.
 
     TVM would write out four times what is rounded, which its vectorizer refuses where that has variables in it, and
     make zero of a NaN whose bits are all ones.
 
     Before: `output[i] = T.Cast("bfloat16", y)`. After, with b for the bits of y, where that is no NaN:
-    `output[i] = T.reinterpret("bfloat16", T.Cast("uint16", (b + 32767 + (b >> 16 & 1)) >> 16))`.
+    `output[i] = T.reinterpret("bfloat16", T.Cast("uint16", (b + 32767 + (b >> 16 & 1)) >> 16))`. With an instruction:
+    `output[i] = T.reinterpret("bfloat16", tvmconv.bits_of_bfloat16(y))`.
     """
     if backend_of(target).rounds_bfloat16 or all(str(param.ty.dtype) != "bfloat16" for param in func.params):
         return func
-    return func.with_body(tvm_ffi.structural_map(_with_wide_buffers(func.body), (tirx.Cast, _rounded)))
+    rounded = partial(_rounded, by_instruction=has_rounding(target))
+    return func.with_body(tvm_ffi.structural_map(_with_wide_buffers(func.body), (tirx.Cast, rounded)))
 
 
 def _with_wide_buffers(body: tirx.Stmt) -> tirx.Stmt:
@@ -65,7 +76,7 @@ def _with_wide_buffers(body: tirx.Stmt) -> tirx.Stmt:
     return substitute(tvm_ffi.structural_map(body, accesses), wide)  # in the regions of blocks
 
 
-def _rounded(cast: tirx.Cast) -> tirx.PrimExpr:
+def _rounded(cast: tirx.Cast, by_instruction: bool) -> tirx.PrimExpr:
     if _types(cast) != ("float32", "bfloat16"):
         return cast
     # TVM leaves what is below the reinterpretation as it is, and so would read a residual's bits as an integer.
@@ -74,15 +85,35 @@ def _rounded(cast: tirx.Cast) -> tirx.PrimExpr:
     while isinstance(value, tirx.Let):  # TVM simplifies no variable of integers that has other variables in it
         bindings.append((value.var, value.value))
         value = value.body
-    bits = tirx.Var("bits", "uint32")
-    is_nan = (bits & _bits(MAGNITUDE)) > _bits(INFINITY)
-    # Half of the last place that stays, or just less than that where the place is even.
-    nearest = (bits + _bits(0x7FFF) + (bits >> _bits(16) & _bits(1))) >> _bits(16)
-    stored = tirx.Select(is_nan, _bits(NAN), nearest).astype("uint16")
-    result = tirx.reinterpret("bfloat16", tirx.Let(bits, tirx.reinterpret("uint32", value), stored))
+    stored = tirx.call_intrin("uint16", ROUND, value) if by_instruction else _nearest(value)
+    result = tirx.reinterpret("bfloat16", stored)
     for variable, bound in reversed(bindings):
         result = tirx.Let(variable, bound, result)
     return result
+
+
+def _nearest(value: tirx.PrimExpr) -> tirx.PrimExpr:
+    """Return the bits of a float32 number, or of a vector of them, rounded to bfloat16 by arithmetic of integers."""
+    lanes = value.ty.dtype.lanes
+    wide, narrow = (str(tvm.DataType(name).with_lanes(lanes)) for name in ("uint32", "uint16"))
+
+    def constant(number: int) -> tirx.PrimExpr:
+        return tirx.const(number, wide)
+
+    bits = tirx.Var("bits", wide)
+    is_nan = (bits & constant(MAGNITUDE)) > constant(INFINITY)
+    # Half of the last place that stays, or just less than that where the place is even.
+    nearest = (bits + constant(0x7FFF) + (bits >> constant(16) & constant(1))) >> constant(16)
+    stored = tirx.Select(is_nan, constant(NAN), nearest).astype(narrow)
+    return tirx.Let(bits, tirx.reinterpret(wide, value), stored)
+
+
+def _rounding(call: tirx.Call) -> tirx.PrimExpr:
+    """Return what computes the operator `ROUND` where TVM has made vectors: the instruction, if it takes such a one."""
+    (value,) = call.args
+    if value.ty.dtype.lanes != ROUNDING_INSTRUCTION.lanes:
+        return _nearest(value)
+    return tirx.call_llvm_pure_intrin(call.ty.dtype, ROUNDING_INSTRUCTION.intrinsic, value)
 
 
 def _widened(cast: tirx.Cast) -> tirx.PrimExpr:
@@ -97,3 +128,9 @@ def _types(cast: tirx.Cast) -> tuple[str, str]:
 
 def _bits(value: int) -> tirx.PrimExpr:
     return tirx.const(value, "uint32")
+
+
+register_op_attr(ROUND, "TCallEffectKind", PURE)
+register_op_attr(ROUND, "TVectorizable", True)
+register_op_attr(ROUND, "TScriptPrinterName", ROUND)
+tirx.register_intrin_lowering(ROUND, target="default", f=_rounding)

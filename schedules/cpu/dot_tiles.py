@@ -192,7 +192,8 @@ def cycles(problem: Problem, config: TileConfig, target: tvm.target.Target) -> f
     vector_bytes = 4 * config.block
     weight_bytes = steps * vector_bytes
     sums = config.vectors * config.outputs
-    units = max(sums * (1 if instruction.adds else 2), config.vectors + config.outputs) / cpu.fma_units
+    products = sums * (cpu.half_products if instruction.sums == "float32" else 1 if instruction.adds else 2)
+    units = max(products, config.vectors + config.outputs) / cpu.fma_units
     step = max(units, cpu.fma_latency, vector_bytes / weight_bandwidth(weight_bytes, tiles, cpu))
     signed = not config.staged and instruction.terms == 4 and workload.dtype != instruction.first
     step += VECTOR_CYCLES * config.vectors + (INPUT_CYCLES + SIGN_CYCLES * signed) * config.outputs

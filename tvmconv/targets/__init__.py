@@ -6,11 +6,13 @@ Anything that depends on the kind of a target is a field or a method of its `Bac
 from .backend import Backend, DeviceFacts
 from .devices import Cpu, Gpu, cpu_of, gpu_of
 from .instructions import (
+    ROUNDING_INSTRUCTION,
     DotInstruction,
     LookupInstruction,
     TensorInstruction,
     dot_instruction,
     has_clusters,
+    has_rounding,
     lookup_instruction,
     multiplies,
     tensor_instructions,
@@ -38,6 +40,7 @@ __all__ = [
     "CUDA_LIMITS",
     "DEFAULT_CUDA_ARCH",
     "GPU_ALIGNMENT",
+    "ROUNDING_INSTRUCTION",
     "Backend",
     "Cpu",
     "DeviceFacts",
@@ -60,6 +63,7 @@ __all__ = [
     "gpu_of",
     "has_clusters",
     "has_gpu",
+    "has_rounding",
     "is_for",
     "lookup_instruction",
     "multiplies",

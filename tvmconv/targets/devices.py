@@ -134,6 +134,8 @@ class Cpu:
     """Vector multiply-adds, and vector loads, that begin in a cycle."""
     fma_latency: int = 4
     """Cycles until the result of a multiply-add can be added to."""
+    half_products: float = 1.0
+    """The times as long that a dot product of bfloat16 keeps a unit as a multiply-add does."""
     l1_bytes: int = 32 * 1024
     """The part of the first cache that a schedule counts on for what it reads again and again."""
     l2_bytes: int = 768 * 1024
@@ -145,6 +147,9 @@ class Cpu:
 
 AVX512 = Cpu("AVX-512", lanes=16, registers=32, broadcast_cycles=0.05)
 """The kind for which the models of schedules were fitted, on Zen 5 (znver5); Zen 4 (znver4) has its numbers too."""
+
+AMX = replace(AVX512, name="AVX-512 and AMX", half_products=4.0, l2_bytes=1536 * 1024)
+"""Intel's cores with AMX, measured on Granite Rapids; the second cache is the 2 MB that all of them have."""
 
 AVX2 = Cpu("AVX2", lanes=8, registers=16, broadcast_cycles=0.15, plane_cycles=0.3, split_cycles=1.0)
 """No multiply-add broadcasts an input by itself; measured on Zen 3, the last two on 23 layers of common networks."""
@@ -187,5 +192,5 @@ def cpu_of(target: tvm.target.Target) -> Cpu:
     if architecture(str(target.attrs.get("mtriple") or host_arch())) == "aarch64":
         return WIDE_NEON if str(target.attrs.get("mcpu")) in FOUR_UNITS else NEON
     # llvm_get_vector_width answers 512 for every x86.
-    features = {"avx512f": AVX512, "avx2": AVX2}
+    features = {"amx-tile": AMX, "avx512f": AVX512, "avx2": AVX2}
     return next((cpu for feature, cpu in features.items() if codegen.target_has_features(feature, target)), SSE)

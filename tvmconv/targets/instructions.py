@@ -189,6 +189,43 @@ LOOKUP_INSTRUCTIONS = (
 )
 """The instructions of x86_64, the best first. Places in tables of 16 bytes have to be below 16."""
 
+class RoundingInstruction(NamedTuple):
+    """An instruction of a CPU that rounds a vector of float32 numbers to bfloat16, to nearest even."""
+
+    name: str
+    """Its name in assembly."""
+    feature: str
+    """The feature that a target has to have, in LLVM's words."""
+    intrinsic: str
+    """LLVM's name for it."""
+    lanes: int
+
+
+ROUNDING_INSTRUCTION = RoundingInstruction(
+    "vcvtneps2bf16", "avx512bf16", "llvm.x86.avx512bf16.cvtneps2bf16.512", 16
+)
+"""The one that x86_64 has. It takes denormal numbers for zeros, as `vdpbf16ps` does."""
+
+
+@lru_cache(maxsize=64)
+def has_rounding(target: tvm.target.Target) -> bool:
+    """Return whether a target has `ROUNDING_INSTRUCTION`."""
+    return _arch_of_cpu(target) == "x86_64" and _has(target, (ROUNDING_INSTRUCTION.feature,))
+
+
+TILE_FEATURES = frozenset(feature for row in TILE_INSTRUCTIONS for feature in row.features)
+"""The features of x86_64 that come with the tiles of AMX."""
+
+FEATURES = tuple(
+    sorted(
+        {"avx2", "avx512f", *TILE_FEATURES}.union(
+            *(row.features for row in DOT_INSTRUCTIONS if row.arch == "x86_64"),
+            *(row.features for row in LOOKUP_INSTRUCTIONS),
+        )
+    )
+)
+"""The features of x86_64 that kernels are chosen by: those of vectors, and those of instructions."""
+
 
 @lru_cache(maxsize=64)
 def lookup_instruction(target: tvm.target.Target) -> LookupInstruction | None:

@@ -16,6 +16,7 @@ from ..errors import InvalidArgumentError, NoDeviceError
 from ..threads import get_num_threads
 from .backend import Backend, DeviceFacts
 from .devices import ARCHITECTURES, architecture, host_arch
+from .instructions import FEATURES, TILE_FEATURES
 
 if TYPE_CHECKING:
     import tvm
@@ -49,8 +50,8 @@ class CpuBackend(Backend):
         here = arch == host_arch()
         if here and "mcpu" not in config:
             config["mcpu"] = codegen.llvm_get_system_cpu()
-            if missing := _missing_features(config["mcpu"]):
-                config["mattr"] = [*config.get("mattr", ()), *missing]
+            if unlike := _unlike(config["mcpu"]):
+                config["mattr"] = [*unlike, *config.get("mattr", ())]
         config.setdefault("mcpu", "generic")
         if not codegen.llvm_is_valid_cpu(config["mcpu"], triple):
             examples = " or ".join(ARCHITECTURES[arch])
@@ -141,15 +142,30 @@ def _triple(config: Mapping[str, Any]) -> str:
 
 
 @cache
-def _missing_features(mcpu: str) -> tuple[str, ...]:
-    """Return what this machine lacks of the CPU that LLVM takes it for, as a target's "mattr" has it.
+def _unlike(mcpu: str) -> tuple[str, ...]:
+    """Return in which features this machine differs from the CPU that LLVM takes it for, as a target's "mattr" has it.
 
-    LLVM goes by the model of the CPU, and takes no notice of tiles that a virtual machine or an old Linux hides.
+    LLVM goes by the number of the CPU's model. A virtual machine may have that of an older CPU and the features of a
+    newer one, or hide some features of its own. Only those that kernels are chosen by are compared.
     """
     from tvm.target import Target, codegen
 
-    known = codegen.target_has_features("amx-tile", Target({"kind": "llvm", "mcpu": mcpu}))
-    return ("-amx-tile",) if known and not has_tiles() else ()
+    target, here = Target({"kind": "llvm", "mcpu": mcpu}), _features_here()
+    if here is None:
+        return ()
+    known = {feature for feature in FEATURES if codegen.target_has_features(feature, target)}
+    return tuple(f"{'+' if feature in here else '-'}{feature}" for feature in FEATURES if (feature in here) != (feature in known))
+
+
+def _features_here() -> frozenset[str] | None:
+    """Return those of `FEATURES` that this machine has; None where it is no x86 or Linux does not tell."""
+    info = Path("/proc/cpuinfo")
+    flags = re.search(r"^flags\s*:(.*)$", info.read_text(), re.MULTILINE) if info.is_file() else None
+    if flags is None:
+        return None
+    names = {flag.replace("_", "") for flag in flags[1].split()}  # Linux writes avx512_vnni and amx_int8
+    here = {feature for feature in FEATURES if feature.replace("-", "") in names}
+    return frozenset(here if has_tiles() else here - TILE_FEATURES)
 
 
 def has_tiles() -> bool:
