@@ -25,7 +25,7 @@ from tvmconv.errors import InvalidArgumentError
 from tvmconv.lowering import KERNEL_NAME, build_kernel
 from tvmconv.problem import Problem
 from tvmconv.schedules.cpu import amx, amx_code
-from tvmconv.targets import processors, resolve_target, tile_instruction
+from tvmconv.targets import cpu_of, dot_instruction, processors, resolve_target, tile_instruction
 from tvmconv.targets.processors import has_tiles
 from tvmconv.testing import check_result, random_configs, random_operands
 
@@ -218,14 +218,31 @@ def test_without_permission(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("given", [False, True])
-def test_this_machine(given: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A virtual machine on Sapphire Rapids that hides tiles has a target without them."""
-    monkeypatch.setattr(tvm.target.codegen, "llvm_get_system_cpu", lambda: "sapphirerapids")
+@pytest.mark.parametrize("model", ["sapphirerapids", "rocketlake"])
+def test_this_machine(model: str, given: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tiles are there if Linux has them, whatever model of CPU a virtual machine calls its own."""
+    flags = "avx2 avx512f avx512bw avx512_vnni avx_vnni avx512_bf16 avx512vbmi amx_tile amx_int8 amx_bf16"
+    monkeypatch.setattr(tvm.target.codegen, "llvm_get_system_cpu", lambda: model)
     monkeypatch.setattr(processors, "has_tiles", lambda: given)
-    processors._missing_features.cache_clear()
+    monkeypatch.setattr(processors, "_flags", flags.split)
+    processors._unlike.cache_clear()
     target = resolve_target("llvm")
-    processors._missing_features.cache_clear()
-    assert (tile_instruction(target, "int8") is not None) == given
+    processors._unlike.cache_clear()
+    assert str(target.attrs["mcpu"]) == model
+    for dtype in TYPES:
+        assert (tile_instruction(target, dtype) is not None) == given
+    assert dot_instruction(target, "bfloat16") is not None
+
+
+def test_features_that_are_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kernels are for what a virtual machine shows of its CPU."""
+    monkeypatch.setattr(tvm.target.codegen, "llvm_get_system_cpu", lambda: "sapphirerapids")
+    monkeypatch.setattr(processors, "_flags", "avx avx2 fma".split)
+    processors._unlike.cache_clear()
+    target = resolve_target("llvm")
+    processors._unlike.cache_clear()
+    assert tile_instruction(target, "int8") is None and dot_instruction(target, "bfloat16") is None
+    assert cpu_of(target).lanes == 8
 
 
 # Libraries and networks
@@ -255,3 +272,17 @@ def test_network_in_bfloat16(tiles: Emulator) -> None:
     assert found.agrees
     counted = tiles.counts()
     assert counted is None or counted.products > 0
+
+
+def test_outputs_that_lie_in_a_concatenation(tiles: Emulator) -> None:
+    """A kernel of a network for any batch writes its part of a tensor that others write, too."""
+    graph = Graph(("n", 32, 12, 12))
+    y = graph.conv("x", (64, 32, 3, 3), pads=[1] * 4)
+    parts = [graph.conv(y, (64, 64, 3, 3), pads=[1] * 4), graph.conv(y, (64, 64, 1, 1))]
+    model = graph.model(graph.node("Concat", *parts, axis=1))
+    network = tvmconv.build(model, TILES, precision="bfloat16")
+    assert [each.kernel for each in network.layers] == ["tvmconv cpu/amx"] * 3
+    x = np.random.default_rng(2).standard_normal((2, 32, 12, 12)).astype("float32")
+    (expected,) = ReferenceEvaluator(model).run(None, {"x": x})
+    (found,) = verify.compare({"y": network(x)}, {"y": expected}, network.multiplied)
+    assert found.agrees

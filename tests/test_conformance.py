@@ -103,6 +103,12 @@ def test_precision_of_trials() -> None:
     assert any(trial.nonfinite for trial in trials if trial.workload.dtype in NARROW)
 
 
+def test_trials_may_be_of_one_algorithm() -> None:
+    trials = [random_trial(Draw(f"0/{number}"), CPU, number, algorithm="winograd")[0] for number in range(5)]
+    assert {trial.algorithm for trial in trials} == {"winograd"}
+    assert not any(trial.nonfinite for trial in trials)
+
+
 @pytest.mark.parametrize("target", [CPU, resolve_target(SM_90)], ids=["cpu", "cuda"])
 def test_all_trials_may_be_of_open_sizes(target: tvm.target.Target) -> None:
     """They are tried with the least size, and with two past that which the kernel is chosen for."""
@@ -234,6 +240,7 @@ def test_wrong_usage() -> None:
         (["--target", SM_90], "needs an NVIDIA GPU"),
         (["--target", SM_90, "--bounds"], "a CPU, or --serial-twin, with --bounds"),
         (["--case", case], "expected the JSON that `tvmconv verify` prints"),
+        (["--algorithm", "shallow"], "algorithm is 'shallow'; expected one that takes random convolutions on llvm"),
     ]:
         result = tvmconv("verify", *arguments)
         assert result.exit_code in (2, 7)

@@ -15,7 +15,7 @@ import click
 from ..errors import InvalidArgumentError, WrongResultError
 from ..threads import usable_cpus
 from .console import note, print_json, progress
-from .options import POSITIVE, Seconds, json_option, target_option
+from .options import POSITIVE, Algorithm, Seconds, json_option, target_option
 
 if TYPE_CHECKING:
     from ..testing.conformance import How, Outcome
@@ -34,6 +34,12 @@ QUIET_SECONDS = 10.0
 @click.option("--serial-twin", "twin", is_flag=True, help="Run CUDA kernels on the CPU, their threads one by one.")
 @click.option("--bounds", is_flag=True, help="On a CPU: turn each access past an array into a crash.")
 @click.option("--open", "opened", is_flag=True, help="Leave sizes open in all convolutions, not in some.")
+@click.option(
+    "--algorithm",
+    type=Algorithm(),
+    default="auto",
+    help="The algorithm of all convolutions, such as winograd; auto: any, and sparse weights.",
+)
 @click.option("--case", metavar="JSON", help="Try this case alone, from the line that a failure prints.")
 @click.option(
     "--timeout", type=Seconds(), default=300.0, help="The seconds that one convolution may take: twins are slow."
@@ -47,6 +53,7 @@ def verify(
     twin: bool,
     bounds: bool,
     opened: bool,
+    algorithm: str,
     case: str | None,
     timeout: float,
     parallel: int | None,
@@ -61,7 +68,7 @@ def verify(
     alone. A kernel that crashes or hangs is one, and ends nothing. The exit code is 5 if there are any.
     """
     from ..targets import backend_of, cross_triple, device_of, resolve_target
-    from ..testing.conformance import How, conformance
+    from ..testing.conformance import How, conformance, described
     from ..testing.emulated import require_emulator
 
     resolved = resolve_target(target)
@@ -78,8 +85,10 @@ def verify(
         require_emulator(triple)
     elif not twin:
         device_of(resolved)
-    how = How(str(resolved), twin, bounds, opened)
+    how = How(str(resolved), twin, bounds, opened, None if algorithm == "auto" else algorithm)
     given = read_case(case) if case is not None else None
+    if given is None:
+        described(how, 0, seed)  # raises an error for an algorithm that the target does not have
     sources: list[int | Trial] = list(range(count)) if given is None else [given]
     jobs = min(len(sources), parallel or usable_cpus())
 

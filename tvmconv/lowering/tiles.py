@@ -48,7 +48,7 @@ def with_tiles(func: tirx.PrimFunc) -> tirx.PrimFunc:
     granted = tirx.call_extern("int32", request) == 0
     test = tirx.AssertStmt(granted, tvm.ir.StringImm("RuntimeError"), [tvm.ir.StringImm(REFUSED)])
     body = tirx.AttrStmt(0, "pragma_import_llvm", code, tirx.SeqStmt([test, root.body]))
-    block = SBlock([], [], [], root.name_hint, body, alloc_buffers=root.alloc_buffers)
+    block = SBlock([], [], [], root.name_hint, body, alloc_buffers=root.alloc_buffers, match_buffers=root.match_buffers)
     return func.with_body(SBlockRealize([], True, block))
 
 

@@ -213,8 +213,8 @@ def has_rounding(target: tvm.target.Target) -> bool:
     return _arch_of_cpu(target) == "x86_64" and _has(target, (ROUNDING_INSTRUCTION.feature,))
 
 
-TILE_FEATURES = frozenset(feature for row in TILE_INSTRUCTIONS for feature in row.features)
-"""The features of x86_64 that come with the tiles of AMX."""
+TILE_FEATURES = frozenset({"amx-tile"}.union(*(row.features for row in TILE_INSTRUCTIONS)))
+"""The features of x86_64 that tiles of AMX need."""
 
 FEATURES = tuple(
     sorted(

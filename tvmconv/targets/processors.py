@@ -154,18 +154,23 @@ def _unlike(mcpu: str) -> tuple[str, ...]:
     if here is None:
         return ()
     known = {feature for feature in FEATURES if codegen.target_has_features(feature, target)}
-    return tuple(f"{'+' if feature in here else '-'}{feature}" for feature in FEATURES if (feature in here) != (feature in known))
+    return tuple(f"{'+' if feature in here else '-'}{feature}" for feature in FEATURES if feature in here ^ known)
 
 
 def _features_here() -> frozenset[str] | None:
     """Return those of `FEATURES` that this machine has; None where it is no x86 or Linux does not tell."""
-    info = Path("/proc/cpuinfo")
-    flags = re.search(r"^flags\s*:(.*)$", info.read_text(), re.MULTILINE) if info.is_file() else None
-    if flags is None:
+    if (flags := _flags()) is None:
         return None
-    names = {flag.replace("_", "") for flag in flags[1].split()}  # Linux writes avx512_vnni and amx_int8
+    names = {flag.replace("_", "") for flag in flags}  # Linux writes avx512_vnni and amx_int8
     here = {feature for feature in FEATURES if feature.replace("-", "") in names}
     return frozenset(here if has_tiles() else here - TILE_FEATURES)
+
+
+def _flags() -> list[str] | None:
+    """Return Linux's names of the features of an x86; None on other machines."""
+    info = Path("/proc/cpuinfo")
+    flags = re.search(r"^flags\s*:(.*)$", info.read_text(), re.MULTILINE) if info.is_file() else None
+    return flags[1].split() if flags else None
 
 
 def has_tiles() -> bool:

@@ -43,6 +43,8 @@ class How:
     """True if the arrays of CPU kernels lie at the edge of memory that nothing may touch."""
     opened: bool = False
     """True if all random trials have kernels of open sizes, else some have."""
+    algorithm: str | None = None
+    """The algorithm of all random trials; None for any that a target has."""
 
 
 @dataclass(frozen=True)
@@ -117,7 +119,7 @@ def described(how: How, source: int | Trial, seed: int) -> Trial:
     if isinstance(source, Trial):
         return source
     target = tvm.target.Target(how.target)
-    trial, is_default = random_trial(Draw(f"{seed}/{source}"), target, source, how.opened)
+    trial, is_default = random_trial(Draw(f"{seed}/{source}"), target, source, how.opened, how.algorithm)
     if is_default:
         return trial
     return msgspec.structs.replace(trial, knobs=msgspec.to_builtins(next(configs(trial, target))))
@@ -201,7 +203,8 @@ def _failed(how: How, source: int | Trial, seed: int, error: BaseException, time
         again = pool.submit(attempt, how, trial, seed).exception()
     else:  # not even its configuration is known
         assert isinstance(source, int)
-        trial, _ = random_trial(Draw(f"{seed}/{source}"), tvm.target.Target(how.target), source, how.opened)
+        target = tvm.target.Target(how.target)
+        trial, _ = random_trial(Draw(f"{seed}/{source}"), target, source, how.opened, how.algorithm)
         again = drawing.exception()
     pool.shutdown()
     return Outcome(trial, *_told(error if again is None else again, timeout), again is not None)

@@ -38,6 +38,9 @@ MOST_PLACES = 2**9
 `MOST_NONZEROS` limits the weight's non-zeros: all of this is unrolled.
 """
 
+MOST_DRAWS = 10_000
+"""The number of convolutions that are drawn, at most, for one by an algorithm: Winograd's are one in some eighty."""
+
 SPARSITIES = (0.0, 0.5, 0.8, 0.9, 0.9, 0.95, 0.99, 1.0)
 
 BLOCKS = (4, 8, 16)
@@ -102,22 +105,30 @@ class Trial(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return sized(0, 1), sized(1, 1), sized(1, 3)
 
 
-def random_trial(draw: Draw, target: tvm.target.Target, operands: int, opened: bool = False) -> tuple[Trial, bool]:
+def random_trial(
+    draw: Draw, target: tvm.target.Target, operands: int, opened: bool = False, algorithm: str | None = None
+) -> tuple[Trial, bool]:
     """Return a trial on a target, without knobs, and whether the default configuration is meant.
 
-    Some leave sizes open, and all of them do with `opened`.
+    Some leave sizes open, and all of them do with `opened`. With an algorithm all are by that one; raises
+    `InvalidArgumentError` where it takes none of many.
     """
-    while True:
-        trial, is_default = _closed_trial(draw, target, operands)
+    for _ in range(MOST_DRAWS):
+        trial, is_default = _closed_trial(draw, target, operands, algorithm)
+        if algorithm not in (None, trial.algorithm):
+            continue
         with_open = msgspec.structs.replace(trial, open_sizes=draw.of(OPENED))
         if (draw.chance(0.3) or opened) and trial.algorithm in algorithms_for(with_open.problem, target):
             return with_open, is_default
         if not opened:
             return trial, is_default
+    raise InvalidArgumentError("algorithm", algorithm, f"one that takes random convolutions on {target.kind.name}")
 
 
-def _closed_trial(draw: Draw, target: tvm.target.Target, operands: int) -> tuple[Trial, bool]:
-    """Return such a trial with all sizes known."""
+def _closed_trial(
+    draw: Draw, target: tvm.target.Target, operands: int, wanted: str | None
+) -> tuple[Trial, bool]:
+    """Return such a trial with all sizes known, by the algorithm that is wanted if it takes the workload."""
     while (workload := _attempt(draw)) is None or not computes_with(target, workload.storage):
         pass
     is_default, nonfinite = draw.chance(1 / 3), draw.chance(0.1)
@@ -130,7 +141,8 @@ def _closed_trial(draw: Draw, target: tvm.target.Target, operands: int) -> tuple
         precision = "strict" if nonfinite else draw.of(WORDS)
 
     def takers(workload: ConvWorkload) -> tuple[str, ...]:
-        return algorithms_for(Problem(workload, precision=precision), target)
+        found = algorithms_for(Problem(workload, precision=precision), target)
+        return (wanted,) if wanted in found else found
 
     if draw.chance(0.25) and takers(other := _quantized(draw, workload)):
         workload = other
@@ -142,6 +154,8 @@ def _closed_trial(draw: Draw, target: tvm.target.Target, operands: int) -> tuple
         workload, algorithm = other, draw.of(takers(other))
     if workload.dtype in QUANTIZED:
         nonfinite, precision = False, DEFAULT
+    if algorithm == "winograd":  # all outputs of a tile have its NaN
+        nonfinite = False
     return Trial(workload, algorithm, None, operands, nonfinite, precision=precision), is_default
 
 
