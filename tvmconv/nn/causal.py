@@ -93,8 +93,8 @@ def _gradients(ctx: Any, dy: Tensor) -> Gradients:
     options = ONES, (0, reach, 0, 0), ONES
     found: list[Tensor | None] = [None] * 5
     of_x, of_w = gradients_by((by_x, by_w), planes(dy), planes(x), weight, *options)
-    found[0] = in_planes(of_x) if by_x else None
-    found[1] = of_w[:, 0, 0] if by_w else None
+    found[0] = None if of_x is None else in_planes(of_x)
+    found[1] = None if of_w is None else of_w[:, 0, 0]
     if by_bias:
         found[2] = dy.sum((0, 2), dtype=bias.dtype)
     if states is not None and (by_w or by_states):

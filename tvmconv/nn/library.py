@@ -14,7 +14,6 @@ from torch import Tensor
 from torch.autograd import forward_ad
 
 Gradients = tuple[Tensor | None, ...]
-Results = Tensor | tuple[Tensor, ...]
 
 LIBRARY = torch.library.Library("tvmconv", "DEF")
 """The operators, which torch knows for as long as this object lives."""
@@ -22,8 +21,8 @@ LIBRARY = torch.library.Library("tvmconv", "DEF")
 
 def define(
     schema: str,
-    compute: Callable[..., Results],
-    fake: Callable[..., Results],
+    compute: Callable[..., Any],
+    fake: Callable[..., Any],
     keep: Callable[[Any, Sequence[Any]], None],
     gradients: Callable[..., Gradients],
 ) -> Any:
@@ -47,7 +46,7 @@ DENSE = {torch._C.DispatchKeySet(getattr(torch._C.DispatchKey, name)).raw_repr()
 """The sets of keys of torch's dispatcher, as integers, that say that plain tensors on a CPU or a GPU are at hand."""
 
 
-def _below_autograd(operator: Any, compute: Callable[..., Results]) -> Callable[..., Results]:
+def _below_autograd(operator: Any, compute: Callable[..., Any]) -> Callable[..., Any]:
     """Return the function that makes the results of arguments below autograd, behind the keys of the dispatcher.
 
     Where these say that the dispatcher would call `compute` next, as nothing traces, batches or wraps, it does.
@@ -55,7 +54,7 @@ def _below_autograd(operator: Any, compute: Callable[..., Results]) -> Callable[
     redispatch = operator.redispatch
     keys_of_all, keys_of_tensors = torch._C._after_autograd_keyset, torch._C._after_ADInplaceOrView_keyset
 
-    def below(keys: Any, *arguments: Any) -> Results:
+    def below(keys: Any, *arguments: Any) -> Any:
         if (keys & keys_of_tensors).raw_repr() in DENSE:
             return compute(*arguments)
         return redispatch(keys & keys_of_all, *arguments)
@@ -64,16 +63,16 @@ def _below_autograd(operator: Any, compute: Callable[..., Results]) -> Callable[
 
 
 def _with_gradients(
-    below: Callable[..., Results],
+    below: Callable[..., Any],
     keep: Callable[[Any, Sequence[Any]], None],
     gradients: Callable[..., Gradients],
-) -> Callable[..., Results]:
+) -> Callable[..., Any]:
     """Return the function that the dispatcher calls for autograd: what gradients need is kept where some are wanted."""
     is_grad_enabled, any_requires_grad = torch._C.is_grad_enabled, torch._C._any_requires_grad
 
     class Differentiable(torch.autograd.Function):  # type: ignore[misc]
         @staticmethod
-        def forward(ctx: Any, *arguments_and_keys: Any) -> Results:
+        def forward(ctx: Any, *arguments_and_keys: Any) -> Any:
             *arguments, keys = arguments_and_keys
             keep(ctx, arguments)
             return below(keys, *arguments)
@@ -84,7 +83,7 @@ def _with_gradients(
 
     apply = Differentiable.apply
 
-    def call(keys: Any, *arguments: Any) -> Results:
+    def call(keys: Any, *arguments: Any) -> Any:
         # Forward-mode derivatives are refused by torch, which would else leave them out.
         if (is_grad_enabled() and any_requires_grad(*arguments)) or forward_ad._current_level >= 0:
             return apply(*arguments, keys)

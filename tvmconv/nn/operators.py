@@ -94,10 +94,11 @@ OPTIONS = "int[2] stride, int[4] padding, int[2] dilation"
 """The last arguments of each operator; padding is (top, left, bottom, right)."""
 
 
-def _depthwise(x: Tensor, w: Tensor, bias: Tensor | None, *options: Sizes) -> Tensor:
+def _depthwise(x: Tensor, w: Tensor, bias: Tensor | None, stride: Sizes, padding: Sizes, dilation: Sizes) -> Tensor:
+    check = partial(_depthwise_shape, x, w, bias, stride, padding, dilation)
     if not x.numel():
-        return _depthwise_fake(x, w, bias, *options)
-    return convolved(partial(_depthwise_shape, x, w, bias, *options), x, w, bias, *options)
+        return empty(x, check())
+    return convolved(check, x, w, bias, stride, padding, dilation)
 
 
 def convolved(
