@@ -220,7 +220,7 @@ def sampled(asked: Connection) -> float:
 
 def rows(given: argparse.Namespace) -> Iterator[Row]:
     """Yield the rows of digits, and then those of networks."""
-    places = product(("digits", *given.networks), given.dtypes, given.orders, given.modes, BY)
+    places = product(given.networks, given.dtypes, given.orders, given.modes, BY)
     ready = list(begun(places, given))
     losses: dict[Sequence[str], Row] = {}
     for (*place, by), _, found in ready:
@@ -258,7 +258,8 @@ def main() -> None:
     """Measure, print and write the rows."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu", choices=("cpu", "cuda"))
-    parser.add_argument("--networks", default=list(NETWORKS), type=lambda text: text.split(","))
+    networks = ["digits", *NETWORKS]
+    parser.add_argument("--networks", default=networks, type=lambda text: text.split(","), help=",".join(networks))
     parser.add_argument("--dtypes", default=["float16", "float32", "bfloat16"], type=lambda text: text.split(","))
     parser.add_argument("--orders", default=list(ORDERS), type=lambda text: text.split(","), help=",".join(ORDERS))
     parser.add_argument("--modes", default=list(MODES), type=lambda text: text.split(","), help=",".join(MODES))
