@@ -70,6 +70,16 @@ def duration(title: str, *contenders: str, unit: float = 1e-6, **more: Any) -> C
     return Column(title, value, three_digits, **more)
 
 
+def spread(title: str, contender: str) -> Column:
+    """Return a column of the fastest and the slowest round of a contender, in milliseconds."""
+
+    def value(row: Row) -> str:
+        timing = row["times"][contender]
+        return f"{three_digits(1e3 * timing['low'])} to {three_digits(1e3 * timing['high'])}"
+
+    return Column(title, value)
+
+
 def over_sizes(title: str, peer: str, summary: Callable[[Sequence[float]], float]) -> Column:
     """Return a column for networks at several sizes: times of one build for all, relative to a peer's."""
 

@@ -27,6 +27,7 @@ from columns import (
     share_above,
     share_without,
     slowest,
+    spread,
     tenths,
     three_digits,
     times,
@@ -350,7 +351,20 @@ KINDS = {
         [
             duration("tvmconv, µs", OURS),
             times("times PyTorch", "pytorch"),
+            times("Triton", "triton"),
+            times("causal_conv1d", "causal-conv1d"),
             times("times copy", OURS, over=["copy"]),
+        ],
+    ),
+    "training": Kind(
+        lambda row: f"{row['network']}, {row['mode']}",
+        "network, mode",
+        [
+            duration("PyTorch, ms", "pytorch", unit=1e-3),
+            spread("rounds", "pytorch"),
+            MILLISECONDS,
+            spread("rounds", OURS),
+            times("times PyTorch", "pytorch"),
         ],
     ),
     "gradients": Kind(
