@@ -9,6 +9,7 @@ from statistics import geometric_mean
 from columns import (
     Column,
     between,
+    busy,
     code,
     copies,
     duration,
@@ -365,6 +366,8 @@ KINDS = {
             MILLISECONDS,
             spread("rounds", OURS),
             times("times PyTorch", "pytorch"),
+            busy("GPU busy: PyTorch, ms", "pytorch"),
+            busy("tvmconv, ms", OURS),
         ],
     ),
     "gradients": Kind(

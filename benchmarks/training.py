@@ -11,7 +11,8 @@ the first and of the last ten.
 
 On a GPU the first step of a network compiles some fifty kernels, for a minute: each network by either has a process,
 and all begin at once. When all have made their first steps, or `--seconds` are over, those that have take turns in each
-round, since the speed of a host changes with what others do on it. A round's time is the median of `TURN` steps.
+round, since the speed of a host changes with what others do on it. A round's time is the median of `TURN` steps. Last
+comes "busy", the seconds of a step in which the GPU computes or copies; for the rest of a step it waits for the host.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ from typing import Any
 import msgspec
 import torch
 from torch import nn
+from torch.profiler import ProfilerActivity, profile
 
 from tvmconv import __version__
 from tvmconv.bench.network_parts import Residual, conv_bn
@@ -118,6 +120,16 @@ def seconds_of(step: Callable[[], Any], steps: int, device: str) -> float:
     return median(times)
 
 
+def busy_seconds(step: Callable[[], Any]) -> float:
+    """Return the seconds of a step in which the GPU runs kernels, or copies; they run one after the other."""
+    with profile(activities=[ProfilerActivity.CUDA]) as seen:
+        for _ in range(TURN):
+            step()
+        torch.cuda.synchronize()
+    on_gpu = (event for event in seen.events() if event.device_type == torch.autograd.DeviceType.CUDA)
+    return sum(event.time_range.elapsed_us() for event in on_gpu) / 1e6 / TURN
+
+
 def network_stepper(
     name: str, dtype: str, order: str, mode: str, by: str, given: argparse.Namespace
 ) -> Callable[[], Any]:
@@ -182,10 +194,11 @@ def work(place: Sequence[str], given: argparse.Namespace, asked: Connection) -> 
     step = network_stepper(name, dtype, order, mode, by, given)
     seconds_of(step, WARM, given.device)
     asked.send("ready")
+    answers = {"seconds": lambda: seconds_of(step, TURN, given.device), "busy": lambda: busy_seconds(step)}
     with suppress(EOFError):  # none asks for more
-        while asked.recv():
+        while wanted := asked.recv():
             step()
-            asked.send(seconds_of(step, TURN, given.device))
+            asked.send(answers[wanted]())
 
 
 def begun(
@@ -212,9 +225,9 @@ def begun(
             print(f"{' '.join(place)}: not ready in time, or failed", flush=True)
 
 
-def sampled(asked: Connection) -> float:
-    """Return the seconds of a step of a process, which makes some now."""
-    asked.send("now")
+def sampled(asked: Connection, wanted: str) -> float:
+    """Return the seconds of a step of a process, which makes some now, or those in which the GPU is busy."""
+    asked.send(wanted)
     return float(asked.recv())
 
 
@@ -228,12 +241,14 @@ def rows(given: argparse.Namespace) -> Iterator[Row]:
             losses.setdefault(tuple(place), {})[by] = found
     for place, each in losses.items():
         yield named(place, losses=each)
-    timers = {tuple(place): partial(sampled, asked) for place, asked, found in ready if found == "ready"}
+    timed = {tuple(place): asked for place, asked, found in ready if found == "ready"}
+    timers = {place: partial(sampled, asked, "seconds") for place, asked in timed.items()}
     times: dict[Sequence[str], Row] = {}
     for (*place, by), timing in interleave(timers, given.rounds).items():
         times.setdefault(tuple(place), {})[by] = msgspec.to_builtins(timing)
     for place, each in times.items():
-        yield named(place, times=each)
+        busy = {by: sampled(timed[(*place, by)], "busy") for by in each} if given.device == "cuda" else {}
+        yield named(place, times=each, busy=busy)
 
 
 def named(place: Sequence[str], **found: Row) -> Row:
@@ -251,6 +266,7 @@ def words(row: Row) -> str:
         f"{by} {1e3 * each['median']:.2f} ms ({1e3 * each['low']:.2f} to {1e3 * each['high']:.2f})"
         for by, each in row.get("times", {}).items()
     ]
+    found += [f"{by} keeps the GPU busy for {1e3 * seconds:.2f} ms" for by, seconds in row.get("busy", {}).items()]
     return f"{row['network']} {row['dtype']} {row['order']} {row['mode']}: {'; '.join(found)}"
 
 

@@ -52,7 +52,7 @@ def launched(
 
 
 class Known(NamedTuple):
-    """What has been prepared for tensors that are alike."""
+    """The launch for tensors that are alike, and what lies around it."""
 
     launch: Launch
     copies: bool
@@ -62,4 +62,4 @@ class Known(NamedTuple):
 
 
 _known: dict[tuple[Hashable, ...], Known] = {}
-"""What has been prepared, by what the tensors are and what else decides on the launch."""
+"""The launches that have been prepared, by what the tensors are and what else decides on them."""
