@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from math import floor, log10
 from statistics import geometric_mean
 from typing import Any
@@ -70,6 +71,21 @@ def duration(title: str, *contenders: str, unit: float = 1e-6, **more: Any) -> C
     return Column(title, value, three_digits, **more)
 
 
+def spread(title: str, contender: str) -> Column:
+    """Return a column of the fastest and the slowest round of a contender, in milliseconds."""
+
+    def value(row: Row) -> str:
+        timing = row["times"][contender]
+        return f"{three_digits(1e3 * timing['low'])} to {three_digits(1e3 * timing['high'])}"
+
+    return Column(title, value)
+
+
+def busy(title: str, contender: str) -> Column:
+    """Return a column of the milliseconds of a step in which a contender keeps the GPU busy."""
+    return Column(title, lambda row: 1e3 * row["busy"][contender] if row.get("busy") else None, three_digits)
+
+
 def over_sizes(title: str, peer: str, summary: Callable[[Sequence[float]], float]) -> Column:
     """Return a column for networks at several sizes: times of one build for all, relative to a peer's."""
 
@@ -98,15 +114,17 @@ def of_all_sizes(title: str, value: Callable[[Row], float]) -> Column:
 
 def of_gradient(kind: str) -> list[Column]:
     """Return the columns of a convolution, or of one of its gradients: its time, and those of PyTorch and a copy."""
-
-    def over(peer: str) -> Callable[[Row], float]:
-        return lambda rows: median(rows[kind], peer) / median(rows[kind], OURS)
-
-    return [
-        Column(f"{kind}, µs", lambda rows: 1e6 * median(rows[kind], OURS), three_digits),
-        Column("times PyTorch", over("pytorch"), last=geometric_mean),
-        Column("times copy", lambda rows: 1 / over("copy")(rows), last=geometric_mean),
+    columns = [
+        duration(f"{kind}, µs", OURS),
+        times("times PyTorch", "pytorch"),
+        times("times copy", OURS, over=["copy"]),
     ]
+    return [replace(column, value=partial(_of_kind, kind, column.value)) for column in columns]
+
+
+def _of_kind(kind: str, value: Callable[[Row], float | str | None], rows: Row) -> float | str | None:
+    """Return the value of the row of a kind, if there is one."""
+    return value(rows[kind]) if kind in rows else None
 
 
 def between(row: Row) -> list[Row]:

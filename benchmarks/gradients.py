@@ -3,10 +3,12 @@
     python benchmarks/gradients.py -o gradients.json                             # on the CPU
     python benchmarks/gradients.py --target cuda --cold -o gradients-h100.json   # on a GPU
     python benchmarks/gradients.py --suites depthwise-networks --dtype float16 --target cuda --limit 300
+    python benchmarks/gradients.py --dtype float16 --order channels_last --target cuda --cold
 
 The workloads are those of the suites whose names begin with "depthwise". For each, "forward" is the convolution,
 "input" and "weight" are its gradients: times are of eager calls on a CPU, and of replays of a CUDA graph on a GPU; with
-`--cold` no call finds its tensors in a cache. Results are first compared with PyTorch's in float64: "error" is the
+`--cold` no call finds its tensors in a cache. `--order` is that of the input, of the output and of their gradients in
+memory. Results are first compared with PyTorch's in float64: "error" is the
 largest difference, as a share of the largest number. A row is written as soon as it is measured; none begins after the
 limit.
 """
@@ -37,17 +39,19 @@ SECONDS = {"llvm": 0.05, "cuda": 0.01}
 CLOSE = {"float32": 2e-5, "float16": 2e-3, "bfloat16": 1.6e-2}
 """The largest error that passes."""
 KINDS = ("forward", "input", "weight")
+ORDERS = {"contiguous": torch.contiguous_format, "channels_last": torch.channels_last}
 
 Tensors = dict[str, Any]
 Call = Callable[[], Any]
 
 
-def tensors(workload: ConvWorkload, device: str) -> Tensors:
-    """Return random tensors of a convolution, and of the gradient of its output."""
+def tensors(workload: ConvWorkload, order: str, device: str) -> Tensors:
+    """Return random tensors of a convolution, and of the gradient of its output; all but the weight in an order."""
     shapes = {"x": workload.x_shape, "w": workload.w_shape, "dy": workload.output_shape}
-    return {
+    made = {
         name: torch.randn(shape, device=device).to(getattr(torch, workload.dtype)) for name, shape in shapes.items()
     }
+    return {name: made[name] if name == "w" else made[name].to(memory_format=ORDERS[order]) for name in made}
 
 
 def ours(kind: str, workload: ConvWorkload, x: Any, w: Any, dy: Any) -> Call:
@@ -90,13 +94,12 @@ def error(kind: str, workload: ConvWorkload, given: Tensors, result: Any) -> flo
     return float((result.double() - exact.reshape(result.shape)).abs().max() / exact.abs().max())
 
 
-def measured(workload: ConvWorkload, kind: str, rounds: int, cold: bool, target: Any) -> dict[str, Any]:
+def measured(workload: ConvWorkload, kind: str, given: argparse.Namespace, target: Any) -> dict[str, Any]:
     """Return the times and the error of a kind for a workload; raise `AssertionError` where tvmconv is wrong."""
     backend = backend_of(target)
     nbytes = workload.bytes_moved
-    sets = [
-        tensors(workload, backend.device_type) for _ in range(sets_beyond_cache(nbytes, backend.on_gpu) if cold else 1)
-    ]
+    number = sets_beyond_cache(nbytes, backend.on_gpu) if given.cold else 1
+    sets = [tensors(workload, given.order, backend.device_type) for _ in range(number)]
     wrong = error(kind, workload, sets[0], ours(kind, workload, **sets[0])())
     assert wrong <= CLOSE[workload.dtype], f"{kind} of {workload}: wrong by {wrong}"
     halves = [torch.empty(2, max(1, nbytes // 2), dtype=torch.uint8, device=backend.device_type) for _ in sets]
@@ -107,7 +110,7 @@ def measured(workload: ConvWorkload, kind: str, rounds: int, cold: bool, target:
     }
     seconds = SECONDS[target.kind.name]
     timers: dict[str, Timer] = {name: timer(each, backend.on_gpu, seconds) for name, each in calls.items()}
-    times = interleave(timers, rounds)
+    times = interleave(timers, given.rounds)
     return {"kind": kind, "error": wrong, "bytes": nbytes, "times": msgspec.to_builtins(times)}
 
 
@@ -119,7 +122,7 @@ def rows(given: argparse.Namespace, target: Any) -> Iterator[dict[str, Any]]:
             for kind in KINDS:
                 if time.monotonic() > end:
                     return
-                found = measured(workload, kind, given.rounds, given.cold, target)
+                found = measured(workload, kind, given, target)
                 yield {"suite": suite, "name": name, "workload": str(workload), **found}
 
 
@@ -130,6 +133,7 @@ def main() -> None:
     parser.add_argument("--target", default="llvm", choices=SECONDS)
     parser.add_argument("--suites", default=known, type=lambda text: text.split(","), help=f"of {','.join(known)}")
     parser.add_argument("--dtype", default="float32", choices=CLOSE)
+    parser.add_argument("--order", default="contiguous", choices=ORDERS)
     parser.add_argument("--batch", type=int, help="in the place of the suite's")
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--cold", action="store_true")
@@ -141,7 +145,7 @@ def main() -> None:
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
     torch.backends.cudnn.benchmark = True
     about = {"device": device_facts(given.target), "version": __version__, "torch": str(torch.__version__)}
-    about |= {"dtype": given.dtype, "cold": given.cold, "rounds": given.rounds}
+    about |= {"dtype": given.dtype, "order": given.order, "cold": given.cold, "rounds": given.rounds}
     found: list[dict[str, Any]] = []
     for row in rows(given, target):
         found.append(row)

@@ -9,6 +9,7 @@ from statistics import geometric_mean
 from columns import (
     Column,
     between,
+    busy,
     code,
     copies,
     duration,
@@ -27,6 +28,7 @@ from columns import (
     share_above,
     share_without,
     slowest,
+    spread,
     tenths,
     three_digits,
     times,
@@ -350,7 +352,22 @@ KINDS = {
         [
             duration("tvmconv, µs", OURS),
             times("times PyTorch", "pytorch"),
+            times("Triton", "triton"),
+            times("causal_conv1d", "causal-conv1d"),
             times("times copy", OURS, over=["copy"]),
+        ],
+    ),
+    "training": Kind(
+        lambda row: f"{row['network']}, {row['mode']}",
+        "network, mode",
+        [
+            duration("PyTorch, ms", "pytorch", unit=1e-3),
+            spread("rounds", "pytorch"),
+            MILLISECONDS,
+            spread("rounds", OURS),
+            times("times PyTorch", "pytorch"),
+            busy("GPU busy: PyTorch, ms", "pytorch"),
+            busy("tvmconv, ms", OURS),
         ],
     ),
     "gradients": Kind(

@@ -1,19 +1,22 @@
-"""Causal convolutions of sequences beside PyTorch's, and beside copies of what they read and write.
+"""Causal convolutions of sequences beside PyTorch's and others', and beside copies of what they read and write.
 
     python benchmarks/sequences.py -o sequences-h200.json    # on a GPU, where calls are replayed in CUDA graphs
     python benchmarks/sequences.py --shape 1,512,2048 --dtypes float32    # on a CPU, eagerly
 
 A row is a type, an order in memory, (B, D, L) or (B, L, D), and an activation behind the sum of four taps and a bias,
 as state-space models have it. PyTorch takes `conv1d` with padding on both sides, cuts off what comes from behind the
-end, and applies the activation in a call of its own. Results are first compared with PyTorch's in float64: "error" is
-the largest difference, as a share of the largest number.
+end, and applies the activation in a call of its own. On a GPU there is a kernel in Triton, in the fastest of its
+configurations, and the package `causal_conv1d` where it is installed: `pip install causal-conv1d`. Results are first
+compared with PyTorch's in float64: "error" is the largest difference of tvmconv's, as a share of the largest number.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Callable
 from functools import partial
+from importlib.util import find_spec
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -33,32 +36,47 @@ TAPS = 4
 SECONDS = 0.01
 """The time of a contender in a round, in seconds."""
 
+Convolve = Callable[[Any, Any, Any, str | None], Any]
+"""A function of x, weight, bias and activation."""
 
-def theirs(x: Any, w: Any, bias: Any, activation: str | None) -> Any:
+
+def by_pytorch(x: Any, w: Any, bias: Any, activation: str | None) -> Any:
     """Return PyTorch's result."""
     reach = w.shape[1] - 1
     y = functional.conv1d(x, w[:, None], bias, padding=reach, groups=len(w))[..., : x.shape[2]]
     return y if activation is None else functional.silu(y)
 
 
+def contenders() -> dict[str, Convolve]:
+    """Return the functions that can run here."""
+    found: dict[str, Convolve] = {"tvmconv": causal_conv1d, "pytorch": by_pytorch}
+    if torch.cuda.is_available():
+        from causal_triton import by_triton
+
+        found["triton"] = by_triton
+        if find_spec("causal_conv1d"):
+            from causal_conv1d import causal_conv1d_fn
+
+            found["causal-conv1d"] = lambda x, w, bias, activation: causal_conv1d_fn(x, w, bias, activation=activation)
+    return found
+
+
 def measured(given: argparse.Namespace, dtype: str, order: str, activation: str | None) -> dict[str, Any]:
-    """Return the row of a convolution; raise `AssertionError` where tvmconv is wrong."""
+    """Return the row of a convolution; raise `AssertionError` where a result is wrong."""
     (batch, channels, length), on_gpu = given.shape, torch.cuda.is_available()
     random = partial(torch.randn, device="cuda" if on_gpu else "cpu", dtype=getattr(torch, dtype))
     x = random(batch, channels, length) if order == "BDL" else random(batch, length, channels).transpose(1, 2)
     w, bias, other = random(channels, TAPS), random(channels), torch.empty_like(x)
-    exact = theirs(x[:1].double(), w.double(), bias.double(), activation)
-    got = causal_conv1d(x, w, bias, activation)[:1].double()
-    error = float((got - exact).abs().max() / exact.abs().max())
-    assert error <= CLOSE[dtype], f"{dtype} {order}: wrong by {error}"
-    calls = {
-        "tvmconv": partial(causal_conv1d, x, w, bias, activation),
-        "pytorch": partial(theirs, x, w, bias, activation),
-        "copy": partial(other.copy_, x),
-    }
+    exact = by_pytorch(x[:1].double(), w.double(), bias.double(), activation)
+    calls: dict[str, Callable[[], Any]] = {"copy": partial(other.copy_, x)}
+    errors = {}
+    for name, convolve in contenders().items():
+        calls[name] = partial(convolve, x, w, bias, activation)
+        errors[name] = float((calls[name]()[:1].double() - exact).abs().max() / exact.abs().max())
+        assert errors[name] <= CLOSE[dtype], f"{name}, {dtype} {order}: wrong by {errors[name]}"
     timers: dict[str, Timer] = {name: timer([call], on_gpu, SECONDS) for name, call in calls.items()}
     name = f"{dtype}, ({', '.join(order)})" + (f", {activation}" if activation else "")
-    return {"name": name, "error": error, "times": msgspec.to_builtins(interleave(timers, given.rounds))}
+    return {"name": name, "error": errors["tvmconv"], "times": msgspec.to_builtins(interleave(timers, given.rounds))}
 
 
 def main() -> None:

@@ -3,13 +3,16 @@
     python benchmarks/training.py --seconds 100 -o training-h200.json        # on a GPU
     python benchmarks/training.py --device cpu --batch 4 --size 96 --dtypes float32
 
-Each row is a network, a type (autocast where it is not float32), an order in memory, a mode and one of the two;
-"seconds" is the median of a step: forward, backward and SGD. In the mode "compile" forward and backward are by
-`torch.compile`, which leaves the host less to do than in the mode "eager". Before them `--steps` steps of a small
-network on scikit-learn's digits show that both learn alike: "losses" has the mean of the first and of the last ten. On
-a GPU the first step of a network compiles some fifty kernels, for a minute: each row has a process, which all begin at
-once. When all have made their first steps, or `--seconds` are over, those that have are timed one after the other. A
-row is written as soon as it is measured.
+Each row is a network, a type (autocast where it is not float32), an order in memory and a mode; "times" has the
+seconds of a step by either: forward, backward and SGD. In the mode "compile" forward and backward are by
+`torch.compile`; in "reduce-overhead" they are replayed in CUDA graphs too, so that the host has little to do. Before
+them `--steps` steps of a small network on scikit-learn's digits show that both learn alike: "losses" has the mean of
+the first and of the last ten.
+
+On a GPU the first step of a network compiles some fifty kernels, for a minute: each network by either has a process,
+and all begin at once. When all have made their first steps, or `--seconds` are over, those that have take turns in each
+round, since the speed of a host changes with what others do on it. A round's time is the median of `TURN` steps. Last
+comes "busy", the seconds of a step in which the GPU computes or copies; for the rest of a step it waits for the host.
 """
 
 from __future__ import annotations
@@ -17,8 +20,9 @@ from __future__ import annotations
 import argparse
 import json
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, suppress
+from functools import partial
 from itertools import product
 from multiprocessing import get_context
 from multiprocessing.connection import Connection, wait
@@ -27,18 +31,24 @@ from pathlib import Path
 from statistics import fmean, median
 from typing import Any
 
+import msgspec
 import torch
 from torch import nn
+from torch.profiler import ProfilerActivity, profile
 
 from tvmconv import __version__
 from tvmconv.bench.network_parts import Residual, conv_bn
 from tvmconv.bench.networks import convnext_tiny, mobilenet_v2
+from tvmconv.bench.timing import interleave
 from tvmconv.nn import replace
 
 Row = dict[str, Any]
 
-WARM = 2
-"""The steps in front of those that are timed."""
+WARM = 4
+"""The first steps, in which kernels are compiled and CUDA graphs are captured."""
+
+TURN = 5
+"""The steps of a process that are timed in a round, behind one that is not."""
 
 
 def large_kernels() -> nn.Module:
@@ -66,7 +76,11 @@ NETWORKS: dict[str, Callable[[], nn.Module]] = {
 
 BY = ("pytorch", "tvmconv")
 
-MODES: dict[str, Callable[[nn.Module], Any]] = {"eager": lambda model: model, "compile": torch.compile}
+MODES: dict[str, Callable[[nn.Module], Any]] = {
+    "eager": lambda model: model,
+    "compile": torch.compile,
+    "reduce-overhead": partial(torch.compile, mode="reduce-overhead"),
+}
 
 ORDERS = {"contiguous": torch.contiguous_format, "channels_last": torch.channels_last}
 
@@ -94,16 +108,26 @@ def stepper(model: nn.Module, x: Any, y: Any, dtype: str) -> Callable[[], Any]:
     return step
 
 
-def seconds_of(step: Callable[[], Any], rounds: int, device: str) -> float:
-    """Return the median time of a step; infinity of none."""
-    times = [float("inf")] * (not rounds)
-    for _ in range(rounds):
+def seconds_of(step: Callable[[], Any], steps: int, device: str) -> float:
+    """Return the median time of a step."""
+    times = []
+    for _ in range(steps):
         start = time.perf_counter()
         step()
         if device == "cuda":
             torch.cuda.synchronize()
         times.append(time.perf_counter() - start)
     return median(times)
+
+
+def busy_seconds(step: Callable[[], Any]) -> float:
+    """Return the seconds of a step in which the GPU runs kernels, or copies; they run one after the other."""
+    with profile(activities=[ProfilerActivity.CUDA]) as seen:
+        for _ in range(TURN):
+            step()
+        torch.cuda.synchronize()
+    on_gpu = (event for event in seen.events() if event.device_type == torch.autograd.DeviceType.CUDA)
+    return sum(event.time_range.elapsed_us() for event in on_gpu) / 1e6 / TURN
 
 
 def network_stepper(
@@ -144,7 +168,7 @@ def small_network() -> nn.Module:
 
 
 def learned(dtype: str, order: str, mode: str, by: str, given: argparse.Namespace) -> Row:
-    """Return the row of losses in training a small network on digits, by torch or by tvmconv."""
+    """Return the losses in training a small network on digits, by torch or by tvmconv."""
     images, classes = (tensor.to(given.device) for tensor in digits())
     torch.manual_seed(0)
     model = small_network()
@@ -156,71 +180,110 @@ def learned(dtype: str, order: str, mode: str, by: str, given: argparse.Namespac
         x.copy_(images[place % len(images)])
         y.copy_(classes[place % len(classes)])
         losses.append(float(step()))
-    return {"losses": {"first": fmean(losses[:10]), "last": fmean(losses[-10:])}}
+    return {"first": fmean(losses[:10]), "last": fmean(losses[-10:])}
 
 
 def work(place: Sequence[str], given: argparse.Namespace, asked: Connection) -> None:
-    """Make the first steps of a row in a process of its own, say so, and send the row when it is asked for."""
+    """Make the first steps of a network in a process of its own, or all of the digits', and then steps when asked."""
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
     torch.backends.cudnn.benchmark = True
     name, dtype, order, mode, by = place
     if name == "digits":
-        row = learned(dtype, order, mode, by, given)
-    else:
-        step = network_stepper(name, dtype, order, mode, by, given)
-        seconds_of(step, WARM, given.device)
+        asked.send(learned(dtype, order, mode, by, given))
+        return
+    step = network_stepper(name, dtype, order, mode, by, given)
+    seconds_of(step, WARM, given.device)
     asked.send("ready")
-    asked.recv()
-    if name != "digits":
-        row = {"seconds": seconds_of(step, given.rounds, given.device)}
-    asked.send({"network": name, "dtype": dtype, "order": order, "mode": mode, "by": by, **row})
+    answers = {"seconds": lambda: seconds_of(step, TURN, given.device), "busy": lambda: busy_seconds(step)}
+    with suppress(EOFError):  # none asks for more
+        while wanted := asked.recv():
+            step()
+            asked.send(answers[wanted]())
 
 
-def rows(given: argparse.Namespace) -> Iterator[Row]:
-    """Yield the rows whose processes are ready in time."""
+def begun(
+    places: Iterable[Sequence[str]], given: argparse.Namespace
+) -> Iterator[tuple[Sequence[str], Connection, Any]]:
+    """Begin a process for each place, and yield those that are ready in time, with the first that they send."""
     end, context = time.monotonic() + given.seconds, get_context("spawn")
-    begun: dict[Connection, tuple[Sequence[str], BaseProcess]] = {}
-    for place in product(("digits", *given.networks), given.dtypes, given.orders, given.modes, BY):
+    processes: dict[Connection, tuple[Sequence[str], BaseProcess]] = {}
+    for place in places:
         asked, own = context.Pipe()
         process = context.Process(target=work, args=(place, given, own), daemon=True)
         process.start()
         own.close()
-        begun[asked] = place, process
-    unready = {*begun}
+        processes[asked] = place, process
+    unready = {*processes}
     while unready and (some := wait(unready, max(0, end - time.monotonic()))):
         unready -= {*some}
     for asked in unready:
-        begun[asked][1].kill()
-    for asked, (place, _) in begun.items():
+        processes[asked][1].kill()
+    for asked, (place, _) in processes.items():
         try:
-            asked.recv()
+            yield place, asked, asked.recv()
         except EOFError:  # one that failed has printed why
             print(f"{' '.join(place)}: not ready in time, or failed", flush=True)
-            continue
-        asked.send("now")
-        yield asked.recv()
+
+
+def sampled(asked: Connection, wanted: str) -> float:
+    """Return the seconds of a step of a process, which makes some now, or those in which the GPU is busy."""
+    asked.send(wanted)
+    return float(asked.recv())
+
+
+def rows(given: argparse.Namespace) -> Iterator[Row]:
+    """Yield the rows of digits, and then those of networks."""
+    places = product(given.networks, given.dtypes, given.orders, given.modes, BY)
+    ready = list(begun(places, given))
+    losses: dict[Sequence[str], Row] = {}
+    for (*place, by), _, found in ready:
+        if found != "ready":
+            losses.setdefault(tuple(place), {})[by] = found
+    for place, each in losses.items():
+        yield named(place, losses=each)
+    timed = {tuple(place): asked for place, asked, found in ready if found == "ready"}
+    timers = {place: partial(sampled, asked, "seconds") for place, asked in timed.items()}
+    times: dict[Sequence[str], Row] = {}
+    for (*place, by), timing in interleave(timers, given.rounds).items():
+        times.setdefault(tuple(place), {})[by] = msgspec.to_builtins(timing)
+    for place, each in times.items():
+        busy = {by: sampled(timed[(*place, by)], "busy") for by in each} if given.device == "cuda" else {}
+        yield named(place, times=each, busy=busy)
+
+
+def named(place: Sequence[str], **found: Row) -> Row:
+    """Return the row of what was found of a network."""
+    return {**dict(zip(("network", "dtype", "order", "mode"), place, strict=True)), **found}
 
 
 def words(row: Row) -> str:
     """Return a row as a line of text."""
-    losses = ", ".join(f"{name} losses {value:.4f}" for name, value in row.get("losses", {}).items())
-    found = losses or f"{1e3 * row['seconds']:.2f} ms"
-    return f"{row['network']} {row['dtype']} {row['order']} {row['mode']} {row['by']}: {found}"
+    found = [
+        f"{by} losses {', '.join(f'{name} {value:.4f}' for name, value in each.items())}"
+        for by, each in row.get("losses", {}).items()
+    ]
+    found += [
+        f"{by} {1e3 * each['median']:.2f} ms ({1e3 * each['low']:.2f} to {1e3 * each['high']:.2f})"
+        for by, each in row.get("times", {}).items()
+    ]
+    found += [f"{by} keeps the GPU busy for {1e3 * seconds:.2f} ms" for by, seconds in row.get("busy", {}).items()]
+    return f"{row['network']} {row['dtype']} {row['order']} {row['mode']}: {'; '.join(found)}"
 
 
 def main() -> None:
     """Measure, print and write the rows."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu", choices=("cpu", "cuda"))
-    parser.add_argument("--networks", default=list(NETWORKS), type=lambda text: text.split(","))
+    networks = ["digits", *NETWORKS]
+    parser.add_argument("--networks", default=networks, type=lambda text: text.split(","), help=",".join(networks))
     parser.add_argument("--dtypes", default=["float16", "float32", "bfloat16"], type=lambda text: text.split(","))
     parser.add_argument("--orders", default=list(ORDERS), type=lambda text: text.split(","), help=",".join(ORDERS))
     parser.add_argument("--modes", default=list(MODES), type=lambda text: text.split(","), help=",".join(MODES))
     parser.add_argument("--batch", type=int, default=32)
     parser.add_argument("--size", type=int, default=224, help="the height and the width of an image")
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--steps", type=int, default=200, help="on digits")
-    parser.add_argument("--seconds", type=float, default=3600, help="the time after which no row is waited for")
+    parser.add_argument("--seconds", type=float, default=3600, help="the time after which no process is waited for")
     parser.add_argument("-o", "--output", type=Path)
     given = parser.parse_args()
     name = torch.cuda.get_device_name() if given.device == "cuda" else "CPU"

@@ -13,7 +13,16 @@ import torch
 from torch import Tensor
 
 from .library import Gradients, define
-from .operators import Sizes, convolved, empty, input_gradient, require_alike, require_bias, weight_gradient
+from .operators import (
+    Sizes,
+    convolved,
+    empty,
+    gradients_by,
+    input_gradient,
+    require_alike,
+    require_bias,
+    weight_gradient,
+)
 
 ONES, NOTHING = (1, 1), (0, 0, 0, 0)
 
@@ -39,7 +48,7 @@ def _convolved(x: Tensor, w: Tensor, bias: Tensor | None, before: int, silu: boo
     """Return the convolution of x with so many zeros before it, computed by a kernel."""
     check = partial(require_sequences, x, w, bias, None)
     options = ONES, (0, before, 0, 0), ONES
-    return in_planes(convolved(check, planes(x), w[:, None, None], bias, options, "silu" if silu else None))
+    return in_planes(convolved(check, planes(x), w[:, None, None], bias, *options, "silu" if silu else None))
 
 
 def planes(x: Tensor) -> Tensor:
@@ -83,15 +92,14 @@ def _gradients(ctx: Any, dy: Tensor) -> Gradients:
     reach, weight = w.shape[1] - 1, w[:, None, None]
     options = ONES, (0, reach, 0, 0), ONES
     found: list[Tensor | None] = [None] * 5
-    if by_x:
-        found[0] = in_planes(input_gradient(planes(dy), weight, planes(x).shape, *options))
-    if by_w:
-        found[1] = weight_gradient(planes(dy), planes(x), weight.shape, *options)[:, 0, 0]
+    of_x, of_w = gradients_by((by_x, by_w), planes(dy), planes(x), weight, *options)
+    found[0] = None if of_x is None else in_planes(of_x)
+    found[1] = None if of_w is None else of_w[:, 0, 0]
     if by_bias:
         found[2] = dy.sum((0, 2), dtype=bias.dtype)
     if states is not None and (by_w or by_states):
-        of_w, found[3] = _by_states(dy, w, states)
-        found[1] = found[1] + of_w if by_w else None
+        by_head, found[3] = _by_states(dy, w, states)
+        found[1] = found[1] + by_head if by_w else None
     return tuple(found)
 
 

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -29,27 +30,36 @@ def launched(
     `prepare` checks operands and returns the launch for tensors like them, from the first of them; it is called where
     neither `about`, all else that decides on the launch, nor such tensors have been met.
     """
-    key, orders, pointers = [about], [], 0
+    key, arguments, pointers = [about], [], 0
     for tensor in tensors:
-        order = tensor.is_contiguous() or (tensor.is_contiguous(memory_format=LAST) and LAST)
-        orders.append(order)
-        key += tensor.shape, tensor.dtype, tensor.device, order
+        key += tensor.shape, tensor.stride(), tensor.dtype, tensor.device
         pointers |= tensor.data_ptr()
+        arguments.append(tensor.detach() if tensor.requires_grad else tensor)
     known = _known.get(tuple(key))
-    arguments = [tensor.detach() for tensor in tensors]
-    if known is None or pointers % GPU_ALIGNMENT or not all(orders):
+    if known is None or known.copies or pointers % GPU_ALIGNMENT:
         taken = zip(names, arguments, strict=False)
         arguments = [TAKERS[Tensor](name, tensor)[0] for name, tensor in taken]
     if known is None:
         operands = [described(name, *pair) for name, *pair in zip(names, tensors, arguments, strict=False)]
         launch = prepare(arguments[0], operands)
+        orders = [tensor.is_contiguous() or (tensor.is_contiguous(memory_format=LAST) and LAST) for tensor in tensors]
         if len(_known) >= KEPT:
             _known.clear()
-        known = _known[tuple(key)] = launch, in_order and orders[0] is LAST and not launch.channels_last
-    launch, reorders = known
-    result = launch.run(arguments)
-    return result.contiguous(memory_format=LAST) if reorders else result
+        reorders = in_order and orders[0] is LAST and not launch.channels_last
+        known = _known[tuple(key)] = Known(launch, not all(orders), reorders)
+    result = known.launch.run(arguments)
+    return result.contiguous(memory_format=LAST) if known.reorders else result
 
 
-_known: dict[tuple[Hashable, ...], tuple[Launch, bool]] = {}
-"""The launches that have been prepared, each with True if its results are then brought to channels_last."""
+class Known(NamedTuple):
+    """The launch for tensors that are alike, and what lies around it."""
+
+    launch: Launch
+    copies: bool
+    """True if tensors are copied first, as one is neither contiguous nor in channels_last."""
+    reorders: bool
+    """True if the result is then brought to channels_last."""
+
+
+_known: dict[tuple[Hashable, ...], Known] = {}
+"""The launches that have been prepared, by what the tensors are and what else decides on them."""

@@ -21,16 +21,16 @@ LIBRARY = torch.library.Library("tvmconv", "DEF")
 
 def define(
     schema: str,
-    compute: Callable[..., Tensor],
-    fake: Callable[..., Tensor],
+    compute: Callable[..., Any],
+    fake: Callable[..., Any],
     keep: Callable[[Any, Sequence[Any]], None],
-    gradients: Callable[[Any, Tensor], Gradients],
+    gradients: Callable[..., Gradients],
 ) -> Any:
-    """Define an operator with one result, no part of whose memory is an argument's, and return it.
+    """Define an operator, none of whose results shares memory with an argument, and return it.
 
-    `compute` makes the result of tensors with data, below autograd; `fake` one without data, for tensors that have
-    none; both refuse the same arguments. `keep` keeps on a context what `gradients` needs of the arguments, to make
-    their gradients, in order, of that of the result.
+    `compute` makes the results of tensors with data, below autograd; `fake` makes some without data, for tensors that
+    have none; both refuse the same arguments. `keep` keeps on a context what `gradients` needs to make the arguments'
+    gradients, in order, of those of the results.
     """
     name = schema.partition("(")[0]
     LIBRARY.define(schema, tags=(torch.Tag.pt2_compliant_tag,))
@@ -42,20 +42,20 @@ def define(
     return operator
 
 
-DENSE = (torch._C.DispatchKey.CPU, torch._C.DispatchKey.CUDA)
-"""The keys of torch's dispatcher that say that a plain tensor on a CPU or a GPU is at hand."""
+DENSE = {torch._C.DispatchKeySet(getattr(torch._C.DispatchKey, name)).raw_repr() for name in ("CPU", "CUDA")}
+"""The sets of keys of torch's dispatcher, as integers, that say that plain tensors on a CPU or a GPU are at hand."""
 
 
-def _below_autograd(operator: Any, compute: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """Return the function that makes the result of arguments below autograd, behind the keys of the dispatcher.
+def _below_autograd(operator: Any, compute: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the function that makes the results of arguments below autograd, behind the keys of the dispatcher.
 
     Where these say that the dispatcher would call `compute` next, as nothing traces, batches or wraps, it does.
     """
     redispatch = operator.redispatch
     keys_of_all, keys_of_tensors = torch._C._after_autograd_keyset, torch._C._after_ADInplaceOrView_keyset
 
-    def below(keys: Any, *arguments: Any) -> Tensor:
-        if (keys & keys_of_tensors).highestPriorityTypeId() in DENSE:
+    def below(keys: Any, *arguments: Any) -> Any:
+        if (keys & keys_of_tensors).raw_repr() in DENSE:
             return compute(*arguments)
         return redispatch(keys & keys_of_all, *arguments)
 
@@ -63,27 +63,27 @@ def _below_autograd(operator: Any, compute: Callable[..., Tensor]) -> Callable[.
 
 
 def _with_gradients(
-    below: Callable[..., Tensor],
+    below: Callable[..., Any],
     keep: Callable[[Any, Sequence[Any]], None],
-    gradients: Callable[[Any, Tensor], Gradients],
-) -> Callable[..., Tensor]:
+    gradients: Callable[..., Gradients],
+) -> Callable[..., Any]:
     """Return the function that the dispatcher calls for autograd: what gradients need is kept where some are wanted."""
     is_grad_enabled, any_requires_grad = torch._C.is_grad_enabled, torch._C._any_requires_grad
 
     class Differentiable(torch.autograd.Function):  # type: ignore[misc]
         @staticmethod
-        def forward(ctx: Any, *arguments_and_keys: Any) -> Tensor:
+        def forward(ctx: Any, *arguments_and_keys: Any) -> Any:
             *arguments, keys = arguments_and_keys
             keep(ctx, arguments)
             return below(keys, *arguments)
 
         @staticmethod
-        def backward(ctx: Any, outer: Tensor) -> Gradients:
-            return *gradients(ctx, outer), None
+        def backward(ctx: Any, *outer: Tensor | None) -> Gradients:
+            return *gradients(ctx, *outer), None
 
     apply = Differentiable.apply
 
-    def call(keys: Any, *arguments: Any) -> Tensor:
+    def call(keys: Any, *arguments: Any) -> Any:
         # Forward-mode derivatives are refused by torch, which would else leave them out.
         if (is_grad_enabled() and any_requires_grad(*arguments)) or forward_ad._current_level >= 0:
             return apply(*arguments, keys)

@@ -1,6 +1,7 @@
 """Operators of torch: a depthwise convolution and its two gradients, which are each other's gradients too.
 
 All three are linear in either tensor, so the gradient of one by one of its tensors is another of them, to any order.
+A fourth operator makes both gradients at once, as training asks for them: each call costs the host some time.
 """
 
 from __future__ import annotations
@@ -93,10 +94,11 @@ OPTIONS = "int[2] stride, int[4] padding, int[2] dilation"
 """The last arguments of each operator; padding is (top, left, bottom, right)."""
 
 
-def _depthwise(x: Tensor, w: Tensor, bias: Tensor | None, *options: Sizes) -> Tensor:
+def _depthwise(x: Tensor, w: Tensor, bias: Tensor | None, stride: Sizes, padding: Sizes, dilation: Sizes) -> Tensor:
+    check = partial(_depthwise_shape, x, w, bias, stride, padding, dilation)
     if not x.numel():
-        return _depthwise_fake(x, w, bias, *options)
-    return convolved(partial(_depthwise_shape, x, w, bias, *options), x, w, bias, tuple(map(tuple, options)))
+        return empty(x, check())
+    return convolved(check, x, w, bias, stride, padding, dilation)
 
 
 def convolved(
@@ -104,15 +106,19 @@ def convolved(
     x: Tensor,
     w: Tensor,
     bias: Tensor | None,
-    options: tuple[tuple[int, ...], ...],
+    stride: Sizes,
+    padding: Sizes,
+    dilation: Sizes,
     activation: str | None = None,
 ) -> Tensor:
     """Return a depthwise convolution, computed by a kernel; `check` refuses tensors, where none like them were met."""
-    about = "depthwise", options, activation, present_state()
+    state = present_state()
+    about = "depthwise", *stride, *padding, *dilation, activation, state
 
     def prepare(given: Tensor, operands: list[Operand]) -> Launch:
         check()
-        call = "conv2d", (*options, activation, x.shape[1]), (), "auto", DEFAULT, None, about[-1]
+        options = tuple(stride), tuple(padding), tuple(dilation)
+        call = "conv2d", (*options, activation, x.shape[1]), (), "auto", DEFAULT, None, state
         return convolutions.prepare(call, given, operands)
 
     tensors = (x, w) if bias is None else (x, w, bias)
@@ -134,20 +140,21 @@ def _depthwise_shape(
     return shape
 
 
-def _input_gradient(dy: Tensor, w: Tensor, x_shape: Sizes, *options: Sizes) -> Tensor:
+def _input_gradient(dy: Tensor, w: Tensor, x_shape: Sizes, stride: Sizes, padding: Sizes, dilation: Sizes) -> Tensor:
     if not dy.numel():
-        return _input_gradient_fake(dy, w, x_shape, *options)
-    about = "input", tuple(x_shape), tuple(map(tuple, options)), present_state()
+        return _input_gradient_fake(dy, w, x_shape, stride, padding, dilation)
+    state = present_state()
+    about = "input", *x_shape, *stride, *padding, *dilation, state
 
     def prepare(given: Tensor, operands: list[Operand]) -> Launch:
-        _require_gradient(dy, "w", w, x_shape, w.shape, *options)
-        known = geometry(x_shape, w.shape, *options)
+        _require_gradient(dy, "w", w, x_shape, w.shape, stride, padding, dilation)
+        known = geometry(x_shape, w.shape, stride, padding, dilation)
         conversions = []
         if operands[1].shape != known.w_shape:
             by_channels = partial(reshaped, shape=known.w_shape)
             conversions.append((1, by_channels))
             operands[1] = operand("w", by_channels(operands[1].argument))
-        launch = gradients.prepare(("input", known, about[-1]), given, operands)
+        launch = gradients.prepare(("input", known, state), given, operands)
         return replace(launch, conversions=(*conversions, *launch.conversions))
 
     return launched(prepare, about, ("dy", "w"), dy, w, in_order=True)
@@ -158,14 +165,16 @@ def _input_gradient_fake(dy: Tensor, w: Tensor, x_shape: Sizes, *options: Sizes)
     return empty(dy, x_shape)
 
 
-def _weight_gradient(dy: Tensor, x: Tensor, w_shape: Sizes, *options: Sizes) -> Tensor:
+def _weight_gradient(dy: Tensor, x: Tensor, w_shape: Sizes, stride: Sizes, padding: Sizes, dilation: Sizes) -> Tensor:
     if not dy.numel():
-        return _weight_gradient_fake(dy, x, w_shape, *options).zero_()
-    about = "weight", tuple(w_shape), tuple(map(tuple, options)), present_state()
+        return _weight_gradient_fake(dy, x, w_shape, stride, padding, dilation).zero_()
+    state = present_state()
+    about = "weight", *w_shape, *stride, *padding, *dilation, state
 
     def prepare(given: Tensor, operands: list[Operand]) -> Launch:
-        _require_gradient(dy, "x", x, x.shape, w_shape, *options)
-        return gradients.prepare(("weight", geometry(x.shape, w_shape, *options), about[-1]), given, operands)
+        _require_gradient(dy, "x", x, x.shape, w_shape, stride, padding, dilation)
+        known = geometry(x.shape, w_shape, stride, padding, dilation)
+        return gradients.prepare(("weight", known, state), given, operands)
 
     result = launched(prepare, about, ("dy", "x"), dy, x)
     return result if w_shape[0] == x.shape[1] else result.reshape(w_shape)
@@ -174,6 +183,14 @@ def _weight_gradient(dy: Tensor, x: Tensor, w_shape: Sizes, *options: Sizes) -> 
 def _weight_gradient_fake(dy: Tensor, x: Tensor, w_shape: Sizes, *options: Sizes) -> Tensor:
     _require_gradient(dy, "x", x, x.shape, w_shape, *options)
     return dy.new_empty(w_shape)
+
+
+def _both_gradients(dy: Tensor, x: Tensor, w: Tensor, *options: Sizes) -> tuple[Tensor, Tensor]:
+    return _input_gradient(dy, w, x.shape, *options), _weight_gradient(dy, x, w.shape, *options)
+
+
+def _both_gradients_fake(dy: Tensor, x: Tensor, w: Tensor, *options: Sizes) -> tuple[Tensor, Tensor]:
+    return _input_gradient_fake(dy, w, x.shape, *options), _weight_gradient_fake(dy, x, w.shape, *options)
 
 
 def _require_gradient(dy: Tensor, name: str, other: Tensor, x: Sizes, w: Sizes, *options: Sizes) -> None:
@@ -196,13 +213,30 @@ def _keep(ctx: Any, inputs: Sequence[Any]) -> None:
     ctx.save_for_backward(first, second)
 
 
+def _keep_both(ctx: Any, inputs: Sequence[Any]) -> None:
+    dy, x, w, *ctx.options = inputs
+    ctx.save_for_backward(dy, x, w)
+    ctx.set_materialize_grads(False)
+
+
+def gradients_by(
+    needed: Sequence[bool], dy: Tensor, x: Tensor, w: Tensor, *options: Sizes
+) -> tuple[Tensor | None, Tensor | None]:
+    """Return the gradients of `depthwise` by x and by w that are needed, for the gradient dy of its result."""
+    by_x, by_w = needed
+    if by_x and by_w:
+        return both_gradients(dy, x, w, *options)  # type: ignore[no-any-return]
+    return (
+        input_gradient(dy, w, x.shape, *options) if by_x else None,
+        weight_gradient(dy, x, w.shape, *options) if by_w else None,
+    )
+
+
 def _of_depthwise(ctx: Any, dy: Tensor) -> Gradients:
     x, w = ctx.saved_tensors
     needed = ctx.needs_input_grad
-    by_x = input_gradient(dy, w, x.shape, *ctx.options) if needed[0] else None
-    by_w = weight_gradient(dy, x, w.shape, *ctx.options) if needed[1] else None
     by_bias = dy.sum((0, 2, 3), dtype=ctx.bias_dtype) if needed[2] else None
-    return by_x, by_w, by_bias, None, None, None
+    return *gradients_by(needed[:2], dy, x, w, *ctx.options), by_bias, None, None, None
 
 
 def _of_input_gradient(ctx: Any, g: Tensor) -> Gradients:
@@ -217,6 +251,22 @@ def _of_weight_gradient(ctx: Any, g: Tensor) -> Gradients:
     by_dy = depthwise(x, g, None, *ctx.options) if ctx.needs_input_grad[0] else None
     by_x = input_gradient(dy, g, x.shape, *ctx.options) if ctx.needs_input_grad[1] else None
     return by_dy, by_x, None, None, None, None
+
+
+def _of_both(ctx: Any, of_x: Tensor | None, of_w: Tensor | None) -> Gradients:
+    """Return the gradients of both gradients, of which one may not have been used."""
+    dy, x, w = ctx.saved_tensors
+    needed = ctx.needs_input_grad
+    by_dy = by_x = by_w = None
+    if of_x is not None:
+        by_dy = depthwise(of_x, w, None, *ctx.options) if needed[0] else None
+        by_w = weight_gradient(dy, of_x, w.shape, *ctx.options) if needed[2] else None
+    if of_w is not None:
+        if needed[0]:
+            more = depthwise(x, of_w, None, *ctx.options)
+            by_dy = more if by_dy is None else by_dy + more
+        by_x = input_gradient(dy, of_w, x.shape, *ctx.options) if needed[1] else None
+    return by_dy, by_x, by_w, None, None, None
 
 
 depthwise = define(
@@ -238,3 +288,10 @@ weight_gradient = define(
     *(_weight_gradient, _weight_gradient_fake, _keep, _of_weight_gradient),
 )
 """The operator that returns the gradient of `depthwise` by w, of that shape, for the gradient dy of its result."""
+
+both_gradients = define(
+    f"depthwise_gradients(Tensor dy, Tensor x, Tensor w, {OPTIONS}) -> (Tensor, Tensor)",
+    *(_both_gradients, _both_gradients_fake, _keep_both, _of_both),
+)
+"""The operator that returns the gradients of `depthwise` by x and by w, for the gradient dy of its result, as
+`input_gradient` and `weight_gradient` do."""
