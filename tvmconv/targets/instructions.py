@@ -189,6 +189,7 @@ LOOKUP_INSTRUCTIONS = (
 )
 """The instructions of x86_64, the best first. Places in tables of 16 bytes have to be below 16."""
 
+
 class RoundingInstruction(NamedTuple):
     """An instruction of a CPU that rounds a vector of float32 numbers to bfloat16, to nearest even."""
 
@@ -201,9 +202,7 @@ class RoundingInstruction(NamedTuple):
     lanes: int
 
 
-ROUNDING_INSTRUCTION = RoundingInstruction(
-    "vcvtneps2bf16", "avx512bf16", "llvm.x86.avx512bf16.cvtneps2bf16.512", 16
-)
+ROUNDING_INSTRUCTION = RoundingInstruction("vcvtneps2bf16", "avx512bf16", "llvm.x86.avx512bf16.cvtneps2bf16.512", 16)
 """The one that x86_64 has. It takes denormal numbers for zeros, as `vdpbf16ps` does."""
 
 

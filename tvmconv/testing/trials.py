@@ -125,9 +125,7 @@ def random_trial(
     raise InvalidArgumentError("algorithm", algorithm, f"one that takes random convolutions on {target.kind.name}")
 
 
-def _closed_trial(
-    draw: Draw, target: tvm.target.Target, operands: int, wanted: str | None
-) -> tuple[Trial, bool]:
+def _closed_trial(draw: Draw, target: tvm.target.Target, operands: int, wanted: str | None) -> tuple[Trial, bool]:
     """Return such a trial with all sizes known, by the algorithm that is wanted if it takes the workload."""
     while (workload := _attempt(draw)) is None or not computes_with(target, workload.storage):
         pass
