@@ -69,7 +69,7 @@ EDGES = (
 def test_bfloat16_is_rounded_to_nearest_even(activation: str, mcpu: str, side: int) -> None:
     """Check that a kernel stores sums as NumPy stores them, and NaN with any bits as a NaN.
 
-    The instruction that some CPUs have for vectors of 16, which are in planes of 16x16, takes denormal numbers for zeros.
+    The instruction that some CPUs have for vectors of 16, as in planes of 16x16, takes denormal numbers for zeros.
     """
     random = np.random.default_rng(0).integers(0, 2**32, 64 * 64 - len(EDGES), np.uint32)
     shift = np.concatenate([np.array(EDGES, np.uint32), random]).view(np.float32)
