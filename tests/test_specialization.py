@@ -204,13 +204,14 @@ def test_windows_that_the_engine_knows(problem: Problem, bulk: bool) -> None:
 
 def test_estimate_counts_what_is_multiplied() -> None:
     """Of 224 channels of float16 two steps of the last chunk are left out, of 256 none."""
-    config = wgmma(128, 256, 2, 1, 3, teams=1)
+    config = wgmma(128, 128, 2, 1, 5, teams=1)
     of_224, of_256 = (estimate(layer((128, c, 24, 24), (256, c, 1, 1)), config, SM_90) for c in (224, 256))
     assert of_224 < 0.95 * of_256
 
 
-def test_default_of_a_large_layer() -> None:
+@pytest.mark.parametrize(("channels", "outputs"), [(256, 256), (96, 192), (160, 320)])
+def test_default_of_a_large_layer(channels: int, outputs: int) -> None:
     """Blocks go on with tile after tile where a layer has many, and not on a GPU without the engine."""
-    problem = layer((32, 256, 14, 14), (256, 256, 3, 3), shift=True, activation="relu")
+    problem = layer((128, channels, 28, 28), (outputs, channels, 3, 3), shift=True, activation="relu")
     assert default_config(problem, SM_90).teams
     assert not default_config(problem, resolve_target({"kind": "cuda", "arch": "sm_89"})).teams
