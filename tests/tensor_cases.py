@@ -140,6 +140,9 @@ TEAMS = {
     "160-channels": (layer((1, 160, 9, 7), (40, 160, 5, 1), stride=(2, 1)), wgmma(128, 40, 1, 1, 4, teams=2)),
     "48-channels": (layer((2, 48, 9, 7), (32, 48, 3, 3), "bfloat16", residual=True), wgmma(128, 32, 2, 1, 4, teams=1)),
     "96-channels": (layer((2, 96, 9, 7), (64, 96, 3, 3)), wgmma(64, 64, 1, 1, 3, teams=2)),
+    "96-channels-of-two-groups-of-warps": (layer((2, 96, 9, 7), (64, 96, 3, 3)), wgmma(128, 64, 2, 1, 4, teams=1)),
+    "80-channels": (layer((1, 80, 9, 7), (64, 80, 3, 3), "bfloat16"), wgmma(64, 64, 1, 2, 3, teams=1)),
+    "32-channels": (layer((2, 32, 9, 9), (32, 32, 3, 3), residual=True), wgmma(64, 32, 1, 1, teams=2)),
     "96-channels-in-integers": (layer((2, 96, 9, 7), (64, 96, 3, 3), "int8"), wgmma(64, 64, 1, 1, teams=2)),
     "groups-of-96-channels": (layer((2, 192, 6, 7), (80, 96, 3, 3), groups=2), wgmma(64, 32, 1, 1, teams=2)),
     "groups-of-224-channels": (layer((2, 448, 6, 7), (64, 224, 1, 1), groups=2), wgmma(64, 32, 1, 1, teams=2)),
@@ -179,6 +182,7 @@ TEAMS = {
         layer((2, 48, 9, 7), (72, 48, 3, 3), "float32", precision="tf32"),
         wgmma(128, 64, 1, 1, 3, teams=2),
     ),
+    "40-channels-in-float32": (layer((2, 40, 9, 7), (64, 40, 3, 3), "float32"), wgmma(128, 64, 2, 1, 3, teams=1)),
     "48-channels-in-float32": (
         layer((2, 48, 9, 7), (32, 48, 3, 3), "float32", activation="relu"),
         wgmma(128, 32, 1, 1, 3, teams=1),

@@ -16,7 +16,7 @@ from tvm import tirx
 
 from tvmconv import cuda
 from tvmconv.annotations import BulkCopy
-from tvmconv.compute.chunks import STEPS, chunks_of_tap, last_steps
+from tvmconv.compute.chunks import STEP_BYTES, STEPS, chunks_of_tap, last_steps, row_bytes
 from tvmconv.dispatch import select
 from tvmconv.lowering import KERNEL_NAME, build_kernel, lower
 from tvmconv.lowering.intrinsics import with_intrinsics
@@ -58,7 +58,7 @@ def calls(expr: Any) -> str:
     )
 
 
-def brought(array: np.ndarray, copy: BulkCopy, place: list[int]) -> np.ndarray:
+def brought(array: np.ndarray, copy: BulkCopy, lanes: int, place: list[int]) -> np.ndarray:
     """Return what the copy engine brings: pixels in the order of memory, and zeros outside of images and channels.
 
     Source: CUDA Driver API, cuTensorMapEncodeIm2col.
@@ -66,11 +66,11 @@ def brought(array: np.ndarray, copy: BulkCopy, place: list[int]) -> np.ndarray:
     height, width = copy.height, copy.width or array.size // copy.channels
     images = np.asarray(array).reshape(-1, height, width, copy.channels)
     channel, column, row, image, tap_w, tap_h = place
-    result = np.zeros((copy.pixels, copy.lanes), images.dtype)
+    result = np.zeros((copy.pixels, lanes), images.dtype)
     for pixel in range(copy.pixels):
         h, w = row + tap_h, column + tap_w
         if image < len(images) and 0 <= h < height and 0 <= w < width:
-            part = images[image, h, w, channel : channel + copy.lanes]
+            part = images[image, h, w, channel : channel + lanes]
             result[pixel, : len(part)] = part
         column += copy.stride_w
         if column > width - 1 + copy.upper_w:
@@ -102,7 +102,7 @@ def chunk_of_input(problem: Problem, x: np.ndarray, tile: int, group: int, chunk
 def test_chunks_are_those_of_the_convolution(name: str) -> None:
     """What the engine is told to bring to each slot are the chunks of the windows, and of the weight.
 
-    What it brings behind the steps that are multiplied, in a tap's last chunk, counts for nothing.
+    A tap's last chunk has rows for the steps that are multiplied alone; what is behind them counts for nothing.
     """
     problem, config = TEAMS[name]
     workload = problem.workload
@@ -126,18 +126,20 @@ def test_chunks_are_those_of_the_convolution(name: str) -> None:
         copies = list(bulk_copies(kernel.body, {block: number, **threads}))
         own = range(number, tiles * workload.groups * per_group, blocks)
         for turn, (tile, chunk) in enumerate(product(own, range(padded.shape[2]))):
-            (_, slot, at_x), *at_weights = copies[each * turn : each * (turn + 1)]
-            assert {slot, *(own_slot for _, own_slot, _ in at_weights)} == {turn % config.num_stages}
+            maps, slots, (at_x, *at_weights) = zip(*copies[each * turn : each * (turn + 1)], strict=True)
+            assert set(slots) == {turn % config.num_stages}
             pt, group, kt = tile // per_group // workload.groups, tile // per_group % workload.groups, tile % per_group
             is_last = chunk % chunks_of_tap(workload) == chunks_of_tap(workload) - 1
-            used = (last_steps(workload) if is_last else STEPS) * columns.lanes // STEPS
+            steps = last_steps(workload) if is_last else STEPS
+            used, lanes = (size // workload.itemsize for size in (steps * STEP_BYTES, row_bytes(steps)))
+            assert all(name.endswith(f"_{lanes}") for name in maps)
             wanted = chunk_of_input(problem, operands["x"], pt, group, chunk, config.block_m)[:, :used]
-            np.testing.assert_array_equal(brought(operands["x"], columns, at_x)[:, :used], wanted)
+            np.testing.assert_array_equal(brought(operands["x"], columns, lanes, at_x)[:, :used], wanted)
             first = group * workload.multiplier + kt * config.block_n
-            for summand, (_, _, at_w) in zip(summands, at_weights, strict=True):
+            for summand, at_w in zip(summands, at_weights, strict=True):
                 rows = padded[summand, first : first + config.block_n, chunk, :used]
                 copy = weight_copy(workload, config.block_n, summand)
-                np.testing.assert_array_equal(brought(weight, copy, at_w)[: len(rows), :used], rows)
+                np.testing.assert_array_equal(brought(weight, copy, lanes, at_w)[: len(rows), :used], rows)
             seen += 1
         assert len(copies) == each * len(own) * padded.shape[2]
     assert seen == tiles * workload.groups * per_group * padded.shape[2]
@@ -177,10 +179,12 @@ def test_machine_code(name: str) -> None:
     [
         (layer((1, 64, 9, 9), (32, 64, 3, 3)), True),
         (layer((1, 96, 9, 9), (32, 96, 3, 3)), True),
-        (layer((1, 80, 9, 9), (32, 80, 3, 3)), False),  # three eighths of the chunks are behind the channels
+        (layer((1, 80, 9, 9), (32, 80, 3, 3)), True),  # a row of the last chunk is a single step
         (layer((1, 104, 9, 9), (32, 104, 3, 3)), False),  # half of an instruction is behind them, in the next tap
         (layer((1, 224, 9, 9), (32, 224, 1, 1)), True),
-        (layer((1, 96, 9, 9), (32, 96, 1, 1)), False),  # a quarter of two chunks is behind the channels
+        (layer((1, 96, 9, 9), (32, 96, 1, 1)), True),
+        (layer((1, 48, 9, 9), (32, 48, 1, 1)), False),  # a quarter of the rows is behind the channels
+        (layer((1, 72, 9, 9), (32, 72, 1, 1)), False),  # half of a step is
         (layer((1, 448, 9, 9), (64, 224, 1, 1), groups=2), True),
         (layer((1, 240, 9, 9), (64, 120, 1, 1), groups=2), False),  # half of an instruction is of the next group
         (layer((1, 128, 9, 9), (32, 128, 3, 3), "uint8"), True),
@@ -200,13 +204,14 @@ def test_windows_that_the_engine_knows(problem: Problem, bulk: bool) -> None:
 
 def test_estimate_counts_what_is_multiplied() -> None:
     """Of 224 channels of float16 two steps of the last chunk are left out, of 256 none."""
-    config = wgmma(128, 256, 2, 1, 3, teams=1)
+    config = wgmma(128, 128, 2, 1, 5, teams=1)
     of_224, of_256 = (estimate(layer((128, c, 24, 24), (256, c, 1, 1)), config, SM_90) for c in (224, 256))
     assert of_224 < 0.95 * of_256
 
 
-def test_default_of_a_large_layer() -> None:
+@pytest.mark.parametrize(("channels", "outputs"), [(256, 256), (96, 192), (160, 320)])
+def test_default_of_a_large_layer(channels: int, outputs: int) -> None:
     """Blocks go on with tile after tile where a layer has many, and not on a GPU without the engine."""
-    problem = layer((32, 256, 14, 14), (256, 256, 3, 3), shift=True, activation="relu")
+    problem = layer((128, channels, 28, 28), (outputs, channels, 3, 3), shift=True, activation="relu")
     assert default_config(problem, SM_90).teams
     assert not default_config(problem, resolve_target({"kind": "cuda", "arch": "sm_89"})).teams

@@ -118,7 +118,8 @@ multiplies, and 1 if products go on when their function returns, or 0.
 LAST_PRODUCT = "tvmconv.last_product"
 """The annotation of a loop with `SPECIALIZED` where the last one of every so many chunks has less to multiply.
 
-Its value is the number of these chunks, and the value of `PRODUCT` for the last one.
+Its value is the number of these chunks, and the value of `PRODUCT` for the last one, whose rows may be narrower: see
+`BulkCopy.last_lanes`.
 """
 
 COPYING_THREADS = 128
@@ -147,6 +148,8 @@ class BulkCopy(NamedTuple):
     """The number of pixels of a tile."""
     lanes: int
     """The number of channels in a chunk."""
+    last_lanes: int
+    """The number of channels in the last chunk under a tap, whose rows are no longer than that in shared memory."""
     channels: int
     """The number of channels in the array, C."""
     height: int = 1

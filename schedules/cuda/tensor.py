@@ -6,7 +6,7 @@ stay in registers. There the epilogue is computed, but for a residual; the tile 
 lines of the output. Where the tiles are too few for the GPU, blocks share the reduction: those of a cluster read each
 other's sums in shared memory, else a second kernel adds up.
 
-On sm_90, where the channels under a tap fill most of their chunks, warps may have roles instead: a block stays on its
+On sm_90 warps may have roles instead, where the channels under a tap are whole steps of a product: a block stays on its
 multiprocessor, one thread has the copy engine bring the chunks of tile after tile, and one or two teams of warps
 multiply, each a tile of its own, and store it meanwhile: see `tvmconv.lowering.specialization`. There sums of four
 bytes go to the output from registers.

@@ -5,7 +5,16 @@ from __future__ import annotations
 from math import prod
 
 from tvmconv.annotations import BulkCopy
-from tvmconv.compute.chunks import ROW_BYTES, STEP_BYTES, depth, lays_out_input, read_image
+from tvmconv.compute.chunks import (
+    ROW_BYTES,
+    STEP_BYTES,
+    chunks_of_tap,
+    depth,
+    last_steps,
+    lays_out_input,
+    read_image,
+    row_bytes,
+)
 from tvmconv.problem import Problem
 from tvmconv.workload import ConvWorkload
 
@@ -24,8 +33,8 @@ def column_copy(workload: ConvWorkload, block_m: int) -> BulkCopy:
     """Return how the chunks of the input are copied."""
     image = read_image(workload)
     channels = depth(image)
-    lanes = ROW_BYTES // workload.itemsize
-    copy = BulkCopy(3, block_m, lanes, channels * image.groups, group_channels=channels, group_pixels=block_m)
+    all_channels = channels * image.groups
+    copy = BulkCopy(3, block_m, *_lanes(workload), all_channels, group_channels=channels, group_pixels=block_m)
     if reads_all(image):
         return copy
     (out_height, out_width), (kernel_h, kernel_w) = image.output_size, image.kernel
@@ -59,7 +68,7 @@ def weight_copy(workload: ConvWorkload, block_n: int, summand: int = 0) -> BulkC
     return BulkCopy(
         2,
         block_n,
-        ROW_BYTES // workload.itemsize,
+        *_lanes(workload),
         prod(image.kernel) * channels,
         group_channels=channels,
         group_tiles=per_group,
@@ -68,32 +77,39 @@ def weight_copy(workload: ConvWorkload, block_n: int, summand: int = 0) -> BulkC
     )
 
 
+def _lanes(workload: ConvWorkload) -> tuple[int, int]:
+    """Return the number of channels in a chunk, and in the last one of a tap, whose rows are as narrow as can be."""
+    last = row_bytes(last_steps(workload)) // workload.itemsize
+    return last if chunks_of_tap(workload) == 1 else ROW_BYTES // workload.itemsize, last
+
+
 def reads_all(image: ConvWorkload) -> bool:
     """Return whether an output pixel reads the input pixel of the same number."""
     return image.kernel == (1, 1) and image.stride == (1, 1) and not any(image.padding)
 
 
-MOST_SURPLUS, MOST_SURPLUS_OF_TAPS = 0.2, 0.5
-"""The most places of a tap's last chunk behind the channels, as a share of these: of a single tap, and of several ones.
-On an H200 in float16, at batch 32, roles made 1x1 convolutions of 224 and 416 channels 1.2 times as fast; with a
-share of a third one was 1.3 times as fast, two 0.8 times. That was when all places were multiplied. Below the second
-number the estimate decides."""
+MOST_SURPLUS = 0.2
+"""The most places behind the channels of a single tap that its last row may have, as a share of these: the engine takes
+long where it has to bring zeros in their place. On an H100, at batch 128 in float16, 1x1 convolutions of 24 channels to
+144 took 84 µs, without roles 68; those of 72, whose narrow row ends within a step, 25.5 and 23.5. The rows of several
+taps are whole steps, and there the estimate decides."""
 
 
 def is_bulk(problem: Problem) -> bool:
     """Return whether the engine can copy the chunks, each of one tap, of windows that it knows.
 
-    The last chunk of a tap may be in part past the last channel. What the engine brings there may be channels of the
-    next group, or weights of the next tap. So channels have to be whole steps of a product, which then leaves it out,
-    or of a single group and tap, where it is zeros.
+    The last row of a tap may be in part past the last channel. What the engine brings there may be channels of the next
+    group, or weights of the next tap. So channels have to be whole steps of a product, which then leaves it out, or of
+    a single group and tap, where it is zeros.
     """
     workload = problem.workload
     image = read_image(workload)
     known = workload.layout == "NHWC" or lays_out_input(workload) or workload.height == workload.width == 1
     of_tap, taps = depth(image) * workload.itemsize, prod(image.kernel)
-    most = MOST_SURPLUS if taps == 1 else MOST_SURPLUS_OF_TAPS
     whole_steps = of_tap % STEP_BYTES == 0 or image.groups == taps == 1
-    if problem.open_sizes or not known or not whole_steps or -of_tap % ROW_BYTES >= most * of_tap:
+    row = row_bytes(last_steps(workload)) if of_tap % STEP_BYTES == 0 else ROW_BYTES
+    filled = taps > 1 or -of_tap % row < MOST_SURPLUS * of_tap
+    if problem.open_sizes or not known or not whole_steps or not filled:
         return False
     if reads_all(image):
         return True

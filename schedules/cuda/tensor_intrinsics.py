@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from tvmconv.compute.chunks import STEPS
+from tvmconv.compute.chunks import COPY_BYTES, ROW_BYTES, STEPS, row_bytes
 from tvmconv.cuda import once
 from tvmconv.problem import Problem
 
@@ -141,10 +141,8 @@ __device__ __forceinline__ void {name}_one({number}* c, {parameter}, unsigned lo
 
 WGMMA_PRODUCT = """
 __device__ __forceinline__ void {name}({number}* sums, void* rows, void* columns) {{
-  unsigned lane = threadIdx.x & 31, warp = (threadIdx.x >> 5) & 3;
-  unsigned first_row = (unsigned)__cvta_generic_to_shared(rows) - (warp * 16 + (lane >> 2)) * 128;
-  unsigned long long a = tvmconv_descriptor(first_row);
-  unsigned long long b = tvmconv_descriptor((unsigned)__cvta_generic_to_shared(columns) - (lane & 3) * 256);
+  {first}
+  unsigned long long a = tvmconv_descriptor(first_row, {row_bytes}), b = tvmconv_descriptor(first_column, {row_bytes});
   #pragma unroll
   for (int i = 0; i < {tiles_m} * {registers}; ++i) asm volatile("" : "+{register}"(sums[i]));
   asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
@@ -152,34 +150,49 @@ __device__ __forceinline__ void {name}({number}* sums, void* rows, void* columns
   for (int step = 0; step < {steps}; ++step)
     #pragma unroll
     for (int i = 0; i < {tiles_m}; ++i)
-      {name}_one(sums + i * {registers}, a + i * 512 + step * 2, b + step * 2, 1);
+      {name}_one(sums + i * {registers}, a + i * {row_bytes} * 4 + step * 2, b + step * 2, 1);
   asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
 }}
 """
 """The product of a group of four warps, which goes on when the function returns. Descriptors count 16 bytes: two are a
-step of the reduction, and 512 are 64 rows.
+step of the reduction, and four times the bytes of a row are 64 rows.
 
 Sums are named before the fence, so that zeros are in their registers by then: else, where there is no loop over chunks,
 they would be put there behind it, and `ptxas` would wait for each instruction."""
 
+FIRST = """
+  unsigned lane = threadIdx.x & 31, warp = (threadIdx.x >> 5) & 3;
+  unsigned first_row = (unsigned)__cvta_generic_to_shared(rows) - (warp * 16 + (lane >> 2)) * 128;
+  unsigned first_column = (unsigned)__cvta_generic_to_shared(columns) - (lane & 3) * 256;
+"""
+"""The addresses of the first rows that a group of four warps multiplies, from those of the rows of a thread."""
+
+NARROW = """
+  unsigned group = threadIdx.x / 128 % {groups};
+  first_row -= group / {groups_n} * {rows} * (128 - {row_bytes});
+  first_column -= group % {groups_n} * {columns} * (128 - {row_bytes});
+"""
+"""The same where rows are narrow: their chunk begins where a whole one does, and they follow one another in it."""
+
 DESCRIPTOR = """
-__device__ __forceinline__ unsigned long long tvmconv_descriptor(unsigned address) {
+__device__ __forceinline__ unsigned long long tvmconv_descriptor(unsigned address, int row_bytes) {
   address = __shfl_sync(0xffffffffu, address, 0);
-  // Leading offset 1 (unused), stride of 1024 bytes between groups of eight rows, swizzle of 128 bytes.
-  return ((address >> 4) & 0x3fff) | (1ull << 16) | (64ull << 32) | (1ull << 62);
+  unsigned long long eight_rows = row_bytes / 2, permutation = row_bytes == 128 ? 1 : row_bytes == 64 ? 2 : 3;
+  // The leading offset, 1, is not used; the other one is that between groups of eight rows, in units of 16 bytes.
+  return ((address >> 4) & 0x3fff) | (1ull << 16) | (eight_rows << 32) | (permutation << 62);
 }
 """
 
 WGMMA_TF32_PRODUCT = """
 __device__ __forceinline__ void {name}(float* sums, void* rows, void* columns{rests_parameter}) {{
-  unsigned lane = threadIdx.x & 31;
-  unsigned first_row = (unsigned)__cvta_generic_to_shared(rows) - (lane >> 2) * 128 + (lane & 15) * 128;
-  unsigned long long b = tvmconv_descriptor((unsigned)__cvta_generic_to_shared(columns) - (lane & 3) * 256);
+  {first}
+  unsigned own_row = first_row + (warp * 16 + (lane & 15)) * {row_bytes};
+  unsigned long long b = tvmconv_descriptor(first_column, {row_bytes});
   {rests_descriptor}
   unsigned a[{count}][4];
   auto load = [&](int at) {{
     unsigned i = at / {steps}, step = at % {steps};
-    tvmconv_load_matrices(a[at], first_row + i * 8192 + (((step * 2 + (lane >> 4)) ^ (lane & 7)) << 4));
+    tvmconv_load_matrices(a[at], own_row + i * 64 * {row_bytes} + (((step * 2 + (lane >> 4)) ^ {permuted}) << 4));
   }};
   {begin}
   load(0);
@@ -282,12 +295,13 @@ def _mma(name: str, kind: _Type, config: Config, products: int) -> str:
 def _wgmma(name: str, kind: _Type, config: Config, steps: int) -> str:
     one = _instruction(name, kind, config, "unsigned long long a", ['"l"(a)'])
     shape = {"tiles_m": config.tile.tiles_m, "steps": steps, "registers": config.tile.tiles_n * 4}
-    types = {"number": kind.number, "register": kind.register}
-    return once("tvmconv_descriptor", DESCRIPTOR) + one + WGMMA_PRODUCT.format(name=name, **shape, **types)
+    parts = {"first": _first(config, steps), "number": kind.number, "register": kind.register}
+    product = WGMMA_PRODUCT.format(name=name, row_bytes=row_bytes(steps), **shape, **parts)
+    return once("tvmconv_descriptor", DESCRIPTOR) + one + product
 
 
 def _wgmma_tf32(name: str, config: Config, products: int, steps: int) -> str:
-    count, registers = config.tile.tiles_m * steps, config.tile.tiles_n * 4
+    count, registers, size = config.tile.tiles_m * steps, config.tile.tiles_n * 4, row_bytes(steps)
     one = _instruction(name, TF32, config, "const unsigned* a", [f'"r"(a[{word}])' for word in range(4)])
     functions = once("tvmconv_load", LOAD) + once("tvmconv_descriptor", DESCRIPTOR) + one
 
@@ -311,8 +325,8 @@ def _wgmma_tf32(name: str, config: Config, products: int, steps: int) -> str:
         of_rests, of_numbers = multiply("own", "rest", "b", "1"), multiply("own", "a", "b", "1")
         parts = {
             "rests_parameter": ", void* rests",
-            "rests_descriptor": "unsigned long long low = "
-            "tvmconv_descriptor((unsigned)__cvta_generic_to_shared(rests) - (lane & 3) * 256);",
+            "rests_descriptor": "unsigned long long low = tvmconv_descriptor("
+            f"first_column + (unsigned)((char*)rests - (char*)columns), {size});",
             "begin": f"unsigned rest[{count}][4];\n  float own[{config.sums}];",
             "convert_before": "",
             "multiply": multiply("own", "a", "low", f"at % {steps} > 0"),
@@ -320,7 +334,19 @@ def _wgmma_tf32(name: str, config: Config, products: int, steps: int) -> str:
             "multiply_on": MULTIPLY_ON.format(count=count, of_rests=of_rests, of_numbers=of_numbers),
             "end": ADD_OWN_SUMS.format(count=config.sums),
         }
+    # Of rows in the same banks each has its vectors in an order of its own.
+    permuted = f"(lane / {ROW_BYTES // size} % {size // COPY_BYTES})"
+    parts |= {"first": _first(config, steps), "row_bytes": str(size), "permuted": permuted}
     return functions + WGMMA_TF32_PRODUCT.format(name=name, count=count, steps=steps, **parts)
+
+
+def _first(config: Config, steps: int) -> str:
+    """Return the statements that find the first rows of both factors in chunks of so many steps."""
+    size, tile = row_bytes(steps), config.tile
+    if size == ROW_BYTES:
+        return FIRST
+    groups = {"groups": config.warps_m * config.warps_n, "groups_n": config.warps_n}
+    return FIRST + NARROW.format(**groups, rows=tile.tiles_m * 64, columns=tile.tiles_n * 8, row_bytes=size)
 
 
 def _instruction(name: str, kind: _Type, config: Config, parameter: str, inputs: list[str]) -> str:

@@ -10,11 +10,17 @@ import tvm
 from tvmconv.compute.chunks import (
     COPY_BYTES,
     ROW_BYTES,
+    STEP_BYTES,
+    STEPS,
+    chunks_of_tap,
     image_elements,
+    last_steps,
     lays_out_input,
     lays_out_weight,
+    mean_row_bytes,
     multiplied_share,
     packed_elements,
+    row_bytes,
 )
 from tvmconv.dtypes import NARROW
 from tvmconv.problem import Problem
@@ -120,9 +126,10 @@ ROUNDED = {1: 450.0, 3: 600.0}
 """The clocks in which a group of four warps reads and rounds its first factor for one product and for three, while the
 other groups of a team may multiply."""
 
-UNFILLED = 1.16
-"""The time of chunks as a multiple of what the bounds say where warps have roles and those of several taps have places
-behind the channels: conv5 of the im2win thesis in float16 took 146 µs on an H100, at batch 128, 137 without roles."""
+NARROW_ROW, CUT_ROW = 90.0, 3.0
+"""The bytes that the copy engine brings in the time of a row of 64 or 32 bytes, and the clocks that a row takes more
+which goes on past the last channel, where it brings zeros; fitted, with the wait for chunks of two lengths in turn, to
+500 tiles of 50 layers in float16 on an H100."""
 
 STORED_DIRECTLY = 30.0
 """The bytes of sums that a team stores from its registers in a clock."""
@@ -191,18 +198,19 @@ def _specialized_clocks(problem: Problem, config: Config, turns: int, product: f
     Each instruction of `wgmma` reads 32 bytes of each of its columns, and those of its 64 rows are read once.
     """
     workload, groups = problem.workload, config.warps_m * config.warps_n
-    copied, products = sum(copied_rows(problem, config)) * ROW_BYTES, tf32_products(problem)
+    products, brought = tf32_products(problem), _bringing_clocks(problem, config)
+    copied = sum(copied_rows(problem, config)) * mean_row_bytes(workload)
     read_bytes = multiplied_share(workload) * ROW_BYTES
     read = config.block_m // 64 * (64 + config.block_n * max(1, products)) * read_bytes
     arrival = ARRIVAL / (config.num_stages - 1)
+    if last_steps(workload) < STEPS and chunks_of_tap(workload) > 1:  # long chunks arrive while short ones are used
+        arrival = (brought + ARRIVAL + product) / config.num_stages
     if not products:
-        step = mostly_largest(max(THROTTLED * product, (read + copied) / SHARED_BYTES, copied / L2_BYTES), arrival)
+        step = mostly_largest(max(THROTTLED * product, (read + copied) / SHARED_BYTES, brought), arrival)
     else:
         alone = ROUNDED[products] + product / groups
-        step = mostly_largest(max(product, (read + copied) / SHARED_BYTES, copied / L2_BYTES), alone, arrival)
+        step = mostly_largest(max(product, (read + copied) / SHARED_BYTES, brought), alone, arrival)
     tile = part_chunks(workload, config) * step
-    if prod(workload.kernel) > 1 and multiplied_share(workload) < 1:
-        tile *= UNFILLED
     sums = config.block_m * config.block_n * workload.sum_bytes
     if workload.epilogue.residual:
         finishing = sums / (FINISHED_BYTES * min(groups, FINISHING_GROUPS))
@@ -212,7 +220,22 @@ def _specialized_clocks(problem: Problem, config: Config, turns: int, product: f
     else:
         itemsize = workload.output_storage.itemsize
         rate = STORED_MEANWHILE * gcd(config.block_n, LINE_BYTES // itemsize) * itemsize / LINE_BYTES
-    return turns * tile + (turns if config.teams == 1 else 1) * sums / rate
+    storing = sums / rate
+    if config.teams == 1:
+        return turns * (tile + storing)
+    return mostly_largest(turns * tile + storing, ceil_div(turns, config.teams) * (tile + storing))
+
+
+def _bringing_clocks(problem: Problem, config: Config) -> float:
+    """Return the clocks in which the copy engine brings a chunk."""
+    workload = problem.workload
+    pixels, *columns = copied_rows(problem, config)
+    clocks = (pixels + sum(columns)) * mean_row_bytes(workload, NARROW_ROW) / L2_BYTES
+    if row_bytes(last_steps(workload)) > last_steps(workload) * STEP_BYTES:
+        # Behind a tap's last channels of the weight are those of the next tap, if there is one.
+        cut = pixels if prod(workload.kernel) > 1 else pixels + sum(columns)
+        clocks += cut * CUT_ROW / chunks_of_tap(workload)
+    return clocks
 
 
 def mostly_largest(*clocks: float) -> float:

@@ -21,6 +21,9 @@ COPY_BYTES = 16
 STEP_BYTES = 32
 """The bytes of a row of a chunk that are the terms of one instruction of tensor cores."""
 
+PERMUTED = (32, 64, ROW_BYTES)
+"""The bytes of rows whose vectors the copy engine of sm_90 permutes for `wgmma`, each in its own way."""
+
 STEPS = ROW_BYTES // STEP_BYTES
 """The steps of a chunk, each of the terms of one instruction."""
 
@@ -118,6 +121,20 @@ def last_steps(workload: ConvWorkload) -> int:
     """Return the number of steps of a tap's last chunk that have channels."""
     last = (depth(read_image(workload)) * workload.itemsize - 1) % ROW_BYTES + 1
     return -(-last // STEP_BYTES)
+
+
+def row_bytes(steps: int) -> int:
+    """Return the bytes of a row of a chunk of so many steps, of those whose vectors the copy engine permutes."""
+    return min(size for size in PERMUTED if size >= steps * STEP_BYTES)
+
+
+def mean_row_bytes(workload: ConvWorkload, least: float = 0) -> float:
+    """Return the bytes of a chunk's row in the mean, where no chunk goes on with the next tap.
+
+    Narrow rows may count as so many bytes at least.
+    """
+    last = max(row_bytes(last_steps(workload)), least)
+    return ROW_BYTES - (ROW_BYTES - last) / chunks_of_tap(workload)
 
 
 def multiplied_share(workload: ConvWorkload) -> float:

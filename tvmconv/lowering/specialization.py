@@ -7,6 +7,7 @@ multiplies. A schedule knows nothing of it: its block computes one tile, with al
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import tvm
@@ -103,9 +104,11 @@ class _Block:
             ring_buffer = self.new(shape, stage.ty.dtype, f"{stage.name}_ring", "shared.dyn")
             self.rings[stage] = ring_buffer, axes
             self.replaced.append(stage)
-            known, statements = tensor_map(source, bulk, f"{stage.name}_map")
-            self.host += statements
-            self.copies.append((ring_buffer, known, bulk, place))
+            maps = {}
+            for lanes in dict.fromkeys((bulk.lanes, bulk.last_lanes)):
+                maps[lanes], statements = tensor_map(source, bulk, lanes, f"{stage.name}_map_{lanes}")
+                self.host += statements
+            self.copies.append((ring_buffer, maps, bulk, place))
 
     def in_roles(self) -> tirx.Stmt:
         copying, multiplying = self.registers
@@ -136,20 +139,36 @@ class _Block:
 
     def copy_all(self) -> tirx.Stmt:
         """Return the loop of the thread that copies."""
-        chunks, chunk = self.ring.extent, _variable("copied")
 
         def of_tile(tile: tvm.ir.Var) -> tirx.Stmt:
-            slot, turn = self.slot_and_turn(tile * chunks + chunk)
-            size = sum(
-                each.pixels * each.lanes * tvm.DataType(ring.ty.dtype).itemsize for ring, _, each, _ in self.copies
-            )
-            steps = [self.call("tvmconv_acquire", functions.ACQUIRE, slot, turn, size)]
-            for ring, known, bulk, place in self.copies:
-                place = [substitute(each, {self.ring.loop_var: chunk}) for each in place]
-                steps.append(self.bulk_copy(ring, known, bulk, place, slot))
-            return tirx.For(chunk, 0, chunks, tirx.ForKind.SERIAL, tirx.SeqStmt(steps))
+            slot, turn = self.slot_and_turn(tile * self.ring.extent + self.ring.loop_var)
+
+            def of_chunk(of_last: bool) -> tirx.Stmt:
+                size, copies = 0, []
+                for ring, maps, bulk, place in self.copies:
+                    lanes = bulk.last_lanes if of_last else bulk.lanes
+                    size += bulk.pixels * lanes * tvm.DataType(ring.ty.dtype).itemsize
+                    copies.append(self.bulk_copy(ring, maps[lanes], bulk, place, slot))
+                return _steps(self.call("tvmconv_acquire", functions.ACQUIRE, slot, turn, size), *copies)
+
+            return self.over_chunks(of_chunk)
 
         return _if(self.thread == self.multiplying, self.tiles(self.block, self.multiprocessors, of_tile))
+
+    def over_chunks(self, of_chunk: Callable[[bool], tirx.Stmt]) -> tirx.Stmt:
+        """Return the loop over the chunks of a tile, in which the last one of so many may be another statement.
+
+        That one is behind a loop over the others.
+        """
+        chunk, chunks = self.ring.loop_var, self.ring.extent
+        if LAST_PRODUCT not in self.ring.annotations:
+            each = _variable("chunk")
+            return _serial(each, chunks, substitute(of_chunk(False), {chunk: each}))
+        count = self.ring.annotations[LAST_PRODUCT][0]
+        several, other = _variable("several"), _variable("other")
+        others = substitute(of_chunk(False), {chunk: several * count + other})
+        last = substitute(of_chunk(True), {chunk: several * count + (count - 1)})
+        return _serial(several, chunks // count, _steps(_serial(other, count - 1, others), last))
 
     def bulk_copy(self, ring: Any, known: Any, bulk: BulkCopy, place: list[Any], slot: Any) -> tirx.Stmt:
         """Return the copy of a chunk at a place, (tile, group, chunk) or (tile, chunk), to a slot."""
@@ -185,7 +204,7 @@ class _Block:
             first = self.slot_and_turn((tile * self.teams + team) * chunks)
             at_first = [tirx.BufferStore(place, value, [index]) for index, value in enumerate(first)]
             last = [self.release(place, 0, 1)] if self.goes_on else []
-            ring = _steps(*begin, *at_first, self.multiply_tile(place), *end, *last)
+            ring = _steps(*begin, *at_first, self.over_chunks(partial(self.multiply_chunk, place)), *end, *last)
 
             def replaced(each: tirx.For) -> tirx.Stmt:
                 return ring if SPECIALIZED in each.annotations else each
@@ -205,26 +224,12 @@ class _Block:
         first, step = self.block + team * self.multiprocessors, self.teams * self.multiprocessors
         return _steps(tirx.Bind(team, number), self.tiles(first, step, of_tile))
 
-    def multiply_tile(self, place: Any) -> tirx.Stmt:
-        """Return the loop over the chunks of a tile, the first of which is at a place.
-
-        Where the last one of so many chunks has less to multiply, it is behind a loop over the others.
-        """
-        chunk, chunks = self.ring.loop_var, self.ring.extent
-        if LAST_PRODUCT not in self.ring.annotations:
-            return _serial(chunk, chunks, self.multiply_chunk(place, self.product))
-        count, *function = self.ring.annotations[LAST_PRODUCT]
-        several, other = _variable("several"), _variable("other")
-        others = substitute(self.multiply_chunk(place, self.product), {chunk: several * count + other})
-        last_product = _with_product(self.product, function)
-        last = substitute(self.multiply_chunk(place, last_product), {chunk: several * count + (count - 1)})
-        return _serial(several, chunks // count, _steps(_serial(other, count - 1, others), last))
-
-    def multiply_chunk(self, place: Any, product: tirx.Stmt) -> tirx.Stmt:
+    def multiply_chunk(self, place: Any, of_last: bool) -> tirx.Stmt:
         """Return what a team does with the chunk at a place, (slot, turn), which then is that of the next one."""
         slot, turn = place[0], place[1]
         is_last = (slot == self.slots - 1).astype("int32")  # without branches, which part products for the compiler
         arrived = self.call("tvmconv_arrived", functions.ARRIVED, slot, turn)
+        product = _with_product(self.product, self.ring.annotations[LAST_PRODUCT][1:]) if of_last else self.product
         product = moved(product, self.rings, slot)
         next_turn = tirx.BufferStore(place, turn + is_last, [1])
         next_slot = tirx.BufferStore(place, slot + 1 - is_last * self.slots, [0])

@@ -22,8 +22,9 @@ ENCODE = """
 declare ptr @dlopen(ptr, i32)
 declare ptr @dlsym(ptr, ptr)
 
-define linkonce_odr i32 @tvmconv_encode_im2col(ptr %map, ptr %data, i64 %bytes, i64 %c, i64 %w, i64 %h, i64 %n,
-    i32 %left, i32 %top, i32 %right, i32 %bottom, i32 %stride_w, i32 %stride_h, i32 %pixels) {
+define linkonce_odr i32 @tvmconv_encode_chunks(ptr %map, ptr %data, i64 %bytes, i64 %c, i64 %w, i64 %h, i64 %n,
+    i32 %left, i32 %top, i32 %right, i32 %bottom, i32 %stride_w, i32 %stride_h, i32 %pixels, i32 %channels,
+    i32 %permutation) {
   %library = call ptr @dlopen(ptr @tvmconv.driver, i32 2)
   %without = icmp eq ptr %library, null
   br i1 %without, label %missing, label %present
@@ -69,9 +70,8 @@ known:
   store i32 1, ptr %step_n
   %item = trunc i64 %bytes to i32
   %type = lshr i32 %item, 1
-  %channels = udiv i32 128, %item
   %result = call i32 %function(ptr %map, i32 %type, i32 4, ptr %data, ptr %sizes, ptr %strides, ptr %lower, ptr %upper,
-    i32 %channels, i32 %pixels, ptr %steps, i32 0, i32 3, i32 2, i32 0)
+    i32 %channels, i32 %pixels, ptr %steps, i32 0, i32 %permutation, i32 2, i32 0)
   ret i32 %result
 }
 """
@@ -79,21 +79,25 @@ known:
 beside the driver, which is looked up when it is called. It returns 0, the driver's error, or -1 without a driver.
 
 Numbers are of 1, 2 or 4 bytes, which the driver calls 0, 1 and 2, without regard to their type, as nothing is computed
-with them; 3 is the permutation of 128 bytes, 2 has the L2 cache read 128 bytes at once, and the last 0 stands for zeros
-where an image ends.
+with them; 2 has the L2 cache read 128 bytes at once, and the last 0 stands for zeros where an image ends.
 """
 
+PERMUTATIONS = {32: 1, 64: 2, 128: 3}
+"""The driver's numbers for the permutations of the vectors in rows of so many bytes."""
 
-def tensor_map(source: Any, copy: BulkCopy, name: str) -> tuple[tvm.ir.Var, list[tirx.Stmt]]:
-    """Return the map of an array for such copies, and the statements of the host that have it written."""
+
+def tensor_map(source: Any, copy: BulkCopy, lanes: int, name: str) -> tuple[tvm.ir.Var, list[tirx.Stmt]]:
+    """Return the map of an array for copies of so many channels, and the statements of the host that write it."""
     variable = tvm.ir.Var(name, tvm.ir.PointerType(tirx.TensorMapType()))
     pixels = reduce(mul, source.ty.shape) // copy.channels
     width = copy.width or pixels
     sizes = copy.channels, width, copy.height, pixels // (width * copy.height)
     corners = copy.lower_w, copy.lower_h, copy.upper_w, copy.upper_h
-    wide = [tirx.Cast("int64", tirx.convert(each)) for each in (tvm.DataType(source.ty.dtype).itemsize, *sizes)]
-    narrow = [tirx.const(each, "int32") for each in (*corners, copy.stride_w, copy.stride_h, copy.pixels)]
-    result = tirx.call_extern("int32", "tvmconv_encode_im2col", variable, source.data, *wide, *narrow)
+    itemsize = tvm.DataType(source.ty.dtype).itemsize
+    chunk = copy.pixels, lanes, PERMUTATIONS[lanes * itemsize]
+    wide = [tirx.Cast("int64", tirx.convert(each)) for each in (itemsize, *sizes)]
+    narrow = [tirx.const(each, "int32") for each in (*corners, copy.stride_w, copy.stride_h, *chunk)]
+    result = tirx.call_extern("int32", "tvmconv_encode_chunks", variable, source.data, *wide, *narrow)
     refused = "the CUDA driver has no tensor map for an operand: it begins at no multiple of 16 bytes, or is too large"
     return variable, [
         tirx.Bind(variable, tirx.tvm_stack_alloca("tensormap", 1)),
