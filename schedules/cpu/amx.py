@@ -28,7 +28,17 @@ from tvmconv.workload import ConvWorkload
 from ..space import Space
 from ..template import Layouts
 from .amx_code import END, REQUEST, tile_code
-from .amx_tiles import best_tile, constraints, cycles, depth, features, heuristics, instruction_of, knobs
+from .amx_tiles import (
+    best_tile,
+    computed,
+    constraints,
+    cycles,
+    depth,
+    heuristics,
+    instruction_of,
+    knobs,
+    tile_features,
+)
 from .dot_schedule import pack_weight, split_tasks, stage_input, store_tile
 from .dot_tiles import band_of
 from .register_tiles import ablations
@@ -89,34 +99,51 @@ def obstacle(problem: Problem, target: tvm.target.Target) -> str | None:
 
 def space(problem: Problem, target: tvm.target.Target) -> Space[Config]:
     """Return the configurations worth trying for a workload, legal on the target."""
+    problem = computed(problem, target)
     default = default_config(problem, target)
     return Space(default, LEAST, knobs(problem, target), constraints(problem, target), heuristics(problem, target))
 
 
 def default_config(problem: Problem, target: tvm.target.Target) -> Config:
     """Return a legal configuration that is reasonable for any workload."""
-    return Config(**vars(best_tile(problem, target)))
+    return Config(**vars(best_tile(computed(problem, target), target)))
 
 
 def estimate(problem: Problem, config: Config, target: tvm.target.Target) -> float:
     """Return the cycles that a core should take for an image."""
-    return cycles(problem, config, target)
+    return cycles(computed(problem, target), config, target)
+
+
+def features(problem: Problem, config: Config, target: tvm.target.Target) -> dict[str, float]:
+    """Return features for a cost model beside the knobs, such that workloads can be compared."""
+    problem = computed(problem, target)
+    workload = problem.workload
+    return tile_features(workload, config, cycles(problem, config, target), channels=depth(workload, config))
 
 
 def schedule(problem: Problem, config: Config, target: tvm.target.Target) -> Schedule:
     """Schedule the workload's computation; the config must be legal."""
     # Step 0. The computation, rounded up to whole tiles
+    given, problem = compute.with_open_sizes(problem), computed(problem, target)
     workload, instruction = compute.with_open_sizes(problem), instruction_of(problem, target)
     has_zero = zero_of(workload, instruction.first) != 0
     layout = data_layout(f"NCHW{config.channels}c") if config.staged else None
     tile = (config.block, *band_of(workload, config))
-    sch = Schedule(te.create_prim_func(compute.dot(workload, instruction, tile, depth(workload, config), layout)))
+    rows_of = given if given.in_channels < workload.in_channels else None
+    stages = compute.dot(workload, instruction, tile, depth(workload, config), layout, rows_of)
+    sch = Schedule(te.create_prim_func(stages))
+    if rows_of is not None:
+        sch.compute_inline(sch.get_sblock("filter_rows"))
 
     # Step 1. Tasks and tiles; the weight, packed; the input, read in place or copied
     tasks = split_tasks(sch, workload, config, has_zero)
     loops = [tasks.task, pack_weight(sch, config, instruction.terms, has_zero)]
     if config.staged:
         loops += stage_input(sch, workload, config, tasks.task)
+    if workload.layout == "NCHW":  # one element after the other is gathered
+        *_, column, channel = sch.get_loops(sch.get_sblock("pad"))
+        sch.annotate(column, "pragma_loop_partition_hint", True)
+        sch.unroll(channel)
     if config.parallel:
         for loop in loops:
             sch.parallel(loop)

@@ -11,9 +11,10 @@ from dataclasses import replace
 from math import inf, lcm, prod
 from typing import Any
 
+import msgspec
 import tvm
 
-from tvmconv.compute.dot import is_row
+from tvmconv.compute.dot import is_row, with_rows_as_channels
 from tvmconv.layout import channel_block
 from tvmconv.problem import Problem
 from tvmconv.targets import DotInstruction, cpu_of, tile_instruction
@@ -50,8 +51,8 @@ OWN_CYCLES, SHARED_CYCLES = 9.0, 54.0
 TASK_CYCLES = 150
 """The cycles of LDTILECFG and TILERELEASE, which a task begins and ends with."""
 
-GATHER_CYCLES = 1
-"""The cycles of an element that is staged from planes: it is loaded and put into a vector by itself."""
+GATHER_CYCLES = 0.3
+"""The cycles of an element that is staged from planes, one after the other, beside those of its line."""
 
 FINISH_CYCLES = {"int32": 5.6, "float32": STORE_CYCLES}
 """The cycles to finish a vector of sums and to store it, by their type."""
@@ -65,6 +66,18 @@ def instruction_of(problem: Problem, target: tvm.target.Target) -> DotInstructio
     row = tile_instruction(target, problem.workload.dtype)
     assert row is not None
     return row
+
+
+def computed(problem: Problem, target: tvm.target.Target) -> Problem:
+    """Return the problem that tiles compute: one with rows of windows as channels, where these fill no row of a tile.
+
+    What a row of taps reads must be side by side once it is staged, and zeros around a plane are staged with it.
+    """
+    workload = problem.workload
+    by_rows = workload.layout == "NCHW" and workload.kernel[1] > 1
+    if not by_rows or workload.in_channels * workload.kernel[1] > most_channels(instruction_of(problem, target)):
+        return problem
+    return msgspec.structs.replace(problem, workload=with_rows_as_channels(workload))
 
 
 def most_channels(instruction: DotInstruction) -> int:
@@ -253,10 +266,3 @@ def cycles(problem: Problem, config: TileConfig, target: tvm.target.Target) -> f
         readings = min(threads, count)
     again = (readings - 1) * blocks_read * block_bytes / LINE_BYTES * WEIGHT_CYCLES["later"] / workload.batch
     return (working + again) * wasted(count, threads)
-
-
-def features(problem: Problem, config: TileConfig, target: tvm.target.Target) -> dict[str, float]:
-    """Return features for a cost model beside the knobs, such that workloads can be compared."""
-    return tile_features(
-        problem.workload, config, cycles(problem, config, target), channels=depth(problem.workload, config)
-    )

@@ -68,6 +68,7 @@ def dot(
     tile: tuple[int, int, int],
     own_channels: int,
     staged: Layout | None,
+    rows_of: ConvWorkload | None = None,
 ) -> list[te.Tensor]:
     """Return the TE definition, in the stages "pad", "packed", "zero", "dot", "sums", "groups" and "output".
 
@@ -79,11 +80,17 @@ def dot(
     channels, and zeros around planes; else the sums read x in place, and those beyond the end of a plane read its last
     pixels. "packed" is the weight in blocks of the tile's channels. "zero", (K,), has the products of the number that
     stands for zero, which "sums" subtracts; without them there is neither. "groups" is there with several groups.
+
+    With `rows_of` the workload is `with_rows_as_channels` of that one, whose x and w are the operands: "pad" reads x so,
+    and the stage "filter_rows" is w so.
     """
     if is_row(workload):
         workload = structs.replace(workload, height=1, width=prod(workload.output_size))
-    x = te.placeholder(*workload.operands["x"], name="x")
-    w = te.placeholder(workload.w_shape, workload.storage.weight, name="w")
+    given = rows_of or workload
+    x = te.placeholder(*given.operands["x"], name="x")
+    w = given_w = te.placeholder(given.w_shape, given.storage.weight, name="w")
+    if rows_of is not None:
+        w = filter_rows(w, rows_of, workload)
     operands = epilogue_operands(workload)
     block, rows, columns = tile
     sizes = workload.output_size
@@ -91,7 +98,7 @@ def dot(
     packed = packed_weight(w, workload, block, own_channels, instruction.second)
     channels = int(packed.shape[0]) * block
     layout, size = staged or workload.x_layout, workload.read_by((height, width))
-    source = padded_factors(x, workload, instruction, layout, size, own_channels) if staged else x
+    source = padded_factors(x, workload, instruction, layout, size, own_channels, rows_of) if staged else x
     (sh, sw), (dh, dw) = workload.stride, workload.dilation
     c = te.reduce_axis((0, own_channels), name="c")
     r = te.reduce_axis((0, workload.kernel[0]), name="r")
@@ -112,7 +119,37 @@ def dot(
     sums = te.compute((workload.batch, channels, height, width), accumulate, name="dot")
     zero = zero_of(workload, instruction.first)
     offsets = weighted_zero(w, workload, zero) if zero else None
-    return [x, w, *operands.values(), epilogue(in_groups(sums, workload, offsets), workload, operands)]
+    return [x, given_w, *operands.values(), epilogue(in_groups(sums, workload, offsets), workload, operands)]
+
+
+def with_rows_as_channels(workload: ConvWorkload) -> ConvWorkload:
+    """Return the convolution that computes the same if each row of a window, in all channels, is taken for channels.
+
+    It reads a copy of x in which windows beside each other repeat what they share: the im2win layout along rows. Few
+    channels, such as the three of an image, fill a tile of AMX that way.
+    """
+    (top, _, bottom, _), (r, s) = workload.padding, workload.kernel
+    return structs.replace(
+        workload,
+        in_channels=workload.in_channels * s,
+        width=workload.output_size[1],
+        kernel=(r, 1),
+        stride=(workload.stride[0], 1),
+        padding=(top, 0, bottom, 0),
+        dilation=(workload.dilation[0], 1),
+        layout="NCHW",
+        w_layout="KCRS",
+    )
+
+
+def filter_rows(w: te.Tensor, workload: ConvWorkload, rows: ConvWorkload) -> te.Tensor:
+    """Return the stage "filter_rows": w as `with_rows_as_channels` has it, the taps of a channel side by side."""
+    taps = workload.kernel[1]
+
+    def value(k: tirx.Var, q: tirx.Var, r: tirx.Var, s: tirx.Var) -> tirx.PrimExpr:
+        return w[workload.weight_layout.place(k, q // taps, r, q % taps + s)]
+
+    return te.compute(rows.w_shape, value, name="filter_rows")
 
 
 def padded_factors(
@@ -122,13 +159,20 @@ def padded_factors(
     layout: Layout,
     size: tuple[int, int],
     channels: int,
+    rows_of: ConvWorkload | None = None,
 ) -> te.Tensor:
     """Return the stage "pad": x as factors in a layout, with zeros around it, of so many rows and columns.
 
-    Each group has so many channels, its own and zeros behind them.
+    Each group has so many channels, its own and zeros behind them. With `rows_of` these are rows of windows of x.
     """
     top, left, _, _ = workload.padding
     (height, width), own = size, workload.w_shape[1]
+
+    def in_row(c: tirx.PrimExpr, v: tirx.PrimExpr) -> tuple[tirx.PrimExpr, tirx.PrimExpr]:
+        """Return the channel and the column of x for a place in the row of a window."""
+        assert rows_of is not None
+        taps = rows_of.kernel[1]
+        return c // taps, v * rows_of.stride[1] + c % taps * rows_of.dilation[1] - rows_of.padding[1]
 
     def value(*place: tirx.Var) -> tirx.PrimExpr:
         n, c, h, v = layout.logical(*place)
@@ -138,7 +182,12 @@ def padded_factors(
         tests += [v >= left] if left else []
         tests += [v - left < workload.width] if width > left + workload.width else []
         c = c if channels == own else c // channels * own + c % channels
-        element = x[workload.x_layout.place(n, c, h - top, v - left)]
+        if rows_of is None:
+            element = x[workload.x_layout.place(n, c, h - top, v - left)]
+        else:
+            channel, column = in_row(c, v)
+            tests += [column >= 0, column < rows_of.width]
+            element = x[rows_of.x_layout.place(n, channel, h - top, column)]
         element = as_factor(element, workload.dtype, instruction.first, workload.zero_point)
         zero = tirx.const(zero_of(workload, instruction.first), instruction.first)
         return tirx.if_then_else(tirx.all(*tests), element, zero) if tests else element
