@@ -24,6 +24,7 @@ from tvmconv import cuda, lowering
 from tvmconv.network.attention import KERNEL_NAME, use_attention
 from tvmconv.network.gpu.attention import resident_blocks, shared_bytes
 from tvmconv.network.gpu.attention_kernel import AttentionLoops, attention_kernel
+from tvmconv.network.gpu.attention_tf32 import PAIRS
 from tvmconv.network.half import with_precision
 from tvmconv.network.kernels import use_kernels
 from tvmconv.network.matrices import with_rows_in_matrices
@@ -73,7 +74,20 @@ def test_a_copy_before_its_barrier_is_seen(monkeypatch: pytest.MonkeyPatch) -> N
         emulated(KERNELS["many-tiles"])
 
 
-CODE = [(name, arch) for arch in ("sm_80", "sm_90") for name in ("vit", "bias", "depth-128", "wide", "splits")]
+@pytest.mark.parametrize("missing", PAIRS[2], ids=str)
+def test_a_product_left_out_is_seen(missing: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
+    """All three are there for the accuracy of float32."""
+    monkeypatch.setitem(PAIRS, 2, [pair for pair in PAIRS[2] if pair != missing])
+    case = KERNELS["float32-one-tile"]
+    found, _ = emulated(case)
+    with pytest.raises(AssertionError):
+        case.check(found)
+
+
+NAMES = ("vit", "bias", "depth-128", "wide", "splits")
+CODE = [
+    (name, arch) for arch in ("sm_80", "sm_90") for name in (*NAMES, *(f"float32-{name}" for name in NAMES), "tf32")
+]
 
 
 @pytest.mark.parametrize(("name", "arch"), every(3, CODE))
@@ -87,10 +101,11 @@ def test_machine_code(name: str, arch: str) -> None:
     threads = case.tile.threads * resident_blocks(case.attention, case.tile)
     assert kernel.registers * threads <= 65536
     ptx = cuda.to_ptx(source, arch)
-    kind = {"float16": "f16", "bfloat16": "bf16"}[case.attention.dtype]
+    kind, depth = {"float16": ("f16", 16), "bfloat16": ("bf16", 16), "float32": ("tf32", 8)}[case.attention.dtype]
     for instruction in (
-        f"mma.sync.aligned.m16n8k16.row.col.f32.{kind}.{kind}.f32",
-        *("ldmatrix.sync.aligned.m8n8.x4.shared", "ldmatrix.sync.aligned.m8n8.x4.trans"),
+        f"mma.sync.aligned.m16n8k{depth}.row.col.f32.{kind}.{kind}.f32",
+        "ldmatrix.sync.aligned.m8n8.x4.shared",
+        "ld.shared." if depth == 8 else "ldmatrix.sync.aligned.m8n8.x4.trans",
         *("cp.async.cg.shared.global", "ex2.approx.ftz.f32"),
     ):
         assert instruction in ptx, instruction
@@ -98,7 +113,7 @@ def test_machine_code(name: str, arch: str) -> None:
 
 
 def prepared(module: Any, inputs: tuple[Any, ...] | None, word: str = "float16") -> tvm.IRModule:
-    """Return a network's module in half precision, as the pass gets it."""
+    """Return a network's module in a precision, as the pass gets it."""
     mod = with_safe_softmax(scale_results(slice_parts(tvmconv.import_model(module, inputs).mod)))
     narrow, precision = with_precision(with_rows_in_matrices(mod, SM_90), SM_90, word)
     mod, _ = use_kernels(narrow, SM_90, "auto", precision)
@@ -120,7 +135,7 @@ MODULES = {"own": Block(64, 2), "torch": Block(64, 2, scaled=True), "multihead":
 
 
 @pytest.mark.parametrize("name", MODULES)
-@pytest.mark.parametrize("word", every(2, ["float16", "bfloat16"]))
+@pytest.mark.parametrize("word", ["float16", pytest.param("bfloat16", marks=pytest.mark.release), "float32"])
 def test_blocks_of_transformers(name: str, word: str) -> None:
     """Between the layers there is one kernel, which reads and stores where these do."""
     mod, layers = use_attention(prepared(MODULES[name].eval(), (torch.zeros(2, 21, 64),), word), SM_90)
@@ -172,20 +187,26 @@ TAKEN: dict[str, tuple[Callable[..., Any], tuple[tuple[int, ...], ...]]] = {
 """Attention that gets the kernel, with the shapes of its inputs."""
 
 
+ERRORS = {"float16": 2e-3, "float32": 3e-6, "tf32": 2e-3}
+"""The errors allowed, as shares of the largest result."""
+
+
 @pytest.mark.parametrize("name", TAKEN)
-def test_attention_of_inputs(name: str) -> None:
+@pytest.mark.parametrize("word", ["float16", "float32", pytest.param("tf32", marks=pytest.mark.release)])
+def test_attention_of_inputs(name: str, word: str) -> None:
     """It is read where it lies, or moved before, and is right; nothing else multiplies."""
     function, shapes = TAKEN[name]
     generator = torch.Generator().manual_seed(3)
-    inputs = tuple(torch.randn(shape, generator=generator).half() for shape in shapes)
+    dtype = torch.float16 if word == "float16" else torch.float32
+    inputs = tuple(torch.randn(shape, generator=generator).to(dtype) for shape in shapes)
     model = tvmconv.import_model(Function(function), inputs)
-    mod, layers = use_attention(slice_parts(model.mod), SM_90)
+    mod, layers = use_attention(slice_parts(model.mod), SM_90, "float32" if word == "float16" else word)
     assert [layer.kernel for layer in layers] == [KERNEL_NAME] * 2
     found = run(lowered(mod), [each.numpy() for each in inputs])
     assert sum("attention" in kernel for kernel in found.kernels) == 1
     expected = function(*(each.double() for each in inputs)).numpy()
     (y,) = found.outputs
-    np.testing.assert_allclose(y, expected, rtol=0, atol=2e-3 * np.abs(expected).max())
+    np.testing.assert_allclose(y, expected, rtol=0, atol=ERRORS[word] * np.abs(expected).max())
 
 
 @pytest.mark.parametrize(
@@ -260,19 +281,27 @@ def test_products_that_stay_apart(name: str) -> None:
     assert [layer.kernel for layer in products] == ["tvmconv cuda/tensor"] * 2
 
 
-def test_elsewhere_there_is_none() -> None:
-    """Not in float32, and not on a CPU."""
-    model = tvmconv.import_model(Block(64, 2).eval(), (torch.zeros(2, 21, 64),))
-    mod, word = with_precision(model.mod, SM_90, "tf32")
-    assert word == "tf32"
-    for target in (SM_90, LLVM):
-        assert not use_attention(mod, target)[1]
+ELSEWHERE = {
+    "cpu": (LLVM, "float32"),
+    "strict": (SM_90, "strict"),
+    "without-tensor-cores": (resolve_target({"kind": "cuda", "arch": "sm_75"}), "float32"),
+}
 
 
-def test_network() -> None:
+@pytest.mark.parametrize("name", ELSEWHERE)
+def test_elsewhere_there_is_none(name: str) -> None:
+    """Tensor cores keep no "strict" promise: their sums are not those of multiply-adds."""
+    target, word = ELSEWHERE[name]
+    mod = prepared(Block(64, 2).eval(), (torch.zeros(2, 21, 64),), "tf32")
+    assert use_attention(mod, SM_90)[1]
+    assert not use_attention(mod, target, word)[1]
+
+
+@pytest.mark.parametrize("word", ["float16", "float32"])
+def test_network(word: str) -> None:
     """The network says what runs its products, and has one kernel between its layers."""
     model = tvmconv.import_model(Block(64, 2).eval(), (torch.zeros(2, 21, 64),))
-    network = tvmconv.build(model, SM_90, precision="float16")
+    network = tvmconv.build(model, SM_90, precision=word)
     names = [layer.kernel for layer in network.layers]
     assert names == ["tvmconv cuda/tensor"] * 2 + [KERNEL_NAME] * 2
     assert all(layer.config["keys"] == 64 and "softmax" in layer.reason for layer in network.layers[2:])
