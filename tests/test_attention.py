@@ -1,4 +1,4 @@
-"""One kernel of attention on a GPU: numbers in the emulator, machine code, and which attention of networks gets it."""
+"""One kernel of attention on a GPU: which attention of networks gets it."""
 
 from __future__ import annotations
 
@@ -8,23 +8,15 @@ from typing import Any
 import numpy as np
 import pytest
 import tvm
-from attention_cases import KERNELS, LLVM, SM_90, Block, Kernel, factors
+from attention_cases import LLVM, SM_90, Block, factors
 from between_cases import Function
-from device_functions import device_functions
-from emulated_gpu import Emulator
-from emulated_memory import HazardError
 from emulated_network import lowered, run
 from network_graph import Graph, operators
 from onnx.reference import ReferenceEvaluator
-from sparing import every
-from tvm import tirx
 
 import tvmconv
-from tvmconv import cuda, lowering
+from tvmconv import cuda
 from tvmconv.network.attention import KERNEL_NAME, use_attention
-from tvmconv.network.gpu.attention import resident_blocks, shared_bytes
-from tvmconv.network.gpu.attention_kernel import AttentionLoops, attention_kernel
-from tvmconv.network.gpu.attention_tf32 import PAIRS
 from tvmconv.network.half import with_precision
 from tvmconv.network.kernels import use_kernels
 from tvmconv.network.matrices import with_rows_in_matrices
@@ -37,79 +29,6 @@ from tvmconv.targets import resolve_target
 torch = pytest.importorskip("torch")
 
 pytestmark = pytest.mark.usefixtures("composite_operators")
-
-
-def emulated(case: Kernel) -> tuple[np.ndarray, Emulator]:
-    """Return what the kernel of a case computes, and its run."""
-    func = attention_kernel(case.attention, case.tile, "attention")
-    (kernel,) = device_functions(func, SM_90)
-    arrays = case.operands()
-    arrays["output"] = np.full(case.attention.output.elements, np.nan, case.attention.out_dtype)
-    with np.errstate(invalid="ignore"):  # of what threads have that are not active
-        machine = Emulator(kernel, arrays)
-    return arrays["output"], machine
-
-
-@pytest.mark.parametrize("name", every(2, KERNELS))
-def test_numbers(name: str) -> None:
-    """They are those of float64, and every key and value is copied once for each block."""
-    case = KERNELS[name]
-    found, machine = emulated(case)
-    case.check(found)
-    turns = -(-case.attention.keys // case.tile.turn)
-    assert len(machine.copied) == turns
-    assert max(machine.under_way) == (turns if turns <= case.tile.stages else case.tile.stages - 1)
-    assert machine.shared_bytes == shared_bytes(case.attention, case.tile)
-
-
-def test_a_copy_before_its_barrier_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    turn = AttentionLoops._turn
-
-    def reversed_turn(*given: Any) -> list[tirx.Stmt]:
-        ready, copied, *others = turn(*given)
-        return [copied, ready, *others]
-
-    monkeypatch.setattr(AttentionLoops, "_turn", reversed_turn)
-    with pytest.raises((HazardError, AssertionError)):
-        emulated(KERNELS["many-tiles"])
-
-
-@pytest.mark.parametrize("missing", PAIRS[2], ids=str)
-def test_a_product_left_out_is_seen(missing: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
-    """All three are there for the accuracy of float32."""
-    monkeypatch.setitem(PAIRS, 2, [pair for pair in PAIRS[2] if pair != missing])
-    case = KERNELS["float32-one-tile"]
-    found, _ = emulated(case)
-    with pytest.raises(AssertionError):
-        case.check(found)
-
-
-NAMES = ("vit", "bias", "depth-128", "wide", "splits")
-CODE = [
-    (name, arch) for arch in ("sm_80", "sm_90") for name in (*NAMES, *(f"float32-{name}" for name in NAMES), "tf32")
-]
-
-
-@pytest.mark.parametrize(("name", "arch"), every(3, CODE))
-def test_machine_code(name: str, arch: str) -> None:
-    """Nothing is spilled, blocks find room as they are meant to, and the instructions are those of tensor cores."""
-    case, target = KERNELS[name], resolve_target({"kind": "cuda", "arch": arch})
-    func = attention_kernel(case.attention, case.tile, "attention")
-    source = str(lowering.build(tvm.IRModule({"attention": func}), target).mod.imports[0].inspect_source())
-    (kernel,) = cuda.kernel_resources(source, arch)
-    assert (kernel.stack_bytes, kernel.spill_store_bytes, kernel.spill_load_bytes) == (0, 0, 0)
-    threads = case.tile.threads * resident_blocks(case.attention, case.tile)
-    assert kernel.registers * threads <= 65536
-    ptx = cuda.to_ptx(source, arch)
-    kind, depth = {"float16": ("f16", 16), "bfloat16": ("bf16", 16), "float32": ("tf32", 8)}[case.attention.dtype]
-    for instruction in (
-        f"mma.sync.aligned.m16n8k{depth}.row.col.f32.{kind}.{kind}.f32",
-        "ldmatrix.sync.aligned.m8n8.x4.shared",
-        "ld.shared." if depth == 8 else "ldmatrix.sync.aligned.m8n8.x4.trans",
-        *("cp.async.cg.shared.global", "ex2.approx.ftz.f32"),
-    ):
-        assert instruction in ptx, instruction
-    assert "int64_t" not in source[source.index("__global__") :]
 
 
 def prepared(module: Any, inputs: tuple[Any, ...] | None, word: str = "float16") -> tvm.IRModule:
@@ -297,7 +216,7 @@ def test_elsewhere_there_is_none(name: str) -> None:
     assert not use_attention(mod, target, word)[1]
 
 
-@pytest.mark.parametrize("word", ["float16", "float32"])
+@pytest.mark.parametrize("word", ["float16", "float32", "tf32"])
 def test_network(word: str) -> None:
     """The network says what runs its products, and has one kernel between its layers."""
     model = tvmconv.import_model(Block(64, 2).eval(), (torch.zeros(2, 21, 64),))

@@ -75,7 +75,8 @@ class Attention:
     def pitch(self, columns: int) -> int:
         """Return the elements from a row of so many in shared memory to the next.
 
-        Those are an odd number of copies: eight rows of one copy, or four pairs of them, are in different banks.
+        Those are an odd number of copies. So what is read at once is in different banks: a copy of eight rows each, or
+        two of every other one of them.
         """
         return (padded(columns) // self.vector | 1) * self.vector
 

@@ -131,7 +131,7 @@ def word_of(number: Expr) -> Expr:
 
 def rounded(bits: Expr) -> Expr:
     """Return the 32 bits of a float32 number as those of the nearest TF32 number."""
-    return _of_bits("tvmconv_to_tf32", ROUND, bits)
+    return _of_bits("tvmconv_to_tf32", once("tvmconv_round", ROUND), bits)
 
 
 def in_parts(large: Any, small: Any, bits: Expr) -> tirx.Stmt:
@@ -141,11 +141,11 @@ def in_parts(large: Any, small: Any, bits: Expr) -> tirx.Stmt:
 
 def rest(bits: Expr) -> Expr:
     """Return the bits of what a float32 number is more than the TF32 number of its first bits."""
-    return _of_bits("tvmconv_rest_of", REST, bits)
+    return _of_bits("tvmconv_rest_of", once("tvmconv_rest_of", REST), bits)
 
 
 def _of_bits(name: str, source: str, bits: Expr) -> Expr:
-    return cuda_func_call(name, bits, source_code=once(name, source), return_type="uint32")
+    return cuda_func_call(name, bits, source_code=source, return_type="uint32")
 
 
 def store_words(place: Any, first: Expr, second: Expr) -> tirx.Stmt:
