@@ -147,11 +147,11 @@ class Clocks(NamedTuple):
     """The clocks of parts of a kernel, for a fragment and `KEYS` keys of 64 elements."""
 
     latency: float
-    """Those of a block until its first keys have come."""
+    """The clocks of a block until its first keys have come."""
     step: float
-    """Those of a warp that computes alone."""
+    """The clocks of a warp that computes alone."""
     busy: float
-    """Those of a quarter of a multiprocessor where other warps have work meanwhile."""
+    """The clocks of a quarter of a multiprocessor where other warps have work meanwhile."""
     busy_with_two: float
     """The same for each of two fragments that read the same keys."""
 
