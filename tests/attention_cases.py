@@ -80,10 +80,12 @@ class Kernel(NamedTuple):
     safe: bool = False
     warps: int = 4
     splits: int = 1
+    tile_keys: int = 64
+    parts: int = 1
 
     @property
     def tile(self) -> Tile:
-        return Tile(self.fragments, self.stages, warps=self.warps, splits=self.splits)
+        return Tile(self.fragments, self.stages, self.tile_keys, self.warps, self.splits)
 
     @property
     def attention(self) -> Fused:
@@ -97,6 +99,7 @@ class Kernel(NamedTuple):
             *(place(self.keys, self.width), place(self.queries, self.width)),
             (bias,) * self.bias,
             self.safe,
+            self.parts,
         )
 
     def operands(self) -> dict[str, np.ndarray]:
@@ -122,10 +125,28 @@ class Kernel(NamedTuple):
         result = powers @ operands["v"] / powers.sum(-1, keepdims=True)
         return np.where(np.isnan(result), 0, result) if self.safe else result
 
+    def in_chains(self) -> np.ndarray:
+        """Return the result of float32 operands by chains of multiply-adds, which float64 has before it is rounded."""
+        operands = self.operands()
+        scores, sums, total = (np.float32(0),) * 3
+        for term in range(self.depth):
+            scores = _added(scores, operands["q"][:, :, None, term], operands["k"][:, None, :, term])
+        scores = scores * np.float32(self.scale)
+        powers = np.exp(scores - scores.max(-1, keepdims=True))
+        for key in range(self.keys):
+            sums = _added(sums, powers[:, :, key, None], operands["v"][:, None, key])
+            total = total + powers[:, :, key, None]
+        return np.asarray(sums / total)
+
     def check(self, found: np.ndarray) -> None:
         expected = self.expected()
-        bound = {"float16": 1e-3, "bfloat16": 8e-3}[self.dtype] * np.nanmax(np.abs(expected))
+        unit = {"float16": 1e-3, "bfloat16": 8e-3, "float32": 1e-3 if self.parts == 1 else 3e-6}[self.dtype]
+        bound = unit * np.nanmax(np.abs(expected))
         np.testing.assert_allclose(found.reshape(expected.shape).astype("float64"), expected, rtol=0, atol=bound)
+
+
+def _added(sums: np.ndarray | np.float32, first: np.ndarray, second: np.ndarray) -> np.ndarray:
+    return np.asarray(sums + first.astype("float64") * second, "float32")
 
 
 KERNELS = {
@@ -143,5 +164,21 @@ KERNELS = {
     "splits-turns": Kernel(1, 40, 333, safe=True, bias=True, warps=2, splits=2),
     "splits-without-keys": Kernel(1, 21, 300, stages=2, warps=1, splits=4),
     "below-zero": Kernel(1, 21, 77, scale=-0.5, fragments=2),
+    **{
+        f"float32-{name}": case._replace(dtype="float32", out_dtype="float32", parts=2)
+        for name, case in {
+            "vit": Kernel(2, 70, 77, 64, 64),
+            "one-tile": Kernel(3, 16, 9),
+            "wide": Kernel(1, 130, 77, 32, 32, fragments=2),
+            "half-fragments": Kernel(2, 5, 77, 20, 12, stages=3),
+            "large-scores": Kernel(2, 21, 77, scale=5e-5, size=10_000),
+            "bias": Kernel(2, 21, 140, bias=True),
+            "depth-128": Kernel(1, 21, 77, 128, 128, tile_keys=32),
+            "safe": Kernel(1, 21, 200, bias=True, safe=True),
+            "splits": Kernel(2, 21, 197, 64, 64, stages=1, warps=1, splits=4),
+        }.items()
+    },
+    "tf32": Kernel(2, 70, 77, 64, 64, "float32", "float32"),
+    "tf32-wide": Kernel(1, 40, 333, 32, 32, "float32", "float32", fragments=2),
 }
 """Kernels of attention, by what is particular about them."""

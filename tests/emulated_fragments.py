@@ -15,7 +15,10 @@ from emulated_memory import VECTOR, Pointer
 
 from tvmconv.dtypes import STORAGE_TYPES
 
-TYPES = {"f16": "float16", "bf16": "bfloat16"}
+TYPES = {"f16": "float16", "bf16": "bfloat16", "tf32": "float32"}
+
+CUT_OFF, HALF_UNIT = np.uint32(0x1FFF), np.uint32(0x1000)
+"""The bits of a float32 number that a TF32 number lacks, and half of what the last one that it has stands for."""
 
 LANE = np.arange(WARP)
 
@@ -33,6 +36,10 @@ def fragment_function(machine: Machine, name: str) -> Callable[..., Any] | None:
         "word": lambda pointer: machine.load(pointer.memory, pointer.address, np.dtype(np.uint32)),
         "word_of": lambda number: number.astype(np.float32).view(np.uint32),
         "store_words": partial(_store_words, machine),
+        "load_columns": partial(_load_columns, machine),
+        "to_tf32": _nearest,
+        "in_parts": partial(_in_parts, machine),
+        "rest_of": lambda bits: _rest(bits, bits & ~CUT_OFF),
     }
     return found.get(name)
 
@@ -68,20 +75,56 @@ def _load_matrices(machine: Machine, transposed: bool, target: Pointer, row: Poi
 
 
 def _multiply(machine: Machine, dtype: np.dtype[Any], sums: Pointer, first: Pointer, second: Pointer) -> None:
-    """Add a product of 16x16 and 16x8 numbers to sums in float32."""
+    """Add a product of 16 rows and 8 columns, of 32 bytes each, to sums in float32."""
     _of_whole_warps(machine)
-    a, b = (_registers(machine, each, count).view(dtype) for each, count in ((first, 4), (second, 2)))
+    a, b = (_factor(_registers(machine, each, count), dtype) for each, count in ((first, 4), (second, 2)))
     c = _registers(machine, sums, 4, np.float32)
-    warps, line, pair = len(c), LANE[:, None] // 4, LANE[:, None] % 4 * 2 + np.arange(2)
-    rows, columns = (np.empty((warps, size, 16), np.float32) for size in (16, 8))
+    warps, line, own = len(c), LANE[:, None] // 4, a.shape[-1] // 4
+    column = LANE[:, None] % 4 * own + np.arange(own)
+    rows, columns = (np.empty((warps, size, 8 * own), np.float32) for size in (16, 8))
     for register in range(4):
-        rows[:, line + register % 2 * 8, pair + register // 2 * 8] = a[..., register * 2 : register * 2 + 2]
+        place = slice(register * own, register * own + own)
+        rows[:, line + register % 2 * 8, column + register // 2 * 4 * own] = a[..., place]
     for register in range(2):
-        columns[:, line, pair + register * 8] = b[..., register * 2 : register * 2 + 2]
+        columns[:, line, column + register * 4 * own] = b[..., register * own : register * own + own]
+    pair = LANE[:, None] % 4 * 2 + np.arange(2)
     with np.errstate(invalid="ignore", over="ignore"):
         product = rows @ columns.swapaxes(1, 2)
         added = [c[..., each * 2 : each * 2 + 2] + product[:, line + each * 8, pair] for each in range(2)]
     _set_registers(machine, sums, np.concatenate(added, -1))
+
+
+def _factor(registers: np.ndarray, dtype: np.dtype[Any]) -> np.ndarray:
+    """Return the numbers of a factor, of one in float32 those whose last bits are cut off."""
+    return (registers & ~CUT_OFF if dtype == np.float32 else registers).view(dtype)
+
+
+def _load_columns(machine: Machine, target: Pointer, row: Pointer, following: Pointer) -> None:
+    """Load the words of two rows in a column, and in the eighth one behind it."""
+    found = []
+    for each in (row, following):
+        address = np.where(machine.active, each.address[:, :1], each.address.min())
+        assert not (address % 4).any(), "words that are not aligned"
+        found.append(machine.load(each.memory, address + np.array([0, 32]), np.dtype(np.uint32)))
+    _set_registers(machine, target, np.stack(found, -1))
+
+
+def _nearest(bits: np.ndarray) -> np.ndarray:
+    """Return the nearest TF32 number, of two the larger one."""
+    return bits.astype(np.uint32) + HALF_UNIT & ~CUT_OFF
+
+
+def _in_parts(machine: Machine, large: Pointer, small: Pointer, bits: np.ndarray) -> None:
+    found = _nearest(bits)
+    machine.store(large, found)
+    machine.store(small, _rest(bits, found))
+
+
+def _rest(bits: np.ndarray, large: np.ndarray) -> np.ndarray:
+    """Return what a number is more than its large part."""
+    with np.errstate(invalid="ignore"):  # of what threads have that are not active
+        rest: np.ndarray = bits.view(np.float32) - large.view(np.float32)
+    return rest.view(np.uint32)
 
 
 def _store_words(machine: Machine, place: Pointer, first: np.ndarray, second: np.ndarray) -> None:

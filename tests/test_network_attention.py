@@ -10,6 +10,8 @@ import pytest
 import tvm
 from attention_cases import LLVM, SM_90, Block, Shapes, factors, first_result
 from between_cases import Function
+from device_functions import device_functions
+from emulated_gpu import Emulator
 from network_graph import operators
 from sparing import every
 from tvm import relax
@@ -23,6 +25,7 @@ from tvmconv.network.parts import permute_parts, slice_parts
 from tvmconv.network.products import use_products
 from tvmconv.network.safe_softmax import with_safe_softmax
 from tvmconv.network.scales import scale_results
+from tvmconv.schedules.cuda import tensor
 
 torch = pytest.importorskip("torch")
 
@@ -87,6 +90,25 @@ def test_operands_in_other_tensors(name: str, monkeypatch: pytest.MonkeyPatch) -
     y = first_result(mod, *inputs)
     expected = function(*(each.double() for each in inputs)).numpy()
     np.testing.assert_allclose(y, expected, rtol=0, atol=2e-3 * np.abs(expected).max())
+
+
+def test_parts_of_keys_are_read_in_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernel that takes them apart reads nothing from behind the tensor that they lie in, for either part."""
+    config = tensor.Config(64, 16, warps_m=1, warps_n=1, num_stages=2, wgmma=True)
+    monkeypatch.setattr(tensor, "default_config", lambda *_: config)
+
+    def scores(x: torch.Tensor) -> torch.Tensor:
+        q, k = x.reshape(2, 13, 2, 4, 32).permute(2, 0, 3, 1, 4).unbind(0)
+        return q @ k.transpose(-1, -2)
+
+    x = torch.randn(2, 13, 256)
+    mod, _ = use_products(slice_parts(tvmconv.import_model(Function(scores), (x,)).mod), SM_90)
+    (name,) = (name for name in mod.get_global_vars() if "product" in name.name_hint)
+    packing, _ = device_functions(mod[name], SM_90)
+    arrays = {"w": x.numpy().reshape(-1), "packed": np.full((2, 8, 16, 32), np.nan, "float32")}
+    Emulator(packing, arrays)
+    keys = x.reshape(2, 13, 2, 4, 32)[:, :, 1].permute(0, 2, 1, 3).reshape(8, 13, 32)
+    np.testing.assert_allclose(arrays["packed"].astype("float64").sum(0)[:, :13], keys.numpy(), rtol=1e-6)
 
 
 class Biased(torch.nn.Module):
@@ -223,8 +245,11 @@ def test_attention_of_torch() -> None:
 
 
 def test_machine_code_of_a_block() -> None:
-    """Between the layers there are four kernels, without spills: values in rows of terms, products, and softmax."""
-    model = tvmconv.import_model(Block(64, 2).eval(), (torch.zeros(2, 21, 64),))
+    """Between the layers there are four kernels, without spills: values in rows of terms, products, and softmax.
+
+    The heads of the block are too wide for one kernel.
+    """
+    model = tvmconv.import_model(Block(272, 2).eval(), (torch.zeros(2, 21, 272),))
     network = tvmconv.build(model, SM_90, precision="tf32")
     sources = cuda.sources(network._executable.mod)
     kernels = [kernel for source in sources for kernel in cuda.kernel_resources(source, "sm_90")]

@@ -225,7 +225,8 @@ def _weights(
         value = w[given.weight_layout.place(k, channel, r, tap)]
         if split:
             high = in_tf32(value)
-            value = high if split == 1 else tirx.Select(summand == 0, high, in_tf32(value - high))
+            # TVM simplifies indices by the condition, and a choice by `Select` would read by those of both ways.
+            value = high if split == 1 else tirx.if_then_else(summand == 0, high, in_tf32(value - high))
         return value if own == channels else tirx.if_then_else(c < own, value, zero)
 
     packed = None

@@ -1,4 +1,4 @@
-"""The pass that gives attention in half precision one kernel on a GPU, in the place of two products and a softmax."""
+"""The pass that gives attention one kernel on a GPU, in the place of two products and a softmax."""
 
 from __future__ import annotations
 
@@ -11,13 +11,15 @@ import numpy as np
 import tvm
 from tvm import relax
 
-from ..dtypes import FLOATS, NARROW
+from ..dtypes import FLOATS
 from ..lowering import Place
 from ..precision import DEFAULT
-from ..targets import backend_of
+from ..problem import Problem
+from ..schedules.cuda.tensor_tiles import tf32_products
+from ..targets import backend_of, tensor_instructions
 from ..targets.devices import gpu_of
 from .constants import Array, constant_value, static_shape
-from .gpu.attention import MOST_DEPTH, VECTOR, Attention, Tile, tile_for
+from .gpu.attention import MOST_DEPTH, Attention, Tile, tile_for, vector
 from .gpu.attention_kernel import attention_kernel
 from .graph import Block, blocks_of, call_of, calls, rebind
 from .layers import Convolution, Layer
@@ -55,6 +57,8 @@ class _Site:
     """Queries, keys as the second factor of their product, and values."""
     output: relax.Var
     """The variable that the kernel computes."""
+    parts: int
+    """The TF32 numbers that a float32 factor is taken for; one in half precision."""
     convolutions: tuple[Convolution, Convolution]
     biases: list[tuple[Place, Array]]
     """The numbers that are added to scores, and their places."""
@@ -63,12 +67,13 @@ class _Site:
 def use_attention(
     mod: tvm.IRModule, target: tvm.target.Target, precision: str = DEFAULT
 ) -> tuple[tvm.IRModule, tuple[Layer, ...]]:
-    """Return the module with a kernel for each attention in half precision, and what runs the products of these.
+    """Return the module with a kernel for each attention, and what runs the products of these.
 
     That is a product of two computed tensors, a softmax of its rows, and a product of these with a third one, which
     nothing else reads in between. Scores may be scaled by numbers and have constants added. All sizes are known, and
     rows of queries, keys and values have whole vectors of elements, no more than `MOST_DEPTH`. The kernel reads these
-    where they lie in other tensors, and stores the result as the next layer reads it. Others are for `use_products`.
+    where they lie in other tensors, and stores the result as the next layer reads it. Others are for `use_products`, as
+    all are of a precision that tensor cores do not keep.
 
     Before: `scores = R.matmul(q, R.permute_dims(k, axes=[0, 1, 3, 2]))`, `y = R.matmul(R.nn.softmax(scores), v)`.
     After: `y = R.reshape(R.call_tir(tvmconv_attention_0, (R.reshape(qkv, ...), ...)), ...)`.
@@ -116,17 +121,24 @@ def _site(
             return None
         products.append(found)
     (first, one), (second, other) = products
-    if shares.same_as(v) or first.dtype != second.dtype or first.dtype not in NARROW:
+    if shares.same_as(v) or first.dtype != second.dtype or not _on_tensor_cores(one, target):
         return None
     if (first.batch, first.rows, first.columns) != (second.batch, second.rows, second.terms):
         return None
-    if any(size % VECTOR or size > MOST_DEPTH for size in (first.terms, second.columns)):
+    if any(size % vector(first.dtype) or size > MOST_DEPTH for size in (first.terms, second.columns)):
         return None
     biases = [_bias(constant, shape, first) for constant, shape in scores.biases]
     if any(bias is None for bias in biases):
         return None
     convolutions = convolution_of(scores.product, first, one), convolution_of(var, second, other)
-    return _Site(scores, first, second, (q, k, v), output, convolutions, [each for each in biases if each is not None])
+    parts = 2 if tf32_products(one) == 3 else 1
+    added = [each for each in biases if each is not None]
+    return _Site(scores, first, second, (q, k, v), output, parts, convolutions, added)
+
+
+def _on_tensor_cores(problem: Problem, target: tvm.target.Target) -> bool:
+    """Return whether tensor cores compute products of a problem as its precision promises."""
+    return problem.precision != "strict" and bool(tensor_instructions(target))
 
 
 def _scores(shares: relax.Expr, block: Block) -> _Scores | None:
@@ -202,7 +214,7 @@ def _placed(site: _Site, block: Block) -> tuple[Attention, list[relax.Expr], rel
     moved = moved_to(site.output, block)
     output = None
     if not moved.same_as(site.output):
-        output = stored(view_of(moved, block), site.output, second, VECTOR)
+        output = stored(view_of(moved, block), site.output, second, vector(first.dtype))
     attention = Attention(
         matrices=first.batch,
         depth=first.terms,
@@ -216,6 +228,7 @@ def _placed(site: _Site, block: Block) -> tuple[Attention, list[relax.Expr], rel
         output=output or _alone(first.batch, second.rows, second.columns),
         biases=tuple(place for place, _ in site.biases),
         safe=site.scores.safe,
+        parts=site.parts,
     )
     operands = [*tensors, *(relax.const(numbers) for _, numbers in site.biases)]
     return attention, operands, site.output if output is None else moved
@@ -226,7 +239,7 @@ def _place(factor: relax.Expr, along: int, inner: int, block: Block) -> Place | 
     view = view_of(factor, block)
     others = [step for axis in view.axes[:-2] for step in axis]
     elements = prod(static_shape(view.source.ty) or ())
-    return place_of(elements, view.first, others, view.axes[along], view.axes[inner], VECTOR)
+    return place_of(elements, view.first, others, view.axes[along], view.axes[inner], vector(str(factor.ty.dtype)))
 
 
 def _alone(matrices: int, rows: int, columns: int) -> Place:

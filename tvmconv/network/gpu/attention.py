@@ -1,17 +1,19 @@
-"""Attention in half precision on a GPU, and the part of it that a block computes."""
+"""Attention on the tensor cores of a GPU, and the part of it that a block computes."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
+from ...dtypes import NARROW, STORAGE_TYPES
 from ...lowering import Place
 from ...schedules.cuda.machine import BLOCK_BYTES, REGISTERS, WARP
 from ...schedules.cuda.tensor_model import L2_BYTES, mostly_largest
 from ...targets.devices import Gpu
 from .fragments import FRAGMENT
 
-VECTOR = 8
-"""The numbers of a copy to shared memory, of 16 bytes."""
+COPY_BYTES = 16
+"""The bytes of a copy to shared memory."""
 
 MOST_DEPTH = 128
 """The most terms of a score, and the most columns of values: a thread has a row's in registers."""
@@ -52,6 +54,31 @@ class Attention:
     """The rows of float32 numbers that are added to scores: for each query, one number for each key."""
     safe: bool = False
     """True if results are zeros where all scores are -inf; else they are NaN there."""
+    parts: int = 1
+    """The TF32 numbers that a float32 factor is taken for: the nearest one, or two that add up to it."""
+
+    @property
+    def itemsize(self) -> int:
+        """The bytes of a factor's element."""
+        return STORAGE_TYPES[self.dtype].itemsize
+
+    @property
+    def vector(self) -> int:
+        """The elements of a copy to shared memory."""
+        return vector(self.dtype)
+
+    @property
+    def terms(self) -> int:
+        """The terms that an instruction adds up, which are 32 bytes."""
+        return 2 * self.vector
+
+    def pitch(self, columns: int) -> int:
+        """Return the elements from a row of so many in shared memory to the next.
+
+        Those are an odd number of copies. So what is read at once is in different banks: a copy of eight rows each, or
+        two of every other one of them.
+        """
+        return (padded(columns) // self.vector | 1) * self.vector
 
     @property
     def queries(self) -> int:
@@ -60,6 +87,11 @@ class Attention:
     @property
     def keys(self) -> int:
         return self.k.rows
+
+
+def vector(dtype: str) -> int:
+    """Return the elements of a type in a copy to shared memory."""
+    return COPY_BYTES // STORAGE_TYPES[dtype].itemsize
 
 
 @dataclass(frozen=True)
@@ -94,30 +126,47 @@ class Tile:
 def tile_for(attention: Attention, gpu: Gpu) -> Tile:
     """Return the tile that is estimated to take the least time on a GPU.
 
-    Where there are few blocks warps share queries. Where there are many, of small rows, warps have two fragments.
+    Where there are few blocks warps share queries. Where there are many, of small rows in half precision, warps have
+    two fragments. With long rows in float32 tiles have fewer keys, for which there are registers.
     """
-    shapes = [(1, 4, 1), (1, 2, 2), (1, 1, 4)]
-    if max(attention.depth, attention.width) <= MOST_DEPTH // 2:
+    shapes, keys = [(1, 4, 1), (1, 2, 2), (1, 1, 4)], KEYS
+    is_wide = max(attention.depth, attention.width) > MOST_DEPTH // 2
+    if attention.dtype not in NARROW:
+        keys = KEYS // 2 if is_wide else KEYS
+    elif not is_wide:
         shapes.append((2, 4, 1))
     tried = []
     for fragments, warps, splits in shapes:
-        turns = -(-attention.keys // (KEYS * splits))
-        tried.append(Tile(fragments, min(STAGES, turns), warps=warps, splits=splits))
+        turns = -(-attention.keys // (keys * splits))
+        tried.append(Tile(fragments, min(STAGES, turns), keys, warps, splits))
     fitting = [tile for tile in tried if shared_bytes(attention, tile) + BLOCK_BYTES <= gpu.shared_bytes]
     return min(fitting, key=lambda tile: estimate(attention, tile, gpu))
 
 
-LATENCY = 1000.0
-"""The clocks of a block until its first keys have come. Like the next three numbers it is fitted to eighteen tiles each
-of four sizes of ViT-S's attention, at batch 1 to 128, in float16 on an H100."""
+class Clocks(NamedTuple):
+    """The clocks of parts of a kernel, for a fragment and `KEYS` keys of 64 elements."""
 
-STEP, MERGING = 1100.0, 500.0
-"""The clocks in which a warp alone computes with a fragment and `KEYS` keys of 64 elements, and those in which the sums
-of a warp are added to those of another one that shares its queries, twice as many of each block after the first."""
+    latency: float
+    """The clocks of a block until its first keys have come."""
+    step: float
+    """The clocks of a warp that computes alone."""
+    busy: float
+    """The clocks of a quarter of a multiprocessor where other warps have work meanwhile."""
+    busy_with_two: float
+    """The same for each of two fragments that read the same keys."""
 
-BUSY = {1: 1170.0, 2: 1130.0}
-"""The clocks of a quarter of a multiprocessor for the same where other warps have work meanwhile, for a fragment of one
-and of two that read the same keys."""
+
+CLOCKS = {
+    (2, 1): Clocks(1000.0, 1100.0, 1170.0, 1130.0),
+    (4, 1): Clocks(3000.0, 3300.0, 2700.0, 2700.0),
+    (4, 2): Clocks(4300.0, 3600.0, 4100.0, 4100.0),
+}
+"""The clocks by the bytes of a factor's element and the parts that it is taken for. They are fitted to tiles of ViT-S's
+attention on an H100, in float16 to eighteen each at batch 1 to 128, and in float32 to three."""
+
+MERGING = 500.0
+"""The clocks in which the sums of a warp are added to those of another one that shares its queries, twice as many of
+each block after the first."""
 
 
 def estimate(attention: Attention, tile: Tile, gpu: Gpu) -> float:
@@ -132,16 +181,19 @@ def estimate(attention: Attention, tile: Tile, gpu: Gpu) -> float:
     rounds = -(-attention.matrices * -(-attention.queries // tile.queries) // gpu.multiprocessors)
     by_shared = gpu.shared_bytes // (shared_bytes(attention, tile) + BLOCK_BYTES)
     together = min(rounds, resident_blocks(attention, tile), by_shared)
+    clocks = CLOCKS[attention.itemsize, attention.parts]
+    busy = clocks.busy if tile.fragments == 1 else clocks.busy_with_two
     merging = (tile.splits - 1) * MERGING
-    waiting = -(-rounds // together) * (LATENCY + size * STEP + merging)
-    units = rounds * tile.warps * tile.splits / 4 * size * BUSY[tile.fragments] + (rounds - 1) * 2 * merging
-    read = rounds * attention.keys * 2 * (attention.depth + attention.width) / L2_BYTES
+    waiting = -(-rounds // together) * (clocks.latency + size * clocks.step + merging)
+    units = rounds * tile.warps * tile.splits / 4 * size * busy + (rounds - 1) * 2 * merging
+    read = rounds * attention.keys * attention.itemsize * (attention.depth + attention.width) / L2_BYTES
     return mostly_largest(units, waiting, read)
 
 
 def stage_bytes(attention: Attention, tile: Tile) -> int:
     """Return the bytes of the keys and values of a turn in shared memory."""
-    return 2 * tile.turn * (pitch(attention.depth) + pitch(attention.width))
+    rows = attention.pitch(attention.depth) + attention.pitch(attention.width)
+    return attention.itemsize * tile.turn * rows
 
 
 def part_bytes(attention: Attention, tile: Tile) -> int:
@@ -161,7 +213,8 @@ def shared_bytes(attention: Attention, tile: Tile) -> int:
 
 def resident_blocks(attention: Attention, tile: Tile) -> int:
     """Return the blocks that are to share the registers of a multiprocessor, so that nothing is spilled."""
-    kept = tile.keys // 2 + padded(attention.width) // 2 + padded(attention.depth) // 4
+    kept = attention.parts * tile.keys // 2 + padded(attention.width) // 2
+    kept += padded(attention.depth) * attention.itemsize // 8
     registers = tile.fragments * kept + OTHER_REGISTERS + BIAS_REGISTERS * len(attention.biases)
     return max(1, REGISTERS // (tile.threads * registers))
 
@@ -169,11 +222,3 @@ def resident_blocks(attention: Attention, tile: Tile) -> int:
 def padded(size: int) -> int:
     """Return a number of columns with zeros behind them, up to whole fragments."""
     return -(-size // FRAGMENT) * FRAGMENT
-
-
-def pitch(columns: int) -> int:
-    """Return the numbers from a row in shared memory to the next.
-
-    Those are an odd number of copies: eight rows, which are read at once, are in different banks.
-    """
-    return (padded(columns) // VECTOR | 1) * VECTOR

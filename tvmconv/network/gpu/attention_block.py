@@ -12,7 +12,7 @@ from tvm.ir import Expr
 
 from ...lowering.intrinsics import COMMIT_SOURCE, COPY_SOURCE, cuda_call
 from ...schedules.cuda.machine import WARP
-from .attention import VECTOR, Attention, Tile, padded, part_bytes, pitch, stage_bytes
+from .attention import COPY_BYTES, Attention, Tile, padded, part_bytes, stage_bytes
 from .fragments import EIGHT, FRAGMENT, address, word
 from .plan import INDEX, index_variable, loop, sequence, tested
 
@@ -39,10 +39,12 @@ class AttentionBlock:
         }
         self.buffers: list[Any] = []
         count = tile.fragments
-        self.ring = self.buffer("ring", tile.stages * stage_bytes(attention, tile) // 2, attention.dtype, "shared.dyn")
-        self.factor = self.buffer("factor", count * self.depth // 4, "uint32")
-        self.columns = self.buffer("columns", 4, "uint32")
-        self.shares = self.buffer("shares", count * 4, "uint32")
+        self.stage = stage_bytes(attention, tile) // attention.itemsize
+        """The elements of the keys and values of a turn."""
+        self.ring = self.buffer("ring", tile.stages * self.stage, attention.dtype, "shared.dyn")
+        self.steps = self.depth // attention.terms
+        """The steps in which instructions add up the terms of a score."""
+        self.factor = self.buffer("factor", count * self.steps * 4, "uint32")
         self.scores = self.buffer("scores", count * tile.keys // 2, "float32")
         self.sums = self.buffer("sums", count * self.width // 2, "float32")
         self.most, self.total, self.last = (
@@ -51,13 +53,14 @@ class AttentionBlock:
         if tile.splits > 1:
             self.other = self.buffer("other", count * 2, "float32")
             self.parts = self.buffer("parts", part_bytes(attention, tile) // 4, "float32", "shared.dyn")
-        self.words = self.buffer("words", 3, "uint32")
         self.block, self.thread = index_variable("block"), index_variable("thread")
         self.lane = tirx.floormod(self.thread, WARP)
-        self.warp = tirx.floormod(tirx.floordiv(self.thread, WARP), tile.warps)
+        self.matrix = tirx.floordiv(self.block, self.blocks)
+        # The warps of a matrix's last block that have queries are others for the next one, as a multiprocessor has its
+        # warps in quarters.
+        self.warp = tirx.floormod(tirx.floordiv(self.thread, WARP) + self.matrix, tile.warps)
         self.split = tirx.floordiv(self.thread, WARP * tile.warps)
         """The number of a warp among those that share queries."""
-        self.matrix = tirx.floordiv(self.block, self.blocks)
         first = tirx.floormod(self.block, self.blocks) * tile.queries
         self.first = first + self.warp * (tile.fragments * FRAGMENT)
         """The first query of a warp."""
@@ -74,25 +77,27 @@ class AttentionBlock:
 
     def in_ring(self, turn: Expr) -> tuple[Expr, Expr]:
         """Return where the keys and values of a turn begin in shared memory."""
-        begin = tirx.floormod(turn, self.tile.stages) * (stage_bytes(self.attention, self.tile) // 2)
-        return begin, begin + self.tile.turn * pitch(self.attention.depth)
+        begin = tirx.floormod(turn, self.tile.stages) * self.stage
+        return begin, begin + self.tile.turn * self.attention.pitch(self.attention.depth)
 
     def copied(self, turn: Expr) -> tirx.Stmt:
         """Return the statement that begins copies of a turn, with zeros behind the last key and the last column."""
         steps = []
         sizes = self.attention.depth, self.attention.width
         for name, begin, columns in zip("kv", self.in_ring(turn), sizes, strict=True):
-            step, vectors = index_variable("step"), padded(columns) // VECTOR
-            threads = self.tile.threads
+            vector, threads = self.attention.vector, self.tile.threads
+            step, vectors = index_variable("step"), padded(columns) // vector
             number = step * threads + self.thread
-            row, column = tirx.floordiv(number, vectors), tirx.floormod(number, vectors) * VECTOR
+            row, column = tirx.floordiv(number, vectors), tirx.floormod(number, vectors) * vector
             key = turn * self.tile.turn + row
             tests = [key < self.attention.keys] if self.attention.keys % self.tile.turn else []
             tests += [column < columns] if columns % FRAGMENT else []
             inside = reduce(operator.and_, (test.astype("int32") for test in tests), tirx.const(1, "int32"))
-            target = address(self.ring, begin + row * pitch(columns) + column)
+            target = address(self.ring, begin + row * self.attention.pitch(columns) + column)
             source = tirx.address_of(self.named[name][self.places[name].at(self.matrix, key, column)])
-            copy = cuda_call("tvmconv_copy_16", COPY_SOURCE.format(bytes=16, cache="cg"), target, source, inside)
+            copy = cuda_call(
+                f"tvmconv_copy_{COPY_BYTES}", COPY_SOURCE.format(bytes=COPY_BYTES, cache="cg"), target, source, inside
+            )
             count = self.tile.turn * vectors
             there = [] if count % threads == 0 else [number < count]
             steps.append(loop(step, -(-count // threads), tested(there, copy)))
@@ -101,18 +106,18 @@ class AttentionBlock:
     def begun(self) -> list[tirx.Stmt]:
         """Return the statements that load the queries of a thread, and begin sums."""
         fragment, step, half, row = (index_variable(name) for name in ("fragment", "step", "half", "row"))
-        column = step * FRAGMENT + half * EIGHT + self.pair()
+        vector = self.attention.vector
+        first = step * self.attention.terms + half * vector
         query = tirx.min(self.query(fragment, row), tirx.const(self.attention.queries - 1, INDEX))
-        place = self.places["q"].at(self.matrix, query, column)
+        place = self.places["q"].at(self.matrix, query, first + tirx.floormod(self.lane, 4) * (vector // 4))
         value = word(tirx.address_of(self.named["q"][place]))
         if self.attention.depth % FRAGMENT:
-            there = step * FRAGMENT + half * EIGHT < self.attention.depth
-            value = tirx.if_then_else(there, value, tirx.const(0, "uint32"))
-        at = (fragment * (self.depth // FRAGMENT) + step) * 4 + half * 2 + row
+            value = tirx.if_then_else(first < self.attention.depth, value, tirx.const(0, "uint32"))
+        at = (fragment * self.steps + step) * 4 + half * 2 + row
         load = loop(half, 2, loop(row, 2, tirx.BufferStore(self.factor, value, [at])))
         count = self.tile.fragments
         return [
-            loop(fragment, count, loop(step, self.depth // FRAGMENT, load)),
+            loop(fragment, count, loop(step, self.steps, load)),
             self.filled(self.most, count * 2, -inf),
             self.filled(self.total, count * 2, 0),
             self.filled(self.sums, count * self.width // 2, 0),

@@ -1,4 +1,4 @@
-"""One kernel for a GPU of attention in half precision: scores and their softmax stay in registers."""
+"""One kernel for a GPU of attention: scores and their softmax stay in registers."""
 
 from __future__ import annotations
 
@@ -14,10 +14,12 @@ from ...dtypes import NARROW
 from ...lowering import as_scheduled, with_launch_bounds
 from ...lowering.intrinsics import READY_SOURCE, cuda_call
 from ...schedules.cuda.machine import WARP
-from .attention import Attention, Tile, pitch, resident_blocks
+from .attention import Attention, Tile, resident_blocks
 from .attention_block import AttentionBlock
-from .exchanges import exchange, exchanged
-from .fragments import EIGHT, FRAGMENT, address, load_matrices, multiply, pair, store_words, word_of
+from .attention_half import HalfProducts
+from .attention_tf32 import Tf32Products
+from .exchanges import exchange
+from .fragments import EIGHT, FRAGMENT
 from .plan import INDEX, barrier, index_variable, launched, loop, sequence, tested
 
 
@@ -33,6 +35,10 @@ def attention_kernel(attention: Attention, tile: Tile, name: str) -> tirx.PrimFu
 
 class AttentionLoops(AttentionBlock):
     """The loops of a block over keys, and what it does with its sums behind them."""
+
+    def __init__(self, attention: Attention, tile: Tile) -> None:
+        super().__init__(attention, tile)
+        self.products = HalfProducts(self) if attention.dtype in NARROW else Tf32Products(self)
 
     def function(self, name: str) -> tirx.PrimFunc:
         """Return the function of the kernel."""
@@ -66,32 +72,8 @@ class AttentionLoops(AttentionBlock):
 
     def _scored(self, turn: Expr, keys: int) -> list[tirx.Stmt]:
         """Return the statements that multiply queries and keys, for so many keys of a turn, and scale and mask them."""
-        begin, _ = self.in_ring(turn)
-        groups, count = -(-min(keys, self.tile.keys) // FRAGMENT), self.tile.fragments
-        step, group, fragment, side = (index_variable(name) for name in ("step", "group", "fragment", "side"))
-        row = (
-            self.split * self.tile.keys
-            + group * FRAGMENT
-            + tirx.floormod(self.lane, EIGHT)
-            + tirx.floordiv(self.lane, 16) * EIGHT
-        )
-        column = step * FRAGMENT + tirx.floormod(tirx.floordiv(self.lane, EIGHT), 2) * EIGHT
-        place = begin + row * pitch(self.attention.depth) + column
-        load = load_matrices(address(self.columns, 0), address(self.ring, place))
-        product = multiply(
-            self.attention.dtype,
-            address(self.scores, self.score(fragment, group * 2 + side, 0)),
-            address(self.factor, (fragment * (self.depth // FRAGMENT) + step) * 4),
-            address(self.columns, side * 2),
-        )
-        body = sequence([load, loop(fragment, count, loop(side, 2, product))])
-        products = loop(step, self.depth // FRAGMENT, loop(group, groups, body))
-        return [
-            self.filled(self.scores, count * self.tile.keys // 2, 0),
-            products,
-            *self._biased(turn, groups),
-            *self._masked(keys),
-        ]
+        groups = -(-min(keys, self.tile.keys) // FRAGMENT)
+        return [*self.products.scored(turn, groups), *self._biased(turn, groups), *self._masked(keys)]
 
     @property
     def _is_scaled_ahead(self) -> bool:
@@ -144,7 +126,7 @@ class AttentionLoops(AttentionBlock):
             return tirx.BufferStore(buffer, value, [at])
 
         scaled = [
-            stored(self.last, self._power(last, most)),
+            stored(self.last, self._shrinking(last, most)),
             stored(self.total, total * last),
             each(self.width // EIGHT, stored(self.sums, self.sums[result] * last, result)),
         ]
@@ -158,39 +140,23 @@ class AttentionLoops(AttentionBlock):
                 each(groups * 2, stored(self.total, total + self.scores[score])),
             ]
         )
-        return [loop(fragment, self.tile.fragments, loop(row, 2, rows)), self._multiplied(turn, groups)]
+        return [loop(fragment, self.tile.fragments, loop(row, 2, rows)), *self.products.added(turn, groups)]
 
     def _power(self, score: Expr, most: Expr) -> Expr:
         """Return the power of a score; where the largest one is -inf all are zeros."""
-        lowest, zero = tirx.const(-inf, "float32"), tirx.const(0, "float32")
-        most = tirx.Select(tirx.EQ(most, lowest), zero, most)
+        most = _or_zero(most)
         if self._is_scaled_ahead:  # what masks may be the lowest number, of which no multiple is finite
             return exp(score - most)
-        factor = tirx.const(self.attention.scale * LOG2_E, "float32")
-        return exp2(score * factor - most * factor)
+        return exp2(score * self._factor - most * self._factor)
 
-    def _multiplied(self, turn: Expr, groups: int) -> tirx.Stmt:
-        """Return the statement that adds products of powers, in half precision, and values to the sums."""
-        _, begin = self.in_ring(turn)
-        group, fragment, step, side, half, row = (
-            index_variable(name) for name in ("group", "fragment", "step", "side", "half", "row")
-        )
-        dtype, first = self.attention.dtype, self.score(fragment, group * 2 + half, row * 2)
-        share = pair(dtype, self.scores[first], self.scores[first + 1])
-        store = tirx.BufferStore(self.shares, share, [fragment * 4 + half * 2 + row])
-        shares = loop(fragment, self.tile.fragments, loop(half, 2, loop(row, 2, store)))
-        key = self.split * self.tile.keys + group * FRAGMENT + tirx.floormod(self.lane, 16)
-        column = step * FRAGMENT + tirx.floordiv(self.lane, 16) * EIGHT
-        place = begin + key * pitch(self.attention.width) + column
-        load = load_matrices(address(self.columns, 0), address(self.ring, place), transposed=True)
-        product = multiply(
-            dtype,
-            address(self.sums, self.result(fragment, step * 2 + side, 0)),
-            address(self.shares, fragment * 4),
-            address(self.columns, side * 2),
-        )
-        products = sequence([load, loop(fragment, self.tile.fragments, loop(side, 2, product))])
-        return loop(group, groups, sequence([shares, loop(step, self.width // FRAGMENT, products)]))
+    def _shrinking(self, before: Expr, most: Expr) -> Expr:
+        """Return what sums are multiplied by where the largest score was another one: exactly one where it was not."""
+        less = before - _or_zero(most)
+        return exp(less) if self._is_scaled_ahead else exp2(less * self._factor)
+
+    @property
+    def _factor(self) -> Expr:
+        return tirx.const(self.attention.scale * LOG2_E, "float32")
 
     def _ended(self) -> list[tirx.Stmt]:
         """Return the statements that store results, by the first of warps that share queries."""
@@ -230,8 +196,8 @@ class AttentionLoops(AttentionBlock):
             added = self.parts[self._part(split, rows + own)], self.parts[self._part(split, 2 * rows + result)]
             sums = tirx.BufferStore(self.sums, self.sums[result] * last + added[1] * other, [result])
             steps += [
-                tirx.BufferStore(self.last, self._power(most, larger), [own]),
-                tirx.BufferStore(self.other, self._power(theirs, larger), [own]),
+                tirx.BufferStore(self.last, self._shrinking(most, larger), [own]),
+                tirx.BufferStore(self.other, self._shrinking(theirs, larger), [own]),
                 tirx.BufferStore(self.most, larger, [own]),
                 tirx.BufferStore(self.total, total * last + added[0] * other, [own]),
                 loop(eight, self.width // EIGHT, loop(side, 2, sums)),
@@ -246,43 +212,12 @@ class AttentionLoops(AttentionBlock):
         share = quotient(tirx.const(1, "float32"), self.total[own])
         if self.attention.safe:
             share = tirx.Select(tirx.EQ(self.total[own], zero), zero, share)
-        stored = loop(step, self.width // FRAGMENT, sequence(self._stored_step(fragment, row, step)))
+        stored = loop(step, self.width // FRAGMENT, sequence(self.products.stored(fragment, row, step)))
         steps = sequence([*totals, tirx.BufferStore(self.total, share, [own]), stored])
         return [loop(fragment, self.tile.fragments, loop(row, 2, steps))]
 
-    def _stored_step(self, fragment: Expr, row: Expr, step: Expr) -> list[tirx.Stmt]:
-        """Return the statements that store sixteen columns, each thread two words and a row's threads 32 bytes.
 
-        Of halves a thread has a word of each eight: neighbours exchange one, so that they have both of one.
-        """
-        query, share = self.query(fragment, row), self.total[fragment * 2 + row]
-
-        def number(eight: int, side: int) -> Expr:
-            return self.sums[self.result(fragment, step * 2 + eight, row * 2 + side)] * share
-
-        def store(column: Expr, words: tuple[Expr, Expr]) -> tirx.Stmt:
-            place = self.places["output"].at(self.matrix, query, column)
-            tests = [] if self.attention.queries % FRAGMENT == 0 else [query < self.attention.queries]
-            tests += [] if self.attention.width % FRAGMENT == 0 else [column < self.attention.width]
-            return tested(tests, store_words(tirx.address_of(self.named["output"][place]), *words))
-
-        if self.attention.out_dtype not in NARROW:
-            column = step * FRAGMENT + self.pair()
-            return [
-                store(column + eight * EIGHT, (word_of(number(eight, 0)), word_of(number(eight, 1))))
-                for eight in (0, 1)
-            ]
-        first, second = self.words[0], self.words[1]
-        is_odd = tirx.EQ(self.lane % 2, tirx.const(1, INDEX))
-        given = self.words[2]
-        column = step * FRAGMENT + self.lane % 2 * EIGHT + tirx.floordiv(self.lane % 4, 2) * 4
-        return [
-            *(
-                tirx.BufferStore(
-                    self.words, pair(self.attention.out_dtype, number(eight, 0), number(eight, 1)), [eight]
-                )
-                for eight in (0, 1)
-            ),
-            tirx.BufferStore(self.words, exchanged(tirx.Select(is_odd, first, second), 1), [2]),
-            store(column, (tirx.Select(is_odd, given, first), tirx.Select(is_odd, second, given))),
-        ]
+def _or_zero(score: Expr) -> Expr:
+    """Return a score, or zero for one of -inf, of which nothing can be subtracted."""
+    lowest = tirx.const(-inf, "float32")
+    return tirx.Select(tirx.EQ(score, lowest), tirx.const(0, "float32"), score)
