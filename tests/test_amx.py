@@ -24,7 +24,7 @@ from tvmconv.dtypes import QUANTIZED
 from tvmconv.errors import InvalidArgumentError
 from tvmconv.lowering import KERNEL_NAME, build_kernel
 from tvmconv.problem import Problem
-from tvmconv.schedules.cpu import amx, amx_code
+from tvmconv.schedules.cpu import amx, amx_code, amx_tiles
 from tvmconv.targets import cpu_of, dot_instruction, processors, resolve_target, tile_instruction
 from tvmconv.targets.processors import has_tiles
 from tvmconv.testing import check_result, random_configs, random_operands
@@ -97,6 +97,28 @@ def test_layouts(shape: str, layouts: tuple[str, str], number: int, tiles: Emula
     if dtype in QUANTIZED:
         options = {"out_dtype": QUANTIZED[number % 2], "scale": True, "x_zero_point": 3, **options}
     workload = layer(x, w, layouts, dtype=dtype, **options)
+    run(workload)
+    (config,) = random_configs(workload, TILES, 1, "amx")
+    run(workload, config)
+
+
+FEW: tuple[tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]], ...] = (
+    ((1, 3, 19, 18), (24, 3, 7, 7), {"stride": 2, "padding": 3}),
+    ((2, 3, 11, 23), (16, 3, 3, 5), {"stride": (2, 3), "padding": (0, 4, 1, 2), "dilation": (1, 2), "residual": True}),
+    ((1, 2, 9, 9), (40, 2, 9, 9), {"shift": True}),
+)
+
+
+@pytest.mark.parametrize("number", range(len(FEW)))
+@pytest.mark.parametrize("dtype", TYPES)
+def test_rows_of_windows_with_few_channels(dtype: str, number: int, tiles: Emulator) -> None:
+    """A row of taps in all channels is taken for channels, which fill a row of a tile."""
+    x, w, options = FEW[number]
+    if dtype in QUANTIZED:
+        options = {"out_dtype": "int8", "scale": True, "x_zero_point": 5, **options}
+    workload = layer(x, w, dtype=dtype, **options)
+    computed = amx_tiles.computed(Problem(workload), TILES).workload
+    assert (computed.in_channels, computed.kernel) == (w[1] * w[3], (w[2], 1))
     run(workload)
     (config,) = random_configs(workload, TILES, 1, "amx")
     run(workload, config)
@@ -197,7 +219,7 @@ def test_selection() -> None:
 
 
 def test_a_step_has_whole_vectors() -> None:
-    for channels, expected in ((3, 4), (64, 64), (80, 48), (144, 48), (256, 64)):
+    for channels, expected in ((3, 12), (64, 64), (80, 48), (144, 48), (256, 64)):
         problem = Problem(layer((1, channels, 14, 14), (64, channels, 3, 3), dtype="int8"))
         assert amx.default_config(problem, SAPPHIRE_RAPIDS).channels == expected
 

@@ -36,7 +36,8 @@ def test_vectors() -> None:
     network = build(graph.model(graph.node("Softmax", total)))
     (machine_code,) = network._executable.mod.imports
     calls = set(re.findall(r"call [^@\n]*<.*?@([\w.]+)", code := machine_code.inspect_source("ll")))
-    assert calls == {f"llvm.fmuladd.v{native_lanes(network.target)}f32"}
+    lanes = native_lanes(network.target)  # LLVM prefers half of them on Intel's cores with AVX-512
+    assert calls in ({f"llvm.fmuladd.v{lanes}f32"}, {f"llvm.fmuladd.v{lanes // 2}f32"})
     assert not re.search(r"@(llvm\.)?(exp|tanh|erf)f?\b", code)
 
 

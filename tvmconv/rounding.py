@@ -113,7 +113,9 @@ def _rounding(call: tirx.Call) -> tirx.PrimExpr:
     (value,) = call.args
     if value.ty.dtype.lanes != ROUNDING_INSTRUCTION.lanes:
         return _nearest(value)
-    return tirx.call_llvm_pure_intrin(call.ty.dtype, ROUNDING_INSTRUCTION.intrinsic, value)
+    rounded = tirx.call_llvm_pure_intrin(call.ty.dtype, ROUNDING_INSTRUCTION.intrinsic, value)
+    # To LLVM these are numbers, which it makes integers of here.
+    return tirx.reinterpret(call.ty.dtype, tirx.reinterpret(f"int16x{ROUNDING_INSTRUCTION.lanes}", rounded))
 
 
 def _widened(cast: tirx.Cast) -> tirx.PrimExpr:

@@ -2,7 +2,8 @@
 
 Up to 16 pixels, with up to 64 bytes of neighbouring channels each, are multiplied with the same channels of 16 filters
 by one instruction. Up to six tiles of sums stay in registers; of 2 by 2 each tile that is loaded serves two products.
-The input is copied, so that the channels of a step lie side by side, unless they do so already.
+The input is copied, so that the channels of a step lie side by side, unless they do so already. Where there are few, as
+in an image, a row of the window in all channels is copied to where channels would be: the im2win layout along rows.
 
 Where a CPU has no tiles, tests run its code by an emulator of the instructions (`tests/emulated_tiles.py`).
 """
@@ -28,19 +29,9 @@ from tvmconv.workload import ConvWorkload
 from ..space import Space
 from ..template import Layouts
 from .amx_code import END, REQUEST, tile_code
-from .amx_tiles import (
-    best_tile,
-    computed,
-    constraints,
-    cycles,
-    depth,
-    heuristics,
-    instruction_of,
-    knobs,
-    tile_features,
-)
+from .amx_tiles import best_tile, computed, constraints, cycles, depth, heuristics, instruction_of, knobs
 from .dot_schedule import pack_weight, split_tasks, stage_input, store_tile
-from .dot_tiles import band_of
+from .dot_tiles import band_of, tile_features
 from .register_tiles import ablations
 from .tile_cost import TileConfig
 
@@ -59,7 +50,7 @@ __all__ = [
     "space",
 ]
 
-VERSION = 1
+VERSION = 2
 
 LAYOUTS = Layouts(
     x=("NCHW", "NHWC", "NCHWc"), w=("KCRS", "KRSC"), output=("NCHW", "NHWC", "NCHWc"), dtypes=(*QUANTIZED, "bfloat16")

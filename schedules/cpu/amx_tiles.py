@@ -22,7 +22,7 @@ from tvmconv.workload import ConvWorkload
 
 from ..space import ceil_div, ceil_to, divisors, evenly, named, tile_sizes, wasted
 from .amx_code import LINE_BYTES, TILE_ROWS, fits
-from .dot_tiles import band_of, plane, tasks_of, tile_features, tile_of
+from .dot_tiles import band_of, plane, tasks_of, tile_of
 from .machine import PARALLEL_FLOPS
 from .register_tiles import STAGED_BYTES
 from .tile_cost import STORE_CYCLES, TileConfig, blocks

@@ -81,8 +81,8 @@ def dot(
     pixels. "packed" is the weight in blocks of the tile's channels. "zero", (K,), has the products of the number that
     stands for zero, which "sums" subtracts; without them there is neither. "groups" is there with several groups.
 
-    With `rows_of` the workload is `with_rows_as_channels` of that one, whose x and w are the operands: "pad" reads x so,
-    and the stage "filter_rows" is w so.
+    With `rows_of` the workload is `with_rows_as_channels` of that one, whose x and w are the operands: "pad" and the
+    stage "filter_rows" read them as that one has them.
     """
     if is_row(workload):
         workload = structs.replace(workload, height=1, width=prod(workload.output_size))
