@@ -251,6 +251,7 @@ KINDS = {
             OUR_DENSE,
             times("our float32", "tvmconv-float32"),
             times("PyTorch", "pytorch"),
+            times("PyTorch in half", "pytorch-half"),
             times("`torch.compile`", "torch-compile"),
             of("build_seconds", "tvmconv's build, s", OURS),
             SIGNAL,

@@ -11,15 +11,13 @@ from tvm.ir import register_op_attr
 from tvm.ir.expr import TensorLoad
 from tvm.s_tir.stmt import SBlock
 
+from .compute.approximations import PURE
 from .dtypes import INFINITY, MAGNITUDE
 from .substitution import substitute
 from .targets import ROUNDING_INSTRUCTION, backend_of, has_rounding
 
 NAN = 0x7FC0
 """The bits of a NaN of bfloat16."""
-
-PURE = 1
-"""The number of TVM's `CallEffectKind` for a call that just computes a value."""
 
 ROUND = "tvmconv.bits_of_bfloat16"
 """The name of the operator that rounds a float32 number, for targets that have an instruction for vectors of them."""

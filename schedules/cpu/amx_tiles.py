@@ -215,11 +215,11 @@ def tasks(problem: Problem, target: tvm.target.Target) -> Iterator[TileConfig]:
                 continue
             for staged in (1, 2):
                 config = replace(config, staged=staged)
-                if count == staged == 1 or staged_bytes(problem, config, target) <= STAGED_BYTES:
+                if count == staged == 1 or bytes_staged(problem, config, target) <= STAGED_BYTES:
                     yield config
 
 
-def staged_bytes(problem: Problem, config: TileConfig, target: tvm.target.Target) -> int:
+def bytes_staged(problem: Problem, config: TileConfig, target: tvm.target.Target) -> int:
     """Return the bytes of an image's input that are staged at once."""
     workload, instruction = problem.workload, instruction_of(problem, target)
     height, width = workload.padded_input
@@ -253,7 +253,7 @@ def cycles(problem: Problem, config: TileConfig, target: tvm.target.Target) -> f
     count = workload.batch * tasks_of(workload, config)
     if config.staged:
         own = config.staged == 1
-        copied = staged_bytes(problem, config, target) * (tasks_of(workload, config) if own else 1)
+        copied = bytes_staged(problem, config, target) * (tasks_of(workload, config) if own else 1)
         working += copied / LINE_BYTES * (OWN_CYCLES if own else SHARED_CYCLES)
         if workload.layout == "NCHW":
             working += copied / workload.itemsize * GATHER_CYCLES
