@@ -124,6 +124,12 @@ def test_rows_of_windows_with_few_channels(dtype: str, number: int, tiles: Emula
     run(workload, config)
 
 
+@pytest.mark.parametrize("dtype", TYPES)
+def test_windows_of_one_row(dtype: str, tiles: Emulator) -> None:
+    """They stay as they are: a plane whose windows are pixels would be taken for a single row."""
+    run(layer((2, 3, 6, 14), (16, 3, 1, 5), dtype=dtype, stride=(1, 2), padding=(0, 2)))
+
+
 @pytest.mark.parametrize("dtype", QUANTIZED)
 def test_ragged_sizes_and_extreme_zero_points(dtype: str, tiles: Emulator) -> None:
     """No size is a multiple of another."""

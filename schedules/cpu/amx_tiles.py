@@ -71,13 +71,15 @@ def instruction_of(problem: Problem, target: tvm.target.Target) -> DotInstructio
 def computed(problem: Problem, target: tvm.target.Target) -> Problem:
     """Return the problem that tiles compute: one with rows of windows as channels, where these fill no row of a tile.
 
-    What a row of taps reads must be side by side once it is staged, and zeros around a plane are staged with it.
+    What a row of taps reads must be side by side once it is staged, and zeros around a plane are staged with it. A plane
+    that is one row has no windows to go along.
     """
     workload = problem.workload
-    by_rows = workload.layout == "NCHW" and workload.kernel[1] > 1
-    if not by_rows or workload.in_channels * workload.kernel[1] > most_channels(instruction_of(problem, target)):
+    few = workload.in_channels * workload.kernel[1] <= most_channels(instruction_of(problem, target))
+    if workload.layout != "NCHW" or workload.kernel[1] == 1 or not few:
         return problem
-    return msgspec.structs.replace(problem, workload=with_rows_as_channels(workload))
+    by_rows = with_rows_as_channels(workload)
+    return problem if is_row(by_rows) else msgspec.structs.replace(problem, workload=by_rows)
 
 
 def most_channels(instruction: DotInstruction) -> int:
