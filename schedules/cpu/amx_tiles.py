@@ -71,8 +71,8 @@ def instruction_of(problem: Problem, target: tvm.target.Target) -> DotInstructio
 def computed(problem: Problem, target: tvm.target.Target) -> Problem:
     """Return the problem that tiles compute: one with rows of windows as channels, where these fill no row of a tile.
 
-    What a row of taps reads must be side by side once it is staged, and zeros around a plane are staged with it. Windows
-    of one row stay as they are: their plane would be taken for a single row.
+    What a row of taps reads must be side by side once it is staged, with the zeros around a plane. Windows of one row
+    stay as they are: their plane would be taken for a single row.
     """
     workload = problem.workload
     few = workload.in_channels * workload.kernel[1] <= most_channels(instruction_of(problem, target))
