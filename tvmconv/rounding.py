@@ -7,11 +7,10 @@ from functools import partial
 import tvm
 import tvm_ffi
 from tvm import tirx
-from tvm.ir import register_op_attr
 from tvm.ir.expr import TensorLoad
 from tvm.s_tir.stmt import SBlock
 
-from .compute.approximations import PURE
+from .compute.approximations import register_pure
 from .dtypes import INFINITY, MAGNITUDE
 from .substitution import substitute
 from .targets import ROUNDING_INSTRUCTION, backend_of, has_rounding
@@ -94,10 +93,7 @@ def _nearest(value: tirx.PrimExpr) -> tirx.PrimExpr:
     """Return the bits of a float32 number, or of a vector of them, rounded to bfloat16 by arithmetic of integers."""
     lanes = value.ty.dtype.lanes
     wide, narrow = (str(tvm.DataType(name).with_lanes(lanes)) for name in ("uint32", "uint16"))
-
-    def constant(number: int) -> tirx.PrimExpr:
-        return tirx.const(number, wide)
-
+    constant = partial(_bits, dtype=wide)
     bits = tirx.Var("bits", wide)
     is_nan = (bits & constant(MAGNITUDE)) > constant(INFINITY)
     # Half of the last place that stays, or just less than that where the place is even.
@@ -126,11 +122,9 @@ def _types(cast: tirx.Cast) -> tuple[str, str]:
     return str(cast.value.ty.dtype), str(cast.ty.dtype)
 
 
-def _bits(value: int) -> tirx.PrimExpr:
-    return tirx.const(value, "uint32")
+def _bits(value: int, dtype: str = "uint32") -> tirx.PrimExpr:
+    return tirx.const(value, dtype)
 
 
-register_op_attr(ROUND, "TCallEffectKind", PURE)
-register_op_attr(ROUND, "TVectorizable", True)
-register_op_attr(ROUND, "TScriptPrinterName", ROUND)
+register_pure(ROUND)
 tirx.register_intrin_lowering(ROUND, target="default", f=_rounding)

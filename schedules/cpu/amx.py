@@ -101,7 +101,7 @@ def default_config(problem: Problem, target: tvm.target.Target) -> Config:
 
 
 def estimate(problem: Problem, config: Config, target: tvm.target.Target) -> float:
-    """Return the cycles that a core should take for an image."""
+    """Return the cycles that all cores together should take for an image."""
     return cycles(computed(problem, target), config, target)
 
 

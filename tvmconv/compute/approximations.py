@@ -82,6 +82,13 @@ def approximated(value: Expr) -> Expr:
     return tvm_ffi.structural_map(value, ((tirx.Div, of_division), (Call, of_call)))
 
 
+def register_pure(name: str) -> None:
+    """Register an operator that just computes a number from numbers, so that TVM makes vectors of it."""
+    register_op_attr(name, "TCallEffectKind", PURE)
+    register_op_attr(name, "TVectorizable", True)
+    register_op_attr(name, "TScriptPrinterName", name)
+
+
 def _register(name: str, instruction: str, otherwise: Callable[[Expr], Expr]) -> None:
     """Register an operator that is an instruction in CUDA, and something else elsewhere."""
     function = name.replace(".", "_")
@@ -90,9 +97,7 @@ def _register(name: str, instruction: str, otherwise: Callable[[Expr], Expr]) ->
     def in_cuda(call: tirx.Call) -> Expr:
         return cuda_func_call(function, *call.args, source_code=source, return_type=str(call.ty.dtype))
 
-    register_op_attr(name, "TCallEffectKind", PURE)
-    register_op_attr(name, "TVectorizable", True)
-    register_op_attr(name, "TScriptPrinterName", name)
+    register_pure(name)
     tirx.register_intrin_lowering(name, target="cuda", f=in_cuda, level=BEFORE_TVM)
     tirx.register_intrin_lowering(name, target="default", f=lambda call: otherwise(*call.args), level=BEFORE_TVM)
 

@@ -168,9 +168,15 @@ def _features_here() -> frozenset[str] | None:
 
 def _flags() -> list[str] | None:
     """Return Linux's names of the features of an x86; None on other machines."""
+    flags = _cpuinfo("flags")
+    return flags.split() if flags is not None else None
+
+
+def _cpuinfo(field: str) -> str | None:
+    """Return what Linux says of the CPU in a field; None where it has no such field, or there is no Linux."""
     info = Path("/proc/cpuinfo")
-    flags = re.search(r"^flags\s*:(.*)$", info.read_text(), re.MULTILINE) if info.is_file() else None
-    return flags[1].split() if flags else None
+    found = re.search(rf"^{field}\s*:(.*)$", info.read_text(), re.MULTILINE) if info.is_file() else None
+    return found[1].strip() if found else None
 
 
 def has_tiles() -> bool:
@@ -187,6 +193,5 @@ def _name() -> str:
     """Return the CPU's own name, with the one that LLVM has for its kind: the first is vague on rented machines."""
     from tvm.target import codegen
 
-    info = Path("/proc/cpuinfo")
-    model = re.search(r"^model name\s*:\s*(.*)$", info.read_text(), re.MULTILINE) if info.is_file() else None
-    return f"{model[1].strip() if model else 'CPU'} ({codegen.llvm_get_system_cpu()})"
+    model = _cpuinfo("model name")
+    return f"{'CPU' if model is None else model} ({codegen.llvm_get_system_cpu()})"

@@ -118,11 +118,17 @@ def described(how: How, source: int | Trial, seed: int) -> Trial:
     """Return the random trial with a number, which is the same for the same seed; or the one that is given."""
     if isinstance(source, Trial):
         return source
-    target = tvm.target.Target(how.target)
-    trial, is_default = random_trial(Draw(f"{seed}/{source}"), target, source, how.opened, how.algorithm)
+    trial, is_default = _drawn(how, source, seed)
     if is_default:
         return trial
-    return msgspec.structs.replace(trial, knobs=msgspec.to_builtins(next(configs(trial, target))))
+    config = next(configs(trial, tvm.target.Target(how.target)))
+    return msgspec.structs.replace(trial, knobs=msgspec.to_builtins(config))
+
+
+def _drawn(how: How, number: int, seed: int) -> tuple[Trial, bool]:
+    """Return the random trial with a number, without knobs, and whether the default configuration is meant."""
+    target = tvm.target.Target(how.target)
+    return random_trial(Draw(f"{seed}/{number}"), target, number, how.opened, how.algorithm)
 
 
 def check(how: How, trial: Trial) -> None:
@@ -203,8 +209,7 @@ def _failed(how: How, source: int | Trial, seed: int, error: BaseException, time
         again = pool.submit(attempt, how, trial, seed).exception()
     else:  # not even its configuration is known
         assert isinstance(source, int)
-        target = tvm.target.Target(how.target)
-        trial, _ = random_trial(Draw(f"{seed}/{source}"), target, source, how.opened, how.algorithm)
+        trial, _ = _drawn(how, source, seed)
         again = drawing.exception()
     pool.shutdown()
     return Outcome(trial, *_told(error if again is None else again, timeout), again is not None)
