@@ -28,6 +28,7 @@ WORKLOADS = [
     conv2d((2, 6, 9, 11), (8, 6, 1, 1), scale=True, shift=True, residual=True, activation="relu"),
     conv2d((5, 24, 1, 1), (8, 24, 1, 1), shift=True),
 ]
+INTEGERS = conv2d((40, 24, 1, 1), (8, 24, 1, 1), dtype="int8")
 ALGORITHMS = {"tvmconv-direct", "tvmconv-im2win"}
 PRODUCTS = {WORKLOADS[-2]: {"gemm", "gemm-channels-last"}, WORKLOADS[-1]: {"gemm-channels-last"}}
 """The workloads that a product of matrices is a peer for."""
@@ -63,6 +64,25 @@ def test_rows_of_channels_are_a_matrix(workload: ConvWorkload) -> None:
     operands = {name: (tuple(each.shape), each.stride()) for name, each in call.keywords.items()}
     assert operands["x"] == ((pixels, channels), (channels, 1))
     assert operands["w"] == ((workload.out_channels, channels), (channels, 1))
+
+
+def test_products_of_integers() -> None:
+    target, cuda = resolve_target("llvm"), resolve_target({"kind": "cuda", "arch": "sm_90"})
+    assert GEMM_LAST.obstacle(INTEGERS, target) is None
+    arrays = random_operands(INTEGERS)
+    (call,) = GEMM_LAST.prepare(INTEGERS, target, [suite._tensors(arrays, "cpu")])
+    suite._Check(arrays, "cpu")(GEMM_LAST, INTEGERS, call)
+    assert known_peers()["gemm-tf32"].obstacle(INTEGERS, cuda) == "for float32 on a GPU"
+    others = {
+        "to int32": [{"dtype": "uint8"}, {"out_dtype": "int8", "scale": True}],
+        "17 rows": [{"x_shape": (16, 24, 1, 1)}],
+        "zero point": [{"x_zero_point": 3}],
+    }
+    for words, changes in others.items():
+        for change in changes:
+            given = {"x_shape": (40, 24, 1, 1), "dtype": "int8", **change}
+            workload = conv2d(given.pop("x_shape"), (8, 24, 1, 1), **given)
+            assert words in (GEMM_LAST.obstacle(workload, cuda) or "")
 
 
 def test_algorithms_of_tvmconv_side_by_side(monkeypatch: pytest.MonkeyPatch) -> None:

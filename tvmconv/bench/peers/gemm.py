@@ -6,8 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
+from ...dtypes import QUANTIZED
+from ...epilogue import Epilogue
 from ...targets import backend_of
 from ...workload import ConvWorkload
 from .peer import Call, Operands, Peer
@@ -15,6 +17,9 @@ from .pytorch import TEN_BITS, epilogue, padded
 
 if TYPE_CHECKING:
     import tvm
+
+LEAST_INT8_ROWS, INT8_MULTIPLE = 17, 8
+"""The least rows, and what the columns of both matrices are multiples of, of PyTorch's product of int8 on a GPU."""
 
 
 @dataclass(frozen=True)
@@ -26,6 +31,8 @@ class Gemm(Peer):
     """True for a linear layer, whose pixels are rows of channels."""
     tf32: bool = False
 
+    takes_integers: ClassVar[bool] = True
+
     def obstacle(self, workload: ConvWorkload, target: tvm.target.Target) -> str | None:
         in_place = workload.kernel == workload.stride == (1, 1) and not any(workload.padding)
         if workload.groups > 1 or not in_place:
@@ -34,6 +41,17 @@ class Gemm(Peer):
             return "for float32 on a GPU"
         if not self.channels_last and prod(workload.output_size) == 1:
             return "a pixel is a row of channels, as for gemm-channels-last"
+        return self._integer_obstacle(workload) if workload.dtype in QUANTIZED else None
+
+    def _integer_obstacle(self, workload: ConvWorkload) -> str | None:
+        """Return what PyTorch's product of int8, which stores its sums, does not take."""
+        rows, sizes = workload.batch * prod(workload.output_size), (workload.in_channels, workload.out_channels)
+        if not self.channels_last or (workload.dtype, workload.out_dtype) != ("int8", "int32"):
+            return "for rows of int8 channels, to int32"
+        if workload.zero_point or workload.epilogue != Epilogue():
+            return "for sums without a zero point and an epilogue"
+        if rows < LEAST_INT8_ROWS or any(size % INT8_MULTIPLE for size in sizes):
+            return f"for {LEAST_INT8_ROWS} rows of int8 and more, and channels in multiples of {INT8_MULTIPLE}"
         return None
 
     def prepare(self, workload: ConvWorkload, target: tvm.target.Target, sets: Sequence[Operands]) -> list[Call]:
@@ -44,7 +62,8 @@ class Gemm(Peer):
         def forward(x: Any, w: Any, **others: Any) -> Any:
             if not self.channels_last:
                 return epilogue(workload, (w @ x).view(workload.output_shape), **others)
-            y = torch.nn.functional.linear(x, w).view(batch, height, width, -1).permute(0, 3, 1, 2)
+            product = torch._int_mm(x, w.t()) if workload.dtype in QUANTIZED else torch.nn.functional.linear(x, w)
+            y = product.view(batch, height, width, -1).permute(0, 3, 1, 2)
             return epilogue(workload, y, **others)
 
         def with_tf32(**operands: Any) -> Any:
