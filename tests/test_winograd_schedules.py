@@ -98,6 +98,22 @@ def test_a_network_transforms_a_weight_of_bfloat16_ahead() -> None:
     check_result(workload, operands, others[-1].numpy())
 
 
+def test_a_plane_of_one_pixel() -> None:
+    """Its errors are beside what windows beyond its edges add up: of nine taps one alone meets the pixel."""
+    workload = layer(16, (1, 1), 32)
+    operands = random_operands(workload)
+    operands["w"][:, :, 1, 1] *= 1e-3
+    tensors = [tvm.runtime.tensor(array) for array in operands.values()]
+    selection = select(Problem(workload), CPU, algorithm="winograd")
+    build(tvm.IRModule({"kernel": lower(Problem(workload), selection, CPU, "kernel")}), CPU)["kernel"](*tensors)
+    y = tensors[-1].numpy()
+    check_result(workload, operands, y)
+    with pytest.raises(AssertionError):
+        check_result(workload, operands, y + np.float32(1e-4))
+    with pytest.raises(AssertionError):
+        check_result(workload, operands, y, precision="strict")
+
+
 @pytest.mark.parametrize("outputs", POINTS)
 def test_matrices_are_exact(outputs: int) -> None:
     """Of integers the convolution of each pair of inputs and taps is that of the definition, in fractions."""

@@ -43,9 +43,9 @@ _ROWS = (
     ),
     Precision(
         "float32",
-        "What frameworks call float32: errors are small beside the largest sum of products nearby, where no element of "
-        "x or w is closer to zero than 2^-112, and results are finite where elements and such sums are below 2^120; "
-        "NaN and infinities may spread to outputs nearby.",
+        "What frameworks call float32: errors are small beside the largest sum of products nearby, also beyond the "
+        "edges of a plane, where no element of x or w is closer to zero than 2^-112, and results are finite where "
+        "elements and such sums are below 2^120; NaN and infinities may spread to outputs nearby.",
         served_by=("float32", "strict"),
         nearby=3,
         operand_unit=0.0,

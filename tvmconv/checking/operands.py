@@ -111,8 +111,9 @@ class Expected:
             own = np.maximum(np.abs(self._reference), steepest * np.minimum(np.abs(y), 1))
         magnitudes = {name: np.abs(each.astype(np.float64)) for name, each in inputs.items()}
         self._magnitude = self._nearby = steepest * finished(plain, largest, **magnitudes)
-        if not workload.is_depthwise and workload.kernel != (1, 1) and workload.storage.bounds is None:
-            nearby = _largest_nearby(largest, problem.promise.nearby)
+        reach = problem.promise.nearby
+        if reach and not workload.is_depthwise and workload.kernel != (1, 1) and workload.storage.bounds is None:
+            nearby = _largest_nearby(workload, np.abs(x), np.abs(w), reach)
             self._nearby = steepest * finished(plain, nearby, **magnitudes)
         self._evaluation = row.roundings * FLOAT32_UNIT * own
         self._rounded = NOT_ROUNDED
@@ -137,12 +138,16 @@ class Expected:
         assert_rounded(got, self._reference, 0.0 if exact else error, partial(rounded_reference, workload=workload))
 
 
-def _largest_nearby(sums: np.ndarray, reach: int) -> np.ndarray:
-    """Return the largest of the sums (N, K, H, W) within so many rows and columns of each."""
+def _largest_nearby(workload: ConvWorkload, x: np.ndarray, w: np.ndarray, reach: int) -> np.ndarray:
+    """Return the largest sum of products within so many rows and columns of each output (N, K, H, W).
+
+    Planes go on beyond their edges, where windows meet padding and pixels, as tiles do.
+    """
+    around = [reach * stride for stride in workload.stride] * 2
+    padding = tuple(each + more for each, more in zip(workload.padding, around, strict=True))
+    sums = sums_of_products(msgspec.structs.replace(workload, padding=padding), x, w)
     for axis in (2, 3):
-        width = [(0, 0)] * axis + [(reach, reach)] + [(0, 0)] * (3 - axis)
-        padded = np.pad(sums, width)
-        sums = sliding_window_view(padded, 2 * reach + 1, axis).max(-1)
+        sums = sliding_window_view(sums, 2 * reach + 1, axis).max(-1)
     return sums
 
 
