@@ -50,6 +50,14 @@ def test_compare_quantized_networks(output: list[float], reference: list[float],
     assert found.agrees is agrees
 
 
+@pytest.mark.parametrize(("factors", "agrees"), [("float32", False), ("tf32", True), ("float16", True)])
+def test_compare_networks_of_factors(factors: str, agrees: bool) -> None:
+    """A thousandth of the largest output is as much as factors with 11 bits leave, and too much for float32."""
+    outputs, references = ({"y": np.array([1.0, second], "float32")} for second in (-2.002, -2.0))
+    (found,) = verify.compare(outputs, references, {factors})
+    assert found.agrees is agrees
+
+
 def test_compare_wants_the_same_dtype() -> None:
     (found,) = verify.compare({"y": np.ones(2, "float64")}, {"y": np.ones(2, "float32")})
     assert not found.agrees

@@ -191,6 +191,13 @@ def test_file_holds_the_same_network(network: Network, inputs: Any, expected: li
         loaded.export(tmp_path / "copy.so")
 
 
+def test_a_network_knows_what_its_factors_are_rounded_to(model: onnx.ModelProto, tmp_path: Path) -> None:
+    network = build(model, precision="tf32")
+    network.export(tmp_path / "network.so")
+    assert tvmconv.load(tmp_path / "network.so").multiplied == network.multiplied == {"tf32"}
+    assert build(model, precision="strict").multiplied == {"float32"}
+
+
 def test_cuda_is_built_without_a_gpu_and_run_with_one(
     model: onnx.ModelProto, inputs: Any, expected: list[np.ndarray]
 ) -> None:

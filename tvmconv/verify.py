@@ -22,6 +22,12 @@ A network sums in another order than its reference. Integers and booleans have t
 """
 
 
+FACTORS = {name: STORAGE_TYPES[name].network for name in NARROW} | {"tf32": STORAGE_TYPES["float16"].network}
+"""The same for floating-point outputs of networks that multiply smaller types of factors than float32.
+
+A TF32 number has as many bits as one of float16.
+"""
+
 STEPS = 2
 """The steps of 8 bits that outputs of a network may be wrong by that computes in integers.
 
@@ -59,7 +65,7 @@ def compare(
     """Compare each output with the reference of the same name. Infinity and NaN agree with themselves alone.
 
     `multiplied` are the types of the factors of the network's convolutions and linear layers: with those of half
-    precision, and integers of one byte, more is allowed.
+    precision, TF32 numbers and integers of one byte, more is allowed.
     """
     return [_compare(name, outputs[name], expected, multiplied) for name, expected in reference.items()]
 
@@ -92,7 +98,7 @@ def _compare(name: str, output: Array, expected: Array, multiplied: Collection[s
     dtype = str(expected.dtype)
     bound, steps = TOLERANCES.get(dtype, 0.0), 0
     if is_floating(dtype):
-        bound = max(bound, *(STORAGE_TYPES[each].network for each in multiplied if each in NARROW), 0.0)
+        bound = max([bound, *(FACTORS.get(each, 0.0) for each in multiplied)])
     if not set(QUANTIZED).isdisjoint(multiplied):
         bound = max(bound, QUANTIZED_SHARE if is_floating(dtype) else 0.0)
         steps = STEPS if dtype in QUANTIZED else 0

@@ -124,7 +124,7 @@ class Tf32(PyTorch):
         return None if backend_of(target).on_gpu else "on a GPU"
 
     def prepare(self, module: Any, x: Any, target: tvm.target.Target) -> Prepared:
-        return super().prepare(module, x, target)._replace(multiplied=frozenset(["float16"]))  # of as many bits
+        return super().prepare(module, x, target)._replace(multiplied=frozenset(["tf32"]))
 
     def _forward(self, module: Any) -> Callable[[Any], Any]:
         import torch

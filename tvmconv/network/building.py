@@ -74,6 +74,7 @@ def build(model: Any, target: Any = "llvm", sparse: str = "auto", precision: str
         source.constant_outputs(),
         with_limits(sites, opened),
         conditions(imported, sites, opened),
+        word,
     )
 
 

@@ -19,6 +19,7 @@ from tvm.runtime.vm import VirtualMachine
 
 from .. import arrays, storage
 from ..errors import InvalidArgumentError
+from ..precision import DEFAULT
 from ..targets import device_for
 from .layers import Layer, TensorSpec
 from .session import Session
@@ -45,6 +46,7 @@ class Network:
         constants: tuple[int, ...],
         open_sizes: tuple[OpenSize, ...] = (),
         conditions: tuple[str, ...] = (),
+        precision: str = DEFAULT,
     ) -> None:
         """Take the parts of a built network; `constants` are the places of outputs that are the same for all inputs."""
         self.target_json = target
@@ -54,6 +56,8 @@ class Network:
         self.layers = layers
         self.open_sizes = open_sizes
         """The named sizes of the inputs that are known only in a call, each with its bounds."""
+        self.precision = precision
+        """The precision of kernels with float32 operands, one of `tvmconv.precision.WORDS`."""
         self._conditions = Conditions(conditions)
         self._executable = executable
         self._constants = constants
@@ -116,6 +120,7 @@ class Network:
             "constants": self._constants,
             "open_sizes": msgspec.to_builtins(self.open_sizes),
             "conditions": self._conditions.texts,
+            "precision": self.precision,
         }
         storage.save(self._executable, "network", self.target_json, details, path)
 
@@ -129,8 +134,10 @@ class Network:
             msgspec.convert(details["outputs"], tuple[TensorSpec, ...]),
             msgspec.convert(details["layers"], tuple[Layer, ...]),
             msgspec.convert(details["constants"], tuple[int, ...]),
-            msgspec.convert(details.get("open_sizes", []), tuple[OpenSize, ...]),  # none in files from before it
+            # None of these is in files from before it.
+            msgspec.convert(details.get("open_sizes", []), tuple[OpenSize, ...]),
             tuple(details.get("conditions", [])),
+            details.get("precision", DEFAULT),
         )
 
     def __repr__(self) -> str:
@@ -141,9 +148,13 @@ class Network:
 
     @property
     def multiplied(self) -> set[str]:
-        """The types of the factors in the kernels of convolutions and linear layers, such as "float32" and "int8"."""
+        """The types of the factors in the kernels of convolutions and linear layers, such as "int8".
+
+        With the precision "tf32" those in float32 are "tf32", which factors may be rounded to.
+        """
         workloads = (layer.convolution.workload for layer in self.layers if layer.kernel != "TVM")
-        return {workload.dtype for workload in workloads if workload is not None}
+        types = {workload.dtype for workload in workloads if workload is not None}
+        return {"tf32" if (each, self.precision) == ("float32", "tf32") else each for each in types}
 
     @cached_property
     def target(self) -> tvm.target.Target:
