@@ -1,4 +1,4 @@
-"""Concatenations of concatenations that are one, for a GPU, where what is computed element by element reads the parts."""
+"""Concatenations of concatenations that are one, for a GPU, where only what is computed by element reads them."""
 
 from __future__ import annotations
 

@@ -45,7 +45,8 @@ class Choice(NamedTuple):
 def choices_in(value: Expr, axes: Axes) -> list[Choice]:
     """Return the choices between operands alone in a value, given the axes that tests are made of."""
     if not isinstance(value, tvm.ir.Call) or not value.op.same_as(CHOICE):
-        return [] if isinstance(value, TensorLoad) else [each for part in parts_of(value) for each in choices_in(part, axes)]
+        parts = [] if isinstance(value, TensorLoad) else parts_of(value)
+        return [each for part in parts for each in choices_in(part, axes)]
     tests, loads, rest = list[Expr](), list[Expr](), value
     while isinstance(rest, tvm.ir.Call) and rest.op.same_as(CHOICE):
         test, first, rest = rest.args
@@ -94,8 +95,8 @@ def with_rows_of_parts(domain: Domain, stages: list[Stage], plan: Plan) -> Domai
         element: tirx.const(size, INDEX),
     }
     whole = {pixel: far * together + near, axis: part * size + element}
-    (known,) = domain.places
-    return replace(domain, rows=rows, places=[{each: substitute(place, whole) for each, place in known.items()} | whole])
+    places = {each: substitute(place, whole) for each, place in domain.places[0].items()}
+    return replace(domain, rows=rows, places=[places | whole])
 
 
 def _limit(test: Expr, axis: Var) -> int | None:
