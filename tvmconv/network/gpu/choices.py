@@ -77,10 +77,10 @@ def with_rows_of_parts(domain: Domain, stages: list[Stage], plan: Plan) -> Domai
         return domain
     *before, pixel, axis = domain.rows
     tests = [test for value in stage.values for each in choices_in(value, stage.outer) for test in each.tests]
-    limits = [_limit(test, axis) for test in tests]
-    if not limits or not all(limits) or not isinstance(domain.rows[axis], tirx.IntImm):
+    limits = [limit for test in tests if (limit := _limit(test, axis)) is not None]
+    if not limits or len(limits) < len(tests) or not isinstance(domain.rows[axis], tirx.IntImm):
         return domain
-    size, channels = gcd(int(domain.rows[axis]), *map(int, limits)), int(domain.rows[axis])
+    size = gcd(channels := int(domain.rows[axis]), *limits)
     together = WARP // gcd(WARP, size // plan.vector)
     while not Analyzer().can_prove_equal(tirx.floormod(domain.rows[pixel], together), 0):
         together //= 2
