@@ -9,7 +9,7 @@ from tvm import relax
 
 from ..lowering.signatures import itemsize
 from .constants import sizes_of
-from .gpu.choice import VECTOR_BYTES
+from .gpu.plan import VECTOR_BYTES
 from .graph import Block, blocks_of, call_of, calls, rebind
 from .layouts import BY_ELEMENT
 

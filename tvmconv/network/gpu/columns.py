@@ -14,12 +14,13 @@ from tvm.ir.expr import TensorLoad
 from tvm.sym import Analyzer
 from tvm.tirx.analysis import undefined_vars
 
+from ...lowering.signatures import itemsize
 from ...substitution import substitute
 from ...workload import MAX_ELEMENTS
 from ..stages import flat_index, loads_in, parts_of, variables_in, with_loads
 from .choices import Choice, choices_in
 from .kernel import Ahead, Chosen, Kernel
-from .plan import INDEX, loop, split_index, tested
+from .plan import INDEX, VECTOR_BYTES, index_variable, loop, split_index, tested
 
 SLOW = (tvm.ir.Call, tirx.Div, tirx.Cast)
 """The kinds of expressions whose values, of rows, are kept: functions, quotients, and what these are cast to."""
@@ -214,11 +215,13 @@ class Columns:
         return steps
 
     def _copy(self, source: Any, place: Expr, registers: Any) -> tirx.Stmt:
-        """Return the statement that loads the vector of a step."""
+        """Return the statement that loads the vector of a step, of which a thread loads so many bytes at once."""
         kernel, zeros = self.kernel, [tirx.const(0, INDEX)] * (len(source.ty.shape) - 1)
-        load, index = source.vload([*zeros, place]), kernel.step * self.vector + kernel.element
-        copy = tirx.BufferStore(registers, load, [index])
-        return loop(kernel.element, self.vector, copy, tirx.ForKind.VECTORIZED)
+        size, part = min(self.vector, VECTOR_BYTES // itemsize(source.ty.dtype)), index_variable("part")
+        inside = part * size + kernel.element
+        load = source.vload([*zeros, substitute(place, {kernel.element: 0}) + inside])
+        copy = tirx.BufferStore(registers, load, [kernel.step * self.vector + inside])
+        return loop(part, self.vector // size, loop(kernel.element, size, copy, tirx.ForKind.VECTORIZED))
 
     def _register(self, load: TensorLoad) -> Expr:
         kernel = self.kernel
