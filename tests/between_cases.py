@@ -64,7 +64,7 @@ def grown(x: Any, y: Any) -> Any:
 def dense_layer(*parts: Any) -> Any:
     """Scale channels of several tensors, which are last, as DenseNet does before a convolution."""
     joined = torch.cat(parts, 3)
-    factors = torch.arange(joined.shape[3]).to(joined.dtype) / 64 - 1
+    factors = (torch.arange(joined.shape[3], device=joined.device) % 96).to(joined.dtype) / 64 - 1
     return torch.relu(joined * factors + 0.5)
 
 

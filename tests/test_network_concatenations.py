@@ -91,6 +91,11 @@ def test_parts_that_are_no_vectors_stay_joined() -> None:
     assert concatenations(flatten_concatenations(network((1, 4, 4, 64), 3, growth=12))) == [2, 2, 2]
 
 
+def test_no_kernel_has_too_many_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tvmconv.network.concatenations.MOST_PARTS", 3)
+    assert concatenations(flatten_concatenations(network((1, 4, 4, 64), 5))) == [2, 3, 2, 3, 2]
+
+
 def test_what_something_else_reads_stays_joined() -> None:
     """A mean of what is joined needs it in memory, and the next concatenation reads it from there."""
     builder, x = relax.BlockBuilder(), relax.Var("x", relax.TensorType([1, 4, 4, 16], "float16"))

@@ -13,8 +13,8 @@ from .gpu.plan import VECTOR_BYTES
 from .graph import Block, blocks_of, call_of, calls, rebind
 from .layouts import BY_ELEMENT
 
-MOST_PARTS = 128
-"""The most parts of a concatenation that is made of others: each is an operand of a kernel."""
+MOST_PARTS = 64
+"""The most parts of a concatenation that is made of others: each takes time when a network is built."""
 
 
 def flatten_concatenations(mod: tvm.IRModule) -> tvm.IRModule:
@@ -36,8 +36,10 @@ def flatten_concatenations(mod: tvm.IRModule) -> tvm.IRModule:
             fields = list(value.args[0].fields)
             inner = [parts.get(each, [each]) if _axis(block.values.get(each)) == axis else [each] for each in fields]
             found = [part for each in inner for part in each]
-            if len(found) > MOST_PARTS or not all(_is_in_vectors(part, axis) for part in found):
+            if not all(_is_in_vectors(part, axis) for part in found):
                 continue
+            if len(found) > MOST_PARTS:
+                found = fields
             if len(found) > len(fields):
                 values[var] = relax.op.concat(found, axis)
             if _is_read_by_element(var, axis, block):
