@@ -17,7 +17,7 @@ from tvm.sym import Analyzer
 from ...schedules.cuda.machine import WARP
 from ...substitution import substitute
 from ..reductions import CHOICE
-from ..stages import Stage, parts_of
+from ..stages import Stage, loads_in, parts_of
 from .plan import INDEX, Axes, Domain, Plan, index_variable
 
 
@@ -61,9 +61,14 @@ def choices_in(value: Expr, axes: Axes) -> list[Choice]:
         with analyzer.constraint_scope(before):
             return bool(analyzer.can_prove(test))
 
-    if all(isinstance(load, TensorLoad) for load in loads) and all(follows(b, a) for a, b in pairwise(tests)):
-        return [Choice(value, tests, loads)]
-    return []
+    if not all(map(_is_of_axes, loads)) or not all(follows(b, a) for a, b in pairwise(tests)):
+        return []
+    return [Choice(value, tests, loads)]
+
+
+def _is_of_axes(value: Expr) -> bool:
+    """Return whether a value is a load from a place that no table tells."""
+    return isinstance(value, TensorLoad) and not any(True for index in value.indices for _ in loads_in(index))
 
 
 def with_rows_of_parts(domain: Domain, stages: list[Stage], plan: Plan) -> Domain:
