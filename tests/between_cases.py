@@ -61,6 +61,13 @@ def grown(x: Any, y: Any) -> Any:
     return torch.cat([larger[:, 1:-1, 1:], y], 3)
 
 
+def dense_layer(*parts: Any) -> Any:
+    """Scale channels of several tensors, which are last, as DenseNet does before a convolution."""
+    joined = torch.cat(parts, 3)
+    factors = (torch.arange(joined.shape[3], device=joined.device) % 96).to(joined.dtype) / 64 - 1
+    return torch.relu(joined * factors + 0.5)
+
+
 def excited(x: Any) -> Any:
     return x * torch.sigmoid(x.mean((2, 3), keepdim=True))
 
@@ -100,6 +107,8 @@ CASES = {
     "channel-shuffle": Case(shuffled, ((2, 12, 6, 6),)),
     "pixel-shuffle": Case(torch.nn.PixelShuffle(2), ((2, 12, 6, 7),)),
     "depth-to-space": Case(grown, ((2, 5, 6, 64), (2, 8, 11, 8))),
+    "dense-layer": Case(dense_layer, ((2, 6, 8, 64), (2, 6, 8, 32), (2, 6, 8, 32))),
+    "dense-layer-odd": Case(dense_layer, ((1, 3, 3, 24), (1, 3, 3, 12), (1, 3, 3, 5))),
     "to-channels-last": Case(lambda x: x.permute(0, 2, 3, 1) * 2, ((2, 40, 9, 9),)),
     "to-channels-first": Case(lambda x: torch.relu(x.permute(0, 3, 1, 2)), ((2, 9, 9, 40),)),
     "attention": Case(lambda x: x.reshape(2, 49, 3, 4, 32).permute(2, 0, 3, 1, 4), ((2, 49, 384),)),

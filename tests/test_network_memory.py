@@ -26,6 +26,7 @@ from tvmconv import lowering
 from tvmconv.errors import InvalidArgumentError
 from tvmconv.network import session as sessions
 from tvmconv.network.cuda_graphs import with_cuda_graphs
+from tvmconv.network.graph import calls
 from tvmconv.network.memory_plan import plan_memory
 from tvmconv.network.session import IN_MEMORY, MEMORY_SIZES, Session
 from tvmconv.substitution import evaluated
@@ -95,12 +96,40 @@ def test_an_array_is_as_large_as_the_largest_of_its_tensors() -> None:
     mod = _lowered(tvmconv.import_model(graph.model(y)))
     before = relax.transform.StaticPlanBlockMemory()(mod)
     assert str(before["main"].script()).count("R.memory.alloc_storage") == 4
-    planned = plan_memory(mod)
+    planned = plan_memory(mod, sizes_known=False)
     sizes = planned[MEMORY_SIZES].ret_ty.values
     assert [evaluated(size, dict.fromkeys(undefined_vars(size), 7)) for size in sizes] == [
         7 * 4 * elements for elements in (8 * 10 * 10, 12 * 8 * 8)
     ]
     assert "alloc_storage" not in str(relax.transform.StaticPlanBlockMemory()(planned)[IN_MEMORY].script())
+
+
+def storage(mod: tvm.IRModule) -> list[int]:
+    """Return the bytes that "main" allocates, in their order."""
+    values = [binding.value for block in mod["main"].body.blocks for binding in block.bindings]
+    return [int(value.args[0].values[0]) for value in values if calls(value, "memory.alloc_storage")]
+
+
+def test_small_tensors_in_use_for_long_get_small_arrays() -> None:
+    """TVM, which plans in the order of calls, gives each of them the memory of the large one before it."""
+    graph, parts = Graph((1, 8, 9, 11)), []
+    for _ in range(3):
+        large = graph.conv(graph.conv("x", (64, 8, 1, 1)), (64, 64, 1, 1))
+        parts.append(graph.conv(large, (8, 64, 1, 1)))
+    mod = _lowered(tvmconv.import_model(graph.model(graph.conv(graph.node("Concat", *parts, axis=1), (2, 24, 1, 1)))))
+    plane = 4 * 9 * 11
+    assert plan_memory(mod, sizes_known=False).same_as(mod)
+    by_tvm = storage(relax.transform.StaticPlanBlockMemory()(mod))
+    assert [nbytes // plane for nbytes in by_tvm] == [64, 64, 64, 64]
+    assert sorted(nbytes // plane for nbytes in storage(plan_memory(mod, sizes_known=True))) == [8, 8, 8, 64, 64]
+
+
+def test_no_tensor_of_known_sizes_is_written_while_another_is_in_use() -> None:
+    mod = plan_memory(_lowered(tvmconv.import_model(branches(shape=(2, 3, 9, 11)))), sizes_known=True)
+    assert len(storage(mod)) == 4
+    executable = lowering.build(mod, CPU, tvm.transform.Sequential(cpu.finalize_passes(CPU)))
+    x = images(2, 9, 11)
+    check(x, [y.numpy() for y in VirtualMachine(executable, tvm.cpu())["main"](tvm.runtime.tensor(x))])
 
 
 def test_kernels_with_their_weights_compiled_in_share_memory() -> None:
@@ -208,7 +237,7 @@ def graphs(monkeypatch: pytest.MonkeyPatch) -> Iterator[Graphs]:
 @cache
 def built_with_graphs() -> tvm.runtime.Executable:
     """Return a network for the CPU that is built with graphs, as for a GPU."""
-    plan = tvm.transform.module_pass(lambda mod, _: plan_memory(mod), opt_level=0)
+    plan = tvm.transform.module_pass(lambda mod, _: plan_memory(mod, sizes_known=True), opt_level=0)
     passes = [*cpu.legalize_passes(CPU), *cpu.dataflow_lower_passes(CPU), plan, *with_cuda_graphs(finalize_passes(CPU))]
     mod = tvmconv.import_model(branches()).mod
     return lowering.build(mod, CPU, tvm.transform.Sequential(passes))

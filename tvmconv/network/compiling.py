@@ -12,6 +12,7 @@ from tvm import relax
 from .. import lowering
 from ..errors import UnsupportedModelError
 from ..targets import backend_of
+from .concatenations import flatten_concatenations
 from .faults import Refused, tvm_at_work
 from .gpu.fusion import lower_and_fuse_for_gpu
 from .gpu.spreading import spread_over_gpu
@@ -33,7 +34,7 @@ HINT = "static shapes, or other operators"
 
 def compile_network(mod: tvm.IRModule, target: tvm.target.Target) -> Executable:
     """Compile the module; raise `UnsupportedModelError` with the operator at fault where TVM cannot."""
-    joined = mod if backend_of(target).on_gpu else join_outputs(mod)
+    joined = flatten_concatenations(mod) if backend_of(target).on_gpu else join_outputs(mod)
     try:
         return _compiled(joined, target)
     except Refused as refusal:

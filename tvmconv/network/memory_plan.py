@@ -1,4 +1,4 @@
-"""The memory of a network with open sizes: a few arrays for all of its intermediate tensors, which its caller keeps."""
+"""The memory of a network: a few arrays for all of its intermediate tensors, which with open sizes its caller keeps."""
 
 from __future__ import annotations
 
@@ -57,28 +57,37 @@ class Array:
         return reduce(tirx.max, largest)
 
 
-def plan_memory(mod: tvm.IRModule) -> tvm.IRModule:
-    """Return the module, which is lowered to calls of kernels, with the memory of "main" as parameters of `IN_MEMORY`.
+def plan_memory(mod: tvm.IRModule, sizes_known: bool) -> tvm.IRModule:
+    """Return the module, which is lowered to calls of kernels, with arrays for the intermediate tensors of "main".
 
-    Tensors that are not in use at the same time share an array, which is as large as the largest of them with the
-    sizes of a call; TVM's own planning shares memory between tensors of open sizes only where these are equal. Left to
-    TVM are the network's outputs, tensors whose sizes the model's numbers decide, and those in branches. A network
-    without open sizes, or without intermediate tensors, stays as it is.
+    Tensors that are not in use at the same time share an array, which is as large as the largest of them. With open
+    sizes these are the sizes of a call, and arrays are parameters of `IN_MEMORY`: TVM's own planning shares memory
+    between tensors of open sizes only where these are equal. Where `sizes_known` says so, a network without open sizes
+    gets its arrays here, too: TVM, which plans in the order of calls, gives a small tensor that is in use for long the
+    memory of a large one. Left to TVM are the network's outputs, tensors whose sizes the model's numbers decide, and
+    those in branches. A network without intermediate tensors stays as it is.
 
     Before: `def main(x): a = R.builtin.alloc_tensor((n, 8, 9, 9)); conv(x, a); ...`.
     After: `def main_in_memory(x, memory_0): a = R.memory.view(memory_0, (n, 8, 9, 9)); conv(x, a); ...`,
     `def memory_sizes(x): return R.shape([2592 * n])`, which are the bytes of each array for inputs of these shapes, and
     `def main(x): memory_0 = R.builtin.alloc_tensor((2592 * n,)); return main_in_memory(x, memory_0)`.
+
+    With n = 2, after: `def main(x): array = R.memory.alloc_storage(5184); a = R.memory.alloc_tensor(array, (2, 8, 9,
+    9)); conv(x, a); ...`.
     """
     main = mod["main"]
-    arrays = _arrays(_tensors(mod))
+    opened = open_sizes(main)
+    arrays = _arrays(_tensors(mod)) if opened or sizes_known else []
     if not arrays:
         return mod
+    builder = relax.BlockBuilder(mod)
+    if not opened:
+        builder.update_func(mod.get_global_var("main"), _in_arrays(main, arrays))
+        return builder.get()
     analyzer = Analyzer()
-    for var in open_sizes(main):
+    for var in opened:
         analyzer.bind(var, Range(1, MAX_ELEMENTS + 1))
     sizes = [array.nbytes(analyzer) for array in arrays]
-    builder = relax.BlockBuilder(mod)
     inner = builder.add_func(_in_memory(main, arrays), IN_MEMORY)
     builder.add_func(_function(main, MEMORY_SIZES, [], lambda _: relax.ShapeExpr(sizes)), MEMORY_SIZES)
     outer = _function(main, "main", [], partial(_allocating, inner, main.params, sizes))
@@ -94,11 +103,9 @@ def open_sizes(func: relax.Function) -> list[tirx.Var]:
 
 
 def _tensors(mod: tvm.IRModule) -> list[Tensor]:
-    """Return the tensors that nothing but kernels of "main" reads and writes, where "main" has open sizes."""
+    """Return the tensors that nothing but kernels of "main" reads and writes."""
     main = mod["main"]
     known = set(open_sizes(main))
-    if not known:
-        return []
     bindings = _bindings(main)
     owners: dict[relax.Var, set[relax.Var]] = {}
     first: dict[relax.Var, int] = {}
@@ -175,6 +182,28 @@ def _in_memory(main: relax.Function, arrays: Sequence[Array]) -> relax.Function:
         return main.body.body
 
     return _function(main, IN_MEMORY, memory, body)
+
+
+def _in_arrays(main: relax.Function, arrays: Sequence[Array]) -> relax.Function:
+    """Return "main" with known sizes: each array is allocated before the first of its tensors."""
+    home = {tensor.var: array for array in arrays for tensor in array.tensors}
+    allocated: dict[int, relax.Var] = {}
+
+    def tensor(builder: relax.BlockBuilder, var: relax.Var) -> relax.Expr:
+        array = home[var]
+        if id(array) not in allocated:
+            size = relax.ShapeExpr([array.nbytes(Analyzer())])
+            allocated[id(array)] = builder.emit(relax.op.memory.alloc_storage(size, 0, "global", "uint8"))
+        return relax.op.memory.alloc_tensor(allocated[id(array)], 0, var.ty.shape, str(var.ty.dtype))
+
+    def body(builder: relax.BlockBuilder) -> relax.Expr:
+        for binding in _bindings(main):
+            if binding.var in home:
+                binding = relax.VarBinding(binding.var, builder.normalize(tensor(builder, binding.var)))
+            builder.emit_normalized(binding)
+        return main.body.body
+
+    return _function(main, "main", [], body)
 
 
 def _memory(place: int) -> relax.Var:

@@ -20,12 +20,12 @@ def source_of(target: tvm.target.Target) -> Any:
 
 def network_pipeline(target: tvm.target.Target) -> tvm.transform.Pass:
     """Return TVM's own pipeline for a target with `plan_memory` and, for a GPU, `use_cuda_graphs`."""
-    source = source_of(target)
+    source, on_gpu = source_of(target), backend_of(target).on_gpu
     passes = [
         *source.library_dispatch_passes(target),
         *source.legalize_passes(target),
         *source.dataflow_lower_passes(target),
-        tvm.transform.module_pass(lambda mod, _: plan_memory(mod), opt_level=0, name="plan_memory"),
+        tvm.transform.module_pass(lambda mod, _: plan_memory(mod, on_gpu), opt_level=0, name="plan_memory"),
         *with_cuda_graphs(source.finalize_passes(target)),
     ]
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from math import prod
+from typing import Any
+
 from tvm import tirx
 from tvm.ir import Expr, Range
 from tvm.sym import Analyzer
@@ -12,14 +15,11 @@ from ...targets.devices import Gpu
 from ...workload import MAX_ELEMENTS
 from ..stages import Stage, loads_in, runs_along, variables_in
 from .domain import run_of, tile_of
-from .plan import TILE, Domain, Plan, assumed, size_of
+from .plan import INDEX, TILE, VECTOR_BYTES, Domain, Plan, assumed, size_of
 from .windows import are_side_by_side, sliding_of
 
 TILE_BYTES = 8
 """The bytes that a thread moves at once between memory and a tile at most."""
-
-VECTOR_BYTES = 16
-"""The bytes that a thread loads at once at most."""
 
 BLOCK = 256
 """The threads of a block of many rows."""
@@ -32,6 +32,9 @@ NARROW = 4
 
 KEPT_BYTES = 256
 """The bytes of a row that a thread keeps in registers, at most."""
+
+FEW = 8
+"""The number of times that an operand of a map has to be smaller than another for its vectors not to matter."""
 
 WINDOW = 64
 """The largest number of elements of a window that a single thread reduces."""
@@ -46,7 +49,7 @@ def plan_of(stages: list[Stage], domain: Domain, gpu: Gpu) -> Plan:
     inner = {target for stage in stages[:-1] for target in stage.targets}  # these are in registers
     loads = (load.source for stage in stages for value in stage.values for load, _ in loads_in(value))
     moved = [*(source for source in loads if source not in inner), *stages[-1].targets]
-    widest = max(itemsize(each.ty.dtype) for each in moved)
+    widest = max(itemsize(each.ty.dtype) for each in (moved if inner or sizes else _larger(moved)))
     is_along = any(_is_in_a_row(stage) for stage in stages if stage.is_reduction) and not _slides(stages)
     along = is_along or (bool(domain.tests) and len(stages) > 1)
     parts = [] if along else _through_tiles(stages[-1], domain)
@@ -102,6 +105,12 @@ def plan_of(stages: list[Stage], domain: Domain, gpu: Gpu) -> Plan:
     ):
         threads *= 2
     return Plan(False, vector, max(2, min(64, BLOCK // threads)), threads, most)
+
+
+def _larger(operands: list[Any]) -> list[Any]:
+    """Return those operands that have most of the elements, without such as have one for each channel."""
+    counts = [assumed(prod(each.ty.shape, start=tirx.const(1, INDEX))) for each in operands]
+    return [each for each, count in zip(operands, counts, strict=True) if count * FEW > max(counts)]
 
 
 def _chunked(domain: Domain) -> list[Expr]:

@@ -14,11 +14,13 @@ from tvm.ir.expr import TensorLoad
 from tvm.sym import Analyzer
 from tvm.tirx.analysis import undefined_vars
 
+from ...lowering.signatures import itemsize
 from ...substitution import substitute
 from ...workload import MAX_ELEMENTS
-from ..stages import flat_index, loads_in, parts_of, with_loads
-from .kernel import Ahead, Kernel
-from .plan import INDEX, loop, split_index, tested
+from ..stages import flat_index, loads_in, parts_of, variables_in, with_loads
+from .choices import Choice, choices_in
+from .kernel import Ahead, Chosen, Kernel
+from .plan import INDEX, VECTOR_BYTES, index_variable, loop, split_index, tested
 
 SLOW = (tvm.ir.Call, tirx.Div, tirx.Cast)
 """The kinds of expressions whose values, of rows, are kept: functions, quotients, and what these are cast to."""
@@ -47,6 +49,8 @@ class Columns:
                 self.axes.bind(var, Range(0, extent))
         self.values = self._values()
         self.loaded: list[Ahead] = []
+        self.chosen: dict[Any, Chosen] = {}
+        """The choices that are made ahead, by their registers."""
         self.of_rows: list[tirx.Stmt] = []
         """The statements that compute what is the same for all columns of a row, to be run before those of columns."""
 
@@ -68,7 +72,7 @@ class Columns:
     def in_vectors(self, size: int, steps: int | None = None) -> Columns:
         """Return the same columns with vectors of another size, and perhaps another number of steps that are loaded."""
         other = copy(self)
-        other.vector, other.loaded = size, []
+        other.vector, other.loaded, other.chosen = size, [], {}
         if steps is not None:
             other.count, other.at_once = tirx.const(steps, INDEX), steps
         other.analyzer = other._analyzer()
@@ -99,11 +103,45 @@ class Columns:
 
     def value(self, value: Expr) -> Expr:
         """Return a value with the kernel's loops in place of axes and with registers in place of what is in them."""
-        placed = self._with_rows_values(substitute(value, self.values))
+        placed = self._with_rows_values(substitute(self._with_choices(value), self.values))
         for load, conditions in loads_in(placed):
-            if load.source not in self.kernel.results:
+            if load.source not in self.kernel.results and load.source not in self.chosen:
                 self._keep(load, conditions)
         return with_loads(placed, self._register)
+
+    def _with_choices(self, value: Expr) -> Expr:
+        """Return a value with registers in the place of choices between vectors, of which a thread loads one.
+
+        Before: `y[c] = if_then_else(c < 64, a[c], b[c - 64]) * 2`. After: `if c < 64: r = a[c]`, `else: r = b[c - 64]`,
+        and `y[c] = r * 2`.
+        """
+        kernel = self.kernel
+        for choice in choices_in(value, {**self.stage.outer, **self.stage.reduced}):
+            found = next((each for each in self.chosen.values() if each.is_of(choice.value)), None)
+            if found is None and (found := self._chosen(choice)) is not None:
+                self.chosen[found.registers] = found
+            if found is None:
+                continue
+            step = kernel.step if self.count is not None else 0
+            register = found.registers[step * self.vector + kernel.element]
+
+            def known(call: tvm.ir.Call, found: Chosen = found, register: Expr = register) -> Expr:
+                return register if found.is_of(call) else call
+
+            value = tvm_ffi.structural_map(value, (tvm.ir.Call, known))
+        return value
+
+    def _chosen(self, choice: Choice) -> Chosen | None:
+        """Return the registers for a choice between vectors and the statement that loads one; None for others."""
+        kernel, loads = self.kernel, [substitute(load, self.values) for load in choice.loads]
+        tests = [self._of_vectors(substitute(test, self.values)) for test in choice.tests]
+        places = [self.place(load.source, load.indices) for load in loads]
+        if self.vector == 1 or kernel.element in variables_in(tests) or not all(map(self.is_vector, places)):
+            return None
+        size = self.vector * (1 if self.count is None else self.at_once)
+        registers = kernel.registers("chosen", size, str(choice.value.ty.dtype))
+        copies = [self._copy(load.source, place, registers) for load, place in zip(loads, places, strict=True)]
+        return Chosen(choice.value, registers, choice.made(tests, copies))
 
     def _with_rows_values(self, value: Expr) -> Expr:
         """Return a value with registers in the place of what takes long and is the same for all columns of a row.
@@ -168,19 +206,27 @@ class Columns:
 
     def copies(self) -> list[tirx.Stmt]:
         """Return the statements that load vectors into registers, of one step."""
-        kernel, size, steps = self.kernel, self.vector, []
+        steps = [each.statement for each in self.chosen.values()]
         for each in self.loaded:
-            zeros = [tirx.const(0, INDEX)] * (len(each.source.ty.shape) - 1)
-            load = each.source.vload([*zeros, each.place])
-            copy = tirx.BufferStore(each.registers, load, [kernel.step * size + kernel.element])
             tests = [tirx.any(*each.tests)] if each.tests else []
-            steps.append(tested(tests, loop(kernel.element, size, copy, tirx.ForKind.VECTORIZED)))
+            steps.append(tested(tests, self._copy(each.source, each.place, each.registers)))
         if self.count is None:
-            return [substitute(step, {kernel.step: 0}) for step in steps]
+            return [substitute(step, {self.kernel.step: 0}) for step in steps]
         return steps
+
+    def _copy(self, source: Any, place: Expr, registers: Any) -> tirx.Stmt:
+        """Return the statement that loads the vector of a step, of which a thread loads so many bytes at once."""
+        kernel, zeros = self.kernel, [tirx.const(0, INDEX)] * (len(source.ty.shape) - 1)
+        size, part = min(self.vector, VECTOR_BYTES // itemsize(source.ty.dtype)), index_variable("part")
+        inside = part * size + kernel.element
+        load = source.vload([*zeros, substitute(place, {kernel.element: 0}) + inside])
+        copy = tirx.BufferStore(registers, load, [kernel.step * self.vector + inside])
+        return loop(part, self.vector // size, loop(kernel.element, size, copy, tirx.ForKind.VECTORIZED))
 
     def _register(self, load: TensorLoad) -> Expr:
         kernel = self.kernel
+        if load.source in self.chosen:
+            return load
         if (register := kernel.results.get(load.source)) is not None:
             index = tirx.const(0, INDEX) if self.plan.along else kernel.element
             return register[index].astype(str(load.source.ty.dtype))

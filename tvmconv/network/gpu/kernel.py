@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+import tvm_ffi
 from tvm import tirx
 from tvm.ir import Expr
 from tvm.sym import Analyzer
@@ -24,6 +25,19 @@ class Ahead:
     registers: Any
     tests: list[Expr]
     """The tests of which one has to hold for the load to be made; none if it is always made."""
+
+
+@dataclass
+class Chosen:
+    """A choice between vectors of which one is loaded ahead, into registers."""
+
+    value: Expr
+    registers: Any
+    statement: tirx.Stmt
+
+    def is_of(self, value: Expr) -> bool:
+        """Return whether it is the choice that a value is."""
+        return bool(tvm_ffi.structural_equal(self.value, value))
 
 
 class Kernel:

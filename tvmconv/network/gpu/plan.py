@@ -23,6 +23,9 @@ from ..stages import variables_in
 INDEX = "int64"
 """The type of indices, which is that of the sizes in TVM's functions; TVM takes a narrower one where it is enough."""
 
+VECTOR_BYTES = 16
+"""The bytes that a thread loads at once at most."""
+
 TILE = 32
 """The rows and the columns of a tile of shared memory, through which what lies along rows gets to lie along columns."""
 

@@ -17,6 +17,7 @@ from ..spreading import has_work
 from ..stages import Stage, is_contraction, is_in_place, loads_in, stages_of
 from .axes import with_joined_axes
 from .choice import plan_of
+from .choices import with_rows_of_parts
 from .domain import domain_of, with_parts_of_axes
 from .loops import KernelLoops
 from .windows import in_vectors
@@ -51,7 +52,10 @@ def _spread(func: tirx.PrimFunc, gpu: Gpu) -> tirx.PrimFunc | None:
     if _is_half(stages):
         stages = [replace(stage, values=list(map(approximated, stage.values))) for stage in stages]
     plan = plan_of(stages, domain, gpu)
-    domain = with_joined_axes(domain, stages) if plan.sliding is None else in_vectors(domain, stages, plan.sliding)
+    if plan.sliding is None:
+        domain = with_rows_of_parts(with_joined_axes(domain, stages), stages, plan)
+    else:
+        domain = in_vectors(domain, stages, plan.sliding)
     return KernelLoops(func, stages, domain, plan).scheduled()
 
 
