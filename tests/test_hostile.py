@@ -183,6 +183,21 @@ def test_no_access_is_out_of_bounds() -> None:
 
 
 @pytest.mark.usefixtures("without_torch")
+def test_channels_that_fill_no_vector_are_not_read_beyond() -> None:
+    """Of three input channels and five outputs vectors have more, which are not in memory."""
+    uneven = ConvWorkload.conv2d((2, 3, 9, 21), (5, 3, 3, 3), padding=1)
+    integers = ConvWorkload.conv2d((2, 3, 9, 21), (5, 3, 3, 3), padding=1, dtype="int8")
+    in_blocks = ConvWorkload.conv2d((2, 2, 9, 21), (4, 2, 3, 3), padding=1, dtype="bfloat16")
+    in_blocks = msgspec.structs.replace(in_blocks, out_layout="NCHW4c")
+    tried = [(uneven, "winograd"), (in_blocks, "winograd"), (uneven, "direct"), (uneven, "im2win"), (integers, "dot")]
+    trials = [Trial(workload, algorithm, None, operands) for workload, algorithm in tried for operands in (0, 1)]
+    how = How(str(resolve_target("llvm")), bounds=True)
+    outcomes = [*conformance(how, trials, 0, jobs=1, timeout=60)]
+    assert len(outcomes) == len(trials)
+    assert [outcome for outcome in outcomes if outcome.failure] == []
+
+
+@pytest.mark.usefixtures("without_torch")
 @pytest.mark.parametrize("step", [1, -1])
 def test_accesses_past_an_array_are_deadly(step: int) -> None:
     script = (

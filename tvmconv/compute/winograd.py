@@ -91,7 +91,9 @@ def winograd(workload: ConvWorkload, tile: WinogradTile) -> list[te.Tensor]:
         k = _within(kb * block + ki, workload.out_channels, block)
         channel = _within(c, channels, lanes)
         value = transformed(matrices.weight, p, q, lambda r, s: taps[k, channel, r, s])
-        return value if depth == channels else tirx.Select(c < channels, value, tirx.const(0, sums))
+        if depth == channels:
+            return value
+        return tirx.if_then_else(c < channels, value, tirx.const(0, sums))  # a `Select` would read beyond the weight
 
     packed = te.compute((out_blocks, points, points, depth, block), weight_tile, name="packed")
     c = te.reduce_axis((0, depth), name="c")
