@@ -104,7 +104,7 @@ def default_config(problem: Problem, target: tvm.target.Target) -> Config:
     whole = [size for size in divisors(problem.workload.multiplier, 256) if size % LEAST_COLUMNS == 0]
     columns = [size for size in whole if size not in known]
     own = [replace(each, block_n=size) for each in CANDIDATES if each.warps_n == 1 for size in columns]
-    if tf32_products(problem) == 1:
+    if tf32_products(problem) == 1 and not problem.workload.epilogue.residual:
         own += [replace(each, block_n=size) for each in CANDIDATES if each.teams == 1 for size in _parts(problem)]
     tried = [
         config
@@ -127,7 +127,8 @@ def _parts(problem: Problem) -> list[int]:
     """Return the columns of tiles that cut the output channels of a group into equal parts, rounded up to eights.
 
     So 512 channels of 3200 pixels are 125 tiles of 128x104, one for almost each multiprocessor of an H100, where 100 of
-    128x128 leave more of them idle. Threads that store sums from registers have no need of whole lines.
+    128x128 leave more of them idle. Sums that go to the output from registers, or along planes, need no whole lines of
+    channels.
     """
     channels = problem.workload.multiplier
     return [8 * ceil_div(channels, 8 * parts) for parts in range(ceil_div(channels, 256), ceil_div(channels, 64))]
