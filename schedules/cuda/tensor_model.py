@@ -120,8 +120,7 @@ SPLITTING = 1.6
 
 ROUNDING = {1: 1.1, 3: 1.3}
 """The time of one product and of three by `wgmma`, whose first factor all warps round before they wait for the product,
-as a multiple of their own. Like the clocks for three products it is fitted to six layers in float32 on an
-H100, at batch 128."""
+as a multiple of their own. Like `ROUNDED` it is fitted to six layers in float32 on an H100, at batch 128."""
 
 ROUNDED, READING = 600.0, 200.0
 """The clocks in which a group of four warps, while the other groups of a team may multiply, reads and takes apart its
