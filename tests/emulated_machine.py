@@ -198,6 +198,7 @@ class Machine:
             return self.add(sums, tiles, accesses)
         for pointer, address in accesses:
             pointer.memory.read[pointer.memory.row, address // VECTOR] = NEVER
+        self.tvmconv_done(0)  # a product that goes on waits for the one before
         self.running.append(partial(self.add, sums, tiles, accesses))
         return None
 

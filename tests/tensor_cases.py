@@ -171,6 +171,10 @@ TEAMS = {
         layer((2, 64, 9, 7), (72, 64, 3, 3), "float32", precision="tf32", shift=True, activation="relu"),
         wgmma(128, 64, 2, 1, 4, teams=1),
     ),
+    "tf32-in-parts-of-104": (
+        layer((1, 64, 12, 13), (200, 64, 3, 3), "float32", precision="tf32"),
+        wgmma(128, 104, 2, 1, 4, teams=1),
+    ),
     "tf32-ragged": (layer((2, 60, 9, 7), (64, 60, 1, 1), "float32", precision="tf32"), wgmma(64, 64, 1, 1, teams=2)),
     "float32": (layer((2, 32, 9, 8), (72, 32, 3, 3), "float32", residual=True), wgmma(128, 64, 2, 1, 3, teams=1)),
     "float32-groups": (layer((2, 64, 6, 7), (80, 32, 3, 3), "float32", groups=2), wgmma(64, 32, 1, 1, teams=2)),

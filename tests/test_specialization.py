@@ -170,8 +170,10 @@ def test_machine_code(name: str) -> None:
     assert ptx.count("wgmma.mma_async") == config.tile.tiles_m * steps * max(1, tf32_products(problem))
     assert "serialized" not in cuda._compile(source, "sm_90", "cubin")[1]
     assert "cp.async.cg" not in ptx
-    if "ldmatrix" in ptx:  # what goes through registers is read and rounded while products go on
+    if tf32_products(problem) == 3:  # what goes through registers is read and taken apart while products go on
         assert ptx.index("wgmma.mma_async") < ptx.rindex("ldmatrix")
+    if tf32_products(problem) == 1:  # it is read while the product before goes on
+        assert ptx.index("ldmatrix") < ptx.index("wgmma.wait_group") < ptx.index("wgmma.mma_async")
 
 
 @pytest.mark.parametrize(
@@ -207,6 +209,13 @@ def test_estimate_counts_what_is_multiplied() -> None:
     config = wgmma(128, 128, 2, 1, 5, teams=1)
     of_224, of_256 = (estimate(layer((128, c, 24, 24), (256, c, 1, 1)), config, SM_90) for c in (224, 256))
     assert of_224 < 0.95 * of_256
+
+
+def test_default_of_few_tiles_cuts_channels_into_equal_parts() -> None:
+    """In TF32 512 channels are five parts of 104 where tiles of 128 would leave many multiprocessors idle."""
+    problem = layer((128, 512, 7, 7), (512, 512, 3, 3), "float32", precision="tf32", padding=0)
+    config = default_config(problem, SM_90)
+    assert (config.block_m, config.block_n, config.teams) == (128, 104, 1)
 
 
 @pytest.mark.parametrize(("channels", "outputs"), [(256, 256), (96, 192), (160, 320)])

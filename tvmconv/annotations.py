@@ -115,6 +115,9 @@ multiply a tile each, that of the threads of a team, those of the registers of a
 multiplies, and 1 if products go on when their function returns, or 0.
 """
 
+ROLE = "tvmconv.role"
+"""The annotation of a role's loop, of one turn for the warps that have the role and of none for the others."""
+
 LAST_PRODUCT = "tvmconv.last_product"
 """The annotation of a loop with `SPECIALIZED` where the last one of every so many chunks has less to multiply.
 

@@ -53,7 +53,6 @@ from .gemm_schedule import COPY_THREADS, begin, copy_asynchronously, spread_over
 from .machine import WARP
 from .tensor_bulk import column_copy, weight_copy
 from .tensor_default import default_config, space
-from .tensor_intrinsics import product_function
 from .tensor_model import ablations, estimate, features, obstacle
 from .tensor_tiles import (
     BANK_BYTES,
@@ -72,6 +71,7 @@ from .tensor_tiles import (
     tile_type,
     weight_split,
 )
+from .tensor_wgmma import product_function
 
 __all__ = [
     "LAYOUTS",
@@ -166,7 +166,7 @@ def schedule(problem: Problem, config: Config, target: tvm.target.Target) -> Sch
 
     # Step 5. Lay out operands in kernels of their own, and add up the products of the zero point
     if lays_out_weight(workload, split):
-        spread_over_grid(sch, sch.get_sblock("packed"))
+        _lay_out_weight(sch, problem)
     stages = [sch.get(block).name_hint for block in sch.get_child_blocks(sch.get_sblock("root"))]
     if "image" in stages:  # TVM leaves it out where all that is read is padding
         _lay_out_image(sch, problem)
@@ -242,6 +242,20 @@ def _add_up_offsets(sch: Schedule) -> None:
     _, lane = sch.split(sch.fuse(*terms), [None, WARP])
     sch.bind(k, "blockIdx.x")
     sch.bind(lane, "threadIdx.x")
+
+
+def _lay_out_weight(sch: Schedule, problem: Problem) -> None:
+    """Make the weight's layout a kernel of its own, in which a thread reads the elements of a vector and stores it."""
+    packed = sch.get_sblock("packed")
+    vector = sch.cache_write(packed, 0, "local")
+    *loops, c = sch.get_loops(vector)
+    co, lane = sch.split(c, [None, copied_elements(problem.workload)])
+    block, thread = sch.split(sch.fuse(*loops, co), [None, COPY_THREADS])
+    sch.bind(block, "blockIdx.x")
+    sch.bind(thread, "threadIdx.x")
+    sch.vectorize(lane)
+    sch.compute_at(packed, thread)
+    sch.unroll(sch.get_loops(packed)[-1])
 
 
 def _lay_out_image(sch: Schedule, problem: Problem) -> None:

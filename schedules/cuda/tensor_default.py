@@ -11,7 +11,7 @@ from tvmconv.problem import Problem
 from tvmconv.targets import has_clusters, tensor_instructions
 from tvmconv.targets.devices import Gpu, gpu_of
 
-from ..space import Space, divisors, named
+from ..space import Space, ceil_div, divisors, named
 from .machine import BLOCK_BYTES
 from .tensor_model import estimate
 from .tensor_tiles import (
@@ -24,6 +24,7 @@ from .tensor_tiles import (
     copied_rows,
     part_chunks,
     shared_bytes,
+    tf32_products,
 )
 
 LEAST_COLUMNS = 16
@@ -103,6 +104,8 @@ def default_config(problem: Problem, target: tvm.target.Target) -> Config:
     whole = [size for size in divisors(problem.workload.multiplier, 256) if size % LEAST_COLUMNS == 0]
     columns = [size for size in whole if size not in known]
     own = [replace(each, block_n=size) for each in CANDIDATES if each.warps_n == 1 for size in columns]
+    if tf32_products(problem) == 1 and not problem.workload.epilogue.residual:
+        own += [replace(each, block_n=size) for each in CANDIDATES if each.teams == 1 for size in _parts(problem)]
     tried = [
         config
         for candidate in dict.fromkeys((*CANDIDATES, *own))
@@ -118,6 +121,17 @@ def default_config(problem: Problem, target: tvm.target.Target) -> Config:
         return estimate(problem, config, target), -config.num_stages, -config.min_blocks_per_sm
 
     return min(tried, key=preference)
+
+
+def _parts(problem: Problem) -> list[int]:
+    """Return the columns of tiles that cut the output channels of a group into equal parts, rounded up to eights.
+
+    So 512 channels of 3200 pixels are 125 tiles of 128x104, one for almost each multiprocessor of an H100, where 100 of
+    128x128 leave more of them idle. Sums that go to the output from registers, or along planes, need no whole lines of
+    channels.
+    """
+    channels = problem.workload.multiplier
+    return [8 * ceil_div(channels, 8 * parts) for parts in range(ceil_div(channels, 256), ceil_div(channels, 64))]
 
 
 def _fitting(config: Config, problem: Problem, gpu: Gpu) -> Config:

@@ -1,4 +1,4 @@
-"""The CUDA functions that multiply two chunks in shared memory on tensor cores.
+"""The CUDA functions that multiply two chunks in shared memory on tensor cores: those of a warp, and what all have.
 
 A chunk is rows of 128 bytes along the reduction, in groups of eight rows, whose eight vectors of 16 bytes are permuted:
 vector v of row r of a group lies at place `v ^ r`. That is the 128-byte swizzle of the PTX manual, which `wgmma` reads
@@ -17,14 +17,12 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from tvmconv.compute.chunks import COPY_BYTES, ROW_BYTES, STEPS, row_bytes
 from tvmconv.cuda import once
-from tvmconv.problem import Problem
 
-from .tensor_tiles import Config, tf32_products
+from .tensor_tiles import Config
 
 
-class _Type(NamedTuple):
+class Type(NamedTuple):
     """The words of PTX, and of CUDA, for a type of the first factor."""
 
     name: str
@@ -42,9 +40,9 @@ class _Type(NamedTuple):
     """The letter for a register of the sums."""
 
 
-HALF, BFLOAT16 = _Type("f16", 16, ", 1, 1, 0, 0", "f16"), _Type("bf16", 16, ", 1, 1, 0, 0", "bf16")
-TF32 = _Type("tf32", 8, ", 1, 1", "tf32")
-INT8, UINT8 = (_Type(name, 32, "", "s8", "s32", "int", "r") for name in ("s8", "u8"))
+HALF, BFLOAT16 = Type("f16", 16, ", 1, 1, 0, 0", "f16"), Type("bf16", 16, ", 1, 1, 0, 0", "bf16")
+TF32 = Type("tf32", 8, ", 1, 1", "tf32")
+INT8, UINT8 = (Type(name, 32, "", "s8", "s32", "int", "r") for name in ("s8", "u8"))
 TYPES = {"float16": HALF, "bfloat16": BFLOAT16, "float32": TF32, "int8": INT8, "uint8": UINT8}
 
 LOAD = """
@@ -130,108 +128,6 @@ CONVERTED = """
       for (int l = 0; l < {words}; ++l) {target}[i][l] = {function}({matrix}[i][l]);
 """
 
-WGMMA = """
-__device__ __forceinline__ void {name}_one({number}* c, {parameter}, unsigned long long b, int add) {{
-  asm volatile("{{ .reg .pred p; setp.ne.b32 p, %{add}, 0; wgmma.mma_async.sync.aligned.m64n{columns}k{depth}"
-    ".{sums}.{type}.{second} {{{places}}}, {a}, %{b}, p{options}; }}"
-    : {outputs} : {inputs}, "l"(b), "r"(add));
-}}
-"""
-"""An instruction, which a group of four warps begins together."""
-
-WGMMA_PRODUCT = """
-__device__ __forceinline__ void {name}({number}* sums, void* rows, void* columns) {{
-  {first}
-  unsigned long long a = tvmconv_descriptor(first_row, {row_bytes}), b = tvmconv_descriptor(first_column, {row_bytes});
-  #pragma unroll
-  for (int i = 0; i < {tiles_m} * {registers}; ++i) asm volatile("" : "+{register}"(sums[i]));
-  asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
-  #pragma unroll
-  for (int step = 0; step < {steps}; ++step)
-    #pragma unroll
-    for (int i = 0; i < {tiles_m}; ++i)
-      {name}_one(sums + i * {registers}, a + i * {row_bytes} * 4 + step * 2, b + step * 2, 1);
-  asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
-}}
-"""
-"""The product of a group of four warps, which goes on when the function returns. Descriptors count 16 bytes: two are a
-step of the reduction, and four times the bytes of a row are 64 rows.
-
-Sums are named before the fence, so that zeros are in their registers by then: else, where there is no loop over chunks,
-they would be put there behind it, and `ptxas` would wait for each instruction."""
-
-FIRST = """
-  unsigned lane = threadIdx.x & 31, warp = (threadIdx.x >> 5) & 3;
-  unsigned first_row = (unsigned)__cvta_generic_to_shared(rows) - (warp * 16 + (lane >> 2)) * 128;
-  unsigned first_column = (unsigned)__cvta_generic_to_shared(columns) - (lane & 3) * 256;
-"""
-"""The addresses of the first rows that a group of four warps multiplies, from those of the rows of a thread."""
-
-NARROW = """
-  unsigned group = threadIdx.x / 128 % {groups};
-  first_row -= group / {groups_n} * {rows} * (128 - {row_bytes});
-  first_column -= group % {groups_n} * {columns} * (128 - {row_bytes});
-"""
-"""The same where rows are narrow: their chunk begins where a whole one does, and they follow one another in it."""
-
-DESCRIPTOR = """
-__device__ __forceinline__ unsigned long long tvmconv_descriptor(unsigned address, int row_bytes) {
-  address = __shfl_sync(0xffffffffu, address, 0);
-  unsigned long long eight_rows = row_bytes / 2, permutation = row_bytes == 128 ? 1 : row_bytes == 64 ? 2 : 3;
-  // The leading offset, 1, is not used; the other one is that between groups of eight rows, in units of 16 bytes.
-  return ((address >> 4) & 0x3fff) | (1ull << 16) | (eight_rows << 32) | (permutation << 62);
-}
-"""
-
-WGMMA_TF32_PRODUCT = """
-__device__ __forceinline__ void {name}(float* sums, void* rows, void* columns{rests_parameter}) {{
-  {first}
-  unsigned own_row = first_row + (warp * 16 + (lane & 15)) * {row_bytes};
-  unsigned long long b = tvmconv_descriptor(first_column, {row_bytes});
-  {rests_descriptor}
-  unsigned a[{count}][4];
-  auto load = [&](int at) {{
-    unsigned i = at / {steps}, step = at % {steps};
-    tvmconv_load_matrices(a[at], own_row + i * 64 * {row_bytes} + (((step * 2 + (lane >> 4)) ^ {permuted}) << 4));
-  }};
-  {begin}
-  load(0);
-  #pragma unroll
-  for (int at = 0; at < {count}; ++at) {{
-    {convert_before}
-    asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
-    {multiply}
-    if (at + 1 < {count}) load(at + 1);
-    {convert_meanwhile}
-  }}
-  {multiply_on}
-  asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
-  asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
-  {end}
-}}
-"""
-"""The product of a group of four warps of float32 numbers: the first factor goes through registers, where each step of
-the reduction is read and rounded, or taken apart, while the one before is multiplied; the second one was so before. It
-is complete when the function returns.
-
-A fence makes the registers of its step known to `wgmma`, and keeps `ptxas` from waiting for each instruction. Were all
-steps read before the first fence, it would round all of them behind the first instruction."""
-
-CONVERTED_STEP = """
-    #pragma unroll
-    for (int l = 0; l < 4; ++l) {target}[at][l] = {function}(a[at][l]);
-"""
-
-MULTIPLY_ON = """
-  asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
-  #pragma unroll
-  for (int at = 0; at < {count}; ++at) {of_rests}
-  #pragma unroll
-  for (int at = 0; at < {count}; ++at) {of_numbers}
-"""
-"""The other two of three products. Those of the rests of the second factor come first, which need no rest of the first
-one, and the largest come last, so that fewer sums are rounded toward zero where they are large."""
-
 OWN_SUMS = """
   float own[{count}];
   #pragma unroll
@@ -244,24 +140,8 @@ ADD_OWN_SUMS = """
 """
 
 
-def product_function(problem: Problem, config: Config, steps: int = STEPS) -> tuple[str, str]:
-    """Return the name and the source of the function that adds the product of two chunks to a thread's sums.
-
-    It multiplies so many steps of the chunks, of `wgmma`; what is behind them is not read.
-    """
-    products = tf32_products(problem)
-    kind = TYPES[problem.workload.dtype]
-    family = "wgmma" if config.wgmma else "mma"
-    name = (
-        f"tvmconv_{family}_{kind.name}{f'x{products}' if products else ''}_{config.tile.tiles_m}x{config.tile.tiles_n}"
-    )
-    if not config.wgmma:
-        return name, _mma(name, kind, config, products)
-    name += f"_{steps}_steps" if steps < STEPS else ""
-    return name, _wgmma_tf32(name, config, products, steps) if products else _wgmma(name, kind, config, steps)
-
-
-def _mma(name: str, kind: _Type, config: Config, products: int) -> str:
+def mma_product(name: str, kind: Type, config: Config, products: int) -> str:
+    """Return the source of the function of a warp."""
     tile, sums = config.tile, "own" if products == 3 else "sums"
     shape = {"tiles_m": tile.tiles_m, "tiles_n": tile.tiles_n, "number": kind.number}
     factors = {"a": (tile.tiles_m, 4), "b": (tile.tiles_n, 2)}
@@ -290,84 +170,3 @@ def _mma(name: str, kind: _Type, config: Config, products: int) -> str:
     own = {"begin": OWN_SUMS.format(count=config.sums), "end": ADD_OWN_SUMS.format(count=config.sums)}
     functions += once("tvmconv_rest", REST) + once("tvmconv_nearest", NEAREST)
     return functions + MMA_PRODUCT.format(**shape, **own, name=name, multiply=multiply)
-
-
-def _wgmma(name: str, kind: _Type, config: Config, steps: int) -> str:
-    one = _instruction(name, kind, config, "unsigned long long a", ['"l"(a)'])
-    shape = {"tiles_m": config.tile.tiles_m, "steps": steps, "registers": config.tile.tiles_n * 4}
-    parts = {"first": _first(config, steps), "number": kind.number, "register": kind.register}
-    product = WGMMA_PRODUCT.format(name=name, row_bytes=row_bytes(steps), **shape, **parts)
-    return once("tvmconv_descriptor", DESCRIPTOR) + one + product
-
-
-def _wgmma_tf32(name: str, config: Config, products: int, steps: int) -> str:
-    count, registers, size = config.tile.tiles_m * steps, config.tile.tiles_n * 4, row_bytes(steps)
-    one = _instruction(name, TF32, config, "const unsigned* a", [f'"r"(a[{word}])' for word in range(4)])
-    functions = once("tvmconv_load", LOAD) + once("tvmconv_descriptor", DESCRIPTOR) + one
-
-    def multiply(sums: str, a: str, b: str, add: str) -> str:
-        return f"{name}_one({sums} + at / {steps} * {registers}, {a}[at], {b} + at % {steps} * 2, {add});"
-
-    if products == 1:
-        functions += once("tvmconv_round", ROUND)
-        parts = {
-            "rests_parameter": "",
-            "rests_descriptor": "",
-            "begin": "",
-            "convert_before": CONVERTED_STEP.format(target="a", function="tvmconv_to_tf32"),
-            "multiply": multiply("sums", "a", "b", "1"),
-            "convert_meanwhile": "",
-            "multiply_on": "",
-            "end": "",
-        }
-    else:
-        functions += once("tvmconv_rest", REST)
-        of_rests, of_numbers = multiply("own", "rest", "b", "1"), multiply("own", "a", "b", "1")
-        parts = {
-            "rests_parameter": ", void* rests",
-            "rests_descriptor": "unsigned long long low = tvmconv_descriptor("
-            f"first_column + (unsigned)((char*)rests - (char*)columns), {size});",
-            "begin": f"unsigned rest[{count}][4];\n  float own[{config.sums}];",
-            "convert_before": "",
-            "multiply": multiply("own", "a", "low", f"at % {steps} > 0"),
-            "convert_meanwhile": CONVERTED_STEP.format(target="rest", function="tvmconv_rest"),
-            "multiply_on": MULTIPLY_ON.format(count=count, of_rests=of_rests, of_numbers=of_numbers),
-            "end": ADD_OWN_SUMS.format(count=config.sums),
-        }
-    # Of rows in the same banks each has its vectors in an order of its own.
-    permuted = f"(lane / {ROW_BYTES // size} % {size // COPY_BYTES})"
-    parts |= {"first": _first(config, steps), "row_bytes": str(size), "permuted": permuted}
-    return functions + WGMMA_TF32_PRODUCT.format(name=name, count=count, steps=steps, **parts)
-
-
-def _first(config: Config, steps: int) -> str:
-    """Return the statements that find the first rows of both factors in chunks of so many steps."""
-    size, tile = row_bytes(steps), config.tile
-    if size == ROW_BYTES:
-        return FIRST
-    groups = {"groups": config.warps_m * config.warps_n, "groups_n": config.warps_n}
-    return FIRST + NARROW.format(**groups, rows=tile.tiles_m * 64, columns=tile.tiles_n * 8, row_bytes=size)
-
-
-def _instruction(name: str, kind: _Type, config: Config, parameter: str, inputs: list[str]) -> str:
-    """Return the function of one `wgmma`, whose first factor is given by some inputs."""
-    registers = config.tile.tiles_n * 4
-    places = [f"%{registers + place}" for place in range(len(inputs))]
-    in_memory = len(inputs) == 1
-    return WGMMA.format(
-        name=name,
-        parameter=parameter,
-        columns=config.tile.tiles_n * 8,
-        depth=kind.depth,
-        type=kind.name,
-        second=kind.second,
-        sums=kind.sums,
-        number=kind.number,
-        places=", ".join(f"%{place}" for place in range(registers)),
-        a=places[0] if in_memory else f"{{{', '.join(places)}}}",
-        b=registers + len(inputs),
-        add=registers + len(inputs) + 1,
-        options=kind.options,
-        outputs=", ".join(f'"+{kind.register}"(c[{place}])' for place in range(registers)),
-        inputs=", ".join(inputs),
-    )

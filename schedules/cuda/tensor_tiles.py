@@ -121,8 +121,13 @@ def weight_split(problem: Problem, config: Config) -> int:
 
 
 def goes_on(problem: Problem, config: Config) -> bool:
-    """Return whether a product goes on while the next chunks are copied: with both factors in shared memory."""
-    return config.wgmma and not tf32_products(problem)
+    """Return whether a product goes on while the next chunk is waited for.
+
+    It does with both factors in shared memory, and with one in registers, where it is rounded, if warps have roles.
+    Three products have sums of their own, which are added to the others right behind.
+    """
+    products = tf32_products(problem)
+    return config.wgmma and (products == 0 or (products == 1 and config.teams > 0))
 
 
 def ahead(problem: Problem, config: Config) -> int:
@@ -246,7 +251,8 @@ def fragments(problem: Problem, config: Config) -> int:
         return (tile.tiles_m * 4 + tile.tiles_n * 2) * (2 if products == 3 else 1) + (
             config.sums if products == 3 else 0
         )
-    return {0: 0, 1: 16 * tile.tiles_m, 3: 32 * tile.tiles_m + config.sums}[products]
+    one = 24 if goes_on(problem, config) else 16  # half of the next factor beside the one in use
+    return {0: 0, 1: one * tile.tiles_m, 3: 32 * tile.tiles_m + config.sums}[products]
 
 
 def copied_rows(problem: Problem, config: Config) -> tuple[int, ...]:

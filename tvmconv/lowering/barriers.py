@@ -117,13 +117,14 @@ __device__ __forceinline__ void tvmconv_next(void* barriers, int slots, int team
 
 RELEASE = f"""{BARRIERS}
 __device__ __forceinline__ void tvmconv_release(void* barriers, int slot, int pending, int used) {{
-  if (pending) asm volatile("wgmma.wait_group.sync.aligned 1;" ::: "memory");
-  else asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
+  if (!pending) asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
   if (used && (threadIdx.x & 31) == 0)
     asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" :: "r"(tvmconv_empty(barriers, slot)) : "memory");
 }}
 """
-"""The product that was begun before the last `pending` ones is complete, and its slot empty if it used one."""
+"""The product that was begun before the last `pending` ones is complete, and its slot empty if it used one.
+
+That is at most one, which has waited for the one before itself."""
 
 TEAM_BARRIER = """
 __device__ __forceinline__ void tvmconv_team_barrier(int threads) {

@@ -61,11 +61,12 @@ __device__ __forceinline__ void tvmconv_ready_for_wgmma(int pending) {{{WAIT}\
 
 DONE_SOURCE = """
 __device__ __forceinline__ void tvmconv_done(int pending) {
-  if (pending) asm volatile("wgmma.wait_group.sync.aligned 1;" ::: "memory");
-  else asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
+  if (!pending) asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
 }
 """
-"""The product that was begun before the last `pending` ones is complete."""
+"""The product that was begun before the last `pending` ones is complete.
+
+That is at most one, which has waited for the one before itself."""
 
 BARRIER_SOURCE = """
 __device__ __forceinline__ void tvmconv_barrier() { __syncthreads(); }

@@ -18,7 +18,7 @@ from tvm.tirx.build import codegen_build, split_host_device_mods
 from ..targets import has_gpu
 from ..threads import usable_cpus
 from .kept import KEEP, Kernels, code_of, keep_code, name_of
-from .specialization import with_team_barriers
+from .roles import with_roles_apart
 
 
 def build_side_by_side(
@@ -64,7 +64,7 @@ def _library(mod: tvm.IRModule, target: tvm.target.Target, keeps: bool) -> Modul
             alone = tirx.transform.BindTarget(target)(tvm.IRModule({var: func.without_attr(KEEP)}))
             host, kernels = split_host_device_mods(pipeline(alone))
             module = codegen_build(finalize_host()(host), target.host)
-            units = [(finalize_kernels()(with_team_barriers(each)), place) for place, each in kernels.items()]
+            units = [(finalize_kernels()(with_roles_apart(each)), place) for place, each in kernels.items()]
             made = [codegen_build(*unit) for unit in units]
         for each in made:
             module.import_module(each)

@@ -18,7 +18,7 @@ from tvm.ir.expr import TensorRegion
 from tvm.s_tir.stmt import SBlock, SBlockRealize
 from tvm.tirx.analysis import undefined_vars
 
-from ..annotations import BARRIER_BYTES, BULK, COPYING_THREADS, LAST_PRODUCT, PRODUCT, SPECIALIZED, BulkCopy
+from ..annotations import BARRIER_BYTES, BULK, COPYING_THREADS, LAST_PRODUCT, PRODUCT, ROLE, SPECIALIZED, BulkCopy
 from ..substitution import substitute
 from . import barriers as functions
 from .moving import Places, moved
@@ -52,27 +52,6 @@ def specialized(func: tirx.PrimFunc) -> tirx.PrimFunc:
         return func
     body = tirx.AttrStmt(0, "pragma_import_llvm", tvm.ir.StringImm(ENCODE), body)
     return func.with_body(SBlockRealize([], True, SBlock([], [], [], root.name_hint, body, alloc_buffers=buffers)))
-
-
-def with_team_barriers(mod: tvm.IRModule) -> tvm.IRModule:
-    """Return a module of kernels in which a team waits for itself alone, if warps have roles."""
-    return tvm.IRModule({name: _with_team_barriers(func) for name, func in mod.functions.items()}, attrs=mod.attrs)
-
-
-def _with_team_barriers(func: tirx.PrimFunc) -> tirx.PrimFunc:
-    threads: list[Any] = []
-
-    def note(call: tvm.ir.Call) -> None:
-        if call.args and isinstance(call.args[0], tvm.ir.StringImm) and call.args[0].value == "tvmconv_begin":
-            threads.append(call.args[4])
-
-    def barrier(call: tvm.ir.Call) -> tvm.ir.Call:
-        if not str(getattr(call.op, "name", "")).endswith("tvm_storage_sync"):
-            return call
-        return cuda_func_call("tvmconv_team_barrier", threads[0], source_code=functions.TEAM_BARRIER)
-
-    tvm_ffi.structural_walk(func.body, [(tvm.ir.Call, note)])
-    return func.with_body(tvm_ffi.structural_map(func.body, (tvm.ir.Call, barrier))) if threads else func
 
 
 class _Block:
@@ -112,9 +91,11 @@ class _Block:
 
     def in_roles(self) -> tirx.Stmt:
         copying, multiplying = self.registers
+        copies = _steps(_registers("copies", copying), self.copy_all())
+        multiplies = _steps(_registers("multiplies", multiplying), self.multiply_all())
         roles = [
-            _if(self.thread >= self.multiplying, _steps(_registers("copies", copying), self.copy_all())),
-            _if(self.thread < self.multiplying, _steps(_registers("multiplies", multiplying), self.multiply_all())),
+            _if(self.thread >= self.multiplying, copies, {ROLE: True}),
+            _if(self.thread < self.multiplying, multiplies, {ROLE: True}),
         ]
         self.buffers[:] = [each for each in self.buffers if each not in self.replaced]
         shared = [each for each in self.buffers if each.scope() == "shared.dyn"]
@@ -332,9 +313,9 @@ def _bound(var: tvm.ir.Var, extent: Any, tag: str, body: tirx.Stmt) -> tirx.For:
     return tirx.For(var, 0, extent, tirx.ForKind.THREAD_BINDING, body, axis)
 
 
-def _if(condition: Any, body: tirx.Stmt) -> tirx.Stmt:
+def _if(condition: Any, body: tirx.Stmt, annotations: dict[str, Any] | None = None) -> tirx.Stmt:
     """Return a loop of one turn where a condition holds, and else of none: TVM puts no barriers behind tests."""
-    return tirx.For(_variable("own"), 0, condition.astype("int32"), tirx.ForKind.SERIAL, body)
+    return tirx.For(_variable("own"), 0, condition.astype("int32"), tirx.ForKind.SERIAL, body, None, annotations)
 
 
 def _whole(buffer: Any) -> TensorRegion:
