@@ -2,7 +2,7 @@
 
 Neighbouring threads have neighbouring channels, as in `depthwise_nhwc`. The gradient with respect to the weight is
 summed in two kernels: a thread has all sums of its channels in registers, a block adds up those of its threads, and
-the second kernel those of blocks, each in an order that depends on shapes alone.
+the second kernel those of blocks, each in an order that depends on shapes alone; `gradients_nhwc_tiles` has its tiles.
 """
 
 from __future__ import annotations
@@ -128,15 +128,17 @@ def weight_gradient(problem: Problem, target: tvm.target.Target) -> Schedule:
     block = sch.fuse(p, bk)
     sch.bind(block, "blockIdx.x")
 
-    # Step 2. Each thread sums its tiles in registers, turn by turn
-    _, thread_y, thread_x = sch.split(sch.fuse(s, own), [None, tiles.threads, threads_c])
-    _bind_threads(sch, thread_y, thread_x)
-    sch.annotate(thread_x, MIN_BLOCKS, resident)  # a compiler takes fewer registers for more, and waits for memory
-    sch.compute_at(parts, thread_x, preserve_unit_loops=True)
+    # Step 2. Each thread sums its tiles in registers, turn by turn. What is moved into loops is there before these are
+    # split: then its places have no conditions of the split.
+    own = sch.fuse(s, own)
+    sch.compute_at(parts, own, preserve_unit_loops=True)
     staged = sch.cache_read(parts, 0, "shared")
     sch.compute_at(staged, r, preserve_unit_loops=True)
     sch.compute_at(sums, block, preserve_unit_loops=True)
     sch.set_scope(sums, 0, "local")
+    _, thread_y, thread_x = sch.split(own, [None, tiles.threads, threads_c])
+    _bind_threads(sch, thread_y, thread_x)
+    sch.annotate(thread_x, MIN_BLOCKS, resident)  # a compiler takes fewer registers for more, and waits for memory
     *_, own, r_, s_, k, turn, row, column = sch.get_loops(sums)
     tk, lane = sch.split(k, [threads_c, vector])
     sch.reorder(own, tk, turn, row, column, r_, s_, lane)
@@ -185,4 +187,3 @@ def _into_registers(sch: Schedule, block: SBlockRV, is_vector: bool) -> None:
     sch.unroll(row)
     sch.unroll(column)
     (sch.vectorize if is_vector else sch.unroll)(lane)
-

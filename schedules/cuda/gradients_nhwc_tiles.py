@@ -21,14 +21,20 @@ from .machine import SECTOR, WARP
 LANES = 64
 """The most neighbouring threads with neighbouring channels: others have other pixels."""
 
+LEAST_BLOCK = 128
+"""The least threads of a block, if there is room for so many."""
+
 TILE_THREADS = 64
 """The most threads of a block with the same channels."""
 
 STAGED_BYTES = 48 << 10
 """The most shared memory of a block, for a row of the sums of its threads."""
 
-ROOM = 112
-"""The most numbers of a thread: its sums, its tile, and two rows of its window."""
+ROOM = 120
+"""The most numbers of a thread: its sums, its tile, two rows of its window, and a test for each column of that."""
+
+LOADED = 123
+"""The most registers for sums, and for a tile and its window as they are loaded, of a thread that loads all at once."""
 
 AHEAD = 4
 """The rows of dy that are in registers before their turn, where all rows of a plane are a tile."""
@@ -36,14 +42,20 @@ AHEAD = 4
 UNROLLED = 2800
 """The most multiply-adds of a thread that follow each other without a loop."""
 
-SIDE = 8
-"""The most rows of a tile, and the most columns."""
+ROWS, COLUMNS = 8, 4
+"""The most rows and columns of a tile that does not have all of a plane."""
 
-WHOLE = 32
-"""The most rows of a tile that has all of a plane."""
+WHOLE_ROWS, WHOLE_COLUMNS = 32, 8
+"""The most rows and columns of one that has all of them."""
 
-FEW_NUMBERS, MANY, FEWER = 106, 512, 384
-"""The most numbers of each of many threads on a multiprocessor, of 128 registers; fewer threads have 168."""
+REMAINDER = 12
+"""The registers for the tests of tiles that a plane does not divide into."""
+
+CROWDS = ((112, 512), (140, 384))
+"""The most numbers of a thread where so many threads share a multiprocessor, of 128 and of 168 registers each."""
+
+FEWEST = 256
+"""The threads that share one in any case, of 255 registers each."""
 
 WAVES = 3
 """The most blocks that follow one another where one is."""
@@ -104,8 +116,8 @@ def _tiles(workload: ConvWorkload) -> Iterator[_Tile]:
     for vector in (4, 2, 1):
         if workload.out_channels % vector:
             continue
-        for rows in {*range(1, min(height, SIDE) + 1), *([height] if height <= WHOLE else [])}:
-            for columns in range(1, min(width, SIDE) + 1):
+        for rows in _sides(height, ROWS, WHOLE_ROWS):
+            for columns in _sides(width, COLUMNS, WHOLE_COLUMNS):
                 tile = _tile(workload, vector, rows, columns)
                 is_dilated = any(
                     size > 1 and step > 1 for size, step in zip((rows, columns), workload.dilation, strict=True)
@@ -113,6 +125,11 @@ def _tiles(workload: ConvWorkload) -> Iterator[_Tile]:
                 fits = tile.numbers <= ROOM and vector * rows * columns * prod(workload.kernel) <= UNROLLED
                 if vector == rows == columns == 1 or (fits and not is_dilated):
                     yield tile
+
+
+def _sides(size: int, most: int, most_whole: int) -> set[int]:
+    """Return the numbers of rows, or columns, of tiles."""
+    return {*range(1, min(size, most) + 1), *([size] if size <= most_whole else [])}
 
 
 def _tile(workload: ConvWorkload, vector: int, rows: int, columns: int) -> _Tile:
@@ -134,12 +151,10 @@ def _tile(workload: ConvWorkload, vector: int, rows: int, columns: int) -> _Tile
     loads = rows * columns + prod(read)
     converted = vector if workload.itemsize < 4 else 0
     instructions = products + loads * (vector + converted + 2)  # each load has its address, each element its test
-    packed = vector * workload.itemsize / 4
-    return _Tile(
-        *(vector, rows, columns, instructions),
-        vector * (taps + own * columns + 2 * read[1]),
-        vector * taps + loads * packed <= ROOM,
-    )
+    divides = all(all_of % size == 0 for size, all_of in zip((rows, columns), workload.output_size, strict=True))
+    numbers = vector * (taps + own * columns + 2 * read[1]) + read[1] + (0 if divides else REMAINDER)
+    loaded = vector * taps + loads * max(1, vector * workload.itemsize // 4) + (0 if divides else REMAINDER)
+    return _Tile(vector, rows, columns, instructions, numbers, loaded <= LOADED)
 
 
 def _divisions(workload: ConvWorkload, tile: _Tile, gpu: Gpu) -> Iterator[tuple[float, WeightTiles]]:
@@ -150,9 +165,10 @@ def _divisions(workload: ConvWorkload, tile: _Tile, gpu: Gpu) -> Iterator[tuple[
     known = divisors(workload.out_channels // vector, LANES)
     lanes = max((size * vector * workload.itemsize % SECTOR == 0, size) for size in known)[1]
     groups = workload.out_channels // (vector * lanes)
-    together = MANY if numbers <= FEW_NUMBERS else FEWER
-    most = min(together // lanes, TILE_THREADS, STAGED_BYTES // (4 * vector * lanes * workload.kernel[1]))
-    for threads in range(1, max(1, most) + 1):
+    together = next((count for limit, count in CROWDS if numbers <= limit), FEWEST)
+    staged = STAGED_BYTES // (4 * vector * lanes * workload.kernel[1])
+    most = max(1, min(together // lanes, TILE_THREADS, staged))
+    for threads in range(max(1, min(LEAST_BLOCK // lanes, most)), most + 1):
         warps = ceil_div(threads * lanes, WARP)
         resident = max(1, together // (warps * WARP))
         for waves in range(1, WAVES + 1):

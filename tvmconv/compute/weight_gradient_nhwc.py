@@ -34,11 +34,11 @@ class ChannelTiles(NamedTuple):
 def weight_gradient_in_channels(workload: ConvWorkload, tiles: ChannelTiles) -> list[te.Tensor]:
     """Return the TE definition of dy (N, Ho, Wo, K), x (N, H, W, K) and the gradient (K, 1, R, S).
 
-    Its stages are "near_x", "wide_x", "window", "near_dy", "wide_dy", "grad", "sums", "parts", "total" and "output". The
-    nearest elements of the operands are there to be read, then are in float32, and "window" and "grad" have zeros in the
-    place of those beside them: one instruction selects these, where a compiler makes a branch of a conversion that is
-    needed on a condition. A tile of several rows, or columns, takes no dilation of them; one of all rows, or columns, of
-    a plane leaves out the products with zeros around it.
+    Its stages are "near_x", "wide_x", "window", "near_dy", "wide_dy", "grad", "sums", "parts", "total" and "output".
+    The nearest elements of the operands are there to be read, then are in float32; "window" and "grad" have zeros in
+    the place of those beside them. So one instruction selects these: a compiler makes a branch of a conversion that is
+    needed on a condition. A tile of several rows, or columns, takes no dilation of them. One of all rows, or columns,
+    of a plane leaves out the products with zeros around it.
     """
     dy = te.placeholder(workload.operands["output"][0], workload.dtype, name="dy")
     x = te.placeholder(workload.operands["x"][0], workload.dtype, name="x")
