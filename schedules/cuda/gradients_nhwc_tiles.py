@@ -74,7 +74,7 @@ ADDERS = 16
 
 
 class WeightTiles(NamedTuple):
-    """What the blocks and the threads of the gradient with respect to a weight do."""
+    """The shares of blocks and threads in the gradient with respect to a weight."""
 
     vector: int
     """The channels of a thread."""
