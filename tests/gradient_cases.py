@@ -33,6 +33,7 @@ OWN = {
     "stride-2-multiplier-3": ConvWorkload.depthwise((2, 4, 13, 10), (4, 3, 5, 3), stride=2, dilation=(1, 3)),
     "stride-3-33x3-kernel": ConvWorkload.depthwise((1, 2, 50, 20), (2, 1, 33, 3), stride=3),
     "unread-rows": ConvWorkload.depthwise((2, 3, 11, 12), (3, 1, 2, 2), stride=(5, 4), padding="VALID"),
+    "one-column-kernel": ConvWorkload.depthwise((1, 240, 14, 20), (240, 1, 7, 1), stride=3),
     "many-images": ConvWorkload.depthwise((19, 2, 9, 9), (2, 1, 3, 3)),
     "one-channel-of-many-rows": ConvWorkload.depthwise((1, 1, 150, 40), (1, 1, 7, 7)),
 }

@@ -23,7 +23,9 @@ from tvmconv.gradients import any_batch, as_convolution, lower
 from tvmconv.lowering import KERNEL_NAME, build, build_function, build_twin
 from tvmconv.lowering.conditions import with_tests_before_loops
 from tvmconv.problem import Problem
+from tvmconv.schedules.cuda.gradients_nhwc_tiles import weight_tiles as nhwc_tiles
 from tvmconv.schedules.cuda.gradients_weight import WARPS, plane_tiles, weight_tiles
+from tvmconv.schedules.cuda.machine import REGISTERS
 from tvmconv.serial import TWIN_TARGET, with_shapes
 from tvmconv.targets import resolve_target
 from tvmconv.targets.devices import gpu_of
@@ -190,12 +192,15 @@ def test_cubin(name: str, of: str) -> None:
     ("name", "of"), in_turns(("112-stride-2", "7", "28-5x5-stride-2-half", "28-7x7-bfloat16")), ids=str
 )
 def test_cubin_in_nhwc(name: str, of: str) -> None:
-    kernel = build_function(lower(of, any_batch(LARGE[name].in_nhwc(), str(SM_90)), SM_90), SM_90)
+    """All sums are in registers, for as many blocks on a multiprocessor as the model of the tiles expects there."""
+    problem = any_batch(LARGE[name].in_nhwc(), str(SM_90))
+    kernel = build_function(lower(of, problem, SM_90), SM_90)
     found = cuda.kernel_resources(str(kernel.executable.mod.imports[0].inspect_source()), str(SM_90.attrs["arch"]))
     assert len(found) == (1 if of == "input" else 2)
+    _, lanes, tiles, resident, _ = nhwc_tiles(problem, gpu_of(SM_90))
     for each in found:
         assert (each.stack_bytes, each.spill_store_bytes, each.spill_load_bytes) == (0, 0, 0)
-        assert each.registers <= 200
+        assert each.registers <= (200 if of == "input" else REGISTERS // (resident * lanes * tiles.threads))
 
 
 def test_parts_fill_a_gpu_whatever_the_channels() -> None:
@@ -208,3 +213,12 @@ def test_parts_fill_a_gpu_whatever_the_channels() -> None:
         _, workspace = scheduled("weight", workload)
         shapes = [] if tiles.parts == 1 else [(channels, 1, 3, 3, tiles.parts)]
         assert [shape for shape, _ in workspace.parameters] == shapes
+
+
+def test_tiles_in_nhwc_fill_a_gpu_whatever_the_channels() -> None:
+    for batch, channels, size in ((512, 1, 56), (32, 96, 112), (32, 240, 28), (32, 960, 7)):
+        workload = ConvWorkload.depthwise((batch, channels, size, size), (channels, 1, 3, 3), dtype="float16").in_nhwc()
+        vector, lanes, tiles, resident, _ = nhwc_tiles(any_batch(workload, str(SM_90)), gpu_of(SM_90))
+        waves = channels * tiles.parts / (vector * lanes * resident * gpu_of(SM_90).multiprocessors)
+        assert waves >= 1 or resident * lanes * tiles.threads * waves >= 100
+        assert waves <= 1 or waves % 1 == 0 or waves % 1 > 0.7

@@ -15,7 +15,15 @@ from .arrays import Operand, in_nhwc, operand, view_in_nhwc
 from .calls import Calls, Launch
 from .dtypes import FLOATS, one_of
 from .errors import InvalidArgumentError
-from .lowering import KERNEL_NAME, MOST_BYTES, Kernel, as_scheduled, build_function, with_alignment
+from .lowering import (
+    KERNEL_NAME,
+    MOST_BYTES,
+    Kernel,
+    as_scheduled,
+    build_function,
+    with_alignment,
+    with_launch_bounds,
+)
 from .operators import State, operator_for, present_state, takes_channels_last
 from .problem import ASSUMED_BATCH, Problem
 from .schedules import cpu, cuda
@@ -150,7 +158,7 @@ def lower(of: str, problem: Problem, target: tvm.target.Target) -> tirx.PrimFunc
     """Return the scheduled function of a gradient, that of the "input" or of the "weight"."""
     schedules = (SCHEDULES if problem.workload.is_in_nchw else IN_NHWC)[backend_of(target).templates]
     schedule = getattr(schedules, f"{of}_gradient")(problem, target)
-    return with_alignment(as_scheduled(schedule.mod["main"], KERNEL_NAME), target)
+    return with_alignment(with_launch_bounds(as_scheduled(schedule.mod["main"], KERNEL_NAME)), target)
 
 
 def _kept(of: str, problem: Problem, target: str, state: State) -> Kernel:

@@ -32,7 +32,7 @@ from .depthwise_nhwc_tiles import (
     whole,
 )
 from .gemm_model import START, bytes_per_clock
-from .machine import BLOCK_BYTES, REGISTERS, WARP
+from .machine import BLOCK_BYTES, REGISTERS, SECTOR, WARP
 
 LOAD, EDGE, STORE, TAP, FINISH, THREAD = 1.2, 10.0, 1.2, 5.5, 1.0, 50.0
 """The issue slots of a load of a vector of the input; of the address and the tests of one that may lie beyond an edge;
@@ -60,9 +60,6 @@ four times what is theirs, and 35 by blocks of whole planes."""
 
 SCHEDULERS = 4
 """The warps of which a multiprocessor can issue instructions at once."""
-
-SECTOR = 32
-"""The bytes that a cache gets from memory at least."""
 
 FEW_REGISTERS = 30
 """The registers of a thread's addresses and tests."""

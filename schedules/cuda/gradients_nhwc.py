@@ -2,7 +2,7 @@
 
 Neighbouring threads have neighbouring channels, as in `depthwise_nhwc`. The gradient with respect to the weight is
 summed in two kernels: a thread has all sums of its channels in registers, a block adds up those of its threads, and
-the second kernel those of blocks, each in an order that depends on shapes alone.
+the second kernel those of blocks, each in an order that depends on shapes alone; `gradients_nhwc_tiles` has its tiles.
 """
 
 from __future__ import annotations
@@ -15,20 +15,15 @@ from tvm.s_tir import Schedule
 from tvm.s_tir.schedule import LoopRV, SBlockRV
 
 from tvmconv import compute
-from tvmconv.compute import ChannelTiles
+from tvmconv.annotations import MIN_BLOCKS
 from tvmconv.problem import Problem
-from tvmconv.targets.devices import Gpu, gpu_of
+from tvmconv.targets.devices import gpu_of
 from tvmconv.workload import ConvWorkload
 
-from ..space import ceil_div, divisors, evenly, wasted
+from ..space import ceil_div, divisors, evenly
+from .gradients_nhwc_tiles import adders, weight_tiles
 from .gradients_weight import BLOCK_THREADS
 from .machine import WARP
-
-LANES = 8
-"""The least neighbouring threads with neighbouring channels, if there are so many: others have other pixels."""
-
-ADDERS = 8
-"""The threads of the second kernel that add up the parts of a tap of a channel, at most."""
 
 OUTPUTS = 64
 """The most outputs of a thread in the gradient with respect to the input."""
@@ -41,12 +36,6 @@ ROOM = 150
 
 UNROLLED = 1024
 """The most multiply-adds of a thread that follow each other without a loop."""
-
-BLOCKS = 6
-"""The blocks of the gradient with respect to the weight for each multiprocessor: some three are there at once."""
-
-TURNS = 2
-"""The least tiles of a thread that are worth adding up its sums."""
 
 
 def takes(workload: ConvWorkload) -> bool:
@@ -125,10 +114,11 @@ def weight_gradient(problem: Problem, target: tvm.target.Target) -> Schedule:
     """Schedule the gradient with respect to the weight."""
     # Step 0. The computation
     workload = problem.workload
-    vector, threads_c, tiles = weight_tiles(problem, gpu_of(target))
+    vector, threads_c, tiles, resident, ahead = weight_tiles(problem, gpu_of(target))
     sch = Schedule(te.create_prim_func(compute.weight_gradient_in_channels(compute.with_open_sizes(problem), tiles)))
-    names = ("near_x", "window", "near_dy", "grad", "sums", "parts", "total", "output")
-    near_x, window, near_dy, grad, sums, parts, total, output = (sch.get_sblock(name) for name in names)
+    near_x, wide_x, window = (sch.get_sblock(name) for name in ("near_x", "wide_x", "window"))
+    near_dy, wide_dy, grad = (sch.get_sblock(name) for name in ("near_dy", "wide_dy", "grad"))
+    sums, parts, total, output = (sch.get_sblock(name) for name in ("sums", "parts", "total", "output"))
 
     # Step 1. A block has a part of the tiles of some channels
     stored = sch.cache_write(parts, 0, "local")
@@ -138,19 +128,23 @@ def weight_gradient(problem: Problem, target: tvm.target.Target) -> Schedule:
     block = sch.fuse(p, bk)
     sch.bind(block, "blockIdx.x")
 
-    # Step 2. Each thread sums its tiles in registers, turn by turn
-    _, thread_y, thread_x = sch.split(sch.fuse(s, own), [None, tiles.threads, threads_c])
-    _bind_threads(sch, thread_y, thread_x)
-    sch.compute_at(parts, thread_x, preserve_unit_loops=True)
+    # Step 2. Each thread sums its tiles in registers, turn by turn. What is moved into loops is there before these are
+    # split: then its places have no conditions of the split.
+    own = sch.fuse(s, own)
+    sch.compute_at(parts, own, preserve_unit_loops=True)
     staged = sch.cache_read(parts, 0, "shared")
     sch.compute_at(staged, r, preserve_unit_loops=True)
     sch.compute_at(sums, block, preserve_unit_loops=True)
     sch.set_scope(sums, 0, "local")
+    _, thread_y, thread_x = sch.split(own, [None, tiles.threads, threads_c])
+    _bind_threads(sch, thread_y, thread_x)
+    sch.annotate(thread_x, MIN_BLOCKS, resident)  # a compiler takes fewer registers for more, and waits for memory
     *_, own, r_, s_, k, turn, row, column = sch.get_loops(sums)
     tk, lane = sch.split(k, [threads_c, vector])
     sch.reorder(own, tk, turn, row, column, r_, s_, lane)
     _bind_threads(sch, own, tk)
-    for stage, place in ((grad, turn), (near_dy, turn), (window, row), (near_x, row)):
+    places = {grad: turn, wide_dy: turn, near_dy: turn, window: row, wide_x: row, near_x: turn if ahead else row}
+    for stage, place in places.items():
         sch.compute_at(stage, place, preserve_unit_loops=True)
         _into_registers(sch, stage, is_vector=stage in (near_x, near_dy))
     for loop in (row, column, r_, s_, lane):
@@ -174,7 +168,7 @@ def weight_gradient(problem: Problem, target: tvm.target.Target) -> Schedule:
     bk, tk = sch.split(k, [None, lanes])
     sch.bind(sch.fuse(*taps, bk), "blockIdx.x")
     sch.bind(tk, "threadIdx.x")
-    _, adder = sch.split(p, [None, min(tiles.parts, ADDERS)])
+    _, adder = sch.split(p, [None, adders(tiles.parts)])
     sch.bind(adder, "threadIdx.y")
     sch.set_scope(total, 0, "local")
     sch.reverse_compute_at(output, tk, preserve_unit_loops=True)
@@ -193,39 +187,3 @@ def _into_registers(sch: Schedule, block: SBlockRV, is_vector: bool) -> None:
     sch.unroll(row)
     sch.unroll(column)
     (sch.vectorize if is_vector else sch.unroll)(lane)
-
-
-def weight_tiles(problem: Problem, gpu: Gpu) -> tuple[int, int, ChannelTiles]:
-    """Return the channels of a thread, the threads along channels, and the shares of threads in the pixels."""
-    workload = problem.workload
-    taps, (height, width), channels = prod(workload.kernel), workload.output_size, workload.out_channels
-    vector = next(size for size in (4, 2, 1) if channels % size == 0 and size * taps <= SUMS)
-    known = divisors(channels // vector, WARP)
-    threads_c = next((size for size in known if size >= LANES), known[-1])
-    threads = BLOCK_THREADS // threads_c
-
-    def tile(rows: int, columns: int) -> ChannelTiles:
-        return ChannelTiles(rows, columns, 1, threads)
-
-    def loads(rows: int, columns: int) -> int:
-        return rows * columns + prod(tile(rows, columns).window(workload))
-
-    def fits(rows: int, columns: int) -> bool:
-        dilated = (rows > 1 and workload.dilation[0] > 1) or (columns > 1 and workload.dilation[1] > 1)
-        _, window = tile(rows, columns).window(workload)
-        numbers = vector * (taps + rows * columns + 2 * window)  # the next row is on its way
-        products = vector * rows * columns * taps
-        return rows == columns == 1 or (not dilated and numbers <= ROOM and products <= UNROLLED)
-
-    def cost(rows: int, columns: int) -> float:
-        return wasted(height, rows) * wasted(width, columns) * loads(rows, columns) / (rows * columns)
-
-    sizes = [(rows, columns) for rows in range(1, min(height, 8) + 1) for columns in range(1, min(width, 8) + 1)]
-    rows, columns = min((size for size in sizes if fits(*size)), key=lambda size: cost(*size))
-    wanted = ceil_div(BLOCKS * gpu.multiprocessors, channels // (vector * threads_c))
-    all_tiles = workload.batch * ceil_div(height, rows) * ceil_div(width, columns)
-    most = max(1, all_tiles // (threads * TURNS))
-    parts = min(wanted, most)
-    # In whole turns of the threads that add them up, whose control flow so is the same.
-    parts = parts // ADDERS * ADDERS if parts >= ADDERS else 1 << (parts.bit_length() - 1)
-    return vector, threads_c, ChannelTiles(rows, columns, parts, threads)

@@ -14,3 +14,6 @@ MOST_REGISTERS = 255
 
 BLOCK_BYTES = 1024
 """The bytes of shared memory that each block takes beside its own."""
+
+SECTOR = 32
+"""The bytes that a cache gets from memory at least."""

@@ -34,9 +34,11 @@ class ChannelTiles(NamedTuple):
 def weight_gradient_in_channels(workload: ConvWorkload, tiles: ChannelTiles) -> list[te.Tensor]:
     """Return the TE definition of dy (N, Ho, Wo, K), x (N, H, W, K) and the gradient (K, 1, R, S).
 
-    Its stages are "near_x", "window", "near_dy", "grad", "sums", "parts", "total" and "output". The nearest elements of
-    the operands are there to be read, and "window" and "grad" have zeros in the place of those beside them, in float32.
-    A tile of several rows, or columns, takes no dilation of them.
+    Its stages are "near_x", "wide_x", "window", "near_dy", "wide_dy", "grad", "sums", "parts", "total" and "output".
+    The nearest elements of the operands are there to be read, then are in float32; "window" and "grad" have zeros in
+    the place of those beside them. So one instruction selects these: a compiler makes a branch of a conversion that is
+    needed on a condition. A tile of several rows, or columns, takes no dilation of them. One of all rows, or columns,
+    of a plane leaves out the products with zeros around it.
     """
     dy = te.placeholder(workload.operands["output"][0], workload.dtype, name="dy")
     x = te.placeholder(workload.operands["x"][0], workload.dtype, name="x")
@@ -70,7 +72,7 @@ def weight_gradient_in_channels(workload: ConvWorkload, tiles: ChannelTiles) -> 
     def in_window(*place: Any) -> tirx.PrimExpr:
         number, _, row, column = of_x(*place[:-1])
         inside = [number < all_tiles, row >= 0, row < workload.height, column >= 0, column < workload.width]
-        return tirx.Select(tirx.all(*inside), nearest_x[place].astype("float32"), zero)
+        return tirx.Select(tirx.all(*inside), wide_x[place], zero)
 
     def near_dy(p: Any, turn: Any, thread: Any, a: Any, b: Any, k: Any) -> tirx.PrimExpr:
         _, n, y, v = tile(p, turn, thread)
@@ -80,22 +82,31 @@ def weight_gradient_in_channels(workload: ConvWorkload, tiles: ChannelTiles) -> 
         p, turn, thread, a, b, _ = place
         number, _, y, v = tile(p, turn, thread)
         inside = tirx.all(number < all_tiles, y + a < ho, v + b < wo)
-        return tirx.Select(inside, nearest_dy[place].astype("float32"), zero)
+        return tirx.Select(inside, wide_dy[place], zero)
+
+    def wide(nearest: te.Tensor, name: str) -> te.Tensor:
+        return te.compute(nearest.shape, lambda *place: nearest[place].astype("float32"), name=name)
 
     window_shape = (parts, turns, threads, *tiles.window(workload), channels)
     nearest_x = te.compute(window_shape, near_x, name="near_x")
+    wide_x = wide(nearest_x, "wide_x")
     window = te.compute(window_shape, in_window, name="window")
     nearest_dy = te.compute((parts, turns, threads, rows, columns, channels), near_dy, name="near_dy")
+    wide_dy = wide(nearest_dy, "wide_dy")
     grad = te.compute(nearest_dy.shape, of_dy, name="grad")
     turn, column = te.reduce_axis((0, turns), name="turn"), te.reduce_axis((0, columns), name="column")
     i = te.reduce_axis((0, tiles.window(workload)[0]), name="i")
 
     def product(p: Any, thread: Any, r: Any, s: Any, k: Any) -> tirx.PrimExpr:
         below = i - r  # row by row of the window, each for all rows of the kernel that it is under
-        met = tirx.all(below >= 0, below < rows * sh, below % sh == 0)
-        factor = window[p, turn, thread, i, column * sw + s, k]
-        term = grad[p, turn, thread, below // sh, column, k] * factor
-        return te.sum(tirx.if_then_else(met, term, zero), axis=[turn, i, column])
+        met = [below >= 0, below < rows * sh, below % sh == 0]
+        if 1 < rows == ho:
+            met += [i >= top, i < top + workload.height]
+        beside = column * sw + s
+        if 1 < columns == wo:
+            met += [beside >= left, beside < left + workload.width]
+        term = grad[p, turn, thread, below // sh, column, k] * window[p, turn, thread, i, beside, k]
+        return te.sum(tirx.if_then_else(tirx.all(*met), term, zero), axis=[turn, i, column])
 
     sums = te.compute((parts, threads, kr, ks, channels), product, name="sums")
     thread, p = te.reduce_axis((0, threads), name="thread"), te.reduce_axis((0, parts), name="p")
