@@ -194,6 +194,15 @@ KINDS = {
     ),
     "dense-cpu": Kind(workload_name, "layer", [TIME, rate("GFLOP/s", 1e9), *PYTORCH, ONNXRUNTIME]),
     "tensor-gpu": Kind(workload_name, "layer", TENSOR_CORES),
+    "linear-types": Kind(
+        workload_name,
+        "layer",
+        [
+            *beside(0, "bfloat16", TIME, times("times a matrix product", "gemm-channels-last")),
+            *beside(1, "TF32", TIME, times("times one in TF32", "gemm-tf32")),
+            *beside(2, "float32", TIME, times("times one in strict float32", "gemm-channels-last")),
+        ],
+    ),
     "dense-gpu": Kind(workload_name, "layer", [TIME, rate("TFLOP/s", 1e12), *ON_GPU]),
     "memory": Kind(workload_name, "layer", [memory(*pair) for pair in MEMORY.items()], last="together"),
     "ablation": Kind(
