@@ -141,13 +141,15 @@ class Expected:
 def _largest_nearby(workload: ConvWorkload, x: np.ndarray, w: np.ndarray, reach: int) -> np.ndarray:
     """Return the largest sum of products within so many rows and columns of each output (N, K, H, W).
 
-    Planes go on beyond their edges, where windows meet padding and pixels, as tiles do.
+    Planes go on beyond their edges, as tiles do, as far as windows still meet pixels.
     """
-    around = [reach * stride for stride in workload.stride] * 2
+    beyond = [min(reach, size // stride) for size, stride in zip(workload.window, workload.stride, strict=True)]
+    around = [count * stride for count, stride in zip(beyond, workload.stride, strict=True)] * 2
     padding = tuple(each + more for each, more in zip(workload.padding, around, strict=True))
     sums = sums_of_products(msgspec.structs.replace(workload, padding=padding), x, w)
-    for axis in (2, 3):
-        sums = sliding_window_view(sums, 2 * reach + 1, axis).max(-1)
+    for axis, count in zip((2, 3), beyond, strict=True):
+        width = [(0, 0)] * axis + [(reach - count, reach - count)] + [(0, 0)] * (3 - axis)
+        sums = sliding_window_view(np.pad(sums, width), 2 * reach + 1, axis).max(-1)
     return sums
 
 
