@@ -16,6 +16,7 @@ from command_line import tvmconv, tvmconv_json
 
 from tvmconv import ConvWorkload
 from tvmconv.checking.draws import Draw
+from tvmconv.dispatch import algorithms_on
 from tvmconv.dtypes import DTYPES, NARROW, QUANTIZED
 from tvmconv.errors import WrongResultError
 from tvmconv.precision import DEFAULT, WORDS
@@ -37,10 +38,10 @@ def drawn(count: int) -> list[ConvWorkload]:
 def test_trials_are_the_same_everywhere() -> None:
     assert drawn(20) == drawn(20)
     haswell = resolve_target({"kind": "llvm", "mtriple": "x86_64-linux-gnu", "mcpu": "haswell"})
-    trial, is_default = random_trial(Draw("3/1"), haswell, 1)
+    trial, is_default = random_trial(Draw("3/6"), haswell, 1)
     assert (str(trial.workload), trial.algorithm) == (
-        "conv2d 1x61x7x6 -> 32, 5x2 padding 2,2,2,2 int8 zero point 21 to uint8 + scale+shift",
-        "dot",
+        "conv2d 1x42x17x1 -> 28, 3x3 stride 3x1 groups 2 padding 1,1,1,1 + shift",
+        "sparse",
     )
     assert not is_default
 
@@ -102,6 +103,19 @@ def test_precision_of_trials() -> None:
     assert {trial.precision for trial in single if trial.nonfinite} == {"strict"}
     assert {trial.precision for trial in trials if trial not in single} == {DEFAULT}
     assert any(trial.nonfinite for trial in trials if trial.workload.dtype in NARROW)
+
+
+@pytest.mark.parametrize(
+    ("target", "beside"), [(CPU, {"amx"}), (resolve_target(SM_90), {"grouped"})], ids=["cpu", "cuda"]
+)
+def test_trials_are_by_every_algorithm(target: tvm.target.Target, beside: set[str]) -> None:
+    """Those that take few of all convolutions, such as Winograd's, have a share of their own.
+
+    Beside them are one that needs other instructions, and one whose groups of channels are not drawn.
+    """
+    trials = Counter(random_trial(Draw(f"0/{number}"), target, number)[0].algorithm for number in range(300))
+    assert {*algorithms_on(target)} - beside <= {*trials}
+    assert min(count for algorithm, count in trials.items() if algorithm not in beside) >= 5, trials
 
 
 def test_trials_may_be_of_one_algorithm() -> None:

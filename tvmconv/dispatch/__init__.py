@@ -4,6 +4,7 @@ from .ranges import Range, at_assumed_sizes, range_with, select_ranges
 from .registry import (
     TEMPLATES,
     algorithms_for,
+    algorithms_on,
     dense_algorithms,
     least_cycles,
     register,
@@ -21,6 +22,7 @@ __all__ = [
     "Range",
     "Selection",
     "algorithms_for",
+    "algorithms_on",
     "at_assumed_sizes",
     "dense_algorithms",
     "least_cycles",

@@ -94,6 +94,11 @@ def dense_algorithms() -> tuple[str, ...]:
     return tuple(dict.fromkeys(name.partition("/")[2] for name in dense))
 
 
+def algorithms_on(target: tvm.target.Target) -> tuple[str, ...]:
+    """Return the algorithms with a template for a kind of target."""
+    return tuple(_templates_on(target))
+
+
 def algorithms_for(problem: Problem, target: tvm.target.Target) -> tuple[str, ...]:
     """Return the algorithms with a template that takes a problem on a target."""
     return tuple(algorithm for algorithm, why in _obstacles(problem, target).items() if why is None)

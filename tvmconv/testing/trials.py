@@ -10,7 +10,7 @@ import msgspec
 
 from ..activations import ACTIVATIONS
 from ..checking.draws import Draw
-from ..dispatch import algorithms_for
+from ..dispatch import algorithms_for, algorithms_on
 from ..dtypes import FLOATS, NARROW, QUANTIZED, STORAGE_TYPES
 from ..epilogue import Epilogue
 from ..errors import InvalidArgumentError
@@ -38,8 +38,9 @@ MOST_PLACES = 2**9
 `MOST_NONZEROS` limits the weight's non-zeros: all of this is unrolled.
 """
 
-MOST_DRAWS = 10_000
-"""The number of convolutions that are drawn, at most, for one by an algorithm: Winograd's are one in some eighty."""
+MOST_DRAWS, FAVOURED_DRAWS = 10_000, 400
+"""The number of convolutions that are drawn, at most, for one by an algorithm: Winograd's are one in some eighty; and for
+one by an algorithm that is drawn, too, which the target may have no instructions for."""
 
 SPARSITIES = (0.0, 0.5, 0.8, 0.9, 0.9, 0.95, 0.99, 1.0)
 
@@ -111,11 +112,13 @@ def random_trial(
     """Return a trial on a target, without knobs, and whether the default configuration is meant.
 
     Some leave sizes open, and all of them do with `opened`. With an algorithm all are by that one; raises
-    `InvalidArgumentError` where it takes none of many.
+    `InvalidArgumentError` where it takes none of many. Without one half of them are by one that is drawn first: of all
+    convolutions some algorithms take few.
     """
-    for _ in range(MOST_DRAWS):
-        trial, is_default = _closed_trial(draw, target, operands, algorithm)
-        if algorithm not in (None, trial.algorithm):
+    favoured = draw.of(algorithms_on(target)) if algorithm is None and draw.chance(1 / 2) else algorithm
+    for turn in range(MOST_DRAWS):
+        trial, is_default = _closed_trial(draw, target, operands, favoured)
+        if favoured not in (None, trial.algorithm) and (algorithm is not None or turn < FAVOURED_DRAWS):
             continue
         with_open = msgspec.structs.replace(trial, open_sizes=draw.of(OPENED))
         if (draw.chance(0.3) or opened) and trial.algorithm in algorithms_for(with_open.problem, target):
