@@ -39,8 +39,8 @@ MOST_PLACES = 2**9
 """
 
 MOST_DRAWS, FAVOURED_DRAWS = 10_000, 400
-"""The number of convolutions that are drawn, at most, for one by an algorithm: Winograd's are one in some eighty; and for
-one by an algorithm that is drawn, too, which the target may have no instructions for."""
+"""The number of convolutions that are drawn, at most, for one by an algorithm: Winograd's are one in some eighty; and
+for one by an algorithm that is drawn, too, which the target may have no instructions for."""
 
 SPARSITIES = (0.0, 0.5, 0.8, 0.9, 0.9, 0.95, 0.99, 1.0)
 
