@@ -138,8 +138,8 @@ def _tile(workload: ConvWorkload, vector: int, rows: int, columns: int) -> _Tile
     A tile of all rows, or columns, of a plane has no products with the zeros around it, and reads none. Of all rows it
     goes down, and forgets those that it has added up.
     """
-    taps, window = prod(workload.kernel), ChannelTiles(rows, columns, 1, 1).window(workload)
-    is_whole = [1 < size == all_of for size, all_of in zip((rows, columns), workload.output_size, strict=True)]
+    shape = ChannelTiles(rows, columns, parts=1, threads=1)
+    taps, window, is_whole = prod(workload.kernel), shape.window(workload), shape.whole(workload)
     read, products = [], vector
     for axis, size in enumerate((rows, columns)):
         there = (workload.height, workload.width)[axis]

@@ -101,19 +101,18 @@ class Expected:
         steepest = row.steepest(*values)
         x, w = inputs.pop("x"), inputs.pop("w")
         sums, self._terms = sums_of_products(workload, x, w), workload.terms
+        reach = 0 if workload.is_depthwise or workload.kernel == (1, 1) else problem.promise.nearby
         if workload.storage.bounds is None:
-            largest = sums_of_products(workload, np.abs(x), np.abs(w))
+            largest, nearby = _largest_nearby(workload, np.abs(x), np.abs(w), reach)
         else:
-            largest, self._terms = np.abs(sums), 1
+            largest, self._terms, reach = np.abs(sums), 1, 0
         y = finished(plain, sums, **inputs)
         with np.errstate(all="ignore"):
             self._reference = np.asarray(row.definition(Float64(), y, *values))
             own = np.maximum(np.abs(self._reference), steepest * np.minimum(np.abs(y), 1))
         magnitudes = {name: np.abs(each.astype(np.float64)) for name, each in inputs.items()}
         self._magnitude = self._nearby = steepest * finished(plain, largest, **magnitudes)
-        reach = problem.promise.nearby
-        if reach and not workload.is_depthwise and workload.kernel != (1, 1) and workload.storage.bounds is None:
-            nearby = _largest_nearby(workload, np.abs(x), np.abs(w), reach)
+        if reach:
             self._nearby = steepest * finished(plain, nearby, **magnitudes)
         self._evaluation = row.roundings * FLOAT32_UNIT * own
         self._rounded = NOT_ROUNDED
@@ -138,19 +137,22 @@ class Expected:
         assert_rounded(got, self._reference, 0.0 if exact else error, partial(rounded_reference, workload=workload))
 
 
-def _largest_nearby(workload: ConvWorkload, x: np.ndarray, w: np.ndarray, reach: int) -> np.ndarray:
-    """Return the largest sum of products within so many rows and columns of each output (N, K, H, W).
+def _largest_nearby(workload: ConvWorkload, x: np.ndarray, w: np.ndarray, reach: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return each output's sum of products (N, K, H, W), and the largest within so many rows and columns of it.
 
     Planes go on beyond their edges, as tiles do, as far as windows still meet pixels.
     """
-    beyond = [min(reach, size // stride) for size, stride in zip(workload.window, workload.stride, strict=True)]
-    around = [count * stride for count, stride in zip(beyond, workload.stride, strict=True)] * 2
+    rows, columns = beyond = [
+        min(reach, size // step) for size, step in zip(workload.window, workload.stride, strict=True)
+    ]
+    around = [count * step for count, step in zip(beyond, workload.stride, strict=True)] * 2
     padding = tuple(each + more for each, more in zip(workload.padding, around, strict=True))
-    sums = sums_of_products(msgspec.structs.replace(workload, padding=padding), x, w)
+    largest = sums_of_products(msgspec.structs.replace(workload, padding=padding), x, w)
+    own = largest[:, :, rows : largest.shape[2] - rows, columns : largest.shape[3] - columns]
     for axis, count in zip((2, 3), beyond, strict=True):
         width = [(0, 0)] * axis + [(reach - count, reach - count)] + [(0, 0)] * (3 - axis)
-        sums = sliding_window_view(np.pad(sums, width), 2 * reach + 1, axis).max(-1)
-    return sums
+        largest = sliding_window_view(np.pad(largest, width), 2 * reach + 1, axis).max(-1)
+    return own, largest
 
 
 def _rounded(workload: ConvWorkload, inputs: dict[str, np.ndarray], unit: float, steepest: float) -> Rounded:

@@ -30,6 +30,11 @@ class ChannelTiles(NamedTuple):
         rows, columns = (taps if size == 1 else (size - 1) * stride + taps for size, stride, taps in axes)
         return rows, columns
 
+    def whole(self, workload: ConvWorkload) -> tuple[bool, bool]:
+        """Return whether a tile has all rows, and all columns, of a plane of several: then it meets no zeros there."""
+        (rows, columns), (height, width) = (self.rows, self.columns), workload.output_size
+        return 1 < rows == height, 1 < columns == width
+
 
 def weight_gradient_in_channels(workload: ConvWorkload, tiles: ChannelTiles) -> list[te.Tensor]:
     """Return the TE definition of dy (N, Ho, Wo, K), x (N, H, W, K) and the gradient (K, 1, R, S).
@@ -45,6 +50,7 @@ def weight_gradient_in_channels(workload: ConvWorkload, tiles: ChannelTiles) -> 
     (ho, wo), (kr, ks), channels = workload.output_size, workload.kernel, workload.out_channels
     (sh, sw), (dh, dw), (top, left, _, _) = workload.stride, workload.dilation, workload.padding
     rows, columns, parts, threads = tiles
+    all_rows, all_columns = tiles.whole(workload)
     tiles_x, zero = -(-wo // columns), tirx.const(0, "float32")
     plane = -(-ho // rows) * tiles_x
     all_tiles = workload.batch * plane
@@ -100,10 +106,10 @@ def weight_gradient_in_channels(workload: ConvWorkload, tiles: ChannelTiles) -> 
     def product(p: Any, thread: Any, r: Any, s: Any, k: Any) -> tirx.PrimExpr:
         below = i - r  # row by row of the window, each for all rows of the kernel that it is under
         met = [below >= 0, below < rows * sh, below % sh == 0]
-        if 1 < rows == ho:
+        if all_rows:
             met += [i >= top, i < top + workload.height]
         beside = column * sw + s
-        if 1 < columns == wo:
+        if all_columns:
             met += [beside >= left, beside < left + workload.width]
         term = grad[p, turn, thread, below // sh, column, k] * window[p, turn, thread, i, beside, k]
         return te.sum(tirx.if_then_else(tirx.all(*met), term, zero), axis=[turn, i, column])

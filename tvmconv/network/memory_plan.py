@@ -167,21 +167,14 @@ def _in_memory(main: relax.Function, arrays: Sequence[Array]) -> relax.Function:
     home = {tensor.var: var for var, array in zip(memory, arrays, strict=True) for tensor in array.tensors}
     views: list[tuple[relax.Var, relax.Var]] = []
 
-    def view(var: relax.Var) -> relax.Expr:
+    def view(builder: relax.BlockBuilder, var: relax.Var) -> relax.Expr:
         for array, other in views:
             if array.same_as(home[var]) and tvm_ffi.structural_equal(other.ty, var.ty):
                 return other
         views.append((home[var], var))
         return relax.op.memory.view(home[var], var.ty.shape, str(var.ty.dtype), 0)
 
-    def body(builder: relax.BlockBuilder) -> relax.Expr:
-        for binding in _bindings(main):
-            if binding.var in home:
-                binding = relax.VarBinding(binding.var, builder.normalize(view(binding.var)))
-            builder.emit_normalized(binding)
-        return main.body.body
-
-    return _function(main, IN_MEMORY, memory, body)
+    return _with_tensors(main, IN_MEMORY, memory, home, view)
 
 
 def _in_arrays(main: relax.Function, arrays: Sequence[Array]) -> relax.Function:
@@ -196,14 +189,26 @@ def _in_arrays(main: relax.Function, arrays: Sequence[Array]) -> relax.Function:
             allocated[id(array)] = builder.emit(relax.op.memory.alloc_storage(size, 0, "global", "uint8"))
         return relax.op.memory.alloc_tensor(allocated[id(array)], 0, var.ty.shape, str(var.ty.dtype))
 
+    return _with_tensors(main, "main", [], home, tensor)
+
+
+def _with_tensors(
+    main: relax.Function,
+    name: str,
+    params: Sequence[relax.Var],
+    tensors: Collection[relax.Var],
+    made: Callable[[relax.BlockBuilder, relax.Var], relax.Expr],
+) -> relax.Function:
+    """Return "main" under a name and with further parameters, with what makes its tensors in place of allocations."""
+
     def body(builder: relax.BlockBuilder) -> relax.Expr:
         for binding in _bindings(main):
-            if binding.var in home:
-                binding = relax.VarBinding(binding.var, builder.normalize(tensor(builder, binding.var)))
+            if binding.var in tensors:
+                binding = relax.VarBinding(binding.var, builder.normalize(made(builder, binding.var)))
             builder.emit_normalized(binding)
         return main.body.body
 
-    return _function(main, "main", [], body)
+    return _function(main, name, params, body)
 
 
 def _memory(place: int) -> relax.Var:

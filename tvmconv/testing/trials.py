@@ -115,10 +115,12 @@ def random_trial(
     `InvalidArgumentError` where it takes none of many. Without one half of them are by one that is drawn first: of all
     convolutions some algorithms take few.
     """
-    favoured = draw.of(algorithms_on(target)) if algorithm is None and draw.chance(1 / 2) else algorithm
+    favoured, patience = algorithm, MOST_DRAWS
+    if algorithm is None and draw.chance(1 / 2):
+        favoured, patience = draw.of(algorithms_on(target)), FAVOURED_DRAWS
     for turn in range(MOST_DRAWS):
         trial, is_default = _closed_trial(draw, target, operands, favoured)
-        if favoured not in (None, trial.algorithm) and (algorithm is not None or turn < FAVOURED_DRAWS):
+        if favoured not in (None, trial.algorithm) and turn < patience:
             continue
         with_open = msgspec.structs.replace(trial, open_sizes=draw.of(OPENED))
         if (draw.chance(0.3) or opened) and trial.algorithm in algorithms_for(with_open.problem, target):

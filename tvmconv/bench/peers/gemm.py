@@ -59,11 +59,15 @@ class Gemm(Peer):
 
         batch, (height, width) = workload.batch, workload.output_size
 
+        def of_integers(x: Any, w: Any) -> Any:
+            return torch._int_mm(x, w.t())
+
+        linear = of_integers if workload.dtype in QUANTIZED else torch.nn.functional.linear
+
         def forward(x: Any, w: Any, **others: Any) -> Any:
             if not self.channels_last:
                 return epilogue(workload, (w @ x).view(workload.output_shape), **others)
-            product = torch._int_mm(x, w.t()) if workload.dtype in QUANTIZED else torch.nn.functional.linear(x, w)
-            y = product.view(batch, height, width, -1).permute(0, 3, 1, 2)
+            y = linear(x, w).view(batch, height, width, -1).permute(0, 3, 1, 2)
             return epilogue(workload, y, **others)
 
         def with_tf32(**operands: Any) -> Any:
