@@ -16,8 +16,9 @@ C = TypeVar("C")
 class Space(Generic[C]):
     """The combinations of knob values that are worth a trial, and the test of whether any configuration is legal.
 
-    `constraints` are what a configuration must meet; `heuristics` say which of the legal ones are worth building. Both
-    are named, so that what prunes a configuration can be told. The default configuration always belongs to the space.
+    `constraints` are what a configuration must meet; `heuristics` and `promising` say which of the legal ones are worth
+    building. The first two are named, so that what prunes a configuration can be told. The default configuration always
+    belongs to the space.
     """
 
     default: C
@@ -26,6 +27,8 @@ class Space(Generic[C]):
     knobs: Mapping[str, tuple[Any, ...]]
     constraints: Mapping[str, Callable[[C], bool]]
     heuristics: Mapping[str, Callable[[C], bool]]
+    promising: Callable[[C], bool] | None = None
+    """The test by a model of the time, which is asked last, as it takes longest; None where there is no such model."""
 
     def violated(self, config: C) -> list[str]:
         """Return the names of the constraints that a configuration breaks; empty for a legal one.
@@ -73,7 +76,8 @@ class Space(Generic[C]):
         return type(self.default)(**values)
 
     def _combinations(self) -> Iterator[C]:
-        checks = (*self.heuristics.values(), *self.constraints.values())
+        by_model = () if self.promising is None else (self.promising,)
+        checks = (*self.heuristics.values(), *self.constraints.values(), *by_model)
         config_type, names = type(self.default), tuple(self.knobs)
         trial = copy(self.default)
         knobs = vars(trial)  # written past the frozen class: new objects would take most of the time

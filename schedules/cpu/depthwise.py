@@ -49,9 +49,6 @@ It takes the sums that a loop hands on for one long vector, in pieces of 4 numbe
 two: 240 channels of 28x28 with kernels of 5x5 took four times as long on Zen 4.
 """
 
-SHORT_ROW = 13
-"""The number of outputs in a row below which LLVM shuffles rows of a tile together, which takes longer."""
-
 
 @dataclass(frozen=True)
 class Config:
@@ -180,7 +177,7 @@ def default_config(problem: Problem, target: tvm.target.Target) -> Config:
     lanes = native if over_channels else min((16, 8, 4), key=lambda n: (n > native, row_cost(width, n)))
 
     # All sums of a tile stay in registers. A larger kernel shares more between its rows; AVX-512 has 32 registers.
-    aim = 3 if width < SHORT_ROW else 12 if native == 16 and prod(workload.kernel) > 9 else 7
+    aim = 12 if native == 16 and prod(workload.kernel) > 9 else 7
     rows = min(range(14, 0, -1), key=lambda n: (wasted(height, n) > 1.1, abs(n - aim) + 2 * (height % n > 0)))
 
     return Config(

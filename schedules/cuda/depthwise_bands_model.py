@@ -14,7 +14,7 @@ from tvmconv.targets import arch_of, tensor_instructions
 from tvmconv.targets.devices import Gpu, gpu_of
 from tvmconv.workload import ConvWorkload
 
-from ..space import Space, ceil_div, divisors, named, wasted
+from ..space import Space, ceil_div, divisors, wasted
 from .depthwise_bands_tiles import (
     LEAST,
     Config,
@@ -169,7 +169,7 @@ def space(problem: Problem, target: tvm.target.Target) -> Space[Config]:
         "images": divisors(workload.batch, 8),
         "channels": divisors(workload.in_channels, 8),
     }
-    return Space(default, LEAST, knobs, constraints(problem, target), named(promising))
+    return Space(default, LEAST, knobs, constraints(problem, target), {}, promising)
 
 
 def features(problem: Problem, config: Config, target: tvm.target.Target) -> dict[str, float]:

@@ -281,8 +281,8 @@ def space(problem: Problem, target: tvm.target.Target) -> Space[Config]:
     values: dict[str, tuple[Any, ...]] = {
         name: tuple(sorted({*several, getattr(default, name)})) for name, several in knobs.items()
     }
-    heuristics = named(whole_sectors, full_warps, little_waste, promising)
-    return Space(default, LEAST, values, constraints(problem, target), heuristics)
+    heuristics = named(whole_sectors, full_warps, little_waste)
+    return Space(default, LEAST, values, constraints(problem, target), heuristics, promising)
 
 
 def ablations(config: Config) -> dict[str, Config]:

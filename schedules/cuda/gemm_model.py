@@ -195,7 +195,7 @@ def search_space(default: C, least: C, workload: ConvWorkload, target: tvm.targe
         "min_blocks_per_sm": (1, 2, 4, 8),
     }
     checks = constraints(workload, target, elements)
-    return Space(default, least, knobs, checks, named(short_chunks, whole_gpu, register_limit_that_matters, promising))
+    return Space(default, least, knobs, checks, named(short_chunks, whole_gpu, register_limit_that_matters), promising)
 
 
 def obstacle(problem: Problem, target: tvm.target.Target) -> str | None:

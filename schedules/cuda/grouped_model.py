@@ -187,7 +187,7 @@ def space(problem: Problem, target: tvm.target.Target) -> Space[Config]:
         "warps_n": tuple(range(1, min(16, units(problem.workload)) + 1)),
         "images": (1, 2, 4, 8),
     }
-    return Space(default, LEAST, knobs, constraints(problem, target), named(several_warps, promising))
+    return Space(default, LEAST, knobs, constraints(problem, target), named(several_warps), promising)
 
 
 def features(problem: Problem, config: Config, target: tvm.target.Target) -> dict[str, float]:

@@ -185,7 +185,7 @@ def space(problem: Problem, target: tvm.target.Target) -> Space[Config]:
         return estimate(problem, config, target) <= bound
 
     knobs = {"warps": WARPS, "rows": ROWS, "ahead": AHEAD}
-    return Space(default, LEAST, knobs, constraints(problem, target), named(several_warps, promising))
+    return Space(default, LEAST, knobs, constraints(problem, target), named(several_warps), promising)
 
 
 def features(problem: Problem, config: Config, target: tvm.target.Target) -> dict[str, float]:

@@ -184,7 +184,7 @@ def space(problem: Problem, target: tvm.target.Target) -> Space[Config]:
         "warps_m": (1, 2, 4, 8),
         "warps_n": (1, 2, 4),
     }
-    return Space(default, LEAST, knobs, constraints(problem, target), named(several_warps, promising))
+    return Space(default, LEAST, knobs, constraints(problem, target), named(several_warps), promising)
 
 
 def features(problem: Problem, config: Config, target: tvm.target.Target) -> dict[str, float]:

@@ -59,7 +59,7 @@ def space(problem: Problem, target: tvm.target.Target) -> Space[Config]:
         "in_cluster": (False, True) if has_clusters(target) else (False,),
         "teams": (0, 1, 2) if "wgmma" in families else (0,),
     }
-    return Space(default, LEAST, knobs, constraints(problem, target), named(whole_gpu, large_parts, promising))
+    return Space(default, LEAST, knobs, constraints(problem, target), named(whole_gpu, large_parts), promising)
 
 
 WORTH_A_TRIAL = 1.5

@@ -44,7 +44,7 @@ class ReplayedTask(ConvTask):
         today = super().space
         knobs = {name: tuple(sorted({getattr(config, name) for config in self.configs})) for name in today.knobs}
         tried = {"tried": frozenset(self.configs).__contains__}
-        return replace(today, default=self.configs[0], knobs=knobs, heuristics=tried)
+        return replace(today, default=self.configs[0], knobs=knobs, heuristics=tried, promising=None)
 
 
 class Simulator:
