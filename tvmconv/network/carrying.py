@@ -1,0 +1,174 @@
+"""Channels that pass by layers, carried through them: concatenations and shuffles that are permutations of weights.
+
+A unit of ShuffleNetV2 computes with half of its channels, joins the others with the result, and shuffles all of them.
+Here its layers have identities for these others, and compute with all channels at once; where a channel is then is known
+when the network is built, and the weights of the layers behind have their input channels in that order.
+
+In half precision an identity is exact: a sum of an element and of zeros. Of an infinity, where numbers have left half
+precision, it makes NaN.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import NamedTuple
+
+import numpy as np
+import tvm
+from tvm import relax
+
+from .batch_norm import simplify_batch_norms
+from .constants import Array, constant_value
+from .graph import Block, blocks_of, calls, free_variables, rebind
+from .passing import layer_of, order_of, parts_of_channels, passing_channels, vector_of_channels
+from .shuffles import channels_of, gather_shuffles, is_split
+
+VECTOR = 8
+"""The channels that memory has in a vector of 16 bytes in half precision: layers compute a multiple of these."""
+
+BY_PLANE = ("nn.avg_pool2d", "nn.max_pool2d", "nn.relu")
+"""Operators of Relax that compute each channel of a tensor (N, C, H, W) from the same one of another."""
+
+
+class Channels(NamedTuple):
+    """Where the channels of a tensor (N, C, H, W) are in the new module: a tensor has them, and maybe more."""
+
+    source: relax.Var
+    """The tensor that has them."""
+    width: int
+    """The number of its channels."""
+    places: Array
+    """Its channel for each of them."""
+    carried: Array
+    """Its channel for each of those that are carried along."""
+
+
+class _AsTheyWereError(Exception):
+    """An operator needs its channels as they were."""
+
+
+def carry_channels(mod: tvm.IRModule) -> tvm.IRModule | None:
+    """Return the module with the channels that pass by layers carried through these; None where there are none.
+
+    What is not one of their channels, such as one that fills a vector, is zero, or has a weight of zero. A dataflow
+    block in which an operator needs channels as they were stays as it is.
+
+    Before: `y = R.nn.relu(R.nn.conv2d(x[:, 8:], w))`, `z = shuffled(R.concat((x[:, :8], y), axis=1))`,
+    `output = R.nn.conv2d(z, v)`, with x from a ReLU.
+    After: `y = R.nn.relu(R.nn.conv2d(x, [[0, w], [1, 0]]))`, `output = R.nn.conv2d(y, permuted(v))`.
+    """
+    shuffled, values = gather_shuffles(simplify_batch_norms(mod)), dict[relax.Var, relax.Expr]()
+    for block in blocks_of(shuffled):
+        if passing := passing_channels(block):
+            with suppress(_AsTheyWereError):
+                values |= _Carrier(block, passing).values()
+    return rebind(shuffled, values) if values else None
+
+
+class _Carrier:
+    """The new values of a block's variables."""
+
+    def __init__(self, block: Block, passing: Mapping[relax.Var, relax.Var]) -> None:
+        self._block, self._passing = block, passing
+        self._known: dict[relax.Var, Channels] = {}
+        self._values: dict[relax.Var, relax.Expr] = {}
+
+    def values(self) -> dict[relax.Var, relax.Expr]:
+        """Return the new values; raise `_AsTheyWereError` where an operator needs channels as they were."""
+        for var in self._block.live({}):
+            value = self._block.values[var]
+            if is_split(value):
+                continue  # its parts are channels of what it splits
+            if (found := self._channels(var, value)) is None:
+                if any(each in self._known for each in free_variables(value)):
+                    raise _AsTheyWereError
+            elif not found.source.same_as(var) or not np.array_equal(found.places, np.arange(found.width)):
+                if not self._block.is_inner(var):
+                    raise _AsTheyWereError
+                self._known[var] = found
+        return self._values
+
+    def _channels(self, var: relax.Var, value: relax.Expr) -> Channels | None:
+        """Return where the channels of a variable are; None for one that takes its operands as they were."""
+        if (whole := channels_of(value, self._block.values)) is not None:
+            x, order = self._of(whole), order_of(value, self._block)
+            return None if order is None else x._replace(places=x.places[order], carried=x.carried[:0])
+        if fields := parts_of_channels(value):
+            return self._joined(var, fields)
+        if (conv := layer_of(value)) is not None:
+            return self._depthwise(var, conv) if int(conv.attrs.groups) > 1 else self._dense(var, conv)
+        if (vector := vector_of_channels(value)) is not None:
+            x = self._input(var, value.args[0])
+            full = np.full(x.width, calls(value, "multiply"), vector.dtype)
+            full[x.places] = vector
+            operands = [x.source, relax.const(full.reshape(-1, 1, 1), value.ty.dtype)]
+        elif calls(value, *BY_PLANE) and value.ty.ndim == 4 and isinstance(value.args[0], relax.Var):
+            x = self._input(var, value.args[0])
+            operands = [x.source, *value.args[1:]]
+        else:
+            return None
+        self._values[var] = relax.Call(value.op, operands, value.attrs)
+        return x._replace(source=var)
+
+    def _dense(self, var: relax.Var, conv: relax.Call) -> Channels:
+        x, weight = self._input(var, conv.args[0]), self._weight(conv)
+        outputs, count = len(weight), len(x.carried)
+        width = -(-(outputs + count) // VECTOR) * VECTOR
+        full = np.zeros((width, x.width, *weight.shape[2:]), weight.dtype)
+        full[:outputs, x.places] = weight
+        carried = outputs + np.arange(count)
+        full[carried, x.carried] = 1  # such a layer is one of pixels
+        self._values[var] = _convolution(conv, x.source, full, 1)
+        return Channels(var, width, np.arange(outputs), carried)
+
+    def _depthwise(self, var: relax.Var, conv: relax.Call) -> Channels:
+        x, weight = self._input(var, conv.args[0]), self._weight(conv)
+        full = np.zeros((x.width, *weight.shape[1:]), weight.dtype)
+        full[x.places] = weight
+        rows, columns = weight.shape[2:]
+        full[x.carried, 0, rows // 2, columns // 2] = 1
+        self._values[var] = _convolution(conv, x.source, full, x.width)
+        return x._replace(source=var)
+
+    def _joined(self, var: relax.Var, fields: list[relax.Var]) -> Channels:
+        """Return where the channels of several tensors are: in one of them that carries the others, or joined."""
+        found = [self._of(each) for each in fields]
+        for place, last in enumerate(fields):
+            if (aside := self._passing.get(last)) is not None:
+                x = found[place]
+                places = [x.carried if each.same_as(aside) else x.places for each in fields]
+                return x._replace(places=np.concatenate(places), carried=x.carried[:0])
+        begins = np.cumsum([0, *(x.width for x in found)])
+        places = [begin + x.places for begin, x in zip(begins, found, strict=False)]
+        self._values[var] = relax.op.concat([x.source for x in found], 1)
+        return Channels(var, int(begins[-1]), np.concatenate(places), np.arange(0))
+
+    def _input(self, var: relax.Var, operand: relax.Var) -> Channels:
+        """Return where the channels are that a variable is computed from, with those to be carried along."""
+        x, aside = self._of(operand), self._passing.get(var)
+        if aside is None or operand in self._passing:
+            return x
+        return x._replace(carried=self._of(aside).places)
+
+    def _of(self, var: relax.Var) -> Channels:
+        """Return where the channels of a variable are; in itself if nothing else is known."""
+        if (known := self._known.get(var)) is not None:
+            return known
+        if not isinstance(channels := var.ty.shape[1], tvm.tirx.IntImm):
+            raise _AsTheyWereError
+        return Channels(var, int(channels), np.arange(int(channels)), np.arange(0))
+
+    def _weight(self, conv: relax.Call) -> Array:
+        weight = constant_value(conv.args[1])
+        assert weight is not None
+        return weight
+
+
+def _convolution(conv: relax.Call, x: relax.Var, weight: Array, groups: int) -> relax.Expr:
+    """Return a convolution with another input, weight and number of groups."""
+    attrs = conv.attrs
+    how = {name: list(map(int, getattr(attrs, name))) for name in ("strides", "padding", "dilation")}
+    return relax.op.nn.conv2d(
+        x, relax.const(weight, conv.args[1].ty.dtype), **how, groups=groups, out_dtype=attrs.out_dtype or None
+    )
