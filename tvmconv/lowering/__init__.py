@@ -15,7 +15,7 @@ from .kernels import (
 from .launches import machine_code
 from .modules import build
 from .open_planes import MOST_TILES
-from .places import Place, with_places
+from .places import Columns, Place, with_places
 from .ranges import MOST_BYTES, Part, join, limited
 from .signatures import OPAQUE, as_scheduled, is_scheduled, with_alignment, with_launch_bounds
 
@@ -24,6 +24,7 @@ __all__ = [
     "MOST_BYTES",
     "MOST_TILES",
     "OPAQUE",
+    "Columns",
     "Folded",
     "Kernel",
     "Part",

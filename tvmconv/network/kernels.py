@@ -26,6 +26,7 @@ from .constants import same_sizes
 from .convolutions import GIVE_SIZES
 from .gates import KERNEL_NAME, GateKernels, gates_of
 from .graph import rebind
+from .joints import Joint, joints_of
 from .layers import Layer
 from .layouts import choose_layouts
 from .packing import Packing, split_packing
@@ -99,7 +100,7 @@ def use_kernels(
     sites = sites_for(mod, target)
     builder = relax.BlockBuilder(mod)
     choices: dict[Problem, tuple[dispatch.Range, ...]] = {}
-    kernels: dict[tuple[Problem, bool], NetworkKernel] = {}
+    kernels: dict[tuple[Problem, bool, lowering.Columns | None], NetworkKernel] = {}
     workloads = [site.workload for site in sites if site.workload is not None]
     sparse_kernels = SparseKernels(target, sparse, workloads, precision)
     chosen = _choose_sparse(sites, sparse_kernels)
@@ -110,6 +111,12 @@ def use_kernels(
     sites, calls = choose_layouts(mod, sites, target, in_nchw, precision)
     gate_kernels = GateKernels(builder)
     calls.update({pair.second.output: gate_kernels.call(pair) for pair in gates})
+    own = [site for place, site in enumerate(sites) if place not in chosen and site.output not in gated]
+    for site in own:
+        if site.workload is not None and (problem := site.problem(precision)) not in choices:
+            choices[problem] = dispatch.select_ranges(problem, target)
+    in_rows = [site for site in own if site.workload is not None and _stores_rows(choices[site.problem(precision)])]
+    joints = joints_of(mod, in_rows, calls)
     layers = []
     for place, site in enumerate(sites):
         if site.workload is None:
@@ -123,20 +130,25 @@ def use_kernels(
         if pair := gated.get(site.output):
             layers.append(Layer(site.convolution, KERNEL_NAME, None, _why(pair.reason, site)))
             continue
-        problem, weight = site.problem(precision), site.weight
-        if problem not in choices:
-            choices[problem] = dispatch.select_ranges(problem, target)
-        ranges, key = choices[problem], (problem, weight is not None)
+        problem, weight, joint = site.problem(precision), site.weight, joints.get(site.output)
+        ranges, key = choices[problem], (problem, weight is not None, joint and joint.columns)
         selection = ranges[0].selection
         if key not in kernels:
-            kernels[key] = add_kernel(builder, ranges, target, selection.name.split("/")[1], weight is not None)
-        calls[site.output] = _call(site, weight, kernels[key])
+            places = {"output": joint.columns} if joint else None
+            kernels[key] = add_kernel(builder, ranges, target, selection.name.split("/")[1], weight is not None, places)
+        call = _call(site, weight, kernels[key], joint)
+        calls[site.output if joint is None or not joint.is_last else joint.whole] = call
         config = msgspec.to_builtins(selection.config)
         layers.append(Layer(site.convolution, f"tvmconv {selection.name}", config, _why(reason_of(ranges), site)))
     mod = expand_shuffles(rebind(builder.get(), calls))
     if modules := sparse_kernels.compiled():
         mod = mod.with_attr("external_mods", modules)
     return mod, tuple(layers)
+
+
+def _stores_rows(ranges: Sequence[dispatch.Range]) -> bool:
+    """Return whether kernels store pixels that may be apart in memory: vectors of channels by an index of each."""
+    return all(each.selection.name == "cuda/tensor" for each in ranges)
 
 
 def _why(reason: str, site: Site) -> str:
@@ -164,7 +176,7 @@ def add_kernel(
     target: tvm.target.Target,
     kind: str,
     constant: bool,
-    places: Mapping[str, lowering.Place] | None = None,
+    places: Mapping[str, lowering.Columns | lowering.Place] | None = None,
 ) -> NetworkKernel:
     """Add a function with the kernels for ranges of batches to the module; `constant` says if the weight is one.
 
@@ -217,8 +229,8 @@ def reason_of(ranges: Sequence[dispatch.Range]) -> str:
     return reason
 
 
-def _call(site: Site, weight: np.ndarray | None, kernel: NetworkKernel) -> relax.Expr:
-    """Return the expression that computes a site's output with a kernel.
+def _call(site: Site, weight: np.ndarray | None, kernel: NetworkKernel, joint: Joint | None = None) -> relax.Expr:
+    """Return the expression that computes a site's output with a kernel, maybe in a joined tensor.
 
     Tensors with one spatial axis get a second one of size 1 for the kernel. To Relax the workspace is further outputs
     that nobody reads, so that it plans their memory together with all other memory.
@@ -229,7 +241,10 @@ def _call(site: Site, weight: np.ndarray | None, kernel: NetworkKernel) -> relax
     if weight is not None:
         constants = [packing(weight) if packing else [weight] for packing in kernel.packings]
         operands[1:2] = [relax.const(each) for packed in constants for each in packed]
-    return _reshaped(output_of(kernel, workload, operands), site)
+    if joint is None:
+        return _reshaped(output_of(kernel, workload, operands), site)
+    shape = joint.columns.shape(workload.operands["output"][0])
+    return output_of(kernel, workload, operands, shape, joint.before)
 
 
 def output_of(
@@ -237,11 +252,19 @@ def output_of(
     workload: ConvWorkload,
     operands: Sequence[relax.Expr],
     shape: tuple[int, ...] | None = None,
+    inside: relax.Var | None = None,
 ) -> relax.Expr:
-    """Return the expression that computes a workload's output, as it lies in memory or in a shape, with a kernel."""
+    """Return the expression that computes a workload's output, as it lies in memory or in a shape, with a kernel.
+
+    Where it is stored inside of a tensor, that one is the result.
+    """
     own, dtype = workload.operands["output"]
     outputs = [relax.TensorType(*each) for each in ((shape or own, dtype), *kernel.workspace.sized(workload))]
-    call = relax.call_tir(kernel.function, operands, outputs)
+    if inside is None:
+        call = relax.call_tir(kernel.function, operands, outputs)
+    else:
+        places = [len(operands), *(-1 for _ in outputs[1:])]
+        call = relax.call_tir_inplace(kernel.function, [*operands, inside], places, outputs)
     return relax.TupleGetItem(call, 0) if kernel.workspace.parameters else call
 
 
