@@ -10,7 +10,7 @@ precision, it makes NaN.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
@@ -21,11 +21,17 @@ from tvm import relax
 from .batch_norm import simplify_batch_norms
 from .constants import Array, constant_value
 from .graph import Block, blocks_of, calls, free_variables, rebind
-from .passing import layer_of, order_of, parts_of_channels, passing_channels, vector_of_channels
+from .passing import Passing, layer_of, order_of, parts_of_channels, passing_channels, vector_of_channels
 from .shuffles import channels_of, gather_shuffles, is_split
 
 VECTOR = 8
 """The channels that memory has in a vector of 16 bytes in half precision: layers compute a multiple of these."""
+
+MOST = 1.5
+"""The most channels that are read of a tensor for each that is needed."""
+
+NONE = np.arange(0)
+"""The places of no channels."""
 
 BY_PLANE = ("nn.avg_pool2d", "nn.max_pool2d", "nn.relu")
 """Operators of Relax that compute each channel of a tensor (N, C, H, W) from the same one of another."""
@@ -69,8 +75,10 @@ def carry_channels(mod: tvm.IRModule) -> tvm.IRModule | None:
 class _Carrier:
     """The new values of a block's variables."""
 
-    def __init__(self, block: Block, passing: Mapping[relax.Var, relax.Var]) -> None:
-        self._block, self._passing = block, passing
+    def __init__(self, block: Block, passing: Sequence[Passing]) -> None:
+        self._block = block
+        self._aside = {var: each.aside for each in passing for var in each.carriers}
+        self._passing = {each.joined: each for each in passing}
         self._known: dict[relax.Var, Channels] = {}
         self._values: dict[relax.Var, relax.Expr] = {}
 
@@ -93,18 +101,18 @@ class _Carrier:
         """Return where the channels of a variable are; None for one that takes its operands as they were."""
         if (whole := channels_of(value, self._block.values)) is not None:
             x, order = self._of(whole), order_of(value, self._block)
-            return None if order is None else x._replace(places=x.places[order], carried=x.carried[:0])
+            return None if order is None else x._replace(places=x.places[order], carried=NONE)
         if fields := parts_of_channels(value):
             return self._joined(var, fields)
         if (conv := layer_of(value)) is not None:
             return self._depthwise(var, conv) if int(conv.attrs.groups) > 1 else self._dense(var, conv)
         if (vector := vector_of_channels(value)) is not None:
-            x = self._input(var, value.args[0])
+            x = self._whole(var, value.args[0])
             full = np.full(x.width, calls(value, "multiply"), vector.dtype)
             full[x.places] = vector
             operands = [x.source, relax.const(full.reshape(-1, 1, 1), value.ty.dtype)]
         elif calls(value, *BY_PLANE) and value.ty.ndim == 4 and isinstance(value.args[0], relax.Var):
-            x = self._input(var, value.args[0])
+            x = self._whole(var, value.args[0])
             operands = [x.source, *value.args[1:]]
         else:
             return None
@@ -113,43 +121,55 @@ class _Carrier:
 
     def _dense(self, var: relax.Var, conv: relax.Call) -> Channels:
         x, weight = self._input(var, conv.args[0]), self._weight(conv)
-        outputs, count = len(weight), len(x.carried)
-        width = -(-(outputs + count) // VECTOR) * VECTOR
+        carried = np.arange(len(x.carried))
+        places = _whole(len(carried)) + np.arange(len(weight))
+        width = _whole(int(places[-1]) + 1)
         full = np.zeros((width, x.width, *weight.shape[2:]), weight.dtype)
-        full[:outputs, x.places] = weight
-        carried = outputs + np.arange(count)
+        full[np.ix_(places, x.places)] = weight
         full[carried, x.carried] = 1  # such a layer is one of pixels
         self._values[var] = _convolution(conv, x.source, full, 1)
-        return Channels(var, width, np.arange(outputs), carried)
+        return Channels(var, width, places, carried)
 
     def _depthwise(self, var: relax.Var, conv: relax.Call) -> Channels:
-        x, weight = self._input(var, conv.args[0]), self._weight(conv)
-        full = np.zeros((x.width, *weight.shape[1:]), weight.dtype)
-        full[x.places] = weight
-        rows, columns = weight.shape[2:]
-        full[x.carried, 0, rows // 2, columns // 2] = 1
-        self._values[var] = _convolution(conv, x.source, full, x.width)
-        return x._replace(source=var)
+        """Return where the channels of a depthwise layer are, which reads those from its first to its last one."""
+        x, weight = self._of(conv.args[0]), self._weight(conv)
+        begin, end = _range(x)
+        places = x.places - begin
+        full = np.zeros((end - begin, *weight.shape[1:]), weight.dtype)
+        full[places] = weight
+        self._values[var] = _convolution(conv, _part(x, begin, end), full, end - begin)
+        return Channels(var, end - begin, places, NONE)
 
     def _joined(self, var: relax.Var, fields: list[relax.Var]) -> Channels:
-        """Return where the channels of several tensors are: in one of them that carries the others, or joined."""
-        found = [self._of(each) for each in fields]
-        for place, last in enumerate(fields):
-            if (aside := self._passing.get(last)) is not None:
-                x = found[place]
-                places = [x.carried if each.same_as(aside) else x.places for each in fields]
-                return x._replace(places=np.concatenate(places), carried=x.carried[:0])
-        begins = np.cumsum([0, *(x.width for x in found)])
-        places = [begin + x.places for begin, x in zip(begins, found, strict=False)]
-        self._values[var] = relax.op.concat([x.source for x in found], 1)
-        return Channels(var, int(begins[-1]), np.concatenate(places), np.arange(0))
+        """Return where the channels of several tensors are: one behind the other, those that pass by in front."""
+        parts, in_order = [self._of(each) for each in fields], list(range(len(fields)))
+        if (passing := self._passing.get(var)) is not None:
+            carrier = self._of(passing.carriers[-1])
+            (aside,) = (place for place in in_order if fields[place].same_as(passing.aside))
+            parts[aside] = carrier._replace(places=carrier.carried)
+            in_order.sort(key=lambda place: place != aside)
+        if all(x.source.same_as(parts[0].source) for x in parts):
+            return parts[0]._replace(places=np.concatenate([x.places for x in parts]), carried=NONE)
+        operands, places, width = list[relax.Expr](), [x.places for x in parts], 0
+        for place in in_order:
+            begin, end = _range(parts[place])
+            operands.append(_part(parts[place], begin, end))
+            places[place] = places[place] - begin + width
+            width += end - begin
+        self._values[var] = relax.op.concat(operands, 1)
+        return Channels(var, width, np.concatenate(places), NONE)
 
     def _input(self, var: relax.Var, operand: relax.Var) -> Channels:
         """Return where the channels are that a variable is computed from, with those to be carried along."""
-        x, aside = self._of(operand), self._passing.get(var)
-        if aside is None or operand in self._passing:
-            return x
-        return x._replace(carried=self._of(aside).places)
+        x, aside = self._of(operand), self._aside.get(var)
+        return x if aside is None or operand in self._aside else x._replace(carried=self._of(aside).places)
+
+    def _whole(self, var: relax.Var, operand: relax.Var) -> Channels:
+        """Return the same where a variable is computed of all channels of their source, with those that it carries."""
+        x = self._of(operand)
+        if x.width > MOST * (len(x.places) + len(x.carried)):
+            raise _AsTheyWereError
+        return x
 
     def _of(self, var: relax.Var) -> Channels:
         """Return where the channels of a variable are; in itself if nothing else is known."""
@@ -157,7 +177,7 @@ class _Carrier:
             return known
         if not isinstance(channels := var.ty.shape[1], tvm.tirx.IntImm):
             raise _AsTheyWereError
-        return Channels(var, int(channels), np.arange(int(channels)), np.arange(0))
+        return Channels(var, int(channels), np.arange(int(channels)), NONE)
 
     def _weight(self, conv: relax.Call) -> Array:
         weight = constant_value(conv.args[1])
@@ -165,7 +185,28 @@ class _Carrier:
         return weight
 
 
-def _convolution(conv: relax.Call, x: relax.Var, weight: Array, groups: int) -> relax.Expr:
+def _whole(channels: int) -> int:
+    """Return a number of channels rounded up to whole vectors."""
+    return -(-channels // VECTOR) * VECTOR
+
+
+def _range(x: Channels) -> tuple[int, int]:
+    """Return the first channel and the end of those of a source that hold some, in whole vectors.
+
+    Raises `_AsTheyWereError` where they are too many for what they hold.
+    """
+    begin, end = int(x.places.min()) // VECTOR * VECTOR, min(_whole(int(x.places.max()) + 1), x.width)
+    if end - begin > MOST * len(x.places):
+        raise _AsTheyWereError
+    return begin, end
+
+
+def _part(x: Channels, begin: int, end: int) -> relax.Expr:
+    """Return some neighbouring channels of a source, which may be all."""
+    return x.source if (begin, end) == (0, x.width) else relax.op.strided_slice(x.source, [1], [begin], [end], [1])
+
+
+def _convolution(conv: relax.Call, x: relax.Expr, weight: Array, groups: int) -> relax.Expr:
     """Return a convolution with another input, weight and number of groups."""
     attrs = conv.attrs
     how = {name: list(map(int, getattr(attrs, name))) for name in ("strides", "padding", "dilation")}

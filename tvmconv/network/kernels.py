@@ -26,13 +26,17 @@ from .constants import same_sizes
 from .convolutions import GIVE_SIZES
 from .gates import KERNEL_NAME, GateKernels, gates_of
 from .graph import rebind
-from .joints import Joint, joints_of
+from .joints import Joint, Slice, joints_of, slices_of
 from .layers import Layer
 from .layouts import choose_layouts
 from .packing import Packing, split_packing
 from .shuffles import expand_shuffles, gather_shuffles
 from .sites import Site, find_convolutions
 from .sparse_kernels import SparseChoice, SparseKernels
+
+
+STORES_APART, READS_APART = "cuda/tensor", "cuda/depthwise_nhwc"
+"""The templates whose kernels store, and read, pixels that may be apart in memory: vectors of each one's channels."""
 
 
 class NetworkKernel(NamedTuple):
@@ -100,7 +104,7 @@ def use_kernels(
     sites = sites_for(mod, target)
     builder = relax.BlockBuilder(mod)
     choices: dict[Problem, tuple[dispatch.Range, ...]] = {}
-    kernels: dict[tuple[Problem, bool, lowering.Columns | None], NetworkKernel] = {}
+    kernels: dict[tuple[object, ...], NetworkKernel] = {}
     workloads = [site.workload for site in sites if site.workload is not None]
     sparse_kernels = SparseKernels(target, sparse, workloads, precision)
     chosen = _choose_sparse(sites, sparse_kernels)
@@ -115,8 +119,9 @@ def use_kernels(
     for site in own:
         if site.workload is not None and (problem := site.problem(precision)) not in choices:
             choices[problem] = dispatch.select_ranges(problem, target)
-    in_rows = [site for site in own if site.workload is not None and _stores_rows(choices[site.problem(precision)])]
-    joints = joints_of(mod, in_rows, calls)
+    in_rows = [site for site in own if site.workload is not None and _is_by(STORES_APART, choices[site.problem(precision)])]
+    slices = slices_of(mod, calls)
+    joints = joints_of(mod, in_rows, calls, slices)
     layers = []
     for place, site in enumerate(sites):
         if site.workload is None:
@@ -131,12 +136,12 @@ def use_kernels(
             layers.append(Layer(site.convolution, KERNEL_NAME, None, _why(pair.reason, site)))
             continue
         problem, weight, joint = site.problem(precision), site.weight, joints.get(site.output)
-        ranges, key = choices[problem], (problem, weight is not None, joint and joint.columns)
-        selection = ranges[0].selection
-        if key not in kernels:
-            places = {"output": joint.columns} if joint else None
+        ranges = choices[problem]
+        selection, part = ranges[0].selection, _slice(site, slices) if _is_by(READS_APART, ranges) else None
+        places = {name: each.columns for name, each in (("x", part), ("output", joint)) if each is not None}
+        if (key := (problem, weight is not None, *places.items())) not in kernels:
             kernels[key] = add_kernel(builder, ranges, target, selection.name.split("/")[1], weight is not None, places)
-        call = _call(site, weight, kernels[key], joint)
+        call = _call(site, weight, kernels[key], part, joint)
         calls[site.output if joint is None or not joint.is_last else joint.whole] = call
         config = msgspec.to_builtins(selection.config)
         layers.append(Layer(site.convolution, f"tvmconv {selection.name}", config, _why(reason_of(ranges), site)))
@@ -146,9 +151,14 @@ def use_kernels(
     return mod, tuple(layers)
 
 
-def _stores_rows(ranges: Sequence[dispatch.Range]) -> bool:
-    """Return whether kernels store pixels that may be apart in memory: vectors of channels by an index of each."""
-    return all(each.selection.name == "cuda/tensor" for each in ranges)
+def _is_by(template: str, ranges: Sequence[dispatch.Range]) -> bool:
+    """Return whether a template has the kernels for all ranges."""
+    return all(each.selection.name == template for each in ranges)
+
+
+def _slice(site: Site, slices: Mapping[relax.Var, Slice]) -> Slice | None:
+    """Return the slice that the input of a site is."""
+    return slices.get(site.operands[0]) if isinstance(site.operands[0], relax.Var) else None
 
 
 def _why(reason: str, site: Site) -> str:
@@ -229,8 +239,10 @@ def reason_of(ranges: Sequence[dispatch.Range]) -> str:
     return reason
 
 
-def _call(site: Site, weight: np.ndarray | None, kernel: NetworkKernel, joint: Joint | None = None) -> relax.Expr:
-    """Return the expression that computes a site's output with a kernel, maybe in a joined tensor.
+def _call(
+    site: Site, weight: np.ndarray | None, kernel: NetworkKernel, part: Slice | None, joint: Joint | None
+) -> relax.Expr:
+    """Return the expression that computes a site's output with a kernel: of a slice's source, and in a joined tensor.
 
     Tensors with one spatial axis get a second one of size 1 for the kernel. To Relax the workspace is further outputs
     that nobody reads, so that it plans their memory together with all other memory.
@@ -238,6 +250,8 @@ def _call(site: Site, weight: np.ndarray | None, kernel: NetworkKernel, joint: J
     workload = site.shaped
     *shapes, _ = workload.in_nchw().operands.values()
     operands = [_shaped(operand, shape) for operand, (shape, _) in zip(site.operands, shapes, strict=True)]
+    if part is not None:
+        operands[0] = part.source
     if weight is not None:
         constants = [packing(weight) if packing else [weight] for packing in kernel.packings]
         operands[1:2] = [relax.const(each) for packed in constants for each in packed]

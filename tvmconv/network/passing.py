@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
 from tvm import relax, tirx
@@ -12,22 +13,32 @@ from .graph import Block, call_of, calls
 from .shuffles import channels_of, is_split
 
 
-def passing_channels(block: Block) -> dict[relax.Var, relax.Var]:
-    """Return the variables of layers that channels pass by, each with the variable that has these channels.
+class Passing(NamedTuple):
+    """Channels of a tensor that pass by the layers that read others of it, and are joined with their result."""
 
-    Channels that pass by are of the tensor of which the first layer reads others, and are not negative: each layer
-    would leave them as they are if it had an identity for them.
+    aside: relax.Var
+    """The channels."""
+    carriers: list[relax.Var]
+    """The variables of the first layer, a convolution of pixels: it and its epilogue."""
+    joined: relax.Var
+    """The variable that joins them with the result."""
 
-    Before: `y = R.nn.relu(R.nn.conv2d(x[:, 8:], w))`, `z = R.concat((x[:, :8], y), axis=1)`, with x from a ReLU.
-    After: `x[:, :8]` for both the convolution and the ReLU.
+
+def passing_channels(block: Block) -> list[Passing]:
+    """Return the channels of a block that the first of the layers that they pass by would leave as they are.
+
+    That is so with identities for them in its weight, as they are not negative.
+
+    Before: `y = R.nn.relu(R.nn.conv2d(x[:, 8:], w))`, `z = R.concat((x[:, :8], f(y)), axis=1)`, with x from a ReLU.
     """
-    found: dict[relax.Var, relax.Var] = {}
+    found = []
     for var, value in block.values.items():
         fields = parts_of_channels(value)
         for aside, last in (fields, fields[::-1]) if len(fields) == 2 else ():
             layers, x = _layers(last, var, block)
-            if layers and _whole(aside, block).same_as(_whole(x, block)) and _is_not_negative(aside, block):
-                found.update(dict.fromkeys(layers, aside))
+            carriers = _first(layers, block)
+            if carriers and _whole(aside, block).same_as(_whole(x, block)) and _is_not_negative(aside, block):
+                found.append(Passing(aside, carriers, var))
                 break
     return found
 
@@ -80,30 +91,30 @@ def order_of(value: relax.Expr, block: Block) -> Array | None:
 
 
 def _layers(last: relax.Var, reader: relax.Var, block: Block) -> tuple[list[relax.Var], relax.Var]:
-    """Return the variables of the layers before a reader, and the tensor that the first of them reads.
+    """Return the variables of the layers before a reader, in order, and the tensor that the first of them reads.
 
-    Nothing reads them but the next one. They are such as have the planes of their input as they are in an identity.
+    Nothing reads one of them but the next.
     """
     layers = list[relax.Var]()
     while (only := block.only_reader(last)) is not None and only.same_as(reader):
         value = block.values.get(last)
-        if not (_keeps_planes(value) or calls(value, "nn.relu") or vector_of_channels(value) is not None):
+        if layer_of(value) is None and not calls(value, "nn.relu") and vector_of_channels(value) is None:
             break
-        layers.append(last)
+        layers.insert(0, last)
         last, reader = value.args[0], last
     return layers, last
 
 
-def _keeps_planes(value: relax.Expr | None) -> bool:
-    """Return whether a value is a convolution of pixels, or of single channels, with the planes of its input."""
-    if (conv := layer_of(value)) is None:
-        return False
-    rows, columns = map(int, list(conv.args[1].ty.shape)[2:])
-    if int(conv.attrs.groups) == 1 and rows * columns > 1:
-        return False
-    reach = [int(step) * (size - 1) for step, size in zip(conv.attrs.dilation, (rows, columns), strict=True)]
-    padding = [2 * int(each) for each in conv.attrs.padding]
-    return all(int(step) == 1 for step in conv.attrs.strides) and padding == reach + reach
+def _first(layers: list[relax.Var], block: Block) -> list[relax.Var]:
+    """Return the first of some layers with its epilogue if it is a dense convolution of pixels, and else nothing."""
+    places = [place for place, each in enumerate(layers) if layer_of(block.values[each]) is not None]
+    if not places or places[0] > 0:
+        return []
+    conv = block.values[layers[0]]
+    is_of_pixels = list(conv.args[1].ty.shape)[2:] == [1, 1] and not any(map(int, conv.attrs.padding))
+    if not is_of_pixels or int(conv.attrs.groups) > 1 or any(int(step) > 1 for step in conv.attrs.strides):
+        return []
+    return layers[: places[1] if len(places) > 1 else len(layers)]
 
 
 def _whole(var: relax.Var, block: Block) -> relax.Var:
