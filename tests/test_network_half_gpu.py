@@ -10,6 +10,8 @@ from tvmconv import verify
 from tvmconv.targets import has_gpu
 
 torch = pytest.importorskip("torch")
+from shuffled_units import shufflenet  # noqa: E402
+
 pytestmark = pytest.mark.skipif(not has_gpu(), reason="there is no GPU here")
 
 
@@ -40,3 +42,19 @@ def test_results_are_near_float64(module: torch.nn.Module, word: str, least: flo
     (found,) = verify.compare({"y": np.asarray(network(x.numpy()))}, {"y": expected}, network.multiplied)
     assert found.agrees
     assert found.ratio > least
+
+
+@pytest.mark.parametrize("batch", [1, 32])
+def test_units_whose_channels_pass_by_layers(batch: int) -> None:
+    """Kernels read and store their channels in larger tensors, and nothing else is between them."""
+    module = shufflenet(29)
+    x = torch.randn(batch, 3, 40, 44, generator=torch.Generator().manual_seed(6))
+    with torch.no_grad():
+        expected = module.double()(x.double()).float().numpy()
+        module.float()
+    network = tvmconv.build(tvmconv.import_model(module, (x,)), "cuda", precision="float16")
+    (found,) = verify.compare({"y": np.asarray(network(x.numpy()))}, {"y": expected}, network.multiplied)
+    assert found.agrees
+    assert found.ratio > 50
+    (first,) = {np.asarray(network(x.numpy())).tobytes() for _ in range(20)}
+    assert first
