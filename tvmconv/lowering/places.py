@@ -75,9 +75,7 @@ class Place(NamedTuple):
         return [self.at(matrix, row, element)], None if most <= self.rows else row < self.rows
 
 
-def with_places(
-    func: tirx.PrimFunc, places: Mapping[str, Columns | Place], target: tvm.target.Target
-) -> tirx.PrimFunc:
+def with_places(func: tirx.PrimFunc, places: Mapping[str, Columns | Place], target: tvm.target.Target) -> tirx.PrimFunc:
     """Return a scheduled function with some of its parameters, by name, as tensors that they lie in.
 
     Before: `x: T.Buffer((1, 6, 197, 1, 64))`, `x[0, g, p, 0, c]`. After: `x: T.Buffer((226944,))`,

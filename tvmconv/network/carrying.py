@@ -1,8 +1,9 @@
-"""Channels that pass by layers, carried through them: concatenations and shuffles that are permutations of weights.
+"""Channels that pass by layers, carried through the first one: shuffles that are permutations of weights.
 
 A unit of ShuffleNetV2 computes with half of its channels, joins the others with the result, and shuffles all of them.
-Here its layers have identities for these others, and compute with all channels at once; where a channel is then is known
-when the network is built, and the weights of the layers behind have their input channels in that order.
+Here its first layer has identities for these others and hands them on beside its own results. The last one stores its
+results in the place of those: what the unit makes is one tensor from the first layer on. Where a channel is then is
+known when the network is built, and the layers behind have the rows of their weights in that order.
 
 In half precision an identity is exact: a sum of an element and of zeros. Of an infinity, where numbers have left half
 precision, it makes NaN.
@@ -19,7 +20,7 @@ import tvm
 from tvm import relax
 
 from .batch_norm import simplify_batch_norms
-from .constants import Array, constant_value
+from .constants import Array, constant_value, sizes_of
 from .graph import Block, blocks_of, calls, free_variables, rebind
 from .passing import Passing, layer_of, order_of, parts_of_channels, passing_channels, vector_of_channels
 from .shuffles import channels_of, gather_shuffles, is_split
@@ -68,9 +69,10 @@ def carry_channels(mod: tvm.IRModule) -> tvm.IRModule | None:
     What is not one of their channels, such as one that fills a vector, is zero, or has a weight of zero. A dataflow
     block in which an operator needs channels as they were stays as it is.
 
-    Before: `y = R.nn.relu(R.nn.conv2d(x[:, 8:], w))`, `z = shuffled(R.concat((x[:, :8], y), axis=1))`,
+    Before: `y = f(R.nn.relu(R.nn.conv2d(x[:, 8:], w)))`, `z = shuffled(R.concat((x[:, :8], y), axis=1))`,
     `output = R.nn.conv2d(z, v)`, with x from a ReLU.
-    After: `y = R.nn.relu(R.nn.conv2d(x, [[0, w], [1, 0]]))`, `output = R.nn.conv2d(y, permuted(v))`.
+    After: `a = R.nn.relu(R.nn.conv2d(x, [[1, 0], [0, w]]))`, `z = R.concat((a[:, :8], f(a[:, 8:])), axis=1)`,
+    `output = R.nn.conv2d(z, permuted(v))`.
     """
     shuffled, values = gather_shuffles(simplify_batch_norms(mod)), dict[relax.Var, relax.Expr]()
     for block in blocks_of(shuffled):
@@ -95,8 +97,9 @@ class _Carrier:
         for var in self._block.live({}):
             value = self._block.values[var]
             if is_split(value):
-                continue  # its parts are channels of what it splits
-            if (found := self._channels(var, value)) is None:
+                if (split := self._known.get(value.args[0])) is not None:
+                    self._known[var] = split  # its parts are channels of that
+            elif (found := self._channels(var, value)) is None:
                 if any(each in self._known for each in free_variables(value)):
                     raise _AsTheyWereError
             elif not found.source.same_as(var) or not np.array_equal(found.places, np.arange(found.width)):
@@ -183,9 +186,9 @@ class _Carrier:
         """Return where the channels of a variable are; in itself if nothing else is known."""
         if (known := self._known.get(var)) is not None:
             return known
-        if not isinstance(channels := var.ty.shape[1], tvm.tirx.IntImm):
+        if not isinstance(channels := (sizes_of(var.ty) or [None, None])[1], int):
             raise _AsTheyWereError
-        return Channels(var, int(channels), np.arange(int(channels)), NONE)
+        return Channels(var, channels, np.arange(channels), NONE)
 
     def _weight(self, conv: relax.Call) -> Array:
         weight = constant_value(conv.args[1])

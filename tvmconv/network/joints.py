@@ -7,7 +7,7 @@ from itertools import accumulate, pairwise
 from typing import NamedTuple
 
 import tvm
-from tvm import relax
+from tvm import relax, tirx
 
 from ..lowering import Columns
 from ..lowering.signatures import itemsize
@@ -38,7 +38,7 @@ class Joint(NamedTuple):
     columns: Columns
     """Its channels there."""
     before: relax.Var | None
-    """The tensor where it is stored: the last one that is before it; None where its kernel gets memory for the whole."""
+    """The tensor in whose place it is stored; None where its kernel gets memory for the whole."""
     whole: relax.Var
     """The variable that holds the joined tensor."""
     is_last: bool
@@ -56,10 +56,12 @@ def slices_of(mod: tvm.IRModule, values: Mapping[relax.Var, relax.Expr]) -> dict
             cut = call_of(values.get(var), "strided_slice")
             if cut is None or (shape := static_shape(cut.args[0].ty)) is None:
                 continue
-            axes, (begin,), (end,), strides = ([int(number) for number in each.fields] for each in cut.args[1:])
-            size = itemsize(cut.args[0].ty.dtype)
+            numbers = [number for each in cut.args[1:] for number in each.fields]
+            if len(numbers) != 4 or not all(isinstance(number, tirx.IntImm) for number in numbers):
+                continue
+            (axis, begin, end, step), size = map(int, numbers), itemsize(cut.args[0].ty.dtype)
             is_whole = all(number * size % STORED_BYTES == 0 for number in (shape[1], begin, end))
-            if axes == [CHANNELS_LAST] and strides == [1] and is_whole and 0 <= begin < end <= shape[1]:
+            if axis == CHANNELS_LAST and step == 1 and is_whole and 0 <= begin < end <= shape[1]:
                 found[var] = Slice(cut.args[0], Columns(shape[1], begin), end)
     return found
 
@@ -85,6 +87,8 @@ def joints_of(
         for whole in reversed(block.values):  # the outermost first: what is a part of it has nothing to join any more
             parts, base, first = _fields(values.get(whole)), None, 0
             if parts and (begin := slices.get(parts[0])) is not None and not begin.columns.first:
+                if begin.source not in outputs:  # it may be an input, whose memory is not the network's
+                    continue
                 base, first, parts = begin.source, begin.end, parts[1:]
             parts = _outputs(parts, whole, block, values, outputs)
             if len(set(parts)) < max(1, len(parts)) or not found.keys().isdisjoint(parts):
@@ -122,7 +126,7 @@ def _outputs(
     values: Mapping[relax.Var, relax.Expr],
     outputs: set[relax.Var],
 ) -> list[relax.Var]:
-    """Return the outputs that a reader joins, perhaps joined before; none where it joins, or others read, another one."""
+    """Return the outputs that a reader joins, perhaps joined before; none where others read them, or it joins more."""
     found: list[relax.Var] = []
     for field in fields:
         inner = [field] if field in outputs else _outputs(_fields(values.get(field)), field, block, values, outputs)
@@ -132,15 +136,13 @@ def _outputs(
     return found
 
 
-def _is_over(
-    base: relax.Var, whole: relax.Var, place: int, block: Block, slices: Mapping[relax.Var, Slice]
-) -> bool:
+def _is_over(base: relax.Var, whole: relax.Var, place: int, block: Block, slices: Mapping[relax.Var, Slice]) -> bool:
     """Return whether all that reads a tensor but for the whole that it becomes part of is before a place of the block.
 
     Those are layers and others that read slices of it.
     """
     order = {var: number for number, var in enumerate(block.values)}
-    if base not in order or not block.is_inner(base) or not all(each in slices for each in block.readers(base)):
+    if not all(each in slices for each in block.readers(base)):
         return False
     readers = [reader for each in block.readers(base) for reader in block.readers(each) if not reader.same_as(whole)]
     return all(order[reader] < place for reader in readers)

@@ -34,9 +34,8 @@ from .shuffles import expand_shuffles, gather_shuffles
 from .sites import Site, find_convolutions
 from .sparse_kernels import SparseChoice, SparseKernels
 
-
-STORES_APART, READS_APART = "cuda/tensor", "cuda/depthwise_nhwc"
-"""The templates whose kernels store, and read, pixels that may be apart in memory: vectors of each one's channels."""
+STORING_APART, READING_APART = "cuda/tensor", "cuda/depthwise_nhwc"
+"""The templates whose kernels store, and read, pixels in NHWC that may be apart in memory."""
 
 
 class NetworkKernel(NamedTuple):
@@ -103,7 +102,6 @@ def use_kernels(
     mod = gather_shuffles(mod) if backend_of(target).on_gpu else mod
     sites = sites_for(mod, target)
     builder = relax.BlockBuilder(mod)
-    choices: dict[Problem, tuple[dispatch.Range, ...]] = {}
     kernels: dict[tuple[object, ...], NetworkKernel] = {}
     workloads = [site.workload for site in sites if site.workload is not None]
     sparse_kernels = SparseKernels(target, sparse, workloads, precision)
@@ -116,12 +114,9 @@ def use_kernels(
     gate_kernels = GateKernels(builder)
     calls.update({pair.second.output: gate_kernels.call(pair) for pair in gates})
     own = [site for place, site in enumerate(sites) if place not in chosen and site.output not in gated]
-    for site in own:
-        if site.workload is not None and (problem := site.problem(precision)) not in choices:
-            choices[problem] = dispatch.select_ranges(problem, target)
-    in_rows = [site for site in own if site.workload is not None and _is_by(STORES_APART, choices[site.problem(precision)])]
+    choices = _choices([site for site in own if site.workload is not None], target, precision)
     slices = slices_of(mod, calls)
-    joints = joints_of(mod, in_rows, calls, slices)
+    joints = joints_of(mod, [site for site in own if _is_by(STORING_APART, choices.get(site.output))], calls, slices)
     layers = []
     for place, site in enumerate(sites):
         if site.workload is None:
@@ -136,8 +131,8 @@ def use_kernels(
             layers.append(Layer(site.convolution, KERNEL_NAME, None, _why(pair.reason, site)))
             continue
         problem, weight, joint = site.problem(precision), site.weight, joints.get(site.output)
-        ranges = choices[problem]
-        selection, part = ranges[0].selection, _slice(site, slices) if _is_by(READS_APART, ranges) else None
+        ranges = choices[site.output]
+        selection, part = ranges[0].selection, _slice(site, slices) if _is_by(READING_APART, ranges) else None
         places = {name: each.columns for name, each in (("x", part), ("output", joint)) if each is not None}
         if (key := (problem, weight is not None, *places.items())) not in kernels:
             kernels[key] = add_kernel(builder, ranges, target, selection.name.split("/")[1], weight is not None, places)
@@ -151,9 +146,20 @@ def use_kernels(
     return mod, tuple(layers)
 
 
-def _is_by(template: str, ranges: Sequence[dispatch.Range]) -> bool:
-    """Return whether a template has the kernels for all ranges."""
-    return all(each.selection.name == template for each in ranges)
+def _choices(
+    sites: Sequence[Site], target: tvm.target.Target, precision: str
+) -> dict[relax.Var, tuple[dispatch.Range, ...]]:
+    """Return the kernels for sites, by the variables of their outputs; those of equal problems are chosen once."""
+    found: dict[Problem, tuple[dispatch.Range, ...]] = {}
+    for problem in (site.problem(precision) for site in sites):
+        if problem not in found:
+            found[problem] = dispatch.select_ranges(problem, target)
+    return {site.output: found[site.problem(precision)] for site in sites}
+
+
+def _is_by(template: str, ranges: Sequence[dispatch.Range] | None) -> bool:
+    """Return whether a template has the kernels of all ranges; none are those of a convolution that is left to TVM."""
+    return ranges is not None and all(each.selection.name == template for each in ranges)
 
 
 def _slice(site: Site, slices: Mapping[relax.Var, Slice]) -> Slice | None:

@@ -86,7 +86,7 @@ def order_of(value: relax.Expr, block: Block) -> Array | None:
     bounds = [list(each.fields) for each in value.args[2:]]
     if not all(isinstance(number, tirx.IntImm) for each in bounds for number in each):
         return None
-    order: Array = np.arange(int(value.args[0].ty.shape[1]))[slice(*(int(number) for number, in bounds))]
+    order: Array = np.arange(int(value.args[0].ty.shape[1]))[slice(*(int(number) for (number,) in bounds))]
     return order
 
 
@@ -97,8 +97,8 @@ def _layers(last: relax.Var, reader: relax.Var, block: Block) -> tuple[list[rela
     """
     layers = list[relax.Var]()
     while (only := block.only_reader(last)) is not None and only.same_as(reader):
-        value = block.values.get(last)
-        if layer_of(value) is None and not calls(value, "nn.relu") and vector_of_channels(value) is None:
+        value = block.values[last]
+        if layer_of(value) is None and vector_of_channels(value) is None and call_of(value, "nn.relu") is None:
             break
         layers.insert(0, last)
         last, reader = value.args[0], last
@@ -127,7 +127,7 @@ def _whole(var: relax.Var, block: Block) -> relax.Var:
 def _is_not_negative(var: relax.Var, block: Block) -> bool:
     """Return whether the elements of a tensor are zero or more, in whatever order."""
     value = block.values.get(_whole(var, block))
-    if calls(value, "nn.max_pool2d"):
-        return isinstance(value.args[0], relax.Var) and _is_not_negative(value.args[0], block)
+    if (pool := call_of(value, "nn.max_pool2d")) is not None:
+        return isinstance(pool.args[0], relax.Var) and _is_not_negative(pool.args[0], block)
     fields = parts_of_channels(value)
     return calls(value, "nn.relu") or (bool(fields) and all(_is_not_negative(each, block) for each in fields))
