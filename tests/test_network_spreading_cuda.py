@@ -271,7 +271,7 @@ def test_threads_store_whole_vectors_of_narrower_results(images: int, loads: int
     (source,) = cuda.sources(lowering.build(lowered(module_of(cast, "float32")), SM_90).mod)
     kernel = source[source.rindex("__global__") :]
     assert len(re.findall(r"= \*\(float4\*\)", kernel)) == loads
-    assert len(re.findall(r"\*\((uint4|uint2)\*\)\(\w+_ptr .* = ", kernel)) == 1
+    assert len(re.findall(r"\*\((uint4|half4)\*\)\(\w+_ptr .* = ", kernel)) == 1
 
 
 def test_threads_are_as_many_as_a_device_keeps_busy() -> None:
