@@ -8,8 +8,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
+import tvm
+from tvm import relax
 
 from tvmconv import lowering
+from tvmconv.autotvm.task import extract_from_model
 from tvmconv.network import build, import_model
 from tvmconv.network.carrying import carry_channels
 from tvmconv.network.graph import blocks_of, operator_name
@@ -17,6 +20,7 @@ from tvmconv.network.half import with_precision
 from tvmconv.network.kernels import use_kernels
 from tvmconv.network.model import Model
 from tvmconv.network.network import Network
+from tvmconv.problem import Problem
 from tvmconv.serial import TWIN_TARGET
 from tvmconv.targets import resolve_target
 
@@ -25,6 +29,7 @@ from open_batches import with_twins  # noqa: E402
 from shuffled_units import First, Unit, layer, network, shufflenet  # noqa: E402
 
 CPU, GPU = resolve_target(TWIN_TARGET), resolve_target({"kind": "cuda", "arch": "sm_90a"})
+ZEN4 = resolve_target({"kind": "llvm", "mcpu": "znver4"})
 
 MOVES = {f"relax.{name}" for name in ("concat", "permute_dims", "split", "strided_slice", "take")}
 
@@ -95,7 +100,7 @@ def expected(module: torch.nn.Module, x: torch.Tensor) -> np.ndarray:
     return found
 
 
-def moves(mod: object) -> Counter[str]:
+def moves(mod: tvm.IRModule) -> Counter[str]:
     names = (operator_name(value) for block in blocks_of(mod) for value in block.values.values())
     return Counter(name for name in names if name in MOVES)
 
@@ -104,8 +109,7 @@ def moves(mod: object) -> Counter[str]:
 def test_numbers(case: Case) -> None:
     module = case.make()
     model = model_of(module)
-    mod = carry_channels(model.mod)
-    assert mod is not None
+    mod = carry_channels(model.mod, GPU, "float16")
     left = moves(mod)
     assert left["relax.concat"] == case.left
     assert not left["relax.take"] + left["relax.permute_dims"] + left["relax.split"]
@@ -117,27 +121,27 @@ def test_numbers(case: Case) -> None:
 @pytest.mark.parametrize("case", UNCHANGED, ids=lambda case: case.id)
 def test_channels_stay_where_they_are(case: Case) -> None:
     """What has to read channels in their own order, or makes another number of those that pass by, keeps them."""
-    assert carry_channels(model_of(case.make()).mod) is None
+    mod = model_of(case.make()).mod
+    assert carry_channels(mod, GPU, "float16") is mod
 
 
 def test_layers_compute_whole_vectors() -> None:
-    mod = carry_channels(model_of(shufflenet()).mod)
-    convolutions = [value for block in blocks_of(mod) for value in block.values.values() if _is_convolution(value)]
-    assert {int(each.ty.shape[1]) % 8 for each in convolutions} == {0}
+    mod = carry_channels(model_of(shufflenet()).mod, GPU, "bfloat16")
+    assert {int(each.ty.shape[1]) % 8 for each in _convolutions(mod)} == {0}
 
 
-def _is_convolution(value: object) -> bool:
-    return operator_name(value) == "relax.nn.conv2d"
+def _convolutions(mod: tvm.IRModule) -> list[relax.Call]:
+    values = [value for block in blocks_of(mod) for value in block.values.values()]
+    return [value for value in values if operator_name(value) == "relax.nn.conv2d"]
 
 
 def test_an_identity_that_is_missing_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     """The numbers above would tell of channels that are lost on the way."""
-    from tvmconv.network import carrying
-
-    monkeypatch.setattr(carrying, "CARRIED", 0.5)
+    monkeypatch.setattr("tvmconv.network.carrying.CARRIED", 0.5)
     module = shufflenet()
     model = model_of(module)
-    y = build(replace(model, mod=carry_channels(model.mod)), "llvm", sparse="never", precision="strict")
+    carrying = replace(model, mod=carry_channels(model.mod, GPU, "float16"))
+    y = build(carrying, "llvm", sparse="never", precision="strict")
     reference = expected(module, images())
     assert np.abs(y(images().numpy()) - reference).max() > 0.01 * np.abs(reference).max()
 
@@ -146,7 +150,7 @@ def test_an_identity_that_is_missing_is_seen(monkeypatch: pytest.MonkeyPatch) ->
 def _nhwc_is_faster(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let a convolution take the less time the more of its ends are in NHWC, as large ones do on a GPU."""
 
-    def cycles(problem: object, _: object) -> float:
+    def cycles(problem: Problem, _: object) -> float:
         return [problem.workload.layout, problem.workload.out_layout].count("NCHW")
 
     monkeypatch.setattr("tvmconv.network.layouts.least_cycles", cycles)
@@ -158,7 +162,7 @@ def test_nothing_is_between_kernels_on_a_gpu() -> None:
     """Kernels read half of a tensor, and store theirs in its place, by their serial twins."""
     module = shufflenet(8)
     source = model_of(module)
-    mod, word = with_precision(carry_channels(source.mod), GPU, "float16")
+    mod, word = with_precision(carry_channels(source.mod, GPU, "float16"), GPU, "float16")
     mod, layers = use_kernels(mod, GPU, "never", word)
     names = Counter(
         operator_name(value) for block in blocks_of(mod) for value in block.values.values() if operator_name(value)
@@ -170,10 +174,28 @@ def test_nothing_is_between_kernels_on_a_gpu() -> None:
     np.testing.assert_allclose(network(images().numpy()), reference, rtol=0, atol=5e-3 * np.abs(reference).max())
 
 
-def test_build_carries_channels_in_half_precision_alone() -> None:
-    described = {}
-    for precision in ("float16", "float32"):
-        network = build(model_of(shufflenet(29), 32), "cuda", precision=precision)
-        described[precision] = [layer.convolution.workload.out_channels for layer in network.layers]
-    assert 29 in described["float32"]
-    assert 29 not in described["float16"]
+def test_tasks_are_of_layers_that_carry_channels() -> None:
+    """So they are in half precision on a GPU alone, and where weights have their zeros."""
+    model = model_of(network(Unit(26), Unit(26), inputs=26, channels=26), 32)
+    tasks = {
+        precision: {
+            task.problem.workload.out_channels for task in extract_from_model(model, target, precision=precision)
+        }
+        for target, precision in ((GPU, "float16"), (GPU, "float32"), (ZEN4, "bfloat16"))
+    }
+    assert 13 not in tasks["float16"]
+    assert 13 in tasks["float32"] & tasks["bfloat16"]
+
+
+@pytest.mark.parametrize("sparse", ["auto", "always"])
+def test_no_weight_is_compiled_in_for_its_identity(sparse: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    def use(mod: tvm.IRModule, target: tvm.target.Target, sparse: str, precision: str) -> None:
+        asked.append((sparse, {int(each.ty.shape[1]) for each in _convolutions(mod)}))
+        raise InterruptedError
+
+    monkeypatch.setattr("tvmconv.network.building.use_kernels", use)
+    with pytest.raises(InterruptedError):
+        build(model_of(network(Unit(26), inputs=26, channels=26)), GPU, sparse, "float16")
+    assert asked == [("never", {16, 32})] if sparse == "auto" else asked == [("always", {13, 16, 26})]

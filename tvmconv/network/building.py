@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-from ..precision import DEFAULT, HALVES
+from ..precision import DEFAULT
 from ..targets import backend_of, resolve_target
 from .attention import use_attention
 from .batch_norm import simplify_batch_norms
@@ -54,8 +54,8 @@ def build(model: Any, target: Any = "llvm", sparse: str = "auto", precision: str
     imported = slice_parts(source.mod)
     if backend_of(resolved).on_gpu:
         imported = with_safe_softmax(scale_results(imported))
-        if precision in HALVES and sparse == "auto" and (carrying := carry_channels(imported)) is not None:
-            imported, sparse = carrying, "never"  # the zeros beside identities are many, and none that pay
+    if sparse != "always" and (carrying := carry_channels(imported, resolved, precision)) is not imported:
+        imported, sparse = carrying, "never"  # zeros beside identities are many, and not those that pay
     imported = with_rows_in_matrices(imported, resolved)
     mod, word = with_precision(imported, resolved, precision)
     mod, layers = use_kernels(mod, resolved, sparse, word)

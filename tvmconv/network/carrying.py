@@ -19,6 +19,8 @@ import numpy as np
 import tvm
 from tvm import relax
 
+from ..precision import HALVES
+from ..targets import backend_of
 from .batch_norm import simplify_batch_norms
 from .constants import Array, constant_value, sizes_of
 from .graph import Block, blocks_of, calls, free_variables, rebind
@@ -63,23 +65,26 @@ class _AsTheyWereError(Exception):
     """An operator needs its channels as they were."""
 
 
-def carry_channels(mod: tvm.IRModule) -> tvm.IRModule | None:
-    """Return the module with the channels that pass by layers carried through these; None where there are none.
+def carry_channels(mod: tvm.IRModule, target: tvm.target.Target, precision: str) -> tvm.IRModule:
+    """Return the module with the channels that pass by layers carried through these, in half precision on a GPU.
 
     What is not one of their channels, such as one that fills a vector, is zero, or has a weight of zero. A dataflow
-    block in which an operator needs channels as they were stays as it is.
+    block in which an operator needs channels as they were stays as it is, and without others the module is the same
+    object.
 
     Before: `y = f(R.nn.relu(R.nn.conv2d(x[:, 8:], w)))`, `z = shuffled(R.concat((x[:, :8], y), axis=1))`,
     `output = R.nn.conv2d(z, v)`, with x from a ReLU.
     After: `a = R.nn.relu(R.nn.conv2d(x, [[1, 0], [0, w]]))`, `z = R.concat((a[:, :8], f(a[:, 8:])), axis=1)`,
     `output = R.nn.conv2d(z, permuted(v))`.
     """
+    if precision not in HALVES or not backend_of(target).on_gpu:
+        return mod
     shuffled, values = gather_shuffles(simplify_batch_norms(mod)), dict[relax.Var, relax.Expr]()
     for block in blocks_of(shuffled):
         if passing := passing_channels(block):
             with suppress(_AsTheyWereError):
                 values |= _Carrier(block, passing).values()
-    return rebind(shuffled, values) if values else None
+    return rebind(shuffled, values) if values else mod
 
 
 class _Carrier:
