@@ -49,7 +49,7 @@ BY_PLANE = ("nn.avg_pool2d", "nn.max_pool2d", "nn.relu")
 
 
 class Channels(NamedTuple):
-    """Where the channels of a tensor (N, C, H, W) are in the new module: a tensor has them, and maybe more."""
+    """The place of the channels of a tensor (N, C, H, W) in the new module: a tensor has them, and maybe more."""
 
     source: relax.Var
     """The tensor that has them."""
