@@ -95,6 +95,32 @@ def read_whole(g: Graph, x: str) -> str:
     return g.node("Add", conv(g, joined(g, part(g, y, 0, 8), z)), y)
 
 
+def upsampled(g: Graph, x: str, size: int = 2, step: int = 2, outputs: int = 8) -> str:
+    """Make larger planes with a transposed convolution, which is one of pixels where its windows do not overlap."""
+    w = g.random(16, outputs, size, size, scale=0.25)
+    return g.node("ConvTranspose", x, w, g.random(outputs), strides=[step, step])
+
+
+def level(g: Graph, x: str, skipped: str = "MaxPool", is_last: bool = False) -> str:
+    """Join what is pooled with what a level below makes of it, as a U-Net does."""
+    y = g.node("Relu", conv(g, x))
+    below = g.node("Relu", conv(g, g.node(skipped, y, kernel_shape=[1, 2], strides=[1, 2]), size=3))
+    above = g.node("ConvTranspose", below, g.random(16, 24, 1, 2, scale=0.25), g.random(24), strides=[1, 2])
+    return conv(g, joined(g, *((above, y) if is_last else (y, above))), 16, 40)
+
+
+def pooled_later(g: Graph, x: str) -> str:
+    """Pool a tensor after another one has been stored behind it."""
+    y = g.node("Relu", conv(g, x))
+    z = conv(g, joined(g, y, conv(g, x)), 16, 32)
+    return joined(g, z, g.node("MaxPool", y, kernel_shape=[3, 3], pads=[1] * 4))
+
+
+def pooled_by_another(g: Graph, x: str) -> str:
+    y = g.node("Relu", conv(g, x))
+    return conv(g, joined(g, y, conv(g, g.node("MaxPool", y, kernel_shape=[3, 3], pads=[1] * 4))), 16, 32)
+
+
 def twice(g: Graph, x: str) -> str:
     y = conv(g, x)
     return conv(g, joined(g, y, y), 16, 32)
@@ -112,6 +138,14 @@ CASES = (
     Case("unit", unit, 1),
     Case("unit-of-twelve", lambda g, x: unit(g, x, 4, 16, 4), 1),
     Case("overlapping", lambda g, x: unit(g, x, 4, 12, 8), 1),
+    Case("upsampled", lambda g, x: conv(g, upsampled(g, x), 16, 8), 0),
+    Case("upsampled-by-three", lambda g, x: conv(g, joined(g, *(upsampled(g, x, 3, 3, k) for k in (12, 4)))), 1),
+    Case("upsampled-and-cut", lambda g, x: conv(g, upsampled(g, x, 3), 16, 8), 0, 1),
+    Case("level", level, 1, 1),
+    Case("level-in-the-mean", lambda g, x: level(g, x, "AveragePool"), 1, 1),
+    Case("pooled", pooled_by_another, 1, 1),
+    Case("level-behind", lambda g, x: level(g, x, is_last=True), 0, 1),
+    Case("pooled-later", pooled_later, 0, 2),
     Case("from-the-middle", lambda g, x: conv(g, joined(g, part(g, conv(g, x), 8, 16), conv(g, x, 8))), 0, 2),
     Case("slice-of-no-stores", lambda g, x: unit(g, x, 6, 16, 6), 0, 3),
     Case("read-later", read_later, 0, 3),

@@ -264,16 +264,6 @@ def test_neighbouring_threads_store_all_channels_of_a_pixel() -> None:
     assert all(found[thread] == found[thread - thread % 3] + thread % 3 * 8 for thread in range(48))
 
 
-@pytest.mark.parametrize(("images", "loads"), [(32, 2), (1, 1)])
-def test_threads_store_whole_vectors_of_narrower_results(images: int, loads: int) -> None:
-    """There have to be threads enough for it: those of a single image store half of a vector each."""
-    cast = Sample(lambda x: op.astype(x, "float16"), lambda x: x, [(images, 3, 224, 224)])
-    (source,) = cuda.sources(lowering.build(lowered(module_of(cast, "float32")), SM_90).mod)
-    kernel = source[source.rindex("__global__") :]
-    assert len(re.findall(r"= \*\(float4\*\)", kernel)) == loads
-    assert len(re.findall(r"\*\((uint4|half4)\*\)\(\w+_ptr .* = ", kernel)) == 1
-
-
 def test_threads_are_as_many_as_a_device_keeps_busy() -> None:
     case = Sample(lambda x: op.mean(x, [2]), lambda x: x.mean(2), [(64, 128, 64)])
     blocks = []

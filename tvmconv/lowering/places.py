@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from math import prod
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import tvm
 import tvm_ffi
@@ -32,6 +32,31 @@ class Columns(NamedTuple):
     def found(self, own: Sequence[Any], indices: Sequence[Any]) -> tuple[list[Any], None]:
         """Return the indices of an element there, which has no test to pass."""
         return [*indices[:-1], indices[-1] + self.first], None
+
+
+class Interleaved(NamedTuple):
+    """The place of a tensor (N, H, W, phases of rows and of columns and channels) as (N, rows, columns, width)."""
+
+    plane: tuple[int, int]
+    """The H and the W of the tensor."""
+    phases: tuple[int, int]
+    """The rows and the columns that each of its pixels becomes."""
+    columns: Columns
+    """The place of the channels of a phase."""
+
+    def shape(self, own: Sequence[Any]) -> tuple[Any, ...]:
+        """Return the shape of the larger tensor, given that of the one in it."""
+        rows, columns = (size * count for size, count in zip(self.plane, self.phases, strict=True))
+        return own[0], rows, columns, self.columns.width
+
+    def found(self, own: Sequence[Any], indices: Sequence[Any]) -> tuple[list[Any], None]:
+        """Return the indices of an element there, which has no test to pass; the first is that of all rows."""
+        (height, width), (rows, columns), channels = self.plane, self.phases, int(own[3]) // prod(self.phases)
+        n, h, w, place = indices
+        pixel = (n * height + h) * width + w  # some templates take all pixels as one row
+        row, column = pixel // width * rows + place // (channels * columns), place // channels % columns
+        at = [tirx.const(0, row.ty.dtype), row, pixel % width * columns + column, place % channels + self.columns.first]
+        return at, None
 
 
 class Place(NamedTuple):
@@ -75,7 +100,10 @@ class Place(NamedTuple):
         return [self.at(matrix, row, element)], None if most <= self.rows else row < self.rows
 
 
-def with_places(func: tirx.PrimFunc, places: Mapping[str, Columns | Place], target: tvm.target.Target) -> tirx.PrimFunc:
+AnyPlace: TypeAlias = Columns | Interleaved | Place
+
+
+def with_places(func: tirx.PrimFunc, places: Mapping[str, AnyPlace], target: tvm.target.Target) -> tirx.PrimFunc:
     """Return a scheduled function with some of its parameters, by name, as tensors that they lie in.
 
     Before: `x: T.Buffer((1, 6, 197, 1, 64))`, `x[0, g, p, 0, c]`. After: `x: T.Buffer((226944,))`,

@@ -1,4 +1,4 @@
-"""Concatenations and parts of channels in NHWC that cost nothing: kernels store and read them in larger tensors."""
+"""Concatenations, parts of channels and depth to space in NHWC that cost nothing: kernels work in larger tensors."""
 
 from __future__ import annotations
 
@@ -9,10 +9,12 @@ from typing import NamedTuple
 import tvm
 from tvm import relax, tirx
 
-from ..lowering import Columns
+from ..lowering import Columns, Interleaved
 from ..lowering.signatures import itemsize
 from .constants import static_shape
-from .graph import Block, blocks_of, call_of
+from .graph import Block, blocks_of, call_of, operator_name
+from .interleaving import Interleaving, interleaving
+from .layouts import POOLING
 from .sites import Site
 
 CHANNELS_LAST = 3
@@ -35,8 +37,7 @@ class Slice(NamedTuple):
 class Joint(NamedTuple):
     """The place of a kernel's output in a joined tensor."""
 
-    columns: Columns
-    """Its channels there."""
+    place: Columns | Interleaved
     before: relax.Var | None
     """The tensor in whose place it is stored; None where its kernel gets memory for the whole."""
     whole: relax.Var
@@ -54,7 +55,7 @@ def slices_of(mod: tvm.IRModule, values: Mapping[relax.Var, relax.Expr]) -> dict
     for block in blocks_of(mod):
         for var in block.values:
             cut = call_of(values.get(var), "strided_slice")
-            if cut is None or (shape := static_shape(cut.args[0].ty)) is None:
+            if cut is None or not isinstance(cut.args[0], relax.Var) or not (shape := static_shape(cut.args[0].ty)):
                 continue
             numbers = [number for each in cut.args[1:] for number in each.fields]
             if len(numbers) != 4 or not all(isinstance(number, tirx.IntImm) for number in numbers):
@@ -74,8 +75,9 @@ def joints_of(
 ) -> dict[relax.Var, Joint]:
     """Return the places of outputs in joined tensors, by their variables, given the sites whose kernels have rows.
 
-    The parts of such a tensor are outputs of those kernels that nothing else reads, perhaps joined before; others stay
-    concatenations. The first part may be channels that a tensor begins with of which nobody needs the others any more.
+    The parts of such a tensor are outputs of those kernels, or what depth to space makes of them, that nothing else
+    reads, perhaps joined before; others stay concatenations. The first part may be channels that a tensor begins with
+    of which nobody needs the others any more, or be read by pooling, too, which `pooled_parts` then has read it there.
 
     Before: `a = conv(x)`, `b = conv(x)`, `y = R.concat((a, b), axis=3)`.
     After: `a` of as many channels as `y` has, `y = conv(x, a)` that stores its own behind those of `a`.
@@ -84,25 +86,79 @@ def joints_of(
     found: dict[relax.Var, Joint] = {}
     for block in blocks_of(mod):
         order = {var: place for place, var in enumerate(block.values)}
+        interleaved = _interleaved(block, values, outputs)
         for whole in reversed(block.values):  # the outermost first: what is a part of it has nothing to join any more
-            parts, base, first = _fields(values.get(whole)), None, 0
-            if parts and (begin := slices.get(parts[0])) is not None and not begin.columns.first:
+            parts, base, first = _fields(values.get(whole)) or [whole], None, 0
+            if (begin := slices.get(parts[0])) is not None and not begin.columns.first:
                 if begin.source not in outputs:  # it may be an input, whose memory is not the network's
                     continue
                 base, first, parts = begin.source, begin.end, parts[1:]
-            parts = _outputs(parts, whole, block, values, outputs)
-            if len(set(parts)) < max(1, len(parts)) or not found.keys().isdisjoint(parts):
+            if parts == [whole] and whole not in interleaved:
+                continue
+            parts = _parts(parts, whole, block, values, outputs, interleaved)
+            made = [interleaved[part].source if part in interleaved else part for part in parts]
+            if len(set(made)) < max(1, len(made)) or not found.keys().isdisjoint(made):
                 continue
             ends = list(accumulate((int(part.ty.shape[1]) for part in parts), initial=first))
-            ordered = sorted(parts, key=order.__getitem__)
+            ordered = sorted(made, key=order.__getitem__)
             if base is not None and not (
                 ends[-1] == int(base.ty.shape[1]) and _is_over(base, whole, order[ordered[0]], block, slices)
             ):
                 continue
-            places = {part: Columns(ends[-1], begin) for part, begin in zip(parts, ends, strict=False)}
-            for before, part in pairwise([base, *ordered]):
-                found[part] = Joint(places[part], before, whole, part.same_as(ordered[-1]))
+            later = [order[output] for output in ordered if order[output] > order[made[0]]]
+            pooled = [order[reader] for reader in block.readers(made[0]) if _pooling(values.get(reader)) is not None]
+            if later and pooled and max(pooled) > min(later):
+                continue
+            places = {}
+            for part, output, begins in zip(parts, made, ends, strict=False):
+                columns = Columns(ends[-1], begins)
+                places[output] = _place(interleaved[part], columns) if part in interleaved else columns
+            for before, output in pairwise([base, *ordered]):
+                found[output] = Joint(places[output], before, whole, output.same_as(ordered[-1]))
     return found
+
+
+def pooled_parts(
+    mod: tvm.IRModule, values: Mapping[relax.Var, relax.Expr], joints: Mapping[relax.Var, Joint]
+) -> dict[relax.Var, relax.Expr]:
+    """Return new values for pooling of parts of joined tensors: they are the channels that these begin with.
+
+    Before: `p = R.nn.max_pool2d(a)`, of 8 channels. After: `p = R.nn.max_pool2d(a[:, :, :, :8])`, of 16 channels.
+    """
+    found = {}
+    for block in blocks_of(mod):
+        for part in joints.keys() & block.values.keys():
+            for reader in block.readers(part):
+                if (pool := _pooling(values.get(reader))) is not None:
+                    channels = relax.op.strided_slice(part, [CHANNELS_LAST], [0], [int(part.ty.shape[1])], [1])
+                    found[reader] = relax.Call(pool.op, [channels, *pool.args[1:]], pool.attrs)
+    return found
+
+
+def _pooling(value: relax.Expr | None) -> relax.Call | None:
+    """Return the pooling that a value is; None for anything else."""
+    return value if value is not None and operator_name(value) in POOLING else None
+
+
+def _interleaved(
+    block: Block, values: Mapping[relax.Var, relax.Expr], outputs: set[relax.Var]
+) -> dict[relax.Var, Interleaving]:
+    """Return the variables that depth to space makes of outputs alone, with pixels of whole stores, all of them."""
+    found = {}
+    for var in values.keys() & block.values.keys():
+        made = interleaving(var, block)
+        if made is None or made[0].source not in outputs or block.only_reader(made[0].source) is None:
+            continue
+        planes, size = made[0], itemsize(var.ty.dtype)
+        whole = [count * phase for count, phase in zip(planes.planes, planes.phases, strict=True)]
+        if planes.groups == 1 and list(planes.shape[2:]) == whole and planes.channels * size % STORED_BYTES == 0:
+            found[var] = planes
+    return found
+
+
+def _place(planes: Interleaving, columns: Columns) -> Interleaved:
+    (height, width), (rows, across) = map(int, planes.planes), planes.phases
+    return Interleaved((height, width), (rows, across), columns)
 
 
 def _is_in_stores(site: Site) -> bool:
@@ -119,18 +175,24 @@ def _fields(value: relax.Expr | None) -> list[relax.Var]:
     return [] if concat is None or int(concat.attrs.axis) != CHANNELS_LAST else list(concat.args[0].fields)
 
 
-def _outputs(
+def _parts(
     fields: Sequence[relax.Var],
     reader: relax.Var,
     block: Block,
     values: Mapping[relax.Var, relax.Expr],
     outputs: set[relax.Var],
+    interleaved: Mapping[relax.Var, Interleaving],
 ) -> list[relax.Var]:
-    """Return the outputs that a reader joins, perhaps joined before; none where others read them, or it joins more."""
+    """Return the parts that a reader joins, perhaps joined before; none where others read them, or it joins more."""
     found: list[relax.Var] = []
     for field in fields:
-        inner = [field] if field in outputs else _outputs(_fields(values.get(field)), field, block, values, outputs)
-        if (only := block.only_reader(field)) is None or not only.same_as(reader) or not inner:
+        if field in outputs or field in interleaved:
+            inner = [field]
+        else:
+            inner = _parts(_fields(values.get(field)), field, block, values, outputs, interleaved)
+        others = [] if field.same_as(reader) else [each for each in block.readers(field) if not each.same_as(reader)]
+        is_begun = field in outputs and not found and all(_pooling(values.get(each)) is not None for each in others)
+        if not inner or not block.is_inner(field) or (others and not is_begun):
             return []
         found += inner
     return found

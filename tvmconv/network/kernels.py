@@ -26,7 +26,7 @@ from .constants import same_sizes
 from .convolutions import GIVE_SIZES
 from .gates import KERNEL_NAME, GateKernels, gates_of
 from .graph import rebind
-from .joints import Joint, Slice, joints_of, slices_of
+from .joints import Joint, Slice, joints_of, pooled_parts, slices_of
 from .layers import Layer
 from .layouts import choose_layouts
 from .packing import Packing, split_packing
@@ -117,6 +117,7 @@ def use_kernels(
     choices = _choices([site for site in own if site.workload is not None], target, precision)
     slices = slices_of(mod, calls)
     joints = joints_of(mod, [site for site in own if _is_by(STORING_APART, choices.get(site.output))], calls, slices)
+    calls.update(pooled_parts(mod, calls, joints))
     layers = []
     for place, site in enumerate(sites):
         if site.workload is None:
@@ -133,7 +134,7 @@ def use_kernels(
         problem, weight, joint = site.problem(precision), site.weight, joints.get(site.output)
         ranges = choices[site.output]
         selection, part = ranges[0].selection, _slice(site, slices) if _is_by(READING_APART, ranges) else None
-        places = {name: each.columns for name, each in (("x", part), ("output", joint)) if each is not None}
+        places = {**({"x": part.columns} if part else {}), **({"output": joint.place} if joint else {})}
         if (key := (problem, weight is not None, *places.items())) not in kernels:
             kernels[key] = add_kernel(builder, ranges, target, selection.name.split("/")[1], weight is not None, places)
         call = _call(site, weight, kernels[key], part, joint)
@@ -192,7 +193,7 @@ def add_kernel(
     target: tvm.target.Target,
     kind: str,
     constant: bool,
-    places: Mapping[str, lowering.Columns | lowering.Place] | None = None,
+    places: Mapping[str, lowering.AnyPlace] | None = None,
 ) -> NetworkKernel:
     """Add a function with the kernels for ranges of batches to the module; `constant` says if the weight is one.
 
@@ -263,7 +264,7 @@ def _call(
         operands[1:2] = [relax.const(each) for packed in constants for each in packed]
     if joint is None:
         return _reshaped(output_of(kernel, workload, operands), site)
-    shape = joint.columns.shape(workload.operands["output"][0])
+    shape = joint.place.shape(workload.operands["output"][0])
     return output_of(kernel, workload, operands, shape, joint.before)
 
 

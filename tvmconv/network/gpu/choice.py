@@ -63,8 +63,6 @@ def plan_of(stages: list[Stage], domain: Domain, gpu: Gpu) -> Plan:
         analyzer.bind(var, Range(1, MAX_ELEMENTS + 1))
     while not all(analyzer.can_prove_equal(tirx.floormod(size, vector), 0) for size in divided):
         vector //= 2
-    if len(stages) == 1 and not sizes and not parts:
-        vector = _wider(vector, count, stages[0], busy, analyzer)
     most = max(1, KEPT_BYTES // (widest * vector))
     rows, columns = assumed(count), max([assumed(size) for size in sizes], default=1)
     if along:
@@ -107,19 +105,6 @@ def plan_of(stages: list[Stage], domain: Domain, gpu: Gpu) -> Plan:
     ):
         threads *= 2
     return Plan(False, vector, max(2, min(64, BLOCK // threads)), threads, most)
-
-
-def _wider(vector: int, count: Expr, stage: Stage, busy: int, analyzer: Analyzer) -> int:
-    """Return the elements of a vector for a map whose results are narrower than its operands: of 16 bytes of results.
-
-    A thread then waits for several loads at once. There have to be enough threads all the same.
-    """
-    wide = VECTOR_BYTES // max(itemsize(target.ty.dtype) for target in stage.targets)
-    while wide > vector and not (
-        assumed(count) >= busy * wide and analyzer.can_prove_equal(tirx.floormod(count, wide), 0)
-    ):
-        wide //= 2
-    return max(vector, wide)
 
 
 def _larger(operands: list[Any]) -> list[Any]:
