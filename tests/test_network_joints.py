@@ -89,6 +89,14 @@ def read_later(g: Graph, x: str) -> str:
     return joined(g, conv(g, joined(g, part(g, y, 0, 8), z)), late)
 
 
+def read_by_another(g: Graph, x: str) -> str:
+    """Compute with channels of a tensor by element, which TVM may do as late as others read the result."""
+    y = conv(g, x)
+    by_element = g.node("Sigmoid", part(g, y, 8, 16))
+    z = conv(g, depthwise(g, part(g, y, 8, 16), 8), 8, 8)
+    return g.node("Add", conv(g, joined(g, part(g, y, 0, 8), z), 8), by_element)
+
+
 def read_whole(g: Graph, x: str) -> str:
     y = conv(g, x)
     z = conv(g, depthwise(g, part(g, y, 8, 16), 8), 8, 8)
@@ -149,6 +157,7 @@ CASES = (
     Case("from-the-middle", lambda g, x: conv(g, joined(g, part(g, conv(g, x), 8, 16), conv(g, x, 8))), 0, 2),
     Case("slice-of-no-stores", lambda g, x: unit(g, x, 6, 16, 6), 0, 3),
     Case("read-later", read_later, 0, 3),
+    Case("read-by-another", read_by_another, 0, 3),
     Case("read-whole", read_whole, 0, 2),
     Case("read-twice", read_twice, 0, 1),
     Case("the-same-twice", twice, 0, 1),

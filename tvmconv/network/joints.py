@@ -12,7 +12,7 @@ from tvm import relax, tirx
 from ..lowering import Columns, Interleaved
 from ..lowering.signatures import itemsize
 from .constants import static_shape
-from .graph import Block, blocks_of, call_of, operator_name
+from .graph import Block, blocks_of, call_of, calls, operator_name
 from .interleaving import Interleaving, interleaving
 from .layouts import POOLING
 from .sites import Site
@@ -32,6 +32,10 @@ class Slice(NamedTuple):
     """The place of these channels in the source."""
     end: int
     """The channel of the source behind them."""
+    layers: list[relax.Var]
+    """The outputs of the layers that read them where they are."""
+    others: list[relax.Var]
+    """The variables that are made of them in other ways."""
 
 
 class Joint(NamedTuple):
@@ -46,10 +50,12 @@ class Joint(NamedTuple):
     """True if the whole is there once this part is."""
 
 
-def slices_of(mod: tvm.IRModule, values: Mapping[relax.Var, relax.Expr]) -> dict[relax.Var, Slice]:
+def slices_of(
+    mod: tvm.IRModule, sites: Sequence[Site], values: Mapping[relax.Var, relax.Expr]
+) -> dict[relax.Var, Slice]:
     """Return the variables that are slices of channels in NHWC, with pixels of whole stores.
 
-    `values` are the new ones of variables in NHWC.
+    `sites` are those whose kernels read pixels that are apart, and `values` the new ones of variables in NHWC.
     """
     found = {}
     for block in blocks_of(mod):
@@ -62,9 +68,20 @@ def slices_of(mod: tvm.IRModule, values: Mapping[relax.Var, relax.Expr]) -> dict
                 continue
             (axis, begin, end, step), size = map(int, numbers), itemsize(cut.args[0].ty.dtype)
             is_whole = all(number * size % STORED_BYTES == 0 for number in (shape[1], begin, end))
-            if axis == CHANNELS_LAST and step == 1 and is_whole and 0 <= begin < end <= shape[1]:
-                found[var] = Slice(cut.args[0], Columns(shape[1], begin), end)
+            if axis != CHANNELS_LAST or step != 1 or not is_whole or not 0 <= begin < end <= shape[1]:
+                continue
+            layers = [site for site in sites if site.operands[0].same_as(var)]
+            sums = {site.sums for site in layers}
+            casts = {each for each in block.readers(var) if sums.issuperset(_readers_of_cast(each, block))}
+            others = [each for each in block.readers(var) if each not in sums | casts]
+            columns = Columns(shape[1], begin)
+            found[var] = Slice(cut.args[0], columns, end, [site.output for site in layers], others)
     return found
+
+
+def _readers_of_cast(var: relax.Var, block: Block) -> list[relax.Var]:
+    """Return what reads a cast, which a kernel takes in; the variable itself if it is none."""
+    return block.readers(var) if calls(block.values[var], "astype") and block.is_inner(var) else [var]
 
 
 def joints_of(
@@ -201,10 +218,13 @@ def _parts(
 def _is_over(base: relax.Var, whole: relax.Var, place: int, block: Block, slices: Mapping[relax.Var, Slice]) -> bool:
     """Return whether all that reads a tensor but for the whole that it becomes part of is before a place of the block.
 
-    Those are layers and others that read slices of it.
+    Those are kernels that read slices where they are: TVM may move what it computes to where others read that.
     """
     order = {var: number for number, var in enumerate(block.values)}
-    if not all(each in slices for each in block.readers(base)):
-        return False
-    readers = [reader for each in block.readers(base) for reader in block.readers(each) if not reader.same_as(whole)]
-    return all(order[reader] < place for reader in readers)
+    found = [slices.get(each) for each in block.readers(base)]
+    return all(
+        each is not None
+        and all(order[output] < place for output in each.layers)
+        and all(other.same_as(whole) for other in each.others)
+        for each in found
+    )

@@ -115,8 +115,11 @@ def use_kernels(
     calls.update({pair.second.output: gate_kernels.call(pair) for pair in gates})
     own = [site for place, site in enumerate(sites) if place not in chosen and site.output not in gated]
     choices = _choices([site for site in own if site.workload is not None], target, precision)
-    slices = slices_of(mod, calls)
-    joints = joints_of(mod, [site for site in own if _is_by(STORING_APART, choices.get(site.output))], calls, slices)
+    reading, storing = (
+        [site for site in own if _is_by(each, choices.get(site.output))] for each in (READING_APART, STORING_APART)
+    )
+    slices = slices_of(mod, reading, calls)
+    joints = joints_of(mod, storing, calls, slices)
     calls.update(pooled_parts(mod, calls, joints))
     layers = []
     for place, site in enumerate(sites):
@@ -133,7 +136,7 @@ def use_kernels(
             continue
         problem, weight, joint = site.problem(precision), site.weight, joints.get(site.output)
         ranges = choices[site.output]
-        selection, part = ranges[0].selection, _slice(site, slices) if _is_by(READING_APART, ranges) else None
+        selection, part = ranges[0].selection, _slice(site, slices)
         places = {**({"x": part.columns} if part else {}), **({"output": joint.place} if joint else {})}
         if (key := (problem, weight is not None, *places.items())) not in kernels:
             kernels[key] = add_kernel(builder, ranges, target, selection.name.split("/")[1], weight is not None, places)
@@ -164,8 +167,8 @@ def _is_by(template: str, ranges: Sequence[dispatch.Range] | None) -> bool:
 
 
 def _slice(site: Site, slices: Mapping[relax.Var, Slice]) -> Slice | None:
-    """Return the slice that the input of a site is."""
-    return slices.get(site.operands[0]) if isinstance(site.operands[0], relax.Var) else None
+    """Return the slice that the kernel of a site reads where it is."""
+    return next((each for each in slices.values() if site.output in each.layers), None)
 
 
 def _why(reason: str, site: Site) -> str:
