@@ -18,6 +18,7 @@ import tvmconv
 from tvmconv import ConvWorkload
 from tvmconv.dispatch import Selection, select
 from tvmconv.lowering import KERNEL_NAME, lower
+from tvmconv.network.graph import calls
 from tvmconv.problem import Problem
 from tvmconv.serial import serial_twin, with_shapes
 
@@ -121,7 +122,7 @@ GROUPED = {
 
 CASES = {**PLAIN, **TENSOR, **GROUPED}
 
-CALL = tvm.ir.Op.get("relax.call_tir")
+KERNEL_CALLS = ("call_tir", "call_tir_inplace")
 
 BATCHES = (1, 3, 7)
 """Batches with another number of tiles each, the last of which ends in different places of a tile."""
@@ -132,7 +133,7 @@ def with_twins(mod: tvm.IRModule, sizes: Mapping[str, int]) -> tvm.IRModule:
     known, twins = relax.transform.BindSymbolicVars(dict(sizes))(mod), mod.clone()
 
     def visit(call: relax.Expr) -> None:
-        if isinstance(call, relax.Call) and call.op.same_as(CALL) and "tvmconv_" in call.args[0].name_hint:
+        if calls(call, *KERNEL_CALLS) and "tvmconv_" in call.args[0].name_hint:
             output = call.ty.fields[0] if isinstance(call.ty, tvm.ir.TupleType) else call.ty
             shapes = [[int(size) for size in ty.shape] for ty in (call.args[1][0].ty, output)]
             name = call.args[0].name_hint

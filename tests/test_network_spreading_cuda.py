@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import product
@@ -247,6 +248,20 @@ def test_windows_of_channels_in_a_row(
     assert not found.left
     if channels != 5 and step == 1 and size == 3:  # others are no vectors, or share less
         assert found.launches[0].bytes_read <= 0.75 * windows.nbytes
+
+
+def test_neighbouring_threads_store_all_channels_of_a_pixel() -> None:
+    """Those of 24 channels are three vectors of eight."""
+
+    def pool(x: Any) -> Any:
+        return op.nn.max_pool2d(x, (3, 3), (2, 2), (1, 1), layout="NHWC")
+
+    mod = lowered(module_of(Sample(pool, pool, [(32, 112, 112, 24)]), "float16"))
+    (source,) = cuda.sources(lowering.build(mod, SM_90).mod)
+    place = re.search(r"\*\(uint4\*\)\(\w+_ptr \+ (.*)\)\) = ", source[source.rindex("__global__") :])[1] + ")"
+    formula = re.sub(r"\(\(int\)(\w+)\.x\)", r"\1", place).replace("/", "//")
+    found = [eval(formula, {"blockIdx": 0, "threadIdx": thread}) for thread in range(48)]
+    assert all(found[thread] == found[thread - thread % 3] + thread % 3 * 8 for thread in range(48))
 
 
 def test_threads_are_as_many_as_a_device_keeps_busy() -> None:

@@ -18,6 +18,7 @@ from ..dispatch.registry import algorithms_for, dense_algorithms, template_for, 
 from ..dispatch.task import Entity, Maker, Task, Value
 from ..errors import InvalidArgumentError
 from ..network import Model, import_model
+from ..network.carrying import carry_channels
 from ..network.gates import gates_of
 from ..network.half import with_precision
 from ..network.kernels import sites_for
@@ -201,7 +202,8 @@ def _extracted(
     """Return the tasks of `extract_from_model` for the convolutions whose data came in one of some layouts."""
     resolved = resolve_target(target)
     source = model if isinstance(model, Model) else import_model(model)
-    mod, precision = with_precision(with_rows_in_matrices(source.mod, resolved), resolved, precision)
+    mod = source.mod if sparsity is not None else carry_channels(source.mod, resolved, precision)
+    mod, precision = with_precision(with_rows_in_matrices(mod, resolved), resolved, precision)
     mod = gather_shuffles(mod) if backend_of(resolved).on_gpu else mod
     sites = sites_for(mod, resolved)
     if sparsity is None:  # sparse kernels read and write NCHW

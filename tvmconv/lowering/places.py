@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from math import prod
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import tvm
 import tvm_ffi
@@ -17,8 +17,53 @@ CHOICE = tvm.ir.Op.get("prim.if_then_else")
 """The operator that reads one of two values on a condition."""
 
 
+class Columns(NamedTuple):
+    """The place of a tensor in one whose last axis is longer."""
+
+    width: int
+    """The size of that axis."""
+    first: int
+    """Its element that the tensor begins with."""
+
+    def shape(self, own: Sequence[Any]) -> tuple[Any, ...]:
+        """Return the shape of the larger tensor, given that of the one in it."""
+        return (*own[:-1], self.width)
+
+    def found(self, own: Sequence[Any], indices: Sequence[Any]) -> tuple[list[Any], None]:
+        """Return the indices of an element there, which has no test to pass."""
+        return [*indices[:-1], indices[-1] + self.first], None
+
+
+class Interleaved(NamedTuple):
+    """The place of a tensor (N, H, W, phases of rows and of columns and channels) as (N, rows, columns, width)."""
+
+    plane: tuple[int, int]
+    """The H and the W of the tensor."""
+    phases: tuple[int, int]
+    """The rows and the columns that each of its pixels becomes."""
+    columns: Columns
+    """The place of the channels of a phase."""
+
+    def shape(self, own: Sequence[Any]) -> tuple[Any, ...]:
+        """Return the shape of the larger tensor, given that of the one in it."""
+        rows, columns = (size * count for size, count in zip(self.plane, self.phases, strict=True))
+        return own[0], rows, columns, self.columns.width
+
+    def found(self, own: Sequence[Any], indices: Sequence[Any]) -> tuple[list[Any], None]:
+        """Return the indices of an element there, which has no test to pass; the first is that of all rows."""
+        (height, width), (rows, columns), channels = self.plane, self.phases, int(own[3]) // prod(self.phases)
+        n, h, w, place = indices
+        pixel = (n * height + h) * width + w  # some templates take all pixels as one row
+        row, column = pixel // width * rows + place // (channels * columns), place // channels % columns
+        at = [tirx.const(0, row.ty.dtype), row, pixel % width * columns + column, place % channels + self.columns.first]
+        return at, None
+
+
 class Place(NamedTuple):
-    """The place of the rows of matrices in a tensor, whose elements are one behind the other in memory."""
+    """The place of the rows of matrices in a tensor, whose elements are one behind the other in memory.
+
+    Matrices are (1, G, M, 1, K) or (G * M, 1, 1, K), for G of them.
+    """
 
     elements: int
     """The number of elements of the tensor."""
@@ -39,39 +84,47 @@ class Place(NamedTuple):
             found, matrix = found + matrix % count * step, matrix // count
         return found + matrix * self.batch[0][1]
 
+    def shape(self, own: Sequence[Any]) -> tuple[int]:
+        """Return the shape of the tensor."""
+        return (self.elements,)
 
-def with_places(func: tirx.PrimFunc, places: Mapping[str, Place], target: tvm.target.Target) -> tirx.PrimFunc:
-    """Return a scheduled function of matrices with some of its parameters, by name, as tensors that they lie in.
+    def found(self, own: Sequence[Any], indices: Sequence[Any]) -> tuple[list[Any], Any]:
+        """Return the index of an element of matrices of a shape, and the test that its row is there, or None."""
+        if len(indices) == 5:
+            _, matrix, row, column, element = indices  # some templates take all rows of an image as one
+            row, most = row + column, int(own[2])
+        else:
+            number, *_, element = indices
+            most = int(own[0]) // prod(count for count, _ in self.batch)
+            matrix, row = number // most, number % most
+        return [self.at(matrix, row, element)], None if most <= self.rows else row < self.rows
 
-    Parameters are (1, G, M, 1, K) or (G * M, 1, 1, K), for G matrices.
+
+AnyPlace: TypeAlias = Columns | Interleaved | Place
+
+
+def with_places(func: tirx.PrimFunc, places: Mapping[str, AnyPlace], target: tvm.target.Target) -> tirx.PrimFunc:
+    """Return a scheduled function with some of its parameters, by name, as tensors that they lie in.
 
     Before: `x: T.Buffer((1, 6, 197, 1, 64))`, `x[0, g, p, 0, c]`. After: `x: T.Buffer((226944,))`,
     `x[384 + p * 1152 + c + g * 64]`.
     """
     names = {param: param.name for param in func.params}
     fresh = {
-        param: tirx.decl_buffer((place.elements,), param.ty.dtype, param.name)
+        param: tirx.decl_buffer(place.shape(param.ty.shape), param.ty.dtype, param.name)
         for param in func.params
         if (place := places.get(param.name)) is not None
     }
 
-    def found(old: Any, indices: Sequence[Any]) -> tuple[Any, Any]:
-        """Return the place of an element, and the test that its row is there."""
-        place = places[names[old]]
-        if len(indices) == 5:
-            _, matrix, row, column, element = indices  # some templates take all rows of an image as one
-            row, most = row + column, int(old.ty.shape[2])
-        else:
-            number, *_, element = indices
-            most = int(old.ty.shape[0]) // prod(count for count, _ in place.batch)
-            matrix, row = number // most, number % most
-        return place.at(matrix, row, element), None if most <= place.rows else row < place.rows
+    def found(old: Any, indices: Sequence[Any]) -> tuple[list[Any], Any]:
+        """Return the indices of an element, and the test that it is there."""
+        return places[names[old]].found(old.ty.shape, indices)
 
     def loaded(load: TensorLoad) -> Any:
         if load.source not in fresh:
             return load
         at, test = found(load.source, load.indices)
-        value = fresh[load.source][at]
+        value = fresh[load.source][tuple(at)]
         return value if test is None else tirx.if_then_else(test, value, tirx.const(0, load.ty.dtype))
 
     def chosen(call: tvm.ir.Call) -> tvm.ir.Call:
@@ -85,14 +138,15 @@ def with_places(func: tirx.PrimFunc, places: Mapping[str, Place], target: tvm.ta
     def stored(store: tirx.BufferStore) -> tirx.BufferStore:
         if store.buffer not in fresh:
             return store
-        return tirx.BufferStore(fresh[store.buffer], store.value, [found(store.buffer, store.indices)[0]])
+        return tirx.BufferStore(fresh[store.buffer], store.value, found(store.buffer, store.indices)[0])
 
     def whole(region: TensorRegion) -> TensorRegion:
         """Return the region of the whole tensor: rows of a matrix are no region of it."""
         new = fresh.get(region.source)
         if new is None:
             return region
-        return TensorRegion(new, [tvm.ir.Range.from_min_extent(tirx.const(0, "int32"), new.ty.shape[0])], region.ty)
+        ranges = [tvm.ir.Range.from_min_extent(tirx.const(0, "int32"), size) for size in new.ty.shape]
+        return TensorRegion(new, ranges, region.ty)
 
     body = tvm_ffi.structural_map(
         func.body,

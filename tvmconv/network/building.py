@@ -12,6 +12,7 @@ from ..precision import DEFAULT
 from ..targets import backend_of, resolve_target
 from .attention import use_attention
 from .batch_norm import simplify_batch_norms
+from .carrying import carry_channels
 from .compiling import compile_network
 from .half import with_precision
 from .importing import import_model
@@ -53,6 +54,8 @@ def build(model: Any, target: Any = "llvm", sparse: str = "auto", precision: str
     imported = slice_parts(source.mod)
     if backend_of(resolved).on_gpu:
         imported = with_safe_softmax(scale_results(imported))
+    if sparse != "always" and (carrying := carry_channels(imported, resolved, precision)) is not imported:
+        imported, sparse = carrying, "never"  # zeros beside identities are many, and not those that pay
     imported = with_rows_in_matrices(imported, resolved)
     mod, word = with_precision(imported, resolved, precision)
     mod, layers = use_kernels(mod, resolved, sparse, word)

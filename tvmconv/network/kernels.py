@@ -26,12 +26,16 @@ from .constants import same_sizes
 from .convolutions import GIVE_SIZES
 from .gates import KERNEL_NAME, GateKernels, gates_of
 from .graph import rebind
+from .joints import Joint, Slice, joints_of, pooled_parts, slices_of
 from .layers import Layer
 from .layouts import choose_layouts
 from .packing import Packing, split_packing
 from .shuffles import expand_shuffles, gather_shuffles
 from .sites import Site, find_convolutions
 from .sparse_kernels import SparseChoice, SparseKernels
+
+STORING_APART, READING_APART = "cuda/tensor", "cuda/depthwise_nhwc"
+"""The templates whose kernels store, and read, pixels in NHWC that may be apart in memory."""
 
 
 class NetworkKernel(NamedTuple):
@@ -98,8 +102,7 @@ def use_kernels(
     mod = gather_shuffles(mod) if backend_of(target).on_gpu else mod
     sites = sites_for(mod, target)
     builder = relax.BlockBuilder(mod)
-    choices: dict[Problem, tuple[dispatch.Range, ...]] = {}
-    kernels: dict[tuple[Problem, bool], NetworkKernel] = {}
+    kernels: dict[tuple[object, ...], NetworkKernel] = {}
     workloads = [site.workload for site in sites if site.workload is not None]
     sparse_kernels = SparseKernels(target, sparse, workloads, precision)
     chosen = _choose_sparse(sites, sparse_kernels)
@@ -110,6 +113,14 @@ def use_kernels(
     sites, calls = choose_layouts(mod, sites, target, in_nchw, precision)
     gate_kernels = GateKernels(builder)
     calls.update({pair.second.output: gate_kernels.call(pair) for pair in gates})
+    own = [site for place, site in enumerate(sites) if place not in chosen and site.output not in gated]
+    choices = _choices([site for site in own if site.workload is not None], target, precision)
+    reading, storing = (
+        [site for site in own if _is_by(each, choices.get(site.output))] for each in (READING_APART, STORING_APART)
+    )
+    slices = slices_of(mod, reading, calls)
+    joints = joints_of(mod, storing, calls, slices)
+    calls.update(pooled_parts(mod, calls, joints))
     layers = []
     for place, site in enumerate(sites):
         if site.workload is None:
@@ -123,20 +134,41 @@ def use_kernels(
         if pair := gated.get(site.output):
             layers.append(Layer(site.convolution, KERNEL_NAME, None, _why(pair.reason, site)))
             continue
-        problem, weight = site.problem(precision), site.weight
-        if problem not in choices:
-            choices[problem] = dispatch.select_ranges(problem, target)
-        ranges, key = choices[problem], (problem, weight is not None)
-        selection = ranges[0].selection
-        if key not in kernels:
-            kernels[key] = add_kernel(builder, ranges, target, selection.name.split("/")[1], weight is not None)
-        calls[site.output] = _call(site, weight, kernels[key])
+        problem, weight, joint = site.problem(precision), site.weight, joints.get(site.output)
+        ranges = choices[site.output]
+        selection, part = ranges[0].selection, _slice(site, slices)
+        places = {**({"x": part.columns} if part else {}), **({"output": joint.place} if joint else {})}
+        if (key := (problem, weight is not None, *places.items())) not in kernels:
+            kernels[key] = add_kernel(builder, ranges, target, selection.name.split("/")[1], weight is not None, places)
+        call = _call(site, weight, kernels[key], part, joint)
+        calls[site.output if joint is None or not joint.is_last else joint.whole] = call
         config = msgspec.to_builtins(selection.config)
         layers.append(Layer(site.convolution, f"tvmconv {selection.name}", config, _why(reason_of(ranges), site)))
     mod = expand_shuffles(rebind(builder.get(), calls))
     if modules := sparse_kernels.compiled():
         mod = mod.with_attr("external_mods", modules)
     return mod, tuple(layers)
+
+
+def _choices(
+    sites: Sequence[Site], target: tvm.target.Target, precision: str
+) -> dict[relax.Var, tuple[dispatch.Range, ...]]:
+    """Return the kernels for sites, by the variables of their outputs; those of equal problems are chosen once."""
+    found: dict[Problem, tuple[dispatch.Range, ...]] = {}
+    for problem in (site.problem(precision) for site in sites):
+        if problem not in found:
+            found[problem] = dispatch.select_ranges(problem, target)
+    return {site.output: found[site.problem(precision)] for site in sites}
+
+
+def _is_by(template: str, ranges: Sequence[dispatch.Range] | None) -> bool:
+    """Return whether a template has the kernels of all ranges; none are those of a convolution that is left to TVM."""
+    return ranges is not None and all(each.selection.name == template for each in ranges)
+
+
+def _slice(site: Site, slices: Mapping[relax.Var, Slice]) -> Slice | None:
+    """Return the slice that the kernel of a site reads where it is."""
+    return next((each for each in slices.values() if site.output in each.layers), None)
 
 
 def _why(reason: str, site: Site) -> str:
@@ -164,7 +196,7 @@ def add_kernel(
     target: tvm.target.Target,
     kind: str,
     constant: bool,
-    places: Mapping[str, lowering.Place] | None = None,
+    places: Mapping[str, lowering.AnyPlace] | None = None,
 ) -> NetworkKernel:
     """Add a function with the kernels for ranges of batches to the module; `constant` says if the weight is one.
 
@@ -217,8 +249,10 @@ def reason_of(ranges: Sequence[dispatch.Range]) -> str:
     return reason
 
 
-def _call(site: Site, weight: np.ndarray | None, kernel: NetworkKernel) -> relax.Expr:
-    """Return the expression that computes a site's output with a kernel.
+def _call(
+    site: Site, weight: np.ndarray | None, kernel: NetworkKernel, part: Slice | None, joint: Joint | None
+) -> relax.Expr:
+    """Return the expression that computes a site's output with a kernel: of a slice's source, and in a joined tensor.
 
     Tensors with one spatial axis get a second one of size 1 for the kernel. To Relax the workspace is further outputs
     that nobody reads, so that it plans their memory together with all other memory.
@@ -226,10 +260,15 @@ def _call(site: Site, weight: np.ndarray | None, kernel: NetworkKernel) -> relax
     workload = site.shaped
     *shapes, _ = workload.in_nchw().operands.values()
     operands = [_shaped(operand, shape) for operand, (shape, _) in zip(site.operands, shapes, strict=True)]
+    if part is not None:
+        operands[0] = part.source
     if weight is not None:
         constants = [packing(weight) if packing else [weight] for packing in kernel.packings]
         operands[1:2] = [relax.const(each) for packed in constants for each in packed]
-    return _reshaped(output_of(kernel, workload, operands), site)
+    if joint is None:
+        return _reshaped(output_of(kernel, workload, operands), site)
+    shape = joint.place.shape(workload.operands["output"][0])
+    return output_of(kernel, workload, operands, shape, joint.before)
 
 
 def output_of(
@@ -237,11 +276,19 @@ def output_of(
     workload: ConvWorkload,
     operands: Sequence[relax.Expr],
     shape: tuple[int, ...] | None = None,
+    inside: relax.Var | None = None,
 ) -> relax.Expr:
-    """Return the expression that computes a workload's output, as it lies in memory or in a shape, with a kernel."""
+    """Return the expression that computes a workload's output, as it lies in memory or in a shape, with a kernel.
+
+    Where it is stored inside of a tensor, that one is the result.
+    """
     own, dtype = workload.operands["output"]
     outputs = [relax.TensorType(*each) for each in ((shape or own, dtype), *kernel.workspace.sized(workload))]
-    call = relax.call_tir(kernel.function, operands, outputs)
+    if inside is None:
+        call = relax.call_tir(kernel.function, operands, outputs)
+    else:
+        places = [len(operands), *(-1 for _ in outputs[1:])]
+        call = relax.call_tir_inplace(kernel.function, [*operands, inside], places, outputs)
     return relax.TupleGetItem(call, 0) if kernel.workspace.parameters else call
 
 

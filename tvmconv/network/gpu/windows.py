@@ -22,9 +22,9 @@ PATCH, VECTORS = 64, 24
 OUTPUTS = (4, 2)
 """The numbers of neighbouring windows that a thread may have."""
 
-LANES = (8, 4)
+LANES = (8, 4, 7, 6, 5, 3, 2)
 """The numbers of neighbouring threads with windows side by side: with vectors of 16 bytes a line of the cache, or half
-of it."""
+of it, or as many as there may be."""
 
 
 def sliding_of(stages: list[Stage], domain: Domain, busy: int, vector: int) -> Sliding | None:
