@@ -275,6 +275,10 @@ class Emulator(Machine):
             return partial(self.multiply_shallow, [int(each) for each in product[1].split("x")])
         if product := re.fullmatch(r"tvmconv_bands_((\d+x)+\d+)_(b?f16|tf32x[13])", name):
             return partial(self.multiply_bands, [int(each) for each in product[1].split("x")])
+        if product := re.fullmatch(r"tvmconv_planes_((\d+x)+\d+)_b?f16", name):
+            return partial(self.multiply_planes, [int(each) for each in product[1].split("x")])
+        if store := re.fullmatch(r"tvmconv_store_((\d+x)+\d+)_(\d+)", name):
+            return partial(self.store_runs, [int(each) for each in store[1].split("x")], int(store[3]))
         if name.startswith("tvmconv_copy_"):
             return partial(self.copy, int(name.removeprefix("tvmconv_copy_")))
         if name.startswith("tvmconv_fetch_"):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial
-from math import prod
+from math import gcd, prod
 from typing import Any
 
 import numpy as np
@@ -297,6 +297,55 @@ class Machine:
         product = (np.where(weights == 0, 0, terms) * weights).sum(-1).reshape(len(lane), -1)
         start = int(uniform(sums.address)) // 4
         sums.memory.bytes.view(sums.dtype)[:, start : start + product.shape[1]] += product
+
+    def multiply_planes(self, shape: list[int], sums: Pointer, lines: Pointer, taps: Pointer) -> None:
+        """Add the products of whole planes and their taps to sums, of which a thread has two rows and two columns.
+
+        The elements of an image's planes in shared memory are given, and those of a pixel in NHWC, or 1.
+        """
+        images, together, own, eights, bands, image, pixel, height, width, rows, columns, top, left = shape
+        size, last, window = lines.dtype.itemsize, own == 2, rows * columns
+        lane = (self.lane % self.threads)[:, None]
+        warp, g, j = lane // WARP, lane % WARP // 4, lane % 4
+        units = images // together, own, eights, bands, 2, 2
+        n, c, eight, band, side, odd = (each.reshape(1, -1, 1) for each in np.indices(units))
+        r, s = (each.reshape(1, 1, -1) for each in np.indices((rows, columns)))
+        row = eights * (2 * j + odd) + eight - top + r
+        column = (g if together == 2 else band * 16 + 2 * g + side) - left + s
+        n = 2 * n + side if together == 2 else n
+        there = (row >= 0) & (row < height) & (column >= 0) & (column < width)
+        first = warp * own + c
+        place = n * image + first * (1 if last else height * width) + (row * width + column) * pixel
+        place = np.where(there, place * size, 0).reshape(len(lane), -1)
+        pixels = self.load(lines.memory, lines.address[:, :1] + place, lines.dtype).astype(np.float32)
+        place = ((first + 0 * row) * window + r * columns + s).reshape(len(lane), -1) * size
+        weights = self.load(taps.memory, taps.address[:, :1] + place, taps.dtype).astype(np.float32)
+        product = np.where(there.reshape(len(lane), -1), pixels, 0) * weights
+        product = product.reshape(len(lane), -1, window).sum(-1)
+        start = int(uniform(sums.address)) // 4
+        sums.memory.bytes.view(sums.dtype)[:, start : start + product.shape[1]] += product
+        self.barrier()
+
+    def store_runs(self, shape: list[int], count: int, output: Pointer, following: Pointer, staged: Pointer) -> None:
+        """Copy runs from shared memory to where they lie apart, in vectors of `count` bytes; all is given in bytes."""
+        images, runs, run, own_pitch, threads, pitch = shape
+        assert threads == self.threads
+        self.barrier()
+        vectors = run // count
+        for first in range(0, images * runs * vectors, threads):
+            number = first + self.lane % threads
+            image, place = number // (runs * vectors), number % vectors * count + np.arange(count)[None]
+            source = staged.address[:, :1] + number // vectors * own_pitch + place
+            next_image = following.address[:, :1] - output.address[:, :1]
+            target = output.address[:, :1] + image * next_image + number // vectors % runs * pitch + place
+            for address, size in ((source, gcd(own_pitch, count)), (target, count)):
+                assert not (address[:, 0] % size).any(), "a vector that is not aligned"
+
+            def copied(source: np.ndarray = source, target: np.ndarray = target) -> None:
+                value = self.load_active(Pointer(staged.memory, source, np.dtype(np.uint8)))
+                self.store(Pointer(output.memory, target, np.dtype(np.uint8)), value)
+
+            self.where(number < images * runs * vectors, copied)
 
     def factor(self, pointer: Pointer, address: np.ndarray) -> np.ndarray:
         """Return the rows of a factor for each thread, given the addresses of their vectors."""

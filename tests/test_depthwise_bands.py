@@ -133,8 +133,7 @@ def test_obstacles(problem: Problem, target: tvm.target.Target, why: str) -> Non
     ("problem", "name"),
     [
         (planes((32, 128, 56, 56), 31), "depthwise_bands"),
-        (planes((32, 1024, 7, 7), 13), "depthwise_bands"),
-        (planes((32, 768, 7, 7), 7), "depthwise"),
+        (planes((32, 256, 28, 28), 29), "depthwise_bands"),
         (planes((32, 240, 28, 28), 5), "depthwise"),
         (planes((32, 144, 56, 56), 3), "depthwise"),
         (planes((8, 4096, 1, 2048), (1, 4), padding=(0, 3, 0, 0)), "depthwise"),

@@ -69,6 +69,7 @@ MIRRORED = {
     "depthwise": ConvWorkload.depthwise((2, 3, 12, 11), (3, 1, 3, 4), dilation=2, padding=(4, 1, 0, 6)),
     "depthwise_nhwc": ConvWorkload.depthwise((2, 8, 9, 10), (8, 1, 3, 5), padding=(2, 3, 1, 1)).in_nhwc(),
     "depthwise_bands": ConvWorkload.depthwise((2, 3, 14, 14), (3, 1, 13, 12), dtype="float16"),
+    "depthwise_planes": ConvWorkload.depthwise((2, 4, 14, 14), (4, 1, 7, 6), dtype="float16"),
 }
 """Workloads whose gradients by the input are convolutions, by the algorithms that compute these."""
 

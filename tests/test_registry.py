@@ -36,6 +36,7 @@ INTEGERS = ConvWorkload.conv2d((2, 16, 9, 12), (16, 1, 3, 3), groups=16, dtype="
 PROBLEMS = {
     "depthwise": Problem(ConvWorkload.depthwise((2, 16, 9, 12), (16, 1, 3, 3))),
     "depthwise in half precision": Problem(ConvWorkload.depthwise((8, 64, 56, 56), (64, 1, 9, 9), dtype="float16")),
+    "depthwise of small planes": Problem(ConvWorkload.depthwise((32, 256, 14, 14), (256, 1, 7, 7), dtype="float16")),
     "pointwise": Problem(ConvWorkload.conv2d((2, 16, 9, 12), (32, 16, 1, 1))),
     "taps of a tile": Problem(ConvWorkload.conv2d((2, 16, 9, 12), (32, 16, 3, 3), padding=1)),
     "sparse": Problem(ConvWorkload.conv2d((2, 16, 9, 12), (32, 16, 3, 3)), 0.9),

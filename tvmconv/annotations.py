@@ -43,6 +43,13 @@ of both chunks; with a number behind them, of the first place of a chunk in so m
 block reads.
 """
 
+STORE = "tvmconv.store"
+"""The annotation of a block that stores its part of outputs in memory, from shared memory.
+
+Its value is the name and the CUDA source of the function that takes its place, which gets the address of the block's
+first output, that of the same one in the next image, if the block has one, and that of what it stores.
+"""
+
 TILE_TASK = "tvmconv.tile_task"
 """The annotation of a loop of a CPU whose body multiplies tiles of AMX.
 

@@ -141,14 +141,15 @@ def _spread(sch: Schedule, loops: list[LoopRV], threads: int, vector: int) -> No
         sch.vectorize(lanes)
 
 
-def copy_asynchronously(sch: Schedule, stage: SBlockRV, threads: int, permuted: bool) -> SBlockRV:
+def copy_asynchronously(sch: Schedule, stage: SBlockRV, threads: int, permuted: bool, around: int = 0) -> SBlockRV:
     """Give vector after vector of a stage to thread after thread; return the block of a vector.
 
-    `permuted` says so of the places of vectors in rows.
+    `permuted` says so of the places of vectors in rows. The first dimensions of the stage, so many, stay loops around
+    it, in each of which the vectors begin with the first thread.
     """
     own = len(sch.get(stage).iter_vars)  # the loops that were made when it was moved to where it is read
     *loops, lane = sch.get_loops(stage)[-own:]
-    _, thread = sch.split(sch.fuse(*loops), [None, threads])
+    _, thread = sch.split(sch.fuse(*loops[around:]), [None, threads])
     sch.bind(thread, "threadIdx.x")
     copy = sch.blockize(lane)
     sch.annotate(copy, COPY, permuted)

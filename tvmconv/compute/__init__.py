@@ -3,6 +3,7 @@
 from .depthwise import depthwise
 from .depthwise_bands import depthwise_bands
 from .depthwise_dot import depthwise_dot
+from .depthwise_planes import depthwise_planes
 from .depthwise_rows import depthwise_rows
 from .direct import direct
 from .dot import dot
@@ -46,6 +47,7 @@ __all__ = [
     "depthwise",
     "depthwise_bands",
     "depthwise_dot",
+    "depthwise_planes",
     "depthwise_rows",
     "direct",
     "dot",

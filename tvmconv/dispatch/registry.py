@@ -35,6 +35,7 @@ TEMPLATES: dict[str, Template] = {
     "cuda/depthwise": cuda.depthwise,
     "cuda/depthwise_bands": cuda.depthwise_bands,
     "cuda/depthwise_nhwc": cuda.depthwise_nhwc,
+    "cuda/depthwise_planes": cuda.depthwise_planes,
     "cuda/direct": cuda.direct,
     "cuda/grouped": cuda.grouped,
     "cuda/im2win": cuda.im2win,
