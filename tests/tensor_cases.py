@@ -90,6 +90,10 @@ CASES = {
         layer((1, 64, 6, 7), (40, 64, 3, 3), "bfloat16", scale=True, shift=True, residual=True, activation="relu"),
         mma(32, 32, 1, 2, 3, split_k=2),
     ),
+    "split-k-in-planes": (
+        layer((3, 64, 5, 7), (40, 64, 3, 3), layouts=FIRST, shift=True, residual=True),
+        wgmma(64, 32, 1, 1, 3, split_k=2),
+    ),
     "cluster": (LAYER, mma(32, 32, 2, 1, 2, split_k=2, in_cluster=True)),
     "cluster-wgmma": (LAYER, wgmma(64, 64, 1, 1, 4, split_k=2, in_cluster=True)),
     "cluster-of-four": (layer((1, 256, 6, 6), (32, 256, 1, 1)), wgmma(64, 32, 1, 1, 3, split_k=4, in_cluster=True)),
