@@ -265,9 +265,9 @@ class Emulator(Machine):
 
     def function(self, name: str) -> Callable[..., Any]:
         """Return what a function of `tvmconv.lowering.intrinsics` does."""
-        if product := re.fullmatch(r"tvmconv_(w?g?mma)_(f16|bf16|tf32x[13]|s8|u8)_(\d+)x(\d+)", name):
+        if product := re.fullmatch(r"tvmconv_(w?g?mma)_(f16|bf16|tf32(?:x[13])?|s8|u8)_(\d+)x(\d+)", name):
             family, kind, *tiles = product.groups()
-            width, goes_on = WARPGROUP if family == "wgmma" else 1, family == "wgmma" and not kind.startswith("tf32")
+            width, goes_on = WARPGROUP if family == "wgmma" else 1, family == "wgmma" and not kind.startswith("tf32x")
             return lambda *given: self.multiply(width, goes_on, [int(each) for each in tiles], *given)
         if product := re.fullmatch(r"tvmconv_groups_((\d+x)+)b?f16", name):
             return partial(self.multiply_groups, [int(each) for each in product[1].split("x")[:-1]])

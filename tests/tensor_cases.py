@@ -90,6 +90,10 @@ CASES = {
         layer((1, 64, 6, 7), (40, 64, 3, 3), "bfloat16", scale=True, shift=True, residual=True, activation="relu"),
         mma(32, 32, 1, 2, 3, split_k=2),
     ),
+    "split-k-in-planes": (
+        layer((3, 64, 5, 7), (40, 64, 3, 3), layouts=FIRST, shift=True, residual=True),
+        wgmma(64, 32, 1, 1, 3, split_k=2),
+    ),
     "cluster": (LAYER, mma(32, 32, 2, 1, 2, split_k=2, in_cluster=True)),
     "cluster-wgmma": (LAYER, wgmma(64, 64, 1, 1, 4, split_k=2, in_cluster=True)),
     "cluster-of-four": (layer((1, 256, 6, 6), (32, 256, 1, 1)), wgmma(64, 32, 1, 1, 3, split_k=4, in_cluster=True)),
@@ -130,6 +134,10 @@ CASES = {
         wgmma(64, 128, 1, 1, 2),
     ),
     "three-groups-of-warps": (LAYER, wgmma(192, 64, 3, 1, 3)),
+    "rounded-ahead": (
+        layer((2, 40, 7, 5), (32, 40, 3, 3), "float32", precision="tf32"),
+        wgmma(64, 32, 1, 1, 4, rounds_input=True),
+    ),
     "batch-33": (layer((33, 16, 3, 3), (16, 16, 3, 3)), mma(64, 16, 2, 1, 3)),
 }
 
@@ -174,6 +182,14 @@ TEAMS = {
     "tf32-in-parts-of-104": (
         layer((1, 64, 12, 13), (200, 64, 3, 3), "float32", precision="tf32"),
         wgmma(128, 104, 2, 1, 4, teams=1),
+    ),
+    "tf32-rounded-ahead": (
+        layer((2, 64, 9, 7), (72, 64, 3, 3), "float32", precision="tf32", shift=True),
+        wgmma(64, 72, 1, 1, 4, teams=2, rounds_input=True),
+    ),
+    "tf32-rounded-ahead-NCHW": (
+        layer((2, 96, 6, 7), (128, 96, 3, 3), "float32", FIRST, "tf32"),
+        wgmma(128, 128, 2, 1, 3, teams=1, rounds_input=True),
     ),
     "tf32-ragged": (layer((2, 60, 9, 7), (64, 60, 1, 1), "float32", precision="tf32"), wgmma(64, 64, 1, 1, teams=2)),
     "float32": (layer((2, 32, 9, 8), (72, 32, 3, 3), "float32", residual=True), wgmma(128, 64, 2, 1, 3, teams=1)),

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import tvm_ffi
 from device_functions import device_functions
-from tensor_cases import LAST, TEAMS, layer, nothing_read, wgmma
+from tensor_cases import FIRST, LAST, TEAMS, layer, mma, nothing_read, wgmma
 from tvm import tirx
 
 from tvmconv import cuda
@@ -23,15 +23,17 @@ from tvmconv.lowering.intrinsics import with_intrinsics
 from tvmconv.problem import Problem
 from tvmconv.schedules.cuda.tensor import default_config, estimate
 from tvmconv.schedules.cuda.tensor_bulk import column_copy, is_bulk, weight_copy
-from tvmconv.schedules.cuda.tensor_tiles import constraints, tf32_products, weight_split
+from tvmconv.schedules.cuda.tensor_tiles import constraints, converted_products, tf32_products, weight_split
 from tvmconv.substitution import evaluated
 from tvmconv.targets import resolve_target
+from tvmconv.targets.devices import gpu_of
 from tvmconv.testing import random_operands
 
 SM_90 = resolve_target({"kind": "cuda", "arch": "sm_90"})
 
-COPIED = [name for name in TEAMS if name not in ("NCHW", "float32-NCHW", "narrow-channels", "integers", "linear")]
-"""The cases whose input is copied as it is given."""
+LAID_OUT = ("NCHW", "float32-NCHW", "tf32-rounded-ahead-NCHW", "narrow-channels", "integers", "linear")
+COPIED = [name for name in TEAMS if name not in LAID_OUT]
+"""The cases whose input is copied in the order in which it is given."""
 
 
 def bulk_copies(stmt: Any, values: dict[Any, int]) -> Iterator[tuple[str, int, list[int]]]:
@@ -170,9 +172,13 @@ def test_machine_code(name: str) -> None:
     assert ptx.count("wgmma.mma_async") == config.tile.tiles_m * steps * max(1, tf32_products(problem))
     assert "serialized" not in cuda._compile(source, "sm_90", "cubin")[1]
     assert "cp.async.cg" not in ptx
-    if tf32_products(problem) == 3:  # what goes through registers is read and taken apart while products go on
+    if converted_products(problem, config) == 0:
+        assert "ldmatrix" not in ptx
+    if (
+        converted_products(problem, config) == 3
+    ):  # what goes through registers is read and taken apart while products go on
         assert ptx.index("wgmma.mma_async") < ptx.rindex("ldmatrix")
-    if tf32_products(problem) == 1:  # it is read while the product before goes on
+    if converted_products(problem, config) == 1:  # it is read while the product before goes on
         assert ptx.index("ldmatrix") < ptx.index("wgmma.wait_group") < ptx.index("wgmma.mma_async")
 
 
@@ -209,6 +215,24 @@ def test_estimate_counts_what_is_multiplied() -> None:
     config = wgmma(128, 128, 2, 1, 5, teams=1)
     of_224, of_256 = (estimate(layer((128, c, 24, 24), (256, c, 1, 1)), config, SM_90) for c in (224, 256))
     assert of_224 < 0.95 * of_256
+
+
+def test_estimate_counts_the_bytes_of_a_weight_that_is_laid_out() -> None:
+    """A float32 weight in two numbers is read once and written twice in each call, but not where it is a constant."""
+    problem = layer((128, 1024, 1, 1), (512, 1024, 1, 1), "float32", FIRST)
+    constant = msgspec.structs.replace(problem, constant_weight=True)
+    saved = [
+        estimate(problem, config, SM_90) - estimate(constant, config, SM_90)
+        for config in (wgmma(64, 64, 1, 1, 2), mma(32, 32, 1, 1))
+    ]
+    assert saved == pytest.approx([3 * 4 * 1024 * 512 / gpu_of(SM_90).bytes_per_clock, 0])
+
+
+def test_default_rounds_the_input_where_it_is_laid_out_anyhow() -> None:
+    shapes = (128, 64, 26, 26), (128, 64, 3, 3)
+    first, last = (layer(*shapes, "float32", layouts, "tf32") for layouts in (FIRST, LAST))
+    assert default_config(first, SM_90).rounds_input
+    assert not default_config(last, SM_90).rounds_input
 
 
 def test_default_of_few_tiles_cuts_channels_into_equal_parts() -> None:

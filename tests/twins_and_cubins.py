@@ -30,7 +30,7 @@ def run_twin(
     tensors = [tvm.runtime.tensor(array) for array in operands.values()]
     memory = [tvm.runtime.empty(*parameter) for parameter in twin.workspace.parameters]
     twin.executable[KERNEL_NAME](*tensors, *memory)
-    check_result(workload, operands, tensors[-1].numpy())
+    check_result(workload, operands, tensors[-1].numpy(), precision=problem.precision)
 
 
 def run_emulated(algorithm: str, problem: Problem, config: Any, **operands: np.ndarray) -> Emulator:
@@ -45,7 +45,7 @@ def emulated_runs(algorithm: str, problem: Problem, config: Any, **operands: np.
     operands = operands or random_operands(problem.workload)
     arrays = {name: array.copy() for name, array in operands.items()}
     runs = [Emulator(kernel, arrays) for kernel in device_functions(func, SM_90)]
-    check_result(problem.workload, operands, arrays["output"])
+    check_result(problem.workload, operands, arrays["output"], precision=problem.precision)
     return runs
 
 

@@ -50,6 +50,9 @@ class Problem(msgspec.Struct, frozen=True, omit_defaults=True):
     It makes no difference to what is fast: configurations are those of the convolution.
     """
 
+    constant_weight: bool = False
+    """True if the weight is laid out before the kernel runs, as in a network, so that this costs nothing."""
+
     def __post_init__(self) -> None:
         require_precision(self.precision)
         if not set(OPEN_SIZES).issuperset(self.open_sizes):

@@ -38,6 +38,7 @@ from tvmconv.compute.chunks import (
     STEPS,
     chunks_of_tap,
     copied_elements,
+    has_channels_last,
     last_steps,
     lays_out_weight,
     reads_windows,
@@ -98,11 +99,14 @@ READ_AT_ONCE = 8
 """The vectors of the residual, or of other blocks' sums, that a thread reads before it waits for the first one."""
 
 
-def schedule(problem: Problem, config: Config, target: tvm.target.Target) -> Schedule:
-    """Schedule the computation; the config must be legal for the problem."""
+def schedule(problem: Problem, config: Config, target: tvm.target.Target, exchanged: bool = False) -> Schedule:
+    """Schedule the computation, of factors that may have been exchanged; the config must be legal for the problem."""
     # Step 0. The computation, rounded up to whole tiles
     workload, tile, split = compute.with_open_sizes(problem), config.tile, weight_split(problem, config)
-    definition = compute.tensor_gemm(workload, tile, config.split_k, split, config.in_cluster, config.teams > 0)
+    by_tap, rounds = config.teams > 0, config.rounds_input
+    definition = compute.tensor_gemm(
+        workload, tile, config.split_k, split, config.in_cluster, by_tap, rounds, exchanged
+    )
     sch = begin(definition, problem, config.in_cluster)
     names = ("columns", "product", "tile", "sums", "planes", "output")
     columns, product, tiled, sums, planes, output = (sch.get_sblock(name) for name in names)
@@ -110,6 +114,8 @@ def schedule(problem: Problem, config: Config, target: tvm.target.Target) -> Sch
 
     # Step 1. What a block computes goes to the output, or to a kernel that adds up the parts
     if config.kernels > 1:
+        if in_planes(problem):  # what the second kernel reads side by side lies so
+            sch.transform_layout(sums, ("write", 0), lambda part, p, group, k: [part, group, k, p])
         sch.compute_at(planes, spread_over_grid(sch, output), preserve_unit_loops=True)
         sch.set_scope(planes, 0, "local")
     else:
@@ -184,7 +190,7 @@ def _store_lines(sch: Schedule, problem: Problem, config: Config) -> None:
     part, p, groups, k = sch.get_loops(sums)
     pt, pi = sch.split(p, [None, tile.block_m])
     kt, ki = sch.split(k, [None, tile.block_n])
-    along: tuple[LoopRV, ...] = (ki, pi) if in_planes(problem, config) else (pi, ki)
+    along: tuple[LoopRV, ...] = (ki, pi) if in_planes(problem) else (pi, ki)
     # Blocks that read the same pixels run side by side. TVM cannot divide by a number of tiles that it does not know.
     blocks = (pt, groups, kt, part) if problem.open_sizes else (part, pt, groups, kt)
     sch.reorder(*blocks, *along)
@@ -195,7 +201,7 @@ def _store_lines(sch: Schedule, problem: Problem, config: Config) -> None:
     sch.set_scope(tiled, 0, "shared.dyn")
     sch.transform_layout(tiled, ("write", 0), lambda *place: _as_matrix(tile, place))
     sch.storage_align(tiled, 0, -2, BANK_BYTES // tile_type(workload, config).itemsize, bank(problem, config))
-    if in_planes(problem, config):
+    if in_planes(problem):
         ki, k_lane = sch.split(ki, [None, WARP // PLANE_LANES])
         pi, p_lane, vector = sch.split(pi, [None, PLANE_LANES, plane_vector(problem, config)])
         along = ki, pi, k_lane, p_lane
@@ -245,36 +251,45 @@ def _add_up_offsets(sch: Schedule) -> None:
 
 
 def _lay_out_weight(sch: Schedule, problem: Problem) -> None:
-    """Make the weight's layout a kernel of its own, in which a thread reads the elements of a vector and stores it."""
+    """Make the weight's layout a kernel of its own, in which a thread reads the elements of a vector and stores it.
+
+    Of a weight in two numbers it stores a vector of each.
+    """
     packed = sch.get_sblock("packed")
     vector = sch.cache_write(packed, 0, "local")
-    *loops, c = sch.get_loops(vector)
+    summand, *loops, c = sch.get_loops(vector)
     co, lane = sch.split(c, [None, copied_elements(problem.workload)])
     block, thread = sch.split(sch.fuse(*loops, co), [None, COPY_THREADS])
+    sch.reorder(block, thread, summand, lane)
     sch.bind(block, "blockIdx.x")
     sch.bind(thread, "threadIdx.x")
+    sch.unroll(summand)
     sch.vectorize(lane)
-    sch.compute_at(packed, thread)
+    sch.compute_at(packed, summand)
     sch.unroll(sch.get_loops(packed)[-1])
 
 
 def _lay_out_image(sch: Schedule, problem: Problem) -> None:
-    """Make the input's layout a kernel of its own, in which neighbouring threads read neighbouring pixels.
+    """Make the input's layout a kernel of its own, in which neighbouring threads read neighbours in memory.
 
     A thread stores a vector, whose elements it reads before: some of them may be zeros.
     """
-    image = sch.get_sblock("image")
+    image, workload = sch.get_sblock("image"), problem.workload
     vector = sch.cache_write(image, 0, "local")
     n, h, v, c = sch.get_loops(vector)
-    co, lane = sch.split(c, [None, copied_elements(problem.workload)])
+    co, lane = sch.split(c, [None, copied_elements(workload)])
     # TVM cannot divide by the size of a plane of an open height with its padding.
     images, plane = ([n], [h, v]) if problem.has_open_planes else ([], [n, h, v])
-    pixels, thread = sch.split(sch.fuse(*plane), [None, COPY_THREADS])
-    if reads_windows(problem.workload):  # a thread stores the vectors of a window, whose taps are then constants
+    if reads_windows(workload):  # a thread stores the vectors of a window, whose taps are then constants
+        pixels, thread = sch.split(sch.fuse(*plane), [None, COPY_THREADS])
         sch.reorder(*images, pixels, thread, co, lane)
         sch.unroll(co)
         block = sch.fuse(*images, pixels)
+    elif has_channels_last(workload):
+        vectors, thread = sch.split(sch.fuse(*plane, co), [None, COPY_THREADS])
+        block = sch.fuse(*images, vectors)
     else:
+        pixels, thread = sch.split(sch.fuse(*plane), [None, COPY_THREADS])
         sch.reorder(*images, pixels, co, thread, lane)
         block = sch.fuse(*images, pixels, co)
     sch.bind(block, "blockIdx.x")

@@ -58,6 +58,7 @@ def space(problem: Problem, target: tvm.target.Target) -> Space[Config]:
         "min_blocks_per_sm": (1, 2),
         "in_cluster": (False, True) if has_clusters(target) else (False,),
         "teams": (0, 1, 2) if "wgmma" in families else (0,),
+        "rounds_input": (False, True) if "wgmma" in families and tf32_products(problem) == 1 else (False,),
     }
     return Space(default, LEAST, knobs, constraints(problem, target), named(whole_gpu, large_parts), promising)
 
@@ -97,8 +98,8 @@ PARTS = ((1, False), (2, False), (4, False), (8, False), (2, True), (4, True), (
 """The values of `split_k` and `in_cluster` that a default is chosen from."""
 
 
-def default_config(problem: Problem, target: tvm.target.Target) -> Config:
-    """Return the legal configuration, of a few, that the model finds the fastest."""
+def default_config(problem: Problem, target: tvm.target.Target, only_wgmma: bool = False) -> Config:
+    """Return the legal configuration, of a few, that the model finds the fastest; it may have to be one of `wgmma`."""
     legal = constraints(problem, target).values()
     known = {each.block_n for each in CANDIDATES}
     whole = [size for size in divisors(problem.workload.multiplier, 256) if size % LEAST_COLUMNS == 0]
@@ -106,9 +107,12 @@ def default_config(problem: Problem, target: tvm.target.Target) -> Config:
     own = [replace(each, block_n=size) for each in CANDIDATES if each.warps_n == 1 for size in columns]
     if tf32_products(problem) == 1 and not problem.workload.epilogue.residual:
         own += [replace(each, block_n=size) for each in CANDIDATES if each.teams == 1 for size in _parts(problem)]
+    if tf32_products(problem) == 1:
+        own += [replace(each, rounds_input=True) for each in (*CANDIDATES, *own) if each.teams]
     tried = [
         config
         for candidate in dict.fromkeys((*CANDIDATES, *own))
+        if candidate.wgmma or not only_wgmma
         for split_k, in_cluster in PARTS
         if has_clusters(target) or not in_cluster
         for part in [replace(candidate, split_k=split_k, in_cluster=in_cluster)]

@@ -35,6 +35,7 @@ from .tensor_tiles import (
     Config,
     ahead,
     blocks,
+    converted_products,
     copied_rows,
     fragments,
     goes_on,
@@ -146,7 +147,8 @@ room on: a cluster has to fit into a group of multiprocessors, and the driver of
 blocks that fill a multiprocessor, for 30 of four and for 15 of eight."""
 
 IMAGE = 2.0
-"""The time that it takes to lay out the input, as a multiple of the time for its bytes."""
+"""The time that it takes to lay out the input, as a multiple of the time for its bytes; to round it alone takes that of
+its bytes."""
 
 KERNEL, FURTHER_KERNEL = 4000.0, 1800.0
 """The clocks that a kernel takes beside its work, and those of further ones in a CUDA graph, which lay out first or add
@@ -180,18 +182,28 @@ def estimate(problem: Problem, config: Config, target: tvm.target.Target) -> flo
     if config.teams:
         units, waiting = _specialized_clocks(problem, config, turns, product), 0.0
         units += ROLES + ceil_div(turns, config.teams) * activating
-    memory = workload.bytes_moved / gpu.bytes_per_clock
+    weight, packed = prod(workload.w_shape) * workload.itemsize, _packed_bytes(problem, config)
+    memory = (workload.bytes_moved + max(0, packed - weight)) / gpu.bytes_per_clock
+    laid_out = weight + packed if packed and not problem.constant_weight else 0
     parts = 2 * config.split_k * prod(workload.output_shape) * workload.sum_bytes if config.kernels > 1 else 0
-    kernels = config.kernels + lays_out_weight(workload, weight_split(problem, config))
-    kernels += workload.zero_point != 0
-    image = 0
-    if lays_out_input(workload):
+    kernels = config.kernels + (packed > 0) + (workload.zero_point != 0)
+    image = 0.0
+    if config.rounds_input or lays_out_input(workload):
         kernels += 1
         image = (prod(workload.x_shape) + image_elements(workload)) * workload.itemsize
-    others = (parts + IMAGE * image) / gpu.bytes_per_clock + KERNEL + (kernels - 1) * FURTHER_KERNEL + LATENCY
+        image *= IMAGE if lays_out_input(workload) else 1
+    others = (parts + laid_out + image) / gpu.bytes_per_clock + KERNEL + (kernels - 1) * FURTHER_KERNEL + LATENCY
     if config.in_cluster:
         others += config.block_m * config.block_n * workload.sum_bytes / FETCHED_BYTES + config.split_k * GATHERING
     return mostly_largest(units, waiting, memory) + others
+
+
+def _packed_bytes(problem: Problem, config: Config) -> int:
+    """Return the bytes of the weight as it is laid out first; 0 where it is not."""
+    workload, split = problem.workload, weight_split(problem, config)
+    if not lays_out_weight(workload, split):
+        return 0
+    return max(1, split) * packed_elements(workload) * workload.itemsize
 
 
 def _specialized_clocks(problem: Problem, config: Config, turns: int, product: float) -> float:
@@ -200,7 +212,7 @@ def _specialized_clocks(problem: Problem, config: Config, turns: int, product: f
     Each instruction of `wgmma` reads 32 bytes of each of its columns, and those of its 64 rows are read once.
     """
     workload, groups = problem.workload, config.warps_m * config.warps_n
-    products, brought = tf32_products(problem), _bringing_clocks(problem, config)
+    products, brought = converted_products(problem, config), _bringing_clocks(problem, config)
     copied = sum(copied_rows(problem, config)) * mean_row_bytes(workload)
     read_bytes = multiplied_share(workload) * ROW_BYTES
     read = config.block_m // 64 * (64 + config.block_n * max(1, products)) * read_bytes
@@ -246,13 +258,14 @@ def mostly_largest(*clocks: float) -> float:
 def _product_clocks(problem: Problem, config: Config, target: tvm.target.Target) -> float:
     """Return the clocks of a multiprocessor's tensor cores for a chunk of a block."""
     itemsize, products = problem.workload.itemsize, tf32_products(problem)
+    converted = converted_products(problem, config)
     half = tensor_instructions(target)["wgmma" if config.wgmma else "mma"].products
     rate = half * 2 / itemsize / max(1, products)
     share = multiplied_share(problem.workload) if config.teams else 1
     clocks = share * config.block_m * config.block_n * ROW_BYTES / itemsize / rate
-    if products and config.wgmma and not config.teams:
-        return clocks * ROUNDING[products]
-    return clocks * SPLITTING if products == 3 and not config.wgmma else clocks
+    if converted and config.wgmma and not config.teams:
+        return clocks * ROUNDING[converted]
+    return clocks * SPLITTING if converted == 3 and not config.wgmma else clocks
 
 
 def resident_blocks(problem: Problem, config: Config, gpu: Gpu) -> int:

@@ -78,6 +78,9 @@ class Config:
     teams: int = 0
     """The number of teams of warps that multiply a tile each, while four more warps copy and blocks stay on a
     multiprocessor; 0 where all warps of a block copy and multiply one tile."""
+    rounds_input: bool = False
+    """True if a kernel of its own rounds the input to TF32 numbers first, and `wgmma` reads both factors from shared
+    memory; else each block rounds what it multiplies."""
 
     @property
     def width(self) -> int:
@@ -115,6 +118,11 @@ def tf32_products(problem: Problem) -> int:
     return 1 if problem.precision == "tf32" else 3
 
 
+def converted_products(problem: Problem, config: Config) -> int:
+    """Return the number of products of TF32 numbers that are made of factors in registers; 0 where none is."""
+    return 0 if config.rounds_input else tf32_products(problem)
+
+
 def weight_split(problem: Problem, config: Config) -> int:
     """Return the number of TF32 numbers that a weight is split into ahead for `wgmma`; for `mma` it is split later."""
     return {0: 0, 1: 1, 3: 2}[tf32_products(problem)] if config.wgmma else 0
@@ -126,7 +134,7 @@ def goes_on(problem: Problem, config: Config) -> bool:
     It does with both factors in shared memory, and with one in registers, where it is rounded, if warps have roles.
     Three products have sums of their own, which are added to the others right behind.
     """
-    products = tf32_products(problem)
+    products = converted_products(problem, config)
     return config.wgmma and (products == 0 or (products == 1 and config.teams > 0))
 
 
@@ -175,6 +183,9 @@ def constraints(problem: Problem, target: tvm.target.Target) -> dict[str, Callab
         )
         return not config.teams or (config.wgmma and is_bulk(problem) and alone)
 
+    def rounding(config: Config) -> bool:
+        return not config.rounds_input or (config.wgmma and tf32_products(problem) == 1)
+
     def aligned(config: Config) -> bool:
         """Return whether chunks begin where their permutation does, also behind the tiles of teams."""
         return not config.teams or config.teams * tile_bytes(problem, config) % PERMUTED_BYTES == 0
@@ -218,6 +229,7 @@ def constraints(problem: Problem, target: tvm.target.Target) -> dict[str, Callab
         whole_warps,
         stages,
         specialized,
+        rounding,
         aligned,
         parts_with_terms,
         clusters,
@@ -246,7 +258,7 @@ def blocks(workload: ConvWorkload, config: Config) -> int:
 
 def fragments(problem: Problem, config: Config) -> int:
     """Return the registers of a thread for factors on their way to the tensor cores, and for the sums of a chunk."""
-    products, tile = tf32_products(problem), config.tile
+    products, tile = converted_products(problem, config), config.tile
     if not config.wgmma:
         return (tile.tiles_m * 4 + tile.tiles_n * 2) * (2 if products == 3 else 1) + (
             config.sums if products == 3 else 0
@@ -304,7 +316,7 @@ def stores_registers(problem: Problem, config: Config) -> bool:
     """
     workload = problem.workload
     four_bytes = tile_type(workload, config).itemsize == workload.output_storage.itemsize == 4
-    return config.teams > 0 and four_bytes and not workload.epilogue.residual and not in_planes(problem, config)
+    return config.teams > 0 and four_bytes and not workload.epilogue.residual and not in_planes(problem)
 
 
 def store_vector(problem: Problem, config: Config) -> int:
@@ -329,14 +341,13 @@ def store_lanes(problem: Problem, config: Config) -> int:
     return gcd(WARP, row) if config.teams else row
 
 
-def in_planes(problem: Problem, config: Config) -> bool:
-    """Return whether a block stores its sums in the planes of an output in NCHW, pixel after pixel.
+def in_planes(problem: Problem) -> bool:
+    """Return whether a block stores its sums along the planes of an output in NCHW, pixel after pixel.
 
     Planes of a single pixel have their channels side by side in memory.
     """
     workload = problem.workload
-    has_planes = workload.out_layout == "NCHW" and (problem.has_open_planes or prod(workload.output_size) > 1)
-    return config.kernels == 1 and has_planes
+    return workload.out_layout == "NCHW" and (problem.has_open_planes or prod(workload.output_size) > 1)
 
 
 PLANE_LANES = 8
@@ -358,6 +369,6 @@ def bank(problem: Problem, config: Config) -> int:
     A warp stores neighbouring pairs of eight rows, four in each, and reads vectors of 16 bytes or single elements.
     """
     itemsize = tile_type(problem.workload, config).itemsize
-    if in_planes(problem, config):
+    if in_planes(problem):
         return {4: 2, 2: 10, 1: 20}[itemsize]
     return max(COPY_BYTES, 8 * itemsize) // itemsize

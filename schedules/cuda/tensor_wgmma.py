@@ -13,7 +13,7 @@ from tvmconv.cuda import once
 from tvmconv.problem import Problem
 
 from .tensor_intrinsics import ADD_OWN_SUMS, LOAD, REST, ROUND, TF32, TYPES, Type, mma_product
-from .tensor_tiles import Config, goes_on, tf32_products
+from .tensor_tiles import Config, converted_products, goes_on
 
 WGMMA = """
 __device__ __forceinline__ void {name}_one({number}* c, {parameter}, unsigned long long b, int add) {{
@@ -179,7 +179,7 @@ def product_function(problem: Problem, config: Config, steps: int = STEPS) -> tu
 
     It multiplies so many steps of the chunks, of `wgmma`; what is behind them is not read.
     """
-    products = tf32_products(problem)
+    products = converted_products(problem, config)
     kind = TYPES[problem.workload.dtype]
     family = "wgmma" if config.wgmma else "mma"
     name = (

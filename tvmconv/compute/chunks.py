@@ -41,14 +41,15 @@ def depth(workload: ConvWorkload) -> int:
     return -(-workload.w_shape[1] // copied_elements(workload)) * copied_elements(workload)
 
 
-def lays_out_input(workload: ConvWorkload) -> bool:
-    """Return whether the input is laid out first: in NCHW, where its channels are no whole copies, or is padded so.
-
-    An image of one pixel has its channels last in every layout.
-    """
+def has_channels_last(workload: ConvWorkload) -> bool:
+    """Return whether the input has its channels last in memory, as an image of one pixel has in every layout."""
     blocks = workload.x_layout.block == workload.w_shape[1]
-    channels_last = workload.layout == "NHWC" or blocks or (workload.height == workload.width == 1)
-    return not channels_last or depth(workload) != workload.w_shape[1] or pads_input(workload)
+    return workload.layout == "NHWC" or blocks or (workload.height == workload.width == 1)
+
+
+def lays_out_input(workload: ConvWorkload) -> bool:
+    """Return whether the input is laid out first: in NCHW, where its channels are no whole copies, or is padded so."""
+    return not has_channels_last(workload) or depth(workload) != workload.w_shape[1] or pads_input(workload)
 
 
 def pads_input(workload: ConvWorkload) -> bool:

@@ -15,10 +15,14 @@ from .functions import ROUNDING, Float64, activated
 from .open_sizes import COLUMNS, ROWS
 
 
-def epilogue_operands(workload: ConvWorkload) -> dict[str, te.Tensor]:
-    """Return placeholders for the epilogue's operands: vectors (K,) in float32, and the residual, like the output."""
+def epilogue_operands(workload: ConvWorkload, along_pixels: bool = False) -> dict[str, te.Tensor]:
+    """Return placeholders for the epilogue's operands: vectors (K,) in float32, and the residual, like the output.
+
+    Vectors may be along the pixels of one row instead.
+    """
+    pixels = (workload.output_size[1],)
     return {
-        name: te.placeholder(shape, dtype, name=name)
+        name: te.placeholder(pixels if along_pixels and name != "residual" else shape, dtype, name=name)
         for name, (shape, dtype) in workload.operands.items()
         if name in ("scale", "shift", "residual")
     }
@@ -47,11 +51,17 @@ def in_a_row(workload: ConvWorkload) -> ConvWorkload:
     )
 
 
-def epilogue(accumulated: te.Tensor, workload: ConvWorkload, operands: dict[str, te.Tensor]) -> te.Tensor:
-    """Return the stage "output": what `finished` makes of sums, (N, K, H, W) or (N, groups, K / groups, H, W)."""
+def epilogue(
+    accumulated: te.Tensor, workload: ConvWorkload, operands: dict[str, te.Tensor], along_pixels: bool = False
+) -> te.Tensor:
+    """Return the stage "output": what `finished` makes of sums, (N, K, H, W) or (N, groups, K / groups, H, W).
+
+    Vectors are (K,), or along the pixels of one row in NCHW.
+    """
 
     def value(y: tirx.PrimExpr, k: tirx.PrimExpr, place: Sequence[tirx.Var]) -> tirx.PrimExpr:
-        places = {name: tuple(place) if name == "residual" else (k,) for name in operands}
+        vector = place[-1] if along_pixels else k
+        places = {name: tuple(place) if name == "residual" else (vector,) for name in operands}
         return finished(y, workload, {name: operands[name][places[name]] for name in operands})
 
     return in_layout(accumulated, workload, value)

@@ -68,6 +68,8 @@ def tensor_gemm(
     split: int = 0,
     in_tile: bool = False,
     by_tap: bool = False,
+    rounds_input: bool = False,
+    exchanged: bool = False,
 ) -> list[te.Tensor]:
     """Return the TE definition, in the stages "columns", "weights", "product", "tile", "sums", "planes" and "output".
 
@@ -76,7 +78,8 @@ def tensor_gemm(
 
     Where `lays_out_input` and `lays_out_weight` say so there are the stages "image", (N, H, W, C') with whole copies of
     channels for each group, and "packed", (max(1, split), K, R, S, C'): the weight, or as many TF32 numbers that add up
-    to it. Of these the second ones are in a stage "rests" beside "weights". Sizes are those of `read_image`.
+    to it. Of these the second ones are in a stage "rests" beside "weights". Sizes are those of `read_image`. With
+    `rounds_input` there is an "image" in any case, of TF32 numbers.
 
     "columns" and "weights" are the factors in chunks of `ROW_BYTES`, zero past the last pixel, channel and term; with
     `by_tap` each chunk is of one tap, and zero past the tap's last channel. They are (pixel tiles, groups, chunks, rows
@@ -87,13 +90,17 @@ def tensor_gemm(
     already in "sums", which then is of one part and reads them by way of a stage "fetched": (parts, pixel tiles,
     channel tiles, rows, columns). Where `finishes_early` says so "tile" has the epilogue's results instead, in the
     output's type.
+
+    Where factors have been `exchanged` x is the weight of what is computed, and w its input: the epilogue's vectors are
+    along the pixels of one image, and w is returned first.
     """
     flat = in_a_row(workload)
-    x = te.placeholder(*workload.operands["x"], name="x")
-    w = te.placeholder(*workload.operands["w"], name="w")
-    operands = epilogue_operands(flat)
+    first, second = ("w", "x") if exchanged else ("x", "w")
+    x = te.placeholder(*workload.operands["x"], name=first)
+    w = te.placeholder(*workload.operands["w"], name=second)
+    operands = epilogue_operands(flat, exchanged)
     count = -(-chunks(workload, by_tap) // parts)
-    columns = _columns(x, workload, tile, count * parts, by_tap)
+    columns = _columns(x, workload, tile, count * parts, by_tap, rounds_input)
     factors = _weights(w, workload, tile, count * parts, by_tap, split)
     tiles_m, tiles = columns.shape[0], int(factors[0].shape[0])
     sum_type = workload.storage.sums
@@ -119,12 +126,16 @@ def tensor_gemm(
         y = product[part, pt, kt, wm, wn, v, r, q, i, j, h, e]
         if not early:
             return y
-        own = kt % per_group * tile.block_n + number((wn, j, q, e), tile.columns)
+        if exchanged:
+            own, count = pt * tile.block_m + number((wm, i, v, h, r), tile.rows), flat.width
+            first, whole = 0, is_whole(count, tile.block_m)
+        else:
+            own, count = kt % per_group * tile.block_n + number((wn, j, q, e), tile.columns), workload.multiplier
+            first, whole = kt // per_group * count, count % tile.block_n == 0
 
         def of_channel(numbers: te.Tensor) -> tirx.PrimExpr:
-            value = numbers[kt // per_group * workload.multiplier + own]
-            whole = workload.multiplier % tile.block_n == 0
-            return value if whole else tirx.if_then_else(own < workload.multiplier, value, tirx.const(0, numbers.dtype))
+            value = numbers[first + own]
+            return value if whole else tirx.if_then_else(own < count, value, tirx.const(0, numbers.dtype))
 
         y = y if offsets is None else y - of_channel(offsets)
         return finished(y, flat, {name: of_channel(numbers) for name, numbers in operands.items()})
@@ -161,11 +172,13 @@ def tensor_gemm(
         return sums[0, p, g, own] if left == 1 else te.sum(sums[part, p, g, own], axis=part)
 
     planes = te.compute(flat.output_shape, gather, name="planes")
-    output = in_layout(planes, flat) if early else epilogue(planes, flat, operands)
-    return [x, w, *operands.values(), output]
+    output = in_layout(planes, flat) if early else epilogue(planes, flat, operands, exchanged)
+    return [*((w, x) if exchanged else (x, w)), *operands.values(), output]
 
 
-def _columns(x: te.Tensor, workload: ConvWorkload, tile: FragmentTile, count: int, by_tap: bool) -> te.Tensor:
+def _columns(
+    x: te.Tensor, workload: ConvWorkload, tile: FragmentTile, count: int, by_tap: bool, rounds: bool
+) -> te.Tensor:
     """Return the stage "columns", behind "image" if there is one, with so many chunks."""
     given, workload = workload, read_image(workload)
     channels, own, lanes = depth(workload), workload.w_shape[1], copied_elements(workload)
@@ -184,6 +197,7 @@ def _columns(x: te.Tensor, workload: ConvWorkload, tile: FragmentTile, count: in
             col = v - given.padding[1] if padded else v
             channel = c // channels * own + c % channels
         value = x[given.x_layout.place(n, channel, row, col)]
+        value = in_tf32(value) if rounds else value
         inside = [row >= 0, row < given.height] if padded else []
         if padded or (windows and any(given.padding[1::2])):
             inside += [col >= 0, col < given.width]
@@ -191,7 +205,7 @@ def _columns(x: te.Tensor, workload: ConvWorkload, tile: FragmentTile, count: in
         return value if own == channels else tirx.if_then_else(c % channels < own, value, zero)
 
     image = None
-    if lays_out_input(given):
+    if rounds or lays_out_input(given):
         image = te.compute((batch, workload.height, workload.width, groups * channels), element, name="image")
 
     def column(*axes: tirx.Var) -> tirx.PrimExpr:

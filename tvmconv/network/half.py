@@ -15,7 +15,6 @@ from ..dispatch import algorithms_for, least_cycles
 from ..dtypes import one_of
 from ..errors import InvalidArgumentError
 from ..precision import DEFAULT, HALVES, NETWORK_WORDS, require_precision
-from ..problem import Problem
 from ..targets import multiplies
 from .batch_norm import simplify_batch_norms
 from .constants import constant_value
@@ -107,7 +106,7 @@ def _is_faster(site: Site, target: tvm.target.Target, dtype: str) -> bool:
     for each in (WIDE, dtype):
         workload = msgspec.structs.replace(wide, dtype=each)
         laid_out = dict.fromkeys((workload, with_layout(workload, inner_layout(target))))
-        problems = [Problem(one, open_sizes=site.convolution.open_sizes) for one in laid_out]
+        problems = [msgspec.structs.replace(site.problem(DEFAULT), workload=one) for one in laid_out]
         cycles = [least_cycles(problem, target) for problem in problems if algorithms_for(problem, target)]
         if not cycles:
             return False

@@ -161,7 +161,9 @@ class Part:
         def of_site(place: int, x_is_inner: bool, output_is_inner: bool) -> float:
             layout, out_layout = (self._layout if inner else "NCHW" for inner in (x_is_inner, output_is_inner))
             workload = msgspec.structs.replace(sites[place].described, layout=layout, out_layout=out_layout)
-            return least_cycles(Problem(workload, precision=self._precision), self._target)
+            constant = sites[place].is_constant
+            problem = Problem(workload, precision=self._precision, constant_weight=constant)
+            return least_cycles(problem, self._target)
 
         def improved(chosen: set[relax.Var]) -> set[relax.Var]:
             while better := [

@@ -72,7 +72,13 @@ class Site:
 
     def problem(self, precision: str) -> Problem:
         """Return the problem that the kernel solves with a precision."""
-        return Problem(self.described, precision=precision, open_sizes=self.convolution.open_sizes)
+        sizes = self.convolution.open_sizes
+        return Problem(self.described, precision=precision, open_sizes=sizes, constant_weight=self.is_constant)
+
+    @property
+    def is_constant(self) -> bool:
+        """True where the weight is a constant, and not computed."""
+        return isinstance(self.operands[1], tvm.ir.GenericConst)
 
     @property
     def weight(self) -> np.ndarray | None:
