@@ -275,6 +275,8 @@ class Emulator(Machine):
             return partial(self.multiply_shallow, [int(each) for each in product[1].split("x")])
         if product := re.fullmatch(r"tvmconv_bands_((\d+x)+\d+)_(b?f16|tf32x[13])", name):
             return partial(self.multiply_bands, [int(each) for each in product[1].split("x")])
+        if product := re.fullmatch(r"tvmconv_diagonals_((\d+x)+\d+)_b?f16", name):
+            return partial(self.multiply_diagonals, [int(each) for each in product[1].split("x")])
         if name.startswith("tvmconv_copy_"):
             return partial(self.copy, int(name.removeprefix("tvmconv_copy_")))
         if name.startswith("tvmconv_fetch_"):
