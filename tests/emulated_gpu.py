@@ -279,6 +279,8 @@ class Emulator(Machine):
             return partial(self.multiply_planes, [int(each) for each in product[1].split("x")])
         if store := re.fullmatch(r"tvmconv_store_((\d+x)+\d+)_(\d+)", name):
             return partial(self.store_runs, [int(each) for each in store[1].split("x")], int(store[3]))
+        if product := re.fullmatch(r"tvmconv_diagonals_((\d+x)+\d+)_b?f16", name):
+            return partial(self.multiply_diagonals, [int(each) for each in product[1].split("x")])
         if name.startswith("tvmconv_copy_"):
             return partial(self.copy, int(name.removeprefix("tvmconv_copy_")))
         if name.startswith("tvmconv_fetch_"):

@@ -84,9 +84,11 @@ class Machine:
     # Memory
 
     def load_active(self, pointer: Pointer) -> np.ndarray:
-        """Return what is where active threads point to; others read the first element, for nothing."""
-        everyone = self.active is self.everyone
-        address = pointer.address if everyone else np.where(self.active, pointer.address, 0)
+        """Return what is where active threads point to; others read what one of them does, for nothing."""
+        address = pointer.address
+        if self.active is not self.everyone:
+            active, address = np.broadcast_arrays(self.active, address)
+            address = np.where(active, address, address[active].min())
         return self.load(pointer.memory, address, pointer.dtype)
 
     def load(self, memory: Memory, address: np.ndarray, dtype: np.dtype[Any]) -> np.ndarray:
@@ -346,6 +348,33 @@ class Machine:
                 self.store(Pointer(output.memory, target, np.dtype(np.uint8)), value)
 
             self.where(number < images * runs * vectors, copied)
+
+    def multiply_diagonals(self, shape: list[int], sums: Pointer, lines: Pointer, given: Pointer) -> None:
+        """Add the products of rows of x and of dy to sums, of which a thread has a column of x and two of dy.
+
+        The bytes of rows and of images are given, and the rows of x that are there. A tile of the product has two
+        eights of columns of x, of which the first has an even number. Nobody reads the sums of rows that no tap is in.
+        """
+        block_r, groups, pairs, rows, x_line, x_image, dy_line, dy_image, kernel, first, read, before, *sizes = shape
+        count, width, dy_width, *_ = sizes
+        warp, lane = self.lane % self.threads // WARP, self.lane % WARP
+        own, size = warp // groups * 2 * pairs, lines.dtype.itemsize
+        eights = -(-dy_width // 8)
+        image, y, eight = (each.reshape(1, -1) for each in np.indices((2 * pairs, rows, eights)))
+        place = given.address[:, :1] + (own + image) * dy_image + y * dy_line + (eight * 8 + lane % 4 * 2) * size
+        columns = [self.load(given.memory, place + odd * size, given.dtype).astype(np.float32) for odd in range(2)]
+        start = int(uniform(sums.address)) // 4
+        found = sums.memory.bytes.view(sums.dtype)
+        for number, (r, diagonal, half) in enumerate(np.ndindex(block_r, count, 2)):
+            row, tap = y + warp % groups * block_r + r - first, warp % groups * block_r + r
+            tile = eight + diagonal - before
+            column = (tile + half) * 8 + lane // 4
+            there = (tile >= 0) & (tile % 2 == 0) & (column < -(-width // 8) * 8) & (tap < kernel)
+            there = there & (row >= 0) & (row < read)
+            place = lines.address[:, :1] + np.where(there, (own + image) * x_image + row * x_line + column * size, 0)
+            factor = np.where(there, self.load(lines.memory, place, lines.dtype).astype(np.float32), 0)
+            for odd in range(2):
+                found[:, start + 2 * number + odd] += (factor * columns[odd]).sum(-1)
 
     def factor(self, pointer: Pointer, address: np.ndarray) -> np.ndarray:
         """Return the rows of a factor for each thread, given the addresses of their vectors."""

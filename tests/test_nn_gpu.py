@@ -6,6 +6,8 @@ import copy
 from typing import Any
 
 import pytest
+from diagonal_cases import CASES as DIAGONALS
+from diagonal_cases import scheduled
 from gradient_cases import CASES, GRADIENTS, SINGLE, geometry, operands
 from gradient_cases import check as check_gradient
 from nn_cases import DTYPES, LAYERS, Layer, check
@@ -15,7 +17,8 @@ from sequence_cases import check as check_sequences
 
 from tvmconv import gradients
 from tvmconv.arrays import to_numpy, to_torch
-from tvmconv.targets import has_gpu
+from tvmconv.lowering import build_function
+from tvmconv.targets import has_gpu, resolve_target
 
 torch = pytest.importorskip("torch")
 
@@ -38,6 +41,20 @@ def test_gradients(name: str, of: str) -> None:
     result = function(first, second, geometry(workload))
     check_gradient(of, workload, arrays, to_numpy(result.cpu()))
     assert torch.equal(result, function(first, second, geometry(workload)))
+
+
+@pytest.mark.parametrize("name", DIAGONALS)
+def test_gradients_on_diagonals(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    workload, tiles = DIAGONALS[name]
+    target = resolve_target("cuda")
+    kernel = build_function(scheduled(workload, tiles, target), target)
+    monkeypatch.setattr(gradients, "_calls", gradients.Calls())
+    monkeypatch.setattr(gradients, "_kept", lambda *_: kernel)
+    arrays = operands("weight", workload)
+    dy, x = (to_torch(array).cuda() for label, array in arrays.items() if label != "output")
+    result = gradients.weight_gradient(dy, x, geometry(workload))
+    check_gradient("weight", workload, arrays, to_numpy(result.cpu()))
+    assert torch.equal(result, gradients.weight_gradient(dy, x, geometry(workload)))
 
 
 @pytest.mark.parametrize("of", GRADIENTS)

@@ -14,10 +14,13 @@ from tvm.s_tir import Schedule
 
 from tvmconv import compute
 from tvmconv.problem import Problem
+from tvmconv.targets.devices import gpu_of
 from tvmconv.workload import ConvWorkload
 
 from ..space import ceil_div, divisors, evenly
-from .gradients_weight import BLOCK_THREADS, weight_gradient
+from . import gradients_diagonals, gradients_weight
+from .gradients_diagonals_tiles import best_tiles, takes
+from .gradients_weight import BLOCK_THREADS
 
 __all__ = ["input_gradient", "weight_gradient"]
 
@@ -84,6 +87,14 @@ def input_gradient(problem: Problem, target: tvm.target.Target) -> Schedule:
         sch.unroll(loop)
     sch.vectorize(vector)
     return sch
+
+
+def weight_gradient(problem: Problem, target: tvm.target.Target) -> Schedule:
+    """Schedule the gradient with respect to the weight: on tensor cores, if that takes fewer clocks."""
+    found = best_tiles(problem, target) if takes(problem, target) else None
+    if found is not None and found.clocks < gradients_weight.estimate(problem, gpu_of(target)):
+        return gradients_diagonals.schedule(problem, found.tiles, target)
+    return gradients_weight.weight_gradient(problem, target)
 
 
 def m_adds(workload: ConvWorkload, tile: tuple[int, int]) -> int:

@@ -23,6 +23,7 @@ from tvmconv.targets.devices import Gpu, gpu_of
 
 from ..space import ceil_div, divisors, evenly, wasted
 from .machine import WARP
+from .tensor_model import FURTHER_KERNEL, KERNEL, mostly_largest
 
 BLOCK_THREADS = 128
 """The threads of a block of a gradient, where nothing in shared memory asks for more."""
@@ -54,6 +55,12 @@ PLANES_WARPS = 16
 PLANES_ROOM = 100
 """The most registers for sums, for a tile, and for two rows of its window, of such a block."""
 
+OF_FEW, OF_TILES, OF_PLANES = 1.5, 3.0, 1.6
+"""The clocks of a product of a warp: of few sums, of more from windows in registers, and of those from planes."""
+
+WAIT = 4000.0
+"""The clocks that threads wait for what they read first, and for one another at the end."""
+
 
 def weight_gradient(problem: Problem, target: tvm.target.Target) -> Schedule:
     """Schedule the gradient with respect to the weight."""
@@ -62,11 +69,21 @@ def weight_gradient(problem: Problem, target: tvm.target.Target) -> Schedule:
     return _in_tiles(problem, weight_tiles(problem, gpu)) if planes is None else _in_planes(problem, planes)
 
 
+def estimate(problem: Problem, gpu: Gpu) -> float:
+    """Return the clocks that the kernels should take, where elements have two bytes."""
+    workload = problem.workload
+    products = prod(workload.output_shape) * prod(workload.kernel) / WARP / gpu.multiprocessors
+    small = prod(_sums(problem)) <= FEW_SUMS
+    each = OF_FEW if small else OF_TILES if plane_tiles(problem, gpu) is None else OF_PLANES
+    return mostly_largest(products * each, workload.bytes_moved / gpu.bytes_per_clock) + WAIT + KERNEL + FURTHER_KERNEL
+
+
 def _in_tiles(problem: Problem, tiles: Tiles) -> Schedule:
     """Schedule the gradient from windows in registers."""
     # Step 0. The computation, in parts of a block
     sch = Schedule(te.create_prim_func(compute.weight_gradient_in_tiles(compute.with_open_sizes(problem), tiles, WARP)))
-    near_x, window, near_dy, grad = (sch.get_sblock(name) for name in ("near_x", "window", "near_dy", "grad"))
+    names = ("window", "wide_x", "near_x", "grad", "wide_dy", "near_dy")
+    of_x, of_dy = (tuple(map(sch.get_sblock, some)) for some in (names[:3], names[3:]))
     _into_blocks(sch, tiles.shares)
 
     # Step 2. Each thread sums its tiles in registers, turn by turn
@@ -74,9 +91,10 @@ def _in_tiles(problem: Problem, tiles: Tiles) -> Schedule:
     lane, r, s, turn, row = sch.get_loops(sums)[-5:]
     sch.reorder(lane, turn, row, r, s)
     sch.bind(lane, "threadIdx.x")
-    for stage, axes in ((window, 2), (near_x, 2), (grad, 1), (near_dy, 1)):
-        sch.compute_at(stage, turn, preserve_unit_loops=True)
-        _into_registers(sch, stage, axes)
+    for stages, axes in ((of_x, 2), (of_dy, 1)):
+        for stage in stages:
+            sch.compute_at(stage, turn, preserve_unit_loops=True)
+            _into_registers(sch, stage, axes)
     _unroll(sch, turn, row, r, s)
 
     _add_up(sch, problem, tiles.shares)
@@ -157,12 +175,15 @@ def _add_up(sch: Schedule, problem: Problem, shares: Shares) -> None:
     taps = sch.fuse(r, s)
     sch.annotate(taps, "pragma_auto_unroll_max_step", shares.block_r * shares.block_s)
     sch.annotate(taps, "pragma_unroll_explicit", False)  # TVM cannot repeat a sum over threads; CUDA's compiler can
-    if shares.parts == 1:
-        return
+    # Step 4. A second kernel adds up what blocks have
+    if shares.parts > 1:
+        add_up_parts(sch, problem, shares.parts)
 
-    # Step 4. In a second kernel a thread adds up the parts of a tap, or a warp does where there are many
+
+def add_up_parts(sch: Schedule, problem: Problem, parts: int) -> None:
+    """Add up the parts of the gradient in a second kernel: a thread those of a tap, or a warp where there are many."""
     total = sch.get_sblock("total")
-    adders = WARP if shares.parts >= WARP else 1
+    adders = WARP if parts >= WARP else 1
     of_output = sch.get_loops(sch.get_sblock("output"))
     sch.compute_at(total, of_output[-1])
     sch.set_scope(total, 0, "local")

@@ -19,8 +19,8 @@ from .grouped_tiles import Config, has_pairs, pitch, pixel_bytes, vectors
 from .tensor_intrinsics import TYPES
 
 LOAD = """
-__device__ __forceinline__ void tvmconv_load_matrices_x{count}(unsigned* m, unsigned address) {{
-  asm volatile("ldmatrix.sync.aligned.m8n8.x{count}.shared.b16 {{{places}}}, [%{count}];"
+__device__ __forceinline__ void tvmconv_load_{what}_x{count}(unsigned* m, unsigned address) {{
+  asm volatile("ldmatrix.sync.aligned.m8n8.x{count}{option}.shared.b16 {{{places}}}, [%{count}];"
     : {outputs} : "r"(address) : "memory");
 }}
 """
@@ -176,14 +176,15 @@ def product_function(problem: Problem, config: Config) -> tuple[str, str]:
     return name, once(name, source)
 
 
-def load_functions() -> str:
-    """Return the functions that load matrices, which a module has once."""
-    source = ""
+def load_functions(transposed: bool = False) -> str:
+    """Return the functions that load matrices, or these transposed, which a module has once."""
+    source, what = "", "transposed" if transposed else "matrices"
     for count in (1, 2, 4):
         places = ", ".join(f"%{place}" for place in range(count))
         outputs = ", ".join(f'"=r"(m[{place}])' for place in range(count))
-        source += LOAD.format(count=count, places=places, outputs=outputs)
-    return once("tvmconv_loads", source)
+        option = ".trans" if transposed else ""
+        source += LOAD.format(what=what, option=option, count=count, places=places, outputs=outputs)
+    return once(f"tvmconv_loads_of_{what}", source)
 
 
 def single_instructions(kind: str) -> str:

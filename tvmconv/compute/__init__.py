@@ -30,6 +30,7 @@ from .weight_gradient import (
     weight_gradient_in_tiles,
     weight_gradient_reference,
 )
+from .weight_gradient_diagonals import DiagonalTiles, weight_gradient_on_diagonals
 from .weight_gradient_nhwc import ChannelTiles, weight_gradient_in_channels
 from .weight_gradient_planes import PlaneTiles, weight_gradient_in_planes
 from .winograd import WinogradTile, winograd
@@ -37,6 +38,7 @@ from .winograd import WinogradTile, winograd
 __all__ = [
     "Bands",
     "ChannelTiles",
+    "DiagonalTiles",
     "FragmentTile",
     "PlaneTiles",
     "Shares",
@@ -71,6 +73,7 @@ __all__ = [
     "weight_gradient_in_planes",
     "weight_gradient_in_rows",
     "weight_gradient_in_tiles",
+    "weight_gradient_on_diagonals",
     "weight_gradient_reference",
     "window_shape",
     "winograd",

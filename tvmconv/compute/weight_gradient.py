@@ -123,12 +123,14 @@ class Tiles(NamedTuple):
 
 
 def weight_gradient_in_tiles(workload: ConvWorkload, tiles: Tiles, warp: int) -> list[te.Tensor]:
-    """Return the TE definition for a GPU, in the stages "near_x", "window", "near_dy", "grad" and those of `added_up`.
+    """Return the TE definition for a GPU.
 
-    Returns dy (N, K, Ho, Wo), x (N, C, H, W) and the gradient (C, M, R, S). The tiles of a plane, and so of all
-    images, are dealt to lane after lane of warp after warp of part after part, turn after turn. A tile of several rows
-    takes no dilation of rows. The nearest elements of the operands are there to be read, and "window" and "grad" have
-    zeros in the place of those beside them: reads that depend on no condition are all on their way together.
+    Its stages are "near_x", "wide_x", "window", "near_dy", "wide_dy", "grad" and those of `added_up`. Returns dy
+    (N, K, Ho, Wo), x (N, C, H, W) and the gradient (C, M, R, S). The tiles of a plane, and so of all images, are dealt
+    to lane after lane of warp after warp of part after part, turn after turn. A tile of several rows takes no dilation
+    of rows. The nearest elements of the operands are there to be read, then are in float32; "window" and "grad" have
+    zeros in the place of those beside them. So reads that depend on no condition are all on their way together, and one
+    instruction selects: a compiler makes a branch of a conversion that is needed on a condition.
     """
     dy, x = placeholders(workload)
     (ho, wo), m, k_out = workload.output_size, workload.multiplier, workload.out_channels
@@ -161,22 +163,24 @@ def weight_gradient_in_tiles(workload: ConvWorkload, tiles: Tiles, warp: int) ->
     def in_window(*place: Any) -> tirx.PrimExpr:
         _, row, column = of_x(*place[1:])
         inside = tirx.all(row >= 0, row < workload.height, column >= 0, column < workload.width)
-        return tirx.Select(inside, nearest_x[place].astype("float32"), zero)
+        return tirx.Select(inside, wide_x[place], zero)
 
     def near_dy(k: Any, p: Any, turn: Any, own: Any, lane: Any, a: Any) -> tirx.PrimExpr:
         _, n, y, v = tile(p, turn, own, lane)
         return dy[n, k, tirx.min(y + a, ho - 1) if ho % rows else y + a, v]
 
-    def of_dy(k: Any, p: Any, turn: Any, own: Any, lane: Any, a: Any) -> tirx.PrimExpr:
-        number, _, y, _ = tile(p, turn, own, lane)
+    def of_dy(*place: Any) -> tirx.PrimExpr:
+        *which, a = place
+        number, _, y, _ = tile(*which[1:])
         inside = tirx.all(number < all_tiles, y + a < ho) if ho % rows else number < all_tiles
-        return tirx.Select(inside, nearest_dy[k, p, turn, own, lane, a].astype("float32"), zero)
+        return tirx.Select(inside, wide_dy[place], zero)
 
     blocks = shares.blocks(workload)
     window_shape = (k_out, parts, *blocks, turns, warps, warp, *tiles.window(workload))
-    nearest_x = te.compute(window_shape, near_x, name="near_x")
+    wide_x = widened(te.compute(window_shape, near_x, name="near_x"), "wide_x")
     window = te.compute(window_shape, in_window, name="window")
     nearest_dy = te.compute((k_out, parts, turns, warps, warp, rows), near_dy, name="near_dy")
+    wide_dy = widened(nearest_dy, "wide_dy")
     grad = te.compute(nearest_dy.shape, of_dy, name="grad")
     turn, row = te.reduce_axis((0, turns), name="turn"), te.reduce_axis((0, rows), name="row")
 
@@ -186,6 +190,11 @@ def weight_gradient_in_tiles(workload: ConvWorkload, tiles: Tiles, warp: int) ->
 
     sums = te.compute((k_out, parts, *blocks, warps, warp, block_r, block_s), product, name="sums")
     return [dy, x, added_up(sums, workload, shares)]
+
+
+def widened(tensor: te.Tensor, name: str) -> te.Tensor:
+    """Return a stage that has a tensor in float32."""
+    return te.compute(tensor.shape, lambda *place: tensor[place].astype("float32"), name=name)
 
 
 def added_up(sums: te.Tensor, workload: ConvWorkload, shares: Shares) -> te.Tensor:

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 from tvm import te, tirx
 
 from ..workload import ConvWorkload
+from .weight_gradient import widened
 
 
 class ChannelTiles(NamedTuple):
@@ -90,15 +91,12 @@ def weight_gradient_in_channels(workload: ConvWorkload, tiles: ChannelTiles) -> 
         inside = tirx.all(number < all_tiles, y + a < ho, v + b < wo)
         return tirx.Select(inside, wide_dy[place], zero)
 
-    def wide(nearest: te.Tensor, name: str) -> te.Tensor:
-        return te.compute(nearest.shape, lambda *place: nearest[place].astype("float32"), name=name)
-
     window_shape = (parts, turns, threads, *tiles.window(workload), channels)
     nearest_x = te.compute(window_shape, near_x, name="near_x")
-    wide_x = wide(nearest_x, "wide_x")
+    wide_x = widened(nearest_x, "wide_x")
     window = te.compute(window_shape, in_window, name="window")
     nearest_dy = te.compute((parts, turns, threads, rows, columns, channels), near_dy, name="near_dy")
-    wide_dy = wide(nearest_dy, "wide_dy")
+    wide_dy = widened(nearest_dy, "wide_dy")
     grad = te.compute(nearest_dy.shape, of_dy, name="grad")
     turn, column = te.reduce_axis((0, turns), name="turn"), te.reduce_axis((0, columns), name="column")
     i = te.reduce_axis((0, tiles.window(workload)[0]), name="i")
