@@ -15,6 +15,7 @@ CASES = {
         Config(64, 64, 1, 1, 2, wgmma=True, split_k=2, in_cluster=True),
     ),
     "bfloat16": (rows(12, 80, 50, "bfloat16", **EPILOGUE), Config(64, 16, 1, 1, 3, wgmma=True)),
+    "stride": (rows(24, 64, 40, stride=2), Config(64, 32, 1, 1, 3, wgmma=True)),
     "channels-last": (last(rows(24, 64, 40, shift=True)), Config(64, 32, 1, 1, 3, wgmma=True)),
     "to-float32": (rows(8, 72, 30, out_dtype="float32", shift=True), Config(64, 16, 1, 1, 3, wgmma=True, split_k=2)),
 }

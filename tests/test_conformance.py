@@ -106,12 +106,13 @@ def test_precision_of_trials() -> None:
 
 
 @pytest.mark.parametrize(
-    ("target", "beside"), [(CPU, {"amx"}), (resolve_target(SM_90), {"grouped"})], ids=["cpu", "cuda"]
+    ("target", "beside"), [(CPU, {"amx"}), (resolve_target(SM_90), {"grouped", "linear"})], ids=["cpu", "cuda"]
 )
 def test_trials_are_by_every_algorithm(target: tvm.target.Target, beside: set[str]) -> None:
     """Those that take few of all convolutions, such as Winograd's, have a share of their own.
 
-    Beside them are one that needs other instructions, and one whose groups of channels are not drawn.
+    Beside them are one that needs other instructions, one whose groups of channels are not drawn, and one for linear
+    layers whose number of rows few of them have.
     """
     trials = Counter(random_trial(Draw(f"0/{number}"), target, number)[0].algorithm for number in range(300))
     assert {*algorithms_on(target)} - beside <= {*trials}

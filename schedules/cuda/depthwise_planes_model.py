@@ -15,7 +15,7 @@ from tvmconv.targets import arch_of, tensor_instructions
 from tvmconv.targets.devices import Gpu, gpu_of
 from tvmconv.workload import ConvWorkload
 
-from ..space import Space, ceil_div, divisors, named
+from ..space import Space, ceil_div, divisors
 from .depthwise_planes_tiles import (
     LEAST,
     Config,
@@ -190,7 +190,7 @@ def space(problem: Problem, target: tvm.target.Target) -> Space[Config]:
         "images": divisors(workload.batch, MOST_IMAGES),
         "warps": _warps(workload),
     }
-    return Space(default, LEAST, knobs, constraints(problem, target), named(promising))
+    return Space(default, LEAST, knobs, constraints(problem, target), {}, promising)
 
 
 def features(problem: Problem, config: Config, target: tvm.target.Target) -> dict[str, float]:

@@ -56,6 +56,7 @@ def transposed(problem: Problem) -> Problem:
         batch=1,
         height=workload.out_channels,
         out_channels=workload.batch,
+        stride=(1, 1),  # that of images of one pixel may be any
         layout="NHWC",
         w_layout="KRSC",
         out_layout="NCHW",
@@ -89,7 +90,7 @@ def space(problem: Problem, target: tvm.target.Target) -> Space[Config]:
 
     own = tensor.space(transposed(problem), target)
     constraints = {**named(wgmma), **own.constraints}
-    return Space(default_config(problem, target), LEAST, own.knobs, constraints, own.heuristics)
+    return Space(default_config(problem, target), LEAST, own.knobs, constraints, own.heuristics, own.promising)
 
 
 def default_config(problem: Problem, target: tvm.target.Target) -> Config:

@@ -19,7 +19,7 @@ import numpy as np
 import tvm
 from tvm import relax
 
-from ..precision import HALVES
+from ..precision import HALVES, NETWORK_WORDS, require_precision
 from ..targets import backend_of
 from .batch_norm import simplify_batch_norms
 from .constants import Array, constant_value, sizes_of
@@ -70,13 +70,14 @@ def carry_channels(mod: tvm.IRModule, target: tvm.target.Target, precision: str)
 
     What is not one of their channels, such as one that fills a vector, is zero, or has a weight of zero. A dataflow
     block in which an operator needs channels as they were stays as it is, and without others the module is the same
-    object.
+    object. Raises `InvalidArgumentError` for a word that is no precision of networks.
 
     Before: `y = f(R.nn.relu(R.nn.conv2d(x[:, 8:], w)))`, `z = shuffled(R.concat((x[:, :8], y), axis=1))`,
     `output = R.nn.conv2d(z, v)`, with x from a ReLU.
     After: `a = R.nn.relu(R.nn.conv2d(x, [[1, 0], [0, w]]))`, `z = R.concat((a[:, :8], f(a[:, 8:])), axis=1)`,
     `output = R.nn.conv2d(z, permuted(v))`.
     """
+    require_precision(precision, NETWORK_WORDS)
     if precision not in HALVES or not backend_of(target).on_gpu:
         return mod
     shuffled, values = gather_shuffles(simplify_batch_norms(mod)), dict[relax.Var, relax.Expr]()
