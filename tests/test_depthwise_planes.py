@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from functools import partial
 
-import msgspec
 import numpy as np
 import pytest
 import tvm
@@ -87,11 +86,11 @@ def test_nan_and_infinity_stay_in_their_windows() -> None:
         run_twin(problem, LEAST, **operands)
 
 
-def test_open_batch() -> None:
-    problem = planes((1, 4, 9, 10), 9, **EPILOGUE)
-    for batch in (1, 5):
-        at = msgspec.structs.replace(problem.workload, batch=batch)
-        run_twin(msgspec.structs.replace(problem, open_sizes=("batch",)), Config(1, 2), at)
+def test_each_batch_has_a_kernel_of_its_own() -> None:
+    """One for any batch would make its matrices for each image alone."""
+    problem = planes((8, 4, 14, 14), 7)
+    assert "depthwise_planes" in algorithms_for(problem, SM_90)
+    assert "depthwise_planes" not in algorithms_for(problem.with_any_batch(), SM_90)
 
 
 @pytest.mark.parametrize(("problem", "config"), every(3, CASES.values()), ids=CASES)

@@ -47,7 +47,9 @@ VERSION = 1
 
 LAYOUTS = Layouts(x=("NCHW", "NHWC"), output=("NCHW", "NHWC"), dtypes=("float16", "bfloat16"))
 
-OPEN_SIZES: tuple[str, ...] = ("batch",)
+OPEN_SIZES: tuple[str, ...] = ()
+"""None: a block of one image, which all batches have, makes its matrices of taps for that alone. On an H100 7x7 of
+32x384x14x14 take 18.4 µs so, and 7.7 with four images in a block."""
 
 LEAST_COPY = 4
 """The bytes of the shortest asynchronous copy."""
@@ -59,9 +61,9 @@ IN_MEMORY = 3
 def schedule(problem: Problem, config: Config, target: tvm.target.Target) -> Schedule:
     """Schedule the computation; the config must be legal for the problem."""
     # Step 0. The computation
-    workload, own = compute.with_open_sizes(problem), neighbours(problem.workload)
-    last, channels = workload.layout == "NHWC", channels_of(problem.workload, config)
-    images = config.images // side_by_side(problem.workload, config.images)
+    workload, own = problem.workload, neighbours(problem.workload)
+    last, channels = workload.layout == "NHWC", channels_of(workload, config)
+    images = config.images // side_by_side(workload, config.images)
     # TVM cannot tell that the sums of whole planes are all that the output reads.
     sch = Schedule(te.create_prim_func(compute.depthwise_planes(workload, config.images, channels)), enable_check=False)
     names = ("lines", "taps", "product", "sums", "planes", "output")
@@ -92,7 +94,7 @@ def schedule(problem: Problem, config: Config, target: tvm.target.Target) -> Sch
     chunk = sch.add_unit_loop(image)
 
     # Step 3. Copy the planes and the taps, then multiply them
-    *_, lanes = copied(problem.workload, channels)
+    *_, lanes = copied(workload, channels)
     for stage in (lines, taps):
         sch.set_scope(stage, 0, "shared.dyn")
         sch.compute_at(stage, chunk, preserve_unit_loops=True)

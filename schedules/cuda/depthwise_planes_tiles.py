@@ -53,10 +53,9 @@ def constraints(problem: Problem, target: tvm.target.Target) -> dict[str, Callab
     """Return the tests that a configuration must pass, by name."""
     workload, gpu = problem.workload, gpu_of(target)
     max_threads = int(target.attrs["max_threads_per_block"])
-    batch = 1 if "batch" in problem.open_sizes else workload.batch
 
     def whole_images(config: Config) -> bool:
-        return batch % config.images == 0
+        return workload.batch % config.images == 0
 
     def whole_channels(config: Config) -> bool:
         return workload.in_channels % channels_of(workload, config) == 0
