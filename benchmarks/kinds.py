@@ -201,6 +201,7 @@ KINDS = {
             *beside(0, "bfloat16", TIME, times("times a matrix product", "gemm-channels-last")),
             *beside(1, "TF32", TIME, times("times one in TF32", "gemm-tf32")),
             *beside(2, "float32", TIME, times("times one in strict float32", "gemm-channels-last")),
+            *beside(3, "int8", TIME, times("times one in int8", "gemm-channels-last")),
         ],
     ),
     "dense-gpu": Kind(workload_name, "layer", [TIME, rate("TFLOP/s", 1e12), *ON_GPU]),
