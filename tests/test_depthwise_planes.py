@@ -86,6 +86,13 @@ def test_nan_and_infinity_stay_in_their_windows() -> None:
         run_twin(problem, LEAST, **operands)
 
 
+def test_default_of_few_warps() -> None:
+    """Taps of as many warps as make up whole vectors of NHWC would not fit into shared memory."""
+    problem = last(planes((1, 8, 14, 14), 127))
+    assert depthwise_planes.default_config(problem, SM_90) == LEAST
+    assert select(problem, SM_90).name.startswith("cuda/")
+
+
 def test_each_batch_has_a_kernel_of_its_own() -> None:
     """One for any batch would make its matrices for each image alone."""
     problem = planes((8, 4, 14, 14), 7)
@@ -138,7 +145,11 @@ REFUSED = {
     "channels": (last(planes((1, 3, 9, 9), 7)), SM_90, "takes even numbers of channels in NHWC, not 3"),
     "float32": (planes((1, 2, 9, 9), 7, dtype="float32"), SM_90, "takes float16 or bfloat16, not float32"),
     "taps": (planes((2, 2, 9, 9), (2, 1)), SM_90, "takes windows and planes of more than 2 elements, not of 2"),
-    "planes": (planes((1, 1, 112, 112), 7), SM_90, "takes planes whose sums a warp has in registers, not of 112x112"),
+    "planes": (
+        planes((1, 1, 112, 112), 7),
+        SM_90,
+        "takes small planes and windows, which a block has room for, not 112x112 and 7x7",
+    ),
     "old": (planes((1, 2, 9, 9), 7), SM_75, "needs a GPU with tensor cores, sm_80 or later, not sm_75"),
 }
 

@@ -51,7 +51,7 @@ class Problem(msgspec.Struct, frozen=True, omit_defaults=True):
     """
 
     constant_weight: bool = False
-    """True if the weight is laid out before the kernel runs, as in a network, so that this costs nothing."""
+    """True if the weight is laid out before the kernel runs, as in a network: calls do not move its bytes then."""
 
     def __post_init__(self) -> None:
         require_precision(self.precision)

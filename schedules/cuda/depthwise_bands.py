@@ -17,7 +17,7 @@ from tvm.s_tir import Schedule
 
 from tvmconv import compute
 from tvmconv.annotations import PRODUCT, RING
-from tvmconv.compute.depthwise_bands import VECTOR_BYTES, columns_of, lanes
+from tvmconv.compute.depthwise_bands import LEAST_COPY, VECTOR_BYTES, columns_of, lanes
 from tvmconv.problem import Problem
 
 from ..template import Layouts
@@ -47,9 +47,6 @@ LAYOUTS = Layouts()
 
 OPEN_SIZES: tuple[str, ...] = ("batch",)
 
-
-LEAST_COPY = 4
-"""The bytes of the shortest asynchronous copy."""
 
 IN_MEMORY = 3
 """The last dimensions of the lines and of the taps, of which a warp finds its own."""

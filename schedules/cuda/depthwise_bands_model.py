@@ -26,7 +26,7 @@ from .depthwise_bands_tiles import (
     taps_bytes,
     taps_rows,
 )
-from .machine import BLOCK_BYTES, REGISTERS, WARP
+from .machine import BLOCK_BYTES, PRODUCTS, REGISTERS, WARP
 from .tensor_model import KERNEL, mostly_largest
 from .tensor_tiles import tf32_products
 
@@ -96,10 +96,6 @@ ACCESS = 1.7
 
 LATENCY = 3500.0
 """The clocks of a block beside its instructions, most of which it waits for its copies."""
-
-PRODUCTS = 16 * 8 * 16
-"""The multiply-adds of an instruction of half precision, which takes as long as one of TF32, of half as many."""
-
 
 CAUTION = 1.6
 """The factor of the estimate: that of `cuda/depthwise` is as much too high where memory bounds it, and is compared."""

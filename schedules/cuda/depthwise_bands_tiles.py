@@ -24,7 +24,7 @@ from tvmconv.targets.devices import gpu_of
 from tvmconv.workload import ConvWorkload
 
 from ..space import ceil_div, ceil_to, named, wasted
-from .machine import BLOCK_BYTES, MOST_REGISTERS, REGISTERS, SHARED_ALIGNMENT, WARP
+from .machine import BLOCK_BYTES, MOST_REGISTERS, QUARTERS, REGISTERS, SHARED_ALIGNMENT, WARP
 from .tensor_tiles import tf32_products
 
 FOR_A_SUM, OTHER_REGISTERS = 1.0, 36
@@ -98,7 +98,7 @@ def constraints(problem: Problem, target: tvm.target.Target) -> dict[str, Callab
     def registers(config: Config) -> bool:
         """Return whether four warps at a time, one in each quarter of a multiprocessor, have their registers."""
         most = MOST_TAKEN_APART if tf32_products(problem) > 1 else MOST_REGISTERS
-        return registers_of(problem, config) <= min(most, REGISTERS // ceil_to(config.threads, 4 * WARP))
+        return registers_of(problem, config) <= min(most, REGISTERS // ceil_to(config.threads, QUARTERS * WARP))
 
     def straight_line(config: Config) -> bool:
         return config.images * len(products(workload, config)) * max(1, tf32_products(problem)) <= MOST_UNROLLED

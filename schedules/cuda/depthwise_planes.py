@@ -19,6 +19,7 @@ from tvm.s_tir import Schedule
 
 from tvmconv import compute
 from tvmconv.annotations import PRODUCT, RING, STORE
+from tvmconv.compute.depthwise_bands import LEAST_COPY
 from tvmconv.compute.depthwise_planes import copied, neighbours, side_by_side
 from tvmconv.problem import Problem
 
@@ -50,9 +51,6 @@ LAYOUTS = Layouts(x=("NCHW", "NHWC"), output=("NCHW", "NHWC"), dtypes=("float16"
 OPEN_SIZES: tuple[str, ...] = ()
 """None: a block of one image, which all batches have, makes its matrices of taps for that alone. On an H100 7x7 of
 32x384x14x14 take 18.4 µs so, and 7.7 with four images in a block."""
-
-LEAST_COPY = 4
-"""The bytes of the shortest asynchronous copy."""
 
 IN_MEMORY = 3
 """The last dimensions of the planes and of the taps, of which a warp finds its own."""

@@ -15,7 +15,7 @@ from tvmconv.targets.devices import gpu_of
 from tvmconv.workload import ConvWorkload
 
 from ..space import ceil_div, ceil_to, named
-from .machine import BLOCK_BYTES, REGISTERS, SHARED_ALIGNMENT, WARP
+from .machine import BLOCK_BYTES, QUARTERS, REGISTERS, REUSED, SHARED_ALIGNMENT, WARP
 
 OTHER_REGISTERS = 44
 """The registers of a thread beside its sums and its matrices of taps: columns of the input and addresses."""
@@ -65,7 +65,7 @@ def constraints(problem: Problem, target: tvm.target.Target) -> dict[str, Callab
 
     def registers(config: Config) -> bool:
         """Return whether four warps at a time, one in each quarter of a multiprocessor, have their registers."""
-        most = REGISTERS // ceil_to(config.threads, 4 * WARP)
+        most = REGISTERS // ceil_to(config.threads, QUARTERS * WARP)
         return registers_of(workload, config) <= min(most, MOST_COUNTED)
 
     def straight_line(config: Config) -> bool:
@@ -148,8 +148,9 @@ def shared_bytes(workload: ConvWorkload, config: Config) -> int:
     pixel = pixel_lanes(config) if workload.layout == "NHWC" else channels
     outputs = config.images * pixel * prod(workload.output_size) * workload.output_storage.itemsize
     planes = config.images * image_elements(workload, config) * workload.itemsize
-    small, large = sorted((taps, max(planes, outputs)))
-    return ceil_to(small, SHARED_ALIGNMENT) + large
+    alone = REUSED * outputs < min(taps, planes)  # then outputs have a place of their own
+    places = sorted([taps, planes, outputs] if alone else [taps, max(planes, outputs)])
+    return sum(ceil_to(size, SHARED_ALIGNMENT) for size in places[:-1]) + places[-1]
 
 
 def blocks(workload: ConvWorkload, config: Config) -> int:

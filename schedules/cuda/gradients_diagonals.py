@@ -3,6 +3,8 @@
 A block has all taps of a channel, and a share of the images; each of its warps has some rows of taps, and each of
 these its sums in registers, along the diagonals of a product of matrices. Rows of x and of dy go through shared memory,
 where the next images are on their way while some are multiplied. The sums of a diagonal are added up once, at the end.
+
+Zeros beside planes are multiplied, too: of an infinity or a NaN in x or in dy all taps of its channel may be NaN.
 """
 
 from __future__ import annotations
@@ -14,7 +16,8 @@ from tvm.s_tir.schedule import SBlockRV
 
 from tvmconv import compute
 from tvmconv.annotations import COPY, MIN_BLOCKS, PRODUCT, RING
-from tvmconv.compute.weight_gradient_diagonals import EIGHT, DiagonalTiles
+from tvmconv.compute.depthwise_bands import EIGHT
+from tvmconv.compute.weight_gradient_diagonals import DiagonalTiles
 from tvmconv.problem import Problem
 from tvmconv.targets.devices import gpu_of
 

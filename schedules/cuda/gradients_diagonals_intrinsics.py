@@ -7,8 +7,8 @@ Under another row of taps x begins so many rows further, and dy is the same.
 
 from __future__ import annotations
 
+from tvmconv.compute.depthwise_bands import EIGHT, VECTOR_BYTES
 from tvmconv.compute.weight_gradient_diagonals import (
-    EIGHT,
     TILE,
     DiagonalTiles,
     columns_there,
@@ -18,7 +18,7 @@ from tvmconv.compute.weight_gradient_diagonals import (
 from tvmconv.cuda import once
 from tvmconv.workload import ConvWorkload
 
-from .gradients_diagonals_tiles import VECTOR_BYTES, line_bytes
+from .gradients_diagonals_tiles import line_bytes
 from .grouped_intrinsics import load_functions
 from .tensor_intrinsics import MMA, TYPES
 

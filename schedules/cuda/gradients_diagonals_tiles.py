@@ -10,9 +10,8 @@ from typing import NamedTuple
 import tvm
 
 from tvmconv.compute import DiagonalTiles
+from tvmconv.compute.depthwise_bands import EIGHT, LEAST_COPY, VECTOR_BYTES
 from tvmconv.compute.weight_gradient_diagonals import (
-    EIGHT,
-    LEAST_COPY,
     TILE,
     columns_there,
     diagonals,
@@ -26,18 +25,12 @@ from tvmconv.targets.devices import Gpu, gpu_of
 from tvmconv.workload import ConvWorkload
 
 from ..space import ceil_div, ceil_to
-from .depthwise_bands_model import ACCESS, ISSUED, PRODUCTS, TURN
-from .machine import BLOCK_BYTES, REGISTERS, SHARED_ALIGNMENT, WARP
+from .depthwise_bands_model import ACCESS, ISSUED, TURN
+from .machine import BLOCK_BYTES, PRODUCTS, QUARTERS, REGISTERS, REUSED, SHARED_ALIGNMENT, WARP
 from .tensor_model import FURTHER_KERNEL, KERNEL, mostly_largest
-
-VECTOR_BYTES = 16
-"""The bytes of a row of a matrix of tensor cores."""
 
 OTHER_REGISTERS, MOST_REGISTERS = 28, 208
 """The registers of a thread beside its sums and its factors, and the most of all by this count, which spills none."""
-
-QUARTERS = 4
-"""The parts of a multiprocessor, each of which has the registers of every fourth warp."""
 
 FACTORS = 4
 """The first factors that are in registers together."""
@@ -50,9 +43,6 @@ BLOCKS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
 
 MOST_WARPS = 16
 """The most warps of a block."""
-
-REUSED = 16
-"""The size of memory, as a multiple of what is wanted, up to which TVM uses it again."""
 
 MOST_UNROLLED = 512
 """The most products of a warp which follow each other without a loop."""
@@ -105,8 +95,8 @@ def _candidates(workload: ConvWorkload, gpu: Gpu) -> Iterator[DiagonalTiles]:
     for block_r in sorted({ceil_div(kernel, groups) for groups in range(1, MOST_WARPS + 1)}):
         for shares, rows, pairs, ahead in product((1, 2, 4, 8), heights, (1, 2, 4), (1, 2, 3)):
             one = DiagonalTiles(block_r, ceil_div(kernel, block_r), shares, pairs, rows, ahead, parts=1)
-            wasted = one.images >= 2 * (workload.batch + 1)
-            if one.warps > MOST_WARPS or wasted or not fits(workload, one, gpu):
+            mostly_empty = one.images >= 2 * (workload.batch + 1)
+            if one.warps > MOST_WARPS or mostly_empty or not fits(workload, one, gpu):
                 continue
             chunks = ceil_div(workload.batch, one.images) * one.bands(workload)
             most = 2 * resident_blocks(workload, one, gpu)

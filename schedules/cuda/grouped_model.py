@@ -28,7 +28,7 @@ from .grouped_tiles import (
     sums,
     vectors,
 )
-from .machine import BLOCK_BYTES, REGISTERS, WARP
+from .machine import BLOCK_BYTES, PRODUCTS, REGISTERS, WARP
 from .tensor_model import KERNEL, mostly_largest
 
 MOST_CHANNELS = 64
@@ -147,10 +147,6 @@ def estimate(problem: Problem, config: Config, target: tvm.target.Target) -> flo
     if unit_inputs(workload) // LANES >= WIDE_VECTORS:
         units, waiting = units * WIDE, waiting * WIDE
     return mostly_largest(units, waiting, workload.bytes_moved / gpu.bytes_per_clock) + kernels * KERNEL
-
-
-PRODUCTS = 16 * 8 * 16
-"""The multiply-adds of an instruction."""
 
 
 def _bytes_across(workload: ConvWorkload, config: Config) -> int:

@@ -15,7 +15,7 @@ from tvmconv.targets.devices import gpu_of
 from tvmconv.workload import ConvWorkload
 
 from ..space import ceil_div, ceil_to, named, wasted
-from .machine import BLOCK_BYTES, MOST_REGISTERS, REGISTERS, SHARED_ALIGNMENT, WARP
+from .machine import BLOCK_BYTES, MOST_REGISTERS, QUARTERS, REGISTERS, SHARED_ALIGNMENT, WARP
 
 FOR_A_SUM, OTHER_REGISTERS = 1.75, 24
 """The registers of a thread for each sum, with the factors that it loads meanwhile, and beside them, which NVRTC takes
@@ -79,7 +79,8 @@ def constraints(problem: Problem, target: tvm.target.Target) -> dict[str, Callab
 
     def registers(config: Config) -> bool:
         """Return whether four warps at a time, one in each quarter of a multiprocessor, have their registers."""
-        return registers_of(workload, config) <= min(MOST_REGISTERS, REGISTERS // ceil_to(config.threads, 4 * WARP))
+        most = min(MOST_REGISTERS, REGISTERS // ceil_to(config.threads, QUARTERS * WARP))
+        return registers_of(workload, config) <= most
 
     def straight_line(config: Config) -> bool:
         return instructions(workload, config) <= MOST_UNROLLED

@@ -3,8 +3,17 @@
 SHARED_ALIGNMENT = 64
 """The bytes to which TVM aligns each buffer in shared memory."""
 
+REUSED = 16
+"""The size of a buffer in shared memory, as a multiple of what is wanted later, up to which TVM reuses its place."""
+
 WARP = 32
 """The number of threads that run in step."""
+
+QUARTERS = 4
+"""The parts of a multiprocessor, each of which has a quarter of the registers and every fourth warp of a block."""
+
+PRODUCTS = 16 * 8 * 16
+"""The multiply-adds of an `mma` of half precision, which takes as long as one of TF32, of half as many."""
 
 REGISTERS = 65536
 """The 32-bit registers of a multiprocessor, which its blocks share."""

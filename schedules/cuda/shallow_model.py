@@ -17,7 +17,7 @@ from tvmconv.workload import ConvWorkload
 
 from ..space import Space, ceil_div, ceil_to, named, wasted
 from .grouped_model import SECTOR
-from .machine import BLOCK_BYTES, REGISTERS, WARP
+from .machine import BLOCK_BYTES, PRODUCTS, REGISTERS, WARP
 from .shallow_tiles import (
     LEAST,
     Config,
@@ -123,9 +123,6 @@ LATENCY = 628.0
 
 MEMORY = 1.7
 """The clocks of the memory, as a multiple of those of its bytes: threads store half of what comes of memory at once."""
-
-PRODUCTS = 16 * 8 * 16
-"""The multiply-adds of an instruction."""
 
 
 def estimate(problem: Problem, config: Config, target: tvm.target.Target) -> float:

@@ -17,7 +17,7 @@ from tvmconv.workload import ConvWorkload
 from ..space import ceil_div, ceil_to, named
 from .gemm_tiles import VECTOR
 from .grouped_tiles import MOST_UNROLLED, pitch
-from .machine import BLOCK_BYTES, MOST_REGISTERS, REGISTERS, SHARED_ALIGNMENT, WARP
+from .machine import BLOCK_BYTES, MOST_REGISTERS, QUARTERS, REGISTERS, SHARED_ALIGNMENT, WARP
 
 FOR_A_SUM, OTHER_REGISTERS = 1.5, 16
 """The registers of a thread for each sum, with the factors that it loads meanwhile, and beside them, which NVRTC takes
@@ -87,7 +87,7 @@ def constraints(problem: Problem, target: tvm.target.Target) -> dict[str, Callab
 
     def registers(config: Config) -> bool:
         """Return whether four warps at a time, one in each quarter of a multiprocessor, have their registers."""
-        most = min(MOST_REGISTERS, REGISTERS // ceil_to(config.threads, 4 * WARP))
+        most = min(MOST_REGISTERS, REGISTERS // ceil_to(config.threads, QUARTERS * WARP))
         return config.sums <= MOST_SUMS and registers_of(config) <= most
 
     def straight_line(config: Config) -> bool:

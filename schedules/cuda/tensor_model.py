@@ -301,5 +301,7 @@ def ablations(config: Config) -> dict[str, Config]:
     return {
         "copies ahead": replace(config, num_stages=LEAST.num_stages + config.wgmma),
         "shared reduction": replace(config, split_k=1, in_cluster=False),
-        "tiles of several warps": replace(config, block_m=32, block_n=32, warps_m=1, warps_n=1, wgmma=False, teams=0),
+        "tiles of several warps": replace(
+            config, block_m=32, block_n=32, warps_m=1, warps_n=1, wgmma=False, teams=0, rounds_input=False
+        ),
     }

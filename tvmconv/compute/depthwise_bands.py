@@ -28,6 +28,9 @@ all beside the columns of a band, in whole vectors."""
 VECTOR_BYTES, STEP_BYTES = 16, 32
 """The bytes of a line that a row of a matrix of tensor cores has, and those that one instruction multiplies."""
 
+LEAST_COPY = 4
+"""The bytes of the shortest asynchronous copy from memory to shared memory."""
+
 
 def columns_of(workload: ConvWorkload, size: int) -> int:
     """Return the columns of the input in so many bytes."""

@@ -23,7 +23,7 @@ def side_by_side(workload: ConvWorkload, images: int) -> int:
 
 
 def eights(workload: ConvWorkload) -> tuple[int, int]:
-    """Return the number of eights of rows of a plane, each of which has every so-manieth row, and of its bands."""
+    """Return the number of eights of rows of a plane, of which n the first has the rows 0, n, 2n, ..., and of bands."""
     height, width = workload.output_size
     return whole_tiles(height, EIGHT), whole_tiles(width, BAND)
 

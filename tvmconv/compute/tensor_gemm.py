@@ -127,15 +127,15 @@ def tensor_gemm(
         if not early:
             return y
         if exchanged:
-            own, count = pt * tile.block_m + number((wm, i, v, h, r), tile.rows), flat.width
-            first, whole = 0, is_whole(count, tile.block_m)
+            own, most = pt * tile.block_m + number((wm, i, v, h, r), tile.rows), flat.width
+            begin, whole = 0, is_whole(most, tile.block_m)
         else:
-            own, count = kt % per_group * tile.block_n + number((wn, j, q, e), tile.columns), workload.multiplier
-            first, whole = kt // per_group * count, count % tile.block_n == 0
+            own, most = kt % per_group * tile.block_n + number((wn, j, q, e), tile.columns), workload.multiplier
+            begin, whole = kt // per_group * most, most % tile.block_n == 0
 
         def of_channel(numbers: te.Tensor) -> tirx.PrimExpr:
-            value = numbers[first + own]
-            return value if whole else tirx.if_then_else(own < count, value, tirx.const(0, numbers.dtype))
+            value = numbers[begin + own]
+            return value if whole else tirx.if_then_else(own < most, value, tirx.const(0, numbers.dtype))
 
         y = y if offsets is None else y - of_channel(offsets)
         return finished(y, flat, {name: of_channel(numbers) for name, numbers in operands.items()})

@@ -14,16 +14,11 @@ from typing import Any, NamedTuple
 from tvm import te, tirx
 
 from ..workload import ConvWorkload
+from .depthwise_bands import EIGHT, LEAST_COPY
 from .weight_gradient import Shares, added_up, placeholders
-
-EIGHT = 8
-"""The rows of an image, and the columns of dy, that are multiplied together: those of a matrix of tensor cores."""
 
 TILE = 16
 """The columns of x in a tile."""
-
-LEAST_COPY = 4
-"""The bytes of the shortest copy from memory to shared memory that is asynchronous."""
 
 
 class DiagonalTiles(NamedTuple):
@@ -112,10 +107,8 @@ def weight_gradient_on_diagonals(workload: ConvWorkload, tiles: DiagonalTiles) -
     dy, x = placeholders(workload)
     (top, left, _, _), channels, kr = workload.padding, workload.in_channels, workload.kernel[0]
     block_r, groups, shares, pairs, rows, _, parts = tiles
-    found, first = (
-        diagonals(workload),
-        top if tiles.bands(workload) == 1 else 0,
-    )  # the row of windows that is staged first
+    found = diagonals(workload)
+    first = top if tiles.bands(workload) == 1 else 0  # the row of windows that is staged first
     lines = _staged(x, "lines", workload, tiles, range(first - top, first - top + tiles.lines(workload)))
     given = _staged(dy, "given", workload, tiles, range(rows))
     turn, image = te.reduce_axis((0, lines.shape[2]), name="turn"), te.reduce_axis((0, 2 * pairs), name="image")
