@@ -158,12 +158,11 @@ def _nhwc_is_faster(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("_nhwc_is_faster")
-def test_nothing_is_between_kernels_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Kernels read half of a tensor, and store theirs in its place, by their serial twins.
-
-    That of whole small planes cannot read half of a pixel, and those of large ones would take too long here.
-    """
-    monkeypatch.setattr("tvmconv.schedules.cuda.depthwise_planes.obstacle", lambda *_: "is left out")
+@pytest.mark.parametrize("by_planes", [False, True])
+def test_nothing_is_between_kernels_on_a_gpu(by_planes: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kernels read half of a tensor, and store theirs in its place, by their serial twins."""
+    if not by_planes:
+        monkeypatch.setattr("tvmconv.schedules.cuda.depthwise_planes.obstacle", lambda *_: "is left out")
     module = shufflenet(8)
     source = model_of(module)
     mod, word = with_precision(carry_channels(source.mod, GPU, "float16"), GPU, "float16")
@@ -173,6 +172,7 @@ def test_nothing_is_between_kernels_on_a_gpu(monkeypatch: pytest.MonkeyPatch) ->
     )
     assert not names.keys() & MOVES
     assert names["relax.call_tir_inplace"] == 5
+    assert any(layer.kernel.endswith("depthwise_planes") for layer in layers) == by_planes
     network = Network(lowering.build(with_twins(mod, {}), CPU), str(CPU), source.inputs, source.outputs, layers, ())
     reference = expected(module, images())
     np.testing.assert_allclose(network(images().numpy()), reference, rtol=0, atol=5e-3 * np.abs(reference).max())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import replace
 from hashlib import sha256
 from typing import NamedTuple
@@ -34,7 +34,7 @@ from .shuffles import expand_shuffles, gather_shuffles
 from .sites import Site, find_convolutions
 from .sparse_kernels import SparseChoice, SparseKernels
 
-STORING_APART, READING_APART = "cuda/tensor", "cuda/depthwise_nhwc"
+STORING_APART, READING_APART = {"cuda/tensor"}, {"cuda/depthwise_nhwc", "cuda/depthwise_planes"}
 """The templates whose kernels store, and read, pixels in NHWC that may be apart in memory."""
 
 
@@ -161,9 +161,9 @@ def _choices(
     return {site.output: found[site.problem(precision)] for site in sites}
 
 
-def _is_by(template: str, ranges: Sequence[dispatch.Range] | None) -> bool:
-    """Return whether a template has the kernels of all ranges; none are those of a convolution that is left to TVM."""
-    return ranges is not None and all(each.selection.name == template for each in ranges)
+def _is_by(templates: Set[str], ranges: Sequence[dispatch.Range] | None) -> bool:
+    """Return whether templates have the kernels of all ranges; none are those of a convolution that is left to TVM."""
+    return ranges is not None and all(each.selection.name in templates for each in ranges)
 
 
 def _slice(site: Site, slices: Mapping[relax.Var, Slice]) -> Slice | None:
