@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from pathlib import Path
-from statistics import median
 
 import pytest
 import tvm
@@ -162,15 +161,16 @@ def test_progress_is_told_in_flops(capsys: pytest.CaptureFixture[str], caplog: p
 
 
 def test_caches_are_flushed_between_repeats() -> None:
-    """A kernel that reads here and there in 1 MB finds the data in the L2 cache, unless it was flushed."""
+    """TVM's function for that gets the kernel's arguments before each repeat, and is not called unasked.
+
+    Times would tell little: on virtual machines calls with flushed caches are at times as fast as others.
+    """
     from tvm import te
 
-    x, w = te.placeholder((1,), name="x"), te.placeholder((2**18,), name="w")
-    y = te.compute((2**13,), lambda i: w[(i * 1601 * 16) % 2**18] * x[0], name="y")  # a line of the cache each
-    func = as_scheduled(te.create_prim_func([x, w, y]), KERNEL_NAME)
+    x = te.placeholder((16,), name="x")
+    func = as_scheduled(te.create_prim_func([x, te.compute((16,), lambda i: x[i] * 2.0, name="y")]), KERNEL_NAME)
     module = build(tvm.IRModule({KERNEL_NAME: func}), resolve_target("llvm")).jit()
-    arguments = [tvm.runtime.empty(shape) for shape in ((1,), (2**18,), (2**13,))]
-    module[KERNEL_NAME](*arguments)
+    arguments = [tvm.runtime.empty((16,)) for _ in range(2)]
 
     costs = backend_named("llvm").costs
     flushed: list[int] = []
@@ -179,10 +179,9 @@ def test_caches_are_flushed_between_repeats() -> None:
         "cache_flush_cpu_non_first_arg", lambda *given: [flushed.append(len(given)), original(*given)][1], override=True
     )
     try:
-        cold, warm = (
-            median(costs(module, KERNEL_NAME, arguments, tvm.cpu(), 1, 60, 0, flush=flush)) for flush in (True, False)
-        )
+        costs(module, KERNEL_NAME, arguments, tvm.cpu(), 1, 5, 0, flush=False)
+        assert not flushed
+        costs(module, KERNEL_NAME, arguments, tvm.cpu(), 1, 5, 0, flush=True)
     finally:
         tvm.register_global_func("cache_flush_cpu_non_first_arg", original, override=True)
-    assert flushed == [3] * 60
-    assert cold > 1.2 * warm
+    assert flushed == [2] * 5
