@@ -11,14 +11,13 @@ import pytest
 import tvm
 import twins_and_cubins
 from band_cases import CASES, EPILOGUE, planes
-from spaces import check_space, check_whole_space
+from spaces import check_refused, check_template, check_whole_space
 from sparing import every
 from twins_and_cubins import SM_90
 
 from tvmconv import ConvWorkload
 from tvmconv.compute.depthwise_bands import in_planes
-from tvmconv.dispatch import algorithms_for, select, template_for
-from tvmconv.errors import InvalidArgumentError
+from tvmconv.dispatch import select
 from tvmconv.problem import Problem
 from tvmconv.schedules.cuda import depthwise_bands
 from tvmconv.schedules.cuda.depthwise_bands import LEAST, Config
@@ -92,12 +91,7 @@ def test_instructions() -> None:
 @pytest.mark.parametrize("name", CASES)
 def test_space_has_the_default_and_is_legal(name: str) -> None:
     problem, _ = CASES[name]
-    default = depthwise_bands.default_config(problem, SM_90)
-    space = depthwise_bands.space(problem, SM_90)
-    check_space(space, default)
-    assert all(value > 0 for value in depthwise_bands.features(problem, default, SM_90).values())
-    for without in depthwise_bands.ablations(default).values():
-        assert space.violated(without) == []
+    check_template(depthwise_bands, problem, SM_90)
 
 
 def test_whole_space_is_legal() -> None:
@@ -124,9 +118,7 @@ REFUSED = {
 
 @pytest.mark.parametrize(("problem", "target", "why"), REFUSED.values(), ids=REFUSED)
 def test_obstacles(problem: Problem, target: tvm.target.Target, why: str) -> None:
-    assert "depthwise_bands" not in algorithms_for(problem, target)
-    with pytest.raises(InvalidArgumentError, match=f"cuda/depthwise_bands .*{why}"):
-        template_for(problem, target, "depthwise_bands")
+    check_refused("depthwise_bands", problem, target, why)
 
 
 @pytest.mark.parametrize(

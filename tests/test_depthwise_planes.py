@@ -13,13 +13,12 @@ from band_cases import EPILOGUE, planes
 from device_functions import device_functions
 from emulated_gpu import Emulator
 from plane_cases import CASES, last
-from spaces import check_space, check_whole_space
+from spaces import check_refused, check_template, check_whole_space
 from sparing import every
 from twins_and_cubins import SM_90
 
 from tvmconv import ConvWorkload
 from tvmconv.dispatch import algorithms_for, select, template_for
-from tvmconv.errors import InvalidArgumentError
 from tvmconv.lowering import KERNEL_NAME, lower
 from tvmconv.lowering.intrinsics import with_intrinsics
 from tvmconv.network.joining import _writing_into
@@ -122,12 +121,7 @@ def test_instructions() -> None:
 @pytest.mark.parametrize("name", CASES)
 def test_space_has_the_default_and_is_legal(name: str) -> None:
     problem, _ = CASES[name]
-    default = depthwise_planes.default_config(problem, SM_90)
-    space = depthwise_planes.space(problem, SM_90)
-    check_space(space, default)
-    assert all(value > 0 for value in depthwise_planes.features(problem, default, SM_90).values())
-    for without in depthwise_planes.ablations(default).values():
-        assert space.violated(without) == []
+    check_template(depthwise_planes, problem, SM_90)
 
 
 def test_whole_space_is_legal() -> None:
@@ -156,9 +150,7 @@ REFUSED = {
 
 @pytest.mark.parametrize(("problem", "target", "why"), REFUSED.values(), ids=REFUSED)
 def test_obstacles(problem: Problem, target: tvm.target.Target, why: str) -> None:
-    assert "depthwise_planes" not in algorithms_for(problem, target)
-    with pytest.raises(InvalidArgumentError, match=f"cuda/depthwise_planes .*{why}"):
-        template_for(problem, target, "depthwise_planes")
+    check_refused("depthwise_planes", problem, target, why)
 
 
 def layer(channels: int, size: int, kernel: int, batch: int = 32) -> Problem:

@@ -12,13 +12,12 @@ import tvm
 import twins_and_cubins
 from grouped_cases import CASES, EPILOGUE, groups
 from network_graph import Graph
-from spaces import check_space, check_whole_space
+from spaces import check_refused, check_template, check_whole_space
 from sparing import every
 from twins_and_cubins import SM_90
 
 import tvmconv
-from tvmconv.dispatch import algorithms_for, select, template_for
-from tvmconv.errors import InvalidArgumentError
+from tvmconv.dispatch import select
 from tvmconv.problem import Problem
 from tvmconv.schedules.cuda import grouped
 from tvmconv.schedules.cuda.grouped import LEAST, Config
@@ -92,12 +91,7 @@ def test_instructions(channels: int, products: int) -> None:
 @pytest.mark.parametrize("name", CASES)
 def test_space_has_the_default_and_is_legal(name: str) -> None:
     problem, _ = CASES[name]
-    default = grouped.default_config(problem, SM_90)
-    space = grouped.space(problem, SM_90)
-    check_space(space, default)
-    assert all(value > 0 for value in grouped.features(problem, default, SM_90).values())
-    for without in grouped.ablations(default).values():
-        assert space.violated(without) == []
+    check_template(grouped, problem, SM_90)
 
 
 def test_whole_space_is_legal() -> None:
@@ -125,9 +119,7 @@ REFUSED = {
 
 @pytest.mark.parametrize(("problem", "target", "why"), REFUSED.values(), ids=REFUSED)
 def test_obstacles(problem: Problem, target: tvm.target.Target, why: str) -> None:
-    assert "grouped" not in algorithms_for(problem, target)
-    with pytest.raises(InvalidArgumentError, match=f"cuda/grouped .*{why}"):
-        template_for(problem, target, "grouped")
+    check_refused("grouped", problem, target, why)
 
 
 @pytest.mark.parametrize(

@@ -9,13 +9,12 @@ import pytest
 import twins_and_cubins
 from linear_cases import CASES, TEAMS
 from matvec_cases import rows
-from spaces import check_space
+from spaces import check_refused, check_space
 from sparing import every
 from twins_and_cubins import SM_90
 
 from tvmconv import ConvWorkload
-from tvmconv.dispatch import algorithms_for, select, template_for
-from tvmconv.errors import InvalidArgumentError
+from tvmconv.dispatch import select
 from tvmconv.problem import Problem
 from tvmconv.schedules.cuda import linear
 from tvmconv.schedules.cuda.linear import Config
@@ -68,9 +67,7 @@ REFUSED = {
 
 @pytest.mark.parametrize(("problem", "why"), REFUSED.values(), ids=REFUSED)
 def test_obstacles(problem: Problem, why: str) -> None:
-    assert "linear" not in algorithms_for(problem, SM_90)
-    with pytest.raises(InvalidArgumentError, match=f"cuda/linear .*{why}"):
-        template_for(problem, SM_90, "linear")
+    check_refused("linear", problem, SM_90, why)
 
 
 def test_weight_is_read_as_it_lies() -> None:

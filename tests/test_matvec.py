@@ -10,13 +10,12 @@ import pytest
 import tvm
 import twins_and_cubins
 from matvec_cases import CASES, rows
-from spaces import check_space, check_whole_space
+from spaces import check_refused, check_template, check_whole_space
 from sparing import every
 from twins_and_cubins import SM_90
 
 from tvmconv import ConvWorkload
-from tvmconv.dispatch import algorithms_for, select, template_for
-from tvmconv.errors import InvalidArgumentError
+from tvmconv.dispatch import select
 from tvmconv.problem import Problem
 from tvmconv.schedules.cuda import matvec
 from tvmconv.schedules.cuda.matvec import Config
@@ -83,12 +82,7 @@ def test_defaults_load_vectors_ahead(channels: int, outputs: int, dtype: str) ->
 @pytest.mark.parametrize("name", CASES)
 def test_space_has_the_default_and_is_legal(name: str) -> None:
     problem, _ = CASES[name]
-    default = matvec.default_config(problem, SM_90)
-    space = matvec.space(problem, SM_90)
-    check_space(space, default)
-    assert all(value > 0 for value in matvec.features(problem, default, SM_90).values())
-    for without in matvec.ablations(default).values():
-        assert space.violated(without) == []
+    check_template(matvec, problem, SM_90)
 
 
 def test_whole_space_is_legal() -> None:
@@ -114,9 +108,7 @@ REFUSED = {
 
 @pytest.mark.parametrize(("problem", "why"), REFUSED.values(), ids=REFUSED)
 def test_obstacles(problem: Problem, why: str) -> None:
-    assert "matvec" not in algorithms_for(problem, SM_90)
-    with pytest.raises(InvalidArgumentError, match=f"cuda/matvec .*{why}"):
-        template_for(problem, SM_90, "matvec")
+    check_refused("matvec", problem, SM_90, why)
 
 
 @pytest.mark.parametrize("target", [SM_90, SM_80, SM_75], ids=lambda target: str(target.attrs["arch"]))

@@ -12,13 +12,12 @@ import tvm
 import twins_and_cubins
 from network_graph import Graph
 from shallow_cases import CASES, EPILOGUE, image
-from spaces import check_space, check_whole_space
+from spaces import check_refused, check_template, check_whole_space
 from sparing import every
 from twins_and_cubins import SM_90
 
 import tvmconv
-from tvmconv.dispatch import algorithms_for, select, template_for
-from tvmconv.errors import InvalidArgumentError
+from tvmconv.dispatch import select
 from tvmconv.problem import Problem
 from tvmconv.schedules.cuda import shallow
 from tvmconv.schedules.cuda.shallow import Config
@@ -78,12 +77,7 @@ def test_instructions() -> None:
 @pytest.mark.parametrize("name", CASES)
 def test_space_has_the_default_and_is_legal(name: str) -> None:
     problem, _ = CASES[name]
-    default = shallow.default_config(problem, SM_90)
-    space = shallow.space(problem, SM_90)
-    check_space(space, default)
-    assert all(value > 0 for value in shallow.features(problem, default, SM_90).values())
-    for without in shallow.ablations(default).values():
-        assert space.violated(without) == []
+    check_template(shallow, problem, SM_90)
 
 
 def test_whole_space_is_legal() -> None:
@@ -107,9 +101,7 @@ REFUSED = {
 
 @pytest.mark.parametrize(("problem", "target", "why"), REFUSED.values(), ids=REFUSED)
 def test_obstacles(problem: Problem, target: tvm.target.Target, why: str) -> None:
-    assert "shallow" not in algorithms_for(problem, target)
-    with pytest.raises(InvalidArgumentError, match=f"cuda/shallow .*{why}"):
-        template_for(problem, target, "shallow")
+    check_refused("shallow", problem, target, why)
 
 
 @pytest.mark.parametrize(

@@ -139,8 +139,8 @@ class _Carrier:
     def _dense(self, var: relax.Var, conv: relax.Call) -> Channels:
         x, weight = self._input(var, conv.args[0]), self._weight(conv)
         carried = np.arange(len(x.carried))
-        places = _whole(len(carried)) + np.arange(len(weight))
-        width = _whole(int(places[-1]) + 1)
+        places = _filled(len(carried)) + np.arange(len(weight))
+        width = _filled(int(places[-1]) + 1)
         full = np.zeros((width, x.width, *weight.shape[2:]), weight.dtype)
         full[np.ix_(places, x.places)] = weight
         full[carried, x.carried] = CARRIED  # such a layer is one of pixels
@@ -202,7 +202,7 @@ class _Carrier:
         return weight
 
 
-def _whole(channels: int) -> int:
+def _filled(channels: int) -> int:
     """Return a number of channels rounded up to whole lines, or to whole vectors where lines are many more."""
     lines = -(-channels // LINE) * LINE
     return lines if (lines - channels) * ADDED <= channels else -(-channels // VECTOR) * VECTOR
@@ -213,7 +213,7 @@ def _range(x: Channels) -> tuple[int, int]:
 
     Raises `_AsTheyWereError` where they are too many for what they hold.
     """
-    begin, end = int(x.places.min()) // VECTOR * VECTOR, min(_whole(int(x.places.max()) + 1), x.width)
+    begin, end = int(x.places.min()) // VECTOR * VECTOR, min(_filled(int(x.places.max()) + 1), x.width)
     if end - begin > MOST * len(x.places):
         raise _AsTheyWereError
     return begin, end

@@ -10,7 +10,7 @@ from tvm import relax
 from ..lowering.signatures import itemsize
 from .constants import sizes_of
 from .gpu.plan import VECTOR_BYTES
-from .graph import Block, blocks_of, call_of, calls, rebind
+from .graph import Block, blocks_of, calls, joined_by, rebind
 from .layouts import BY_ELEMENT
 
 MOST_PARTS = 64
@@ -31,10 +31,13 @@ def flatten_concatenations(mod: tvm.IRModule) -> tvm.IRModule:
     for block in blocks_of(mod):
         parts: dict[relax.Var, list[relax.Var]] = {}
         for var, value in block.values.items():
-            if (axis := _axis(value)) is None:
+            axis, fields = joined_by(value)
+            if axis is None:
                 continue
-            fields = list(value.args[0].fields)
-            inner = [parts.get(each, [each]) if _axis(block.values.get(each)) == axis else [each] for each in fields]
+            along = [joined_by(block.values.get(each))[0] for each in fields]
+            inner = [
+                parts.get(each, [each]) if own == axis else [each] for each, own in zip(fields, along, strict=True)
+            ]
             found = [part for each in inner for part in each]
             if not all(_is_in_vectors(part, axis) for part in found):
                 continue
@@ -45,15 +48,6 @@ def flatten_concatenations(mod: tvm.IRModule) -> tvm.IRModule:
             if _is_read_by_element(var, axis, block):
                 parts[var] = found
     return rebind(mod, values)
-
-
-def _axis(value: relax.Expr | None) -> int | None:
-    """Return the axis along which a value joins variables; None for any other value."""
-    concat = call_of(value, "concat")
-    if concat is None or concat.attrs.axis is None or not isinstance(concat.args[0], relax.Tuple):
-        return None
-    is_known = all(isinstance(each, relax.Var) for each in concat.args[0].fields) and concat.ty.ndim >= 0
-    return int(concat.attrs.axis) % concat.ty.ndim if is_known else None
 
 
 def _is_in_vectors(part: relax.Var, axis: int) -> bool:
@@ -67,4 +61,4 @@ def _is_in_vectors(part: relax.Var, axis: int) -> bool:
 def _is_read_by_element(var: relax.Var, axis: int, block: Block) -> bool:
     """Return whether a concatenation is read by others along its axis and by what is computed element by element."""
     readers = [block.values[reader] for reader in block.readers(var)]
-    return block.is_inner(var) and all(_axis(each) == axis or calls(each, *BY_ELEMENT) for each in readers)
+    return block.is_inner(var) and all(joined_by(each)[0] == axis or calls(each, *BY_ELEMENT) for each in readers)

@@ -102,3 +102,14 @@ def calls(value: relax.Expr | None, *names: str) -> bool:
 def call_of(value: relax.Expr | None, *names: str) -> Any:
     """Return a value that calls one of some operators, such as "add" for "relax.add"; None for any other."""
     return value if calls(value, *names) else None
+
+
+def joined_by(value: relax.Expr | None) -> tuple[int | None, list[relax.Var]]:
+    """Return the axis along which a value joins variables, and these; None and no variables for any other value."""
+    concat = call_of(value, "concat")
+    if concat is None or concat.attrs.axis is None or not isinstance(concat.args[0], relax.Tuple):
+        return None, []
+    fields = list(concat.args[0].fields)
+    if not fields or not all(isinstance(each, relax.Var) for each in fields) or fields[0].ty.ndim < 0:
+        return None, []
+    return int(concat.attrs.axis) % fields[0].ty.ndim, fields  # one that is made here and now has no type yet

@@ -11,7 +11,7 @@ from tvm import relax, tirx
 from tvm.s_tir.stmt import MatchBufferRegion, SBlock, SBlockRealize
 
 from ..lowering import is_scheduled
-from .graph import Block, blocks_of, operator_name, rebind
+from .graph import Block, blocks_of, joined_by, operator_name, rebind
 
 
 def join_outputs(mod: tvm.IRModule) -> tvm.IRModule:
@@ -58,10 +58,8 @@ def join_outputs(mod: tvm.IRModule) -> tvm.IRModule:
 def _parts(var: relax.Var, block: Block, mod: tvm.IRModule) -> list[relax.Var] | None:
     """Return the kernels' outputs that a concatenation puts one behind the other; None if a part is anything else."""
     value = block.values[var]
-    if operator_name(value) != "relax.concat" or value.attrs.axis not in (1, 1 - var.ty.ndim):
-        return None
-    tensors = list(value.args[0].fields) if isinstance(value.args[0], relax.Tuple) else []
-    if not tensors or len(set(tensors)) < len(tensors):
+    axis, tensors = joined_by(value)
+    if axis != 1 or len(set(tensors)) < len(tensors):
         return None
     parts: list[relax.Var] = []
     for tensor in tensors:

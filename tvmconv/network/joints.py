@@ -12,7 +12,7 @@ from tvm import relax, tirx
 from ..lowering import Columns, Interleaved
 from ..lowering.signatures import itemsize
 from .constants import static_shape
-from .graph import Block, blocks_of, call_of, calls, operator_name
+from .graph import Block, blocks_of, call_of, calls, joined_by, operator_name
 from .interleaving import Interleaving, interleaving
 from .layouts import POOLING
 from .sites import Site
@@ -188,8 +188,8 @@ def _is_in_stores(site: Site) -> bool:
 
 def _fields(value: relax.Expr | None) -> list[relax.Var]:
     """Return the tensors that a value joins along the channels of NHWC; none for any other value."""
-    concat = call_of(value, "concat")
-    return [] if concat is None or int(concat.attrs.axis) != CHANNELS_LAST else list(concat.args[0].fields)
+    axis, fields = joined_by(value)
+    return fields if axis == CHANNELS_LAST else []
 
 
 def _parts(

@@ -9,7 +9,7 @@ import numpy as np
 from tvm import relax, tirx
 
 from .constants import Array, constant_value, sizes_of
-from .graph import Block, call_of, calls
+from .graph import Block, call_of, calls, joined_by
 from .shuffles import channels_of, is_split
 
 
@@ -45,11 +45,8 @@ def passing_channels(block: Block) -> list[Passing]:
 
 def parts_of_channels(value: relax.Expr | None) -> list[relax.Var]:
     """Return the tensors that a value joins along channels (N, C, H, W); none for any other value."""
-    concat = call_of(value, "concat")
-    if concat is None or concat.ty.ndim != 4 or int(concat.attrs.axis or 0) % 4 != 1:
-        return []
-    fields = list(concat.args[0].fields) if isinstance(concat.args[0], relax.Tuple) else []
-    return fields if all(isinstance(each, relax.Var) for each in fields) else []
+    axis, fields = joined_by(value)
+    return fields if axis == 1 and fields[0].ty.ndim == 4 else []
 
 
 def layer_of(value: relax.Expr | None) -> relax.Call | None:
