@@ -31,8 +31,8 @@ from .tensor_model import KERNEL, mostly_largest
 from .tensor_tiles import tf32_products
 
 
-def obstacle(problem: Problem, target: tvm.target.Target) -> str | None:
-    """Take dense windows of planes that each have one output."""
+def obstacle_on_tensor_cores(problem: Problem, target: tvm.target.Target) -> str | None:
+    """Take dense windows of planes that each have one output, on GPUs with tensor cores."""
     workload = problem.workload
     if not problem.is_depthwise:
         return "is for depthwise convolutions"
@@ -44,6 +44,14 @@ def obstacle(problem: Problem, target: tvm.target.Target) -> str | None:
         return f"takes one output channel for each input channel, not {workload.multiplier}"
     if workload.stride != (1, 1) or workload.dilation != (1, 1):
         return "takes strides and dilations of 1"
+    return None
+
+
+def obstacle(problem: Problem, target: tvm.target.Target) -> str | None:
+    """Take such windows that fit in shared memory."""
+    if (found := obstacle_on_tensor_cores(problem, target)) is not None:
+        return found
+    workload = problem.workload
     if problem.open_sizes and in_planes(workload) is not workload:
         return "takes no number of sequences that is left open"
     if not all(holds(LEAST) for holds in constraints(problem, target).values()):

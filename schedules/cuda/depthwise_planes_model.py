@@ -13,11 +13,12 @@ from tvmconv.compute.depthwise_bands import EIGHT, VECTOR_BYTES
 from tvmconv.compute.depthwise_planes import copied, eights, neighbours, side_by_side
 from tvmconv.compute.weight_gradient_planes import BANKS
 from tvmconv.problem import Problem
-from tvmconv.targets import arch_of, tensor_instructions
+from tvmconv.targets import tensor_instructions
 from tvmconv.targets.devices import Gpu, gpu_of
 from tvmconv.workload import ConvWorkload
 
 from ..space import Space, ceil_div, divisors
+from .depthwise_bands_model import obstacle_on_tensor_cores
 from .depthwise_planes_tiles import (
     LEAST,
     Config,
@@ -45,21 +46,13 @@ FEWEST = 2
 
 def obstacle(problem: Problem, target: tvm.target.Target) -> str | None:
     """Take dense windows of small planes that each have one output."""
+    if (found := obstacle_on_tensor_cores(problem, target)) is not None:
+        return found
     workload = problem.workload
-    if not problem.is_depthwise:
-        return "is for depthwise convolutions"
-    if problem.precision == "strict":
-        return "is not for the precision strict"
-    if "mma" not in tensor_instructions(target):
-        return f"needs a GPU with tensor cores, sm_80 or later, not {arch_of(target)}"
-    if workload.multiplier > 1:
-        return f"takes one output channel for each input channel, not {workload.multiplier}"
     if workload.layout != workload.out_layout:
         return f"takes no output in {workload.out_layout} from {workload.layout}"
     if workload.in_channels % neighbours(workload):
         return f"takes even numbers of channels in NHWC, not {workload.in_channels}"
-    if workload.stride != (1, 1) or workload.dilation != (1, 1):
-        return "takes strides and dilations of 1"
     least = min(prod(workload.kernel), workload.height * workload.width, prod(workload.output_size))
     if least <= FEWEST:
         return f"takes windows and planes of more than {FEWEST} elements, not of {least}"
