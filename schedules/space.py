@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from copy import copy
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import product
 from typing import Any, Generic, TypeVar
+
+from .combinations import passing
 
 C = TypeVar("C")
 
@@ -44,7 +44,10 @@ class Space(Generic[C]):
     @cached_property
     def configs(self) -> tuple[C, ...]:
         """Every configuration of the space: the default, then the others, the last knob varying fastest."""
-        return self.default, *(config for config in self._combinations() if config != self.default)
+        by_model = () if self.promising is None else (self.promising,)
+        tests = (*self.heuristics.values(), *self.constraints.values())
+        found = passing(self.default, self.knobs, tests, by_model)
+        return self.default, *(config for config in found if config != self.default)
 
     @cached_property
     def index(self) -> Mapping[C, int]:
@@ -74,17 +77,6 @@ class Space(Generic[C]):
     def config(self, values: Mapping[str, Any]) -> C:
         """Return the configuration with these values of the knobs."""
         return type(self.default)(**values)
-
-    def _combinations(self) -> Iterator[C]:
-        by_model = () if self.promising is None else (self.promising,)
-        checks = (*self.heuristics.values(), *self.constraints.values(), *by_model)
-        config_type, names = type(self.default), tuple(self.knobs)
-        trial = copy(self.default)
-        knobs = vars(trial)  # written past the frozen class: new objects would take most of the time
-        for values in product(*self.knobs.values()):
-            knobs.update(zip(names, values, strict=True))
-            if all(holds(trial) for holds in checks):
-                yield config_type(*values)
 
 
 def named(*checks: Callable[[C], bool]) -> dict[str, Callable[[C], bool]]:
