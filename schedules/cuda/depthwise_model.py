@@ -14,7 +14,8 @@ from tvmconv.targets.devices import Gpu, gpu_of
 from tvmconv.workload import ConvWorkload
 
 from ..space import Space, ceil_div, named, wasted
-from .depthwise_default import default_config, full_gpu_threads
+from .depthwise_default import default_config
+from .depthwise_rules import full_gpu_threads
 from .depthwise_tiles import (
     LEAST,
     Config,

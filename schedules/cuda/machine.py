@@ -26,3 +26,6 @@ BLOCK_BYTES = 1024
 
 SECTOR = 32
 """The bytes that a cache gets from memory at least."""
+
+LINE = 128
+"""The bytes of a line of a cache, of four sectors."""
