@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 
+import msgspec
 import numpy as np
 import onnx
 import pytest
@@ -21,10 +22,11 @@ from tensor_cases import FIRST, Layouts, layer
 from tvm import relax
 from tvm.relax.backend.cpu_generic import pipeline as cpu
 from tvm.relax.backend.cuda.pipeline import finalize_passes
+from twins_and_cubins import SM_90
 
 import tvmconv
-from tvmconv import cuda, lowering
-from tvmconv.dispatch import select
+from tvmconv import ConvWorkload, cuda, lowering
+from tvmconv.dispatch import Selection, select
 from tvmconv.errors import InvalidArgumentError
 from tvmconv.network.cuda_graphs import with_cuda_graphs
 from tvmconv.network.half import with_precision
@@ -33,11 +35,16 @@ from tvmconv.network.packing import split_packing
 from tvmconv.network.pipeline import network_pipeline
 from tvmconv.network.separation import separate_convolutions
 from tvmconv.network.session import IN_CAPTURE, IN_GRAPHS, IN_MEMORY
+from tvmconv.problem import Problem
+from tvmconv.schedules.cuda.tensor_model import FURTHER_KERNEL
 from tvmconv.targets import resolve_target
 from tvmconv.testing import check_result, random_operands, serial_twin
 
 LAYOUTS = Layouts("NHWC", "KCRS", "NHWC")
 """The layouts of a network's convolutions on tensor cores."""
+
+WIDE = ConvWorkload.depthwise((2, 3, 14, 14), (3, 1, 13, 12), dtype="float16")
+"""A convolution of many taps."""
 
 LAID_OUT = {
     "direct": ("direct", layer((2, 16, 9, 11), (24, 16, 3, 3), "float32", FIRST, residual=True), {}, ["packed"]),
@@ -46,6 +53,7 @@ LAID_OUT = {
     "linear": ("linear", rows(36, 70, 64, shift=True), {}, ["image"]),
     "grouped": ("grouped", groups(4, 8, (2, 9, 11), w_layout="KCRS"), {}, ["packed"]),
     "shallow": ("shallow", layer((2, 3, 9, 11), (24, 3, 3, 3), layouts=FIRST), {}, ["packed"]),
+    "bands": ("depthwise_bands", Problem(WIDE), {}, ["packed"]),
     "zero-point": (
         "tensor", layer((2, 64, 9, 7), (24, 64, 1, 1), "uint8", LAYOUTS, x_zero_point=3), {}, ["w", "offsets"]
     ),
@@ -54,20 +62,35 @@ LAID_OUT = {
 in the place of the weight."""
 
 
+def chosen(name: str) -> tuple[Problem, Selection]:
+    """Return a problem of `LAID_OUT` with the configuration for it."""
+    algorithm, problem, knobs, _ = LAID_OUT[name]
+    selection = select(problem, SM_90, algorithm=algorithm)
+    return problem, select(problem, SM_90, replace(selection.config, **knobs))
+
+
 @pytest.mark.parametrize("name", LAID_OUT)
 def test_kernel_with_the_weight_laid_out_ahead(name: str) -> None:
-    algorithm, problem, knobs, read = LAID_OUT[name]
-    target, workload = resolve_target({"kind": "cuda", "arch": "sm_90"}), problem.workload
-    selection = select(problem, target, algorithm=algorithm)
-    selection = select(problem, target, replace(selection.config, **knobs))
-    kernel, packing = split_packing(lowering.lower(problem, selection, target, lowering.KERNEL_NAME))
+    problem, selection = chosen(name)
+    kernel, packing = split_packing(lowering.lower(problem, selection, SM_90, lowering.KERNEL_NAME))
     assert packing is not None
+    *_, read = LAID_OUT[name]
     assert [str(param.name) for param in kernel.params[1 : 1 + len(read)]] == read
-    operands = random_operands(workload)
+    operands = random_operands(problem.workload)
     x, _, *others = map(tvm.runtime.tensor, operands.values())
     executable = lowering.build(tvm.IRModule({lowering.KERNEL_NAME: serial_twin(kernel)}), resolve_target("llvm"))
     executable[lowering.KERNEL_NAME](x, *packing(operands["w"]), *others)
-    check_result(workload, operands, others[-1].numpy())
+    check_result(problem.workload, operands, others[-1].numpy())
+
+
+@pytest.mark.parametrize("name", LAID_OUT)
+def test_estimate_leaves_out_what_is_laid_out_ahead(name: str) -> None:
+    problem, selection = chosen(name)
+    clocks, ahead = (
+        selection.template.estimate(msgspec.structs.replace(problem, constant_weight=constant), selection.config, SM_90)
+        for constant in (False, True)
+    )
+    assert clocks - ahead >= FURTHER_KERNEL
 
 
 @pytest.mark.parametrize("name", ["x", "data.0", "gpu_0/data-0", "0"])
