@@ -26,6 +26,7 @@ from twins_and_cubins import SM_90
 
 import tvmconv
 from tvmconv import ConvWorkload, cuda, lowering
+from tvmconv.autotvm.task import create, extract_from_model
 from tvmconv.dispatch import Selection, select
 from tvmconv.errors import InvalidArgumentError
 from tvmconv.network.cuda_graphs import with_cuda_graphs
@@ -91,6 +92,16 @@ def test_estimate_leaves_out_what_is_laid_out_ahead(name: str) -> None:
         for constant in (False, True)
     )
     assert clocks - ahead >= FURTHER_KERNEL
+
+
+def test_tasks_are_of_the_templates_that_the_network_takes() -> None:
+    """Of an operator, which lays its weight out in each call, that is another one."""
+    graph = Graph((1, 320, 14, 14))
+    model = tvmconv.import_model(graph.model(graph.node("Relu", graph.conv("x", (128, 320, 1, 1), bias=True))))
+    (task,) = extract_from_model(model, SM_90)
+    _, (layer,) = use_kernels(model.mod, SM_90)
+    assert layer.kernel == f"tvmconv {task.name}"
+    assert create(task.workload, SM_90).name != task.name
 
 
 @pytest.mark.parametrize("name", ["x", "data.0", "gpu_0/data-0", "0"])
