@@ -111,6 +111,9 @@ class Template(Protocol):
 class SparseTemplate(Template, Protocol):
     """A template for weights that are compiled in, which can tell whether its kernel beats a dense one."""
 
-    def pays(self, problem: Problem, config: Any, target: Target, weight_bytes: int) -> bool:
-        """Say whether the kernel should beat the dense one in a network that has weights of so many bytes."""
+    def pays(self, problem: Problem, config: Any, target: Target, weight_bytes: int, dense_cycles: float) -> bool:
+        """Say whether the kernel should beat the dense one, which has an estimate, in a network.
+
+        This has weights of so many bytes.
+        """
         ...

@@ -23,6 +23,7 @@ from tvmconv.gradients import any_batch, as_convolution, lower
 from tvmconv.lowering import KERNEL_NAME, build, build_function, build_twin
 from tvmconv.lowering.conditions import with_tests_before_loops
 from tvmconv.problem import Problem
+from tvmconv.schedules.cuda import gradients_weight
 from tvmconv.schedules.cuda.gradients_nhwc_tiles import weight_tiles as nhwc_tiles
 from tvmconv.schedules.cuda.gradients_weight import WARPS, plane_tiles, weight_tiles
 from tvmconv.schedules.cuda.machine import REGISTERS
@@ -30,7 +31,7 @@ from tvmconv.serial import TWIN_TARGET, with_shapes
 from tvmconv.targets import resolve_target
 from tvmconv.targets.devices import gpu_of
 from tvmconv.testing import serial_twin
-from tvmconv.workspace import Workspace, take_out
+from tvmconv.workspace import Workspace, steps, take_out
 
 SM_80, SM_90 = (resolve_target({"kind": "cuda", "arch": arch}) for arch in ("sm_80", "sm_90"))
 CPU = resolve_target(TWIN_TARGET)
@@ -110,6 +111,17 @@ def test_mirrored_taps_take_what_is_tuned_for_the_convolution() -> None:
 def test_serial_twin_in_nhwc(name: str, of: str) -> None:
     workload = SINGLE[name].in_nhwc()
     run_twin(of, workload, *scheduled(of, workload))
+
+
+@pytest.mark.parametrize(("name", "kernels"), [("3x3", 1), ("many-parts", 2), ("planes", 2)])
+def test_estimate_has_a_kernel_that_adds_up_where_there_is_one(
+    name: str, kernels: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    problem = any_batch(EMULATED[name], str(SM_90))
+    assert len(steps(lower("weight", problem, SM_90).body.block)) == kernels
+    clocks = gradients_weight.estimate(problem, gpu_of(SM_90))
+    monkeypatch.setattr(gradients_weight, "FURTHER_KERNEL", gradients_weight.FURTHER_KERNEL + 1000)
+    assert gradients_weight.estimate(problem, gpu_of(SM_90)) - clocks == pytest.approx(1000 * (kernels - 1))
 
 
 @by_gradient

@@ -8,6 +8,7 @@ from math import inf
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import onnx
 import pytest
@@ -18,10 +19,10 @@ from tvm import relax
 
 import tvmconv
 from tvmconv import cuda, kernel_cache, lowering, sources
-from tvmconv.dispatch import choices, registry
+from tvmconv.dispatch import choices, registry, select_ranges
 from tvmconv.lowering import kept as kept_functions
 from tvmconv.network import Network
-from tvmconv.network.kernels import use_kernels
+from tvmconv.network.kernels import add_kernel, use_kernels
 from tvmconv.problem import Problem
 from tvmconv.schedules.cuda import tensor
 from tvmconv.targets import resolve_target
@@ -118,6 +119,27 @@ def test_weights_are_laid_out_alike(scheduled: list[str]) -> None:
     assert len(found) == len(anew) > 0
     for one, other in zip(found, anew, strict=True):
         np.testing.assert_array_equal(one, other)
+
+
+def test_a_weight_that_is_read_beside_what_is_made_of_it(scheduled: list[str]) -> None:
+    """Of a 1x1 convolution with a zero point the kernel reads the weight as it lies, and sums of it."""
+    workload = tvmconv.ConvWorkload.conv2d((1, 64, 9, 9), (32, 64, 1, 1), dtype="uint8", x_zero_point=3)
+    workload = msgspec.structs.replace(workload, layout="NHWC", out_layout="NHWC")
+    target, weight = resolve_target(SM_90), np.arange(32 * 64, dtype="int8").reshape(workload.w_shape)
+    ranges, packed = select_ranges(Problem(workload, constant_weight=True), target), []
+    for _ in range(2):
+        builder = relax.BlockBuilder()
+        kernel = add_kernel(builder, ranges, target, "tensor", constant=True)
+        (packing,) = kernel.packings
+        assert packing is not None
+        packed.append([array.numpy() for array in packing(weight)])
+        if name := builder.get()[kernel.function].attrs.get(kept_functions.KEEP):
+            kernel_cache.keep(f"{name}.code", b"")  # what compiling it would keep
+    assert len(scheduled) == 1
+    sums = 3 * weight.astype("int32").sum((1, 2, 3))
+    for arrays in packed:
+        for array, expected in zip(arrays, (weight, sums), strict=True):
+            np.testing.assert_array_equal(array, expected)
 
 
 def constants(imported: tvm.IRModule) -> list[np.ndarray]:

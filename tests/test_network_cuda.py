@@ -7,21 +7,27 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 
+import msgspec
 import numpy as np
 import onnx
 import pytest
 import tvm
 import tvm_ffi
+from grouped_cases import groups
+from matvec_cases import rows
 from network_graph import Graph
 from onnx import helper, numpy_helper
 from sparing import every
+from tensor_cases import FIRST, Layouts, layer
 from tvm import relax
 from tvm.relax.backend.cpu_generic import pipeline as cpu
 from tvm.relax.backend.cuda.pipeline import finalize_passes
+from twins_and_cubins import SM_90
 
 import tvmconv
 from tvmconv import ConvWorkload, cuda, lowering
-from tvmconv.dispatch import select
+from tvmconv.autotvm.task import create, extract_from_model
+from tvmconv.dispatch import Selection, select
 from tvmconv.errors import InvalidArgumentError
 from tvmconv.network.cuda_graphs import with_cuda_graphs
 from tvmconv.network.half import with_precision
@@ -31,25 +37,71 @@ from tvmconv.network.pipeline import network_pipeline
 from tvmconv.network.separation import separate_convolutions
 from tvmconv.network.session import IN_CAPTURE, IN_GRAPHS, IN_MEMORY
 from tvmconv.problem import Problem
+from tvmconv.schedules.cuda.tensor_model import FURTHER_KERNEL
 from tvmconv.targets import resolve_target
 from tvmconv.testing import check_result, random_operands, serial_twin
 
+LAYOUTS = Layouts("NHWC", "KCRS", "NHWC")
+"""The layouts of a network's convolutions on tensor cores."""
 
-@pytest.mark.parametrize("split_k", [1, 2])
-def test_kernel_with_the_weight_packed_ahead(split_k: int) -> None:
-    workload = ConvWorkload.conv2d((2, 16, 9, 11), (24, 16, 3, 3), padding=1, shift=True, residual=True)
-    target, name = resolve_target({"kind": "cuda", "arch": "sm_90"}), lowering.KERNEL_NAME
-    selection = select(Problem(workload), target)
-    selection = select(Problem(workload), target, replace(selection.config, split_k=split_k))
-    kernel, packing = split_packing(lowering.lower(Problem(workload), selection, target, name))
+WIDE = ConvWorkload.depthwise((2, 3, 14, 14), (3, 1, 13, 12), dtype="float16")
+"""A convolution of many taps."""
+
+LAID_OUT = {
+    "direct": ("direct", layer((2, 16, 9, 11), (24, 16, 3, 3), "float32", FIRST, residual=True), {}, ["packed"]),
+    "parts": ("direct", layer((2, 16, 9, 11), (24, 16, 3, 3), "float32", FIRST), {"split_k": 2}, ["packed"]),
+    "tensor": ("tensor", layer((2, 64, 9, 7), (24, 64, 3, 3), layouts=LAYOUTS, shift=True), {}, ["packed"]),
+    "linear": ("linear", rows(36, 70, 64, shift=True), {}, ["image"]),
+    "grouped": ("grouped", groups(4, 8, (2, 9, 11), w_layout="KCRS"), {}, ["packed"]),
+    "shallow": ("shallow", layer((2, 3, 9, 11), (24, 3, 3, 3), layouts=FIRST), {}, ["packed"]),
+    "bands": ("depthwise_bands", Problem(WIDE), {}, ["packed"]),
+    "zero-point": (
+        "tensor", layer((2, 64, 9, 7), (24, 64, 1, 1), "uint8", LAYOUTS, x_zero_point=3), {}, ["w", "offsets"]
+    ),
+}  # fmt: skip
+"""Problems by the algorithms that solve them, knobs that are other than by default, and what a network's kernel reads
+in the place of the weight."""
+
+
+def chosen(name: str) -> tuple[Problem, Selection]:
+    """Return a problem of `LAID_OUT` with the configuration for it."""
+    algorithm, problem, knobs, _ = LAID_OUT[name]
+    selection = select(problem, SM_90, algorithm=algorithm)
+    return problem, select(problem, SM_90, replace(selection.config, **knobs))
+
+
+@pytest.mark.parametrize("name", LAID_OUT)
+def test_kernel_with_the_weight_laid_out_ahead(name: str) -> None:
+    problem, selection = chosen(name)
+    kernel, packing = split_packing(lowering.lower(problem, selection, SM_90, lowering.KERNEL_NAME))
     assert packing is not None
-    operands = random_operands(workload)
-    (packed,) = packing(operands["w"])
-    assert packed.shape != workload.w_shape
-    tensors = {key: tvm.runtime.tensor(array) for key, array in operands.items()}
-    executable = lowering.build(tvm.IRModule({name: serial_twin(kernel)}), resolve_target("llvm"))
-    executable[name](*{**tensors, "w": packed}.values())
-    check_result(workload, operands, tensors["output"].numpy())
+    *_, read = LAID_OUT[name]
+    assert [str(param.name) for param in kernel.params[1 : 1 + len(read)]] == read
+    operands = random_operands(problem.workload)
+    x, _, *others = map(tvm.runtime.tensor, operands.values())
+    executable = lowering.build(tvm.IRModule({lowering.KERNEL_NAME: serial_twin(kernel)}), resolve_target("llvm"))
+    executable[lowering.KERNEL_NAME](x, *packing(operands["w"]), *others)
+    check_result(problem.workload, operands, others[-1].numpy())
+
+
+@pytest.mark.parametrize("name", LAID_OUT)
+def test_estimate_leaves_out_what_is_laid_out_ahead(name: str) -> None:
+    problem, selection = chosen(name)
+    clocks, ahead = (
+        selection.template.estimate(msgspec.structs.replace(problem, constant_weight=constant), selection.config, SM_90)
+        for constant in (False, True)
+    )
+    assert clocks - ahead >= FURTHER_KERNEL
+
+
+def test_tasks_are_of_the_templates_that_the_network_takes() -> None:
+    """Of an operator, which lays its weight out in each call, that is another one."""
+    graph = Graph((1, 320, 14, 14))
+    model = tvmconv.import_model(graph.model(graph.node("Relu", graph.conv("x", (128, 320, 1, 1), bias=True))))
+    (task,) = extract_from_model(model, SM_90)
+    _, (layer,) = use_kernels(model.mod, SM_90)
+    assert layer.kernel == f"tvmconv {task.name}"
+    assert create(task.workload, SM_90).name != task.name
 
 
 @pytest.mark.parametrize("name", ["x", "data.0", "gpu_0/data-0", "0"])

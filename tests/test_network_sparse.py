@@ -110,9 +110,29 @@ def test_few_pixels_do_not_pay_in_a_large_network_on_a_cpu(size: int, pays: bool
         assert (found.choose("conv", workload, weight, {}) is not None) == expected
 
 
-@pytest.mark.parametrize(("channels", "outputs", "pays"), [(256, 1024, True), (1024, 256, False)])
-def test_models_of_both_decide_on_a_gpu(channels: int, outputs: int, pays: bool) -> None:
-    workload = library.ConvWorkload.conv2d((1, channels, 14, 14), (outputs, channels, 1, 1))
+@pytest.mark.parametrize(
+    ("dtype", "precision", "channels", "outputs", "pays"),
+    [
+        ("float32", "strict", 256, 1024, True),
+        ("float32", "strict", 1024, 256, False),
+        ("float32", "float32", 256, 1024, False),
+        ("float32", "float32", 256, 64, True),
+        ("float16", "float32", 256, 64, False),
+    ],
+)
+def test_models_of_both_decide_on_a_gpu(dtype: str, precision: str, channels: int, outputs: int, pays: bool) -> None:
+    """The dense kernel is the one that the network would have: where the precision lets it, one for tensor cores."""
+    workload = library.ConvWorkload.conv2d((1, channels, 14, 14), (outputs, channels, 1, 1), dtype=dtype)
+    weight = pruned(np.random.default_rng(0).standard_normal(workload.w_shape), 0.9)
+    target = resolve_target({"kind": "cuda", "arch": "sm_90"})
+    found = sparse_kernels.SparseKernels(target, "auto", [workload], precision)
+    assert (found.choose("conv", workload, weight, {}) is not None) == pays
+
+
+@pytest.mark.parametrize(("channels", "pays"), [(32, True), (960, False)])
+def test_filters_of_many_channels_do_not_pay_on_a_gpu(channels: int, pays: bool) -> None:
+    """Each channel has code of its own: by estimates that of 960 takes 22 times as long as the dense kernel."""
+    workload = library.ConvWorkload.depthwise((1, channels, 7, 7), (channels, 1, 3, 3))
     weight = pruned(np.random.default_rng(0).standard_normal(workload.w_shape), 0.9)
     found = sparse_kernels.SparseKernels(resolve_target({"kind": "cuda", "arch": "sm_90"}), "auto", [workload])
     assert (found.choose("conv", workload, weight, {}) is not None) == pays
@@ -122,9 +142,10 @@ def test_models_of_both_decide_on_a_gpu(channels: int, outputs: int, pays: bool)
 def test_it_has_to_pay_at_any_batch_on_a_gpu(channels: int, size: int, outputs: int, pays: bool) -> None:
     """Both do for one image, and with a kernel of their own for 64; one kernel for all does not always."""
     weight = pruned(np.random.default_rng(0).standard_normal((outputs, channels, 1, 1)), 0.9)
+    target = resolve_target({"kind": "cuda", "arch": "sm_90"})
     for batch, opened, expected in ((1, (), True), (64, (), True), (1, ("batch",), pays)):
         workload = library.ConvWorkload.conv2d((batch, channels, size, size), weight.shape)
-        found = sparse_kernels.SparseKernels(resolve_target({"kind": "cuda", "arch": "sm_90"}), "auto", [workload])
+        found = sparse_kernels.SparseKernels(target, "auto", [workload], "strict")
         assert (found.choose("conv", workload, weight, {}, opened) is not None) == expected
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -103,6 +103,28 @@ def test_records_of_siblings(case: Case, tmp_path: Path, monkeypatch: pytest.Mon
         selection = select(Problem(WORKLOAD), target, algorithm="direct")
         assert selection.config == own
         assert selection.reason == f"tuned: 9.00 µs on {case.here} ({log})"
+
+
+@pytest.mark.parametrize("constant", [False, True])
+def test_networks_take_the_records_that_operators_take(constant: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A network has another default here, as its weight is a constant: the one that was measured is an operator's."""
+    problem = Problem(ConvWorkload.conv2d((128, 512, 1, 1), (1000, 512, 1, 1)), constant_weight=constant)
+    target = resolve_target(TARGETS["gpu"])
+    of = task.create(problem.workload, target, "tensor")
+    default = of.template.default_config(of.problem, target)
+    assert (of.template.default_config(problem, target) == default) is not constant
+    best = replace(default, num_stages=default.num_stages - 1)
+    ended = partial(MeasureResult, status=Status.OK, reason=None, all_cost=0.1, timestamp=1e9, device=H200)
+    log = Log(
+        [
+            Record.of(MeasureInput(of, config, Stage.CONFIRM), ended((cost,)))
+            for config, cost in ((best, 1e-6), (default, 2e-6))
+        ]
+    )
+    monkeypatch.setattr(selecting, "device_here", lambda target: H100)
+    monkeypatch.setattr(selecting, "shipped", lambda: History(log, "a log"))
+    selection = select(problem, target, algorithm="tensor")
+    assert (selection.config, selection.reason) == (best, f"tuned, by a sibling: 1.00 µs on {H200} (a log)")
 
 
 def test_the_nearest_sibling_is_asked_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

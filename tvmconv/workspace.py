@@ -82,7 +82,7 @@ def take_out(func: tirx.PrimFunc, target: tvm.target.Target) -> tuple[tirx.PrimF
     After: `def kernel(x, w, output, packed): for ...: packed[...] = ...; for ...: output[...] = ...`.
     """
     root = func.body.block
-    taken = _shared(root)
+    taken = left_to_others(root)
     arrays = [(tuple(buffer.ty.shape), str(buffer.ty.dtype)) for buffer in taken]
     if not backend_of(target).workspace_is_passed:
         return func, Workspace(_bytes_of_an_image(arrays), ())
@@ -114,7 +114,7 @@ def _bytes_of_an_image(arrays: Iterable[Spec]) -> int:
 
 def has_workspace(func: tirx.PrimFunc) -> bool:
     """Return whether a scheduled function still has a workspace in it, taken from TVM's pool while it runs."""
-    return not isinstance(func.body, SBlockRealize) or bool(_shared(func.body.block))
+    return not isinstance(func.body, SBlockRealize) or bool(left_to_others(func.body.block))
 
 
 def steps(root: SBlock) -> list[tirx.Stmt]:
@@ -122,7 +122,7 @@ def steps(root: SBlock) -> list[tirx.Stmt]:
     return list(root.body.seq) if isinstance(root.body, tirx.SeqStmt) else [root.body]
 
 
-def _shared(root: SBlock) -> list[tvm.ir.Var]:
+def left_to_others(root: SBlock) -> list[tvm.ir.Var]:
     """Return the buffers that one step leaves to another.
 
     Those of a single step are registers, shared memory, or a task's.

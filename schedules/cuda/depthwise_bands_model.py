@@ -27,7 +27,7 @@ from .depthwise_bands_tiles import (
     taps_rows,
 )
 from .machine import BLOCK_BYTES, PRODUCTS, REGISTERS, WARP
-from .tensor_model import KERNEL, mostly_largest
+from .tensor_model import KERNEL, mostly_largest, saved_launch
 from .tensor_tiles import tf32_products
 
 
@@ -135,7 +135,8 @@ def estimate(problem: Problem, config: Config, target: tvm.target.Target) -> flo
     clocks = rows * config.images * len(pairs) * parts * PRODUCTS / tensor_instructions(target)["mma"].products
     units = turns * mostly_largest(issued / ISSUED, accesses * ACCESS, clocks)
     waiting = ceil_div(turns, together) * (LATENCY + TURN * (longest * of_row + others))
-    return CAUTION * (mostly_largest(units, waiting, workload.bytes_moved / gpu.bytes_per_clock) + 2 * KERNEL)
+    launches = 2 * KERNEL - saved_launch(problem)
+    return CAUTION * (mostly_largest(units, waiting, workload.bytes_moved / gpu.bytes_per_clock) + launches)
 
 
 def copied(workload: ConvWorkload, config: Config) -> tuple[float, float]:

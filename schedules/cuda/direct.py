@@ -62,7 +62,7 @@ def default_config(problem: Problem, target: tvm.target.Target) -> Config:
 
 def estimate(problem: Problem, config: Config, target: tvm.target.Target) -> float:
     """Return the clocks that the busiest multiprocessor should take."""
-    return estimated_clocks(problem.workload, config, gpu_of(target))
+    return estimated_clocks(problem, config, gpu_of(target))
 
 
 def schedule(problem: Problem, config: Config, target: tvm.target.Target) -> Schedule:

@@ -35,6 +35,7 @@ from .gemm_tiles import (
     widest_store,
 )
 from .machine import BLOCK_BYTES, REGISTERS, WARP
+from .tensor_model import saved_launch
 
 SPLITS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32)
 """The values of `split_k` to try; they need not divide the input channels."""
@@ -43,7 +44,7 @@ COPY, WAIT, COLD_WAIT, START, SECOND_KERNEL = 20, 450, 650, 8000, 4000
 """The issue slots of a copied element or vector, and the clocks of waits and of starts.
 
 The clocks are those of a chunk in which a block alone waits, for shared memory and its barriers; more where it waits
-for memory too; of a launch; of a kernel that adds up the parts.
+for memory too; of launches, of which a first one lays out the weight; of a kernel that adds up the parts.
 """
 
 BYTES_PER_CLOCK = 1700
@@ -68,9 +69,10 @@ def clocks(workload: ConvWorkload, config: GemmConfig, gpu: Gpu) -> Any:
     return START + computing + (config.split_k > 1) * (SECOND_KERNEL + moved / bytes_per_clock(gpu))
 
 
-def estimated_clocks(workload: ConvWorkload, config: GemmConfig, gpu: Gpu) -> float:
+def estimated_clocks(problem: Problem, config: GemmConfig, gpu: Gpu) -> float:
     """Return the clocks of the busiest multiprocessor, or those of the memory where it takes longer."""
-    return float(max(clocks(workload, config, gpu), START + workload.bytes_moved / gpu.bytes_per_clock))
+    workload, saved = problem.workload, saved_launch(problem) if config.packed else 0.0
+    return float(max(clocks(workload, config, gpu), START + workload.bytes_moved / gpu.bytes_per_clock)) - saved
 
 
 def bytes_per_clock(gpu: Gpu) -> float:

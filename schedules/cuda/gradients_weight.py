@@ -71,11 +71,13 @@ def weight_gradient(problem: Problem, target: tvm.target.Target) -> Schedule:
 
 def estimate(problem: Problem, gpu: Gpu) -> float:
     """Return the clocks that the kernels should take, where elements have two bytes."""
-    workload = problem.workload
+    workload, planes = problem.workload, plane_tiles(problem, gpu)
     products = prod(workload.output_shape) * prod(workload.kernel) / WARP / gpu.multiprocessors
     small = prod(_sums(problem)) <= FEW_SUMS
-    each = OF_FEW if small else OF_TILES if plane_tiles(problem, gpu) is None else OF_PLANES
-    return mostly_largest(products * each, workload.bytes_moved / gpu.bytes_per_clock) + WAIT + KERNEL + FURTHER_KERNEL
+    each = OF_FEW if small else OF_TILES if planes is None else OF_PLANES
+    tiles = weight_tiles(problem, gpu) if planes is None else planes
+    kernels = KERNEL + (FURTHER_KERNEL if tiles.shares.parts > 1 else 0)
+    return mostly_largest(products * each, workload.bytes_moved / gpu.bytes_per_clock) + WAIT + kernels
 
 
 def _in_tiles(problem: Problem, tiles: Tiles) -> Schedule:

@@ -29,7 +29,7 @@ from .grouped_tiles import (
     vectors,
 )
 from .machine import BLOCK_BYTES, PRODUCTS, REGISTERS, WARP
-from .tensor_model import KERNEL, mostly_largest
+from .tensor_model import KERNEL, mostly_largest, saved_launch
 
 MOST_CHANNELS = 64
 """The most channels of a group: of more, chunks of the reduction are shorter than a group."""
@@ -141,12 +141,12 @@ def estimate(problem: Problem, config: Config, target: tvm.target.Target) -> flo
     rate = tensor_instructions(target)["mma"].products
     products = warps * steps * matrices * outputs * (1 + has_pairs(workload)) * PRODUCTS / rate
     copied = pixels * ceil_div(across, SECTOR) * SECTOR / L2_BYTES + weights / WEIGHT_BYTES
-    kernels = 1 + lays_out_group_weight(workload)
+    launches = 2 * KERNEL - saved_launch(problem) if lays_out_group_weight(workload) else KERNEL
     units = turns * mostly_largest(warps * issued / ISSUED, accesses * ACCESS, products, copied)
     waiting = ceil_div(turns, together) * (LATENCY + TURN * issued)
     if unit_inputs(workload) // LANES >= WIDE_VECTORS:
         units, waiting = units * WIDE, waiting * WIDE
-    return mostly_largest(units, waiting, workload.bytes_moved / gpu.bytes_per_clock) + kernels * KERNEL
+    return mostly_largest(units, waiting, workload.bytes_moved / gpu.bytes_per_clock) + launches
 
 
 def _bytes_across(workload: ConvWorkload, config: Config) -> int:

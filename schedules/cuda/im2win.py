@@ -82,7 +82,7 @@ def estimate(problem: Problem, config: Config, target: tvm.target.Target) -> flo
     """Return the clocks of `direct`, and those of the kernel that lays the windows out, which are written and read."""
     workload, gpu = problem.workload, gpu_of(target)
     moved = workload.itemsize * (prod(workload.x_shape) + 2 * _windows(workload))
-    return estimated_clocks(workload, config, gpu) + SECOND_KERNEL + moved / bytes_per_clock(gpu)
+    return estimated_clocks(problem, config, gpu) + SECOND_KERNEL + moved / bytes_per_clock(gpu)
 
 
 def schedule(problem: Problem, config: Config, target: tvm.target.Target) -> Schedule:

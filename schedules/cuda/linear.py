@@ -49,7 +49,10 @@ LEAST = Config(**vars(tensor_tiles.LEAST))
 
 
 def transposed(problem: Problem) -> Problem:
-    """Return the problem whose output is the transposed one: that of the weight's rows as pixels of an image."""
+    """Return the problem whose output is the transposed one: that of the weight's rows as pixels of an image.
+
+    It is one of exchanged factors: the weight, which may be a constant, is its first one.
+    """
     workload = problem.workload
     workload = msgspec.structs.replace(
         workload,
@@ -61,7 +64,7 @@ def transposed(problem: Problem) -> Problem:
         w_layout="KRSC",
         out_layout="NCHW",
     )
-    return msgspec.structs.replace(problem, workload=workload, constant_weight=False)
+    return msgspec.structs.replace(problem, workload=workload)
 
 
 def obstacle(problem: Problem, target: tvm.target.Target) -> str | None:
@@ -88,24 +91,24 @@ def space(problem: Problem, target: tvm.target.Target) -> Space[Config]:
     def wgmma(config: Config) -> bool:
         return config.wgmma
 
-    own = tensor.space(transposed(problem), target)
+    own = tensor.space(transposed(problem), target, exchanged=True)
     constraints = {**named(wgmma), **own.constraints}
     return Space(default_config(problem, target), LEAST, own.knobs, constraints, own.heuristics, own.promising)
 
 
 def default_config(problem: Problem, target: tvm.target.Target) -> Config:
     """Return the legal configuration, of a few, that the model finds the fastest."""
-    return Config(**vars(tensor_default.default_config(transposed(problem), target, only_wgmma=True)))
+    return Config(**vars(tensor_default.default_config(transposed(problem), target, exchanged=True)))
 
 
 def estimate(problem: Problem, config: Config, target: tvm.target.Target) -> float:
     """Return the clocks that the kernels should take."""
-    return tensor.estimate(transposed(problem), config, target)
+    return tensor.estimate(transposed(problem), config, target, exchanged=True)
 
 
 def features(problem: Problem, config: Config, target: tvm.target.Target) -> Mapping[str, float]:
     """Return features for a cost model beside the knobs, such that workloads can be compared."""
-    return tensor.features(transposed(problem), config, target)
+    return tensor.features(transposed(problem), config, target, exchanged=True)
 
 
 def ablations(config: Config) -> dict[str, tensor_tiles.Config]:

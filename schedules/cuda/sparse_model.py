@@ -22,7 +22,6 @@ from tvmconv.targets.devices import Gpu, gpu_of
 from tvmconv.workload import ConvWorkload
 
 from ..space import Space, ceil_div, ceil_to, divisors, named, tile_sizes, wasted
-from . import direct
 from .machine import BLOCK_BYTES, REGISTERS, WARP
 from .sparse_tiles import LEAST, Config, blocks, constraints, copies, elements, places, registers, shared_bytes, window
 
@@ -227,19 +226,15 @@ def default_config(problem: Problem, target: tvm.target.Target) -> Config:
     raise NoValidConfigurationError(f"{workload}: no configuration is legal on {target}")
 
 
-def pays(problem: Problem, config: Config, target: tvm.target.Target, weight_bytes: int) -> bool:
+def pays(problem: Problem, config: Config, target: tvm.target.Target, weight_bytes: int, dense_cycles: float) -> bool:
     """Return whether the kernel should be faster than the dense one, by the models of both.
 
     In a network whose weights are more than the L2 cache has room for, code has left it before the kernel runs again;
-    dense weights have too, but are read ahead. Depthwise kernels have no such model: a sparse one is taken to pay.
+    dense weights have too, but are read ahead.
     """
-    workload = problem.workload
-    if workload.is_depthwise:
-        return True
     gpu = gpu_of(target)
-    time = FLATTERED * clocks(workload, config, gpu, problem.density, evicted=weight_bytes > gpu.l2_room)
-    dense = Problem(workload)
-    return time < direct.estimate(dense, direct.default_config(dense, target), target)
+    evicted = weight_bytes > gpu.l2_room
+    return FLATTERED * clocks(problem.workload, config, gpu, problem.density, evicted) < dense_cycles
 
 
 def features(problem: Problem, config: Config, target: tvm.target.Target) -> dict[str, float]:

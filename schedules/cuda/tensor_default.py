@@ -31,10 +31,10 @@ LEAST_COLUMNS = 16
 """The output channels of the narrowest tile: two matrices of 8, which `mma` loads together."""
 
 
-def space(problem: Problem, target: tvm.target.Target) -> Space[Config]:
-    """Return the configurations that are worth a trial on this target."""
-    workload, default, gpu = problem.workload, default_config(problem, target), gpu_of(target)
-    bound = WORTH_A_TRIAL * estimate(problem, default, target)
+def space(problem: Problem, target: tvm.target.Target, exchanged: bool = False) -> Space[Config]:
+    """Return the configurations that are worth a trial on this target, of factors that may have been exchanged."""
+    workload, default, gpu = problem.workload, default_config(problem, target, exchanged), gpu_of(target)
+    bound = WORTH_A_TRIAL * estimate(problem, default, target, exchanged)
     families = tensor_instructions(target)
 
     def whole_gpu(config: Config) -> bool:
@@ -45,7 +45,7 @@ def space(problem: Problem, target: tvm.target.Target) -> Space[Config]:
         return config.block_m * config.block_n >= 1024 * config.warps_m * config.warps_n
 
     def promising(config: Config) -> bool:
-        return estimate(problem, config, target) <= bound
+        return estimate(problem, config, target, exchanged) <= bound
 
     knobs = {
         "block_m": (32, 64, 128, 192, 256),
@@ -98,8 +98,8 @@ PARTS = ((1, False), (2, False), (4, False), (8, False), (2, True), (4, True), (
 """The values of `split_k` and `in_cluster` that a default is chosen from."""
 
 
-def default_config(problem: Problem, target: tvm.target.Target, only_wgmma: bool = False) -> Config:
-    """Return the legal configuration, of a few, that the model finds the fastest; it may have to be one of `wgmma`."""
+def default_config(problem: Problem, target: tvm.target.Target, exchanged: bool = False) -> Config:
+    """Return the legal configuration, of a few, that the model finds the fastest: of exchanged factors with `wgmma`."""
     legal = constraints(problem, target).values()
     known = {each.block_n for each in CANDIDATES}
     whole = [size for size in divisors(problem.workload.multiplier, 256) if size % LEAST_COLUMNS == 0]
@@ -112,7 +112,7 @@ def default_config(problem: Problem, target: tvm.target.Target, only_wgmma: bool
     tried = [
         config
         for candidate in dict.fromkeys((*CANDIDATES, *own))
-        if candidate.wgmma or not only_wgmma
+        if candidate.wgmma or not exchanged
         for split_k, in_cluster in PARTS
         if has_clusters(target) or not in_cluster
         for part in [replace(candidate, split_k=split_k, in_cluster=in_cluster)]
@@ -122,7 +122,7 @@ def default_config(problem: Problem, target: tvm.target.Target, only_wgmma: bool
 
     def preference(config: Config) -> tuple[float, int, int]:
         """Prefer, of equal estimates, more copies ahead, then registers for more blocks."""
-        return estimate(problem, config, target), -config.num_stages, -config.min_blocks_per_sm
+        return estimate(problem, config, target, exchanged), -config.num_stages, -config.min_blocks_per_sm
 
     return min(tried, key=preference)
 

@@ -155,11 +155,16 @@ KERNEL, FURTHER_KERNEL = 4000.0, 1800.0
 up."""
 
 
-def estimate(problem: Problem, config: Config, target: tvm.target.Target) -> float:
-    """Return the clocks that the kernels should take.
+def saved_launch(problem: Problem) -> float:
+    """Return the clocks that a call saves of an estimate with a kernel that lays out the weight, if that runs ahead."""
+    return FURTHER_KERNEL if problem.constant_weight else 0.0
+
+
+def estimate(problem: Problem, config: Config, target: tvm.target.Target, exchanged: bool = False) -> float:
+    """Return the clocks that the kernels should take, of factors that may have been exchanged.
 
     Three things bound the product: the units of the busiest multiprocessor, which its blocks share, the blocks that
-    have to wait for one another, and the memory.
+    have to wait for one another, and the memory. What is computed from a constant weight alone takes none.
     """
     workload, gpu = problem.workload, gpu_of(target)
     clustered = config.in_cluster and config.split_k > PAIR
@@ -184,15 +189,16 @@ def estimate(problem: Problem, config: Config, target: tvm.target.Target) -> flo
         units += ROLES + ceil_div(turns, config.teams) * activating
     weight, packed = prod(workload.w_shape) * workload.itemsize, _packed_bytes(problem, config)
     memory = (workload.bytes_moved + max(0, packed - weight)) / gpu.bytes_per_clock
-    laid_out = weight + packed if packed and not problem.constant_weight else 0
     parts = 2 * config.split_k * prod(workload.output_shape) * workload.sum_bytes if config.kernels > 1 else 0
-    kernels = config.kernels + (packed > 0) + (workload.zero_point != 0)
-    image = 0.0
-    if config.rounds_input or lays_out_input(workload):
+    kernels, laid_out = config.kernels, 0.0
+    if exchanged or not problem.constant_weight:
+        kernels += (packed > 0) + (workload.zero_point != 0)
+        laid_out += weight + packed if packed else 0
+    if (config.rounds_input or lays_out_input(workload)) and not (exchanged and problem.constant_weight):
         kernels += 1
         image = (prod(workload.x_shape) + image_elements(workload)) * workload.itemsize
-        image *= IMAGE if lays_out_input(workload) else 1
-    others = (parts + laid_out + image) / gpu.bytes_per_clock + KERNEL + (kernels - 1) * FURTHER_KERNEL + LATENCY
+        laid_out += image * (IMAGE if lays_out_input(workload) else 1)
+    others = (parts + laid_out) / gpu.bytes_per_clock + KERNEL + (kernels - 1) * FURTHER_KERNEL + LATENCY
     if config.in_cluster:
         others += config.block_m * config.block_n * workload.sum_bytes / FETCHED_BYTES + config.split_k * GATHERING
     return mostly_largest(units, waiting, memory) + others
@@ -279,11 +285,11 @@ OTHER_REGISTERS = 64
 """The registers of a thread beside sums and factors that compilers take where they are not short of them."""
 
 
-def features(problem: Problem, config: Config, target: tvm.target.Target) -> dict[str, float]:
+def features(problem: Problem, config: Config, target: tvm.target.Target, exchanged: bool = False) -> dict[str, float]:
     """Return features for a cost model beside the knobs, such that workloads can be compared."""
     workload = problem.workload
     return {
-        "clocks": estimate(problem, config, target),
+        "clocks": estimate(problem, config, target, exchanged),
         "sums": config.sums,
         "threads": config.threads,
         "chunks": part_chunks(workload, config),

@@ -14,7 +14,7 @@ from typing import Any, overload
 import msgspec
 import tvm
 
-from ..dispatch.registry import algorithms_for, dense_algorithms, template_for, to_message
+from ..dispatch.registry import algorithms_for, dense_algorithms, template_for, template_name, to_message
 from ..dispatch.task import Entity, Maker, Task, Value
 from ..errors import InvalidArgumentError
 from ..network import Model, import_model
@@ -162,7 +162,8 @@ def extract_from_suite(
     """
     resolved = resolve_target(target)
     workloads = load_suite(name, resolved.kind.name, batch, dtype).values()
-    return [_task(workload, resolved, algorithm, sparsity, precision) for workload in workloads]
+    problems = (Problem(workload, precision=precision) for workload in workloads)
+    return [_task(problem, resolved, algorithm, sparsity) for problem in problems]
 
 
 def extract_from_model(
@@ -213,7 +214,7 @@ def _extracted(
         sites, _ = choose_layouts(mod, sites, resolved, gated, precision)
         sites = [site for site in sites if site.output not in gated]
     tasks = [
-        _task(site.workload, resolved, algorithm, sparsity, precision)
+        _task(site.problem(precision), resolved, algorithm, sparsity)
         for site in sites
         if site.workload is not None
         and site.convolution.layout in layouts
@@ -224,10 +225,13 @@ def _extracted(
     return [replace(task, weight=layers[problem]) for problem, task in different.items()]
 
 
-def _task(
-    workload: ConvWorkload, target: tvm.target.Target, algorithm: str, sparsity: float | None, precision: str
-) -> ConvTask:
-    """Return a task by the algorithm, or by any where that is one for other problems."""
-    known = algorithms_for(Problem(workload, precision=precision), target)
-    is_for_others = algorithm in dense_algorithms() and algorithm not in known
-    return create(workload, target, "auto" if is_for_others else algorithm, sparsity, precision)
+def _task(problem: Problem, target: tvm.target.Target, algorithm: str, sparsity: float | None) -> ConvTask:
+    """Return a task by the algorithm or, where that is one for other problems, by the one that dispatch takes.
+
+    Of a network, whose weights are constants, that may be another one than for the operator that is measured.
+    """
+    others = {"auto", *dense_algorithms()}.difference(algorithms_for(problem, target))
+    if algorithm in others:
+        is_dense = sparsity is None
+        algorithm = template_name(template_for(problem, target)).partition("/")[2] if is_dense else "auto"
+    return create(problem.workload, target, algorithm, sparsity, problem.precision)

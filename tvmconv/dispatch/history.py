@@ -173,8 +173,11 @@ class History:
         template: Template,
         device: DeviceFacts,
     ) -> bool:
-        """Return whether a sibling's record should beat the default on a device, by measurements of both there."""
-        measured = msgspec.structs.replace(problem, sparsity=record.sparsity)
+        """Return whether a sibling's record should beat the default on a device, by measurements of both there.
+
+        The default is that of what was measured, which for a network or for open sizes may be another one.
+        """
+        measured = Problem(problem.workload, record.sparsity, problem.precision)
         config = default_config(template, measured, str(target))
         same, _ = sifted(self._records[_key(problem)][record.sparsity], target, Maker.of(template), record.device)
         default = best_record(each for each in same if msgspec.convert(each.knobs, template.Config) == config)

@@ -52,7 +52,7 @@ class Declared(NamedTuple):
 class _Signature(msgspec.Struct, frozen=True):
     function: str
     workspace: Workspace
-    packings: tuple[tuple[bytes, list[tuple[list[int], str]]] | None, ...]
+    packings: tuple[tuple[bytes, list[tuple[list[int], str]], bool] | None, ...]
 
 
 class _Unit(msgspec.Struct, frozen=True):

@@ -209,7 +209,7 @@ def add_kernel(
     name = f"tvmconv_{kind}_{sha256(repr((content, constant)).encode()).hexdigest()[:12]}"
     key = _name_to_keep(name, content, ranges, target)
     if key is not None and (known := lowering.found(key)) is not None:
-        laid_out = tuple(each and Packing(lowering.from_bitcode(each[0]), each[1]) for each in known.packings)
+        laid_out = tuple(each and Packing(lowering.from_bitcode(each[0]), *each[1:]) for each in known.packings)
         return NetworkKernel(builder.add_func(known.function, name), laid_out, known.workspace)
     parts, weights, packings = [], [], list[Packing | None]()
     for least, problem, selection in ranges:
@@ -224,7 +224,7 @@ def add_kernel(
     func, workspace = lowering.join(parts, weights)
     func = lowering.limited(func, workspace, target)
     if key is not None:
-        kept = [each and (lowering.bitcode(each.code), each.specs) for each in packings]
+        kept = [each and (lowering.bitcode(each.code), each.specs, each.keeps_weight) for each in packings]
         func = lowering.declare(key, func, workspace, kept)
     return NetworkKernel(builder.add_func(func, name), tuple(packings), workspace)
 

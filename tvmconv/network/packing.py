@@ -1,7 +1,8 @@
 """Weights that are laid out when a network is built.
 
-The templates of convolutions whose channels meet lay the weight out at the start of each call, in a stage "packed". A
-network's weights are constants: the stage runs once, when the network is built, and the kernel reads its result.
+Templates lay the weight out at the start of each call, most of them in a stage "packed", and add up the products of a
+zero point. A network's weights are constants: what is computed from the weight alone is so once, when the network is
+built, and the kernel reads the result.
 """
 
 from __future__ import annotations
@@ -17,29 +18,32 @@ from tvm.s_tir.stmt import SBlock, SBlockRealize
 from .. import lowering
 from ..serial import serial_twin
 from ..targets import resolve_target
-from ..workspace import steps
+from ..workspace import left_to_others, steps
 from .constants import Array
 
 
 class Packing:
     """A function that computes at once what a kernel reads in the place of a weight."""
 
-    def __init__(self, code: tvm.runtime.Module, specs: Sequence[tuple[list[int], str]]) -> None:
-        """Take the code for this machine's CPU, and the shape and dtype of each result."""
-        self.code, self.specs = code, specs
+    def __init__(self, code: tvm.runtime.Module, specs: Sequence[tuple[list[int], str]], keeps_weight: bool) -> None:
+        """Take the code for this machine's CPU, the shape and dtype of each result, and if the weight is read beside.
+
+        The weight then comes before what is made of it.
+        """
+        self.code, self.specs, self.keeps_weight = code, specs, keeps_weight
 
     def __call__(self, weight: Array) -> list[tvm.runtime.Tensor]:
-        made = [tvm.runtime.empty(*spec) for spec in self.specs]
-        self.code[PACKED](tvm.runtime.tensor(weight), *made)
-        return made
+        given, made = tvm.runtime.tensor(weight), [tvm.runtime.empty(*spec) for spec in self.specs]
+        self.code[FUNCTION](given, *made)
+        return [given, *made] if self.keeps_weight else made
 
 
-PACKED = "packed"
-"""The name of the stage that lays the weight out, and of its buffer."""
+FUNCTION = "packing"
+"""The name of the function in the code."""
 
 
 def split_packing(func: tirx.PrimFunc) -> tuple[tirx.PrimFunc, Packing | None]:
-    """Return a kernel that reads the weight laid out, and the function that lays it out; None without such a stage.
+    """Return a kernel that reads the weight laid out, and the function that lays it out; None where nothing does so.
 
     All that is computed from the weight alone goes that way, such as the offsets of integers with a zero point, and the
     float32 numbers of a weight in bfloat16 that the laying out begins with.
@@ -48,29 +52,30 @@ def split_packing(func: tirx.PrimFunc) -> tuple[tirx.PrimFunc, Packing | None]:
     After: `def kernel(x, packed, output): for ...: output[...] = ... packed[...]`.
     """
     root, weight = func.body.block, func.params[1]
+    passed_on = left_to_others(root)
     known, stages, others = [weight], list[tirx.Stmt](), list[tirx.Stmt]()
     for step in steps(root):
-        used = _used(step, [*func.params, *root.alloc_buffers])
+        used = _used(step, [*func.params, *passed_on])
         new = _without(used, known)
-        if len(new) == 1 < len(used) and not _without(new, root.alloc_buffers):
+        if len(new) == 1 < len(used) and not _without(new, passed_on):
             known += new
             stages.append(step)
         else:
             others.append(step)
-    if PACKED not in [buffer.name for buffer in known]:
+    if not stages:
         return func, None
-    made = known[1:]
-    buffers = _used(tirx.stmt_seq(*others), made)
+    kernel, packing = tirx.stmt_seq(*others), tirx.stmt_seq(*stages)
+    read = _used(kernel, known)
+    made = _without(read, [weight])
 
-    def function(
-        params: Sequence[tvm.ir.Var], body: Sequence[tirx.Stmt], buffers: Sequence[tvm.ir.Var]
-    ) -> tirx.PrimFunc:
-        block = SBlock([], [], [], root.name_hint, tirx.stmt_seq(*body), alloc_buffers=buffers)
+    def function(params: Sequence[tvm.ir.Var], body: tirx.Stmt) -> tirx.PrimFunc:
+        buffers = _without(_used(body, root.alloc_buffers), params)
+        block = SBlock([], [], [], root.name_hint, body, alloc_buffers=buffers)
         return tirx.PrimFunc(params, SBlockRealize([], True, block), func.ret_type, attrs=func.attrs)
 
-    kernel_params = [func.params[0], *buffers, *func.params[2:]]
-    kernel = function(kernel_params, others, _without(root.alloc_buffers, made))
-    return kernel, _compiled(function([weight, *buffers], stages, _without(made, buffers)))
+    code, specs = _compiled(function([weight, *made], packing))
+    kernel_params = [func.params[0], *read, *func.params[2:]]
+    return function(kernel_params, kernel), Packing(code, specs, len(made) < len(read))
 
 
 def _without(items: Sequence[Any], others: Sequence[Any]) -> list[Any]:
@@ -85,9 +90,8 @@ def _used(step: tirx.Stmt, buffers: Sequence[tvm.ir.Var]) -> list[tvm.ir.Var]:
     return [buffer for buffer in buffers if any(buffer.same_as(each) for each in found)]
 
 
-def _compiled(stages: tirx.PrimFunc) -> Packing:
-    """Compile the stages for this machine's CPU, whatever they were scheduled for."""
-    stages = serial_twin(stages).with_attr("global_symbol", PACKED)
-    executable = lowering.build(tvm.IRModule({PACKED: stages}), resolve_target("llvm"))
-    specs = [([int(size) for size in each.ty.shape], str(each.ty.dtype)) for each in stages.params[1:]]
-    return Packing(executable.mod, specs)
+def _compiled(stages: tirx.PrimFunc) -> tuple[tvm.runtime.Module, list[tuple[list[int], str]]]:
+    """Compile the stages for this machine's CPU, whatever they were scheduled for; return what they make, too."""
+    stages = serial_twin(stages).with_attr("global_symbol", FUNCTION)
+    executable = lowering.build(tvm.IRModule({FUNCTION: stages}), resolve_target("llvm"))
+    return executable.mod, [([int(size) for size in each.ty.shape], str(each.ty.dtype)) for each in stages.params[1:]]

@@ -15,7 +15,7 @@ import numpy as np
 import tvm
 from tvm.runtime import Module
 
-from ..dispatch import Selection, algorithms_for, at_assumed_sizes, select, sparse_template, tuned
+from ..dispatch import Selection, algorithms_for, at_assumed_sizes, least_cycles, select, sparse_template, tuned
 from ..errors import InvalidArgumentError
 from ..folding.constants import Constants, is_finite, sparsity_of
 from ..lowering import build_kernel
@@ -25,6 +25,7 @@ from ..targets import backend_of
 from ..threads import usable_cpus
 from ..workload import ConvWorkload
 from .constants import Array
+from .layouts import inner_layout, with_layout
 
 MODES = ("auto", "always", "never")
 
@@ -143,4 +144,13 @@ class SparseKernels:
     def _faster(self, problems: tuple[Problem, ...]) -> bool:
         config = self._select(problems[len(problems) // 2]).config
         template = sparse_template(self._target)
-        return all(template.pays(each, config, self._target, self._weight_bytes) for each in problems)
+        return all(
+            template.pays(each, config, self._target, self._weight_bytes, self._dense_cycles(each)) for each in problems
+        )
+
+    def _dense_cycles(self, problem: Problem) -> float:
+        """Return the estimate of the dense kernel that the network would have, in NCHW or in its inner layout."""
+        dense = msgspec.structs.replace(problem, sparsity=None, precision=self._precision, constant_weight=True)
+        inner = with_layout(dense.workload, inner_layout(self._target))
+        layouts = dense, msgspec.structs.replace(dense, workload=inner)
+        return min(least_cycles(each, self._target) for each in layouts if algorithms_for(each, self._target))
