@@ -159,6 +159,14 @@ def test_template(name: str, activation: Any) -> None:
     check(How(str(target), twin=on_cuda), trial(name, activation))
 
 
+@pytest.mark.parametrize("activation", ["silu", "sigmoid"])
+def test_activation_of_a_constant(activation: str) -> None:
+    """A weight of zeros that is compiled in leaves a constant, which TVM takes for the activation's variables."""
+    workload = ConvWorkload.conv2d((1, 1, 1, 2), (3, 1, 1, 1), dtype="bfloat16", shift=True, activation=activation)
+    how = How(str(resolve_target({"kind": "cuda", "arch": "sm_90"})), twin=True)
+    check(how, Trial(workload, "sparse", None, 1, sparsity=1.0))
+
+
 @pytest.mark.skipif(not has_gpu(), reason="there is no GPU here")
 @pytest.mark.parametrize("activation", EVERY_ACTIVATION, ids=str)
 @pytest.mark.parametrize("name", [name for name, (kind, *_) in TEMPLATES.items() if kind == "cuda"])

@@ -127,7 +127,9 @@ def test_tuned_then_resumed(tmp_path: Path, instant: Instant) -> None:
     instant.measured.clear()
     assert tvmconv_json(*command) == told
     assert instant.measured == []
-    header, *rows, said = tvmconv(*command).stdout.splitlines()
+    result = tvmconv(*command)
+    assert "listing the spaces of 2 tasks\n" in result.stderr
+    header, *rows, said = result.stdout.splitlines()
     assert header.split()[:2] == ["workload", "space"]
     assert [row.split("  ")[0] for row in rows] == [str(workload) for workload in WORKLOADS]
     assert said.startswith("times as long as the best, over 2 workloads on ")
@@ -153,7 +155,7 @@ def test_gaps(tmp_path: Path, instant: Instant, capsys: pytest.CaptureFixture[st
     assert (large.workload, large.times) == (WORKLOADS[1], pytest.approx(200))
     assert (small.workload, small.times) == (WORKLOADS[0], pytest.approx(100))
 
-    report([large, replace(small, space=1)], {"device": device}, as_json=False)
+    report([large, replace(small, space=1)], {"device": device, "left_out": 0}, as_json=False)
     assert capsys.readouterr().out.endswith("; 1 have the default configuration alone\n")
     ended = [one for one in records if one.workload == WORKLOADS[1] or one.stage is Stage.SEARCH]
     assert [gap.workload for gap in defaults.gaps(tasks, ended, device)] == [WORKLOADS[1]]
@@ -184,6 +186,30 @@ def test_the_best_may_be_of_another_algorithm(
         (gap,) = defaults.gaps([taken, other], times_as_fast(name, 2), instant.device(taken))
         assert (gap.default.template, gap.best.template) == (taken.name, name)
         assert gap.times == pytest.approx(100 if name == taken.name else 200)
+
+
+def test_workloads_that_no_algorithm_takes_are_left_out(
+    tmp_path: Path, instant: Instant, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refused = msgspec.structs.replace(WORKLOADS[0], out_layout="NHWC")
+    monkeypatch.setattr(defaults, "random_workloads", lambda *_: [WORKLOADS[0], refused])
+    command = ["bench", "defaults", "--workloads", 2, "--trials", 9, "-o", tmp_path / "log.jsonl"]
+    told = tvmconv_json(*command)
+    assert (told["workloads"], told["left_out"], len(told["rows"])) == (2, 1, 1)
+    assert tvmconv(*command).stdout.endswith("; 1 are left out, since no algorithm takes them\n")
+    monkeypatch.setattr(defaults, "random_workloads", lambda *_: [refused, refused])
+    result = tvmconv(*command)
+    assert (result.exit_code, result.stdout) == (2, "")
+    expected = "a type of depthwise convolutions that an algorithm takes on llvm"
+    assert f"dtype is 'float32'; expected {expected}" in result.stderr
+
+
+def test_integers_on_a_gpu_are_in_fours() -> None:
+    sm_90 = {"kind": "cuda", "arch": "sm_90"}
+    workloads = defaults.random_workloads(20, 0, dense=True, dtype="int8")
+    taken = [workload for workload in workloads if defaults.tasks_of(workload, sm_90, "float32", all_algorithms=False)]
+    assert {workload.multiplier % 4 for workload in taken} == {0}
+    assert 0 < len(taken) < len(workloads)
 
 
 def test_a_default_that_fails(tmp_path: Path, instant: Instant) -> None:

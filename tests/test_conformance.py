@@ -7,6 +7,7 @@ import shlex
 import time
 from collections import Counter
 from collections.abc import Callable
+from itertools import product
 from pathlib import Path
 
 import msgspec
@@ -22,7 +23,7 @@ from tvmconv.errors import WrongResultError
 from tvmconv.precision import DEFAULT, WORDS
 from tvmconv.schedules.open_sizes import least_planes
 from tvmconv.targets import resolve_target
-from tvmconv.testing import conformance, kernels
+from tvmconv.testing import conformance, kernels, trials
 from tvmconv.testing.conformance import How
 from tvmconv.testing.trials import LAYOUTS, Trial, random_trial
 
@@ -40,8 +41,8 @@ def test_trials_are_the_same_everywhere() -> None:
     haswell = resolve_target({"kind": "llvm", "mtriple": "x86_64-linux-gnu", "mcpu": "haswell"})
     trial, is_default = random_trial(Draw("3/6"), haswell, 1)
     assert (str(trial.workload), trial.algorithm) == (
-        "conv2d 1x42x17x1 -> 28, 3x3 stride 3x1 groups 2 padding 1,1,1,1 + shift",
-        "sparse",
+        "conv2d 1x24x20x51 -> 24, 7x13 stride 2x4 groups 3 padding 2,2,2,2 float16 + residual+silu",
+        "im2win",
     )
     assert not is_default
 
@@ -81,7 +82,7 @@ def test_trials_are_of_every_kind() -> None:
 def test_trials_of_tensor_cores() -> None:
     """Some trials for a GPU that has them use them, in all types, precisions and layouts that they take."""
     target = resolve_target({"kind": "cuda", "arch": "sm_90"})
-    trials = [random_trial(Draw(f"0/{number}"), target, number)[0] for number in range(400)]
+    trials = [random_trial(Draw(f"0/{number}"), target, number)[0] for number in range(600)]
     found = [trial for trial in trials if trial.algorithm == "tensor"]
     workloads = [trial.workload for trial in found]
     assert {workload.dtype for workload in workloads} == set(DTYPES)
@@ -105,18 +106,26 @@ def test_precision_of_trials() -> None:
     assert any(trial.nonfinite for trial in trials if trial.workload.dtype in NARROW)
 
 
-@pytest.mark.parametrize(
-    ("target", "beside"), [(CPU, {"amx"}), (resolve_target(SM_90), {"grouped", "linear"})], ids=["cpu", "cuda"]
-)
+@pytest.mark.parametrize(("target", "beside"), [(CPU, {"amx"}), (resolve_target(SM_90), set())], ids=["cpu", "cuda"])
 def test_trials_are_by_every_algorithm(target: tvm.target.Target, beside: set[str]) -> None:
     """Those that take few of all convolutions, such as Winograd's, have a share of their own.
 
-    Beside them are one that needs other instructions, one whose groups of channels are not drawn, and one for linear
-    layers whose number of rows few of them have.
+    Beside them is one that needs other instructions.
     """
     trials = Counter(random_trial(Draw(f"0/{number}"), target, number)[0].algorithm for number in range(300))
     assert {*algorithms_on(target)} - beside <= {*trials}
     assert min(count for algorithm, count in trials.items() if algorithm not in beside) >= 5, trials
+
+
+@pytest.mark.parametrize(
+    "target", map(resolve_target, [{"kind": "llvm", "mcpu": "sapphirerapids"}, SM_90]), ids=["cpu", "cuda"]
+)
+def test_an_algorithm_is_found_soon(target: tvm.target.Target, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It takes one in a hundred of the convolutions that are drawn, or more."""
+    monkeypatch.setattr(trials, "MOST_DRAWS", 500)
+    for algorithm, number in product(algorithms_on(target), range(20)):
+        trial, _ = random_trial(Draw(f"{number}/{algorithm}"), target, number, algorithm=algorithm)
+        assert trial.algorithm == algorithm
 
 
 def test_trials_may_be_of_one_algorithm() -> None:

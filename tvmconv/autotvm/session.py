@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
@@ -95,6 +96,8 @@ def tune_tasks(
         if not (stop() and results[0].status is Status.CRASH):  # a Ctrl-C may have ended a worker that just began
             write(tuner, inputs, results)
 
+    if len(tasks) > 1:  # it takes a tenth of a second or more for each
+        print(f"listing the spaces of {len(tasks)} tasks", file=sys.stderr, flush=True)
     sizes = [len(task.space.configs) for task in tasks]
     for i, task in enumerate(tasks):
         now = time.monotonic()

@@ -110,11 +110,14 @@ def _dense(draw: Draw) -> ConvWorkload | None:
 
 
 def tasks_of(workload: ConvWorkload, target: Any, precision: str, all_algorithms: bool) -> list[ConvTask]:
-    """Return the task of the algorithm that is taken where nothing has been measured, and those of others if wanted."""
+    """Return the task of the algorithm that is taken where nothing has been measured, and those of others if wanted.
+
+    A workload that no algorithm of the target takes has none.
+    """
     taken = create(workload, target, precision=precision)
-    known = algorithms_for(taken.problem, taken.target) if all_algorithms else ()
-    others = [create(workload, target, algorithm, precision=precision) for algorithm in known]
-    return [taken, *(task for task in others if task.name != taken.name)]
+    known = algorithms_for(taken.problem, taken.target)
+    others = [create(workload, target, algorithm, precision=precision) for algorithm in known if all_algorithms]
+    return [taken, *(task for task in others if task.name != taken.name)] if known else []
 
 
 def gaps(tasks: Iterable[ConvTask], records: Sequence[Record], device: DeviceFacts) -> list[Gap]:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..dtypes import DTYPES
-from ..errors import NoValidConfigurationError
+from ..errors import InvalidArgumentError, NoValidConfigurationError
 from .console import note, print_json, print_table
 from .interrupts import interrupts
 from .log import knobs_text
@@ -70,8 +70,9 @@ def defaults(
 
     Each workload is tuned, by the algorithm that is taken where nothing has been measured, and its default and its best
     few configurations are measured again at the end. The report has the ratio of the default's time to the best one's:
-    the geometric mean, the quantiles, and the worst workloads. Trials that small spaces leave over go to the others.
-    The same command goes on where it was ended, as `tvmconv tune` does.
+    the geometric mean, the quantiles, and the worst workloads. Workloads that no algorithm of the target takes are left
+    out, and counted. Trials that small spaces leave over go to the others. The same command goes on where it was ended,
+    as `tvmconv tune` does.
     """
     from .. import autotvm
     from ..autotvm.session import tune_tasks
@@ -83,23 +84,27 @@ def defaults(
         for workload in random_workloads(count, seed, dense, dtype)
         for task in tasks_of(workload, target, precision, all_algorithms)
     ]
+    if not tasks:
+        kind = "dense" if dense else "depthwise"
+        raise InvalidArgumentError("dtype", dtype, f"a type of {kind} convolutions that an algorithm takes on {target}")
     option = autotvm.measure_option(autotvm.LocalBuilder(), autotvm.LocalRunner())
     with closing(option), interrupts(lambda: os.write(2, FINISHING)) as pressed:
         device = option.device(tasks[0])
         tell_log(log, tasks, device)
         tune_tasks(tasks, log, option, trials=trials * len(tasks), seed=seed, stop=lambda: bool(pressed))
     found = gaps(tasks, load_from_file(log).records, device)
+    taken = dict.fromkeys(task.workload for task in tasks)
     facts = {"device": device, "target": str(tasks[0].target), "workloads": count, "trials": trials, "seed": seed}
-    facts |= {"dense": dense, "dtype": dtype, "precision": precision}
+    facts |= {"left_out": count - len(taken), "dense": dense, "dtype": dtype, "precision": precision}
     report(found, facts, as_json)
     if pressed:
         note(f"to go on: {shlex.join(['tvmconv', *sys.argv[1:]])}")
         raise KeyboardInterrupt
     measured = {gap.workload for gap in found}
-    if failed := [each for each in dict.fromkeys(task.workload for task in tasks) if each not in measured]:
+    if failed := [each for each in taken if each not in measured]:
         raise NoValidConfigurationError(
-            f"the default configuration failed on {len(failed)} of {count} workloads, the first of them {failed[0]}; "
-            f"`tvmconv log show {log}`"
+            f"the default configuration failed on {len(failed)} of {len(taken)} workloads, the first of them "
+            f"{failed[0]}; `tvmconv log show {log}`"
         )
 
 
@@ -136,6 +141,7 @@ def report(found: Sequence[Gap], facts: dict[str, Any], as_json: bool) -> None:
         f"times as long as the best, over {len(found)} workloads on {facts['device']}: geometric mean {mean:.3f}, "
         f"{', '.join(f'{share} {value:.3f}' for share, value in shares.items())}; "
         f"{alone} have the default configuration alone"
+        + (f"; {facts['left_out']} are left out, since no algorithm takes them" if facts["left_out"] else "")
     )
 
 

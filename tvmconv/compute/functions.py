@@ -168,19 +168,27 @@ class Approximate(Float32):
 def without_approximations(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Return a function with the formulas of `Float32` in the place of what a GPU has in hardware.
 
-    Before: `output[i] = tvmconv.exp2(y)`. After: the polynomial of `Float32.exp2`, of which LLVM makes vectors.
+    Their variables follow the activation's own in front of the whole expression: TVM binds one within another one's
+    value twice, which it refuses where the second time finds a constant.
+
+    Before: `let t = ...: t * tvmconv.reciprocal(tvmconv.exp2(-t) + 1.0)`.
+    After: `let t = ...: let n = ...: let f = ...: t * (1.0 / (... + 1.0))`, with the polynomial of `Float32.exp2`, of
+    which LLVM makes vectors.
     """
 
-    def exact(call: tirx.Call) -> tirx.PrimExpr:
-        name = call.op.name if isinstance(call.op, tvm.ir.Op) else ""
-        if name == approximations.RECIPROCAL:
-            return 1.0 / call.args[0]
-        if name != approximations.EXP2:
-            return call
+    def exact(let: tirx.Let) -> tirx.Let:
         arithmetic = Float32()
-        return arithmetic.with_variables(arithmetic.exp2(call.args[0]))
 
-    return func.with_body(tvm_ffi.structural_map(func.body, (tvm.ir.Call, exact)))
+        def formula(call: tirx.Call) -> tirx.PrimExpr:
+            name = call.op.name if isinstance(call.op, tvm.ir.Op) else ""
+            if name == approximations.RECIPROCAL:
+                return 1.0 / call.args[0]
+            return arithmetic.exp2(call.args[0]) if name == approximations.EXP2 else call
+
+        body = tvm_ffi.structural_map(let.body, (tvm.ir.Call, formula))
+        return tirx.Let(let.var, let.value, arithmetic.with_variables(body))
+
+    return func.with_body(tvm_ffi.structural_map(func.body, (tirx.Let, exact)))
 
 
 class Float64:

@@ -18,6 +18,7 @@ from ..parameters import Activation, Padding
 from ..precision import DEFAULT, WORDS
 from ..problem import Problem
 from ..schedules.open_sizes import least_planes
+from ..schedules.space import ceil_to
 from ..targets import computes_with
 from ..workload import ConvWorkload
 
@@ -39,10 +40,13 @@ MOST_PLACES = 2**9
 """
 
 MOST_DRAWS, FAVOURED_DRAWS = 10_000, 400
-"""The number of convolutions that are drawn, at most, for one by an algorithm: Winograd's are one in some eighty; and
-for one by an algorithm that is drawn, too, which the target may have no instructions for."""
+"""The numbers of convolutions that are drawn, at most, for one by an algorithm, and for one by an algorithm that is
+drawn, too, which the target may have no instructions for. The rarest takes one in a hundred, of open sizes fewer."""
 
 SPARSITIES = (0.0, 0.5, 0.8, 0.9, 0.9, 0.95, 0.99, 1.0)
+
+KINDS = *["depthwise"] * 2, *["groups"] * 2, *["one group"] * 3, "linear"
+"""The kinds of convolutions, each as many times as its share of them."""
 
 BLOCKS = (4, 8, 16)
 """The numbers of channels in a block, one for each length of a CPU's vectors."""
@@ -51,8 +55,17 @@ STORED, VECTORS = 4, 16
 """The number of output channels of a group that tensor cores store at once, and that of channels that are whole vectors
 of every type."""
 
+UNITS = 1, 1, STORED, 2 * STORED
+"""The numbers of which the channels of a group are multiples, those in and those out together."""
+
+PLAIN = (1, 1), (3, 3), (3, 3)
+"""The kernels that some templates take alone, with a stride and a dilation of 1."""
+
 LAYOUTS = ("NHWC", "NCHW"), ("KRSC", "KCRS"), ("NHWC", "NCHW")
 """The layouts of x, w and the output, other than blocks of channels."""
+
+CHANNELS_LAST = "NHWC", "KRSC", "NHWC"
+"""The layouts that half of those have."""
 
 CHOSEN: tuple[Activation, ...] = (
     ("clip", -0.5, 1.5), ("clip", None, 0.25), ("clip", 0.5, None), ("leaky_relu", -0.5), ("elu", 2.5)
@@ -135,7 +148,8 @@ def _closed_trial(draw: Draw, target: tvm.target.Target, operands: int, wanted: 
     while (workload := _attempt(draw)) is None or not computes_with(target, workload.storage):
         pass
     is_default, nonfinite = draw.chance(1 / 3), draw.chance(0.1)
-    if draw.chance(0.3) and workload.in_channels * prod(workload.kernel) <= MOST_PLACES:
+    takes_sparse = wanted in (None, "sparse") and workload.in_channels * prod(workload.kernel) <= MOST_PLACES
+    if takes_sparse and draw.chance(0.3):
         sparsity = max(draw.of(SPARSITIES), 1 - MOST_NONZEROS / prod(workload.w_shape))
         # A product with a zero is left out, also with NaN.
         return Trial(workload, "sparse", None, operands, sparsity=round(sparsity, 4)), is_default
@@ -150,10 +164,10 @@ def _closed_trial(draw: Draw, target: tvm.target.Target, operands: int, wanted: 
     if draw.chance(0.25) and takers(other := _quantized(draw, workload)):
         workload = other
     algorithm = draw.of(takers(workload))
-    if draw.chance(0.3):
+    if draw.chance(0.2):
         workload = _in_blocks(draw, workload, takers)
         algorithm = draw.of(takers(workload))
-    elif draw.chance(0.4) and takers(other := _in_any_layout(draw, workload)):
+    elif draw.chance(0.6) and takers(other := _in_any_layout(draw, workload)):
         workload, algorithm = other, draw.of(takers(other))
     if workload.dtype in QUANTIZED:
         nonfinite, precision = False, DEFAULT
@@ -164,22 +178,31 @@ def _closed_trial(draw: Draw, target: tvm.target.Target, operands: int, wanted: 
 
 def _attempt(draw: Draw) -> ConvWorkload | None:
     """Return a random workload; None where the kernel does not fit the padded image or a check would take too long."""
-    depthwise = draw.chance(0.4)
-    groups = draw.logarithmic(1, 64) if depthwise else draw.of((1, 1, 1, 2, 3, 4, 8))
-    outputs = draw.logarithmic(1, 4) if depthwise else draw.logarithmic(1, 80)
-    inputs = 1 if depthwise else draw.logarithmic(1, 80)
+    kind, unit, most_inputs = draw.of(KINDS), draw.of(UNITS), draw.of((4, 80, 80))
+    groups, inputs, outputs = 1, ceil_to(draw.logarithmic(1, most_inputs), unit), ceil_to(draw.logarithmic(1, 80), unit)
     size = draw.logarithmic(1, 64), draw.logarithmic(1, 64)
     if draw.chance(0.1):
         size = draw.of([(1, draw.logarithmic(1, 400)), (draw.logarithmic(1, 400), 1), (1, 1)])
-    kernel = _kernel(draw)
-    dilation = draw.pair(1, 5) if draw.chance(0.3) else (1, 1)
+    kernel, stride, dilation = draw.of(PLAIN), (1, 1), (1, 1)
+    if draw.chance(0.7):
+        kernel = _kernel(draw)
+        stride = draw.pair(1, 4) if draw.chance(0.5) else stride
+        dilation = draw.pair(1, 5) if draw.chance(0.3) else dilation
+    padding = _padding(draw, kernel, dilation)
     batch = draw.logarithmic(1, 33) if draw.chance(0.3) else 1
+    if kind == "depthwise":
+        groups, inputs, outputs = draw.logarithmic(1, 64), 1, draw.logarithmic(1, 4)
+    elif kind == "groups":
+        groups = draw.of((2, 3, 4, 8))
+    elif kind == "linear":
+        size, kernel, padding = (1, 1), (1, 1), "VALID"
+        batch = ceil_to(draw.logarithmic(1, 300), draw.of((1, STORED)))
     try:
         workload = ConvWorkload.conv2d(
             (batch, groups * inputs, *size),
             (groups * outputs, inputs, *kernel),
-            stride=draw.pair(1, 4) if draw.chance(0.5) else 1,
-            padding=_padding(draw, kernel, dilation),
+            stride=stride,
+            padding=padding,
             dilation=dilation,
             groups=groups,
             dtype=draw.of(FLOATS),
@@ -188,9 +211,6 @@ def _attempt(draw: Draw) -> ConvWorkload | None:
             residual=draw.chance(0.2),
             activation=draw.of(EVERY_ACTIVATION) if draw.chance(0.4) else None,
         )
-        if size == (1, 1) and draw.chance(0.7):  # a linear layer, mostly of many rows
-            rows = draw.logarithmic(1, 300)
-            workload = msgspec.structs.replace(workload, batch=rows, kernel=(1, 1), padding=(0, 0, 0, 0))
     except InvalidArgumentError:
         return None
     return workload if _is_small(workload) else None
@@ -204,8 +224,7 @@ def _in_blocks(draw: Draw, workload: ConvWorkload, takers: Callable[[ConvWorkloa
     if workload.is_depthwise:
         written = read
     inputs, outputs = (
-        -(-channels // block) * block
-        for channels, block in ((workload.in_channels, read), (workload.out_channels, written))
+        ceil_to(channels, block) for channels, block in ((workload.in_channels, read), (workload.out_channels, written))
     )
     blocked = msgspec.structs.replace(
         workload,
@@ -219,25 +238,23 @@ def _in_blocks(draw: Draw, workload: ConvWorkload, takers: Callable[[ConvWorkloa
 
 
 def _in_any_layout(draw: Draw, workload: ConvWorkload) -> ConvWorkload:
-    """Return the workload in random layouts, or quantized too, its output channels whole stores of tensor cores.
+    """Return the workload in random layouts, its output channels whole stores of tensor cores.
 
     A depthwise one is in NHWC, its channels whole vectors. It is as it was if it would be large.
     """
     if workload.is_depthwise:
-        channels = -(-workload.in_channels // VECTORS) * VECTORS
+        channels = ceil_to(workload.in_channels, VECTORS)
         sizes = {"in_channels": channels, "groups": channels, "out_channels": channels * workload.multiplier}
         other = msgspec.structs.replace(workload, layout="NHWC", out_layout="NHWC", **sizes)
         return other if _is_small(other) else workload
-    layout, w_layout, out_layout = (draw.of(names) for names in LAYOUTS)
+    layout, w_layout, out_layout = CHANNELS_LAST if draw.chance(0.5) else (draw.of(names) for names in LAYOUTS)
     other = msgspec.structs.replace(
         workload,
-        out_channels=-(-workload.multiplier // STORED) * STORED * workload.groups,
+        out_channels=ceil_to(workload.multiplier, STORED) * workload.groups,
         layout=layout,
         w_layout=w_layout,
         out_layout=out_layout,
     )
-    if workload.dtype in FLOATS and draw.chance(0.3):
-        other = _quantized(draw, other)
     return other if _is_small(other) else workload
 
 
