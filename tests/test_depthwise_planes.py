@@ -19,9 +19,8 @@ from twins_and_cubins import SM_90
 
 from tvmconv import ConvWorkload
 from tvmconv.dispatch import algorithms_for, select, template_for
-from tvmconv.lowering import KERNEL_NAME, lower
+from tvmconv.lowering import KERNEL_NAME, Span, lower, with_places
 from tvmconv.lowering.intrinsics import with_intrinsics
-from tvmconv.network.joining import _writing_into
 from tvmconv.problem import Problem
 from tvmconv.schedules.cuda import depthwise_planes
 from tvmconv.schedules.cuda.depthwise_planes import LEAST, Config
@@ -61,11 +60,11 @@ def test_part_of_a_joined_output() -> None:
     """Where a kernel writes some channels of a larger tensor, images are further apart."""
     problem, config = CASES["7x7"]
     scheduled = lower(problem, select(problem, SM_90, config, "depthwise_planes"), SM_90, KERNEL_NAME)
-    func = with_intrinsics(_writing_into(scheduled, 12, 4).with_attr("global_symbol", KERNEL_NAME))
+    func = with_intrinsics(with_places(scheduled, {"output": Span(1, 12, 4)}, SM_90))
     operands = random_operands(problem.workload)
     joined = np.zeros((4, 12, 14, 14), np.float16)
     (kernel,) = device_functions(func, SM_90)
-    Emulator(kernel, {"x": operands["x"], "w": operands["w"], "joined": joined})
+    Emulator(kernel, {"x": operands["x"], "w": operands["w"], "output": joined})
     check_result(problem.workload, operands, joined[:, 4:8])
     assert not joined[:, :4].any()
     assert not joined[:, 8:].any()

@@ -30,7 +30,6 @@ def broken(*arguments: Any, **named: Any) -> Any:
 PASSES = {
     "use_kernels": (building, "use_kernels", "llvm"),
     "sum_in_float32": (building, "sum_in_float32", "llvm"),
-    "join_outputs": (compiling, "join_outputs", "llvm"),
     "spread_over_threads": (compiling, "spread_over_threads", "llvm"),
     "mark_for_vectors": (spreading, "mark_for_vectors", "llvm"),
     "separate_convolutions": (compiling, "separate_convolutions", CUDA),

@@ -32,6 +32,11 @@ class Layout:
     """The number of neighbouring channels that are the last dimension; 1 for a layout without blocks."""
 
     @property
+    def channels(self) -> int:
+        """The dimension in memory that is the channel, or the block of channels."""
+        return self.order.index(1)
+
+    @property
     def spatial(self) -> tuple[int, int]:
         """The dimensions in memory that are the row and the column."""
         return self.order.index(2), self.order.index(3)

@@ -15,7 +15,7 @@ from .kernels import (
 from .launches import machine_code
 from .modules import build
 from .open_planes import MOST_TILES
-from .places import AnyPlace, Columns, Interleaved, Place, with_places
+from .places import AnyPlace, Interleaved, Place, Span, with_places
 from .ranges import MOST_BYTES, Part, join, limited
 from .signatures import OPAQUE, as_scheduled, is_scheduled, with_alignment, with_launch_bounds
 
@@ -25,12 +25,12 @@ __all__ = [
     "MOST_TILES",
     "OPAQUE",
     "AnyPlace",
-    "Columns",
     "Folded",
     "Interleaved",
     "Kernel",
     "Part",
     "Place",
+    "Span",
     "as_scheduled",
     "bitcode",
     "build",

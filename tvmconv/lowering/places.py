@@ -17,21 +17,23 @@ CHOICE = tvm.ir.Op.get("prim.if_then_else")
 """The operator that reads one of two values on a condition."""
 
 
-class Columns(NamedTuple):
-    """The place of a tensor in one whose last axis is longer."""
+class Span(NamedTuple):
+    """The place of a tensor in one that is longer along an axis."""
 
-    width: int
-    """The size of that axis."""
+    axis: int
+    """The axis, counted from the first one."""
+    size: int
+    """The size of the larger tensor along it."""
     first: int
-    """Its element that the tensor begins with."""
+    """The place there that the tensor begins with."""
 
     def shape(self, own: Sequence[Any]) -> tuple[Any, ...]:
         """Return the shape of the larger tensor, given that of the one in it."""
-        return (*own[:-1], self.width)
+        return (*own[: self.axis], self.size, *own[self.axis + 1 :])
 
     def found(self, own: Sequence[Any], indices: Sequence[Any]) -> tuple[list[Any], None]:
         """Return the indices of an element there, which has no test to pass."""
-        return [*indices[:-1], indices[-1] + self.first], None
+        return [index + self.first if axis == self.axis else index for axis, index in enumerate(indices)], None
 
 
 class Interleaved(NamedTuple):
@@ -41,13 +43,13 @@ class Interleaved(NamedTuple):
     """The H and the W of the tensor."""
     phases: tuple[int, int]
     """The rows and the columns that each of its pixels becomes."""
-    columns: Columns
+    channels: Span
     """The place of the channels of a phase."""
 
     def shape(self, own: Sequence[Any]) -> tuple[Any, ...]:
         """Return the shape of the larger tensor, given that of the one in it."""
         rows, columns = (size * count for size, count in zip(self.plane, self.phases, strict=True))
-        return own[0], rows, columns, self.columns.width
+        return own[0], rows, columns, self.channels.size
 
     def found(self, own: Sequence[Any], indices: Sequence[Any]) -> tuple[list[Any], None]:
         """Return the indices of an element there, which has no test to pass; the first is that of all rows."""
@@ -55,8 +57,8 @@ class Interleaved(NamedTuple):
         n, h, w, place = indices
         pixel = (n * height + h) * width + w  # some templates take all pixels as one row
         row, column = pixel // width * rows + place // (channels * columns), place // channels % columns
-        at = [tirx.const(0, row.ty.dtype), row, pixel % width * columns + column, place % channels + self.columns.first]
-        return at, None
+        column += pixel % width * columns
+        return [tirx.const(0, row.ty.dtype), row, column, place % channels + self.channels.first], None
 
 
 class Place(NamedTuple):
@@ -100,7 +102,7 @@ class Place(NamedTuple):
         return [self.at(matrix, row, element)], None if most <= self.rows else row < self.rows
 
 
-AnyPlace: TypeAlias = Columns | Interleaved | Place
+AnyPlace: TypeAlias = Span | Interleaved | Place
 
 
 def with_places(func: tirx.PrimFunc, places: Mapping[str, AnyPlace], target: tvm.target.Target) -> tirx.PrimFunc:
@@ -140,17 +142,20 @@ def with_places(func: tirx.PrimFunc, places: Mapping[str, AnyPlace], target: tvm
             return store
         return tirx.BufferStore(fresh[store.buffer], store.value, found(store.buffer, store.indices)[0])
 
-    def whole(region: TensorRegion) -> TensorRegion:
-        """Return the region of the whole tensor: rows of a matrix are no region of it."""
+    def covered(region: TensorRegion) -> TensorRegion:
+        """Return the region of the larger tensor: all of it where what a region covers is none there."""
         new = fresh.get(region.source)
         if new is None:
             return region
-        ranges = [tvm.ir.Range.from_min_extent(tirx.const(0, "int32"), size) for size in new.ty.shape]
-        return TensorRegion(new, ranges, region.ty)
+        firsts, extents = [tirx.const(0, "int32")] * len(new.ty.shape), list(new.ty.shape)
+        if isinstance(places[names[region.source]], Span):
+            firsts, _ = found(region.source, [each.min for each in region.region])
+            extents = [each.extent for each in region.region]
+        return TensorRegion(new, list(map(tvm.ir.Range.from_min_extent, firsts, extents)), region.ty)
 
     body = tvm_ffi.structural_map(
         func.body,
-        [(tirx.BufferStore, stored), (TensorLoad, loaded), (tvm.ir.Call, chosen), (TensorRegion, whole)],
+        [(tirx.BufferStore, stored), (TensorLoad, loaded), (tvm.ir.Call, chosen), (TensorRegion, covered)],
     )
     params = [fresh.get(param, param) for param in func.params]
     return with_alignment(tirx.PrimFunc(params, body, func.ret_type, attrs=func.attrs), target)

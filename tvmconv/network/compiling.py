@@ -17,7 +17,6 @@ from .faults import Refused, tvm_at_work
 from .gpu.fusion import lower_and_fuse_for_gpu
 from .gpu.spreading import spread_over_gpu
 from .graph import blocks_of, free_variables, operator_name
-from .joining import join_outputs
 from .parts import permute_parts
 from .pipeline import network_pipeline
 from .separation import separate_convolutions
@@ -34,11 +33,12 @@ HINT = "static shapes, or other operators"
 
 def compile_network(mod: tvm.IRModule, target: tvm.target.Target) -> Executable:
     """Compile the module; raise `UnsupportedModelError` with the operator at fault where TVM cannot."""
-    joined = flatten_concatenations(mod) if backend_of(target).on_gpu else join_outputs(mod)
+    if backend_of(target).on_gpu:
+        mod = flatten_concatenations(mod)
     try:
-        return _compiled(joined, target)
+        return _compiled(mod, target)
     except Refused as refusal:
-        found = operator_at_fault(joined, target)
+        found = operator_at_fault(mod, target)
         place, problem = found or ("it", refusal.problem)
         raise UnsupportedModelError(
             f"TVM cannot compile {place} for {target.kind.name}: {problem}. What would help: {HINT}"

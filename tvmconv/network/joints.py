@@ -1,17 +1,18 @@
-"""Concatenations, parts of channels and depth to space in NHWC that cost nothing: kernels work in larger tensors."""
+"""Concatenations, and in NHWC slices of channels and depth to space, that cost nothing: kernels use larger tensors."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from itertools import accumulate, pairwise
 from typing import NamedTuple
 
 import tvm
 from tvm import relax, tirx
 
-from ..lowering import Columns, Interleaved
+from ..layout import Layout, data_layout
+from ..lowering import Interleaved, Span
 from ..lowering.signatures import itemsize
-from .constants import static_shape
+from .constants import same_sizes, static_shape
 from .graph import Block, blocks_of, call_of, calls, joined_by, operator_name
 from .interleaving import Interleaving, interleaving
 from .layouts import POOLING
@@ -28,7 +29,7 @@ class Slice(NamedTuple):
     """Neighbouring channels of a tensor, as a tensor of their own."""
 
     source: relax.Var
-    columns: Columns
+    place: Span
     """The place of these channels in the source."""
     end: int
     """The channel of the source behind them."""
@@ -41,7 +42,7 @@ class Slice(NamedTuple):
 class Joint(NamedTuple):
     """The place of a kernel's output in a joined tensor."""
 
-    place: Columns | Interleaved
+    place: Span | Interleaved
     before: relax.Var | None
     """The tensor in whose place it is stored; None where its kernel gets memory for the whole."""
     whole: relax.Var
@@ -74,8 +75,8 @@ def slices_of(
             sums = {site.sums for site in layers}
             casts = {each for each in block.readers(var) if sums.issuperset(_readers_of_cast(each, block))}
             others = [each for each in block.readers(var) if each not in sums | casts]
-            columns = Columns(shape[1], begin)
-            found[var] = Slice(cut.args[0], columns, end, [site.output for site in layers], others)
+            place = Span(CHANNELS_LAST, shape[1], begin)
+            found[var] = Slice(cut.args[0], place, end, [site.output for site in layers], others)
     return found
 
 
@@ -90,29 +91,31 @@ def joints_of(
     values: Mapping[relax.Var, relax.Expr],
     slices: Mapping[relax.Var, Slice],
 ) -> dict[relax.Var, Joint]:
-    """Return the places of outputs in joined tensors, by their variables, given the sites whose kernels have rows.
+    """Return the places of outputs in joined tensors, by their variables, given the sites whose kernels store them so.
 
-    The parts of such a tensor are outputs of those kernels, or what depth to space makes of them, that nothing else
-    reads, perhaps joined before; others stay concatenations. The first part may be channels that a tensor begins with
-    of which nobody needs the others any more, or be read by pooling, too, which `pooled_parts` then has read it there.
+    The parts of such a tensor are outputs of those kernels that nothing else reads, perhaps joined before; others stay
+    concatenations. In NHWC they may be what depth to space makes of outputs, too. There the first part may be channels
+    that a tensor begins with of which nobody needs the others any more, or be read by pooling, which `pooled_parts`
+    then has read it there.
 
     Before: `a = conv(x)`, `b = conv(x)`, `y = R.concat((a, b), axis=3)`.
     After: `a` of as many channels as `y` has, `y = conv(x, a)` that stores its own behind those of `a`.
     """
-    outputs = {site.output for site in sites if _is_in_stores(site)}
+    layouts = {site.output: data_layout(site.described.out_layout) for site in sites if _can_be_part(site)}
+    last = {output for output, layout in layouts.items() if layout.channels == CHANNELS_LAST}
     found: dict[relax.Var, Joint] = {}
     for block in blocks_of(mod):
         order = {var: place for place, var in enumerate(block.values)}
-        interleaved = _interleaved(block, values, outputs)
+        interleaved = _interleaved(block, values, last)
+        of_parts = layouts | {var: layouts[planes.source] for var, planes in interleaved.items()}
         for whole in reversed(block.values):  # the outermost first: what is a part of it has nothing to join any more
-            parts, base, first = _fields(values.get(whole)) or [whole], None, 0
-            if (begin := slices.get(parts[0])) is not None and not begin.columns.first:
-                if begin.source not in outputs:  # it may be an input, whose memory is not the network's
+            axis, parts = joined_by(values.get(whole, block.values[whole]))
+            base, first = None, 0
+            if parts and (begin := slices.get(parts[0])) is not None and not begin.place.first:
+                if begin.source not in layouts:  # it may be an input, whose memory is not the network's
                     continue
                 base, first, parts = begin.source, begin.end, parts[1:]
-            if parts == [whole] and whole not in interleaved:
-                continue
-            parts = _parts(parts, whole, block, values, outputs, interleaved)
+            parts = [whole] if whole in interleaved else _parts(parts, axis, whole, block, values, of_parts, last)
             made = [interleaved[part].source if part in interleaved else part for part in parts]
             if len(set(made)) < max(1, len(made)) or not found.keys().isdisjoint(made):
                 continue
@@ -128,8 +131,9 @@ def joints_of(
                 continue
             places = {}
             for part, output, begins in zip(parts, made, ends, strict=False):
-                columns = Columns(ends[-1], begins)
-                places[output] = _place(interleaved[part], columns) if part in interleaved else columns
+                layout = layouts[output]
+                span = Span(layout.channels, ends[-1] // layout.block, begins // layout.block)
+                places[output] = _place(interleaved[part], span) if part in interleaved else span
             for before, output in pairwise([base, *ordered]):
                 found[output] = Joint(places[output], before, whole, output.same_as(ordered[-1]))
     return found
@@ -158,7 +162,7 @@ def _pooling(value: relax.Expr | None) -> relax.Call | None:
 
 
 def _interleaved(
-    block: Block, values: Mapping[relax.Var, relax.Expr], outputs: set[relax.Var]
+    block: Block, values: Mapping[relax.Var, relax.Expr], outputs: Set[relax.Var]
 ) -> dict[relax.Var, Interleaving]:
     """Return the variables that depth to space makes of outputs alone, with pixels of whole stores, all of them."""
     found = {}
@@ -173,42 +177,43 @@ def _interleaved(
     return found
 
 
-def _place(planes: Interleaving, columns: Columns) -> Interleaved:
+def _place(planes: Interleaving, channels: Span) -> Interleaved:
     (height, width), (rows, across) = map(int, planes.planes), planes.phases
-    return Interleaved((height, width), (rows, across), columns)
+    return Interleaved((height, width), (rows, across), channels)
 
 
-def _is_in_stores(site: Site) -> bool:
-    """Return whether an output is in NHWC, of known sizes, with pixels of whole stores."""
-    workload = site.described
+def _can_be_part(site: Site) -> bool:
+    """Return whether an output has the model's shape and, in NHWC, known sizes and pixels of whole stores."""
+    workload, output = site.described, site.output.ty
+    if not same_sizes(output, site.shaped.output_shape):
+        return False
     size = workload.out_channels * workload.output_storage.itemsize
-    is_known = static_shape(site.output.ty) == workload.in_nchw().output_shape
-    return workload.out_layout == "NHWC" and size % STORED_BYTES == 0 and is_known
-
-
-def _fields(value: relax.Expr | None) -> list[relax.Var]:
-    """Return the tensors that a value joins along the channels of NHWC; none for any other value."""
-    axis, fields = joined_by(value)
-    return fields if axis == CHANNELS_LAST else []
+    return workload.out_layout != "NHWC" or (size % STORED_BYTES == 0 and static_shape(output) is not None)
 
 
 def _parts(
     fields: Sequence[relax.Var],
+    axis: int | None,
     reader: relax.Var,
     block: Block,
     values: Mapping[relax.Var, relax.Expr],
-    outputs: set[relax.Var],
-    interleaved: Mapping[relax.Var, Interleaving],
+    layouts: Mapping[relax.Var, Layout],
+    pooled: Set[relax.Var],
 ) -> list[relax.Var]:
-    """Return the parts that a reader joins, perhaps joined before; none where others read them, or it joins more."""
+    """Return the parts that a reader joins along an axis, perhaps joined before; none where others read them.
+
+    There are none, either, where it joins more than what has a layout. The first of them may be read by pooling, too,
+    if it is one of `pooled`.
+    """
     found: list[relax.Var] = []
     for field in fields:
-        if field in outputs or field in interleaved:
-            inner = [field]
+        if (layout := layouts.get(field)) is not None:
+            inner = [field] if layout.channels == axis else []
         else:
-            inner = _parts(_fields(values.get(field)), field, block, values, outputs, interleaved)
-        others = [] if field.same_as(reader) else [each for each in block.readers(field) if not each.same_as(reader)]
-        is_begun = field in outputs and not found and all(_pooling(values.get(each)) is not None for each in others)
+            own, joined = joined_by(values.get(field, block.values.get(field)))
+            inner = _parts(joined, own, field, block, values, layouts, pooled) if own == axis else []
+        others = [each for each in block.readers(field) if not each.same_as(reader)]
+        is_begun = field in pooled and not found and all(_pooling(values.get(each)) is not None for each in others)
         if not inner or not block.is_inner(field) or (others and not is_begun):
             return []
         found += inner

@@ -35,7 +35,7 @@ from .sites import Site, find_convolutions
 from .sparse_kernels import SparseChoice, SparseKernels
 
 STORING_APART, READING_APART = {"cuda/tensor"}, {"cuda/depthwise_nhwc", "cuda/depthwise_planes"}
-"""The templates whose kernels store, and read, pixels in NHWC that may be apart in memory."""
+"""The templates for GPUs whose kernels store, and read, pixels in NHWC that may be apart in memory."""
 
 
 class NetworkKernel(NamedTuple):
@@ -94,7 +94,8 @@ def use_kernels(
 
     On a GPU two small layers behind the means of planes are one kernel, as `gates_of` says.
 
-    On a CPU, what convolutions hand to each other is in blocks of channels, as `choose_layouts` says.
+    On a CPU, what convolutions hand to each other is in blocks of channels, as `choose_layouts` says. Kernels store
+    their outputs in the tensors that concatenations make of them, as `joints_of` says.
 
     Before: `y = R.nn.conv2d(x, w)`, `z = R.add(y, bias)`, `output = R.nn.relu(z)`.
     After: `output = R.call_tir(tvmconv_direct_0f3a91c2d47b, (x, packed, shift))`.
@@ -115,9 +116,8 @@ def use_kernels(
     calls.update({pair.second.output: gate_kernels.call(pair) for pair in gates})
     own = [site for place, site in enumerate(sites) if place not in chosen and site.output not in gated]
     choices = _choices([site for site in own if site.workload is not None], target, precision)
-    reading, storing = (
-        [site for site in own if _is_by(each, choices.get(site.output))] for each in (READING_APART, STORING_APART)
-    )
+    reading = [site for site in own if _is_by(READING_APART, choices.get(site.output))]
+    storing = [site for site in own if _stores_apart(site, choices.get(site.output), target)]
     slices = slices_of(mod, reading, calls)
     joints = joints_of(mod, storing, calls, slices)
     calls.update(pooled_parts(mod, calls, joints))
@@ -137,7 +137,7 @@ def use_kernels(
         problem, weight, joint = site.problem(precision), site.weight, joints.get(site.output)
         ranges = choices[site.output]
         selection, part = ranges[0].selection, _slice(site, slices)
-        places = {**({"x": part.columns} if part else {}), **({"output": joint.place} if joint else {})}
+        places = {**({"x": part.place} if part else {}), **({"output": joint.place} if joint else {})}
         if (key := (problem, weight is not None, *places.items())) not in kernels:
             kernels[key] = add_kernel(builder, ranges, target, selection.name.split("/")[1], weight is not None, places)
         call = _call(site, weight, kernels[key], part, joint)
@@ -164,6 +164,13 @@ def _choices(
 def _is_by(templates: Set[str], ranges: Sequence[dispatch.Range] | None) -> bool:
     """Return whether templates have the kernels of all ranges; none are those of a convolution that is left to TVM."""
     return ranges is not None and all(each.selection.name in templates for each in ranges)
+
+
+def _stores_apart(site: Site, ranges: Sequence[dispatch.Range] | None, target: tvm.target.Target) -> bool:
+    """Return whether the kernels of a site can store their output as channels of a larger tensor: on a CPU all can."""
+    if not backend_of(target).on_gpu:
+        return ranges is not None
+    return site.workload is not None and site.workload.out_layout == "NHWC" and _is_by(STORING_APART, ranges)
 
 
 def _slice(site: Site, slices: Mapping[relax.Var, Slice]) -> Slice | None:

@@ -260,17 +260,16 @@ def _with_layout(var: relax.Var, value: relax.Expr, held: Collection[relax.Var],
         return relax.op.reshape(relax.op.mean(value.args[0], list(order.spatial), keepdims=True), var.ty.shape)
     if is_permutation(value, NHWC_FROM_NCHW) and value.args[0] in held:
         return value.args[0]
-    channel_axis = order.order.index(1)
     if is_split(value) and value.args[0] in held:
-        return along(value, channel_axis)
+        return along(value, order.channels)
     if var not in held or not isinstance(value, relax.Call):
         return None
     if chooses_channels(value):
-        return along(value, channel_axis)
+        return along(value, order.channels)
     if is_permutation(value, NCHW_FROM_NHWC):
         return value.args[0]
     if _is_concatenation(value):
-        return relax.op.concat(value.args[0], channel_axis)
+        return relax.op.concat(value.args[0], order.channels)
     if (pool := POOLING.get(value.op.name)) is not None:
         attrs = value.attrs
         how = attrs.pool_size, attrs.strides, attrs.padding, attrs.dilation, attrs.ceil_mode, attrs.count_include_pad
