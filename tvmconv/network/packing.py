@@ -15,8 +15,6 @@ from tvm import tirx
 from tvm.s_tir.stmt import SBlock, SBlockRealize
 
 from .. import lowering
-from ..serial import serial_twin
-from ..targets import resolve_target
 from ..workspace import steps
 from .constants import Array
 
@@ -86,8 +84,10 @@ def _used(step: tirx.Stmt, buffers: Sequence[tvm.ir.Var]) -> list[tvm.ir.Var]:
 
 
 def _compiled(stages: tirx.PrimFunc) -> Packing:
-    """Compile the stages for this machine's CPU, whatever they were scheduled for."""
-    stages = serial_twin(stages).with_attr("global_symbol", PACKED)
-    executable = lowering.build(tvm.IRModule({PACKED: stages}), resolve_target("llvm"))
+    """Compile the stages for this machine's CPU, whatever they were scheduled for.
+
+    They run once: optimising them would take longer than they do.
+    """
+    twin = lowering.build_twin_function(stages.with_attr("global_symbol", PACKED))
     specs = [([int(size) for size in each.ty.shape], str(each.ty.dtype)) for each in stages.params[1:]]
-    return Packing(executable.mod, specs)
+    return Packing(twin.executable.mod, specs)
