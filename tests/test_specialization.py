@@ -162,13 +162,10 @@ def test_machine_code(name: str) -> None:
     problem, config = TEAMS[name]
     executable, *_ = build_kernel(problem, select(problem, SM_90, config, "tensor"), SM_90)
     source = str(executable.mod.imports[0].inspect_source())
-    _, log = cuda._compile(source, "sm_90", "cubin")
+    kernels, ptx, log = cuda.assembled(source, "sm_90")
     assert "serialized" not in log
-    kernels = cuda.parse_resources(log)
-    assert kernels
     for kernel in kernels:
         assert (kernel.stack_bytes, kernel.spill_store_bytes, kernel.spill_load_bytes) == (0, 0, 0)
-    ptx = cuda.to_ptx(source, "sm_90")
     for instruction in ("cp.async.bulk.tensor.4d", "setmaxnreg.inc", "setmaxnreg.dec", "mbarrier.try_wait", "wgmma"):
         assert instruction in ptx, instruction
     per_tap, left = chunks_of_tap(problem.workload), last_steps(problem.workload)
