@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from emulated_tiles import TILES, Counts, Emulator, compiled_emulator, needs_x86
 from network_graph import Graph
 from onnx.reference import ReferenceEvaluator
 from spaces import check_space, check_whole_space
-from sparing import pairs, sparing
+from sparing import every, pairs, sparing
 
 import tvmconv
 from tvmconv import ConvWorkload, verify
@@ -109,8 +110,7 @@ FEW: tuple[tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]], ...] = (
 )
 
 
-@pytest.mark.parametrize("number", range(len(FEW)))
-@pytest.mark.parametrize("dtype", TYPES)
+@pytest.mark.parametrize(("dtype", "number"), every(2, product(TYPES, range(len(FEW)))))
 def test_rows_of_windows_with_few_channels(dtype: str, number: int, tiles: Emulator) -> None:
     """A row of taps in all channels is taken for channels, which fill a row of a tile."""
     x, w, options = FEW[number]

@@ -95,11 +95,10 @@ def test_machine_code(name: str, arch: str) -> None:
     case, target = KERNELS[name], resolve_target({"kind": "cuda", "arch": arch})
     func = attention_kernel(case.attention, case.tile, "attention")
     source = str(lowering.build(tvm.IRModule({"attention": func}), target).mod.imports[0].inspect_source())
-    (kernel,) = cuda.kernel_resources(source, arch)
+    (kernel,), ptx, _ = cuda.assembled(source, arch)
     assert (kernel.stack_bytes, kernel.spill_store_bytes, kernel.spill_load_bytes) == (0, 0, 0)
     threads = case.tile.threads * resident_blocks(case.attention, case.tile)
     assert kernel.registers * threads <= 65536
-    ptx = cuda.to_ptx(source, arch)
     kind, depth = {"float16": ("f16", 16), "bfloat16": ("bf16", 16), "float32": ("tf32", 8)}[case.attention.dtype]
     for instruction in (
         f"mma.sync.aligned.m16n8k{depth}.row.col.f32.{kind}.{kind}.f32",

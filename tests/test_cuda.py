@@ -20,12 +20,22 @@ def test_cubin(arch: str) -> None:
 
 @pytest.mark.skipif(shutil.which("nvcc") is None or not cuda.has_nvrtc(), reason="not both of them are installed")
 def test_nvcc_and_nvrtc_agree(monkeypatch: pytest.MonkeyPatch) -> None:
-    (by_nvrtc,) = cuda.kernel_resources(SOURCE, "sm_90")
+    (by_nvrtc,), *_ = cuda.assembled(SOURCE, "sm_90")
     monkeypatch.setattr(cuda, "has_nvrtc", lambda: False)
-    (by_nvcc,) = cuda.kernel_resources(SOURCE, "sm_90")
+    (by_nvcc,), ptx, _ = cuda.assembled(SOURCE, "sm_90")
     assert by_nvcc.name == by_nvrtc.name
     assert (by_nvcc.shared_bytes, by_nvcc.spill_store_bytes) == (by_nvrtc.shared_bytes, by_nvrtc.spill_store_bytes)
     assert cuda.compile_source(SOURCE, "sm_90")[:4] == b"\x7fELF"
+    assert without_comments(ptx) == without_comments(cuda.to_ptx(SOURCE, "sm_90"))
+
+
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90"])
+def test_ptx_on_the_way_is_ptx_alone(arch: str) -> None:
+    assert without_comments(cuda.assembled(SOURCE, arch).ptx) == without_comments(cuda.to_ptx(SOURCE, arch))
+
+
+def without_comments(ptx: str) -> list[str]:
+    return [line for line in ptx.splitlines() if not line.startswith("//")]
 
 
 def test_compiler_errors_are_passed_on() -> None:

@@ -82,13 +82,13 @@ def kernels_fit(workload: ConvWorkload, tiles: DiagonalTiles, target: tvm.target
     arch = str(target.attrs["arch"])
     kernel = build_function(scheduled(workload, tiles, target), target)
     source = str(kernel.executable.mod.imports[0].inspect_source())
-    found = cuda.kernel_resources(source, arch)
+    found, ptx, _ = cuda.assembled(source, arch)
     assert len(found) == (1 if tiles.parts == 1 else 2)
     resident = resident_blocks(any_batch(workload, str(target)).workload, tiles, gpu_of(target))
     for each in found:
         assert (each.stack_bytes, each.spill_store_bytes, each.spill_load_bytes) == (0, 0, 0)
         assert each.registers * tiles.warps * WARP * resident <= REGISTERS
-    return cuda.to_ptx(source, arch)
+    return ptx
 
 
 @pytest.mark.parametrize(("workload", "tiles"), every(3, CASES.values()), ids=CASES)

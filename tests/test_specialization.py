@@ -163,15 +163,15 @@ def test_machine_code(name: str) -> None:
     problem, config = TEAMS[name]
     executable, *_ = build_kernel(problem, select(problem, SM_90, config, "tensor"), SM_90)
     source = str(executable.mod.imports[0].inspect_source())
-    for kernel in cuda.kernel_resources(source, "sm_90"):
+    kernels, ptx, log = cuda.assembled(source, "sm_90")
+    assert "serialized" not in log
+    for kernel in kernels:
         assert (kernel.stack_bytes, kernel.spill_store_bytes, kernel.spill_load_bytes) == (0, 0, 0)
-    ptx = cuda.to_ptx(source, "sm_90")
     for instruction in ("cp.async.bulk.tensor.4d", "setmaxnreg.inc", "setmaxnreg.dec", "mbarrier.try_wait", "wgmma"):
         assert instruction in ptx, instruction
     per_tap, left = chunks_of_tap(problem.workload), last_steps(problem.workload)
     steps = left if per_tap == 1 or left == STEPS else STEPS + left
     assert ptx.count("wgmma.mma_async") == config.tile.tiles_m * steps * max(1, tf32_products(problem))
-    assert "serialized" not in cuda._compile(source, "sm_90", "cubin")[1]
     assert "cp.async.cg" not in ptx
     if converted_products(problem, config) == 0:
         assert "ldmatrix" not in ptx

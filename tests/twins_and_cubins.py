@@ -54,7 +54,8 @@ def compiled(algorithm: str, problem: Problem, config: Any, target: tvm.target.T
     arch, selection = str(target.attrs["arch"]), select(problem, target, config, algorithm)
     executable, *_ = build_kernel(problem, selection, target)
     source = str(executable.mod.imports[0].inspect_source())
-    for kernel in cuda.kernel_resources(source, arch):
+    kernels, ptx, _ = cuda.assembled(source, arch)
+    for kernel in kernels:
         assert (kernel.stack_bytes, kernel.spill_store_bytes, kernel.spill_load_bytes) == (0, 0, 0)
         assert kernel.registers * selection.config.threads <= 65536
-    return cuda.to_ptx(source, arch)
+    return ptx

@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .errors import CompileError
 
@@ -51,6 +51,21 @@ class KernelResources:
     spill_load_bytes: int
 
 
+class Assembled(NamedTuple):
+    """What one compilation to a cubin tells: the resources of each kernel, its PTX, and what the assembler said."""
+
+    kernels: tuple[KernelResources, ...]
+    ptx: str
+    log: str
+
+
+class _Code(NamedTuple):
+    ptx: str
+    cubin: bytes
+    """The machine code; empty where PTX alone was asked for."""
+    log: str
+
+
 def sources(module: tvm.runtime.Module) -> list[str]:
     """Return the CUDA source of a built module by translation units; none where it is all for a CPU."""
     return [str(unit.inspect_source()) for unit in _units(module)]
@@ -73,22 +88,25 @@ def compile_source(source: str, arch: str) -> bytes:
     Uses NVRTC where the package cuda-bindings is installed, else nvcc. `CompileError` holds the compiler's own words,
     or says how to get a compiler.
     """
-    image, _ = _compile(source, arch, "cubin")
-    return image
+    return _compile(source, arch, "cubin").cubin
 
 
 def kernel_resources(source: str, arch: str) -> tuple[KernelResources, ...]:
     """Return the resources of each kernel in the source on an architecture, as ptxas reports them to NVRTC or nvcc."""
-    _, log = _compile(source, arch, "cubin")
-    if "ptxas info" not in log:  # NVRTC 13.0 keeps it to itself
-        _, log = _nvcc(source, arch, "cubin")
-    return parse_resources(log)
+    return assembled(source, arch).kernels
+
+
+def assembled(source: str, arch: str) -> Assembled:
+    """Compile CUDA source to machine code, and return what is to be seen of it."""
+    code = _compile(source, arch, "cubin")
+    if "ptxas info" not in code.log:  # NVRTC 13.0 keeps it to itself
+        code = _nvcc(source, arch, "cubin")
+    return Assembled(parse_resources(code.log), code.ptx, code.log)
 
 
 def to_ptx(source: str, arch: str) -> str:
     """Compile CUDA source to PTX."""
-    image, _ = _compile(source, arch, "ptx")
-    return image.decode()
+    return _compile(source, arch, "ptx").ptx
 
 
 def device_arch(device: tvm.runtime.Device) -> str:
@@ -187,14 +205,14 @@ def _packaged() -> Path:
     return Path(sysconfig.get_paths()["purelib"], "nvidia", "cu13")
 
 
-def _compile(source: str, arch: str, form: str) -> tuple[bytes, str]:
-    """Return the source as a "cubin" or "ptx", and the compiler's log, by the compiler that is there."""
+def _compile(source: str, arch: str, form: str) -> _Code:
+    """Compile the source to a "cubin", or to "ptx" alone, by the compiler that is there."""
     if arch == "sm_90" and "wgmma" in source:
         arch = "sm_90a"  # an instruction of this architecture alone
     return _nvrtc(source, arch, form) if has_nvrtc() else _nvcc(source, arch, form)
 
 
-def _nvrtc(source: str, arch: str, form: str) -> tuple[bytes, str]:
+def _nvrtc(source: str, arch: str, form: str) -> _Code:
     from cuda.bindings import nvrtc
 
     def check(error: Any) -> None:
@@ -223,22 +241,24 @@ def _nvrtc(source: str, arch: str, form: str) -> tuple[bytes, str]:
         if error == nvrtc.nvrtcResult.NVRTC_ERROR_COMPILATION:
             raise CompileError(f"NVRTC, for {arch}:\n{log}")
         check(error)
-        if form == "cubin":
-            return read(nvrtc.nvrtcGetCUBINSize, nvrtc.nvrtcGetCUBIN), log
-        return read(nvrtc.nvrtcGetPTXSize, nvrtc.nvrtcGetPTX).rstrip(b"\0"), log
+        ptx = read(nvrtc.nvrtcGetPTXSize, nvrtc.nvrtcGetPTX).rstrip(b"\0").decode()
+        cubin = read(nvrtc.nvrtcGetCUBINSize, nvrtc.nvrtcGetCUBIN) if form == "cubin" else b""
+        return _Code(ptx, cubin, log)
     finally:
         nvrtc.nvrtcDestroyProgram(program)
 
 
-def _nvcc(source: str, arch: str, form: str) -> tuple[bytes, str]:
+def _nvcc(source: str, arch: str, form: str) -> _Code:
     if shutil.which("nvcc") is None:
         raise CompileError("no CUDA compiler is installed: pip install 'tvmconv[cuda]', or put nvcc on the PATH")
     with tempfile.TemporaryDirectory() as folder:
-        code, output = Path(folder, "tvmconv.cu"), Path(folder, f"tvmconv.{form}")
+        code, ptx, cubin = (Path(folder, f"tvmconv.{each}") for each in ("cu", "ptx", "cubin"))
         code.write_text(source)
         options = ["--diag-suppress=177", f"--ptxas-options={','.join(PTXAS_OPTIONS)}"]
+        options += ["--keep", f"--keep-dir={folder}"]  # the PTX, on the way to a cubin
+        output = ptx if form == "ptx" else cubin
         command = ["nvcc", f"--{form}", f"-arch={arch}", *options, "-o", str(output), str(code)]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode:
             raise CompileError(f"nvcc, for {arch}:\n{done.stderr}")
-        return output.read_bytes(), done.stderr
+        return _Code(ptx.read_text(), b"" if form == "ptx" else cubin.read_bytes(), done.stderr)

@@ -16,8 +16,6 @@ from tvm import tirx
 from tvm.s_tir.stmt import SBlock, SBlockRealize
 
 from .. import lowering
-from ..serial import serial_twin
-from ..targets import resolve_target
 from ..workspace import left_to_others, steps
 from .constants import Array
 
@@ -91,7 +89,11 @@ def _used(step: tirx.Stmt, buffers: Sequence[tvm.ir.Var]) -> list[tvm.ir.Var]:
 
 
 def _compiled(stages: tirx.PrimFunc) -> tuple[tvm.runtime.Module, list[tuple[list[int], str]]]:
-    """Compile the stages for this machine's CPU, whatever they were scheduled for; return what they make, too."""
-    stages = serial_twin(stages).with_attr("global_symbol", FUNCTION)
-    executable = lowering.build(tvm.IRModule({FUNCTION: stages}), resolve_target("llvm"))
-    return executable.mod, [([int(size) for size in each.ty.shape], str(each.ty.dtype)) for each in stages.params[1:]]
+    """Compile the stages for this machine's CPU, whatever they were scheduled for; return what they make, too.
+
+    They run once: optimising them would take longer than they do.
+    """
+    twin = lowering.build_twin_function(stages.with_attr("global_symbol", FUNCTION))
+    return twin.executable.mod, [
+        ([int(size) for size in each.ty.shape], str(each.ty.dtype)) for each in stages.params[1:]
+    ]
