@@ -15,9 +15,9 @@ from .depthwise_tiles import Config, blocks, shared_bytes, staged_elements, wind
 from .machine import BLOCK_BYTES, LINE, MOST_REGISTERS, QUARTERS, REGISTERS, SECTOR, WARP
 from .tensor_model import mostly_largest
 
-# All of these were fitted together, to 4695 measured configurations of 179 workloads on an H100 and an H200, most of
-# them in float32 and the random ones of benchmarks/defaults-h100.jsonl.gz, such that times are told and those that look
-# fastest are fast.
+# All of these were fitted together to 4695 measured configurations of 179 workloads on an H100 and an H200, most of them
+# in float32 and of benchmarks/defaults-h100.jsonl.gz: by the errors of the times, which are a quarter in the mean, and by
+# how fast the configuration is that looks the fastest of a workload's.
 
 START = 1790.0
 """The clocks of a kernel that has nothing to do."""
@@ -46,7 +46,7 @@ LATENCY, STEP_LATENCY, STAGED_LATENCY, COPIED_LATENCY, TAP_LATENCY = 669.0, 1.4,
 for each load of a padded tile, for each load or store of a copy, and for each tap that it reads through the cache."""
 
 WORD = 4
-"""The bytes of a bank of shared memory."""
+"""The bytes of a word, of which a bank of shared memory gives one at a time."""
 
 OWN_REGISTERS = 24
 """The registers of a thread beside its outputs and its window."""
@@ -63,15 +63,15 @@ def clocks(workload: ConvWorkload, config: Config, gpu: Gpu) -> float:
     staged, copied = _staged_loads(workload, config), _copied(workload, config)
     own_taps = taps * config.siblings
     refetched = 1 + REFETCHED * max(0.0, multiply_adds + window + own_taps - CODE)
-    from_shared, from_memory = (window, 0.0) if in_shared else (0.0, window)
-    read = SHARED_LOAD * from_shared + PADDED_LOAD * from_memory * any(workload.padding)
+    if in_shared:
+        read, moved = SHARED_LOAD * window, BANK_READ * window * _reads(workload, config)
+    else:
+        read = PADDED_LOAD * window * any(workload.padding)
+        moved = SECTOR_LOADED * window * _sectors(workload, config)
+    moved += 0.0 if config.flat else LINE_STORED * _stored_lines(workload, config) * config.outputs / config.store
     instructions = refetched * (MULTIPLY_ADD * multiply_adds + read) + STAGED * staged + COPIED * copied
     instructions += STAGED_TAP * config.shared_filter * config.planes * taps / config.threads
-    moved = SECTOR_LOADED * from_memory * _sectors(workload, config) + BANK_READ * from_shared * _reads(
-        workload, config
-    )
-    moved += 0.0 if config.flat else LINE_STORED * _stored_lines(workload, config) * config.outputs / config.store
-    latency = LATENCY + STEP_LATENCY * (refetched * multiply_adds + from_shared)
+    latency = LATENCY + STEP_LATENCY * (refetched * multiply_adds + in_shared * window)
     latency += STAGED_LATENCY * staged + COPIED_LATENCY * copied
     latency += 0.0 if config.shared_filter else TAP_LATENCY * own_taps
 
