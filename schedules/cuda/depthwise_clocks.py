@@ -15,9 +15,9 @@ from .depthwise_tiles import Config, blocks, shared_bytes, staged_elements, wind
 from .machine import BLOCK_BYTES, LINE, MOST_REGISTERS, QUARTERS, REGISTERS, SECTOR, WARP
 from .tensor_model import mostly_largest
 
-# All of these were fitted together to 4695 measured configurations of 179 workloads on an H100 and an H200, most of them
-# in float32 and of benchmarks/defaults-h100.jsonl.gz: by the errors of the times, which are a quarter in the mean, and by
-# how fast the configuration is that looks the fastest of a workload's.
+# All of these were fitted together to 4695 measured configurations of 179 workloads on an H100 and an H200, most of
+# them in float32 and of benchmarks/defaults-h100.jsonl.gz: by the errors of the times, which are a quarter in the mean,
+# and by how fast the configuration is that looks the fastest of a workload's.
 
 START = 1790.0
 """The clocks of a kernel that has nothing to do."""
