@@ -15,12 +15,15 @@ def passing(
 ) -> list[C]:
     """Return the configurations that pass all tests, the last knob varying fastest; the costly ones are asked last.
 
-    A test has to be a function of the knobs that it reads from its argument, of which it keeps nothing.
+    A test is asked in any order, of any combination, and has to be a function of the knobs that it reads from its
+    argument, which keeps nothing: no cached properties.
 
     Knobs are set one after the other. Where a test fails, the knobs that it has read tell which combinations fail for
-    the same reason, and these are passed over; where it passes, it is asked again when one of them has changed. This is
-    the conflict-directed backjumping of P. Prosser, "Hybrid Algorithms for the Constraint Satisfaction Problem" (1993).
+    the same reason, and these are passed over; where it passes, it is asked again when one of them has changed: so go
+    backjumping and backmarking in P. Prosser, "Hybrid Algorithms for the Constraint Satisfaction Problem" (1993).
     """
+    if not all(knobs.values()):
+        return []
     read_by = [_reads_of(test, default, knobs) for test in tests]
     order = sorted(knobs, key=lambda name: -sum(name in read for read in read_by))  # what most tests read comes first
     last_read = [max(map(order.index, read), default=-1) for read in read_by]

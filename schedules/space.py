@@ -17,8 +17,8 @@ class Space(Generic[C]):
     """The combinations of knob values that are worth a trial, and the test of whether any configuration is legal.
 
     `constraints` are what a configuration must meet; `heuristics` and `promising` say which of the legal ones are worth
-    building. The first two are named, so that what prunes a configuration can be told. The default configuration always
-    belongs to the space.
+    building. The first two are named, so that what prunes a configuration can be told. Each is a test by itself, asked
+    of any combination of the values. The default configuration always belongs to the space.
     """
 
     default: C

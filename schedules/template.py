@@ -112,8 +112,8 @@ class SparseTemplate(Template, Protocol):
     """A template for weights that are compiled in, which can tell whether its kernel beats a dense one."""
 
     def pays(self, problem: Problem, config: Any, target: Target, weight_bytes: int, dense_cycles: float) -> bool:
-        """Say whether the kernel should beat the dense one, which has an estimate, in a network.
+        """Say whether the kernel should beat the dense one in a network.
 
-        This has weights of so many bytes.
+        `weight_bytes` are those of all weights of the network, and `dense_cycles` is the estimate of the dense kernel.
         """
         ...

@@ -241,3 +241,9 @@ def test_without_a_gpu(tmp_path: Path) -> None:
         pytest.skip("there is a GPU here")
     result = tvmconv("bench", "defaults", "--target", "cuda", "--workloads", 1, "-o", tmp_path / "log.jsonl")
     assert (result.exit_code, result.stdout) == (7, "")
+
+
+@pytest.mark.parametrize("seed", [6, 10])
+def test_tensors_that_are_too_large_are_drawn_again(seed: int) -> None:
+    """Among the first draws of these seeds is a tensor with more bytes than a workload may have."""
+    assert len(defaults.random_workloads(100, seed)) == 100

@@ -118,7 +118,7 @@ def test_trials_are_by_every_algorithm(target: tvm.target.Target, beside: set[st
 
 
 @pytest.mark.parametrize(
-    "target", map(resolve_target, [{"kind": "llvm", "mcpu": "sapphirerapids"}, SM_90]), ids=["cpu", "cuda"]
+    "target", [*map(resolve_target, [{"kind": "llvm", "mcpu": "sapphirerapids"}, SM_90])], ids=["cpu", "cuda"]
 )
 def test_an_algorithm_is_found_soon(target: tvm.target.Target, monkeypatch: pytest.MonkeyPatch) -> None:
     """It takes one in a hundred of the convolutions that are drawn, or more."""

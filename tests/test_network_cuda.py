@@ -19,9 +19,10 @@ from network_graph import Graph
 from onnx import helper, numpy_helper
 from sparing import every
 from tensor_cases import FIRST, Layouts, layer
-from tvm import relax
+from tvm import relax, te
 from tvm.relax.backend.cpu_generic import pipeline as cpu
 from tvm.relax.backend.cuda.pipeline import finalize_passes
+from tvm.s_tir import Schedule
 from twins_and_cubins import SM_90
 
 import tvmconv
@@ -82,6 +83,18 @@ def test_kernel_with_the_weight_laid_out_ahead(name: str) -> None:
     executable = lowering.build(tvm.IRModule({lowering.KERNEL_NAME: serial_twin(kernel)}), resolve_target("llvm"))
     executable[lowering.KERNEL_NAME](x, *packing(operands["w"]), *others)
     check_result(problem.workload, operands, others[-1].numpy())
+
+
+def test_what_the_kernel_begins_stays_in_it() -> None:
+    """Sums of the weight that begin with zeros in a step of its own would be overwritten by that in each call."""
+    x, w, k = te.placeholder((8,), name="x"), te.placeholder((8, 4), name="w"), te.reduce_axis((0, 4))
+    sums = te.compute((8,), lambda i: te.sum(w[i, k], axis=k), name="sums")
+    schedule = Schedule(te.create_prim_func([x, w, te.compute((8,), lambda i: x[i] + sums[i], name="output")]))
+    block = schedule.get_sblock("sums")
+    assert split_packing(schedule.mod["main"])[1] is not None
+    schedule.decompose_reduction(block, schedule.get_loops(block)[0])
+    func = schedule.mod["main"]
+    assert split_packing(func) == (func, None)
 
 
 @pytest.mark.parametrize("name", LAID_OUT)

@@ -92,7 +92,7 @@ def test_tensors_between_convolutions_are_halves() -> None:
 def test_tensor_cores_get_the_same(word: str) -> None:
     _, layers = compiled(classifier(), SM_90, word)
     assert types(layers) == [(word, word)] * 7 + [(word, "float32")]
-    assert {"tvmconv cuda/tensor", "tvmconv cuda/depthwise_nhwc"} <= {layer.kernel for layer in layers}
+    assert {"tvmconv cuda/shallow", "tvmconv cuda/tensor"} <= {layer.kernel for layer in layers}
 
 
 def test_norms_stay_in_float32() -> None:

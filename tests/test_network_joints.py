@@ -216,7 +216,8 @@ def test_sparse_kernels_are_left_alone() -> None:
 
 
 @pytest.mark.parametrize("target", ["llvm", "cuda"])
-def test_on_a_cpu_only(target: str) -> None:
+def test_pixels_of_whole_stores_on_a_gpu(target: str) -> None:
+    """The parts have 5 and 6 channels, which on a GPU are no whole stores in NHWC."""
     graph = Graph((1, 8, 9, 11))
     text = build(graph.model(joined(graph, pointwise(graph), direct(graph))), target)._executable.as_text()
     assert ("concatenate" in text) == (target == "cuda")

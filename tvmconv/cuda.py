@@ -52,7 +52,7 @@ class KernelResources:
 
 
 class Assembled(NamedTuple):
-    """What one compilation to a cubin tells: the resources of each kernel, its PTX, and what the assembler said."""
+    """The results of one compilation to a cubin: the resources of each kernel, its PTX, and what the assembler said."""
 
     kernels: tuple[KernelResources, ...]
     ptx: str

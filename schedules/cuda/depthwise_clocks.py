@@ -15,9 +15,9 @@ from .depthwise_tiles import Config, blocks, shared_bytes, staged_elements, wind
 from .machine import BLOCK_BYTES, LINE, MOST_REGISTERS, QUARTERS, REGISTERS, SECTOR, WARP
 from .tensor_model import mostly_largest
 
-# All of these were fitted together to 4695 measured configurations of 179 workloads on an H100 and an H200, most of
-# them in float32 and of benchmarks/defaults-h100.jsonl.gz: by the errors of the times, which are a quarter in the mean,
-# and by how fast the configuration is that looks the fastest of a workload's.
+# All of these were fitted together to 4695 measured configurations of 179 workloads, most of them in float32: those of
+# benchmarks/defaults-h100.jsonl.gz, of tuning_logs/exhaustive, and of the records of an H100 and an H200. The fit is by
+# the errors of the times, which are a quarter in the mean, and by how fast the configuration is that looks fastest.
 
 START = 1790.0
 """The clocks of a kernel that has nothing to do."""
@@ -145,7 +145,10 @@ def _reads(workload: ConvWorkload, config: Config) -> int:
 
 
 def _steps(workload: ConvWorkload, config: Config, rows: int, columns: int) -> tuple[int, int, int]:
-    """Return the elements between what neighbouring threads in z, y and x read of planes with so many columns."""
+    """Return the elements between what neighbouring threads in z, y and x read of planes with so many columns.
+
+    Threads of one input channel, as they are where each has one of several outputs, are taken to read parts of a plane.
+    """
     stride_y, stride_x = workload.stride
     plane = rows * columns * config.siblings // workload.multiplier
     return plane, config.thread_y * stride_y * columns, config.thread_x * stride_x

@@ -18,24 +18,24 @@ from .depthwise_rules import usual_config
 from .depthwise_tiles import LEAST, Config, constraints, whole_planes
 
 MARGIN = 1.2
-"""How many times as long as the best candidate the usual configuration has to take, by the model, to be replaced.
+"""The least ratio, by the model, of the usual configuration's time to the best candidate's for that to replace it.
 
-On layers of MobileNet and ConvNeXt on an H100 the model tells a gain of up to 1.18 where there is none. With this
-margin the defaults of 92 random workloads took 1.14 times as long there as the best that was measured; the usual ones
-1.39 times.
+On layers of MobileNet and ConvNeXt at batch 32 and 128 on an H100 the model told a gain of up to 1.18 where the
+replaced one was faster. With this margin the defaults of 92 random workloads take 1.14 times as long as the best that
+was measured, and the usual ones 1.39 times (benchmarks/defaults-h100.jsonl.gz).
 """
 
-BLOCK_THREADS = (64, 128)
-"""The most threads that a block has, as configurations have that were fast on an H100."""
+CANDIDATE_THREADS = (64, 128)
+"""The most threads of a candidate's block, as most configurations have that are within 8% of the best in that log."""
 
 MOST_THREADS = 256
-"""The most threads of a block for a whole plane, likewise."""
+"""The most threads of a block for a whole plane: no such configuration with more was that near the best."""
 
 OUTPUTS = 32
-"""The most outputs of a thread, likewise."""
+"""The most outputs of a thread, as a space has, too."""
 
-WASTE = 1.3
-"""The largest ratio of computed to wanted outputs."""
+CANDIDATE_WASTE = 1.3
+"""The largest ratio of computed to wanted outputs of a candidate."""
 
 
 def default_config(problem: Problem, target: tvm.target.Target) -> Config:
@@ -58,7 +58,7 @@ def default_config(problem: Problem, target: tvm.target.Target) -> Config:
 
 
 def _candidates(workload: ConvWorkload) -> Iterator[Config]:
-    """Yield configurations of one tile for each block; not all are legal."""
+    """Yield configurations whose threads have one tile each, without vthreads; not all are legal."""
     (height, width), m, most = workload.output_size, workload.multiplier, 16 // workload.itemsize
     ways = (False, False), (True, False), (False, True)  # the window in registers, from shared memory, whole planes
     tiles = product((1, 2, 3, 4, 6, 7, 8), (1, 2, 4, 7, 8), {1, m}, ways)
@@ -70,11 +70,11 @@ def _candidates(workload: ConvWorkload) -> Iterator[Config]:
         for threads_x in {across} if flat else {evenly(across, n) for n in (64, 32, 16)}:
             staged = 0 if flat else workload.stride[1] * columns * (threads_x if shared else 1)
             load = _vector(most, workload.width, staged)
-            for threads_y in {down} if flat else {evenly(down, max(1, n // threads_x)) for n in BLOCK_THREADS}:
+            for threads_y in {down} if flat else {evenly(down, max(1, n // threads_x)) for n in CANDIDATE_THREADS}:
                 waste = wasted(height, row * threads_y) * wasted(width, columns * threads_x)
-                if threads_y * threads_x > MOST_THREADS or waste > WASTE:
+                if threads_y * threads_x > MOST_THREADS or waste > CANDIDATE_WASTE:
                     continue
-                for room in {max(1, n // (threads_x * threads_y)) for n in BLOCK_THREADS}:
+                for room in {max(1, n // (threads_x * threads_y)) for n in CANDIDATE_THREADS}:
                     yield replace(
                         LEAST,
                         planes=max(whole_planes(workload, min(64, room * siblings))),

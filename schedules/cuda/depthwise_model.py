@@ -91,7 +91,7 @@ def space(problem: Problem, target: tvm.target.Target) -> Space[Config]:
     rows, columns = upto(height, 1, 2, 3, 4, 6, 7, 8), upto(width, 1, 2, 4, 7, 8)
     whole_height = upto(64, *(ceil_div(height, n) for n in rows))
     whole_width = upto(64, *(ceil_div(width, n) for n in columns))
-    # What of the input fits into registers belongs there; only what does not is staged.
+    # What the default stages may be staged, or read through registers.
     staged = default.shared_input
     knobs: dict[str, Iterable[Any]] = {
         "planes": {*whole_planes(workload, 64)},

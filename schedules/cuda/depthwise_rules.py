@@ -21,7 +21,7 @@ from ..space import ceil_div, evenly, wasted
 from .depthwise_tiles import LEAST, MOST_WINDOW, Config, constraints, whole_planes
 
 FULL_GPU_THREADS = 65536
-"""The threads that the default configuration takes for a full H100: 512 on each of some 130 multiprocessors."""
+"""The threads that the usual configuration takes for a full H100: 512 on each of some 130 multiprocessors."""
 
 BLOCK_THREADS = 128
 """The most threads of a block, as configurations have that were fast on an H100."""
@@ -36,7 +36,7 @@ for 6.7 (7.3 with a thread beyond the end), and 5x5 on 256x96x96 4.8 for 7.0, of
 """
 
 NARROW = 8
-"""The columns of a plane up to which a thread of the default configuration takes whole rows."""
+"""The columns of a plane up to which a thread of the usual configuration takes whole rows."""
 
 HALVED_WINDOW = 64
 """The most elements that a thread reads for half of a narrow plane, in half precision.
@@ -45,7 +45,7 @@ At batch 32 3x3 taps on 960 planes of 7x7 took 3.5 µs by halves on an H100 and 
 """
 
 WASTE = 1.15
-"""The largest ratio of computed to wanted outputs at the bottom of a plane in the default configuration."""
+"""The largest ratio of computed to wanted outputs at the bottom of a plane in the usual configuration."""
 
 ANY_WASTE = 1.25
 """The largest mean ratio of computed to wanted outputs on planes of any size, if any of its kind has one so small."""
@@ -79,7 +79,7 @@ def mean_waste(problem: Problem, config: Config) -> float:
 
 
 def _candidates(problem: Problem, gpu: Gpu) -> Iterator[Config]:
-    """Yield configurations for the default, the best first; not all are legal."""
+    """Yield configurations, the best first; not all are legal."""
     workload = problem.workload
     height, width = workload.output_size
     m, share = workload.multiplier, prod(workload.output_shape) // full_gpu_threads(gpu)
@@ -118,7 +118,7 @@ def _candidates(problem: Problem, gpu: Gpu) -> Iterator[Config]:
 
 
 class Limits(NamedTuple):
-    """The most that a default configuration has of threads and of outputs, for a workload, and what goes with it."""
+    """The most that a usual configuration has of threads and of outputs, for a workload, and what goes with it."""
 
     columns: int
     """The columns of a thread."""

@@ -28,7 +28,7 @@ from .grouped_tiles import (
     sums,
     vectors,
 )
-from .machine import BLOCK_BYTES, PRODUCTS, REGISTERS, WARP
+from .machine import BLOCK_BYTES, LINE, PRODUCTS, REGISTERS, SECTOR, WARP
 from .tensor_model import KERNEL, mostly_largest, saved_launch
 
 MOST_CHANNELS = 64
@@ -103,9 +103,6 @@ COPYING, STORING, BEGINNING = 8.0, 4.0, 80.0
 
 ACCESS = 1.7
 """The clocks of 128 bytes that a warp reads from shared memory, or copies to it from one line of the L2 cache."""
-
-LINE, SECTOR = 128, 32
-"""The bytes of a cache line, and the least that come of it."""
 
 L2_BYTES = 48.0
 """The bytes of pixels that a multiprocessor gets from the L2 cache in a clock, as `cuda/tensor` has it."""

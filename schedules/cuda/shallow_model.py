@@ -16,8 +16,7 @@ from tvmconv.targets.devices import Gpu, gpu_of
 from tvmconv.workload import ConvWorkload
 
 from ..space import Space, ceil_div, ceil_to, named, wasted
-from .grouped_model import SECTOR
-from .machine import BLOCK_BYTES, PRODUCTS, REGISTERS, WARP
+from .machine import BLOCK_BYTES, PRODUCTS, REGISTERS, SECTOR, WARP
 from .shallow_tiles import (
     LEAST,
     Config,

@@ -17,6 +17,7 @@ from ..dispatch import algorithms_for
 from ..dispatch.history import applicable, best_record
 from ..dispatch.record import Record
 from ..dispatch.trial import Stage
+from ..errors import InvalidArgumentError
 from ..targets import DeviceFacts
 from ..workload import ConvWorkload
 
@@ -57,7 +58,10 @@ def random_workloads(count: int, seed: int, dense: bool = False, dtype: str = "f
     draw, workloads = Draw(seed), list[ConvWorkload]()
     attempt = _dense if dense else _depthwise
     while len(workloads) < count:
-        workload = attempt(draw)
+        try:
+            workload = attempt(draw)
+        except InvalidArgumentError:  # a tensor with more bytes than a workload may have
+            continue
         if workload is not None and LEAST_BYTES <= workload.bytes_moved <= MOST_BYTES:
             workloads.append(msgspec.structs.replace(workload, dtype=dtype))
     return workloads
@@ -116,8 +120,10 @@ def tasks_of(workload: ConvWorkload, target: Any, precision: str, all_algorithms
     """
     taken = create(workload, target, precision=precision)
     known = algorithms_for(taken.problem, taken.target)
+    if not known:
+        return []
     others = [create(workload, target, algorithm, precision=precision) for algorithm in known if all_algorithms]
-    return [taken, *(task for task in others if task.name != taken.name)] if known else []
+    return [taken, *(task for task in others if task.name != taken.name)]
 
 
 def gaps(tasks: Iterable[ConvTask], records: Sequence[Record], device: DeviceFacts) -> list[Gap]:

@@ -94,8 +94,9 @@ def use_kernels(
 
     On a GPU two small layers behind the means of planes are one kernel, as `gates_of` says.
 
-    On a CPU, what convolutions hand to each other is in blocks of channels, as `choose_layouts` says. Kernels store
-    their outputs in the tensors that concatenations make of them, as `joints_of` says.
+    On a CPU, what convolutions hand to each other is in blocks of channels, as `choose_layouts` says.
+
+    Kernels store their outputs in the tensors that concatenations make of them, as `joints_of` says.
 
     Before: `y = R.nn.conv2d(x, w)`, `z = R.add(y, bias)`, `output = R.nn.relu(z)`.
     After: `output = R.call_tir(tvmconv_direct_0f3a91c2d47b, (x, packed, shift))`.

@@ -24,9 +24,9 @@ class Packing:
     """A function that computes at once what a kernel reads in the place of a weight."""
 
     def __init__(self, code: tvm.runtime.Module, specs: Sequence[tuple[list[int], str]], keeps_weight: bool) -> None:
-        """Take the code for this machine's CPU, the shape and dtype of each result, and if the weight is read beside.
+        """Take the code for this machine's CPU, the shape and dtype of each result, and whether the weight comes first.
 
-        The weight then comes before what is made of it.
+        It does where the kernel also reads it as it is.
         """
         self.code, self.specs, self.keeps_weight = code, specs, keeps_weight
 
@@ -65,6 +65,8 @@ def split_packing(func: tirx.PrimFunc) -> tuple[tirx.PrimFunc, Packing | None]:
     kernel, packing = tirx.stmt_seq(*others), tirx.stmt_seq(*stages)
     read = _used(kernel, known)
     made = _without(read, [weight])
+    if len(_without(made, _stored(kernel))) < len(made):  # what is computed in several steps, not all from the weight
+        return func, None
 
     def function(params: Sequence[tvm.ir.Var], body: tirx.Stmt) -> tirx.PrimFunc:
         buffers = _without(_used(body, root.alloc_buffers), params)
@@ -88,10 +90,17 @@ def _used(step: tirx.Stmt, buffers: Sequence[tvm.ir.Var]) -> list[tvm.ir.Var]:
     return [buffer for buffer in buffers if any(buffer.same_as(each) for each in found)]
 
 
+def _stored(step: tirx.Stmt) -> list[tvm.ir.Var]:
+    """Return the buffers that a statement stores to."""
+    blocks: list[SBlock] = []
+    tvm_ffi.structural_walk(step, [(SBlock, blocks.append)])
+    return [region.source for block in blocks for region in block.writes]
+
+
 def _compiled(stages: tirx.PrimFunc) -> tuple[tvm.runtime.Module, list[tuple[list[int], str]]]:
     """Compile the stages for this machine's CPU, whatever they were scheduled for; return what they make, too.
 
-    They run once: optimising them would take longer than they do.
+    They run once for each layer: optimising takes about as long as it saves.
     """
     twin = lowering.build_twin_function(stages.with_attr("global_symbol", FUNCTION))
     return twin.executable.mod, [

@@ -149,7 +149,7 @@ class SparseKernels:
         )
 
     def _dense_cycles(self, problem: Problem) -> float:
-        """Return the estimate of the dense kernel that the network would have, in NCHW or in its inner layout."""
+        """Return the least estimate of a dense kernel in NCHW or in networks' inner layout: each site has one."""
         dense = msgspec.structs.replace(problem, sparsity=None, precision=self._precision, constant_weight=True)
         inner = with_layout(dense.workload, inner_layout(self._target))
         layouts = dense, msgspec.structs.replace(dense, workload=inner)

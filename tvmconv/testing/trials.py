@@ -41,7 +41,7 @@ MOST_PLACES = 2**9
 
 MOST_DRAWS, FAVOURED_DRAWS = 10_000, 400
 """The numbers of convolutions that are drawn, at most, for one by an algorithm, and for one by an algorithm that is
-drawn, too, which the target may have no instructions for. The rarest takes one in a hundred, of open sizes fewer."""
+drawn, too, which the target may have no instructions for. One in a hundred is by the rarest, fewer with open sizes."""
 
 SPARSITIES = (0.0, 0.5, 0.8, 0.9, 0.9, 0.95, 0.99, 1.0)
 
