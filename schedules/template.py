@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
 from tvmconv.dtypes import FLOATS, one_of
@@ -111,9 +111,11 @@ class Template(Protocol):
 class SparseTemplate(Template, Protocol):
     """A template for weights that are compiled in, which can tell whether its kernel beats a dense one."""
 
-    def pays(self, problem: Problem, config: Any, target: Target, weight_bytes: int, dense_cycles: float) -> bool:
+    def pays(
+        self, problem: Problem, config: Any, target: Target, weight_bytes: int, dense_cycles: Callable[[], float]
+    ) -> bool:
         """Say whether the kernel should beat the dense one in a network.
 
-        `weight_bytes` are those of all weights of the network, and `dense_cycles` is the estimate of the dense kernel.
+        `weight_bytes` are those of all weights of the network; `dense_cycles` tells the estimate of the dense kernel.
         """
         ...

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 from collections import defaultdict
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from statistics import geometric_mean
 
@@ -69,7 +69,7 @@ def test_choice_between_sparse_and_dense(batch: int) -> None:
         problem = Problem(workload, 1 - DENSITY)
         if workload.is_depthwise:
             continue
-        dense = estimated_cycles(direct, Problem(workload), str(SM_90))
+        dense = partial(estimated_cycles, direct, Problem(workload), str(SM_90))
         assert sparse.pays(problem, sparse.default_config(problem, SM_90), SM_90, 0, dense) == (faster > 1.05), row[
             "name"
         ]

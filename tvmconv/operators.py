@@ -16,7 +16,7 @@ import tvm
 from . import threads
 from .arrays import Operand, in_float32, in_nhwc, operand, reshaped, view_in_nhwc
 from .calls import PLAIN, Calls, Launch, given, hashable, types_of
-from .dispatch import algorithms_for, range_with, registry, template_for, template_name, tuned
+from .dispatch import algorithm_of, algorithms_for, range_with, registry, template_for, template_name, tuned
 from .dispatch.history import History, applied
 from .dtypes import DTYPES, KNOWN, NARROW
 from .errors import InvalidArgumentError
@@ -233,7 +233,7 @@ def _for_any_batch(problem: Problem, algorithm: str, target: str, state: State) 
     """
     resolved, batch, opened = resolve_target(target), problem.workload.batch, problem.with_any_batch()
     lost = set(algorithms_for(problem, resolved)) - set(algorithms_for(opened, resolved))
-    if lost and template_name(template_for(problem, resolved, algorithm)).partition("/")[2] in lost:
+    if lost and algorithm_of(template_name(template_for(problem, resolved, algorithm))) in lost:
         return problem
     on_gpu = backend_of(resolved).on_gpu
     if on_gpu and _first_batches.setdefault((opened, algorithm, target, state), batch) == batch:

@@ -155,12 +155,18 @@ def ablations(config: Config) -> dict[str, Config]:
     }
 
 
-def pays(problem: Problem, config: Config, target: tvm.target.Target, weight_bytes: int, dense_cycles: float) -> bool:
+def pays(
+    problem: Problem,
+    config: Config,
+    target: tvm.target.Target,
+    weight_bytes: int,
+    dense_cycles: Callable[[], float],
+) -> bool:
     """Return whether the kernel should be faster than the dense one, in a network with weights of so many bytes.
 
-    The sparse kernel has no model of its cycles, so that those of the dense one do not matter. In a small network, what
-    counts is the arithmetic. In a large one code and weights come from memory in each call: where there are few pixels
-    to compute, that takes longer than all else.
+    The sparse kernel has no model of its cycles, so that those of the dense one are not asked for. In a small network,
+    what counts is the arithmetic. In a large one code and weights come from memory in each call: where there are few
+    pixels to compute, that takes longer than all else.
     """
     workload = problem.workload
     pixels = workload.batch * prod(workload.output_size)

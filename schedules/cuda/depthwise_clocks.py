@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from functools import lru_cache
 from math import prod
 
-from tvmconv.compute.weight_gradient_planes import BANKS
 from tvmconv.targets.devices import Gpu
 from tvmconv.workload import ConvWorkload
 
 from ..space import ceil_div, ceil_to, wasted
 from .depthwise_tiles import Config, blocks, shared_bytes, staged_elements, window_elements
-from .machine import BLOCK_BYTES, LINE, MOST_REGISTERS, QUARTERS, REGISTERS, SECTOR, WARP
+from .machine import BLOCK_BYTES, LINE, QUARTERS, REGISTERS, SECTOR, WARP, bank_reads
 from .tensor_model import mostly_largest
 
 # All of these were fitted together to 4695 measured configurations of 179 workloads, most of them in float32: those of
@@ -76,7 +74,7 @@ def clocks(workload: ConvWorkload, config: Config, gpu: Gpu) -> float:
     latency += 0.0 if config.shared_filter else TAP_LATENCY * own_taps
 
     blocks_each = ceil_div(grid, gpu.multiprocessors)
-    together = min(_resident_blocks(workload, config, gpu), blocks_each)
+    together = min(resident_blocks(workload, config, gpu), blocks_each)
     busy = together * warps
     turn = mostly_largest(busy * instructions / QUARTERS, busy * moved, latency)
     turns = (blocks_each / together + ceil_div(blocks_each, together)) / 2  # blocks begin as others end
@@ -112,11 +110,15 @@ def _copied(workload: ConvWorkload, config: Config) -> float:
     return (read / config.load + config.planes * prod(workload.output_size) / config.store) / config.threads
 
 
-def _resident_blocks(workload: ConvWorkload, config: Config, gpu: Gpu) -> int:
+def registers(workload: ConvWorkload, config: Config) -> int:
+    """Return the registers of a thread."""
+    return OWN_REGISTERS + config.outputs + window_elements(workload, config)
+
+
+def resident_blocks(workload: ConvWorkload, config: Config, gpu: Gpu) -> int:
     """Return the number of blocks that a multiprocessor has room for at once."""
     warps = ceil_div(config.threads, WARP)
-    registers = min(MOST_REGISTERS, OWN_REGISTERS + config.outputs + window_elements(workload, config))
-    by_registers = REGISTERS // WARP // (warps * ceil_to(registers, 8))
+    by_registers = REGISTERS // WARP // (warps * ceil_to(registers(workload, config), 8))
     by_shared = gpu.shared_bytes // (shared_bytes(workload, config) + BLOCK_BYTES)
     return max(1, min(gpu.blocks, gpu.warps // warps, by_registers, by_shared))
 
@@ -141,7 +143,7 @@ def _reads(workload: ConvWorkload, config: Config) -> int:
         rows, _ = workload.read_by((config.block_y, config.block_x))
         columns = staged_elements(workload, config, (config.block_y, config.block_x)) // rows
     words = {place * workload.itemsize // WORD for place in _places(config, _steps(workload, config, rows, columns))}
-    return max(Counter(word % BANKS for word in words).values())
+    return bank_reads(words)
 
 
 def _steps(workload: ConvWorkload, config: Config, rows: int, columns: int) -> tuple[int, int, int]:

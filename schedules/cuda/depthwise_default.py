@@ -52,7 +52,7 @@ def default_config(problem: Problem, target: tvm.target.Target) -> Config:
     def time(config: Config) -> float:
         return clocks(workload, config, gpu)
 
-    legal = (config for config in _candidates(workload) if all(holds(config) for holds in checks))
+    legal = (config for config in dict.fromkeys(_candidates(workload)) if all(holds(config) for holds in checks))
     best = min(legal, key=time, default=usual)
     return best if MARGIN * time(best) < time(usual) else usual
 

@@ -14,6 +14,7 @@ from tvmconv.targets.devices import Gpu, gpu_of
 from tvmconv.workload import ConvWorkload
 
 from ..space import Space, ceil_div, named, wasted
+from .depthwise_clocks import registers, resident_blocks
 from .depthwise_default import default_config
 from .depthwise_rules import full_gpu_threads
 from .depthwise_tiles import (
@@ -23,10 +24,8 @@ from .depthwise_tiles import (
     constraints,
     shared_bytes,
     whole_planes,
-    window_elements,
 )
 from .gemm_model import START, bytes_per_clock
-from .machine import BLOCK_BYTES, REGISTERS, WARP
 from .tensor_model import mostly_largest
 
 THREAD_BYTES = 24
@@ -173,11 +172,7 @@ def features(problem: Problem, config: Config, target: tvm.target.Target) -> dic
     taps, vthreads = prod(workload.kernel), config.vthreads_y * config.vthreads_x
     own = prod(workload.read_by((config.thread_y, config.thread_x))) * vthreads
     staged = prod(workload.read_by((config.block_y, config.block_x)))
-    registers = 24 + config.outputs + window_elements(workload, config)
-    warps = ceil_div(config.threads, 32)
-    by_registers = REGISTERS // WARP // (warps * ceil_div(registers, 8) * 8)
-    by_shared = gpu.shared_bytes // (shared + BLOCK_BYTES)
-    resident = max(1, min(gpu.blocks, gpu.warps // warps, by_shared, by_registers))
+    warps, resident = ceil_div(config.threads, 32), resident_blocks(workload, config, gpu)
     waves = grid / (gpu.multiprocessors * resident)
     run = min(width, config.threads_x * config.thread_x)
     return {
@@ -192,7 +187,7 @@ def features(problem: Problem, config: Config, target: tvm.target.Target) -> dic
         "waste_y": wasted(height, config.block_y),
         "waste": wasted(width, config.block_x) * wasted(height, config.block_y),
         "shared_bytes": shared,
-        "registers": registers,
+        "registers": registers(workload, config),
         "warps_per_sm": min(warps * resident, grid * warps / gpu.multiprocessors),
         "waves": waves,
         "last_wave": ceil_div(grid, gpu.multiprocessors * resident) / waves,

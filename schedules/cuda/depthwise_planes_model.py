@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import replace
 from itertools import product
 from math import hypot, prod
@@ -11,7 +10,6 @@ import tvm
 
 from tvmconv.compute.depthwise_bands import EIGHT, VECTOR_BYTES
 from tvmconv.compute.depthwise_planes import copied, eights, neighbours, side_by_side
-from tvmconv.compute.weight_gradient_planes import BANKS
 from tvmconv.problem import Problem
 from tvmconv.targets import tensor_instructions
 from tvmconv.targets.devices import Gpu, gpu_of
@@ -37,7 +35,7 @@ from .depthwise_planes_tiles import (
     sums_of,
 )
 from .gemm_model import START
-from .machine import BLOCK_BYTES, PRODUCTS, REGISTERS
+from .machine import BLOCK_BYTES, PRODUCTS, REGISTERS, bank_reads
 from .tensor_model import mostly_largest
 
 FEWEST = 2
@@ -165,7 +163,7 @@ def shared_banks(workload: ConvWorkload, config: Config) -> float:
     last = workload.layout == "NHWC"
     row, pixel = eights(workload)[0] * workload.width, pixel_lanes(config) if last else 1
     words = {(place * row + 2 * pair) * pixel // 2 for place in range(EIGHT) for pair in range(4)}
-    most = max(Counter(word % BANKS for word in words).values())
+    most = bank_reads(words)
     return most if last else max(1.0, most / 2)
 
 

@@ -1,5 +1,10 @@
 """The assumptions of the schedules about every GPU; `targets.devices` has the properties that differ."""
 
+from collections import Counter
+from collections.abc import Set
+
+from tvmconv.compute.weight_gradient_planes import BANKS
+
 SHARED_ALIGNMENT = 64
 """The bytes to which TVM aligns each buffer in shared memory."""
 
@@ -29,3 +34,8 @@ SECTOR = 32
 
 LINE = 128
 """The bytes of a line of a cache, of four sectors."""
+
+
+def bank_reads(words: Set[int]) -> int:
+    """Return how many times the banks of shared memory are read for different words, by their places."""
+    return max(Counter(word % BANKS for word in words).values())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from math import gcd, prod
@@ -17,7 +16,7 @@ from tvmconv.workload import ConvWorkload
 from ..space import ceil_div, ceil_to, named
 from .gemm_tiles import VECTOR
 from .grouped_tiles import MOST_UNROLLED, pitch
-from .machine import BLOCK_BYTES, MOST_REGISTERS, QUARTERS, REGISTERS, SHARED_ALIGNMENT, WARP
+from .machine import BLOCK_BYTES, MOST_REGISTERS, QUARTERS, REGISTERS, SHARED_ALIGNMENT, WARP, bank_reads
 
 FOR_A_SUM, OTHER_REGISTERS = 1.5, 16
 """The registers of a thread for each sum, with the factors that it loads meanwhile, and beside them, which NVRTC takes
@@ -136,16 +135,13 @@ def elements_read(workload: ConvWorkload, config: Config) -> int:
 
 def accesses(workload: ConvWorkload, config: Config) -> int:
     """Return the accesses to shared memory in which a warp's words of the input come: one if no banks are shared."""
-    words = [
-        p * config.columns * workload.stride[1] * pixel_channels(workload) // 2 + pair
-        for p in range(EIGHT)
-        for pair in range(QUAD)
-    ]
-    return max(Counter(word % BANKS for word in set(words)).values())
-
-
-BANKS = 32
-"""The words of shared memory that come at once."""
+    return bank_reads(
+        {
+            p * config.columns * workload.stride[1] * pixel_channels(workload) // 2 + pair
+            for p in range(EIGHT)
+            for pair in range(QUAD)
+        }
+    )
 
 
 def weight_pitch(workload: ConvWorkload) -> int:

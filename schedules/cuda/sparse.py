@@ -15,11 +15,12 @@ from tvm.s_tir.schedule import LoopRV
 
 from tvmconv import compute
 from tvmconv.annotations import COPIED, UNROLLED
+from tvmconv.compute.weight_gradient_planes import BANKS
 from tvmconv.problem import Problem
 
 from ..template import Layouts
 from .sparse_model import ablations, default_config, estimate, features, obstacle, pays, space
-from .sparse_tiles import BANKS, LEAST, Config, copies, pitch
+from .sparse_tiles import LEAST, Config, copies, pitch
 
 __all__ = [
     "LAYOUTS",

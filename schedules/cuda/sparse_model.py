@@ -226,7 +226,13 @@ def default_config(problem: Problem, target: tvm.target.Target) -> Config:
     raise NoValidConfigurationError(f"{workload}: no configuration is legal on {target}")
 
 
-def pays(problem: Problem, config: Config, target: tvm.target.Target, weight_bytes: int, dense_cycles: float) -> bool:
+def pays(
+    problem: Problem,
+    config: Config,
+    target: tvm.target.Target,
+    weight_bytes: int,
+    dense_cycles: Callable[[], float],
+) -> bool:
     """Return whether the kernel should be faster than the dense one, by the models of both.
 
     In a network whose weights are more than the L2 cache has room for, code has left it before the kernel runs again;
@@ -234,7 +240,7 @@ def pays(problem: Problem, config: Config, target: tvm.target.Target, weight_byt
     """
     gpu = gpu_of(target)
     evicted = weight_bytes > gpu.l2_room
-    return FLATTERED * clocks(problem.workload, config, gpu, problem.density, evicted) < dense_cycles
+    return FLATTERED * clocks(problem.workload, config, gpu, problem.density, evicted) < dense_cycles()
 
 
 def features(problem: Problem, config: Config, target: tvm.target.Target) -> dict[str, float]:

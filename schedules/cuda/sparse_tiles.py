@@ -9,14 +9,12 @@ from typing import ClassVar
 
 import tvm
 
+from tvmconv.compute.weight_gradient_planes import BANKS
 from tvmconv.problem import Problem
 from tvmconv.workload import ConvWorkload
 
 from ..space import ceil_div, ceil_to, named, wasted
 from .machine import MOST_REGISTERS, REGISTERS, SHARED_ALIGNMENT, WARP
-
-BANKS = 32
-"""The number of banks of shared memory."""
 
 SPARE_REGISTERS = 24
 """The registers that a thread takes beside its outputs and the elements that it stages."""

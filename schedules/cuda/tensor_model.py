@@ -29,7 +29,7 @@ from tvmconv.targets.devices import Gpu, gpu_of
 
 from ..space import ceil_div, wasted
 from .gemm_tiles import VECTOR
-from .machine import BLOCK_BYTES, REGISTERS, WARP
+from .machine import BLOCK_BYTES, LINE, REGISTERS, WARP
 from .tensor_tiles import (
     LEAST,
     Config,
@@ -83,11 +83,8 @@ STORED_BYTES = 22.0
 SHARED_BYTES, THROTTLED, STORED_MEANWHILE = 118.0, 1.15, 90.0
 """The bytes that go through shared memory in a clock, the time of products as a multiple of what the tensor cores' rate
 says, since the GPU then lowers its clock, and the bytes of sums stored in a clock: of blocks whose warps have roles,
-fitted to 36 layers in float16 on an H200, at batch 32 and 128."""
-
-LINE_BYTES = 128
-"""The bytes of a line, in whose parts such blocks store rows that are no power of two: a tile of 192x144, in parts of
-32 bytes, took twice as long as one of 192x128."""
+fitted to 36 layers in float16 on an H200, at batch 32 and 128. Such blocks store rows that are no power of two in parts
+of a line: a tile of 192x144, in parts of 32 bytes, took twice as long as one of 192x128."""
 
 FINISHED_BYTES, FINISHING_GROUPS = 7.8, 1.9
 """The bytes of sums that four warps of a team take in a clock where they wait for a residual to add to them, and the
@@ -237,7 +234,7 @@ def _specialized_clocks(problem: Problem, config: Config, turns: int, product: f
         rate = STORED_DIRECTLY
     else:
         itemsize = workload.output_storage.itemsize
-        rate = STORED_MEANWHILE * gcd(config.block_n, LINE_BYTES // itemsize) * itemsize / LINE_BYTES
+        rate = STORED_MEANWHILE * gcd(config.block_n, LINE // itemsize) * itemsize / LINE
     storing = sums / rate
     if config.teams == 1:
         return turns * (tile + storing)

@@ -9,7 +9,7 @@ from typing import Any
 
 import tvm
 
-from ..dispatch import template_named
+from ..dispatch import algorithm_of, template_named
 from ..dispatch.record import Record
 from ..dispatch.task import Task
 from ..dispatch.trial import MeasureInput, MeasureResult, Stage
@@ -35,7 +35,7 @@ class ReplayedTask(ConvTask):
         configs, target = tuple(map(_config, inorder)), tvm.target.Target(records[0].target)
         if not isinstance(problem := records[0].problem, Problem):
             raise InvalidArgumentError("records", str(problem), "records of a convolution")
-        algorithm = "auto" if problem.sparsity is not None else records[0].template.split("/")[1]
+        algorithm = "auto" if problem.sparsity is not None else algorithm_of(records[0].template)
         workload, sparsity, precision = problem.workload, problem.sparsity, problem.precision
         return cls(workload, target, algorithm=algorithm, sparsity=sparsity, precision=precision, configs=configs)
 

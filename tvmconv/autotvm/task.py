@@ -14,7 +14,7 @@ from typing import Any, overload
 import msgspec
 import tvm
 
-from ..dispatch.registry import algorithms_for, dense_algorithms, template_for, template_name, to_message
+from ..dispatch.registry import algorithm_of, algorithms_for, dense_algorithms, template_for, template_name, to_message
 from ..dispatch.task import Entity, Maker, Task, Value
 from ..errors import InvalidArgumentError
 from ..network import Model, import_model
@@ -233,5 +233,5 @@ def _task(problem: Problem, target: tvm.target.Target, algorithm: str, sparsity:
     others = {"auto", *dense_algorithms()}.difference(algorithms_for(problem, target))
     if algorithm in others:
         is_dense = sparsity is None
-        algorithm = template_name(template_for(problem, target)).partition("/")[2] if is_dense else "auto"
+        algorithm = algorithm_of(template_name(template_for(problem, target))) if is_dense else "auto"
     return create(problem.workload, target, algorithm, sparsity, problem.precision)

@@ -26,7 +26,7 @@ from ..checking.operands import Sample, random_operand
 from ..checking.pruning import operands_for, random_constants
 from ..dispatch import select
 from ..dispatch.call import Call, problem_from
-from ..dispatch.registry import template_from, template_name
+from ..dispatch.registry import algorithm_of, template_from, template_name
 from ..errors import MissingPackageError, TvmconvError
 from ..folding.constants import COMPILED_IN
 from ..lowering import KERNEL_NAME, Kernel, build_kernel
@@ -94,7 +94,7 @@ def _built(problem: Problem | Call, template: str, knobs: dict[str, Any], target
     if isinstance(problem, Call):
         return template_kernels.built(problem, knobs, target)
     made_by = template_from(template)
-    algorithm = template_name(made_by).partition("/")[2]
+    algorithm = algorithm_of(template_name(made_by))
     selection = select(problem, target, msgspec.convert(knobs, made_by.Config), algorithm)
     constants = None if problem.sparsity is None else random_constants(problem.workload, problem.sparsity)
     kernel = build_kernel(problem, selection, target, constants)

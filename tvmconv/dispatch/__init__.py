@@ -3,6 +3,7 @@
 from .ranges import Range, at_assumed_sizes, range_with, select_ranges
 from .registry import (
     TEMPLATES,
+    algorithm_of,
     algorithms_for,
     algorithms_on,
     dense_algorithms,
@@ -21,6 +22,7 @@ __all__ = [
     "TEMPLATES",
     "Range",
     "Selection",
+    "algorithm_of",
     "algorithms_for",
     "algorithms_on",
     "at_assumed_sizes",

@@ -93,7 +93,7 @@ def _changed() -> None:
 def dense_algorithms() -> tuple[str, ...]:
     """Return the algorithms for weights that are operands, for any kind of target, in the order of registration."""
     dense = (name for name, template in _registered.items() if template not in SPARSE.values())
-    return tuple(dict.fromkeys(name.partition("/")[2] for name in dense))
+    return tuple(dict.fromkeys(map(algorithm_of, dense)))
 
 
 def algorithms_on(target: tvm.target.Target) -> tuple[str, ...]:
@@ -195,6 +195,11 @@ def template_name(template: Template) -> str:
         if each is template:
             return name
     raise InvalidArgumentError("template", template, "one that is registered")
+
+
+def algorithm_of(name: str) -> str:
+    """Return the algorithm of the template with a name: "depthwise" of "cuda/depthwise"."""
+    return name.partition("/")[2]
 
 
 def knob_name(template: str, name: str) -> str:

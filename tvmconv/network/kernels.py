@@ -140,7 +140,8 @@ def use_kernels(
         selection, part = ranges[0].selection, _slice(site, slices)
         places = {**({"x": part.place} if part else {}), **({"output": joint.place} if joint else {})}
         if (key := (problem, weight is not None, *places.items())) not in kernels:
-            kernels[key] = add_kernel(builder, ranges, target, selection.name.split("/")[1], weight is not None, places)
+            kind = dispatch.algorithm_of(selection.name)
+            kernels[key] = add_kernel(builder, ranges, target, kind, weight is not None, places)
         call = _call(site, weight, kernels[key], part, joint)
         calls[site.output if joint is None or not joint.is_last else joint.whole] = call
         config = msgspec.to_builtins(selection.config)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from hashlib import sha256
 from math import prod
 from typing import Any
@@ -145,7 +145,8 @@ class SparseKernels:
         config = self._select(problems[len(problems) // 2]).config
         template = sparse_template(self._target)
         return all(
-            template.pays(each, config, self._target, self._weight_bytes, self._dense_cycles(each)) for each in problems
+            template.pays(each, config, self._target, self._weight_bytes, partial(self._dense_cycles, each))
+            for each in problems
         )
 
     def _dense_cycles(self, problem: Problem) -> float:
