@@ -121,10 +121,12 @@ ROUNDING = {1: 1.1, 3: 1.3}
 as a multiple of their own. Like `ROUNDED` it is fitted to six layers in float32 on an H100, at batch 128."""
 
 ROUNDED, READING = 600.0, 200.0
-"""The clocks in which a group of four warps, while the other groups of a team may multiply, reads and takes apart its
-first factor for three products, and those in which it rounds 64 rows for one, beyond what the product before hides of
-that; fitted to 32 tiles of eight layers in TF32 on an H100, at batch 128, of which the least estimates take 1.02 times
-as long as the fastest in the mean."""
+"""The clocks in which a group of four warps reads and takes apart 64 rows of its first factor for three products, and
+those in which it rounds them for one, beyond what the product before hides of that. The other groups of a team multiply
+meanwhile, and then each group shares the tensor cores with all but one of the others where there are three products.
+Fitted on an H100 at batch 128: to 24 tiles of five layers in float32, which take 0.96 to 1.09 times as long as their
+estimates, and to 32 tiles of eight layers in TF32, of which those of least estimate take 1.02 times as long as the
+fastest in the mean."""
 
 NARROW_ROW, CUT_ROW = 90.0, 3.0
 """The bytes that the copy engine brings in the time of a row of 64 or 32 bytes, and the clocks that a row takes more
@@ -220,9 +222,10 @@ def _specialized_clocks(problem: Problem, config: Config, turns: int, product: f
     read_bytes = multiplied_share(workload) * ROW_BYTES
     read = config.block_m // 64 * (64 + config.block_n * max(1, products)) * read_bytes
     arrival = ARRIVAL / (config.num_stages - 1)
+    rows, beside = config.tile.tiles_m, max(1, groups - 1)
     if last_steps(workload) < STEPS and chunks_of_tap(workload) > 1:  # long chunks arrive while short ones are used
         arrival = (brought + ARRIVAL + product) / config.num_stages
-    alone = {0: 0.0, 1: READING * config.tile.tiles_m + product / groups, 3: ROUNDED + product / groups}[products]
+    alone = {0: 0.0, 1: READING * rows + product / groups, 3: ROUNDED * rows + product * beside / groups}[products]
     multiplying = product if products == 3 else THROTTLED * product
     step = mostly_largest(max(multiplying, (read + copied) / SHARED_BYTES, brought), alone, arrival)
     tile = part_chunks(workload, config) * step
