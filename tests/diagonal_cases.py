@@ -33,6 +33,12 @@ CASES = {
     "5x5-many-parts": (planes((150, 2, 5, 6), 5), DiagonalTiles(5, 1, 1, 1, 8, 1, 64)),
     "3x3-wide": (planes((2, 1, 6, 130), 3), DiagonalTiles(3, 1, 1, 1, 8, 1, 1)),
     "1x12-beyond": (planes((2, 1, 9, 70), (1, 12), padding=(3, 4, 3, 20)), DiagonalTiles(1, 1, 4, 1, 16, 1, 1)),
+    "31x31-float32": (planes((3, 2, 24, 24), 31, dtype="float32"), DiagonalTiles(4, 8, 1, 1, 24, 1, parts=2)),
+    "13x13-float32-odd": (planes((9, 2, 7, 7), 13, dtype="float32"), DiagonalTiles(4, 4, 2, 2, 8, 1, 1)),
+    "7x9-float32-bands": (
+        planes((3, 2, 19, 38), (7, 9), dtype="float32", padding=(0, 5, 2, 1)),
+        DiagonalTiles(7, 1, 2, 1, 8, 2, 3),
+    ),
     "51x5": (planes((2, 1, 20, 18), (51, 5), dtype="bfloat16"), DiagonalTiles(4, 13, 1, 1, 24, 1, 1)),
 }
 

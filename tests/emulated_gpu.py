@@ -279,7 +279,7 @@ class Emulator(Machine):
             return partial(self.multiply_planes, [int(each) for each in product[1].split("x")])
         if store := re.fullmatch(r"tvmconv_store_((\d+x)+\d+)_(\d+)", name):
             return partial(self.store_runs, [int(each) for each in store[1].split("x")], int(store[3]))
-        if product := re.fullmatch(r"tvmconv_diagonals_((\d+x)+\d+)_b?f16", name):
+        if product := re.fullmatch(r"tvmconv_diagonals_((\d+x)+\d+)_(b?f16|tf32x3)", name):
             return partial(self.multiply_diagonals, [int(each) for each in product[1].split("x")])
         if name.startswith("tvmconv_copy_"):
             return partial(self.copy, int(name.removeprefix("tvmconv_copy_")))

@@ -9,9 +9,11 @@ from typing import Any
 import numpy as np
 
 from tvmconv import ConvWorkload
+from tvmconv.checking.closeness import Rounded
 from tvmconv.compute import input_gradient_reference, weight_gradient_reference
 from tvmconv.dtypes import FLOATS, NARROW
 from tvmconv.gradients import Geometry
+from tvmconv.precision import PRECISIONS
 from tvmconv.testing import DEPTHWISE, assert_close
 
 GRADIENTS = ("input", "weight")
@@ -70,9 +72,14 @@ def in_nhwc(of: str, arrays: Arrays) -> Arrays:
     }
 
 
-def check(of: str, workload: ConvWorkload, arrays: Mapping[str, np.ndarray], got: np.ndarray) -> None:
-    """Compare a gradient from these arrays with the float64 reference."""
+def check(
+    of: str, workload: ConvWorkload, arrays: Mapping[str, np.ndarray], got: np.ndarray, precision: str = "strict"
+) -> None:
+    """Compare a gradient from these arrays with the float64 reference, by what a word promises of float32 operands."""
     reference: Any = input_gradient_reference if of == "input" else weight_gradient_reference
     taken = [array.astype(np.float64) for name, array in arrays.items() if name != "output"]
     summed = (workload.multiplier, *workload.kernel) if of == "input" else (workload.batch, *workload.output_size)
-    assert_close(got, reference(workload, *taken), reference(workload, *map(np.abs, taken)), prod(summed))
+    magnitude = reference(workload, *map(np.abs, taken))
+    unit = PRECISIONS[precision].product_unit if workload.dtype == "float32" else 0.0
+    products = Rounded(unit * magnitude, unit / 4 * magnitude)
+    assert_close(got, reference(workload, *taken), magnitude, prod(summed), operands=products)

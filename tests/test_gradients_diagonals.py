@@ -103,6 +103,9 @@ LARGE = {
     "7-13x13": planes((32, 1024, 7, 7), 13, dtype="bfloat16"),
     "56-7x7": planes((32, 96, 56, 56), 7),
     "28-5x5": planes((32, 240, 28, 28), 5),
+    "56-31x31-float32": planes((32, 128, 56, 56), 31, dtype="float32"),
+    "28-29x29-float32": planes((32, 256, 28, 28), 29, dtype="float32"),
+    "14-27x27-float32": planes((32, 512, 14, 14), 27, dtype="float32"),
 }
 """Layers whose gradients are on tensor cores."""
 
@@ -125,6 +128,14 @@ def test_instructions() -> None:
     assert "cp.async.cg.shared.global" in ptx
 
 
+def test_instructions_in_float32() -> None:
+    """Each product is three of TF32 numbers."""
+    ptx = kernels_fit(LARGE["14-27x27-float32"], DiagonalTiles(2, 14, 1, 1, 16, 1, 1), SM_90)
+    products = re.findall(r"mma\.sync\.aligned\.m16n8k8\.row\.col\.f32\.tf32", ptx)
+    assert len(products) % (2 * 3 * 2) == 0
+    assert len(products) > 0
+
+
 def test_rows_that_no_warp_has_registers_for_are_left_to_other_kernels() -> None:
     workload = planes((1, 1, 8, 900), 3)
     problem = any_batch(workload, str(SM_90))
@@ -134,7 +145,6 @@ def test_rows_that_no_warp_has_registers_for_are_left_to_other_kernels() -> None
 
 
 REFUSED = {
-    "float32": (planes((2, 3, 14, 14), 7, dtype="float32"), SM_90),
     "stride": (planes((2, 3, 14, 14), 7, stride=2), SM_90),
     "dilation": (planes((2, 3, 14, 14), 7, dilation=(1, 2)), SM_90),
     "multiplier": (ConvWorkload.depthwise((2, 3, 14, 14), (3, 2, 7, 7), dtype="float16"), SM_90),

@@ -39,7 +39,7 @@ def test_gradients(name: str, of: str) -> None:
     first, second = (to_torch(array).cuda() for label, array in arrays.items() if label != "output")
     function = gradients.input_gradient if of == "input" else gradients.weight_gradient
     result = function(first, second, geometry(workload))
-    check_gradient(of, workload, arrays, to_numpy(result.cpu()))
+    check_gradient(of, workload, arrays, to_numpy(result.cpu()), "float32")
     assert torch.equal(result, function(first, second, geometry(workload)))
 
 
@@ -53,7 +53,7 @@ def test_gradients_on_diagonals(monkeypatch: pytest.MonkeyPatch, name: str) -> N
     arrays = operands("weight", workload)
     dy, x = (to_torch(array).cuda() for label, array in arrays.items() if label != "output")
     result = gradients.weight_gradient(dy, x, geometry(workload))
-    check_gradient("weight", workload, arrays, to_numpy(result.cpu()))
+    check_gradient("weight", workload, arrays, to_numpy(result.cpu()), "float32")
     assert torch.equal(result, gradients.weight_gradient(dy, x, geometry(workload)))
 
 
@@ -70,7 +70,7 @@ def test_gradients_in_channels_last(name: str, of: str) -> None:
     ]
     function = gradients.input_gradient if of == "input" else gradients.weight_gradient
     result = function(*given, geometry(workload))
-    check_gradient(of, workload, arrays, to_numpy(result.contiguous().cpu()))
+    check_gradient(of, workload, arrays, to_numpy(result.contiguous().cpu()), "float32")
     assert torch.equal(result, function(*given, geometry(workload)))
 
 

@@ -3,9 +3,14 @@
 Rows of images are the terms of the product: of eight rows of two images an instruction has all terms. `ldmatrix` loads
 them transposed, so that columns of x become the rows of the first factor, and columns of dy the columns of the second.
 Under another row of taps x begins so many rows further, and dy is the same.
+
+A product in float32 is three products of TF32 numbers, as `tensor_intrinsics` has them, of eight rows of one image.
+There threads load their elements one by one, and the sums of an image are added to the others by the float32 units.
 """
 
 from __future__ import annotations
+
+from itertools import product
 
 from tvmconv.compute.depthwise_bands import EIGHT, VECTOR_BYTES
 from tvmconv.compute.weight_gradient_diagonals import (
@@ -18,9 +23,10 @@ from tvmconv.compute.weight_gradient_diagonals import (
 from tvmconv.cuda import once
 from tvmconv.workload import ConvWorkload
 
-from .gradients_diagonals_tiles import line_bytes
+from .depthwise_bands_intrinsics import WORD
+from .gradients_diagonals_tiles import line_bytes, of_three_products
 from .grouped_intrinsics import load_functions
-from .tensor_intrinsics import MMA, TYPES
+from .tensor_intrinsics import MMA, NEAREST, REST, TYPES
 
 FEW = 4
 """The most products of a row of taps that are few."""
@@ -52,11 +58,43 @@ __device__ __forceinline__ void {name}(float* sums, void* lines, void* given) {{
 }}
 """
 
+PRODUCT_IN_FLOAT32 = """
+__device__ __forceinline__ void {name}(float* sums, void* lines, void* given) {{
+  unsigned lane = threadIdx.x & 31, warp = threadIdx.x >> 5, low = lane & 3, own = warp / {groups} * {own_images};
+  int first = warp % {groups} * {block_r};
+  unsigned line = (unsigned)__cvta_generic_to_shared(lines) + own * {x_image} + (lane >> 2) * 4;
+  unsigned of_dy = (unsigned)__cvta_generic_to_shared(given) + own * {dy_image} + low * {dy_line} + (lane >> 2) * 4;
+  #pragma unroll
+  for (int r = 0; r < {block_r}; ++r) {{
+    #pragma unroll 1
+    for (int image = 0; image < {own_images}; ++image) {{
+      float own_sums[{of_row}];
+      #pragma unroll
+      for (int i = 0; i < {of_row}; ++i) own_sums[i] = 0.0f;
+      #pragma unroll 1
+      for (int y = 0; y < {rows}; y += {eight}) {{
+        int row = y + first + r - {first_line};
+        {test}{{
+          unsigned place = of_dy + image * {dy_image} + y * {dy_line};
+          {load_dy}
+          unsigned upper = line + image * {x_image} + {line} * {x_line};
+          row += 4;
+          unsigned lower = line + image * {x_image} + {line} * {x_line};
+          {multiply}
+        }}
+      }}
+      #pragma unroll
+      for (int i = 0; i < {of_row}; ++i) sums[r * {of_row} + i] += own_sums[i];
+    }}
+  }}
+}}
+"""
+
 
 def product_function(workload: ConvWorkload, tiles: DiagonalTiles) -> tuple[str, str]:
     """Return the name and the source of the function that adds a warp's products to its threads' sums."""
     kind, lines, found = TYPES[workload.dtype].name, tiles.lines(workload), diagonals(workload)
-    x_line, dy_line = line_bytes(workload.width), line_bytes(workload.output_size[1])
+    x_line, dy_line = (line_bytes(width, workload.itemsize) for width in (workload.width, workload.output_size[1]))
     x_image, dy_image = lines * x_line, tiles.rows * dy_line
     first, of_lane, tests, whole = 0, "(row + low)", [], tiles.bands(workload) == 1
     # Beyond the last row of taps there is nothing to load, but of whole planes zeros, which are cheaper than a test of
@@ -71,8 +109,9 @@ def product_function(workload: ConvWorkload, tiles: DiagonalTiles) -> tuple[str,
     shape = tiles.block_r, tiles.groups, tiles.pairs, tiles.rows, x_line, x_image, dy_line, dy_image
     columns = workload.width, workload.output_size[1], workload.kernel[1], workload.padding[1]
     numbers = *shape, workload.kernel[0], first, lines, -found[0], len(found), *columns
-    name = f"tvmconv_diagonals_{'x'.join(map(str, numbers))}_{kind}"
-    source = PRODUCT.format(
+    in_float32, eights = of_three_products(workload), columns_there(workload.output_size[1]) // EIGHT
+    name = f"tvmconv_diagonals_{'x'.join(map(str, numbers))}_{kind}{'x3' if in_float32 else ''}"
+    source = (PRODUCT_IN_FLOAT32 if in_float32 else PRODUCT).format(
         name=name,
         groups=tiles.groups,
         own_images=2 * tiles.pairs,
@@ -84,6 +123,7 @@ def product_function(workload: ConvWorkload, tiles: DiagonalTiles) -> tuple[str,
         dy_line=dy_line,
         dy_pair=2 * dy_image,
         vector=VECTOR_BYTES,
+        rows=tiles.rows,
         steps=tiles.pairs * (tiles.rows // EIGHT),
         eights=tiles.rows // EIGHT,
         eight=EIGHT,
@@ -91,12 +131,14 @@ def product_function(workload: ConvWorkload, tiles: DiagonalTiles) -> tuple[str,
         line=of_lane,
         test=f"if ({' && '.join(tests)}) " if tests else "",
         of_row=4 * len(found),
-        load_dy=_load_dy(columns_there(workload.output_size[1]) // EIGHT),
-        multiply=_multiply(workload, kind),
+        load_dy=_load_dy_in_float32(eights, dy_line) if in_float32 else _load_dy(eights),
+        multiply=_multiply_in_float32(workload, kind) if in_float32 else _multiply(workload, kind),
     )
-    shared = load_functions(transposed=True) + once(
-        f"tvmconv_mma_{kind}", MMA.format(**TYPES[workload.dtype]._asdict())
-    )
+    if in_float32:
+        shared = once("tvmconv_load_word", WORD) + once("tvmconv_rest", REST) + once("tvmconv_nearest", NEAREST)
+    else:
+        shared = load_functions(transposed=True)
+    shared += once(f"tvmconv_mma_{kind}", MMA.format(**TYPES[workload.dtype]._asdict()))
     return name, once(name, shared + source)
 
 
@@ -124,4 +166,37 @@ def _multiply(workload: ConvWorkload, kind: str) -> str:
             place = (2 * m - n - found[0]) * 4
             code += f"        tvmconv_mma_{kind}(own_sums + {place}, a{m}, b[{n}]);\n"
         code += "        "
+    return code
+
+
+def _load_dy_in_float32(eights: int, line: int) -> str:
+    """Return the code that loads the second factors and takes them apart, for eights of columns."""
+    code = f"unsigned b[{eights}][2], b_rest[{eights}][2];\n"
+    for eight, half in product(range(eights), range(2)):
+        place = f"[{eight}][{half}] = "
+        code += f"          b{place}tvmconv_load_word(place + {eight * EIGHT * 4 + half * 4 * line});\n"
+        code += f"          b_rest{place}tvmconv_rest_of_nearest(b[{eight}][{half}]);\n"
+        code += f"          b{place}tvmconv_nearest_finite(b[{eight}][{half}]);\n"
+    return code
+
+
+def _multiply_in_float32(workload: ConvWorkload, kind: str) -> str:
+    """Return the code that loads first factors, takes them apart, and multiplies each as `_multiply` does.
+
+    The largest of three products come last, so that fewer sums are rounded toward zero where they are large.
+    """
+    code, found, pairs = "", diagonals(workload), products(workload)
+    for m in sorted({m for m, _ in pairs}):
+        code += f"unsigned a{m}[4], a{m}_rest[4];\n"
+        for register in range(4):
+            half, rows = register % 2 * EIGHT, ("upper", "lower")[register // 2]
+            there = m * TILE + half < workload.width
+            value = f"tvmconv_load_word({rows} + {(m * TILE + half) * 4})" if there else "0u"
+            code += f"          a{m}[{register}] = {value};\n"
+            code += f"          a{m}_rest[{register}] = tvmconv_rest(a{m}[{register}]);\n"
+        for first, second in ((f"a{m}_rest", "b"), (f"a{m}", "b_rest"), (f"a{m}", "b")):
+            for n in [n for other, n in pairs if other == m]:
+                place = (2 * m - n - found[0]) * 4
+                code += f"          tvmconv_mma_{kind}(own_sums + {place}, {first}, {second}[{n}]);\n"
+        code += "          "
     return code

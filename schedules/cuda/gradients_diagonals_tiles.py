@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import product
-from math import gcd
 from typing import NamedTuple
 
 import tvm
 
 from tvmconv.compute import DiagonalTiles
-from tvmconv.compute.depthwise_bands import EIGHT, LEAST_COPY, VECTOR_BYTES
+from tvmconv.compute.depthwise_bands import EIGHT, LEAST_COPY
 from tvmconv.compute.weight_gradient_diagonals import (
     TILE,
     columns_there,
+    copied_lanes,
     diagonals,
     is_plain,
     products,
@@ -53,6 +53,10 @@ COPYING, OF_ROW, OF_SUM = 6.0, 8.0, 10.0
 These and the clocks below were fitted to some 400 kernels on an H100.
 """
 
+TAKEN_APART = 24.0
+"""The instructions of a thread that read four float32 numbers and take each apart into two TF32 numbers, fitted to 37
+kernels of ten layers on an H200."""
+
 APART = 2.0
 """The clocks from an instruction of a warp's copies to the next one, which does not wait for it."""
 
@@ -71,10 +75,10 @@ class Chosen(NamedTuple):
 
 
 def takes(problem: Problem, target: tvm.target.Target) -> bool:
-    """Return whether there are kernels of a workload on a target: of halves, whose windows lie side by side."""
+    """Return whether there are kernels of a workload on a target, whose windows have to lie side by side."""
     workload = problem.workload
     return (
-        workload.dtype in NARROW
+        workload.dtype in (*NARROW, "float32")
         and workload.stride == workload.dilation == (1, 1)
         and workload.multiplier == 1
         and "mma" in tensor_instructions(target)
@@ -105,17 +109,23 @@ def _candidates(workload: ConvWorkload, gpu: Gpu) -> Iterator[DiagonalTiles]:
             yield from (one._replace(parts=count) for count in sorted(parts) if 0 < count <= chunks)
 
 
-def line_bytes(width: int) -> int:
-    """Return the bytes in shared memory from a row of so many columns to the next: an odd number of vectors."""
-    return (columns_there(width) // EIGHT | 1) * VECTOR_BYTES
+def of_three_products(workload: ConvWorkload) -> bool:
+    """Return whether products are in float32, each of which is three of TF32 numbers."""
+    return workload.dtype == "float32"
+
+
+def line_bytes(width: int, itemsize: int) -> int:
+    """Return the bytes in shared memory from a row of so many columns to the next: an odd number of eights."""
+    return (columns_there(width) // EIGHT | 1) * EIGHT * itemsize
 
 
 def shared_bytes(workload: ConvWorkload, tiles: DiagonalTiles) -> int:
     """Return the shared memory of a block in bytes, as TVM gives that of chunks to the sums which are there later.
 
-    These get the place of something of up to sixteen times their size, or of what is smaller, the largest first.
+    These get the place of something of up to sixteen times their size, or of what is smaller, the largest first: of all
+    of it, but in float32, the type of sums, of one alone.
     """
-    of_row = line_bytes(workload.width), line_bytes(workload.output_size[1])
+    of_row = [line_bytes(columns, workload.itemsize) for columns in (workload.width, workload.output_size[1])]
     rows, images = (tiles.lines(workload), tiles.rows), (tiles.ahead + 1) * tiles.images
     free, taken = sorted(images * count * size for count, size in zip(rows, of_row, strict=True)), []
     sums = tiles.groups * tiles.block_r * tiles.shares
@@ -124,7 +134,7 @@ def shared_bytes(workload: ConvWorkload, tiles: DiagonalTiles) -> int:
         places = [each for each in free if size <= each <= REUSED * size][:1]
         if not places:
             for each in [each for each in reversed(free) if each < size]:
-                places += [each] if sum(places) < size else []
+                places += [each] if sum(places) < size and not (places and of_three_products(workload)) else []
         for place in places:
             free.remove(place)
         taken.append(max(size, sum(places)))
@@ -135,8 +145,11 @@ def registers_of(workload: ConvWorkload, tiles: DiagonalTiles) -> int:
     """Return the registers that a thread takes."""
     first, second = ceil_div(workload.width, TILE), ceil_div(workload.output_size[1], EIGHT)
     plain = any(is_plain(columns, workload.itemsize) for columns in (workload.width, workload.output_size[1]))
-    others = max(4 * min(first, FACTORS) + 2 * second, tiles.images if plain else 0)
-    return 4 * tiles.block_r * len(diagonals(workload)) + others + OTHER_REGISTERS
+    sums, factors = tiles.block_r, 4 * min(first, FACTORS) + 2 * second
+    if of_three_products(workload):
+        sums, factors = sums + 1, 2 * factors
+    others = max(factors, tiles.images if plain else 0)
+    return 4 * sums * len(diagonals(workload)) + others + OTHER_REGISTERS
 
 
 def fits(workload: ConvWorkload, tiles: DiagonalTiles, gpu: Gpu) -> bool:
@@ -180,14 +193,17 @@ def estimate(problem: Problem, tiles: DiagonalTiles, target: tvm.target.Target) 
     own = tiles.shares * tiles.pairs
     copying, vectors, waits = 0.0, 0.0, 0.0
     for rows, columns in ((lines, workload.width), (tiles.rows, width)):
-        lanes = gcd(EIGHT, columns)
+        lanes = copied_lanes(columns, workload.itemsize)
         of_image = rows * columns_there(columns) // lanes
         copying += ceil_div(of_image, threads) * tiles.images * COPYING
         vectors += of_image * tiles.images * max(lanes * workload.itemsize, LEAST_COPY) / 128
         waits += UNHIDDEN if is_plain(columns, workload.itemsize) else 0.0
-    of_row = count + first + OF_ROW
-    issued = own * (met * of_row + tiles.groups * eights * (second + OF_ROW)) + tiles.warps * copying
-    accesses = own * 4 * (met * first + tiles.groups * eights * second) + vectors
+    of_row, of_dy, read, read_of_dy = count + first + OF_ROW, second + OF_ROW, 4 * first, 4 * second
+    if of_three_products(workload):  # a product of rows of two images is six instructions, and dy is read for each row
+        of_row = 2 * (3 * count + TAKEN_APART * (first + second) + OF_ROW)
+        of_dy, read, read_of_dy, count = 0.0, 2 * (read + read_of_dy), 0, 6 * count
+    issued = own * (met * of_row + tiles.groups * eights * of_dy) + tiles.warps * copying
+    accesses = own * (met * read + tiles.groups * eights * read_of_dy) + vectors
     clocks = own * met * count * PRODUCTS / tensor_instructions(target)["mma"].products
     unit = mostly_largest(issued / ISSUED, accesses * ACCESS, clocks)
     # A warp alone

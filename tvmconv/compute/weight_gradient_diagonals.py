@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from tvm import te, tirx
 
 from ..workload import ConvWorkload
-from .depthwise_bands import EIGHT, LEAST_COPY
+from .depthwise_bands import EIGHT, LEAST_COPY, VECTOR_BYTES
 from .weight_gradient import Shares, added_up, placeholders
 
 TILE = 16
@@ -31,7 +31,7 @@ class DiagonalTiles(NamedTuple):
     shares: int
     """The warps that have the same rows of taps, each for images of its own."""
     pairs: int
-    """The pairs of images of a warp that are there together; an instruction multiplies rows of both."""
+    """The pairs of images of a warp that are there together; in half precision it multiplies rows of both at once."""
     rows: int
     """The rows of dy that are there together, a multiple of eight."""
     ahead: int
@@ -90,9 +90,14 @@ def diagonals(workload: ConvWorkload) -> range:
     return range(min(found, default=0), max(found, default=-1) + 1)
 
 
+def copied_lanes(width: int, itemsize: int) -> int:
+    """Return the columns that are copied together, of rows of so many."""
+    return gcd(VECTOR_BYTES // itemsize, width)
+
+
 def is_plain(width: int, itemsize: int) -> bool:
     """Return whether rows of so many columns go through registers, as no asynchronous copy is so short."""
-    return gcd(EIGHT, width) * itemsize < LEAST_COPY
+    return copied_lanes(width, itemsize) * itemsize < LEAST_COPY
 
 
 def weight_gradient_on_diagonals(workload: ConvWorkload, tiles: DiagonalTiles) -> list[te.Tensor]:
@@ -154,7 +159,8 @@ def _staged(tensor: te.Tensor, name: str, workload: ConvWorkload, tiles: Diagona
     are: reads that depend on no condition are all on their way together.
     """
     channels, (height, width) = workload.in_channels, map(int, tensor.shape[2:])
-    lanes, images, bands, zero = gcd(EIGHT, width), tiles.images, tiles.bands(workload), tirx.const(0, tensor.dtype)
+    lanes, zero = copied_lanes(width, workload.itemsize), tirx.const(0, tensor.dtype)
+    images, bands = tiles.images, tiles.bands(workload)
     turns = ((workload.batch + images - 1) // images * bands + tiles.parts - 1) // tiles.parts
     shape = (channels, tiles.parts, turns, images, len(rows), columns_there(width) // lanes, lanes)
 
