@@ -39,6 +39,10 @@ CASES = {
         planes((3, 2, 19, 38), (7, 9), dtype="float32", padding=(0, 5, 2, 1)),
         DiagonalTiles(7, 1, 2, 1, 8, 2, 3),
     ),
+    "7x14-float32-shares": (
+        planes((3, 2, 17, 10), (7, 14), dtype="float32", padding=(7, 5, 5, 5)),
+        DiagonalTiles(3, 3, 2, 1, 24, 2, 1),
+    ),
     "51x5": (planes((2, 1, 20, 18), (51, 5), dtype="bfloat16"), DiagonalTiles(4, 13, 1, 1, 24, 1, 1)),
 }
 

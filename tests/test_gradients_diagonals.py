@@ -147,6 +147,8 @@ def test_rows_that_no_warp_has_registers_for_are_left_to_other_kernels() -> None
 REFUSED = {
     "stride": (planes((2, 3, 14, 14), 7, stride=2), SM_90),
     "dilation": (planes((2, 3, 14, 14), 7, dilation=(1, 2)), SM_90),
+    "column": (planes((2, 3, 14, 14), (7, 1)), SM_90),
+    "float32-column": (planes((2, 3, 14, 14), (7, 1), dtype="float32"), SM_90),
     "multiplier": (ConvWorkload.depthwise((2, 3, 14, 14), (3, 2, 7, 7), dtype="float16"), SM_90),
     "old": (planes((2, 3, 14, 14), 7), SM_75),
 }

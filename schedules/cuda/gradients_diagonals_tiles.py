@@ -81,6 +81,7 @@ def takes(problem: Problem, target: tvm.target.Target) -> bool:
         workload.dtype in (*NARROW, "float32")
         and workload.stride == workload.dilation == (1, 1)
         and workload.multiplier == 1
+        and workload.kernel[1] > 1  # TVM cannot tell what a loop over a single column of taps reads
         and "mma" in tensor_instructions(target)
         and len(products(workload)) > 0
     )
@@ -123,14 +124,15 @@ def shared_bytes(workload: ConvWorkload, tiles: DiagonalTiles) -> int:
     """Return the shared memory of a block in bytes, as TVM gives that of chunks to the sums which are there later.
 
     These get the place of something of up to sixteen times their size, or of what is smaller, the largest first: of all
-    of it, but in float32, the type of sums, of one alone.
+    of it, but in float32, the type of sums, of one alone, and there those of a warp come after those of a block.
     """
     of_row = [line_bytes(columns, workload.itemsize) for columns in (workload.width, workload.output_size[1])]
     rows, images = (tiles.lines(workload), tiles.rows), (tiles.ahead + 1) * tiles.images
     free, taken = sorted(images * count * size for count, size in zip(rows, of_row, strict=True)), []
     sums = tiles.groups * tiles.block_r * tiles.shares
     of_warps = [sums * workload.kernel[1] * 4] if tiles.shares > 1 else []
-    for size in (*of_warps, sums * len(diagonals(workload)) * TILE * EIGHT * 4):
+    of_block = sums * len(diagonals(workload)) * TILE * EIGHT * 4
+    for size in (of_block, *of_warps) if of_three_products(workload) else (*of_warps, of_block):
         places = [each for each in free if size <= each <= REUSED * size][:1]
         if not places:
             for each in [each for each in reversed(free) if each < size]:
