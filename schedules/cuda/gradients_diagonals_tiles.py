@@ -18,7 +18,6 @@ from tvmconv.compute.weight_gradient_diagonals import (
     is_plain,
     products,
 )
-from tvmconv.dtypes import NARROW
 from tvmconv.problem import Problem
 from tvmconv.targets import tensor_instructions
 from tvmconv.targets.devices import Gpu, gpu_of
@@ -78,8 +77,7 @@ def takes(problem: Problem, target: tvm.target.Target) -> bool:
     """Return whether there are kernels of a workload on a target, whose windows have to lie side by side."""
     workload = problem.workload
     return (
-        workload.dtype in (*NARROW, "float32")
-        and workload.stride == workload.dilation == (1, 1)
+        workload.stride == workload.dilation == (1, 1)
         and workload.multiplier == 1
         and workload.kernel[1] > 1  # TVM cannot tell what a loop over a single column of taps reads
         and "mma" in tensor_instructions(target)
