@@ -14,6 +14,9 @@ SIDE_BY_SIDE := -n auto --dist worksteal
 # Each process that the tests start would compile the package anew where the user keeps no bytecode.
 export PYTHONDONTWRITEBYTECODE :=
 
+# Of what is installed a third is ever imported, and compiled then: pip would compile all of it, in half a minute.
+INSTALL := -m pip install --quiet --disable-pip-version-check --no-compile --editable
+
 .PHONY: demo test coverage release-check sanitize $(SANITIZERS) lint format clean
 
 demo: $(VENV)/demo-installed
@@ -50,9 +53,9 @@ $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
 
 $(VENV)/demo-installed: $(BIN)/python pyproject.toml
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[onnx]' $(COMPILER)
+	$(BIN)/python $(INSTALL) '.[onnx]' $(COMPILER)
 	touch $@
 
 $(VENV)/test-installed: $(BIN)/python pyproject.toml
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[cuda,dev,onnx,torch]' $(COMPILER)
+	$(BIN)/python $(INSTALL) '.[cuda,dev,onnx,torch]' $(COMPILER)
 	touch $@

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from statistics import fmean
 
 import msgspec
@@ -27,16 +28,17 @@ def least_planes(workload: ConvWorkload) -> dict[str, int]:
     return {"height": max(1, window[0] - top - bottom), "width": max(1, window[1] - left - right)}
 
 
-def samples(problem: Problem) -> list[ConvWorkload]:
+@lru_cache(maxsize=64)  # models ask for them with each of thousands of configurations
+def samples(problem: Problem) -> tuple[ConvWorkload, ...]:
     """Return the workloads by which a configuration is chosen: the problem's, and smaller and larger planes if open."""
     workload = problem.workload
     if not problem.has_open_planes:
-        return [workload]
+        return (workload,)
     least = {name: size for name, size in least_planes(workload).items() if name in problem.open_sizes}
     planes = (
         {name: max(size, round(share * getattr(workload, name))) for name, size in least.items()} for share in SHARES
     )
-    return [msgspec.structs.replace(workload, **sizes) for sizes in planes]
+    return tuple(msgspec.structs.replace(workload, **sizes) for sizes in planes)
 
 
 def few_rows(problem: Problem, rows: int, most: int) -> int:

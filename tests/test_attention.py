@@ -28,8 +28,6 @@ from tvmconv.targets import resolve_target
 
 torch = pytest.importorskip("torch")
 
-pytestmark = pytest.mark.usefixtures("composite_operators")
-
 
 def prepared(module: Any, inputs: tuple[Any, ...] | None, word: str = "float16") -> tvm.IRModule:
     """Return a network's module in a precision, as the pass gets it."""

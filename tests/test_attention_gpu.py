@@ -16,10 +16,7 @@ from tvmconv.network.attention import KERNEL_NAME
 from tvmconv.network.gpu.attention_kernel import attention_kernel
 from tvmconv.targets import device_for, has_gpu, resolve_target
 
-pytestmark = [
-    pytest.mark.usefixtures("composite_operators"),
-    pytest.mark.skipif(not has_gpu(), reason="there is no GPU here"),
-]
+pytestmark = pytest.mark.skipif(not has_gpu(), reason="there is no GPU here")
 
 
 def computed(case: Kernel, times: int) -> list[np.ndarray]:

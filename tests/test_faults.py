@@ -104,11 +104,16 @@ def test_killed_while_a_log_is_compacted(tmp_path: Path) -> None:
 
 @contextmanager
 def largest_file(size: int) -> Iterator[None]:
-    """Limit the size of files, which fails as a full disk does."""
+    """Limit the size of files, which fails as a full disk does.
+
+    Python keeps no bytecode meanwhile: it would keep the first bytes of it, which no later process can import.
+    """
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
     try:
-        yield
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(sys, "dont_write_bytecode", True)
+            yield
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 

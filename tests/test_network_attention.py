@@ -29,8 +29,6 @@ from tvmconv.schedules.cuda import tensor
 
 torch = pytest.importorskip("torch")
 
-pytestmark = pytest.mark.usefixtures("composite_operators")
-
 
 @pytest.mark.parametrize(("n", "length"), every(2, [(2, 21), (1, 16), (3, 50)]))
 @pytest.mark.parametrize("precision", every(2, ["float16", "bfloat16", "float32"]))

@@ -23,8 +23,6 @@ from tvmconv.targets import resolve_target
 
 torch = pytest.importorskip("torch")
 
-pytestmark = pytest.mark.usefixtures("composite_operators")
-
 BOUNDS = (
     ("float32", "float32", 1e-6),
     ("float32", "tf32", 2e-3),

@@ -27,8 +27,6 @@ from tvmconv.serial import serial_twin
 from tvmconv.targets import resolve_target
 from tvmconv.targets.devices import H100
 
-pytestmark = pytest.mark.usefixtures("composite_operators")
-
 TOLERANCE = {"float32": 1e-5, "float16": 2e-3}
 """The largest error, as a share of the largest number, or of 1 if that is larger."""
 

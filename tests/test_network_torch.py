@@ -18,8 +18,6 @@ from tvmconv.network import build, import_model
 torch = pytest.importorskip("torch")
 nn = torch.nn
 
-pytestmark = pytest.mark.usefixtures("composite_operators")
-
 
 class Separable(nn.Module):  # type: ignore[misc,name-defined]
     """A small mobile network with two outputs: depthwise and pointwise convolutions, batch norm, relu6, a residual."""

@@ -131,7 +131,7 @@ def test_configurations_for_any_size_waste_little() -> None:
     assert min(heights) < 55 < max(heights)
     assert sum(wasted(height, opened.config.rows * opened.config.tiles) for height in heights) / 5 <= LITTLE_WASTE
     assert few_rows(problem, 1, 55) < 55
-    assert samples(Problem(workload)) == [workload]
+    assert samples(Problem(workload)) == (workload,)
 
 
 def check(network: Network, model: onnx.ModelProto, *shapes: tuple[int, ...]) -> None:

@@ -13,8 +13,6 @@ from sparing import sparing
 import tvmconv
 
 torch = pytest.importorskip("torch")
-
-pytestmark = pytest.mark.usefixtures("composite_operators")
 pytest.importorskip("torch.ao.quantization.fx._decomposed")
 
 from torch.nn import functional as F  # noqa: E402, N812

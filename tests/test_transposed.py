@@ -26,8 +26,6 @@ from tvmconv.targets import multiplies, resolve_target
 
 CPU, SM_90 = resolve_target("llvm"), resolve_target({"kind": "cuda", "arch": "sm_90"})
 
-pytestmark = pytest.mark.usefixtures("composite_operators")
-
 nn, functional = torch.nn, torch.nn.functional
 
 

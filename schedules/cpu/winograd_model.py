@@ -106,7 +106,7 @@ def tiles_across(problem: Problem, config: Config) -> int:
     return tiles_of(problem.workload, config.outputs)[1]
 
 
-def computed(problem: Problem, config: Config) -> list[ConvWorkload]:
+def computed(problem: Problem, config: Config) -> tuple[ConvWorkload, ...]:
     """Return the workloads by which a configuration is chosen, with the columns that it computes of an open width.
 
     Whole steps compute half a step more than there is, in the mean of all widths.
@@ -115,7 +115,7 @@ def computed(problem: Problem, config: Config) -> list[ConvWorkload]:
     if "width" not in problem.open_sizes:
         return workloads
     surplus = (tiles_across(problem, config) - 1) * config.outputs // 2
-    return [msgspec.structs.replace(each, width=each.width + surplus) for each in workloads]
+    return tuple(msgspec.structs.replace(each, width=each.width + surplus) for each in workloads)
 
 
 def bands_of(workload: ConvWorkload, config: Config) -> int:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import tvm
 from tvm import tirx
+from tvm.runtime import Executable
 
 from ..kernel_cache import use_fast_compiler
 from ..rounding import with_rounding
@@ -13,11 +12,9 @@ from ..targets import backend_of
 from .conditions import with_tests_before_loops
 from .divisions import with_multiplications, with_quotients_rounded_to_zero
 from .intrinsics import with_intrinsics
-from .side_by_side import build_side_by_side
+from .networks import build_network
+from .side_by_side import library_for_gpu
 from .tiles import with_tiles
-
-if TYPE_CHECKING:
-    from tvm.runtime import Executable
 
 
 def build(mod: tvm.IRModule, target: tvm.target.Target, pipeline: tvm.transform.Pass | None = None) -> Executable:
@@ -39,6 +36,6 @@ def build(mod: tvm.IRModule, target: tvm.target.Target, pipeline: tvm.transform.
     # What schedules mark as asynchronous becomes cp.async; without this they would be ordinary copies.
     config = {**current.config, "tirx.use_async_copy": backend_of(target).asynchronous_copies}
     with tvm.transform.PassContext(current.opt_level, config=config):
-        if on_gpu:
-            return build_side_by_side(mod, target, pipeline)
-        return tvm.compile(mod, target, relax_pipeline=pipeline)
+        if pipeline is not None:
+            return build_network(mod, target, pipeline)
+        return Executable(library_for_gpu(mod, target, keeps=False)) if on_gpu else tvm.compile(mod, target)

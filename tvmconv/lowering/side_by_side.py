@@ -10,31 +10,14 @@ from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 
 import tvm
-from tvm import relax, tirx
-from tvm.relax import vm_build
-from tvm.runtime import Executable, Module
+from tvm import tirx
+from tvm.runtime import Module
 from tvm.tirx.build import codegen_build, split_host_device_mods
 
 from ..targets import has_gpu
 from ..threads import usable_cpus
 from .kept import KEEP, Kernels, code_of, keep_code, name_of
 from .roles import with_roles_apart
-
-
-def build_side_by_side(
-    mod: tvm.IRModule, target: tvm.target.Target, pipeline: tvm.transform.Pass | None = None
-) -> Executable:
-    """Compile a module of kernels, or by a pipeline of Relax one with functions of it, as `tvm.compile` does."""
-    if pipeline is None:
-        return Executable(_library(mod, target, keeps=False))
-    with target:
-        mod = pipeline(mod)
-    builder = relax.ExecBuilder()
-    kernels = vm_build._filter_tir(vm_build._vmcodegen(builder, mod))
-    library = None if kernels is None else _library(kernels, target, keeps=True)
-    attributes = dict(mod.attrs or {})
-    others, constants = attributes.get("external_mods", []), attributes.get("const_name_to_constant", {})
-    return vm_build.VMExecutable(relax._ffi_api.VMLink(builder, target, library, others, dict(constants)))
 
 
 def import_kernels(module: Module, kernels: Iterable[Kernels]) -> None:
@@ -44,7 +27,7 @@ def import_kernels(module: Module, kernels: Iterable[Kernels]) -> None:
             module.import_module(each)
 
 
-def _library(mod: tvm.IRModule, target: tvm.target.Target, keeps: bool) -> Module:
+def library_for_gpu(mod: tvm.IRModule, target: tvm.target.Target, keeps: bool) -> Module:
     """Return a module of the host for one of a module's functions, which imports those of the others.
 
     Each imports the CUDA modules that it launches the kernels of. With `keeps` their code is kept on disk, and one that
