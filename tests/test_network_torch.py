@@ -205,6 +205,7 @@ CHECKS: dict[str, Callable[[torch.Tensor], Any]] = {
     "group-norm-3d": lambda x: nn.functional.group_norm(x[..., None], 4, x[0, :, 0, 0], x[0, :, 1, 1]),
     "max-pool": lambda x: nn.functional.max_pool2d(x, 3, 2, 1, ceil_mode=True, return_indices=True),
     "max-pool-dilated": lambda x: nn.functional.max_pool2d(x, 3, 1, 1, 2, return_indices=True),
+    "max-pool-without-stride": lambda x: nn.functional.max_pool2d(x, 2, dilation=2),
     "max-pool-3d": lambda x: nn.functional.max_pool3d(x, 2, 2, 1, return_indices=True),
     "adaptive-max-pool": lambda x: nn.functional.adaptive_max_pool2d(x, (3, 5), return_indices=True),
     "avg-pool-1d": lambda x: nn.functional.avg_pool1d(x[0], 3, 2, 1, True, False),
