@@ -16,7 +16,8 @@ from tvm.s_tir.stmt import SBlock, SBlockRealize
 
 from ..lowering import OPAQUE, is_scheduled
 from ..schedules.cpu.machine import TURNS, native_lanes
-from .reductions import CHOICE, LANES, mark_for_vectors, with_vectors
+from ..substitution import CHOICE
+from .reductions import LANES, mark_for_vectors, with_vectors
 from .stages import is_map, variables_in, with_simple_indices
 from .vector_functions import with_vector_functions
 
