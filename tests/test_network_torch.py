@@ -203,6 +203,7 @@ CHECKS: dict[str, Callable[[torch.Tensor], Any]] = {
     "norms": lambda x: [torch.linalg.vector_norm(x, order, dim=1) for order in (0, 1, 2, 3.5, float("inf"))],
     "group-norm": lambda x: (nn.functional.group_norm(x, 2), nn.functional.group_norm(x[:, :, 0, 0], 2)),
     "group-norm-3d": lambda x: nn.functional.group_norm(x[..., None], 4, x[0, :, 0, 0], x[0, :, 1, 1]),
+    "norms-of-large-numbers": lambda x: (nn.functional.group_norm(x + 10, 2), nn.functional.instance_norm(x + 10)),
     "max-pool": lambda x: nn.functional.max_pool2d(x, 3, 2, 1, ceil_mode=True, return_indices=True),
     "max-pool-dilated": lambda x: nn.functional.max_pool2d(x, 3, 1, 1, 2, return_indices=True),
     "max-pool-without-stride": lambda x: nn.functional.max_pool2d(x, 2, dilation=2),

@@ -17,6 +17,7 @@ from tvm.s_tir.stmt import SBlock, SBlockRealize
 from ..lowering import OPAQUE, is_scheduled
 from ..schedules.cpu.machine import TURNS, native_lanes
 from ..substitution import CHOICE
+from .norms import LOWERINGS
 from .reductions import LANES, mark_for_vectors, with_vectors
 from .stages import is_map, variables_in, with_simple_indices
 from .vector_functions import with_vector_functions
@@ -37,7 +38,7 @@ def lower_and_fuse(mod: tvm.IRModule, target: tvm.target.Target) -> tvm.IRModule
     with target:
         return tvm.transform.Sequential(
             [
-                passes.LegalizeOps(),
+                passes.LegalizeOps(LOWERINGS),
                 passes.AnnotateTIROpPattern(),
                 passes.FoldConstant(),
                 passes.FuseOps(),
