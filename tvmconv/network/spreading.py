@@ -114,7 +114,8 @@ def _spread_block(sch: Schedule, block: SBlockRV, lanes: int) -> LoopRV | None:
     sizes = [_assumed(extent, place) for place, extent in enumerate(extents)]
     kinds = [axis.iter_type for axis in value.iter_vars]
     spatial = sum(1 for _ in takewhile(lambda kind: kind == tirx.IterVar.DataPar, kinds))
-    slides = spatial < len(loops) and prod(sizes[spatial:]) <= WINDOW
+    is_known = all(isinstance(extent, tirx.IntImm) for extent in extents[spatial:])
+    slides = spatial < len(loops) and is_known and prod(sizes[spatial:]) <= WINDOW
     if spatial < len(loops) and not slides and _reduces_rows(value, spatial):
         width = sizes[spatial - 1] if sizes[spatial - 1] <= WINDOW else lanes
         if sizes[spatial - 1] % width == 0:
