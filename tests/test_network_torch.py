@@ -102,6 +102,15 @@ def test_sizes_of_images_that_are_left_open() -> None:
         torch.testing.assert_close(network(image), Pools()(image))
 
 
+def test_a_size_that_torch_finds_to_be_a_number() -> None:
+    """A layer norm says how many columns there are, which were left open."""
+    norm, automatic = nn.LayerNorm(20), torch.export.Dim.AUTO
+    network = build(torch.export.export(norm, (IMAGE,), dynamic_shapes=({0: automatic, 3: automatic},)))
+    assert network.inputs[0].shape[1:] == (3, 24, 20)
+    image = torch.randn(2, 3, 24, 20, generator=torch.Generator().manual_seed(1))
+    torch.testing.assert_close(network(image), norm(image), rtol=1e-5, atol=1e-5)
+
+
 def test_training_on_does_not_change_the_model() -> None:
     module = nn.Conv2d(4, 4, 3, groups=4)
     model = import_model(module, (torch.ones(1, 4, 5, 5),))
