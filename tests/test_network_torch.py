@@ -111,6 +111,15 @@ def test_a_size_that_torch_finds_to_be_a_number() -> None:
     torch.testing.assert_close(network(image), norm(image), rtol=1e-5, atol=1e-5)
 
 
+def test_instance_norm_of_any_batch() -> None:
+    """Each image has its own mean, so that none of them depends on their number."""
+    norm = nn.Sequential(nn.InstanceNorm2d(3, affine=True), nn.InstanceNorm2d(3, track_running_stats=True)).eval()
+    network = build(torch.export.export(norm, (IMAGE,), dynamic_shapes=({0: torch.export.Dim("n", min=1, max=8)},)))
+    images = torch.randn(5, 3, 24, 20, generator=torch.Generator().manual_seed(1))
+    for image in (images, images[:1]):
+        torch.testing.assert_close(network(image), norm(image), rtol=1e-5, atol=1e-5)
+
+
 def test_training_on_does_not_change_the_model() -> None:
     module = nn.Conv2d(4, 4, 3, groups=4)
     model = import_model(module, (torch.ones(1, 4, 5, 5),))
