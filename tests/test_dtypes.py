@@ -10,7 +10,9 @@ from typing import Any
 
 import ml_dtypes
 import numpy as np
+import onnx
 import pytest
+from network_graph import Graph
 
 import tvmconv
 from tvmconv import ConvWorkload, autotvm
@@ -18,6 +20,7 @@ from tvmconv.arrays import to_torch
 from tvmconv.cli.inputs import fill, read_inputs
 from tvmconv.dtypes import DTYPES, FLOATS, NARROW, QUANTIZED, STORAGE_TYPES, is_floating
 from tvmconv.errors import InvalidArgumentError
+from tvmconv.network import build
 from tvmconv.network.layers import TensorSpec
 from tvmconv.targets import has_rounding, resolve_target
 from tvmconv.testing import check_result, random_operands
@@ -87,6 +90,22 @@ def test_bfloat16_is_rounded_to_nearest_even(activation: str, mcpu: str, side: i
     np.testing.assert_array_equal(np.isnan(y), np.isnan(expected))
     number = ~np.isnan(expected)
     np.testing.assert_array_equal(y[number].view(np.uint16), expected[number].view(np.uint16))
+
+
+def test_choices_between_numbers_of_bfloat16_are_widened() -> None:
+    """Parts of a concatenation, paddings and selections that a sigmoid reads are computed in its loops."""
+    graph = Graph((2, 4, 6), "bfloat16")
+    parts = graph.node("Concat", "x", "x", axis=1)
+    padded = graph.node("Pad", "x", graph.constant([0, 1, 1, 0, 1, 1], "int64"))
+    chosen = graph.node("Where", graph.node("Less", "x", graph.constant([0.0])), graph.constant([0.5]), "x")
+    wide = (graph.node("Cast", each, to=onnx.TensorProto.FLOAT) for each in (parts, padded, chosen))
+    halves = [graph.node("Cast", graph.node("Sigmoid", each), to=onnx.TensorProto.BFLOAT16) for each in wide]
+    network = build(graph.model(*halves))
+    x = np.linspace(-4, 4, 48).reshape(2, 4, 6).astype("bfloat16")
+    edges = [(0, 0), (1, 1), (1, 1)]
+    for y, each in zip(network(x), (np.tile(x, (1, 2, 1)), np.pad(x, edges), np.where(x < 0, 0.5, x)), strict=True):
+        expected = 1 / (1 + np.exp(-each.astype("float64")))
+        np.testing.assert_allclose(y.astype("float64"), expected, rtol=STORAGE_TYPES["bfloat16"].unit * 1.01)
 
 
 def test_truncation_is_caught() -> None:

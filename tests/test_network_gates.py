@@ -67,15 +67,17 @@ def test_any_batch() -> None:
         check(run(mod, [x.numpy()]), case, x, 1e-6)
 
 
-def test_linear_layers() -> None:
-    module = nn.Sequential(
-        nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(64, 12), nn.ReLU(), nn.Linear(12, 40), nn.Sigmoid()
-    )
-    x = torch.randn(2, 64, 3, 3, generator=torch.Generator().manual_seed(2))
+@pytest.mark.parametrize(("channels", "squeezed"), [(64, 12), (64, 1), (1, 12)])
+def test_linear_layers(channels: int, squeezed: int) -> None:
+    """Layers of one channel have their weight as depthwise convolutions have it."""
+    layers = nn.Linear(channels, squeezed), nn.ReLU(), nn.Linear(squeezed, 40), nn.Sigmoid()
+    module = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), *layers)
+    x = torch.randn(2, channels, 3, 3, generator=torch.Generator().manual_seed(2))
     mod, layers = compiled(tvmconv.import_model(module.eval(), (x,)))
     assert [layer.kernel for layer in layers] == [KERNEL_NAME] * 2
     with torch.no_grad():
         np.testing.assert_allclose(run(mod, [x.numpy()]).outputs[0], module(x).numpy(), atol=1e-6)
+    lowering.build(mod, SM_90)
 
 
 @pytest.mark.parametrize("case", [Case(2, 64, 16, twice=True), Case(20_000, 1152, 288)], ids=["read twice", "many"])

@@ -118,6 +118,15 @@ def test_norms_between_layers_read_and_store_halves() -> None:
     assert names == [cast, kernel, cast, "relax.nn.group_norm", cast, kernel]
 
 
+def test_functions_between_layers_keep_their_type() -> None:
+    """The importer makes a function of what Relax has no operator for, such as bicubic interpolation."""
+    torch = pytest.importorskip("torch")
+    layers = torch.nn.Conv2d(16, 16, 1), torch.nn.Upsample(scale_factor=2, mode="bicubic"), torch.nn.Conv2d(16, 24, 3)
+    program = torch.export.export(torch.nn.Sequential(*layers).eval(), (torch.zeros(2, 16, 6, 6),))
+    _, found = compiled(program, ZEN4, "bfloat16")
+    assert types(found) == [("bfloat16", "float32")] * 2
+
+
 def test_sums_that_norms_alone_read_stay_in_float32() -> None:
     """Rounding them block by block would add up; where a layer reads what is added it is rounded anyway."""
     torch = pytest.importorskip("torch")

@@ -68,6 +68,16 @@ def test_rows_reduced_to_a_row(columns: int) -> None:
     np.testing.assert_array_equal(most, x.max((1, 2)))
 
 
+def test_reductions_of_open_axes() -> None:
+    """A loop that is as long as a call says is not unrolled."""
+    graph = Graph((2, 5, "h", "w"))
+    most, means = graph.node("ReduceMax", "x", axes=[2]), graph.node("ReduceMean", "x", axes=[3])
+    model = graph.model(most, means, graph.node("Softmax", "x", axis=3))
+    x = np.random.default_rng(3).standard_normal((2, 5, 7, 9)).astype("float32")
+    for y, expected in zip(build(model)(x), ReferenceEvaluator(model).run(None, {"x": x}), strict=True):
+        np.testing.assert_allclose(y, expected, rtol=1e-5, atol=1e-6)
+
+
 def test_what_has_no_loops_of_blocks_stays_as_it_is() -> None:
     """TVM's scatter is written by hand, and an input may decide where a slice begins."""
     graph = Graph((1, 4, 3, 5))

@@ -100,6 +100,24 @@ def test_sizes_of_images_that_are_left_open() -> None:
         torch.testing.assert_close(network(image), Pools()(image))
 
 
+def test_a_size_that_torch_finds_to_be_a_number() -> None:
+    """A layer norm says how many columns there are, which were left open."""
+    norm, automatic = nn.LayerNorm(20), torch.export.Dim.AUTO
+    network = build(torch.export.export(norm, (IMAGE,), dynamic_shapes=({0: automatic, 3: automatic},)))
+    assert network.inputs[0].shape[1:] == (3, 24, 20)
+    image = torch.randn(2, 3, 24, 20, generator=torch.Generator().manual_seed(1))
+    torch.testing.assert_close(network(image), norm(image), rtol=1e-5, atol=1e-5)
+
+
+def test_instance_norm_of_any_batch() -> None:
+    """Each image has its own mean, so that none of them depends on their number."""
+    norm = nn.Sequential(nn.InstanceNorm2d(3, affine=True), nn.InstanceNorm2d(3, track_running_stats=True)).eval()
+    network = build(torch.export.export(norm, (IMAGE,), dynamic_shapes=({0: torch.export.Dim("n", min=1, max=8)},)))
+    images = torch.randn(5, 3, 24, 20, generator=torch.Generator().manual_seed(1))
+    for image in (images, images[:1]):
+        torch.testing.assert_close(network(image), norm(image), rtol=1e-5, atol=1e-5)
+
+
 def test_training_on_does_not_change_the_model() -> None:
     module = nn.Conv2d(4, 4, 3, groups=4)
     model = import_model(module, (torch.ones(1, 4, 5, 5),))
@@ -201,8 +219,10 @@ CHECKS: dict[str, Callable[[torch.Tensor], Any]] = {
     "norms": lambda x: [torch.linalg.vector_norm(x, order, dim=1) for order in (0, 1, 2, 3.5, float("inf"))],
     "group-norm": lambda x: (nn.functional.group_norm(x, 2), nn.functional.group_norm(x[:, :, 0, 0], 2)),
     "group-norm-3d": lambda x: nn.functional.group_norm(x[..., None], 4, x[0, :, 0, 0], x[0, :, 1, 1]),
+    "norms-of-large-numbers": lambda x: (nn.functional.group_norm(x + 10, 2), nn.functional.instance_norm(x + 10)),
     "max-pool": lambda x: nn.functional.max_pool2d(x, 3, 2, 1, ceil_mode=True, return_indices=True),
     "max-pool-dilated": lambda x: nn.functional.max_pool2d(x, 3, 1, 1, 2, return_indices=True),
+    "max-pool-without-stride": lambda x: nn.functional.max_pool2d(x, 2, dilation=2),
     "max-pool-3d": lambda x: nn.functional.max_pool3d(x, 2, 2, 1, return_indices=True),
     "adaptive-max-pool": lambda x: nn.functional.adaptive_max_pool2d(x, (3, 5), return_indices=True),
     "avg-pool-1d": lambda x: nn.functional.avg_pool1d(x[0], 3, 2, 1, True, False),

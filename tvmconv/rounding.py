@@ -12,7 +12,7 @@ from tvm.s_tir.stmt import SBlock
 
 from .compute.approximations import register_pure
 from .dtypes import INFINITY, MAGNITUDE
-from .substitution import substitute
+from .substitution import CHOICE, substitute
 from .targets import ROUNDING_INSTRUCTION, backend_of, has_rounding
 
 NAN = 0x7FC0
@@ -113,9 +113,20 @@ def _rounding(call: tirx.Call) -> tirx.PrimExpr:
 
 
 def _widened(cast: tirx.Cast) -> tirx.PrimExpr:
-    if _types(cast) != ("bfloat16", "float32"):
-        return cast
-    return tirx.reinterpret("float32", tirx.reinterpret("uint16", cast.value).astype("uint32") << _bits(16))
+    return _wide(cast.value) if _types(cast) == ("bfloat16", "float32") else cast
+
+
+def _wide(value: tirx.PrimExpr) -> tirx.PrimExpr:
+    """Return a number of bfloat16 as one of float32: its bits, of each choice where it is one of several.
+
+    TVM makes choices themselves float32, which have no 16 bits.
+    """
+    if isinstance(value, tvm.ir.Call) and value.op.same_as(CHOICE):
+        condition, *choices = value.args
+        return tirx.if_then_else(condition, *map(_wide, choices))
+    if isinstance(value, tirx.Select):
+        return tirx.Select(value.condition, _wide(value.true_value), _wide(value.false_value))
+    return tirx.reinterpret("float32", tirx.reinterpret("uint16", value).astype("uint32") << _bits(16))
 
 
 def _types(cast: tirx.Cast) -> tuple[str, str]:

@@ -10,6 +10,9 @@ import tvm_ffi
 from tvm import tirx
 from tvm.sym import Analyzer
 
+CHOICE = tvm.ir.Op.get("prim.if_then_else")
+"""The operator that reads one of two values on a condition."""
+
 
 def substitute(node: Any, values: Mapping[tvm.ir.Var, Any]) -> Any:
     """Return a statement, an expression or another node with expressions, or integers, for some of its variables.

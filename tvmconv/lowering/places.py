@@ -11,10 +11,8 @@ import tvm_ffi
 from tvm import tirx
 from tvm.ir.expr import TensorLoad, TensorRegion
 
+from ..substitution import CHOICE
 from .signatures import with_alignment
-
-CHOICE = tvm.ir.Op.get("prim.if_then_else")
-"""The operator that reads one of two values on a condition."""
 
 
 class Span(NamedTuple):

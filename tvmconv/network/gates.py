@@ -136,5 +136,6 @@ def _constants(site: Site, turned: bool) -> list[relax.Expr]:
     """Return the weight (K, C) of a layer, or `turned` (C, K), and its shift."""
     weight = site.weight
     assert weight is not None
-    matrix = weight.reshape(weight.shape[0], -1)
+    # A layer of one channel is a depthwise one, whose weight begins with its channel.
+    matrix = weight.reshape(site.described.out_channels, -1)
     return [relax.const(np.ascontiguousarray(matrix.T if turned else matrix)), *map(relax.const, site.vectors.values())]

@@ -299,7 +299,7 @@ class _Part:
             weight = constant_value(value.args[1])
             assert weight is not None
             operands[1] = relax.const(in_half(weight, self._dtype).astype(np.float32))
-        return relax.Call(value.op, operands, value.attrs)
+        return relax.Call(value.op, operands, value.attrs, value.ty_args)
 
     def _half(self, operand: relax.Var | Constant) -> relax.Expr:
         if not _is_wide(operand) or (isinstance(operand, relax.Var) and self.is_stored(operand)):

@@ -19,7 +19,7 @@ from tvm.s_tir import Schedule
 from tvm.s_tir.schedule import SBlockRV
 from tvm.s_tir.stmt import SBlock
 
-from ..substitution import conjuncts
+from ..substitution import CHOICE, conjuncts
 from .vector_code import Reduction, VectorCode, variables
 
 LANES = "tvmconv.lanes"
@@ -27,8 +27,6 @@ LANES = "tvmconv.lanes"
 
 JOINS: dict[type, Callable[[Expr, Expr], Expr]] = {tirx.Add: operator.add, tirx.Max: tirx.Max, tirx.Min: tirx.Min}
 """The function with which a reduction joins two values, by the node of its update."""
-
-CHOICE = tvm.ir.Op.get("prim.if_then_else")
 
 
 class Update(NamedTuple):

@@ -16,7 +16,9 @@ from tvm.s_tir.stmt import SBlock, SBlockRealize
 
 from ..lowering import OPAQUE, is_scheduled
 from ..schedules.cpu.machine import TURNS, native_lanes
-from .reductions import CHOICE, LANES, mark_for_vectors, with_vectors
+from ..substitution import CHOICE
+from .norms import LOWERINGS
+from .reductions import LANES, mark_for_vectors, with_vectors
 from .stages import is_map, variables_in, with_simple_indices
 from .vector_functions import with_vector_functions
 
@@ -36,7 +38,7 @@ def lower_and_fuse(mod: tvm.IRModule, target: tvm.target.Target) -> tvm.IRModule
     with target:
         return tvm.transform.Sequential(
             [
-                passes.LegalizeOps(),
+                passes.LegalizeOps(LOWERINGS),
                 passes.AnnotateTIROpPattern(),
                 passes.FoldConstant(),
                 passes.FuseOps(),
@@ -112,7 +114,8 @@ def _spread_block(sch: Schedule, block: SBlockRV, lanes: int) -> LoopRV | None:
     sizes = [_assumed(extent, place) for place, extent in enumerate(extents)]
     kinds = [axis.iter_type for axis in value.iter_vars]
     spatial = sum(1 for _ in takewhile(lambda kind: kind == tirx.IterVar.DataPar, kinds))
-    slides = spatial < len(loops) and prod(sizes[spatial:]) <= WINDOW
+    is_known = all(isinstance(extent, tirx.IntImm) for extent in extents[spatial:])
+    slides = spatial < len(loops) and is_known and prod(sizes[spatial:]) <= WINDOW
     if spatial < len(loops) and not slides and _reduces_rows(value, spatial):
         width = sizes[spatial - 1] if sizes[spatial - 1] <= WINDOW else lanes
         if sizes[spatial - 1] % width == 0:

@@ -21,8 +21,8 @@ from tvm.s_tir.stmt import SBlock
 from tvm.sym import Analyzer
 from tvm.tirx.analysis import undefined_vars
 
-from ..substitution import factors, substitute
-from .reductions import CHOICE, JOINS
+from ..substitution import CHOICE, factors, substitute
+from .reductions import JOINS
 
 Join = Callable[[Expr, Expr], Expr]
 

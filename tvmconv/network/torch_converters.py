@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from tvm import relax
+from tvm import relax, tirx
 from tvm.relax.frontend.torch.exported_program_translator import ExportedProgramImporter
 
 from . import torch_pooling as pooling
@@ -56,6 +56,16 @@ class Importer(ExportedProgramImporter):  # type: ignore[misc]
         names |= signature.inputs_to_lifted_tensor_constants
         self._kept = {name: kept[target] for name, target in names.items() if target in kept}
         return super().from_exported_program(program, *options)
+
+    def _process_derived_symbol(self, symbol: Any, sizes: dict[str, tirx.Var]) -> tuple[str, tirx.PrimExpr | None]:
+        """Return the name and the expression of a size that torch left open, which may have turned out to be a number.
+
+        Relax's importer would make that an open size named "12".
+        """
+        if symbol.is_Integer:
+            return str(symbol), tirx.IntImm("int64", int(symbol))
+        found: tuple[str, tirx.PrimExpr | None] = super()._process_derived_symbol(symbol, sizes)
+        return found
 
     def create_convert_map(self) -> dict[str, Converter]:
         table: dict[str, Converter] = super().create_convert_map()

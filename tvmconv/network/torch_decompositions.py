@@ -228,6 +228,23 @@ def variance_and_mean(x: Tensor, dim: Any = None, *, correction: Any = None, kee
     )
 
 
+def instance_norm(
+    x: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    mean: Tensor | None,
+    variance: Tensor | None,
+    use_input_stats: bool,
+    momentum: float,
+    eps: float,
+    _: bool,
+) -> Any:
+    """Return the norm of groups of one channel, which the batch may be open for; torch's own joins both axes."""
+    if not use_input_stats:
+        return torch.nn.functional.batch_norm(x, mean, variance, weight, bias, False, momentum, eps)
+    return NotImplemented if mean is not None else torch.nn.functional.group_norm(x, x.shape[1], weight, bias, eps)
+
+
 OWN: dict[Any, Callable[..., Any]] = {
     aten.add.Scalar: add,
     aten.add.Tensor: add,
@@ -248,6 +265,7 @@ OWN: dict[Any, Callable[..., Any]] = {
     aten.floor.default: unless_float,
     aten.index.Tensor: index,
     aten.index_put.default: index_put,
+    aten.instance_norm.default: instance_norm,
     aten.linalg_vector_norm.default: vector_norm,
     aten.round.default: unless_float,
     aten.mul.Scalar: multiply,

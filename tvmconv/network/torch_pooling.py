@@ -83,7 +83,8 @@ def max_pool(builder: relax.BlockBuilder, x: relax.Expr, node: torch.fx.Node, sp
     kernel, stride, padding, dilation, ceiling = given(
         node, kernel_size=None, stride=(), padding=0, dilation=1, ceil_mode=False
     )
-    if not ceiling and all(user.args[1] == 0 for user in node.users):
+    has_stride = len(node.args) < 3 or node.args[2]  # Relax does not know one that is given as empty
+    if has_stride and not ceiling and all(user.args[1] == 0 for user in node.users):
         return None
     axes = _axes(node.args[0].meta["val"], node.meta["val"][0], spatial, kernel, stride, padding, dilation)
     before = [axis.padding for axis in axes]

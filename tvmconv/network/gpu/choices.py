@@ -15,8 +15,7 @@ from tvm.ir.expr import TensorLoad
 from tvm.sym import Analyzer
 
 from ...schedules.cuda.machine import WARP
-from ...substitution import substitute
-from ..reductions import CHOICE
+from ...substitution import CHOICE, substitute
 from ..stages import Stage, loads_in, parts_of
 from .plan import INDEX, Axes, Domain, Plan, index_variable
 

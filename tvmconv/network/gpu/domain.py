@@ -44,6 +44,9 @@ def domain_of(stages: list[Stage]) -> Domain | None:
         if split is None:
             return None
         rows, columns[-1], places[-1], tests = split
+    analyzer = Analyzer()
+    for var, extent in (*rows.items(), *columns[-1].items()):
+        analyzer.bind(var, Range(0, extent))
     readers = [(last, places[-1])]
     for number in range(len(inner) - 1, -1, -1):
         stage = stages[number]
@@ -53,16 +56,12 @@ def domain_of(stages: list[Stage]) -> Domain | None:
                 for load, _ in loads_in(value):
                     if not any(load.source.same_as(target) for target in stage.targets):
                         continue
-                    indices = [substitute(index, where) for index in load.indices]
+                    indices = [analyzer.simplify(substitute(index, where)) for index in load.indices]
                     if found is not None and not tvm_ffi.structural_equal(found, indices):
                         return None
                     found = indices
         if found is None:
             return None
-        analyzer = Analyzer()
-        for var, extent in (*rows.items(), *columns[-1].items()):
-            analyzer.bind(var, Range(0, extent))
-        found = [analyzer.simplify(index) for index in found]
         if not variables_in(found) <= set(rows) | _sizes(stages):
             return None
         for index, value in zip(stage.indices, found, strict=True):

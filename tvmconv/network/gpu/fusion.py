@@ -11,6 +11,7 @@ from tvm.ir.expr import TensorLoad
 
 from ...lowering import OPAQUE, is_scheduled
 from ..graph import blocks_of, call_of, calls
+from ..norms import LOWERINGS
 from ..pipeline import source_of
 from ..spreading import has_work
 from ..stages import Stage, is_contraction, is_in_place, loads_in, stages_of
@@ -33,7 +34,7 @@ def lower_and_fuse_for_gpu(mod: tvm.IRModule, target: tvm.target.Target) -> tvm.
     passes = relax.transform
     lowered = [
         *source_of(target).library_dispatch_passes(target),
-        passes.LegalizeOps(),
+        passes.LegalizeOps(LOWERINGS),
         passes.AnnotateTIROpPattern(),
         passes.FoldConstant(),
     ]

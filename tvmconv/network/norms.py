@@ -1,0 +1,81 @@
+"""Normalizations of groups and of instances, which add up squared distances from the mean.
+
+TVM's own subtract the square of the mean from the mean of the squares: where numbers are large beside their deviation,
+nothing is left of the difference, or it is negative and its root NaN.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from math import prod
+from typing import Any
+
+from tvm import relax, te, tirx, topi
+
+
+def group_norm(x: te.Tensor, gamma: te.Tensor, beta: te.Tensor, groups: int, epsilon: float) -> te.Tensor:
+    """Return x (batch, channels, *size) normalized in each image and group of channels, times gamma, plus beta."""
+    batch, channels, *size = x.shape
+    in_group = channels // groups
+    grouped = topi.reshape(x, [batch, groups, in_group, *size])
+    return topi.reshape(
+        _normalized(grouped, (0, 1), gamma, beta, lambda at: at[1] * in_group + at[2], epsilon), x.shape
+    )
+
+
+def instance_norm(
+    x: te.Tensor, gamma: te.Tensor, beta: te.Tensor, channel_axis: int, axes: Sequence[int], epsilon: float
+) -> te.Tensor:
+    """Return x normalized along some axes, times gamma and plus beta for each channel."""
+    kept = [axis for axis in range(len(x.shape)) if axis not in axes]
+    return _normalized(x, kept, gamma, beta, lambda at: at[channel_axis], epsilon)
+
+
+def _normalized(
+    x: te.Tensor,
+    kept: Sequence[int],
+    gamma: te.Tensor,
+    beta: te.Tensor,
+    channel: Callable[[Sequence[tirx.Var]], tirx.PrimExpr],
+    epsilon: float,
+) -> te.Tensor:
+    """Return x normalized along all axes but those kept; `channel` tells the place in gamma and beta."""
+    reduced = [axis for axis in range(len(x.shape)) if axis not in kept]
+    outer, count = [x.shape[axis] for axis in kept], prod(x.shape[axis] for axis in reduced)
+
+    def total(term: Callable[[Sequence[Any]], tirx.PrimExpr], name: str) -> te.Tensor:
+        along = [te.reduce_axis((0, x.shape[axis]), name=f"k{axis}") for axis in reduced]
+
+        def of_row(*row: tirx.Var) -> tirx.PrimExpr:
+            place = dict(zip((*kept, *reduced), (*row, *along), strict=True))
+            return te.sum(term([place[axis] for axis in range(len(x.shape))]), axis=along)
+
+        return te.compute(outer, of_row, name=name)
+
+    def centered(at: Sequence[Any]) -> tirx.PrimExpr:
+        return x(*at) - mean(*(at[axis] for axis in kept))
+
+    def scaled(*at: tirx.Var) -> tirx.PrimExpr:
+        variance = squares(*(at[axis] for axis in kept)) / number
+        return centered(at) * tirx.rsqrt(variance + tirx.const(epsilon, x.dtype)) * gamma(channel(at)) + beta(
+            channel(at)
+        )
+
+    number = tirx.Cast(x.dtype, count)
+    sums = total(lambda at: x(*at), "sums")
+    mean = te.compute(outer, lambda *row: sums(*row) / number, name="means")
+    squares = total(lambda at: centered(at) * centered(at), "squares")
+    return te.compute(x.shape, scaled, name="normalized")
+
+
+def _group_norm(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
+    return builder.call_te(group_norm, *call.args, call.attrs.num_groups, call.attrs.epsilon)
+
+
+def _instance_norm(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
+    axes = [int(axis) for axis in call.attrs.axes]
+    return builder.call_te(instance_norm, *call.args, call.attrs.channel_axis, axes, call.attrs.epsilon)
+
+
+LOWERINGS = {"relax.nn.group_norm": _group_norm, "relax.nn.instance_norm": _instance_norm}
+"""What lowers the operators to TE, for `LegalizeOps`."""
