@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import chain
 from typing import Any
 
 import torch
@@ -17,18 +18,20 @@ from torch import Tensor
 from .. import gradients
 from .. import operators as convolutions
 from ..arrays import Operand, operand, reshaped
-from ..calls import Launch
 from ..dtypes import FLOATS, one_of
 from ..gradients import Geometry
-from ..operators import present_state
+from ..operators import State, present_state
 from ..precision import DEFAULT
-from .launches import launched
+from .launches import in_order_of, launched
 from .library import Gradients, define
 
 DTYPES = tuple(getattr(torch, name) for name in FLOATS)
 
 Sizes = Sequence[int]
 """Integers, which torch may leave open while it compiles."""
+
+Run = Callable[[list[Any]], Tensor]
+"""A function that runs a kernel on arguments, and returns its result."""
 
 
 def output_shape(x: Sizes, w: Sizes, stride: Sizes, padding: Sizes, dilation: Sizes) -> list[Any]:
@@ -115,14 +118,14 @@ def convolved(
     state = present_state()
     about = "depthwise", *stride, *padding, *dilation, activation, state
 
-    def prepare(given: Tensor, operands: list[Operand]) -> Launch:
+    def prepare(operands: list[Operand]) -> Run:
         check()
         options = tuple(stride), tuple(padding), tuple(dilation)
         call = "conv2d", (*options, activation, x.shape[1]), (), "auto", DEFAULT, None, state
-        return convolutions.prepare(call, given, operands)
+        return in_order_of(x, convolutions.prepare(call, operands[0].argument, operands))
 
     tensors = (x, w) if bias is None else (x, w, bias)
-    return launched(prepare, about, ("x", "w", "shift"), *tensors, in_order=True)
+    return launched(prepare, about, ("x", "w", "shift"), *tensors)
 
 
 def _depthwise_fake(x: Tensor, w: Tensor, bias: Tensor | None, *options: Sizes) -> Tensor:
@@ -140,24 +143,31 @@ def _depthwise_shape(
     return shape
 
 
-def _input_gradient(dy: Tensor, w: Tensor, x_shape: Sizes, stride: Sizes, padding: Sizes, dilation: Sizes) -> Tensor:
+def _input_gradient(dy: Tensor, w: Tensor, x_shape: Sizes, *options: Sizes) -> Tensor:
     if not dy.numel():
-        return _input_gradient_fake(dy, w, x_shape, stride, padding, dilation)
+        return _input_gradient_fake(dy, w, x_shape, *options)
     state = present_state()
-    about = "input", *x_shape, *stride, *padding, *dilation, state
 
-    def prepare(given: Tensor, operands: list[Operand]) -> Launch:
-        _require_gradient(dy, "w", w, x_shape, w.shape, stride, padding, dilation)
-        known = geometry(x_shape, w.shape, stride, padding, dilation)
-        conversions = []
-        if operands[1].shape != known.w_shape:
-            by_channels = partial(reshaped, shape=known.w_shape)
-            conversions.append((1, by_channels))
-            operands[1] = operand("w", by_channels(operands[1].argument))
-        launch = gradients.prepare(("input", known, state), given, operands)
-        return replace(launch, conversions=(*conversions, *launch.conversions))
+    def prepare(operands: list[Operand]) -> Run:
+        return _by_input(dy, w, x_shape, options, state, operands)
 
-    return launched(prepare, about, ("dy", "w"), dy, w, in_order=True)
+    return launched(prepare, ("input", *x_shape, *chain(*options), state), ("dy", "w"), dy, w)
+
+
+def _by_input(
+    dy: Tensor, w: Tensor, x_shape: Sizes, options: Sequence[Sizes], state: State, operands: list[Operand]
+) -> Run:
+    """Return the function that makes the gradient by the input of arguments dy and w like these."""
+    _require_gradient(dy, "w", w, x_shape, w.shape, *options)
+    known = geometry(x_shape, w.shape, *options)
+    given, weight = operands
+    conversions = []
+    if weight.shape != known.w_shape:
+        by_channels = partial(reshaped, shape=known.w_shape)
+        conversions.append((1, by_channels))
+        weight = operand("w", by_channels(weight.argument))
+    launch = gradients.prepare(("input", known, state), given.argument, [given, weight])
+    return in_order_of(dy, replace(launch, conversions=(*conversions, *launch.conversions)))
 
 
 def _input_gradient_fake(dy: Tensor, w: Tensor, x_shape: Sizes, *options: Sizes) -> Tensor:
@@ -165,19 +175,27 @@ def _input_gradient_fake(dy: Tensor, w: Tensor, x_shape: Sizes, *options: Sizes)
     return empty(dy, x_shape)
 
 
-def _weight_gradient(dy: Tensor, x: Tensor, w_shape: Sizes, stride: Sizes, padding: Sizes, dilation: Sizes) -> Tensor:
+def _weight_gradient(dy: Tensor, x: Tensor, w_shape: Sizes, *options: Sizes) -> Tensor:
     if not dy.numel():
-        return _weight_gradient_fake(dy, x, w_shape, stride, padding, dilation).zero_()
+        return _weight_gradient_fake(dy, x, w_shape, *options).zero_()
     state = present_state()
-    about = "weight", *w_shape, *stride, *padding, *dilation, state
 
-    def prepare(given: Tensor, operands: list[Operand]) -> Launch:
-        _require_gradient(dy, "x", x, x.shape, w_shape, stride, padding, dilation)
-        known = geometry(x.shape, w_shape, stride, padding, dilation)
-        return gradients.prepare(("weight", known, state), given, operands)
+    def prepare(operands: list[Operand]) -> Run:
+        return _by_weight(dy, x, w_shape, options, state, operands)
 
-    result = launched(prepare, about, ("dy", "x"), dy, x)
-    return result if w_shape[0] == x.shape[1] else result.reshape(w_shape)
+    return launched(prepare, ("weight", *w_shape, *chain(*options), state), ("dy", "x"), dy, x)
+
+
+def _by_weight(
+    dy: Tensor, x: Tensor, w_shape: Sizes, options: Sequence[Sizes], state: State, operands: list[Operand]
+) -> Run:
+    """Return the function that makes the gradient by the weight of arguments dy and x like these."""
+    _require_gradient(dy, "x", x, x.shape, w_shape, *options)
+    known = geometry(x.shape, w_shape, *options)
+    launch = gradients.prepare(("weight", known, state), operands[0].argument, operands)
+    if known.w_shape == tuple(w_shape):
+        return launch.run
+    return lambda arguments: launch.run(arguments).reshape(w_shape)
 
 
 def _weight_gradient_fake(dy: Tensor, x: Tensor, w_shape: Sizes, *options: Sizes) -> Tensor:
@@ -186,7 +204,17 @@ def _weight_gradient_fake(dy: Tensor, x: Tensor, w_shape: Sizes, *options: Sizes
 
 
 def _both_gradients(dy: Tensor, x: Tensor, w: Tensor, *options: Sizes) -> tuple[Tensor, Tensor]:
-    return _input_gradient(dy, w, x.shape, *options), _weight_gradient(dy, x, w.shape, *options)
+    if not dy.numel():
+        return _input_gradient(dy, w, x.shape, *options), _weight_gradient(dy, x, w.shape, *options)
+    state = present_state()
+
+    def prepare(operands: list[Operand]) -> Callable[[list[Any]], tuple[Tensor, Tensor]]:
+        given, image, weight = operands
+        by_input = _by_input(dy, w, x.shape, options, state, [given, weight])
+        by_weight = _by_weight(dy, x, w.shape, options, state, [given, image])
+        return lambda arguments: (by_input([arguments[0], arguments[2]]), by_weight(arguments[:2]))
+
+    return launched(prepare, ("both", *chain(*options), state), ("dy", "x", "w"), dy, x, w)
 
 
 def _both_gradients_fake(dy: Tensor, x: Tensor, w: Tensor, *options: Sizes) -> tuple[Tensor, Tensor]:
