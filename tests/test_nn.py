@@ -205,7 +205,7 @@ def test_kernels_are_compiled_once(monkeypatch: pytest.MonkeyPatch) -> None:
     assert sorted(of for of, *_ in kernels) == ["input", "weight"]
 
 
-FRAMES = 30
+FRAMES = 27
 """The largest number of Python functions of tvmconv that a step of a layer may run, forward and back."""
 
 

@@ -1,7 +1,7 @@
 """The operators of torch that tvmconv has, defined so that little lies between a call and its kernel.
 
 `torch.library.custom_op` does the same for less code, and takes some 100 µs of a call on a core of Zen 3; with what is
-here, it is 15, and 30 where gradients are kept for. A depthwise layer makes three such calls in a step of training.
+here, it is 15, and 30 where gradients are kept for. A depthwise layer makes two such calls in a step of training.
 """
 
 from __future__ import annotations
