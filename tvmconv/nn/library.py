@@ -1,8 +1,8 @@
 """The operators of torch that tvmconv has, defined so that little lies between a call and its kernel.
 
-`torch.library.custom_op` does the same for less code, and a call of the smallest convolution takes a core of Zen 4 17 µs
-by it, and 32 where gradients are kept for; with what is here, 10 and 17. A depthwise layer makes two such calls in a step
-of training, one of which is for both gradients.
+`torch.library.custom_op` does the same for less code: a call of a tiny convolution by it takes a core of Zen 4 17 µs,
+and 32 where gradients are kept for; with what is here, 10 and 17. A depthwise layer makes two such calls in a step of
+training, one of which is for both gradients.
 """
 
 from __future__ import annotations
