@@ -207,6 +207,15 @@ def test_calls_in_both_orders_are_told_apart(device: str) -> None:
     assert torch.equal(call(workload, given | {"x": negative}), got)
 
 
+def test_the_stride_over_one_image_may_be_any(device: str, passed: list[list[int]]) -> None:
+    workload = workload_of("bias", "float16")
+    given = tensors(workload, device)
+    one = given | {"x": given["x"][0].unsqueeze(0)}
+    assert one["x"].stride()[0] != given["x"].stride()[0]
+    assert torch.equal(call(workload, one), call(workload, given))
+    assert [each[0] for each in passed] == [given["x"].data_ptr()] * 2
+
+
 @pytest.mark.parametrize("x_shape", [(1, 8, 1, 1), (2, 1, 6, 7)], ids=["one-pixel", "one-channel"])
 def test_what_is_in_both_orders_is_contiguous(x_shape: tuple[int, ...], device: str) -> None:
     workload = ConvWorkload.conv2d(x_shape, (8, x_shape[1], 3, 3), padding=2, dtype="float16")

@@ -16,7 +16,7 @@ from sparing import sparing
 from tvm import tirx
 
 from tvmconv import ConvWorkload, cuda
-from tvmconv.arrays import from_numpy
+from tvmconv.arrays import from_numpy, to_torch
 from tvmconv.autotvm import ApplyHistoryBest
 from tvmconv.dispatch import select
 from tvmconv.gradients import any_batch, as_convolution, lower
@@ -26,6 +26,7 @@ from tvmconv.lowering import (
     build,
     build_function,
     build_twin,
+    build_twin_function,
     with_alignment,
     with_launch_bounds,
 )
@@ -80,6 +81,24 @@ def run_twin(of: str, workload: ConvWorkload, func: tirx.PrimFunc, workspace: Wo
 @pytest.mark.parametrize(("name", "of"), sparing(product(CASES, GRADIENTS), lambda place: place % 8 in (1, 6)))
 def test_serial_twin(name: str, of: str) -> None:
     run_twin(of, CASES[name], *scheduled(of, CASES[name]))
+
+
+@by_gradient
+def test_tensors_in_channels_last_go_in_as_they_lie(of: str) -> None:
+    torch = pytest.importorskip("torch")
+    workload = ConvWorkload.depthwise((1, 8, 9, 10), (8, 1, 3, 3), stride=2)
+    func = lower(of, Problem(workload.in_nhwc(), channels_last=True), SM_90)
+    func, workspace = take_out(func, SM_90)
+    twin = build_twin_function(func).executable[KERNEL_NAME]
+    arrays = operands(of, workload)
+    images = ("dy", "output") if of == "input" else ("dy", "x")
+    lying = {name: to_torch(array) for name, array in arrays.items()}
+    lying |= {name: lying[name].contiguous(memory_format=torch.channels_last) for name in images}
+    memory = [tvm.runtime.empty(shape, dtype) for shape, dtype in workspace.sized(workload)]
+    twin(*lying.values(), *memory)
+    check(of, workload, arrays, lying["output"].contiguous().numpy())
+    with pytest.raises(ValueError, match="Invalid dy.strides"):
+        twin(*(lying | {"dy": to_torch(arrays["dy"])}).values(), *memory)
 
 
 MIRRORED = {

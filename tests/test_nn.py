@@ -20,7 +20,7 @@ from tvmconv import operators as calls  # noqa: E402
 from tvmconv.nn import DepthwiseConv1d, DepthwiseConv2d, functional, launches, operators, replace  # noqa: E402
 
 nn = torch.nn
-OPTIONS = ((2, 1), (1, 2, 0, 1), (1, 2))
+OPTIONS = (2, 1, 1, 2, 0, 1, 1, 2)
 """Stride, padding and dilation of the operators that are tried by themselves."""
 
 
@@ -111,12 +111,12 @@ def arguments() -> dict[str, tuple[Any, tuple[Any, ...]]]:
     """Return each operator with arguments."""
     torch.manual_seed(0)
     x, w, bias = (torch.randn(shape, requires_grad=True) for shape in ((2, 2, 4, 5), (4, 1, 3, 2), (4,)))
-    dy = torch.randn_like(operators.depthwise(x, w, bias, *OPTIONS)).requires_grad_()
+    dy = torch.randn_like(operators.depthwise(x, w, bias, OPTIONS)).requires_grad_()
     return {
-        "depthwise": (operators.depthwise, (x, w, bias, *OPTIONS)),
-        "input": (operators.input_gradient, (dy, w, list(x.shape), *OPTIONS)),
-        "weight": (operators.weight_gradient, (dy, x, list(w.shape), *OPTIONS)),
-        "both": (operators.both_gradients, (dy, x, w, *OPTIONS)),
+        "depthwise": (operators.depthwise, (x, w, bias, OPTIONS)),
+        "input": (operators.input_gradient, (dy, w, list(x.shape), OPTIONS)),
+        "weight": (operators.weight_gradient, (dy, x, list(w.shape), OPTIONS)),
+        "both": (operators.both_gradients, (dy, x, w, OPTIONS)),
     }
 
 
@@ -153,11 +153,11 @@ def test_second_derivatives_of_one_gradient_alone() -> None:
 
 
 def test_gradients_of_other_shapes_are_refused() -> None:
-    (dy, w, shape, *rest), (_, x, w_shape, *_) = (arguments()[name][1] for name in ("input", "weight"))
+    (dy, w, shape, rest), (_, x, w_shape, _) = (arguments()[name][1] for name in ("input", "weight"))
     with pytest.raises(RuntimeError, match="dy has the shape"):
-        operators.input_gradient(dy[1:], w, shape, *rest)
+        operators.input_gradient(dy[1:], w, shape, rest)
     with pytest.raises(RuntimeError, match="dy has the shape"):
-        operators.weight_gradient(dy, x[1:], w_shape, *rest)
+        operators.weight_gradient(dy, x[1:], w_shape, rest)
 
 
 @pytest.mark.parametrize("dynamic", [None, True])
@@ -205,7 +205,7 @@ def test_kernels_are_compiled_once(monkeypatch: pytest.MonkeyPatch) -> None:
     assert sorted(of for of, *_ in kernels) == ["input", "weight"]
 
 
-FRAMES = 30
+FRAMES = 27
 """The largest number of Python functions of tvmconv that a step of a layer may run, forward and back."""
 
 

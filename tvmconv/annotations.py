@@ -8,6 +8,9 @@ from typing import Any, NamedTuple
 MIN_BLOCKS = "tvmconv.min_blocks"
 """The annotation of a loop of CUDA threads: so many blocks are to share a multiprocessor and its registers."""
 
+CHANNELS_LAST = "tvmconv.channels_last"
+"""The attribute of a function: the names of parameters in NHWC or KRSC that are given in the shape of NCHW or KCRS."""
+
 MOST_COLUMNS = "tvmconv.most_columns"
 """The attribute of a function for outputs of any width: the most columns for which it counts bytes in 32 bits."""
 

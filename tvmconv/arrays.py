@@ -6,7 +6,6 @@ import sys
 from collections.abc import Callable, Hashable
 from functools import cache, partial
 from math import prod
-from operator import methodcaller
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -37,6 +36,13 @@ class Operand(NamedTuple):
             raise InvalidArgumentError(self.name, self.dtype, f"the dtype {dtype}")
         if self.device != device:
             raise InvalidArgumentError(self.name, str(self.device), f"an array on {device}")
+
+    @property
+    def needs_channels_last(self) -> bool:
+        """True for images that have to be copied to lie in memory as a tensor of torch in channels_last does."""
+        if len(self.shape) != 4 or self.is_channels_last:
+            return False
+        return self.shape[1] > 1 and self.shape[2:] != (1, 1)
 
     @property
     def is_channels_last(self) -> bool:
@@ -239,14 +245,11 @@ def contiguous(argument: Any) -> Any:
     return argument.contiguous() if is_torch(argument) else argument
 
 
-view_in_nhwc: Callable[[Any], Any] = methodcaller("permute", 0, 2, 3, 1)
-"""The function that returns a view (N, H, W, C) of a tensor (N, C, H, W) of torch."""
-
-
-def in_nhwc(argument: Any) -> Any:
-    """Return an argument (N, C, H, W) as a tensor (N, H, W, C) of torch, a copy unless it lies so in memory."""
-    tensor = argument if is_torch(argument) else sys.modules["torch"].from_dlpack(argument)
-    return view_in_nhwc(tensor).contiguous()
+def in_channels_last(argument: Any) -> Any:
+    """Return an argument (N, C, H, W) as a tensor of torch in channels_last, a copy unless it lies so in memory."""
+    torch = sys.modules["torch"]
+    tensor = argument if is_torch(argument) else torch.from_dlpack(argument)
+    return tensor.contiguous(memory_format=torch.channels_last)
 
 
 def reshaped(argument: Any, shape: tuple[int, ...]) -> Any:

@@ -19,11 +19,11 @@ from .arrays import (
     channels_last_allocator,
     contiguous,
     described,
+    in_channels_last,
     require_order,
     result_type,
     same_kind,
     taken_to_write,
-    view_in_nhwc,
 )
 from .errors import InvalidArgumentError
 
@@ -57,7 +57,7 @@ class Launch:
     as_argument: Callable[[Any], Any] | None = None
     """The function that makes the kernel's argument of the output; None where that is the argument."""
     channels_last: bool = False
-    """True if the output is a tensor of torch in channels_last, whose memory the kernel writes as (N, H, W, C)."""
+    """True if the output is a tensor of torch in channels_last."""
 
     @classmethod
     def prepare(
@@ -69,10 +69,19 @@ class Launch:
         output: Spec,
         workspace: Sequence[Spec],
         device: tvm.runtime.Device,
+        channels_last: bool = False,
     ) -> Launch:
-        """Return the launch for operands like these on a device; x, the first as the caller gave it, has the kind."""
+        """Return the launch for operands like these on a device; x, the first as the caller gave it, has the kind.
+
+        `channels_last` says that the kernel takes images as a tensor of torch in channels_last has them.
+        """
         new_output, *new_workspace = (allocator(x, *spec) for spec in (output, *workspace))
         extents = tuple((name, _nbytes(spec)) for name, spec in inputs.items())
+        conversions = tuple(
+            (place, in_channels_last if channels_last else contiguous)
+            for place, item in enumerate(operands)
+            if (item.needs_channels_last if channels_last else item.is_channels_last)
+        )
         return cls(
             kernel,
             extents,
@@ -82,23 +91,19 @@ class Launch:
             new_output,
             tuple(new_workspace),
             result_type(x),
-            tuple((place, contiguous) for place, item in enumerate(operands) if item.is_channels_last),
+            conversions,
             as_argument=argument_maker(x, output[1]),
         )
 
     def to_channels_last(self, x: Any) -> Launch:
-        """Return the launch of this kernel, whose output is in NHWC, with outputs in channels_last."""
-        (n, h, w, k), dtype = self.output
-        output = (n, k, h, w), dtype
-        new_output = channels_last_allocator(x, *output)
-        return replace(self, output=output, new_output=new_output, as_argument=view_in_nhwc, channels_last=True)
+        """Return the launch of this kernel, which writes its output in channels_last."""
+        return replace(self, new_output=channels_last_allocator(x, *self.output), channels_last=True)
 
     def to_write(self, out: Operand) -> Launch:
         """Return the launch that writes to arrays like `out`; raise `InvalidArgumentError` if it cannot."""
         out.check(*self.output, self.device)
         require_order(out, self.channels_last)
-        # `taken_to_write` has made an argument of any other array.
-        return self if self.channels_last else replace(self, as_argument=None)
+        return replace(self, as_argument=None)  # `taken_to_write` has made an argument of any array
 
     def run(self, arguments: list[Any], target: Any = None) -> Any:
         """Call the kernel with arguments that `TAKERS` gave, which are changed, and return what it has written to.

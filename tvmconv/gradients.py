@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
-from dataclasses import replace
 from math import prod
 from threading import Lock
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
-from .arrays import Operand, in_nhwc, operand, view_in_nhwc
+from .arrays import Operand
 from .calls import Calls, Launch
 from .dtypes import FLOATS, one_of
 from .errors import InvalidArgumentError
@@ -21,6 +19,7 @@ from .lowering import (
     Kernel,
     as_scheduled,
     build_function,
+    given_in_channels_last,
     with_alignment,
     with_launch_bounds,
 )
@@ -99,18 +98,14 @@ def prepare(about: tuple[str, Geometry, State], dy: Any, operands: list[Operand]
     images = operands[:1] if of == "input" else operands
     in_channels = IN_NHWC.get(backend.templates)
     channels_last = images[-1].is_channels_last and in_channels is not None and in_channels.takes(workload)
-    views: dict[int, Callable[[Any], Any]] = {}
     if channels_last:
         workload = workload.in_nhwc()
-        for place, item in enumerate(images):
-            views[place] = view_in_nhwc if item.is_channels_last else in_nhwc
-            operands[place] = operand(item.name, views[place](item.argument))
-    kernel = _kept(of, any_batch(workload, target), target, state)
+    problem = msgspec.structs.replace(any_batch(workload, target), channels_last=channels_last)
+    kernel = _kept(of, problem, target, state)
     inputs = {item.name: (item.shape, item.dtype) for item in operands}
-    output = (workload.operands["x"][0] if of == "input" else workload.w_shape, workload.dtype)
-    memory = kernel.workspace.sized(workload)
-    launch = Launch.prepare(kernel.executable[KERNEL_NAME], dy, operands, inputs, output, memory, given.device)
-    launch = replace(launch, conversions=(*views.items(), *launch.conversions))
+    output = (workload.x_shape if of == "input" else workload.w_shape, workload.dtype)
+    memory, function = kernel.workspace.sized(workload), kernel.executable[KERNEL_NAME]
+    launch = Launch.prepare(function, dy, operands, inputs, output, memory, given.device, channels_last)
     return launch.to_channels_last(dy) if channels_last and of == "input" else launch
 
 
@@ -118,12 +113,10 @@ def _convolution(convolution: ConvWorkload, dy: Any, given: Operand, w: Operand,
     """Return the launch of the convolution that is a gradient, of dy in channels_last as it lies if a kernel does."""
     x = given._replace(name="x")
     channels_last = x.is_channels_last and takes_channels_last(Problem(convolution), "auto", target)
-    if channels_last:
-        x, convolution = operand("x", view_in_nhwc(x.argument)), convolution.in_nhwc()
-    launch = operator_for(Problem(convolution, mirrored=True), "auto", target, state).launch(dy, [x, w])
-    if not channels_last:
-        return launch
-    return replace(launch, conversions=((0, view_in_nhwc), *launch.conversions)).to_channels_last(dy)
+    problem = Problem(
+        convolution.in_nhwc() if channels_last else convolution, mirrored=True, channels_last=channels_last
+    )
+    return operator_for(problem, "auto", target, state).launch(dy, [x, w])
 
 
 def as_convolution(workload: ConvWorkload) -> ConvWorkload | None:
@@ -158,7 +151,9 @@ def lower(of: str, problem: Problem, target: tvm.target.Target) -> tirx.PrimFunc
     """Return the scheduled function of a gradient, that of the "input" or of the "weight"."""
     schedules = (SCHEDULES if problem.workload.is_in_nchw else IN_NHWC)[backend_of(target).templates]
     schedule = getattr(schedules, f"{of}_gradient")(problem, target)
-    return with_alignment(with_launch_bounds(as_scheduled(schedule.mod["main"], KERNEL_NAME)), target)
+    func = with_alignment(with_launch_bounds(as_scheduled(schedule.mod["main"], KERNEL_NAME)), target)
+    images = ("dy", "output") if of == "input" else ("dy", "x")
+    return given_in_channels_last(func, images) if problem.channels_last else func
 
 
 def _kept(of: str, problem: Problem, target: str, state: State) -> Kernel:

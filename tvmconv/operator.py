@@ -82,17 +82,20 @@ class Operator:
             raise InvalidArgumentError("operands", ", ".join(names), f"the workload's: {', '.join(self._inputs)}")
         device = tvm.runtime.device(self._device_type, operands[0].device.index)
         workload = self._workload_of(operands[0])
-        specs, workspace = workload.operands, self._workspace.sized(workload)
+        specs = msgspec.structs.replace(self.problem, workload=workload).given.operands
+        workspace = self._workspace.sized(workload)
         for item in operands:
             item.check(*specs[item.name], device)
         inputs, output = {name: specs[name] for name in names}, specs["output"]
-        return Launch.prepare(self._kernel, x, operands, inputs, output, workspace, device)
+        channels_last = self.problem.channels_last
+        launch = Launch.prepare(self._kernel, x, operands, inputs, output, workspace, device, channels_last)
+        return launch.to_channels_last(x) if channels_last else launch
 
     def _workload_of(self, x: Operand) -> ConvWorkload:
         """Return the workload with the open sizes of an image; raise `InvalidArgumentError` for what kernels refuse."""
         if not self.problem.open_sizes or len(x.shape) != len(self.workload.operands["x"][0]):
             return self.workload
-        row, column = self.workload.x_layout.spatial
+        row, column = self.problem.given.x_layout.spatial
         places = {"batch": 0, "height": row, "width": column}
         sizes = {name: x.shape[places[name]] for name in self.problem.open_sizes}
         workload = msgspec.structs.replace(self.workload, **sizes)
@@ -168,6 +171,7 @@ class Operator:
             "precision": self.problem.precision,
             "open_sizes": self.problem.open_sizes,
             "mirrored": self.problem.mirrored,
+            "channels_last": self.problem.channels_last,
             "template": self.selection.name,
             "config": msgspec.to_builtins(self.selection.config),
             "reason": self.selection.reason,
@@ -180,8 +184,8 @@ class Operator:
         workload, selection = cls._saved_choice(details)
         # None of these is in files from before it.
         precision, open_sizes = details.get("precision", DEFAULT), tuple(details.get("open_sizes", ()))
-        mirrored = details.get("mirrored", False)
-        problem = Problem(workload, precision=precision, open_sizes=open_sizes, mirrored=mirrored)
+        orders = {name: details.get(name, False) for name in ("mirrored", "channels_last")}
+        problem = Problem(workload, precision=precision, open_sizes=open_sizes, **orders)
         workspace = msgspec.convert(details["workspace"], Workspace)
         return cls(problem, resolve_target(target), selection, module, workspace)
 

@@ -14,7 +14,7 @@ from typing import Any
 import tvm
 
 from . import threads
-from .arrays import Operand, in_float32, in_nhwc, operand, reshaped, view_in_nhwc
+from .arrays import Operand, in_float32, operand, reshaped
 from .calls import PLAIN, Calls, Launch, given, hashable, types_of
 from .dispatch import algorithm_of, algorithms_for, range_with, registry, template_for, template_name, tuned
 from .dispatch.history import History, applied
@@ -162,21 +162,15 @@ def prepare(about: tuple[Any, ...], x: Any, operands: list[Operand]) -> Launch:
         Problem(workload, precision=precision), algorithm, target
     )
     if channels_last:
-        for place, item in enumerate(operands):
-            if item.name == "residual":
-                item.check(workload.output_shape, workload.output_storage.name, image.device)
-            if item.name in ("x", "residual") or (item.name == "w" and not workload.is_depthwise):
-                conversions[place] = view_in_nhwc if item.is_channels_last else in_nhwc
         workload = workload.in_nhwc()
     if workload.is_depthwise and weight.shape != workload.w_shape:
         conversions[1] = partial(reshaped, shape=workload.w_shape)
-    problem = Problem(workload, precision=precision)
+    problem = Problem(workload, precision=precision, channels_last=channels_last)
     operator = operator_for(problem, algorithm, target, state)
     for place, convert in conversions.items():
         operands[place] = operand(operands[place].name, convert(operands[place].argument))
     launch = operator.launch(x, operands)
-    launch = replace(launch, conversions=(*conversions.items(), *launch.conversions))
-    return launch.to_channels_last(x) if channels_last else launch
+    return replace(launch, conversions=(*conversions.items(), *launch.conversions))
 
 
 def takes_channels_last(problem: Problem, algorithm: str, target: str) -> bool:

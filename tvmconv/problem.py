@@ -50,6 +50,12 @@ class Problem(msgspec.Struct, frozen=True, omit_defaults=True):
     It makes no difference to what is fast: configurations are those of the convolution.
     """
 
+    channels_last: bool = False
+    """True if operands in NHWC, and a weight in KRSC, are given in the shapes of NCHW and KCRS, as torch has them.
+
+    These are its tensors in channels_last. It makes no difference to what is fast.
+    """
+
     constant_weight: bool = False
     """True if the weight is laid out before the kernel runs, as in a network: calls do not move its bytes then."""
 
@@ -83,6 +89,11 @@ class Problem(msgspec.Struct, frozen=True, omit_defaults=True):
         return [msgspec.structs.replace(self, precision=word) for word in words if word != self.precision]
 
     @property
+    def given(self) -> ConvWorkload:
+        """The workload of operands in the shapes in which a call gives them."""
+        return self.workload.in_nchw() if self.channels_last else self.workload
+
+    @property
     def has_open_planes(self) -> bool:
         """True if the height or the width is known only when the kernel runs."""
         return not {"height", "width"}.isdisjoint(self.open_sizes)
@@ -112,7 +123,8 @@ class Problem(msgspec.Struct, frozen=True, omit_defaults=True):
         word = "" if self.precision == DEFAULT else f", precision {self.precision}"
         sizes = "".join(f", any {name}" for name in self.open_sizes)
         order = ", taps mirrored" if self.mirrored else ""
-        return f"{self.workload}{zeros}{word}{sizes}{order}"
+        given = ", given in channels_last" if self.channels_last else ""
+        return f"{self.workload}{zeros}{word}{sizes}{order}{given}"
 
     def to_json(self) -> str:
         """Return one line of JSON, for another process."""

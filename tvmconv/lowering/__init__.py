@@ -17,7 +17,14 @@ from .modules import build
 from .open_planes import MOST_TILES
 from .places import AnyPlace, Interleaved, Place, Span, with_places
 from .ranges import MOST_BYTES, Part, join, limited
-from .signatures import OPAQUE, as_scheduled, is_scheduled, with_alignment, with_launch_bounds
+from .signatures import (
+    OPAQUE,
+    as_scheduled,
+    given_in_channels_last,
+    is_scheduled,
+    with_alignment,
+    with_launch_bounds,
+)
 
 __all__ = [
     "KERNEL_NAME",
@@ -42,6 +49,7 @@ __all__ = [
     "fold",
     "found",
     "from_bitcode",
+    "given_in_channels_last",
     "is_scheduled",
     "join",
     "limited",

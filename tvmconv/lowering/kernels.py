@@ -31,7 +31,7 @@ from .open_planes import within_output
 from .pixel_tiles import in_planes
 from .pixel_vectors import with_vectors_in_rows
 from .ranges import limited
-from .signatures import as_scheduled, with_alignment, with_launch_bounds, with_operands
+from .signatures import as_scheduled, given_in_channels_last, with_alignment, with_launch_bounds, with_operands
 
 if TYPE_CHECKING:
     from tvm.runtime import Executable
@@ -132,7 +132,13 @@ def lower(problem: Problem, selection: Selection, target: tvm.target.Target, nam
         if backend_of(target).on_gpu:
             func = with_vectors_in_rows(func, problem)
         func = with_launch_bounds(with_operands(func, with_open_sizes(problem)))
-    return with_alignment(as_scheduled(func, name), target)
+    func = with_alignment(as_scheduled(func, name), target)
+    if not problem.channels_last:
+        return func
+    weight = ("w",) if problem.workload.w_layout == "KRSC" else ()
+    last = {"x", "residual", "output", *weight}
+    names = zip(func.params, problem.workload.operands, strict=True)
+    return given_in_channels_last(func, [param.name for param, name in names if name in last])
 
 
 def fold(problem: Problem, selection: Selection, target: tvm.target.Target, constants: Constants) -> Folded:

@@ -14,6 +14,7 @@ from .divisions import with_multiplications, with_quotients_rounded_to_zero
 from .intrinsics import with_intrinsics
 from .networks import build_network
 from .side_by_side import library_for_gpu
+from .signatures import with_channels_last
 from .tiles import with_tiles
 
 
@@ -28,7 +29,8 @@ def build(mod: tvm.IRModule, target: tvm.target.Target, pipeline: tvm.transform.
             kernels = {name: each(func) for name, func in kernels.items()}
     else:
         kernels = {name: with_tiles(with_quotients_rounded_to_zero(func)) for name, func in kernels.items()}
-    mod.update(tvm.IRModule({name: with_rounding(func, target) for name, func in kernels.items()}))
+    kernels = {name: with_channels_last(with_rounding(func, target)) for name, func in kernels.items()}
+    mod.update(tvm.IRModule(kernels))
     if pipeline is None and len(kernels) < len(mod.functions):
         # By itself TVM uses the target's own pipeline, which fuses operators, for a GPU only.
         pipeline = tvm.relax.get_default_pipeline(target)

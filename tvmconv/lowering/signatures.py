@@ -9,8 +9,9 @@ import tvm
 import tvm_ffi
 from tvm import tirx
 from tvm.ir.expr import TensorLoad
+from tvm.s_tir.stmt import SBlock, SBlockRealize
 
-from ..annotations import MIN_BLOCKS
+from ..annotations import CHANNELS_LAST, MIN_BLOCKS
 from ..substitution import substitute
 from ..targets import backend_of
 from ..workload import ConvWorkload
@@ -73,6 +74,44 @@ def _with_images(func: tirx.PrimFunc, images: Mapping[tvm.ir.Var, tvm.ir.Var]) -
         return load if new is None else new[tuple(place(load.indices))]
 
     return func.with_body(tvm_ffi.structural_map(func.body, [(tirx.BufferStore, stored), (TensorLoad, loaded)]))
+
+
+def given_in_channels_last(func: tirx.PrimFunc, names: Sequence[str]) -> tirx.PrimFunc:
+    """Return the function marked so that `build` gives these parameters in NHWC the shape of NCHW."""
+    return func.with_attr(CHANNELS_LAST, [*names])
+
+
+def with_channels_last(func: tirx.PrimFunc) -> tirx.PrimFunc:
+    """Return the function with the parameters that `CHANNELS_LAST` names as torch has a tensor in channels_last.
+
+    The stride of an axis of one element, and that of images, may be any, as it may be in torch.
+    Before: `x: T.Buffer((2, 14, 14, 8), "float32")`.
+    After: `given: T.Buffer((2, 8, 14, 14), "float32", strides=(any, 1, 112, 8))`,
+    `x = T.decl_buffer((2, 14, 14, 8), "float32", data=given.data)`.
+    """
+    names = {str(name) for name in (func.attrs or {}).get(CHANNELS_LAST, ())}
+    if not names:
+        return func
+    params = [_in_channels_last(old) if old.name in names else old for old in func.params]
+    declared = [
+        tirx.DeclBuffer(old, data=new.data) for old, new in zip(func.params, params, strict=True) if old is not new
+    ]
+    root = func.body.block
+    body = SBlock([], [], [], root.name_hint, tirx.stmt_seq(*declared, root.body), alloc_buffers=root.alloc_buffers)
+    attributes = func.without_attr(CHANNELS_LAST).attrs
+    return tirx.PrimFunc(params, SBlockRealize([], True, body), func.ret_type, attrs=attributes)
+
+
+def _in_channels_last(old: tvm.ir.Var) -> tvm.ir.Var:
+    """Return the parameter in the shape of NCHW for one in NHWC."""
+    images, rows, columns, channels = old.ty.shape
+    known = {"channel": (channels, 1), "row": (rows, columns * channels), "column": (columns, channels)}
+    strides = [tirx.Var("image_stride", "int32")]
+    for axis, (size, stride) in known.items():
+        is_one = isinstance(size, tirx.IntImm) and int(size) == 1
+        strides.append(tirx.Var(f"{axis}_stride", "int32") if is_one else stride)
+    shape, alignment = (images, channels, rows, columns), old.ty.data_alignment
+    return tirx.decl_buffer(shape, old.ty.dtype, old.name, strides=strides, data_alignment=alignment)
 
 
 def with_launch_bounds(func: tirx.PrimFunc) -> tirx.PrimFunc:

@@ -24,7 +24,10 @@ from .operators import (
     weight_gradient,
 )
 
-ONES, NOTHING = (1, 1), (0, 0, 0, 0)
+
+def _padded(before: int) -> tuple[int, ...]:
+    """Return the options of a convolution of planes of one row with so many zeros before each."""
+    return 1, 1, 0, before, 0, 0, 1, 1
 
 
 def _causal_conv1d(x: Tensor, w: Tensor, bias: Tensor | None, states: Tensor | None, silu: bool) -> Tensor:
@@ -47,8 +50,8 @@ def _causal_conv1d_fake(x: Tensor, w: Tensor, bias: Tensor | None, states: Tenso
 def _convolved(x: Tensor, w: Tensor, bias: Tensor | None, before: int, silu: bool) -> Tensor:
     """Return the convolution of x with so many zeros before it, computed by a kernel."""
     check = partial(require_sequences, x, w, bias, None)
-    options = ONES, (0, before, 0, 0), ONES
-    return in_planes(convolved(check, planes(x), w[:, None, None], bias, *options, "silu" if silu else None))
+    activation = "silu" if silu else None
+    return in_planes(convolved(check, planes(x), w[:, None, None], bias, _padded(before), activation))
 
 
 def planes(x: Tensor) -> Tensor:
@@ -90,9 +93,8 @@ def _gradients(ctx: Any, dy: Tensor) -> Gradients:
     if ctx.silu:  # what it was applied to is computed again: to keep it would take as much memory as x
         dy = torch.ops.aten.silu_backward(dy, causal_conv1d(x, w, bias, states, False))
     reach, weight = w.shape[1] - 1, w[:, None, None]
-    options = ONES, (0, reach, 0, 0), ONES
     found: list[Tensor | None] = [None] * 5
-    of_x, of_w = gradients_by((by_x, by_w), planes(dy), planes(x), weight, *options)
+    of_x, of_w = gradients_by((by_x, by_w), planes(dy), planes(x), weight, _padded(reach))
     found[0] = None if of_x is None else in_planes(of_x)
     found[1] = None if of_w is None else of_w[:, 0, 0]
     if by_bias:
@@ -109,11 +111,10 @@ def _by_states(dy: Tensor, w: Tensor, states: Tensor) -> tuple[Tensor, Tensor]:
     head = min(reach, dy.shape[2])
     if not head:
         return torch.zeros_like(w), torch.zeros_like(states)
-    options = ONES, NOTHING, ONES
     given = planes(dy[..., :head])
     before = planes(torch.nn.functional.pad(states, (0, head)))
-    of_w = weight_gradient(given, before, weight.shape, *options)[:, 0, 0]
-    return of_w, in_planes(input_gradient(given, weight, before.shape, *options))[..., :reach]
+    of_w = weight_gradient(given, before, weight.shape, _padded(0))[:, 0, 0]
+    return of_w, in_planes(input_gradient(given, weight, before.shape, _padded(0)))[..., :reach]
 
 
 causal_conv1d = define(

@@ -35,7 +35,7 @@ def depthwise_conv2d(
     if x.dim() not in (3, 4):
         raise RuntimeError(f"x has {x.dim()} dimensions; expected (N, C, H, W) or (C, H, W)")
     batched = x.unsqueeze(0) if x.dim() == 3 else x
-    result = depthwise(*_narrowed(batched, weight), bias, strides, sides, dilations)
+    result = depthwise(*_narrowed(batched, weight), bias, (*strides, *sides, *dilations))
     return result.squeeze(0) if x.dim() == 3 else result
 
 

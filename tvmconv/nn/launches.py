@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -17,49 +17,57 @@ from ..targets import GPU_ALIGNMENT
 
 LAST = torch.channels_last
 
+Result = TypeVar("Result")
+
 
 def launched(
-    prepare: Callable[[Tensor, list[Operand]], Launch],
+    prepare: Callable[[list[Operand]], Callable[[list[Any]], Result]],
     about: Hashable,
     names: tuple[str, ...],
     *tensors: Tensor,
-    in_order: bool = False,
-) -> Tensor:
-    """Return the result of a kernel; `in_order` asks for the order of the first tensor, contiguous or channels_last.
+) -> Result:
+    """Return the result of kernels for tensors, whatever gradients these require.
 
-    `prepare` checks operands and returns the launch for tensors like them, from the first of them; it is called where
-    neither `about`, all else that decides on the launch, nor such tensors have been met.
+    `prepare` checks operands, and returns the function that runs kernels on the arguments of tensors like them; it is
+    called where neither `about`, all else that decides on the kernels, nor such tensors have been met.
     """
-    key, arguments, pointers = [about], [], 0
+    key, pointers = [about], 0
     for tensor in tensors:
         key += tensor.shape, tensor.stride(), tensor.dtype, tensor.device
         pointers |= tensor.data_ptr()
-        arguments.append(tensor.detach() if tensor.requires_grad else tensor)
     known = _known.get(tuple(key))
+    arguments = [*tensors]
     if known is None or known.copies or pointers % GPU_ALIGNMENT:
-        taken = zip(names, arguments, strict=False)
-        arguments = [TAKERS[Tensor](name, tensor)[0] for name, tensor in taken]
+        taken = zip(names, tensors, strict=False)
+        arguments = [TAKERS[Tensor](name, tensor.detach())[0] for name, tensor in taken]
     if known is None:
         operands = [described(name, *pair) for name, *pair in zip(names, tensors, arguments, strict=False)]
-        launch = prepare(arguments[0], operands)
-        orders = [tensor.is_contiguous() or (tensor.is_contiguous(memory_format=LAST) and LAST) for tensor in tensors]
+        run = prepare(operands)
         if len(_known) >= KEPT:
             _known.clear()
-        reorders = in_order and orders[0] is LAST and not launch.channels_last
-        known = _known[tuple(key)] = Known(launch, not all(orders), reorders)
-    result = known.launch.run(arguments)
-    return result.contiguous(memory_format=LAST) if known.reorders else result
+        known = _known[tuple(key)] = Known(run, not all(map(_is_taken, tensors)))
+    return known.run(arguments)  # type: ignore[no-any-return]
+
+
+def in_order_of(tensor: Tensor, launch: Launch) -> Callable[[list[Any]], Tensor]:
+    """Return the function that runs a launch, with a result in the order of a tensor: channels_last or contiguous."""
+    if launch.channels_last or tensor.is_contiguous() or not tensor.is_contiguous(memory_format=LAST):
+        return launch.run
+    return lambda arguments: launch.run(arguments).contiguous(memory_format=LAST)
+
+
+def _is_taken(tensor: Tensor) -> bool:
+    """Return whether a tensor is an argument as it lies: contiguous or in channels_last."""
+    return bool(tensor.is_contiguous() or tensor.is_contiguous(memory_format=LAST))
 
 
 class Known(NamedTuple):
-    """The launch for tensors that are alike, and what lies around it."""
+    """What has been prepared for tensors that are alike."""
 
-    launch: Launch
+    run: Callable[[list[Any]], Any]
     copies: bool
     """True if tensors are copied first, as one is neither contiguous nor in channels_last."""
-    reorders: bool
-    """True if the result is then brought to channels_last."""
 
 
 _known: dict[tuple[Hashable, ...], Known] = {}
-"""The launches that have been prepared, by what the tensors are and what else decides on them."""
+"""What has been prepared, by what the tensors are and what else decides on it."""

@@ -1,7 +1,8 @@
 """The operators of torch that tvmconv has, defined so that little lies between a call and its kernel.
 
-`torch.library.custom_op` does the same for less code, and takes some 100 µs of a call on a core of Zen 3; with what is
-here, it is 15, and 30 where gradients are kept for. A depthwise layer makes three such calls in a step of training.
+`torch.library.custom_op` does the same for less code: a call of a tiny convolution by it takes a core of Zen 4 17 µs,
+and 32 where gradients are kept for; with what is here, 10 and 17. A depthwise layer makes two such calls in a step of
+training, one of which is for both gradients.
 """
 
 from __future__ import annotations

@@ -17,12 +17,11 @@ from torch import Tensor
 from .. import gradients
 from .. import operators as convolutions
 from ..arrays import Operand, operand, reshaped
-from ..calls import Launch
 from ..dtypes import FLOATS, one_of
 from ..gradients import Geometry
-from ..operators import present_state
+from ..operators import State, present_state
 from ..precision import DEFAULT
-from .launches import launched
+from .launches import in_order_of, launched
 from .library import Gradients, define
 
 DTYPES = tuple(getattr(torch, name) for name in FLOATS)
@@ -30,9 +29,13 @@ DTYPES = tuple(getattr(torch, name) for name in FLOATS)
 Sizes = Sequence[int]
 """Integers, which torch may leave open while it compiles."""
 
+Run = Callable[[list[Any]], Tensor]
+"""A function that runs a kernel on arguments, and returns its result."""
 
-def output_shape(x: Sizes, w: Sizes, stride: Sizes, padding: Sizes, dilation: Sizes) -> list[Any]:
+
+def output_shape(x: Sizes, w: Sizes, options: Sizes) -> list[Any]:
     """Return the shape of the convolution of x (N, C, H, W) with w (C * M, 1, R, S); refuse others as torch does."""
+    stride, padding, dilation = options[:2], options[2:6], options[6:]
     if len(x) != 4 or x[1] < 1:
         raise RuntimeError(f"x has the shape {tuple(x)}; expected (N, C, H, W) with channels")
     if len(w) != 4 or w[0] < 1 or w[0] % x[1] or w[1] != 1:
@@ -76,10 +79,9 @@ def require_bias(bias: Tensor, x: Tensor, channels: int) -> None:
     require_on(x.device, "bias", bias)
 
 
-def geometry(x: Sizes, w: Sizes, stride: Sizes, padding: Sizes, dilation: Sizes) -> Geometry:
+def geometry(x: Sizes, w: Sizes, options: Sizes) -> Geometry:
     """Return the shapes and parameters of a convolution, whose weight torch has as (C * M, 1, R, S)."""
-    top, left, bottom, right = padding
-    (sh, sw), (dh, dw) = stride, dilation
+    sh, sw, top, left, bottom, right, dh, dw = options
     return Geometry(tuple(x), (x[1], w[0] // x[1], w[2], w[3]), (sh, sw), (top, left, bottom, right), (dh, dw))
 
 
@@ -90,15 +92,15 @@ def empty(like: Tensor, shape: Sizes) -> Tensor:
     return torch.empty(shape, dtype=like.dtype, device=like.device, memory_format=order)
 
 
-OPTIONS = "int[2] stride, int[4] padding, int[2] dilation"
-"""The last arguments of each operator; padding is (top, left, bottom, right)."""
+OPTIONS = "int[8] options"
+"""The last argument of each operator, one list since each costs a call a microsecond: the stride (vertical,
+horizontal), the padding (top, left, bottom, right) and the dilation (vertical, horizontal)."""
 
 
-def _depthwise(x: Tensor, w: Tensor, bias: Tensor | None, stride: Sizes, padding: Sizes, dilation: Sizes) -> Tensor:
-    check = partial(_depthwise_shape, x, w, bias, stride, padding, dilation)
+def _depthwise(x: Tensor, w: Tensor, bias: Tensor | None, options: Sizes) -> Tensor:
     if not x.numel():
-        return empty(x, check())
-    return convolved(check, x, w, bias, stride, padding, dilation)
+        return _depthwise_fake(x, w, bias, options)
+    return convolved(lambda: _depthwise_shape(x, w, bias, options), x, w, bias, options)
 
 
 def convolved(
@@ -106,129 +108,146 @@ def convolved(
     x: Tensor,
     w: Tensor,
     bias: Tensor | None,
-    stride: Sizes,
-    padding: Sizes,
-    dilation: Sizes,
+    options: Sizes,
     activation: str | None = None,
 ) -> Tensor:
     """Return a depthwise convolution, computed by a kernel; `check` refuses tensors, where none like them were met."""
     state = present_state()
-    about = "depthwise", *stride, *padding, *dilation, activation, state
+    about = "depthwise", *options, activation, state
 
-    def prepare(given: Tensor, operands: list[Operand]) -> Launch:
+    def prepare(operands: list[Operand]) -> Run:
         check()
-        options = tuple(stride), tuple(padding), tuple(dilation)
-        call = "conv2d", (*options, activation, x.shape[1]), (), "auto", DEFAULT, None, state
-        return convolutions.prepare(call, given, operands)
+        _, _, *known = geometry(x.shape, w.shape, options)
+        call = "conv2d", (*known, activation, x.shape[1]), (), "auto", DEFAULT, None, state
+        return in_order_of(x, convolutions.prepare(call, operands[0].argument, operands))
 
     tensors = (x, w) if bias is None else (x, w, bias)
-    return launched(prepare, about, ("x", "w", "shift"), *tensors, in_order=True)
+    return launched(prepare, about, ("x", "w", "shift"), *tensors)
 
 
-def _depthwise_fake(x: Tensor, w: Tensor, bias: Tensor | None, *options: Sizes) -> Tensor:
-    return empty(x, _depthwise_shape(x, w, bias, *options))
+def _depthwise_fake(x: Tensor, w: Tensor, bias: Tensor | None, options: Sizes) -> Tensor:
+    return empty(x, _depthwise_shape(x, w, bias, options))
 
 
-def _depthwise_shape(
-    x: Tensor, w: Tensor, bias: Tensor | None, stride: Sizes, padding: Sizes, dilation: Sizes
-) -> list[Any]:
+def _depthwise_shape(x: Tensor, w: Tensor, bias: Tensor | None, options: Sizes) -> list[Any]:
     """Check the arguments of `depthwise` and return the shape of its result."""
     require_alike(x=x, w=w)
-    shape = output_shape(x.shape, w.shape, stride, padding, dilation)
+    shape = output_shape(x.shape, w.shape, options)
     if bias is not None:
         require_bias(bias, x, w.shape[0])
     return shape
 
 
-def _input_gradient(dy: Tensor, w: Tensor, x_shape: Sizes, stride: Sizes, padding: Sizes, dilation: Sizes) -> Tensor:
+def _input_gradient(dy: Tensor, w: Tensor, x_shape: Sizes, options: Sizes) -> Tensor:
     if not dy.numel():
-        return _input_gradient_fake(dy, w, x_shape, stride, padding, dilation)
+        return _input_gradient_fake(dy, w, x_shape, options)
     state = present_state()
-    about = "input", *x_shape, *stride, *padding, *dilation, state
 
-    def prepare(given: Tensor, operands: list[Operand]) -> Launch:
-        _require_gradient(dy, "w", w, x_shape, w.shape, stride, padding, dilation)
-        known = geometry(x_shape, w.shape, stride, padding, dilation)
-        conversions = []
-        if operands[1].shape != known.w_shape:
-            by_channels = partial(reshaped, shape=known.w_shape)
-            conversions.append((1, by_channels))
-            operands[1] = operand("w", by_channels(operands[1].argument))
-        launch = gradients.prepare(("input", known, state), given, operands)
-        return replace(launch, conversions=(*conversions, *launch.conversions))
+    def prepare(operands: list[Operand]) -> Run:
+        return _by_input(dy, w, x_shape, options, state, operands)
 
-    return launched(prepare, about, ("dy", "w"), dy, w, in_order=True)
+    return launched(prepare, ("input", *x_shape, *options, state), ("dy", "w"), dy, w)
 
 
-def _input_gradient_fake(dy: Tensor, w: Tensor, x_shape: Sizes, *options: Sizes) -> Tensor:
-    _require_gradient(dy, "w", w, x_shape, w.shape, *options)
+def _by_input(dy: Tensor, w: Tensor, x_shape: Sizes, options: Sizes, state: State, operands: list[Operand]) -> Run:
+    """Return the function that makes the gradient by the input of arguments dy and w like these."""
+    _require_gradient(dy, "w", w, x_shape, w.shape, options)
+    known = geometry(x_shape, w.shape, options)
+    given, weight = operands
+    conversions = []
+    if weight.shape != known.w_shape:
+        by_channels = partial(reshaped, shape=known.w_shape)
+        conversions.append((1, by_channels))
+        weight = operand("w", by_channels(weight.argument))
+    launch = gradients.prepare(("input", known, state), given.argument, [given, weight])
+    return in_order_of(dy, replace(launch, conversions=(*conversions, *launch.conversions)))
+
+
+def _input_gradient_fake(dy: Tensor, w: Tensor, x_shape: Sizes, options: Sizes) -> Tensor:
+    _require_gradient(dy, "w", w, x_shape, w.shape, options)
     return empty(dy, x_shape)
 
 
-def _weight_gradient(dy: Tensor, x: Tensor, w_shape: Sizes, stride: Sizes, padding: Sizes, dilation: Sizes) -> Tensor:
+def _weight_gradient(dy: Tensor, x: Tensor, w_shape: Sizes, options: Sizes) -> Tensor:
     if not dy.numel():
-        return _weight_gradient_fake(dy, x, w_shape, stride, padding, dilation).zero_()
+        return _weight_gradient_fake(dy, x, w_shape, options).zero_()
     state = present_state()
-    about = "weight", *w_shape, *stride, *padding, *dilation, state
 
-    def prepare(given: Tensor, operands: list[Operand]) -> Launch:
-        _require_gradient(dy, "x", x, x.shape, w_shape, stride, padding, dilation)
-        known = geometry(x.shape, w_shape, stride, padding, dilation)
-        return gradients.prepare(("weight", known, state), given, operands)
+    def prepare(operands: list[Operand]) -> Run:
+        return _by_weight(dy, x, w_shape, options, state, operands)
 
-    result = launched(prepare, about, ("dy", "x"), dy, x)
-    return result if w_shape[0] == x.shape[1] else result.reshape(w_shape)
+    return launched(prepare, ("weight", *w_shape, *options, state), ("dy", "x"), dy, x)
 
 
-def _weight_gradient_fake(dy: Tensor, x: Tensor, w_shape: Sizes, *options: Sizes) -> Tensor:
-    _require_gradient(dy, "x", x, x.shape, w_shape, *options)
+def _by_weight(dy: Tensor, x: Tensor, w_shape: Sizes, options: Sizes, state: State, operands: list[Operand]) -> Run:
+    """Return the function that makes the gradient by the weight of arguments dy and x like these."""
+    _require_gradient(dy, "x", x, x.shape, w_shape, options)
+    known = geometry(x.shape, w_shape, options)
+    launch = gradients.prepare(("weight", known, state), operands[0].argument, operands)
+    if known.w_shape == tuple(w_shape):
+        return launch.run
+    return lambda arguments: launch.run(arguments).reshape(w_shape)
+
+
+def _weight_gradient_fake(dy: Tensor, x: Tensor, w_shape: Sizes, options: Sizes) -> Tensor:
+    _require_gradient(dy, "x", x, x.shape, w_shape, options)
     return dy.new_empty(w_shape)
 
 
-def _both_gradients(dy: Tensor, x: Tensor, w: Tensor, *options: Sizes) -> tuple[Tensor, Tensor]:
-    return _input_gradient(dy, w, x.shape, *options), _weight_gradient(dy, x, w.shape, *options)
+def _both_gradients(dy: Tensor, x: Tensor, w: Tensor, options: Sizes) -> tuple[Tensor, Tensor]:
+    if not dy.numel():
+        return _input_gradient(dy, w, x.shape, options), _weight_gradient(dy, x, w.shape, options)
+    state = present_state()
+
+    def prepare(operands: list[Operand]) -> Callable[[list[Any]], tuple[Tensor, Tensor]]:
+        given, image, weight = operands
+        by_input = _by_input(dy, w, x.shape, options, state, [given, weight])
+        by_weight = _by_weight(dy, x, w.shape, options, state, [given, image])
+        return lambda arguments: (by_input([arguments[0], arguments[2]]), by_weight(arguments[:2]))
+
+    return launched(prepare, ("both", *options, state), ("dy", "x", "w"), dy, x, w)
 
 
-def _both_gradients_fake(dy: Tensor, x: Tensor, w: Tensor, *options: Sizes) -> tuple[Tensor, Tensor]:
-    return _input_gradient_fake(dy, w, x.shape, *options), _weight_gradient_fake(dy, x, w.shape, *options)
+def _both_gradients_fake(dy: Tensor, x: Tensor, w: Tensor, options: Sizes) -> tuple[Tensor, Tensor]:
+    return _input_gradient_fake(dy, w, x.shape, options), _weight_gradient_fake(dy, x, w.shape, options)
 
 
-def _require_gradient(dy: Tensor, name: str, other: Tensor, x: Sizes, w: Sizes, *options: Sizes) -> None:
+def _require_gradient(dy: Tensor, name: str, other: Tensor, x: Sizes, w: Sizes, options: Sizes) -> None:
     """Refuse a gradient that has another shape than the output of a convolution, and an other tensor unlike it."""
-    shape = output_shape(x, w, *options)
+    shape = output_shape(x, w, options)
     if dy.dim() != 4 or any(size != expected for size, expected in zip(dy.shape, shape, strict=True)):
         raise RuntimeError(f"dy has the shape {tuple(dy.shape)}; expected {tuple(shape)}")
     require_alike(**{"dy": dy, name: other})
 
 
 def _keep_depthwise(ctx: Any, inputs: Sequence[Any]) -> None:
-    x, w, bias, *ctx.options = inputs
+    x, w, bias, ctx.options = inputs
     ctx.bias_dtype = None if bias is None else bias.dtype
     ctx.save_for_backward(x, w)
 
 
 def _keep(ctx: Any, inputs: Sequence[Any]) -> None:
     """Keep the two tensors of a gradient for its own gradients, and its other arguments."""
-    first, second, _, *ctx.options = inputs
+    first, second, _, ctx.options = inputs
     ctx.save_for_backward(first, second)
 
 
 def _keep_both(ctx: Any, inputs: Sequence[Any]) -> None:
-    dy, x, w, *ctx.options = inputs
+    dy, x, w, ctx.options = inputs
     ctx.save_for_backward(dy, x, w)
     ctx.set_materialize_grads(False)
 
 
 def gradients_by(
-    needed: Sequence[bool], dy: Tensor, x: Tensor, w: Tensor, *options: Sizes
+    needed: Sequence[bool], dy: Tensor, x: Tensor, w: Tensor, options: Sizes
 ) -> tuple[Tensor | None, Tensor | None]:
     """Return the gradients of `depthwise` by x and by w that are needed, for the gradient dy of its result."""
     by_x, by_w = needed
     if by_x and by_w:
-        return both_gradients(dy, x, w, *options)  # type: ignore[no-any-return]
+        return both_gradients(dy, x, w, options)  # type: ignore[no-any-return]
     return (
-        input_gradient(dy, w, x.shape, *options) if by_x else None,
-        weight_gradient(dy, x, w.shape, *options) if by_w else None,
+        input_gradient(dy, w, x.shape, options) if by_x else None,
+        weight_gradient(dy, x, w.shape, options) if by_w else None,
     )
 
 
@@ -236,21 +255,21 @@ def _of_depthwise(ctx: Any, dy: Tensor) -> Gradients:
     x, w = ctx.saved_tensors
     needed = ctx.needs_input_grad
     by_bias = dy.sum((0, 2, 3), dtype=ctx.bias_dtype) if needed[2] else None
-    return *gradients_by(needed[:2], dy, x, w, *ctx.options), by_bias, None, None, None
+    return *gradients_by(needed[:2], dy, x, w, ctx.options), by_bias, None
 
 
 def _of_input_gradient(ctx: Any, g: Tensor) -> Gradients:
     dy, w = ctx.saved_tensors
-    by_dy = depthwise(g, w, None, *ctx.options) if ctx.needs_input_grad[0] else None
-    by_w = weight_gradient(dy, g, w.shape, *ctx.options) if ctx.needs_input_grad[1] else None
-    return by_dy, by_w, None, None, None, None
+    by_dy = depthwise(g, w, None, ctx.options) if ctx.needs_input_grad[0] else None
+    by_w = weight_gradient(dy, g, w.shape, ctx.options) if ctx.needs_input_grad[1] else None
+    return by_dy, by_w, None, None
 
 
 def _of_weight_gradient(ctx: Any, g: Tensor) -> Gradients:
     dy, x = ctx.saved_tensors
-    by_dy = depthwise(x, g, None, *ctx.options) if ctx.needs_input_grad[0] else None
-    by_x = input_gradient(dy, g, x.shape, *ctx.options) if ctx.needs_input_grad[1] else None
-    return by_dy, by_x, None, None, None, None
+    by_dy = depthwise(x, g, None, ctx.options) if ctx.needs_input_grad[0] else None
+    by_x = input_gradient(dy, g, x.shape, ctx.options) if ctx.needs_input_grad[1] else None
+    return by_dy, by_x, None, None
 
 
 def _of_both(ctx: Any, of_x: Tensor | None, of_w: Tensor | None) -> Gradients:
@@ -259,14 +278,14 @@ def _of_both(ctx: Any, of_x: Tensor | None, of_w: Tensor | None) -> Gradients:
     needed = ctx.needs_input_grad
     by_dy = by_x = by_w = None
     if of_x is not None:
-        by_dy = depthwise(of_x, w, None, *ctx.options) if needed[0] else None
-        by_w = weight_gradient(dy, of_x, w.shape, *ctx.options) if needed[2] else None
+        by_dy = depthwise(of_x, w, None, ctx.options) if needed[0] else None
+        by_w = weight_gradient(dy, of_x, w.shape, ctx.options) if needed[2] else None
     if of_w is not None:
         if needed[0]:
-            more = depthwise(x, of_w, None, *ctx.options)
+            more = depthwise(x, of_w, None, ctx.options)
             by_dy = more if by_dy is None else by_dy + more
-        by_x = input_gradient(dy, of_w, x.shape, *ctx.options) if needed[1] else None
-    return by_dy, by_x, by_w, None, None, None
+        by_x = input_gradient(dy, of_w, x.shape, ctx.options) if needed[1] else None
+    return by_dy, by_x, by_w, None
 
 
 depthwise = define(
