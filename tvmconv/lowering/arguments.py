@@ -1,4 +1,4 @@
-"""TVM's checks of what a function is called with: half of the code of a small one, which LLVM takes its time for."""
+"""TVM's checks of what a function is called with, of which LLVM makes half of the code of a small one."""
 
 from __future__ import annotations
 

@@ -16,10 +16,9 @@ from .side_by_side import library_for_gpu
 def build_network(mod: tvm.IRModule, target: tvm.target.Target, pipeline: tvm.transform.Pass) -> Executable:
     """Compile a Relax module by a pipeline of Relax, as `tvm.compile` does.
 
-    On a CPU, functions that are not called with the network's inputs do not check their arguments: without that, most
-    networks are built in two thirds of the time, and loaded in half of it. The inputs of a network that is called
-    without tvmconv are checked by the virtual machine, but for their strides and their device, and by what is called
-    with them.
+    On a CPU, functions that are not called with the network's inputs do not check their arguments: without that, the
+    machine code of a network is made in half of the time. The inputs of a network that is called without tvmconv are
+    checked by the virtual machine, but for their strides and their device, and by what is called with them.
     """
     with target:
         mod = pipeline(mod)
