@@ -78,4 +78,4 @@ def _instance_norm(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
 
 
 LOWERINGS = {"relax.nn.group_norm": _group_norm, "relax.nn.instance_norm": _instance_norm}
-"""What lowers the operators to TE, for `LegalizeOps`."""
+"""The functions that lower the operators to TE, by name, for `LegalizeOps`."""

@@ -242,7 +242,24 @@ def instance_norm(
     """Return the norm of groups of one channel, which the batch may be open for; torch's own joins both axes."""
     if not use_input_stats:
         return torch.nn.functional.batch_norm(x, mean, variance, weight, bias, False, momentum, eps)
-    return NotImplemented if mean is not None else torch.nn.functional.group_norm(x, x.shape[1], weight, bias, eps)
+    if mean is not None:
+        raise NotImplementedError("an instance norm changes its running statistics, as in training")
+    return torch.nn.functional.group_norm(x, x.shape[1], weight, bias, eps)
+
+
+def pad_circular(x: Tensor, widths: Sequence[int]) -> Tensor:
+    """Return x with its other end in front of each of the last axes, and its beginning behind, perhaps cut off before.
+
+    Torch's own writes to parts of an empty tensor.
+    """
+    for place, (before, after) in enumerate(zip(widths[::2], widths[1::2], strict=True)):
+        axis = x.dim() - 1 - place
+        if before < 0 or after < 0:
+            x = x.narrow(axis, max(-before, 0), x.shape[axis] + min(before, 0) + min(after, 0))
+        front = [x.narrow(axis, x.shape[axis] - before, before)] if before > 0 else []
+        back = [x.narrow(axis, 0, after)] if after > 0 else []
+        x = torch.cat([*front, x, *back], axis) if front or back else x
+    return x
 
 
 OWN: dict[Any, Callable[..., Any]] = {
@@ -267,6 +284,7 @@ OWN: dict[Any, Callable[..., Any]] = {
     aten.index_put.default: index_put,
     aten.instance_norm.default: instance_norm,
     aten.linalg_vector_norm.default: vector_norm,
+    aten._pad_circular.default: pad_circular,
     aten.round.default: unless_float,
     aten.mul.Scalar: multiply,
     aten.mul.Tensor: multiply,
