@@ -5,11 +5,16 @@ from __future__ import annotations
 import re
 
 import pytest
-import torch
 from network_graph import Graph
+from tvm.script import ir as I  # noqa: N812
+from tvm.script import relax as R  # noqa: N812
+from tvm.script import tirx as T  # noqa: N812
 
 import tvmconv
+from tvmconv.lowering.arguments import functions_of_inputs
 from tvmconv.network import Network
+
+torch = pytest.importorskip("torch")
 
 
 def code(network: Network) -> str:
@@ -50,3 +55,25 @@ def test_what_a_kernel_checks_itself_stays() -> None:
     (name,) = checked(network)
     assert name.startswith("tvmconv_direct")
     assert re.search(r"too large, an output has over \d+ columns", code(network))
+
+
+@I.ir_module
+class Cast:
+    """A network that calls a function with its input under another name."""
+
+    @T.prim_func(private=True, s_tir=True)
+    def read(x: T.Buffer((2, 3), "float32"), y: T.Buffer((2, 3), "float32")) -> None:  # noqa: N805
+        for i, j in T.grid(2, 3):
+            with T.sblock("y"):
+                vi, vj = T.axis.remap("SS", [i, j])
+                y[vi, vj] = x[vi, vj]
+
+    @R.function(pure=False)
+    def main(x: R.Tensor((2, 3), "float32"), y: R.Tensor((2, 3), "float32")) -> R.Tensor((2, 3), "float32"):  # noqa: N805
+        cast = R.match_cast(x, R.Tensor((2, 3), "float32"))
+        Cast.read(cast, y)
+        return y
+
+
+def test_an_input_under_another_name_is_followed() -> None:
+    assert functions_of_inputs(Cast) == {"read"}

@@ -39,7 +39,7 @@ class Operand(NamedTuple):
 
     @property
     def needs_channels_last(self) -> bool:
-        """True for images that have to be copied to lie in memory as a tensor of torch in channels_last does."""
+        """True for an array of four axes that has to be copied to lie in memory as torch's channels_last does."""
         if len(self.shape) != 4 or self.is_channels_last:
             return False
         return self.shape[1] > 1 and self.shape[2:] != (1, 1)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Container, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
@@ -69,18 +69,20 @@ class Launch:
         output: Spec,
         workspace: Sequence[Spec],
         device: tvm.runtime.Device,
-        channels_last: bool = False,
+        channels_last: Container[str] = (),
     ) -> Launch:
         """Return the launch for operands like these on a device; x, the first as the caller gave it, has the kind.
 
-        `channels_last` says that the kernel takes images as a tensor of torch in channels_last has them.
+        `channels_last` has the names of the operands that the kernel takes as tensors of torch in channels_last, and
+        "output" if that is one.
         """
-        new_output, *new_workspace = (allocator(x, *spec) for spec in (output, *workspace))
+        writes_last = "output" in channels_last
+        new_output = (channels_last_allocator if writes_last else allocator)(x, *output)
         extents = tuple((name, _nbytes(spec)) for name, spec in inputs.items())
         conversions = tuple(
-            (place, in_channels_last if channels_last else contiguous)
+            (place, in_channels_last if item.name in channels_last else contiguous)
             for place, item in enumerate(operands)
-            if (item.needs_channels_last if channels_last else item.is_channels_last)
+            if (item.needs_channels_last if item.name in channels_last else item.is_channels_last)
         )
         return cls(
             kernel,
@@ -89,15 +91,12 @@ class Launch:
             _nbytes(output),
             device,
             new_output,
-            tuple(new_workspace),
+            tuple(allocator(x, *spec) for spec in workspace),
             result_type(x),
             conversions,
             as_argument=argument_maker(x, output[1]),
+            channels_last=writes_last,
         )
-
-    def to_channels_last(self, x: Any) -> Launch:
-        """Return the launch of this kernel, which writes its output in channels_last."""
-        return replace(self, new_output=channels_last_allocator(x, *self.output), channels_last=True)
 
     def to_write(self, out: Operand) -> Launch:
         """Return the launch that writes to arrays like `out`; raise `InvalidArgumentError` if it cannot."""

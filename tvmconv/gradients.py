@@ -77,6 +77,10 @@ def weight_gradient(dy: Any, x: Any, geometry: Geometry) -> Any:
     return _gradient("weight", geometry, {"dy": dy, "x": x})
 
 
+IMAGES = {"input": ("dy", "output"), "weight": ("dy", "x")}
+"""The names of the images among the operands of a gradient's kernel, and its output."""
+
+
 def _gradient(of: str, geometry: Geometry, arrays: dict[str, Any]) -> Any:
     about = of, geometry, present_state()
     return _calls(lambda dy, operands: prepare(about, dy, operands), about, arrays, None)
@@ -105,8 +109,8 @@ def prepare(about: tuple[str, Geometry, State], dy: Any, operands: list[Operand]
     inputs = {item.name: (item.shape, item.dtype) for item in operands}
     output = (workload.x_shape if of == "input" else workload.w_shape, workload.dtype)
     memory, function = kernel.workspace.sized(workload), kernel.executable[KERNEL_NAME]
-    launch = Launch.prepare(function, dy, operands, inputs, output, memory, given.device, channels_last)
-    return launch.to_channels_last(dy) if channels_last and of == "input" else launch
+    in_channels_last = IMAGES[of] if channels_last else ()
+    return Launch.prepare(function, dy, operands, inputs, output, memory, given.device, in_channels_last)
 
 
 def _convolution(convolution: ConvWorkload, dy: Any, given: Operand, w: Operand, target: str, state: State) -> Launch:
@@ -152,8 +156,7 @@ def lower(of: str, problem: Problem, target: tvm.target.Target) -> tirx.PrimFunc
     schedules = (SCHEDULES if problem.workload.is_in_nchw else IN_NHWC)[backend_of(target).templates]
     schedule = getattr(schedules, f"{of}_gradient")(problem, target)
     func = with_alignment(with_launch_bounds(as_scheduled(schedule.mod["main"], KERNEL_NAME)), target)
-    images = ("dy", "output") if of == "input" else ("dy", "x")
-    return given_in_channels_last(func, images) if problem.channels_last else func
+    return given_in_channels_last(func, IMAGES[of]) if problem.channels_last else func
 
 
 def _kept(of: str, problem: Problem, target: str, state: State) -> Kernel:

@@ -87,9 +87,8 @@ class Operator:
         for item in operands:
             item.check(*specs[item.name], device)
         inputs, output = {name: specs[name] for name in names}, specs["output"]
-        channels_last = self.problem.channels_last
-        launch = Launch.prepare(self._kernel, x, operands, inputs, output, workspace, device, channels_last)
-        return launch.to_channels_last(x) if channels_last else launch
+        in_channels_last = self.problem.in_channels_last
+        return Launch.prepare(self._kernel, x, operands, inputs, output, workspace, device, in_channels_last)
 
     def _workload_of(self, x: Operand) -> ConvWorkload:
         """Return the workload with the open sizes of an image; raise `InvalidArgumentError` for what kernels refuse."""

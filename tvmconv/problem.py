@@ -51,9 +51,9 @@ class Problem(msgspec.Struct, frozen=True, omit_defaults=True):
     """
 
     channels_last: bool = False
-    """True if operands in NHWC, and a weight in KRSC, are given in the shapes of NCHW and KCRS, as torch has them.
+    """True if operands in NHWC, and a weight in KRSC, are given in the shapes of NCHW and KCRS.
 
-    These are its tensors in channels_last. It makes no difference to what is fast.
+    Tensors of torch in channels_last have these shapes. It makes no difference to what is fast.
     """
 
     constant_weight: bool = False
@@ -92,6 +92,13 @@ class Problem(msgspec.Struct, frozen=True, omit_defaults=True):
     def given(self) -> ConvWorkload:
         """The workload of operands in the shapes in which a call gives them."""
         return self.workload.in_nchw() if self.channels_last else self.workload
+
+    @property
+    def in_channels_last(self) -> tuple[str, ...]:
+        """The names of what is given as tensors of torch in channels_last, operands and the output."""
+        if not self.channels_last:
+            return ()
+        return ("x", "residual", "output", *(("w",) if self.workload.w_layout == "KRSC" else ()))
 
     @property
     def has_open_planes(self) -> bool:

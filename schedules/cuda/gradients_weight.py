@@ -59,8 +59,9 @@ OF_FEW, OF_TILES, OF_PLANES = 1.5, 3.0, 1.6
 """The clocks of a product of a warp: of few sums, of more from windows in registers, and of those from planes."""
 
 OF_FLOAT32_TILES, OF_FLOAT32_PLANES, OF_ONE_OR_TWO = 3.5, 0.87, 2.0
-"""The same in float32, which is not converted, and where a block has one plane or two at once; of ten layers on an
-H100, whose times are 0.9 to 1.2 times these estimates."""
+"""The same in float32, which is not converted: of more than few sums from windows, of those from planes, and of those
+from planes of which a block has only one or two at once. Of ten layers on an H100, whose times are 0.9 to 1.2 times
+these estimates."""
 
 WAIT = 4000.0
 """The clocks that threads wait for what they read first, and for one another at the end."""

@@ -123,7 +123,8 @@ as a multiple of their own. Like `ROUNDED` it is fitted to six layers in float32
 ROUNDED, READING = 600.0, 200.0
 """The clocks in which a group of four warps reads and takes apart 64 rows of its first factor for three products, and
 those in which it rounds them for one, beyond what the product before hides of that. The other groups of a team multiply
-meanwhile, and then each group shares the tensor cores with all but one of the others where there are three products.
+meanwhile. Of n groups all but the one that reads share the tensor cores, so that a group's three products take n - 1
+times as long as alone.
 Fitted on an H100 at batch 128: to 24 tiles of five layers in float32, which take 0.96 to 1.09 times as long as their
 estimates, and to 32 tiles of eight layers in TF32, of which those of least estimate take 1.02 times as long as the
 fastest in the mean."""

@@ -31,6 +31,13 @@ def functions_of_inputs(mod: tvm.IRModule) -> set[str]:
 
         def visit_var_binding_(self, binding: relax.VarBinding) -> None:
             super().visit_var_binding_(binding)
+            self.note(binding)
+
+        def visit_match_cast_(self, binding: relax.MatchCast) -> None:
+            super().visit_match_cast_(binding)
+            self.note(binding)
+
+        def note(self, binding: relax.Binding) -> None:
             value = binding.value
             if self.given.isdisjoint(relax.analysis.free_vars(value)):
                 return

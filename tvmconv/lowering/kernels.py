@@ -135,10 +135,8 @@ def lower(problem: Problem, selection: Selection, target: tvm.target.Target, nam
     func = with_alignment(as_scheduled(func, name), target)
     if not problem.channels_last:
         return func
-    weight = ("w",) if problem.workload.w_layout == "KRSC" else ()
-    last = {"x", "residual", "output", *weight}
     names = zip(func.params, problem.workload.operands, strict=True)
-    return given_in_channels_last(func, [param.name for param, name in names if name in last])
+    return given_in_channels_last(func, [param.name for param, name in names if name in problem.in_channels_last])
 
 
 def fold(problem: Problem, selection: Selection, target: tvm.target.Target, constants: Constants) -> Folded:

@@ -17,8 +17,8 @@ def build_network(mod: tvm.IRModule, target: tvm.target.Target, pipeline: tvm.tr
     """Compile a Relax module by a pipeline of Relax, as `tvm.compile` does.
 
     On a CPU, functions that are not called with the network's inputs do not check their arguments: without that, the
-    machine code of a network is made in half of the time. The inputs of a network that is called without tvmconv are
-    checked by the virtual machine, but for their strides and their device, and by what is called with them.
+    machine code of a network is made in half of the time. Where a network is called without tvmconv, the virtual
+    machine checks its inputs, but not their strides and device, which the functions check that are called with them.
     """
     with target:
         mod = pipeline(mod)

@@ -86,8 +86,8 @@ def with_channels_last(func: tirx.PrimFunc) -> tirx.PrimFunc:
 
     The stride of an axis of one element, and that of images, may be any, as it may be in torch.
     Before: `x: T.Buffer((2, 14, 14, 8), "float32")`.
-    After: `given: T.Buffer((2, 8, 14, 14), "float32", strides=(any, 1, 112, 8))`,
-    `x = T.decl_buffer((2, 14, 14, 8), "float32", data=given.data)`.
+    After: `x: T.Buffer((2, 8, 14, 14), "float32", strides=(any, 1, 112, 8))`, whose memory has a second name,
+    `x_1 = T.decl_buffer((2, 14, 14, 8), "float32", data=x.data)`.
     """
     names = {str(name) for name in (func.attrs or {}).get(CHANNELS_LAST, ())}
     if not names:

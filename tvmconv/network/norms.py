@@ -69,12 +69,17 @@ def _normalized(
 
 
 def _group_norm(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
+    rank = int(call.args[0].ty.ndim)
+    axes = [int(axis) % rank for axis in call.attrs.axes]
+    assert int(call.attrs.channel_axis) % rank == 1, "importers have channels on axis 1"
+    assert axes == [*range(2, rank)], "importers have groups of whole planes"
     return builder.call_te(group_norm, *call.args, call.attrs.num_groups, call.attrs.epsilon)
 
 
 def _instance_norm(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
-    axes = [int(axis) for axis in call.attrs.axes]
-    return builder.call_te(instance_norm, *call.args, call.attrs.channel_axis, axes, call.attrs.epsilon)
+    rank = int(call.args[0].ty.ndim)
+    axes = [int(axis) % rank for axis in call.attrs.axes]
+    return builder.call_te(instance_norm, *call.args, int(call.attrs.channel_axis) % rank, axes, call.attrs.epsilon)
 
 
 LOWERINGS = {"relax.nn.group_norm": _group_norm, "relax.nn.instance_norm": _instance_norm}

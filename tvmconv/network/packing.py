@@ -102,7 +102,8 @@ def _compiled(stages: tirx.PrimFunc) -> tuple[tvm.runtime.Module, list[tuple[lis
 
     They run once for each layer: optimising takes about as long as it saves.
     """
-    with tvm.transform.PassContext(config={"tirx.disable_assert": True}):  # of arguments, which are those of `specs`
+    # Only the arguments that `specs` describes go in: TVM's checks of them are left out.
+    with tvm.transform.PassContext(config={"tirx.disable_assert": True}):
         twin = lowering.build_twin_function(stages.with_attr("global_symbol", FUNCTION))
     return twin.executable.mod, [
         ([int(size) for size in each.ty.shape], str(each.ty.dtype)) for each in stages.params[1:]

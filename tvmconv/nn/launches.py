@@ -62,7 +62,7 @@ def _is_taken(tensor: Tensor) -> bool:
 
 
 class Known(NamedTuple):
-    """What has been prepared for tensors that are alike."""
+    """The function that has been prepared for tensors that are alike."""
 
     run: Callable[[list[Any]], Any]
     copies: bool
@@ -70,4 +70,4 @@ class Known(NamedTuple):
 
 
 _known: dict[tuple[Hashable, ...], Known] = {}
-"""What has been prepared, by what the tensors are and what else decides on it."""
+"""The functions that have been prepared, by what the tensors are and what else decides on them."""
