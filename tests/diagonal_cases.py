@@ -9,8 +9,7 @@ from tvm import tirx
 
 from tvmconv import ConvWorkload
 from tvmconv.compute import DiagonalTiles
-from tvmconv.gradients import any_batch
-from tvmconv.lowering import KERNEL_NAME, as_scheduled, with_alignment, with_launch_bounds
+from tvmconv.gradients import any_batch, as_kernel
 from tvmconv.schedules.cuda import gradients_diagonals
 
 
@@ -49,5 +48,4 @@ CASES = {
 
 def scheduled(workload: ConvWorkload, tiles: DiagonalTiles, target: tvm.target.Target) -> tirx.PrimFunc:
     """Return the scheduled function of a gradient for any batch."""
-    function = gradients_diagonals.schedule(any_batch(workload, str(target)), tiles, target).mod["main"]
-    return with_alignment(with_launch_bounds(as_scheduled(function, KERNEL_NAME)), target)
+    return as_kernel(gradients_diagonals.schedule(any_batch(workload, str(target)), tiles, target), target)

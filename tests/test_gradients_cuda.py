@@ -19,16 +19,13 @@ from tvmconv import ConvWorkload, cuda
 from tvmconv.arrays import from_numpy, to_torch
 from tvmconv.autotvm import ApplyHistoryBest
 from tvmconv.dispatch import select
-from tvmconv.gradients import any_batch, as_convolution, lower
+from tvmconv.gradients import any_batch, as_convolution, as_kernel, lower
 from tvmconv.lowering import (
     KERNEL_NAME,
-    as_scheduled,
     build,
     build_function,
     build_twin,
     build_twin_function,
-    with_alignment,
-    with_launch_bounds,
 )
 from tvmconv.lowering.conditions import with_tests_before_loops
 from tvmconv.problem import Problem
@@ -57,8 +54,7 @@ def lowered(of: str, problem: Problem, target: tvm.target.Target) -> tirx.PrimFu
     """Return the function of a gradient; that by the weight without tensor cores, which have tests of their own."""
     if of == "input" or not problem.workload.is_in_nchw:
         return lower(of, problem, target)
-    function = gradients_weight.weight_gradient(problem, target).mod["main"]
-    return with_alignment(with_launch_bounds(as_scheduled(function, KERNEL_NAME)), target)
+    return as_kernel(gradients_weight.weight_gradient(problem, target), target)
 
 
 def scheduled(of: str, workload: ConvWorkload) -> tuple[tirx.PrimFunc, Workspace]:

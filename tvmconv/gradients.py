@@ -32,6 +32,7 @@ from .workload import ConvWorkload
 if TYPE_CHECKING:
     import tvm
     from tvm import tirx
+    from tvm.s_tir import Schedule
 
 logger = logging.getLogger(__name__)
 
@@ -155,8 +156,13 @@ def lower(of: str, problem: Problem, target: tvm.target.Target) -> tirx.PrimFunc
     """Return the scheduled function of a gradient, that of the "input" or of the "weight"."""
     schedules = (SCHEDULES if problem.workload.is_in_nchw else IN_NHWC)[backend_of(target).templates]
     schedule = getattr(schedules, f"{of}_gradient")(problem, target)
-    func = with_alignment(with_launch_bounds(as_scheduled(schedule.mod["main"], KERNEL_NAME)), target)
+    func = as_kernel(schedule, target)
     return given_in_channels_last(func, IMAGES[of]) if problem.channels_last else func
+
+
+def as_kernel(schedule: Schedule, target: tvm.target.Target) -> tirx.PrimFunc:
+    """Return the function of a gradient's schedule as `build_function` takes it."""
+    return with_alignment(with_launch_bounds(as_scheduled(schedule.mod["main"], KERNEL_NAME)), target)
 
 
 def _kept(of: str, problem: Problem, target: str, state: State) -> Kernel:

@@ -29,7 +29,7 @@ from tvmconv.problem import Problem
 
 from .depthwise_bands_tiles import Config, line_bytes, plane_bytes, products, taps_bytes
 from .grouped_intrinsics import load_functions
-from .tensor_intrinsics import MMA, NEAREST, REST, ROUND, TYPES
+from .tensor_intrinsics import MMA, ROUND, TYPES, rest_functions, three_products
 from .tensor_tiles import tf32_products
 
 WORD = """
@@ -177,7 +177,7 @@ def product_function(problem: Problem, config: Config) -> tuple[str, str]:
     if parts == 1:
         shared += once("tvmconv_round", ROUND)
     elif parts:
-        shared += once("tvmconv_rest", REST) + once("tvmconv_nearest", NEAREST)
+        shared += rest_functions()
     return name, once(name, shared + anew + source)
 
 
@@ -216,10 +216,8 @@ def _multiply(pairs: list[tuple[int, int, int]], kind: str, parts: int, config: 
             for band, step, of_band in pairs:
                 if of_band != block:
                     continue
-                factors = [(f"a{step}", f"b{first}")]
-                if parts > 1:
-                    factors = [(f"a{step}_rest", f"b{first}"), (f"a{step}", f"b{first}_rest"), *factors]
-                for a, b in factors:
+                factors = f"a{step}", f"b{first}"
+                for a, b in three_products(*factors) if parts > 1 else [factors]:
                     code += f"      tvmconv_mma_{kind}({own} + {band * 4}, {a}, {b} + {2 * number});\n"
         code += "      "
     if parts > 1:

@@ -26,7 +26,7 @@ from tvmconv.workload import ConvWorkload
 from .depthwise_bands_intrinsics import WORD
 from .gradients_diagonals_tiles import line_bytes, of_three_products
 from .grouped_intrinsics import load_functions
-from .tensor_intrinsics import MMA, NEAREST, REST, TYPES
+from .tensor_intrinsics import MMA, TYPES, rest_functions, three_products
 
 FEW = 4
 """The most products of a row of taps that are few."""
@@ -134,10 +134,7 @@ def product_function(workload: ConvWorkload, tiles: DiagonalTiles) -> tuple[str,
         load_dy=_load_dy_in_float32(eights, dy_line) if in_float32 else _load_dy(eights),
         multiply=_multiply_in_float32(workload, kind) if in_float32 else _multiply(workload, kind),
     )
-    if in_float32:
-        shared = once("tvmconv_load_word", WORD) + once("tvmconv_rest", REST) + once("tvmconv_nearest", NEAREST)
-    else:
-        shared = load_functions(transposed=True)
+    shared = once("tvmconv_load_word", WORD) + rest_functions() if in_float32 else load_functions(transposed=True)
     shared += once(f"tvmconv_mma_{kind}", MMA.format(**TYPES[workload.dtype]._asdict()))
     return name, once(name, shared + source)
 
@@ -181,10 +178,7 @@ def _load_dy_in_float32(eights: int, line: int) -> str:
 
 
 def _multiply_in_float32(workload: ConvWorkload, kind: str) -> str:
-    """Return the code that loads first factors, takes them apart, and multiplies each as `_multiply` does.
-
-    The largest of three products come last, so that fewer sums are rounded toward zero where they are large.
-    """
+    """Return the code that loads first factors, takes them apart, and multiplies each as `_multiply` does."""
     code, found, pairs = "", diagonals(workload), products(workload)
     for m in sorted({m for m, _ in pairs}):
         code += f"unsigned a{m}[4], a{m}_rest[4];\n"
@@ -194,7 +188,7 @@ def _multiply_in_float32(workload: ConvWorkload, kind: str) -> str:
             value = f"tvmconv_load_word({rows} + {(m * TILE + half) * 4})" if there else "0u"
             code += f"          a{m}[{register}] = {value};\n"
             code += f"          a{m}_rest[{register}] = tvmconv_rest(a{m}[{register}]);\n"
-        for first, second in ((f"a{m}_rest", "b"), (f"a{m}", "b_rest"), (f"a{m}", "b")):
+        for first, second in three_products(f"a{m}", "b"):
             for n in [n for other, n in pairs if other == m]:
                 place = (2 * m - n - found[0]) * 4
                 code += f"          tvmconv_mma_{kind}(own_sums + {place}, {first}, {second}[{n}]);\n"

@@ -78,15 +78,21 @@ def estimate(problem: Problem, gpu: Gpu) -> float:
     """Return the clocks that the kernels should take."""
     workload, planes = problem.workload, plane_tiles(problem, gpu)
     products = prod(workload.output_shape) * prod(workload.kernel) / WARP / gpu.multiprocessors
-    small = prod(_sums(problem)) <= FEW_SUMS
-    if workload.dtype == "float32":
-        of_planes = OF_FLOAT32_PLANES if planes is not None and planes.images > 2 else OF_ONE_OR_TWO
-        each = OF_FEW if small else OF_FLOAT32_TILES if planes is None else of_planes
-    else:
-        each = OF_FEW if small else OF_TILES if planes is None else OF_PLANES
+    each = _product_clocks(problem, planes)
     tiles = weight_tiles(problem, gpu) if planes is None else planes
     kernels = KERNEL + (FURTHER_KERNEL if tiles.shares.parts > 1 else 0)
     return mostly_largest(products * each, workload.bytes_moved / gpu.bytes_per_clock) + WAIT + kernels
+
+
+def _product_clocks(problem: Problem, planes: PlaneTiles | None) -> float:
+    """Return the clocks of a product of a warp, from planes in shared memory if there are tiles of them."""
+    if prod(_sums(problem)) <= FEW_SUMS:
+        return OF_FEW
+    if problem.workload.dtype != "float32":
+        return OF_TILES if planes is None else OF_PLANES
+    if planes is None:
+        return OF_FLOAT32_TILES
+    return OF_ONE_OR_TWO if planes.images <= 2 else OF_FLOAT32_PLANES
 
 
 def _in_tiles(problem: Problem, tiles: Tiles) -> Schedule:

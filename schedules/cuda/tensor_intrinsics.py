@@ -82,6 +82,20 @@ __device__ __forceinline__ unsigned tvmconv_rest_of_nearest(unsigned value) {
 what is left out is too, and does not add up. The largest float32 numbers do not become infinite, and the rest of an
 infinite one is infinite."""
 
+
+def rest_functions() -> str:
+    """Return the functions that take float32 numbers apart, which a module has once."""
+    return once("tvmconv_rest", REST) + once("tvmconv_nearest", NEAREST)
+
+
+def three_products(a: str, b: str) -> list[tuple[str, str]]:
+    """Return the factors of the products that make one in float32, of names whose rests have names of their own.
+
+    The largest come last, so that fewer sums are rounded toward zero where they are large.
+    """
+    return [(f"{a}_rest", b), (a, f"{b}_rest"), (a, b)]
+
+
 MMA = """
 __device__ __forceinline__ void tvmconv_mma_{name}({number}* c, const unsigned* a, const unsigned* b) {{
   asm volatile("mma.sync.aligned.m16n8k{depth}.row.col.{sums}.{name}.{second}.{sums} "
@@ -166,7 +180,7 @@ def mma_product(name: str, kind: Type, config: Config, products: int) -> str:
         )
     rests = "".join(f"unsigned {matrix}_rest[{tiles}][{words}];\n" for matrix, (tiles, words) in factors.items())
     multiply = rests + converted("a_rest", "tvmconv_rest") + converted("b_rest", "tvmconv_rest_of_nearest")
-    multiply += converted("b", "tvmconv_nearest_finite") + each("a_rest", "b") + each("a", "b_rest") + each("a", "b")
+    multiply += converted("b", "tvmconv_nearest_finite") + "".join(each(*pair) for pair in three_products("a", "b"))
     own = {"begin": OWN_SUMS.format(count=config.sums), "end": ADD_OWN_SUMS.format(count=config.sums)}
-    functions += once("tvmconv_rest", REST) + once("tvmconv_nearest", NEAREST)
+    functions += rest_functions()
     return functions + MMA_PRODUCT.format(**shape, **own, name=name, multiply=multiply)
