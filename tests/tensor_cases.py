@@ -58,6 +58,10 @@ CASES = {
     "1x1": (layer((2, 128, 6, 6), (32, 128, 1, 1), "bfloat16"), MMA),
     "1x1-wgmma": (layer((2, 128, 6, 6), (32, 128, 1, 1)), WGMMA),
     "3x3": (LAYER, MMA),
+    "padding-alone": (
+        layer((1, 8, 3, 7), (8, 8, 2, 5), layouts=FIRST, stride=(4, 2), padding=(1, 2, 1, 2), dilation=(4, 1)),
+        wgmma(64, 16, 1, 1),
+    ),
     "3x3-wgmma": (LAYER, WGMMA),
     "one-chunk": (ONE_CHUNK, mma(32, 32, 1, 1)),
     "one-chunk-wgmma": (ONE_CHUNK, WGMMA),

@@ -53,8 +53,27 @@ def lays_out_input(workload: ConvWorkload) -> bool:
 
 
 def pads_input(workload: ConvWorkload) -> bool:
-    """Return whether padding is laid out with the input: where it is of another number than the zeros of copies."""
-    return workload.zero_point != 0 and any(workload.padding)
+    """Return whether padding is laid out with the input: where it is of another number than the zeros of copies.
+
+    So it is, too, where padding is all that is read: TVM inlines no stage behind a tensor that it proves to be unread.
+    """
+    return any(workload.padding) and (workload.zero_point != 0 or _reads_padding_alone(workload))
+
+
+def _reads_padding_alone(workload: ConvWorkload) -> bool:
+    """Return whether no row, or no column, that is read is one of the input, as where a stride steps over it.
+
+    Of sizes that are open TVM proves no such thing.
+    """
+
+    def is_read(axis: int, size: int) -> bool:
+        taps = range(0, workload.kernel[axis] * workload.dilation[axis], workload.dilation[axis])
+        first = -workload.padding[axis]
+        starts = range(first, first + workload.output_size[axis] * workload.stride[axis], workload.stride[axis])
+        return any(0 <= start + tap < size for start in starts for tap in taps)
+
+    sizes = workload.height, workload.width
+    return all(isinstance(size, int) for size in sizes) and not all(map(is_read, (0, 1), sizes))
 
 
 def reads_windows(workload: ConvWorkload) -> bool:
